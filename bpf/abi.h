@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What crosses between the kernel and user space, and nothing else.
+ *
+ * Fixed widths, explicit padding, host byte order unless a comment says
+ * otherwise. Any change here needs a new pin directory (pinVersion in
+ * internal/datapath): maps are never migrated.
+ */
+#ifndef TCPILOT_ABI_H
+#define TCPILOT_ABI_H
+
+enum abi_limits {
+	NUM_FIELDS = 31,	/* tcp.NumFields */
+	MAX_ARMS = 8,		/* path.MaxArms */
+	MAX_CC = 32,		/* congestion controls known at one time */
+	CC_NAME = 16,		/* TCP_CA_NAME_MAX */
+	MAX_RULES = 256,	/* class.MaxRules */
+	SET_WORDS = 4,		/* MAX_RULES / 64 */
+	MAX_SAME_PREFIX = 8,	/* class.MaxSamePrefix */
+	MAX_PORT_SETS = 513,	/* 256 ranges cut 65536 ports into 513 runs at most */
+	BANKS = 2,		/* rule tables: one in force, one being written */
+	NO_ARM = 255,
+	MAX_CLASS_COUNTS = 1024,
+};
+
+/* ---- rules ------------------------------------------------------------- */
+
+struct rule_set {
+	__u64 word[SET_WORDS];
+};
+
+enum dimension {		/* class.Dim */
+	DIM_REMOTE = 1 << 0,
+	DIM_LOCAL = 1 << 1,
+	DIM_REMOTE_PORT = 1 << 2,
+	DIM_LOCAL_PORT = 1 << 3,
+	DIM_CGROUP = 1 << 4,
+	DIM_NETNS = 1 << 5,
+	DIM_DIRECTION = 1 << 6,
+	DIM_SAME_PREFIX = 1 << 7,
+};
+
+struct rule_prefix {		/* key of the prefix dimensions */
+	__u32 prefixlen;	/* 32 + bits of the v4-mapped address */
+	__u32 bank;
+	__u8 addr[16];
+};
+
+struct rule_id {		/* key of the cgroup and namespace dimensions */
+	__u32 bank;
+	__u32 pad;
+	__u64 id;
+};
+
+struct same_prefix {
+	struct rule_set rules;
+	__u32 bits;		/* of the v4-mapped address, 1 to 128 */
+	__u32 v4;		/* 1: IPv4 only, 0: IPv6 only */
+};
+
+struct rule_bank {		/* the rest of one rule table */
+	struct rule_set any_cgroup;
+	struct rule_set any_netns;
+	struct rule_set outgoing;
+	struct rule_set incoming;
+	struct rule_set any_same;
+	struct same_prefix same[MAX_SAME_PREFIX];
+	__u32 dims;
+	__u32 num_same;
+};
+
+enum class_flags {
+	CLASS_LEAVE = 1 << 0,
+	CLASS_OWN_SCOPE = 1 << 1,
+};
+
+struct class_entry {		/* what the rule that matched stands for */
+	__u32 id;		/* 0: no such rule */
+	__u32 flags;
+	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
+	__u32 watch_share;	/* share of connections watched, in 1/65536 */
+};
+
+/* ---- path policies ----------------------------------------------------- */
+
+struct path_key {
+	__u32 prefixlen;	/* PATH_FIXED_BITS + bits of the v4-mapped address */
+	__u32 class;
+	__u64 scope;		/* 0: shared; else a network namespace cookie */
+	__u8 addr[16];
+};
+
+enum {
+	PATH_FIXED_BITS = 96,	/* class and scope always match whole */
+};
+
+struct path_policy {
+	__u64 expires_ns;	/* CLOCK_MONOTONIC; ignored from then on */
+	__u64 set;		/* bit per field of value[] that is to be set */
+	__u32 id;
+	__u32 hold_out;		/* share of connections left alone, in 1/65536 */
+	__u32 num_arms;
+	__u8 arm[MAX_ARMS];	/* index into control.cc */
+	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
+	__u32 pad;
+	__u64 value[NUM_FIELDS];
+};
+
+/* Fields that are answers to request ops (tcp.Field); the others are options. */
+enum request_field {
+	FIELD_SYN_RTO = 26,
+	FIELD_SYNACK_RTO = 27,
+	FIELD_INIT_RWND = 28,
+	FIELD_ECN = 29,
+	FIELD_BASE_RTT = 30,
+};
+
+/* ---- control ----------------------------------------------------------- */
+
+#define YIELD_CC (1ULL << 63)
+
+struct control {
+	__u64 lease_ns;		/* CLOCK_MONOTONIC; nothing is touched after it */
+	__u64 yield;		/* fields (and YIELD_CC) that somebody else now owns */
+	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
+	__u32 bank;		/* rule table in force */
+	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
+	__u32 num_cc;
+	__u32 pad;
+	__u8 cc[MAX_CC][CC_NAME];
+};
+
+/* ---- samples ----------------------------------------------------------- */
+
+enum sample_kind {		/* tcp.Kind */
+	SAMPLE_CLOSE = 1,
+	SAMPLE_INTERVAL = 2,
+	SAMPLE_FAILED_CONNECT = 3,
+};
+
+enum sample_flags {		/* tcp.Flags */
+	F_OUTGOING = 1 << 0,
+	F_HOLD_OUT = 1 << 1,
+	F_APP_CC = 1 << 2,
+	F_ARM_FAILED = 1 << 3,
+	F_CC_CHANGED = 1 << 4,
+	F_APP_LIMITED = 1 << 5,
+	F_ECN = 1 << 6,
+	F_ECN_SEEN = 1 << 7,
+	F_ADOPTED = 1 << 8,
+	/* never leave the kernel */
+	F_ESTABLISHED = 1 << 9,
+	F_LATE = 1 << 10,	/* the policy has fields to set once established */
+	F_MASK = (1 << 9) - 1,
+};
+
+struct conn_sample {
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u64 cookie;
+	__u64 netns;
+	__u64 cgroup;
+	__u8 local[16];		/* v4-mapped */
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u16 flags;
+	__u8 kind;
+	__u8 state;		/* TCP state when taken */
+	__u32 class;
+	__u32 policy_id;
+	__u8 cc[CC_NAME];
+	__u32 arm;		/* index into control.cc, or NO_ARM */
+	__u32 err;		/* sk_err */
+	__u64 duration_us;
+	__u32 connect_us;
+	__u32 closed;		/* enum closed_bits */
+	__u64 busy_us;
+	__u64 rwnd_limited_us;
+	__u64 sndbuf_limited_us;
+	__u64 bytes_acked;
+	__u64 bytes_received;
+	__u64 bytes_retrans;
+	__u64 delivery_rate;	/* bytes per second */
+	__u32 segs_out;
+	__u32 segs_in;
+	__u32 data_segs_out;
+	__u32 total_retrans;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u32 lost;
+	__u32 rtos;
+	__u32 min_rtt_us;
+	__u32 srtt_us;
+	__u32 rttvar_us;
+	__u32 cwnd;
+	__u32 ssthresh;
+	__u32 mss;
+};
+
+enum closed_bits {
+	CLOSED_FIN_SEEN = 1 << 0,	/* the peer's FIN arrived */
+	CLOSED_ALL_ACKED = 1 << 1,	/* everything sent, FIN included, was acknowledged */
+};
+
+/* ---- counters ---------------------------------------------------------- */
+
+enum counter {
+	COUNT_SAMPLES,		/* submitted to the ring */
+	COUNT_SAMPLES_LOST,	/* the ring was full */
+	COUNT_LEFT,		/* connections whose rule says leave */
+	COUNT_NO_RULE,		/* no rule matched */
+	COUNT_NO_POLICY,	/* class without a policy for the path */
+	COUNT_EXPIRED,		/* policy's lease was over */
+	COUNT_HOLD_OUT,
+	COUNT_SET,		/* policy applied */
+	COUNT_APP_CC,		/* congestion control left to the application */
+	COUNT_CC_SET,
+	COUNT_CC_SAME,		/* arm was in use already */
+	COUNT_CC_FAILED,
+	COUNT_REPLIES,		/* request ops answered */
+	COUNT_UNTRACKED,	/* no room to remember the connection */
+	COUNT_SLOT,		/* remembered in a slot */
+	COUNT_STORAGE,		/* remembered in socket storage */
+	NUM_COUNTERS,
+};
+
+struct class_count {		/* connections classified; index is class % MAX_CLASS_COUNTS */
+	__u64 outgoing;
+	__u64 incoming;
+};
+
+struct event_key {		/* watched events */
+	__u32 class;
+	__u32 op;		/* BPF_SOCK_OPS_RTO_CB, RETRANS_CB, STATE_CB */
+};
+
+/* ---- options ----------------------------------------------------------- */
+
+struct sock_option {		/* how a field is set; index is the field */
+	__u16 level;		/* SOL_* */
+	__u16 name;
+	__u8 valid;		/* 0: the field is not a socket option */
+	__u8 established;	/* set it once established, not before */
+	__u16 pad;
+};
+
+/* ---- probe ------------------------------------------------------------- */
+
+enum probe_hook {
+	HOOK_CONNECT,
+	HOOK_ACTIVE,
+	HOOK_PASSIVE,
+	NUM_HOOKS,
+};
+
+enum {
+	PROBE_UNTRIED = 1,	/* no errno is positive */
+};
+
+struct probe_result {
+	__s32 field[NUM_FIELDS];
+	__s32 cc[MAX_CC];
+	__u32 hits;		/* times that the hook ran */
+};
+
+_Static_assert(sizeof(struct rule_prefix) == 24, "abi");
+_Static_assert(sizeof(struct rule_id) == 16, "abi");
+_Static_assert(sizeof(struct path_key) == 32, "abi");
+_Static_assert(sizeof(struct path_policy) == 72 + 8 * NUM_FIELDS, "abi");
+_Static_assert(sizeof(struct control) == 40 + MAX_CC * CC_NAME, "abi");
+_Static_assert(sizeof(struct conn_sample) == 232, "abi");
+_Static_assert(sizeof(struct sock_option) == 8, "abi");
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Every difference between kernels that the programs care about, in one place,
+ * with the date after which it can go. */
+#ifndef TCPILOT_COMPAT_BPF_H
+#define TCPILOT_COMPAT_BPF_H
+
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* Length of a jiffy in microseconds. Not the kconfig extern CONFIG_HZ, which needs
+ * a configuration file that many kernels do not carry: user space reads the
+ * resolution of CLOCK_MONOTONIC_COARSE, which is one tick. */
+const volatile __u32 jiffy_us = 4000;
+
+/* tcp_sock.total_rto came with Linux 6.7; drop when 6.1 and 6.6 are out of
+ * support (December 2027). */
+#define tcp_total_rto(tp) \
+	(bpf_core_field_exists((tp)->total_rto) ? (tp)->total_rto : 0)
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Fills one conn_sample from a socket and what was remembered of it.
+ *
+ * Needs the maps samples and counters of the including object.
+ */
+#ifndef TCPILOT_REPORT_BPF_H
+#define TCPILOT_REPORT_BPF_H
+
+#include "tcp.bpf.h"
+#include "track.bpf.h"
+
+#define USEC_PER_SEC 1000000ULL
+
+enum {
+	SOCK_DONE_BIT = 1,	/* enum sock_flags: the peer's FIN arrived */
+	TCP_ECN_OK = 1,		/* tcp_sock.ecn_flags */
+	TCP_ECN_SEEN = 8,
+	CHRONO_BUSY = 0,	/* chrono_stat[], enum tcp_chrono less one */
+	CHRONO_RWND = 1,
+	CHRONO_SNDBUF = 2,
+};
+
+/* A reader is woken at most this often; it looks again by itself for as long
+ * after a wake-up, so that no record waits for the next one. */
+#define WAKE_INTERVAL_NS (5 * 1000000ULL)
+
+static __u64 last_wake_ns;
+
+static __always_inline void count(enum counter which)
+{
+	__u32 i = which;
+	__u64 *n = bpf_map_lookup_elem(&counters, &i);
+
+	if (n)
+		(*n)++;
+}
+
+static __always_inline __u64 jiffies_us(__u64 jiffies)
+{
+	return jiffies * jiffy_us;
+}
+
+/* Time in a chrono state, as tcp_get_info_chrono_stats counts it: the state that
+ * is running now is added up to this moment. */
+static __always_inline __u64 chrono_us(struct tcp_sock *tp, int which)
+{
+	__u32 j = tp->chrono_stat[which];
+
+	if (tp->chrono_type == which + 1)
+		j += (__u32)bpf_jiffies64() - tp->chrono_start;
+	return jiffies_us(j);
+}
+
+static __always_inline void totals_read(struct totals *n, struct tcp_sock *tp, __u64 now)
+{
+	__u64 rwnd = chrono_us(tp, CHRONO_RWND), sndbuf = chrono_us(tp, CHRONO_SNDBUF);
+
+	n->at_ns = now;
+	/* tcpi_busy_time holds the limited times as well. */
+	n->busy_us = chrono_us(tp, CHRONO_BUSY) + rwnd + sndbuf;
+	n->rwnd_limited_us = rwnd;
+	n->sndbuf_limited_us = sndbuf;
+	n->bytes_acked = tp->bytes_acked;
+	n->bytes_received = tp->bytes_received;
+	n->bytes_retrans = tp->bytes_retrans;
+	n->segs_out = tp->segs_out;
+	n->segs_in = tp->segs_in;
+	n->data_segs_out = tp->data_segs_out;
+	n->total_retrans = tp->total_retrans;
+	n->delivered = tp->delivered;
+	n->delivered_ce = tp->delivered_ce;
+	n->lost = tp->lost;
+	n->rtos = tcp_total_rto(tp);
+}
+
+static __always_inline void report_addresses(struct conn_sample *s, struct sock *sk)
+{
+	struct sock_common *c = &sk->__sk_common;
+	__u32 *remote = (__u32 *)s->remote, *local = (__u32 *)s->local;
+
+	remote[0] = remote[1] = remote[2] = remote[3] = 0;
+	if (c->skc_family == AF_INET6)
+		for (int i = 0; i < 4; i++) {
+			remote[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
+			local[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+		}
+	if (!(remote[0] | remote[1] | remote[2] | remote[3])) {
+		map_v4(remote, c->skc_daddr);
+		map_v4(local, c->skc_rcv_saddr);
+	}
+	s->remote_port = bpf_ntohs(c->skc_dport);
+	s->local_port = c->skc_num;
+}
+
+static __always_inline void report_totals(struct conn_sample *s, const struct totals *n,
+					  const struct totals *l)
+{
+	s->busy_us = n->busy_us - l->busy_us;
+	s->rwnd_limited_us = n->rwnd_limited_us - l->rwnd_limited_us;
+	s->sndbuf_limited_us = n->sndbuf_limited_us - l->sndbuf_limited_us;
+	s->bytes_acked = n->bytes_acked - l->bytes_acked;
+	s->bytes_received = n->bytes_received - l->bytes_received;
+	s->bytes_retrans = n->bytes_retrans - l->bytes_retrans;
+	s->segs_out = n->segs_out - l->segs_out;
+	s->segs_in = n->segs_in - l->segs_in;
+	s->data_segs_out = n->data_segs_out - l->data_segs_out;
+	s->total_retrans = n->total_retrans - l->total_retrans;
+	s->delivered = n->delivered - l->delivered;
+	s->delivered_ce = n->delivered_ce - l->delivered_ce;
+	s->lost = n->lost - l->lost;
+	s->rtos = n->rtos - l->rtos;
+}
+
+/* The state of the path as the socket sees it now. */
+static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *tp)
+{
+	__u32 interval = tp->rate_interval_us;
+
+	s->min_rtt_us = tp->rtt_min.s[0].v;
+	if (s->min_rtt_us == ~0U)	/* tcp_sock starts with "no sample yet" */
+		s->min_rtt_us = 0;
+	s->srtt_us = tp->srtt_us >> 3;
+	s->rttvar_us = tp->mdev_us >> 2;
+	s->cwnd = tp->snd_cwnd;
+	s->ssthresh = tp->snd_ssthresh;
+	s->mss = tp->mss_cache;
+	s->delivery_rate = 0;
+	if (interval)		/* tcp_compute_delivery_rate */
+		s->delivery_rate = (__u64)tp->rate_delivered * s->mss * USEC_PER_SEC / interval;
+}
+
+static __always_inline __u16 report_flags(struct conn_sample *s, struct tcp_sock *tp,
+					  const struct track *t, const struct control *ctl)
+{
+	__u16 flags = t->flags & F_MASK;
+	struct cc_words cc = tcp_ca_name(tp);
+	__u32 arm = t->arm;
+
+	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
+	if (arm < MAX_CC) {
+		const __u64 *want = (const __u64 *)ctl->cc[arm];
+
+		if ((want[0] != cc.w[0] || want[1] != cc.w[1]) && (t->flags & F_ESTABLISHED) &&
+		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
+			flags |= F_CC_CHANGED;
+	}
+	if (BPF_CORE_READ_BITFIELD(tp, rate_app_limited))
+		flags |= F_APP_LIMITED;
+	if (tp->ecn_flags & TCP_ECN_OK)
+		flags |= F_ECN;
+	if (tp->ecn_flags & TCP_ECN_SEEN)
+		flags |= F_ECN_SEEN;
+	return flags;
+}
+
+/* Sends one sample; a full ring is counted, never waited for. */
+static __always_inline void report(struct tcp_sock *tp, const struct track *t,
+				   const struct totals *now, const struct totals *last,
+				   const struct control *ctl, __u8 kind)
+{
+	struct sock *sk = tcp_sk_sock(tp);
+	struct conn_sample *s = bpf_ringbuf_reserve(&samples, sizeof(*s), 0);
+	__u64 flags = BPF_RB_NO_WAKEUP;
+
+	if (!s) {
+		count(COUNT_SAMPLES_LOST);
+		return;
+	}
+	s->at_ns = now->at_ns;
+	s->cookie = t->cookie;
+	s->netns = sk->__sk_common.skc_net.net->net_cookie;
+	s->cgroup = sock_cgroup_id(sk);
+	report_addresses(s, sk);
+	s->kind = kind;
+	s->state = sk->__sk_common.skc_state;
+	s->class = t->class;
+	s->policy_id = t->policy_id;
+	s->arm = t->arm;
+	s->flags = report_flags(s, tp, t, ctl);
+	s->err = sk->sk_err;
+	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
+	s->connect_us = last->at_ns ? 0 : t->connect_us;
+	s->closed = 0;
+	if (sk->__sk_common.skc_flags & (1 << SOCK_DONE_BIT))
+		s->closed |= CLOSED_FIN_SEEN;
+	if (tp->snd_una == tp->write_seq)
+		s->closed |= CLOSED_ALL_ACKED;
+	report_totals(s, now, last);
+	report_path(s, tp);
+
+	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
+		last_wake_ns = now->at_ns;
+		flags = BPF_RB_FORCE_WAKEUP;
+	}
+	bpf_ringbuf_submit(s, flags);
+	count(COUNT_SAMPLES);
+}
+
+#endif

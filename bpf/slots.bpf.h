@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Finding, taking and freeing the slot of a young connection.
+ *
+ * Needs the map slots of the including object.
+ */
+#ifndef TCPILOT_SLOTS_BPF_H
+#define TCPILOT_SLOTS_BPF_H
+
+#include "track.bpf.h"
+
+static __always_inline __u32 slot_index(__u64 cookie)
+{
+	/* Fibonacci hashing: cookies are nearly sequential. */
+	return (cookie * 0x9e3779b97f4a7c15ULL) >> (64 - SLOT_BITS);
+}
+
+static __always_inline struct track *slot_find(__u64 cookie)
+{
+	__u32 i = slot_index(cookie);
+	struct track *t = bpf_map_lookup_elem(&slots, &i);
+
+	if (t && t->cookie == cookie)
+		return t;
+	i ^= 1;
+	t = bpf_map_lookup_elem(&slots, &i);
+	if (t && t->cookie == cookie)
+		return t;
+	return NULL;
+}
+
+static __always_inline bool slot_claim(struct track *t, __u64 cookie, __u64 now)
+{
+	__u64 owner = t->cookie;
+
+	if (owner && now - t->start_ns < SLOT_STALE_NS)
+		return false;
+	return __sync_bool_compare_and_swap(&t->cookie, owner, cookie);
+}
+
+/* Returns a slot that is now the connection's own, or NULL. */
+static __always_inline struct track *slot_take(__u64 cookie, __u64 now)
+{
+	__u32 i = slot_index(cookie);
+	struct track *t = bpf_map_lookup_elem(&slots, &i);
+
+	if (t && slot_claim(t, cookie, now))
+		return t;
+	i ^= 1;
+	t = bpf_map_lookup_elem(&slots, &i);
+	if (t && slot_claim(t, cookie, now))
+		return t;
+	return NULL;
+}
+
+static __always_inline void slot_free(struct track *t)
+{
+	t->cookie = 0;
+}
+
+#endif

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Classifies connections, applies their path's policy, and reports how they
+ * went.
+ *
+ * sock_ops hooks set; the destroy tracepoint reports. It sees every way in which
+ * a connection ends, once, while the counters are still whole.
+ */
+#include "tcp.bpf.h"
+#include "track.bpf.h"
+
+#define SOL_IP 0
+#define SOL_IPV6 41
+
+/* ---- knobs, set before load -------------------------------------------- */
+
+/* How each field is set. */
+const volatile struct sock_option options[NUM_FIELDS];
+
+/* ---- maps that user space writes --------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct path_key);
+	__type(value, struct path_policy);
+} path_policies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS);
+	__type(key, __u32);
+	__type(value, struct rule_bank);
+} rule_banks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * MAX_RULES);
+	__type(key, __u32);
+	__type(value, struct class_entry);
+} classes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_prefix);
+	__type(value, struct rule_set);
+} remote_rules SEC(".maps"), local_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * 2 * 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * 2 * MAX_PORT_SETS);
+	__type(key, __u32);
+	__type(value, struct rule_set);
+} port_sets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_id);
+	__type(value, struct rule_set);
+} cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
+
+/* ---- maps that the programs write -------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 2 << 20);
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NUM_SLOTS);
+	__type(key, __u32);
+	__type(value, struct track);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct live_conn);
+} live SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NUM_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* By field, then by congestion control. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NUM_FIELDS + MAX_CC);
+	__type(key, __u32);
+	__type(value, __u64);
+} set_failures SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_CLASS_COUNTS);
+	__type(key, __u32);
+	__type(value, struct class_count);
+} class_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct event_key);
+	__type(value, __u64);
+} events SEC(".maps");
+
+#include "classify.bpf.h"
+#include "slots.bpf.h"
+#include "report.bpf.h"
+#include "apply.bpf.h"
+
+/* ---- helpers ------------------------------------------------------------ */
+
+/* The control block while the daemon's lease lasts, else NULL: a dead daemon
+ * means kernel defaults. */
+static __always_inline struct control *control_alive(__u64 now)
+{
+	__u32 zero = 0;
+	struct control *ctl = bpf_map_lookup_elem(&control, &zero);
+
+	return ctl && now < ctl->lease_ns ? ctl : NULL;
+}
+
+static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
+{
+	struct bpf_sock *sk = skops->sk;
+
+	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+}
+
+static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops *skops,
+							    const struct control *ctl,
+							    struct tcp_sock *tp, struct conn *c,
+							    __u64 *netns)
+{
+	__u32 bank = ctl->bank & 1;
+	const struct rule_bank *b = bpf_map_lookup_elem(&rule_banks, &bank);
+
+	conn_read(skops, c);
+	*netns = b && (b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0;
+	return classify(c, bank, tp, *netns);
+}
+
+/* Longest match of the remote address among the class's paths. A namespace that
+ * learns for itself starts with what holds for all of them. */
+static __always_inline const struct path_policy *path_policy_find(struct bpf_sock_ops *skops,
+								  const struct class_entry *cls,
+								  const __u32 remote[4])
+{
+	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = cls->id };
+	const struct path_policy *p;
+
+	__builtin_memcpy(key.addr, remote, sizeof(key.addr));
+	if (cls->flags & CLASS_OWN_SCOPE) {
+		key.scope = bpf_get_netns_cookie(skops);
+		p = bpf_map_lookup_elem(&path_policies, &key);
+		if (p)
+			return p;
+		key.scope = 0;
+	}
+	return bpf_map_lookup_elem(&path_policies, &key);
+}
+
+static __always_inline bool policy_valid(const struct path_policy *p, __u64 now)
+{
+	if (!p) {
+		count(COUNT_NO_POLICY);
+		return false;
+	}
+	if (now >= p->expires_ns) {
+		count(COUNT_EXPIRED);
+		return false;
+	}
+	return true;
+}
+
+/* Remembers the connection in a slot, or in socket storage when both are taken. */
+static __always_inline void remember(struct bpf_sock_ops *skops, const struct track *t)
+{
+	struct track *slot = slot_take(t->cookie, t->start_ns);
+	struct live_conn *l;
+
+	if (slot) {
+		*slot = *t;
+		count(COUNT_SLOT);
+		return;
+	}
+	if (!skops->sk)
+		return;
+	l = bpf_sk_storage_get(&live, skops->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!l) {
+		count(COUNT_UNTRACKED);
+		return;
+	}
+	l->track = *t;
+	count(COUNT_STORAGE);
+}
+
+static __always_inline struct track *recall(struct bpf_sock_ops *skops)
+{
+	struct track *t = slot_find(bpf_get_socket_cookie(skops));
+	struct live_conn *l;
+
+	if (t || !skops->sk)
+		return t;
+	l = bpf_sk_storage_get(&live, skops->sk, 0, 0);
+	return l ? &l->track : NULL;
+}
+
+static __always_inline void watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
+{
+	if (cls->cb_flags && (bpf_get_prandom_u32() & 0xffff) < cls->watch_share)
+		/* other programs of this cgroup may have asked for callbacks */
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
+}
+
+/* Draws what a connection gets; fields for before the handshake are set here. */
+static __always_inline void decide(struct bpf_sock_ops *skops, const struct control *ctl,
+				   const struct class_entry *cls, const struct conn *c,
+				   struct track *t, const struct path_policy **applied)
+{
+	const struct path_policy *p = path_policy_find(skops, cls, c->remote);
+	__u64 set;
+	__u32 r;
+
+	*applied = NULL;
+	if (!policy_valid(p, t->start_ns))
+		return;
+	t->policy_id = p->id;
+	r = bpf_get_prandom_u32();
+	if ((r >> 16) < p->hold_out) {
+		count(COUNT_HOLD_OUT);
+		t->flags |= F_HOLD_OUT;
+		return;
+	}
+	count(COUNT_SET);
+	*applied = p;
+	if (!(ctl->yield & YIELD_CC))
+		t->arm = draw_arm(p, r & 0xffff);
+	set = p->set & ~ctl->yield;
+	if (set) {
+		apply_fields(skops, p, set, false);
+		t->flags |= F_LATE;
+	}
+}
+
+static __always_inline void count_class(__u32 class, bool outgoing)
+{
+	__u32 i = class % MAX_CLASS_COUNTS;
+	struct class_count *n = bpf_map_lookup_elem(&class_counts, &i);
+
+	if (!n)
+		return;
+	if (outgoing)
+		n->outgoing++;
+	else
+		n->incoming++;
+}
+
+/* ---- the hooks ----------------------------------------------------------- */
+
+/* Common to both directions: classify, decide, and say whether to go on. */
+static __always_inline bool begin(struct bpf_sock_ops *skops, struct control *ctl,
+				  struct tcp_sock *tp, struct conn *c, struct track *t,
+				  const struct path_policy **applied)
+{
+	const struct class_entry *cls;
+	__u64 netns;
+
+	cls = conn_class(skops, ctl, tp, c, &netns);
+	count_class(cls ? cls->id : 0, c->outgoing);
+	if (!cls || !cls->id) {
+		count(COUNT_NO_RULE);
+		return false;
+	}
+	if (cls->flags & CLASS_LEAVE) {
+		count(COUNT_LEFT);
+		return false;
+	}
+	t->class = cls->id;
+	t->cookie = bpf_get_socket_cookie(skops);
+	decide(skops, ctl, cls, c, t, applied);
+	watch(skops, cls);
+	return true;
+}
+
+/* Before the SYN: what shapes the handshake is set now, the rest once it is over. */
+static __always_inline void on_connect(struct bpf_sock_ops *skops)
+{
+	struct track t = { .arm = NO_ARM, .flags = F_OUTGOING, .start_ns = bpf_ktime_get_ns() };
+	struct control *ctl = control_alive(t.start_ns);
+	struct conn c = { .outgoing = true };
+	const struct path_policy *applied;
+	struct tcp_sock *tp;
+
+	if (!ctl)
+		return;
+	tp = skops_tcp(skops);
+	if (!tp)
+		return;
+	if (begin(skops, ctl, tp, &c, &t, &applied))
+		remember(skops, &t);
+}
+
+static __always_inline void apply_late(struct bpf_sock_ops *skops, const struct control *ctl,
+				       struct tcp_sock *tp, const struct track *t)
+{
+	struct conn c = { .outgoing = true };
+	const struct class_entry *cls;
+	const struct path_policy *p;
+	__u64 netns;
+
+	cls = conn_class(skops, ctl, tp, &c, &netns);
+	if (!cls || cls->id != t->class)	/* rules changed during the handshake */
+		return;
+	p = path_policy_find(skops, cls, c.remote);
+	if (p)
+		apply_fields(skops, p, p->set & ~ctl->yield, true);
+}
+
+static __always_inline void on_active_established(struct bpf_sock_ops *skops)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct track *t = recall(skops);
+	struct control *ctl;
+	struct tcp_sock *tp;
+
+	if (!t)
+		return;
+	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
+	t->flags |= F_ESTABLISHED;
+	ctl = control_alive(now);
+	if (!ctl || (t->flags & F_HOLD_OUT))
+		return;
+	tp = skops_tcp(skops);
+	if (!tp)
+		return;
+	if (t->flags & F_LATE)
+		apply_late(skops, ctl, tp, t);
+	t->flags |= apply_cc(skops, tp, ctl, t->arm);
+}
+
+static __always_inline void on_passive_established(struct bpf_sock_ops *skops)
+{
+	struct track t = { .arm = NO_ARM, .flags = F_ESTABLISHED, .start_ns = bpf_ktime_get_ns() };
+	struct control *ctl = control_alive(t.start_ns);
+	const struct path_policy *applied;
+	struct conn c = {};
+	struct tcp_sock *tp;
+
+	if (!ctl)
+		return;
+	tp = skops_tcp(skops);
+	if (!tp || !begin(skops, ctl, tp, &c, &t, &applied))
+		return;
+	if (applied) {
+		if (t.flags & F_LATE)
+			apply_fields(skops, applied, applied->set & ~ctl->yield, true);
+		t.flags |= apply_cc(skops, tp, ctl, t.arm);
+	}
+	remember(skops, &t);
+}
+
+/* The kernel asks for a value during the handshake. On a request socket there
+ * is neither cgroup nor state: rules that name a cgroup do not match there. */
+static __always_inline void on_request(struct bpf_sock_ops *skops)
+{
+	__u64 now = bpf_ktime_get_ns(), netns;
+	struct control *ctl = control_alive(now);
+	bool full = skops->is_fullsock;
+	const struct class_entry *cls;
+	const struct path_policy *p;
+	struct conn c = { .outgoing = full };
+	struct track *t;
+	__u32 field;
+
+	if (!ctl || !(ctl->requests & (1 << (skops->op & 31))))
+		return;
+	switch (skops->op) {
+	case BPF_SOCK_OPS_TIMEOUT_INIT:
+		field = full ? FIELD_SYN_RTO : FIELD_SYNACK_RTO;
+		break;
+	case BPF_SOCK_OPS_RWND_INIT:
+		field = FIELD_INIT_RWND;
+		break;
+	case BPF_SOCK_OPS_NEEDS_ECN:
+		field = FIELD_ECN;
+		break;
+	default:
+		field = FIELD_BASE_RTT;
+	}
+	if (ctl->yield & (1ULL << field))
+		return;
+	cls = conn_class(skops, ctl, full ? skops_tcp(skops) : NULL, &c, &netns);
+	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE))
+		return;
+	p = path_policy_find(skops, cls, c.remote);
+	if (!p || now >= p->expires_ns || !(p->set & (1ULL << field)))
+		return;
+	if (full) {		/* a hold-out stays one in its handshake, too */
+		t = recall(skops);
+		if (t && (t->flags & F_HOLD_OUT))
+			return;
+	}
+	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
+		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;
+	else
+		skops->reply = p->value[field];
+	count(COUNT_REPLIES);
+}
+
+static __always_inline void on_event(struct bpf_sock_ops *skops)
+{
+	struct event_key key = { .op = skops->op };
+	struct track *t = recall(skops);
+	__u64 one = 1, *n;
+
+	if (!t)
+		return;
+	key.class = t->class;
+	n = bpf_map_lookup_elem(&events, &key);
+	if (n)
+		(*n)++;
+	else
+		bpf_map_update_elem(&events, &key, &one, BPF_NOEXIST);
+}
+
+SEC("sockops")
+int tcpilot_sockops(struct bpf_sock_ops *skops)
+{
+	switch (skops->op) {
+	case BPF_SOCK_OPS_TIMEOUT_INIT:
+	case BPF_SOCK_OPS_RWND_INIT:
+	case BPF_SOCK_OPS_NEEDS_ECN:
+	case BPF_SOCK_OPS_BASE_RTT:
+		on_request(skops);
+		break;
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		on_connect(skops);
+		break;
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+		on_active_established(skops);
+		break;
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		on_passive_established(skops);
+		break;
+	case BPF_SOCK_OPS_RTO_CB:
+	case BPF_SOCK_OPS_RETRANS_CB:
+	case BPF_SOCK_OPS_STATE_CB:
+		on_event(skops);
+		break;
+	}
+	return 1;
+}
+
+/* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_report(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	static const struct totals none;
+	struct totals now = {};
+	struct control *ctl;
+	struct live_conn *l;
+	struct tcp_sock *tp;
+	struct track *t;
+	__u32 zero = 0;
+	__u64 cookie;
+
+	cookie = sk->__sk_common.skc_cookie.counter;
+	if (!cookie)		/* never seen by us: nobody asked for its cookie */
+		return 0;
+	t = slot_find(cookie);
+	l = NULL;
+	if (!t) {
+		l = bpf_sk_storage_get(&live, sk, 0, 0);
+		if (!l)
+			return 0;
+		t = &l->track;
+	}
+	tp = bpf_skc_to_tcp_sock(sk);
+	ctl = bpf_map_lookup_elem(&control, &zero);
+	if (tp && ctl) {
+		totals_read(&now, tp, bpf_ktime_get_ns());
+		report(tp, t, &now, l ? &l->last : &none, ctl,
+		       t->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT);
+	}
+	if (l)
+		bpf_sk_storage_delete(&live, sk);
+	else
+		slot_free(t);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

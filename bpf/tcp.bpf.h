@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The kernel's own structs, cut down to the members that are read (relocated by
+ * CO-RE at load), and small accessors that keep the kernel's names. */
+#ifndef TCPILOT_TCP_BPF_H
+#define TCPILOT_TCP_BPF_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "abi.h"
+#include "compat.bpf.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define SOL_TCP 6
+#define TCP_CONGESTION 13
+
+enum {				/* include/net/tcp_states.h */
+	TCP_ESTABLISHED = 1,
+	TCP_SYN_SENT = 2,
+	TCP_SYN_RECV = 3,
+	TCP_CLOSE = 7,
+	TCP_LISTEN = 10,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+struct net {
+	__u64 net_cookie;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	struct {
+		__s64 counter;
+	} skc_cookie;
+	unsigned long skc_flags;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	int level;
+	struct cgroup *ancestors[];
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	int sk_err;
+	struct sock_cgroup_data sk_cgrp_data;
+};
+
+struct inet_sock {
+	struct sock sk;
+};
+
+struct tcp_congestion_ops {
+	char name[16];
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
+		icsk_ca_dst_locked : 1;
+};
+
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 mss_cache;
+	__u32 snd_cwnd;
+	__u32 mdev_us;
+	__u32 lost;
+	__u32 snd_ssthresh;
+	struct minmax rtt_min;
+	__u32 segs_out;
+	__u32 segs_in;
+	__u32 data_segs_out;
+	__u8 chrono_type;
+	__u32 chrono_start;
+	__u32 chrono_stat[3];
+	__u32 write_seq;
+	__u32 snd_una;
+	__u8 ecn_flags;
+	__u8 rate_app_limited : 1;
+	__u32 srtt_us;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u64 bytes_retrans;
+	__u32 rate_delivered;
+	__u32 rate_interval_us;
+	__u32 total_retrans;
+	__u16 total_rto;
+};
+
+#pragma clang attribute pop
+
+static __always_inline struct sock *tcp_sk_sock(struct tcp_sock *tp)
+{
+	return &tp->inet_conn.icsk_inet.sk;
+}
+
+/* The name of the congestion control in use, as two words to compare or copy. */
+struct cc_words {
+	__u64 w[2];
+};
+
+static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
+{
+	const struct tcp_congestion_ops *ops = tp->inet_conn.icsk_ca_ops;
+	struct cc_words name = {};
+
+	if (ops) {
+		name.w[0] = *(const __u64 *)&ops->name[0];
+		name.w[1] = *(const __u64 *)&ops->name[8];
+	}
+	return name;
+}
+
+/* The application asked for its congestion control (or inherited it from a
+ * listener that did), or the route demands one. */
+static __always_inline bool tcp_ca_chosen(struct tcp_sock *tp)
+{
+	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_setsockopt) ||
+	       BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
+}
+
+static __always_inline __u64 sock_cgroup_id(struct sock *sk)
+{
+	struct cgroup *cg = sk->sk_cgrp_data.cgroup;
+	struct kernfs_node *kn = cg ? cg->kn : NULL;
+
+	return kn ? kn->id : 0;
+}
+
+/* Writes addr as a v4-mapped IPv6 address (RFC 4291, 2.5.5.2). */
+static __always_inline void map_v4(__u32 out[4], __be32 addr)
+{
+	out[0] = 0;
+	out[1] = 0;
+	out[2] = bpf_htonl(0xffff);
+	out[3] = addr;
+}
+
+#endif

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cli"
+	"github.com/tcpilot/tcpilot/internal/daemon"
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+func runDaemon(ctx context.Context, o cli.RunOptions) error {
+	return daemon.Run(ctx, daemon.Options{
+		Config: o.Config, Socket: o.Socket, KeepAttached: o.KeepAttached, Version: version(),
+	})
+}
+
+func check(_ context.Context, file string) (cli.Checked, error) {
+	rules, err := daemon.Check(file)
+	return cli.Checked{File: file, Rules: rules}, err
+}
+
+func replay(ctx context.Context, o cli.ReplayOptions) (*engine.Snapshot, error) {
+	return daemon.Replay(ctx, o.Config, o.Learner, o.Meta, o.Samples)
+}
+
+func doctor(_ context.Context, o cli.RunOptions) (api.Doctor, error) { return daemon.Doctor(o.Config) }
+
+func detach(_ context.Context, o cli.RunOptions) (cli.Detached, error) {
+	undone, err := daemon.Detach(o.Config)
+	return cli.Detached{Undone: undone}, err
+}

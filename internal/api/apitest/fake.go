@@ -1,0 +1,255 @@
+// Package apitest is a daemon to test clients against: fixed answers, served
+// over a real unix socket.
+//
+// It imports api and what api imports. It refuses to be part of a program.
+package apitest
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Now is the moment at which the fake daemon lives.
+var Now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// Fake is an api.Backend. Err, if set, is every method's answer.
+type Fake struct {
+	Hub      api.Hub
+	Snap     *engine.Snapshot
+	Programs []api.Loaded
+	Err      error
+	// Feed is how many samples a new subscription finds waiting.
+	Feed int
+
+	Asked    api.ExplainRequest // by the latest Explain
+	Detached bool
+}
+
+// New returns a daemon that has run for three hours.
+func New() *Fake {
+	return &Fake{Snap: Snapshot(), Programs: []api.Loaded{{
+		Name: "my-iw", Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
+		Programs: []api.Program{{Name: "iw", ID: 77, Type: "sock_ops"}},
+	}}}
+}
+
+// Serve serves b on a socket until the test ends, and returns the socket's path.
+func Serve(t testing.TB, b api.Backend) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tcpilot") // t.TempDir's name may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	l, err := api.Listen(socket, 0o600, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- api.NewServer(b, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("api.Serve: %v", err)
+		}
+		os.RemoveAll(dir)
+	})
+	return socket
+}
+
+// CC returns a congestion control by its name.
+func CC(name string) tcp.CC {
+	c, _ := tcp.ParseCC(name)
+	return c
+}
+
+// Snapshot returns an engine's state with two learned paths.
+func Snapshot() *engine.Snapshot {
+	start := Now.Add(-3 * time.Hour)
+	web := path.Of(2, 0, netip.MustParseAddr("192.0.2.7"), 24)
+	lab := path.Of(2, 4026531840, netip.MustParseAddr("2001:db8:1::7"), 48)
+	return &engine.Snapshot{
+		At: Now, Started: start, Learner: "thompson",
+		Rules: []engine.RuleState{
+			{Name: "datacentre", Class: 1, Match: "remote 10.0.0.0/8", Action: "set", Samples: 12,
+				Set: []engine.Setting{{Field: "cwnd_clamp", Value: 100, Unit: "packets", Reason: "rule"},
+					{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}}},
+			{Name: "default", Class: 2, Match: "any", Action: "learn", Arms: []tcp.CC{CC("cubic"), CC("bbr")},
+				Objective: "throughput", HoldOut: 0.02, Paths: 2, Samples: 230},
+			{Name: "loopback", Class: 3, Match: "remote 127.0.0.0/8", Action: "leave"},
+		},
+		Arms: []engine.ArmState{{CC: CC("cubic"), State: "active"}, {CC: CC("bbr"), State: "active"},
+			{CC: CC("dctcp"), State: "retired", Reason: "the kernel refused it", Failures: 3}},
+		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us", Before: "200000", After: "20000", Since: Now.Add(-time.Hour)}},
+		Paths: []*engine.PathState{
+			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
+				LastUsed: Now.Add(-2 * time.Second), Samples: 200, MinRTT: 12300 * time.Microsecond, SRTT: 15 * time.Millisecond, Rate: 11.76e6,
+				Arms: []engine.PathArm{
+					{CC: CC("cubic"), Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now.UnixNano()},
+					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now.UnixNano()},
+				},
+				HoldOut: engine.PathHoldOut{Share: 0.02, Count: 5, Mean: 14.0, Treated: 16.0, Gain: 7.39}},
+			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
+				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80 * time.Microsecond, Rate: 1.1e9,
+				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
+		},
+		Totals: engine.Totals{
+			Samples: map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
+			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickSeconds: 1.08,
+			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
+		},
+	}
+}
+
+// Sample returns the i-th of a row of samples.
+func Sample(i int) tcp.Sample {
+	s := tcp.Sample{
+		Kind: tcp.KindClose, End: tcp.EndFin, Flags: tcp.FlagOutgoing, At: Now.Add(time.Duration(i) * time.Second).UnixNano(),
+		Cookie: uint64(1000 + i), NetNS: 1, Cgroup: 4242,
+		Local: netip.MustParseAddrPort("198.51.100.1:50001"), Remote: netip.MustParseAddrPort("192.0.2.7:443"),
+		Class: 2, PolicyID: 17, Arm: CC("bbr"), CC: CC("bbr"), Duration: 1230 * time.Millisecond, Connect: 12500 * time.Microsecond,
+		Busy: time.Second, BytesAcked: 12_000_000, BytesReceived: 340, SegsOut: 8300, SegsIn: 4000, DataSegsOut: 8290, Retrans: 12,
+		Delivered: 8300, Lost: 12, MinRTT: 12300, SRTT: 14100, RTTVar: 500, Cwnd: 120, Ssthresh: 1<<31 - 1, MSS: 1448, DeliveryRate: 11_760_000,
+	}
+	switch i % 4 {
+	case 1:
+		s.Flags, s.Arm, s.CC = tcp.FlagHoldOut|tcp.FlagAppLimited, tcp.CC{}, CC("cubic")
+		s.Local, s.Remote = netip.MustParseAddrPort("[2001:db8::1]:443"), netip.MustParseAddrPort("[2001:db8:1::7]:61000")
+		s.End, s.DeliveryRate, s.BytesAcked, s.Class = tcp.EndReset, 90_000, 15_000, 99
+	case 2:
+		s.Kind, s.End, s.Flags, s.Class = tcp.KindInterval, tcp.EndNone, tcp.FlagAdopted, 1
+	case 3:
+		s = tcp.Sample{Kind: tcp.KindFailedConnect, End: tcp.EndRefused, Flags: tcp.FlagOutgoing, At: s.At, Local: s.Local, Remote: s.Remote,
+			Duration: 250 * time.Microsecond, CC: CC("cubic")}
+	}
+	return s
+}
+
+// Status implements api.Backend.
+func (f *Fake) Status(context.Context) (api.Status, error) {
+	return api.Status{
+		Version: "1.2.3", PID: 4711, Started: Now.Add(-3 * time.Hour), Uptime: 3 * time.Hour, Kernel: "6.18.5",
+		Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
+		Cgroup: "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
+		Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
+		Counters: metrics.Counters{
+			Connections: []metrics.ClassCount{{Class: 0, Incoming: 3}, {Class: 1, Outgoing: 12}, {Class: 2, Outgoing: 230, Incoming: 40}, {Class: 9, Outgoing: 1}},
+			Decisions:   []metrics.ReasonCount{{Reason: "arm", Count: 260}, {Reason: "hold-out", Count: 5}, {Reason: "app-cc", Count: 4}},
+			Samples:     metrics.SampleCount{Submitted: 245, Dropped: 2, Received: 243, Malformed: 1},
+			SetErrors:   []metrics.FieldCount{{Field: "rto_max", Count: 7}},
+			Programs: []metrics.ProgramStats{{Name: "tcpilot_sockops", ID: 41, Stats: true, RunCount: 2500, RunTime: 750 * time.Microsecond},
+				{Name: "tcpilot_iter", ID: 42}},
+		},
+	}, f.Err
+}
+
+func features() []api.Feature {
+	return []api.Feature{
+		{Name: "sock_ops", Wanted: true, Active: true},
+		{Name: "rto_max", Wanted: true, Why: "bpf_setsockopt(TCP_RTO_MAX_MS): invalid argument"},
+		{Name: "struct_ops", Why: "not asked for"},
+	}
+}
+
+// Snapshot implements api.Backend.
+func (f *Fake) Snapshot() *engine.Snapshot { return f.Snap }
+
+// Explain implements api.Backend.
+func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation, error) {
+	f.Asked = r
+	if f.Err != nil {
+		return api.Explanation{}, f.Err
+	}
+	return api.Explanation{
+		Request: r, Rule: "default", Class: 2, Match: "any", Action: "learn", Reason: "learned",
+		Why:   "rule default learns; 200 samples of 192.0.2.0/24 are in favour of bbr.",
+		Entry: &api.Entry{Prefix: "192.0.2.0/24", PolicyID: 17, Reason: "learned", Expires: Now.Add(28 * time.Second)},
+		Fields: []api.FieldWhy{
+			{Setting: engine.Setting{Field: "init_cwnd", Value: 32, Unit: "packets", Reason: "rule"}, Applied: true, Why: "rule default sets it"},
+			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}, Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"},
+		},
+		Arms:    []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
+		HoldOut: 0.02, Path: f.Snap.Paths[0], Notes: []string{"the application may still choose for itself"},
+	}, nil
+}
+
+// Samples implements api.Backend.
+func (f *Fake) Samples(ctx context.Context) (*api.Subscription, error) {
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	sub, err := f.Hub.Subscribe(ctx)
+	for i := range f.Feed {
+		s := Sample(i)
+		f.Hub.Publish(&s)
+	}
+	return sub, err
+}
+
+// Doctor implements api.Backend.
+func (f *Fake) Doctor(context.Context) (api.Doctor, error) { return Doctor(), f.Err }
+
+// Doctor is what the fake kernel allows.
+func Doctor() api.Doctor {
+	return api.Doctor{
+		Kernel: "6.18.5", Cgroup: "/sys/fs/cgroup/unified", Features: features(),
+		Options: []api.OptionCheck{
+			{Field: "init_cwnd", Option: "TCP_BPF_IW", Hook: "connect", Error: "invalid argument"},
+			{Field: "init_cwnd", Option: "TCP_BPF_IW", Hook: "established", Accepted: true},
+			{Field: "sndbuf", Option: "SO_SNDBUF", Hook: "connect", Accepted: true},
+			{Field: "sndbuf", Option: "SO_SNDBUF", Hook: "established", Accepted: true},
+			{Field: "syn_rto", Option: "TIMEOUT_INIT", Hook: "request", Accepted: true},
+		},
+		CCs: []api.CCCheck{{Name: "cubic", Available: true, Loadable: true}, {Name: "dctcp", Why: "no module tcp_dctcp"}},
+		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
+			Advice: "stop bpftune: both would choose congestion controls"}},
+	}
+}
+
+// Reload implements api.Backend.
+func (f *Fake) Reload(context.Context) (api.ReloadResult, error) {
+	return api.ReloadResult{Config: "/etc/tcpilot/tcpilot.yaml", Rules: 3, Added: []string{"web", "db"}, Changed: []string{"default"},
+		Warnings: []string{"cgroup: takes effect at the next start"}}, f.Err
+}
+
+// Detach implements api.Backend.
+func (f *Fake) Detach(context.Context) error {
+	f.Detached = true
+	return f.Err
+}
+
+// Load implements api.Backend.
+func (f *Fake) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) {
+	if f.Err != nil {
+		return api.Loaded{}, f.Err
+	}
+	if filepath.Ext(r.Object) != ".o" {
+		return api.Loaded{}, api.Invalid("%s is not an eBPF object", r.Object).WithHint("compile it with clang -target bpf")
+	}
+	return api.Loaded{Name: r.Name, Object: r.Object, Cgroup: r.Cgroup, Since: Now, Programs: []api.Program{{Name: "iw", ID: 78, Type: "sock_ops"}}}, nil
+}
+
+// Unload implements api.Backend.
+func (f *Fake) Unload(_ context.Context, name string) error {
+	for _, l := range f.Programs {
+		if l.Name == name {
+			return f.Err
+		}
+	}
+	return api.NotFound("no program %q is loaded", name).WithHint("see 'tcpilot loaded'")
+}
+
+// Loaded implements api.Backend.
+func (f *Fake) Loaded(context.Context) ([]api.Loaded, error) { return f.Programs, f.Err }

@@ -1,0 +1,264 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// NotRunningError says that no daemon listens.
+type NotRunningError struct {
+	Socket string
+	Stale  bool // the socket is there, but nobody listens on it
+}
+
+func (e *NotRunningError) Error() string {
+	why := "no socket at " + e.Socket
+	if e.Stale {
+		why = "nobody listens on " + e.Socket
+	}
+	return "tcpilot is not running (" + why + "): start it with 'tcpilot run' as root"
+}
+
+// Client talks to a daemon. It is safe for concurrent use.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client of the daemon at socket. It connects when it is
+// used.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		d := net.Dialer{Timeout: headerTimeout}
+		return d.DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
+		DialContext: dial, MaxIdleConns: 1, IdleConnTimeout: time.Second,
+	}}}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Resource is something that can be read: its path and query.
+type Resource string
+
+// What can be read with Get.
+const (
+	ResourceStatus   Resource = pathStatus
+	ResourceSnapshot Resource = pathSnapshot
+	ResourceRules    Resource = pathRules
+	ResourceDoctor   Resource = pathDoctor
+	ResourceLoaded   Resource = pathLoaded
+)
+
+// Resource is the selected paths.
+func (r PathQuery) Resource() Resource { return resource(pathPaths, r.values()) }
+
+// Resource is the explanation.
+func (r ExplainRequest) Resource() Resource { return resource(pathExplain, r.values()) }
+
+func resource(path string, v url.Values) Resource {
+	if q := v.Encode(); q != "" {
+		path += "?" + q
+	}
+	return Resource(path)
+}
+
+// Get returns the JSON document of r.
+func (c *Client) Get(ctx context.Context, r Resource) ([]byte, error) {
+	return c.do(ctx, http.MethodGet, string(r), nil)
+}
+
+func get[T any](ctx context.Context, c *Client, r Resource) (v T, err error) {
+	b, err := c.Get(ctx, r)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("read answer of %s: %w", r, err)
+	}
+	return v, nil
+}
+
+// Status says what the daemon is and has done.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return get[Status](ctx, c, ResourceStatus)
+}
+
+// Snapshot returns the engine's state. The paths' keys are not carried over.
+func (c *Client) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
+	return get[*engine.Snapshot](ctx, c, ResourceSnapshot)
+}
+
+// Rules lists the rules in force.
+func (c *Client) Rules(ctx context.Context) (RuleList, error) {
+	return get[RuleList](ctx, c, ResourceRules)
+}
+
+// Paths lists the selected paths.
+func (c *Client) Paths(ctx context.Context, q PathQuery) (PathList, error) {
+	return get[PathList](ctx, c, q.Resource())
+}
+
+// Explain says what a connection would get.
+func (c *Client) Explain(ctx context.Context, r ExplainRequest) (Explanation, error) {
+	return get[Explanation](ctx, c, r.Resource())
+}
+
+// Doctor says what the kernel lets the daemon do.
+func (c *Client) Doctor(ctx context.Context) (Doctor, error) {
+	return get[Doctor](ctx, c, ResourceDoctor)
+}
+
+// Loaded lists the users' own programs.
+func (c *Client) Loaded(ctx context.Context) ([]Loaded, error) {
+	return get[[]Loaded](ctx, c, ResourceLoaded)
+}
+
+// Reload makes the daemon read its configuration again.
+func (c *Client) Reload(ctx context.Context) (r ReloadResult, err error) {
+	return post[ReloadResult](ctx, c, pathReload, nil)
+}
+
+// Detach makes the daemon take everything back and end.
+func (c *Client) Detach(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, pathDetach, nil)
+	return err
+}
+
+// Load attaches a user's own object.
+func (c *Client) Load(ctx context.Context, r LoadRequest) (Loaded, error) {
+	return post[Loaded](ctx, c, pathLoaded, r)
+}
+
+// Unload detaches a user's own object.
+func (c *Client) Unload(ctx context.Context, name string) error {
+	_, err := c.do(ctx, http.MethodDelete, pathLoaded+"/"+url.PathEscape(name), nil)
+	return err
+}
+
+func post[T any](ctx context.Context, c *Client, path string, body any) (v T, err error) {
+	b, err := c.do(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("read answer of %s: %w", path, err)
+	}
+	return v, nil
+}
+
+// Stream returns samples as they come, until ctx ends or the daemon stops. The
+// error, if any, comes last with a zero Sample; the end of ctx is none.
+func (c *Client) Stream(ctx context.Context, f SampleFilter) iter.Seq2[Sample, error] {
+	return func(yield func(Sample, error) bool) {
+		body, err := c.open(ctx, f)
+		if err != nil {
+			if ctx.Err() == nil {
+				yield(Sample{}, err)
+			}
+			return
+		}
+		defer body.Close()
+		d := json.NewDecoder(body)
+		for {
+			var line Sample
+			if err := d.Decode(&line); err != nil {
+				if ctx.Err() == nil && !errors.Is(err, io.EOF) {
+					yield(Sample{}, fmt.Errorf("read samples: %w", err))
+				}
+				return
+			}
+			if !yield(line, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (c *Client) open(ctx context.Context, f SampleFilter) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, http.MethodGet, string(resource(pathSamples, f.values())), nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// do returns the body of an answer that is no error.
+func (c *Client) do(ctx context.Context, method, path string, body any) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, workTimeout+stopTimeout)
+	defer cancel()
+	resp, err := c.send(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read answer of %s: %w", path, err)
+	}
+	return b, nil
+}
+
+func (c *Client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var in io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode request: %w", err)
+		}
+		in = bytes.NewReader(b)
+	}
+	// The host is the daemon at the other end of the socket, whatever its name.
+	req, err := http.NewRequestWithContext(ctx, method, "http://tcpilot"+path, in)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	e := &Error{Code: resp.StatusCode}
+	if json.Unmarshal(b, e) != nil || e.Message == "" {
+		e.Message = fmt.Sprintf("%s %s: %s", method, path, resp.Status)
+	}
+	return nil, e
+}
+
+// explain turns what a dial can meet into what to do about it.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &NotRunningError{Socket: c.socket}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &NotRunningError{Socket: c.socket, Stale: true}
+	case errors.Is(err, fs.ErrPermission):
+		return &Error{Code: http.StatusForbidden, Message: "permission denied on " + c.socket,
+			Hint: fmt.Sprintf("be root, or a member of the group that owns the socket (you are uid %d)", os.Getuid())}
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // the made-up host says nothing
+	}
+	return fmt.Errorf("ask tcpilot at %s: %w", c.socket, err)
+}

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Hub hands samples on to whoever watches. Its zero value is ready.
+type Hub struct {
+	subs atomic.Pointer[[]*Subscription] // replaced whole under mu, never changed
+	mu   sync.Mutex
+	lost atomic.Uint64
+}
+
+// Subscription is one watcher of a Hub.
+type Subscription struct {
+	// C is never closed: the watcher leaves with its context or Close.
+	C    <-chan tcp.Sample
+	c    chan tcp.Sample
+	hub  *Hub
+	lost atomic.Uint64
+	once sync.Once
+	stop func() bool
+}
+
+// StreamBuffer is how many samples a watcher may be behind before it loses some:
+// about 1 MB, and 0.8 s at 5,000 connections a second.
+const StreamBuffer = 4096
+
+// MaxStreams bounds the watchers of one Hub, and with them its memory.
+const MaxStreams = 8
+
+// Subscribe returns a watcher that ends with ctx or Close.
+func (h *Hub) Subscribe(ctx context.Context) (*Subscription, error) {
+	return h.subscribe(ctx, StreamBuffer)
+}
+
+func (h *Hub) subscribe(ctx context.Context, buffer int) (*Subscription, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old := h.load()
+	if len(old) >= MaxStreams {
+		return nil, Unavailable("%d clients already watch samples", len(old)).
+			WithHint("end a 'tcpilot connections' or 'tcpilot record' first")
+	}
+	s := &Subscription{c: make(chan tcp.Sample, buffer), hub: h}
+	s.C = s.c
+	subs := append(append([]*Subscription(nil), old...), s)
+	h.subs.Store(&subs)
+	s.stop = context.AfterFunc(ctx, s.remove)
+	return s, nil
+}
+
+// Publish hands *s to every watcher. It never blocks and costs one load while
+// nobody watches.
+func (h *Hub) Publish(s *tcp.Sample) {
+	for _, sub := range h.load() {
+		select {
+		case sub.c <- *s:
+		default:
+			sub.lost.Add(1)
+			h.lost.Add(1)
+		}
+	}
+}
+
+// Lost counts the samples that watchers were too slow for.
+func (h *Hub) Lost() uint64 { return h.lost.Load() }
+
+func (h *Hub) load() []*Subscription {
+	if p := h.subs.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Lost counts the samples that this watcher was too slow for.
+func (s *Subscription) Lost() uint64 { return s.lost.Load() }
+
+// Close ends the subscription. It may be called more than once.
+func (s *Subscription) Close() {
+	s.stop()
+	s.remove()
+}
+
+func (s *Subscription) remove() {
+	s.once.Do(func() {
+		s.hub.mu.Lock()
+		defer s.hub.mu.Unlock()
+		old := s.hub.load()
+		subs := make([]*Subscription, 0, len(old))
+		for _, o := range old {
+			if o != s {
+				subs = append(subs, o)
+			}
+		}
+		s.hub.subs.Store(&subs)
+	})
+}

@@ -1,0 +1,113 @@
+package api
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func TestSelect(t *testing.T) {
+	at := func(rule, addr string, bits int, samples uint64, used int, gain float64, rtt int) *engine.PathState {
+		k := path.Of(1, 0, netip.MustParseAddr(addr), bits)
+		return &engine.PathState{Key: k, Rule: rule, Prefix: fmt.Sprint(k.Prefix), Samples: samples, LastUsed: time.Unix(int64(used), 0),
+			HoldOut: engine.PathHoldOut{Gain: gain}, MinRTT: time.Duration(rtt)}
+	}
+	snap := &engine.Snapshot{Learner: "thompson", Paths: []*engine.PathState{
+		at("web", "::", 0, 90, 1, 1.5, 7), at("web", "192.0.2.0", 24, 50, 5, 0, 9), at("db", "10.1.2.0", 24, 40, 9, 3, 1), at("web", "2001:db8::", 48, 1, 2, 2, 3),
+	}}
+	for name, tt := range map[string]struct {
+		q     PathQuery
+		want  []string
+		total int
+	}{
+		"all":           {PathQuery{}, []string{"::/0", "192.0.2.0/24", "10.1.2.0/24", "2001:db8::/48"}, 4},
+		"limit":         {PathQuery{Limit: 1}, []string{"::/0"}, 4},
+		"rule":          {PathQuery{Rule: "db"}, []string{"10.1.2.0/24"}, 1},
+		"enclosing":     {PathQuery{Prefix: netip.MustParsePrefix("192.0.2.7/32")}, []string{"::/0", "192.0.2.0/24"}, 2},
+		"within":        {PathQuery{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Rule: "db"}, []string{"10.1.2.0/24"}, 1},
+		"none":          {PathQuery{Rule: "nope"}, nil, 0},
+		"most recent":   {PathQuery{Sort: SortRecent, Limit: 2}, []string{"10.1.2.0/24", "192.0.2.0/24"}, 4},
+		"greatest gain": {PathQuery{Sort: SortGain, Limit: 2}, []string{"10.1.2.0/24", "2001:db8::/48"}, 4},
+		"greatest rtt":  {PathQuery{Sort: SortRTT, Limit: 2}, []string{"192.0.2.0/24", "::/0"}, 4},
+		"by prefix":     {PathQuery{Sort: SortPrefix}, []string{"10.1.2.0/24", "192.0.2.0/24", "::/0", "2001:db8::/48"}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tt.q.Select(snap)
+			var prefixes []string
+			for _, p := range got.Paths {
+				prefixes = append(prefixes, p.Prefix)
+			}
+			if !slices.Equal(prefixes, tt.want) || got.Total != tt.total {
+				t.Errorf("got %v of %d, want %v of %d", prefixes, got.Total, tt.want, tt.total)
+			}
+		})
+	}
+	if snap.Paths[0].Prefix != "::/0" {
+		t.Error("Select changed the order of the snapshot")
+	}
+}
+
+func TestQueriesSurviveTheURL(t *testing.T) {
+	paths := PathQuery{Prefix: netip.MustParsePrefix("2001:db8::/48"), Rule: "a rule & more", Sort: SortGain, Limit: 3}
+	if got, err := parsePathQuery(paths.values()); got != paths || err != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	explain := ExplainRequest{Remote: netip.MustParseAddr("192.0.2.7"), RemotePort: 443, Local: netip.MustParseAddr("2001:db8::1"),
+		LocalPort: 1, Cgroup: "/sys/fs/cgroup/a b", NetNS: 1 << 63, Incoming: true}
+	if got, err := parseExplain(explain.values()); got != explain || err != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	filter := SampleFilter{Remote: netip.MustParsePrefix("192.0.2.0/24"), Kind: tcp.KindFailedConnect, MinBytes: 7}
+	if got, err := parseSampleFilter(filter.values()); got != filter || err != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestParsePrefix(t *testing.T) {
+	for in, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7/32", "192.0.2.7/24": "192.0.2.0/24", "::ffff:192.0.2.7": "192.0.2.7/32",
+		"fe80::1%eth0": "fe80::1/128", "2001:db8::1/48": "2001:db8::/48",
+	} {
+		if p, err := ParsePrefix(in); err != nil || p.String() != want {
+			t.Errorf("ParsePrefix(%q) = %v, %v; want %s", in, p, err, want)
+		}
+	}
+	if _, err := ParsePrefix("192.0.2.0/33"); err == nil {
+		t.Error("no error for /33")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("prefix=192.0.2.0/24&sort=gain&limit=3")
+	f.Add("remote=::1&remote_port=70000&incoming=maybe")
+	f.Add("remote=10.0.0.0/8&kind=close&min_bytes=1")
+	f.Fuzz(func(t *testing.T, s string) {
+		v, err := url.ParseQuery(s)
+		if err != nil {
+			return
+		}
+		clone := func() url.Values { c, _ := url.ParseQuery(s); return c }
+		if q, err := parsePathQuery(v); err == nil {
+			if again, err := parsePathQuery(q.values()); err != nil || again != q {
+				t.Errorf("paths %+v becomes %+v, %v", q, again, err)
+			}
+		}
+		if q, err := parseExplain(clone()); err == nil {
+			if again, err := parseExplain(q.values()); err != nil || again != q {
+				t.Errorf("explain %+v becomes %+v, %v", q, again, err)
+			}
+		}
+		if q, err := parseSampleFilter(clone()); err == nil {
+			if again, err := parseSampleFilter(q.values()); err != nil || again != q {
+				t.Errorf("samples %+v becomes %+v, %v", q, again, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// Limits of the server: all of its clients are on this host.
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second // of a request's body
+	askTimeout    = 10 * time.Second // for answers from memory
+	workTimeout   = 60 * time.Second // for doctor, reload, load: they talk to the kernel
+	idleTimeout   = 2 * time.Minute
+	stopTimeout   = 2 * time.Second // for answers under way when the daemon stops
+	maxHeader     = 16 << 10        // bytes
+	maxBody       = 64 << 10        // bytes
+)
+
+// Server answers for a Backend.
+type Server struct {
+	backend Backend
+	log     *slog.Logger
+	now     func() time.Time
+}
+
+// NewServer returns a server of b.
+func NewServer(b Backend, log *slog.Logger) *Server {
+	return &Server{backend: b, log: log, now: time.Now}
+}
+
+// Serve answers on l until ctx ends, finishes what is under way, and closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	// Streams end with this context; other requests may finish.
+	streams, stopStreams := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopStreams()
+	srv := &http.Server{
+		Handler:           s.Handler(streams),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	stopStreams()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	err := srv.Shutdown(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = srv.Close()
+	}
+	<-done
+	return err
+}
+
+// Handler routes the requests; streams end when ctx does.
+func (s *Server) Handler(ctx context.Context) http.Handler {
+	b := s.backend
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+pathStatus, answer(askTimeout, s.status))
+	mux.HandleFunc("GET "+pathSnapshot, answer(askTimeout, func(context.Context, *http.Request) (*engine.Snapshot, error) {
+		return s.snapshot()
+	}))
+	mux.HandleFunc("GET "+pathPaths, answer(askTimeout, s.paths))
+	mux.HandleFunc("GET "+pathRules, answer(askTimeout, s.rules))
+	mux.HandleFunc("GET "+pathExplain, answer(askTimeout, s.explain))
+	mux.HandleFunc("GET "+pathDoctor, answer(workTimeout, func(ctx context.Context, _ *http.Request) (Doctor, error) {
+		return b.Doctor(ctx)
+	}))
+	mux.HandleFunc("GET "+pathSamples, func(w http.ResponseWriter, r *http.Request) { s.samples(ctx, w, r) })
+	mux.HandleFunc("POST "+pathReload, answer(workTimeout, func(ctx context.Context, _ *http.Request) (ReloadResult, error) {
+		return b.Reload(ctx)
+	}))
+	mux.HandleFunc("POST "+pathDetach, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
+		return struct{}{}, b.Detach(ctx)
+	}))
+	mux.HandleFunc("GET "+pathLoaded, answer(askTimeout, s.loaded))
+	mux.HandleFunc("POST "+pathLoaded, answer(workTimeout, s.load))
+	mux.HandleFunc("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
+		return struct{}{}, b.Unload(ctx, r.PathValue("name"))
+	}))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, NotFound("no %s %s in this version of the API", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+// answer makes a handler of a function that returns what to send.
+func answer[T any](timeout time.Duration, f func(context.Context, *http.Request) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		v, err := f(ctx, r)
+		// A client that does not read its answer is not waited for.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
+		if err != nil {
+			writeError(w, asError(err))
+			return
+		}
+		writeJSON(w, http.StatusOK, v)
+	}
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	// The status is sent: all that can fail now is the client's connection.
+	_ = e.Encode(v)
+}
+
+func writeError(w http.ResponseWriter, e *Error) { writeJSON(w, e.Code, e) }
+
+func decode[T any](r *http.Request) (v T, err error) {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
+		var big *http.MaxBytesError
+		if errors.As(err, &big) {
+			return v, &Error{Code: http.StatusRequestEntityTooLarge, Message: "request body: " + err.Error()}
+		}
+		return v, malformed("request body: %v", err)
+	}
+	return v, nil
+}
+
+func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
+	st, err := s.backend.Status(ctx)
+	if err != nil {
+		return st, err
+	}
+	if snap := s.backend.Snapshot(); snap != nil {
+		st.Counters.NameRules(snap.Rules)
+	}
+	return st, nil
+}
+
+func (s *Server) snapshot() (*engine.Snapshot, error) {
+	if snap := s.backend.Snapshot(); snap != nil {
+		return snap, nil
+	}
+	return nil, Unavailable("the engine has not decided anything yet").WithHint("try again in a second")
+}
+
+func (s *Server) rules(context.Context, *http.Request) (RuleList, error) {
+	snap, err := s.snapshot()
+	if err != nil {
+		return RuleList{}, err
+	}
+	return RuleList{At: snap.At, Rules: snap.Rules}, nil
+}
+
+func (s *Server) paths(_ context.Context, r *http.Request) (PathList, error) {
+	q, err := parsePathQuery(r.URL.Query())
+	if err != nil {
+		return PathList{}, err
+	}
+	snap, err := s.snapshot()
+	if err != nil {
+		return PathList{}, err
+	}
+	return q.Select(snap), nil
+}
+
+func (s *Server) explain(ctx context.Context, r *http.Request) (Explanation, error) {
+	q, err := parseExplain(r.URL.Query())
+	if err != nil {
+		return Explanation{}, err
+	}
+	return s.backend.Explain(ctx, q)
+}
+
+func (s *Server) loaded(ctx context.Context, _ *http.Request) ([]Loaded, error) {
+	l, err := s.backend.Loaded(ctx)
+	if l == nil {
+		l = []Loaded{} // an empty list, not null
+	}
+	return l, err
+}
+
+func (s *Server) load(ctx context.Context, r *http.Request) (Loaded, error) {
+	q, err := decode[LoadRequest](r)
+	if err != nil {
+		return Loaded{}, err
+	}
+	if q.Object == "" || q.Cgroup == "" {
+		return Loaded{}, malformed("load: want an object and a cgroup")
+	}
+	return s.backend.Load(ctx, q)
+}

@@ -1,0 +1,340 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/api/apitest"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// same compares two values by their JSON: what the API promises.
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	g, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(g) != string(w) {
+		t.Errorf("%s\n got %s\nwant %s", what, g, w)
+	}
+}
+
+func TestClientMirrorsBackend(t *testing.T) {
+	f := apitest.New()
+	c := api.NewClient(apitest.Serve(t, f))
+	defer c.Close()
+	ctx := t.Context()
+
+	status, err := c.Status(ctx)
+	want, _ := f.Status(ctx)
+	want.Counters.NameRules(f.Snap.Rules)
+	same(t, "status", status, want)
+	if err != nil || status.Counters.Connections[3].Rule != metrics.RemovedRule {
+		t.Errorf("rules are not named: %+v, %v", status.Counters.Connections, err)
+	}
+	snap, err := c.Snapshot(ctx)
+	same(t, "snapshot", snap, f.Snap)
+	checkErr(t, err)
+	rules, err := c.Rules(ctx)
+	same(t, "rules", rules.Rules, f.Snap.Rules)
+	checkErr(t, err)
+	paths, err := c.Paths(ctx, api.PathQuery{Prefix: netip.MustParsePrefix("192.0.2.9/32")})
+	same(t, "paths", paths.Paths, f.Snap.Paths[:1])
+	checkErr(t, err)
+	req := api.ExplainRequest{Remote: netip.MustParseAddr("192.0.2.7"), RemotePort: 443, Cgroup: "/x", Incoming: true}
+	got, err := c.Explain(ctx, req)
+	wantE, _ := f.Explain(ctx, req)
+	same(t, "explain", got, wantE)
+	checkErr(t, err)
+	if f.Asked != req {
+		t.Errorf("asked for %+v, want %+v", f.Asked, req)
+	}
+	doctor, err := c.Doctor(ctx)
+	same(t, "doctor", doctor, apitest.Doctor())
+	checkErr(t, err)
+	reload, err := c.Reload(ctx)
+	wantR, _ := f.Reload(ctx)
+	same(t, "reload", reload, wantR)
+	checkErr(t, err)
+	load, err := c.Load(ctx, api.LoadRequest{Object: "/a.o", Cgroup: "/c", Name: "x"})
+	if err != nil || load.Name != "x" || load.Object != "/a.o" {
+		t.Errorf("load: %+v, %v", load, err)
+	}
+	checkErr(t, c.Unload(ctx, "my-iw"))
+	loaded, err := c.Loaded(ctx)
+	same(t, "loaded", loaded, f.Programs)
+	checkErr(t, err)
+	checkErr(t, c.Detach(ctx))
+	if !f.Detached {
+		t.Error("Detach did not arrive")
+	}
+}
+
+func checkErr(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorsKeepCodeAndHint(t *testing.T) {
+	f := apitest.New()
+	c := api.NewClient(apitest.Serve(t, f))
+	for name, tt := range map[string]struct {
+		err  error
+		want api.Error
+	}{
+		"plain":    {errors.New("boom"), api.Error{Code: 500, Message: "boom"}},
+		"wrapped":  {fmt.Errorf("reload: %w", api.Invalid("x.yaml:3:1: bad").WithHint("fix it")), api.Error{Code: 422, Message: "reload: x.yaml:3:1: bad", Hint: "fix it"}},
+		"conflict": {api.Conflicts("name %s is taken", "x"), api.Error{Code: 409, Message: "name x is taken"}},
+		"deadline": {context.DeadlineExceeded, api.Error{Code: 504, Message: "timed out: context deadline exceeded"}},
+		"stopping": {context.Canceled, api.Error{Code: 503, Message: "stopped: context canceled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.Err = tt.err
+			_, err := c.Reload(t.Context())
+			var e *api.Error
+			if !errors.As(err, &e) || *e != tt.want {
+				t.Errorf("got %#v, want %#v", err, tt.want)
+			}
+			for _, err := range c.Stream(t.Context(), api.SampleFilter{}) {
+				if !errors.As(err, &e) || *e != tt.want {
+					t.Errorf("stream: got %#v, want %#v", err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestRequestsThatAreRefused(t *testing.T) {
+	f := apitest.New()
+	h := api.NewServer(f, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	for name, tt := range map[string]struct {
+		method, target, body string
+		code                 int
+		want                 string
+	}{
+		"unknown path":      {"GET", "/v1/nope", "", 404, "no GET /v1/nope"},
+		"other version":     {"GET", "/v2/status", "", 404, "this version"},
+		"wrong method":      {"POST", "/v1/status", "", 404, "no POST"},
+		"unknown parameter": {"GET", "/v1/paths?perfix=x", "", 400, `unknown parameter "perfix"`},
+		"bad prefix":        {"GET", "/v1/paths?prefix=x", "", 400, "want an IP address or prefix"},
+		"bad order":         {"GET", "/v1/paths?sort=size", "", 400, "want samples, recent"},
+		"bad limit":         {"GET", "/v1/paths?limit=-1", "", 400, "want a number"},
+		"no address":        {"GET", "/v1/explain", "", 400, "want a remote address"},
+		"bad port":          {"GET", "/v1/explain?remote=::1&remote_port=65536", "", 400, "below 2^16"},
+		"bad address":       {"GET", "/v1/explain?remote=example.com", "", 400, "want an IP address"},
+		"bad direction":     {"GET", "/v1/explain?remote=::1&incoming=x", "", 400, "true or false"},
+		"bad kind":          {"GET", "/v1/samples?kind=x", "", 400, "failed-connect"},
+		"bad JSON":          {"POST", "/v1/programs", "{", 400, "request body"},
+		"unknown key":       {"POST", "/v1/programs", `{"objekt":"x"}`, 400, "objekt"},
+		"nothing to load":   {"POST", "/v1/programs", `{}`, 400, "want an object and a cgroup"},
+		"huge body":         {"POST", "/v1/programs", `{"object":"` + strings.Repeat("x", 70<<10), 413, "too large"},
+		"no such program":   {"DELETE", "/v1/programs/none", "", 404, "no program"},
+		"bad object":        {"POST", "/v1/programs", `{"object":"/etc/passwd","cgroup":"/"}`, 422, "not an eBPF object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, tt.target, strings.NewReader(tt.body)))
+			var e struct{ Error, Hint string }
+			if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+				t.Fatalf("%v in %s", err, w.Body)
+			}
+			if w.Code != tt.code || !strings.Contains(e.Error, tt.want) {
+				t.Errorf("%d %q, want %d with %q", w.Code, e.Error, tt.code, tt.want)
+			}
+		})
+	}
+}
+
+func TestBeforeTheFirstSnapshot(t *testing.T) {
+	f := apitest.New()
+	f.Programs = nil
+	h := api.NewServer(noSnapshot{f}, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	for target, code := range map[string]int{"/v1/snapshot": 503, "/v1/paths": 503, "/v1/rules": 503, "/v1/status": 200, "/v1/programs": 200} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", target, nil))
+		if w.Code != code {
+			t.Errorf("GET %s: %d %s, want %d", target, w.Code, w.Body, code)
+		}
+		if target == "/v1/programs" && strings.TrimSpace(w.Body.String()) != "[]" {
+			t.Errorf("no programs are %s, want []", w.Body)
+		}
+	}
+}
+
+type noSnapshot struct{ *apitest.Fake }
+
+func (noSnapshot) Snapshot() *engine.Snapshot { return nil }
+
+func TestStream(t *testing.T) {
+	f := apitest.New()
+	c := api.NewClient(apitest.Serve(t, f))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stop := publish(t, f)
+	var got []api.Sample
+	for s, err := range c.Stream(ctx, api.SampleFilter{Kind: tcp.KindClose}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, s); len(got) == 3 {
+			break
+		}
+	}
+	stop()
+	for _, s := range got {
+		if s.Kind != "close" {
+			t.Errorf("kind %s came through the filter", s.Kind)
+		}
+		if (s.Class == 2) != (s.Rule == "default") {
+			t.Errorf("class %d is named %q", s.Class, s.Rule)
+		}
+	}
+	cancel()
+	for _, err := range c.Stream(ctx, api.SampleFilter{}) {
+		t.Errorf("after the end: %v, want nothing", err)
+	}
+}
+
+// publish publishes samples until stop is called.
+func publish(t *testing.T, f *apitest.Fake) (stop func()) {
+	t.Helper()
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-quit:
+				return
+			case <-time.After(time.Millisecond):
+				s := apitest.Sample(i)
+				f.Hub.Publish(&s)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// A reader that does not read must neither stop the publisher nor be lied to.
+func TestSlowReaderIsToldWhatItLost(t *testing.T) {
+	f := apitest.New()
+	conn, err := net.Dial("unix", apitest.Serve(t, f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /v1/samples HTTP/1.1\r\nHost: x\r\n\r\n")
+	br := bufio.NewReader(conn)
+	for {
+		line, err := br.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "\r\n" {
+			break // the end of the header: the server has subscribed
+		}
+	}
+	s := apitest.Sample(0)
+	const n = 50_000 // far more than the buffers of the hub and the socket
+	start := time.Now()
+	for range n {
+		f.Hub.Publish(&s)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("publishing took %s: it waited for the reader", d)
+	}
+	if f.Hub.Lost() == 0 {
+		t.Fatal("nothing was lost: the test is too small")
+	}
+	var lost, got uint64
+	d := json.NewDecoder(httputil.NewChunkedReader(br))
+	for got+lost < n {
+		var line api.Sample
+		if err := d.Decode(&line); err != nil {
+			t.Fatalf("after %d samples and %d lost: %v", got, lost, err)
+		}
+		if line.Kind == api.KindLost {
+			lost += line.Lost
+		} else {
+			got++
+		}
+	}
+	if lost != f.Hub.Lost() || got+lost != n {
+		t.Errorf("%d samples and %d lost of %d; the hub lost %d", got, lost, n, f.Hub.Lost())
+	}
+}
+
+func TestServerEndsStreamsWhenItStops(t *testing.T) {
+	f := apitest.New()
+	l, err := api.Listen(t.TempDir()+"/s", 0o600, -1)
+	if err != nil {
+		t.Skip("temporary directory's name is too long for a socket:", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- api.NewServer(f, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	stop := publish(t, f)
+	defer stop()
+	first := true
+	for _, err := range api.NewClient(l.Addr().String()).Stream(t.Context(), api.SampleFilter{}) {
+		if err != nil {
+			t.Errorf("stream ends with %v, want its plain end", err)
+		}
+		if first {
+			first = false
+			cancel()
+		}
+	}
+	select {
+	case err := <-done:
+		checkErr(t, err)
+	case <-time.After(5 * time.Second):
+		t.Fatal("Serve does not end")
+	}
+}
+
+func TestNotRunning(t *testing.T) {
+	socket := t.TempDir() + "/s"
+	_, err := api.NewClient(socket).Status(t.Context())
+	want := "tcpilot is not running (no socket at " + socket + "): start it with 'tcpilot run' as root"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	var e *api.NotRunningError
+	if !errors.As(err, &e) || e.Stale {
+		t.Errorf("got %#v", err)
+	}
+}
+
+func TestTypesHaveNoNullLists(t *testing.T) {
+	// A client that loops over .paths must not meet null.
+	b, err := json.Marshal(api.PathQuery{}.Select(apitest.Snapshot()))
+	if err != nil || strings.Contains(string(b), `"paths":null`) {
+		t.Errorf("%s, %v", b, err)
+	}
+	if reflect.TypeFor[api.Sample]().NumField() != reflect.TypeFor[tcp.Sample]().NumField()+2 {
+		t.Error("a field was added to tcp.Sample: api.Sample needs it too (it has Lost and Rule besides)")
+	}
+}

@@ -1,0 +1,111 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// streamKeepalive is how often a quiet stream is flushed, so that a client which
+// went away is noticed.
+const streamKeepalive = time.Second
+
+// samples streams what the filter asks for until the client leaves or ctx, the
+// server's, ends. What it writes may block: only the subscription fills up then.
+func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+	f, err := parseSampleFilter(r.URL.Query())
+	if err != nil {
+		writeError(w, asError(err))
+		return
+	}
+	sub, err := s.backend.Samples(r.Context())
+	if err != nil {
+		writeError(w, asError(err))
+		return
+	}
+	defer sub.Close()
+	out := http.NewResponseController(w)
+	_ = out.SetReadDeadline(time.Time{}) // readTimeout is for requests
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	_ = out.Flush() // the client knows that it is subscribed
+
+	buf := bufio.NewWriterSize(w, 64<<10)
+	st := stream{enc: json.NewEncoder(buf), sub: sub, filter: f, snapshot: s.backend.Snapshot}
+	tick := time.NewTicker(streamKeepalive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+			err = st.drain()
+		case sample := <-sub.C:
+			if f.Match(&sample) {
+				line := FromSample(&sample)
+				err = st.write(&line)
+			}
+			if err == nil {
+				err = st.drain()
+			}
+		}
+		if err != nil || buf.Flush() != nil || out.Flush() != nil {
+			return
+		}
+	}
+}
+
+// stream writes the lines of one client.
+type stream struct {
+	enc      *json.Encoder
+	sub      *Subscription
+	filter   SampleFilter
+	told     uint64 // losses that the client knows of
+	snapshot func() *engine.Snapshot
+	seen     *engine.Snapshot
+	names    map[uint32]string // rules by class, of seen
+}
+
+// drain writes everything that waits, and what was lost meanwhile.
+func (st *stream) drain() error {
+	for range StreamBuffer {
+		select {
+		case sample := <-st.sub.C:
+			if !st.filter.Match(&sample) {
+				continue
+			}
+			line := FromSample(&sample)
+			if err := st.write(&line); err != nil {
+				return err
+			}
+			continue
+		default:
+		}
+		break
+	}
+	if lost := st.sub.Lost(); lost != st.told {
+		line := Sample{Kind: KindLost, Lost: lost - st.told}
+		st.told = lost
+		return st.enc.Encode(&line)
+	}
+	return nil
+}
+
+func (st *stream) write(line *Sample) error {
+	if snap := st.snapshot(); snap != st.seen {
+		st.seen, st.names = snap, make(map[uint32]string)
+		if snap != nil {
+			for _, r := range snap.Rules {
+				st.names[r.Class] = r.Name
+			}
+		}
+	}
+	line.Rule = st.names[line.Class]
+	return st.enc.Encode(line)
+}

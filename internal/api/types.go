@@ -1,0 +1,207 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Status is what the daemon is, what it is attached to, and what it has done.
+type Status struct {
+	Version string        `json:"version"`
+	PID     int           `json:"pid"`
+	Started time.Time     `json:"started"`
+	Uptime  time.Duration `json:"uptime_ns"`
+	Kernel  string        `json:"kernel"` // release
+
+	Config       string    `json:"config"` // file; empty for the built-in defaults
+	ConfigLoaded time.Time `json:"config_loaded"`
+	// ConfigError is why the latest reload was refused; empty once one succeeds.
+	ConfigError string `json:"config_error,omitempty"`
+
+	Cgroup   string    `json:"cgroup"`   // path that the programs are attached to
+	Attached time.Time `json:"attached"` // since when
+	// Adopted: the programs were already attached by an earlier daemon.
+	Adopted bool          `json:"adopted"`
+	Lease   time.Duration `json:"lease_ns"` // policies outlive the daemon by at most this
+	Metrics string        `json:"metrics"`  // address; empty if off
+
+	Features []Feature         `json:"features"`
+	Counters metrics.Counters  `json:"counters"`
+	Learner  string            `json:"learner"`
+	Arms     []engine.ArmState `json:"arms"`
+	Yields   []engine.Yield    `json:"yields"`
+	Totals   engine.Totals     `json:"totals"`
+	Loaded   []Loaded          `json:"loaded"` // users' own programs
+}
+
+// Feature is something that tcpilot can do where the kernel lets it.
+type Feature struct {
+	Name   string `json:"name"`
+	Wanted bool   `json:"wanted"`
+	Active bool   `json:"active"`
+	Why    string `json:"why,omitempty"` // why it is not active
+}
+
+// PathList is a part of the snapshot's paths.
+type PathList struct {
+	At      time.Time           `json:"at"`
+	Learner string              `json:"learner"`
+	Total   int                 `json:"total"` // paths that match; Paths may hold fewer
+	Paths   []*engine.PathState `json:"paths"`
+}
+
+// PathQuery selects and orders paths.
+type PathQuery struct {
+	Prefix netip.Prefix // paths within it, and paths that it is within; zero is all
+	Rule   string       // empty is all
+	Sort   PathSort     // empty is SortSamples
+	Limit  int          // 0 is no limit
+}
+
+// PathSort is an order of paths.
+type PathSort string
+
+const (
+	SortSamples PathSort = "samples" // most first
+	SortRecent  PathSort = "recent"  // last used first
+	SortGain    PathSort = "gain"    // greatest gain over the hold-out first
+	SortRTT     PathSort = "rtt"     // greatest minimum RTT first
+	SortPrefix  PathSort = "prefix"  // by rule, then address
+)
+
+// PathSorts lists every order.
+var PathSorts = []PathSort{SortSamples, SortRecent, SortGain, SortRTT, SortPrefix}
+
+// RuleList is the rules in force, in the order of matching.
+type RuleList struct {
+	At    time.Time          `json:"at"`
+	Rules []engine.RuleState `json:"rules"`
+}
+
+// ExplainRequest is a connection, real or imagined.
+type ExplainRequest struct {
+	Remote     netip.Addr `json:"remote"`
+	RemotePort uint16     `json:"remote_port,omitempty"`
+	Local      netip.Addr `json:"local,omitzero"`
+	LocalPort  uint16     `json:"local_port,omitempty"`
+	Cgroup     string     `json:"cgroup,omitempty"` // path
+	NetNS      uint64     `json:"netns,omitempty"`  // cookie; 0 is the daemon's own
+	Incoming   bool       `json:"incoming"`
+}
+
+// Explanation is what a new connection would get, and why.
+type Explanation struct {
+	Request ExplainRequest `json:"request"`
+	Rule    string         `json:"rule"` // empty when none matches
+	Class   uint32         `json:"class"`
+	Match   string         `json:"match,omitempty"`  // the rule's conditions
+	Action  string         `json:"action,omitempty"` // leave, set, learn, set+learn
+	// Reason is the decision's reason, from a closed list; Why says it in a
+	// sentence.
+	Reason string      `json:"reason"`
+	Why    string      `json:"why"`
+	Entry  *Entry      `json:"entry,omitempty"` // longest match among the path policies
+	Fields []FieldWhy  `json:"fields"`
+	Arms   []ArmWeight `json:"arms"`
+	// HoldOut is the share of connections that get kernel defaults as a control.
+	HoldOut float64 `json:"hold_out"`
+	// Path is what is known of the exact path of the remote address, if anything.
+	Path  *engine.PathState `json:"path,omitempty"`
+	Notes []string          `json:"notes,omitempty"`
+}
+
+// Entry is a row of the kernel's policy table.
+type Entry struct {
+	Prefix   string    `json:"prefix"`
+	Scope    uint64    `json:"scope,omitempty"`
+	PolicyID uint32    `json:"policy_id"`
+	Reason   string    `json:"reason"`
+	Expires  time.Time `json:"expires"`
+	Expired  bool      `json:"expired"`
+}
+
+// FieldWhy is one field of a connection and why it has, or lacks, a value.
+type FieldWhy struct {
+	engine.Setting
+	Applied bool   `json:"applied"`       // false: wanted, but left to the kernel
+	Why     string `json:"why,omitempty"` // in words; why not, if not applied
+}
+
+// ArmWeight is the share of one congestion control.
+type ArmWeight struct {
+	CC     tcp.CC  `json:"cc"`
+	Weight float64 `json:"weight"` // 0 to 1
+	Why    string  `json:"why,omitempty"`
+}
+
+// Doctor is what this kernel lets tcpilot do, tried out.
+type Doctor struct {
+	Kernel    string         `json:"kernel"`
+	Cgroup    string         `json:"cgroup"`
+	Features  []Feature      `json:"features"`
+	Options   []OptionCheck  `json:"options"`
+	CCs       []CCCheck      `json:"congestion_controls"`
+	Conflicts []Conflict     `json:"conflicts"`
+	Yields    []engine.Yield `json:"yields,omitempty"`
+}
+
+// OptionCheck says whether the kernel took one field at one hook.
+type OptionCheck struct {
+	Field    string `json:"field"`
+	Option   string `json:"option"` // kernel's name
+	Hook     string `json:"hook"`   // connect, active-established, passive-established...
+	Accepted bool   `json:"accepted"`
+	Error    string `json:"error,omitempty"`
+}
+
+// CCCheck is one congestion control.
+type CCCheck struct {
+	Name      string `json:"name"`
+	Available bool   `json:"available"` // can be set now
+	Loadable  bool   `json:"loadable"`  // a kernel module or BPF object offers it
+	Why       string `json:"why,omitempty"`
+}
+
+// Conflict is somebody else who changes what tcpilot changes.
+type Conflict struct {
+	Kind   string `json:"kind"`   // program, sysctl, service
+	What   string `json:"what"`   // "sock_ops program 42 (bpftune) on /sys/fs/cgroup"
+	Advice string `json:"advice"` // what to do about it, if anything
+}
+
+// ReloadResult is what a reload changed.
+type ReloadResult struct {
+	Config   string   `json:"config"`
+	Rules    int      `json:"rules"`
+	Added    []string `json:"added"`
+	Removed  []string `json:"removed"`
+	Changed  []string `json:"changed"`
+	Warnings []string `json:"warnings,omitempty"` // changes that need a restart
+}
+
+// LoadRequest asks for a user's own sock_ops object to be attached.
+type LoadRequest struct {
+	Object string `json:"object"` // absolute path of an ELF file, read by the daemon
+	Cgroup string `json:"cgroup"` // absolute path of a cgroup v2 directory
+	Name   string `json:"name"`   // empty: the object's base name
+}
+
+// Loaded is a user's own program.
+type Loaded struct {
+	Name     string    `json:"name"`
+	Object   string    `json:"object"`
+	Cgroup   string    `json:"cgroup"`
+	Programs []Program `json:"programs"`
+	Since    time.Time `json:"since"`
+}
+
+// Program is one BPF program of a user's object.
+type Program struct {
+	Name string `json:"name"`
+	ID   uint32 `json:"id"`
+	Type string `json:"type"`
+}

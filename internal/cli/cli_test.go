@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/api/apitest"
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+var update = flag.Bool("update", false, "write golden and generated files again")
+
+func TestMain(m *testing.M) {
+	time.Local = time.UTC // goldens show local times
+	os.Exit(m.Run())
+}
+
+// result is what one command left behind.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// world is a fake daemon and an environment that talks to it.
+type world struct {
+	fake   *apitest.Fake
+	env    Env
+	socket string
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{fake: apitest.New()}
+	w.fake.Feed = 4
+	w.socket = apitest.Serve(t, w.fake)
+	w.env = Env{
+		Stdin: strings.NewReader(""), Version: "1.2.3", Now: func() time.Time { return apitest.Now }, Client: api.NewClient,
+		Run: func(context.Context, RunOptions) error { return nil },
+		Check: func(_ context.Context, file string) (Checked, error) {
+			return Checked{File: file, Rules: w.fake.Snap.Rules, Warnings: []string{"rule loopback: also left alone by default"}}, nil
+		},
+		Replay: func(_ context.Context, o ReplayOptions) (*engine.Snapshot, error) {
+			for range o.Samples {
+			}
+			return w.fake.Snap, nil
+		},
+		Doctor: func(context.Context, RunOptions) (api.Doctor, error) { return apitest.Doctor(), nil },
+		Detach: func(context.Context, RunOptions) (Detached, error) {
+			return Detached{Undone: []string{"detach program tcpilot_sockops from /sys/fs/cgroup", "remove pins in /sys/fs/bpf/tcpilot/v1"}}, nil
+		},
+	}
+	return w
+}
+
+// run runs a command line against the fake daemon.
+func (w *world) run(ctx context.Context, args ...string) result {
+	var out, errs bytes.Buffer
+	env := w.env
+	env.Stdout, env.Stderr = &out, &errs
+	code := Main(ctx, env, append(args, "--socket", w.socket))
+	return result{code, out.String(), errs.String()}
+}
+
+// golden compares what a command did with testdata/NAME.golden.
+func (r result) golden(t *testing.T, name string, hide ...string) {
+	t.Helper()
+	got := r.stdout
+	if r.stderr != "" {
+		got += "-- stderr\n" + r.stderr
+	}
+	if r.code != 0 {
+		got += fmt.Sprintf("-- exit %d\n", r.code)
+	}
+	for _, h := range hide {
+		got = strings.ReplaceAll(got, h, "...")
+	}
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test ./internal/cli -update if it should)\n got:\n%s\nwant:\n%s", file, got, want)
+	}
+}
+
+func TestGolden(t *testing.T) {
+	w := newWorld(t)
+	for name, args := range map[string]string{
+		"status":             "status",
+		"paths":              "paths",
+		"paths-prefix":       "paths 192.0.2.7 --limit 1",
+		"paths-limit":        "paths --limit 1 --sort recent",
+		"paths-none":         "paths --rule nope",
+		"connections":        "connections --count 4",
+		"explain":            "explain 192.0.2.7:443",
+		"explain-incoming":   "explain 2001:db8::7 --incoming --local-port 443",
+		"rules":              "rules",
+		"doctor":             "doctor",
+		"reload":             "reload",
+		"detach":             "detach",
+		"load":               "load /opt/iw.bpf.o --cgroup /sys/fs/cgroup/web --name iw",
+		"load-refused":       "load /etc/passwd --cgroup /sys/fs/cgroup/web",
+		"loaded":             "loaded",
+		"unload":             "unload my-iw",
+		"unload-unknown":     "unload nope",
+		"version":            "version",
+		"check":              "check tcpilot.yaml",
+		"usage-command":      "statuss",
+		"usage-flag":         "status --jason",
+		"usage-args":         "explain",
+		"usage-address":      "explain example.com:443",
+		"usage-local":        "explain 192.0.2.7 --local here",
+		"usage-prefix":       "paths 192.0.2.0/33",
+		"usage-sort":         "paths --sort size",
+		"usage-limit":        "paths --limit -1",
+		"usage-watch-json":   "paths --watch --json",
+		"usage-watch-hurry":  "paths --watch --interval 1ms",
+		"usage-kind":         "connections --kind open",
+		"usage-remote":       "connections --remote here",
+		"usage-load":         "load x.o",
+		"usage-many":         "rules default",
+		"replay-missing":     "replay /nonexistent/file",
+		"record-no-such-dir": "record /nonexistent/file",
+	} {
+		t.Run(name, func(t *testing.T) { w.run(t.Context(), strings.Fields(args)...).golden(t, name) })
+	}
+}
+
+// With --json a command writes exactly what the API answers.
+func TestJSONIsTheAPIs(t *testing.T) {
+	w := newWorld(t)
+	c := api.NewClient(w.socket)
+	for args, resource := range map[string]api.Resource{
+		"status":                               api.ResourceStatus,
+		"paths":                                "/v1/paths?limit=20&sort=samples",
+		"paths 192.0.2.7 --sort gain":          "/v1/paths?limit=20&prefix=192.0.2.7%2F32&sort=gain",
+		"rules":                                api.ResourceRules,
+		"doctor":                               api.ResourceDoctor,
+		"loaded":                               api.ResourceLoaded,
+		"explain 192.0.2.7:443 --local-port 1": "/v1/explain?local_port=1&remote=192.0.2.7&remote_port=443",
+	} {
+		t.Run(args, func(t *testing.T) {
+			got := w.run(t.Context(), append(strings.Fields(args), "--json")...)
+			want, err := c.Get(t.Context(), resource)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.code != 0 || got.stdout != string(want) || got.stderr != "" {
+				t.Errorf("exit %d, stderr %q\n got %s\nwant %s", got.code, got.stderr, got.stdout, want)
+			}
+			if !json.Valid([]byte(got.stdout)) {
+				t.Error("not one JSON document")
+			}
+		})
+	}
+}
+
+func TestConnectionsJSON(t *testing.T) {
+	w := newWorld(t)
+	r := w.run(t.Context(), "connections", "--json", "-n", "2", "--kind", "close", "--remote", "192.0.2.0/24")
+	// Of four samples one is a close of 192.0.2.0/24; a second comes with the next
+	// subscription only, so take one.
+	_ = r
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	for _, l := range lines {
+		var s api.Sample
+		if err := json.Unmarshal([]byte(l), &s); err != nil || s.Kind != "close" || s.SRTT != 14100 {
+			t.Errorf("line %s: %+v, %v", l, s, err)
+		}
+	}
+}
+
+func TestNotRunning(t *testing.T) {
+	w := newWorld(t)
+	w.socket = "/nonexistent/tcpilot.sock"
+	for _, args := range []string{"status", "paths", "paths --watch", "connections", "explain ::1", "rules", "reload",
+		"load x.o --cgroup /", "unload x", "loaded", "record -"} {
+		r := w.run(t.Context(), strings.Fields(args)...)
+		want := "tcpilot: tcpilot is not running (no socket at /nonexistent/tcpilot.sock): start it with 'tcpilot run' as root\n"
+		if r.code != ExitNotRunning || r.stdout != "" || r.stderr != want {
+			t.Errorf("%s: %+v, want exit 3 and %q", args, r, want)
+		}
+	}
+}
+
+// What must work without a daemon does.
+func TestWithoutDaemon(t *testing.T) {
+	w := newWorld(t)
+	w.socket = "/nonexistent/tcpilot.sock"
+	w.run(t.Context(), "doctor").golden(t, "doctor-alone")
+	w.run(t.Context(), "detach").golden(t, "detach-alone")
+	var d api.Doctor
+	if r := w.run(t.Context(), "doctor", "--json"); json.Unmarshal([]byte(r.stdout), &d) != nil || d.Kernel != "6.18.5" || r.stderr != "" {
+		t.Errorf("doctor --json: %+v", r)
+	}
+	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, nil }
+	w.run(t.Context(), "detach").golden(t, "detach-nothing")
+	broken := errors.New("operation not permitted")
+	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, broken }
+	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) { return api.Doctor{}, broken }
+	for _, cmd := range []string{"detach", "doctor"} {
+		if r := w.run(t.Context(), cmd); r.code != ExitError || !strings.Contains(r.stderr, "(no daemon runs): operation not permitted") {
+			t.Errorf("%s: %+v", cmd, r)
+		}
+	}
+}
+
+func TestDaemonErrorsShowTheHint(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Err = api.Invalid("/etc/tcpilot/tcpilot.yaml:3:5: unknown key %q", "sett").WithHint("the old rules stay in force")
+	w.run(t.Context(), "reload").golden(t, "reload-refused")
+	for _, cmd := range []string{"status", "doctor", "connections", "detach", "loaded"} {
+		if r := w.run(t.Context(), cmd); r.code != ExitError || !strings.Contains(r.stderr, "unknown key") || r.stdout != "" {
+			t.Errorf("%s: %+v", cmd, r)
+		}
+	}
+}
+
+func TestRunGetsItsFlags(t *testing.T) {
+	w := newWorld(t)
+	var got RunOptions
+	w.env.Run = func(_ context.Context, o RunOptions) error { got = o; return nil }
+	r := w.run(t.Context(), "run", "--config", "x.yaml", "--keep-attached")
+	if want := (RunOptions{"x.yaml", w.socket, true}); r.code != 0 || got != want {
+		t.Errorf("%+v with %+v, want %+v", r, got, want)
+	}
+	w.env.Run = func(context.Context, RunOptions) error { return errors.New("attach program: operation not permitted") }
+	if r := w.run(t.Context(), "run"); r.code != ExitError || r.stderr != "tcpilot: attach program: operation not permitted\n" {
+		t.Errorf("%+v", r)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w.env.Run = func(ctx context.Context, _ RunOptions) error { cancel(); return fmt.Errorf("stop: %w", ctx.Err()) }
+	if r := w.run(ctx, "run"); r.code != ExitOK || r.stderr != "" {
+		t.Errorf("a signal ends run with %+v, want success", r)
+	}
+}
+
+func TestCheckWritesEveryError(t *testing.T) {
+	w := newWorld(t)
+	w.env.Check = func(context.Context, string) (Checked, error) {
+		return Checked{}, errors.Join(errors.New("x.yaml:3:5: unknown key \"sett\""), errors.New("x.yaml:9:1: rule \"b\" can never match"))
+	}
+	w.run(t.Context(), "check", "x.yaml").golden(t, "check-errors")
+	w.env.Check = func(context.Context, string) (Checked, error) { return Checked{}, errors.New("x.yaml: no such file") }
+	w.run(t.Context(), "check", "x.yaml").golden(t, "check-missing")
+}
+
+func TestCheckJSON(t *testing.T) {
+	w := newWorld(t)
+	var c Checked
+	r := w.run(t.Context(), "check", "x.yaml", "--json")
+	if err := json.Unmarshal([]byte(r.stdout), &c); err != nil || c.File != "x.yaml" || len(c.Rules) != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+)
+
+func (a *app) explain() *cobra.Command {
+	var (
+		r     api.ExplainRequest
+		local string
+	)
+	cmd := &cobra.Command{
+		Use:   "explain ADDR[:PORT]",
+		Short: "Show what a new connection would get, and why",
+		Long: `Show what a new connection to ADDR would get: the rule that it falls under, the
+entry of the kernel's policy table that matches it longest, each field with its
+value and reason, and the shares of the congestion controls. With --incoming the
+connection is one that ADDR makes to this host.`,
+		Example: `  tcpilot explain 192.0.2.7:443
+  tcpilot explain 2001:db8::7 --incoming --local-port 443
+  tcpilot explain [2001:db8::7]:443 --cgroup /sys/fs/cgroup/system.slice/nginx.service`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) (err error) {
+			if r.Remote, r.RemotePort, err = parseTarget(argv[0]); err != nil {
+				return err
+			}
+			if local != "" {
+				if r.Local, err = netip.ParseAddr(local); err != nil {
+					return usagef("--local %q is not an IP address", local)
+				}
+			}
+			if r.Cgroup != "" {
+				if r.Cgroup, err = fileArg(r.Cgroup); err != nil {
+					return err
+				}
+			}
+			return show(cmd.Context(), a, r.Resource(), a.renderExplanation)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&local, "local", "", "local `address`")
+	f.Uint16Var(&r.LocalPort, "local-port", 0, "local `port`")
+	f.StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` of the socket")
+	f.Uint64Var(&r.NetNS, "netns", 0, "network namespace `cookie` of the socket; 0 is the daemon's own")
+	f.BoolVar(&r.Incoming, "incoming", false, "the remote side connects")
+	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))
+	a.jsonFlag(cmd, jsonDoc)
+	return cmd
+}
+
+// parseTarget reads ADDR, ADDR:PORT, or [ADDR]:PORT.
+func parseTarget(s string) (netip.Addr, uint16, error) {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Unmap(), ap.Port(), nil
+	}
+	addr, err := netip.ParseAddr(strings.Trim(s, "[]"))
+	if err != nil {
+		return addr, 0, usagef("%q is not an address, nor an address and port (host names are not looked up)", s)
+	}
+	return addr.Unmap(), 0, nil
+}
+
+func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
+	target := e.Request.Remote.String()
+	if e.Request.RemotePort != 0 {
+		target = netip.AddrPortFrom(e.Request.Remote, e.Request.RemotePort).String()
+	}
+	verb := "to"
+	if e.Request.Incoming {
+		verb = "from"
+	}
+	fmt.Fprintf(w, "A new connection %s %s: %s\n\n", verb, a.paint.bold(target), e.Why)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	if e.Rule == "" {
+		line("rule", "none")
+	} else {
+		line("rule", "%s (%s), which matches: %s", e.Rule, e.Action, e.Match)
+	}
+	line("reason", "%s", e.Reason)
+	switch en := e.Entry; {
+	case en == nil:
+		line("entry", "none in the policy table")
+	case en.Expired:
+		line("entry", "%s, policy %d (%s), %s", en.Prefix, en.PolicyID, en.Reason,
+			a.paint.warn("expired "+fmtAgo(a.Now(), en.Expires)+": the kernel ignores it"))
+	default:
+		line("entry", "%s, policy %d (%s), valid for %s", en.Prefix, en.PolicyID, en.Reason, fmtSpan(en.Expires.Sub(a.Now())))
+	}
+	if e.HoldOut > 0 {
+		line("hold-out", "%s of connections get kernel defaults, as a control", fmtShare(e.HoldOut))
+	}
+	if e.Path != nil {
+		p := e.Path
+		line("path", "%s: %s, min RTT %s, rate %s, gain over hold-out %s", p.Prefix, plural(int(p.Samples), "sample"),
+			fmtDuration(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
+	}
+	a.renderFields(w, e)
+	for _, n := range e.Notes {
+		fmt.Fprintf(w, "\nNote: %s\n", n)
+	}
+}
+
+func (a *app) renderFields(w io.Writer, e api.Explanation) {
+	if len(e.Fields) > 0 {
+		a.heading(w, "Fields")
+		t := newTable("FIELD", ">VALUE", "REASON", "APPLIED", "WHY")
+		for _, f := range e.Fields {
+			t.row(f.Field, fmtValue(f.Value, f.Unit), f.Reason, yesNo(f.Applied), f.Why)
+		}
+		t.write(w, a.paint, "  ")
+	}
+	if len(e.Arms) > 0 {
+		a.heading(w, "Congestion control")
+		t := newTable("ARM", ">WEIGHT", "WHY")
+		for _, c := range e.Arms {
+			t.row(c.CC.String(), fmtShare(c.Weight), c.Why)
+		}
+		t.write(w, a.paint, "  ")
+	}
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFormat(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{fmtDuration(0), "-"},
+		{fmtDuration(500), "500 ns"},
+		{fmtDuration(12300 * time.Nanosecond), "12.3 us"},
+		{fmtDuration(12345 * time.Microsecond), "12.3 ms"},
+		{fmtDuration(1230 * time.Millisecond), "1.23 s"},
+		{fmtDuration(99 * time.Second), "99.0 s"},
+		{fmtDuration(3*time.Hour + 12*time.Minute), "3h12m"},
+		{fmtMicros(850), "850 us"},
+		{fmtSpan(12 * time.Second), "12s"},
+		{fmtSpan(125 * time.Second), "2m05s"},
+		{fmtSpan(52 * time.Hour), "2d4h"},
+		{fmtSpan(-time.Second), "0s"},
+		{fmtAgo(time.Unix(100, 0), time.Unix(40, 0)), "1m00s ago"},
+		{fmtAgo(time.Unix(100, 0), time.Time{}), "never"},
+		{fmtBytes(0), "0 B"},
+		{fmtBytes(999), "999 B"},
+		{fmtBytes(1_200_000), "1.20 MB"},
+		{fmtBytes(999_999), "1.00 MB"},
+		{fmtRate(11_762_500), "94.1 Mbit/s"},
+		{fmtRate(0), "-"},
+		{fmtRate(1.25e9), "10.0 Gbit/s"},
+		{fmtRate(10), "80 bit/s"},
+		{fmtShare(0.02), "2.0%"},
+		{fmtGain(0), "-"},
+		{fmtGain(1.4231), "1.42x"},
+		{fmtValue(5000, "us"), "5.00 ms"},
+		{fmtValue(1000, "ms"), "1.00 s"},
+		{fmtValue(60, "s"), "60.0 s"},
+		{fmtValue(1_000_000, "B/s"), "8.00 Mbit/s"},
+		{fmtValue(65536, "B"), "65536 B"},
+		{fmtValue(1, ""), "1"},
+		{plural(1, "path") + plural(0, "path"), "1 path0 paths"},
+		{wrap([]string{"aa", "bb", "cc"}, 7, "  "), "aa, bb,\n  cc"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+func TestTableAlignsByRune(t *testing.T) {
+	tab := newTable("NAME", ">N", "NOTE")
+	tab.row("é", "1", "x")
+	tab.row("long", "1234")
+	var b strings.Builder
+	tab.write(&b, painter{}, "  ")
+	want := "  NAME     N  NOTE\n  é        1  x\n  long  1234\n"
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	b.Reset()
+	newTable("A").write(&b, painter{true}, "")
+	if b.String() != "" {
+		t.Errorf("an empty table writes %q", b.String())
+	}
+}
+
+func TestColourOnlyOnTerminals(t *testing.T) {
+	if s := (painter{}).bad("x"); s != "x" {
+		t.Errorf("got %q", s)
+	}
+	if s := (painter{true}).bad("x"); s != "\x1b[31mx\x1b[0m" {
+		t.Errorf("got %q", s)
+	}
+}

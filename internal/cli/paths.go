@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+const pathsLong = `Show what was learned: for every path (a rule and a remote prefix) one line per
+congestion control, and one for the connections that were left alone.
+
+  WEIGHT   share of the path's next connections
+  COUNT    connections that were scored; of these
+  GREEDY   taken while it was the best known, and
+  EXPLORE  taken to learn more
+  BELIEF   believed reward, a natural logarithm (+- its standard deviation):
+           0.1 more is about 10 % better. For throughput it is of the goodput in
+           bytes/s. With the epsilon-greedy learner it is the negated cost.
+  MIN RTT  least round-trip time seen, RATE greatest delivery rate seen
+  GAIN     what the choice is worth: the reward of tuned connections over that of
+           the hold-out, as a factor
+
+With PREFIX only the paths within it, and those that it is within, are shown.`
+
+func (a *app) paths() *cobra.Command {
+	var (
+		q        api.PathQuery
+		order    string
+		watch    bool
+		interval time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "paths [PREFIX]",
+		Short: "Show what was learned per path and congestion control",
+		Long:  pathsLong,
+		Example: `  tcpilot paths
+  tcpilot paths 192.0.2.0/24 --watch
+  tcpilot paths --sort gain --limit 10 --rule web`,
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if len(argv) == 1 {
+				var err error
+				if q.Prefix, err = prefixArg(argv[0]); err != nil {
+					return err
+				}
+			}
+			q.Sort = api.PathSort(order)
+			if !slices.Contains(api.PathSorts, q.Sort) {
+				return usagef("--sort %q: want %s", order, sortWords())
+			}
+			if q.Limit < 0 {
+				return usagef("--limit %d: want 0 for all, or more", q.Limit)
+			}
+			if !watch {
+				return show(cmd.Context(), a, q.Resource(), a.renderPaths)
+			}
+			if a.json {
+				return usagef("--watch and --json do not go together")
+			}
+			return a.watch(cmd.Context(), interval, q.Resource())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
+	f.IntVarP(&q.Limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
+	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
+	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
+	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
+	a.jsonFlag(cmd, jsonDoc)
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("rule", a.completeRules))
+	cmd.ValidArgsFunction = a.completePrefixes
+	return cmd
+}
+
+func sortCompletions() []string {
+	var words []string
+	for _, s := range api.PathSorts {
+		words = append(words, string(s))
+	}
+	return words
+}
+
+func sortWords() string { return strings.Join(sortCompletions(), ", ") }
+
+func prefixArg(s string) (netip.Prefix, error) {
+	p, err := api.ParsePrefix(s)
+	if err != nil {
+		return p, usagef("%q is not an IP address or prefix", s)
+	}
+	return p, nil
+}
+
+// watch shows the paths until the user has seen enough.
+func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource) error {
+	if interval < 100*time.Millisecond {
+		return usagef("--interval %s: want at least 100ms", interval)
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := show(ctx, a, r, func(w io.Writer, l api.PathList) {
+			if a.Terminal {
+				fmt.Fprint(w, "\x1b[H\x1b[J") // cursor home, erase below
+			}
+			fmt.Fprintln(w, fmtTime(l.At))
+			a.renderPaths(w, l)
+			if !a.Terminal {
+				fmt.Fprintln(w)
+			}
+		}); err != nil {
+			if interrupted(ctx, err) {
+				return nil
+			}
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *app) renderPaths(w io.Writer, l api.PathList) {
+	if len(l.Paths) == 0 {
+		fmt.Fprintln(w, "no path yet: one appears when the first connection of a rule that learns has ended")
+		return
+	}
+	t := newTable("PREFIX", "RULE", "ARM", ">WEIGHT", ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
+	for _, p := range l.Paths {
+		prefix, rule, gain := p.Prefix, p.Rule, fmtGain(p.HoldOut.Gain)
+		if p.Scope != 0 {
+			prefix += fmt.Sprintf(" netns %d", p.Scope)
+		}
+		for _, arm := range byWeight(p.Arms) {
+			belief := none
+			if arm.Count > 0 {
+				belief = fmt.Sprintf("%.2f", arm.Mean)
+				if arm.StdDev > 0 {
+					belief += fmt.Sprintf(" +-%.2f", arm.StdDev)
+				}
+			}
+			t.row(prefix, rule, arm.CC.String(), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
+				fmtCount(arm.Count-min(arm.Count, arm.Greedy)), belief, fmtMicros(arm.MinRTT), fmtRate(float64(arm.Rate)), gain)
+			prefix, rule, gain = "", "", ""
+		}
+		held := none
+		if p.HoldOut.Count > 0 {
+			held = fmt.Sprintf("%.2f", p.HoldOut.Mean)
+		}
+		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", held, "", "", gain)
+	}
+	t.write(w, a.paint, "")
+	if more := l.Total - len(l.Paths); more > 0 {
+		fmt.Fprintf(w, "%s more: see --limit\n", plural(more, "path"))
+	}
+}
+
+// byWeight returns the arms, greatest share first.
+func byWeight(arms []engine.PathArm) []engine.PathArm {
+	arms = slices.Clone(arms)
+	slices.SortStableFunc(arms, func(x, y engine.PathArm) int {
+		switch {
+		case x.Weight > y.Weight:
+			return -1
+		case x.Weight < y.Weight:
+			return 1
+		}
+		return 0
+	})
+	return arms
+}
+
+// completionTimeout bounds how long a shell waits for a word.
+const completionTimeout = time.Second
+
+func (a *app) completeRules(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	l, err := a.client().Rules(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, r := range l.Rules {
+		names = append(names, r.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) completePrefixes(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(argv) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	l, err := a.client().Paths(ctx, api.PathQuery{Limit: 100})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var words []string
+	for _, p := range l.Paths {
+		if !slices.Contains(words, p.Prefix) {
+			words = append(words, p.Prefix)
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

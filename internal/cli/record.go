@@ -1,0 +1,295 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/record"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func (a *app) record() *cobra.Command {
+	var (
+		sf       sampleFlags
+		duration time.Duration
+		force    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "record FILE",
+		Short: "Keep samples in a file, for replay",
+		Long: `Keep samples in FILE, in a compact form that 'tcpilot replay' reads; "-" is the
+standard output. It ends after --count samples, after --duration, or with Ctrl-C.
+With --json the file has one JSON object per line, for people and other programs;
+it cannot be replayed. The file says which addresses this host talked to: it can
+be read by its owner only.`,
+		Example: `  tcpilot record samples.tcpi --duration 1h
+  tcpilot record - --json --count 100 | jq .`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			f, err := sf.filter()
+			if err != nil {
+				return err
+			}
+			if argv[0] == "-" && a.Terminal && !a.json {
+				return usagef("a recording is not text: name a file, or use --json")
+			}
+			ctx := cmd.Context()
+			if duration > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, duration)
+				defer cancel()
+			}
+			rec := &recording{a: a, limit: sf.count, json: a.json}
+			return rec.run(ctx, argv[0], force, f)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&duration, "duration", 0, "end after this `time`; 0 is no limit")
+	f.BoolVar(&force, "force", false, "overwrite FILE if it exists")
+	sf.add(cmd)
+	a.jsonFlag(cmd, "write JSON lines instead, which cannot be replayed")
+	return cmd
+}
+
+// recording is one run of record.
+type recording struct {
+	a     *app
+	limit uint64
+	json  bool
+
+	count, lost uint64
+	started     time.Time
+	told        time.Time // when progress was last shown
+}
+
+// progressEvery is how often record says how far it is.
+const progressEvery = time.Second
+
+func (r *recording) run(ctx context.Context, name string, force bool, f api.SampleFilter) error {
+	meta, err := r.meta(ctx)
+	if err != nil {
+		return err
+	}
+	r.started = r.a.Now()
+	if name == "-" {
+		return r.copy(ctx, r.a.Stdout, meta, f)
+	}
+	file, err := create(name, force)
+	if err != nil {
+		return err
+	}
+	err = r.copy(ctx, file, meta, f)
+	if cerr := file.Close(); cerr != nil && err == nil {
+		err = fmt.Errorf("close recording: %w", cerr)
+	}
+	r.summary(name)
+	return err
+}
+
+// copy writes samples to out until there is enough of them, ctx ends or the
+// daemon stops.
+func (r *recording) copy(ctx context.Context, out io.Writer, meta record.Meta, f api.SampleFilter) error {
+	put, flush, err := r.sink(out, meta)
+	if err != nil {
+		return err
+	}
+	for line, err := range r.a.client().Stream(ctx, f) {
+		if err == nil {
+			err = r.take(&line, put)
+		}
+		if err != nil {
+			return errors.Join(err, flush())
+		}
+		if r.limit > 0 && r.count >= r.limit {
+			break
+		}
+	}
+	return flush()
+}
+
+func (r *recording) take(line *api.Sample, put func(*api.Sample) error) error {
+	if line.Kind == api.KindLost {
+		r.lost += line.Lost
+		return nil
+	}
+	if err := put(line); err != nil {
+		return err
+	}
+	r.count++
+	if now := r.a.Now(); r.a.StderrTerminal && now.Sub(r.told) >= progressEvery {
+		r.told = now
+		fmt.Fprintf(r.a.Stderr, "\r%s in %s", plural(int(r.count), "sample"), fmtSpan(now.Sub(r.started)))
+	}
+	return nil
+}
+
+func (r *recording) summary(name string) {
+	lost := ""
+	if r.lost > 0 {
+		lost = fmt.Sprintf(", %d lost since this program was too slow", r.lost)
+	}
+	start := ""
+	if !r.told.IsZero() {
+		start = "\r"
+	}
+	fmt.Fprintf(r.a.Stderr, "%s%s: %s in %s%s\n", start, name, plural(int(r.count), "sample"), fmtSpan(r.a.Now().Sub(r.started)), lost)
+}
+
+// sink returns how to write one sample in the form asked for.
+func (r *recording) sink(out io.Writer, meta record.Meta) (put func(*api.Sample) error, flush func() error, err error) {
+	if r.json {
+		e := json.NewEncoder(out)
+		return func(s *api.Sample) error {
+			if err := e.Encode(s); err != nil {
+				return fmt.Errorf("write sample: %w", err)
+			}
+			return nil
+		}, func() error { return nil }, nil
+	}
+	w, err := record.NewWriter(out, meta)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(s *api.Sample) error {
+		sample := s.Sample()
+		return w.Write(&sample)
+	}, w.Flush, nil
+}
+
+// meta asks the daemon what the samples will mean.
+func (r *recording) meta(ctx context.Context) (m record.Meta, err error) {
+	c := r.a.client()
+	status, err := c.Status(ctx)
+	if err != nil {
+		return m, err
+	}
+	rules, err := c.Rules(ctx)
+	if err != nil {
+		return m, err
+	}
+	m = record.Meta{Created: r.a.Now().UTC(), Version: status.Version, Kernel: status.Kernel}
+	for _, rule := range rules.Rules {
+		m.Rules = append(m.Rules, record.RuleName{Class: rule.Class, Name: rule.Name})
+	}
+	return m, nil
+}
+
+func create(name string, force bool) (*os.File, error) {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if force {
+		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(name, flags, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s exists: use --force to overwrite it", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create recording: %w", err)
+	}
+	return f, nil
+}
+
+func (a *app) replay() *cobra.Command {
+	var (
+		o     ReplayOptions
+		order string
+		limit int
+	)
+	cmd := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Feed recorded samples to a new engine",
+		Long: `Feed the samples of FILE ("-" is the standard input) to a new engine with the
+configuration given, and show the paths that it ends with. The recorded times
+are the engine's clock, so that the result is the same at every replay. It needs
+neither root nor a running daemon.`,
+		Example: `  tcpilot replay samples.tcpi
+  tcpilot replay samples.tcpi --learner epsilon-greedy --config other.yaml`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			q := api.PathQuery{Sort: api.PathSort(order), Limit: limit}
+			return a.runReplay(cmd.Context(), argv[0], o, q)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Config, "config", "", "configuration `file`")
+	f.StringVar(&o.Learner, "learner", "", "`learner` to use instead of the configuration's: thompson, epsilon-greedy")
+	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
+	f.IntVarP(&limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
+	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("learner",
+		cobra.FixedCompletions([]string{"thompson", "epsilon-greedy"}, cobra.ShellCompDirectiveNoFileComp)))
+	a.jsonFlag(cmd, "write the engine's snapshot as JSON")
+	return cmd
+}
+
+func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api.PathQuery) error {
+	in := a.Stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("open recording: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	r, err := record.NewReader(in)
+	if err != nil {
+		if errors.Is(err, record.ErrForeign) {
+			return (&api.Error{Message: fmt.Sprintf("%s: %v", name, err)}).
+				WithHint("write one with 'tcpilot record FILE' (without --json)")
+		}
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	o.Meta = r.Meta()
+	var first, last int64
+	o.Samples = func(yield func(*tcp.Sample) bool) {
+		for s := range r.All() {
+			if first == 0 {
+				first = s.At
+			}
+			last = max(last, s.At)
+			if !yield(s) {
+				return
+			}
+		}
+	}
+	snap, err := a.Replay(ctx, o)
+	if err != nil {
+		return fmt.Errorf("replay %s: %w", name, err)
+	}
+	if err := a.printReplay(snap, q, r, time.Duration(last-first)); err != nil {
+		return err
+	}
+	if err := r.Err(); err != nil {
+		return fmt.Errorf("%s is damaged; what is shown is of the %s before: %w", name, plural(int(r.Count()), "sample"), err)
+	}
+	return nil
+}
+
+func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Reader, span time.Duration) error {
+	if a.json {
+		return emitValue(a, snap, nil)
+	}
+	var b bytes.Buffer
+	m := r.Meta()
+	fmt.Fprintf(&b, "%s over %s, recorded %s on kernel %s; learner %s\n", plural(int(r.Count()), "sample"), fmtSpan(span),
+		fmtTime(m.Created), m.Kernel, snap.Learner)
+	if ignored := countWords(snap.Totals.Ignored); len(ignored) > 0 {
+		fmt.Fprintf(&b, "not scored: %s\n", strings.Join(ignored, ", "))
+	}
+	fmt.Fprintln(&b)
+	a.renderPaths(&b, q.Select(snap))
+	return a.print(b.Bytes())
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+)
+
+func (a *app) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what the daemon does, and what it cannot do here",
+		Long: `Show what the daemon does: what it is attached to, which features are active and
+why others are not, how many connections it treated and for which reason, the
+congestion controls that it may choose, the settings that it yielded to the
+administrator, and what its programs cost.`,
+		Example: "  tcpilot status\n  tcpilot status --json | jq .counters.samples",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), a, api.ResourceStatus, a.renderStatus)
+		},
+	}
+	a.jsonFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderStatus(w io.Writer, s api.Status) {
+	now := s.Started.Add(s.Uptime)
+	fmt.Fprintf(w, "tcpilot %s has run for %s (pid %d) on kernel %s\n\n", s.Version, fmtSpan(s.Uptime), s.PID, s.Kernel)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	config := s.Config
+	if config == "" {
+		config = "built-in defaults"
+	}
+	line("config", "%s, read %s", config, fmtAgo(now, s.ConfigLoaded))
+	if s.ConfigError != "" {
+		line("", "%s", a.paint.bad("last reload refused: "+s.ConfigError))
+	}
+	adopted := ""
+	if s.Adopted {
+		adopted = ", adopted from an earlier daemon"
+	}
+	line("attached", "%s, %s%s", s.Cgroup, fmtAgo(now, s.Attached), adopted)
+	line("lease", "%s: how long policies outlive the daemon", fmtDuration(s.Lease))
+	line("learner", "%s, %d of at most %s, saved %s", s.Learner, s.Totals.Paths, plural(s.Totals.PathLimit, "path"), fmtAgo(now, s.Totals.LastSaved))
+	if s.Metrics != "" {
+		line("metrics", "http://%s/metrics", s.Metrics)
+	}
+	lost := fmt.Sprintf("%d lost", s.Counters.Samples.Lost())
+	if s.Counters.Samples.Lost() > 0 {
+		lost = a.paint.warn(fmt.Sprintf("%s (%d ring full, %d malformed)", lost, s.Counters.Samples.Dropped, s.Counters.Samples.Malformed))
+	}
+	line("samples", "%d received, %d learned from, %s", s.Counters.Samples.Received, s.Totals.ObserveCount, lost)
+	line("policies", "%d written in %d ticks of %s, %s", s.Totals.Writes, s.Totals.Ticks,
+		fmtDuration(perTick(s.Totals)), a.errorCount(s.Totals.WriteErrors))
+
+	a.renderYields(w, now, s.Yields)
+	a.renderFeatures(w, s.Features)
+	a.renderCounters(w, s.Counters, s.Totals)
+	a.renderArms(w, s.Arms)
+	a.renderPrograms(w, s.Counters.Programs)
+	if len(s.Loaded) > 0 {
+		a.heading(w, "Own programs")
+		a.renderLoaded(w, s.Loaded)
+	}
+}
+
+func perTick(t engine.Totals) time.Duration {
+	if t.Ticks == 0 {
+		return 0
+	}
+	return time.Duration(t.TickSeconds / float64(t.Ticks) * float64(time.Second))
+}
+
+func (a *app) errorCount(n uint64) string {
+	if n == 0 {
+		return "no errors"
+	}
+	return a.paint.bad(fmt.Sprintf("%d errors", n))
+}
+
+func (a *app) renderYields(w io.Writer, now time.Time, yields []engine.Yield) {
+	if len(yields) == 0 {
+		return
+	}
+	a.heading(w, "Left to the administrator")
+	t := newTable("FIELD", "SYSCTL", "BEFORE", "AFTER", "SINCE")
+	for _, y := range yields {
+		t.row(y.Field, y.Sysctl, y.Before, y.After, fmtAgo(now, y.Since))
+	}
+	t.write(w, a.paint, "  ")
+}
+
+func (a *app) renderFeatures(w io.Writer, features []api.Feature) {
+	a.heading(w, "Features")
+	t := newTable("FEATURE", "WANTED", "ACTIVE", "WHY NOT")
+	for _, f := range features {
+		t.row(f.Name, yesNo(f.Wanted), yesNo(f.Active), f.Why)
+	}
+	t.write(w, a.paint, "  ")
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func (a *app) renderCounters(w io.Writer, c metrics.Counters, totals engine.Totals) {
+	a.heading(w, "Connections")
+	t := newTable("RULE", ">OUTGOING", ">INCOMING")
+	for _, n := range c.Connections {
+		t.row(n.Rule, fmtCount(n.Outgoing), fmtCount(n.Incoming))
+	}
+	t.write(w, a.paint, "  ")
+	var words []string
+	for _, n := range c.Decisions {
+		words = append(words, fmt.Sprintf("%s %d", n.Reason, n.Count))
+	}
+	writeWords(w, "decided", words)
+	writeWords(w, "sampled", countWords(totals.Samples))
+	writeWords(w, "ignored", countWords(totals.Ignored))
+	words = nil
+	for _, f := range c.SetErrors {
+		words = append(words, fmt.Sprintf("%s %d", f.Field, f.Count))
+	}
+	writeWords(w, "refused", words)
+}
+
+// countWords writes counts by name, in a stable order.
+func countWords(counts map[string]uint64) []string {
+	var words []string
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%s %d", k, counts[k]))
+	}
+	return words
+}
+
+func writeWords(w io.Writer, name string, words []string) {
+	if len(words) > 0 {
+		fmt.Fprintf(w, "  %s: %s\n", name, wrap(words, 78, strings.Repeat(" ", len(name)+4)))
+	}
+}
+
+func (a *app) renderArms(w io.Writer, arms []engine.ArmState) {
+	a.heading(w, "Congestion controls")
+	t := newTable("NAME", "STATE", ">REFUSED", "WHY")
+	for _, c := range arms {
+		t.row(c.CC.String(), c.State, fmtCount(c.Failures), c.Reason)
+	}
+	t.write(w, a.paint, "  ")
+}
+
+func (a *app) renderPrograms(w io.Writer, programs []metrics.ProgramStats) {
+	a.heading(w, "Programs")
+	t := newTable("PROGRAM", ">ID", ">RUNS", ">TIME", ">PER RUN")
+	counted := true
+	for _, p := range programs {
+		if !p.Stats {
+			counted = false
+			t.row(p.Name, fmtCount(uint64(p.ID)), none, none, none)
+			continue
+		}
+		each := none
+		if p.RunCount > 0 {
+			each = fmtDuration(p.RunTime / time.Duration(p.RunCount))
+		}
+		t.row(p.Name, fmtCount(uint64(p.ID)), fmtCount(p.RunCount), fmtDuration(p.RunTime), each)
+	}
+	t.write(w, a.paint, "  ")
+	if !counted {
+		fmt.Fprintln(w, "  (the kernel counts runs after: sysctl net.core.bpf_stats_enabled=1; that costs about 50 ns a run)")
+	}
+}

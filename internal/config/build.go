@@ -1,0 +1,298 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// buildRules makes the rules in order of matching: the built-in ones, then the
+// file's, or the default one if it has none.
+func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
+	var rules []policy.Rule
+	if c.BuiltinRules {
+		rules = builtinRules(c.Metrics.Listen)
+	}
+	builtin := len(rules)
+	if len(raw.Rules) == 0 {
+		return append(rules, policy.Rule{
+			Name:  "default",
+			Learn: &policy.Learn{Objective: learn.Throughput, HoldOut: c.Learning.HoldOut},
+		})
+	}
+	lines := make(map[string]string)
+	for _, r := range rules {
+		lines[r.Name] = "is a built-in rule"
+	}
+	for i := range raw.Rules {
+		r := &raw.Rules[i]
+		name := fmt.Sprintf("rules[%d]", i)
+		rules = append(rules, d.rule(r, name, c.Learning.HoldOut))
+		at := d.at[&r.Name].or(d.at[r])
+		if r.Name == "" {
+			if !d.broken[r] {
+				d.fail(at, name, "the rule has no name", "add name: and a word of your choice")
+			}
+			continue
+		}
+		if where, dup := lines[r.Name]; dup {
+			d.fail(at, name+".name", fmt.Sprintf("%q %s", r.Name, where), "give every rule its own name")
+			continue
+		}
+		lines[r.Name] = fmt.Sprintf("is the name of the rule in line %d", at.line)
+	}
+	if most := class.MaxRules - builtin; len(raw.Rules) > most {
+		r := &raw.Rules[most]
+		d.fail(d.at[r], fmt.Sprintf("rules[%d]", most),
+			fmt.Sprintf("%d rules, of which %d are built in", len(rules), builtin),
+			fmt.Sprintf("keep at most %d; one rule takes lists of prefixes and ports", most))
+		return nil
+	}
+	d.checkSame(raw)
+	d.checkRoom(raw, rules, builtin)
+	d.checkShadows(raw, rules, builtin)
+	return rules
+}
+
+// builtinRules keeps tcpilot's hands off the loopback and its own traffic.
+func builtinRules(listen string) []policy.Rule {
+	rules := []policy.Rule{{
+		Name:    "loopback",
+		Builtin: true,
+		Leave:   true,
+		Match: policy.Match{Remote: []netip.Prefix{
+			netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
+		}},
+	}}
+	_, text, err := net.SplitHostPort(listen)
+	port, err2 := strconv.ParseUint(text, 10, 16)
+	if err != nil || err2 != nil || port == 0 {
+		return rules // metrics are off, or the port is not known beforehand
+	}
+	return append(rules, policy.Rule{
+		Name:    "own-traffic",
+		Builtin: true,
+		Leave:   true,
+		Match:   policy.Match{LocalPort: []policy.PortRange{{First: uint16(port), Last: uint16(port)}}},
+	})
+}
+
+// rule makes a rule of what is written, and checks what its parts say about
+// each other.
+func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
+	p := policy.Rule{Name: r.Name, Match: r.Match.build(), Leave: r.Leave != nil && *r.Leave}
+	before := len(d.errs)
+	if s := r.Set; s != nil {
+		p.Set, p.CC = s.params, s.cc
+	}
+	if r.Learn != nil {
+		p.Learn = r.Learn.build(holdOut)
+	}
+	if r.Watch != nil {
+		p.Watch = d.watch(r.Watch, name+".watch")
+	}
+	d.checkAction(r, &p, name)
+	d.checkMatch(r, &p, name)
+	if len(d.errs) != before {
+		d.broken[r] = true
+	}
+	return p
+}
+
+func (m *fileMatch) build() policy.Match {
+	p := policy.Match{
+		Remote: m.Remote, Local: m.Local,
+		RemotePort: m.RemotePort, LocalPort: m.LocalPort,
+		Cgroup: m.Cgroup, NetNS: m.NetNS,
+		Direction: m.Direction,
+	}
+	if m.Same != nil {
+		p.Same = policy.Same{IPv4: m.Same.IPv4, IPv6: m.Same.IPv6}
+	}
+	return p
+}
+
+func (l *fileLearn) build(holdOut float64) *policy.Learn {
+	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns"}
+	if l.HoldOut != nil {
+		p.HoldOut = *l.HoldOut
+	}
+	return p
+}
+
+// defaultWatchShare is the share of connections watched unless it is written:
+// enough to see a path's habits, too few to cost anything.
+const defaultWatchShare = 0.01
+
+func (d *decoder) watch(w *fileWatch, name string) policy.Watch {
+	p := policy.Watch{Share: defaultWatchShare}
+	if w.Share != nil {
+		p.Share = *w.Share
+	}
+	for _, e := range policy.WatchEvents {
+		if slices.Contains(w.Events, e.Name) {
+			p.Events |= e.Bit
+		}
+	}
+	if p.Events == 0 && !d.broken[w] && !d.broken[&w.Events] {
+		d.fail(d.at[w], name, "no events are named", "add events: [rto, retransmit]")
+	}
+	return p
+}
+
+// checkAction refuses actions that exclude each other, and a rule without any.
+func (d *decoder) checkAction(r *fileRule, p *policy.Rule, name string) {
+	if p.Leave {
+		for _, other := range []struct {
+			key  string
+			at   any
+			here bool
+		}{{"set", &r.Set, r.Set != nil}, {"learn", &r.Learn, r.Learn != nil}, {"watch", &r.Watch, r.Watch != nil}} {
+			if other.here {
+				d.fail(d.at[other.at], name+"."+other.key, "the rule says leave: true as well", "remove one of them")
+			}
+		}
+		return
+	}
+	if p.CC != (tcp.CC{}) && p.Learn != nil {
+		d.fail(d.at[ccAt{r.Set}], name+".set.cc", "a fixed congestion control leaves nothing to learn", "remove cc from set, or remove learn")
+	}
+	if r.Set == nil && r.Learn == nil && r.Watch == nil && !d.broken[r] {
+		d.fail(d.at[r], name, "the rule does nothing", "add set, learn, watch, or leave: true")
+	}
+}
+
+// checkMatch refuses a match that nothing satisfies, and fields that have no
+// effect on what it matches.
+func (d *decoder) checkMatch(r *fileRule, p *policy.Rule, name string) {
+	if d.broken[&r.Match] {
+		return
+	}
+	if r.Match.Same != nil && p.Match.Same == (policy.Same{}) {
+		d.fail(d.at[&r.Match.Same], name+".match.same_prefix", "no family is named", "write such as {ipv6: 44, ipv4: 16}")
+		return
+	}
+	if why := p.Match.Impossible(); why != "" {
+		d.fail(d.at[&r.Match], name+".match", "the rule can never match: "+why, "correct the match, or remove the rule")
+		return
+	}
+	for _, f := range p.Set.Fields() {
+		if why := p.Match.CannotApply(f); why != "" {
+			d.fail(d.at[fieldAt{r.Set, f}], name+".set."+f.String(), "the field can never take effect: it "+why,
+				"remove it, or widen the match")
+		}
+	}
+}
+
+// checkSame bounds the different same-prefix comparisons of all rules.
+func (d *decoder) checkSame(raw *fileRules) {
+	seen := make(map[policy.Same]bool) // one family each
+	for i := range raw.Rules {
+		s := raw.Rules[i].Match.Same
+		if s == nil {
+			continue
+		}
+		for _, one := range []policy.Same{{IPv6: s.IPv6}, {IPv4: s.IPv4}} {
+			if one != (policy.Same{}) {
+				seen[one] = true
+			}
+		}
+		if len(seen) > class.MaxSamePrefix {
+			d.fail(d.at[&raw.Rules[i].Match.Same], fmt.Sprintf("rules[%d].match.same_prefix", i),
+				fmt.Sprintf("more than %d different prefix lengths", class.MaxSamePrefix), "use one of those above")
+			return
+		}
+	}
+}
+
+// checkRoom bounds the prefixes and ports of all rules to what the datapath's
+// tables hold. It counts what the rules can need at most: two rows for everything
+// else, and two cuts for each range of ports.
+func (d *decoder) checkRoom(raw *fileRules, rules []policy.Rule, builtin int) {
+	prefixes := [2]map[netip.Prefix]bool{{}, {}}
+	cuts := [2]map[int]bool{{0: true}, {0: true}}
+	for i := range rules {
+		m := &rules[i].Match
+		for dim, list := range [][]netip.Prefix{m.Remote, m.Local} {
+			for _, p := range list {
+				prefixes[dim][p] = true
+			}
+		}
+		for dim, list := range [][]policy.PortRange{m.RemotePort, m.LocalPort} {
+			for _, p := range list {
+				cuts[dim][int(p.First)], cuts[dim][int(p.Last)+1] = true, true
+			}
+		}
+		if i < builtin {
+			continue
+		}
+		at, name := d.at[&raw.Rules[i-builtin].Match], fmt.Sprintf("rules[%d].match", i-builtin)
+		for dim, side := range []string{"remote", "local"} {
+			if len(prefixes[dim])+2 > class.MaxPrefixes {
+				d.fail(at, name, fmt.Sprintf("with this rule there are more than %d %s prefixes", class.MaxPrefixes-2, side), "join neighbouring prefixes")
+				return
+			}
+			if len(cuts[dim]) > class.MaxPortRanges {
+				d.fail(at, name, fmt.Sprintf("with this rule there are more than %d %s port ranges", class.MaxPortRanges/2, side), "join neighbouring ports to ranges")
+				return
+			}
+		}
+	}
+}
+
+// checkShadows refuses rules that can never match since earlier ones take all
+// that they ask for. Rules with other mistakes are not looked at: they do not
+// say what was meant.
+func (d *decoder) checkShadows(raw *fileRules, rules []policy.Rule, builtin int) {
+	var sound []policy.Rule
+	var index []int // into rules
+	for i := range rules {
+		if i < builtin || !d.broken[&raw.Rules[i-builtin]] {
+			sound = append(sound, rules[i])
+			index = append(index, i)
+		}
+	}
+	for _, s := range policy.Shadows(sound) {
+		n := index[s.Rule] - builtin
+		if n < 0 {
+			continue
+		}
+		r := &raw.Rules[n]
+		var by []string
+		fix := "move it before them, narrow them, or remove it"
+		for _, b := range s.By {
+			if index[b] < builtin {
+				by = append(by, fmt.Sprintf("built-in rule %q", sound[b].Name))
+				fix = "remove it, or write builtin_rules: false and your own rules"
+				continue
+			}
+			by = append(by, fmt.Sprintf("rule %q in line %d", sound[b].Name, d.at[&raw.Rules[index[b]-builtin]].line))
+		}
+		if len(by) == 1 {
+			fix = strings.ReplaceAll(fix, "them", "it")
+			fix = strings.Replace(fix, "move it before it, narrow it", "move it before that one, narrow that one", 1)
+		}
+		d.fail(d.at[r], fmt.Sprintf("rules[%d]", n),
+			fmt.Sprintf("rule %q can never match: %s takes all that it asks for", r.Name, strings.Join(by, " and ")), fix)
+	}
+}
+
+func fieldNames() []string {
+	names := []string{"cc"}
+	for f := range tcp.Fields {
+		names = append(names, tcp.Fields[f].Name)
+	}
+	return names
+}
+
+// keysOf lists the keys of a struct, given a pointer to it.
+func keysOf(p any) map[string]target { return targetsOf(reflect.ValueOf(p).Elem()) }

@@ -1,0 +1,199 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/policy"
+)
+
+// Config is the whole configuration. Its tags are read by the decoder and by
+// the reference: key is the name in the file, min and max bound the value, is
+// and oneof restrict text, doc describes it.
+type Config struct {
+	Cgroup       string        `key:"cgroup" is:"path" doc:"cgroup2 directory whose sockets, and those below it, are tuned; empty is the root of the cgroup2 hierarchy, wherever it is mounted"`
+	BPFFS        string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
+	RunDir       string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
+	StateDir     string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
+	Interval     time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
+	Socket       Socket        `key:"socket" doc:"the unix socket of the API; its permissions are the access control"`
+	Metrics      Metrics       `key:"metrics" doc:"Prometheus metrics"`
+	Log          Log           `key:"log" doc:"the daemon's log, written to standard error"`
+	Learning     Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
+	BuiltinRules bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
+	Rules        []policy.Rule `key:"rules" doc:"what to do with which connections; the first rule that matches counts"`
+}
+
+// Socket is where the API listens.
+type Socket struct {
+	Path  string      `key:"path" is:"path" doc:"path of the socket; empty is tcpilot.sock in run_dir"`
+	Mode  fs.FileMode `key:"mode" doc:"permissions of the socket, in octal"`
+	Group string      `key:"group" is:"group" doc:"group that owns the socket, by name or number; empty leaves it to the daemon's own"`
+}
+
+// Metrics is where Prometheus scrapes.
+type Metrics struct {
+	Listen   string `key:"listen" is:"listen" doc:"address and port to listen on; empty is off"`
+	TopPaths int    `key:"top_paths" min:"0" max:"10000" doc:"paths that get labels of their own, most samples first; the rest is summed up as other"`
+}
+
+// Log is how the daemon logs.
+type Log struct {
+	Level  slog.Level `key:"level" oneof:"debug info warn error" doc:"least severe records to write"`
+	Format string     `key:"format" oneof:"text json" doc:"form of the records"`
+}
+
+// Learning is how beliefs are formed and acted on.
+type Learning struct {
+	Learner      string        `key:"learner" oneof:"thompson epsilon-greedy" doc:"algorithm that shares connections among arms; epsilon-greedy is the published one, kept for comparison"`
+	HoldOut      float64       `key:"hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, as a control that shows the benefit; a rule can have its own"`
+	Lease        time.Duration `key:"lease" min:"2s" max:"5m" doc:"how long the kernel goes on using policies when no daemon renews them"`
+	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long a path without new samples keeps its own policy in the kernel; after that the enclosing prefix's applies, and what was learned stays known"`
+	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`
+	SaveInterval time.Duration `key:"save_interval" min:"5s" max:"1h" doc:"time between two writes of what was learned to state_dir"`
+	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
+}
+
+// Paths says which remote addresses learn together.
+type Paths struct {
+	IPv4      int        `key:"ipv4" min:"8" max:"32" doc:"prefix length of a path's IPv4 addresses"`
+	IPv6      int        `key:"ipv6" min:"16" max:"128" doc:"prefix length of a path's IPv6 addresses"`
+	Overrides []Override `key:"overrides" doc:"other lengths for the addresses of some prefixes; the longest prefix counts"`
+	Limit     int        `key:"limit" min:"64" max:"1048576" doc:"paths to remember; the least recently used goes first"`
+}
+
+// Override is the path length within one prefix.
+type Override struct {
+	Prefix netip.Prefix `key:"prefix" doc:"the addresses that it is for"`
+	Bits   int          `key:"bits" min:"1" max:"128" doc:"prefix length of their paths, not shorter than prefix itself"`
+}
+
+// Bits returns the prefix length of addr's path.
+func (p *Paths) Bits(addr netip.Addr) int {
+	addr = addr.Unmap().WithZone("")
+	bits, longest := p.IPv6, -1
+	if addr.Is4() {
+		bits = p.IPv4
+	}
+	for _, o := range p.Overrides {
+		if o.Prefix.Bits() > longest && o.Prefix.Contains(addr) {
+			bits, longest = o.Bits, o.Prefix.Bits()
+		}
+	}
+	return bits
+}
+
+// maxFile bounds a configuration file, in bytes: some 50,000 prefixes fit.
+const maxFile = 1 << 20
+
+// Load reads the configuration file at path. Mistakes in it come back as Errors.
+func Load(path string) (*Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse reads a configuration; name is what errors call it. The mistakes in it
+// come back as Errors, all of them.
+func Parse(name string, data []byte) (*Config, error) {
+	d := &decoder{file: name, at: make(map[any]position)}
+	c := base()
+	var raw fileRules
+	if root := d.parse(data); root != nil {
+		d.root(root, c, &raw)
+	}
+	c.finish(d, &raw)
+	if len(d.errs) != 0 {
+		return nil, d.errs.sorted()
+	}
+	return c, nil
+}
+
+// Default is the configuration of an empty file.
+func Default() *Config {
+	c := base()
+	c.finish(&decoder{at: make(map[any]position)}, &fileRules{})
+	return c
+}
+
+// base has the defaults of everything that does not depend on something else.
+func base() *Config {
+	return &Config{
+		BPFFS:        "/sys/fs/bpf",
+		RunDir:       "/run/tcpilot",
+		StateDir:     "/var/lib/tcpilot",
+		Interval:     5 * time.Second,
+		Socket:       Socket{Mode: 0o660},
+		Metrics:      Metrics{Listen: "127.0.0.1:9732", TopPaths: 100},
+		Log:          Log{Level: slog.LevelInfo, Format: "text"},
+		BuiltinRules: true,
+		Learning: Learning{
+			Learner:      "thompson",
+			HoldOut:      0.02,
+			Lease:        10 * time.Second,
+			PolicyTTL:    10 * time.Minute,
+			HalfLife:     30 * time.Minute,
+			SaveInterval: time.Minute,
+			Paths:        Paths{IPv4: 24, IPv6: 48, Limit: 16384},
+		},
+	}
+}
+
+// finish fills in what follows from other keys, and checks what one key says
+// about another.
+func (c *Config) finish(d *decoder, raw *fileRules) {
+	if c.Socket.Path == "" {
+		c.Socket.Path = filepath.Join(c.RunDir, "tcpilot.sock")
+	}
+	l := &c.Learning
+	if l.PolicyTTL < l.Lease {
+		d.fail(d.at[&l.PolicyTTL].or(d.at[&l.Lease]), "learning.policy_ttl",
+			fmt.Sprintf("%s is shorter than learning.lease, %s", shortDuration(l.PolicyTTL), shortDuration(l.Lease)),
+			"write a policy_ttl of at least the lease")
+	}
+	c.checkOverrides(d)
+	c.Rules = buildRules(d, c, raw)
+}
+
+func (c *Config) checkOverrides(d *decoder) {
+	seen := make(map[netip.Prefix]bool)
+	for i := range c.Learning.Paths.Overrides {
+		o := &c.Learning.Paths.Overrides[i]
+		name := fmt.Sprintf("learning.paths.overrides[%d]", i)
+		if !o.Prefix.IsValid() || o.Bits == 0 {
+			if !d.broken[o] {
+				d.fail(d.at[o], name, "prefix or bits is missing", "write both, such as {prefix: 10.0.0.0/8, bits: 16}")
+			}
+			continue
+		}
+		if least, most := o.Prefix.Bits(), o.Prefix.Addr().BitLen(); o.Bits < least || o.Bits > most {
+			d.fail(d.at[&o.Bits], name+".bits", fmt.Sprintf("%d does not fit %s", o.Bits, o.Prefix),
+				fmt.Sprintf("write %d to %d", max(1, least), most))
+		}
+		if seen[o.Prefix] {
+			d.fail(d.at[&o.Prefix], name+".prefix", fmt.Sprintf("%s stands in the list already", o.Prefix), "remove one of them")
+		}
+		seen[o.Prefix] = true
+	}
+}
+
+// IsMistake reports whether err lists mistakes in a configuration file, rather
+// than that it could not be read.
+func IsMistake(err error) bool {
+	var list Errors
+	return errors.As(err, &list)
+}

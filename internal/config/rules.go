@@ -1,0 +1,184 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// fileRules is the part of the file that becomes Config.Rules.
+type fileRules struct {
+	Rules []fileRule `key:"rules"`
+}
+
+// fileRule is a rule as it is written.
+type fileRule struct {
+	Name  string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it is kept across reloads, and so is what its connections taught"`
+	Match fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
+	Leave *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn and watch"`
+	Set   *setValues `key:"set" doc:"fixed values, see Fields"`
+	Learn *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
+	Watch *fileWatch `key:"watch" doc:"count events of a share of the connections"`
+}
+
+type fileMatch struct {
+	Remote     []netip.Prefix     `key:"remote" doc:"the remote address is in any of these prefixes; IPv4 prefixes match v4-mapped addresses too"`
+	Local      []netip.Prefix     `key:"local" doc:"the same for the local address"`
+	RemotePort []policy.PortRange `key:"remote_port" doc:"the remote port is one of these, or in one of these ranges, such as [443, 8000-8100]"`
+	LocalPort  []policy.PortRange `key:"local_port" doc:"the same for the local port"`
+	Cgroup     []string           `key:"cgroup" is:"cgroup" doc:"the socket belongs to any of these cgroups or to one below; paths from the root of the cgroup2 hierarchy; one that does not exist yet is waited for"`
+	NetNS      []string           `key:"netns" is:"netns" doc:"the socket belongs to any of these network namespaces: a name in /run/netns, an absolute path, or a cookie; one that does not exist yet is waited for"`
+	Direction  policy.Direction   `key:"direction" default:"either" oneof:"outgoing incoming" doc:"outgoing: this host called connect; incoming: it accepted"`
+	Same       *fileSame          `key:"same_prefix" doc:"local and remote address begin with the same bits, as in one datacentre; a family that is not named does not match"`
+}
+
+type fileSame struct {
+	IPv6 int `key:"ipv6" min:"1" max:"128" doc:"bits that IPv6 addresses have to share"`
+	IPv4 int `key:"ipv4" min:"1" max:"32" doc:"bits that IPv4 addresses have to share"`
+}
+
+type fileLearn struct {
+	Arms      armList         `key:"arms" default:"auto" doc:"congestion controls to choose among, at most 8; auto is what the kernel offers"`
+	Objective learn.Objective `key:"objective" default:"throughput" oneof:"throughput latency fct realtime" doc:"what the connections want: throughput (goodput while the network is the limit), latency (round-trip time above the least, and retransmits), fct (completion time of connections of one size), realtime (latency and its variation)"`
+	HoldOut   *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included"`
+	Scope     string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: all network namespaces learn together; netns: each for itself"`
+}
+
+type fileWatch struct {
+	Events []string `key:"events" oneof:"rto retransmit state" doc:"retransmission timeouts, retransmitted segments, changes of state"`
+	Share  *float64 `key:"share" default:"1%" min:"0" max:"1" doc:"share of connections to watch; each call costs some 100 ns"`
+}
+
+// setValues are the entries of set: one for each of tcp.Fields, and cc.
+type setValues struct {
+	params tcp.Params
+	cc     tcp.CC
+}
+
+// armList is auto, which is nil, or a list of congestion controls.
+type armList []tcp.CC
+
+// ruleKeyElsewhere says where a key belongs that stands at a rule's top level.
+func ruleKeyElsewhere(key string) string {
+	if _, ok := tcp.FieldByName(key); ok || key == "cc" {
+		return fmt.Sprintf("put it under set: set: {%s: ...}", key)
+	}
+	for _, section := range []struct {
+		name string
+		keys any
+	}{{"match", &fileMatch{}}, {"learn", &fileLearn{}}, {"watch", &fileWatch{}}} {
+		if _, ok := keysOf(section.keys)[key]; ok {
+			return fmt.Sprintf("put it under %s: %s: {%s: ...}", section.name, section.name, key)
+		}
+	}
+	return ""
+}
+
+// set decodes the entries of set.
+func (d *decoder) set(n ast.Node, name string, s *setValues) {
+	entries, ok := d.entries(n, name)
+	if !ok {
+		return
+	}
+	if len(entries) == 0 {
+		d.fail(posOf(n), name, "no field is named", "name one, or remove the key")
+	}
+	first := make(map[string]position)
+	for _, e := range entries {
+		key, at, ok := d.key(e, name)
+		if !ok {
+			continue
+		}
+		full := join(name, key)
+		if p, dup := first[key]; dup {
+			d.fail(at, full, fmt.Sprintf("the key stands in line %d already", p.line), "remove one of them")
+			continue
+		}
+		first[key] = at
+		d.setOne(e, at, name, key, s)
+	}
+}
+
+func (d *decoder) setOne(e *ast.MappingValueNode, at position, name, key string, s *setValues) {
+	full := join(name, key)
+	f, known := tcp.FieldByName(key)
+	if !known && key != "cc" {
+		fix := "see docs/config.md for the fields"
+		if near := nearest(key, fieldNames()); near != "" {
+			fix = fmt.Sprintf("did you mean %q?", near)
+		}
+		d.fail(at, name, fmt.Sprintf("unknown field %q", key), fix)
+		return
+	}
+	if isNull(e.Value) {
+		d.fail(at, full, "the field has no value", "write one, or remove the field to leave it to the kernel")
+		return
+	}
+	text, ok := d.scalar(e.Value, full)
+	if !ok {
+		return
+	}
+	var err error
+	if known {
+		var v uint64
+		if v, err = ParseField(f, text); err == nil {
+			s.params.Set(f, v)
+			d.at[fieldAt{s, f}] = at
+		}
+	} else {
+		s.cc, err = parseCC(text)
+		d.at[ccAt{s}] = at
+	}
+	if ve, wrong := err.(*valueError); wrong {
+		d.fail(posOf(e.Value), full, ve.problem, ve.whatToDo)
+	}
+}
+
+// fieldAt finds the position of one field of set in decoder.at.
+type fieldAt struct {
+	set   *setValues
+	field tcp.Field
+}
+
+// ccAt finds the position of set's cc in decoder.at.
+type ccAt struct{ set *setValues }
+
+// arms decodes the value of arms.
+func (d *decoder) arms(n ast.Node, name string, list *armList) {
+	if _, isList := n.(*ast.SequenceNode); !isList {
+		text, ok := d.scalar(n, name)
+		if !ok || text == "auto" {
+			return
+		}
+	}
+	var ccs []tcp.CC
+	before := len(d.errs)
+	d.slice(n, name, target{value: reflect.ValueOf(&ccs).Elem()})
+	*list = ccs
+	if len(d.errs) != before {
+		return
+	}
+	nodes := d.list(n)
+	seen := make(map[tcp.CC]bool)
+	for i, cc := range ccs {
+		if seen[cc] {
+			d.fail(posOf(nodes[i]), name, fmt.Sprintf("%s stands in the list already", cc), "remove one of them")
+		}
+		seen[cc] = true
+	}
+	if len(ccs) > path.MaxArms {
+		d.fail(posOf(nodes[path.MaxArms]), name, fmt.Sprintf("%d arms", len(ccs)), fmt.Sprintf("name at most %d", path.MaxArms))
+	}
+	if seen[autoArms] {
+		d.fail(posOf(n), name, "auto stands among names", "write arms: auto, or names only")
+	}
+}
+
+var autoArms, _ = tcp.ParseCC("auto")

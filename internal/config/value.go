@@ -1,0 +1,332 @@
+package config
+
+import (
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// into decodes a node into a struct field of any kind.
+func (d *decoder) into(n ast.Node, name string, t target) {
+	v := t.value
+	before := len(d.errs)
+	defer func() {
+		if p := v.Addr().Interface(); len(d.errs) > before {
+			d.broken[p] = true
+		}
+	}()
+	d.at[v.Addr().Interface()] = posOf(n)
+	switch p := v.Addr().Interface().(type) {
+	case *setValues:
+		d.set(n, name, p)
+		return
+	case *armList:
+		d.arms(n, name, p)
+		return
+	}
+	switch {
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.into(n, name, target{v.Elem(), t.tag})
+	case isText(v.Type()):
+		if s, ok := d.scalar(n, name); ok {
+			d.text(posOf(n), name, s, t)
+		}
+	case v.Kind() == reflect.Struct:
+		var misplaced func(string) string
+		if v.Type() == reflect.TypeFor[fileRule]() {
+			misplaced = ruleKeyElsewhere
+		}
+		d.mapping(n, name, targetsOf(v), misplaced)
+	case v.Kind() == reflect.Slice:
+		d.slice(n, name, t)
+	default:
+		panic("config: no decoder for " + v.Type().String())
+	}
+}
+
+// slice decodes a list; where its elements are single values, one value is
+// enough.
+func (d *decoder) slice(n ast.Node, name string, t target) {
+	elem := t.value.Type().Elem()
+	if _, isList := n.(*ast.SequenceNode); !isList && !isText(elem) {
+		if !d.unsupported(n, name) {
+			d.fail(posOf(n), name, "want a list, found "+kindOf(n), `begin each entry with "- "`)
+		}
+		return
+	}
+	nodes := d.list(n)
+	if len(nodes) == 0 && isText(elem) {
+		d.fail(posOf(n), name, "the list is empty", "name something, or remove the key")
+		return
+	}
+	if len(nodes) == 0 {
+		return // the same as no key
+	}
+	list := reflect.MakeSlice(t.value.Type(), len(nodes), len(nodes))
+	t.value.Set(list)
+	for i, e := range nodes {
+		at := name
+		if _, isList := n.(*ast.SequenceNode); isList {
+			at = fmt.Sprintf("%s[%d]", name, i)
+		}
+		d.into(e, at, target{list.Index(i), t.tag})
+	}
+}
+
+// isText reports whether values of t are written as a single value.
+func isText(t reflect.Type) bool {
+	switch t {
+	case reflect.TypeFor[netip.Prefix](), reflect.TypeFor[policy.PortRange](), reflect.TypeFor[tcp.CC]():
+		return true
+	}
+	switch t.Kind() {
+	case reflect.Struct, reflect.Slice, reflect.Pointer:
+		return false
+	}
+	return true
+}
+
+// text decodes a single value by the type of where it goes.
+func (d *decoder) text(at position, name, s string, t target) {
+	err := d.parseText(s, t)
+	switch e := err.(type) {
+	case nil:
+	case *valueError:
+		d.fail(at, name, e.problem, e.whatToDo)
+	default:
+		d.fail(at, name, e.Error(), "correct it")
+	}
+}
+
+func (d *decoder) parseText(s string, t target) (err error) {
+	if words := t.tag.Get("oneof"); words != "" && !slices.Contains(strings.Fields(words), s) {
+		return notOneOf(s, strings.Fields(words))
+	}
+	switch p := t.value.Addr().Interface().(type) {
+	case *bool:
+		*p, err = parseBool(s)
+	case *int:
+		*p, err = parseInt(s, t.tag)
+	case *float64:
+		*p, err = parseShareIn(s, t.tag)
+	case *time.Duration:
+		*p, err = parseDurationIn(s, t.tag)
+	case *fs.FileMode:
+		*p, err = parseMode(s)
+	case *slog.Level:
+		err = p.UnmarshalText([]byte(s))
+	case *netip.Prefix:
+		*p, err = parsePrefix(s)
+	case *policy.PortRange:
+		*p, err = parsePorts(s)
+	case *policy.Direction:
+		*p = policy.Direction(slices.Index([]string{"either", "outgoing", "incoming"}, s))
+	case *learn.Objective:
+		*p, err = learn.ParseObjective(s)
+	case *tcp.CC:
+		*p, err = parseCC(s)
+	case *string:
+		*p, err = s, checkText(s, t.tag.Get("is"))
+	default:
+		panic("config: no parser for " + t.value.Type().String())
+	}
+	return err
+}
+
+func notOneOf(s string, words []string) error {
+	fix := "write " + strings.Join(words, ", ")
+	if i := strings.LastIndex(fix, ", "); i > 0 {
+		fix = fix[:i] + " or" + fix[i+1:]
+	}
+	if near := nearest(s, words); near != "" {
+		fix = fmt.Sprintf("did you mean %q? Or else %s", near, fix)
+	}
+	return bad(fix, "%q is not a choice", s)
+}
+
+func parseBool(s string) (bool, error) {
+	if s != "true" && s != "false" {
+		return false, bad("write true or false", "%q is neither true nor false", s)
+	}
+	return s == "true", nil
+}
+
+func parseInt(s string, tag reflect.StructTag) (int, error) {
+	v, err := parseCount(s, "a whole number")
+	if err != nil {
+		return 0, err
+	}
+	low, _ := strconv.ParseUint(tag.Get("min"), 10, 31)
+	high, _ := strconv.ParseUint(tag.Get("max"), 10, 31)
+	if v < low || v > high {
+		return 0, bad(fmt.Sprintf("write %d to %d", low, high), "%s is out of range", s)
+	}
+	return int(v), nil
+}
+
+func parseShareIn(s string, tag reflect.StructTag) (float64, error) {
+	v, err := ParseShare(s)
+	if err != nil {
+		return 0, err
+	}
+	low, _ := strconv.ParseFloat(tag.Get("min"), 64)
+	high, _ := strconv.ParseFloat(tag.Get("max"), 64)
+	if v < low || v > high {
+		return 0, bad(fmt.Sprintf("write %g%% to %g%%", low*100, high*100), "%s is out of range", s)
+	}
+	return v, nil
+}
+
+func parseDurationIn(s string, tag reflect.StructTag) (time.Duration, error) {
+	v, err := ParseDuration(s)
+	if err != nil {
+		return 0, err
+	}
+	off, low, high := tag.Get("off"), tagDuration(tag, "min"), tagDuration(tag, "max")
+	if (v < low || v > high) && !(v == 0 && off != "") {
+		fix := fmt.Sprintf("write %s to %s", shortDuration(low), shortDuration(high))
+		if off != "" {
+			fix += ", or " + off + " for off"
+		}
+		return 0, bad(fix, "%s is out of range", s)
+	}
+	return v, nil
+}
+
+func tagDuration(tag reflect.StructTag, key string) time.Duration {
+	v, _ := time.ParseDuration(tag.Get(key))
+	return v
+}
+
+var modeForm = regexp.MustCompile(`^0o?[0-7]{3}$`)
+
+func parseMode(s string) (fs.FileMode, error) {
+	if !modeForm.MatchString(s) {
+		return 0, bad("write four octal digits such as 0660", "%q is not a file mode", s)
+	}
+	v, _ := strconv.ParseUint(strings.TrimPrefix(s[1:], "o"), 8, 32)
+	if v&^0o666 != 0 || v&0o200 == 0 {
+		return 0, bad("write 0200 to 0666 without execute bits, with write for the owner, such as 0660", "%s does not suit a socket", s)
+	}
+	return fs.FileMode(v), nil
+}
+
+// parsePrefix reads a prefix, or an address as the prefix that holds only it.
+func parsePrefix(s string) (netip.Prefix, error) {
+	const hint = "write a prefix such as 10.0.0.0/8 or 2001:db8::/32, or an address"
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" {
+			return p, bad(hint, "%q is not a prefix (CIDR)", s)
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	switch {
+	case p.Addr().Is4In6():
+		return netip.Prefix{}, bad("write it as IPv4; it matches v4-mapped addresses too", "%s is a v4-mapped prefix", s)
+	case p != p.Masked():
+		return netip.Prefix{}, bad(fmt.Sprintf("write %s, or %s/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen()),
+			"%s has bits set behind its prefix length", s)
+	}
+	return p, nil
+}
+
+// parsePorts reads a port, or a range of them.
+func parsePorts(s string) (policy.PortRange, error) {
+	first, last, isRange := strings.Cut(s, "-")
+	if !isRange {
+		last = first
+	}
+	a, err1 := strconv.ParseUint(first, 10, 64)
+	b, err2 := strconv.ParseUint(last, 10, 64)
+	switch {
+	case err1 != nil || err2 != nil:
+		return policy.PortRange{}, bad("write a port such as 443 or a range such as 8000-8100", "%q is not a port", s)
+	case a < 1 || b < 1 || a > 65535 || b > 65535:
+		return policy.PortRange{}, bad("write ports of 1 to 65535", "%s is out of range", s)
+	case a > b:
+		return policy.PortRange{}, bad(fmt.Sprintf("write %d-%d", b, a), "%s is an empty range", s)
+	}
+	return policy.PortRange{First: uint16(a), Last: uint16(b)}, nil
+}
+
+var ccForm = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+func parseCC(s string) (tcp.CC, error) {
+	cc, ok := tcp.ParseCC(s)
+	if !ok || !ccForm.MatchString(s) {
+		return tcp.CC{}, bad("write a name of at most 15 characters, as in net.ipv4.tcp_available_congestion_control",
+			"%q cannot be a congestion control", s)
+	}
+	return cc, nil
+}
+
+var (
+	nameForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	netnsForm = regexp.MustCompile(`^[A-Za-z0-9._:@-]+$`)
+	groupForm = regexp.MustCompile(`^[A-Za-z0-9_.-]*$`)
+)
+
+// checkText checks text of the form that the tag is names.
+func checkText(s, form string) error {
+	switch form {
+	case "name":
+		if !nameForm.MatchString(s) {
+			return bad("write 1 to 63 letters, digits, dots, dashes or underscores, a letter or digit first", "%q cannot be a name", s)
+		}
+	case "path":
+		if s != "" && (!path.IsAbs(s) || path.Clean(s) != s) {
+			return bad("write an absolute path without . or .. or a trailing slash", "%q is not a clean absolute path", s)
+		}
+	case "cgroup":
+		if !path.IsAbs(s) || path.Clean(s) != s {
+			return bad("write a path below the cgroup2 hierarchy's root, such as /system.slice/nginx.service", "%q is not a cgroup path", s)
+		}
+	case "netns":
+		if !netnsForm.MatchString(s) && (!path.IsAbs(s) || path.Clean(s) != s) {
+			return bad("write a name as in /run/netns, an absolute path, or a cookie (a number)", "%q is not a network namespace", s)
+		}
+	case "group":
+		if !groupForm.MatchString(s) {
+			return bad("write a group's name or number", "%q is not a group", s)
+		}
+	case "listen":
+		return checkListen(s)
+	}
+	return nil
+}
+
+func checkListen(s string) error {
+	const hint = "write address:port such as 127.0.0.1:9732, or \"\" for off"
+	if s == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return bad(hint, "%q is not address:port", s)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return bad(hint, "%q has no usable port", s)
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && host != "localhost" {
+		return bad(hint, "%q does not begin with an IP address", s)
+	}
+	return nil
+}

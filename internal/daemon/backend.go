@@ -1,0 +1,282 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+var _ api.Backend = (*Daemon)(nil)
+
+// Snapshot implements api.Backend.
+func (d *Daemon) Snapshot() *engine.Snapshot { return d.engine.Snapshot(time.Now()) }
+
+// Samples implements api.Backend.
+func (d *Daemon) Samples(ctx context.Context) (*api.Subscription, error) { return d.hub.Subscribe(ctx) }
+
+// Status implements api.Backend.
+func (d *Daemon) Status(context.Context) (api.Status, error) {
+	cfg, snap := d.cfg.Load(), d.Snapshot()
+	c, err := d.counters()
+	if err != nil {
+		return api.Status{}, err
+	}
+	c.NameRules(snap.Rules)
+	s := api.Status{
+		Version: d.opt.Version, PID: os.Getpid(), Started: d.started, Uptime: time.Since(d.started), Kernel: kernelRelease(),
+		Config: d.opt.Config, ConfigLoaded: time.Unix(0, d.loadedAt.Load()),
+		Cgroup: d.cgroup, Attached: d.dp.AttachedAt(), Adopted: d.dp.Adopted(),
+		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
+		Features: d.features(), Counters: c, Learner: snap.Learner,
+		Arms: snap.Arms, Yields: snap.Yields, Totals: snap.Totals, Loaded: d.loaded(),
+	}
+	if e := d.reloadErr.Load(); e != nil {
+		s.ConfigError = *e
+	}
+	return s, nil
+}
+
+// features says what was wanted, what runs, and why something does not.
+func (d *Daemon) features() []api.Feature {
+	var out []api.Feature
+	for _, f := range d.dp.Features() {
+		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}
+		if f.Err != nil {
+			a.Why = f.Err.Error()
+		}
+		out = append(out, a)
+	}
+	for _, w := range d.engine.Waiting() {
+		out = append(out, api.Feature{
+			Name: "rule " + w.Rule, Wanted: true,
+			Why: w.Kind + " " + w.Name + " does not exist yet; looked for every 2 s",
+		})
+	}
+	return out
+}
+
+// counters reads the datapath's in the words of the metrics.
+func (d *Daemon) counters() (metrics.Counters, error) {
+	raw, err := d.dp.Counters()
+	if err != nil {
+		return metrics.Counters{}, err
+	}
+	c := metrics.Counters{Samples: metrics.SampleCount{
+		Submitted: raw.Samples, Dropped: raw.SamplesLost, Malformed: raw.SamplesBad, Received: d.received.Load(),
+	}}
+	for reason, n := range raw.Decisions {
+		c.Decisions = append(c.Decisions, metrics.ReasonCount{Reason: reason, Count: n})
+	}
+	for f, n := range raw.FieldErrors {
+		c.SetErrors = append(c.SetErrors, metrics.FieldCount{Field: f.String(), Count: n})
+	}
+	for cc, n := range raw.CCErrors {
+		c.ArmFailures = append(c.ArmFailures, metrics.ArmCount{CC: cc.String(), Count: n})
+	}
+	for _, e := range raw.Events {
+		c.Events = append(c.Events, metrics.EventCount{Class: e.Class, Event: e.Name, Count: e.Count})
+	}
+	progs, err := d.dp.Programs()
+	if err != nil {
+		return metrics.Counters{}, err
+	}
+	for _, p := range progs {
+		c.Programs = append(c.Programs, metrics.ProgramStats{
+			Name: p.Name, ID: p.ID, Stats: p.Runs > 0, RunCount: p.Runs, RunTime: p.Runtime,
+		})
+	}
+	return c, d.classCounts(&c)
+}
+
+func (d *Daemon) classCounts(c *metrics.Counters) error {
+	classes := []uint32{0}
+	for _, r := range d.Snapshot().Rules {
+		classes = append(classes, r.Class)
+	}
+	for _, id := range classes {
+		out, in, err := d.dp.ClassCount(id)
+		if err != nil {
+			return err
+		}
+		c.Connections = append(c.Connections, metrics.ClassCount{Class: id, Outgoing: out, Incoming: in})
+	}
+	return nil
+}
+
+// source is what the metrics read.
+func (d *Daemon) source() metrics.Source { return metricSource{d} }
+
+type metricSource struct{ *Daemon }
+
+func (s metricSource) Counters() (metrics.Counters, error) { return s.counters() }
+
+// Reload implements api.Backend.
+func (d *Daemon) Reload(ctx context.Context) (api.ReloadResult, error) {
+	r := reloadRequest{make(chan reloadAnswer, 1)}
+	select {
+	case d.reloads <- r:
+	case <-ctx.Done():
+		return api.ReloadResult{}, ctx.Err()
+	}
+	a := <-r.done
+	return a.result, a.err
+}
+
+// stopGrace lets the answer to a detach reach its reader.
+const stopGrace = 100 * time.Millisecond
+
+// Detach implements api.Backend.
+func (d *Daemon) Detach(context.Context) error {
+	d.detach.Store(true)
+	time.AfterFunc(stopGrace, d.stop)
+	return nil
+}
+
+// Load implements api.Backend.
+func (d *Daemon) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) {
+	if r.Name == "" {
+		r.Name = strings.TrimSuffix(filepath.Base(r.Object), ".o")
+		r.Name = strings.ReplaceAll(r.Name, ".", "_")
+	}
+	dir, err := cgroupDir(r.Cgroup)
+	if err != nil {
+		return api.Loaded{}, err
+	}
+	u, err := d.dp.LoadUser(r.Name, r.Object, dir)
+	if err != nil {
+		return api.Loaded{}, api.Invalid("%v", err)
+	}
+	d.log.Info("user's program attached", "name", u.Name, "object", u.Object, "cgroup", u.Cgroup, "program", u.Program)
+	return loadedOf(u), nil
+}
+
+// Unload implements api.Backend.
+func (d *Daemon) Unload(_ context.Context, name string) error {
+	if err := d.dp.UnloadUser(name); errors.Is(err, fs.ErrNotExist) {
+		return api.NotFound("%v", err)
+	} else if err != nil {
+		return err
+	}
+	d.log.Info("user's program detached", "name", name)
+	return nil
+}
+
+// Loaded implements api.Backend.
+func (d *Daemon) Loaded(context.Context) ([]api.Loaded, error) { return d.loaded(), nil }
+
+func (d *Daemon) loaded() []api.Loaded {
+	out := []api.Loaded{}
+	for _, u := range d.dp.UserObjects() {
+		out = append(out, loadedOf(u))
+	}
+	return out
+}
+
+func loadedOf(u datapath.UserObject) api.Loaded {
+	return api.Loaded{Name: u.Name, Object: u.Object, Cgroup: u.Cgroup, Since: u.Since,
+		Programs: []api.Program{{Name: u.Program, ID: u.ID, Type: "sock_ops"}}}
+}
+
+// Doctor implements api.Backend.
+func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
+	doc, err := diagnose(d.engine.Wanted())
+	if err != nil {
+		return doc, err
+	}
+	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), d.Snapshot().Yields
+	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
+	return doc, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return string(bytes.TrimRight(u.Release[:], "\x00"))
+}
+
+// ownCgroup is the cgroup of this process, for what must see only its own
+// connections.
+func ownCgroup() (string, error) {
+	cg, err := host.ProcessCgroup(os.Getpid())
+	if err != nil {
+		return "", err
+	}
+	return host.CgroupDir(cg.Path)
+}
+
+// diagnose tries out what the kernel takes. wanted are congestion controls to
+// look for beyond those that it offers.
+func diagnose(wanted []tcp.CC) (api.Doctor, error) {
+	doc := api.Doctor{Kernel: kernelRelease()}
+	names, _, err := host.CongestionControls()
+	if err != nil {
+		return doc, err
+	}
+	offered := parseCCs(names)
+	for _, cc := range offered {
+		doc.CCs = append(doc.CCs, api.CCCheck{Name: cc.String(), Available: true, Loadable: true})
+	}
+	for _, cc := range wanted {
+		if strings.Contains(" "+strings.Join(names, " ")+" ", " "+cc.String()+" ") {
+			continue
+		}
+		check := api.CCCheck{Name: cc.String()}
+		if err := host.TryCongestionControl(check.Name); err != nil {
+			check.Why = err.Error()
+		} else {
+			check.Available, check.Loadable = true, true
+		}
+		doc.CCs = append(doc.CCs, check)
+	}
+	cgroup, err := ownCgroup()
+	if err != nil {
+		return doc, err
+	}
+	verdicts, err := datapath.Probe(cgroup, offered)
+	if err != nil {
+		return doc, err
+	}
+	for _, v := range verdicts {
+		o := api.OptionCheck{Field: v.Option, Option: v.Kernel, Hook: string(v.Hook), Accepted: v.Err == nil}
+		if v.Err != nil {
+			o.Error = v.Err.Error()
+		}
+		doc.Options = append(doc.Options, o)
+	}
+	return doc, nil
+}
+
+// conflicts lists the sock_ops programs on the way from cgroup to the root that
+// are not ours.
+func conflicts(cgroup string, ours []uint32) []api.Conflict {
+	out := []api.Conflict{}
+	root, err := host.CgroupRoot()
+	if err != nil {
+		return out
+	}
+	for dir := cgroup; strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
+		for _, p := range datapath.OtherSockops(dir, ours) {
+			out = append(out, api.Conflict{
+				Kind: "program", What: p.String() + " on " + dir,
+				Advice: "whichever runs last wins where both set the same option; stop one of them if they do",
+			})
+		}
+	}
+	return out
+}

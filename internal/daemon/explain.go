@@ -1,0 +1,129 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/policy"
+)
+
+// Explain implements api.Backend.
+func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation, error) {
+	conn, notes, err := explainConn(r)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	now := time.Now()
+	e := d.engine.Explain(&conn, now)
+	out := api.Explanation{Request: r, Fields: []api.FieldWhy{}, Arms: []api.ArmWeight{}, Notes: notes}
+	switch {
+	case e.Rule == nil:
+		out.Reason, out.Why = policy.NoRule.String(), "no rule matches: kernel defaults"
+		return out, nil
+	case e.Rule.Action == "leave":
+		out.Reason, out.Why = policy.LeftAlone.String(), "rule "+e.Rule.Name+" says to leave it alone"
+	case e.Entry == nil:
+		out.Reason, out.Why = policy.NewPath.String(), "no policy is written for the class yet: kernel defaults"
+	}
+	out.Rule, out.Class, out.Match, out.Action = e.Rule.Name, e.Rule.Class, e.Rule.Match, e.Rule.Action
+	if e.Entry == nil {
+		return out, nil
+	}
+	explainEntry(&out, &e, now)
+	return out, nil
+}
+
+func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
+	p := e.Entry
+	out.Reason, out.Why = p.Reason, reasonText(p.Reason)
+	out.Entry = &api.Entry{
+		Prefix: p.Prefix, Scope: p.Scope, PolicyID: p.PolicyID, Reason: p.Reason,
+		Expires: p.Expires, Expired: now.After(p.Expires),
+	}
+	for _, s := range p.Set {
+		f := api.FieldWhy{Setting: s, Applied: s.Reason == policy.ByRule.String()}
+		f.Why = "rule " + e.Rule.Name + " sets it"
+		if !f.Applied {
+			f.Why = reasonText(s.Reason)
+		}
+		out.Fields = append(out.Fields, f)
+	}
+	for _, a := range p.Arms {
+		if a.Weight > 0 {
+			out.Arms = append(out.Arms, api.ArmWeight{CC: a.CC, Weight: a.Weight, Why: armText(&a)})
+		}
+	}
+	out.HoldOut = p.HoldOut.Share
+	if !e.IsRoot {
+		out.Path = p
+	}
+}
+
+func armText(a *engine.PathArm) string {
+	if a.Count == 0 {
+		return "not tried on this path yet"
+	}
+	return fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
+}
+
+// explainConn turns a request into what rules look at.
+func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error) {
+	c = class.Conn{
+		Remote: r.Remote.Unmap(), Local: r.Local.Unmap(), RemotePort: r.RemotePort, LocalPort: r.LocalPort,
+		NetNS: r.NetNS, Outgoing: !r.Incoming,
+	}
+	if !c.Remote.IsValid() {
+		return c, nil, api.Invalid("explain: no remote address")
+	}
+	if !c.Local.IsValid() {
+		notes = append(notes, "no local address given: rules that look at one may not match")
+	}
+	if r.NetNS == 0 {
+		if cookie, err := host.NetNSCookie(""); err == nil {
+			c.NetNS = cookie
+		}
+	}
+	if r.Cgroup == "" {
+		notes = append(notes, "no cgroup given: rules that look at one do not match")
+		return c, notes, nil
+	}
+	for p := path.Clean("/" + r.Cgroup); ; p = path.Dir(p) {
+		id, err := host.CgroupID(p)
+		if err != nil {
+			return c, nil, api.Invalid("explain: %v", err)
+		}
+		c.Cgroups = append(c.Cgroups, id)
+		if p == "/" {
+			return c, notes, nil
+		}
+	}
+}
+
+// reasonText says a reason in a sentence.
+func reasonText(reason string) string {
+	switch reason {
+	case policy.ByRule.String():
+		return "the rule fixes it"
+	case policy.NewPath.String():
+		return "nothing is known of this path yet: arms share its connections"
+	case policy.Inherited.String():
+		return "nothing is known of this path yet: what the enclosing prefix taught is used"
+	case policy.Exploring.String():
+		return "arms are still being compared on this path"
+	case policy.Learned.String():
+		return "one arm has proved best on this path"
+	case policy.ChangeDetected.String():
+		return "the path has changed: arms are being compared again"
+	case policy.YieldedSysctl.String():
+		return "the administrator changed the sysctl that gives the default: left to the kernel"
+	case policy.ArmRetired.String():
+		return "the kernel does not offer, or refused, the congestion controls that the rule wants"
+	}
+	return reason
+}

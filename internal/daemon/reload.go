@@ -1,0 +1,102 @@
+package daemon
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/policy"
+)
+
+type reloadRequest struct{ done chan reloadAnswer }
+
+type reloadAnswer struct {
+	result api.ReloadResult
+	err    error
+}
+
+// reload puts the rules of the configuration file into force. A file with a
+// mistake leaves everything as it is.
+func (d *Daemon) reload() (api.ReloadResult, error) {
+	old := d.cfg.Load()
+	next, err := loadConfig(d.opt.Config)
+	if err == nil {
+		if d.opt.Socket != "" {
+			next.Socket.Path = d.opt.Socket
+		}
+		err = d.applyRules(next)
+	}
+	if err != nil {
+		text := err.Error()
+		d.reloadErr.Store(&text)
+		d.log.Error("configuration not reloaded, the old one stays in force", "file", d.opt.Config, "error", err)
+		return api.ReloadResult{}, api.Invalid("configuration not reloaded, the old one stays in force: %v", err)
+	}
+	result := diffRules(old.Rules, next.Rules)
+	result.Config, result.Rules = d.opt.Config, len(next.Rules)
+	result.Warnings = needRestart(old, next)
+	// Only rules change; the rest holds until a restart, and is shown as such.
+	merged := *old
+	merged.Rules = next.Rules
+	d.cfg.Store(&merged)
+	d.loadedAt.Store(time.Now().UnixNano())
+	d.reloadErr.Store(nil)
+	d.log.Info("configuration reloaded", "file", d.opt.Config, "rules", len(next.Rules),
+		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
+	return result, nil
+}
+
+func (d *Daemon) applyRules(next *config.Config) error {
+	now := time.Now().UnixNano()
+	d.engine.ClearYields()
+	if err := d.engine.SetRules(next.Rules, resolver(), now); err != nil {
+		return err
+	}
+	if err := d.offerArms(); err != nil {
+		return err
+	}
+	d.engine.Tick(now)
+	return d.putSettings()
+}
+
+func diffRules(old, next []policy.Rule) (r api.ReloadResult) {
+	find := func(rules []policy.Rule, name string) *policy.Rule {
+		i := slices.IndexFunc(rules, func(r policy.Rule) bool { return r.Name == name })
+		if i < 0 {
+			return nil
+		}
+		return &rules[i]
+	}
+	for i := range next {
+		was := find(old, next[i].Name)
+		switch {
+		case was == nil:
+			r.Added = append(r.Added, next[i].Name)
+		case !reflect.DeepEqual(was, &next[i]):
+			r.Changed = append(r.Changed, next[i].Name)
+		}
+	}
+	for i := range old {
+		if find(next, old[i].Name) == nil {
+			r.Removed = append(r.Removed, old[i].Name)
+		}
+	}
+	return r
+}
+
+// needRestart names the keys that differ and that a reload does not touch.
+func needRestart(old, next *config.Config) (warnings []string) {
+	a, b := reflect.ValueOf(*old), reflect.ValueOf(*next)
+	for i := range a.NumField() {
+		f := a.Type().Field(i)
+		if f.Name == "Rules" || f.Name == "BuiltinRules" {
+			continue
+		}
+		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			warnings = append(warnings, f.Tag.Get("key")+" changed: restart tcpilot for it to take effect")
+		}
+	}
+	return warnings
+}

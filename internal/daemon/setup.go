@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os/user"
+	"strconv"
+
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// DefaultConfig is the file that is read, if it exists, unless another is named.
+const DefaultConfig = "/etc/tcpilot/tcpilot.yaml"
+
+func loadConfig(file string) (*config.Config, error) {
+	if file != "" {
+		return config.Load(file)
+	}
+	cfg, err := config.Load(DefaultConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.Default(), nil
+	}
+	return cfg, err
+}
+
+func newLogger(w io.Writer, c config.Log) *slog.Logger {
+	opt := &slog.HandlerOptions{Level: c.Level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opt))
+	}
+	return slog.New(slog.NewTextHandler(w, opt))
+}
+
+func newLearner(c config.Learning) learn.Learner {
+	if c.Learner == "epsilon-greedy" {
+		return learn.NewEpsilonGreedy(epsilon, learningRate)
+	}
+	return learn.NewThompson(learn.ThompsonOptions{HalfLife: c.HalfLife})
+}
+
+// The published values of seed 001: one connection in 20 explores, and an
+// outcome moves the belief by a quarter of the difference.
+const (
+	epsilon      = 0.05
+	learningRate = 0.25
+)
+
+// resolver finds the numbers by which the kernel knows cgroups and namespaces.
+func resolver() policy.Resolver {
+	return policy.Resolver{
+		Cgroup: func(path string) []uint64 {
+			id, err := host.CgroupID(path)
+			if err != nil {
+				return nil // not there yet
+			}
+			return []uint64{id}
+		},
+		NetNS: func(name string) (uint64, bool) {
+			if cookie, err := strconv.ParseUint(name, 10, 64); err == nil {
+				return cookie, true
+			}
+			cookie, err := host.NetNSCookie(name)
+			return cookie, err == nil
+		},
+	}
+}
+
+// namesThings reports whether rules name what comes and goes.
+func namesThings(rules []policy.Rule) bool {
+	for i := range rules {
+		if len(rules[i].Match.Cgroup) > 0 || len(rules[i].Match.NetNS) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// offerArms tells the engine which congestion controls the kernel has, after
+// asking for the modules of those that rules name.
+func (d *Daemon) offerArms() error {
+	missing := map[tcp.CC]error{}
+	for _, cc := range d.engine.Wanted() {
+		if err := host.TryCongestionControl(cc.String()); err != nil {
+			missing[cc] = err
+		}
+	}
+	names, _, err := host.CongestionControls()
+	if err != nil {
+		return err
+	}
+	d.engine.SetOffered(parseCCs(names))
+	for cc, err := range missing {
+		d.engine.ArmMissing(cc, err.Error())
+	}
+	return nil
+}
+
+func parseCCs(names []string) []tcp.CC {
+	out := make([]tcp.CC, 0, len(names))
+	for _, n := range names {
+		if cc, ok := tcp.ParseCC(n); ok {
+			out = append(out, cc)
+		}
+	}
+	return out
+}
+
+// groupID is the number of a group given by name or number; -1 for none.
+func groupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if id, err := strconv.Atoi(name); err == nil {
+		return id, nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("find group of API socket: %w", err)
+	}
+	return strconv.Atoi(g.Gid)
+}

@@ -1,0 +1,186 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Pace of the periodic work.
+const (
+	tickInterval  = time.Second
+	watchInterval = 2 * time.Second // sysctls, congestion controls, cgroups, namespaces
+)
+
+// tasks lists what runs until the daemon stops. Listening sockets are opened
+// here, so that a taken address is an error at the start.
+func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
+	gid, err := groupID(cfg.Socket.Group)
+	if err != nil {
+		return nil, err
+	}
+	l, err := api.Listen(cfg.Socket.Path, cfg.Socket.Mode, gid)
+	if err != nil {
+		return nil, err
+	}
+	undo.push("close API socket", ignoreClosed(l.Close))
+	tasks := []task{
+		{"samples", d.readSamples},
+		{"lease", d.renewLease},
+		{"watch", d.watchHost},
+		{"live connections", d.sampleLive},
+		{"store", d.saveBeliefs},
+		{"reload", d.serveReloads},
+		{"api", func(ctx context.Context) error { return api.NewServer(d, d.log).Serve(ctx, l) }},
+	}
+	if cfg.Metrics.Listen == "" {
+		return tasks, nil
+	}
+	m, err := net.Listen("tcp", cfg.Metrics.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for metrics (metrics.listen, empty is off): %w", err)
+	}
+	undo.push("close metrics socket", ignoreClosed(m.Close))
+	reg, err := metrics.NewRegistry(metrics.NewCollector(d.source(), d.opt.Version, cfg.Metrics.TopPaths))
+	if err != nil {
+		return nil, err
+	}
+	return append(tasks, task{"metrics", func(ctx context.Context) error {
+		return metrics.Serve(ctx, m, metrics.Handler(reg, d.log), d.log)
+	}}), nil
+}
+
+func ignoreClosed(close func() error) func() error {
+	return func() error {
+		if err := close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// readSamples feeds the engine. Whenever it has caught up, the engine decides,
+// so that the next connection of a path already profits.
+func (d *Daemon) readSamples(ctx context.Context) error {
+	return d.dp.Read(ctx, func(s *tcp.Sample) {
+		d.received.Add(1)
+		d.engine.Observe(s)
+		d.hub.Publish(s)
+	}, func() { d.engine.Tick(time.Now().UnixNano()) })
+}
+
+// renewLease lets the kernel go on, and retires arms that it refused.
+func (d *Daemon) renewLease(ctx context.Context) error {
+	lease := d.cfg.Load().Learning.Lease
+	return every(ctx, min(tickInterval, lease/4), func() error {
+		if err := d.dp.SetLease(lease); err != nil {
+			return err
+		}
+		failures, err := d.dp.CCErrors()
+		if err != nil {
+			return err
+		}
+		for cc, n := range failures {
+			d.engine.ArmFailed(cc, n)
+		}
+		d.engine.Tick(time.Now().UnixNano())
+		return nil
+	})
+}
+
+// watchHost follows what changes outside: sysctls, congestion controls, and the
+// cgroups and namespaces that rules name.
+func (d *Daemon) watchHost(ctx context.Context) error {
+	return every(ctx, watchInterval, func() error {
+		if d.sysctls.poll(d.engine) {
+			if err := d.putSettings(); err != nil {
+				return err
+			}
+		}
+		if names, _, err := host.CongestionControls(); err == nil {
+			d.engine.SetOffered(parseCCs(names))
+		}
+		if namesThings(d.engine.Rules()) {
+			return d.engine.Recompile(resolver())
+		}
+		return nil
+	})
+}
+
+// sampleLive walks the connections of every network namespace.
+func (d *Daemon) sampleLive(ctx context.Context) error {
+	interval := d.cfg.Load().Interval
+	if interval == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	list, err := host.NewNetNSList()
+	if err != nil {
+		return err
+	}
+	defer list.Close()
+	return every(ctx, interval, func() error {
+		spaces, _, err := list.Poll()
+		if err != nil {
+			return err
+		}
+		for _, ns := range spaces {
+			if err := d.sampleNetNS(ns); err != nil && !errors.Is(err, os.ErrNotExist) {
+				d.log.Debug("live connections of a network namespace not read", "netns", ns.Path, "error", err)
+			}
+		}
+		return nil
+	})
+}
+
+func (d *Daemon) sampleNetNS(ns host.NetNS) error {
+	if ns.Own {
+		return d.dp.SampleLive()
+	}
+	return host.InNetNS(ns.Path, d.dp.SampleLive)
+}
+
+// serveReloads reads the configuration again on SIGHUP or when the API asks.
+func (d *Daemon) serveReloads(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+			_, _ = d.reload() // logged there
+		case r := <-d.reloads:
+			result, err := d.reload()
+			r.done <- reloadAnswer{result, err}
+		}
+	}
+}
+
+// every calls f at once and then at each interval until ctx ends or f fails.
+func every(ctx context.Context, interval time.Duration, f func() error) error {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		if err := f(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}

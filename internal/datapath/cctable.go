@@ -1,0 +1,48 @@
+package datapath
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+const maxCC = int(abiAbiLimitsMAX_CC)
+
+// ccTable maps congestion controls to the small numbers that the programs use.
+// It only grows: samples of connections that began long ago still name their
+// arm by number. One goroutine adds, any reads.
+type ccTable struct {
+	names [maxCC]tcp.CC
+	n     atomic.Uint32
+}
+
+func (t *ccTable) name(i uint32) tcp.CC {
+	if i < t.n.Load() {
+		return t.names[i]
+	}
+	return tcp.CC{}
+}
+
+func (t *ccTable) lookup(cc tcp.CC) (uint8, bool) {
+	for i := range t.n.Load() {
+		if t.names[i] == cc {
+			return uint8(i), true
+		}
+	}
+	return 0, false
+}
+
+// add returns cc's number, giving it the next one if it has none.
+func (t *ccTable) add(cc tcp.CC) (uint8, error) {
+	if i, ok := t.lookup(cc); ok {
+		return i, nil
+	}
+	n := t.n.Load()
+	if int(n) == maxCC {
+		return 0, fmt.Errorf("congestion control %s: %d are known already, restart to forget old ones", cc, maxCC)
+	}
+	t.names[n] = cc
+	t.n.Store(n + 1)
+	return uint8(n), nil
+}

@@ -1,0 +1,28 @@
+package datapath
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// monotonic is what the programs call bpf_ktime_get_ns: CLOCK_MONOTONIC.
+func monotonic() int64 {
+	var ts unix.Timespec
+	// Cannot fail with a valid clock and pointer (clock_gettime(2)).
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}
+
+// wallOffset is what to add to CLOCK_MONOTONIC to get Unix nanoseconds.
+func wallOffset() int64 { return time.Now().UnixNano() - monotonic() }
+
+// jiffyMicros is the length of a jiffy in microseconds: the coarse clock moves
+// once a tick (TICK_NSEC), and reports that as its resolution.
+func jiffyMicros() uint32 {
+	var ts unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil || ts.Nano() < 1000 {
+		return 4000 // CONFIG_HZ=250
+	}
+	return uint32((ts.Nano() + 500) / 1000)
+}

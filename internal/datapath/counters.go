@@ -1,0 +1,172 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Counters are sums over all CPUs since the maps were made: they outlive the
+// daemon.
+type Counters struct {
+	Samples     uint64 // submitted to the ring
+	SamplesLost uint64 // the ring was full
+	SamplesBad  uint64 // read but not understood, since this process started
+	// Decisions counts what was done with connections, by reason.
+	Decisions   map[string]uint64
+	CCErrors    map[tcp.CC]uint64    // setsockopt errors by congestion control
+	FieldErrors map[tcp.Field]uint64 // and by field; zeros are left out
+	Replies     uint64               // request ops answered
+	Untracked   uint64               // connections that could not be remembered
+	Slots       uint64               // remembered in a slot
+	Storages    uint64               // remembered in socket storage
+	Events      []Event
+}
+
+// Event counts one kind of callback of a class's watched connections.
+type Event struct {
+	Class uint32
+	Name  string // rto, retransmit, state
+	Count uint64
+}
+
+// decisionNames are the reasons that the programs count, by counter.
+var decisionNames = map[abiCounter]string{
+	abiCounterCOUNT_LEFT:      "left-alone",
+	abiCounterCOUNT_NO_RULE:   "no-rule",
+	abiCounterCOUNT_NO_POLICY: "no-policy",
+	abiCounterCOUNT_EXPIRED:   "lease-expired",
+	abiCounterCOUNT_HOLD_OUT:  "hold-out",
+	abiCounterCOUNT_SET:       "policy",
+	abiCounterCOUNT_APP_CC:    "app-chose",
+	abiCounterCOUNT_CC_SET:    "cc-set",
+	abiCounterCOUNT_CC_SAME:   "cc-same",
+	abiCounterCOUNT_CC_FAILED: "cc-failed",
+}
+
+// Counters reads all counters.
+func (d *Datapath) Counters() (*Counters, error) {
+	c := &Counters{Decisions: map[string]uint64{}, SamplesBad: d.badSamples.Load()}
+	var n [abiCounterNUM_COUNTERS]uint64
+	for i := range n {
+		v, err := perCPUSum(d.maps.Counters, uint32(i))
+		if err != nil {
+			return nil, fmt.Errorf("read counter %d: %w", i, err)
+		}
+		n[i] = v
+		if name, ok := decisionNames[abiCounter(i)]; ok {
+			c.Decisions[name] = v
+		}
+	}
+	c.Samples, c.SamplesLost = n[abiCounterCOUNT_SAMPLES], n[abiCounterCOUNT_SAMPLES_LOST]
+	c.Replies = n[abiCounterCOUNT_REPLIES]
+	c.Untracked, c.Slots, c.Storages = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
+	return c, errors.Join(d.readFailures(c), d.readEvents(c))
+}
+
+func (d *Datapath) readFailures(c *Counters) error {
+	c.FieldErrors = map[tcp.Field]uint64{}
+	for f := range tcp.NumFields {
+		v, err := perCPUSum(d.maps.SetFailures, uint32(f))
+		if err != nil {
+			return fmt.Errorf("read failures of %s: %w", f, err)
+		}
+		if v > 0 {
+			c.FieldErrors[f] = v
+		}
+	}
+	var err error
+	c.CCErrors, err = d.CCErrors()
+	return err
+}
+
+// CCErrors returns how often the kernel refused each congestion control that was
+// ever in a policy.
+func (d *Datapath) CCErrors() (map[tcp.CC]uint64, error) {
+	out := map[tcp.CC]uint64{}
+	for i := range d.ccs.n.Load() {
+		v, err := perCPUSum(d.maps.SetFailures, uint32(tcp.NumFields)+i)
+		if err != nil {
+			return nil, fmt.Errorf("read failures of %s: %w", d.ccs.names[i], err)
+		}
+		out[d.ccs.names[i]] = v
+	}
+	return out, nil
+}
+
+// ClassCount returns how many connections were put into a class. Numbers are
+// shared by classes whose ids are equal modulo 1024.
+func (d *Datapath) ClassCount(class uint32) (outgoing, incoming uint64, err error) {
+	var perCPU []abiClassCount
+	if err := d.maps.ClassCounts.Lookup(class%uint32(abiAbiLimitsMAX_CLASS_COUNTS), &perCPU); err != nil {
+		return 0, 0, fmt.Errorf("read count of class %d: %w", class, err)
+	}
+	for _, n := range perCPU {
+		outgoing += n.Outgoing
+		incoming += n.Incoming
+	}
+	return outgoing, incoming, nil
+}
+
+func (d *Datapath) readEvents(c *Counters) error {
+	var k abiEventKey
+	var perCPU []uint64
+	it := d.maps.Events.Iterate()
+	for it.Next(&k, &perCPU) {
+		e := Event{Class: k.Class, Name: map[uint32]string{opRTO: "rto", opRetransmit: "retransmit", opState: "state"}[k.Op]}
+		for _, v := range perCPU {
+			e.Count += v
+		}
+		c.Events = append(c.Events, e)
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read events: %w", err)
+	}
+	return nil
+}
+
+func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
+	var perCPU []uint64
+	if err := m.Lookup(i, &perCPU); err != nil {
+		return 0, err
+	}
+	for _, v := range perCPU {
+		sum += v
+	}
+	return sum, nil
+}
+
+// Program is a loaded program and, where the kernel's bpf_stats_enabled is on,
+// what it has cost.
+type Program struct {
+	Name    string
+	ID      uint32
+	Runs    uint64
+	Runtime time.Duration
+}
+
+// Programs lists the programs in force.
+func (d *Datapath) Programs() ([]Program, error) {
+	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport}
+	if d.live != nil {
+		progs = append(progs, d.live.prog)
+	}
+	var out []Program
+	for _, p := range progs {
+		info, err := p.Info()
+		if err != nil {
+			return nil, fmt.Errorf("read program info: %w", err)
+		}
+		id, _ := info.ID()
+		st, err := p.Stats()
+		if err != nil {
+			return nil, fmt.Errorf("read program statistics: %w", err)
+		}
+		out = append(out, Program{Name: info.Name, ID: uint32(id), Runs: st.RunCount, Runtime: st.Runtime})
+	}
+	return out, nil
+}

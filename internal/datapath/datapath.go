@@ -1,0 +1,219 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// pinVersion is part of the pin directory's name. Raise it with every change to
+// bpf/abi.h: maps are caches, and are rebuilt, never migrated.
+const pinVersion = "v1"
+
+// Options say where the datapath lives.
+type Options struct {
+	// Cgroup is the cgroup v2 directory whose connections are handled, those
+	// below it included.
+	Cgroup string
+	// BPFFS is a directory in a mounted BPF file system. Pins go to
+	// BPFFS/tcpilot/v1.
+	BPFFS string
+	// MaxPolicies is the room in the policy table, in rows.
+	MaxPolicies int
+	Log         *slog.Logger
+}
+
+// Datapath is the loaded and attached programs and their maps.
+//
+// Methods that write may be called from one goroutine at a time, Read from
+// another, Counters and Programs from any.
+type Datapath struct {
+	log  *slog.Logger
+	dir  string // pin directory
+	objs sockopsObjects
+	maps *sockopsMaps
+	live *liveIterator // nil where the kernel has no TCP iterator
+	// liveErr and reportErr say why a program could not be had; nil if it was.
+	liveErr, reportErr error
+
+	sockops, report link.Link
+	adopted         bool
+	attachedAt      time.Time
+	ccs             ccTable
+	badSamples      counter
+
+	mu      sync.Mutex
+	control abiControl
+	user    map[string]*userObject
+}
+
+// Open loads the programs, takes over maps and attachments that an earlier
+// process left pinned, and attaches. Until the first SetLease the programs touch
+// nothing.
+func Open(opt Options) (*Datapath, error) {
+	d := &Datapath{log: opt.Log, dir: filepath.Join(opt.BPFFS, "tcpilot", pinVersion), user: map[string]*userObject{}}
+	d.maps = &d.objs.sockopsMaps
+	if err := removeOtherVersions(filepath.Dir(d.dir)); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create pin directory: %w", err)
+	}
+	if err := d.load(opt.MaxPolicies); err != nil {
+		return nil, err
+	}
+	if err := d.readControl(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	if err := d.attach(opt.Cgroup); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	d.loadLive()
+	d.adoptUser()
+	return d, nil
+}
+
+// load loads sockops.bpf.o over the pinned maps of an earlier process. Pins that
+// do not fit are dropped and made anew.
+func (d *Datapath) load(maxPolicies int) error {
+	spec, err := sockopsSpec()
+	if err != nil {
+		return err
+	}
+	for name, m := range spec.Maps {
+		// Sections of variables belong to this build alone.
+		if name[0] != '.' {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	if maxPolicies > 0 {
+		spec.Maps["path_policies"].MaxEntries = uint32(maxPolicies)
+	}
+	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}}
+	err = spec.LoadAndAssign(&d.objs, opts)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		d.log.Warn("pinned maps are of another build, starting with new ones", "dir", d.dir, "error", err)
+		if err := removePinnedMaps(d.dir, spec); err != nil {
+			return err
+		}
+		err = spec.LoadAndAssign(&d.objs, opts)
+	}
+	return explainLoad("sockops", err)
+}
+
+// sockopsSpec is the embedded object with its knobs set.
+func sockopsSpec() (*ebpf.CollectionSpec, error) {
+	spec, err := loadSockops()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded object sockops: %w", err)
+	}
+	if err := spec.Variables[sockopsVarOptions].Set(optionTable()); err != nil {
+		return nil, fmt.Errorf("set option table: %w", err)
+	}
+	if err := spec.Variables[sockopsVarJiffyUs].Set(jiffyMicros()); err != nil {
+		return nil, fmt.Errorf("set jiffy: %w", err)
+	}
+	return spec, nil
+}
+
+// explainLoad adds what a person can do about a load that failed.
+func explainLoad(object string, err error) error {
+	var verifier *ebpf.VerifierError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &verifier):
+		return fmt.Errorf("load %s: this kernel's verifier refused it: %w", object, err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("load %s: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", object, err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("load %s: the kernel lacks a feature that it needs ('tcpilot doctor' lists them): %w", object, err)
+	}
+	return fmt.Errorf("load %s: %w", object, err)
+}
+
+func (d *Datapath) readControl() error {
+	if err := d.maps.Control.Lookup(uint32(0), &d.control); err != nil {
+		return fmt.Errorf("read control block: %w", err)
+	}
+	for i := range min(d.control.NumCc, uint32(maxCC)) {
+		if _, err := d.ccs.add(tcp.CC(d.control.Cc[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close releases the process's own handles; what is pinned stays in force until
+// its lease ends.
+func (d *Datapath) Close() error {
+	var errs []error
+	if d.live != nil {
+		errs = append(errs, d.live.Close())
+	}
+	for _, l := range []link.Link{d.report, d.sockops} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	for _, u := range d.user {
+		errs = append(errs, u.close())
+	}
+	errs = append(errs, d.objs.Close())
+	return errors.Join(errs...)
+}
+
+// Detach removes everything from the kernel and closes.
+func (d *Datapath) Detach() error {
+	base := filepath.Dir(d.dir)
+	return errors.Join(d.Close(), Remove(filepath.Dir(base)))
+}
+
+// Remove takes down whatever any version of tcpilot has pinned under bpffs: the
+// way to detach when no daemon runs. Nothing there is no error.
+func Remove(bpffs string) error {
+	base := filepath.Join(bpffs, "tcpilot")
+	if err := os.RemoveAll(base); err != nil {
+		return fmt.Errorf("remove pins: %w", err)
+	}
+	return nil
+}
+
+// removeOtherVersions drops the pins of builds with another ABI. Removing a
+// link's last pin detaches it.
+func removeOtherVersions(base string) error {
+	entries, err := os.ReadDir(base)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read pins: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == pinVersion || e.Name() == userPins {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {
+			return fmt.Errorf("remove pins of another version: %w", err)
+		}
+	}
+	return nil
+}
+
+func removePinnedMaps(dir string, spec *ebpf.CollectionSpec) error {
+	for name := range spec.Maps {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove pinned map: %w", err)
+		}
+	}
+	return nil
+}

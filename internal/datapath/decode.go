@@ -1,0 +1,105 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// errSample is returned for a record that is not a sample of this version.
+var errSample = errors.New("not a sample")
+
+const sampleSize = int(unsafe.Sizeof(abiConnSample{}))
+
+// decode turns one ring buffer record into s. It allocates nothing and keeps
+// nothing of raw. offset is wallOffset; ccs is the table that arms index.
+func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
+	// The ring buffer pads records to 8 bytes.
+	if len(raw) < sampleSize || len(raw) > sampleSize+7 {
+		return fmt.Errorf("%w: %d bytes, want %d", errSample, len(raw), sampleSize)
+	}
+	var r abiConnSample
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&r)), sampleSize), raw)
+
+	kind := tcp.Kind(r.Kind)
+	if kind < tcp.KindClose || kind > tcp.KindFailedConnect {
+		return fmt.Errorf("%w: kind %d", errSample, r.Kind)
+	}
+	*s = tcp.Sample{
+		Kind:     kind,
+		Flags:    tcp.Flags(r.Flags) & tcp.Flags(abiSampleFlagsF_MASK),
+		At:       int64(r.AtNs) + offset,
+		Cookie:   r.Cookie,
+		NetNS:    r.Netns,
+		Cgroup:   r.Cgroup,
+		Local:    netip.AddrPortFrom(netip.AddrFrom16(r.Local).Unmap(), r.LocalPort),
+		Remote:   netip.AddrPortFrom(netip.AddrFrom16(r.Remote).Unmap(), r.RemotePort),
+		Class:    r.Class,
+		PolicyID: r.PolicyId,
+		Arm:      ccs.name(r.Arm),
+		CC:       tcp.CC(r.Cc),
+
+		Duration:  micros(r.DurationUs),
+		Connect:   micros(uint64(r.ConnectUs)),
+		Busy:      micros(r.BusyUs),
+		RwndLtd:   micros(r.RwndLimitedUs),
+		SndbufLtd: micros(r.SndbufLimitedUs),
+
+		BytesAcked:    r.BytesAcked,
+		BytesReceived: r.BytesReceived,
+		BytesRetrans:  r.BytesRetrans,
+		SegsOut:       r.SegsOut,
+		SegsIn:        r.SegsIn,
+		DataSegsOut:   r.DataSegsOut,
+		Retrans:       r.TotalRetrans,
+		Delivered:     r.Delivered,
+		DeliveredCE:   r.DeliveredCe,
+		Lost:          r.Lost,
+		RTOs:          r.Rtos,
+
+		MinRTT:       r.MinRttUs,
+		SRTT:         r.SrttUs,
+		RTTVar:       r.RttvarUs,
+		Cwnd:         r.Cwnd,
+		Ssthresh:     r.Ssthresh,
+		MSS:          r.Mss,
+		DeliveryRate: r.DeliveryRate,
+	}
+	s.End = end(kind, syscall.Errno(r.Err), abiClosedBits(r.Closed))
+	return nil
+}
+
+// maxMicros keeps a duration within what time.Duration holds.
+const maxMicros = uint64(1<<63-1) / 1000
+
+func micros(us uint64) time.Duration {
+	return time.Duration(min(us, maxMicros)) * time.Microsecond
+}
+
+// end reads how a connection ended from what its socket still tells. An error
+// that the application has picked up already is gone from sk_err, so that the
+// bits on FIN and acknowledgement decide the rest.
+func end(kind tcp.Kind, err syscall.Errno, closed abiClosedBits) tcp.End {
+	switch {
+	case kind == tcp.KindInterval:
+		return tcp.EndNone
+	case err == syscall.ECONNREFUSED:
+		return tcp.EndRefused
+	case err == syscall.ECONNRESET || err == syscall.EPIPE:
+		return tcp.EndReset
+	case err == syscall.ETIMEDOUT:
+		return tcp.EndTimeout
+	case err != 0:
+		return tcp.EndOther
+	case kind == tcp.KindFailedConnect:
+		return tcp.EndAborted
+	case closed&abiClosedBitsCLOSED_FIN_SEEN != 0, closed&abiClosedBitsCLOSED_ALL_ACKED != 0:
+		return tcp.EndFin
+	}
+	return tcp.EndAborted
+}

@@ -1,0 +1,58 @@
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// mapped returns the prefix as the programs see it: a v4-mapped IPv6 address,
+// and its length in bits of that.
+func mapped(p netip.Prefix) (addr [16]byte, bits uint32) {
+	bits = uint32(p.Bits())
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return p.Addr().As16(), bits
+}
+
+func encodeKey(k path.Key) (abiPathKey, error) {
+	if !k.Prefix.IsValid() {
+		return abiPathKey{}, fmt.Errorf("encode path key of class %d: no prefix", k.Class)
+	}
+	addr, bits := mapped(k.Prefix)
+	return abiPathKey{Prefixlen: pathFixedBits + bits, Class: k.Class, Scope: k.Scope, Addr: addr}, nil
+}
+
+// pathFixedBits is PATH_FIXED_BITS of bpf/abi.h: class and scope match whole.
+const pathFixedBits = 96
+
+// encodePolicy gives arms their numbers and turns shares into cumulative
+// weights. monoOffset is what to subtract from Unix nanoseconds.
+func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy, error) {
+	p := abiPathPolicy{
+		ExpiresNs: uint64(max(0, e.Expires-monoOffset)),
+		Set:       e.Policy.Params.Mask(),
+		Id:        e.ID,
+		HoldOut:   e.Policy.HoldOut,
+		NumArms:   uint32(e.Policy.NumArms),
+	}
+	for f := range tcp.NumFields {
+		p.Value[f], _ = e.Policy.Params.Get(f)
+	}
+	var sum uint32
+	for i, a := range e.Policy.Arms[:e.Policy.NumArms] {
+		id, err := ccs.add(a.CC)
+		if err != nil {
+			return p, err
+		}
+		sum += a.Weight
+		p.Arm[i], p.Weight[i] = id, sum
+	}
+	if e.Policy.NumArms > 0 && sum != 1<<16 {
+		return p, fmt.Errorf("encode policy %d of %s: weights sum to %d, want 65536", e.ID, e.Key, sum)
+	}
+	return p, nil
+}

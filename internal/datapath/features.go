@@ -1,0 +1,108 @@
+package datapath
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Feature is a part of the datapath that a kernel may lack.
+type Feature struct {
+	Name string
+	Err  error // why it is not active; nil if it is
+}
+
+const (
+	featureSockops = "sock_ops: classify and set"
+	featureReport  = "tp_btf/tcp_destroy_sock: samples at the end of connections"
+	featureLive    = "iter/tcp: samples of live connections"
+)
+
+// Features says what is active.
+func (d *Datapath) Features() []Feature {
+	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureLive, d.liveErr}}
+}
+
+// TryLoad loads every object without attaching it, to say what this kernel
+// takes; nothing stays.
+func TryLoad() []Feature {
+	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureLive}}
+	var objs sockopsObjects
+	spec, err := sockopsSpec()
+	if err == nil {
+		err = explainLoad("sockops", spec.LoadAndAssign(&objs, nil))
+	}
+	if err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	defer objs.Close()
+	if l, err := link.AttachTracing(link.TracingOptions{Program: objs.TcpilotReport}); err != nil {
+		out[1].Err = err
+	} else {
+		_ = l.Close()
+	}
+	if it, err := newLiveIterator(&objs.sockopsMaps); err != nil {
+		out[2].Err = err
+	} else {
+		_ = it.Close()
+	}
+	return out
+}
+
+// ProgramIDs lists the programs that are ours, users' own included.
+func (d *Datapath) ProgramIDs() []uint32 {
+	var ids []uint32
+	if progs, err := d.Programs(); err == nil {
+		for _, p := range progs {
+			ids = append(ids, p.ID)
+		}
+	}
+	for _, u := range d.UserObjects() {
+		ids = append(ids, u.ID)
+	}
+	return ids
+}
+
+// Foreign is a program of somebody else.
+type Foreign struct {
+	ID   uint32
+	Name string
+}
+
+// String names the program for people.
+func (f Foreign) String() string { return fmt.Sprintf("sock_ops program %d (%s)", f.ID, f.Name) }
+
+// OtherSockops lists the sock_ops programs attached to a cgroup directory but
+// those whose id is in ours. A directory that cannot be queried has none.
+func OtherSockops(cgroup string, ours []uint32) []Foreign {
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	res, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupSockOps})
+	if err != nil {
+		return nil
+	}
+	var out []Foreign
+	for _, p := range res.Programs {
+		if slices.Contains(ours, uint32(p.ID)) {
+			continue
+		}
+		f := Foreign{ID: uint32(p.ID), Name: "unknown"}
+		if prog, err := ebpf.NewProgramFromID(p.ID); err == nil {
+			if info, err := prog.Info(); err == nil {
+				f.Name = info.Name
+			}
+			_ = prog.Close()
+		}
+		out = append(out, f)
+	}
+	return out
+}

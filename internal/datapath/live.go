@@ -1,0 +1,70 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// liveIterator walks the TCP sockets of the network namespace of the thread that
+// opens it.
+type liveIterator struct {
+	prog *ebpf.Program
+	iter *link.Iter
+	objs iterObjects
+}
+
+// loadLive loads the iterator over the maps of the hooks. It may fail alone.
+func (d *Datapath) loadLive() {
+	it, err := newLiveIterator(d.maps)
+	if err != nil {
+		d.liveErr = err
+		d.log.Warn("long-lived connections report at their end only", "error", err)
+		return
+	}
+	d.live = it
+}
+
+func newLiveIterator(m *sockopsMaps) (*liveIterator, error) {
+	spec, err := loadIter()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded object iter: %w", err)
+	}
+	if err := spec.Variables[iterVarJiffyUs].Set(jiffyMicros()); err != nil {
+		return nil, fmt.Errorf("set jiffy: %w", err)
+	}
+	it := &liveIterator{}
+	err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		"control": m.Control, "samples": m.Samples, "slots": m.Slots, "live": m.Live, "counters": m.Counters,
+	}})
+	if err != nil {
+		return nil, explainLoad("iter", err)
+	}
+	it.prog = it.objs.TcpilotLive
+	if it.iter, err = link.AttachIter(link.IterOptions{Program: it.prog}); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.objs.Close())
+	}
+	return it, nil
+}
+
+func (it *liveIterator) Close() error { return errors.Join(it.iter.Close(), it.objs.Close()) }
+
+// SampleLive reports the long-lived connections of the calling thread's network
+// namespace. It returns nil where the kernel has no TCP iterator.
+func (d *Datapath) SampleLive() error {
+	if d.live == nil {
+		return nil
+	}
+	r, err := d.live.iter.Open()
+	if err != nil {
+		return fmt.Errorf("open TCP iterator: %w", err)
+	}
+	defer r.Close()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return fmt.Errorf("walk TCP sockets: %w", err)
+	}
+	return nil
+}

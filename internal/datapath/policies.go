@@ -1,0 +1,133 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// WritePolicies adds or replaces rows of the policy table. On an error some of
+// the rows may have been written; each is whole.
+func (d *Datapath) WritePolicies(entries []path.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	known := d.ccs.n.Load()
+	offset := wallOffset()
+	keys := make([]abiPathKey, len(entries))
+	values := make([]abiPathPolicy, len(entries))
+	for i := range entries {
+		var err error
+		if keys[i], err = encodeKey(entries[i].Key); err != nil {
+			return err
+		}
+		if values[i], err = encodePolicy(&entries[i], &d.ccs, offset); err != nil {
+			return err
+		}
+	}
+	// A policy must never name an arm that the control block does not have yet.
+	if d.ccs.n.Load() != known {
+		if err := d.putControl(); err != nil {
+			return err
+		}
+	}
+	if err := putBatch(d.maps.PathPolicies, keys, values); err != nil {
+		return fmt.Errorf("write %d policies: %w", len(entries), err)
+	}
+	return nil
+}
+
+// DeletePolicies removes rows; one that is not there is no error.
+func (d *Datapath) DeletePolicies(keys []path.Key) error {
+	for _, k := range keys {
+		key, err := encodeKey(k)
+		if err != nil {
+			return err
+		}
+		if err := d.maps.PathPolicies.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete policy of %s: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// DeletePoliciesExcept removes every row whose class keep does not approve: what
+// an earlier process or an earlier set of rules left.
+func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
+	if err := deleteWhere(d.maps.PathPolicies, func(k *abiPathKey) bool { return !keep(k.Class) }); err != nil {
+		return fmt.Errorf("delete old policies: %w", err)
+	}
+	return nil
+}
+
+// Policy returns the row that the kernel would use for a connection, with the
+// prefix that matched; ok is false if there is none. It is for people to look
+// at: the engine knows what it wrote.
+func (d *Datapath) Policy(k path.Key) (id uint32, expires time.Time, ok bool, err error) {
+	key, err := encodeKey(k)
+	if err != nil {
+		return 0, time.Time{}, false, err
+	}
+	var p abiPathPolicy
+	if err := d.maps.PathPolicies.Lookup(&key, &p); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return 0, time.Time{}, false, nil
+	} else if err != nil {
+		return 0, time.Time{}, false, fmt.Errorf("look up policy of %s: %w", k, err)
+	}
+	return p.Id, time.Unix(0, int64(p.ExpiresNs)+wallOffset()), true, nil
+}
+
+// SetLease lets the programs act for the given time from now. They stop by
+// themselves when it is not renewed.
+func (d *Datapath) SetLease(lease time.Duration) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.control.LeaseNs = uint64(monotonic() + int64(lease))
+	return d.putControl()
+}
+
+// Settings are what holds for all connections.
+type Settings struct {
+	// Fields has the bit 1<<f for every field that some policy may set; the
+	// programs answer only the request ops that these need.
+	Fields uint64
+	// Yield has the bit 1<<f for every field that is no longer ours to set.
+	Yield   uint64
+	YieldCC bool
+	// Interval is the age from which live connections are sampled; 0 is never.
+	Interval time.Duration
+}
+
+const yieldCC = 1 << 63 // YIELD_CC of bpf/abi.h
+
+// SetSettings puts s into force.
+func (d *Datapath) SetSettings(s Settings) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.control.Requests = requestMask(s.Fields)
+	d.control.Yield = s.Yield & (1<<tcp.NumFields - 1)
+	if s.YieldCC {
+		d.control.Yield |= yieldCC
+	}
+	d.control.IntervalNs = uint64(max(0, s.Interval))
+	return d.putControl()
+}
+
+func (d *Datapath) putControl() error {
+	d.control.NumCc = d.ccs.n.Load()
+	for i := range d.control.NumCc {
+		d.control.Cc[i] = d.ccs.names[i]
+	}
+	if err := d.maps.Control.Put(uint32(0), &d.control); err != nil {
+		return fmt.Errorf("write control block: %w", err)
+	}
+	return nil
+}

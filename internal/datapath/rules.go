@@ -1,0 +1,183 @@
+package datapath
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+)
+
+const (
+	maxPortSets = int(abiAbiLimitsMAX_PORT_SETS)
+	numPorts    = 1 << 16
+)
+
+// WriteRules puts t into force. The table is built in the bank that is not in
+// use and taken into force by one word, so that no connection ever meets half a
+// table; on an error the old one stays.
+func (d *Datapath) WriteRules(t *class.Table) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	bank := 1 - d.control.Bank&1
+	if err := d.clearBank(bank); err != nil {
+		return fmt.Errorf("clear rule bank %d: %w", bank, err)
+	}
+	if err := d.writeBank(bank, t); err != nil {
+		return fmt.Errorf("write rules: %w", err)
+	}
+	d.control.Bank = bank
+	if err := d.putControl(); err != nil {
+		d.control.Bank = 1 - bank
+		return fmt.Errorf("switch rules: %w", err)
+	}
+	return nil
+}
+
+func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }
+
+func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
+	b := abiRuleBank{
+		AnyCgroup: ruleSet(t.AnyCgroup), AnyNetns: ruleSet(t.AnyNetNS),
+		Outgoing: ruleSet(t.Outgoing), Incoming: ruleSet(t.Incoming),
+		AnySame: ruleSet(t.AnySame),
+		Dims:    uint32(t.Dims), NumSame: uint32(len(t.Same)),
+	}
+	if len(t.Same) > len(b.Same) {
+		return fmt.Errorf("%d same-prefix comparisons: at most %d", len(t.Same), len(b.Same))
+	}
+	for i, s := range t.Same {
+		bits, v4 := uint32(s.Bits), uint32(0)
+		if s.V4 {
+			bits, v4 = bits+96, 1
+		}
+		b.Same[i] = abiSamePrefix{Rules: ruleSet(s.Rules), Bits: bits, V4: v4}
+	}
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"classes", func() error { return d.writeClasses(bank, t.Classes) }},
+		{"remote prefixes", func() error { return d.writePrefixes(d.maps.RemoteRules, bank, t.Remote) }},
+		{"local prefixes", func() error { return d.writePrefixes(d.maps.LocalRules, bank, t.Local) }},
+		{"remote ports", func() error { return d.writePorts(bank, 0, t.RemotePort) }},
+		{"local ports", func() error { return d.writePorts(bank, 1, t.LocalPort) }},
+		{"cgroups", func() error { return writeIDs(d.maps.CgroupRules, bank, t.Cgroup) }},
+		{"network namespaces", func() error { return writeIDs(d.maps.NetnsRules, bank, t.NetNS) }},
+		{"bank", func() error { return d.maps.RuleBanks.Put(bank, &b) }},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	return nil
+}
+
+func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {
+	if len(classes) > class.MaxRules {
+		return fmt.Errorf("%d rules: at most %d", len(classes), class.MaxRules)
+	}
+	for i := range class.MaxRules {
+		var e abiClassEntry
+		if i < len(classes) {
+			e = classEntry(classes[i])
+		}
+		if err := d.maps.Classes.Put(bank*class.MaxRules+uint32(i), &e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func classEntry(c class.Class) abiClassEntry {
+	e := abiClassEntry{Id: c.ID, WatchShare: c.WatchShare}
+	if c.Leave {
+		e.Flags |= uint32(abiClassFlagsCLASS_LEAVE)
+	}
+	if c.OwnScope {
+		e.Flags |= uint32(abiClassFlagsCLASS_OWN_SCOPE)
+	}
+	// BPF_SOCK_OPS_{RTO,RETRANS,STATE}_CB_FLAG are bits 0, 1 and 2, as class.Watch*.
+	e.CbFlags = uint32(c.Watch)
+	return e
+}
+
+func (d *Datapath) writePrefixes(m *ebpf.Map, bank uint32, rows []class.PrefixSet) error {
+	for _, r := range rows {
+		addr, bits := mapped(r.Prefix)
+		key := abiRulePrefix{Prefixlen: 32 + bits, Bank: bank, Addr: addr}
+		s := ruleSet(r.Rules)
+		if err := m.Put(&key, &s); err != nil {
+			return fmt.Errorf("%s: %w", r.Prefix, err)
+		}
+	}
+	return nil
+}
+
+func (d *Datapath) writePorts(bank, which uint32, runs []class.PortRange) error {
+	if len(runs) == 0 {
+		return nil
+	}
+	if len(runs) > maxPortSets {
+		return fmt.Errorf("%d port ranges: at most %d", len(runs), maxPortSets)
+	}
+	keys := make([]uint32, numPorts)
+	values := make([]uint32, numPorts)
+	base := (bank*2 + which) * numPorts
+	for i, r := range runs {
+		s := ruleSet(r.Rules)
+		if err := d.maps.PortSets.Put((bank*2+which)*uint32(maxPortSets)+uint32(i), &s); err != nil {
+			return err
+		}
+		for p := int(r.First); p <= int(r.Last); p++ {
+			values[p] = uint32(i)
+		}
+	}
+	for p := range keys {
+		keys[p] = base + uint32(p)
+	}
+	return putBatch(d.maps.PortRules, keys, values)
+}
+
+func writeIDs(m *ebpf.Map, bank uint32, sets map[uint64]class.Set) error {
+	for id, s := range sets {
+		v := ruleSet(s)
+		if err := m.Put(&abiRuleId{Bank: bank, Id: id}, &v); err != nil {
+			return fmt.Errorf("id %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// clearBank removes what an earlier table left in the maps that are keyed by
+// more than an index; the arrays are written over whole.
+func (d *Datapath) clearBank(bank uint32) error {
+	for _, m := range []*ebpf.Map{d.maps.RemoteRules, d.maps.LocalRules} {
+		if err := deleteWhere(m, func(k *abiRulePrefix) bool { return k.Bank == bank }); err != nil {
+			return err
+		}
+	}
+	for _, m := range []*ebpf.Map{d.maps.CgroupRules, d.maps.NetnsRules} {
+		if err := deleteWhere(m, func(k *abiRuleId) bool { return k.Bank == bank }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LastClass returns the greatest class id of either bank, so that a daemon that
+// adopts the maps can number its own classes after those of the one before.
+func (d *Datapath) LastClass() (last uint32, err error) {
+	var i uint32
+	var e abiClassEntry
+	it := d.maps.Classes.Iterate()
+	for it.Next(&i, &e) {
+		last = max(last, e.Id)
+	}
+	if err := it.Err(); err != nil {
+		return 0, fmt.Errorf("read classes: %w", err)
+	}
+	return last, nil
+}

@@ -1,0 +1,192 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// userPins is where users' own objects are pinned, beside the versions of ours.
+const userPins = "user"
+
+// userObject is a sock_ops object that a user brought.
+type userObject struct {
+	info UserObject
+	coll *ebpf.Collection // nil for one that an earlier process loaded
+	link link.Link
+	pin  string
+}
+
+// UserObject describes a loaded object of a user's own.
+type UserObject struct {
+	Name    string
+	Object  string // file that it came from
+	Cgroup  string
+	Program string
+	ID      uint32
+	Since   time.Time
+}
+
+func (u *userObject) close() error {
+	err := u.link.Close()
+	if u.coll != nil {
+		u.coll.Close()
+	}
+	return err
+}
+
+// adoptUser takes over what users loaded through an earlier process. One that
+// cannot be read is left as it is.
+func (d *Datapath) adoptUser() {
+	dir := filepath.Join(filepath.Dir(d.dir), userPins)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		u := &userObject{pin: filepath.Join(dir, e.Name()), info: UserObject{Name: e.Name(), Since: time.Now()}}
+		if u.link, err = link.LoadPinnedLink(u.pin, nil); err != nil {
+			d.log.Warn("user's program not adopted", "name", e.Name(), "error", err)
+			continue
+		}
+		u.describe()
+		d.user[e.Name()] = u
+	}
+}
+
+// describe fills in what the kernel still knows of an adopted program.
+func (u *userObject) describe() {
+	info, err := u.link.Info()
+	if err != nil {
+		return
+	}
+	u.info.ID = uint32(info.Program)
+	if prog, err := ebpf.NewProgramFromID(info.Program); err == nil {
+		if pi, err := prog.Info(); err == nil {
+			u.info.Program = pi.Name
+		}
+		_ = prog.Close()
+	}
+}
+
+// LoadUser loads the sock_ops program of an object file and attaches it to
+// cgroup, beside our own. An object that is not one is refused with the reason.
+func (d *Datapath) LoadUser(name, object, cgroup string) (UserObject, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := validName(name); err != nil {
+		return UserObject{}, err
+	}
+	if _, ok := d.user[name]; ok {
+		return UserObject{}, fmt.Errorf("load %s: %q is loaded already, unload it first or give another name", object, name)
+	}
+	spec, err := readUserSpec(object)
+	if err != nil {
+		return UserObject{}, err
+	}
+	prog, err := onlySockops(spec)
+	if err != nil {
+		return UserObject{}, fmt.Errorf("load %s: %w", object, err)
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return UserObject{}, explainLoad(object, err)
+	}
+	u := &userObject{coll: coll, pin: filepath.Join(filepath.Dir(d.dir), userPins, name)}
+	if err := u.attach(prog, cgroup); err != nil {
+		coll.Close()
+		return UserObject{}, err
+	}
+	u.info = UserObject{Name: name, Object: object, Cgroup: cgroup, Program: prog, Since: time.Now()}
+	if info, err := coll.Programs[prog].Info(); err == nil {
+		id, _ := info.ID()
+		u.info.ID = uint32(id)
+	}
+	d.user[name] = u
+	return u.info, nil
+}
+
+func (u *userObject) attach(prog, cgroup string) error {
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: u.coll.Programs[prog]})
+	if err != nil {
+		return fmt.Errorf("attach %s to cgroup %s: %w", prog, cgroup, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(u.pin), 0o700); err != nil {
+		return errors.Join(fmt.Errorf("create pin directory: %w", err), l.Close())
+	}
+	if err := repin(l, u.pin); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	u.link = l
+	return nil
+}
+
+// UnloadUser detaches what LoadUser attached under name.
+func (d *Datapath) UnloadUser(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u, ok := d.user[name]
+	if !ok {
+		return fmt.Errorf("unload %q: no object of that name is loaded ('tcpilot loaded' lists them): %w", name, fs.ErrNotExist)
+	}
+	delete(d.user, name)
+	if err := os.Remove(u.pin); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errors.Join(fmt.Errorf("remove pin of %s: %w", name, err), u.close())
+	}
+	return u.close()
+}
+
+// UserObjects lists what is loaded, by name.
+func (d *Datapath) UserObjects() []UserObject {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]UserObject, 0, len(d.user))
+	for _, u := range d.user {
+		out = append(out, u.info)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+func readUserSpec(object string) (*ebpf.CollectionSpec, error) {
+	f, err := os.Open(object)
+	if err != nil {
+		return nil, fmt.Errorf("read object: %w", err)
+	}
+	defer f.Close()
+	spec, err := ebpf.LoadCollectionSpecFromReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: not an eBPF ELF object: %w", object, err)
+	}
+	return spec, nil
+}
+
+// onlySockops returns the name of the object's one program.
+func onlySockops(spec *ebpf.CollectionSpec) (string, error) {
+	if len(spec.Programs) != 1 {
+		return "", fmt.Errorf("it has %d programs: want exactly one, in section \"sockops\"", len(spec.Programs))
+	}
+	for name, p := range spec.Programs {
+		if p.Type != ebpf.SockOps {
+			return "", fmt.Errorf("program %s (section %q) is of type %s: want sock_ops, section \"sockops\"", name, p.SectionName, p.Type)
+		}
+		return name, nil
+	}
+	panic("unreachable")
+}
+
+// validName keeps pins within their directory.
+func validName(name string) error {
+	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/. ") || len(name) > 64 {
+		return fmt.Errorf("name %q: want 1 to 64 characters without dot, slash or space", name)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Snapshot is the state of the engine at one moment. It is immutable: readers
+// share it without locks.
+type Snapshot struct {
+	At      time.Time `json:"at"`
+	Started time.Time `json:"started"`
+	// Learner is the learner's name: thompson or epsilon-greedy.
+	Learner string       `json:"learner"`
+	Rules   []RuleState  `json:"rules"`
+	Arms    []ArmState   `json:"arms"`
+	Yields  []Yield      `json:"yields"`
+	Paths   []*PathState `json:"paths"` // most samples first
+	Totals  Totals       `json:"totals"`
+}
+
+// RuleState is one rule in force, in the order of matching.
+type RuleState struct {
+	Name      string    `json:"name"`
+	Class     uint32    `json:"class"`
+	Match     string    `json:"match"`               // for people: "remote 10.0.0.0/8, local port 443"
+	Action    string    `json:"action"`              // leave, set, learn, set+learn
+	Set       []Setting `json:"set,omitempty"`       // fixed fields
+	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
+	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
+	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
+	Paths     int       `json:"paths"`               // learned paths in this class
+	Samples   uint64    `json:"samples"`             // samples of this class since start
+}
+
+// Setting is one field with its value and why it has it.
+type Setting struct {
+	Field  string `json:"field"`
+	Value  uint64 `json:"value"`
+	Unit   string `json:"unit,omitempty"`
+	Reason string `json:"reason"` // from policy.Reason's closed list
+}
+
+// ArmState is a congestion control that tcpilot may choose.
+type ArmState struct {
+	CC       tcp.CC `json:"cc"`
+	State    string `json:"state"` // active, retired, missing
+	Reason   string `json:"reason,omitempty"`
+	Failures uint64 `json:"failures"` // times that the kernel refused it
+}
+
+// Yield is a field that tcpilot no longer sets, since somebody changed the
+// kernel's default for it.
+type Yield struct {
+	Field  string    `json:"field"` // congestion_control or a field's name
+	Sysctl string    `json:"sysctl"`
+	Before string    `json:"before"`
+	After  string    `json:"after"`
+	Since  time.Time `json:"since"`
+}
+
+// PathState is what is known of one path and what it gives to new connections.
+type PathState struct {
+	Key      path.Key      `json:"-"`
+	Rule     string        `json:"rule"`
+	Scope    uint64        `json:"scope,omitempty"` // network namespace cookie; 0 is shared
+	Prefix   string        `json:"prefix"`
+	PolicyID uint32        `json:"policy_id"`
+	Reason   string        `json:"reason"` // why this policy: policy.Reason
+	Expires  time.Time     `json:"expires"`
+	LastUsed time.Time     `json:"last_used"`
+	Samples  uint64        `json:"samples"`
+	Set      []Setting     `json:"set,omitempty"`
+	Arms     []PathArm     `json:"arms"`
+	HoldOut  PathHoldOut   `json:"hold_out"`
+	MinRTT   time.Duration `json:"min_rtt_ns"`
+	SRTT     time.Duration `json:"srtt_ns"`       // of the latest sample
+	Rate     float64       `json:"delivery_rate"` // bytes/s, greatest recent
+}
+
+// PathArm is one arm of a path: what it is believed to be worth.
+type PathArm struct {
+	CC       tcp.CC  `json:"cc"`
+	Weight   float64 `json:"weight"`    // share of the next connections, 0 to 1
+	Count    uint64  `json:"count"`     // connections that were scored
+	Greedy   uint64  `json:"greedy"`    // of these, taken while it was the best known
+	Mean     float64 `json:"mean"`      // believed reward, in the objective's unit (natural log)
+	StdDev   float64 `json:"std_dev"`   // of that belief; 0 if the learner has none
+	MinRTT   uint32  `json:"min_rtt"`   // microseconds, least seen; 0 is unknown
+	Rate     uint64  `json:"rate"`      // bytes/s, greatest delivery rate seen
+	LastUsed int64   `json:"last_used"` // Unix nanoseconds; 0 is never
+}
+
+// PathHoldOut compares the connections left at kernel defaults with the rest.
+type PathHoldOut struct {
+	Share   float64 `json:"share"`
+	Count   uint64  `json:"count"`
+	Mean    float64 `json:"mean"`    // reward of hold-out connections (natural log)
+	Treated float64 `json:"treated"` // reward of the others
+	// Gain is exp(Treated-Mean), the factor won; 0 while either side has no sample.
+	Gain float64 `json:"gain"`
+}
+
+// Totals count since the engine started.
+type Totals struct {
+	Samples      map[string]uint64 `json:"samples"`       // by kind
+	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists
+	Ignored      map[string]uint64 `json:"ignored"`       // samples not scored, by why
+	Decisions    map[string]uint64 `json:"decisions"`     // policies written, by reason
+	Paths        int               `json:"paths"`         // beliefs held
+	PathLimit    int               `json:"path_limit"`    //
+	Evicted      uint64            `json:"evicted"`       // beliefs dropped for want of room
+	Ticks        uint64            `json:"ticks"`         //
+	TickSeconds  float64           `json:"tick_seconds"`  // time spent deciding and writing
+	Writes       uint64            `json:"writes"`        // policies written
+	WriteErrors  uint64            `json:"write_errors"`  // policies that could not be written
+	StoreErrors  uint64            `json:"store_errors"`  // beliefs that could not be saved
+	LastSaved    time.Time         `json:"last_saved"`    // zero is never
+	ObserveCount uint64            `json:"observe_count"` // samples folded into a belief
+}

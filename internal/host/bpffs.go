@@ -1,0 +1,59 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// SystemBPFFS is where init systems mount bpffs.
+const SystemBPFFS = "/sys/fs/bpf"
+
+// MountBPFFS returns a writable bpffs: the one at system, or else a private one
+// at dir. undo unmounts a private one, which drops all that is pinned there, and
+// removes dir; a private bpffs that an earlier process left is taken over,
+// pins included, and undone the same way. undo may be called twice.
+func MountBPFFS(system, dir string) (path string, undo func() error, err error) {
+	if isBPFFS(system) && unix.Access(system, unix.W_OK) == nil {
+		return system, func() error { return nil }, nil
+	}
+	undo = func() error { return unmountBPFFS(dir) }
+	if isBPFFS(dir) {
+		return dir, undo, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("mount bpffs: %w", err)
+	}
+	err = unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+	if err != nil {
+		err = fmt.Errorf("mount bpffs at %s: %w", dir, err)
+		return "", nil, errors.Join(err, ignoreNotEmpty(os.Remove(dir)))
+	}
+	return dir, undo, nil
+}
+
+func isBPFFS(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && uint64(s.Type) == unix.BPF_FS_MAGIC
+}
+
+func unmountBPFFS(dir string) error {
+	if isBPFFS(dir) {
+		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount bpffs at %s: %w", dir, err)
+		}
+	}
+	return ignoreNotEmpty(os.Remove(dir))
+}
+
+// ignoreNotEmpty forgives that the directory is gone already, or was somebody's
+// with files of his own.
+func ignoreNotEmpty(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}

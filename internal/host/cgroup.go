@@ -1,0 +1,224 @@
+package host
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cgroup is a cgroup of the cgroup2 hierarchy.
+type Cgroup struct {
+	Path string // below the hierarchy's root, which is "/", as in /proc/PID/cgroup
+	ID   uint64 // as BPF sees it: kn->id
+}
+
+// ErrNoCgroup2 says that no cgroup2 hierarchy is mounted.
+var ErrNoCgroup2 = errors.New("no cgroup2 hierarchy is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
+
+// CgroupRoot finds where the cgroup2 hierarchy is mounted. It need not be
+// /sys/fs/cgroup: beside v1 controllers it is often /sys/fs/cgroup/unified.
+func CgroupRoot() (string, error) {
+	mounts, err := readMounts("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	return cgroupRoot(mounts, isCgroup2)
+}
+
+// cgroupRoot prefers a mount of the whole hierarchy to a bind mount of a part,
+// and passes over mounts that another one hides.
+func cgroupRoot(mounts []mount, visible func(dir string) bool) (string, error) {
+	part := ""
+	for _, m := range mounts {
+		if m.fstype != "cgroup2" || !visible(m.point) {
+			continue
+		}
+		if m.root == "/" {
+			return m.point, nil
+		}
+		if part == "" {
+			part = m.point
+		}
+	}
+	if part == "" {
+		return "", ErrNoCgroup2
+	}
+	return part, nil
+}
+
+func isCgroup2(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.CGROUP2_SUPER_MAGIC
+}
+
+// CgroupID is the id of a cgroup that is given as a directory below the mount
+// or, as in /proc/PID/cgroup, below the hierarchy's root.
+func CgroupID(path string) (uint64, error) {
+	root, err := CgroupRoot()
+	if err != nil {
+		return 0, err
+	}
+	return cgroupID(cgroupDir(root, path))
+}
+
+// CgroupDir is the directory of a cgroup that is named as CgroupID takes it.
+func CgroupDir(path string) (string, error) {
+	root, err := CgroupRoot()
+	if err != nil {
+		return "", err
+	}
+	return cgroupDir(root, path), nil
+}
+
+func cgroupDir(root, path string) string {
+	path = filepath.Clean("/" + path)
+	if path == root || strings.HasPrefix(path, root+"/") {
+		return path
+	}
+	return filepath.Join(root, path)
+}
+
+// cgroupID is the directory's inode number, which is kn->id since Linux 5.5.
+func cgroupID(dir string) (uint64, error) {
+	if !isCgroup2(dir) {
+		if _, err := os.Stat(dir); err != nil {
+			return 0, fmt.Errorf("find cgroup: %w", err)
+		}
+		return 0, fmt.Errorf("find cgroup: %s is not in a cgroup2 hierarchy", dir)
+	}
+	var s unix.Stat_t
+	if err := unix.Stat(dir, &s); err != nil {
+		return 0, fmt.Errorf("find cgroup: %w", &fs.PathError{Op: "stat", Path: dir, Err: err})
+	}
+	if s.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, fmt.Errorf("find cgroup: %s is a file of a cgroup", dir)
+	}
+	return s.Ino, nil
+}
+
+// fileIDKernfs is FILEID_KERNFS (include/linux/exportfs.h): the handle of a
+// cgroup is its id.
+const fileIDKernfs = 0xfe
+
+// CgroupPath is the path of the cgroup with an id, below the hierarchy's root.
+// A cgroup that is gone is fs.ErrNotExist.
+func CgroupPath(id uint64) (string, error) {
+	root, err := CgroupRoot()
+	if err != nil {
+		return "", err
+	}
+	path, err := cgroupByHandle(root, id)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, unix.ESTALE), errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("find cgroup %d: %w", id, fs.ErrNotExist)
+	}
+	// Handles need CAP_DAC_READ_SEARCH.
+	all, err := CgroupsBelow("/")
+	if err != nil {
+		return "", err
+	}
+	for _, c := range all {
+		if c.ID == id {
+			return c.Path, nil
+		}
+	}
+	return "", fmt.Errorf("find cgroup %d: %w", id, fs.ErrNotExist)
+}
+
+// cgroupByHandle asks the kernel, in constant time.
+func cgroupByHandle(root string, id uint64) (string, error) {
+	dir, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(dir)
+	handle := binary.NativeEndian.AppendUint64(nil, id)
+	fd, err := unix.OpenByHandleAt(dir, unix.NewFileHandle(fileIDKernfs, handle), unix.O_PATH|unix.O_CLOEXEC)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return "", err
+	}
+	rel, ok := below(root, path)
+	if !ok || strings.HasSuffix(path, " (deleted)") {
+		return "", fs.ErrNotExist
+	}
+	return rel, nil
+}
+
+func below(root, path string) (rel string, ok bool) {
+	if path == root {
+		return "/", true
+	}
+	rel, ok = strings.CutPrefix(path, root+"/")
+	return "/" + rel, ok
+}
+
+// CgroupsBelow lists a cgroup, named as CgroupID takes it, and all below it. A
+// cgroup that is removed meanwhile is left out.
+func CgroupsBelow(path string) ([]Cgroup, error) {
+	root, err := CgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	top := cgroupDir(root, path)
+	if _, err := cgroupID(top); err != nil {
+		return nil, err
+	}
+	var all []Cgroup
+	err = filepath.WalkDir(top, func(dir string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		id, err := cgroupID(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fs.SkipDir
+		}
+		if err != nil {
+			return err
+		}
+		rel, _ := below(root, dir)
+		all = append(all, Cgroup{rel, id})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list cgroups: %w", err)
+	}
+	return all, nil
+}
+
+// ProcessCgroup is the cgroup of a process.
+func ProcessCgroup(pid int) (Cgroup, error) {
+	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(lines)) {
+		path, ok := strings.CutPrefix(line, "0::")
+		if !ok {
+			continue
+		}
+		path = strings.TrimSuffix(path, "\n")
+		id, err := CgroupID(path)
+		if err != nil {
+			return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, err)
+		}
+		return Cgroup{path, id}, nil
+	}
+	return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, ErrNoCgroup2)
+}

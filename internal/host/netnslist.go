@@ -1,0 +1,258 @@
+package host
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// NetNS is a network namespace that can be seen from here.
+type NetNS struct {
+	Inode  uint64 // of nsfs; may be used again when the namespace is gone
+	Cookie uint64 // as BPF sees it
+	Name   string // last part of its bind mount; empty if it has none
+	Path   string // opens to the namespace while it lives
+	Own    bool   // the namespace of this process
+}
+
+// NetNSList lists the network namespaces that a process is in or that are bind
+// mounted. One that only a lone thread, a socket or a descriptor keeps alive is
+// not seen. Not safe for concurrent use.
+type NetNSList struct {
+	mountinfo *os.File
+	polls     int
+	stamp     string
+	mounts    map[string]netNSMount // by mount id
+	procs     map[int]netNSProc     // by process id
+	young     int                   // entries of procs that may not have settled
+	list      []NetNS
+}
+
+type netNSMount struct {
+	inode uint64
+	point string
+}
+
+type netNSProc struct {
+	inode uint64
+	// settled: seen in the same namespace by two polls. A container's first
+	// process is often seen between its fork and its unshare.
+	settled bool
+}
+
+// rescanEvery is the number of polls after which every process is looked at
+// again: one may have moved without a trace in what Poll compares.
+const rescanEvery = 16
+
+// NewNetNSList prepares a list; call Poll for its contents and Close at the end.
+func NewNetNSList() (*NetNSList, error) {
+	// Not by os.Open: the runtime's poller would consume the kernel's events.
+	const path = "/proc/self/mountinfo"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: open %s: %w", path, err)
+	}
+	return &NetNSList{mountinfo: os.NewFile(uintptr(fd), path)}, nil
+}
+
+// NetNamespaces lists the network namespaces once; see NetNSList.
+func NetNamespaces() ([]NetNS, error) {
+	l, err := NewNetNSList()
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	list, _, err := l.Poll()
+	return list, err
+}
+
+// Close frees what the list holds open.
+func (l *NetNSList) Close() error { return l.mountinfo.Close() }
+
+// Poll lists the namespaces by cookie, and says whether that differs from the
+// last call. It does next to nothing while no process and no mount came or went.
+// The caller must not change the list.
+func (l *NetNSList) Poll() (list []NetNS, changed bool, err error) {
+	// Taken before the scan: what starts during it is found by the next one.
+	stamp, err := processStamp()
+	if err != nil {
+		return l.list, false, err
+	}
+	rescan := l.polls%rescanEvery == 0
+	mounts := l.mounts
+	if rescan || l.mountsChanged() {
+		if mounts, err = l.readMounts(); err != nil {
+			return l.list, false, err
+		}
+	} else if stamp == l.stamp && l.young == 0 {
+		l.polls++
+		return l.list, false, nil
+	}
+	procs, err := l.readProcs(rescan)
+	if err != nil {
+		return l.list, false, err
+	}
+	list = l.build(mounts, procs)
+	changed = !slices.Equal(list, l.list)
+	l.polls++
+	l.stamp, l.mounts, l.procs, l.list = stamp, mounts, procs, list
+	return list, changed, nil
+}
+
+// processStamp differs whenever a process or thread came or went: of
+// /proc/loadavg the number of threads and the id given out last. Between equal
+// stamps none came, since ids are given out in turn, and so none went.
+func processStamp() (string, error) {
+	line, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "", fmt.Errorf("list network namespaces: %w", err)
+	}
+	f := strings.Fields(string(line)) // 0.20 0.18 0.12 1/80 11206
+	if len(f) != 5 {
+		return "", fmt.Errorf("list network namespaces: /proc/loadavg is %q", line)
+	}
+	_, threads, _ := strings.Cut(f[3], "/")
+	return threads + " " + f[4], nil
+}
+
+// mountsChanged asks the kernel whether a mount came or went since it was last
+// asked (proc_pid_mounts(5)).
+func (l *NetNSList) mountsChanged() bool {
+	fds := []unix.PollFd{{Fd: int32(l.mountinfo.Fd()), Events: unix.POLLPRI}}
+	n, err := unix.Poll(fds, 0)
+	return n > 0 || err != nil
+}
+
+func (l *NetNSList) readMounts() (map[string]netNSMount, error) {
+	if _, err := l.mountinfo.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	lines, err := io.ReadAll(l.mountinfo)
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	mounts := make(map[string]netNSMount)
+	if !bytes.Contains(lines, []byte(" - nsfs ")) {
+		return mounts, nil
+	}
+	for _, m := range parseMounts(string(lines)) {
+		if inode, ok := netNSInode(m.root); ok && m.fstype == "nsfs" {
+			mounts[m.id] = netNSMount{inode, m.point}
+		}
+	}
+	return mounts, nil
+}
+
+// readProcs looks at the processes that the last poll did not know or that had
+// not settled; at every one on a rescan.
+func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	self := os.Getpid()
+	own, err := readNetNS(NetNSPath(""))
+	if err != nil {
+		return nil, err
+	}
+	l.young = 0
+	procs := make(map[int]netNSProc, len(l.procs))
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid == self {
+			continue
+		}
+		before, known := l.procs[pid]
+		if known && before.settled && !rescan {
+			procs[pid] = before
+			continue
+		}
+		inode, err := readNetNS("/proc/" + name + "/ns/net")
+		if err != nil {
+			continue // dying, or not ours to see
+		}
+		p := netNSProc{inode, known && before.inode == inode}
+		if !p.settled {
+			l.young++
+		}
+		procs[pid] = p
+	}
+	procs[self] = netNSProc{own, true}
+	return procs, nil
+}
+
+// build merges both kinds of sightings. A bind mount gives the better path, and
+// one in NamedNetNS the best; else the process with the lowest id does.
+func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc) []NetNS {
+	found := make(map[uint64]NetNS)
+	for _, pid := range slices.Sorted(maps.Keys(procs)) {
+		inode := procs[pid].inode
+		if _, ok := found[inode]; !ok {
+			found[inode] = NetNS{Inode: inode, Path: fmt.Sprintf("/proc/%d/ns/net", pid)}
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(mounts), byMountID) {
+		m := mounts[id]
+		if had := found[m.inode]; had.Name == "" || filepath.Dir(had.Path) != NamedNetNS {
+			found[m.inode] = NetNS{Inode: m.inode, Name: filepath.Base(m.point), Path: m.point}
+		}
+	}
+	own := found[procs[os.Getpid()].inode]
+	own.Path, own.Own = NetNSPath(""), true
+	found[own.Inode] = own
+	cookies := l.knownCookies(mounts, procs)
+	list := make([]NetNS, 0, len(found))
+	for _, ns := range found {
+		var ok bool
+		if ns.Cookie, ok = cookies[ns.Inode]; !ok {
+			var err error
+			if ns.Cookie, err = NetNSCookie(ns.Path); err != nil {
+				continue // gone meanwhile
+			}
+		}
+		list = append(list, ns)
+	}
+	slices.SortFunc(list, func(a, b NetNS) int { return cmp.Compare(a.Cookie, b.Cookie) })
+	return list
+}
+
+// knownCookies are those of namespaces with a sighting that lasted from the
+// last poll to this one. Without one the inode number may have been used again.
+func (l *NetNSList) knownCookies(mounts map[string]netNSMount, procs map[int]netNSProc) map[uint64]uint64 {
+	lasted := make(map[uint64]bool)
+	for id, m := range mounts {
+		if l.mounts[id] == m {
+			lasted[m.inode] = true
+		}
+	}
+	for pid, p := range procs {
+		if before, ok := l.procs[pid]; ok && before.inode == p.inode {
+			lasted[p.inode] = true
+		}
+	}
+	cookies := make(map[uint64]uint64, len(l.list))
+	for _, ns := range l.list {
+		if lasted[ns.Inode] {
+			cookies[ns.Inode] = ns.Cookie
+		}
+	}
+	return cookies
+}
+
+func byMountID(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+}

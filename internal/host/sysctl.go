@@ -1,0 +1,92 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// ProcSys is where the kernel shows its sysctls.
+const ProcSys = "/proc/sys"
+
+// Change is a sysctl that somebody changed.
+type Change struct {
+	Name   string // net.ipv4.tcp_congestion_control
+	Before string
+	After  string
+}
+
+// SysctlWatch notices changes of sysctls, in the network namespace of the
+// process. Not safe for concurrent use. The kernel tells nobody about a change
+// (there is no inotify on proc), so that Poll must be called.
+type SysctlWatch struct {
+	root     string
+	names    []string
+	baseline map[string]string
+	last     map[string]string
+}
+
+// NewSysctlWatch reads the sysctls below root, ProcSys, as the baseline. One that
+// the kernel does not have is no error; should it appear later, its first value
+// becomes the baseline.
+func NewSysctlWatch(root string, names []string) *SysctlWatch {
+	w := &SysctlWatch{
+		root:     root,
+		names:    names,
+		baseline: make(map[string]string, len(names)),
+		last:     make(map[string]string, len(names)),
+	}
+	w.Poll()
+	return w
+}
+
+// Baseline is the value that a sysctl had when it was first seen; ok is false
+// while the kernel does not have it.
+func (w *SysctlWatch) Baseline(name string) (value string, ok bool) {
+	value, ok = w.baseline[name]
+	return value, ok
+}
+
+// Value is what the latest Poll read.
+func (w *SysctlWatch) Value(name string) (value string, ok bool) {
+	value, ok = w.last[name]
+	return value, ok
+}
+
+// Poll reads all and returns those that changed since the last call, in the
+// order of the names. One that cannot be read keeps its last value.
+func (w *SysctlWatch) Poll() []Change {
+	var changes []Change
+	for _, name := range w.names {
+		value, err := readSysctl(w.root, name)
+		if err != nil {
+			continue
+		}
+		before, seen := w.last[name]
+		switch {
+		case !seen:
+			w.baseline[name], w.last[name] = value, value
+		case value != before:
+			w.last[name] = value
+			changes = append(changes, Change{name, before, value})
+		}
+	}
+	return changes
+}
+
+// readSysctl reads a value with runs of blanks made single: net.ipv4.tcp_rmem
+// separates its three numbers by tabs.
+func readSysctl(root, name string) (string, error) {
+	value, err := os.ReadFile(sysctlPath(root, name))
+	if err != nil {
+		return "", err
+	}
+	return strings.Join(strings.Fields(string(value)), " "), nil
+}
+
+// sysctlPath maps a name to its file as sysctl(8) does: dots separate, and a
+// slash stands for a dot within one part (net.ipv4.conf.eth0/1.forwarding).
+func sysctlPath(root, name string) string {
+	swap := strings.NewReplacer(".", "/", "/", ".")
+	return filepath.Join(root, swap.Replace(name))
+}

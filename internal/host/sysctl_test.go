@@ -1,0 +1,110 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// fakeSysctls writes a tree like /proc/sys.
+func fakeSysctls(t *testing.T, values map[string]string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for name, value := range values {
+		path := sysctlPath(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+const (
+	ccName   = "net.ipv4.tcp_congestion_control"
+	rmemName = "net.ipv4.tcp_rmem"
+)
+
+func TestSysctlWatch(t *testing.T) {
+	root := fakeSysctls(t, map[string]string{ccName: "cubic\n", rmemName: "4096\t131072\t6291456\n"})
+	w := NewSysctlWatch(root, []string{ccName, rmemName, "net.core.absent"})
+	if got := w.Poll(); got != nil {
+		t.Fatalf("nothing changed: %v", got)
+	}
+	if got, ok := w.Baseline(rmemName); !ok || got != "4096 131072 6291456" {
+		t.Errorf("baseline is %q, %v", got, ok)
+	}
+	if _, ok := w.Baseline("net.core.absent"); ok {
+		t.Error("an absent sysctl has a baseline")
+	}
+
+	set := func(name, value string) {
+		t.Helper()
+		path := sysctlPath(root, name)
+		os.MkdirAll(filepath.Dir(path), 0o755)
+		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(ccName, "bbr\n")
+	set(rmemName, "4096 131072 6291456\n") // the same, written otherwise
+	set("net.core.absent", "1\n")          // a module was loaded
+	want := []Change{{ccName, "cubic", "bbr"}}
+	if got := w.Poll(); !slices.Equal(got, want) {
+		t.Errorf("changes %v, want %v", got, want)
+	}
+	if got := w.Poll(); got != nil {
+		t.Errorf("reported twice: %v", got)
+	}
+	if got, _ := w.Value(ccName); got != "bbr" {
+		t.Errorf("value is %q", got)
+	}
+	if got, _ := w.Baseline(ccName); got != "cubic" {
+		t.Errorf("baseline is %q", got)
+	}
+
+	set("net.core.absent", "2\n")
+	os.Remove(sysctlPath(root, ccName))
+	want = []Change{{"net.core.absent", "1", "2"}}
+	if got := w.Poll(); !slices.Equal(got, want) {
+		t.Errorf("changes %v, want %v", got, want)
+	}
+}
+
+func TestSysctlPath(t *testing.T) {
+	got := sysctlPath("/proc/sys", "net.ipv4.conf.eth0/1.rp_filter")
+	if want := "/proc/sys/net/ipv4/conf/eth0.1/rp_filter"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestRootSysctlWatch(t *testing.T) {
+	const name = "net.ipv4.tcp_syn_retries"
+	n := testenv.NetNS(t)
+	n.Enter(t)
+	testenv.Sysctl(t, n, name, "5")
+	w := NewSysctlWatch(ProcSys, []string{name})
+	testenv.Sysctl(t, n, name, "4")
+	want := []Change{{name, "5", "4"}}
+	if got := w.Poll(); !slices.Equal(got, want) {
+		t.Errorf("changes %v, want %v", got, want)
+	}
+}
+
+// BenchmarkSysctlPoll reads the sysctls that the daemon watches.
+func BenchmarkSysctlPoll(b *testing.B) {
+	w := NewSysctlWatch(ProcSys, []string{
+		ccName, rmemName, "net.ipv4.tcp_wmem", "net.ipv4.tcp_ecn", "net.ipv4.tcp_notsent_lowat",
+		"net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes",
+		"net.ipv4.tcp_syn_retries", "net.core.txrehash",
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		w.Poll()
+	}
+}

@@ -1,0 +1,102 @@
+package load
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// here starts agents where the test is.
+type here struct{}
+
+func (here) Start(cmd *exec.Cmd) error { return cmd.Start() }
+
+func newAgent(t *testing.T) *Agent {
+	t.Helper()
+	a, err := StartAgent(here{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestAgentsTalkToEachOther(t *testing.T) {
+	ctx := t.Context()
+	server, client := newAgent(t), newAgent(t)
+	at, err := server.Listen(ctx, ListenSpec{Address: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := client.Bulk(ctx, BulkSpec{To: at.String(), Duration: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Churn(ctx, ChurnSpec{To: at.String(), Duration: 5 * time.Second, Count: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Received == 0 || c.Connections != 20 {
+		t.Errorf("received %d bytes, made %d connections", b.Received, c.Connections)
+	}
+	if cpu, err := server.CPU(ctx); err != nil || cpu.Sum() == 0 {
+		t.Errorf("server spent %v, %v", cpu, err)
+	}
+	for _, a := range []*Agent{client, server} {
+		if err := a.Close(); err != nil {
+			t.Errorf("close agent: %v", err)
+		}
+	}
+}
+
+func TestAgentReportsErrors(t *testing.T) {
+	a := newAgent(t)
+	_, err := a.Bulk(t.Context(), BulkSpec{To: "127.0.0.1:1", Duration: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("bulk to a closed port: %v", err)
+	}
+	if err := a.call(t.Context(), "dance", nil, nil); err == nil {
+		t.Error("an unknown order was obeyed")
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAgentThatDiesEndsItsOrders(t *testing.T) {
+	a := newAgent(t)
+	server := newServer(t)
+	failed := make(chan error)
+	go func() {
+		_, err := a.Bulk(context.Background(), BulkSpec{To: server, Duration: time.Minute})
+		failed <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	if err := unix.Kill(a.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-failed:
+		if err == nil {
+			t.Error("an order of a dead agent succeeded")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("an order of a dead agent goes on")
+	}
+	if err := a.Close(); err == nil {
+		t.Error("closing a killed agent says nothing")
+	}
+}
+
+func TestAgentOrderEndsWithContext(t *testing.T) {
+	a := newAgent(t)
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.Bulk(ctx, BulkSpec{To: newServer(t), Duration: time.Minute}); err == nil {
+		t.Error("an order outlived its context")
+	}
+}

@@ -1,0 +1,96 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// control runs f on a connection's descriptor.
+func control(c syscall.Conn, f func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	if err := raw.Control(func(fd uintptr) { ferr = f(int(fd)) }); err != nil {
+		return err
+	}
+	return ferr
+}
+
+// congestion reads the congestion control that a connection uses.
+func congestion(c syscall.Conn) (name string, err error) {
+	err = control(c, func(fd int) (err error) {
+		name, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		return err
+	})
+	if i := bytes.IndexByte([]byte(name), 0); i >= 0 {
+		name = name[:i]
+	}
+	return name, err
+}
+
+// tcpInfo reads the kernel's account of a connection.
+func tcpInfo(c syscall.Conn) (info *unix.TCPInfo, err error) {
+	err = control(c, func(fd int) (err error) {
+		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err
+	})
+	return info, err
+}
+
+// setCongestion is for net.Dialer.Control and net.ListenConfig.Control: the
+// application's own choice, made before the connection starts.
+func setCongestion(cc string) func(_, _ string, c syscall.RawConn) error {
+	if cc == "" {
+		return nil
+	}
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		cerr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cc)
+		})
+		if cerr != nil {
+			return cerr
+		}
+		if err != nil {
+			return fmt.Errorf("set congestion control %s: %w", cc, err)
+		}
+		return nil
+	}
+}
+
+// abort closes a connection with a RST, unsent data and all.
+func abort(c net.Conn) {
+	if tc, ok := c.(*net.TCPConn); ok {
+		tc.SetLinger(0)
+	}
+	c.Close()
+}
+
+// dial connects to a literal address; the agent is in the right namespace.
+func dial(to, cc string, timeout time.Duration) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: timeout, Control: setCongestion(cc), KeepAlive: -1}
+	c, err := d.Dial("tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+func toName(s string) (n ccName) {
+	copy(n[:len(n)-1], s)
+	return n
+}
+
+func (n ccName) String() string {
+	if i := bytes.IndexByte(n[:], 0); i >= 0 {
+		return string(n[:i])
+	}
+	return string(n[:])
+}

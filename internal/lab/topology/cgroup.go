@@ -1,0 +1,77 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Cgroup is a cgroup v2 directory that lives as long as its Net.
+type Cgroup struct {
+	Path string
+	dir  *os.File
+}
+
+// Cgroup makes a child of the cgroup2 root.
+func (n *Net) Cgroup(name string) (*Cgroup, error) {
+	root, err := cgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(root, n.id.name(name))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return nil, fmt.Errorf("add cgroup: %w", err)
+	}
+	n.onClose(func() error { return removeCgroup(path) })
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	n.onClose(dir.Close)
+	return &Cgroup{Path: path, dir: dir}, nil
+}
+
+// Put makes cmd start in the cgroup; call it before Host.Start.
+func (c *Cgroup) Put(cmd *exec.Cmd) {
+	if c == nil {
+		return
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.UseCgroupFD = true
+	cmd.SysProcAttr.CgroupFD = int(c.dir.Fd())
+}
+
+// cgroupRoot is where cgroup2 is mounted: a v1 hierarchy may sit at
+// /sys/fs/cgroup beside it.
+func cgroupRoot() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("find cgroup2: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1], nil
+		}
+	}
+	return "", errors.New("find cgroup2: it is not mounted")
+}
+
+// removeCgroup waits up to 2 s for processes of the cgroup that are dying.
+func removeCgroup(path string) error {
+	var err error
+	for range 100 {
+		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return fmt.Errorf("remove cgroup: %w", err)
+}

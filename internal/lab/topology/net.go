@@ -1,0 +1,124 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Net is one emulated network. Its methods may be called from any goroutine.
+type Net struct {
+	id    runID
+	hosts map[string]*Host
+
+	mu     sync.Mutex
+	undo   []func() error // last made, first undone
+	closed bool
+}
+
+// New starts an empty network.
+func New() (*Net, error) {
+	id, err := newRunID()
+	if err != nil {
+		return nil, err
+	}
+	return &Net{id: id, hosts: map[string]*Host{}}, nil
+}
+
+// ID is the run id that the names of this network carry.
+func (n *Net) ID() string { return n.id.String() }
+
+// onClose adds a step to what Close undoes.
+func (n *Net) onClose(f func() error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.undo = append(n.undo, f)
+}
+
+// Close undoes everything in reverse order: processes, links, cgroups,
+// namespaces. A second call does nothing.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	n.closed = true
+	var errs []error
+	for i := len(n.undo) - 1; i >= 0; i-- {
+		errs = append(errs, n.undo[i]())
+	}
+	n.undo = nil
+	return errors.Join(errs...)
+}
+
+// CloseOnSignal closes the network when the process gets SIGINT or SIGTERM, and
+// then lets the signal end the process. It is for test binaries, whose cleanups
+// do not run on Ctrl-C; a command cancels its context and calls Close instead.
+func (n *Net) CloseOnSignal() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
+	go func() {
+		defer signal.Stop(signals)
+		select {
+		case <-ctx.Done():
+		case s := <-signals:
+			n.Close()
+			signal.Reset(s)
+			unix.Kill(os.Getpid(), s.(unix.Signal))
+		}
+	}()
+	return cancel
+}
+
+// Host adds a host: a network namespace with lo up.
+func (n *Net) Host(name string) (*Host, error) {
+	if _, ok := n.hosts[name]; ok {
+		return nil, fmt.Errorf("add host %s: it exists", name)
+	}
+	full := n.id.name(name)
+	ns, err := newNamed(full)
+	if err != nil {
+		return nil, fmt.Errorf("add host %s: %w", name, err)
+	}
+	n.onClose(func() error { return errors.Join(ns.Close(), netns.DeleteNamed(full)) })
+	h := &Host{Name: name, net: n, ns: ns, Namespace: full}
+	if h.link, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
+	}
+	n.onClose(func() error { h.link.Close(); return nil })
+	lo, err := h.link.LinkByName("lo")
+	if err == nil {
+		err = h.link.LinkSetUp(lo)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("set lo of %s up: %w", name, err)
+	}
+	n.hosts[name] = h
+	return h, nil
+}
+
+// newNamed makes a namespace as `ip netns add` would, on a thread of its own
+// that ends with its goroutine.
+func newNamed(name string) (netns.NsHandle, error) {
+	type result struct {
+		ns  netns.NsHandle
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		lockThread()
+		ns, err := netns.NewNamed(name)
+		done <- result{ns, err}
+	}()
+	r := <-done
+	return r.ns, r.err
+}

@@ -1,0 +1,72 @@
+package topology
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// prefix starts the name of every kernel object of a run.
+const prefix = "tcpilot-"
+
+// runID names one Net: the process that made it and a number within that
+// process. The start time tells a recycled pid from the process that had it.
+type runID struct {
+	pid   int
+	start uint64 // field 22 of /proc/PID/stat: clock ticks since boot
+	seq   uint32
+}
+
+var runs atomic.Uint32
+
+func newRunID() (runID, error) {
+	pid := os.Getpid()
+	start, err := startTime(pid)
+	if err != nil {
+		return runID{}, fmt.Errorf("read own start time: %w", err)
+	}
+	return runID{pid: pid, start: start, seq: runs.Add(1)}, nil
+}
+
+// String is PID.START.SEQ. It holds no dash, since the dash ends it in a name.
+func (id runID) String() string { return fmt.Sprintf("%d.%d.%d", id.pid, id.start, id.seq) }
+
+// name is the name of an object of the run.
+func (id runID) name(object string) string { return prefix + id.String() + "-" + object }
+
+// parseName finds the run that an object belongs to; ok is false for names that
+// no run gave.
+func parseName(name string) (id runID, ok bool) {
+	run, _, ok := strings.Cut(strings.TrimPrefix(name, prefix), "-")
+	if !ok || !strings.HasPrefix(name, prefix) {
+		return runID{}, false
+	}
+	if _, err := fmt.Sscanf(run, "%d.%d.%d", &id.pid, &id.start, &id.seq); err != nil {
+		return runID{}, false
+	}
+	return id, id.String() == run // Sscanf ignores what follows the last number
+}
+
+// alive reports whether the process that made the run still runs.
+func (id runID) alive() bool {
+	start, err := startTime(id.pid)
+	return err == nil && start == id.start
+}
+
+// startTime reads when a process started. The command, field 2, may hold
+// anything, so fields are counted from its closing parenthesis.
+func startTime(pid int) (uint64, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := bytes.Cut(stat[max(bytes.LastIndexByte(stat, ')'), 0):], []byte(" "))
+	fields := bytes.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return 0, fmt.Errorf("read /proc/%d/stat: too few fields", pid)
+	}
+	return strconv.ParseUint(string(fields[19]), 10, 64)
+}

@@ -1,0 +1,44 @@
+package topology
+
+import (
+	"os"
+	"testing"
+)
+
+func TestRunIDNameRoundTrip(t *testing.T) {
+	id, err := newRunID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := parseName(id.name("far-away"))
+	if !ok || got != id {
+		t.Errorf("parseName(%q) = %v, %v, want %v", id.name("far-away"), got, ok, id)
+	}
+	if !id.alive() {
+		t.Error("own run is not alive")
+	}
+	if next, _ := newRunID(); next == id {
+		t.Error("two runs of one process share an id")
+	}
+}
+
+func TestParseNameRefusesForeignNames(t *testing.T) {
+	for _, name := range []string{
+		"", "tcpilot", "tcpilot-", "tcpilot-test-12-3", "tcpilot-1.2.3", "tcpilot-1.2-host",
+		"tcpilot-1.2.3x-host", "tcpilot-01.2.3-host", "blue", "cni-1.2.3-host",
+	} {
+		if id, ok := parseName(name); ok {
+			t.Errorf("parseName(%q) = %v, want no run", name, id)
+		}
+	}
+}
+
+func TestRunOfRecycledPidIsDead(t *testing.T) {
+	start, err := startTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if (runID{pid: os.Getpid(), start: start - 1, seq: 1}).alive() {
+		t.Error("a run of an earlier process with this pid counts as alive")
+	}
+}

@@ -1,0 +1,207 @@
+package topology
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// newNet makes a network that must close without error.
+func newNet(t *testing.T) *Net {
+	t.Helper()
+	testenv.Root(t)
+	n, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return n
+}
+
+func newStar(t *testing.T, remotes ...string) *Star {
+	t.Helper()
+	s, err := NewStar(newNet(t), remotes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestRootStarReachesEveryRemote(t *testing.T) {
+	s := newStar(t, "far", "near")
+	for _, r := range s.Remotes {
+		for _, addr := range []netip.Addr{r.Addr4, r.Addr6} {
+			t.Run(fmt.Sprintf("%s/%s", r.Name, addr), func(t *testing.T) {
+				from := echoOnce(t, r.Host, s.Client, netip.AddrPortFrom(addr, 7))
+				if want := []netip.Addr{s.Access.Addr4.Addr(), s.Access.Addr6.Addr()}; from != want[0] && from != want[1] {
+					t.Errorf("server saw %s, want one of %s", from, want)
+				}
+			})
+		}
+	}
+}
+
+// echoOnce connects from one host to another and returns the address that the
+// server saw.
+func echoOnce(t *testing.T, server, client *Host, at netip.AddrPort) netip.Addr {
+	t.Helper()
+	var l net.Listener
+	if err := server.Do(func() (err error) { l, err = net.Listen("tcp", at.String()); return }); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var c net.Conn
+	err := client.Do(func() (err error) {
+		c, err = (&net.Dialer{Timeout: 2 * time.Second}).Dial("tcp", at.String())
+		return
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	return netip.MustParseAddrPort(s.RemoteAddr().String()).Addr()
+}
+
+func TestRootCloseLeavesNothing(t *testing.T) {
+	testenv.Root(t)
+	n, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStar(n, "far")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cg, err := n.Cgroup("load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "60")
+	cg.Put(cmd)
+	if err := s.Client.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- cmd.Wait() }()
+	if err := n.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	<-ended
+	for _, pattern := range []string{"/run/netns/" + n.id.name("*"), filepath.Dir(cg.Path) + "/" + n.id.name("*")} {
+		if left, _ := filepath.Glob(pattern); len(left) > 0 {
+			t.Errorf("left behind: %s", left)
+		}
+	}
+	if err := n.Close(); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+func TestRootProcessRunsInNamespaceAndCgroup(t *testing.T) {
+	n := newNet(t)
+	h, err := n.Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := h.Run("ip", "-o", "link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out, "eth0") || !strings.Contains(out, "lo:") {
+		t.Errorf("links of a new host are\n%s", out)
+	}
+	cg, err := n.Cgroup("load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("cat", "/proc/self/cgroup")
+	cg.Put(cmd)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	var own string
+	for in := bufio.NewScanner(stdout); in.Scan(); {
+		if path, ok := strings.CutPrefix(in.Text(), "0::"); ok {
+			own = path
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Base(own) != filepath.Base(cg.Path) {
+		t.Errorf("process ran in cgroup %s, want %s", own, cg.Path)
+	}
+}
+
+func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
+	const key = "net.ipv4.tcp_congestion_control"
+	before, err := os.ReadFile(sysctlPath(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNet(t)
+	h, err := n.Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.SetSysctl(key, "reno"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.Sysctl(key); err != nil || got != "reno" {
+		t.Errorf("Sysctl = %q, %v, want reno", got, err)
+	}
+	if after, _ := os.ReadFile(sysctlPath(key)); string(after) != string(before) {
+		t.Errorf("the caller's %s went from %s to %s", key, before, after)
+	}
+	if cookie, err := h.Cookie(); err != nil || cookie == 0 {
+		t.Errorf("Cookie = %d, %v", cookie, err)
+	}
+}
+
+func TestRootSetCongestionRestoresTheMachine(t *testing.T) {
+	n := newNet(t)
+	h, err := n.Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(sysctlPath(allowedKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cc := range []string{"cubic", "reno"} {
+		if err := h.SetCongestion(cc); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := h.Sysctl(congestionKey); err != nil || got != cc {
+			t.Errorf("default is %q, %v, want %s", got, err, cc)
+		}
+	}
+	if after, _ := os.ReadFile(sysctlPath(allowedKey)); string(after) != string(before) {
+		t.Errorf("the machine allowed %q, now %q", before, after)
+	}
+	if err := h.SetCongestion("no-such-cc"); err == nil {
+		t.Error("an unknown congestion control was set")
+	}
+}

@@ -1,0 +1,138 @@
+package learn
+
+import (
+	"math"
+	"testing"
+)
+
+func TestRunsAreQuietOnAStillPath(t *testing.T) {
+	rng, alarms := seeded(1), 0
+	var up, down Run
+	for range 100_000 {
+		if watch(&up, &down, 0, 0, 1, 1) { // the value itself does not matter here
+			t.Fatal("an alarm without a departure")
+		}
+		if watch(&up, &down, rng.NormFloat64(), 0, 1, 1) {
+			alarms++
+			up, down = Run{}, Run{}
+		}
+	}
+	if alarms > 40 { // two sides, one in about 9000 each, and zeros between
+		t.Errorf("%d false alarms in 100000 outcomes", alarms)
+	}
+}
+
+func TestNoTwoOutcomesAloneRaiseAnAlarm(t *testing.T) {
+	var up, down Run
+	if watch(&up, &down, 1e9, 0, 1, 1) || watch(&up, &down, 1e9, 0, 1, 1) {
+		t.Error("two outliers raised an alarm")
+	}
+	if !watch(&up, &down, 1e9, 0, 1, 1) {
+		t.Error("three did not")
+	}
+}
+
+// change plays 40 outcomes of one kind and then others to the arm in use; it
+// returns how many of the latter it took to notice, -1 if it was not noticed.
+func change(seed uint64, before, after, lossBefore, lossAfter float64, b *Belief) int {
+	rng, l := seeded(seed), DefaultThompson()
+	feed(b, rng, 0, 2, 0.3, map[string]float64{"cubic": before - 1, "reno": before - 1})
+	for i := range 80 {
+		mu, loss := before, lossBefore
+		if i >= 40 {
+			mu, loss = after, lossAfter
+		}
+		o := outcome(int64(2+i), mu+0.3*rng.NormFloat64())
+		o.Loss = max(0, loss*(1+0.3*rng.NormFloat64()))
+		was := b.Changes
+		l.Observe(b, ccs("bbr")[0], o)
+		if b.Changes > was {
+			return i - 40
+		}
+	}
+	return -1
+}
+
+func TestChangesAreNoticed(t *testing.T) {
+	for _, c := range []struct {
+		name                       string
+		after, lossBefore, lossNow float64
+		within                     int
+	}{
+		{"fall to a fifth", 10 - math.Log(5), 0, 0, 4},
+		{"rise to the fivefold", 10 + math.Log(5), 0, 0, 4},
+		{"rise to the double", 10 + math.Ln2, 0, 0, 9},
+		{"loss begins, goodput stays", 10, 0, 0.02, 5},
+		{"loss ends, goodput stays", 10, 0.02, 0, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			late := 0
+			for seed := range uint64(100) {
+				if n := change(seed, 10, c.after, c.lossBefore, c.lossNow, &Belief{}); n < 0 || n >= c.within {
+					late++
+				}
+			}
+			if late > 10 {
+				t.Errorf("%d of 100 not noticed within %d connections", late, c.within)
+			}
+		})
+	}
+}
+
+func TestStillPathsAreLeftAlone(t *testing.T) {
+	false_ := 0
+	for seed := range uint64(500) {
+		if change(seed, 10, 10, 0.01, 0.01, &Belief{}) != -1 {
+			false_++
+		}
+	}
+	if false_ > 10 {
+		t.Errorf("%d of 500 still paths were seen to change within 80 connections", false_)
+	}
+}
+
+func TestAChangeOpensAllArms(t *testing.T) {
+	b, l := &Belief{}, DefaultThompson().(thompson)
+	if l.Changed(b, start) || l.Changed(nil, start) {
+		t.Error("changed without a change")
+	}
+	if n := change(3, 10, 7, 0, 0, b); n < 0 {
+		t.Fatal("not noticed")
+	}
+	if !l.Changed(b, b.Last) || l.Changed(b, b.Last+1e18) {
+		t.Error("the change is not reported while it is news, or for ever")
+	}
+	in := b.Arm(ccs("bbr")[0])
+	if math.Abs(in.Mean-7) > 0.75 {
+		t.Errorf("the arm in use is believed to be at %v, not at 7", in.Mean)
+	}
+	for _, name := range []string{"cubic", "reno"} {
+		if a := b.Arm(ccs(name)[0]); a.Trials != 0 || a.Weight > reopened {
+			t.Errorf("%s: trials %v, weight %v", name, a.Trials, a.Weight)
+		}
+	}
+	w, _ := shares(t, trio, b, nil, b.Last)
+	if w[0]+w[2] < 0.9 {
+		t.Errorf("shares %v: nobody looks for a better arm", w)
+	}
+	now := feed(b, seeded(4), 100, 3, 0.3, map[string]float64{"cubic": 5, "bbr": 7, "reno": 9})
+	if l.Changed(b, now) {
+		t.Error("still changed after every arm was tried")
+	}
+	if w, best := shares(t, trio, b, nil, now); best != 2 || w[2] < 0.8 {
+		t.Errorf("best %d of %v", best, w)
+	}
+}
+
+func TestAnArmThatBecameBetterUnseenIsBelieved(t *testing.T) {
+	b, l := &Belief{}, DefaultThompson()
+	feed(b, seeded(5), 0, 3, 0.3, map[string]float64{"cubic": 10, "bbr": 9, "reno": 9.5})
+	feed(b, seeded(6), 3, 60, 0.3, map[string]float64{"cubic": 10})
+	l.Observe(b, ccs("bbr")[0], outcome(64, 11.5))
+	if a := b.Arm(ccs("bbr")[0]); math.Abs(a.Mean-11.5) > 0.01 {
+		t.Errorf("believed to be at %v", a.Mean)
+	}
+	if w, _ := shares(t, trio, b, nil, b.Last); w[1] < 0.9 {
+		t.Errorf("shares %v", w)
+	}
+}

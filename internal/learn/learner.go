@@ -1,0 +1,164 @@
+package learn
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Objective says what a class of connections wants.
+type Objective uint8
+
+const (
+	Throughput Objective = iota // log of goodput
+	Latency                     // log of srtt over the path's min_rtt, and retransmits
+	FCT                         // log of completion time within a size bucket
+	Realtime                    // latency and its variation before anything else
+)
+
+// String returns the objective's key in the configuration.
+func (o Objective) String() string {
+	return [...]string{"throughput", "latency", "fct", "realtime"}[o]
+}
+
+// ParseObjective finds an objective by its key in the configuration.
+func ParseObjective(s string) (Objective, error) {
+	for o := Throughput; o <= Realtime; o++ {
+		if s == o.String() {
+			return o, nil
+		}
+	}
+	return 0, fmt.Errorf("objective %q: want throughput, latency, fct or realtime", s)
+}
+
+// Outcome is what one sample says about the arm that its connection used.
+type Outcome struct {
+	At     int64   // Unix nanoseconds
+	Reward float64 // natural log; greater is better
+	Weight float64 // evidence, above 0; 1 is one informative connection
+	MinRTT uint32  // microseconds; 0 is unknown
+	Rate   uint64  // delivery rate, bytes per second; 0 is unknown
+	Loss   float64 // retransmitted share of the data packets, 0 to 1; negative is unknown
+	Greedy bool    // the arm was the best known when it was taken
+}
+
+// maxReward is far beyond any logarithm of a measured ratio or rate.
+const maxReward = 1e3
+
+// usable keeps what JSON cannot store and what no belief recovers from out.
+func (o *Outcome) usable() bool {
+	return o.Weight > 0 && !math.IsInf(o.Weight, 0) && math.Abs(o.Reward) <= maxReward // false for NaN
+}
+
+// Belief is what is known about the arms of one path. Its exported fields are
+// what the store keeps.
+type Belief struct {
+	Arms    []ArmBelief `json:"arms"`
+	HoldOut ArmBelief   `json:"hold_out"` // connections left at kernel defaults
+	MinRTT  uint32      `json:"min_rtt"`  // microseconds, least recent of any arm; 0 is unknown
+	Rate    uint64      `json:"rate"`     // bytes/s, greatest recent of any arm; 0 is unknown
+	Last    int64       `json:"last"`     // Unix ns of the latest outcome
+	Count   uint64      `json:"count"`    // outcomes of all arms
+	// Gap is the recent mean time between outcomes in seconds: with many
+	// connections a second, a small share explores as fast as a large one.
+	Gap     float64 `json:"gap"`
+	Changes uint64  `json:"changes"` // times that the path was seen to change
+	Changed int64   `json:"changed"` // Unix ns of the latest change; 0 is never
+	// ChangedAt is Count at the latest change.
+	ChangedAt uint64 `json:"changed_at"`
+	// Level is the reward of a path of which a pooled belief knows nothing else,
+	// its arm's effect taken out.
+	Level Signal `json:"level"`
+	// Pooled says that the belief is about many paths: its means are relative to
+	// each path's own level, and its spread is the spread between paths.
+	Pooled bool `json:"pooled,omitempty"`
+}
+
+// ArmBelief is what is known about one arm of a path.
+type ArmBelief struct {
+	CC     tcp.CC `json:"cc"`
+	Count  uint64 `json:"count"`   // outcomes
+	Greedy uint64 `json:"greedy"`  // of these, taken while best known
+	Last   int64  `json:"last"`    // Unix ns of the latest outcome
+	SeenAt uint64 `json:"seen_at"` // Belief.Count at the latest outcome
+	MinRTT uint32 `json:"min_rtt"` // microseconds; 0 is unknown
+	Rate   uint64 `json:"rate"`    // bytes/s; 0 is unknown
+
+	// Mean is the believed reward; for epsilon-greedy the negated published cost.
+	Mean float64 `json:"mean"`
+	// Weight and M2 are the discounted evidence and the discounted sum of squared
+	// deviations from Mean, both as of Last; epsilon-greedy leaves them 0.
+	Weight float64 `json:"weight"`
+	M2     float64 `json:"m2"`
+	// Trials is the evidence since the path was first seen, or since it changed.
+	Trials float64 `json:"trials"`
+	// Up and Down watch the reward for a change, Loss the share of retransmits.
+	Up   Run    `json:"up"`
+	Down Run    `json:"down"`
+	Loss Signal `json:"loss"`
+}
+
+// Arm returns the belief about cc, adding it if the path has none yet.
+func (b *Belief) Arm(cc tcp.CC) *ArmBelief {
+	if a := b.find(cc); a != nil {
+		return a
+	}
+	b.Arms = append(b.Arms, ArmBelief{CC: cc})
+	return &b.Arms[len(b.Arms)-1]
+}
+
+// find returns the belief about cc, nil if the path has none.
+func (b *Belief) find(cc tcp.CC) *ArmBelief {
+	if b == nil {
+		return nil
+	}
+	for i := range b.Arms {
+		if b.Arms[i].CC == cc {
+			return &b.Arms[i]
+		}
+	}
+	return nil
+}
+
+// Learner turns outcomes into shares. Implementations keep no state of their
+// own: everything that they know is in the Belief.
+type Learner interface {
+	// Name is the learner's key in the configuration.
+	Name() string
+	// Observe folds an outcome of cc into b. An outcome without weight, or whose
+	// reward is not finite, is left out.
+	Observe(b *Belief, cc tcp.CC, o Outcome)
+	// ObserveHoldOut folds an outcome of a hold-out connection into b.
+	ObserveHoldOut(b *Belief, o Outcome)
+	// Weights writes to w[i] the share, 0 to 1, that arms[i] should get of the
+	// path's new connections; the shares sum to 1. b may be nil: nothing is
+	// known. parent is the belief of the nearest enclosing prefix that has any,
+	// nil if none has. best is the arm that is now the best known, or -1 while
+	// nothing is. Arms that b knows but that are not in arms do not count.
+	Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int64) (best int)
+	// StdDev is the standard deviation of the belief in arm's mean; 0 if the
+	// learner has none.
+	StdDev(arm *ArmBelief, now int64) float64
+}
+
+// ObserveParent folds an outcome of a connection of the path child, which the
+// child has observed already, into the belief of an enclosing prefix. It is to
+// be preferred to l.Observe(parent, ...): a learner that knows hierarchies takes
+// the child's own level out first, so that fast paths which use one arm and
+// slow paths which use another do not make the first arm look good.
+func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) {
+	if p, ok := l.(interface {
+		pool(child, parent *Belief, cc tcp.CC, o Outcome)
+	}); ok {
+		p.pool(child, parent, cc, o)
+		return
+	}
+	l.Observe(parent, cc, o)
+}
+
+// seconds between two Unix nanosecond times; samples may arrive out of order,
+// and time never runs backwards for a belief.
+func seconds(from, to int64) float64 {
+	return max(0, float64(to-from)*1e-9)
+}

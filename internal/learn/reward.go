@@ -1,0 +1,270 @@
+package learn
+
+import (
+	"math"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Ignored says why a sample is not scored; 0 means that it is. The list is
+// closed, so that it can label a metric.
+type Ignored uint8
+
+const (
+	Scored          Ignored = iota
+	FailedConnect           // never established: the network or the peer, not the arm
+	AppCC                   // the application or its route chose the congestion control
+	ArmFailed               // the kernel refused the arm
+	CCChanged               // another congestion control than the arm was in use at the end
+	Adopted                 // older than tcpilot: its arm was not drawn
+	Aborted                 // given up before it was complete, under an objective that asks for completion
+	TooSmall                // fitted the initial window or nearly: no congestion control acted
+	AppLimited              // the application sent less than the path would have taken
+	ReceiverLimited         // the peer's window bounded it
+	SndbufLimited           // the send buffer bounded it
+	NoRTT                   // no round-trip time to compare
+	NumIgnored
+)
+
+// String returns the label that metrics and the API use.
+func (i Ignored) String() string {
+	if i >= NumIgnored {
+		return "unknown"
+	}
+	return [...]string{"scored", "failed-connect", "app-cc", "arm-failed", "cc-changed", "adopted", "aborted",
+		"too-small", "app-limited", "receiver-limited", "sndbuf-limited", "no-rtt"}[i]
+}
+
+const (
+	// minPackets acknowledged make a sample large enough to score: two initial
+	// windows (RFC 6928: 10 packets), so that at least one came after feedback.
+	minPackets = 20
+	// minRTTPackets is enough where only round-trip times count.
+	minRTTPackets = 8
+	// halfPackets is the number of packets at which a sample weighs 1/2: by about
+	// 5 round trips of slow start a congestion control has left its mark.
+	halfPackets = 50
+	// stuckTime is how long a connection must have been held up by the path for
+	// few packets to be a verdict of its own: the kernel's TCP_RTO_MIN. Without
+	// it, the arm that is worst of all would never be scored.
+	stuckTime = 200 * time.Millisecond
+	stuckRTTs = 8 // and so many round trips
+
+	// limitedShare of the busy time bounded by something else makes a sample say
+	// nothing about the path's throughput. Below it, weight falls in proportion.
+	limitedShare = 0.9
+	// appLimitedShare is how small a part of a connection's life the path-bound
+	// time must be for an application-limited rate to be taken at its word.
+	appLimitedShare = 0.1
+	// windowShare of the congestion window in use, on average, below which an
+	// application-limited connection never filled it (bbr keeps cwnd at 2 BDP,
+	// and so uses a half).
+	windowShare = 0.25
+
+	// jiffy is the resolution of tcpi_busy_time: the kernel's chronographs count
+	// jiffies (net/ipv4/tcp_output.c tcp_chrono_set); 4 ms is HZ=250.
+	jiffy = 4 * time.Millisecond
+
+	// lossPackets are added to a connection's packets when its share of
+	// retransmits is taken: one loss in ten packets is not 10 % loss.
+	lossPackets = 100
+	// retransPenalty is what a share of retransmits costs, in reward: 1 % counts
+	// like 10 % more delay. A retransmitted packet arrives at least one round
+	// trip late, 200 ms if by timeout, and holds up those behind it.
+	retransPenalty = 10
+
+	// initialWindow in packets, RFC 6928.
+	initialWindow = 10
+	// bulkBytes is the size from which a completion time grows with the size
+	// rather than with the rounds of slow start.
+	bulkBytes = 1 << 20
+
+	// intervalWeight is what a sample of a live connection weighs beside a whole
+	// one: samples of one connection repeat each other.
+	intervalWeight = 0.5
+)
+
+// Reward scores a sample for an objective. minRTT is the least round-trip time
+// known of the path in microseconds, 0 if unknown. The sample's own, and the time
+// that its handshake took, count as well. All rewards are natural logarithms
+// without a unit of link speed, so that a factor is a factor on any link:
+//
+//	throughput  ln(goodput)             goodput = BytesAcked / Busy, bytes/s
+//	latency     -ln(srtt/min_rtt)             - 10 x retransmitted share
+//	realtime    -ln((srtt+4 rttvar)/min_rtt)  - 10 x retransmitted share
+//	fct         -ln(Busy / reference(size, min_rtt))
+//
+// Goodput is taken over the time with data outstanding, and weighs as much as
+// the part of it in which the path was the limit (SendLimited). Dividing by
+// SendLimited alone would count the bytes that were acknowledged in the other
+// time, but not that time: a connection bounded by its receiver for 90 % would
+// score ten times the link's speed.
+//
+// srtt + 4 rttvar is the tail estimate of RFC 6298. The reference completion
+// time is the rounds of slow start that the size needs from an initial window of
+// 10 (each doubling is one bucket), times min_rtt, and in proportion to the size
+// above 1 MiB: so neither small nor large responses drown the other.
+//
+// Weight is packets/(packets+50), halved for samples of live connections, and,
+// where a busy time is used, times busy/(busy+4 ms) for the kernel's clock; 0 to 1.
+func Reward(o Objective, s *tcp.Sample, minRTT uint32) (Outcome, Ignored) {
+	if why := unattributable(s); why != Scored {
+		return Outcome{}, why
+	}
+	minRTT = leastRTT(s, minRTT)
+	pkts := packets(s)
+	out := Outcome{
+		At: s.At, MinRTT: s.MinRTT, Rate: s.DeliveryRate,
+		Loss:   float64(s.Retrans) / float64(max(s.DataSegsOut, s.Retrans)+lossPackets),
+		Weight: pkts / (pkts + halfPackets),
+	}
+	if s.Kind == tcp.KindInterval {
+		out.Weight *= intervalWeight
+	}
+	var why Ignored
+	switch o {
+	case Throughput:
+		why = throughput(&out, s, pkts)
+	case FCT:
+		why = completion(&out, s, pkts, minRTT)
+	default:
+		why = latency(&out, s, pkts, minRTT, o == Realtime)
+	}
+	if why != Scored {
+		return Outcome{}, why
+	}
+	return out, Scored
+}
+
+// unattributable is what no objective can blame on, or credit to, an arm.
+func unattributable(s *tcp.Sample) Ignored {
+	switch {
+	case s.Kind == tcp.KindFailedConnect:
+		return FailedConnect
+	case s.Has(tcp.FlagAppCC):
+		return AppCC
+	case s.Has(tcp.FlagArmFailed):
+		return ArmFailed
+	case s.Has(tcp.FlagCCChanged):
+		return CCChanged
+	case s.Has(tcp.FlagAdopted):
+		return Adopted
+	}
+	return Scored
+}
+
+func throughput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
+	busy := busyTime(s)
+	if pkts < minPackets && !stuck(s, pkts) {
+		return TooSmall
+	}
+	if s.RwndLtd > time.Duration(limitedShare*float64(busy)) {
+		return ReceiverLimited
+	}
+	if s.RwndLtd+s.SndbufLtd > time.Duration(limitedShare*float64(busy)) {
+		return SndbufLimited
+	}
+	goodput := float64(s.BytesAcked) / busy.Seconds()
+	if s.Has(tcp.FlagAppLimited) {
+		// Little's law: what was in flight on average is goodput times srtt.
+		flight := goodput * float64(s.SRTT) * 1e-6
+		if s.SendLimited() < time.Duration(appLimitedShare*float64(s.Duration)) ||
+			flight < windowShare*float64(s.Cwnd)*float64(s.MSS) {
+			return AppLimited
+		}
+	}
+	out.Reward = math.Log(goodput)
+	out.Weight *= precision(busy)
+	if s.Busy > 0 {
+		out.Weight *= float64(s.SendLimited()) / float64(s.Busy)
+	}
+	return Scored
+}
+
+func latency(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32, realtime bool) Ignored {
+	if pkts < minRTTPackets && !stuck(s, pkts) {
+		return TooSmall
+	}
+	if s.SRTT == 0 || minRTT == 0 {
+		return NoRTT
+	}
+	rtt := float64(s.SRTT)
+	if realtime {
+		rtt += 4 * float64(s.RTTVar)
+	}
+	// srtt is smoothed and may lag below a min_rtt that has just risen.
+	out.Reward = -math.Log(max(1, rtt/float64(minRTT))) - retransPenalty*retransShare(s)
+	return Scored
+}
+
+func completion(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignored {
+	if s.End == tcp.EndAborted || s.End == tcp.EndReset {
+		return Aborted
+	}
+	if pkts < minPackets && !stuck(s, pkts) {
+		return TooSmall
+	}
+	if s.RwndLtd > time.Duration(limitedShare*float64(busyTime(s))) {
+		return ReceiverLimited
+	}
+	if minRTT == 0 {
+		return NoRTT
+	}
+	busy := max(busyTime(s), time.Duration(minRTT)*time.Microsecond)
+	out.Reward = math.Log(reference(s, pkts, minRTT) / busy.Seconds())
+	out.Weight *= precision(busy)
+	return Scored
+}
+
+// reference is the completion time, in seconds, that a transfer of this size
+// would have on an idle path without a bandwidth limit, stretched for bulk.
+func reference(s *tcp.Sample, pkts float64, minRTT uint32) float64 {
+	rounds := math.Ceil(math.Log2(pkts/initialWindow + 1))
+	bulk := max(1, float64(s.BytesAcked)/bulkBytes)
+	return max(1, rounds) * float64(minRTT) * 1e-6 * bulk
+}
+
+// busyTime is the time with data outstanding. Where the kernel's clock is too
+// coarse to have seen any, the connection's whole life bounds it.
+func busyTime(s *tcp.Sample) time.Duration {
+	return max(s.Busy, min(jiffy, s.Duration), time.Microsecond)
+}
+
+// precision of a time that was counted in jiffies, as a factor of evidence, 0 to 1.
+func precision(busy time.Duration) float64 {
+	return float64(busy) / float64(busy+jiffy)
+}
+
+// retransShare is out of the packets sent, 0 to 1.
+func retransShare(s *tcp.Sample) float64 {
+	return min(1, float64(s.Retrans)/float64(max(s.DataSegsOut, 1)))
+}
+
+// packets acknowledged, from the bytes: segment counters include retransmits.
+func packets(s *tcp.Sample) float64 {
+	return float64(s.BytesAcked) / float64(max(s.MSS, 536)) // RFC 9293 3.7.1: the default MSS
+}
+
+// stuck reports whether the path, by itself, let next to nothing through: for many
+// round trips, and not for want of data.
+func stuck(s *tcp.Sample, pkts float64) bool {
+	held := s.SendLimited()
+	return pkts >= 1 && (s.Retrans > 0 || !s.Has(tcp.FlagAppLimited)) && held >= stuckTime &&
+		held >= stuckRTTs*time.Duration(s.SRTT)*time.Microsecond
+}
+
+// leastRTT joins what is known of the path without a queue. The handshake's time
+// counts since a queue that the connection itself builds cannot hide from it.
+func leastRTT(s *tcp.Sample, minRTT uint32) uint32 {
+	least := func(v uint32) {
+		if v > 0 && (minRTT == 0 || v < minRTT) {
+			minRTT = v
+		}
+	}
+	least(s.MinRTT)
+	if s.Connect > 0 && s.Connect < time.Minute {
+		least(uint32(s.Connect / time.Microsecond))
+	}
+	return minRTT
+}

@@ -1,0 +1,343 @@
+package learn
+
+import (
+	"bytes"
+	"math"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// stackArms are kept on the stack while shares are decided; a policy holds no more.
+const stackArms = path.MaxArms
+
+// leastKnown is the evidence, in outcomes, below which nothing is known of an arm.
+const leastKnown = 1. / 8
+
+// candidate is an arm while shares are decided.
+type candidate struct {
+	cc     tcp.CC
+	arm    *ArmBelief // nil if the path has no belief about it
+	weight float64    // own evidence, aged to now
+	effect float64    // prior: above or below the path's level
+	spread float64    // variance of that prior
+	noise  float64    // variance of one outcome
+	post   posterior
+}
+
+func (c *candidate) trials() float64 {
+	if c.arm == nil {
+		return 0
+	}
+	return c.arm.Trials
+}
+
+// Weights implements Learner.
+func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int64) int {
+	if len(arms) == 0 {
+		return -1
+	}
+	if b == nil {
+		b = &Belief{}
+	}
+	var buf [stackArms]candidate
+	cs := buf[:0]
+	for _, cc := range arms {
+		cs = append(cs, candidate{cc: cc, arm: b.find(cc)})
+	}
+	guided := t.priors(cs, parent, now)
+	seen := t.posteriors(cs, b, now)
+
+	var pbuf [stackArms]posterior
+	post := pbuf[:0]
+	for i := range cs {
+		post = append(post, cs[i].post)
+	}
+	w = w[:len(arms)]
+	bestShares(w, post)
+	var kbuf [stackArms]float64
+	chance := append(kbuf[:0], w...)
+
+	best := leader(cs, chance, seen && !guided)
+	try := t.trialShare(b, now)
+	t.sharpen(w, cs, best)
+	if seen && !guided {
+		unknown(w, cs, best, try)
+	}
+	if i := t.trial(cs, chance, b, guided); i >= 0 {
+		if guided && b.Changed == 0 {
+			try = min(try, verifyTry)
+		}
+		mix(w, i, try)
+	} else {
+		t.reprobe(w, cs, best, b)
+	}
+	if !seen && !guided {
+		return -1
+	}
+	return best
+}
+
+// priors takes from the parent how the arms differ, and by how much its paths do.
+// It reports whether the parent knew anything.
+func (t thompson) priors(cs []candidate, parent *Belief, now int64) (guided bool) {
+	wide := t.opt.Spread * t.opt.Spread
+	pooled := t.pooledNoise(parent)
+	level, n := 0.0, 0.0
+	for i := range cs {
+		c := &cs[i]
+		c.spread = wide
+		p := parent.find(c.cc)
+		if p == nil {
+			continue
+		}
+		w := p.Weight * t.keep(p.Last, max(now, p.Last))
+		if w < leastKnown {
+			continue
+		}
+		between := t.noise(p, pooled)
+		c.spread = max(between, t.opt.ParentMin*t.opt.ParentMin) + between/w
+		c.effect = p.Mean
+		c.weight = w // for the level below; posteriors overwrites it
+		level += p.Mean * min(w, 1)
+		n += min(w, 1)
+	}
+	if n == 0 {
+		return false
+	}
+	known := 0
+	for i := range cs {
+		c := &cs[i]
+		if c.weight == 0 {
+			continue
+		}
+		known++
+		// The prior of the prior: arms are alike until shown to differ.
+		c.effect = (c.effect - level/n) * wide / (wide + c.spread)
+		c.spread = min(c.spread, wide)
+	}
+	return known > 1
+}
+
+// posteriors joins prior and own evidence. It reports whether there is any of the
+// latter.
+func (t thompson) posteriors(cs []candidate, b *Belief, now int64) (seen bool) {
+	pooled := t.pooledNoise(b)
+	level, precision := 0.0, 0.0
+	for i := range cs {
+		c := &cs[i]
+		c.weight, c.noise = 0, pooled
+		if c.arm == nil {
+			continue
+		}
+		c.weight = c.arm.Weight * t.keep(c.arm.Last, max(now, c.arm.Last))
+		c.noise = t.noise(c.arm, pooled)
+		seen = seen || c.weight >= leastKnown
+		if c.weight > 0 {
+			u := 1 / (c.noise/c.weight + c.spread)
+			level += u * (c.arm.Mean - c.effect)
+			precision += u
+		}
+	}
+	if precision > 0 {
+		level /= precision
+	}
+	for i := range cs {
+		c := &cs[i]
+		prior := max(c.spread, c.noise/t.opt.ParentMax)
+		pp, po := 1/prior, c.weight/c.noise
+		c.post.mean = level + c.effect
+		if po > 0 {
+			c.post.mean = (pp*(level+c.effect) + po*c.arm.Mean) / (pp + po)
+		}
+		c.post.sd = math.Sqrt(1 / (pp + po))
+		c.post.dof = 3 + c.weight
+	}
+	return seen
+}
+
+// leader is the arm most likely to be best, of those that were seen if so asked;
+// names break ties, so that the order of the arms does not matter.
+func leader(cs []candidate, chance []float64, onlySeen bool) int {
+	best := -1
+	for i := range cs {
+		if onlySeen && cs[i].weight < leastKnown {
+			continue
+		}
+		if best < 0 {
+			best = i
+		} else if d := chance[i] - chance[best]; d > 1e-9 || d > -1e-9 && before(cs[i].cc, cs[best].cc) {
+			best = i
+		}
+	}
+	return best
+}
+
+// unknown bounds the share of arms of which nothing is known at all to that of a
+// trial: hope is not merit.
+func unknown(w []float64, cs []candidate, best int, most float64) {
+	for i := range cs {
+		if cs[i].weight < leastKnown && w[i] > most {
+			w[best] += w[i] - most
+			w[i] = most
+		}
+	}
+}
+
+// safest orders arms of which nothing is known: what most of the Internet runs
+// first (RFC 9438, the default of Linux; RFC 5681; bbr), what is not in this list
+// next, and last what needs help from the network (RFC 8257: dctcp is not to be used
+// where ECN is not marked for it).
+var safest = [...]tcp.CC{{'c', 'u', 'b', 'i', 'c'}, {'r', 'e', 'n', 'o'}, {'b', 'b', 'r'}}
+
+var dctcp = tcp.CC{'d', 'c', 't', 'c', 'p'}
+
+func safety(cc tcp.CC) int {
+	if i := slices.Index(safest[:], cc); i >= 0 {
+		return i
+	}
+	if cc == dctcp {
+		return len(safest) + 1
+	}
+	return len(safest)
+}
+
+func before(a, b tcp.CC) bool {
+	if x, y := safety(a), safety(b); x != y {
+		return x < y
+	}
+	return bytes.Compare(a[:], b[:]) < 0
+}
+
+// sharpen turns chances of being best into shares: clear winners get everything.
+func (t thompson) sharpen(w []float64, cs []candidate, best int) {
+	top, total := slices.Max(w), 0.0
+	for i := range w {
+		w[i] = math.Pow(w[i]/top, t.opt.Sharpness)
+		if w[i] < t.opt.Cut {
+			w[i] = 0
+		}
+		total += w[i]
+	}
+	over := 0.0
+	for i := range w {
+		w[i] /= total
+		harm := cs[best].post.mean-cs[i].post.mean > t.opt.HarmGap && cs[i].trials() >= tried
+		if harm && w[i] > t.opt.HarmShare {
+			over += w[i] - t.opt.HarmShare
+			w[i] = t.opt.HarmShare
+		}
+	}
+	w[best] += over
+}
+
+const (
+	// hopeless is the chance of being best below which a second trial is not worth
+	// it, and doubtful that below which not even the first is, while a parent knows
+	// better.
+	hopeless = 0.05
+	doubtful = 0.1
+	// contends is the chance from which an arm is worth more than two trials.
+	contends = 0.15
+	// noisy bounds how many times more trials a path gets on which outcomes scatter
+	// farther than expected, and two tell little.
+	noisy = 2
+)
+
+// trial picks the arm that must be tried now, -1 if none: each arm once on a path
+// that is new or has changed, a second time if it may yet be the best. Best hopes
+// go first, and among equals the safest.
+func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool) int {
+	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
+	pick := -1
+	for i := range cs {
+		c := &cs[i]
+		enough := settled
+		if !b.Pooled && chance[i] >= contends {
+			enough *= min(noisy, max(1, c.noise/(t.opt.Noise*t.opt.Noise)))
+		}
+		switch n := c.trials(); {
+		case n >= enough, n >= tried && chance[i] < hopeless, trust && chance[i] < doubtful:
+			continue
+		}
+		if pick < 0 || t.sooner(c, &cs[pick]) {
+			pick = i
+		}
+	}
+	return pick
+}
+
+func (t thompson) sooner(a, b *candidate) bool {
+	if x, y := a.trials() >= tried, b.trials() >= tried; x != y {
+		return y
+	}
+	if d := a.post.mean - b.post.mean; math.Abs(d) > 1e-9 {
+		return d > 0
+	}
+	return before(a.cc, b.cc)
+}
+
+const (
+	leastTry  = 0.1 // least share of a trial, so that it ends
+	verifyTry = 0.1 // share of a trial that the parent advises against
+	// quiet is how many gaps without an outcome mean that the arm on trial brings
+	// none (its connections are all too small, say): the others go on.
+	quiet    = 20
+	quietTry = 0.25
+)
+
+// trialShare is the share that the arm on trial gets. A path with 20 connections a
+// second need not give all of them to an arm that may be bad: a few will tell.
+func (t thompson) trialShare(b *Belief, now int64) float64 {
+	if b.Count < 2 {
+		return 1
+	}
+	share := min(1, max(leastTry, b.Gap/t.opt.TrialPace.Seconds()))
+	if seconds(b.Last, now) > quiet*max(b.Gap, 1) {
+		share = min(share, quietTry)
+	}
+	return share
+}
+
+// mix gives arm i the given share at least, at the others' cost.
+func mix(w []float64, i int, share float64) {
+	if w[i] >= share {
+		return
+	}
+	rest := 1 - w[i]
+	for j := range w {
+		w[j] *= (1 - share) / rest
+	}
+	w[i] = share
+}
+
+const (
+	leastReprobe = 1. / 4096 // least share that the kernel's 1/65536 steps can hold well
+	// steadyAfter is the number of outcomes without a change after which a path is
+	// trusted to stay as it is: trials that only look for unseen changes then pay
+	// less often than they cost. With a change every n connections, a share of
+	// about 1/sqrt(n) is right, hence the root.
+	steadyAfter = 500
+)
+
+// reprobe gives arms that are not in use a small share, since they may have become
+// better unseen: about one connection per Reprobe, fewer for those believed far
+// worse and on paths that do not change, none while their last trial is fresh.
+func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief) {
+	hazard := float64(1+b.Changes) * steadyAfter / (steadyAfter + float64(b.Count))
+	each := t.opt.ReprobeMax / float64(max(1, len(cs)-1)) * math.Sqrt(min(1, hazard))
+	pace := min(each, max(leastReprobe, b.Gap/t.opt.Reprobe.Seconds()))
+	for i := range cs {
+		c := &cs[i]
+		if i == best || c.arm == nil {
+			continue
+		}
+		stale := min(1, float64(b.Count-c.arm.SeenAt)/(2*awhile))
+		gap := max(0, cs[best].post.mean-c.post.mean)
+		if share := pace * stale / (1 + gap); w[i] < share {
+			w[best] -= share - w[i]
+			w[i] = share
+		}
+	}
+}

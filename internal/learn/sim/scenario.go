@@ -1,0 +1,193 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Arm is the truth about one arm during a phase.
+type Arm struct {
+	Goodput float64 // median, bytes/s
+	SD      float64 // standard deviation of ln(goodput) from connection to connection
+	Loss    float64 // share of its packets that it retransmits, 0 to 1
+}
+
+// Phase is the truth about a path from one of its connections on.
+type Phase struct {
+	From int   // connection of the path, from 0
+	Arms []Arm // in the order of Scenario.Arms
+}
+
+// Group is a number of paths of one kind.
+type Group struct {
+	Paths       int
+	Start       int // step of the simulation at which the group's first connection may come
+	Connections int // of each path
+	Phases      []Phase
+}
+
+// Scenario is a world for learners to learn in.
+type Scenario struct {
+	Name    string
+	Doc     string
+	Arms    []string // the first is the kernel's default, which hold-out connections use
+	Groups  []Group
+	Gap     time.Duration // between connections of all paths
+	Batch   int           // connections that start on the same shares; 1 if 0
+	Level   float64       // sd of ln(speed) between paths
+	Spread  float64       // sd between paths of each arm's ln(goodput), on top of Level
+	Drift   float64       // sd of the random walk of each arm's ln(goodput), per connection
+	Outlier float64       // share of connections that something else slows down tenfold
+}
+
+const (
+	kbit = 1e3 / 8
+	mbit = 1e6 / 8
+	gbit = 1e9 / 8
+)
+
+func one(connections int, phases ...Phase) []Group {
+	return []Group{{Paths: 1, Connections: connections, Phases: phases}}
+}
+
+func still(arms ...Arm) Phase { return Phase{Arms: arms} }
+
+var three = []string{"cubic", "bbr", "reno"}
+
+// The clean and lossy truths are those measured on veth links at 20 ms
+// (cubic 8-11 Gbit/s without loss, 5-50 Mbit/s with 1-2 %; bbr 1.2-4 Gbit/s).
+var (
+	clean = []Arm{{10 * gbit, 0.3, 0}, {8 * gbit, 0.3, 0}, {9 * gbit, 0.3, 0}}
+	lossy = []Arm{{50 * mbit, 0.4, 0.02}, {4 * gbit, 0.3, 0.02}, {45 * mbit, 0.4, 0.02}}
+)
+
+// Scenarios are the worlds that learners are compared in.
+var Scenarios = []Scenario{
+	{
+		Name: "steady", Doc: "a lossy path: one arm is worth three of the others; 1 s connections, one at a time",
+		Arms: three, Gap: time.Second,
+		Groups: one(200, still(Arm{100 * mbit, 0.4, 0.01}, Arm{300 * mbit, 0.4, 0.01}, Arm{90 * mbit, 0.4, 0.01})),
+	}, {
+		Name: "slow", Doc: "a link of a few hundred kbit/s: the arms differ in kbit/s, not in Mbit/s",
+		Arms: three, Gap: 5 * time.Second,
+		Groups: one(200, still(Arm{100 * kbit, 0.4, 0.03}, Arm{250 * kbit, 0.4, 0.03}, Arm{90 * kbit, 0.4, 0.03})),
+	}, {
+		Name: "many-arms", Doc: "eight arms, one good, one close, the rest half as fast or worse",
+		Arms: []string{"cubic", "bbr", "reno", "htcp", "dctcp", "vegas", "westwood", "illinois"}, Gap: time.Second,
+		Groups: one(300, still(Arm{50 * mbit, 0.4, 0.01}, Arm{200 * mbit, 0.4, 0.01}, Arm{45 * mbit, 0.4, 0.01},
+			Arm{70 * mbit, 0.4, 0.01}, Arm{40 * mbit, 0.4, 0.01}, Arm{30 * mbit, 0.4, 0.01},
+			Arm{180 * mbit, 0.4, 0.01}, Arm{90 * mbit, 0.4, 0.01})),
+	}, {
+		Name: "rare", Doc: "a path that is used every ten minutes: what fades too fast must be learned again",
+		Arms: three, Gap: 10 * time.Minute,
+		Groups: one(200, still(Arm{100 * mbit, 0.4, 0.01}, Arm{250 * mbit, 0.4, 0.01}, Arm{90 * mbit, 0.4, 0.01})),
+	}, {
+		Name: "near-tie", Doc: "all arms within 5 %: nothing to win, and nothing to be lost by trying",
+		Arms: three, Gap: time.Second,
+		Groups: one(200, still(Arm{100 * mbit, 0.3, 0}, Arm{97 * mbit, 0.3, 0}, Arm{95 * mbit, 0.3, 0})),
+	}, {
+		Name: "noise", Doc: "30 % between arms under noise of a factor of 2, and 5 % of outliers",
+		Arms: three, Gap: time.Second, Outlier: 0.05,
+		Groups: one(300, still(Arm{100 * mbit, 0.7, 0.01}, Arm{143 * mbit, 0.7, 0.01}, Arm{80 * mbit, 0.7, 0.01})),
+	}, {
+		Name: "flip-to-lossy", Doc: "a clean path begins to lose 2 %: the arm in use falls by far",
+		Arms: three, Gap: time.Second,
+		Groups: one(200, Phase{0, clean}, Phase{100, lossy}),
+	}, {
+		Name: "flip-to-clean", Doc: "and back: the arm in use gains, another gains more",
+		Arms: three, Gap: time.Second,
+		Groups: one(200, Phase{0, lossy}, Phase{100, clean}),
+	}, {
+		Name: "flip-fivefold", Doc: "the best arm falls to a fifth and another becomes best, twice, with no sign but the rewards",
+		Arms: three, Gap: time.Second,
+		Groups: one(240,
+			Phase{0, []Arm{{500 * mbit, 0.4, 0}, {250 * mbit, 0.4, 0}, {200 * mbit, 0.4, 0}}},
+			Phase{80, []Arm{{100 * mbit, 0.4, 0}, {250 * mbit, 0.4, 0}, {80 * mbit, 0.4, 0}}},
+			Phase{160, []Arm{{100 * mbit, 0.4, 0}, {50 * mbit, 0.4, 0}, {300 * mbit, 0.4, 0}}}),
+	}, {
+		Name: "silent", Doc: "an arm that is not in use becomes twice as good unseen: only trials can tell",
+		Arms: three, Gap: time.Second,
+		Groups: one(600,
+			Phase{0, []Arm{{100 * mbit, 0.3, 0}, {40 * mbit, 0.3, 0}, {80 * mbit, 0.3, 0}}},
+			Phase{150, []Arm{{100 * mbit, 0.3, 0}, {200 * mbit, 0.3, 0}, {80 * mbit, 0.3, 0}}}),
+	}, {
+		Name: "drift", Doc: "every arm wanders by itself, a factor of 1.5 in 100 connections",
+		Arms: three, Gap: time.Second, Drift: 0.04,
+		Groups: one(400, still(Arm{100 * mbit, 0.3, 0.001}, Arm{150 * mbit, 0.3, 0.001}, Arm{80 * mbit, 0.3, 0.001})),
+	}, {
+		Name: "busy", Doc: "50 connections a second on the same shares",
+		Arms: three, Gap: 20 * time.Millisecond, Batch: 50,
+		Groups: one(1500, Phase{0, []Arm{{100 * mbit, 0.4, 0}, {300 * mbit, 0.4, 0}, {90 * mbit, 0.4, 0}}},
+			Phase{750, []Arm{{100 * mbit, 0.4, 0}, {30 * mbit, 0.4, 0}, {90 * mbit, 0.4, 0}}}),
+	}, {
+		Name: "sparse", Doc: "60 hosts of very different speed, 6 connections each: only what they share can be learned",
+		Arms: three, Gap: 5 * time.Second, Level: 1.5, Spread: 0.3,
+		Groups: []Group{{Paths: 60, Connections: 6,
+			Phases: []Phase{still(Arm{100 * mbit, 0.4, 0.01}, Arm{250 * mbit, 0.4, 0.01}, Arm{90 * mbit, 0.4, 0.01})}}},
+	}, {
+		Name: "once", Doc: "300 hosts that connect once each",
+		Arms: three, Gap: time.Second, Level: 1, Spread: 0.2,
+		Groups: []Group{{Paths: 300, Connections: 1,
+			Phases: []Phase{still(Arm{100 * mbit, 0.4, 0.01}, Arm{300 * mbit, 0.4, 0.01}, Arm{90 * mbit, 0.4, 0.01})}}},
+	}, {
+		Name: "sibling", Doc: "clean hosts appear beside lossy ones, whose choice does not suit them",
+		Arms: three, Gap: time.Second, Level: 0.3, Spread: 0.05,
+		Groups: []Group{
+			{Paths: 3, Connections: 60, Phases: []Phase{still(lossy...)}},
+			{Paths: 2, Start: 180, Connections: 80, Phases: []Phase{still(
+				Arm{10 * gbit, 0.3, 0}, Arm{5 * gbit, 0.3, 0}, Arm{9 * gbit, 0.3, 0})}},
+		},
+	},
+}
+
+// ByName finds a shipped scenario.
+func ByName(name string) (Scenario, bool) {
+	for _, s := range Scenarios {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Scenario{}, false
+}
+
+// Changes returns the connections at which the first group's paths change.
+func (s *Scenario) Changes() []int {
+	var at []int
+	for _, p := range s.Groups[0].Phases {
+		if p.From > 0 {
+			at = append(at, p.From)
+		}
+	}
+	return at
+}
+
+// arms returns the arms' kernel names.
+func (s *Scenario) arms() []tcp.CC {
+	ccs := make([]tcp.CC, len(s.Arms))
+	for i, name := range s.Arms {
+		ccs[i], _ = tcp.ParseCC(name)
+	}
+	return ccs
+}
+
+// at returns the arms in force at connection n of a path of the group.
+func (g *Group) at(n int) []Arm {
+	arms := g.Phases[0].Arms
+	for _, p := range g.Phases {
+		if n >= p.From {
+			arms = p.Arms
+		}
+	}
+	return arms
+}
+
+// logs of the arms' median goodput.
+func logs(arms []Arm) []float64 {
+	mu := make([]float64, len(arms))
+	for i, a := range arms {
+		mu[i] = math.Log(a.Goodput)
+	}
+	return mu
+}

@@ -1,0 +1,230 @@
+package sim
+
+import (
+	"io"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+const seeds = 100
+
+func published() learn.Learner {
+	return learn.NewEpsilonGreedy(learn.PublishedEpsilon, learn.PublishedRate)
+}
+
+func seeded(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
+
+// TestRegretTable prints the comparison under -v, and holds the default learner to
+// it: over all scenarios, and in each but those named, at most half the regret of
+// the published one.
+func TestRegretTable(t *testing.T) {
+	out := io.Discard
+	if testing.Verbose() {
+		out = os.Stdout
+	}
+	rows := Table(out, learn.DefaultThompson(), published(), seeds)
+	// Where there is nothing to win, half of nothing is not asked for; and where
+	// ten minutes pass between connections, to forget at all costs as much as
+	// to waste one connection in twenty.
+	allowed := map[string]float64{"near-tie": 1.1, "rare": 0.7, "sibling": 0.6}
+	sum := [2]float64{}
+	for _, r := range rows {
+		limit := 0.5
+		if v, ok := allowed[r.Name]; ok {
+			limit = v
+		}
+		if r.Ratio() > limit {
+			t.Errorf("%s: regret is %.2f of the published learner's, want %.2f at most", r.Name, r.Ratio(), limit)
+		}
+		sum[0] += r.Regret[0].Mean
+		sum[1] += r.Regret[1].Mean
+	}
+	if sum[0] > 0.5*sum[1] {
+		t.Errorf("in sum: regret %.1f against %.1f", sum[0], sum[1])
+	}
+}
+
+func TestSuddenChangeIsRecoveredFromWithin15Connections(t *testing.T) {
+	for _, name := range []string{"flip-to-lossy", "flip-to-clean", "flip-fivefold"} {
+		s, _ := ByName(name)
+		var whole, first []int
+		for seed := range 2 * seeds {
+			r := Run(&s, learn.DefaultThompson(), seeded(seed))
+			whole, first = append(whole, r.Recovery...), append(first, r.FirstUse...)
+		}
+		slices.Sort(whole)
+		slices.Sort(first)
+		p50, p90 := whole[len(whole)/2], whole[len(whole)*9/10]
+		t.Logf("%s: recovered after %d (median), %d (p90), %d (p99); new best first used after %d (p90)",
+			name, p50, p90, whole[len(whole)*99/100], first[len(first)*9/10])
+		if p90 > 15 || first[len(first)*9/10] > 15 {
+			t.Errorf("%s: more than 15 connections", name)
+		}
+	}
+}
+
+// factor3 is a new path, 40 connections of 1 s, one at a time.
+func factor3(best int, sd float64) *Scenario {
+	arms := []Arm{{100 * mbit, sd, 0.01}, {100 * mbit, sd, 0.01}, {100 * mbit, sd, 0.01}}
+	arms[best].Goodput *= 3
+	return &Scenario{Arms: three, Gap: time.Second, Groups: one(40, still(arms...))}
+}
+
+func TestNewPathUsesTheBestArm18TimesOfTheLast20(t *testing.T) {
+	for _, sd := range []float64{0.1, 0.3, 0.4, 0.5} {
+		n, missed, poor, goodput := 600, 0, 0, 0.0
+		for seed := range n {
+			r := Run(factor3(seed%3, sd), learn.DefaultThompson(), seeded(seed))
+			if r.BestShareLast20 < 0.9 {
+				missed++
+			}
+			if r.GoodputLast20 < 0.9 {
+				poor++
+			}
+			goodput += r.GoodputLast20 / float64(n)
+		}
+		t.Logf("sd %.1f: %d of %d runs below 18 of 20, %d below 0.9 of the best's goodput, mean %.3f", sd, missed, n, poor, goodput)
+		if missed > n/100 || goodput < 0.97 {
+			t.Errorf("sd %.1f: %d of %d runs missed, mean goodput %.3f", sd, missed, n, goodput)
+		}
+	}
+}
+
+func TestSteadyStateTriesLittle(t *testing.T) {
+	s := *factor3(1, 0.4)
+	s.Groups = one(2000, s.Groups[0].Phases...)
+	var shares []float64
+	for seed := range 10 {
+		r := Run(&s, learn.DefaultThompson(), seeded(seed))
+		shares = append(shares, r.Regret/float64(r.Connections)/(1-1./3)) // of connections on a worse arm
+	}
+	if got := spread(shares).Mean; got > 0.02 || got < 0.002 {
+		t.Errorf("%.4f of 2000 connections used a worse arm, want 0.002 to 0.02", got)
+	}
+}
+
+// On a clean path bpftune chose dctcp without ECN 26 times of 40: 75 against
+// cubic's 129 Mbit/s.
+func TestPeerWeakness3CleanPathIsNotGivenAWorseArm(t *testing.T) {
+	s := Scenario{Arms: []string{"cubic", "bbr", "dctcp"}, Gap: time.Second,
+		Groups: one(40, still(Arm{129 * mbit, 0.1, 0}, Arm{120 * mbit, 0.1, 0}, Arm{70 * mbit, 0.3, 0}))}
+	var goodput []float64
+	for seed := range seeds {
+		goodput = append(goodput, Run(&s, learn.DefaultThompson(), seeded(seed)).GoodputLast20)
+	}
+	if m := spread(goodput).Mean; m < 0.95 {
+		t.Errorf("%.3f of the best arm's goodput", m)
+	}
+}
+
+func TestPeerWeakness4CleanPathBesideABadOneFindsItsOwnArm(t *testing.T) {
+	s, _ := ByName("sibling")
+	var last, ref []float64
+	for seed := range seeds {
+		last = append(last, Run(&s, learn.DefaultThompson(), seeded(seed)).GoodputLast20)
+		ref = append(ref, Run(&s, published(), seeded(seed)).GoodputLast20)
+	}
+	if m := spread(last).Mean; m < 0.97 || m < spread(ref).Mean {
+		t.Errorf("%.3f of the best arm's goodput, published %.3f", m, spread(ref).Mean)
+	}
+}
+
+func TestRunIsDeterministic(t *testing.T) {
+	for i := range Scenarios {
+		s := &Scenarios[i]
+		a, b := Run(s, learn.DefaultThompson(), seeded(3)), Run(s, learn.DefaultThompson(), seeded(3))
+		if !reflect.DeepEqual(a, b) {
+			t.Errorf("%s: %+v and %+v", s.Name, a, b)
+		}
+	}
+}
+
+func TestScenariosAreWhole(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range Scenarios {
+		if s.Name == "" || s.Doc == "" || seen[s.Name] || s.Gap <= 0 {
+			t.Errorf("scenario %+v", s)
+		}
+		seen[s.Name] = true
+		for _, name := range s.Arms {
+			if _, ok := tcp.ParseCC(name); !ok {
+				t.Errorf("%s: arm %q", s.Name, name)
+			}
+		}
+		for _, g := range s.Groups {
+			last := -1
+			for _, p := range g.Phases {
+				if len(p.Arms) != len(s.Arms) || p.From <= last {
+					t.Errorf("%s: phase %+v", s.Name, p)
+				}
+				last = p.From
+			}
+		}
+	}
+	if _, ok := ByName("no such world"); ok {
+		t.Error("found a scenario that does not exist")
+	}
+}
+
+// fixed always uses one arm: its regret is known.
+type fixed struct{ arm int }
+
+func (fixed) Name() string                                 { return "fixed" }
+func (fixed) Observe(*learn.Belief, tcp.CC, learn.Outcome) {}
+func (fixed) ObserveHoldOut(*learn.Belief, learn.Outcome)  {}
+func (fixed) StdDev(*learn.ArmBelief, int64) float64       { return 0 }
+func (f fixed) Weights(w []float64, _ []tcp.CC, _, _ *learn.Belief, _ int64) int {
+	clear(w)
+	w[f.arm] = 1
+	return f.arm
+}
+
+func TestRegretIsWhatWasLostAgainstTheBestArm(t *testing.T) {
+	s := *factor3(1, 0.4)
+	best, other := Run(&s, fixed{1}, seeded(1)), Run(&s, fixed{0}, seeded(1))
+	if best.Regret != 0 || best.BestShareLast20 != 1 || best.GoodputLast20 != 1 {
+		t.Errorf("the best arm: %+v", best)
+	}
+	want := float64(other.Connections) * (1 - 1./3)
+	if d := other.Regret - want; d > 1e-9 || d < -1e-9 || other.BestShareLast20 != 0 {
+		t.Errorf("another: %+v, want regret %v", other, want)
+	}
+}
+
+func TestRecoveryCountsFromTheChange(t *testing.T) {
+	var used []use
+	for i := range 30 {
+		good := i < 10 || i >= 14
+		used = append(used, use{conn: i, best: good, ratio: map[bool]float64{true: 1, false: 0.2}[good]})
+	}
+	if first, whole := recovery(used, 10, 30); first != 4 || whole != 3 {
+		t.Errorf("first %d, recovered %d", first, whole)
+	}
+	if first, whole := recovery(used, 10, 14); first != 4 || whole != 4 {
+		t.Errorf("never recovered: first %d, recovered %d", first, whole)
+	}
+}
+
+// BenchmarkRegret reports the regret of the default learner, and its ratio to the
+// published one's, as metrics.
+func BenchmarkRegret(b *testing.B) {
+	for i := range Scenarios {
+		s := &Scenarios[i]
+		b.Run(s.Name, func(b *testing.B) {
+			var row Row
+			for b.Loop() {
+				row = Compare(s, learn.DefaultThompson(), published(), 20)
+			}
+			b.ReportMetric(row.Regret[0].Mean, "regret")
+			b.ReportMetric(row.Ratio(), "regret/published")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

@@ -1,0 +1,278 @@
+package learn
+
+import (
+	"math"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// ThompsonOptions tune the default learner. Rewards are natural logarithms: 0.7 is
+// a factor of 2. The zero value of a field means its default.
+type ThompsonOptions struct {
+	HalfLife   time.Duration // in which evidence counts half; 6 h
+	Memory     float64       // greatest evidence held of an arm, in outcomes; 40
+	Noise      float64       // standard deviation expected of one outcome; 0.4
+	NoiseN     float64       // outcomes that this expectation counts for; 4
+	Spread     float64       // standard deviation between arms that nothing is known of; 1.5
+	ParentMax  float64       // outcomes that the parent's belief counts for at most; 3
+	ParentMin  float64       // least standard deviation between paths of one parent; 0.25
+	Sharpness  float64       // power of the probability of being best; 3
+	Cut        float64       // share below which an arm gets none by merit; 0.01
+	HarmGap    float64       // belief this far below the best is harm; 0.7
+	HarmShare  float64       // share of such an arm at most, once tried; 0.02
+	Reprobe    time.Duration // time after which an arm that is not used is tried again; 60 s
+	ReprobeMax float64       // share that all such trials take at most; 0.03
+	TrialPace  time.Duration // in which a trial on a busy path may take about one connection; 250 ms
+	Patience   float64       // own outcomes after which the parent's word is verified; 4
+}
+
+// DefaultThompson returns the learner that tcpilot uses unless told otherwise.
+func DefaultThompson() Learner { return NewThompson(ThompsonOptions{}) }
+
+// NewThompson returns a learner that holds, for each arm, a Normal belief with
+// learned noise (a Student-t posterior), shrunk toward the parent's, and gives each
+// arm a share that grows with the probability that it is the best. It samples from
+// those shares in the datapath: Thompson sampling (Thompson 1933) with the draw
+// left to the kernel.
+//
+// What it knows fades, with time and with new outcomes. A change of the path, seen
+// in the rewards or in the retransmits of the arm in use (CUSUM), opens all arms of
+// the path to new trials.
+func NewThompson(opt ThompsonOptions) Learner {
+	or := func(v *float64, d float64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	if opt.HalfLife == 0 {
+		opt.HalfLife = 6 * time.Hour
+	}
+	if opt.Reprobe == 0 {
+		opt.Reprobe = time.Minute
+	}
+	if opt.TrialPace == 0 {
+		opt.TrialPace = 250 * time.Millisecond
+	}
+	or(&opt.Memory, 40)
+	or(&opt.Noise, 0.4)
+	or(&opt.NoiseN, 4)
+	or(&opt.Spread, 1.5)
+	or(&opt.ParentMax, 3)
+	or(&opt.ParentMin, 0.25)
+	or(&opt.Sharpness, 3)
+	or(&opt.Cut, 0.01)
+	or(&opt.HarmGap, 0.7)
+	or(&opt.HarmShare, 0.02)
+	or(&opt.ReprobeMax, 0.03)
+	or(&opt.Patience, 4)
+	return thompson{opt}
+}
+
+type thompson struct{ opt ThompsonOptions }
+
+const (
+	// tried and settled are evidence on the present state of the path: one good
+	// outcome, and two. One alone may be a fluke either way.
+	tried   = 0.9
+	settled = 1.8
+	// leastTrial is what an outcome counts for as a trial at least, so that a path
+	// of small connections does not explore for ever.
+	leastTrial = 1. / 3
+	// surprise is how far, in standard deviations, the first outcome in a while must
+	// lie from what was believed for the belief to be dropped rather than averaged.
+	surprise = 2.5
+	// awhile is that while, in outcomes of other arms.
+	awhile = 20
+	// reopened is the evidence that an arm keeps when its path has changed.
+	reopened = 0.5
+	// huber bounds the influence of one outcome on a settled mean, in standard
+	// deviations: a stalled virtual machine is not the arm's doing.
+	huber = 3.5
+	// leastNoise is the least standard deviation believed of an outcome.
+	leastNoise = 0.05
+	// gapMemory is the number of outcomes over which Belief.Gap is averaged.
+	gapMemory = 8
+)
+
+func (thompson) Name() string { return "thompson" }
+
+func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
+	if !o.usable() {
+		return
+	}
+	o.Weight = min(o.Weight, 1)
+	b.note(o)
+	a := b.Arm(cc)
+	t.age(a, o.At)
+	v := t.noise(a, t.pooledNoise(b))
+	if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > awhile) {
+		if d := o.Reward - a.Mean; d*d > surprise*surprise*v*(1/o.Weight+1/a.Weight) {
+			a.Weight, a.M2, a.Trials = 0, 0, 0
+		}
+	}
+	changed := !b.Pooled && t.changed(a, o, v)
+	x := o.Reward
+	if a.Trials >= settled {
+		reach := huber * math.Sqrt(v*(1/o.Weight+1/a.Weight))
+		x = min(max(x, a.Mean-reach), a.Mean+reach)
+	}
+	a.Mean, a.Weight, a.M2 = fold(a.Mean, a.Weight, a.M2, x, o.Weight, t.opt.Memory)
+	a.Trials += max(o.Weight, leastTrial)
+	a.note(b, o)
+	if changed {
+		t.reopen(b, a, o.At)
+	}
+}
+
+func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
+	if !o.usable() {
+		return
+	}
+	h := &b.HoldOut
+	t.age(h, o.At)
+	h.Mean, h.Weight, h.M2 = fold(h.Mean, h.Weight, h.M2, o.Reward, min(o.Weight, 1), t.opt.Memory)
+	h.note(b, o)
+}
+
+// note keeps the facts of an outcome that are not its reward.
+func (b *Belief) note(o Outcome) {
+	b.Count++
+	if b.Last != 0 {
+		gap := seconds(b.Last, o.At)
+		b.Gap += (gap - b.Gap) / min(float64(b.Count-1), gapMemory)
+	}
+	b.Last = max(b.Last, o.At)
+}
+
+func (a *ArmBelief) note(b *Belief, o Outcome) {
+	a.Count++
+	if o.Greedy {
+		a.Greedy++
+	}
+	a.SeenAt, a.Last = b.Count, max(a.Last, o.At)
+	a.MinRTT, a.Rate = least(a.MinRTT, o.MinRTT), greatest(a.Rate, o.Rate)
+	b.MinRTT, b.Rate = least(b.MinRTT, o.MinRTT), greatest(b.Rate, o.Rate)
+}
+
+// recent is the number of outcomes in which a least or greatest value that was
+// not met again fades: bpftune's last for ever, so that one lucky rate, or a
+// shorter route that is no more, is held against an arm until it restarts.
+const recent = 128
+
+// least keeps the least recent value, microseconds.
+func least(was, v uint32) uint32 {
+	switch {
+	case v == 0:
+		return was
+	case was == 0 || v <= was:
+		return v
+	}
+	return was + (v-was)/recent
+}
+
+// greatest keeps the greatest recent value, bytes/s.
+func greatest(was, v uint64) uint64 {
+	switch {
+	case v == 0:
+		return was
+	case v >= was:
+		return v
+	}
+	return was - (was-v)/recent
+}
+
+// age brings an arm's evidence up to date.
+func (t thompson) age(a *ArmBelief, now int64) {
+	if a.Last == 0 || now <= a.Last {
+		return
+	}
+	keep := t.keep(a.Last, now)
+	a.Weight *= keep
+	a.M2 *= keep
+	a.Loss.Weight *= keep
+	a.Loss.M2 *= keep
+}
+
+func (t thompson) keep(from, to int64) float64 {
+	return math.Exp2(-seconds(from, to) / t.opt.HalfLife.Seconds())
+}
+
+// pooledNoise is the variance of one outcome around its arm's mean, learned over
+// all arms of the path.
+func (t thompson) pooledNoise(b *Belief) float64 {
+	m2, n := t.opt.NoiseN*t.opt.Noise*t.opt.Noise, t.opt.NoiseN
+	if b != nil {
+		for i := range b.Arms {
+			m2 += b.Arms[i].M2
+			n += max(0, b.Arms[i].Weight-1)
+		}
+	}
+	return max(m2/n, leastNoise*leastNoise)
+}
+
+// noise is the same for one arm, which is shrunk toward that of all.
+func (t thompson) noise(a *ArmBelief, pooled float64) float64 {
+	v := (t.opt.NoiseN*pooled + a.M2) / (t.opt.NoiseN + max(0, a.Weight-1))
+	return max(v, leastNoise*leastNoise)
+}
+
+// changed folds the outcome into what is watched for changes.
+func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
+	reward, loss := false, false
+	if a.Trials >= settled && a.Weight >= baseline {
+		sd := math.Sqrt(v * (1/o.Weight + 1/a.Weight))
+		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, sd, 1)
+	}
+	if o.Loss >= 0 {
+		loss = a.Loss.observe(min(o.Loss, 1), o.Weight, t.opt.Memory)
+	}
+	return reward || loss
+}
+
+// reopen acts on a change of the path that a's outcomes gave away. Nothing that was
+// known of any arm can be relied on; it remains as a hint of where to look first.
+func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
+	b.Changes++
+	b.Changed, b.ChangedAt = now, b.Count
+	v := t.noise(a, t.pooledNoise(b))
+	if run := latest(&a.Up, &a.Down); run != nil {
+		a.Mean, a.Weight = run.Mean, min(run.N, runMax)
+	} else {
+		a.Weight = min(a.Weight, settled)
+	}
+	weight := a.Weight
+	for i := range b.Arms {
+		o := &b.Arms[i]
+		keep := min(1, reopened/max(o.Weight, reopened))
+		o.Weight *= keep
+		o.M2 *= keep
+		o.Trials = 0
+		o.Up, o.Down = Run{}, Run{}
+		o.Loss.restart()
+	}
+	a.Weight, a.Trials, a.M2 = weight, weight, v*max(0, weight-1)
+}
+
+// searching is how many outcomes after a change a path counts as changed at most.
+const searching = 32
+
+// Changed reports whether what was believed of the path was given up not long ago,
+// and its arms have not all been tried again.
+func (t thompson) Changed(b *Belief, now int64) bool {
+	if b == nil || b.Changes == 0 || b.Count-b.ChangedAt > searching || seconds(b.Changed, now) > t.opt.HalfLife.Seconds() {
+		return false
+	}
+	for i := range b.Arms {
+		if b.Arms[i].Trials < tried {
+			return true
+		}
+	}
+	return false
+}
+
+func (t thompson) StdDev(a *ArmBelief, now int64) float64 {
+	prior := t.opt.Spread * t.opt.Spread
+	w := a.Weight * t.keep(a.Last, max(now, a.Last))
+	return math.Sqrt(1 / (1/prior + w/t.noise(a, t.opt.Noise*t.opt.Noise)))
+}

@@ -1,0 +1,263 @@
+package metrics
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// Source is what is shown.
+type Source interface {
+	// Snapshot is the engine's latest, nil before the first.
+	Snapshot() *engine.Snapshot
+	// Counters reads the datapath's.
+	Counters() (Counters, error)
+}
+
+// DefaultTopPaths is how many paths have a label of their own unless the
+// configuration says otherwise: with 4 arms about 700 series.
+const DefaultTopPaths = 20
+
+// other is the prefix of what is summed over all remaining paths.
+const other = "other"
+
+// Collector is a prometheus.Collector over a Source. It holds no values: every
+// scrape reads the source.
+type Collector struct {
+	source  Source
+	version string
+	top     int
+}
+
+// NewCollector returns a collector that names the top paths with most samples.
+func NewCollector(s Source, version string, top int) *Collector {
+	return &Collector{source: s, version: version, top: max(0, top)}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range families {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	s := &scrape{out: out, seen: map[string]bool{}}
+	snap := c.source.Snapshot()
+	counters, err := c.source.Counters()
+	if snap != nil {
+		s.one(buildInfo, 1, c.version, snap.Learner)
+		s.engine(snap)
+		s.rules(snap)
+		s.paths(snap.Paths, c.top)
+		counters.NameRules(snap.Rules)
+	} else {
+		counters.NameRules(nil)
+	}
+	s.one(datapathUp, truth(err == nil))
+	if err == nil {
+		s.counters(counters)
+	}
+}
+
+// scrape writes the metrics of one scrape.
+type scrape struct {
+	out  chan<- prometheus.Metric
+	seen map[string]bool // series written: a second one would fail the scrape
+}
+
+func (s *scrape) one(f *family, v float64, labels ...string) {
+	key := f.name
+	for _, l := range labels {
+		key += "\x00" + l
+	}
+	if s.seen[key] {
+		return
+	}
+	s.seen[key] = true
+	m, err := prometheus.NewConstMetric(f.desc, f.kind, v, labels...)
+	if err != nil { // a label that is not UTF-8: the scrape says so
+		m = prometheus.NewInvalidMetric(f.desc, err)
+	}
+	s.out <- m
+}
+
+// known writes v unless it is 0, which then stands for "not known".
+func (s *scrape) known(f *family, v float64, labels ...string) {
+	if v != 0 {
+		s.one(f, v, labels...)
+	}
+}
+
+func (s *scrape) each(f *family, counts map[string]uint64) {
+	for k, n := range counts {
+		s.one(f, float64(n), k)
+	}
+}
+
+func (s *scrape) engine(snap *engine.Snapshot) {
+	t := &snap.Totals
+	s.one(snapshotTime, unix(snap.At))
+	s.each(samples, t.Samples)
+	s.each(ignored, t.Ignored)
+	s.each(policyReasons, t.Decisions)
+	s.one(unattributed, float64(t.Unattributed))
+	s.one(learned, float64(t.ObserveCount))
+	s.one(ticks, float64(t.Ticks))
+	s.one(tickSeconds, t.TickSeconds)
+	s.one(policyWrites, float64(t.Writes))
+	s.one(policyErrors, float64(t.WriteErrors))
+	s.one(storeErrors, float64(t.StoreErrors))
+	if !t.LastSaved.IsZero() {
+		s.one(storeSaved, unix(t.LastSaved))
+	}
+	s.one(pathCount, float64(t.Paths))
+	s.one(pathLimit, float64(t.PathLimit))
+	s.one(pathEvicted, float64(t.Evicted))
+	for _, y := range snap.Yields {
+		s.one(yields, 1, y.Field, y.Sysctl)
+	}
+	for _, a := range snap.Arms {
+		for _, state := range []string{"active", "retired", "missing"} {
+			s.one(armState, truth(a.State == state), a.CC.String(), state)
+		}
+	}
+}
+
+// gain is a weighted mean of logarithms.
+type gain struct{ sum, weight float64 }
+
+func (s *scrape) rules(snap *engine.Snapshot) {
+	gains := map[string]gain{}
+	for _, p := range snap.Paths {
+		if p.HoldOut.Gain > 0 {
+			g, n := gains[p.Rule], float64(p.HoldOut.Count)
+			gains[p.Rule] = gain{g.sum + n*math.Log(p.HoldOut.Gain), g.weight + n}
+		}
+	}
+	for _, r := range snap.Rules {
+		s.one(rulePaths, float64(r.Paths), r.Name)
+		s.one(ruleSamples, float64(r.Samples), r.Name)
+		s.one(ruleHoldOut, r.HoldOut, r.Name)
+		if g := gains[r.Name]; g.weight > 0 {
+			s.one(ruleGain, math.Exp(g.sum/g.weight), r.Name)
+		}
+	}
+}
+
+// paths names the first top paths (the snapshot has most samples first) and
+// sums up the rest by rule.
+func (s *scrape) paths(paths []*engine.PathState, top int) {
+	top = min(top, len(paths))
+	for _, p := range paths[:top] {
+		s.path(p)
+	}
+	type key struct{ rule, cc string }
+	rest := map[string]float64{}   // samples by rule
+	counts := map[key][2]float64{} // connections, greedy ones
+	weights := map[key]float64{}   // sum of share x samples
+	weighted := func(n uint64) float64 { return float64(max(n, 1)) }
+	total := map[string]float64{}
+	for _, p := range paths[top:] {
+		rest[p.Rule] += float64(p.Samples)
+		total[p.Rule] += weighted(p.Samples)
+		for _, a := range p.Arms {
+			k := key{p.Rule, a.CC.String()}
+			counts[k] = [2]float64{counts[k][0] + float64(a.Count), counts[k][1] + float64(a.Greedy)}
+			weights[k] += a.Weight * weighted(p.Samples)
+		}
+	}
+	for rule, n := range rest {
+		s.one(pathSamples, n, rule, other, "")
+	}
+	for k, n := range counts {
+		s.one(pathArmCount, n[0], k.rule, other, "", k.cc)
+		s.one(pathArmGreedy, n[1], k.rule, other, "", k.cc)
+		s.one(pathArmWeight, weights[k]/total[k.rule], k.rule, other, "", k.cc)
+	}
+}
+
+func (s *scrape) path(p *engine.PathState) {
+	scope := ""
+	if p.Scope != 0 {
+		scope = strconv.FormatUint(p.Scope, 10)
+	}
+	l := []string{p.Rule, p.Prefix, scope}
+	s.one(pathSamples, float64(p.Samples), l...)
+	s.known(pathSRTT, p.SRTT.Seconds(), l...)
+	s.known(pathMinRTT, p.MinRTT.Seconds(), l...)
+	s.known(pathRate, p.Rate, l...)
+	s.one(pathHeld, float64(p.HoldOut.Count), l...)
+	s.known(pathGain, p.HoldOut.Gain, l...)
+	for i := range p.Arms {
+		a := &p.Arms[i]
+		l := []string{p.Rule, p.Prefix, scope, a.CC.String()}
+		s.one(pathArmWeight, a.Weight, l...)
+		s.one(pathArmCount, float64(a.Count), l...)
+		s.one(pathArmGreedy, float64(a.Greedy), l...)
+		if a.Count > 0 {
+			s.one(pathArmReward, a.Mean, l...)
+		}
+		s.known(pathArmStdDev, a.StdDev, l...)
+		s.known(pathArmMinRTT, float64(a.MinRTT)/1e6, l...)
+		s.known(pathArmRate, float64(a.Rate), l...)
+	}
+}
+
+func (s *scrape) counters(c Counters) {
+	for _, n := range c.Connections {
+		s.one(connections, float64(n.Outgoing), n.Rule, "outgoing")
+		s.one(connections, float64(n.Incoming), n.Rule, "incoming")
+	}
+	for _, n := range c.Decisions {
+		s.one(decisions, float64(n.Count), n.Reason)
+	}
+	for _, n := range c.SetErrors {
+		s.one(setErrors, float64(n.Count), n.Field)
+	}
+	for _, n := range c.ArmFailures {
+		s.one(armFailures, float64(n.Count), n.CC)
+	}
+	for _, n := range c.Events {
+		s.one(events, float64(n.Count), n.Rule, n.Event)
+	}
+	s.one(ringSubmitted, float64(c.Samples.Submitted))
+	s.one(ringDropped, float64(c.Samples.Dropped))
+	s.one(ringReceived, float64(c.Samples.Received))
+	s.one(ringMalformed, float64(c.Samples.Malformed))
+	for _, m := range c.Maps {
+		s.one(mapEntries, float64(m.Entries), m.Name)
+		s.one(mapLimit, float64(m.Max), m.Name)
+	}
+	s.programs(c.Programs)
+}
+
+// programs sums the programs of one name: a label by id would grow at every
+// restart.
+func (s *scrape) programs(programs []ProgramStats) {
+	runs, run := map[string]uint64{}, map[string]time.Duration{}
+	for _, p := range programs {
+		if p.Stats {
+			runs[p.Name] += p.RunCount
+			run[p.Name] += p.RunTime
+		}
+	}
+	for name, n := range runs {
+		s.one(programRuns, float64(n), name)
+		s.one(programSeconds, run[name].Seconds(), name)
+	}
+}
+
+func unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

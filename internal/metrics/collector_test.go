@@ -1,0 +1,297 @@
+package metrics
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+var update = flag.Bool("update", false, "write generated files again")
+
+type fake struct {
+	snap     *engine.Snapshot
+	counters Counters
+	err      error
+}
+
+func (f *fake) Snapshot() *engine.Snapshot  { return f.snap }
+func (f *fake) Counters() (Counters, error) { return f.counters, f.err }
+
+func cc(name string) tcp.CC {
+	c, ok := tcp.ParseCC(name)
+	if !ok {
+		panic(name)
+	}
+	return c
+}
+
+// full returns a source in which every metric has a value.
+func full(paths int) *fake {
+	start := time.Unix(1_700_000_000, 0)
+	s := &engine.Snapshot{
+		At: start.Add(time.Hour), Started: start, Learner: "thompson",
+		Rules: []engine.RuleState{
+			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000},
+			{Name: "dc", Class: 2, Action: "set"},
+		},
+		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},
+		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
+		Totals: engine.Totals{
+			Samples: map[string]uint64{"close": 10, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
+			Decisions: map[string]uint64{"learned": 5}, Paths: paths, PathLimit: 20000, Ticks: 100, TickSeconds: 0.5,
+			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
+		},
+	}
+	for i := range paths {
+		addr := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
+		key := path.Of(1, 0, addr, 24)
+		s.Paths = append(s.Paths, &engine.PathState{
+			Key: key, Rule: "web", Prefix: key.Prefix.String(), Samples: uint64(2 * (paths - i)),
+			MinRTT: 12 * time.Millisecond, SRTT: 15 * time.Millisecond, Rate: 1e6,
+			Arms: []engine.PathArm{
+				{CC: cc("bbr"), Weight: 0.75, Count: 8, Greedy: 7, Mean: 4.5, StdDev: 0.1, MinRTT: 12000, Rate: 1e6},
+				{CC: cc("cubic"), Weight: 0.25, Count: 2, Greedy: 1, Mean: 4.1, StdDev: 0.2, MinRTT: 13000, Rate: 9e5},
+			},
+			HoldOut: engine.PathHoldOut{Share: 0.02, Count: 2, Mean: 4.0, Treated: 4.4, Gain: 1.5},
+		})
+	}
+	return &fake{snap: s, counters: Counters{
+		Connections: []ClassCount{{Class: 1, Outgoing: 7, Incoming: 2}, {Class: 99, Outgoing: 1}},
+		Decisions:   []ReasonCount{{"set", 6}, {"hold-out", 1}},
+		Samples:     SampleCount{Submitted: 10, Dropped: 1, Received: 9},
+		SetErrors:   []FieldCount{{"init_cwnd", 3}},
+		ArmFailures: []ArmCount{{"dctcp", 2}},
+		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
+		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
+			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},
+		Maps: []MapStats{{"path_policies", 40, 1000}},
+	}}
+}
+
+func gather(t testing.TB, f *fake, top int) map[string]*dto.MetricFamily {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry() // checks what Collect sends against Describe
+	r.MustRegister(NewCollector(f, "1.0", top))
+	got, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]*dto.MetricFamily{}
+	for _, f := range got {
+		m[f.GetName()] = f
+	}
+	return m
+}
+
+// value returns the one series of name with these labels ("k=v").
+func value(t *testing.T, got map[string]*dto.MetricFamily, name string, labels ...string) float64 {
+	t.Helper()
+	var found []float64
+	for _, m := range got[name].GetMetric() {
+		have := map[string]string{}
+		for _, l := range m.GetLabel() {
+			have[l.GetName()] = l.GetValue()
+		}
+		if !slices.ContainsFunc(labels, func(l string) bool {
+			k, v, _ := strings.Cut(l, "=")
+			return have[k] != v
+		}) {
+			found = append(found, m.GetGauge().GetValue()+m.GetCounter().GetValue())
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%s%v: %d series, want 1", name, labels, len(found))
+	}
+	return found[0]
+}
+
+func TestEveryMetricIsCollected(t *testing.T) {
+	got := gather(t, full(3), DefaultTopPaths)
+	for _, f := range families {
+		if got[f.name] == nil {
+			t.Errorf("%s has no series though its source has values", f.name)
+		}
+		delete(got, f.name)
+	}
+	for name := range got {
+		t.Errorf("%s is not in families: it lacks documentation", name)
+	}
+}
+
+func TestLint(t *testing.T) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(NewCollector(full(3), "1.0", DefaultTopPaths))
+	problems, err := testutil.GatherAndLint(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestValuesAreInBaseUnits(t *testing.T) {
+	got := gather(t, full(3), DefaultTopPaths)
+	first := []string{"prefix=10.0.0.0/24", "rule=web"}
+	for _, tt := range []struct {
+		name   string
+		labels []string
+		want   float64
+	}{
+		{"tcpilot_path_srtt_seconds", first, 0.015},
+		{"tcpilot_path_min_rtt_seconds", first, 0.012},
+		{"tcpilot_path_arm_min_rtt_seconds", append(first, "cc=cubic"), 0.013},
+		{"tcpilot_path_arm_weight", append(first, "cc=bbr"), 0.75},
+		{"tcpilot_path_gain_ratio", first, 1.5},
+		{"tcpilot_program_run_seconds_total", []string{"program=sockops"}, 2e-6},
+		{"tcpilot_program_runs_total", []string{"program=sockops"}, 15},
+		{"tcpilot_connections_total", []string{"rule=web", "direction=incoming"}, 2},
+		{"tcpilot_connections_total", []string{"rule=removed", "direction=outgoing"}, 1},
+		{"tcpilot_arm_state", []string{"cc=dctcp", "state=missing"}, 1},
+		{"tcpilot_arm_state", []string{"cc=dctcp", "state=active"}, 0},
+		{"tcpilot_store_saved_timestamp_seconds", nil, 1_700_000_000},
+		{"tcpilot_datapath_up", nil, 1},
+	} {
+		if v := value(t, got, tt.name, tt.labels...); math.Abs(v-tt.want) > 1e-12*math.Abs(tt.want) {
+			t.Errorf("%s%v = %v, want %v", tt.name, tt.labels, v, tt.want)
+		}
+	}
+}
+
+func TestRuleGainIsWeightedGeometricMean(t *testing.T) {
+	f := full(3)
+	f.snap.Paths[0].HoldOut = engine.PathHoldOut{Count: 3, Gain: 4}
+	f.snap.Paths[1].HoldOut = engine.PathHoldOut{Count: 1, Gain: 0.25}
+	f.snap.Paths[2].HoldOut = engine.PathHoldOut{Count: 100} // nothing to compare with
+	got := gather(t, f, DefaultTopPaths)
+	if v := value(t, got, "tcpilot_rule_gain_ratio", "rule=web"); math.Abs(v-2) > 1e-9 {
+		t.Errorf("gain = %v, want 2: exp((3 ln 4 - ln 4)/4)", v)
+	}
+	if n := len(got["tcpilot_rule_gain_ratio"].GetMetric()); n != 1 {
+		t.Errorf("%d series, want none for a rule without hold-out", n)
+	}
+}
+
+func TestOtherSumsTheRest(t *testing.T) {
+	f := full(4) // 8, 6, 4, 2 samples
+	f.snap.Paths[3].Arms = f.snap.Paths[3].Arms[:1]
+	f.snap.Paths[3].Arms[0].Weight = 1
+	got := gather(t, f, 2)
+	if v := value(t, got, "tcpilot_path_samples", "prefix=other"); v != 6 {
+		t.Errorf("samples of the rest = %v, want 6", v)
+	}
+	if v := value(t, got, "tcpilot_path_arm_connections", "prefix=other", "cc=bbr"); v != 16 {
+		t.Errorf("connections of the rest = %v, want 16", v)
+	}
+	if v := value(t, got, "tcpilot_path_arm_weight", "prefix=other", "cc=bbr"); math.Abs(v-(0.75*4+2)/6) > 1e-9 {
+		t.Errorf("weight of bbr in the rest = %v, want %v", v, (0.75*4+2)/6.)
+	}
+	if v := value(t, got, "tcpilot_path_arm_weight", "prefix=other", "cc=cubic"); math.Abs(v-1./6) > 1e-9 {
+		t.Errorf("weight of cubic in the rest = %v, want 1/6", v)
+	}
+}
+
+// Ten thousand paths must not become ten thousand series.
+func TestCardinality(t *testing.T) {
+	small, big := series(gather(t, full(50), DefaultTopPaths)), series(gather(t, full(10_000), DefaultTopPaths))
+	if small != big {
+		t.Errorf("%d series with 50 paths, %d with 10,000", small, big)
+	}
+	if big > 1000 {
+		t.Errorf("%d series, want at most 1000", big)
+	}
+	if none := series(gather(t, full(10_000), 0)); none >= big {
+		t.Errorf("%d series without named paths, %d with", none, big)
+	}
+}
+
+func series(got map[string]*dto.MetricFamily) (n int) {
+	for _, f := range got {
+		n += len(f.GetMetric())
+	}
+	return n
+}
+
+func TestUnreadableCountersLeaveTheRest(t *testing.T) {
+	f := full(3)
+	f.err = errors.New("map is gone")
+	got := gather(t, f, DefaultTopPaths)
+	if v := value(t, got, "tcpilot_datapath_up"); v != 0 {
+		t.Errorf("datapath_up = %v, want 0", v)
+	}
+	if got["tcpilot_ring_samples_received_total"] != nil || got["tcpilot_path_samples"] == nil {
+		t.Error("want the engine's metrics, and none of the datapath's")
+	}
+}
+
+func TestBeforeTheFirstSnapshot(t *testing.T) {
+	f := full(3)
+	f.snap = nil
+	if got := gather(t, f, DefaultTopPaths); got["tcpilot_datapath_up"] == nil || got["tcpilot_paths"] != nil {
+		t.Errorf("got %v", slices.Sorted(maps.Keys(got)))
+	}
+}
+
+func TestTwoPathsOfOneNameDoNotFailTheScrape(t *testing.T) {
+	f := full(2)
+	f.snap.Paths[1].Prefix = f.snap.Paths[0].Prefix
+	if n := len(gather(t, f, DefaultTopPaths)["tcpilot_path_samples"].GetMetric()); n != 1 {
+		t.Errorf("%d series, want the first one", n)
+	}
+	f.snap.Paths[1].Scope = 4026531840
+	if n := len(gather(t, f, DefaultTopPaths)["tcpilot_path_samples"].GetMetric()); n != 2 {
+		t.Errorf("%d series, want 2: the scope tells them apart", n)
+	}
+}
+
+// docs/metrics.md is generated: go test ./internal/metrics -update
+func TestDocumentation(t *testing.T) {
+	const file = "../../docs/metrics.md"
+	var b strings.Builder
+	b.WriteString("# Metrics\n\n<!-- Generated by go test ./internal/metrics -update: do not edit. -->\n\n" +
+		"tcpilot shows these to Prometheus at `/metrics` of the address that the configuration\ngives (loopback unless it says otherwise), beside those of the Go runtime (`go_`) and the process (`process_`).\n" +
+		"Units are base units. Labels are bounded: the paths with most samples have a `prefix` of\ntheir own, all others share `other`; `scope` is a network namespace's cookie, empty where all\nshare what is learned; the `rule` of connections that match none is `none`, of those whose rule a\nreload took away `removed`.\n\n" +
+		"| name | type | labels | meaning |\n|---|---|---|---|\n")
+	for _, f := range families {
+		kind := "gauge"
+		if f.kind == prometheus.CounterValue {
+			kind = "counter"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, kind, strings.Join(f.labels, ", "), f.help)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != b.String() {
+		t.Errorf("%s is stale: go test ./internal/metrics -update", file)
+	}
+}
+
+func BenchmarkScrape(b *testing.B) {
+	f := full(10_000)
+	for b.Loop() {
+		gather(b, f, DefaultTopPaths)
+	}
+}

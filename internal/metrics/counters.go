@@ -1,0 +1,134 @@
+package metrics
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// Counters is what the datapath counted since its maps were made. Every number
+// only grows while the daemon lives, except the entries of maps.
+type Counters struct {
+	Connections []ClassCount   `json:"connections"`  // connections classified
+	Decisions   []ReasonCount  `json:"decisions"`    // what was done with them
+	Samples     SampleCount    `json:"samples"`      //
+	SetErrors   []FieldCount   `json:"set_errors"`   // options that the kernel refused
+	ArmFailures []ArmCount     `json:"arm_failures"` // congestion controls that it refused
+	Events      []EventCount   `json:"events"`       // of watched connections
+	Programs    []ProgramStats `json:"programs"`
+	Maps        []MapStats     `json:"maps"`
+}
+
+// ClassCount counts the connections of one class.
+type ClassCount struct {
+	Class    uint32 `json:"class"` // 0 is no class
+	Rule     string `json:"rule"`  // see NameRules
+	Outgoing uint64 `json:"outgoing"`
+	Incoming uint64 `json:"incoming"`
+}
+
+// ReasonCount counts the connections that were treated for one reason.
+type ReasonCount struct {
+	Reason string `json:"reason"` // from a closed list: set, hold-out, no-policy, expired, app-cc...
+	Count  uint64 `json:"count"`
+}
+
+// SampleCount counts samples on their way from the kernel.
+type SampleCount struct {
+	Submitted uint64 `json:"submitted"` // put into the ring buffer
+	Dropped   uint64 `json:"dropped"`   // the ring buffer was full
+	Received  uint64 `json:"received"`  // read from it
+	Malformed uint64 `json:"malformed"` // read, but not a sample of this version
+}
+
+// Lost is the number of samples that the engine never saw.
+func (c SampleCount) Lost() uint64 { return c.Dropped + c.Malformed }
+
+// FieldCount counts refused bpf_setsockopt calls for one field.
+type FieldCount struct {
+	Field string `json:"field"` // a tcp.Field's name
+	Count uint64 `json:"count"`
+}
+
+// ArmCount counts refused settings of one congestion control.
+type ArmCount struct {
+	CC    string `json:"cc"`
+	Count uint64 `json:"count"`
+}
+
+// EventCount counts one kind of event of the watched connections of a class.
+type EventCount struct {
+	Class uint32 `json:"class"`
+	Rule  string `json:"rule"`
+	Event string `json:"event"` // rto, retransmit, state
+	Count uint64 `json:"count"`
+}
+
+// ProgramStats says what one BPF program has cost. The kernel counts runs only
+// while net.core.bpf_stats_enabled (or BPF_ENABLE_STATS) is on.
+type ProgramStats struct {
+	Name     string        `json:"name"`
+	ID       uint32        `json:"id"`
+	Stats    bool          `json:"stats"` // RunCount and RunTime are being counted
+	RunCount uint64        `json:"run_count"`
+	RunTime  time.Duration `json:"run_time_ns"`
+}
+
+// MapStats says how full one BPF map is.
+type MapStats struct {
+	Name    string `json:"name"`
+	Entries uint64 `json:"entries"`
+	Max     uint64 `json:"max"`
+}
+
+// Names that stand for a class that has no rule.
+const (
+	NoRule      = "none"    // class 0: no rule matched
+	RemovedRule = "removed" // the class of a rule that a reload took away
+)
+
+// NameRules fills in the rule of every class that has none yet. The classes of removed rules are
+// summed under one name, so that reloads do not add labels without end.
+func (c *Counters) NameRules(rules []engine.RuleState) {
+	names := make(map[uint32]string, len(rules)+1)
+	names[0] = NoRule
+	for _, r := range rules {
+		names[r.Class] = r.Name
+	}
+	name := func(class uint32, rule string) (uint32, string) {
+		if rule != "" {
+			return class, rule
+		}
+		if n, ok := names[class]; ok {
+			return class, n
+		}
+		return 0, RemovedRule
+	}
+	c.Connections = slices.Clone(c.Connections)
+	conns := c.Connections[:0]
+	for _, n := range c.Connections {
+		n.Class, n.Rule = name(n.Class, n.Rule)
+		i := slices.IndexFunc(conns, func(o ClassCount) bool { return o.Rule == n.Rule })
+		if i < 0 {
+			conns = append(conns, n)
+			continue
+		}
+		conns[i].Outgoing += n.Outgoing
+		conns[i].Incoming += n.Incoming
+	}
+	c.Connections = conns
+
+	c.Events = slices.Clone(c.Events)
+	events := c.Events[:0]
+	for _, n := range c.Events {
+		n.Class, n.Rule = name(n.Class, n.Rule)
+		i := slices.IndexFunc(events, func(o EventCount) bool { return o.Rule == n.Rule && o.Event == n.Event })
+		if i < 0 {
+			events = append(events, n)
+			continue
+		}
+		events[i].Count += n.Count
+	}
+	c.Events = events
+}

@@ -1,0 +1,107 @@
+package metrics
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// family is one metric name: what Prometheus calls a metric family.
+type family struct {
+	name, help string
+	kind       prometheus.ValueType
+	labels     []string
+	desc       *prometheus.Desc
+}
+
+func newFamily(kind prometheus.ValueType, name, help string, labels []string) *family {
+	name = "tcpilot_" + name
+	return &family{name, help, kind, labels, prometheus.NewDesc(name, help, labels, nil)}
+}
+
+func counter(name, help string, labels ...string) *family {
+	return newFamily(prometheus.CounterValue, name, help, labels)
+}
+
+func gauge(name, help string, labels ...string) *family {
+	return newFamily(prometheus.GaugeValue, name, help, labels)
+}
+
+// Every metric of tcpilot. docs/metrics.md is written from these.
+var (
+	buildInfo = gauge("build_info", "Always 1; the labels say what runs.", "version", "learner")
+
+	connections = counter("connections_total", "Connections classified, by rule and direction (outgoing, incoming).", "rule", "direction")
+	decisions   = counter("decisions_total", "Connections by what was done with them, and why.", "reason")
+	setErrors   = counter("set_errors_total", "Options that the kernel refused on a connection, by field.", "field")
+	armFailures = counter("arm_failures_total", "Congestion controls that the kernel refused on a connection.", "cc")
+	events      = counter("connection_events_total", "Events (rto, retransmit, state) of the share of connections that a rule watches.", "rule", "event")
+
+	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
+	ringDropped   = counter("ring_samples_dropped_total", "Samples lost since the ring buffer was full.")
+	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
+	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are no samples of this version.")
+
+	samples      = counter("samples_total", "Samples seen by the engine, by kind (close, interval, failed-connect).", "kind")
+	ignored      = counter("samples_ignored_total", "Samples that no belief was changed by, by why.", "reason")
+	unattributed = counter("samples_unattributed_total", "Samples of a class that no longer exists.")
+	learned      = counter("samples_learned_total", "Samples folded into a belief.")
+
+	ticks          = counter("engine_ticks_total", "Rounds of deciding and writing policies.")
+	tickSeconds    = counter("engine_tick_seconds_total", "Time spent deciding and writing policies.")
+	snapshotTime   = gauge("engine_snapshot_timestamp_seconds", "When the state shown here was taken, Unix time.")
+	policyReasons  = counter("policy_decisions_total", "Policies decided on, by reason.", "reason")
+	policyWrites   = counter("policy_writes_total", "Policies written to the kernel.")
+	policyErrors   = counter("policy_write_errors_total", "Policies that could not be written.")
+	storeErrors    = counter("store_errors_total", "Times that what was learned could not be saved.")
+	storeSaved     = gauge("store_saved_timestamp_seconds", "When what was learned was last saved, Unix time; absent before the first time.")
+	pathCount      = gauge("paths", "Paths that something is known of.")
+	pathLimit      = gauge("paths_limit", "Greatest number of paths that are kept.")
+	pathEvicted    = counter("paths_evicted_total", "Paths forgotten for want of room.")
+	yields         = gauge("yield_info", "1 for each field left alone since the administrator changed its sysctl.", "field", "sysctl")
+	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
+	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
+	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
+	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults as a control.", "rule")
+	ruleGain       = gauge("rule_gain_ratio", "Reward of tuned connections over that of the hold-out, as a factor: geometric mean over the rule's paths, weighted by hold-out connections. Absent while no path has both.", "rule")
+	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (net.core.bpf_stats_enabled).", "program")
+	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
+	mapEntries     = gauge("map_entries", "Entries in a BPF map.", "map")
+	mapLimit       = gauge("map_entries_limit", "Greatest number of entries of a BPF map.", "map")
+	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
+
+	pathSamples = gauge("path_samples", "Samples of the path. A gauge, since a path may enter and leave \"other\".", pathLabels...)
+	pathSRTT    = gauge("path_srtt_seconds", "Smoothed round-trip time of the path's latest sample.", pathLabels...)
+	pathMinRTT  = gauge("path_min_rtt_seconds", "Least recent round-trip time of the path.", pathLabels...)
+	pathRate    = gauge("path_delivery_rate_bytes_per_second", "Greatest recent delivery rate of the path.", pathLabels...)
+	pathHeld    = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
+	pathGain    = gauge("path_gain_ratio", "Reward of the path's tuned connections over that of its hold-out, as a factor; absent until both are known.", pathLabels...)
+
+	pathArmWeight = gauge("path_arm_weight", "Share of the path's next connections that get the congestion control, 0 to 1; for \"other\" the mean over its paths, weighted by samples.", armLabels...)
+	pathArmCount  = gauge("path_arm_connections", "Scored connections of the path with the congestion control.", armLabels...)
+	pathArmGreedy = gauge("path_arm_greedy_connections", "Of these, the ones that took it while it was the best known.", armLabels...)
+	pathArmReward = gauge("path_arm_reward_mean", "Believed reward, a natural logarithm.", armLabels...)
+	pathArmStdDev = gauge("path_arm_reward_stddev", "Standard deviation of that belief; absent if the learner has none.", armLabels...)
+	pathArmMinRTT = gauge("path_arm_min_rtt_seconds", "Least round-trip time seen with the congestion control.", armLabels...)
+	pathArmRate   = gauge("path_arm_delivery_rate_bytes_per_second", "Greatest delivery rate seen with the congestion control.", armLabels...)
+)
+
+var (
+	// pathLabels name a path. scope is the network namespace's cookie, empty where
+	// all share what is learned.
+	pathLabels = []string{"rule", "prefix", "scope"}
+	armLabels  = append(slices.Clone(pathLabels), "cc")
+)
+
+// families lists every metric, in the order of docs/metrics.md.
+var families = []*family{
+	buildInfo,
+	connections, decisions, setErrors, armFailures, events,
+	ringSubmitted, ringDropped, ringReceived, ringMalformed,
+	samples, ignored, unattributed, learned,
+	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
+	pathCount, pathLimit, pathEvicted, yields, armState, rulePaths, ruleSamples, ruleHoldOut, ruleGain,
+	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain,
+	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
+	programRuns, programSeconds, mapEntries, mapLimit, datapathUp,
+}

@@ -1,0 +1,31 @@
+package path
+
+import "github.com/tcpilot/tcpilot/internal/tcp"
+
+// MaxArms bounds the arms of one policy (ABI: bpf/abi.h).
+const MaxArms = 8
+
+// Arm is a congestion control and its share of a path's new connections.
+type Arm struct {
+	CC tcp.CC `json:"cc"`
+	// Weight is the share in 1/65536; the weights of a policy sum to 65536, or
+	// the policy has no arms.
+	Weight uint32 `json:"weight"`
+}
+
+// Policy is what a path gives to its new connections. The zero Policy touches
+// nothing. It is comparable: two equal policies need no write.
+type Policy struct {
+	Params  tcp.Params   // fixed fields
+	Arms    [MaxArms]Arm // the first NumArms count
+	NumArms uint8
+	HoldOut uint32 // share of connections left at kernel defaults, in 1/65536
+}
+
+// Entry is one row of the kernel's policy table.
+type Entry struct {
+	Key     Key
+	ID      uint32 // nonzero, new at every write; echoed by samples
+	Expires int64  // Unix nanoseconds; afterwards the kernel ignores the entry
+	Policy  Policy
+}

@@ -1,0 +1,230 @@
+package policy
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// One is the share of all connections, as a policy counts shares.
+const One = 1 << 16
+
+// learnedShare is the share from which a best known arm counts as learned and
+// no longer as explored: three connections of four.
+const learnedShare = 0.75
+
+// Input is what a decision about one path is made from. It also holds scratch
+// space: reuse one Input for many decisions, from one goroutine at a time.
+type Input struct {
+	Rule *Rule // nil is no rule
+	// Arms are the congestion controls that can be used now, in order; what the
+	// rule does not list is left out of them.
+	Arms []tcp.CC
+	// Retired are those that the kernel refused; they are never used, and not
+	// where Rule fixes one of them either.
+	Retired []tcp.CC
+	Learner learn.Learner
+	Belief  *learn.Belief // of this path; nil is a path without samples
+	Parent  *learn.Belief // of the enclosing prefix; nil at the root
+	Now     int64         // Unix nanoseconds
+	// YieldCC and YieldFields (bit 1<<f for field f) are left to the kernel,
+	// since somebody changed its default.
+	YieldCC     bool
+	YieldFields uint64
+
+	unknown learn.Belief
+	arms    [path.MaxArms]tcp.CC
+	shares  [path.MaxArms]float64
+}
+
+// Decision is what a path gives to its new connections, and why.
+type Decision struct {
+	Policy path.Policy
+	Reason Reason
+	Best   int // index into Policy.Arms of the arm that is best known, or -1
+}
+
+// changeReporter is a learner that knows when it has given up what it believed.
+type changeReporter interface {
+	Changed(b *learn.Belief, now int64) bool
+}
+
+// Decide makes the policy of one path. It allocates nothing but what the learner
+// allocates.
+func Decide(in *Input) Decision {
+	d := Decision{Best: -1}
+	switch {
+	case in.Rule == nil:
+		d.Reason = NoRule
+		return d
+	case in.Rule.Leave:
+		d.Reason = LeftAlone
+		return d
+	}
+	yielded := in.params(&d.Policy.Params)
+	switch {
+	case in.Rule.CC != (tcp.CC{}):
+		d.Reason = in.fixed(&d)
+	case in.Rule.Learn != nil:
+		d.Reason = in.learned(&d)
+	case yielded && d.Policy.Params.Mask() == 0:
+		d.Reason = YieldedSysctl
+	default:
+		d.Reason = ByRule
+	}
+	touches := d.Policy.Params.Mask() != 0 || d.Policy.NumArms != 0
+	if l := in.Rule.Learn; l != nil && touches {
+		d.Policy.HoldOut = shareOf(l.HoldOut)
+	}
+	return d
+}
+
+// Field says what the rule gives to field f, and why; ok is false when the rule
+// does not mention it.
+func (in *Input) Field(f tcp.Field) (v uint64, why Reason, ok bool) {
+	if in.Rule == nil || in.Rule.Leave {
+		return 0, NoRule, false
+	}
+	v, ok = in.Rule.Set.Get(f)
+	switch {
+	case !ok:
+		return 0, NoRule, false
+	case in.YieldFields&(1<<f) != 0:
+		return v, YieldedSysctl, true
+	}
+	return v, ByRule, true
+}
+
+// params copies the rule's fixed fields but those that are yielded.
+func (in *Input) params(p *tcp.Params) (yielded bool) {
+	*p = in.Rule.Set
+	for m := p.Mask() & in.YieldFields; m != 0; m &= m - 1 {
+		p.Unset(lowestField(m))
+		yielded = true
+	}
+	return yielded
+}
+
+// fixed gives the path the one congestion control that the rule names.
+func (in *Input) fixed(d *Decision) Reason {
+	switch {
+	case in.YieldCC:
+		return YieldedSysctl
+	case slices.Contains(in.Retired, in.Rule.CC):
+		return ArmRetired
+	}
+	d.Policy.Arms[0] = path.Arm{CC: in.Rule.CC, Weight: One}
+	d.Policy.NumArms = 1
+	d.Best = 0
+	return ByRule
+}
+
+// learned shares the path's connections among the arms as the learner says.
+func (in *Input) learned(d *Decision) Reason {
+	if in.YieldCC {
+		return YieldedSysctl
+	}
+	arms := in.usable()
+	if len(arms) == 0 {
+		return ArmRetired
+	}
+	b := in.Belief
+	if b == nil {
+		in.unknown = learn.Belief{Arms: in.unknown.Arms[:0]}
+		b = &in.unknown
+	}
+	shares := in.shares[:len(arms)]
+	clear(shares)
+	best := in.Learner.Weights(shares, arms, b, in.Parent, in.Now)
+	if best >= len(arms) {
+		best = -1
+	}
+	for i, cc := range arms {
+		d.Policy.Arms[i].CC = cc
+	}
+	d.Policy.NumArms = uint8(len(arms))
+	weigh(d.Policy.Arms[:len(arms)], shares)
+	d.Best = best
+	if c, ok := in.Learner.(changeReporter); ok && c.Changed(b, in.Now) {
+		return ChangeDetected
+	}
+	switch {
+	case !known(b) && known(in.Parent):
+		return Inherited
+	case !known(b):
+		return NewPath
+	case best >= 0 && d.Policy.Arms[best].Weight >= learnedShare*One:
+		return Learned
+	}
+	return Exploring
+}
+
+// usable writes to in.arms the arms that rule, kernel and experience leave.
+func (in *Input) usable() []tcp.CC {
+	want, offered := in.Rule.Learn.Arms, in.Arms
+	if want == nil {
+		want = offered
+	}
+	arms := in.arms[:0]
+	for _, cc := range want {
+		if len(arms) < cap(arms) && slices.Contains(offered, cc) && !slices.Contains(in.Retired, cc) {
+			arms = append(arms, cc)
+		}
+	}
+	return arms
+}
+
+// known reports whether b rests on any outcome.
+func known(b *learn.Belief) bool {
+	if b == nil {
+		return false
+	}
+	for i := range b.Arms {
+		if b.Arms[i].Count != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// weigh turns shares into weights that sum to One. What rounding down leaves
+// over, less than one unit an arm, goes to the arm with the greatest share.
+// Shares that cannot be shares (NaN, negative, none) give equal weights.
+func weigh(arms []path.Arm, shares []float64) {
+	sum, top := 0.0, 0
+	for i, s := range shares {
+		if !(s >= 0) || math.IsInf(s, 0) {
+			sum = math.NaN()
+			break
+		}
+		sum += s
+		if s > shares[top] {
+			top = i
+		}
+	}
+	even := !(sum > 0) || math.IsInf(sum, 0)
+	if even {
+		top = 0
+	}
+	left := uint32(One)
+	for i := range arms {
+		part := 1 / float64(len(arms))
+		if !even {
+			part = shares[i] / sum
+		}
+		arms[i].Weight = min(uint32(part*One), left)
+		left -= arms[i].Weight
+	}
+	arms[top].Weight += left
+}
+
+// shareOf returns a share of 0 to 1 in 1/65536; one above zero stays so.
+func shareOf(share float64) uint32 {
+	if !(share > 0) {
+		return 0
+	}
+	return max(1, uint32(math.Round(min(share, 1)*One)))
+}

@@ -1,0 +1,206 @@
+package policy
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// fixedLearner gives the shares that it is told to.
+type fixedLearner struct {
+	shares  map[string]float64
+	best    string
+	changed bool
+}
+
+func (l *fixedLearner) Name() string                                 { return "fixed" }
+func (l *fixedLearner) Observe(*learn.Belief, tcp.CC, learn.Outcome) {}
+func (l *fixedLearner) ObserveHoldOut(*learn.Belief, learn.Outcome)  {}
+func (l *fixedLearner) StdDev(*learn.ArmBelief, int64) float64       { return 0 }
+func (l *fixedLearner) Changed(*learn.Belief, int64) bool            { return l.changed }
+func (l *fixedLearner) Weights(w []float64, arms []tcp.CC, b, _ *learn.Belief, _ int64) int {
+	best := -1
+	for i, cc := range arms {
+		w[i] = l.shares[cc.String()]
+		if cc.String() == l.best {
+			best = i
+		}
+	}
+	_ = b.Arms // never nil
+	return best
+}
+
+func ccs(names string) []tcp.CC {
+	var list []tcp.CC
+	for _, n := range strings.Fields(names) {
+		cc, _ := tcp.ParseCC(n)
+		list = append(list, cc)
+	}
+	return list
+}
+
+func scored() *learn.Belief {
+	return &learn.Belief{Arms: []learn.ArmBelief{{Count: 1}}}
+}
+
+func TestDecide(t *testing.T) {
+	even := &fixedLearner{shares: map[string]float64{"cubic": 0.5, "bbr": 0.5}}
+	sure := &fixedLearner{shares: map[string]float64{"cubic": 0.1, "bbr": 0.9}, best: "bbr"}
+	torn := &fixedLearner{shares: map[string]float64{"cubic": 0.4, "bbr": 0.6}, best: "bbr"}
+	gone := &fixedLearner{shares: map[string]float64{"cubic": 0.5, "bbr": 0.5}, changed: true}
+	set := Rule{Set: params(tcp.RTOMin, 5000)}
+	auto := Rule{Learn: &Learn{HoldOut: 0.5}}
+	both := Rule{Set: params(tcp.RTOMin, 5000), Learn: &Learn{HoldOut: 0.5}}
+	fixed := Rule{CC: ccs("bbr")[0]}
+	some := Rule{Learn: &Learn{Arms: ccs("reno bbr")}}
+	offered := ccs("cubic bbr")
+
+	for _, c := range []struct {
+		name   string
+		in     Input
+		reason Reason
+		arms   string // names and weights
+		best   int
+		fields uint64
+		hold   uint32
+	}{
+		{"no rule", Input{}, NoRule, "", -1, 0, 0},
+		{"leave", Input{Rule: &Rule{Leave: true, Set: set.Set}}, LeftAlone, "", -1, 0, 0},
+		{"set", Input{Rule: &set}, ByRule, "", -1, 1 << tcp.RTOMin, 0},
+		{"set, yielded", Input{Rule: &set, YieldFields: 1 << tcp.RTOMin}, YieldedSysctl, "", -1, 0, 0},
+		{"set, other field yielded", Input{Rule: &set, YieldFields: 1 << tcp.ECN}, ByRule, "", -1, 1 << tcp.RTOMin, 0},
+		{"fixed cc", Input{Rule: &fixed}, ByRule, "bbr:65536", 0, 0, 0},
+		{"fixed cc, yielded", Input{Rule: &fixed, YieldCC: true}, YieldedSysctl, "", -1, 0, 0},
+		{"fixed cc, retired", Input{Rule: &fixed, Retired: ccs("bbr")}, ArmRetired, "", -1, 0, 0},
+		{"new path", Input{Rule: &auto, Arms: offered, Learner: even}, NewPath, "cubic:32768 bbr:32768", -1, 0, 32768},
+		{"inherited", Input{Rule: &auto, Arms: offered, Learner: sure, Parent: scored()}, Inherited, "cubic:6553 bbr:58983", 1, 0, 32768},
+		{"exploring", Input{Rule: &auto, Arms: offered, Learner: torn, Belief: scored()}, Exploring, "cubic:26214 bbr:39322", 1, 0, 32768},
+		{"learned", Input{Rule: &auto, Arms: offered, Learner: sure, Belief: scored()}, Learned, "cubic:6553 bbr:58983", 1, 0, 32768},
+		{"changed", Input{Rule: &auto, Arms: offered, Learner: gone, Belief: scored()}, ChangeDetected, "cubic:32768 bbr:32768", -1, 0, 32768},
+		{"set and learn", Input{Rule: &both, Arms: offered, Learner: even}, NewPath, "cubic:32768 bbr:32768", -1, 1 << tcp.RTOMin, 32768},
+		{"set and learn, cc yielded", Input{Rule: &both, Arms: offered, Learner: even, YieldCC: true}, YieldedSysctl, "", -1, 1 << tcp.RTOMin, 32768},
+		{"learn, cc yielded", Input{Rule: &auto, Arms: offered, Learner: even, YieldCC: true}, YieldedSysctl, "", -1, 0, 0},
+		{"some of the rule's arms", Input{Rule: &some, Arms: offered, Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
+		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
+		{"all arms retired", Input{Rule: &some, Arms: offered, Retired: ccs("bbr"), Learner: even}, ArmRetired, "", -1, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := Decide(&c.in)
+			if d.Reason != c.reason || d.Best != c.best || d.Policy.Params.Mask() != c.fields || d.Policy.HoldOut != c.hold {
+				t.Errorf("got %s, best %d, fields %b, hold-out %d; want %s, %d, %b, %d", d.Reason, d.Best,
+					d.Policy.Params.Mask(), d.Policy.HoldOut, c.reason, c.best, c.fields, c.hold)
+			}
+			if got := armsOf(&d.Policy); got != c.arms {
+				t.Errorf("arms: got %q, want %q", got, c.arms)
+			}
+		})
+	}
+}
+
+func armsOf(p *path.Policy) string {
+	return joinFunc(p.Arms[:p.NumArms], " ", func(a path.Arm) string {
+		return a.CC.String() + ":" + FormatValue(tcp.Mark, uint64(a.Weight))
+	})
+}
+
+func TestFieldReasons(t *testing.T) {
+	rule := Rule{Set: params(tcp.RTOMin, 5000)}
+	in := Input{Rule: &rule}
+	if v, why, ok := in.Field(tcp.RTOMin); v != 5000 || why != ByRule || !ok {
+		t.Errorf("got %d %s %v", v, why, ok)
+	}
+	in.YieldFields = 1 << tcp.RTOMin
+	if v, why, ok := in.Field(tcp.RTOMin); v != 5000 || why != YieldedSysctl || !ok {
+		t.Errorf("yielded: got %d %s %v", v, why, ok)
+	}
+	if _, _, ok := in.Field(tcp.ECN); ok {
+		t.Error("a field that the rule does not mention has a value")
+	}
+	if _, _, ok := (&Input{}).Field(tcp.ECN); ok {
+		t.Error("no rule, and a value")
+	}
+}
+
+func TestWeighSumsToOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 20000 {
+		n := 1 + r.IntN(path.MaxArms)
+		arms, shares := make([]path.Arm, n), make([]float64, n)
+		sum := 0.0
+		for i := range shares {
+			shares[i] = math.Exp(-12 * r.Float64())
+			if r.IntN(4) == 0 {
+				shares[i] = 0
+			}
+			sum += shares[i]
+		}
+		weigh(arms, shares)
+		total := uint32(0)
+		for i, a := range arms {
+			total += a.Weight
+			if p := shares[i] / sum; p >= 1.0/One && a.Weight == 0 || p == 0 && sum > 0 && a.Weight != 0 {
+				t.Fatalf("share %g of %v got weight %d", p, shares, a.Weight)
+			} else if sum > 0 && math.Abs(p*One-float64(a.Weight)) > path.MaxArms {
+				t.Fatalf("share %g of %v got weight %d", p, shares, a.Weight)
+			}
+		}
+		if total != One {
+			t.Fatalf("%v: weights sum to %d", shares, total)
+		}
+	}
+}
+
+func TestWeighSurvivesNonsense(t *testing.T) {
+	for _, shares := range [][]float64{{math.NaN(), 1}, {-1, 2}, {0, 0}, {math.Inf(1), 1}, {math.MaxFloat64, math.MaxFloat64}} {
+		arms := make([]path.Arm, 2)
+		weigh(arms, shares)
+		if arms[0].Weight != One/2 || arms[1].Weight != One/2 {
+			t.Errorf("%v: got %v", shares, arms)
+		}
+	}
+}
+
+func TestDecideDoesNotAllocate(t *testing.T) {
+	in := &Input{
+		Rule: &Rule{Set: params(tcp.RTOMin, 5000), Learn: &Learn{HoldOut: 0.02}}, Arms: ccs("cubic bbr reno"),
+		Learner: &evenLearner{}, Belief: scored(),
+	}
+	if n := testing.AllocsPerRun(100, func() { Decide(in) }); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
+
+type evenLearner struct{ fixedLearner }
+
+func (*evenLearner) Weights(w []float64, _ []tcp.CC, _, _ *learn.Belief, _ int64) int {
+	for i := range w {
+		w[i] = 1 / float64(len(w))
+	}
+	return -1
+}
+
+func TestReasonsAreNamedOnce(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, r := range Reasons() {
+		if r.String() == "" || seen[r.String()] {
+			t.Errorf("reason %d: name %q", r, r)
+		}
+		seen[r.String()] = true
+	}
+	if Reason(200).String() != "unknown" {
+		t.Error("a reason outside the list has a name")
+	}
+}
+
+func TestShareOf(t *testing.T) {
+	for share, want := range map[float64]uint32{0: 0, -1: 0, 0.02: 1311, 1e-9: 1, 1: One, 7: One} {
+		if got := shareOf(share); got != want {
+			t.Errorf("%g: got %d, want %d", share, got, want)
+		}
+	}
+}

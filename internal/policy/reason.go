@@ -1,0 +1,55 @@
+package policy
+
+// Reason says why a connection or a path is treated as it is. The list is
+// closed: snapshots, metrics and the API use these words and no others.
+type Reason uint8
+
+const (
+	NoRule         Reason = iota // no rule matches
+	LeftAlone                    // a rule says leave
+	ByRule                       // the rule fixes it
+	NewPath                      // nothing is known yet: shares as for an unknown path
+	Inherited                    // nothing is known of this prefix, but of the one around it
+	Exploring                    // arms are still being compared
+	Learned                      // one arm is believed to be the best
+	ChangeDetected               // what was learned stopped being true: comparing again
+	HoldOut                      // left at kernel defaults as a control
+	YieldedSysctl                // somebody set the sysctl that gives the kernel's default
+	AppChose                     // the application chose its congestion control
+	ArmRetired                   // the kernel does not offer, or refused, what is wanted
+	LeaseExpired                 // no daemon has renewed the policy
+	numReasons
+)
+
+var reasonNames = [numReasons]string{
+	NoRule:         "no-rule",
+	LeftAlone:      "left-alone",
+	ByRule:         "rule",
+	NewPath:        "new-path",
+	Inherited:      "inherited",
+	Exploring:      "exploring",
+	Learned:        "learned",
+	ChangeDetected: "change-detected",
+	HoldOut:        "hold-out",
+	YieldedSysctl:  "yielded-sysctl",
+	AppChose:       "app-chose",
+	ArmRetired:     "arm-retired",
+	LeaseExpired:   "lease-expired",
+}
+
+// String returns the word for snapshots, metrics and the API.
+func (r Reason) String() string {
+	if r < numReasons {
+		return reasonNames[r]
+	}
+	return "unknown"
+}
+
+// Reasons lists every reason, in order.
+func Reasons() []Reason {
+	all := make([]Reason, numReasons)
+	for i := range all {
+		all[i] = Reason(i)
+	}
+	return all
+}

@@ -1,0 +1,86 @@
+package policy
+
+import (
+	"net/netip"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Rule says what to do with the connections that it matches. The first rule
+// that matches a connection is the only one that counts.
+type Rule struct {
+	Name    string
+	Builtin bool // stated by tcpilot, not by the operator
+	Match   Match
+	Leave   bool       // touch nothing, report nothing
+	Set     tcp.Params // fixed values
+	CC      tcp.CC     // fixed congestion control; zero is none
+	Learn   *Learn     // nil is nothing to learn
+	Watch   Watch
+}
+
+// Match lists conditions, all of which have to hold. An empty list, and the
+// zero value of each field, holds for every connection.
+type Match struct {
+	Remote, Local         []netip.Prefix // any of these; masked, never v4-mapped
+	RemotePort, LocalPort []PortRange    // any of these
+	Cgroup                []string       // at or below any of these paths
+	NetNS                 []string       // any of these: name, path, or cookie
+	Direction             Direction
+	Same                  Same
+}
+
+// PortRange is a run of ports, both ends included.
+type PortRange struct{ First, Last uint16 }
+
+// Direction says who opened a connection.
+type Direction uint8
+
+const (
+	Either   Direction = iota
+	Outgoing           // this host called connect
+	Incoming           // this host accepted
+)
+
+// String returns the direction's key in the configuration.
+func (d Direction) String() string {
+	return [...]string{"either", "outgoing", "incoming"}[d]
+}
+
+// Same asks for local and remote addresses with the same first bits, by family.
+// A family with 0 bits then does not match; both 0 do not ask.
+type Same struct{ IPv4, IPv6 int }
+
+// Learn says what is learned for the connections of a rule.
+type Learn struct {
+	Arms      []tcp.CC // what to choose among; nil is what the kernel offers
+	Objective learn.Objective
+	HoldOut   float64 // share left at kernel defaults, 0 to 1
+	OwnScope  bool    // each network namespace learns for itself
+}
+
+// Watch counts events of a share of connections.
+type Watch struct {
+	Events uint8   // class.Watch* bits; 0 is nothing
+	Share  float64 // 0 to 1
+}
+
+// Action is what the rule does, in one word for tables: leave, set, learn,
+// set+learn, watch, or none.
+func (r *Rule) Action() string {
+	set := r.Set.Mask() != 0 || r.CC != (tcp.CC{})
+	switch {
+	case r.Leave:
+		return "leave"
+	case set && r.Learn != nil:
+		return "set+learn"
+	case set:
+		return "set"
+	case r.Learn != nil:
+		return "learn"
+	case r.Watch.Events != 0:
+		return "watch"
+	}
+	return "none"
+}

@@ -1,0 +1,185 @@
+package record
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Size is the length of one encoded sample in bytes.
+const Size = 256
+
+// Offsets of a record. Times are nanoseconds; everything is little-endian.
+const (
+	offKind       = 0   // u8
+	offEnd        = 1   // u8
+	offFlags      = 2   // u16
+	offClass      = 4   // u32
+	offAt         = 8   // i64
+	offCookie     = 16  // u64
+	offNetNS      = 24  // u64
+	offCgroup     = 32  // u64
+	offLocal      = 40  // 16 bytes; IPv4 in the first four
+	offRemote     = 56  // 16 bytes
+	offLocalPort  = 72  // u16
+	offRemotePort = 74  // u16
+	offLocalFam   = 76  // u8: 0 none, 4, 6
+	offRemoteFam  = 77  // u8
+	offPolicy     = 80  // u32, after 2 zero bytes
+	offSegsOut    = 84  // 8 x u32
+	offArm        = 116 // 16 bytes
+	offCC         = 132 // 16 bytes
+	offMinRTT     = 148 // 6 x u32
+	offZero       = 172 // 4 zero bytes
+	offDuration   = 176 // 5 x i64
+	offBytes      = 216 // 3 x u64
+	offRate       = 240 // u64
+	offSpare      = 248 // 4 zero bytes
+	offSum        = 252 // u32: CRC-32C of all before it
+)
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	le         = binary.LittleEndian
+
+	errChecksum = errors.New("checksum does not match: the record is damaged")
+)
+
+// Encode writes s to b. A zone of an address is not kept: no sample has one.
+func Encode(b *[Size]byte, s *tcp.Sample) {
+	clear(b[offPolicy-2 : offPolicy])
+	b[offKind], b[offEnd] = byte(s.Kind), byte(s.End)
+	le.PutUint16(b[offFlags:], uint16(s.Flags))
+	le.PutUint32(b[offClass:], s.Class)
+	le.PutUint64(b[offAt:], uint64(s.At))
+	le.PutUint64(b[offCookie:], s.Cookie)
+	le.PutUint64(b[offNetNS:], s.NetNS)
+	le.PutUint64(b[offCgroup:], s.Cgroup)
+	b[offLocalFam] = putAddr((*[16]byte)(b[offLocal:]), s.Local.Addr())
+	b[offRemoteFam] = putAddr((*[16]byte)(b[offRemote:]), s.Remote.Addr())
+	le.PutUint16(b[offLocalPort:], s.Local.Port())
+	le.PutUint16(b[offRemotePort:], s.Remote.Port())
+	le.PutUint32(b[offPolicy:], s.PolicyID)
+	copy(b[offArm:], s.Arm[:])
+	copy(b[offCC:], s.CC[:])
+
+	put32(b[offSegsOut:], s.SegsOut, s.SegsIn, s.DataSegsOut, s.Retrans)
+	put32(b[offSegsOut+16:], s.Delivered, s.DeliveredCE, s.Lost, s.RTOs)
+	put32(b[offMinRTT:], s.MinRTT, s.SRTT, s.RTTVar, s.Cwnd)
+	le.PutUint32(b[offMinRTT+16:], s.Ssthresh)
+	le.PutUint32(b[offMinRTT+20:], s.MSS)
+	clear(b[offZero:offDuration])
+	le.PutUint64(b[offDuration:], uint64(s.Duration))
+	le.PutUint64(b[offDuration+8:], uint64(s.Connect))
+	le.PutUint64(b[offDuration+16:], uint64(s.Busy))
+	le.PutUint64(b[offDuration+24:], uint64(s.RwndLtd))
+	le.PutUint64(b[offDuration+32:], uint64(s.SndbufLtd))
+	le.PutUint64(b[offBytes:], s.BytesAcked)
+	le.PutUint64(b[offBytes+8:], s.BytesReceived)
+	le.PutUint64(b[offBytes+16:], s.BytesRetrans)
+	le.PutUint64(b[offRate:], s.DeliveryRate)
+	clear(b[offSpare:offSum])
+	le.PutUint32(b[offSum:], sum(b))
+}
+
+func sum(b *[Size]byte) uint32 { return crc32.Checksum(b[:offSum], castagnoli) }
+
+// Decode reads b into s. Every field of s is written. What decodes without
+// error encodes to the same bytes.
+func Decode(s *tcp.Sample, b *[Size]byte) error {
+	if sum(b) != le.Uint32(b[offSum:]) {
+		return errChecksum
+	}
+	s.Kind, s.End = tcp.Kind(b[offKind]), tcp.End(b[offEnd])
+	if s.Kind < tcp.KindClose || s.Kind > tcp.KindFailedConnect || s.End > tcp.EndOther {
+		return fmt.Errorf("kind %d, end %d: unknown to this version", b[offKind], b[offEnd])
+	}
+	local, okL := getAddr((*[16]byte)(b[offLocal:]), b[offLocalFam])
+	remote, okR := getAddr((*[16]byte)(b[offRemote:]), b[offRemoteFam])
+	if !okL || !okR {
+		return fmt.Errorf("address of family %d or %d is not valid", b[offLocalFam], b[offRemoteFam])
+	}
+	if uint32(le.Uint16(b[offPolicy-2:]))|le.Uint32(b[offZero:])|le.Uint32(b[offSpare:]) != 0 {
+		return errors.New("bytes that this version leaves zero are not")
+	}
+	s.Local = netip.AddrPortFrom(local, le.Uint16(b[offLocalPort:]))
+	s.Remote = netip.AddrPortFrom(remote, le.Uint16(b[offRemotePort:]))
+	s.Flags = tcp.Flags(le.Uint16(b[offFlags:]))
+	s.Class = le.Uint32(b[offClass:])
+	s.At = int64(le.Uint64(b[offAt:]))
+	s.Cookie = le.Uint64(b[offCookie:])
+	s.NetNS = le.Uint64(b[offNetNS:])
+	s.Cgroup = le.Uint64(b[offCgroup:])
+	s.PolicyID = le.Uint32(b[offPolicy:])
+	copy(s.Arm[:], b[offArm:])
+	copy(s.CC[:], b[offCC:])
+	decodeCounters(s, b)
+	return nil
+}
+
+func decodeCounters(s *tcp.Sample, b *[Size]byte) {
+	s.Duration = time.Duration(le.Uint64(b[offDuration:]))
+	s.Connect = time.Duration(le.Uint64(b[offDuration+8:]))
+	s.Busy = time.Duration(le.Uint64(b[offDuration+16:]))
+	s.RwndLtd = time.Duration(le.Uint64(b[offDuration+24:]))
+	s.SndbufLtd = time.Duration(le.Uint64(b[offDuration+32:]))
+	s.BytesAcked = le.Uint64(b[offBytes:])
+	s.BytesReceived = le.Uint64(b[offBytes+8:])
+	s.BytesRetrans = le.Uint64(b[offBytes+16:])
+	s.SegsOut = le.Uint32(b[offSegsOut:])
+	s.SegsIn = le.Uint32(b[offSegsOut+4:])
+	s.DataSegsOut = le.Uint32(b[offSegsOut+8:])
+	s.Retrans = le.Uint32(b[offSegsOut+12:])
+	s.Delivered = le.Uint32(b[offSegsOut+16:])
+	s.DeliveredCE = le.Uint32(b[offSegsOut+20:])
+	s.Lost = le.Uint32(b[offSegsOut+24:])
+	s.RTOs = le.Uint32(b[offSegsOut+28:])
+	s.MinRTT = le.Uint32(b[offMinRTT:])
+	s.SRTT = le.Uint32(b[offMinRTT+4:])
+	s.RTTVar = le.Uint32(b[offMinRTT+8:])
+	s.Cwnd = le.Uint32(b[offMinRTT+12:])
+	s.Ssthresh = le.Uint32(b[offMinRTT+16:])
+	s.MSS = le.Uint32(b[offMinRTT+20:])
+	s.DeliveryRate = le.Uint64(b[offRate:])
+}
+
+func put32(b []byte, v0, v1, v2, v3 uint32) {
+	_ = b[15]
+	le.PutUint32(b, v0)
+	le.PutUint32(b[4:], v1)
+	le.PutUint32(b[8:], v2)
+	le.PutUint32(b[12:], v3)
+}
+
+// putAddr writes a and returns its family.
+func putAddr(b *[16]byte, a netip.Addr) byte {
+	switch {
+	case a.Is4():
+		*b = [16]byte{}
+		v4 := a.As4()
+		copy(b[:], v4[:])
+		return 4
+	case a.Is6():
+		*b = a.As16()
+		return 6
+	}
+	*b = [16]byte{}
+	return 0
+}
+
+func getAddr(b *[16]byte, family byte) (a netip.Addr, ok bool) {
+	switch family {
+	case 0:
+		return a, *b == [16]byte{}
+	case 4:
+		return netip.AddrFrom4([4]byte(b[:4])), [12]byte(b[4:]) == [12]byte{}
+	case 6:
+		return netip.AddrFrom16(*b), true
+	}
+	return a, false
+}

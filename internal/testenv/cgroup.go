@@ -1,0 +1,120 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// CG is a cgroup v2 directory that lives as long as its test.
+type CG struct {
+	Path string // absolute
+	ID   uint64 // as BPF sees it: kn->id
+}
+
+var cgroups atomic.Uint32
+
+// CgroupRoot is where cgroup2 is mounted.
+func CgroupRoot(t testing.TB) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1]
+		}
+	}
+	Missing(t, "no cgroup2 is mounted")
+	return ""
+}
+
+// Cgroup makes a child of the cgroup2 root and moves this process there until
+// the test ends. Sockets keep the cgroup that they were made in.
+func Cgroup(t testing.TB) *CG {
+	t.Helper()
+	Root(t)
+	root := CgroupRoot(t)
+	before := ownCgroup(t)
+	c := makeCgroup(t, root)
+	join(t, c.Path)
+	t.Cleanup(func() { join(t, filepath.Join(root, before)) })
+	return c
+}
+
+// Child makes a cgroup below c; no process is moved.
+func (c *CG) Child(t testing.TB) *CG {
+	t.Helper()
+	return makeCgroup(t, c.Path)
+}
+
+// Do runs f with this process in c, and moves it back to where it was. Every
+// goroutine of the test binary moves along.
+func (c *CG) Do(t testing.TB, f func()) {
+	t.Helper()
+	before := filepath.Join(CgroupRoot(t), ownCgroup(t))
+	join(t, c.Path)
+	defer join(t, before)
+	f()
+}
+
+func makeCgroup(t testing.TB, parent string) *CG {
+	t.Helper()
+	path := filepath.Join(parent, fmt.Sprintf("tcpilot-test-%d-%d", os.Getpid(), cgroups.Add(1)))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { removeCgroup(t, path) })
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &CG{Path: path, ID: info.Sys().(*syscall.Stat_t).Ino}
+}
+
+// removeCgroup waits for processes of the cgroup that are dying.
+func removeCgroup(t testing.TB, path string) {
+	t.Helper()
+	var err error
+	for range 100 {
+		err = os.Remove(path)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("remove cgroup: %v", err)
+}
+
+// ownCgroup is this process's cgroup2, relative to the root.
+func ownCgroup(t testing.TB) string {
+	t.Helper()
+	lines, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(lines)) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			return strings.TrimSuffix(path, "\n")
+		}
+	}
+	t.Fatal("/proc/self/cgroup has no cgroup2 entry")
+	return ""
+}
+
+func join(t testing.TB, path string) {
+	t.Helper()
+	procs := filepath.Join(path, "cgroup.procs")
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		t.Errorf("join cgroup: %v", err)
+	}
+}

@@ -1,0 +1,190 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// NS is a network namespace that lives as long as its test.
+type NS struct {
+	file *os.File
+}
+
+// threadNS names the namespace of the calling thread; /proc/self names that of
+// the main thread.
+const threadNS = "/proc/thread-self/ns/net"
+
+// NetNS makes a network namespace with lo up. The caller stays where it is: see
+// Do and Enter.
+func NetNS(t testing.TB) *NS {
+	t.Helper()
+	Root(t)
+	file, err := newNetNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &NS{file: file}
+	t.Cleanup(func() { file.Close() })
+	h := n.netlink(t)
+	defer h.Close()
+	lo, err := h.LinkByName("lo")
+	if err == nil {
+		err = h.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatalf("set lo up: %v", err)
+	}
+	return n
+}
+
+// newNetNS unshares on a thread of its own, which ends with its goroutine.
+func newNetNS() (*os.File, error) {
+	type result struct {
+		file *os.File
+		err  error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- result{nil, fmt.Errorf("unshare network namespace: %w", err)}
+			return
+		}
+		file, err := os.Open(threadNS)
+		done <- result{file, err}
+	}()
+	r := <-done
+	return r.file, r.err
+}
+
+// Path opens to the namespace from any process while the test runs.
+func (n *NS) Path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
+
+// FD is the namespace's descriptor, owned by n.
+func (n *NS) FD() int { return int(n.file.Fd()) }
+
+// netlink opens a netlink handle in the namespace.
+func (n *NS) netlink(t testing.TB) *netlink.Handle {
+	t.Helper()
+	h, err := netlink.NewHandleAt(netns.NsHandle(n.file.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatalf("open netlink: %v", err)
+	}
+	return h
+}
+
+// Do runs f on the calling goroutine with its thread in the namespace. f may
+// call t.Fatal. Goroutines that f starts are not in the namespace; sockets keep
+// the namespace that they were made in.
+func (n *NS) Do(t testing.TB, f func()) {
+	t.Helper()
+	leave := n.enter(t)
+	defer leave()
+	f()
+}
+
+// Enter moves the test's goroutine and thread into the namespace until the test
+// ends. It must be called from the test's own goroutine.
+func (n *NS) Enter(t testing.TB) {
+	t.Helper()
+	t.Cleanup(n.enter(t))
+}
+
+func (n *NS) enter(t testing.TB) (leave func()) {
+	t.Helper()
+	if n == nil {
+		return func() {}
+	}
+	runtime.LockOSThread()
+	back, err := os.Open(threadNS)
+	if err != nil {
+		runtime.UnlockOSThread()
+		t.Fatalf("open network namespace: %v", err)
+	}
+	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
+		back.Close()
+		runtime.UnlockOSThread()
+		t.Fatalf("enter network namespace: %v", err)
+	}
+	return func() {
+		defer back.Close()
+		if err := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); err != nil {
+			// The thread stays locked and ends with the test's goroutine.
+			t.Errorf("leave network namespace: %v", err)
+			return
+		}
+		runtime.UnlockOSThread()
+	}
+}
+
+// Listen listens in the namespace; the listener is closed when the test ends.
+func (n *NS) Listen(t testing.TB, network, address string) net.Listener {
+	t.Helper()
+	var l net.Listener
+	n.Do(t, func() {
+		var err error
+		if l, err = net.Listen(network, address); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// Dial connects from the namespace to a literal address. A name would be
+// resolved, and perhaps dialled, on another thread.
+func (n *NS) Dial(t testing.TB, network, address string) net.Conn {
+	t.Helper()
+	var c net.Conn
+	n.Do(t, func() {
+		var err error
+		if c, err = net.Dial(network, address); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Start starts a command in the namespace and kills it when the test ends.
+func (n *NS) Start(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = os.Stderr
+	n.Do(t, func() {
+		if err := cmd.Start(); err != nil {
+			cancel()
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		cmd.Wait() // killed, or already waited for by the test
+	})
+	return cmd
+}
+
+// Run runs a command in the namespace to its end and returns what it printed.
+func (n *NS) Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	var out []byte
+	n.Do(t, func() {
+		var err error
+		if out, err = exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+		}
+	})
+	return string(out)
+}

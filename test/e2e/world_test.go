@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// full asks for the lengths at which the claims of the README are made, instead
+// of those that CI can afford.
+func full() bool { return os.Getenv("TCPILOT_FULL") == "1" }
+
+// port is where every remote's load server listens.
+const port = 5201
+
+// remote is a server behind the gateway, and the loss on the way to it.
+type remote struct {
+	*topology.Remote
+	agent *load.Agent
+	loss  *link.Loss
+}
+
+// world is one test's network: a client in a cgroup that tcpilot may be attached
+// to, a client beside it that tcpilot never sees, one gateway, and remotes.
+type world struct {
+	net     *topology.Net
+	star    *topology.Star
+	cgroup  *topology.Cgroup // where tcpilot is attached
+	client  *load.Agent      // in cgroup
+	beside  *load.Agent      // not in cgroup: connections as without tcpilot
+	remotes []*remote
+}
+
+// newWorld builds a network whose namespaces default to cubic. Its wires carry
+// single segments, so that loss is per packet.
+func newWorld(t testing.TB, names ...string) *world {
+	t.Helper()
+	testenv.Root(t)
+	n, err := topology.New()
+	must(t, err)
+	stop := n.CloseOnSignal()
+	t.Cleanup(func() {
+		stop()
+		if err := n.Close(); err != nil {
+			t.Errorf("close network: %v", err)
+		}
+	})
+	w := &world{net: n}
+	w.star, err = topology.NewStar(n, names...)
+	must(t, err)
+	w.cgroup, err = n.Cgroup("tuned")
+	must(t, err)
+	other, err := n.Cgroup("beside")
+	must(t, err)
+	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
+	w.tune(t, w.star.Client)
+	w.client = w.agent(t, w.star.Client, w.cgroup)
+	w.beside = w.agent(t, w.star.Client, other)
+	for _, r := range w.star.Remotes {
+		w.addRemote(t, r)
+	}
+	return w
+}
+
+func (w *world) addRemote(t testing.TB, r *topology.Remote) {
+	t.Helper()
+	must(t, link.OffloadsOff(r.Near, r.Far))
+	w.tune(t, r.Host)
+	loss, err := link.NewLoss(r.Far)
+	must(t, err)
+	t.Cleanup(func() { loss.Close() })
+	a := w.agent(t, r.Host, nil)
+	_, err = a.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
+	must(t, err)
+	w.remotes = append(w.remotes, &remote{Remote: r, agent: a, loss: loss})
+}
+
+// tune gives a host the defaults that the tests reason about, and room for many
+// short connections.
+func (w *world) tune(t testing.TB, h *topology.Host) {
+	t.Helper()
+	must(t, h.SetCongestion("cubic"))
+	for key, value := range map[string]string{
+		"net.ipv4.ip_local_port_range": "1024 65000",
+		"net.ipv4.tcp_tw_reuse":        "1",
+	} {
+		must(t, h.SetSysctl(key, value))
+	}
+}
+
+// agent starts a load agent, in a cgroup unless that is nil.
+func (w *world) agent(t testing.TB, h *topology.Host, c *topology.Cgroup) *load.Agent {
+	t.Helper()
+	a, err := load.StartAgent(h, c)
+	must(t, err)
+	t.Cleanup(func() { a.Close() })
+	return a
+}
+
+// setLoss sets the loss on the way to a remote.
+func (w *world) setLoss(t testing.TB, r *remote, probability float64) {
+	t.Helper()
+	must(t, r.loss.Set(probability))
+}
+
+// at is a remote's load server.
+func at(addr netip.Addr) string { return netip.AddrPortFrom(addr, port).String() }
+
+// bulk makes one bulk connection and fails the test if it does not come about.
+func bulk(t testing.TB, a *load.Agent, s load.BulkSpec) load.BulkResult {
+	t.Helper()
+	r, err := a.Bulk(t.Context(), s)
+	must(t, err)
+	return r
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
