@@ -53,8 +53,9 @@ struct rule_id {		/* key of the cgroup and namespace dimensions */
 
 struct same_prefix {
 	struct rule_set rules;
-	__u32 bits;		/* of the v4-mapped address, 1 to 128 */
+	__u8 mask[16];		/* of the v4-mapped address */
 	__u32 v4;		/* 1: IPv4 only, 0: IPv6 only */
+	__u32 pad;
 };
 
 struct rule_bank {		/* the rest of one rule table */
@@ -149,7 +150,7 @@ enum sample_flags {		/* tcp.Flags */
 	F_ADOPTED = 1 << 8,
 	/* never leave the kernel */
 	F_ESTABLISHED = 1 << 9,
-	F_LATE = 1 << 10,	/* the policy has fields to set once established */
+	F_FIELDS = 1 << 10,	/* the policy sets fields, not only the arm */
 	F_MASK = (1 << 9) - 1,
 };
 

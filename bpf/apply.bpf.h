@@ -17,15 +17,19 @@ static __always_inline void count_failure(__u32 which)
 }
 
 /* Sets the fields of the given half: before or after the handshake. An IPv4
- * option on an IPv6 socket (and the reverse) is not an error, only not meant. */
-static __always_inline void apply_fields(struct bpf_sock_ops *skops, const struct path_policy *p,
-					 __u64 set, bool established)
+ * option on an IPv6 socket (and the reverse) is not an error, only not meant.
+ *
+ * A global function: the verifier looks at its loop once, not at every caller's. */
+__noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 set,
+			    bool established)
 {
+	if (!p)
+		return 0;
 	for (int f = 0; f < NUM_FIELDS; f++) {
 		const volatile struct sock_option *o = &options[f];
 		__u32 value;	/* every option that programs may set is a C int */
 
-		if (!(set & (1ULL << f)) || !o->valid || o->established != established)
+		if (!(set & (1ULL << f)) || !o->valid || !!o->established != established)
 			continue;
 		if ((o->level == SOL_IP && skops->family != AF_INET) ||
 		    (o->level == SOL_IPV6 && skops->family != AF_INET6))
@@ -34,6 +38,7 @@ static __always_inline void apply_fields(struct bpf_sock_ops *skops, const struc
 		if (bpf_setsockopt(skops, o->level, o->name, &value, sizeof(value)))
 			count_failure(f);
 	}
+	return 0;
 }
 
 /* Gives the socket the arm that was drawn. Returns flags to remember. */

@@ -134,22 +134,12 @@ static __always_inline void and_cgroup(struct rule_set *rules, const struct rule
 	set_and(rules, &found);
 }
 
-static __always_inline bool same_bits(const struct conn *c, __u32 bits)
+static __always_inline bool same_bits(const struct conn *c, const __u8 mask[16])
 {
-	for (int i = 0; i < 4; i++) {
-		__u32 mask;
+	const __u32 *m = (const __u32 *)mask;
 
-		if (bits >= 32)
-			mask = 0xffffffff;
-		else if (bits == 0)
-			break;
-		else
-			mask = bpf_htonl(0xffffffff << (32 - bits));
-		if ((c->remote[i] ^ c->local[i]) & mask)
-			return false;
-		bits -= bits >= 32 ? 32 : bits;
-	}
-	return true;
+	return !(((c->remote[0] ^ c->local[0]) & m[0]) | ((c->remote[1] ^ c->local[1]) & m[1]) |
+		 ((c->remote[2] ^ c->local[2]) & m[2]) | ((c->remote[3] ^ c->local[3]) & m[3]));
 }
 
 static __always_inline void and_same_prefix(struct rule_set *rules, const struct rule_bank *b,
@@ -161,7 +151,7 @@ static __always_inline void and_same_prefix(struct rule_set *rules, const struct
 	for (int i = 0; i < MAX_SAME_PREFIX; i++) {
 		if (i >= b->num_same)
 			break;
-		if (!!b->same[i].v4 == v4 && same_bits(c, b->same[i].bits))
+		if (!!b->same[i].v4 == v4 && same_bits(c, b->same[i].mask))
 			set_or(&found, &b->same[i].rules);
 	}
 	set_and(rules, &found);

@@ -20,9 +20,10 @@ enum {
 	CHRONO_SNDBUF = 2,
 };
 
-/* A reader is woken at most this often; it looks again by itself for as long
- * after a wake-up, so that no record waits for the next one. */
-#define WAKE_INTERVAL_NS (5 * 1000000ULL)
+/* The reader is woken at most this often. After each batch it pauses for longer
+ * than this (batchPause in internal/datapath) and looks again, so that a record
+ * that came without a wake-up does not wait for one. */
+#define WAKE_INTERVAL_NS (10 * 1000000ULL)
 
 static __u64 last_wake_ns;
 

@@ -135,16 +135,6 @@ struct {
 
 /* ---- helpers ------------------------------------------------------------ */
 
-/* The control block while the daemon's lease lasts, else NULL: a dead daemon
- * means kernel defaults. */
-static __always_inline struct control *control_alive(__u64 now)
-{
-	__u32 zero = 0;
-	struct control *ctl = bpf_map_lookup_elem(&control, &zero);
-
-	return ctl && now < ctl->lease_ns ? ctl : NULL;
-}
-
 static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
 {
 	struct bpf_sock *sk = skops->sk;
@@ -152,17 +142,14 @@ static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
 	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 }
 
-static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops *skops,
-							    const struct control *ctl,
-							    struct tcp_sock *tp, struct conn *c,
-							    __u64 *netns)
+static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops *skops, __u32 bank,
+							    struct tcp_sock *tp, struct conn *c)
 {
-	__u32 bank = ctl->bank & 1;
 	const struct rule_bank *b = bpf_map_lookup_elem(&rule_banks, &bank);
+	__u64 netns = b && (b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0;
 
 	conn_read(skops, c);
-	*netns = b && (b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0;
-	return classify(c, bank, tp, *netns);
+	return classify(c, bank, tp, netns);
 }
 
 /* Longest match of the remote address among the class's paths. A namespace that
@@ -183,19 +170,6 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 		key.scope = 0;
 	}
 	return bpf_map_lookup_elem(&path_policies, &key);
-}
-
-static __always_inline bool policy_valid(const struct path_policy *p, __u64 now)
-{
-	if (!p) {
-		count(COUNT_NO_POLICY);
-		return false;
-	}
-	if (now >= p->expires_ns) {
-		count(COUNT_EXPIRED);
-		return false;
-	}
-	return true;
 }
 
 /* Remembers the connection in a slot, or in socket storage when both are taken. */
@@ -238,36 +212,6 @@ static __always_inline void watch(struct bpf_sock_ops *skops, const struct class
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
 }
 
-/* Draws what a connection gets; fields for before the handshake are set here. */
-static __always_inline void decide(struct bpf_sock_ops *skops, const struct control *ctl,
-				   const struct class_entry *cls, const struct conn *c,
-				   struct track *t, const struct path_policy **applied)
-{
-	const struct path_policy *p = path_policy_find(skops, cls, c->remote);
-	__u64 set;
-	__u32 r;
-
-	*applied = NULL;
-	if (!policy_valid(p, t->start_ns))
-		return;
-	t->policy_id = p->id;
-	r = bpf_get_prandom_u32();
-	if ((r >> 16) < p->hold_out) {
-		count(COUNT_HOLD_OUT);
-		t->flags |= F_HOLD_OUT;
-		return;
-	}
-	count(COUNT_SET);
-	*applied = p;
-	if (!(ctl->yield & YIELD_CC))
-		t->arm = draw_arm(p, r & 0xffff);
-	set = p->set & ~ctl->yield;
-	if (set) {
-		apply_fields(skops, p, set, false);
-		t->flags |= F_LATE;
-	}
-}
-
 static __always_inline void count_class(__u32 class, bool outgoing)
 {
 	__u32 i = class % MAX_CLASS_COUNTS;
@@ -283,123 +227,96 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 
 /* ---- the hooks ----------------------------------------------------------- */
 
-/* Common to both directions: classify, decide, and say whether to go on. */
-static __always_inline bool begin(struct bpf_sock_ops *skops, struct control *ctl,
-				  struct tcp_sock *tp, struct conn *c, struct track *t,
-				  const struct path_policy **applied)
-{
-	const struct class_entry *cls;
-	__u64 netns;
-
-	cls = conn_class(skops, ctl, tp, c, &netns);
-	count_class(cls ? cls->id : 0, c->outgoing);
-	if (!cls || !cls->id) {
-		count(COUNT_NO_RULE);
-		return false;
-	}
-	if (cls->flags & CLASS_LEAVE) {
-		count(COUNT_LEFT);
-		return false;
-	}
-	t->class = cls->id;
-	t->cookie = bpf_get_socket_cookie(skops);
-	decide(skops, ctl, cls, c, t, applied);
-	watch(skops, cls);
-	return true;
-}
-
-/* Before the SYN: what shapes the handshake is set now, the rest once it is over. */
-static __always_inline void on_connect(struct bpf_sock_ops *skops)
-{
-	struct track t = { .arm = NO_ARM, .flags = F_OUTGOING, .start_ns = bpf_ktime_get_ns() };
-	struct control *ctl = control_alive(t.start_ns);
-	struct conn c = { .outgoing = true };
-	const struct path_policy *applied;
-	struct tcp_sock *tp;
-
-	if (!ctl)
-		return;
-	tp = skops_tcp(skops);
-	if (!tp)
-		return;
-	if (begin(skops, ctl, tp, &c, &t, &applied))
-		remember(skops, &t);
-}
-
-static __always_inline void apply_late(struct bpf_sock_ops *skops, const struct control *ctl,
-				       struct tcp_sock *tp, const struct track *t)
-{
-	struct conn c = { .outgoing = true };
-	const struct class_entry *cls;
-	const struct path_policy *p;
-	__u64 netns;
-
-	cls = conn_class(skops, ctl, tp, &c, &netns);
-	if (!cls || cls->id != t->class)	/* rules changed during the handshake */
-		return;
-	p = path_policy_find(skops, cls, c.remote);
-	if (p)
-		apply_fields(skops, p, p->set & ~ctl->yield, true);
-}
-
-static __always_inline void on_active_established(struct bpf_sock_ops *skops)
-{
-	__u64 now = bpf_ktime_get_ns();
-	struct track *t = recall(skops);
+/* What every hook that looks a connection up has at hand. */
+struct moment {
 	struct control *ctl;
+	struct tcp_sock *tp;		/* NULL on a request socket */
+	const struct class_entry *cls;	/* has an id, and is not to be left alone */
+	const struct path_policy *policy; /* may be NULL or expired */
+	__u64 now;
+};
+
+/* Draws what a connection gets and remembers it in t. */
+static __always_inline void decide(const struct moment *m, struct track *t)
+{
+	__u32 r;
+
+	if (!m->policy) {
+		count(COUNT_NO_POLICY);
+		return;
+	}
+	if (m->now >= m->policy->expires_ns) {
+		count(COUNT_EXPIRED);
+		return;
+	}
+	t->policy_id = m->policy->id;
+	r = bpf_get_prandom_u32();
+	if ((r >> 16) < m->policy->hold_out) {
+		count(COUNT_HOLD_OUT);
+		t->flags |= F_HOLD_OUT;
+		return;
+	}
+	count(COUNT_SET);
+	if (!(m->ctl->yield & YIELD_CC))
+		t->arm = draw_arm(m->policy, r & 0xffff);
+	if (m->policy->set & ~m->ctl->yield)
+		t->flags |= F_FIELDS;
+}
+
+/* A connection begins. Outgoing: before the SYN; what shapes the handshake is set
+ * now, the rest once it is over. Incoming: it is established already. */
+static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct moment *m,
+				     bool outgoing)
+{
+	struct track t = { .arm = NO_ARM, .start_ns = m->now, .class = m->cls->id };
+
+	if (!m->tp)
+		return;
+	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
+	t.cookie = bpf_get_socket_cookie(skops);
+	decide(m, &t);
+	if (t.flags & F_FIELDS) {
+		__u64 set = m->policy->set & ~m->ctl->yield;
+
+		apply_fields(skops, m->policy, set, false);
+		if (!outgoing)
+			apply_fields(skops, m->policy, set, true);
+	}
+	if (!outgoing)
+		t.flags |= apply_cc(skops, m->tp, m->ctl, t.arm);
+	watch(skops, m->cls);
+	remember(skops, &t);
+}
+
+/* The handshake of an outgoing connection is over. Returns the connection if the
+ * fields of its policy wait to be set. */
+static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops,
+							   const struct control *ctl, __u64 now)
+{
+	struct track *t = recall(skops);
 	struct tcp_sock *tp;
 
 	if (!t)
-		return;
+		return NULL;
 	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
-	ctl = control_alive(now);
 	if (!ctl || (t->flags & F_HOLD_OUT))
-		return;
+		return NULL;
 	tp = skops_tcp(skops);
 	if (!tp)
-		return;
-	if (t->flags & F_LATE)
-		apply_late(skops, ctl, tp, t);
+		return NULL;
 	t->flags |= apply_cc(skops, tp, ctl, t->arm);
-}
-
-static __always_inline void on_passive_established(struct bpf_sock_ops *skops)
-{
-	struct track t = { .arm = NO_ARM, .flags = F_ESTABLISHED, .start_ns = bpf_ktime_get_ns() };
-	struct control *ctl = control_alive(t.start_ns);
-	const struct path_policy *applied;
-	struct conn c = {};
-	struct tcp_sock *tp;
-
-	if (!ctl)
-		return;
-	tp = skops_tcp(skops);
-	if (!tp || !begin(skops, ctl, tp, &c, &t, &applied))
-		return;
-	if (applied) {
-		if (t.flags & F_LATE)
-			apply_fields(skops, applied, applied->set & ~ctl->yield, true);
-		t.flags |= apply_cc(skops, tp, ctl, t.arm);
-	}
-	remember(skops, &t);
+	return t->flags & F_FIELDS ? t : NULL;
 }
 
 /* The kernel asks for a value during the handshake. On a request socket there
  * is neither cgroup nor state: rules that name a cgroup do not match there. */
-static __always_inline void on_request(struct bpf_sock_ops *skops)
+static __always_inline void on_request(struct bpf_sock_ops *skops, const struct moment *m, bool full)
 {
-	__u64 now = bpf_ktime_get_ns(), netns;
-	struct control *ctl = control_alive(now);
-	bool full = skops->is_fullsock;
-	const struct class_entry *cls;
-	const struct path_policy *p;
-	struct conn c = { .outgoing = full };
+	const struct path_policy *p = m->policy;
 	struct track *t;
 	__u32 field;
 
-	if (!ctl || !(ctl->requests & (1 << (skops->op & 31))))
-		return;
 	switch (skops->op) {
 	case BPF_SOCK_OPS_TIMEOUT_INIT:
 		field = full ? FIELD_SYN_RTO : FIELD_SYNACK_RTO;
@@ -413,13 +330,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops)
 	default:
 		field = FIELD_BASE_RTT;
 	}
-	if (ctl->yield & (1ULL << field))
-		return;
-	cls = conn_class(skops, ctl, full ? skops_tcp(skops) : NULL, &c, &netns);
-	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE))
-		return;
-	p = path_policy_find(skops, cls, c.remote);
-	if (!p || now >= p->expires_ns || !(p->set & (1ULL << field)))
+	if (!p || m->now >= p->expires_ns || !(p->set & ~m->ctl->yield & (1ULL << field)))
 		return;
 	if (full) {		/* a hold-out stays one in its handshake, too */
 		t = recall(skops);
@@ -449,31 +360,75 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 		bpf_map_update_elem(&events, &key, &one, BPF_NOEXIST);
 }
 
+static __always_inline bool is_request(__u32 op)
+{
+	return op == BPF_SOCK_OPS_TIMEOUT_INIT || op == BPF_SOCK_OPS_RWND_INIT ||
+	       op == BPF_SOCK_OPS_NEEDS_ECN || op == BPF_SOCK_OPS_BASE_RTT;
+}
+
+/* Classifies the connection and finds its policy; there is one place for it, so
+ * that the verifier meets it once. False: nothing is to be done. */
+static __always_inline bool look_up(struct bpf_sock_ops *skops, struct moment *m, struct conn *c,
+				    bool begins)
+{
+	m->cls = conn_class(skops, m->ctl->bank & 1, m->tp, c);
+	if (begins)
+		count_class(m->cls ? m->cls->id : 0, c->outgoing);
+	if (!m->cls || !m->cls->id) {
+		if (begins)
+			count(COUNT_NO_RULE);
+		return false;
+	}
+	if (m->cls->flags & CLASS_LEAVE) {
+		if (begins)
+			count(COUNT_LEFT);
+		return false;
+	}
+	m->policy = path_policy_find(skops, m->cls, c->remote);
+	return true;
+}
+
 SEC("sockops")
 int tcpilot_sockops(struct bpf_sock_ops *skops)
 {
-	switch (skops->op) {
-	case BPF_SOCK_OPS_TIMEOUT_INIT:
-	case BPF_SOCK_OPS_RWND_INIT:
-	case BPF_SOCK_OPS_NEEDS_ECN:
-	case BPF_SOCK_OPS_BASE_RTT:
-		on_request(skops);
-		break;
-	case BPF_SOCK_OPS_TCP_CONNECT_CB:
-		on_connect(skops);
-		break;
-	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-		on_active_established(skops);
-		break;
-	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		on_passive_established(skops);
-		break;
-	case BPF_SOCK_OPS_RTO_CB:
-	case BPF_SOCK_OPS_RETRANS_CB:
-	case BPF_SOCK_OPS_STATE_CB:
+	__u32 op = skops->op, zero = 0;
+	bool begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	struct track *late = NULL;
+	struct moment m = {};
+	struct conn c = {};
+
+	m.ctl = bpf_map_lookup_elem(&control, &zero);
+	if (!m.ctl || (is_request(op) && !(m.ctl->requests & (1U << (op & 31)))))
+		return 1;
+	if (op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB) {
 		on_event(skops);
-		break;
+		return 1;
 	}
+	if (!is_request(op) && !begins && op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return 1;
+
+	/* A dead daemon's lease runs out: then nothing is touched any more. */
+	m.now = bpf_ktime_get_ns();
+	if (m.now >= m.ctl->lease_ns)
+		m.ctl = NULL;
+	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
+		late = on_active_established(skops, m.ctl, m.now);
+		if (!late)
+			return 1;
+	}
+	if (!m.ctl)
+		return 1;
+
+	m.tp = skops_tcp(skops);
+	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && m.tp;
+	if (!look_up(skops, &m, &c, begins))
+		return 1;
+	if (begins)
+		on_begin(skops, &m, c.outgoing);
+	else if (!late)
+		on_request(skops, &m, m.tp != NULL);
+	else if (m.policy && m.cls->id == late->class)	/* else: rules changed meanwhile */
+		apply_fields(skops, m.policy, m.policy->set & ~m.ctl->yield, true);
 	return 1;
 }
 

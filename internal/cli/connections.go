@@ -51,7 +51,7 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
   ACKED, RECV bytes that the peer acknowledged, and that it sent
   RTT         smoothed (least) round-trip time
   RETR        segments retransmitted / data segments sent
-  RATE        the kernel's latest delivery rate; "~" if the application was the limit
+  RATE        the kernel's latest delivery rate; "~": the application was the limit
   NOTE        how it ended, and: hold-out (left alone), app-cc (the application
               chose), arm-failed, cc-changed, adopted`
 
@@ -64,7 +64,7 @@ func (a *app) connections() *cobra.Command {
 		Long:    connectionsLong,
 		Example: `  tcpilot connections --min-bytes 1000000
   tcpilot connections --remote 192.0.2.0/24 --json | jq .srtt_us`,
-		Args: args(cobra.NoArgs),
+		Args: args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := sf.filter()
 			if err != nil {

@@ -28,7 +28,7 @@ again; SIGINT and SIGTERM end it, and then everything is as it was before, unles
 --keep-attached is given: the programs then stay in the kernel, where the policies
 run out with their lease, and the next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Socket = a.socket
 			err := a.Run(cmd.Context(), o)
@@ -53,7 +53,7 @@ func (a *app) reload() *cobra.Command {
 no sample is lost. When the file is not valid the rules in force stay, the errors
 are shown, and the exit status is 1.`,
 		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml && tcpilot reload",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.client().Reload(cmd.Context())
 			if err != nil {
@@ -89,7 +89,7 @@ func (a *app) detach() *cobra.Command {
 run, what an earlier one left behind is taken back by this command, which then
 needs root. What was learned stays on disk.`,
 		Example: "  sudo tcpilot detach",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := a.client().Detach(cmd.Context())
 			if isNotRunning(err) {
@@ -127,7 +127,7 @@ func (a *app) load() *cobra.Command {
 The daemon reads the file, and refuses one that has programs of another type. The
 programs stay until 'tcpilot unload' or the end of the daemon.`,
 		Example: "  tcpilot load ./my_iw.bpf.o --cgroup /sys/fs/cgroup/system.slice/nginx.service --name my-iw",
-		Args:    args(cobra.ExactArgs(1)),
+		Args:    args(1, 1, "OBJECT.o"),
 		RunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if r.Cgroup == "" {
 				return usagef("--cgroup is missing: which cgroup v2 directory shall it act on?")
@@ -157,7 +157,7 @@ func (a *app) unload() *cobra.Command {
 		Short:   "Detach your own program",
 		Long:    "Detach what 'tcpilot load' attached, by the name that 'tcpilot loaded' shows.",
 		Example: "  tcpilot unload my-iw",
-		Args:    args(cobra.ExactArgs(1)),
+		Args:    args(1, 1, "NAME"),
 		ValidArgsFunction: func(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
@@ -184,14 +184,14 @@ func (a *app) loaded() *cobra.Command {
 		Short:   "Show your own programs",
 		Long:    "Show the programs that 'tcpilot load' attached.",
 		Example: "  tcpilot loaded",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceLoaded, func(w io.Writer, l []api.Loaded) {
 				if len(l) == 0 {
 					fmt.Fprintln(w, "none: see 'tcpilot load --help'")
 					return
 				}
-				a.renderLoaded(w, l)
+				a.renderLoaded(w, l, "")
 			})
 		},
 	}
@@ -199,12 +199,12 @@ func (a *app) loaded() *cobra.Command {
 	return cmd
 }
 
-func (a *app) renderLoaded(w io.Writer, l []api.Loaded) {
+func (a *app) renderLoaded(w io.Writer, l []api.Loaded, indent string) {
 	t := newTable("NAME", "PROGRAMS", "CGROUP", "OBJECT", "SINCE")
 	for _, p := range l {
 		t.row(p.Name, programWords(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
 	}
-	t.write(w, a.paint, "  ")
+	t.write(w, a.paint, indent)
 }
 
 func programWords(programs []api.Program) string {
@@ -219,7 +219,7 @@ func (a *app) version() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program",
-		Args:  args(cobra.NoArgs),
+		Args:  args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			type version struct {
 				Version string `json:"version"`

@@ -26,7 +26,7 @@ connection is one that ADDR makes to this host.`,
 		Example: `  tcpilot explain 192.0.2.7:443
   tcpilot explain 2001:db8::7 --incoming --local-port 443
   tcpilot explain [2001:db8::7]:443 --cgroup /sys/fs/cgroup/system.slice/nginx.service`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(1, 1, "ADDR[:PORT]"),
 		RunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if r.Remote, r.RemotePort, err = parseTarget(argv[0]); err != nil {
 				return err

@@ -45,7 +45,7 @@ func (a *app) paths() *cobra.Command {
 		Example: `  tcpilot paths
   tcpilot paths 192.0.2.0/24 --watch
   tcpilot paths --sort gain --limit 10 --rule web`,
-		Args: args(cobra.MaximumNArgs(1)),
+		Args: args(0, 1, "PREFIX"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			if len(argv) == 1 {
 				var err error
@@ -133,7 +133,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource)
 
 func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	if len(l.Paths) == 0 {
-		fmt.Fprintln(w, "no path yet: one appears when the first connection of a rule that learns has ended")
+		fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
 		return
 	}
 	t := newTable("PREFIX", "RULE", "ARM", ">WEIGHT", ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")

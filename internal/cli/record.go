@@ -36,7 +36,7 @@ it cannot be replayed. The file says which addresses this host talked to: it can
 be read by its owner only.`,
 		Example: `  tcpilot record samples.tcpi --duration 1h
   tcpilot record - --json --count 100 | jq .`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			f, err := sf.filter()
 			if err != nil {
@@ -216,7 +216,7 @@ are the engine's clock, so that the result is the same at every replay. It needs
 neither root nor a running daemon.`,
 		Example: `  tcpilot replay samples.tcpi
   tcpilot replay samples.tcpi --learner epsilon-greedy --config other.yaml`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			q := api.PathQuery{Sort: api.PathSort(order), Limit: limit}
 			return a.runReplay(cmd.Context(), argv[0], o, q)

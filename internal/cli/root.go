@@ -92,11 +92,16 @@ func rootArgs(cmd *cobra.Command, args []string) error {
 	return usagef("%s", msg)
 }
 
-// args makes the errors of a check of arguments usage errors.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return usageError{err}
+// args takes from least to most arguments; what they are called is for the error.
+func args(least, most int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, a []string) error {
+		switch {
+		case len(a) < least:
+			return usagef("%s is missing", what)
+		case len(a) > most && most == 0:
+			return usagef("%q: no argument is taken", a[0])
+		case len(a) > most:
+			return usagef("%q: one %s is enough", a[most], what)
 		}
 		return nil
 	}

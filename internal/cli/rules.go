@@ -18,7 +18,7 @@ func (a *app) rules() *cobra.Command {
 		Short:   "Show the rules in force, in the order of matching",
 		Long:    "Show the rules in force. The first that a connection matches decides what it is\ntreated as; a connection that matches none is left alone.",
 		Example: "  tcpilot rules\n  tcpilot rules --json | jq '.rules[].name'",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceRules, func(w io.Writer, l api.RuleList) {
 				if len(l.Rules) == 0 {
@@ -89,7 +89,7 @@ keys, bad prefixes, values out of range, and rules that can never match. Every
 error is written as FILE:LINE:COLUMN: text, and the exit status is 1.
 It needs neither root nor a running daemon.`,
 		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml",
-		Args:    args(cobra.ExactArgs(1)),
+		Args:    args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			checked, err := a.Check(cmd.Context(), argv[0])
 			if err != nil {
@@ -133,7 +133,7 @@ hook with the kernel's answer, the congestion controls, and whoever else changes
 what tcpilot changes. Nothing is read off a version number: everything is tried.
 Without a running daemon the trials are made by this command, which needs root.`,
 		Example: "  sudo tcpilot doctor",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.client().Get(cmd.Context(), api.ResourceDoctor)
 			if isNotRunning(err) {

@@ -24,7 +24,7 @@ why others are not, how many connections it treated and for which reason, the
 congestion controls that it may choose, the settings that it yielded to the
 administrator, and what its programs cost.`,
 		Example: "  tcpilot status\n  tcpilot status --json | jq .counters.samples",
-		Args:    args(cobra.NoArgs),
+		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceStatus, a.renderStatus)
 		},
@@ -72,7 +72,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	a.renderPrograms(w, s.Counters.Programs)
 	if len(s.Loaded) > 0 {
 		a.heading(w, "Own programs")
-		a.renderLoaded(w, s.Loaded)
+		a.renderLoaded(w, s.Loaded, "  ")
 	}
 }
 

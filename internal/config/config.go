@@ -55,7 +55,7 @@ type Learning struct {
 	Learner      string        `key:"learner" oneof:"thompson epsilon-greedy" doc:"algorithm that shares connections among arms; epsilon-greedy is the published one, kept for comparison"`
 	HoldOut      float64       `key:"hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, as a control that shows the benefit; a rule can have its own"`
 	Lease        time.Duration `key:"lease" min:"2s" max:"5m" doc:"how long the kernel goes on using policies when no daemon renews them"`
-	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long a path without new samples keeps its own policy in the kernel; after that the enclosing prefix's applies, and what was learned stays known"`
+	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long the kernel uses a path's policy that is not renewed; the daemon renews each after half of that"`
 	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`
 	SaveInterval time.Duration `key:"save_interval" min:"5s" max:"1h" doc:"time between two writes of what was learned to state_dir"`
 	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
@@ -146,7 +146,7 @@ func base() *Config {
 			HoldOut:      0.02,
 			Lease:        10 * time.Second,
 			PolicyTTL:    10 * time.Minute,
-			HalfLife:     30 * time.Minute,
+			HalfLife:     6 * time.Hour,
 			SaveInterval: time.Minute,
 			Paths:        Paths{IPv4: 24, IPv6: 48, Limit: 16384},
 		},

@@ -212,8 +212,9 @@ type abiRuleSet struct {
 type abiSamePrefix struct {
 	_     structs.HostLayout
 	Rules abiRuleSet
-	Bits  uint32
+	Mask  [16]uint8
 	V4    uint32
+	Pad   uint32
 }
 
 type abiSampleFlags uint32
@@ -229,7 +230,7 @@ const (
 	abiSampleFlagsF_ECN_SEEN    abiSampleFlags = 128
 	abiSampleFlagsF_ADOPTED     abiSampleFlags = 256
 	abiSampleFlagsF_ESTABLISHED abiSampleFlags = 512
-	abiSampleFlagsF_LATE        abiSampleFlags = 1024
+	abiSampleFlagsF_FIELDS      abiSampleFlags = 1024
 	abiSampleFlagsF_MASK        abiSampleFlags = 511
 )
 

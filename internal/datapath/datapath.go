@@ -90,8 +90,7 @@ func (d *Datapath) load(maxPolicies int) error {
 		return err
 	}
 	for name, m := range spec.Maps {
-		// Sections of variables belong to this build alone.
-		if name[0] != '.' {
+		if shared(name) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -109,6 +108,10 @@ func (d *Datapath) load(maxPolicies int) error {
 	}
 	return explainLoad("sockops", err)
 }
+
+// shared reports whether a map outlives its process. Sections of variables
+// (.rodata, .bss) belong to one build alone.
+func shared(name string) bool { return name[0] != '.' }
 
 // sockopsSpec is the embedded object with its knobs set.
 func sockopsSpec() (*ebpf.CollectionSpec, error) {
@@ -211,6 +214,9 @@ func removeOtherVersions(base string) error {
 
 func removePinnedMaps(dir string, spec *ebpf.CollectionSpec) error {
 	for name := range spec.Maps {
+		if !shared(name) {
+			continue
+		}
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove pinned map: %w", err)
 		}

@@ -48,11 +48,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		return fmt.Errorf("%d same-prefix comparisons: at most %d", len(t.Same), len(b.Same))
 	}
 	for i, s := range t.Same {
-		bits, v4 := uint32(s.Bits), uint32(0)
-		if s.V4 {
-			bits, v4 = bits+96, 1
-		}
-		b.Same[i] = abiSamePrefix{Rules: ruleSet(s.Rules), Bits: bits, V4: v4}
+		b.Same[i] = samePrefix(s)
 	}
 	steps := []struct {
 		what string
@@ -73,6 +69,18 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		}
 	}
 	return nil
+}
+
+func samePrefix(s class.SamePrefix) abiSamePrefix {
+	p, bits := abiSamePrefix{Rules: ruleSet(s.Rules)}, s.Bits
+	if s.V4 {
+		p.V4 = 1
+		bits += 96 // of the v4-mapped address
+	}
+	for i := range bits {
+		p.Mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return p
 }
 
 func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {

@@ -13,10 +13,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// pollAfterWake is how long the reader looks again after a wake-up: the programs
-// wake it at most once per WAKE_INTERVAL_NS (bpf/report.bpf.h), so that a busy
-// host pays for few wake-ups.
-const pollAfterWake = 6 * time.Millisecond
+// batchPause is how long the reader lets samples gather before it looks again.
+// It is longer than WAKE_INTERVAL_NS (bpf/report.bpf.h): the programs wake the
+// reader at most that often, and whatever they added since without waking is
+// there when the pause ends. So a busy host pays for few wake-ups, and on a quiet
+// one a sample is read at once.
+const batchPause = 12 * time.Millisecond
+
+// safetyPoll is how often the reader looks without being woken, in case a
+// producer was held up between the two.
+const safetyPoll = time.Second
 
 // Read calls observe for each sample until ctx ends, and idle whenever it has
 // caught up. The sample is valid during the call only. Records that cannot be
@@ -32,33 +38,31 @@ func (d *Datapath) Read(ctx context.Context, observe func(*tcp.Sample), idle fun
 
 	var rec ringbuf.Record
 	var s tcp.Sample
-	offset, fresh := wallOffset(), false
+	offset := wallOffset()
 	for {
-		err := r.ReadInto(&rec)
+		r.SetDeadline(time.Now().Add(safetyPoll))
+		err := r.ReadInto(&rec) // blocks until there is a batch
+		for err == nil {
+			if decode(&s, rec.RawSample, offset, &d.ccs) == nil {
+				observe(&s)
+			} else {
+				d.badSamples.Add(1)
+			}
+			if r.AvailableBytes() == 0 {
+				break
+			}
+			err = r.ReadInto(&rec)
+		}
 		switch {
 		case errors.Is(err, ringbuf.ErrClosed):
 			return nil
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			idle()
-			if !fresh {
-				r.SetDeadline(time.Time{}) // quiet: sleep until woken
-			} else {
-				r.SetDeadline(time.Now().Add(pollAfterWake))
-			}
-			fresh, offset = false, wallOffset()
-			continue
-		case err != nil:
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return fmt.Errorf("read sample ring: %w", err)
 		}
-		if err := decode(&s, rec.RawSample, offset, &d.ccs); err != nil {
-			d.badSamples.Add(1)
-			continue
-		}
-		observe(&s)
-		fresh = true
-		if r.AvailableBytes() == 0 {
-			idle()
-			r.SetDeadline(time.Now().Add(pollAfterWake))
+		idle()
+		offset = wallOffset()
+		if err == nil {
+			time.Sleep(batchPause)
 		}
 	}
 }

@@ -114,8 +114,10 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retired
 	in.Belief = &n.belief
 	in.Parent = nil
-	if n.parent != nil {
-		in.Parent = &n.parent.belief
+	for up := n.parent; up != nil && in.Parent == nil; up = up.parent {
+		if up.belief.Count > 0 { // the nearest that knows anything
+			in.Parent = &up.belief
+		}
 	}
 	in.Now = now
 	in.YieldCC, in.YieldFields = e.yieldCC, e.yieldFs

@@ -21,11 +21,12 @@ type Signal struct {
 
 const (
 	// slack, in standard deviations: half the least shift that is looked for. With
-	// limit 5 a one-sided CUSUM of Normal values runs about 9000 outcomes before it
-	// raises a false alarm (Siegmund 1985: (exp(2 k (h+1.166)) - 1 - ...)/(2 k^2)),
-	// and finds a shift of 1.7 deviations in about 5.
+	// limit 6 a one-sided CUSUM of Normal values runs about 40000 outcomes before it
+	// raises a false alarm (Siegmund 1985: (exp(2kh')-1-2kh')/(2k^2), h' = h+1.166),
+	// and finds a shift of 1.7 deviations in about 6. Baselines of a few outcomes
+	// make false alarms more frequent than that.
 	slack = 0.75
-	limit = 5
+	limit = 6
 	// clip bounds what one outcome can say: no two outcomes alone raise an alarm.
 	clip = 3
 	// runRate is the least part that the latest outcome has in a run's mean: a run

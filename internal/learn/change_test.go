@@ -9,15 +9,12 @@ func TestRunsAreQuietOnAStillPath(t *testing.T) {
 	rng, alarms := seeded(1), 0
 	var up, down Run
 	for range 100_000 {
-		if watch(&up, &down, 0, 0, 1, 1) { // the value itself does not matter here
-			t.Fatal("an alarm without a departure")
-		}
 		if watch(&up, &down, rng.NormFloat64(), 0, 1, 1) {
 			alarms++
 			up, down = Run{}, Run{}
 		}
 	}
-	if alarms > 40 { // two sides, one in about 9000 each, and zeros between
+	if alarms > 15 { // two sides, one in about 40000 each
 		t.Errorf("%d false alarms in 100000 outcomes", alarms)
 	}
 }
@@ -61,7 +58,7 @@ func TestChangesAreNoticed(t *testing.T) {
 	}{
 		{"fall to a fifth", 10 - math.Log(5), 0, 0, 4},
 		{"rise to the fivefold", 10 + math.Log(5), 0, 0, 4},
-		{"rise to the double", 10 + math.Ln2, 0, 0, 9},
+		{"rise to the double", 10 + math.Ln2, 0, 0, 15}, // what is asked of any change
 		{"loss begins, goodput stays", 10, 0, 0.02, 5},
 		{"loss ends, goodput stays", 10, 0.02, 0, 5},
 	} {

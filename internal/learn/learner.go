@@ -93,6 +93,9 @@ type ArmBelief struct {
 	M2     float64 `json:"m2"`
 	// Trials is the evidence since the path was first seen, or since it changed.
 	Trials float64 `json:"trials"`
+	// Given is the evidence, discounted as of Last, that went from here to the
+	// enclosing prefix: what comes back from there is no second opinion.
+	Given float64 `json:"given"`
 	// Up and Down watch the reward for a change, Loss the share of retransmits.
 	Up   Run    `json:"up"`
 	Down Run    `json:"down"`

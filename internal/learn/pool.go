@@ -23,6 +23,9 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) {
 	}
 	o.Reward -= level
 	t.Observe(parent, cc, o)
+	if own := child.find(cc); own != nil {
+		own.Given += min(o.Weight, 1)
+	}
 }
 
 // level is what child's arms other than cc say that a reward is on its path, what

@@ -80,6 +80,26 @@ func TestOneArmAloneSaysNothingAboutTheOthers(t *testing.T) {
 	}
 }
 
+// A host that is alone in its prefix must not take its own echo for advice.
+func TestAPathsOwnEchoIsNoSecondOpinion(t *testing.T) {
+	l, b, parent, arms := DefaultThompson(), &Belief{}, &Belief{}, ccs(trio...)
+	for i := range 30 {
+		o := outcome(int64(i), 10+float64(i%3))
+		l.Observe(b, arms[i%3], o)
+		ObserveParent(l, b, parent, arms[i%3], o)
+		alone, _ := shares(t, trio, b, nil, o.At)
+		told, _ := shares(t, trio, b, parent, o.At)
+		for k := range alone {
+			if math.Abs(alone[k]-told[k]) > 1e-9 {
+				t.Fatalf("after %d outcomes: alone %v, with its echo %v", i+1, alone, told)
+			}
+		}
+	}
+	if w, best := shares(t, trio, nil, parent, b.Last); best != 2 || w[2] < 0.8 {
+		t.Errorf("a sibling inherits best %d of %v", best, w)
+	}
+}
+
 func TestParentCountsForAFewOutcomesAtMost(t *testing.T) {
 	root := &Belief{Pooled: true}
 	now := feed(root, seeded(3), 0, 40, 0.1, map[string]float64{"cubic": 0, "bbr": 3, "reno": 0})

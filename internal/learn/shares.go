@@ -80,7 +80,7 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int
 }
 
 // priors takes from the parent how the arms differ, and by how much its paths do.
-// It reports whether the parent knew anything.
+// It reports whether the parent knew anything, apart from what this path told it.
 func (t thompson) priors(cs []candidate, parent *Belief, now int64) (guided bool) {
 	wide := t.opt.Spread * t.opt.Spread
 	pooled := t.pooledNoise(parent)
@@ -93,6 +93,9 @@ func (t thompson) priors(cs []candidate, parent *Belief, now int64) (guided bool
 			continue
 		}
 		w := p.Weight * t.keep(p.Last, max(now, p.Last))
+		if c.arm != nil {
+			w -= c.arm.Given * t.keep(c.arm.Last, max(now, c.arm.Last))
+		}
 		if w < leastKnown {
 			continue
 		}
@@ -233,32 +236,27 @@ func (t thompson) sharpen(w []float64, cs []candidate, best int) {
 }
 
 const (
-	// hopeless is the chance of being best below which a second trial is not worth
-	// it, and doubtful that below which not even the first is, while a parent knows
-	// better.
+	// hopeless is the chance of being best below which many paths together do not
+	// try an arm a second time, and doubtful that below which a path does not even
+	// once, while its parent knows better.
 	hopeless = 0.05
 	doubtful = 0.1
 	// contends is the chance from which an arm is worth more than two trials.
-	contends = 0.15
+	contends = 0.25
 	// noisy bounds how many times more trials a path gets on which outcomes scatter
 	// farther than expected, and two tell little.
 	noisy = 2
 )
 
 // trial picks the arm that must be tried now, -1 if none: each arm once on a path
-// that is new or has changed, a second time if it may yet be the best. Best hopes
-// go first, and among equals the safest.
+// that is new or has changed, and once more. Best hopes go first, and among equals
+// the safest.
 func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool) int {
 	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
 	pick := -1
 	for i := range cs {
 		c := &cs[i]
-		enough := settled
-		if !b.Pooled && chance[i] >= contends {
-			enough *= min(noisy, max(1, c.noise/(t.opt.Noise*t.opt.Noise)))
-		}
-		switch n := c.trials(); {
-		case n >= enough, n >= tried && chance[i] < hopeless, trust && chance[i] < doubtful:
+		if c.trials() >= t.enough(c, chance[i], b.Pooled, guided && b.Changed == 0) || trust && chance[i] < doubtful {
 			continue
 		}
 		if pick < 0 || t.sooner(c, &cs[pick]) {
@@ -266,6 +264,24 @@ func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool
 		}
 	}
 	return pick
+}
+
+// enough is how many trials an arm gets before merit alone decides. One outcome
+// never condemns an arm: it may have been the network's accident, and an arm that
+// is not used cannot clear its name.
+func (t thompson) enough(c *candidate, chance float64, pooled, guided bool) float64 {
+	expected := t.opt.Noise * t.opt.Noise
+	switch {
+	case (pooled || guided) && chance < hopeless:
+		return tried // the accidents of many paths even out; a parent is a second witness
+	case pooled:
+		return settled
+	case c.arm != nil && c.arm.Trials < thrice && c.arm.M2 > surprise*surprise*expected:
+		return thrice // its first two outcomes contradict each other
+	case chance >= contends:
+		return settled * min(noisy, max(1, c.noise/expected))
+	}
+	return settled
 }
 
 func (t thompson) sooner(a, b *candidate) bool {

@@ -72,10 +72,11 @@ func NewThompson(opt ThompsonOptions) Learner {
 type thompson struct{ opt ThompsonOptions }
 
 const (
-	// tried and settled are evidence on the present state of the path: one good
-	// outcome, and two. One alone may be a fluke either way.
+	// tried, settled and thrice are evidence on the present state of the path: one
+	// good outcome, two and three. One alone may be a fluke either way.
 	tried   = 0.9
 	settled = 1.8
+	thrice  = 2.7
 	// leastTrial is what an outcome counts for as a trial at least, so that a path
 	// of small connections does not explore for ever.
 	leastTrial = 1. / 3
@@ -190,6 +191,7 @@ func (t thompson) age(a *ArmBelief, now int64) {
 	keep := t.keep(a.Last, now)
 	a.Weight *= keep
 	a.M2 *= keep
+	a.Given *= keep
 	a.Loss.Weight *= keep
 	a.Loss.M2 *= keep
 }

@@ -289,14 +289,3 @@ func guard(f func() error) (err error) {
 	}()
 	return f()
 }
-
-// shed gives the mapped pages of the file back: they would count as the
-// daemon's memory until the next use, though the page cache has them anyway.
-func shed(db *bolt.DB) {
-	info, err := os.Stat(db.Path())
-	if err != nil {
-		return
-	}
-	size := info.Size() &^ int64(os.Getpagesize()-1)
-	unix.Syscall(unix.SYS_MADVISE, db.Info().Data, uintptr(size), unix.MADV_DONTNEED)
-}

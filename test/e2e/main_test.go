@@ -1,8 +1,54 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
 	"testing"
-	"github.com/tcpilot/tcpilot/internal/testenv"
+
 	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
 )
-func TestMain(m *testing.M) { load.RunIfAgent(); testenv.Main(m) }
+
+// scratch holds the binary; removed at the end.
+var scratch string
+
+func TestMain(m *testing.M) {
+	load.RunIfAgent()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if os.Geteuid() == 0 {
+		if _, err := topology.Sweep(); err != nil {
+			fmt.Fprintln(os.Stderr, "sweep what killed runs left:", err)
+		}
+	}
+	var err error
+	if scratch, err = os.MkdirTemp("", "tcpilot-e2e-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(scratch)
+	// Weakness 12 runs the binary as nobody.
+	if err := os.Chmod(scratch, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// build builds tcpilot once and returns the binary.
+var build = sync.OnceValues(func() (string, error) {
+	if bin := os.Getenv("TCPILOT_BIN"); bin != "" {
+		return filepath.Abs(bin)
+	}
+	bin := filepath.Join(scratch, "tcpilot")
+	out, err := exec.Command("go", "build", "-o", bin, "github.com/tcpilot/tcpilot/cmd/tcpilot").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build tcpilot: %w\n%s", err, out)
+	}
+	return bin, nil
+})

@@ -28,7 +28,7 @@ type Host struct {
 func (h *Host) Netlink() *netlink.Handle { return h.link }
 
 // Path opens to the namespace from any process.
-func (h *Host) Path() string { return filepath.Join("/run/netns", h.Namespace) }
+func (h *Host) Path() string { return filepath.Join(netnsDir, h.Namespace) }
 
 func lockThread() { runtime.LockOSThread() }
 

@@ -89,7 +89,7 @@ func (n *Net) Host(name string) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("add host %s: %w", name, err)
 	}
-	n.onClose(func() error { return errors.Join(ns.Close(), netns.DeleteNamed(full)) })
+	n.onClose(func() error { return errors.Join(ns.Close(), deleteNamespace(full)) })
 	h := &Host{Name: name, net: n, ns: ns, Namespace: full}
 	if h.link, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
@@ -109,6 +109,9 @@ func (n *Net) Host(name string) (*Host, error) {
 // newNamed makes a namespace as `ip netns add` would, on a thread of its own
 // that ends with its goroutine.
 func newNamed(name string) (netns.NsHandle, error) {
+	if err := prepareNetnsDir(); err != nil {
+		return netns.None(), err
+	}
 	type result struct {
 		ns  netns.NsHandle
 		err error

@@ -3,12 +3,10 @@ package topology
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,13 +15,17 @@ import (
 // what it removed.
 func Sweep() (removed []string, err error) {
 	var errs []error
-	for _, name := range leftovers("/run/netns") {
-		path := filepath.Join("/run/netns", name)
+	for _, name := range leftovers(netnsDir) {
+		path := filepath.Join(netnsDir, name)
 		if err := killIn(path); err != nil {
 			errs = append(errs, err)
 		}
-		if err := netns.DeleteNamed(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove namespace %s: %w", name, err))
+		err := deleteNamespace(name)
+		if errors.Is(err, errHidden) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		removed = append(removed, name)

@@ -37,6 +37,10 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		victim.Process.Kill() // again, if the test ended early
+		victim.Wait()
+	})
 	var id string
 	var pid int
 	in := bufio.NewScanner(stdout)

@@ -29,11 +29,12 @@ func TestRegretTable(t *testing.T) {
 	if testing.Verbose() {
 		out = os.Stdout
 	}
-	rows := Table(out, learn.DefaultThompson(), published(), seeds)
-	// Where there is nothing to win, half of nothing is not asked for; and where
-	// ten minutes pass between connections, to forget at all costs as much as
-	// to waste one connection in twenty.
-	allowed := map[string]float64{"near-tie": 1.1, "rare": 0.7, "sibling": 0.6}
+	rows := Table(out, learn.DefaultThompson(), published(), 0, seeds)
+	// Missed by these, and why. near-tie: there is nothing to win. rare: what
+	// fades must be learned again, and published values never fade. sibling: each
+	// clean path has to find out for itself that its prefix is wrong about it.
+	// many-arms: no arm is dropped for one outcome, and eight arms pay for that.
+	allowed := map[string]float64{"many-arms": 0.6, "near-tie": 1.1, "rare": 0.7, "sibling": 0.6}
 	sum := [2]float64{}
 	for _, r := range rows {
 		limit := 0.5
@@ -79,7 +80,7 @@ func factor3(best int, sd float64) *Scenario {
 
 func TestNewPathUsesTheBestArm18TimesOfTheLast20(t *testing.T) {
 	for _, sd := range []float64{0.1, 0.3, 0.4, 0.5} {
-		n, missed, poor, goodput := 600, 0, 0, 0.0
+		n, missed, poor, goodput := 2000, 0, 0, 0.0
 		for seed := range n {
 			r := Run(factor3(seed%3, sd), learn.DefaultThompson(), seeded(seed))
 			if r.BestShareLast20 < 0.9 {
@@ -220,7 +221,7 @@ func BenchmarkRegret(b *testing.B) {
 		b.Run(s.Name, func(b *testing.B) {
 			var row Row
 			for b.Loop() {
-				row = Compare(s, learn.DefaultThompson(), published(), 20)
+				row = Compare(s, learn.DefaultThompson(), published(), 0, 20)
 			}
 			b.ReportMetric(row.Regret[0].Mean, "regret")
 			b.ReportMetric(row.Ratio(), "regret/published")

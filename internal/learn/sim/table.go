@@ -27,18 +27,18 @@ type Spread struct{ Mean, Median, P90 float64 }
 // Ratio of the learner's mean regret to the reference's.
 func (r *Row) Ratio() float64 { return r.Regret[0].Mean / r.Regret[1].Mean }
 
-// Compare plays both learners through a scenario once per seed, 0 to seeds-1; the
-// same seed gives both the same world.
-func Compare(s *Scenario, l, reference learn.Learner, seeds int) Row {
+// Compare plays both learners through a scenario once per seed, from first on; a
+// seed starts the same generator for both.
+func Compare(s *Scenario, l, reference learn.Learner, first, seeds int) Row {
 	row := Row{Name: s.Name}
 	for k, learner := range []learn.Learner{l, reference} {
-		var regret, recover, first []float64
-		for seed := range seeds {
+		var regret, recovered, used []float64
+		for seed := first; seed < first+seeds; seed++ {
 			r := Run(s, learner, rand.New(rand.NewPCG(uint64(seed), 1)))
 			regret = append(regret, r.Regret)
 			for i := range r.Recovery {
-				recover = append(recover, float64(r.Recovery[i]))
-				first = append(first, float64(r.FirstUse[i]))
+				recovered = append(recovered, float64(r.Recovery[i]))
+				used = append(used, float64(r.FirstUse[i]))
 			}
 			row.Goodput[k] += r.GoodputLast20 / float64(seeds)
 			if k == 0 {
@@ -46,7 +46,7 @@ func Compare(s *Scenario, l, reference learn.Learner, seeds int) Row {
 				row.Connections = r.Connections
 			}
 		}
-		row.Regret[k], row.Recovery[k], row.FirstUse[k] = spread(regret), spread(recover), spread(first)
+		row.Regret[k], row.Recovery[k], row.FirstUse[k] = spread(regret), spread(recovered), spread(used)
 	}
 	return row
 }
@@ -63,24 +63,24 @@ func spread(v []float64) Spread {
 	return Spread{sum / float64(len(v)), v[len(v)/2], v[min(len(v)-1, len(v)*9/10)]}
 }
 
-// Table writes the comparison of the default learner with the published one over
-// the shipped scenarios, and returns its rows.
-func Table(w io.Writer, l, reference learn.Learner, seeds int) []Row {
+// Table writes the comparison of a learner with a reference over the shipped
+// scenarios, and returns its rows. Seeds are as for Compare.
+func Table(w io.Writer, l, reference learn.Learner, first, seeds int) []Row {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tw, "\tconns\tregret\tmedian\tp90\tpublished\tmedian\tp90\tratio\tgoodput of last 20\tpublished\trecovery p50/p90\tpublished\tfirst use p50/p90\tchanges seen\t\n")
+	fmt.Fprintf(tw, "\tconns\tregret\tmedian\tp90\tpublished\tmedian\tp90\tratio\tof medians\tgoodput of last 20\tpublished\trecovery p50/p90\tpublished\tfirst use p50/p90\tchanges seen\t\n")
 	var rows []Row
 	var sum [2]float64
 	for i := range Scenarios {
-		r := Compare(&Scenarios[i], l, reference, seeds)
+		r := Compare(&Scenarios[i], l, reference, first, seeds)
 		rows = append(rows, r)
 		a, b := r.Regret[0], r.Regret[1]
 		sum[0] += a.Mean
 		sum[1] += b.Mean
-		fmt.Fprintf(tw, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%.1f\t\n",
-			r.Name, r.Connections, a.Mean, a.Median, a.P90, b.Mean, b.Median, b.P90, r.Ratio(),
+		fmt.Fprintf(tw, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%.1f\t\n",
+			r.Name, r.Connections, a.Mean, a.Median, a.P90, b.Mean, b.Median, b.P90, r.Ratio(), a.Median/b.Median,
 			r.Goodput[0], r.Goodput[1], both(r.Recovery[0]), both(r.Recovery[1]), both(r.FirstUse[0]), r.Changes)
 	}
-	fmt.Fprintf(tw, "sum\t\t%.1f\t\t\t%.1f\t\t\t%.2f\t\t\t\t\t\t\t\n", sum[0], sum[1], sum[0]/sum[1])
+	fmt.Fprintf(tw, "sum\t\t%.1f\t\t\t%.1f\t\t\t%.2f\t\t\t\t\t\t\t\t\n", sum[0], sum[1], sum[0]/sum[1])
 	tw.Flush()
 	return rows
 }

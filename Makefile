@@ -1,0 +1,97 @@
+# make help lists the targets.
+
+# Compiles bpf/. This line is the only place that names a version: generated
+# objects are committed, and CI compares them byte for byte.
+CLANG := clang-16
+
+# Kernels of the slow matrix (test/vm), and the one that CI starts.
+KERNELS := 6.1 6.12 6.18 7
+SMOKE   := 6.12
+# What runs there: all that touches the kernel.
+VM_TESTS := ./internal/datapath ./internal/host ./test/e2e
+
+PREFIX  := /usr/local
+DESTDIR :=
+UNITDIR := /etc/systemd/system
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GOFLAGS += -trimpath
+export GOFLAGS
+
+# The build runs as the caller; only what needs the kernel runs as root.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.DEFAULT_GOAL := build
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: build
+build: ## binaries, in bin/
+	@go build -o bin/ ./cmd/...
+
+.PHONY: run
+run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
+	@$(SUDO) bin/tcpilot run $(ARGS)
+
+.PHONY: demo
+demo: build ## what it does for a lossy path, in a minute, in namespaces of its own
+	@$(SUDO) bin/tcpilot-demo $(ARGS)
+
+.PHONY: test
+test: ## all tests that this machine can run; root tests too if you are root
+	@tools/deps test
+	@tools/test $(ARGS)
+
+.PHONY: test-vm
+test-vm: ## the root tests under each kernel of KERNELS, emulated: slow
+	@tools/deps vm
+	@for kernel in $(KERNELS); do echo "== kernel $$kernel"; \
+		test/vm/gotest -k $$kernel -t 3600 $(VM_TESTS) -- -test.run TestRoot || exit 1; done
+
+.PHONY: test-vm-smoke
+test-vm-smoke: ## the datapath's root tests under one other kernel
+	@tools/deps vm
+	@test/vm/gotest -k $(SMOKE) ./internal/datapath -- -test.run TestRoot
+
+.PHONY: generate
+generate: ## compile bpf/ and write what is generated (committed)
+	@CLANG=$(CLANG) tools/deps generate
+	@BPF2GO_CC=$(CLANG) BPF2GO_CFLAGS="-idirafter /usr/include/$(shell uname -m)-linux-gnu" go generate ./...
+
+.PHONY: fmt
+fmt: ## format Go
+	@gofmt -w cmd internal test
+
+.PHONY: lint
+lint: ## formatting, vet, staticcheck
+	@unformatted=$$(gofmt -l cmd internal test); \
+		if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
+	@go vet ./...
+	@go tool staticcheck ./...
+
+.PHONY: bench
+bench: ## benchmarks; BENCH=regexp COUNT=n
+	@$(if $(SUDO),,TCPILOT_ROOT_TESTS=1) go test -p 1 -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) -benchmem ./...
+
+.PHONY: install
+install: build ## to DESTDIR and PREFIX, with the systemd unit and shell completion
+	install -D -m 755 bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's|@bindir@|$(PREFIX)/bin|' deploy/tcpilot.service > $(DESTDIR)$(UNITDIR)/tcpilot.service
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	bin/tcpilot completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
+	bin/tcpilot completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
+	test -e $(DESTDIR)/etc/tcpilot/tcpilot.yaml || \
+		install -D -m 644 deploy/tcpilot.yaml $(DESTDIR)/etc/tcpilot/tcpilot.yaml
+
+.PHONY: uninstall
+uninstall: ## what install put there, but for /etc/tcpilot and what was learned
+	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(UNITDIR)/tcpilot.service
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
+	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
+
+.PHONY: clean
+clean: ## what was built
+	@rm -rf bin

@@ -1,0 +1,152 @@
+package lint
+
+import (
+	"go/parser"
+	"go/token"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mayImport is the table of the architecture: for each package below internal/
+// the others that it may import. "*" is any. Core and edge never meet but in
+// daemon.
+var mayImport = map[string][]string{
+	// core: no I/O
+	"tcp":       {},
+	"path":      {"tcp"},
+	"class":     {"tcp"},
+	"learn":     {"tcp", "path"},
+	"learn/sim": {"tcp", "learn"},
+	"policy":    {"tcp", "path", "class", "learn"},
+	"engine":    {"tcp", "path", "class", "learn", "policy"},
+
+	// edge: the kernel, the disk
+	"datapath": {"tcp", "path", "class"},
+	"host":     {"path"},
+	"store":    {"tcp", "path"},
+	"record":   {"tcp"},
+
+	// face
+	"config":     {"tcp", "path", "class", "learn", "policy"},
+	"config/gen": {"config"},
+	"metrics":    {"engine"},
+	"api":        {"tcp", "engine", "metrics"},
+	"cli":        {"tcp", "api", "config", "engine", "metrics", "policy", "record"},
+	"daemon":     {"*"},
+
+	// for tests and experiments
+	"testenv":      {},
+	"lint":         {},
+	"lab":          {"host"},
+	"lab/topology": {"host"},
+	"lab/link":     {"host", "lab/topology"},
+	"lab/load":     {},
+	"lab/workload": {"host", "lab/load", "lab/topology"},
+	"lab/report":   {},
+	"lab/scenario": {"host", "api", "lab/link", "lab/load", "lab/report", "lab/topology"},
+	"lab/demo":     {"host", "api", "lab/link", "lab/load", "lab/report", "lab/scenario", "lab/topology"},
+}
+
+// onlyIn names the packages that may import a module or a part of the standard
+// library, apart from tests.
+var onlyIn = map[string][]string{
+	"github.com/cilium/ebpf":                  {"datapath", "lab/link"},
+	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link"},
+	"github.com/vishvananda/netns":            {"host", "testenv", "lab/topology", "lab/link"},
+	"go.etcd.io/bbolt":                        {"store"},
+	"github.com/goccy/go-yaml":                {"config"},
+	"github.com/spf13/cobra":                  {"cli"},
+	"github.com/prometheus/client_golang":     {"metrics"},
+	"github.com/stretchr/testify":             {},
+	"golang.org/x/exp":                        {},
+	"math/rand":                               {},
+	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},
+}
+
+// pure packages take time, randomness and I/O as arguments.
+var (
+	pure      = []string{"tcp", "path", "class", "learn", "learn/sim", "policy", "engine"}
+	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
+)
+
+// imported is one import of a file that is not a test.
+type imported struct{ pkg, file, path string }
+
+// imports lists those of all packages; a package is named by its directory,
+// below internal/ if it is there.
+func imports(t *testing.T) []imported {
+	t.Helper()
+	var all []imported
+	for _, file := range files(t) {
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "test/") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pkg := strings.TrimPrefix(path.Dir(file), "internal/")
+		for _, spec := range parsed.Imports {
+			name, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, imported{pkg, file, name})
+		}
+	}
+	return all
+}
+
+func within(name, prefix string) bool {
+	return name == prefix || strings.HasPrefix(name, prefix+"/")
+}
+
+func TestImportGraph(t *testing.T) {
+	for _, im := range imports(t) {
+		target, ours := strings.CutPrefix(im.path, module+"/internal/")
+		if !ours || strings.HasPrefix(im.pkg, "cmd/") {
+			continue
+		}
+		allowed := mayImport[im.pkg]
+		if helper := path.Dir(im.pkg); strings.HasSuffix(im.pkg, "test") && within(target, helper) {
+			continue // api/apitest is part of api's tests
+		} else if strings.HasSuffix(im.pkg, "test") {
+			allowed = append(slices.Clone(mayImport[helper]), "path")
+		}
+		if target == "testenv" {
+			t.Errorf("%s imports testenv, which is for tests only", im.file)
+		} else if !slices.Contains(allowed, target) && !slices.Contains(allowed, "*") {
+			t.Errorf("%s: package %s may not import %s (it may: %s)", im.file, im.pkg, target, strings.Join(allowed, " "))
+		}
+	}
+}
+
+func TestEveryPackageIsInTheTable(t *testing.T) {
+	for pkg := range packages(t) {
+		if _, ok := mayImport[pkg]; !ok && !strings.HasSuffix(pkg, "test") {
+			t.Errorf("package %s is not in the table of imports: add it, and to docs/ARCHITECTURE.md", pkg)
+		}
+	}
+}
+
+func TestOwnersOfModules(t *testing.T) {
+	for _, im := range imports(t) {
+		for module, owners := range onlyIn {
+			if within(im.path, module) && !slices.Contains(owners, im.pkg) && !(module == "math/rand" && im.path == "math/rand/v2") {
+				t.Errorf("%s imports %s, which only %q may", im.file, im.path, owners)
+			}
+		}
+	}
+}
+
+func TestCoreIsPure(t *testing.T) {
+	for _, im := range imports(t) {
+		if slices.Contains(pure, im.pkg) && slices.Contains(notInPure, im.path) {
+			t.Errorf("%s: package %s is core, and takes what %s gives as an argument", im.file, im.pkg, im.path)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
+)
+
+// Offsets and values of include/uapi/linux/bpf.h, struct bpf_sock_ops.
+const (
+	sockOpsOp      = 0
+	sockOpsCBFlags = 84
+
+	opActiveEstablished = 4 // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB
+	opRTT               = 12
+	flagRTT             = 1 << 3 // BPF_SOCK_OPS_RTT_CB_FLAG
+)
+
+// rttCounter is somebody else's sock_ops program: it asks for RTT callbacks when
+// a connection is established, and counts them.
+func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
+	t.Helper()
+	count, err := ebpf.NewMap(&ebpf.MapSpec{Name: "other_calls", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	must(t, err)
+	t.Cleanup(func() { count.Close() })
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "other_sockops", Type: ebpf.SockOps, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.LoadMem(asm.R7, asm.R6, sockOpsOp, asm.Word),
+			asm.JEq.Imm(asm.R7, opRTT, "rtt"),
+			asm.JNE.Imm(asm.R7, opActiveEstablished, "exit"),
+			asm.LoadMem(asm.R2, asm.R6, sockOpsCBFlags, asm.Word),
+			asm.Or.Imm(asm.R2, flagRTT),
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.FnSockOpsCbFlagsSet.Call(),
+			asm.Ja.Label("exit"),
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word).WithSymbol("rtt"),
+			asm.LoadMapPtr(asm.R1, count.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "exit"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
+			asm.Mov.Imm(asm.R0, 1).WithSymbol("exit"),
+			asm.Return(),
+		},
+	})
+	must(t, err)
+	t.Cleanup(func() { prog.Close() })
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	return func() (n uint64) {
+		must(t, count.Lookup(uint32(0), &n))
+		return n
+	}
+}
+
+func TestRootPeerWeakness11CallbacksOfOtherProgramsSurvive(t *testing.T) {
+	for _, first := range []string{"other", "tcpilot"} {
+		t.Run(first+" attached first", func(t *testing.T) {
+			w := newWorld(t, "far")
+			// Every callback that tcpilot can ask for, on every connection.
+			s := settings{rules: "  - name: lab\n    match: {remote: [10.77.0.0/16]}\n    set: {cc: reno}\n" +
+				"    watch: {events: [rto, retransmit, state], share: 100%}\n"}
+			var calls func() uint64
+			if first == "other" {
+				calls = rttCounter(t, w.cgroup.Path)
+				startTcpilot(t, w, s)
+			} else {
+				startTcpilot(t, w, s)
+				calls = rttCounter(t, w.cgroup.Path)
+			}
+			r := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 200 * time.Millisecond})
+			if r.CCStart != "reno" {
+				t.Errorf("connection starts with %s: tcpilot's program did not run", r.CCStart)
+			}
+			if n := calls(); n < 10 {
+				t.Errorf("the other program got %d RTT callbacks of a connection of 200 ms", n)
+			}
+		})
+	}
+}

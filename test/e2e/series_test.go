@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/load"
+)
+
+var arms = []string{"cubic", "bbr", "reno"}
+
+// series is consecutive bulk connections to one remote through tcpilot,
+// interleaved with connections that tcpilot does not see and whose application
+// chose an arm: what each arm is worth alone, in the same minutes.
+type series struct {
+	to       string
+	duration time.Duration
+	tail     *tail
+	learned  []load.BulkResult
+	alone    map[string][]float64 // goodput by arm
+}
+
+func newSeries(t testing.TB, p *tcpilot, r *remote, d time.Duration) *series {
+	return &series{to: at(r.Addr4), duration: d, tail: p.follow(t), alone: map[string][]float64{}}
+}
+
+// run makes n connections through tcpilot and as many of the arms alone, in
+// turn.
+func (s *series) run(t testing.TB, w *world, n int) {
+	t.Helper()
+	for i := range n {
+		s.one(t, w)
+		s.oneAlone(t, w, arms[i%len(arms)])
+	}
+}
+
+func (s *series) one(t testing.TB, w *world) {
+	t.Helper()
+	s.learned = append(s.learned, bulk(t, w.client, load.BulkSpec{To: s.to, Duration: s.duration}))
+}
+
+func (s *series) oneAlone(t testing.TB, w *world, arm string) {
+	t.Helper()
+	r := bulk(t, w.beside, load.BulkSpec{To: s.to, Duration: s.duration, CC: arm})
+	s.alone[arm] = append(s.alone[arm], r.Goodput)
+}
+
+// best is the arm of the highest mean goodput alone, and that goodput.
+func (s *series) best() (arm string, goodput float64) {
+	for _, a := range arms {
+		if m := mean(s.alone[a]); arm == "" || m > goodput {
+			arm, goodput = a, m
+		}
+	}
+	return arm, goodput
+}
+
+// last are the latest n connections that were not held out.
+func (s *series) last(n int) []load.BulkResult {
+	var out []load.BulkResult
+	for _, r := range slices.Backward(s.learned) {
+		if len(out) < n && !s.tail.holdOut(r.Local) {
+			out = append(out, r)
+		}
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// String says what was measured, for the test's log.
+func (s *series) String() string {
+	var b strings.Builder
+	for _, a := range arms {
+		fmt.Fprintf(&b, "%s alone %.1f Mbit/s; ", a, mean(s.alone[a])/1e6)
+	}
+	fmt.Fprintf(&b, "tcpilot:")
+	for _, r := range s.learned {
+		fmt.Fprintf(&b, " %s %.1f", r.CCStart, r.Goodput/1e6)
+		if s.tail.holdOut(r.Local) {
+			fmt.Fprintf(&b, " (held out)")
+		}
+		b.WriteByte(',')
+	}
+	return strings.TrimSuffix(b.String(), ",")
+}
+
+func starts(rs []load.BulkResult, arm string) (n int) {
+	for _, r := range rs {
+		if r.CCStart == arm {
+			n++
+		}
+	}
+	return n
+}
+
+func goodput(rs []load.BulkResult) float64 {
+	var g []float64
+	for _, r := range rs {
+		g = append(g, r.Goodput)
+	}
+	return mean(g)
+}
+
+func mean(x []float64) (m float64) {
+	for _, v := range x {
+		m += v / float64(len(x))
+	}
+	return m
+}

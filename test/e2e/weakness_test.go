@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
+)
+
+// The numbers are those of the weaknesses of bpftune that docs/peers.md lists:
+// each test is the case in which it falls short.
+
+// lossy is a world of one remote behind 5 % loss, where bbr is worth several
+// times the others.
+func lossy(t *testing.T) (*world, *remote) {
+	t.Helper()
+	w := newWorld(t, "far")
+	w.setLoss(t, w.remotes[0], 0.05)
+	return w, w.remotes[0]
+}
+
+// wantMost fails the test unless at least want of the connections started with
+// arm.
+func (s *series) wantMost(t *testing.T, last, want int, arm string) {
+	t.Helper()
+	if n := starts(s.last(last), arm); n < want {
+		t.Errorf("%d of the last %d connections start with %s, want %d\n%s", n, last, arm, want, s)
+	}
+}
+
+// many makes n connections through tcpilot and none beside it.
+func (s *series) many(t *testing.T, w *world, n int) {
+	t.Helper()
+	for range n {
+		s.one(t, w)
+	}
+}
+
+func TestRootPeerWeakness01MissingAlgorithmDoesNotStallLearning(t *testing.T) {
+	w, r := lossy(t)
+	const missing = "no_such_cc"
+	p := startTcpilot(t, w, settings{arms: missing + ", cubic, bbr"})
+	s := newSeries(t, p, r, length())
+	s.many(t, w, 20)
+	s.wantMost(t, 10, 8, "bbr")
+	for _, a := range p.status(t).Arms {
+		if a.CC.String() == missing && a.State == "active" {
+			t.Errorf("%s is %+v, want it to be missing or retired", missing, a)
+		}
+	}
+	for _, a := range p.path(t, "10.77.1.0/24").Arms {
+		if a.CC.String() == missing && a.Count > 0 {
+			t.Errorf("%s was scored %d times", missing, a.Count)
+		}
+	}
+}
+
+func TestRootPeerWeakness02BufferbloatCountsAgainstAnArm(t *testing.T) {
+	w := newWorld(t, "far")
+	r := w.remotes[0]
+	w.setDelay(t, 20*time.Millisecond)
+	must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: 20e6, Burst: 16 << 10, Queue: 1000 * 1514}))
+	s := newSeries(t, startTcpilot(t, w, settings{objective: "latency"}), r, max(length(), 700*time.Millisecond))
+	s.many(t, w, 20)
+	s.wantMost(t, 8, 6, "bbr")
+}
+
+func TestRootPeerWeakness03NoDCTCPWithoutECN(t *testing.T) {
+	w := newWorld(t, "far")
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: auto}}\n"})
+	s := newSeries(t, p, w.remotes[0], 150*time.Millisecond)
+	s.many(t, w, 12)
+	if n := starts(s.learned, "dctcp"); n > 0 {
+		t.Errorf("%d of 12 connections without ECN start with dctcp", n)
+	}
+}
+
+func TestRootPeerWeakness04EachHostBehindAGatewayHasItsOwnPath(t *testing.T) {
+	w := newWorld(t, "bad", "good")
+	bad, good := w.remotes[0], w.remotes[1]
+	w.setLoss(t, bad, 0.05)
+	p := startTcpilot(t, w, settings{})
+	sb, sg := newSeries(t, p, bad, length()), newSeries(t, p, good, length())
+	const learning, judged = 14, 9
+	for range learning {
+		sb.one(t, w)
+		sg.one(t, w)
+	}
+	for i := range judged {
+		for _, s := range []*series{sb, sg} {
+			s.one(t, w)
+			s.oneAlone(t, w, arms[i%len(arms)])
+		}
+	}
+	for name, s := range map[string]*series{"bad": sb, "good": sg} {
+		best, alone := s.best()
+		last := s.last(judged)
+		t.Logf("%s: %s", name, s)
+		if got := goodput(last); got < 0.85*alone {
+			t.Errorf("%s host: goodput %.1f Mbit/s is %.2f of %s alone", name, got/1e6, got/alone, best)
+		}
+	}
+	sb.wantMost(t, judged, judged-1, "bbr")
+	for _, prefix := range []string{"10.77.1.0/24", "10.77.2.0/24"} {
+		if n := scored(p.path(t, prefix)); n < learning/2 {
+			t.Errorf("path %s has %d scored connections, want at least %d", prefix, n, learning/2)
+		}
+	}
+}
+
+func TestRootPeerWeakness07DualStackClientsHaveTheirOwnAddress(t *testing.T) {
+	w := newWorld(t, "far")
+	// Here the server is tuned: [::] accepts both families.
+	server := w.agent(t, w.remotes[0].Host, w.cgroup)
+	_, err := server.Listen(t.Context(), load.ListenSpec{Address: "[::]:5202"})
+	must(t, err)
+	p := startTcpilot(t, w, settings{})
+	f := p.follow(t)
+	for _, c := range []struct {
+		to     netip.Addr
+		prefix string
+	}{
+		{w.remotes[0].Addr4, "10.77.0.0/24"},
+		{w.remotes[0].Addr6, "fd77::/48"},
+	} {
+		r := bulk(t, w.beside, load.BulkSpec{
+			To: netip.AddrPortFrom(c.to, 5202).String(), Duration: 300 * time.Millisecond, Download: true})
+		s := f.await(t, netip.AddrPortFrom(c.to, 5202))
+		if s.Remote.Addr() != r.Local.Addr() || slices.Contains(s.Flags, "outgoing") {
+			t.Errorf("sample is of %s %q, want an incoming one of %s", s.Remote, s.Flags, r.Local)
+		}
+		eventually(t, 3*time.Second, "a path of "+c.prefix, func() error {
+			if s := p.path(t, c.prefix); s == nil || s.Samples == 0 {
+				return fmt.Errorf("path is %+v", s)
+			}
+			return nil
+		})
+	}
+	if s := p.path(t, "::/48"); s != nil {
+		t.Errorf("there is a path of the unspecified address: %+v", s)
+	}
+}
+
+func TestRootPeerWeakness08SlowLinksAreScored(t *testing.T) {
+	w := newWorld(t, "far")
+	r := w.remotes[0]
+	must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: 4e6})) // half of the peer's unit
+	p := startTcpilot(t, w, settings{holdOut: "0%"})
+	s := newSeries(t, p, r, 500*time.Millisecond)
+	s.many(t, w, 6)
+	eventually(t, 3*time.Second, "all connections are scored", func() error {
+		if n := scored(p.path(t, "10.77.1.0/24")); n < 5 {
+			return fmt.Errorf("%d of 6 are", n)
+		}
+		return nil
+	})
+	for _, a := range p.path(t, "10.77.1.0/24").Arms {
+		if a.Count > 0 && (a.Rate < 100e3 || a.Rate > 700e3) {
+			t.Errorf("%s has a delivery rate of %d bytes/s on a link of 500,000", a.CC, a.Rate)
+		}
+	}
+}
+
+func TestRootPeerWeakness08ResetConnectionsAreScored(t *testing.T) {
+	w, r := lossy(t)
+	p := startTcpilot(t, w, settings{holdOut: "0%"})
+	f := p.follow(t)
+	const n = 8
+	for range n {
+		c := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: length(), Abort: true})
+		if s := f.await(t, c.Local); s.End != "aborted" || s.BytesAcked == 0 {
+			t.Errorf("sample of an aborted connection ended %q with %d bytes", s.End, s.BytesAcked)
+		}
+	}
+	eventually(t, 3*time.Second, "they are scored", func() error {
+		if got := scored(p.path(t, "10.77.1.0/24")); got < n-1 {
+			return fmt.Errorf("%d of %d are", got, n)
+		}
+		return nil
+	})
+}
+
+func TestRootPeerWeakness08ApplicationLimitedConnectionsAreNotScored(t *testing.T) {
+	w := newWorld(t, "far")
+	p := startTcpilot(t, w, settings{holdOut: "0%"})
+	f := p.follow(t)
+	for range 4 {
+		c := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 300 * time.Millisecond, Limit: 100_000})
+		f.await(t, c.Local)
+	}
+	tiny, err := w.client.Churn(t.Context(), load.ChurnSpec{To: at(w.remotes[0].Addr4), Duration: 5 * time.Second, Count: 20})
+	must(t, err)
+	if tiny.Connections != 20 {
+		t.Fatalf("%d of 20 tiny connections: %s", tiny.Connections, tiny.FirstError)
+	}
+	time.Sleep(time.Second) // what would be scored is by now
+	if n := scored(p.path(t, "10.77.1.0/24")); n > 0 {
+		t.Errorf("%d connections that say nothing of the path were scored", n)
+	}
+}
+
+func TestRootPeerWeakness10StartsWithoutFentry(t *testing.T) {
+	w := newWorld(t, "far")
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {cc: reno}}\n"})
+	r := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 50 * time.Millisecond})
+	if r.CCStart != "reno" {
+		t.Errorf("connection starts with %s, want reno by rule", r.CCStart)
+	}
+	if s := p.status(t); s.Attached.IsZero() {
+		t.Errorf("status says it is not attached: %+v", s)
+	}
+}
