@@ -1,8 +1,11 @@
 # make help lists the targets.
 
 # Compiles bpf/. This line is the only place that names a version: generated
-# objects are committed, and CI compares them byte for byte.
-CLANG := clang-16
+# objects are committed, and CI compares them byte for byte. The headers of
+# linux-libc-dev need a directory that clang only knows for its own machine.
+CLANG        := clang-19
+# mcpu=v3 has the atomic compare-and-swap that bpf/slots.bpf.h needs (Linux 5.12).
+BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
 # Kernels of the slow matrix (test/vm), and the one that CI starts.
 KERNELS := 6.1 6.12 6.18 7
@@ -14,9 +17,7 @@ PREFIX  := /usr/local
 DESTDIR :=
 UNITDIR := /etc/systemd/system
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-GOFLAGS += -trimpath
-export GOFLAGS
+VERSION := $(shell git describe --tags --dirty 2>/dev/null)
 
 # The build runs as the caller; only what needs the kernel runs as root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -29,7 +30,7 @@ help: ## this list
 
 .PHONY: build
 build: ## binaries, in bin/
-	@go build -o bin/ ./cmd/...
+	@go build -trimpath -ldflags '$(if $(VERSION),-X main.release=$(VERSION))' -o bin/ ./cmd/...
 
 .PHONY: run
 run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
@@ -37,7 +38,8 @@ run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
 
 .PHONY: demo
 demo: build ## what it does for a lossy path, in a minute, in namespaces of its own
-	@$(SUDO) bin/tcpilot-demo $(ARGS)
+	@go build -o bin/demo ./internal/lab/demo
+	@$(SUDO) bin/demo $(ARGS)
 
 .PHONY: test
 test: ## all tests that this machine can run; root tests too if you are root
@@ -58,7 +60,11 @@ test-vm-smoke: ## the datapath's root tests under one other kernel
 .PHONY: generate
 generate: ## compile bpf/ and write what is generated (committed)
 	@CLANG=$(CLANG) tools/deps generate
-	@BPF2GO_CC=$(CLANG) BPF2GO_CFLAGS="-idirafter /usr/include/$(shell uname -m)-linux-gnu" go generate ./...
+	@BPF2GO_CC=$(CLANG) BPF2GO_CFLAGS="$(BPF_CFLAGS)" go generate ./...
+
+.PHONY: deps
+deps: ## install what generate, test and test-vm need (Debian, Ubuntu; root)
+	@CLANG=$(CLANG) tools/deps generate test vm
 
 .PHONY: fmt
 fmt: ## format Go

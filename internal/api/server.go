@@ -78,13 +78,9 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	mux.HandleFunc("GET "+pathPaths, answer(askTimeout, s.paths))
 	mux.HandleFunc("GET "+pathRules, answer(askTimeout, s.rules))
 	mux.HandleFunc("GET "+pathExplain, answer(askTimeout, s.explain))
-	mux.HandleFunc("GET "+pathDoctor, answer(workTimeout, func(ctx context.Context, _ *http.Request) (Doctor, error) {
-		return b.Doctor(ctx)
-	}))
+	mux.HandleFunc("GET "+pathDoctor, answer(workTimeout, s.doctor))
 	mux.HandleFunc("GET "+pathSamples, func(w http.ResponseWriter, r *http.Request) { s.samples(ctx, w, r) })
-	mux.HandleFunc("POST "+pathReload, answer(workTimeout, func(ctx context.Context, _ *http.Request) (ReloadResult, error) {
-		return b.Reload(ctx)
-	}))
+	mux.HandleFunc("POST "+pathReload, answer(workTimeout, s.reload))
 	mux.HandleFunc("POST "+pathDetach, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
 		return struct{}{}, b.Detach(ctx)
 	}))
@@ -148,7 +144,43 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	if snap := s.backend.Snapshot(); snap != nil {
 		st.Counters.NameRules(snap.Rules)
 	}
+	st.Counters.Sort()
+	notNull(&st.Counters.Connections)
+	notNull(&st.Counters.Decisions)
+	notNull(&st.Counters.SetErrors)
+	notNull(&st.Counters.ArmFailures)
+	notNull(&st.Counters.Events)
+	notNull(&st.Counters.Programs)
+	notNull(&st.Counters.Maps)
+	notNull(&st.Features)
+	notNull(&st.Arms)
+	notNull(&st.Yields)
+	notNull(&st.Loaded)
 	return st, nil
+}
+
+// notNull makes an empty list appear as [], so that clients can loop over it.
+func notNull[T any](list *[]T) {
+	if *list == nil {
+		*list = []T{}
+	}
+}
+
+func (s *Server) doctor(ctx context.Context, _ *http.Request) (Doctor, error) {
+	d, err := s.backend.Doctor(ctx)
+	notNull(&d.Features)
+	notNull(&d.Options)
+	notNull(&d.CCs)
+	notNull(&d.Conflicts)
+	return d, err
+}
+
+func (s *Server) reload(ctx context.Context, _ *http.Request) (ReloadResult, error) {
+	r, err := s.backend.Reload(ctx)
+	notNull(&r.Added)
+	notNull(&r.Removed)
+	notNull(&r.Changed)
+	return r, err
 }
 
 func (s *Server) snapshot() (*engine.Snapshot, error) {
@@ -163,7 +195,9 @@ func (s *Server) rules(context.Context, *http.Request) (RuleList, error) {
 	if err != nil {
 		return RuleList{}, err
 	}
-	return RuleList{At: snap.At, Rules: snap.Rules}, nil
+	l := RuleList{At: snap.At, Rules: snap.Rules}
+	notNull(&l.Rules)
+	return l, nil
 }
 
 func (s *Server) paths(_ context.Context, r *http.Request) (PathList, error) {
@@ -183,14 +217,15 @@ func (s *Server) explain(ctx context.Context, r *http.Request) (Explanation, err
 	if err != nil {
 		return Explanation{}, err
 	}
-	return s.backend.Explain(ctx, q)
+	e, err := s.backend.Explain(ctx, q)
+	notNull(&e.Fields)
+	notNull(&e.Arms)
+	return e, err
 }
 
 func (s *Server) loaded(ctx context.Context, _ *http.Request) ([]Loaded, error) {
 	l, err := s.backend.Loaded(ctx)
-	if l == nil {
-		l = []Loaded{} // an empty list, not null
-	}
+	notNull(&l)
 	return l, err
 }
 

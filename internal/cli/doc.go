@@ -6,3 +6,5 @@
 // check, replay, doctor, detach) is handed in through Env, so that every
 // command can be tested with a fake.
 package cli
+
+//go:generate go test -run ^TestDocumentation$ -update .

@@ -24,7 +24,8 @@ congestion control, and one for the connections that were left alone.
   EXPLORE  taken to learn more
   BELIEF   believed reward, a natural logarithm (+- its standard deviation):
            0.1 more is about 10 % better. For throughput it is of the goodput in
-           bytes/s. With the epsilon-greedy learner it is the negated cost.
+           bytes/s; of a prefix that other paths are within, it is relative to the
+           level of each. With the epsilon-greedy learner it is the negated cost.
   MIN RTT  least round-trip time seen, RATE greatest delivery rate seen
   GAIN     what the choice is worth: the reward of tuned connections over that of
            the hold-out, as a factor

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -131,4 +132,21 @@ func (c *Counters) NameRules(rules []engine.RuleState) {
 		events[i].Count += n.Count
 	}
 	c.Events = events
+}
+
+// Sort puts what is counted by name into a stable order, most first.
+func (c *Counters) Sort() {
+	most := func(a, b uint64, x, y string) int { return cmp.Or(cmp.Compare(b, a), cmp.Compare(x, y)) }
+	c.Decisions = slices.SortedFunc(slices.Values(c.Decisions), func(a, b ReasonCount) int {
+		return most(a.Count, b.Count, a.Reason, b.Reason)
+	})
+	c.SetErrors = slices.SortedFunc(slices.Values(c.SetErrors), func(a, b FieldCount) int {
+		return most(a.Count, b.Count, a.Field, b.Field)
+	})
+	c.ArmFailures = slices.SortedFunc(slices.Values(c.ArmFailures), func(a, b ArmCount) int {
+		return most(a.Count, b.Count, a.CC, b.CC)
+	})
+	c.Events = slices.SortedStableFunc(slices.Values(c.Events), func(a, b EventCount) int {
+		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Event, b.Event))
+	})
 }

@@ -41,3 +41,18 @@ func TestLost(t *testing.T) {
 		t.Errorf("Lost = %d, want 5", n)
 	}
 }
+
+func TestSort(t *testing.T) {
+	c := Counters{Decisions: []ReasonCount{{"b", 1}, {"a", 1}, {"c", 2}}, SetErrors: []FieldCount{{"x", 1}, {"y", 2}},
+		ArmFailures: []ArmCount{{"bbr", 0}, {"cubic", 7}}, Events: []EventCount{{Class: 2, Event: "rto"}, {Class: 1, Event: "state"}, {Class: 1, Event: "rto"}}}
+	c.Sort()
+	if d := c.Decisions; d[0].Reason != "c" || d[1].Reason != "a" || d[2].Reason != "b" {
+		t.Errorf("Decisions = %v", d)
+	}
+	if c.SetErrors[0].Field != "y" || c.ArmFailures[0].CC != "cubic" {
+		t.Errorf("SetErrors = %v, ArmFailures = %v", c.SetErrors, c.ArmFailures)
+	}
+	if e := c.Events; e[0].Event != "rto" || e[0].Class != 1 || e[2].Class != 2 {
+		t.Errorf("Events = %v", e)
+	}
+}

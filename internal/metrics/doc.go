@@ -5,3 +5,5 @@
 // congestion controls and the paths with most samples are named, every other
 // path is "other", and nothing is ever labelled by connection.
 package metrics
+
+//go:generate go test -run ^TestDocumentation$ -update .

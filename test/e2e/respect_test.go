@@ -34,7 +34,7 @@ func TestRootPeerWeakness05ApplicationChoiceIsKept(t *testing.T) {
 		if c.CCStart != "reno" || c.CCEnd != "reno" {
 			t.Errorf("application chose reno and got %s, then %s", c.CCStart, c.CCEnd)
 		}
-		if s := f.await(t, c.Local); !strings.Contains(strings.Join(s.Flags, " "), "app-cc") {
+		if s := f.await(t, of(c)); !strings.Contains(strings.Join(s.Flags, " "), "app-cc") {
 			t.Errorf("sample has flags %q, want app-cc", s.Flags)
 		}
 	}

@@ -62,7 +62,7 @@ func (s *series) best() (arm string, goodput float64) {
 func (s *series) last(n int) []load.BulkResult {
 	var out []load.BulkResult
 	for _, r := range slices.Backward(s.learned) {
-		if len(out) < n && !s.tail.holdOut(r.Local) {
+		if len(out) < n && !s.tail.holdOut(r) {
 			out = append(out, r)
 		}
 	}
@@ -79,7 +79,7 @@ func (s *series) String() string {
 	fmt.Fprintf(&b, "tcpilot:")
 	for _, r := range s.learned {
 		fmt.Fprintf(&b, " %s %.1f", r.CCStart, r.Goodput/1e6)
-		if s.tail.holdOut(r.Local) {
+		if s.tail.holdOut(r) {
 			fmt.Fprintf(&b, " (held out)")
 		}
 		b.WriteByte(',')

@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
-	"net/netip"
+	"fmt"
 	"os/exec"
 	"slices"
 	"sync"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
 )
 
 // tail collects the samples that tcpilot reports while a test runs.
@@ -48,35 +49,50 @@ func (p *tcpilot) follow(t testing.TB) *tail {
 	return f
 }
 
-// of returns the sample of the connection that ended with this local address.
-func (f *tail) of(local netip.AddrPort) (api.Sample, bool) {
+// find returns the latest sample of a connection that ended and fits.
+func (f *tail) find(fits func(api.Sample) bool) (api.Sample, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range slices.Backward(f.samples) {
-		if s.Kind == "close" && s.Local == local {
+		if s.Kind == "close" && fits(s) {
 			return s, true
 		}
 	}
 	return api.Sample{}, false
 }
 
-// await waits for that sample.
-func (f *tail) await(t testing.TB, local netip.AddrPort) (s api.Sample) {
+// of fits the sample of the client's end of a connection.
+func of(r load.BulkResult) func(api.Sample) bool {
+	return func(s api.Sample) bool { return s.Cookie == r.Cookie }
+}
+
+// from fits the sample of the server's end of a connection.
+func from(r load.BulkResult) func(api.Sample) bool {
+	return func(s api.Sample) bool { return s.Remote == r.Local }
+}
+
+// await waits for a sample that fits.
+func (f *tail) await(t testing.TB, fits func(api.Sample) bool) (s api.Sample) {
 	t.Helper()
-	for range 60 {
+	eventually(t, 3*time.Second, "the connection's sample", func() error {
 		var ok bool
-		if s, ok = f.of(local); ok {
-			return s
+		if s, ok = f.find(fits); !ok {
+			return fmt.Errorf("none among %d fits", f.len())
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("no sample of the connection from %s within 3 s", local)
+		return nil
+	})
 	return s
+}
+
+func (f *tail) len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.samples)
 }
 
 // holdOut reports whether a connection was left alone as a control. Not knowing
 // counts as no.
-func (f *tail) holdOut(local netip.AddrPort) bool {
-	s, ok := f.of(local)
+func (f *tail) holdOut(r load.BulkResult) bool {
+	s, ok := f.find(of(r))
 	return ok && slices.Contains(s.Flags, "hold-out")
 }

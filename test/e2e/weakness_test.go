@@ -129,9 +129,9 @@ func TestRootPeerWeakness07DualStackClientsHaveTheirOwnAddress(t *testing.T) {
 	} {
 		r := bulk(t, w.beside, load.BulkSpec{
 			To: netip.AddrPortFrom(c.to, 5202).String(), Duration: 300 * time.Millisecond, Download: true})
-		s := f.await(t, netip.AddrPortFrom(c.to, 5202))
-		if s.Remote.Addr() != r.Local.Addr() || slices.Contains(s.Flags, "outgoing") {
-			t.Errorf("sample is of %s %q, want an incoming one of %s", s.Remote, s.Flags, r.Local)
+		s := f.await(t, from(r))
+		if s.Local != r.Remote || slices.Contains(s.Flags, "outgoing") {
+			t.Errorf("sample is of %s to %s %q, want an incoming one at %s", s.Remote, s.Local, s.Flags, r.Remote)
 		}
 		eventually(t, 3*time.Second, "a path of "+c.prefix, func() error {
 			if s := p.path(t, c.prefix); s == nil || s.Samples == 0 {
@@ -172,7 +172,7 @@ func TestRootPeerWeakness08ResetConnectionsAreScored(t *testing.T) {
 	const n = 8
 	for range n {
 		c := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: length(), Abort: true})
-		if s := f.await(t, c.Local); s.End != "aborted" || s.BytesAcked == 0 {
+		if s := f.await(t, of(c)); s.End != "aborted" || s.BytesAcked == 0 {
 			t.Errorf("sample of an aborted connection ended %q with %d bytes", s.End, s.BytesAcked)
 		}
 	}
@@ -190,7 +190,7 @@ func TestRootPeerWeakness08ApplicationLimitedConnectionsAreNotScored(t *testing.
 	f := p.follow(t)
 	for range 4 {
 		c := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 300 * time.Millisecond, Limit: 100_000})
-		f.await(t, c.Local)
+		f.await(t, of(c))
 	}
 	tiny, err := w.client.Churn(t.Context(), load.ChurnSpec{To: at(w.remotes[0].Addr4), Duration: 5 * time.Second, Count: 20})
 	must(t, err)
@@ -200,6 +200,18 @@ func TestRootPeerWeakness08ApplicationLimitedConnectionsAreNotScored(t *testing.
 	time.Sleep(time.Second) // what would be scored is by now
 	if n := scored(p.path(t, "10.77.1.0/24")); n > 0 {
 		t.Errorf("%d connections that say nothing of the path were scored", n)
+	}
+}
+
+func TestRootSampleNamesBothEnds(t *testing.T) {
+	w := newWorld(t, "far")
+	p := startTcpilot(t, w, settings{})
+	f := p.follow(t)
+	for _, to := range []netip.Addr{w.remotes[0].Addr4, w.remotes[0].Addr6} {
+		c := bulk(t, w.client, load.BulkSpec{To: at(to), Duration: 50 * time.Millisecond})
+		if s := f.await(t, of(c)); s.Local != c.Local || s.Remote != c.Remote {
+			t.Errorf("sample is of %s to %s, want %s to %s", s.Local, s.Remote, c.Local, c.Remote)
+		}
 	}
 }
 

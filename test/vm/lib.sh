@@ -10,7 +10,7 @@ declare -A SUITE=([6.1]=bookworm [6.12]=bookworm-backports [6.18]=trixie-backpor
 
 # The number is that of the layout that fetch writes and run reads: raise it
 # with the layout, and no run meets an older one.
-CACHE=${TCPILOT_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tcpilot/vm}/1
+CACHE=$(realpath -m "${TCPILOT_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tcpilot/vm}/1")
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 

@@ -28,6 +28,7 @@ type BulkSpec struct {
 type BulkResult struct {
 	Start         time.Time
 	Local, Remote netip.AddrPort
+	Cookie        uint64        // of the client's socket (SO_COOKIE)
 	Connect       time.Duration // until connect returned
 	// CCStart and CCEnd are the sender's congestion control when the connection
 	// was established, and at the end (of an upload; of a download, the start's).
@@ -70,6 +71,9 @@ func bulk(s BulkSpec) (r BulkResult, err error) {
 	r.Remote = c.RemoteAddr().(*net.TCPAddr).AddrPort()
 	if r.CCStart, err = congestion(c); err != nil {
 		return r, fmt.Errorf("read congestion control: %w", err)
+	}
+	if r.Cookie, err = cookie(c); err != nil {
+		return r, fmt.Errorf("read socket cookie: %w", err)
 	}
 	var head [orderSize]byte
 	o.encode(head[:])

@@ -44,6 +44,15 @@ func tcpInfo(c syscall.Conn) (info *unix.TCPInfo, err error) {
 	return info, err
 }
 
+// cookie reads the name that the kernel gives a socket until reboot.
+func cookie(c syscall.Conn) (n uint64, err error) {
+	err = control(c, func(fd int) (err error) {
+		n, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+		return err
+	})
+	return n, err
+}
+
 // setCongestion is for net.Dialer.Control and net.ListenConfig.Control: the
 // application's own choice, made before the connection starts.
 func setCongestion(cc string) func(_, _ string, c syscall.RawConn) error {
