@@ -43,12 +43,12 @@ __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy
 
 /* Gives the socket the arm that was drawn. Returns flags to remember. */
 static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-				      const struct control *ctl, __u8 arm)
+				      const struct control *ctl, __u32 arm)
 {
 	struct cc_words now;
 	const __u64 *want;
 
-	if (arm >= MAX_CC)
+	if (!bounded(arm, MAX_CC))
 		return 0;
 	if (tcp_ca_chosen(tp)) {
 		count(COUNT_APP_CC);

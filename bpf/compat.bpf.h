@@ -18,4 +18,9 @@ const volatile __u32 jiffy_us = 4000;
 #define tcp_total_rto(tp) \
 	(bpf_core_field_exists((tp)->total_rto) ? (tp)->total_rto : 0)
 
+/* Keeps clang from checking one copy of an index and using another, which
+ * verifiers before Linux 6.3 do not see through; drop when 6.1 is out of support
+ * (December 2027). */
+#define bounded(i, n) (({ asm volatile("" : "+r"(i)); (i) < (n); }))
+
 #endif

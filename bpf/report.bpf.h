@@ -138,7 +138,7 @@ static __always_inline __u16 report_flags(struct conn_sample *s, struct tcp_sock
 	__u32 arm = t->arm;
 
 	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
-	if (arm < MAX_CC) {
+	if (bounded(arm, MAX_CC)) {
 		const __u64 *want = (const __u64 *)ctl->cc[arm];
 
 		if ((want[0] != cc.w[0] || want[1] != cc.w[1]) && (t->flags & F_ESTABLISHED) &&
