@@ -106,7 +106,7 @@ func TestSharesHoldForAnyBelief(t *testing.T) {
 			l.Observe(b, cc, o)
 			ObserveParent(l, b, parent, cc, o)
 		}
-		w, best := shares(t, list, b, parent, now+rng.Int64N(1e15))
+		shares(t, list, b, parent, now+rng.Int64N(1e15)) // checks what it returns
 		// The order of the arms must not matter.
 		perm := rng.Perm(n)
 		mixed := make([]string, n)
@@ -114,7 +114,7 @@ func TestSharesHoldForAnyBelief(t *testing.T) {
 			mixed[i] = list[p]
 		}
 		for _, up := range []*Belief{nil, parent} {
-			w, best = shares(t, list, b, up, now)
+			w, best := shares(t, list, b, up, now)
 			v, other := shares(t, mixed, b, up, now)
 			for i, p := range perm {
 				if math.Abs(v[i]-w[p]) > 1e-6 {
@@ -138,8 +138,8 @@ func TestClearWinnerGetsEssentiallyEverything(t *testing.T) {
 
 func TestExplorationOfHarmfulArmsIsBounded(t *testing.T) {
 	b := &Belief{}
-	now := feed(b, seeded(3), 0, 4, 0.4, map[string]float64{"cubic": 10, "bbr": 13, "reno": 10})
-	now = feed(b, seeded(4), 4, 4000, 0.4, map[string]float64{"bbr": 13})
+	feed(b, seeded(3), 0, 4, 0.4, map[string]float64{"cubic": 10, "bbr": 13, "reno": 10})
+	now := feed(b, seeded(4), 4, 4000, 0.4, map[string]float64{"bbr": 13})
 	w, best := shares(t, trio, b, nil, now)
 	if x := w[0] + w[2]; best != 1 || x <= 0 || x > 0.03 {
 		t.Errorf("shares %v: arms a factor of 20 worse want a small share, but one", w)

@@ -81,8 +81,8 @@ func (q *Delay) rules(verb string) error {
 
 // The wire format of include/uapi/linux/netfilter/nfnetlink_queue.h.
 const (
-	nfqSubsystem    = 3 << 8 // NFNL_SUBSYS_QUEUE
-	nfqPacket       = nfqSubsystem | 0
+	nfqSubsystem    = 3 << 8       // NFNL_SUBSYS_QUEUE
+	nfqPacket       = nfqSubsystem // NFQNL_MSG_PACKET is 0
 	nfqConfig       = nfqSubsystem | 2
 	nfqVerdictBatch = nfqSubsystem | 3
 
