@@ -38,8 +38,7 @@ run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
 
 .PHONY: demo
 demo: build ## what it does for a lossy path, in a minute, in namespaces of its own
-	@go build -o bin/demo ./internal/lab/demo
-	@$(SUDO) bin/demo $(ARGS)
+	@$(SUDO) bin/tcpilot demo
 
 .PHONY: test
 test: ## all tests that this machine can run; root tests too if you are root

@@ -11,9 +11,13 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cli"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
 )
 
-func main() { os.Exit(run()) }
+func main() {
+	load.RunIfAgent() // the demo's client and server are this program again
+	os.Exit(run())
+}
 
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -33,6 +37,7 @@ func environment() cli.Env {
 		Now:            time.Now,
 		Client:         api.NewClient,
 		Run:            runDaemon,
+		Demo:           runDemo,
 		Check:          check,
 		Replay:         replay,
 		Doctor:         doctor,

@@ -30,7 +30,9 @@ run out with their lease, and the next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
 		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Socket = a.socket
+			if cmd.Flags().Changed("socket") { // else as the configuration says
+				o.Socket = a.socket
+			}
 			err := a.Run(cmd.Context(), o)
 			if interrupted(cmd.Context(), err) {
 				return nil
@@ -43,6 +45,19 @@ run out with their lease, and the next daemon adopts them without a gap.`,
 	f.BoolVar(&o.KeepAttached, "keep-attached", false, "leave programs and policies in the kernel at the end")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	return cmd
+}
+
+func (a *app) demo() *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Show on a lossy link between namespaces what tcpilot does",
+		Long: `Show in a minute what tcpilot does: three network namespaces, a link that loses
+packets, and one bulk connection after the other, without tcpilot and with it. It
+needs root. Nothing else on this machine is touched, and all is removed at the end.`,
+		Example: "  sudo tcpilot demo",
+		Args:    args(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.Demo(cmd.Context()) },
+	}
 }
 
 func (a *app) reload() *cobra.Command {

@@ -33,6 +33,8 @@ type Env struct {
 
 	// Run is the daemon; it returns when ctx ends or it was told to detach.
 	Run func(ctx context.Context, o RunOptions) error
+	// Demo shows in a network of its own what tcpilot does.
+	Demo func(ctx context.Context) error
 	// Check reads a configuration without using it. Every error of the file is
 	// in the one returned (errors.Join), each as file:line:column: text.
 	Check func(ctx context.Context, file string) (Checked, error)

@@ -81,7 +81,7 @@ func TestRootPeerWeakness11CallbacksOfOtherProgramsSurvive(t *testing.T) {
 			if r.CCStart != "reno" {
 				t.Errorf("connection starts with %s: tcpilot's program did not run", r.CCStart)
 			}
-			if n := calls(); n < 10 {
+			if n := calls(); n < 3 { // one per round trip, at most 50 ms each
 				t.Errorf("the other program got %d RTT callbacks of a connection of 200 ms", n)
 			}
 		})

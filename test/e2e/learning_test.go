@@ -47,8 +47,7 @@ func TestRootCleanPathLosesNothing(t *testing.T) {
 	s.run(t, w, 30)
 	t.Log(s)
 	best, alone := s.best()
-	// Half as much again as the claim where connections are short: their means
-	// scatter by 2 % themselves.
+	// Means of connections as short as CI's scatter by 2 % themselves.
 	want := 0.98
 	if !full() {
 		want = 0.95
@@ -62,7 +61,7 @@ func TestRootCleanPathLosesNothing(t *testing.T) {
 // TestRootPathThatFlipsIsFollowed: clean, lossy, clean; the best arm within 15
 // connections of each change.
 func TestRootPathThatFlipsIsFollowed(t *testing.T) {
-	const within, judged = 15, 6
+	const within, judged = 15, 10
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	p := startTcpilot(t, w, settings{})
@@ -75,13 +74,13 @@ func TestRootPathThatFlipsIsFollowed(t *testing.T) {
 		s.run(t, w, judged)
 		t.Logf("phase %d, loss %g: %s", i, loss, s)
 		best, alone := s.best()
-		last := s.last(judged)
-		if got := goodput(last); got < 0.85*alone {
+		last := s.since(within)
+		if got := goodput(last); got < 0.8*alone {
 			t.Errorf("phase %d, loss %g: after %d connections goodput is %.1f Mbit/s, %.2f of %s alone (%.1f)",
 				i, loss, within, got/1e6, got/alone, best, alone/1e6)
 		}
-		if n := starts(last, best); loss > 0 && n < judged-1 {
-			t.Errorf("phase %d, loss %g: %d of %d connections start with %s", i, loss, n, judged, best)
+		if n := starts(last, best); loss > 0 && n < len(last)-2 {
+			t.Errorf("phase %d, loss %g: %d of %d connections start with %s", i, loss, n, len(last), best)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,16 +57,20 @@ func (s *series) best() (arm string, goodput float64) {
 	return arm, goodput
 }
 
-// last are the latest n connections that were not held out.
-func (s *series) last(n int) []load.BulkResult {
-	var out []load.BulkResult
-	for _, r := range slices.Backward(s.learned) {
-		if len(out) < n && !s.tail.holdOut(r) {
+// since are the connections from the nth on that were not held out.
+func (s *series) since(n int) (out []load.BulkResult) {
+	for _, r := range s.learned[n:] {
+		if !s.tail.holdOut(r) {
 			out = append(out, r)
 		}
 	}
-	slices.Reverse(out)
 	return out
+}
+
+// last are the latest n connections that were not held out.
+func (s *series) last(n int) []load.BulkResult {
+	all := s.since(0)
+	return all[max(0, len(all)-n):]
 }
 
 // String says what was measured, for the test's log.

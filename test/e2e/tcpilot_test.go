@@ -25,8 +25,8 @@ type settings struct {
 	objective string // throughput if empty
 	rules     string // YAML list instead of the one rule that learns
 	holdOut   string // 2% if empty
-	learning  string // further lines of the learning section
-	top       string // further lines at the top level
+	lease     string // 2s if empty, the least: tests wait for it
+	interval  string // 1s if empty
 }
 
 // tcpilot is a configured daemon, running or not.
@@ -85,21 +85,23 @@ func (p *tcpilot) configure(t testing.TB, s settings) {
 	def(&s.arms, "cubic, bbr, reno")
 	def(&s.objective, "throughput")
 	def(&s.holdOut, "2%")
+	def(&s.lease, "2s")
+	def(&s.interval, "1s")
 	def(&s.rules, fmt.Sprintf("  - name: lab\n    match: {remote: [10.77.0.0/16, \"fd77::/16\"]}\n    learn: {arms: [%s], objective: %s}\n",
 		s.arms, s.objective))
 	text := fmt.Sprintf(`cgroup: %s
 bpffs: %s/bpf
 run_dir: %s/run
 state_dir: %s/state
-interval: 1s
-%smetrics:
+interval: %s
+metrics:
   listen: ""
 learning:
   hold_out: %s
-  lease: 2s
+  lease: %s
   save_interval: 5s
-%srules:
-%s`, p.w.cgroup.Path, p.dir, p.dir, p.dir, s.top, s.holdOut, s.learning, s.rules)
+rules:
+%s`, p.w.cgroup.Path, p.dir, p.dir, p.dir, s.interval, s.holdOut, s.lease, s.rules)
 	must(t, os.WriteFile(p.config, []byte(text), 0o644))
 }
 

@@ -11,8 +11,21 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/load"
 )
 
-// The numbers are those of the weaknesses of bpftune that docs/peers.md lists:
-// each test is the case in which it falls short.
+// Each test is a case in which bpftune, read and run in 2026, falls short:
+//
+//	01 a congestion control that the kernel lacks stalls its learning
+//	02 its minimum RTT never sees bufferbloat
+//	03 on a clean path it chooses dctcp without ECN
+//	04 a clean host inherits the choice of a bad one behind the same gateway
+//	05 it overrides the application's choice and the administrator's sysctl
+//	06 killed, it stays attached and goes on
+//	07 IPv4 clients of a dual-stack listener are all keyed to ::
+//	08 slow links score 0, application-limited connections like the rest, and
+//	   connections ended by RST never
+//	09 nothing that it learned survives a restart
+//	10 it needs fentry or kprobes to start
+//	11 it overwrites the callback flags of other sock_ops programs
+//	12 its query port is unauthenticated TCP
 
 // lossy is a world of one remote behind 5 % loss, where bbr is worth several
 // times the others.
@@ -159,7 +172,7 @@ func TestRootPeerWeakness08SlowLinksAreScored(t *testing.T) {
 		return nil
 	})
 	for _, a := range p.path(t, "10.77.1.0/24").Arms {
-		if a.Count > 0 && (a.Rate < 100e3 || a.Rate > 700e3) {
+		if a.Count > 0 && (a.Rate < 10e3 || a.Rate > 700e3) {
 			t.Errorf("%s has a delivery rate of %d bytes/s on a link of 500,000", a.CC, a.Rate)
 		}
 	}
@@ -190,7 +203,7 @@ func TestRootPeerWeakness08ApplicationLimitedConnectionsAreNotScored(t *testing.
 	f := p.follow(t)
 	for range 4 {
 		c := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 300 * time.Millisecond, Limit: 100_000})
-		f.await(t, of(c))
+		t.Logf("%+v", f.await(t, of(c)))
 	}
 	tiny, err := w.client.Churn(t.Context(), load.ChurnSpec{To: at(w.remotes[0].Addr4), Duration: 5 * time.Second, Count: 20})
 	must(t, err)

@@ -25,7 +25,7 @@ const port = 5201
 type remote struct {
 	*topology.Remote
 	agent *load.Agent
-	loss  *link.Loss
+	loss  *link.Loss // nil on a perfect wire
 }
 
 // world is one test's network: a client in a cgroup that tcpilot may be attached
@@ -52,6 +52,23 @@ const (
 // single segments, so that loss is per packet.
 func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
+	w := newPlainWorld(t, names...)
+	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
+	w.setDelay(t, delay)
+	for _, r := range w.remotes {
+		must(t, link.OffloadsOff(r.Near, r.Far))
+		must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: rate}))
+		loss, err := link.NewLoss(r.Far)
+		must(t, err)
+		t.Cleanup(func() { loss.Close() })
+		r.loss = loss
+	}
+	return w
+}
+
+// newPlainWorld builds a network of perfect wires.
+func newPlainWorld(t testing.TB, names ...string) *world {
+	t.Helper()
 	testenv.Root(t)
 	n, err := topology.New()
 	must(t, err)
@@ -69,9 +86,7 @@ func newWorld(t testing.TB, names ...string) *world {
 	must(t, err)
 	other, err := n.Cgroup("beside")
 	must(t, err)
-	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
 	w.tune(t, w.star.Client)
-	w.setDelay(t, delay)
 	w.client = w.agent(t, w.star.Client, w.cgroup)
 	w.beside = w.agent(t, w.star.Client, other)
 	for _, r := range w.star.Remotes {
@@ -82,16 +97,11 @@ func newWorld(t testing.TB, names ...string) *world {
 
 func (w *world) addRemote(t testing.TB, r *topology.Remote) {
 	t.Helper()
-	must(t, link.OffloadsOff(r.Near, r.Far))
-	must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: rate}))
 	w.tune(t, r.Host)
-	loss, err := link.NewLoss(r.Far)
-	must(t, err)
-	t.Cleanup(func() { loss.Close() })
 	a := w.agent(t, r.Host, nil)
-	_, err = a.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
+	_, err := a.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
 	must(t, err)
-	w.remotes = append(w.remotes, &remote{Remote: r, agent: a, loss: loss})
+	w.remotes = append(w.remotes, &remote{Remote: r, agent: a})
 }
 
 // tune gives a host the defaults that the tests reason about, and room for many
@@ -122,6 +132,16 @@ func (w *world) setDelay(t testing.TB, d time.Duration) {
 		}
 	}
 	must(t, err)
+}
+
+// manyAddresses gives the first remote every address of 10.128.0.0/9.
+func (w *world) manyAddresses(t testing.TB) {
+	t.Helper()
+	prefix := netip.MustParsePrefix("10.128.0.0/9")
+	far := w.remotes[0]
+	_, err := far.Run("ip", "route", "add", "local", prefix.String(), "dev", "lo")
+	must(t, err)
+	must(t, w.star.Gateway.Route(prefix, far.Addr4))
 }
 
 // agent starts a load agent, in a cgroup unless that is nil.

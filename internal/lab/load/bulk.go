@@ -46,8 +46,9 @@ type BulkResult struct {
 	SRTT     time.Duration // uploads only
 }
 
-// drain bounds how long an upload waits for what is still on the way.
-const drain = 2 * time.Second
+// drain bounds how long an upload waits for what is still on the way. Past it
+// the connection is closed and ends by itself, as that of any program that exits.
+const drain = 500 * time.Millisecond
 
 func bulk(s BulkSpec) (r BulkResult, err error) {
 	o := order{kind: upload, duration: s.Duration}
@@ -129,9 +130,7 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec) error {
 	var t tally
 	c.SetReadDeadline(time.Now().Add(drain))
 	if err := t.read(c); err != nil {
-		// A path this bad cannot drain: what was acknowledged stands for it.
-		abort(c)
-		return nil
+		return nil // what was acknowledged stands for it
 	}
 	r.setReceived(t.Bytes, s.Duration)
 	return nil

@@ -1,10 +1,12 @@
 package load
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,6 +32,9 @@ type ChurnSpec struct {
 	Reply    int
 	// Abort ends each connection with a RST.
 	Abort bool
+	// Paths spreads the connections over so many addresses, each in the IPv4 /24
+	// after the one before, from To's on; 0 is To alone.
+	Paths int
 }
 
 // maxWorkers bounds the connections of one order that are open at a time.
@@ -52,6 +57,7 @@ type ChurnResult struct {
 
 type churner struct {
 	spec  ChurnSpec
+	to    []string // in turn
 	start time.Time
 	next  atomic.Uint64 // connections started
 	done  atomic.Uint64
@@ -74,8 +80,12 @@ func churn(s ChurnSpec) (ChurnResult, error) {
 	if err := s.check(); err != nil {
 		return ChurnResult{}, err
 	}
+	to, err := spread(s.To, s.Paths)
+	if err != nil {
+		return ChurnResult{}, err
+	}
 	before := ownCPU()
-	c := &churner{spec: s, start: time.Now()}
+	c := &churner{spec: s, to: to, start: time.Now()}
 	var workers sync.WaitGroup
 	for range s.Workers {
 		workers.Go(c.work)
@@ -114,9 +124,9 @@ func (c *churner) work() {
 	request := make([]byte, c.spec.Request)
 	c.spec.order().encode(request)
 	reply := make([]byte, min(c.spec.Reply, chunk))
-	for c.turn() {
+	for n, ok := c.turn(); ok; n, ok = c.turn() {
 		start := time.Now()
-		if err := c.connection(request, reply); err != nil {
+		if err := c.connection(c.to[n%uint64(len(c.to))], request, reply); err != nil {
 			c.failed(err)
 			continue
 		}
@@ -129,24 +139,44 @@ func (c *churner) work() {
 	}
 }
 
-// turn waits for the next connection's time; false is the end.
-func (c *churner) turn() bool {
-	n := c.next.Add(1) - 1
+// spread lists the addresses that connections go to.
+func spread(to string, paths int) ([]string, error) {
+	if paths <= 1 {
+		return []string{to}, nil
+	}
+	first, err := netip.ParseAddrPort(to)
+	if err != nil || !first.Addr().Is4() || paths > 1<<16 {
+		return nil, fmt.Errorf("spread %s over %d paths: want an IPv4 address and at most 65536", to, paths)
+	}
+	list := make([]string, paths)
+	a := first.Addr().As4()
+	base := binary.BigEndian.Uint32(a[:])
+	for i := range list {
+		binary.BigEndian.PutUint32(a[:], base+uint32(i)<<8)
+		list[i] = netip.AddrPortFrom(netip.AddrFrom4(a), first.Port()).String()
+	}
+	return list, nil
+}
+
+// turn gives the next connection its number and waits for its time; false is
+// the end.
+func (c *churner) turn() (n uint64, ok bool) {
+	n = c.next.Add(1) - 1
 	if c.spec.Count > 0 && n >= uint64(c.spec.Count) {
-		return false
+		return n, false
 	}
 	at := time.Now()
 	if c.spec.Rate > 0 {
 		due := c.start.Add(time.Duration(float64(n) / c.spec.Rate * float64(time.Second)))
 		if due.Sub(c.start) >= c.spec.Duration {
-			return false
+			return n, false
 		}
 		if wait := due.Sub(at); wait > 0 {
 			time.Sleep(wait)
 		}
 		at = due
 	}
-	return at.Sub(c.start) < c.spec.Duration && time.Since(c.start) < 2*c.spec.Duration
+	return n, at.Sub(c.start) < c.spec.Duration && time.Since(c.start) < 2*c.spec.Duration
 }
 
 func (c *churner) failed(err error) {
@@ -159,8 +189,8 @@ func (c *churner) failed(err error) {
 	time.Sleep(time.Millisecond) // a server that is gone refuses at once
 }
 
-func (c *churner) connection(request, reply []byte) (err error) {
-	conn, err := dial(c.spec.To, c.spec.CC, 5*time.Second)
+func (c *churner) connection(to string, request, reply []byte) (err error) {
+	conn, err := dial(to, c.spec.CC, 5*time.Second)
 	if err != nil {
 		return err
 	}

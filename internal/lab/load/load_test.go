@@ -2,6 +2,7 @@ package load
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,18 @@ func TestChurnByRate(t *testing.T) {
 	}
 	if r.Connections != 100 {
 		t.Errorf("%d connections in 0.5 s at 200 a second", r.Connections)
+	}
+}
+
+func TestSpreadCountsUpByPrefix(t *testing.T) {
+	got, err := spread("10.0.255.2:80", 3)
+	if want := []string{"10.0.255.2:80", "10.1.0.2:80", "10.1.1.2:80"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("spread = %s, %v, want %s", got, err, want)
+	}
+	for _, to := range []string{"[::1]:80", "host:80"} {
+		if _, err := spread(to, 2); err == nil {
+			t.Errorf("%s was spread", to)
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Sweep removes what killed runs left: namespaces with the processes in them,
-// and cgroups. Runs whose process lives are left alone. It returns the names of
+// directories with what is mounted there, and cgroups. Runs whose process lives are left alone. It returns the names of
 // what it removed.
 func Sweep() (removed []string, err error) {
 	var errs []error
@@ -25,6 +25,13 @@ func Sweep() (removed []string, err error) {
 			continue
 		}
 		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, name)
+	}
+	for _, name := range leftovers(runRoot) {
+		if err := removeDir(filepath.Join(runRoot, name)); err != nil {
 			errs = append(errs, err)
 			continue
 		}

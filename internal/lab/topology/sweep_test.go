@@ -65,7 +65,7 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, object := range []string{"client", "gateway", "far", "load"} {
+	for _, object := range []string{"client", "gateway", "far", "load", "files"} {
 		if want := prefix + id + "-" + object; !slices.Contains(removed, want) {
 			t.Errorf("sweep removed %s, want %s among them", removed, want)
 		}
@@ -89,6 +89,13 @@ func beVictim(t *testing.T) {
 	}
 	cg, err := n.Cgroup("load")
 	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := n.Dir("files")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.BPFFS(dir); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("sleep", "120")

@@ -94,6 +94,13 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir, err := n.Dir("files")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.BPFFS(dir); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("sleep", "60")
 	cg.Put(cmd)
 	if err := s.Client.Start(cmd); err != nil {
@@ -105,7 +112,7 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 	<-ended
-	for _, pattern := range []string{"/run/netns/" + n.id.name("*"), filepath.Dir(cg.Path) + "/" + n.id.name("*")} {
+	for _, pattern := range []string{"/run/netns/" + n.id.name("*"), filepath.Dir(cg.Path) + "/" + n.id.name("*"), runRoot + "/" + n.id.name("*")} {
 		if left, _ := filepath.Glob(pattern); len(left) > 0 {
 			t.Errorf("left behind: %s", left)
 		}

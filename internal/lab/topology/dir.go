@@ -1,0 +1,61 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// runRoot is where directories of a run are made.
+const runRoot = "/run"
+
+// Dir makes a directory that lives as long as the Net, for the files of programs
+// that run in it.
+func (n *Net) Dir(name string) (string, error) {
+	path := filepath.Join(runRoot, n.id.name(name))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return "", fmt.Errorf("make directory: %w", err)
+	}
+	n.onClose(func() error { return removeDir(path) })
+	return path, nil
+}
+
+// BPFFS makes a BPF file system in a directory of the run. What is pinned there
+// goes with it.
+func (n *Net) BPFFS(dir string) (string, error) {
+	path := filepath.Join(dir, "bpf")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return "", fmt.Errorf("make mount point: %w", err)
+	}
+	if err := unix.Mount("bpf", path, "bpf", 0, ""); err != nil {
+		return "", fmt.Errorf("mount bpffs: %w", err)
+	}
+	return path, nil
+}
+
+// removeDir unmounts what is mounted in a directory of a run, and removes it.
+func removeDir(path string) error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return fmt.Errorf("remove directory: %w", err)
+	}
+	var errs []error
+	for _, line := range slices.Backward(strings.Split(string(mounts), "\n")) {
+		f := strings.Fields(line)
+		if len(f) < 2 || !strings.HasPrefix(f[1], path+"/") {
+			continue
+		}
+		if err := unix.Unmount(f[1], unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", f[1], err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // removing files of a mounted file system is not meant
+	}
+	return os.RemoveAll(path)
+}

@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"golang.org/x/sys/unix"
+)
+
+// The cost of tcpilot, as README and docs claim it:
+//
+//	go test ./test/e2e -run '^$' -bench Cost           a few pairs, 2 minutes
+//	TCPILOT_FULL=1 go test ./test/e2e -run '^$' -bench Cost
+
+// bothEnds tunes the server's sockets as the client's: a congestion control is
+// set on both ends of each connection.
+const bothEnds = "  - {name: lab, match: {remote: [10.0.0.0/8]}, set: {cc: reno}}\n"
+
+// newChurn is a world in which both ends are in tuned cgroup.
+func newChurn(b *testing.B) (w *world, server *load.Agent, to string) {
+	w = newPlainWorld(b, "far")
+	server = w.agent(b, w.remotes[0].Host, w.cgroup)
+	at, err := server.Listen(b.Context(), load.ListenSpec{Address: "0.0.0.0:5202"})
+	must(b, err)
+	return w, server, fmt.Sprintf("%s:%d", w.remotes[0].Addr4, at.Port())
+}
+
+// spent is the cost of connections in one block.
+type spent struct {
+	perSecond float64 // connections
+	ends      float64 // CPU time of client and server, us per connection
+	machine   float64 // busy time of the whole machine, us per connection
+}
+
+// block makes connections as fast as it can for d.
+func block(b *testing.B, w *world, server *load.Agent, to string, d time.Duration) spent {
+	b.Helper()
+	before, err := server.CPU(b.Context())
+	must(b, err)
+	busy := machineBusy(b)
+	r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: to, Duration: d, Workers: 8})
+	must(b, err)
+	busy = machineBusy(b) - busy
+	after, err := server.CPU(b.Context())
+	must(b, err)
+	if r.Errors > 0 {
+		b.Errorf("%d connections failed: %s", r.Errors, r.FirstError)
+	}
+	per := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(r.Connections) }
+	return spent{r.PerSecond, per(r.CPU.Sum() + after.Sub(before).Sum()), per(busy)}
+}
+
+// BenchmarkCostPairs compares blocks of connections with and without tcpilot,
+// in turn, the order changing from pair to pair.
+func BenchmarkCostPairs(b *testing.B) {
+	pairs, length := 6, 2*time.Second
+	if full() {
+		pairs, length = 24, 4*time.Second
+	}
+	w, server, to := newChurn(b)
+	p := newTcpilot(b, w, settings{rules: bothEnds, lease: "10s", interval: "5s"})
+	block(b, w, server, to, time.Second) // warm up
+	measure := func(with bool) spent {
+		if with {
+			p.start(b)
+			defer p.stop(b)
+		}
+		time.Sleep(500 * time.Millisecond)
+		return block(b, w, server, to, length)
+	}
+	var rates, ends, machine, base []float64
+	for range b.N {
+		for i := range pairs {
+			with := i%2 == 0
+			first := measure(with)
+			second := measure(!with)
+			on, off := first, second
+			if !with {
+				on, off = second, first
+			}
+			rates = append(rates, on.perSecond/off.perSecond)
+			ends = append(ends, on.ends/off.ends)
+			machine = append(machine, on.machine/off.machine)
+			base = append(base, off.ends)
+			b.Logf("pair %d: without %.0f/s %.1f us (machine %.1f us), with %.0f/s %.1f us (machine %.1f us)", i,
+				off.perSecond, off.ends, off.machine, on.perSecond, on.ends, on.machine)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	report(b, rates, "rate-ratio")
+	report(b, ends, "cpu-ratio")
+	report(b, machine, "machine-ratio")
+	b.ReportMetric(median(base), "us-cpu/conn")
+}
+
+// BenchmarkCostBPF sums the run time of tcpilot's programs per connection, both
+// ends, at 5,000 connections per second. The kernel's statistics themselves add
+// about 50 ns a call.
+func BenchmarkCostBPF(b *testing.B) {
+	for name, rules := range map[string]string{
+		"set":   bothEnds,
+		"learn": "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {arms: [cubic, bbr, reno]}}\n",
+	} {
+		b.Run(name, func(b *testing.B) {
+			w, _, to := newChurn(b)
+			p := startTcpilot(b, w, settings{rules: rules})
+			stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+			must(b, err)
+			defer stats.Close()
+			before := p.runTimes(b)
+			var connections uint64
+			for range b.N {
+				r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: to, Duration: 4 * time.Second, Rate: 5000, Workers: 16})
+				must(b, err)
+				connections += r.Connections
+				b.ReportMetric(r.PerSecond, "conn/s")
+			}
+			var ns, calls float64
+			for name, after := range p.runTimes(b) {
+				d := runTime{after.ns - before[name].ns, after.calls - before[name].calls}
+				b.Logf("%s: %.2f calls a connection, %.0f ns a call", name,
+					d.calls/float64(connections), d.ns/max(1, d.calls))
+				ns, calls = ns+d.ns, calls+d.calls
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(ns/float64(connections)/1000, "us-bpf/conn")
+			b.ReportMetric(calls/float64(connections), "calls/conn")
+		})
+	}
+}
+
+// BenchmarkCostDaemon reads the daemon's memory and CPU with 10,000 learned
+// paths and nothing to do.
+func BenchmarkCostDaemon(b *testing.B) {
+	const paths = 10_000
+	w, _, _ := newChurn(b)
+	w.manyAddresses(b)
+	// Lease and interval are tcpilot's defaults.
+	p := startTcpilot(b, w, settings{lease: "10s", interval: "5s",
+		rules: "  - {name: lab, match: {remote: [10.0.0.0/8], direction: outgoing}, learn: {arms: [cubic, bbr, reno]}}\n"})
+	report := func(name string) {
+		b.ReportMetric(float64(p.rss(b))/(1<<20), "MB-rss-"+name)
+	}
+	report("empty")
+	for range b.N {
+		r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: "10.128.0.2:5202", Paths: paths, Count: paths,
+			Duration: 2 * time.Minute, Workers: 8, Request: 64 << 10})
+		must(b, err)
+		if r.Errors > 0 {
+			b.Fatalf("%d connections failed: %s", r.Errors, r.FirstError)
+		}
+	}
+	time.Sleep(10 * time.Second) // what was learned is written and saved by then
+	if n := p.status(b).Totals.Paths; n < paths {
+		b.Errorf("%d paths are learned, want %d", n, paths)
+	}
+	report("10k-paths")
+	idle := 20 * time.Second
+	before := p.cpu(b)
+	time.Sleep(idle)
+	b.ReportMetric(100*(p.cpu(b)-before).Seconds()/idle.Seconds(), "%cpu-idle")
+	b.ReportMetric(0, "ns/op")
+}
+
+// report gives the median and the quartiles of ratios.
+func report(b *testing.B, ratios []float64, unit string) {
+	slices.Sort(ratios)
+	n := len(ratios)
+	b.ReportMetric(median(ratios), unit)
+	b.Logf("%s: median %.3f, quartiles %.3f to %.3f, %d pairs", unit, median(ratios), ratios[n/4], ratios[n*3/4], n)
+}
+
+func median(x []float64) float64 {
+	s := slices.Sorted(slices.Values(x))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// machineBusy is the CPU time that the machine has spent, of all processes.
+func machineBusy(b *testing.B) (busy time.Duration) {
+	stat, err := os.ReadFile("/proc/stat")
+	must(b, err)
+	line, _, _ := strings.Cut(string(stat), "\n")
+	for i, f := range strings.Fields(line)[1:] {
+		if i == 3 || i == 4 || i > 6 { // idle, iowait; steal and guest
+			continue
+		}
+		ticks, err := strconv.ParseInt(f, 10, 64)
+		must(b, err)
+		busy += time.Duration(ticks) * tick
+	}
+	return busy
+}
+
+// tick is the unit of /proc: USER_HZ is 100 on every architecture of Linux.
+const tick = 10 * time.Millisecond
+
+// cpu is what the daemon has spent.
+func (p *tcpilot) cpu(b *testing.B) time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	must(b, err)
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, err := strconv.ParseInt(f[11], 10, 64)
+	must(b, err)
+	system, err := strconv.ParseInt(f[12], 10, 64)
+	must(b, err)
+	return time.Duration(user+system) * tick
+}
+
+// rss is the daemon's resident memory in bytes.
+func (p *tcpilot) rss(b *testing.B) int64 {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	must(b, err)
+	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+	must(b, err)
+	return pages * int64(os.Getpagesize())
+}
+
+type runTime struct{ ns, calls float64 }
+
+// runTimes reads the kernel's statistics of the programs that tcpilot's pinned
+// links run.
+func (p *tcpilot) runTimes(b *testing.B) map[string]runTime {
+	times := map[string]runTime{}
+	must(b, filepath.WalkDir(filepath.Join(p.dir, "bpf"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			return nil // a map or a program
+		}
+		defer l.Close()
+		info, err := l.Info()
+		if err != nil {
+			return err
+		}
+		prog, err := ebpf.NewProgramFromID(info.Program)
+		if err != nil {
+			return err
+		}
+		defer prog.Close()
+		stats, err := prog.Stats()
+		if err != nil {
+			return err
+		}
+		times[e.Name()] = runTime{float64(stats.Runtime.Nanoseconds()), float64(stats.RunCount)}
+		return nil
+	}))
+	if len(times) == 0 {
+		b.Fatal("no pinned link was found: what was measured?")
+	}
+	return times
+}
