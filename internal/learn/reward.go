@@ -90,16 +90,18 @@ const (
 // that its handshake took, count as well. All rewards are natural logarithms
 // without a unit of link speed, so that a factor is a factor on any link:
 //
-//	throughput  ln(goodput)             goodput = BytesAcked / Busy, bytes/s
+//	throughput  ln(goodput)                   - retransmitted share
 //	latency     -ln(srtt/min_rtt)             - 10 x retransmitted share
 //	realtime    -ln((srtt+4 rttvar)/min_rtt)  - 10 x retransmitted share
 //	fct         -ln(Busy / reference(size, min_rtt))
 //
-// Goodput is taken over the time with data outstanding, and weighs as much as
+// Goodput is BytesAcked / Busy, bytes/s. It is taken over the time with data outstanding, and weighs as much as
 // the part of it in which the path was the limit (SendLimited). Dividing by
 // SendLimited alone would count the bytes that were acknowledged in the other
 // time, but not that time: a connection bounded by its receiver for 90 % would
-// score ten times the link's speed.
+// score ten times the link's speed. What was sent twice took the path from others
+// and arrived late, which the sender's clock does not show: of two arms that fill
+// the link, the one that retransmits less is better.
 //
 // srtt + 4 rttvar is the tail estimate of RFC 6298. The reference completion
 // time is the rounds of slow start that the size needs from an initial window of
@@ -166,7 +168,7 @@ func throughput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 		return SndbufLimited
 	}
 	goodput := float64(s.BytesAcked) / busy.Seconds()
-	if s.Has(tcp.FlagAppLimited) {
+	if s.Has(tcp.FlagAppLimited) || unpressed(s) {
 		// Little's law: what was in flight on average is goodput times srtt.
 		flight := goodput * float64(s.SRTT) * 1e-6
 		if s.SendLimited() < time.Duration(appLimitedShare*float64(s.Duration)) ||
@@ -174,12 +176,24 @@ func throughput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 			return AppLimited
 		}
 	}
-	out.Reward = math.Log(goodput)
+	out.Reward = math.Log(goodput) - retransShare(s)
 	out.Weight *= precision(busy)
 	if s.Busy > 0 {
 		out.Weight *= float64(s.SendLimited()) / float64(s.Busy)
 	}
 	return Scored
+}
+
+// infiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h): no congestion
+// control has left slow start yet.
+const infiniteSsthresh = 0x7fffffff
+
+// unpressed reports whether nothing has made the connection slow down: then only
+// how much of its window it used tells whether it ever pressed the path. The
+// kernel's flag is about the latest round trip, which for a connection that ends
+// with its last request is not application-limited any more.
+func unpressed(s *tcp.Sample) bool {
+	return s.Ssthresh >= infiniteSsthresh && s.Retrans == 0 && s.Lost == 0
 }
 
 func latency(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32, realtime bool) Ignored {

@@ -256,7 +256,7 @@ func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool
 	pick := -1
 	for i := range cs {
 		c := &cs[i]
-		if c.trials() >= t.enough(c, chance[i], b.Pooled, guided && b.Changed == 0) || trust && chance[i] < doubtful {
+		if c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
 			continue
 		}
 		if pick < 0 || t.sooner(c, &cs[pick]) {
@@ -269,11 +269,12 @@ func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool
 // enough is how many trials an arm gets before merit alone decides. One outcome
 // never condemns an arm: it may have been the network's accident, and an arm that
 // is not used cannot clear its name.
-func (t thompson) enough(c *candidate, chance float64, pooled, guided bool) float64 {
+func (t thompson) enough(c *candidate, chance float64, b *Belief, guided bool) float64 {
+	pooled := b.Pooled
 	expected := t.opt.Noise * t.opt.Noise
 	switch {
-	case (pooled || guided) && chance < hopeless:
-		return tried // the accidents of many paths even out; a parent is a second witness
+	case (pooled || guided || b.Changed != 0) && chance < hopeless:
+		return tried // the accidents of many paths even out; a parent is a second witness, as is the past
 	case pooled:
 		return settled
 	case c.arm != nil && c.arm.Trials < thrice && c.arm.M2 > surprise*surprise*expected:

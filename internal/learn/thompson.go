@@ -119,11 +119,20 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 		x = min(max(x, a.Mean-reach), a.Mean+reach)
 	}
 	a.Mean, a.Weight, a.M2 = fold(a.Mean, a.Weight, a.M2, x, o.Weight, t.opt.Memory)
-	a.Trials += max(o.Weight, leastTrial)
+	a.Trials += trialOf(o.Weight)
 	a.note(b, o)
 	if changed {
 		t.reopen(b, a, o.At)
 	}
+}
+
+// trialOf is what an outcome counts for as a trial: one that says half of what a
+// long connection would has answered the question.
+func trialOf(weight float64) float64 {
+	if weight >= 0.5 {
+		return 1
+	}
+	return max(weight, leastTrial)
 }
 
 func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {

@@ -63,6 +63,12 @@ var (
 	lossy = []Arm{{50 * mbit, 0.4, 0.02}, {4 * gbit, 0.3, 0.02}, {45 * mbit, 0.4, 0.02}}
 )
 
+// The same measured at 200 Mbit/s and 5 ms, connections of 250 ms.
+var (
+	limited      = []Arm{{190 * mbit, 0.01, 0}, {189 * mbit, 0.01, 0}, {163 * mbit, 0.1, 0.001}}
+	limitedLossy = []Arm{{13 * mbit, 0.4, 0.05}, {145 * mbit, 0.08, 0.05}, {12 * mbit, 0.4, 0.05}}
+)
+
 // Scenarios are the worlds that learners are compared in.
 var Scenarios = []Scenario{
 	{
@@ -106,6 +112,14 @@ var Scenarios = []Scenario{
 			Phase{0, []Arm{{500 * mbit, 0.4, 0}, {250 * mbit, 0.4, 0}, {200 * mbit, 0.4, 0}}},
 			Phase{80, []Arm{{100 * mbit, 0.4, 0}, {250 * mbit, 0.4, 0}, {80 * mbit, 0.4, 0}}},
 			Phase{160, []Arm{{100 * mbit, 0.4, 0}, {50 * mbit, 0.4, 0}, {300 * mbit, 0.4, 0}}}),
+	}, {
+		Name: "limited", Doc: "a clean link at its limit: two arms fill it to the same per cent, the third lacks 15 %",
+		Arms: three, Gap: 250 * time.Millisecond,
+		Groups: one(100, still(limited...)),
+	}, {
+		Name: "limited-flip", Doc: "the same begins to lose 5 % and stops again; the best arm falls by a quarter, the others to a tenth",
+		Arms: three, Gap: 250 * time.Millisecond,
+		Groups: one(150, Phase{0, limited}, Phase{50, limitedLossy}, Phase{100, limited}),
 	}, {
 		Name: "silent", Doc: "an arm that is not in use becomes twice as good unseen: only trials can tell",
 		Arms: three, Gap: time.Second,
