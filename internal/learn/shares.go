@@ -61,7 +61,7 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int
 
 	best := leader(cs, chance, seen && !guided)
 	try := t.trialShare(b, now)
-	t.sharpen(w, cs, best)
+	t.sharpen(w, cs, best, t.power(b))
 	if seen && !guided {
 		unknown(w, cs, best, try)
 	}
@@ -213,11 +213,19 @@ func before(a, b tcp.CC) bool {
 	return bytes.Compare(a[:], b[:]) < 0
 }
 
+// power is the exponent of sharpen. It grows with the outcomes since the path was
+// first seen or changed: between arms that many outcomes could not tell apart there
+// is nothing to be won by going on comparing, and a path that stays with one of
+// them is easier to understand.
+func (t thompson) power(b *Belief) float64 {
+	return t.opt.Sharpness * (1 + float64(b.Count-b.ChangedAt)/t.opt.Commit)
+}
+
 // sharpen turns chances of being best into shares: clear winners get everything.
-func (t thompson) sharpen(w []float64, cs []candidate, best int) {
+func (t thompson) sharpen(w []float64, cs []candidate, best int, power float64) {
 	top, total := slices.Max(w), 0.0
 	for i := range w {
-		w[i] = math.Pow(w[i]/top, t.opt.Sharpness)
+		w[i] = math.Pow(w[i]/top, power)
 		if w[i] < t.opt.Cut {
 			w[i] = 0
 		}

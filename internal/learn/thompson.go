@@ -18,6 +18,7 @@ type ThompsonOptions struct {
 	ParentMax  float64       // outcomes that the parent's belief counts for at most; 3
 	ParentMin  float64       // least standard deviation between paths of one parent; 0.25
 	Sharpness  float64       // power of the probability of being best; 3
+	Commit     float64       // outcomes after which that power has doubled; 20
 	Cut        float64       // share below which an arm gets none by merit; 0.01
 	HarmGap    float64       // belief this far below the best is harm; 0.7
 	HarmShare  float64       // share of such an arm at most, once tried; 0.02
@@ -61,6 +62,7 @@ func NewThompson(opt ThompsonOptions) Learner {
 	or(&opt.ParentMax, 3)
 	or(&opt.ParentMin, 0.25)
 	or(&opt.Sharpness, 3)
+	or(&opt.Commit, 20)
 	or(&opt.Cut, 0.01)
 	or(&opt.HarmGap, 0.7)
 	or(&opt.HarmShare, 0.02)
