@@ -200,6 +200,7 @@ struct conn_sample {
 enum closed_bits {
 	CLOSED_FIN_SEEN = 1 << 0,	/* the peer's FIN arrived */
 	CLOSED_ALL_ACKED = 1 << 1,	/* everything sent, FIN included, was acknowledged */
+	CLOSED_RST_SENT = 1 << 2,	/* this side gave up: close with unread data or SO_LINGER 0 */
 };
 
 /* ---- counters ---------------------------------------------------------- */
@@ -221,6 +222,7 @@ enum counter {
 	COUNT_UNTRACKED,	/* no room to remember the connection */
 	COUNT_SLOT,		/* remembered in a slot */
 	COUNT_STORAGE,		/* remembered in socket storage */
+	COUNT_FORGOTTEN,	/* slot given to another connection before a sample came */
 	NUM_COUNTERS,
 };
 

@@ -50,7 +50,7 @@ static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_soc
 
 	if (!bounded(arm, MAX_CC))
 		return 0;
-	if (tcp_ca_chosen(tp)) {
+	if (tcp_ca_chosen(tp) || !tcp_ca_default(tp)) {
 		count(COUNT_APP_CC);
 		return F_APP_CC;
 	}

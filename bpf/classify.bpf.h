@@ -47,6 +47,27 @@ static __always_inline void conn_read(struct bpf_sock_ops *skops, struct conn *c
 	c->local_port = skops->local_port;
 }
 
+static __always_inline void conn_read_sock(struct tcp_sock *tp, struct conn *c)
+{
+	struct sock_common *k = &tcp_sk_sock(tp)->__sk_common;
+
+	sock_addresses(k, c->local, c->remote);
+	c->remote_port = bpf_ntohs(k->skc_dport);
+	c->local_port = k->skc_num;
+}
+
+/* Where an incoming connection falls among hold-out and the rest, 0 to 65535.
+ * Unlike a random number it is the same for the request socket and for what
+ * becomes of it, so that a hold-out's handshake is left alone, too. */
+static __always_inline __u32 incoming_draw(const struct conn *c)
+{
+	__u64 h = (__u64)(c->remote[0] ^ c->remote[2]) << 32 | (c->remote[1] ^ c->remote[3]);
+
+	h = (h ^ (__u64)c->remote_port << 32 ^ (__u64)c->local_port << 48) * 0x9e3779b97f4a7c15ULL;
+	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
+	return h >> 48;
+}
+
 static __always_inline void set_and(struct rule_set *a, const struct rule_set *b)
 {
 	a->word[0] &= b->word[0];
@@ -108,12 +129,12 @@ static __always_inline void and_port(struct rule_set *rules, __u32 bank, __u32 w
 }
 
 /* A rule that names a cgroup holds for everything below it: the sets of all
- * ancestors are united. Without a full socket there is no cgroup to tell. */
+ * ancestors are united. */
 static __always_inline void and_cgroup(struct rule_set *rules, const struct rule_bank *b,
 				       __u32 bank, struct tcp_sock *tp)
 {
 	struct rule_set found = b->any_cgroup;
-	struct cgroup *cg = tp ? tcp_sk_sock(tp)->sk_cgrp_data.cgroup : NULL;
+	struct cgroup *cg = tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
 	int level = cg ? cg->level : -1;
 
 	for (int i = 0; i < MAX_CGROUP_LEVELS; i++) {
@@ -157,7 +178,7 @@ static __always_inline void and_same_prefix(struct rule_set *rules, const struct
 	set_and(rules, &found);
 }
 
-/* netns is 0 where the caller has not asked for it: see needs_netns. */
+/* tp is NULL on a request socket; netns is 0 where no rule asks for it. */
 static __always_inline const struct class_entry *classify(const struct conn *c, __u32 bank,
 							  struct tcp_sock *tp, __u64 netns)
 {
@@ -178,7 +199,7 @@ static __always_inline const struct class_entry *classify(const struct conn *c, 
 		and_port(&rules, bank, 0, c->remote_port);
 	if (b->dims & DIM_LOCAL_PORT)
 		and_port(&rules, bank, 1, c->local_port);
-	if (b->dims & DIM_CGROUP)
+	if (tp && (b->dims & DIM_CGROUP))
 		and_cgroup(&rules, b, bank, tp);
 	if (b->dims & DIM_NETNS) {
 		struct rule_id key = { .bank = bank, .id = netns };
@@ -191,6 +212,11 @@ static __always_inline const struct class_entry *classify(const struct conn *c, 
 
 	rule = set_first(&rules);
 	if (rule < 0)
+		return NULL;
+	/* A request socket does not tell its cgroup: where that may matter, nothing
+	 * is known of the class. */
+	if (!tp && (b->dims & DIM_CGROUP) &&
+	    !(b->any_cgroup.word[(rule / 64) & (SET_WORDS - 1)] & (1ULL << (rule & 63))))
 		return NULL;
 	index = bank * MAX_RULES + rule;
 	return bpf_map_lookup_elem(&classes, &index);

@@ -4,7 +4,7 @@
  * A connection that has lived for an interval moves from its slot to socket
  * storage, which also keeps the counters of its last sample, so that each
  * sample is a delta. One that is older than tcpilot is adopted: it is reported
- * from now on, but belongs to no class.
+ * from now on, but belongs to no class, as nobody knows which end began it.
  */
 #include "tcp.bpf.h"
 #include "track.bpf.h"
@@ -17,6 +17,13 @@ struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;
 } __attribute__((preserve_access_index));
+
+/* ---- knobs, set before load -------------------------------------------- */
+
+/* Only connections of this cgroup and below are handled; 0: of any. */
+const volatile __u64 attached_cgroup;
+
+/* ---- maps ---------------------------------------------------------------- */
 
 /* Owned by sockops.bpf.c, which says what they hold; replaced by its maps at load. */
 struct {
@@ -52,8 +59,100 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-#include "slots.bpf.h"
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS);
+	__type(key, __u32);
+	__type(value, struct rule_bank);
+} rule_banks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * MAX_RULES);
+	__type(key, __u32);
+	__type(value, struct class_entry);
+} classes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_prefix);
+	__type(value, struct rule_set);
+} remote_rules SEC(".maps"), local_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * 2 * 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * 2 * MAX_PORT_SETS);
+	__type(key, __u32);
+	__type(value, struct rule_set);
+} port_sets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_id);
+	__type(value, struct rule_set);
+} cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
+
+#include "classify.bpf.h"
 #include "report.bpf.h"
+#include "slots.bpf.h"
+
+/* ---- adoption ------------------------------------------------------------ */
+
+static __always_inline bool attached_to(struct tcp_sock *tp)
+{
+	struct cgroup *cg = tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
+	int level = cg ? cg->level : -1;
+
+	if (!attached_cgroup)
+		return true;
+	for (int i = 0; i < MAX_CGROUP_LEVELS; i++) {
+		struct kernfs_node *kn;
+		struct cgroup *up;
+		__u64 id;
+
+		if (i > level)
+			break;
+		bpf_core_read(&up, sizeof(up), &cg->ancestors[i]);
+		bpf_core_read(&kn, sizeof(kn), &up->kn);
+		bpf_core_read(&id, sizeof(id), &kn->id);
+		if (id == attached_cgroup)
+			return true;
+	}
+	return false;
+}
+
+/* Some rule wants the connection, whichever end began it, and none that may hold
+ * says to leave it alone. */
+static __always_inline bool wanted(struct tcp_sock *tp, __u32 bank)
+{
+	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	const struct class_entry *cls;
+	struct conn c = {};
+	bool any = false;
+
+	conn_read_sock(tp, &c);
+	for (int i = 0; i < 2; i++) {
+		c.outgoing = i;
+		cls = classify(&c, bank, tp, netns);
+		if (!cls || !cls->id)
+			continue;
+		if (cls->flags & CLASS_LEAVE)
+			return false;
+		any = true;
+	}
+	return any;
+}
 
 /* Remembers a connection that no hook saw begin; its past is not ours to report. */
 static __always_inline void adopt(struct tcp_sock *tp, __u64 cookie, __u64 now)
@@ -80,6 +179,12 @@ static __always_inline struct live_conn *settle(struct tcp_sock *tp, struct trac
 	return l;
 }
 
+/* Data may flow, if only one way. */
+enum {
+	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
+		      1 << TCP_CLOSE_WAIT,
+};
+
 SEC("iter/tcp")
 int tcpilot_live(struct bpf_iter__tcp *ctx)
 {
@@ -92,7 +197,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	__u32 zero = 0;
 	__u64 ns, cookie;
 
-	if (!skc || skc->skc_state != TCP_ESTABLISHED)
+	if (!skc || !(1U << (skc->skc_state & 31) & LIVE_STATES))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);
 	ctl = bpf_map_lookup_elem(&control, &zero);
@@ -107,7 +212,8 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		cookie = bpf_get_socket_cookie(tp);
 		t = slot_find(cookie);
 		if (!t) {
-			adopt(tp, cookie, ns);
+			if (attached_to(tp) && wanted(tp, ctl->bank & 1))
+				adopt(tp, cookie, ns);
 			return 0;
 		}
 		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < ctl->interval_ns)
@@ -120,7 +226,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (now.bytes_acked == l->last.bytes_acked && now.total_retrans == l->last.total_retrans &&
 	    now.bytes_received == l->last.bytes_received)
 		return 0;		/* idle: nothing new about the path */
-	report(tp, &l->track, &now, &l->last, ctl, SAMPLE_INTERVAL);
+	report(tp, &l->track, &now, &l->last, ctl, SAMPLE_INTERVAL, 0);
 	l->last = now;
 	return 0;
 }

@@ -13,7 +13,8 @@
 
 enum {
 	SOCK_DONE_BIT = 1,	/* enum sock_flags: the peer's FIN arrived */
-	TCP_ECN_OK = 1,		/* tcp_sock.ecn_flags */
+	/* tcp_sock.ecn_flags: TCP_ECN_OK, and TCP_ECN_MODE_ACCECN (Linux 6.18) */
+	TCP_ECN_AGREED = 1 | 16,
 	TCP_ECN_SEEN = 8,
 	CHRONO_BUSY = 0,	/* chrono_stat[], enum tcp_chrono less one */
 	CHRONO_RWND = 1,
@@ -47,7 +48,8 @@ static __always_inline __u64 chrono_us(struct tcp_sock *tp, int which)
 {
 	__u32 j = tp->chrono_stat[which];
 
-	if (tp->chrono_type == which + 1)
+	/* a bit-field before Linux 6.18 */
+	if (BPF_CORE_READ_BITFIELD(tp, chrono_type) == which + 1)
 		j += (__u32)bpf_jiffies64() - tp->chrono_start;
 	return jiffies_us(j);
 }
@@ -74,23 +76,15 @@ static __always_inline void totals_read(struct totals *n, struct tcp_sock *tp, _
 	n->rtos = tcp_total_rto(tp);
 }
 
-static __always_inline void report_addresses(struct conn_sample *s, struct sock *sk)
+static __always_inline void report_addresses(struct conn_sample *s, struct tcp_sock *tp)
 {
-	struct sock_common *c = &sk->__sk_common;
-	__u32 *remote = (__u32 *)s->remote, *local = (__u32 *)s->local;
+	struct inet_sock *inet = &tp->inet_conn.icsk_inet;
+	struct sock_common *c = &inet->sk.__sk_common;
 
-	remote[0] = remote[1] = remote[2] = remote[3] = 0;
-	if (c->skc_family == AF_INET6)
-		for (int i = 0; i < 4; i++) {
-			remote[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
-			local[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
-		}
-	if (!(remote[0] | remote[1] | remote[2] | remote[3])) {
-		map_v4(remote, c->skc_daddr);
-		map_v4(local, c->skc_rcv_saddr);
-	}
+	sock_addresses(c, (__u32 *)s->local, (__u32 *)s->remote);
 	s->remote_port = bpf_ntohs(c->skc_dport);
-	s->local_port = c->skc_num;
+	/* skc_num, the same to begin with, is 0 once the socket is closed */
+	s->local_port = bpf_ntohs(inet->inet_sport);
 }
 
 static __always_inline void report_totals(struct conn_sample *s, const struct totals *n,
@@ -144,10 +138,12 @@ static __always_inline __u16 report_flags(struct conn_sample *s, struct tcp_sock
 		if ((want[0] != cc.w[0] || want[1] != cc.w[1]) && (t->flags & F_ESTABLISHED) &&
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
+	} else if (tcp_ca_chosen(tp)) {
+		flags |= F_APP_CC;	/* nothing was drawn, so it was not us */
 	}
 	if (BPF_CORE_READ_BITFIELD(tp, rate_app_limited))
 		flags |= F_APP_LIMITED;
-	if (tp->ecn_flags & TCP_ECN_OK)
+	if (tp->ecn_flags & TCP_ECN_AGREED)
 		flags |= F_ECN;
 	if (tp->ecn_flags & TCP_ECN_SEEN)
 		flags |= F_ECN_SEEN;
@@ -157,7 +153,7 @@ static __always_inline __u16 report_flags(struct conn_sample *s, struct tcp_sock
 /* Sends one sample; a full ring is counted, never waited for. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
-				   const struct control *ctl, __u8 kind)
+				   const struct control *ctl, __u8 kind, __u32 closed)
 {
 	struct sock *sk = tcp_sk_sock(tp);
 	struct conn_sample *s = bpf_ringbuf_reserve(&samples, sizeof(*s), 0);
@@ -171,17 +167,17 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	s->cookie = t->cookie;
 	s->netns = sk->__sk_common.skc_net.net->net_cookie;
 	s->cgroup = sock_cgroup_id(sk);
-	report_addresses(s, sk);
+	report_addresses(s, tp);
 	s->kind = kind;
 	s->state = sk->__sk_common.skc_state;
 	s->class = t->class;
 	s->policy_id = t->policy_id;
 	s->arm = t->arm;
 	s->flags = report_flags(s, tp, t, ctl);
-	s->err = sk->sk_err;
+	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
 	s->connect_us = last->at_ns ? 0 : t->connect_us;
-	s->closed = 0;
+	s->closed = closed;
 	if (sk->__sk_common.skc_flags & (1 << SOCK_DONE_BIT))
 		s->closed |= CLOSED_FIN_SEEN;
 	if (tp->snd_una == tp->write_seq)

@@ -129,9 +129,10 @@ struct {
 } events SEC(".maps");
 
 #include "classify.bpf.h"
-#include "slots.bpf.h"
 #include "report.bpf.h"
+#include "slots.bpf.h"
 #include "apply.bpf.h"
+#include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
 
@@ -237,7 +238,7 @@ struct moment {
 };
 
 /* Draws what a connection gets and remembers it in t. */
-static __always_inline void decide(const struct moment *m, struct track *t)
+static __always_inline void decide(const struct moment *m, struct track *t, const struct conn *c)
 {
 	__u32 r;
 
@@ -251,7 +252,7 @@ static __always_inline void decide(const struct moment *m, struct track *t)
 	}
 	t->policy_id = m->policy->id;
 	r = bpf_get_prandom_u32();
-	if ((r >> 16) < m->policy->hold_out) {
+	if ((c->outgoing ? r >> 16 : incoming_draw(c)) < m->policy->hold_out) {
 		count(COUNT_HOLD_OUT);
 		t->flags |= F_HOLD_OUT;
 		return;
@@ -266,15 +267,16 @@ static __always_inline void decide(const struct moment *m, struct track *t)
 /* A connection begins. Outgoing: before the SYN; what shapes the handshake is set
  * now, the rest once it is over. Incoming: it is established already. */
 static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct moment *m,
-				     bool outgoing)
+				     const struct conn *c)
 {
+	bool outgoing = c->outgoing;
 	struct track t = { .arm = NO_ARM, .start_ns = m->now, .class = m->cls->id };
 
 	if (!m->tp)
 		return;
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
 	t.cookie = bpf_get_socket_cookie(skops);
-	decide(m, &t);
+	decide(m, &t, c);
 	if (t.flags & F_FIELDS) {
 		__u64 set = m->policy->set & ~m->ctl->yield;
 
@@ -309,10 +311,11 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 	return t->flags & F_FIELDS ? t : NULL;
 }
 
-/* The kernel asks for a value during the handshake. On a request socket there
- * is neither cgroup nor state: rules that name a cgroup do not match there. */
-static __always_inline void on_request(struct bpf_sock_ops *skops, const struct moment *m, bool full)
+/* The kernel asks for a value during the handshake. A hold-out stays one there. */
+static __always_inline void on_request(struct bpf_sock_ops *skops, const struct moment *m,
+				       const struct conn *c)
 {
+	bool full = m->tp;	/* else it is a request socket */
 	const struct path_policy *p = m->policy;
 	struct track *t;
 	__u32 field;
@@ -332,11 +335,9 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	}
 	if (!p || m->now >= p->expires_ns || !(p->set & ~m->ctl->yield & (1ULL << field)))
 		return;
-	if (full) {		/* a hold-out stays one in its handshake, too */
-		t = recall(skops);
-		if (t && (t->flags & F_HOLD_OUT))
-			return;
-	}
+	t = full ? recall(skops) : NULL;
+	if (full ? t && (t->flags & F_HOLD_OUT) : incoming_draw(c) < p->hold_out)
+		return;
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
 		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;
 	else
@@ -357,7 +358,8 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 	if (n)
 		(*n)++;
 	else
-		bpf_map_update_elem(&events, &key, &one, BPF_NOEXIST);
+		/* if another CPU was faster, its count is on its own CPU */
+		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
 }
 
 static __always_inline bool is_request(__u32 op)
@@ -424,9 +426,9 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (!look_up(skops, &m, &c, begins))
 		return 1;
 	if (begins)
-		on_begin(skops, &m, c.outgoing);
+		on_begin(skops, &m, &c);
 	else if (!late)
-		on_request(skops, &m, m.tp != NULL);
+		on_request(skops, &m, &c);
 	else if (m.policy && m.cls->id == late->class)	/* else: rules changed meanwhile */
 		apply_fields(skops, m.policy, m.policy->set & ~m.ctl->yield, true);
 	return 1;
@@ -437,37 +439,66 @@ SEC("tp_btf/tcp_destroy_sock")
 int tcpilot_report(__u64 *ctx)
 {
 	struct sock *sk = (struct sock *)ctx[0];
-	static const struct totals none;
-	struct totals now = {};
-	struct control *ctl;
-	struct live_conn *l;
-	struct tcp_sock *tp;
-	struct track *t;
-	__u32 zero = 0;
-	__u64 cookie;
+	struct known k;
 
-	cookie = sk->__sk_common.skc_cookie.counter;
-	if (!cookie)		/* never seen by us: nobody asked for its cookie */
+	if (known_find(&k, sk))
+		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+	return 0;
+}
+
+/* The same once more, for kernels that let interrupts in here (seen on 7.2): they
+ * skip a program that interrupts itself, but not another. Attached only when that
+ * has happened; finds nothing as a rule. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_spare(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct known k;
+
+	if (known_find(&k, sk))
+		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+	return 0;
+}
+
+/* A RST was sent. From a socket that is closed by now, by close with unread data,
+ * SO_LINGER 0 or connect to AF_UNSPEC: what follows wipes addresses and counters.
+ * A socket that is not closed may well live on. */
+SEC("tp_btf/tcp_send_reset")
+int tcpilot_reset(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct tcp_sock *tp;
+	struct known k;
+
+	/* sk may be missing, or be a request or time-wait socket, which is less than
+	 * a struct sock. Neither is TCP_CLOSE. */
+	if (!sk || sk->__sk_common.skc_state != TCP_CLOSE)
 		return 0;
-	t = slot_find(cookie);
-	l = NULL;
-	if (!t) {
-		l = bpf_sk_storage_get(&live, sk, 0, 0);
-		if (!l)
-			return 0;
-		t = &l->track;
-	}
 	tp = bpf_skc_to_tcp_sock(sk);
-	ctl = bpf_map_lookup_elem(&control, &zero);
-	if (tp && ctl) {
-		totals_read(&now, tp, bpf_ktime_get_ns());
-		report(tp, t, &now, l ? &l->last : &none, ctl,
-		       t->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT);
-	}
-	if (l)
-		bpf_sk_storage_delete(&live, sk);
+	if (tp && known_find(&k, tcp_sk_sock(tp)))
+		connection_over(&k, tp, CLOSED_RST_SENT);
+	return 0;
+}
+
+/* The socket got an error, which the application is about to pick up. A connect
+ * that fails is over; its socket may begin another. */
+SEC("tp_btf/inet_sk_error_report")
+int tcpilot_error(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	int err = sk->sk_err;
+	struct tcp_sock *tp;
+	struct known k;
+
+	if (!err)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || !known_find(&k, sk))
+		return 0;
+	if (k.track->flags & F_ESTABLISHED)
+		k.track->err = err;	/* all errno of TCP fit 8 bits */
 	else
-		slot_free(t);
+		connection_over(&k, tp, 0);
 	return 0;
 }
 

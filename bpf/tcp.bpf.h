@@ -20,7 +20,10 @@ enum {				/* include/net/tcp_states.h */
 	TCP_ESTABLISHED = 1,
 	TCP_SYN_SENT = 2,
 	TCP_SYN_RECV = 3,
+	TCP_FIN_WAIT1 = 4,
+	TCP_FIN_WAIT2 = 5,
 	TCP_CLOSE = 7,
+	TCP_CLOSE_WAIT = 8,
 	TCP_LISTEN = 10,
 };
 
@@ -33,8 +36,13 @@ struct in6_addr {
 	} in6_u;
 };
 
+struct netns_ipv4 {
+	const struct tcp_congestion_ops *tcp_congestion_control;
+};
+
 struct net {
 	__u64 net_cookie;
+	struct netns_ipv4 ipv4;
 };
 
 typedef struct {
@@ -79,6 +87,7 @@ struct sock {
 
 struct inet_sock {
 	struct sock sk;
+	__be16 inet_sport;
 };
 
 struct tcp_congestion_ops {
@@ -112,7 +121,7 @@ struct tcp_sock {
 	__u32 segs_out;
 	__u32 segs_in;
 	__u32 data_segs_out;
-	__u8 chrono_type;
+	__u8 chrono_type : 2;
 	__u32 chrono_start;
 	__u32 chrono_stat[3];
 	__u32 write_seq;
@@ -163,6 +172,15 @@ static __always_inline bool tcp_ca_chosen(struct tcp_sock *tp)
 	       BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
 }
 
+/* The congestion control is the one that the namespace gives to everybody. A route
+ * that names one, without the lock that tcp_ca_chosen sees, gives another. */
+static __always_inline bool tcp_ca_default(struct tcp_sock *tp)
+{
+	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;
+
+	return tp->inet_conn.icsk_ca_ops == net->ipv4.tcp_congestion_control;
+}
+
 static __always_inline __u64 sock_cgroup_id(struct sock *sk)
 {
 	struct cgroup *cg = sk->sk_cgrp_data.cgroup;
@@ -178,6 +196,20 @@ static __always_inline void map_v4(__u32 out[4], __be32 addr)
 	out[1] = 0;
 	out[2] = bpf_htonl(0xffff);
 	out[3] = addr;
+}
+
+static __always_inline void sock_addresses(struct sock_common *c, __u32 local[4], __u32 remote[4])
+{
+	remote[0] = remote[1] = remote[2] = remote[3] = 0;
+	if (c->skc_family == AF_INET6)
+		for (int i = 0; i < 4; i++) {
+			remote[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
+			local[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+		}
+	if (!(remote[0] | remote[1] | remote[2] | remote[3])) {
+		map_v4(remote, c->skc_daddr);
+		map_v4(local, c->skc_rcv_saddr);
+	}
 }
 
 #endif

@@ -22,13 +22,13 @@
 
 struct track {
 	__u64 cookie;		/* 0: slot is free */
-	__u64 start_ns;
+	__u64 start_ns;		/* 0: its new owner is still writing it */
 	__u32 class;
 	__u32 policy_id;
 	__u32 connect_us;
 	__u16 flags;		/* enum sample_flags */
 	__u8 arm;
-	__u8 pad;
+	__u8 err;		/* sk_err that the application may have picked up since */
 };
 
 /* Counters at the last interval sample. */

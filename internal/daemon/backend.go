@@ -17,7 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
-	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
 var _ api.Backend = (*Daemon)(nil)
@@ -30,7 +30,7 @@ func (d *Daemon) Samples(ctx context.Context) (*api.Subscription, error) { retur
 
 // Status implements api.Backend.
 func (d *Daemon) Status(context.Context) (api.Status, error) {
-	cfg, snap := d.cfg.Load(), d.Snapshot()
+	cfg, snap := d.cfg.Load(), d.engine.Summary(time.Now())
 	c, err := d.counters()
 	if err != nil {
 		return api.Status{}, err
@@ -38,7 +38,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 	c.NameRules(snap.Rules)
 	s := api.Status{
 		Version: d.opt.Version, PID: os.Getpid(), Started: d.started, Uptime: time.Since(d.started), Kernel: kernelRelease(),
-		Config: d.opt.Config, ConfigLoaded: time.Unix(0, d.loadedAt.Load()),
+		Config: *d.file.Load(), ConfigLoaded: time.Unix(0, d.loadedAt.Load()),
 		Cgroup: d.cgroup, Attached: d.dp.AttachedAt(), Adopted: d.dp.Adopted(),
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
 		Features: d.features(), Counters: c, Learner: snap.Learner,
@@ -104,7 +104,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 
 func (d *Daemon) classCounts(c *metrics.Counters) error {
 	classes := []uint32{0}
-	for _, r := range d.Snapshot().Rules {
+	for _, r := range d.engine.Summary(time.Now()).Rules {
 		classes = append(classes, r.Class)
 	}
 	for _, id := range classes {
@@ -129,6 +129,8 @@ func (d *Daemon) Reload(ctx context.Context) (api.ReloadResult, error) {
 	r := reloadRequest{make(chan reloadAnswer, 1)}
 	select {
 	case d.reloads <- r:
+	case <-d.ended:
+		return api.ReloadResult{}, api.Unavailable("the daemon is stopping")
 	case <-ctx.Done():
 		return api.ReloadResult{}, ctx.Err()
 	}
@@ -193,11 +195,11 @@ func loadedOf(u datapath.UserObject) api.Loaded {
 
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
-	doc, err := diagnose(d.engine.Wanted())
+	doc, err := diagnose(d.cfg.Load().Rules)
 	if err != nil {
 		return doc, err
 	}
-	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), d.Snapshot().Yields
+	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), d.engine.Summary(time.Now()).Yields
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
 	return doc, nil
 }
@@ -220,29 +222,21 @@ func ownCgroup() (string, error) {
 	return host.CgroupDir(cg.Path)
 }
 
-// diagnose tries out what the kernel takes. wanted are congestion controls to
-// look for beyond those that it offers.
-func diagnose(wanted []tcp.CC) (api.Doctor, error) {
+// diagnose tries out what the kernel takes, the congestion controls that rules
+// name included.
+func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	doc := api.Doctor{Kernel: kernelRelease()}
-	names, _, err := host.CongestionControls()
+	offered, missing, err := findArms(rules)
 	if err != nil {
 		return doc, err
 	}
-	offered := parseCCs(names)
 	for _, cc := range offered {
 		doc.CCs = append(doc.CCs, api.CCCheck{Name: cc.String(), Available: true, Loadable: true})
 	}
-	for _, cc := range wanted {
-		if strings.Contains(" "+strings.Join(names, " ")+" ", " "+cc.String()+" ") {
-			continue
+	for _, cc := range engine.Wanted(rules) {
+		if err := missing[cc]; err != nil {
+			doc.CCs = append(doc.CCs, api.CCCheck{Name: cc.String(), Why: err.Error()})
 		}
-		check := api.CCCheck{Name: cc.String()}
-		if err := host.TryCongestionControl(check.Name); err != nil {
-			check.Why = err.Error()
-		} else {
-			check.Available, check.Loadable = true, true
-		}
-		doc.CCs = append(doc.CCs, check)
 	}
 	cgroup, err := ownCgroup()
 	if err != nil {

@@ -10,11 +10,12 @@ import (
 	"github.com/tcpilot/tcpilot/internal/store"
 )
 
-// saveBatch bounds the beliefs of one transaction.
-const saveBatch = 4096
+// saveBatch bounds the beliefs of one transaction, and so the memory for it: a
+// belief takes some 3 KB on its way to the file.
+const saveBatch = 512
 
-// remember gives the engine back what the store kept.
-func (d *Daemon) remember() error {
+// remember gives what the store kept to keep, which says whether it was wanted.
+func (d *Daemon) remember(keep func(engine.Memory) bool) error {
 	kept, unwanted := 0, 0
 	err := d.store.Load(func(r store.Record) error {
 		var m engine.Memory
@@ -22,8 +23,8 @@ func (d *Daemon) remember() error {
 			unwanted++ // another version's; written over when the path is used
 			return nil
 		}
-		m.Rule, m.Prefix = r.Rule, r.Prefix
-		if d.engine.Remember(m) {
+		m.Place = engine.Place{Rule: r.Rule, Scope: r.Scope, Prefix: r.Prefix}
+		if keep(m) {
 			kept++
 		} else {
 			unwanted++
@@ -39,15 +40,14 @@ func (d *Daemon) remember() error {
 	return nil
 }
 
-// saveBeliefs writes what changed at every interval, and once more at the end.
+// saveBeliefs writes what changed at every interval.
 func (d *Daemon) saveBeliefs(ctx context.Context) error {
 	t := time.NewTicker(d.cfg.Load().Learning.SaveInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			d.save()
-			return nil
+			return nil // the rest is saved once no more samples come, see openEngine
 		case <-t.C:
 			d.save()
 		}
@@ -56,12 +56,13 @@ func (d *Daemon) saveBeliefs(ctx context.Context) error {
 
 func (d *Daemon) save() {
 	for more := true; more; {
-		var changed, forgotten []engine.Memory
+		var changed []engine.Memory
+		var forgotten []engine.Place
 		changed, forgotten, more = d.engine.Unsaved(saveBatch)
 		err := d.store.Save(records(changed), keys(forgotten))
 		d.engine.Saved(time.Now(), err)
 		if err != nil {
-			d.log.Error("what was learned could not be saved", "error", err)
+			d.log.Error("what was learned could not be saved, trying again later", "error", err)
 			return
 		}
 	}
@@ -74,15 +75,15 @@ func records(ms []engine.Memory) []store.Record {
 		if err != nil {
 			continue // a NaN, which a belief never holds
 		}
-		out = append(out, store.Record{Rule: ms[i].Rule, Prefix: ms[i].Prefix, Belief: b, Last: ms[i].LastUsed})
+		out = append(out, store.Record{Rule: ms[i].Rule, Scope: ms[i].Scope, Prefix: ms[i].Prefix, Belief: b, Last: ms[i].LastUsed})
 	}
 	return out
 }
 
-func keys(ms []engine.Memory) []store.Key {
-	out := make([]store.Key, 0, len(ms))
-	for i := range ms {
-		out = append(out, store.Key{Rule: ms[i].Rule, Prefix: ms[i].Prefix})
+func keys(places []engine.Place) []store.Key {
+	out := make([]store.Key, 0, len(places))
+	for _, p := range places {
+		out = append(out, store.Key{Rule: p.Rule, Scope: p.Scope, Prefix: p.Prefix})
 	}
 	return out
 }

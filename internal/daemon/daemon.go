@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
@@ -35,8 +39,8 @@ type Daemon struct {
 	opt     Options
 	log     *slog.Logger
 	cfg     atomic.Pointer[config.Config]
-	cgroup  string // attached to
-	bpffs   string
+	file    atomic.Pointer[string] // that cfg was read from; empty is none
+	cgroup  string                 // attached to
 	dp      *datapath.Datapath
 	engine  *engine.Engine
 	store   *store.Store
@@ -46,10 +50,21 @@ type Daemon struct {
 	loadedAt  atomic.Int64           // Unix ns of the configuration in force
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
 	sysctls   *sysctls
+	settings  settings
 	reloads   chan reloadRequest
+	hup       chan os.Signal
 	received  atomic.Uint64
+	found     bool // an earlier process left its programs attached
+	ran       bool // the start succeeded
 	detach    atomic.Bool
 	stop      context.CancelFunc
+	ended     <-chan struct{} // closed when the tasks are to stop
+}
+
+// settings orders the writers of what holds for all connections.
+type settings struct {
+	sync.Mutex
+	due atomic.Bool // the latest write failed
 }
 
 // task is a part of the daemon that runs until its context ends.
@@ -58,27 +73,31 @@ type task struct {
 	run  func(context.Context) error
 }
 
-// gcPercent makes the collector run at half its usual growth: the heap is small
-// and lives long, and memory is what a host gives up for tcpilot.
-const gcPercent = 50
+// gcPercent makes the collector run at a fifth of its usual growth: the heap lives
+// long, samples make no garbage, and memory is what a host gives up for tcpilot.
+const gcPercent = 20
 
 // Run runs the daemon until ctx ends or it is told to detach. Whatever it did to
 // the host is undone on the way out, also when it fails half-way.
 func Run(ctx context.Context, opt Options) (err error) {
-	cfg, err := loadConfig(opt.Config)
+	cfg, file, err := loadConfig(opt.Config)
 	if err != nil {
 		return err
 	}
 	if opt.Socket != "" {
 		cfg.Socket.Path = opt.Socket
 	}
-	d := &Daemon{opt: opt, log: opt.Log, started: time.Now(), reloads: make(chan reloadRequest)}
+	d := &Daemon{opt: opt, log: opt.Log, started: time.Now(), reloads: make(chan reloadRequest), hup: make(chan os.Signal, 1)}
 	if d.log == nil {
 		d.log = newLogger(os.Stderr, cfg.Log)
 	}
 	d.cfg.Store(cfg)
+	d.file.Store(&file)
 	d.loadedAt.Store(d.started.UnixNano())
 	debug.SetGCPercent(gcPercent)
+	// From the first moment to the last: a SIGHUP that nobody takes kills.
+	signal.Notify(d.hup, syscall.SIGHUP)
+	defer signal.Stop(d.hup)
 
 	var undo undoStack
 	defer func() { err = errors.Join(err, undo.run()) }()
@@ -87,11 +106,14 @@ func Run(ctx context.Context, opt Options) (err error) {
 	}
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
+	d.ended = ctx.Done()
 	tasks, err := d.tasks(cfg, &undo)
 	if err != nil {
 		return err
 	}
+	d.ran = true
 	debug.FreeOSMemory() // type information of the kernel, needed for loading only
+	shedText()
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
 	err = runTasks(ctx, d.log, tasks)
@@ -99,8 +121,9 @@ func Run(ctx context.Context, opt Options) (err error) {
 	return err
 }
 
-// keep reports whether the kernel's part outlives the process.
-func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() }
+// keep reports whether the kernel's part outlives the process. A start that
+// failed leaves what it found, and nothing of its own.
+func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() && (d.ran || d.found) }
 
 func runTasks(ctx context.Context, log *slog.Logger, tasks []task) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -119,18 +142,34 @@ func runTasks(ctx context.Context, log *slog.Logger, tasks []task) error {
 // open takes what the daemon needs from the host, in order; undo gives it back
 // in reverse.
 func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
-	release, err := host.Lock(filepath.Join(cfg.RunDir, "tcpilot.lock"))
-	if err != nil {
-		return fmt.Errorf("another tcpilot may be running: %w", err)
+	if err := lockRunDir(cfg.RunDir, undo); err != nil {
+		return err
 	}
-	undo.push("release lock", release)
 	if err := d.openDatapath(cfg, undo); err != nil {
 		return err
 	}
 	if err := d.openStore(cfg, undo); err != nil {
 		return err
 	}
-	return d.openEngine(cfg)
+	return d.openEngine(cfg, undo)
+}
+
+// lockRunDir keeps a second daemon away. The directory goes with the last of what
+// is in it.
+func lockRunDir(dir string, undo *undoStack) error {
+	undo.push("remove run directory", func() error {
+		_ = os.Remove(dir) // fails, as it should, where it holds files, or is a mount
+		return nil
+	})
+	release, err := host.Lock(filepath.Join(dir, "tcpilot.lock"))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("another tcpilot runs: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	undo.push("release lock", release)
+	return nil
 }
 
 func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
@@ -142,17 +181,21 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	if err != nil {
 		return err
 	}
-	d.bpffs = bpffs
 	undo.push("unmount bpffs", func() error {
 		if d.keep() {
 			return nil
 		}
 		return unmount()
 	})
+	d.found = exists(pinDir(bpffs))
 	d.dp, err = datapath.Open(datapath.Options{
 		Cgroup: d.cgroup, BPFFS: bpffs, Log: d.log,
-		MaxPolicies: cfg.Learning.Paths.Limit + 2*maxRoots,
+		// Twice, since the rows of an adopted daemon go only when ours are there.
+		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
 	})
+	if err != nil && !d.found {
+		return errors.Join(err, datapath.Remove(bpffs))
+	}
 	if err != nil {
 		return err
 	}
@@ -165,8 +208,16 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	return nil
 }
 
+// pinDir is where datapath pins, and exists whether something is there.
+func pinDir(bpffs string) string { return filepath.Join(bpffs, "tcpilot") }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // maxRoots is room in the policy table for the rows of rules rather than paths.
-const maxRoots = 4096
+const maxRoots = 2048
 
 // privateBPFFS is where pins go when the host has no BPF file system mounted.
 func privateBPFFS(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "bpf") }
@@ -196,26 +247,21 @@ func (d *Daemon) openStore(cfg *config.Config, undo *undoStack) error {
 	return nil
 }
 
-func (d *Daemon) openEngine(cfg *config.Config) error {
+func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 	last, err := d.dp.LastClass()
 	if err != nil {
 		return err
 	}
+	d.sysctls = newSysctls() // the baseline is what was set before we change anything
 	d.engine = engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
-		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, FirstClass: last + 1, Now: d.started.UnixNano(),
+		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
+		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
-	d.sysctls = newSysctls()
-	if err := d.engine.SetRules(cfg.Rules, resolver(), time.Now().UnixNano()); err != nil {
+	if err := d.startEngine(cfg); err != nil {
 		return err
 	}
-	if err := d.offerArms(); err != nil {
-		return err
-	}
-	if err := d.remember(); err != nil {
-		return err
-	}
-	d.engine.Tick(time.Now().UnixNano())
+	undo.push("save what was learned", func() error { d.save(); return nil })
 	if err := d.dp.DeletePoliciesExcept(func(class uint32) bool { return class > last }); err != nil {
 		return err
 	}
@@ -225,31 +271,30 @@ func (d *Daemon) openEngine(cfg *config.Config) error {
 	return d.dp.SetLease(cfg.Learning.Lease)
 }
 
+func (d *Daemon) startEngine(cfg *config.Config) error {
+	offered, missing, err := findArms(cfg.Rules)
+	if err != nil {
+		return err
+	}
+	d.offer(offered, missing)
+	failures, err := d.dp.CCErrors()
+	if err != nil {
+		return err
+	}
+	for cc, n := range failures {
+		d.engine.ArmFailedBefore(cc, n)
+	}
+	return d.engine.Start(cfg.Rules, resolver(), d.remember, time.Now().UnixNano())
+}
+
 // putSettings tells the datapath what holds for all connections.
 func (d *Daemon) putSettings() error {
+	d.settings.Lock() // what is written last must have been read last
+	defer d.settings.Unlock()
 	cc, fields := d.engine.Yields()
-	return d.dp.SetSettings(datapath.Settings{
+	err := d.dp.SetSettings(datapath.Settings{
 		Fields: d.engine.Fields(), Yield: fields, YieldCC: cc, Interval: d.cfg.Load().Interval,
 	})
-}
-
-// undoStack holds what is to be undone, last first.
-type undoStack struct{ steps []undoStep }
-
-type undoStep struct {
-	what string
-	do   func() error
-}
-
-func (u *undoStack) push(what string, do func() error) { u.steps = append(u.steps, undoStep{what, do}) }
-
-func (u *undoStack) run() error {
-	var errs []error
-	for i := len(u.steps) - 1; i >= 0; i-- {
-		if err := u.steps[i].do(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", u.steps[i].what, err))
-		}
-	}
-	u.steps = nil
-	return errors.Join(errs...)
+	d.settings.due.Store(err != nil)
+	return err
 }

@@ -3,7 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"path"
+	"path/filepath"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -93,15 +93,33 @@ func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error)
 		notes = append(notes, "no cgroup given: rules that look at one do not match")
 		return c, notes, nil
 	}
-	for p := path.Clean("/" + r.Cgroup); ; p = path.Dir(p) {
-		id, err := host.CgroupID(p)
+	c.Cgroups, err = withAncestors(r.Cgroup)
+	if err != nil {
+		return c, nil, api.Invalid("explain: %v", err)
+	}
+	return c, notes, nil
+}
+
+// withAncestors lists the ids of a cgroup and of those that it is in.
+func withAncestors(cgroup string) (ids []uint64, err error) {
+	root, err := host.CgroupRoot()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := host.CgroupDir(cgroup)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		id, err := host.CgroupID(dir)
 		if err != nil {
-			return c, nil, api.Invalid("explain: %v", err)
+			return nil, err
 		}
-		c.Cgroups = append(c.Cgroups, id)
-		if p == "/" {
-			return c, notes, nil
+		ids = append(ids, id)
+		if dir == root {
+			return ids, nil
 		}
+		dir = filepath.Dir(dir)
 	}
 }
 

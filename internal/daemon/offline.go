@@ -3,15 +3,14 @@ package daemon
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"io/fs"
 	"iter"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -38,13 +37,44 @@ func Check(file string) ([]engine.RuleState, error) {
 	return e.View(time.Now()).Rules, nil
 }
 
+// Warnings lists what a valid configuration asks for and this host does not have
+// now: it may be meant for another host, or for later. Nothing is changed, no
+// module loaded.
+func Warnings(file string) (warnings []string, err error) {
+	cfg, err := config.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	names, _, err := host.CongestionControls()
+	if err != nil {
+		return nil, err
+	}
+	for _, cc := range engine.Wanted(cfg.Rules) {
+		if !slices.Contains(names, cc.String()) {
+			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here unless a module brings it", cc))
+		}
+	}
+	ids := make([]uint32, len(cfg.Rules))
+	for i := range ids {
+		ids[i] = uint32(i) + 1
+	}
+	_, waiting, err := policy.Compile(cfg.Rules, ids, resolver())
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range waiting {
+		warnings = append(warnings, fmt.Sprintf("rule %s: %s %s does not exist here", w.Rule, w.Kind, w.Name))
+	}
+	return warnings, nil
+}
+
 // offlineEngine is an engine whose decisions go nowhere.
 func offlineEngine(cfg *config.Config, now int64) (*engine.Engine, error) {
 	e := engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
-		TTL: cfg.Learning.PolicyTTL, Sink: engine.Discard{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: now,
+		TTL: cfg.Learning.PolicyTTL, Sink: engine.Discard{}, Now: now,
 	})
-	return e, e.SetRules(cfg.Rules, policy.Resolver{}, now)
+	return e, e.Start(cfg.Rules, policy.Resolver{}, nil, now)
 }
 
 // replayTick is how often, in the samples' own time, a replay decides.
@@ -54,7 +84,7 @@ const replayTick = int64(10 * time.Millisecond)
 // daemon, without root. Samples keep the rule that they were recorded under if
 // the configuration has one of that name; else they are classified again.
 func Replay(ctx context.Context, file, learner string, meta record.Meta, samples iter.Seq[*tcp.Sample]) (*engine.Snapshot, error) {
-	cfg, err := loadConfig(file)
+	cfg, _, err := loadConfig(file)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +115,7 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 			ticked = last
 		}
 	}
-	e.Tick(last)
+	e.Settle(last)
 	return e.View(time.Unix(0, last)), nil
 }
 
@@ -125,15 +155,11 @@ func (m classMap) of(e *engine.Engine, s *tcp.Sample) uint32 {
 
 // Doctor tries out what the kernel allows while no daemon runs.
 func Doctor(file string) (api.Doctor, error) {
-	cfg, err := loadConfig(file)
+	cfg, _, err := loadConfig(file)
 	if err != nil {
 		return api.Doctor{}, err
 	}
-	e, err := offlineEngine(cfg, 0)
-	if err != nil {
-		return api.Doctor{}, err
-	}
-	doc, err := diagnose(e.Wanted())
+	doc, err := diagnose(cfg.Rules)
 	if err != nil {
 		return doc, err
 	}
@@ -152,37 +178,48 @@ func Doctor(file string) (api.Doctor, error) {
 	return doc, nil
 }
 
-// Detach takes back what a daemon that no longer runs left in the kernel, and
-// says what that was.
-func Detach(file string) ([]string, error) {
-	cfg, err := loadConfig(file)
+// Detach takes back what a daemon that no longer runs left on the host, and says
+// what that was.
+func Detach(file string) (undone []string, err error) {
+	cfg, _, err := loadConfig(file)
 	if err != nil {
 		return nil, err
 	}
-	release, err := host.Lock(filepath.Join(cfg.RunDir, "tcpilot.lock"))
-	if err != nil {
+	var undo undoStack
+	defer func() { err = errors.Join(err, undo.run()) }()
+	if err := lockRunDir(cfg.RunDir, &undo); err != nil {
 		return nil, err
 	}
-	defer release()
-	var undone []string
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
-		pinned := filepath.Join(dir, "tcpilot")
-		if _, err := os.Stat(pinned); errors.Is(err, fs.ErrNotExist) {
+		// Elsewhere a directory of that name is somebody's files.
+		if !isBPFFS(dir) || !exists(pinDir(dir)) {
 			continue
 		}
 		if err := datapath.Remove(dir); err != nil {
 			return undone, err
 		}
-		undone = append(undone, "programs and maps pinned in "+pinned)
+		undone = append(undone, "programs and maps pinned in "+pinDir(dir))
 	}
-	private, unmount, err := host.MountBPFFS(cfg.BPFFS, privateBPFFS(cfg))
-	if err != nil {
-		return undone, err
-	}
-	if strings.HasPrefix(private, cfg.RunDir) {
-		if err := unmount(); err != nil {
+	if private := privateBPFFS(cfg); isBPFFS(private) {
+		_, unmount, err := host.MountBPFFS("", private) // takes over the one that is there
+		if err == nil {
+			err = unmount()
+		}
+		if err != nil {
 			return undone, err
 		}
+		undone = append(undone, "BPF file system mounted at "+private)
+	}
+	if fi, err := os.Lstat(cfg.Socket.Path); err == nil && fi.Mode().Type() == fs.ModeSocket {
+		if err := os.Remove(cfg.Socket.Path); err != nil {
+			return undone, fmt.Errorf("remove socket: %w", err)
+		}
+		undone = append(undone, "socket "+cfg.Socket.Path)
 	}
 	return undone, nil
+}
+
+func isBPFFS(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.BPF_FS_MAGIC
 }

@@ -20,45 +20,51 @@ type reloadAnswer struct {
 // reload puts the rules of the configuration file into force. A file with a
 // mistake leaves everything as it is.
 func (d *Daemon) reload() (api.ReloadResult, error) {
-	old := d.cfg.Load()
-	next, err := loadConfig(d.opt.Config)
+	next, file, err := loadConfig(d.opt.Config)
 	if err == nil {
-		if d.opt.Socket != "" {
-			next.Socket.Path = d.opt.Socket
-		}
-		err = d.applyRules(next)
+		err = d.applyRules(next.Rules)
 	}
 	if err != nil {
 		text := err.Error()
 		d.reloadErr.Store(&text)
-		d.log.Error("configuration not reloaded, the old one stays in force", "file", d.opt.Config, "error", err)
+		d.log.Error("configuration not reloaded, the old one stays in force", "file", file, "error", err)
 		return api.ReloadResult{}, api.Invalid("configuration not reloaded, the old one stays in force: %v", err)
 	}
+	old := d.cfg.Load()
+	if d.opt.Socket != "" {
+		next.Socket.Path = d.opt.Socket
+	}
 	result := diffRules(old.Rules, next.Rules)
-	result.Config, result.Rules = d.opt.Config, len(next.Rules)
+	result.Config, result.Rules = file, len(next.Rules)
 	result.Warnings = needRestart(old, next)
 	// Only rules change; the rest holds until a restart, and is shown as such.
 	merged := *old
 	merged.Rules = next.Rules
 	d.cfg.Store(&merged)
+	d.file.Store(&file)
 	d.loadedAt.Store(time.Now().UnixNano())
 	d.reloadErr.Store(nil)
-	d.log.Info("configuration reloaded", "file", d.opt.Config, "rules", len(next.Rules),
+	if err := d.putSettings(); err != nil {
+		result.Warnings = append(result.Warnings, err.Error()+": trying again")
+	}
+	d.log.Info("configuration reloaded", "file", file, "rules", len(next.Rules),
 		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
 	return result, nil
 }
 
-func (d *Daemon) applyRules(next *config.Config) error {
-	now := time.Now().UnixNano()
+// applyRules does all that can fail before it changes anything.
+func (d *Daemon) applyRules(rules []policy.Rule) error {
+	offered, missing, err := findArms(rules)
+	if err != nil {
+		return err
+	}
+	if err := d.engine.SetRules(rules, resolver(), time.Now().UnixNano()); err != nil {
+		return err
+	}
 	d.engine.ClearYields()
-	if err := d.engine.SetRules(next.Rules, resolver(), now); err != nil {
-		return err
-	}
-	if err := d.offerArms(); err != nil {
-		return err
-	}
-	d.engine.Tick(now)
-	return d.putSettings()
+	d.offer(offered, missing)
+	d.engine.Settle(time.Now().UnixNano())
+	return nil
 }
 
 func diffRules(old, next []policy.Rule) (r api.ReloadResult) {

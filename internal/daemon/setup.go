@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -19,15 +20,18 @@ import (
 // DefaultConfig is the file that is read, if it exists, unless another is named.
 const DefaultConfig = "/etc/tcpilot/tcpilot.yaml"
 
-func loadConfig(file string) (*config.Config, error) {
+// loadConfig reads the named file, else the default one if it exists, and says
+// which it read; empty is none.
+func loadConfig(file string) (cfg *config.Config, read string, err error) {
 	if file != "" {
-		return config.Load(file)
+		cfg, err = config.Load(file)
+		return cfg, file, err
 	}
-	cfg, err := config.Load(DefaultConfig)
+	cfg, err = config.Load(DefaultConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return config.Default(), nil
+		return config.Default(), "", nil
 	}
-	return cfg, err
+	return cfg, DefaultConfig, err
 }
 
 func newLogger(w io.Writer, c config.Log) *slog.Logger {
@@ -40,17 +44,10 @@ func newLogger(w io.Writer, c config.Log) *slog.Logger {
 
 func newLearner(c config.Learning) learn.Learner {
 	if c.Learner == "epsilon-greedy" {
-		return learn.NewEpsilonGreedy(epsilon, learningRate)
+		return learn.NewEpsilonGreedy(learn.PublishedEpsilon, learn.PublishedRate)
 	}
 	return learn.NewThompson(learn.ThompsonOptions{HalfLife: c.HalfLife})
 }
-
-// The published values of seed 001: one connection in 20 explores, and an
-// outcome moves the belief by a quarter of the difference.
-const (
-	epsilon      = 0.05
-	learningRate = 0.25
-)
 
 // resolver finds the numbers by which the kernel knows cgroups and namespaces.
 func resolver() policy.Resolver {
@@ -82,24 +79,25 @@ func namesThings(rules []policy.Rule) bool {
 	return false
 }
 
-// offerArms tells the engine which congestion controls the kernel has, after
-// asking for the modules of those that rules name.
-func (d *Daemon) offerArms() error {
-	missing := map[tcp.CC]error{}
-	for _, cc := range d.engine.Wanted() {
+// findArms asks the kernel which congestion controls it has, after asking for the
+// modules of those that rules name.
+func findArms(rules []policy.Rule) (offered []tcp.CC, missing map[tcp.CC]error, err error) {
+	missing = map[tcp.CC]error{}
+	for _, cc := range engine.Wanted(rules) {
 		if err := host.TryCongestionControl(cc.String()); err != nil {
 			missing[cc] = err
 		}
 	}
 	names, _, err := host.CongestionControls()
-	if err != nil {
-		return err
-	}
-	d.engine.SetOffered(parseCCs(names))
+	return parseCCs(names), missing, err
+}
+
+// offer tells the engine what findArms found.
+func (d *Daemon) offer(offered []tcp.CC, missing map[tcp.CC]error) {
+	d.engine.SetOffered(offered)
 	for cc, err := range missing {
 		d.engine.ArmMissing(cc, err.Error())
 	}
-	return nil
 }
 
 func parseCCs(names []string) []tcp.CC {

@@ -14,33 +14,31 @@ const sysctlCC = "net.ipv4.tcp_congestion_control"
 // sysctls watches the settings that give the kernel's defaults for what tcpilot
 // sets. When somebody changes one while tcpilot runs, its field is theirs.
 type sysctls struct {
-	watch  *host.SysctlWatch
-	fields map[string]tcp.Field
+	watch    *host.SysctlWatch
+	defaults map[string]engine.Default
 }
 
 func newSysctls() *sysctls {
-	s := &sysctls{fields: map[string]tcp.Field{}}
+	s := &sysctls{defaults: map[string]engine.Default{sysctlCC: {CC: true}}}
 	names := []string{sysctlCC}
 	for f := range tcp.NumFields {
 		if name := tcp.Fields[f].Sysctl; name != "" {
 			names = append(names, name)
-			s.fields[name] = f
+			s.defaults[name] = engine.Default{Field: f}
 		}
 	}
 	s.watch = host.NewSysctlWatch(host.ProcSys, names)
 	return s
 }
 
-// poll yields what was changed since the last call, and reports whether anything was.
-func (s *sysctls) poll(e *engine.Engine) bool {
-	changes := s.watch.Poll()
-	for _, c := range changes {
-		y := engine.Yield{Field: "cc", Sysctl: c.Name, Before: c.Before, After: c.After, Since: time.Now()}
-		f, isField := s.fields[c.Name]
-		if isField {
-			y.Field = f.String()
+// poll yields what was changed since the last call, and reports whether anything
+// is yielded that was not.
+func (s *sysctls) poll(e *engine.Engine) (yielded bool) {
+	for _, c := range s.watch.Poll() {
+		y := engine.Yield{Sysctl: c.Name, Before: c.Before, After: c.After, Since: time.Now()}
+		if e.SetYield(y, s.defaults[c.Name]) {
+			yielded = true
 		}
-		e.SetYield(y, f, !isField)
 	}
-	return len(changes) > 0
+	return yielded
 }

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
+	"runtime/debug"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -21,6 +20,7 @@ import (
 const (
 	tickInterval  = time.Second
 	watchInterval = 2 * time.Second // sysctls, congestion controls, cgroups, namespaces
+	freeInterval  = time.Minute     // at least, between two collections for a snapshot's sake: 10 ms each
 )
 
 // tasks lists what runs until the daemon stops. Listening sockets are opened
@@ -83,6 +83,7 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 // renewLease lets the kernel go on, and retires arms that it refused.
 func (d *Daemon) renewLease(ctx context.Context) error {
 	lease := d.cfg.Load().Learning.Lease
+	var freed time.Time
 	return every(ctx, min(tickInterval, lease/4), func() error {
 		if err := d.dp.SetLease(lease); err != nil {
 			return err
@@ -94,7 +95,12 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 		for cc, n := range failures {
 			d.engine.ArmFailed(cc, n)
 		}
-		d.engine.Tick(time.Now().UnixNano())
+		now := time.Now()
+		d.engine.Tick(now.UnixNano())
+		if d.engine.DropSnapshot(now) && now.Sub(freed) > freeInterval {
+			debug.FreeOSMemory() // nothing else makes garbage: it would stay for long
+			freed = now
+		}
 		return nil
 	})
 }
@@ -103,7 +109,7 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 // cgroups and namespaces that rules name.
 func (d *Daemon) watchHost(ctx context.Context) error {
 	return every(ctx, watchInterval, func() error {
-		if d.sysctls.poll(d.engine) {
+		if d.sysctls.poll(d.engine) || d.settings.due.Load() {
 			if err := d.putSettings(); err != nil {
 				return err
 			}
@@ -153,14 +159,11 @@ func (d *Daemon) sampleNetNS(ns host.NetNS) error {
 
 // serveReloads reads the configuration again on SIGHUP or when the API asks.
 func (d *Daemon) serveReloads(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-hup:
+		case <-d.hup:
 			_, _ = d.reload() // logged there
 		case r := <-d.reloads:
 			result, err := d.reload()

@@ -55,6 +55,7 @@ type abiClosedBits uint32
 const (
 	abiClosedBitsCLOSED_FIN_SEEN  abiClosedBits = 1
 	abiClosedBitsCLOSED_ALL_ACKED abiClosedBits = 2
+	abiClosedBitsCLOSED_RST_SENT  abiClosedBits = 4
 )
 
 type abiConnSample struct {
@@ -132,7 +133,8 @@ const (
 	abiCounterCOUNT_UNTRACKED    abiCounter = 13
 	abiCounterCOUNT_SLOT         abiCounter = 14
 	abiCounterCOUNT_STORAGE      abiCounter = 15
-	abiCounterNUM_COUNTERS       abiCounter = 16
+	abiCounterCOUNT_FORGOTTEN    abiCounter = 16
+	abiCounterNUM_COUNTERS       abiCounter = 17
 )
 
 type abiEventKey struct {

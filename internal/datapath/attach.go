@@ -15,6 +15,9 @@ import (
 const (
 	sockopsPin = "sockops_link"
 	reportPin  = "report_link"
+	resetPin   = "reset_link"
+	errorPin   = "error_link"
+	sparePin   = "spare_link"
 )
 
 // attach puts the programs in force. A pinned attachment to the same cgroup gets
@@ -23,19 +26,33 @@ func (d *Datapath) attach(cgroup string) error {
 	if err := d.attachSockops(cgroup); err != nil {
 		return err
 	}
-	if err := d.attachReport(); err != nil {
-		// Rules still work; what cannot be had is said in Features.
-		d.reportErr = err
-		d.log.Error("samples are not available, learning is off", "error", err)
+	// Rules work without the tracepoints; what cannot be had is said in Features.
+	if d.report, d.reportErr = d.attachTracepoint(d.objs.TcpilotReport, reportPin); d.reportErr != nil {
+		d.log.Error("samples are not available, learning is off", "error", d.reportErr)
+	}
+	// Left by an earlier process; this one sees for itself whether it needs it.
+	if err := os.Remove(filepath.Join(d.dir, sparePin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove old pin: %w", err)
+	}
+	var resetErr, errorErr error
+	d.reset, resetErr = d.attachTracepoint(d.objs.TcpilotReset, resetPin)
+	d.errors, errorErr = d.attachTracepoint(d.objs.TcpilotError, errorPin)
+	if d.endsErr = errors.Join(resetErr, errorErr); d.endsErr != nil {
+		d.log.Warn("how connections end is not known for all", "error", d.endsErr)
 	}
 	d.attachedAt = time.Now()
 	return nil
 }
 
 func (d *Datapath) attachSockops(cgroup string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(cgroup, &st); err != nil {
+		return fmt.Errorf("attach to cgroup %s: %w", cgroup, err)
+	}
+	d.cgroupID = st.Ino
 	pin := filepath.Join(d.dir, sockopsPin)
 	prog := d.objs.TcpilotSockops
-	if l := adoptCgroupLink(pin, cgroup); l != nil {
+	if l := adoptCgroupLink(pin, d.cgroupID); l != nil {
 		if err := l.Update(prog); err == nil {
 			d.sockops, d.adopted = l, true
 			return nil
@@ -47,37 +64,74 @@ func (d *Datapath) attachSockops(cgroup string) error {
 		return fmt.Errorf("attach to cgroup %s: another sock_ops program there (or above) does not let others in, or privileges are missing: %w", cgroup, err)
 	}
 	if err != nil {
-		return fmt.Errorf("attach to cgroup %s: %w", cgroup, err)
+		return fmt.Errorf("attach to cgroup %s: %w", cgroup, explainAttach(err))
 	}
 	d.sockops = l
 	return repin(l, pin)
 }
 
-// adoptCgroupLink returns the pinned link if it is attached to cgroup, else nil.
-func adoptCgroupLink(pin, cgroup string) link.Link {
+// explainAttach says in words what the kernel says by EBADF of a directory.
+func explainAttach(err error) error {
+	if errors.Is(err, unix.EBADF) {
+		return fmt.Errorf("not a directory of a cgroup2 file system: %w", err)
+	}
+	return err
+}
+
+// adoptCgroupLink returns the pinned link if it is attached to the cgroup of the
+// given id, else nil.
+func adoptCgroupLink(pin string, cgroup uint64) link.Link {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
 		return nil
 	}
-	var st unix.Stat_t
 	info, err := l.Info()
-	if err == nil && info.Cgroup() != nil && unix.Stat(cgroup, &st) == nil && info.Cgroup().CgroupId == st.Ino {
+	if err == nil && info.Cgroup() != nil && info.Cgroup().CgroupId == cgroup {
 		return l
 	}
 	_ = l.Close()
 	return nil
 }
 
-// attachReport attaches the tracepoint program. The kernel cannot swap the
+// attachTracepoint attaches a tracepoint's program. The kernel cannot swap the
 // program of such a link, so the new one goes first; for the moment that both
 // run, whichever reports a connection also forgets it.
-func (d *Datapath) attachReport() error {
-	l, err := link.AttachTracing(link.TracingOptions{Program: d.objs.TcpilotReport})
+func (d *Datapath) attachTracepoint(prog *ebpf.Program, pin string) (link.Link, error) {
+	l, err := link.AttachTracing(link.TracingOptions{Program: prog})
 	if err != nil {
-		return fmt.Errorf("attach to tcp_destroy_sock: %w", err)
+		return nil, fmt.Errorf("attach %s: %w", pin, err)
 	}
-	d.report = l
-	return repin(l, filepath.Join(d.dir, reportPin))
+	if err := repin(l, filepath.Join(d.dir, pin)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// missedEnds is how many ends of connections the kernel did not show to us: it
+// skips a tracepoint's program that interrupts itself.
+func (d *Datapath) missedEnds() uint64 {
+	last := d.objs.TcpilotReport
+	if d.spare != nil {
+		last = d.objs.TcpilotSpare
+	}
+	st, err := last.Stats()
+	if err != nil {
+		return d.missed
+	}
+	return d.missed + st.RecursionMisses
+}
+
+// attachSpare attaches the second program at the end of connections, which sees
+// what the first misses. It must be called with d.mu held.
+func (d *Datapath) attachSpare() error {
+	d.missed = d.missedEnds()
+	l, err := d.attachTracepoint(d.objs.TcpilotSpare, sparePin)
+	if err != nil {
+		return err
+	}
+	d.spare = l
+	d.log.Info("attached a spare program, as the kernel interrupts the first", "missed", d.missed)
+	return nil
 }
 
 // repin pins l in place of whatever has the name; removing the old pin detaches

@@ -15,6 +15,7 @@ import (
 type Counters struct {
 	Samples     uint64 // submitted to the ring
 	SamplesLost uint64 // the ring was full
+	Missed      uint64 // ends of connections that the kernel did not show, since this process started
 	SamplesBad  uint64 // read but not understood, since this process started
 	// Decisions counts what was done with connections, by reason.
 	Decisions   map[string]uint64
@@ -24,6 +25,7 @@ type Counters struct {
 	Untracked   uint64               // connections that could not be remembered
 	Slots       uint64               // remembered in a slot
 	Storages    uint64               // remembered in socket storage
+	Forgotten   uint64               // slots given to another connection before their sample came
 	Events      []Event
 }
 
@@ -63,8 +65,12 @@ func (d *Datapath) Counters() (*Counters, error) {
 		}
 	}
 	c.Samples, c.SamplesLost = n[abiCounterCOUNT_SAMPLES], n[abiCounterCOUNT_SAMPLES_LOST]
+	d.mu.Lock()
+	c.Missed = d.missedEnds()
+	d.mu.Unlock()
 	c.Replies = n[abiCounterCOUNT_REPLIES]
-	c.Untracked, c.Slots, c.Storages = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
+	c.Untracked, c.Forgotten = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_FORGOTTEN]
+	c.Slots, c.Storages = n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
 	return c, errors.Join(d.readFailures(c), d.readEvents(c))
 }
 
@@ -151,10 +157,15 @@ type Program struct {
 
 // Programs lists the programs in force.
 func (d *Datapath) Programs() ([]Program, error) {
-	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport}
+	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport, d.objs.TcpilotReset, d.objs.TcpilotError}
 	if d.live != nil {
 		progs = append(progs, d.live.prog)
 	}
+	d.mu.Lock()
+	if d.spare != nil {
+		progs = append(progs, d.objs.TcpilotSpare)
+	}
+	d.mu.Unlock()
 	var out []Program
 	for _, p := range progs {
 		info, err := p.Info()

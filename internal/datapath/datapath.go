@@ -42,14 +42,17 @@ type Datapath struct {
 	objs sockopsObjects
 	maps *sockopsMaps
 	live *liveIterator // nil where the kernel has no TCP iterator
-	// liveErr and reportErr say why a program could not be had; nil if it was.
-	liveErr, reportErr error
+	// These say why a program could not be had; nil if it was.
+	liveErr, reportErr, endsErr error
 
-	sockops, report link.Link
-	adopted         bool
-	attachedAt      time.Time
-	ccs             ccTable
-	badSamples      counter
+	sockops, report, reset, errors link.Link
+	spare                          link.Link // nil as long as it is not needed
+	missed                         uint64    // ends of connections missed before there was a spare
+	cgroupID                       uint64    // that we are attached to
+	adopted                        bool
+	attachedAt                     time.Time
+	ccs                            ccTable
+	badSamples                     counter
 
 	mu      sync.Mutex
 	control abiControl
@@ -65,21 +68,34 @@ func Open(opt Options) (*Datapath, error) {
 	if err := removeOtherVersions(filepath.Dir(d.dir)); err != nil {
 		return nil, err
 	}
+	_, err := os.Stat(d.dir)
+	first := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
-	if err := d.load(opt.MaxPolicies); err != nil {
+	if err := d.start(opt); err != nil {
+		err = errors.Join(err, d.Close())
+		if first { // else somebody's programs are still at work with these maps
+			err = errors.Join(err, os.RemoveAll(d.dir))
+		}
 		return nil, err
 	}
+	return d, nil
+}
+
+func (d *Datapath) start(opt Options) error {
+	if err := d.load(opt.MaxPolicies); err != nil {
+		return err
+	}
 	if err := d.readControl(); err != nil {
-		return nil, errors.Join(err, d.Close())
+		return err
 	}
 	if err := d.attach(opt.Cgroup); err != nil {
-		return nil, errors.Join(err, d.Close())
+		return err
 	}
 	d.loadLive()
 	d.adoptUser()
-	return d, nil
+	return nil
 }
 
 // load loads sockops.bpf.o over the pinned maps of an earlier process. Pins that
@@ -163,7 +179,7 @@ func (d *Datapath) Close() error {
 	if d.live != nil {
 		errs = append(errs, d.live.Close())
 	}
-	for _, l := range []link.Link{d.report, d.sockops} {
+	for _, l := range []link.Link{d.spare, d.errors, d.reset, d.report, d.sockops} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}
@@ -172,6 +188,7 @@ func (d *Datapath) Close() error {
 		errs = append(errs, u.close())
 	}
 	errs = append(errs, d.objs.Close())
+	d.objs.sockopsVariables = sockopsVariables{} // mapped memory holds a map
 	return errors.Join(errs...)
 }
 

@@ -81,19 +81,22 @@ func micros(us uint64) time.Duration {
 	return time.Duration(min(us, maxMicros)) * time.Microsecond
 }
 
-// end reads how a connection ended from what its socket still tells. An error
-// that the application has picked up already is gone from sk_err, so that the
-// bits on FIN and acknowledgement decide the rest.
+// end reads how a connection ended from what its socket still tells. err is 0 for
+// errors that nobody saw: then the bits on FIN and acknowledgement decide.
 func end(kind tcp.Kind, err syscall.Errno, closed abiClosedBits) tcp.End {
 	switch {
 	case kind == tcp.KindInterval:
 		return tcp.EndNone
 	case err == syscall.ECONNREFUSED:
 		return tcp.EndRefused
+	case kind == tcp.KindFailedConnect && err == syscall.ECONNRESET:
+		return tcp.EndAborted // tcp_disconnect in SYN_SENT; a RST would have refused
 	case err == syscall.ECONNRESET || err == syscall.EPIPE:
 		return tcp.EndReset
 	case err == syscall.ETIMEDOUT:
 		return tcp.EndTimeout
+	case err == syscall.ECONNABORTED || closed&abiClosedBitsCLOSED_RST_SENT != 0:
+		return tcp.EndAborted
 	case err != 0:
 		return tcp.EndOther
 	case kind == tcp.KindFailedConnect:

@@ -42,6 +42,11 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)
 	}
+	for _, f := range []tcp.Field{tcp.RTOMin, tcp.DelackMax} {
+		if v, ok := e.Policy.Params.Get(f); ok {
+			p.Value[f] = max(v, minTimeout())
+		}
+	}
 	var sum uint32
 	for i, a := range e.Policy.Arms[:e.Policy.NumArms] {
 		id, err := ccs.add(a.CC)
@@ -56,3 +61,7 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 	}
 	return p, nil
 }
+
+// minTimeout is the kernel's shortest timeout, in microseconds: TCP_TIMEOUT_MIN,
+// two jiffies. It refuses less.
+func minTimeout() uint64 { return 2 * uint64(jiffyMicros()) }

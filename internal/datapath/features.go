@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -18,18 +19,19 @@ type Feature struct {
 const (
 	featureSockops = "sock_ops: classify and set"
 	featureReport  = "tp_btf/tcp_destroy_sock: samples at the end of connections"
+	featureEnds    = "tp_btf/tcp_send_reset, tp_btf/inet_sk_error_report: resets and errors"
 	featureLive    = "iter/tcp: samples of live connections"
 )
 
 // Features says what is active.
 func (d *Datapath) Features() []Feature {
-	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureLive, d.liveErr}}
+	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}}
 }
 
 // TryLoad loads every object without attaching it, to say what this kernel
 // takes; nothing stays.
 func TryLoad() []Feature {
-	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureLive}}
+	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}}
 	var objs sockopsObjects
 	spec, err := sockopsSpec()
 	if err == nil {
@@ -42,17 +44,22 @@ func TryLoad() []Feature {
 		return out
 	}
 	defer objs.Close()
-	if l, err := link.AttachTracing(link.TracingOptions{Program: objs.TcpilotReport}); err != nil {
-		out[1].Err = err
-	} else {
-		_ = l.Close()
-	}
-	if it, err := newLiveIterator(&objs.sockopsMaps); err != nil {
-		out[2].Err = err
+	out[1].Err = tryTracepoint(objs.TcpilotReport)
+	out[2].Err = errors.Join(tryTracepoint(objs.TcpilotReset), tryTracepoint(objs.TcpilotError))
+	if it, err := newLiveIterator(&objs.sockopsMaps, 0); err != nil {
+		out[3].Err = err
 	} else {
 		_ = it.Close()
 	}
 	return out
+}
+
+func tryTracepoint(prog *ebpf.Program) error {
+	l, err := link.AttachTracing(link.TracingOptions{Program: prog})
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // ProgramIDs lists the programs that are ours, users' own included.

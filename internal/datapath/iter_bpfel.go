@@ -16,13 +16,22 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	iterMapControl      = "control"
-	iterMapCounters     = "counters"
-	iterMapLive         = "live"
-	iterMapSamples      = "samples"
-	iterMapSlots        = "slots"
-	iterProgTcpilotLive = "tcpilot_live"
-	iterVarJiffyUs      = "jiffy_us"
+	iterMapCgroupRules    = "cgroup_rules"
+	iterMapClasses        = "classes"
+	iterMapControl        = "control"
+	iterMapCounters       = "counters"
+	iterMapLive           = "live"
+	iterMapLocalRules     = "local_rules"
+	iterMapNetnsRules     = "netns_rules"
+	iterMapPortRules      = "port_rules"
+	iterMapPortSets       = "port_sets"
+	iterMapRemoteRules    = "remote_rules"
+	iterMapRuleBanks      = "rule_banks"
+	iterMapSamples        = "samples"
+	iterMapSlots          = "slots"
+	iterProgTcpilotLive   = "tcpilot_live"
+	iterVarAttachedCgroup = "attached_cgroup"
+	iterVarJiffyUs        = "jiffy_us"
 )
 
 // loadIter returns the embedded CollectionSpec for iter.
@@ -74,18 +83,27 @@ type iterProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterMapSpecs struct {
-	Control  *ebpf.MapSpec `ebpf:"control"`
-	Counters *ebpf.MapSpec `ebpf:"counters"`
-	Live     *ebpf.MapSpec `ebpf:"live"`
-	Samples  *ebpf.MapSpec `ebpf:"samples"`
-	Slots    *ebpf.MapSpec `ebpf:"slots"`
+	CgroupRules *ebpf.MapSpec `ebpf:"cgroup_rules"`
+	Classes     *ebpf.MapSpec `ebpf:"classes"`
+	Control     *ebpf.MapSpec `ebpf:"control"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Live        *ebpf.MapSpec `ebpf:"live"`
+	LocalRules  *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsRules  *ebpf.MapSpec `ebpf:"netns_rules"`
+	PortRules   *ebpf.MapSpec `ebpf:"port_rules"`
+	PortSets    *ebpf.MapSpec `ebpf:"port_sets"`
+	RemoteRules *ebpf.MapSpec `ebpf:"remote_rules"`
+	RuleBanks   *ebpf.MapSpec `ebpf:"rule_banks"`
+	Samples     *ebpf.MapSpec `ebpf:"samples"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
 }
 
 // iterVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterVariableSpecs struct {
-	JiffyUs *ebpf.VariableSpec `ebpf:"jiffy_us"`
+	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
+	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
 }
 
 // iterObjects contains all objects after they have been loaded into the kernel.
@@ -108,18 +126,34 @@ func (o *iterObjects) Close() error {
 //
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterMaps struct {
-	Control  *ebpf.Map `ebpf:"control"`
-	Counters *ebpf.Map `ebpf:"counters"`
-	Live     *ebpf.Map `ebpf:"live"`
-	Samples  *ebpf.Map `ebpf:"samples"`
-	Slots    *ebpf.Map `ebpf:"slots"`
+	CgroupRules *ebpf.Map `ebpf:"cgroup_rules"`
+	Classes     *ebpf.Map `ebpf:"classes"`
+	Control     *ebpf.Map `ebpf:"control"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Live        *ebpf.Map `ebpf:"live"`
+	LocalRules  *ebpf.Map `ebpf:"local_rules"`
+	NetnsRules  *ebpf.Map `ebpf:"netns_rules"`
+	PortRules   *ebpf.Map `ebpf:"port_rules"`
+	PortSets    *ebpf.Map `ebpf:"port_sets"`
+	RemoteRules *ebpf.Map `ebpf:"remote_rules"`
+	RuleBanks   *ebpf.Map `ebpf:"rule_banks"`
+	Samples     *ebpf.Map `ebpf:"samples"`
+	Slots       *ebpf.Map `ebpf:"slots"`
 }
 
 func (m *iterMaps) Close() error {
 	return _IterClose(
+		m.CgroupRules,
+		m.Classes,
 		m.Control,
 		m.Counters,
 		m.Live,
+		m.LocalRules,
+		m.NetnsRules,
+		m.PortRules,
+		m.PortSets,
+		m.RemoteRules,
+		m.RuleBanks,
 		m.Samples,
 		m.Slots,
 	)
@@ -129,7 +163,8 @@ func (m *iterMaps) Close() error {
 //
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterVariables struct {
-	JiffyUs *ebpf.Variable `ebpf:"jiffy_us"`
+	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
+	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
 }
 
 // iterPrograms contains all programs after they have been loaded into the kernel.

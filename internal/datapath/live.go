@@ -19,7 +19,7 @@ type liveIterator struct {
 
 // loadLive loads the iterator over the maps of the hooks. It may fail alone.
 func (d *Datapath) loadLive() {
-	it, err := newLiveIterator(d.maps)
+	it, err := newLiveIterator(d.maps, d.cgroupID)
 	if err != nil {
 		d.liveErr = err
 		d.log.Warn("long-lived connections report at their end only", "error", err)
@@ -28,7 +28,9 @@ func (d *Datapath) loadLive() {
 	d.live = it
 }
 
-func newLiveIterator(m *sockopsMaps) (*liveIterator, error) {
+// newLiveIterator adopts connections below the cgroup of the given id only; 0 is
+// any.
+func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	spec, err := loadIter()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object iter: %w", err)
@@ -36,9 +38,14 @@ func newLiveIterator(m *sockopsMaps) (*liveIterator, error) {
 	if err := spec.Variables[iterVarJiffyUs].Set(jiffyMicros()); err != nil {
 		return nil, fmt.Errorf("set jiffy: %w", err)
 	}
+	if err := spec.Variables[iterVarAttachedCgroup].Set(cgroup); err != nil {
+		return nil, fmt.Errorf("set cgroup: %w", err)
+	}
 	it := &liveIterator{}
 	err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		"control": m.Control, "samples": m.Samples, "slots": m.Slots, "live": m.Live, "counters": m.Counters,
+		"rule_banks": m.RuleBanks, "classes": m.Classes, "remote_rules": m.RemoteRules, "local_rules": m.LocalRules,
+		"port_rules": m.PortRules, "port_sets": m.PortSets, "cgroup_rules": m.CgroupRules, "netns_rules": m.NetnsRules,
 	}})
 	if err != nil {
 		return nil, explainLoad("iter", err)
@@ -50,7 +57,10 @@ func newLiveIterator(m *sockopsMaps) (*liveIterator, error) {
 	return it, nil
 }
 
-func (it *liveIterator) Close() error { return errors.Join(it.iter.Close(), it.objs.Close()) }
+func (it *liveIterator) Close() error {
+	it.objs.iterVariables = iterVariables{} // mapped memory holds a map
+	return errors.Join(it.iter.Close(), it.objs.Close())
+}
 
 // SampleLive reports the long-lived connections of the calling thread's network
 // namespace. It returns nil where the kernel has no TCP iterator.

@@ -86,10 +86,16 @@ func (d *Datapath) Policy(k path.Key) (id uint32, expires time.Time, ok bool, er
 }
 
 // SetLease lets the programs act for the given time from now. They stop by
-// themselves when it is not renewed.
+// themselves when it is not renewed. As it is called again and again, it also
+// looks whether the kernel skips programs.
 func (d *Datapath) SetLease(lease time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.spare == nil && d.report != nil && d.missedEnds() > 0 {
+		if err := d.attachSpare(); err != nil {
+			return err
+		}
+	}
 	d.control.LeaseNs = uint64(monotonic() + int64(lease))
 	return d.putControl()
 }

@@ -44,6 +44,10 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		AnySame: ruleSet(t.AnySame),
 		Dims:    uint32(t.Dims), NumSame: uint32(len(t.Same)),
 	}
+	if t.Dims&class.DimDirection == 0 { // the programs look at it always
+		all := ruleSet(class.Full(len(t.Classes)))
+		b.Outgoing, b.Incoming = all, all
+	}
 	if len(t.Same) > len(b.Same) {
 		return fmt.Errorf("%d same-prefix comparisons: at most %d", len(t.Same), len(b.Same))
 	}

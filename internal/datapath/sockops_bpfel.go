@@ -33,8 +33,11 @@ const (
 	sockopsMapSamples         = "samples"
 	sockopsMapSetFailures     = "set_failures"
 	sockopsMapSlots           = "slots"
+	sockopsProgTcpilotError   = "tcpilot_error"
 	sockopsProgTcpilotReport  = "tcpilot_report"
+	sockopsProgTcpilotReset   = "tcpilot_reset"
 	sockopsProgTcpilotSockops = "tcpilot_sockops"
+	sockopsProgTcpilotSpare   = "tcpilot_spare"
 	sockopsVarJiffyUs         = "jiffy_us"
 	sockopsVarOptions         = "options"
 )
@@ -81,8 +84,11 @@ type sockopsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockopsProgramSpecs struct {
+	TcpilotError   *ebpf.ProgramSpec `ebpf:"tcpilot_error"`
 	TcpilotReport  *ebpf.ProgramSpec `ebpf:"tcpilot_report"`
+	TcpilotReset   *ebpf.ProgramSpec `ebpf:"tcpilot_reset"`
 	TcpilotSockops *ebpf.ProgramSpec `ebpf:"tcpilot_sockops"`
+	TcpilotSpare   *ebpf.ProgramSpec `ebpf:"tcpilot_spare"`
 }
 
 // sockopsMapSpecs contains maps before they are loaded into the kernel.
@@ -189,14 +195,20 @@ type sockopsVariables struct {
 //
 // It can be passed to loadSockopsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockopsPrograms struct {
+	TcpilotError   *ebpf.Program `ebpf:"tcpilot_error"`
 	TcpilotReport  *ebpf.Program `ebpf:"tcpilot_report"`
+	TcpilotReset   *ebpf.Program `ebpf:"tcpilot_reset"`
 	TcpilotSockops *ebpf.Program `ebpf:"tcpilot_sockops"`
+	TcpilotSpare   *ebpf.Program `ebpf:"tcpilot_spare"`
 }
 
 func (p *sockopsPrograms) Close() error {
 	return _SockopsClose(
+		p.TcpilotError,
 		p.TcpilotReport,
+		p.TcpilotReset,
 		p.TcpilotSockops,
+		p.TcpilotSpare,
 	)
 }
 

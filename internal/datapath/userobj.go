@@ -117,7 +117,7 @@ func (d *Datapath) LoadUser(name, object, cgroup string) (UserObject, error) {
 func (u *userObject) attach(prog, cgroup string) error {
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: u.coll.Programs[prog]})
 	if err != nil {
-		return fmt.Errorf("attach %s to cgroup %s: %w", prog, cgroup, err)
+		return fmt.Errorf("attach %s to cgroup %s: %w", prog, cgroup, explainAttach(err))
 	}
 	if err := os.MkdirAll(filepath.Dir(u.pin), 0o700); err != nil {
 		return errors.Join(fmt.Errorf("create pin directory: %w", err), l.Close())

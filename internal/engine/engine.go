@@ -1,11 +1,10 @@
 package engine
 
 import (
-	"container/list"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -42,7 +41,9 @@ type Options struct {
 	// TTL is how long the kernel obeys a policy that is not renewed; 0 is 10 min.
 	TTL  time.Duration
 	Sink Sink
-	Log  *slog.Logger
+	Log  *slog.Logger // nil: nothing is logged
+	// Clock measures what a tick costs; nil: it is not measured.
+	Clock func() time.Time
 	// FirstClass is the first class id to give out; ids below may still be in the
 	// kernel. 0 is 1.
 	FirstClass uint32
@@ -57,6 +58,7 @@ type Engine struct {
 	log *slog.Logger
 
 	rules   []policy.Rule
+	names   names // what rules name, as last looked up
 	table   *class.Table
 	waiting []policy.Waiting
 	byClass map[uint32]*ruleState
@@ -65,37 +67,57 @@ type Engine struct {
 	ids     uint32       // last policy id given out
 
 	offered []tcp.CC // congestion controls that the kernel has
+	plain   []tcp.CC // of these, what needs no ECN
 	arms    map[tcp.CC]*ArmState
 	retired []tcp.CC
+	armSets []*armSet
 	yields  map[string]Yield
 	yieldCC bool
 	yieldFs uint64
 
-	nodes    map[path.Key]*node
-	byUse    *list.List // of *node, least recently used first; roots are not in it
-	byWrite  *list.List // of *node, least recently decided first
-	dirty    []*node
-	removed  []path.Key // to be deleted from the kernel
-	unsaved  map[path.Key]struct{}
-	dropped  []Memory // beliefs to be deleted from the store
-	in       policy.Input
-	scratch  []path.Entry
-	totals   Totals
-	ignored  [learn.NumIgnored]uint64
-	noArm    uint64
-	reasons  map[policy.Reason]uint64
-	kinds    [tcp.KindFailedConnect + 1]uint64
-	started  time.Time
-	snapshot *Snapshot
+	nodes   map[key]*node
+	byUse   list // all but the rules' own roots
+	byWrite list // what is in the kernel
+	stamp   uint32
+	dirty   []*node // to be decided on at the next tick
+	later   []*node // to be decided on in their turn
+	removed []key   // to be deleted from the kernel
+	retryAt int64   // 0 unless the latest write failed
+	// allowance is how many of later may be decided on, as of allowed.
+	allowance float64
+	allowed   int64
+
+	unsaved    []*node // whose belief the store does not have
+	forgotten  []Place // to be deleted from the store
+	saving     []*node // on the way to the store, not confirmed
+	forgetting []Place
+
+	in      policy.Input // scratch
+	wait    []*node
+	batch   []path.Entry
+	batched []*node
+
+	totals  Totals
+	ignored [learn.NumIgnored]uint64
+	noArm   uint64
+	reasons []uint64 // by policy.Reason
+	kinds   [tcp.KindFailedConnect + 1]uint64
+	started time.Time
+
+	viewing  sync.Mutex // held while a snapshot is built; before mu
+	snapshot atomic.Pointer[Snapshot]
 }
 
 // ruleState is one rule in force.
 type ruleState struct {
 	rule    *policy.Rule
 	class   uint32
-	root    *node
+	root    *node // nil if the rule leaves its connections alone
 	samples uint64
 	paths   int
+	// params is what the rule's latest policy set, and paramStamp counts its changes.
+	params     tcp.Params
+	paramStamp uint32
 }
 
 // Defaults of Options.
@@ -115,16 +137,18 @@ func New(opt Options) *Engine {
 	if opt.Bits == nil {
 		opt.Bits = DefaultBits
 	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
 	e := &Engine{
 		opt: opt, log: opt.Log,
 		byClass: map[uint32]*ruleState{},
 		classes: max(opt.FirstClass, 1) - 1,
 		arms:    map[tcp.CC]*ArmState{},
 		yields:  map[string]Yield{},
-		nodes:   map[path.Key]*node{},
-		byUse:   list.New(), byWrite: list.New(),
-		unsaved: map[path.Key]struct{}{},
-		reasons: map[policy.Reason]uint64{},
+		nodes:   map[key]*node{},
+		byUse:   list{which: listUse}, byWrite: list{which: listWrite},
+		reasons: make([]uint64, len(policy.Reasons())),
 		started: time.Unix(0, opt.Now),
 	}
 	e.in.Learner = opt.Learner
@@ -138,121 +162,6 @@ func DefaultBits(a netip.Addr) int {
 		return 24
 	}
 	return 48
-}
-
-// SetRules puts rules into force. Rules that keep their name keep their class,
-// and what was learned in it unless the objective changed. On an error the old
-// rules stay in force.
-func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	kept := map[string]*ruleState{}
-	for _, rs := range e.byRule {
-		kept[rs.rule.Name] = rs
-	}
-	next := make([]*ruleState, len(rules))
-	ids := make([]uint32, len(rules))
-	classes := e.classes
-	for i := range rules {
-		next[i] = &ruleState{rule: &rules[i]}
-		if old := kept[rules[i].Name]; old != nil && sameLearning(old.rule, &rules[i]) {
-			*next[i] = *old
-			next[i].rule = &rules[i]
-		} else {
-			classes++
-			next[i].class = classes
-		}
-		ids[i] = next[i].class
-	}
-	table, waiting, err := policy.Compile(rules, ids, r)
-	if err != nil {
-		return err
-	}
-	// Roots of new classes must be in the kernel before their class is.
-	if err := e.writeRoots(next, now); err != nil {
-		return fmt.Errorf("write policies of rules: %w", err)
-	}
-	if err := e.opt.Sink.WriteRules(table); err != nil {
-		return err
-	}
-	e.classes = classes
-	e.install(rules, next, table, waiting)
-	e.settle(now)
-	return nil
-}
-
-// sameLearning reports whether beliefs under a are still about the same thing
-// under b.
-func sameLearning(a, b *policy.Rule) bool {
-	if (a.Learn == nil) != (b.Learn == nil) {
-		return false
-	}
-	return a.Learn == nil || a.Learn.Objective == b.Learn.Objective && a.Learn.OwnScope == b.Learn.OwnScope
-}
-
-func (e *Engine) install(rules []policy.Rule, next []*ruleState, table *class.Table, waiting []policy.Waiting) {
-	e.rules, e.table, e.waiting = rules, table, waiting
-	e.byRule = next
-	e.byClass = make(map[uint32]*ruleState, len(next))
-	for _, rs := range next {
-		e.byClass[rs.class] = rs
-	}
-	for _, n := range e.nodes {
-		rs := e.byClass[n.key.Class]
-		if rs == nil {
-			e.drop(n)
-			continue
-		}
-		n.rule = rs
-		e.mark(n)
-	}
-}
-
-// writeRoots makes the policies that hold for whatever no path is known of, as
-// the new rules want them.
-func (e *Engine) writeRoots(next []*ruleState, now int64) error {
-	var entries []path.Entry
-	for _, rs := range next {
-		if rs.rule.Leave {
-			continue
-		}
-		if rs.root == nil {
-			rs.root = e.newNode(path.Root(rs.class, 0), rs, nil)
-		}
-		old := rs.root.rule
-		rs.root.rule = rs
-		if en, write := e.decide(rs.root, now); write {
-			entries = append(entries, en)
-		}
-		rs.root.rule = old
-	}
-	return e.opt.Sink.WritePolicies(entries)
-}
-
-// Recompile looks the names of cgroups and namespaces up again, and puts the
-// table into force if it changed.
-func (e *Engine) Recompile(r policy.Resolver) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	ids := make([]uint32, len(e.byRule))
-	for i, rs := range e.byRule {
-		ids[i] = rs.class
-	}
-	table, waiting, err := policy.Compile(e.rules, ids, r)
-	if err != nil {
-		return err
-	}
-	if equalTables(e.table, table) {
-		e.waiting = waiting
-		return nil
-	}
-	if err := e.opt.Sink.WriteRules(table); err != nil {
-		return err
-	}
-	e.log.Info("rules follow cgroups and network namespaces", "waiting", len(waiting))
-	e.table, e.waiting = table, waiting
-	return nil
 }
 
 // Waiting lists what rules name and does not exist yet.
@@ -271,10 +180,8 @@ func (e *Engine) Rules() []policy.Rule {
 
 // Fields has the bit 1<<f for each field that some rule sets.
 func (e *Engine) Fields() (mask uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range e.rules {
-		mask |= e.rules[i].Set.Mask()
+	for _, r := range e.Rules() {
+		mask |= r.Set.Mask()
 	}
 	return mask
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/class"
-	"github.com/tcpilot/tcpilot/internal/path"
 )
 
 // Explanation is what a connection would get, as the engine sees it.
@@ -44,17 +43,18 @@ func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 	if n == nil {
 		return out
 	}
-	out.Entry, out.IsRoot = e.viewPath(n, now), n.parent == nil
+	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}}
+	out.Entry, out.IsRoot = new(PathState), n.isRoot()
+	v.path(out.Entry, n)
 	return out
 }
 
 // longest finds the most specific node with a row in the kernel.
 func (e *Engine) longest(rs *ruleState, scope uint64, c *class.Conn) *node {
-	addr := c.Remote.Unmap()
-	for _, k := range []path.Key{
-		path.Of(rs.class, scope, addr, addr.BitLen()),
-		path.Of(rs.class, scope, addr, e.opt.Bits(addr)),
-		path.Root(rs.class, scope),
+	for _, k := range []key{
+		keyOf(rs.class, scope, c.Remote, hostBits),
+		keyOf(rs.class, scope, c.Remote, e.opt.Bits(c.Remote)),
+		rootKey(rs.class, scope),
 	} {
 		if n := e.nodes[k]; n != nil && n.id != 0 {
 			return n

@@ -2,16 +2,22 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
-	"github.com/tcpilot/tcpilot/internal/path"
 )
 
-// Memory is what is kept of a path across restarts. It names the rule, not the
-// class: class ids are the process's own.
+// Place names a path in terms that outlive the process: its rule, not its class.
+type Place struct {
+	Rule   string       `json:"rule"`
+	Scope  uint64       `json:"scope,omitempty"` // network namespace cookie; 0 is shared
+	Prefix netip.Prefix `json:"prefix"`
+}
+
+// Memory is what is kept of a path across restarts.
 type Memory struct {
-	Rule      string       `json:"rule"`
-	Prefix    netip.Prefix `json:"prefix"`
+	Place
 	Objective string       `json:"objective"`
 	Learner   string       `json:"learner"`
 	Belief    learn.Belief `json:"belief"`
@@ -20,60 +26,104 @@ type Memory struct {
 	ECN       bool         `json:"ecn,omitempty"`
 	Host      netip.Addr   `json:"host,omitzero"`
 	Hosts     bool         `json:"hosts,omitempty"`
+	Treated   tally        `json:"treated"`
+	Held      tally        `json:"held"`
+}
+
+func (n *node) place() Place {
+	k := n.key.path()
+	return Place{Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix}
 }
 
 func (e *Engine) memory(n *node) Memory {
 	m := Memory{
-		Rule: n.rule.rule.Name, Prefix: n.key.Prefix, Learner: e.opt.Learner.Name(),
+		Place: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
+		Treated: n.treated, Held: n.held,
 	}
+	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
 		m.Objective = l.Objective.String()
 	}
 	return m
 }
 
-// Unsaved returns the beliefs that changed, and the paths that were forgotten,
-// since the last call. Paths of a network namespace's own scope are left out:
-// the namespace's cookie means nothing after a restart of the machine. max
-// bounds the changed ones; more says that there are others.
-func (e *Engine) Unsaved(limit int) (changed, forgotten []Memory, more bool) {
+// Unsaved returns beliefs that changed, at most limit of them, and the paths that
+// were forgotten; more says that others changed, too. A forgotten path may be
+// among the changed ones: it is back. The caller says by Saved how storing them
+// went before it asks again.
+func (e *Engine) Unsaved(limit int) (changed []Memory, forgotten []Place, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for k := range e.unsaved {
-		if len(changed) == limit {
-			return changed, nil, true
-		}
-		delete(e.unsaved, k)
-		if n := e.nodes[k]; n != nil && k.Scope == 0 {
-			m := e.memory(n)
-			m.Belief.Arms = append([]learn.ArmBelief(nil), m.Belief.Arms...)
-			changed = append(changed, m)
+	e.putBack()
+	e.forgetting, e.forgotten = e.forgotten, nil
+	left := e.unsaved
+	for len(left) > 0 && len(changed) < limit {
+		n := left[0]
+		left = left[1:]
+		n.changed = false
+		if !n.gone {
+			e.saving = append(e.saving, n)
+			changed = append(changed, e.memory(n))
 		}
 	}
-	forgotten, e.dropped = e.dropped, nil
-	return changed, forgotten, false
+	e.unsaved = left
+	if len(left) == 0 {
+		e.unsaved = nil
+	}
+	return changed, e.forgetting, len(left) > 0
 }
 
-// Remember takes back what was kept of a path. It reports whether a rule wants
-// it: one whose rule is gone, or learns for another objective or with another
-// learner, is not.
-func (e *Engine) Remember(m Memory) bool {
+// Saved notes how storing what Unsaved returned went.
+func (e *Engine) Saved(at time.Time, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err != nil {
+		e.totals.StoreErrors++
+		e.putBack()
+		return
+	}
+	for _, n := range e.saving {
+		n.stored = true
+		if n.gone { // meanwhile
+			e.forgotten = append(e.forgotten, n.place())
+		}
+	}
+	e.saving, e.forgetting = nil, nil
+	e.totals.LastSaved = at
+}
+
+// putBack makes what was never confirmed unsaved again.
+func (e *Engine) putBack() {
+	for _, n := range e.saving {
+		if !n.changed && !n.gone {
+			n.changed = true
+			e.unsaved = append(e.unsaved, n)
+		}
+	}
+	e.forgotten = append(e.forgetting, e.forgotten...)
+	e.saving, e.forgetting = nil, nil
+}
+
+// remember takes back what was kept of a path. It reports whether a rule wants
+// it: one whose rule is gone, or learns for another objective or with another
+// learner, is not.
+func (e *Engine) remember(m Memory) bool {
 	for _, rs := range e.byRule {
 		l := rs.rule.Learn
-		if rs.rule.Name != m.Rule || l == nil || l.OwnScope ||
+		if rs.rule.Name != m.Rule || l == nil || l.OwnScope != (m.Scope != 0) ||
 			l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner {
 			continue
 		}
-		n := e.rememberNode(rs, m.Prefix)
+		n := e.rememberNode(rs, m.Place)
 		if n == nil {
 			return false
 		}
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
-		n.ecn, n.host, n.hosts = m.ECN, m.Host, m.Hosts
-		e.mark(n)
+		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
+		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
+		n.treated, n.held = m.Treated, m.Held
+		n.stored = true
 		return true
 	}
 	return false
@@ -81,28 +131,26 @@ func (e *Engine) Remember(m Memory) bool {
 
 // rememberNode returns the node of a kept prefix; nil where the configuration
 // asks for another granularity by now.
-func (e *Engine) rememberNode(rs *ruleState, p netip.Prefix) *node {
-	if !p.IsValid() {
+func (e *Engine) rememberNode(rs *ruleState, p Place) *node {
+	if !p.Prefix.IsValid() {
 		return nil
 	}
-	root := path.Root(rs.class, 0)
-	if p == root.Prefix {
-		return rs.root
+	addr, bits := p.Prefix.Addr(), p.Prefix.Bits()
+	if bits == 0 {
+		return e.root(rs, p.Scope)
 	}
-	bits := e.opt.Bits(p.Addr())
+	want := e.opt.Bits(addr)
 	switch {
-	case p.Bits() == bits:
-		return e.node(rs, 0, p.Addr())
-	case p.Bits() == p.Addr().BitLen() && bits < p.Bits():
-		parent := e.node(rs, 0, p.Addr())
+	case bits == want:
+		return e.node(rs, p.Scope, addr, true)
+	case bits == addr.BitLen() && want < bits:
+		parent := e.node(rs, p.Scope, addr, true)
 		parent.hosts = true
-		k := path.Key{Class: rs.class, Prefix: p}
+		k := keyOf(rs.class, p.Scope, addr, bits)
 		if n := e.nodes[k]; n != nil {
 			return n
 		}
-		n := e.newNode(k, rs, parent)
-		e.evict()
-		return n
+		return e.newNode(k, rs, parent)
 	}
 	return nil
 }

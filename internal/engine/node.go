@@ -1,14 +1,14 @@
 package engine
 
 import (
-	"container/list"
+	"cmp"
 	"net/netip"
-	"reflect"
+	"slices"
 
-	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // node is one path: what is believed of it, and what was last written for it.
@@ -18,66 +18,127 @@ import (
 // path go to several hosts, each of these gets a node of its own, so that a bad
 // host does not spoil its neighbours' choice.
 type node struct {
-	key    path.Key
+	key    key
 	rule   *ruleState
 	parent *node // nil for a root
+	kids   int   // nodes whose parent it is
 	belief learn.Belief
 
 	samples  uint64
 	lastUsed int64 // Unix ns
-	srtt     uint32
 	// host is the only remote address scored, until a second one is.
-	host  netip.Addr
+	host netip.Addr
+	srtt uint32
+	best int8 // index into policy.arms, -1 is none
+
 	hosts bool // several hosts: they have nodes of their own
-	// ecn: a connection negotiated ECN and a mark arrived.
-	ecn bool
+	ecn   bool // a connection negotiated ECN and a mark arrived
 
-	treatedSum, treatedN float64 // rewards of connections that were not held out
-	heldSum, heldN       float64
+	dirty   bool // in Engine.dirty
+	waits   bool // in Engine.later
+	changed bool // in Engine.unsaved
+	stored  bool // the store has a record of it
+	gone    bool // forgotten, though some list may still name it
 
-	// What is in the kernel; id 0 is nothing.
+	treated, held tally // rewards without and with hold-out
+
+	// What is in the kernel. id 0 is nothing; expires 0 is that it is to be written
+	// again, whatever is there.
 	id      uint32
+	reason  policy.Reason
 	expires int64
 	policy  written
-	reason  policy.Reason
-	best    int8
+	decided int64  // when it was last looked at
+	changes uint64 // belief.Changes then
+	stamp   uint32 // Engine.stamp then
 
-	dirty   bool
-	use     *list.Element
-	written *list.Element
+	links [numLists]links
 }
 
 // written is the part of a policy that differs between the paths of a rule, and
-// a stamp of what does not.
+// stands for the rest.
 type written struct {
-	arms    [path.MaxArms]path.Arm
-	num     uint8
+	arms    *armSet
+	weights [path.MaxArms]uint32
 	holdOut uint32
-	params  uint64 // hash of the fixed fields
+	params  uint32 // stamp of the rule's fixed fields
 }
 
-func (e *Engine) newNode(k path.Key, rs *ruleState, parent *node) *node {
+// armSet is a list of arms; paths with the same one share it.
+type armSet struct {
+	num uint8
+	cc  [path.MaxArms]tcp.CC
+}
+
+func (s *armSet) list() []tcp.CC {
+	if s == nil {
+		return nil
+	}
+	return s.cc[:s.num]
+}
+
+// tally is a discounted mean of rewards.
+type tally struct {
+	Sum float64 `json:"sum"`
+	N   float64 `json:"n"`
+}
+
+// comparisonMemory is the number of outcomes over which hold-out and treated
+// connections are compared.
+const comparisonMemory = 200
+
+func (t *tally) add(o learn.Outcome) {
+	keep := 1.0
+	if t.N > comparisonMemory {
+		keep = comparisonMemory / t.N
+	}
+	t.Sum, t.N = t.Sum*keep+o.Reward*o.Weight, t.N*keep+o.Weight
+}
+
+func (t tally) mean() float64 {
+	if t.N == 0 {
+		return 0
+	}
+	return t.Sum / t.N
+}
+
+func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
 	n := &node{key: k, rule: rs, parent: parent, best: -1}
 	n.belief.Pooled = parent == nil
 	e.nodes[k] = n
 	if parent != nil {
-		n.use = e.byUse.PushBack(n)
+		parent.kids++
 		rs.paths++
+	}
+	if parent != nil || k.scope != 0 { // namespaces come and go; the rule's own root stays
+		e.byUse.pushBack(n)
 	}
 	e.mark(n)
 	return n
 }
 
-// node returns the path of an address in a class, making it if it is new.
-func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr) *node {
-	bits := e.opt.Bits(addr)
-	k := path.Of(rs.class, scope, addr, bits)
-	if n := e.nodes[k]; n != nil {
+// node returns the path of an address in a class. One that is new is made, or nil
+// is returned: what never answered, such as the targets of a scan, is no path.
+func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *node {
+	k := keyOf(rs.class, scope, addr, e.opt.Bits(addr))
+	if n := e.nodes[k]; n != nil || !make {
 		return n
 	}
-	n := e.newNode(k, rs, e.root(rs, scope))
-	e.evict()
-	return n
+	return e.newNode(k, rs, e.root(rs, scope))
+}
+
+// isRoot reports whether n is what a rule gives where no path is known.
+func (n *node) isRoot() bool { return n.parent == nil }
+
+// giver is the node whose policy the kernel gives to connections of n: its own, or
+// the nearest around it that has one.
+func (n *node) giver() *node {
+	for g := n; g != nil; g = g.parent {
+		if g.id != 0 {
+			return g
+		}
+	}
+	return n.rule.root
 }
 
 // root is the node that encloses every path of a class and scope.
@@ -85,7 +146,7 @@ func (e *Engine) root(rs *ruleState, scope uint64) *node {
 	if scope == 0 {
 		return rs.root
 	}
-	k := path.Root(rs.class, scope)
+	k := rootKey(rs.class, scope)
 	if n := e.nodes[k]; n != nil {
 		return n
 	}
@@ -104,7 +165,7 @@ func (e *Engine) host(n *node, addr netip.Addr) *node {
 // makeHost is host for a connection that is to be scored: it makes the node, and
 // gives what the path has learned from its one host so far to that host.
 func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
-	if n.key.Prefix.Bits() == addr.BitLen() {
+	if n.key.bits == hostBits {
 		return nil
 	}
 	if !n.hosts {
@@ -120,9 +181,7 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 	if h := e.nodes[k]; h != nil {
 		return h
 	}
-	h := e.newNode(k, n.rule, n)
-	e.evict()
-	return h
+	return e.newNode(k, n.rule, n)
 }
 
 // split gives the belief of a path to the one host that it came from. What the
@@ -130,63 +189,97 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
-	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate}
+	h.treated, h.held = n.treated, n.held
+	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
-	e.changed(n)
-	e.changed(h)
+	e.moved(n, tcp.CC{})
+	e.moved(h, tcp.CC{})
 }
 
-func hostKey(n *node, addr netip.Addr) path.Key {
-	return path.Of(n.key.Class, n.key.Scope, addr, addr.BitLen())
+func hostKey(n *node, addr netip.Addr) key {
+	return keyOf(n.key.class, n.key.scope, addr, hostBits)
 }
 
 // touch makes n the most recently used.
 func (e *Engine) touch(n *node, now int64) {
 	n.lastUsed = max(n.lastUsed, now)
-	if n.use != nil {
-		e.byUse.MoveToBack(n.use)
-	}
+	e.byUse.toBack(n)
 }
 
+// mark asks for a decision about n at the next tick.
 func (e *Engine) mark(n *node) {
-	if !n.dirty {
+	if !n.dirty && !n.gone {
 		n.dirty = true
 		e.dirty = append(e.dirty, n)
 	}
 }
 
-// evict makes room: the least recently used paths are forgotten.
-func (e *Engine) evict() {
-	for e.byUse.Len() > e.opt.Limit {
-		n := e.byUse.Front().Value.(*node)
-		e.totals.Evicted++
-		e.forget(n)
+// markAll asks for a decision about every path, since what all of them depend on
+// has changed. It goes by the order of use, not of a map, so that a
+// replay decides in the same order every time.
+func (e *Engine) markAll() {
+	e.stamp++
+	for _, rs := range e.byRule {
+		if rs.root != nil {
+			e.mark(rs.root)
+		}
+	}
+	e.byUse.each(e.mark)
+}
+
+// moved notes that an outcome of arm changed a node's belief.
+func (e *Engine) moved(n *node, arm tcp.CC) {
+	switch {
+	case !n.canWait(arm):
+		e.mark(n)
+	case !n.dirty && !n.waits && !n.gone:
+		n.waits = true
+		e.later = append(e.later, n)
+	}
+	if !n.changed && !n.gone {
+		n.changed = true
+		e.unsaved = append(e.unsaved, n)
 	}
 }
 
-// forget drops a node and what the store has of it.
-func (e *Engine) forget(n *node) {
-	e.dropped = append(e.dropped, e.memory(n))
-	e.drop(n)
+// evict makes room: the least recently used paths are forgotten, each after the
+// hosts within it.
+func (e *Engine) evict() {
+	for e.byUse.len > e.opt.Limit {
+		n := e.byUse.first
+		if n.kids > 0 {
+			e.byUse.toBack(n)
+			continue
+		}
+		e.totals.Evicted++
+		if n.stored {
+			e.forgotten = append(e.forgotten, n.place())
+		}
+		e.drop(n)
+	}
 }
 
 // drop takes a node out of every list and of the kernel.
 func (e *Engine) drop(n *node) {
 	delete(e.nodes, n.key)
-	delete(e.unsaved, n.key)
 	if n.id != 0 {
 		e.removed = append(e.removed, n.key)
 	}
-	if n.use != nil {
-		e.byUse.Remove(n.use)
+	if n.parent != nil {
+		n.parent.kids--
 		n.rule.paths--
 	}
-	if n.written != nil {
-		e.byWrite.Remove(n.written)
-		n.written = nil
-	}
-	n.id = 0
-	n.dirty = true // never marked again
+	e.byUse.remove(n)
+	e.byWrite.remove(n)
+	n.id, n.gone = 0, true
 }
 
-func equalTables(a, b *class.Table) bool { return reflect.DeepEqual(a, b) }
+// byLastUse puts the nodes into the order of use, after many were added at once.
+func (e *Engine) byLastUse() {
+	all := make([]*node, 0, e.byUse.len)
+	e.byUse.each(func(n *node) { all = append(all, n) })
+	slices.SortStableFunc(all, func(a, b *node) int { return cmp.Compare(a.lastUsed, b.lastUsed) })
+	for _, n := range all {
+		e.byUse.toBack(n)
+	}
+}

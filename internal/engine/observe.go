@@ -26,26 +26,34 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	if rs.rule.Learn.OwnScope {
 		scope = s.NetNS
 	}
-	n := e.node(rs, scope, s.Remote.Addr())
+	addr := s.Remote.Addr().Unmap()
+	n := e.node(rs, scope, addr, s.Kind != tcp.KindFailedConnect)
+	if n == nil {
+		e.ignored[learn.FailedConnect]++
+		return
+	}
 	leaf := n
-	if h := e.host(n, s.Remote.Addr()); h != nil {
+	if h := e.host(n, addr); h != nil {
 		leaf = h
 		e.seen(h, s)
 	}
-	e.seen(n, s) // last, so that a path is never forgotten before its hosts
+	e.seen(n, s)
 	out, why := learn.Reward(rs.rule.Learn.Objective, s, leaf.belief.MinRTT)
-	if why != learn.Scored {
+	switch {
+	case why != learn.Scored:
 		e.ignored[why]++
-		return
-	}
-	if leaf == n {
-		if h := e.makeHost(n, s.Remote.Addr()); h != nil {
-			leaf = h
-			e.seen(h, s)
-			e.touch(n, s.At)
+	case s.Arm == (tcp.CC{}) && !s.Has(tcp.FlagHoldOut):
+		e.noArm++
+	default:
+		if leaf == n {
+			if h := e.makeHost(n, addr); h != nil {
+				leaf = h
+				e.seen(h, s)
+			}
 		}
+		e.score(leaf, s, out)
 	}
-	e.score(leaf, s, out)
+	e.evict() // last: it may forget any of them
 }
 
 // seen keeps what every sample tells, whether it can be scored or not.
@@ -66,41 +74,25 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if s.Has(tcp.FlagHoldOut) {
 		for m := leaf; m != nil; m = m.parent {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
-			m.heldSum, m.heldN = discounted(m.heldSum, m.heldN, out)
-			e.changed(m)
+			m.held.add(out)
+			e.moved(m, s.Arm)
 		}
 		return
 	}
-	if s.Arm == (tcp.CC{}) {
-		e.noArm++
-		return
-	}
-	out.Greedy = leaf.best >= 0 && int(leaf.best) < int(leaf.policy.num) && leaf.policy.arms[leaf.best].CC == s.Arm
-	e.opt.Learner.Observe(&leaf.belief, s.Arm, out)
-	e.totals.ObserveCount++
+	giver := leaf.giver()
+	arms := giver.policy.arms.list()
+	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == s.Arm
 	for m := leaf; m != nil; m = m.parent {
-		if m != leaf {
+		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
+			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
+		}
+		if m == leaf {
+			e.opt.Learner.Observe(&m.belief, s.Arm, out)
+		} else {
 			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, s.Arm, out)
 		}
-		m.treatedSum, m.treatedN = discounted(m.treatedSum, m.treatedN, out)
-		e.changed(m)
+		m.treated.add(out)
+		e.moved(m, s.Arm)
 	}
-}
-
-// comparisonMemory is the number of outcomes over which hold-out and treated
-// connections are compared.
-const comparisonMemory = 200
-
-func discounted(sum, n float64, o learn.Outcome) (float64, float64) {
-	keep := 1.0
-	if n > comparisonMemory {
-		keep = comparisonMemory / n
-	}
-	return sum*keep + o.Reward*o.Weight, n*keep + o.Weight
-}
-
-// changed notes that a node's belief moved.
-func (e *Engine) changed(n *node) {
-	e.mark(n)
-	e.unsaved[n.key] = struct{}{}
+	e.totals.ObserveCount++
 }

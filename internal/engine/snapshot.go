@@ -54,7 +54,7 @@ type ArmState struct {
 // Yield is a field that tcpilot no longer sets, since somebody changed the
 // kernel's default for it.
 type Yield struct {
-	Field  string    `json:"field"` // congestion_control or a field's name
+	Field  string    `json:"field"` // cc or a field's name
 	Sysctl string    `json:"sysctl"`
 	Before string    `json:"before"`
 	After  string    `json:"after"`
@@ -63,10 +63,12 @@ type Yield struct {
 
 // PathState is what is known of one path and what it gives to new connections.
 type PathState struct {
-	Key      path.Key      `json:"-"`
-	Rule     string        `json:"rule"`
-	Scope    uint64        `json:"scope,omitempty"` // network namespace cookie; 0 is shared
-	Prefix   string        `json:"prefix"`
+	Key    path.Key `json:"-"`
+	Rule   string   `json:"rule"`
+	Scope  uint64   `json:"scope,omitempty"` // network namespace cookie; 0 is shared
+	Prefix string   `json:"prefix"`
+	// PolicyID, Expires, arms' weights and the hold-out's share are of the policy that
+	// its connections get: its own, or that of an enclosing prefix.
 	PolicyID uint32        `json:"policy_id"`
 	Reason   string        `json:"reason"` // why this policy: policy.Reason
 	Expires  time.Time     `json:"expires"`
@@ -106,7 +108,7 @@ type PathHoldOut struct {
 // Totals count since the engine started.
 type Totals struct {
 	Samples      map[string]uint64 `json:"samples"`       // by kind
-	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists
+	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists: begun under earlier rules, or an earlier process
 	Ignored      map[string]uint64 `json:"ignored"`       // samples not scored, by why
 	Decisions    map[string]uint64 `json:"decisions"`     // policies written, by reason
 	Paths        int               `json:"paths"`         // beliefs held

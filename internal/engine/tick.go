@@ -1,86 +1,243 @@
 package engine
 
 import (
-	"encoding/binary"
-	"hash/fnv"
+	"errors"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// renewPerTick bounds the policies that one tick looks at only since time has
-// passed.
-const renewPerTick = 500
+const (
+	// writeBatch bounds the rows of one write, and so the memory for them: half a
+	// kilobyte each.
+	writeBatch = 256
+	// retryPause is the time between two tries while the sink refuses.
+	retryPause = int64(time.Second)
+	// leastRenewals is how many policies one tick may renew only since time has
+	// passed; more where they would otherwise expire first.
+	leastRenewals = 500
+	// tickPause is the longest pause between two ticks that renewals allow for.
+	tickPause = time.Second
 
-// Tick decides on every path of which something changed, renews what is about to
-// expire, and writes the difference. now is in Unix nanoseconds.
+	// pace is the time between two decisions about one path, that a path of many
+	// connections is not decided on after each of them.
+	pace = int64(50 * time.Millisecond)
+	// settledAt is the number of outcomes, since a path was first seen or changed,
+	// from which one more of the best arm can wait its turn, and restless the sum of
+	// the change detector (a quarter of its limit, see learn) from which not.
+	settledAt = 16
+	restless  = 1.5
+	// unhurried is how many decisions a second are made about paths that can wait: at
+	// 2.5 us each, about a thousandth of a core. What comes more seldom than that is
+	// decided at once.
+	unhurried = 500
+
+	// sameShare is a difference of shares, in 1/65536, that is not worth a write.
+	sameShare = policy.One / 256
+)
+
+// Tick decides on the paths of which something changed, renews what is about to
+// expire, and writes the difference. A path that was decided on just now may have
+// to wait for a later tick. now is in Unix nanoseconds.
 func (e *Engine) Tick(now int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.dirty) == 0 && len(e.removed) == 0 && !e.due(now) {
+	if now < e.retryAt && e.retryAt-now <= retryPause {
 		return
 	}
-	e.settle(now)
+	if len(e.dirty)+len(e.later)+len(e.removed) == 0 && !e.due(now) {
+		return
+	}
+	_ = e.settle(now, false) // counted, logged, and tried again
+}
+
+// Settle is a Tick that lets no path wait.
+func (e *Engine) Settle(now int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_ = e.settle(now, true)
 }
 
 // due reports whether a policy wants renewal: half of its time is over.
 func (e *Engine) due(now int64) bool {
-	front := e.byWrite.Front()
-	return front != nil && front.Value.(*node).expires-now < int64(e.opt.TTL)/2
+	n := e.byWrite.first
+	return n != nil && !e.fresh(n, now)
 }
 
-func (e *Engine) settle(now int64) {
-	start := time.Now() // only to measure the tick; no decision depends on it
-	for i := 0; i < renewPerTick && e.due(now); i++ {
-		n := e.byWrite.Front().Value.(*node)
-		e.byWrite.Remove(n.written)
-		n.written = nil
+// fresh: more than half of the time of n's policy is left. More than all of it is
+// not: the clock was set back, and the kernel counts on another one.
+func (e *Engine) fresh(n *node, now int64) bool {
+	left := n.expires - now
+	return left > int64(e.opt.TTL)/2 && left <= int64(e.opt.TTL)
+}
+
+func (e *Engine) settle(now int64, all bool) error {
+	var begun time.Time
+	if e.opt.Clock != nil { // only to measure; no decision depends on it
+		begun = e.opt.Clock()
+	}
+	e.renew(now)
+	err := errors.Join(e.decideDirty(now, all), e.deleteRemoved())
+	e.noteWriting(now, err)
+	e.totals.Ticks++
+	if e.opt.Clock != nil {
+		e.totals.TickSeconds += e.opt.Clock().Sub(begun).Seconds()
+	}
+	return err
+}
+
+// renew marks what is due, in the order in which it expires.
+func (e *Engine) renew(now int64) {
+	// All rows are renewed within half of their time; twice that rate catches up.
+	most := max(leastRenewals, int(4*int64(e.byWrite.len)*int64(tickPause)/int64(e.opt.TTL)))
+	for range most {
+		if !e.due(now) {
+			return
+		}
+		n := e.byWrite.first
+		e.byWrite.remove(n)
 		n.expires = 0
 		e.mark(n)
 	}
-	entries := e.scratch[:0]
+}
+
+func (e *Engine) decideDirty(now int64, all bool) (err error) {
 	nodes := e.dirty
+	e.dirty, e.wait = e.wait[:0], nil // what has to wait, or fails, is marked again meanwhile
 	for _, n := range nodes {
-		if e.nodes[n.key] != n {
-			continue // forgotten since
-		}
 		n.dirty = false
-		if en, write := e.decide(n, now); write {
-			entries = append(entries, en)
+		switch {
+		case n.gone:
+		case err != nil || !all && tooSoon(n, now, e.stamp):
+			e.mark(n)
+		default:
+			err = e.decideNow(n, now)
 		}
 	}
 	clear(nodes)
-	e.dirty = nodes[:0]
-	e.write(entries)
-	e.scratch = entries[:0]
-	e.totals.Ticks++
-	e.totals.TickSeconds += time.Since(start).Seconds()
+	e.wait = nodes[:0]
+	if err == nil {
+		err = e.decideLater(now, all)
+	}
+	return errors.Join(err, e.flush())
 }
 
-func (e *Engine) write(entries []path.Entry) {
-	if err := e.opt.Sink.WritePolicies(entries); err != nil {
-		e.totals.WriteErrors += uint64(len(entries))
-		e.log.Error("policies were not written", "count", len(entries), "error", err)
-		for i := range entries { // tried again at the next tick
-			if n := e.nodes[entries[i].Key]; n != nil {
-				n.id = 0
-				e.mark(n)
-			}
+// decideLater takes those that can wait, in their order, as far as the allowance
+// goes.
+func (e *Engine) decideLater(now int64, all bool) (err error) {
+	e.allowance = min(unhurried, e.allowance+unhurried*max(0, float64(now-e.allowed)*1e-9))
+	e.allowed = now
+	i := 0
+	for ; i < len(e.later) && err == nil && (all || e.allowance >= 1); i++ {
+		n := e.later[i]
+		if n.waits && !n.gone {
+			err = e.decideNow(n, now)
+			e.allowance--
+		}
+	}
+	e.allowance = max(0, e.allowance)
+	if e.later = e.later[i:]; len(e.later) == 0 {
+		e.later = nil
+	}
+	return err
+}
+
+func (e *Engine) decideNow(n *node, now int64) error {
+	n.waits = false
+	if en, write := e.decide(n, now); write {
+		e.batch = append(e.batch, en)
+		e.batched = append(e.batched, n)
+	}
+	if len(e.batch) == writeBatch {
+		return e.flush()
+	}
+	return nil
+}
+
+// tooSoon: the policy of n is in the kernel, and younger than one more outcome is
+// worth. A change of the path, or of what all paths depend on, never waits.
+func tooSoon(n *node, now int64, stamp uint32) bool {
+	since := now - n.decided
+	return n.expires != 0 && n.stamp == stamp && n.changes == n.belief.Changes && since >= 0 && since < pace
+}
+
+// canWait reports whether an outcome of arm is little news to n: what it has is
+// well known, of its best arm, and as expected.
+func (n *node) canWait(arm tcp.CC) bool {
+	b := &n.belief
+	if n.expires == 0 || n.changes != b.Changes || b.Count-b.ChangedAt < settledAt {
+		return false
+	}
+	if b.Pooled {
+		return !n.isRoot()
+	}
+	arms := n.policy.arms.list()
+	if n.best < 0 || int(n.best) >= len(arms) || arms[n.best] != arm {
+		return false
+	}
+	for i := range b.Arms {
+		if b.Arms[i].CC == arm {
+			return b.Arms[i].Down.Sum < restless
+		}
+	}
+	return false
+}
+
+// flush writes the batch. What the sink refuses is decided on again.
+func (e *Engine) flush() error {
+	if len(e.batch) == 0 {
+		return nil
+	}
+	err := e.opt.Sink.WritePolicies(e.batch)
+	if err != nil {
+		e.totals.WriteErrors += uint64(len(e.batch))
+		for _, n := range e.batched {
+			n.expires = 0 // some of the rows may be there: id stays, for the deletion
+			e.mark(n)
 		}
 	} else {
-		e.totals.Writes += uint64(len(entries))
+		e.totals.Writes += uint64(len(e.batch))
 	}
+	clear(e.batched)
+	e.batch, e.batched = e.batch[:0], e.batched[:0]
+	return err
+}
+
+// deleteRemoved deletes the rows of paths that are no more, unless they are again.
+func (e *Engine) deleteRemoved() error {
 	if len(e.removed) == 0 {
-		return
+		return nil
 	}
-	if err := e.opt.Sink.DeletePolicies(e.removed); err != nil {
-		e.totals.WriteErrors += uint64(len(e.removed))
-		e.log.Error("policies were not deleted", "count", len(e.removed), "error", err)
-		return
+	keys := make([]path.Key, 0, len(e.removed))
+	for _, k := range e.removed {
+		if n := e.nodes[k]; n == nil || n.id == 0 {
+			keys = append(keys, k.path())
+		}
+	}
+	if err := e.opt.Sink.DeletePolicies(keys); err != nil {
+		e.totals.WriteErrors += uint64(len(keys))
+		return err
 	}
 	e.removed = e.removed[:0]
+	return nil
+}
+
+// noteWriting logs that writing began to fail, or works again; what happens in
+// between is counted.
+func (e *Engine) noteWriting(now int64, err error) {
+	switch {
+	case err != nil && e.retryAt == 0:
+		e.log.Error("policies cannot be written, trying again every second", "error", err)
+	case err == nil && e.retryAt != 0:
+		e.log.Info("policies can be written again")
+	}
+	e.retryAt = 0
+	if err != nil {
+		e.retryAt = now + retryPause
+	}
 }
 
 // decide returns the row to write for n; write is false if what the kernel has
@@ -89,21 +246,80 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	if n.rule.rule.Leave {
 		return en, false
 	}
+	n.decided, n.stamp, n.changes = now, e.stamp, n.belief.Changes
+	if e.leftToParent(n) {
+		return en, false
+	}
 	d := policy.Decide(e.input(n, now))
 	n.reason, n.best = d.Reason, int8(d.Best)
-	w := written{arms: d.Policy.Arms, num: d.Policy.NumArms, holdOut: d.Policy.HoldOut, params: hashParams(&d.Policy.Params)}
-	if n.id != 0 && w == n.policy && n.expires-now > int64(e.opt.TTL)/2 {
+	w := e.writtenOf(n.rule, &d.Policy)
+	if n.id != 0 && e.fresh(n, now) && w.same(&n.policy) {
 		return en, false
 	}
 	e.reasons[d.Reason]++
-	e.ids++
-	n.id, n.policy, n.expires = e.ids, w, now+int64(e.opt.TTL)
-	if n.written == nil {
-		n.written = e.byWrite.PushBack(n)
-	} else {
-		e.byWrite.MoveToBack(n.written)
+	if e.ids++; e.ids == 0 {
+		e.ids = 1 // 0 is no policy
 	}
-	return path.Entry{Key: n.key, ID: n.id, Expires: n.expires, Policy: d.Policy}, true
+	n.id, n.policy, n.expires = e.ids, w, now+int64(e.opt.TTL)
+	e.byWrite.remove(n)
+	e.byWrite.pushBack(n)
+	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Policy: d.Policy}, true
+}
+
+// leftToParent: a path of which nothing is known has no row of its own. What
+// encloses it matches then, and unlike a copy of it that stays up to date.
+func (e *Engine) leftToParent(n *node) bool {
+	ownArms := n.ecn && len(e.plain) != len(e.offered)
+	if n.belief.Count > 0 || ownArms || n.key == rootKey(n.key.class, 0) {
+		return false
+	}
+	if n.id != 0 {
+		e.removed = append(e.removed, n.key)
+		e.byWrite.remove(n)
+	}
+	n.id, n.expires, n.policy, n.best = 0, 0, written{}, -1
+	n.reason = policy.NewPath
+	if e.parentBelief(n) != nil {
+		n.reason = policy.Inherited
+	}
+	return true
+}
+
+// writtenOf notes what is needed to tell whether the next policy differs.
+func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
+	if p.Params != rs.params {
+		rs.params = p.Params
+		rs.paramStamp++
+	}
+	w := written{holdOut: p.HoldOut, params: rs.paramStamp}
+	set := armSet{num: p.NumArms}
+	for i := range p.NumArms {
+		set.cc[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Weight
+	}
+	for _, s := range e.armSets {
+		if *s == set {
+			w.arms = s
+			return w
+		}
+	}
+	w.arms = new(armSet) // not &set, which would then be allocated for every decision
+	*w.arms = set
+	e.armSets = append(e.armSets, w.arms)
+	return w
+}
+
+// same reports whether connections would not notice the difference.
+func (w *written) same(o *written) bool {
+	if w.arms != o.arms || w.holdOut != o.holdOut || w.params != o.params {
+		return false
+	}
+	for i := range w.weights {
+		a, b := w.weights[i], o.weights[i]
+		if (a == 0) != (b == 0) || max(a, b)-min(a, b) > sameShare {
+			return false
+		}
+	}
+	return true
 }
 
 // input collects what a decision about n is made from.
@@ -113,30 +329,18 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Arms = e.armsFor(n)
 	in.Retired = e.retired
 	in.Belief = &n.belief
-	in.Parent = nil
-	for up := n.parent; up != nil && in.Parent == nil; up = up.parent {
-		if up.belief.Count > 0 { // the nearest that knows anything
-			in.Parent = &up.belief
-		}
-	}
+	in.Parent = e.parentBelief(n)
 	in.Now = now
 	in.YieldCC, in.YieldFields = e.yieldCC, e.yieldFs
 	return in
 }
 
-// hashParams stamps the fixed fields: they are the rule's, and a path only needs
-// to know whether they changed.
-func hashParams(p *tcp.Params) uint64 {
-	if p.Mask() == 0 {
-		return 0
+// parentBelief is of the nearest around n that knows anything.
+func (e *Engine) parentBelief(n *node) *learn.Belief {
+	for up := n.parent; up != nil; up = up.parent {
+		if up.belief.Count > 0 {
+			return &up.belief
+		}
 	}
-	h := fnv.New64a()
-	var b [8]byte
-	for _, f := range p.Fields() {
-		v, _ := p.Get(f)
-		binary.LittleEndian.PutUint64(b[:], v)
-		h.Write([]byte{byte(f)})
-		h.Write(b[:])
-	}
-	return h.Sum64()
+	return nil
 }

@@ -11,33 +11,99 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// snapshotAge is how old a snapshot may be before a reader gets a new one.
-const snapshotAge = time.Second
+const (
+	// snapshotAge is how old a snapshot may be before a reader gets a new one.
+	snapshotAge = time.Second
+	// snapshotLife is how long one that nobody asks for is kept: half a kilobyte a
+	// path.
+	snapshotLife = 5 * time.Second
+	// viewBatch is how many paths are read under one lock: a snapshot of many
+	// paths must not hold samples up.
+	viewBatch = 128
+)
 
 // Snapshot returns the engine's state, at most a second old.
 func (e *Engine) Snapshot(now time.Time) *Snapshot {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.snapshot == nil || now.Sub(e.snapshot.At) >= snapshotAge || now.Before(e.snapshot.At) {
-		e.snapshot = e.view(now)
+	e.viewing.Lock()
+	defer e.viewing.Unlock()
+	if s := e.snapshot.Load(); s != nil && now.Sub(s.At) < snapshotAge && !now.Before(s.At) {
+		return s
 	}
-	return e.snapshot
+	return e.view(now)
 }
 
 // View returns the engine's state as of now.
 func (e *Engine) View(now time.Time) *Snapshot {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.snapshot = e.view(now)
-	return e.snapshot
+	e.viewing.Lock()
+	defer e.viewing.Unlock()
+	return e.view(now)
 }
 
+// DropSnapshot lets go of one that nobody has asked for lately, and reports whether
+// there was one.
+func (e *Engine) DropSnapshot(now time.Time) bool {
+	s := e.snapshot.Load()
+	return s != nil && now.Sub(s.At) > snapshotLife && e.snapshot.CompareAndSwap(s, nil)
+}
+
+// Summary is a snapshot without paths: it costs next to nothing.
+func (e *Engine) Summary(now time.Time) *Snapshot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.head(now)
+}
+
+// view builds a snapshot. Each path is whole; while there are samples the last
+// paths may know of a few more than the first.
 func (e *Engine) view(now time.Time) *Snapshot {
+	s, nodes, arms := e.viewNodes(now)
+	states := make([]PathState, len(nodes))
+	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}, arms: make([]PathArm, 0, arms)}
+	for batch := range slices.Chunk(nodes, viewBatch) {
+		e.mu.Lock()
+		for _, n := range batch {
+			if !n.gone {
+				p := &states[len(s.Paths)]
+				v.path(p, n)
+				s.Paths = append(s.Paths, p)
+			}
+		}
+		e.mu.Unlock()
+	}
+	slices.SortFunc(s.Paths, func(a, b *PathState) int {
+		if c := cmp.Compare(b.Samples, a.Samples); c != 0 {
+			return c
+		}
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), a.Key.Prefix.Addr().Compare(b.Key.Prefix.Addr()),
+			cmp.Compare(a.Key.Prefix.Bits(), b.Key.Prefix.Bits()), cmp.Compare(a.Scope, b.Scope))
+	})
+	e.snapshot.Store(s)
+	return s
+}
+
+// viewNodes is all of a snapshot but its paths, these, and about how many arms they
+// have.
+func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s = e.head(now)
+	nodes = make([]*node, 0, e.byUse.len)
+	e.byUse.each(func(n *node) {
+		if !n.isRoot() {
+			nodes = append(nodes, n)
+			arms += max(len(n.giver().policy.arms.list()), len(n.belief.Arms))
+		}
+	})
+	s.Paths = make([]*PathState, 0, len(nodes))
+	return s, nodes, arms
+}
+
+// head is a snapshot without paths.
+func (e *Engine) head(now time.Time) *Snapshot {
 	s := &Snapshot{
 		At: now, Started: e.started, Learner: e.opt.Learner.Name(),
 		Rules: make([]RuleState, 0, len(e.byRule)), Arms: make([]ArmState, 0, len(e.arms)),
-		Yields: make([]Yield, 0, len(e.yields)), Paths: make([]*PathState, 0, len(e.nodes)),
-		Totals: e.viewTotals(),
+		Yields: make([]Yield, 0, len(e.yields)), Totals: e.viewTotals(),
 	}
 	for _, rs := range e.byRule {
 		s.Rules = append(s.Rules, e.viewRule(rs))
@@ -50,15 +116,6 @@ func (e *Engine) view(now time.Time) *Snapshot {
 		s.Yields = append(s.Yields, y)
 	}
 	slices.SortFunc(s.Yields, func(a, b Yield) int { return cmp.Compare(a.Sysctl, b.Sysctl) })
-	for _, n := range e.nodes {
-		if n.parent != nil {
-			s.Paths = append(s.Paths, e.viewPath(n, now))
-		}
-	}
-	slices.SortFunc(s.Paths, func(a, b *PathState) int {
-		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Rule, b.Rule), a.Key.Prefix.Addr().Compare(b.Key.Prefix.Addr()),
-			cmp.Compare(a.Key.Prefix.Bits(), b.Key.Prefix.Bits()), cmp.Compare(a.Scope, b.Scope))
-	})
 	return s
 }
 
@@ -77,9 +134,11 @@ func (e *Engine) viewTotals() Totals {
 		t.Ignored["no-arm"] = e.noArm
 	}
 	for r, n := range e.reasons {
-		t.Decisions[r.String()] = n
+		if n > 0 {
+			t.Decisions[policy.Reason(r).String()] = n
+		}
 	}
-	t.Paths, t.PathLimit = e.byUse.Len(), e.opt.Limit
+	t.Paths, t.PathLimit = e.byUse.len, e.opt.Limit
 	return t
 }
 
@@ -95,7 +154,7 @@ func (e *Engine) viewRule(rs *ruleState) RuleState {
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
 		if s.Arms == nil {
-			s.Arms = slices.DeleteFunc(slices.Clone(e.offered), isECNOnly)
+			s.Arms = e.plain
 		}
 	}
 	return s
@@ -112,33 +171,48 @@ func (e *Engine) settings(r *policy.Rule) []Setting {
 	return out
 }
 
-func (e *Engine) viewPath(n *node, now time.Time) *PathState {
-	b := &n.belief
-	p := &PathState{
-		Key: n.key, Rule: n.rule.rule.Name, Scope: n.key.Scope, Prefix: n.key.Prefix.String(),
-		PolicyID: n.id, Reason: n.reason.String(), Expires: time.Unix(0, n.expires), LastUsed: time.Unix(0, n.lastUsed),
-		Samples: n.samples, Set: e.settings(n.rule.rule),
-		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
-		Arms: make([]PathArm, 0, len(b.Arms)),
-	}
-	for _, a := range n.policy.arms[:n.policy.num] {
-		p.Arms = append(p.Arms, e.viewArm(b, a.CC, float64(a.Weight)/policy.One, now))
-	}
-	for i := range b.Arms { // known from before, not chosen from now
-		if cc := b.Arms[i].CC; !slices.ContainsFunc(p.Arms, func(a PathArm) bool { return a.CC == cc }) {
-			p.Arms = append(p.Arms, e.viewArm(b, cc, 0, now))
-		}
-	}
-	p.HoldOut = viewHoldOut(n)
-	return p
+// viewer describes paths. They share what is alike, and their arms' memory.
+type viewer struct {
+	e        *Engine
+	now      time.Time
+	settings map[*ruleState][]Setting
+	arms     []PathArm
 }
 
-func (e *Engine) viewArm(b *learn.Belief, cc tcp.CC, weight float64, now time.Time) PathArm {
+func (v *viewer) path(p *PathState, n *node) {
+	b, giver := &n.belief, n.giver()
+	set, ok := v.settings[n.rule]
+	if !ok {
+		set = v.e.settings(n.rule.rule)
+		v.settings[n.rule] = set
+	}
+	k := n.key.path()
+	*p = PathState{
+		Key: k, Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix.String(),
+		PolicyID: giver.id, Reason: n.reason.String(), Expires: time.Unix(0, giver.expires), LastUsed: time.Unix(0, n.lastUsed),
+		Samples: n.samples, Set: set,
+		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
+		HoldOut: holdOut(n, giver),
+	}
+	first := len(v.arms)
+	arms := giver.policy.arms.list()
+	for i, cc := range arms {
+		v.arms = append(v.arms, v.arm(b, cc, float64(giver.policy.weights[i])/policy.One))
+	}
+	for i := range b.Arms { // known from before, not chosen from now
+		if cc := b.Arms[i].CC; !slices.Contains(arms, cc) {
+			v.arms = append(v.arms, v.arm(b, cc, 0))
+		}
+	}
+	p.Arms = v.arms[first:len(v.arms):len(v.arms)]
+}
+
+func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
 	out := PathArm{CC: cc, Weight: weight}
 	for i := range b.Arms {
 		if a := &b.Arms[i]; a.CC == cc {
 			out.Count, out.Greedy, out.Mean = a.Count, a.Greedy, a.Mean
-			out.StdDev = e.opt.Learner.StdDev(a, now.UnixNano())
+			out.StdDev = v.e.opt.Learner.StdDev(a, v.now.UnixNano())
 			out.MinRTT, out.Rate, out.LastUsed = a.MinRTT, a.Rate, a.Last
 		}
 	}
@@ -148,15 +222,12 @@ func (e *Engine) viewArm(b *learn.Belief, cc tcp.CC, weight float64, now time.Ti
 	return out
 }
 
-func viewHoldOut(n *node) PathHoldOut {
-	h := PathHoldOut{Share: float64(n.policy.holdOut) / policy.One, Count: n.belief.HoldOut.Count}
-	if n.heldN > 0 {
-		h.Mean = n.heldSum / n.heldN
+func holdOut(n, giver *node) PathHoldOut {
+	h := PathHoldOut{
+		Share: float64(giver.policy.holdOut) / policy.One, Count: n.belief.HoldOut.Count,
+		Mean: n.held.mean(), Treated: n.treated.mean(),
 	}
-	if n.treatedN > 0 {
-		h.Treated = n.treatedSum / n.treatedN
-	}
-	if n.heldN > 0 && n.treatedN > 0 {
+	if n.held.N > 0 && n.treated.N > 0 {
 		h.Gain = math.Exp(h.Treated - h.Mean)
 	}
 	return h

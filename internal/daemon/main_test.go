@@ -1,0 +1,30 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// asDaemon makes the test binary a daemon: its value is the configuration. Tests
+// that need a process of its own, to kill it or to have it in another network
+// namespace, start it again with this set.
+const asDaemon = "TCPILOT_TEST_DAEMON"
+
+func TestMain(m *testing.M) {
+	if file := os.Getenv(asDaemon); file != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if err := Run(ctx, Options{Config: file, KeepAttached: os.Getenv(asDaemon+"_KEEP") == "1", Version: "test"}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	testenv.Main(m)
+}

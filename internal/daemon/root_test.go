@@ -1,0 +1,375 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+var ctx = context.Background()
+
+func TestRootRunAndStop(t *testing.T) {
+	p := newPlace(t)
+	d := p.start(t)
+	s := d.status(t)
+	if s.PID != os.Getpid() || s.Cgroup != p.cgroup.Path || s.Adopted || s.Config != p.config || s.ConfigError != "" || s.Learner != "thompson" {
+		t.Errorf("status %+v", s)
+	}
+	if !hasFeature(s, "sock_ops") || !hasFeature(s, "destroy_sock") {
+		t.Errorf("features %+v", s.Features)
+	}
+	exchange(t, 20)
+	d.awaitSamples(t, 40) // both ends
+	s = d.status(t)
+	var connections uint64
+	for _, c := range s.Counters.Connections {
+		if c.Rule == "all" {
+			connections = c.Outgoing + c.Incoming
+		}
+	}
+	if connections != 40 {
+		t.Errorf("%d connections of rule all, want 40: %+v", connections, s.Counters.Connections)
+	}
+	if s.Counters.Samples.Lost() != 0 || s.Totals.Unattributed != 0 {
+		t.Errorf("samples %+v, unattributed %d", s.Counters.Samples, s.Totals.Unattributed)
+	}
+	d.awaitPath(t, "127.0.0.0/24", 40)
+	d.stop(t)
+	p.nothing(t)
+	exchange(t, 1) // nothing is in the way
+
+	// What was learned is there again.
+	d = p.start(t)
+	d.awaitPath(t, "127.0.0.0/24", 40)
+}
+
+func TestRootExplain(t *testing.T) {
+	p := newPlace(t)
+	p.rules(t, `rules:
+  - {name: left, match: {remote: [192.0.2.0/24]}, leave: true}
+  - {name: fixed, match: {remote: [198.51.100.0/24]}, set: {init_cwnd: 30}}
+  - {name: all, match: {remote: [127.0.0.0/8]}, learn: {}}`)
+	d := p.start(t)
+	exchange(t, 10)
+	d.awaitSamples(t, 20)
+	for addr, want := range map[string][2]string{
+		"192.0.2.1":    {"left", "left-alone"},
+		"198.51.100.1": {"fixed", "rule"},
+		"203.0.113.1":  {"", "no-rule"},
+	} {
+		e, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr(addr)})
+		if err != nil || e.Rule != want[0] || e.Reason != want[1] {
+			t.Errorf("%s: rule %q, reason %q, error %v; want %q", addr, e.Rule, e.Reason, err, want)
+		}
+	}
+	e, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr("127.0.0.1"), Cgroup: p.cgroup.Path})
+	if err != nil || e.Rule != "all" || len(e.Arms) == 0 || e.Entry == nil || e.Entry.Expired {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+func TestRootReload(t *testing.T) {
+	p := newPlace(t)
+	d := p.start(t)
+	exchange(t, 5)
+	d.awaitSamples(t, 10)
+
+	p.rules(t, "rules: [{name: all, lern: {}}]")
+	if _, err := d.Reload(ctx); err == nil || !strings.Contains(err.Error(), "lern") {
+		t.Errorf("a bad file was loaded: %v", err)
+	}
+	if s := d.status(t); !strings.Contains(s.ConfigError, "lern") {
+		t.Errorf("status does not show the mistake: %q", s.ConfigError)
+	}
+	exchange(t, 5)
+	d.awaitSamples(t, 20) // the old rules are in force
+
+	p.rules(t, "rules: [{name: fixed, match: {remote_port: [9]}, set: {nodelay: true}}, {name: all, learn: {hold_out: 5%}}]\nlog: {level: debug}")
+	res, err := d.Reload(ctx)
+	if err != nil || strings.Join(res.Added, " ") != "fixed" || strings.Join(res.Changed, " ") != "all" || len(res.Removed) != 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "log") {
+		t.Errorf("warnings %q", res.Warnings)
+	}
+	s := d.status(t)
+	if s.ConfigError != "" {
+		t.Errorf("mistake still shown: %s", s.ConfigError)
+	}
+	d.awaitPath(t, "127.0.0.0/24", 20) // a reload keeps beliefs
+	exchange(t, 5)
+	d.awaitSamples(t, 30)
+	if n := d.status(t).Totals.Unattributed; n != 0 {
+		t.Errorf("%d samples unattributed", n)
+	}
+}
+
+func TestRootDetachThroughTheAPI(t *testing.T) {
+	p := newPlace(t)
+	d := p.start(t, func(o *Options) { o.KeepAttached = true })
+	if err := d.Detach(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.wait(t); err != nil {
+		t.Error(err)
+	}
+	p.nothing(t)
+}
+
+func TestRootKeepAttachedIsAdopted(t *testing.T) {
+	p := newPlace(t)
+	keep := func(o *Options) { o.KeepAttached = true }
+	d := p.start(t, keep)
+	exchange(t, 5)
+	d.awaitSamples(t, 10)
+	client, server := pair(t) // lives through the restart
+	d.stop(t)
+	if n := len(datapath.OtherSockops(p.cgroup.Path, nil)); n != 1 {
+		t.Fatalf("%d programs attached after a stop that keeps them", n)
+	}
+	exchange(t, 1) // while nobody reads: within the lease
+	d = p.start(t, keep)
+	if s := d.status(t); !s.Adopted {
+		t.Errorf("not adopted: %+v", s)
+	}
+	if n := len(datapath.OtherSockops(p.cgroup.Path, nil)); n != 1 {
+		t.Errorf("%d programs attached after the adoption", n)
+	}
+	transfer(t, client, server)
+	client.Close()
+	server.Close()
+	exchange(t, 5)
+	await(t, "the connections of both lives", func() bool {
+		total := d.status(t).Totals
+		return total.Samples["close"] >= 14 && total.Unattributed == 4 // both ends of two older ones
+	})
+	if err := d.Detach(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_ = d.wait(t)
+	p.nothing(t)
+}
+
+// A start that fails takes back what it did, and leaves what it found.
+func TestRootFailedStart(t *testing.T) {
+	p := newPlace(t)
+	blocked := p.path("run", "tcpilot.sock")
+	if err := os.MkdirAll(filepath.Dir(blocked), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Run(ctx, Options{Config: p.config, KeepAttached: true})
+	if err == nil || !strings.Contains(err.Error(), "tcpilot.sock") {
+		t.Errorf("error %v", err)
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(p.path("run")); err != nil { // fails if anything is left in it
+		t.Error(err)
+	}
+	p.nothing(t)
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	d := p.start(t, func(o *Options) { o.KeepAttached = true })
+	d.stop(t)
+	text, _ := os.ReadFile(p.config)
+	busy := strings.Replace(string(text), `listen: ""`, "listen: "+taken.Addr().String(), 1)
+	if err := os.WriteFile(p.config, []byte(busy), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err = Run(ctx, Options{Config: p.config, KeepAttached: true})
+	if err == nil || !strings.Contains(err.Error(), "metrics") {
+		t.Errorf("error %v", err)
+	}
+	if n := len(datapath.OtherSockops(p.cgroup.Path, nil)); n != 1 {
+		t.Errorf("%d programs: the earlier daemon's were to stay", n)
+	}
+	undone, err := Detach(p.config)
+	if err != nil || len(undone) != 2 {
+		t.Errorf("undone %q, %v", undone, err)
+	}
+	p.nothing(t)
+	if undone, err := Detach(p.config); err != nil || len(undone) != 0 {
+		t.Errorf("a second time: %q, %v", undone, err)
+	}
+}
+
+func TestRootCancelledStart(t *testing.T) {
+	p := newPlace(t)
+	for _, after := range []time.Duration{0, 20 * time.Millisecond, 80 * time.Millisecond} {
+		c, cancel := context.WithTimeout(ctx, after)
+		if err := Run(c, Options{Config: p.config}); err != nil {
+			t.Errorf("cancelled after %v: %v", after, err)
+		}
+		cancel()
+		p.nothing(t)
+	}
+}
+
+func TestRootSecondDaemonIsRefused(t *testing.T) {
+	p := newPlace(t)
+	d := p.start(t)
+	err := Run(ctx, Options{Config: p.config})
+	if err == nil || !strings.Contains(err.Error(), "another tcpilot runs") || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("error %v, want one with this process", err)
+	}
+	if _, err := Detach(p.config); err == nil {
+		t.Error("detached under a running daemon")
+	}
+	exchange(t, 1)
+	d.awaitSamples(t, 2)
+}
+
+func TestRootCorruptBeliefsAreMovedAside(t *testing.T) {
+	p := newPlace(t)
+	if err := os.MkdirAll(p.path("state"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.path("state", "beliefs.db"), []byte("this is no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := p.start(t)
+	if !strings.Contains(d.log.String(), "starting fresh") {
+		t.Errorf("log does not say so:\n%s", d.log)
+	}
+	if files, _ := filepath.Glob(p.path("state", "beliefs.db.corrupt-*")); len(files) != 1 {
+		t.Errorf("moved aside: %v", files)
+	}
+}
+
+// A directory that merely has the name of our pins is not ours.
+func TestRootDetachKeepsFilesElsewhere(t *testing.T) {
+	p := newPlace(t)
+	mine := p.path("tcpilot", "precious") // bpffs is p.dir, which is no BPF file system
+	if err := os.MkdirAll(mine, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if undone, err := Detach(p.config); err != nil || len(undone) != 0 {
+		t.Errorf("%q, %v", undone, err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+}
+
+// Killed: leases run out, and what is left can be taken back, or over.
+func TestRootKilled(t *testing.T) {
+	p := newPlace(t)
+	d := p.spawn(t, nil)
+	exchange(t, 2)
+	d.kill()
+	if n := len(datapath.OtherSockops(p.cgroup.Path, nil)); n != 1 {
+		t.Errorf("%d programs after a kill", n)
+	}
+	e := p.start(t)
+	if s := e.status(t); !s.Adopted {
+		t.Error("the next start does not adopt")
+	}
+	e.stop(t)
+	p.nothing(t)
+
+	d = p.spawn(t, nil)
+	d.kill()
+	undone, err := Detach(p.config)
+	if err != nil || len(undone) != 3 { // pins, mount, socket
+		t.Errorf("undone %q, %v", undone, err)
+	}
+	p.nothing(t)
+}
+
+func TestRootSignals(t *testing.T) {
+	p := newPlace(t)
+	d := p.spawn(t, nil)
+	p.rules(t, "rules: [{name: other, learn: {}}]")
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the reload", func() bool {
+		l, err := d.Rules(ctx)
+		return err == nil && len(l.Rules) == 1 && l.Rules[0].Name == "other"
+	})
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the end", func() bool { _, err := os.Lstat(p.path("run")); return err != nil })
+	p.nothing(t)
+}
+
+// The administrator's sysctl wins: in the daemon's own network namespace, so that
+// the test does not touch this host's.
+func TestRootYieldsToTheAdministrator(t *testing.T) {
+	p := newPlace(t)
+	ns := testenv.NetNS(t)
+	testenv.Sysctl(t, ns, "net.ipv4.tcp_congestion_control", "cubic")
+	p.rules(t, "rules: [{name: all, learn: {arms: [bbr], hold_out: 0%}}]")
+	d := p.spawn(t, ns)
+	started := func() string {
+		l := ns.Listen(t, "tcp", "127.0.0.1:0")
+		c := ns.Dial(t, "tcp", l.Addr().String())
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		defer c.Close()
+		return ccOf(t, c)
+	}
+	await(t, "bbr", func() bool { return started() == "bbr" })
+
+	testenv.Sysctl(t, ns, "net.ipv4.tcp_notsent_lowat", "65536") // no rule sets it
+	testenv.Sysctl(t, ns, "net.ipv4.tcp_congestion_control", "reno")
+	await(t, "the yield", func() bool {
+		s, err := d.Status(ctx)
+		return err == nil && len(s.Yields) == 1 && s.Yields[0].Field == "cc" && s.Yields[0].After == "reno"
+	})
+	await(t, "the administrator's choice", func() bool { return started() == "reno" })
+	e, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr("127.0.0.1")})
+	if err != nil || e.Reason != "yielded-sysctl" || len(e.Arms) != 0 {
+		t.Errorf("%+v, %v", e, err)
+	}
+
+	p.rules(t, "rules: [{name: all, lern: {}}]")
+	if _, err := d.Reload(ctx); err == nil {
+		t.Error("a bad file was loaded")
+	}
+	if s, err := d.Status(ctx); err != nil || len(s.Yields) != 1 {
+		t.Errorf("a refused reload took it back: %+v, %v", s.Yields, err)
+	}
+	p.rules(t, "rules: [{name: all, learn: {arms: [bbr], hold_out: 0%}}]")
+	if _, err := d.Reload(ctx); err != nil {
+		t.Error(err)
+	}
+	await(t, "bbr again", func() bool { return started() == "bbr" })
+}
+
+func ccOf(t *testing.T, c net.Conn) string {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	_ = raw.Control(func(fd uintptr) { name, err = getCC(int(fd)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}

@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/policy"
+)
+
+func getCC(fd int) (string, error) {
+	return unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func TestATaskThatFailsEndsTheOthers(t *testing.T) {
+	broken := errors.New("broken")
+	ended := false
+	err := runTasks(context.Background(), quiet, []task{
+		{"good", func(ctx context.Context) error {
+			<-ctx.Done()
+			ended = true
+			return errors.New("only since it was stopped")
+		}},
+		{"bad", func(context.Context) error { return broken }},
+	})
+	if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "bad: ") || !ended {
+		t.Errorf("error %v, the other one ended: %v", err, ended)
+	}
+}
+
+func TestUndoGoesBackwardsAndOn(t *testing.T) {
+	var got []string
+	var u undoStack
+	u.push("first", func() error { got = append(got, "first"); return nil })
+	u.push("second", func() error { got = append(got, "second"); return os.ErrClosed })
+	err := u.run()
+	if strings.Join(got, " ") != "second first" || !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "second") {
+		t.Errorf("%v, %v", got, err)
+	}
+	if u.run() != nil || len(got) != 2 {
+		t.Error("undone twice")
+	}
+}
+
+func TestEvery(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	n := 0
+	err := every(ctx, time.Millisecond, func() error {
+		if n++; n == 3 {
+			cancel()
+		}
+		return nil
+	})
+	if err != nil || n < 3 {
+		t.Errorf("%d calls, %v", n, err)
+	}
+	if err := every(context.Background(), time.Hour, func() error { return os.ErrClosed }); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestDiffRules(t *testing.T) {
+	r := diffRules([]policy.Rule{{Name: "a"}, {Name: "b"}, {Name: "c"}}, []policy.Rule{{Name: "b", Leave: true}, {Name: "c"}, {Name: "d"}})
+	if strings.Join(r.Added, "") != "d" || strings.Join(r.Removed, "") != "a" || strings.Join(r.Changed, "") != "b" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNeedRestart(t *testing.T) {
+	a, b := config.Default(), config.Default()
+	if got := needRestart(a, b); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+	b.Interval, b.Rules = time.Hour, nil
+	if got := needRestart(a, b); len(got) != 1 || !strings.HasPrefix(got[0], "interval ") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestCheckAndWarnings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("rules:\n  - {name: a, match: {cgroup: [/no/such/cgroup], netns: [no-such-netns]}, set: {cc: nosuchcc}}\n  - {name: b, learn: {}}\n")
+	rules, err := Check(file)
+	if err != nil || len(rules) != 4 || rules[2].Name != "a" {
+		t.Errorf("%+v, %v", rules, err)
+	}
+	warnings, err := Warnings(file)
+	if err != nil || len(warnings) != 3 {
+		t.Errorf("%q, %v", warnings, err)
+	}
+	for _, want := range []string{"nosuchcc", "/no/such/cgroup", "no-such-netns"} {
+		if !strings.Contains(strings.Join(warnings, "\n"), want) {
+			t.Errorf("no warning about %s: %q", want, warnings)
+		}
+	}
+	write("rules: [{name: a, lern: {}}]")
+	if _, err := Check(file); !config.IsMistake(err) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,286 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// place is where one test's daemons live: a cgroup and directories of their own.
+type place struct {
+	dir    string
+	cgroup *testenv.CG
+	config string // file
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	cg := testenv.Cgroup(t)
+	dir, err := os.MkdirTemp("", "tcpd") // short: it holds the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{dir: dir, cgroup: cg, config: filepath.Join(dir, "c.yaml")}
+	t.Cleanup(func() {
+		if _, err := Detach(p.config); err != nil { // whatever a failed test left
+			t.Errorf("detach: %v", err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	p.rules(t, "rules: [{name: all, learn: {hold_out: 0%}}]")
+	return p
+}
+
+func (p *place) path(elem ...string) string {
+	return filepath.Join(append([]string{p.dir}, elem...)...)
+}
+
+// rules writes the configuration. bpffs is no BPF file system: a private one is
+// mounted in the run directory.
+func (p *place) rules(t *testing.T, rules string) {
+	t.Helper()
+	text := fmt.Sprintf("cgroup: %s\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
+		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
+		p.cgroup.Path, p.dir, p.path("run"), p.path("state"), rules)
+	if err := os.WriteFile(p.config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *place) client(t *testing.T) *api.Client {
+	c := api.NewClient(p.path("run", "tcpilot.sock"))
+	t.Cleanup(c.Close)
+	return c
+}
+
+// running is a daemon in this process.
+type running struct {
+	*api.Client
+	cancel context.CancelFunc
+	done   chan error
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start runs a daemon until the test, or stop, ends it.
+func (p *place) start(t *testing.T, change ...func(*Options)) *running {
+	t.Helper()
+	r := &running{Client: p.client(t), done: make(chan error, 1), log: &lockedBuffer{}}
+	opt := Options{Config: p.config, Version: "test", Log: slog.New(slog.NewTextHandler(r.log, nil))}
+	for _, f := range change {
+		f(&opt)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	begun := time.Now()
+	go func() { r.done <- Run(ctx, opt) }()
+	t.Cleanup(func() { cancel(); r.wait(t) })
+	r.await(t, "the API", func() bool {
+		select {
+		case err := <-r.done:
+			r.done <- err
+			t.Fatalf("daemon ended: %v\n%s", err, r.log)
+		default:
+		}
+		_, err := r.Status(context.Background())
+		return err == nil
+	})
+	t.Logf("started in %v", time.Since(begun).Round(time.Millisecond))
+	return r
+}
+
+// wait waits for the end of the daemon.
+func (r *running) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatalf("the daemon does not end\n%s", r.log)
+		return nil
+	}
+}
+
+func (r *running) stop(t *testing.T) {
+	t.Helper()
+	r.cancel()
+	if err := r.wait(t); err != nil {
+		t.Errorf("daemon: %v", err)
+	}
+}
+
+func (r *running) await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	await(t, what, f)
+}
+
+func await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for begun := time.Now(); !f(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(begun) > 15*time.Second {
+			t.Fatalf("waited 15 s for %s", what)
+		}
+	}
+}
+
+func (r *running) status(t *testing.T) api.Status {
+	t.Helper()
+	s, err := r.Status(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// nothing checks that a daemon left nothing but what it learned.
+func (p *place) nothing(t *testing.T) {
+	t.Helper()
+	if _, err := os.Lstat(p.path("run")); !errors.Is(err, fs.ErrNotExist) {
+		entries, _ := os.ReadDir(p.path("run"))
+		t.Errorf("the run directory is left with %v", entries)
+	}
+	if mounts, _ := os.ReadFile("/proc/self/mounts"); bytes.Contains(mounts, []byte(p.dir)) {
+		t.Errorf("a mount is left below %s", p.dir)
+	}
+	// The kernel takes a link apart some time after its last pin is gone.
+	await(t, "the programs to go", func() bool { return len(datapath.OtherSockops(p.cgroup.Path, nil)) == 0 })
+}
+
+// exchange makes n connections over loopback within the cgroup, one after the other.
+func exchange(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		c, s := pair(t)
+		transfer(t, c, s)
+		c.Close()
+		s.Close()
+	}
+}
+
+func pair(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := l.Accept()
+		accepted <- c
+	}()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if server = <-accepted; server == nil {
+		t.Fatal("not accepted")
+	}
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+func transfer(t *testing.T, from, to net.Conn) {
+	t.Helper()
+	const size = 4 << 20 // over 60 packets on loopback: enough to be scored
+	go func() { _, _ = from.Write(make([]byte, size)) }()
+	if n, err := io.CopyN(io.Discard, to, size); err != nil {
+		t.Errorf("%d bytes arrived: %v", n, err)
+	}
+}
+
+func (r *running) awaitSamples(t *testing.T, n uint64) {
+	t.Helper()
+	await(t, fmt.Sprintf("%d samples", n), func() bool { return r.status(t).Totals.Samples["close"] >= n })
+}
+
+// awaitPath waits for the one path to have so many samples: what is shown of paths
+// may be a second old.
+func (r *running) awaitPath(t *testing.T, prefix string, samples uint64) {
+	t.Helper()
+	await(t, fmt.Sprintf("%d samples of %s", samples, prefix), func() bool {
+		l, err := r.Paths(context.Background(), api.PathQuery{})
+		return err == nil && l.Total == 1 && l.Paths[0].Prefix == prefix && l.Paths[0].Samples == samples
+	})
+}
+
+// process is a daemon in a process of its own.
+type process struct {
+	*api.Client
+	cmd   *exec.Cmd
+	log   *lockedBuffer
+	ended chan struct{}
+}
+
+// kill ends the process without a chance to do anything about it.
+func (r *process) kill() {
+	_ = r.cmd.Process.Kill()
+	<-r.ended
+}
+
+func (p *place) spawn(t *testing.T, ns *testenv.NS, env ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &process{Client: p.client(t), cmd: exec.Command(exe), log: &lockedBuffer{}, ended: make(chan struct{})}
+	r.cmd.Env = append(append(os.Environ(), asDaemon+"="+p.config), env...)
+	r.cmd.Stderr = r.log
+	ns.Do(t, func() {
+		if err := r.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	go func() { _ = r.cmd.Wait(); close(r.ended) }()
+	t.Cleanup(r.kill)
+	await(t, "the daemon's API", func() bool {
+		select {
+		case <-r.ended:
+			t.Fatalf("the daemon ended:\n%s", r.log)
+		default:
+		}
+		_, err := r.Status(context.Background())
+		return err == nil
+	})
+	return r
+}
+
+func hasFeature(s api.Status, part string) bool {
+	return slices.ContainsFunc(s.Features, func(f api.Feature) bool { return strings.Contains(f.Name, part) && f.Active })
+}

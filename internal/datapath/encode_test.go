@@ -1,0 +1,191 @@
+package datapath
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func TestEncodeKey(t *testing.T) {
+	for _, c := range []struct {
+		key  path.Key
+		bits uint32
+		addr string
+	}{
+		{path.Root(3, 0), 96, "::"},
+		{path.Of(3, 9, netip.MustParseAddr("192.0.2.77"), 24), 96 + 96 + 24, "::ffff:192.0.2.0"},
+		{path.Of(3, 9, netip.MustParseAddr("::ffff:192.0.2.77"), 32), 96 + 128, "::ffff:192.0.2.77"},
+		{path.Of(3, 9, netip.MustParseAddr("2001:db8:1:2::3"), 48), 96 + 48, "2001:db8:1::"},
+		{path.Key{Class: 3, Prefix: netip.MustParsePrefix("0.0.0.0/0")}, 96 + 96, "::ffff:0.0.0.0"},
+	} {
+		got, err := encodeKey(c.key)
+		want := abiPathKey{Prefixlen: c.bits, Class: c.key.Class, Scope: c.key.Scope, Addr: netip.MustParseAddr(c.addr).As16()}
+		if err != nil || got != want {
+			t.Errorf("%s: got %+v, %v, want %+v", c.key, got, err, want)
+		}
+	}
+	if _, err := encodeKey(path.Key{Class: 1}); err == nil {
+		t.Error("a key without prefix is encoded")
+	}
+}
+
+func TestEncodePolicy(t *testing.T) {
+	var ccs ccTable
+	e := path.Entry{Key: path.Root(1, 0), ID: 7, Expires: 5000}
+	e.Policy.HoldOut = 1311
+	arms(arm("cubic", 30000), arm("bbr", 35536), arm("reno", 0))(&e.Policy)
+	e.Policy.Params.Set(tcp.InitCwnd, 20)
+	e.Policy.Params.Set(tcp.MaxPacingRate, 1<<32-2)
+	e.Policy.Params.Set(tcp.NoDelay, 0)
+	got, err := encodePolicy(&e, &ccs, 1000)
+	must(t, err)
+	want := abiPathPolicy{ExpiresNs: 4000, Set: 1<<tcp.InitCwnd | 1<<tcp.MaxPacingRate | 1<<tcp.NoDelay, Id: 7, HoldOut: 1311, NumArms: 3}
+	want.Arm = [8]uint8{0, 1, 2}
+	want.Weight = [8]uint32{30000, 65536, 65536}
+	want.Value[tcp.InitCwnd], want.Value[tcp.MaxPacingRate] = 20, 1<<32-2
+	if got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if e.Expires = 10; func() uint64 { p, _ := encodePolicy(&e, &ccs, 1000); return p.ExpiresNs }() != 0 {
+		t.Error("what expired before the clock began does not expire at 0")
+	}
+	for _, weights := range [][]uint32{{65535}, {65537}, {0}, {1 << 31, 1 << 31}, {40000, 40000}} {
+		bad := path.Entry{Key: path.Root(1, 0), ID: 8}
+		for i, w := range weights {
+			bad.Policy.Arms[i] = arm(fmt.Sprint("cc", i), w)
+		}
+		bad.Policy.NumArms = uint8(len(weights))
+		if _, err := encodePolicy(&bad, &ccs, 0); err == nil || !strings.Contains(err.Error(), "65536") {
+			t.Errorf("weights %d: %v", weights, err)
+		}
+	}
+	none := path.Entry{Key: path.Root(1, 0), ID: 9, Expires: 1}
+	if got, err := encodePolicy(&none, &ccs, 0); err != nil || got != (abiPathPolicy{ExpiresNs: 1, Id: 9}) {
+		t.Errorf("the policy that touches nothing: %+v, %v", got, err)
+	}
+	short := path.Entry{Key: path.Root(1, 0), ID: 10}
+	set(tcp.RTOMin, 1000)(&short.Policy)
+	if got, err := encodePolicy(&short, &ccs, 0); err != nil || got.Value[tcp.RTOMin] != minTimeout() || got.Value[tcp.DelackMax] != 0 {
+		t.Errorf("a timeout that the kernel refuses: %+v, %v", got, err)
+	}
+	if ccs.n.Load() < 3 || ccs.name(1) != cc("bbr") {
+		t.Error("arms are not numbered in order")
+	}
+}
+
+func TestEveryFieldIsSetOneWay(t *testing.T) {
+	names := map[abiSockOption]tcp.Field{}
+	for f := range tcp.NumFields {
+		o, option := options[f]
+		op, request := requestOps[f]
+		if option == request {
+			t.Errorf("%s: option %v, request %v", f, option, request)
+		}
+		if request != (tcp.Fields[f].When == tcp.AtRequest) || request && (op < 1 || op > 31) {
+			t.Errorf("%s is set %d, by op %d", f, tcp.Fields[f].When, op)
+		}
+		if other, ok := names[o]; option && ok {
+			t.Errorf("%s and %s are the same option", f, other)
+		}
+		names[o] = f
+		if _, probed := probeValues[f]; probed != option {
+			t.Errorf("%s is an option: %v, is probed: %v", f, option, probed)
+		}
+		if v := probeValues[f]; option && (v > tcp.Fields[f].Max || v < tcp.Fields[f].Min && tcp.Fields[f].Min > 1) {
+			t.Errorf("%s is probed with %d, out of range", f, v)
+		}
+		row := optionTable()[f]
+		if row.Valid != b2i(option) || row.Established != b2i(tcp.Fields[f].When == tcp.AtEstablished) || row.Name != o.Name || row.Level != o.Level {
+			t.Errorf("%s: row %+v", f, row)
+		}
+		// Programs pass a C int.
+		if option && tcp.Fields[f].Max > 1<<32-1 {
+			t.Errorf("%s goes up to %d", f, tcp.Fields[f].Max)
+		}
+	}
+	if len(options)+len(requestOps) != int(tcp.NumFields) {
+		t.Errorf("%d options and %d requests for %d fields", len(options), len(requestOps), tcp.NumFields)
+	}
+}
+
+func b2i(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestRequestMask(t *testing.T) {
+	for _, c := range []struct{ mask, ops uint64 }{
+		{0, 0}, {1 << tcp.InitCwnd, 0}, {1 << tcp.SynRTO, 1 << 1}, {1 << tcp.SynAckRTO, 1 << 1},
+		{1 << tcp.InitRwnd, 1 << 2}, {1 << tcp.ECN, 1 << 6}, {1 << tcp.BaseRTT, 1 << 7},
+		{1<<tcp.NumFields - 1, 1<<1 | 1<<2 | 1<<6 | 1<<7}, {1 << 63, 0},
+	} {
+		if got := requestMask(c.mask); uint64(got) != c.ops {
+			t.Errorf("fields %b need ops %b, got %b", c.mask, c.ops, got)
+		}
+	}
+}
+
+func TestCCTable(t *testing.T) {
+	var ccs ccTable
+	for i := range maxCC {
+		name := cc(fmt.Sprint("cc", i))
+		for range 2 {
+			if id, err := ccs.add(name); err != nil || int(id) != i {
+				t.Fatalf("%s: number %d, %v", name, id, err)
+			}
+		}
+	}
+	if _, err := ccs.add(cc("more")); err == nil {
+		t.Error("the table has no bound")
+	}
+	if id, err := ccs.add(cc("cc5")); err != nil || id != 5 {
+		t.Errorf("a known one after that: %d, %v", id, err)
+	}
+	if _, ok := ccs.lookup(cc("more")); ok {
+		t.Error("the refused one is known")
+	}
+	if ccs.name(uint32(maxCC)) != (tcp.CC{}) || ccs.name(31) != cc("cc31") {
+		t.Error("name is wrong")
+	}
+}
+
+func TestSamePrefixMask(t *testing.T) {
+	for _, c := range []class.SamePrefix{{V4: true, Bits: 0}, {V4: true, Bits: 20}, {V4: true, Bits: 32}, {Bits: 0}, {Bits: 44}, {Bits: 128}} {
+		p := samePrefix(c)
+		n, want := 0, c.Bits
+		for _, b := range p.Mask {
+			n += bits.OnesCount8(b)
+		}
+		if c.V4 {
+			want += 96
+		}
+		if n != want || (p.V4 == 1) != c.V4 {
+			t.Errorf("%+v has a mask of %d bits: %x", c, n, p.Mask)
+		}
+	}
+}
+
+func TestJiffy(t *testing.T) {
+	us := jiffyMicros()
+	for _, hz := range []uint32{100, 250, 300, 1000} {
+		if us == (1_000_000+hz/2)/hz {
+			return
+		}
+	}
+	t.Errorf("a jiffy is %d us", us)
+}
+
+func TestWallOffset(t *testing.T) {
+	if d := time.Since(time.Unix(0, monotonic()+wallOffset())); d < -time.Millisecond || d > time.Second {
+		t.Errorf("clocks differ by %v", d)
+	}
+}

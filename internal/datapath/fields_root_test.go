@@ -1,0 +1,527 @@
+package datapath
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// Options that package unix does not name.
+const (
+	optRTOMax   = 44 // TCP_RTO_MAX_MS
+	optTxRehash = 74 // SO_TXREHASH
+)
+
+// fieldCase sets one field and reads it back from a socket.
+type fieldCase struct {
+	field tcp.Field
+	value uint64
+	read  func(t testing.TB, c socket) int
+	want  int
+	ends  string // which ends show it: client, server, both
+	v6    bool
+}
+
+func opt(level, name int) func(testing.TB, socket) int {
+	return func(t testing.TB, c socket) int { return sockopt(t, c, level, name) }
+}
+
+var fieldCases = []fieldCase{
+	{tcp.InitCwnd, 42, func(t testing.TB, c socket) int { return int(tcpInfo(t, c).Snd_cwnd) }, 42, "both", false},
+	{tcp.CwndClamp, 7, func(t testing.TB, c socket) int { return int(tcpInfo(t, c).Snd_ssthresh) }, 7, "both", false},
+	{tcp.RTOMax, 2000, opt(unix.IPPROTO_TCP, optRTOMax), 2000, "both", false},
+	{tcp.Sndbuf, 50_000, opt(unix.SOL_SOCKET, unix.SO_SNDBUF), 100_000, "both", false},
+	{tcp.Rcvbuf, 50_000, opt(unix.SOL_SOCKET, unix.SO_RCVBUF), 100_000, "both", false},
+	{tcp.WindowClamp, 30_000, opt(unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP), 30_000, "both", false},
+	{tcp.NotsentLowat, 12_345, opt(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT), 12_345, "both", false},
+	{tcp.RcvLowat, 77, opt(unix.SOL_SOCKET, unix.SO_RCVLOWAT), 77, "both", false},
+	{tcp.MaxPacingRate, 1_234_567, opt(unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE), 1_234_567, "both", false},
+	{tcp.MaxSeg, 1000, func(t testing.TB, c socket) int { return int(tcpInfo(t, c).Snd_mss+12) / 100 * 100 }, 1000, "client", false},
+	{tcp.NoDelay, 1, opt(unix.IPPROTO_TCP, unix.TCP_NODELAY), 1, "both", false},
+	{tcp.ThinLinearTimeouts, 1, opt(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS), 1, "both", false},
+	{tcp.UserTimeout, 4321, opt(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT), 4321, "both", false},
+	{tcp.SynCount, 3, opt(unix.IPPROTO_TCP, unix.TCP_SYNCNT), 3, "both", false},
+	{tcp.SaveSyn, 1, opt(unix.IPPROTO_TCP, unix.TCP_SAVE_SYN), 1, "both", false},
+	{tcp.KeepAlive, 1, opt(unix.SOL_SOCKET, unix.SO_KEEPALIVE), 1, "both", false},
+	{tcp.KeepIdle, 99, opt(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE), 99, "both", false},
+	{tcp.KeepInterval, 9, opt(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL), 9, "both", false},
+	{tcp.KeepCount, 4, opt(unix.IPPROTO_TCP, unix.TCP_KEEPCNT), 4, "both", false},
+	{tcp.Priority, 5, opt(unix.SOL_SOCKET, unix.SO_PRIORITY), 5, "both", false},
+	{tcp.Mark, 4242, opt(unix.SOL_SOCKET, unix.SO_MARK), 4242, "both", false},
+	{tcp.TxRehash, 0, opt(unix.SOL_SOCKET, optTxRehash), 0, "both", false},
+	{tcp.TOS, 0x48, opt(unix.IPPROTO_IP, unix.IP_TOS), 0x48, "both", false},
+	{tcp.TClass, 0x48, opt(unix.IPPROTO_IPV6, unix.IPV6_TCLASS), 0x48, "both", true},
+}
+
+// otherFieldTests are fields that no option shows; their effect is measured.
+var otherFieldTests = map[tcp.Field]string{
+	tcp.RTOMin: "TestRootRTOMin", tcp.DelackMax: "TestRootDelackMax", tcp.SynRTO: "TestRootSynRTO",
+	tcp.SynAckRTO: "TestRootSynAckRTO", tcp.InitRwnd: "TestRootInitRwnd", tcp.ECN: "TestRootECN",
+	tcp.BaseRTT: "only the congestion control nv asks for it; see requestMask",
+}
+
+func TestEveryFieldIsTested(t *testing.T) {
+	seen := map[tcp.Field]bool{}
+	for _, c := range fieldCases {
+		seen[c.field] = true
+	}
+	for f := range tcp.NumFields {
+		if _, other := otherFieldTests[f]; seen[f] == other {
+			t.Errorf("%s: read back %v, measured %v", f, seen[f], other)
+		}
+	}
+}
+
+// quietPair has sockets whose options nobody has set: package net sets some.
+func quietPair(t testing.TB, r *rig, v6 bool) (client, server *os.File) {
+	t.Helper()
+	address, family := "127.0.0.1:0", unix.AF_INET
+	if v6 {
+		address, family = "[::1]:0", unix.AF_INET6
+	}
+	l := listen(t, r.ns, address, nil)
+	to := addrPort(l.Addr())
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: [4]byte{127, 0, 0, 1}}
+	if v6 {
+		sa = &unix.SockaddrInet6{Port: int(to.Port()), Addr: netip.IPv6Loopback().As16()}
+	}
+	r.ns.Do(t, func() {
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		must(t, unix.Connect(fd, sa))
+		client = fileOf(t, fd)
+	})
+	lfd, err := l.(*net.TCPListener).File()
+	must(t, err)
+	defer lfd.Close()
+	fd, _, err := unix.Accept4(int(lfd.Fd()), unix.SOCK_CLOEXEC)
+	must(t, err)
+	return client, fileOf(t, fd)
+}
+
+func fileOf(t testing.TB, fd int) *os.File {
+	f := os.NewFile(uintptr(fd), "socket")
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestRootFieldsAreSet(t *testing.T) {
+	r := newRig(t)
+	for _, c := range fieldCases {
+		t.Run(c.field.String(), func(t *testing.T) {
+			r.policy(t, nil)
+			plain, plainServer := quietPair(t, r, c.v6)
+			id := r.policy(t, set(c.field, c.value))
+			client, server := quietPair(t, r, c.v6)
+			counters, err := r.Counters()
+			must(t, err)
+			if n := counters.FieldErrors[c.field]; n != 0 {
+				if kernelLacks(c.field) {
+					return // tried, refused, and counted, as it should be
+				}
+				t.Fatalf("%d errors", n)
+			}
+			is := ofConn(client)
+			for name, pair := range map[string][2]socket{"client": {client, plain}, "server": {server, plainServer}} {
+				if c.ends != "both" && c.ends != name {
+					continue
+				}
+				got, before := c.read(t, pair[0]), c.read(t, pair[1])
+				if got != c.want {
+					t.Errorf("%s has %d, want %d", name, got, c.want)
+				}
+				// A default that equals the value would prove nothing.
+				if before == c.want {
+					t.Errorf("%s has %d without a policy, too", name, before)
+				}
+			}
+			closeAll(t, client, server)
+			if s := r.find(t, "client", is); s.PolicyID != id {
+				t.Errorf("policy %d, want %d", s.PolicyID, id)
+			}
+		})
+	}
+}
+
+// kernelLacks are fields that came with some kernel later than the oldest we
+// support; that a kernel takes the option at all is asked of the kernel.
+func kernelLacks(f tcp.Field) bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	o := options[f]
+	return unix.SetsockoptInt(fd, int(o.Level), int(o.Name), int(probeValues[f])) == unix.ENOPROTOOPT
+}
+
+// TestRootNothingIsSetWithoutPolicy compares with a connection of another cgroup.
+func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
+	r := newRig(t)
+	base, _ := quietPair(t, r, false)
+	mark := func(c socket) int { return sockopt(t, c, unix.SOL_SOCKET, unix.SO_MARK) }
+	both := func(p *path.Policy) {
+		arms(arm("reno", 1<<16))(p)
+		p.Params.Set(tcp.Mark, 7)
+		p.Params.Set(tcp.InitCwnd, 42)
+		p.Params.Set(tcp.ECN, 1)
+	}
+	for _, c := range []struct {
+		name     string
+		prepare  func()
+		mark     int
+		cwnd     bool
+		cc       string
+		flag     tcp.Flags
+		decision string
+	}{
+		{"policy", func() { r.policy(t, both) }, 7, true, "reno", 0, "policy"},
+		{"hold-out", func() { r.policy(t, func(p *path.Policy) { both(p); p.HoldOut = 1 << 16 }) }, 0, false, "cubic", tcp.FlagHoldOut, "hold-out"},
+		{"expired", func() { r.policyOf(t, path.Root(1, 0), time.Now().Add(-time.Millisecond), both) }, 0, false, "cubic", 0, "lease-expired"},
+		{"field yielded", func() {
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yield: 1 << tcp.Mark}))
+		}, 0, true, "reno", 0, "policy"},
+		{"congestion control yielded", func() {
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, YieldCC: true}))
+		}, 7, true, "cubic", 0, "policy"},
+		{"everything yielded", func() {
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yield: ^uint64(0), YieldCC: true}))
+		}, 0, false, "cubic", 0, "policy"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "0")
+			before, err := r.Counters()
+			must(t, err)
+			c.prepare()
+			a, b := quietPair(t, r, false)
+			after, err := r.Counters()
+			must(t, err)
+			for _, conn := range []socket{a, b} {
+				want := int(tcpInfo(t, base).Snd_cwnd)
+				if c.cwnd {
+					want = 42
+				}
+				if mark(conn) != c.mark || ccOf(t, conn) != c.cc || int(tcpInfo(t, conn).Snd_cwnd) != want {
+					t.Errorf("mark %d, %s, window %d; want %d, %s, %d", mark(conn), ccOf(t, conn), tcpInfo(t, conn).Snd_cwnd, c.mark, c.cc, want)
+				}
+			}
+			if n := after.Decisions[c.decision] - before.Decisions[c.decision]; n != 2 {
+				t.Errorf("%d counted as %s", n, c.decision)
+			}
+			isA, isB := ofConn(a), ofConn(b)
+			closeAll(t, a, b)
+			for _, s := range []tcp.Sample{r.find(t, "client", isA), r.find(t, "server", isB)} {
+				if !s.Has(c.flag) || s.Has(tcp.FlagCCChanged) {
+					t.Errorf("flags %b", s.Flags)
+				}
+				// cwnd follows the fields but init_cwnd: only they answer here.
+				if ecn := c.cwnd; s.Has(tcp.FlagECN) != ecn {
+					t.Errorf("ECN %v, want %v", s.Has(tcp.FlagECN), ecn)
+				}
+			}
+		})
+	}
+}
+
+// TestRootLease: nothing is touched once the lease is over, whatever the maps say.
+func TestRootLease(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	must(t, r.SetLease(300*time.Millisecond))
+	a, b := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, a) != "reno" || ccOf(t, b) != "reno" {
+		t.Error("the lease does not count yet")
+	}
+	time.Sleep(320 * time.Millisecond)
+	c, d := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, c) != "cubic" || ccOf(t, d) != "cubic" {
+		t.Error("the lease is over, and connections are still touched")
+	}
+	isA := ofConn(a)
+	closeAll(t, a, b, c, d)
+	r.find(t, "a connection that began within the lease", isA)
+	must(t, r.SetLease(time.Minute))
+	e, f := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, e) != "reno" || ccOf(t, f) != "reno" {
+		t.Error("a renewed lease does not count")
+	}
+}
+
+func TestRootRTOMin(t *testing.T) {
+	r := newRig(t)
+	rto := func() uint32 {
+		c, s := r.pair(t, "127.0.0.1:0")
+		for range 25 { // the variance that the handshake began with goes by quarters
+			exchange(t, c, s, 100)
+			exchange(t, s, c, 100)
+		}
+		return tcpInfo(t, c).Rto
+	}
+	r.policy(t, nil)
+	before := rto()
+	r.policy(t, set(tcp.RTOMin, 1000))
+	if got := rto(); got > 150_000 || before < 200_000 {
+		t.Errorf("retransmission timeout %d us, %d us without policy", got, before)
+	}
+}
+
+// TestRootDelackMax measures how long an ACK that has nothing to go with waits.
+func TestRootDelackMax(t *testing.T) {
+	r := newRig(t)
+	wait := func() time.Duration {
+		c, s := r.pair(t, "127.0.0.1:0")
+		for range 20 { // the receiver ends quick ACK, and takes the traffic for interactive
+			exchange(t, c, s, 10)
+			exchange(t, s, c, 10)
+		}
+		var waits []time.Duration
+		for range 7 {
+			exchange(t, c, s, 10)
+			begun := time.Now()
+			for tcpInfo(t, c).Unacked > 0 && time.Since(begun) < time.Second {
+				time.Sleep(200 * time.Microsecond)
+			}
+			waits = append(waits, time.Since(begun))
+			exchange(t, s, c, 10)
+		}
+		return median(waits)
+	}
+	r.policy(t, nil)
+	before := wait()
+	r.policy(t, set(tcp.DelackMax, 1000))
+	got := wait()
+	t.Logf("an ACK waits %v, %v without policy", got, before)
+	if got > before*2/3 {
+		t.Error("delack_max has no effect")
+	}
+}
+
+// TestRootSynRTO loses SYNs, and measures when the second one goes out.
+func TestRootSynRTO(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	vanish(t, near, far)
+	wait := func(bound time.Duration) time.Duration {
+		var fd int
+		var err error
+		r.ns.Do(t, func() {
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		defer unix.Close(fd)
+		begun := time.Now()
+		for time.Since(begun) < bound {
+			info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			must(t, err)
+			if info.Total_retrans > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return time.Since(begun)
+	}
+	r.policy(t, set(tcp.SynRTO, 50))
+	got := wait(3 * time.Second)
+	r.policy(t, nil)
+	before := wait(3 * time.Second)
+	t.Logf("second SYN after %v, %v without policy", got, before)
+	if got < 40*time.Millisecond || got > before/2 || before < 900*time.Millisecond {
+		t.Error("syn_rto has no effect")
+	}
+	c, err := r.Counters()
+	must(t, err)
+	if c.Replies == 0 {
+		t.Error("no reply was counted")
+	}
+}
+
+// TestRootSynAckRTO loses SYN-ACKs, and measures when the second one goes out.
+func TestRootSynAckRTO(t *testing.T) {
+	r := newRig(t)
+	server := testenv.NetNS(t)
+	sEnd, cEnd := testenv.Veth(t, server, r.ns)
+	l := listen(t, server, netip.AddrPortFrom(sEnd.V4, 0).String(), nil)
+	// The client's SYN arrives, and what is sent back goes to nobody.
+	vanish(t, sEnd, cEnd)
+	wait := func() time.Duration {
+		before := synRetrans(t, server)
+		var fd int
+		var err error
+		r.ns.Do(t, func() {
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: sEnd.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		defer unix.Close(fd)
+		begun := time.Now()
+		for time.Since(begun) < 3*time.Second && synRetrans(t, server) == before {
+			time.Sleep(2 * time.Millisecond)
+		}
+		return time.Since(begun)
+	}
+	r.policy(t, nil)
+	before := wait()
+	r.policy(t, set(tcp.SynAckRTO, 50)) // after the other, whose next one takes 2 s more
+	got := wait()
+	t.Logf("second SYN-ACK after %v, %v without policy", got, before)
+	if got < 40*time.Millisecond || got > before/2 || before < 800*time.Millisecond {
+		t.Error("synack_rto has no effect")
+	}
+}
+
+// synRetrans is TcpExtTCPSynRetrans of a namespace: SYNs and SYN-ACKs.
+func synRetrans(t testing.TB, ns *testenv.NS) (n int) {
+	t.Helper()
+	ns.Do(t, func() {
+		raw, err := os.ReadFile("/proc/thread-self/net/netstat")
+		must(t, err)
+		lines := strings.Split(string(raw), "\n")
+		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+		for i := range names {
+			if names[i] == "TCPSynRetrans" {
+				n, err = strconv.Atoi(values[i])
+				must(t, err)
+			}
+		}
+	})
+	return n
+}
+
+// TestRootInitRwnd looks at the window that the peer is offered.
+func TestRootInitRwnd(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	_, farEnd := testenv.Veth(t, r.ns, far)
+	windows := func() (client, server uint32) {
+		l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
+		c := dial(t, r.ns, l.Addr().String(), nil)
+		return tcpInfo(t, c).Snd_wnd, tcpInfo(t, accept(t, l)).Snd_wnd
+	}
+	for _, packets := range []uint64{4, 20} {
+		r.policy(t, set(tcp.InitRwnd, packets))
+		c, s := windows()
+		// Windows are in steps of the window scale, and of the MSS less options.
+		want := float64(packets) * 1460
+		for _, w := range []uint32{c, s} {
+			if f := float64(w); f < 0.9*want || f > 1.1*want {
+				t.Errorf("init_rwnd %d offers %d and %d bytes", packets, c, s)
+			}
+		}
+	}
+	r.policy(t, nil)
+	if c, s := windows(); c < 40_000 || s < 40_000 {
+		t.Errorf("without policy %d and %d are offered", c, s)
+	}
+}
+
+func TestRootECN(t *testing.T) {
+	r := newRig(t)
+	const agreed = 8 // TCPI_OPT_ECN
+	for _, sysctl := range []string{"0", "2"} {
+		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", sysctl)
+		for _, wanted := range []bool{false, true} {
+			r.policy(t, func(p *path.Policy) {
+				if wanted {
+					p.Params.Set(tcp.ECN, 1)
+				}
+			})
+			for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+				c, s := r.pair(t, address)
+				exchange(t, c, s, 5000)
+				is := ofConn(s)
+				got := tcpInfo(t, c).Options&agreed != 0
+				closeAll(t, c, s)
+				sample := r.find(t, "server", is)
+				if got != wanted || sample.Has(tcp.FlagECN) != wanted {
+					t.Errorf("tcp_ecn %s, ecn %v: negotiated %v, sample says %v", sysctl, wanted, got, sample.Has(tcp.FlagECN))
+				}
+				if wanted && !sample.Has(tcp.FlagECNSeen) {
+					t.Error("no packet with ECT came")
+				}
+			}
+		}
+	}
+	// An answer of 0 must not be taken for 1, nor as an order not to.
+	r.policy(t, set(tcp.ECN, 0))
+	c, s := r.pair(t, "127.0.0.1:0")
+	is := ofConn(s)
+	closeAll(t, c, s)
+	if sample := r.find(t, "server", is); sample.Has(tcp.FlagECN) {
+		t.Error("ecn: false asks for ECN")
+	}
+}
+
+// TestRootFieldRefused: what the kernel refuses is counted by field, and the rest
+// is set all the same.
+func TestRootFieldRefused(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, func(p *path.Policy) {
+		p.Params.Set(tcp.KeepIdle, 40_000) // more than MAX_TCP_KEEPIDLE
+		p.Params.Set(tcp.Mark, 9)
+	})
+	c, s := r.pair(t, "127.0.0.1:0")
+	for _, conn := range []net.Conn{c, s} {
+		if sockopt(t, conn, unix.SOL_SOCKET, unix.SO_MARK) != 9 {
+			t.Error("the field after the refused one is not set")
+		}
+	}
+	got, err := r.Counters()
+	must(t, err)
+	if n := got.FieldErrors[tcp.KeepIdle]; n != 2 || len(got.FieldErrors) != 1 {
+		t.Errorf("refusals are %v", got.FieldErrors)
+	}
+}
+
+// TestRootProbe: what the probe says agrees with what happens.
+func TestRootProbe(t *testing.T) {
+	testenv.Root(t)
+	cg := testenv.Cgroup(t)
+	verdicts, err := Probe(cg.Path, []tcp.CC{cc("reno"), cc("nosuchcc")})
+	must(t, err)
+	n := 0
+	for _, v := range verdicts {
+		if v.Err == errNoAnswer {
+			t.Errorf("%s at %s: %v", v.Option, v.Hook, v.Err)
+		}
+		if v.Option == "nosuchcc" && v.Err == nil || v.Option == "reno" && v.Err != nil {
+			t.Errorf("%s at %s: %v", v.Option, v.Hook, v.Err)
+		}
+		if f, ok := tcp.FieldByName(v.Option); ok {
+			n++
+			usual := tcp.Fields[f].When == tcp.AtEstablished == (v.Hook != HookConnect)
+			if v.Err != nil && usual && !kernelLacks(f) {
+				t.Errorf("%s at %s: %v", v.Option, v.Hook, v.Err)
+			}
+		}
+	}
+	if n != len(options)*len(hooks) {
+		t.Errorf("%d verdicts on %d options", n, len(options))
+	}
+}
+
+func median[T ~int64](v []T) T {
+	for i := range v {
+		for j := i; j > 0 && v[j] < v[j-1]; j-- {
+			v[j], v[j-1] = v[j-1], v[j]
+		}
+	}
+	return v[len(v)/2]
+}

@@ -1,0 +1,339 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// TestRootPeerWeakness06CrashedProcessStops: after kill -9 what is attached stops
+// acting when its lease is over, and the next process takes it over.
+func TestRootPeerWeakness06CrashedProcessStops(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	must(t, r.SetLease(500*time.Millisecond))
+	r.crash(t)
+	c, _ := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, c) != "reno" {
+		t.Error("the attachment did not outlive its process")
+	}
+	time.Sleep(520 * time.Millisecond)
+	d, _ := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, d) != "cubic" {
+		t.Error("the lease is over, and connections are still touched")
+	}
+	r.open(t)
+	if !r.Adopted() || r.AttachedAt().IsZero() {
+		t.Error("not adopted")
+	}
+	e, _ := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, e) != "reno" {
+		t.Error("rules or policies were lost")
+	}
+	for _, conn := range []net.Conn{c, e} { // began under either process
+		is := ofConn(conn)
+		closeAll(t, conn)
+		if s := r.find(t, "client", is); s.Class != 1 || s.Arm.String() != "reno" {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// TestRootReplacementHasNoGap replaces the process again and again under load:
+// every connection is seen, set and reported once.
+func TestRootReplacementHasNoGap(t *testing.T) {
+	r := newRig(t)
+	id := r.policy(t, arms(arm("reno", 1<<16)))
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	var stop atomic.Bool
+	done := make(chan int)
+	go func() {
+		n := 0
+		defer func() { done <- n }()
+		for ; !stop.Load(); n++ {
+			time.Sleep(time.Millisecond) // the ring must hold what comes while nobody reads
+			c, err := dialErr(t, r.ns, "", l.Addr().String(), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s, err := l.Accept()
+			if err == nil {
+				_ = s.Close()
+			}
+			_ = c.Close()
+		}
+	}()
+	for range 6 {
+		time.Sleep(20 * time.Millisecond)
+		r.crash(t)
+		time.Sleep(5 * time.Millisecond)
+		r.open(t)
+	}
+	stop.Store(true)
+	n := <-done
+	all := r.count(t, 2*n, func(*tcp.Sample) bool { return true })
+	time.Sleep(30 * time.Millisecond)
+	all = r.count(t, len(all), func(*tcp.Sample) bool { return true })
+	seen := map[uint64]int{}
+	for i := range all {
+		s := &all[i]
+		seen[s.Cookie]++
+		if s.PolicyID != id || s.CC.String() != "reno" || s.Class != 1 || s.Kind != tcp.KindClose {
+			t.Errorf("%+v", s)
+		}
+	}
+	if len(all) != 2*n || len(seen) != 2*n {
+		t.Errorf("%d samples of %d sockets, want %d", len(all), len(seen), 2*n)
+	}
+	t.Logf("%d connections during 6 replacements", n)
+}
+
+// objects lists ids of all programs, maps and links of a datapath.
+func (r *rig) objects(t testing.TB) (gone func() error) {
+	t.Helper()
+	type object struct {
+		what string
+		open func() (interface{ Close() error }, error)
+	}
+	var all []object
+	for _, p := range []*ebpf.Program{r.objs.TcpilotSockops, r.objs.TcpilotReport, r.objs.TcpilotReset, r.objs.TcpilotError, r.objs.TcpilotSpare, r.live.prog} {
+		info, err := p.Info()
+		must(t, err)
+		id, _ := info.ID()
+		all = append(all, object{"program " + info.Name, func() (interface{ Close() error }, error) { return ebpf.NewProgramFromID(id) }})
+		maps, _ := info.MapIDs()
+		for _, m := range maps {
+			all = append(all, object{fmt.Sprint("map ", m, " of ", info.Name), func() (interface{ Close() error }, error) { return ebpf.NewMapFromID(m) }})
+		}
+	}
+	for _, l := range []link.Link{r.sockops, r.report, r.reset, r.errors, r.spare, r.live.iter} {
+		info, err := l.Info()
+		must(t, err)
+		all = append(all, object{"link", func() (interface{ Close() error }, error) { return link.NewFromID(info.ID) }})
+	}
+	if len(all) < 25 {
+		t.Errorf("only %d objects", len(all))
+	}
+	return func() error {
+		var errs []error
+		for _, o := range all {
+			if c, err := o.open(); err == nil {
+				_ = c.Close()
+				errs = append(errs, fmt.Errorf("%s is still there", o.what))
+			} else if !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	var err error
+	for range 250 {
+		runtime.GC() // variables are mapped until then; a process that ends needs none
+		if err = f(); err == nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error(err)
+}
+
+func TestRootDetachLeavesNothing(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	c, _ := r.pair(t, "127.0.0.1:0") // a live connection holds nothing back
+	gone := r.objects(t)
+	if gone() == nil {
+		t.Error("nothing is there before")
+	}
+	r.stop()
+	must(t, r.Detach())
+	eventually(t, gone)
+	if exists(filepath.Join(r.opt.BPFFS, "tcpilot")) {
+		t.Error("pins are left")
+	}
+	if ccOf(t, c) != "reno" {
+		t.Error("a live connection was changed")
+	}
+	d, _ := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, d) != "cubic" {
+		t.Error("connections are still touched")
+	}
+	must(t, Remove(r.opt.BPFFS)) // nothing there is no error
+	r.open(t)
+
+	// Without a process of its own, too.
+	gone = r.objects(t)
+	r.crash(t)
+	if gone() == nil {
+		t.Error("a crash takes down what is pinned")
+	}
+	must(t, Remove(r.opt.BPFFS))
+	eventually(t, gone)
+	r.open(t)
+}
+
+func TestRootOtherVersionsAreRemoved(t *testing.T) {
+	r := newRig(t)
+	r.crash(t)
+	base := filepath.Join(r.opt.BPFFS, "tcpilot")
+	for _, dir := range []string{"v0", "v2", userPins} {
+		must(t, os.MkdirAll(filepath.Join(base, dir), 0o700))
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	must(t, err)
+	must(t, m.Pin(filepath.Join(base, "v0", "slots")))
+	must(t, m.Close())
+	r.open(t)
+	for dir, want := range map[string]bool{"v0": false, "v2": false, userPins: true, pinVersion: true} {
+		if exists(filepath.Join(base, dir)) != want {
+			t.Errorf("%s is there: %v, want %v", dir, !want, want)
+		}
+	}
+}
+
+func TestRootMapsOfAnotherBuildAreReplaced(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	before := r.maps.PathPolicies.MaxEntries()
+	r.crash(t)
+	r.opt.MaxPolicies = 1234
+	r.open(t)
+	if got := r.maps.PathPolicies.MaxEntries(); got != 1234 || got == before {
+		t.Errorf("%d policies fit", got)
+	}
+	a, b := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, a) != "cubic" || ccOf(t, b) != "cubic" {
+		t.Error("old policies are in force")
+	}
+	r.rules(t, compileRules([]rule{{}}, 1))
+	id := r.policy(t, arms(arm("reno", 1<<16)))
+	c, d := r.pair(t, "127.0.0.1:0")
+	is := ofConn(c)
+	closeAll(t, a, b, c, d)
+	if s := r.find(t, "client", is); s.PolicyID != id || s.CC.String() != "reno" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRootFailedOpenLeavesNothing: neither where there was nothing, nor is what
+// was there taken down.
+func TestRootFailedOpenLeavesNothing(t *testing.T) {
+	r := newRig(t)
+	for name, cgroup := range map[string]string{"no cgroup": t.TempDir(), "nothing": filepath.Join(t.TempDir(), "x"), "a file": filepath.Join(r.cg.Path, "cgroup.procs")} {
+		opt := r.opt
+		opt.BPFFS, opt.Cgroup = mountBPFFS(t), cgroup
+		if d, err := Open(opt); err == nil {
+			t.Errorf("%s: opened", name)
+			must(t, d.Detach())
+		} else if !strings.Contains(err.Error(), cgroup) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if exists(filepath.Join(opt.BPFFS, "tcpilot", pinVersion)) {
+			t.Errorf("%s: pins are left", name)
+		}
+	}
+	r.policy(t, arms(arm("reno", 1<<16)))
+	r.crash(t)
+	bad := r.opt
+	bad.Cgroup = t.TempDir()
+	if d, err := Open(bad); err == nil {
+		t.Error("opened")
+		must(t, d.Close())
+	}
+	c, _ := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, c) != "reno" {
+		t.Error("a failed start took down what was attached")
+	}
+	r.open(t)
+}
+
+// TestRootMoveToAnotherCgroup restarts with another cgroup than before.
+func TestRootMoveToAnotherCgroup(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	child := r.cg.Child(t)
+	dialIn := func(cg *testenv.CG) (name string) {
+		l := listen(t, r.ns, "127.0.0.1:0", nil)
+		cg.Do(t, func() { name = ccOf(t, dial(t, r.ns, l.Addr().String(), nil)) })
+		return name
+	}
+	if dialIn(r.cg) != "reno" || dialIn(child) != "reno" {
+		t.Error("the cgroup or its child is not handled")
+	}
+	r.crash(t)
+	r.opt.Cgroup = child.Path
+	r.open(t)
+	if r.Adopted() {
+		t.Error("adopted from another cgroup")
+	}
+	if a, b := dialIn(r.cg), dialIn(child); a != "cubic" || b != "reno" {
+		t.Errorf("parent has %s, child %s", a, b)
+	}
+}
+
+func TestRootFeaturesAndPrograms(t *testing.T) {
+	r := newRig(t)
+	for _, f := range slices.Concat(r.Features(), TryLoad()) {
+		if f.Err != nil {
+			t.Errorf("%s: %v", f.Name, f.Err)
+		}
+	}
+	progs, err := r.Programs()
+	must(t, err)
+	var names []string
+	for _, p := range progs {
+		names = append(names, p.Name)
+	}
+	if want := "tcpilot_sockops tcpilot_report tcpilot_reset tcpilot_error tcpilot_live"; !strings.HasPrefix(strings.Join(names, " "), want[:50]) {
+		t.Errorf("programs are %q", names)
+	}
+	ours := r.ProgramIDs()
+	if others := OtherSockops(r.cg.Path, ours); len(others) != 0 {
+		t.Errorf("others are %v", others)
+	}
+	others := OtherSockops(r.cg.Path, nil)
+	if len(others) != 1 || others[0].ID != ours[0] || others[0].Name != "tcpilot_sockops" || !strings.Contains(others[0].String(), "tcpilot_sockops") {
+		t.Errorf("attached are %v, ours are %d", others, ours)
+	}
+	if OtherSockops("/nonexistent", nil) != nil {
+		t.Error("programs of no cgroup")
+	}
+}
+
+// TestRootVerifierLimits keeps the programs far from the verifier's million.
+func TestRootVerifierLimits(t *testing.T) {
+	r := newRig(t)
+	progs := []*ebpf.Program{r.objs.TcpilotSockops, r.objs.TcpilotReport, r.objs.TcpilotReset, r.objs.TcpilotError}
+	if r.live != nil {
+		progs = append(progs, r.live.prog)
+	}
+	for _, p := range progs {
+		info, err := p.Info()
+		must(t, err)
+		n, ok := info.VerifiedInstructions()
+		t.Logf("%s: the verifier processed %d instructions", info.Name, n)
+		if !ok || n == 0 || n > 250_000 {
+			t.Errorf("%s: %d instructions", info.Name, n)
+		}
+	}
+}

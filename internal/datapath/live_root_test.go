@@ -1,0 +1,234 @@
+package datapath
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// walk samples the live connections of a namespace.
+func (r *rig) walk(t testing.TB, ns *testenv.NS) {
+	t.Helper()
+	ns.Do(t, func() { must(t, r.SampleLive()) })
+}
+
+func (r *rig) needLive(t testing.TB) {
+	t.Helper()
+	for _, f := range r.Features() {
+		if f.Name == featureLive && f.Err != nil {
+			testenv.Missing(t, f.Err.Error())
+		}
+	}
+}
+
+// sums adds up what samples count.
+type sums struct {
+	duration, busy, rwnd, sndbuf                 time.Duration
+	acked, received, retransBytes                uint64
+	out, in, data, retrans, delivered, lost, rto uint32
+}
+
+func (a *sums) add(s *tcp.Sample) {
+	a.duration, a.busy, a.rwnd, a.sndbuf = a.duration+s.Duration, a.busy+s.Busy, a.rwnd+s.RwndLtd, a.sndbuf+s.SndbufLtd
+	a.acked, a.received, a.retransBytes = a.acked+s.BytesAcked, a.received+s.BytesReceived, a.retransBytes+s.BytesRetrans
+	a.out, a.in, a.data, a.retrans = a.out+s.SegsOut, a.in+s.SegsIn, a.data+s.DataSegsOut, a.retrans+s.Retrans
+	a.delivered, a.lost, a.rto = a.delivered+s.Delivered, a.lost+s.Lost, a.rto+s.RTOs
+}
+
+// TestRootIntervalsSumUp: interval samples are deltas, and with the last one add
+// up to the whole connection.
+func TestRootIntervalsSumUp(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	id := r.policy(t, arms(arm("reno", 1<<16)))
+	must(t, r.SetSettings(Settings{Interval: 30 * time.Millisecond}))
+	begun := time.Now()
+	c, s := r.pair(t, "127.0.0.1:0")
+	exchange(t, c, s, 1000)
+	r.walk(t, r.ns)
+	r.walk(t, r.ns)
+	time.Sleep(20 * time.Millisecond)
+	isFinal, isInterval := ofConn(c), intervalOf(c)
+	time.Sleep(50 * time.Millisecond)
+	const rounds = 4
+	for i := range rounds {
+		exchange(t, c, s, 200_000*(i+1))
+		exchange(t, s, c, 5000)
+		time.Sleep(15 * time.Millisecond)
+		r.walk(t, r.ns)
+		r.walk(t, r.ns) // nothing new: no sample
+		r.count(t, i+1, isInterval)
+	}
+	exchange(t, c, s, 777)
+	time.Sleep(60 * time.Millisecond) // the last ACK
+	info := tcpInfo(t, c)
+	must(t, c.(*net.TCPConn).SetLinger(0))
+	closeAll(t, c, s)
+	last := r.find(t, "client", isFinal)
+	parts := r.count(t, rounds, isInterval)
+	if len(parts) != rounds {
+		t.Errorf("%d interval samples, want %d", len(parts), rounds)
+	}
+	var total sums
+	for i := range parts {
+		p := &parts[i]
+		total.add(p)
+		if p.End != tcp.EndNone || p.Kind != tcp.KindInterval || p.PolicyID != id || p.Class != 1 || p.Arm.String() != "reno" || p.Duration <= 0 {
+			t.Errorf("%+v", p)
+		}
+		if (p.Connect > 0) != (i == 0) {
+			t.Errorf("sample %d says that the connect took %v", i, p.Connect)
+		}
+		if p.BytesAcked < uint64(200_000*(i+1)) || p.BytesAcked > uint64(200_000*(i+1)+1010) {
+			t.Errorf("sample %d has %d bytes", i, p.BytesAcked)
+		}
+	}
+	total.add(&last)
+	if last.BytesAcked != 777 || last.Kind != tcp.KindClose || last.Connect != 0 || last.PolicyID != id || !last.Has(tcp.FlagOutgoing) {
+		t.Errorf("the last sample is %+v", last)
+	}
+	if total.acked != info.Bytes_acked || total.received != info.Bytes_received || total.in != info.Segs_in ||
+		total.data != info.Data_segs_out || total.delivered != info.Delivered || total.retrans != info.Total_retrans ||
+		uint64(total.busy/time.Microsecond) != info.Busy_time || uint64(total.rwnd/time.Microsecond) != info.Rwnd_limited {
+		t.Errorf("samples add up to %+v, tcp_info says %+v", total, info)
+	}
+	if d := time.Since(begun); total.duration > d || total.duration < d/2 {
+		t.Errorf("samples cover %v of %v", total.duration, d)
+	}
+}
+
+// TestRootHalfClosedIsSampled: data may flow one way for long after a FIN.
+func TestRootHalfClosedIsSampled(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, nil)
+	must(t, r.SetSettings(Settings{Interval: time.Millisecond}))
+	c, s := r.pair(t, "127.0.0.1:0")
+	must(t, c.(*net.TCPConn).CloseWrite())
+	time.Sleep(20 * time.Millisecond)
+	exchange(t, s, c, 100_000)
+	r.walk(t, r.ns)
+	for _, conn := range []net.Conn{c, s} {
+		r.find(t, "half-closed connection", intervalOf(conn))
+	}
+	isC, isS := ofConn(c), ofConn(s)
+	closeAll(t, s, c)
+	a, b := r.find(t, "client", isC), r.find(t, "server", isS)
+	if a.End != tcp.EndFin || b.End != tcp.EndFin {
+		t.Errorf("%s and %s", a.End, b.End)
+	}
+}
+
+// TestRootAdoption samples connections that are older than tcpilot: those that
+// its rules want, and no others.
+func TestRootAdoption(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.stop()
+	must(t, r.Detach())
+	// Nothing is attached: these are old.
+	type conns struct{ c, s net.Conn }
+	pairOn := func(address string) conns {
+		c, s := r.pair(t, address)
+		return conns{c, s}
+	}
+	wanted, left, none := pairOn("127.0.0.1:0"), pairOn("127.0.0.2:0"), pairOn("127.0.0.3:0")
+	var elsewhere conns
+	outside := testenv.Cgroup(t) // a sibling: the rig's cgroup is below it no more than it below the rig's
+	outside.Do(t, func() { elsewhere = pairOn("127.0.0.1:0") })
+	r.open(t)
+	tab := compileRules([]rule{
+		{remote: prefix("127.0.0.2/32"), dims: class.DimRemote, leave: true},
+		{local: prefix("127.0.0.2/32"), dims: class.DimLocal, leave: true},
+		{remote: prefix("127.0.0.1/32"), local: prefix("127.0.0.1/32"), dims: class.DimRemote | class.DimLocal},
+	}, 1)
+	r.rules(t, tab)
+	must(t, r.SetSettings(Settings{Interval: time.Millisecond}))
+	all := []conns{wanted, left, none, elsewhere}
+	for range 3 {
+		r.walk(t, r.ns)
+		for _, p := range all {
+			exchange(t, p.c, p.s, 10_000)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	r.walk(t, r.ns)
+	s := r.find(t, "adopted connection", intervalOf(wanted.c))
+	if !s.Has(tcp.FlagAdopted) || s.Class != 0 || s.PolicyID != 0 || s.Arm != (tcp.CC{}) || s.Connect != 0 || s.BytesAcked < 10_000 || s.BytesAcked > 20_000 {
+		t.Errorf("%+v", s)
+	}
+	r.find(t, "its other end", intervalOf(wanted.s))
+	cookies := map[uint64]string{}
+	for name, p := range map[string]conns{"left alone": left, "of no rule": none, "of another cgroup": elsewhere} {
+		cookies[cookieOf(p.c)], cookies[cookieOf(p.s)] = name, name
+	}
+	is := ofConn(wanted.c)
+	for _, p := range all {
+		closeAll(t, p.c, p.s)
+	}
+	if s := r.find(t, "end of an adopted connection", is); s.Kind != tcp.KindClose || !s.Has(tcp.FlagAdopted) || s.End != tcp.EndFin || s.BytesAcked > 40_000 {
+		t.Errorf("%+v", s)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.samples {
+		if name, ok := cookies[r.samples[i].Cookie]; ok {
+			t.Errorf("a connection %s is reported: %+v", name, r.samples[i])
+		}
+	}
+}
+
+// TestRootSlotsFull: with both slots of a connection taken, or held by one that
+// nobody will ever end, nothing is lost.
+func TestRootSlotsFull(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	fill := func(start int64) {
+		keys := make([]uint32, r.maps.Slots.MaxEntries())
+		values := make([][32]byte, len(keys))
+		for i := range keys {
+			keys[i] = uint32(i)
+			putU64(values[i][:], 1<<60) // a cookie that no socket has
+			putU64(values[i][8:], uint64(start))
+		}
+		must(t, putBatch(r.maps.Slots, keys, values))
+	}
+	try := func(n int) {
+		t.Helper()
+		for range n {
+			c, s := r.pair(t, "127.0.0.1:0")
+			isC, isS := ofConn(c), ofConn(s)
+			exchange(t, c, s, 1000)
+			r.walk(t, r.ns)
+			closeAll(t, c, s)
+			a, b := r.find(t, "client", isC), r.find(t, "server", isS)
+			if a.Class != 1 || b.Class != 1 || a.Arm.String() != "reno" || a.Connect == 0 || b.BytesReceived < 1000 {
+				t.Errorf("%+v\n%+v", a, b)
+			}
+		}
+	}
+	fill(monotonic())
+	before, err := r.Counters()
+	must(t, err)
+	try(10)
+	after, err := r.Counters()
+	must(t, err)
+	if n := after.Storages - before.Storages; n != 20 || after.Forgotten != before.Forgotten {
+		t.Errorf("%d connections were remembered in socket storage, %d forgotten", n, after.Forgotten-before.Forgotten)
+	}
+	old := monotonic() - int64(11*time.Minute)
+	if old <= 0 {
+		return // the machine has not been up for so long
+	}
+	fill(old)
+	try(10)
+	last, err := r.Counters()
+	must(t, err)
+	if n := last.Forgotten - after.Forgotten; n != 20 || last.Storages != after.Storages {
+		t.Errorf("%d stale slots were taken, %d connections in storage", n, last.Storages-after.Storages)
+	}
+}

@@ -1,0 +1,409 @@
+package datapath
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// rig is a datapath attached to a cgroup of the test's own, with this process in
+// it, a network namespace to make connections in, and a reader of all samples.
+type rig struct {
+	*Datapath
+	opt Options
+	cg  *testenv.CG
+	ns  *testenv.NS
+
+	noSpare bool
+
+	mu      sync.Mutex
+	samples []tcp.Sample
+	stop    func()
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	testenv.Root(t)
+	r := &rig{ns: testenv.NetNS(t)}
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_congestion_control", "cubic")
+	r.cg = testenv.Cgroup(t)
+	r.opt = Options{Cgroup: r.cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	r.open(t)
+	t.Cleanup(func() {
+		r.stop()
+		if err := r.Detach(); err != nil {
+			t.Errorf("detach: %v", err)
+		}
+	})
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1}}})
+	return r
+}
+
+// open starts a datapath as a daemon does, in the pins of the one before if any.
+func (r *rig) open(t testing.TB) {
+	t.Helper()
+	d, err := Open(r.opt)
+	must(t, err)
+	r.Datapath = d
+	if !r.noSpare { // so that no test fails where the kernel skips programs
+		d.mu.Lock()
+		err = d.attachSpare()
+		d.mu.Unlock()
+		must(t, err)
+	}
+	must(t, d.SetLease(time.Minute))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- d.Read(ctx, func(s *tcp.Sample) {
+			r.mu.Lock()
+			r.samples = append(r.samples, *s)
+			r.mu.Unlock()
+		}, func() {})
+	}()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("read samples: %v", err)
+		}
+	})
+}
+
+// crash ends the process's part, as kill -9 does.
+func (r *rig) crash(t testing.TB) {
+	t.Helper()
+	r.stop()
+	must(t, r.Close())
+}
+
+func mountBPFFS(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	return dir
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) rules(t testing.TB, tab class.Table) {
+	t.Helper()
+	must(t, tab.Check())
+	must(t, r.WriteRules(&tab))
+}
+
+var lastPolicy uint32
+
+// policy gives every path of class 1 a policy, and returns its id.
+func (r *rig) policy(t testing.TB, change func(*path.Policy)) uint32 {
+	t.Helper()
+	return r.policyOf(t, path.Root(1, 0), time.Now().Add(time.Minute), change)
+}
+
+func (r *rig) policyOf(t testing.TB, k path.Key, expires time.Time, change func(*path.Policy)) uint32 {
+	t.Helper()
+	lastPolicy++
+	e := path.Entry{Key: k, ID: lastPolicy, Expires: expires.UnixNano()}
+	if change != nil {
+		change(&e.Policy)
+	}
+	must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1}))
+	must(t, r.WritePolicies([]path.Entry{e}))
+	return e.ID
+}
+
+// set is the policy that sets one field.
+func set(f tcp.Field, v uint64) func(*path.Policy) {
+	return func(p *path.Policy) { p.Params.Set(f, v) }
+}
+
+// arms is the policy that chooses between congestion controls.
+func arms(a ...path.Arm) func(*path.Policy) {
+	return func(p *path.Policy) { p.NumArms = uint8(copy(p.Arms[:], a)) }
+}
+
+func arm(name string, weight uint32) path.Arm { return path.Arm{CC: cc(name), Weight: weight} }
+
+func cc(name string) tcp.CC {
+	c, ok := tcp.ParseCC(name)
+	if !ok {
+		panic(name)
+	}
+	return c
+}
+
+// find waits for a sample.
+func (r *rig) find(t testing.TB, what string, is func(*tcp.Sample) bool) tcp.Sample {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		r.mu.Lock()
+		i := slices.IndexFunc(r.samples, func(s tcp.Sample) bool { return is(&s) })
+		if i >= 0 {
+			defer r.mu.Unlock()
+			return r.samples[i]
+		}
+		all := fmt.Sprintf("%+v", r.samples)
+		r.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatalf("no sample of %s; there are %.4000s", what, all)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// count waits until n samples satisfy is, and returns all that do.
+func (r *rig) count(t testing.TB, n int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
+	t.Helper()
+	for range 2500 {
+		out = out[:0]
+		r.mu.Lock()
+		for i := range r.samples {
+			if is(&r.samples[i]) {
+				out = append(out, r.samples[i])
+			}
+		}
+		r.mu.Unlock()
+		if len(out) >= n {
+			return out
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	counters, _ := r.Counters()
+	var missed []uint64
+	for _, p := range []*ebpf.Program{r.objs.TcpilotSockops, r.objs.TcpilotReport, r.objs.TcpilotReset, r.objs.TcpilotError} {
+		if st, err := p.Stats(); err == nil {
+			missed = append(missed, st.RecursionMisses)
+		}
+	}
+	t.Fatalf("%d of %d samples came; %+v, runs missed %d", len(out), n, counters, missed)
+	return nil
+}
+
+// ofConn is the final sample of one socket.
+func ofConn(c socket) func(*tcp.Sample) bool {
+	cookie := cookieOf(c)
+	return func(s *tcp.Sample) bool { return s.Cookie == cookie && s.Kind != tcp.KindInterval }
+}
+
+// intervalOf is an interval sample of one socket.
+func intervalOf(c socket) func(*tcp.Sample) bool {
+	cookie := cookieOf(c)
+	return func(s *tcp.Sample) bool { return s.Cookie == cookie && s.Kind == tcp.KindInterval }
+}
+
+func cookieOf(c socket) uint64 {
+	var cookie uint64
+	withFD(c, func(fd int) { cookie, _ = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE) })
+	return cookie
+}
+
+func withFD(c socket, f func(fd int)) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		panic(err)
+	}
+	if err := raw.Control(func(fd uintptr) { f(int(fd)) }); err != nil {
+		panic(err)
+	}
+}
+
+func sockopt(t testing.TB, c socket, level, name int) (v int) {
+	t.Helper()
+	var err error
+	withFD(c, func(fd int) { v, err = unix.GetsockoptInt(fd, level, name) })
+	if err != nil {
+		t.Errorf("getsockopt %d/%d: %v", level, name, err)
+	}
+	return v
+}
+
+func setsockopt(t testing.TB, c socket, level, name, v int) {
+	t.Helper()
+	var err error
+	withFD(c, func(fd int) { err = unix.SetsockoptInt(fd, level, name, v) })
+	must(t, err)
+}
+
+func setCC(t testing.TB, c socket, name string) {
+	t.Helper()
+	var err error
+	withFD(c, func(fd int) { err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name) })
+	must(t, err)
+}
+
+func ccOf(t testing.TB, c socket) string {
+	t.Helper()
+	var name string
+	var err error
+	withFD(c, func(fd int) { name, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
+	must(t, err)
+	return tcpName(name)
+}
+
+func tcpName(s string) string {
+	var c tcp.CC
+	copy(c[:], s)
+	return c.String()
+}
+
+func tcpInfo(t testing.TB, c socket) *unix.TCPInfo {
+	t.Helper()
+	var info *unix.TCPInfo
+	var err error
+	withFD(c, func(fd int) { info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO) })
+	must(t, err)
+	return info
+}
+
+// control is called with a socket before it connects or listens.
+type control func(fd int) error
+
+func (f control) raw(_, _ string, c syscall.RawConn) (err error) {
+	if f == nil {
+		return nil
+	}
+	if e := c.Control(func(fd uintptr) { err = f(int(fd)) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// wantCC is the control of an application that chooses its congestion control.
+func wantCC(name string) control {
+	return func(fd int) error {
+		return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	}
+}
+
+func listen(t testing.TB, ns *testenv.NS, address string, f control) net.Listener {
+	t.Helper()
+	var l net.Listener
+	ns.Do(t, func() {
+		var err error
+		lc := net.ListenConfig{Control: f.raw}
+		l, err = lc.Listen(t.Context(), "tcp", address)
+		must(t, err)
+	})
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func dialErr(t testing.TB, ns *testenv.NS, local, address string, f control) (c net.Conn, err error) {
+	t.Helper()
+	d := net.Dialer{Timeout: 10 * time.Second, Control: f.raw, KeepAlive: -1}
+	if local != "" {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(local))
+	}
+	ns.Do(t, func() { c, err = d.DialContext(t.Context(), "tcp", address) })
+	return c, err
+}
+
+func dial(t testing.TB, ns *testenv.NS, address string, f control) net.Conn {
+	t.Helper()
+	c, err := dialErr(t, ns, "", address, f)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func accept(t testing.TB, l net.Listener) net.Conn {
+	t.Helper()
+	must(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Second)))
+	c, err := l.Accept()
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// pair connects to a listener on address; both ends are the rig's.
+func (r *rig) pair(t testing.TB, address string) (client, server net.Conn) {
+	t.Helper()
+	l := listen(t, r.ns, address, nil)
+	client = dial(t, r.ns, l.Addr().String(), nil)
+	server = accept(t, l)
+	must(t, l.Close())
+	return client, server
+}
+
+func closeAll(t testing.TB, cs ...io.Closer) {
+	t.Helper()
+	for _, c := range cs {
+		must(t, c.Close())
+	}
+}
+
+// exchange sends n bytes from a to b, and waits until they are there.
+func exchange(t testing.TB, a, b net.Conn, n int) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(io.Discard, b, int64(n))
+		done <- err
+	}()
+	_, err := a.Write(make([]byte, n))
+	must(t, err)
+	must(t, <-done)
+}
+
+func testObject(name string) string { return filepath.Join("testdata", name) }
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+func errorsIs(err, want error) bool { return errors.Is(err, want) }
+
+// socket is a net.Conn, net.Listener or os.File: a syscall.Conn beneath.
+type socket interface{ Close() error }
+
+// connOf makes a net.Conn of a connected socket.
+func connOf(t testing.TB, fd int) net.Conn {
+	t.Helper()
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// connectUnspec dissolves a socket's connection.
+func connectUnspec(fd int) unix.Errno {
+	var sa unix.RawSockaddr // AF_UNSPEC
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	return errno
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func putU64(b []byte, v uint64) { binary.NativeEndian.PutUint64(b, v) }

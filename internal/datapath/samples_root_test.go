@@ -1,0 +1,678 @@
+package datapath
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+func TestRootSamplesOfBothEnds(t *testing.T) {
+	r := newRig(t)
+	id := r.policy(t, arms(arm("reno", 1<<16)))
+	cookie := netnsOf(t, r.ns)
+	for _, c := range []struct{ name, listen, dial, client string }{
+		{"IPv4", "127.0.0.1:0", "127.0.0.1", "127.0.0.1"},
+		{"IPv6", "[::1]:0", "::1", "::1"},
+		{"IPv4 to a dual-stack listener", "[::]:0", "127.0.0.1", "127.0.0.1"},
+		{"IPv6 to a dual-stack listener", "[::]:0", "::1", "::1"},
+		{"IPv4 from a dual-stack socket", "127.0.0.1:0", "::ffff:127.0.0.1", "127.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := listen(t, r.ns, c.listen, nil)
+			port := netip.MustParseAddrPort(l.Addr().String()).Port()
+			to := netip.AddrPortFrom(netip.MustParseAddr(c.dial), port)
+			var client net.Conn
+			if to.Addr().Is4In6() {
+				client = dialMapped(t, r.ns, to)
+			} else {
+				client = dial(t, r.ns, to.String(), nil)
+			}
+			server := accept(t, l)
+			isClient, isServer := ofConn(client), ofConn(server)
+			cc, sc := ccOf(t, client), ccOf(t, server)
+			exchange(t, client, server, 300_000)
+			exchange(t, server, client, 1000)
+			closeAll(t, client, server)
+			a, b := r.find(t, "client", isClient), r.find(t, "server", isServer)
+			for _, s := range []tcp.Sample{a, b} {
+				if s.Kind != tcp.KindClose || s.End != tcp.EndFin || s.Class != 1 || s.PolicyID != id || s.Arm.String() != "reno" ||
+					s.CC.String() != "reno" || s.NetNS != cookie || s.Cgroup != r.cg.ID || s.MSS == 0 || s.SRTT == 0 ||
+					s.MinRTT == 0 || s.Cwnd == 0 || s.DeliveryRate == 0 || s.Retrans != 0 {
+					t.Errorf("unexpected sample %+v", s)
+				}
+				if d := time.Since(time.Unix(0, s.At)); d < 0 || d > 20*time.Second || s.Duration <= 0 || s.Duration > 20*time.Second {
+					t.Errorf("taken %v ago, after %v", d, s.Duration)
+				}
+			}
+			if cc != "reno" || sc != "reno" {
+				t.Errorf("congestion controls are %s and %s", cc, sc)
+			}
+			if !a.Has(tcp.FlagOutgoing) || b.Has(tcp.FlagOutgoing) || a.Connect <= 0 || b.Connect != 0 {
+				t.Errorf("directions are wrong: %+v and %+v", a, b)
+			}
+			want := netip.AddrPortFrom(netip.MustParseAddr(c.client), a.Local.Port())
+			if a.Local != want || b.Remote != want || a.Remote != b.Local || a.Remote.Port() != port || a.Local.Port() == 0 {
+				t.Errorf("client %s to %s, server %s from %s, want %s", a.Local, a.Remote, b.Local, b.Remote, want)
+			}
+			// A SYN and a FIN count as one byte each.
+			if b.BytesReceived < 300_000 || b.BytesReceived > 300_002 || a.BytesAcked < 300_000 || a.BytesAcked > 300_002 ||
+				a.BytesReceived < 1000 || a.BytesReceived > 1002 {
+				t.Errorf("bytes acked %d, received %d and %d", a.BytesAcked, b.BytesReceived, a.BytesReceived)
+			}
+		})
+	}
+	got, err := r.Counters()
+	must(t, err)
+	if got.Decisions["policy"] < 10 || got.Decisions["cc-set"] < 10 || got.Slots < 10 || got.Untracked+got.SamplesLost+got.SamplesBad+got.Forgotten != 0 {
+		t.Errorf("counters are %+v", got)
+	}
+	if out, in, err := r.ClassCount(1); err != nil || out != 5 || in != 5 {
+		t.Errorf("class 1 has %d outgoing and %d incoming, %v", out, in, err)
+	}
+}
+
+// dialMapped connects an IPv6 socket to an IPv4 address.
+func dialMapped(t testing.TB, ns *testenv.NS, to netip.AddrPort) net.Conn {
+	t.Helper()
+	var c net.Conn
+	ns.Do(t, func() {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		must(t, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0))
+		must(t, unix.Connect(fd, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}))
+		c = connOf(t, fd)
+	})
+	return c
+}
+
+func netnsOf(t testing.TB, ns *testenv.NS) (cookie uint64) {
+	ns.Do(t, func() {
+		var err error
+		cookie, err = netnsCookie()
+		must(t, err)
+	})
+	return cookie
+}
+
+// ending is one way in which a connection ends.
+type ending struct {
+	name           string
+	do             func(t *testing.T, client, server net.Conn)
+	client, server tcp.End
+}
+
+func TestRootEnds(t *testing.T) {
+	read := func(t *testing.T, c net.Conn, want error) {
+		t.Helper()
+		must(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+		if _, err := io.ReadAll(c); !isErr(err, want) {
+			t.Errorf("read: %v, want %v", err, want)
+		}
+	}
+	r := newRig(t)
+	r.policy(t, nil)
+	for _, e := range []ending{
+		{"client closes", func(t *testing.T, c, s net.Conn) {
+			must(t, c.Close())
+			read(t, s, nil)
+			must(t, s.Close())
+		}, tcp.EndFin, tcp.EndFin},
+		{"server closes", func(t *testing.T, c, s net.Conn) {
+			must(t, s.Close())
+			read(t, c, nil)
+			must(t, c.Close())
+		}, tcp.EndFin, tcp.EndFin},
+		{"both close at once", func(t *testing.T, c, s net.Conn) {
+			closeAll(t, c, s)
+		}, tcp.EndFin, tcp.EndFin},
+		{"half-closed first", func(t *testing.T, c, s net.Conn) {
+			must(t, c.(*net.TCPConn).CloseWrite())
+			read(t, s, nil)
+			exchange(t, s, c, 5000)
+			closeAll(t, s, c)
+		}, tcp.EndFin, tcp.EndFin},
+		{"client aborts with SO_LINGER 0", func(t *testing.T, c, s net.Conn) {
+			must(t, c.(*net.TCPConn).SetLinger(0))
+			must(t, c.Close())
+			read(t, s, unix.ECONNRESET)
+			must(t, s.Close())
+		}, tcp.EndAborted, tcp.EndReset},
+		{"server aborts with SO_LINGER 0, the client never looks", func(t *testing.T, c, s net.Conn) {
+			must(t, s.(*net.TCPConn).SetLinger(0))
+			must(t, s.Close())
+			time.Sleep(5 * time.Millisecond)
+			must(t, c.Close())
+		}, tcp.EndReset, tcp.EndAborted},
+		{"client closes with unread data", func(t *testing.T, c, s net.Conn) {
+			_, err := s.Write([]byte("nobody reads this"))
+			must(t, err)
+			time.Sleep(5 * time.Millisecond)
+			must(t, c.Close())
+			read(t, s, unix.ECONNRESET)
+			must(t, s.Close())
+		}, tcp.EndAborted, tcp.EndReset},
+		{"client disconnects by connecting to AF_UNSPEC", func(t *testing.T, c, s net.Conn) {
+			disconnect(t, c)
+			read(t, s, unix.ECONNRESET)
+			closeAll(t, c, s)
+		}, tcp.EndAborted, tcp.EndReset},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			c, s := r.pair(t, "127.0.0.1:0")
+			isClient, isServer := ofConn(c), ofConn(s)
+			local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+			exchange(t, c, s, 50_000)
+			exchange(t, s, c, 20_000)
+			e.do(t, c, s)
+			a, b := r.find(t, "client", isClient), r.find(t, "server", isServer)
+			if a.Kind != tcp.KindClose || b.Kind != tcp.KindClose || a.End != e.client || b.End != e.server {
+				t.Errorf("client %s %s, server %s %s; want close %s and %s", a.Kind, a.End, b.Kind, b.End, e.client, e.server)
+			}
+			if a.Local != local || a.Remote != remote || b.Local != remote || b.Remote != local {
+				t.Errorf("client %s to %s, server %s to %s, want %s and %s", a.Local, a.Remote, b.Local, b.Remote, local, remote)
+			}
+			if a.BytesAcked < 50_000 || a.BytesReceived < 20_000 || b.BytesAcked < 20_000 || b.BytesReceived < 50_000 || a.SegsOut == 0 || a.SRTT == 0 {
+				t.Errorf("counters were wiped: %+v and %+v", a, b)
+			}
+			time.Sleep(10 * time.Millisecond)
+			for _, is := range []func(*tcp.Sample) bool{isClient, isServer} {
+				if n := len(r.count(t, 1, is)); n != 1 {
+					t.Errorf("%d samples of one connection", n)
+				}
+			}
+		})
+	}
+}
+
+func disconnect(t testing.TB, c net.Conn) {
+	t.Helper()
+	var errno unix.Errno
+	withFD(c, func(fd int) { errno = connectUnspec(fd) })
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+func addrPort(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
+
+// TestRootEndWithoutAnswer ends connections whose peer has vanished.
+func TestRootEndWithoutAnswer(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, nil)
+	for _, c := range []struct {
+		name string
+		late func(t *testing.T, c net.Conn)
+		want tcp.End
+	}{
+		{"user timeout", func(t *testing.T, c net.Conn) {
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 300)
+			_, err := c.Write(make([]byte, 1000))
+			must(t, err)
+			awaitErr(t, c, unix.ETIMEDOUT)
+		}, tcp.EndTimeout},
+		{"user timeout after close", func(t *testing.T, c net.Conn) {
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 300)
+			_, err := c.Write(make([]byte, 1000))
+			must(t, err)
+		}, tcp.EndTimeout},
+		{"keepalive", func(t *testing.T, c net.Conn) {
+			setsockopt(t, c, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 1)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
+			awaitErr(t, c, unix.ETIMEDOUT)
+		}, tcp.EndTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
+			conn := dial(t, r.ns, l.Addr().String(), nil)
+			is := ofConn(conn)
+			exchange(t, conn, accept(t, l), 1000)
+			vanish(t, near, farEnd)
+			c.late(t, conn)
+			must(t, conn.Close())
+			s := r.find(t, "connection", is)
+			if s.Kind != tcp.KindClose || s.End != c.want || s.Remote != addrPort(l.Addr()) {
+				t.Errorf("%s %s %s, want close %s", s.Kind, s.End, s.Remote, c.want)
+			}
+			if c.name == "user timeout" && (s.Retrans == 0 || s.Busy < 100*time.Millisecond) {
+				t.Errorf("%d retransmits, busy %v", s.Retrans, s.Busy)
+			}
+		})
+	}
+}
+
+// vanish sends packets for the far end to a station that does not exist, until
+// the test ends.
+func vanish(t testing.TB, near, far testenv.End) {
+	t.Helper()
+	neigh := func(args ...string) {
+		near.NS.Run(t, "ip", append([]string{"neigh"}, append(args, "dev", near.Name)...)...)
+	}
+	neigh("replace", far.V4.String(), "lladdr", "02:00:00:00:00:99", "nud", "permanent")
+	t.Cleanup(func() { neigh("del", far.V4.String()) })
+}
+
+func awaitErr(t testing.TB, c net.Conn, want error) {
+	t.Helper()
+	must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if _, err := c.Read(make([]byte, 1)); !isErr(err, want) {
+		t.Errorf("read: %v, want %v", err, want)
+	}
+}
+
+func TestRootFailedConnects(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	to := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 81) }
+	lost := func(s *tcp.Sample, remote netip.AddrPort) bool {
+		return s.Kind == tcp.KindFailedConnect && s.Remote == remote
+	}
+	t.Run("refused", func(t *testing.T) {
+		for _, to := range []netip.AddrPort{to(farEnd.V4), to(farEnd.V6)} {
+			if _, err := dialErr(t, r.ns, "", to.String(), nil); !isErr(err, unix.ECONNREFUSED) {
+				t.Errorf("connect: %v", err)
+			}
+			s := r.find(t, "refused connect", func(s *tcp.Sample) bool { return lost(s, to) })
+			if s.End != tcp.EndRefused || !s.Has(tcp.FlagOutgoing) || s.Has(tcp.FlagCCChanged) || s.Class != 1 || s.Local.Port() == 0 || s.BytesAcked != 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+	t.Run("refused, then accepted on the same socket", func(t *testing.T) {
+		port := netip.AddrPortFrom(farEnd.V4, 82)
+		var fd int
+		sa := &unix.SockaddrInet4{Port: 82, Addr: farEnd.V4.As4()}
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+			if err := unix.Connect(fd, sa); err != unix.ECONNREFUSED {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		// A connect that blocks has its socket wiped before it returns.
+		s := r.find(t, "refused connect", func(s *tcp.Sample) bool { return lost(s, port) })
+		if s.End != tcp.EndRefused {
+			t.Errorf("%+v", s)
+		}
+		l := listen(t, far, port.String(), nil)
+		must(t, unix.Connect(fd, sa))
+		c := connOf(t, fd)
+		is := ofConn(c)
+		server := accept(t, l)
+		if got := ccOf(t, c); got != "reno" {
+			t.Errorf("the second connection has %s", got)
+		}
+		exchange(t, c, server, 1000)
+		closeAll(t, c, server)
+		again := r.find(t, "second connection", func(s *tcp.Sample) bool { return is(s) && s.Kind == tcp.KindClose })
+		if again.End != tcp.EndFin || again.Cookie != s.Cookie || again.Remote != port || again.Duration > s.Duration+5*time.Second {
+			t.Errorf("%+v", again)
+		}
+	})
+	t.Run("aborted", func(t *testing.T) {
+		vanish(t, near, farEnd)
+		at := netip.AddrPortFrom(farEnd.V4, 83)
+		var fd int
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 83, Addr: farEnd.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		must(t, unix.Close(fd))
+		if s := r.find(t, "aborted connect", func(s *tcp.Sample) bool { return lost(s, at) }); s.End != tcp.EndAborted {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("timeout", func(t *testing.T) {
+		vanish(t, near, farEnd)
+		r.policy(t, func(p *path.Policy) {
+			p.Params.Set(tcp.SynCount, 1)
+			p.Params.Set(tcp.SynRTO, 100)
+		})
+		at := netip.AddrPortFrom(farEnd.V4, 84)
+		if _, err := dialErr(t, r.ns, "", at.String(), nil); !isErr(err, unix.ETIMEDOUT) {
+			t.Errorf("connect: %v", err)
+		}
+		s := r.find(t, "connect timeout", func(s *tcp.Sample) bool { return lost(s, at) })
+		if s.End != tcp.EndTimeout || s.Duration < 100*time.Millisecond || s.Retrans == 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("unreachable", func(t *testing.T) {
+		// Nobody has the address; the kernel gives up asking after 50 ms.
+		testenv.Sysctl(t, r.ns, "net.ipv4.neigh."+near.Name+".mcast_solicit", "1")
+		testenv.Sysctl(t, r.ns, "net.ipv4.neigh."+near.Name+".retrans_time_ms", "50")
+		at := to(farEnd.V4.Next().Next())
+		if _, err := dialErr(t, r.ns, "", at.String(), nil); !isErr(err, unix.EHOSTUNREACH) {
+			t.Errorf("connect: %v", err)
+		}
+		if s := r.find(t, "unreachable", func(s *tcp.Sample) bool { return lost(s, at) }); s.End != tcp.EndOther {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestRootDisconnectInSynSent has a socket give up one connect and begin another.
+func TestRootDisconnectInSynSent(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, nil)
+	var fd int
+	t.Run("lost", func(t *testing.T) {
+		vanish(t, near, farEnd)
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 86, Addr: farEnd.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		time.Sleep(300 * time.Millisecond)
+		if errno := connectUnspec(fd); errno != 0 {
+			t.Fatal(errno)
+		}
+	})
+	must(t, unix.SetNonblock(fd, false))
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	must(t, unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: [4]byte{127, 0, 0, 1}}))
+	c := connOf(t, fd)
+	is := ofConn(c)
+	exchange(t, c, accept(t, l), 100)
+	must(t, c.Close())
+	first := r.find(t, "first connection", is)
+	if first.Kind != tcp.KindFailedConnect || first.End != tcp.EndAborted || first.Remote.Addr() != farEnd.V4 {
+		t.Errorf("the first connection: %+v", first)
+	}
+	s := r.find(t, "second connection", func(s *tcp.Sample) bool { return is(s) && s.Kind == tcp.KindClose })
+	if s.End != tcp.EndFin || s.Duration > 250*time.Millisecond || s.Connect > 250*time.Millisecond {
+		t.Errorf("the second connection has remains of the first: %+v", s)
+	}
+}
+
+// TestRootSampleAgreesWithTCPInfo compares with what the kernel tells the
+// application just before the end.
+func TestRootSampleAgreesWithTCPInfo(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	_, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, nil)
+	l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 20_000)
+	})
+	c := dial(t, r.ns, l.Addr().String(), nil)
+	s := accept(t, l)
+	is := ofConn(c)
+	go func() { // a slow reader: the window bounds the sender
+		buf := make([]byte, 4096)
+		for {
+			if _, err := s.Read(buf); err != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	_, err := c.Write(make([]byte, 400_000))
+	must(t, err)
+	for tcpInfo(t, c).Unacked > 0 || tcpInfo(t, c).Notsent_bytes > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(10 * time.Millisecond)
+	info := tcpInfo(t, c)
+	must(t, c.(*net.TCPConn).SetLinger(0)) // no FIN that would change the counters
+	must(t, c.Close())
+	got := r.find(t, "connection", is)
+	type number struct {
+		name            string
+		sample, kernels uint64
+	}
+	us := func(d time.Duration) uint64 { return uint64(d / time.Microsecond) }
+	for _, n := range []number{
+		{"bytes acked", got.BytesAcked, info.Bytes_acked}, {"bytes received", got.BytesReceived, info.Bytes_received},
+		{"bytes retransmitted", got.BytesRetrans, info.Bytes_retrans},
+		{"segments in", uint64(got.SegsIn), uint64(info.Segs_in)},
+		{"data segments", uint64(got.DataSegsOut), uint64(info.Data_segs_out)},
+		{"retransmits", uint64(got.Retrans), uint64(info.Total_retrans)},
+		{"delivered", uint64(got.Delivered), uint64(info.Delivered)}, {"delivered CE", uint64(got.DeliveredCE), uint64(info.Delivered_ce)},
+		{"min RTT", uint64(got.MinRTT), uint64(info.Min_rtt)}, {"srtt", uint64(got.SRTT), uint64(info.Rtt)},
+		{"rttvar", uint64(got.RTTVar), uint64(info.Rttvar)}, {"cwnd", uint64(got.Cwnd), uint64(info.Snd_cwnd)},
+		{"ssthresh", uint64(got.Ssthresh), uint64(info.Snd_ssthresh)}, {"mss", uint64(got.MSS), uint64(info.Snd_mss)},
+		{"delivery rate", got.DeliveryRate, info.Delivery_rate},
+		{"busy", us(got.Busy), info.Busy_time}, {"rwnd-limited", us(got.RwndLtd), info.Rwnd_limited},
+		{"sndbuf-limited", us(got.SndbufLtd), info.Sndbuf_limited},
+	} {
+		if n.sample != n.kernels {
+			t.Errorf("%s: sample %d, tcp_info %d", n.name, n.sample, n.kernels)
+		}
+	}
+	if out := uint64(got.SegsOut); out < uint64(info.Segs_out) || out > uint64(info.Segs_out)+1 { // the RST
+		t.Errorf("segments out: sample %d, tcp_info %d", out, info.Segs_out)
+	}
+	if got.Busy < 20*time.Millisecond || got.RwndLtd < 10*time.Millisecond {
+		t.Errorf("busy %v, limited by the receiver for %v", got.Busy, got.RwndLtd)
+	}
+	// tcpi_delivery_rate_app_limited, a bit that package unix leaves out
+	if limited := (*[8]byte)(unsafe.Pointer(info))[7]&1 != 0; limited != got.Has(tcp.FlagAppLimited) {
+		t.Errorf("application-limited: sample %v, tcp_info %v", got.Has(tcp.FlagAppLimited), limited)
+	}
+}
+
+// TestRootRingOverflow fills the ring, with nobody reading it.
+func TestRootRingOverflow(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, nil)
+	r.stop()
+	capacity := int(r.maps.Samples.MaxEntries()) / (sampleSize + 8) // header of a record
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+	}()
+	to := addrPort(l.Addr())
+	n := capacity/2 + 500
+	begun := time.Now()
+	r.ns.Do(t, func() {
+		sa := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+		for range n {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+			if err := unix.Connect(fd, sa); err != nil && err != unix.ECONNRESET { // the server is fast
+				t.Fatal(err)
+			}
+			must(t, unix.Close(fd))
+		}
+	})
+	t.Logf("%d connections in %v", n, time.Since(begun))
+	must(t, l.Close())
+	var got *Counters
+	for range 500 {
+		var err error
+		got, err = r.Counters()
+		must(t, err)
+		if got.Samples+got.SamplesLost >= uint64(2*n) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if got.Samples+got.SamplesLost != uint64(2*n) || got.SamplesLost < 500 || got.Samples > uint64(capacity) || got.Samples < uint64(capacity)-1 {
+		t.Errorf("%d ends of connections, %d samples for a ring of %d, %d lost", 2*n, got.Samples, capacity, got.SamplesLost)
+	}
+	// Reading makes room.
+	r.crash(t)
+	r.open(t)
+	r.count(t, capacity-1, func(*tcp.Sample) bool { return true })
+	c, s := r.pair(t, "127.0.0.1:0")
+	is := ofConn(c)
+	closeAll(t, c, s)
+	r.find(t, "a connection after the overflow", is)
+}
+
+// TestRootRecordsDoNotWait has single samples and bursts arrive soon, whenever
+// they come in the reader's rhythm.
+func TestRootRecordsDoNotWait(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, nil)
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	var worst, sum time.Duration
+	const n = 60
+	for i := range n {
+		c := dial(t, r.ns, l.Addr().String(), nil)
+		s := accept(t, l)
+		isClient, isServer := ofConn(c), ofConn(s)
+		time.Sleep(time.Duration(i%15) * time.Millisecond)
+		closeAll(t, c, s)
+		begun := time.Now()
+		r.find(t, "client", isClient)
+		r.find(t, "server", isServer)
+		d := time.Since(begun)
+		worst, sum = max(worst, d), sum+d
+	}
+	t.Logf("mean %v, worst %v", sum/n, worst)
+	if worst > 1500*time.Millisecond {
+		t.Errorf("a record waited for %v", worst)
+	}
+	if sum/n > 100*time.Millisecond {
+		t.Errorf("records wait for %v on average", sum/n)
+	}
+}
+
+// TestRootNoRuleAndLeave: what no rule wants, or what a rule leaves alone, is not
+// touched and not reported.
+func TestRootNoRuleAndLeave(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	for _, c := range []struct {
+		name, counter string
+		classes       []class.Class
+	}{
+		{"no rule", "no-rule", nil},
+		{"leave", "left-alone", []class.Class{{ID: 1, Leave: true}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r.rules(t, class.Table{Classes: c.classes})
+			before, err := r.Counters()
+			must(t, err)
+			a, b := r.pair(t, "127.0.0.1:0")
+			if ccOf(t, a) != "cubic" || ccOf(t, b) != "cubic" {
+				t.Error("touched")
+			}
+			must(t, r.SetSettings(Settings{Interval: time.Millisecond}))
+			for range 3 {
+				exchange(t, a, b, 1000)
+				r.ns.Do(t, func() { must(t, r.SampleLive()) })
+			}
+			closeAll(t, a, b)
+			after, err := r.Counters()
+			must(t, err)
+			if n := after.Decisions[c.counter] - before.Decisions[c.counter]; n != 2 {
+				t.Errorf("%d counted as %s", n, c.counter)
+			}
+			if after.Samples != before.Samples {
+				t.Errorf("%d samples", after.Samples-before.Samples)
+			}
+		})
+	}
+}
+
+// TestRootFastOpen sends data with the SYN.
+func TestRootFastOpen(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_fastopen", "1543") // client, server, and no cookie needed
+	l := listen(t, r.ns, "127.0.0.1:0", func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, 16)
+	})
+	for range 2 {
+		c := dial(t, r.ns, l.Addr().String(), func(fd int) error {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
+		})
+		_, err := c.Write(make([]byte, 500))
+		must(t, err)
+		s := accept(t, l)
+		_, err = io.ReadFull(s, make([]byte, 500))
+		must(t, err)
+		isClient, isServer := ofConn(c), ofConn(s)
+		exchange(t, s, c, 100)
+		if ccOf(t, c) != "reno" || ccOf(t, s) != "reno" {
+			t.Errorf("%s and %s", ccOf(t, c), ccOf(t, s))
+		}
+		closeAll(t, c, s)
+		a, b := r.find(t, "client", isClient), r.find(t, "server", isServer)
+		if a.End != tcp.EndFin || b.End != tcp.EndFin || a.Kind != tcp.KindClose || b.Kind != tcp.KindClose || b.BytesReceived < 500 || a.Connect <= 0 {
+			t.Errorf("%+v\n%+v", a, b)
+		}
+	}
+}
+
+// TestRootMultipath has MPTCP connections: each subflow is a connection.
+func TestRootMultipath(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, nil)
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(true)
+	var d net.Dialer
+	d.SetMultipathTCP(true)
+	var c net.Conn
+	var l net.Listener
+	r.ns.Do(t, func() {
+		var err error
+		l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		must(t, err)
+		c, err = d.DialContext(t.Context(), "tcp", l.Addr().String())
+		must(t, err)
+	})
+	defer l.Close()
+	s := accept(t, l)
+	if on, err := c.(*net.TCPConn).MultipathTCP(); err != nil || !on {
+		t.Logf("the kernel has no MPTCP (%v): plain TCP was used", err)
+	}
+	local := addrPort(c.LocalAddr())
+	exchange(t, c, s, 100_000)
+	closeAll(t, c, s)
+	a := r.find(t, "client", func(s *tcp.Sample) bool { return s.Local == local })
+	if a.Class != 1 || a.BytesAcked < 100_000 || a.End != tcp.EndFin {
+		t.Errorf("%+v", a)
+	}
+	// The kernel wipes the accepted end's socket (tcp_disconnect of an ended
+	// subflow) before it goes: that it was there is all that its sample says.
+	r.count(t, 2, func(*tcp.Sample) bool { return true })
+}
+
+func isErr(err, want error) bool {
+	if want == nil {
+		return err == nil
+	}
+	return errorsIs(err, want)
+}
+
+func haveCommand(name string) bool {
+	_, err := exec.LookPath(name)
+	return err == nil
+}

@@ -1,0 +1,211 @@
+package datapath
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+)
+
+// object writes an object file. The embedded objects are what users may bring:
+// the probe has one sock_ops program, the others more, none, or another type.
+func object(t testing.TB, raw []byte) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "user.o")
+	must(t, os.WriteFile(name, raw, 0o600))
+	return name
+}
+
+// spoiled is the probe with a first instruction that the verifier refuses.
+func spoiled(t testing.TB) []byte {
+	t.Helper()
+	raw := bytes.Clone(_ProbeBytes)
+	f, err := elf.NewFile(bytes.NewReader(raw))
+	must(t, err)
+	s := f.Section("sockops")
+	if s == nil {
+		t.Fatal("no section sockops")
+	}
+	copy(raw[s.Offset:], []byte{0x95, 0, 0, 0, 0, 0, 0, 0}) // exit, with nothing in R0
+	return raw
+}
+
+func TestRootUserObjectRefused(t *testing.T) {
+	r := newRig(t)
+	good := object(t, _ProbeBytes)
+	_, err := r.LoadUser("taken", good, r.cg.Path)
+	must(t, err)
+	dir := t.TempDir()
+	for _, c := range []struct{ name, object, cgroup, want string }{
+		{"x", filepath.Join(dir, "missing.o"), r.cg.Path, "no such file"},
+		{"x", object(t, []byte("#!/bin/sh\n")), r.cg.Path, "not an eBPF ELF object"},
+		{"x", object(t, nil), r.cg.Path, "not an eBPF ELF object"},
+		{"x", "/proc/self/exe", r.cg.Path, "not an eBPF ELF object"},
+		{"x", object(t, _AbiBytes), r.cg.Path, "0 programs"},
+		{"x", object(t, _SockopsBytes), r.cg.Path, "4 programs"},
+		{"x", object(t, _IterBytes), r.cg.Path, "want sock_ops"},
+		{"x", object(t, spoiled(t)), r.cg.Path, "verifier refused it"},
+		{"x", good, dir, "not a directory of a cgroup2 file system"},
+		{"x", good, filepath.Join(dir, "none"), "no such file"},
+		{"x", good, filepath.Join(r.cg.Path, "cgroup.procs"), "not a directory of a cgroup2 file system"},
+		{"taken", good, r.cg.Path, "loaded already"},
+		{"", good, r.cg.Path, "1 to 64 characters"},
+		{"../escape", good, r.cg.Path, "1 to 64 characters"},
+		{".hidden", good, r.cg.Path, "1 to 64 characters"},
+		{"a b", good, r.cg.Path, "1 to 64 characters"},
+		{strings.Repeat("x", 65), good, r.cg.Path, "1 to 64 characters"},
+	} {
+		u, err := r.LoadUser(c.name, c.object, c.cgroup)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q of %s on %s: %+v, %.300v; want %q", c.name, c.object, c.cgroup, u, err, c.want)
+		}
+	}
+	if got := r.UserObjects(); len(got) != 1 || got[0].Name != "taken" {
+		t.Errorf("loaded are %+v", got)
+	}
+	if left, _ := os.ReadDir(filepath.Join(r.opt.BPFFS, "tcpilot", userPins)); len(left) != 1 {
+		t.Errorf("pins are %v", left)
+	}
+}
+
+func TestRootUserObjectComesAndGoes(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	file := object(t, _ProbeBytes)
+	u, err := r.LoadUser("mine", file, r.cg.Path)
+	must(t, err)
+	if u.Name != "mine" || u.Object != file || u.Cgroup != r.cg.Path || u.Program != "tcpilot_probe" || u.ID == 0 || u.Since.IsZero() {
+		t.Errorf("%+v", u)
+	}
+	child := r.cg.Child(t)
+	_, err = r.LoadUser("another", file, child.Path)
+	must(t, err)
+	if got := r.UserObjects(); len(got) != 2 || got[0].Name != "another" || got[1] != u {
+		t.Errorf("loaded are %+v", got)
+	}
+	if others := OtherSockops(r.cg.Path, r.ProgramIDs()); len(others) != 0 {
+		t.Errorf("a user's own object counts as somebody else's: %v", others)
+	}
+	c, _ := r.pair(t, "127.0.0.1:0")
+	if ccOf(t, c) != "reno" {
+		t.Error("ours does not run beside it")
+	}
+	r.crash(t)
+	r.open(t)
+	got := r.UserObjects()
+	if len(got) != 2 || got[1].Name != "mine" || got[1].ID != u.ID || got[1].Program != "tcpilot_probe" {
+		t.Errorf("after a restart loaded are %+v", got)
+	}
+	if _, err := r.LoadUser("mine", file, r.cg.Path); err == nil {
+		t.Error("a name was given twice")
+	}
+	must(t, r.UnloadUser("mine"))
+	eventually(t, func() error {
+		if p, err := ebpf.NewProgramFromID(ebpf.ProgramID(u.ID)); err == nil {
+			return errors.Join(errors.New("the program is still there"), p.Close())
+		}
+		return nil
+	})
+	if err := r.UnloadUser("mine"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("unload twice: %v", err)
+	}
+	_, err = r.LoadUser("mine", file, r.cg.Path)
+	must(t, err)
+}
+
+// TestRootPeerWeakness11CallbackFlags: the callbacks that another program asked
+// for survive ours, in either order.
+func TestRootPeerWeakness11CallbackFlags(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		r := newRig(t)
+		var calls func() uint64
+		if first {
+			r.stop()
+			must(t, r.Detach())
+			calls = rttCounter(t, r.cg.Path)
+			r.open(t)
+		} else {
+			calls = rttCounter(t, r.cg.Path)
+		}
+		tab := compileRules([]rule{{}}, 1)
+		tab.Classes[0].Watch, tab.Classes[0].WatchShare = 7, 1<<16
+		r.rules(t, tab)
+		r.policy(t, arms(arm("reno", 1<<16)))
+		c, s := r.pair(t, "127.0.0.1:0")
+		for range 20 {
+			exchange(t, c, s, 1000)
+			exchange(t, s, c, 1000)
+		}
+		if n := calls(); n < 10 || ccOf(t, c) != "reno" {
+			t.Errorf("the other program got %d callbacks, the connection %s", n, ccOf(t, c))
+		}
+		closeAll(t, c, s)
+		eventually(t, func() error {
+			got, err := r.Counters()
+			if err != nil {
+				return err
+			}
+			for _, e := range got.Events {
+				if e.Name == "state" && e.Count > 0 {
+					return nil
+				}
+			}
+			return errors.New("our callbacks did not come")
+		})
+	}
+}
+
+// rttCounter is somebody else's sock_ops program: it asks for RTT callbacks when a
+// connection is established, and counts them.
+func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
+	t.Helper()
+	const (
+		ctxOp, ctxFlags        = 0, 84 // struct bpf_sock_ops
+		established, rtt       = 4, 12 // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, RTT_CB
+		flagRTT          int32 = 1 << 3
+	)
+	count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	must(t, err)
+	t.Cleanup(func() { count.Close() })
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "other", Type: ebpf.SockOps, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.LoadMem(asm.R7, asm.R6, ctxOp, asm.Word),
+			asm.JEq.Imm(asm.R7, rtt, "rtt"),
+			asm.JNE.Imm(asm.R7, established, "out"),
+			asm.LoadMem(asm.R2, asm.R6, ctxFlags, asm.Word),
+			asm.Or.Imm(asm.R2, flagRTT),
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.FnSockOpsCbFlagsSet.Call(),
+			asm.Ja.Label("out"),
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word).WithSymbol("rtt"),
+			asm.LoadMapPtr(asm.R1, count.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "out"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
+			asm.Mov.Imm(asm.R0, 1).WithSymbol("out"),
+			asm.Return(),
+		},
+	})
+	must(t, err)
+	t.Cleanup(func() { prog.Close() })
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	return func() (n uint64) {
+		must(t, count.Lookup(uint32(0), &n))
+		return n
+	}
+}

@@ -1,0 +1,269 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+var (
+	lossy = goods{cubic: 20, bbr: 160, reno: 22}
+	clean = goods{cubic: 900, bbr: 500, reno: 800}
+)
+
+func TestOnePathConverges(t *testing.T) {
+	w := newWorld(t, nil)
+	starts := w.run(40, ip("203.0.113.9"), lossy)
+	if n := count(starts[20:], bbr); n < 18 {
+		t.Errorf("%d of the last 20 connections started with bbr, want 18 or more: %v", n, starts[20:])
+	}
+	p := w.path("203.0.113.0/24")
+	if p.Reason != policy.Learned.String() || p.arm(bbr).Weight < 0.9 {
+		t.Errorf("reason %s, bbr's share %.2f", p.Reason, p.arm(bbr).Weight)
+	}
+	if p.arm(bbr).Greedy == 0 || p.arm(bbr).Greedy > p.arm(bbr).Count {
+		t.Errorf("%d of %d greedy", p.arm(bbr).Greedy, p.arm(bbr).Count)
+	}
+}
+
+// A path that turns is followed, also where the engine decides rarely.
+func TestChangedPathIsFollowed(t *testing.T) {
+	for _, gap := range []int64{second, second / 200} {
+		w := newWorld(t, nil)
+		w.gap = gap
+		to := ip("203.0.113.9")
+		w.run(60, to, goods{cubic: 300, bbr: 160, reno: 250})
+		w.run(15, to, lossy)
+		if starts := w.run(20, to, lossy); count(starts, bbr) < 15 {
+			t.Errorf("gap %v: after 15 connections on the changed path %d of 20 start with bbr", time.Duration(gap), count(starts, bbr))
+		}
+	}
+}
+
+// Peer weakness 4: a clean host inherits a bad host's choice, since both are
+// behind one gateway.
+func TestPeerWeakness04HostsOfOnePathLearnForThemselves(t *testing.T) {
+	w := newWorld(t, nil)
+	bad, good := ip("203.0.113.9"), ip("203.0.113.10")
+	w.run(40, bad, lossy)
+	var last []tcp.CC
+	for range 40 {
+		last = append(last, w.run(1, good, clean)...)
+		w.run(1, bad, lossy)
+	}
+	if n := count(last[20:], bbr); n > 2 {
+		t.Errorf("the clean host started %d of 20 with the lossy one's arm", n)
+	}
+	if got := w.run(20, bad, lossy); count(got, bbr) < 18 {
+		t.Errorf("the lossy host started %d of 20 with bbr", count(got, bbr))
+	}
+	if p := w.path("203.0.113.9/32"); p.arm(bbr).Count < 40 {
+		t.Errorf("the first host has %d outcomes: what the path had learned was not handed on", p.arm(bbr).Count)
+	}
+}
+
+// Peer weakness 1: an algorithm that the kernel does not have stalls learning.
+func TestPeerWeakness01MissingArmDoesNotStall(t *testing.T) {
+	w := newWorld(t, nil, learnRule("r", func(r *policy.Rule) { r.Learn.Arms = []tcp.CC{cc("htcp"), cubic, bbr, dctcp} }))
+	w.e.ArmMissing(cc("htcp"), "no module")
+	starts := w.run(40, ip("203.0.113.9"), lossy)
+	if n := count(starts[20:], bbr); n < 18 {
+		t.Errorf("%d of the last 20 with bbr", n)
+	}
+	for _, a := range w.path("203.0.113.0/24").Arms {
+		if a.CC == cc("htcp") || a.CC == dctcp {
+			t.Errorf("%s is an arm", a.CC)
+		}
+	}
+	states := map[tcp.CC]string{}
+	for _, a := range w.e.View(time.Unix(0, w.now)).Arms {
+		states[a.CC] = a.State + ": " + a.Reason
+	}
+	if states[cc("htcp")] != "missing: no module" || states[bbr] != "active: " {
+		t.Errorf("arms: %v", states)
+	}
+}
+
+func TestArmThatFailsIsRetiredAndNeverScored(t *testing.T) {
+	w := newWorld(t, nil)
+	to := ip("203.0.113.9")
+	failed := func(s *tcp.Sample) {
+		if s.Arm == bbr {
+			s.Flags |= tcp.FlagArmFailed
+			s.CC = cubic
+		}
+	}
+	w.run(6, to, lossy, failed)
+	w.e.ArmFailedBefore(bbr, 3)
+	w.e.ArmFailed(bbr, 3)
+	if s := w.e.View(time.Unix(0, w.now)).Arms; s[0].CC != bbr || s[0].State != "active" {
+		t.Fatalf("failures of an earlier process retired it: %+v", s)
+	}
+	w.e.ArmFailed(bbr, 4)
+	w.e.Tick(w.now)
+	if got := w.run(60, to, lossy, failed); count(got, bbr) != 0 {
+		t.Errorf("a retired arm was given to %d connections", count(got, bbr))
+	}
+	if a := w.path("203.0.113.0/24").arm(bbr); a.Count != 0 {
+		t.Errorf("a refused arm was scored %d times", a.Count)
+	}
+	for _, c := range w.sink.rows {
+		for _, a := range c.Policy.Arms[:c.Policy.NumArms] {
+			if a.CC == bbr {
+				t.Errorf("row %v still has bbr", c.Key)
+			}
+		}
+	}
+	w.e.SetOffered([]tcp.CC{reno, bbr, cubic})
+	w.e.Tick(w.now)
+	if got := w.run(5, to, lossy); count(got, bbr) != 0 {
+		t.Error("the same list of congestion controls, and it is back")
+	}
+	w.e.SetOffered([]tcp.CC{bbr, cubic}) // a module was unloaded: another list
+	if got := w.run(40, to, lossy); count(got, bbr) == 0 {
+		t.Error("the kernel's list changed, and it did not get another chance")
+	}
+	w.e.ArmFailed(bbr, 4)
+	if got := w.run(10, to, lossy); count(got, bbr) == 0 {
+		t.Error("an old failure retired it again")
+	}
+}
+
+func TestECNOnlyArms(t *testing.T) {
+	w := newWorld(t, nil)
+	w.e.SetOffered([]tcp.CC{cubic, dctcp})
+	g := goods{cubic: 100, dctcp: 300}
+	to := ip("203.0.113.9")
+	if got := w.run(30, to, g); count(got, dctcp) != 0 {
+		t.Error("dctcp was tried on a path without marks")
+	}
+	marks := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 }
+	w.run(1, to, g, marks)
+	if got := w.run(40, to, g); count(got[20:], dctcp) < 15 {
+		t.Errorf("dctcp started %d of the last 20 on a path with marks", count(got[20:], dctcp))
+	}
+	if got := w.run(10, ip("198.51.100.1"), g); count(got, dctcp) != 0 {
+		t.Error("dctcp was tried on another path")
+	}
+}
+
+// Peer weakness 8: it scores whatever ends by FIN, and nothing that ends by RST.
+func TestPeerWeakness08WhatIsScored(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*tcp.Sample)
+		why    string // empty: scored
+	}{
+		{"fin", func(*tcp.Sample) {}, ""},
+		{"reset", func(s *tcp.Sample) { s.End = tcp.EndReset }, ""},
+		{"timeout", func(s *tcp.Sample) { s.End = tcp.EndTimeout }, ""},
+		{"live", func(s *tcp.Sample) { s.Kind, s.End = tcp.KindInterval, tcp.EndNone }, ""},
+		{"slow link", func(s *tcp.Sample) { s.BytesAcked, s.DataSegsOut = 60_000, 42 }, ""},
+		{"receiver", func(s *tcp.Sample) { s.RwndLtd = s.Busy }, "receiver-limited"},
+		{"application", func(s *tcp.Sample) { s.Flags |= tcp.FlagAppLimited; s.Busy = s.Duration / 20; s.BytesAcked /= 20 }, "app-limited"},
+		{"tiny", func(s *tcp.Sample) { s.BytesAcked, s.DataSegsOut, s.Busy = 4000, 3, time.Millisecond }, "too-small"},
+		{"own choice", func(s *tcp.Sample) { s.Flags |= tcp.FlagAppCC }, "app-cc"},
+		{"older", func(s *tcp.Sample) { s.Flags |= tcp.FlagAdopted }, "adopted"},
+		{"changed", func(s *tcp.Sample) { s.Flags |= tcp.FlagCCChanged }, "cc-changed"},
+		{"no arm", func(s *tcp.Sample) { s.Arm = tcp.CC{} }, "no-arm"},
+		{"failed", func(s *tcp.Sample) { s.Kind, s.End = tcp.KindFailedConnect, tcp.EndRefused }, "failed-connect"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			s := w.connect(ip("203.0.113.9"), lossy)
+			s.Flags &^= tcp.FlagHoldOut
+			tc.change(s)
+			w.e.Observe(s)
+			total := w.e.View(time.Unix(0, w.now)).Totals
+			if scored := total.ObserveCount == 1; scored != (tc.why == "") || tc.why != "" && total.Ignored[tc.why] != 1 {
+				t.Errorf("scored %d, ignored %v; want %q", total.ObserveCount, total.Ignored, tc.why)
+			}
+		})
+	}
+}
+
+func TestHoldOutShowsTheGain(t *testing.T) {
+	w := newWorld(t, nil, learnRule("r", func(r *policy.Rule) { r.Learn.HoldOut = 0.2 }))
+	w.run(300, ip("203.0.113.9"), lossy)
+	h := w.path("203.0.113.0/24").HoldOut
+	if h.Share < 0.199 || h.Share > 0.201 || h.Count < 30 || h.Count > 90 {
+		t.Errorf("share %v, %d of 300 held out, want about 60", h.Share, h.Count)
+	}
+	if h.Gain < 4 || h.Gain > 9 {
+		t.Errorf("gain %.1f, want near 8: bbr's 160 over cubic's 20 Mbit/s", h.Gain)
+	}
+}
+
+// A sample's path is its address, however it is written.
+func TestMappedAddresses(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, a := range []string{"203.0.113.9", "::ffff:203.0.113.9", "2001:db8:1:2::3", "2001:db8:1:ffff::4"} {
+		s := w.connect(ip(a), lossy)
+		w.e.Observe(s)
+	}
+	got := map[string]uint64{}
+	for _, p := range w.e.View(time.Unix(0, w.now)).Paths {
+		got[p.Prefix] = p.Samples
+	}
+	if got["203.0.113.0/24"] != 2 || got["2001:db8:1::/48"] != 2 {
+		t.Errorf("paths %v", got)
+	}
+}
+
+func TestUnattributed(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.FirstClass = 40 })
+	s := w.connect(ip("203.0.113.9"), lossy)
+	if s.Class != 40 {
+		t.Fatalf("class %d, want 40: ids below may be in use by connections of an earlier process", s.Class)
+	}
+	for _, class := range []uint32{0, 39, 41} {
+		s.Class = class
+		w.e.Observe(s)
+	}
+	if snap := w.e.View(time.Unix(0, w.now)); snap.Totals.Unattributed != 3 || len(snap.Paths) != 0 || snap.Totals.Samples["close"] != 3 {
+		t.Errorf("%+v", snap.Totals)
+	}
+}
+
+// A scan of addresses that never answer must not push out what was learned.
+func TestFailedConnectsMakeNoPath(t *testing.T) {
+	w := newWorld(t, nil)
+	s := w.connect(ip("203.0.113.9"), lossy)
+	s.Kind, s.End = tcp.KindFailedConnect, tcp.EndTimeout
+	w.e.Observe(s)
+	if snap := w.e.View(time.Unix(0, w.now)); len(snap.Paths) != 0 || snap.Totals.Ignored["failed-connect"] != 1 {
+		t.Errorf("%d paths, %v", len(snap.Paths), snap.Totals.Ignored)
+	}
+}
+
+func TestOwnScope(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limit = 4 }, learnRule("r", func(r *policy.Rule) { r.Learn.OwnScope = true }))
+	to := ip("203.0.113.9")
+	in := func(ns uint64) func(*tcp.Sample) { return func(s *tcp.Sample) { s.NetNS = ns } }
+	w.run(40, to, lossy, in(7))
+	if got := w.run(40, to, clean, in(8)); count(got[20:], bbr) > 3 {
+		t.Error("a namespace follows another's learning")
+	}
+	if got := w.run(20, to, lossy, in(7)); count(got, bbr) < 17 {
+		t.Errorf("the first namespace forgot: %v", got)
+	}
+	for ns := range uint64(50) { // namespaces come and go
+		w.run(2, to, clean, in(100+ns))
+	}
+	if n := w.e.byUse.len; n > 4 {
+		t.Errorf("%d nodes: the roots of namespaces that are gone stay for ever", n)
+	}
+	if len(w.sink.rows) > 6 {
+		t.Errorf("%d rows in the kernel", len(w.sink.rows))
+	}
+}
+
+func TestEpsilonGreedyRuns(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Learner = learn.NewEpsilonGreedy(learn.PublishedEpsilon, learn.PublishedRate) })
+	if got := w.run(60, ip("203.0.113.9"), lossy); count(got[30:], bbr) < 20 {
+		t.Errorf("bbr %d of 30", count(got[30:], bbr))
+	}
+}

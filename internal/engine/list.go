@@ -1,0 +1,70 @@
+package engine
+
+// Lists that a node is in. The links are part of the node: a list allocates
+// nothing, and 10,000 paths are not 20,000 more objects.
+const (
+	listUse   = iota // least recently used first
+	listWrite        // least recently written first
+	numLists
+)
+
+type links struct {
+	prev, next *node
+	in         bool
+}
+
+// list is a doubly linked list of nodes.
+type list struct {
+	which       int
+	first, last *node
+	len         int
+}
+
+func (l *list) pushBack(n *node) {
+	k := &n.links[l.which]
+	*k = links{prev: l.last, in: true}
+	if l.last != nil {
+		l.last.links[l.which].next = n
+	} else {
+		l.first = n
+	}
+	l.last = n
+	l.len++
+}
+
+// remove takes n out; a node that is not in the list is left as it is.
+func (l *list) remove(n *node) {
+	k := &n.links[l.which]
+	if !k.in {
+		return
+	}
+	if k.prev != nil {
+		k.prev.links[l.which].next = k.next
+	} else {
+		l.first = k.next
+	}
+	if k.next != nil {
+		k.next.links[l.which].prev = k.prev
+	} else {
+		l.last = k.prev
+	}
+	*k = links{}
+	l.len--
+}
+
+// toBack moves n to the end, if it is in the list.
+func (l *list) toBack(n *node) {
+	if l.last != n && n.links[l.which].in {
+		l.remove(n)
+		l.pushBack(n)
+	}
+}
+
+// each calls f for every node, in order. f may remove its node.
+func (l *list) each(f func(*node)) {
+	for n := l.first; n != nil; {
+		next := n.links[l.which].next
+		f(n)
+		n = next
+	}
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/policy"
+)
+
+// Start puts the first rules into force, with what is remembered of earlier: load
+// calls keep for each memory. What paths have learned is in the kernel before the
+// rules are, so that connections pass from an earlier process to this one without
+// starting over. After an error the engine is of no use.
+func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(Memory) bool) error, now int64) error {
+	found := lookUp(rules, r)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p, err := e.plan(rules, found)
+	if err != nil {
+		return err
+	}
+	e.makeRoots(p)
+	e.install(p)
+	if load != nil {
+		if err := load(e.remember); err != nil {
+			return err
+		}
+		e.byLastUse()
+		e.evict()
+	}
+	if err := e.settle(now, true); err != nil {
+		return fmt.Errorf("write first policies: %w", err)
+	}
+	return e.opt.Sink.WriteRules(p.table)
+}
+
+// SetRules puts other rules into force. Rules that keep their name keep their
+// class, and what was learned in it unless it is about something else now. On an
+// error the old rules stay in force, whole.
+func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
+	found := lookUp(rules, r)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p, err := e.plan(rules, found)
+	if err != nil {
+		return err
+	}
+	// Roots of new classes must be in the kernel before their class is.
+	made := e.makeRoots(p)
+	err = e.writeRoots(made, now)
+	if err == nil {
+		err = e.opt.Sink.WriteRules(p.table)
+	}
+	if err != nil {
+		for _, n := range made {
+			e.drop(n)
+		}
+		return err
+	}
+	e.install(p)
+	_ = e.settle(now, true) // counted, logged, and tried again
+	return nil
+}
+
+// plan is a set of rules on its way into force.
+type plan struct {
+	rules   []policy.Rule
+	names   names
+	states  []*ruleState
+	table   *class.Table
+	waiting []policy.Waiting
+}
+
+func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
+	kept := map[string]*ruleState{}
+	for _, rs := range e.byRule {
+		kept[rs.rule.Name] = rs
+	}
+	p := &plan{rules: rules, names: found, states: make([]*ruleState, len(rules))}
+	ids := make([]uint32, len(rules))
+	for i := range rules {
+		rs := &ruleState{}
+		if old := kept[rules[i].Name]; old != nil && sameLearning(old.rule, &rules[i]) {
+			*rs = *old
+		} else {
+			e.classes++ // also where the plan fails: an id is never used twice
+			rs.class = e.classes
+		}
+		rs.rule = &rules[i]
+		p.states[i], ids[i] = rs, rs.class
+	}
+	var err error
+	p.table, p.waiting, err = policy.Compile(rules, ids, found.resolver())
+	return p, err
+}
+
+// sameLearning reports whether beliefs under a are still about the same thing
+// under b.
+func sameLearning(a, b *policy.Rule) bool {
+	if (a.Learn == nil) != (b.Learn == nil) {
+		return false
+	}
+	return a.Learn == nil || a.Learn.Objective == b.Learn.Objective && a.Learn.OwnScope == b.Learn.OwnScope
+}
+
+// makeRoots gives a root to each rule that has none and needs one.
+func (e *Engine) makeRoots(p *plan) (made []*node) {
+	for _, rs := range p.states {
+		if rs.root == nil && !rs.rule.Leave {
+			rs.root = e.newNode(rootKey(rs.class, 0), rs, nil)
+			made = append(made, rs.root)
+		}
+	}
+	return made
+}
+
+func (e *Engine) writeRoots(roots []*node, now int64) error {
+	var entries []path.Entry
+	for _, n := range roots {
+		if en, write := e.decide(n, now); write {
+			entries = append(entries, en)
+		}
+	}
+	if err := e.opt.Sink.WritePolicies(entries); err != nil {
+		return fmt.Errorf("write policies of rules: %w", err)
+	}
+	e.totals.Writes += uint64(len(entries))
+	return nil
+}
+
+func (e *Engine) install(p *plan) {
+	before := e.byRule
+	e.rules, e.names, e.table, e.waiting, e.byRule = p.rules, p.names, p.table, p.waiting, p.states
+	e.byClass = make(map[uint32]*ruleState, len(p.states))
+	for _, rs := range p.states {
+		e.byClass[rs.class] = rs
+	}
+	adopt := func(n *node) {
+		if rs := e.byClass[n.key.class]; rs != nil {
+			n.rule = rs
+		} else {
+			e.drop(n)
+		}
+	}
+	e.byUse.each(adopt)
+	for _, rs := range before {
+		if rs.root != nil {
+			adopt(rs.root)
+		}
+	}
+	e.markAll()
+}
+
+// Recompile looks the names of cgroups and namespaces up again, and puts the
+// table into force if they stand for something else now.
+func (e *Engine) Recompile(r policy.Resolver) error {
+	rules := e.Rules()
+	found := lookUp(rules, r) // asks the kernel: not under the lock
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(rules) == 0 || len(e.rules) == 0 || &rules[0] != &e.rules[0] || reflect.DeepEqual(found, e.names) {
+		return nil // other rules since, which were looked up then
+	}
+	ids := make([]uint32, len(e.byRule))
+	for i, rs := range e.byRule {
+		ids[i] = rs.class
+	}
+	table, waiting, err := policy.Compile(e.rules, ids, found.resolver())
+	if err != nil {
+		return err
+	}
+	if err := e.opt.Sink.WriteRules(table); err != nil {
+		return err
+	}
+	e.log.Info("rules follow cgroups and network namespaces", "waiting", len(waiting))
+	e.table, e.waiting, e.names = table, waiting, found
+	return nil
+}
+
+// names is what the names in a set of rules stood for when they were looked up.
+type names struct {
+	cgroups map[string][]uint64
+	netns   map[string]uint64
+}
+
+func lookUp(rules []policy.Rule, r policy.Resolver) names {
+	n := names{map[string][]uint64{}, map[string]uint64{}}
+	for i := range rules {
+		for _, name := range rules[i].Match.Cgroup {
+			if r.Cgroup == nil || n.cgroups[name] != nil {
+				continue
+			}
+			if ids := r.Cgroup(name); len(ids) > 0 {
+				n.cgroups[name] = ids
+			}
+		}
+		for _, name := range rules[i].Match.NetNS {
+			if r.NetNS == nil {
+				continue
+			}
+			if cookie, ok := r.NetNS(name); ok {
+				n.netns[name] = cookie
+			}
+		}
+	}
+	return n
+}
+
+func (n names) resolver() policy.Resolver {
+	return policy.Resolver{
+		Cgroup: func(name string) []uint64 { return n.cgroups[name] },
+		NetNS: func(name string) (uint64, bool) {
+			cookie, ok := n.netns[name]
+			return cookie, ok
+		},
+	}
+}
