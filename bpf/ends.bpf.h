@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The end of a connection: the last sample, then oblivion.
- *
- * Needs the maps control and live of the including object.
+/* The end of a connection: the last sample, then oblivion. These are programs of
+ * the object that includes this; they need its maps control and live.
  */
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H
@@ -50,6 +49,74 @@ static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u
 		slot_free(k->track);
 	else if (tp)
 		bpf_sk_storage_delete(&live, tp);
+}
+
+/* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_report(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct known k;
+
+	if (known_find(&k, sk))
+		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+	return 0;
+}
+
+/* The same once more, for kernels that let interrupts in here (seen on 7.2): they
+ * skip a program that interrupts itself, but not another. Attached only when that
+ * has happened; finds nothing as a rule. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_spare(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct known k;
+
+	if (known_find(&k, sk))
+		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+	return 0;
+}
+
+/* A RST was sent. From a socket that is closed by now, by close with unread data,
+ * SO_LINGER 0 or connect to AF_UNSPEC: what follows wipes addresses and counters.
+ * A socket that is not closed may well live on. */
+SEC("tp_btf/tcp_send_reset")
+int tcpilot_reset(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct tcp_sock *tp;
+	struct known k;
+
+	/* sk may be missing, or be a request or time-wait socket, which is less than
+	 * a struct sock. Neither is TCP_CLOSE. */
+	if (!sk || sk->__sk_common.skc_state != TCP_CLOSE)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp && known_find(&k, tcp_sk_sock(tp)))
+		connection_over(&k, tp, CLOSED_RST_SENT);
+	return 0;
+}
+
+/* The socket got an error, which the application is about to pick up. A connect
+ * that fails is over; its socket may begin another. */
+SEC("tp_btf/inet_sk_error_report")
+int tcpilot_error(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	int err = sk->sk_err;
+	struct tcp_sock *tp;
+	struct known k;
+
+	if (!err)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || !known_find(&k, sk))
+		return 0;
+	if (k.track->flags & F_ESTABLISHED)
+		k.track->err = err;	/* all errno of TCP fit 8 bits */
+	else
+		connection_over(&k, tp, 0);
+	return 0;
 }
 
 #endif

@@ -81,7 +81,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 2 << 20);
+	__uint(max_entries, 512 << 10);
 } samples SEC(".maps");
 
 struct {
@@ -432,74 +432,6 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	else if (m.policy && m.cls->id == late->class)	/* else: rules changed meanwhile */
 		apply_fields(skops, m.policy, m.policy->set & ~m.ctl->yield, true);
 	return 1;
-}
-
-/* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
-SEC("tp_btf/tcp_destroy_sock")
-int tcpilot_report(__u64 *ctx)
-{
-	struct sock *sk = (struct sock *)ctx[0];
-	struct known k;
-
-	if (known_find(&k, sk))
-		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
-	return 0;
-}
-
-/* The same once more, for kernels that let interrupts in here (seen on 7.2): they
- * skip a program that interrupts itself, but not another. Attached only when that
- * has happened; finds nothing as a rule. */
-SEC("tp_btf/tcp_destroy_sock")
-int tcpilot_spare(__u64 *ctx)
-{
-	struct sock *sk = (struct sock *)ctx[0];
-	struct known k;
-
-	if (known_find(&k, sk))
-		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
-	return 0;
-}
-
-/* A RST was sent. From a socket that is closed by now, by close with unread data,
- * SO_LINGER 0 or connect to AF_UNSPEC: what follows wipes addresses and counters.
- * A socket that is not closed may well live on. */
-SEC("tp_btf/tcp_send_reset")
-int tcpilot_reset(__u64 *ctx)
-{
-	struct sock *sk = (struct sock *)ctx[0];
-	struct tcp_sock *tp;
-	struct known k;
-
-	/* sk may be missing, or be a request or time-wait socket, which is less than
-	 * a struct sock. Neither is TCP_CLOSE. */
-	if (!sk || sk->__sk_common.skc_state != TCP_CLOSE)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (tp && known_find(&k, tcp_sk_sock(tp)))
-		connection_over(&k, tp, CLOSED_RST_SENT);
-	return 0;
-}
-
-/* The socket got an error, which the application is about to pick up. A connect
- * that fails is over; its socket may begin another. */
-SEC("tp_btf/inet_sk_error_report")
-int tcpilot_error(__u64 *ctx)
-{
-	struct sock *sk = (struct sock *)ctx[0];
-	int err = sk->sk_err;
-	struct tcp_sock *tp;
-	struct known k;
-
-	if (!err)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !known_find(&k, sk))
-		return 0;
-	if (k.track->flags & F_ESTABLISHED)
-		k.track->err = err;	/* all errno of TCP fit 8 bits */
-	else
-		connection_over(&k, tp, 0);
-	return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

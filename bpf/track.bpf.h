@@ -11,7 +11,7 @@
 
 #include "tcp.bpf.h"
 
-#define SLOT_BITS 16
+#define SLOT_BITS 14
 #define NUM_SLOTS (1 << SLOT_BITS)
 #define NSEC_PER_USEC 1000ULL
 #define NSEC_PER_SEC 1000000000ULL

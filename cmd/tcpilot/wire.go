@@ -28,7 +28,11 @@ func runDemo(ctx context.Context) error {
 
 func check(_ context.Context, file string) (cli.Checked, error) {
 	rules, err := daemon.Check(file)
-	return cli.Checked{File: file, Rules: rules}, err
+	if err != nil {
+		return cli.Checked{}, err
+	}
+	warnings, err := daemon.Warnings(file)
+	return cli.Checked{File: file, Rules: rules, Warnings: warnings}, err
 }
 
 func replay(ctx context.Context, o cli.ReplayOptions) (*engine.Snapshot, error) {

@@ -10,6 +10,7 @@ import (
 // many goroutines. An error that is, or wraps, an *Error keeps its code and
 // hint; any other is an internal error.
 type Backend interface {
+	// Status has its counters named: see metrics.Counters.NameRules.
 	Status(ctx context.Context) (Status, error)
 	// Snapshot is the engine's latest, nil before the first.
 	Snapshot() *engine.Snapshot

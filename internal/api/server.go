@@ -141,9 +141,6 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	if err != nil {
 		return st, err
 	}
-	if snap := s.backend.Snapshot(); snap != nil {
-		st.Counters.NameRules(snap.Rules)
-	}
 	st.Counters.Sort()
 	notNull(&st.Counters.Connections)
 	notNull(&st.Counters.Decisions)

@@ -63,7 +63,7 @@ func (d *Daemon) features() []api.Feature {
 	for _, w := range d.engine.Waiting() {
 		out = append(out, api.Feature{
 			Name: "rule " + w.Rule, Wanted: true,
-			Why: w.Kind + " " + w.Name + " does not exist yet; looked for every 2 s",
+			Why: w.Kind + " " + w.Name + " does not exist yet; looked for every 5 s",
 		})
 	}
 	return out

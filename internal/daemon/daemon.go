@@ -53,9 +53,10 @@ type Daemon struct {
 	settings  settings
 	reloads   chan reloadRequest
 	hup       chan os.Signal
-	received  atomic.Uint64
-	found     bool // an earlier process left its programs attached
-	ran       bool // the start succeeded
+	received  atomic.Uint64 // samples
+	intervals atomic.Uint64 // of these, of live connections
+	found     bool          // an earlier process left its programs attached
+	ran       bool          // the start succeeded
 	detach    atomic.Bool
 	stop      context.CancelFunc
 	ended     <-chan struct{} // closed when the tasks are to stop

@@ -16,11 +16,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Pace of the periodic work.
+// Pace of the periodic work. Intervals are multiples of each other where they can
+// be, so that an idle daemon wakes up once for all of them: a wake-up costs more
+// than the work that waits for it.
 const (
-	tickInterval  = time.Second
-	watchInterval = 2 * time.Second // sysctls, congestion controls, cgroups, namespaces
-	freeInterval  = time.Minute     // at least, between two collections for a snapshot's sake: 10 ms each
+	tickInterval  = 2500 * time.Millisecond
+	watchInterval = 2 * tickInterval // sysctls, congestion controls, cgroups, namespaces
+	freeInterval  = time.Minute      // at least, between two collections for a snapshot's sake: 10 ms each
 )
 
 // tasks lists what runs until the daemon stops. Listening sockets are opened
@@ -75,6 +77,9 @@ func ignoreClosed(close func() error) func() error {
 func (d *Daemon) readSamples(ctx context.Context) error {
 	return d.dp.Read(ctx, func(s *tcp.Sample) {
 		d.received.Add(1)
+		if s.Kind == tcp.KindInterval {
+			d.intervals.Add(1)
+		}
 		d.engine.Observe(s)
 		d.hub.Publish(s)
 	}, func() { d.engine.Tick(time.Now().UnixNano()) })
@@ -110,6 +115,7 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 func (d *Daemon) watchHost(ctx context.Context) error {
 	return every(ctx, watchInterval, func() error {
 		if d.sysctls.poll(d.engine) || d.settings.due.Load() {
+			d.engine.Settle(time.Now().UnixNano()) // so that policies say the same as the settings
 			if err := d.putSettings(); err != nil {
 				return err
 			}
@@ -124,7 +130,9 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 	})
 }
 
-// sampleLive walks the connections of every network namespace.
+// sampleLive walks the connections of every network namespace. The kernel goes
+// through its whole table of sockets for each of them, so a walk is left out where
+// it would find nothing, and its share of a CPU is bounded.
 func (d *Daemon) sampleLive(ctx context.Context) error {
 	interval := d.cfg.Load().Interval
 	if interval == 0 {
@@ -136,18 +144,46 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 		return err
 	}
 	defer list.Close()
+	var seen uint64
+	var next, last time.Time
 	return every(ctx, interval, func() error {
-		spaces, _, err := list.Poll()
-		if err != nil {
-			return err
-		}
-		for _, ns := range spaces {
-			if err := d.sampleNetNS(ns); err != nil && !errors.Is(err, os.ErrNotExist) {
-				d.log.Debug("live connections of a network namespace not read", "netns", ns.Path, "error", err)
+		start := time.Now()
+		news := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
+		if !news {
+			if news, err = d.dp.Aged(interval); err != nil {
+				return err
 			}
 		}
+		if !news || start.Before(next) {
+			return nil
+		}
+		seen, last = d.intervals.Load(), start
+		if err := d.walk(list); err != nil {
+			return err
+		}
+		next = start.Add(time.Since(start) * walkBudget)
 		return nil
 	})
+}
+
+const (
+	// quietWalk is the longest time between two walks.
+	quietWalk = time.Minute
+	// walkBudget is the part of one CPU, as 1/walkBudget, that walks may take.
+	walkBudget = 500
+)
+
+func (d *Daemon) walk(list *host.NetNSList) error {
+	spaces, _, err := list.Poll()
+	if err != nil {
+		return err
+	}
+	for _, ns := range spaces {
+		if err := d.sampleNetNS(ns); err != nil && !errors.Is(err, os.ErrNotExist) {
+			d.log.Debug("live connections of a network namespace not read", "netns", ns.Path, "error", err)
+		}
+	}
+	return nil
 }
 
 func (d *Daemon) sampleNetNS(ns host.NetNS) error {
@@ -172,16 +208,18 @@ func (d *Daemon) serveReloads(ctx context.Context) error {
 	}
 }
 
-// every calls f at once and then at each interval until ctx ends or f fails.
+// every calls f at once and then at each multiple of interval until ctx ends or f
+// fails. Multiples are of the wall clock's, so that tasks of one pace wake together.
 func every(ctx context.Context, interval time.Duration, f func() error) error {
-	t := time.NewTicker(interval)
-	defer t.Stop()
 	for {
 		if err := f(); err != nil {
 			return err
 		}
+		now := time.Now()
+		t := time.NewTimer(now.Truncate(interval).Add(interval).Sub(now))
 		select {
 		case <-ctx.Done():
+			t.Stop()
 			return nil
 		case <-t.C:
 		}

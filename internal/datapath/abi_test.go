@@ -274,7 +274,10 @@ func TestWakeUpScheme(t *testing.T) {
 	if wake := time.Duration(number(string(m[1]))) * time.Millisecond; batchPause <= wake {
 		t.Errorf("the reader pauses for %v, and is woken every %v", batchPause, wake)
 	}
-	if safetyPoll > time.Second {
-		t.Errorf("a record may wait for %v", safetyPoll)
+	// A reader that blocks has found the ring empty, and paused for longer than the
+	// wake-up of what it read last silences the next one: so the poll is for what
+	// nobody has thought of.
+	if safetyPoll > 5*time.Second {
+		t.Errorf("a record whose wake-up got lost may wait for %v", safetyPoll)
 	}
 }

@@ -332,6 +332,7 @@ func TestRootRulesSwitchWhole(t *testing.T) {
 				return
 			default:
 			}
+			time.Sleep(time.Millisecond) // or the ring overflows
 			c, err := dialErr(t, r.ns, "", l.Addr().String(), nil)
 			if err != nil {
 				return

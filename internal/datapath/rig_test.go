@@ -3,7 +3,6 @@ package datapath
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -380,8 +379,6 @@ func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
 }
-
-func errorsIs(err, want error) bool { return errors.Is(err, want) }
 
 // socket is a net.Conn, net.Listener or os.File: a syscall.Conn beneath.
 type socket interface{ Close() error }

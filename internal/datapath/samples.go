@@ -22,7 +22,7 @@ const batchPause = 12 * time.Millisecond
 
 // safetyPoll is how often the reader looks without being woken, in case a
 // producer was held up between the two.
-const safetyPoll = time.Second
+const safetyPoll = 5 * time.Second
 
 // Read calls observe for each sample until ctx ends, and idle whenever it has
 // caught up. The sample is valid during the call only. Records that cannot be
@@ -40,15 +40,15 @@ func (d *Datapath) Read(ctx context.Context, observe func(*tcp.Sample), idle fun
 	var s tcp.Sample
 	offset := wallOffset()
 	for {
-		r.SetDeadline(time.Now().Add(safetyPoll))
-		err := r.ReadInto(&rec) // blocks until there is a batch
+		r.SetDeadline(time.Now().Truncate(safetyPoll).Add(safetyPoll)) // together with other periodic work
+		err := r.ReadInto(&rec)                                        // blocks until there is a batch
 		for err == nil {
 			if decode(&s, rec.RawSample, offset, &d.ccs) == nil {
 				observe(&s)
 			} else {
 				d.badSamples.Add(1)
 			}
-			if r.AvailableBytes() == 0 {
+			if rec.Remaining == 0 { // r itself may be closed by now
 				break
 			}
 			err = r.ReadInto(&rec)

@@ -50,7 +50,7 @@ func TestRootUserObjectRefused(t *testing.T) {
 		{"x", object(t, nil), r.cg.Path, "not an eBPF ELF object"},
 		{"x", "/proc/self/exe", r.cg.Path, "not an eBPF ELF object"},
 		{"x", object(t, _AbiBytes), r.cg.Path, "0 programs"},
-		{"x", object(t, _SockopsBytes), r.cg.Path, "4 programs"},
+		{"x", object(t, _SockopsBytes), r.cg.Path, "5 programs"},
 		{"x", object(t, _IterBytes), r.cg.Path, "want sock_ops"},
 		{"x", object(t, spoiled(t)), r.cg.Path, "verifier refused it"},
 		{"x", good, dir, "not a directory of a cgroup2 file system"},

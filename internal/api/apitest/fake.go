@@ -135,7 +135,7 @@ func Sample(i int) tcp.Sample {
 
 // Status implements api.Backend.
 func (f *Fake) Status(context.Context) (api.Status, error) {
-	return api.Status{
+	s := api.Status{
 		Version: "1.2.3", PID: 4711, Started: Now.Add(-3 * time.Hour), Uptime: 3 * time.Hour, Kernel: "6.18.5",
 		Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
 		Cgroup: "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
@@ -148,7 +148,9 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 			Programs: []metrics.ProgramStats{{Name: "tcpilot_sockops", ID: 41, Stats: true, RunCount: 2500, RunTime: 750 * time.Microsecond},
 				{Name: "tcpilot_iter", ID: 42}},
 		},
-	}, f.Err
+	}
+	s.Counters.NameRules(f.Snap.Rules)
+	return s, f.Err
 }
 
 func features() []api.Feature {

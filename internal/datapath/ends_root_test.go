@@ -1,0 +1,329 @@
+package datapath
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// ending is one way in which a connection ends.
+type ending struct {
+	name           string
+	do             func(t *testing.T, client, server net.Conn)
+	client, server tcp.End
+}
+
+func TestRootEnds(t *testing.T) {
+	read := func(t *testing.T, c net.Conn, want error) {
+		t.Helper()
+		must(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+		if _, err := io.ReadAll(c); !isErr(err, want) {
+			t.Errorf("read: %v, want %v", err, want)
+		}
+	}
+	r := newRig(t)
+	r.policy(t, nil)
+	for _, e := range []ending{
+		{"client closes", func(t *testing.T, c, s net.Conn) {
+			must(t, c.Close())
+			read(t, s, nil)
+			must(t, s.Close())
+		}, tcp.EndFin, tcp.EndFin},
+		{"server closes", func(t *testing.T, c, s net.Conn) {
+			must(t, s.Close())
+			read(t, c, nil)
+			must(t, c.Close())
+		}, tcp.EndFin, tcp.EndFin},
+		{"both close at once", func(t *testing.T, c, s net.Conn) {
+			closeAll(t, c, s)
+		}, tcp.EndFin, tcp.EndFin},
+		{"half-closed first", func(t *testing.T, c, s net.Conn) {
+			must(t, c.(*net.TCPConn).CloseWrite())
+			read(t, s, nil)
+			exchange(t, s, c, 5000)
+			closeAll(t, s, c)
+		}, tcp.EndFin, tcp.EndFin},
+		{"client aborts with SO_LINGER 0", func(t *testing.T, c, s net.Conn) {
+			must(t, c.(*net.TCPConn).SetLinger(0))
+			must(t, c.Close())
+			read(t, s, unix.ECONNRESET)
+			must(t, s.Close())
+		}, tcp.EndAborted, tcp.EndReset},
+		{"server aborts with SO_LINGER 0, the client never looks", func(t *testing.T, c, s net.Conn) {
+			must(t, s.(*net.TCPConn).SetLinger(0))
+			must(t, s.Close())
+			time.Sleep(5 * time.Millisecond)
+			must(t, c.Close())
+		}, tcp.EndReset, tcp.EndAborted},
+		{"client closes with unread data", func(t *testing.T, c, s net.Conn) {
+			_, err := s.Write([]byte("nobody reads this"))
+			must(t, err)
+			time.Sleep(5 * time.Millisecond)
+			must(t, c.Close())
+			read(t, s, unix.ECONNRESET)
+			must(t, s.Close())
+		}, tcp.EndAborted, tcp.EndReset},
+		{"client disconnects by connecting to AF_UNSPEC", func(t *testing.T, c, s net.Conn) {
+			disconnect(t, c)
+			read(t, s, unix.ECONNRESET)
+			closeAll(t, c, s)
+		}, tcp.EndAborted, tcp.EndReset},
+	} {
+		t.Run(e.name, func(t *testing.T) {
+			c, s := r.pair(t, "127.0.0.1:0")
+			isClient, isServer := ofConn(c), ofConn(s)
+			local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+			exchange(t, c, s, 50_000)
+			exchange(t, s, c, 20_000)
+			e.do(t, c, s)
+			a, b := r.find(t, "client", isClient), r.find(t, "server", isServer)
+			if a.Kind != tcp.KindClose || b.Kind != tcp.KindClose || a.End != e.client || b.End != e.server {
+				t.Errorf("client %s %s, server %s %s; want close %s and %s", a.Kind, a.End, b.Kind, b.End, e.client, e.server)
+			}
+			if a.Local != local || a.Remote != remote || b.Local != remote || b.Remote != local {
+				t.Errorf("client %s to %s, server %s to %s, want %s and %s", a.Local, a.Remote, b.Local, b.Remote, local, remote)
+			}
+			if a.BytesAcked < 50_000 || a.BytesReceived < 20_000 || b.BytesAcked < 20_000 || b.BytesReceived < 50_000 || a.SegsOut == 0 || a.SRTT == 0 {
+				t.Errorf("counters were wiped: %+v and %+v", a, b)
+			}
+			time.Sleep(10 * time.Millisecond)
+			for _, is := range []func(*tcp.Sample) bool{isClient, isServer} {
+				if n := len(r.count(t, 1, is)); n != 1 {
+					t.Errorf("%d samples of one connection", n)
+				}
+			}
+		})
+	}
+}
+
+func disconnect(t testing.TB, c net.Conn) {
+	t.Helper()
+	var errno unix.Errno
+	withFD(c, func(fd int) { errno = connectUnspec(fd) })
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+func addrPort(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
+
+// TestRootEndWithoutAnswer ends connections whose peer has vanished.
+func TestRootEndWithoutAnswer(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, nil)
+	for _, c := range []struct {
+		name string
+		late func(t *testing.T, c net.Conn)
+		want tcp.End
+	}{
+		{"user timeout", func(t *testing.T, c net.Conn) {
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 300)
+			_, err := c.Write(make([]byte, 1000))
+			must(t, err)
+			awaitErr(t, c, unix.ETIMEDOUT)
+		}, tcp.EndTimeout},
+		{"user timeout after close", func(t *testing.T, c net.Conn) {
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 300)
+			_, err := c.Write(make([]byte, 1000))
+			must(t, err)
+		}, tcp.EndTimeout},
+		{"keepalive", func(t *testing.T, c net.Conn) {
+			setsockopt(t, c, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 1)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
+			awaitErr(t, c, unix.ETIMEDOUT)
+		}, tcp.EndTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
+			conn := dial(t, r.ns, l.Addr().String(), nil)
+			is := ofConn(conn)
+			exchange(t, conn, accept(t, l), 1000)
+			vanish(t, near, farEnd)
+			c.late(t, conn)
+			must(t, conn.Close())
+			s := r.find(t, "connection", is)
+			if s.Kind != tcp.KindClose || s.End != c.want || s.Remote != addrPort(l.Addr()) {
+				t.Errorf("%s %s %s, want close %s", s.Kind, s.End, s.Remote, c.want)
+			}
+			if c.name == "user timeout" && (s.Retrans == 0 || s.Busy < 100*time.Millisecond) {
+				t.Errorf("%d retransmits, busy %v", s.Retrans, s.Busy)
+			}
+		})
+	}
+}
+
+// vanish sends packets for the far end to a station that does not exist, until
+// the test ends.
+func vanish(t testing.TB, near, far testenv.End) {
+	t.Helper()
+	neigh := func(args ...string) {
+		near.NS.Run(t, "ip", append([]string{"neigh"}, append(args, "dev", near.Name)...)...)
+	}
+	neigh("replace", far.V4.String(), "lladdr", "02:00:00:00:00:99", "nud", "permanent")
+	t.Cleanup(func() { neigh("del", far.V4.String()) })
+}
+
+func awaitErr(t testing.TB, c net.Conn, want error) {
+	t.Helper()
+	must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if _, err := c.Read(make([]byte, 1)); !isErr(err, want) {
+		t.Errorf("read: %v, want %v", err, want)
+	}
+}
+
+func TestRootFailedConnects(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	to := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 81) }
+	lost := func(s *tcp.Sample, remote netip.AddrPort) bool {
+		return s.Kind == tcp.KindFailedConnect && s.Remote == remote
+	}
+	t.Run("refused", func(t *testing.T) {
+		for _, to := range []netip.AddrPort{to(farEnd.V4), to(farEnd.V6)} {
+			if _, err := dialErr(t, r.ns, "", to.String(), nil); !isErr(err, unix.ECONNREFUSED) {
+				t.Errorf("connect: %v", err)
+			}
+			s := r.find(t, "refused connect", func(s *tcp.Sample) bool { return lost(s, to) })
+			if s.End != tcp.EndRefused || !s.Has(tcp.FlagOutgoing) || s.Has(tcp.FlagCCChanged) || s.Class != 1 || s.Local.Port() == 0 || s.BytesAcked != 0 {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+	t.Run("refused, then accepted on the same socket", func(t *testing.T) {
+		port := netip.AddrPortFrom(farEnd.V4, 82)
+		var fd int
+		sa := &unix.SockaddrInet4{Port: 82, Addr: farEnd.V4.As4()}
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+			if err := unix.Connect(fd, sa); err != unix.ECONNREFUSED {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		// A connect that blocks has its socket wiped before it returns.
+		s := r.find(t, "refused connect", func(s *tcp.Sample) bool { return lost(s, port) })
+		if s.End != tcp.EndRefused {
+			t.Errorf("%+v", s)
+		}
+		l := listen(t, far, port.String(), nil)
+		must(t, unix.Connect(fd, sa))
+		c := connOf(t, fd)
+		is := ofConn(c)
+		server := accept(t, l)
+		if got := ccOf(t, c); got != "reno" {
+			t.Errorf("the second connection has %s", got)
+		}
+		exchange(t, c, server, 1000)
+		closeAll(t, c, server)
+		again := r.find(t, "second connection", func(s *tcp.Sample) bool { return is(s) && s.Kind == tcp.KindClose })
+		if again.End != tcp.EndFin || again.Cookie != s.Cookie || again.Remote != port || again.Duration > s.Duration+5*time.Second {
+			t.Errorf("%+v", again)
+		}
+	})
+	t.Run("aborted", func(t *testing.T) {
+		vanish(t, near, farEnd)
+		at := netip.AddrPortFrom(farEnd.V4, 83)
+		var fd int
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 83, Addr: farEnd.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		must(t, unix.Close(fd))
+		if s := r.find(t, "aborted connect", func(s *tcp.Sample) bool { return lost(s, at) }); s.End != tcp.EndAborted {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("timeout", func(t *testing.T) {
+		vanish(t, near, farEnd)
+		r.policy(t, func(p *path.Policy) {
+			p.Params.Set(tcp.SynCount, 1)
+			p.Params.Set(tcp.SynRTO, 100)
+		})
+		at := netip.AddrPortFrom(farEnd.V4, 84)
+		if _, err := dialErr(t, r.ns, "", at.String(), nil); !isErr(err, unix.ETIMEDOUT) {
+			t.Errorf("connect: %v", err)
+		}
+		s := r.find(t, "connect timeout", func(s *tcp.Sample) bool { return lost(s, at) })
+		if s.End != tcp.EndTimeout || s.Duration < 100*time.Millisecond || s.Retrans == 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("unreachable", func(t *testing.T) {
+		// Nobody has the address; the kernel gives up asking after 50 ms.
+		testenv.Sysctl(t, r.ns, "net.ipv4.neigh."+near.Name+".mcast_solicit", "1")
+		testenv.Sysctl(t, r.ns, "net.ipv4.neigh."+near.Name+".retrans_time_ms", "50")
+		at := to(farEnd.V4.Next().Next())
+		if _, err := dialErr(t, r.ns, "", at.String(), nil); !isErr(err, unix.EHOSTUNREACH) {
+			t.Errorf("connect: %v", err)
+		}
+		if s := r.find(t, "unreachable", func(s *tcp.Sample) bool { return lost(s, at) }); s.End != tcp.EndOther {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestRootDisconnectInSynSent has a socket give up one connect and begin another.
+func TestRootDisconnectInSynSent(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, nil)
+	var fd int
+	t.Run("lost", func(t *testing.T) {
+		vanish(t, near, farEnd)
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 86, Addr: farEnd.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		time.Sleep(300 * time.Millisecond)
+		if errno := connectUnspec(fd); errno != 0 {
+			t.Fatal(errno)
+		}
+	})
+	must(t, unix.SetNonblock(fd, false))
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	must(t, unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: [4]byte{127, 0, 0, 1}}))
+	c := connOf(t, fd)
+	is := ofConn(c)
+	exchange(t, c, accept(t, l), 100)
+	must(t, c.Close())
+	first := r.find(t, "first connection", is)
+	if first.Kind != tcp.KindFailedConnect || first.End != tcp.EndAborted || first.Remote.Addr() != farEnd.V4 {
+		t.Errorf("the first connection: %+v", first)
+	}
+	s := r.find(t, "second connection", func(s *tcp.Sample) bool { return is(s) && s.Kind == tcp.KindClose })
+	if s.End != tcp.EndFin || s.Duration > 250*time.Millisecond || s.Connect > 250*time.Millisecond {
+		t.Errorf("the second connection has remains of the first: %+v", s)
+	}
+}
+
+func isErr(err, want error) bool {
+	if want == nil {
+		return err == nil
+	}
+	return errors.Is(err, want)
+}

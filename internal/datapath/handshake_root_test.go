@@ -1,0 +1,234 @@
+package datapath
+
+import (
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+func TestRootRTOMin(t *testing.T) {
+	r := newRig(t)
+	rto := func() uint32 {
+		c, s := r.pair(t, "127.0.0.1:0")
+		for range 25 { // the variance that the handshake began with goes by quarters
+			exchange(t, c, s, 100)
+			exchange(t, s, c, 100)
+		}
+		return tcpInfo(t, c).Rto
+	}
+	r.policy(t, nil)
+	before := rto()
+	r.policy(t, set(tcp.RTOMin, 1000))
+	if got := rto(); got > 150_000 || before < 200_000 {
+		t.Errorf("retransmission timeout %d us, %d us without policy", got, before)
+	}
+}
+
+// TestRootDelackMax measures how long an ACK that has nothing to go with waits.
+func TestRootDelackMax(t *testing.T) {
+	r := newRig(t)
+	wait := func() time.Duration {
+		c, s := r.pair(t, "127.0.0.1:0")
+		for range 20 { // the receiver ends quick ACK, and takes the traffic for interactive
+			exchange(t, c, s, 10)
+			exchange(t, s, c, 10)
+		}
+		var waits []time.Duration
+		for range 7 {
+			exchange(t, c, s, 10)
+			begun := time.Now()
+			for tcpInfo(t, c).Unacked > 0 && time.Since(begun) < time.Second {
+				time.Sleep(200 * time.Microsecond)
+			}
+			waits = append(waits, time.Since(begun))
+			exchange(t, s, c, 10)
+		}
+		return median(waits)
+	}
+	r.policy(t, nil)
+	before := wait()
+	r.policy(t, set(tcp.DelackMax, 1000))
+	got := wait()
+	t.Logf("an ACK waits %v, %v without policy", got, before)
+	if got > before*2/3 {
+		t.Error("delack_max has no effect")
+	}
+}
+
+// TestRootSynRTO loses SYNs, and measures when the second one goes out.
+func TestRootSynRTO(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	vanish(t, near, far)
+	wait := func(bound time.Duration) time.Duration {
+		var fd int
+		var err error
+		r.ns.Do(t, func() {
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		defer unix.Close(fd)
+		begun := time.Now()
+		for time.Since(begun) < bound {
+			info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			must(t, err)
+			if info.Total_retrans > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return time.Since(begun)
+	}
+	r.policy(t, set(tcp.SynRTO, 50))
+	got := wait(3 * time.Second)
+	r.policy(t, nil)
+	before := wait(3 * time.Second)
+	t.Logf("second SYN after %v, %v without policy", got, before)
+	if got < 40*time.Millisecond || got > before/2 || before < 900*time.Millisecond {
+		t.Error("syn_rto has no effect")
+	}
+	c, err := r.Counters()
+	must(t, err)
+	if c.Replies == 0 {
+		t.Error("no reply was counted")
+	}
+}
+
+// TestRootSynAckRTO loses SYN-ACKs, and measures when the second one goes out.
+func TestRootSynAckRTO(t *testing.T) {
+	r := newRig(t)
+	server := testenv.NetNS(t)
+	sEnd, cEnd := testenv.Veth(t, server, r.ns)
+	l := listen(t, server, netip.AddrPortFrom(sEnd.V4, 0).String(), nil)
+	// The client's SYN arrives, and what is sent back goes to nobody.
+	vanish(t, sEnd, cEnd)
+	wait := func() time.Duration {
+		before := synRetrans(t, server)
+		var fd int
+		var err error
+		r.ns.Do(t, func() {
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: sEnd.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+		})
+		defer unix.Close(fd)
+		begun := time.Now()
+		for time.Since(begun) < 3*time.Second && synRetrans(t, server) == before {
+			time.Sleep(2 * time.Millisecond)
+		}
+		return time.Since(begun)
+	}
+	r.policy(t, nil)
+	before := wait()
+	r.policy(t, set(tcp.SynAckRTO, 50)) // after the other, whose next one takes 2 s more
+	got := wait()
+	t.Logf("second SYN-ACK after %v, %v without policy", got, before)
+	if got < 40*time.Millisecond || got > before/2 || before < 800*time.Millisecond {
+		t.Error("synack_rto has no effect")
+	}
+}
+
+// synRetrans is TcpExtTCPSynRetrans of a namespace: SYNs and SYN-ACKs.
+func synRetrans(t testing.TB, ns *testenv.NS) (n int) {
+	t.Helper()
+	ns.Do(t, func() {
+		raw, err := os.ReadFile("/proc/thread-self/net/netstat")
+		must(t, err)
+		lines := strings.Split(string(raw), "\n")
+		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+		for i := range names {
+			if names[i] == "TCPSynRetrans" {
+				n, err = strconv.Atoi(values[i])
+				must(t, err)
+			}
+		}
+	})
+	return n
+}
+
+// TestRootInitRwnd looks at the window that the peer is offered.
+func TestRootInitRwnd(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	_, farEnd := testenv.Veth(t, r.ns, far)
+	windows := func() (client, server uint32) {
+		l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
+		c := dial(t, r.ns, l.Addr().String(), nil)
+		return tcpInfo(t, c).Snd_wnd, tcpInfo(t, accept(t, l)).Snd_wnd
+	}
+	for _, packets := range []uint64{4, 20} {
+		r.policy(t, set(tcp.InitRwnd, packets))
+		c, s := windows()
+		// Windows are in steps of the window scale, and of the MSS less options.
+		want := float64(packets) * 1460
+		for _, w := range []uint32{c, s} {
+			if f := float64(w); f < 0.9*want || f > 1.1*want {
+				t.Errorf("init_rwnd %d offers %d and %d bytes", packets, c, s)
+			}
+		}
+	}
+	r.policy(t, nil)
+	if c, s := windows(); c < 40_000 || s < 40_000 {
+		t.Errorf("without policy %d and %d are offered", c, s)
+	}
+}
+
+func TestRootECN(t *testing.T) {
+	r := newRig(t)
+	const agreed = 8 // TCPI_OPT_ECN
+	for _, sysctl := range []string{"0", "2"} {
+		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", sysctl)
+		for _, wanted := range []bool{false, true} {
+			r.policy(t, func(p *path.Policy) {
+				if wanted {
+					p.Params.Set(tcp.ECN, 1)
+				}
+			})
+			for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+				c, s := r.pair(t, address)
+				exchange(t, c, s, 5000)
+				is := ofConn(s)
+				got := tcpInfo(t, c).Options&agreed != 0
+				closeAll(t, c, s)
+				sample := r.find(t, "server", is)
+				if got != wanted || sample.Has(tcp.FlagECN) != wanted {
+					t.Errorf("tcp_ecn %s, ecn %v: negotiated %v, sample says %v", sysctl, wanted, got, sample.Has(tcp.FlagECN))
+				}
+				if wanted && !sample.Has(tcp.FlagECNSeen) {
+					t.Error("no packet with ECT came")
+				}
+			}
+		}
+	}
+	// An answer of 0 must not be taken for 1, nor as an order not to.
+	r.policy(t, set(tcp.ECN, 0))
+	c, s := r.pair(t, "127.0.0.1:0")
+	is := ofConn(s)
+	closeAll(t, c, s)
+	if sample := r.find(t, "server", is); sample.Has(tcp.FlagECN) {
+		t.Error("ecn: false asks for ECN")
+	}
+}
+
+func median[T ~int64](v []T) T {
+	for i := range v {
+		for j := i; j > 0 && v[j] < v[j-1]; j-- {
+			v[j], v[j-1] = v[j-1], v[j]
+		}
+	}
+	return v[len(v)/2]
+}
