@@ -9,6 +9,7 @@ const struct {
 	struct rule_set rule_set;
 	struct rule_prefix rule_prefix;
 	struct rule_id rule_id;
+	struct masked_prefix masked_prefix;
 	struct rule_bank rule_bank;
 	struct class_entry class_entry;
 	struct path_key path_key;

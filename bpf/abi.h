@@ -16,6 +16,7 @@ enum abi_limits {
 	MAX_RULES = 256,	/* class.MaxRules */
 	SET_WORDS = 4,		/* MAX_RULES / 64 */
 	MAX_SAME_PREFIX = 8,	/* class.MaxSamePrefix */
+	MAX_FEW_PREFIX = 8,	/* prefixes of a dimension that are compared in line */
 	MAX_PORT_SETS = 513,	/* 256 ranges cut 65536 ports into 513 runs at most */
 	BANKS = 2,		/* rule tables: one in force, one being written */
 	NO_ARM = 255,
@@ -58,15 +59,28 @@ struct same_prefix {
 	__u32 pad;
 };
 
+struct masked_prefix {
+	__u8 addr[16];
+	__u8 mask[16];
+	struct rule_set rules;
+};
+
+enum {				/* index into rule_bank.few */
+	FEW_REMOTE,
+	FEW_LOCAL,
+};
+
 struct rule_bank {		/* the rest of one rule table */
-	struct rule_set any_cgroup;
-	struct rule_set any_netns;
-	struct rule_set outgoing;
-	struct rule_set incoming;
-	struct rule_set any_same;
-	struct same_prefix same[MAX_SAME_PREFIX];
 	__u32 dims;
 	__u32 num_same;
+	__u32 num_few[2];	/* 0: too many prefixes, they are in the trie */
+	struct rule_set outgoing;
+	struct rule_set incoming;
+	struct masked_prefix few[2][MAX_FEW_PREFIX];	/* longest first */
+	struct rule_set any_cgroup;
+	struct rule_set any_netns;
+	struct rule_set any_same;
+	struct same_prefix same[MAX_SAME_PREFIX];
 };
 
 enum class_flags {

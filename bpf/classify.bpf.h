@@ -97,16 +97,36 @@ static __always_inline int set_first(const struct rule_set *s)
 	return -1;
 }
 
-/* A prefix map always holds /0 for either family, so a miss means that the
+static __always_inline bool under(const __u32 addr[4], const struct masked_prefix *p)
+{
+	const __u32 *a = (const __u32 *)p->addr, *m = (const __u32 *)p->mask;
+
+	return !(((addr[0] ^ a[0]) & m[0]) | ((addr[1] ^ a[1]) & m[1]) |
+		 ((addr[2] ^ a[2]) & m[2]) | ((addr[3] ^ a[3]) & m[3]));
+}
+
+/* A few prefixes are compared in line: a trie follows pointers, each a cache miss
+ * on a busy host. Either holds /0 for both families, so that a miss means that the
  * table is not written yet: nothing matches. */
-static __always_inline void and_prefix(struct rule_set *rules, void *map, __u32 bank,
-				       const __u32 addr[4])
+static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32 bank,
+				       const struct rule_bank *b, int which, const __u32 addr[4])
 {
 	struct rule_prefix key = { .prefixlen = 32 + 128, .bank = bank };
-	const struct rule_set *s;
+	const struct rule_set *s = NULL;
 
-	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
-	s = bpf_map_lookup_elem(map, &key);
+	if (b->num_few[which]) {
+		for (int i = 0; i < MAX_FEW_PREFIX; i++) {
+			if (i >= b->num_few[which])
+				break;
+			if (under(addr, &b->few[which][i])) {
+				s = &b->few[which][i].rules;
+				break;
+			}
+		}
+	} else {
+		__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+		s = bpf_map_lookup_elem(trie, &key);
+	}
 	if (s)
 		set_and(rules, s);
 	else
@@ -192,9 +212,9 @@ static __always_inline const struct class_entry *classify(const struct conn *c, 
 		return NULL;
 	rules = c->outgoing ? b->outgoing : b->incoming;
 	if (b->dims & DIM_REMOTE)
-		and_prefix(&rules, &remote_rules, bank, c->remote);
+		and_prefix(&rules, &remote_rules, bank, b, FEW_REMOTE, c->remote);
 	if (b->dims & DIM_LOCAL)
-		and_prefix(&rules, &local_rules, bank, c->local);
+		and_prefix(&rules, &local_rules, bank, b, FEW_LOCAL, c->local);
 	if (b->dims & DIM_REMOTE_PORT)
 		and_port(&rules, bank, 0, c->remote_port);
 	if (b->dims & DIM_LOCAL_PORT)

@@ -23,6 +23,7 @@ const (
 	abiAbiLimitsMAX_RULES        abiAbiLimits = 256
 	abiAbiLimitsSET_WORDS        abiAbiLimits = 4
 	abiAbiLimitsMAX_SAME_PREFIX  abiAbiLimits = 8
+	abiAbiLimitsMAX_FEW_PREFIX   abiAbiLimits = 8
 	abiAbiLimitsMAX_PORT_SETS    abiAbiLimits = 513
 	abiAbiLimitsBANKS            abiAbiLimits = 2
 	abiAbiLimitsNO_ARM           abiAbiLimits = 255
@@ -143,6 +144,13 @@ type abiEventKey struct {
 	Op    uint32
 }
 
+type abiMaskedPrefix struct {
+	_     structs.HostLayout
+	Addr  [16]uint8
+	Mask  [16]uint8
+	Rules abiRuleSet
+}
+
 type abiPathKey struct {
 	_         structs.HostLayout
 	Prefixlen uint32
@@ -182,14 +190,16 @@ type abiProbeResult struct {
 
 type abiRuleBank struct {
 	_         structs.HostLayout
-	AnyCgroup abiRuleSet
-	AnyNetns  abiRuleSet
-	Outgoing  abiRuleSet
-	Incoming  abiRuleSet
-	AnySame   abiRuleSet
-	Same      [8]abiSamePrefix
 	Dims      uint32
 	NumSame   uint32
+	NumFew    [2]uint32
+	Outgoing  abiRuleSet
+	Incoming  abiRuleSet
+	Few       [2][8]abiMaskedPrefix
+	AnyCgroup abiRuleSet
+	AnyNetns  abiRuleSet
+	AnySame   abiRuleSet
+	Same      [8]abiSamePrefix
 }
 
 type abiRuleId struct {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -372,8 +371,6 @@ func exchange(t testing.TB, a, b net.Conn, n int) {
 	must(t, err)
 	must(t, <-done)
 }
-
-func testObject(name string) string { return filepath.Join("testdata", name) }
 
 func exists(name string) bool {
 	_, err := os.Lstat(name)

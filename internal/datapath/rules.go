@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -54,13 +55,14 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 	for i, s := range t.Same {
 		b.Same[i] = samePrefix(s)
 	}
+	remote, local := few(&b, fewRemote, t.Remote), few(&b, fewLocal, t.Local)
 	steps := []struct {
 		what string
 		do   func() error
 	}{
 		{"classes", func() error { return d.writeClasses(bank, t.Classes) }},
-		{"remote prefixes", func() error { return d.writePrefixes(d.maps.RemoteRules, bank, t.Remote) }},
-		{"local prefixes", func() error { return d.writePrefixes(d.maps.LocalRules, bank, t.Local) }},
+		{"remote prefixes", func() error { return d.writePrefixes(d.maps.RemoteRules, bank, remote) }},
+		{"local prefixes", func() error { return d.writePrefixes(d.maps.LocalRules, bank, local) }},
 		{"remote ports", func() error { return d.writePorts(bank, 0, t.RemotePort) }},
 		{"local ports", func() error { return d.writePorts(bank, 1, t.LocalPort) }},
 		{"cgroups", func() error { return writeIDs(d.maps.CgroupRules, bank, t.Cgroup) }},
@@ -75,15 +77,47 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 	return nil
 }
 
+// Indices of abiRuleBank.Few (FEW_REMOTE and FEW_LOCAL of bpf/abi.h).
+const (
+	fewRemote = iota
+	fewLocal
+)
+
+// few puts the rows of a prefix dimension into the bank itself if they fit, the
+// longest first; it returns those that have to go into the dimension's trie.
+func few(b *abiRuleBank, which int, rows []class.PrefixSet) []class.PrefixSet {
+	if len(rows) > len(b.Few[which]) {
+		return rows
+	}
+	sorted := slices.Clone(rows)
+	slices.SortStableFunc(sorted, func(x, y class.PrefixSet) int {
+		_, a := mapped(x.Prefix)
+		_, b := mapped(y.Prefix)
+		return int(b) - int(a)
+	})
+	for i, r := range sorted {
+		addr, bits := mapped(r.Prefix)
+		b.Few[which][i] = abiMaskedPrefix{Addr: addr, Mask: prefixMask(bits), Rules: ruleSet(r.Rules)}
+	}
+	b.NumFew[which] = uint32(len(rows))
+	return nil
+}
+
+// prefixMask has the first bits bits set.
+func prefixMask(bits uint32) (mask [16]uint8) {
+	for i := range bits {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
+
 func samePrefix(s class.SamePrefix) abiSamePrefix {
-	p, bits := abiSamePrefix{Rules: ruleSet(s.Rules)}, s.Bits
+	p, bits := abiSamePrefix{Rules: ruleSet(s.Rules)}, uint32(s.Bits)
 	if s.V4 {
 		p.V4 = 1
 		bits += 96 // of the v4-mapped address
 	}
-	for i := range bits {
-		p.Mask[i/8] |= 0x80 >> (i % 8)
-	}
+	p.Mask = prefixMask(bits)
 	return p
 }
 
