@@ -148,7 +148,6 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Counters.ArmFailures)
 	notNull(&st.Counters.Events)
 	notNull(&st.Counters.Programs)
-	notNull(&st.Counters.Maps)
 	notNull(&st.Features)
 	notNull(&st.Arms)
 	notNull(&st.Yields)

@@ -230,10 +230,9 @@ func (s *scrape) counters(c Counters) {
 	s.one(ringDropped, float64(c.Samples.Dropped))
 	s.one(ringReceived, float64(c.Samples.Received))
 	s.one(ringMalformed, float64(c.Samples.Malformed))
-	for _, m := range c.Maps {
-		s.one(mapEntries, float64(m.Entries), m.Name)
-		s.one(mapLimit, float64(m.Max), m.Name)
-	}
+	s.one(unseen, float64(c.Unseen.Untracked), "untracked")
+	s.one(unseen, float64(c.Unseen.Forgotten), "forgotten")
+	s.one(unseen, float64(c.Unseen.Missed), "missed")
 	s.programs(c.Programs)
 }
 

@@ -80,7 +80,7 @@ func full(paths int) *fake {
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},
-		Maps: []MapStats{{"path_policies", 40, 1000}},
+		Unseen: UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3},
 	}}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Counters is what the datapath counted since its maps were made. Every number
-// only grows while the daemon lives, except the entries of maps.
+// only grows while the daemon lives.
 type Counters struct {
 	Connections []ClassCount   `json:"connections"`  // connections classified
 	Decisions   []ReasonCount  `json:"decisions"`    // what was done with them
@@ -18,7 +18,7 @@ type Counters struct {
 	ArmFailures []ArmCount     `json:"arm_failures"` // congestion controls that it refused
 	Events      []EventCount   `json:"events"`       // of watched connections
 	Programs    []ProgramStats `json:"programs"`
-	Maps        []MapStats     `json:"maps"`
+	Unseen      UnseenCount    `json:"unseen"`
 }
 
 // ClassCount counts the connections of one class.
@@ -76,11 +76,11 @@ type ProgramStats struct {
 	RunTime  time.Duration `json:"run_time_ns"`
 }
 
-// MapStats says how full one BPF map is.
-type MapStats struct {
-	Name    string `json:"name"`
-	Entries uint64 `json:"entries"`
-	Max     uint64 `json:"max"`
+// UnseenCount counts connections without a sample of their end.
+type UnseenCount struct {
+	Untracked uint64 `json:"untracked"` // there was no room to remember them
+	Forgotten uint64 `json:"forgotten"` // their slot was given to another connection
+	Missed    uint64 `json:"missed"`    // the kernel did not show the end
 }
 
 // Names that stand for a class that has no rule.

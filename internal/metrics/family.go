@@ -41,6 +41,7 @@ var (
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost since the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
 	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are no samples of this version.")
+	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their slot was given away), missed (the kernel did not show the end).", "reason")
 
 	samples      = counter("samples_total", "Samples seen by the engine, by kind (close, interval, failed-connect).", "kind")
 	ignored      = counter("samples_ignored_total", "Samples that no belief was changed by, by why.", "reason")
@@ -66,8 +67,6 @@ var (
 	ruleGain       = gauge("rule_gain_ratio", "Reward of tuned connections over that of the hold-out, as a factor: geometric mean over the rule's paths, weighted by hold-out connections. Absent while no path has both.", "rule")
 	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (net.core.bpf_stats_enabled).", "program")
 	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
-	mapEntries     = gauge("map_entries", "Entries in a BPF map.", "map")
-	mapLimit       = gauge("map_entries_limit", "Greatest number of entries of a BPF map.", "map")
 	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
 
 	pathSamples = gauge("path_samples", "Samples of the path. A gauge, since a path may enter and leave \"other\".", pathLabels...)
@@ -97,11 +96,11 @@ var (
 var families = []*family{
 	buildInfo,
 	connections, decisions, setErrors, armFailures, events,
-	ringSubmitted, ringDropped, ringReceived, ringMalformed,
+	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
 	samples, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
 	pathCount, pathLimit, pathEvicted, yields, armState, rulePaths, ruleSamples, ruleHoldOut, ruleGain,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
-	programRuns, programSeconds, mapEntries, mapLimit, datapathUp,
+	programRuns, programSeconds, datapathUp,
 }
