@@ -35,7 +35,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 512 << 10);
+	__uint(max_entries, 1 << 20);
 } samples SEC(".maps");
 
 struct {

@@ -18,7 +18,7 @@ import (
 // reader at most that often, and whatever they added since without waking is
 // there when the pause ends. So a busy host pays for few wake-ups, and on a quiet
 // one a sample is read at once.
-const batchPause = 25 * time.Millisecond
+const batchPause = 20 * time.Millisecond
 
 // safetyPoll is how often the reader looks without being woken, in case a
 // producer was held up between the two.
