@@ -4,9 +4,6 @@
  */
 #include "tcp.bpf.h"
 
-#define SOL_IP 0
-#define SOL_IPV6 41
-
 const volatile struct sock_option options[NUM_FIELDS];
 const volatile __u64 probe_value[NUM_FIELDS];	/* a harmless value for each */
 const volatile char probe_cc[MAX_CC][CC_NAME];

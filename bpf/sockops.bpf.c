@@ -8,9 +8,6 @@
 #include "tcp.bpf.h"
 #include "track.bpf.h"
 
-#define SOL_IP 0
-#define SOL_IPV6 41
-
 /* ---- knobs, set before load -------------------------------------------- */
 
 /* How each field is set. */

@@ -13,18 +13,18 @@
 
 #define AF_INET 2
 #define AF_INET6 10
+#define SOL_IP 0
 #define SOL_TCP 6
+#define SOL_IPV6 41
 #define TCP_CONGESTION 13
 
 enum {				/* include/net/tcp_states.h */
 	TCP_ESTABLISHED = 1,
 	TCP_SYN_SENT = 2,
-	TCP_SYN_RECV = 3,
 	TCP_FIN_WAIT1 = 4,
 	TCP_FIN_WAIT2 = 5,
 	TCP_CLOSE = 7,
 	TCP_CLOSE_WAIT = 8,
-	TCP_LISTEN = 10,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

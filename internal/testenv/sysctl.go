@@ -3,6 +3,7 @@ package testenv
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,6 +13,9 @@ import (
 func Sysctl(t testing.TB, n *NS, name, value string) {
 	t.Helper()
 	Root(t)
+	if name == "net.ipv4.tcp_congestion_control" {
+		allow(t, value)
+	}
 	before := ReadSysctl(t, n, name)
 	path := sysctlPath(name)
 	n.Do(t, func() {
@@ -26,6 +30,17 @@ func Sysctl(t testing.TB, n *NS, name, value string) {
 			}
 		})
 	})
+}
+
+// allow lets a congestion control be a namespace's default until the test ends:
+// outside of its own namespace the kernel takes only what the machine's list has
+// (tcp_set_default_congestion_control).
+func allow(t testing.TB, cc string) {
+	t.Helper()
+	const list = "net.ipv4.tcp_allowed_congestion_control"
+	if now := ReadSysctl(t, nil, list); !slices.Contains(strings.Fields(now), cc) {
+		Sysctl(t, nil, list, now+" "+cc)
+	}
 }
 
 // ReadSysctl reads a sysctl in a namespace, nil for the caller's.
