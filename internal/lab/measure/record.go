@@ -1,0 +1,67 @@
+package measure
+
+import "time"
+
+// Result is all that one round of traffic left behind. Times within it count
+// from the round's begin.
+type Result struct {
+	Elapsed     time.Duration // of the traffic
+	Connections []Connection
+	Requests    []Request
+	Points      []Point
+	// Errors counts connections and requests that did not come about; FirstError
+	// says what befell the first.
+	Errors     uint64
+	FirstError string
+	// CPU is what the processes that made the traffic spent, by host.
+	CPU map[string]CPU
+}
+
+// CPU is processor time.
+type CPU struct {
+	User   time.Duration `json:"user_ns"`
+	System time.Duration `json:"system_ns"`
+}
+
+// Connection is what became of one TCP connection. The data flows from From to
+// To, whichever of them connected.
+type Connection struct {
+	Group    string        `json:"group"` // the workload's name
+	ID       int           `json:"id"`    // within the round, from 0, by begin
+	From     string        `json:"from"`  // host names
+	To       string        `json:"to"`
+	Start    time.Duration `json:"start_ns"`
+	Elapsed  time.Duration `json:"elapsed_ns"`         // connect to the end of data
+	Bytes    uint64        `json:"bytes"`              // of payload that arrived
+	CC       string        `json:"cc,omitempty"`       // the data sender's, once established
+	CCEnd    string        `json:"cc_end,omitempty"`   // at the end, if it is another
+	Segments uint32        `json:"segments,omitempty"` // sent with data, retransmits included
+	Retrans  uint32        `json:"retrans,omitempty"`  // segments
+	RTOs     uint32        `json:"rtos,omitempty"`     // Linux 6.7 and later
+	MinRTT   time.Duration `json:"min_rtt_ns,omitempty"`
+	SRTT     time.Duration `json:"srtt_ns,omitempty"` // at the end
+	// MeanRTT is the mean of the smoothed round trips that the connection's points
+	// saw; the SRTT at the end if it was too short for points.
+	MeanRTT   time.Duration `json:"mean_rtt_ns,omitempty"`
+	Delivered bool          `json:"delivered"` // whether all was done that should be
+}
+
+// Request is one request and its reply, or one flow, on a connection.
+type Request struct {
+	Group   string        `json:"group"`
+	Conn    int           `json:"conn"` // Connection.ID
+	Start   time.Duration `json:"start_ns"`
+	Elapsed time.Duration `json:"elapsed_ns"` // first byte of the request to last of the reply
+	Bytes   uint64        `json:"bytes"`      // of the larger of request and reply
+}
+
+// Point is what the kernel said of a connection at one moment.
+type Point struct {
+	Conn    int           `json:"conn"` // Connection.ID
+	At      time.Duration `json:"at_ns"`
+	Goodput float64       `json:"goodput"` // bit/s acknowledged since the point before
+	SRTT    time.Duration `json:"srtt_ns"`
+	Cwnd    uint32        `json:"cwnd"` // packets
+	Retrans uint32        `json:"retrans"`
+	CC      string        `json:"cc,omitempty"`
+}
