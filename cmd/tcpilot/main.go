@@ -38,6 +38,7 @@ func environment() cli.Env {
 		Client:         api.NewClient,
 		Run:            runDaemon,
 		Demo:           runDemo,
+		Lab:            lab(),
 		Check:          check,
 		Replay:         replay,
 		Doctor:         doctor,

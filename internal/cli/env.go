@@ -35,6 +35,7 @@ type Env struct {
 	Run func(ctx context.Context, o RunOptions) error
 	// Demo shows in a network of its own what tcpilot does.
 	Demo func(ctx context.Context) error
+	Lab  Lab
 	// Check reads a configuration without using it. Every error of the file is
 	// in the one returned (errors.Join), each as file:line:column: text.
 	Check func(ctx context.Context, file string) (Checked, error)

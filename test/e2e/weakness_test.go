@@ -75,8 +75,8 @@ func TestRootPeerWeakness01MissingAlgorithmDoesNotStallLearning(t *testing.T) {
 func TestRootPeerWeakness02BufferbloatCountsAgainstAnArm(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
-	w.setDelay(t, 20*time.Millisecond)
-	must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: 20e6, Burst: 16 << 10, Queue: 1000 * 1514}))
+	reshape(t, w.back, func(s *link.Spec) { s.Delay = 20 * time.Millisecond })
+	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 20e6, link.Queue{Packets: 1000} })
 	s := newSeries(t, startTcpilot(t, w, settings{objective: "latency"}), r, max(length(), 700*time.Millisecond))
 	s.many(t, w, 20)
 	s.wantMost(t, 8, 6, "bbr")
@@ -161,7 +161,8 @@ func TestRootPeerWeakness07DualStackClientsHaveTheirOwnAddress(t *testing.T) {
 func TestRootPeerWeakness08SlowLinksAreScored(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
-	must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: 4e6})) // half of the peer's unit
+	// Half of the peer's unit.
+	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 4e6, link.Queue{} })
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	s := newSeries(t, p, r, 500*time.Millisecond)
 	s.many(t, w, 6)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -21,11 +20,11 @@ func full() bool { return os.Getenv("TCPILOT_FULL") == "1" }
 // port is where every remote's load server listens.
 const port = 5201
 
-// remote is a server behind the gateway, and the loss on the way to it.
+// remote is a server behind the gateway, and the way from there to it.
 type remote struct {
 	*topology.Remote
 	agent *load.Agent
-	loss  *link.Loss // nil on a perfect wire
+	way   *link.Direction // nil on a perfect wire
 }
 
 // world is one test's network: a client in a cgroup that tcpilot may be attached
@@ -37,7 +36,7 @@ type world struct {
 	client  *load.Agent      // in cgroup
 	beside  *load.Agent      // not in cgroup: connections as without tcpilot
 	remotes []*remote
-	delay   *link.Delay // nil where netem delays
+	back    *link.Direction // from the gateway to the client; nil on a perfect wire
 }
 
 // The wires of a world. Without delay the arms are alike at 2 % loss on a veth
@@ -54,14 +53,11 @@ func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
 	w := newPlainWorld(t, names...)
 	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
-	w.setDelay(t, delay)
+	// Acknowledgements are delayed, as a rule.
+	w.back = shape(t, w.star.Entry, w.star.Access, link.Spec{Delay: delay})
 	for _, r := range w.remotes {
 		must(t, link.OffloadsOff(r.Near, r.Far))
-		must(t, link.SetRate(r.Near, link.Rate{BitsPerSecond: rate}))
-		loss, err := link.NewLoss(r.Far)
-		must(t, err)
-		t.Cleanup(func() { loss.Close() })
-		r.loss = loss
+		r.way = shape(t, r.Near, r.Far, link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
 	}
 	return w
 }
@@ -117,21 +113,25 @@ func (w *world) tune(t testing.TB, h *topology.Host) {
 	}
 }
 
-// setDelay delays what comes back to the client, acknowledgements as a rule.
-func (w *world) setDelay(t testing.TB, d time.Duration) {
+// shape shapes a direction until the test ends.
+func shape(t testing.TB, from, to *topology.End, s link.Spec) *link.Direction {
 	t.Helper()
-	if w.delay != nil {
-		w.delay.Set(d)
-		return
-	}
-	err := link.SetDelay(w.star.Entry, d)
-	if errors.Is(err, link.ErrNoNetem) {
-		w.delay, err = link.NewDelay(w.star.Access, d)
-		if err == nil {
-			t.Cleanup(func() { w.delay.Close() })
-		}
-	}
+	d, err := link.Shape(link.Ends{From: from, To: to}, s, link.Auto)
 	must(t, err)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// reshape changes what a direction does.
+func reshape(t testing.TB, d *link.Direction, change func(*link.Spec)) {
+	t.Helper()
+	s := d.Spec()
+	change(&s)
+	must(t, d.Set(s))
 }
 
 // manyAddresses gives the first remote every address of 10.128.0.0/9.
@@ -156,7 +156,7 @@ func (w *world) agent(t testing.TB, h *topology.Host, c *topology.Cgroup) *load.
 // setLoss sets the loss on the way to a remote.
 func (w *world) setLoss(t testing.TB, r *remote, probability float64) {
 	t.Helper()
-	must(t, r.loss.Set(probability))
+	reshape(t, r.way, func(s *link.Spec) { s.Loss = probability })
 }
 
 // at is a remote's load server.

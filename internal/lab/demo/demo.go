@@ -60,7 +60,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}()
 	s.printf("%s\n\n", s.bold("tcpilot demo"))
 	s.printf("  client ── gateway ── server   %.0f Mbit/s, %s round trip, %.0f %% of packets lost\n",
-		rate/1e6, lab.rtt, o.Loss*100)
+		rate/1e6, roundTrip, o.Loss*100)
 	s.printf("  %s\n\n", s.dim("three network namespaces on this machine; nothing else is touched"))
 	before, err := baseline(ctx, s, lab, o)
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 // The demo's path: slow and long enough that no part of it is bounded by the
 // machine's CPU.
 const (
-	rate      = 200e6 // bit/s
+	rate      = 200e6         // bit/s
+	queue     = rate / 8 / 20 // bytes: 50 ms
 	roundTrip = 5 * time.Millisecond
 	port      = 5201
 	prefix    = "10.77.1.0/24" // the server's path in lab/topology's star
@@ -35,7 +36,6 @@ type lab struct {
 	star   *topology.Star
 	cgroup *topology.Cgroup
 	client *load.Agent
-	rtt    string // for people
 	undo   []func() error
 	dir    string
 	daemon *exec.Cmd
@@ -76,27 +76,17 @@ func (l *lab) spoil(loss float64) error {
 	if err := link.OffloadsOff(l.star.Access, l.star.Entry, far.Near, far.Far); err != nil {
 		return err
 	}
-	if err := link.SetRate(far.Near, link.Rate{BitsPerSecond: rate}); err != nil {
-		return err
-	}
-	lossy, err := link.NewLoss(far.Far)
+	return errors.Join(
+		l.shape(far.Near, far.Far, link.Spec{Rate: rate, Queue: link.Queue{Bytes: queue}, Loss: loss}),
+		l.shape(l.star.Entry, l.star.Access, link.Spec{Delay: roundTrip}))
+}
+
+func (l *lab) shape(from, to *topology.End, s link.Spec) error {
+	d, err := link.Shape(link.Ends{From: from, To: to}, s, link.Auto)
 	if err != nil {
 		return err
 	}
-	l.undo = append(l.undo, lossy.Close)
-	if err := lossy.Set(loss); err != nil {
-		return err
-	}
-	l.rtt = roundTrip.String()
-	err = link.SetDelay(l.star.Entry, roundTrip)
-	if !errors.Is(err, link.ErrNoNetem) {
-		return err
-	}
-	delay, err := link.NewDelay(l.star.Access, roundTrip)
-	if err != nil {
-		return err
-	}
-	l.undo = append(l.undo, delay.Close)
+	l.undo = append(l.undo, d.Close)
 	return nil
 }
 

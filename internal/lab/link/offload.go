@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -8,15 +9,83 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtool commands (include/uapi/linux/ethtool.h).
-const (
-	ethtoolSTSO = 0x1f
-	ethtoolSGSO = 0x24
-	ethtoolSGRO = 0x2c
-	ethtoolGTSO = 0x1e
-	ethtoolGGSO = 0x23
-	ethtoolGGRO = 0x2b
+// feature is an offload, by the ethtool commands that read and write it
+// (include/uapi/linux/ethtool.h).
+type feature struct{ get, set uint32 }
+
+var (
+	tso = feature{0x1e, 0x1f} // segmentation of TCP
+	gso = feature{0x23, 0x24} // segmentation of all
+	gro = feature{0x2b, 0x2c} // the receiver's reassembly
 )
+
+// offloads are those of one direction: segmentation where packets leave,
+// reassembly where they arrive.
+type offloads struct {
+	all []offload
+	off bool
+}
+
+type offload struct {
+	end *topology.End
+	feature
+	before uint32
+}
+
+func readOffloads(e Ends) (*offloads, error) {
+	o := &offloads{all: []offload{{end: e.From, feature: tso}, {end: e.From, feature: gso}, {end: e.To, feature: gro}}}
+	for i, one := range o.all {
+		var err error
+		if o.all[i].before, err = ethtool(one.end, one.get, 0); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// set leaves them as they were before, or turns them off.
+func (o *offloads) set(asBefore bool) error {
+	if asBefore {
+		return o.restore()
+	}
+	if o.off {
+		return nil
+	}
+	o.off = true
+	for _, one := range o.all {
+		if _, err := ethtool(one.end, one.feature.set, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *offloads) restore() error {
+	if !o.off {
+		return nil
+	}
+	o.off = false
+	var errs []error
+	for _, one := range o.all {
+		_, err := ethtool(one.end, one.feature.set, one.before)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// OffloadsOff turns segmentation and receive offloads of these ends off, so
+// that one packet on the wire is one segment. Shape does so for its direction; this
+// is for wires without a Direction.
+func OffloadsOff(ends ...*topology.End) error {
+	for _, e := range ends {
+		for _, f := range []feature{tso, gso, gro} {
+			if _, err := ethtool(e, f.set, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // ethtoolValue is struct ethtool_value.
 type ethtoolValue struct {
@@ -29,31 +98,6 @@ type ifreqData struct {
 	name [unix.IFNAMSIZ]byte
 	data unsafe.Pointer
 	_    [40 - unix.IFNAMSIZ - unsafe.Sizeof(uintptr(0))]byte // sizeof(struct ifreq) is 40
-}
-
-// OffloadsOff turns segmentation and receive offloads of these ends off, so
-// that one packet on the wire is one segment.
-func OffloadsOff(ends ...*topology.End) error {
-	for _, e := range ends {
-		for _, cmd := range []uint32{ethtoolSTSO, ethtoolSGSO, ethtoolSGRO} {
-			if _, err := ethtool(e, cmd, 0); err != nil {
-				return fmt.Errorf("turn offloads of %s of %s off: %w", e.Device, e.Host.Name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// Offloads reports the state of TSO, GSO and GRO.
-func Offloads(e *topology.End) (tso, gso, gro bool, err error) {
-	for cmd, on := range map[uint32]*bool{ethtoolGTSO: &tso, ethtoolGGSO: &gso, ethtoolGGRO: &gro} {
-		v, err := ethtool(e, cmd, 0)
-		if err != nil {
-			return false, false, false, fmt.Errorf("read offloads of %s of %s: %w", e.Device, e.Host.Name, err)
-		}
-		*on = v != 0
-	}
-	return tso, gso, gro, nil
 }
 
 func ethtool(e *topology.End, cmd, data uint32) (uint32, error) {
@@ -72,5 +116,8 @@ func ethtool(e *topology.End, cmd, data uint32) (uint32, error) {
 		}
 		return nil
 	})
-	return v.data, err
+	if err != nil {
+		return 0, fmt.Errorf("change offloads of %s of %s: %w", e.Device, e.Host.Name, err)
+	}
+	return v.data, nil
 }

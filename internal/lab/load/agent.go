@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
+	"time"
 )
 
 // Starter starts a process where its sockets shall be: a host of a topology.
@@ -39,14 +39,14 @@ type Agent struct {
 
 // request and response are the lines between an agent and its master.
 type request struct {
-	ID   uint64
+	ID   uint64 // of cancel, that of the order to end
 	Op   string
 	Spec json.RawMessage
 }
 
 type response struct {
 	ID     uint64
-	Result json.RawMessage
+	Result json.RawMessage // as far as it came, if there is an error
 	Error  string
 }
 
@@ -108,7 +108,7 @@ func (a *Agent) receive(stdout io.Reader) {
 	close(a.gone)
 }
 
-// call gives an order and waits for its end.
+// call gives an order and waits for its end. If ctx ends first, so does the order.
 func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -126,18 +126,33 @@ func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	}
 	select {
 	case r := <-answer:
-		if r.Error != "" {
-			return fmt.Errorf("%s: %s", op, r.Error)
+		if len(r.Result) > 0 {
+			err = json.Unmarshal(r.Result, result)
 		}
-		return json.Unmarshal(r.Result, result)
+		if r.Error != "" {
+			err = errors.New(r.Error)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		return nil
 	case <-a.gone:
 		return fmt.Errorf("%s: %w", op, a.ended)
 	case <-ctx.Done():
+		a.cancel(id)
 		return fmt.Errorf("%s: %w", op, ctx.Err())
 	}
 }
 
-// Listen starts a server, which lives as long as the agent.
+// cancel ends an order; nobody waits for its answer any more.
+func (a *Agent) cancel(id uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.pending, id)
+	a.out.Encode(request{ID: id, Op: "cancel"}) // an agent that is gone has ended it
+}
+
+// Listen starts a server, which lives as long as the agent or until Harvest.
 func (a *Agent) Listen(ctx context.Context, s ListenSpec) (at netip.AddrPort, err error) {
 	var l Listening
 	err = a.call(ctx, "listen", s, &l)
@@ -154,6 +169,31 @@ func (a *Agent) Bulk(ctx context.Context, s BulkSpec) (r BulkResult, err error) 
 func (a *Agent) Churn(ctx context.Context, s ChurnSpec) (r ChurnResult, err error) {
 	err = a.call(ctx, "churn", s, &r)
 	return r, err
+}
+
+// RPC makes a connection with requests and replies.
+func (a *Agent) RPC(ctx context.Context, s RPCSpec) (r RPCResult, err error) {
+	err = a.call(ctx, "rpc", s, &r)
+	return r, err
+}
+
+// Flows makes transfers from a server.
+func (a *Agent) Flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
+	err = a.call(ctx, "flows", s, &r)
+	return r, err
+}
+
+// Mux makes a connection with bursts of requests whose replies share it.
+func (a *Agent) Mux(ctx context.Context, s MuxSpec) (r RPCResult, err error) {
+	err = a.call(ctx, "mux", s, &r)
+	return r, err
+}
+
+// Harvest ends the agent's servers and returns the accounts that they kept, by
+// number. Connections have the time of grace to end by themselves.
+func (a *Agent) Harvest(ctx context.Context, grace time.Duration) (accounts map[uint64]Account, err error) {
+	err = a.call(ctx, "harvest", grace, &accounts)
+	return accounts, err
 }
 
 // CPU is what the agent's process has spent since it started.
@@ -173,81 +213,4 @@ func (a *Agent) Close() error {
 		return nil
 	}
 	return a.ended
-}
-
-// agentEnv tells a program that it was started as an agent.
-const agentEnv = "TCPILOT_LOAD_AGENT"
-
-// RunIfAgent does not return if this process was started by StartAgent: it obeys
-// its master and exits.
-func RunIfAgent() {
-	if os.Getenv(agentEnv) != "1" {
-		return
-	}
-	if err := obey(os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "load agent:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-// obey runs orders, each on its own goroutine, until in ends.
-func obey(in io.Reader, out io.Writer) error {
-	requests, answers := json.NewDecoder(in), json.NewEncoder(out)
-	var mu sync.Mutex
-	for {
-		var r request
-		err := requests.Decode(&r)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read order: %w", err)
-		}
-		go func() {
-			a := response{ID: r.ID}
-			result, err := perform(r)
-			if err == nil {
-				a.Result, err = json.Marshal(result)
-			}
-			if err != nil {
-				a.Error = err.Error()
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			answers.Encode(a) // a master that is gone has closed in as well
-		}()
-	}
-}
-
-func perform(r request) (any, error) {
-	switch r.Op {
-	case "listen":
-		return with(r.Spec, listen)
-	case "bulk":
-		return with(r.Spec, bulk)
-	case "churn":
-		return with(r.Spec, churn)
-	case "cpu":
-		return ownCPU(), nil
-	}
-	return nil, fmt.Errorf("%s: no such order", r.Op)
-}
-
-func with[S, R any](raw json.RawMessage, f func(S) (R, error)) (any, error) {
-	var s S
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, fmt.Errorf("read spec: %w", err)
-	}
-	return f(s)
-}
-
-func listen(s ListenSpec) (Listening, error) {
-	lc := net.ListenConfig{Control: setCongestion(s.CC), KeepAlive: -1}
-	l, err := lc.Listen(context.Background(), "tcp", s.Address)
-	if err != nil {
-		return Listening{}, err
-	}
-	serve(l) // until the process ends
-	return Listening{Address: l.Addr().(*net.TCPAddr).AddrPort()}, nil
 }

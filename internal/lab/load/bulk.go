@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -22,36 +23,37 @@ type BulkSpec struct {
 	Limit uint64
 	// ConnectTimeout is 10 s if 0.
 	ConnectTimeout time.Duration
+	// Drain is how long an upload waits, once its time is over, for what is still
+	// on the way; past it the connection is aborted. 0 is half a second, past which
+	// it is closed and ends by itself, as that of any program that exits.
+	Drain time.Duration
+	// Sample is the time between points of an upload; 0 is none.
+	Sample time.Duration
 }
 
 // BulkResult is what one bulk connection did.
 type BulkResult struct {
 	Start         time.Time
+	Begin         Moment // the same as Start
 	Local, Remote netip.AddrPort
 	Cookie        uint64        // of the client's socket (SO_COOKIE)
-	Connect       time.Duration // until connect returned
-	// CCStart and CCEnd are the sender's congestion control when the connection
-	// was established, and at the end (of an upload; of a download, the start's).
-	CCStart, CCEnd string
-	Elapsed        time.Duration // of sending
-	BytesAcked     uint64        // at the end of sending; uploads only
+	Connect       time.Duration // until connect returned; 0 if it did not
+	Elapsed       time.Duration // of sending
+	// Account is that of an upload at the end of sending. Of a download there is
+	// the congestion control that the server's socket began with.
+	Account
 	// Received is what the receiving application had read by the end of Duration,
 	// and Goodput that in bits per second. An aborted upload has what was
 	// acknowledged instead.
 	Received uint64
 	Goodput  float64
-	Retrans  uint32        // segments; uploads only
-	RTOs     uint16        // uploads only; Linux 6.7 and later
-	MinRTT   time.Duration // uploads only
-	SRTT     time.Duration // uploads only
 }
 
-// drain bounds how long an upload waits for what is still on the way. Past it
-// the connection is closed and ends by itself, as that of any program that exits.
+// drain is BulkSpec.Drain if that is 0.
 const drain = 500 * time.Millisecond
 
-func bulk(s BulkSpec) (r BulkResult, err error) {
-	o := order{kind: upload, duration: s.Duration}
+func bulk(ctx context.Context, s BulkSpec) (r BulkResult, err error) {
+	o := order{kind: upload, duration: s.Duration, sample: s.Sample}
 	if s.Download {
 		o.kind = download
 	}
@@ -59,34 +61,30 @@ func bulk(s BulkSpec) (r BulkResult, err error) {
 		return r, err
 	}
 	if s.ConnectTimeout == 0 {
-		s.ConnectTimeout = 10 * time.Second
+		s.ConnectTimeout = connectTimeout
 	}
-	r.Start = time.Now()
-	c, err := dial(s.To, s.CC, s.ConnectTimeout)
+	r.Start, r.Begin = time.Now(), Now()
+	c, err := dial(ctx, s.To, s.CC, s.ConnectTimeout)
 	if err != nil {
 		return r, err
 	}
 	defer c.Close()
+	defer context.AfterFunc(ctx, func() { abort(c) })()
 	r.Connect = time.Since(r.Start)
 	r.Local = c.LocalAddr().(*net.TCPAddr).AddrPort()
 	r.Remote = c.RemoteAddr().(*net.TCPAddr).AddrPort()
-	if r.CCStart, err = congestion(c); err != nil {
-		return r, fmt.Errorf("read congestion control: %w", err)
-	}
 	if r.Cookie, err = cookie(c); err != nil {
 		return r, fmt.Errorf("read socket cookie: %w", err)
 	}
 	var head [orderSize]byte
 	o.encode(head[:])
-	if _, err := c.Write(head[:]); err != nil {
-		return r, fmt.Errorf("send order: %w", err)
-	}
 	if s.Download {
-		err = r.receive(c, s)
-	} else {
-		err = r.send(c, s)
+		if _, err := c.Write(head[:]); err != nil {
+			return r, fmt.Errorf("send order: %w", err)
+		}
+		return r, r.receive(c, s)
 	}
-	return r, err
+	return r, r.send(c, s, head[:])
 }
 
 // receive is the client's side of a download.
@@ -96,7 +94,7 @@ func (r *BulkResult) receive(c *net.TCPConn, s BulkSpec) error {
 	if err := t.read(c); err != nil {
 		return fmt.Errorf("read server's congestion control: %w", err)
 	}
-	r.CCStart, r.CCEnd = t.CC.String(), t.CC.String()
+	r.CCStart, r.CCEnd = t.CC.String(), t.CC.String() // the server is not asked again
 	t = count(c, s.Duration, make([]byte, chunk), time.Now())
 	r.Elapsed = t.Elapsed
 	r.setReceived(t.Bytes, s.Duration)
@@ -104,20 +102,25 @@ func (r *BulkResult) receive(c *net.TCPConn, s BulkSpec) error {
 }
 
 // send is the client's side of an upload.
-func (r *BulkResult) send(c *net.TCPConn, s BulkSpec) error {
-	start := time.Now()
-	var err error
-	if s.Limit > 0 {
-		err = sendSlowly(c, s.Duration, s.Limit)
-	} else {
-		err = sendFor(c, s.Duration, make([]byte, chunk))
-	}
-	r.Elapsed = time.Since(start)
-	if err := r.account(c); err != nil {
+func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
+	book, err := observe(c, s.Sample)
+	if err != nil {
 		return err
 	}
+	start := time.Now()
+	if _, err = c.Write(order); err == nil && s.Limit > 0 {
+		err = sendSlowly(c, s.Duration, s.Limit)
+	} else if err == nil {
+		err = sendFor(c, s.Duration)
+	}
+	r.Elapsed = time.Since(start)
+	var aerr error
+	r.Account, aerr = book.end()
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
+	}
+	if aerr != nil {
+		return aerr
 	}
 	r.setReceived(r.BytesAcked, s.Duration)
 	if s.Abort {
@@ -127,10 +130,17 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec) error {
 	if err := c.CloseWrite(); err != nil {
 		return fmt.Errorf("end sending: %w", err)
 	}
+	wait := s.Drain
+	if wait == 0 {
+		wait = drain
+	}
 	var t tally
-	c.SetReadDeadline(time.Now().Add(drain))
-	if err := t.read(c); err != nil {
-		return nil // what was acknowledged stands for it
+	c.SetReadDeadline(time.Now().Add(wait))
+	if err := t.read(c); err != nil { // what was acknowledged stands for it
+		if s.Drain > 0 {
+			abort(c)
+		}
+		return nil
 	}
 	r.setReceived(t.Bytes, s.Duration)
 	return nil
@@ -141,29 +151,12 @@ func (r *BulkResult) setReceived(bytes uint64, d time.Duration) {
 	r.Goodput = float64(bytes) * 8 / d.Seconds()
 }
 
-// account reads what the kernel knows at the end of sending.
-func (r *BulkResult) account(c *net.TCPConn) error {
-	info, err := tcpInfo(c)
-	if err != nil {
-		return fmt.Errorf("read tcp_info: %w", err)
-	}
-	if r.CCEnd, err = congestion(c); err != nil {
-		return fmt.Errorf("read congestion control: %w", err)
-	}
-	r.BytesAcked = info.Bytes_acked
-	r.Retrans = info.Total_retrans
-	r.RTOs = info.Total_rto
-	r.MinRTT = time.Duration(info.Min_rtt) * time.Microsecond
-	r.SRTT = time.Duration(info.Rtt) * time.Microsecond
-	return nil
-}
-
 // sendSlowly writes at a rate below what the path could take: a small write
 // every 5 ms.
 func sendSlowly(c net.Conn, d time.Duration, bytesPerSecond uint64) error {
 	const every = 5 * time.Millisecond
 	piece := make([]byte, max(1, bytesPerSecond*uint64(every)/uint64(time.Second)))
-	if len(piece) > maxMessage {
+	if len(piece) > MaxMessage {
 		return errors.New("limit is too high to be a limit")
 	}
 	tick := time.NewTicker(every)

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,9 +17,11 @@ import (
 // ChurnSpec is many short connections: each connects, exchanges Requests
 // requests and replies, and closes.
 type ChurnSpec struct {
-	To       string
-	CC       string // the application's own choice; empty leaves it
-	Duration time.Duration
+	To string
+	// CC and ServerCC are the connecting and the serving application's own choice of
+	// congestion control; empty leaves it.
+	CC, ServerCC string
+	Duration     time.Duration
 	// Count ends it early after so many connections; 0 is no such end.
 	Count int
 	// Rate is in connections per second; 0 is as fast as the workers can.
@@ -33,9 +36,16 @@ type ChurnSpec struct {
 	// Abort ends each connection with a RST.
 	Abort bool
 	// Paths spreads the connections over so many addresses, each in the IPv4 /24
-	// after the one before, from To's on; 0 is To alone.
+	// or IPv6 /48 after the one before, from To's on; 0 is To alone.
 	Paths int
+	// Keep is how many connections a record is kept of, evenly chosen; 0 is none.
+	// Account is the number of the first's account, the others count up; not 0.
+	Keep    int
+	Account uint64
 }
+
+// MaxKeep is the most that ChurnSpec.Keep may be.
+const MaxKeep = 100_000
 
 // maxWorkers bounds the connections of one order that are open at a time.
 const maxWorkers = 4096
@@ -53,7 +63,12 @@ type ChurnResult struct {
 	// CPU is what the agent's process spent meanwhile; a server in another agent
 	// has its own.
 	CPU CPU
+	// Kept are records of some connections.
+	Kept []Connection
 }
+
+// churnTimeout bounds the connecting of one, and then all of its requests.
+const churnTimeout = 5 * time.Second
 
 type churner struct {
 	spec  ChurnSpec
@@ -66,9 +81,10 @@ type churner struct {
 	mu        sync.Mutex
 	first     error
 	durations []time.Duration
+	kept      thinned[Connection]
 }
 
-func churn(s ChurnSpec) (ChurnResult, error) {
+func churn(ctx context.Context, s ChurnSpec) (ChurnResult, error) {
 	s.Workers = max(s.Workers, 1)
 	s.Requests = max(s.Requests, 1)
 	if s.Request == 0 {
@@ -85,10 +101,10 @@ func churn(s ChurnSpec) (ChurnResult, error) {
 		return ChurnResult{}, err
 	}
 	before := ownCPU()
-	c := &churner{spec: s, to: to, start: time.Now()}
+	c := &churner{spec: s, to: to, start: time.Now(), kept: thinned[Connection]{limit: s.Keep}}
 	var workers sync.WaitGroup
 	for range s.Workers {
-		workers.Go(c.work)
+		workers.Go(func() { c.work(ctx) })
 	}
 	workers.Wait()
 	r := ChurnResult{
@@ -96,6 +112,7 @@ func churn(s ChurnSpec) (ChurnResult, error) {
 		Errors:      c.fail.Load(),
 		Elapsed:     time.Since(c.start),
 		CPU:         ownCPU().Sub(before),
+		Kept:        c.kept.all(),
 	}
 	r.PerSecond = float64(r.Connections) / r.Elapsed.Seconds()
 	if c.first != nil {
@@ -105,37 +122,74 @@ func churn(s ChurnSpec) (ChurnResult, error) {
 		slices.Sort(c.durations)
 		r.P50, r.P99 = c.durations[n/2], c.durations[n*99/100]
 	}
-	return r, nil
+	return r, ctx.Err()
 }
 
 func (s ChurnSpec) check() error {
-	if s.Duration <= 0 || s.Count < 0 || s.Rate < 0 || s.Workers > maxWorkers {
+	switch {
+	case s.Duration <= 0 || s.Count < 0 || s.Rate < 0 || s.Workers > maxWorkers:
 		return fmt.Errorf("check churn: duration %s, count %d, rate %v, %d workers", s.Duration, s.Count, s.Rate, s.Workers)
+	case s.Keep < 0 || s.Keep > MaxKeep || s.Keep > 0 && s.Account == 0:
+		return fmt.Errorf("check churn: %d records to keep, of accounts from %d on", s.Keep, s.Account)
 	}
 	return s.order().check()
 }
 
+// clientSends says on which side the data is.
+func (s ChurnSpec) clientSends() bool { return s.Request > s.Reply }
+
 func (s ChurnSpec) order() order {
-	return order{kind: exchange, duration: s.Duration, request: uint32(s.Request), reply: uint32(s.Reply)}
+	return order{kind: exchange, duration: s.Duration, request: uint32(s.Request), reply: uint32(s.Reply),
+		cc: toName(s.ServerCC)}
 }
 
 // work makes one connection after the other until the order is fulfilled.
-func (c *churner) work() {
+func (c *churner) work(ctx context.Context) {
 	request := make([]byte, c.spec.Request)
-	c.spec.order().encode(request)
 	reply := make([]byte, min(c.spec.Reply, chunk))
-	for n, ok := c.turn(); ok; n, ok = c.turn() {
-		start := time.Now()
-		if err := c.connection(c.to[n%uint64(len(c.to))], request, reply); err != nil {
-			c.failed(err)
+	for n, ok := c.turn(ctx); ok; n, ok = c.turn(ctx) {
+		o := c.spec.order()
+		r := Connection{Begin: Now()}
+		keep := c.keeps(n)
+		if keep {
+			r.Account = c.spec.Account + n
+		}
+		if !c.spec.clientSends() {
+			o.account = r.Account
+		}
+		o.encode(request)
+		err := c.connection(ctx, c.to[n%uint64(len(c.to))], request, reply, &r)
+		r.Elapsed = since(r.Begin)
+		if err != nil {
+			c.failed(ctx, err)
 			continue
 		}
 		// Every 16th is enough for quantiles, and keeps the lock out of the way.
-		if c.done.Add(1)%16 == 1 {
-			c.mu.Lock()
-			c.durations = append(c.durations, time.Since(start))
-			c.mu.Unlock()
+		quantile := c.done.Add(1)%16 == 1
+		if keep || quantile {
+			c.record(n, r, quantile)
 		}
+	}
+}
+
+// keeps says whether a record of connection n may be wanted.
+func (c *churner) keeps(n uint64) bool {
+	if c.spec.Keep == 0 {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kept.takes(n)
+}
+
+func (c *churner) record(n uint64, r Connection, quantile bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if quantile {
+		c.durations = append(c.durations, r.Elapsed)
+	}
+	if r.Account != 0 {
+		c.kept.add(n, r)
 	}
 }
 
@@ -145,22 +199,27 @@ func spread(to string, paths int) ([]string, error) {
 		return []string{to}, nil
 	}
 	first, err := netip.ParseAddrPort(to)
-	if err != nil || !first.Addr().Is4() || paths > 1<<16 {
-		return nil, fmt.Errorf("spread %s over %d paths: want an IPv4 address and at most 65536", to, paths)
+	if err != nil || paths > 1<<16 {
+		return nil, fmt.Errorf("spread %s over %d paths: want an address and at most 65536", to, paths)
 	}
 	list := make([]string, paths)
-	a := first.Addr().As4()
-	base := binary.BigEndian.Uint32(a[:])
+	a := first.Addr().AsSlice()
+	prefix, shift := a[:4], 8 // counts in /24
+	if first.Addr().Is6() {
+		prefix, shift = a[2:6], 0 // in /48
+	}
+	base := binary.BigEndian.Uint32(prefix)
 	for i := range list {
-		binary.BigEndian.PutUint32(a[:], base+uint32(i)<<8)
-		list[i] = netip.AddrPortFrom(netip.AddrFrom4(a), first.Port()).String()
+		binary.BigEndian.PutUint32(prefix, base+uint32(i)<<shift)
+		next, _ := netip.AddrFromSlice(a)
+		list[i] = netip.AddrPortFrom(next, first.Port()).String()
 	}
 	return list, nil
 }
 
 // turn gives the next connection its number and waits for its time; false is
 // the end.
-func (c *churner) turn() (n uint64, ok bool) {
+func (c *churner) turn(ctx context.Context) (n uint64, ok bool) {
 	n = c.next.Add(1) - 1
 	if c.spec.Count > 0 && n >= uint64(c.spec.Count) {
 		return n, false
@@ -172,28 +231,30 @@ func (c *churner) turn() (n uint64, ok bool) {
 			return n, false
 		}
 		if wait := due.Sub(at); wait > 0 {
-			time.Sleep(wait)
+			pause(ctx, wait)
 		}
 		at = due
 	}
-	return n, at.Sub(c.start) < c.spec.Duration && time.Since(c.start) < 2*c.spec.Duration
+	return n, ctx.Err() == nil && at.Sub(c.start) < c.spec.Duration && time.Since(c.start) < 2*c.spec.Duration
 }
 
-func (c *churner) failed(err error) {
+func (c *churner) failed(ctx context.Context, err error) {
 	c.fail.Add(1)
 	c.mu.Lock()
 	if c.first == nil {
 		c.first = err
 	}
 	c.mu.Unlock()
-	time.Sleep(time.Millisecond) // a server that is gone refuses at once
+	pause(ctx, time.Millisecond) // a server that is gone refuses at once
 }
 
-func (c *churner) connection(to string, request, reply []byte) (err error) {
-	conn, err := dial(to, c.spec.CC, 5*time.Second)
+// connection makes one, and completes its record.
+func (c *churner) connection(ctx context.Context, to string, request, reply []byte, r *Connection) (err error) {
+	conn, err := dial(ctx, to, c.spec.CC, churnTimeout)
 	if err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, func() { abort(conn) })()
 	defer func() {
 		if c.spec.Abort {
 			abort(conn)
@@ -201,11 +262,27 @@ func (c *churner) connection(to string, request, reply []byte) (err error) {
 			err = errors.Join(err, conn.Close())
 		}
 	}()
-	conn.SetDeadline(time.Now().Add(5 * time.Second))
+	r.Connect = since(r.Begin)
+	var book *observer
+	if r.Account != 0 && c.spec.clientSends() {
+		if book, err = observe(conn, 0); err != nil {
+			return err
+		}
+	}
+	conn.SetDeadline(time.Now().Add(churnTimeout))
 	for range c.spec.Requests {
 		if err := c.exchange(conn, request, reply); err != nil {
 			return err
 		}
+		r.Bytes += uint64(max(c.spec.Request, c.spec.Reply))
+	}
+	r.Delivered = true
+	if book != nil {
+		a, err := book.end()
+		if err != nil {
+			return err
+		}
+		r.Own = &a
 	}
 	return nil
 }

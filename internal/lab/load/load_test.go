@@ -23,7 +23,7 @@ func newServer(t *testing.T) (at string) {
 func TestBulkUpload(t *testing.T) {
 	at := newServer(t)
 	const d = 200 * time.Millisecond
-	r, err := bulk(BulkSpec{To: at, Duration: d, CC: "reno"})
+	r, err := bulk(t.Context(), BulkSpec{To: at, Duration: d, CC: "reno"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestBulkUpload(t *testing.T) {
 }
 
 func TestBulkDownload(t *testing.T) {
-	r, err := bulk(BulkSpec{To: newServer(t), Duration: 100 * time.Millisecond, Download: true})
+	r, err := bulk(t.Context(), BulkSpec{To: newServer(t), Duration: 100 * time.Millisecond, Download: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestBulkDownload(t *testing.T) {
 
 func TestBulkLimitIsKept(t *testing.T) {
 	const d, limit = 300 * time.Millisecond, 1 << 20
-	r, err := bulk(BulkSpec{To: newServer(t), Duration: d, Limit: limit})
+	r, err := bulk(t.Context(), BulkSpec{To: newServer(t), Duration: d, Limit: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestBulkAbortResetsTheConnection(t *testing.T) {
 		}
 		end <- err
 	}()
-	r, err := bulk(BulkSpec{To: l.Addr().String(), Duration: 50 * time.Millisecond, Abort: true})
+	r, err := bulk(t.Context(), BulkSpec{To: l.Addr().String(), Duration: 50 * time.Millisecond, Abort: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +104,11 @@ func TestChurnByCount(t *testing.T) {
 		"four at once":  {Count: 50, Workers: 4},
 		"aborted":       {Count: 50, Workers: 2, Abort: true},
 		"large":         {Count: 5, Request: 100_000, Reply: 300_000},
-		"many requests": {Count: 5, Requests: 20, Request: 24, Reply: 1},
+		"many requests": {Count: 5, Requests: 20, Request: orderSize, Reply: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.To, s.Duration = at, 5*time.Second
-			r, err := churn(s)
+			r, err := churn(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +123,7 @@ func TestChurnByCount(t *testing.T) {
 }
 
 func TestChurnByRate(t *testing.T) {
-	r, err := churn(ChurnSpec{To: newServer(t), Duration: 500 * time.Millisecond, Rate: 200, Workers: 4})
+	r, err := churn(t.Context(), ChurnSpec{To: newServer(t), Duration: 500 * time.Millisecond, Rate: 200, Workers: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,10 +137,12 @@ func TestSpreadCountsUpByPrefix(t *testing.T) {
 	if want := []string{"10.0.255.2:80", "10.1.0.2:80", "10.1.1.2:80"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("spread = %s, %v, want %s", got, err, want)
 	}
-	for _, to := range []string{"[::1]:80", "host:80"} {
-		if _, err := spread(to, 2); err == nil {
-			t.Errorf("%s was spread", to)
-		}
+	got, err = spread("[fd78:0:ffff::1]:80", 3)
+	if want := []string{"[fd78:0:ffff::1]:80", "[fd78:1::1]:80", "[fd78:1:1::1]:80"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("spread = %s, %v, want %s", got, err, want)
+	}
+	if _, err := spread("host:80", 2); err == nil {
+		t.Error("a name was spread")
 	}
 }
 
@@ -150,7 +152,7 @@ func TestChurnCountsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	r, err := churn(ChurnSpec{To: l.Addr().String(), Duration: time.Second, Count: 3})
+	r, err := churn(t.Context(), ChurnSpec{To: l.Addr().String(), Duration: time.Second, Count: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,19 +162,19 @@ func TestChurnCountsErrors(t *testing.T) {
 }
 
 func TestOrdersHaveBounds(t *testing.T) {
-	if _, err := bulk(BulkSpec{To: "127.0.0.1:9", Duration: maxDuration + 1}); err == nil {
+	if _, err := bulk(t.Context(), BulkSpec{To: "127.0.0.1:9", Duration: MaxDuration + 1}); err == nil {
 		t.Error("an endless bulk connection was taken")
 	}
 	for name, s := range map[string]ChurnSpec{
 		"no duration":      {Count: 1},
-		"too long":         {Duration: maxDuration + 1},
+		"too long":         {Duration: MaxDuration + 1},
 		"negative count":   {Duration: time.Second, Count: -1},
 		"negative rate":    {Duration: time.Second, Rate: -1},
 		"too many workers": {Duration: time.Second, Workers: maxWorkers + 1},
 		"short request":    {Duration: time.Second, Request: orderSize - 1},
-		"huge reply":       {Duration: time.Second, Reply: maxMessage + 1},
+		"huge reply":       {Duration: time.Second, Reply: MaxMessage + 1},
 	} {
-		if _, err := churn(s); err == nil {
+		if _, err := churn(t.Context(), s); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}

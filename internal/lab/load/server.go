@@ -3,9 +3,9 @@ package load
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 )
@@ -16,6 +16,9 @@ type ListenSpec struct {
 	Address string
 	// CC is the application's own choice of congestion control; empty leaves it.
 	CC string
+	// Network is tcp4 or tcp6 for one family only; empty is both at a wildcard
+	// address.
+	Network string
 }
 
 // Listening is where a server listens.
@@ -26,8 +29,12 @@ type Listening struct {
 // server serves the orders of load clients.
 type server struct {
 	l net.Listener
-	// Bulk buffers are shared: churn would otherwise make one per connection.
+	// Read buffers are shared: churn would otherwise make one per connection.
 	buffers sync.Pool
+
+	mu       sync.Mutex
+	open     map[*net.TCPConn]struct{}
+	accounts map[uint64]Account
 }
 
 // chunk is the size of one read or write of a bulk stream, in bytes.
@@ -37,8 +44,16 @@ const chunk = 128 << 10
 // not keep its connection.
 const idle = 30 * time.Second
 
+// maxAccounts bounds what a server remembers.
+const maxAccounts = 1 << 20
+
 func serve(l net.Listener) *server {
-	s := &server{l: l, buffers: sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}}
+	s := &server{
+		l:        l,
+		buffers:  sync.Pool{New: func() any { b := make([]byte, chunk); return &b }},
+		open:     map[*net.TCPConn]struct{}{},
+		accounts: map[uint64]Account{},
+	}
 	go s.accept()
 	return s
 }
@@ -53,12 +68,16 @@ func (s *server) accept() {
 			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
 			continue
 		}
-		go s.handle(c.(*net.TCPConn))
+		tc := c.(*net.TCPConn)
+		s.mu.Lock()
+		s.open[tc] = struct{}{}
+		s.mu.Unlock()
+		go s.handle(tc)
 	}
 }
 
 func (s *server) handle(c *net.TCPConn) {
-	defer c.Close()
+	defer s.closed(c)
 	var head [orderSize]byte
 	c.SetReadDeadline(time.Now().Add(idle))
 	if _, err := io.ReadFull(c, head[:]); err != nil {
@@ -68,6 +87,16 @@ func (s *server) handle(c *net.TCPConn) {
 	if err != nil {
 		return
 	}
+	if err := setCongestionOf(c, o.cc.String()); err != nil {
+		return // the client sees that nothing comes
+	}
+	if o.account != 0 {
+		book, err := observe(c, o.sample)
+		if err != nil {
+			return
+		}
+		defer s.keep(o.account, book)
+	}
 	switch o.kind {
 	case upload:
 		s.upload(c, o)
@@ -75,98 +104,55 @@ func (s *server) handle(c *net.TCPConn) {
 		s.download(c, o)
 	case exchange:
 		s.exchange(c, o)
+	case transfer:
+		s.transfer(c, o)
+	case mux:
+		s.mux(c, o)
 	}
 }
 
-// upload counts what arrives and tells the client once it has sent all.
-func (s *server) upload(c *net.TCPConn, o order) {
-	buf := s.buffers.Get().(*[]byte)
-	defer s.buffers.Put(buf)
-	t := count(c, o.duration, *buf, time.Now())
-	cc, _ := congestion(c)
-	t.CC = toName(cc)
-	t.write(c)
+func (s *server) closed(c *net.TCPConn) {
+	c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
 }
 
-// count reads to the end; what arrives after start + duration counts in Total
-// only.
-func count(c net.Conn, duration time.Duration, buf []byte, start time.Time) (t tally) {
-	end := start.Add(duration)
-	for {
-		c.SetReadDeadline(time.Now().Add(idle))
-		n, err := c.Read(buf)
-		now := time.Now()
-		t.Total += uint64(n)
-		if !now.After(end) {
-			t.Bytes, t.Elapsed = t.Total, now.Sub(start)
-		} else {
-			t.Elapsed = duration
-		}
-		if err != nil {
-			return t
-		}
+func (s *server) keep(account uint64, book *observer) {
+	a, err := book.end()
+	if err != nil {
+		return // the client's record then lacks it
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.accounts) < maxAccounts {
+		s.accounts[account] = a
 	}
 }
 
-// download says its congestion control, then sends for the order's duration.
-func (s *server) download(c *net.TCPConn, o order) {
-	buf := s.buffers.Get().(*[]byte)
-	defer s.buffers.Put(buf)
-	cc, _ := congestion(c)
-	if err := (tally{CC: toName(cc)}).write(c); err != nil {
-		return
+// harvest ends the server and puts its accounts into all. Connections have until
+// the deadline to end by themselves.
+func (s *server) harvest(deadline time.Time, all map[uint64]Account) error {
+	err := s.l.Close()
+	for s.end(time.Now().After(deadline)) > 0 {
+		time.Sleep(time.Millisecond)
 	}
-	sendFor(c, o.duration, *buf)
-	c.CloseWrite()
-	// The client closes once it has all.
-	c.SetReadDeadline(time.Now().Add(idle))
-	c.Read((*buf)[:1])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(all, s.accounts)
+	return err
 }
 
-// sendFor writes until the time is over; err is nil then.
-func sendFor(c net.Conn, d time.Duration, buf []byte) error {
-	c.SetWriteDeadline(time.Now().Add(d))
-	defer c.SetWriteDeadline(time.Time{})
-	for {
-		if _, err := c.Write(buf); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				return nil
-			}
-			return err
+// end counts the connections that are open. Under force they are resetting:
+// each of them waits for nothing more, and its account is still kept.
+func (s *server) end(force bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if force {
+		for c := range s.open {
+			c.SetLinger(0)
+			c.SetDeadline(time.Now())
 		}
 	}
-}
-
-// exchange answers requests until the client closes. The order was the start of
-// the first request.
-func (s *server) exchange(c *net.TCPConn, o order) {
-	var small [4096]byte
-	buf := small[:]
-	if o.request > uint32(len(buf)) || o.reply > uint32(len(buf)) {
-		big := s.buffers.Get().(*[]byte)
-		defer s.buffers.Put(big)
-		buf = *big
-	}
-	left := int(o.request) - orderSize
-	for {
-		for left > 0 {
-			n, err := c.Read(buf[:min(left, len(buf))])
-			if err != nil {
-				return
-			}
-			left -= n
-		}
-		for left = int(o.reply); left > 0; {
-			n, err := c.Write(buf[:min(left, len(buf))])
-			if err != nil {
-				return
-			}
-			left -= n
-		}
-		left = int(o.request)
-		// One deadline a request: the first was set for the order.
-		if err := c.SetReadDeadline(time.Now().Add(idle)); err != nil {
-			return
-		}
-	}
+	return len(s.open)
 }

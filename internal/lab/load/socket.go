@@ -2,10 +2,12 @@ package load
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +46,21 @@ func tcpInfo(c syscall.Conn) (info *unix.TCPInfo, err error) {
 	return info, err
 }
 
+// CountsRTOs says whether the kernel counts retransmission timeouts: Linux 6.7
+// and later, whose tcp_info is long enough to have them.
+func CountsRTOs() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var info unix.TCPInfo
+	n := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)), 0)
+	return errno == 0 && uintptr(n) >= unsafe.Offsetof(info.Total_rto)+unsafe.Sizeof(info.Total_rto)
+}
+
 // cookie reads the name that the kernel gives a socket until reboot.
 func cookie(c syscall.Conn) (n uint64, err error) {
 	err = control(c, func(fd int) (err error) {
@@ -56,10 +73,10 @@ func cookie(c syscall.Conn) (n uint64, err error) {
 // setCongestion is for net.Dialer.Control and net.ListenConfig.Control: the
 // application's own choice, made before the connection starts.
 func setCongestion(cc string) func(_, _ string, c syscall.RawConn) error {
-	if cc == "" {
-		return nil
-	}
 	return func(_, _ string, c syscall.RawConn) error {
+		if cc == "" {
+			return nil
+		}
 		var err error
 		cerr := c.Control(func(fd uintptr) {
 			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cc)
@@ -74,6 +91,16 @@ func setCongestion(cc string) func(_, _ string, c syscall.RawConn) error {
 	}
 }
 
+// setCongestionOf is the same for a connection that is accepted.
+func setCongestionOf(c syscall.Conn, cc string) error {
+	if cc == "" {
+		return nil
+	}
+	return control(c, func(fd int) error {
+		return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, cc)
+	})
+}
+
 // abort closes a connection with a RST, unsent data and all.
 func abort(c net.Conn) {
 	if tc, ok := c.(*net.TCPConn); ok {
@@ -83,9 +110,9 @@ func abort(c net.Conn) {
 }
 
 // dial connects to a literal address; the agent is in the right namespace.
-func dial(to, cc string, timeout time.Duration) (*net.TCPConn, error) {
+func dial(ctx context.Context, to, cc string, timeout time.Duration) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: timeout, Control: setCongestion(cc), KeepAlive: -1}
-	c, err := d.Dial("tcp", to)
+	c, err := d.DialContext(ctx, "tcp", to)
 	if err != nil {
 		return nil, err
 	}

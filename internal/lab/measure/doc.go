@@ -2,6 +2,6 @@
 // connection, and computes from it what reports compare: goodput, completion
 // times, retransmits, fairness, and the statistics over rounds.
 //
-// It imports the standard library and gonum. It refuses to touch the kernel or a
-// file: it is arithmetic on records.
+// It imports the standard library. It refuses to touch the kernel or a file: it
+// is arithmetic on records.
 package measure

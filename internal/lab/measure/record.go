@@ -13,8 +13,21 @@ type Result struct {
 	// says what befell the first.
 	Errors     uint64
 	FirstError string
+	// NoRTOs says that the kernel does not count them (before Linux 6.7), so that
+	// zeros say nothing.
+	NoRTOs bool
 	// CPU is what the processes that made the traffic spent, by host.
 	CPU map[string]CPU
+	// Totals are exact, by group, also where Connections and Requests are but an
+	// even sample of very many.
+	Totals map[string]Total
+}
+
+// Total is what the connections of a group did in all.
+type Total struct {
+	Connections uint64 // that delivered all they should
+	Requests    uint64 // completed
+	Bytes       uint64 // of payload that arrived
 }
 
 // CPU is processor time.

@@ -54,11 +54,22 @@ type Case struct {
 	Refused     string          `json:"refused,omitempty"` // why
 }
 
+// FullName is SCENARIO/CASE, or SCENARIO where there is only one.
+func (c *Case) FullName() string { return fullName(c.Scenario, c.Case) }
+
+func fullName(scenario, name string) string {
+	if name == "" {
+		return scenario
+	}
+	return scenario + "/" + name
+}
+
 // Subject of a case.
 type Subject struct {
 	Name    string `json:"name"`
 	Fixed   string `json:"fixed,omitempty"`   // the congestion control, of those that make the oracle
 	Skipped string `json:"skipped,omitempty"` // why it does not run here
+	Learns  bool   `json:"learns,omitempty"`  // from its connections
 	Warmup  int    `json:"warmup,omitempty"`  // rounds before the measured ones
 }
 
@@ -70,8 +81,10 @@ type Round struct {
 	Repeat     int                           `json:"repeat"` // from 1; warm-ups have 0
 	Order      int                           `json:"order"`  // of all rounds of the case, from 0
 	Began      time.Time                     `json:"began"`
-	Metrics    map[string]float64            `json:"metrics"`          // by name, see measure.Metrics
-	Groups     map[string]map[string]float64 `json:"groups,omitempty"` // the same by group of connections
+	Elapsed    time.Duration                 `json:"elapsed_ns,omitempty"` // of the traffic
+	CPU        map[string]measure.CPU        `json:"cpu,omitempty"`        // by host
+	Metrics    map[string]float64            `json:"metrics"`              // by name, see measure.Metrics
+	Groups     map[string]map[string]float64 `json:"groups,omitempty"`     // the same by group of connections
 	Errors     uint64                        `json:"errors,omitempty"`
 	FirstError string                        `json:"first_error,omitempty"`
 	// Refused says why the round does not count: the host or a link was not sane.
@@ -80,7 +93,20 @@ type Round struct {
 	State   json.RawMessage `json:"state,omitempty"` // what the subject says of itself, last round only
 }
 
-// Data is a piece of a round, named by the round's order.
+// Measure fills in what the traffic's result says of the round.
+func (r *Round) Measure(result *measure.Result) {
+	r.Elapsed, r.CPU = result.Elapsed, result.CPU
+	r.Metrics, r.Groups = measure.Of(result), measure.Groups(result)
+	r.Errors, r.FirstError = result.Errors, result.FirstError
+}
+
+func (r *Round) metric(name string) (float64, bool) { return measure.Lookup(r.Metrics, r.Groups, name) }
+
+// counts reports whether the round is one that figures are made of.
+func (r *Round) counts() bool { return r.Refused == "" && r.Repeat > 0 }
+
+// Data is a piece of a round, named by the round's order. It comes before the
+// line of its round: a round that is there is whole.
 type Data struct {
 	Scenario   string              `json:"scenario"`
 	Case       string              `json:"case"`

@@ -2,6 +2,7 @@
 // fixed congestion control, a route's initial window, tcpilot, bpftune, or any
 // command that starts and stops a tuner.
 //
-// It imports lab/topology. It refuses to leave anything behind: Stop undoes Start,
-// also after a Start that went wrong half-way.
+// It imports lab/topology, a YAML parser to look into tcpilot's configuration, and
+// cilium/ebpf to see what bpftune attached. It refuses to leave anything behind:
+// Stop undoes Start, and a Start that goes wrong half-way undoes itself.
 package subject

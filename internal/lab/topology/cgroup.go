@@ -18,7 +18,7 @@ type Cgroup struct {
 	dir  *os.File
 }
 
-// Cgroup makes a child of the cgroup2 root.
+// Cgroup makes a child of the cgroup2 root. Close kills what runs in it.
 func (n *Net) Cgroup(name string) (*Cgroup, error) {
 	root, err := cgroupRoot()
 	if err != nil {
@@ -28,7 +28,7 @@ func (n *Net) Cgroup(name string) (*Cgroup, error) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, fmt.Errorf("add cgroup: %w", err)
 	}
-	n.onClose(func() error { return removeCgroup(path) })
+	n.onClose(func() error { return killCgroup(path) })
 	dir, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup: %w", err)
@@ -64,8 +64,23 @@ func cgroupRoot() (string, error) {
 	return "", errors.New("find cgroup2: it is not mounted")
 }
 
-// removeCgroup waits up to 2 s for processes of the cgroup that are dying.
+// killCgroup removes a cgroup with its processes.
+func killCgroup(path string) error {
+	// Before Linux 5.14 there is no such file; a process that is left then keeps the
+	// cgroup busy.
+	os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
+	return removeCgroup(path)
+}
+
+// removeCgroup removes a cgroup and those below it. It waits up to 2 s for
+// processes that are dying.
 func removeCgroup(path string) error {
+	below, _ := filepath.Glob(filepath.Join(path, "*", "cgroup.procs"))
+	for _, procs := range below {
+		if err := removeCgroup(filepath.Dir(procs)); err != nil {
+			return err
+		}
+	}
 	var err error
 	for range 100 {
 		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {

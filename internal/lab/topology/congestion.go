@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -14,7 +15,8 @@ const (
 	congestionKey = "net.ipv4.tcp_congestion_control"
 	allowedKey    = "net.ipv4.tcp_allowed_congestion_control"
 	// allowedLock is held while the machine's list is widened, so that two runs do
-	// not undo each other's.
+	// not undo each other's. Meanwhile it holds the list as it was: whoever takes
+	// the lock next and finds one puts it back, since its owner was killed.
 	allowedLock = "/run/tcpilot-lab.lock"
 )
 
@@ -28,14 +30,11 @@ func (h *Host) SetCongestion(cc string) error {
 	if !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	lock, err := os.OpenFile(allowedLock, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	lock, err := lockAllowed(os.O_CREATE)
 	if err != nil {
-		return fmt.Errorf("lock %s: %w", allowedKey, err)
+		return err
 	}
 	defer lock.Close() // unlocks
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", allowedKey, err)
-	}
 	before, err := os.ReadFile(sysctlPath(allowedKey))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", allowedKey, err)
@@ -44,12 +43,59 @@ func (h *Host) SetCongestion(cc string) error {
 	if slices.Contains(names, cc) {
 		return h.SetSysctl(congestionKey, cc) // widened by another run until now
 	}
-	if err := os.WriteFile(sysctlPath(allowedKey), []byte(strings.Join(append(names, cc), " ")), 0); err != nil {
-		return fmt.Errorf("allow %s: %w", cc, err)
+	if _, err := lock.WriteAt(before, 0); err != nil {
+		return fmt.Errorf("keep %s: %w", allowedKey, err)
 	}
-	err = h.SetSysctl(congestionKey, cc)
-	if rerr := os.WriteFile(sysctlPath(allowedKey), before, 0); rerr != nil {
-		err = errors.Join(err, fmt.Errorf("restore %s: %w", allowedKey, rerr))
+	err = os.WriteFile(sysctlPath(allowedKey), []byte(strings.Join(append(names, cc), " ")), 0)
+	if err != nil {
+		err = fmt.Errorf("allow %s: %w", cc, err)
+	} else {
+		err = h.SetSysctl(congestionKey, cc)
 	}
-	return err
+	return errors.Join(err, restoreAllowed(lock))
+}
+
+// lockAllowed takes the lock of the machine's list and puts back what a killed
+// run widened.
+func lockAllowed(flag int) (*os.File, error) {
+	lock, err := os.OpenFile(allowedLock, flag|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", allowedKey, err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock %s: %w", allowedKey, err)
+	}
+	if err := restoreAllowed(lock); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+// restoreAllowed puts the list back that the lock holds, if it does.
+func restoreAllowed(lock *os.File) error {
+	before, err := os.ReadFile(lock.Name())
+	if err == nil && len(before) > 0 {
+		err = os.WriteFile(sysctlPath(allowedKey), before, 0)
+	}
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", allowedKey, err)
+	}
+	return nil
+}
+
+// sweepAllowed puts the list back that a killed run widened.
+func sweepAllowed() error {
+	lock, err := lockAllowed(0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was never widened
+	}
+	if err != nil {
+		return err
+	}
+	return lock.Close()
 }

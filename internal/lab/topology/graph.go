@@ -1,10 +1,17 @@
 package topology
 
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
 // Role says what a host of a graph is for.
 type Role string
 
 // The roles. Senders send the bulk of the data; which side connects is the
-// workload's affair.
+// workload's affair. Senders and receivers have one link each, routers any
+// number.
 const (
 	Sender   Role = "sender"
 	Receiver Role = "receiver"
@@ -20,29 +27,99 @@ type Node struct {
 // Edge is a link of a Graph. Forward is From to To: senders stand on the side of
 // From, receivers on the side of To.
 type Edge struct {
-	Name     string
+	Name     string // of the link, and of its device at both ends
 	From, To string // names of nodes
 }
 
-// Graph is a network to build. Routes are the shortest ways, ties broken by the
-// order of the edges.
+// Graph is a network to build. Routes are the shortest ways, the same there and
+// back; of equally long ones the one that does without the later edges.
 type Graph struct {
 	Nodes []Node
 	Edges []Edge
 }
 
-// Wire is a link that was built.
-type Wire struct {
-	Name     string
-	From, To *End
+// maxEdges is what the third byte of IPv4 addresses can number.
+const maxEdges = 256
+
+// names are those that a device, a namespace and a sysctl may have: IFNAMSIZ
+// holds 15 characters.
+var names = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,14}$`)
+
+// reserved are the devices of every namespace, and what the sysctls of devices
+// call all of them.
+var reserved = []string{"lo", "all", "default"}
+
+// Check says what keeps the graph from being built.
+func (g Graph) Check() error {
+	links := map[string]int{}
+	senders, receivers := 0, 0
+	for _, n := range g.Nodes {
+		if err := checkName(n.Name); err != nil {
+			return fmt.Errorf("node %w", err)
+		}
+		if _, ok := links[n.Name]; ok {
+			return fmt.Errorf("node %s is there twice", n.Name)
+		}
+		links[n.Name] = 0
+		switch n.Role {
+		case Sender:
+			senders++
+		case Receiver:
+			receivers++
+		case Router:
+		default:
+			return fmt.Errorf("node %s: %q is no role; there are sender, receiver and router", n.Name, n.Role)
+		}
+	}
+	if senders == 0 || receivers == 0 {
+		return fmt.Errorf("%d senders and %d receivers: it takes one of each", senders, receivers)
+	}
+	if err := g.checkEdges(links); err != nil {
+		return err
+	}
+	next := g.toward(g.Nodes[0].Name)
+	for _, n := range g.Nodes {
+		if _, ok := next[n.Name]; !ok && n != g.Nodes[0] {
+			return fmt.Errorf("no links lead from %s to %s", g.Nodes[0].Name, n.Name)
+		}
+		if n.Role != Router && links[n.Name] != 1 {
+			return fmt.Errorf("%s %s has %d links: only a router has more than one", n.Role, n.Name, links[n.Name])
+		}
+	}
+	return nil
 }
 
-// Layout is a Graph that was built.
-type Layout struct {
-	Net       *Net
-	Graph     Graph
-	Hosts     map[string]*Host
-	Senders   []*Host // in the graph's order
-	Receivers []*Host
-	Wires     []*Wire // in the graph's order
+// checkEdges looks at the edges one by one and counts those of each node.
+func (g Graph) checkEdges(links map[string]int) error {
+	if len(g.Edges) > maxEdges {
+		return fmt.Errorf("%d links, at most %d", len(g.Edges), maxEdges)
+	}
+	for i, e := range g.Edges {
+		if err := checkName(e.Name); err != nil {
+			return fmt.Errorf("link %w", err)
+		}
+		if slices.ContainsFunc(g.Edges[:i], func(o Edge) bool { return o.Name == e.Name }) {
+			return fmt.Errorf("link %s is there twice", e.Name)
+		}
+		for _, end := range []string{e.From, e.To} {
+			if _, ok := links[end]; !ok {
+				return fmt.Errorf("link %s: there is no node %q", e.Name, end)
+			}
+			links[end]++
+		}
+		if e.From == e.To {
+			return fmt.Errorf("link %s leads from %s to itself", e.Name, e.From)
+		}
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	if !names.MatchString(name) {
+		return fmt.Errorf("%q: a name is 1 to 15 letters, digits, - and _, and begins with a letter or digit", name)
+	}
+	if slices.Contains(reserved, name) {
+		return fmt.Errorf("%q: the name is taken by the kernel", name)
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -70,7 +71,7 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 	}
 	cmd.SysProcAttr.Setpgid = true
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if err := h.Do(cmd.Start); err != nil {
+	if err := parent(func() error { return h.do(cmd.Start) }); err != nil {
 		return fmt.Errorf("start %s in %s: %w", filepath.Base(cmd.Path), h.Name, err)
 	}
 	h.net.onClose(func() error {
@@ -81,6 +82,27 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 	})
 	return nil
 }
+
+// parent runs f on the thread that starts all processes. To the kernel a process
+// is the child of a thread: Pdeathsig comes when that one ends, and the threads of
+// a Go program end when a goroutine returns that was locked to its own.
+func parent(f func() error) error {
+	done := make(chan error)
+	startThread() <- func() { done <- f() }
+	return <-done
+}
+
+// startThread is the way to that thread, which lives as long as this process.
+var startThread = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		lockThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+})
 
 // Run runs a command in the namespace to its end and returns what it printed.
 func (h *Host) Run(name string, args ...string) (string, error) {

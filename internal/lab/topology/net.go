@@ -89,8 +89,8 @@ func (n *Net) Host(name string) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("add host %s: %w", name, err)
 	}
-	n.onClose(func() error { return errors.Join(ns.Close(), deleteNamespace(full)) })
 	h := &Host{Name: name, net: n, ns: ns, Namespace: full}
+	n.onClose(func() error { return errors.Join(ns.Close(), killNamespace(h.Path())) })
 	if h.link, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,4 +64,62 @@ func deleteNamespace(name string) error {
 		return fmt.Errorf("remove namespace %s: %w", name, err)
 	}
 	return nil
+}
+
+// killNamespace undoes newNamed and ends the processes in the namespace, those
+// too that others in there started. Whoever is in there belongs to the run:
+// nothing else gets in by chance.
+func killNamespace(path string) error {
+	if err := killIn(path); err != nil {
+		return err
+	}
+	return deleteNamespace(filepath.Base(path))
+}
+
+// killIn kills the processes of a namespace.
+func killIn(path string) error {
+	var ns unix.Stat_t
+	if err := unix.Stat(path, &ns); err != nil {
+		return fmt.Errorf("look at namespace: %w", err)
+	}
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("list processes: %w", err)
+	}
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if !inNamespace(pid, &ns) {
+			continue
+		}
+		if err := kill(pid, &ns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kill ends a process through a pidfd, and looks again once it has it: the pid
+// may have been given to another process meanwhile.
+func kill(pid int, ns *unix.Stat_t) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil // gone
+	}
+	defer unix.Close(fd)
+	if !inNamespace(pid, ns) {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	return nil
+}
+
+func inNamespace(pid int, ns *unix.Stat_t) bool {
+	var own unix.Stat_t
+	err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &own)
+	return err == nil && own.Dev == ns.Dev && own.Ino == ns.Ino
 }

@@ -1,8 +1,9 @@
 package topology
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// sweepVictim makes this test binary build a star with a process in it, say so,
-// and wait to be killed.
+// sweepVictim makes this test binary build a network with all that a run makes,
+// say so, and wait to be killed.
 const sweepVictim = "TCPILOT_TOPOLOGY_VICTIM"
 
 func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
@@ -42,15 +46,13 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 		victim.Wait()
 	})
 	var id string
-	var pid int
-	in := bufio.NewScanner(stdout)
-	for in.Scan() {
-		if n, _ := fmt.Sscanf(in.Text(), "ready %s %d", &id, &pid); n == 2 {
-			break
-		}
+	var inside, apart int
+	if _, err := fmt.Fscanf(stdout, "ready %s %d %d", &id, &inside, &apart); err != nil {
+		t.Fatalf("the run to kill did not start: %v", err)
 	}
-	if id == "" {
-		t.Fatal("the run to kill did not start")
+	name := programName(victim.Process.Pid)
+	if got := programs(t, name); got != 2 {
+		t.Errorf("the run to kill has %d BPF programs, want 2", got)
 	}
 	live, err := Sweep()
 	if err != nil {
@@ -65,46 +67,137 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, object := range []string{"client", "gateway", "far", "load", "files"} {
+	for _, object := range []string{"sender1", "gateway", "receiver1", "receiver2", "load", "files"} {
 		if want := prefix + id + "-" + object; !slices.Contains(removed, want) {
 			t.Errorf("sweep removed %s, want %s among them", removed, want)
 		}
 	}
-	if left, _ := filepath.Glob("/run/netns/" + prefix + id + "-*"); len(left) > 0 {
+	waitGone(t, inside)
+	waitGone(t, apart)
+	if left := named(t, id); len(left) > 0 {
 		t.Errorf("left behind: %s", left)
 	}
-	waitGone(t, pid)
+	// The kernel frees programs a grace period after their last user.
+	for range 100 {
+		if programs(t, name) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("%d BPF programs are left", programs(t, name))
 }
 
-// beVictim never returns. Its process outlives it: it was not started by Start,
-// which would have the kernel kill it.
+// named finds what carries the id of a run: namespaces, directories, cgroups and
+// mounts.
+func named(t *testing.T, id string) (left []string) {
+	t.Helper()
+	root, err := cgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{netnsDir, runRoot, root} {
+		found, _ := filepath.Glob(filepath.Join(dir, "*"+id+"*"))
+		left = append(left, found...)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, id) {
+			left = append(left, line)
+		}
+	}
+	return left
+}
+
+// beVictim never returns. Its processes outlive it: they were not started by
+// Start, which would have the kernel kill them.
 func beVictim(t *testing.T) {
 	n, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := NewStar(n, "far")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	l, err := Build(n, Gateway(2))
+	must(t, err)
 	cg, err := n.Cgroup("load")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Mkdir(filepath.Join(cg.Path, "nested"), 0o755))
 	dir, err := n.Dir("files")
+	must(t, err)
+	bpffs, err := n.BPFFS(dir)
+	must(t, err)
+	pinPrograms(t, l.Wires[1].To, cg, bpffs)
+	for _, command := range []string{
+		"tc qdisc add dev access root tbf rate 10mbit burst 16k latency 50ms",
+		"iptables-legacy -t raw -A PREROUTING -i access -j ACCEPT",
+	} {
+		words := strings.Fields(command)
+		_, err := l.Senders[0].Run(words[0], words[1:]...)
+		must(t, err)
+	}
+	inside, apart := exec.Command("sleep", "120"), exec.Command("sleep", "120")
+	must(t, l.Senders[0].Do(inside.Start))
+	cg.Put(apart)
+	must(t, apart.Start())
+	fmt.Printf("ready %s %d %d\n", n.ID(), inside.Process.Pid, apart.Process.Pid)
+	select {}
+}
+
+// programName is what the BPF programs of a victim are called.
+func programName(pid int) string { return fmt.Sprintf("lab%d", pid) }
+
+// pinPrograms attaches a program to a device and one to a cgroup, and pins both
+// links.
+func pinPrograms(t *testing.T, at *End, cg *Cgroup, bpffs string) {
+	t.Helper()
+	load := func(kind ebpf.ProgramType, attach ebpf.AttachType, verdict int32) *ebpf.Program {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: programName(os.Getpid()), Type: kind, AttachType: attach, License: "GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()},
+		})
+		must(t, err)
+		return p
+	}
+	var device, group link.Link
+	must(t, at.Host.Do(func() (err error) {
+		device, err = link.AttachTCX(link.TCXOptions{Interface: at.Index, Attach: ebpf.AttachTCXIngress,
+			Program: load(ebpf.SchedCLS, ebpf.AttachTCXIngress, -1)})
+		return err
+	}))
+	must(t, device.Pin(filepath.Join(bpffs, "device")))
+	group, err := link.AttachCgroup(link.CgroupOptions{Path: cg.Path, Attach: ebpf.AttachCGroupSockOps,
+		Program: load(ebpf.SockOps, ebpf.AttachCGroupSockOps, 1)})
+	must(t, err)
+	must(t, group.Pin(filepath.Join(bpffs, "group")))
+}
+
+// programs counts the loaded BPF programs of a name.
+func programs(t *testing.T, name string) (n int) {
+	t.Helper()
+	for id := ebpf.ProgramID(0); ; {
+		var err error
+		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, fs.ErrNotExist) {
+			return n
+		}
+		must(t, err)
+		p, err := ebpf.NewProgramFromID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // gone meanwhile
+		}
+		must(t, err)
+		info, err := p.Info()
+		p.Close()
+		must(t, err)
+		if info.Name == name {
+			n++
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.BPFFS(dir); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("sleep", "120")
-	cg.Put(cmd)
-	if err := s.Client.Do(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Printf("ready %s %d\n", n.ID(), cmd.Process.Pid)
-	select {}
 }
 
 // waitGone waits for the process to be dead; a zombie that nobody has reaped

@@ -59,7 +59,8 @@ func TestRootStarReachesEveryRemote(t *testing.T) {
 func echoOnce(t *testing.T, server, client *Host, at netip.AddrPort) netip.Addr {
 	t.Helper()
 	var l net.Listener
-	if err := server.Do(func() (err error) { l, err = net.Listen("tcp", at.String()); return }); err != nil {
+	port := fmt.Sprintf(":%d", at.Port()) // of every address: many of a spread host are not bound
+	if err := server.Do(func() (err error) { l, err = net.Listen("tcp", port); return }); err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
@@ -77,7 +78,7 @@ func echoOnce(t *testing.T, server, client *Host, at netip.AddrPort) netip.Addr 
 		t.Fatal(err)
 	}
 	defer s.Close()
-	return netip.MustParseAddrPort(s.RemoteAddr().String()).Addr()
+	return netip.MustParseAddrPort(s.RemoteAddr().String()).Addr().Unmap()
 }
 
 func TestRootCloseLeavesNothing(t *testing.T) {
@@ -101,17 +102,33 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 	if _, err := n.BPFFS(dir); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sleep", "60")
-	cg.Put(cmd)
+	// One that the network knows, and one each that it does not know of: in the
+	// namespace, and in the cgroup.
+	cmd := exec.Command("sh", "-c", "sleep 60 & echo $!; sleep 60")
+	in, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Client.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
+	var grandchild int
+	if _, err := fmt.Fscan(in, &grandchild); err != nil {
+		t.Fatal(err)
+	}
+	apart := exec.Command("sleep", "60")
+	cg.Put(apart)
+	if err := apart.Start(); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error)
-	go func() { ended <- cmd.Wait() }()
+	go func() { ended <- apart.Wait(); ended <- cmd.Wait() }()
 	if err := n.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
 	<-ended
+	<-ended
+	waitGone(t, grandchild)
 	for _, pattern := range []string{"/run/netns/" + n.id.name("*"), filepath.Dir(cg.Path) + "/" + n.id.name("*"), runRoot + "/" + n.id.name("*")} {
 		if left, _ := filepath.Glob(pattern); len(left) > 0 {
 			t.Errorf("left behind: %s", left)
@@ -184,6 +201,39 @@ func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
 	}
 	if cookie, err := h.Cookie(); err != nil || cookie == 0 {
 		t.Errorf("Cookie = %d, %v", cookie, err)
+	}
+}
+
+func TestRootSweepRestoresTheMachinesCongestion(t *testing.T) {
+	testenv.Root(t)
+	lock, err := lockAllowed(os.O_CREATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(sysctlPath(allowedKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.WriteAt(before, 0); err != nil {
+		t.Fatal(err)
+	}
+	wide := strings.TrimSpace(string(before)) + " cubic"
+	if err := os.WriteFile(sysctlPath(allowedKey), []byte(wide), 0); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close() // as when its owner is killed
+	if _, err := Sweep(); err != nil {
+		t.Error(err)
+	}
+	if lock, err = lockAllowed(0); err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if after, _ := os.ReadFile(sysctlPath(allowedKey)); string(after) != string(before) {
+		t.Errorf("the machine allowed %q, now %q", before, after)
+	}
+	if kept, _ := os.ReadFile(allowedLock); len(kept) > 0 {
+		t.Errorf("%s still holds %q", allowedLock, kept)
 	}
 }
 

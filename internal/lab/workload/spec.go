@@ -10,20 +10,24 @@ const (
 	// Bulk is streams that send as fast as they can for Duration, Count of them one
 	// after the other in each of Streams lines.
 	Bulk Kind = "bulk"
-	// RPC is a closed loop on Streams lasting connections: Request bytes from the
-	// sender, Reply bytes back, the next at once or after Think.
+	// RPC is a closed loop on Streams lasting connections: From connects and asks
+	// with Request bytes, To answers with Reply bytes, the next at once or after
+	// Think. Count is of requests on each connection.
 	RPC Kind = "rpc"
-	// Flows is Count transfers, each a connection of its own: the receiver connects
-	// and asks, the sender sends Size bytes. Concurrency of them go on at a time,
-	// Gap apart (closed loop), or they begin at Rate by Poisson, or as Trace says
-	// (open loop).
+	// Flows is Count transfers, each a connection of its own: To connects and asks,
+	// From sends Size bytes. Concurrency of them go on at a time, Gap apart (closed
+	// loop), or they begin at Rate by Poisson, or as Trace says (open loop).
 	Flows Kind = "flows"
-	// Churn is connect, one request, one reply, close; see load.ChurnSpec.
+	// Churn is connect, one request, one reply, close, Streams connections at a
+	// time: From connects; see load.ChurnSpec.
 	Churn Kind = "churn"
-	// Mux is long-lived connections in the manner of HTTP/2: bursts of Concurrency
-	// requests at a time whose replies share the connection, Think between bursts.
+	// Mux is Streams long-lived connections in the manner of HTTP/2: To connects and
+	// asks in Count bursts of Concurrency requests, whose replies of Size from From
+	// share the connection, Think between bursts.
 	Mux Kind = "mux"
-	// Iperf3 and Wrk (with nginx) are outside witnesses of Bulk and Flows.
+	// Iperf3 and Wrk (with nginx) are outside witnesses of Bulk and Flows. Durations
+	// are whole seconds; wrk has Concurrency connections at a time, one request on
+	// each.
 	Iperf3 Kind = "iperf3"
 	Wrk    Kind = "wrk"
 )
@@ -42,18 +46,22 @@ type Spec struct {
 	Duration time.Duration // of a connection of bulk, of the whole of other kinds
 	Count    int           // see the kinds; 1 if 0 and no Duration bounds it
 	Streams  int           // for each host of From; 1 if 0
-	CC       string        // the sending application's own choice; empty leaves it
-	Request  uint64        // bytes
-	Reply    uint64        // bytes
-	Think    time.Duration // between requests
-	// Concurrency and Gap are for flows and mux.
+	// CC is the own choice of the application that sends the larger part of the data;
+	// empty leaves it.
+	CC      string
+	Request uint64        // bytes; 64 if 0
+	Reply   uint64        // bytes; 256 if 0
+	Think   time.Duration // between requests or bursts
+	// Concurrency is for flows, mux and wrk; 1 if 0. Gap is for flows.
 	Concurrency int
 	Gap         time.Duration
 	Rate        float64 // begins per second: Poisson for flows, evenly spaced for churn
 	Size        Size    // of flows and of mux replies
 	Trace       []Arrival
-	Paths       int   // churn: spread over so many addresses, each in its own /24
-	Seed        int64 // of sizes and arrivals: the same numbers for every subject
+	// Paths is churn's: connections go to so many addresses in turn, each in an IPv4
+	// /24 or IPv6 /48 of its own. To has them by topology.Layout.Spread.
+	Paths int
+	Seed  int64 // of sizes and arrivals: the same numbers for every subject
 	// Sample is how often points are taken of a connection, 0 never.
 	Sample time.Duration
 }

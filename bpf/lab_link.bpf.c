@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The model of one direction of a lab link, attached to the ingress of the
+ * receiving device by tcx or cls_bpf. It decides at once what becomes of each IP
+ * packet; other frames pass. In order: the bottleneck (rate, queue, ECN), loss,
+ * loss in bursts, the policer, the delay. A packet lost behind the bottleneck has
+ * taken its time there.
+ *
+ * When it leaves is told by the mark, to whoever holds it until then.
+ *
+ * One packet is one draw, also when it is an aggregate of several segments:
+ * whoever asks for faithful loss turns the sender's offloads off, and the
+ * aggregates are counted so that he can see that he has.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* A chance is compared with a 32-bit random number, so that 0 is never and 1 << 32
+ * always. A cost is the time that one byte takes, in 1/2^20 ns. */
+struct link_config {
+	__u64 loss;
+	__u64 to_bad;		/* bursts: chances of the change of state */
+	__u64 to_good;
+	__u64 loss_bad;		/* and of loss in each */
+	__u64 loss_good;
+	__u64 cost;		/* at the bottleneck; 0 is none */
+	__u64 queue_bytes;	/* 0 is no limit */
+	__u64 queue_packets;
+	__u64 ecn;		/* bytes in the queue from which on packets are marked; 0 is never */
+	__u64 police_cost;	/* 0 is no policer */
+	__u64 police_burst;	/* ns: what the bucket holds, at the policer's rate */
+	__u64 delay;		/* ns */
+	__u64 jitter;		/* ns */
+	__u64 reorder;		/* chance */
+	__u64 hold;		/* somebody holds packets: tell him how long */
+};
+
+#define COST_SHIFT 20
+
+struct link_counters {
+	__u64 passed;
+	__u64 bytes;		/* of passed, on the wire */
+	__u64 aggregates;	/* of passed, those of more than one segment */
+	__u64 lost;
+	__u64 lost_burst;
+	__u64 policed;
+	__u64 overflowed;
+	__u64 marked;
+	__u64 queue_max;	/* bytes */
+	__u64 queue_sum;	/* of the depths that queued packets found */
+	__u64 queued;
+};
+
+/* The ring bounds the packets that wait for the bottleneck; Go's maxWaiting. */
+#define RING (1 << 16)
+
+/* A packet that was given a place at the bottleneck. */
+struct waiting {
+	__u64 leaves;		/* ns */
+	__u32 bytes;		/* all that came before it; may wrap, as tail may */
+	__u32 packets;
+};
+
+struct link_state {
+	struct bpf_spin_lock lock;	/* packets arrive on several processors */
+	__u32 bad;			/* the state of bursts */
+	__u64 free_at;			/* when the bottleneck has sent all that it took */
+	__u64 fraction;			/* of free_at, in 1/2^20 ns */
+	__u64 policed_until;		/* when the policer's bucket is full again */
+	__u64 last;			/* when the last packet leaves: none may overtake it */
+	__u32 head, tail;		/* ring[head] is the first that waits, if it is not tail */
+	__u32 bytes, packets;		/* ever taken */
+	struct waiting ring[RING];
+};
+
+/* Written by user space only. A hash because its elements change as a whole: no
+ * packet meets half of an old and half of a new configuration. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct link_config);
+} link_configs SEC(".maps");
+
+/* Written by BPF only, as the counters. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct link_state);
+} link_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct link_counters);
+} link_counts SEC(".maps");
+
+enum fate { PASS, LOST, LOST_BURST, POLICED, OVERFLOWED };
+
+/* What the model knows of a packet, and what it decides. No helper may be called
+ * while the state is locked, so chance and time come from before. */
+struct packet {
+	__u64 now;
+	__u64 bytes;
+	__u32 segments;
+	bool lost, change, lost_good, lost_bad, overtakes;
+	__u64 delay;
+
+	__u64 depth;	/* of the queue, as found */
+	__u64 leaves;
+};
+
+/* in_queue drops what has left from the ring, by bisection: the ring is ordered
+ * by time. */
+static __always_inline void in_queue(struct link_state *s, __u64 now, __u32 *bytes, __u32 *packets)
+{
+	__u32 low = s->head, high = s->tail;
+
+	*bytes = *packets = 0;
+	if (s->free_at <= now) {
+		s->head = high;
+		return;
+	}
+	for (int i = 0; i < 17 && low != high; i++) {
+		__u32 middle = low + (high - low) / 2;
+
+		if (s->ring[middle % RING].leaves <= now)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	s->head = low;
+	if (low == s->tail)
+		return;
+	*bytes = s->bytes - s->ring[low % RING].bytes;
+	*packets = s->packets - s->ring[low % RING].packets;
+}
+
+/* bottleneck gives a packet its time to leave, or refuses it. */
+static __always_inline bool bottleneck(struct link_state *s, const struct link_config *c, struct packet *p)
+{
+	__u32 bytes, packets;
+	__u64 spent;
+
+	in_queue(s, p->now, &bytes, &packets);
+	p->depth = bytes;
+	if (s->tail - s->head >= RING ||
+	    (c->queue_bytes && bytes + p->bytes > c->queue_bytes) ||
+	    (c->queue_packets && packets + p->segments > c->queue_packets))
+		return false;
+	if (s->free_at < p->now) {
+		s->free_at = p->now;
+		s->fraction = 0;
+	}
+	spent = p->bytes * c->cost + s->fraction;
+	s->free_at += spent >> COST_SHIFT;
+	s->fraction = spent & ((1 << COST_SHIFT) - 1);
+
+	struct waiting *w = &s->ring[s->tail % RING];
+
+	w->leaves = s->free_at;
+	w->bytes = s->bytes;
+	w->packets = s->packets;
+	s->tail++;
+	s->bytes += p->bytes;
+	s->packets += p->segments;
+	p->leaves = s->free_at;
+	return true;
+}
+
+/* police takes the packet's bytes out of the bucket, or refuses it. The bucket is
+ * kept as the time when it is full again. */
+static __always_inline bool police(struct link_state *s, const struct link_config *c, const struct packet *p)
+{
+	__u64 full = s->policed_until > p->leaves ? s->policed_until : p->leaves;
+
+	full += (p->bytes * c->police_cost) >> COST_SHIFT;
+	if (full - p->leaves > c->police_burst)
+		return false;
+	s->policed_until = full;
+	return true;
+}
+
+static __always_inline bool burst(struct link_state *s, const struct packet *p)
+{
+	bool lost = s->bad ? p->lost_bad : p->lost_good;
+
+	if (p->change)
+		s->bad = !s->bad;
+	return lost;
+}
+
+static __always_inline enum fate decide(struct link_state *s, const struct link_config *c, struct packet *p)
+{
+	p->leaves = p->now;
+	if (c->cost && !bottleneck(s, c, p))
+		return OVERFLOWED;
+	if (p->lost)
+		return LOST;
+	if (burst(s, p))
+		return LOST_BURST;
+	if (c->police_cost && !police(s, c, p))
+		return POLICED;
+	if (p->overtakes)
+		return PASS;
+	p->leaves += p->delay;
+	if (p->leaves < s->last)
+		p->leaves = s->last;
+	s->last = p->leaves;
+	return PASS;
+}
+
+static __always_inline bool chance(__u64 c)
+{
+	return c && bpf_get_prandom_u32() < c;
+}
+
+/* The change is drawn for the state as it is now; one packet more or less that
+ * another processor brings in between changes nothing. */
+static __always_inline void draw(const struct link_state *s, const struct link_config *c, struct packet *p)
+{
+	p->lost = chance(c->loss);
+	if (c->to_bad || c->loss_good) {
+		p->lost_good = chance(c->loss_good);
+		p->lost_bad = chance(c->loss_bad);
+		p->change = chance(s->bad ? c->to_good : c->to_bad);
+	}
+	p->overtakes = chance(c->reorder);
+	p->delay = c->delay;
+	if (c->jitter) /* 20 bits of chance, so that the product fits */
+		p->delay += ((2 * c->jitter * (bpf_get_prandom_u32() >> 12)) >> 20) - c->jitter;
+}
+
+/* headers are the bytes before the payload: what each segment of an aggregate has
+ * on the wire. */
+static __always_inline __u32 headers(const struct __sk_buff *skb)
+{
+	const __u32 usual = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr) + 12;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct iphdr *ip4 = data + sizeof(struct ethhdr);
+	struct ipv6hdr *ip6 = data + sizeof(struct ethhdr);
+	__u32 network;
+	__u8 protocol;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip4 + 1) > end)
+			return usual;
+		network = ip4->ihl * 4;
+		protocol = ip4->protocol;
+	} else {
+		if ((void *)(ip6 + 1) > end)
+			return usual;
+		network = sizeof(*ip6);
+		protocol = ip6->nexthdr;
+	}
+	if (protocol == IPPROTO_UDP)
+		return sizeof(struct ethhdr) + network + sizeof(struct udphdr);
+
+	struct tcphdr *tcp = data + sizeof(struct ethhdr) + network;
+
+	if (protocol != IPPROTO_TCP || (void *)(tcp + 1) > end)
+		return usual;
+	return sizeof(struct ethhdr) + network + tcp->doff * 4;
+}
+
+static __always_inline void measure(const struct __sk_buff *skb, struct packet *p)
+{
+	p->now = bpf_ktime_get_ns();
+	p->segments = skb->gso_segs > 1 ? skb->gso_segs : 1;
+	p->bytes = skb->len;
+	if (p->segments > 1)
+		p->bytes += (p->segments - 1) * (__u64)headers(skb);
+}
+
+/* The mark's unit is 1024 ns, which 31 bits tell for 36 minutes. The highest bit
+ * is of packets that leave before those that came earlier. 0 is no mark. */
+static __always_inline __u32 mark(const struct packet *p)
+{
+	__u32 m = (p->leaves >> 10) & 0x7fffffff;
+
+	if (p->overtakes)
+		m |= 1U << 31;
+	return m ? m : 1;
+}
+
+static __always_inline void count(struct link_counters *n, enum fate fate, const struct packet *p)
+{
+	switch (fate) {
+	case PASS:
+		n->passed++;
+		n->bytes += p->bytes;
+		n->aggregates += p->segments > 1;
+		break;
+	case LOST:
+		n->lost++;
+		break;
+	case LOST_BURST:
+		n->lost_burst++;
+		break;
+	case POLICED:
+		n->policed++;
+		break;
+	case OVERFLOWED:
+		n->overflowed++;
+		break;
+	}
+}
+
+SEC("tc")
+int lab_link(struct __sk_buff *skb)
+{
+	const __u32 zero = 0;
+	const struct link_config *config = bpf_map_lookup_elem(&link_configs, &zero);
+	struct link_state *state = bpf_map_lookup_elem(&link_states, &zero);
+	struct link_counters *n = bpf_map_lookup_elem(&link_counts, &zero);
+	struct packet p = {};
+	enum fate fate;
+
+	if (!config || !state || !n)
+		return TC_ACT_UNSPEC;
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return TC_ACT_UNSPEC;
+	measure(skb, &p);
+	draw(state, config, &p);
+
+	bpf_spin_lock(&state->lock);
+	fate = decide(state, config, &p);
+	bpf_spin_unlock(&state->lock);
+
+	count(n, fate, &p);
+	if (config->cost && fate != OVERFLOWED) {
+		n->queued++;
+		n->queue_sum += p.depth;
+		if (p.depth + p.bytes > n->queue_max)
+			n->queue_max = p.depth + p.bytes;
+	}
+	if (fate != PASS)
+		return TC_ACT_SHOT;
+	if (config->ecn && p.depth >= config->ecn && bpf_skb_ecn_set_ce(skb))
+		n->marked++;
+	if (config->hold)
+		skb->mark = mark(&p);
+	return TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tcpilot/tcpilot/internal/lab/experiment"
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+)
+
+// labRun is the state of one `lab run`.
+type labRun struct {
+	*app
+	all      bool
+	cases    []string
+	subjects []string
+	repeat   int
+	quick    bool
+	emulated bool // by --kernel, inside
+	backend  string
+	kernel   string
+	out      string
+	html     string
+	argv     []string // as typed
+}
+
+func (a *app) labRun() *cobra.Command {
+	r := &labRun{app: a}
+	cmd := &cobra.Command{
+		Use:   "run [SCENARIO...]",
+		Short: "Run scenarios and report",
+		Long: `Run scenarios, by name or from files, and show a table. It needs root and, for
+figures that mean something, a machine with nothing else to do.
+
+Every link is measured first; a case whose link is not what was asked, and a round
+during which the processors were saturated, stolen or stalled, are refused: they
+are said and do not count. Subjects take turns (A B C, B C A, ...), those that
+learn after rounds to learn in. Ratios are of rounds of the same turn, with 95 %
+confidence intervals by bootstrap.
+
+With --kernel it all runs in a QEMU machine with that Debian kernel and emulated
+processors: slow, so that scenarios keep to lower rates there.`,
+		Example: `  sudo tcpilot lab run loss --quick
+  sudo tcpilot lab run bufferbloat --subject tcpilot --subject bbr --out b.jsonl.gz
+  sudo tcpilot lab run --all --out all.jsonl.gz --html all.html
+  sudo tcpilot lab run datacentre --kernel 6.12`,
+		ValidArgsFunction: completeScenarios,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			r.argv = commandLine(cmd, names)
+			return r.run(cmd.Context(), names)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&r.all, "all", false, "run every scenario that comes with tcpilot")
+	r.choose(f)
+	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject`, beside the baseline; may be repeated")
+	f.IntVar(&r.repeat, "repeat", 0, "`rounds` that count, instead of the scenario's")
+	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
+	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
+	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: 6.1, 6.12, 6.18 or 7")
+	a.jsonFlag(cmd, "write the summary as a JSON document")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions([]string{"6.1", "6.12", "6.18", "7"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// choose adds the flags that run and calibrate share.
+func (r *labRun) choose(f *pflag.FlagSet) {
+	f.StringArrayVar(&r.cases, "case", nil, "only this `case` of the scenarios; may be repeated")
+	f.BoolVar(&r.quick, "quick", false, "fewer and shorter rounds, where the scenario says so")
+	f.StringVar(&r.backend, "backend", string(link.Auto), "what makes delay and rate: auto, netem or emulator")
+	f.BoolVar(&r.emulated, "emulated", false, "for slow processors, where the scenario says so")
+	cobra.CheckErr(f.MarkHidden("emulated"))
+}
+
+func (r *labRun) run(ctx context.Context, names []string) error {
+	if r.all == (len(names) > 0) {
+		return usagef("name scenarios, or use --all; 'tcpilot lab list' has them")
+	}
+	if r.all {
+		names = scenario.Names()
+	}
+	for _, file := range []string{r.out, r.html} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err == nil {
+			return usagef("%s exists: a report is not overwritten", file)
+		}
+	}
+	list, err := readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.emulated || r.kernel != ""})
+	if err != nil {
+		return err
+	}
+	var result *report.Report
+	var stopped error
+	if r.kernel != "" {
+		result, stopped = r.elsewhere(ctx, names, list)
+	} else {
+		result, stopped = r.here(ctx, list)
+	}
+	if result == nil {
+		return stopped
+	}
+	// What there is of a run that was stopped is worth seeing too.
+	return errors.Join(r.show(result), stopped)
+}
+
+// here runs on this kernel. The report is nil if nothing was written.
+func (r *labRun) here(ctx context.Context, list []*scenario.Scenario) (*report.Report, error) {
+	var memory bytes.Buffer
+	out, kept := report.NewZipWriter(&memory), io.Reader(&memory)
+	if r.out != "" {
+		var err error
+		if out, err = report.Create(r.out); err != nil {
+			return nil, err
+		}
+	}
+	about := experiment.Machine()
+	about.Tcpilot, about.Command = r.Version, strings.Join(r.argv, " ")
+	about.Quick, about.Emulated, about.Repeat = r.quick, r.emulated, r.repeat
+	o, err := r.options(list)
+	if err != nil {
+		return nil, err
+	}
+	tell := &labProgress{app: r.app}
+	o.Out, o.Progress = out, tell.tell
+	stopped := r.Lab.Run(ctx, o, about)
+	tell.end()
+	if err := out.Close(); err != nil {
+		return nil, errors.Join(stopped, err)
+	}
+	var result *report.Report
+	if r.out != "" {
+		result, err = report.Open(r.out)
+	} else {
+		result, err = report.Read(kept)
+	}
+	if err != nil {
+		if stopped != nil {
+			return nil, stopped // there was nothing to write yet
+		}
+		return nil, fmt.Errorf("read back what was written: %w", err)
+	}
+	return result, stopped
+}
+
+func (r *labRun) options(list []*scenario.Scenario) (o experiment.Options, err error) {
+	switch b := link.Backend(r.backend); b {
+	case link.Auto, link.Netem, link.Emulator:
+		o.Backend = b
+	default:
+		return o, usagef("backend %q: write auto, netem or emulator", r.backend)
+	}
+	o.Scenarios, o.Cases, o.Subjects, o.Repeat = list, r.cases, r.subjects, r.repeat
+	o.Binary, err = os.Executable()
+	return o, err
+}
+
+// elsewhere runs the same command under another kernel, where everything but a
+// directory for the report is read-only.
+func (r *labRun) elsewhere(ctx context.Context, names []string, list []*scenario.Scenario) (*report.Report, error) {
+	dir, err := os.MkdirTemp("", "tcpilot-lab-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, "report.jsonl")
+	if strings.HasSuffix(r.out, ".gz") {
+		out += ".gz"
+	}
+	var length time.Duration
+	args := []string{"lab", "run", "--emulated", "--out", out, "--backend", r.backend}
+	args = append(args, names...)
+	for _, s := range list {
+		length += takes(s)
+	}
+	for _, c := range r.cases {
+		args = append(args, "--case", c)
+	}
+	for _, s := range r.subjects {
+		args = append(args, "--subject", s)
+	}
+	if r.quick {
+		args = append(args, "--quick")
+	}
+	if r.repeat > 0 {
+		args = append(args, "--repeat", fmt.Sprint(r.repeat))
+	}
+	stopped := r.Lab.VM(ctx, VMOptions{
+		Kernel: r.kernel, Args: args, Dir: dir,
+		// An emulated machine is slow, and not evenly so.
+		Limit:  4*length + 5*time.Minute,
+		Stdout: io.Discard, Stderr: r.Stderr,
+	})
+	result, err := report.Open(out)
+	if err != nil {
+		if stopped != nil {
+			return nil, stopped
+		}
+		return nil, err
+	}
+	if r.out != "" {
+		if err := copyReport(out, r.out); err != nil {
+			return nil, errors.Join(stopped, err)
+		}
+	}
+	return result, stopped
+}
+
+// copyReport copies a report to a file that does not exist yet.
+func copyReport(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy report: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("copy report: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// show writes the report for people, or its summary, and the page.
+func (r *labRun) show(result *report.Report) error {
+	if r.html != "" {
+		if err := r.writePage(r.html, result); err != nil {
+			return err
+		}
+	}
+	return r.showReport(result)
+}
+
+// commandLine is the command that makes a run again, for a shell.
+func commandLine(cmd *cobra.Command, names []string) (argv []string) {
+	argv = strings.Fields(cmd.CommandPath())
+	for _, name := range names {
+		argv = append(argv, quoted(name))
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch v := f.Value.(type) {
+		case pflag.SliceValue:
+			for _, s := range v.GetSlice() {
+				argv = append(argv, "--"+f.Name, quoted(s))
+			}
+		default:
+			if f.Value.Type() == "bool" {
+				argv = append(argv, "--"+f.Name)
+			} else {
+				argv = append(argv, "--"+f.Name, quoted(f.Value.String()))
+			}
+		}
+	})
+	return argv
+}
+
+// labProgress shows how far a run is: in one line of a terminal, or a line for
+// each case elsewhere.
+type labProgress struct {
+	*app
+	title string
+	wide  int // characters of the line that is shown
+}
+
+func (p *labProgress) tell(now experiment.Progress) {
+	if !p.StderrTerminal {
+		if now.Case != p.title {
+			fmt.Fprintf(p.Stderr, "%s (%.0f %% done, about %s left)\n", now.Case, now.Done*100, fmtSpan(now.Remains))
+		}
+		p.title = now.Case
+		return
+	}
+	line := fmt.Sprintf("%3.0f %%  %s left  %s: %s", now.Done*100, fmtSpan(now.Remains), now.Case, now.Step)
+	fmt.Fprintf(p.Stderr, "\r%-*s", p.wide, line)
+	p.wide = len(line)
+}
+
+// end removes the line.
+func (p *labProgress) end() {
+	if p.StderrTerminal && p.wide > 0 {
+		fmt.Fprintf(p.Stderr, "\r%*s\r", p.wide, "")
+	}
+}

@@ -1,0 +1,135 @@
+package calibrate
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// wire builds one link that does what forward and backward say.
+func wire(t *testing.T, forward, backward link.Spec) *topology.Layout {
+	t.Helper()
+	testenv.Root(t)
+	n, err := topology.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	l, err := topology.Build(n, topology.Chain(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := l.Wires[0]
+	for ends, spec := range map[link.Ends]link.Spec{{From: w.From, To: w.To}: forward, {From: w.To, To: w.From}: backward} {
+		d, err := link.Shape(ends, spec, link.Auto)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Close(); err != nil {
+				t.Errorf("close link: %v", err)
+			}
+		})
+	}
+	return l
+}
+
+// measured measures a path until it is found to do what was asked, if that is
+// expected; a shared machine may stand still meanwhile.
+func measured(t *testing.T, l *topology.Layout, w Want) (m Measured, err error) {
+	t.Helper()
+	for range 4 {
+		if m, err = Link(t.Context(), l, l.Senders[0], l.Receivers[0], w); err != nil {
+			t.Fatal(err)
+		}
+		if err = m.Check(); err == nil {
+			break
+		}
+		t.Logf("%v\n%s", err, m)
+	}
+	t.Logf("\n%s", m)
+	return m, err
+}
+
+// TestRootLinksAreFoundAsAsked measures links that do what was asked.
+func TestRootLinksAreFoundAsAsked(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tc := range []struct {
+		name              string
+		forward, backward link.Spec
+		ipv6              bool
+	}{
+		{name: "clean"},
+		{name: "delay", forward: link.Spec{Delay: 10 * ms}, backward: link.Spec{Delay: 10 * ms}},
+		{name: "one way, IPv6", forward: link.Spec{Delay: 10 * ms}, ipv6: true},
+		{name: "loss", forward: link.Spec{Loss: 0.02}, backward: link.Spec{Loss: 0.1}},
+		{name: "bursts", forward: link.Spec{Bursts: link.Bursts{ToBad: 0.005, ToGood: 0.2, LossBad: 0.5}}},
+		{name: "rate", forward: link.Spec{Rate: 50e6, Delay: 5 * ms, Queue: link.Queue{Packets: 100}}, backward: link.Spec{Rate: 5e6}},
+		{name: "everything", forward: link.Spec{Rate: 20e6, Delay: 20 * ms, Jitter: 5 * ms, Loss: 0.01, Queue: link.Queue{Bytes: 200e3}, ECN: 30e3}},
+		{name: "reordering", forward: link.Spec{Delay: 10 * ms, Reorder: 0.05}},
+		{name: "policer", forward: link.Spec{Policer: link.Policer{Rate: 10e6, Burst: 50e3}}, backward: link.Spec{Delay: 2 * ms}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := wire(t, tc.forward, tc.backward)
+			want := Want{Forward: []link.Spec{tc.forward}, Backward: []link.Spec{tc.backward}, IPv6: tc.ipv6, Quick: true}
+			if _, err := measured(t, l, want); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestRootBrokenLinksAreCaught measures links that do something else than was
+// asked: each time that they are measured, this must be found.
+func TestRootBrokenLinksAreCaught(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tc := range []struct {
+		name        string
+		is, asked   link.Spec
+		must, never string // in the error
+	}{
+		{"loss twice as asked", link.Spec{Loss: 0.04}, link.Spec{Loss: 0.02}, "loss forward", "backward"},
+		{"half the delay", link.Spec{Delay: 5 * ms}, link.Spec{Delay: 10 * ms}, "delay forward", "backward"},
+		{"too slow", link.Spec{Rate: 9e6}, link.Spec{Rate: 10e6}, "rate forward", "backward"},
+		{"short queue", link.Spec{Rate: 10e6, Queue: link.Queue{Packets: 50}}, link.Spec{Rate: 10e6, Queue: link.Queue{Packets: 100}}, "full queue forward", "backward"},
+		{"no marks", link.Spec{Rate: 10e6}, link.Spec{Rate: 10e6, ECN: 20e3}, "marks forward", "backward"},
+		{"reordering", link.Spec{Delay: 10 * ms, Reorder: 0.01}, link.Spec{Delay: 10 * ms}, "reordering forward", "backward"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := wire(t, tc.is, link.Spec{})
+			want := Want{Forward: []link.Spec{tc.asked}, Backward: []link.Spec{{}}, Quick: true}
+			m, err := Link(t.Context(), l, l.Senders[0], l.Receivers[0], want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("\n%s", m)
+			if err := m.Check(); err == nil || !strings.Contains(err.Error(), tc.must) {
+				t.Errorf("Check() = %v, want %q in it", err, tc.must)
+			}
+		})
+	}
+}
+
+func TestRootLinkEndsWithItsContext(t *testing.T) {
+	l := wire(t, link.Spec{}, link.Spec{})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := Link(ctx, l, l.Senders[0], l.Receivers[0], Want{})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Link() = %v", err)
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("it took %s", d)
+	}
+}

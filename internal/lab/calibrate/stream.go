@@ -1,0 +1,157 @@
+package calibrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// leg is a part of a stream: packets at an even rate.
+type leg struct {
+	duration time.Duration
+	pps      float64
+}
+
+// stream is what is sent one way.
+type stream struct {
+	number  uint32
+	payload int // bytes
+	legs    []leg
+	// burst is how many packets go at once at most; what falls further behind is
+	// left out, so that a late wake-up overflows no queue.
+	burst int
+	// group is how many packets are sent as one aggregate, for links that carry such.
+	group int
+}
+
+// tick is how often a stream sends, if there is something to send.
+const tick = 250 * time.Microsecond
+
+// due is how many packets shall have been sent by then; more is false at the end.
+func (s stream) due(elapsed time.Duration) (packets int, more bool) {
+	sum := 0.0
+	for _, l := range s.legs {
+		sum += l.pps * min(elapsed, l.duration).Seconds()
+		if elapsed -= l.duration; elapsed < 0 {
+			return int(sum), true
+		}
+	}
+	return int(sum), false
+}
+
+// send sends the stream from a thread of its own, whose timers are exact.
+func (s stream) send(ctx context.Context, from, to *socket) (sent int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for what follows; ends with this goroutine
+		unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+		// A short queue runs empty where others get the processor first. Without the
+		// right to it that may happen, and is found.
+		unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
+		sent, err = s.pace(ctx, from, to)
+	}()
+	<-done
+	return sent, err
+}
+
+func (s stream) pace(ctx context.Context, from, to *socket) (sent int, err error) {
+	buf := make([]byte, s.payload*s.group)
+	var oob []byte
+	if s.group > 1 {
+		oob = segmentation(s.payload)
+	}
+	skipped := 0
+	sleep := unix.NsecToTimespec(tick.Nanoseconds())
+	for began := now(); ; unix.Nanosleep(&sleep, nil) {
+		due, more := s.due(now() - began)
+		if err := ctx.Err(); err != nil || !more {
+			return sent, err
+		}
+		behind := due - skipped - sent
+		if most := max(s.burst, s.group); behind > most {
+			skipped += behind - most
+			behind = most
+		}
+		for ; behind >= s.group; behind -= s.group {
+			for i := range s.group {
+				head{s.number, uint32(sent + i), now()}.put(buf[i*s.payload:])
+			}
+			if err := from.write(buf, oob, to); err != nil {
+				return sent, err
+			}
+			sent += s.group
+		}
+	}
+}
+
+func (s *socket) write(payload, oob []byte, to *socket) error {
+	_, _, err := s.WriteMsgUDPAddrPort(payload, oob, to.addr)
+	// A qdisc that drops tells the sender so: that is loss, and counts as such.
+	if err != nil && !errors.Is(err, unix.ENOBUFS) {
+		return fmt.Errorf("send probes: %w", err)
+	}
+	return nil
+}
+
+// collect hands over what arrives of a stream, from a goroutine of its own, until
+// stop has been called, and all that was sent is there or linger has passed.
+func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (stop func(sent int, linger time.Duration) error) {
+	s.SetReadDeadline(time.Time{})
+	var came, expected atomic.Int64
+	expected.Store(math.MaxInt64)
+	done := make(chan error, 1)
+	go func() {
+		done <- s.receive(func(a arrival, payload []byte) {
+			if a.stream != number {
+				return
+			}
+			each(a, payload)
+			if came.Add(1) >= expected.Load() {
+				s.SetReadDeadline(time.Now())
+			}
+		})
+	}()
+	return func(sent int, linger time.Duration) error {
+		s.SetReadDeadline(time.Now().Add(linger))
+		if expected.Store(int64(sent)); came.Load() >= int64(sent) {
+			s.SetReadDeadline(time.Now())
+		}
+		return <-done
+	}
+}
+
+// way is one direction of a path.
+type way struct {
+	from, to *socket
+	asked    Asked
+	overhead int // bytes of a frame around a payload
+}
+
+// caught is what came of a stream.
+type caught struct {
+	began, ended time.Duration // sending
+	sent         int
+	arrivals     []arrival
+}
+
+// run sends a stream and collects what arrives of it.
+func (w *way) run(ctx context.Context, s stream) (c caught, err error) {
+	stop := w.to.collect(s.number, func(a arrival, _ []byte) { c.arrivals = append(c.arrivals, a) })
+	began := now()
+	sent, err := s.send(ctx, w.from, w.to)
+	ended := now()
+	linger := w.asked.worst()
+	if err != nil {
+		linger = 0
+	}
+	err = errors.Join(err, stop(sent, linger))
+	c.began, c.ended, c.sent = began, ended, sent
+	return c, err
+}

@@ -1,0 +1,129 @@
+package experiment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/tcpilot/tcpilot/internal/lab/calibrate"
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
+)
+
+// Calibration is what a path of a case was asked to do, and did.
+type Calibration struct {
+	Title    string              `json:"title"` // of scenario and case
+	From     string              `json:"from,omitempty"`
+	To       string              `json:"to,omitempty"`
+	Measured *calibrate.Measured `json:"measured,omitempty"`
+	Host     *calibrate.Host     `json:"host,omitempty"`
+	// Refused says what is not sane, or why the case cannot be built here.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Calibrate builds the networks of scenarios, measures their paths and tells of
+// each. What is not sane is told, and is no error.
+func Calibrate(ctx context.Context, o Options, tell func(Calibration)) error {
+	release, err := prepare()
+	if err != nil {
+		return err
+	}
+	defer release()
+	todo, err := o.cases()
+	if err != nil {
+		return err
+	}
+	for _, j := range todo {
+		if err := calibrateCase(ctx, j, o.Backend, tell); err != nil {
+			return fmt.Errorf("calibrate %s: %w", j.title(), err)
+		}
+	}
+	return nil
+}
+
+func calibrateCase(ctx context.Context, j job, b link.Backend, tell func(Calibration)) (err error) {
+	n, refused, err := open(ctx, j, b)
+	if err != nil {
+		return err
+	}
+	if refused != "" {
+		tell(Calibration{Title: j.title(), Refused: refused})
+		return nil
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	return n.paths(ctx, func(c Calibration) {
+		c.Title = j.title()
+		tell(c)
+	})
+}
+
+// paths measures the paths from the first sender to each receiver.
+func (n *network) paths(ctx context.Context, tell func(Calibration)) error {
+	from := n.layout.Senders[0]
+	for _, to := range n.layout.Receivers {
+		want, err := calibrate.Along(n.layout, from, to, n.asked)
+		if err != nil {
+			return err
+		}
+		watch := calibrate.StartWatch()
+		m, err := calibrate.Link(ctx, n.layout, from, to, want)
+		host := watch.Stop()
+		if err != nil {
+			return fmt.Errorf("measure %s to %s: %w", from.Name, to.Name, err)
+		}
+		c := Calibration{From: from.Name, To: to.Name, Measured: &m, Host: &host}
+		// A flood to measure the rate may keep the processors busy.
+		limits := calibrate.DefaultLimits
+		limits.Busy = 1
+		if err := errors.Join(m.Check(), host.Sane(limits)); err != nil {
+			c.Refused = err.Error()
+		}
+		tell(c)
+	}
+	return nil
+}
+
+// asked is what a wire does at a round's begin.
+func (n *network) asked(wire string) (forward, backward link.Spec) {
+	l := n.links[wire]
+	return l.Forward, l.Backward
+}
+
+// calibrate measures the paths before a case, and refuses it if one is not what
+// was asked. What the machine's neighbours may have caused gets another try.
+func (n *network) calibrate(ctx context.Context, about *report.Case) error {
+	const tries = 3
+	var seen []Calibration
+	for range tries {
+		seen, about.Refused = nil, ""
+		err := n.paths(ctx, func(c Calibration) {
+			seen = append(seen, c)
+			if c.Refused != "" {
+				about.Refused = fmt.Sprintf("%s to %s: %s", c.From, c.To, c.Refused)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if about.Refused == "" {
+			break
+		}
+	}
+	var err error
+	about.Calibration, err = json.Marshal(seen)
+	return err
+}
+
+// prepare takes the machine for this run and removes what a killed one left.
+func prepare() (release func(), err error) {
+	if release, err = topology.Exclusive(); err != nil {
+		return nil, err
+	}
+	if _, err := topology.Sweep(); err != nil {
+		release()
+		return nil, fmt.Errorf("remove what a killed run left: %w", err)
+	}
+	return release, nil
+}

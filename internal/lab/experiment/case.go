@@ -1,0 +1,108 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+	"github.com/tcpilot/tcpilot/internal/lab/subject"
+)
+
+// runCase runs one case: network, calibration, then the subjects in turn.
+func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
+	p.begin(j)
+	p.step("build the network")
+	about := j.describe()
+	n, refused, err := open(ctx, j, o.Backend)
+	if err != nil {
+		return err
+	}
+	if about.Refused = refused; refused != "" {
+		return o.Out.Case(about)
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	about.Backend = string(n.backend)
+	f, err := n.enter(j, o, &about)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	p.step("calibrate")
+	if err := n.calibrate(ctx, &about); err != nil {
+		return err
+	}
+	if err := o.Out.Case(about); err != nil || about.Refused != "" {
+		return err
+	}
+	r := &race{network: n, job: j, out: o.Out, pace: p}
+	return r.run(ctx, f)
+}
+
+// open builds the network of a case; refused says why this kernel cannot.
+func open(ctx context.Context, j job, b link.Backend) (n *network, refused string, err error) {
+	controls, err := subject.Controls()
+	if err != nil {
+		return nil, "", err
+	}
+	if refused := lacking(j.scenario.Needs, controls); refused != "" {
+		return nil, refused, nil
+	}
+	if b, err = b.For(specs(j.Case)...); err != nil {
+		return nil, err.Error(), nil
+	}
+	n, err = build(ctx, j.Case, b)
+	return n, "", err
+}
+
+// specs are all that the links of a case ever do.
+func specs(c scenario.Case) (list []link.Spec) {
+	for _, l := range c.Links {
+		list = append(list, l.Forward, l.Backward)
+		for _, change := range l.Schedule {
+			list = append(list, change.Forward, change.Backward)
+		}
+	}
+	return list
+}
+
+// describe says what the case is, for the report.
+func (j job) describe() report.Case {
+	return report.Case{
+		Scenario: j.scenario.Name, Case: j.Name,
+		Title: j.scenario.Title, Source: j.scenario.Source, Expect: j.scenario.Expect,
+		Link: strings.Join(j.linkWords(), "; "), Primary: j.Primary, Metrics: j.Metrics, Baseline: j.Baseline,
+	}
+}
+
+// linkWords says what the links do, in the graph's order.
+func (j job) linkWords() (words []string) {
+	for _, e := range j.Graph.Edges {
+		if l, ok := j.Links[e.Name]; ok {
+			words = append(words, l.Describe(e.Name))
+		}
+	}
+	return words
+}
+
+// lacking says what of a scenario's needs this kernel does not have; empty if
+// nothing.
+func lacking(needs, controls []string) string {
+	for _, need := range needs {
+		if cc, ok := strings.CutPrefix(need, "cc:"); ok {
+			if !slices.Contains(controls, cc) {
+				return fmt.Sprintf("this kernel has no congestion control %s (it has %s); another may: --kernel",
+					cc, strings.Join(controls, ", "))
+			}
+			continue
+		}
+		if err := link.HasNetem(); need == "netem" && err != nil {
+			return err.Error() + "; another kernel may have it: --kernel"
+		}
+	}
+	return ""
+}

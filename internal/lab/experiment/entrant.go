@@ -1,0 +1,65 @@
+package experiment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/subject"
+)
+
+// field is the subjects of a case that can run here, in the scenario's order.
+type field []subject.Subject
+
+// enter makes the subjects that are chosen and lists them all in the case's
+// description, with the reason of those that cannot run.
+func (n *network) enter(j job, o Options, about *report.Case) (f field, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close())
+		}
+	}()
+	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.CC}
+	for _, name := range j.Tuned {
+		h, err := n.layout.Host(name)
+		if err != nil {
+			return f, err
+		}
+		w.Tuned = append(w.Tuned, h)
+	}
+	for _, s := range j.Subjects {
+		if len(o.Subjects) > 0 && !slices.Contains(o.Subjects, s.Name) && s.Name != j.Baseline {
+			continue
+		}
+		entry := report.Subject{Name: s.Name}
+		if s.Kind == subject.Fixed {
+			entry.Fixed = s.CC
+		}
+		made, err := subject.New(s, w)
+		switch {
+		case errors.Is(err, subject.ErrUnavailable):
+			entry.Skipped = err.Error()
+		case err != nil:
+			return f, err
+		default:
+			f = append(f, made)
+			if entry.Learns = made.Learns(); entry.Learns {
+				entry.Warmup = j.Warmup
+			}
+		}
+		about.Subjects = append(about.Subjects, entry)
+	}
+	return f, nil
+}
+
+// close removes what subjects kept between rounds.
+func (f field) close() error {
+	var errs []error
+	for _, s := range slices.Backward(f) {
+		if err := s.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close %s: %w", s.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}

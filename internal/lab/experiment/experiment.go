@@ -1,0 +1,97 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+)
+
+// Options say what to run, and how.
+type Options struct {
+	Scenarios []*scenario.Scenario
+	// Cases and Subjects choose among those of the scenarios by name; empty is all.
+	Cases, Subjects []string
+	Repeat          int // rounds that count, instead of the scenarios' own; 0 leaves those
+	Backend         link.Backend
+	Binary          string // tcpilot, for the subjects that are it
+	Out             *report.Writer
+	Progress        func(Progress) // called from one goroutine; may be nil
+}
+
+// Run runs scenarios one after the other and writes a record of all they do. The
+// program that calls it must have called load.RunIfAgent first thing in main.
+//
+// An experiment that cannot run here, or whose link or host is not sane, is
+// written as refused and does not stop the others. When ctx ends, what was made
+// is removed and the error is ctx's.
+func Run(ctx context.Context, o Options, run report.Run) (err error) {
+	release, err := prepare()
+	if err != nil {
+		return err
+	}
+	defer release()
+	todo, err := o.cases()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := o.Out.Run(run); err != nil {
+		return err
+	}
+	defer func() {
+		end := report.End{Elapsed: time.Since(began)}
+		if err != nil {
+			end.Stopped = err.Error()
+		}
+		err = errors.Join(err, o.Out.End(end))
+	}()
+	pace := newPace(todo, o.Progress)
+	for _, c := range todo {
+		if err := runCase(ctx, c, o, pace); err != nil {
+			return fmt.Errorf("run %s: %w", c.title(), err)
+		}
+	}
+	return nil
+}
+
+// job is a case with the scenario that it is from.
+type job struct {
+	scenario *scenario.Scenario
+	scenario.Case
+}
+
+func (j job) title() string {
+	if j.Name == "" {
+		return j.scenario.Name
+	}
+	return j.scenario.Name + ", " + j.Name
+}
+
+// cases lists what is chosen; a choice that chooses nothing is a mistake.
+func (o Options) cases() (todo []job, err error) {
+	var names []string
+	for _, s := range o.Scenarios {
+		for _, c := range s.Cases {
+			names = append(names, c.Name)
+			if len(o.Cases) > 0 && !slices.Contains(o.Cases, c.Name) {
+				continue
+			}
+			if o.Repeat > 0 {
+				c.Repeat = o.Repeat
+			}
+			todo = append(todo, job{s, c})
+		}
+	}
+	for _, want := range o.Cases {
+		if !slices.Contains(names, want) {
+			return nil, fmt.Errorf("choose cases: no case %q; there are %q", want, names)
+		}
+	}
+	return todo, nil
+}

@@ -1,0 +1,60 @@
+package experiment
+
+import "time"
+
+// Progress says how far a run has come.
+type Progress struct {
+	Case    string        // title of scenario and case
+	Step    string        // what it does now: "calibrate", "cubic, round 3 of 5"
+	Done    float64       // share of the whole run, 0 to 1
+	Remains time.Duration // estimated
+}
+
+// pace estimates how long the rest takes: by what the scenarios say, corrected
+// by how long what is done took.
+type pace struct {
+	tell         func(Progress)
+	began        time.Time
+	total        time.Duration // as estimated
+	before       time.Duration // of total: cases that are over
+	title        string        // of this case
+	length       time.Duration // of this case, as estimated
+	steps, taken int           // of this case
+}
+
+func newPace(jobs []job, tell func(Progress)) *pace {
+	p := &pace{tell: tell, began: time.Now()}
+	for _, j := range jobs {
+		p.total += j.Estimate()
+	}
+	return p
+}
+
+// begin starts a case; the one before is over.
+func (p *pace) begin(j job) {
+	p.before += p.length
+	p.title, p.length = j.title(), j.Estimate()
+	p.steps, p.taken = 1, 0
+}
+
+// expect says in how many steps the case goes.
+func (p *pace) expect(steps int) { p.steps, p.taken = max(steps, 1), 0 }
+
+// step tells what begins now; advance, that it is over.
+func (p *pace) step(what string) {
+	if p.tell == nil {
+		return
+	}
+	done := p.before + p.length*time.Duration(min(p.taken, p.steps))/time.Duration(p.steps)
+	left := p.total - done
+	if elapsed := time.Since(p.began); done > 0 {
+		left = time.Duration(float64(left) * float64(elapsed) / float64(done))
+	}
+	p.tell(Progress{
+		Case: p.title, Step: what,
+		Done:    float64(done) / float64(max(p.total, 1)),
+		Remains: max(0, left).Round(time.Second),
+	})
+}
+
+func (p *pace) advance() { p.taken++ }

@@ -1,0 +1,152 @@
+package experiment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/calibrate"
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/subject"
+)
+
+// race lets the subjects of a case take turns.
+type race struct {
+	*network
+	job   job
+	out   *report.Writer
+	pace  *pace
+	order int // of the next round
+}
+
+// tries is how often a round is made whose host or links were not sane.
+const tries = 3
+
+// run warms up those that learn and keep what they learned, then makes the
+// rounds that count: A B C, B C A, C A B, so that none is always the first.
+func (r *race) run(ctx context.Context, f field) error {
+	r.pace.expect(r.steps(f))
+	for _, e := range f {
+		if e.Learns() && !e.Forgets() {
+			if err := r.turn(ctx, e, 0, r.job.Warmup); err != nil {
+				return err
+			}
+		}
+	}
+	for n := 1; n <= r.job.Repeat; n++ {
+		for i := range f {
+			e := f[(i+n-1)%len(f)]
+			warmup := 0
+			if e.Learns() && e.Forgets() {
+				warmup = r.job.Warmup
+			}
+			if err := r.turn(ctx, e, n, warmup); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// steps is how many rounds there will be.
+func (r *race) steps(f field) (n int) {
+	for _, e := range f {
+		n += r.job.Repeat
+		switch {
+		case !e.Learns():
+		case e.Forgets():
+			n += r.job.Warmup * r.job.Repeat
+		default:
+			n += r.job.Warmup
+		}
+	}
+	return n
+}
+
+// turn starts a subject, lets it warm up, makes its round number n unless that is
+// 0, and stops it.
+func (r *race) turn(ctx context.Context, e subject.Subject, n, warmup int) (err error) {
+	if err := e.Start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Stop(ctx)) }()
+	for i := range warmup {
+		r.pace.step(fmt.Sprintf("warm up %s, %d of %d", e.Name(), i+1, warmup))
+		if _, err := r.round(ctx, e, 0); err != nil {
+			return err
+		}
+		r.pace.advance()
+	}
+	if n == 0 {
+		return nil
+	}
+	r.pace.step(fmt.Sprintf("%s, round %d of %d", e.Name(), n, r.job.Repeat))
+	defer r.pace.advance()
+	for range tries {
+		if sane, err := r.round(ctx, e, n); sane || err != nil {
+			return err
+		}
+	}
+	return nil // refused: the records say why
+}
+
+// round makes the case's traffic once and writes what came of it.
+func (r *race) round(ctx context.Context, e subject.Subject, n int) (sane bool, err error) {
+	if err := pause(ctx, r.job.Pause); err != nil {
+		return false, err
+	}
+	before, err := r.count()
+	if err != nil {
+		return false, err
+	}
+	record := report.Round{
+		Scenario: r.job.scenario.Name, Case: r.job.Name,
+		Subject: e.Name(), Repeat: n, Order: r.order, Began: time.Now(),
+	}
+	r.order++
+	watch := calibrate.StartWatch()
+	settle := r.follow(ctx)
+	result, err := r.fleet.Run(ctx, r.job.Traffic)
+	err = errors.Join(err, settle())
+	host := watch.Stop()
+	if err != nil {
+		return false, fmt.Errorf("make traffic for %s: %w", e.Name(), err)
+	}
+	after, err := r.count()
+	if err != nil {
+		return false, err
+	}
+	if record.Host, err = json.Marshal(host); err != nil {
+		return false, err
+	}
+	if n == r.job.Repeat {
+		if record.State, err = e.State(ctx); err != nil {
+			return false, fmt.Errorf("ask %s for its state: %w", e.Name(), err)
+		}
+	}
+	record.Measure(&result)
+	if err := errors.Join(host.Sane(r.limits()), after.trouble(before)); err != nil {
+		record.Refused = err.Error()
+	}
+	return record.Refused == "", r.out.Round(record, &result)
+}
+
+// limits are what the host may have been up to.
+func (r *race) limits() calibrate.Limits {
+	l := calibrate.DefaultLimits
+	if r.job.CPUBound {
+		l.Busy = 1
+	}
+	return l
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

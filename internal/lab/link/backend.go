@@ -1,0 +1,47 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Supports says what of the Spec this backend cannot do, whatever the kernel.
+func (b Backend) Supports(s Spec) error {
+	switch b {
+	case Auto, Emulator:
+		return nil
+	case Netem:
+		return netemSupports(s)
+	}
+	return fmt.Errorf("backend %q is not auto, netem or emulator", b)
+}
+
+func netemSupports(s Spec) error {
+	switch {
+	case s.Queue.Bytes > 0 && s.Queue.Packets > 0:
+		return errors.New("netem has no queue that is limited by bytes and by packets at once")
+	case s.Reorder > 0 && s.Rate > 0:
+		return errors.New("netem lets what it reorders pass by the rate")
+	}
+	return nil
+}
+
+// For is the backend to use for all these Specs on this kernel. Auto is Netem
+// where the kernel has it and it can do them all, else Emulator.
+func (b Backend) For(specs ...Spec) (Backend, error) {
+	if b == Auto {
+		if _, err := Netem.For(specs...); err != nil {
+			return Emulator, nil
+		}
+		return Netem, nil
+	}
+	for _, s := range specs {
+		if err := b.Supports(s); err != nil {
+			return b, err
+		}
+	}
+	if b == Netem {
+		return b, HasNetem()
+	}
+	return b, nil
+}

@@ -1,0 +1,146 @@
+package link
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Bounds of a Spec.
+const (
+	minRate = 8_000           // bit/s: a frame takes 1.5 s
+	maxRate = 100_000_000_000 // bit/s: what 1/2^20 ns a byte still tells within 10^-5
+	// maxHold is how long a packet may wait: what the 31 bits of a mark can tell,
+	// with room to spare.
+	maxHold = 5 * time.Minute
+	// minFrame is a full Ethernet frame, minAggregate what offloads make of several.
+	minFrame, minAggregate = 1514, 64<<10 + 14
+	// maxWaiting is the length of the model's ring (bpf/lab_link.bpf.c).
+	maxWaiting = 1 << 16
+)
+
+// Check says what is wrong with the Spec, by the name of the field.
+func (s Spec) Check() error {
+	return cmp.Or(s.checkShares(), s.checkDelay(), s.checkRate(), s.checkPolicer())
+}
+
+func (s Spec) checkShares() error {
+	shares := []struct {
+		field string
+		value float64
+	}{
+		{"reorder", s.Reorder}, {"loss", s.Loss},
+		{"bursts: to bad", s.Bursts.ToBad}, {"bursts: to good", s.Bursts.ToGood},
+		{"bursts: loss bad", s.Bursts.LossBad}, {"bursts: loss good", s.Bursts.LossGood},
+	}
+	for _, share := range shares {
+		if math.IsNaN(share.value) || share.value < 0 || share.value > 1 {
+			return fmt.Errorf("%s: %v is not in 0 to 1", share.field, share.value)
+		}
+	}
+	return nil
+}
+
+func (s Spec) checkDelay() error {
+	switch {
+	case s.Delay < 0:
+		return fmt.Errorf("delay: %s is negative", s.Delay)
+	case s.Jitter < 0 || s.Jitter > s.Delay:
+		return fmt.Errorf("jitter: %s is not in 0 to the delay, %s", s.Jitter, s.Delay)
+	case s.Reorder > 0 && s.Delay == 0:
+		return errors.New("reorder: without a delay no packet can overtake")
+	case s.Delay+s.Jitter > maxHold:
+		return fmt.Errorf("delay: %s is more than %s", s.Delay+s.Jitter, maxHold)
+	}
+	return nil
+}
+
+func (s Spec) checkRate() error {
+	if s.Rate == 0 {
+		if s.Queue != (Queue{}) {
+			return errors.New("queue: without a rate nothing waits")
+		}
+		if s.ECN > 0 {
+			return errors.New("ecn: without a rate nothing waits")
+		}
+		return nil
+	}
+	if err := checkRate("rate", s.Rate); err != nil {
+		return err
+	}
+	room := s.Room()
+	if room.Bytes > 0 && room.Bytes < s.largest() {
+		return fmt.Errorf("queue: %d bytes have no room for a packet of %d", room.Bytes, s.largest())
+	}
+	if room.Packets > maxWaiting {
+		return fmt.Errorf("queue: %d packets are more than %d", room.Packets, maxWaiting)
+	}
+	if wait := s.QueueDelay(); s.Delay+s.Jitter+wait > maxHold {
+		return fmt.Errorf("queue: a packet may wait %s, more than %s", wait, maxHold)
+	}
+	return nil
+}
+
+func (s Spec) checkPolicer() error {
+	if s.Policer == (Policer{}) {
+		return nil
+	}
+	if err := checkRate("policer: rate", s.Policer.Rate); err != nil {
+		return err
+	}
+	if s.Policer.Burst < s.largest() {
+		return fmt.Errorf("policer: burst: %d bytes have no room for a packet of %d", s.Policer.Burst, s.largest())
+	}
+	return nil
+}
+
+func checkRate(field string, r uint64) error {
+	if r < minRate || r > maxRate {
+		return fmt.Errorf("%s: %d bit/s is not in %d to %d", field, r, minRate, maxRate)
+	}
+	return nil
+}
+
+// largest is the largest packet that a limit must have room for.
+func (s Spec) largest() uint64 {
+	if s.Offload {
+		return minAggregate
+	}
+	return minFrame
+}
+
+// Room is the Queue with its default filled in; the zero Queue without a rate.
+func (s Spec) Room() Queue {
+	if s.Rate == 0 || s.Queue != (Queue{}) {
+		return s.Queue
+	}
+	return Queue{Bytes: max(s.Rate/8/10, 64<<10)}
+}
+
+// QueueDelay is how long a full queue of full Ethernet frames takes to leave.
+func (s Spec) QueueDelay() time.Duration {
+	if s.Rate == 0 {
+		return 0
+	}
+	room := s.Room()
+	bytes := room.Bytes
+	if room.Packets > 0 && (bytes == 0 || room.Packets*minFrame < bytes) {
+		bytes = room.Packets * minFrame
+	}
+	return time.Duration(float64(bytes) * 8e9 / float64(s.Rate))
+}
+
+// LossShare is the share of packets that Loss and Bursts take in the long run.
+func (s Spec) LossShare() float64 { return 1 - (1-s.Loss)*(1-s.Bursts.Share()) }
+
+// Share is the share of packets lost in the long run: the channel is bad for
+// ToBad / (ToBad + ToGood) of them.
+func (b Bursts) Share() float64 {
+	if b.ToBad == 0 {
+		return b.LossGood
+	}
+	bad := b.ToBad / (b.ToBad + b.ToGood)
+	return bad*b.LossBad + (1-bad)*b.LossGood
+}

@@ -1,0 +1,117 @@
+package link
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+func TestRootDelay(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		slack := slack(t, a, b)
+		there := shape(t, a, b, Spec{Delay: 10 * ms}, backend)
+		back := shape(t, b, a, Spec{Delay: 10 * ms}, backend)
+		for family, addr := range map[string]netip.Addr{"IPv4": b.Addr4.Addr(), "IPv6": b.Addr6.Addr()} {
+			all := rtts(t, a, addr, 41)
+			t.Logf("%s: round trip %s, %s to %s", family, median(all), all[0], all[len(all)-1])
+			between(t, family+" round trip", median(all), 20*ms, 20*ms+slack)
+		}
+		sane(t, there)
+		sane(t, back)
+	})
+}
+
+func TestRootDirectionsDiffer(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		slack := slack(t, a, b)
+		shape(t, a, b, Spec{Delay: 20 * ms}, backend)
+		shape(t, b, a, Spec{Delay: 5 * ms}, backend)
+		between(t, "round trip", rtt(t, a, b.Addr4.Addr()), 25*ms, 25*ms+slack)
+		between(t, "there", median(delays(stream(t, a, b, 200, 100, ms, nil))), 20*ms, 20*ms+slack)
+		between(t, "back", median(delays(stream(t, b, a, 200, 100, ms, nil))), 5*ms, 5*ms+slack)
+	})
+}
+
+// Packets far enough apart show the whole of the jitter; close ones keep their
+// order none the less.
+func TestRootJitter(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		slack := slack(t, a, b)
+		d := shape(t, a, b, Spec{Delay: 10 * ms, Jitter: 4 * ms}, backend)
+		took := delays(stream(t, a, b, 300, 100, 9*ms, nil))
+		between(t, "median", median(took), 9*ms, 11*ms+slack)
+		between(t, "a twentieth of the delays is below", took[len(took)/20], 6*ms, 7*ms+slack)
+		between(t, "a twentieth of the delays is above", took[len(took)*19/20], 13*ms, 14*ms+slack)
+
+		together := stream(t, a, b, 3000, 100, 100*time.Microsecond, nil)
+		complete(t, together, 3000)
+		inOrder(t, together)
+		sane(t, d)
+	})
+}
+
+// The share that is reordered comes at once, the rest in order after the delay.
+func TestRootReorder(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		slack := slack(t, a, b)
+		s := Spec{Delay: 10 * ms, Reorder: 0.2}
+		if backend == Emulator {
+			s.Rate = 100e6
+		}
+		d := shape(t, a, b, s, backend)
+		all := stream(t, a, b, 3000, 100, 300*time.Microsecond, nil)
+		complete(t, all, 3000)
+		var early, delayed []flight
+		for _, f := range all {
+			if f.delay < s.Delay {
+				early = append(early, f)
+			} else {
+				delayed = append(delayed, f)
+			}
+		}
+		if share := float64(len(early)) / float64(len(all)); !about(share, 0.2, 0.15) {
+			t.Errorf("%.3f of packets overtook, want 0.2", share)
+		}
+		inOrder(t, delayed)
+		between(t, "those that overtook", median(delays(early)), 0, slack)
+		between(t, "the others", median(delays(delayed)), s.Delay, s.Delay+slack)
+		sane(t, d)
+	})
+}
+
+// No packet is lost or overtaken by a change, from a bare wire to a bad one and
+// back, and each meets what is then asked.
+func TestRootSet(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		slack := slack(t, a, b)
+		d := shape(t, a, b, Spec{}, backend)
+		for _, to := range []Spec{
+			{Delay: 30 * ms},
+			{Delay: 10 * ms, Rate: 50e6},
+			{Delay: 20 * ms, Rate: 100e6, ECN: 10_000},
+			{},
+		} {
+			all := stream(t, a, b, 800, 100, 500*time.Microsecond, func() { must(t, d.Set(to)) })
+			complete(t, all, 800)
+			inOrder(t, all)
+			between(t, to.String(), median(delays(all[len(all)-100:])), to.Delay, to.Delay+slack)
+		}
+		sane(t, d)
+	})
+}
+
+// Packets are only made to wait once some shall.
+func TestRootBareWireHasNoQueue(t *testing.T) {
+	a, b := newPair(t)
+	d := shape(t, a, b, Spec{Loss: 0.01, Policer: Policer{Rate: 10e6, Burst: 10_000}}, Emulator)
+	if d.holder != nil {
+		t.Error("loss and a policer alone hold packets")
+	}
+}

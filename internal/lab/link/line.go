@@ -1,0 +1,90 @@
+package link
+
+import (
+	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// forever is a time that no packet is due at.
+const forever = math.MaxInt64
+
+// held is a packet in the kernel's queue and when it is due, on the clock.
+type held struct {
+	id  uint32
+	due int64
+}
+
+// line is packets in the order in which they leave: a ring that grows.
+type line struct {
+	ring       []held // its length is a power of two, or 0
+	head, tail uint
+	last       int64 // when the last is due
+}
+
+// put appends a packet; it does not leave before the one before it.
+func (l *line) put(id uint32, due int64) {
+	if l.tail-l.head == uint(len(l.ring)) {
+		l.grow()
+	}
+	l.last = max(l.last, due)
+	l.ring[l.tail%uint(len(l.ring))] = held{id, l.last}
+	l.tail++
+}
+
+func (l *line) grow() {
+	bigger := make([]held, max(1024, 2*len(l.ring)))
+	n := uint(0)
+	for ; l.head != l.tail; l.head++ {
+		bigger[n] = l.ring[l.head%uint(len(l.ring))]
+		n++
+	}
+	l.ring, l.head, l.tail = bigger, 0, n
+}
+
+// first is when the first packet is due; forever if none waits.
+func (l *line) first() int64 {
+	if l.head == l.tail {
+		return forever
+	}
+	return l.ring[l.head%uint(len(l.ring))].due
+}
+
+// take removes the first packet if it is due.
+func (l *line) take(now int64) (h held, ok bool) {
+	if l.first() > now || l.head == l.tail {
+		return h, false
+	}
+	h = l.ring[l.head%uint(len(l.ring))]
+	l.head++
+	return h, true
+}
+
+// clock is CLOCK_MONOTONIC in nanoseconds, the clock of the model's marks, read
+// the fast way.
+type clock struct {
+	began time.Time
+	at    int64
+}
+
+func newClock() clock {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // it has no way to fail
+	}
+	return clock{time.Now(), ts.Nano()}
+}
+
+func (c clock) now() int64 { return c.at + int64(time.Since(c.began)) }
+
+// dueBy reads a mark (mark in bpf/lab_link.bpf.c): 31 bits of a time in units of
+// 1024 ns, which is the nearest such time to now, and a bit for packets that
+// overtake. 0 is no mark: the packet is due at once.
+func dueBy(mark uint32, now int64) (due int64, overtakes bool) {
+	if mark == 0 {
+		return now, false
+	}
+	ahead := int32(mark-uint32(now>>10)) << 1 >> 1 // sign of 31 bits
+	return (now>>10 + int64(ahead)) << 10, mark>>31 != 0
+}

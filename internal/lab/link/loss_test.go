@@ -1,0 +1,167 @@
+package link
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+func TestRootLoss(t *testing.T) {
+	a, b := newPair(t)
+	d := shape(t, a, b, Spec{}, Auto)
+	for asked, packets := range map[float64]int{0.02: 400_000, 0.10: 100_000} {
+		must(t, d.Set(Spec{Loss: asked}))
+		before := counters(t, d)
+		// 5 % of what shall be lost are 4.5 and 5.3 standard deviations.
+		got := packets - len(stream(t, a, b, packets, 18, 0, nil))
+		c := counters(t, d).Sub(before)
+		if rel := math.Abs(c.LossShare()-asked) / asked; rel > 0.05 {
+			t.Errorf("lost %.4f, asked %.4f: %.1f %% off", c.LossShare(), asked, 100*rel)
+		}
+		if c.Lost > uint64(got) || float64(got) > float64(c.Lost)*1.02 || c.Dropped() != c.Lost {
+			t.Errorf("%d packets did not arrive: %+v", got, c)
+		}
+	}
+}
+
+// Losses in a row are as many as the bad state lasts: 1 / ToGood packets.
+func TestRootBursts(t *testing.T) {
+	a, b := newPair(t)
+	s := Spec{Bursts: Bursts{ToBad: 0.01, ToGood: 0.25, LossBad: 1}}
+	d := shape(t, a, b, s, Auto)
+	const packets = 200_000
+	all := stream(t, a, b, packets, 18, 0, nil)
+	var bursts, lost int
+	for i := range all[1:] {
+		if gap := all[i+1].seq - all[i].seq - 1; gap > 0 {
+			bursts++
+			lost += gap
+		}
+	}
+	c := counters(t, d)
+	t.Logf("lost %.4f, asked %.4f, in bursts of %.2f: %+v", c.LossShare(), s.LossShare(), float64(lost)/float64(bursts), c)
+	if !about(c.LossShare(), s.LossShare(), 0.1) {
+		t.Errorf("lost %.4f of packets, want %.4f", c.LossShare(), s.LossShare())
+	}
+	if mean := float64(lost) / float64(bursts); !about(mean, 4, 0.1) {
+		t.Errorf("%.2f packets lost in a row, want 4", mean)
+	}
+	if c.LostBurst == 0 || c.Lost != 0 {
+		t.Errorf("counted as %+v", c)
+	}
+}
+
+func TestRootLossIsOfOneDirection(t *testing.T) {
+	a, b := newPair(t)
+	there := shape(t, a, b, Spec{Loss: 1}, Auto)
+	back := shape(t, b, a, Spec{}, Auto)
+	if all := stream(t, b, a, 1000, 18, 0, nil); len(all) != 1000 {
+		t.Errorf("against the lossy direction %d of 1000 packets arrived", len(all))
+	}
+	if all := stream(t, a, b, 1000, 18, 0, nil); len(all) != 0 {
+		t.Errorf("in the lossy direction %d packets arrived", len(all))
+	}
+	if c := counters(t, there); c.Passed != 0 || c.Lost < 1000 {
+		t.Errorf("in the lossy direction: %+v", c)
+	}
+	if c := counters(t, back); c.Passed < 1000 || c.Dropped() != 0 {
+		t.Errorf("against the lossy direction: %+v", c)
+	}
+}
+
+// Of a burst as much passes as the bucket holds, and of a lasting stream the
+// policer's rate.
+func TestRootPolicer(t *testing.T) {
+	a, b := newPair(t)
+	const payload, held = 958, 20 // frames of 1000 bytes, of which the bucket holds 20
+	d := shape(t, a, b, Spec{Policer: Policer{Rate: 8e6, Burst: held * 1000}}, Auto)
+	if all := stream(t, a, b, 200, payload, 0, nil); len(all) < held || len(all) > held+10 {
+		t.Errorf("of a burst %d packets passed, want %d and what a few ms at 1 packet/ms add", len(all), held)
+	}
+	// Twice the rate for a second: 1000 of 2000 packets, and the full bucket.
+	all := stream(t, a, b, 2000, payload, 500*time.Microsecond, nil)
+	if !about(float64(len(all)), 1000+held, 0.03) {
+		t.Errorf("%d of 2000 packets passed, want %d", len(all), 1000+held)
+	}
+	if c := counters(t, d); c.Policed != uint64(2200-len(all))-200+held && c.Policed+c.Passed < 2200 {
+		t.Errorf("counted as %+v", c)
+	}
+}
+
+func TestRootModelFallsBackToClsact(t *testing.T) {
+	a, b := newPair(t)
+	m, err := newModel(b)
+	must(t, err)
+	defer m.close()
+	if m.how == "tcx" {
+		must(t, m.detach())
+		must(t, m.attachClsact())
+	}
+	must(t, m.set(Spec{Loss: 1}.instant()))
+	if all := stream(t, a, b, 1000, 18, 0, nil); len(all) != 0 {
+		t.Errorf("%d of 1000 packets arrived", len(all))
+	}
+}
+
+// What Shape brings in Close takes away.
+func TestRootCloseLeavesNothing(t *testing.T) {
+	a, b := newPair(t)
+	traces := func() string {
+		var all []string
+		for _, cmd := range []string{"iptables-legacy -t raw -S", "ip6tables-legacy -t raw -S",
+			"tc qdisc show dev eth0", "tc filter show dev eth0 ingress", "cat /proc/self/net/netfilter/nfnetlink_queue",
+			"ip -d -o link show dev eth0"} {
+			words := strings.Fields(cmd)
+			for _, e := range []*struct {
+				run func(string, ...string) (string, error)
+			}{{a.Host.Run}, {b.Host.Run}} {
+				out, err := e.run(words[0], words[1:]...)
+				must(t, err)
+				all = append(all, out)
+			}
+		}
+		for _, f := range []feature{tso, gso, gro} {
+			for _, e := range []Ends{{a, b}, {b, a}} {
+				v, err := ethtool(e.From, f.get, 0)
+				must(t, err)
+				all = append(all, string(rune('0'+v)))
+			}
+		}
+		return strings.Join(all, "\n")
+	}
+	// The commands themselves make the raw table.
+	traces()
+	before := traces()
+	for _, backend := range []Backend{Emulator, Auto} {
+		d, err := Shape(Ends{a, b}, Spec{Delay: 50 * time.Millisecond, Rate: 10e6, Loss: 0.5}, backend)
+		must(t, err)
+		if traces() == before {
+			t.Error("a shaped wire looks like a bare one: the test shows nothing")
+		}
+		info, err := d.model.objs.LabLink.Info()
+		must(t, err)
+		id, _ := info.ID()
+		stream(t, a, b, 10, 100, 0, nil)
+		must(t, d.Close())
+		if after := traces(); after != before {
+			t.Errorf("%s left\n%s\nof\n%s", d.Backend(), after, before)
+		}
+		gone := false
+		for range 50 { // the kernel frees it after a grace period
+			p, err := ebpf.NewProgramFromID(id)
+			if gone = errors.Is(err, os.ErrNotExist); gone {
+				break
+			}
+			p.Close()
+			time.Sleep(20 * time.Millisecond)
+		}
+		if !gone {
+			t.Error("the program is still there")
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package link
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
+)
+
+// A full frame is 1514 bytes, of which 1472 are payload of UDP and 1448 of TCP.
+const (
+	fullPayload = 1472
+	tcpShare    = 1448.0 / 1514
+)
+
+// A queue that has room for all of a burst lets it go at the rate.
+func TestRootRate(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		slow := slack(t, a, b) > ms
+		d := shape(t, a, b, Spec{}, backend)
+		for _, mbit := range []float64{20, 100, 500} {
+			if slow && mbit > 100 {
+				break
+			}
+			must(t, d.Set(Spec{Rate: uint64(mbit * 1e6), Queue: Queue{Packets: 60_000}}))
+			count := int(0.5 * mbit * 1e6 / 8 / 1514) // half a second
+			all := stream(t, a, b, count, fullPayload, 0, nil)
+			complete(t, all, count)
+			took := all[len(all)-1].at.Sub(all[0].at).Seconds()
+			got := float64(len(all)-1) * 8 * 1514 / took / 1e6
+			t.Logf("%.2f Mbit/s at %.0f", got, mbit)
+			if !about(got, mbit, 0.02) {
+				t.Errorf("%.2f Mbit/s at %.0f", got, mbit)
+			}
+		}
+		sane(t, d)
+	})
+}
+
+// Of an aggregate each segment counts with its headers.
+func TestRootRateOfAggregates(t *testing.T) {
+	a, b := newPair(t)
+	d := shape(t, a, b, Spec{Rate: 50e6, Queue: Queue{Bytes: 2e6}, Offload: true}, Emulator)
+	got := transfer(t, a, b, b.Addr4.Addr(), 2*time.Second)
+	if counters(t, d).Aggregates == 0 {
+		t.Error("no aggregate was seen: the test shows nothing")
+	}
+	if want := 50e6 * tcpShare; !about(got, want, 0.03) {
+		t.Errorf("goodput is %.2f Mbit/s, want %.2f", got/1e6, want/1e6)
+	}
+	sane(t, d)
+	must(t, d.Set(Spec{Rate: 50e6}))
+	before := counters(t, d)
+	transfer(t, a, b, b.Addr4.Addr(), 200*ms)
+	if c := counters(t, d).Sub(before); c.Aggregates != 0 || c.Passed == 0 {
+		t.Errorf("with offloads off: %+v, want no aggregates", c)
+	}
+}
+
+// A burst fills the queue: what arrives is what had room, and what left meanwhile;
+// the last waits for all of it.
+func TestRootQueue(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		d := shape(t, a, b, Spec{}, backend)
+		slack := slack(t, a, b)
+		const payload, sent = 958, 400 // frames of 1000 bytes, 1 ms each
+		for _, c := range []struct {
+			queue Queue
+			room  int
+		}{
+			{Queue{Packets: 100}, 100},
+			{Queue{Bytes: 150_500}, 150},
+			{Queue{Bytes: 150_500, Packets: 50}, 50},
+		} {
+			s := Spec{Rate: 8e6, Queue: c.queue}
+			if backend.Supports(s) != nil {
+				continue
+			}
+			must(t, d.Set(s))
+			before := counters(t, d)
+			begin := time.Now()
+			all := stream(t, a, b, sent, payload, 0, nil)
+			first := all[0].at.Sub(begin)
+			n := counters(t, d).Sub(before)
+			// The bucket of tbf has room for some packets too.
+			if meanwhile := int(first/ms) + 10; len(all) < c.room || len(all) > c.room+meanwhile {
+				t.Errorf("%+v: %d packets passed, want %d and what left during the burst", c.queue, len(all), c.room)
+			}
+			if n.Overflowed != uint64(sent-len(all)) {
+				t.Errorf("%+v: %d of %d arrived, counted as %+v", c.queue, len(all), sent, n)
+			}
+			inOrder(t, all)
+			took, want := all[len(all)-1].at.Sub(all[0].at), time.Duration(len(all)-1)*ms
+			between(t, fmt.Sprintf("%+v: %d packets", c.queue, len(all)), took, want-6*ms, want+2*ms+slack)
+			if most := uint64(c.room) * 1000; backend == Emulator && (n.QueueMax < most-1000 || n.QueueMax > 150_500) {
+				t.Errorf("%+v: counted as %+v, want at most %d bytes in the queue", c.queue, n, most)
+			}
+		}
+		sane(t, d)
+	})
+}
+
+// A full queue of 1000 packets at 20 Mbit/s is 606 ms long.
+func TestRootFullQueue(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		s := Spec{Rate: 20e6, Queue: Queue{Packets: 1000}}
+		d := shape(t, a, b, s, backend)
+		longest := delays(stream(t, a, b, 1500, fullPayload, 0, nil))
+		between(t, "the longest wait", longest[len(longest)-1], s.QueueDelay()-15*ms, s.QueueDelay()+30*ms)
+		sane(t, d)
+	})
+}
+
+// ceMarks is how many packets with congestion marks the host received over TCP
+// or UDP, by /proc/net/netstat.
+func ceMarks(t *testing.T, h *topology.Host) (n int) {
+	t.Helper()
+	out, err := h.Run("cat", "/proc/self/net/netstat")
+	must(t, err)
+	var names []string
+	for line := range strings.Lines(out) {
+		values := strings.Fields(line)
+		if values[0] != "IpExt:" {
+			continue
+		}
+		if names == nil {
+			names = values
+			continue
+		}
+		for i, name := range names {
+			if name == "InCEPkts" {
+				fmt.Sscan(values[i], &n)
+			}
+		}
+	}
+	return n
+}
+
+func TestRootECN(t *testing.T) { onBackends(t, testECN) }
+
+func testECN(t *testing.T, backend Backend) {
+	a, b := newPair(t)
+	s := Spec{Delay: 5 * ms, Rate: 20e6, Queue: Queue{Bytes: 500_000}, ECN: 30_000}
+	d := shape(t, a, b, s, backend)
+	for _, able := range []string{"1", "0"} {
+		must(t, a.Host.SetSysctl("net.ipv4.tcp_ecn", able))
+		must(t, b.Host.SetSysctl("net.ipv4.tcp_ecn", able))
+		before, seen := counters(t, d), ceMarks(t, b.Host)
+		transfer(t, a, b, b.Addr4.Addr(), time.Second)
+		c := counters(t, d).Sub(before)
+		seen = ceMarks(t, b.Host) - seen
+		t.Logf("tcp_ecn %s: %d marks seen, %+v, mean depth %.0f", able, seen, c, c.QueueMean())
+		if able == "0" {
+			if c.Marked != 0 || seen != 0 {
+				t.Errorf("without ECN %d packets were marked, %d seen", c.Marked, seen)
+			}
+			continue
+		}
+		if c.Marked == 0 || uint64(seen) < c.Marked*9/10 || uint64(seen) > c.Marked {
+			t.Errorf("%d packets were marked and %d seen", c.Marked, seen)
+		}
+		if c.Overflowed > 0 || c.QueueMean() > 100_000 {
+			t.Errorf("marks did not keep the queue short: %+v", c)
+		}
+	}
+}

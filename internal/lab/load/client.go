@@ -1,0 +1,116 @@
+package load
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// Connection is what a client knows of one connection that it made.
+type Connection struct {
+	Account uint64 // the number under which the server keeps its account
+	Begin   Moment
+	Connect time.Duration // until connect returned; 0 if there was no connection
+	Elapsed time.Duration // connect to the end of data
+	// Bytes arrived of the larger of requests and replies.
+	Bytes     uint64
+	Delivered bool   // whether all was done that should be
+	Error     string // what befell it
+	// Own is the client's account, if the requests are the larger.
+	Own *Account
+}
+
+// Exchange is one request and its reply.
+type Exchange struct {
+	Begin   Moment
+	Elapsed time.Duration // first byte of the request to last of the reply
+	Bytes   uint64        // of the larger of the two
+}
+
+const (
+	// connectTimeout outlasts four SYNs: the initial RTO is 1 s (RFC 6298, section 2).
+	connectTimeout = 10 * time.Second
+	// overtime is how long what was begun in an order's duration may go on after it.
+	overtime = 10 * time.Second
+)
+
+// clientConn is a client's connection, which waits no longer than idle for
+// anything, and not past its end. When its context ends it is aborted.
+type clientConn struct {
+	*net.TCPConn
+	end     time.Time
+	release func() bool
+}
+
+// connect makes a connection; Close it.
+func connect(ctx context.Context, to, cc string, end time.Time) (*clientConn, error) {
+	c, err := dial(ctx, to, cc, min(connectTimeout, time.Until(end)))
+	if err != nil {
+		return nil, err
+	}
+	return &clientConn{c, end, context.AfterFunc(ctx, func() { abort(c) })}, nil
+}
+
+// allow gives what comes next its time.
+func (c *clientConn) allow() {
+	until := time.Now().Add(idle)
+	if until.After(c.end) {
+		until = c.end
+	}
+	c.SetDeadline(until)
+}
+
+func (c *clientConn) Close() error {
+	c.release()
+	return c.TCPConn.Close()
+}
+
+func (c *clientConn) send(b []byte) error {
+	c.allow()
+	_, err := c.Write(b)
+	return err
+}
+
+// sendZeros writes n bytes.
+func (c *clientConn) sendZeros(n int) error {
+	for n > 0 {
+		c.allow()
+		w, err := c.Write(zeros[:min(n, chunk)])
+		if err != nil {
+			return err
+		}
+		n -= w
+	}
+	return nil
+}
+
+// discard reads n bytes.
+func (c *clientConn) discard(n int, buf []byte) (read int, err error) {
+	for read < n {
+		c.allow()
+		r, err := c.Read(buf[:min(n-read, len(buf))])
+		read += r
+		if err != nil {
+			return read, err
+		}
+	}
+	return read, nil
+}
+
+// zeros is what is sent, by all connections at once.
+var zeros [chunk]byte
+
+// pause sleeps; false is the end of ctx.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,175 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// FlowsSpec is transfers from a server, each on a connection of its own: connect,
+// ask, receive all, close.
+type FlowsSpec struct {
+	To      string
+	CC      string // the serving application's own choice; empty leaves it
+	Account uint64 // the number of the first flow's account, the others count up; not 0
+	Flows   []Flow
+	// Concurrency is the number of flows that go on at a time, each beginning Gap
+	// after the one before at the earliest (closed loop). 0 is an open loop: they
+	// begin when their At has come, however many go on.
+	Concurrency int
+	Gap         time.Duration
+	// Duration is when the last flow begins at the latest. Repeat has the flows
+	// begin again from the first until then.
+	Duration time.Duration
+	Repeat   bool
+	Sample   time.Duration // between points; 0 is none
+}
+
+// Flow is one transfer.
+type Flow struct {
+	At   time.Duration // after the order's begin; open loop only
+	Size uint32        // bytes, at least 1
+}
+
+// FlowsResult is what became of all flows that were begun.
+type FlowsResult struct {
+	// Connections are by begin. Elapsed is the flow completion time: from connect to
+	// the last byte.
+	Connections []Connection
+}
+
+// MaxFlows of one order.
+const MaxFlows = 200_000
+
+func (s FlowsSpec) check() error {
+	switch {
+	case s.Duration <= 0 || s.Gap < 0 || s.Account == 0:
+		return fmt.Errorf("check flows: duration %s, gap %s, account %d", s.Duration, s.Gap, s.Account)
+	case s.Concurrency < 0 || s.Concurrency > maxWorkers:
+		return fmt.Errorf("check flows: concurrency %d is not in 0 to %d", s.Concurrency, maxWorkers)
+	case len(s.Flows) == 0 || len(s.Flows) > MaxFlows:
+		return fmt.Errorf("check flows: %d flows, want 1 to %d", len(s.Flows), MaxFlows)
+	case s.Repeat && s.Concurrency == 0:
+		return errors.New("check flows: an open loop does not repeat")
+	}
+	for i, f := range s.Flows {
+		if f.Size == 0 {
+			return fmt.Errorf("check flows: flow %d is empty", i)
+		}
+		if err := s.order(i).check(); err != nil {
+			return fmt.Errorf("flow %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// order of flow n, which counts on when flows repeat.
+func (s FlowsSpec) order(n int) order {
+	return order{kind: transfer, duration: s.Duration, reply: s.Flows[n%len(s.Flows)].Size,
+		account: s.Account + uint64(n), sample: s.Sample, cc: toName(s.CC)}
+}
+
+type flower struct {
+	spec    FlowsSpec
+	begin   Moment
+	end     time.Time
+	buffers sync.Pool
+	going   sync.WaitGroup
+	free    chan struct{} // has as many places as flows may go on
+	begun   []*Connection
+}
+
+func flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
+	if err := s.check(); err != nil {
+		return r, err
+	}
+	f := &flower{spec: s, begin: Now(), end: time.Now().Add(s.Duration),
+		buffers: sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}}
+	f.free = make(chan struct{}, s.Concurrency)
+	if s.Concurrency == 0 {
+		f.free = make(chan struct{}, maxWorkers)
+	}
+	f.dispatch(ctx)
+	f.going.Wait()
+	for _, c := range f.begun {
+		r.Connections = append(r.Connections, *c)
+	}
+	return r, ctx.Err()
+}
+
+// dispatch begins one flow after the other.
+func (f *flower) dispatch(ctx context.Context) {
+	due := f.begin
+	for n := 0; n < MaxFlows && (f.spec.Repeat || n < len(f.spec.Flows)); n++ {
+		if f.spec.Concurrency == 0 {
+			due = f.begin.Add(f.spec.Flows[n].At)
+		}
+		if due.Sub(f.begin) >= f.spec.Duration || !sleepUntil(ctx, due) {
+			return
+		}
+		select {
+		case f.free <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		if since(f.begin) >= f.spec.Duration {
+			return
+		}
+		c := &Connection{Account: f.spec.Account + uint64(n), Begin: Now()}
+		f.begun = append(f.begun, c)
+		f.going.Go(func() {
+			if err := f.flow(ctx, c, f.spec.order(n)); err != nil {
+				c.Error = err.Error()
+				pause(ctx, time.Millisecond) // a server that is gone refuses at once
+			}
+			<-f.free
+		})
+		due = c.Begin.Add(f.spec.Gap)
+	}
+}
+
+// flow is one transfer.
+func (f *flower) flow(ctx context.Context, r *Connection, o order) error {
+	c, err := connect(ctx, f.spec.To, "", f.end.Add(overtime))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r.Connect = since(r.Begin)
+	var head [orderSize]byte
+	o.encode(head[:])
+	if err := c.send(head[:]); err != nil {
+		return fmt.Errorf("ask: %w", err)
+	}
+	buf := f.buffers.Get().(*[]byte)
+	defer f.buffers.Put(buf)
+	n, err := c.discard(int(o.reply), *buf)
+	r.Bytes, r.Elapsed = uint64(n), since(r.Begin)
+	if err != nil {
+		return fmt.Errorf("receive %d of %d bytes: %w", n, o.reply, err)
+	}
+	r.Delivered = true
+	// The server ends the connection: it shall be the one to remember it
+	// (TIME_WAIT), as with most that serve.
+	c.allow()
+	c.Read((*buf)[:1])
+	return nil
+}
+
+// sleepUntil wakes nearer to its time than the runtime's timers, which lag by up
+// to 1 ms when there is little else to do (epoll_wait); false is the end of ctx.
+func sleepUntil(ctx context.Context, m Moment) bool {
+	const nearer = 2 * time.Millisecond
+	if !pause(ctx, m.Sub(Now())-nearer) {
+		return false
+	}
+	for left := m.Sub(Now()); left > 0; left = m.Sub(Now()) {
+		t := unix.NsecToTimespec(int64(left))
+		unix.Nanosleep(&t, nil)
+	}
+	return true
+}

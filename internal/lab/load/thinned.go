@@ -1,0 +1,39 @@
+package load
+
+import "slices"
+
+// thinned keeps what belongs to every n-th number, n growing by doubling so that
+// no more than limit are kept. It is for results whose count nobody knows before.
+type thinned[T any] struct {
+	limit  int
+	stride uint64 // every 1st if 0
+	kept   []numbered[T]
+}
+
+type numbered[T any] struct {
+	n uint64
+	v T
+}
+
+// takes says whether number n would be kept as things stand.
+func (t *thinned[T]) takes(n uint64) bool { return t.limit > 0 && n%max(t.stride, 1) == 0 }
+
+// add keeps what belongs to number n, or not. Numbers may come in any order.
+func (t *thinned[T]) add(n uint64, v T) {
+	for t.takes(n) && len(t.kept) >= t.limit {
+		t.stride = 2 * max(t.stride, 1)
+		t.kept = slices.DeleteFunc(t.kept, func(k numbered[T]) bool { return !t.takes(k.n) })
+	}
+	if t.takes(n) {
+		t.kept = append(t.kept, numbered[T]{n, v})
+	}
+}
+
+// all is what was kept.
+func (t *thinned[T]) all() []T {
+	all := make([]T, len(t.kept))
+	for i, k := range t.kept {
+		all[i] = k.v
+	}
+	return all
+}

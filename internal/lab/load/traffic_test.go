@@ -1,0 +1,280 @@
+package load
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pair is two agents, one of which listens.
+func pair(t *testing.T) (client, server *Agent, to string) {
+	t.Helper()
+	client, server = newAgent(t), newAgent(t)
+	t.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+	at, err := server.Listen(t.Context(), ListenSpec{Address: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, server, at.String()
+}
+
+func harvest(t *testing.T, a *Agent) map[uint64]Account {
+	t.Helper()
+	accounts, err := a.Harvest(t.Context(), 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accounts
+}
+
+func TestFlowsAreHarvested(t *testing.T) {
+	client, server, to := pair(t)
+	s := FlowsSpec{To: to, CC: "reno", Account: 100, Concurrency: 3, Duration: 10 * time.Second,
+		Flows: []Flow{{Size: 1}, {Size: 1_000_000}, {Size: 70_000}, {Size: 5}}}
+	r, err := client.Flows(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts := harvest(t, server)
+	if len(r.Connections) != 4 || len(accounts) != 4 {
+		t.Fatalf("%d connections, %d accounts, want 4", len(r.Connections), len(accounts))
+	}
+	for i, c := range r.Connections {
+		size := uint64(s.Flows[i].Size)
+		if !c.Delivered || c.Error != "" || c.Bytes != size || c.Connect <= 0 || c.Elapsed < c.Connect {
+			t.Errorf("flow of %d bytes: %+v", size, c)
+		}
+		a, ok := accounts[c.Account]
+		// The acknowledgement of SYN and FIN may count as a byte each.
+		if !ok || a.CCStart != "reno" || a.CCEnd != "reno" || a.Segments == 0 || a.BytesAcked < size || a.BytesAcked > size+2 {
+			t.Errorf("account of %d bytes: %+v", size, a)
+		}
+	}
+	if _, err := client.Bulk(t.Context(), BulkSpec{To: to, Duration: time.Millisecond}); err == nil {
+		t.Error("the server still serves after harvest")
+	}
+}
+
+func TestFlowsKeepGapAndRepeat(t *testing.T) {
+	const d, gap = 200 * time.Millisecond, 10 * time.Millisecond
+	r, err := flows(t.Context(), FlowsSpec{To: newServer(t), Account: 1, Flows: []Flow{{Size: 1}, {Size: 2}},
+		Concurrency: 1, Gap: gap, Duration: d, Repeat: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.Connections); n < 3 || n > int(d/gap) {
+		t.Errorf("%d flows in %s, %s apart", n, d, gap)
+	}
+	for i, c := range r.Connections {
+		if c.Bytes != uint64(1+i%2) {
+			t.Errorf("flow %d has %d bytes", i, c.Bytes)
+		}
+		if i > 0 && c.Begin.Sub(r.Connections[i-1].Begin) < gap {
+			t.Errorf("flow %d began too early", i)
+		}
+	}
+}
+
+func TestFlowsOpenLoopDoesNotWait(t *testing.T) {
+	// Nobody accepts: each flow hangs, and the next begins all the same.
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	f := &flower{spec: FlowsSpec{To: "127.0.0.1:1", Account: 1, Duration: time.Second}, free: make(chan struct{}, maxWorkers)}
+	for i := range 10 {
+		f.spec.Flows = append(f.spec.Flows, Flow{At: time.Duration(i) * time.Millisecond, Size: 1})
+	}
+	f.begin, f.end = Now(), time.Now().Add(time.Second)
+	f.dispatch(ctx)
+	f.going.Wait()
+	for i, c := range f.begun {
+		if at := c.Begin.Sub(f.begin); at < f.spec.Flows[i].At || c.Error == "" {
+			t.Errorf("flow %d began at %s: %+v", i, at, c)
+		}
+	}
+	if len(f.begun) != 10 {
+		t.Errorf("%d flows began, want 10", len(f.begun))
+	}
+}
+
+func TestRPCAccountsAreTheLargerSides(t *testing.T) {
+	client, server, to := pair(t)
+	up, err := client.RPC(t.Context(), RPCSpec{To: to, CC: "reno", Account: 1, Request: 200_000, Reply: 10, Count: 5, Duration: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	down, err := client.RPC(t.Context(), RPCSpec{To: to, CC: "reno", Account: 2, Request: 100, Reply: 200_000, Count: 5, Duration: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts := harvest(t, server)
+	if _, ok := accounts[1]; ok || up.Own == nil || down.Own != nil {
+		t.Fatalf("the smaller side keeps an account: %v, %v, %v", accounts, up.Own, down.Own)
+	}
+	for _, a := range []Account{*up.Own, accounts[2]} {
+		if a.CCStart != "reno" || a.BytesAcked < 1_000_000 || a.BytesAcked > 1_000_010 {
+			t.Errorf("account %+v", a)
+		}
+	}
+	for _, r := range []RPCResult{up, down} {
+		if !r.Delivered || r.Exchanges != 5 || len(r.Kept) != 5 || r.Bytes != 1_000_000 {
+			t.Errorf("result %+v", r)
+		}
+	}
+}
+
+func TestMuxRepliesAreComplete(t *testing.T) {
+	client, server, to := pair(t)
+	sizes := []uint32{1, frame, frame + 1, 10 * frame, 100}
+	r, err := client.Mux(t.Context(), MuxSpec{To: to, Account: 9, Request: 8, Sizes: sizes, Concurrency: 10, Count: 3, Duration: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Delivered || r.Exchanges != 30 || len(harvest(t, server)) != 1 {
+		t.Fatalf("result %+v", r)
+	}
+	got := map[uint64]int{}
+	for _, x := range r.Kept {
+		got[x.Bytes]++
+	}
+	for _, size := range sizes {
+		if got[uint64(size)] != 6 {
+			t.Errorf("%d replies of %d bytes, want 6", got[uint64(size)], size)
+		}
+	}
+	// Of one burst the least come first, whatever was asked first.
+	if first := r.Kept[0].Bytes; first > 100 {
+		t.Errorf("the first reply has %d bytes", first)
+	}
+}
+
+func TestHarvestForcesConnectionsToEnd(t *testing.T) {
+	client, server, to := pair(t)
+	done := make(chan RPCResult, 1)
+	go func() {
+		r, _ := client.RPC(t.Context(), RPCSpec{To: to, Account: 1, Request: 100, Reply: 100, Think: 10 * time.Second, Duration: time.Minute})
+		done <- r
+	}()
+	time.Sleep(100 * time.Millisecond)
+	begin := time.Now()
+	accounts, err := server.Harvest(t.Context(), 50*time.Millisecond)
+	if err != nil || accounts[1].Segments != 1 || time.Since(begin) > 2*time.Second {
+		t.Errorf("after %s: %v, %v", time.Since(begin), accounts, err)
+	}
+}
+
+func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
+	client, server, to := pair(t)
+	const long = time.Minute
+	for name, order := range map[string]func(context.Context) error{
+		"bulk": func(ctx context.Context) error {
+			_, err := client.Bulk(ctx, BulkSpec{To: to, Duration: long})
+			return err
+		},
+		"rpc": func(ctx context.Context) error {
+			_, err := client.RPC(ctx, RPCSpec{To: to, Account: 1, Request: 100, Reply: 1, Think: time.Second, Duration: long})
+			return err
+		},
+		"flows": func(ctx context.Context) error {
+			_, err := client.Flows(ctx, FlowsSpec{To: to, Account: 1, Flows: []Flow{{Size: MaxMessage}}, Concurrency: 1, Duration: long, Repeat: true})
+			return err
+		},
+		"mux": func(ctx context.Context) error {
+			_, err := client.Mux(ctx, MuxSpec{To: to, Account: 1, Request: 8, Sizes: []uint32{MaxMessage}, Concurrency: 1, Duration: long})
+			return err
+		},
+		"churn": func(ctx context.Context) error {
+			_, err := client.Churn(ctx, ChurnSpec{To: to, Rate: 0.1, Duration: long})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := order(ctx); err == nil || !strings.Contains(err.Error(), "deadline") {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+	// The clients have let go by themselves: nothing is left to force.
+	begin := time.Now()
+	if _, err := server.Harvest(t.Context(), 10*time.Second); err != nil || time.Since(begin) > time.Second {
+		t.Errorf("connections ended after %s, %v", time.Since(begin), err)
+	}
+}
+
+func TestPointsAreTaken(t *testing.T) {
+	r, err := bulk(t.Context(), BulkSpec{To: newServer(t), Duration: 200 * time.Millisecond, Sample: 10 * time.Millisecond, Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.Points); n < 5 || n > 21 {
+		t.Errorf("%d points in 200 ms, one each 10 ms", n)
+	}
+	for i, p := range r.Points {
+		if p.Cwnd == 0 || p.SRTT == 0 || p.CC == "" || i > 0 && (p.BytesAcked < r.Points[i-1].BytesAcked || p.At <= r.Points[i-1].At) {
+			t.Errorf("point %d: %+v", i, p)
+		}
+	}
+}
+
+func TestSpecsOfTrafficHaveBounds(t *testing.T) {
+	flow := []Flow{{Size: 1}}
+	for name, s := range map[string]FlowsSpec{
+		"no duration":   {Account: 1, Flows: flow, Concurrency: 1},
+		"no account":    {Duration: time.Second, Flows: flow, Concurrency: 1},
+		"no flows":      {Account: 1, Duration: time.Second},
+		"empty flow":    {Account: 1, Duration: time.Second, Flows: []Flow{{}}},
+		"huge flow":     {Account: 1, Duration: time.Second, Flows: []Flow{{Size: MaxMessage + 1}}},
+		"endless":       {Account: 1, Duration: time.Second, Flows: flow, Repeat: true},
+		"too many":      {Account: 1, Duration: time.Second, Flows: flow, Concurrency: maxWorkers + 1},
+		"dense points":  {Account: 1, Duration: time.Second, Flows: flow, Sample: time.Microsecond},
+		"negative time": {Account: 1, Duration: time.Second, Flows: flow, Gap: -1},
+	} {
+		if _, err := flows(t.Context(), s); err == nil {
+			t.Errorf("flows: %s was taken", name)
+		}
+	}
+	for name, s := range map[string]RPCSpec{
+		"no duration":   {Request: 100, Reply: 1},
+		"long thinking": {Request: 100, Reply: 1, Duration: time.Second, Think: MaxThink + 1},
+		"short request": {Request: 10, Reply: 1, Duration: time.Second},
+	} {
+		if _, err := rpc(t.Context(), s); err == nil {
+			t.Errorf("RPC: %s was taken", name)
+		}
+	}
+	for name, s := range map[string]MuxSpec{
+		"no sizes":       {Request: 8, Concurrency: 1, Duration: time.Second},
+		"empty reply":    {Request: 8, Concurrency: 1, Duration: time.Second, Sizes: []uint32{0}},
+		"large requests": {Request: chunk + 1, Concurrency: 1, Duration: time.Second, Sizes: []uint32{1}},
+		"wide":           {Request: 8, Concurrency: MaxConcurrency + 1, Duration: time.Second, Sizes: []uint32{1}},
+	} {
+		if _, err := multiplex(t.Context(), s); err == nil {
+			t.Errorf("mux: %s was taken", name)
+		}
+	}
+}
+
+func TestThinnedKeepsAnEvenShare(t *testing.T) {
+	k := thinned[int]{limit: 10}
+	for i := range 100 {
+		k.add(uint64(i), i)
+	}
+	if got, want := k.all(), []int{0, 16, 32, 48, 64, 80, 96}; !slices.Equal(got, want) {
+		t.Errorf("kept %v, want %v", got, want)
+	}
+	k = thinned[int]{limit: 3}
+	for _, n := range []int{5, 4, 0, 1, 2, 7, 3, 6} { // as connections end
+		k.add(uint64(n), n)
+	}
+	if got := k.all(); len(got) > 3 || !slices.Contains(got, 0) || !slices.Contains(got, 4) {
+		t.Errorf("kept %v, want 0 and 4 among at most 3", got)
+	}
+	none := thinned[int]{}
+	if none.add(0, 1); none.takes(0) || len(none.all()) != 0 {
+		t.Error("nothing was to be kept")
+	}
+}

@@ -1,0 +1,104 @@
+package measure
+
+import (
+	"slices"
+	"strings"
+)
+
+// Metric is one figure of a round.
+type Metric struct {
+	Name   string
+	Unit   string // bit/s, s, s/B, 1/s, share (of 1), or empty for plain numbers
+	Doc    string
+	Better int // +1: higher is better, -1: lower is
+
+	// of computes it; false where the records cannot tell.
+	of func(*traffic) (float64, bool)
+}
+
+// Metrics is all there are, in the order of reports.
+var Metrics = []Metric{
+	{"goodput", "bit/s", "payload that arrived, of all connections, over the time of the round's traffic", +1, goodput},
+	{"connection_goodput", "bit/s", "payload over the connection's own time, median of connections", +1, connectionGoodput},
+	{"fct_mean", "s", "completion time of requests and flows, mean", -1, completionMean},
+	{"fct_p50", "s", "completion time of requests and flows, median", -1, completion(0.50)},
+	{"fct_p99", "s", "completion time of requests and flows, 99th percentile", -1, completion(0.99)},
+	{"requests_per_second", "1/s", "requests and flows completed over the time of the round's traffic", +1, requestsPerSecond},
+	{"connections_per_second", "1/s", "connections that delivered all they should, over the time of the round's traffic", +1, connectionsPerSecond},
+	{"retrans", "share", "retransmits among the segments sent with data", -1, retrans},
+	{"rtt", "s", "mean of the connections' mean round trips, each connection counted once", -1, rtt},
+	{"rtt_inflation", "", "a connection's mean round trip over the least between the same two hosts in the round, mean of connections", -1, rttInflation},
+	{"jain", "", "fairness of the connections' goodput (Jain's index): 1 is all alike, 1/n is one takes all", +1, fairness},
+	{"cpu_per_byte", "s/B", "processor time of the programs that made the traffic, both ends, per byte of payload", -1, cpuPerByte},
+	{"errors", "share", "requests (or connections, where there are none) that did not come about, among those tried", -1, failed},
+	{"rtos", "", "retransmission timeouts of all connections", -1, timeouts},
+}
+
+// Find returns a metric by its name, that of a group (GROUP/METRIC) as well.
+func Find(name string) (Metric, bool) {
+	_, name = Split(name)
+	i := slices.IndexFunc(Metrics, func(m Metric) bool { return m.Name == name })
+	if i < 0 {
+		return Metric{}, false
+	}
+	return Metrics[i], true
+}
+
+// Split takes GROUP/METRIC apart; no metric's name has a slash, a group's may.
+func Split(name string) (group, metric string) {
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		return name[:i], name[i+1:]
+	}
+	return "", name
+}
+
+// Lookup returns a metric of a round by its name: METRIC from those of the whole
+// round, GROUP/METRIC from those of a group.
+func Lookup(round map[string]float64, groups map[string]map[string]float64, name string) (float64, bool) {
+	if group, metric := Split(name); group != "" {
+		v, ok := groups[group][metric]
+		return v, ok
+	}
+	v, ok := round[name]
+	return v, ok
+}
+
+// Of computes the metrics of a round. One that the records cannot tell is
+// absent, never 0.
+func Of(r *Result) map[string]float64 { return whole(r).metrics() }
+
+// Groups computes the metrics of each group of connections. What is known only
+// of the round (processor time, errors) is absent.
+func Groups(r *Result) map[string]map[string]float64 {
+	all := whole(r)
+	parts := make(map[string]*traffic)
+	part := func(group string) *traffic {
+		if parts[group] == nil {
+			parts[group] = &traffic{elapsed: all.elapsed, floors: all.floors, noRTOs: r.NoRTOs}
+		}
+		return parts[group]
+	}
+	for i := range r.Connections {
+		p := part(r.Connections[i].Group)
+		p.connections = append(p.connections, &r.Connections[i])
+	}
+	for i := range r.Requests {
+		p := part(r.Requests[i].Group)
+		p.requests = append(p.requests, &r.Requests[i])
+	}
+	metrics := make(map[string]map[string]float64, len(parts))
+	for group, t := range parts {
+		metrics[group] = t.metrics()
+	}
+	return metrics
+}
+
+func (t *traffic) metrics() map[string]float64 {
+	values := make(map[string]float64, len(Metrics))
+	for _, m := range Metrics {
+		if v, ok := m.of(t); ok && finite(v) {
+			values[m.Name] = v
+		}
+	}
+	return values
+}

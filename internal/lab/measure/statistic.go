@@ -1,0 +1,188 @@
+package measure
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Quantile returns the value below which the share p (0 to 1) of values lies,
+// linear between the two nearest: type 7 of Hyndman and Fan, "Sample Quantiles in
+// Statistical Packages", The American Statistician 50, 1996. NaN of nothing.
+func Quantile(values []float64, p float64) float64 {
+	return quantileSorted(slices.Sorted(slices.Values(values)), p)
+}
+
+func quantileSorted(sorted []float64, p float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	at := p * float64(len(sorted)-1)
+	i := int(at)
+	if i+1 >= len(sorted) || at == float64(i) {
+		return sorted[i]
+	}
+	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}
+
+// Median is NaN of nothing.
+func Median(values []float64) float64 { return Quantile(values, 0.5) }
+
+// Quartiles are NaN of nothing.
+func Quartiles(values []float64) (first, third float64) {
+	sorted := slices.Sorted(slices.Values(values))
+	return quantileSorted(sorted, 0.25), quantileSorted(sorted, 0.75)
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
+// Jain is the fairness index (sum x)^2 / (n sum x^2) of R. Jain, D. Chiu and W.
+// Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
+// Allocation in Shared Computer Systems", DEC-TR-301, 1984; false where nobody
+// has anything.
+func Jain(values []float64) (float64, bool) {
+	var sum, squares float64
+	for _, v := range values {
+		sum += v
+		squares += v * v
+	}
+	return sum * sum / (float64(len(values)) * squares), squares > 0
+}
+
+// Interval is a confidence interval of Confidence.
+type Interval struct {
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// Contains reports whether v lies in the interval.
+func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
+
+// Overlaps reports whether the intervals have a value in common.
+func (i Interval) Overlaps(o Interval) bool { return i.Low <= o.High && o.Low <= i.High }
+
+const (
+	// Confidence of all intervals.
+	Confidence = 0.95
+	// MinSample is the least number of values that an interval is given for. It is
+	// then from the least to the greatest of them and holds the true median with
+	// 75 %; with 5 values and more it is within a few percent of what it says (see
+	// TestCoverage).
+	MinSample = 3
+	// resamples leave the bounds within about 1 % of the distribution: 1000 to 2000
+	// are asked for percentile intervals (Efron and Tibshirani, chapter 13.3).
+	resamples = 2000
+	// seed makes the intervals of a report the same whenever it is read.
+	seed = 301
+)
+
+// MedianCI is the bootstrap percentile interval of the median: B. Efron and R.
+// Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. False for
+// fewer than MinSample values.
+func MedianCI(values []float64) (Interval, bool) {
+	if len(values) < MinSample {
+		return Interval{}, false
+	}
+	return percentiles(resampler(values, 1))
+}
+
+// PairedRatio compares a subject with a baseline over rounds that alternated:
+// the i-th values of both were measured one soon after the other, so that what
+// the machine did meanwhile struck both. It is the median of their ratios, with
+// its interval; pairs whose baseline is 0 are left out. N counts the pairs.
+func PairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
+	var ratios []float64
+	for i := range min(len(subject), len(baseline)) {
+		if baseline[i] != 0 {
+			ratios = append(ratios, subject[i]/baseline[i])
+		}
+	}
+	ratio = Ratio{Ratio: Median(ratios), N: len(ratios)}
+	if !finite(ratio.Ratio) {
+		return Ratio{}, false
+	}
+	if ci, ok := MedianCI(ratios); ok {
+		ratio.CI = &ci
+	}
+	return ratio, true
+}
+
+// UnpairedRatio is the ratio of the medians of two samples that have nothing to
+// do with each other, such as two runs; both are resampled for its interval. N
+// is the size of the smaller. False if the baseline's median is 0.
+func UnpairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
+	ratio = Ratio{Ratio: Median(subject) / Median(baseline), N: min(len(subject), len(baseline))}
+	if !finite(ratio.Ratio) {
+		return Ratio{}, false
+	}
+	if ratio.N < MinSample {
+		return ratio, true
+	}
+	a, b := resampler(subject, 1), resampler(baseline, 2)
+	if ci, ok := percentiles(func() float64 { return a() / b() }); ok {
+		ratio.CI = &ci
+	}
+	return ratio, true
+}
+
+// Ratio of a subject to what it is compared with.
+type Ratio struct {
+	Ratio float64   `json:"ratio"`
+	CI    *Interval `json:"ci,omitempty"` // nil for too few rounds
+	N     int       `json:"n"`
+}
+
+// Distinct reports whether the ratio is known to differ from 1.
+func (r Ratio) Distinct() bool { return r.CI != nil && !r.CI.Contains(1) }
+
+// resampler returns a function that draws a sample of the same size, with
+// replacement, and returns its median. Streams are independent of each other.
+func resampler(values []float64, stream uint64) func() float64 {
+	random := rand.New(rand.NewPCG(seed, stream))
+	drawn := make([]float64, len(values))
+	return func() float64 {
+		for i := range drawn {
+			drawn[i] = values[random.IntN(len(values))]
+		}
+		slices.Sort(drawn)
+		return quantileSorted(drawn, 0.5)
+	}
+}
+
+// percentiles is the middle part of the statistic's distribution; false where
+// the distribution has no end (a ratio to 0).
+func percentiles(statistic func() float64) (Interval, bool) {
+	values := make([]float64, resamples)
+	for i := range values {
+		values[i] = statistic()
+	}
+	slices.Sort(values)
+	ci := Interval{quantileSorted(values, (1-Confidence)/2), quantileSorted(values, (1+Confidence)/2)}
+	return ci, finite(ci.Low) && finite(ci.High)
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// Regret sums up, connection by connection, the share of goodput that was lost
+// against the oracle's, both in the same unit: 3.5 after 20 connections is as
+// much as three and a half whole connections. A connection that beats the oracle
+// gives back, so that the oracle's own regret stays about 0 however noisy it is.
+// Nil without an oracle.
+func Regret(goodputs []float64, oracle float64) []float64 {
+	if oracle <= 0 {
+		return nil
+	}
+	sums := make([]float64, len(goodputs))
+	lost := 0.0
+	for i, g := range goodputs {
+		lost += 1 - g/oracle
+		sums[i] = lost
+	}
+	return sums
+}

@@ -1,0 +1,190 @@
+package measure
+
+import "time"
+
+// traffic is what metrics are computed from: a round's, or that of one group.
+type traffic struct {
+	elapsed     float64 // seconds
+	connections []*Connection
+	requests    []*Request
+	floors      map[pair]time.Duration
+	cpu         time.Duration // 0 is not known
+	errors      uint64
+	errorsKnown bool
+	noRTOs      bool
+}
+
+// pair is two hosts, and so a path: who shares it shares its propagation delay.
+type pair struct{ from, to string }
+
+func whole(r *Result) *traffic {
+	t := &traffic{
+		elapsed: r.Elapsed.Seconds(), floors: make(map[pair]time.Duration),
+		errors: r.Errors, errorsKnown: true, noRTOs: r.NoRTOs,
+	}
+	for i := range r.Connections {
+		c := &r.Connections[i]
+		t.connections = append(t.connections, c)
+		p := pair{c.From, c.To}
+		if floor, ok := t.floors[p]; c.MinRTT > 0 && (!ok || c.MinRTT < floor) {
+			t.floors[p] = c.MinRTT
+		}
+	}
+	for i := range r.Requests {
+		t.requests = append(t.requests, &r.Requests[i])
+	}
+	for _, cpu := range r.CPU {
+		t.cpu += cpu.User + cpu.System
+	}
+	return t
+}
+
+// Goodput is the connection's payload over its time, in bit/s; false if it took
+// none.
+func (c *Connection) Goodput() (float64, bool) {
+	if c.Elapsed <= 0 {
+		return 0, false
+	}
+	return 8 * float64(c.Bytes) / c.Elapsed.Seconds(), true
+}
+
+// bytes is the payload of all connections.
+func (t *traffic) bytes() (sum float64) {
+	for _, c := range t.connections {
+		sum += float64(c.Bytes)
+	}
+	return sum
+}
+
+// goodputs has one value for each connection that can tell.
+func (t *traffic) goodputs() (values []float64) {
+	for _, c := range t.connections {
+		if g, ok := c.Goodput(); ok {
+			values = append(values, g)
+		}
+	}
+	return values
+}
+
+func (t *traffic) perSecond(amount float64) (float64, bool) {
+	return amount / t.elapsed, t.elapsed > 0
+}
+
+func goodput(t *traffic) (float64, bool) {
+	if len(t.connections) == 0 {
+		return 0, false
+	}
+	return t.perSecond(8 * t.bytes())
+}
+
+func connectionGoodput(t *traffic) (float64, bool) {
+	values := t.goodputs()
+	return Median(values), len(values) > 0
+}
+
+func (t *traffic) completions() []float64 {
+	values := make([]float64, len(t.requests))
+	for i, r := range t.requests {
+		values[i] = r.Elapsed.Seconds()
+	}
+	return values
+}
+
+func completionMean(t *traffic) (float64, bool) {
+	return mean(t.completions()), len(t.requests) > 0
+}
+
+func completion(p float64) func(*traffic) (float64, bool) {
+	return func(t *traffic) (float64, bool) {
+		return Quantile(t.completions(), p), len(t.requests) > 0
+	}
+}
+
+func requestsPerSecond(t *traffic) (float64, bool) {
+	if len(t.requests) == 0 {
+		return 0, false
+	}
+	return t.perSecond(float64(len(t.requests)))
+}
+
+func connectionsPerSecond(t *traffic) (float64, bool) {
+	if len(t.connections) == 0 {
+		return 0, false
+	}
+	n := 0
+	for _, c := range t.connections {
+		if c.Delivered {
+			n++
+		}
+	}
+	return t.perSecond(float64(n))
+}
+
+func retrans(t *traffic) (float64, bool) {
+	var again, all float64
+	for _, c := range t.connections {
+		again += float64(c.Retrans)
+		all += float64(c.Segments)
+	}
+	return again / all, all > 0
+}
+
+func rtt(t *traffic) (float64, bool) {
+	var values []float64
+	for _, c := range t.connections {
+		if c.MeanRTT > 0 {
+			values = append(values, c.MeanRTT.Seconds())
+		}
+	}
+	return mean(values), len(values) > 0
+}
+
+func rttInflation(t *traffic) (float64, bool) {
+	var values []float64
+	for _, c := range t.connections {
+		if floor := t.floors[pair{c.From, c.To}]; c.MeanRTT > 0 && floor > 0 {
+			values = append(values, float64(c.MeanRTT)/float64(floor))
+		}
+	}
+	return mean(values), len(values) > 0
+}
+
+func fairness(t *traffic) (float64, bool) {
+	values := t.goodputs()
+	if len(values) < 2 {
+		return 0, false
+	}
+	return Jain(values)
+}
+
+func cpuPerByte(t *traffic) (float64, bool) {
+	bytes := t.bytes()
+	return t.cpu.Seconds() / bytes, t.cpu > 0 && bytes > 0
+}
+
+// failed counts in requests where a connection has them, else in connections.
+func failed(t *traffic) (float64, bool) {
+	if !t.errorsKnown {
+		return 0, false
+	}
+	asked := make(map[int]bool)
+	for _, r := range t.requests {
+		asked[r.Conn] = true
+	}
+	done := len(t.requests)
+	for _, c := range t.connections {
+		if c.Delivered && !asked[c.ID] {
+			done++
+		}
+	}
+	tried := float64(done) + float64(t.errors)
+	return float64(t.errors) / tried, tried > 0
+}
+
+func timeouts(t *traffic) (float64, bool) {
+	var n float64
+	for _, c := range t.connections {
+		n += float64(c.RTOs)
+	}
+	return n, len(t.connections) > 0 && !t.noRTOs
+}

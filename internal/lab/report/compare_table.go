@@ -1,0 +1,108 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Compare writes two reports side by side for a terminal: of each subject the
+// case's primary metric, and of the others those that do not agree.
+func Compare(w io.Writer, a, b *Report, s Style) error {
+	c := Compared(a, b)
+	out := bufio.NewWriter(w)
+	for _, side := range []struct {
+		name   string
+		report *Report
+	}{{"A", a}, {"B", b}} {
+		fmt.Fprintf(out, "%s  %s\n", s.paint(strong, side.name), clean(runLine(side.report)))
+		for _, p := range problems(side.report) {
+			fmt.Fprintf(out, "   %s\n", s.paint(warn, clean(p)))
+		}
+	}
+	if len(c.Differences) > 0 {
+		fmt.Fprintf(out, "%s\n", s.paint(warn, fold("They differ in "+strings.Join(c.Differences, "; ")+".", s.width(), "")))
+	}
+	for from := 0; from < len(c.Figures); {
+		to := from
+		for to < len(c.Figures) && c.Figures[to].sameCase(&c.Figures[from]) {
+			to++
+		}
+		writeFigures(out, c.Figures[from:to], s)
+		from = to
+	}
+	fmt.Fprintf(out, "\n%s\n%s\n", c.counts(), s.paint(faint, fold(compareLegend, s.width(), "")))
+	return out.Flush()
+}
+
+const compareLegend = "Medians with their 95 % confidence intervals; agree: they overlap, or differ by less than 1 %. better, worse: B beside A, by the metric's direction. " +
+	"unknown: fewer than 3 rounds."
+
+func (f *Figure) sameCase(o *Figure) bool { return f.Scenario == o.Scenario && f.Case == o.Case }
+
+func (c *Comparison) counts() string {
+	var parts []string
+	for _, v := range []Verdict{Agree, Better, Worse, Unknown, OnlyA, OnlyB} {
+		if n := c.Counts[v]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, v))
+		}
+	}
+	if len(parts) == 0 {
+		return "No figure to compare."
+	}
+	return plural(len(c.Figures), "figure") + ": " + strings.Join(parts, ", ") + "."
+}
+
+// writeFigures writes those of one case.
+func writeFigures(w io.Writer, figures []Figure, s Style) {
+	fmt.Fprintf(w, "\n%s\n", s.paint(strong, clean(fullName(figures[0].Scenario, figures[0].Case))))
+	g := grid{Columns: []column{{Head: "subject", Left: true}, {Head: "metric", Left: true}, {Head: "verdict", Left: true},
+		{Head: "A"}, {Head: "B"}, {Head: "B/A"}, {Head: "95 %"}}}
+	others := 0
+	for i := range figures {
+		if f := &figures[i]; f.Primary || f.Verdict != Agree {
+			g.Rows = append(g.Rows, f.row())
+		} else {
+			others++
+		}
+	}
+	g.text(w, s)
+	if others > 0 {
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(faint, plural(others, "other figure")+" of this case agree"))
+	}
+}
+
+// tones of verdicts.
+var tones = map[Verdict]tone{Better: good, Worse: bad, Unknown: faint, OnlyA: faint, OnlyB: faint}
+
+func (f *Figure) row() row {
+	cells := []cell{textCell(f.Subject), textCell(f.Metric), {Text: string(f.Verdict), Tone: tones[f.Verdict]},
+		{Text: "-"}, {Text: "-"}, {Text: "-"}, {Text: ""}}
+	if f.A != nil {
+		cells[3].Text = f.A.withCI(f.Metric)
+	}
+	if f.B != nil {
+		cells[4].Text = f.B.withCI(f.Metric)
+	}
+	if f.Ratio != nil {
+		cells[5].Text = factor(f.Ratio.Ratio)
+		if ci := f.Ratio.CI; ci != nil {
+			cells[6].Text = factor(ci.Low) + " to " + factor(ci.High)
+		}
+	}
+	return row{Cells: cells}
+}
+
+// withCI writes a value that stands alone.
+func (v *Value) withCI(metric string) string {
+	s := scaleOf(metric, []float64{v.Median})
+	text := s.write(v.Median)
+	if v.CI != nil {
+		text += " [" + s.write(v.CI.Low) + ", " + s.write(v.CI.High) + "]"
+	}
+	if s.unit != "" {
+		text += " " + s.unit
+	}
+	return text
+}

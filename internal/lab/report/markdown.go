@@ -1,0 +1,49 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+)
+
+// Markdown writes a report for docs: one section per case.
+func Markdown(w io.Writer, r *Report) error {
+	b := bufio.NewWriter(w)
+	fmt.Fprintf(b, "%s\n", escape(runLine(r)))
+	for _, problem := range problems(r) {
+		fmt.Fprintf(b, "\n**%s**\n", escape(problem))
+	}
+	if r.Run.Command != "" {
+		fmt.Fprintf(b, "\n    %s\n", clean(r.Run.Command))
+	}
+	for _, c := range r.Cases {
+		markdownCase(b, c)
+	}
+	fmt.Fprintf(b, "\nMedians of the rounds ± the wider half of their 95 %% confidence interval (bootstrap; none for fewer than 3 rounds); "+
+		"ratios are medians over rounds that alternated; **best**; ~ not told apart from the baseline.\n")
+	return b.Flush()
+}
+
+func markdownCase(w io.Writer, c *CaseRounds) {
+	s := c.Summarise()
+	fmt.Fprintf(w, "\n### %s\n\n%s.", escape(s.FullName()), escape(s.Title))
+	if link := linkLine(&s); link != "" {
+		fmt.Fprintf(w, " Link: %s.", escape(link))
+	}
+	fmt.Fprint(w, "\n\n")
+	if s.Refused != "" {
+		fmt.Fprintf(w, "Refused: %s.\n", escape(s.Refused))
+		if len(c.Rounds) == 0 {
+			return
+		}
+		fmt.Fprintln(w)
+	}
+	g := caseGrid(&s)
+	g.markdown(w)
+	for i, note := range notes(&s) {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "- %s\n", escape(note))
+	}
+}

@@ -1,0 +1,120 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// The columns of an overview that stand for another subject in each case.
+const (
+	OracleColumn   = "oracle"
+	BaselineColumn = "baseline"
+)
+
+// overviewColumns are those of an overview that asks for none.
+var overviewColumns = []string{"tcpilot", OracleColumn, BaselineColumn, "bpftune"}
+
+// Overview writes one table over all cases for a terminal: each case's primary
+// metric for the subjects of columns, with the ratio to the case's baseline.
+// Columns are names of subjects, "oracle" or "baseline", those that a case has;
+// none is tcpilot, oracle, baseline and bpftune.
+func Overview(w io.Writer, cases []CaseSummary, s Style, columns ...string) error {
+	b := bufio.NewWriter(w)
+	g := overviewGrid(cases, columns)
+	g.text(b, s)
+	fmt.Fprintf(b, "\n%s\n", s.paint(faint, fold(overviewLegend, s.width(), "")))
+	return b.Flush()
+}
+
+// OverviewMarkdown is Overview for docs.
+func OverviewMarkdown(w io.Writer, cases []CaseSummary, columns ...string) error {
+	b := bufio.NewWriter(w)
+	g := overviewGrid(cases, columns)
+	g.markdown(b)
+	fmt.Fprintf(b, "\n%s\n", escape(overviewLegend))
+	return b.Flush()
+}
+
+const overviewLegend = "Medians of each case's first metric. x: ratio to the baseline, median over rounds that alternated; ~ not told apart from it. " +
+	"The oracle is the best of the fixed subjects, which only the experiment can know."
+
+func overviewGrid(cases []CaseSummary, columns []string) grid {
+	if len(columns) == 0 {
+		columns = overviewColumns
+	}
+	g := grid{Columns: []column{{Head: "case", Left: true}, {Head: "metric", Left: true}}}
+	columns = slices.DeleteFunc(slices.Clone(columns), func(name string) bool {
+		return !slices.ContainsFunc(cases, func(c CaseSummary) bool { return c.column(name) != nil })
+	})
+	for _, name := range columns {
+		g.Columns = append(g.Columns, column{Head: clean(name), Marked: true})
+		if name != BaselineColumn {
+			g.Columns = append(g.Columns, column{Head: "x", Tight: true})
+		}
+	}
+	for i := range cases {
+		g.Rows = append(g.Rows, cases[i].overviewRow(columns))
+	}
+	return g
+}
+
+func (c *CaseSummary) overviewRow(columns []string) row {
+	r := row{Cells: []cell{textCell(c.FullName())}}
+	if c.Refused != "" {
+		r.Note = "refused: " + c.Refused
+		return r
+	}
+	r.Cells = append(r.Cells, textCell(c.Primary))
+	for _, column := range columns {
+		s := c.column(column)
+		v := c.overviewValue(s)
+		if column == OracleColumn && s != nil {
+			v.Text = clean(s.Name) + " " + v.Text
+		}
+		r.Cells = append(r.Cells, v)
+		if column != BaselineColumn {
+			r.Cells = append(r.Cells, c.overviewRatio(s))
+		}
+	}
+	return r
+}
+
+// column returns the subject that a column stands for; nil if the case has none
+// that ran.
+func (c *CaseSummary) column(name string) *SubjectSummary {
+	switch name {
+	case OracleColumn:
+		name = c.Oracle
+	case BaselineColumn:
+		name = c.Baseline
+	}
+	s := c.Subject(name)
+	if s == nil || s.Rounds == 0 {
+		return nil
+	}
+	return s
+}
+
+func (c *CaseSummary) overviewValue(s *SubjectSummary) cell {
+	if s == nil {
+		return cell{Text: "-", Tone: faint}
+	}
+	v, ok := s.Metrics[c.Primary]
+	if !ok {
+		return cell{Text: "-", Tone: faint}
+	}
+	return cell{Text: value(c.Primary, v.Median), Best: v.Best}
+}
+
+func (c *CaseSummary) overviewRatio(s *SubjectSummary) cell {
+	if s == nil {
+		return cell{Text: "-", Tone: faint}
+	}
+	r := ratioCell(s.Metrics[c.Primary].Baseline, s.Name == c.Baseline, c.Primary)
+	if r.Text != "-" {
+		r.Text += "x"
+	}
+	return r
+}

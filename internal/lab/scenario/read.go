@@ -1,0 +1,200 @@
+package scenario
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/tcpilot/tcpilot/internal/config"
+)
+
+// maxFile bounds a scenario file, in bytes.
+const maxFile = 256 << 10
+
+// Read reads a scenario; name is what errors call it. All mistakes, of all
+// variants, come back as config.Errors.
+func Read(name string, data []byte, o Options) (*Scenario, error) {
+	r := &reader{file: name, seen: make(map[config.Error]bool)}
+	root := r.parse(data)
+	if len(r.errs) > 0 {
+		return nil, r.errors()
+	}
+	var asked *Scenario
+	for _, v := range []Options{{}, {Quick: true}, {Emulated: true}, {Quick: true, Emulated: true}} {
+		if s := r.scenario(root, v); v == o {
+			asked = s
+		}
+	}
+	if len(r.errs) > 0 {
+		return nil, r.errors()
+	}
+	return asked, nil
+}
+
+// reader collects what is wrong with a file; it never stops at the first
+// mistake.
+type reader struct {
+	file   string
+	errs   config.Errors
+	seen   map[config.Error]bool // a value that cases share is wrong only once
+	failed int                   // how often anything was wrong, whether seen or not
+}
+
+func (r *reader) fail(n *node, problem, whatToDo string) {
+	r.failed++
+	e := config.Error{File: r.file, Line: n.line, Col: n.col, Key: n.path, Problem: problem, WhatToDo: whatToDo}
+	if !r.seen[e] {
+		r.seen[e] = true
+		r.errs = append(r.errs, &e)
+	}
+}
+
+func (r *reader) errors() config.Errors {
+	slices.SortStableFunc(r.errs, func(a, b *config.Error) int {
+		return cmp.Or(a.Line-b.Line, a.Col-b.Col)
+	})
+	return r.errs
+}
+
+func (r *reader) parse(data []byte) (root *node) {
+	top := &node{line: 1, col: 1}
+	if len(data) > maxFile {
+		r.fail(top, fmt.Sprintf("the file is larger than %d bytes", maxFile), "make it shorter")
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil { // in the parser, which is not ours
+			r.fail(top, fmt.Sprintf("the file cannot be parsed as YAML: %v", p), "simplify it")
+		}
+	}()
+	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		r.syntax(top, err)
+		return nil
+	}
+	for _, doc := range file.Docs {
+		if doc.Body == nil || doc.Body.Type() == ast.CommentType {
+			continue
+		}
+		n := r.tree(doc.Body, "")
+		switch {
+		case root != nil:
+			r.fail(n, "a second document", "keep one document: remove the --- above this line")
+		case n.kind != mapping:
+			r.fail(n, "want key: value entries, found "+n.kind.String(), "begin with name: and title:")
+		}
+		root = n
+	}
+	if root == nil {
+		r.fail(top, "the file is empty", "begin with name: and title:")
+	}
+	return root
+}
+
+func (r *reader) syntax(top *node, err error) {
+	var ye yaml.Error
+	if !errors.As(err, &ye) {
+		r.fail(top, "not YAML: "+err.Error(), "correct it")
+		return
+	}
+	at := *top
+	if t := ye.GetToken(); t != nil && t.Position != nil {
+		at.line, at.col = max(1, t.Position.Line), max(1, t.Position.Column)
+	}
+	r.fail(&at, "not YAML: "+ye.GetMessage(), "correct the YAML here")
+}
+
+// field is a key that a mapping may have, and what reads its value.
+type field struct {
+	key  string
+	read func(*node)
+}
+
+// fields reads the entries of a mapping.
+func (r *reader) fields(n *node, fields ...field) {
+	if !r.want(n, mapping) {
+		return
+	}
+	for _, e := range n.entries {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.key == e.key })
+		if i < 0 {
+			r.unknown(&node{line: e.line, col: e.col, path: e.in}, "key", e.key, keysOf(fields))
+			continue
+		}
+		fields[i].read(e.value)
+	}
+}
+
+func keysOf(fields []field) (keys []string) {
+	for _, f := range fields {
+		keys = append(keys, f.key)
+	}
+	return keys
+}
+
+func (r *reader) want(n *node, k kind) bool {
+	if n.kind == k {
+		return true
+	}
+	fix := map[kind]string{
+		text:    "write one value",
+		list:    `begin each entry with "- ", or put them in [ ]`,
+		mapping: "write key: value lines, or put them in { }",
+	}
+	r.fail(n, fmt.Sprintf("want %s, found %s", k, n.kind), fix[k])
+	return false
+}
+
+// unknown reports a word that is not one of those that exist.
+func (r *reader) unknown(at *node, what, word string, words []string) {
+	fix := "there are " + strings.Join(words, ", ")
+	if near := nearest(word, words); near != "" {
+		fix = fmt.Sprintf("did you mean %q?", near)
+	}
+	r.fail(at, fmt.Sprintf("unknown %s %q", what, word), fix)
+}
+
+// nearest returns the word that was probably meant, or "".
+func nearest(s string, words []string) string {
+	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
+	best, least := "", 3
+	for _, w := range words {
+		if n := distance(fold(s), fold(w)); n <= max(1, min(2, len(w)/3)) && n < least {
+			best, least = w, n
+		}
+	}
+	return best
+}
+
+// distance counts the letters to insert, delete, replace or swap with a
+// neighbour to make b of a.
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return 64
+	}
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			if i == 0 || j == 0 {
+				rows[i][j] = i + j
+				continue
+			}
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}

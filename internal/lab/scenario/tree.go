@@ -1,0 +1,205 @@
+package scenario
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// node is a value of a file: a mapping, a list, or text. It knows where it
+// stands, so that what is wrong with it can be said after cases and variants
+// were merged.
+type node struct {
+	kind      kind
+	line, col int
+	path      string // such as cases[1].links.bottleneck.forward.loss
+	text      string
+	plain     bool     // text without quotes
+	entries   []*entry // of a mapping, in the file's order
+	items     []*node  // of a list
+}
+
+type kind int
+
+const (
+	text kind = iota
+	list
+	mapping
+	null
+)
+
+func (k kind) String() string {
+	return [...]string{"a single value", "a list", "key: value entries", "nothing"}[k]
+}
+
+// entry is a key of a mapping and its value.
+type entry struct {
+	key       string
+	line, col int
+	in        string // path of the mapping that the key stands in
+	value     *node
+}
+
+// get returns the value of a key, nil if there is none.
+func (n *node) get(key string) *node {
+	if n == nil {
+		return nil
+	}
+	for _, e := range n.entries {
+		if e.key == key {
+			return e.value
+		}
+	}
+	return nil
+}
+
+// merge lays b over a: mappings by key, all else is replaced.
+func merge(a, b *node) *node {
+	if a == nil || b == nil || a.kind != mapping || b.kind != mapping {
+		if b == nil {
+			return a
+		}
+		return b
+	}
+	m := *a
+	m.entries = make([]*entry, 0, len(a.entries)+len(b.entries))
+	for _, e := range a.entries {
+		if over := b.get(e.key); over != nil {
+			e = &entry{e.key, e.line, e.col, e.in, merge(e.value, over)}
+		}
+		m.entries = append(m.entries, e)
+	}
+	for _, e := range b.entries {
+		if a.get(e.key) == nil {
+			m.entries = append(m.entries, e)
+		}
+	}
+	return &m
+}
+
+// without returns the mapping less some keys.
+func (n *node) without(keys ...string) *node {
+	return n.filter(func(key string) bool { return !slices.Contains(keys, key) })
+}
+
+// with returns the mapping's entries of some keys.
+func (n *node) with(keys ...string) *node {
+	return n.filter(func(key string) bool { return slices.Contains(keys, key) })
+}
+
+func (n *node) filter(keep func(key string) bool) *node {
+	m := *n
+	m.entries = nil
+	for _, e := range n.entries {
+		if keep(e.key) {
+			m.entries = append(m.entries, e)
+		}
+	}
+	return &m
+}
+
+// tree turns the parser's syntax tree into nodes, and refuses what the format
+// does without.
+func (r *reader) tree(a ast.Node, path string) *node {
+	n := &node{path: path}
+	n.line, n.col = begin(a)
+	switch a := a.(type) {
+	case *ast.MappingNode:
+		r.mapping(n, a.Values)
+	case *ast.MappingValueNode:
+		r.mapping(n, []*ast.MappingValueNode{a})
+	case *ast.SequenceNode:
+		n.kind = list
+		for i, v := range a.Values {
+			n.items = append(n.items, r.tree(v, fmt.Sprintf("%s[%d]", path, i)))
+		}
+	case *ast.StringNode:
+		n.text, n.plain = a.Value, a.Token.Type == token.StringType
+	case *ast.LiteralNode:
+		n.text = strings.TrimRight(a.Value.Value, "\n")
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		n.text, n.plain = a.GetToken().Value, true
+	case nil, *ast.NullNode:
+		n.kind = null
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		r.fail(n, "anchors, aliases and tags are not supported", "write the value out")
+	default:
+		r.fail(n, "not a value", "write a value, a list, or key: value entries")
+	}
+	return n
+}
+
+func (r *reader) mapping(n *node, values []*ast.MappingValueNode) {
+	n.kind = mapping
+	for _, v := range values {
+		line, col := begin(v.Key)
+		key, ok := keyOf(v.Key)
+		at := &node{line: line, col: col, path: join(n.path, key)}
+		switch before := n.entry(key); {
+		case !ok:
+			r.fail(at, "a key that is no plain word", "write a word")
+		case before != nil:
+			r.fail(at, fmt.Sprintf("the key stands in line %d already", before.line), "remove one of them")
+		default:
+			value := r.tree(v.Value, at.path)
+			if value.kind == null {
+				r.fail(at, "the key has no value", "write one, or remove the key to have the default")
+				continue
+			}
+			n.entries = append(n.entries, &entry{key, line, col, n.path, value})
+		}
+	}
+}
+
+func (n *node) entry(key string) *entry {
+	for _, e := range n.entries {
+		if e.key == key {
+			return e
+		}
+	}
+	return nil
+}
+
+func keyOf(k ast.MapKeyNode) (string, bool) {
+	if k.IsMergeKey() {
+		return "<<", false
+	}
+	switch k := k.(type) {
+	case *ast.StringNode:
+		return k.Value, true
+	case ast.ScalarNode:
+		if t := k.GetToken(); t != nil {
+			return t.Value, true
+		}
+	}
+	return "", false
+}
+
+// begin is where a value begins: for a mapping in lines of its own that is its
+// first key.
+func begin(a ast.Node) (line, col int) {
+	switch m := a.(type) {
+	case nil:
+		return 1, 1
+	case *ast.MappingNode:
+		if !m.IsFlowStyle && len(m.Values) > 0 {
+			return begin(m.Values[0].Key)
+		}
+	case *ast.MappingValueNode:
+		return begin(m.Key)
+	}
+	if t := a.GetToken(); t != nil && t.Position != nil {
+		return max(1, t.Position.Line), max(1, t.Position.Column)
+	}
+	return 1, 1
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

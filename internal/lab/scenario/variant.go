@@ -1,0 +1,144 @@
+package scenario
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// variants are the sections that are merged over a file and its cases, in this
+// order.
+var variants = []struct {
+	key   string
+	asked func(Options) bool
+}{
+	{"emulated", func(o Options) bool { return o.Emulated }},
+	{"quick", func(o Options) bool { return o.Quick }},
+}
+
+// header are the keys that must be there, and what to write.
+var header = []struct{ key, write string }{
+	{"name", "one word"},
+	{"title", "a few words"},
+	{"source", "where the experiment comes from"},
+	{"expect", "what should come out, and why"},
+}
+
+// What cases do not inherit, and what sections do not change.
+var (
+	ofFile = []string{"name", "title", "source", "expect", "needs", "cases", "emulated", "quick"}
+	ofCase = []string{"name", "emulated", "quick"}
+)
+
+// scenario reads one variant of a file.
+func (r *reader) scenario(root *node, o Options) *Scenario {
+	var s Scenario
+	r.head(root, &s)
+	common := root.without(ofFile...)
+	var changes, kept []*node
+	for _, section := range r.sections(root, o) {
+		if only := section.get("only"); only != nil {
+			kept = append(kept, only)
+		}
+		changes = append(changes, section.without("only"))
+	}
+	cases := root.get("cases")
+	if cases == nil {
+		own := &node{kind: mapping, line: root.line, col: root.col}
+		s.Cases = []Case{r.readCase(inherit(own, common, changes))}
+	} else {
+		r.each(cases, func(own *node) {
+			if !r.want(own, mapping) {
+				return
+			}
+			own = inherit(own.without(ofCase[1:]...), common, append(slices.Clone(changes), r.sections(own, o)...))
+			c := r.readCase(own)
+			switch {
+			case own.get("name") == nil:
+				r.fail(own, "a case without a name", "write name: and a few words")
+			case slices.ContainsFunc(s.Cases, func(o Case) bool { return o.Name == c.Name }):
+				r.fail(own.get("name"), fmt.Sprintf("a second case %q", c.Name), "give it another name")
+			}
+			s.Cases = append(s.Cases, c)
+		})
+	}
+	for _, only := range kept {
+		r.keep(&s, only)
+	}
+	return &s
+}
+
+// head reads what is said once for all cases.
+func (r *reader) head(root *node, s *Scenario) {
+	r.fields(root.with(ofFile...),
+		field{"name", r.text(&s.Name)}, field{"title", r.text(&s.Title)},
+		field{"source", r.text(&s.Source)}, field{"expect", r.text(&s.Expect)},
+		field{"needs", r.needs(&s.Needs)},
+		field{"cases", func(n *node) { r.want(n, list) }},
+		field{"emulated", func(n *node) { r.want(n, mapping) }}, field{"quick", func(n *node) { r.want(n, mapping) }})
+	for _, h := range header {
+		if root.get(h.key) == nil {
+			r.fail(root, "no "+h.key, "write "+h.key+": and "+h.write)
+		}
+	}
+}
+
+// sections are those of a file or a case that were asked for.
+func (r *reader) sections(n *node, o Options) (list []*node) {
+	for _, v := range variants {
+		section := n.get(v.key)
+		if section == nil || !v.asked(o) || !r.want(section, mapping) {
+			continue
+		}
+		for _, key := range append(slices.Clone(ofFile), ofCase...) {
+			if in := section.get(key); in != nil {
+				r.fail(in, "a variant does not change "+key, "to leave cases out, name those that stay in only")
+			}
+		}
+		list = append(list, section)
+	}
+	return list
+}
+
+// inherit merges a case over what all cases have, and sections over both. The
+// result stands where the case does.
+func inherit(own, common *node, sections []*node) *node {
+	merged := *merge(common, own)
+	for _, s := range sections {
+		merged = *merge(&merged, s)
+	}
+	merged.line, merged.col, merged.path = own.line, own.col, own.path
+	return &merged
+}
+
+// keep leaves out the cases that a variant does not name.
+func (r *reader) keep(s *Scenario, only *node) {
+	var names, kept []string
+	for _, c := range s.Cases {
+		names = append(names, c.Name)
+	}
+	r.each(only, func(item *node) {
+		if r.want(item, text) && !slices.Contains(names, item.text) {
+			r.unknown(item, "case", item.text, names)
+		}
+		kept = append(kept, item.text)
+	})
+	s.Cases = slices.DeleteFunc(s.Cases, func(c Case) bool { return !slices.Contains(kept, c.Name) })
+}
+
+// needs reads what the kernel must have.
+func (r *reader) needs(to *[]string) func(*node) {
+	return func(n *node) {
+		*to = nil
+		r.each(n, func(item *node) {
+			cc, isCC := strings.CutPrefix(item.text, "cc:")
+			switch {
+			case !r.want(item, text):
+			case isCC && cc != "", item.text == "netem", item.text == "fq":
+				*to = append(*to, item.text)
+			default:
+				r.fail(item, fmt.Sprintf("unknown need %q", item.text), "write netem, fq, or a congestion control as cc:dctcp")
+			}
+		})
+	}
+}

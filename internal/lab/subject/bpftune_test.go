@@ -1,0 +1,122 @@
+package subject
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+func TestRootBpftuneThatIsNotInstalled(t *testing.T) {
+	w := newWorld(t)
+	t.Setenv(BpftuneEnv, "/nonesuch/bpftune")
+	if _, err := New(Spec{Name: "b", Kind: Bpftune}, w); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), BpftuneEnv) {
+		t.Errorf("not installed: %v", err)
+	}
+	refuses := filepath.Join(t.TempDir(), "bpftune")
+	must(t, os.WriteFile(refuses, []byte("#!/bin/sh\necho bpftune is not supported\nexit 1\n"), 0o755))
+	t.Setenv(BpftuneEnv, refuses)
+	if _, err := New(Spec{Name: "b", Kind: Bpftune}, w); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "bpftune is not supported") {
+		t.Errorf("not supported: %v", err)
+	}
+}
+
+// standInEnv makes this test's binary behave as bpftune does, without a choice.
+const standInEnv = "TCPILOT_TEST_BPFTUNE"
+
+func runIfStandIn() {
+	if os.Getenv(standInEnv) != "1" {
+		return
+	}
+	if err := standIn(os.Args[3], slices.Contains(os.Args, "-S")); err != nil {
+		fmt.Fprintln(os.Stderr, "bpftune:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// standIn mounts cgroup2 where it is told, attaches a sock_ops program without a
+// link, and detaches it on SIGTERM only.
+func standIn(cgroup string, support bool) error {
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("none", cgroup, "cgroup2", 0, ""); err != nil || support {
+		return err
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "conn_tuner", Type: ebpf.SockOps, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	if err != nil {
+		return err
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGTERM)
+	err = link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: int(dir.Fd()), Program: p, Attach: ebpf.AttachCGroupSockOps, Flags: unix.BPF_F_ALLOW_MULTI})
+	if err != nil {
+		return err
+	}
+	<-ended
+	fmt.Fprintln(os.Stderr, "Summary")
+	return link.RawDetachProgram(link.RawDetachProgramOptions{
+		Target: int(dir.Fd()), Program: p, Attach: ebpf.AttachCGroupSockOps})
+}
+
+func TestRootBpftune(t *testing.T) {
+	if os.Getenv(BpftuneEnv) != "" {
+		t.Run("itself", testBpftune)
+	}
+	t.Run("stand-in", func(t *testing.T) {
+		self, err := os.Executable()
+		must(t, err)
+		t.Setenv(BpftuneEnv, self)
+		t.Setenv(standInEnv, "1")
+		testBpftune(t)
+	})
+}
+
+func testBpftune(t *testing.T) {
+	w := newWorld(t)
+	before := look(t, w)
+	s := newSubject(t, Spec{Kind: Bpftune}, w)
+	if !s.Learns() || !s.Forgets() {
+		t.Error("it is not taken to learn, and to forget")
+	}
+	for _, kill := range []bool{false, true} {
+		must(t, s.Start(t.Context()))
+		for host, cg := range w.Cgroups {
+			if on, err := sockOps(cg.Path); err != nil || len(on) == 0 {
+				t.Errorf("%s has %d programs, %v", host, len(on), err)
+			}
+		}
+		traffic(t, w, 8)
+		must(t, w.Tuned[0].SetSysctl("net.ipv4.tcp_wmem", "4096 8192 16384")) // as its buffer tuner does
+		if p := s.(*subject).tuner.(*bpftune).sites[0].process; kill {
+			must(t, unix.Kill(p.cmd.Process.Pid, unix.SIGKILL))
+			<-p.exited
+		}
+		err := s.Stop(t.Context())
+		if died := err != nil && strings.Contains(err.Error(), "bpftune on sender1 ended by itself"); died != kill {
+			t.Errorf("killed %v: %v", kill, err)
+		}
+		for host, cg := range w.Cgroups {
+			if on, err := sockOps(cg.Path); err != nil || len(on) > 0 {
+				t.Errorf("%s is left with %d programs, %v", host, len(on), err)
+			}
+		}
+		unchanged(t, w, before)
+	}
+	if n := strings.Count(s.Log(), "Summary"); n < 3 {
+		t.Errorf("%d of 3 wrote their summary\n%s", n, s.Log())
+	}
+}

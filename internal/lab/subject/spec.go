@@ -1,0 +1,141 @@
+package subject
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+var (
+	// validName keeps names fit for a table, and for part of a file's name.
+	validName = regexp.MustCompile(`^[\w][\w .+=/()-]{0,39}$`)
+	// validCC is what TCP_CA_NAME_MAX (include/net/tcp.h) allows, in the letters that
+	// congestion controls use.
+	validCC = regexp.MustCompile(`^[a-z0-9_]{1,15}$`)
+)
+
+// maxWindow is the most packets of an initial window: more than a 32-bit window
+// of 64 KB packets could hold says that another unit was meant.
+const maxWindow = 65535
+
+// Check finds mistakes that do not depend on the machine.
+func (s Spec) Check() error {
+	if !validName.MatchString(s.Name) {
+		return fmt.Errorf("check subject %q: a name has 1 to 40 letters, digits, spaces and any of _.+-=/()", s.Name)
+	}
+	if err := errors.Join(s.checkKind(), s.checkCC(), s.checkOthers()); err != nil {
+		return fmt.Errorf("check subject %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// checkKind checks what its kind needs.
+func (s Spec) checkKind() error {
+	switch s.Kind {
+	case Default, Bpftune:
+	case Fixed:
+		if s.CC == "" {
+			return errors.New("it needs cc, the congestion control")
+		}
+	case Route:
+		if s.InitCwnd == 0 && s.InitRwnd == 0 {
+			return errors.New("it needs initcwnd or initrwnd")
+		}
+		for _, n := range []int{s.InitCwnd, s.InitRwnd} {
+			if n < 0 || n > maxWindow {
+				return fmt.Errorf("an initial window of %d: it is 1 to %d packets", n, maxWindow)
+			}
+		}
+	case Tcpilot:
+		_, err := parseConfig(s.Config)
+		return err
+	case Command:
+		if strings.TrimSpace(s.Begin) == "" {
+			return errors.New("it needs begin, a command")
+		}
+	default:
+		return fmt.Errorf("kind %q: it is one of %s, %s, %s, %s, %s and %s", s.Kind, Default, Fixed, Route, Tcpilot, Bpftune, Command)
+	}
+	return nil
+}
+
+func (s Spec) checkCC() error {
+	if s.CC == "" {
+		return nil
+	}
+	if !validCC.MatchString(s.CC) {
+		return fmt.Errorf("%q is no name of a congestion control", s.CC)
+	}
+	if s.Kind == Default {
+		return fmt.Errorf("the default has no cc: use kind %s", Fixed)
+	}
+	return nil
+}
+
+// checkOthers finds what belongs to another kind, and would do nothing.
+func (s Spec) checkOthers() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		set  bool
+		of   Kind
+	}{
+		{"initcwnd", s.InitCwnd != 0, Route},
+		{"initrwnd", s.InitRwnd != 0, Route},
+		{"config", s.Config != "", Tcpilot},
+		{"begin", s.Begin != "", Command},
+		{"end", s.End != "", Command},
+	} {
+		if f.set && s.Kind != f.of {
+			errs = append(errs, fmt.Errorf("%s is for kind %s", f.name, f.of))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// String is the subject in words; of the default, it says which that is here.
+func (s Spec) String() string {
+	words := s.words()
+	if s.CC != "" && s.Kind != Fixed {
+		words += ", beginning with " + s.CC
+	}
+	return words
+}
+
+func (s Spec) words() string {
+	switch s.Kind {
+	case Default:
+		cc, err := machineCongestion()
+		if err != nil {
+			return "default"
+		}
+		return "default (" + cc + ")"
+	case Fixed:
+		if s.CC == Every {
+			return "every congestion control"
+		}
+		return s.CC
+	case Route:
+		var parts []string
+		if s.InitCwnd != 0 {
+			parts = append(parts, fmt.Sprintf("initcwnd %d", s.InitCwnd))
+		}
+		if s.InitRwnd != 0 {
+			parts = append(parts, fmt.Sprintf("initrwnd %d", s.InitRwnd))
+		}
+		return "ip route " + strings.Join(parts, " ")
+	case Tcpilot:
+		if s.Config == "" {
+			return "tcpilot"
+		}
+		return "tcpilot, configured"
+	case Command:
+		line, more, _ := strings.Cut(strings.TrimSpace(s.Begin), "\n")
+		if more != "" {
+			line += " ..."
+		}
+		return "`" + line + "`"
+	}
+	return string(s.Kind)
+}

@@ -1,0 +1,116 @@
+package subject
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		spec Spec
+		want string // part of the error; empty is none
+	}{
+		{Spec{Name: "kernel", Kind: Default}, ""},
+		{Spec{Name: "cubic", Kind: Fixed, CC: "cubic"}, ""},
+		{Spec{Name: "IW 40 (route)", Kind: Route, InitCwnd: 40}, ""},
+		{Spec{Name: "rwnd", Kind: Route, InitRwnd: 40, CC: "cubic"}, ""},
+		{Spec{Name: "tcpilot", Kind: Tcpilot}, ""},
+		{Spec{Name: "tcpilot", Kind: Tcpilot, Config: "rules: [{name: a, learn: {}}]"}, ""},
+		{Spec{Name: "bpftune", Kind: Bpftune}, ""},
+		{Spec{Name: "mine", Kind: Command, Begin: "true", End: "true"}, ""},
+
+		{Spec{Kind: Default}, "a name has"},
+		{Spec{Name: "a\nb", Kind: Default}, "a name has"},
+		{Spec{Name: strings.Repeat("a", 41), Kind: Default}, "a name has"},
+		{Spec{Name: "a", Kind: "magic"}, `kind "magic"`},
+		{Spec{Name: "a", Kind: Default, CC: "bbr"}, "use kind cc"},
+		{Spec{Name: "a", Kind: Fixed}, "needs cc"},
+		{Spec{Name: "a", Kind: Fixed, CC: "../x"}, "no name of a congestion control"},
+		{Spec{Name: "a", Kind: Route}, "needs initcwnd"},
+		{Spec{Name: "a", Kind: Route, InitCwnd: -1}, "1 to 65535"},
+		{Spec{Name: "a", Kind: Route, InitRwnd: 1 << 20}, "1 to 65535"},
+		{Spec{Name: "a", Kind: Tcpilot, Config: "bpffs: /tmp"}, "bpffs is not for a scenario"},
+		{Spec{Name: "a", Kind: Tcpilot, Config: "- a"}, "read config"},
+		{Spec{Name: "a", Kind: Tcpilot, Config: "rules: ["}, "read config"},
+		{Spec{Name: "a", Kind: Command}, "needs begin"},
+		{Spec{Name: "a", Kind: Fixed, CC: "bbr", InitCwnd: 4, Config: "x: y", End: "z"}, "initcwnd is for kind route\nconfig is for kind tcpilot\nend is for kind command"},
+	} {
+		err := c.spec.Check()
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%+v: %v", c.spec, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%+v: %v, want %q", c.spec, err, c.want)
+		}
+	}
+}
+
+func TestString(t *testing.T) {
+	own, err := machineCongestion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		spec Spec
+		want string
+	}{
+		{Spec{Kind: Default}, "default (" + own + ")"},
+		{Spec{Kind: Fixed, CC: "cubic"}, "cubic"},
+		{Spec{Kind: Fixed, CC: Every}, "every congestion control"},
+		{Spec{Kind: Route, InitCwnd: 40}, "ip route initcwnd 40"},
+		{Spec{Kind: Route, InitCwnd: 40, InitRwnd: 60, CC: "cubic"}, "ip route initcwnd 40 initrwnd 60, beginning with cubic"},
+		{Spec{Kind: Tcpilot}, "tcpilot"},
+		{Spec{Kind: Tcpilot, Config: "interval: 1s"}, "tcpilot, configured"},
+		{Spec{Kind: Bpftune, CC: "bbr"}, "bpftune, beginning with bbr"},
+		{Spec{Kind: Command, Begin: "a\nb"}, "`a ...`"},
+	} {
+		if got := c.spec.String(); got != c.want {
+			t.Errorf("%+v is %q, want %q", c.spec, got, c.want)
+		}
+	}
+}
+
+func TestConfigure(t *testing.T) {
+	f := files{cgroup: "/cg", bpffs: "/run/x/bpf", dir: "/run/x"}
+	const own = "cgroup: /cg\nbpffs: /run/x/bpf\nrun_dir: /run/x\nstate_dir: /run/x/state\nmetrics: {listen: \"\"}\n"
+	for text, want := range map[string]string{
+		"":                        own,
+		"interval: 1s":            "interval: 1s\n" + own,
+		"# why\nrules:\n  - {}\n": "# why\nrules:\n  - {}\n" + own,
+	} {
+		if got := f.configure(text); got != want {
+			t.Errorf("configure(%q) =\n%s\nwant\n%s", text, got, want)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	var l tail
+	for range 3 * logLimit / 10 {
+		l.Write([]byte("123456789\n"))
+	}
+	l.Write([]byte("the end\n"))
+	if n := len(l.String()); n != logLimit {
+		t.Errorf("it keeps %d bytes, want %d", n, logLimit)
+	}
+	end := l.end()
+	if len(end) > errorLimit || !strings.HasPrefix(end, "123456789\n") || !strings.HasSuffix(end, "the end") {
+		t.Errorf("an error quotes %d bytes: %q", len(end), end)
+	}
+}
+
+func TestControls(t *testing.T) {
+	all, err := Controls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := machineCongestion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cc := range []string{"reno", own} {
+		if !strings.Contains(" "+strings.Join(all, " ")+" ", " "+cc+" ") {
+			t.Errorf("%s is not among %s", cc, all)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package subject
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// logLimit is how much is kept of what processes write, in bytes.
+	logLimit = 64 << 10
+	// errorLimit is how much of it an error quotes, in bytes.
+	errorLimit = 2 << 10
+)
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if extra := len(t.text) - logLimit; extra > 0 {
+		t.text = append(t.text[:0], t.text[extra:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
+
+// end is what an error quotes: whole lines, if they are not too long.
+func (t *tail) end() string {
+	s := strings.TrimSpace(t.String())
+	if len(s) <= errorLimit {
+		return s
+	}
+	s = s[len(s)-errorLimit:]
+	if _, lines, ok := strings.Cut(s, "\n"); ok {
+		return lines
+	}
+	return s
+}
+
+// pipe is a way into a log for programs that outlive the one that started them.
+type pipe struct {
+	*os.File
+	read   *os.File
+	copied chan struct{}
+}
+
+func (t *tail) pipe() (*pipe, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	p := &pipe{File: w, read: r, copied: make(chan struct{})}
+	go func() {
+		defer close(p.copied)
+		io.Copy(t, r)
+	}()
+	return p, nil
+}
+
+// Close reads what is left. Who still holds the pipe then can write no more.
+func (p *pipe) Close() error {
+	err := p.File.Close()
+	select {
+	case <-p.copied:
+	case <-time.After(drain):
+	}
+	p.read.Close()
+	<-p.copied
+	return err
+}

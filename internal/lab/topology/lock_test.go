@@ -1,0 +1,34 @@
+package topology
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestExclusiveNamesTheHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	// A pid of before, longer than ours, must not show through.
+	if err := os.WriteFile(path, []byte("123456789012\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, err := exclusive(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = exclusive(path)
+	if want := fmt.Sprintf("process %d runs", os.Getpid()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("second lock: %v, want %q in it", err, want)
+	}
+	first()
+	again, err := exclusive(path)
+	if err != nil {
+		t.Fatalf("after it was given back: %v", err)
+	}
+	again()
+	if _, err := exclusive(filepath.Join(path, "below-a-file")); err == nil {
+		t.Error("locked a file that cannot be")
+	}
+}

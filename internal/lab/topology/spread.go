@@ -1,0 +1,43 @@
+package topology
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// What a host gets by Spread: MaxSpread addresses of SpreadAddr, and all between.
+var (
+	spread4 = netip.MustParsePrefix("10.128.0.0/9")
+	spread6 = netip.MustParsePrefix("fd78::/32")
+)
+
+// MaxSpread is how many /24 there are in 10.128.0.0/9.
+const MaxSpread = 1 << 15
+
+// SpreadAddr is the address number i, from 0 and below MaxSpread, of a host that
+// is spread: each in an IPv4 /24 or an IPv6 /48 of its own.
+func SpreadAddr(i int, ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.AddrFrom16([16]byte{0xfd, 0x78, 4: byte(i >> 8), 5: byte(i), 15: 1})
+	}
+	return netip.AddrFrom4([4]byte{10, 128 + byte(i>>8), byte(i), 1})
+}
+
+// Spread gives a sender or receiver every address of 10.128.0.0/9 and fd78::/32,
+// so that one host stands for many paths; one host of a layout. It answers from
+// the address that it was asked at.
+func (l *Layout) Spread(h *Host) error {
+	for _, all := range []netip.Prefix{spread4, spread6} {
+		local := &netlink.Route{Dst: ipNet(all), LinkIndex: 1, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST}
+		if err := h.link.RouteReplace(local); err != nil {
+			return fmt.Errorf("spread %s over %s: %w", h.Name, all, err)
+		}
+		if err := l.routers(h, nil, all); err != nil {
+			return fmt.Errorf("spread %s over %s: %w", h.Name, all, err)
+		}
+	}
+	return nil
+}
