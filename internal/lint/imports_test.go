@@ -51,13 +51,14 @@ var mayImport = map[string][]string{
 	"lab/calibrate":  {"lab/link", "lab/load", "lab/topology"},
 	"lab/report":     {"lab/measure"},
 	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload"},
+	"lab/vm":         {},
 	"lab/demo":       {"lab/link", "lab/load", "lab/topology"},
 }
 
 // onlyIn names the packages that may import a module or a part of the standard
 // library, apart from tests.
 var onlyIn = map[string][]string{
-	"github.com/cilium/ebpf":                  {"datapath", "lab/link"},
+	"github.com/cilium/ebpf":                  {"datapath", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link"},
 	"github.com/vishvananda/netns":            {"host", "testenv", "lab/topology", "lab/link"},
 	"go.etcd.io/bbolt":                        {"store"},

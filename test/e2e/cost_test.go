@@ -97,9 +97,9 @@ func BenchmarkCostPairs(b *testing.B) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-	report(b, rates, "rate-ratio")
-	report(b, ends, "cpu-ratio")
-	report(b, machine, "machine-ratio")
+	publish(b, rates, "rate-ratio")
+	publish(b, ends, "cpu-ratio")
+	publish(b, machine, "machine-ratio")
 	b.ReportMetric(median(base), "us-cpu/conn")
 }
 
@@ -173,7 +173,7 @@ func BenchmarkCostDaemon(b *testing.B) {
 }
 
 // report gives the median and the quartiles of ratios.
-func report(b *testing.B, ratios []float64, unit string) {
+func publish(b *testing.B, ratios []float64, unit string) {
 	slices.Sort(ratios)
 	n := len(ratios)
 	b.ReportMetric(median(ratios), unit)

@@ -20,6 +20,9 @@ const (
 	// loss was asked: a backlog that is full after a stall.
 	strayLoss    = 1e-4
 	reorderShare = 0.10
+	// strayReorder is the share of packets that may overtake where that was not
+	// asked: those of a sender that the scheduler moves to another processor.
+	strayReorder = 0.01
 	rateShare    = 0.03
 	queueOff     = 2 * time.Millisecond // or
 	queueShare   = 0.10
@@ -27,10 +30,11 @@ const (
 
 // Row is one thing that was asked and measured, for people.
 type Row struct {
-	Name            string // such as "loss forward"
-	Asked, Measured string
+	Name     string `json:"name"` // such as "loss forward"
+	Asked    string `json:"asked"`
+	Measured string `json:"measured"`
 	// Wrong says why it is not what was asked; empty if it is.
-	Wrong string
+	Wrong string `json:"wrong,omitempty"`
 }
 
 // Check says what the path does that was not asked.
@@ -142,10 +146,9 @@ func (d Direction) lossWrong() string {
 }
 
 func (d Direction) reorderWrong() string {
-	asked := d.Asked.Reorder
+	asked, n := d.Asked.Reorder, float64(d.Sent-d.Lost)
 	if asked == 0 {
-		// Jitter over several links or a path that changes would show here.
-		if d.Reorder > strayLoss {
+		if _, high := interval(n, strayReorder); d.Reorder > high {
 			return "not asked"
 		}
 		return ""
@@ -153,7 +156,7 @@ func (d Direction) reorderWrong() string {
 	if !d.canReorder {
 		return "" // the probes were too far apart to tell
 	}
-	low, high := interval(float64(d.Sent-d.Lost), asked)
+	low, high := interval(n, asked)
 	switch off := reorderShare * asked; {
 	case d.Reorder < low-off:
 		return "too little"

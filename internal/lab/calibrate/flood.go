@@ -13,14 +13,15 @@ const (
 	over, overPolicer = 0.2, 1.0
 	// fill is how soon a flood fills the queue, if the machine can send so much.
 	fill = 300 * time.Millisecond
-	// alwaysBits is what every machine is expected to send, in bit/s.
-	alwaysBits = 200e6
 	// longFill is from when on a queue counts as one that cannot be filled.
 	longFill = 4 * time.Second
 	// settle is left for the queue to be as full as it gets.
 	settle = 100 * time.Millisecond
 	// enough is how many packets tell a rate.
 	enough = 100
+	// reached is the share of a flood that must have been sent for it to have filled
+	// a queue.
+	reached = 0.97
 )
 
 // flood is how a way is flooded.
@@ -29,6 +30,9 @@ type flood struct {
 	before time.Duration // until its queue is full or its bucket empty
 	fills  bool          // whether the queue will be full
 }
+
+// easyBits is the rate of full frames that the machine carries easily.
+func (w *way) easyBits() float64 { return w.easy * 8 * (packetLen + ethernetHead) }
 
 // plan makes a flood that lasts hold once the queue is full.
 func (w *way) plan(number uint32, hold time.Duration) flood {
@@ -42,7 +46,7 @@ func (w *way) plan(number uint32, hold time.Duration) flood {
 		hot, warm = overPolicer, overPolicer
 		before = time.Duration(float64(a.bucket) * 8e9 / a.Rate / hot)
 	case a.Queue > 0:
-		hot = max(over, min(float64(a.Queue)/float64(fill), max(1, alwaysBits/a.Rate)))
+		hot = max(over, min(float64(a.Queue)/float64(fill), max(1, w.easyBits()/a.Rate)))
 		before = time.Duration(float64(a.Queue) / hot)
 	}
 	pps /= 1 - min(a.Loss, 0.9) // loss may come before the limit
@@ -51,7 +55,7 @@ func (w *way) plan(number uint32, hold time.Duration) flood {
 	hold = max(hold, min(longFill, time.Duration(enough/pps*1e9)))
 	f.stream = stream{number: number, payload: payload, group: 1,
 		legs: []leg{{f.before, (1 + hot) * pps}, {hold, (1 + warm) * pps}}}
-	f.burst = int(max(8, pps/100))
+	f.burst = int(max(8, pps/20)) // a late wake-up is to fill the queue again
 	if a.offload {
 		f.group = int(min(maxGroup, max(1, pps/1000)))
 	}
@@ -95,7 +99,8 @@ func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, 
 	}
 	d.Rate = float64(len(busy)-1) * frame * 8 / (busy[len(busy)-1] - busy[0]).Seconds()
 	d.Marked = float64(marked) / float64(len(waits))
-	d.filled = f.fills
+	planned, _ := f.due(c.ended - c.began)
+	d.filled = f.fills && float64(c.sent) >= reached*float64(planned)
 	if !w.asked.policed {
 		slices.Sort(waits)
 		d.Queue = max(0, waits[len(waits)/2])

@@ -79,15 +79,21 @@ func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want
 		e = quick
 	}
 	overhead := ethernetHead + ipHead(want.IPv6) + udpHead
+	easy := min(easyMost, 1/m.Floor.Seconds())
 	p := path{
-		there: way{near, far, m.Forward.Asked, overhead},
-		back:  way{far, near, m.Backward.Asked, overhead},
+		there: way{near, far, m.Forward.Asked, overhead, easy},
+		back:  way{far, near, m.Backward.Asked, overhead, easy},
 	}
 	if err := p.measure(ctx, e, &m); err != nil {
 		return fail(err)
 	}
 	return m, nil
 }
+
+// easyMost is how many packets, in 1/s, are sent in each direction where nothing
+// else limits them: more tell no more. A slow machine sends one for each time that
+// one takes to a socket and back, most of which is waiting.
+const easyMost = 10_000
 
 // path is both directions of what is measured.
 type path struct{ there, back way }
@@ -108,7 +114,7 @@ func (p *path) measure(ctx context.Context, e effort, m *Measured) error {
 	if err != nil {
 		return err
 	}
-	return inTurn(p.there.asked.Rate+p.back.asked.Rate <= alwaysBits,
+	return inTurn(p.there.asked.Rate+p.back.asked.Rate <= p.there.easyBits(),
 		func() error { return p.there.probeRate(ctx, 4, e.rate, &m.Forward) },
 		func() error { return p.back.probeRate(ctx, 5, e.rate, &m.Backward) })
 }

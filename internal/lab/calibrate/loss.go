@@ -6,26 +6,33 @@ import (
 	"time"
 )
 
-// Loss is found by small packets at a constant rate.
+// lossShare is at most how much of a limited rate the small packets take that
+// loss is found by, so that none waits for long and none is dropped for want of
+// room.
+const lossShare = 0.5
+
+// lossHits is how many losses are to be expected, so that twice or half as many
+// are told apart from chance; the probes go on for them up to lossLonger times as
+// long as otherwise.
 const (
-	// lossPPS is at most the rate, in packets per second: what two processors carry
-	// in both directions at the same time, with room to spare.
-	lossPPS = 10_000
-	// lossShare is at most how much of a limited rate they take, so that none waits
-	// for long and none is dropped for want of room.
-	lossShare = 0.5
+	lossHits   = 60
+	lossLonger = 3
 )
 
 // probeLoss counts what is lost and what overtakes.
 func (w *way) probeLoss(ctx context.Context, number uint32, within time.Duration, d *Direction) error {
 	const payload = 2 * headLen
 	frame := float64(payload + w.overhead)
-	s := stream{number: number, payload: payload, group: 1, legs: []leg{{within, lossPPS}}}
+	s := stream{number: number, payload: payload, group: 1, legs: []leg{{within, w.easy}}}
 	if w.asked.Rate > 0 {
-		s.legs[0].pps = min(lossPPS, lossShare*w.asked.Rate/8/frame)
+		s.legs[0].pps = min(w.easy, lossShare*w.asked.Rate/8/frame)
+	}
+	if a := w.asked; a.Loss > 0 {
+		need := lossHits / a.Loss * a.inflation / s.legs[0].pps
+		s.legs[0].duration = max(within, min(lossLonger*within, time.Duration(need*1e9)))
 	}
 	// A quarter of the narrowest queue leaves room for what waits there already.
-	s.burst = int(max(1, min(lossPPS/100, w.asked.burstPackets/4, w.asked.burstBytes/4/frame)))
+	s.burst = int(max(1, min(w.easy/100, w.asked.burstPackets/4, w.asked.burstBytes/4/frame)))
 	c, err := w.run(ctx, s)
 	if err != nil {
 		return err

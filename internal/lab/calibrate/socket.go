@@ -114,17 +114,28 @@ type arrival struct {
 // delay is one way.
 func (a arrival) delay() time.Duration { return a.at - a.sent }
 
+// drain is how long nothing must come after the read deadline, so that what waits
+// for a late reader still counts.
+const drain = 10 * time.Millisecond
+
 // receive hands over what arrives until the read deadline.
 func (s *socket) receive(each func(a arrival, payload []byte)) error {
 	buf, oob := make([]byte, 64<<10), make([]byte, 256)
+	idle := false
 	for {
 		n, oobn, _, _, err := s.ReadMsgUDPAddrPort(buf, oob)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil
+			if idle {
+				return nil
+			}
+			idle = true
+			s.SetReadDeadline(time.Now().Add(drain))
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("receive probes: %w", err)
 		}
+		idle = false
 		a := arrival{at: now()}
 		size := n
 		if err := ancillary(oob[:oobn], &a.marked, &size); err != nil {

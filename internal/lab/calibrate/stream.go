@@ -131,7 +131,8 @@ func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (s
 type way struct {
 	from, to *socket
 	asked    Asked
-	overhead int // bytes of a frame around a payload
+	overhead int     // bytes of a frame around a payload
+	easy     float64 // packets/s that the machine carries easily
 }
 
 // caught is what came of a stream.

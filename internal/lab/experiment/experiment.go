@@ -90,7 +90,18 @@ func (o Options) cases() (todo []job, err error) {
 	}
 	for _, want := range o.Cases {
 		if !slices.Contains(names, want) {
-			return nil, fmt.Errorf("choose cases: no case %q; there are %q", want, names)
+			return nil, fmt.Errorf("no case %q; there are %q", want, names)
+		}
+	}
+	var subjects []string
+	for _, j := range todo {
+		for _, s := range j.Subjects {
+			subjects = append(subjects, s.Name)
+		}
+	}
+	for _, want := range o.Subjects {
+		if !slices.Contains(subjects, want) {
+			return nil, fmt.Errorf("no subject %q; there are %q", want, slices.Compact(slices.Sorted(slices.Values(subjects))))
 		}
 	}
 	return todo, nil

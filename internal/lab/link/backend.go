@@ -35,7 +35,7 @@ func (b Backend) For(specs ...Spec) (Backend, error) {
 		}
 		return Netem, nil
 	}
-	for _, s := range specs {
+	for _, s := range append(specs, Spec{}) {
 		if err := b.Supports(s); err != nil {
 			return b, err
 		}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
 	"github.com/vishvananda/netlink"
@@ -53,63 +54,80 @@ func tryNetem() error {
 }
 
 // netem delays and limits what leaves a device: netem (1:) for the delay, below
-// it tbf (2:) for the rate, red (3:) for marks, and a fifo (4: by bytes, 5: by
-// packets) for the queue.
-type netem struct{ end *topology.End }
-
-const (
-	// netemRate is what netem and tbf are given for no limit, in bit/s: with a rate
-	// netem keeps the order of packets whatever their jitter (netem_enqueue), and
-	// orphans them, so that the sender's small-queue limit does not see the link.
-	netemRate = 100e9
-	// netemLimit is the packets that may be delayed at a time.
-	netemLimit = 1_000_000
-)
-
-// set replaces what each qdisc does; it keeps the packets that wait, unless the
-// limit changes between bytes and packets.
-func (n *netem) set(s Spec) error {
-	return n.tc(s.netem(n.end.Device))
+// it tbf (2:) for the rate, red (3:) for marks, and a fifo for the queue, by bytes
+// (4:) or by packets (5:).
+type netem struct {
+	end  *topology.End
+	tree netemTree // as it was set last
 }
 
-// netem is the Spec in the words of tc -batch.
-func (s Spec) netem(device string) string {
-	delay := fmt.Sprintf("delay %dns", s.Delay.Nanoseconds())
+const (
+	// unlimited is what netem and tbf are given for no rate, in bit/s: with a rate
+	// netem keeps the order of packets whatever their jitter (netem_enqueue), and
+	// orphans them, so that the sender's small-queue limit does not see the link.
+	unlimited = 100_000_000_000
+	// netemLimit is the packets that may be delayed at a time.
+	netemLimit = 1_000_000
+	// redLimit, in bytes, is out of the way: the fifo below it limits.
+	redLimit = 1 << 28
+)
+
+// netemTree is the qdiscs in the words of tc -batch, from the root down.
+type netemTree [4]string
+
+// set changes the qdiscs whose words change. They keep the packets that wait but
+// for red, which makes a new fifo, and the fifo when its kind changes.
+func (n *netem) set(s Spec) error {
+	tree := s.netem(n.end.Device)
+	var commands strings.Builder
+	for i, words := range tree {
+		if words != n.tree[i] || i == 3 && tree[2] != n.tree[2] {
+			commands.WriteString(words)
+		}
+	}
+	n.tree = netemTree{} // should tc fail
+	if err := n.tc(commands.String()); err != nil {
+		return err
+	}
+	n.tree = tree
+	return nil
+}
+
+// netem is the Spec as qdiscs.
+func (s Spec) netem(device string) (tree netemTree) {
+	delay := "delay " + micros(s.Delay)
 	if s.Jitter > 0 {
-		delay += fmt.Sprintf(" %dns", s.Jitter.Nanoseconds())
+		delay += " " + micros(s.Jitter)
 	}
 	if s.Reorder > 0 {
 		delay += fmt.Sprintf(" reorder %.6f%%", 100*s.Reorder)
 	}
-	rate, room := s.Rate, s.Room()
+	rate, room, threshold := s.Rate, s.Room(), s.ECN
 	if rate == 0 {
-		rate, room = netemRate, Queue{Bytes: 1 << 28}
+		rate, room.Bytes = unlimited, redLimit
 	}
-	limit := room.Bytes
+	if threshold == 0 {
+		threshold = redLimit
+	}
 	fifo := fmt.Sprintf("handle 4: bfifo limit %d", room.Bytes)
 	if room.Packets > 0 {
-		// What red counts in bytes must not limit.
-		limit = 1 << 28
 		fifo = fmt.Sprintf("handle 5: pfifo limit %d", room.Packets)
 	}
-	threshold := s.ECN
-	if threshold == 0 {
-		threshold = limit
+	set := func(i int, format string, args ...any) {
+		tree[i] = fmt.Sprintf("qdisc replace dev %s %s\n", device, fmt.Sprintf(format, args...))
 	}
-	var b strings.Builder
-	line := func(format string, args ...any) {
-		fmt.Fprintf(&b, "qdisc replace dev %s %s\n", device, fmt.Sprintf(format, args...))
-	}
-	line("root handle 1: netem limit %d %s rate %dbit", netemLimit, delay, uint64(netemRate))
-	// The bucket lets a millisecond's worth pass at once, for the timer.
-	line("parent 1:1 handle 2: tbf rate %dbit burst %d limit %d", rate, max(rate/8/1000, 4096), limit)
+	set(0, "root handle 1: netem limit %d %s rate %dbit", netemLimit, delay, uint64(unlimited))
+	// The bucket lets two milliseconds' worth pass at once, for a late timer.
+	set(1, "parent 1:1 handle 2: tbf rate %dbit burst %d limit %d", rate, max(rate/8/500, 4*minFrame), redLimit)
 	// Between two thresholds a byte apart red marks by the depth alone; what cannot
 	// be marked it leaves be (nodrop).
-	line("parent 2:1 handle 3: red limit %d min %d max %d avpkt 1500 burst %d bandwidth %dbit probability 1 ecn nodrop",
-		limit, threshold, threshold+1, threshold/1500+1, rate)
-	line("parent 3:1 %s", fifo)
-	return b.String()
+	set(2, "parent 2:1 handle 3: red limit %d min %d max %d avpkt 1500 burst %d bandwidth 10gbit probability 1 ecn nodrop",
+		redLimit, threshold, threshold+1, threshold/1500+1)
+	set(3, "parent 3:1 %s", fifo)
+	return tree
 }
+
+func micros(d time.Duration) string { return fmt.Sprintf("%.3fus", float64(d.Nanoseconds())/1000) }
 
 // tc runs commands.
 func (n *netem) tc(commands string) error {
@@ -160,5 +178,14 @@ func (n *netem) count(c *Counters) error {
 
 // close takes all of them off; what waits is dropped.
 func (n *netem) close() error {
-	return n.tc(fmt.Sprintf("qdisc del dev %s root\n", n.end.Device))
+	err := n.end.Host.Netlink().QdiscDel(&netlink.GenericQdisc{QdiscAttrs: n.root()})
+	// Where there is none the kernel finds the handle (EINVAL) or the qdisc wrong.
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("delete netem: %w", err)
+	}
+	return nil
+}
+
+func (n *netem) root() netlink.QdiscAttrs {
+	return netlink.QdiscAttrs{LinkIndex: n.end.Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 }

@@ -59,12 +59,17 @@ func onBackends(t *testing.T, test func(*testing.T, Backend)) {
 	}
 }
 
-// slack is what a delay may be too long by, on this machine: 0.4 ms and two round
-// trips of the wire as it is, some 0.1 ms each but on an emulated processor.
+// slack is what a delay may be too long by on this machine: 0.5 ms, or 10 ms
+// on an emulated processor, which the time of a round trip tells: 0.1 ms otherwise.
 func slack(t testing.TB, a, b *topology.End) time.Duration {
 	t.Helper()
-	return 400*time.Microsecond + 2*rtt(t, a, b.Addr4.Addr())
+	if rtt(t, a, b.Addr4.Addr()) < 300*time.Microsecond {
+		return 500 * time.Microsecond
+	}
+	return emulated
 }
+
+const emulated = 10 * time.Millisecond
 
 // between fails the test if a time is not in a range.
 func between(t testing.TB, what string, got, low, high time.Duration) {
@@ -121,7 +126,7 @@ func frame(payload int) int { return 14 + 20 + 8 + payload }
 
 // stream sends count UDP packets, a gap apart, and returns those that arrive, in
 // the order of arrival. during, if any, runs halfway.
-func stream(t testing.TB, from, to *topology.End, count, payload int, gap time.Duration, during func()) []flight {
+func stream(t testing.TB, from, to *topology.End, count, payload int, gap time.Duration, during func() error) []flight {
 	t.Helper()
 	var in net.PacketConn
 	must(t, to.Host.Do(func() (err error) {
@@ -138,9 +143,11 @@ func stream(t testing.TB, from, to *topology.End, count, payload int, gap time.D
 	done := make(chan []flight)
 	last := make(chan struct{})
 	go func() { done <- arrivals(in, sent, last) }()
-	must(t, from.Host.Do(func() error { return send(to, sent, payload, gap, during) }))
+	err = from.Host.Do(func() error { return send(to, sent, payload, gap, during) })
 	close(last)
-	return <-done
+	all := <-done
+	must(t, err)
+	return all
 }
 
 // quiet ends a stream: longer than any gap between arrivals in the tests.
@@ -168,7 +175,7 @@ func arrivals(in net.PacketConn, sent []time.Time, last <-chan struct{}) (all []
 	return all
 }
 
-func send(to *topology.End, sent []time.Time, payload int, gap time.Duration, during func()) error {
+func send(to *topology.End, sent []time.Time, payload int, gap time.Duration, during func() error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -184,15 +191,13 @@ func send(to *topology.End, sent []time.Time, payload int, gap time.Duration, du
 	begin := time.Now()
 	for i := range sent {
 		if during != nil && i == len(sent)/2 {
-			during()
-		}
-		if gap > 0 {
-			for wait := time.Until(begin.Add(time.Duration(i) * gap)); wait > 0; wait = time.Until(begin.Add(time.Duration(i) * gap)) {
-				if wait > 200*time.Microsecond {
-					time.Sleep(wait - 100*time.Microsecond)
-				}
+			if err := during(); err != nil {
+				return err
 			}
 		}
+		// Behind its time it does not sleep; it never spins, which on an emulated
+		// processor would stop the others.
+		time.Sleep(time.Until(begin.Add(time.Duration(i) * gap)))
 		binary.BigEndian.PutUint32(packet, uint32(i))
 		sent[i] = time.Now()
 		if _, err := unix.Write(fd, packet); err != nil && err != unix.ENOBUFS {
@@ -210,14 +215,24 @@ func complete(t testing.TB, all []flight, count int) {
 	}
 }
 
-// inOrder fails the test at the first packet that another overtook.
-func inOrder(t testing.TB, all []flight) {
-	t.Helper()
-	for i := range all[1:] {
-		if all[i+1].seq < all[i].seq {
-			t.Errorf("packet %d came after packet %d", all[i+1].seq, all[i].seq)
-			return
+// overtaken counts packets that came after one that was sent later.
+func overtaken(all []flight) (n int) {
+	last := 0
+	for _, f := range all {
+		if f.seq < last {
+			n++
 		}
+		last = max(last, f.seq)
+	}
+	return n
+}
+
+// inOrder fails the test if a packet was overtaken. Emulated processors stand
+// still in turns, each with a backlog of its own, so that some always are.
+func inOrder(t testing.TB, all []flight, slack time.Duration) {
+	t.Helper()
+	if n := overtaken(all); n > 0 && slack < emulated {
+		t.Errorf("%d of %d packets were overtaken", n, len(all))
 	}
 }
 

@@ -116,13 +116,13 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
 	r.Elapsed = time.Since(start)
 	var aerr error
 	r.Account, aerr = book.end()
+	r.setReceived(r.BytesAcked, s.Duration)
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	if aerr != nil {
 		return aerr
 	}
-	r.setReceived(r.BytesAcked, s.Duration)
 	if s.Abort {
 		abort(c)
 		return nil

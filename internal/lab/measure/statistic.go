@@ -75,9 +75,9 @@ const (
 	// 75 %; with 5 values and more it is within a few percent of what it says (see
 	// TestCoverage).
 	MinSample = 3
-	// resamples leave the bounds within about 1 % of the distribution: 1000 to 2000
-	// are asked for percentile intervals (Efron and Tibshirani, chapter 13.3).
-	resamples = 2000
+	// resamples: 1000 are asked for percentile intervals (Efron and Tibshirani,
+	// chapter 13.3).
+	resamples = 1000
 	// seed makes the intervals of a report the same whenever it is read.
 	seed = 301
 )

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -56,9 +57,15 @@ func (c *Comparison) counts() string {
 
 // writeFigures writes those of one case.
 func writeFigures(w io.Writer, figures []Figure, s Style) {
-	fmt.Fprintf(w, "\n%s\n", s.paint(strong, clean(fullName(figures[0].Scenario, figures[0].Case))))
-	g := grid{Columns: []column{{Head: "subject", Left: true}, {Head: "metric", Left: true}, {Head: "verdict", Left: true},
-		{Head: "A"}, {Head: "B"}, {Head: "B/A"}, {Head: "95 %"}}}
+	name := s.paint(strong, clean(fullName(figures[0].Scenario, figures[0].Case)))
+	if only := figures[0].Verdict; (only == OnlyA || only == OnlyB) &&
+		!slices.ContainsFunc(figures, func(f Figure) bool { return f.Verdict != only }) {
+		fmt.Fprintf(w, "\n%s   %s\n", name, s.paint(faint, string(only)))
+		return
+	}
+	fmt.Fprintf(w, "\n%s\n", name)
+	g := grid{Narrow: true, Columns: []column{{Head: "subject", Left: true}, {Head: "metric", Left: true}, {Head: "verdict", Left: true},
+		{Head: "A"}, {Head: "B"}, {Head: "unit", Left: true}, {Head: "B/A"}}}
 	others := 0
 	for i := range figures {
 		if f := &figures[i]; f.Primary || f.Verdict != Agree {
@@ -77,32 +84,31 @@ func writeFigures(w io.Writer, figures []Figure, s Style) {
 var tones = map[Verdict]tone{Better: good, Worse: bad, Unknown: faint, OnlyA: faint, OnlyB: faint}
 
 func (f *Figure) row() row {
-	cells := []cell{textCell(f.Subject), textCell(f.Metric), {Text: string(f.Verdict), Tone: tones[f.Verdict]},
-		{Text: "-"}, {Text: "-"}, {Text: "-"}, {Text: ""}}
-	if f.A != nil {
-		cells[3].Text = f.A.withCI(f.Metric)
-	}
-	if f.B != nil {
-		cells[4].Text = f.B.withCI(f.Metric)
-	}
-	if f.Ratio != nil {
-		cells[5].Text = factor(f.Ratio.Ratio)
-		if ci := f.Ratio.CI; ci != nil {
-			cells[6].Text = factor(ci.Low) + " to " + factor(ci.High)
+	var medians []float64
+	for _, v := range []*Value{f.A, f.B} {
+		if v != nil {
+			medians = append(medians, v.Median)
 		}
 	}
-	return row{Cells: cells}
+	s := scaleOf(f.Metric, medians)
+	ratio := cell{Text: "-"}
+	if f.Ratio != nil {
+		ratio.Text = factor(f.Ratio.Ratio)
+		if ci := f.Ratio.CI; ci != nil {
+			ratio.Text += " [" + factor(ci.Low) + ", " + factor(ci.High) + "]"
+		}
+	}
+	return row{Cells: []cell{textCell(f.Subject), textCell(f.Metric), {Text: string(f.Verdict), Tone: tones[f.Verdict]},
+		f.A.cell(s), f.B.cell(s), textCell(s.unit), ratio}}
 }
 
-// withCI writes a value that stands alone.
-func (v *Value) withCI(metric string) string {
-	s := scaleOf(metric, []float64{v.Median})
-	text := s.write(v.Median)
-	if v.CI != nil {
-		text += " [" + s.write(v.CI.Low) + ", " + s.write(v.CI.High) + "]"
+// cell is the value with its interval; v may be nil.
+func (v *Value) cell(s scale) cell {
+	switch {
+	case v == nil:
+		return cell{Text: "-", Tone: faint}
+	case v.CI == nil:
+		return cell{Text: s.write(v.Median)}
 	}
-	if s.unit != "" {
-		text += " " + s.unit
-	}
-	return text
+	return cell{Text: s.write(v.Median) + " [" + s.write(v.CI.Low) + ", " + s.write(v.CI.High) + "]"}
 }

@@ -28,11 +28,13 @@ type openRound struct {
 }
 
 func (d *decoder) record(line []byte, n int) error {
+	if n == 1 {
+		if err := checkVersion(line); err != nil {
+			return err
+		}
+	}
 	var r Record
 	if err := json.Unmarshal(line, &r); err != nil {
-		if n == 1 {
-			return errors.New("this is not a report of the lab")
-		}
 		return err
 	}
 	if err := r.check(n); err != nil {
@@ -55,16 +57,24 @@ func (d *decoder) record(line []byte, n int) error {
 	return nil
 }
 
-// check makes sure that the record is what its type says, and the first, and only
-// the first, a run.
-func (r *Record) check(n int) error {
-	isRun := r.Type == "run" && r.Run != nil
-	switch {
-	case n == 1 && (!isRun || r.Run.Version < 1):
+// checkVersion reads of the first line only what is the same in all versions.
+func checkVersion(line []byte) error {
+	var first struct {
+		Type string
+		Run  struct{ Version int }
+	}
+	switch err := json.Unmarshal(line, &first); {
+	case err != nil || first.Type != "run" || first.Run.Version < 1:
 		return errors.New("this is not a report of the lab")
-	case n == 1 && r.Run.Version > Version:
-		return fmt.Errorf("the report is of version %d, this tcpilot (%d) is too old for it", r.Run.Version, Version)
-	case n > 1 && isRun:
+	case first.Run.Version > Version:
+		return fmt.Errorf("the report is of version %d, and this tcpilot reads up to %d", first.Run.Version, Version)
+	}
+	return nil
+}
+
+// check makes sure that the record is what its type says.
+func (r *Record) check(n int) error {
+	if r.Type == "run" && n > 1 {
 		return errors.New("a second run")
 	}
 	has := map[string]bool{"run": r.Run != nil, "case": r.Case != nil, "round": r.Round != nil, "end": r.End != nil}

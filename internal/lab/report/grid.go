@@ -48,6 +48,7 @@ func (s Style) paint(t tone, text string) string {
 type grid struct {
 	Columns []column
 	Rows    []row
+	Narrow  bool // less space between columns
 }
 
 type column struct {
@@ -77,8 +78,11 @@ func (g *grid) column(head, unit string) {
 
 // gap is what is before a column.
 func (g *grid) gap(column int) string {
-	if g.Columns[column].Tight {
+	switch {
+	case g.Columns[column].Tight:
 		return " "
+	case g.Narrow:
+		return "  "
 	}
 	return gap
 }
@@ -253,6 +257,8 @@ func (g *grid) markdown(w io.Writer) {
 }
 
 // escape keeps text from being Markdown or HTML.
-var escape = strings.NewReplacer(
-	"\n", " ", "|", `\|`, "<", "&lt;", ">", "&gt;", "&", "&amp;", "*", `\*`, "`", "\\`", "[", `\[`, "]", `\]`,
-).Replace
+func escape(text string) string { return markup.Replace(clean(text)) }
+
+var markup = strings.NewReplacer(
+	"|", `\|`, "<", "&lt;", ">", "&gt;", "&", "&amp;", "*", `\*`, "`", "\\`", "[", `\[`, "]", `\]`,
+)

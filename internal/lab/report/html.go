@@ -25,6 +25,7 @@ type page struct {
 }
 
 type runView struct {
+	Name     string // if there are several
 	Line     string
 	Problems []string
 	Command  string
@@ -32,6 +33,7 @@ type runView struct {
 
 type overviewView struct {
 	ID   string
+	Run  string
 	Cell []cell
 	Note string
 }
@@ -39,6 +41,7 @@ type overviewView struct {
 // caseView is one case of the page.
 type caseView struct {
 	ID          string
+	Run         string // the report's name if there are several
 	Summary     CaseSummary
 	Link        string
 	Source      string
@@ -71,10 +74,15 @@ func HTML(w io.Writer, reports ...*Report) error {
 	}
 	budget := pointBudget(reports)
 	var cases []CaseSummary
-	for _, r := range reports {
-		p.Runs = append(p.Runs, runView{runLine(r), problems(r), r.Run.Command})
+	for i, r := range reports {
+		name := ""
+		if len(reports) > 1 {
+			name = fmt.Sprintf("report %d", i+1)
+		}
+		p.Runs = append(p.Runs, runView{name, runLine(r), problems(r), r.Run.Command})
 		for _, c := range r.Cases {
 			view := newCaseView(c, fmt.Sprintf("case-%d", len(p.Cases)+1), p.Data.CC, budget)
+			view.Run = name
 			p.Cases = append(p.Cases, view)
 			p.Data.Cases = append(p.Data.Cases, view.Plots)
 			cases = append(cases, view.Summary)
@@ -120,7 +128,7 @@ func (p *page) OverviewColumns() []column {
 func (p *page) setOverview(cases []CaseSummary) {
 	g := overviewGrid(cases, nil)
 	for i, r := range g.Rows {
-		p.Overview = append(p.Overview, overviewView{p.Cases[i].ID, r.Cells, r.Note})
+		p.Overview = append(p.Overview, overviewView{p.Cases[i].ID, p.Cases[i].Run, r.Cells, r.Note})
 	}
 }
 
@@ -176,8 +184,8 @@ func (p *page) Scenarios() []scenarioView {
 	var all []scenarioView
 	for i := range p.Cases {
 		c := &p.Cases[i]
-		if n := len(all); n == 0 || all[n-1].Name != c.Summary.Scenario {
-			all = append(all, scenarioView{Name: c.Summary.Scenario, ID: c.ID})
+		if n := len(all); n == 0 || all[n-1].Name != c.Summary.Scenario || all[n-1].Run != c.Run {
+			all = append(all, scenarioView{Name: c.Summary.Scenario, Run: c.Run, ID: c.ID})
 		}
 		if c.Summary.Case != "" {
 			last := &all[len(all)-1]
@@ -188,8 +196,8 @@ func (p *page) Scenarios() []scenarioView {
 }
 
 type scenarioView struct {
-	Name, ID string
-	Cases    []*caseView
+	Name, Run, ID string
+	Cases         []*caseView
 }
 
 // Title is the page's.

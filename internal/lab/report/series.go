@@ -82,7 +82,7 @@ func newRoundPlot(subject int, r *RoundData, budget int, ccs map[string]int) *ro
 		columns /= 2
 		step = stepOf(end, columns, connections)
 	}
-	plot := &roundPlot{Subject: subject, Repeat: r.Repeat, Step: num(step), Columns: int(end.Seconds()/step) + 1, Of: len(connections)}
+	plot := &roundPlot{Subject: subject, Repeat: r.Repeat, Step: num(step.Seconds()), Columns: int(end/step) + 1, Of: len(connections)}
 	names := make(map[int]*measure.Connection)
 	for i := range r.Connections {
 		names[r.Connections[i].ID] = &r.Connections[i]
@@ -102,32 +102,32 @@ func newRoundPlot(subject int, r *RoundData, budget int, ccs map[string]int) *ro
 	return plot
 }
 
-// stepOf is the time of a column, in seconds: never finer than points come.
-func stepOf(end time.Duration, columns int, connections [][]*measure.Point) float64 {
-	step := max(end.Seconds(), 1e-6) / float64(columns)
+// stepOf is the time of a column: never finer than points come.
+func stepOf(end time.Duration, columns int, connections [][]*measure.Point) time.Duration {
+	step := end/time.Duration(columns) + 1
 	var gaps []float64
 	for _, points := range connections[:min(len(connections), 20)] {
 		for i := 1; i < len(points); i++ {
-			gaps = append(gaps, (points[i].At - points[i-1].At).Seconds())
+			gaps = append(gaps, float64(points[i].At-points[i-1].At))
 		}
 	}
 	if len(gaps) > 0 {
-		step = max(step, measure.Median(gaps))
+		step = max(step, time.Duration(measure.Median(gaps)))
 	}
 	return step
 }
 
 // size is how many columns the connections take.
-func size(connections [][]*measure.Point, step float64) int {
+func size(connections [][]*measure.Point, step time.Duration) int {
 	n := 0
 	for _, points := range connections {
-		n += int((points[len(points)-1].At-points[0].At).Seconds()/step) + 1
+		n += int((points[len(points)-1].At-points[0].At)/step) + 1
 	}
 	return n
 }
 
 // add adds a connection: a line for each congestion control in turn.
-func (p *roundPlot) add(points []*measure.Point, c *measure.Connection, step float64) {
+func (p *roundPlot) add(points []*measure.Point, c *measure.Connection, step time.Duration) {
 	for len(points) > 0 {
 		n := 1
 		for n < len(points) && points[n].CC == points[0].CC {
@@ -147,8 +147,8 @@ func (p *roundPlot) add(points []*measure.Point, c *measure.Connection, step flo
 	}
 }
 
-func (l *linePlot) fill(points []*measure.Point, step float64) {
-	column := func(p *measure.Point) int { return int(p.At.Seconds() / step) }
+func (l *linePlot) fill(points []*measure.Point, step time.Duration) {
+	column := func(p *measure.Point) int { return int(p.At / step) }
 	l.From = column(points[0])
 	n := column(points[len(points)-1]) - l.From + 1
 	goodput, rtt, cwnd := make([]total, n), make([]total, n), make([]total, n)

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -223,8 +225,8 @@ func notes(c *CaseSummary) []string {
 	for _, s := range c.Subjects {
 		name := clean(s.Name)
 		if s.Regret != nil {
-			all = append(all, fmt.Sprintf("%s: regret %s whole connections over its first %d (warm-up included), %s of it in the second half.",
-				name, factor(s.Regret.Total), s.Regret.Connections, factor(s.Regret.LastHalf)))
+			all = append(all, fmt.Sprintf("%s: regret %s connections of %d (warm-up included), %s in the second half",
+				name, lost(s.Regret.Total), s.Regret.Connections, lost(s.Regret.LastHalf)))
 		}
 		if s.Errors > 0 {
 			all = append(all, fmt.Sprintf("%s: %s; the first: %s", name, plural(int(s.Errors), "error"), s.FirstError))
@@ -235,6 +237,9 @@ func notes(c *CaseSummary) []string {
 	}
 	return all
 }
+
+// lost writes a number of connections; adding 0 takes the sign from -0.
+func lost(v float64) string { return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', 1, 64) }
 
 func plural(n int, one string) string {
 	if n == 1 {

@@ -8,11 +8,11 @@ import (
 )
 
 // What a case takes beside its traffic: the network and its calibration once, and
-// with each round connections that end, and counters that are read. Measured on
-// two cores, generously.
+// with each round the subject, connections that end, and counters that are read.
+// Measured on two busy cores.
 const (
-	caseCost  = 5 * time.Second
-	roundCost = 500 * time.Millisecond
+	caseCost  = 10 * time.Second
+	roundCost = time.Second
 )
 
 // Estimate is about how long the case takes with all of its subjects.

@@ -42,7 +42,7 @@ func TestShipped(t *testing.T) {
 			}
 			limit := 4 * time.Minute
 			if variant != "full" && variant != "emulated" {
-				limit = 25 * time.Second
+				limit = 40 * time.Second
 			}
 			for _, c := range s.Cases {
 				if d := c.here().Estimate(); d > limit {

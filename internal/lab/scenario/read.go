@@ -15,7 +15,7 @@ import (
 )
 
 // maxFile bounds a scenario file, in bytes.
-const maxFile = 256 << 10
+const maxFile = 64 << 10
 
 // Read reads a scenario; name is what errors call it. All mistakes, of all
 // variants, come back as config.Errors.

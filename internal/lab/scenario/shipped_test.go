@@ -76,9 +76,9 @@ func TestEstimate(t *testing.T) {
 	}
 	c := read(t, with("repeat: 10", "warmup: 6", "traffic: {bulk: {kind: bulk, duration: 2s, count: 3, start: 1s}}", "pause: 500ms"), Options{}).Cases[0]
 	near("round", c.Round(), 7*time.Second)
-	near("case", c.Estimate(), caseCost+26*8*time.Second)
+	near("case", c.Estimate(), caseCost+26*(7500*time.Millisecond+roundCost))
 	c = read(t, with("repeat: 10", "warmup: 6", "subjects: [cubic, bpftune]"), Options{}).Cases[0]
-	near("one that forgets", c.Estimate(), caseCost+(10+70)*1500*time.Millisecond)
+	near("one that forgets", c.Estimate(), caseCost+(10+70)*(time.Second+roundCost))
 
 	// By what the link allows: 2 hosts send 100 times 100 kB at 10 Mbit/s.
 	c = read(t, with("traffic: {flows: {kind: flows, count: 100, concurrency: 5, size: 100kB}}"), Options{}).Cases[0]

@@ -112,9 +112,6 @@ func (s Spec) words() string {
 		}
 		return "default (" + cc + ")"
 	case Fixed:
-		if s.CC == Every {
-			return "every congestion control"
-		}
 		return s.CC
 	case Route:
 		var parts []string

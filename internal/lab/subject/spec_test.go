@@ -56,7 +56,6 @@ func TestString(t *testing.T) {
 	}{
 		{Spec{Kind: Default}, "default (" + own + ")"},
 		{Spec{Kind: Fixed, CC: "cubic"}, "cubic"},
-		{Spec{Kind: Fixed, CC: Every}, "every congestion control"},
 		{Spec{Kind: Route, InitCwnd: 40}, "ip route initcwnd 40"},
 		{Spec{Kind: Route, InitCwnd: 40, InitRwnd: 60, CC: "cubic"}, "ip route initcwnd 40 initrwnd 60, beginning with cubic"},
 		{Spec{Kind: Tcpilot}, "tcpilot"},

@@ -21,10 +21,6 @@ const (
 	Command Kind = "command" // any tuner
 )
 
-// Every as the CC of a Fixed subject stands for one subject for each congestion
-// control that the kernel has. Whoever runs a scenario puts those in its place.
-const Every = "every"
-
 // Spec says what a subject is.
 type Spec struct {
 	Name string // in reports, unique within a scenario

@@ -50,7 +50,7 @@ func Start(ctx context.Context, l *topology.Layout, place func(host string) load
 // Run makes one round of traffic: all parts at the same time, each from its
 // Start on. What befalls connections is recorded in the result and ends nothing;
 // an error is that of a part that cannot be, or of ctx, whose end ends all
-// traffic at once.
+// traffic at once. One round at a time.
 func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 	r := &round{Fleet: f, accounts: map[uint64]load.Account{}}
 	if err := r.plan(parts); err != nil {
@@ -101,6 +101,9 @@ func (r *round) plan(parts []Spec) error {
 		to, err := r.hosts(or(s.To, "receivers"))
 		if err != nil {
 			return fmt.Errorf("%s: to: %w", s.group(), err)
+		}
+		if s.Paths > 1 && len(to) > 1 {
+			return fmt.Errorf("%s: to: one host has all the paths, not %d", s.group(), len(to))
 		}
 		for i, h := range from {
 			l := &lane{round: r, Spec: s, number: len(r.lanes), pair: i, from: h, to: to[i%len(to)]}

@@ -129,7 +129,7 @@ func (r *round) finish() measure.Result {
 			e.own = &a
 		}
 		if e.own != nil {
-			e.points = r.points(e.own.Points)
+			e.points = r.points(e.Start, e.own.Points)
 			e.take(e.own)
 		}
 		out.Connections = append(out.Connections, e.Connection)
@@ -165,16 +165,15 @@ func (e *entry) take(a *load.Account) {
 	}
 }
 
-// points says what was acknowledged between a connection's points. Of the first
-// there is no point before, and so no goodput.
-func (r *round) points(all []load.Point) []measure.Point {
+// points says what was acknowledged between a connection's points, from its
+// start on.
+func (r *round) points(start time.Duration, all []load.Point) []measure.Point {
 	points := make([]measure.Point, len(all))
+	before, acked := start, uint64(0)
 	for i, p := range all {
 		points[i] = measure.Point{At: r.at(p.At), SRTT: p.SRTT, Cwnd: p.Cwnd, Retrans: p.Retrans, CC: p.CC}
-		if i > 0 {
-			before := all[i-1]
-			points[i].Goodput = float64(p.BytesAcked-before.BytesAcked) * 8 / p.At.Sub(before.At).Seconds()
-		}
+		points[i].Goodput = float64(p.BytesAcked-acked) * 8 / (points[i].At - before).Seconds()
+		before, acked = points[i].At, p.BytesAcked
 	}
 	return points
 }

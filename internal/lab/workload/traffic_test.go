@@ -67,8 +67,9 @@ func check(t *testing.T, r *measure.Result) {
 		if c.Elapsed <= 0 || c.Bytes == 0 || !c.Delivered || c.Start+c.Elapsed > r.Elapsed {
 			t.Fatalf("in %s of traffic: %+v", r.Elapsed, c)
 		}
-		// A processor that falls behind a burst of segments loses some of them.
-		if c.From == c.To || c.Retrans > c.Segments/100 {
+		// A processor that falls behind a burst of segments loses some of them, and one
+		// that stalls has a tail sent again.
+		if c.From == c.To || c.Retrans > 2+c.Segments/50 {
 			t.Fatalf("on a clean wire: %+v", c)
 		}
 	}

@@ -78,8 +78,8 @@ func TestRootNoProcessIsLeft(t *testing.T) {
 func TestRootVanishedServer(t *testing.T) {
 	f := newFleet(t, topology.Incast(2))
 	server := f.agents["sender1"]
-	time.AfterFunc(200*time.Millisecond, func() { syscall.Kill(server.Pid(), syscall.SIGKILL) })
-	s := Spec{Kind: Flows, Duration: 600 * time.Millisecond, Size: Size{Fixed: 10_000}, Concurrency: 2, Gap: 10 * time.Millisecond}
+	time.AfterFunc(400*time.Millisecond, func() { syscall.Kill(server.Pid(), syscall.SIGKILL) })
+	s := Spec{Kind: Flows, Duration: 1200 * time.Millisecond, Size: Size{Fixed: 10_000}, Concurrency: 2, Gap: 10 * time.Millisecond}
 	r, err := f.Run(t.Context(), []Spec{s})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestRootVanishedServer(t *testing.T) {
 	for _, c := range r.Connections {
 		byHost[c.From]++
 	}
-	if r.Errors < 10 || r.FirstError == "" || byHost["sender1"] == 0 || byHost["sender2"] < 2*byHost["sender1"] {
+	if r.Errors < 10 || r.FirstError == "" || byHost["sender1"] == 0 || byHost["sender2"] <= byHost["sender1"] {
 		t.Errorf("%d errors, first %q, connections by server %v", r.Errors, r.FirstError, byHost)
 	}
 	if _, err := f.Run(t.Context(), []Spec{s}); err == nil || !strings.Contains(err.Error(), "sender1") {
@@ -121,9 +121,10 @@ func TestRootUnreachable(t *testing.T) {
 }
 
 func TestRootPartsThatCannotBe(t *testing.T) {
-	f := newFleet(t, topology.Dumbbell(1, 1))
+	f := newFleet(t, topology.Dumbbell(1, 2))
 	for want, s := range map[string]Spec{
 		"duration: ":                      {Kind: Bulk},
+		"to: one host has all":            {Kind: Churn, Count: 1, Paths: 9},
 		`from: "left" is neither`:         {Kind: Bulk, Duration: time.Second, From: "left"},
 		`to: "moon" is neither`:           {Kind: Bulk, Duration: time.Second, To: "moon"},
 		"sender1 has no traffic with its": {Kind: Bulk, Duration: time.Second, To: "sender1"},

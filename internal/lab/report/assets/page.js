@@ -79,9 +79,11 @@ function timePlot(parent, round, q, limits, group, last) {
     l[q.field].forEach((v, i) => { y[l.at + i] = v === null ? undefined : v * factor; }); // undefined is bridged
     return y;
   })];
-  const many = round.lines.length > 12, groups = groupsOf(round);
+  // So many lines at a time: thinner and paler the more there are.
+  const density = round.lines.reduce((sum, l) => sum + l.bw.length, 0) / round.n;
+  const groups = groupsOf(round);
   const series = round.lines.map((l) => ({
-    stroke: () => colour(data.cc[l.cc] ?? 7), width: many ? 1 : 1.6, dash: dashes[groups.indexOf(l.g) % 3],
+    stroke: () => colour(data.cc[l.cc] ?? 7), width: density > 4 ? 1 : 1.6, alpha: Math.min(1, Math.max(0.3, 8 / density)), dash: dashes[groups.indexOf(l.g) % 3],
     points: { show: l[q.field].length === 1, size: 4 },
   }));
   return plot(parent, {
@@ -92,7 +94,7 @@ function timePlot(parent, round, q, limits, group, last) {
       axis(`${q.label}, ${unit}`, { size: 46 }),
     ],
     series: [{}, ...series],
-    focus: { alpha: many ? 0.15 : 0.3 },
+    focus: { alpha: density > 4 ? 0.12 : 0.3 },
     cursor: { sync: { key: group.key, setSeries: true, scales: ["x", null] }, focus: { prox: 24 } },
     hooks: { setSelect: [(u) => { u.zoomed = u.select.width > 0; }] },
   }, values, (u, i) => {
@@ -151,13 +153,12 @@ function drawCDF(box) {
   }
 }
 
-// decades keeps the labels of 1, 2 and 5 times powers of ten where there is room
-// for them, else of 1.
+// decades labels 1 times powers of ten, and 2 and 5 times where there is room.
 function decades(u, splits) {
-  const wide = Math.log10(u.scales.x.max / u.scales.x.min) > 2.5;
+  const leads = Math.log10(u.scales.x.max / u.scales.x.min) > 2.5 ? [1] : [1, 2, 5];
   return splits.map((v) => {
-    const lead = Math.round(v / 10 ** Math.floor(Math.log10(v) + 1e-9));
-    return lead === 1 || lead === 10 || (!wide && (lead === 2 || lead === 5)) ? v : null;
+    const lead = v / 10 ** Math.floor(Math.log10(v) + 1e-9);
+    return leads.some((n) => Math.abs(lead - n) < 1e-6) ? v : null;
   });
 }
 
@@ -213,7 +214,7 @@ function heat(choice, width, count, bubble) {
   const svg = shape("svg", { class: "heat", width, height, role: "img", "aria-label": "share of congestion controls over connections" });
   choice.rows.forEach((r, n) => {
     const y = n * row + 2, g = shape("g", { class: "c" + (data.cc[r.cc] ?? 7) });
-    const share = `${Math.round(100 * r.count / choice.count)} %`;
+    const share = percent(r.count / choice.count);
     svg.append(shape("text", { x: 0, y: y + row / 2, dy: "0.25em" }, r.cc), shape("text", { x: gutter - 10, y: y + row / 2, dy: "0.25em", "text-anchor": "end" }, share));
     g.append(shape("rect", { x: gutter, y, width: room, height: row - 4, fill: "currentColor", opacity: 0.08 }));
     for (let from = 0; from < bins;) {
@@ -242,6 +243,12 @@ function heat(choice, width, count, bubble) {
   return svg;
 }
 
+// percent says of little that it is not nothing.
+function percent(share) {
+  const n = Math.round(100 * share);
+  return n === 0 && share > 0 ? "< 1 %" : n === 100 && share < 1 ? "> 99 %" : n + " %";
+}
+
 function readHeat(e, svg, choice, room, bubble) {
   const bounds = svg.getBoundingClientRect(), bins = choice.rows[0].y.length;
   const bin = Math.floor((e.clientX - bounds.left - gutter) / room * bins);
@@ -251,7 +258,7 @@ function readHeat(e, svg, choice, room, bubble) {
   }
   const first = Math.ceil(bin * choice.count / bins) + 1, last = Math.ceil((bin + 1) * choice.count / bins);
   bubble.replaceChildren(tipLine(null, "connection", first < last ? `${first} to ${last}` : String(last)),
-    ...choice.rows.filter((r) => r.y[bin] > 0).map((r) => tipLine(data.cc[r.cc] ?? 7, r.cc, Math.round(100 * r.y[bin]) + " %")));
+    ...choice.rows.filter((r) => r.y[bin] > 0).map((r) => tipLine(data.cc[r.cc] ?? 7, r.cc, percent(r.y[bin]))));
   bubble.style.display = "block";
   bubble.style.left = Math.min(e.clientX - bounds.left + 14, svg.clientWidth - bubble.offsetWidth) + "px";
   bubble.style.top = e.clientY - bounds.top + 10 + "px";

@@ -1,0 +1,133 @@
+package experiment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/internal/lab/measure"
+	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	load.RunIfAgent()
+	testenv.Main(m)
+}
+
+// run runs a scenario and reads what it wrote.
+func run(t *testing.T, ctx context.Context, text string) (*report.Report, error) {
+	t.Helper()
+	var b bytes.Buffer
+	out := report.NewWriter(&b)
+	err := Run(ctx, Options{
+		Scenarios: []*scenario.Scenario{read(t, text)}, Backend: link.Auto, Binary: os.Args[0], Out: out,
+	}, Machine())
+	if cerr := out.Close(); cerr != nil {
+		t.Fatal(cerr)
+	}
+	r, rerr := report.Read(&b)
+	if rerr != nil {
+		t.Fatal(errors.Join(err, rerr))
+	}
+	return r, err
+}
+
+// Subjects take turns, and one that is not there is skipped, not the rest.
+func TestRootTurns(t *testing.T) {
+	testenv.Root(t)
+	r, err := run(t, t.Context(), strings.Replace(two, "[cubic, reno]", "[cubic, reno, yeah]", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Cases) != 2 || r.End == nil {
+		t.Fatalf("%d cases, end %+v", len(r.Cases), r.End)
+	}
+	for _, c := range r.Cases {
+		if c.Case.Refused != "" {
+			t.Errorf("case %s is refused: %s", c.Case.Case, c.Case.Refused)
+			continue
+		}
+		if s := c.Case.Subjects; len(s) != 3 || s[0].Skipped != "" || s[2].Skipped == "" {
+			t.Errorf("subjects of %s: %+v", c.Case.Case, s)
+		}
+		var order []string
+		for i, round := range c.Rounds {
+			// A round that was refused, on a busy machine, is made again.
+			if i == 0 || c.Rounds[i-1].Round.Refused == "" {
+				order = append(order, round.Round.Subject)
+			}
+			if round.Round.Metrics["goodput"] <= 0 {
+				t.Errorf("round %d has no goodput: %+v", round.Round.Order, round.Round)
+			}
+		}
+		if got := strings.Join(order, " "); got != "cubic reno reno cubic" {
+			t.Errorf("rounds of %s: %s", c.Case.Case, got)
+		}
+	}
+}
+
+// A link that cannot be what it was asked to be has no figures.
+func TestRootRefused(t *testing.T) {
+	testenv.Root(t)
+	impossible := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Gbit/s, queue: 100MB}", 1)
+	r, err := run(t, t.Context(), impossible)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := r.Cases[1]
+	if !strings.Contains(far.Case.Refused, "rate") || len(far.Rounds) > 0 {
+		t.Errorf("refused %q with %d rounds", far.Case.Refused, len(far.Rounds))
+	}
+}
+
+// A schedule changes a link within a round, and the next begins as the first.
+func TestRootSchedule(t *testing.T) {
+	testenv.Root(t)
+	scheduled := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 40Mbit/s, schedule: [{at: 1s, rate: 10Mbit/s}]}", 1)
+	scheduled = strings.Replace(scheduled, "duration: 200ms", "duration: 2s, sample: 50ms", 1)
+	r, err := run(t, t.Context(), strings.Replace(scheduled, "  - {name: near}\n", "", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, round := range r.Cases[0].Rounds {
+		var early, late []float64
+		for _, p := range round.Points {
+			switch {
+			case p.At > 300*time.Millisecond && p.At < 900*time.Millisecond:
+				early = append(early, p.Goodput/1e6)
+			case p.At > 1300*time.Millisecond && p.At < 1900*time.Millisecond:
+				late = append(late, p.Goodput/1e6)
+			}
+		}
+		if early, late := measure.Median(early), measure.Median(late); early < 25 || early > 50 || late < 5 || late > 15 {
+			t.Errorf("round %d: %.1f Mbit/s of 40, then %.1f of 10", round.Round.Order, early, late)
+		}
+	}
+}
+
+// A run that is stopped ends soon, says so, and leaves nothing (TestMain counts
+// descriptors, the next run's names would collide).
+func TestRootStopped(t *testing.T) {
+	testenv.Root(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	began := time.Now()
+	r, err := run(t, ctx, strings.Replace(two, "200ms", "20s", 1))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("stopped with %v", err)
+	}
+	if d := time.Since(began); d > 15*time.Second {
+		t.Errorf("it took %s to stop", d)
+	}
+	if r.End == nil || r.End.Stopped == "" {
+		t.Errorf("the report's end: %+v", r.End)
+	}
+}

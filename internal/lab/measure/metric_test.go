@@ -1,0 +1,131 @@
+package measure
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// round is two bulk connections and one with requests.
+func round() *Result {
+	return &Result{
+		Elapsed: 10 * time.Second,
+		Connections: []Connection{
+			{Group: "bulk", ID: 0, From: "s1", To: "r1", Elapsed: 10 * time.Second, Bytes: 10e6, Segments: 8000, Retrans: 80, RTOs: 1,
+				MinRTT: 10 * ms, MeanRTT: 30 * ms, Delivered: true},
+			{Group: "bulk", ID: 1, From: "s1", To: "r1", Elapsed: 5 * time.Second, Bytes: 15e6, Segments: 12000, Retrans: 20, RTOs: 2,
+				MinRTT: 20 * ms, MeanRTT: 40 * ms, Delivered: true},
+			{Group: "web/small", ID: 2, From: "s2", To: "r1", Elapsed: 2 * time.Second, Bytes: 1e6, MinRTT: 5 * ms},
+		},
+		Requests: []Request{
+			{Group: "web/small", Conn: 2, Elapsed: 100 * ms, Bytes: 1000}, {Group: "web/small", Conn: 2, Elapsed: 300 * ms, Bytes: 1000},
+			{Group: "web/small", Conn: 2, Elapsed: 200 * ms, Bytes: 1000}, {Group: "web/small", Conn: 2, Elapsed: 1000 * ms, Bytes: 1000},
+		},
+		Errors: 2,
+		CPU:    map[string]CPU{"s1": {User: 1 * time.Second, System: 2 * time.Second}, "r1": {System: 2200 * ms}},
+	}
+}
+
+func same(t *testing.T, what string, have, want map[string]float64) {
+	t.Helper()
+	for name, v := range have {
+		if w, ok := want[name]; !ok {
+			t.Errorf("%s: %s is %v, want it absent", what, name, v)
+		} else if math.Abs(v-w) > 1e-9*math.Abs(w) {
+			t.Errorf("%s: %s is %v, want %v", what, name, v, w)
+		}
+	}
+	for name := range want {
+		if _, ok := have[name]; !ok {
+			t.Errorf("%s: %s is absent", what, name)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	same(t, "round", Of(round()), map[string]float64{
+		"goodput":                26e6 * 8 / 10,
+		"connection_goodput":     8e6,            // of 8, 24 and 4 Mbit/s
+		"fct_mean":               0.4,            // of 0.1, 0.2, 0.3 and 1 s
+		"fct_p50":                0.25,           //
+		"fct_p99":                0.3 + 0.97*0.7, // 2.97 of the way from the first to the fourth
+		"requests_per_second":    0.4,            //
+		"connections_per_second": 0.2,            // two delivered
+		"retrans":                100. / 20000,   //
+		"rtt":                    0.035,          // the third has no mean
+		"rtt_inflation":          3.5,            // 30/10 and 40/10: the same two hosts
+		"jain":                   36 * 36 / (3 * (64. + 576 + 16)),
+		"cpu_per_byte":           5.2 / 26e6,
+		"errors":                 2. / 8, // two beside two connections and four requests
+		"rtos":                   3,
+	})
+}
+
+func TestGroups(t *testing.T) {
+	groups := Groups(round())
+	if len(groups) != 2 {
+		t.Fatalf("%d groups, want 2", len(groups))
+	}
+	same(t, "bulk", groups["bulk"], map[string]float64{
+		"goodput": 20e6, "connection_goodput": 16e6, "connections_per_second": 0.2, "retrans": 0.005, "rtt": 0.035,
+		"rtt_inflation": 3.5, "jain": 32 * 32 / (2 * (64. + 576)), "rtos": 3,
+	})
+	same(t, "web/small", groups["web/small"], map[string]float64{
+		"goodput": 0.8e6, "connection_goodput": 4e6, "fct_mean": 0.4, "fct_p50": 0.25, "fct_p99": 0.3 + 0.97*0.7,
+		"requests_per_second": 0.4, "connections_per_second": 0, "rtos": 0,
+	})
+}
+
+func TestWhatCannotBeToldIsAbsent(t *testing.T) {
+	same(t, "nothing", Of(&Result{}), map[string]float64{})
+	r := &Result{Connections: []Connection{{Bytes: 1, Delivered: true}}, NoRTOs: true}
+	same(t, "no time", Of(r), map[string]float64{"errors": 0})
+	r.Elapsed, r.Connections[0].Elapsed = time.Second, time.Second
+	same(t, "one connection", Of(r), map[string]float64{
+		"goodput": 8, "connection_goodput": 8, "connections_per_second": 1, "errors": 0,
+	})
+	dead := &Result{Elapsed: time.Second, Connections: []Connection{{Elapsed: time.Second}, {Elapsed: time.Second}}, Errors: 2}
+	same(t, "nothing arrived", Of(dead), map[string]float64{
+		"goodput": 0, "connection_goodput": 0, "connections_per_second": 0, "errors": 1, "rtos": 0,
+	})
+}
+
+func TestLookup(t *testing.T) {
+	r := round()
+	of, groups := Of(r), Groups(r)
+	for name, want := range map[string]float64{"goodput": 20.8e6, "bulk/goodput": 20e6, "web/small/goodput": 0.8e6} {
+		if v, ok := Lookup(of, groups, name); !ok || v != want {
+			t.Errorf("%s: %v %v, want %v", name, v, ok, want)
+		}
+	}
+	for _, name := range []string{"", "none", "bulk/fct_p50", "none/goodput", "web/small"} {
+		if v, ok := Lookup(of, groups, name); ok {
+			t.Errorf("%s is %v, want it absent", name, v)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	for name, want := range map[string]string{"goodput": "goodput", "web/small/fct_p99": "fct_p99"} {
+		if m, ok := Find(name); !ok || m.Name != want {
+			t.Errorf("%s: found %q %v", name, m.Name, ok)
+		}
+	}
+	if _, ok := Find("goodput/"); ok {
+		t.Error("found a metric without a name")
+	}
+}
+
+func TestEveryMetricIsDescribed(t *testing.T) {
+	units := []string{"bit/s", "s", "s/B", "1/s", "share", ""}
+	seen := make(map[string]bool)
+	for _, m := range Metrics {
+		if seen[m.Name] || m.Name == "" || m.Doc == "" || m.of == nil || m.Better*m.Better != 1 || !slices.Contains(units, m.Unit) {
+			t.Errorf("metric %+v is not described, or twice", m)
+		}
+		seen[m.Name] = true
+	}
+}
