@@ -71,7 +71,7 @@ func TestRootLinksAreFoundAsAsked(t *testing.T) {
 		{name: "clean"},
 		{name: "delay", forward: link.Spec{Delay: 10 * ms}, backward: link.Spec{Delay: 10 * ms, Reorder: 0.05}},
 		{name: "loss, IPv6", forward: link.Spec{Loss: 0.02}, ipv6: true,
-			backward: link.Spec{Delay: 5 * ms, Bursts: link.Bursts{ToBad: 0.005, ToGood: 0.2, LossBad: 0.5}}},
+			backward: link.Spec{Delay: 5 * ms, Bursts: link.Bursts{ToBad: 0.02, ToGood: 0.2, LossBad: 0.5}}},
 		{name: "rate", forward: link.Spec{Rate: 50e6, Delay: 5 * ms, Queue: link.Queue{Packets: 100}}, backward: link.Spec{Rate: 5e6}},
 		{name: "everything", forward: link.Spec{Rate: 20e6, Delay: 20 * ms, Jitter: 5 * ms, Loss: 0.01, Queue: link.Queue{Bytes: 200e3}, ECN: 30e3}},
 		{name: "policer", forward: link.Spec{Policer: link.Policer{Rate: 10e6, Burst: 50e3}}, backward: link.Spec{Rate: 40e6, Offload: true}},

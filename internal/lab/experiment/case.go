@@ -18,7 +18,7 @@ func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
 	p.begin(j)
 	p.step("build the network")
 	about := j.describe()
-	n, refused, err := open(ctx, j, o.Backend)
+	n, refused, err := open(ctx, j, o)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
 }
 
 // open builds the network of a case; refused says why this kernel cannot.
-func open(ctx context.Context, j job, b link.Backend) (n *network, refused string, err error) {
+func open(ctx context.Context, j job, o Options) (n *network, refused string, err error) {
 	controls, err := subject.Controls()
 	if err != nil {
 		return nil, "", err
@@ -52,11 +52,15 @@ func open(ctx context.Context, j job, b link.Backend) (n *network, refused strin
 	if refused := lacking(j.scenario.Needs, controls); refused != "" {
 		return nil, refused, nil
 	}
-	if b, err = b.For(specs(j.Case)...); err != nil {
+	b, err := o.Backend.For(specs(j.Case)...)
+	if err != nil {
 		return nil, err.Error(), nil
 	}
-	n, err = build(ctx, j.Case, b)
-	return n, "", err
+	if n, err = build(ctx, j.Case, b); err != nil {
+		return nil, "", err
+	}
+	n.quick = o.Quick
+	return n, "", nil
 }
 
 // specs are all that the links of a case ever do.

@@ -17,7 +17,8 @@ type Options struct {
 	Scenarios []*scenario.Scenario
 	// Cases and Subjects choose among those of the scenarios by name; empty is all.
 	Cases, Subjects []string
-	Repeat          int // rounds that count, instead of the scenarios' own; 0 leaves those
+	Repeat          int  // rounds that count, instead of the scenarios' own; 0 leaves those
+	Quick           bool // calibrate for a shorter time
 	Backend         link.Backend
 	Binary          string // tcpilot, for the subjects that are it
 	Out             *report.Writer

@@ -21,6 +21,7 @@ type network struct {
 	cgroups map[string]*topology.Cgroup
 	links   map[string]duplex
 	backend link.Backend
+	quick   bool // to calibrate
 	fleet   *workload.Fleet
 	undo    []func() error // before net.Close; last made, first undone
 }

@@ -81,10 +81,11 @@ func (d *Direction) set(s Spec) error {
 		return err
 	}
 	if d.holder == nil && (s.Delay > 0 || s.Rate > 0) {
-		var err error
-		if d.holder, err = d.newHolder(); err != nil {
+		h, err := d.newHolder()
+		if err != nil {
 			return err
 		}
+		d.holder = h
 	}
 	if d.holder == nil {
 		return d.model.set(s.instant())
@@ -100,13 +101,9 @@ func (d *Direction) set(s Spec) error {
 
 func (d *Direction) newHolder() (holder, error) {
 	if d.backend == Netem {
-		return &netem{end: d.ends.From}, nil
+		return newNetem(d.ends.From)
 	}
-	e, err := newEmulator(d.ends.To)
-	if err != nil {
-		return nil, err // and not a holder that is not nil
-	}
-	return e, nil
+	return newEmulator(d.ends.To)
 }
 
 // Ends are the direction's.

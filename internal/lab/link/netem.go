@@ -45,8 +45,7 @@ func tryNetem() error {
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
 	}
-	root := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
-	err = h.QdiscAdd(netlink.NewNetem(root, netlink.NetemQdiscAttrs{Limit: 1}))
+	err = h.QdiscAdd(netlink.NewNetem(netemRoot(lo.Attrs().Index), netlink.NetemQdiscAttrs{Limit: 1}))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrNoNetem
 	}
@@ -56,9 +55,21 @@ func tryNetem() error {
 // netem delays and limits what leaves a device: netem (1:) for the delay, below
 // it tbf (2:) for the rate, red (3:) for marks, and a fifo for the queue, by bytes
 // (4:) or by packets (5:).
+//
+// Segmentation offload that is off comes after the qdiscs (validate_xmit_skb): the
+// host's own connections must not make aggregates in the first place.
 type netem struct {
-	end  *topology.End
-	tree netemTree // as it was set last
+	end    *topology.End
+	before *netlink.LinkAttrs // of the device
+	tree   netemTree          // as it was set last
+}
+
+func newNetem(end *topology.End) (*netem, error) {
+	dev, err := end.Host.Netlink().LinkByIndex(end.Index)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", end.Device, err)
+	}
+	return &netem{end: end, before: dev.Attrs()}, nil
 }
 
 const (
@@ -78,6 +89,13 @@ type netemTree [4]string
 // set changes the qdiscs whose words change. They keep the packets that wait but
 // for red, which makes a new fifo, and the fifo when its kind changes.
 func (n *netem) set(s Spec) error {
+	segments := uint32(1)
+	if s.Offload {
+		segments = n.before.GSOMaxSegs
+	}
+	if err := n.end.Host.Netlink().LinkSetGSOMaxSegs(n.device(), int(segments)); err != nil {
+		return fmt.Errorf("bound aggregates: %w", err)
+	}
 	tree := s.netem(n.end.Device)
 	var commands strings.Builder
 	for i, words := range tree {
@@ -178,14 +196,21 @@ func (n *netem) count(c *Counters) error {
 
 // close takes all of them off; what waits is dropped.
 func (n *netem) close() error {
-	err := n.end.Host.Netlink().QdiscDel(&netlink.GenericQdisc{QdiscAttrs: n.root()})
-	// Where there is none the kernel finds the handle (EINVAL) or the qdisc wrong.
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("delete netem: %w", err)
+	h := n.end.Host.Netlink()
+	err := h.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: netemRoot(n.end.Index)})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		err = nil // there is none
+	}
+	// A first qdisc gives a veth a queue length.
+	if err = errors.Join(err, h.LinkSetGSOMaxSegs(n.device(), int(n.before.GSOMaxSegs)),
+		h.LinkSetTxQLen(n.device(), n.before.TxQLen)); err != nil {
+		return fmt.Errorf("take netem off: %w", err)
 	}
 	return nil
 }
 
-func (n *netem) root() netlink.QdiscAttrs {
-	return netlink.QdiscAttrs{LinkIndex: n.end.Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+func (n *netem) device() netlink.Link { return &netlink.Device{LinkAttrs: *n.before} }
+
+func netemRoot(device int) netlink.QdiscAttrs {
+	return netlink.QdiscAttrs{LinkIndex: device, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 }

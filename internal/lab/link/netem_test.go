@@ -39,3 +39,51 @@ func TestRootNoNetem(t *testing.T) {
 		must(t, d.Close())
 	}
 }
+
+// conduct is what a link does, as measured.
+type conduct struct {
+	roundTrip, wait time.Duration
+	rate, loss      float64
+}
+
+func measure(t *testing.T, backend Backend) (c conduct) {
+	a, b := newPair(t)
+	there := shape(t, a, b, Spec{Delay: 20 * ms}, backend)
+	shape(t, b, a, Spec{Delay: 30 * ms}, backend)
+	c.roundTrip = rtt(t, a, b.Addr4.Addr())
+
+	s := Spec{Rate: 2e6, Queue: Queue{Bytes: 100_000}, Loss: 0.1}
+	must(t, there.Set(s))
+	// Without those that tbf's bucket let through.
+	all := stream(t, a, b, 150, fullPayload, 0, nil)[10:]
+	took := all[len(all)-1].at.Sub(all[0].at)
+	c.rate = float64(all[len(all)-1].seq-all[0].seq) * 8 * 1514 / took.Seconds()
+	c.wait = delays(all)[len(all)-1]
+
+	must(t, there.Set(Spec{Loss: 0.1}))
+	before := counters(t, there)
+	stream(t, a, b, 20_000, 18, 0, nil)
+	c.loss = counters(t, there).Sub(before).LossShare()
+	return c
+}
+
+// Where a kernel has both, they do the same.
+func TestRootBackendsAgree(t *testing.T) {
+	if errors.Is(HasNetem(), ErrNoNetem) {
+		return
+	}
+	one, two := measure(t, Netem), measure(t, Emulator)
+	t.Logf("netem %+v, emulator %+v", one, two)
+	if d := (one.roundTrip - two.roundTrip).Abs(); d > 5*ms {
+		t.Errorf("round trips differ by %s", d)
+	}
+	if d := (one.wait - two.wait).Abs(); d > 40*ms {
+		t.Errorf("waits at a full queue differ by %s", d)
+	}
+	if !about(one.rate, two.rate, 0.05) {
+		t.Errorf("rates are %.0f and %.0f", one.rate, two.rate)
+	}
+	if !about(one.loss, two.loss, 0.12) { // 4 standard deviations
+		t.Errorf("loss is %.4f and %.4f", one.loss, two.loss)
+	}
+}

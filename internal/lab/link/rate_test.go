@@ -19,12 +19,12 @@ const (
 func TestRootRate(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
-		tolerance := 0.02
-		if slack(t, a, b) == emulated {
-			tolerance = 0.1
+		rates, tolerance := []float64{20, 100}, 0.02
+		if slack(t) == emulated {
+			rates, tolerance = []float64{20}, 0.1
 		}
 		d := shape(t, a, b, Spec{}, backend)
-		for _, mbit := range []float64{20, 100} {
+		for _, mbit := range rates {
 			must(t, d.Set(Spec{Rate: uint64(mbit * 1e6), Queue: Queue{Packets: 60_000}}))
 			count := int(0.5 * mbit * 1e6 / 8 / 1514) // half a second
 			all := stream(t, a, b, count, fullPayload, 0, nil)
@@ -65,9 +65,13 @@ func TestRootRateOfAggregates(t *testing.T) {
 func TestRootQueue(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
-		slack := slack(t, a, b)
+		slack := slack(t)
 		d := shape(t, a, b, Spec{}, backend)
-		const payload, sent = 958, 400 // frames of 1000 bytes, 1 ms each
+		const payload, sent = 958, 400 // frames of 1000 bytes
+		each := ms
+		if slack == emulated {
+			each = 5 * ms
+		}
 		for _, c := range []struct {
 			queue Queue
 			room  int
@@ -76,7 +80,7 @@ func TestRootQueue(t *testing.T) {
 			{Queue{Bytes: 150_500}, 150},
 			{Queue{Bytes: 150_500, Packets: 50}, 50},
 		} {
-			s := Spec{Rate: 8e6, Queue: c.queue}
+			s := Spec{Rate: uint64(8000 / each.Seconds()), Queue: c.queue}
 			if backend.Supports(s) != nil {
 				continue
 			}
@@ -85,15 +89,15 @@ func TestRootQueue(t *testing.T) {
 			all := stream(t, a, b, sent, payload, 0, nil)
 			n := counters(t, d).Sub(before)
 			// The bucket of tbf has room for some packets too.
-			if meanwhile := 15 + 5*int(slack/ms); len(all) < c.room || len(all) > c.room+meanwhile {
+			if meanwhile := 15 + int(slack/ms); len(all) < c.room || len(all) > c.room+meanwhile {
 				t.Errorf("%+v: %d packets passed, want %d and what left during the burst", c.queue, len(all), c.room)
 			}
 			if n.Overflowed != uint64(sent-len(all)) {
 				t.Errorf("%+v: %d of %d arrived, counted as %+v", c.queue, len(all), sent, n)
 			}
 			inOrder(t, all, slack)
-			took, want := all[len(all)-1].at.Sub(all[0].at), time.Duration(len(all)-1)*ms
-			between(t, fmt.Sprintf("%+v: %d packets", c.queue, len(all)), took, want-8*ms-slack, want+2*ms+2*slack)
+			took, want := all[len(all)-1].at.Sub(all[0].at), time.Duration(len(all)-1)*each
+			between(t, fmt.Sprintf("%+v: %d packets", c.queue, len(all)), took, want-8*each-slack, want+2*ms+2*slack)
 			if most := uint64(c.room) * 1000; backend == Emulator && (n.QueueMax < most-1000 || n.QueueMax > 150_500) {
 				t.Errorf("%+v: counted as %+v, want at most %d bytes in the queue", c.queue, n, most)
 			}
@@ -102,15 +106,19 @@ func TestRootQueue(t *testing.T) {
 	})
 }
 
-// A full queue of 1000 packets at 20 Mbit/s is 606 ms long.
+// A full queue of 1000 packets at 20 Mbit/s is 606 ms long, and so is one of 50 at
+// 1 Mbit/s, which emulated processors fill.
 func TestRootFullQueue(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		s := Spec{Rate: 20e6, Queue: Queue{Packets: 1000}}
-		slack := slack(t, a, b)
+		slack := slack(t)
+		if slack == emulated {
+			s = Spec{Rate: 1e6, Queue: Queue{Packets: 50}}
+		}
 		d := shape(t, a, b, s, backend)
-		longest := delays(stream(t, a, b, 1500, fullPayload, 0, nil))
-		between(t, "the longest wait", longest[len(longest)-1], s.QueueDelay()-15*ms, s.QueueDelay()+30*ms+10*slack)
+		longest := delays(stream(t, a, b, int(s.Queue.Packets)*3/2, fullPayload, 0, nil))
+		between(t, "the longest wait", longest[len(longest)-1], s.QueueDelay()-15*ms-slack, s.QueueDelay()+30*ms+2*slack)
 		sane(t, d)
 	})
 }

@@ -25,6 +25,9 @@ const (
 	// longestSleep is how long the worker leaves its socket unread while packets
 	// wait: at a million packets a second it then holds 5,000 messages.
 	longestSleep = 5 * time.Millisecond
+	// oversleep is how much longer than asked a sleep lasts (measured: 23 to 62 µs
+	// in 9 of 10 cases); packets count as due by as much before their time.
+	oversleep = 30 * time.Microsecond
 )
 
 func newWorker(e *emulator) *worker {
@@ -42,7 +45,7 @@ func (w *worker) run() {
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
 	for !w.stop.Load() {
-		w.release(w.clock.now())
+		w.release(w.clock.now() + int64(oversleep))
 		w.sleep()
 		w.receive()
 	}
@@ -88,7 +91,7 @@ func (w *worker) sleep() {
 		unix.Ppoll(fds[:], nil, nil)
 		return
 	}
-	left := time.Duration(due - w.clock.now())
+	left := time.Duration(due-w.clock.now()) - oversleep
 	if left <= 0 {
 		return
 	}

@@ -86,6 +86,9 @@ func Groups(r *Result) map[string]map[string]float64 {
 		p := part(r.Requests[i].Group)
 		p.requests = append(p.requests, &r.Requests[i])
 	}
+	for group, sum := range r.totals() {
+		part(group).add(sum)
+	}
 	metrics := make(map[string]map[string]float64, len(parts))
 	for group, t := range parts {
 		metrics[group] = t.metrics()

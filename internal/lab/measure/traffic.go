@@ -7,6 +7,8 @@ type traffic struct {
 	elapsed     float64 // seconds
 	connections []*Connection
 	requests    []*Request
+	total       Total
+	done        uint64 // requests, or connections where a group has no requests
 	floors      map[pair]time.Duration
 	cpu         time.Duration // 0 is not known
 	errors      uint64
@@ -36,7 +38,44 @@ func whole(r *Result) *traffic {
 	for _, cpu := range r.CPU {
 		t.cpu += cpu.User + cpu.System
 	}
+	for _, sum := range r.totals() {
+		t.add(sum)
+	}
 	return t
+}
+
+// add adds the total of a group.
+func (t *traffic) add(sum Total) {
+	t.total.Connections += sum.Connections
+	t.total.Requests += sum.Requests
+	t.total.Bytes += sum.Bytes
+	if sum.Requests > 0 {
+		t.done += sum.Requests
+	} else {
+		t.done += sum.Connections
+	}
+}
+
+// totals are Totals, or counted from the records where those are all.
+func (r *Result) totals() map[string]Total {
+	if r.Totals != nil {
+		return r.Totals
+	}
+	totals := make(map[string]Total)
+	for _, c := range r.Connections {
+		sum := totals[c.Group]
+		sum.Bytes += c.Bytes
+		if c.Delivered {
+			sum.Connections++
+		}
+		totals[c.Group] = sum
+	}
+	for _, q := range r.Requests {
+		sum := totals[q.Group]
+		sum.Requests++
+		totals[q.Group] = sum
+	}
+	return totals
 }
 
 // Goodput is the connection's payload over its time, in bit/s; false if it took
@@ -46,14 +85,6 @@ func (c *Connection) Goodput() (float64, bool) {
 		return 0, false
 	}
 	return 8 * float64(c.Bytes) / c.Elapsed.Seconds(), true
-}
-
-// bytes is the payload of all connections.
-func (t *traffic) bytes() (sum float64) {
-	for _, c := range t.connections {
-		sum += float64(c.Bytes)
-	}
-	return sum
 }
 
 // goodputs has one value for each connection that can tell.
@@ -74,7 +105,7 @@ func goodput(t *traffic) (float64, bool) {
 	if len(t.connections) == 0 {
 		return 0, false
 	}
-	return t.perSecond(8 * t.bytes())
+	return t.perSecond(8 * float64(t.total.Bytes))
 }
 
 func connectionGoodput(t *traffic) (float64, bool) {
@@ -104,20 +135,14 @@ func requestsPerSecond(t *traffic) (float64, bool) {
 	if len(t.requests) == 0 {
 		return 0, false
 	}
-	return t.perSecond(float64(len(t.requests)))
+	return t.perSecond(float64(t.total.Requests))
 }
 
 func connectionsPerSecond(t *traffic) (float64, bool) {
 	if len(t.connections) == 0 {
 		return 0, false
 	}
-	n := 0
-	for _, c := range t.connections {
-		if c.Delivered {
-			n++
-		}
-	}
-	return t.perSecond(float64(n))
+	return t.perSecond(float64(t.total.Connections))
 }
 
 func retrans(t *traffic) (float64, bool) {
@@ -158,27 +183,13 @@ func fairness(t *traffic) (float64, bool) {
 }
 
 func cpuPerByte(t *traffic) (float64, bool) {
-	bytes := t.bytes()
+	bytes := float64(t.total.Bytes)
 	return t.cpu.Seconds() / bytes, t.cpu > 0 && bytes > 0
 }
 
-// failed counts in requests where a connection has them, else in connections.
 func failed(t *traffic) (float64, bool) {
-	if !t.errorsKnown {
-		return 0, false
-	}
-	asked := make(map[int]bool)
-	for _, r := range t.requests {
-		asked[r.Conn] = true
-	}
-	done := len(t.requests)
-	for _, c := range t.connections {
-		if c.Delivered && !asked[c.ID] {
-			done++
-		}
-	}
-	tried := float64(done) + float64(t.errors)
-	return float64(t.errors) / tried, tried > 0
+	tried := float64(t.done + t.errors)
+	return float64(t.errors) / tried, t.errorsKnown && tried > 0
 }
 
 func timeouts(t *traffic) (float64, bool) {

@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-
-	"github.com/tcpilot/tcpilot/internal/lab/measure"
 )
 
 const (
@@ -120,12 +118,13 @@ func newRegretPlots(c *CaseRounds, s *CaseSummary) []regretPlot {
 }
 
 // choicePlot is which congestion controls a subject's connections began with, by
-// the number of the connection, in bins.
+// the number of the connection, in bins. Left out are those of refused rounds, as
+// they are from regret, and those whose applications choose for themselves.
 type choicePlot struct {
 	Subject     int         `json:"s"`
 	Connections int         `json:"count"`
-	Warmup      int         `json:"warmup"` // so many of the first
-	Rounds      []int       `json:"rounds"` // number of the first connection of each round but the first
+	Warmup      [][2]int    `json:"warmup"` // connections before the first and up to the last of each stretch
+	Rounds      []int       `json:"rounds"` // connections before each round but the first
 	Rows        []choiceRow `json:"rows"`
 }
 
@@ -150,24 +149,55 @@ func newChoicePlots(c *CaseRounds, s *CaseSummary, ccs map[string]int) []choiceP
 	return plots
 }
 
+// tunedGroups are the groups of connections whose congestion control depends on
+// the subject; where none does, all.
+func (c *CaseRounds) tunedGroups() map[string]bool {
+	first, tuned, all := make(map[string]string), make(map[string]bool), make(map[string]bool)
+	for _, r := range c.Rounds {
+		for i := range r.Connections {
+			conn := &r.Connections[i]
+			all[conn.Group] = true
+			if cc, ok := first[conn.Group]; !ok {
+				first[conn.Group] = conn.CC
+			} else if cc != conn.CC {
+				tuned[conn.Group] = true
+			}
+		}
+	}
+	if len(tuned) == 0 {
+		return all
+	}
+	return tuned
+}
+
+// warm adds connections that were of a warm-up.
+func (p *choicePlot) warm(from, to int) {
+	if last := len(p.Warmup) - 1; last >= 0 && p.Warmup[last][1] == from {
+		p.Warmup[last][1] = to
+	} else {
+		p.Warmup = append(p.Warmup, [2]int{from, to})
+	}
+}
+
 func newChoicePlot(c *CaseRounds, s *CaseSummary, subject int) choicePlot {
 	p := choicePlot{Subject: subject}
-	group, _ := measure.Split(s.Primary)
+	tuned := c.tunedGroups()
 	var chosen []string
 	for _, r := range c.Rounds {
-		if r.Subject != s.Subjects[subject].Name {
+		if r.Subject != s.Subjects[subject].Name || r.Refused != "" {
 			continue
 		}
-		if len(chosen) > 0 {
-			p.Rounds = append(p.Rounds, len(chosen))
+		begin := len(chosen)
+		if begin > 0 {
+			p.Rounds = append(p.Rounds, begin)
 		}
 		for _, conn := range byStart(r.Connections) {
-			if conn.CC != "" && (group == "" || conn.Group == group) {
+			if conn.CC != "" && tuned[conn.Group] {
 				chosen = append(chosen, conn.CC)
 			}
 		}
 		if r.Repeat == 0 {
-			p.Warmup = len(chosen)
+			p.warm(begin, len(chosen))
 		}
 	}
 	p.Connections = len(chosen)

@@ -18,6 +18,7 @@ type page struct {
 	Style, PlotStyle   template.CSS
 	Script, PlotScript template.JS
 	Runs               []runView
+	Columns            []column // of the overview
 	Overview           []overviewView
 	Cases              []caseView
 	Notes              []string
@@ -115,18 +116,9 @@ func (p *page) load() error {
 	return nil
 }
 
-// OverviewColumns are the heads of the overview's table.
-func (p *page) OverviewColumns() []column {
-	var cases []CaseSummary
-	for _, c := range p.Cases {
-		cases = append(cases, c.Summary)
-	}
-	g := overviewGrid(cases, nil)
-	return g.Columns
-}
-
 func (p *page) setOverview(cases []CaseSummary) {
 	g := overviewGrid(cases, nil)
+	p.Columns = g.Columns
 	for i, r := range g.Rows {
 		p.Overview = append(p.Overview, overviewView{p.Cases[i].ID, p.Cases[i].Run, r.Cells, r.Note})
 	}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
+
+	"github.com/tcpilot/tcpilot/internal/lab/measure"
 )
 
 // pageData is what the page's script draws.
@@ -19,6 +21,7 @@ type casePlots struct {
 	Subjects []plotSubject `json:"subjects"`
 	Series   []*roundPlot  `json:"series,omitempty"`  // one round of each subject
 	CDFs     []cdfPlot     `json:"cdfs,omitempty"`    // by group of requests
+	Group    string        `json:"group,omitempty"`   // of the connections that regret is of; empty is all
 	Regret   []regretPlot  `json:"regret,omitempty"`  // of those that learn, and the baseline's
 	Choices  []choicePlot  `json:"choices,omitempty"` // of those that learn
 }
@@ -55,6 +58,7 @@ func newCasePlots(c *CaseRounds, s *CaseSummary, id string, colours []int, ccs m
 		}
 	}
 	p.CDFs = newCDFs(c, s)
+	p.Group, _ = measure.Split(s.Primary)
 	p.Regret = newRegretPlots(c, s)
 	p.Choices = newChoicePlots(c, s, ccs)
 	return p

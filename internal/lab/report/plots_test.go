@@ -137,14 +137,22 @@ func TestChoices(t *testing.T) {
 	}
 	chose(0, 100, "cubic")
 	chose(1, 200, "bbr")
-	chose(2, 100, "bbr")
+	chose(2, 50, "bbr")
+	chose(0, 25, "bbr")
+	chose(0, 25, "bbr")
+	chose(3, 1000, "reno")
+	c.Rounds[len(c.Rounds)-1].Refused = "stalled"
+	for _, r := range c.Rounds {
+		r.Connections = append(r.Connections, measure.Connection{Group: "theirs", CC: "cubic"})
+	}
 	s := c.Summarise()
 	plots := newChoicePlots(c, &s, make(map[string]int))
 	if len(plots) != 1 {
 		t.Fatalf("%+v", plots)
 	}
 	p := plots[0]
-	if p.Connections != 400 || p.Warmup != 100 || !slices.Equal(p.Rounds, []int{100, 300}) || p.Rows[0].CC != "bbr" || p.Rows[0].Count != 300 {
+	if p.Connections != 400 || !slices.Equal(p.Warmup, [][2]int{{0, 100}, {350, 400}}) ||
+		!slices.Equal(p.Rounds, []int{100, 300, 350, 375}) || p.Rows[0].CC != "bbr" || p.Rows[0].Count != 300 {
 		t.Errorf("%+v", p)
 	}
 	for i := range choiceBins {
@@ -182,7 +190,7 @@ func TestColours(t *testing.T) {
 
 // What is drawn of the rounds lies within its strip.
 func TestStrips(t *testing.T) {
-	c := caseOf("goodput", "cubic", three, map[string][]float64{"cubic": {10, 12, 11}, "bbr": {95, 100, 90}, "tcpilot": {1, 1, 1}})
+	c := caseOf("goodput", "cubic", three, map[string][]float64{"cubic": {10, 12, 11, 11, 11}, "bbr": {95, 100, 90, 95, 96}, "tcpilot": {1, 1, 1, 1, 1}})
 	s := c.Summarise()
 	a := newAxis(c, &s, "goodput")
 	if a.Ends() != [2]string{"0.00", "100.00"} && a.Ends() != [2]string{"0", "100"} || !a.HasReference() || a.Only() != "" {
@@ -190,7 +198,7 @@ func TestStrips(t *testing.T) {
 	}
 	for i := range s.Subjects {
 		p := a.strip(c, &s.Subjects[i], "goodput")
-		if len(p.Dots) != 3 || p.Bar <= 0 || p.Low+p.Bar > stripWidth || p.Low < 0 || p.Median < p.Low || p.Median > p.Low+p.Bar+0.1 {
+		if len(p.Dots) != 5 || p.Bar <= 0 || p.Low+p.Bar > stripWidth || p.Low < 0 || p.Median < p.Low || p.Median > p.Low+p.Bar+0.1 {
 			t.Errorf("%+v", p)
 		}
 	}

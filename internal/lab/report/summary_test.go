@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,14 +29,14 @@ var three = []Subject{{Name: "cubic", Fixed: "cubic"}, {Name: "bbr", Fixed: "bbr
 
 func TestSummary(t *testing.T) {
 	c := caseOf("goodput", "cubic", three, map[string][]float64{
-		"cubic": {10, 20, 5}, "bbr": {20, 40, 10}, "tcpilot": {19, 39, 9},
+		"cubic": {10, 20, 5, 10, 10}, "bbr": {20, 40, 10, 20, 20}, "tcpilot": {19, 39, 9, 19, 19},
 	})
 	s := c.Summarise()
 	if s.Oracle != "bbr" {
 		t.Errorf("oracle is %q", s.Oracle)
 	}
 	v := s.Subject("tcpilot").Metrics["goodput"]
-	if v.N != 3 || v.Median != 19 || v.Q1 != 14 || v.Q3 != 29 || *v.CI != (measure.Interval{Low: 9, High: 39}) || v.Best {
+	if v.N != 5 || v.Median != 19 || v.Q1 != 19 || v.Q3 != 19 || *v.CI != (measure.Interval{Low: 9, High: 39}) || v.Best {
 		t.Errorf("tcpilot: %+v", v)
 	}
 	if r := v.Baseline; r == nil || r.Ratio != 1.9 || !r.Distinct() {
@@ -159,10 +160,10 @@ func TestRegretOfFlows(t *testing.T) {
 
 func TestCompared(t *testing.T) {
 	a := &Report{Run: Run{Kernel: "6.18", CPUs: 2}, Cases: []*CaseRounds{caseOf("fct_mean", "cubic", three[:2], map[string][]float64{
-		"cubic": {1, 1.1, 0.9}, "bbr": {2, 2.1, 1.9},
+		"cubic": {1, 1.1, 0.9, 1, 1}, "bbr": {2, 2.1, 1.9, 2, 2},
 	})}}
 	b := &Report{Run: Run{Kernel: "6.12", CPUs: 2}, Cases: []*CaseRounds{caseOf("fct_mean", "cubic", three, map[string][]float64{
-		"cubic": {1.05, 1.15, 0.95}, "bbr": {1, 1.1, 0.9}, "tcpilot": {1, 1, 1},
+		"cubic": {1.05, 1.15, 0.95, 1.05, 1.05}, "bbr": {1, 1.1, 0.9, 1, 1}, "tcpilot": {1, 1, 1, 1, 1},
 	})}}
 	for _, c := range []struct {
 		a, b *Report
@@ -193,15 +194,16 @@ func TestCompared(t *testing.T) {
 
 // Too few rounds tell nothing; what is known closely but hardly differs agrees.
 func TestComparedAtTheEdges(t *testing.T) {
+	always := func(v float64) []float64 { return slices.Repeat([]float64{v}, measure.MinSample) }
 	for i, c := range []struct {
 		a, b []float64
 		want Verdict
 	}{
 		{[]float64{1, 2}, []float64{1, 2, 3}, Unknown},
-		{[]float64{1, 1, 1}, []float64{1.005, 1.005, 1.005}, Agree},
-		{[]float64{1, 1, 1}, []float64{1.02, 1.02, 1.02}, Better},
-		{[]float64{0, 0, 0}, []float64{0, 0, 0}, Agree},
-		{[]float64{0, 0, 0}, []float64{1, 1, 1}, Better},
+		{always(1), always(1.005), Agree},
+		{always(1), always(1.02), Better},
+		{always(0), always(0), Agree},
+		{always(0), always(1), Better},
 	} {
 		var f Figure
 		f.Metric = "goodput"

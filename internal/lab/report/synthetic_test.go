@@ -205,7 +205,7 @@ func (s *synthetic) flows(t testing.TB) {
 			Primary: "fct_mean", Metrics: []string{"fct_mean", "fct_p50", "fct_p99", "retrans", "requests_per_second"}, Baseline: "iw10",
 			Subjects: []Subject{{Name: "iw10", Fixed: "cubic"}, {Name: "iw40", Fixed: "cubic"}, {Name: "tcpilot", Learns: true, Warmup: 1}},
 		}
-		s.rounds(t, c, 4, func(subject Subject, nth int) *measure.Result {
+		s.rounds(t, c, 5, func(subject Subject, nth int) *measure.Result {
 			r := &measure.Result{}
 			at := time.Duration(0)
 			for i := range 100 * s.size {
@@ -235,7 +235,7 @@ func (s *synthetic) coexist(t testing.TB) {
 		Primary: "ours/goodput", Metrics: []string{"ours/goodput", "theirs/goodput", "jain", "rtt_inflation", "errors"}, Baseline: "cubic", Subjects: usual(),
 	}
 	share := map[string]float64{"cubic": 0.5, "reno": 0.42, "bbr": 0.68}
-	s.rounds(t, c, 3, func(subject Subject, nth int) *measure.Result {
+	s.rounds(t, c, 5, func(subject Subject, nth int) *measure.Result {
 		r := &measure.Result{Elapsed: 10 * time.Second}
 		for range 2 {
 			cc := s.chosen(subject, 30, "bbr")

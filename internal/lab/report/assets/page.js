@@ -162,25 +162,27 @@ function decades(u, splits) {
   });
 }
 
-// From connection to connection: what was chosen, and below it, over the same
-// axis, what that cost.
+// From connection to connection: what was chosen, and below it what that cost;
+// over the same axis unless only one group's connections have a regret.
 
 const gutter = 108; // room for names and labels, margin for half a label
 const margin = 22;
 
 function drawLearning(box) {
   const c = cases.get(box.dataset.case);
-  const count = Math.max(...(c.choices ?? []).map((p) => p.count), ...(c.regret ?? []).map((p) => p.x.at(-1)));
-  for (const choice of c.choices ?? []) drawChoice(box, c, choice, count);
-  if (c.regret) drawRegret(box, c, count);
+  const choices = c.choices ?? [], regret = c.regret ?? [];
+  const ends = regret.map((p) => p.x.at(-1));
+  const count = Math.max(...choices.map((p) => p.count), ...(c.group ? [] : ends));
+  for (const choice of choices) drawChoice(box, c, choice, count);
+  if (regret.length) drawRegret(box, c, c.group ? Math.max(...ends) : count);
 }
 
 function drawRegret(box, c, count) {
   const all = uPlot.join(c.regret.map((r) => [[0, ...r.x], [0, ...r.y]]));
   curves(box, c, c.regret, {
-    title: "Regret", height: 200, padding: [8, margin, 0, gutter - 64],
+    title: c.group ? `Regret, connections of ${c.group}` : "Regret", height: 200, padding: [8, margin, 0, gutter - 64],
     scales: { x: { time: false, range: (u, low, high) => u.zoomed ? [low, high] : [0, count] } },
-    axes: [axis("connection", { size: 30 }), axis("connections lost", { size: 46 })],
+    axes: [axis(c.group ? `connection of ${c.group}` : "connection", { size: 30 }), axis("connections lost", { size: 46 })],
     hooks: { setSelect: [(u) => { u.zoomed = u.select.width > 0; }] },
   }, all, (u, i) => [
     tipLine(null, "after connection", String(all[0][i])),
@@ -229,15 +231,16 @@ function heat(choice, width, count, bubble) {
     }
     svg.append(g);
   });
-  if (choice.rounds.length <= 60) {
+  const fewRounds = choice.rounds !== null && choice.rounds.length <= 60;
+  if (fewRounds) {
     for (const start of choice.rounds) svg.append(shape("line", { class: "reference", x1: at(start), x2: at(start), y1: 0, y2: bottom }));
   }
-  if (choice.warmup > 0) {
-    svg.append(shape("line", { class: "warmup", x1: gutter, x2: at(choice.warmup), y1: bottom + 1, y2: bottom + 1 }));
-    svg.append(shape("text", { class: "tick", x: gutter, y: bottom + 15 }, "warm-up"));
-  }
+  (choice.warmup ?? []).forEach(([from, to], i) => {
+    svg.append(shape("line", { class: "warmup", x1: at(from), x2: at(to), y1: bottom + 1, y2: bottom + 1 }));
+    if (i === 0) svg.append(shape("text", { class: "tick", x: at(from), y: bottom + 15 }, "warm-up"));
+  });
   svg.append(shape("text", { class: "tick", x: at(choice.count), y: bottom + 15, "text-anchor": "end" },
-    choice.rounds.length <= 60 ? "dashed: next round" : ""));
+    fewRounds ? "dashed: next round" : ""));
   svg.addEventListener("mousemove", (e) => readHeat(e, svg, choice, room, bubble));
   svg.addEventListener("mouseleave", () => { bubble.style.display = "none"; });
   return svg;
