@@ -23,6 +23,11 @@ func TestDocumentation(t *testing.T) {
 		if c.IsAvailableCommand() && c.Name() != "completion" {
 			document(&b, c)
 		}
+		for _, sub := range c.Commands() {
+			if c.Name() != "completion" && sub.IsAvailableCommand() {
+				document(&b, sub)
+			}
+		}
 	}
 	b.WriteString("\n## tcpilot completion\n\nGenerate a completion script for bash, zsh, fish or powershell:\n" +
 		"see `tcpilot completion --help`.\n")
@@ -66,7 +71,7 @@ func document(w io.Writer, c *cobra.Command) {
 			name = "-" + f.Shorthand + ", " + name
 		}
 		def := ""
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
+		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
 			def = "`" + f.DefValue + "`"
 		}
 		rows += fmt.Sprintf("| `%s` | %s | %s |\n", strings.TrimSpace(name+" "+kind), def, usage)

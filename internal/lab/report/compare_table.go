@@ -38,7 +38,7 @@ func Compare(w io.Writer, a, b *Report, s Style) error {
 }
 
 const compareLegend = "Medians with their 95 % confidence intervals; agree: they overlap, or differ by less than 1 %. better, worse: B beside A, by the metric's direction. " +
-	"unknown: fewer than 3 rounds."
+	"unknown: fewer than five rounds."
 
 func (f *Figure) sameCase(o *Figure) bool { return f.Scenario == o.Scenario && f.Case == o.Case }
 

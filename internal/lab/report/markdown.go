@@ -19,7 +19,7 @@ func Markdown(w io.Writer, r *Report) error {
 	for _, c := range r.Cases {
 		markdownCase(b, c)
 	}
-	fmt.Fprintf(b, "\nMedians of the rounds ± the wider half of their 95 %% confidence interval (bootstrap; none for fewer than 3 rounds); "+
+	fmt.Fprintf(b, "\nMedians of the rounds ± the wider half of their 95 %% confidence interval (bootstrap; none for fewer than five rounds); "+
 		"ratios are medians over rounds that alternated; **best**; ~ not told apart from the baseline.\n")
 	return b.Flush()
 }

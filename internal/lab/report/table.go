@@ -29,7 +29,7 @@ func Table(w io.Writer, r *Report, s Style) error {
 }
 
 // legend explains tables of cases.
-const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (bootstrap; none for fewer than 3 rounds). " +
+const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (bootstrap; none for fewer than five rounds). " +
 	"/ NAME: ratio to that subject, median over rounds that alternated. * best; ~ not told apart from the baseline."
 
 func writeRun(w io.Writer, r *Report, s Style) {
