@@ -77,7 +77,12 @@ lint: ## formatting, vet, staticcheck
 	@go tool staticcheck ./...
 
 .PHONY: bench
-bench: ## benchmarks; BENCH=regexp COUNT=n
+bench: build ## what it does for traffic: every lab scenario, reduced, at most 10 minutes
+	@tools/deps test
+	@$(SUDO) bin/tcpilot lab run --all --quick --overview
+
+.PHONY: microbench
+microbench: ## Go benchmarks; BENCH=regexp COUNT=n
 	@$(if $(SUDO),,TCPILOT_ROOT_TESTS=1) go test -p 1 -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) -benchmem ./...
 
 .PHONY: install

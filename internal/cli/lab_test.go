@@ -34,7 +34,7 @@ func fakeLab(w *world) {
 				for i := range 5 {
 					for k, subject := range c.Subjects {
 						err := o.Out.Round(report.Round{Scenario: s.Name, Case: c.Name, Subject: subject.Name, Repeat: i + 1,
-							Order: i*len(c.Subjects) + k,
+							Order:   i*len(c.Subjects) + k,
 							Metrics: map[string]float64{c.Primary: 1e8}}, nil)
 						if err != nil {
 							return err

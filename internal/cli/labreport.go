@@ -2,18 +2,19 @@ package cli
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tcpilot/tcpilot/internal/lab/report"
 )
 
 func (a *app) labReport() *cobra.Command {
 	var html string
-	var markdown bool
+	var view reportView
 	cmd := &cobra.Command{
 		Use:   "report FILE...",
 		Short: "Show what a run wrote: table, page, Markdown or JSON",
@@ -36,7 +37,7 @@ run that was cut off is read as far as it goes.`,
 				return a.writePage(html, all...)
 			}
 			for _, r := range all {
-				if err := a.showAs(r, markdown); err != nil {
+				if err := a.showReport(r, view); err != nil {
 					return err
 				}
 			}
@@ -45,9 +46,10 @@ run that was cut off is read as far as it goes.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&html, "html", "", "write a page with plots to this `file`")
-	f.BoolVar(&markdown, "markdown", false, "write tables in Markdown")
+	view.flags(f)
 	a.jsonFlag(cmd, "write the summary as a JSON document")
 	cmd.MarkFlagsMutuallyExclusive("html", "markdown", "json")
+	cmd.MarkFlagsMutuallyExclusive("html", "overview", "json")
 	return cmd
 }
 
@@ -88,32 +90,46 @@ ratio B/A with its 95 % confidence interval, and whether they agree.`,
 
 func (a *app) reportStyle() report.Style { return report.Style{Colour: a.Terminal} }
 
-// showReport writes a report for people, or its summary.
-func (a *app) showReport(r *report.Report) error { return a.showAs(r, false) }
+// reportView is how tables are written.
+type reportView struct{ markdown, overview bool }
 
-func (a *app) showAs(r *report.Report, markdown bool) error {
-	summaries := report.Summarise(r)
+func (v *reportView) flags(f *pflag.FlagSet) {
+	f.BoolVar(&v.markdown, "markdown", false, "write tables in Markdown")
+	f.BoolVar(&v.overview, "overview", false, "only the table over all cases")
+}
+
+// showReport writes a report for people, or its summary.
+func (a *app) showReport(r *report.Report, v reportView) error {
+	cases := report.Summarise(r)
 	if a.json {
-		doc, err := indented(summaries)
+		doc, err := indented(cases)
 		if err != nil {
 			return err
 		}
 		return a.print(doc)
 	}
 	var b bytes.Buffer
-	var err error
-	if markdown {
-		err = errors.Join(report.Markdown(&b, r), report.OverviewMarkdown(&b, summaries))
-	} else {
-		err = report.Table(&b, r, a.reportStyle())
-		if len(summaries) > 1 {
-			err = errors.Join(err, report.Overview(&b, summaries, a.reportStyle()))
-		}
-	}
-	if err != nil {
+	if err := v.write(&b, r, cases, a.reportStyle()); err != nil {
 		return err
 	}
 	return a.print(b.Bytes())
+}
+
+func (v reportView) write(w io.Writer, r *report.Report, cases []report.CaseSummary, s report.Style) (err error) {
+	if !v.overview {
+		if v.markdown {
+			err = report.Markdown(w, r)
+		} else {
+			err = report.Table(w, r, s)
+		}
+	}
+	if err != nil || !v.overview && len(cases) < 2 {
+		return err
+	}
+	if v.markdown {
+		return report.OverviewMarkdown(w, cases)
+	}
+	return report.Overview(w, cases, s)
 }
 
 // writePage writes reports as a page, all of it or nothing.

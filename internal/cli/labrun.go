@@ -33,6 +33,7 @@ type labRun struct {
 	kernel   string
 	out      string
 	html     string
+	view     reportView
 	argv     []string // as typed
 }
 
@@ -70,7 +71,10 @@ processors: slow, so that scenarios keep to lower rates there.`,
 	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
 	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
 	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: 6.1, 6.12, 6.18 or 7")
+	r.view.flags(f)
 	a.jsonFlag(cmd, "write the summary as a JSON document")
+	cmd.MarkFlagsMutuallyExclusive("markdown", "json")
+	cmd.MarkFlagsMutuallyExclusive("overview", "json")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions([]string{"6.1", "6.12", "6.18", "7"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -241,7 +245,7 @@ func (r *labRun) show(result *report.Report) error {
 			return err
 		}
 	}
-	return r.showReport(result)
+	return r.showReport(result, r.view)
 }
 
 // commandLine is the command that makes a run again, for a shell.
