@@ -167,7 +167,7 @@ func (r *labRun) options(list []*scenario.Scenario) (o experiment.Options, err e
 	default:
 		return o, usagef("backend %q: write auto, netem or emulator", r.backend)
 	}
-	o.Scenarios, o.Cases, o.Subjects, o.Repeat, o.Quick = list, r.cases, r.subjects, r.repeat, r.quick
+	o.Scenarios, o.Cases, o.Subjects, o.Repeat, o.Quick, o.Emulated = list, r.cases, r.subjects, r.repeat, r.quick, r.emulated
 	o.Binary, err = os.Executable()
 	return o, err
 }

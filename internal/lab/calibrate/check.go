@@ -9,8 +9,10 @@ import (
 	"time"
 )
 
-// How far a link may be off.
+// How far a link may be off. In a machine that is emulated itself, all but loss
+// may be slack times as far: its clock and its processors stop for milliseconds.
 const (
+	slack        = 5
 	delayOff     = 500 * time.Microsecond // or
 	delayShare   = 0.05
 	jitterOff    = 500 * time.Microsecond // or
@@ -73,7 +75,7 @@ func (m Measured) Rows() []Row {
 		Name: "round trip", Asked: short(f.Delay + b.Delay),
 		Measured: fmt.Sprintf("%s (%s to %s)", short(m.RTT.Median), short(m.RTT.P10), short(m.RTT.P90)),
 		Wrong: delayWrong(m.RTT, f.Delay+b.Delay, probeBytes*(f.perByte+b.perByte),
-			time.Duration(math.Hypot(float64(f.Jitter), float64(b.Jitter))), m.Floor),
+			time.Duration(math.Hypot(float64(f.Jitter), float64(b.Jitter))), m.Floor, f.loose),
 	}}
 	rows = append(rows, m.Forward.rows("forward", m.Floor)...)
 	return append(rows, m.Backward.rows("backward", m.Floor)...)
@@ -85,7 +87,7 @@ const probeBytes = 100
 func (d Direction) rows(name string, floor time.Duration) []Row {
 	a := d.Asked
 	rows := []Row{
-		{"delay " + name, short(a.Delay), short(d.Delay.Median), delayWrong(d.Delay, a.Delay, probeBytes*a.perByte, a.Jitter, floor)},
+		{"delay " + name, short(a.Delay), short(d.Delay.Median), delayWrong(d.Delay, a.Delay, probeBytes*a.perByte, a.Jitter, floor, a.loose)},
 		{"loss " + name, percent(a.Loss), fmt.Sprintf("%s of %d", percent(d.Loss), d.Sent), d.lossWrong()},
 	}
 	if a.Jitter > 0 {
@@ -108,9 +110,15 @@ func (d Direction) rows(name string, floor time.Duration) []Row {
 	return rows
 }
 
+// within is how far a time may be off: by so much, or by a share of what was
+// asked.
+func within(off time.Duration, share float64, asked time.Duration, loose float64) time.Duration {
+	return time.Duration(loose * max(float64(off), share*float64(asked)))
+}
+
 // delayWrong compares a median with what was asked, which sending may add to.
-func delayWrong(s Spread, asked, sending, jitter, floor time.Duration) string {
-	off := max(delayOff, time.Duration(delayShare*float64(asked))) + floor + medianError(jitter, s.Probes)
+func delayWrong(s Spread, asked, sending, jitter, floor time.Duration, loose float64) string {
+	off := within(delayOff, delayShare, asked, loose) + floor + medianError(jitter, s.Probes)
 	switch {
 	case s.Median < asked-off:
 		return "too short"
@@ -121,7 +129,7 @@ func delayWrong(s Spread, asked, sending, jitter, floor time.Duration) string {
 }
 
 func (d Direction) jitterWrong(floor time.Duration) string {
-	off := max(jitterOff, time.Duration(jitterShare*float64(d.Asked.Jitter))) + floor
+	off := within(jitterOff, jitterShare, d.Asked.Jitter, d.Asked.loose) + floor
 	switch got := d.Delay.jitter(); {
 	case got < d.Asked.Jitter-off:
 		return "too narrow"
@@ -148,7 +156,7 @@ func (d Direction) lossWrong() string {
 func (d Direction) reorderWrong() string {
 	asked, n := d.Asked.Reorder, float64(d.Sent-d.Lost)
 	if asked == 0 {
-		if _, high := interval(n, strayReorder); d.Reorder > high {
+		if _, high := interval(n, strayReorder*d.Asked.loose); d.Reorder > high {
 			return "not asked"
 		}
 		return ""
@@ -157,7 +165,7 @@ func (d Direction) reorderWrong() string {
 		return "" // the probes were too far apart to tell
 	}
 	low, high := interval(n, asked)
-	switch off := reorderShare * asked; {
+	switch off := reorderShare * d.Asked.loose * asked; {
 	case d.Reorder < low-off:
 		return "too little"
 	case d.Reorder > high+off:
@@ -169,9 +177,9 @@ func (d Direction) reorderWrong() string {
 func (d Direction) rateWrong() string {
 	a := d.Asked
 	switch {
-	case d.Rate > a.Rate*(1+rateShare):
+	case d.Rate > a.Rate*(1+rateShare*a.loose):
 		return "too fast"
-	case d.Rate >= a.Rate*(1-a.Loss)*(1-rateShare): // loss may come after the limit
+	case d.Rate >= a.Rate*(1-a.Loss)*(1-rateShare*a.loose): // loss may come after the limit
 		return ""
 	case d.Offered < a.Rate*(1+over/2):
 		return fmt.Sprintf("this machine sends only %s, too little to tell", bits(d.Offered))
@@ -181,9 +189,9 @@ func (d Direction) rateWrong() string {
 
 func (d Direction) queueWrong() string {
 	a := d.Asked
-	off := max(queueOff, time.Duration(queueShare*float64(a.Queue))) + 2*packetLen*a.perByte
+	off := within(queueOff, queueShare, a.Queue, a.loose) + 2*packetLen*a.perByte
 	switch {
-	case d.Rate < a.Rate*(1-rateShare)*(1-a.Loss): // not full, or the rate is to blame
+	case d.Rate < a.Rate*(1-rateShare*a.loose)*(1-a.Loss): // not full, or the rate is to blame
 		return ""
 	case d.Queue < a.Queue-off-a.Jitter:
 		return "too short"

@@ -58,6 +58,9 @@ func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want
 	defer reserve(2)() // for one that sends each way
 	m.From, m.To = from.Name, to.Name
 	m.Forward.Asked, m.Backward.Asked = ask(want.Forward), ask(want.Backward)
+	if want.Emulated {
+		m.Forward.Asked.loose, m.Backward.Asked.loose = slack, slack
+	}
 	fail := func(err error) (Measured, error) {
 		return m, fmt.Errorf("measure %s to %s: %w", from.Name, to.Name, err)
 	}

@@ -16,6 +16,8 @@ type Want struct {
 	// Quick measures for 3 s instead of 10 s: it finds a loss that is twice as
 	// asked, but not one that is a fifth off.
 	Quick bool
+	// Emulated allows for the processors of an emulated machine.
+	Emulated bool
 }
 
 // Along collects the Specs of the links between two hosts; spec says what a
@@ -58,11 +60,12 @@ type Asked struct {
 	burstBytes, burstPackets float64
 	perByte                  time.Duration // of sending, over all links
 	offload                  bool          // all links carry aggregates
+	loose                    float64       // by how much tolerances are wider, 1 or slack
 }
 
 // ask adds up the Specs of a direction.
 func ask(specs []link.Spec) Asked {
-	a := Asked{inflation: 1, offload: len(specs) > 0, burstBytes: math.Inf(1), burstPackets: math.Inf(1)}
+	a := Asked{inflation: 1, loose: 1, offload: len(specs) > 0, burstBytes: math.Inf(1), burstPackets: math.Inf(1)}
 	pass, keep, jitter := 1.0, 1.0, 0.0
 	for _, s := range specs {
 		a.Delay += s.Delay

@@ -66,7 +66,7 @@ func (n *network) paths(ctx context.Context, tell func(Calibration)) error {
 		if err != nil {
 			return err
 		}
-		want.Quick = n.quick
+		want.Quick, want.Emulated = n.quick, n.emulated
 		m, err := calibrate.Link(ctx, n.layout, from, to, want)
 		if err != nil {
 			return fmt.Errorf("measure %s to %s: %w", from.Name, to.Name, err)

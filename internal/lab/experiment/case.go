@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func open(ctx context.Context, j job, o Options) (n *network, refused string, er
 	if n, err = build(ctx, j.Case, b); err != nil {
 		return nil, "", err
 	}
-	n.quick = o.Quick
+	n.quick, n.emulated = o.Quick, o.Emulated
 	return n, "", nil
 }
 
@@ -93,19 +94,26 @@ func (j job) linkWords() (words []string) {
 	return words
 }
 
-// lacking says what of a scenario's needs this kernel does not have; empty if
+// lacking says what of a scenario's needs this machine does not have; empty if
 // nothing.
 func lacking(needs, controls []string) string {
+	const elsewhere = "another kernel may: --kernel"
 	for _, need := range needs {
-		if cc, ok := strings.CutPrefix(need, "cc:"); ok {
-			if !slices.Contains(controls, cc) {
-				return fmt.Sprintf("this kernel has no congestion control %s (it has %s); another may: --kernel",
-					cc, strings.Join(controls, ", "))
+		kind, name, _ := strings.Cut(need, ":")
+		switch kind {
+		case "cc":
+			if !slices.Contains(controls, name) {
+				return fmt.Sprintf("this kernel has no congestion control %s (it has %s); %s",
+					name, strings.Join(controls, ", "), elsewhere)
 			}
-			continue
-		}
-		if err := link.HasNetem(); need == "netem" && err != nil {
-			return err.Error() + "; another kernel may have it: --kernel"
+		case "program":
+			if _, err := exec.LookPath(name); err != nil {
+				return fmt.Sprintf("%s is not installed: install the package %[1]s", name)
+			}
+		default:
+			if err := link.HasQdisc(need); err != nil {
+				return fmt.Sprintf("%v; %s", err, elsewhere)
+			}
 		}
 	}
 	return ""

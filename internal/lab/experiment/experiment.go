@@ -19,6 +19,7 @@ type Options struct {
 	Cases, Subjects []string
 	Repeat          int  // rounds that count, instead of the scenarios' own; 0 leaves those
 	Quick           bool // calibrate for a shorter time
+	Emulated        bool // on a machine that is emulated itself
 	Backend         link.Backend
 	Binary          string // tcpilot, for the subjects that are it
 	Out             *report.Writer

@@ -60,6 +60,12 @@ func TestLacking(t *testing.T) {
 	if why := lacking([]string{"cc:cubic"}, []string{"reno", "cubic"}); why != "" {
 		t.Errorf("cubic is there: %s", why)
 	}
+	if why := lacking([]string{"program:sh"}, nil); why != "" {
+		t.Errorf("sh is there: %s", why)
+	}
+	if why := lacking([]string{"program:no-such"}, nil); !strings.Contains(why, "install the package no-such") {
+		t.Errorf("no-such is not there: %q", why)
+	}
 	why := lacking([]string{"cc:dctcp"}, []string{"reno", "cubic"})
 	if !strings.Contains(why, "dctcp") || !strings.Contains(why, "--kernel") {
 		t.Errorf("dctcp is not there: %q", why)

@@ -21,9 +21,10 @@ type network struct {
 	cgroups map[string]*topology.Cgroup
 	links   map[string]duplex
 	backend link.Backend
-	quick   bool // to calibrate
-	fleet   *workload.Fleet
-	undo    []func() error // before net.Close; last made, first undone
+	// How to calibrate: see calibrate.Want.
+	quick, emulated bool
+	fleet           *workload.Fleet
+	undo            []func() error // before net.Close; last made, first undone
 }
 
 // duplex is a link that does something to packets.

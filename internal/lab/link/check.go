@@ -17,6 +17,8 @@ const (
 	maxHold = 5 * time.Minute
 	// minFrame is a full Ethernet frame, minAggregate what offloads make of several.
 	minFrame, minAggregate = 1514, 64<<10 + 14
+	// maxQueue, in bytes, is what the model's 32-bit sums tell apart.
+	maxQueue = 1 << 31
 	// maxWaiting is the length of the model's ring (bpf/lab_link.bpf.c).
 	maxWaiting = 1 << 16
 )
@@ -73,6 +75,9 @@ func (s Spec) checkRate() error {
 	room := s.Room()
 	if room.Bytes > 0 && room.Bytes < s.largest() {
 		return fmt.Errorf("queue: %d bytes have no room for a packet of %d", room.Bytes, s.largest())
+	}
+	if room.Bytes > maxQueue {
+		return fmt.Errorf("queue: %d bytes are more than %d", room.Bytes, maxQueue)
 	}
 	if room.Packets > maxWaiting {
 		return fmt.Errorf("queue: %d packets are more than %d", room.Packets, maxWaiting)

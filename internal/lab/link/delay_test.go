@@ -8,16 +8,22 @@ import (
 
 const ms = time.Millisecond
 
+// Two delays of 10 ms are a round trip of at most 0.5 ms more.
 func TestRootDelay(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
-		slack := slack(t)
+		most := 20*ms + slack(t)/2
 		there := shape(t, a, b, Spec{Delay: 10 * ms}, backend)
 		back := shape(t, b, a, Spec{Delay: 10 * ms}, backend)
 		for family, addr := range map[string]netip.Addr{"IPv4": b.Addr4.Addr(), "IPv6": b.Addr6.Addr()} {
 			all := rtts(t, a, addr, 41)
+			for range 2 { // the machine may have been busy
+				if median(all) > most {
+					all = rtts(t, a, addr, 41)
+				}
+			}
 			t.Logf("%s: round trip %s, %s to %s", family, median(all), all[0], all[len(all)-1])
-			between(t, family+" round trip", median(all), 20*ms, 20*ms+slack)
+			between(t, family+" round trip", median(all), 20*ms, most)
 		}
 		sane(t, there)
 		sane(t, back)

@@ -23,8 +23,9 @@ func TestRootLoss(t *testing.T) {
 		if rel := math.Abs(c.LossShare()-asked) / asked; rel > 0.05 {
 			t.Errorf("lost %.4f, asked %.4f: %.1f %% off", c.LossShare(), asked, 100*rel)
 		}
-		if c.Lost > uint64(got) || float64(got) > float64(c.Lost)*1.02 || c.Dropped() != c.Lost {
-			t.Errorf("%d packets did not arrive: %+v", got, c)
+		// The hosts send some packets of their own.
+		if !about(float64(got), float64(c.Lost), 0.02) || c.Dropped() != c.Lost {
+			t.Errorf("%d of the stream's packets did not arrive: %+v", got, c)
 		}
 	}
 }
@@ -88,7 +89,7 @@ func TestRootPolicer(t *testing.T) {
 	if !about(float64(len(all)), 1000+held, 0.03) {
 		t.Errorf("%d of 2000 packets passed, want %d", len(all), 1000+held)
 	}
-	if c := counters(t, d); c.Policed != uint64(2200-len(all))-200+held && c.Policed+c.Passed < 2200 {
+	if c := counters(t, d); c.Policed == 0 || c.Policed != c.Dropped() || c.Policed+c.Passed < 2200 {
 		t.Errorf("counted as %+v", c)
 	}
 }
@@ -122,7 +123,8 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 			}{{a.Host.Run}, {b.Host.Run}} {
 				out, err := e.run(words[0], words[1:]...)
 				must(t, err)
-				all = append(all, out)
+				// A first qdisc gives a veth a queue length for good; nothing queues by it.
+				all = append(all, strings.ReplaceAll(out, " qlen 1000", " "))
 			}
 		}
 		for _, f := range []feature{tso, gso, gro} {

@@ -21,35 +21,54 @@ var ErrNoNetem = errors.New("this kernel has no netem (CONFIG_NET_SCH_NETEM)")
 // HasNetem is ErrNoNetem, another reason why netem cannot be used, or nil.
 func HasNetem() error { return hasNetem() }
 
-// hasNetem tries it on the loopback device of a namespace that ends with the
-// thread.
 var hasNetem = sync.OnceValue(func() error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		result <- tryNetem()
-	}()
-	return <-result
-})
-
-func tryNetem() error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("make network namespace: %w", err)
-	}
-	h, err := netlink.NewHandle()
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
-	}
-	defer h.Close()
-	lo, err := h.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("find lo: %w", err)
-	}
-	err = h.QdiscAdd(netlink.NewNetem(netemRoot(lo.Attrs().Index), netlink.NetemQdiscAttrs{Limit: 1}))
+	err := tryQdisc(func(device int) netlink.Qdisc {
+		return netlink.NewNetem(netemRoot(device), netlink.NetemQdiscAttrs{Limit: 1})
+	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrNoNetem
 	}
 	return err
+})
+
+// HasQdisc says why this kernel cannot queue in this way, such as fq; nil if it
+// can.
+func HasQdisc(kind string) error {
+	if kind == "netem" {
+		return HasNetem()
+	}
+	err := tryQdisc(func(device int) netlink.Qdisc {
+		return &netlink.GenericQdisc{QdiscAttrs: netemRoot(device), QdiscType: kind}
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("this kernel has no %s (CONFIG_NET_SCH_%s)", kind, strings.ToUpper(kind))
+	}
+	return err
+}
+
+// tryQdisc tries one on the loopback device of a namespace that ends with the
+// thread.
+func tryQdisc(on func(device int) netlink.Qdisc) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		result <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("make network namespace: %w", err)
+			}
+			h, err := netlink.NewHandle()
+			if err != nil {
+				return fmt.Errorf("open netlink: %w", err)
+			}
+			defer h.Close()
+			lo, err := h.LinkByName("lo")
+			if err != nil {
+				return fmt.Errorf("find lo: %w", err)
+			}
+			return h.QdiscAdd(on(lo.Attrs().Index))
+		}()
+	}()
+	return <-result
 }
 
 // netem delays and limits what leaves a device: netem (1:) for the delay, below
@@ -201,9 +220,7 @@ func (n *netem) close() error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		err = nil // there is none
 	}
-	// A first qdisc gives a veth a queue length.
-	if err = errors.Join(err, h.LinkSetGSOMaxSegs(n.device(), int(n.before.GSOMaxSegs)),
-		h.LinkSetTxQLen(n.device(), n.before.TxQLen)); err != nil {
+	if err = errors.Join(err, h.LinkSetGSOMaxSegs(n.device(), int(n.before.GSOMaxSegs))); err != nil {
 		return fmt.Errorf("take netem off: %w", err)
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 func TestNetemCommands(t *testing.T) {
@@ -56,8 +58,7 @@ func measure(t *testing.T, backend Backend) (c conduct) {
 	must(t, there.Set(s))
 	// Without those that tbf's bucket let through.
 	all := stream(t, a, b, 150, fullPayload, 0, nil)[10:]
-	took := all[len(all)-1].at.Sub(all[0].at)
-	c.rate = float64(len(all)-1) * 8 * 1514 / took.Seconds()
+	c.rate = bitsPerSecond(all)
 	c.wait = delays(all)[len(all)-1]
 
 	must(t, there.Set(Spec{Loss: 0.1}))
@@ -85,5 +86,16 @@ func TestRootBackendsAgree(t *testing.T) {
 	}
 	if !about(one.loss, two.loss, 0.12) { // 4 standard deviations
 		t.Errorf("loss is %.4f and %.4f", one.loss, two.loss)
+	}
+}
+
+// Whether a kernel has fq is found out by trying, without root's network.
+func TestRootHasQdisc(t *testing.T) {
+	testenv.Root(t)
+	if err := HasQdisc("pfifo"); err != nil {
+		t.Errorf("every kernel has pfifo: %v", err)
+	}
+	if err := HasQdisc("nosuch"); err == nil || !strings.Contains(err.Error(), "CONFIG_NET_SCH_NOSUCH") {
+		t.Errorf("no kernel has nosuch: %v", err)
 	}
 }

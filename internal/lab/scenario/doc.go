@@ -2,6 +2,7 @@
 // do, the traffic, the subjects and what is expected of them, in one YAML file
 // each. The shipped ones are embedded.
 //
-// It imports config (for units), lab/link, lab/subject, lab/topology and
-// lab/workload. It refuses to run anything: it reads, checks and explains.
+// It imports config (for units and errors), a YAML parser, lab/link, lab/measure,
+// lab/subject, lab/topology and lab/workload. It refuses to run anything: it
+// reads, checks and explains.
 package scenario

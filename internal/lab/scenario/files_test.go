@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/subject"
+	"github.com/tcpilot/tcpilot/internal/lab/workload"
 )
 
 // variantsOf are all variants of a shipped scenario.
@@ -42,8 +43,11 @@ func TestShipped(t *testing.T) {
 				t.Errorf("%s.yaml calls itself %s", name, s.Name)
 			}
 			limit := 4 * time.Minute
-			if variant != "full" && variant != "emulated" {
+			switch variant {
+			case "quick":
 				limit = 40 * time.Second
+			case "quick, emulated":
+				limit = time.Minute
 			}
 			for _, c := range s.Cases {
 				if d := c.here().Estimate(); d > limit {
@@ -61,7 +65,7 @@ func TestShippedRates(t *testing.T) {
 		for variant, s := range variantsOf(t, name) {
 			limit := uint64(200e6)
 			if variant != "full" && variant != "quick" {
-				limit = 100e6
+				limit = 50e6
 			}
 			for _, c := range s.Cases {
 				for edge, l := range c.Links {
@@ -93,7 +97,7 @@ func TestShippedWarmup(t *testing.T) {
 				round := 0
 				for _, p := range c.Traffic {
 					n := max(p.Count, 1) * max(p.Streams, 1) * c.froms(p)
-					if p.Kind == "flows" || p.Kind == "churn" {
+					if p.Kind == workload.Flows || p.Kind == workload.Churn || p.Kind == workload.Wrk {
 						n = p.Count + int(p.Duration.Seconds()*1000)
 					}
 					round = max(round, n) // of one path at least

@@ -65,6 +65,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"only nothing", with("quick: {only: [b]}"), "9:16", "quick.only[0]", `unknown case "b"`, "there are"},
 	{"only in case", with("cases: [{name: b, quick: {only: [b]}}]"), "9:27", "cases[0].quick", `unknown key "only"`, ""},
 	{"name in case's section", with("cases: [{name: b, quick: {name: c}}]"), "9:33", "cases[0].quick.name", "does not change name", ""},
+	{"no case left", with("cases: [{name: b}, {name: c}]", "quick: {only: b}", "emulated: {only: c}"), "10:15", "quick.only", "leave no case", ""},
 	{"head in case", with("cases: [{name: b, expect: c}]"), "9:19", "cases[0]", `unknown key "expect"`, ""},
 	{"no case", with("cases: []"), "9:8", "cases", "the list is empty", "remove the key"},
 	{"case without name", with("cases: [{cc: bbr}]"), "9:9", "cases[0]", "a case without a name", "write name"},

@@ -15,8 +15,9 @@ type Scenario struct {
 	Title  string
 	Source string // where the experiment comes from
 	Expect string // what is expected to come out, and why
-	// Needs are what the kernel must offer: "netem", "fq", or a congestion control
-	// as "cc:dctcp". Checked before the run; what lacks is said.
+	// Needs are what the machine must have: "netem", "fq", a congestion control as
+	// "cc:dctcp", or a program as "program:iperf3". Checked before the run; what
+	// lacks is said.
 	Needs []string
 	Cases []Case
 }

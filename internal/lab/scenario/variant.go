@@ -62,9 +62,7 @@ func (r *reader) scenario(root *node, o Options) *Scenario {
 			s.Cases = append(s.Cases, c)
 		})
 	}
-	for _, only := range kept {
-		r.keep(&s, only)
-	}
+	r.keep(&s, kept)
 	return &s
 }
 
@@ -112,32 +110,39 @@ func inherit(own, common *node, sections []*node) *node {
 }
 
 // keep leaves out the cases that a variant does not name.
-func (r *reader) keep(s *Scenario, only *node) {
-	var names, kept []string
+func (r *reader) keep(s *Scenario, lists []*node) {
+	var names []string
 	for _, c := range s.Cases {
 		names = append(names, c.Name)
 	}
-	r.each(only, func(item *node) {
-		if r.want(item, text) && !slices.Contains(names, item.text) {
-			r.unknown(item, "case", item.text, names)
-		}
-		kept = append(kept, item.text)
-	})
-	s.Cases = slices.DeleteFunc(s.Cases, func(c Case) bool { return !slices.Contains(kept, c.Name) })
+	for _, only := range lists {
+		var kept []string
+		r.each(only, func(item *node) {
+			if r.want(item, text) && !slices.Contains(names, item.text) {
+				r.unknown(item, "case", item.text, names)
+			}
+			kept = append(kept, item.text)
+		})
+		s.Cases = slices.DeleteFunc(s.Cases, func(c Case) bool { return !slices.Contains(kept, c.Name) })
+	}
+	if len(lists) > 1 && len(s.Cases) == 0 && len(names) > 0 {
+		r.fail(lists[1], "quick and emulated together leave no case", "name one that the other names too")
+	}
 }
 
-// needs reads what the kernel must have.
+// needs reads what the machine must have.
 func (r *reader) needs(to *[]string) func(*node) {
 	return func(n *node) {
 		*to = nil
 		r.each(n, func(item *node) {
-			cc, isCC := strings.CutPrefix(item.text, "cc:")
+			what, which, _ := strings.Cut(item.text, ":")
 			switch {
 			case !r.want(item, text):
-			case isCC && cc != "", item.text == "netem", item.text == "fq":
+			case item.text == "netem", item.text == "fq", (what == "cc" || what == "program") && which != "":
 				*to = append(*to, item.text)
 			default:
-				r.fail(item, fmt.Sprintf("unknown need %q", item.text), "write netem, fq, or a congestion control as cc:dctcp")
+				r.fail(item, fmt.Sprintf("unknown need %q", item.text),
+					"write netem, fq, a congestion control as cc:dctcp, or a program as program:iperf3")
 			}
 		})
 	}

@@ -1,0 +1,198 @@
+package link
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"golang.org/x/sys/unix"
+)
+
+// flight is what a packet of a stream met with.
+type flight struct {
+	seq   int
+	delay time.Duration // from write to read
+	at    time.Time     // of the read
+}
+
+// stream sends count UDP packets, a gap apart, and returns those that arrive, in
+// the order of arrival. during, if any, runs halfway.
+func stream(t testing.TB, from, to *topology.End, count, payload int, gap time.Duration, during func() error) []flight {
+	t.Helper()
+	return exchange(t, from, to, count, func(s *sender) error {
+		packet := make([]byte, payload)
+		for i := range count {
+			if during != nil && i == count/2 {
+				if err := during(); err != nil {
+					return err
+				}
+			}
+			// Behind its time it does not sleep; it never spins, which on an emulated
+			// processor would stop the others.
+			time.Sleep(time.Until(s.begin.Add(time.Duration(i) * gap)))
+			if err := s.send(i, packet, payload); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// aggregates sends count UDP packets at once, as aggregates of some of them.
+func aggregates(t testing.TB, from, to *topology.End, count, payload, segments int) []flight {
+	t.Helper()
+	return exchange(t, from, to, count, func(s *sender) error {
+		if err := unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, payload); err != nil {
+			return err
+		}
+		packets := make([]byte, segments*payload)
+		for i := 0; i < count; i += segments {
+			if err := s.send(i, packets, payload); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// exchange has a sender send packets and returns those that arrive.
+func exchange(t testing.TB, from, to *topology.End, count int, run func(*sender) error) []flight {
+	t.Helper()
+	var in net.PacketConn
+	must(t, to.Host.Do(func() (err error) {
+		in, err = net.ListenPacket("udp4", netip.AddrPortFrom(to.Addr4.Addr(), 9).String())
+		return err
+	}))
+	defer in.Close()
+	raw, err := in.(*net.UDPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) {
+		unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 512<<20)
+	}))
+	s := &sender{begin: time.Now(), sent: make([]atomic.Int64, count)}
+	done, last := make(chan []flight), make(chan struct{})
+	go func() { done <- s.arrivals(in, last) }()
+	err = from.Host.Do(func() error {
+		if s.fd, err = connectUDP(to.Addr4.Addr()); err != nil {
+			return err
+		}
+		defer unix.Close(s.fd)
+		return run(s)
+	})
+	close(last)
+	all := <-done
+	must(t, err)
+	return all
+}
+
+func connectUDP(to netip.Addr) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20); err == nil {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: to.As4()})
+	}
+	if err != nil {
+		unix.Close(fd)
+	}
+	return fd, err
+}
+
+// sender sends numbered packets and remembers when.
+type sender struct {
+	fd    int
+	begin time.Time
+	sent  []atomic.Int64 // nanoseconds since begin, by number
+}
+
+// send sends packets of the given size by one write, numbered from seq on.
+func (s *sender) send(seq int, packets []byte, size int) error {
+	for at := 0; at < len(packets); at += size {
+		binary.BigEndian.PutUint32(packets[at:], uint32(seq))
+		s.sent[seq].Store(int64(time.Since(s.begin)))
+		seq++
+	}
+	if _, err := unix.Write(s.fd, packets); err != nil && err != unix.ENOBUFS {
+		return err
+	}
+	return nil
+}
+
+// quiet ends a stream: longer than any gap between arrivals in the tests.
+const quiet = 400 * time.Millisecond
+
+// arrivals reads packets until all have come, or none any more after the last
+// was sent.
+func (s *sender) arrivals(in net.PacketConn, last <-chan struct{}) (all []flight) {
+	buf := make([]byte, 2048)
+	for len(all) < len(s.sent) {
+		in.SetReadDeadline(time.Now().Add(quiet))
+		n, _, err := in.ReadFrom(buf)
+		if err != nil {
+			select {
+			case <-last:
+				return all
+			default:
+				continue
+			}
+		}
+		if n >= 4 {
+			now := time.Now()
+			seq := int(binary.BigEndian.Uint32(buf))
+			all = append(all, flight{seq, now.Sub(s.begin) - time.Duration(s.sent[seq].Load()), now})
+		}
+	}
+	return all
+}
+
+// bitsPerSecond is the rate at which full frames of a stream arrived.
+func bitsPerSecond(all []flight) float64 {
+	return float64(len(all)-1) * 8 * minFrame / all[len(all)-1].at.Sub(all[0].at).Seconds()
+}
+
+// complete fails the test if packets of a stream are missing.
+func complete(t testing.TB, all []flight, count int) {
+	t.Helper()
+	if len(all) != count {
+		t.Errorf("%d of %d packets arrived", len(all), count)
+	}
+}
+
+// overtaken counts packets that came after one that was sent later.
+func overtaken(all []flight) (n int) {
+	last := 0
+	for _, f := range all {
+		if f.seq < last {
+			n++
+		}
+		last = max(last, f.seq)
+	}
+	return n
+}
+
+// inOrder fails the test if a packet was overtaken. Emulated processors stand
+// still in turns, each with a backlog of its own, so that some always are.
+func inOrder(t testing.TB, all []flight, slack time.Duration) {
+	t.Helper()
+	if n := overtaken(all); n > 0 && slack < emulated {
+		t.Errorf("%d of %d packets were overtaken", n, len(all))
+	}
+}
+
+// delays sorts what the packets of a stream took.
+func delays(all []flight) []time.Duration {
+	var d []time.Duration
+	for _, f := range all {
+		d = append(d, f.delay)
+	}
+	slices.Sort(d)
+	return d
+}
+
+func median[T any](sorted []T) T { return sorted[len(sorted)/2] }
