@@ -152,7 +152,7 @@ func TestLabKernel(t *testing.T) {
 	if got.Kernel != "6.12" || got.Limit < time.Minute {
 		t.Errorf("%+v", got)
 	}
-	if back, err := report.Open(out); err != nil || !back.Run.Emulated {
+	if back, err := report.Open(out); err != nil || !back.Run.Emulated || !strings.Contains(back.Run.Command, "--kernel 6.12") {
 		t.Errorf("the report: %+v, %v", back, err)
 	}
 }

@@ -28,13 +28,13 @@ type labRun struct {
 	subjects []string
 	repeat   int
 	quick    bool
-	emulated bool // by --kernel, inside
+	emulated bool   // by --kernel, inside
+	command  string // likewise: what was typed outside
 	backend  string
 	kernel   string
 	out      string
 	html     string
 	view     reportView
-	argv     []string // as typed
 }
 
 func (a *app) labRun() *cobra.Command {
@@ -59,7 +59,9 @@ processors: slow, so that scenarios keep to lower rates there.`,
   sudo tcpilot lab run datacentre --kernel 6.12`,
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			r.argv = commandLine(cmd, names)
+			if r.command == "" {
+				r.command = commandLine(cmd, names)
+			}
 			return r.run(cmd.Context(), names)
 		},
 	}
@@ -70,6 +72,8 @@ processors: slow, so that scenarios keep to lower rates there.`,
 	f.IntVar(&r.repeat, "repeat", 0, "`rounds` that count, instead of the scenario's")
 	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
 	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
+	f.StringVar(&r.command, "command", "", "what makes the run again, instead of this command line")
+	cobra.CheckErr(f.MarkHidden("command"))
 	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: 6.1, 6.12, 6.18 or 7")
 	r.view.flags(f)
 	a.jsonFlag(cmd, "write the summary as a JSON document")
@@ -132,7 +136,7 @@ func (r *labRun) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 		}
 	}
 	about := experiment.Machine()
-	about.Tcpilot, about.Command = r.Version, strings.Join(r.argv, " ")
+	about.Tcpilot, about.Command = r.Version, r.command
 	about.Quick, about.Emulated, about.Repeat = r.quick, r.emulated, r.repeat
 	o, err := r.options(list)
 	if err != nil {
@@ -185,7 +189,7 @@ func (r *labRun) elsewhere(ctx context.Context, names []string, list []*scenario
 		out += ".gz"
 	}
 	var length time.Duration
-	args := []string{"lab", "run", "--emulated", "--out", out, "--backend", r.backend}
+	args := []string{"lab", "run", "--emulated", "--command", r.command, "--out", out, "--backend", r.backend}
 	args = append(args, names...)
 	for _, s := range list {
 		length += takes(s)
@@ -249,8 +253,8 @@ func (r *labRun) show(result *report.Report) error {
 }
 
 // commandLine is the command that makes a run again, for a shell.
-func commandLine(cmd *cobra.Command, names []string) (argv []string) {
-	argv = strings.Fields(cmd.CommandPath())
+func commandLine(cmd *cobra.Command, names []string) string {
+	argv := strings.Fields(cmd.CommandPath())
 	for _, name := range names {
 		argv = append(argv, quoted(name))
 	}
@@ -268,7 +272,7 @@ func commandLine(cmd *cobra.Command, names []string) (argv []string) {
 			}
 		}
 	})
-	return argv
+	return strings.Join(argv, " ")
 }
 
 // labProgress shows how far a run is: in one line of a terminal, or a line for
