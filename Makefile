@@ -11,7 +11,7 @@ BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname
 KERNELS := 6.1 6.12 6.18 7
 SMOKE   := 6.12
 # What runs there: all that touches the kernel.
-VM_TESTS := ./internal/datapath ./internal/host ./test/e2e
+VM_TESTS := ./internal/datapath ./internal/host ./internal/lab/topology ./internal/lab/link ./test/e2e
 
 PREFIX  := /usr/local
 DESTDIR :=
@@ -54,6 +54,7 @@ test-vm: ## the root tests under each kernel of KERNELS, emulated: slow
 .PHONY: test-vm-smoke
 test-vm-smoke: ## the datapath's root tests under one other kernel
 	@tools/deps vm
+	@TCPILOT_VM_TESTS=$(SMOKE) go test -count 1 ./test/vm
 	@test/vm/gotest -k $(SMOKE) ./internal/datapath -- -test.run TestRoot
 
 .PHONY: generate

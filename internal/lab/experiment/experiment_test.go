@@ -74,11 +74,11 @@ func TestLacking(t *testing.T) {
 
 func TestTrouble(t *testing.T) {
 	before := counts{"a forward": {Passed: 1000, Failed: 3, Late: 5}}
-	if err := (counts{"a forward": {Passed: 3000, Failed: 3, Late: 15}}).trouble(before); err != nil {
+	if err := (counts{"a forward": {Passed: 3000, Failed: 3, Late: 15}}).trouble(before, lateShare); err != nil {
 		t.Errorf("what was before, and a few late ones: %v", err)
 	}
 	after := counts{"a forward": {Passed: 3000, Failed: 5, Late: 100}, "b forward": link.Counters{}}
-	err := after.trouble(before)
+	err := after.trouble(before, lateShare)
 	if err == nil || !strings.Contains(err.Error(), "2 packets") || !strings.Contains(err.Error(), "late") {
 		t.Errorf("two failed, many late: %v", err)
 	}

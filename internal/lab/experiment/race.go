@@ -127,19 +127,19 @@ func (r *race) round(ctx context.Context, e subject.Subject, n int) (sane bool, 
 		}
 	}
 	record.Measure(&result)
-	if err := errors.Join(host.Sane(r.limits()), after.trouble(before)); err != nil {
+	if err := r.sane(host, after, before); err != nil {
 		record.Refused = err.Error()
 	}
 	return record.Refused == "", r.out.Round(record, &result)
 }
 
-// limits are what the host may have been up to.
-func (r *race) limits() calibrate.Limits {
-	l := calibrate.DefaultLimits
+// sane says whether host and links let the round count.
+func (r *race) sane(host calibrate.Host, after, before counts) error {
+	limits, late := calibrate.DefaultLimits, lateShare
 	if r.job.CPUBound {
-		l.Busy = 1
+		limits.Busy, late = 1, lateShareCPUBound
 	}
-	return l
+	return errors.Join(host.Sane(limits), after.trouble(before, late))
 }
 
 func pause(ctx context.Context, d time.Duration) error {

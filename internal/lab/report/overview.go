@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 )
 
 // The columns of an overview that stand for another subject in each case.
@@ -70,7 +71,7 @@ func (c *CaseSummary) overviewRow(columns []string) row {
 	for _, column := range columns {
 		s := c.column(column)
 		v := c.overviewValue(s)
-		if column == OracleColumn && s != nil {
+		if s != nil && s.Name != column && column != BaselineColumn {
 			v.Text = clean(s.Name) + " " + v.Text
 		}
 		r.Cells = append(r.Cells, v)
@@ -81,8 +82,8 @@ func (c *CaseSummary) overviewRow(columns []string) row {
 	return r
 }
 
-// column returns the subject that a column stands for; nil if the case has none
-// that ran.
+// column returns the subject that a column stands for: the one of its name, or
+// the first NAME-SOMETHING; nil if the case has none that ran.
 func (c *CaseSummary) column(name string) *SubjectSummary {
 	switch name {
 	case OracleColumn:
@@ -90,11 +91,15 @@ func (c *CaseSummary) column(name string) *SubjectSummary {
 	case BaselineColumn:
 		name = c.Baseline
 	}
-	s := c.Subject(name)
-	if s == nil || s.Rounds == 0 {
-		return nil
+	if s := c.Subject(name); s != nil && s.Rounds > 0 {
+		return s
 	}
-	return s
+	for i := range c.Subjects {
+		if s := &c.Subjects[i]; strings.HasPrefix(s.Name, name+"-") && s.Rounds > 0 {
+			return s
+		}
+	}
+	return nil
 }
 
 func (c *CaseSummary) overviewValue(s *SubjectSummary) cell {
