@@ -127,10 +127,13 @@ func (r *labRun) run(ctx context.Context, names []string) error {
 
 // here runs on this kernel. The report is nil if nothing was written.
 func (r *labRun) here(ctx context.Context, list []*scenario.Scenario) (*report.Report, error) {
+	o, err := r.options(list)
+	if err != nil {
+		return nil, err
+	}
 	var memory bytes.Buffer
 	out, kept := report.NewZipWriter(&memory), io.Reader(&memory)
 	if r.out != "" {
-		var err error
 		if out, err = report.Create(r.out); err != nil {
 			return nil, err
 		}
@@ -138,10 +141,6 @@ func (r *labRun) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 	about := experiment.Machine()
 	about.Tcpilot, about.Command = r.Version, r.command
 	about.Quick, about.Emulated, about.Repeat = r.quick, r.emulated, r.repeat
-	o, err := r.options(list)
-	if err != nil {
-		return nil, err
-	}
 	tell := &labProgress{app: r.app}
 	o.Out, o.Progress = out, tell.tell
 	stopped := r.Lab.Run(ctx, o, about)
@@ -156,8 +155,11 @@ func (r *labRun) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 		result, err = report.Read(kept)
 	}
 	if err != nil {
-		if stopped != nil {
-			return nil, stopped // there was nothing to write yet
+		if stopped != nil { // before there was anything to write
+			if r.out != "" {
+				os.Remove(r.out)
+			}
+			return nil, stopped
 		}
 		return nil, fmt.Errorf("read back what was written: %w", err)
 	}
@@ -244,12 +246,11 @@ func copyReport(from, to string) error {
 
 // show writes the report for people, or its summary, and the page.
 func (r *labRun) show(result *report.Report) error {
+	err := r.showReport(result, r.view)
 	if r.html != "" {
-		if err := r.writePage(r.html, result); err != nil {
-			return err
-		}
+		err = errors.Join(err, r.writePage(r.html, result))
 	}
-	return r.showReport(result, r.view)
+	return err
 }
 
 // commandLine is the command that makes a run again, for a shell.

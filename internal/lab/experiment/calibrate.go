@@ -58,25 +58,54 @@ func calibrateCase(ctx context.Context, j job, o Options, tell func(Calibration)
 	})
 }
 
-// paths measures the paths from the first sender to each receiver.
+// paths measures a path through every link that does something, with few paths:
+// from each sender to each receiver whose path has such a link that no path
+// before had, and at least one. IPv6 is measured where the traffic is IPv6.
 func (n *network) paths(ctx context.Context, tell func(Calibration)) error {
-	from := n.layout.Senders[0]
-	for _, to := range n.layout.Receivers {
-		want, err := calibrate.Along(n.layout, from, to, n.asked)
-		if err != nil {
-			return err
+	seen := map[string]bool{}
+	for _, from := range n.layout.Senders {
+		for _, to := range n.layout.Receivers {
+			hops, err := n.layout.Path(from, to)
+			if err != nil {
+				return err
+			}
+			fresh := len(seen) == 0
+			for _, hop := range hops {
+				l := n.links[hop.Name]
+				shaped := l.Forward != link.Spec{} || l.Backward != link.Spec{}
+				fresh = fresh || shaped && !seen[hop.Name]
+				seen[hop.Name] = true
+			}
+			if !fresh {
+				continue
+			}
+			if err := n.path(ctx, from, to, tell); err != nil {
+				return fmt.Errorf("measure %s to %s: %w", from.Name, to.Name, err)
+			}
 		}
-		want.Quick, want.Emulated = n.quick, n.emulated
-		m, err := calibrate.Link(ctx, n.layout, from, to, want)
-		if err != nil {
-			return fmt.Errorf("measure %s to %s: %w", from.Name, to.Name, err)
-		}
-		c := Calibration{From: from.Name, To: to.Name, Measured: &m}
-		if err := m.Check(); err != nil {
-			c.Refused = err.Error()
-		}
-		tell(c)
 	}
+	return nil
+}
+
+// path measures one path.
+func (n *network) path(ctx context.Context, from, to *topology.Host, tell func(Calibration)) error {
+	want, err := calibrate.Along(n.layout, from, to, n.asked)
+	if err != nil {
+		return err
+	}
+	want.Quick, want.Emulated, want.IPv6 = n.quick, n.emulated, n.ipv6
+	m, err := calibrate.Link(ctx, n.layout, from, to, want)
+	if err != nil {
+		return err
+	}
+	c := Calibration{From: from.Name, To: to.Name, Measured: &m}
+	// A flood to measure the rate may keep the processors busy.
+	limits := calibrate.DefaultLimits
+	limits.Busy = 1
+	if err := errors.Join(m.Check(), m.Host.Sane(limits)); err != nil {
+		c.Refused = err.Error()
+	}
+	tell(c)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/report"
 	"github.com/tcpilot/tcpilot/internal/lab/scenario"
 	"github.com/tcpilot/tcpilot/internal/lab/subject"
+	"github.com/tcpilot/tcpilot/internal/lab/workload"
 )
 
 // runCase runs one case: network, calibration, then the subjects in turn.
@@ -61,6 +62,7 @@ func open(ctx context.Context, j job, o Options) (n *network, refused string, er
 		return nil, "", err
 	}
 	n.quick, n.emulated = o.Quick, o.Emulated
+	n.ipv6 = slices.ContainsFunc(j.Traffic, func(s workload.Spec) bool { return s.IPv6 })
 	return n, "", nil
 }
 

@@ -20,7 +20,7 @@ func (n *network) enter(j job, o Options, about *report.Case) (f field, err erro
 			err = errors.Join(err, f.close())
 		}
 	}()
-	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.CC}
+	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.DefaultCC()}
 	for _, name := range j.Tuned {
 		h, err := n.layout.Host(name)
 		if err != nil {
@@ -29,12 +29,14 @@ func (n *network) enter(j job, o Options, about *report.Case) (f field, err erro
 		w.Tuned = append(w.Tuned, h)
 	}
 	for _, s := range j.Subjects {
-		if len(o.Subjects) > 0 && !slices.Contains(o.Subjects, s.Name) && s.Name != j.Baseline {
-			continue
-		}
 		entry := report.Subject{Name: s.Name}
 		if s.Kind == subject.Fixed {
 			entry.Fixed = s.CC
+		}
+		if len(o.Subjects) > 0 && !slices.Contains(o.Subjects, s.Name) && s.Name != j.Baseline {
+			entry.Skipped = report.NotChosen
+			about.Subjects = append(about.Subjects, entry)
+			continue
 		}
 		made, err := subject.New(s, w)
 		switch {

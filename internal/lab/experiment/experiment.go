@@ -30,8 +30,8 @@ type Options struct {
 // program that calls it must have called load.RunIfAgent first thing in main.
 //
 // An experiment that cannot run here, or whose link or host is not sane, is
-// written as refused and does not stop the others. When ctx ends, what was made
-// is removed and the error is ctx's.
+// written as refused; one that fails is part of the error. Neither stops the
+// others. When ctx ends, what was made is removed and the error is ctx's.
 func Run(ctx context.Context, o Options, run report.Run) (err error) {
 	release, err := prepare()
 	if err != nil {
@@ -54,12 +54,16 @@ func Run(ctx context.Context, o Options, run report.Run) (err error) {
 		err = errors.Join(err, o.Out.End(end))
 	}()
 	pace := newPace(todo, o.Progress)
+	var errs []error
 	for _, c := range todo {
 		if err := runCase(ctx, c, o, pace); err != nil {
-			return fmt.Errorf("run %s: %w", c.title(), err)
+			errs = append(errs, fmt.Errorf("run %s: %w", c.title(), err))
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // job is a case with the scenario that it is from.
@@ -87,7 +91,11 @@ func (o Options) cases() (todo []job, err error) {
 			if o.Repeat > 0 {
 				c.Repeat = o.Repeat
 			}
-			todo = append(todo, job{s, c})
+			j := job{s, c}
+			if slices.ContainsFunc(todo, func(o job) bool { return o.title() == j.title() }) {
+				return nil, fmt.Errorf("case %q is there twice: a report names cases by scenario and case", j.title())
+			}
+			todo = append(todo, j)
 		}
 	}
 	for _, want := range o.Cases {

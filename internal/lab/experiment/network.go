@@ -22,9 +22,9 @@ type network struct {
 	links   map[string]duplex
 	backend link.Backend
 	// How to calibrate: see calibrate.Want.
-	quick, emulated bool
-	fleet           *workload.Fleet
-	undo            []func() error // before net.Close; last made, first undone
+	quick, emulated, ipv6 bool
+	fleet                 *workload.Fleet
+	undo                  []func() error // before net.Close; last made, first undone
 }
 
 // duplex is a link that does something to packets.

@@ -47,6 +47,11 @@ type BulkResult struct {
 	// acknowledged instead.
 	Received uint64
 	Goodput  float64
+	// Delivered is all of an upload that arrived, what was still on the way at the end
+	// of Duration included, and Took the time until then, without Connect. What an
+	// upload that was cut off had acknowledged stands for it.
+	Delivered uint64
+	Took      time.Duration
 }
 
 // drain is BulkSpec.Drain if that is 0.
@@ -117,6 +122,7 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
 	var aerr error
 	r.Account, aerr = book.end()
 	r.setReceived(r.BytesAcked, s.Duration)
+	r.Delivered, r.Took = r.BytesAcked, r.Elapsed
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
@@ -136,12 +142,18 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
 	}
 	var t tally
 	c.SetReadDeadline(time.Now().Add(wait))
-	if err := t.read(c); err != nil { // what was acknowledged stands for it
+	err = t.read(c)
+	r.Took = time.Since(start)
+	if err != nil {
+		if info, err := tcpInfo(c); err == nil {
+			r.Delivered = info.Bytes_acked
+		}
 		if s.Drain > 0 {
 			abort(c)
 		}
 		return nil
 	}
+	r.Delivered = t.Total
 	r.setReceived(t.Bytes, s.Duration)
 	return nil
 }

@@ -67,14 +67,15 @@ func Lookup(round map[string]float64, groups map[string]map[string]float64, name
 // absent, never 0.
 func Of(r *Result) map[string]float64 { return whole(r).metrics() }
 
-// Groups computes the metrics of each group of connections. What is known only
+// Groups computes the metrics of each group of connections, over the time from
+// the group's first begin to its last end. What is known only
 // of the round (processor time, errors) is absent.
 func Groups(r *Result) map[string]map[string]float64 {
 	all := whole(r)
 	parts := make(map[string]*traffic)
 	part := func(group string) *traffic {
 		if parts[group] == nil {
-			parts[group] = &traffic{elapsed: all.elapsed, floors: all.floors, noRTOs: r.NoRTOs}
+			parts[group] = &traffic{floors: all.floors, noRTOs: r.NoRTOs}
 		}
 		return parts[group]
 	}
@@ -91,6 +92,7 @@ func Groups(r *Result) map[string]map[string]float64 {
 	}
 	metrics := make(map[string]map[string]float64, len(parts))
 	for group, t := range parts {
+		t.elapsed = t.span()
 		metrics[group] = t.metrics()
 	}
 	return metrics

@@ -74,8 +74,8 @@ func TestGroups(t *testing.T) {
 		"rtt_inflation": 3.5, "jain": 32 * 32 / (2 * (64. + 576)), "rtos": 3,
 	})
 	same(t, "web/small", groups["web/small"], map[string]float64{
-		"goodput": 0.8e6, "connection_goodput": 4e6, "fct_mean": 0.4, "fct_p50": 0.25, "fct_p99": 0.3 + 0.97*0.7,
-		"requests_per_second": 0.4, "connections_per_second": 0, "rtos": 0,
+		"goodput": 4e6, "connection_goodput": 4e6, "fct_mean": 0.4, "fct_p50": 0.25, "fct_p99": 0.3 + 0.97*0.7,
+		"requests_per_second": 2, "connections_per_second": 0, "rtos": 0,
 	})
 }
 
@@ -96,7 +96,7 @@ func TestWhatCannotBeToldIsAbsent(t *testing.T) {
 func TestLookup(t *testing.T) {
 	r := round()
 	of, groups := Of(r), Groups(r)
-	for name, want := range map[string]float64{"goodput": 20.8e6, "bulk/goodput": 20e6, "web/small/goodput": 0.8e6} {
+	for name, want := range map[string]float64{"goodput": 20.8e6, "bulk/goodput": 20e6, "web/small/goodput": 4e6} {
 		if v, ok := Lookup(of, groups, name); !ok || v != want {
 			t.Errorf("%s: %v %v, want %v", name, v, ok, want)
 		}

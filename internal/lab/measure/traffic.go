@@ -97,6 +97,19 @@ func (t *traffic) goodputs() (values []float64) {
 	return values
 }
 
+// span is the time from the first connection's begin to the last one's end, in
+// seconds.
+func (t *traffic) span() float64 {
+	if len(t.connections) == 0 {
+		return 0
+	}
+	first, last := t.connections[0].Start, time.Duration(0)
+	for _, c := range t.connections {
+		first, last = min(first, c.Start), max(last, c.Start+c.Elapsed)
+	}
+	return (last - first).Seconds()
+}
+
 func (t *traffic) perSecond(amount float64) (float64, bool) {
 	return amount / t.elapsed, t.elapsed > 0
 }

@@ -64,6 +64,9 @@ func fullName(scenario, name string) string {
 	return scenario + "/" + name
 }
 
+// NotChosen as the reason of Subject.Skipped says that the user left it out.
+const NotChosen = "not chosen"
+
 // Subject of a case.
 type Subject struct {
 	Name    string `json:"name"`

@@ -180,13 +180,17 @@ func valueOf(values []float64) Value {
 }
 
 // oracle is the fixed subject with the best median of the primary metric; the
-// first of equals.
+// first of equals. Empty if one that could have run has no round that counts: the
+// best of some is not the best.
 func oracle(s *CaseSummary) string {
 	best, name := math.Inf(-1), ""
 	for _, subject := range s.Subjects {
-		v, ok := subject.Metrics[s.Primary]
-		if subject.Fixed == "" || !ok {
+		if subject.Fixed == "" || subject.Skipped != "" && subject.Skipped != NotChosen {
 			continue
+		}
+		v, ok := subject.Metrics[s.Primary]
+		if !ok {
+			return ""
 		}
 		if rank := better(s.Primary) * v.Median; rank > best {
 			best, name = rank, subject.Name

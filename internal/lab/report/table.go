@@ -211,6 +211,8 @@ func ratioCell(r *measure.Ratio, self bool, metric string) cell {
 		return cell{Text: "1", Tone: faint}
 	case r == nil:
 		return cell{Text: "-", Tone: faint}
+	case r.CI == nil:
+		return cell{Text: factor(r.Ratio)}
 	case !r.Distinct():
 		return cell{Text: "~" + factor(r.Ratio)}
 	case better(metric)*(r.Ratio-1) > 0:

@@ -219,3 +219,19 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+// Who says nothing else begins with what the baseline has.
+func TestDefaultCC(t *testing.T) {
+	c := Case{Baseline: "cubic", Subjects: []subject.Spec{{Name: "bbr", CC: "bbr"}, {Name: "cubic", CC: "cubic"}}}
+	if got := c.DefaultCC(); got != "cubic" {
+		t.Errorf("of the baseline: %q", got)
+	}
+	c.CC = "reno"
+	if got := c.DefaultCC(); got != "reno" {
+		t.Errorf("the case's own: %q", got)
+	}
+	c = Case{Baseline: "default", Subjects: []subject.Spec{{Name: "default", Kind: subject.Default}}}
+	if got := c.DefaultCC(); got != "" {
+		t.Errorf("the machine's: %q", got)
+	}
+}

@@ -74,8 +74,8 @@ func (c Case) lines() (lines []string) {
 	say("metrics   %s", strings.Join(c.Metrics, ", "))
 	say("rounds    %d of each subject, %d before of those that learn; one takes about %v",
 		c.Repeat, c.Warmup, c.Round().Round(100*time.Millisecond))
-	if c.CC != "" {
-		say("default   congestion control %s", c.CC)
+	if cc := c.DefaultCC(); cc != "" {
+		say("default   congestion control %s", cc)
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Sysctls)) {
 		say("sysctl    %s = %s", key, c.Sysctls[key])

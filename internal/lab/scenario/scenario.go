@@ -32,7 +32,7 @@ type Case struct {
 	Traffic  []workload.Spec
 	Subjects []subject.Spec
 	Baseline string // name of a subject
-	CC       string // default congestion control where a subject does not say; of Baseline if empty
+	CC       string // see DefaultCC
 	Primary  string // metric, see measure.Metrics; "GROUP/METRIC" for one group
 	Metrics  []string
 	Repeat   int           // rounds that count, for each subject
@@ -42,6 +42,17 @@ type Case struct {
 	// then no reason to refuse.
 	CPUBound bool
 	Sysctls  map[string]string // net.* of all hosts, such as net.ipv4.tcp_ecn
+}
+
+// DefaultCC is the congestion control that hosts have where their subject does
+// not say: the case's own, else the baseline's, else, empty, the machine's.
+func (c Case) DefaultCC() string {
+	for _, s := range c.Subjects {
+		if c.CC == "" && s.Name == c.Baseline {
+			return s.CC
+		}
+	}
+	return c.CC
 }
 
 // Link is what a link does, and when that changes.

@@ -81,8 +81,8 @@ func (l *lane) bulk(ctx context.Context, _ int) {
 			continue
 		}
 		c := l.connection(false)
-		c.Start, c.Elapsed = l.at(b.Begin), b.Connect+b.Elapsed
-		c.Bytes, c.Delivered = b.Received, err == nil
+		c.Start, c.Elapsed = l.at(b.Begin), b.Connect+b.Took
+		c.Bytes, c.Delivered = b.Delivered, err == nil
 		l.add(entry{Connection: c, own: &b.Account})
 		l.sum(c, 0)
 	}
