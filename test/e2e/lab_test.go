@@ -199,7 +199,7 @@ func since(before, now []string) []string {
 	return slices.DeleteFunc(now, func(s string) bool { return slices.Contains(before, s) })
 }
 
-// programs lists the BPF programs of this machine by id and name.
+// programs lists the BPF programs of tcpilot and its lab by id and name.
 func programs(t *testing.T) (list []string) {
 	t.Helper()
 	for id := ebpf.ProgramID(0); ; {
@@ -216,6 +216,9 @@ func programs(t *testing.T) (list []string) {
 		info, err := p.Info()
 		p.Close()
 		must(t, err)
-		list = append(list, fmt.Sprintf("%d %s", id, info.Name))
+		// Others come and go, such as systemd's.
+		if strings.HasPrefix(info.Name, "tcpilot_") || strings.HasPrefix(info.Name, "lab_") {
+			list = append(list, fmt.Sprintf("%d %s", id, info.Name))
+		}
 	}
 }

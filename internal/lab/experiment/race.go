@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/calibrate"
@@ -28,9 +30,21 @@ const tries = 3
 // rounds that count: A B C, B C A, C A B, so that none is always the first.
 func (r *race) run(ctx context.Context, f field) error {
 	r.pace.expect(r.steps(f))
+	out := map[subject.Subject]error{} // subjects that failed
+	take := func(e subject.Subject, n, warmup int) error {
+		if out[e] != nil {
+			return nil
+		}
+		err := r.turn(ctx, e, n, warmup)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		out[e] = fmt.Errorf("%s: %w", e.Name(), err)
+		return r.failed(e, n, err)
+	}
 	for _, e := range f {
 		if e.Learns() && !e.Forgets() {
-			if err := r.turn(ctx, e, 0, r.job.Warmup); err != nil {
+			if err := take(e, 0, r.job.Warmup); err != nil {
 				return err
 			}
 		}
@@ -42,12 +56,22 @@ func (r *race) run(ctx context.Context, f field) error {
 			if e.Learns() && e.Forgets() {
 				warmup = r.job.Warmup
 			}
-			if err := r.turn(ctx, e, n, warmup); err != nil {
+			if err := take(e, n, warmup); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return errors.Join(slices.Collect(maps.Values(out))...)
+}
+
+// failed writes that a subject failed: it has no more rounds, the others go on.
+func (r *race) failed(e subject.Subject, n int, err error) error {
+	record := report.Round{
+		Scenario: r.job.scenario.Name, Case: r.job.Name,
+		Subject: e.Name(), Repeat: n, Order: r.order, Began: time.Now(), Refused: err.Error(),
+	}
+	r.order++
+	return r.out.Round(record, nil)
 }
 
 // steps is how many rounds there will be.

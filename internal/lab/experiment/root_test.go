@@ -137,3 +137,23 @@ func TestRootStopped(t *testing.T) {
 		t.Errorf("the report's end: %+v", r.End)
 	}
 }
+
+// A subject that fails is out; the others have their rounds.
+func TestRootSubjectFails(t *testing.T) {
+	testenv.Root(t)
+	text := strings.Replace(two, "[cubic, reno]", "[cubic, {name: broken, begin: exit 7}]", 1)
+	r, err := run(t, t.Context(), strings.Replace(text, "  - {name: near}\n", "", 1))
+	if err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("the run's error is %v", err)
+	}
+	rounds := map[string]int{}
+	for _, round := range r.Cases[0].Rounds {
+		rounds[round.Round.Subject]++
+		if broken := round.Round.Subject == "broken"; broken && !strings.Contains(round.Round.Refused, "7") {
+			t.Errorf("broken's round: %+v", round.Round)
+		}
+	}
+	if rounds["broken"] != 1 || rounds["cubic"] < 2 {
+		t.Errorf("rounds: %v", rounds)
+	}
+}

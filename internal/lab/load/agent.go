@@ -29,8 +29,10 @@ type Agent struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 
-	mu      sync.Mutex
+	writing sync.Mutex // of out
 	out     *json.Encoder
+
+	mu      sync.Mutex
 	seq     uint64
 	pending map[uint64]chan response
 	ended   error // set once the process is gone
@@ -82,14 +84,13 @@ func StartAgent(host Starter, place Placer) (*Agent, error) {
 	return a, nil
 }
 
-// receive hands answers to those who wait for them, until the process ends.
-func (a *Agent) receive(stdout io.Reader) {
+// take hands answers to those who wait for them, until there are no more.
+func (a *Agent) take(stdout io.Reader) error {
 	in := json.NewDecoder(stdout)
-	var err error
 	for {
 		var r response
-		if err = in.Decode(&r); err != nil {
-			break
+		if err := in.Decode(&r); err != nil {
+			return err
 		}
 		a.mu.Lock()
 		waiting := a.pending[r.ID]
@@ -99,6 +100,11 @@ func (a *Agent) receive(stdout io.Reader) {
 			waiting <- r
 		}
 	}
+}
+
+// receive takes answers until the process ends.
+func (a *Agent) receive(stdout io.Reader) {
+	err := a.take(stdout)
 	if werr := a.cmd.Wait(); werr != nil {
 		err = werr
 	}
@@ -119,9 +125,8 @@ func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	a.seq++
 	id := a.seq
 	a.pending[id] = answer
-	err = a.out.Encode(request{ID: id, Op: op, Spec: raw})
 	a.mu.Unlock()
-	if err != nil {
+	if err := a.send(request{ID: id, Op: op, Spec: raw}); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	select {
@@ -147,9 +152,17 @@ func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 // cancel ends an order; nobody waits for its answer any more.
 func (a *Agent) cancel(id uint64) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	delete(a.pending, id)
-	a.out.Encode(request{ID: id, Op: "cancel"}) // an agent that is gone has ended it
+	a.mu.Unlock()
+	a.send(request{ID: id, Op: "cancel"}) // an agent that is gone has ended it
+}
+
+// send writes an order. The pipe may be full for as long as the agent writes
+// answers: those are taken in meanwhile: take needs mu only.
+func (a *Agent) send(r request) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	return a.out.Encode(r)
 }
 
 // Listen starts a server, which lives as long as the agent or until Harvest.

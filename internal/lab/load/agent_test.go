@@ -2,8 +2,11 @@ package load
 
 import (
 	"context"
+	"encoding/json"
+	"io"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,4 +102,27 @@ func TestAgentOrderEndsWithContext(t *testing.T) {
 	if _, err := a.Bulk(ctx, BulkSpec{To: newServer(t), Duration: time.Minute}); err == nil {
 		t.Error("an order outlived its context")
 	}
+}
+
+// A master that gives a large order and an agent that gives a large answer at the
+// same time wait for each other's pipe, not for ever.
+func TestPipesBothFull(t *testing.T) {
+	toAgent, fromMaster := io.Pipe()
+	toMaster, fromAgent := io.Pipe()
+	go obey(toAgent, fromAgent)
+	a := &Agent{pending: map[uint64]chan response{}, gone: make(chan struct{}), out: json.NewEncoder(fromMaster)}
+	go a.take(toMaster)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var calls sync.WaitGroup
+	for range 50 {
+		calls.Go(func() {
+			var c CPU
+			if err := a.call(ctx, "cpu", strings.Repeat("x", 100_000), &c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	fromMaster.Close()
 }

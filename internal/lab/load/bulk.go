@@ -47,11 +47,13 @@ type BulkResult struct {
 	// acknowledged instead.
 	Received uint64
 	Goodput  float64
-	// Delivered is all of an upload that arrived, what was still on the way at the end
+	// Arrived is all of an upload that arrived, what was still on the way at the end
 	// of Duration included, and Took the time until then, without Connect. What an
 	// upload that was cut off had acknowledged stands for it.
-	Delivered uint64
-	Took      time.Duration
+	Arrived uint64
+	Took    time.Duration
+	// CutOff says that Drain was over before all had arrived.
+	CutOff bool
 }
 
 // drain is BulkSpec.Drain if that is 0.
@@ -122,7 +124,7 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
 	var aerr error
 	r.Account, aerr = book.end()
 	r.setReceived(r.BytesAcked, s.Duration)
-	r.Delivered, r.Took = r.BytesAcked, r.Elapsed
+	r.Arrived, r.Took = r.BytesAcked, r.Elapsed
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
@@ -144,16 +146,16 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
 	c.SetReadDeadline(time.Now().Add(wait))
 	err = t.read(c)
 	r.Took = time.Since(start)
-	if err != nil {
+	if r.CutOff = err != nil; r.CutOff {
 		if info, err := tcpInfo(c); err == nil {
-			r.Delivered = info.Bytes_acked
+			r.Arrived = info.Bytes_acked
 		}
 		if s.Drain > 0 {
 			abort(c)
 		}
 		return nil
 	}
-	r.Delivered = t.Total
+	r.Arrived = t.Total
 	r.setReceived(t.Bytes, s.Duration)
 	return nil
 }

@@ -30,8 +30,9 @@ func RunIfAgent() {
 
 // worker is the agent's own side.
 type worker struct {
-	mu      sync.Mutex
+	writing sync.Mutex // of answers; apart from mu, so that orders are read while the pipe is full
 	answers *json.Encoder
+	mu      sync.Mutex
 	running map[uint64]context.CancelFunc // orders, by their number
 	servers []*server
 }
@@ -83,8 +84,10 @@ func (w *worker) answer(ctx context.Context, r request) {
 	}
 	w.cancel(r.ID)
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	delete(w.running, r.ID)
+	w.mu.Unlock()
+	w.writing.Lock()
+	defer w.writing.Unlock()
 	w.answers.Encode(a) // a master that is gone has closed in as well
 }
 

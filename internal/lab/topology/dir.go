@@ -33,7 +33,7 @@ func (n *Net) BPFFS(dir string) (string, error) {
 		return "", fmt.Errorf("make mount point: %w", err)
 	}
 	if err := unix.Mount("bpf", path, "bpf", 0, ""); err != nil {
-		return "", fmt.Errorf("mount bpffs: %w", err)
+		return "", errors.Join(fmt.Errorf("mount bpffs: %w", err), os.Remove(path))
 	}
 	return path, nil
 }

@@ -82,7 +82,7 @@ func (l *lane) bulk(ctx context.Context, _ int) {
 		}
 		c := l.connection(false)
 		c.Start, c.Elapsed = l.at(b.Begin), b.Connect+b.Took
-		c.Bytes, c.Delivered = b.Delivered, err == nil
+		c.Bytes, c.Delivered = b.Arrived, err == nil && !b.CutOff
 		l.add(entry{Connection: c, own: &b.Account})
 		l.sum(c, 0)
 	}
