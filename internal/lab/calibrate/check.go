@@ -141,7 +141,9 @@ func (d Direction) jitterWrong(floor time.Duration) string {
 
 func (d Direction) lossWrong() string {
 	asked := d.Asked.Loss
-	low, high := interval(float64(d.Sent)/d.Asked.inflation, asked)
+	n := float64(d.Sent) / d.Asked.inflation
+	low, _ := interval(n, asked)
+	_, high := interval(n, max(asked, strayLoss))
 	off := max(strayLoss, lossShareOff*asked)
 	would := fmt.Sprintf("%s to %s would be chance", percent(low), percent(high))
 	switch {

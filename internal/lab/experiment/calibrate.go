@@ -139,15 +139,3 @@ func (n *network) calibrate(ctx context.Context, about *report.Case) error {
 	about.Calibration, err = json.Marshal(seen)
 	return err
 }
-
-// prepare takes the machine for this run and removes what a killed one left.
-func prepare() (release func(), err error) {
-	if release, err = topology.Exclusive(); err != nil {
-		return nil, err
-	}
-	if _, err := topology.Sweep(); err != nil {
-		release()
-		return nil, fmt.Errorf("remove what a killed run left: %w", err)
-	}
-	return release, nil
-}

@@ -10,6 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/link"
 	"github.com/tcpilot/tcpilot/internal/lab/report"
 	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
 )
 
 // Options say what to run, and how.
@@ -64,6 +65,18 @@ func Run(ctx context.Context, o Options, run report.Run) (err error) {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// prepare takes the machine for this run and removes what a killed one left.
+func prepare() (release func(), err error) {
+	if release, err = topology.Exclusive(); err != nil {
+		return nil, err
+	}
+	if _, err := topology.Sweep(); err != nil {
+		release()
+		return nil, fmt.Errorf("remove what a killed run left: %w", err)
+	}
+	return release, nil
 }
 
 // job is a case with the scenario that it is from.

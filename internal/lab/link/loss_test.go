@@ -81,8 +81,8 @@ func TestRootPolicer(t *testing.T) {
 	a, b := newPair(t)
 	const payload, held = 958, 20 // frames of 1000 bytes, of which the bucket holds 20
 	d := shape(t, a, b, Spec{Policer: Policer{Rate: 8e6, Burst: held * 1000}}, Auto)
-	if all := stream(t, a, b, 200, payload, 0, nil); len(all) < held || len(all) > held+10 {
-		t.Errorf("of a burst %d packets passed, want %d and what a few ms at 1 packet/ms add", len(all), held)
+	if all := stream(t, a, b, 200, payload, 0, nil); len(all) < held || len(all) > held+100 {
+		t.Errorf("of a burst %d packets passed, want %d and what each ms adds", len(all), held)
 	}
 	// Twice the rate for a second: 1000 of 2000 packets, and the full bucket.
 	all := stream(t, a, b, 2000, payload, 500*time.Microsecond, nil)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,29 +77,40 @@ func killNamespace(path string) error {
 	return deleteNamespace(filepath.Base(path))
 }
 
-// killIn kills the processes of a namespace.
+// killIn kills the processes of a namespace, until there are none: one may start
+// another while the list is read.
 func killIn(path string) error {
 	var ns unix.Stat_t
 	if err := unix.Stat(path, &ns); err != nil {
 		return fmt.Errorf("look at namespace: %w", err)
 	}
+	for range 100 {
+		n, err := killOnce(&ns)
+		if n == 0 || err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // to end
+	}
+	return fmt.Errorf("kill processes of %s: there are always new ones", filepath.Base(path))
+}
+
+// killOnce kills the processes that are in a namespace now, and counts them.
+func killOnce(ns *unix.Stat_t) (n int, err error) {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
-		return fmt.Errorf("list processes: %w", err)
+		return 0, fmt.Errorf("list processes: %w", err)
 	}
 	for _, p := range procs {
 		pid, err := strconv.Atoi(p.Name())
-		if err != nil || pid == os.Getpid() {
+		if err != nil || pid == os.Getpid() || !inNamespace(pid, ns) {
 			continue
 		}
-		if !inNamespace(pid, &ns) {
-			continue
-		}
-		if err := kill(pid, &ns); err != nil {
-			return err
+		n++
+		if err := kill(pid, ns); err != nil {
+			return n, err
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // kill ends a process through a pidfd, and looks again once it has it: the pid

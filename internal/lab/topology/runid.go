@@ -2,11 +2,15 @@ package topology
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // prefix starts the name of every kernel object of a run.
@@ -50,11 +54,18 @@ func parseName(name string) (id runID, ok bool) {
 	return id, id.String() == run // Sscanf ignores what follows the last number
 }
 
-// alive reports whether the process that made the run still runs.
+// alive reports whether the process that made the run still runs. One that is
+// only not waited for does not; one that cannot be looked at may.
 func (id runID) alive() bool {
 	start, err := startTime(id.pid)
-	return err == nil && start == id.start
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, errEnded) {
+		return false
+	}
+	return err != nil || start == id.start
 }
+
+// errEnded says that a process has ended, and its parent has not noticed.
+var errEnded = errors.New("it has ended")
 
 // startTime reads when a process started. The command, field 2, may hold
 // anything, so fields are counted from its closing parenthesis.
@@ -67,6 +78,9 @@ func startTime(pid int) (uint64, error) {
 	fields := bytes.Fields(rest)
 	if !ok || len(fields) < 20 {
 		return 0, fmt.Errorf("read /proc/%d/stat: too few fields", pid)
+	}
+	if state := string(fields[0]); state == "Z" || state == "X" {
+		return 0, fmt.Errorf("read /proc/%d/stat: %w", pid, errEnded)
 	}
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }

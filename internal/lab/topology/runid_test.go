@@ -2,7 +2,9 @@ package topology
 
 import (
 	"os"
+	"os/exec"
 	"testing"
+	"time"
 )
 
 func TestRunIDNameRoundTrip(t *testing.T) {
@@ -31,6 +33,31 @@ func TestParseNameRefusesForeignNames(t *testing.T) {
 			t.Errorf("parseName(%q) = %v, want no run", name, id)
 		}
 	}
+}
+
+// A run whose process was killed, and that its parent does not wait for, is dead.
+func TestRunOfZombieIsDead(t *testing.T) {
+	cmd := exec.Command("sleep", "100")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	start, err := startTime(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := runID{pid: cmd.Process.Pid, start: start, seq: 1}
+	if !id.alive() {
+		t.Error("it runs, and is not alive")
+	}
+	cmd.Process.Kill()
+	defer cmd.Wait()
+	for range 100 {
+		if !id.alive() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("two seconds after its end it is alive")
 }
 
 func TestRunOfRecycledPidIsDead(t *testing.T) {
