@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/lab/link"
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
 )
 
@@ -55,7 +56,7 @@ var (
 func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want Want) (m Measured, err error) {
 	watch := StartWatch()
 	defer func() { m.Host = watch.Stop() }()
-	defer reserve(2)() // for one that sends each way
+	defer link.Reserve(2)() // for one that sends each way
 	m.From, m.To = from.Name, to.Name
 	m.Forward.Asked, m.Backward.Asked = ask(want.Forward), ask(want.Backward)
 	if want.Emulated {

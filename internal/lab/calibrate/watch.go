@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/lab/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,7 +48,7 @@ type Watch struct {
 
 // StartWatch begins to look.
 func StartWatch() *Watch {
-	w := &Watch{stop: make(chan struct{}), stalls: make(chan Host), undo: reserve(1)}
+	w := &Watch{stop: make(chan struct{}), stalls: make(chan Host), undo: link.Reserve(1)}
 	w.began, w.before = time.Now(), processors()
 	go w.sleep()
 	return w

@@ -66,12 +66,19 @@ func (r *race) run(ctx context.Context, f field) error {
 
 // failed writes that a subject failed: it has no more rounds, the others go on.
 func (r *race) failed(e subject.Subject, n int, err error) error {
-	record := report.Round{
-		Scenario: r.job.scenario.Name, Case: r.job.Name,
-		Subject: e.Name(), Repeat: n, Order: r.order, Began: time.Now(), Refused: err.Error(),
-	}
-	r.order++
+	record := r.record(e, n)
+	record.Refused = err.Error()
 	return r.out.Round(record, nil)
+}
+
+// record begins the record of the next round.
+func (r *race) record(e subject.Subject, n int) report.Round {
+	order := r.order
+	r.order++
+	return report.Round{
+		Scenario: r.job.scenario.Name, Case: r.job.Name,
+		Subject: e.Name(), Repeat: n, Order: order, Began: time.Now(),
+	}
 }
 
 // steps is how many rounds there will be.
@@ -125,11 +132,7 @@ func (r *race) round(ctx context.Context, e subject.Subject, n int) (sane bool, 
 	if err != nil {
 		return false, err
 	}
-	record := report.Round{
-		Scenario: r.job.scenario.Name, Case: r.job.Name,
-		Subject: e.Name(), Repeat: n, Order: r.order, Began: time.Now(),
-	}
-	r.order++
+	record := r.record(e, n)
 	watch := calibrate.StartWatch()
 	settle := r.follow(ctx)
 	result, err := r.fleet.Run(ctx, r.job.Traffic)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +18,8 @@ type emulator struct {
 	end   *topology.End
 	queue *nfqueue
 	wake  int // eventfd: the worker shall look at stop
+
+	unreserve func() // the worker's place among those that run
 
 	reorders atomic.Bool // packets may come that leave before others
 	late     atomic.Uint64
@@ -40,7 +41,7 @@ func newEmulator(end *topology.End) (*emulator, error) {
 	if e.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, errors.Join(fmt.Errorf("open eventfd: %w", err), e.queue.close())
 	}
-	addProcessors(1)
+	e.unreserve = Reserve(1)
 	e.done.Go(func() { newWorker(e).run() })
 	if err := e.rules("-A"); err != nil {
 		return nil, errors.Join(err, e.rules("-D"), e.shut())
@@ -64,20 +65,8 @@ func (e *emulator) shut() error {
 	e.stop.Store(true)
 	unix.Write(e.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	e.done.Wait()
-	addProcessors(-1)
+	e.unreserve()
 	return errors.Join(e.queue.close(), unix.Close(e.wake))
-}
-
-// processors guards the runtime's number of them.
-var processors sync.Mutex
-
-// addProcessors changes how many threads may run Go. A worker adds one, so that
-// it goes on at once when its sleep ends, however busy the others are: without,
-// one packet in 100 was over a millisecond late beside two busy goroutines.
-func addProcessors(n int) {
-	processors.Lock()
-	defer processors.Unlock()
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 }
 
 // set prepares for packets of this Spec.

@@ -117,35 +117,19 @@ func ways(g topology.Graph) (list [][]string) {
 		if from.Role != topology.Sender {
 			continue
 		}
-		way := waysFrom(g, from.Name)
 		for _, to := range g.Nodes {
-			if w := way[to.Name]; to.Role == topology.Receiver && w != nil {
-				list = append(list, w)
+			if to.Role != topology.Receiver {
+				continue
+			}
+			// Without one the graph is refused, by its own check.
+			if steps, err := g.Path(from.Name, to.Name); err == nil {
+				way := make([]string, len(steps))
+				for i, s := range steps {
+					way[i] = s.Edge.Name
+				}
+				list = append(list, way)
 			}
 		}
 	}
 	return list
-}
-
-// waysFrom searches in breadth from a host.
-func waysFrom(g topology.Graph, from string) map[string][]string {
-	way := map[string][]string{from: {}}
-	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
-		for _, e := range g.Edges {
-			next := ""
-			switch queue[0] {
-			case e.From:
-				next = e.To
-			case e.To:
-				next = e.From
-			default:
-				continue
-			}
-			if _, seen := way[next]; !seen {
-				way[next] = append(append([]string(nil), way[queue[0]]...), e.Name)
-				queue = append(queue, next)
-			}
-		}
-	}
-	return way
 }
