@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
-	"strings"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -250,12 +251,9 @@ func (d *decoder) key(e *ast.MappingValueNode, name string) (string, position, b
 }
 
 func (d *decoder) unknown(at position, name, key string, targets map[string]target, misplaced func(string) string) {
-	keys := make([]string, 0, len(targets))
-	for k := range targets {
-		keys = append(keys, k)
-	}
+	keys := slices.Sorted(maps.Keys(targets))
 	fix := "see docs/config.md for the keys that exist here"
-	if near := nearest(key, keys); near != "" {
+	if near := Nearest(key, keys); near != "" {
 		fix = fmt.Sprintf("did you mean %q?", near)
 	} else if misplaced != nil {
 		if where := misplaced(key); where != "" {
@@ -333,45 +331,4 @@ func join(name, key string) string {
 		return key
 	}
 	return name + "." + key
-}
-
-// nearest returns the word that was probably meant by s, or "".
-func nearest(s string, words []string) string {
-	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
-	best, least := "", 3
-	for _, w := range words {
-		switch n := distance(fold(s), fold(w)); {
-		case n > max(1, min(2, len(w)/3)):
-		case n < least, n == least && w < best:
-			best, least = w, n
-		}
-	}
-	return best
-}
-
-// distance counts the letters to insert, delete, replace or swap with a
-// neighbour to make b of a.
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
-	}
-	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
-	for j := range rows[1] {
-		rows[1][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		before, last, row := rows[(i+2)%3], rows[i%3], rows[(i+1)%3]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			same := 1
-			if a[i-1] == b[j-1] {
-				same = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+same)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-	}
-	return rows[(len(a)+1)%3][len(b)]
 }

@@ -111,7 +111,7 @@ func (d *decoder) setOne(e *ast.MappingValueNode, at position, name, key string,
 	f, known := tcp.FieldByName(key)
 	if !known && key != "cc" {
 		fix := "see docs/config.md for the fields"
-		if near := nearest(key, fieldNames()); near != "" {
+		if near := Nearest(key, fieldNames()); near != "" {
 			fix = fmt.Sprintf("did you mean %q?", near)
 		}
 		d.fail(at, name, fmt.Sprintf("unknown field %q", key), fix)

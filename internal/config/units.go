@@ -82,7 +82,7 @@ func meant(suffix string, units []unit) string {
 			return u.suffix
 		}
 	}
-	return nearest(suffix, list)
+	return Nearest(suffix, list)
 }
 
 // splitNumber cuts s behind the leading digits and dots.

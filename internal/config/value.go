@@ -154,7 +154,7 @@ func notOneOf(s string, words []string) error {
 	if i := strings.LastIndex(fix, ", "); i > 0 {
 		fix = fix[:i] + " or" + fix[i+1:]
 	}
-	if near := nearest(s, words); near != "" {
+	if near := Nearest(s, words); near != "" {
 		fix = fmt.Sprintf("did you mean %q? Or else %s", near, fix)
 	}
 	return bad(fix, "%q is not a choice", s)

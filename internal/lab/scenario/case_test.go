@@ -3,7 +3,6 @@ package scenario
 import (
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -205,18 +204,6 @@ func TestSubjects(t *testing.T) {
 	}
 	if c.Learning.HoldOut != 0.05 || len(c.Rules) != 3 || c.Rules[2].Name != "a" {
 		t.Errorf("%+v, from\n%s", c, text)
-	}
-}
-
-func TestNearest(t *testing.T) {
-	words := []string{"repeat", "rate", "cpu_bound", "rtt"}
-	for in, want := range map[string]string{
-		"repeats": "repeat", "REPEAT": "repeat", "reapet": "repeat", "cpu-bound": "cpu_bound", "cpubound": "cpu_bound",
-		"rtts": "rtt", "": "", "speed": "", strings.Repeat("r", 1000): "",
-	} {
-		if got := nearest(in, words); got != want {
-			t.Errorf("%.20q: got %q, want %q", in, got, want)
-		}
 	}
 }
 

@@ -42,7 +42,7 @@ func TestShipped(t *testing.T) {
 			if s.Name != name {
 				t.Errorf("%s.yaml calls itself %s", name, s.Name)
 			}
-			limit := 4 * time.Minute
+			limit := 5 * time.Minute
 			switch variant {
 			case "quick":
 				limit = 40 * time.Second

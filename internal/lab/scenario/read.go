@@ -154,47 +154,8 @@ func (r *reader) want(n *node, k kind) bool {
 // unknown reports a word that is not one of those that exist.
 func (r *reader) unknown(at *node, what, word string, words []string) {
 	fix := "there are " + strings.Join(words, ", ")
-	if near := nearest(word, words); near != "" {
+	if near := config.Nearest(word, words); near != "" {
 		fix = fmt.Sprintf("did you mean %q?", near)
 	}
 	r.fail(at, fmt.Sprintf("unknown %s %q", what, word), fix)
-}
-
-// nearest returns the word that was probably meant, or "".
-func nearest(s string, words []string) string {
-	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
-	best, least := "", 3
-	for _, w := range words {
-		if n := distance(fold(s), fold(w)); n <= max(1, min(2, len(w)/3)) && n < least {
-			best, least = w, n
-		}
-	}
-	return best
-}
-
-// distance counts the letters to insert, delete, replace or swap with a
-// neighbour to make b of a.
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
-	}
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		for j := range rows[i] {
-			if i == 0 || j == 0 {
-				rows[i][j] = i + j
-				continue
-			}
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
 }

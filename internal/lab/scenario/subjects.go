@@ -45,7 +45,7 @@ func (r *reader) named(n *node) subject.Spec {
 	default:
 		words := append([]string{string(subject.Default), string(subject.Tcpilot), string(subject.Bpftune)}, controls...)
 		fix := fmt.Sprintf("there are default, tcpilot, bpftune and congestion controls; one of your own is {name: %s, cc: %[1]s}", n.text)
-		if near := nearest(n.text, words); near != "" {
+		if near := config.Nearest(n.text, words); near != "" {
 			fix = fmt.Sprintf("did you mean %q?", near)
 		}
 		r.fail(n, fmt.Sprintf("unknown subject %q", n.text), fix)

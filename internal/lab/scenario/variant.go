@@ -56,14 +56,24 @@ func (r *reader) scenario(root *node, o Options) *Scenario {
 			switch {
 			case own.get("name") == nil:
 				r.fail(own, "a case without a name", "write name: and a few words")
-			case slices.ContainsFunc(s.Cases, func(o Case) bool { return o.Name == c.Name }):
+			case c.Name != "" && slices.ContainsFunc(s.Cases, func(o Case) bool { return o.Name == c.Name }):
 				r.fail(own.get("name"), fmt.Sprintf("a second case %q", c.Name), "give it another name")
 			}
 			s.Cases = append(s.Cases, c)
 		})
 	}
 	r.keep(&s, kept)
+	if o.Emulated && emulates(root) {
+		s.Title += ", scaled for an emulated processor"
+	}
 	return &s
+}
+
+// emulates says whether a file or one of its cases changes under emulation.
+func emulates(root *node) bool {
+	cases := root.get("cases")
+	return root.get("emulated") != nil ||
+		cases != nil && slices.ContainsFunc(cases.items, func(c *node) bool { return c.get("emulated") != nil })
 }
 
 // head reads what is said once for all cases.
