@@ -6,7 +6,8 @@
  * loss in bursts, the policer, the delay. A packet lost behind the bottleneck has
  * taken its time there.
  *
- * When it leaves is told by the mark, to whoever holds it until then.
+ * When it leaves the bottleneck is told by the mark, and how long it is delayed
+ * behind it by the priority, to whoever holds it until then.
  *
  * One packet is one draw, also when it is an aggregate of several segments:
  * whoever asks for faithful loss turns the sender's offloads off, and the
@@ -25,7 +26,11 @@
 #include <bpf/bpf_helpers.h>
 
 /* A chance is compared with a 32-bit random number, so that 0 is never and 1 << 32
- * always. A cost is the time that one byte takes, in 1/2^20 ns. */
+ * always. A cost is the time that one byte takes, in 1/2^20 ns.
+ *
+ * The bottleneck counts its time in bits that it could have sent (served): when its
+ * rate changes, what waits is then served at the new one, and nothing need be
+ * computed anew. */
 struct link_config {
 	__u64 loss;
 	__u64 to_bad;		/* bursts: chances of the change of state */
@@ -33,6 +38,8 @@ struct link_config {
 	__u64 loss_bad;		/* and of loss in each */
 	__u64 loss_good;
 	__u64 cost;		/* at the bottleneck; 0 is none */
+	__u64 since;		/* ns: when it had this cost first */
+	__u64 served;		/* bits, until then */
 	__u64 queue_bytes;	/* 0 is no limit */
 	__u64 queue_packets;
 	__u64 ecn;		/* bytes in the queue from which on packets are marked; 0 is never */
@@ -41,23 +48,29 @@ struct link_config {
 	__u64 delay;		/* ns */
 	__u64 jitter;		/* ns */
 	__u64 reorder;		/* chance */
-	__u64 hold;		/* somebody holds packets: tell him how long */
+	__u32 hold;		/* somebody holds packets: tell him how long */
+	__u32 generation;	/* of the cost; he is told its last 3 bits */
 };
 
 #define COST_SHIFT 20
 
+/* A byte is 8 bits: (ns << BITS_SHIFT) / cost is bits. */
+#define BITS_SHIFT (COST_SHIFT + 3)
+
+/* The longest wait that is told, of the 18 minutes that the mark tells apart: a
+ * backlog may be as long when the rate falls; Go's maxHold is what a Spec allows. */
+#define LONGEST (1ULL << 39)
+
 struct link_counters {
 	__u64 passed;
-	__u64 bytes;		/* of passed, on the wire */
 	__u64 aggregates;	/* of passed, those of more than one segment */
 	__u64 lost;
 	__u64 lost_burst;
 	__u64 policed;
 	__u64 overflowed;
+	__u64 failed;		/* had room in the queue, but not in the ring */
 	__u64 marked;
 	__u64 queue_max;	/* bytes */
-	__u64 queue_sum;	/* of the depths that queued packets found */
-	__u64 queued;
 };
 
 /* The ring bounds the packets that wait for the bottleneck; Go's maxWaiting. */
@@ -65,7 +78,7 @@ struct link_counters {
 
 /* A packet that was given a place at the bottleneck. */
 struct waiting {
-	__u64 leaves;		/* ns */
+	__u64 finish;		/* has left when this is served */
 	__u32 bytes;		/* all that came before it; may wrap, as tail may */
 	__u32 packets;
 };
@@ -73,10 +86,8 @@ struct waiting {
 struct link_state {
 	struct bpf_spin_lock lock;	/* packets arrive on several processors */
 	__u32 bad;			/* the state of bursts */
-	__u64 free_at;			/* when the bottleneck has sent all that it took */
-	__u64 fraction;			/* of free_at, in 1/2^20 ns */
+	__u64 finish;			/* the bottleneck has sent all that it took when this is served */
 	__u64 policed_until;		/* when the policer's bucket is full again */
-	__u64 last;			/* when the last packet leaves: none may overtake it */
 	__u32 head, tail;		/* ring[head] is the first that waits, if it is not tail */
 	__u32 bytes, packets;		/* ever taken */
 	struct waiting ring[RING];
@@ -107,36 +118,46 @@ struct {
 	__type(value, struct link_counters);
 } link_counts SEC(".maps");
 
-enum fate { PASS, LOST, LOST_BURST, POLICED, OVERFLOWED };
+enum fate { PASS, LOST, LOST_BURST, POLICED, OVERFLOWED, FAILED };
 
 /* What the model knows of a packet, and what it decides. No helper may be called
- * while the state is locked, so chance and time come from before. */
+ * while the state is locked, so chance and time come from before. Chances are bits,
+ * of which the verifier follows no cases. */
 struct packet {
 	__u64 now;
 	__u64 bytes;
 	__u32 segments;
-	bool lost, change, lost_good, lost_bad, overtakes;
-	__u64 delay;
+	__u32 lost, to_bad, to_good, lost_good, lost_bad, overtakes;
+	__u64 delay;	/* behind the bottleneck */
 
 	__u64 depth;	/* of the queue, as found */
-	__u64 leaves;
+	__u64 leaves;	/* the bottleneck, ns */
 };
 
+/* served is the bits that the bottleneck could have sent until now. */
+static __always_inline __u64 served(const struct link_config *c, __u64 now)
+{
+	__u64 spent = now - c->since;
+
+	/* In two parts, as the whole of a long time may not fit when shifted. */
+	return c->served + ((spent / c->cost) << BITS_SHIFT) + ((spent % c->cost) << BITS_SHIFT) / c->cost;
+}
+
 /* in_queue drops what has left from the ring, by bisection: the ring is ordered
- * by time. */
-static __always_inline void in_queue(struct link_state *s, __u64 now, __u32 *bytes, __u32 *packets)
+ * by finish. */
+static __always_inline void in_queue(struct link_state *s, __u64 served, __u32 *bytes, __u32 *packets)
 {
 	__u32 low = s->head, high = s->tail;
 
 	*bytes = *packets = 0;
-	if (s->free_at <= now) {
+	if (s->finish <= served) {
 		s->head = high;
 		return;
 	}
 	for (int i = 0; i < 17 && low != high; i++) {
 		__u32 middle = low + (high - low) / 2;
 
-		if (s->ring[middle % RING].leaves <= now)
+		if (s->ring[middle % RING].finish <= served)
 			low = middle + 1;
 		else
 			high = middle;
@@ -149,98 +170,104 @@ static __always_inline void in_queue(struct link_state *s, __u64 now, __u32 *byt
 }
 
 /* bottleneck gives a packet its time to leave, or refuses it. */
-static __always_inline bool bottleneck(struct link_state *s, const struct link_config *c, struct packet *p)
+static __always_inline enum fate bottleneck(struct link_state *s, const struct link_config *c, struct packet *p)
 {
+	__u64 until = served(c, p->now), backlog;
 	__u32 bytes, packets;
-	__u64 spent;
 
-	in_queue(s, p->now, &bytes, &packets);
+	in_queue(s, until, &bytes, &packets);
 	p->depth = bytes;
-	if (s->tail - s->head >= RING ||
-	    (c->queue_bytes && bytes + p->bytes > c->queue_bytes) ||
+	if ((c->queue_bytes && bytes + p->bytes > c->queue_bytes) ||
 	    (c->queue_packets && packets + p->segments > c->queue_packets))
-		return false;
-	if (s->free_at < p->now) {
-		s->free_at = p->now;
-		s->fraction = 0;
-	}
-	spent = p->bytes * c->cost + s->fraction;
-	s->free_at += spent >> COST_SHIFT;
-	s->fraction = spent & ((1 << COST_SHIFT) - 1);
+		return OVERFLOWED;
+	if (s->tail - s->head >= RING)
+		return FAILED;
+	if (s->finish < until)
+		s->finish = until;
+	s->finish += p->bytes * 8;
 
 	struct waiting *w = &s->ring[s->tail % RING];
 
-	w->leaves = s->free_at;
+	w->finish = s->finish;
 	w->bytes = s->bytes;
 	w->packets = s->packets;
 	s->tail++;
 	s->bytes += p->bytes;
 	s->packets += p->segments;
-	p->leaves = s->free_at;
-	return true;
+	backlog = s->finish - until;
+	if (backlog > (LONGEST << BITS_SHIFT) / c->cost)
+		p->leaves = p->now + LONGEST;
+	else
+		p->leaves = p->now + ((backlog * c->cost) >> BITS_SHIFT);
+	return PASS;
 }
 
 /* police takes the packet's bytes out of the bucket, or refuses it. The bucket is
- * kept as the time when it is full again. */
+ * kept as the time when it is full again, which for an empty one is a burst from
+ * now: one of another policer may have been further from full. */
 static __always_inline bool police(struct link_state *s, const struct link_config *c, const struct packet *p)
 {
-	__u64 full = s->policed_until > p->leaves ? s->policed_until : p->leaves;
+	__u64 full = s->policed_until;
 
+	if (full < p->leaves)
+		full = p->leaves;
+	if (full > p->leaves + c->police_burst)
+		full = p->leaves + c->police_burst;
+	s->policed_until = full;
 	full += (p->bytes * c->police_cost) >> COST_SHIFT;
-	if (full - p->leaves > c->police_burst)
+	if (full > p->leaves + c->police_burst)
 		return false;
 	s->policed_until = full;
 	return true;
 }
 
-static __always_inline bool burst(struct link_state *s, const struct packet *p)
+/* burst says whether the channel takes the packet, and lets it change: it steps
+ * with each packet, also with one that is lost anyway. */
+static __always_inline __u32 burst(struct link_state *s, const struct packet *p)
 {
-	bool lost = s->bad ? p->lost_bad : p->lost_good;
+	__u32 bad = s->bad & 1, good = bad ^ 1;
 
-	if (p->change)
-		s->bad = !s->bad;
-	return lost;
+	s->bad = bad ^ ((bad & p->to_good) | (good & p->to_bad));
+	return (bad & p->lost_bad) | (good & p->lost_good);
 }
 
 static __always_inline enum fate decide(struct link_state *s, const struct link_config *c, struct packet *p)
 {
+	enum fate fate = PASS;
+	__u32 lost;
+
 	p->leaves = p->now;
-	if (c->cost && !bottleneck(s, c, p))
-		return OVERFLOWED;
+	if (c->cost)
+		fate = bottleneck(s, c, p);
+	if (fate != PASS)
+		return fate;
+	lost = burst(s, p);
 	if (p->lost)
 		return LOST;
-	if (burst(s, p))
+	if (lost)
 		return LOST_BURST;
 	if (c->police_cost && !police(s, c, p))
 		return POLICED;
-	if (p->overtakes)
-		return PASS;
-	p->leaves += p->delay;
-	if (p->leaves < s->last)
-		p->leaves = s->last;
-	s->last = p->leaves;
 	return PASS;
 }
 
-static __always_inline bool chance(__u64 c)
+/* chance is 1 or 0: the sign of a difference, so that nothing branches. */
+static __always_inline __u32 chance(__u64 c)
 {
-	return c && bpf_get_prandom_u32() < c;
+	return (bpf_get_prandom_u32() - c) >> 63;
 }
 
-/* The change is drawn for the state as it is now; one packet more or less that
- * another processor brings in between changes nothing. */
-static __always_inline void draw(const struct link_state *s, const struct link_config *c, struct packet *p)
+static __always_inline void draw(const struct link_config *c, struct packet *p)
 {
 	p->lost = chance(c->loss);
-	if (c->to_bad || c->loss_good) {
-		p->lost_good = chance(c->loss_good);
-		p->lost_bad = chance(c->loss_bad);
-		p->change = chance(s->bad ? c->to_good : c->to_bad);
-	}
+	p->to_bad = chance(c->to_bad);
+	p->to_good = chance(c->to_good);
+	p->lost_bad = chance(c->loss_bad);
+	p->lost_good = chance(c->loss_good);
 	p->overtakes = chance(c->reorder);
-	p->delay = c->delay;
-	if (c->jitter) /* 20 bits of chance, so that the product fits */
-		p->delay += ((2 * c->jitter * (bpf_get_prandom_u32() >> 12)) >> 20) - c->jitter;
+	/* 20 bits of chance, so that the product fits */
+	p->delay = c->delay - c->jitter + ((2 * c->jitter * (bpf_get_prandom_u32() >> 12)) >> 20);
+	p->delay *= p->overtakes ^ 1;
 }
 
 /* headers are the bytes before the payload: what each segment of an aggregate has
@@ -288,11 +315,16 @@ static __always_inline void measure(const struct __sk_buff *skb, struct packet *
  * is of packets that leave before those that came earlier. 0 is no mark. */
 static __always_inline __u32 mark(const struct packet *p)
 {
-	__u32 m = (p->leaves >> 10) & 0x7fffffff;
+	__u32 m = ((p->leaves >> 10) & 0x7fffffff) | p->overtakes << 31;
 
-	if (p->overtakes)
-		m |= 1U << 31;
 	return m ? m : 1;
+}
+
+/* The priority's unit is 1024 ns too, of which 29 bits are 9 minutes; the highest
+ * 3 tell by which rate the mark is. */
+static __always_inline __u32 priority(const struct link_config *c, const struct packet *p)
+{
+	return ((p->delay + 1023) >> 10 & 0x1fffffff) | c->generation << 29;
 }
 
 static __always_inline void count(struct link_counters *n, enum fate fate, const struct packet *p)
@@ -300,7 +332,6 @@ static __always_inline void count(struct link_counters *n, enum fate fate, const
 	switch (fate) {
 	case PASS:
 		n->passed++;
-		n->bytes += p->bytes;
 		n->aggregates += p->segments > 1;
 		break;
 	case LOST:
@@ -314,6 +345,9 @@ static __always_inline void count(struct link_counters *n, enum fate fate, const
 		break;
 	case OVERFLOWED:
 		n->overflowed++;
+		break;
+	case FAILED:
+		n->failed++;
 		break;
 	}
 }
@@ -333,25 +367,23 @@ int lab_link(struct __sk_buff *skb)
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return TC_ACT_UNSPEC;
 	measure(skb, &p);
-	draw(state, config, &p);
+	draw(config, &p);
 
 	bpf_spin_lock(&state->lock);
 	fate = decide(state, config, &p);
 	bpf_spin_unlock(&state->lock);
 
 	count(n, fate, &p);
-	if (config->cost && fate != OVERFLOWED) {
-		n->queued++;
-		n->queue_sum += p.depth;
-		if (p.depth + p.bytes > n->queue_max)
-			n->queue_max = p.depth + p.bytes;
-	}
+	if (config->cost && fate < OVERFLOWED && p.depth + p.bytes > n->queue_max)
+		n->queue_max = p.depth + p.bytes;
 	if (fate != PASS)
 		return TC_ACT_SHOT;
 	if (config->ecn && p.depth >= config->ecn && bpf_skb_ecn_set_ce(skb))
 		n->marked++;
-	if (config->hold)
+	if (config->hold) {
 		skb->mark = mark(&p);
+		skb->priority = priority(config, &p);
+	}
 	return TC_ACT_UNSPEC;
 }
 

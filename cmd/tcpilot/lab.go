@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/cli"
 	"github.com/tcpilot/tcpilot/internal/lab/experiment"
@@ -21,13 +22,19 @@ func lab() cli.Lab {
 	}
 }
 
+// fetchLimit is how long a kernel may take to be fetched: 130 MB at 0.6 Mbit/s.
+const fetchLimit = 30 * time.Minute
+
 // runVM runs this program under another kernel.
 func runVM(ctx context.Context, o cli.VMOptions) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
 	}
-	m := vm.Machine{Scripts: scripts.Scripts, Kernel: o.Kernel, Writable: []string{o.Dir}, Limit: o.Limit}
+	m := vm.Machine{Scripts: scripts.Scripts, Kernel: o.Kernel, Limit: o.Limit, Fetch: fetchLimit}
+	if o.Dir != "" {
+		m.Writable = []string{o.Dir}
+	}
 	exit, err := m.Run(ctx, append([]string{self}, o.Args...), o.Stdout, o.Stderr)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,7 +31,7 @@ type Lab struct {
 type VMOptions struct {
 	Kernel string
 	Args   []string
-	Dir    string // where it may write
+	Dir    string // where it may write; empty is nowhere
 	Limit  time.Duration
 	Stdout io.Writer
 	Stderr io.Writer
@@ -47,7 +46,7 @@ queue, real traffic, and several subjects that take turns: the kernel's default,
 each congestion control, initial windows by route, tcpilot, bpftune where it is
 installed, or any command that starts a tuner.
 
-A run changes nothing outside its own namespaces and cgroups, and removes them at
+A run stays within namespaces and cgroups of its own, and removes them at
 the end, after Ctrl-C too. What a killed run left is removed by the next one, or by
 'tcpilot lab clean'.`,
 		Example: `  tcpilot lab list
@@ -58,6 +57,9 @@ the end, after Ctrl-C too. What a killed run left is removed by the next one, or
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.labList(), a.labShow(), a.labRun(), a.labCalibrate(), a.labReport(), a.labCompare(), a.labClean())
+	for _, sub := range cmd.Commands() {
+		completeLabFlags(sub)
+	}
 	return cmd
 }
 
@@ -99,7 +101,13 @@ func labScenarios() (list []labScenario, err error) {
 		if err != nil {
 			return nil, err
 		}
-		s := labScenario{Name: name, Title: whole.Title, Needs: whole.Needs, Takes: takes(whole), Quick: takes(quick)}
+		s := labScenario{Name: name, Title: whole.Title, Needs: whole.Needs}
+		if s.Takes, err = takes(whole); err != nil {
+			return nil, err
+		}
+		if s.Quick, err = takes(quick); err != nil {
+			return nil, err
+		}
 		for _, c := range whole.Cases {
 			if c.Name != "" {
 				s.Cases = append(s.Cases, c.Name)
@@ -110,12 +118,9 @@ func labScenarios() (list []labScenario, err error) {
 	return list, nil
 }
 
-// takes is about how long a scenario takes.
-func takes(s *scenario.Scenario) (d time.Duration) {
-	for _, c := range s.Cases {
-		d += c.Estimate()
-	}
-	return d
+// takes is about how long a scenario takes here.
+func takes(s *scenario.Scenario) (time.Duration, error) {
+	return experiment.Options{Scenarios: []*scenario.Scenario{s}}.Estimate()
 }
 
 func (a *app) renderScenarios(w io.Writer, list []labScenario) {
@@ -126,58 +131,13 @@ func (a *app) renderScenarios(w io.Writer, list []labScenario) {
 	t.write(w, a.paint, "")
 }
 
-func (a *app) labShow() *cobra.Command {
-	var source bool
-	cmd := &cobra.Command{
-		Use:   "show SCENARIO",
-		Short: "What a scenario does, in words, or its file",
-		Long: `Say what a scenario does, where it comes from and what is expected of it. SCENARIO
-is a name of 'tcpilot lab list' or a file; a file is checked. With --source the
-file itself is written, as a start for one of your own.`,
-		Example: `  tcpilot lab show loss
-  tcpilot lab show loss --source > mine.yaml`,
-		Args:              args(1, 1, "SCENARIO"),
-		ValidArgsFunction: completeScenarios,
-		RunE: func(_ *cobra.Command, argv []string) error {
-			if source {
-				text, err := scenario.Source(argv[0])
-				if err != nil {
-					return err
-				}
-				return a.print(text)
-			}
-			s, err := scenario.Load(argv[0], scenario.Options{})
-			if err != nil {
-				return err
-			}
-			if a.json {
-				doc, err := indented(s)
-				if err != nil {
-					return err
-				}
-				return a.print(doc)
-			}
-			var b bytes.Buffer
-			s.Describe(&b)
-			return a.print(b.Bytes())
-		},
-	}
-	cmd.Flags().BoolVar(&source, "source", false, "write the scenario's file")
-	a.jsonFlag(cmd, "write a JSON document")
-	cmd.MarkFlagsMutuallyExclusive("source", "json")
-	return cmd
-}
-
-func completeScenarios(_ *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return scenario.Names(), cobra.ShellCompDirectiveDefault
-}
-
 func (a *app) labClean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Remove what killed runs left",
-		Long: `Remove the namespaces, processes, cgroups, directories and mounts of runs whose
-process is gone. Runs that go on are left alone.`,
+		Long: `Remove the namespaces, processes, cgroups (with the programs that a tuner left
+attached to them), directories and mounts of runs whose process is gone. Runs that
+go on are left alone.`,
 		Args: args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			removed, err := a.Lab.Clean()

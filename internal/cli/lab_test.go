@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +16,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/lab/experiment"
 	"github.com/tcpilot/tcpilot/internal/lab/report"
+	"github.com/tcpilot/tcpilot/internal/lab/scenario"
 )
 
 // fakeLab is a Lab whose runs take no time: each subject of each case has five
@@ -66,6 +71,15 @@ func TestLabReads(t *testing.T) {
 	if r := w.run(t.Context(), "lab", "show", mine); r.code != ExitError || !strings.Contains(r.stderr, "mine.yaml:") || !strings.Contains(r.stderr, `"goodput"`) {
 		t.Errorf("a file with a mistake: %+v", r)
 	}
+	if r := w.run(t.Context(), "lab", "show", filepath.Join(filepath.Dir(mine), "none.yaml"), "--source"); r.code != ExitError || !strings.Contains(r.stderr, "no such file") {
+		t.Errorf("the source of no file: %+v", r)
+	}
+	if err := os.WriteFile(mine, []byte("# mine\n"+source.stdout), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.run(t.Context(), "lab", "show", mine, "--source"); r.code != ExitOK || r.stdout != "# mine\n"+source.stdout {
+		t.Errorf("the source of a file: %+v", r)
+	}
 	if r := w.run(t.Context(), "lab", "show", "los"); r.code != ExitError || !strings.Contains(r.stderr, `did you mean "loss"`) {
 		t.Errorf("a name with a mistake: %+v", r)
 	}
@@ -95,8 +109,139 @@ func TestLabRun(t *testing.T) {
 	if r := w.run(t.Context(), "lab", "report", out, "--markdown"); r.code != ExitOK || !strings.Contains(r.stdout, "|---") {
 		t.Errorf("lab report --markdown: %+v", r)
 	}
-	if r := w.run(t.Context(), "lab", "report", out, "--json"); r.code != ExitOK || !strings.HasPrefix(r.stdout, "[") {
+	if r := w.run(t.Context(), "lab", "report", out, "--html", page); r.code != ExitUsage || !strings.Contains(r.stderr, "--force") {
+		t.Errorf("a page is overwritten: %+v", r)
+	}
+	for _, force := range []string{"--force", "-f"} {
+		if err := os.WriteFile(page, []byte(strings.Repeat("old", 1e6)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.run(t.Context(), "lab", "report", out, "--html", page, force); r.code != ExitOK {
+			t.Errorf("lab report --html %s: %+v", force, r)
+		}
+		if text, err := os.ReadFile(page); err != nil || !strings.HasPrefix(string(text), "<!doctype") || strings.Contains(string(text), "oldold") {
+			t.Errorf("the page is %d bytes, %.40q, %v", len(text), text, err)
+		}
+	}
+}
+
+// summaries are the JSON documents of a command.
+func summaries(t *testing.T, r result) (all []report.Summary) {
+	t.Helper()
+	for d := json.NewDecoder(strings.NewReader(r.stdout)); ; {
+		var sum report.Summary
+		if err := d.Decode(&sum); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("%v: %+v", err, r)
+		}
+		all = append(all, sum)
+	}
+}
+
+// A summary says what ran, how it ended and what is missing; of several reports
+// each is for itself.
+func TestLabSummaries(t *testing.T) {
+	w := newWorld(t)
+	fakeLab(w)
+	dir := t.TempDir()
+	whole, cut := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "cut.jsonl")
+	r := w.run(t.Context(), "lab", "run", "loss", "--out", whole, "--json")
+	if all := summaries(t, r); len(all) != 1 || all[0].End == nil || all[0].File != "" || len(all[0].Cases) == 0 || !strings.Contains(all[0].Run.Command, "lab run loss") {
+		t.Errorf("lab run --json: %+v", r)
+	}
+	text, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cut, text[:len(text)-20], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r = w.run(t.Context(), "lab", "report", whole, cut, "--json")
+	all := summaries(t, r)
+	if len(all) != 2 || all[0].File != whole || all[0].End == nil || all[0].Truncated != "" ||
+		all[1].File != cut || all[1].End != nil || !strings.Contains(all[1].Truncated, "did not end") {
 		t.Errorf("lab report --json: %+v", r)
+	}
+	r = w.run(t.Context(), "lab", "report", whole, cut)
+	if first, second := strings.Index(r.stdout, whole), strings.Index(r.stdout, cut); first < 0 || second < first || !strings.Contains(r.stdout[second:], "did not end") {
+		t.Errorf("lab report of two: %+v", r)
+	}
+	if r := w.run(t.Context(), "lab", "report", whole, cut, "--markdown"); !strings.Contains(r.stdout, "## `"+cut+"`") {
+		t.Errorf("lab report --markdown of two: %+v", r)
+	}
+}
+
+func TestLabShowJSON(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range scenario.Names() {
+		r := w.run(t.Context(), "lab", "show", name, "--json")
+		var doc struct {
+			Name  string
+			Cases []struct {
+				Graph    struct{ Nodes []struct{ Name, Role string } }
+				Links    map[string]struct{ Forward map[string]any }
+				Traffic  []map[string]any
+				Subjects []map[string]any
+				Primary  string
+			}
+		}
+		if err := json.Unmarshal([]byte(r.stdout), &doc); err != nil || doc.Name != name || len(doc.Cases) == 0 {
+			t.Fatalf("lab show %s --json: %v, %+v", name, err, r)
+		}
+		for _, c := range doc.Cases {
+			if len(c.Graph.Nodes) < 2 || len(c.Links) == 0 || len(c.Traffic) == 0 || len(c.Subjects) == 0 || c.Primary == "" {
+				t.Errorf("%s: %+v", name, c)
+			}
+		}
+		if key := regexp.MustCompile(`"[a-z_]*[A-Z][A-Za-z0-9]*": `).FindString(r.stdout); key != "" {
+			t.Errorf("%s has a key %s", name, key)
+		}
+	}
+	r := w.run(t.Context(), "lab", "show", "delay", "--json")
+	if !strings.Contains(r.stdout, `"delay_ns": `) || !strings.Contains(r.stdout, `"repeat": `) {
+		t.Errorf("lab show delay --json: %s", r.stdout)
+	}
+}
+
+func TestSnakeName(t *testing.T) {
+	for name, want := range map[string]string{
+		"Name": "name", "CC": "cc", "CPUBound": "cpu_bound", "IPv6": "ipv6", "InitCwnd": "init_cwnd", "ToBad": "to_bad", "ECN": "ecn",
+	} {
+		if have := snakeName(name); have != want {
+			t.Errorf("%s is %s, want %s", name, have, want)
+		}
+	}
+}
+
+func TestLabCompletes(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		line string
+		want []string
+		not  string
+	}{
+		{"run --backend", []string{"auto", "netem", "emulator"}, "loss"},
+		{"run --kernel", []string{"6.12"}, "loss"},
+		{"run coexist --case", []string{"2 beside 2", "4 beside 1"}, "5 %"},
+		{"run coexist --subject", []string{"cubic", "bpftune"}, "tcpilot-latency"},
+		{"run --subject", []string{"tcpilot-latency", "set-iw32"}, "lossy"},
+		{"calibrate --case", []string{"2 beside 2"}, "loss"},
+		{"calibrate --backend", []string{"netem"}, "loss"},
+	} {
+		var out bytes.Buffer
+		env := w.env
+		env.Stdout, env.Stderr = &out, io.Discard
+		Main(t.Context(), env, append([]string{"__complete", "lab"}, append(strings.Fields(c.line), "")...))
+		lines := strings.Split(out.String(), "\n")
+		for _, want := range c.want {
+			if !slices.Contains(lines, want) {
+				t.Errorf("%s: %q is not offered: %q", c.line, want, lines)
+			}
+		}
+		if slices.Contains(lines, c.not) {
+			t.Errorf("%s: %q is offered", c.line, c.not)
+		}
 	}
 }
 

@@ -19,17 +19,22 @@ func (a *app) labCalibrate() *cobra.Command {
 		Long: `Build the networks of scenarios, measure each path (round trip, loss, rate, queue,
 marks, order) and set it beside what was asked; and watch the processors meanwhile.
 Without a name the scenarios that come with tcpilot are measured. The exit status
-is 1 if a link or the machine is not sane.`,
+is 1 if a link or the machine is not sane. With --kernel it all happens under another
+kernel, as by 'tcpilot lab run --kernel'.`,
 		Example: `  sudo tcpilot lab calibrate loss
-  sudo tcpilot lab calibrate satellite --backend netem`,
+  sudo tcpilot lab calibrate satellite --backend netem
+  sudo tcpilot lab calibrate datacentre --kernel 6.12`,
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(names) == 0 {
 				names = scenario.Names()
 			}
-			list, err := readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.emulated})
+			list, err := readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.emulated || r.kernel != ""})
 			if err != nil {
 				return err
+			}
+			if r.kernel != "" {
+				return r.calibrateElsewhere(cmd.Context(), names, list)
 			}
 			o, err := r.options(list)
 			if err != nil {
@@ -38,7 +43,7 @@ is 1 if a link or the machine is not sane.`,
 			return r.calibrate(cmd, o)
 		},
 	}
-	r.choose(cmd.Flags())
+	r.choose(cmd)
 	a.jsonFlag(cmd, "write a JSON document for each path")
 	return cmd
 }
@@ -73,9 +78,9 @@ func (r *labRun) showCalibration(c experiment.Calibration) error {
 	r.heading(&b, c.Title)
 	if c.Measured != nil {
 		fmt.Fprintf(&b, "%s to %s\n", c.From, c.To)
-		t := newTable("", ">ASKED", ">MEASURED")
+		t := newTable("", ">ASKED", ">MEASURED", "")
 		for _, row := range c.Measured.Rows() {
-			t.row(row.Name, row.Asked, row.Measured)
+			t.row(row.Name, row.Asked, row.Measured, row.Words())
 		}
 		t.write(&b, r.paint, "  ")
 	}

@@ -2,14 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,8 +47,9 @@ figures that mean something, a machine with nothing else to do.
 Every link is measured first; a case whose link is not what was asked, and a round
 during which the processors were saturated, stolen or stalled, are refused: they
 are said and do not count. Subjects take turns (A B C, B C A, ...), those that
-learn after rounds to learn in. Ratios are of rounds of the same turn, with 95 %
-confidence intervals by bootstrap.
+learn after rounds to learn in. Ratios are of rounds of the same turn, with
+confidence intervals from five rounds on. The exit status is 1 if a subject failed,
+and if no round counts.
 
 With --kernel it all runs in a QEMU machine with that Debian kernel and emulated
 processors: slow, so that scenarios keep to lower rates there.`,
@@ -67,24 +67,25 @@ processors: slow, so that scenarios keep to lower rates there.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&r.all, "all", false, "run every scenario that comes with tcpilot")
-	r.choose(f)
+	r.choose(cmd)
 	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject`, beside the baseline; may be repeated")
 	f.IntVar(&r.repeat, "repeat", 0, "`rounds` that count, instead of the scenario's")
 	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
 	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
 	f.StringVar(&r.command, "command", "", "what makes the run again, instead of this command line")
 	cobra.CheckErr(f.MarkHidden("command"))
-	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: 6.1, 6.12, 6.18 or 7")
 	r.view.flags(f)
 	a.jsonFlag(cmd, "write the summary as a JSON document")
 	cmd.MarkFlagsMutuallyExclusive("markdown", "json")
 	cmd.MarkFlagsMutuallyExclusive("overview", "json")
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions([]string{"6.1", "6.12", "6.18", "7"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
 // choose adds the flags that run and calibrate share.
-func (r *labRun) choose(f *pflag.FlagSet) {
+func (r *labRun) choose(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: "+strings.Join(kernels, ", "))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions(kernels, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringArrayVar(&r.cases, "case", nil, "only this `case` of the scenarios; may be repeated")
 	f.BoolVar(&r.quick, "quick", false, "fewer and shorter rounds, where the scenario says so")
 	f.StringVar(&r.backend, "backend", string(link.Auto), "what makes delay and rate: auto, netem or emulator")
@@ -163,6 +164,9 @@ func (r *labRun) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 		}
 		return nil, fmt.Errorf("read back what was written: %w", err)
 	}
+	if ctx.Err() == nil && (stopped == nil || len(result.Cases) > 0) {
+		stopped = errors.Join(stopped, figures(result))
+	}
 	return result, stopped
 }
 
@@ -178,70 +182,23 @@ func (r *labRun) options(list []*scenario.Scenario) (o experiment.Options, err e
 	return o, err
 }
 
-// elsewhere runs the same command under another kernel, where everything but a
-// directory for the report is read-only.
-func (r *labRun) elsewhere(ctx context.Context, names []string, list []*scenario.Scenario) (*report.Report, error) {
-	dir, err := os.MkdirTemp("", "tcpilot-lab-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	out := filepath.Join(dir, "report.jsonl")
-	if strings.HasSuffix(r.out, ".gz") {
-		out += ".gz"
-	}
-	var length time.Duration
-	args := []string{"lab", "run", "--emulated", "--command", r.command, "--out", out, "--backend", r.backend}
-	args = append(args, names...)
-	for _, s := range list {
-		length += takes(s)
-	}
-	for _, c := range r.cases {
-		args = append(args, "--case", c)
-	}
-	for _, s := range r.subjects {
-		args = append(args, "--subject", s)
-	}
-	if r.quick {
-		args = append(args, "--quick")
-	}
-	if r.repeat > 0 {
-		args = append(args, "--repeat", fmt.Sprint(r.repeat))
-	}
-	stopped := r.Lab.VM(ctx, VMOptions{
-		Kernel: r.kernel, Args: args, Dir: dir,
-		// An emulated machine is slow, and not evenly so.
-		Limit:  4*length + 5*time.Minute,
-		Stdout: io.Discard, Stderr: r.Stderr,
-	})
-	result, err := report.Open(out)
-	if err != nil {
-		if stopped != nil {
-			return nil, stopped
+// figures is an error if a run that was not stopped has none.
+func figures(r *report.Report) error {
+	var first, last string // reasons
+	for _, c := range r.Cases {
+		if c.Refused != "" && first == "" {
+			first = fmt.Sprintf("every case was refused, the first (%s) because %s", c.FullName(), c.Refused)
 		}
-		return nil, err
-	}
-	if r.out != "" {
-		if err := copyReport(out, r.out); err != nil {
-			return nil, errors.Join(stopped, err)
+		for _, round := range c.Rounds {
+			if round.Repeat > 0 && round.Refused == "" {
+				return nil
+			}
+			if round.Refused != "" {
+				last = fmt.Sprintf("every round was refused or failed, the last (%s with %s) because %s", c.FullName(), round.Subject, round.Refused)
+			}
 		}
 	}
-	return result, stopped
-}
-
-// copyReport copies a report to a file that does not exist yet.
-func copyReport(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return fmt.Errorf("copy report: %w", err)
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("copy report: %w", err)
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return fmt.Errorf("there are no figures: %s", cmp.Or(last, first, "no subject can run here"))
 }
 
 // show writes the report for people, or its summary, and the page.

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,6 +22,9 @@ import (
 //
 //	go test ./test/e2e -run '^$' -bench Cost           a few pairs, 2 minutes
 //	TCPILOT_FULL=1 go test ./test/e2e -run '^$' -bench Cost
+
+// churnPort is that of the server which is part of the cost.
+const churnPort = 5202
 
 // bothEnds tunes the server's sockets as the client's: a congestion control is
 // set on both ends of each connection.
@@ -30,9 +34,9 @@ const bothEnds = "  - {name: lab, match: {remote: [10.0.0.0/8]}, set: {cc: reno}
 func newChurn(b *testing.B) (w *world, server *load.Agent, to string) {
 	w = newPlainWorld(b, "far")
 	server = w.agent(b, w.remotes[0].Host, w.cgroup)
-	at, err := server.Listen(b.Context(), load.ListenSpec{Address: "0.0.0.0:5202"})
+	_, err := server.Listen(b.Context(), load.ListenSpec{Address: fmt.Sprintf("0.0.0.0:%d", churnPort)})
 	must(b, err)
-	return w, server, fmt.Sprintf("%s:%d", w.remotes[0].Addr4, at.Port())
+	return w, server, fmt.Sprintf("%s:%d", w.remotes[0].Addr4, churnPort)
 }
 
 // spent is the cost of connections in one block.
@@ -48,7 +52,7 @@ func block(b *testing.B, w *world, server *load.Agent, to string, d time.Duratio
 	before, err := server.CPU(b.Context())
 	must(b, err)
 	busy := machineBusy(b)
-	r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: to, Duration: d, Workers: 8})
+	r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: []string{to}, Duration: d, Workers: 8})
 	must(b, err)
 	busy = machineBusy(b) - busy
 	after, err := server.CPU(b.Context())
@@ -120,10 +124,11 @@ func BenchmarkCostBPF(b *testing.B) {
 			before := p.runTimes(b)
 			var connections uint64
 			for range b.N {
-				r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: to, Duration: 4 * time.Second, Rate: 5000, Workers: 16})
+				r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: []string{to}, Duration: 4 * time.Second, Rate: 5000, Workers: 16})
 				must(b, err)
 				connections += r.Connections
 				b.ReportMetric(r.PerSecond, "conn/s")
+				b.ReportMetric(float64(r.Behind.Milliseconds()), "ms-behind")
 			}
 			var ns, calls float64
 			for name, after := range p.runTimes(b) {
@@ -144,7 +149,11 @@ func BenchmarkCostBPF(b *testing.B) {
 func BenchmarkCostDaemon(b *testing.B) {
 	const paths = 10_000
 	w, _, _ := newChurn(b)
-	w.manyAddresses(b)
+	must(b, w.star.Spread(w.remotes[0].Host))
+	to := make([]string, paths)
+	for i := range to {
+		to[i] = fmt.Sprintf("%s:%d", topology.SpreadAddr(i, false), churnPort)
+	}
 	// Lease and interval are tcpilot's defaults.
 	p := startTcpilot(b, w, settings{lease: "10s", interval: "5s",
 		rules: "  - {name: lab, match: {remote: [10.0.0.0/8], direction: outgoing}, learn: {arms: [cubic, bbr, reno]}}\n"})
@@ -153,7 +162,7 @@ func BenchmarkCostDaemon(b *testing.B) {
 	}
 	report("empty")
 	for range b.N {
-		r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: "10.128.0.2:5202", Paths: paths, Count: paths,
+		r, err := w.client.Churn(b.Context(), load.ChurnSpec{To: to, Count: paths,
 			Duration: 2 * time.Minute, Workers: 8, Request: 64 << 10})
 		must(b, err)
 		if r.Errors > 0 {

@@ -206,7 +206,7 @@ func TestRootPeerWeakness08ApplicationLimitedConnectionsAreNotScored(t *testing.
 		c := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 300 * time.Millisecond, Limit: 100_000})
 		t.Logf("%+v", f.await(t, of(c)))
 	}
-	tiny, err := w.client.Churn(t.Context(), load.ChurnSpec{To: at(w.remotes[0].Addr4), Duration: 5 * time.Second, Count: 20})
+	tiny, err := w.client.Churn(t.Context(), load.ChurnSpec{To: []string{at(w.remotes[0].Addr4)}, Duration: 5 * time.Second, Count: 20})
 	must(t, err)
 	if tiny.Connections != 20 {
 		t.Fatalf("%d of 20 tiny connections: %s", tiny.Connections, tiny.FirstError)

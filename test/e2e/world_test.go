@@ -134,16 +134,6 @@ func reshape(t testing.TB, d *link.Direction, change func(*link.Spec)) {
 	must(t, d.Set(s))
 }
 
-// manyAddresses gives the first remote every address of 10.128.0.0/9.
-func (w *world) manyAddresses(t testing.TB) {
-	t.Helper()
-	prefix := netip.MustParsePrefix("10.128.0.0/9")
-	far := w.remotes[0]
-	_, err := far.Run("ip", "route", "add", "local", prefix.String(), "dev", "lo")
-	must(t, err)
-	must(t, w.star.Gateway.Route(prefix, far.Addr4))
-}
-
 // agent starts a load agent, in a cgroup unless that is nil.
 func (w *world) agent(t testing.TB, h *topology.Host, c *topology.Cgroup) *load.Agent {
 	t.Helper()

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
 #
-# Sourced by run, fetch and gotest: which kernels there are, where they are
+# Sourced by run, fetch, gotest and install: which kernels there are, where they are
 # kept, and how to fail.
 set -euo pipefail
 
@@ -20,12 +20,30 @@ die() {
 	exit 125
 }
 
+# The packages that fetch, run and gotest need, by the command that each has.
+# The scripts may be those that an installed program carries: what is missing is
+# told by the package, not by the script install.
+declare -A PACKAGE=(
+	[qemu-system-x86_64]=qemu-system-x86 # the emulator
+	[busybox]=busybox-static             # user space of the initramfs
+	[cpio]=cpio                          # packs the initramfs
+	[depmod]=kmod                        # here, modprobe in the guest
+	[xz]=xz-utils [zstd]=zstd            # kernel images and modules are compressed with either
+	[setpriv]=util-linux                 # ends the machine with the script
+)
+# What Debian's packages are checked against; the variable is for distributions
+# that keep it elsewhere.
+KEYRING=${TCPILOT_VM_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
+KEYRING_PACKAGE=debian-archive-keyring
+
 # need COMMAND...: die unless all are there.
 need() {
-	local command
+	local command missing=()
 	for command; do
-		type -P "$command" >/dev/null || die "no $command here: run test/vm/install"
+		type -P "$command" >/dev/null || missing+=("${PACKAGE[$command]-$command}")
 	done
+	((${#missing[@]} == 0)) ||
+		die "packages are missing here: on Debian and Ubuntu, apt-get install ${missing[*]}"
 }
 
 # known KERNEL: die unless it is one of ours.

@@ -2,7 +2,12 @@ package vm
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,6 +43,82 @@ func TestKernels(t *testing.T) {
 	}
 }
 
+// fetch runs the script, with an empty cache and with these variables.
+func fetch(t *testing.T, kernel string, env ...string) (exit int, said string) {
+	t.Helper()
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip(err)
+	}
+	cmd := exec.Command("./fetch", kernel)
+	cmd.Env = append(os.Environ(), append(env, "TCPILOT_VM_CACHE="+t.TempDir())...)
+	out, err := cmd.CombinedOutput()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// Without Debian's keyring nothing is fetched, and the script says what to do.
+func TestFetchNeedsAKeyring(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "keyring.gpg")
+	if err := os.WriteFile(empty, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, keyring := range []string{"/nonesuch.gpg", empty} {
+		exit, said := fetch(t, "6.12", "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file:///nonesuch")
+		if exit != 125 || !strings.Contains(said, keyring) || !strings.Contains(said, "apt-get install debian-archive-keyring") {
+			t.Errorf("exit %d: %s", exit, said)
+		}
+	}
+}
+
+// A mirror whose list is not signed is refused, also where the machine's apt would
+// take it.
+func TestFetchRefusesWhatIsNotSigned(t *testing.T) {
+	dir := t.TempDir()
+	keyring, careless := filepath.Join(dir, "keyring.gpg"), filepath.Join(dir, "careless")
+	suite := filepath.Join(dir, "debian/dists/bookworm-backports")
+	if err := os.MkdirAll(filepath.Join(suite, "main/binary-amd64"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	packages := []byte("Package: linux-image-6.12.95-amd64\nVersion: 1\nArchitecture: amd64\nFilename: evil.deb\nSize: 1\n\n")
+	for name, text := range map[string][]byte{
+		keyring:  []byte("no key"),
+		careless: []byte("APT::Get::AllowUnauthenticated \"true\";\nAcquire::AllowInsecureRepositories \"true\";\n"),
+		filepath.Join(suite, "main/binary-amd64/Packages"): packages,
+		filepath.Join(suite, "Release"): fmt.Appendf(nil, "Suite: bookworm-backports\nComponents: main\nArchitectures: amd64\n"+
+			"Date: Thu, 01 Jan 2026 00:00:00 UTC\nSHA256:\n %x %d main/binary-amd64/Packages\n", sha256.Sum256(packages), len(packages)),
+	} {
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exit, said := fetch(t, "6.12", "APT_CONFIG="+careless, "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file://"+dir+"/debian")
+	if exit != 125 || !strings.Contains(said, "not signed") {
+		t.Errorf("exit %d: %s", exit, said)
+	}
+}
+
+// What is missing is told by its package: an installed program carries these
+// scripts, and no checkout.
+func TestMissingCommandsAreNamed(t *testing.T) {
+	cmd := exec.Command("bash", "-c", `source ./lib.sh; PATH=; need qemu-system-x86_64 cpio`)
+	out, err := cmd.CombinedOutput()
+	if err == nil || cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "apt-get install qemu-system-x86 cpio\n") {
+		t.Errorf("%v: %s", err, out)
+	}
+	entries, err := Scripts.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if text, err := Scripts.ReadFile(e.Name()); err != nil || bytes.Contains(text, []byte("test/vm")) {
+			t.Errorf("%s speaks of the checkout: %v", e.Name(), err)
+		}
+	}
+}
+
 // It fetches a kernel where there is none in the cache, hence only if asked for:
 // make test-vm-smoke does.
 func TestRunsUnderAnotherKernel(t *testing.T) {
@@ -47,7 +128,7 @@ func TestRunsUnderAnotherKernel(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var out, errs bytes.Buffer
-	m := vm.Machine{Scripts: Scripts, Kernel: kernel, Writable: []string{dir}, Limit: 5 * time.Minute}
+	m := vm.Machine{Scripts: Scripts, Kernel: kernel, Writable: []string{dir}, Limit: 5 * time.Minute, Fetch: 10 * time.Minute}
 	exit, err := m.Run(t.Context(), []string{"sh", "-c", "uname -r; echo written > " + dir + "/file; exit 3"}, &out, &errs)
 	if exit != 3 || err != nil || !strings.HasPrefix(out.String(), kernel+".") {
 		t.Errorf("exit %d, %v: %q, %q; want 3 and %s.x", exit, err, &out, &errs, kernel)

@@ -1,6 +1,7 @@
 package calibrate
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,9 @@ func TestCheckNamesEachDeviation(t *testing.T) {
 		{"short queue", "full queue forward: 40ms measured, 60.6ms asked", func(m *Measured) { m.Forward.Queue = 40 * ms }},
 		{"long queue", "too long", func(m *Measured) { m.Forward.Queue = 90 * ms }},
 		{"no marks", "marks forward", func(m *Measured) { m.Forward.Marked = 0.1 }},
-		{"marks from nowhere", "marks backward", func(m *Measured) { m.Backward.Asked.Rate, m.Backward.Rate, m.Backward.Marked = 1e6, 1e6, 0.1 }},
+		{"marks from nowhere", "marks backward", func(m *Measured) {
+			m.Backward.Asked.Rate, m.Backward.Offered, m.Backward.Rate, m.Backward.Marked = 1e6, 1.2e6, 1e6, 0.1
+		}},
 		{"the host as well", "meanwhile other machines", func(m *Measured) { m.Forward.Loss, m.Host.Steal = 0.04, 0.5 }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -80,6 +83,107 @@ func TestCheckForgivesWhatCannotBeTold(t *testing.T) {
 		if err := m.Check(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// What chance does to a jitter depends on how many probes found it, and through
+// how many links they went.
+func TestJitterByNumberOfProbes(t *testing.T) {
+	one := []link.Spec{{Delay: 40 * ms, Jitter: 10 * ms}}
+	for _, tc := range []struct {
+		probes int
+		links  []link.Spec
+		least  time.Duration // that is still good, of 10 ms
+	}{
+		// By the order statistics of a uniform distribution, with 99.9 %, and a tenth.
+		{25, one, 5700 * time.Microsecond},
+		{100, one, 7400 * time.Microsecond},
+		{400, one, 8200 * time.Microsecond},
+		{400, []link.Spec{{Delay: 20 * ms, Jitter: 6 * ms}, {Delay: 20 * ms, Jitter: 8 * ms}}, 7650 * time.Microsecond},
+	} {
+		a := ask(tc.links)
+		for off, right := range map[time.Duration]bool{-300 * time.Microsecond: false, 300 * time.Microsecond: true} {
+			half := (tc.least + off) * 8 / 10
+			s := Spread{Probes: tc.probes, Median: 40 * ms, P10: 40*ms - half, P90: 40*ms + half}
+			if v := a.jitterVerdict(s, 0); (v.Wrong == "") != right || v.Untold != "" {
+				t.Errorf("%d probes through %d links find ± %s of %s: %+v", tc.probes, len(tc.links), s.jitter(), a.Jitter, v)
+			}
+		}
+	}
+}
+
+// Links that do what was asked are played through: no number of probes, and
+// nothing that overtakes, makes them look wrong more often than by chance.
+func TestChanceIsForgiven(t *testing.T) {
+	const runs = 2000
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, s := range []link.Spec{
+		{Delay: 40 * ms, Jitter: 30 * ms},
+		{Delay: 40 * ms, Jitter: 30 * ms, Reorder: 0.001},
+		{Delay: 40 * ms, Jitter: 30 * ms, Reorder: 0.05},
+		{Delay: 40 * ms, Jitter: 40 * ms, Reorder: 0.2},
+		{Delay: 40 * ms, Reorder: 0.45},
+		{Delay: 40 * ms, Jitter: 10 * ms, Reorder: 0.7},
+	} {
+		a := ask([]link.Spec{s})
+		for _, n := range []int{jitterProbes, 125} {
+			delays, jitters := 0, 0
+			for range runs {
+				times := make([]time.Duration, n)
+				for i := range times {
+					if r.Float64() >= s.Reorder {
+						times[i] = s.Delay + time.Duration((2*r.Float64()-1)*float64(s.Jitter))
+					}
+				}
+				found := spread(times)
+				if a.delayVerdict(found, 0).Wrong != "" {
+					delays++
+				}
+				if s.Jitter > 0 && a.jitterVerdict(found, 0).Wrong != "" {
+					jitters++
+				}
+			}
+			if most := runs / 200; delays > most || jitters > most {
+				t.Errorf("%s, %d probes: of %d times the delay is wrong %d and the jitter %d times", s, n, runs, delays, jitters)
+			}
+		}
+	}
+}
+
+func TestCheckSaysWhatItDoesNotJudge(t *testing.T) {
+	m := good()
+	m.Forward.Asked.Reorder = 0.4
+	m.Forward.Delay, m.Forward.Reorder = Spread{Probes: 50, Median: 3 * ms, P90: 12 * ms}, 0.6
+	if err := m.Check(); err != nil {
+		t.Errorf("Check() = %v", err)
+	}
+	untold := map[string]bool{}
+	for _, r := range m.Rows() {
+		if untold[r.Name] = r.Untold != ""; r.Untold != "" && !strings.Contains(m.String(), r.Untold) {
+			t.Errorf("%s is not judged, and the table does not say so:\n%s", r.Name, m)
+		}
+	}
+	for name, want := range map[string]bool{"delay forward": true, "jitter forward": true, "reordering forward": true,
+		"full queue forward": true, "loss forward": false, "rate forward": false, "delay backward": false} {
+		if untold[name] != want {
+			t.Errorf("%s is not judged: %t, want %t", name, untold[name], want)
+		}
+	}
+}
+
+func TestNothingCameBack(t *testing.T) {
+	m := good()
+	m.Probes, m.RTT = 125, Spread{}
+	m.Forward.Offered, m.Forward.Rate = 0, 0 // no flood then
+	m.Backward.Delay, m.Backward.Lost, m.Backward.Loss = Spread{}, 10_000, 1
+	err := m.Check()
+	for _, want := range []string{"none of 125 probes came back", "loss backward: 100 %"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Check() = %v, want %q in it", err, want)
+		}
+	}
+	if err != nil && strings.Count(err.Error(), "\n") > 1 {
+		t.Errorf("Check() says more than that:\n%v", err)
 	}
 }
 

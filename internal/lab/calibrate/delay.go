@@ -3,7 +3,6 @@ package calibrate
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -32,37 +31,38 @@ func spread(times []time.Duration) Spread {
 func (s Spread) jitter() time.Duration { return (s.P90 - s.P10) * 5 / 8 }
 
 // round is the times of one set of probes: of the whole round trip, and of each
-// way.
-type round struct{ trip, there, back Spread }
+// way. There counts those too that were lost on their way back.
+type round struct {
+	sent              int
+	trip, there, back Spread
+}
 
 // probe sends packets to a socket for a while, space apart, and each is sent back
-// at once. It waits for those that are late, but not longer than linger.
+// at once. It waits for those that are late, but not longer than linger. That
+// none comes is no error.
 func probe(ctx context.Context, number uint32, from, to *socket, within, space, linger time.Duration) (round, error) {
 	var failed error
+	var trips, theres, backs []time.Duration
 	stopEcho := to.collect(number, func(a arrival, payload []byte) {
+		theres = append(theres, a.delay())
 		// It goes back as it came, with the time of its turn behind its head.
 		head{sent: a.at}.put(payload[headLen:])
 		failed = errors.Join(failed, to.write(payload, nil, from))
 	})
-	var trips, theres, backs []time.Duration
 	stop := from.collect(number, func(a arrival, payload []byte) {
-		turned := readHead(payload[headLen:]).sent
-		trips = append(trips, a.at-a.sent)
-		theres = append(theres, turned-a.sent)
-		backs = append(backs, a.at-turned)
+		trips = append(trips, a.delay())
+		backs = append(backs, a.at-readHead(payload[headLen:]).sent)
 	})
 	s := stream{number: number, payload: 2 * headLen, burst: 1, group: 1, legs: []leg{{within, 1 / space.Seconds()}}}
 	sent, err := s.send(ctx, from, to)
 	if err != nil {
 		linger = 0
 	}
-	if err := errors.Join(err, stop(sent, linger), stopEcho(0, 0), failed); err != nil {
-		return round{}, err
+	err = errors.Join(err, stop(ctx, sent, linger), stopEcho(ctx, 0, 0))
+	if err = errors.Join(err, failed); err == nil {
+		err = ctx.Err() // it cut the wait short
 	}
-	if len(trips) == 0 {
-		return round{}, fmt.Errorf("none of %d probes came back", sent)
-	}
-	return round{spread(trips), spread(theres), spread(backs)}, nil
+	return round{sent, spread(trips), spread(theres), spread(backs)}, err
 }
 
 // worst is how long a packet may take, with room for a machine that is late.
@@ -70,9 +70,20 @@ func (a Asked) worst() time.Duration {
 	return a.Delay + 2*a.Jitter + a.Queue + packetLen*a.perByte + 300*time.Millisecond
 }
 
-// medianError is how far the median of so many probes may be from the true one
-// by chance, with 99.9 %: the standard error of the median of a uniform
-// distribution of half width j is j / sqrt(n).
-func medianError(j time.Duration, probes int) time.Duration {
-	return time.Duration(3.29 * float64(j) / math.Sqrt(float64(max(1, probes))))
+// Standard errors of what is found of a jitter, as shares of it, with one probe;
+// they shrink with the root of the number of probes. By the density f at the
+// quantiles that it is found from (the variance of a quantile q is
+// q * (1-q) / (n * f^2)): of a uniform distribution, and of the normal one that the
+// sum of several links comes close to, of the same standard deviation.
+const (
+	medianError     = 1.0 // 0.72 where it is normal
+	jitterError     = 0.5
+	jitterErrorMany = 0.82
+)
+
+// byChance is how far something may be off by chance, with 99.9 %, whose standard
+// error with one probe is that share of a jitter.
+func byChance(share float64, jitter time.Duration, probes int) time.Duration {
+	const deviations = 3.29
+	return time.Duration(deviations * share * float64(jitter) / math.Sqrt(float64(max(1, probes))))
 }

@@ -13,7 +13,7 @@ import (
 // Direction is what one direction of a path was asked and found to do.
 type Direction struct {
 	Asked Asked  `json:"asked"`
-	Delay Spread `json:"delay"` // one way, with nothing else on the path
+	Delay Spread `json:"delay"` // one way, with nothing else on the path; no probes: none came
 	Sent  int    `json:"sent"`  // packets that Loss and Reorder are of
 	Lost  int    `json:"lost"`
 	// Loss and Reorder are shares of the packets.
@@ -35,6 +35,7 @@ type Direction struct {
 type Measured struct {
 	From     string    `json:"from"` // hosts
 	To       string    `json:"to"`
+	Probes   int       `json:"probes"` // that were sent for RTT
 	RTT      Spread    `json:"rtt"`
 	Forward  Direction `json:"forward"`
 	Backward Direction `json:"backward"`
@@ -52,7 +53,15 @@ var (
 	quick  = effort{delay: 500 * time.Millisecond, loss: time.Second, rate: 500 * time.Millisecond}
 )
 
-// Link measures the path between two hosts, which must be otherwise idle.
+// Fewest probes that find a delay, and a jitter: they go on for longer where they
+// must be far apart.
+const (
+	delayProbes  = 5
+	jitterProbes = 50
+)
+
+// Link measures the path between two hosts, which must be otherwise idle. That
+// the path carries nothing is no error: Check says so.
 func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want Want) (m Measured, err error) {
 	watch := StartWatch()
 	defer func() { m.Host = watch.Stop() }()
@@ -107,16 +116,20 @@ type path struct{ there, back way }
 func (p *path) measure(ctx context.Context, e effort, m *Measured) error {
 	linger := p.there.asked.worst() + p.back.asked.worst()
 	space := max(p.there.asked.space(), p.back.asked.space())
-	r, err := probe(ctx, 1, p.there.from, p.there.to, max(e.delay, 5*space), space, linger)
+	fewest := time.Duration(delayProbes)
+	if p.there.asked.Jitter+p.back.asked.Jitter > 0 {
+		fewest = jitterProbes
+	}
+	r, err := probe(ctx, 1, p.there.from, p.there.to, max(e.delay, fewest*space), space, linger)
 	if err != nil {
 		return err
 	}
-	m.RTT, m.Forward.Delay, m.Backward.Delay = r.trip, r.there, r.back
+	m.Probes, m.RTT, m.Forward.Delay, m.Backward.Delay = r.sent, r.trip, r.there, r.back
 	err = inTurn(true,
 		func() error { return p.there.probeLoss(ctx, 2, e.loss, &m.Forward) },
 		func() error { return p.back.probeLoss(ctx, 3, e.loss, &m.Backward) })
-	if err != nil {
-		return err
+	if err != nil || r.trip.Probes == 0 {
+		return err // by the losses it can be told which way is cut off
 	}
 	return inTurn(p.there.asked.Rate+p.back.asked.Rate <= p.there.easyBits(),
 		func() error { return p.there.probeRate(ctx, 4, e.rate, &m.Forward) },
@@ -152,6 +165,9 @@ func floor(ctx context.Context, l *topology.Layout, h *topology.Host, ipv6 bool)
 	}
 	defer b.Close()
 	r, err := probe(ctx, 0, a, b, 100*time.Millisecond, 4*time.Millisecond, 100*time.Millisecond)
+	if err == nil && r.trip.Probes == 0 {
+		err = fmt.Errorf("none of %d probes came back within %s itself", r.sent, h.Name)
+	}
 	return r.trip.Median, err
 }
 

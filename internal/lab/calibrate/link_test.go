@@ -74,6 +74,8 @@ func TestRootLinksAreFoundAsAsked(t *testing.T) {
 			backward: link.Spec{Delay: 5 * ms, Bursts: link.Bursts{ToBad: 0.02, ToGood: 0.2, LossBad: 0.5}}},
 		{name: "rate", forward: link.Spec{Rate: 50e6, Delay: 5 * ms, Queue: link.Queue{Packets: 100}}, backward: link.Spec{Rate: 5e6}},
 		{name: "everything", forward: link.Spec{Rate: 20e6, Delay: 20 * ms, Jitter: 5 * ms, Loss: 0.01, Queue: link.Queue{Bytes: 200e3}, ECN: 30e3}},
+		{name: "jitter and reordering", forward: link.Spec{Delay: 10 * ms, Jitter: 5 * ms, Reorder: 0.2},
+			backward: link.Spec{Delay: 5 * ms, Reorder: 0.7}},
 		{name: "policer", forward: link.Spec{Policer: link.Policer{Rate: 10e6, Burst: 50e3}}, backward: link.Spec{Rate: 40e6, Offload: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -118,16 +120,40 @@ func TestRootBrokenLinksAreCaught(t *testing.T) {
 	}
 }
 
-func TestRootLinkEndsWithItsContext(t *testing.T) {
-	l := wire(t, link.Spec{}, link.Spec{})
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	_, err := Link(ctx, l, l.Senders[0], l.Receivers[0], Want{})
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Link() = %v", err)
+// A link that carries nothing is not sane, which is no error.
+func TestRootDeadLinkIsRefused(t *testing.T) {
+	l := wire(t, link.Spec{Loss: 1}, link.Spec{})
+	want := Want{Forward: []link.Spec{{Rate: 10e6}}, Backward: []link.Spec{{}}, Quick: true}
+	m, err := Link(t.Context(), l, l.Senders[0], l.Receivers[0], want)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d := time.Since(began); d > 2*time.Second {
-		t.Errorf("it took %s", d)
+	t.Logf("\n%s", m)
+	err = m.Check()
+	for _, want := range []string{"probes came back", "loss forward"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Check() = %v, want %q in it", err, want)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "loss backward") {
+		t.Errorf("the way back is sane: %v", err)
+	}
+}
+
+// Neither probes nor the wait for those that are late, here of ten seconds, go on.
+func TestRootLinkEndsWithItsContext(t *testing.T) {
+	l := wire(t, link.Spec{Loss: 1}, link.Spec{})
+	late := Want{Forward: []link.Spec{{Delay: 10 * time.Second}}, Backward: []link.Spec{{}}, Quick: true}
+	for after, want := range map[time.Duration]Want{200 * time.Millisecond: {}, 1500 * time.Millisecond: late} {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		began := time.Now()
+		_, err := Link(ctx, l, l.Senders[0], l.Receivers[0], want)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %s: Link() = %v", after, err)
+		}
+		if d := time.Since(began); d > after+2*time.Second {
+			t.Errorf("after %s: it took %s", after, d)
+		}
 	}
 }

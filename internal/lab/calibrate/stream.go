@@ -101,8 +101,9 @@ func (s *socket) write(payload, oob []byte, to *socket) error {
 }
 
 // collect hands over what arrives of a stream, from a goroutine of its own, until
-// stop has been called, and all that was sent is there or linger has passed.
-func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (stop func(sent int, linger time.Duration) error) {
+// stop has been called, and all that was sent is there, or linger has passed, or
+// ctx has ended.
+func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (stop func(ctx context.Context, sent int, linger time.Duration) error) {
 	s.SetReadDeadline(time.Time{})
 	var came, expected atomic.Int64
 	expected.Store(math.MaxInt64)
@@ -118,8 +119,9 @@ func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (s
 			}
 		})
 	}()
-	return func(sent int, linger time.Duration) error {
+	return func(ctx context.Context, sent int, linger time.Duration) error {
 		s.SetReadDeadline(time.Now().Add(linger))
+		defer context.AfterFunc(ctx, func() { s.SetReadDeadline(time.Now()) })()
 		if expected.Store(int64(sent)); came.Load() >= int64(sent) {
 			s.SetReadDeadline(time.Now())
 		}
@@ -152,7 +154,10 @@ func (w *way) run(ctx context.Context, s stream) (c caught, err error) {
 	if err != nil {
 		linger = 0
 	}
-	err = errors.Join(err, stop(sent, linger))
+	err = errors.Join(err, stop(ctx, sent, linger))
+	if err == nil {
+		err = ctx.Err() // it cut the wait short
+	}
 	c.began, c.ended, c.sent = began, ended, sent
 	return c, err
 }

@@ -51,6 +51,8 @@ type Asked struct {
 	Queue time.Duration `json:"queue_ns"`
 	ECN   bool          `json:"ecn"`
 
+	// jitterError is the standard error of finding Jitter: see byChance.
+	jitterError float64
 	// inflation is by how much losses in bursts vary more than single ones.
 	inflation float64
 	marks     bool   // for sure, once the queue is full
@@ -65,9 +67,12 @@ type Asked struct {
 
 // ask adds up the Specs of a direction.
 func ask(specs []link.Spec) Asked {
-	a := Asked{inflation: 1, loose: 1, offload: len(specs) > 0, burstBytes: math.Inf(1), burstPackets: math.Inf(1)}
+	a := Asked{inflation: 1, loose: 1, jitterError: jitterError, offload: len(specs) > 0, burstBytes: math.Inf(1), burstPackets: math.Inf(1)}
 	pass, keep, jitter := 1.0, 1.0, 0.0
 	for _, s := range specs {
+		if jitter > 0 && s.Jitter > 0 {
+			a.jitterError = jitterErrorMany
+		}
 		a.Delay += s.Delay
 		jitter += s.Jitter.Seconds() * s.Jitter.Seconds()
 		pass *= 1 - s.LossShare()

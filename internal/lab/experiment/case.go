@@ -29,11 +29,11 @@ func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	about.Backend = string(n.backend)
-	f, err := n.enter(j, o, &about)
+	list, err := n.enter(j, o, &about)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
+	defer func() { err = errors.Join(err, list.close()) }()
 	p.step("calibrate")
 	if err := n.calibrate(ctx, &about); err != nil {
 		return err
@@ -42,7 +42,7 @@ func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
 		return err
 	}
 	r := &race{network: n, job: j, out: o.Out, pace: p}
-	return r.run(ctx, f)
+	return r.run(ctx, list)
 }
 
 // open builds the network of a case; refused says why this kernel cannot.

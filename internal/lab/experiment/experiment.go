@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options, run report.Run) (err error) {
 		}
 		err = errors.Join(err, o.Out.End(end))
 	}()
-	pace := newPace(todo, o.Progress)
+	pace := newPace(todo, o)
 	var errs []error
 	for _, c := range todo {
 		if err := runCase(ctx, c, o, pace); err != nil {

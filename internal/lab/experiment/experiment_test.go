@@ -1,12 +1,15 @@
 package experiment
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/link"
 	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+	"github.com/tcpilot/tcpilot/internal/lab/subject"
 )
 
 const two = `
@@ -73,14 +76,78 @@ func TestLacking(t *testing.T) {
 }
 
 func TestTrouble(t *testing.T) {
-	before := counts{"a forward": {Passed: 1000, Failed: 3, Late: 5}}
-	if err := (counts{"a forward": {Passed: 3000, Failed: 3, Late: 15}}).trouble(before, lateShare); err != nil {
+	plain := func(c link.Counters) counts { return counts{"a forward": {Counters: c}, "b forward": {}} }
+	before := plain(link.Counters{Passed: 1000, Aggregates: 4, Failed: 3, Late: 5})
+	if err := plain(link.Counters{Passed: 3000, Aggregates: 4, Failed: 3, Late: 15}).trouble(before, lateShare); err != nil {
 		t.Errorf("what was before, and a few late ones: %v", err)
 	}
-	after := counts{"a forward": {Passed: 3000, Failed: 5, Late: 100}, "b forward": link.Counters{}}
+	after := plain(link.Counters{Passed: 3000, Aggregates: 7, Failed: 5, Late: 100})
 	err := after.trouble(before, lateShare)
-	if err == nil || !strings.Contains(err.Error(), "2 packets") || !strings.Contains(err.Error(), "late") {
-		t.Errorf("two failed, many late: %v", err)
+	for _, want := range []string{"2 packets", "late", "3 packets of link a forward were aggregates"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("two failed, many late, three aggregates: %v, want %q in it", err, want)
+		}
+	}
+	offloads := counts{"a forward": {link.Counters{Passed: 3000, Aggregates: 700}, true}}
+	if err := offloads.trouble(counts{}, lateShare); err != nil {
+		t.Errorf("where offloads are on: %v", err)
+	}
+}
+
+// A direction whose offloads a schedule turns on is one that may have aggregates.
+func TestOffloads(t *testing.T) {
+	on, off := link.Spec{Offload: true}, link.Spec{}
+	for _, tc := range []struct {
+		link              scenario.Link
+		forward, backward bool
+	}{
+		{scenario.Link{}, false, false},
+		{scenario.Link{Forward: on, Backward: off}, true, false},
+		{scenario.Link{Schedule: []scenario.Change{{Forward: off, Backward: off}, {Forward: off, Backward: on}}}, false, true},
+	} {
+		if f, b := (duplex{Link: tc.link}).offloads(); f != tc.forward || b != tc.backward {
+			t.Errorf("offloads of %+v: %t, %t", tc.link, f, b)
+		}
+	}
+}
+
+// What does not run is not counted: what is not chosen, and what is not installed.
+func TestEstimate(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv(subject.BpftuneEnv, "")
+	estimate := func(o Options) time.Duration {
+		t.Helper()
+		o.Scenarios = []*scenario.Scenario{read(t, strings.Replace(two, "[cubic, reno]", "[cubic, reno, bpftune]", 1))}
+		d, err := o.Estimate()
+		if err != nil || d <= 0 {
+			t.Fatalf("%+v: %s, %v", o, d, err)
+		}
+		return d
+	}
+	all := estimate(Options{})
+	if both, err := (Options{Scenarios: []*scenario.Scenario{read(t, two)}}).Estimate(); err != nil || both != all {
+		t.Errorf("without bpftune %s, %v; with a bpftune that is not there %s", both, err, all)
+	}
+	if one := estimate(Options{Cases: []string{"far"}}); one != all/2 {
+		t.Errorf("one of two like cases: %s of %s", one, all)
+	}
+	if more := estimate(Options{Repeat: 20}); more <= all {
+		t.Errorf("2 rounds: %s, 20 rounds: %s", all, more)
+	}
+	// The baseline runs whatever is chosen.
+	if reno, cubic := estimate(Options{Subjects: []string{"reno"}}), estimate(Options{Subjects: []string{"cubic"}}); reno != all || cubic >= all {
+		t.Errorf("reno %s, cubic %s, both %s", reno, cubic, all)
+	}
+	if _, err := (Options{Scenarios: []*scenario.Scenario{read(t, two)}, Cases: []string{"nowhere"}}).Estimate(); err == nil {
+		t.Error("an estimate of a case that is not there")
+	}
+	there := filepath.Join(t.TempDir(), "bpftune")
+	if err := os.WriteFile(there, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(subject.BpftuneEnv, there)
+	if with := estimate(Options{}); with <= all {
+		t.Errorf("with bpftune %s, without %s", with, all)
 	}
 }
 
@@ -91,7 +158,8 @@ func TestPace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPace(jobs, func(now Progress) { last = now })
+	o.Progress = func(now Progress) { last = now }
+	p := newPace(jobs, o)
 	p.begin(jobs[0])
 	p.expect(4)
 	p.step("round")

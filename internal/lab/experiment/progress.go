@@ -14,6 +14,7 @@ type Progress struct {
 // by how long what is done took.
 type pace struct {
 	tell         func(Progress)
+	estimate     func(job) time.Duration
 	began        time.Time
 	total        time.Duration // as estimated
 	before       time.Duration // of total: cases that are over
@@ -22,10 +23,10 @@ type pace struct {
 	steps, taken int           // of this case
 }
 
-func newPace(jobs []job, tell func(Progress)) *pace {
-	p := &pace{tell: tell, began: time.Now()}
+func newPace(jobs []job, o Options) *pace {
+	p := &pace{tell: o.Progress, estimate: o.estimate, began: time.Now()}
 	for _, j := range jobs {
-		p.total += j.Estimate()
+		p.total += p.estimate(j)
 	}
 	return p
 }
@@ -33,7 +34,7 @@ func newPace(jobs []job, tell func(Progress)) *pace {
 // begin starts a case; the one before is over.
 func (p *pace) begin(j job) {
 	p.before += p.length
-	p.title, p.length = j.title(), j.Estimate()
+	p.title, p.length = j.title(), p.estimate(j)
 	p.steps, p.taken = 1, 0
 }
 

@@ -28,8 +28,8 @@ const tries = 3
 
 // run warms up those that learn and keep what they learned, then makes the
 // rounds that count: A B C, B C A, C A B, so that none is always the first.
-func (r *race) run(ctx context.Context, f field) error {
-	r.pace.expect(r.steps(f))
+func (r *race) run(ctx context.Context, list entrants) error {
+	r.pace.expect(r.steps(list))
 	out := map[subject.Subject]error{} // subjects that failed
 	take := func(e subject.Subject, n, warmup int) error {
 		if out[e] != nil {
@@ -42,7 +42,7 @@ func (r *race) run(ctx context.Context, f field) error {
 		out[e] = fmt.Errorf("%s: %w", e.Name(), err)
 		return r.failed(e, n, err)
 	}
-	for _, e := range f {
+	for _, e := range list {
 		if e.Learns() && !e.Forgets() {
 			if err := take(e, 0, r.job.Warmup); err != nil {
 				return err
@@ -50,8 +50,8 @@ func (r *race) run(ctx context.Context, f field) error {
 		}
 	}
 	for n := 1; n <= r.job.Repeat; n++ {
-		for i := range f {
-			e := f[(i+n-1)%len(f)]
+		for i := range list {
+			e := list[(i+n-1)%len(list)]
 			warmup := 0
 			if e.Learns() && e.Forgets() {
 				warmup = r.job.Warmup
@@ -82,8 +82,8 @@ func (r *race) record(e subject.Subject, n int) report.Round {
 }
 
 // steps is how many rounds there will be.
-func (r *race) steps(f field) (n int) {
-	for _, e := range f {
+func (r *race) steps(list entrants) (n int) {
+	for _, e := range list {
 		n += r.job.Repeat
 		switch {
 		case !e.Learns():

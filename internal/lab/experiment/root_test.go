@@ -63,6 +63,9 @@ func TestRootTurns(t *testing.T) {
 		var order []string
 		for _, round := range c.Rounds {
 			order = append(order, fmt.Sprint(round.Round.Subject, round.Round.Repeat))
+			if strings.Contains(round.Round.Refused, "aggregates") {
+				t.Errorf("round %d: offloads are off: %s", round.Round.Order, round.Round.Refused)
+			}
 			if round.Round.Metrics["goodput"] <= 0 {
 				t.Errorf("round %d has no goodput: %+v", round.Round.Order, round.Round)
 			}

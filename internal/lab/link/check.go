@@ -17,10 +17,11 @@ const (
 	maxHold = 5 * time.Minute
 	// minFrame is a full Ethernet frame, minAggregate what offloads make of several.
 	minFrame, minAggregate = 1514, 64<<10 + 14
-	// maxQueue, in bytes, is what the model's 32-bit sums tell apart.
-	maxQueue = 1 << 31
-	// maxWaiting is the length of the model's ring (bpf/lab_link.bpf.c).
+	// maxWaiting is the packets that may wait for the rate, the length of the model's
+	// ring (bpf/lab_link.bpf.c), and maxQueue the bytes of as many full frames. Smaller
+	// packets may fill the ring before the bytes: they count as failed.
 	maxWaiting = 1 << 16
+	maxQueue   = maxWaiting * minFrame
 )
 
 // Check says what is wrong with the Spec, by the name of the field.
@@ -77,7 +78,7 @@ func (s Spec) checkRate() error {
 		return fmt.Errorf("queue: %d bytes have no room for a packet of %d", room.Bytes, s.largest())
 	}
 	if room.Bytes > maxQueue {
-		return fmt.Errorf("queue: %d bytes are more than %d", room.Bytes, maxQueue)
+		return fmt.Errorf("queue: %d bytes are more than %d, which are %d frames", room.Bytes, maxQueue, maxWaiting)
 	}
 	if room.Packets > maxWaiting {
 		return fmt.Errorf("queue: %d packets are more than %d", room.Packets, maxWaiting)
@@ -121,7 +122,7 @@ func (s Spec) Room() Queue {
 	if s.Rate == 0 || s.Queue != (Queue{}) {
 		return s.Queue
 	}
-	return Queue{Bytes: max(s.Rate/8/10, 64<<10)}
+	return Queue{Bytes: min(max(s.Rate/8/10, 64<<10), maxQueue)}
 }
 
 // QueueDelay is how long a full queue of full Ethernet frames takes to leave.

@@ -4,7 +4,6 @@ package link
 // dropped counts under one reason.
 type Counters struct {
 	Passed uint64
-	Bytes  uint64 // of Passed, as Ethernet frames
 	// Aggregates are those of Passed that are several segments: loss and rate are
 	// only faithful per packet while this is 0.
 	Aggregates uint64
@@ -15,9 +14,7 @@ type Counters struct {
 	Overflowed uint64 // by Spec.Queue
 	Marked     uint64 // by Spec.ECN; marked before they came included
 
-	// QueueMax is the deepest that the queue was, and QueueSum the sum of its depths
-	// that the Queued packets found, all in bytes; by the emulator only.
-	QueueMax, QueueSum, Queued uint64
+	QueueMax uint64 // the deepest that the queue was, in bytes; by the emulator only
 
 	// Failed are packets that the emulation itself dropped for want of room, and
 	// Late those that it let go more than a millisecond after their time: what was
@@ -35,21 +32,15 @@ func (c Counters) LossShare() float64 {
 	return float64(lost) / float64(max(1, c.Passed+c.Policed+lost))
 }
 
-// QueueMean is the mean depth of the queue that packets found, in bytes.
-func (c Counters) QueueMean() float64 { return float64(c.QueueSum) / float64(max(1, c.Queued)) }
-
 // Sub is what was counted since before; QueueMax stays that of all time.
 func (c Counters) Sub(before Counters) Counters {
 	c.Passed -= before.Passed
-	c.Bytes -= before.Bytes
 	c.Aggregates -= before.Aggregates
 	c.Lost -= before.Lost
 	c.LostBurst -= before.LostBurst
 	c.Policed -= before.Policed
 	c.Overflowed -= before.Overflowed
 	c.Marked -= before.Marked
-	c.QueueSum -= before.QueueSum
-	c.Queued -= before.Queued
 	c.Failed -= before.Failed
 	c.Late -= before.Late
 	return c

@@ -30,8 +30,8 @@ type Direction struct {
 
 // holder makes packets wait.
 type holder interface {
-	set(Spec) error
-	count(*Counters) error // adds to them
+	set(Spec) (modelLinkConfig, error) // what the model shall do
+	count(*Counters) error             // adds to them
 	close() error
 }
 
@@ -57,8 +57,10 @@ func Shape(e Ends, s Spec, b Backend) (*Direction, error) {
 }
 
 // Set changes what the direction does, while traffic runs if need be. A packet
-// meets the old Spec or the new; those that wait leave when they would have, and
-// none that comes later overtakes them.
+// meets the old Spec or the new; those that wait for the rate are served at the
+// new one from now on, their delay stays as it was, and none that comes later
+// overtakes them. Netem drops those that wait for the rate when ECN changes, or the
+// kind of the queue's limit (bytes or packets).
 func (d *Direction) Set(s Spec) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,18 +92,16 @@ func (d *Direction) set(s Spec) error {
 	if d.holder == nil {
 		return d.model.set(s.instant())
 	}
-	if err := d.holder.set(s); err != nil {
+	c, err := d.holder.set(s)
+	if err != nil {
 		return err
 	}
-	if d.backend == Netem {
-		return d.model.set(s.instant())
-	}
-	return d.model.set(s.held())
+	return d.model.set(c)
 }
 
 func (d *Direction) newHolder() (holder, error) {
 	if d.backend == Netem {
-		return newNetem(d.ends.From)
+		return &netem{end: d.ends.From}, nil
 	}
 	return newEmulator(d.ends.To)
 }

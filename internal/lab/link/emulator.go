@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -17,14 +18,15 @@ import (
 type emulator struct {
 	end   *topology.End
 	queue *nfqueue
-	wake  int // eventfd: the worker shall look at stop
+	wake  int // eventfd: the worker shall look at epochsNow and stop
 
 	unreserve func() // the worker's place among those that run
 
-	reorders atomic.Bool // packets may come that leave before others
-	late     atomic.Uint64
-	stop     atomic.Bool
-	done     sync.WaitGroup
+	epochsNow atomic.Pointer[epochs] // set adds to them
+	reorders  atomic.Bool            // packets may come that leave before others
+	late      atomic.Uint64
+	stop      atomic.Bool
+	done      sync.WaitGroup
 }
 
 // newEmulator holds IPv4 and IPv6 packets that arrive at end.
@@ -33,6 +35,7 @@ func newEmulator(end *topology.End) (*emulator, error) {
 		return nil, fmt.Errorf("number queue: device index %d is too high", end.Index)
 	}
 	e := &emulator{end: end}
+	e.epochsNow.Store(&epochs{{}})
 	var err error
 	// A host has a queue for each device, by its index.
 	if e.queue, err = openQueue(end.Host, uint16(end.Index)); err != nil {
@@ -63,16 +66,31 @@ func (e *emulator) rules(verb string) error {
 // shut ends the worker, which lets go what waits.
 func (e *emulator) shut() error {
 	e.stop.Store(true)
-	unix.Write(e.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	e.wakeUp()
 	e.done.Wait()
 	e.unreserve()
 	return errors.Join(e.queue.close(), unix.Close(e.wake))
 }
 
-// set prepares for packets of this Spec.
-func (e *emulator) set(s Spec) error {
+func (e *emulator) wakeUp() { unix.Write(e.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+// set prepares for packets of this Spec, and lets those that wait for the rate
+// leave at the new one.
+func (e *emulator) set(s Spec) (modelLinkConfig, error) {
 	e.reorders.Store(s.Reorder > 0)
-	return nil
+	all := *e.epochsNow.Load()
+	now := all[len(all)-1]
+	if c := cost(s.Rate); c != now.cost {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+			return modelLinkConfig{}, fmt.Errorf("read clock: %w", err)
+		}
+		now = now.next(c, ts.Nano())
+		all = append(slices.Clip(all), now) // the worker reads the old ones
+		e.epochsNow.Store(&all)
+		e.wakeUp()
+	}
+	return s.held(now), nil
 }
 
 // count adds what went wrong.

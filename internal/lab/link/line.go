@@ -12,8 +12,10 @@ const forever = math.MaxInt64
 
 // held is a packet in the kernel's queue and when it is due, on the clock.
 type held struct {
-	id  uint32
-	due int64
+	id     uint32
+	delay  uint32 // behind the bottleneck, in units of 1024 ns
+	leaves int64  // the bottleneck
+	due    int64
 }
 
 // line is packets in the order in which they leave: a ring that grows.
@@ -23,14 +25,26 @@ type line struct {
 	last       int64 // when the last is due
 }
 
-// put appends a packet; it does not leave before the one before it.
-func (l *line) put(id uint32, due int64) {
+// put appends a packet; it is not due before the one before it.
+func (l *line) put(h held) {
 	if l.tail-l.head == uint(len(l.ring)) {
 		l.grow()
 	}
-	l.last = max(l.last, due)
-	l.ring[l.tail%uint(len(l.ring))] = held{id, l.last}
+	l.last = max(l.last, h.leaves+int64(h.delay)<<10)
+	h.due = l.last
+	l.ring[l.tail%uint(len(l.ring))] = h
 	l.tail++
+}
+
+// change lets those that wait leave the bottleneck at another time.
+func (l *line) change(departure func(leaves int64) int64) {
+	l.last = 0
+	for i := l.head; i != l.tail; i++ {
+		h := &l.ring[i%uint(len(l.ring))]
+		h.leaves = departure(h.leaves)
+		l.last = max(l.last, h.leaves+int64(h.delay)<<10)
+		h.due = l.last
+	}
 }
 
 func (l *line) grow() {
@@ -86,10 +100,10 @@ func newClock() clock {
 
 func (c clock) now() int64 { return c.at + int64(time.Since(c.began)) }
 
-// dueBy reads a mark (mark in bpf/lab_link.bpf.c): 31 bits of a time in units of
-// 1024 ns, which is the nearest such time to now, and a bit for packets that
-// overtake. 0 is no mark: the packet is due at once.
-func dueBy(mark uint32, now int64) (due int64, overtakes bool) {
+// readMark reads a mark (mark in bpf/lab_link.bpf.c): 31 bits of a time in units
+// of 1024 ns, which is the nearest such time to now, and a bit for packets that
+// overtake. 0 is no mark: the packet leaves at once.
+func readMark(mark uint32, now int64) (leaves int64, overtakes bool) {
 	if mark == 0 {
 		return now, false
 	}

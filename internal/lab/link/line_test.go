@@ -16,7 +16,7 @@ func TestLineKeepsOrder(t *testing.T) {
 	for range 50_000 {
 		now += int64(rng.IntN(10))
 		for range rng.IntN(4) {
-			l.put(id, now+int64(rng.IntN(1000)))
+			l.put(held{id: id, leaves: now + int64(rng.IntN(1000))})
 			id++
 		}
 		for {
@@ -41,7 +41,7 @@ func TestLineKeepsOrder(t *testing.T) {
 	}
 }
 
-func TestDueBy(t *testing.T) {
+func TestReadMark(t *testing.T) {
 	const unit = 1024
 	for _, now := range []int64{0, 5 * unit, 1<<31*unit - unit, 1<<31*unit + 3*unit, 1 << 50} {
 		for _, ahead := range []int64{-1_000_000 * unit, -unit, 0, unit, int64(600*ms) / unit * unit, int64(maxHold) / unit * unit} {
@@ -54,15 +54,15 @@ func TestDueBy(t *testing.T) {
 				if mark|flag == 0 {
 					continue // no mark, see below
 				}
-				due, overtakes := dueBy(mark|flag, now)
+				due, overtakes := readMark(mark|flag, now)
 				if due != want || overtakes != (flag != 0) {
 					t.Errorf("at %d the mark of %d is read as %d, overtakes %v", now, want, due, overtakes)
 				}
 			}
 		}
 	}
-	if due, overtakes := dueBy(0, 12345); due != 12345 || overtakes {
-		t.Errorf("without a mark a packet is due at %d, overtakes %v", due, overtakes)
+	if due, overtakes := readMark(0, 12345); due != 12345 || overtakes {
+		t.Errorf("without a mark a packet leaves at %d, overtakes %v", due, overtakes)
 	}
 }
 

@@ -99,16 +99,14 @@ func (m *model) count() (sum Counters, err error) {
 	}
 	for _, c := range each {
 		sum.Passed += c.Passed
-		sum.Bytes += c.Bytes
 		sum.Aggregates += c.Aggregates
 		sum.Lost += c.Lost
 		sum.LostBurst += c.LostBurst
 		sum.Policed += c.Policed
 		sum.Overflowed += c.Overflowed
+		sum.Failed += c.Failed
 		sum.Marked += c.Marked
 		sum.QueueMax = max(sum.QueueMax, c.QueueMax)
-		sum.QueueSum += c.QueueSum
-		sum.Queued += c.Queued
 	}
 	return sum, nil
 }
@@ -124,6 +122,9 @@ func (s Spec) instant() modelLinkConfig {
 		LossBad:  chance(s.Bursts.LossBad),
 		LossGood: chance(s.Bursts.LossGood),
 	}
+	if s.Bursts.ToBad == 0 { // one that an earlier Spec left bad becomes good, and is meanwhile as good
+		c.ToGood, c.LossBad = always, c.LossGood
+	}
 	if p := s.Policer; p.Rate > 0 {
 		c.PoliceCost = cost(p.Rate)
 		c.PoliceBurst = uint64(float64(p.Burst) * 8e9 / float64(p.Rate))
@@ -131,27 +132,36 @@ func (s Spec) instant() modelLinkConfig {
 	return c
 }
 
-// held is the instant part and all that makes a packet wait; somebody must hold
-// it until then.
-func (s Spec) held() modelLinkConfig {
+// held is the instant part and all that makes a packet wait, from the begin of the
+// epoch on; somebody must hold it until then.
+func (s Spec) held(e epoch) modelLinkConfig {
 	c := s.instant()
 	c.Delay, c.Jitter = nanoseconds(s.Delay), nanoseconds(s.Jitter)
 	c.Reorder = chance(s.Reorder)
 	if s.Rate > 0 {
 		room := s.Room()
-		c.Cost = cost(s.Rate)
 		c.QueueBytes, c.QueuePackets = room.Bytes, room.Packets
 		c.Ecn = s.ECN
 	}
+	c.Cost, c.Since, c.Served, c.Generation = e.cost, uint64(e.since), e.served, e.generation
 	c.Hold = 1
 	return c
 }
 
+// always is the chance of what is certain.
+const always = 1 << 32
+
 // chance is a share in units of 1/2^32.
-func chance(share float64) uint64 { return uint64(math.Round(share * (1 << 32))) }
+func chance(share float64) uint64 { return uint64(math.Round(share * always)) }
 
 // cost is the time of a byte at a rate in bit/s, in units of 1/2^20 ns: 5e-7 of it
 // off at 1 Gbit/s, 6e-6 at 100.
-func cost(rate uint64) uint64 { return (8e9<<20 + rate/2) / rate }
+// 0 is no rate.
+func cost(rate uint64) uint64 {
+	if rate == 0 {
+		return 0
+	}
+	return (8e9<<20 + rate/2) / rate
+}
 
 func nanoseconds(d time.Duration) uint64 { return uint64(d.Nanoseconds()) }

@@ -21,6 +21,8 @@ type modelLinkConfig struct {
 	LossBad      uint64
 	LossGood     uint64
 	Cost         uint64
+	Since        uint64
+	Served       uint64
 	QueueBytes   uint64
 	QueuePackets uint64
 	Ecn          uint64
@@ -29,22 +31,21 @@ type modelLinkConfig struct {
 	Delay        uint64
 	Jitter       uint64
 	Reorder      uint64
-	Hold         uint64
+	Hold         uint32
+	Generation   uint32
 }
 
 type modelLinkCounters struct {
 	_          structs.HostLayout
 	Passed     uint64
-	Bytes      uint64
 	Aggregates uint64
 	Lost       uint64
 	LostBurst  uint64
 	Policed    uint64
 	Overflowed uint64
+	Failed     uint64
 	Marked     uint64
 	QueueMax   uint64
-	QueueSum   uint64
-	Queued     uint64
 }
 
 type modelLinkState struct {
@@ -54,17 +55,15 @@ type modelLinkState struct {
 		Val uint32
 	}
 	Bad          uint32
-	FreeAt       uint64
-	Fraction     uint64
+	Finish       uint64
 	PolicedUntil uint64
-	Last         uint64
 	Head         uint32
 	Tail         uint32
 	Bytes        uint32
 	Packets      uint32
 	Ring         [65536]struct {
 		_       structs.HostLayout
-		Leaves  uint64
+		Finish  uint64
 		Bytes   uint32
 		Packets uint32
 	}

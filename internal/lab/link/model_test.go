@@ -32,14 +32,14 @@ func TestChance(t *testing.T) {
 func TestInstantPartHoldsNothing(t *testing.T) {
 	s := Spec{Delay: 10 * ms, Jitter: ms, Reorder: 0.1, Loss: 0.5, Rate: 1e6, ECN: 1000, Policer: Policer{8e6, 10_000}}
 	c := s.instant()
-	if c.Delay|c.Jitter|c.Reorder|c.Cost|c.QueueBytes|c.Ecn|c.Hold != 0 {
+	if c.Delay|c.Jitter|c.Reorder|c.Cost|c.QueueBytes|c.Ecn|uint64(c.Hold) != 0 {
 		t.Errorf("instant part is %+v", c)
 	}
 	if c.Loss != 1<<31 || c.PoliceCost != 1000<<20 || c.PoliceBurst != 10e6 {
 		t.Errorf("instant part is %+v", c)
 	}
-	h := s.held()
-	if h.Delay != 10e6 || h.Jitter != 1e6 || h.Hold != 1 || h.Cost != 8000<<20 || h.QueueBytes != 65_536 || h.Ecn != 1000 {
+	h := s.held(epoch{generation: 2, cost: cost(s.Rate), since: 5, served: 6})
+	if h.Delay != 10e6 || h.Jitter != 1e6 || h.Hold != 1 || h.Cost != 8000<<20 || h.Since != 5 || h.Served != 6 || h.Generation != 2 || h.QueueBytes != 65_536 || h.Ecn != 1000 {
 		t.Errorf("all is %+v", h)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -49,46 +48,32 @@ func HasQdisc(kind string) error {
 // tryQdisc tries one on the loopback device of a namespace that ends with the
 // thread.
 func tryQdisc(on func(device int) netlink.Qdisc) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		result <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("make network namespace: %w", err)
-			}
-			h, err := netlink.NewHandle()
-			if err != nil {
-				return fmt.Errorf("open netlink: %w", err)
-			}
-			defer h.Close()
-			lo, err := h.LinkByName("lo")
-			if err != nil {
-				return fmt.Errorf("find lo: %w", err)
-			}
-			return h.QdiscAdd(on(lo.Attrs().Index))
-		}()
-	}()
-	return <-result
+	return topology.Apart(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make network namespace: %w", err)
+		}
+		h, err := netlink.NewHandle()
+		if err != nil {
+			return fmt.Errorf("open netlink: %w", err)
+		}
+		defer h.Close()
+		lo, err := h.LinkByName("lo")
+		if err != nil {
+			return fmt.Errorf("find lo: %w", err)
+		}
+		return h.QdiscAdd(on(lo.Attrs().Index))
+	})
 }
 
 // netem delays and limits what leaves a device: netem (1:) for the delay, below
 // it tbf (2:) for the rate, red (3:) for marks, and a fifo for the queue, by bytes
 // (4:) or by packets (5:).
 //
-// Segmentation offload that is off comes after the qdiscs (validate_xmit_skb): the
-// host's own connections must not make aggregates in the first place.
+// Aggregates that exist in spite of offloads that are off (of UDP_SEGMENT) pass the
+// qdiscs whole, and are split behind them (validate_xmit_skb).
 type netem struct {
-	end    *topology.End
-	before *netlink.LinkAttrs // of the device
-	tree   netemTree          // as it was set last
-}
-
-func newNetem(end *topology.End) (*netem, error) {
-	dev, err := end.Host.Netlink().LinkByIndex(end.Index)
-	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", end.Device, err)
-	}
-	return &netem{end: end, before: dev.Attrs()}, nil
+	end  *topology.End
+	tree netemTree // as it was set last
 }
 
 const (
@@ -107,14 +92,7 @@ type netemTree [4]string
 
 // set changes the qdiscs whose words change. They keep the packets that wait but
 // for red, which makes a new fifo, and the fifo when its kind changes.
-func (n *netem) set(s Spec) error {
-	segments := uint32(1)
-	if s.Offload {
-		segments = n.before.GSOMaxSegs
-	}
-	if err := n.end.Host.Netlink().LinkSetGSOMaxSegs(n.device(), int(segments)); err != nil {
-		return fmt.Errorf("bound aggregates: %w", err)
-	}
+func (n *netem) set(s Spec) (modelLinkConfig, error) {
 	tree := s.netem(n.end.Device)
 	var commands strings.Builder
 	for i, words := range tree {
@@ -124,10 +102,10 @@ func (n *netem) set(s Spec) error {
 	}
 	n.tree = netemTree{} // should tc fail
 	if err := n.tc(commands.String()); err != nil {
-		return err
+		return modelLinkConfig{}, err
 	}
 	n.tree = tree
-	return nil
+	return s.instant(), nil
 }
 
 // netem is the Spec as qdiscs.
@@ -154,14 +132,20 @@ func (s Spec) netem(device string) (tree netemTree) {
 		tree[i] = fmt.Sprintf("qdisc replace dev %s %s\n", device, fmt.Sprintf(format, args...))
 	}
 	set(0, "root handle 1: netem limit %d %s rate %dbit", netemLimit, delay, uint64(unlimited))
-	// The bucket lets two milliseconds' worth pass at once, for a late timer.
-	set(1, "parent 1:1 handle 2: tbf rate %dbit burst %d limit %d", rate, max(rate/8/500, 4*minFrame), redLimit)
+	set(1, "parent 1:1 handle 2: tbf rate %dbit burst %d limit %d", rate, bucket(rate), redLimit)
 	// Between two thresholds a byte apart red marks by the depth alone; what cannot
 	// be marked it leaves be (nodrop).
 	set(2, "parent 2:1 handle 3: red limit %d min %d max %d avpkt 1500 burst %d bandwidth 10gbit probability 1 ecn nodrop",
 		redLimit, threshold, threshold+1, threshold/1500+1)
 	set(3, "parent 3:1 %s", fifo)
 	return tree
+}
+
+// bucket is the burst of tbf, in bytes: a frame, and what makes up for a late
+// timer. That is three frames but at most 10 ms' worth, which would pass at once
+// after each pause, and at higher rates 2 ms' worth.
+func bucket(rate uint64) uint64 {
+	return minFrame + max(rate/8/500, min(rate/8/100, 3*minFrame))
 }
 
 func micros(d time.Duration) string { return fmt.Sprintf("%.3fus", float64(d.Nanoseconds())/1000) }
@@ -220,13 +204,11 @@ func (n *netem) close() error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		err = nil // there is none
 	}
-	if err = errors.Join(err, h.LinkSetGSOMaxSegs(n.device(), int(n.before.GSOMaxSegs))); err != nil {
+	if err != nil {
 		return fmt.Errorf("take netem off: %w", err)
 	}
 	return nil
 }
-
-func (n *netem) device() netlink.Link { return &netlink.Device{LinkAttrs: *n.before} }
 
 func netemRoot(device int) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: device, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}

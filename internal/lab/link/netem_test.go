@@ -16,9 +16,11 @@ func TestNetemCommands(t *testing.T) {
 	}{
 		{Spec{Delay: 10 * ms}, []string{"delay 10000.000us rate", "tbf rate 100000000000bit", "bfifo"}},
 		{Spec{Delay: 10 * ms, Jitter: time.Microsecond, Reorder: 0.25}, []string{"delay 10000.000us 1.000us reorder 25.000000% rate"}},
-		{Spec{Rate: 20e6, Queue: Queue{Packets: 1000}}, []string{"tbf rate 20000000bit burst 6056", "pfifo limit 1000"}},
+		{Spec{Rate: 20e6, Queue: Queue{Packets: 1000}}, []string{"tbf rate 20000000bit burst 6514", "pfifo limit 1000"}},
+		{Spec{Rate: 10e6}, []string{"tbf rate 10000000bit burst 6056"}},
+		{Spec{Rate: 100e3}, []string{"tbf rate 100000bit burst 1639"}},
 		{Spec{Rate: 100e6, Queue: Queue{Bytes: 1e6}, ECN: 30_000},
-			[]string{"burst 25000", "min 30000 max 30001", "ecn nodrop", "bfifo limit 1000000"}},
+			[]string{"burst 26514", "min 30000 max 30001", "ecn nodrop", "bfifo limit 1000000"}},
 	} {
 		tree := c.spec.netem("eth0")
 		got := strings.Join(tree[:], "")

@@ -22,6 +22,7 @@ const (
 	nfqaPacketHdr  = 1
 	nfqaVerdictHdr = 2
 	nfqaMark       = 3
+	nfqaPriority   = 21
 	nfqaCfgCmd     = 1
 	nfqaCfgParams  = 2
 	nfqaCfgMaxLen  = 3
@@ -171,13 +172,14 @@ func (m netlinkMessage) finish() []byte {
 }
 
 // verdict is a message that accepts a packet, or with nfqVerdictBatch all packets
-// up to it, and takes the mark off.
+// up to it, and takes mark and priority off.
 type verdict []byte
 
 func newVerdict(kind, queue uint16) verdict {
 	accept := binary.BigEndian.AppendUint32(nil, nfAccept)
 	return message(kind, 0, queue).
 		attr(nfqaMark, make([]byte, 4)).
+		attr(nfqaPriority, make([]byte, 4)).
 		attr(nfqaVerdictHdr, append(accept, 0, 0, 0, 0)).finish() // the id is the end
 }
 
@@ -190,8 +192,9 @@ func (v verdict) send(fd int, id uint32) error {
 
 // packetMessage is what the worker wants to know of a packet.
 type packetMessage struct {
-	id   uint32 // the queue counts them up
-	mark uint32 // 0 if it has none
+	id       uint32 // the queue counts them up
+	mark     uint32 // 0 if it has none, as the priority
+	priority uint32
 }
 
 // parsePacket reads a message of the queue; one that is not of a packet, or cut
@@ -211,6 +214,8 @@ func parsePacket(m []byte) (p packetMessage, ok bool) {
 			p.id, ok = binary.BigEndian.Uint32(a[4:]), true
 		case kind == nfqaMark && size >= 8:
 			p.mark = binary.BigEndian.Uint32(a[4:])
+		case kind == nfqaPriority && size >= 8:
+			p.priority = binary.BigEndian.Uint32(a[4:])
 		}
 		a = a[min(len(a), (size+3)&^3):]
 	}

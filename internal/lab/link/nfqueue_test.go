@@ -8,7 +8,7 @@ import (
 )
 
 // packet is a message as the kernel sends it, with the attributes in its order.
-func packet(id, mark uint32) []byte {
+func packet(id, mark, priority uint32) []byte {
 	be := binary.BigEndian
 	m := message(nfqPacket, 0, 7).
 		attr(nfqaPacketHdr, append(be.AppendUint32(nil, id), 0x08, 0x00, 0)).
@@ -16,12 +16,15 @@ func packet(id, mark uint32) []byte {
 	if mark != 0 {
 		m = m.attr(nfqaMark, be.AppendUint32(nil, mark))
 	}
+	if priority != 0 {
+		m = m.attr(nfqaPriority, be.AppendUint32(nil, priority))
+	}
 	return m.attr(13, be.AppendUint32(nil, 1500)).finish() // NFQA_CAP_LEN
 }
 
 func TestParsePacket(t *testing.T) {
-	for _, want := range []packetMessage{{1, 0}, {0xffffffff, 0x80000001}} {
-		whole := packet(want.id, want.mark)
+	for _, want := range []packetMessage{{1, 0, 0}, {0xffffffff, 0x80000001, 0xe0000002}} {
+		whole := packet(want.id, want.mark, want.priority)
 		if got, ok := parsePacket(whole); !ok || got != want {
 			t.Errorf("read %+v, %v, want %+v", got, ok, want)
 		}
@@ -31,7 +34,7 @@ func TestParsePacket(t *testing.T) {
 			}
 		}
 	}
-	other := packet(1, 2)
+	other := packet(1, 2, 3)
 	binary.NativeEndian.PutUint16(other[4:], unix.NLMSG_ERROR)
 	if _, ok := parsePacket(other); ok {
 		t.Error("an error is a packet")
@@ -39,8 +42,8 @@ func TestParsePacket(t *testing.T) {
 }
 
 func FuzzParsePacket(f *testing.F) {
-	f.Add(packet(1, 2))
-	f.Add(packet(3, 0)[:30])
+	f.Add(packet(1, 2, 3))
+	f.Add(packet(3, 0, 0)[:30])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, m []byte) {
 		if _, ok := parsePacket(m); ok && len(m) < unix.NLMSG_HDRLEN+12 {

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,8 +23,10 @@ var (
 // offloads are those of one direction: segmentation where packets leave,
 // reassembly where they arrive.
 type offloads struct {
-	all []offload
-	off bool
+	all      []offload
+	from     *topology.End
+	segments uint32 // that an aggregate may have, before
+	off      bool
 }
 
 type offload struct {
@@ -33,9 +36,16 @@ type offload struct {
 }
 
 func readOffloads(e Ends) (*offloads, error) {
-	o := &offloads{all: []offload{{end: e.From, feature: tso}, {end: e.From, feature: gso}, {end: e.To, feature: gro}}}
+	o := &offloads{
+		all:  []offload{{end: e.From, feature: tso}, {end: e.From, feature: gso}, {end: e.To, feature: gro}},
+		from: e.From,
+	}
+	dev, err := e.From.Host.Netlink().LinkByIndex(e.From.Index)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", e.From.Device, err)
+	}
+	o.segments = dev.Attrs().GSOMaxSegs
 	for i, one := range o.all {
-		var err error
 		if o.all[i].before, err = ethtool(one.end, one.get, 0); err != nil {
 			return nil, err
 		}
@@ -57,7 +67,7 @@ func (o *offloads) set(asBefore bool) error {
 			return err
 		}
 	}
-	return nil
+	return boundAggregates(o.from, 1)
 }
 
 func (o *offloads) restore() error {
@@ -65,12 +75,23 @@ func (o *offloads) restore() error {
 		return nil
 	}
 	o.off = false
-	var errs []error
+	errs := []error{boundAggregates(o.from, o.segments)}
 	for _, one := range o.all {
 		_, err := ethtool(one.end, one.feature.set, one.before)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// boundAggregates bounds the segments of what leaves an end at once. An aggregate
+// that is larger is split, whoever made it; the features alone leave those of
+// UDP_SEGMENT whole (gso_features_check).
+func boundAggregates(e *topology.End, segments uint32) error {
+	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: e.Index, Name: e.Device}}
+	if err := e.Host.Netlink().LinkSetGSOMaxSegs(device, int(segments)); err != nil {
+		return fmt.Errorf("bound aggregates of %s of %s: %w", e.Device, e.Host.Name, err)
+	}
+	return nil
 }
 
 // OffloadsOff turns segmentation and receive offloads of these ends off, so
@@ -82,6 +103,9 @@ func OffloadsOff(ends ...*topology.End) error {
 			if _, err := ethtool(e, f.set, 0); err != nil {
 				return err
 			}
+		}
+		if err := boundAggregates(e, 1); err != nil {
+			return err
 		}
 	}
 	return nil

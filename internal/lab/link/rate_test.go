@@ -24,13 +24,14 @@ func TestRootRate(t *testing.T) {
 		for _, mbit := range rates {
 			must(t, d.Set(Spec{Rate: uint64(mbit * 1e6), Queue: Queue{Packets: 60_000}}))
 			count := int(0.5 * mbit * 1e6 / 8 / minFrame) // half a second
-			all := stream(t, a, b, count, fullPayload, 0, nil)
-			complete(t, all, count)
-			got := bitsPerSecond(all) / 1e6
-			t.Logf("%.2f Mbit/s at %.0f", got, mbit)
-			if !about(got, mbit, tolerance) {
-				t.Errorf("%.2f Mbit/s at %.0f", got, mbit)
-			}
+			again(t, func() error {
+				all := stream(t, a, b, count, fullPayload, 0, nil)
+				complete(t, all, count)
+				if got := bitsPerSecond(all) / 1e6; !about(got, mbit, tolerance) {
+					return fmt.Errorf("%.2f Mbit/s at %.0f", got, mbit)
+				}
+				return nil
+			})
 		}
 		sane(t, d)
 	})
@@ -42,15 +43,19 @@ func TestRootRateOfAggregates(t *testing.T) {
 	s := Spec{Rate: 20e6, Queue: Queue{Bytes: 2e6}, Offload: true}
 	d := shape(t, a, b, s, Emulator)
 	const segments = 20
-	all := aggregates(t, a, b, 40*segments, fullPayload, segments)
-	complete(t, all, 40*segments)
-	if n := counters(t, d).Aggregates; n != 40 {
-		t.Errorf("%d aggregates were seen, want 40", n)
-	}
-	// What came with the first did not wait for its own end.
-	if got := bitsPerSecond(all[segments-1:]); !about(got, 20e6, 0.03) && slack(t) < emulated {
-		t.Errorf("%.2f Mbit/s, want 20", got/1e6)
-	}
+	again(t, func() error {
+		before := counters(t, d)
+		all := aggregates(t, a, b, 40*segments, fullPayload, segments)
+		complete(t, all, 40*segments)
+		if n := counters(t, d).Sub(before).Aggregates; n != 40 {
+			t.Errorf("%d aggregates were seen, want 40", n)
+		}
+		// What came with the first did not wait for its own end.
+		if got := bitsPerSecond(all[segments-1:]); !about(got, 20e6, 0.03) && slack(t) < emulated {
+			return fmt.Errorf("%.2f Mbit/s, want 20", got/1e6)
+		}
+		return nil
+	})
 	sane(t, d)
 
 	s.Offload = false
@@ -60,6 +65,37 @@ func TestRootRateOfAggregates(t *testing.T) {
 	if c := counters(t, d).Sub(before); c.Aggregates != 0 || c.Passed == 0 {
 		t.Errorf("with offloads off: %+v, want no aggregates", c)
 	}
+}
+
+// With offloads off the datagrams of an aggregate arrive one by one.
+func TestRootOffloadsOff(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		d := shape(t, a, b, Spec{Delay: ms}, backend)
+		complete(t, aggregates(t, a, b, 400, fullPayload, 20), 400)
+		if c := counters(t, d); c.Aggregates != 0 || c.Passed < 400 {
+			t.Errorf("counted as %+v", c)
+		}
+		must(t, d.Set(Spec{Offload: true, Delay: ms}))
+		complete(t, aggregates(t, a, b, 400, fullPayload, 20), 400)
+		if c := counters(t, d); c.Aggregates != 20 {
+			t.Errorf("with offloads: counted as %+v, want 20 aggregates", c)
+		}
+	})
+}
+
+// A slow rate is that of the first packets too.
+func TestRootSlowRate(t *testing.T) {
+	onBackends(t, func(t *testing.T, backend Backend) {
+		a, b := newPair(t)
+		shape(t, a, b, Spec{Rate: 100e3}, backend)
+		again(t, func() error {
+			all := stream(t, a, b, 4, fullPayload, 0, nil)
+			complete(t, all, 4)
+			// 121 ms each, but for what tbf's bucket holds beside a frame
+			return outside("3 packets", all[len(all)-1].at.Sub(all[0].at), 345*ms-slack(t), 370*ms+2*slack(t))
+		})
+	})
 }
 
 // A burst fills the queue: what arrives is what had room, and what left meanwhile;
@@ -87,22 +123,25 @@ func TestRootQueue(t *testing.T) {
 				continue
 			}
 			must(t, d.Set(s))
-			before := counters(t, d)
-			all := stream(t, a, b, sent, payload, 0, nil)
-			n := counters(t, d).Sub(before)
-			// The bucket of tbf has room for some packets too.
-			if meanwhile := 15 + int(slack/ms); len(all) < c.room || len(all) > c.room+meanwhile {
-				t.Errorf("%+v: %d packets passed, want %d and what left during the burst", c.queue, len(all), c.room)
-			}
-			if n.Overflowed != uint64(sent-len(all)) {
-				t.Errorf("%+v: %d of %d arrived, counted as %+v", c.queue, len(all), sent, n)
-			}
-			inOrder(t, all, slack)
-			took, want := all[len(all)-1].at.Sub(all[0].at), time.Duration(len(all)-1)*each
-			between(t, fmt.Sprintf("%+v: %d packets", c.queue, len(all)), took, want-8*each-slack, want+2*ms+2*slack)
-			if most := uint64(c.room) * 1000; backend == Emulator && (n.QueueMax < most-1000 || n.QueueMax > 150_500) {
-				t.Errorf("%+v: counted as %+v, want at most %d bytes in the queue", c.queue, n, most)
-			}
+			again(t, func() error {
+				before := counters(t, d)
+				all := stream(t, a, b, sent, payload, 0, nil)
+				n := counters(t, d).Sub(before)
+				// The hosts send some packets of their own.
+				if lost := uint64(sent - len(all)); n.Overflowed < lost || n.Overflowed > lost+5 {
+					t.Errorf("%+v: %d of %d arrived, counted as %+v", c.queue, len(all), sent, n)
+				}
+				inOrder(t, all, slack)
+				if most := uint64(c.room) * 1000; backend == Emulator && (n.QueueMax < most-1000 || n.QueueMax > 150_500) {
+					t.Errorf("%+v: counted as %+v, want at most %d bytes in the queue", c.queue, n, most)
+				}
+				// The bucket of tbf has room for some packets too.
+				if meanwhile := 15 + int(slack/ms); len(all) < c.room || len(all) > c.room+meanwhile {
+					return fmt.Errorf("%+v: %d packets passed, want %d and what left during the burst", c.queue, len(all), c.room)
+				}
+				took, want := all[len(all)-1].at.Sub(all[0].at), time.Duration(len(all)-1)*each
+				return outside(fmt.Sprintf("%+v: %d packets", c.queue, len(all)), took, want-8*each-slack, want+2*ms+2*slack)
+			})
 		}
 		sane(t, d)
 	})
@@ -119,8 +158,10 @@ func TestRootFullQueue(t *testing.T) {
 			s = Spec{Rate: 1e6, Queue: Queue{Packets: 50}}
 		}
 		d := shape(t, a, b, s, backend)
-		longest := delays(stream(t, a, b, int(s.Queue.Packets)*3/2, fullPayload, 0, nil))
-		between(t, "the longest wait", longest[len(longest)-1], s.QueueDelay()-15*ms-slack, s.QueueDelay()+30*ms+2*slack)
+		again(t, func() error {
+			longest := delays(stream(t, a, b, int(s.Queue.Packets)*3/2, fullPayload, 0, nil))
+			return outside("the longest wait", longest[len(longest)-1], s.QueueDelay()-15*ms-slack, s.QueueDelay()+30*ms+2*slack)
+		})
 		sane(t, d)
 	})
 }
@@ -164,7 +205,7 @@ func testECN(t *testing.T, backend Backend) {
 		time.Sleep(quiet) // for what still waits
 		c := counters(t, d).Sub(before)
 		seen = ceMarks(t, b.Host) - seen
-		t.Logf("tcp_ecn %s: %d marks seen, %+v, mean depth %.0f", able, seen, c, c.QueueMean())
+		t.Logf("tcp_ecn %s: %d marks seen, %+v", able, seen, c)
 		if able == "0" {
 			if c.Marked != 0 || seen != 0 {
 				t.Errorf("without ECN %d packets were marked, %d seen", c.Marked, seen)
@@ -174,7 +215,7 @@ func testECN(t *testing.T, backend Backend) {
 		if c.Marked == 0 || uint64(seen) < c.Marked*9/10 || uint64(seen) > c.Marked {
 			t.Errorf("%d packets were marked and %d seen", c.Marked, seen)
 		}
-		if c.Overflowed > 0 || c.QueueMean() > 100_000 {
+		if c.Overflowed > 0 || c.QueueMax > 200_000 {
 			t.Errorf("marks did not keep the queue short: %+v", c)
 		}
 	}

@@ -31,7 +31,8 @@ type Bursts struct {
 }
 
 // Queue is the room for packets that wait for Rate; of two limits the narrower
-// counts, and with none it is 100 ms at the rate, at least 64 KiB.
+// counts, and with none it is 100 ms at the rate, at least 64 KiB and at most the
+// 99 MB (65536 full frames) that any queue may have.
 type Queue struct {
 	Bytes   uint64
 	Packets uint64

@@ -22,7 +22,8 @@ func TestCheck(t *testing.T) {
 		"queue: 20000":      {Rate: 1e6, Queue: Queue{Bytes: 20_000}, Offload: true},
 		"queue: 100000":     {Rate: 1e6, Queue: Queue{Packets: 100_000}},
 		"queue: 4000000000": {Rate: 10e9, Queue: Queue{Bytes: 4e9}},
-		"queue: a packet":   {Rate: 1e5, Queue: Queue{Bytes: 100e6}},
+		"queue: 99221505":   {Rate: 10e9, Queue: Queue{Bytes: 65536*1514 + 1}, Offload: true},
+		"queue: a packet":   {Rate: 1e5, Queue: Queue{Bytes: 99e6}},
 		"policer: rate":     {Policer: Policer{Burst: 10_000}},
 		"policer: burst":    {Policer: Policer{Rate: 1e6, Burst: 100}},
 		"delay: 6m0s":       {Delay: 6 * time.Minute},
@@ -68,6 +69,7 @@ func TestRoom(t *testing.T) {
 	}{
 		{Spec{}, Queue{}, 0},
 		{Spec{Rate: 100e6}, Queue{Bytes: 1_250_000}, 100 * ms},
+		{Spec{Rate: 100e9}, Queue{Bytes: 99_221_504}, 7937720 * time.Nanosecond},
 		{Spec{Rate: 1e6}, Queue{Bytes: 65_536}, 524288 * time.Microsecond},
 		{Spec{Rate: 20e6, Queue: Queue{Packets: 1000}}, Queue{Packets: 1000}, 605600 * time.Microsecond},
 		{Spec{Rate: 8e6, Queue: Queue{Packets: 1000, Bytes: 10_000}}, Queue{Bytes: 10_000, Packets: 1000}, 10 * ms},
@@ -114,10 +116,10 @@ func TestBackendFor(t *testing.T) {
 }
 
 func TestCountersSub(t *testing.T) {
-	before := Counters{Passed: 10, Lost: 2, LostBurst: 1, Policed: 1, Overflowed: 3, QueueMax: 7, Queued: 5, QueueSum: 50, Failed: 1, Late: 1}
-	after := Counters{Passed: 90 + 10, Lost: 10, LostBurst: 3, Policed: 2, Overflowed: 4, QueueMax: 9, Queued: 15, QueueSum: 150, Failed: 1, Late: 3}
+	before := Counters{Passed: 10, Lost: 2, LostBurst: 1, Policed: 1, Overflowed: 3, QueueMax: 7, Failed: 1, Late: 1}
+	after := Counters{Passed: 90 + 10, Lost: 10, LostBurst: 3, Policed: 2, Overflowed: 4, QueueMax: 9, Failed: 1, Late: 3}
 	d := after.Sub(before)
-	if d.Passed != 90 || d.Dropped() != 8+2+1+1 || d.QueueMean() != 10 || d.QueueMax != 9 || d.Failed != 0 || d.Late != 2 {
+	if d.Passed != 90 || d.Dropped() != 8+2+1+1 || d.QueueMax != 9 || d.Failed != 0 || d.Late != 2 {
 		t.Errorf("difference is %+v", d)
 	}
 	if got, want := d.LossShare(), 10.0/101; got != want {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -77,8 +78,36 @@ const emulated = 40 * time.Millisecond
 // between fails the test if a time is not in a range.
 func between(t testing.TB, what string, got, low, high time.Duration) {
 	t.Helper()
+	if err := outside(what, got, low, high); err != nil {
+		t.Error(err)
+	}
+}
+
+// outside says that a time is not in a range.
+func outside(what string, got, low, high time.Duration) error {
 	if got < low || got > high {
-		t.Errorf("%s: %s, want %s to %s", what, got, low, high)
+		return fmt.Errorf("%s: %s, want %s to %s", what, got, low, high)
+	}
+	return nil
+}
+
+// again measures until twice nothing was wrong, or twice something: the machine may
+// have been busy once.
+func again(t testing.TB, measure func() error) {
+	t.Helper()
+	var right int
+	var wrong []error
+	for right < 2 && len(wrong) < 2 {
+		if err := measure(); err != nil {
+			wrong = append(wrong, err)
+		} else {
+			right++
+		}
+	}
+	if err := errors.Join(wrong...); right < 2 {
+		t.Error(err)
+	} else if err != nil {
+		t.Logf("once in three times: %v", err)
 	}
 }
 

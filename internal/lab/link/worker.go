@@ -17,6 +17,7 @@ type worker struct {
 	// them.
 	ordered, overtaking line
 	batch, single       verdict
+	epochs              epochs // as the lines know them
 }
 
 const (
@@ -34,6 +35,7 @@ func newWorker(e *emulator) *worker {
 	return &worker{
 		emulator: e,
 		clock:    newClock(),
+		epochs:   *e.epochsNow.Load(),
 		batch:    newVerdict(nfqVerdictBatch, e.queue.number),
 		single:   newVerdict(nfqVerdict, e.queue.number),
 	}
@@ -50,12 +52,15 @@ func (w *worker) run() {
 	// Before all ordinary threads: the load must not make the link late. Without the
 	// right to it the packets that were late are counted, as ever.
 	unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: workerPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
-	for !w.stop.Load() {
+	for all := true; !w.stop.Load(); {
 		w.release(w.clock.now() + int64(oversleep))
-		w.sleep()
-		w.receive()
+		if all {
+			w.sleep()
+		}
+		all = w.receive()
 	}
-	w.receive()
+	for !w.receive() {
+	}
 	w.release(forever)
 }
 
@@ -95,41 +100,61 @@ func (w *worker) sleep() {
 	due := min(w.ordered.first(), w.overtaking.first())
 	if due == forever {
 		unix.Ppoll(fds[:], nil, nil)
-		return
+	} else if left := time.Duration(due-w.clock.now()) - oversleep; left > 0 {
+		timeout := unix.NsecToTimespec(min(left, longestSleep).Nanoseconds())
+		if w.reorders.Load() {
+			unix.Ppoll(fds[:], &timeout, nil)
+		} else {
+			unix.Ppoll(fds[:1], &timeout, nil)
+		}
 	}
-	left := time.Duration(due-w.clock.now()) - oversleep
-	if left <= 0 {
-		return
-	}
-	timeout := unix.NsecToTimespec(min(left, longestSleep).Nanoseconds())
-	if w.reorders.Load() {
-		unix.Ppoll(fds[:], &timeout, nil)
-	} else {
-		unix.Ppoll(fds[:1], &timeout, nil)
+	if fds[0].Revents != 0 { // heard
+		var count [8]byte
+		unix.Read(w.wake, count[:])
 	}
 }
 
-// receive takes in what has come: a bounded number, so that releases stay in time.
-func (w *worker) receive() {
+// receive takes in what has come, and says whether that is all: the number is
+// bounded, so that releases stay in time.
+func (w *worker) receive() (all bool) {
 	for range 8 {
 		n := w.inbox.receive(w.queue.fd)
 		now := w.clock.now()
+		w.adopt() // no packet is of an epoch that is not told yet
 		for i := range n {
 			if p, ok := parsePacket(w.inbox.message(i)); ok {
 				w.enter(p, now)
 			}
 		}
 		if n < len(w.inbox.data) {
-			return
+			return true
 		}
 	}
+	return false
+}
+
+// adopt lets those that wait leave at the rate as it is now.
+func (w *worker) adopt() {
+	was, told := len(w.epochs)-1, *w.epochsNow.Load()
+	if was == len(told)-1 {
+		return
+	}
+	w.epochs = told
+	departure := func(leaves int64) int64 { return told.departure(was, leaves) }
+	w.ordered.change(departure)
+	w.overtaking.change(departure)
 }
 
 func (w *worker) enter(p packetMessage, now int64) {
-	due, overtakes := dueBy(p.mark, now)
+	leaves, overtakes := readMark(p.mark, now)
+	h := held{
+		id:     p.id,
+		delay:  p.priority & (1<<29 - 1),
+		leaves: w.epochs.departure(w.epochs.latest(p.priority>>29), leaves),
+	}
 	if overtakes {
-		w.overtaking.put(p.id, due)
+		w.overtaking.put(h)
 	} else {
-		w.ordered.put(p.id, due)
+		w.ordered.put(h)
 	}
 }

@@ -13,6 +13,8 @@ import (
 type BulkSpec struct {
 	To       string        // literal address and port of a load server
 	Duration time.Duration // of sending
+	// End is when sending ends even if Duration is not over; 0 is none.
+	End Moment
 	// CC is the application's own choice of congestion control; empty leaves it.
 	CC string
 	// Download has the server send.
@@ -21,8 +23,6 @@ type BulkSpec struct {
 	Abort bool
 	// Limit makes the sender application-limited: bytes per second; 0 is none.
 	Limit uint64
-	// ConnectTimeout is 10 s if 0.
-	ConnectTimeout time.Duration
 	// Drain is how long an upload waits, once its time is over, for what is still
 	// on the way; past it the connection is aborted. 0 is half a second, past which
 	// it is closed and ends by itself, as that of any program that exits.
@@ -42,13 +42,13 @@ type BulkResult struct {
 	// Account is that of an upload at the end of sending. Of a download there is
 	// the congestion control that the server's socket began with.
 	Account
-	// Received is what the receiving application had read by the end of Duration,
+	// Received is what the receiving application had read by the end of sending,
 	// and Goodput that in bits per second. An aborted upload has what was
 	// acknowledged instead.
 	Received uint64
 	Goodput  float64
 	// Arrived is all of an upload that arrived, what was still on the way at the end
-	// of Duration included, and Took the time until then, without Connect. What an
+	// of sending included, and Took the time until then, without Connect. What an
 	// upload that was cut off had acknowledged stands for it.
 	Arrived uint64
 	Took    time.Duration
@@ -56,8 +56,13 @@ type BulkResult struct {
 	CutOff bool
 }
 
-// drain is BulkSpec.Drain if that is 0.
-const drain = 500 * time.Millisecond
+const (
+	// drain is BulkSpec.Drain if that is 0.
+	drain = 500 * time.Millisecond
+	// leastSending is for a connection that came about after BulkSpec.End: goodput
+	// needs a time.
+	leastSending = time.Millisecond
+)
 
 func bulk(ctx context.Context, s BulkSpec) (r BulkResult, err error) {
 	o := order{kind: upload, duration: s.Duration, sample: s.Sample}
@@ -67,11 +72,8 @@ func bulk(ctx context.Context, s BulkSpec) (r BulkResult, err error) {
 	if err := o.check(); err != nil {
 		return r, err
 	}
-	if s.ConnectTimeout == 0 {
-		s.ConnectTimeout = connectTimeout
-	}
 	r.Start, r.Begin = time.Now(), Now()
-	c, err := dial(ctx, s.To, s.CC, s.ConnectTimeout)
+	c, err := dial(ctx, s.To, s.CC, connectTimeout)
 	if err != nil {
 		return r, err
 	}
@@ -82,6 +84,10 @@ func bulk(ctx context.Context, s BulkSpec) (r BulkResult, err error) {
 	r.Remote = c.RemoteAddr().(*net.TCPAddr).AddrPort()
 	if r.Cookie, err = cookie(c); err != nil {
 		return r, fmt.Errorf("read socket cookie: %w", err)
+	}
+	if s.End > 0 {
+		s.Duration = min(s.Duration, max(s.End.Sub(Now()), leastSending))
+		o.duration = s.Duration
 	}
 	var head [orderSize]byte
 	o.encode(head[:])

@@ -9,9 +9,11 @@ import (
 // Connection is what a client knows of one connection that it made.
 type Connection struct {
 	Account uint64 // the number under which the server keeps its account
+	// Begin is when it connected; in an open loop when that was due, so that what
+	// kept it waiting counts.
 	Begin   Moment
-	Connect time.Duration // until connect returned; 0 if there was no connection
-	Elapsed time.Duration // connect to the end of data
+	Connect time.Duration // Begin until connect returned; 0 if there was no connection
+	Elapsed time.Duration // Begin to the end of data
 	// Bytes arrived of the larger of requests and replies.
 	Bytes     uint64
 	Delivered bool   // whether all was done that should be

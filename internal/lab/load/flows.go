@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,16 +84,16 @@ type flower struct {
 	begun   []*Connection
 }
 
+func newFlower(s FlowsSpec, places int) *flower {
+	return &flower{spec: s, begin: Now(), end: time.Now().Add(s.Duration), free: make(chan struct{}, places),
+		buffers: sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}}
+}
+
 func flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
 	if err := s.check(); err != nil {
 		return r, err
 	}
-	f := &flower{spec: s, begin: Now(), end: time.Now().Add(s.Duration),
-		buffers: sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}}
-	f.free = make(chan struct{}, s.Concurrency)
-	if s.Concurrency == 0 {
-		f.free = make(chan struct{}, maxWorkers)
-	}
+	f := newFlower(s, cmp.Or(s.Concurrency, maxWorkers))
 	f.dispatch(ctx)
 	f.going.Wait()
 	for _, c := range f.begun {
@@ -104,8 +105,9 @@ func flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
 // dispatch begins one flow after the other.
 func (f *flower) dispatch(ctx context.Context) {
 	due := f.begin
+	openLoop := f.spec.Concurrency == 0
 	for n := 0; n < MaxFlows && (f.spec.Repeat || n < len(f.spec.Flows)); n++ {
-		if f.spec.Concurrency == 0 {
+		if openLoop {
 			due = f.begin.Add(f.spec.Flows[n].At)
 		}
 		if due.Sub(f.begin) >= f.spec.Duration || !sleepUntil(ctx, due) {
@@ -116,10 +118,12 @@ func (f *flower) dispatch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if since(f.begin) >= f.spec.Duration {
-			return
+		c := &Connection{Account: f.spec.Account + uint64(n), Begin: due}
+		if !openLoop {
+			if c.Begin = Now(); c.Begin.Sub(f.begin) >= f.spec.Duration {
+				return
+			}
 		}
-		c := &Connection{Account: f.spec.Account + uint64(n), Begin: Now()}
 		f.begun = append(f.begun, c)
 		f.going.Go(func() {
 			if err := f.flow(ctx, c, f.spec.order(n)); err != nil {

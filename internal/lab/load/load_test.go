@@ -1,9 +1,12 @@
 package load
 
 import (
+	"math"
 	"net"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -41,6 +44,30 @@ func TestBulkUpload(t *testing.T) {
 	}
 	if r.Remote.String() != at || r.MinRTT == 0 {
 		t.Errorf("remote %s, min_rtt %s", r.Remote, r.MinRTT)
+	}
+}
+
+func TestBulkEnds(t *testing.T) {
+	at := newServer(t)
+	const d = 100 * time.Millisecond
+	const long = 3 * time.Second
+	for _, download := range []bool{false, true} {
+		begin := time.Now()
+		r, err := bulk(t.Context(), BulkSpec{To: at, Duration: long, End: Now().Add(d), Download: download})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took > long/2 {
+			t.Errorf("download %v: the other side went on for %s", download, took)
+		}
+		if r.Elapsed < d/2 || r.Elapsed > 3*d || r.Goodput < float64(r.Received)*8/d.Seconds() {
+			t.Errorf("download %v: sent for %s, %d bytes, goodput %.0f", download, r.Elapsed, r.Received, r.Goodput)
+		}
+	}
+	// It comes about too late, and has a goodput all the same.
+	r, err := bulk(t.Context(), BulkSpec{To: at, Duration: long, End: Now() - 1})
+	if err != nil || r.Elapsed > d || r.CutOff || math.IsNaN(r.Goodput) || math.IsInf(r.Goodput, 0) {
+		t.Errorf("after its end: %+v, %v", r, err)
 	}
 }
 
@@ -98,16 +125,18 @@ func TestBulkAbortResetsTheConnection(t *testing.T) {
 }
 
 func TestChurnByCount(t *testing.T) {
-	at := newServer(t)
+	one, other := newServer(t), newServer(t)
 	for name, s := range map[string]ChurnSpec{
-		"one by one":    {Count: 50},
-		"four at once":  {Count: 50, Workers: 4},
-		"aborted":       {Count: 50, Workers: 2, Abort: true},
-		"large":         {Count: 5, Request: 100_000, Reply: 300_000},
-		"many requests": {Count: 5, Requests: 20, Request: orderSize, Reply: 1},
+		"one by one":   {Count: 50},
+		"four at once": {Count: 50, Workers: 4},
+		"large":        {Count: 5, Request: 100_000, Reply: 300_000},
+		"two servers":  {Count: 50, To: []string{one, other}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.To, s.Duration = at, 5*time.Second
+			s.Duration = 5 * time.Second
+			if s.To == nil {
+				s.To = []string{one}
+			}
 			r, err := churn(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
@@ -115,34 +144,145 @@ func TestChurnByCount(t *testing.T) {
 			if r.Connections != uint64(s.Count) || r.Errors != 0 {
 				t.Errorf("%d connections, %d errors (%s), want %d", r.Connections, r.Errors, r.FirstError, s.Count)
 			}
-			if r.CPU.Sum() == 0 || r.P50 == 0 || r.P99 < r.P50 {
-				t.Errorf("CPU %v, P50 %s, P99 %s", r.CPU, r.P50, r.P99)
+			if r.CPU.Sum() == 0 || r.Behind != 0 {
+				t.Errorf("CPU %v, behind %s without a schedule", r.CPU, r.Behind)
 			}
 		})
 	}
 }
 
-func TestChurnByRate(t *testing.T) {
-	r, err := churn(t.Context(), ChurnSpec{To: newServer(t), Duration: 500 * time.Millisecond, Rate: 200, Workers: 4})
-	if err != nil {
+func TestChurnGoesToEachServerInTurn(t *testing.T) {
+	var counts [3]*counting
+	var to []string
+	for i := range counts {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		counts[i] = &counting{Listener: l}
+		serve(counts[i])
+		to = append(to, l.Addr().String())
+	}
+	if _, err := churn(t.Context(), ChurnSpec{To: to, Duration: 5 * time.Second, Count: 30, Workers: 2}); err != nil {
 		t.Fatal(err)
 	}
-	if r.Connections != 100 {
-		t.Errorf("%d connections in 0.5 s at 200 a second", r.Connections)
+	for i, c := range counts {
+		if n := c.n.Load(); n != 10 {
+			t.Errorf("server %d has %d of 30 connections", i, n)
+		}
 	}
 }
 
-func TestSpreadCountsUpByPrefix(t *testing.T) {
-	got, err := spread("10.0.255.2:80", 3)
-	if want := []string{"10.0.255.2:80", "10.1.0.2:80", "10.1.1.2:80"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("spread = %s, %v, want %s", got, err, want)
+type counting struct {
+	net.Listener
+	n atomic.Int32
+}
+
+func (l *counting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.n.Add(1)
 	}
-	got, err = spread("[fd78:0:ffff::1]:80", 3)
-	if want := []string{"[fd78:0:ffff::1]:80", "[fd78:1::1]:80", "[fd78:1:1::1]:80"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("spread = %s, %v, want %s", got, err, want)
+	return c, err
+}
+
+func TestChurnByRate(t *testing.T) {
+	s := ChurnSpec{To: []string{newServer(t)}, Duration: 500 * time.Millisecond, Rate: 200, Workers: 4, Keep: 1000, Account: 1}
+	r, err := churn(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := spread("host:80", 2); err == nil {
-		t.Error("a name was spread")
+	if r.Connections != 100 || r.Errors != 0 {
+		t.Errorf("%d connections, %d errors in 0.5 s at 200 a second", r.Connections, r.Errors)
+	}
+	evenly(t, r.Kept, 5*time.Millisecond)
+}
+
+// evenly checks that connections count from their places in a schedule.
+func evenly(t *testing.T, kept []Connection, apart time.Duration) {
+	t.Helper()
+	slices.SortFunc(kept, func(a, b Connection) int { return int(a.Begin - b.Begin) })
+	for i, c := range kept {
+		if want := kept[0].Begin.Add(time.Duration(i) * apart); c.Begin != want {
+			t.Fatalf("connection %d counts from %s after the first, want %s", i, c.Begin.Sub(kept[0].Begin), want.Sub(kept[0].Begin))
+		}
+	}
+}
+
+// stalling lets its first connection wait.
+type stalling struct {
+	net.Listener
+	first sync.Once
+	stall time.Duration
+}
+
+func (l *stalling) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	l.first.Do(func() { time.Sleep(l.stall) })
+	return c, err
+}
+
+// A server that stalls keeps the only worker: those whose time comes meanwhile
+// have waited, each from its own time on.
+func TestChurnByRateCountsWaiting(t *testing.T) {
+	const stall, apart = 300 * time.Millisecond, 10 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	serve(&stalling{Listener: l, stall: stall})
+	r, err := churn(t.Context(), ChurnSpec{To: []string{l.Addr().String()}, Duration: 500 * time.Millisecond,
+		Rate: float64(time.Second / apart), Keep: 1000, Account: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Connections != 50 || r.Errors != 0 || len(r.Kept) != 50 {
+		t.Fatalf("%d connections, %d errors, %d kept, want all 50: %s", r.Connections, r.Errors, len(r.Kept), r.FirstError)
+	}
+	evenly(t, r.Kept, apart)
+	for i, c := range r.Kept {
+		if waited := stall - time.Duration(i)*apart; c.Elapsed < waited || c.Connect > c.Elapsed {
+			t.Errorf("connection %d took %s (connect %s), want at least %s", i, c.Elapsed, c.Connect, waited)
+		}
+	}
+	if r.Behind < stall-apart-time.Millisecond {
+		t.Errorf("at most %s behind after a stall of %s", r.Behind, stall)
+	}
+}
+
+// What is due, and finds no worker in all the time there is, did not come about.
+func TestChurnByRateCountsTheMissed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	serve(&stalling{Listener: l, stall: 300 * time.Millisecond})
+	s := ChurnSpec{To: []string{l.Addr().String()}, Duration: 100 * time.Millisecond, Rate: 100, Workers: 1,
+		Request: orderSize, Reply: 1}
+	c := &churner{spec: s, planned: s.planned(), overtime: 50 * time.Millisecond}
+	r, err := c.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Connections != 1 || r.Errors != 9 || !strings.Contains(r.FirstError, "9 connections that were due") {
+		t.Errorf("%d connections, %d errors (%s), want 1 and 9", r.Connections, r.Errors, r.FirstError)
+	}
+}
+
+func TestChurnPlansWhatIsDue(t *testing.T) {
+	for want, s := range map[uint64]ChurnSpec{
+		90:  {Rate: 300, Duration: 300 * time.Millisecond},
+		1:   {Rate: 0.1, Duration: time.Second},
+		3:   {Rate: 10, Duration: 201 * time.Millisecond},
+		7:   {Rate: 10, Duration: time.Minute, Count: 7},
+		600: {Rate: 10, Duration: time.Minute, Count: 700},
+	} {
+		if got := s.planned(); got != want {
+			t.Errorf("%v a second for %s, at most %d: %d connections, want %d", s.Rate, s.Duration, s.Count, got, want)
+		}
 	}
 }
 
@@ -152,7 +292,7 @@ func TestChurnCountsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	r, err := churn(t.Context(), ChurnSpec{To: l.Addr().String(), Duration: time.Second, Count: 3})
+	r, err := churn(t.Context(), ChurnSpec{To: []string{l.Addr().String()}, Duration: time.Second, Count: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,9 +314,13 @@ func TestOrdersHaveBounds(t *testing.T) {
 		"short request":    {Duration: time.Second, Request: orderSize - 1},
 		"huge reply":       {Duration: time.Second, Reply: MaxMessage + 1},
 	} {
-		if _, err := churn(t.Context(), s); err == nil {
-			t.Errorf("%s was taken", name)
+		s.To = []string{"127.0.0.1:9"}
+		if _, err := churn(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "check ") {
+			t.Errorf("%s was taken: %v", name, err)
 		}
+	}
+	if _, err := churn(t.Context(), ChurnSpec{Duration: time.Second}); err == nil {
+		t.Error("churn to nowhere was taken")
 	}
 }
 

@@ -2,8 +2,11 @@ package load
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -81,23 +84,52 @@ func TestFlowsKeepGapAndRepeat(t *testing.T) {
 }
 
 func TestFlowsOpenLoopDoesNotWait(t *testing.T) {
-	// Nobody accepts: each flow hangs, and the next begins all the same.
+	// Nobody answers: each flow hangs once it is connected, and the next begins all
+	// the same.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := FlowsSpec{To: l.Addr().String(), Account: 1, Duration: 5 * time.Second}
+	for i := range 10 {
+		s.Flows = append(s.Flows, Flow{At: time.Duration(i) * time.Millisecond, Size: 1})
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	f := &flower{spec: FlowsSpec{To: "127.0.0.1:1", Account: 1, Duration: time.Second}, free: make(chan struct{}, maxWorkers)}
-	for i := range 10 {
-		f.spec.Flows = append(f.spec.Flows, Flow{At: time.Duration(i) * time.Millisecond, Size: 1})
+	r, err := flows(ctx, s)
+	if len(r.Connections) != 10 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%d flows began, want 10; %v", len(r.Connections), err)
 	}
-	f.begin, f.end = Now(), time.Now().Add(time.Second)
-	f.dispatch(ctx)
-	f.going.Wait()
-	for i, c := range f.begun {
-		if at := c.Begin.Sub(f.begin); at < f.spec.Flows[i].At || c.Error == "" {
-			t.Errorf("flow %d began at %s: %+v", i, at, c)
+	for i, c := range r.Connections {
+		if c.Connect <= 0 || c.Connect > 400*time.Millisecond || c.Error == "" || c.Delivered {
+			t.Errorf("flow %d did not hang from its time on: %+v", i, c)
+		}
+		if at := c.Begin.Sub(r.Connections[0].Begin); at != s.Flows[i].At {
+			t.Errorf("flow %d counts from %s, want %s", i, at, s.Flows[i].At)
 		}
 	}
-	if len(f.begun) != 10 {
-		t.Errorf("%d flows began, want 10", len(f.begun))
+}
+
+// An open loop has places for so many; whoever waits for one, waits from its
+// own time on, and is begun even if the time for that is over.
+func TestFlowsOpenLoopCountsWaiting(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	serve(&stalling{Listener: l, stall: stall})
+	f := newFlower(FlowsSpec{To: l.Addr().String(), Account: 1, Duration: 100 * time.Millisecond,
+		Flows: []Flow{{Size: 1}, {At: 10 * time.Millisecond, Size: 1}}}, 1)
+	f.dispatch(t.Context())
+	f.going.Wait()
+	if len(f.begun) != 2 {
+		t.Fatalf("%d flows began, want 2", len(f.begun))
+	}
+	if c := f.begun[1]; !c.Delivered || c.Elapsed < stall-10*time.Millisecond {
+		t.Errorf("the second waited for the first, but: %+v", c)
 	}
 }
 
@@ -168,40 +200,53 @@ func TestHarvestForcesConnectionsToEnd(t *testing.T) {
 }
 
 func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
-	client, server, to := pair(t)
+	client := newAgent(t)
+	defer client.Close()
 	const long = time.Minute
-	for name, order := range map[string]func(context.Context) error{
-		"bulk": func(ctx context.Context) error {
+	for name, order := range map[string]func(ctx context.Context, to string) error{
+		"bulk": func(ctx context.Context, to string) error {
 			_, err := client.Bulk(ctx, BulkSpec{To: to, Duration: long})
 			return err
 		},
-		"rpc": func(ctx context.Context) error {
-			_, err := client.RPC(ctx, RPCSpec{To: to, Account: 1, Request: 100, Reply: 1, Think: time.Second, Duration: long})
+		"rpc": func(ctx context.Context, to string) error {
+			_, err := client.RPC(ctx, RPCSpec{To: to, Account: 1, Request: 100, Reply: 1, Duration: long})
 			return err
 		},
-		"flows": func(ctx context.Context) error {
-			_, err := client.Flows(ctx, FlowsSpec{To: to, Account: 1, Flows: []Flow{{Size: MaxMessage}}, Concurrency: 1, Duration: long, Repeat: true})
+		"flows": func(ctx context.Context, to string) error {
+			_, err := client.Flows(ctx, FlowsSpec{To: to, Account: 1, Flows: []Flow{{Size: 1}}, Concurrency: 1, Duration: long, Repeat: true})
 			return err
 		},
-		"mux": func(ctx context.Context) error {
-			_, err := client.Mux(ctx, MuxSpec{To: to, Account: 1, Request: 8, Sizes: []uint32{MaxMessage}, Concurrency: 1, Duration: long})
+		"mux": func(ctx context.Context, to string) error {
+			_, err := client.Mux(ctx, MuxSpec{To: to, Account: 1, Request: 8, Sizes: []uint32{1}, Concurrency: 1, Duration: long})
 			return err
 		},
-		"churn": func(ctx context.Context) error {
-			_, err := client.Churn(ctx, ChurnSpec{To: to, Rate: 0.1, Duration: long})
+		"churn": func(ctx context.Context, to string) error {
+			_, err := client.Churn(ctx, ChurnSpec{To: []string{to}, Duration: long})
 			return err
 		},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if err := order(ctx); err == nil || !strings.Contains(err.Error(), "deadline") {
-			t.Errorf("%s: %v", name, err)
-		}
-		cancel()
-	}
-	// The clients have let go by themselves: nothing is left to force.
-	begin := time.Now()
-	if _, err := server.Harvest(t.Context(), 10*time.Second); err != nil || time.Since(begin) > time.Second {
-		t.Errorf("connections ended after %s, %v", time.Since(begin), err)
+		t.Run(name, func(t *testing.T) {
+			// It reads and answers nothing: no order ends by itself.
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if err := order(ctx, l.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("order ended with %v", err)
+			}
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.SetReadDeadline(time.Now().Add(2 * time.Second))
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("its connection is still there 2 s after")
+			}
+		})
 	}
 }
 

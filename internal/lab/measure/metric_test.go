@@ -79,6 +79,39 @@ func TestGroups(t *testing.T) {
 	})
 }
 
+// A sample of a group's connections does not say how long the group's traffic
+// was; its totals do.
+func TestSampleOfManyConnections(t *testing.T) {
+	r := &Result{
+		Elapsed: 20 * time.Second,
+		Connections: []Connection{
+			{Group: "churn", Start: 1 * time.Second, Elapsed: ms, Bytes: 100},
+			{Group: "churn", ID: 1, Start: 3 * time.Second, Elapsed: ms, Bytes: 100},
+		},
+		Requests: []Request{{Group: "churn", Elapsed: ms, Bytes: 100}},
+	}
+	lane := func(begin, end time.Duration) Total {
+		return Total{Connections: 5000, Requests: 5000, Bytes: 500_000, Begin: begin, End: end}
+	}
+	for name, c := range map[string]struct {
+		total Total
+		want  float64 // seconds
+	}{
+		"the totals'":      {lane(1*time.Second, 6*time.Second).Plus(lane(500*ms, 5*time.Second)), 5.5},
+		"another order":    {Total{}.Plus(lane(500*ms, 5*time.Second)).Plus(lane(1*time.Second, 6*time.Second)).Plus(Total{}), 5.5},
+		"the records'":     {lane(0, 0).Plus(lane(0, 0)), 2.001},
+		"no less than the": {lane(2*time.Second, 3*time.Second).Plus(lane(2*time.Second, 2500*ms)), 2.001},
+	} {
+		r.Totals = map[string]Total{"churn": c.total}
+		group := Groups(r)["churn"]
+		for metric, amount := range map[string]float64{"connections_per_second": 10_000, "requests_per_second": 10_000, "goodput": 8e6} {
+			if have := group[metric]; math.Abs(have-amount/c.want) > 1e-6*have {
+				t.Errorf("%s: %s is %v, want %v", name, metric, have, amount/c.want)
+			}
+		}
+	}
+}
+
 func TestWhatCannotBeToldIsAbsent(t *testing.T) {
 	same(t, "nothing", Of(&Result{}), map[string]float64{})
 	r := &Result{Connections: []Connection{{Bytes: 1, Delivered: true}}, NoRTOs: true}

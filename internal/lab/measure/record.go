@@ -28,6 +28,19 @@ type Total struct {
 	Connections uint64 // that delivered all they should
 	Requests    uint64 // completed
 	Bytes       uint64 // of payload that arrived
+	// Begin and End are of the group's traffic where its records are but a sample,
+	// the last of which may be long before the last connection; End is 0 where the
+	// records tell.
+	Begin, End time.Duration
+}
+
+// Plus is what both did.
+func (t Total) Plus(o Total) Total {
+	sum := Total{t.Connections + o.Connections, t.Requests + o.Requests, t.Bytes + o.Bytes, t.Begin, max(t.End, o.End)}
+	if t.End == 0 || o.End > 0 && o.Begin < t.Begin {
+		sum.Begin = o.Begin
+	}
+	return sum
 }
 
 // CPU is processor time.

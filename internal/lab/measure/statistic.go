@@ -55,10 +55,12 @@ func Jain(values []float64) (float64, bool) {
 	return sum * sum / (float64(len(values)) * squares), squares > 0
 }
 
-// Interval is a confidence interval of Confidence.
+// Interval is a confidence interval.
 type Interval struct {
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
+	// Level is the share of such intervals that hold what they are of.
+	Level float64 `json:"level"`
 }
 
 // Contains reports whether v lies in the interval.
@@ -68,11 +70,11 @@ func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
 func (i Interval) Overlaps(o Interval) bool { return i.Low <= o.High && o.Low <= i.High }
 
 const (
-	// Confidence of all intervals.
+	// Confidence is the level that intervals are to reach.
 	Confidence = 0.95
-	// MinSample is the least number of values that an interval is given for. With
-	// fewer, even from the least to the greatest of them the true median lies less
-	// often than the interval says: 1 - 2/2^n, which is 88 % for 4 (TestCoverage).
+	// MinSample is the least number of values that an interval is given for. Even
+	// from the least to the greatest of 5 the true median lies in 93.75 % of samples,
+	// which is taken for near enough; of 4 it would be 87.5 %.
 	MinSample = 5
 	// resamples: 1000 are asked for percentile intervals (Efron and Tibshirani,
 	// chapter 13.3).
@@ -81,20 +83,44 @@ const (
 	seed = 301
 )
 
-// MedianCI is the bootstrap percentile interval of the median: B. Efron and R.
-// Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. False for
-// fewer than MinSample values.
+// MedianCI is the interval of the median between two of the values: the k-th
+// from below and the k-th from above hold it in 1 - 2 P(B < k) of samples of any
+// continuous distribution, B binomial with n trials of 1/2 (H. A. David and H. N.
+// Nagaraja, "Order Statistics", 3rd edition, 2003, chapter 7.1). k is the
+// greatest that reaches Confidence, and 1 for 5 values, of which none does; Level
+// says what is reached: 93.75 % for 5, 96.9 % for 6, 98.4 % for 7, 99.2 % for 8,
+// 96.1 % for 9. False for fewer than MinSample values.
 func MedianCI(values []float64) (Interval, bool) {
-	if len(values) < MinSample {
+	n := len(values)
+	if n < MinSample {
 		return Interval{}, false
 	}
-	return percentiles(resampler(values, 1))
+	k, outside := 1, 2*binomial(n, 0)
+	for {
+		wider := outside + 2*binomial(n, k)
+		if wider > 1-Confidence {
+			break
+		}
+		k, outside = k+1, wider
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return Interval{sorted[k-1], sorted[n-k], 1 - outside}, true
+}
+
+// binomial is the chance of k among n trials of 1/2.
+func binomial(n, k int) float64 {
+	factorial := func(n int) float64 {
+		log, _ := math.Lgamma(float64(n) + 1)
+		return log
+	}
+	return math.Exp(factorial(n) - factorial(k) - factorial(n-k) - float64(n)*math.Ln2)
 }
 
 // PairedRatio compares a subject with a baseline over rounds that alternated:
 // the i-th values of both were measured one soon after the other, so that what
 // the machine did meanwhile struck both. It is the median of their ratios, with
-// its interval; pairs whose baseline is 0 are left out. N counts the pairs.
+// its interval as of MedianCI; pairs whose baseline is 0 are left out. N counts
+// the pairs.
 func PairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 	var ratios []float64
 	for i := range min(len(subject), len(baseline)) {
@@ -113,8 +139,11 @@ func PairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 }
 
 // UnpairedRatio is the ratio of the medians of two samples that have nothing to
-// do with each other, such as two runs; both are resampled for its interval. N
-// is the size of the smaller. False if the baseline's median is 0.
+// do with each other, such as two runs. Its interval is the bootstrap's
+// percentile interval, both resampled (B. Efron and R. Tibshirani, "An
+// Introduction to the Bootstrap", 1993, chapter 13): of two medians it covers
+// what it should, 96 to 98 % for 5 to 15 values of each (TestUnpairedCoverage),
+// where that of one median does not. N is the size of the smaller. False if the baseline's median is 0.
 func UnpairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 	ratio = Ratio{Ratio: Median(subject) / Median(baseline), N: min(len(subject), len(baseline))}
 	if !finite(ratio.Ratio) {
@@ -162,7 +191,7 @@ func percentiles(statistic func() float64) (Interval, bool) {
 		values[i] = statistic()
 	}
 	slices.Sort(values)
-	ci := Interval{quantileSorted(values, (1-Confidence)/2), quantileSorted(values, (1+Confidence)/2)}
+	ci := Interval{quantileSorted(values, (1-Confidence)/2), quantileSorted(values, (1+Confidence)/2), Confidence}
 	return ci, finite(ci.Low) && finite(ci.High)
 }
 

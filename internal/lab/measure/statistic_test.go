@@ -3,6 +3,7 @@ package measure
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -55,52 +56,60 @@ func TestMedianCI(t *testing.T) {
 	if ci, ok := MedianCI([]float64{1, 2, 3, 4}); ok {
 		t.Errorf("an interval of four values: %v", ci)
 	}
-	if ci, ok := MedianCI([]float64{8, 3, 5, 6, 4}); !ok || ci != (Interval{3, 8}) {
-		t.Errorf("of five values: %v %v, want the least and the greatest", ci, ok)
+	// The levels are those of the binomial distribution: 1 - 2/32, 1 - 2/64,
+	// 1 - 2/128, 1 - 2/256, 1 - 2(1+9)/512.
+	values := []float64{8, 3, 5, 6, 4}
+	for _, c := range []struct {
+		more []float64
+		want Interval
+	}{
+		{nil, Interval{3, 8, 0.9375}},
+		{[]float64{30}, Interval{3, 30, 0.96875}},
+		{[]float64{30, 1}, Interval{1, 30, 0.984375}},
+		{[]float64{30, 1, 7}, Interval{1, 30, 0.9921875}},
+		{[]float64{30, 1, 7, 9}, Interval{3, 9, 0.9609375}},
+	} {
+		all := append(slices.Clone(values), c.more...)
+		ci, ok := MedianCI(all)
+		if !ok || ci.Low != c.want.Low || ci.High != c.want.High || math.Abs(ci.Level-c.want.Level) > 1e-9 {
+			t.Errorf("of %v: %+v %v, want %+v", all, ci, ok, c.want)
+		}
 	}
-	values := []float64{9.1, 10.2, 9.7, 10.9, 10.1, 9.9, 10.4, 9.5, 30}
-	a, _ := MedianCI(values)
-	b, _ := MedianCI(values)
-	if a != b {
-		t.Errorf("%v and then %v of the same values", a, b)
-	}
-	if !a.Contains(10.1) || a.Low < 9.1 || a.High > 11 {
-		t.Errorf("%v: one outlier moved it", a)
+	if ci, _ := MedianCI(make([]float64, 5000)); ci.Level < Confidence || ci.Level > Confidence+0.01 {
+		t.Errorf("of 5000 values the level is %v", ci.Level)
 	}
 }
 
-// The interval holds the true median about as often as it says, from 5 values
-// on; those of two runs of the same overlap nearly always.
+// The interval holds the true median as often as it says, whatever the
+// distribution; those of two runs of the same overlap nearly always.
 func TestCoverage(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	draw := func(n int) Interval {
 		values := make([]float64, n)
 		for i := range values {
-			values[i] = random.NormFloat64()
+			values[i] = math.Exp(2 * random.NormFloat64())
 		}
 		ci, _ := MedianCI(values)
 		return ci
 	}
-	const runs = 300
-	for _, c := range []struct {
-		n                 int
-		atLeast, overlaps float64
-	}{{5, 0.85, 0.95}, {7, 0.8, 0.93}, {10, 0.88, 0.95}} {
-		contains, overlaps := 0, 0
+	const runs = 2000
+	for _, n := range []int{5, 6, 7, 9, 10, 15, 30} {
+		contains, overlaps, level := 0, 0, 0.0
 		for range runs {
-			a, b := draw(c.n), draw(c.n)
-			if a.Contains(0) {
+			a, b := draw(n), draw(n)
+			if level = a.Level; a.Contains(1) {
 				contains++
 			}
 			if a.Overlaps(b) {
 				overlaps++
 			}
 		}
-		if have := float64(contains) / runs; have < c.atLeast {
-			t.Errorf("%d values: %.2f of the intervals hold the median, want %.2f", c.n, have, c.atLeast)
+		// Three standard deviations of a share of so many runs.
+		if have, noise := float64(contains)/runs, 3*math.Sqrt(level*(1-level)/runs); math.Abs(have-level) > noise {
+			t.Errorf("%d values: %.3f of the intervals hold the median, want %.3f", n, have, level)
 		}
-		if have := float64(overlaps) / runs; have < c.overlaps {
-			t.Errorf("%d values: %.2f of the pairs overlap, want %.2f", c.n, have, c.overlaps)
+		if have := float64(overlaps) / runs; have < 0.97 {
+			t.Errorf("%d values: %.2f of the pairs overlap", n, have)
 		}
 	}
 }
@@ -141,6 +150,30 @@ func TestRatiosWithoutAnswer(t *testing.T) {
 	// Half of the resampled baselines have a median of 0: there is no upper end.
 	if r, ok := UnpairedRatio([]float64{1, 1, 1}, []float64{0, 1, 1}); !ok || r.CI != nil {
 		t.Errorf("a baseline near 0: %+v %v", r, ok)
+	}
+}
+
+func TestUnpairedCoverage(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	draw := func(n int) []float64 {
+		values := make([]float64, n)
+		for i := range values {
+			values[i] = math.Exp(0.5 * random.NormFloat64())
+		}
+		return values
+	}
+	const runs = 400
+	for _, n := range []int{5, 7, 15} {
+		contains := 0
+		for range runs {
+			if r, _ := UnpairedRatio(draw(n), draw(n)); !r.Distinct() {
+				contains++
+			}
+		}
+		// Of 400 intervals of 95 %, a share below 0.92 comes once in 200 times.
+		if have := float64(contains) / runs; have < 0.92 {
+			t.Errorf("%d values: %.3f of the intervals hold the ratio", n, have)
+		}
 	}
 }
 

@@ -46,9 +46,7 @@ func whole(r *Result) *traffic {
 
 // add adds the total of a group.
 func (t *traffic) add(sum Total) {
-	t.total.Connections += sum.Connections
-	t.total.Requests += sum.Requests
-	t.total.Bytes += sum.Bytes
+	t.total = t.total.Plus(sum)
 	if sum.Requests > 0 {
 		t.done += sum.Requests
 	} else {
@@ -98,13 +96,13 @@ func (t *traffic) goodputs() (values []float64) {
 }
 
 // span is the time from the first connection's begin to the last one's end, in
-// seconds.
+// seconds: the totals' where the records are a sample, and no less than theirs.
 func (t *traffic) span() float64 {
-	if len(t.connections) == 0 {
-		return 0
-	}
-	first, last := t.connections[0].Start, time.Duration(0)
-	for _, c := range t.connections {
+	first, last := t.total.Begin, t.total.End
+	for i, c := range t.connections {
+		if i == 0 && t.total.End == 0 {
+			first = c.Start
+		}
 		first, last = min(first, c.Start), max(last, c.Start+c.Elapsed)
 	}
 	return (last - first).Seconds()

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -30,10 +32,20 @@ const negligible = 0.01
 type Comparison struct {
 	A Run `json:"a"`
 	B Run `json:"b"`
-	// Differences are those of machine and run that a reader must know of.
-	Differences []string        `json:"differences,omitempty"`
-	Figures     []Figure        `json:"figures"`
-	Counts      map[Verdict]int `json:"counts"`
+	// Differences are those of machine and run that a reader must know of, Cases
+	// those of what both call the same case.
+	Differences []string          `json:"differences,omitempty"`
+	Cases       []CaseDifferences `json:"cases,omitempty"`
+	Figures     []Figure          `json:"figures"`
+	Counts      map[Verdict]int   `json:"counts"`
+}
+
+// CaseDifferences are what makes a case of one report another than that of the
+// other.
+type CaseDifferences struct {
+	Scenario    string   `json:"scenario"`
+	Case        string   `json:"case"`
+	Differences []string `json:"differences"`
 }
 
 // Figure is one metric of one subject in one case.
@@ -66,19 +78,32 @@ func Compared(a, b *Report) Comparison {
 	return c
 }
 
-func differences(a, b *Run) []string {
-	var all []string
-	differ := func(what, a, b string) {
-		if a != b {
-			all = append(all, what+": "+a+" in A, "+b+" in B")
-		}
+// compared lists what is not the same in A and B.
+type compared []string
+
+func (all *compared) add(what, a, b string) {
+	if a != b {
+		*all = append(*all, fmt.Sprintf("%s: %s in A, %s in B", what, cmp.Or(a, "none"), cmp.Or(b, "none")))
 	}
+}
+
+func differences(a, b *Run) []string {
+	var all compared
 	yes := map[bool]string{true: "yes", false: "no"}
-	differ("kernel", a.Kernel, b.Kernel)
-	differ("processor", cpus(a), cpus(b))
-	differ("emulated processor", yes[a.Emulated], yes[b.Emulated])
-	differ("quick", yes[a.Quick], yes[b.Quick])
-	differ("tcpilot", a.Tcpilot, b.Tcpilot)
+	all.add("kernel", a.Kernel, b.Kernel)
+	all.add("processor", cpus(a), cpus(b))
+	all.add("emulated processor", yes[a.Emulated], yes[b.Emulated])
+	all.add("quick", yes[a.Quick], yes[b.Quick])
+	all.add("tcpilot", a.Tcpilot, b.Tcpilot)
+	return all
+}
+
+func caseDifferences(a, b *Case) []string {
+	var all compared
+	all.add("link", a.Link, b.Link)
+	all.add("links by", a.Backend, b.Backend)
+	all.add("first metric", a.Primary, b.Primary)
+	all.add("baseline", a.Baseline, b.Baseline)
 	return all
 }
 
@@ -96,6 +121,11 @@ func (c *Comparison) addCase(a, b *CaseRounds) {
 	from := a
 	if from == nil {
 		from = b
+	}
+	if a != nil && b != nil {
+		if differ := caseDifferences(&a.Case, &b.Case); len(differ) > 0 {
+			c.Cases = append(c.Cases, CaseDifferences{a.Scenario, a.Case.Case, differ})
+		}
 	}
 	var subjects, metrics []string
 	for _, side := range []*CaseRounds{a, b} {

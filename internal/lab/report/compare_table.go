@@ -30,14 +30,14 @@ func Compare(w io.Writer, a, b *Report, s Style) error {
 		for to < len(c.Figures) && c.Figures[to].sameCase(&c.Figures[from]) {
 			to++
 		}
-		writeFigures(out, c.Figures[from:to], s)
+		writeFigures(out, c.Figures[from:to], c.differencesOf(&c.Figures[from]), s)
 		from = to
 	}
 	fmt.Fprintf(out, "\n%s\n%s\n", c.counts(), s.paint(faint, fold(compareLegend, s.width(), "")))
 	return out.Flush()
 }
 
-const compareLegend = "Medians with their 95 % confidence intervals; agree: they overlap, or differ by less than 1 %. better, worse: B beside A, by the metric's direction. " +
+const compareLegend = "Medians with their 95 % confidence intervals (of five rounds, 93.75 %); agree: they overlap, or differ by less than 1 %. better, worse: B beside A, by the metric's direction. " +
 	"unknown: fewer than five rounds."
 
 func (f *Figure) sameCase(o *Figure) bool { return f.Scenario == o.Scenario && f.Case == o.Case }
@@ -55,8 +55,18 @@ func (c *Comparison) counts() string {
 	return plural(len(c.Figures), "figure") + ": " + strings.Join(parts, ", ") + "."
 }
 
+// differencesOf are those of the figure's case.
+func (c *Comparison) differencesOf(f *Figure) []string {
+	for _, d := range c.Cases {
+		if d.Scenario == f.Scenario && d.Case == f.Case {
+			return d.Differences
+		}
+	}
+	return nil
+}
+
 // writeFigures writes those of one case.
-func writeFigures(w io.Writer, figures []Figure, s Style) {
+func writeFigures(w io.Writer, figures []Figure, differences []string, s Style) {
 	name := s.paint(strong, clean(fullName(figures[0].Scenario, figures[0].Case)))
 	if only := figures[0].Verdict; (only == OnlyA || only == OnlyB) &&
 		!slices.ContainsFunc(figures, func(f Figure) bool { return f.Verdict != only }) {
@@ -64,6 +74,9 @@ func writeFigures(w io.Writer, figures []Figure, s Style) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", name)
+	for _, d := range differences {
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(warn, fold(d, s.width()-len(indent), indent)))
+	}
 	g := grid{Narrow: true, Columns: []column{{Head: "subject", Left: true}, {Head: "metric", Left: true}, {Head: "verdict", Left: true},
 		{Head: "A"}, {Head: "B"}, {Head: "unit", Left: true}, {Head: "B/A"}}}
 	others := 0

@@ -157,6 +157,9 @@ func (c *CaseRounds) tunedGroups() map[string]bool {
 		for i := range r.Connections {
 			conn := &r.Connections[i]
 			all[conn.Group] = true
+			if conn.CC == "" {
+				continue // not known
+			}
 			if cc, ok := first[conn.Group]; !ok {
 				first[conn.Group] = conn.CC
 			} else if cc != conn.CC {

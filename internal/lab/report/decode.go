@@ -75,7 +75,7 @@ func checkVersion(line []byte) error {
 // check makes sure that the record is what its type says.
 func (r *Record) check(n int) error {
 	if r.Type == "run" && n > 1 {
-		return errors.New("a second run")
+		return errors.New("a second run: a report is of one")
 	}
 	has := map[string]bool{"run": r.Run != nil, "case": r.Case != nil, "round": r.Round != nil, "end": r.End != nil}
 	if r.Data != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"path/filepath"
 	"strings"
 )
 
@@ -75,11 +76,8 @@ func HTML(w io.Writer, reports ...*Report) error {
 	}
 	budget := pointBudget(reports)
 	var cases []CaseSummary
-	for i, r := range reports {
-		name := ""
-		if len(reports) > 1 {
-			name = fmt.Sprintf("report %d", i+1)
-		}
+	for i, name := range names(reports) {
+		r := reports[i]
 		p.Runs = append(p.Runs, runView{name, runLine(r), problems(r), r.Run.Command})
 		for _, c := range r.Cases {
 			view := newCaseView(c, fmt.Sprintf("case-%d", len(p.Cases)+1), p.Data.CC, budget)
@@ -99,6 +97,27 @@ func HTML(w io.Writer, reports ...*Report) error {
 		return fmt.Errorf("write page: %w", err)
 	}
 	return nil
+}
+
+// names tell reports apart: by their files, without directories, and by number
+// where that is not enough; only one needs none.
+func names(reports []*Report) []string {
+	all := make([]string, len(reports))
+	if len(reports) == 1 {
+		return all
+	}
+	seen := make(map[string]bool)
+	for i, r := range reports {
+		all[i] = "report"
+		if r.File != "" {
+			all[i] = filepath.Base(r.File)
+		}
+		if seen[all[i]] {
+			all[i] += fmt.Sprintf(" (%d)", i+1)
+		}
+		seen[all[i]] = true
+	}
+	return all
 }
 
 // load reads what is embedded; it is ours, and so not escaped.

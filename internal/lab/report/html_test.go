@@ -122,12 +122,12 @@ func TestNamesAreNotMarkup(t *testing.T) {
 func TestPageOfTwo(t *testing.T) {
 	r := syntheticReport(t)
 	page := pageOf(t, r, r)
-	for _, want := range []string{"<b>report 1</b>", "<b>report 2</b>", `id="case-12"`, `loss/5%</a> <small>report 2</small>`} {
+	for _, want := range []string{"<b>report</b>", "<b>report (2)</b>", `id="case-12"`, `loss/5%</a> <small>report (2)</small>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
-	if strings.Contains(pageOf(t, r), "report 1") {
+	if strings.Contains(pageOf(t, r), "<b>report") {
 		t.Error("one report has a number")
 	}
 }
@@ -222,5 +222,22 @@ func BenchmarkHTML(b *testing.B) {
 	r := syntheticReport(b)
 	for b.Loop() {
 		must(b, HTML(io.Discard, r))
+	}
+}
+
+func TestNamesOfReports(t *testing.T) {
+	for want, files := range map[string][]string{
+		"":                    {"a.jsonl"},
+		"a.jsonl b.jsonl":     {"x/a.jsonl", "b.jsonl"},
+		"a.jsonl a.jsonl (2)": {"x/a.jsonl", "y/a.jsonl"},
+		"report report (2)":   {"", ""},
+	} {
+		var reports []*Report
+		for _, file := range files {
+			reports = append(reports, &Report{File: file})
+		}
+		if have := strings.Join(names(reports), " "); have != want {
+			t.Errorf("%q are %q, want %q", files, have, want)
+		}
 	}
 }

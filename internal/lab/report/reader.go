@@ -15,6 +15,7 @@ import (
 
 // Report is all of a report.
 type Report struct {
+	File  string // to call it by, if its reader says
 	Run   Run
 	Cases []*CaseRounds
 	End   *End // nil if the run was killed

@@ -32,15 +32,25 @@ func (c *CaseRounds) addRegret(s *CaseSummary) {
 	}
 }
 
+// speeds are the primary metrics whose oracle has the most goodput: one by another
+// metric, such as round trips, may give up goodput on purpose, and who has more
+// of it lost nothing.
+var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p99"}
+
 // regret is the subject's series over its connections, in the order in which
-// they began; nil without an oracle. Where the primary metric is of one group
-// only that group's connections count.
+// they began; nil without an oracle, and where goodput is not what the oracle is
+// the best in. Connections that no subject tunes do not count, nor, where the
+// primary metric is of one group, those of others.
 func (c *CaseRounds) regret(s *CaseSummary, subject string) []float64 {
-	if s.Oracle == "" {
+	group, metric := measure.Split(s.Primary)
+	if s.Oracle == "" || !slices.Contains(speeds, metric) {
 		return nil
 	}
-	group, _ := measure.Split(s.Primary)
-	reference := newReference(group)
+	groups := c.tunedGroups()
+	if group != "" {
+		groups = map[string]bool{group: groups[group]}
+	}
+	reference := newReference(groups)
 	for _, r := range c.Rounds {
 		if r.Subject == s.Oracle && r.counts() {
 			reference.add(r)
@@ -59,8 +69,8 @@ func (c *CaseRounds) regret(s *CaseSummary, subject string) []float64 {
 // the power of two of their size, since a small one ends before the path is
 // full; of connections without requests in one.
 type reference struct {
-	group string // empty is all
-	sums  map[int]total
+	groups map[string]bool // that count
+	sums   map[int]total
 }
 
 type total struct{ sum, n float64 }
@@ -73,8 +83,8 @@ func (t total) mean() float64 { return t.sum / t.n }
 // stream is the key of connections without requests.
 const stream = -1
 
-func newReference(group string) *reference {
-	return &reference{group, make(map[int]total)}
+func newReference(groups map[string]bool) *reference {
+	return &reference{groups, make(map[int]total)}
 }
 
 func (f *reference) add(r *RoundData) {
@@ -104,19 +114,17 @@ func (f *reference) each(r *RoundData, do func(conn, key int, goodput float64)) 
 	for i := range r.Requests {
 		q := &r.Requests[i]
 		asked[q.Conn] = true
-		if f.wants(q.Group) && q.Elapsed > 0 && q.Bytes > 0 {
+		if f.groups[q.Group] && q.Elapsed > 0 && q.Bytes > 0 {
 			do(q.Conn, math.Ilogb(float64(q.Bytes)), 8*float64(q.Bytes)/q.Elapsed.Seconds())
 		}
 	}
 	for i := range r.Connections {
 		c := &r.Connections[i]
-		if goodput, ok := c.Goodput(); ok && f.wants(c.Group) && !asked[c.ID] {
+		if goodput, ok := c.Goodput(); ok && f.groups[c.Group] && !asked[c.ID] {
 			do(c.ID, stream, goodput)
 		}
 	}
 }
-
-func (f *reference) wants(group string) bool { return f.group == "" || f.group == group }
 
 // byStart returns the connections in the order in which they began.
 func byStart(connections []measure.Connection) []*measure.Connection {

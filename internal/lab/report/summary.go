@@ -7,6 +7,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/measure"
 )
 
+// Summary is what a report came to.
+type Summary struct {
+	File      string        `json:"file,omitempty"`
+	Run       Run           `json:"run"`
+	End       *End          `json:"end"`                 // null if the run was killed
+	Truncated string        `json:"truncated,omitempty"` // what is missing then
+	Cases     []CaseSummary `json:"cases"`
+}
+
 // CaseSummary is what a case came to.
 type CaseSummary struct {
 	Scenario string           `json:"scenario"`
@@ -63,6 +72,11 @@ type Value struct {
 	Baseline *measure.Ratio    `json:"baseline,omitempty"` // to the baseline, round by round
 	Oracle   *measure.Ratio    `json:"oracle,omitempty"`   // to the oracle, round by round
 	Best     bool              `json:"best,omitempty"`     // of the subjects of the case, unless all are alike
+}
+
+// Summary computes what the report came to.
+func (r *Report) Summary() Summary {
+	return Summary{r.File, r.Run, r.End, r.Truncated, Summarise(r)}
 }
 
 // Summarise computes what each case came to.

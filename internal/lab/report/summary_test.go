@@ -2,6 +2,7 @@ package report
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func TestSummary(t *testing.T) {
 		t.Errorf("oracle is %q", s.Oracle)
 	}
 	v := s.Subject("tcpilot").Metrics["goodput"]
-	if v.N != 5 || v.Median != 19 || v.Q1 != 19 || v.Q3 != 19 || *v.CI != (measure.Interval{Low: 9, High: 39}) || v.Best {
+	if v.N != 5 || v.Median != 19 || v.Q1 != 19 || v.Q3 != 19 || *v.CI != (measure.Interval{Low: 9, High: 39, Level: 0.9375}) || v.Best {
 		t.Errorf("tcpilot: %+v", v)
 	}
 	if r := v.Baseline; r == nil || r.Ratio != 1.9 || !r.Distinct() {
@@ -163,6 +164,43 @@ func TestRegretOfFlows(t *testing.T) {
 	}
 }
 
+// Where the oracle is the best in something else than goodput, or the primary
+// metric is of connections that no subject tunes, there is nothing to regret;
+// connections beside that nobody tunes do not count.
+func TestRegretOnlyWhereItMeansSomething(t *testing.T) {
+	for primary, want := range map[string]int{
+		"goodput": 1, "ours/goodput": 1, "ours/fct_p99": 1,
+		"theirs/goodput": 0, "rtt": 0, "ours/rtt": 0, "retrans": 0, "jain": 0, "connections_per_second": 0,
+	} {
+		c := caseOf(primary, "cubic", three, nil)
+		group, metric := measure.Split(primary)
+		for i, cc := range []string{"cubic", "bbr", "bbr"} {
+			r := &RoundData{Round: Round{Subject: three[i].Name, Repeat: 1}, Connections: []measure.Connection{
+				{Group: "ours", ID: 0, CC: cc, Elapsed: time.Second, Bytes: 1000},
+				{Group: "theirs", ID: 1, CC: "cubic", Elapsed: time.Second, Bytes: 10},
+				{Group: "theirs", ID: 2, Elapsed: time.Second, Bytes: 10},
+			}}
+			if values := map[string]float64{metric: 1}; group == "" {
+				r.Metrics = values
+			} else {
+				r.Groups = map[string]map[string]float64{group: values}
+			}
+			c.Rounds = append(c.Rounds, r)
+		}
+		s := c.Summarise()
+		if s.Oracle == "" {
+			t.Fatalf("%s has no oracle", primary)
+		}
+		connections := 0
+		if r := s.Subject("tcpilot").Regret; r != nil {
+			connections = r.Connections
+		}
+		if connections != want {
+			t.Errorf("%s: regret of %d connections, want %d", primary, connections, want)
+		}
+	}
+}
+
 func TestCompared(t *testing.T) {
 	a := &Report{Run: Run{Kernel: "6.18", CPUs: 2}, Cases: []*CaseRounds{caseOf("fct_mean", "cubic", three[:2], map[string][]float64{
 		"cubic": {1, 1.1, 0.9, 1, 1}, "bbr": {2, 2.1, 1.9, 2, 2},
@@ -194,6 +232,27 @@ func TestCompared(t *testing.T) {
 		if differ := c.a.Run.Kernel != c.b.Run.Kernel; differ != (len(got.Differences) == 1) {
 			t.Errorf("differences %q", got.Differences)
 		}
+	}
+}
+
+// Cases of the same name may differ in what they measure.
+func TestComparedCasesThatDiffer(t *testing.T) {
+	report := func() *Report {
+		return &Report{Cases: []*CaseRounds{caseOf("goodput", "cubic", three[:1], map[string][]float64{"cubic": {1}})}}
+	}
+	a, b := report(), report()
+	if c := Compared(a, b); len(c.Cases) != 0 {
+		t.Errorf("the same: %+v", c.Cases)
+	}
+	a.Cases[0].Link, b.Cases[0].Link = "10 Mbit/s", "20 Mbit/s"
+	a.Cases[0].Backend, b.Cases[0].Backend = "emulator", "netem"
+	b.Cases[0].Primary, b.Cases[0].Baseline = "rtt", ""
+	want := []CaseDifferences{{"test", "", []string{
+		"link: 10 Mbit/s in A, 20 Mbit/s in B", "links by: emulator in A, netem in B",
+		"first metric: goodput in A, rtt in B", "baseline: cubic in A, none in B",
+	}}}
+	if c := Compared(a, b); !reflect.DeepEqual(c.Cases, want) {
+		t.Errorf("%+v, want %+v", c.Cases, want)
 	}
 }
 

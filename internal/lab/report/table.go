@@ -29,7 +29,7 @@ func Table(w io.Writer, r *Report, s Style) error {
 }
 
 // legend explains tables of cases.
-const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (bootstrap; none for fewer than five rounds). " +
+const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (by order statistics; of five rounds it is one of 93.75 %, of fewer there is none). " +
 	"/ NAME: ratio to that subject, median over rounds that alternated. * best; ~ not told apart from the baseline."
 
 func writeRun(w io.Writer, r *Report, s Style) {

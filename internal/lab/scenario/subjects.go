@@ -11,11 +11,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/subject"
 )
 
-// controls are the congestion controls that a subject can be by its bare name:
-// those of Linux, whether this kernel has them or not.
-var controls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
-	"lp", "nv", "prague", "reno", "scalable", "vegas", "veno", "westwood", "yeah"}
-
 // subjects reads what is compared: bare names, or mappings with a name.
 func (r *reader) subjects(n *node) (specs []subject.Spec) {
 	r.each(n, func(item *node) {
@@ -40,10 +35,10 @@ func (r *reader) named(n *node) subject.Spec {
 	switch k := subject.Kind(n.text); {
 	case k == subject.Default, k == subject.Tcpilot, k == subject.Bpftune:
 		s.Kind = k
-	case slices.Contains(controls, n.text):
+	case slices.Contains(subject.KnownControls, n.text):
 		s.Kind, s.CC = subject.Fixed, n.text
 	default:
-		words := append([]string{string(subject.Default), string(subject.Tcpilot), string(subject.Bpftune)}, controls...)
+		words := append([]string{string(subject.Default), string(subject.Tcpilot), string(subject.Bpftune)}, subject.KnownControls...)
 		fix := fmt.Sprintf("there are default, tcpilot, bpftune and congestion controls; one of your own is {name: %s, cc: %[1]s}", n.text)
 		if near := config.Nearest(n.text, words); near != "" {
 			fix = fmt.Sprintf("did you mean %q?", near)
@@ -93,16 +88,13 @@ func (r *reader) subject(n *node) subject.Spec {
 	return s
 }
 
-// laboratory are the keys of tcpilot's configuration that the lab sets.
-var laboratory = []string{"cgroup", "bpffs", "run_dir", "state_dir", "socket", "metrics"}
-
 // configuration reads a part of tcpilot's configuration: its text, checked by
 // tcpilot's own reader, whose findings are put where they stand in this file.
 func (r *reader) configuration(n *node) string {
 	if !r.want(n, mapping) {
 		return ""
 	}
-	for _, key := range laboratory {
+	for _, key := range subject.OwnKeys {
 		if v := n.get(key); v != nil {
 			r.fail(v, "the lab sets "+key+" itself", "remove it")
 		}

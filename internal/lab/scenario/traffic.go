@@ -40,6 +40,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"ipv6", r.bool(&s.IPv6)},
 		field{"start", r.duration(&s.Start, 0, maxDuration)},
 		field{"duration", r.duration(&s.Duration, time.Millisecond, maxDuration)},
+		field{"end", r.duration(&s.End, 0, maxDuration)},
 		field{"count", r.count(&s.Count, 1, maxCount)},
 		field{"streams", r.count(&s.Streams, 1, 10_000)},
 		field{"cc", r.text(&s.CC)},

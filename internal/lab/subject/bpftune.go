@@ -31,14 +31,24 @@ type bpftune struct {
 	sites  sites
 }
 
-func newBpftune(_ Spec, w World) (*bpftune, error) {
+// FindBpftune returns the path of bpftune, or ErrUnavailable. Whether it runs here
+// is for New to find out.
+func FindBpftune() (string, error) {
 	name := os.Getenv(BpftuneEnv)
 	if name == "" {
 		name = "bpftune"
 	}
 	binary, err := exec.LookPath(name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: bpftune is not installed (%s may name it): %w", ErrUnavailable, BpftuneEnv, err)
+		return "", fmt.Errorf("%w: bpftune is not installed (%s may name it): %w", ErrUnavailable, BpftuneEnv, err)
+	}
+	return binary, nil
+}
+
+func newBpftune(_ Spec, w World) (*bpftune, error) {
+	binary, err := FindBpftune()
+	if err != nil {
+		return nil, err
 	}
 	all, err := newSites(w)
 	if err != nil {
@@ -66,7 +76,7 @@ func (b *bpftune) begin(ctx context.Context, u *undo) error {
 	before := make([]programs, len(b.sites))
 	for i, s := range b.sites {
 		var err error
-		if before[i], err = sockOps(s.cgroup.Path); err != nil {
+		if before[i], err = programsOf(s.cgroup.Path); err != nil {
 			return err
 		}
 		u.push(func() error { return before[i].detachOthers(s.cgroup.Path) })
@@ -78,7 +88,7 @@ func (b *bpftune) begin(ctx context.Context, u *undo) error {
 		}
 	}
 	for i, s := range b.sites {
-		if err := s.process.ready(ctx, func() error { return before[i].moreOn(s.cgroup.Path) }); err != nil {
+		if err := s.process.ready(ctx, func() error { return before[i].tunes(s.cgroup.Path) }); err != nil {
 			return err
 		}
 	}
@@ -92,39 +102,57 @@ func (b *bpftune) begin(ctx context.Context, u *undo) error {
 
 func (b *bpftune) log() string { return b.sites.text() }
 
-// programs are sock_ops programs of a cgroup.
-type programs map[ebpf.ProgramID]bool
+// hooks are where bpftune attaches programs to a cgroup: its connection tuner, and
+// its sysctl tuner, which watches what is written (bpf_prog_attach in its
+// src/*_tuner.c). None is a link that would end with it.
+var hooks = []ebpf.AttachType{ebpf.AttachCGroupSockOps, ebpf.AttachCGroupSysctl}
 
-func sockOps(cgroup string) (programs, error) {
+// attached is a program at a hook.
+type attached struct {
+	at ebpf.AttachType
+	id ebpf.ProgramID
+}
+
+// programs are those of a cgroup.
+type programs map[attached]bool
+
+func programsOf(cgroup string) (programs, error) {
 	dir, err := os.Open(cgroup)
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup: %w", err)
 	}
 	defer dir.Close()
-	result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupSockOps})
-	if err != nil {
-		return nil, fmt.Errorf("list programs of cgroup: %w", err)
-	}
 	all := programs{}
-	for _, p := range result.Programs {
-		all[p.ID] = true
+	for _, hook := range hooks {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: hook})
+		if err != nil {
+			return nil, fmt.Errorf("list programs of cgroup: %w", err)
+		}
+		for _, p := range result.Programs {
+			all[attached{hook, p.ID}] = true
+		}
 	}
 	return all, nil
 }
 
-// moreOn is an error while a cgroup has no other sock_ops program than these.
-func (before programs) moreOn(cgroup string) error {
-	now, err := sockOps(cgroup)
-	if err == nil && len(now) <= len(before) {
-		err = errors.New("no sock_ops program is attached")
+// tunes is an error while a cgroup has no other sock_ops program than these.
+func (before programs) tunes(cgroup string) error {
+	now, err := programsOf(cgroup)
+	if err != nil {
+		return err
 	}
-	return err
+	for p := range now {
+		if p.at == ebpf.AttachCGroupSockOps && !before[p] {
+			return nil
+		}
+	}
+	return errors.New("no sock_ops program is attached")
 }
 
-// detachOthers detaches the sock_ops programs that were not there before: a
-// bpftune that was killed leaves its own.
+// detachOthers detaches the programs that were not there before: a bpftune that
+// was killed leaves its own.
 func (before programs) detachOthers(cgroup string) error {
-	now, err := sockOps(cgroup)
+	now, err := programsOf(cgroup)
 	if err != nil {
 		return err
 	}
@@ -134,22 +162,26 @@ func (before programs) detachOthers(cgroup string) error {
 	}
 	defer dir.Close()
 	var errs []error
-	for id := range now {
-		if before[id] {
-			continue
-		}
-		program, err := ebpf.NewProgramFromID(id)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // it went meanwhile
-		}
-		if err == nil {
-			err = link.RawDetachProgram(link.RawDetachProgramOptions{
-				Target: int(dir.Fd()), Program: program, Attach: ebpf.AttachCGroupSockOps})
-			program.Close()
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("detach program %d: %w", id, err))
+	for p := range now {
+		if !before[p] {
+			errs = append(errs, p.detach(dir))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (p attached) detach(cgroup *os.File) error {
+	program, err := ebpf.NewProgramFromID(p.id)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it went meanwhile
+	}
+	if err == nil {
+		err = link.RawDetachProgram(link.RawDetachProgramOptions{
+			Target: int(cgroup.Fd()), Program: program, Attach: p.at})
+		program.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("detach program %d of %s: %w", p.id, p.at, err)
+	}
+	return nil
 }

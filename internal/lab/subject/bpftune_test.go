@@ -3,6 +3,7 @@ package subject
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -44,8 +45,8 @@ func runIfStandIn() {
 	os.Exit(0)
 }
 
-// standIn mounts cgroup2 where it is told, attaches a sock_ops program without a
-// link, and detaches it on SIGTERM only.
+// standIn mounts cgroup2 where it is told, attaches a program to each hook without
+// a link, and detaches them on SIGTERM only.
 func standIn(cgroup string, support bool) error {
 	dir, err := os.Open(cgroup)
 	if err != nil {
@@ -54,22 +55,30 @@ func standIn(cgroup string, support bool) error {
 	if err := unix.Mount("none", cgroup, "cgroup2", 0, ""); err != nil || support {
 		return err
 	}
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "conn_tuner", Type: ebpf.SockOps, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
-	if err != nil {
-		return err
-	}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGTERM)
-	err = link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: int(dir.Fd()), Program: p, Attach: ebpf.AttachCGroupSockOps, Flags: unix.BPF_F_ALLOW_MULTI})
-	if err != nil {
-		return err
+	var detach []func() error
+	for _, kind := range []struct {
+		program ebpf.ProgramType
+		at      ebpf.AttachType
+	}{{ebpf.CGroupSysctl, ebpf.AttachCGroupSysctl}, {ebpf.SockOps, ebpf.AttachCGroupSockOps}} {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind.program, License: "GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+		if err != nil {
+			return err
+		}
+		err = link.RawAttachProgram(link.RawAttachProgramOptions{
+			Target: int(dir.Fd()), Program: p, Attach: kind.at, Flags: unix.BPF_F_ALLOW_MULTI})
+		if err != nil {
+			return err
+		}
+		detach = append(detach, func() error {
+			return link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: kind.at})
+		})
 	}
 	<-ended
 	fmt.Fprintln(os.Stderr, "Summary")
-	return link.RawDetachProgram(link.RawDetachProgramOptions{
-		Target: int(dir.Fd()), Program: p, Attach: ebpf.AttachCGroupSockOps})
+	return errors.Join(detach[0](), detach[1]())
 }
 
 func TestRootBpftune(t *testing.T) {
@@ -85,9 +94,33 @@ func TestRootBpftune(t *testing.T) {
 	})
 }
 
+// attach attaches a program that is not bpftune's.
+func attach(t *testing.T, cgroup string) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupSysctl, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	must(t, err)
+	defer p.Close()
+	dir, err := os.Open(cgroup)
+	must(t, err)
+	defer dir.Close()
+	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: int(dir.Fd()), Program: p, Attach: ebpf.AttachCGroupSysctl, Flags: unix.BPF_F_ALLOW_MULTI}))
+}
+
 func testBpftune(t *testing.T) {
 	w := newWorld(t)
 	before := look(t, w)
+	others := map[string]programs{}
+	for host, cg := range w.Cgroups {
+		attach(t, cg.Path)
+		var err error
+		others[host], err = programsOf(cg.Path)
+		must(t, err)
+		if len(others[host]) != 1 {
+			t.Fatalf("%s has %v before", host, others[host])
+		}
+	}
 	s := newSubject(t, Spec{Kind: Bpftune}, w)
 	if !s.Learns() || !s.Forgets() {
 		t.Error("it is not taken to learn, and to forget")
@@ -95,8 +128,8 @@ func testBpftune(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		must(t, s.Start(t.Context()))
 		for host, cg := range w.Cgroups {
-			if on, err := sockOps(cg.Path); err != nil || len(on) == 0 {
-				t.Errorf("%s has %d programs, %v", host, len(on), err)
+			if on, err := programsOf(cg.Path); err != nil || len(on) < 2 {
+				t.Errorf("%s has %v, %v", host, on, err)
 			}
 		}
 		traffic(t, w, 8)
@@ -110,8 +143,8 @@ func testBpftune(t *testing.T) {
 			t.Errorf("killed %v: %v", kill, err)
 		}
 		for host, cg := range w.Cgroups {
-			if on, err := sockOps(cg.Path); err != nil || len(on) > 0 {
-				t.Errorf("%s is left with %d programs, %v", host, len(on), err)
+			if on, err := programsOf(cg.Path); err != nil || !maps.Equal(on, others[host]) {
+				t.Errorf("%s is left with %v, %v; before it had %v", host, on, err, others[host])
 			}
 		}
 		unchanged(t, w, before)

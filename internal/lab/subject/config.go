@@ -9,24 +9,37 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// ownKeys of tcpilot's configuration are the subject's to set.
-var ownKeys = []string{"cgroup", "bpffs", "run_dir", "state_dir", "socket", "metrics"}
+// OwnKeys of tcpilot's configuration are the subject's to set, and no scenario's.
+var OwnKeys = []string{"cgroup", "bpffs", "run_dir", "state_dir", "socket", "metrics"}
 
-// parseConfig reads the keys of a part of a configuration. Whether they are
-// right, `tcpilot check` says.
-func parseConfig(text string) (keys []string, err error) {
+// checkConfig checks that a part of a configuration is one, and that its keys are
+// not the subject's. Whether they are right, `tcpilot check` says.
+func checkConfig(text string) error {
 	var top yaml.MapSlice
 	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
-		return nil, fmt.Errorf("read config: %w", err)
+		return fmt.Errorf("read config: %w", err)
 	}
 	for _, item := range top {
-		key := fmt.Sprint(item.Key)
-		if slices.Contains(ownKeys, key) {
-			return nil, fmt.Errorf("read config: %s is not for a scenario to set", key)
+		if key := fmt.Sprint(item.Key); slices.Contains(OwnKeys, key) {
+			return fmt.Errorf("read config: %s is not for a scenario to set", key)
 		}
-		keys = append(keys, key)
 	}
-	return keys, nil
+	return nil
+}
+
+// configLearns reports whether tcpilot learns by a part of a configuration: a rule
+// of it does, or it has none and so tcpilot's own, which does.
+func configLearns(text string) bool {
+	var top struct {
+		Rules []map[string]any `yaml:"rules"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &top); err != nil || len(top.Rules) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(top.Rules, func(rule map[string]any) bool {
+		_, learns := rule["learn"]
+		return learns
+	})
 }
 
 // files are where a daemon of tcpilot keeps what is its own.

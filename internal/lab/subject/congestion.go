@@ -18,15 +18,15 @@ const (
 	congestionFile = "/proc/sys/net/ipv4/tcp_congestion_control"
 )
 
-// known are the congestion controls of Linux's net/ipv4, all of which may be
-// modules.
-var known = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
-	"reno", "scalable", "vegas", "veno", "westwood", "yeah"}
+// KnownControls are the congestion controls of Linux's net/ipv4, all of which may
+// be modules, and bbr3 and prague, which some kernels are patched with.
+var KnownControls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
+	"lp", "nv", "prague", "reno", "scalable", "vegas", "veno", "westwood", "yeah"}
 
 // Controls lists the congestion controls that this kernel has, the modules of
 // the known ones included, which it loads.
 func Controls() ([]string, error) {
-	for _, cc := range known {
+	for _, cc := range KnownControls {
 		if err := tryCongestion(cc); err != nil && !errors.Is(err, ErrUnavailable) {
 			return nil, err
 		}

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// patience is how long a process may take to end after SIGTERM.
-	patience = 10 * time.Second
+	// patience is how long a process may take to end after SIGTERM: on an emulated
+	// processor much more than the second of a real one.
+	patience = time.Minute
 	// drain is how long output may still come after a process has ended: what it
 	// started in the background may hold the pipe.
 	drain = time.Second
@@ -24,6 +25,8 @@ const (
 type process struct {
 	name string // for errors
 	log  *tail
+	// patience with its end.
+	patience time.Duration
 	// loose leaves the rest of the process group alone when the program ends.
 	loose bool
 
@@ -100,11 +103,11 @@ func (p *process) end() error {
 	select {
 	case <-p.exited:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(p.patience):
 	}
 	p.signal(unix.SIGKILL)
 	<-p.exited
-	return fmt.Errorf("%s did not end within %s of SIGTERM and was killed\n%s", p.name, patience, p.log.end())
+	return fmt.Errorf("%s did not end within %s of SIGTERM and was killed\n%s", p.name, p.patience, p.log.end())
 }
 
 // endAll ends processes at the same time.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
 )
@@ -18,6 +19,8 @@ type site struct {
 	cgroup  *topology.Cgroup
 	log     *tail
 	process *process // nil while none runs
+	// patience with the end of the process.
+	patience time.Duration
 }
 
 // sites are all tuned hosts.
@@ -33,14 +36,14 @@ func newSites(w World) (sites, error) {
 		if cg == nil {
 			return nil, fmt.Errorf("host %s has no cgroup", h.Name)
 		}
-		all = append(all, &site{host: h, cgroup: cg, log: &tail{}})
+		all = append(all, &site{host: h, cgroup: cg, log: &tail{}, patience: patience})
 	}
 	return all, nil
 }
 
 // start starts what tunes the site.
 func (s *site) start(name string, cg *topology.Cgroup, cmd *exec.Cmd) error {
-	p := &process{name: name + " on " + s.host.Name, log: s.log}
+	p := &process{name: name + " on " + s.host.Name, log: s.log, patience: s.patience}
 	if err := p.start(s.host, cg, cmd); err != nil {
 		return err
 	}

@@ -48,8 +48,7 @@ func (s Spec) checkKind() error {
 			}
 		}
 	case Tcpilot:
-		_, err := parseConfig(s.Config)
-		return err
+		return checkConfig(s.Config)
 	case Command:
 		if strings.TrimSpace(s.Begin) == "" {
 			return errors.New("it needs begin, a command")

@@ -83,6 +83,29 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+// tcpilot that only sets values learns nothing: it needs no warm-up.
+func TestConfigLearns(t *testing.T) {
+	for text, want := range map[string]bool{
+		"":                              true,
+		"interval: 1s":                  true,
+		"rules: []":                     true,
+		"rules: [{name: a, learn: {}}]": true,
+		"rules: [{name: a, set: {init_cwnd: 32}}, {name: b, learn: {arms: auto}}]": true,
+		"rules: [{name: a, set: {init_cwnd: 32}}]":                                 false,
+		"rules: [{name: a, set: {ecn: true}}, {name: b, leave: true}]":             false,
+	} {
+		s := &subject{spec: Spec{Kind: Tcpilot, Config: text}}
+		if s.Learns() != want {
+			t.Errorf("%q learns: %v", text, !want)
+		}
+	}
+	for kind, want := range map[Kind]bool{Default: false, Fixed: false, Route: false, Bpftune: true, Command: true} {
+		if s := (&subject{spec: Spec{Kind: kind}}); s.Learns() != want {
+			t.Errorf("%s learns: %v", kind, !want)
+		}
+	}
+}
+
 func TestTail(t *testing.T) {
 	var l tail
 	for range 3 * logLimit / 10 {

@@ -64,9 +64,9 @@ type Subject interface {
 	Forgets() bool
 	// Start returns once the subject tunes. If it fails, it has undone what it did.
 	Start(ctx context.Context) error
-	// Stop undoes Start, also if ctx is over. A process that does not end within
-	// 10 s of SIGTERM is killed, and an error, as is one that ended before. Without a
-	// Start it does nothing.
+	// Stop undoes Start, also if ctx is over. A process that does not end within a
+	// minute of SIGTERM is killed, and an error, as is one that ended before. Without
+	// a Start it does nothing.
 	Stop(ctx context.Context) error
 	// Close stops and removes what was kept between rounds.
 	Close() error
@@ -142,8 +142,9 @@ type subject struct {
 
 func (s *subject) Name() string { return s.spec.Name }
 
+// Learns of a command is true since nobody knows.
 func (s *subject) Learns() bool {
-	return s.spec.Kind == Tcpilot || s.spec.Kind == Bpftune || s.spec.Kind == Command
+	return s.spec.Kind == Tcpilot && configLearns(s.spec.Config) || s.spec.Kind == Bpftune || s.spec.Kind == Command
 }
 
 // Forgets of a command is true since nobody knows; bpftune's maps end with it.

@@ -227,6 +227,10 @@ func TestRootCommandThatDoesNotEndIsKilled(t *testing.T) {
 	w := newWorld(t)
 	before := look(t, w)
 	s := newSubject(t, Spec{Kind: Command, Begin: "trap '' TERM; while :; do sleep 0.1; done"}, w)
+	const patience = 2 * time.Second
+	for _, site := range s.(*subject).tuner.(*command).sites {
+		site.patience = patience
+	}
 	must(t, s.Start(t.Context()))
 	began := time.Now()
 	err := s.Stop(t.Context())

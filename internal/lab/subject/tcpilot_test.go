@@ -144,8 +144,8 @@ func TestRootTcpilotThatDies(t *testing.T) {
 	}
 	unchanged(t, w, before)
 	for host, cg := range w.Cgroups {
-		if left, err := sockOps(cg.Path); err != nil || len(left) > 0 {
-			t.Errorf("%s: %d programs are left, %v", host, len(left), err)
+		if left, err := programsOf(cg.Path); err != nil || len(left) > 0 {
+			t.Errorf("%s: left are %v, %v", host, left, err)
 		}
 	}
 	must(t, s.Start(t.Context())) // and it goes on

@@ -28,12 +28,16 @@ func (n *Net) Cgroup(name string) (*Cgroup, error) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, fmt.Errorf("add cgroup: %w", err)
 	}
-	n.onClose(func() error { return killCgroup(path) })
+	if err := n.onClose(func() error { return killCgroup(path) }); err != nil {
+		return nil, fmt.Errorf("add cgroup: %w", err)
+	}
 	dir, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup: %w", err)
 	}
-	n.onClose(dir.Close)
+	if err := n.onClose(dir.Close); err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
 	return &Cgroup{Path: path, dir: dir}, nil
 }
 

@@ -21,7 +21,9 @@ func (n *Net) Dir(name string) (string, error) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return "", fmt.Errorf("make directory: %w", err)
 	}
-	n.onClose(func() error { return removeDir(path) })
+	if err := n.onClose(func() error { return removeDir(path) }); err != nil {
+		return "", fmt.Errorf("make directory: %w", err)
+	}
 	return path, nil
 }
 

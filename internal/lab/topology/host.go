@@ -6,9 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -31,35 +29,23 @@ func (h *Host) Netlink() *netlink.Handle { return h.link }
 // Path opens to the namespace from any process.
 func (h *Host) Path() string { return filepath.Join(netnsDir, h.Namespace) }
 
-func lockThread() { runtime.LockOSThread() }
-
 // Do runs f in the namespace, on a thread of its own. Goroutines that f starts
 // are not in the namespace; sockets that f makes stay in it.
 func (h *Host) Do(f func() error) error {
-	done := make(chan error)
-	go func() { done <- h.do(f) }()
-	return <-done
+	return Apart(func() error {
+		if err := h.enter(); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
-func (h *Host) do(f func() error) error {
-	lockThread()
-	back, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("open network namespace: %w", err)
-	}
-	defer back.Close()
+// enter moves the calling thread into the namespace.
+func (h *Host) enter() error {
 	if err := netns.Set(h.ns); err != nil {
-		runtime.UnlockOSThread()
 		return fmt.Errorf("enter %s: %w", h.Name, err)
 	}
-	err = f()
-	if back := netns.Set(back); back != nil {
-		// The thread stays locked, and ends with this goroutine.
-		return errors.Join(err, fmt.Errorf("leave %s: %w", h.Name, back))
-	}
-	runtime.UnlockOSThread()
-	return err
+	return nil
 }
 
 // Start starts cmd in the namespace. Close kills it if it still runs then, and
@@ -71,38 +57,23 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 	}
 	cmd.SysProcAttr.Setpgid = true
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	if err := parent(func() error { return h.do(cmd.Start) }); err != nil {
-		return fmt.Errorf("start %s in %s: %w", filepath.Base(cmd.Path), h.Name, err)
+	name := filepath.Base(cmd.Path)
+	if err := h.parent(cmd.Start); err != nil {
+		return fmt.Errorf("start %s in %s: %w", name, h.Name, err)
 	}
-	h.net.onClose(func() error {
-		if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return fmt.Errorf("kill %s: %w", filepath.Base(cmd.Path), err)
+	process := cmd.Process // without what it prints: that goes with cmd
+	err := h.net.onClose(func() error {
+		if err := process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("kill %s: %w", name, err)
 		}
 		return nil
 	})
+	if err != nil {
+		cmd.Wait()
+		return fmt.Errorf("start %s in %s: %w", name, h.Name, err)
+	}
 	return nil
 }
-
-// parent runs f on the thread that starts all processes. To the kernel a process
-// is the child of a thread: Pdeathsig comes when that one ends, and the threads of
-// a Go program end when a goroutine returns that was locked to its own.
-func parent(f func() error) error {
-	done := make(chan error)
-	startThread() <- func() { done <- f() }
-	return <-done
-}
-
-// startThread is the way to that thread, which lives as long as this process.
-var startThread = sync.OnceValue(func() chan<- func() {
-	work := make(chan func())
-	go func() {
-		lockThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return work
-})
 
 // Run runs a command in the namespace to its end and returns what it printed.
 func (h *Host) Run(name string, args ...string) (string, error) {

@@ -15,8 +15,7 @@ import (
 
 // Net is one emulated network. Its methods may be called from any goroutine.
 type Net struct {
-	id    runID
-	hosts map[string]*Host
+	id runID
 
 	mu     sync.Mutex
 	undo   []func() error // last made, first undone
@@ -29,17 +28,26 @@ func New() (*Net, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Net{id: id, hosts: map[string]*Host{}}, nil
+	return &Net{id: id}, nil
 }
 
 // ID is the run id that the names of this network carry.
 func (n *Net) ID() string { return n.id.String() }
 
-// onClose adds a step to what Close undoes.
-func (n *Net) onClose(f func() error) {
+// errClosed is what those get who are still building when Close is called, as on
+// a signal.
+var errClosed = errors.New("the network is closed")
+
+// onClose adds a step to what Close undoes. If that is over, the step is done at
+// once, and what it belongs to did not come about: the error says so.
+func (n *Net) onClose(f func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.closed {
+		return errors.Join(errClosed, f())
+	}
 	n.undo = append(n.undo, f)
+	return nil
 }
 
 // Close undoes everything in reverse order: processes, links, cgroups,
@@ -81,20 +89,21 @@ func (n *Net) CloseOnSignal() (stop func()) {
 
 // Host adds a host: a network namespace with lo up.
 func (n *Net) Host(name string) (*Host, error) {
-	if _, ok := n.hosts[name]; ok {
-		return nil, fmt.Errorf("add host %s: it exists", name)
-	}
 	full := n.id.name(name)
 	ns, err := newNamed(full)
 	if err != nil {
 		return nil, fmt.Errorf("add host %s: %w", name, err)
 	}
 	h := &Host{Name: name, net: n, ns: ns, Namespace: full}
-	n.onClose(func() error { return errors.Join(ns.Close(), killNamespace(h.Path())) })
+	if err := n.onClose(func() error { return errors.Join(ns.Close(), killNamespace(h.Path())) }); err != nil {
+		return nil, fmt.Errorf("add host %s: %w", name, err)
+	}
 	if h.link, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
 	}
-	n.onClose(func() error { h.link.Close(); return nil })
+	if err := n.onClose(func() error { h.link.Close(); return nil }); err != nil {
+		return nil, fmt.Errorf("add host %s: %w", name, err)
+	}
 	lo, err := h.link.LinkByName("lo")
 	if err == nil {
 		err = h.link.LinkSetUp(lo)
@@ -102,26 +111,14 @@ func (n *Net) Host(name string) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set lo of %s up: %w", name, err)
 	}
-	n.hosts[name] = h
 	return h, nil
 }
 
-// newNamed makes a namespace as `ip netns add` would, on a thread of its own
-// that ends with its goroutine.
-func newNamed(name string) (netns.NsHandle, error) {
+// newNamed makes a namespace as `ip netns add` would.
+func newNamed(name string) (ns netns.NsHandle, err error) {
 	if err := prepareNetnsDir(); err != nil {
 		return netns.None(), err
 	}
-	type result struct {
-		ns  netns.NsHandle
-		err error
-	}
-	done := make(chan result)
-	go func() {
-		lockThread()
-		ns, err := netns.NewNamed(name)
-		done <- result{ns, err}
-	}()
-	r := <-done
-	return r.ns, r.err
+	err = Apart(func() (err error) { ns, err = netns.NewNamed(name); return err })
+	return ns, err
 }

@@ -2,17 +2,22 @@ package topology
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"
+	"golang.org/x/sys/unix"
 )
 
 // newNet makes a network that must close without error.
@@ -179,9 +184,91 @@ func TestRootProcessRunsInNamespaceAndCgroup(t *testing.T) {
 	}
 }
 
+func TestRootNetThatIsClosedTakesNothing(t *testing.T) {
+	n := newNet(t)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Host("late"); !errors.Is(err, errClosed) {
+		t.Errorf("add a host: %v", err)
+	}
+	if _, err := n.Cgroup("late"); !errors.Is(err, errClosed) {
+		t.Errorf("add a cgroup: %v", err)
+	}
+	if _, err := n.Dir("late"); !errors.Is(err, errClosed) {
+		t.Errorf("make a directory: %v", err)
+	}
+	if left := named(t, n.ID()); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+	// One that is started while Close is at work.
+	n = newNet(t)
+	h, err := n.Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.closed = true
+	cmd := exec.Command("sleep", "60")
+	if err := h.Start(cmd); !errors.Is(err, errClosed) {
+		t.Errorf("start a process: %v", err)
+	}
+	if cmd.ProcessState == nil {
+		t.Error("the process still runs")
+	}
+	n.closed = false
+}
+
+func TestRootHostsAreAddedAtTheSameTime(t *testing.T) {
+	n := newNet(t)
+	var added atomic.Int32
+	var adding sync.WaitGroup
+	for i := range 12 {
+		adding.Go(func() {
+			if _, err := n.Host(fmt.Sprint("h", i%4)); err == nil {
+				added.Add(1)
+			}
+		})
+	}
+	adding.Wait()
+	if added.Load() != 4 {
+		t.Errorf("%d of 4 hosts were added, each tried three times", added.Load())
+	}
+}
+
+// otherCongestion are congestion controls other than the machine's default,
+// those first that are not for everyone: only the machine's own namespace may
+// have those as its default.
+func otherCongestion(t *testing.T) []string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "htcp") // loads its module, if there is one
+	unix.Close(fd)
+	read := func(key string) []string {
+		b, err := os.ReadFile(sysctlPath(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(b))
+	}
+	allowed := read(allowedKey)
+	var restricted, free []string
+	for _, cc := range read("net.ipv4.tcp_available_congestion_control") {
+		switch {
+		case slices.Contains(read(congestionKey), cc):
+		case slices.Contains(allowed, cc):
+			free = append(free, cc)
+		default:
+			restricted = append(restricted, cc)
+		}
+	}
+	return append(restricted, free...)
+}
+
 func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
-	const key = "net.ipv4.tcp_congestion_control"
-	before, err := os.ReadFile(sysctlPath(key))
+	before, err := os.ReadFile(sysctlPath(congestionKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,14 +277,21 @@ func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.SetSysctl(key, "reno"); err != nil {
+	const key = "net.ipv4.ip_default_ttl"
+	if err := h.SetSysctl(key, "77"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := h.Sysctl(key); err != nil || got != "reno" {
-		t.Errorf("Sysctl = %q, %v, want reno", got, err)
+	if got, err := h.Sysctl(key); err != nil || got != "77" {
+		t.Errorf("Sysctl = %q, %v, want 77", got, err)
 	}
-	if after, _ := os.ReadFile(sysctlPath(key)); string(after) != string(before) {
-		t.Errorf("the caller's %s went from %s to %s", key, before, after)
+	if ttl, _ := os.ReadFile(sysctlPath(key)); strings.TrimSpace(string(ttl)) == "77" {
+		t.Error("the caller's is 77 too")
+	}
+	if err := h.SetCongestion(otherCongestion(t)[0]); err != nil {
+		t.Fatal(err)
+	}
+	if after, _ := os.ReadFile(sysctlPath(congestionKey)); string(after) != string(before) {
+		t.Errorf("the caller's %s went from %s to %s", congestionKey, before, after)
 	}
 	if cookie, err := h.Cookie(); err != nil || cookie == 0 {
 		t.Errorf("Cookie = %d, %v", cookie, err)
@@ -217,18 +311,25 @@ func TestRootSweepRestoresTheMachinesCongestion(t *testing.T) {
 	if _, err := lock.WriteAt(before, 0); err != nil {
 		t.Fatal(err)
 	}
-	wide := strings.TrimSpace(string(before)) + " cubic"
-	if err := os.WriteFile(sysctlPath(allowedKey), []byte(wide), 0); err != nil {
+	changed := "reno" // which is always there
+	if strings.TrimSpace(string(before)) == changed {
+		changed += " " + otherCongestion(t)[0]
+	}
+	if err := os.WriteFile(sysctlPath(allowedKey), []byte(changed), 0); err != nil {
 		t.Fatal(err)
 	}
 	lock.Close() // as when its owner is killed
 	if _, err := Sweep(); err != nil {
 		t.Error(err)
 	}
-	if lock, err = lockAllowed(0); err != nil {
+	// lockAllowed would restore by itself.
+	if lock, err = os.Open(allowedLock); err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
 	if after, _ := os.ReadFile(sysctlPath(allowedKey)); string(after) != string(before) {
 		t.Errorf("the machine allowed %q, now %q", before, after)
 	}
@@ -247,7 +348,10 @@ func TestRootSetCongestionRestoresTheMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cc := range []string{"cubic", "reno"} {
+	for _, cc := range otherCongestion(t) {
+		if got, err := h.Sysctl(congestionKey); err != nil || got == cc {
+			t.Fatalf("default is %q, %v: setting %s changes nothing", got, err, cc)
+		}
 		if err := h.SetCongestion(cc); err != nil {
 			t.Fatal(err)
 		}

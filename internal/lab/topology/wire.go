@@ -47,13 +47,16 @@ func (n *Net) Wire(a, b EndSpec) (ea, eb *End, err error) {
 	if eb, err = n.end(b); err != nil {
 		return nil, nil, err
 	}
-	n.onClose(func() error {
+	err = n.onClose(func() error {
 		link, err := ea.Host.link.LinkByIndex(ea.Index)
 		if err != nil {
 			return nil // removed meanwhile
 		}
 		return ea.Host.link.LinkDel(link)
 	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("add wire %s-%s: %w", a.Host.Name, b.Host.Name, err)
+	}
 	for _, pair := range [][2]*End{{ea, eb}, {eb, ea}} {
 		if err := pair[0].neighbour(pair[1]); err != nil {
 			return nil, nil, err

@@ -26,7 +26,10 @@ type Machine struct {
 	// Writable are the directories that the command may change; what it writes
 	// elsewhere is lost.
 	Writable []string
-	Limit    time.Duration // for all, in whole seconds
+	Limit    time.Duration // for the machine, in whole seconds, from its start to its end
+	// Fetch is how long a kernel that is not there yet may take to be fetched, before
+	// that.
+	Fetch time.Duration
 }
 
 // What the script run exits with when it is not the command's own.
@@ -41,7 +44,8 @@ const patience = 15 * time.Second
 
 // Run runs argv, as root, in the current directory and with the current
 // environment, and returns what it exits with. The error is about the machine:
-// it could not start, its time was up, or ctx ended, upon which it is stopped.
+// its kernel could not be fetched, it could not start, its time was up, or ctx
+// ended, upon which it is stopped.
 // A command that exits with 124 or 125 is mistaken for such.
 func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Writer) (exit int, err error) {
 	if err := m.check(); err != nil {
@@ -55,11 +59,45 @@ func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Write
 	if err := unpack(m.Scripts, dir); err != nil {
 		return broken, err
 	}
+	if err := m.fetch(ctx, dir, stderr); err != nil {
+		return broken, err
+	}
 	args := []string{"-k", m.Kernel, "-t", strconv.Itoa(int(max(1, m.Limit.Seconds())))}
 	for _, w := range m.Writable {
 		args = append(args, "-r", w)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "run"), append(append(args, "--"), argv...)...)
+	exit, err = script(ctx, filepath.Join(dir, "run"), append(append(args, "--"), argv...), stdout, stderr)
+	switch {
+	case err != nil:
+	case exit == timedOut:
+		err = fmt.Errorf("not done after %v", m.Limit)
+	case exit == broken:
+		err = errors.New("the emulated machine failed; what it said is above")
+	}
+	if err != nil {
+		return exit, fmt.Errorf("run under kernel %s: %w", m.Kernel, err)
+	}
+	return exit, nil
+}
+
+// fetch fetches the kernel if it is not there.
+func (m Machine) fetch(ctx context.Context, dir string, stderr io.Writer) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, m.Fetch, fmt.Errorf("not done after %v", m.Fetch))
+	defer cancel()
+	exit, err := script(ctx, filepath.Join(dir, "fetch"), []string{"-q", m.Kernel}, stderr, stderr)
+	if err == nil && exit != 0 {
+		err = errors.New("what went wrong is above")
+	}
+	if err != nil {
+		return fmt.Errorf("fetch kernel %s: %w", m.Kernel, err)
+	}
+	return nil
+}
+
+// script runs a script and returns what it exits with. If ctx ends it is stopped,
+// with all that it started.
+func script(ctx context.Context, name string, args []string, stdout, stderr io.Writer) (exit int, err error) {
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	// The group has what the script waits for, such as a download.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -70,19 +108,14 @@ func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Write
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	if ctx.Err() != nil {
-		return broken, fmt.Errorf("run under kernel %s: %w", m.Kernel, context.Cause(ctx))
+		return broken, context.Cause(ctx)
 	}
 	var ended *exec.ExitError
 	if err != nil && !errors.As(err, &ended) {
-		return broken, fmt.Errorf("run under kernel %s: %w", m.Kernel, err)
+		return broken, err
 	}
-	switch exit = cmd.ProcessState.ExitCode(); exit {
-	case timedOut:
-		return exit, fmt.Errorf("run under kernel %s: not done after %v", m.Kernel, m.Limit)
-	case broken:
-		return exit, fmt.Errorf("run under kernel %s: the emulated machine failed; what it said is above", m.Kernel)
-	case -1:
-		return broken, fmt.Errorf("run under kernel %s: %v", m.Kernel, cmd.ProcessState)
+	if exit = cmd.ProcessState.ExitCode(); exit < 0 {
+		return broken, errors.New(cmd.ProcessState.String())
 	}
 	return exit, nil
 }
@@ -103,8 +136,8 @@ func (m Machine) check() error {
 		}
 	}
 	if len(packages) > 0 {
-		return fmt.Errorf("run under kernel %s: an emulated machine needs packages that are not here; "+
-			"on Debian and Ubuntu: apt-get install %s", m.Kernel, strings.Join(packages, " "))
+		return fmt.Errorf("run under kernel %s: an emulated machine needs packages that are not here: "+
+			"on Debian and Ubuntu, apt-get install %s", m.Kernel, strings.Join(packages, " "))
 	}
 	return nil
 }

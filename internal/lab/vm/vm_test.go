@@ -17,12 +17,20 @@ import (
 
 const lib = "# which kernels there are\nKERNELS=(6.1 6.12)\n"
 
-// scripts are test/vm with another run.
-func scripts(run string) fs.FS {
+// scripts are test/vm with another run, for which every kernel is there.
+func scripts(run string) fstest.MapFS {
 	return fstest.MapFS{
 		"lib.sh": {Data: []byte(lib)},
+		"fetch":  {Data: []byte("#!/bin/bash\n")},
 		"run":    {Data: []byte("#!/bin/bash\n" + run)},
 	}
+}
+
+// fetching are scripts with another fetch; what they run says so.
+func fetching(fetch string) fs.FS {
+	s := scripts("echo run")
+	s["fetch"].Data = []byte("#!/bin/bash\n" + fetch)
+	return s
 }
 
 // commandsHere puts commands of these names, and the shell's own, alone in PATH.
@@ -61,7 +69,7 @@ func TestHandsOver(t *testing.T) {
 	var out, errs bytes.Buffer
 	m := Machine{
 		Scripts: scripts(`printf '<%s>' "$@"; cat "$(dirname "$0")/lib.sh" >&2; exit 7`),
-		Kernel:  "6.12", Writable: []string{"/a", "/b c"}, Limit: 90 * time.Second,
+		Kernel:  "6.12", Writable: []string{"/a", "/b c"}, Limit: 90 * time.Second, Fetch: time.Minute,
 	}
 	exit, err := m.Run(t.Context(), []string{"tcpilot", "lab", "run -x"}, &out, &errs)
 	if exit != 7 || err != nil {
@@ -95,7 +103,7 @@ func TestSaysWhatIsWrong(t *testing.T) {
 			} else {
 				commandsHere(t, c.here...)
 			}
-			m := Machine{Scripts: scripts(c.run), Kernel: c.kernel, Limit: 3 * time.Second}
+			m := Machine{Scripts: scripts(c.run), Kernel: c.kernel, Limit: 3 * time.Second, Fetch: time.Minute}
 			exit, err := m.Run(t.Context(), []string{"true"}, nil, nil)
 			if exit != c.exit || err == nil {
 				t.Fatalf("exit %d, %v; want %d and an error", exit, err, c.exit)
@@ -104,6 +112,40 @@ func TestSaysWhatIsWrong(t *testing.T) {
 				if !strings.Contains(err.Error(), w) {
 					t.Errorf("%q does not say %q", err, w)
 				}
+			}
+		})
+	}
+}
+
+// A kernel is fetched first, within a time of its own.
+func TestFetches(t *testing.T) {
+	for _, c := range []struct {
+		name, fetch string
+		within      time.Duration
+		ran         bool
+		want        string // in the error
+	}{
+		{"longer than the limit", `sleep 1.2; echo "<$*>"`, time.Minute, true, ""},
+		{"too long", "sleep 60; echo late", 500 * time.Millisecond, false, "fetch kernel 6.12: not done after 500ms"},
+		{"fails", "echo no keyring >&2; exit 125", time.Minute, false, "fetch kernel 6.12: what went wrong is above"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			allCommands(t)
+			var out, errs bytes.Buffer
+			m := Machine{Scripts: fetching(c.fetch), Kernel: "6.12", Limit: time.Second, Fetch: c.within}
+			began := time.Now()
+			exit, err := m.Run(t.Context(), []string{"true"}, &out, &errs)
+			if c.want == "" && (err != nil || exit != 0) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || exit != 125) {
+				t.Errorf("exit %d, %v; want %q", exit, err, c.want)
+			}
+			if ran := out.String() == "run\n"; ran != c.ran {
+				t.Errorf("out %q", &out)
+			}
+			if said := errs.String(); c.ran && said != "<-q 6.12>\n" || strings.Contains(said, "late") {
+				t.Errorf("fetch said %q", said)
+			}
+			if took := time.Since(began); took > patience/2 {
+				t.Errorf("it took %v", took)
 			}
 		})
 	}
@@ -129,9 +171,10 @@ func TestCancel(t *testing.T) {
 		cancel()
 	}()
 	var cleaned bytes.Buffer
-	// The trap waits for what the script waits for.
-	m := Machine{Kernel: "6.1", Limit: time.Minute,
-		Scripts: scripts(`trap 'echo cleaned >&2; exit 143' TERM; echo here; sleep 60; echo late >&2`)}
+	// The trap waits for what the script waits for, which speaks only once it can be
+	// stopped: a child of the shell's is deaf for a moment.
+	m := Machine{Kernel: "6.1", Limit: time.Minute, Fetch: time.Minute,
+		Scripts: scripts(`trap 'echo cleaned >&2; exit 143' TERM; bash -c "echo here; exec sleep 60"; echo late >&2`)}
 	began := time.Now()
 	exit, err := m.Run(ctx, []string{"true"}, in, &cleaned)
 	in.Close()

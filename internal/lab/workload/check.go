@@ -28,6 +28,7 @@ type field struct {
 }
 
 var fields = []field{
+	{"end", func(s Spec) bool { return s.End != 0 }, []Kind{Bulk}},
 	{"count", func(s Spec) bool { return s.Count != 0 }, []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3}},
 	{"streams", func(s Spec) bool { return s.Streams != 0 }, []Kind{Bulk, RPC, Churn, Mux, Iperf3}},
 	{"cc", func(s Spec) bool { return s.CC != "" }, []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3}},
@@ -68,6 +69,8 @@ func (s Spec) Check() error {
 	m.unless(s.From == "" || s.To == "" || s.From != s.To, "to", "%s has no traffic with itself", s.To)
 	m.unless(0 <= s.Start && s.Start <= load.MaxDuration, "start", "%s is not in 0 to %s", s.Start, load.MaxDuration)
 	m.unless(0 <= s.Duration && s.Duration <= load.MaxDuration, "duration", "%s is not in 0 to %s", s.Duration, load.MaxDuration)
+	m.unless(s.End == 0 || s.Start < s.End && s.End <= load.MaxDuration, "end",
+		"%s is not after the start, %s, and at most %s", s.End, s.Start, load.MaxDuration)
 	m.unless(0 <= s.Count && s.Count <= maxCount, "count", "%d is not in 0 to %d", s.Count, maxCount)
 	m.unless(0 <= s.Streams && s.Streams <= maxStreams, "streams", "%d is not in 0 to %d", s.Streams, maxStreams)
 	m.unless(0 <= s.Think && s.Think <= load.MaxThink, "think", "%s is not in 0 to %s", s.Think, load.MaxThink)

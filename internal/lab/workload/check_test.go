@@ -16,7 +16,10 @@ var sound = map[string]struct {
 }{
 	"4 bulk streams of 10s":             {Spec{Kind: Bulk, Streams: 4, Duration: 10 * time.Second}, 10 * time.Second},
 	"1 line of 8 bulk streams of 500ms": {Spec{Kind: Bulk, Count: 8, Duration: 500 * time.Millisecond}, 4 * time.Second},
-	"1 iperf3 stream of 3s, IPv6":       {Spec{Kind: Iperf3, Duration: 3 * time.Second, IPv6: true}, 3 * time.Second},
+	"1 line of 4 bulk streams of 1s, from 1s on, until 4.5s": {
+		Spec{Kind: Bulk, Count: 4, Duration: time.Second, Start: time.Second, End: 4500 * time.Millisecond}, 4500 * time.Millisecond},
+	"1 bulk stream of 1s, until 2s": {Spec{Kind: Bulk, Duration: time.Second, End: 2 * time.Second}, time.Second},
+	"1 iperf3 stream of 3s, IPv6":   {Spec{Kind: Iperf3, Duration: 3 * time.Second, IPv6: true}, 3 * time.Second},
 	"100 requests of 1 MB and 256 B back on 16 connections, 10ms apart": {
 		Spec{Kind: RPC, Count: 100, Request: 1_000_000, Streams: 16, Think: 10 * time.Millisecond}, time.Second},
 	"requests for 2s of 64 B and 10 kB back on 1 connection, from 1s on": {
@@ -64,6 +67,9 @@ func TestMistakesAreNamedByField(t *testing.T) {
 		"endless bulk":     {Spec{Kind: Bulk}, []string{"duration"}},
 		"long bulk":        {with(bulk, func(s *Spec) { s.Count = 1000 }), []string{"count"}},
 		"past":             {with(bulk, func(s *Spec) { s.Start = -1 }), []string{"start"}},
+		"end before it":    {with(bulk, func(s *Spec) { s.Start, s.End = 2, 2 }), []string{"end"}},
+		"late end":         {with(bulk, func(s *Spec) { s.End = load.MaxDuration + 1 }), []string{"end"}},
+		"flows to an end":  {with(flows, func(s *Spec) { s.End = 1 }), []string{"end"}},
 		"too long":         {with(bulk, func(s *Spec) { s.Duration = load.MaxDuration + 1 }), []string{"duration", "count"}},
 		"itself":           {with(bulk, func(s *Spec) { s.From, s.To = "a", "a" }), []string{"to"}},
 		"bulk of a size":   {with(bulk, func(s *Spec) { s.Size.Fixed, s.Gap = 1, 1 }), []string{"gap", "size"}},

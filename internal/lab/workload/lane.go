@@ -67,9 +67,15 @@ func (l *lane) connection(reverse bool) measure.Connection {
 
 // bulk is one line of connections, one after the other.
 func (l *lane) bulk(ctx context.Context, _ int) {
+	s := load.BulkSpec{To: l.address(l.to), Duration: l.Duration, CC: l.CC, Sample: l.Sample, Drain: drain}
+	if l.End > 0 {
+		s.End = l.begin.Add(l.End)
+	}
 	for range max(l.Count, 1) {
-		b, err := l.agents[l.from.Name].Bulk(ctx, load.BulkSpec{To: l.address(l.to), Duration: l.Duration, CC: l.CC,
-			Sample: l.Sample, Drain: drain})
+		if s.End > 0 && load.Now() >= s.End {
+			return
+		}
+		b, err := l.agents[l.from.Name].Bulk(ctx, s)
 		if ctx.Err() != nil {
 			return
 		}
@@ -176,14 +182,11 @@ func (l *lane) transfers(ctx context.Context) {
 const keep = 10_000
 
 func (l *lane) churn(ctx context.Context) {
-	s := load.ChurnSpec{To: l.address(l.to), CC: l.CC, Duration: l.bound(), Count: l.Count, Rate: l.Rate,
-		Workers: l.streams(), Request: l.request(), Reply: l.reply(), Paths: l.Paths, Keep: keep, Account: l.block()}
+	s := load.ChurnSpec{To: l.servers(), CC: l.CC, Duration: l.bound(), Count: l.Count, Rate: l.Rate,
+		Workers: l.streams(), Request: l.request(), Reply: l.reply(), Keep: keep, Account: l.block()}
 	reverse := s.Reply >= s.Request
 	if reverse {
 		s.CC, s.ServerCC = "", l.CC
-	}
-	if l.Paths > 1 {
-		s.To = netip.AddrPortFrom(topology.SpreadAddr(0, l.IPv6), Port).String()
 	}
 	begin := load.Now()
 	r, err := l.agents[l.from.Name].Churn(ctx, s)
@@ -199,9 +202,22 @@ func (l *lane) churn(ctx context.Context) {
 	for _, c := range r.Kept {
 		l.client(c, []load.Exchange{{Begin: c.Begin, Elapsed: c.Elapsed, Bytes: c.Bytes}}, reverse)
 	}
-	l.total(l.group(), measure.Total{Connections: r.Connections, Requests: r.Connections,
-		Bytes: r.Connections * uint64(max(s.Request, s.Reply))})
-	l.until(l.at(begin) + r.Elapsed)
+	t := measure.Total{Connections: r.Connections, Requests: r.Connections,
+		Bytes: r.Connections * uint64(max(s.Request, s.Reply)), Begin: l.at(begin), End: l.at(begin) + r.Elapsed}
+	l.total(l.group(), t)
+	l.until(t.End)
+}
+
+// servers are the addresses that churn connects to.
+func (l *lane) servers() []string {
+	if l.Paths <= 1 {
+		return []string{l.address(l.to)}
+	}
+	all := make([]string, l.Paths)
+	for i := range all {
+		all[i] = netip.AddrPortFrom(topology.SpreadAddr(i, l.IPv6), Port).String()
+	}
+	return all
 }
 
 // wait sleeps; false is the end of ctx.

@@ -67,11 +67,7 @@ func (r *round) total(group string, t measure.Total) {
 	if r.result.Totals == nil {
 		r.result.Totals = map[string]measure.Total{}
 	}
-	sum := r.result.Totals[group]
-	sum.Connections += t.Connections
-	sum.Requests += t.Requests
-	sum.Bytes += t.Bytes
-	r.result.Totals[group] = sum
+	r.result.Totals[group] = r.result.Totals[group].Plus(t)
 }
 
 // fail counts what did not come about.

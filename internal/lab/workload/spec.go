@@ -8,7 +8,7 @@ type Kind string
 // The kinds of traffic.
 const (
 	// Bulk is streams that send as fast as they can for Duration, Count of them one
-	// after the other in each of Streams lines.
+	// after the other in each of Streams lines. At End all lines end.
 	Bulk Kind = "bulk"
 	// RPC is a closed loop on Streams lasting connections: From connects and asks
 	// with Request bytes, To answers with Reply bytes, the next at once or after
@@ -44,8 +44,12 @@ type Spec struct {
 	IPv6     bool
 	Start    time.Duration // after the round's begin
 	Duration time.Duration // of a connection of bulk, of the whole of other kinds
-	Count    int           // see the kinds; 1 if 0 and no Duration bounds it
-	Streams  int           // for each host of From; 1 if 0
+	// End is bulk's, after the round's begin: no connection begins after it, and one
+	// that sends is cut short. Parts with the same End share the links to the end,
+	// however long their connections took to come about; 0 is none.
+	End     time.Duration
+	Count   int // see the kinds; 1 if 0 and no Duration bounds it
+	Streams int // for each host of From; 1 if 0
 	// CC is the own choice of the application that sends the larger part of the data;
 	// empty leaves it.
 	CC      string
@@ -55,9 +59,11 @@ type Spec struct {
 	// Concurrency is for flows, mux and wrk; 1 if 0. Gap is for flows.
 	Concurrency int
 	Gap         time.Duration
-	Rate        float64 // begins per second: Poisson for flows, evenly spaced for churn
-	Size        Size    // of flows and of mux replies
-	Trace       []Arrival
+	// Rate is begins per second: Poisson for flows, evenly spaced for churn. What is
+	// late to begin counts from when it was due, as with Trace.
+	Rate  float64
+	Size  Size // of flows and of mux replies
+	Trace []Arrival
 	// Paths is churn's: connections go to so many addresses in turn, each in an IPv4
 	// /24 or IPv6 /48 of its own. To has them by topology.Layout.Spread.
 	Paths int

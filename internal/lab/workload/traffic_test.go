@@ -241,6 +241,9 @@ func TestRootChurn(t *testing.T) {
 				if len(r.Connections) != want || len(r.Requests) != want || r.Totals[name].Connections != uint64(want) {
 					t.Fatalf("%d connections, %d requests, totals %+v, want %d", len(r.Connections), len(r.Requests), r.Totals, want)
 				}
+				if sum := r.Totals[name]; sum.End <= sum.Begin || sum.End > r.Elapsed {
+					t.Errorf("of %s of traffic: totals %+v", r.Elapsed, sum)
+				}
 				for _, c := range r.Connections {
 					if !kernel(c) || c.CC != "reno" || c.Bytes != uint64(max(s.request(), s.reply())) {
 						t.Fatalf("record %+v", c)
@@ -301,6 +304,31 @@ func TestRootPartsRunTogether(t *testing.T) {
 	}
 	if r.Elapsed > 2*time.Second {
 		t.Errorf("parts of 300 ms took %s", r.Elapsed)
+	}
+}
+
+// Parts with the same end stop together, whatever their connections would take.
+func TestRootPartsEndTogether(t *testing.T) {
+	f := newFleet(t, topology.Dumbbell(2, 2))
+	const end = time.Second
+	r := run(t, f,
+		Spec{Name: "ours", Kind: Bulk, From: "sender1", To: "receiver1", Duration: 300 * time.Millisecond, Count: 20, End: end},
+		Spec{Name: "theirs", Kind: Bulk, From: "sender2", To: "receiver2", Duration: 3 * time.Second, End: end},
+	)
+	last := map[string]time.Duration{}
+	for _, c := range r.Connections {
+		last[c.Group] = max(last[c.Group], c.Start+c.Elapsed)
+		if c.Group == "ours" && c.Elapsed < 250*time.Millisecond && c.Start < 2*end/3 {
+			t.Errorf("cut short before the end: %+v", c)
+		}
+	}
+	if n := len(r.Connections); n < 4 || n > 5 {
+		t.Errorf("%d connections, want 1 of theirs and 4 of ours", n)
+	}
+	for group, at := range last {
+		if at < end || at > end+300*time.Millisecond {
+			t.Errorf("%s ended at %s, want soon after %s", group, at, end)
+		}
 	}
 }
 

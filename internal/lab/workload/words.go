@@ -60,7 +60,8 @@ func (s Spec) Length() time.Duration {
 	n := time.Duration(s.times(0))
 	switch s.Kind {
 	case Bulk, Iperf3:
-		return s.Start + max(n, 1)*s.Duration
+		takes = s.Start + max(n, 1)*s.Duration
+		return min(takes, or(s.End, takes))
 	case RPC, Mux:
 		takes = n * s.Think
 	case Flows:
@@ -94,6 +95,7 @@ func (s Spec) String() string {
 	add(s.CC != "", "%s by its own choice", s.CC)
 	add(s.IPv6, "IPv6")
 	add(s.Start > 0, "from %s on", s.Start)
+	add(s.End > 0, "until %s", s.End)
 	return strings.Join(words, ", ")
 }
 

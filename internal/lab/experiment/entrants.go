@@ -9,22 +9,22 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/subject"
 )
 
-// field is the subjects of a case that can run here, in the scenario's order.
-type field []subject.Subject
+// entrants are the subjects of a case that can run here, in the scenario's order.
+type entrants []subject.Subject
 
 // enter makes the subjects that are chosen and lists them all in the case's
 // description, with the reason of those that cannot run.
-func (n *network) enter(j job, o Options, about *report.Case) (f field, err error) {
+func (n *network) enter(j job, o Options, about *report.Case) (list entrants, err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.close())
+			err = errors.Join(err, list.close())
 		}
 	}()
 	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.DefaultCC()}
 	for _, name := range j.Tuned {
 		h, err := n.layout.Host(name)
 		if err != nil {
-			return f, err
+			return nil, err
 		}
 		w.Tuned = append(w.Tuned, h)
 	}
@@ -33,7 +33,7 @@ func (n *network) enter(j job, o Options, about *report.Case) (f field, err erro
 		if s.Kind == subject.Fixed {
 			entry.Fixed = s.CC
 		}
-		if len(o.Subjects) > 0 && !slices.Contains(o.Subjects, s.Name) && s.Name != j.Baseline {
+		if !o.chooses(j, s) {
 			entry.Skipped = report.NotChosen
 			about.Subjects = append(about.Subjects, entry)
 			continue
@@ -43,22 +43,22 @@ func (n *network) enter(j job, o Options, about *report.Case) (f field, err erro
 		case errors.Is(err, subject.ErrUnavailable):
 			entry.Skipped = err.Error()
 		case err != nil:
-			return f, err
+			return list, err
 		default:
-			f = append(f, made)
+			list = append(list, made)
 			if entry.Learns = made.Learns(); entry.Learns {
 				entry.Warmup = j.Warmup
 			}
 		}
 		about.Subjects = append(about.Subjects, entry)
 	}
-	return f, nil
+	return list, nil
 }
 
 // close removes what subjects kept between rounds.
-func (f field) close() error {
+func (list entrants) close() error {
 	var errs []error
-	for _, s := range slices.Backward(f) {
+	for _, s := range slices.Backward(list) {
 		if err := s.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close %s: %w", s.Name(), err))
 		}

@@ -1,0 +1,180 @@
+package calibrate
+
+import (
+	"fmt"
+	"time"
+)
+
+// How far a link may be off. In a machine that is emulated itself, all but loss
+// may be slack times as far: its clock and its processors stop for milliseconds.
+const (
+	slack        = 5
+	delayOff     = 500 * time.Microsecond // or
+	delayShare   = 0.05
+	jitterOff    = 500 * time.Microsecond // or
+	jitterShare  = 0.10                   // and what is chance with so many probes
+	lossShareOff = 0.05
+	// strayLoss is the share of packets that the kernel may drop by itself where no
+	// loss was asked: a backlog that is full after a stall.
+	strayLoss    = 1e-4
+	reorderShare = 0.10
+	// maxReorder is the greatest share of packets that go ahead of others of which
+	// the order of arrival tells how many they were: of half of them it does not tell
+	// which half went ahead. Played through with 3 to 200 packets underway, what is
+	// found is within reorderShare up to here.
+	maxReorder = 0.3
+	// strayReorder is the share of packets that may overtake where that was not
+	// asked: those of a sender that the scheduler moves to another processor.
+	strayReorder = 0.01
+	rateShare    = 0.03
+	queueOff     = 2 * time.Millisecond // or
+	queueShare   = 0.10
+)
+
+// Verdict is what is to be said of something that was measured; nothing if it is
+// what was asked.
+type Verdict struct {
+	Wrong  string `json:"wrong,omitempty"`  // why it is not what was asked
+	Untold string `json:"untold,omitempty"` // why that cannot be judged
+}
+
+// Words are either, for people.
+func (v Verdict) Words() string {
+	if v.Untold != "" {
+		return "not judged: " + v.Untold
+	}
+	return v.Wrong
+}
+
+func wrong(why string) Verdict  { return Verdict{Wrong: why} }
+func untold(why string) Verdict { return Verdict{Untold: why} }
+
+// within is how far a time may be off: by so much, or by a share of what was
+// asked.
+func within(off time.Duration, share float64, asked time.Duration, loose float64) time.Duration {
+	return time.Duration(loose * max(float64(off), share*float64(asked)))
+}
+
+// overtake is how many of so many probes may have gone without the delay, as a
+// share of them.
+func (a Asked) overtake(probes int) float64 {
+	_, high := interval(float64(probes), a.Reorder)
+	return high
+}
+
+// delayVerdict compares a median with what was asked, which sending may add to.
+func (a Asked) delayVerdict(s Spread, floor time.Duration) Verdict {
+	// Of what overtakes the median lies low among those that do not: at their
+	// quantile (1/2 - ahead) / (1 - ahead), in a uniform distribution this far from
+	// the middle.
+	ahead := a.overtake(s.Probes)
+	if ahead >= 0.5 {
+		return untold("half of the probes may have gone without it")
+	}
+	low := time.Duration(ahead / (1 - ahead) * float64(a.Jitter))
+	off := within(delayOff, delayShare, a.Delay, a.loose) + floor + byChance(medianError/(1-ahead), a.Jitter, s.Probes)
+	switch {
+	case s.Median < a.Delay-off-low:
+		return wrong("too short")
+	case s.Median > a.Delay+probeBytes*a.perByte+off:
+		return wrong("too long")
+	}
+	return Verdict{}
+}
+
+func (a Asked) jitterVerdict(s Spread, floor time.Duration) Verdict {
+	// While less than a tenth overtakes, the tenth percentile is of those that do
+	// not, but further from the middle; so is the ninetieth.
+	ahead := a.overtake(s.Probes)
+	if ahead >= 0.1 {
+		return untold("a tenth of the probes may have overtaken, without any")
+	}
+	off := within(jitterOff, jitterShare, a.Jitter, a.loose) + floor + byChance(a.jitterError, a.Jitter, s.Probes)
+	wide := time.Duration(ahead / (1 - ahead) * float64(a.Jitter))
+	switch got := s.jitter(); {
+	case got < a.Jitter-off:
+		return wrong("too narrow")
+	case got > a.Jitter+off+wide:
+		return wrong("too wide")
+	}
+	return Verdict{}
+}
+
+func (d Direction) lossVerdict() Verdict {
+	asked := d.Asked.Loss
+	n := float64(d.Sent) / d.Asked.inflation
+	low, _ := interval(n, asked)
+	_, high := interval(n, max(asked, strayLoss))
+	off := max(strayLoss, lossShareOff*asked)
+	would := fmt.Sprintf("%s to %s would be chance", percent(low), percent(high))
+	switch {
+	case d.Loss < low && d.Loss < asked-off:
+		return wrong("too little; " + would)
+	case d.Loss > high && d.Loss > asked+off:
+		return wrong("too much; " + would)
+	}
+	return Verdict{}
+}
+
+func (d Direction) reorderVerdict() Verdict {
+	asked, n := d.Asked.Reorder, float64(d.Sent-d.Lost)
+	switch {
+	case asked == 0:
+		if _, high := interval(n, strayReorder*d.Asked.loose); d.Reorder > high {
+			return wrong("not asked")
+		}
+		return Verdict{}
+	case asked > maxReorder:
+		return untold("of so many the order of arrival does not tell how many went ahead")
+	case !d.canReorder:
+		return untold("the probes were too far apart to overtake")
+	}
+	low, high := interval(n, asked)
+	switch off := reorderShare * d.Asked.loose * asked; {
+	case d.Reorder < low-off:
+		return wrong("too little")
+	case d.Reorder > high+off:
+		return wrong("too much")
+	}
+	return Verdict{}
+}
+
+func (d Direction) rateVerdict() Verdict {
+	a := d.Asked
+	switch {
+	case d.Rate > a.Rate*(1+rateShare*a.loose):
+		return wrong("too fast")
+	case d.Rate >= a.Rate*(1-a.Loss)*(1-rateShare*a.loose): // loss may come after the limit
+		return Verdict{}
+	case d.Offered < a.Rate*(1+over/2):
+		return wrong(fmt.Sprintf("this machine sends only %s, too little to tell", bits(d.Offered)))
+	}
+	return wrong("too slow")
+}
+
+func (d Direction) queueVerdict() Verdict {
+	a := d.Asked
+	if a.overtake(d.Delay.Probes) >= 0.5 {
+		return untold("half of the packets may have gone without the delay")
+	}
+	off := within(queueOff, queueShare, a.Queue, a.loose) + 2*packetLen*a.perByte
+	switch {
+	case d.Rate < a.Rate*(1-rateShare*a.loose)*(1-a.Loss): // not full, or the rate is to blame
+		return Verdict{}
+	case d.Queue < a.Queue-off-a.Jitter:
+		return wrong("too short")
+	case d.Queue > a.Queue+off+2*a.Jitter:
+		return wrong("too long")
+	}
+	return Verdict{}
+}
+
+func (d Direction) markVerdict() Verdict {
+	switch {
+	case !d.Asked.ECN && d.Marked > 0:
+		return wrong("not asked")
+	case d.Asked.marks && d.filled && d.Marked < 0.5:
+		return wrong("too few, with the queue full")
+	}
+	return Verdict{}
+}

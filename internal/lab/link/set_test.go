@@ -1,0 +1,146 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// What one policer refused is not held against the next, which has a bucket of
+// its own, empty at worst.
+func TestRootSetPolicer(t *testing.T) {
+	a, b := newPair(t)
+	const payload = 958 // frames of 1000 bytes
+	d := shape(t, a, b, Spec{Policer: Policer{Rate: 1e6, Burst: 1_000_000}}, Auto)
+	stream(t, a, b, 2000, payload, 0, nil) // empties a bucket of 8 s
+	must(t, d.Set(Spec{Policer: Policer{Rate: 100e6, Burst: 100_000}}))
+	if all := stream(t, a, b, 500, payload, time.Millisecond, nil); len(all) < 400 {
+		t.Errorf("%d of 500 packets at 8 Mbit/s passed a policer of 100 Mbit/s", len(all))
+	}
+}
+
+// A channel that was bad is good once there are no bursts any more.
+func TestRootSetBursts(t *testing.T) {
+	a, b := newPair(t)
+	d := shape(t, a, b, Spec{Bursts: Bursts{ToBad: 1, ToGood: 1e-9, LossBad: 1}}, Auto)
+	if all := stream(t, a, b, 100, 18, 0, nil); len(all) > 1 {
+		t.Errorf("%d of 100 packets passed a channel that is bad from the second on", len(all))
+	}
+	must(t, d.Set(Spec{Bursts: Bursts{LossGood: 0.5, LossBad: 1}}))
+	if all := stream(t, a, b, 2000, 18, 0, nil); !about(float64(len(all)), 1000, 0.15) {
+		t.Errorf("%d of 2000 packets passed a channel that loses half", len(all))
+	}
+	must(t, d.Set(Spec{Bursts: Bursts{ToBad: 1e-9, ToGood: 1e-9, LossBad: 1}}))
+	if all := stream(t, a, b, 100, 18, 0, nil); len(all) != 100 {
+		t.Errorf("%d of 100 packets passed a channel that is good", len(all))
+	}
+}
+
+// The channel takes its steps with lost packets too.
+func TestRootBurstsBesideLoss(t *testing.T) {
+	a, b := newPair(t)
+	d := shape(t, a, b, Spec{Loss: 1, Bursts: Bursts{ToBad: 1, ToGood: 1e-9, LossBad: 1}}, Auto)
+	stream(t, a, b, 10, 18, 0, nil)
+	must(t, d.Set(Spec{Bursts: Bursts{ToBad: 1, ToGood: 1e-9, LossBad: 1}}))
+	if all := stream(t, a, b, 100, 18, 0, nil); len(all) != 0 {
+		t.Errorf("%d of 100 packets passed a channel that went bad while all was lost", len(all))
+	}
+}
+
+// What waits when the rate changes is served at the new one at once, and what
+// comes later behind it; the delay stays as it was.
+func TestRootSetRate(t *testing.T) { onBackends(t, testSetRate) }
+
+func testSetRate(t *testing.T, backend Backend) {
+	a, b := newPair(t)
+	const frame = 8 * minFrame
+	slack := slack(t)
+	rates := [][2]float64{{4e6, 40e6}, {40e6, 10e6}}
+	if slack == emulated {
+		rates = [][2]float64{{1e6, 4e6}, {4e6, 1e6}}
+	}
+	d := shape(t, a, b, Spec{}, backend)
+	for _, rate := range rates {
+		again(t, func() error {
+			s := Spec{Delay: 20 * ms, Rate: uint64(rate[0]), Queue: Queue{Packets: 2000}}
+			must(t, d.Set(s))
+			begin := time.Now()
+			var from, to float64                // between these the rate changes
+			count := 2 * int(0.2*rate[0]/frame) // half of them is 0.2 s at the first rate
+			all := stream(t, a, b, count, fullPayload, 0, func() error {
+				time.Sleep(time.Until(begin.Add(100 * ms)))
+				s.Rate = uint64(rate[1])
+				from = time.Since(begin).Seconds()
+				err := d.Set(s)
+				to = time.Since(begin).Seconds()
+				return err
+			})
+			complete(t, all, count)
+			var off []time.Duration
+			for i, f := range all {
+				bits := float64((i + 1) * frame)
+				want := func(changed float64) time.Duration {
+					seconds := bits / rate[0]
+					if seconds > changed {
+						seconds = changed + (bits-changed*rate[0])/rate[1]
+					}
+					return s.Delay + time.Duration(seconds*1e9)
+				}
+				got, low, high := f.at.Sub(begin), min(want(from), want(to)), max(want(from), want(to))
+				off = append(off, max(0, low-got, got-high))
+			}
+			slices.Sort(off)
+			// The bucket of tbf holds a frame and 10 ms' worth at most.
+			most := 12*ms + 2*slack + time.Duration(2*frame/min(rate[0], rate[1])*1e9)
+			return outside(fmt.Sprintf("%.0f to %.0f bit/s: 9 of 10 packets are off by", rate[0], rate[1]), off[len(off)*9/10], 0, most)
+		})
+	}
+	sane(t, d)
+}
+
+// A queue by bytes may have more small packets than the emulator's ring: those are
+// failures of the emulation. Without a rate none waits any longer.
+func TestRootSetNoRate(t *testing.T) {
+	a, b := newPair(t)
+	d := shape(t, a, b, Spec{Rate: 3e6, Queue: Queue{Bytes: maxQueue}}, Emulator)
+	slack, count := slack(t), maxWaiting+10_000
+	if slack == emulated { // as many would take a minute, and not fill the ring
+		count = 2000
+	}
+	var set time.Time
+	all := exchange(t, a, b, count, func(s *sender) error {
+		for i := range count {
+			if err := s.send(i, make([]byte, 18), 18); err != nil {
+				return err
+			}
+		}
+		set = time.Now()
+		return d.Set(Spec{})
+	})
+	between(t, "what waited for the rate came in", time.Since(set), 0, 4*time.Second+100*slack)
+	c := counters(t, d)
+	if len(all)+int(c.Failed) != count || c.Dropped() > 0 {
+		t.Errorf("%d of %d packets arrived, counted as %+v", len(all), count, c)
+	}
+	if c.Failed == 0 && slack < emulated {
+		t.Error("the ring was never full: the test shows nothing")
+	}
+}
+
+// Close lets all go that wait.
+func TestRootCloseReleases(t *testing.T) {
+	a, b := newPair(t)
+	d, err := Shape(Ends{a, b}, Spec{Delay: time.Minute}, Emulator)
+	must(t, err)
+	const count = 60_000
+	all := exchange(t, a, b, count, func(s *sender) error {
+		for i := range count {
+			if err := s.send(i, make([]byte, 18), 18); err != nil {
+				return err
+			}
+		}
+		return d.Close()
+	})
+	complete(t, all, count)
+}
