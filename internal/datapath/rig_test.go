@@ -181,7 +181,7 @@ func (r *rig) find(t testing.TB, what string, is func(*tcp.Sample) bool) tcp.Sam
 // count waits until n samples satisfy is, and returns all that do.
 func (r *rig) count(t testing.TB, n int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
 	t.Helper()
-	for range 2500 {
+	for range 10_000 {
 		out = out[:0]
 		r.mu.Lock()
 		for i := range r.samples {

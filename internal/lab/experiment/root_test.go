@@ -80,7 +80,7 @@ func TestRootTurns(t *testing.T) {
 // A link that cannot be what it was asked to be has no figures.
 func TestRootRefused(t *testing.T) {
 	testenv.Root(t)
-	impossible := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Gbit/s, queue: 100MB}", 1)
+	impossible := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Gbit/s, queue: 64MB}", 1)
 	r, err := run(t, t.Context(), strings.Replace(impossible, "  - {name: near}\n", "", 1))
 	if err != nil {
 		t.Fatal(err)
