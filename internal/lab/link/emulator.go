@@ -24,6 +24,7 @@ type emulator struct {
 
 	epochsNow atomic.Pointer[epochs] // set adds to them
 	reorders  atomic.Bool            // packets may come that leave before others
+	early     atomic.Int64           // ns: before its time, in another's company
 	late      atomic.Uint64
 	stop      atomic.Bool
 	done      sync.WaitGroup
@@ -78,6 +79,7 @@ func (e *emulator) wakeUp() { unix.Write(e.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 // leave at the new one.
 func (e *emulator) set(s Spec) (modelLinkConfig, error) {
 	e.reorders.Store(s.Reorder > 0)
+	e.early.Store(int64(early(s)))
 	all := *e.epochsNow.Load()
 	now := all[len(all)-1]
 	if c := cost(s.Rate); c != now.cost {

@@ -29,7 +29,15 @@ const (
 	// oversleep is how much longer than asked a sleep lasts (measured: 23 to 62 µs
 	// in 9 of 10 cases); packets count as due by as much before their time.
 	oversleep = 30 * time.Microsecond
+	// Each time that the worker wakes up costs more than a packet does. So it lets
+	// those go too that are due soon, as a device that moderates its interrupts:
+	// within this part of the link's delay, and no more than longestCompany.
+	company        = 20
+	longestCompany = 250 * time.Microsecond
 )
+
+// early is how much before its time a packet may leave in the company of another.
+func early(s Spec) time.Duration { return min(s.Delay/company, longestCompany) }
 
 func newWorker(e *emulator) *worker {
 	return &worker{
@@ -53,7 +61,8 @@ func (w *worker) run() {
 	// right to it the packets that were late are counted, as ever.
 	unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: workerPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 	for all := true; !w.stop.Load(); {
-		w.release(w.clock.now() + int64(oversleep))
+		now := w.clock.now()
+		w.release(now, w.until(now))
 		if all {
 			w.sleep()
 		}
@@ -61,14 +70,23 @@ func (w *worker) run() {
 	}
 	for !w.receive() {
 	}
-	w.release(forever)
+	w.release(w.clock.now(), forever)
 }
 
-// release lets all go that are due. One verdict does for those in order. It is on
-// those before it too that overtake, but they were due long ago.
-func (w *worker) release(now int64) {
+// until is the time that packets are due at which leave now.
+func (w *worker) until(now int64) int64 {
+	due := now + int64(oversleep)
+	if min(w.ordered.first(), w.overtaking.first()) <= due {
+		due += w.early.Load()
+	}
+	return due
+}
+
+// release lets all go that are due until then. One verdict does for those in order.
+// It is on those before it too that overtake, but they were due long ago.
+func (w *worker) release(now, until int64) {
 	for {
-		h, ok := w.overtaking.take(now)
+		h, ok := w.overtaking.take(until)
 		if !ok {
 			break
 		}
@@ -77,7 +95,7 @@ func (w *worker) release(now int64) {
 	var last held
 	n, late := 0, uint64(0)
 	for {
-		h, ok := w.ordered.take(now)
+		h, ok := w.ordered.take(until)
 		if !ok {
 			break
 		}
