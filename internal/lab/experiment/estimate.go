@@ -30,11 +30,7 @@ func (o Options) sum(estimate func(job) time.Duration) (all time.Duration, err e
 // estimate is about how long a case takes.
 func (o Options) estimate(j job) time.Duration {
 	j.Subjects = slices.DeleteFunc(slices.Clone(j.Subjects), func(s subject.Spec) bool {
-		if !o.chooses(j, s) {
-			return true
-		}
-		_, err := subject.FindBpftune()
-		return s.Kind == subject.Bpftune && err != nil
+		return !o.chooses(j, s) || s.Kind == subject.Bpftune && !installed()
 	})
 	return j.Estimate()
 }
@@ -42,4 +38,11 @@ func (o Options) estimate(j job) time.Duration {
 // chooses says whether a subject is wanted; the baseline always is.
 func (o Options) chooses(j job, s subject.Spec) bool {
 	return len(o.Subjects) == 0 || slices.Contains(o.Subjects, s.Name) || s.Name == j.Baseline
+}
+
+// installed says whether bpftune is there; whether it runs here is for subject.New
+// to find out.
+func installed() bool {
+	_, err := subject.FindBpftune()
+	return err == nil
 }

@@ -143,7 +143,8 @@ func PairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 // percentile interval, both resampled (B. Efron and R. Tibshirani, "An
 // Introduction to the Bootstrap", 1993, chapter 13): of two medians it covers
 // what it should, 96 to 98 % for 5 to 15 values of each (TestUnpairedCoverage),
-// where that of one median does not. N is the size of the smaller. False if the baseline's median is 0.
+// where that of one median does not. N is the size of the smaller. False if the
+// baseline's median is 0.
 func UnpairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 	ratio = Ratio{Ratio: Median(subject) / Median(baseline), N: min(len(subject), len(baseline))}
 	if !finite(ratio.Ratio) {

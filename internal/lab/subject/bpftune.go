@@ -31,8 +31,7 @@ type bpftune struct {
 	sites  sites
 }
 
-// FindBpftune returns the path of bpftune, or ErrUnavailable. Whether it runs here
-// is for New to find out.
+// FindBpftune returns the path of bpftune, or ErrUnavailable.
 func FindBpftune() (string, error) {
 	name := os.Getenv(BpftuneEnv)
 	if name == "" {
