@@ -15,6 +15,7 @@ const struct {
 	struct path_key path_key;
 	struct path_policy path_policy;
 	struct control control;
+	struct cc_state cc_state;
 	struct conn_sample conn_sample;
 	struct class_count class_count;
 	struct event_key event_key;
@@ -22,6 +23,11 @@ const struct {
 	struct probe_result probe_result;
 	enum abi_limits limits;
 	enum sample_flags flags;
+	enum cc_flags cc_flags;
+	enum bbr3_mode bbr3_mode;
+	enum cubic_mode cubic_mode;
+	enum scalable_mode scalable_mode;
+	enum ledbat_mode ledbat_mode;
 	enum closed_bits closed;
 	enum class_flags class_flags;
 	enum counter counter;

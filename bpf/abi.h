@@ -144,6 +144,104 @@ struct control {
 	__u8 cc[MAX_CC][CC_NAME];
 };
 
+/* ---- congestion controls ------------------------------------------------- */
+
+/* The first words of icsk_ca_priv in every tcpilot_* control: its working state and
+ * at the same time what others may read of it, as struct_ops cannot have get_info. */
+struct cc_state {
+	__u64 bw;		/* bytes per second; 0: unknown or not modelled */
+	__u32 min_rtt_us;	/* 0: unknown */
+	__u32 inflight_hi;	/* packets; CC_NO_BOUND */
+	__u32 inflight_lo;	/* packets; CC_NO_BOUND */
+	__u32 alpha;		/* share of packets marked, smoothed, in 1/1024 */
+	__u32 w_max;		/* packets; window before the last reduction */
+	__u8 mode;		/* enum <control>_mode */
+	__u8 flags;		/* enum cc_flags */
+	__u8 pad[2];
+};
+
+enum {
+	CC_NO_BOUND = 0xffffffff,
+};
+
+enum cc_flags {
+	CC_ECN = 1 << 0,	/* marks are answered */
+	CC_FULL_PIPE = 1 << 1,	/* the start is over: the path has been filled once */
+	CC_KNOWN = 1 << 7,	/* in samples only: there is a state; set by no control */
+};
+
+enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
+	BBR3_STARTUP,
+	BBR3_DRAIN,
+	BBR3_PROBE_DOWN,
+	BBR3_PROBE_CRUISE,
+	BBR3_PROBE_REFILL,
+	BBR3_PROBE_UP,
+	BBR3_PROBE_RTT,
+	BBR3_MODES,
+};
+
+struct bbr3_transition {	/* one change of mode, for a test or a curious operator */
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u64 cookie;		/* 0: nobody has asked for it yet */
+	__u64 bw;		/* bytes per second */
+	__u64 pacing_rate;	/* bytes per second, as the old mode left it */
+	__u32 min_rtt_us;
+	__u32 inflight;		/* packets */
+	__u32 inflight_hi;
+	__u32 inflight_lo;
+	__u32 cwnd;		/* packets */
+	__u32 round;		/* of the connection */
+	__u32 delivered;	/* packets */
+	__u32 lost;		/* packets */
+	__u8 from;		/* enum bbr3_mode */
+	__u8 to;
+	__u8 why;		/* enum bbr3_why */
+	__u8 pad;
+	__u16 local_port;
+	__u16 remote_port;
+};
+
+enum bbr3_why {
+	BBR3_INIT,
+	BBR3_FULL_BW,		/* bandwidth grows no more: Startup, Up */
+	BBR3_HIGH_LOSS,		/* too many losses: Startup, Up */
+	BBR3_HIGH_ECN,		/* too many marks: Startup, Up */
+	BBR3_DRAINED,		/* in flight came down to the target: Drain, Down */
+	BBR3_PROBE_TIME,	/* wall clock says probe: Down, Cruise */
+	BBR3_RENO_TIME,		/* rounds say probe, as Reno would: Down, Cruise */
+	BBR3_REFILLED,		/* one round in Refill */
+	BBR3_MIN_RTT_OLD,	/* into ProbeRTT */
+	BBR3_PROBED_RTT,	/* out of ProbeRTT */
+	BBR3_PRECAUTION,	/* in flight reached a bound found too high before: Up */
+	BBR3_PROBE_SAFE,	/* and nothing was lost: Down to Refill at once */
+	BBR3_SPURIOUS,		/* losses were none */
+	BBR3_DRAIN_TIME,	/* three rounds in Drain were not enough: Down */
+};
+
+enum cubic_mode {
+	CUBIC_SLOW_START,
+	CUBIC_CSS,		/* conservative slow start, RFC 9406 4.2 */
+	CUBIC_RENO,		/* Reno-friendly region, RFC 9438 4.3 */
+	CUBIC_CONCAVE,		/* below w_max, RFC 9438 4.4 */
+	CUBIC_CONVEX,		/* above w_max, RFC 9438 4.5 */
+	CUBIC_MODES,
+};
+
+enum scalable_mode {		/* of dctcp and prague */
+	SCALABLE_SLOW_START,
+	SCALABLE_AVOIDANCE,
+	SCALABLE_MODES,
+};
+
+enum ledbat_mode {
+	LEDBAT_START,
+	LEDBAT_STEADY,
+	LEDBAT_SLOWDOWN,	/* lets go of the path: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
+	LEDBAT_REGROW,		/* slow start to the window before the slowdown */
+	LEDBAT_MODES,
+};
+
 /* ---- samples ----------------------------------------------------------- */
 
 enum sample_kind {		/* tcp.Kind */
@@ -209,6 +307,7 @@ struct conn_sample {
 	__u32 cwnd;
 	__u32 ssthresh;
 	__u32 mss;
+	struct cc_state control; /* all zero unless the control is a tcpilot_* */
 };
 
 enum closed_bits {
@@ -279,12 +378,14 @@ struct probe_result {
 	__u32 hits;		/* times that the hook ran */
 };
 
+_Static_assert(sizeof(struct cc_state) == 32, "abi");
+_Static_assert(sizeof(struct bbr3_transition) == 72, "abi");
 _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 72 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct control) == 40 + MAX_CC * CC_NAME, "abi");
-_Static_assert(sizeof(struct conn_sample) == 232, "abi");
+_Static_assert(sizeof(struct conn_sample) == 264, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

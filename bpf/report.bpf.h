@@ -124,14 +124,12 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 		s->delivery_rate = (__u64)tp->rate_delivered * s->mss * USEC_PER_SEC / interval;
 }
 
-static __always_inline __u16 report_flags(struct conn_sample *s, struct tcp_sock *tp,
+static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,
 					  const struct track *t, const struct control *ctl)
 {
 	__u16 flags = t->flags & F_MASK;
-	struct cc_words cc = tcp_ca_name(tp);
 	__u32 arm = t->arm;
 
-	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
 	if (bounded(arm, MAX_CC)) {
 		const __u64 *want = (const __u64 *)ctl->cc[arm];
 
@@ -150,6 +148,24 @@ static __always_inline __u16 report_flags(struct conn_sample *s, struct tcp_sock
 	return flags;
 }
 
+/* What a control of ours says of itself, as long as it is in use. That is to a
+ * connection's last moment: tcp_destroy_sock, and the reset that tcp_disconnect sends,
+ * come before its release. Before a connection is established there is nothing yet. */
+static __always_inline void report_control(struct conn_sample *s, struct tcp_sock *tp,
+					   struct cc_words cc)
+{
+	bool known = cc_ours(cc) && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_initialized);
+	const __u64 *priv = tp->inet_conn.icsk_ca_priv;
+	__u64 state[sizeof(s->control) / sizeof(*priv)] = {};
+
+	if (known)
+		for (int i = 0; i < sizeof(state) / sizeof(*state); i++)
+			state[i] = priv[i];
+	__builtin_memcpy(&s->control, state, sizeof(s->control));
+	if (known)
+		s->control.flags |= CC_KNOWN;
+}
+
 /* Sends one sample; a full ring is counted, never waited for. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
@@ -158,6 +174,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	struct sock *sk = tcp_sk_sock(tp);
 	struct conn_sample *s = bpf_ringbuf_reserve(&samples, sizeof(*s), 0);
 	__u64 flags = BPF_RB_NO_WAKEUP;
+	struct cc_words cc;
 
 	if (!s) {
 		count(COUNT_SAMPLES_LOST);
@@ -172,8 +189,10 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	s->state = sk->__sk_common.skc_state;
 	s->class = t->class;
 	s->policy_id = t->policy_id;
+	cc = tcp_ca_name(tp);
+	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
 	s->arm = t->arm;
-	s->flags = report_flags(s, tp, t, ctl);
+	s->flags = report_flags(tp, cc, t, ctl);
 	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
 	s->connect_us = last->at_ns ? 0 : t->connect_us;
@@ -184,6 +203,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 		s->closed |= CLOSED_ALL_ACKED;
 	report_totals(s, now, last);
 	report_path(s, tp);
+	report_control(s, tp, cc);
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
 		last_wake_ns = now->at_ns;

@@ -25,6 +25,7 @@ enum {				/* include/net/tcp_states.h */
 	TCP_FIN_WAIT2 = 5,
 	TCP_CLOSE = 7,
 	TCP_CLOSE_WAIT = 8,
+	TCP_LISTEN = 10,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -81,6 +82,10 @@ struct sock_cgroup_data {
 
 struct sock {
 	struct sock_common __sk_common;
+	__u32 sk_pacing_status;
+	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate;
+	unsigned int sk_gso_max_size;
 	int sk_err;
 	struct sock_cgroup_data sk_cgrp_data;
 };
@@ -90,15 +95,60 @@ struct inet_sock {
 	__be16 inet_sport;
 };
 
+struct rate_sample {		/* what an ACK says of the packet that it acknowledges */
+	__u64 prior_mstamp;
+	__u32 prior_delivered;
+	__u32 prior_delivered_ce;
+	__s32 delivered;
+	__s32 delivered_ce;
+	long interval_us;
+	__u32 snd_interval_us;
+	__u32 rcv_interval_us;
+	long rtt_us;
+	int losses;
+	__u32 acked_sacked;
+	__u32 prior_in_flight;
+	bool is_app_limited;
+	bool is_retrans;
+	bool is_ack_delayed;
+};
+
+struct ack_sample {
+	__u32 pkts_acked;
+	__s32 rtt_us;
+	__u32 in_flight;
+};
+
+/* A program's arguments are typed by the kernel's prototypes, not by these: that
+ * of cong_control changed with Linux 6.10 (see cc.bpf.h). */
 struct tcp_congestion_ops {
+	__u32 (*ssthresh)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	void (*set_state)(struct sock *sk, __u8 new_state);
+	void (*cwnd_event)(struct sock *sk, int event);
+	void (*cwnd_event_tx_start)(struct sock *sk);	/* since Linux 7.1 */
+	void (*in_ack_event)(struct sock *sk, __u32 flags);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	__u32 (*min_tso_segs)(struct sock *sk);
+	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	__u32 (*sndbuf_expand)(struct sock *sk);
 	char name[16];
+	__u32 flags;
+	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
 };
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	__u32 icsk_rto;
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
+	struct {
+		__u8 pending;
+	} icsk_ack;
+	__u64 icsk_ca_priv[13];
 };
 
 struct minmax_sample {
@@ -114,6 +164,10 @@ struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 mss_cache;
 	__u32 snd_cwnd;
+	__u32 lost_out;
+	__u32 sacked_out;
+	__u32 retrans_out;
+	__u8 is_cwnd_limited : 1;
 	__u32 mdev_us;
 	__u32 lost;
 	__u32 snd_ssthresh;
@@ -125,17 +179,32 @@ struct tcp_sock {
 	__u32 chrono_start;
 	__u32 chrono_stat[3];
 	__u32 write_seq;
+	__u32 lsndtime;
+	__u64 tcp_wstamp_ns;
+	__u64 tcp_clock_cache;
+	__u64 tcp_mstamp;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
 	__u32 snd_una;
 	__u8 ecn_flags;
 	__u8 rate_app_limited : 1;
 	__u32 srtt_us;
+	__u32 packets_out;
+	__u32 max_packets_out;
 	__u32 delivered;
 	__u32 delivered_ce;
+	__u32 app_limited;
 	__u64 bytes_received;
 	__u64 bytes_acked;
 	__u64 bytes_retrans;
 	__u32 rate_delivered;
 	__u32 rate_interval_us;
+	__u64 delivered_mstamp;
+	__u32 snd_cwnd_cnt;
+	__u32 snd_cwnd_clamp;
+	__u32 snd_cwnd_stamp;
+	__u32 prior_cwnd;
+	__u32 prior_ssthresh;
 	__u32 total_retrans;
 	__u16 total_rto;
 };
@@ -162,6 +231,13 @@ static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
 		name.w[1] = *(const __u64 *)&ops->name[8];
 	}
 	return name;
+}
+
+/* A control of ours, by the first word of its name, "tcpilot_" (little-endian, as all
+ * that is compiled here): its private state begins with a struct cc_state. */
+static __always_inline bool cc_ours(struct cc_words name)
+{
+	return name.w[0] == 0x5f746f6c69706374ULL;
 }
 
 /* The application asked for its congestion control (or inherited it from a

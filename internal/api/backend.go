@@ -27,4 +27,9 @@ type Backend interface {
 	Load(ctx context.Context, r LoadRequest) (Loaded, error)
 	Unload(ctx context.Context, name string) error
 	Loaded(ctx context.Context) ([]Loaded, error)
+	// Controls lists tcpilot's own congestion controls and users' own.
+	Controls(ctx context.Context) ([]CongestionControl, error)
+	// LoadControl loads one of tcpilot's own, or a user's from a file.
+	LoadControl(ctx context.Context, name string, r ControlRequest) (CongestionControl, error)
+	UnloadControl(ctx context.Context, name string) (Unloaded, error)
 }

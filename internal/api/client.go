@@ -64,7 +64,13 @@ const (
 	ResourceRules    Resource = pathRules
 	ResourceDoctor   Resource = pathDoctor
 	ResourceLoaded   Resource = pathLoaded
+	ResourceControls Resource = pathControls
 )
+
+// ControlResource is one congestion control.
+func ControlResource(name string) Resource { return Resource(controlPath(name)) }
+
+func controlPath(name string) string { return pathControls + "/" + url.PathEscape(name) }
 
 // Resource is the selected paths.
 func (r PathQuery) Resource() Resource { return resource(pathPaths, r.values()) }
@@ -150,6 +156,28 @@ func (c *Client) Load(ctx context.Context, r LoadRequest) (Loaded, error) {
 func (c *Client) Unload(ctx context.Context, name string) error {
 	_, err := c.do(ctx, http.MethodDelete, pathLoaded+"/"+url.PathEscape(name), nil)
 	return err
+}
+
+// Controls lists tcpilot's own congestion controls and users' own.
+func (c *Client) Controls(ctx context.Context) ([]CongestionControl, error) {
+	return get[[]CongestionControl](ctx, c, ResourceControls)
+}
+
+// LoadControl loads a congestion control.
+func (c *Client) LoadControl(ctx context.Context, name string, r ControlRequest) (CongestionControl, error) {
+	return post[CongestionControl](ctx, c, controlPath(name), r)
+}
+
+// UnloadControl takes a congestion control from the kernel.
+func (c *Client) UnloadControl(ctx context.Context, name string) (u Unloaded, err error) {
+	b, err := c.do(ctx, http.MethodDelete, controlPath(name), nil)
+	if err != nil {
+		return u, err
+	}
+	if err := json.Unmarshal(b, &u); err != nil {
+		return u, fmt.Errorf("read answer of %s: %w", controlPath(name), err)
+	}
+	return u, nil
 }
 
 func post[T any](ctx context.Context, c *Client, path string, body any) (v T, err error) {

@@ -23,6 +23,7 @@ const (
 	pathReload   = "/v1/reload"
 	pathDetach   = "/v1/detach"
 	pathLoaded   = "/v1/programs"
+	pathControls = "/v1/cc"
 )
 
 // query reads the parameters of one request; the first error sticks.

@@ -50,6 +50,7 @@ type Sample struct {
 	Ssthresh      uint32         `json:"ssthresh,omitempty"`
 	MSS           uint32         `json:"mss,omitempty"`
 	DeliveryRate  uint64         `json:"delivery_rate,omitempty"` // bytes per second
+	Control       *ControlState  `json:"control,omitempty"`       // of tcpilot's own congestion controls only
 }
 
 // KindLost is the kind of a line that says how many samples the client missed.
@@ -76,7 +77,7 @@ func FromSample(s *tcp.Sample) Sample {
 		SegsOut: s.SegsOut, SegsIn: s.SegsIn, DataSegsOut: s.DataSegsOut, Retrans: s.Retrans,
 		Delivered: s.Delivered, DeliveredCE: s.DeliveredCE, LostPackets: s.Lost, RTOs: s.RTOs,
 		MinRTT: s.MinRTT, SRTT: s.SRTT, RTTVar: s.RTTVar, Cwnd: s.Cwnd, Ssthresh: s.Ssthresh,
-		MSS: s.MSS, DeliveryRate: s.DeliveryRate,
+		MSS: s.MSS, DeliveryRate: s.DeliveryRate, Control: fromControl(s),
 	}
 }
 
@@ -95,6 +96,7 @@ func (l *Sample) Sample() tcp.Sample {
 	}
 	s.Arm, _ = tcp.ParseCC(l.Arm)
 	s.CC, _ = tcp.ParseCC(l.CC)
+	s.Control = l.Control.state(s.CC)
 	for _, f := range l.Flags {
 		for i, name := range flagNames {
 			if f == name {

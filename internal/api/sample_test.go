@@ -3,7 +3,9 @@ package api
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -12,7 +14,29 @@ import (
 // Every field of a sample must survive JSON: a recording is made through it.
 func TestSampleSurvivesJSON(t *testing.T) {
 	var want tcp.Sample
-	v := reflect.ValueOf(&want).Elem()
+	fill(reflect.ValueOf(&want).Elem())
+	want.CC, _ = tcp.ParseCC("tcpilot_bbr3") // its name says what the mode is called
+	bound, empty := want, want
+	bound.Control.InflightHi, bound.Control.InflightLo = tcp.NoBound, tcp.NoBound
+	empty.Control = tcp.ControlState{}
+	for _, want := range []tcp.Sample{want, bound, empty} {
+		line := FromSample(&want)
+		b, err := json.Marshal(&line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Sample
+		if err := json.Unmarshal(b, &back); err != nil {
+			t.Fatal(err)
+		}
+		if got := back.Sample(); got != want {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+	}
+}
+
+// fill gives every field a value of its own.
+func fill(v reflect.Value) {
 	for i := range v.NumField() {
 		f, n := v.Field(i), uint64(0x0102030405060000+i)
 		switch p := f.Addr().Interface().(type) {
@@ -26,6 +50,10 @@ func TestSampleSurvivesJSON(t *testing.T) {
 			*p = tcp.EndTimeout
 		case *tcp.Flags:
 			*p = 1<<len(flagNames) - 1
+		case *tcp.ControlFlags:
+			*p = tcp.AllControlFlags
+		case *tcp.ControlState:
+			fill(f)
 		default:
 			if f.CanUint() {
 				f.SetUint(n & (1<<f.Type().Bits() - 1))
@@ -33,18 +61,6 @@ func TestSampleSurvivesJSON(t *testing.T) {
 				f.SetInt(int64(n))
 			}
 		}
-	}
-	line := FromSample(&want)
-	b, err := json.Marshal(&line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var back Sample
-	if err := json.Unmarshal(b, &back); err != nil {
-		t.Fatal(err)
-	}
-	if got := back.Sample(); got != want {
-		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
@@ -68,6 +84,67 @@ func TestEveryWordIsRead(t *testing.T) {
 	l := Sample{Flags: []string{"ecn"}}
 	if !l.Has("ecn") || l.Has("hold-out") {
 		t.Error("Has does not find its flags")
+	}
+}
+
+func TestControlStateInWords(t *testing.T) {
+	s := tcp.Sample{Control: tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 120, InflightLo: tcp.NoBound,
+		Alpha: 256, WMax: 140, Mode: 5, Flags: tcp.ControlKnown | tcp.ControlFullPipe}}
+	s.CC, _ = tcp.ParseCC("tcpilot_bbr3")
+	line := FromSample(&s)
+	got, err := json.Marshal(line.Control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"mode":"probe-up","bw_bytes_per_second":11760000,"min_rtt_seconds":0.0123,"inflight_hi":120,"alpha":0.25,"w_max":140,"full_pipe":true}`
+	if string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	other := FromSample(&tcp.Sample{})
+	if other.Control != nil {
+		t.Errorf("a sample without a state has %+v", other.Control)
+	}
+}
+
+// Numbers are exact both ways, though JSON's are binary fractions.
+func TestControlStateIsExact(t *testing.T) {
+	bbr3, _ := tcp.ParseCC("tcpilot_bbr3")
+	for _, us := range []uint32{0, 1, 3, 333_333, 999_999, 1_000_001, 4_294_967_295} {
+		s := tcp.Sample{CC: bbr3, Control: tcp.ControlState{MinRTT: us, Alpha: us % 1025, Flags: tcp.ControlKnown}}
+		if back := fromControl(&s).state(bbr3); back != s.Control {
+			t.Errorf("%d us came back as %+v", us, back)
+		}
+	}
+}
+
+// TestSampleFieldsAreDocumented wants every field, and every mode, in docs/samples.md.
+func TestSampleFieldsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/samples.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := func(word string) {
+		t.Helper()
+		if !strings.Contains(string(text), "`"+word+"`") {
+			t.Errorf("%s is not in docs/samples.md", word)
+		}
+	}
+	for _, of := range []reflect.Type{reflect.TypeFor[Sample](), reflect.TypeFor[ControlState]()} {
+		for f := range of.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			documented(name)
+		}
+	}
+	for _, name := range flagNames {
+		documented(name)
+	}
+	for _, control := range []string{"bbr3", "cubic", "dctcp", "prague", "ledbat"} {
+		name := "tcpilot_" + control
+		documented(name)
+		cc, _ := tcp.ParseCC(name)
+		for _, mode := range tcp.ControlModes(cc) {
+			documented(mode)
+		}
 	}
 }
 

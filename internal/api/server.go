@@ -89,6 +89,12 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	mux.HandleFunc("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
 		return struct{}{}, b.Unload(ctx, r.PathValue("name"))
 	}))
+	mux.HandleFunc("GET "+pathControls, answer(workTimeout, s.controls))
+	mux.HandleFunc("GET "+pathControls+"/{name}", answer(workTimeout, s.control))
+	mux.HandleFunc("POST "+pathControls+"/{name}", answer(workTimeout, s.loadControl))
+	mux.HandleFunc("DELETE "+pathControls+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (Unloaded, error) {
+		return b.UnloadControl(ctx, r.PathValue("name"))
+	}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, NotFound("no %s %s in this version of the API", r.Method, r.URL.Path))
 	})
@@ -148,6 +154,7 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Counters.ArmFailures)
 	notNull(&st.Counters.Events)
 	notNull(&st.Counters.Programs)
+	notNull(&st.Counters.Controls)
 	notNull(&st.Features)
 	notNull(&st.Arms)
 	notNull(&st.Yields)
@@ -234,4 +241,42 @@ func (s *Server) load(ctx context.Context, r *http.Request) (Loaded, error) {
 		return Loaded{}, malformed("load: want an object and a cgroup")
 	}
 	return s.backend.Load(ctx, q)
+}
+
+func (s *Server) controls(ctx context.Context, _ *http.Request) ([]CongestionControl, error) {
+	l, err := s.backend.Controls(ctx)
+	notNull(&l)
+	for i := range l {
+		l[i].notNull()
+	}
+	return l, err
+}
+
+func (c *CongestionControl) notNull() {
+	notNull(&c.Rules)
+	notNull(&c.Programs)
+}
+
+func (s *Server) control(ctx context.Context, r *http.Request) (CongestionControl, error) {
+	l, err := s.controls(ctx, r)
+	if err != nil {
+		return CongestionControl{}, err
+	}
+	name := r.PathValue("name")
+	for _, c := range l {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	return CongestionControl{}, NotFound("no congestion control %q", name).WithHint("see 'tcpilot cc list'; those of the kernel are in 'tcpilot status'")
+}
+
+func (s *Server) loadControl(ctx context.Context, r *http.Request) (CongestionControl, error) {
+	q, err := decode[ControlRequest](r)
+	if err != nil {
+		return CongestionControl{}, err
+	}
+	c, err := s.backend.LoadControl(ctx, r.PathValue("name"), q)
+	c.notNull()
+	return c, err
 }

@@ -48,7 +48,7 @@ func TestClientMirrorsBackend(t *testing.T) {
 	status, err := c.Status(ctx)
 	want, _ := f.Status(ctx)
 	want.Counters.NameRules(f.Snap.Rules)
-	want.Counters.ArmFailures, want.Counters.Events = []metrics.ArmCount{}, []metrics.EventCount{}
+	want.Counters.ArmFailures, want.Counters.Events, want.Counters.Controls = []metrics.ArmCount{}, []metrics.EventCount{}, []metrics.ControlCount{}
 	same(t, "status", status, want)
 	if err != nil || status.Counters.Connections[3].Rule != metrics.RemovedRule {
 		t.Errorf("rules are not named: %+v, %v", status.Counters.Connections, err)
@@ -86,9 +86,37 @@ func TestClientMirrorsBackend(t *testing.T) {
 	loaded, err := c.Loaded(ctx)
 	same(t, "loaded", loaded, f.Programs)
 	checkErr(t, err)
+	checkControls(t, c, f)
 	checkErr(t, c.Detach(ctx))
 	if !f.Detached {
 		t.Error("Detach did not arrive")
+	}
+}
+
+func checkControls(t *testing.T, c *api.Client, f *apitest.Fake) {
+	t.Helper()
+	list, err := c.Controls(t.Context())
+	same(t, "congestion controls", list, f.CCs)
+	checkErr(t, err)
+	one, err := c.Get(t.Context(), api.ControlResource("tcpilot_bbr3"))
+	checkErr(t, err)
+	same(t, "one of them", json.RawMessage(one), f.CCs[1])
+	load, err := c.LoadControl(t.Context(), "mine2", api.ControlRequest{File: "/a.o", Auto: true})
+	if err != nil || load.Name != "mine2" || load.Source != "/a.o" || !load.Auto || load.Rules == nil {
+		t.Errorf("load: %+v, %v", load, err)
+	}
+	if u, err := c.UnloadControl(t.Context(), "tcpilot_bbr3"); err != nil || u.Connections != 12 {
+		t.Errorf("unload: %+v, %v", u, err)
+	}
+	for what, err := range map[string]error{
+		"show":   func() error { _, err := c.Get(t.Context(), api.ControlResource("no/such")); return err }(),
+		"unload": func() error { _, err := c.UnloadControl(t.Context(), "tcpilot_ledbat"); return err }(),
+		"load":   func() error { _, err := c.LoadControl(t.Context(), "nope", api.ControlRequest{}); return err }(),
+	} {
+		var e *api.Error
+		if !errors.As(err, &e) || e.Code != 404 || e.Hint == "" {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 
@@ -334,12 +362,12 @@ func TestNotRunning(t *testing.T) {
 func TestEmptyListsAreNotNull(t *testing.T) {
 	h := api.NewServer(empty{apitest.New()}, slog.New(slog.DiscardHandler)).Handler(t.Context())
 	for _, r := range []string{"GET /v1/status", "GET /v1/paths", "GET /v1/rules", "GET /v1/explain?remote=::1", "GET /v1/doctor",
-		"POST /v1/reload", "GET /v1/programs"} {
+		"POST /v1/reload", "GET /v1/programs", "GET /v1/cc"} {
 		method, target, _ := strings.Cut(r, " ")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, nil))
 		// Maps of counts may be null: null | keys fails as well, but [] would lie.
-		body := strings.NewReplacer(`"samples": null`, "", `"ignored": null`, "", `"decisions": null`, "").Replace(w.Body.String())
+		body := strings.NewReplacer(`"samples": null`, "", `"ignored": null`, "", `"decisions": null`, "", `"guarded": null`, "").Replace(w.Body.String())
 		if w.Code != 200 || strings.Contains(body, "null") {
 			t.Errorf("%s: %d\n%s", r, w.Code, w.Body)
 		}
@@ -349,11 +377,12 @@ func TestEmptyListsAreNotNull(t *testing.T) {
 // empty is a daemon of which nothing is known.
 type empty struct{ *apitest.Fake }
 
-func (empty) Snapshot() *engine.Snapshot                           { return &engine.Snapshot{} }
-func (empty) Status(context.Context) (s api.Status, _ error)       { return s, nil }
-func (empty) Doctor(context.Context) (d api.Doctor, _ error)       { return d, nil }
-func (empty) Reload(context.Context) (r api.ReloadResult, _ error) { return r, nil }
-func (empty) Loaded(context.Context) ([]api.Loaded, error)         { return nil, nil }
+func (empty) Snapshot() *engine.Snapshot                                { return &engine.Snapshot{} }
+func (empty) Status(context.Context) (s api.Status, _ error)            { return s, nil }
+func (empty) Doctor(context.Context) (d api.Doctor, _ error)            { return d, nil }
+func (empty) Reload(context.Context) (r api.ReloadResult, _ error)      { return r, nil }
+func (empty) Loaded(context.Context) ([]api.Loaded, error)              { return nil, nil }
+func (empty) Controls(context.Context) ([]api.CongestionControl, error) { return nil, nil }
 func (empty) Explain(context.Context, api.ExplainRequest) (e api.Explanation, _ error) {
 	return e, nil
 }

@@ -110,8 +110,11 @@ type Explanation struct {
 	// HoldOut is the share of connections that get kernel defaults as a control.
 	HoldOut float64 `json:"hold_out"`
 	// Path is what is known of the exact path of the remote address, if anything.
-	Path  *engine.PathState `json:"path,omitempty"`
-	Notes []string          `json:"notes,omitempty"`
+	Path *engine.PathState `json:"path,omitempty"`
+	// Live has the latest samples of connections to the remote address whose
+	// congestion control says something of itself, as a Live remembers them.
+	Live  []Sample `json:"live,omitempty"`
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Entry is a row of the kernel's policy table.
@@ -197,6 +200,35 @@ type Loaded struct {
 	Cgroup   string    `json:"cgroup"`
 	Programs []Program `json:"programs"`
 	Since    time.Time `json:"since"`
+}
+
+// CongestionControl is one of tcpilot's own in BPF, or a user's.
+type CongestionControl struct {
+	Name        string                 `json:"name"`
+	State       string                 `json:"state"`         // available, loaded, absent
+	Why         string                 `json:"why,omitempty"` // why it is absent
+	Source      string                 `json:"source"`        // what it was written from; of a user's, the file
+	User        bool                   `json:"user"`          // a user's own
+	Wanted      bool                   `json:"wanted"`        // the configuration asks for it
+	Rules       []string               `json:"rules"`         // that name it
+	NeedsECN    bool                   `json:"needs_ecn"`     // an arm only where ECN has proved to work
+	Auto        bool                   `json:"auto"`          // arms: auto means it, once it is loaded
+	Version     string                 `json:"version"`       // of the object
+	Outdated    bool                   `json:"outdated"`      // the daemon has another version than the kernel
+	Connections int                    `json:"connections"`   // sockets that use it now
+	Programs    []metrics.ProgramStats `json:"programs"`      // in the kernel
+}
+
+// ControlRequest asks for a congestion control to be loaded.
+type ControlRequest struct {
+	// File is the absolute path of a user's object; empty for one of tcpilot's own.
+	File string `json:"file,omitempty"`
+	Auto bool   `json:"auto"` // it is meant by arms: auto, and not by name alone
+}
+
+// Unloaded says what goes on without a congestion control in the kernel's list.
+type Unloaded struct {
+	Connections int `json:"connections"` // that keep it to their end
 }
 
 // Program is one BPF program of a user's object.

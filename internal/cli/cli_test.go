@@ -124,6 +124,16 @@ func TestGolden(t *testing.T) {
 		"loaded":             "loaded",
 		"unload":             "unload my-iw",
 		"unload-unknown":     "unload nope",
+		"cc-list":            "cc list",
+		"cc-show":            "cc show tcpilot_bbr3",
+		"cc-show-absent":     "cc show tcpilot_dctcp",
+		"cc-show-user":       "cc show mine",
+		"cc-show-unknown":    "cc show vegas",
+		"cc-load":            "cc load mine /opt/mine.bpf.o --auto",
+		"cc-load-ours":       "cc load tcpilot_ledbat",
+		"cc-load-unknown":    "cc load nope",
+		"cc-unload":          "cc unload tcpilot_bbr3",
+		"cc-unload-unknown":  "cc unload nope",
 		"version":            "version",
 		"check":              "check tcpilot.yaml",
 		"usage-command":      "statuss",
@@ -158,6 +168,8 @@ func TestJSONIsTheAPIs(t *testing.T) {
 		"rules":                                api.ResourceRules,
 		"doctor":                               api.ResourceDoctor,
 		"loaded":                               api.ResourceLoaded,
+		"cc list":                              api.ResourceControls,
+		"cc show tcpilot_bbr3":                 "/v1/cc/tcpilot_bbr3",
 		"explain 192.0.2.7:443 --local-port 1": "/v1/explain?local_port=1&remote=192.0.2.7&remote_port=443",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -195,7 +207,7 @@ func TestNotRunning(t *testing.T) {
 	w := newWorld(t)
 	w.socket = "/nonexistent/tcpilot.sock"
 	for _, args := range []string{"status", "paths", "paths --watch", "connections", "explain ::1", "rules", "reload",
-		"load x.o --cgroup /", "unload x", "loaded", "record -"} {
+		"load x.o --cgroup /", "unload x", "loaded", "record -", "cc list", "cc show x", "cc load x y.o", "cc unload x"} {
 		r := w.run(t.Context(), strings.Fields(args)...)
 		want := "tcpilot: tcpilot is not running (no socket at /nonexistent/tcpilot.sock): start it with 'tcpilot run' as root\n"
 		if r.code != ExitNotRunning || r.stdout != "" || r.stderr != want {
@@ -230,8 +242,8 @@ func TestDaemonErrorsShowTheHint(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Err = api.Invalid("/etc/tcpilot/tcpilot.yaml:3:5: unknown key %q", "sett").WithHint("the old rules stay in force")
 	w.run(t.Context(), "reload").golden(t, "reload-refused")
-	for _, cmd := range []string{"status", "doctor", "connections", "detach", "loaded"} {
-		if r := w.run(t.Context(), cmd); r.code != ExitError || !strings.Contains(r.stderr, "unknown key") || r.stdout != "" {
+	for _, cmd := range []string{"status", "doctor", "connections", "detach", "loaded", "cc list"} {
+		if r := w.run(t.Context(), strings.Fields(cmd)...); r.code != ExitError || !strings.Contains(r.stderr, "unknown key") || r.stdout != "" {
 			t.Errorf("%s: %+v", cmd, r)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,22 +49,33 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
 (a live tail of what the learner is fed with). Ctrl-C ends it.
 
   CONNECTION  local port, -> outgoing or <- incoming, remote address and port
-  CC          congestion control in use at the end
+  CC, MODE    congestion control in use, and what it is doing, if it is one of
+              tcpilot's own
   ACKED, RECV bytes that the peer acknowledged, and that it sent
   RTT         smoothed (least) round-trip time
   RETR        segments retransmitted / data segments sent
   RATE        the kernel's latest delivery rate; "~": the application was the limit
   NOTE        how it ended, and: hold-out (left alone), app-cc (the application
-              chose), arm-failed, cc-changed, adopted`
+              chose), arm-failed, cc-changed, adopted
+
+With --wide also what a congestion control of tcpilot's own (tcpilot_*) goes by:
+
+  BW, BASE    bandwidth and round-trip time without a queue, as it believes them
+  HI, LO      packets in flight that it takes the path to hold, and those that it
+              thinks safe for now
+  ALPHA       share of packets marked (ECN), smoothed
+  WMAX        packets in the window before it was last cut`
 
 func (a *app) connections() *cobra.Command {
 	var sf sampleFlags
+	var wide bool
 	cmd := &cobra.Command{
 		Use:     "connections",
 		Aliases: []string{"conns"},
 		Short:   "Show connections live, as they end",
 		Long:    connectionsLong,
 		Example: `  tcpilot connections --min-bytes 1000000
+  tcpilot connections --kind interval --wide
   tcpilot connections --remote 192.0.2.0/24 --json | jq .srtt_us`,
 		Args: args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,21 +83,22 @@ func (a *app) connections() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.tail(cmd.Context(), f, sf.count)
+			return a.tail(cmd.Context(), f, sf.count, wide)
 		},
 	}
 	sf.add(cmd)
+	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "also what tcpilot's own congestion controls go by")
 	a.jsonFlag(cmd, "write one JSON object per line (kind \"lost\": samples missed)")
 	return cmd
 }
 
 // tail prints samples until there are count (0: no limit) or ctx ends.
-func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64) error {
+func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64, wide bool) error {
 	var n uint64
 	first := true
 	for line, err := range a.client().Stream(ctx, f) {
 		if err == nil {
-			err = a.printSample(&line, first)
+			err = a.printSample(&line, first, wide)
 		}
 		if err != nil {
 			return err
@@ -100,9 +114,22 @@ func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64) error 
 	return nil
 }
 
-const connectionFormat = "%-12s %-8s %-10s %-44s %-8s %9s %9s %9s %18s %12s %13s  %s"
+const connectionFormat = "%-12s %-8s %-10s %-44s %-15s %-12s %9s %9s %9s %18s %12s %13s  %s"
 
-func (a *app) printSample(s *api.Sample, first bool) error {
+// The columns of --wide, and what they are wide; see controlCells.
+var (
+	controlHeads  = []string{"BW", "BASE", "HI", "LO", "ALPHA", "WMAX"}
+	controlWidths = []int{13, 8, 6, 6, 7, 6}
+)
+
+func controlLine(cells []string) (line string) {
+	for i, c := range cells {
+		line += fmt.Sprintf("%*s ", controlWidths[i], c)
+	}
+	return line + " "
+}
+
+func (a *app) printSample(s *api.Sample, first, wide bool) error {
 	if a.json {
 		b, err := json.Marshal(s)
 		if err != nil {
@@ -112,25 +139,25 @@ func (a *app) printSample(s *api.Sample, first bool) error {
 	}
 	out := ""
 	if first {
-		out = a.paint.bold(fmt.Sprintf(connectionFormat, "TIME", "KIND", "RULE", "CONNECTION", "CC",
-			"DURATION", "ACKED", "RECV", "RTT", "RETR", "RATE", "NOTE")) + "\n"
+		note := "NOTE"
+		if wide {
+			note = controlLine(controlHeads) + note
+		}
+		out = a.paint.bold(fmt.Sprintf(connectionFormat, "TIME", "KIND", "RULE", "CONNECTION", "CC", "MODE",
+			"DURATION", "ACKED", "RECV", "RTT", "RETR", "RATE", note)) + "\n"
 	}
 	if s.Kind == api.KindLost {
 		out += a.paint.warn(fmt.Sprintf("(%d samples not shown: this terminal was too slow)", s.Lost)) + "\n"
 	} else {
-		out += connectionLine(s) + "\n"
+		out += connectionLine(s, wide) + "\n"
 	}
 	return a.print([]byte(out))
 }
 
-func connectionLine(s *api.Sample) string {
+func connectionLine(s *api.Sample, wide bool) string {
 	kind := s.Kind
 	if kind == "failed-connect" {
 		kind = "failed"
-	}
-	arrow := "<-"
-	if s.Has("outgoing") {
-		arrow = "->"
 	}
 	rule := s.Rule
 	if rule == "" {
@@ -144,7 +171,11 @@ func connectionLine(s *api.Sample) string {
 	if s.SRTT > 0 || s.MinRTT > 0 {
 		rtt = fmt.Sprintf("%s (%s)", fmtMicros(s.SRTT), fmtMicros(s.MinRTT))
 	}
-	note := s.End
+	note := ""
+	if wide {
+		note = controlLine(controlCells(s.Control))
+	}
+	note += s.End
 	for _, f := range s.Flags {
 		switch f {
 		case "hold-out", "app-cc", "arm-failed", "cc-changed", "adopted":
@@ -152,6 +183,66 @@ func connectionLine(s *api.Sample) string {
 		}
 	}
 	return fmt.Sprintf(connectionFormat, s.At.Local().Format("15:04:05.000"), kind, rule,
-		fmt.Sprintf(":%d %s %s", s.Local.Port(), arrow, s.Remote), s.CC, fmtDuration(s.Duration.Round(time.Microsecond)),
+		fmtConnection(s), s.CC, fmtMode(s.Control), fmtDuration(s.Duration.Round(time.Microsecond)),
 		fmtBytes(s.BytesAcked), fmtBytes(s.BytesReceived), rtt, fmt.Sprintf("%d/%d", s.Retrans, s.DataSegsOut), rate, note)
+}
+
+// fmtConnection writes the ends of a connection: :50001 -> 192.0.2.7:443.
+func fmtConnection(s *api.Sample) string {
+	arrow := "<-"
+	if s.Has("outgoing") {
+		arrow = "->"
+	}
+	return fmt.Sprintf(":%d %s %s", s.Local.Port(), arrow, s.Remote)
+}
+
+func fmtMode(c *api.ControlState) string {
+	if c == nil {
+		return none
+	}
+	return c.Mode
+}
+
+// controlCells are the cells below controlHeads; c may be nil.
+func controlCells(c *api.ControlState) []string {
+	if c == nil {
+		return []string{none, none, none, none, none, none}
+	}
+	alpha, wMax := none, none
+	if c.ECN { // else no mark has been answered yet
+		alpha = fmtShare(c.Alpha)
+	}
+	if c.WMax > 0 {
+		wMax = fmtCount(uint64(c.WMax))
+	}
+	base := time.Duration(math.Round(c.MinRTT * 1e9))
+	return []string{fmtRate(float64(c.BW)), fmtDuration(base), fmtBound(c.InflightHi), fmtBound(c.InflightLo), alpha, wMax}
+}
+
+func fmtBound(packets *uint32) string {
+	if packets == nil {
+		return none
+	}
+	return fmtCount(uint64(*packets))
+}
+
+// renderLive lists what the congestion controls of live connections, the samples
+// of which are given, go by. It prints nothing without samples.
+func (a *app) renderLive(w io.Writer, live []api.Sample) {
+	if len(live) == 0 {
+		return
+	}
+	a.heading(w, "Live connections")
+	heads := []string{"CONNECTION", "CC", "MODE", ">CWND", ">RTT"}
+	for _, h := range controlHeads {
+		heads = append(heads, ">"+h)
+	}
+	t := newTable(append(heads, "SEEN")...)
+	for i := range live {
+		s := &live[i]
+		row := []string{fmtConnection(s), s.CC, fmtMode(s.Control), fmtCount(uint64(s.Cwnd)), fmtMicros(s.SRTT)}
+		row = append(row, controlCells(s.Control)...)
+		t.row(append(row, fmtAgo(a.Now(), s.At))...)
+	}
+	t.write(w, a.paint, "  ")
 }

@@ -114,6 +114,9 @@ func TestCompletion(t *testing.T) {
 		"paths --rule ":       "datacentre",
 		"paths ":              "192.0.2.0/24",
 		"unload ":             "my-iw",
+		"cc show ":            "tcpilot_dctcp",
+		"cc load ":            "tcpilot_ledbat",
+		"cc unload ":          "tcpilot_bbr3",
 		"connections --kind ": "failed-connect",
 		"replay --learner ":   "epsilon-greedy",
 	} {

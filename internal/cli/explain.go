@@ -104,6 +104,7 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 			fmtDuration(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
 	}
 	a.renderFields(w, e)
+	a.renderLive(w, e.Live)
 	for _, n := range e.Notes {
 		fmt.Fprintf(w, "\nNote: %s\n", n)
 	}

@@ -138,12 +138,16 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 		return
 	}
 	t := newTable("PREFIX", "RULE", "ARM", ">WEIGHT", ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
+	var retired []string
 	for _, p := range l.Paths {
 		prefix, rule, gain := p.Prefix, p.Rule, fmtGain(p.HoldOut.Gain)
 		if p.Scope != 0 {
 			prefix += fmt.Sprintf(" netns %d", p.Scope)
 		}
 		for _, arm := range byWeight(p.Arms) {
+			if arm.Retired != nil {
+				retired = append(retired, a.retiredLine(p, &arm, l.At))
+			}
 			belief := none
 			if arm.Count > 0 {
 				belief = fmt.Sprintf("%.2f", arm.Mean)
@@ -162,9 +166,19 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", held, "", "", gain)
 	}
 	t.write(w, a.paint, "")
+	for _, line := range retired {
+		fmt.Fprintln(w, line)
+	}
 	if more := l.Total - len(l.Paths); more > 0 {
 		fmt.Fprintf(w, "%s more: see --limit\n", plural(more, "path"))
 	}
+}
+
+// retiredLine says why an arm has no share of a path.
+func (a *app) retiredLine(p *engine.PathState, arm *engine.PathArm, now time.Time) string {
+	r := arm.Retired
+	return a.paint.warn("retired:") + fmt.Sprintf(" %s from %s for another %s (%s): %s",
+		arm.CC, p.Prefix, fmtSpan(r.Until.Sub(now)), r.Guard, r.Why)
 }
 
 // byWeight returns the arms, greatest share first.

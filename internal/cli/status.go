@@ -137,6 +137,9 @@ func (a *app) renderCounters(w io.Writer, c metrics.Counters, totals engine.Tota
 		words = append(words, fmt.Sprintf("%s %d", f.Field, f.Count))
 	}
 	writeWords(w, "refused", words)
+	acted := maps.Clone(totals.Guarded)
+	maps.DeleteFunc(acted, func(_ string, n uint64) bool { return n == 0 })
+	writeWords(w, "retired from paths", countWords(acted))
 }
 
 // countWords writes counts by name, in a stable order.

@@ -18,17 +18,19 @@ import (
 // the reference: key is the name in the file, min and max bound the value, is
 // and oneof restrict text, doc describes it.
 type Config struct {
-	Cgroup       string        `key:"cgroup" is:"path" doc:"cgroup2 directory whose sockets, and those below it, are tuned; empty is the root of the cgroup2 hierarchy, wherever it is mounted"`
-	BPFFS        string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
-	RunDir       string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
-	StateDir     string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
-	Interval     time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
-	Socket       Socket        `key:"socket" doc:"the unix socket of the API; its permissions are the access control"`
-	Metrics      Metrics       `key:"metrics" doc:"Prometheus metrics"`
-	Log          Log           `key:"log" doc:"the daemon's log, written to standard error"`
-	Learning     Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
-	BuiltinRules bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
-	Rules        []policy.Rule `key:"rules" doc:"what to do with which connections; the first rule that matches counts"`
+	Cgroup   string        `key:"cgroup" is:"path" doc:"cgroup2 directory whose sockets, and those below it, are tuned; empty is the root of the cgroup2 hierarchy, wherever it is mounted"`
+	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
+	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
+	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
+	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
+	Socket   Socket        `key:"socket" doc:"the unix socket of the API; its permissions are the access control"`
+	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
+	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
+	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
+	// CongestionControls is what of tcpilot's own is to be loaded, auto resolved.
+	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is tcpilot_bbr3, tcpilot_dctcp and whichever the rules name; see congestion-controls.md"`
+	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
+	Rules              []policy.Rule `key:"rules" doc:"what to do with which connections; the first rule that matches counts"`
 }
 
 // Socket is where the API listens.
@@ -167,6 +169,7 @@ func (c *Config) finish(d *decoder, raw *fileRules) {
 	}
 	c.checkOverrides(d)
 	c.Rules = buildRules(d, c, raw)
+	c.finishControls(d, raw)
 }
 
 func (c *Config) checkOverrides(d *decoder) {

@@ -105,10 +105,12 @@ learning:
   half_life: 1h
   save_interval: 30s
   paths: {ipv4: 32, ipv6: 64, limit: 100, overrides: [{prefix: 10.0.0.0/8, bits: 16}]}
+congestion_controls: [tcpilot_ledbat, tcpilot_bbr3]
 builtin_rules: false
 `)
 	want := &Config{
-		Cgroup: "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x",
+		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
+		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x",
 		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm"},
 		Metrics: Metrics{Listen: "[::1]:9000"},
 		Log:     Log{Level: slog.LevelWarn, Format: "json"},

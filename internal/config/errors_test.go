@@ -99,6 +99,18 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"number for bool", rule("set: {ecn: 1}"), "3:14", "neither true nor false", "write true or false"},
 	{"cc name", rule("set: {cc: averyveryverylongname}"), "3:13", "cannot be a congestion control", "15"},
 
+	// Congestion controls of tcpilot's own.
+	{"unknown control", "congestion_controls: [tcpilot_bbr3, tcpilot_cubik]\n", "1:37", `"tcpilot_cubik" is none of tcpilot's own`, `did you mean "tcpilot_cubic"?`},
+	{"control by its short name", "congestion_controls: bbr3\n", "1:22", `"bbr3" is none`, `did you mean "tcpilot_bbr3"?`},
+	{"control of the kernel", "congestion_controls: [htcp]\n", "1:23", `"htcp" is none`, "write tcpilot_bbr3, tcpilot_cubic"},
+	{"control twice", "congestion_controls: [tcpilot_bbr3, tcpilot_bbr3]\n", "1:37", "stands in the list already", "remove one"},
+	{"control and auto", "congestion_controls: [tcpilot_bbr3, auto]\n", "1:37", `"auto" is none`, "write tcpilot_bbr3"},
+	{"no controls", "congestion_controls: []\n", "1:22", "list is empty", ""},
+	{"unknown control in set", rule("set: {cc: tcpilot_bbr}"), "3:13", `"tcpilot_bbr" is none of tcpilot's own`, `did you mean "tcpilot_bbr3"?`},
+	{"unknown control among arms", rule("learn: {arms: [cubic, tcpilot_vegas]}"), "3:25", `"tcpilot_vegas" is none`, "write tcpilot_bbr3"},
+	{"control in set is not loaded", "congestion_controls: none\n" + rule("set: {cc: tcpilot_bbr3}"), "4:9", "tcpilot_bbr3 is not loaded", "congestion_controls: auto"},
+	{"arm is not loaded", "congestion_controls: [tcpilot_bbr3]\n" + rule("learn: {arms: [tcpilot_bbr3, tcpilot_cubic]}"), "4:32", "tcpilot_cubic is not loaded", "add it there"},
+
 	// Rules.
 	{"no CIDR", rule("match: {remote: 10.0.0.0/33}", "leave: true"), "3:19", "not a prefix (CIDR)", "10.0.0.0/8"},
 	{"a name for an address", rule("match:", "  remote:", "  - 10.0.0.0/8", "  - example.org", "leave: true"), "6:7", "not a prefix (CIDR)", ""},

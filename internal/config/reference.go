@@ -147,6 +147,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 	switch t {
 	case reflect.TypeFor[armList]():
 		return "auto, or list of names"
+	case reflect.TypeFor[ControlList]():
+		return "auto, none, or list of names"
 	case reflect.TypeFor[setValues](), reflect.TypeFor[[]policy.Rule]():
 		return "see below"
 	case reflect.TypeFor[time.Duration]():
@@ -235,6 +237,8 @@ func defaultWord(v reflect.Value) string {
 		return "`" + x + "`"
 	case bool, int:
 		return fmt.Sprintf("`%v`", x)
+	case ControlList:
+		return "`auto`"
 	}
 	return ""
 }

@@ -38,6 +38,9 @@ func (d *decoder) into(n ast.Node, name string, t target) {
 	case *armList:
 		d.arms(n, name, p)
 		return
+	case *ControlList:
+		d.controls(n, name, p)
+		return
 	}
 	switch {
 	case v.Kind() == reflect.Pointer:
@@ -150,14 +153,19 @@ func (d *decoder) parseText(s string, t target) (err error) {
 }
 
 func notOneOf(s string, words []string) error {
+	return bad(chooseFrom(Nearest(s, words), words), "%q is not a choice", s)
+}
+
+// chooseFrom says what to write: near, unless it is empty, or one of words.
+func chooseFrom(near string, words []string) string {
 	fix := "write " + strings.Join(words, ", ")
 	if i := strings.LastIndex(fix, ", "); i > 0 {
 		fix = fix[:i] + " or" + fix[i+1:]
 	}
-	if near := Nearest(s, words); near != "" {
+	if near != "" {
 		fix = fmt.Sprintf("did you mean %q? Or else %s", near, fix)
 	}
-	return bad(fix, "%q is not a choice", s)
+	return fix
 }
 
 func parseBool(s string) (bool, error) {
@@ -274,6 +282,9 @@ func parseCC(s string) (tcp.CC, error) {
 	if !ok || !ccForm.MatchString(s) {
 		return tcp.CC{}, bad("write a name of at most 15 characters, as in net.ipv4.tcp_available_congestion_control",
 			"%q cannot be a congestion control", s)
+	}
+	if _, ours := policy.ControlOf(cc); policy.IsOurs(cc) && !ours {
+		return tcp.CC{}, notOurs(s)
 	}
 	return cc, nil
 }

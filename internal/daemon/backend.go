@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -60,6 +62,7 @@ func (d *Daemon) features() []api.Feature {
 		}
 		out = append(out, a)
 	}
+	out = append(out, d.controls.features()...)
 	for _, w := range d.engine.Waiting() {
 		out = append(out, api.Feature{
 			Name: "rule " + w.Rule, Wanted: true,
@@ -84,12 +87,13 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	for f, n := range raw.FieldErrors {
 		c.SetErrors = append(c.SetErrors, metrics.FieldCount{Field: f.String(), Count: n})
 	}
-	for cc, n := range raw.CCErrors {
-		c.ArmFailures = append(c.ArmFailures, metrics.ArmCount{CC: cc.String(), Count: n})
+	for name, n := range raw.CCErrors {
+		c.ArmFailures = append(c.ArmFailures, metrics.ArmCount{CC: name.String(), Count: n})
 	}
 	for _, e := range raw.Events {
 		c.Events = append(c.Events, metrics.EventCount{Class: e.Class, Event: e.Name, Count: e.Count})
 	}
+	c.Controls = d.controls.counts(d.log)
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err
@@ -195,7 +199,11 @@ func loadedOf(u datapath.UserObject) api.Loaded {
 
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
-	doc, err := diagnose(d.cfg.Load().Rules)
+	rows, err := d.controls.List()
+	if err != nil {
+		return api.Doctor{}, err
+	}
+	doc, err := diagnose(d.cfg.Load().Rules, rows)
 	if err != nil {
 		return doc, err
 	}
@@ -223,26 +231,33 @@ func ownCgroup() (string, error) {
 }
 
 // diagnose tries out what the kernel takes, the congestion controls that rules
-// name included.
-func diagnose(rules []policy.Rule) (api.Doctor, error) {
+// name included; rows are those in BPF.
+func diagnose(rules []policy.Rule, rows []cc.Control) (api.Doctor, error) {
 	doc := api.Doctor{Kernel: kernelRelease()}
-	offered, missing, err := findArms(rules)
+	missing := tryModules(rules)
+	names, _, err := host.CongestionControls()
 	if err != nil {
 		return doc, err
 	}
-	for _, cc := range offered {
-		doc.CCs = append(doc.CCs, api.CCCheck{Name: cc.String(), Available: true, Loadable: true})
+	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.Trial })
+	for _, name := range names {
+		doc.CCs = append(doc.CCs, api.CCCheck{Name: name, Available: true, Loadable: true})
 	}
-	for _, cc := range engine.Wanted(rules) {
-		if err := missing[cc]; err != nil {
-			doc.CCs = append(doc.CCs, api.CCCheck{Name: cc.String(), Why: err.Error()})
+	for _, name := range policy.Wanted(rules) {
+		if err := missing[name]; err != nil {
+			doc.CCs = append(doc.CCs, api.CCCheck{Name: name.String(), Why: err.Error()})
+		}
+	}
+	for _, row := range rows {
+		if !slices.Contains(names, row.Name) {
+			doc.CCs = append(doc.CCs, api.CCCheck{Name: row.Name, Loadable: row.State != cc.Absent, Why: row.Why})
 		}
 	}
 	cgroup, err := ownCgroup()
 	if err != nil {
 		return doc, err
 	}
-	verdicts, err := datapath.Probe(cgroup, offered)
+	verdicts, err := datapath.Probe(cgroup, parseCCs(names))
 	if err != nil {
 		return doc, err
 	}

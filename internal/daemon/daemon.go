@@ -36,16 +36,19 @@ type Options struct {
 
 // Daemon is one running tcpilot.
 type Daemon struct {
-	opt     Options
-	log     *slog.Logger
-	cfg     atomic.Pointer[config.Config]
-	file    atomic.Pointer[string] // that cfg was read from; empty is none
-	cgroup  string                 // attached to
-	dp      *datapath.Datapath
-	engine  *engine.Engine
-	store   *store.Store
-	hub     api.Hub
-	started time.Time
+	opt      Options
+	log      *slog.Logger
+	cfg      atomic.Pointer[config.Config]
+	file     atomic.Pointer[string] // that cfg was read from; empty is none
+	cgroup   string                 // attached to
+	bpffs    string                 // that pins are in
+	dp       *datapath.Datapath
+	controls *controls
+	engine   *engine.Engine
+	store    *store.Store
+	hub      api.Hub
+	live     api.Live
+	started  time.Time
 
 	loadedAt  atomic.Int64           // Unix ns of the configuration in force
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
@@ -152,6 +155,9 @@ func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
 	if err := d.openStore(cfg, undo); err != nil {
 		return err
 	}
+	if err := d.openControls(cfg, undo); err != nil {
+		return err
+	}
 	return d.openEngine(cfg, undo)
 }
 
@@ -188,7 +194,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 		}
 		return unmount()
 	})
-	d.found = exists(pinDir(bpffs))
+	d.bpffs, d.found = bpffs, exists(pinDir(bpffs))
 	d.dp, err = datapath.Open(datapath.Options{
 		Cgroup: d.cgroup, BPFFS: bpffs, Log: d.log,
 		// Twice, since the rows of an adopted daemon go only when ours are there.
@@ -248,6 +254,23 @@ func (d *Daemon) openStore(cfg *config.Config, undo *undoStack) error {
 	return nil
 }
 
+// openControls has what is wanted loaded before the engine offers it.
+func (d *Daemon) openControls(cfg *config.Config, undo *undoStack) error {
+	var err error
+	if d.controls, err = openControls(d.bpffs, d.log); err != nil {
+		return err
+	}
+	undo.push("close congestion controls", func() error {
+		var err error
+		if !d.keep() {
+			err = d.controls.unloadAll(d.log)
+		}
+		return errors.Join(err, d.controls.Close())
+	})
+	d.controls.want(context.Background(), cfg.CongestionControls, cfg.Rules)
+	return d.controls.refresh()
+}
+
 func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 	last, err := d.dp.LastClass()
 	if err != nil {
@@ -266,6 +289,9 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 	if err := d.dp.DeletePoliciesExcept(func(class uint32) bool { return class > last }); err != nil {
 		return err
 	}
+	if err := d.controls.trim(); err != nil { // no policy names the rest any more
+		return err
+	}
 	if err := d.putSettings(); err != nil {
 		return err
 	}
@@ -273,11 +299,9 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 }
 
 func (d *Daemon) startEngine(cfg *config.Config) error {
-	offered, missing, err := findArms(cfg.Rules)
-	if err != nil {
+	if err := d.controls.offer(d.engine); err != nil {
 		return err
 	}
-	d.offer(offered, missing)
 	failures, err := d.dp.CCErrors()
 	if err != nil {
 		return err

@@ -13,6 +13,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
+// Live connections are shown if they were sampled within so many intervals, and so
+// many at most.
+const (
+	liveAge   = 3
+	liveShown = 8
+)
+
 // Explain implements api.Backend.
 func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation, error) {
 	conn, notes, err := explainConn(r)
@@ -22,6 +29,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 	now := time.Now()
 	e := d.engine.Explain(&conn, now)
 	out := api.Explanation{Request: r, Fields: []api.FieldWhy{}, Arms: []api.ArmWeight{}, Notes: notes}
+	out.Live = d.live.Of(conn.Remote, now.Add(-liveAge*d.cfg.Load().Interval), liveShown)
 	switch {
 	case e.Rule == nil:
 		out.Reason, out.Why = policy.NoRule.String(), "no rule matches: kernel defaults"
@@ -55,7 +63,7 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 		out.Fields = append(out.Fields, f)
 	}
 	for _, a := range p.Arms {
-		if a.Weight > 0 {
+		if a.Weight > 0 || a.Retired != nil {
 			out.Arms = append(out.Arms, api.ArmWeight{CC: a.CC, Weight: a.Weight, Why: armText(&a)})
 		}
 	}
@@ -66,6 +74,9 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 }
 
 func armText(a *engine.PathArm) string {
+	if r := a.Retired; r != nil {
+		return fmt.Sprintf("retired from this path until %s (%s): %s", r.Until.Format(time.TimeOnly), r.Guard, r.Why)
+	}
 	if a.Count == 0 {
 		return "not tried on this path yet"
 	}
@@ -141,7 +152,7 @@ func reasonText(reason string) string {
 	case policy.YieldedSysctl.String():
 		return "the administrator changed the sysctl that gives the default: left to the kernel"
 	case policy.ArmRetired.String():
-		return "the kernel does not offer, or refused, the congestion controls that the rule wants"
+		return "the kernel does not offer, or refused, the congestion controls that the rule wants, or they did harm on this path"
 	}
 	return reason
 }

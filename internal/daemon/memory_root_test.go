@@ -15,13 +15,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/store"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // learned writes what 10,000 paths with three arms have taught to a new store.
 func learned(t *testing.T, file string, paths int) {
 	t.Helper()
 	e := engine.New(engine.Options{Learner: learn.DefaultThompson(), Sink: engine.Discard{}, Now: recordedAt})
-	e.SetOffered(arms)
+	e.SetOffered(offersOf(map[tcp.CC]bool{arms[0]: true, arms[1]: true, arms[2]: true}))
 	rules := []policy.Rule{{Name: "all", Learn: &policy.Learn{}}}
 	if err := e.Start(rules, policy.Resolver{}, nil, recordedAt); err != nil {
 		t.Fatal(err)

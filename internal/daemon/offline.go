@@ -49,9 +49,9 @@ func Warnings(file string) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, cc := range engine.Wanted(cfg.Rules) {
-		if !slices.Contains(names, cc.String()) {
-			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here unless a module brings it", cc))
+	for _, name := range policy.Wanted(cfg.Rules) {
+		if !policy.IsOurs(name) && !slices.Contains(names, name.String()) {
+			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here unless a module, or 'tcpilot cc load', brings it", name))
 		}
 	}
 	ids := make([]uint32, len(cfg.Rules))
@@ -105,7 +105,7 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 		for _, cc := range []tcp.CC{s.Arm, s.CC} {
 			if cc != (tcp.CC{}) && !offered[cc] {
 				offered[cc] = true
-				e.SetOffered(keysOf(offered))
+				e.SetOffered(offersOf(offered))
 			}
 		}
 		s.Class = classes.of(e, s)
@@ -119,13 +119,12 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 	return e.View(time.Unix(0, last)), nil
 }
 
-func keysOf(m map[tcp.CC]bool) []tcp.CC {
-	var names []string
-	for cc := range m {
-		names = append(names, cc.String())
+func offersOf(recorded map[tcp.CC]bool) []engine.Offer {
+	var list []engine.Offer
+	for cc := range recorded {
+		list = append(list, engine.OfferOf(cc))
 	}
-	slices.Sort(names)
-	return parseCCs(names)
+	return list
 }
 
 // classMap turns recorded classes into those of the replay.
@@ -159,7 +158,11 @@ func Doctor(file string) (api.Doctor, error) {
 	if err != nil {
 		return api.Doctor{}, err
 	}
-	doc, err := diagnose(cfg.Rules)
+	rows, err := tryControls()
+	if err != nil {
+		return api.Doctor{}, err
+	}
+	doc, err := diagnose(cfg.Rules, rows)
 	if err != nil {
 		return doc, err
 	}
@@ -174,6 +177,9 @@ func Doctor(file string) (api.Doctor, error) {
 			a.Why = f.Err.Error()
 		}
 		doc.Features = append(doc.Features, a)
+	}
+	for _, name := range cfg.CongestionControls {
+		doc.Features = append(doc.Features, controlFeature(name, whyAbsent(rows, name)))
 	}
 	return doc, nil
 }

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"time"
@@ -22,7 +24,7 @@ type reloadAnswer struct {
 func (d *Daemon) reload() (api.ReloadResult, error) {
 	next, file, err := loadConfig(d.opt.Config)
 	if err == nil {
-		err = d.applyRules(next.Rules)
+		err = d.apply(next)
 	}
 	if err != nil {
 		text := err.Error()
@@ -37,9 +39,10 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	result := diffRules(old.Rules, next.Rules)
 	result.Config, result.Rules = file, len(next.Rules)
 	result.Warnings = needRestart(old, next)
-	// Only rules change; the rest holds until a restart, and is shown as such.
+	// Rules change, and congestion controls; the rest holds until a restart, and is
+	// shown as such.
 	merged := *old
-	merged.Rules = next.Rules
+	merged.Rules, merged.CongestionControls = next.Rules, next.CongestionControls
 	d.cfg.Store(&merged)
 	d.file.Store(&file)
 	d.loadedAt.Store(time.Now().UnixNano())
@@ -47,23 +50,33 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	if err := d.putSettings(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": trying again")
 	}
+	if err := d.controls.trim(); err != nil {
+		result.Warnings = append(result.Warnings, err.Error())
+	}
+	for _, f := range d.controls.features() {
+		if !f.Active {
+			result.Warnings = append(result.Warnings, f.Why)
+		}
+	}
 	d.log.Info("configuration reloaded", "file", file, "rules", len(next.Rules),
 		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
 	return result, nil
 }
 
-// applyRules does all that can fail before it changes anything.
-func (d *Daemon) applyRules(rules []policy.Rule) error {
-	offered, missing, err := findArms(rules)
-	if err != nil {
-		return err
-	}
-	if err := d.engine.SetRules(rules, resolver(), time.Now().UnixNano()); err != nil {
-		return err
+// apply does all that can fail before it changes what connections get.
+func (d *Daemon) apply(next *config.Config) error {
+	now := time.Now().UnixNano()
+	d.controls.want(context.Background(), next.CongestionControls, next.Rules)
+	if err := d.engine.SetRules(next.Rules, resolver(), now); err != nil {
+		old := d.cfg.Load()
+		d.controls.want(context.Background(), old.CongestionControls, old.Rules)
+		return errors.Join(err, d.controls.trim())
 	}
 	d.engine.ClearYields()
-	d.offer(offered, missing)
-	d.engine.Settle(time.Now().UnixNano())
+	if err := d.controls.offer(d.engine); err != nil {
+		d.log.Warn("congestion controls not looked up, trying again", "error", err)
+	}
+	d.engine.Settle(now)
 	return nil
 }
 
@@ -97,7 +110,7 @@ func needRestart(old, next *config.Config) (warnings []string) {
 	a, b := reflect.ValueOf(*old), reflect.ValueOf(*next)
 	for i := range a.NumField() {
 		f := a.Type().Field(i)
-		if f.Name == "Rules" || f.Name == "BuiltinRules" {
+		if slices.Contains([]string{"Rules", "BuiltinRules", "CongestionControls"}, f.Name) {
 			continue
 		}
 		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 
 	"github.com/tcpilot/tcpilot/internal/config"
-	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -77,27 +76,6 @@ func namesThings(rules []policy.Rule) bool {
 		}
 	}
 	return false
-}
-
-// findArms asks the kernel which congestion controls it has, after asking for the
-// modules of those that rules name.
-func findArms(rules []policy.Rule) (offered []tcp.CC, missing map[tcp.CC]error, err error) {
-	missing = map[tcp.CC]error{}
-	for _, cc := range engine.Wanted(rules) {
-		if err := host.TryCongestionControl(cc.String()); err != nil {
-			missing[cc] = err
-		}
-	}
-	names, _, err := host.CongestionControls()
-	return parseCCs(names), missing, err
-}
-
-// offer tells the engine what findArms found.
-func (d *Daemon) offer(offered []tcp.CC, missing map[tcp.CC]error) {
-	d.engine.SetOffered(offered)
-	for cc, err := range missing {
-		d.engine.ArmMissing(cc, err.Error())
-	}
 }
 
 func parseCCs(names []string) []tcp.CC {

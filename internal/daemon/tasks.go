@@ -81,6 +81,7 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 			d.intervals.Add(1)
 		}
 		d.engine.Observe(s)
+		d.live.Observe(s)
 		d.hub.Publish(s)
 	}, func() { d.engine.Tick(time.Now().UnixNano()) })
 }
@@ -120,8 +121,8 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 				return err
 			}
 		}
-		if names, _, err := host.CongestionControls(); err == nil {
-			d.engine.SetOffered(parseCCs(names))
+		if err := d.controls.offer(d.engine); err != nil {
+			d.log.Debug("congestion controls not looked up", "error", err)
 		}
 		if namesThings(d.engine.Rules()) {
 			return d.engine.Recompile(resolver())

@@ -20,6 +20,8 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -27,7 +29,8 @@ import (
 type place struct {
 	dir    string
 	cgroup *testenv.CG
-	config string // file
+	config string   // file
+	ccs    []string // that the kernel had
 }
 
 func newPlace(t *testing.T) *place {
@@ -37,7 +40,7 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{dir: dir, cgroup: cg, config: filepath.Join(dir, "c.yaml")}
+	p := &place{dir: dir, cgroup: cg, config: filepath.Join(dir, "c.yaml"), ccs: kernelCCs(t)}
 	t.Cleanup(func() {
 		if _, err := Detach(p.config); err != nil { // whatever a failed test left
 			t.Errorf("detach: %v", err)
@@ -58,6 +61,9 @@ func (p *place) path(elem ...string) string {
 // mounted in the run directory.
 func (p *place) rules(t *testing.T, rules string) {
 	t.Helper()
+	if !strings.Contains(rules, "congestion_controls:") {
+		rules = "congestion_controls: none\n" + rules
+	}
 	text := fmt.Sprintf("cgroup: %s\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
 		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
 		p.cgroup.Path, p.dir, p.path("run"), p.path("state"), rules)
@@ -180,6 +186,23 @@ func (p *place) nothing(t *testing.T) {
 	}
 	// The kernel takes a link apart some time after its last pin is gone.
 	await(t, "the programs to go", func() bool { return len(datapath.OtherSockops(p.cgroup.Path, nil)) == 0 })
+	await(t, "the congestion controls to go", func() bool {
+		return !slices.ContainsFunc(kernelCCs(t), func(name string) bool {
+			return !slices.Contains(p.ccs, name) && (strings.HasPrefix(name, policy.Ours) || name == usersName)
+		})
+	})
+}
+
+// usersName is what tests call a user's own congestion control.
+const usersName = "daemontest"
+
+func kernelCCs(t *testing.T) []string {
+	t.Helper()
+	names, _, err := host.CongestionControls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // exchange makes n connections over loopback within the cgroup, one after the other.

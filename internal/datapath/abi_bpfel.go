@@ -30,6 +30,27 @@ const (
 	abiAbiLimitsMAX_CLASS_COUNTS abiAbiLimits = 1024
 )
 
+type abiCcFlags uint32
+
+const (
+	abiCcFlagsCC_ECN       abiCcFlags = 1
+	abiCcFlagsCC_FULL_PIPE abiCcFlags = 2
+	abiCcFlagsCC_KNOWN     abiCcFlags = 128
+)
+
+type abiCcState struct {
+	_          structs.HostLayout
+	Bw         uint64
+	MinRttUs   uint32
+	InflightHi uint32
+	InflightLo uint32
+	Alpha      uint32
+	W_max      uint32
+	Mode       uint8
+	Flags      uint8
+	Pad        [2]uint8
+}
+
 type abiClassCount struct {
 	_        structs.HostLayout
 	Outgoing uint64
@@ -101,6 +122,7 @@ type abiConnSample struct {
 	Cwnd            uint32
 	Ssthresh        uint32
 	Mss             uint32
+	Control         abiCcState
 }
 
 type abiControl struct {

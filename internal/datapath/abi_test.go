@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,40 @@ func TestABIFlags(t *testing.T) {
 	}
 }
 
+func TestABIControlFlags(t *testing.T) {
+	for c, want := range map[abiCcFlags]tcp.ControlFlags{
+		abiCcFlagsCC_ECN:       tcp.ControlECN,
+		abiCcFlagsCC_FULL_PIPE: tcp.ControlFullPipe,
+		abiCcFlagsCC_KNOWN:     tcp.ControlKnown,
+	} {
+		if tcp.ControlFlags(c) != want || want&^tcp.AllControlFlags != 0 {
+			t.Errorf("flag %#x is %#x in Go", c, want)
+		}
+	}
+}
+
+// TestABIControlModes wants a word for each mode of each control: that of the
+// header, but for case and dashes.
+func TestABIControlModes(t *testing.T) {
+	for control, enum := range map[string]string{
+		"bbr3": "bbr3", "cubic": "cubic", "dctcp": "scalable", "prague": "scalable", "ledbat": "ledbat",
+	} {
+		var e *btf.Enum
+		must(t, objectTypes(t, _AbiBytes).TypeByName(enum+"_mode", &e))
+		words := tcp.ControlModes(cc("tcpilot_" + control))
+		var want []string
+		for i, v := range e.Values {
+			if v.Value != uint64(i) {
+				t.Errorf("%s is %d, and comes as number %d", v.Name, v.Value, i)
+			}
+			want = append(want, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, strings.ToUpper(enum)+"_")), "_", "-"))
+		}
+		if last := len(want) - 1; want[last] != "modes" || !slices.Equal(words, want[:last]) {
+			t.Errorf("%s has the modes %q in Go, %q in bpf/abi.h", control, words, want)
+		}
+	}
+}
+
 // objectTypes is the BTF of an embedded object.
 func objectTypes(t *testing.T, raw []byte) *btf.Spec {
 	t.Helper()
@@ -98,9 +133,10 @@ func enums(t *testing.T) map[string]uint64 {
 	src, err := os.ReadFile("../../bpf/abi.h")
 	must(t, err)
 	out := map[string]uint64{}
-	item := regexp.MustCompile(`(?m)^\t([A-Z][A-Z0-9_]*) = (?:(\d+) << )?(\d+),`)
+	item := regexp.MustCompile(`(?m)^\t([A-Z][A-Z0-9_]*) = (?:(\d+) << )?(\d+|0x[0-9a-f]+),`)
 	for _, m := range item.FindAllStringSubmatch(string(src), -1) {
-		v := number(m[3])
+		v, err := strconv.ParseUint(m[3], 0, 64)
+		must(t, err)
 		if m[2] != "" {
 			v = number(m[2]) << v
 		}
@@ -128,6 +164,7 @@ func TestABIHeaderConstants(t *testing.T) {
 		"SAMPLE_CLOSE": uint64(tcp.KindClose), "SAMPLE_INTERVAL": uint64(tcp.KindInterval),
 		"SAMPLE_FAILED_CONNECT": uint64(tcp.KindFailedConnect),
 		"PATH_FIXED_BITS":       pathFixedBits, "PROBE_UNTRIED": probeUntried, "BANKS": 2,
+		"CC_NO_BOUND": tcp.NoBound,
 	} {
 		if got, ok := in[name]; !ok || got != want {
 			t.Errorf("%s is %d in bpf/abi.h (there: %v), want %d", name, got, ok, want)
@@ -175,7 +212,7 @@ func TestABILayout(t *testing.T) {
 	for name, v := range map[string]any{
 		"rule_set": abiRuleSet{}, "rule_prefix": abiRulePrefix{}, "rule_id": abiRuleId{}, "rule_bank": abiRuleBank{},
 		"same_prefix": abiSamePrefix{}, "class_entry": abiClassEntry{}, "path_key": abiPathKey{},
-		"path_policy": abiPathPolicy{}, "control": abiControl{}, "conn_sample": abiConnSample{},
+		"path_policy": abiPathPolicy{}, "control": abiControl{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
 		"class_count": abiClassCount{}, "event_key": abiEventKey{}, "sock_option": abiSockOption{},
 		"probe_result": abiProbeResult{},
 	} {
@@ -192,10 +229,13 @@ func TestABILayout(t *testing.T) {
 			t.Errorf("%s is in no object", name)
 		}
 	}
-	if sampleSize != 232 {
+	if sampleSize != 264 {
 		t.Errorf("a sample is %d bytes", sampleSize)
 	}
 }
+
+// letters is a name without underscores: bpf2go keeps some of them.
+func letters(name string) string { return strings.ReplaceAll(name, "_", "") }
 
 func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 	t.Helper()
@@ -216,7 +256,7 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 		f := fields[i]
 		size, err := btf.Sizeof(m.Type)
 		must(t, err)
-		if !strings.EqualFold(strings.ReplaceAll(m.Name, "_", ""), f.Name) || uintptr(m.Offset.Bytes()) != f.Offset || uintptr(size) != f.Type.Size() {
+		if !strings.EqualFold(letters(m.Name), letters(f.Name)) || uintptr(m.Offset.Bytes()) != f.Offset || uintptr(size) != f.Type.Size() {
 			t.Errorf("%s: member %s at %d, %d bytes, in C; %s at %d, %d bytes, in Go", name, m.Name, m.Offset.Bytes(), size, f.Name, f.Offset, f.Type.Size())
 		}
 	}

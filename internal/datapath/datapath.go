@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
 // bpf/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v1"
+const pinVersion = "v2"
 
 // Options say where the datapath lives.
 type Options struct {
@@ -25,7 +26,7 @@ type Options struct {
 	// below it included.
 	Cgroup string
 	// BPFFS is a directory in a mounted BPF file system. Pins go to
-	// BPFFS/tcpilot/v1.
+	// BPFFS/tcpilot/v2.
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int
@@ -208,6 +209,10 @@ func Remove(bpffs string) error {
 	return nil
 }
 
+// versionPins is how the directory of an ABI is called. Others beside it outlive
+// versions: users' own objects, and congestion controls.
+var versionPins = regexp.MustCompile(`^v[0-9]+$`)
+
 // removeOtherVersions drops the pins of builds with another ABI. Removing a
 // link's last pin detaches it.
 func removeOtherVersions(base string) error {
@@ -219,7 +224,7 @@ func removeOtherVersions(base string) error {
 		return fmt.Errorf("read pins: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() == pinVersion || e.Name() == userPins {
+		if e.Name() == pinVersion || !versionPins.MatchString(e.Name()) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {

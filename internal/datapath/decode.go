@@ -69,6 +69,17 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		Ssthresh:     r.Ssthresh,
 		MSS:          r.Mss,
 		DeliveryRate: r.DeliveryRate,
+
+		Control: tcp.ControlState{
+			BW:         r.Control.Bw,
+			MinRTT:     r.Control.MinRttUs,
+			InflightHi: r.Control.InflightHi,
+			InflightLo: r.Control.InflightLo,
+			Alpha:      r.Control.Alpha,
+			WMax:       r.Control.W_max,
+			Mode:       r.Control.Mode,
+			Flags:      tcp.ControlFlags(r.Control.Flags) & tcp.AllControlFlags,
+		},
 	}
 	s.End = end(kind, syscall.Errno(r.Err), abiClosedBits(r.Closed))
 	return nil

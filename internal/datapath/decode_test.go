@@ -31,6 +31,7 @@ func distinct() *abiConnSample {
 	r.LocalPort, r.RemotePort = 443, 50000
 	r.Kind, r.Flags, r.Err, r.Closed, r.Arm = uint8(tcp.KindClose), 0xffff, 0, 0, 1
 	r.Cc = cc("reno")
+	r.Control.Flags = 0xff
 	return r
 }
 
@@ -61,16 +62,31 @@ func TestDecode(t *testing.T) {
 		Delivered: r.Delivered, DeliveredCE: r.DeliveredCe, Lost: r.Lost, RTOs: r.Rtos,
 		MinRTT: r.MinRttUs, SRTT: r.SrttUs, RTTVar: r.RttvarUs, Cwnd: r.Cwnd, Ssthresh: r.Ssthresh, MSS: r.Mss,
 		DeliveryRate: r.DeliveryRate,
+		Control: tcp.ControlState{
+			BW: r.Control.Bw, MinRTT: r.Control.MinRttUs, InflightHi: r.Control.InflightHi, InflightLo: r.Control.InflightLo,
+			Alpha: r.Control.Alpha, WMax: r.Control.W_max, Mode: r.Control.Mode, Flags: tcp.AllControlFlags,
+		},
 	}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	// A field that decode forgets would be zero, and nothing in the record is.
-	v := reflect.ValueOf(got)
-	for i := range v.NumField() {
-		if v.Field(i).IsZero() {
-			t.Errorf("%s is not decoded", v.Type().Field(i).Name)
+	for _, v := range []reflect.Value{reflect.ValueOf(got), reflect.ValueOf(got.Control)} {
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("%s is not decoded", v.Type().Field(i).Name)
+			}
 		}
+	}
+}
+
+func TestDecodeWithoutControlState(t *testing.T) {
+	r := distinct()
+	r.Control = abiCcState{}
+	s := tcp.Sample{Control: tcp.ControlState{BW: 1, Flags: tcp.ControlKnown}} // of the record before
+	must(t, decode(&s, record(r), 0, someCCs(t)))
+	if s.Control != (tcp.ControlState{}) {
+		t.Errorf("%+v", s.Control)
 	}
 }
 
@@ -172,7 +188,8 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if s.Kind.String() == "unknown" || s.Duration < 0 || s.Busy < 0 || s.RwndLtd < 0 || s.SndbufLtd < 0 ||
-			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags >= tcp.FlagAdopted<<1 {
+			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags >= tcp.FlagAdopted<<1 ||
+			s.Control.Flags&^tcp.AllControlFlags != 0 {
 			t.Fatalf("impossible sample %+v", s)
 		}
 		if (s.Kind == tcp.KindInterval) != (s.End == tcp.EndNone) {

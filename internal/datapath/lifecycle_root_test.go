@@ -196,7 +196,7 @@ func TestRootOtherVersionsAreRemoved(t *testing.T) {
 	r := newRig(t)
 	r.crash(t)
 	base := filepath.Join(r.opt.BPFFS, "tcpilot")
-	for _, dir := range []string{"v0", "v2", userPins} {
+	for _, dir := range []string{"v0", "v1", userPins, "cc"} {
 		must(t, os.MkdirAll(filepath.Join(base, dir), 0o700))
 	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -204,7 +204,7 @@ func TestRootOtherVersionsAreRemoved(t *testing.T) {
 	must(t, m.Pin(filepath.Join(base, "v0", "slots")))
 	must(t, m.Close())
 	r.open(t)
-	for dir, want := range map[string]bool{"v0": false, "v2": false, userPins: true, pinVersion: true} {
+	for dir, want := range map[string]bool{"v0": false, "v1": false, userPins: true, "cc": true, pinVersion: true} {
 		if exists(filepath.Join(base, dir)) != want {
 			t.Errorf("%s is there: %v, want %v", dir, !want, want)
 		}

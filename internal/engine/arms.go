@@ -7,12 +7,61 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// needsECN lists the congestion controls that do harm without ECN marks on the
-// path: they then answer loss like Reno (RFC 8257, 3.5 for DCTCP; RFC 9331 for
-// Prague).
-var needsECN = []string{"dctcp", "prague", "bpf_dctcp", "tcpilot_dctcp", "tcpilot_prague"}
+// Offer is a congestion control that connections may be given.
+type Offer struct {
+	CC tcp.CC
+	// NeedsECN: it does harm where marks are not answered, and is an arm only on
+	// paths that have proved to answer them.
+	NeedsECN bool
+	// ByName: arms: auto does not mean it, only a rule that names it has it.
+	ByName bool
+}
 
-func isECNOnly(cc tcp.CC) bool { return slices.Contains(needsECN, cc.String()) }
+// needsECN lists the kernel's congestion controls that do harm without ECN marks on
+// the path: they then answer loss like Reno (RFC 8257, 3.5 for DCTCP; RFC 9331 for
+// Prague).
+var needsECN = []string{"dctcp", "prague"}
+
+// OfferOf is what is known of cc by its name alone.
+func OfferOf(cc tcp.CC) Offer {
+	if c, ours := policy.ControlOf(cc); ours {
+		return Offer{CC: cc, NeedsECN: c.NeedsECN, ByName: c.ByName}
+	}
+	return Offer{CC: cc, NeedsECN: slices.Contains(needsECN, cc.String())}
+}
+
+// offers is what paths choose from, in order.
+type offers struct {
+	list   []Offer
+	all    []tcp.CC // for paths with proof of ECN
+	plain  []tcp.CC // for others
+	byName []tcp.CC // of all, what arms: auto does not mean
+	auto   []tcp.CC // of plain, what it does mean
+}
+
+func newOffers(list []Offer) offers {
+	o := offers{list: slices.Clone(list)}
+	slices.SortFunc(o.list, func(a, b Offer) int { return slices.Compare(a.CC[:], b.CC[:]) })
+	for _, a := range o.list {
+		o.all = append(o.all, a.CC)
+		if a.ByName {
+			o.byName = append(o.byName, a.CC)
+		}
+		if a.NeedsECN {
+			continue
+		}
+		o.plain = append(o.plain, a.CC)
+		if !a.ByName {
+			o.auto = append(o.auto, a.CC)
+		}
+	}
+	return o
+}
+
+// needsECN reports whether cc is only for paths with proof of ECN.
+func (o *offers) needsECN(cc tcp.CC) bool {
+	return slices.Contains(o.all, cc) && !slices.Contains(o.plain, cc)
+}
 
 // States of an arm.
 const (
@@ -21,24 +70,22 @@ const (
 	armMissing = "missing"
 )
 
-// SetOffered says which congestion controls the kernel has now, in any order. One
-// that was retired gets another chance when the list changes.
-func (e *Engine) SetOffered(ccs []tcp.CC) {
-	ccs = slices.Clone(ccs)
-	slices.SortFunc(ccs, func(a, b tcp.CC) int { return slices.Compare(a[:], b[:]) })
+// SetOffered says which congestion controls connections may be given now, in any
+// order. One that was retired gets another chance when the list changes.
+func (e *Engine) SetOffered(list []Offer) {
+	o := newOffers(list)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.offered != nil && slices.Equal(e.offered, ccs) {
+	if e.offered.list != nil && slices.Equal(e.offered.list, o.list) {
 		return
 	}
-	e.offered = ccs
-	e.plain = slices.DeleteFunc(slices.Clone(ccs), isECNOnly)
+	e.offered = o
 	for _, a := range e.arms {
-		if !slices.Contains(ccs, a.CC) && (a.State != armMissing || a.Reason == "") {
+		if !slices.Contains(o.all, a.CC) && (a.State != armMissing || a.Reason == "") {
 			a.State, a.Reason = armMissing, "the kernel does not offer it"
 		}
 	}
-	for _, cc := range ccs {
+	for _, cc := range o.all {
 		a := e.arm(cc)
 		a.State, a.Reason = armActive, ""
 	}
@@ -46,27 +93,8 @@ func (e *Engine) SetOffered(ccs []tcp.CC) {
 	e.markAll()
 }
 
-// Wanted lists the congestion controls that rules name, so that they can be
-// looked for.
-func Wanted(rules []policy.Rule) []tcp.CC {
-	var out []tcp.CC
-	add := func(cc tcp.CC) {
-		if cc != (tcp.CC{}) && !slices.Contains(out, cc) {
-			out = append(out, cc)
-		}
-	}
-	for i := range rules {
-		add(rules[i].CC)
-		if l := rules[i].Learn; l != nil {
-			for _, cc := range l.Arms {
-				add(cc)
-			}
-		}
-	}
-	return out
-}
-
-// ArmMissing notes that a congestion control that a rule names cannot be had.
+// ArmMissing notes that a congestion control that the configuration wants cannot be
+// had.
 func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,7 +103,7 @@ func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 		return
 	}
 	a.State, a.Reason = armMissing, why
-	e.log.Warn("congestion control that a rule names is missing", "cc", cc, "error", why)
+	e.log.Warn("congestion control that the configuration wants is missing", "cc", cc, "error", why)
 }
 
 // ArmFailedBefore notes failures of cc that an earlier process has seen: they are
@@ -120,7 +148,7 @@ func (e *Engine) arm(cc tcp.CC) *ArmState {
 // ECN, before a mark was seen on it.
 func (e *Engine) armsFor(n *node) []tcp.CC {
 	if n.ecn {
-		return e.offered
+		return e.offered.all
 	}
-	return e.plain
+	return e.offered.plain
 }

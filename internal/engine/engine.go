@@ -66,10 +66,10 @@ type Engine struct {
 	classes uint32       // last class id given out
 	ids     uint32       // last policy id given out
 
-	offered []tcp.CC // congestion controls that the kernel has
-	plain   []tcp.CC // of these, what needs no ECN
+	offered offers
 	arms    map[tcp.CC]*ArmState
-	retired []tcp.CC
+	retired []tcp.CC // refused by the kernel
+	banned  []tcp.CC // scratch: these, and those that guards took from a path
 	armSets []*armSet
 	yields  map[string]Yield
 	yieldCC bool
@@ -100,6 +100,7 @@ type Engine struct {
 	totals  Totals
 	ignored [learn.NumIgnored]uint64
 	noArm   uint64
+	guarded [numGuards]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
 	started time.Time

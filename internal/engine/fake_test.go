@@ -33,6 +33,14 @@ func cc(name string) tcp.CC {
 	return c
 }
 
+// offer is what the kernel has.
+func offer(ccs ...tcp.CC) (list []Offer) {
+	for _, c := range ccs {
+		list = append(list, OfferOf(c))
+	}
+	return list
+}
+
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // fakeSink is a kernel's tables, and a log of what was written to them.
@@ -142,7 +150,7 @@ func newWorld(t testing.TB, opt func(*Options), rules ...policy.Rule) *world {
 		rules = []policy.Rule{learnRule("all")}
 	}
 	w.e = New(o)
-	w.e.SetOffered([]tcp.CC{reno, bbr, cubic})
+	w.e.SetOffered(offer(reno, bbr, cubic))
 	if err := w.e.Start(rules, policy.Resolver{}, nil, w.now); err != nil {
 		t.Fatal(err)
 	}

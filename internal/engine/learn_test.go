@@ -117,12 +117,12 @@ func TestArmThatFailsIsRetiredAndNeverScored(t *testing.T) {
 			}
 		}
 	}
-	w.e.SetOffered([]tcp.CC{reno, bbr, cubic})
+	w.e.SetOffered(offer(reno, bbr, cubic))
 	w.e.Tick(w.now)
 	if got := w.run(5, to, lossy); count(got, bbr) != 0 {
 		t.Error("the same list of congestion controls, and it is back")
 	}
-	w.e.SetOffered([]tcp.CC{bbr, cubic}) // a module was unloaded: another list
+	w.e.SetOffered(offer(bbr, cubic)) // a module was unloaded: another list
 	if got := w.run(40, to, lossy); count(got, bbr) == 0 {
 		t.Error("the kernel's list changed, and it did not get another chance")
 	}
@@ -134,7 +134,7 @@ func TestArmThatFailsIsRetiredAndNeverScored(t *testing.T) {
 
 func TestECNOnlyArms(t *testing.T) {
 	w := newWorld(t, nil)
-	w.e.SetOffered([]tcp.CC{cubic, dctcp})
+	w.e.SetOffered(offer(cubic, dctcp))
 	g := goods{cubic: 100, dctcp: 300}
 	to := ip("203.0.113.9")
 	if got := w.run(30, to, g); count(got, dctcp) != 0 {

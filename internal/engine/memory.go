@@ -28,6 +28,7 @@ type Memory struct {
 	Hosts     bool         `json:"hosts,omitempty"`
 	Treated   tally        `json:"treated"`
 	Held      tally        `json:"held"`
+	Bans      []Ban        `json:"bans,omitempty"`
 }
 
 func (n *node) place() Place {
@@ -39,7 +40,7 @@ func (e *Engine) memory(n *node) Memory {
 	m := Memory{
 		Place: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		Treated: n.treated, Held: n.held,
+		Treated: n.treated, Held: n.held, Bans: slices.Clone(n.bans),
 	}
 	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
@@ -122,7 +123,7 @@ func (e *Engine) remember(m Memory) bool {
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
 		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.treated, n.held = m.Treated, m.Held
+		n.treated, n.held, n.bans = m.Treated, m.Held, m.Bans
 		n.stored = true
 		return true
 	}

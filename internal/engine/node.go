@@ -42,6 +42,9 @@ type node struct {
 
 	treated, held tally // rewards without and with hold-out
 
+	guard *guard // nil until there is something to compare with
+	bans  []Ban  // arms that guards took from the path, those included that are back
+
 	// What is in the kernel. id 0 is nothing; expires 0 is that it is to be written
 	// again, whatever is there.
 	id      uint32
@@ -190,6 +193,7 @@ func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
 	h.treated, h.held = n.treated, n.held
+	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.moved(n, tcp.CC{})

@@ -77,6 +77,7 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			m.held.add(out)
 			e.moved(m, s.Arm)
 		}
+		e.watch(leaf, s, out)
 		return
 	}
 	giver := leaf.giver()
@@ -94,5 +95,6 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		m.treated.add(out)
 		e.moved(m, s.Arm)
 	}
+	e.watch(leaf, s, out)
 	e.totals.ObserveCount++
 }

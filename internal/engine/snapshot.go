@@ -93,6 +93,16 @@ type PathArm struct {
 	MinRTT   uint32  `json:"min_rtt"`   // microseconds, least seen; 0 is unknown
 	Rate     uint64  `json:"rate"`      // bytes/s, greatest delivery rate seen
 	LastUsed int64   `json:"last_used"` // Unix nanoseconds; 0 is never
+	// Retired is set while a guard keeps the arm from the path.
+	Retired *ArmRetirement `json:"retired,omitempty"`
+}
+
+// ArmRetirement says why an arm is none on one path.
+type ArmRetirement struct {
+	Guard string    `json:"guard"` // goodput-collapse, retransmit-storm, marks-lost
+	Why   string    `json:"why"`   // with figures
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"` // then it is tried again
 }
 
 // PathHoldOut compares the connections left at kernel defaults with the rest.
@@ -111,6 +121,7 @@ type Totals struct {
 	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists: begun under earlier rules, or an earlier process
 	Ignored      map[string]uint64 `json:"ignored"`       // samples not scored, by why
 	Decisions    map[string]uint64 `json:"decisions"`     // policies written, by reason
+	Guarded      map[string]uint64 `json:"guarded"`       // arms taken from a path, by guard
 	Paths        int               `json:"paths"`         // beliefs held
 	PathLimit    int               `json:"path_limit"`    //
 	Evicted      uint64            `json:"evicted"`       // beliefs dropped for want of room

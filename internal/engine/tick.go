@@ -269,7 +269,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // leftToParent: a path of which nothing is known has no row of its own. What
 // encloses it matches then, and unlike a copy of it that stays up to date.
 func (e *Engine) leftToParent(n *node) bool {
-	ownArms := n.ecn && len(e.plain) != len(e.offered)
+	ownArms := n.ecn && len(e.offered.plain) != len(e.offered.all)
 	if n.belief.Count > 0 || ownArms || n.key == rootKey(n.key.class, 0) {
 		return false
 	}
@@ -326,8 +326,8 @@ func (w *written) same(o *written) bool {
 func (e *Engine) input(n *node, now int64) *policy.Input {
 	in := &e.in
 	in.Rule = n.rule.rule
-	in.Arms = e.armsFor(n)
-	in.Retired = e.retired
+	in.Arms, in.ByName = e.armsFor(n), e.offered.byName
+	in.Retired = e.retiredFor(n, now)
 	in.Belief = &n.belief
 	in.Parent = e.parentBelief(n)
 	in.Now = now

@@ -121,7 +121,7 @@ func (e *Engine) head(now time.Time) *Snapshot {
 
 func (e *Engine) viewTotals() Totals {
 	t := e.totals
-	t.Samples, t.Ignored, t.Decisions = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+	t.Samples, t.Ignored, t.Decisions, t.Guarded = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	for k := tcp.KindClose; k <= tcp.KindFailedConnect; k++ {
 		t.Samples[k.String()] = e.kinds[k]
 	}
@@ -137,6 +137,9 @@ func (e *Engine) viewTotals() Totals {
 		if n > 0 {
 			t.Decisions[policy.Reason(r).String()] = n
 		}
+	}
+	for g, n := range e.guarded {
+		t.Guarded[Guard(g).String()] = n
 	}
 	t.Paths, t.PathLimit = e.byUse.len, e.opt.Limit
 	return t
@@ -154,7 +157,7 @@ func (e *Engine) viewRule(rs *ruleState) RuleState {
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
 		if s.Arms == nil {
-			s.Arms = e.plain
+			s.Arms = e.offered.auto
 		}
 	}
 	return s
@@ -204,7 +207,25 @@ func (v *viewer) path(p *PathState, n *node) {
 			v.arms = append(v.arms, v.arm(b, cc, 0))
 		}
 	}
+	for i := range n.bans {
+		v.ban(first, b, &n.bans[i])
+	}
 	p.Arms = v.arms[first:len(v.arms):len(v.arms)]
+}
+
+// ban notes what a guard keeps from a path, among the arms from first on.
+func (v *viewer) ban(first int, b *learn.Belief, ban *Ban) {
+	if ban.Until <= v.now.UnixNano() {
+		return
+	}
+	i := slices.IndexFunc(v.arms[first:], func(a PathArm) bool { return a.CC == ban.CC })
+	if i < 0 {
+		i = len(v.arms) - first
+		v.arms = append(v.arms, v.arm(b, ban.CC, 0))
+	}
+	v.arms[first+i].Retired = &ArmRetirement{
+		Guard: ban.Guard, Why: ban.Why, Since: time.Unix(0, ban.Since), Until: time.Unix(0, ban.Until),
+	}
 }
 
 func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {

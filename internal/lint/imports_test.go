@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"datapath": {"tcp", "path", "class"},
+	"cc":       {},
 	"host":     {"path"},
 	"store":    {"tcp", "path"},
 	"record":   {"tcp"},
@@ -46,7 +47,7 @@ var mayImport = map[string][]string{
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"lab/load", "lab/measure", "lab/topology"},
-	"lab/subject":    {"lab/topology"},
+	"lab/subject":    {"cc", "lab/topology"},
 	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload"},
 	"lab/calibrate":  {"lab/link", "lab/topology"},
 	"lab/report":     {"lab/measure"},
@@ -58,7 +59,7 @@ var mayImport = map[string][]string{
 // onlyIn names the packages that may import a module or a part of the standard
 // library, apart from tests.
 var onlyIn = map[string][]string{
-	"github.com/cilium/ebpf":                  {"datapath", "lab/link", "lab/subject"},
+	"github.com/cilium/ebpf":                  {"datapath", "cc", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link"},
 	"github.com/vishvananda/netns":            {"host", "testenv", "lab/topology", "lab/link"},
 	"go.etcd.io/bbolt":                        {"store"},

@@ -106,6 +106,7 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	s.each(samples, t.Samples)
 	s.each(ignored, t.Ignored)
 	s.each(policyReasons, t.Decisions)
+	s.each(armsGuarded, t.Guarded)
 	s.one(unattributed, float64(t.Unattributed))
 	s.one(learned, float64(t.ObserveCount))
 	s.one(ticks, float64(t.Ticks))
@@ -222,6 +223,12 @@ func (s *scrape) counters(c Counters) {
 	}
 	for _, n := range c.ArmFailures {
 		s.one(armFailures, float64(n.Count), n.CC)
+	}
+	for _, n := range c.Controls {
+		s.one(controlLoaded, truth(n.Loaded), n.CC)
+		if n.Loaded {
+			s.one(controlConnections, float64(n.Connections), n.CC)
+		}
 	}
 	for _, n := range c.Events {
 		s.one(events, float64(n.Count), n.Rule, n.Event)

@@ -54,7 +54,7 @@ func full(paths int) *fake {
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
 		Totals: engine.Totals{
 			Samples: map[string]uint64{"close": 10, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
-			Decisions: map[string]uint64{"learned": 5}, Paths: paths, PathLimit: 20000, Ticks: 100, TickSeconds: 0.5,
+			Decisions: map[string]uint64{"learned": 5}, Guarded: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickSeconds: 0.5,
 			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
 		},
 	}
@@ -77,6 +77,7 @@ func full(paths int) *fake {
 		Samples:     SampleCount{Submitted: 10, Dropped: 1, Received: 9},
 		SetErrors:   []FieldCount{{"init_cwnd", 3}},
 		ArmFailures: []ArmCount{{"dctcp", 2}},
+		Controls:    []ControlCount{{"tcpilot_bbr3", true, 12}, {CC: "tcpilot_cubic"}},
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},
@@ -165,6 +166,10 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 		{"tcpilot_connections_total", []string{"rule=removed", "direction=outgoing"}, 1},
 		{"tcpilot_arm_state", []string{"cc=dctcp", "state=missing"}, 1},
 		{"tcpilot_arm_state", []string{"cc=dctcp", "state=active"}, 0},
+		{"tcpilot_congestion_control_loaded", []string{"cc=tcpilot_bbr3"}, 1},
+		{"tcpilot_congestion_control_loaded", []string{"cc=tcpilot_cubic"}, 0},
+		{"tcpilot_congestion_control_connections", nil, 12},
+		{"tcpilot_path_arms_retired_total", []string{"reason=marks-lost"}, 1},
 		{"tcpilot_store_saved_timestamp_seconds", nil, 1_700_000_000},
 		{"tcpilot_datapath_up", nil, 1},
 	} {

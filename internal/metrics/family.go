@@ -37,6 +37,9 @@ var (
 	armFailures = counter("arm_failures_total", "Congestion controls that the kernel refused on a connection.", "cc")
 	events      = counter("connection_events_total", "Events (rto, retransmit, state) of the share of connections that a rule watches.", "rule", "event")
 
+	controlLoaded      = gauge("congestion_control_loaded", "1 if the congestion control, of tcpilot's own or a user's, is loaded, 0 if not.", "cc")
+	controlConnections = gauge("congestion_control_connections", "Sockets that use the loaded congestion control, listening ones included; sockets that go on with a version from before an upgrade are not counted.", "cc")
+
 	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost since the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
@@ -61,6 +64,7 @@ var (
 	pathEvicted    = counter("paths_evicted_total", "Paths forgotten for want of room.")
 	yields         = gauge("yield_info", "1 for each field left alone since the administrator changed its sysctl.", "field", "sysctl")
 	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
+	armsGuarded    = counter("path_arms_retired_total", "Times that a congestion control was taken from a path since it did harm there, by reason (goodput-collapse, retransmit-storm, marks-lost).", "reason")
 	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
 	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
 	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults as a control.", "rule")
@@ -96,10 +100,11 @@ var (
 var families = []*family{
 	buildInfo,
 	connections, decisions, setErrors, armFailures, events,
+	controlLoaded, controlConnections,
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
 	samples, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, pathLimit, pathEvicted, yields, armState, rulePaths, ruleSamples, ruleHoldOut, ruleGain,
+	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,

@@ -23,8 +23,10 @@ type Input struct {
 	// Arms are the congestion controls that can be used now, in order; what the
 	// rule does not list is left out of them.
 	Arms []tcp.CC
-	// Retired are those that the kernel refused; they are never used, and not
-	// where Rule fixes one of them either.
+	// ByName are those of Arms that a rule without a list does not mean.
+	ByName []tcp.CC
+	// Retired are those that the kernel refused, or that did harm on this path; they
+	// are never used, and not where Rule fixes one of them either.
 	Retired []tcp.CC
 	Learner learn.Learner
 	Belief  *learn.Belief // of this path; nil is a path without samples
@@ -164,13 +166,16 @@ func (in *Input) learned(d *Decision) Reason {
 
 // usable writes to in.arms the arms that rule, kernel and experience leave.
 func (in *Input) usable() []tcp.CC {
-	want, offered := in.Rule.Learn.Arms, in.Arms
-	if want == nil {
-		want = offered
+	want, auto := in.Rule.Learn.Arms, in.Rule.Learn.Arms == nil
+	if auto {
+		want = in.Arms
 	}
 	arms := in.arms[:0]
 	for _, cc := range want {
-		if len(arms) < cap(arms) && slices.Contains(offered, cc) && !slices.Contains(in.Retired, cc) {
+		switch {
+		case len(arms) == cap(arms), !slices.Contains(in.Arms, cc), slices.Contains(in.Retired, cc):
+		case auto && slices.Contains(in.ByName, cc):
+		default:
 			arms = append(arms, cc)
 		}
 	}

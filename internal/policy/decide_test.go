@@ -87,6 +87,8 @@ func TestDecide(t *testing.T) {
 		{"learn, cc yielded", Input{Rule: &auto, Arms: offered, Learner: even, YieldCC: true}, YieldedSysctl, "", -1, 0, 0},
 		{"some of the rule's arms", Input{Rule: &some, Arms: offered, Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
 		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
+		{"auto, but for those by name", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
+		{"by name", Input{Rule: &some, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
 		{"all arms retired", Input{Rule: &some, Arms: offered, Retired: ccs("bbr"), Learner: even}, ArmRetired, "", -1, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -16,7 +16,7 @@ const (
 	HoldOut                      // left at kernel defaults as a control
 	YieldedSysctl                // somebody set the sysctl that gives the kernel's default
 	AppChose                     // the application chose its congestion control
-	ArmRetired                   // the kernel does not offer, or refused, what is wanted
+	ArmRetired                   // the kernel does not offer, or refused, what is wanted, or guards took it from the path
 	LeaseExpired                 // no daemon has renewed the policy
 	numReasons
 )

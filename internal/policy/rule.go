@@ -54,7 +54,7 @@ type Same struct{ IPv4, IPv6 int }
 
 // Learn says what is learned for the connections of a rule.
 type Learn struct {
-	Arms      []tcp.CC // what to choose among; nil is what the kernel offers
+	Arms      []tcp.CC // what to choose among; nil is auto: what is offered, but for Input.ByName
 	Objective learn.Objective
 	HoldOut   float64 // share left at kernel defaults, 0 to 1
 	OwnScope  bool    // each network namespace learns for itself

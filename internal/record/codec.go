@@ -12,7 +12,10 @@ import (
 )
 
 // Size is the length of one encoded sample in bytes.
-const Size = 256
+const Size = 288
+
+// size1 is the same in version 1, which had no state of the congestion control.
+const size1 = 256
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -39,8 +42,11 @@ const (
 	offDuration   = 176 // 5 x i64
 	offBytes      = 216 // 3 x u64
 	offRate       = 240 // u64
-	offSpare      = 248 // 4 zero bytes
-	offSum        = 252 // u32: CRC-32C of all before it
+	offControl    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes; not in version 1
+
+	// At the end, whatever the version.
+	spare = 8 // 4 zero bytes
+	crc   = 4 // u32: CRC-32C of all before it
 )
 
 var (
@@ -48,6 +54,7 @@ var (
 	le         = binary.LittleEndian
 
 	errChecksum = errors.New("checksum does not match: the record is damaged")
+	errZero     = errors.New("bytes that this version leaves zero are not")
 )
 
 // Encode writes s to b. A zone of an address is not kept: no sample has one.
@@ -83,16 +90,27 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint64(b[offBytes+8:], s.BytesReceived)
 	le.PutUint64(b[offBytes+16:], s.BytesRetrans)
 	le.PutUint64(b[offRate:], s.DeliveryRate)
-	clear(b[offSpare:offSum])
-	le.PutUint32(b[offSum:], sum(b))
+	encodeControl((*[32]byte)(b[offControl:]), &s.Control)
+	clear(b[Size-spare : Size-crc])
+	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
-func sum(b *[Size]byte) uint32 { return crc32.Checksum(b[:offSum], castagnoli) }
+func encodeControl(b *[32]byte, c *tcp.ControlState) {
+	le.PutUint64(b[0:], c.BW)
+	put32(b[8:], c.MinRTT, c.InflightHi, c.InflightLo, c.Alpha)
+	le.PutUint32(b[24:], c.WMax)
+	b[28], b[29], b[30], b[31] = c.Mode, byte(c.Flags), 0, 0
+}
+
+func sum(b []byte) uint32 { return crc32.Checksum(b[:len(b)-crc], castagnoli) }
 
 // Decode reads b into s. Every field of s is written. What decodes without
 // error encodes to the same bytes.
-func Decode(s *tcp.Sample, b *[Size]byte) error {
-	if sum(b) != le.Uint32(b[offSum:]) {
+func Decode(s *tcp.Sample, b *[Size]byte) error { return decode(s, b[:]) }
+
+// decode takes the records of every version, by their length.
+func decode(s *tcp.Sample, b []byte) error {
+	if sum(b) != le.Uint32(b[len(b)-crc:]) {
 		return errChecksum
 	}
 	s.Kind, s.End = tcp.Kind(b[offKind]), tcp.End(b[offEnd])
@@ -104,8 +122,14 @@ func Decode(s *tcp.Sample, b *[Size]byte) error {
 	if !okL || !okR {
 		return fmt.Errorf("address of family %d or %d is not valid", b[offLocalFam], b[offRemoteFam])
 	}
-	if uint32(le.Uint16(b[offPolicy-2:]))|le.Uint32(b[offZero:])|le.Uint32(b[offSpare:]) != 0 {
-		return errors.New("bytes that this version leaves zero are not")
+	if uint32(le.Uint16(b[offPolicy-2:]))|le.Uint32(b[offZero:])|le.Uint32(b[len(b)-spare:]) != 0 {
+		return errZero
+	}
+	s.Control = tcp.ControlState{}
+	if len(b) == Size {
+		if err := decodeControl(&s.Control, (*[32]byte)(b[offControl:])); err != nil {
+			return err
+		}
 	}
 	s.Local = netip.AddrPortFrom(local, le.Uint16(b[offLocalPort:]))
 	s.Remote = netip.AddrPortFrom(remote, le.Uint16(b[offRemotePort:]))
@@ -122,7 +146,18 @@ func Decode(s *tcp.Sample, b *[Size]byte) error {
 	return nil
 }
 
-func decodeCounters(s *tcp.Sample, b *[Size]byte) {
+func decodeControl(c *tcp.ControlState, b *[32]byte) error {
+	if le.Uint16(b[30:]) != 0 {
+		return errZero
+	}
+	*c = tcp.ControlState{
+		BW: le.Uint64(b[0:]), MinRTT: le.Uint32(b[8:]), InflightHi: le.Uint32(b[12:]), InflightLo: le.Uint32(b[16:]),
+		Alpha: le.Uint32(b[20:]), WMax: le.Uint32(b[24:]), Mode: b[28], Flags: tcp.ControlFlags(b[29]),
+	}
+	return nil
+}
+
+func decodeCounters(s *tcp.Sample, b []byte) {
 	s.Duration = time.Duration(le.Uint64(b[offDuration:]))
 	s.Connect = time.Duration(le.Uint64(b[offDuration+8:]))
 	s.Busy = time.Duration(le.Uint64(b[offDuration+16:]))

@@ -15,10 +15,14 @@ import (
 
 // filled returns a sample in which every field differs from zero and from the
 // others, so that a field left out or swapped is seen.
-func filled(t testing.TB) tcp.Sample {
+func filled(t testing.TB) (s tcp.Sample) {
 	t.Helper()
-	var s tcp.Sample
-	v := reflect.ValueOf(&s).Elem()
+	fill(t, reflect.ValueOf(&s).Elem())
+	return s
+}
+
+func fill(t testing.TB, v reflect.Value) {
+	t.Helper()
 	for i := range v.NumField() {
 		f, n := v.Field(i), uint64(0x0102030405060000+i)
 		switch p := f.Addr().Interface().(type) {
@@ -30,6 +34,8 @@ func filled(t testing.TB) tcp.Sample {
 			*p = tcp.KindFailedConnect
 		case *tcp.End:
 			*p = tcp.EndRefused
+		case *tcp.ControlState:
+			fill(t, f)
 		default:
 			if f.CanUint() {
 				f.SetUint(n & (1<<f.Type().Bits() - 1))
@@ -41,7 +47,6 @@ func filled(t testing.TB) tcp.Sample {
 			t.Fatalf("%s is still zero: teach this test its type", v.Type().Field(i).Name)
 		}
 	}
-	return s
 }
 
 func TestRoundTripKeepsEveryField(t *testing.T) {
@@ -79,14 +84,15 @@ func TestDecodeRefuses(t *testing.T) {
 		"an unknown end":    {func(b *[Size]byte) { b[offEnd] = 200 }, true, "end 200"},
 		"a strange family":  {func(b *[Size]byte) { b[offLocalFam] = 5 }, true, "family 5"},
 		"a long IPv4":       {func(b *[Size]byte) { b[offRemote+7] = 1 }, true, "not valid"},
-		"a spare byte used": {func(b *[Size]byte) { b[offSpare] = 1 }, true, "zero"},
+		"a spare byte used": {func(b *[Size]byte) { b[Size-spare] = 1 }, true, "zero"},
+		"a byte of padding": {func(b *[Size]byte) { b[offControl+31] = 1 }, true, "zero"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b [Size]byte
 			Encode(&b, &s)
 			tt.spoil(&b)
 			if tt.resum {
-				le.PutUint32(b[offSum:], sum(&b))
+				le.PutUint32(b[Size-crc:], sum(b[:]))
 			}
 			var got tcp.Sample
 			if err := Decode(&got, &b); err == nil || !strings.Contains(err.Error(), tt.expect) {
@@ -192,7 +198,9 @@ func TestNewReaderRefuses(t *testing.T) {
 	}{
 		"empty":         {nil, true, "too few"},
 		"text":          {[]byte(`{"tcpilot_samples": 1, "more": 2}`), true, "right eight bytes"},
-		"newer":         {edit(func(b []byte) { b[8] = 2 }), false, "version 2: this tcpilot reads version 1"},
+		"newer":         {edit(func(b []byte) { b[8] = 3 }), false, "version 3: this tcpilot reads versions 1 to 2"},
+		"version 0":     {edit(func(b []byte) { b[8] = 0 }), false, "version 0"},
+		"size of old":   {edit(func(b []byte) { b[8] = 1 }), false, "records of 288 bytes (want 256)"},
 		"other size":    {edit(func(b []byte) { b[10] = 1 }), false, "damaged"},
 		"huge meta":     {edit(func(b []byte) { b[15] = 0xff }), false, "damaged"},
 		"cut in meta":   {good[:20], false, "cut short"},
@@ -271,16 +279,25 @@ func FuzzDecode(f *testing.F) {
 	Encode(&b, &s)
 	f.Add(b[:])
 	f.Add(make([]byte, Size))
+	f.Add(asVersion1(&s))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		var b, again [Size]byte
-		copy(b[:], in)
-		le.PutUint32(b[offSum:], sum(&b)) // else the fuzzer would only meet the checksum
+		b := make([]byte, Size)
+		if len(in) == size1 {
+			b = b[:size1]
+		}
+		copy(b, in)
+		le.PutUint32(b[len(b)-crc:], sum(b)) // else the fuzzer would only meet the checksum
 		var s tcp.Sample
-		if Decode(&s, &b) != nil {
+		if decode(&s, b) != nil {
 			return
 		}
-		Encode(&again, &s)
-		if again != b {
+		var now [Size]byte
+		Encode(&now, &s)
+		again := now[:]
+		if len(b) == size1 {
+			again = asVersion1(&s)
+		}
+		if !bytes.Equal(again, b) {
 			t.Errorf("decodes, but encodes to other bytes\n in %x\nout %x", b, again)
 		}
 	})
@@ -289,6 +306,7 @@ func FuzzDecode(f *testing.F) {
 func FuzzReader(f *testing.F) {
 	f.Add(recording(f, 2))
 	f.Add(recording(f, 1)[:100])
+	f.Add(recordingVersion1(f, 2))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r, err := NewReader(bytes.NewReader(in))
 		if err != nil {

@@ -123,6 +123,8 @@ type Sample struct {
 	Ssthresh     uint32 // packets; 0x7fffffff is "never left slow start"
 	MSS          uint32 // bytes
 	DeliveryRate uint64 // bytes per second, the kernel's latest rate sample
+
+	Control ControlState // what CC says of itself, if it is one of tcpilot's own
 }
 
 // Has reports whether every bit of f is set.

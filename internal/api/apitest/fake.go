@@ -24,6 +24,7 @@ type Fake struct {
 	Hub      api.Hub
 	Snap     *engine.Snapshot
 	Programs []api.Loaded
+	CCs      []api.CongestionControl
 	Err      error
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
@@ -37,7 +38,22 @@ func New() *Fake {
 	return &Fake{Snap: Snapshot(), Programs: []api.Loaded{{
 		Name: "my-iw", Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
 		Programs: []api.Program{{Name: "iw", ID: 77, Type: "sock_ops"}},
-	}}}
+	}}, CCs: Controls()}
+}
+
+// Controls is the fake daemon's catalogue.
+func Controls() []api.CongestionControl {
+	return []api.CongestionControl{
+		{Name: "mine", State: "loaded", Source: "/opt/mine.bpf.o", User: true, Rules: []string{}, Version: "0123456789ab", Connections: 1,
+			Programs: []metrics.ProgramStats{{Name: "mine_cong_avoid", ID: 91}}},
+		{Name: "tcpilot_bbr3", State: "loaded", Source: "draft-ietf-ccwg-bbr", Wanted: true, Rules: []string{"default"}, Auto: true,
+			Version: "5f1d0c7a9e42", Connections: 12, Programs: []metrics.ProgramStats{
+				{Name: "bbr3_main", ID: 88, Stats: true, RunCount: 40_000, RunTime: 10 * time.Millisecond},
+				{Name: "bbr3_init", ID: 89, Stats: true, RunCount: 12, RunTime: 6 * time.Microsecond}}},
+		{Name: "tcpilot_dctcp", State: "absent", Why: "this kernel's verifier refused it: permission denied", Source: "RFC 8257",
+			Wanted: true, Rules: []string{}, NeedsECN: true, Auto: true, Version: "77aa00bb11cc", Programs: []metrics.ProgramStats{}},
+		{Name: "tcpilot_ledbat", State: "available", Source: "RFC 6817", Rules: []string{}, Version: "c0ffee00c0ff", Programs: []metrics.ProgramStats{}},
+	}
 }
 
 // Serve serves b on a socket until the test ends, and returns the socket's path.
@@ -95,6 +111,9 @@ func Snapshot() *engine.Snapshot {
 				Arms: []engine.PathArm{
 					{CC: CC("cubic"), Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now.UnixNano()},
 					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now.UnixNano()},
+					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now.UnixNano(),
+						Retired: &engine.ArmRetirement{Guard: "goodput-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
+							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
 				},
 				HoldOut: engine.PathHoldOut{Share: 0.02, Count: 5, Mean: 14.0, Treated: 16.0, Gain: 7.39}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
@@ -119,7 +138,7 @@ func Sample(i int) tcp.Sample {
 		Busy: time.Second, BytesAcked: 12_000_000, BytesReceived: 340, SegsOut: 8300, SegsIn: 4000, DataSegsOut: 8290, Retrans: 12,
 		Delivered: 8300, Lost: 12, MinRTT: 12300, SRTT: 14100, RTTVar: 500, Cwnd: 120, Ssthresh: 1<<31 - 1, MSS: 1448, DeliveryRate: 11_760_000,
 	}
-	switch i % 4 {
+	switch i % 5 {
 	case 1:
 		s.Flags, s.Arm, s.CC = tcp.FlagHoldOut|tcp.FlagAppLimited, tcp.CC{}, CC("cubic")
 		s.Local, s.Remote = netip.MustParseAddrPort("[2001:db8::1]:443"), netip.MustParseAddrPort("[2001:db8:1::7]:61000")
@@ -129,6 +148,10 @@ func Sample(i int) tcp.Sample {
 	case 3:
 		s = tcp.Sample{Kind: tcp.KindFailedConnect, End: tcp.EndRefused, Flags: tcp.FlagOutgoing, At: s.At, Local: s.Local, Remote: s.Remote,
 			Duration: 250 * time.Microsecond, CC: CC("cubic")}
+	case 4:
+		s.Kind, s.End, s.Arm, s.CC = tcp.KindInterval, tcp.EndNone, CC("tcpilot_bbr3"), CC("tcpilot_bbr3")
+		s.Control = tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 131, InflightLo: tcp.NoBound, Alpha: 64, WMax: 140,
+			Mode: 5, Flags: tcp.ControlKnown | tcp.ControlFullPipe | tcp.ControlECN}
 	}
 	return s
 }
@@ -251,3 +274,29 @@ func (f *Fake) Unload(_ context.Context, name string) error {
 
 // Loaded implements api.Backend.
 func (f *Fake) Loaded(context.Context) ([]api.Loaded, error) { return f.Programs, f.Err }
+
+// Controls implements api.Backend.
+func (f *Fake) Controls(context.Context) ([]api.CongestionControl, error) { return f.CCs, f.Err }
+
+// LoadControl implements api.Backend.
+func (f *Fake) LoadControl(_ context.Context, name string, r api.ControlRequest) (api.CongestionControl, error) {
+	switch {
+	case f.Err != nil:
+		return api.CongestionControl{}, f.Err
+	case r.File == "" && name != "tcpilot_ledbat":
+		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q", name).WithHint("name the file of your own: tcpilot cc load NAME FILE")
+	case r.File == "":
+		return api.CongestionControl{Name: name, State: "loaded", Source: "RFC 6817", Version: "c0ffee00c0ff", Auto: r.Auto}, nil
+	}
+	return api.CongestionControl{Name: name, State: "loaded", Source: r.File, User: true, Version: "0123456789ab", Auto: r.Auto}, nil
+}
+
+// UnloadControl implements api.Backend.
+func (f *Fake) UnloadControl(_ context.Context, name string) (api.Unloaded, error) {
+	for _, c := range f.CCs {
+		if c.Name == name && c.State == "loaded" {
+			return api.Unloaded{Connections: c.Connections}, f.Err
+		}
+	}
+	return api.Unloaded{}, api.NotFound("no congestion control %q is loaded", name).WithHint("see 'tcpilot cc list'")
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* BBRv3's answer to losses and marks (5.5.10, 5.5.11). */
+#ifndef TCPILOT_BBR3_LOSS_BPF_H
+#define TCPILOT_BBR3_LOSS_BPF_H
+
+#include "bbr3_states.bpf.h"
+
+/* 5.6.4.4 SaveCwnd */
+static __always_inline void save_cwnd(struct tcp_sock *tp, struct bbr3 *b)
+{
+	if (tcp_ca_state(tp) < TCP_CA_RECOVERY && b->cc.mode != BBR3_PROBE_RTT)
+		b->cc.w_max = tp->snd_cwnd;
+	else
+		b->cc.w_max = max_u32(b->cc.w_max, tp->snd_cwnd);
+}
+
+static __always_inline void restore_cwnd(struct tcp_sock *tp, struct bbr3 *b)
+{
+	tp->snd_cwnd = max_u32(tp->snd_cwnd, b->cc.w_max);
+}
+
+/* 5.5.11.1 SaveStateUponLoss */
+static __always_inline void save_state(struct tcp_sock *tp, struct bbr3 *b, struct bbr3_more *m)
+{
+	save_cwnd(tp, b);
+	b->undo = UNDO_NONE;
+	m->undo_bw_lo = b->bw_lo;
+	m->undo_inflight_lo = b->cc.inflight_lo;
+	m->undo_inflight_hi = b->cc.inflight_hi;
+}
+
+/* Packets lost since the one just acknowledged was sent (draft: C.lost - P.lost), from
+ * the counters at the last two round starts. */
+static __always_inline __u32 lost_since(struct tcp_sock *tp, const struct bbr3 *b, __u32 sent_at)
+{
+	__u32 rounds_lost = b->mark_lost[1] - b->mark_lost[0];
+	__u32 span = b->mark_delivered[1] - b->mark_delivered[0];
+	__u32 into = sent_at - b->mark_delivered[0];
+
+	if (!rounds_lost || before(sent_at, b->mark_delivered[0]))
+		return tp->lost - b->mark_lost[0];
+	if (into >= span)
+		return tp->lost - b->mark_lost[1];
+	return tp->lost - b->mark_lost[0] - (__u32)((__u64)rounds_lost * into / span);
+}
+
+/* The smoothed RTT is an eighth above the smallest: somebody's packets wait. A host too
+ * noisy to tell sees a queue always, and then answers losses as the draft does. */
+static __always_inline bool queue_seen(struct tcp_sock *tp, const struct bbr3 *b)
+{
+	return !tolerate_random_loss ||
+	       tp->srtt_us >> 3 > b->cc.min_rtt_us + (b->cc.min_rtt_us >> 3);
+}
+
+/* 5.5.10.2 IsInflightTooHigh */
+static __always_inline bool inflight_too_high(const struct ack *a)
+{
+	return a->lost && a->lost > ((__u64)a->tx_in_flight * a->loss_thresh >> 10);
+}
+
+/* 5.5.10.2 InflightAtLoss: what was in flight when losses crossed the threshold. */
+static __always_inline __u32 inflight_at_loss(const struct ack *a)
+{
+	__u32 before_in_flight = a->tx_in_flight - min_u32(a->losses, a->tx_in_flight);
+	__u32 lost_before = a->lost - min_u32(a->losses, a->lost);
+	__u32 budget = ((__u64)before_in_flight * a->loss_thresh + 1023) >> 10;
+
+	if (lost_before >= budget)
+		return before_in_flight;
+	return before_in_flight + (budget - lost_before);
+}
+
+/* 5.5.10.2 HandleInflightTooHigh */
+static __always_inline void handle_too_high(struct tcp_sock *tp, struct bbr3 *b,
+					    struct bbr3_more *m, __u32 in_flight,
+					    bool app_limited, __u32 why)
+{
+	b->prev_probe_too_high = 1;
+	b->probe_sample = 0;
+	if (!app_limited)
+		b->cc.inflight_hi = max_u32(in_flight,
+					    (__u64)target_inflight(tp, b) * BETA >> 10);
+	if (b->cc.mode == BBR3_PROBE_UP) {
+		b->undo = UNDO_UP;
+		start_down(tp, m, why);
+	}
+}
+
+/* 5.5.10.2 NoteLoss, HandleLostPacket */
+static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
+{
+	struct bbr3 *b = bbr3_get(tp);
+	struct bbr3_more *m = bbr3_more_get(tp);
+
+	if (!m)
+		return;
+	if (!b->loss_in_round) {
+		b->loss_round = tp->delivered;
+		save_state(tp, b, m);
+	}
+	b->loss_in_round = 1;
+	if (queue_seen(tp, b)) {
+		b->queue_in_round = 1;
+		a->loss_thresh = LOSS_THRESH + m->random_loss;
+	}
+	if (b->loss_events < 15)
+		b->loss_events++;
+	if (b->probe_sample && inflight_too_high(a))
+		handle_too_high(tp, b, m, inflight_at_loss(a), a->app_limited, BBR3_HIGH_LOSS);
+}
+
+/* Google v3: more than half of what was delivered since the packet was sent is marked. */
+static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
+{
+	struct bbr3 *b = bbr3_get(tp);
+	struct bbr3_more *m = bbr3_more_get(tp);
+
+	if (m)
+		handle_too_high(tp, b, m, a->tx_in_flight, a->app_limited, BBR3_HIGH_ECN);
+}
+
+/* 5.3.1.3: the way out of Startup when a queue is seen before a plateau. */
+static __always_inline void startup_too_high(struct tcp_sock *tp, struct bbr3 *b)
+{
+	b->undo = UNDO_STARTUP;
+	b->cc.flags |= CC_FULL_PIPE;
+	b->cc.inflight_hi = max_u32(bbr3_inflight(tp, b, max_filter_get(&b->max_bw)),
+				    b->inflight_latest);
+}
+
+/* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. */
+static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 *b, bool ecn,
+					       bool loss)
+{
+	__u32 ecn_lo = CC_NO_BOUND;
+
+	if (is_probing_bw(b) || !(ecn || loss))
+		return;
+	if (b->cc.inflight_lo == CC_NO_BOUND)
+		b->cc.inflight_lo = tp->snd_cwnd;
+	if (ecn)
+		ecn_lo = (__u64)b->cc.inflight_lo * (ALPHA_ONE - b->cc.alpha / ECN_FACTOR) >> 10;
+	if (loss) {
+		if (b->bw_lo == NO_BW)
+			b->bw_lo = max_filter_get(&b->max_bw);
+		b->bw_lo = max_u32(b->bw_latest, (__u64)b->bw_lo * BETA >> 10);
+		b->bw_lo = max_u32(b->bw_lo, 1);
+		b->cc.inflight_lo = max_u32(b->inflight_latest,
+					    (__u64)b->cc.inflight_lo * BETA >> 10);
+	}
+	b->cc.inflight_lo = min_u32(b->cc.inflight_lo, ecn_lo);
+}
+
+/* Share of the packets of the last round that were marked, in 1/1024 and rounded up, as
+ * one mark counts; smooths it into alpha as DCTCP does (RFC 8257 3.3). */
+static __always_inline __u32 update_alpha(struct tcp_sock *tp, struct bbr3 *b,
+					  struct bbr3_more *m)
+{
+	__u32 delivered = tp->delivered - m->ecn_delivered;
+	__u32 marked = tp->delivered_ce - m->ecn_delivered_ce;
+	__u32 share;
+
+	if (!delivered)
+		return 0;
+	m->ecn_delivered = tp->delivered;
+	m->ecn_delivered_ce = tp->delivered_ce;
+	share = min_u32((((__u64)marked << 10) + delivered - 1) / delivered, ALPHA_ONE);
+	b->cc.alpha += (share >> ALPHA_SHIFT) - (b->cc.alpha >> ALPHA_SHIFT);
+	return share;
+}
+
+/* Whether the losses of the loss round that ends say that there is too much in flight;
+ * learns from the others how much the link loses by itself. */
+static __always_inline bool losses_count(struct tcp_sock *tp, struct bbr3 *b,
+					 struct bbr3_more *m)
+{
+	__u32 lost = tp->lost - m->loss_lost;
+	__u32 all = tp->delivered - m->loss_delivered + lost;
+	__u32 share = all ? ((__u64)lost << 10) / all : 0;
+
+	m->loss_lost = tp->lost;
+	m->loss_delivered = tp->delivered;
+	if (b->queue_in_round)
+		return share >= 2 * m->random_loss;
+	if (share > HEAVY_LOSS)
+		return true;
+	if (tolerate_random_loss && !queue_seen(tp, b))
+		m->random_loss = (7 * m->random_loss + share + 4) >> 3;
+	return false;
+}
+
+/* Once per loss round: 5.5.10.3 UpdateCongestionSignals, 5.3.1.3 CheckStartupHighLoss. */
+static __noinline void end_loss_round(struct tcp_sock *tp, struct ack *a)
+{
+	struct bbr3 *b = bbr3_get(tp);
+	struct bbr3_more *m = bbr3_more_get(tp);
+	__u32 share = 0;
+	bool loss;
+
+	if (!m)
+		return;
+	loss = losses_count(tp, b, m);
+	if (b->cc.flags & CC_ECN)
+		share = update_alpha(tp, b, m);
+	adapt_lower_bounds(tp, b, share, loss && b->loss_in_round);
+	if (!full_bw_reached(b)) {
+		b->ecn_rounds = share < ECN_THRESH ? 0 : min_u32(b->ecn_rounds + 1, 3);
+		if (b->ecn_rounds >= FULL_ECN_ROUNDS) {
+			startup_too_high(tp, b);
+			set_mode(tp, b, m, BBR3_DRAIN, BBR3_HIGH_ECN);
+			m->drain_start = m->round;
+		} else if (b->loss_events >= FULL_LOSS_COUNT &&
+			   tcp_ca_state(tp) == TCP_CA_RECOVERY && inflight_too_high(a)) {
+			startup_too_high(tp, b);
+			set_mode(tp, b, m, BBR3_DRAIN, BBR3_HIGH_LOSS);
+			m->drain_start = m->round;
+		}
+	}
+	b->loss_events = 0;
+	b->loss_in_round = 0;
+	b->queue_in_round = 0;
+}
+
+#endif

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * CUBIC: RFC 9438; its slow start ends by HyStart, as in the kernel's own cubic, or by
+ * HyStart++ (RFC 9406).
+ *
+ * The window is a cubic function of the time since the last reduction: fast while
+ * far below the window of that time, flat near it, fast again beyond. Where Reno
+ * would have more, it has what Reno would have.
+ *
+ * It is to share links half and half with the kernel's cubic, so that where RFC and
+ * kernel differ in how much they take, like_kernel says who is followed:
+ *
+ *                         true: the kernel           false: the RFCs
+ *   slow start ends       at the first sign of a     through rounds of conservative
+ *                         queue: delay above the     slow start (9406 4.2), on delay
+ *                         least ever, or a long      above the round before's only
+ *                         train of ACKs
+ *   Reno's growth         0.53 packets per round     from cwnd_prior on 1 packet
+ *                         trip                       per round trip (9438 4.3)
+ *
+ * By the RFCs it loses several times as much in slow start, and beside the kernel's
+ * cubic it takes twice its share (measured: 30 Mbit/s, 20 ms, queue of 1 BDP).
+ *
+ * Departures from the RFCs that it always shares with the kernel's cubic:
+ * - windows are whole packets; growth is a count of packets that must be
+ *   acknowledged for one more of window, looked up again every 32 ms or as the
+ *   window changes
+ * - the reduction is of cwnd, not of what is in flight: growth stops with the
+ *   application instead (tcp_is_cwnd_limited; 9438 4.6 and 5.8)
+ * - while w_max is unknown (after slow start without loss, or after a timeout) the
+ *   window grows by 5 % per round trip at least, where 9438 4.8 and 4.10 have only
+ *   the cubic function, which takes seconds to leave a start that ended too early
+ * - 9406 4.2's limit L of growth per ACK is infinite even without pacing: receive
+ *   offloads thin ACKs out so much that 8 packets per ACK would stall the start
+ * Where it always follows the RFCs, and the kernel's cubic does not:
+ * - after an undo all of the curve is as it was (9438 4.9), not only the window, so
+ *   that on paths that reorder it has more goodput than the kernel's
+ * - slow start is shortened only the first time (9406 4.3), not after timeouts
+ * - time further than four minutes from the plateau does not overflow
+ */
+#include "cc.bpf.h"
+
+const volatile bool like_kernel = true;
+
+enum {				/* RFC 9406 4.3 */
+	MIN_RTT_THRESH_US = 4000,
+	MAX_RTT_THRESH_US = 16000,
+	MIN_RTT_DIVISOR = 8,
+	N_RTT_SAMPLE = 8,
+	CSS_GROWTH_DIVISOR = 4,
+	CSS_ROUNDS = 5,
+};
+
+enum {				/* hystart_* parameters of the kernel's cubic */
+	HYSTART_LOW_WINDOW = 16,	/* packets */
+	HYSTART_ACK_DELTA_US = 2000,	/* between ACKs of one train */
+	HYSTART_ACK_DELAY_US = 1000,	/* most that large aggregates add to a train */
+};
+
+enum {
+	BETA = 717,		/* 0.7 in 1/1024: RFC 9438 4.6 */
+	MIN_WINDOW = 2,		/* packets: RFC 9438 4.6 */
+	/* Packets acknowledged per packet of growth, of Reno's estimate and by the
+	 * window: 1 / alpha = (1 + beta) / (3 (1 - beta)) = 1.89, in eighths: RFC 9438
+	 * 4.3, and beta_scale of the kernel's. */
+	RENO_ACKS_8TH = 15,
+	MAX_GROWTH = 2,		/* acknowledged per packet of growth: 1.5, RFC 9438 4.2 */
+	PROBE_GROWTH = 20,	/* 5 % per round trip: bictcp_update of the kernel */
+	FLAT_GROWTH = 100,	/* windows per packet, at the plateau: bictcp_update */
+	STALE = 31,		/* 1024 us; HZ / 32, from which on growth is looked up again */
+	SETTLE = 977,		/* 1024 us; 1 s after a reduction whose delays say nothing */
+	/* Time is in units of 1024 us. C = 0.4 packets/s^3 (RFC 9438 4.1, 5) is 472 / 2^40
+	 * of those. 2^18 of them, four minutes from the plateau, are as good as for ever;
+	 * more would overflow. */
+	C_2POW40 = 472,
+	MAX_TIME = 1 << 18,
+};
+
+#define CUBE_FACTOR ((1ULL << 40) / C_2POW40)
+
+struct curve {			/* what an undo brings back, with cc_state.w_max */
+	__u32 epoch;		/* 1024 us; when congestion avoidance began, 0: not yet */
+	__u32 k;		/* 1024 us; from there to w_max */
+	__u32 w_est;		/* packets; what Reno would have */
+	__u32 cwnd_prior;	/* packets; window at the last reduction */
+};
+
+struct cubic {
+	struct cc_state pub;	/* min_rtt_us, w_max; 0: unknown */
+	struct curve curve;
+	struct curve undo;
+	__u32 undo_w_max;
+	__u32 cnt;		/* packets to be acknowledged for one more of window */
+	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
+	__u32 last_cwnd;	/* when cnt was looked up */
+	__u32 last_time;
+	/* slow start */
+	__u32 round_end;	/* sequence number */
+	__u32 round_min_us;	/* ~0: no sample */
+	union {
+		struct {	/* HyStart++ */
+			__u32 last_round_min_us;
+			__u32 css_base_us;
+		};
+		struct {	/* HyStart */
+			__u32 round_begin_us;
+			__u32 last_ack_us;
+		};
+	};
+	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
+	__u8 css_left;		/* rounds */
+	bool probing;		/* w_max is not the window of a loss */
+	bool undo_probing;
+};
+
+_Static_assert(sizeof(struct cubic) <= 104, "icsk_ca_priv");
+
+/* ---- slow start: RFC 9406 4.2 ------------------------------------------------ */
+
+static __always_inline void hystart_round(struct cubic *ca, struct tcp_sock *tp)
+{
+	ca->round_end = tp->snd_nxt;
+	if (like_kernel)
+		ca->round_begin_us = ca->last_ack_us = tcp_now_us(tp);
+	else
+		ca->last_round_min_us = ca->round_min_us;
+	ca->round_min_us = ~0u;
+	ca->samples = 0;
+}
+
+/* The kernel's rounds end one ACK later, with the first of the next train. */
+static __always_inline bool hystart_round_over(const struct cubic *ca, struct tcp_sock *tp)
+{
+	if (like_kernel)
+		return after(tp->snd_una, ca->round_end);
+	return !before(tp->snd_una, ca->round_end);
+}
+
+static __always_inline void hystart_exit(struct cubic *ca, struct tcp_sock *tp)
+{
+	tp->snd_ssthresh = tp->snd_cwnd;
+	ca->pub.mode = CUBIC_CONVEX;
+	ca->pub.flags |= CC_FULL_PIPE;
+}
+
+/* The round's smallest delay exceeds base by an eighth: the queue is filling. */
+static __always_inline bool hystart_delayed(const struct cubic *ca, __u32 base)
+{
+	__u32 thresh = max_u32(MIN_RTT_THRESH_US,
+			       min_u32(base / MIN_RTT_DIVISOR, MAX_RTT_THRESH_US));
+
+	return ca->samples >= N_RTT_SAMPLE && base != ~0u && ca->round_min_us >= base + thresh;
+}
+
+static __always_inline void hystart_plus_update(struct cubic *ca, struct tcp_sock *tp)
+{
+	if (ca->pub.mode == CUBIC_CSS) {
+		if (ca->samples >= N_RTT_SAMPLE && ca->round_min_us < ca->css_base_us)
+			ca->pub.mode = CUBIC_SLOW_START;
+	} else if (hystart_delayed(ca, ca->last_round_min_us)) {
+		ca->pub.mode = CUBIC_CSS;
+		ca->css_base_us = ca->round_min_us;
+		ca->css_left = CSS_ROUNDS;
+	}
+}
+
+/* ACKs of one round that have followed each other closely for half a round trip,
+ * a whole one where pacing spreads them: the path is full. */
+static __always_inline bool hystart_train(struct cubic *ca, struct tcp_sock *tp)
+{
+	struct sock *sk = tcp_sk_sock(tp);
+	__u32 now = tcp_now_us(tp), most = ca->pub.min_rtt_us;
+	__u64 rate = sk->sk_pacing_rate, burst = sk->sk_gso_max_size * 4;
+
+	if (now - ca->last_ack_us > HYSTART_ACK_DELTA_US)
+		return false;
+	ca->last_ack_us = now;
+	if (rate)
+		most += min_u64(HYSTART_ACK_DELAY_US, burst * USEC_PER_SEC / rate);
+	if (sk->sk_pacing_status == SK_PACING_NONE)
+		most /= 2;
+	return now - ca->round_begin_us > most;
+}
+
+static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp, __u32 rtt_us)
+{
+	if (hystart_round_over(ca, tp)) {
+		hystart_round(ca, tp);
+		if (ca->pub.mode == CUBIC_CSS && !--ca->css_left) {
+			hystart_exit(ca, tp);
+			return;
+		}
+	}
+	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
+	if (ca->samples < N_RTT_SAMPLE)
+		ca->samples++;
+	if (!like_kernel)
+		hystart_plus_update(ca, tp);
+	else if (tp->snd_cwnd >= HYSTART_LOW_WINDOW &&
+		 (hystart_train(ca, tp) || hystart_delayed(ca, ca->pub.min_rtt_us)))
+		hystart_exit(ca, tp);
+}
+
+/* ---- the curve: RFC 9438 4.2 to 4.5 ---------------------------------------- */
+
+/* The largest y with y^3 <= x, a bit at a time from above; x below 2^63. Without a
+ * branch, as the verifier would walk both sides of each. */
+static __always_inline __u32 cube_root(__u64 x)
+{
+	__u64 y = 0;
+
+	for (int shift = 63; shift >= 0; shift -= 3) {
+		__u64 step = 6 * y * (2 * y + 1) + 1;	/* (2y + 1)^3 - (2y)^3 */
+		__s64 rest = (x >> shift) - step, fits;
+
+		barrier_var(rest);
+		fits = ~(rest >> 63);
+		x -= step << shift & fits;
+		y = 2 * y - fits;
+	}
+	return y;
+}
+
+static __always_inline void cubic_begin(struct cubic *ca, __u32 cwnd, __u32 acked, __u32 now)
+{
+	struct curve *c = &ca->curve;
+
+	c->epoch = now ? now : 1;
+	c->w_est = cwnd;
+	ca->acked = acked;
+	if (!ca->pub.w_max)
+		ca->probing = true;
+	if (ca->pub.w_max <= cwnd) {
+		ca->pub.w_max = cwnd;
+		c->k = 0;
+	} else {
+		c->k = cube_root(CUBE_FACTOR * (ca->pub.w_max - cwnd));
+	}
+}
+
+/* W_cubic one round trip from now (equation 1). */
+static __always_inline __u32 cubic_target(struct cubic *ca, __u32 now)
+{
+	__u64 t = now - ca->curve.epoch + (ca->pub.min_rtt_us >> 10);
+	__u64 k = ca->curve.k, off, delta;
+
+	ca->pub.mode = t < k ? CUBIC_CONCAVE : CUBIC_CONVEX;
+	off = min_u64(t < k ? k - t : t - k, MAX_TIME);
+	delta = C_2POW40 * off * off * off >> 40;
+	if (t < k)
+		return ca->pub.w_max - min_u64(delta, ca->pub.w_max);
+	return ca->pub.w_max + delta;
+}
+
+static __always_inline void cubic_growth(struct cubic *ca, __u32 cwnd, __u32 now)
+{
+	__u32 target = cubic_target(ca, now);
+
+	ca->last_cwnd = cwnd;
+	ca->last_time = now;
+	ca->cnt = target > cwnd ? cwnd / (target - cwnd) : FLAT_GROWTH * cwnd;
+	if (ca->probing)
+		ca->cnt = min_u32(ca->cnt, PROBE_GROWTH);
+}
+
+/* Not less than Reno would have: equation 4. */
+static __always_inline void cubic_reno(struct cubic *ca, __u32 cwnd)
+{
+	struct curve *c = &ca->curve;
+	bool slow = like_kernel || c->w_est < c->cwnd_prior;
+	__u32 per_packet = slow ? cwnd * RENO_ACKS_8TH >> 3 : cwnd;
+
+	if (ca->acked > per_packet) {
+		__u32 n = ca->acked / per_packet;
+
+		ca->acked -= n * per_packet;
+		c->w_est += n;
+	}
+	if (c->w_est > cwnd && ca->cnt > cwnd / (c->w_est - cwnd)) {
+		ca->cnt = cwnd / (c->w_est - cwnd);
+		ca->pub.mode = CUBIC_RENO;
+	}
+}
+
+static __always_inline void cubic_update(struct cubic *ca, struct tcp_sock *tp, __u32 acked)
+{
+	__u32 cwnd = max_u32(tp->snd_cwnd, 1), now = tcp_now_1024us(tp);
+
+	ca->acked += acked;
+	if (ca->curve.epoch && ca->last_cwnd == cwnd && now - ca->last_time <= STALE)
+		return;
+	if (!ca->curve.epoch)
+		cubic_begin(ca, cwnd, acked, now);
+	else if (ca->last_time == now)
+		goto reno;
+	cubic_growth(ca, cwnd, now);
+reno:
+	cubic_reno(ca, cwnd);
+	ca->cnt = max_u32(ca->cnt, MAX_GROWTH);
+}
+
+/* ---- operations ------------------------------------------------------------ */
+
+/* Nothing is known of the path: at the start and after a timeout (RFC 9438 4.8). */
+static __always_inline void cubic_reset(struct cubic *ca)
+{
+	ca->pub.min_rtt_us = 0;
+	ca->pub.w_max = 0;
+	ca->pub.mode = CUBIC_SLOW_START;
+	ca->curve.epoch = 0;
+	ca->curve.k = 0;
+	ca->cnt = 0;
+	ca->acked = 0;
+	ca->last_cwnd = 0;
+	ca->probing = false;
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_init, struct tcp_sock *tp)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+
+	__builtin_memset(ca, 0, sizeof(*ca));
+	ca->pub.inflight_hi = CC_NO_BOUND;
+	ca->pub.inflight_lo = CC_NO_BOUND;
+	ca->round_min_us = ~0u;
+	hystart_round(ca, tp);
+}
+
+/* RFC 9438 4.6, 4.7. */
+SEC("struct_ops")
+__u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+	__u32 cwnd = tp->snd_cwnd;
+
+	ca->undo = ca->curve;
+	ca->undo_w_max = ca->pub.w_max;
+	ca->undo_probing = ca->probing;
+
+	ca->curve.epoch = 0;
+	ca->curve.cwnd_prior = cwnd;
+	ca->probing = false;
+	ca->pub.mode = CUBIC_SLOW_START;
+	ca->pub.w_max = cwnd < ca->pub.w_max ? (__u64)cwnd * (1024 + BETA) / 2048 : cwnd;
+	ca->pub.flags |= CC_FULL_PIPE;
+	return max_u32((__u64)cwnd * BETA >> 10, MIN_WINDOW);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_set_state, struct tcp_sock *tp, __u8 new_state)
+{
+	if (new_state == TCP_CA_LOSS)
+		cubic_reset(inet_csk_ca(tp));
+}
+
+/* The reduction was for nothing, the kernel found: RFC 9438 4.9. It restores
+ * ssthresh by itself. */
+SEC("struct_ops")
+__u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+
+	ca->curve = ca->undo;
+	ca->pub.w_max = ca->undo_w_max;
+	ca->probing = ca->undo_probing;
+	ca->last_cwnd = 0;
+	return max_u32(tp->snd_cwnd, tp->prior_cwnd);
+}
+
+/* Time without data does not count for the curve: RFC 9438 5.8. */
+static __always_inline void cubic_tx_start(struct tcp_sock *tp)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+	__s32 idle = (__u32)bpf_jiffies64() - tp->lsndtime;
+	__u32 epoch = ca->curve.epoch, now = tcp_now_1024us(tp);
+
+	if (!epoch || idle <= 0)
+		return;
+	epoch += (__u64)idle * jiffy_us >> 10;
+	ca->curve.epoch = after(epoch, now) ? now : epoch;
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cwnd_event, struct tcp_sock *tp, int event)
+{
+	if (event == CA_EVENT_TX_START)
+		cubic_tx_start(tp);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cwnd_event_tx_start, struct tcp_sock *tp)
+{
+	cubic_tx_start(tp);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_pkts_acked, struct tcp_sock *tp, const struct ack_sample *sample)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+	__u32 rtt_us = max_u32(sample->rtt_us, 1);
+
+	if (sample->rtt_us < 0)
+		return;
+	if (ca->curve.epoch && tcp_now_1024us(tp) - ca->curve.epoch < SETTLE)
+		return;
+	if (!ca->pub.min_rtt_us || ca->pub.min_rtt_us > rtt_us)
+		ca->pub.min_rtt_us = rtt_us;
+	if (tp->snd_ssthresh >= TCP_INFINITE_SSTHRESH)
+		hystart_update(ca, tp, rtt_us);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cong_avoid, struct tcp_sock *tp, __u32 ack, __u32 acked)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+
+	if (!tcp_is_cwnd_limited(tp))
+		return;
+	if (tcp_in_slow_start(tp)) {
+		if (ca->pub.mode == CUBIC_CSS) {
+			tcp_cong_avoid_ai(tp, CSS_GROWTH_DIVISOR, acked);
+			return;
+		}
+		acked = tcp_slow_start(tp, acked);
+		if (!acked)
+			return;
+	}
+	cubic_update(ca, tp, acked);
+	tcp_cong_avoid_ai(tp, ca->cnt, acked);
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops tcpilot_cubic = {
+	.init = (void *)cubic_init,
+	.ssthresh = (void *)cubic_ssthresh,
+	.cong_avoid = (void *)cubic_cong_avoid,
+	.set_state = (void *)cubic_set_state,
+	.undo_cwnd = (void *)cubic_undo_cwnd,
+	.cwnd_event = (void *)cubic_cwnd_event,
+	.cwnd_event_tx_start = (void *)cubic_cwnd_event_tx_start,
+	.pkts_acked = (void *)cubic_pkts_acked,
+	.name = "tcpilot_cubic",
+};
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,225 @@
+package cc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Catalogue holds what is registered, and knows what could be. Its methods may be
+// called from any goroutine.
+type Catalogue struct {
+	dir string // of pins; in a BPF file system
+	log *slog.Logger
+
+	trial sync.Mutex // held for seconds while a user's control is tried, mu never
+
+	mu    sync.Mutex
+	known []object                 // ours
+	held  map[string]*registration // by name
+	tried map[string]error         // why one of ours could not be loaded, by name; nil if it could
+}
+
+// Open takes over what an earlier process registered and pinned under dir, a
+// directory of the catalogue's own in a BPF file system, and clears what it left
+// half done.
+func Open(dir string, log *slog.Logger) (*Catalogue, error) {
+	return open(dir, log, embedded())
+}
+
+func open(dir string, log *slog.Logger, known []object) (*Catalogue, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create pin directory: %w", err)
+	}
+	c := &Catalogue{dir: dir, log: log, known: known, held: map[string]*registration{}, tried: map[string]error{}}
+	if err := c.adopt(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Close releases the process's own handles; what is registered stays, for the next
+// process to adopt.
+func (c *Catalogue) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for _, r := range c.held {
+		errs = append(errs, r.close())
+	}
+	clear(c.held)
+	return errors.Join(errs...)
+}
+
+// adopt opens what is pinned. What cannot be used is removed, and so is one of ours
+// that is not ours any more.
+func (c *Catalogue) adopt() error {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return fmt.Errorf("read pins: %w", err)
+	}
+	for _, entry := range entries {
+		path := filepath.Join(c.dir, entry.Name())
+		r, err := adopt(path)
+		if err == nil && r.now.source == "" && find(c.known, r.name) == nil {
+			err = errors.Join(errors.New("there is none of this name any more"), r.close())
+		}
+		if err != nil {
+			c.log.Warn("removed a congestion control that cannot be adopted", "cc", entry.Name(), "error", err)
+			if err := removePins(path); err != nil {
+				return err
+			}
+			if err := awaitGone(entry.Name()); err != nil {
+				c.log.Warn("a congestion control stays registered", "cc", entry.Name(), "error", err)
+			}
+			continue
+		}
+		c.held[r.name] = r
+		c.log.Info("adopted congestion control", "cc", r.name, "version", r.now.version)
+	}
+	return nil
+}
+
+// Load sees to it that the control of ours that is called name is registered in
+// its newest version. One that is there already is left as it is. An older version
+// is replaced in place: sockets that use it go on with it, new ones get the new.
+func (c *Catalogue) Load(ctx context.Context, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := find(c.known, name)
+	if o == nil {
+		return fmt.Errorf("load congestion control %q: none of ours has this name: %w", name, fs.ErrNotExist)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := c.ensure(*o)
+	if !errors.Is(err, unix.EEXIST) { // somebody else's: the kernel takes it
+		c.tried[name] = err
+	}
+	if err != nil {
+		return fmt.Errorf("load congestion control %s: %w", name, err)
+	}
+	return nil
+}
+
+// ensure registers o unless its version is in force.
+func (c *Catalogue) ensure(o object) error {
+	r := c.held[o.name]
+	if r == nil {
+		r, err := register(c.dir, o)
+		if err != nil {
+			return err
+		}
+		c.held[o.name] = r
+		c.log.Info("loaded congestion control", "cc", o.name, "version", o.version)
+		return nil
+	}
+	before := r.now.version
+	if before == o.version {
+		return r.now.setAuto(o.auto)
+	}
+	if err := r.replace(o); err != nil {
+		return err
+	}
+	c.log.Info("upgraded congestion control", "cc", o.name, "from", before, "to", o.version)
+	return nil
+}
+
+// Unload takes the control called name, of ours or a user's own, from the kernel,
+// and returns how many sockets used it: they go on with it to their end. Policies
+// should not name it any more, as new sockets cannot be given it.
+func (c *Catalogue) Unload(name string) (connections int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.held[name]
+	if r == nil {
+		return 0, fmt.Errorf("unload congestion control %q: none of this name is loaded: %w", name, fs.ErrNotExist)
+	}
+	connections, err = r.now.connections()
+	if gone := removePins(r.path); gone != nil {
+		return connections, fmt.Errorf("unload congestion control %s: %w", name, errors.Join(err, gone))
+	}
+	delete(c.held, name)
+	if err := errors.Join(err, r.close(), awaitGone(name)); err != nil {
+		return connections, fmt.Errorf("unload congestion control %s: %w", name, err)
+	}
+	c.log.Info("unloaded congestion control", "cc", name, "version", r.now.version, "connections", connections)
+	return connections, nil
+}
+
+// List returns every control, ordered by name. Those of ours that are not
+// registered are tried out once, without registering them, to say whether this
+// kernel takes them.
+func (c *Catalogue) List() ([]Control, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out, err := c.registered()
+	for _, o := range c.known {
+		if c.held[o.name] == nil {
+			out = append(out, c.notLoaded(o))
+		}
+	}
+	slices.SortFunc(out, byName)
+	return out, err
+}
+
+// Loaded returns those that are registered, ordered by name: unlike List it costs
+// next to nothing.
+func (c *Catalogue) Loaded() ([]Control, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out, err := c.registered()
+	slices.SortFunc(out, byName)
+	return out, err
+}
+
+func byName(a, b Control) int { return cmp.Compare(a.Name, b.Name) }
+
+func (c *Catalogue) registered() (out []Control, err error) {
+	var errs []error
+	for _, r := range c.held {
+		row, err := c.describe(r)
+		out, errs = append(out, row), append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+func (c *Catalogue) describe(r *registration) (row Control, err error) {
+	row = Control{Name: r.name, State: Loaded, Version: r.now.version, NeedsECN: r.now.needsECN}
+	if o := find(c.known, r.name); o != nil {
+		row.Source, row.ByName, row.Outdated = o.source, o.byName, o.version != r.now.version
+	} else {
+		row.Source, row.ByName, row.User = r.now.source, !r.now.auto, true
+	}
+	row.Connections, err = r.now.connections()
+	if err == nil {
+		row.Programs, err = r.now.programs()
+	}
+	if err != nil {
+		err = fmt.Errorf("describe congestion control %s: %w", r.name, err)
+	}
+	return row, err
+}
+
+func (c *Catalogue) notLoaded(o object) Control {
+	row := Control{Name: o.name, State: Available, Source: o.source, NeedsECN: o.needsECN, ByName: o.byName, Version: o.version}
+	err, ok := c.tried[o.name]
+	if !ok {
+		err = o.try()
+		c.tried[o.name] = err
+	}
+	if err != nil {
+		row.State, row.Why = Absent, err.Error()
+	}
+	return row
+}

@@ -1,0 +1,257 @@
+package cc
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+func TestRootLoadCountUnload(t *testing.T) {
+	r := newRig(t)
+	rows, err := r.List()
+	must(t, err)
+	if len(rows) != 1 || rows[0].Name != testName || rows[0].State != Available || rows[0].Source != "RFC 5681" || rows[0].User {
+		t.Errorf("before: %+v", rows)
+	}
+	if registered(t, testName) {
+		t.Error("listing registers")
+	}
+	must(t, r.Load(t.Context(), testName))
+	must(t, r.Load(t.Context(), testName)) // as it is
+	var open []net.Conn
+	for n := range 4 {
+		if got := r.row(t, testName).Connections; got != n {
+			t.Errorf("%d connections, counted %d", n, got)
+		}
+		c, s := r.pair(t, testName)
+		exchange(t, c, s, 1<<20)
+		open = append(open, c, s)
+	}
+	row := r.row(t, testName)
+	if row.State != Loaded || len(row.Programs) != 4 || !slices.ContainsFunc(row.Programs, isSsthresh) || row.Version != version(_PlainBytes) {
+		t.Errorf("loaded: %+v", row)
+	}
+	if n, err := r.Unload(testName); n != 4 || err != nil {
+		t.Errorf("unload with 4 connections: %d, %v", n, err)
+	}
+	if registered(t, testName) || len(pins(t, r.dir)) != 0 || r.row(t, testName).State != Available {
+		t.Errorf("unloaded: pins %v, %+v", pins(t, r.dir), r.row(t, testName))
+	}
+	exchange(t, open[0], open[1], 8<<20)
+	if got := ccOf(t, open[0]); got != testName {
+		t.Errorf("goes on with %s", got)
+	}
+	if err := setCC(open[1], testName); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a socket got it: %v", err)
+	}
+	must(t, r.Load(t.Context(), testName)) // at once, beside sockets of the one before
+	if n := r.row(t, testName).Connections; n != 0 {
+		t.Errorf("loaded again with %d connections", n)
+	}
+	_, err = r.Unload(testName)
+	must(t, err)
+}
+
+func isSsthresh(p Program) bool { return p.Name == "plain_ssthresh" && p.ID != 0 }
+
+func TestRootLoadRefuses(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.Unload(testName); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("unload what is not loaded: %v", err)
+	}
+	if err := r.Load(t.Context(), "vegas"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("load what is not ours: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Load(ctx, testName); !errors.Is(err, context.Canceled) {
+		t.Errorf("load after the end: %v", err)
+	}
+	other := newRig(t)
+	must(t, other.Load(t.Context(), testName))
+	if err := r.Load(t.Context(), testName); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("load beside another: %v", err)
+	}
+	if row := r.row(t, testName); row.State != Available {
+		t.Errorf("beside another: %+v", row)
+	}
+	if left := pins(t, r.dir); len(left) != 0 {
+		t.Errorf("pins %v are left", left)
+	}
+}
+
+// TestRootSurvivesRestart: the next process finds what the one before loaded, and
+// connections notice nothing.
+func TestRootSurvivesRestart(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Load(t.Context(), testName))
+	c, s := r.pair(t, testName)
+	before := r.row(t, testName)
+	r.restart(t)
+	must(t, r.Load(t.Context(), testName))
+	after := r.row(t, testName)
+	if after.Connections != 1 || after.State != Loaded || after.Programs[0].ID != before.Programs[0].ID {
+		t.Errorf("adopted: %+v, was %+v", after, before)
+	}
+	exchange(t, c, s, 1<<20)
+	r.known = nil // the next process has none of this name
+	r.restart(t)
+	if registered(t, testName) || len(pins(t, r.dir)) != 0 {
+		t.Errorf("one that is not ours any more is left: pins %v", pins(t, r.dir))
+	}
+	exchange(t, c, s, 1<<20)
+}
+
+// TestRootUpgrade: connections of the version before go on with it, new ones get
+// the new one, under the same name.
+func TestRootUpgrade(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Load(t.Context(), testName))
+	c, s := r.pair(t, testName)
+	first := r.row(t, testName)
+	r.known[0].version = "another"
+	r.restart(t)
+	if row := r.row(t, testName); !row.Outdated || row.Connections != 1 {
+		t.Errorf("not outdated: %+v", row)
+	}
+	must(t, r.Load(t.Context(), testName))
+	d, e := r.pair(t, testName)
+	exchange(t, c, s, 1<<20)
+	exchange(t, d, e, 1<<20)
+	second := r.row(t, testName)
+	if second.Outdated || second.Version != "another" || second.Connections != 1 || second.Programs[0].ID == first.Programs[0].ID {
+		t.Errorf("upgraded from %+v to %+v", first, second)
+	}
+	if old := describeProgram(first.Programs[0].ID); old.Name == "" {
+		t.Error("the version before is gone, under its connection")
+	}
+	must(t, errors.Join(c.Close(), s.Close()))
+	eventually(t, func() error {
+		if describeProgram(first.Programs[0].ID).Name != "" {
+			return errors.New("the version before is left, without connections")
+		}
+		return nil
+	})
+	exchange(t, d, e, 1<<20)
+}
+
+// TestRootGoneUnderConnections: whoever takes the pins away takes no connection
+// along; it keeps its control to its end.
+func TestRootGoneUnderConnections(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Load(t.Context(), testName))
+	c, s := r.pair(t, testName)
+	must(t, r.Close())
+	must(t, os.RemoveAll(r.dir))
+	must(t, awaitGone(testName))
+	exchange(t, c, s, 8<<20)
+	if got := ccOf(t, c); got != testName {
+		t.Errorf("goes on with %s", got)
+	}
+	if err := setCC(s, testName); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a new connection got it: %v", err)
+	}
+	r.open(t)
+	must(t, r.Load(t.Context(), testName))
+}
+
+// TestRootCrash: whatever a process leaves half done is cleared by the next.
+func TestRootCrash(t *testing.T) {
+	r := newRig(t)
+	path := filepath.Join(r.dir, testName)
+	now := filepath.Join(path, r.known[0].version)
+	for _, c := range []struct {
+		at    string
+		spoil func() error
+	}{
+		{"before the link's pin", func() error { return os.Remove(filepath.Join(path, linkPin)) }},
+		{"before the map's pin", func() error {
+			return errors.Join(os.Remove(filepath.Join(path, linkPin)), os.Remove(filepath.Join(now, opsPin)))
+		}},
+		{"before the version", func() error { return errors.Join(os.Remove(filepath.Join(path, linkPin)), os.RemoveAll(now)) }},
+		{"with the map lost", func() error { return os.Remove(filepath.Join(now, opsPin)) }},
+		{"with the link lost by detaching", func() error { return r.held[testName].link.Detach() }},
+	} {
+		must(t, r.Load(t.Context(), testName))
+		if err := c.spoil(); errors.Is(err, ebpf.ErrNotSupported) {
+			continue // Linux has detached such links since 6.11
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		r.restart(t)
+		if left := pins(t, r.dir); len(left) != 0 || registered(t, testName) {
+			t.Errorf("%s: pins %v are left", c.at, left)
+		}
+	}
+}
+
+// TestRootCrashDuringUpgrade: of two versions the link says which is in force, and
+// the other goes.
+func TestRootCrashDuringUpgrade(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Load(t.Context(), testName))
+	first := r.known[0].version
+	next := r.known[0]
+	next.version = "another"
+	check := func(at, want string) {
+		t.Helper()
+		r.restart(t)
+		if row := r.row(t, testName); row.Version != want || row.State != Loaded || !slices.Equal(pins(t, filepath.Join(r.dir, testName)), sorted(linkPin, want)) {
+			t.Errorf("%s: %+v, pins %v", at, row, pins(t, filepath.Join(r.dir, testName)))
+		}
+	}
+	must(t, os.Mkdir(filepath.Join(r.dir, testName, next.version), 0o700))
+	check("before the map's pin", first)
+	e, err := next.pin(r.held[testName].path)
+	must(t, err)
+	must(t, e.ops.Close())
+	check("before the update", first)
+	e, err = next.pin(r.held[testName].path)
+	must(t, err)
+	must(t, errors.Join(update(r.held[testName].link, e.ops), e.ops.Close()))
+	check("after the update", next.version)
+	c, s := r.pair(t, testName)
+	exchange(t, c, s, 1<<20)
+}
+
+func sorted(names ...string) []string {
+	slices.Sort(names)
+	return names
+}
+
+func TestRootHold(t *testing.T) {
+	r := newRig(t)
+	o := plain(testName)
+	release, err := o.hold()
+	must(t, err)
+	c, s := r.pair(t, testName)
+	again, err := o.hold()
+	must(t, err)
+	must(t, again())
+	if !registered(t, testName) {
+		t.Error("who did not register it took it away")
+	}
+	must(t, release())
+	if registered(t, testName) {
+		t.Error("still there")
+	}
+	exchange(t, c, s, 1<<20)
+	must(t, r.Load(t.Context(), testName))
+	release, err = o.hold()
+	must(t, err)
+	must(t, release())
+	if !registered(t, testName) {
+		t.Error("taken away from a catalogue")
+	}
+	if _, err := Hold("vegas"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("held what is not ours: %v", err)
+	}
+}

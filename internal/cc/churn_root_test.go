@@ -1,0 +1,202 @@
+package cc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// newRigOfOurs knows ours, under names of the tests' own. Its namespace speaks ECN, as
+// without it some hand over to reno.
+func newRigOfOurs(t testing.TB) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.known = embeddedAside()
+	r.restart(t)
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "1")
+	return r
+}
+
+// TestRootChurn: thousands of connections come and go under each of ours, reset and
+// closed in turns. None keeps a reference, and after unloading nothing is left: no
+// program, and no map that could hold memory of a socket.
+//
+// It is 10,000 for each, or what 10 s allow; TCPILOT_FULL=1 takes the time.
+func TestRootChurn(t *testing.T) {
+	r := newRigOfOurs(t)
+	const count = 10_000
+	limit := 10 * time.Second
+	if os.Getenv("TCPILOT_FULL") == "1" {
+		limit = 10 * time.Minute
+	}
+	taint := testenv.ReadSysctl(t, nil, "kernel.tainted")
+	for _, o := range r.known {
+		must(t, r.Load(t.Context(), o.name))
+		left := footprint(t, r.row(t, o.name))
+		begin := time.Now()
+		n := r.churn(t, o.name, count, limit)
+		t.Logf("%s: %d connections in %s", o.name, n, time.Since(begin))
+		eventually(t, func() error {
+			if n := r.row(t, o.name).Connections; n != 0 {
+				return fmt.Errorf("%s has %d connections left", o.name, n)
+			}
+			return nil
+		})
+		if n, err := r.Unload(o.name); n != 0 || err != nil {
+			t.Errorf("%s: unloaded with %d connections, %v", o.name, n, err)
+		}
+		eventually(t, func() error { return left.gone(o.name) })
+	}
+	if now := testenv.ReadSysctl(t, nil, "kernel.tainted"); now != taint {
+		t.Errorf("the kernel has warned: tainted is %s, was %s", now, taint)
+	}
+}
+
+// churn makes up to count connections with both ends under a control, some dozens
+// at a time, and returns how many there were.
+func (r *rig) churn(t *testing.T, cc string, count int, limit time.Duration) (made int) {
+	t.Helper()
+	l := r.ns.Listen(t, "tcp4", "127.0.0.1:0")
+	defer l.Close()
+	must(t, setCC(l, cc))
+	var open [][2]net.Conn
+	end := func() {
+		for _, c := range open[0] {
+			if made%4 != 0 { // else it lingers in FIN_WAIT and TIME_WAIT
+				must(t, c.(*net.TCPConn).SetLinger(0))
+			}
+			must(t, c.Close())
+		}
+		open = open[1:]
+	}
+	const bytes, together = 20_000, 50
+	buf := make([]byte, bytes)
+	r.ns.Do(t, func() {
+		for begin := time.Now(); made < count && time.Since(begin) < limit; made++ {
+			c, err := net.Dial("tcp4", l.Addr().String())
+			must(t, err)
+			s, err := l.Accept()
+			must(t, errors.Join(err, setCC(c, cc)))
+			_, err = c.Write(buf)
+			must(t, err)
+			_, err = io.ReadFull(s, buf)
+			must(t, err)
+			if open = append(open, [2]net.Conn{c, s}); len(open) > together {
+				end()
+			}
+		}
+	})
+	for len(open) > 0 {
+		end()
+	}
+	return made
+}
+
+// kernelParts are the programs and maps of a control.
+type kernelParts struct {
+	programs []ebpf.ProgramID
+	maps     []ebpf.MapID
+}
+
+func footprint(t *testing.T, row Control) (k kernelParts) {
+	t.Helper()
+	for _, program := range row.Programs {
+		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(program.ID))
+		must(t, err)
+		info, err := p.Info()
+		must(t, errors.Join(err, p.Close()))
+		maps, _ := info.MapIDs()
+		k.programs = append(k.programs, ebpf.ProgramID(program.ID))
+		k.maps = append(k.maps, maps...)
+	}
+	return k
+}
+
+// gone says what is left in the kernel.
+func (k kernelParts) gone(cc string) error {
+	for _, id := range k.programs {
+		if p, err := ebpf.NewProgramFromID(id); err == nil {
+			return errors.Join(fmt.Errorf("program %d of %s is left", id, cc), p.Close())
+		}
+	}
+	for _, id := range k.maps {
+		if m, err := ebpf.NewMapFromID(id); err == nil {
+			return errors.Join(fmt.Errorf("map %d of %s is left", id, cc), m.Close())
+		}
+	}
+	return nil
+}
+
+// TestRootLifeUnderTraffic: loading, upgrading and unloading each of ours, again and
+// again, costs connections that send with it neither their life nor a byte.
+func TestRootLifeUnderTraffic(t *testing.T) {
+	r := newRigOfOurs(t)
+	const flows, changes = 4, 9
+	for i := range r.known {
+		o := &r.known[i]
+		must(t, r.Load(t.Context(), o.name))
+		stop, done := make(chan struct{}), make(chan error, flows)
+		for range flows {
+			c, s := r.pair(t, o.name)
+			must(t, control(c, func(fd int) error { // leaves processors to the changes
+				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 2<<20)
+			}))
+			go func() { done <- keepSending(c.(*net.TCPConn), s.(*net.TCPConn), stop) }()
+		}
+		for n := range changes {
+			r.change(t, o, n)
+		}
+		close(stop)
+		for range flows {
+			if err := <-done; err != nil {
+				t.Errorf("%s: %v", o.name, err)
+			}
+		}
+	}
+}
+
+// keepSending compares what arrives, until it is stopped.
+func keepSending(c, s *net.TCPConn, stop <-chan struct{}) error {
+	for {
+		if _, err := transfer(context.Background(), c, s, 256<<10, time.Minute); err != nil {
+			return err
+		}
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+	}
+}
+
+// change upgrades a control, or loads it anew every third time, and sees that new
+// connections get it.
+func (r *rig) change(t *testing.T, o *object, n int) {
+	t.Helper()
+	if n%3 == 2 {
+		_, err := r.Unload(o.name)
+		must(t, err)
+	}
+	o.version = fmt.Sprintf("v%d", n)
+	must(t, r.Load(t.Context(), o.name))
+	if row := r.row(t, o.name); row.Version != o.version || row.Outdated {
+		t.Errorf("%s: in force is %q, want %q", o.name, row.Version, o.version)
+	}
+	c, s := r.pair(t, o.name)
+	exchange(t, c, s, 64<<10)
+	must(t, errors.Join(c.Close(), s.Close()))
+	if !slices.Equal(pins(t, r.held[o.name].path), sorted(linkPin, o.version)) {
+		t.Errorf("%s: pins %v", o.name, pins(t, r.held[o.name].path))
+	}
+}

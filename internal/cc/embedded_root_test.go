@@ -1,0 +1,46 @@
+package cc
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// TestRootNotHereBecause: this kernel takes each of ours, or says in words why not,
+// and then for one reason: it lacks links, which one that it has shows that it has.
+func TestRootNotHereBecause(t *testing.T) {
+	testenv.Root(t)
+	for _, o := range embedded() {
+		err := o.try()
+		t.Logf("%s: %v", o.name, err)
+		if err != nil && !errors.Is(err, errNoLinks) {
+			t.Errorf("%s: %v", o.name, err)
+		}
+	}
+}
+
+func TestEmbedded(t *testing.T) {
+	seen := map[string]bool{}
+	for _, o := range embedded() {
+		spec, err := o.spec()
+		must(t, err)
+		ops, err := opsMap(spec)
+		must(t, err)
+		name, err := member(ops, "name")
+		must(t, err)
+		if got := strings.TrimRight(string(name), "\x00"); got != o.name || !strings.HasPrefix(got, Prefix) || len(got) > maxName || seen[got] {
+			t.Errorf("%s calls itself %s", o.name, got)
+		}
+		seen[o.name] = true
+		if needsECN(ops) != o.needsECN || o.source == "" || len(o.version) != 12 {
+			t.Errorf("%+v", o)
+		}
+		for name, p := range spec.Programs {
+			if !gplCompatible(p.License) {
+				t.Errorf("%s has the license %q", name, p.License)
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package cc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// kernelKnobs are the variables by which programs learn how this kernel differs.
+var kernelKnobs = sync.OnceValues(func() (map[string]any, error) {
+	withAck, err := congControlWithAck()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"cong_control_with_ack": withAck, "jiffy_us": jiffyMicros()}, nil
+})
+
+// kernelOps is a congestion control by the kernel's own description of itself.
+func kernelOps() (ops *btf.Struct, err error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoTypes, err)
+	}
+	if err := kernel.TypeByName(opsType, &ops); err != nil {
+		return nil, fmt.Errorf("find struct %s: %w", opsType, err)
+	}
+	return ops, nil
+}
+
+// congControlWithAck reports whether cong_control takes (sk, ack, flag, rs) rather
+// than (sk, rs).
+func congControlWithAck() (bool, error) {
+	ops, err := kernelOps()
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(ops.Members, func(m btf.Member) bool { return m.Name == "cong_control" })
+	if i < 0 {
+		return false, errors.New("this kernel's congestion controls have no cong_control")
+	}
+	ptr, _ := btf.As[*btf.Pointer](ops.Members[i].Type)
+	if ptr == nil {
+		return false, errors.New("this kernel's cong_control is no function")
+	}
+	proto, _ := btf.As[*btf.FuncProto](ptr.Target)
+	return proto != nil && len(proto.Params) == 4, nil
+}
+
+// jiffyMicros is the length of a jiffy in microseconds: the coarse clock moves
+// once a tick (TICK_NSEC), and reports that as its resolution.
+func jiffyMicros() uint32 {
+	var ts unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil || ts.Nano() < 1000 {
+		return 4000 // CONFIG_HZ=250
+	}
+	return uint32((ts.Nano() + 500) / 1000)
+}
+
+// errNoLinks: without a link a control could not outlive the process and yet go
+// with its pins.
+var errNoLinks = errors.New("this kernel takes no congestion control that a link registers (they came with Linux 6.4)")
+
+// errNoTypes: without its types a kernel takes no struct_ops.
+var errNoTypes = errors.New("this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)")
+
+// explainLoad says why this kernel does not take a control.
+func explainLoad(err error) error {
+	var verifier *ebpf.VerifierError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &verifier):
+		return fmt.Errorf("this kernel's verifier refused it: %w", shorten(verifier))
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", err)
+	case strings.Contains(err.Error(), valueType):
+		return fmt.Errorf("this kernel takes no congestion control in BPF (CONFIG_BPF_JIT): %w", err)
+	case errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create"):
+		return fmt.Errorf("%w: %w", errNoLinks, err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("this kernel lacks something that it needs: %w", err)
+	}
+	return err
+}
+
+// verifierLines is how much of the verifier's last words a person is shown.
+const verifierLines = 4
+
+// shorten keeps the end of the verifier's log, where the reason is.
+func shorten(v *ebpf.VerifierError) error {
+	log := v.Log
+	if n := len(log); n > 0 && strings.HasPrefix(log[n-1], "processed ") {
+		log = log[:n-1]
+	}
+	log = log[max(0, len(log)-verifierLines):]
+	for i := range log {
+		log[i] = strings.TrimSpace(log[i])
+	}
+	return fmt.Errorf("%w: %s", v.Cause, strings.Join(log, "; "))
+}
+
+// explainAttach says why the kernel does not register a control.
+func explainAttach(err error) error {
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("register: the kernel has a congestion control of this name already: %w", err)
+	case errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("register: the kernel wants ssthresh, undo_cwnd, and cong_avoid or cong_control: %w", err)
+	}
+	return fmt.Errorf("register: %w", err)
+}

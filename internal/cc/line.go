@@ -1,0 +1,222 @@
+package cc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shape is what a line does to packets.
+type shape struct {
+	rate   int           // bytes per second, of the bottleneck
+	delay  time.Duration // each way
+	buffer int           // bytes before the bottleneck
+}
+
+// trialShape is a path on which a control that does not work shows, which over
+// loopback it does not. Long enough for a window of one packet to be 1.5 % of what
+// it carries, with a buffer of one product of bandwidth and delay.
+var trialShape = shape{rate: 5_000_000, delay: 10 * time.Millisecond, buffer: 100_000}
+
+// Addresses on the line: what is sent to there comes back as sent from there. Both
+// are of the range for measurements (RFC 2544, C.2.2), in a namespace of the trial.
+const (
+	lineHere  = "198.18.0.1"
+	lineThere = "198.18.0.2"
+)
+
+// line is a TUN device whose packets come back with their addresses exchanged:
+// both ends of a connection are here, and each packet has travelled.
+type line struct {
+	shape
+	tun  *os.File
+	free time.Time // when the bottleneck has sent what it has
+	data chan packet
+	acks chan packet
+	done sync.WaitGroup
+}
+
+type packet struct {
+	at    time.Time
+	bytes []byte
+}
+
+// openLine makes the line in the calling thread's network namespace, with its
+// bottleneck in the way of what goes to port.
+func openLine(port uint16, shape shape) (*line, error) {
+	tun, err := openTUN()
+	if err != nil {
+		return nil, fmt.Errorf("make a line to try it on: %w", err)
+	}
+	const room = 4096 // packets; more than the buffer and the way hold
+	l := &line{shape: shape, tun: tun, data: make(chan packet, room), acks: make(chan packet, room)}
+	l.done.Add(3)
+	go l.read(port)
+	go l.write(l.data)
+	go l.write(l.acks)
+	return l, nil
+}
+
+func (l *line) close() error {
+	err := l.tun.Close()
+	l.done.Wait()
+	return err
+}
+
+// read turns round what comes until the device is closed.
+func (l *line) read(port uint16) {
+	defer l.done.Done()
+	defer close(l.data)
+	defer close(l.acks)
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := l.tun.Read(buf)
+		if err != nil {
+			return
+		}
+		p := buf[:n]
+		if n < 40 || p[0] != 0x45 || p[9] != unix.IPPROTO_TCP { // IPv4 without options
+			continue
+		}
+		var source [4]byte // the checksums are of sums, and do not change
+		copy(source[:], p[12:16])
+		copy(p[12:16], p[16:20])
+		copy(p[16:20], source[:])
+		now := time.Now()
+		if binary.BigEndian.Uint16(p[22:]) != port {
+			send(l.acks, packet{now.Add(l.delay), append([]byte(nil), p...)})
+		} else if at, ok := l.bottleneck(now, n); ok {
+			send(l.data, packet{at.Add(l.delay), append([]byte(nil), p...)})
+		}
+	}
+}
+
+// bottleneck says when n bytes that come now have passed; ok is false when there is
+// no room for them.
+func (l *line) bottleneck(now time.Time, n int) (at time.Time, ok bool) {
+	if l.free.Before(now) {
+		l.free = now
+	}
+	if l.free.Sub(now) > l.time(l.buffer) {
+		return now, false
+	}
+	l.free = l.free.Add(l.time(n))
+	return l.free, true
+}
+
+// time is what the bottleneck takes for n bytes.
+func (l *line) time(n int) time.Duration {
+	return time.Duration(n) * time.Second / time.Duration(l.rate)
+}
+
+func send(to chan<- packet, p packet) {
+	select {
+	case to <- p:
+	default: // as any line, it loses what it has no room for
+	}
+}
+
+func (l *line) write(from <-chan packet) {
+	defer l.done.Done()
+	for p := range from {
+		time.Sleep(time.Until(p.at))
+		_, _ = l.tun.Write(p.bytes) // closed: the rest is drained
+	}
+}
+
+// openTUN makes an interface with the address lineHere in the calling thread's
+// network namespace. It goes when it is closed.
+func openTUN() (*os.File, error) {
+	fd, err := openNode(tunNode)
+	if errors.Is(err, unix.ENOENT) {
+		fd, err = openOwnNode()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", tunNode, err)
+	}
+	err = setUpTUN(fd)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), tunNode), nil
+}
+
+const tunNode = "/dev/net/tun"
+
+func openNode(path string) (int, error) {
+	return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+}
+
+// openOwnNode is for systems where nobody has made the node, and so nobody the
+// module loaded: opening a node of its number does. It is gone at once.
+func openOwnNode() (int, error) {
+	dir, err := os.MkdirTemp("/dev", "tcpilot-") // others may be mounted without devices
+	if err != nil {
+		return -1, err
+	}
+	defer os.RemoveAll(dir)
+	node := filepath.Join(dir, "tun")
+	const major, minor = 10, 200 // Documentation/admin-guide/devices.txt
+	if err := unix.Mknod(node, unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor))); err != nil {
+		return -1, err
+	}
+	return openNode(node)
+}
+
+func setUpTUN(fd int) error {
+	const name = "trial"
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return fmt.Errorf("make TUN device: %w", err)
+	}
+	for _, a := range []struct {
+		what    string
+		request uint
+		address []byte
+	}{
+		{"address", unix.SIOCSIFADDR, []byte{198, 18, 0, 1}},
+		{"mask", unix.SIOCSIFNETMASK, []byte{255, 255, 255, 0}},
+	} {
+		if ifr, err = unix.NewIfreq(name); err == nil {
+			err = ifr.SetInet4Addr(a.address)
+		}
+		if err == nil {
+			err = onSocket(a.request, ifr)
+		}
+		if err != nil {
+			return fmt.Errorf("set %s of TUN device: %w", a.what, err)
+		}
+	}
+	return linkUp(name)
+}
+
+func linkUp(name string) error {
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP)
+	if err := onSocket(unix.SIOCSIFFLAGS, ifr); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// onSocket makes a request of an interface (netdevice(7)).
+func onSocket(request uint, ifr *unix.Ifreq) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlIfreq(fd, request, ifr), unix.Close(fd))
+}

@@ -1,0 +1,222 @@
+package cc
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// The modes of BBRv3 (enum bbr3_mode of bpf/abi.h).
+type mode uint8
+
+const (
+	startup mode = iota
+	drain
+	down
+	cruise
+	refill
+	up
+	probeRTT
+)
+
+var modeNames = []string{"Startup", "Drain", "Down", "Cruise", "Refill", "Up", "ProbeRTT"}
+
+func (m mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return fmt.Sprintf("mode %d", uint8(m))
+}
+
+// The reasons to leave one (enum bbr3_why).
+type why uint8
+
+const (
+	_ why = iota
+	fullBW
+	highLoss
+	highECN
+	drained
+	probeTime
+	renoTime
+	refilled
+	minRTTOld
+	probedRTT
+	precaution
+	probeSafe
+	spurious
+	drainTime
+)
+
+var whyNames = []string{"init", "full_bw", "high_loss", "high_ecn", "drained", "probe_time", "reno_time", "refilled",
+	"min_rtt_old", "probed_rtt", "precaution", "probe_safe", "spurious", "drain_time"}
+
+func (w why) String() string {
+	if int(w) < len(whyNames) {
+		return whyNames[w]
+	}
+	return fmt.Sprintf("reason %d", uint8(w))
+}
+
+// noBound is CC_NO_BOUND.
+const noBound = 1<<32 - 1
+
+// transition is struct bbr3_transition of bpf/abi.h: times in ns, rates in bytes per
+// second, volumes in packets.
+type transition struct {
+	At, Cookie, BW, PacingRate       uint64
+	MinRTT                           uint32 // us
+	Inflight, InflightHi, InflightLo uint32
+	Cwnd, Round, Delivered, Lost     uint32
+	From, To                         mode
+	Why                              why
+	_                                uint8
+	LocalPort, RemotePort            uint16
+}
+
+func (t transition) String() string {
+	return fmt.Sprintf("%s to %s (%s) at %.3f s in round %d, bw %.2f Mbit/s, min RTT %d us, %d in flight, bounds %d and %d, cwnd %d",
+		t.From, t.To, t.Why, float64(t.At)/1e9, t.Round, float64(t.BW)*8/1e6, t.MinRTT, t.Inflight,
+		int32(t.InflightHi), int32(t.InflightLo), t.Cwnd)
+}
+
+// bdp is in packets of a full Ethernet frame with timestamps, rounded up.
+func (t transition) bdp() uint32 { return uint32(t.BW*uint64(t.MinRTT)/1e6/1448) + 1 }
+
+// machine is the edges of a state machine, with the reasons to take each.
+type machine map[[2]mode][]why
+
+// draft is that of draft-ietf-ccwg-bbr (5.1.1; each edge at 5.3.1 to 5.3.4, the ways
+// back after losses that were none at 5.5.11.2).
+func draft() machine {
+	m := machine{
+		{startup, drain}:    {fullBW, highLoss, highECN},
+		{drain, down}:       {drained, drainTime},
+		{down, cruise}:      {drained, probedRTT},
+		{down, refill}:      {probeTime, renoTime, probeSafe, spurious},
+		{cruise, refill}:    {probeTime, renoTime, probeSafe, spurious},
+		{refill, up}:        {refilled},
+		{up, down}:          {fullBW, highLoss, highECN, precaution},
+		{probeRTT, down}:    {probedRTT},
+		{probeRTT, startup}: {probedRTT},
+		{refill, refill}:    {spurious},
+	}
+	for _, from := range []mode{startup, drain, down, cruise, refill, up} {
+		m[[2]mode{from, probeRTT}] = []why{minRTTOld}
+		if from != startup {
+			m[[2]mode{from, startup}] = []why{spurious}
+		}
+	}
+	return m
+}
+
+// past is what the rules need to know of a connection.
+type past struct {
+	last     transition // entered the mode that it is in
+	down     transition // entered Down last; zero: never
+	probeRTT transition // left ProbeRTT last; zero: never
+}
+
+// check follows each connection of a trace, and says what the draft does not allow.
+func (m machine) check(trace []transition) (complaints []string) {
+	all := map[[2]uint16]*past{}
+	for _, t := range trace {
+		ports := [2]uint16{t.LocalPort, t.RemotePort}
+		p := all[ports]
+		if p == nil { // it begins in Startup
+			p = &past{last: transition{To: startup, At: t.At}}
+			all[ports] = p
+		}
+		problems := []string{m.edge(p, t), p.rounds(t), p.times(t), p.bounds(t)}
+		for _, problem := range problems {
+			if problem != "" {
+				complaints = append(complaints, fmt.Sprintf("port %d: %s: %s", t.LocalPort, t, problem))
+			}
+		}
+		p.last = t
+		if t.To == down {
+			p.down = t
+		}
+		if t.From == probeRTT {
+			p.probeRTT = t
+		}
+	}
+	return complaints
+}
+
+func (m machine) edge(p *past, t transition) string {
+	switch {
+	case t.From != p.last.To:
+		return fmt.Sprintf("it was in %s", p.last.To)
+	case !slices.Contains(m[[2]mode{t.From, t.To}], t.Why):
+		return "no such edge"
+	}
+	return ""
+}
+
+// rounds are packet-timed round trips.
+func (p *past) rounds(t transition) string {
+	in := t.Round - p.last.Round
+	switch {
+	case t.From == startup && t.Why == fullBW && t.Round < 3: // 5.3.1.2
+		return "the pipe is full after less than 3 rounds"
+	case t.Why == drainTime && in < 4, t.From == drain && t.Why == drained && in > 3: // 5.3.2
+		return fmt.Sprintf("%d rounds in Drain, the limit is 3", in)
+	case t.To == up && in != 1: // 5.3.3.3
+		return fmt.Sprintf("%d rounds in Refill", in)
+	case t.From == up && t.Why == fullBW && in < 3: // 5.3.3.6
+		return fmt.Sprintf("no more bandwidth after %d rounds", in)
+	case t.Why == renoTime && p.down.At != 0: // 5.3.3.5.3
+		since := t.Round - p.down.Round
+		if wanted := min(t.bdp(), t.Cwnd, 63); since > 64 || since+2 < wanted {
+			return fmt.Sprintf("%d rounds since Down, Reno would wait %d", since, wanted)
+		}
+	}
+	return ""
+}
+
+// late is by how much a time may be missed: time is looked at once a round, and the
+// machine may stand still.
+const late = 1500 * time.Millisecond
+
+func (p *past) times(t transition) string {
+	since := func(before transition) time.Duration { return time.Duration(t.At - before.At) }
+	switch {
+	case t.Why == probeTime && p.down.At != 0: // 5.3.3.5.3: 2 to 3 s
+		if d := since(p.down); d < 1990*time.Millisecond || d > 3*time.Second+late {
+			return fmt.Sprintf("%s since Down", d)
+		}
+	case t.From == probeRTT: // 2.16.2: 200 ms
+		if d := since(p.last); d < 199*time.Millisecond {
+			return fmt.Sprintf("%s in ProbeRTT", d)
+		}
+	case t.To == probeRTT && p.probeRTT.At != 0: // 2.16.2: 5 s
+		if d := since(p.probeRTT); d < 4900*time.Millisecond {
+			return fmt.Sprintf("%s since the last ProbeRTT", d)
+		}
+	}
+	return ""
+}
+
+func (p *past) bounds(t transition) string {
+	switch {
+	case t.From == startup && (t.Why == highLoss || t.Why == highECN) && t.InflightHi == noBound: // 5.3.1.3
+		return "no bound was learned"
+	case t.To == up && t.InflightLo != noBound: // 5.3.3.3
+		return "the short-term bound is left"
+	case t.To == cruise && t.Why == drained && t.InflightHi != noBound && t.Inflight > headroom(t.InflightHi): // 5.3.3.6
+		return fmt.Sprintf("more than %d in flight leaves no headroom", headroom(t.InflightHi))
+	}
+	return ""
+}
+
+// headroom is InflightWithHeadroom: 0.15 of the bound is left to others.
+func headroom(hi uint32) uint32 {
+	return max(hi-min(hi, max(uint32(uint64(hi)*154>>10), 1)), 4)
+}
+
+// floor is the least window of ProbeRTT (5.6.4.5): half of what the path holds, at
+// least 4 packets. A loss meanwhile may have taken 0.3 of the rate.
+func floor(enter, leave transition) uint32 {
+	return max(4, min(enter.bdp(), leave.bdp())*7/20)
+}

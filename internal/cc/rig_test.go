@@ -1,0 +1,199 @@
+package cc
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const testName = "tcpilot_test"
+
+// rig is a catalogue in a BPF file system of the test's own, and a namespace to
+// make connections in.
+type rig struct {
+	*Catalogue
+	dir   string
+	known []object
+	ns    *testenv.NS
+}
+
+// newRig knows one control, testName.
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	takesControls(t)
+	fs := t.TempDir()
+	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
+	t.Cleanup(func() { // takes the pins away, which the next test must not meet
+		must(t, unix.Unmount(fs, 0))
+		for _, o := range append(embeddedAside(), plain(testName)) {
+			must(t, awaitGone(o.name))
+		}
+	})
+	r := &rig{dir: filepath.Join(fs, "cc"), known: []object{plain(testName)}, ns: testenv.NetNS(t)}
+	r.open(t)
+	t.Cleanup(func() { must(t, r.Close()) })
+	return r
+}
+
+// takesControls skips the test on a kernel that takes no control at all.
+// TestRootNotHereBecause sees to it that such a kernel is told from a broken test.
+func takesControls(t testing.TB) {
+	t.Helper()
+	testenv.Root(t)
+	if err := plain(testName).try(); errors.Is(err, errNoLinks) {
+		t.Skip(err)
+	}
+}
+
+func (r *rig) open(t testing.TB) {
+	t.Helper()
+	c, err := open(r.dir, slog.New(slog.NewTextHandler(io.Discard, nil)), r.known)
+	must(t, err)
+	r.Catalogue = c
+}
+
+// restart ends the process's part and begins the next.
+func (r *rig) restart(t testing.TB) {
+	t.Helper()
+	must(t, r.Close())
+	r.open(t)
+}
+
+func plain(name string) object {
+	return object{name: name, source: "RFC 5681", version: version(_PlainBytes), elf: _PlainBytes}
+}
+
+// embeddedAside are ours under other names, as a daemon may have registered them.
+func embeddedAside() []object {
+	all := embedded()
+	for i := range all {
+		all[i].name = "test_" + strings.TrimPrefix(all[i].name, Prefix)
+	}
+	return all
+}
+
+// The faults of testdata/plain.bpf.c.
+const (
+	faultShut = 1 + iota
+	faultStall
+	faultBlind
+)
+
+func broken(name string, fault uint32) object {
+	o := plain(name)
+	o.knobs = map[string]any{"fault": fault}
+	return o
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	var err error
+	for range 1000 {
+		if err = f(); err == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error(err)
+}
+
+func registered(t testing.TB, name string) bool {
+	t.Helper()
+	return slices.Contains(strings.Fields(testenv.ReadSysctl(t, nil, "net.ipv4.tcp_available_congestion_control")), name)
+}
+
+// row is the entry of the list that has the name.
+func (r *rig) row(t testing.TB, name string) Control {
+	t.Helper()
+	rows, err := r.List()
+	must(t, err)
+	for _, c := range rows {
+		if c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("no %q in %+v", name, rows)
+	return Control{}
+}
+
+// pair connects with a congestion control, over loopback.
+func (r *rig) pair(t testing.TB, name string) (c, s net.Conn) {
+	t.Helper()
+	l := r.ns.Listen(t, "tcp", "127.0.0.1:0")
+	defer l.Close()
+	c = r.ns.Dial(t, "tcp", l.Addr().String())
+	must(t, setCC(c, name))
+	s, err := l.Accept()
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return c, s
+}
+
+// control uses the descriptor of a connection or a listener.
+func control(c any, f func(fd int) error) error {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
+}
+
+func setCC(c any, name string) error {
+	return control(c, func(fd int) error {
+		return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	})
+}
+
+func ccOf(t testing.TB, c net.Conn) (name string) {
+	t.Helper()
+	must(t, control(c, func(fd int) (err error) {
+		name, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		return err
+	}))
+	return strings.TrimRight(name, "\x00")
+}
+
+// exchange sends n bytes from c to s.
+func exchange(t testing.TB, c, s net.Conn, n int) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, n))
+		done <- err
+	}()
+	must(t, s.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err := io.ReadFull(s, make([]byte, n))
+	must(t, err)
+	must(t, <-done)
+}
+
+func pins(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

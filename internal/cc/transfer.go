@@ -1,0 +1,87 @@
+package cc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stallTime without a byte is a stall: some timeouts in a row (RFC 6298, from the
+// kernel's 200 ms), which neither stage gives a reason for.
+const stallTime = 1500 * time.Millisecond
+
+// delivery is what became of a transfer.
+type delivery struct {
+	took    time.Duration
+	packets uint32 // with data, those sent again included
+	retrans uint32
+}
+
+// transfer sends n bytes from c to s and compares what arrives. It fails when not
+// all has come within limit, or nothing for stallTime. Both ends are reset when
+// they are closed: what was not delivered goes with them.
+func transfer(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration) (delivery, error) {
+	if err := errors.Join(c.SetLinger(0), s.SetLinger(0)); err != nil {
+		return delivery{}, err
+	}
+	begin := time.Now()
+	go func() {
+		// What goes wrong here is seen at the other end.
+		_, _ = io.CopyN(c, content(), int64(n))
+	}()
+	if err := receive(ctx, s, n, limit); err != nil {
+		return delivery{}, err
+	}
+	got := delivery{took: time.Since(begin)}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return got, err
+	}
+	err = errors.Join(raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			got.packets, got.retrans = info.Data_segs_out, info.Total_retrans
+		}
+	}), err)
+	return got, err
+}
+
+// content is what is sent: no part of it is like another.
+func content() io.Reader { return rand.NewChaCha8([32]byte{}) }
+
+func receive(ctx context.Context, s net.Conn, n int, limit time.Duration) error {
+	begin := time.Now()
+	want := content()
+	buf, same := make([]byte, 1<<16), make([]byte, 1<<16)
+	for got := 0; got < n; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if time.Since(begin) > limit {
+			return fmt.Errorf("only %d of %d bytes came in %s: it does not use the path", got, n, limit)
+		}
+		if err := s.SetReadDeadline(time.Now().Add(stallTime)); err != nil {
+			return err
+		}
+		k, err := s.Read(buf[:min(len(buf), n-got)])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("stalled: after %d of %d bytes nothing came for %s", got, n, stallTime)
+		}
+		if err != nil {
+			return fmt.Errorf("after %d of %d bytes: %w", got, n, err)
+		}
+		got += k
+		if _, err := io.ReadFull(want, same[:k]); err != nil || !bytes.Equal(buf[:k], same[:k]) {
+			return fmt.Errorf("after %d of %d bytes came others than were sent", got, n)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package cc
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestReceive(t *testing.T) {
+	const n = 300_000
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name  string
+		ctx   context.Context
+		send  func(w io.Writer)
+		limit time.Duration
+		want  string
+	}{
+		{"all", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, time.Minute, ""},
+		{"others", t.Context(), func(w io.Writer) { _, _ = w.Write(make([]byte, n)) }, time.Minute, "others than were sent"},
+		{"part", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n/2) }, time.Minute, "after 150000 of 300000 bytes nothing came"},
+		{"slowly", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, 0, "does not use the path"},
+		{"ended", ended, func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, time.Minute, "canceled"},
+	} {
+		a, b := net.Pipe()
+		go c.send(a)
+		err := receive(c.ctx, b, n, c.limit)
+		a.Close()
+		b.Close()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	st := stage{maxRetrans: 0.25}
+	if err := st.judge(delivery{packets: 1000, retrans: 250}); err != nil {
+		t.Error(err)
+	}
+	if err := st.judge(delivery{packets: 1000, retrans: 251}); err == nil {
+		t.Error("too many were sent again, and nothing is said")
+	}
+	if err := st.judge(delivery{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBottleneck(t *testing.T) {
+	l := &line{shape: shape{rate: 1000, buffer: 2000}}
+	now := time.Unix(100, 0)
+	for i, want := range []time.Duration{1, 2, 3} { // 1000 bytes take a second; 2000 may wait
+		at, ok := l.bottleneck(now, 1000)
+		if got := at.Sub(now); !ok || got != want*time.Second {
+			t.Errorf("packet %d passes after %s, %t, want %d s", i, got, ok, want)
+		}
+	}
+	if _, ok := l.bottleneck(now, 1000); ok {
+		t.Error("the buffer holds more than it has room for")
+	}
+	later := now.Add(time.Minute)
+	if at, ok := l.bottleneck(later, 500); !ok || at.Sub(later) != 500*time.Millisecond {
+		t.Errorf("when it is idle a packet passes after %s, %t", at.Sub(later), ok)
+	}
+}

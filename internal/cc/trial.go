@@ -1,0 +1,132 @@
+package cc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stage is one transfer of a trial.
+type stage struct {
+	name    string
+	bytes   int
+	minRate float64 // bytes per second
+	// maxRetrans is the largest share of packets sent again: what slow start loses
+	// when it fills the line's buffer for the first time is a tenth.
+	maxRetrans float64
+}
+
+// Loopback shows what fails at high rates, the line what fails at length. An eighth
+// of the line's rate is what any control has that grows at all.
+var (
+	loopbackStage = stage{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
+	lineStage     = stage{name: "on a line of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
+)
+
+// tryOut registers o under a name of its own and sends data with it in a network
+// namespace that nothing else uses. It is not pinned: the registration ends with the
+// process.
+func (o object) tryOut(ctx context.Context, log *slog.Logger) error {
+	ops, err := o.load(Trial)
+	if err != nil {
+		return err
+	}
+	defer ops.Close()
+	l, err := attach(ops)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("another process tries one at this moment: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread, and with it the namespace, ends here.
+		runtime.LockOSThread()
+		done <- tryStages(ctx, log)
+	}()
+	if err := <-done; err != nil {
+		return fmt.Errorf("it was tried and does not work: %w", err)
+	}
+	return nil
+}
+
+func tryStages(ctx context.Context, log *slog.Logger) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	if err := linkUp("lo"); err != nil {
+		return err
+	}
+	here, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer here.Close()
+	if err := loopbackStage.run(ctx, log, here, here.Addr().String()); err != nil {
+		return err
+	}
+	there, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer there.Close()
+	port := there.Addr().(*net.TCPAddr).Port
+	line, err := openLine(uint16(port), trialShape)
+	if err != nil {
+		return err
+	}
+	err = lineStage.run(ctx, log, there, net.JoinHostPort(lineThere, fmt.Sprint(port)))
+	return errors.Join(err, line.close())
+}
+
+// run dials to, which must lead to l, and sends with the control that is tried.
+func (st stage) run(ctx context.Context, log *slog.Logger, l net.Listener, to string) error {
+	c, err := dialer(Trial).DialContext(ctx, "tcp4", to)
+	if err != nil {
+		return fmt.Errorf("%s: connect: %w", st.name, err)
+	}
+	defer c.Close()
+	s, err := l.Accept()
+	if err != nil {
+		return fmt.Errorf("%s: accept: %w", st.name, err)
+	}
+	defer s.Close()
+	limit := time.Duration(float64(st.bytes) / st.minRate * float64(time.Second))
+	got, err := transfer(ctx, c.(*net.TCPConn), s.(*net.TCPConn), st.bytes, limit)
+	if err == nil {
+		err = st.judge(got)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", st.name, err)
+	}
+	log.Info("congestion control tried", "where", st.name, "bytes", st.bytes, "took", got.took,
+		"packets", got.packets, "retransmitted", got.retrans)
+	return nil
+}
+
+// dialer makes connections with a congestion control.
+func dialer(name string) *net.Dialer {
+	return &net.Dialer{Timeout: stallTime, Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		}), err)
+	}}
+}
+
+func (st stage) judge(got delivery) error {
+	if got.packets > 0 && float64(got.retrans) > st.maxRetrans*float64(got.packets) {
+		return fmt.Errorf("%d of %d packets were sent again, at most %.0f %% may: it does not answer loss",
+			got.retrans, got.packets, 100*st.maxRetrans)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package cc
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestRootTrial: a control that works passes within seconds, and each ruin of it
+// is found out, by what it does.
+func TestRootTrial(t *testing.T) {
+	takesControls(t)
+	type attempt struct {
+		name string
+		o    object
+		want string
+	}
+	attempts := []attempt{
+		{"works", plain("tcpilot_test"), ""},
+		{"shut", broken("tcpilot_test", faultShut), "it does not use the path"},
+		{"stall", broken("tcpilot_test", faultStall), "stalled"},
+		{"blind", broken("tcpilot_test", faultBlind), "it does not answer loss"},
+	}
+	for _, o := range embedded() {
+		attempts = append(attempts, attempt{o.name, o, ""})
+	}
+	for _, c := range attempts {
+		begin := time.Now()
+		err := c.o.tryOut(t.Context(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		took := time.Since(begin)
+		t.Logf("%s: %v, %v", c.name, took, err)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if took > 15*time.Second || c.want == "" && took > 8*time.Second {
+			t.Errorf("%s: took %s", c.name, took)
+		}
+		if registered(t, Trial) {
+			t.Errorf("%s: the trial's name is left", c.name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := broken("tcpilot_test", faultShut).tryOut(ctx, slog.Default()); err == nil {
+		t.Error("a trial outlives its context")
+	}
+}

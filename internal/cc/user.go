@@ -1,0 +1,185 @@
+package cc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
+const maxObject = 16 << 20
+
+// LoadUser checks the congestion control in an object file, tries it out where it
+// can do no harm, and registers it as name. It takes seconds, less when ctx ends.
+// With auto it is for more than the rules which name it. An object that is there
+// already is left as it is, but for auto; another one of the same name is replaced
+// in place, as by Load.
+func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) error {
+	c.trial.Lock()
+	defer c.trial.Unlock()
+	o, err := readUser(name, file)
+	if err == nil {
+		o.auto = auto
+		err = c.admit(ctx, o)
+	}
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err = ctx.Err(); err == nil { // Close may have come
+			err = c.ensure(o)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("load congestion control %s of %s: %w", name, file, err)
+	}
+	return nil
+}
+
+// admit tries o out unless it is registered: then it has been tried.
+func (c *Catalogue) admit(ctx context.Context, o object) error {
+	c.mu.Lock()
+	r := c.held[o.name]
+	here := r != nil && r.now.version == o.version
+	c.mu.Unlock()
+	if here {
+		return nil
+	}
+	if r == nil { // else the name is ours
+		if err := nameIsFree(o.name); err != nil {
+			return err
+		}
+	}
+	return o.tryOut(ctx, c.log)
+}
+
+func readUser(name, file string) (object, error) {
+	if err := validName(name); err != nil {
+		return object{}, err
+	}
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return object{}, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return object{}, err
+	}
+	defer f.Close()
+	elf, err := io.ReadAll(io.LimitReader(f, maxObject+1))
+	if err != nil {
+		return object{}, err
+	}
+	if len(elf) > maxObject {
+		return object{}, fmt.Errorf("it is larger than %d MB", maxObject>>20)
+	}
+	o := object{name: name, source: path, user: true, version: version(elf), elf: elf}
+	return o, o.check()
+}
+
+// check looks at what the object says of itself.
+func (o *object) check() error {
+	spec, err := o.spec()
+	if err != nil {
+		return err
+	}
+	ops, err := opsMap(spec)
+	if err != nil {
+		return err
+	}
+	has := map[string]bool{}
+	for name, p := range spec.Programs {
+		if p.Type != ebpf.StructOps {
+			return fmt.Errorf("program %s (section %q) is of type %s: want those of the congestion control alone", name, p.SectionName, p.Type)
+		}
+		if !gplCompatible(p.License) {
+			return fmt.Errorf("its license %q is not compatible with the GPL, whose functions it would call", p.License)
+		}
+		if member, ok := strings.CutPrefix(p.AttachTo, opsType+":"); ok {
+			has[member] = true
+		}
+	}
+	for _, want := range []string{"ssthresh", "undo_cwnd"} {
+		if !has[want] {
+			return fmt.Errorf("it has no %s, which the kernel wants", want)
+		}
+	}
+	if !has["cong_avoid"] && !has["cong_control"] {
+		return errors.New("it has neither cong_avoid nor cong_control: the kernel wants one of them")
+	}
+	o.needsECN = needsECN(ops)
+	return nil
+}
+
+// needsECN reads the control's flags; an object that declares none has none.
+func needsECN(ops *ebpf.MapSpec) bool {
+	flags, err := member(ops, "flags")
+	return err == nil && len(flags) > 0 && flags[0]&flagNeedsECN != 0
+}
+
+// gplCompatible is license_is_gpl_compatible of the kernel (include/linux/license.h).
+func gplCompatible(license string) bool {
+	return slices.Contains([]string{"GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"}, license)
+}
+
+func validName(name string) error {
+	if !userName.MatchString(name) {
+		return fmt.Errorf("name %q: want 1 to 15 letters, digits or underscores", name)
+	}
+	if strings.HasPrefix(name, Prefix) {
+		return fmt.Errorf("name %q: those that begin with %s are ours", name, Prefix)
+	}
+	if slices.Contains(kernels, name) {
+		return fmt.Errorf("name %q: it is one of the kernel's own", name)
+	}
+	return nil
+}
+
+// kernels are the controls that Linux has (net/ipv4/tcp_*.c), whether this one has
+// them or not: a module may come later.
+var kernels = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
+	"reno", "scalable", "vegas", "veno", "westwood", "yeah", "default"}
+
+// available lists the controls of the machine, whoever registered them.
+const available = "/proc/sys/net/ipv4/tcp_available_congestion_control"
+
+func isRegistered(name string) (bool, error) {
+	list, err := os.ReadFile(available)
+	if err != nil {
+		return false, fmt.Errorf("list congestion controls: %w", err)
+	}
+	return slices.Contains(strings.Fields(string(list)), name), nil
+}
+
+// nameIsFree refuses a name that is registered.
+func nameIsFree(name string) error {
+	taken, err := isRegistered(name)
+	if err == nil && taken {
+		err = fmt.Errorf("name %q: the kernel has a congestion control of this name already", name)
+	}
+	return err
+}
+
+// goneWithin bounds what the kernel takes to let go of a pin that was removed: a
+// grace period of RCU, and a turn of a work queue.
+const goneWithin = 2 * time.Second
+
+// awaitGone waits until a name is not registered any more.
+func awaitGone(name string) error {
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		here, err := isRegistered(name)
+		if err != nil || !here {
+			return err
+		}
+		if time.Since(begin) > goneWithin {
+			return errors.New("somebody else keeps it registered")
+		}
+	}
+}

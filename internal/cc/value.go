@@ -1,0 +1,100 @@
+package cc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// value reads the control as the kernel has it: struct bpf_struct_ops_common_value
+// {refcnt, state}, then from a cache line's boundary the struct itself, with a
+// program's id where the function is.
+func (e *edition) value() ([]byte, error) {
+	value, err := e.ops.LookupBytes(uint32(0))
+	if err == nil && len(value) < 8 {
+		err = fmt.Errorf("it has %d bytes", len(value))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read map of version %s: %w", e.version, err)
+	}
+	return value, nil
+}
+
+// connections counts the sockets that use the control. The kernel says how many
+// references to the map there are but those of files and pins
+// (bpf_struct_ops_map_sys_lookup_elem); one is the link's.
+func (e *edition) connections() (int, error) {
+	value, err := e.value()
+	if err != nil {
+		return 0, err
+	}
+	return max(0, int(binary.NativeEndian.Uint32(value))-1), nil
+}
+
+// programs lists the functions of the control.
+func (e *edition) programs() ([]Program, error) {
+	value, err := e.value()
+	if err != nil {
+		return nil, err
+	}
+	offsets, err := functionOffsets()
+	if err != nil {
+		return nil, err
+	}
+	var out []Program
+	for _, off := range offsets {
+		if off+8 > len(value) {
+			continue
+		}
+		if id := binary.NativeEndian.Uint64(value[off:]); id != 0 {
+			out = append(out, describeProgram(uint32(id)))
+		}
+	}
+	return out, nil
+}
+
+// functionOffsets says where the map's value has functions.
+var functionOffsets = sync.OnceValues(func() ([]int, error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoTypes, err)
+	}
+	var value, ops *btf.Struct
+	if err := errors.Join(kernel.TypeByName(valueType, &value), kernel.TypeByName(opsType, &ops)); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(value.Members, func(m btf.Member) bool { return m.Name == "data" })
+	if i < 0 {
+		return nil, fmt.Errorf("this kernel's struct %s has no data", valueType)
+	}
+	var out []int
+	for _, m := range ops.Members {
+		if ptr, ok := btf.As[*btf.Pointer](m.Type); ok {
+			if _, ok := btf.As[*btf.FuncProto](ptr.Target); ok {
+				out = append(out, int(value.Members[i].Offset.Bytes()+m.Offset.Bytes()))
+			}
+		}
+	}
+	return out, nil
+})
+
+func describeProgram(id uint32) Program {
+	out := Program{ID: id}
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return out
+	}
+	defer p.Close()
+	if info, err := p.Info(); err == nil {
+		out.Name = info.Name
+	}
+	if st, err := p.Stats(); err == nil {
+		out.Runs, out.Nanosec = st.RunCount, uint64(st.Runtime)
+	}
+	return out
+}

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+)
+
+func (a *app) cc() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cc",
+		Short: "Show, load and unload congestion controls in BPF",
+		Long: `Congestion controls in BPF: those that tcpilot brings along (tcpilot_*), for any
+kernel that takes them, and your own. Which of tcpilot's own are loaded is up to
+congestion_controls in the configuration; a loaded one is an arm like the kernel's.
+
+docs/congestion-controls.md says what each is written from and where it departs.`,
+		Example: `  tcpilot cc list
+  tcpilot cc show tcpilot_bbr3
+  sudo tcpilot cc load mine ./mine.bpf.o`,
+		Args: args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.ccList(), a.ccShow(), a.ccLoad(), a.ccUnload())
+	return cmd
+}
+
+func (a *app) ccList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Those that tcpilot brings along, and your own",
+		Long: `List the congestion controls that tcpilot brings along, and your own.
+
+  STATE  loaded: connections may be given it; available: this kernel takes it;
+         absent: it does not, and WHY says why
+  ARM    auto: meant by arms: auto; ecn: the same, on paths where ECN has proved
+         to work; by name: only where a rule names it
+  CONNS  sockets that use it now`,
+		Example: "  tcpilot cc list",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), a, api.ResourceControls, a.renderControls)
+		},
+	}
+	a.jsonFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderControls(w io.Writer, l []api.CongestionControl) {
+	t := newTable("NAME", "STATE", "WANTED", "ARM", ">CONNS", "VERSION", "SOURCE", "WHY")
+	for _, c := range l {
+		conns := none
+		if c.State == "loaded" {
+			conns = fmt.Sprint(c.Connections)
+		}
+		t.row(c.Name, c.State, yesNo(c.Wanted), armWord(&c), conns, c.Version, c.Source, c.Why)
+	}
+	t.write(w, a.paint, "")
+}
+
+// armWord says where a loaded control is an arm.
+func armWord(c *api.CongestionControl) string {
+	switch {
+	case !c.Auto && c.NeedsECN:
+		return "by name, ecn"
+	case !c.Auto:
+		return "by name"
+	case c.NeedsECN:
+		return "ecn"
+	}
+	return "auto"
+}
+
+func (a *app) ccShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "One of them, with what its programs cost",
+		Long: `Show a congestion control: what it was written from, its version, whether this kernel
+takes it, which rules name it, how many sockets use it, and how often and how long
+its programs ran, where the kernel counts that.`,
+		Example:           "  tcpilot cc show tcpilot_bbr3",
+		Args:              args(1, 1, "NAME"),
+		ValidArgsFunction: a.completeControls(func(*api.CongestionControl) bool { return true }),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return show(cmd.Context(), a, api.ControlResource(argv[0]), a.renderControl)
+		},
+	}
+	a.jsonFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderControl(w io.Writer, c api.CongestionControl) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	kind := "tcpilot's own"
+	if c.User {
+		kind = "your own"
+	}
+	fmt.Fprintf(w, "%s, %s: %s\n\n", a.paint.bold(c.Name), kind, c.State)
+	if c.Why != "" {
+		line("why", "%s", a.paint.warn(c.Why))
+	}
+	line("source", "%s", c.Source)
+	version := c.Version
+	if c.Outdated {
+		version += ": the daemon has another one, which its next reload puts in place"
+	}
+	line("version", "%s", version)
+	line("wanted", "%s", wantedWord(&c))
+	line("arm", "%s", armWord(&c))
+	if c.State == "loaded" {
+		line("connections", "%d", c.Connections)
+	}
+	if !c.User {
+		line("departures", "from its source: docs/congestion-controls.md")
+	}
+	if len(c.Programs) > 0 {
+		a.renderPrograms(w, c.Programs)
+	}
+}
+
+func wantedWord(c *api.CongestionControl) string {
+	switch {
+	case len(c.Rules) > 0:
+		return "yes, by " + plural(len(c.Rules), "rule") + ": " + strings.Join(c.Rules, ", ")
+	case c.Wanted:
+		return "yes, by congestion_controls"
+	}
+	return "no"
+}
+
+func (a *app) ccLoad() *cobra.Command {
+	var r api.ControlRequest
+	cmd := &cobra.Command{
+		Use:   "load NAME [FILE.o]",
+		Short: "Load your own, or one of tcpilot's until the next reload",
+		Long: `Load your own congestion control from an eBPF object, as NAME: one struct
+tcp_congestion_ops in section ".struct_ops.link". The daemon reads the file, checks
+it, and has it send data in a network namespace of its own before any other
+connection can get it; that takes seconds. One of the same name is replaced in
+place, and its connections go on. It stays until 'tcpilot cc unload', 'tcpilot
+detach', a normal end of the daemon, or a reboot.
+
+Without FILE one of tcpilot's own is loaded, until the next reload; to have it for
+longer, name it in congestion_controls of the configuration.`,
+		Example: `  sudo tcpilot cc load mine ./mine.bpf.o
+  sudo tcpilot cc load mine ./mine.bpf.o --auto
+  sudo tcpilot cc load tcpilot_cubic`,
+		Args:              args(1, 2, "NAME"),
+		ValidArgsFunction: a.completeLoad,
+		RunE: func(cmd *cobra.Command, argv []string) (err error) {
+			if len(argv) == 2 {
+				if r.File, err = fileArg(argv[1]); err != nil {
+					return err
+				}
+			}
+			c, err := a.client().LoadControl(cmd.Context(), argv[0], r)
+			if err != nil {
+				return err
+			}
+			return a.print(fmt.Appendf(nil, "loaded %s (%s), version %s, arm: %s\n", c.Name, c.Source, c.Version, armWord(&c)))
+		},
+	}
+	cmd.Flags().BoolVar(&r.Auto, "auto", false, "make it an arm of every rule with arms: auto, not only where a rule names it")
+	return cmd
+}
+
+func (a *app) completeLoad(cmd *cobra.Command, argv []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(argv) == 1 {
+		return []string{"o"}, cobra.ShellCompDirectiveFilterFileExt
+	}
+	return a.completeControls(func(c *api.CongestionControl) bool { return c.State == "available" })(cmd, argv, word)
+}
+
+func (a *app) ccUnload() *cobra.Command {
+	return &cobra.Command{
+		Use:   "unload NAME",
+		Short: "Take one from the kernel",
+		Long: `Take a congestion control from the kernel: first from the policies of all paths, then
+from the kernel's list. Connections that use it keep it to their end. One that a
+rule names is not unloaded: change the rule first.`,
+		Example:           "  sudo tcpilot cc unload mine",
+		Args:              args(1, 1, "NAME"),
+		ValidArgsFunction: a.completeControls(func(c *api.CongestionControl) bool { return c.State == "loaded" }),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			u, err := a.client().UnloadControl(cmd.Context(), argv[0])
+			if err != nil {
+				return err
+			}
+			out := "unloaded " + argv[0]
+			if u.Connections > 0 {
+				out += fmt.Sprintf(": %s keep it to their end", plural(u.Connections, "connection"))
+			}
+			return a.print([]byte(out + "\n"))
+		},
+	}
+}
+
+// completeControls completes the names of those that a filter takes.
+func (a *app) completeControls(take func(*api.CongestionControl) bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		if l, err := a.client().Controls(ctx); err == nil && len(argv) == 0 {
+			for i := range l {
+				if take(&l[i]) {
+					names = append(names, l[i].Name)
+				}
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,373 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// controls are the congestion controls in BPF: of tcpilot's own those that the
+// configuration wants, and users' own. A control is loaded before the engine hears
+// of it, and no policy names it any more when it is unloaded.
+type controls struct {
+	*cc.Catalogue
+
+	mu      sync.Mutex              // also orders what the engine is told
+	wanted  []tcp.CC                // of tcpilot's own, by the configuration
+	byHand  map[tcp.CC]bool         // of tcpilot's own, through the API since; true: auto
+	users   map[tcp.CC]engine.Offer // loaded
+	leaving map[tcp.CC]bool         // about to be unloaded
+	failed  map[tcp.CC]error        // wanted, and not loaded
+	modules map[tcp.CC]error        // named by rules, and the kernel has no module for it
+	here    []tcp.CC                // what the kernel had when last looked
+}
+
+// controlPins is where the catalogue pins, beside the datapath's versions.
+func controlPins(bpffs string) string { return filepath.Join(pinDir(bpffs), "cc") }
+
+func openControls(bpffs string, log *slog.Logger) (*controls, error) {
+	catalogue, err := cc.Open(controlPins(bpffs), log)
+	if err != nil {
+		return nil, fmt.Errorf("open congestion controls: %w", err)
+	}
+	return &controls{
+		Catalogue: catalogue, byHand: map[tcp.CC]bool{}, failed: map[tcp.CC]error{},
+		users: map[tcp.CC]engine.Offer{}, leaving: map[tcp.CC]bool{}, modules: map[tcp.CC]error{},
+	}, nil
+}
+
+// want loads what the configuration wants, and asks the kernel for the modules of
+// what its rules name. What cannot be had is remembered.
+func (c *controls) want(ctx context.Context, wanted []tcp.CC, rules []policy.Rule) {
+	failed, modules := map[tcp.CC]error{}, tryModules(rules)
+	for _, name := range wanted {
+		if err := c.Load(ctx, name.String()); err != nil {
+			failed[name] = err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wanted, c.failed, c.modules = slices.Clone(wanted), failed, modules
+	clear(c.byHand)
+}
+
+// tryModules asks for the modules of the kernel's congestion controls that rules
+// name, and says which cannot be had.
+func tryModules(rules []policy.Rule) map[tcp.CC]error {
+	missing := map[tcp.CC]error{}
+	for _, name := range policy.Wanted(rules) {
+		if policy.IsOurs(name) {
+			continue
+		}
+		if err := host.TryCongestionControl(name.String()); err != nil {
+			missing[name] = err
+		}
+	}
+	return missing
+}
+
+// trim unloads of tcpilot's own what is not wanted. Policies must not name it.
+func (c *controls) trim() error {
+	rows, err := c.Loaded()
+	for _, row := range rows {
+		name, _ := tcp.ParseCC(row.Name)
+		if !row.User && !c.isWanted(name) {
+			_, unloaded := c.Unload(row.Name)
+			err = errors.Join(err, unloaded)
+		}
+	}
+	return err
+}
+
+func (c *controls) isWanted(name tcp.CC) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.wanted, name)
+}
+
+// unloadAll leaves nothing in the kernel. What somebody else holds as well stays.
+func (c *controls) unloadAll(log *slog.Logger) error {
+	rows, err := c.Loaded()
+	for _, row := range rows {
+		if _, err := c.Unload(row.Name); err != nil {
+			log.Warn("congestion control not unloaded", "cc", row.Name, "error", err)
+		}
+	}
+	return err
+}
+
+// offer tells the engine which congestion controls connections may be given now:
+// the kernel's, and of those in BPF what is wanted.
+func (c *controls) offer(e *engine.Engine) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names, _, err := host.CongestionControls()
+	if err != nil {
+		return err
+	}
+	c.here = parseCCs(names)
+	e.SetOffered(c.offers())
+	for _, missing := range []map[tcp.CC]error{c.failed, c.modules} {
+		for name, err := range missing {
+			if !slices.Contains(c.here, name) {
+				e.ArmMissing(name, err.Error())
+			}
+		}
+	}
+	return nil
+}
+
+// offers says what is known of those that the kernel has. One of tcpilot's own may
+// be there without being wanted: another process uses it, or a user's is tried out.
+// One that is wanted may be there though it could not be loaded, for the same reason.
+func (c *controls) offers() []engine.Offer {
+	list := make([]engine.Offer, 0, len(c.here))
+	for _, name := range c.here {
+		o := engine.OfferOf(name)
+		if user, ok := c.users[name]; ok {
+			o = user
+		}
+		auto, byHand := c.byHand[name]
+		switch {
+		case c.leaving[name]:
+			continue
+		case policy.IsOurs(name) && !byHand && !slices.Contains(c.wanted, name):
+			continue
+		case auto:
+			o.ByName = false
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// refresh looks up what users have loaded.
+func (c *controls) refresh() error {
+	rows, err := c.Loaded()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.users)
+	for _, row := range rows {
+		if name, ok := tcp.ParseCC(row.Name); ok && row.User {
+			c.users[name] = engine.Offer{CC: name, NeedsECN: row.NeedsECN, ByName: row.ByName}
+		}
+	}
+	return nil
+}
+
+// loadByHand loads one of tcpilot's own until the next reload.
+func (c *controls) loadByHand(ctx context.Context, name tcp.CC, auto bool) error {
+	err := c.Load(ctx, name.String())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.byHand[name] = auto
+		delete(c.failed, name)
+	}
+	return err
+}
+
+// leave has name offered no more, or again.
+func (c *controls) leave(name tcp.CC, leaving bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving[name] = leaving
+}
+
+// forget drops what is known of one that was unloaded.
+func (c *controls) forget(name tcp.CC) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.byHand, name)
+	c.wanted = slices.DeleteFunc(c.wanted, func(w tcp.CC) bool { return w == name })
+}
+
+// features says which of tcpilot's own are wanted and why they are not had.
+func (c *controls) features() []api.Feature {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []api.Feature
+	for _, name := range c.wanted {
+		err := c.failed[name]
+		if slices.Contains(c.here, name) {
+			err = nil // another process has loaded it
+		}
+		out = append(out, controlFeature(name, err))
+	}
+	return out
+}
+
+func controlFeature(name tcp.CC, err error) api.Feature {
+	f := api.Feature{Name: "struct_ops/" + name.String() + ": congestion control", Wanted: true, Active: err == nil}
+	if err != nil {
+		f.Why = err.Error()
+	}
+	return f
+}
+
+// whyAbsent says why this kernel does not take one of tcpilot's own; nil if it does.
+func whyAbsent(rows []cc.Control, name tcp.CC) error {
+	for _, row := range rows {
+		if row.Name == name.String() && row.State == cc.Absent {
+			return errors.New(row.Why)
+		}
+	}
+	return nil
+}
+
+// counts are for the metrics. What cannot be read of one is no reason to go without
+// all the others.
+func (c *controls) counts(log *slog.Logger) (out []metrics.ControlCount) {
+	rows, err := c.Loaded()
+	if err != nil {
+		log.Debug("congestion control not read", "error", err)
+	}
+	for _, row := range rows {
+		out = append(out, metrics.ControlCount{CC: row.Name, Loaded: true, Connections: row.Connections})
+	}
+	for _, own := range policy.Controls {
+		name := own.CC.String()
+		if !slices.ContainsFunc(rows, func(row cc.Control) bool { return row.Name == name }) {
+			out = append(out, metrics.ControlCount{CC: name})
+		}
+	}
+	return out
+}
+
+// tryControls says what this kernel takes, beside what is loaded.
+func tryControls() ([]cc.Control, error) {
+	dir, err := os.MkdirTemp("", "tcpilot-cc-")
+	if err != nil {
+		return nil, fmt.Errorf("try congestion controls: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	catalogue, err := cc.Open(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	rows, err := catalogue.List()
+	return rows, errors.Join(err, catalogue.Close())
+}
+
+// Controls implements api.Backend.
+func (d *Daemon) Controls(context.Context) ([]api.CongestionControl, error) {
+	rows, err := d.controls.List()
+	out := make([]api.CongestionControl, 0, len(rows))
+	for i := range rows {
+		out = append(out, d.control(&rows[i]))
+	}
+	return out, err
+}
+
+func (d *Daemon) control(row *cc.Control) api.CongestionControl {
+	name, _ := tcp.ParseCC(row.Name)
+	out := api.CongestionControl{
+		Name: row.Name, State: string(row.State), Why: row.Why, Source: row.Source, User: row.User,
+		Wanted: d.controls.isWanted(name), Rules: rulesNaming(d.engine.Rules(), name),
+		NeedsECN: row.NeedsECN, Auto: !row.ByName, Version: row.Version, Outdated: row.Outdated, Connections: row.Connections,
+	}
+	out.Wanted = out.Wanted || len(out.Rules) > 0
+	for _, p := range row.Programs {
+		out.Programs = append(out.Programs, metrics.ProgramStats{
+			Name: p.Name, ID: p.ID, Stats: p.Runs > 0, RunCount: p.Runs, RunTime: time.Duration(p.Nanosec),
+		})
+	}
+	return out
+}
+
+// rulesNaming lists the rules in which name stands.
+func rulesNaming(rules []policy.Rule, name tcp.CC) (names []string) {
+	for i := range rules {
+		if slices.Contains(rules[i].CCs(), name) {
+			names = append(names, rules[i].Name)
+		}
+	}
+	return names
+}
+
+// LoadControl implements api.Backend.
+func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequest) (api.CongestionControl, error) {
+	var err error
+	hint := "docs/congestion-controls.md says what an object of your own has to be"
+	parsed, valid := tcp.ParseCC(name)
+	_, ours := policy.ControlOf(parsed)
+	switch {
+	case r.File == "" && !(valid && ours):
+		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", name).
+			WithHint("see 'tcpilot cc list'; to load your own, name its file: tcpilot cc load NAME FILE")
+	case r.File == "":
+		err, hint = d.controls.loadByHand(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel takes"
+	default:
+		err = d.controls.LoadUser(ctx, name, r.File, r.Auto)
+	}
+	if err != nil {
+		return api.CongestionControl{}, api.Invalid("%v", err).WithHint("%s", hint)
+	}
+	if err := d.offerControls(); err != nil {
+		return api.CongestionControl{}, err
+	}
+	return d.oneControl(name)
+}
+
+func (d *Daemon) oneControl(name string) (api.CongestionControl, error) {
+	rows, err := d.controls.Loaded()
+	for i := range rows {
+		if rows[i].Name == name {
+			return d.control(&rows[i]), err
+		}
+	}
+	return api.CongestionControl{}, errors.Join(err, api.NotFound("no congestion control %q is loaded", name).WithHint("see 'tcpilot cc list'"))
+}
+
+// offerControls puts what is loaded now into the policies.
+func (d *Daemon) offerControls() error {
+	if err := d.controls.refresh(); err != nil {
+		return err
+	}
+	if err := d.controls.offer(d.engine); err != nil {
+		return err
+	}
+	d.engine.Settle(time.Now().UnixNano())
+	return nil
+}
+
+// UnloadControl implements api.Backend.
+func (d *Daemon) UnloadControl(_ context.Context, name string) (api.Unloaded, error) {
+	row, err := d.oneControl(name)
+	if err != nil {
+		return api.Unloaded{}, err
+	}
+	if len(row.Rules) > 0 {
+		return api.Unloaded{}, api.Conflicts("rule %s names congestion control %s", row.Rules[0], name).
+			WithHint("change the rule and reload, then unload it")
+	}
+	parsed, _ := tcp.ParseCC(name)
+	d.controls.leave(parsed, true)
+	err = d.offerControls()
+	var n int
+	if err == nil {
+		n, err = d.controls.Unload(name)
+	}
+	if err == nil {
+		d.controls.forget(parsed)
+	}
+	d.controls.leave(parsed, false)
+	return api.Unloaded{Connections: n}, errors.Join(err, d.offerControls())
+}

@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// The catalogue and what policies know of it are about the same controls.
+func TestControlsAreThoseOfTheCatalogue(t *testing.T) {
+	var names []string
+	for _, c := range policy.Controls {
+		names = append(names, c.CC.String())
+	}
+	if !slices.Equal(names, cc.Names()) || policy.Ours != cc.Prefix {
+		t.Errorf("policies know of %v, the catalogue has %v", names, cc.Names())
+	}
+}
+
+func TestOffers(t *testing.T) {
+	c := &controls{
+		wanted:  []tcp.CC{named("tcpilot_bbr3"), named("tcpilot_prague")},
+		byHand:  map[tcp.CC]bool{named("tcpilot_cubic"): true, named("tcpilot_ledbat"): false},
+		users:   map[tcp.CC]engine.Offer{named("mine"): {CC: named("mine"), NeedsECN: true, ByName: true}},
+		leaving: map[tcp.CC]bool{named("gone"): true},
+	}
+	c.here = parseCCs([]string{"cubic", "dctcp", "gone", "mine", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp",
+		"tcpilot_ledbat", cc.Trial})
+	want := []engine.Offer{
+		{CC: named("cubic")},
+		{CC: named("dctcp"), NeedsECN: true},
+		{CC: named("mine"), NeedsECN: true, ByName: true},
+		{CC: named("tcpilot_bbr3")},
+		{CC: named("tcpilot_cubic")}, // loaded by hand, and for auto
+		{CC: named("tcpilot_ledbat"), ByName: true},
+	}
+	if got := c.offers(); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestWantedControls(t *testing.T) {
+	c := &controls{wanted: parseCCs([]string{"tcpilot_bbr3", "tcpilot_dctcp"}), byHand: map[tcp.CC]bool{named("tcpilot_cubic"): true}}
+	c.forget(named("tcpilot_bbr3"))
+	c.forget(named("tcpilot_cubic"))
+	if c.isWanted(named("tcpilot_bbr3")) || !c.isWanted(named("tcpilot_dctcp")) || len(c.byHand) != 0 {
+		t.Errorf("%v, by hand %v", c.wanted, c.byHand)
+	}
+	c.failed = map[tcp.CC]error{named("tcpilot_dctcp"): errors.New("no such thing")}
+	if f := c.features(); len(f) != 1 || f[0].Active || !f[0].Wanted || f[0].Why != "no such thing" {
+		t.Errorf("%+v", f)
+	}
+	c.here = c.wanted // by another process
+	if f := c.features(); len(f) != 1 || !f[0].Active || f[0].Why != "" {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestRulesNaming(t *testing.T) {
+	rules := []policy.Rule{
+		{Name: "a", CC: named("mine")}, {Name: "b", Learn: &policy.Learn{Arms: parseCCs([]string{"cubic", "mine"})}},
+		{Name: "c", Learn: &policy.Learn{}}, {Name: "d", Leave: true},
+	}
+	if got := rulesNaming(rules, named("mine")); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,21 @@
+package daemon
+
+import (
+	"os"
+	"testing"
+)
+
+// Paths that differ, turn, and lose packets: nothing that guards are for.
+func TestGuardsKeepStillOnTheRecording(t *testing.T) {
+	data, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, learner := range []string{"thompson", "epsilon-greedy"} {
+		for guard, n := range replay(t, data, learner).Totals.Guarded {
+			if n != 0 {
+				t.Errorf("%s: %s acted %d times", learner, guard, n)
+			}
+		}
+	}
+}

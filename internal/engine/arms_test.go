@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func TestOfferOf(t *testing.T) {
+	for name, want := range map[string]Offer{
+		"cubic":          {},
+		"dctcp":          {NeedsECN: true},
+		"tcpilot_bbr3":   {},
+		"tcpilot_dctcp":  {NeedsECN: true},
+		"tcpilot_ledbat": {ByName: true},
+		"tcpilot_prague": {NeedsECN: true, ByName: true},
+		"mine":           {},
+	} {
+		want.CC = cc(name)
+		if got := OfferOf(want.CC); got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// arms: auto leaves out what is only for rules that name it.
+func TestArmsByName(t *testing.T) {
+	ledbat := cc("tcpilot_ledbat")
+	named := learnRule("background", func(r *policy.Rule) {
+		r.Match.Remote = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+		r.Learn.Arms = []tcp.CC{cubic, ledbat}
+	})
+	w := newWorld(t, nil, named, learnRule("all"))
+	w.e.SetOffered(append(offer(cubic, bbr, dctcp), OfferOf(ledbat)))
+	w.e.Settle(w.now)
+	arms := func(addr string) (out []tcp.CC) {
+		row, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip(addr))
+		if addr != "198.51.100.1" {
+			row, ok = w.sink.lookup(w.sink.table.Classes[1].ID, 0, ip(addr))
+		}
+		if !ok {
+			t.Fatalf("no row for %s", addr)
+		}
+		for _, a := range row.Policy.Arms[:row.Policy.NumArms] {
+			out = append(out, a.CC)
+		}
+		return out
+	}
+	if got := arms("198.51.100.1"); !slices.Equal(got, []tcp.CC{cubic, ledbat}) {
+		t.Errorf("the rule that names it has %v", got)
+	}
+	if got := arms("203.0.113.9"); !slices.Equal(got, []tcp.CC{bbr, cubic}) {
+		t.Errorf("auto has %v", got)
+	}
+	if got := w.e.View(time.Unix(0, w.now)).Rules[1].Arms; !slices.Equal(got, []tcp.CC{bbr, cubic}) {
+		t.Errorf("auto is shown as %v", got)
+	}
+}

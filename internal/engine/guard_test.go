@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// evenly shares connections among all arms, whatever was learned.
+type evenly struct{ learn.Learner }
+
+func (evenly) Weights(w []float64, arms []tcp.CC, _, _ *learn.Belief, _ int64) int {
+	for i := range arms {
+		w[i] = 1 / float64(len(arms))
+	}
+	return -1
+}
+
+var (
+	guardedHost = ip("203.0.113.9")
+	allAlike    = goods{cubic: 100, reno: 100, bbr: 100}
+	bbrFails    = goods{cubic: 100, reno: 100, bbr: 20}
+)
+
+// guardedWorld holds a quarter of the connections out, and tries all arms alike.
+func guardedWorld(t *testing.T) *world {
+	return newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.25 }))
+}
+
+// retired is what keeps an arm from the path of the host.
+func (w *world) retired(prefix string, c tcp.CC) *ArmRetirement { return w.path(prefix).arm(c).Retired }
+
+// sendsAgain is the share of its packets that a connection with bbr, and that any
+// other, sends again.
+func sendsAgain(ofBBR, others float64) func(*tcp.Sample) {
+	return func(s *tcp.Sample) {
+		share := others
+		if s.Arm == bbr {
+			share = ofBBR
+		}
+		s.Retrans = uint32(share * float64(s.DataSegsOut))
+		s.Lost = s.Retrans
+	}
+}
+
+func TestGuards(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		g      goods
+		change func(*tcp.Sample)
+		want   string // guard; empty: none
+	}{
+		{"a fifth of the hold-out's goodput", bbrFails, sendsAgain(0, 0), "goodput-collapse"},
+		{"two thirds of it", goods{cubic: 100, reno: 100, bbr: 66}, sendsAgain(0, 0), ""},
+		{"twelve times the retransmits", allAlike, sendsAgain(0.12, 0.01), "retransmit-storm"},
+		{"all of them retransmit", allAlike, sendsAgain(0.12, 0.12), ""},
+		{"less than twice as many", allAlike, sendsAgain(0.15, 0.08), ""},
+		{"few of either", allAlike, sendsAgain(0.04, 0.001), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := guardedWorld(t)
+			starts := w.run(300, guardedHost, c.g, c.change)
+			r := w.retired("203.0.113.0/24", bbr)
+			switch {
+			case c.want == "" && r != nil:
+				t.Errorf("retired: %+v", r)
+			case c.want != "" && (r == nil || r.Guard != c.want || r.Why == "" || r.Until.Sub(r.Since) != 10*time.Minute):
+				t.Errorf("retired: %+v, want %s", r, c.want)
+			case c.want != "" && count(starts[200:], bbr) != 0:
+				t.Errorf("%d of the last 100 connections have it", count(starts[200:], bbr))
+			}
+			total := w.e.View(time.Unix(0, w.now)).Totals
+			for guard, n := range total.Guarded {
+				if (n == 1) != (guard == c.want) {
+					t.Errorf("counted %v, want %q once", total.Guarded, c.want)
+				}
+			}
+			if len(total.Guarded) != int(numGuards) {
+				t.Errorf("counted %v", total.Guarded)
+			}
+		})
+	}
+}
+
+// Arms that differ as they usually do, and a path that gets worse for all of them,
+// are no matter for guards.
+func TestGuardsKeepStill(t *testing.T) {
+	w := guardedWorld(t)
+	w.run(1500, guardedHost, goods{cubic: 100, reno: 80, bbr: 70}, sendsAgain(0.03, 0.02))
+	w.run(400, guardedHost, goods{cubic: 12, reno: 9, bbr: 9}, sendsAgain(0.08, 0.08))
+	for guard, n := range w.e.View(time.Unix(0, w.now)).Totals.Guarded {
+		if n != 0 {
+			t.Errorf("%s acted %d times", guard, n)
+		}
+	}
+}
+
+// Without a hold-out there is nothing to compare with, and no memory is spent.
+func TestGuardsNeedAHoldOut(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0 }))
+	w.run(200, guardedHost, bbrFails)
+	if r := w.retired("203.0.113.0/24", bbr); r != nil {
+		t.Errorf("%+v", r)
+	}
+	for _, n := range w.e.nodes {
+		if n.guard != nil {
+			t.Errorf("%v has a guard", n.key.path())
+		}
+	}
+}
+
+func TestArmComesBackAfterAWhile(t *testing.T) {
+	w := guardedWorld(t)
+	const path = "203.0.113.0/24"
+	length := func() time.Duration {
+		t.Helper()
+		w.run(200, guardedHost, bbrFails)
+		r := w.retired(path, bbr)
+		if r == nil {
+			t.Fatal("not retired")
+		}
+		return r.Until.Sub(r.Since)
+	}
+	wait := func(d time.Duration) {
+		w.now += int64(d)
+		w.e.Tick(w.now)
+	}
+	first := length()
+	wait(first)
+	if w.retired(path, bbr) != nil {
+		t.Error("still shown as retired")
+	}
+	second := length()
+	wait(second)
+	third := length()
+	if first != 10*time.Minute || second != 2*first || third != 2*second {
+		t.Errorf("away for %v, %v, %v", first, second, third)
+	}
+	wait(third + third) // as long without as with
+	if again := length(); again != first {
+		t.Errorf("away for %v though it was long ago, want %v", again, first)
+	}
+	wait(24 * time.Hour)
+	if got := w.run(60, guardedHost, allAlike); count(got, bbr) == 0 {
+		t.Error("it never came back")
+	}
+}
+
+func TestMarksLost(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} })
+	w.e.SetOffered(offer(cubic, dctcp))
+	w.e.Settle(w.now)
+	g := goods{cubic: 100, dctcp: 100}
+	marked := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE, s.Lost = 5, 5 }
+	w.run(1, guardedHost, g, marked)
+	n := 0
+	now := func(s *tcp.Sample) { // every fourth is marked
+		if s.Arm == dctcp && s.BytesAcked > 0 {
+			if n++; n%4 == 0 {
+				marked(s)
+			}
+		}
+		s.Lost = 5
+	}
+	if got := w.run(100, guardedHost, g, now); count(got, dctcp) < 30 || w.retired("203.0.113.0/24", dctcp) != nil {
+		t.Errorf("dctcp %d of 100, %+v: marks are made", count(got, dctcp), w.retired("203.0.113.0/24", dctcp))
+	}
+	got := w.run(60, guardedHost, g, func(s *tcp.Sample) { s.Lost = 5 })
+	if r := w.retired("203.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || count(got[30:], dctcp) != 0 {
+		t.Errorf("%+v, dctcp %d of the last 30", r, count(got[30:], dctcp))
+	}
+	if got := w.run(20, guardedHost, g, marked); count(got, dctcp) != 0 {
+		t.Error("marks again, and it is back at once")
+	}
+	w.now += int64(10 * time.Minute)
+	w.e.Tick(w.now)
+	if got := w.run(40, guardedHost, g, marked); count(got, dctcp) == 0 {
+		t.Error("marks again, and it does not come back")
+	}
+}
+
+func TestBansOutliveTheProcess(t *testing.T) {
+	w := guardedWorld(t)
+	w.run(200, guardedHost, bbrFails)
+	kept, _ := memories(t, w.e, nil)
+	for i := range kept {
+		for k := range kept[i].Bans {
+			kept[i].Bans[k].Until = start + 2*3600*second // revive is an hour later
+		}
+	}
+	v, _ := revive(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} }, kept, w.e.Rules()...)
+	if r := v.retired("203.0.113.0/24", bbr); r == nil || r.Guard != "goodput-collapse" {
+		t.Errorf("%+v", r)
+	}
+	if got := v.run(30, guardedHost, bbrFails); count(got, bbr) != 0 {
+		t.Errorf("used on %d connections", count(got, bbr))
+	}
+}
+
+// What happened on the one host of a path is that host's when others come.
+func TestBansStayWithTheHost(t *testing.T) {
+	w := guardedWorld(t)
+	w.run(200, guardedHost, bbrFails)
+	w.run(3, ip("203.0.113.10"), allAlike)
+	if w.retired("203.0.113.9/32", bbr) == nil || w.retired("203.0.113.0/24", bbr) != nil {
+		t.Error("the ban is not the host's")
+	}
+	if got := w.run(30, ip("203.0.113.77"), allAlike); count(got, bbr) == 0 {
+		t.Error("another host goes without")
+	}
+}
