@@ -69,10 +69,19 @@ const (
 	// lossPackets are added to a connection's packets when its share of
 	// retransmits is taken: one loss in ten packets is not 10 % loss.
 	lossPackets = 100
-	// retransPenalty is what a share of retransmits costs, in reward: 1 % counts
-	// like 10 % more delay. A retransmitted packet arrives at least one round
+	// delayPerRetrans is what a share of retransmits costs where delay counts: 1 %
+	// is like 10 % more of it. A retransmitted packet arrives at least one round
 	// trip late, 200 ms if by timeout, and holds up those behind it.
-	retransPenalty = 10
+	delayPerRetrans = 10
+	// goodputPerRetrans is the same where throughput counts: 1 % is like 3 % less
+	// of it. At 1 a connection would be worth what it wins in a full queue as long
+	// as it wins more than it sends twice, whatever others lose there. What a path
+	// loses by itself costs all arms the same.
+	goodputPerRetrans = 3
+	// goodputPerDelay: e times the round-trip time is like 5 % less throughput. It
+	// decides between arms that fill the link, of which the one with the shorter
+	// queue is the better neighbour, and next to nothing else.
+	goodputPerDelay = 0.05
 
 	// initialWindow in packets, RFC 6928.
 	initialWindow = 10
@@ -90,18 +99,19 @@ const (
 // that its handshake took, count as well. All rewards are natural logarithms
 // without a unit of link speed, so that a factor is a factor on any link:
 //
-//	throughput  ln(goodput)                   - retransmitted share
-//	latency     -ln(srtt/min_rtt)             - 10 x retransmitted share
-//	realtime    -ln((srtt+4 rttvar)/min_rtt)  - 10 x retransmitted share
+//	throughput  ln(goodput) - ln(srtt/min_rtt)/20  -  3 x retransmitted share
+//	latency     -ln(srtt/min_rtt)                  - 10 x retransmitted share
+//	realtime    -ln((srtt+4 rttvar)/min_rtt)       - 10 x retransmitted share
 //	fct         -ln(Busy / reference(size, min_rtt))
 //
 // Goodput is BytesAcked / Busy, bytes/s. It is taken over the time with data outstanding, and weighs as much as
 // the part of it in which the path was the limit (SendLimited). Dividing by
 // SendLimited alone would count the bytes that were acknowledged in the other
 // time, but not that time: a connection bounded by its receiver for 90 % would
-// score ten times the link's speed. What was sent twice took the path from others
-// and arrived late, which the sender's clock does not show: of two arms that fill
-// the link, the one that retransmits less is better.
+// score ten times the link's speed. What was sent twice took the path from others,
+// and what waits in a queue makes others wait, which the sender's clock does not
+// show: of two arms that fill the link, the one that retransmits less and keeps the
+// queue shorter is better.
 //
 // srtt + 4 rttvar is the tail estimate of RFC 6298. The reference completion
 // time is the rounds of slow start that the size needs from an initial window of
@@ -127,7 +137,7 @@ func Reward(o Objective, s *tcp.Sample, minRTT uint32) (Outcome, Ignored) {
 	var why Ignored
 	switch o {
 	case Throughput:
-		why = throughput(&out, s, pkts)
+		why = throughput(&out, s, pkts, minRTT)
 	case FCT:
 		why = completion(&out, s, pkts, minRTT)
 	default:
@@ -156,7 +166,7 @@ func unattributable(s *tcp.Sample) Ignored {
 	return Scored
 }
 
-func throughput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
+func throughput(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignored {
 	busy := busyTime(s)
 	if pkts < minPackets && !stuck(s, pkts) {
 		return TooSmall
@@ -176,7 +186,10 @@ func throughput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 			return AppLimited
 		}
 	}
-	out.Reward = math.Log(goodput) - retransShare(s)
+	out.Reward = math.Log(goodput) - goodputPerRetrans*retransShare(s)
+	if s.SRTT != 0 && minRTT != 0 {
+		out.Reward -= goodputPerDelay * stretch(float64(s.SRTT), minRTT)
+	}
 	out.Weight *= precision(busy)
 	if s.Busy > 0 {
 		out.Weight *= float64(s.SendLimited()) / float64(s.Busy)
@@ -207,9 +220,14 @@ func latency(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32, realtime 
 	if realtime {
 		rtt += 4 * float64(s.RTTVar)
 	}
-	// srtt is smoothed and may lag below a min_rtt that has just risen.
-	out.Reward = -math.Log(max(1, rtt/float64(minRTT))) - retransPenalty*retransShare(s)
+	out.Reward = -stretch(rtt, minRTT) - delayPerRetrans*retransShare(s)
 	return Scored
+}
+
+// stretch is the natural log of how many times minRTT a round-trip time is, both in
+// microseconds. A smoothed one may lag below a min_rtt that has just risen.
+func stretch(rtt float64, minRTT uint32) float64 {
+	return math.Log(max(1, rtt/float64(minRTT)))
 }
 
 func completion(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignored {

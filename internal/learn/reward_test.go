@@ -126,6 +126,41 @@ func TestThroughputIsAFactorOnAnyLink(t *testing.T) {
 	}
 }
 
+// In a shallow buffer the arm that floods it may win by a fifth of what it sends twice:
+// the others on the link pay for that.
+func TestThroughputIsNotWorthAFlood(t *testing.T) {
+	polite, flood := bulk(71e5), bulk(93e5)
+	flood.Retrans = flood.DataSegsOut * 18 / 100
+	a, _ := Reward(Throughput, &polite, 0)
+	b, _ := Reward(Throughput, &flood, 0)
+	if b.Reward >= a.Reward {
+		t.Errorf("flooding %v, polite %v", b.Reward, a.Reward)
+	}
+	// A path that loses by itself costs all arms the same share of what they send.
+	for _, s := range []*tcp.Sample{&polite, &flood} {
+		s.Retrans = s.DataSegsOut / 20
+	}
+	a, _ = Reward(Throughput, &polite, 0)
+	b, _ = Reward(Throughput, &flood, 0)
+	if d := b.Reward - a.Reward; math.Abs(d-math.Log(93./71)) > 0.01 {
+		t.Errorf("a third more goodput on a lossy path is worth %v", d)
+	}
+}
+
+func TestOfFullLinksTheShorterQueueIsBetter(t *testing.T) {
+	short, long := bulk(2.4e6), bulk(2.45e6)
+	long.SRTT = 400_000
+	a, _ := Reward(Throughput, &short, 20_000)
+	b, _ := Reward(Throughput, &long, 20_000)
+	if a.Reward <= b.Reward {
+		t.Errorf("short queue %v, long queue and 2 %% more %v", a.Reward, b.Reward)
+	}
+	slow := bulk(1.6e6)
+	if c, _ := Reward(Throughput, &slow, 20_000); c.Reward >= b.Reward {
+		t.Errorf("short queue at two thirds of the rate %v, long queue %v", c.Reward, b.Reward)
+	}
+}
+
 // The arm that lets next to nothing through must not be the one that is never scored.
 func TestStuckConnectionIsScored(t *testing.T) {
 	s := bulk(5 * 1448)
