@@ -20,14 +20,20 @@ enum bbr3_constants {
 	MAX_RENO_ROUNDS = 63,		/* 5.3.3.5.3 */
 	MAX_UP_ROUNDS = 30,		/* 5.3.3.6 */
 	EXTRA_ACKED_ROUNDS = 5,		/* 2.12: half of BBR.ExtraAckedFilterLen */
+	BW_ROUNDS = 10,			/* tcp_bbr.c: bbr_bw_rtts */
 	OFFLOAD_BUDGET = 3,		/* 5.5.8.1, send quanta */
 	MAX_QUANTUM = 65536,		/* 5.6.3, bytes */
 	HOST_RTT_US = 1000,		/* ours: below it the host's batches are the path */
 	LOSS_THRESH = 20,		/* 2.8 BBR.LossThresh 2 %, in 1/1024 */
 	BETA = 717,			/* 2.8 BBR.Beta 0.7, in 1/1024 */
 	HEAVY_LOSS = 102,		/* ours: 10 %, an answer even without a queue */
+	FREE_LOSS = 51,			/* ours: 5 %, learned even if it may be a policer's */
+	MAX_RANDOM_LOSS = 255,		/* ours: 25 %, what 8 bits hold */
+	ECHO_ROUNDS = 3,		/* ours: the losses of a probe are known by then */
+	FLOOR_ROUNDS = 2,		/* ours: so are those of what went before a bound */
 	HEADROOM = 154,			/* 2.8 BBR.Headroom 0.15, in 1/1024 */
 	ALPHA_ONE = 1024,
+	MARK_BITS = 20,			/* of fraction in unmarked, as in scalable.bpf.h */
 	ALPHA_SHIFT = 4,		/* Google v3: ecn_alpha_gain 1/16 */
 	ECN_THRESH = 512,		/* Google v3: ecn_thresh 1/2, in 1/1024 */
 	ECN_FACTOR = 3,			/* Google v3: ecn_factor 1/3 */
@@ -81,10 +87,11 @@ struct bbr3 {
 	__u32 epoch_stamp;		/* us: extra_acked_interval_start */
 	__u32 epoch_acked;		/* packets: extra_acked_delivered */
 	__u16 extra_acked[2];		/* packets: last window, this window */
-	__u32 ack_phase : 3, loss_in_round : 1, full_bw_now : 1, full_bw_count : 2,
+	__u32 random_loss : 8,		/* share that the path loses by itself, 1/1024 */
+		ack_phase : 3, loss_in_round : 1, full_bw_now : 1, full_bw_count : 2,
 		probe_sample : 1, prev_probe_too_high : 1, prev_probe_precautionary : 1,
 		idle_restart : 1, probe_rtt_round_done : 1, loss_events : 4, ecn_rounds : 2,
-		undo : 2, queue_in_round : 1;
+		undo : 2, queue_in_round : 1, has_rtt : 1;
 };
 
 _Static_assert(sizeof(struct bbr3) <= 104, "icsk_ca_priv");
@@ -98,15 +105,18 @@ struct bbr3_more {
 	__u32 probe_wait;		/* 1024 us */
 	__u32 rounds_since_probe;
 	__u32 probe_rtt_done;		/* 1024 us; 0: not there yet */
+	__u32 probe_rtt_cwnd;		/* packets */
 	__u32 up_count;			/* packets acknowledged per packet of growth; 0: none */
 	__u32 up_acked;
 	__u32 up_rounds;
 	__u32 extra_rounds;		/* rounds in this window of extra_acked */
-	__u32 random_loss;		/* share lost while there was no queue, smoothed, 1/1024 */
+	__u32 random_loss;		/* bbr3.random_loss, times 8 */
+	__u32 floor_rounds;		/* loss rounds with bw_lo at what was delivered */
 	__u32 loss_delivered;		/* tp->delivered and lost at the last loss round */
 	__u32 loss_lost;
 	__u32 ecn_delivered;		/* tp->delivered and delivered_ce at the last look */
 	__u32 ecn_delivered_ce;
+	__u32 unmarked;			/* share not marked, smoothed: alpha begins as 1 */
 	__u32 undo_bw_lo;
 	__u32 undo_inflight_lo;
 	__u32 undo_inflight_hi;
@@ -119,9 +129,13 @@ struct ack {			/* the draft's RS and what else one ACK needs */
 	__u32 losses;		/* on this ACK */
 	__u32 lost;		/* since the packet was sent */
 	__u32 tx_in_flight;
+	__u32 prior_in_flight;	/* before this ACK */
 	__u32 loss_thresh;	/* 1/1024 */
+	__u32 min_rtt_us;	/* before this ACK */
+	__u32 probe_rtt_cwnd;	/* in ProbeRTT only */
 	__u32 now;		/* 1024 us */
 	bool app_limited;
+	bool marked;		/* more than ECN_THRESH of what was delivered since */
 	bool round_start;
 	bool loss_round_start;
 };
@@ -162,18 +176,33 @@ static __always_inline __u64 bw_to_rate(struct tcp_sock *tp, __u32 bw, __u32 gai
 	return ((bytes * gain) >> 10) * USEC_PER_SEC >> BW_SHIFT;
 }
 
-/* 5.6.4.2 BDPMultiple: packets, rounded up. */
-static __always_inline __u32 bdp_multiple(const struct bbr3 *b, __u32 bw, __u32 gain)
+/* 5.6.2 InitPacingRate: from the first RTT, and from 1 ms until there is one. */
+static __always_inline void init_pacing_rate(struct tcp_sock *tp, struct bbr3 *b)
+{
+	__u32 rtt = tp->srtt_us >> 3;
+	__u32 bw = sat_u32(((__u64)tp->snd_cwnd << BW_SHIFT) / (rtt ?: 1000));
+
+	b->has_rtt = rtt != 0;
+	tcp_pace(tp, bw_to_rate(tp, bw, pacing_gain[BBR3_STARTUP]));
+}
+
+static __always_inline __u32 bdp_of(__u32 bw, __u32 min_rtt_us, __u32 gain)
 {
 	__u64 bdp;
 
-	if (!b->cc.min_rtt_us)
+	if (!min_rtt_us)
 		return INITIAL_CWND;
-	bdp = ((__u64)bw * b->cc.min_rtt_us >> 8) * gain;
+	bdp = ((__u64)bw * min_rtt_us >> 8) * gain;
 	return sat_u32((bdp + (1 << BW_SHIFT) - 1) >> BW_SHIFT);
 }
 
-/* 5.6.3 SetSendQuantum: what tcp_tso_autosize() makes of the pacing rate, packets. */
+/* 5.6.4.2 BDPMultiple: packets, rounded up. */
+static __always_inline __u32 bdp_multiple(const struct bbr3 *b, __u32 bw, __u32 gain)
+{
+	return bdp_of(bw, b->cc.min_rtt_us, gain);
+}
+
+/* 5.6.3 SetSendQuantum, packets. */
 static __always_inline __u32 send_quantum(struct tcp_sock *tp)
 {
 	__u64 bytes = min_u64(tcp_sk_sock(tp)->sk_pacing_rate >> 10, MAX_QUANTUM);

@@ -44,18 +44,39 @@ static __always_inline __u32 lost_since(struct tcp_sock *tp, const struct bbr3 *
 	return tp->lost - b->mark_lost[0] - (__u32)((__u64)rounds_lost * into / span);
 }
 
-/* The smoothed RTT is an eighth above the smallest: somebody's packets wait. A host too
- * noisy to tell sees a queue always, and then answers losses as the draft does. */
-static __always_inline bool queue_seen(struct tcp_sock *tp, const struct bbr3 *b)
+/* The smoothed RTT is an eighth above the smallest: somebody's packets wait. The smallest
+ * is the kernel's, as cc.min_rtt_us takes the queue of a competitor for the path after
+ * 10 s. A path too noisy to tell, or that became longer in the last 300 s, shows a queue
+ * always, and has its losses answered as the draft says. */
+static __always_inline bool queue_seen(struct tcp_sock *tp)
 {
-	return !tolerate_random_loss ||
-	       tp->srtt_us >> 3 > b->cc.min_rtt_us + (b->cc.min_rtt_us >> 3);
+	__u32 min_rtt = tcp_min_rtt(tp);
+
+	return !tolerate_random_loss || tp->srtt_us >> 3 > min_rtt + (min_rtt >> 3);
+}
+
+/* More were lost than a path that loses this share (1/1024) at random would: by three
+ * standard deviations of a Poisson count. Of a share of none, any loss. */
+static __always_inline bool beyond_chance(__u32 lost, __u32 all, __u32 share)
+{
+	__u64 mean = (__u64)all * share;
+	__u64 seen = (__u64)min_u32(lost, 1 << 20) << 10;
+
+	return seen > mean && (seen - mean) * (seen - mean) > (9 * mean) << 10;
+}
+
+/* Share of losses, in 1/1024, that may mean too much in flight: 2 % more than the path
+ * loses by itself, and no less than 10 % without a queue. */
+static __always_inline __u32 loss_thresh(const struct bbr3 *b, bool queue)
+{
+	return max_u32(b->random_loss + LOSS_THRESH, queue ? 0 : HEAVY_LOSS);
 }
 
 /* 5.5.10.2 IsInflightTooHigh */
-static __always_inline bool inflight_too_high(const struct ack *a)
+static __always_inline bool inflight_too_high(const struct bbr3 *b, const struct ack *a)
 {
-	return a->lost && a->lost > ((__u64)a->tx_in_flight * a->loss_thresh >> 10);
+	return a->lost > ((__u64)a->tx_in_flight * a->loss_thresh >> 10) &&
+	       beyond_chance(a->lost, a->tx_in_flight, b->random_loss);
 }
 
 /* 5.5.10.2 InflightAtLoss: what was in flight when losses crossed the threshold. */
@@ -67,7 +88,8 @@ static __always_inline __u32 inflight_at_loss(const struct ack *a)
 
 	if (lost_before >= budget)
 		return before_in_flight;
-	return before_in_flight + (budget - lost_before);
+	return before_in_flight +
+	       (__u32)(((__u64)(budget - lost_before) << 10) / (1024 - a->loss_thresh));
 }
 
 /* 5.5.10.2 HandleInflightTooHigh */
@@ -90,22 +112,19 @@ static __always_inline void handle_too_high(struct tcp_sock *tp, struct bbr3 *b,
 static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
-	struct bbr3_more *m = bbr3_more_get(tp);
+	struct bbr3_more *m;
 
-	if (!m)
-		return;
-	if (!b->loss_in_round) {
+	if (!b->loss_in_round)
 		b->loss_round = tp->delivered;
-		save_state(tp, b, m);
-	}
 	b->loss_in_round = 1;
-	if (queue_seen(tp, b)) {
+	if (queue_seen(tp))
 		b->queue_in_round = 1;
-		a->loss_thresh = LOSS_THRESH + m->random_loss;
-	}
 	if (b->loss_events < 15)
 		b->loss_events++;
-	if (b->probe_sample && inflight_too_high(a))
+	if (!b->probe_sample || !inflight_too_high(b, a))
+		return;
+	m = bbr3_more_get(tp);
+	if (m)
 		handle_too_high(tp, b, m, inflight_at_loss(a), a->app_limited, BBR3_HIGH_LOSS);
 }
 
@@ -152,44 +171,84 @@ static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 
 }
 
 /* Share of the packets of the last round that were marked, in 1/1024 and rounded up, as
- * one mark counts; smooths it into alpha as DCTCP does (RFC 8257 3.3). */
+ * one mark counts; smooths it into alpha as DCTCP does (RFC 8257 3.3), with a fraction
+ * long enough for rare marks to add to it and for their absence to end it. */
 static __always_inline __u32 update_alpha(struct tcp_sock *tp, struct bbr3 *b,
 					  struct bbr3_more *m)
 {
 	__u32 delivered = tp->delivered - m->ecn_delivered;
-	__u32 marked = tp->delivered_ce - m->ecn_delivered_ce;
-	__u32 share;
+	__u32 marked = min_u32(tp->delivered_ce - m->ecn_delivered_ce, delivered);
 
 	if (!delivered)
 		return 0;
 	m->ecn_delivered = tp->delivered;
 	m->ecn_delivered_ce = tp->delivered_ce;
-	share = min_u32((((__u64)marked << 10) + delivered - 1) / delivered, ALPHA_ONE);
-	b->cc.alpha += (share >> ALPHA_SHIFT) - (b->cc.alpha >> ALPHA_SHIFT);
-	return share;
+	m->unmarked -= m->unmarked >> ALPHA_SHIFT;
+	m->unmarked += ((__u64)(delivered - marked) << (MARK_BITS - ALPHA_SHIFT)) / delivered;
+	b->cc.alpha = ((1U << MARK_BITS) - m->unmarked) >> 10;
+	return (((__u64)marked << 10) + delivered - 1) / delivered;
 }
 
-/* Whether the losses of the loss round that ends say that there is too much in flight;
- * learns from the others how much the link loses by itself. */
+/* How much the path loses by itself, from rounds in Cruise without a queue. A policer
+ * drops without a queue too, but only what comes faster than it lets through: a share
+ * that it could be the cause of is learned only once the rate has come down to what was
+ * delivered, and still that much is lost. Then quickly, if each round costs a cut. */
+static __always_inline void learn_random_loss(struct bbr3 *b, struct bbr3_more *m, __u32 share,
+					      bool odd)
+{
+	__u32 eighths = 1;
+
+	if (b->cc.mode != BBR3_PROBE_CRUISE || m->rounds_since_probe <= ECHO_ROUNDS)
+		return;
+	if (m->floor_rounds >= FLOOR_ROUNDS) {
+		eighths = odd ? 4 : 1;
+	} else if (share > FREE_LOSS) {
+		if (b->random_loss >= FREE_LOSS)
+			return;
+		share = FREE_LOSS;
+	}
+	m->random_loss += eighths * (min_u32(share, MAX_RANDOM_LOSS) - (m->random_loss >> 3));
+	b->random_loss = m->random_loss >> 3;
+}
+
+/* After the bounds were adapted: bw_latest is still what the round delivered. */
+static __always_inline void count_floor_rounds(struct bbr3 *b, struct bbr3_more *m, bool cut)
+{
+	if (b->bw_lo == NO_BW || (cut && b->bw_lo > b->bw_latest))
+		m->floor_rounds = 0;
+	else if (cut || m->floor_rounds)
+		m->floor_rounds++;
+}
+
+/* Whether the losses of the loss round that ends say that there is too much in flight. */
 static __always_inline bool losses_count(struct tcp_sock *tp, struct bbr3 *b,
 					 struct bbr3_more *m)
 {
 	__u32 lost = tp->lost - m->loss_lost;
 	__u32 all = tp->delivered - m->loss_delivered + lost;
 	__u32 share = all ? ((__u64)lost << 10) / all : 0;
+	bool odd = beyond_chance(lost, all, b->random_loss);
 
 	m->loss_lost = tp->lost;
 	m->loss_delivered = tp->delivered;
 	if (b->queue_in_round)
-		return share >= 2 * m->random_loss;
-	if (share > HEAVY_LOSS)
-		return true;
-	if (tolerate_random_loss && !queue_seen(tp, b))
-		m->random_loss = (7 * m->random_loss + share + 4) >> 3;
-	return false;
+		return odd;
+	odd = odd && share > loss_thresh(b, false);
+	if (!queue_seen(tp))
+		learn_random_loss(b, m, share, odd);
+	return odd;
 }
 
-/* Once per loss round: 5.5.10.3 UpdateCongestionSignals, 5.3.1.3 CheckStartupHighLoss. */
+/* 5.3.1.3 CheckStartupHighLoss. Losses without a queue end Startup only if the rate has
+ * ceased to grow as well, as it has with a policer. */
+static __always_inline bool startup_lossy(struct tcp_sock *tp, const struct bbr3 *b,
+					  const struct ack *a)
+{
+	return b->loss_events >= FULL_LOSS_COUNT && tcp_ca_state(tp) == TCP_CA_RECOVERY &&
+	       (queue_seen(tp) || b->full_bw_count) && inflight_too_high(b, a);
+}
+
+/* Once per loss round: 5.5.10.3 UpdateCongestionSignals, and the ways out of Startup. */
 static __noinline void end_loss_round(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
@@ -199,18 +258,18 @@ static __noinline void end_loss_round(struct tcp_sock *tp, struct ack *a)
 
 	if (!m)
 		return;
-	loss = losses_count(tp, b, m);
+	loss = losses_count(tp, b, m) && b->loss_in_round;
 	if (b->cc.flags & CC_ECN)
 		share = update_alpha(tp, b, m);
-	adapt_lower_bounds(tp, b, share, loss && b->loss_in_round);
+	adapt_lower_bounds(tp, b, share, loss);
+	count_floor_rounds(b, m, loss);
 	if (!full_bw_reached(b)) {
 		b->ecn_rounds = share < ECN_THRESH ? 0 : min_u32(b->ecn_rounds + 1, 3);
 		if (b->ecn_rounds >= FULL_ECN_ROUNDS) {
 			startup_too_high(tp, b);
 			set_mode(tp, b, m, BBR3_DRAIN, BBR3_HIGH_ECN);
 			m->drain_start = m->round;
-		} else if (b->loss_events >= FULL_LOSS_COUNT &&
-			   tcp_ca_state(tp) == TCP_CA_RECOVERY && inflight_too_high(a)) {
+		} else if (startup_lossy(tp, b, a)) {
 			startup_too_high(tp, b);
 			set_mode(tp, b, m, BBR3_DRAIN, BBR3_HIGH_LOSS);
 			m->drain_start = m->round;

@@ -79,6 +79,17 @@ static __always_inline bool advance_ack_phase(struct tcp_sock *tp, struct bbr3 *
 	return true;
 }
 
+/* Beside a queue the filter has to forget by rounds too: see cc_bbr3.bpf.c. */
+static __always_inline bool max_bw_stale(struct tcp_sock *tp, const struct bbr3 *b,
+					 const struct bbr3_more *m, const struct ack *a)
+{
+	if (b->cc.mode != BBR3_PROBE_DOWN && b->cc.mode != BBR3_PROBE_CRUISE)
+		return false;
+	if (a->app_limited || !m->rounds_since_probe || m->rounds_since_probe % BW_ROUNDS)
+		return false;
+	return tp->srtt_us >> 3 > tcp_min_rtt(tp) + (tcp_min_rtt(tp) >> 1);
+}
+
 /* What happens once a round, in the draft's order. */
 static __noinline void begin_round(struct tcp_sock *tp, struct ack *a)
 {
@@ -95,6 +106,10 @@ static __noinline void begin_round(struct tcp_sock *tp, struct ack *a)
 		b->extra_acked[1] = 0;
 		m->extra_rounds = 0;
 	}
+	if (!b->has_rtt && tp->srtt_us)
+		init_pacing_rate(tp, b);
+	if (max_bw_stale(tp, b, m, a))
+		max_filter_advance(&b->max_bw);
 	b->cc.bw = bw_to_rate(tp, bbr3_bw(b), RATE_ONE);
 
 	check_full_bw(b, m, a);
@@ -130,7 +145,8 @@ static __always_inline void probe_upward(struct tcp_sock *tp, struct bbr3 *b,
 		raise_inflight_slope(tp, m);
 }
 
-/* 5.3.3.6 for Up: grow inflight_hi, IsTimeToGoDown. */
+/* 5.3.3.6 for Up: grow inflight_hi, IsTimeToGoDown. C.inflight is that before the ACK, as
+ * in Google's v3: after it the window, which inflight_hi bounds, is never full. */
 static __noinline void update_up(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
@@ -140,10 +156,9 @@ static __noinline void update_up(struct tcp_sock *tp, struct ack *a)
 
 	if (!m)
 		return;
-	a->loss_thresh = max_u32(a->loss_thresh, LOSS_THRESH + m->random_loss);
-	if (limited && !inflight_too_high(a))
+	if (limited && !a->marked && !inflight_too_high(b, a))
 		probe_upward(tp, b, m, a);
-	if (b->prev_probe_too_high && tcp_packets_in_flight(tp) >= b->cc.inflight_hi) {
+	if (b->prev_probe_too_high && a->prior_in_flight >= b->cc.inflight_hi) {
 		b->prev_probe_precautionary = 1;
 		b->prev_probe_too_high = 0;
 		start_down(tp, m, BBR3_PRECAUTION);
@@ -195,10 +210,11 @@ static __noinline void check_probe_rtt_done(struct tcp_sock *tp, struct bbr3_mor
 	}
 }
 
-/* 5.6.4.5: half a BDP, of the smallest RTT known. */
-static __always_inline __u32 probe_rtt_cwnd(const struct bbr3 *b)
+/* 5.6.4.5: half a BDP, of the smallest RTT known before this ACK let it expire: the sample
+ * that replaces it is of a full queue. It stays for all of ProbeRTT. */
+static __always_inline __u32 probe_rtt_cwnd(const struct bbr3 *b, const struct ack *a)
 {
-	return max_u32(bdp_multiple(b, bbr3_bw(b), GAIN_ONE / 2), MIN_PIPE_CWND);
+	return max_u32(bdp_of(bbr3_bw(b), a->min_rtt_us, GAIN_ONE / 2), MIN_PIPE_CWND);
 }
 
 /* 5.3.4.3 HandleProbeRTT */
@@ -214,12 +230,14 @@ static __noinline void handle_probe_rtt(struct tcp_sock *tp, struct ack *a, bool
 		save_cwnd(tp, b);
 		set_mode(tp, b, m, BBR3_PROBE_RTT, BBR3_MIN_RTT_OLD);
 		m->probe_rtt_done = 0;
+		m->probe_rtt_cwnd = probe_rtt_cwnd(b, a);
 		b->ack_phase = ACKS_PROBE_STOPPING;
 		start_round(tp, b);
 	}
+	a->probe_rtt_cwnd = m->probe_rtt_cwnd;
 	tp->app_limited = max_u32(tp->delivered + in_flight, 1);
 	if (!m->probe_rtt_done) {
-		if (in_flight > probe_rtt_cwnd(b))
+		if (in_flight > m->probe_rtt_cwnd)
 			return;
 		m->probe_rtt_done = (a->now + PROBE_RTT_DURATION) | 1;
 		b->probe_rtt_round_done = 0;

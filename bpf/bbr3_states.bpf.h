@@ -87,6 +87,8 @@ static __noinline void start_down(struct tcp_sock *tp, struct bbr3_more *m, __u3
 	b->queue_in_round = 0;
 	b->bw_latest = 0;
 	b->inflight_latest = 0;
+	m->loss_lost = tp->lost;
+	m->loss_delivered = tp->delivered;
 	m->up_count = 0;
 	m->rounds_since_probe = r & 1;
 	m->probe_wait = PROBE_WAIT_MIN + (r >> 1) % PROBE_WAIT_RANDOM;

@@ -134,8 +134,11 @@ static __always_inline void max_filter_update(struct max_filter *f, __u32 v)
 	f->v[1] = max_u32(f->v[1], v);
 }
 
+/* A window without a value does not count: nothing would be known after two. */
 static __always_inline void max_filter_advance(struct max_filter *f)
 {
+	if (!f->v[1])
+		return;
 	f->v[0] = f->v[1];
 	f->v[1] = 0;
 }

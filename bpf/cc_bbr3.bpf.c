@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* BBRv3, from draft-ietf-ccwg-bbr. Sections are those of its editors' copy after -06;
- * ProbeRTT comes every 5 s with a filter of its own (probe_rtt_min) as in -05, where the
- * copy has one of 10 s. The draft asks that marks be answered as congestion and leaves
- * open how (3.7): here as Google's v3 for Linux does, with its constants.
+ * ProbeRTT comes every 5 s with a filter of its own (probe_rtt_min) as in -05 and Google's
+ * v3, so that it drains the queue together with those flows; the copy has one of 10 s, and
+ * says that each flow MUST use that (5.3.4.2). The draft asks that marks be answered as
+ * congestion and leaves open how (3.7): here as Google's v3 for Linux does, with its
+ * constants.
  *
  * Where it departs, and why:
  * - P.tx_in_flight and P.lost, which stock kernels do not keep. What was in flight when
@@ -10,25 +12,39 @@
  *   and what was lost since; the latter is interpolated between the counters at the last
  *   two round starts. Exact without reordering and with losses spread evenly. A lost
  *   packet is taken for the acknowledged one that gave it away.
- * - Losses without a queue (smoothed RTT near the smallest) are not answered up to 10 %,
- *   and their share is allowed for when there is a queue. The draft's answer to each
- *   halves the rate of a path that loses 2 % at random. See tolerate_random_loss.
+ * - Losses that the path causes by itself are not answered: the draft's answer to each
+ *   halves the rate of a path that loses 2 % at random. Their share is learned while
+ *   cruising without a queue (smoothed RTT near the smallest); what is lost beyond it and
+ *   beyond three standard deviations of chance counts as congestion, if it is 2 % more
+ *   while probing, and any number otherwise; without a queue only from 10 % in all. A
+ *   policer is why losses without a queue count at all, and why a share above 5 % is
+ *   believed only of a rate that was brought down to what the path delivered. See
+ *   tolerate_random_loss and bbr3_loss.bpf.h.
+ * - Beside a queue (smoothed RTT half above the smallest) Down and Cruise forget rates
+ *   older than 10 to 20 rounds, about what tcp_bbr.c remembers. By the draft a rate lasts
+ *   for one to two cycles, 2 to 6 s: beside a loss-based flow that fills the buffer the
+ *   old rate keeps up both pacing and window, so that Down does not drain and the other
+ *   cannot grow. Without a queue nothing but a probe shows the rate, and the draft's holds.
  * - Losses are seen once per ACK, not once per packet; each ACK with losses counts as one
  *   lost range (BBRStartupFullLossCnt).
  * - A connection without SACK is treated like any other.
- * - The full-pipe test compares the best rate of the round, not that of its last ACK.
+ * - The full-pipe test looks once a round at bw_latest, the best rate of the loss round
+ *   (which begins anew with the first loss), not at the rate of each ACK.
  * - The time to probe is looked at once a round, not on every ACK: it then costs no
  *   storage look-up, and comes at most a round late.
  * - extra_acked remembers two windows of 5 rounds instead of a sliding one of 10.
  * - Below an RTT of 1 ms the offload budget is added to the window, not its floor, as
  *   tcp_bbr.c does: there the hosts' own batches are most of what is in flight.
  * - Volumes are packets, times are units of 1024 us.
- * - The send quantum is what tcp_tso_autosize() makes of the pacing rate: 1 ms, at least
- *   two packets (sysctl tcp_min_tso_segs), at most what the device takes.
+ * - The send quantum is not ours to set: tcp_tso_autosize() does. It is reckoned here as
+ *   1 ms of the pacing rate, two packets to 64 KB, as the draft says; autosize sends more
+ *   at once below an RTT of about 3 ms (sysctl tcp_tso_rtt_log) and where a device takes
+ *   more.
  * - ECN: marks are answered at any RTT and with any receiver. Google's code asks for a
- *   route flag and an RTT below 5 ms, as it needs a receiver that echoes each mark. One
- *   that echoes as RFC 3168 says makes every round with a mark look all marked: the cut
- *   is then a third, about that of a loss. No quick new probe when marks cease.
+ *   route flag and an RTT below 5 ms, as it needs a receiver that echoes each mark, and
+ *   is such a receiver itself; this one echoes as its kernel does. A peer that echoes as
+ *   RFC 3168 says makes every round with a mark look all marked: the cut is then a third,
+ *   about that of a loss. No quick new probe when marks cease.
  */
 #include "bbr3.bpf.h"
 
@@ -37,8 +53,8 @@
 /* Every change of mode goes to bbr3_transitions. Off: nobody writes that ring. */
 const volatile bool trace_transitions = false;
 
-/* Losses without a queue are the link's own, and no reason to slow down. Off: every
- * loss is answered as the draft says, (1 - loss)^63 of the rate before each probe. */
+/* What a link loses by itself is no reason to slow down. Off: every loss is answered as
+ * the draft says, (1 - loss)^63 of the rate before each probe. */
 const volatile bool tolerate_random_loss = true;
 
 /* ---- maps ---------------------------------------------------------------- */
@@ -82,12 +98,12 @@ static __always_inline __u32 cwnd_cap(const struct bbr3 *b)
 }
 
 /* 5.6.4.6 SetCwnd */
-static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, __u32 acked)
+static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, const struct ack *a)
 {
 	__u32 cwnd = tp->snd_cwnd;
 	__u32 inflight;
 
-	if (acked) {
+	if (a->acked) {
 		inflight = bdp_multiple(b, bbr3_bw(b), cwnd_gain[b->cc.mode & 7]);
 		inflight += b->extra_acked[0] > b->extra_acked[1] ? b->extra_acked[0] :
 								    b->extra_acked[1];
@@ -95,14 +111,14 @@ static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, __u32 
 				   inflight + quantization_budget(tp, b, 0) :
 				   quantization_budget(tp, b, inflight);
 		if (full_bw_reached(b))
-			cwnd = min_u32(cwnd + acked, inflight);
+			cwnd = min_u32(cwnd + a->acked, inflight);
 		else if (cwnd < inflight || tp->delivered < INITIAL_CWND)
-			cwnd += acked;
+			cwnd += a->acked;
 		cwnd = max_u32(cwnd, MIN_PIPE_CWND);
 	}
 	cwnd = min_u32(cwnd, cwnd_cap(b));
 	if (b->cc.mode == BBR3_PROBE_RTT)
-		cwnd = min_u32(cwnd, probe_rtt_cwnd(b));
+		cwnd = min_u32(cwnd, a->probe_rtt_cwnd);
 	tp->snd_cwnd = min_u32(cwnd, tp->snd_cwnd_clamp);
 }
 
@@ -122,7 +138,7 @@ static __always_inline void take_sample(struct tcp_sock *tp, struct bbr3 *b,
 		b->mark_delivered[0] = b->mark_delivered[1];
 		b->mark_lost[0] = b->mark_lost[1];
 		b->mark_delivered[1] = tp->delivered;
-		b->mark_lost[1] = tp->lost - a->losses;
+		b->mark_lost[1] = tp->lost;
 	}
 	a->lost = lost_since(tp, b, sent_at);
 	a->tx_in_flight = a->delivered + a->lost;
@@ -140,7 +156,9 @@ static __always_inline void update_model(struct tcp_sock *tp, struct bbr3 *b,
 	bool up, probed;
 
 	take_sample(tp, b, rs, a);
-	a->loss_thresh = queue_seen(tp, b) ? LOSS_THRESH : HEAVY_LOSS;
+	a->loss_thresh = loss_thresh(b, queue_seen(tp));
+	a->marked = b->cc.flags & CC_ECN &&
+		    rs->delivered_ce > (__s32)(a->delivered * ECN_THRESH >> 10);
 	if (a->losses)
 		handle_losses(tp, a);
 	if (!before(rs->prior_delivered, b->loss_round)) {
@@ -155,10 +173,9 @@ static __always_inline void update_model(struct tcp_sock *tp, struct bbr3 *b,
 	if (a->round_start)
 		begin_round(tp, a);
 	if (b->cc.inflight_hi != CC_NO_BOUND && a->tx_in_flight > b->cc.inflight_hi &&
-	    full_bw_reached(b) && !inflight_too_high(a))
+	    full_bw_reached(b) && !a->marked && !inflight_too_high(b, a))
 		b->cc.inflight_hi = a->tx_in_flight;
-	if (probed && b->probe_sample && b->cc.flags & CC_ECN &&
-	    rs->delivered_ce > (__s32)(a->delivered * ECN_THRESH >> 10))
+	if (probed && b->probe_sample && a->marked)
 		handle_marks(tp, a);
 	if (up && b->cc.mode == BBR3_PROBE_UP)
 		update_up(tp, a);
@@ -184,6 +201,8 @@ void bbr3_main(unsigned long long *ctx)
 	a.now = tcp_now_1024us(tp);
 	a.acked = rs->acked_sacked;
 	a.losses = rs->losses > 0 ? rs->losses : 0;
+	a.prior_in_flight = rs->prior_in_flight;
+	a.min_rtt_us = b->cc.min_rtt_us;
 	a.app_limited = rs->is_app_limited;
 	if (rs->delivered >= 0 && rs->interval_us > 0 && a.acked)
 		update_model(tp, b, rs, &a);
@@ -196,7 +215,7 @@ void bbr3_main(unsigned long long *ctx)
 	if (rs->delivered > 0)
 		b->idle_restart = 0;
 	set_pacing_rate(tp, b, pacing_gain[b->cc.mode & 7]);
-	set_cwnd(tp, b, a.acked);
+	set_cwnd(tp, b, &a);
 }
 
 /* ---- other events ---------------------------------------------------------------------- */
@@ -206,7 +225,6 @@ void BPF_PROG(bbr3_init, struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct bbr3 *b = bbr3_get(tp);
-	__u32 rtt = tp->srtt_us >> 3;
 	__u32 now = tcp_now_1024us(tp);
 	__u32 min_rtt = max_u32(tcp_min_rtt(tp), 1);
 
@@ -229,9 +247,7 @@ void BPF_PROG(bbr3_init, struct sock *sk)
 	b->mark_lost[1] = tp->lost;
 	b->epoch_stamp = tcp_now_us(tp);
 	tp->snd_ssthresh = TCP_INFINITE_SSTHRESH;
-	/* 5.6.2 InitPacingRate */
-	tcp_pace(tp, bw_to_rate(tp, sat_u32(((__u64)tp->snd_cwnd << BW_SHIFT) / (rtt ?: 1000)),
-				pacing_gain[BBR3_STARTUP]));
+	init_pacing_rate(tp, b);
 	tcp_pacing_on(tp);
 }
 
@@ -268,13 +284,18 @@ void BPF_PROG(bbr3_cwnd_event_tx_start, struct sock *sk)
 	bbr3_tx_start((struct tcp_sock *)sk);
 }
 
-/* Losses begin (recovery or timeout): the window is not cut here, only remembered. */
+/* Losses begin (recovery or timeout): nothing is cut here, only remembered. */
 SEC("struct_ops")
 __u32 BPF_PROG(bbr3_ssthresh, struct sock *sk)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
+	struct bbr3 *b = bbr3_get(tp);
+	struct bbr3_more *m = bbr3_more_get(tp);
 
-	save_cwnd(tp, bbr3_get(tp));
+	if (m)
+		save_state(tp, b, m);
+	else
+		save_cwnd(tp, b);
 	return tp->snd_ssthresh;
 }
 
@@ -285,9 +306,14 @@ void BPF_PROG(bbr3_set_state, struct sock *sk, __u8 state)
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct bbr3 *b = bbr3_get(tp);
 	__u8 new_state = state;
+	struct bbr3_more *m;
 
 	if (new_state == TCP_CA_LOSS) {
-		/* Google v3: a timeout begins the short-term model. */
+		/* Google v3: a timeout begins the short-term model, and the search for
+		 * the full rate anew, as the path may be another. */
+		m = bbr3_more_get(tp);
+		if (m)
+			reset_full_bw(b, m, 0);
 		if (!is_probing_bw(b) && b->cc.inflight_lo == CC_NO_BOUND)
 			b->cc.inflight_lo = max_u32(b->cc.w_max, tp->snd_cwnd);
 	} else if (tcp_ca_state(tp) >= TCP_CA_RECOVERY && new_state < TCP_CA_RECOVERY) {
@@ -323,6 +349,14 @@ __u32 BPF_PROG(bbr3_undo_cwnd, struct sock *sk)
 	return max_u32(tp->snd_cwnd, b->cc.w_max);
 }
 
+/* tcp_bbr.c and Google v3: room for three windows, as the window may double while a whole
+ * one waits for retransmissions. */
+SEC("struct_ops")
+__u32 BPF_PROG(bbr3_sndbuf_expand, struct sock *sk)
+{
+	return 3;
+}
+
 SEC(".struct_ops.link")
 struct tcp_congestion_ops tcpilot_bbr3 = {
 	.init = (void *)bbr3_init,
@@ -332,6 +366,7 @@ struct tcp_congestion_ops tcpilot_bbr3 = {
 	.ssthresh = (void *)bbr3_ssthresh,
 	.set_state = (void *)bbr3_set_state,
 	.undo_cwnd = (void *)bbr3_undo_cwnd,
+	.sndbuf_expand = (void *)bbr3_sndbuf_expand,
 	.name = "tcpilot_bbr3",
 };
 

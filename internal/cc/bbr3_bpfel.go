@@ -24,6 +24,7 @@ const (
 	bbr3ProgBbr3Init             = "bbr3_init"
 	bbr3ProgBbr3Main             = "bbr3_main"
 	bbr3ProgBbr3SetState         = "bbr3_set_state"
+	bbr3ProgBbr3SndbufExpand     = "bbr3_sndbuf_expand"
 	bbr3ProgBbr3Ssthresh         = "bbr3_ssthresh"
 	bbr3ProgBbr3UndoCwnd         = "bbr3_undo_cwnd"
 	bbr3VarCongControlWithAck    = "cong_control_with_ack"
@@ -79,6 +80,7 @@ type bbr3ProgramSpecs struct {
 	Bbr3Init             *ebpf.ProgramSpec `ebpf:"bbr3_init"`
 	Bbr3Main             *ebpf.ProgramSpec `ebpf:"bbr3_main"`
 	Bbr3SetState         *ebpf.ProgramSpec `ebpf:"bbr3_set_state"`
+	Bbr3SndbufExpand     *ebpf.ProgramSpec `ebpf:"bbr3_sndbuf_expand"`
 	Bbr3Ssthresh         *ebpf.ProgramSpec `ebpf:"bbr3_ssthresh"`
 	Bbr3UndoCwnd         *ebpf.ProgramSpec `ebpf:"bbr3_undo_cwnd"`
 }
@@ -154,6 +156,7 @@ type bbr3Programs struct {
 	Bbr3Init             *ebpf.Program `ebpf:"bbr3_init"`
 	Bbr3Main             *ebpf.Program `ebpf:"bbr3_main"`
 	Bbr3SetState         *ebpf.Program `ebpf:"bbr3_set_state"`
+	Bbr3SndbufExpand     *ebpf.Program `ebpf:"bbr3_sndbuf_expand"`
 	Bbr3Ssthresh         *ebpf.Program `ebpf:"bbr3_ssthresh"`
 	Bbr3UndoCwnd         *ebpf.Program `ebpf:"bbr3_undo_cwnd"`
 }
@@ -165,6 +168,7 @@ func (p *bbr3Programs) Close() error {
 		p.Bbr3Init,
 		p.Bbr3Main,
 		p.Bbr3SetState,
+		p.Bbr3SndbufExpand,
 		p.Bbr3Ssthresh,
 		p.Bbr3UndoCwnd,
 	)
