@@ -205,8 +205,8 @@ type Loaded struct {
 // CongestionControl is one of tcpilot's own in BPF, or a user's.
 type CongestionControl struct {
 	Name        string                 `json:"name"`
-	State       string                 `json:"state"`         // available, loaded, absent
-	Why         string                 `json:"why,omitempty"` // why it is absent
+	State       string                 `json:"state"`         // available, loaded, absent, elsewhere: by another process
+	Why         string                 `json:"why,omitempty"` // why it is absent, or elsewhere
 	Source      string                 `json:"source"`        // what it was written from; of a user's, the file
 	User        bool                   `json:"user"`          // a user's own
 	Wanted      bool                   `json:"wanted"`        // the configuration asks for it

@@ -163,32 +163,49 @@ func (c *Catalogue) Unload(name string) (connections int, err error) {
 func (c *Catalogue) List() ([]Control, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out, err := c.registered()
+	out, err := c.each(c.describeWhole)
+	there, listed := listRegistered()
 	for _, o := range c.known {
 		if c.held[o.name] == nil {
-			out = append(out, c.notLoaded(o))
+			out = append(out, c.notLoaded(o, slices.Contains(there, o.name)))
 		}
 	}
 	slices.SortFunc(out, byName)
-	return out, err
+	return out, errors.Join(err, listed)
 }
 
-// Loaded returns those that are registered, ordered by name: unlike List it costs
-// next to nothing.
+// One returns the control called name as List does, and looks at no other.
+func (c *Catalogue) One(name string) (Control, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.held[name]; r != nil {
+		return c.describeWhole(r)
+	}
+	o := find(c.known, name)
+	if o == nil {
+		return Control{}, fmt.Errorf("find congestion control %q: %w", name, fs.ErrNotExist)
+	}
+	there, err := isRegistered(name)
+	return c.notLoaded(*o, there), err
+}
+
+// Loaded returns those that are registered, ordered by name, without their programs:
+// unlike List it costs next to nothing.
 func (c *Catalogue) Loaded() ([]Control, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out, err := c.registered()
+	out, err := c.each(c.describe)
 	slices.SortFunc(out, byName)
 	return out, err
 }
 
 func byName(a, b Control) int { return cmp.Compare(a.Name, b.Name) }
 
-func (c *Catalogue) registered() (out []Control, err error) {
+// each describes what is registered.
+func (c *Catalogue) each(describe func(*registration) (Control, error)) (out []Control, err error) {
 	var errs []error
 	for _, r := range c.held {
-		row, err := c.describe(r)
+		row, err := describe(r)
 		out, errs = append(out, row), append(errs, err)
 	}
 	return out, errors.Join(errs...)
@@ -201,18 +218,31 @@ func (c *Catalogue) describe(r *registration) (row Control, err error) {
 	} else {
 		row.Source, row.ByName, row.User = r.now.source, !r.now.auto, true
 	}
-	row.Connections, err = r.now.connections()
-	if err == nil {
-		row.Programs, err = r.now.programs()
-	}
-	if err != nil {
+	if row.Connections, err = r.now.connections(); err != nil {
 		err = fmt.Errorf("describe congestion control %s: %w", r.name, err)
 	}
 	return row, err
 }
 
-func (c *Catalogue) notLoaded(o object) Control {
+// describeWhole adds the programs, each of which has to be opened.
+func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
+	if row, err = c.describe(r); err != nil {
+		return row, err
+	}
+	if row.Programs, err = r.now.programs(); err != nil {
+		err = fmt.Errorf("list programs of congestion control %s: %w", r.name, err)
+	}
+	return row, err
+}
+
+// notLoaded describes one of ours that this catalogue has not registered; there says
+// that somebody has.
+func (c *Catalogue) notLoaded(o object, there bool) Control {
 	row := Control{Name: o.name, State: Available, Source: o.source, NeedsECN: o.needsECN, ByName: o.byName, Version: o.version}
+	if there {
+		row.State, row.Version, row.Why = Elsewhere, "", "another process has registered it, in a version that is not known"
+		return row
+	}
 	err, ok := c.tried[o.name]
 	if !ok {
 		err = o.try()

@@ -39,6 +39,7 @@ func TestRootLoadCountUnload(t *testing.T) {
 	if row.State != Loaded || len(row.Programs) != 4 || !slices.ContainsFunc(row.Programs, isSsthresh) || row.Version != version(_PlainBytes) {
 		t.Errorf("loaded: %+v", row)
 	}
+	checkViews(t, r.Catalogue, row)
 	if n, err := r.Unload(testName); n != 4 || err != nil {
 		t.Errorf("unload with 4 connections: %d, %v", n, err)
 	}
@@ -58,6 +59,21 @@ func TestRootLoadCountUnload(t *testing.T) {
 	}
 	_, err = r.Unload(testName)
 	must(t, err)
+}
+
+// checkViews compares the other views of the one control that is loaded with its row.
+func checkViews(t *testing.T, c *Catalogue, row Control) {
+	t.Helper()
+	if one, err := c.One(row.Name); err != nil || one.Connections != row.Connections || len(one.Programs) != len(row.Programs) {
+		t.Errorf("one: %+v, %v", one, err)
+	}
+	light, err := c.Loaded()
+	if err != nil || len(light) != 1 || light[0].Connections != row.Connections || light[0].Version != row.Version || light[0].Programs != nil {
+		t.Errorf("loaded: %+v, %v", light, err)
+	}
+	if _, err := c.One("vegas"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("one that there is not: %v", err)
+	}
 }
 
 func isSsthresh(p Program) bool { return p.Name == "plain_ssthresh" && p.ID != 0 }
@@ -80,8 +96,16 @@ func TestRootLoadRefuses(t *testing.T) {
 	if err := r.Load(t.Context(), testName); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("load beside another: %v", err)
 	}
-	if row := r.row(t, testName); row.State != Available {
+	if row := r.row(t, testName); row.State != Elsewhere || row.Version != "" || row.Why == "" {
 		t.Errorf("beside another: %+v", row)
+	}
+	if row, err := r.One(testName); err != nil || row.State != Elsewhere {
+		t.Errorf("beside another: %+v, %v", row, err)
+	}
+	_, err := other.Unload(testName)
+	must(t, err)
+	if row := r.row(t, testName); row.State != Available || row.Version == "" {
+		t.Errorf("without the other: %+v", row)
 	}
 	if left := pins(t, r.dir); len(left) != 0 {
 		t.Errorf("pins %v are left", left)

@@ -9,6 +9,7 @@ type State string
 const (
 	Available State = "available" // this kernel takes it; it is not loaded
 	Loaded    State = "loaded"    // registered: connections may be given it
+	Elsewhere State = "elsewhere" // registered by another process, in a version that is not known
 	Absent    State = "absent"    // not here, because of Why
 )
 
@@ -22,15 +23,15 @@ const (
 type Control struct {
 	Name        string // by which people, rules and the kernel know it
 	State       State
-	Why         string    // of Absent
+	Why         string    // of Absent and Elsewhere
 	Source      string    // document that ours were written from; file of a user's own
 	User        bool      // a user's own
 	NeedsECN    bool      // harmful where marks are not to be had
 	ByName      bool      // only for connections whose rule names it
-	Version     string    // of the object: the first 12 hexadecimal digits of its SHA-256
+	Version     string    // of the object: the first 12 hexadecimal digits of its SHA-256; empty if Elsewhere
 	Outdated    bool      // registered, but Load would replace it
 	Connections int       // sockets that use it now, listening ones included
-	Programs    []Program // what runs in the kernel, if it is registered
+	Programs    []Program // what runs in the kernel, if it is loaded; Loaded leaves them out
 }
 
 // Program is one function of a registered control.

@@ -10,8 +10,9 @@ import (
 
 // Hold registers one of ours for experiments and tests, until release or the end
 // of the process: it is pinned nowhere. One that is registered already, as by a
-// daemon, is used in the version that it has, and release leaves it. Of several
-// processes that hold the same one the first should release it last.
+// daemon, is used, and release leaves it. Nothing says then that its version is the
+// one that this process has: who must know has List's Elsewhere to go by, before.
+// Of several processes that hold the same one the first should release it last.
 func Hold(name string) (release func() error, err error) {
 	o := find(embedded(), name)
 	if o == nil {

@@ -156,7 +156,7 @@ func control(c any, f func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
+	return onDescriptor(raw, f)
 }
 
 func setCC(c any, name string) error {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +26,9 @@ type delivery struct {
 	retrans uint32
 }
 
-// transfer sends n bytes from c to s and compares what arrives. It fails when not
-// all has come within limit, or nothing for stallTime. Both ends are reset when
-// they are closed: what was not delivered goes with them.
+// transfer sends n bytes from c to s, and then that this is all, and compares what
+// arrives. It fails when not all has come within limit, or nothing for stallTime. Both
+// ends are reset when they are closed: what was not delivered goes with them.
 func transfer(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration) (delivery, error) {
 	if err := errors.Join(c.SetLinger(0), s.SetLinger(0)); err != nil {
 		return delivery{}, err
@@ -35,23 +36,36 @@ func transfer(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration
 	begin := time.Now()
 	go func() {
 		// What goes wrong here is seen at the other end.
-		_, _ = io.CopyN(c, content(), int64(n))
+		if _, err := io.CopyN(c, content(), int64(n)); err == nil {
+			_ = c.CloseWrite()
+		}
 	}()
 	if err := receive(ctx, s, n, limit); err != nil {
 		return delivery{}, err
 	}
 	got := delivery{took: time.Since(begin)}
+	if err := receiveEnd(s); err != nil {
+		return got, err
+	}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return got, err
 	}
-	err = errors.Join(raw.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+	err = onDescriptor(raw, func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
 			got.packets, got.retrans = info.Data_segs_out, info.Total_retrans
 		}
-	}), err)
+		return err
+	})
 	return got, err
+}
+
+// onDescriptor uses the descriptor of a connection.
+func onDescriptor(c syscall.RawConn, f func(fd int) error) error {
+	var err error
+	used := c.Control(func(fd uintptr) { err = f(int(fd)) })
+	return errors.Join(used, err)
 }
 
 // content is what is sent: no part of it is like another.
@@ -84,4 +98,21 @@ func receive(ctx context.Context, s net.Conn, n int, limit time.Duration) error 
 		}
 	}
 	return nil
+}
+
+// receiveEnd waits for the FIN, which a control may hold up as anything else.
+func receiveEnd(s net.Conn) error {
+	if err := s.SetReadDeadline(time.Now().Add(stallTime)); err != nil {
+		return err
+	}
+	k, err := s.Read(make([]byte, 1))
+	switch {
+	case k > 0:
+		return errors.New("more bytes came than were sent")
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("all bytes came, but not the end of the connection for %s", stallTime)
+	}
+	return fmt.Errorf("receive the end of the connection: %w", err)
 }

@@ -2,11 +2,14 @@ package cc
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestReceive(t *testing.T) {
@@ -34,6 +37,43 @@ func TestReceive(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
+	}
+}
+
+func TestReceiveEnd(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		send func(w io.WriteCloser)
+		want string
+	}{
+		{"ends", func(w io.WriteCloser) { _ = w.Close() }, ""},
+		{"goes on", func(w io.WriteCloser) { _, _ = w.Write([]byte{1}) }, "more bytes"},
+		{"stays open", func(io.WriteCloser) {}, "not the end"},
+	} {
+		a, b := net.Pipe()
+		go c.send(a)
+		err := receiveEnd(b)
+		a.Close()
+		b.Close()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// What a function learns by the descriptor is not lost.
+func TestOnDescriptor(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	must(t, err)
+	if err := onDescriptor(raw, func(int) error { return unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("%v", err)
+	}
+	must(t, onDescriptor(raw, func(int) error { return nil }))
+	must(t, l.Close())
+	if err := onDescriptor(raw, func(int) error { return nil }); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed: %v", err)
 	}
 }
 

@@ -116,10 +116,9 @@ func (st stage) run(ctx context.Context, log *slog.Logger, l net.Listener, to st
 // dialer makes connections with a congestion control.
 func dialer(name string) *net.Dialer {
 	return &net.Dialer{Timeout: stallTime, Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		return errors.Join(c.Control(func(fd uintptr) {
-			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
-		}), err)
+		return onDescriptor(c, func(fd int) error {
+			return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		})
 	}}
 }
 

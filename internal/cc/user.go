@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
@@ -68,20 +69,38 @@ func readUser(name, file string) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
-	f, err := os.Open(path)
+	elf, err := readObject(path)
 	if err != nil {
 		return object{}, err
+	}
+	o := object{name: name, source: path, user: true, version: version(elf), elf: elf}
+	return o, o.check()
+}
+
+// readObject reads a regular file: others may have no end, or wait for a writer
+// while nobody else can try a control.
+func readObject(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	// Not blocking: it may have become another meanwhile.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
 	elf, err := io.ReadAll(io.LimitReader(f, maxObject+1))
 	if err != nil {
-		return object{}, err
+		return nil, err
 	}
 	if len(elf) > maxObject {
-		return object{}, fmt.Errorf("it is larger than %d MB", maxObject>>20)
+		return nil, fmt.Errorf("it is larger than %d MB", maxObject>>20)
 	}
-	o := object{name: name, source: path, user: true, version: version(elf), elf: elf}
-	return o, o.check()
+	return elf, nil
 }
 
 // check looks at what the object says of itself.
@@ -150,12 +169,17 @@ var kernels = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp
 // available lists the controls of the machine, whoever registered them.
 const available = "/proc/sys/net/ipv4/tcp_available_congestion_control"
 
-func isRegistered(name string) (bool, error) {
+func listRegistered() ([]string, error) {
 	list, err := os.ReadFile(available)
 	if err != nil {
-		return false, fmt.Errorf("list congestion controls: %w", err)
+		return nil, fmt.Errorf("list congestion controls: %w", err)
 	}
-	return slices.Contains(strings.Fields(string(list)), name), nil
+	return strings.Fields(string(list)), nil
+}
+
+func isRegistered(name string) (bool, error) {
+	names, err := listRegistered()
+	return slices.Contains(names, name), err
 }
 
 // nameIsFree refuses a name that is registered.

@@ -37,7 +37,8 @@ func (a *app) ccList() *cobra.Command {
 		Long: `List the congestion controls that tcpilot brings along, and your own.
 
   STATE  loaded: connections may be given it; available: this kernel takes it;
-         absent: it does not, and WHY says why
+         absent: it does not, and WHY says why; elsewhere: another process, as
+         another tcpilot, has loaded it, and it is used as it is
   ARM    auto: meant by arms: auto; ecn: the same, on paths where ECN has proved
          to work; by name: only where a rule names it
   CONNS  sockets that use it now`,
@@ -164,9 +165,10 @@ longer, name it in congestion_controls of the configuration.`,
 			if err != nil {
 				return err
 			}
-			return a.print(fmt.Appendf(nil, "loaded %s (%s), version %s, arm: %s\n", c.Name, c.Source, c.Version, armWord(&c)))
+			return a.done(c, fmt.Sprintf("loaded %s (%s), version %s, arm: %s", c.Name, c.Source, c.Version, armWord(&c)))
 		},
 	}
+	a.jsonFlag(cmd, jsonDoc)
 	cmd.Flags().BoolVar(&r.Auto, "auto", false, "make it an arm of every rule with arms: auto, not only where a rule names it")
 	return cmd
 }
@@ -179,7 +181,7 @@ func (a *app) completeLoad(cmd *cobra.Command, argv []string, word string) ([]st
 }
 
 func (a *app) ccUnload() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "unload NAME",
 		Short: "Take one from the kernel",
 		Long: `Take a congestion control from the kernel: first from the policies of all paths, then
@@ -197,9 +199,23 @@ rule names is not unloaded: change the rule first.`,
 			if u.Connections > 0 {
 				out += fmt.Sprintf(": %s keep it to their end", plural(u.Connections, "connection"))
 			}
-			return a.print([]byte(out + "\n"))
+			return a.done(u, out)
 		},
 	}
+	a.jsonFlag(cmd, jsonDoc)
+	return cmd
+}
+
+// done says what was done, or prints the daemon's answer.
+func (a *app) done(answer any, line string) error {
+	if !a.json {
+		return a.print([]byte(line + "\n"))
+	}
+	doc, err := indented(answer)
+	if err != nil {
+		return err
+	}
+	return a.print(doc)
 }
 
 // completeControls completes the names of those that a filter takes.

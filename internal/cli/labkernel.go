@@ -36,6 +36,11 @@ func (r *labRun) inside(verb string, names []string) []string {
 	return args
 }
 
+// machine is where a command line runs that takes length on a real machine.
+func (r *labRun) machine(args []string, length time.Duration) VMOptions {
+	return VMOptions{Kernel: r.kernel, Args: args, Limit: slowness*length + bootTime, Stderr: r.Stderr}
+}
+
 // calibrateElsewhere measures links under another kernel.
 func (r *labRun) calibrateElsewhere(ctx context.Context, names []string, list []*scenario.Scenario) error {
 	o, err := r.options(list)
@@ -50,9 +55,9 @@ func (r *labRun) calibrateElsewhere(ctx context.Context, names []string, list []
 	if r.json {
 		args = append(args, "--json")
 	}
-	return r.Lab.VM(ctx, VMOptions{
-		Kernel: r.kernel, Args: args, Limit: slowness*length + bootTime, Stdout: r.Stdout, Stderr: r.Stderr,
-	})
+	vm := r.machine(args, length)
+	vm.Stdout = r.Stdout
+	return r.Lab.VM(ctx, vm)
 }
 
 // elsewhere runs the same command under another kernel, where everything but a
@@ -82,9 +87,9 @@ func (r *labRun) elsewhere(ctx context.Context, names []string, list []*scenario
 	if r.repeat > 0 {
 		args = append(args, "--repeat", fmt.Sprint(r.repeat))
 	}
-	stopped := r.Lab.VM(ctx, VMOptions{
-		Kernel: r.kernel, Args: args, Dir: dir, Limit: slowness*length + bootTime, Stdout: io.Discard, Stderr: r.Stderr,
-	})
+	vm := r.machine(args, length)
+	vm.Dir, vm.Stdout = dir, io.Discard
+	stopped := r.Lab.VM(ctx, vm)
 	info, err := os.Stat(out)
 	if err != nil || info.Size() == 0 {
 		if stopped == nil {

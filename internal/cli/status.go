@@ -184,6 +184,6 @@ func (a *app) renderPrograms(w io.Writer, programs []metrics.ProgramStats) {
 	}
 	t.write(w, a.paint, "  ")
 	if !counted {
-		fmt.Fprintln(w, "  (the kernel counts runs after: sysctl net.core.bpf_stats_enabled=1; that costs about 50 ns a run)")
+		fmt.Fprintln(w, "  (the kernel counts runs after: sysctl kernel.bpf_stats_enabled=1; that costs about 50 ns a run)")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"golang.org/x/sys/unix"
 )
 
 // controls are the congestion controls in BPF: of tcpilot's own those that the
@@ -62,7 +64,34 @@ func (c *controls) want(ctx context.Context, wanted []tcp.CC, rules []policy.Rul
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wanted, c.failed, c.modules = slices.Clone(wanted), failed, modules
+}
+
+// forgetByHand leaves only what the configuration wants.
+func (c *controls) forgetByHand() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	clear(c.byHand)
+}
+
+// regain loads what is wanted and was not loaded only since another process had
+// done so, once that one has taken it away.
+func (c *controls) regain(ctx context.Context) {
+	c.mu.Lock()
+	var gone []tcp.CC
+	for name, err := range c.failed {
+		if errors.Is(err, unix.EEXIST) && !slices.Contains(c.here, name) {
+			gone = append(gone, name)
+		}
+	}
+	c.mu.Unlock()
+	for _, name := range gone {
+		err := c.Load(ctx, name.String())
+		c.mu.Lock()
+		if c.failed[name] = err; err == nil {
+			delete(c.failed, name)
+		}
+		c.mu.Unlock()
+	}
 }
 
 // tryModules asks for the modules of the kernel's congestion controls that rules
@@ -85,7 +114,7 @@ func (c *controls) trim() error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
 		name, _ := tcp.ParseCC(row.Name)
-		if !row.User && !c.isWanted(name) {
+		if !row.User && !c.isWanted(name) && !c.isByHand(name) {
 			_, unloaded := c.Unload(row.Name)
 			err = errors.Join(err, unloaded)
 		}
@@ -97,6 +126,19 @@ func (c *controls) isWanted(name tcp.CC) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Contains(c.wanted, name)
+}
+
+func (c *controls) isByHand(name tcp.CC) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.byHand[name]
+	return ok
+}
+
+func (c *controls) isAutoByHand(name tcp.CC) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byHand[name]
 }
 
 // unloadAll leaves nothing in the kernel. What somebody else holds as well stays.
@@ -134,12 +176,16 @@ func (c *controls) offer(e *engine.Engine) error {
 // offers says what is known of those that the kernel has. One of tcpilot's own may
 // be there without being wanted: another process uses it, or a user's is tried out.
 // One that is wanted may be there though it could not be loaded, for the same reason.
+// What is neither Linux's nor known is left to rules that name it: it may be another
+// process's affair.
 func (c *controls) offers() []engine.Offer {
 	list := make([]engine.Offer, 0, len(c.here))
 	for _, name := range c.here {
 		o := engine.OfferOf(name)
 		if user, ok := c.users[name]; ok {
 			o = user
+		} else if !policy.IsOurs(name) && !cc.IsLinux(name.String()) {
+			o.ByName = true
 		}
 		auto, byHand := c.byHand[name]
 		switch {
@@ -157,10 +203,7 @@ func (c *controls) offers() []engine.Offer {
 
 // refresh looks up what users have loaded.
 func (c *controls) refresh() error {
-	rows, err := c.Loaded()
-	if err != nil {
-		return err
-	}
+	rows, err := c.Loaded() // of one that cannot be read, too
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.users)
@@ -169,7 +212,7 @@ func (c *controls) refresh() error {
 			c.users[name] = engine.Offer{CC: name, NeedsECN: row.NeedsECN, ByName: row.ByName}
 		}
 	}
-	return nil
+	return err
 }
 
 // loadByHand loads one of tcpilot's own until the next reload.
@@ -284,6 +327,7 @@ func (d *Daemon) control(row *cc.Control) api.CongestionControl {
 		NeedsECN: row.NeedsECN, Auto: !row.ByName, Version: row.Version, Outdated: row.Outdated, Connections: row.Connections,
 	}
 	out.Wanted = out.Wanted || len(out.Rules) > 0
+	out.Auto = out.Auto || d.controls.isAutoByHand(name)
 	for _, p := range row.Programs {
 		out.Programs = append(out.Programs, metrics.ProgramStats{
 			Name: p.Name, ID: p.ID, Stats: p.Runs > 0, RunCount: p.Runs, RunTime: time.Duration(p.Nanosec),
@@ -307,6 +351,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 	var err error
 	hint := "docs/congestion-controls.md says what an object of your own has to be"
 	parsed, valid := tcp.ParseCC(name)
+	before, _ := d.controls.One(name)
 	_, ours := policy.ControlOf(parsed)
 	switch {
 	case r.File == "" && !(valid && ours):
@@ -315,37 +360,39 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 	case r.File == "":
 		err, hint = d.controls.loadByHand(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel takes"
 	default:
-		err = d.controls.LoadUser(ctx, name, r.File, r.Auto)
+		if err = d.dp.RoomForCC(parsed); err == nil {
+			err = d.controls.LoadUser(ctx, name, r.File, r.Auto)
+		}
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return api.CongestionControl{}, api.Conflicts("%v", err).
+			WithHint("another process has it loaded: it is used as it is, and 'tcpilot cc list' shows it")
 	}
 	if err != nil {
 		return api.CongestionControl{}, api.Invalid("%v", err).WithHint("%s", hint)
 	}
-	if err := d.offerControls(); err != nil {
+	after, err := d.controls.One(name)
+	if err == nil && before.State == cc.Loaded && before.Version != after.Version {
+		d.engine.Forget(parsed) // what is known is about the one before
+	}
+	if err := errors.Join(err, d.offerControls()); err != nil {
 		return api.CongestionControl{}, err
 	}
-	return d.oneControl(name)
+	return d.control(&after), nil
 }
 
 func (d *Daemon) oneControl(name string) (api.CongestionControl, error) {
-	rows, err := d.controls.Loaded()
-	for i := range rows {
-		if rows[i].Name == name {
-			return d.control(&rows[i]), err
-		}
+	row, err := d.controls.One(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && row.State != cc.Loaded {
+		return api.CongestionControl{}, api.NotFound("no congestion control %q is loaded here", name).WithHint("see 'tcpilot cc list'")
 	}
-	return api.CongestionControl{}, errors.Join(err, api.NotFound("no congestion control %q is loaded", name).WithHint("see 'tcpilot cc list'"))
+	return d.control(&row), err
 }
 
 // offerControls puts what is loaded now into the policies.
 func (d *Daemon) offerControls() error {
-	if err := d.controls.refresh(); err != nil {
-		return err
-	}
-	if err := d.controls.offer(d.engine); err != nil {
-		return err
-	}
-	d.engine.Settle(time.Now().UnixNano())
-	return nil
+	err := errors.Join(d.controls.refresh(), d.controls.offer(d.engine))
+	return errors.Join(err, d.engine.Settle(time.Now().UnixNano()))
 }
 
 // UnloadControl implements api.Backend.
@@ -367,6 +414,9 @@ func (d *Daemon) UnloadControl(_ context.Context, name string) (api.Unloaded, er
 	}
 	if err == nil {
 		d.controls.forget(parsed)
+		if row.User { // another may come by this name
+			d.engine.Forget(parsed)
+		}
 	}
 	d.controls.leave(parsed, false)
 	return api.Unloaded{Connections: n}, errors.Join(err, d.offerControls())

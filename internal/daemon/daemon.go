@@ -149,13 +149,18 @@ func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
 	if err := lockRunDir(cfg.RunDir, undo); err != nil {
 		return err
 	}
+	if err := d.mountBPFFS(cfg, undo); err != nil {
+		return err
+	}
+	// Before the datapath: its programs go first, so that none names a control that
+	// is gone.
+	if err := d.openControls(cfg, undo); err != nil {
+		return err
+	}
 	if err := d.openDatapath(cfg, undo); err != nil {
 		return err
 	}
 	if err := d.openStore(cfg, undo); err != nil {
-		return err
-	}
-	if err := d.openControls(cfg, undo); err != nil {
 		return err
 	}
 	return d.openEngine(cfg, undo)
@@ -179,11 +184,7 @@ func lockRunDir(dir string, undo *undoStack) error {
 	return nil
 }
 
-func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
-	var err error
-	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
-		return err
-	}
+func (d *Daemon) mountBPFFS(cfg *config.Config, undo *undoStack) error {
 	bpffs, unmount, err := host.MountBPFFS(cfg.BPFFS, privateBPFFS(cfg))
 	if err != nil {
 		return err
@@ -195,13 +196,21 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 		return unmount()
 	})
 	d.bpffs, d.found = bpffs, exists(pinDir(bpffs))
+	return nil
+}
+
+func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
+	var err error
+	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
+		return err
+	}
 	d.dp, err = datapath.Open(datapath.Options{
-		Cgroup: d.cgroup, BPFFS: bpffs, Log: d.log,
+		Cgroup: d.cgroup, BPFFS: d.bpffs, Log: d.log,
 		// Twice, since the rows of an adopted daemon go only when ours are there.
 		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
 	})
 	if err != nil && !d.found {
-		return errors.Join(err, datapath.Remove(bpffs))
+		return errors.Join(err, datapath.Remove(d.bpffs))
 	}
 	if err != nil {
 		return err
@@ -268,7 +277,10 @@ func (d *Daemon) openControls(cfg *config.Config, undo *undoStack) error {
 		return errors.Join(err, d.controls.Close())
 	})
 	d.controls.want(context.Background(), cfg.CongestionControls, cfg.Rules)
-	return d.controls.refresh()
+	if err := d.controls.refresh(); err != nil {
+		d.log.Warn("congestion controls not looked up", "error", err)
+	}
+	return nil
 }
 
 func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
@@ -290,7 +302,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 		return err
 	}
 	if err := d.controls.trim(); err != nil { // no policy names the rest any more
-		return err
+		d.log.Warn("congestion controls stay loaded", "error", err)
 	}
 	if err := d.putSettings(); err != nil {
 		return err

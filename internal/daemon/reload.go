@@ -47,11 +47,17 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	d.file.Store(&file)
 	d.loadedAt.Store(time.Now().UnixNano())
 	d.reloadErr.Store(nil)
+	offered := d.offerControls()
+	if offered != nil {
+		result.Warnings = append(result.Warnings, offered.Error()+": trying again")
+	}
 	if err := d.putSettings(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": trying again")
 	}
-	if err := d.controls.trim(); err != nil {
-		result.Warnings = append(result.Warnings, err.Error())
+	if offered == nil { // no policy names the rest any more
+		if err := d.controls.trim(); err != nil {
+			result.Warnings = append(result.Warnings, err.Error())
+		}
 	}
 	for _, f := range d.controls.features() {
 		if !f.Active {
@@ -65,18 +71,15 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 
 // apply does all that can fail before it changes what connections get.
 func (d *Daemon) apply(next *config.Config) error {
-	now := time.Now().UnixNano()
 	d.controls.want(context.Background(), next.CongestionControls, next.Rules)
-	if err := d.engine.SetRules(next.Rules, resolver(), now); err != nil {
+	if err := d.engine.SetRules(next.Rules, resolver(), time.Now().UnixNano()); err != nil {
 		old := d.cfg.Load()
 		d.controls.want(context.Background(), old.CongestionControls, old.Rules)
 		return errors.Join(err, d.controls.trim())
 	}
+	d.controls.forgetByHand()
 	d.engine.ClearYields()
-	if err := d.controls.offer(d.engine); err != nil {
-		d.log.Warn("congestion controls not looked up, trying again", "error", err)
-	}
-	d.engine.Settle(now)
+	d.engine.ReviveArms()
 	return nil
 }
 

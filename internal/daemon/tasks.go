@@ -22,7 +22,10 @@ import (
 const (
 	tickInterval  = 2500 * time.Millisecond
 	watchInterval = 2 * tickInterval // sysctls, congestion controls, cgroups, namespaces
-	freeInterval  = time.Minute      // at least, between two collections for a snapshot's sake: 10 ms each
+	// reviveInterval is the time until arms that the kernel refused are tried again:
+	// long, since each try costs connections their arm.
+	reviveInterval = 10 * time.Minute
+	freeInterval   = time.Minute // at least, between two collections for a snapshot's sake: 10 ms each
 )
 
 // tasks lists what runs until the daemon stops. Listening sockets are opened
@@ -114,15 +117,21 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 // watchHost follows what changes outside: sysctls, congestion controls, and the
 // cgroups and namespaces that rules name.
 func (d *Daemon) watchHost(ctx context.Context) error {
+	revived := time.Now()
 	return every(ctx, watchInterval, func() error {
 		if d.sysctls.poll(d.engine) || d.settings.due.Load() {
-			d.engine.Settle(time.Now().UnixNano()) // so that policies say the same as the settings
+			_ = d.engine.Settle(time.Now().UnixNano()) // so that policies say the same as the settings
 			if err := d.putSettings(); err != nil {
 				return err
 			}
 		}
+		d.controls.regain(ctx)
 		if err := d.controls.offer(d.engine); err != nil {
 			d.log.Debug("congestion controls not looked up", "error", err)
+		}
+		if now := time.Now(); now.Sub(revived) > reviveInterval {
+			d.engine.ReviveArms()
+			revived = now
 		}
 		if namesThings(d.engine.Rules()) {
 			return d.engine.Recompile(resolver())

@@ -38,11 +38,19 @@ func (t *ccTable) add(cc tcp.CC) (uint8, error) {
 	if i, ok := t.lookup(cc); ok {
 		return i, nil
 	}
-	n := t.n.Load()
-	if int(n) == maxCC {
-		return 0, fmt.Errorf("congestion control %s: %d are known already, restart to forget old ones", cc, maxCC)
+	if err := t.room(cc); err != nil {
+		return 0, err
 	}
+	n := t.n.Load()
 	t.names[n] = cc
 	t.n.Store(n + 1)
 	return uint8(n), nil
+}
+
+// room is an error if cc has no number and there is none left.
+func (t *ccTable) room(cc tcp.CC) error {
+	if _, ok := t.lookup(cc); !ok && int(t.n.Load()) == maxCC {
+		return fmt.Errorf("congestion control %s: %d are known already, restart to forget old ones", cc, maxCC)
+	}
+	return nil
 }

@@ -144,8 +144,11 @@ func TestCCTable(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ccs.add(cc("more")); err == nil {
+	if _, err := ccs.add(cc("more")); err == nil || ccs.room(cc("more")) == nil {
 		t.Error("the table has no bound")
+	}
+	if err := ccs.room(cc("cc5")); err != nil {
+		t.Errorf("no room for what is there: %v", err)
 	}
 	if id, err := ccs.add(cc("cc5")); err != nil || id != 5 {
 		t.Errorf("a known one after that: %d, %v", id, err)

@@ -45,6 +45,10 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	return nil
 }
 
+// RoomForCC is an error if policies could not name cc: the programs know a bounded
+// number of congestion controls, and forget none.
+func (d *Datapath) RoomForCC(cc tcp.CC) error { return d.ccs.room(cc) }
+
 // DeletePolicies removes rows; one that is not there is no error.
 func (d *Datapath) DeletePolicies(keys []path.Key) error {
 	for _, k := range keys {

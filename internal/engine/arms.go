@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -30,7 +31,19 @@ func OfferOf(cc tcp.CC) Offer {
 	return Offer{CC: cc, NeedsECN: slices.Contains(needsECN, cc.String())}
 }
 
-// offers is what paths choose from, in order.
+// preferred come before all others, which follow by name, where there are more
+// than a policy holds: what Linux runs by default, what learns the rate of a path, and
+// what answers marks.
+var preferred = []string{"cubic", "bbr", "tcpilot_bbr3", "tcpilot_dctcp", "dctcp", "reno"}
+
+func (o Offer) rank() int {
+	if i := slices.Index(preferred, o.CC.String()); i >= 0 {
+		return i
+	}
+	return len(preferred)
+}
+
+// offers is what paths choose from, the preferred first.
 type offers struct {
 	list   []Offer
 	all    []tcp.CC // for paths with proof of ECN
@@ -41,7 +54,9 @@ type offers struct {
 
 func newOffers(list []Offer) offers {
 	o := offers{list: slices.Clone(list)}
-	slices.SortFunc(o.list, func(a, b Offer) int { return slices.Compare(a.CC[:], b.CC[:]) })
+	slices.SortFunc(o.list, func(a, b Offer) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), slices.Compare(a.CC[:], b.CC[:]))
+	})
 	for _, a := range o.list {
 		o.all = append(o.all, a.CC)
 		if a.ByName {
@@ -132,6 +147,24 @@ func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 	a.State, a.Reason = armRetired, "the kernel refused it on a connection"
 	e.retired = append(slices.Clone(e.retired), cc)
 	e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", a.Reason)
+	e.markAll()
+}
+
+// ReviveArms gives arms that the kernel refused another chance: why it did may be
+// over, as when the process that had loaded one was restarted.
+func (e *Engine) ReviveArms() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.retired) == 0 {
+		return
+	}
+	for _, cc := range e.retired {
+		if a := e.arm(cc); a.State == armRetired {
+			a.State, a.Reason = armActive, ""
+			e.log.Info("arm has another chance", "cc", cc)
+		}
+	}
+	e.retired = nil
 	e.markAll()
 }
 

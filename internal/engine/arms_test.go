@@ -53,10 +53,24 @@ func TestArmsByName(t *testing.T) {
 	if got := arms("198.51.100.1"); !slices.Equal(got, []tcp.CC{cubic, ledbat}) {
 		t.Errorf("the rule that names it has %v", got)
 	}
-	if got := arms("203.0.113.9"); !slices.Equal(got, []tcp.CC{bbr, cubic}) {
+	if got := arms("203.0.113.9"); !slices.Equal(got, []tcp.CC{cubic, bbr}) {
 		t.Errorf("auto has %v", got)
 	}
-	if got := w.e.View(time.Unix(0, w.now)).Rules[1].Arms; !slices.Equal(got, []tcp.CC{bbr, cubic}) {
+	if got := w.e.View(time.Unix(0, w.now)).Rules[1].Arms; !slices.Equal(got, []tcp.CC{cubic, bbr}) {
 		t.Errorf("auto is shown as %v", got)
+	}
+}
+
+// A kernel with every module has more than a policy holds.
+func TestArmsThatMatterComeFirst(t *testing.T) {
+	names := []string{"tcpilot_dctcp", "bic", "cdg", "cubic", "highspeed", "htcp", "hybla", "illinois", "bbr", "tcpilot_bbr3"}
+	var all []tcp.CC
+	for _, name := range names {
+		all = append(all, cc(name))
+	}
+	o := newOffers(offer(all...))
+	want := []tcp.CC{cubic, bbr, cc("tcpilot_bbr3"), cc("tcpilot_dctcp"), cc("bic")}
+	if !slices.Equal(o.all[:len(want)], want) {
+		t.Errorf("in order %v", o.all)
 	}
 }

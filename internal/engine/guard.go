@@ -15,16 +15,16 @@ import (
 // arm serves its own connections best; guards look at what it leaves open: an arm
 // that is tried again and again though it brings next to nothing, one that wins
 // by filling the path with packets sent twice, and one that waits for marks which
-// nobody makes. They compare with the path's hold-out, so that a bad path is not
-// held against the arms that are used on it.
+// nobody makes. The first two compare with the path's hold-out, so that a bad path is
+// not held against the arms that are used on it.
 
 // Guard says which of them took an arm from a path. The list is closed.
 type Guard uint8
 
 const (
-	GoodputCollapse Guard = iota // its reward is far below the hold-out's
+	RewardCollapse  Guard = iota // its reward is far below the hold-out's
 	RetransmitStorm              // it sends much more again than the hold-out does
-	MarksLost                    // it needs ECN, and its losses come without marks
+	MarksLost                    // it needs ECN, and there is none, or its losses come without marks
 	numGuards
 )
 
@@ -33,7 +33,7 @@ func (g Guard) String() string {
 	if g >= numGuards {
 		return "unknown"
 	}
-	return [...]string{"goodput-collapse", "retransmit-storm", "marks-lost"}[g]
+	return [...]string{"reward-collapse", "retransmit-storm", "marks-lost"}[g]
 }
 
 const (
@@ -47,16 +47,12 @@ const (
 	// learn.ThompsonOptions' Noise and NoiseN.
 	expectedNoise = 0.4
 	expectedN     = 4
-	// storm is the share of packets that an arm sends again beyond the hold-out's, and
-	// stormFactor how many times the hold-out's it must be.
-	storm       = 0.05
-	stormFactor = 2
 	// Connections, ended ones, that a comparison rests on.
 	leastCollapse = 10 // of the arm
 	leastStorm    = 20 // of the arm: one loss burst is no storm
 	leastHeld     = 5  // of the hold-out, for either
-	// unmarkedMost is how many connections in a row may lose packets without a mark
-	// before the path's proof of ECN is given up.
+	// unmarkedMost is how many connections in a row may lose packets without a mark, or
+	// be made without ECN, before the path's proof of ECN is given up.
 	unmarkedMost = 8
 
 	// What was seen counts half after heldMemory outcomes of the hold-out, or after
@@ -83,16 +79,17 @@ type guard struct {
 type armSeen struct {
 	cc tcp.CC
 	seen
-	unmarked int // latest connections in a row that lost packets and met no mark
+	unmarked int // latest connections in a row that should have met a mark and did not
+	without  int // of these, made without ECN
 }
 
-// seen are means over connections of one kind.
+// seen is what connections of one kind did.
 type seen struct {
-	ended   float64 // connections
-	weight  float64 // of outcomes
-	reward  float64 // mean
-	m2      float64 // sum of squared deviations from it
-	retrans float64 // mean share of packets sent again
+	ended  float64 // connections
+	weight float64 // of outcomes
+	reward float64 // mean
+	m2     float64 // sum of squared deviations from it
+	packets
 }
 
 func (o *seen) add(s *tcp.Sample, out learn.Outcome) {
@@ -103,14 +100,14 @@ func (o *seen) add(s *tcp.Sample, out learn.Outcome) {
 	d, part := out.Reward-o.reward, out.Weight/o.weight
 	o.reward += d * part
 	o.m2 += out.Weight * d * (out.Reward - o.reward)
-	share := min(1, float64(s.Retrans)/float64(max(s.DataSegsOut, 1)))
-	o.retrans += (share - o.retrans) * part
+	o.packets.add(s)
 }
 
 func (o *seen) fade() {
 	o.ended /= 2
 	o.weight /= 2
 	o.m2 /= 2
+	o.packets.fade()
 }
 
 // variance of the mean reward.
@@ -140,23 +137,35 @@ func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 		return // it began before
 	case n.guard == nil && !held && !n.ecn:
 		return // nothing to compare with; most paths are spared the memory
-	case n.guard == nil || n.guard.changes != n.belief.Changes:
-		n.guard = &guard{faded: s.At, changes: n.belief.Changes}
 	}
-	g := n.guard
+	if a := n.guardAt(s.At).fold(s, out); a != nil {
+		if which, why := e.judge(n, a); why != "" {
+			e.ban(n, a.cc, which, why, s.At)
+		}
+	}
+}
+
+// guardAt is what the guards of a path have seen, for an outcome to be added.
+func (n *node) guardAt(now int64) *guard {
+	if n.guard == nil || n.guard.changes != n.belief.Changes {
+		n.guard = &guard{faded: now, changes: n.belief.Changes}
+	}
+	return n.guard
+}
+
+// fold adds an outcome, and returns the arm that it is of; nil is the hold-out.
+func (g *guard) fold(s *tcp.Sample, out learn.Outcome) *armSeen {
 	if g.held.weight > heldMemory || s.At-g.faded > guardHalfLife {
 		g.fade(s.At)
 	}
-	if held {
+	if s.Has(tcp.FlagHoldOut) {
 		g.held.add(s, out)
-		return
+		return nil
 	}
 	a := g.arm(s.Arm)
 	a.add(s, out)
 	a.meet(s)
-	if which, why := e.judge(n, a); why != "" {
-		e.ban(n, a.cc, which, why, s.At)
-	}
+	return a
 }
 
 func (g *guard) fade(now int64) {
@@ -176,29 +185,19 @@ func (g *guard) arm(cc tcp.CC) *armSeen {
 	return &g.arms[i]
 }
 
-// meet counts connections that lose packets without a mark.
-func (a *armSeen) meet(s *tcp.Sample) {
-	switch {
-	case s.DeliveredCE > 0:
-		a.unmarked = 0
-	case s.Kind == tcp.KindClose && (s.Lost > 0 || s.Retrans > 0):
-		a.unmarked++
-	}
-}
-
 // judge says what an arm does wrong on a path; why is empty if it does not.
 func (e *Engine) judge(n *node, a *armSeen) (which Guard, why string) {
 	h := &n.guard.held
 	switch {
 	case n.ecn && a.unmarked >= unmarkedMost && e.offered.needsECN(a.cc):
-		return MarksLost, fmt.Sprintf("%d connections in a row lost packets and met no mark", a.unmarked)
+		return MarksLost, a.whyUnmarked()
 	case h.ended < leastHeld:
 	case a.ended >= leastCollapse && h.reward-a.reward-certain*math.Sqrt(a.variance()+h.variance()) >= collapse:
-		return GoodputCollapse, fmt.Sprintf("its reward is by a factor of %.1f below the hold-out's, over %.0f connections and %.0f of the hold-out",
+		return RewardCollapse, fmt.Sprintf("its reward is by a factor of %.1f below the hold-out's, over %.0f connections and %.0f of the hold-out",
 			math.Exp(h.reward-a.reward), a.ended, h.ended)
-	case a.ended >= leastStorm && a.retrans > h.retrans+storm && a.retrans > stormFactor*h.retrans:
+	case a.ended >= leastStorm && stormy(&a.packets, &h.packets):
 		return RetransmitStorm, fmt.Sprintf("it sent %.1f %% of its packets again, the hold-out %.1f %%, over %.0f connections and %.0f of the hold-out",
-			100*a.retrans, 100*h.retrans, a.ended, h.ended)
+			100*a.share(), 100*h.share(), a.ended, h.ended)
 	}
 	return 0, ""
 }

@@ -54,7 +54,7 @@ func TestGuards(t *testing.T) {
 		change func(*tcp.Sample)
 		want   string // guard; empty: none
 	}{
-		{"a fifth of the hold-out's goodput", bbrFails, sendsAgain(0, 0), "goodput-collapse"},
+		{"a fifth of the hold-out's goodput", bbrFails, sendsAgain(0, 0), "reward-collapse"},
 		{"two thirds of it", goods{cubic: 100, reno: 100, bbr: 66}, sendsAgain(0, 0), ""},
 		{"twelve times the retransmits", allAlike, sendsAgain(0.12, 0.01), "retransmit-storm"},
 		{"all of them retransmit", allAlike, sendsAgain(0.12, 0.12), ""},
@@ -151,39 +151,6 @@ func TestArmComesBackAfterAWhile(t *testing.T) {
 	}
 }
 
-func TestMarksLost(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} })
-	w.e.SetOffered(offer(cubic, dctcp))
-	w.e.Settle(w.now)
-	g := goods{cubic: 100, dctcp: 100}
-	marked := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE, s.Lost = 5, 5 }
-	w.run(1, guardedHost, g, marked)
-	n := 0
-	now := func(s *tcp.Sample) { // every fourth is marked
-		if s.Arm == dctcp && s.BytesAcked > 0 {
-			if n++; n%4 == 0 {
-				marked(s)
-			}
-		}
-		s.Lost = 5
-	}
-	if got := w.run(100, guardedHost, g, now); count(got, dctcp) < 30 || w.retired("203.0.113.0/24", dctcp) != nil {
-		t.Errorf("dctcp %d of 100, %+v: marks are made", count(got, dctcp), w.retired("203.0.113.0/24", dctcp))
-	}
-	got := w.run(60, guardedHost, g, func(s *tcp.Sample) { s.Lost = 5 })
-	if r := w.retired("203.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || count(got[30:], dctcp) != 0 {
-		t.Errorf("%+v, dctcp %d of the last 30", r, count(got[30:], dctcp))
-	}
-	if got := w.run(20, guardedHost, g, marked); count(got, dctcp) != 0 {
-		t.Error("marks again, and it is back at once")
-	}
-	w.now += int64(10 * time.Minute)
-	w.e.Tick(w.now)
-	if got := w.run(40, guardedHost, g, marked); count(got, dctcp) == 0 {
-		t.Error("marks again, and it does not come back")
-	}
-}
-
 func TestBansOutliveTheProcess(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(200, guardedHost, bbrFails)
@@ -194,7 +161,7 @@ func TestBansOutliveTheProcess(t *testing.T) {
 		}
 	}
 	v, _ := revive(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} }, kept, w.e.Rules()...)
-	if r := v.retired("203.0.113.0/24", bbr); r == nil || r.Guard != "goodput-collapse" {
+	if r := v.retired("203.0.113.0/24", bbr); r == nil || r.Guard != "reward-collapse" {
 		t.Errorf("%+v", r)
 	}
 	if got := v.run(30, guardedHost, bbrFails); count(got, bbr) != 0 {

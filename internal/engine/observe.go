@@ -38,6 +38,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		e.seen(h, s)
 	}
 	e.seen(n, s)
+	e.watchECN(leaf, s)
 	out, why := learn.Reward(rs.rule.Learn.Objective, s, leaf.belief.MinRTT)
 	switch {
 	case why != learn.Scored:

@@ -99,7 +99,7 @@ type PathArm struct {
 
 // ArmRetirement says why an arm is none on one path.
 type ArmRetirement struct {
-	Guard string    `json:"guard"` // goodput-collapse, retransmit-storm, marks-lost
+	Guard string    `json:"guard"` // reward-collapse, retransmit-storm, marks-lost
 	Why   string    `json:"why"`   // with figures
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"` // then it is tried again

@@ -54,11 +54,12 @@ func (e *Engine) Tick(now int64) {
 	_ = e.settle(now, false) // counted, logged, and tried again
 }
 
-// Settle is a Tick that lets no path wait.
-func (e *Engine) Settle(now int64) {
+// Settle is a Tick that lets no path wait. What could not be written is counted,
+// logged, and tried again by a later tick; the error says that it is not there yet.
+func (e *Engine) Settle(now int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_ = e.settle(now, true)
+	return e.settle(now, true)
 }
 
 // due reports whether a policy wants renewal: half of its time is over.

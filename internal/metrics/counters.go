@@ -76,7 +76,7 @@ type EventCount struct {
 }
 
 // ProgramStats says what one BPF program has cost. The kernel counts runs only
-// while net.core.bpf_stats_enabled (or BPF_ENABLE_STATS) is on.
+// while kernel.bpf_stats_enabled (or BPF_ENABLE_STATS) is on.
 type ProgramStats struct {
 	Name     string        `json:"name"`
 	ID       uint32        `json:"id"`

@@ -112,7 +112,7 @@ func Snapshot() *engine.Snapshot {
 					{CC: CC("cubic"), Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now.UnixNano()},
 					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now.UnixNano()},
 					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now.UnixNano(),
-						Retired: &engine.ArmRetirement{Guard: "goodput-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
+						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
 							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
 				},
 				HoldOut: engine.PathHoldOut{Share: 0.02, Count: 5, Mean: 14.0, Treated: 16.0, Gain: 7.39}},

@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func TestMarksLost(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} })
+	w.e.SetOffered(offer(cubic, dctcp))
+	w.e.Settle(w.now)
+	g := goods{cubic: 100, dctcp: 100}
+	lost := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.Lost = 5 }
+	marked := func(s *tcp.Sample) { lost(s); s.DeliveredCE = 5 }
+	w.run(1, guardedHost, g, marked)
+	n := 0
+	now := func(s *tcp.Sample) { // every fourth is marked
+		if s.Arm == dctcp && s.BytesAcked > 0 {
+			if n++; n%4 == 0 {
+				marked(s)
+			}
+		}
+		lost(s)
+	}
+	if got := w.run(100, guardedHost, g, now); count(got, dctcp) < 30 || w.retired("203.0.113.0/24", dctcp) != nil {
+		t.Errorf("dctcp %d of 100, %+v: marks are made", count(got, dctcp), w.retired("203.0.113.0/24", dctcp))
+	}
+	got := w.run(60, guardedHost, g, lost)
+	if r := w.retired("203.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || count(got[30:], dctcp) != 0 {
+		t.Errorf("%+v, dctcp %d of the last 30", r, count(got[30:], dctcp))
+	}
+	if got := w.run(20, guardedHost, g, marked); count(got, dctcp) != 0 {
+		t.Error("marks again, and it is back at once")
+	}
+	w.now += int64(10 * time.Minute)
+	w.e.Tick(w.now)
+	if got := w.run(40, guardedHost, g, marked); count(got, dctcp) == 0 {
+		t.Error("marks again, and it does not come back")
+	}
+}
+
+// noECN is a connection made without ECN, where the arm that needs it becomes Reno.
+func noECN(s *tcp.Sample) {
+	if s.Arm == dctcp {
+		s.CC, s.Flags = reno, s.Flags|tcp.FlagCCChanged
+	}
+}
+
+// provenWorld has dctcp as an arm on the path of guardedHost, where a mark was seen.
+func provenWorld(t *testing.T) *world {
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} })
+	w.e.SetOffered(offer(cubic, dctcp))
+	w.e.Settle(w.now)
+	w.run(1, guardedHost, goods{cubic: 100}, func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 })
+	return w
+}
+
+// A host that made marks once negotiates ECN no more: nothing of the arm is scored.
+func TestMarksLostWithoutECN(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		marked int // every how many connections of the arm have ECN and a mark; 0: none
+		lossy  int // the same for ECN and losses
+		want   string
+	}{
+		{"none has ECN", 0, 0, "8 connections in a row were made without ECN"},
+		{"some have, and lose", 0, 3, "8 connections in a row met no mark: 6 were made without ECN"},
+		{"some have, and marks", 5, 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, given := provenWorld(t), 0
+			w.run(60, guardedHost, goods{cubic: 100, dctcp: 100}, func(s *tcp.Sample) {
+				if s.Arm != dctcp {
+					return
+				}
+				switch given++; {
+				case c.marked != 0 && given%c.marked == 0:
+					s.Flags |= tcp.FlagECN
+					s.DeliveredCE = 5
+				case c.lossy != 0 && given%c.lossy == 0:
+					s.Flags |= tcp.FlagECN
+					s.Lost = 5
+				default:
+					noECN(s)
+				}
+			})
+			r := w.retired("203.0.113.0/24", dctcp)
+			switch {
+			case c.want == "" && (r != nil || given < 20):
+				t.Errorf("given %d times, %+v", given, r)
+			case c.want != "" && (r == nil || r.Guard != "marks-lost" || !strings.HasPrefix(r.Why, c.want)):
+				t.Errorf("%+v, want %q", r, c.want)
+			case c.want != "" && given != unmarkedMost:
+				t.Errorf("given %d times", given)
+			}
+		})
+	}
+}
+
+// What others did with the connection says nothing of the path's ECN.
+func TestMarksLostByOthers(t *testing.T) {
+	for _, flag := range []tcp.Flags{tcp.FlagAppCC, tcp.FlagArmFailed, tcp.FlagAdopted, tcp.FlagHoldOut} {
+		w := provenWorld(t)
+		w.run(60, guardedHost, goods{cubic: 100, dctcp: 100}, func(s *tcp.Sample) {
+			if noECN(s); s.Arm == dctcp {
+				s.Flags |= flag
+			}
+		})
+		if r := w.retired("203.0.113.0/24", dctcp); r != nil {
+			t.Errorf("flag %b: %+v", flag, r)
+		}
+	}
+}
+
+// A host of which nothing was scored has the policy, and the proof, of its prefix.
+func TestMarksLostOfThePrefix(t *testing.T) {
+	w := provenWorld(t)
+	w.run(3, ip("203.0.113.10"), goods{cubic: 100, dctcp: 100}) // hosts have paths of their own
+	for i := range unmarkedMost {
+		s := w.sample(ip(fmt.Sprintf("203.0.113.%d", 100+i)))
+		s.Class, s.Arm = w.sink.table.Classes[0].ID, dctcp
+		noECN(s)
+		w.e.Observe(s)
+	}
+	w.e.Settle(w.now)
+	if r := w.retired("203.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || !r.Until.After(time.Unix(0, w.now)) {
+		t.Errorf("%+v", r)
+	}
+}
