@@ -73,11 +73,11 @@ const (
 	// is like 10 % more of it. A retransmitted packet arrives at least one round
 	// trip late, 200 ms if by timeout, and holds up those behind it.
 	delayPerRetrans = 10
-	// goodputPerRetrans is the same where throughput counts: 1 % is like 3 % less
+	// goodputPerRetrans is the same where throughput counts: 1 % is like 5 % less
 	// of it. At 1 a connection would be worth what it wins in a full queue as long
 	// as it wins more than it sends twice, whatever others lose there. What a path
 	// loses by itself costs all arms the same.
-	goodputPerRetrans = 3
+	goodputPerRetrans = 5
 	// goodputPerDelay: e times the round-trip time is like 5 % less throughput. It
 	// decides between arms that fill the link, of which the one with the shorter
 	// queue is the better neighbour, and next to nothing else.
@@ -99,7 +99,7 @@ const (
 // that its handshake took, count as well. All rewards are natural logarithms
 // without a unit of link speed, so that a factor is a factor on any link:
 //
-//	throughput  ln(goodput) - ln(srtt/min_rtt)/20  -  3 x retransmitted share
+//	throughput  ln(goodput) - ln(srtt/min_rtt)/20  -  5 x retransmitted share
 //	latency     -ln(srtt/min_rtt)                  - 10 x retransmitted share
 //	realtime    -ln((srtt+4 rttvar)/min_rtt)       - 10 x retransmitted share
 //	fct         -ln(Busy / reference(size, min_rtt))
