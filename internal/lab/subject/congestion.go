@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
 	"golang.org/x/sys/unix"
 )
@@ -18,16 +19,19 @@ const (
 	congestionFile = "/proc/sys/net/ipv4/tcp_congestion_control"
 )
 
-// KnownControls are the congestion controls of Linux's net/ipv4, all of which may
+// linuxControls are the congestion controls of Linux's net/ipv4, all of which may
 // be modules, and bbr3 and prague, which some kernels are patched with.
-var KnownControls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
+var linuxControls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
 	"lp", "nv", "prague", "reno", "scalable", "vegas", "veno", "westwood", "yeah"}
+
+// KnownControls are those of Linux and tcpilot's own.
+var KnownControls = slices.Concat(linuxControls, cc.Names())
 
 // Controls lists the congestion controls that this kernel has, the modules of
 // the known ones included, which it loads.
 func Controls() ([]string, error) {
-	for _, cc := range KnownControls {
-		if err := tryCongestion(cc); err != nil && !errors.Is(err, ErrUnavailable) {
+	for _, name := range linuxControls {
+		if err := tryModule(name); err != nil && !errors.Is(err, ErrUnavailable) {
 			return nil, err
 		}
 	}
@@ -40,31 +44,46 @@ func Controls() ([]string, error) {
 	return list, nil
 }
 
-// tryCongestion sets a congestion control on a socket that is never connected,
-// for which the kernel loads the module if there is one.
-func tryCongestion(cc string) error {
+func isOurs(name string) bool { return slices.Contains(cc.Names(), name) }
+
+// tryCongestion checks that this kernel has a congestion control, or takes it if it
+// is one of tcpilot's own.
+func tryCongestion(name string) error {
+	if !isOurs(name) {
+		return tryModule(name)
+	}
+	release, err := cc.Hold(name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return release()
+}
+
+// tryModule sets a congestion control on a socket that is never connected, for
+// which the kernel loads the module if there is one.
+func tryModule(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
-		return fmt.Errorf("try congestion control %s: %w", cc, err)
+		return fmt.Errorf("try congestion control %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, cc)
+	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("congestion control %s: %w: the kernel has none of this name", cc, ErrUnavailable)
+		return fmt.Errorf("congestion control %s: %w: the kernel has none of this name", name, ErrUnavailable)
 	}
 	if err != nil {
-		return fmt.Errorf("try congestion control %s: %w", cc, err)
+		return fmt.Errorf("try congestion control %s: %w", name, err)
 	}
 	return nil
 }
 
 // machineCongestion is the default of this host's kernel, outside of the lab.
 func machineCongestion() (string, error) {
-	cc, err := os.ReadFile(congestionFile)
+	name, err := os.ReadFile(congestionFile)
 	if err != nil {
 		return "", fmt.Errorf("read default congestion control: %w", err)
 	}
-	return strings.TrimSpace(string(cc)), nil
+	return strings.TrimSpace(string(name)), nil
 }
 
 // setCongestion gives all hosts the default congestion control that they begin
@@ -85,10 +104,17 @@ func (s *subject) setCongestion() error {
 	case s.spec.Kind == Default:
 		tuned = own
 	}
+	if isOurs(tuned) {
+		release, err := cc.Hold(tuned)
+		if err != nil {
+			return err
+		}
+		s.undo.push(release)
+	}
 	for _, h := range s.hosts() {
-		cc := common
+		name := common
 		if slices.Contains(s.world.Tuned, h) {
-			cc = tuned
+			name = tuned
 		}
 		before, err := h.Sysctl(congestionKey)
 		if err != nil {
@@ -96,7 +122,7 @@ func (s *subject) setCongestion() error {
 		}
 		// Also where it is right already: a tuner may change it.
 		s.undo.push(func() error { return h.SetCongestion(before) })
-		if err := h.SetCongestion(cc); err != nil {
+		if err := h.SetCongestion(name); err != nil {
 			return err
 		}
 	}

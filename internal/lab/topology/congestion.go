@@ -24,11 +24,15 @@ const (
 //
 // The kernel takes only an allowed one outside of the machine's own namespace
 // (tcp_set_default_congestion_control), so the machine's list is widened for as
-// long as it takes to set it, and put back.
+// long as it takes to set it, and put back. It is not asked first: Linux 6.18 keeps
+// a reference to a control in BPF for ever when it refuses it.
 func (h *Host) SetCongestion(cc string) error {
-	err := h.SetSysctl(congestionKey, cc)
-	if !errors.Is(err, unix.EPERM) {
-		return err
+	now, err := os.ReadFile(sysctlPath(allowedKey))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", allowedKey, err)
+	}
+	if slices.Contains(strings.Fields(string(now)), cc) {
+		return h.SetSysctl(congestionKey, cc)
 	}
 	lock, err := lockAllowed(os.O_CREATE)
 	if err != nil {
