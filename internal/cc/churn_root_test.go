@@ -169,7 +169,7 @@ func TestRootLifeUnderTraffic(t *testing.T) {
 // keepSending compares what arrives, until it is stopped.
 func keepSending(c, s *net.TCPConn, stop <-chan struct{}) error {
 	for {
-		if _, err := transfer(context.Background(), c, s, 256<<10, time.Minute); err != nil {
+		if _, err := deliver(context.Background(), c, s, 256<<10, time.Minute); err != nil {
 			return err
 		}
 		select {

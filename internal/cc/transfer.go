@@ -26,27 +26,31 @@ type delivery struct {
 	retrans uint32
 }
 
-// transfer sends n bytes from c to s, and then that this is all, and compares what
-// arrives. It fails when not all has come within limit, or nothing for stallTime. Both
-// ends are reset when they are closed: what was not delivered goes with them.
+// transfer delivers n bytes from c to s, and then that this was all.
 func transfer(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration) (delivery, error) {
+	got, err := deliver(ctx, c, s, n, limit)
+	if err == nil {
+		err = errors.Join(c.CloseWrite(), receiveEnd(s))
+	}
+	return got, err
+}
+
+// deliver sends n bytes from c to s, and compares what arrives. It fails when not
+// all has come within limit, or nothing for stallTime. Both ends are reset when they
+// are closed: what was not delivered goes with them.
+func deliver(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration) (delivery, error) {
 	if err := errors.Join(c.SetLinger(0), s.SetLinger(0)); err != nil {
 		return delivery{}, err
 	}
 	begin := time.Now()
 	go func() {
 		// What goes wrong here is seen at the other end.
-		if _, err := io.CopyN(c, content(), int64(n)); err == nil {
-			_ = c.CloseWrite()
-		}
+		_, _ = io.CopyN(c, content(), int64(n))
 	}()
 	if err := receive(ctx, s, n, limit); err != nil {
 		return delivery{}, err
 	}
 	got := delivery{took: time.Since(begin)}
-	if err := receiveEnd(s); err != nil {
-		return got, err
-	}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return got, err

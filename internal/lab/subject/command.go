@@ -72,8 +72,8 @@ func (c *command) beginAndEnd(ctx context.Context, u *undo) error {
 			return err
 		}
 		u.push(out.Close)
-		u.push(func() error { return c.run(context.Background(), s, "end", c.spec.End, out.File) })
-		if err := c.run(ctx, s, "begin", c.spec.Begin, out.File); err != nil {
+		u.push(func() error { return c.run(context.Background(), s, "end", c.spec.End, out) })
+		if err := c.run(ctx, s, "begin", c.spec.Begin, out); err != nil {
 			return err
 		}
 	}
@@ -82,12 +82,12 @@ func (c *command) beginAndEnd(ctx context.Context, u *undo) error {
 
 // run runs a shell on a site to its end. What it leaves in the background goes on
 // and may write to out.
-func (c *command) run(ctx context.Context, s *site, name, script string, out *os.File) error {
+func (c *command) run(ctx context.Context, s *site, name, script string, out *pipe) error {
 	cmd, err := c.shell(s, script)
 	if err != nil {
 		return err
 	}
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout, cmd.Stderr = out.File, out.File
 	p := &process{name: name + " on " + s.host.Name, log: s.log, loose: true}
 	if err := p.start(s.host, s.cgroup, cmd); err != nil {
 		return err
@@ -105,6 +105,7 @@ func (c *command) run(ctx context.Context, s *site, name, script string, out *os
 	}
 	p.signal(unix.SIGKILL)
 	<-p.exited
+	out.flush()
 	return fmt.Errorf("%s: %w\n%s", p.name, err, s.log.end())
 }
 

@@ -1,8 +1,8 @@
 package subject
 
 import (
+	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -55,20 +55,52 @@ func (t *tail) end() string {
 type pipe struct {
 	*os.File
 	read   *os.File
+	marks  chan struct{} // one for each mark that was read
 	copied chan struct{}
 }
+
+// mark is ASCII's record separator, which no program writes to a log.
+const mark = 0x1e
 
 func (t *tail) pipe() (*pipe, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
-	p := &pipe{File: w, read: r, copied: make(chan struct{})}
-	go func() {
-		defer close(p.copied)
-		io.Copy(t, r)
-	}()
+	p := &pipe{File: w, read: r, marks: make(chan struct{}, 1), copied: make(chan struct{})}
+	go p.copy(t)
 	return p, nil
+}
+
+func (p *pipe) copy(t *tail) {
+	defer close(p.copied)
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := p.read.Read(buf)
+		text := bytes.ReplaceAll(buf[:n], []byte{mark}, nil)
+		t.Write(text)
+		if len(text) < n {
+			select {
+			case p.marks <- struct{}{}:
+			default:
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// flush waits until all that was written until now is in the log.
+func (p *pipe) flush() {
+	if _, err := p.Write([]byte{mark}); err != nil {
+		return
+	}
+	select {
+	case <-p.marks:
+	case <-p.copied:
+	case <-time.After(drain):
+	}
 }
 
 // Close reads what is left. Who still holds the pipe then can write no more.
