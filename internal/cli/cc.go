@@ -211,11 +211,7 @@ func (a *app) done(answer any, line string) error {
 	if !a.json {
 		return a.print([]byte(line + "\n"))
 	}
-	doc, err := indented(answer)
-	if err != nil {
-		return err
-	}
-	return a.print(doc)
+	return a.printIndented(answer)
 }
 
 // completeControls completes the names of those that a filter takes.

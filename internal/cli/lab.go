@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -173,15 +172,6 @@ func readScenarios(names []string, o scenario.Options) (list []*scenario.Scenari
 		list = append(list, s)
 	}
 	return list, nil
-}
-
-// indented is a JSON document for people.
-func indented(v any) ([]byte, error) {
-	doc, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	return append(doc, '\n'), nil
 }
 
 // quoted is an argument as a shell reads it.

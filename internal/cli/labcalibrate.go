@@ -68,11 +68,7 @@ func (r *labRun) calibrate(cmd *cobra.Command, o experiment.Options) error {
 
 func (r *labRun) showCalibration(c experiment.Calibration) error {
 	if r.json {
-		doc, err := indented(c)
-		if err != nil {
-			return err
-		}
-		return r.print(doc)
+		return r.printIndented(c)
 	}
 	var b bytes.Buffer
 	r.heading(&b, c.Title)

@@ -84,11 +84,7 @@ machines, runs and cases differ.`,
 				return err
 			}
 			if a.json {
-				doc, err := indented(report.Compared(first, second))
-				if err != nil {
-					return err
-				}
-				return a.print(doc)
+				return a.printIndented(report.Compared(first, second))
 			}
 			var b bytes.Buffer
 			if err := report.Compare(&b, first, second, a.reportStyle()); err != nil {
@@ -118,11 +114,7 @@ func (v *reportView) flags(f *pflag.FlagSet) {
 func (a *app) showReport(r *report.Report, v reportView) error {
 	sum := r.Summary()
 	if a.json {
-		doc, err := indented(sum)
-		if err != nil {
-			return err
-		}
-		return a.print(doc)
+		return a.printIndented(sum)
 	}
 	var b bytes.Buffer
 	if v.named && v.markdown {

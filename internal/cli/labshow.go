@@ -38,11 +38,7 @@ file itself is written, as a start for one of your own.`,
 				}
 				return a.print(text)
 			case a.json:
-				doc, err := indented(snakeCase(reflect.ValueOf(s)))
-				if err != nil {
-					return err
-				}
-				return a.print(doc)
+				return a.printIndented(snakeCase(reflect.ValueOf(s)))
 			}
 			var b bytes.Buffer
 			s.Describe(&b)

@@ -156,6 +156,15 @@ func (a *app) print(b []byte) error {
 	return nil
 }
 
+// printIndented prints a JSON document for people.
+func (a *app) printIndented(v any) error {
+	doc, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return a.print(append(doc, '\n'))
+}
+
 // heading starts a section.
 func (a *app) heading(w io.Writer, s string) { fmt.Fprintf(w, "\n%s\n", a.paint.bold(s)) }
 

@@ -114,7 +114,7 @@ func (c *controls) trim() error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
 		name, _ := tcp.ParseCC(row.Name)
-		if !row.User && !c.isWanted(name) && !c.isByHand(name) {
+		if _, byHand := c.isByHand(name); !row.User && !byHand && !c.isWanted(name) {
 			_, unloaded := c.Unload(row.Name)
 			err = errors.Join(err, unloaded)
 		}
@@ -128,17 +128,23 @@ func (c *controls) isWanted(name tcp.CC) bool {
 	return slices.Contains(c.wanted, name)
 }
 
-func (c *controls) isByHand(name tcp.CC) bool {
+// isByHand reports whether name was loaded by hand, and as an arm of arms: auto.
+func (c *controls) isByHand(name tcp.CC) (auto, byHand bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.byHand[name]
-	return ok
+	auto, byHand = c.byHand[name]
+	return auto, byHand
 }
 
-func (c *controls) isAutoByHand(name tcp.CC) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.byHand[name]
+// version is that of a control which is loaded, and empty for others.
+func (c *controls) version(name string) string {
+	rows, _ := c.Loaded()
+	for _, row := range rows {
+		if row.Name == name {
+			return row.Version
+		}
+	}
+	return ""
 }
 
 // unloadAll leaves nothing in the kernel. What somebody else holds as well stays.
@@ -327,7 +333,8 @@ func (d *Daemon) control(row *cc.Control) api.CongestionControl {
 		NeedsECN: row.NeedsECN, Auto: !row.ByName, Version: row.Version, Outdated: row.Outdated, Connections: row.Connections,
 	}
 	out.Wanted = out.Wanted || len(out.Rules) > 0
-	out.Auto = out.Auto || d.controls.isAutoByHand(name)
+	auto, _ := d.controls.isByHand(name)
+	out.Auto = out.Auto || auto
 	for _, p := range row.Programs {
 		out.Programs = append(out.Programs, metrics.ProgramStats{
 			Name: p.Name, ID: p.ID, Stats: p.Runs > 0, RunCount: p.Runs, RunTime: time.Duration(p.Nanosec),
@@ -351,7 +358,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 	var err error
 	hint := "docs/congestion-controls.md says what an object of your own has to be"
 	parsed, valid := tcp.ParseCC(name)
-	before, _ := d.controls.One(name)
+	before := d.controls.version(name)
 	_, ours := policy.ControlOf(parsed)
 	switch {
 	case r.File == "" && !(valid && ours):
@@ -372,7 +379,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 		return api.CongestionControl{}, api.Invalid("%v", err).WithHint("%s", hint)
 	}
 	after, err := d.controls.One(name)
-	if err == nil && before.State == cc.Loaded && before.Version != after.Version {
+	if err == nil && before != "" && before != after.Version {
 		d.engine.Forget(parsed) // what is known is about the one before
 	}
 	if err := errors.Join(err, d.offerControls()); err != nil {
