@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // NamedNetNS is where ip-netns(8) and CNI runtimes keep named namespaces.
@@ -65,9 +67,14 @@ func InNetNS(name string, f func() error) error {
 }
 
 // onThread leaves its goroutine locked to the thread where the thread cannot be
-// brought back: the runtime ends both together.
+// brought back: the runtime ends both together. It cannot end the main thread, which
+// therefore stays where it is.
 func onThread(target int, f func() error) error {
 	runtime.LockOSThread()
+	if thread.IsMain() {
+		defer runtime.UnlockOSThread()
+		return thread.Apart(func() error { return onThread(target, f) })
+	}
 	back, err := openNetNS(threadNetNS)
 	if err != nil {
 		runtime.UnlockOSThread()

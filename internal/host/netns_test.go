@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -69,13 +70,26 @@ func TestRootInNetNS(t *testing.T) {
 	if after, _ := os.Readlink(threadNetNS); after != before {
 		t.Errorf("after is %s, before %s", after, before)
 	}
-	// No thread may be left behind there.
+	// No thread may be left behind there; one that is about to end may be seen.
+	var left []string
+	for range 100 {
+		if left = threadsIn(want); left == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("still in the namespace: %v", left)
+}
+
+// threadsIn are the threads of this process in a network namespace.
+func threadsIn(netns string) (threads []string) {
 	tasks, _ := filepath.Glob("/proc/self/task/*/ns/net")
 	for _, task := range tasks {
-		if got, _ := os.Readlink(task); got == want {
-			t.Errorf("%s is still in the namespace", task)
+		if got, _ := os.Readlink(task); got == netns {
+			threads = append(threads, task)
 		}
 	}
+	return threads
 }
 
 func TestRootInNetNSErrors(t *testing.T) {

@@ -25,9 +25,10 @@ var mayImport = map[string][]string{
 	"engine":    {"tcp", "path", "class", "learn", "policy"},
 
 	// edge: the kernel, the disk
-	"datapath": {"tcp", "path", "class"},
-	"cc":       {},
-	"host":     {"path"},
+	"datapath": {"tcp", "path", "class", "thread"},
+	"cc":       {"thread"},
+	"thread":   {},
+	"host":     {"path", "thread"},
 	"store":    {"tcp", "path"},
 	"record":   {"tcp"},
 
@@ -40,10 +41,10 @@ var mayImport = map[string][]string{
 	"daemon":     {"*"},
 
 	// for tests and experiments
-	"testenv":        {},
+	"testenv":        {"thread"},
 	"lint":           {},
-	"lab/topology":   {},
-	"lab/link":       {"lab/topology"},
+	"lab/topology":   {"thread"},
+	"lab/link":       {"lab/topology", "thread"},
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"lab/load", "lab/measure", "lab/topology"},

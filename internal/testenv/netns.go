@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // NS is a network namespace that lives as long as its test.
@@ -46,24 +48,12 @@ func NetNS(t testing.TB) *NS {
 	return n
 }
 
-// newNetNS unshares on a thread of its own, which ends with its goroutine.
-func newNetNS() (*os.File, error) {
-	type result struct {
-		file *os.File
-		err  error
-	}
-	done := make(chan result)
-	go func() {
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- result{nil, fmt.Errorf("unshare network namespace: %w", err)}
-			return
-		}
-		file, err := os.Open(threadNS)
-		done <- result{file, err}
-	}()
-	r := <-done
-	return r.file, r.err
+func newNetNS() (file *os.File, err error) {
+	err = thread.InNewNetNS(func() error {
+		file, err = os.Open(threadNS)
+		return err
+	})
+	return file, err
 }
 
 // Path opens to the namespace from any process while the test runs.

@@ -53,7 +53,7 @@ func lab(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	bin, err := build()
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out, log strings.Builder
 	cmd := exec.CommandContext(ctx, bin, append([]string{"lab"}, args...)...)
@@ -62,6 +62,29 @@ func lab(t *testing.T, args ...string) (stdout string, err error) {
 		return out.String(), fmt.Errorf("tcpilot lab %s: %w: %s", args[0], err, log.String())
 	}
 	return out.String(), nil
+}
+
+// labRun runs a scenario and checks what came of it. What other machines of the host
+// spoil gets another try.
+func labRun(t *testing.T, file, out string) error {
+	t.Helper()
+	var err error
+	for range 3 {
+		_, err = lab(t, "run", file, "--out", out, "--html", out+".html")
+		if err != nil && !strings.Contains(err.Error(), "quieter") && !strings.Contains(err.Error(), "stood still") {
+			return err
+		}
+		if err == nil {
+			r, oerr := report.Open(out)
+			must(t, oerr)
+			if err = checkLab(t, r); err == nil {
+				return nil
+			}
+		}
+		t.Log(err)
+		must(t, errors.Join(os.RemoveAll(out), os.RemoveAll(out+".html")))
+	}
+	return err
 }
 
 // A whole run, by the command line: the records, the order of the subjects, that
@@ -73,12 +96,8 @@ func TestRootLab(t *testing.T) {
 	var runs []string
 	for i := range 2 {
 		out := filepath.Join(dir, fmt.Sprintf("run%d.jsonl.gz", i))
-		_, err := lab(t, "run", file, "--out", out, "--html", out+".html")
-		must(t, err)
+		must(t, labRun(t, file, out))
 		runs = append(runs, out)
-		r, err := report.Open(out)
-		must(t, err)
-		checkLab(t, r)
 		page, err := os.ReadFile(out + ".html")
 		must(t, err)
 		if !strings.Contains(string(page), "A lossy path") || strings.Contains(string(page), `src="http`) {
@@ -103,25 +122,27 @@ func TestRootLab(t *testing.T) {
 	}
 }
 
-func checkLab(t *testing.T, r *report.Report) {
+// checkLab returns an error if too little counts to judge by.
+func checkLab(t *testing.T, r *report.Report) error {
 	t.Helper()
 	if r.Truncated != "" || r.End == nil || r.End.Stopped != "" {
 		t.Fatalf("the report has no proper end: %+v", r.End)
 	}
 	cases := report.Summarise(r)
 	if len(cases) != 1 || cases[0].Refused != "" {
-		t.Fatalf("want one case that counts: %+v", cases)
+		return fmt.Errorf("want one case that counts: %+v", cases)
+	}
+	s := cases[0].Subject("tcpilot")
+	if s == nil || s.Rounds == 0 {
+		return fmt.Errorf("no round of tcpilot counts: %+v", s)
 	}
 	if cases[0].Oracle != "bbr" {
 		t.Errorf("with 3 %% loss the oracle is %q, want bbr", cases[0].Oracle)
 	}
-	s := cases[0].Subject("tcpilot")
-	if s == nil || s.Rounds == 0 {
-		t.Fatalf("no round of tcpilot counts: %+v", s)
-	}
 	if ratio := s.Metrics["goodput"].Baseline; ratio == nil || ratio.Ratio < 1.5 {
 		t.Errorf("tcpilot's goodput is %+v of cubic's, want 1.5 at least", ratio)
 	}
+	return nil
 }
 
 // A run that is killed leaves much behind; lab clean removes all of it.

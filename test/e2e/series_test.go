@@ -99,12 +99,13 @@ func starts(rs []load.BulkResult, arm string) (n int) {
 	return n
 }
 
-func goodput(rs []load.BulkResult) float64 {
-	var g []float64
+func goodput(rs []load.BulkResult) float64 { return mean(goodputs(rs)) }
+
+func goodputs(rs []load.BulkResult) (g []float64) {
 	for _, r := range rs {
 		g = append(g, r.Goodput)
 	}
-	return mean(g)
+	return g
 }
 
 func mean(x []float64) (m float64) {

@@ -2,9 +2,13 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +26,7 @@ type tail struct {
 // follow runs `tcpilot connections --json` until the test ends.
 func (p *tcpilot) follow(t testing.TB) *tail {
 	t.Helper()
+	before := p.clients(t)
 	cmd := exec.CommandContext(t.Context(), p.bin, "connections", "--json", "--socket", p.socket)
 	out, err := cmd.StdoutPipe()
 	must(t, err)
@@ -45,8 +50,32 @@ func (p *tcpilot) follow(t testing.TB) *tail {
 		cmd.Wait()
 	})
 	// The command says nothing when it is connected.
-	time.Sleep(300 * time.Millisecond)
+	eventually(t, 15*time.Second, "the stream of samples", func() error {
+		if len(since(before, p.clients(t))) == 0 {
+			return errors.New("the daemon has no new connection")
+		}
+		return nil
+	})
+	time.Sleep(100 * time.Millisecond) // the request follows at once
 	return f
+}
+
+// clients lists the daemon's connections by inode. The table that has them is that of
+// the client's network namespace, or of the daemon's: kernels differ.
+func (p *tcpilot) clients(t testing.TB) (inodes []string) {
+	t.Helper()
+	for _, file := range []string{"/proc/thread-self/net/unix", fmt.Sprintf("/proc/%d/net/unix", p.cmd.Process.Pid)} {
+		table, err := os.ReadFile(file)
+		must(t, err)
+		for line := range strings.Lines(string(table)) {
+			// Num RefCount Protocol Flags Type St Inode Path; the socket was made in a
+			// directory below the one where it is now.
+			if f := strings.Fields(line); len(f) == 8 && f[5] == "03" && strings.HasPrefix(f[7], filepath.Dir(p.socket)+"/") {
+				inodes = append(inodes, f[6])
+			}
+		}
+	}
+	return inodes
 }
 
 // find returns the latest sample of a connection that ended and fits.
@@ -74,7 +103,7 @@ func from(r load.BulkResult) func(api.Sample) bool {
 // await waits for a sample that fits.
 func (f *tail) await(t testing.TB, fits func(api.Sample) bool) (s api.Sample) {
 	t.Helper()
-	eventually(t, 3*time.Second, "the connection's sample", func() error {
+	eventually(t, 15*time.Second, "the connection's sample", func() error {
 		var ok bool
 		if s, ok = f.find(fits); !ok {
 			return fmt.Errorf("none among %d fits", f.len())

@@ -114,7 +114,7 @@ func (p *tcpilot) start(t testing.TB, args ...string) {
 	must(t, p.w.star.Client.Start(p.cmd))
 	p.exited = make(chan error, 1)
 	go func(cmd *exec.Cmd, exited chan<- error) { exited <- cmd.Wait() }(p.cmd, p.exited)
-	eventually(t, 5*time.Second, "tcpilot is ready", func() error {
+	eventually(t, 15*time.Second, "tcpilot is ready", func() error {
 		select {
 		case err := <-p.exited:
 			p.exited <- err

@@ -8,7 +8,7 @@
 // decides when each packet leaves, and an NFQUEUE keeps it in the kernel until
 // then.
 //
-// It imports the standard library, cilium/ebpf, netlink and lab/topology, and runs
+// It imports the standard library, cilium/ebpf, netlink, lab/topology and thread, and runs
 // tc and iptables-legacy. It refuses to impair a device of the host: it works on
 // the ends of lab wires only, and in one named direction.
 package link

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/lab/topology"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // ErrNoNetem says that this kernel cannot delay packets with netem.
@@ -48,10 +50,7 @@ func HasQdisc(kind string) error {
 // tryQdisc tries one on the loopback device of a namespace that ends with the
 // thread.
 func tryQdisc(on func(device int) netlink.Qdisc) error {
-	return topology.Apart(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("make network namespace: %w", err)
-		}
+	return thread.InNewNetNS(func() error {
 		h, err := netlink.NewHandle()
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)

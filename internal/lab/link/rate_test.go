@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // fullPayload is what a full frame carries over UDP.
@@ -24,9 +25,11 @@ func TestRootRate(t *testing.T) {
 		for _, mbit := range rates {
 			must(t, d.Set(Spec{Rate: uint64(mbit * 1e6), Queue: Queue{Packets: 60_000}}))
 			count := int(0.5 * mbit * 1e6 / 8 / minFrame) // half a second
-			again(t, func() error {
+			testenv.Again(t, func() error {
 				all := stream(t, a, b, count, fullPayload, 0, nil)
-				complete(t, all, count)
+				if err := complete(all, count); err != nil {
+					return err
+				}
 				if got := bitsPerSecond(all) / 1e6; !about(got, mbit, tolerance) {
 					return fmt.Errorf("%.2f Mbit/s at %.0f", got, mbit)
 				}
@@ -43,10 +46,12 @@ func TestRootRateOfAggregates(t *testing.T) {
 	s := Spec{Rate: 20e6, Queue: Queue{Bytes: 2e6}, Offload: true}
 	d := shape(t, a, b, s, Emulator)
 	const segments = 20
-	again(t, func() error {
+	testenv.Again(t, func() error {
 		before := counters(t, d)
 		all := aggregates(t, a, b, 40*segments, fullPayload, segments)
-		complete(t, all, 40*segments)
+		if err := complete(all, 40*segments); err != nil {
+			return err
+		}
 		if n := counters(t, d).Sub(before).Aggregates; n != 40 {
 			t.Errorf("%d aggregates were seen, want 40", n)
 		}
@@ -72,12 +77,12 @@ func TestRootOffloadsOff(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		d := shape(t, a, b, Spec{Delay: ms}, backend)
-		complete(t, aggregates(t, a, b, 400, fullPayload, 20), 400)
+		must(t, complete(aggregates(t, a, b, 400, fullPayload, 20), 400))
 		if c := counters(t, d); c.Aggregates != 0 || c.Passed < 400 {
 			t.Errorf("counted as %+v", c)
 		}
 		must(t, d.Set(Spec{Offload: true, Delay: ms}))
-		complete(t, aggregates(t, a, b, 400, fullPayload, 20), 400)
+		must(t, complete(aggregates(t, a, b, 400, fullPayload, 20), 400))
 		if c := counters(t, d); c.Aggregates != 20 {
 			t.Errorf("with offloads: counted as %+v, want 20 aggregates", c)
 		}
@@ -89,9 +94,11 @@ func TestRootSlowRate(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		shape(t, a, b, Spec{Rate: 100e3}, backend)
-		again(t, func() error {
+		testenv.Again(t, func() error {
 			all := stream(t, a, b, 4, fullPayload, 0, nil)
-			complete(t, all, 4)
+			if err := complete(all, 4); err != nil {
+				return err
+			}
 			// 121 ms each, but for what tbf's bucket holds beside a frame
 			return outside("3 packets", all[len(all)-1].at.Sub(all[0].at), 345*ms-slack(t), 370*ms+2*slack(t))
 		})
@@ -123,17 +130,19 @@ func TestRootQueue(t *testing.T) {
 				continue
 			}
 			must(t, d.Set(s))
-			again(t, func() error {
+			testenv.Again(t, func() error {
 				before := counters(t, d)
 				all := stream(t, a, b, sent, payload, 0, nil)
 				n := counters(t, d).Sub(before)
 				// The hosts send some packets of their own.
 				if lost := uint64(sent - len(all)); n.Overflowed < lost || n.Overflowed > lost+5 {
-					t.Errorf("%+v: %d of %d arrived, counted as %+v", c.queue, len(all), sent, n)
+					return fmt.Errorf("%+v: %d of %d arrived, counted as %+v", c.queue, len(all), sent, n)
 				}
-				inOrder(t, all, slack)
+				if err := inOrder(all, slack); err != nil {
+					return err
+				}
 				if most := uint64(c.room) * 1000; backend == Emulator && (n.QueueMax < most-1000 || n.QueueMax > 150_500) {
-					t.Errorf("%+v: counted as %+v, want at most %d bytes in the queue", c.queue, n, most)
+					return fmt.Errorf("%+v: counted as %+v, want at most %d bytes in the queue", c.queue, n, most)
 				}
 				// The bucket of tbf has room for some packets too.
 				if meanwhile := 15 + int(slack/ms); len(all) < c.room || len(all) > c.room+meanwhile {
@@ -158,7 +167,7 @@ func TestRootFullQueue(t *testing.T) {
 			s = Spec{Rate: 1e6, Queue: Queue{Packets: 50}}
 		}
 		d := shape(t, a, b, s, backend)
-		again(t, func() error {
+		testenv.Again(t, func() error {
 			longest := delays(stream(t, a, b, int(s.Queue.Packets)*3/2, fullPayload, 0, nil))
 			return outside("the longest wait", longest[len(longest)-1], s.QueueDelay()-15*ms-slack, s.QueueDelay()+30*ms+2*slack)
 		})
@@ -202,7 +211,7 @@ func testECN(t *testing.T, backend Backend) {
 		must(t, b.Host.SetSysctl("net.ipv4.tcp_ecn", able))
 		before, seen := counters(t, d), ceMarks(t, b.Host)
 		transfer(t, a, b, b.Addr4.Addr(), time.Second)
-		time.Sleep(quiet) // for what still waits
+		time.Sleep(2 * quiet) // for what still waits
 		c := counters(t, d).Sub(before)
 		seen = ceMarks(t, b.Host) - seen
 		t.Logf("tcp_ecn %s: %d marks seen, %+v", able, seen, c)

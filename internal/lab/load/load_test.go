@@ -26,18 +26,20 @@ func newServer(t *testing.T) (at string) {
 func TestBulkUpload(t *testing.T) {
 	at := newServer(t)
 	const d = 200 * time.Millisecond
+	begin := time.Now()
 	r, err := bulk(t.Context(), BulkSpec{To: at, Duration: d, CC: "reno"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	took := time.Since(begin)
 	if r.CCStart != "reno" || r.CCEnd != "reno" {
 		t.Errorf("congestion control %s to %s, want reno", r.CCStart, r.CCEnd)
 	}
 	if r.BytesAcked == 0 || r.Received == 0 || r.Received > 2*r.BytesAcked {
 		t.Errorf("acknowledged %d, received %d", r.BytesAcked, r.Received)
 	}
-	if r.Elapsed < d || r.Elapsed > 3*d {
-		t.Errorf("sent for %s, asked %s", r.Elapsed, d)
+	if r.Elapsed < d || r.Elapsed > took || took > 15*d {
+		t.Errorf("sent for %s of %s, asked %s", r.Elapsed, took, d)
 	}
 	if want := float64(r.Received) * 8 / d.Seconds(); r.Goodput != want {
 		t.Errorf("goodput %.0f, want %.0f", r.Goodput, want)
@@ -52,21 +54,21 @@ func TestBulkEnds(t *testing.T) {
 	const d = 100 * time.Millisecond
 	const long = 3 * time.Second
 	for _, download := range []bool{false, true} {
-		begin := time.Now()
-		r, err := bulk(t.Context(), BulkSpec{To: at, Duration: long, End: Now().Add(d), Download: download})
+		begin, end := time.Now(), Now().Add(d)
+		r, err := bulk(t.Context(), BulkSpec{To: at, Duration: long, End: end, Download: download})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begin); took > long/2 {
-			t.Errorf("download %v: the other side went on for %s", download, took)
+		if took := time.Since(begin); took > long/2 || Now() < end {
+			t.Errorf("download %v: it took %s, asked %s", download, took, d)
 		}
-		if r.Elapsed < d/2 || r.Elapsed > 3*d || r.Goodput < float64(r.Received)*8/d.Seconds() {
+		if r.Elapsed <= 0 || r.Elapsed > long/2 || r.Goodput < float64(r.Received)*8/d.Seconds() {
 			t.Errorf("download %v: sent for %s, %d bytes, goodput %.0f", download, r.Elapsed, r.Received, r.Goodput)
 		}
 	}
 	// It comes about too late, and has a goodput all the same.
 	r, err := bulk(t.Context(), BulkSpec{To: at, Duration: long, End: Now() - 1})
-	if err != nil || r.Elapsed > d || r.CutOff || math.IsNaN(r.Goodput) || math.IsInf(r.Goodput, 0) {
+	if err != nil || r.Elapsed > long/2 || r.CutOff || math.IsNaN(r.Goodput) || math.IsInf(r.Goodput, 0) {
 		t.Errorf("after its end: %+v, %v", r, err)
 	}
 }

@@ -64,7 +64,7 @@ func TestFlowsAreHarvested(t *testing.T) {
 }
 
 func TestFlowsKeepGapAndRepeat(t *testing.T) {
-	const d, gap = 200 * time.Millisecond, 10 * time.Millisecond
+	const d, gap = time.Second, 10 * time.Millisecond
 	r, err := flows(t.Context(), FlowsSpec{To: newServer(t), Account: 1, Flows: []Flow{{Size: 1}, {Size: 2}},
 		Concurrency: 1, Gap: gap, Duration: d, Repeat: true})
 	if err != nil {
@@ -95,14 +95,14 @@ func TestFlowsOpenLoopDoesNotWait(t *testing.T) {
 	for i := range 10 {
 		s.Flows = append(s.Flows, Flow{At: time.Duration(i) * time.Millisecond, Size: 1})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	r, err := flows(ctx, s)
 	if len(r.Connections) != 10 || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%d flows began, want 10; %v", len(r.Connections), err)
 	}
 	for i, c := range r.Connections {
-		if c.Connect <= 0 || c.Connect > 400*time.Millisecond || c.Error == "" || c.Delivered {
+		if c.Connect <= 0 || c.Connect > 2500*time.Millisecond || c.Error == "" || c.Delivered {
 			t.Errorf("flow %d did not hang from its time on: %+v", i, c)
 		}
 		if at := c.Begin.Sub(r.Connections[0].Begin); at != s.Flows[i].At {
@@ -191,7 +191,7 @@ func TestHarvestForcesConnectionsToEnd(t *testing.T) {
 		r, _ := client.RPC(t.Context(), RPCSpec{To: to, Account: 1, Request: 100, Reply: 100, Think: 10 * time.Second, Duration: time.Minute})
 		done <- r
 	}()
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(time.Second) // the first exchange is over, the second far off
 	begin := time.Now()
 	accounts, err := server.Harvest(t.Context(), 50*time.Millisecond)
 	if err != nil || accounts[1].Segments != 1 || time.Since(begin) > 2*time.Second {
@@ -232,16 +232,21 @@ func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			if err := order(ctx, l.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("order ended with %v", err)
-			}
+			ended := make(chan error, 1)
+			go func() { ended <- order(ctx, l.Addr().String()) }()
+			l.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
 			c, err := l.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close()
+			time.Sleep(100 * time.Millisecond) // it is in the midst of it
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("order ended with %v", err)
+			}
 			c.SetReadDeadline(time.Now().Add(2 * time.Second))
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("its connection is still there 2 s after")
@@ -251,12 +256,15 @@ func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
 }
 
 func TestPointsAreTaken(t *testing.T) {
-	r, err := bulk(t.Context(), BulkSpec{To: newServer(t), Duration: 200 * time.Millisecond, Sample: 10 * time.Millisecond, Drain: time.Second})
+	const every = 10 * time.Millisecond
+	begin := time.Now()
+	r, err := bulk(t.Context(), BulkSpec{To: newServer(t), Duration: time.Second, Sample: every, Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(r.Points); n < 5 || n > 21 {
-		t.Errorf("%d points in 200 ms, one each 10 ms", n)
+	took := time.Since(begin)
+	if n := len(r.Points); n < 5 || n > int(took/every)+1 {
+		t.Errorf("%d points in %s, one each %s", n, took, every)
 	}
 	for i, p := range r.Points {
 		if p.Cwnd == 0 || p.SRTT == 0 || p.CC == "" || i > 0 && (p.BytesAcked < r.Points[i-1].BytesAcked || p.At <= r.Points[i-1].At) {

@@ -5,7 +5,7 @@
 // Every name carries the id of the run that made it, so that Sweep finds what a
 // killed run left behind. Everything is undone in reverse order by Net.Close.
 //
-// It imports the standard library, netlink and netns. It refuses to touch the
+// It imports the standard library, netlink, netns and thread. It refuses to touch the
 // network namespace of its caller: links are made inside its own namespaces,
 // both ends of them.
 package topology

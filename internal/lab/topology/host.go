@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // Host is one network namespace of a Net.
@@ -32,7 +34,7 @@ func (h *Host) Path() string { return filepath.Join(netnsDir, h.Namespace) }
 // Do runs f in the namespace, on a thread of its own. Goroutines that f starts
 // are not in the namespace; sockets that f makes stay in it.
 func (h *Host) Do(f func() error) error {
-	return Apart(func() error {
+	return thread.Apart(func() error {
 		if err := h.enter(); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // Net is one emulated network. Its methods may be called from any goroutine.
@@ -119,6 +121,6 @@ func newNamed(name string) (ns netns.NsHandle, err error) {
 	if err := prepareNetnsDir(); err != nil {
 		return netns.None(), err
 	}
-	err = Apart(func() (err error) { ns, err = netns.NewNamed(name); return err })
+	err = thread.Apart(func() (err error) { ns, err = netns.NewNamed(name); return err })
 	return ns, err
 }

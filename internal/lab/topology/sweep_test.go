@@ -78,7 +78,7 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 		t.Errorf("left behind: %s", left)
 	}
 	// The kernel frees programs a grace period after their last user.
-	for range 100 {
+	for range 500 {
 		if programs(t, name) == 0 {
 			return
 		}
@@ -204,7 +204,7 @@ func must(t *testing.T, err error) {
 // yet counts.
 func waitGone(t *testing.T, pid int) {
 	t.Helper()
-	for range 100 {
+	for range 500 {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return

@@ -2,32 +2,12 @@ package topology
 
 import (
 	"os"
-	"runtime"
 	"sync"
 
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
-)
 
-// Apart runs f on a thread that ends with it, so that f may leave the thread in
-// another namespace.
-//
-// It is never the main thread: that one cannot end, the runtime parks it for good
-// (mexit), and what it is in is what /proc/PID says of the whole process.
-func Apart(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() {
-			// Held here, it cannot be the next goroutine's.
-			defer runtime.UnlockOSThread()
-			done <- Apart(f)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
+	"github.com/tcpilot/tcpilot/internal/thread"
+)
 
 // parent runs start, which starts a process, in the namespace, on the thread that
 // starts all of them. To the kernel a process is the child of a thread: Pdeathsig
@@ -47,7 +27,7 @@ func (h *Host) parent(start func() error) error {
 // startThread is the way to that thread, which lives as long as this process.
 var startThread = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
-	go Apart(func() error {
+	go thread.Apart(func() error {
 		for f := range work {
 			f()
 			goHome()

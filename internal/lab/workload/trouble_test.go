@@ -78,8 +78,8 @@ func TestRootNoProcessIsLeft(t *testing.T) {
 func TestRootVanishedServer(t *testing.T) {
 	f := newFleet(t, topology.Incast(2))
 	server := f.agents["sender1"]
-	time.AfterFunc(400*time.Millisecond, func() { syscall.Kill(server.Pid(), syscall.SIGKILL) })
-	s := Spec{Kind: Flows, Duration: 1200 * time.Millisecond, Size: Size{Fixed: 10_000}, Concurrency: 2, Gap: 10 * time.Millisecond}
+	time.AfterFunc(800*time.Millisecond, func() { syscall.Kill(server.Pid(), syscall.SIGKILL) })
+	s := Spec{Kind: Flows, Duration: 2400 * time.Millisecond, Size: Size{Fixed: 10_000}, Concurrency: 2, Gap: 10 * time.Millisecond}
 	r, err := f.Run(t.Context(), []Spec{s})
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +99,8 @@ func TestRootVanishedServer(t *testing.T) {
 func TestRootVanishedClient(t *testing.T) {
 	f := newFleet(t, topology.Dumbbell(1, 1))
 	client := f.agents["sender1"]
-	time.AfterFunc(100*time.Millisecond, func() { syscall.Kill(client.Pid(), syscall.SIGKILL) })
-	r, err := f.Run(t.Context(), []Spec{{Kind: Bulk, Duration: time.Second}})
+	time.AfterFunc(500*time.Millisecond, func() { syscall.Kill(client.Pid(), syscall.SIGKILL) })
+	r, err := f.Run(t.Context(), []Spec{{Kind: Bulk, Duration: 2 * time.Second}})
 	if err != nil || r.Errors == 0 || !strings.Contains(r.FirstError, "agent ended") {
 		t.Errorf("%d errors, first %q, %v", r.Errors, r.FirstError, err)
 	}

@@ -1,0 +1,3 @@
+// Package thread runs functions on threads that end with them. It refuses the main
+// thread, which cannot end. It imports no other package of tcpilot.
+package thread
