@@ -116,7 +116,7 @@ struct path_policy {
 	__u32 num_arms;
 	__u8 arm[MAX_ARMS];	/* index into control.cc */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
-	__u32 pad;
+	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u64 value[NUM_FIELDS];
 };
 
@@ -137,6 +137,7 @@ struct control {
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; nothing is touched after it */
 	__u64 yield;		/* fields (and YIELD_CC) that somebody else now owns */
 	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
+	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
 	__u32 num_cc;
@@ -194,10 +195,12 @@ struct bbr3_transition {	/* one change of mode, for a test or a curious operator
 	__u32 round;		/* of the connection */
 	__u32 delivered;	/* packets */
 	__u32 lost;		/* packets */
+	__u32 reno_rounds;	/* since Down, without a queue of a BDP */
+	__u32 srtt_us;
 	__u8 from;		/* enum bbr3_mode */
 	__u8 to;
 	__u8 why;		/* enum bbr3_why */
-	__u8 pad;
+	__u8 random_loss;	/* of the path by itself, as taken to be, 1/1024 */
 	__u16 local_port;
 	__u16 remote_port;
 };
@@ -379,12 +382,12 @@ struct probe_result {
 };
 
 _Static_assert(sizeof(struct cc_state) == 32, "abi");
-_Static_assert(sizeof(struct bbr3_transition) == 72, "abi");
+_Static_assert(sizeof(struct bbr3_transition) == 80, "abi");
 _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 72 + 8 * NUM_FIELDS, "abi");
-_Static_assert(sizeof(struct control) == 40 + MAX_CC * CC_NAME, "abi");
+_Static_assert(sizeof(struct control) == 48 + MAX_CC * CC_NAME, "abi");
 _Static_assert(sizeof(struct conn_sample) == 264, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 

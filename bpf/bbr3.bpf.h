@@ -27,10 +27,14 @@ enum bbr3_constants {
 	LOSS_THRESH = 20,		/* 2.8 BBR.LossThresh 2 %, in 1/1024 */
 	BETA = 717,			/* 2.8 BBR.Beta 0.7, in 1/1024 */
 	HEAVY_LOSS = 102,		/* ours: 10 %, an answer even without a queue */
+	FLOOD_LOSS = 256,		/* ours: 25 %, the rate itself is far too high */
 	FREE_LOSS = 51,			/* ours: 5 %, learned even if it may be a policer's */
 	MAX_RANDOM_LOSS = 255,		/* ours: 25 %, what 8 bits hold */
 	ECHO_ROUNDS = 3,		/* ours: the losses of a probe are known by then */
 	FLOOR_ROUNDS = 2,		/* ours: so are those of what went before a bound */
+	QUEUE_SEEN = 9,			/* ours: smoothed RTT in eighths of the smallest */
+	QUEUE_HALF = 12,		/* ours: a queue of half a BDP */
+	QUEUE_DEEP = 18,		/* ours: 1.25 BDP: above 1 as it is smoothed */
 	HEADROOM = 154,			/* 2.8 BBR.Headroom 0.15, in 1/1024 */
 	ALPHA_ONE = 1024,
 	MARK_BITS = 20,			/* of fraction in unmarked, as in scalable.bpf.h */
@@ -104,13 +108,15 @@ struct bbr3_more {
 	__u32 cycle_stamp;		/* 1024 us */
 	__u32 probe_wait;		/* 1024 us */
 	__u32 rounds_since_probe;
+	__u32 reno_rounds;		/* of these, those without a queue of a BDP */
 	__u32 probe_rtt_done;		/* 1024 us; 0: not there yet */
 	__u32 probe_rtt_cwnd;		/* packets */
 	__u32 up_count;			/* packets acknowledged per packet of growth; 0: none */
 	__u32 up_acked;
 	__u32 up_rounds;
 	__u32 extra_rounds;		/* rounds in this window of extra_acked */
-	__u32 random_loss;		/* bbr3.random_loss, times 8 */
+	__u32 random_loss;		/* as learned, times 8 */
+	__u32 allowance_over;		/* of LOSS_THRESH at first */
 	__u32 floor_rounds;		/* loss rounds with bw_lo at what was delivered */
 	__u32 loss_delivered;		/* tp->delivered and lost at the last loss round */
 	__u32 loss_lost;
@@ -120,6 +126,7 @@ struct bbr3_more {
 	__u32 undo_bw_lo;
 	__u32 undo_inflight_lo;
 	__u32 undo_inflight_hi;
+	__u32 undo_max_bw;		/* before a flood reset it; 0: none did */
 };
 
 struct ack {			/* the draft's RS and what else one ACK needs */
@@ -159,6 +166,27 @@ static __always_inline bool is_probing_bw(const struct bbr3 *b)
 {
 	return b->cc.mode == BBR3_STARTUP || b->cc.mode == BBR3_PROBE_REFILL ||
 	       b->cc.mode == BBR3_PROBE_UP;
+}
+
+/* ---- the queue --------------------------------------------------------------- */
+
+/* The smoothed RTT is above so many eighths of the smallest: somebody's packets wait. The
+ * smallest is the kernel's, as cc.min_rtt_us takes the queue of a competitor for the path
+ * after 10 s. A path too noisy to tell, or that became longer in the last 300 s, shows a
+ * queue always: its losses are answered as the draft says, its probes may wait for the
+ * clock. */
+static __always_inline bool rtt_above(struct tcp_sock *tp, __u32 eighths)
+{
+	return tp->srtt_us > (__u64)tcp_min_rtt(tp) * eighths;
+}
+
+/* About a BDP waits, ours or others'. The path is full, and its buffer is not so deep that a
+ * loss-based flow would take more than its half of it. Below 1 ms what waits are the hosts'
+ * own batches. */
+static __always_inline bool queue_of_bdp(struct tcp_sock *tp)
+{
+	return tcp_min_rtt(tp) >= HOST_RTT_US && rtt_above(tp, QUEUE_HALF) &&
+	       !rtt_above(tp, QUEUE_DEEP);
 }
 
 /* ---- model: rate and volume ------------------------------------------------ */

@@ -27,6 +27,7 @@ static __always_inline void save_state(struct tcp_sock *tp, struct bbr3 *b, stru
 	m->undo_bw_lo = b->bw_lo;
 	m->undo_inflight_lo = b->cc.inflight_lo;
 	m->undo_inflight_hi = b->cc.inflight_hi;
+	m->undo_max_bw = 0;
 }
 
 /* Packets lost since the one just acknowledged was sent (draft: C.lost - P.lost), from
@@ -44,15 +45,10 @@ static __always_inline __u32 lost_since(struct tcp_sock *tp, const struct bbr3 *
 	return tp->lost - b->mark_lost[0] - (__u32)((__u64)rounds_lost * into / span);
 }
 
-/* The smoothed RTT is an eighth above the smallest: somebody's packets wait. The smallest
- * is the kernel's, as cc.min_rtt_us takes the queue of a competitor for the path after
- * 10 s. A path too noisy to tell, or that became longer in the last 300 s, shows a queue
- * always, and has its losses answered as the draft says. */
+/* Whether losses may be of a queue's making. */
 static __always_inline bool queue_seen(struct tcp_sock *tp)
 {
-	__u32 min_rtt = tcp_min_rtt(tp);
-
-	return !tolerate_random_loss || tp->srtt_us >> 3 > min_rtt + (min_rtt >> 3);
+	return !tolerate_random_loss || rtt_above(tp, QUEUE_SEEN);
 }
 
 /* More were lost than a path that loses this share (1/1024) at random would: by three
@@ -108,10 +104,30 @@ static __always_inline void handle_too_high(struct tcp_sock *tp, struct bbr3 *b,
 	}
 }
 
+/* 5.3.1.3: the way out of Startup when a queue is seen before a plateau. */
+static __always_inline void leave_startup(struct tcp_sock *tp, struct bbr3 *b, struct bbr3_more *m,
+					  __u32 why)
+{
+	b->undo = UNDO_STARTUP;
+	b->cc.flags |= CC_FULL_PIPE;
+	b->cc.inflight_hi = max_u32(bbr3_inflight(tp, b, max_filter_get(&b->max_bw)),
+				    b->inflight_latest);
+	set_mode(tp, b, m, BBR3_DRAIN, why);
+	m->drain_start = m->round;
+}
+
+/* Of what is sent so much is lost, and in so many places, that no path does it by itself:
+ * a policer whose bucket is empty, or a buffer that is a fraction of what came at once. */
+static __always_inline bool flooded(const struct bbr3 *b, __u32 lost, __u32 all)
+{
+	return b->loss_events >= FULL_LOSS_COUNT && (__u64)lost << 10 > (__u64)all * FLOOD_LOSS;
+}
+
 /* 5.5.10.2 NoteLoss, HandleLostPacket */
 static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
+	bool too_high, flood;
 	struct bbr3_more *m;
 
 	if (!b->loss_in_round)
@@ -121,11 +137,18 @@ static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 		b->queue_in_round = 1;
 	if (b->loss_events < 15)
 		b->loss_events++;
-	if (!b->probe_sample || !inflight_too_high(b, a))
+	too_high = b->probe_sample && inflight_too_high(b, a);
+	flood = !b->probe_sample && b->cc.mode == BBR3_STARTUP &&
+		flooded(b, a->lost, a->tx_in_flight);
+	if (!too_high && !flood)
 		return;
 	m = bbr3_more_get(tp);
-	if (m)
+	if (!m)
+		return;
+	if (too_high)
 		handle_too_high(tp, b, m, inflight_at_loss(a), a->app_limited, BBR3_HIGH_LOSS);
+	else
+		leave_startup(tp, b, m, BBR3_HIGH_LOSS);
 }
 
 /* Google v3: more than half of what was delivered since the packet was sent is marked. */
@@ -138,19 +161,14 @@ static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 		handle_too_high(tp, b, m, a->tx_in_flight, a->app_limited, BBR3_HIGH_ECN);
 }
 
-/* 5.3.1.3: the way out of Startup when a queue is seen before a plateau. */
-static __always_inline void startup_too_high(struct tcp_sock *tp, struct bbr3 *b)
+/* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. After a flood
+ * what was delivered is the bound at once, not after four rounds of it; if it was the
+ * application that set that rate, it says nothing of the path. */
+static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 *b,
+					       struct bbr3_more *m, bool ecn, bool loss,
+					       bool flood)
 {
-	b->undo = UNDO_STARTUP;
-	b->cc.flags |= CC_FULL_PIPE;
-	b->cc.inflight_hi = max_u32(bbr3_inflight(tp, b, max_filter_get(&b->max_bw)),
-				    b->inflight_latest);
-}
-
-/* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. */
-static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 *b, bool ecn,
-					       bool loss)
-{
+	__u32 keep = flood ? 0 : BETA;
 	__u32 ecn_lo = CC_NO_BOUND;
 
 	if (is_probing_bw(b) || !(ecn || loss))
@@ -162,10 +180,14 @@ static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 
 	if (loss) {
 		if (b->bw_lo == NO_BW)
 			b->bw_lo = max_filter_get(&b->max_bw);
-		b->bw_lo = max_u32(b->bw_latest, (__u64)b->bw_lo * BETA >> 10);
+		b->bw_lo = max_u32(b->bw_latest, (__u64)b->bw_lo * keep >> 10);
 		b->bw_lo = max_u32(b->bw_lo, 1);
+		if (flood) {
+			m->undo_max_bw = max_u32(m->undo_max_bw, max_filter_get(&b->max_bw));
+			max_filter_reset(&b->max_bw, b->bw_lo);
+		}
 		b->cc.inflight_lo = max_u32(b->inflight_latest,
-					    (__u64)b->cc.inflight_lo * BETA >> 10);
+					    (__u64)b->cc.inflight_lo * keep >> 10);
 	}
 	b->cc.inflight_lo = min_u32(b->cc.inflight_lo, ecn_lo);
 }
@@ -192,7 +214,11 @@ static __always_inline __u32 update_alpha(struct tcp_sock *tp, struct bbr3 *b,
 /* How much the path loses by itself, from rounds in Cruise without a queue. A policer
  * drops without a queue too, but only what comes faster than it lets through: a share
  * that it could be the cause of is learned only once the rate has come down to what was
- * delivered, and still that much is lost. Then quickly, if each round costs a cut. */
+ * delivered, and still that much is lost. Then quickly, if each round costs a cut.
+ *
+ * At first it is no less than LOSS_THRESH: the queue that Startup leaves would make each
+ * random loss a cut, which lasts until a probe. That one ends it, and so does a queue that
+ * is there when Startup's is gone: somebody else's. */
 static __always_inline void learn_random_loss(struct bbr3 *b, struct bbr3_more *m, __u32 share,
 					      bool odd)
 {
@@ -208,7 +234,7 @@ static __always_inline void learn_random_loss(struct bbr3 *b, struct bbr3_more *
 		share = FREE_LOSS;
 	}
 	m->random_loss += eighths * (min_u32(share, MAX_RANDOM_LOSS) - (m->random_loss >> 3));
-	b->random_loss = m->random_loss >> 3;
+	take_random_loss(b, m);
 }
 
 /* After the bounds were adapted: bw_latest is still what the round delivered. */
@@ -220,19 +246,19 @@ static __always_inline void count_floor_rounds(struct bbr3 *b, struct bbr3_more 
 		m->floor_rounds++;
 }
 
-/* Whether the losses of the loss round that ends say that there is too much in flight. */
+/* Whether so many losses in the loss round that ends say that there is too much in
+ * flight. */
 static __always_inline bool losses_count(struct tcp_sock *tp, struct bbr3 *b,
-					 struct bbr3_more *m)
+					 struct bbr3_more *m, __u32 lost, __u32 all)
 {
-	__u32 lost = tp->lost - m->loss_lost;
-	__u32 all = tp->delivered - m->loss_delivered + lost;
 	__u32 share = all ? ((__u64)lost << 10) / all : 0;
 	bool odd = beyond_chance(lost, all, b->random_loss);
 
-	m->loss_lost = tp->lost;
-	m->loss_delivered = tp->delivered;
-	if (b->queue_in_round)
+	if (b->queue_in_round) {
+		if (b->cc.mode == BBR3_PROBE_CRUISE && m->rounds_since_probe > ECHO_ROUNDS)
+			end_allowance(b, m);
 		return odd;
+	}
 	odd = odd && share > loss_thresh(b, false);
 	if (!queue_seen(tp))
 		learn_random_loss(b, m, share, odd);
@@ -253,26 +279,25 @@ static __noinline void end_loss_round(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
 	struct bbr3_more *m = bbr3_more_get(tp);
-	__u32 share = 0;
+	__u32 lost, all, share = 0;
 	bool loss;
 
 	if (!m)
 		return;
-	loss = losses_count(tp, b, m) && b->loss_in_round;
+	lost = tp->lost - m->loss_lost;
+	all = tp->delivered - m->loss_delivered + lost;
+	start_loss_count(tp, m);
+	loss = losses_count(tp, b, m, lost, all) && b->loss_in_round;
 	if (b->cc.flags & CC_ECN)
 		share = update_alpha(tp, b, m);
-	adapt_lower_bounds(tp, b, share, loss);
+	adapt_lower_bounds(tp, b, m, share, loss, flooded(b, lost, all) && !a->app_limited);
 	count_floor_rounds(b, m, loss);
-	if (!full_bw_reached(b)) {
+	if (b->cc.mode == BBR3_STARTUP) {
 		b->ecn_rounds = share < ECN_THRESH ? 0 : min_u32(b->ecn_rounds + 1, 3);
 		if (b->ecn_rounds >= FULL_ECN_ROUNDS) {
-			startup_too_high(tp, b);
-			set_mode(tp, b, m, BBR3_DRAIN, BBR3_HIGH_ECN);
-			m->drain_start = m->round;
+			leave_startup(tp, b, m, BBR3_HIGH_ECN);
 		} else if (startup_lossy(tp, b, a)) {
-			startup_too_high(tp, b);
-			set_mode(tp, b, m, BBR3_DRAIN, BBR3_HIGH_LOSS);
-			m->drain_start = m->round;
+			leave_startup(tp, b, m, BBR3_HIGH_LOSS);
 		}
 	}
 	b->loss_events = 0;

@@ -51,7 +51,7 @@ static __always_inline bool check_time_to_probe(struct tcp_sock *tp, struct bbr3
 		start_refill(tp, m, BBR3_PROBE_TIME);
 		return true;
 	}
-	if (m->rounds_since_probe >= min_u32(target_inflight(tp, b), MAX_RENO_ROUNDS)) {
+	if (m->reno_rounds >= min_u32(target_inflight(tp, b), MAX_RENO_ROUNDS)) {
 		start_refill(tp, m, BBR3_RENO_TIME);
 		return true;
 	}
@@ -73,7 +73,7 @@ static __always_inline bool advance_ack_phase(struct tcp_sock *tp, struct bbr3 *
 		return false;
 	if (!a->app_limited)
 		max_filter_advance(&b->max_bw);
-	if (!b->prev_probe_precautionary || b->prev_probe_too_high)
+	if (!b->prev_probe_precautionary || b->prev_probe_too_high || queue_of_bdp(tp))
 		return false;
 	start_refill(tp, m, BBR3_PROBE_SAFE);
 	return true;
@@ -87,7 +87,7 @@ static __always_inline bool max_bw_stale(struct tcp_sock *tp, const struct bbr3 
 		return false;
 	if (a->app_limited || !m->rounds_since_probe || m->rounds_since_probe % BW_ROUNDS)
 		return false;
-	return tp->srtt_us >> 3 > tcp_min_rtt(tp) + (tcp_min_rtt(tp) >> 1);
+	return rtt_above(tp, QUEUE_HALF);
 }
 
 /* What happens once a round, in the draft's order. */
@@ -100,6 +100,8 @@ static __noinline void begin_round(struct tcp_sock *tp, struct ack *a)
 		return;
 	m->round++;
 	m->rounds_since_probe++;
+	if (!queue_of_bdp(tp))
+		m->reno_rounds++;
 	m->extra_rounds++;
 	if (!full_bw_reached(b) || m->extra_rounds >= EXTRA_ACKED_ROUNDS) {
 		b->extra_acked[0] = full_bw_reached(b) ? b->extra_acked[1] : 0;

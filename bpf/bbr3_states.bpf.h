@@ -34,10 +34,12 @@ static __noinline void trace_transition(struct tcp_sock *tp, struct bbr3_more *m
 	t->round = m->round;
 	t->delivered = tp->delivered;
 	t->lost = tp->lost;
+	t->reno_rounds = m->reno_rounds;
+	t->srtt_us = tp->srtt_us >> 3;
 	t->from = b->cc.mode;
 	t->to = mode;
 	t->why = why;
-	t->pad = 0;
+	t->random_loss = b->random_loss;
 	bpf_ringbuf_submit(t, 0);
 }
 
@@ -68,6 +70,25 @@ static __always_inline void reset_short_term_model(struct bbr3 *b)
 	b->cc.inflight_lo = CC_NO_BOUND;
 }
 
+/* What the path is taken to lose by itself: what was learned, and at first no less than
+ * LOSS_THRESH. */
+static __always_inline void take_random_loss(struct bbr3 *b, const struct bbr3_more *m)
+{
+	b->random_loss = max_u32(m->random_loss >> 3, m->allowance_over ? 0 : LOSS_THRESH);
+}
+
+static __always_inline void end_allowance(struct bbr3 *b, struct bbr3_more *m)
+{
+	m->allowance_over = 1;
+	take_random_loss(b, m);
+}
+
+static __always_inline void start_loss_count(struct tcp_sock *tp, struct bbr3_more *m)
+{
+	m->loss_lost = tp->lost;
+	m->loss_delivered = tp->delivered;
+}
+
 /* 5.3.3.6 RaiseInflightLongtermSlope: each round of Up doubles the growth. */
 static __always_inline void raise_inflight_slope(struct tcp_sock *tp, struct bbr3_more *m)
 {
@@ -83,14 +104,15 @@ static __noinline void start_down(struct tcp_sock *tp, struct bbr3_more *m, __u3
 	struct bbr3 *b = bbr3_get(tp);
 	__u32 r = bpf_get_prandom_u32();
 
+	b->loss_events = 0;
 	b->loss_in_round = 0;
 	b->queue_in_round = 0;
 	b->bw_latest = 0;
 	b->inflight_latest = 0;
-	m->loss_lost = tp->lost;
-	m->loss_delivered = tp->delivered;
+	start_loss_count(tp, m);
 	m->up_count = 0;
 	m->rounds_since_probe = r & 1;
+	m->reno_rounds = r & 1;
 	m->probe_wait = PROBE_WAIT_MIN + (r >> 1) % PROBE_WAIT_RANDOM;
 	m->cycle_stamp = tcp_now_1024us(tp);
 	b->ack_phase = ACKS_PROBE_STOPPING;
@@ -105,6 +127,7 @@ static __noinline void start_refill(struct tcp_sock *tp, struct bbr3_more *m, __
 
 	set_mode(tp, b, m, BBR3_PROBE_REFILL, why);
 	reset_short_term_model(b);
+	end_allowance(b, m);
 	m->up_rounds = 0;
 	m->up_acked = 0;
 	b->prev_probe_precautionary = 0;

@@ -134,6 +134,12 @@ static __always_inline void max_filter_update(struct max_filter *f, __u32 v)
 	f->v[1] = max_u32(f->v[1], v);
 }
 
+static __always_inline void max_filter_reset(struct max_filter *f, __u32 v)
+{
+	f->v[0] = v;
+	f->v[1] = v;
+}
+
 /* A window without a value does not count: nothing would be known after two. */
 static __always_inline void max_filter_advance(struct max_filter *f)
 {

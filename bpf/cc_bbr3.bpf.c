@@ -14,22 +14,34 @@
  *   packet is taken for the acknowledged one that gave it away.
  * - Losses that the path causes by itself are not answered: the draft's answer to each
  *   halves the rate of a path that loses 2 % at random. Their share is learned while
- *   cruising without a queue (smoothed RTT near the smallest); what is lost beyond it and
- *   beyond three standard deviations of chance counts as congestion, if it is 2 % more
+ *   cruising without a queue (smoothed RTT near the smallest), and taken to be 2 % at
+ *   least until the first probe, or a queue that is not Startup's. What is lost beyond it
+ *   and beyond three standard deviations of chance counts as congestion, if it is 2 % more
  *   while probing, and any number otherwise; without a queue only from 10 % in all. A
  *   policer is why losses without a queue count at all, and why a share above 5 % is
  *   believed only of a rate that was brought down to what the path delivered. See
  *   tolerate_random_loss and bbr3_loss.bpf.h.
+ * - More than a quarter lost, in six places at least, is a flood: a policer's bucket was
+ *   emptied, or a small buffer overrun. It ends Startup at once, where the draft waits for
+ *   the end of the round, and what was delivered is the rate at once, where the draft takes
+ *   four rounds of BBR.Beta to come down from a bucket's to a policer's, and remembers the
+ *   bucket's for the next probe.
  * - Beside a queue (smoothed RTT half above the smallest) Down and Cruise forget rates
  *   older than 10 to 20 rounds, about what tcp_bbr.c remembers. By the draft a rate lasts
  *   for one to two cycles, 2 to 6 s: beside a loss-based flow that fills the buffer the
  *   old rate keeps up both pacing and window, so that Down does not drain and the other
  *   cannot grow. Without a queue nothing but a probe shows the rate, and the draft's holds.
+ * - Rounds in which a queue of about a BDP stands (smoothed RTT half to one and a quarter
+ *   above the smallest) do not count for Reno's time, and a cautious probe that ends beside
+ *   one is not followed by another at once; the clock's come every 2 to 3 s. The path is
+ *   full, so what a probe finds is somebody else's: by the draft two of these beside two of
+ *   Cubic probe every second or oftener, and leave them a quarter. In a deeper queue
+ *   loss-based flows have more than their half anyway, and the draft's times hold.
  * - Losses are seen once per ACK, not once per packet; each ACK with losses counts as one
  *   lost range (BBRStartupFullLossCnt).
  * - A connection without SACK is treated like any other.
  * - The full-pipe test looks once a round at bw_latest, the best rate of the loss round
- *   (which begins anew with the first loss), not at the rate of each ACK.
+ *   (which the first loss makes longer), not at the rate of each ACK.
  * - The time to probe is looked at once a round, not on every ACK: it then costs no
  *   storage look-up, and comes at most a round late.
  * - extra_acked remembers two windows of 5 rounds instead of a sliding one of 10.
@@ -54,7 +66,7 @@
 const volatile bool trace_transitions = false;
 
 /* What a link loses by itself is no reason to slow down. Off: every loss is answered as
- * the draft says, (1 - loss)^63 of the rate before each probe. */
+ * the draft says, (1 - loss)^63 of the rate before each probe; a flood as here either way. */
 const volatile bool tolerate_random_loss = true;
 
 /* ---- maps ---------------------------------------------------------------- */
@@ -232,6 +244,7 @@ void BPF_PROG(bbr3_init, struct sock *sk)
 	__builtin_memset(b, 0, sizeof(*b));
 	b->cc.min_rtt_us = min_rtt == CC_NO_BOUND ? 0 : min_rtt;
 	b->probe_rtt_min_us = min_rtt;
+	b->random_loss = tolerate_random_loss ? LOSS_THRESH : 0;
 	b->min_rtt_stamp = now;
 	b->probe_rtt_min_stamp = now;
 	b->cc.inflight_hi = CC_NO_BOUND;
@@ -337,6 +350,8 @@ __u32 BPF_PROG(bbr3_undo_cwnd, struct sock *sk)
 	b->bw_lo = max_u32(b->bw_lo, m->undo_bw_lo);
 	b->cc.inflight_lo = max_u32(b->cc.inflight_lo, m->undo_inflight_lo);
 	b->cc.inflight_hi = max_u32(b->cc.inflight_hi, m->undo_inflight_hi);
+	if (m->undo_max_bw)
+		max_filter_update(&b->max_bw, m->undo_max_bw);
 	b->undo = UNDO_NONE;
 	if (undo == UNDO_STARTUP && b->cc.mode != BBR3_STARTUP) {
 		b->cc.flags &= ~CC_FULL_PIPE;

@@ -56,6 +56,14 @@ static __always_inline void conn_read_sock(struct tcp_sock *tp, struct conn *c)
 	c->local_port = k->skc_num;
 }
 
+/* Spreads h over 0..65535. */
+static __always_inline __u32 draw_from(__u64 h)
+{
+	h *= 0x9e3779b97f4a7c15ULL;
+	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
+	return h >> 48;
+}
+
 /* Where an incoming connection falls among hold-out and the rest, 0 to 65535.
  * Unlike a random number it is the same for the request socket and for what
  * becomes of it, so that a hold-out's handshake is left alone, too. */
@@ -63,9 +71,19 @@ static __always_inline __u32 incoming_draw(const struct conn *c)
 {
 	__u64 h = (__u64)(c->remote[0] ^ c->remote[2]) << 32 | (c->remote[1] ^ c->remote[3]);
 
-	h = (h ^ (__u64)c->remote_port << 32 ^ (__u64)c->local_port << 48) * 0x9e3779b97f4a7c15ULL;
-	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
-	return h >> 48;
+	return draw_from(h ^ (__u64)c->remote_port << 32 ^ (__u64)c->local_port << 48);
+}
+
+/* Uniform in 0..65535, and the same for all connections to a network (/24, or /48 of
+ * IPv6) that begin in one slice of time, on every host whose clock is right: where
+ * they share a queue, what one arm takes from another would pass for its merit. */
+static __always_inline __u32 slice_draw(const struct conn *c, __u64 wall_ns, __u32 shift)
+{
+	__u64 net = (__u64)c->remote[0] << 32 | (c->remote[1] & bpf_htonl(0xffff0000));
+
+	if (!net)	/* v4-mapped */
+		net = c->remote[3] & bpf_htonl(0xffffff00);
+	return draw_from(wall_ns >> (shift & 63) ^ net * 0xd6e8feb86659fd93ULL);
 }
 
 static __always_inline void set_and(struct rule_set *a, const struct rule_set *b)

@@ -237,7 +237,7 @@ struct moment {
 /* Draws what a connection gets and remembers it in t. */
 static __always_inline void decide(const struct moment *m, struct track *t, const struct conn *c)
 {
-	__u32 r;
+	__u32 held;
 
 	if (!m->policy) {
 		count(COUNT_NO_POLICY);
@@ -248,15 +248,15 @@ static __always_inline void decide(const struct moment *m, struct track *t, cons
 		return;
 	}
 	t->policy_id = m->policy->id;
-	r = bpf_get_prandom_u32();
-	if ((c->outgoing ? r >> 16 : incoming_draw(c)) < m->policy->hold_out) {
+	held = c->outgoing ? bpf_get_prandom_u32() >> 16 : incoming_draw(c);
+	if (held < m->policy->hold_out) {
 		count(COUNT_HOLD_OUT);
 		t->flags |= F_HOLD_OUT;
 		return;
 	}
 	count(COUNT_SET);
 	if (!(m->ctl->yield & YIELD_CC))
-		t->arm = draw_arm(m->policy, r & 0xffff);
+		t->arm = draw_arm(m->policy, slice_draw(c, m->now + m->ctl->wall_offset_ns, m->policy->slice_shift));
 	if (m->policy->set & ~m->ctl->yield)
 		t->flags |= F_FIELDS;
 }

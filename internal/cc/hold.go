@@ -22,13 +22,17 @@ func Hold(name string) (release func() error, err error) {
 }
 
 func (o object) hold() (release func() error, err error) {
+	leave := func() error { return nil }
+	if there, err := isRegistered(o.name); err == nil && there {
+		return leave, nil
+	}
 	ops, err := o.load(o.name)
 	if err != nil {
 		return nil, fmt.Errorf("hold congestion control %s: %w", o.name, err)
 	}
 	l, err := attach(ops)
 	if errors.Is(err, unix.EEXIST) {
-		return func() error { return nil }, ops.Close()
+		return leave, ops.Close()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("hold congestion control %s: %w", o.name, err), ops.Close())

@@ -1,6 +1,7 @@
 package cc
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -52,7 +53,13 @@ func TestRootIdleRestart(t *testing.T) {
 		c, s := r.pair(t, "test_"+name)
 		const times = 5
 		for range times {
-			exchange(t, c, s, 1000) // all is acknowledged before the next
+			exchange(t, c, s, 1000)
+			eventually(t, func() error { // idle before the next
+				if n := tcpInfo(t, c).Unacked; n != 0 {
+					return fmt.Errorf("%d packets are not acknowledged", n)
+				}
+				return nil
+			})
 		}
 		row := r.row(t, "test_"+name)
 		i := slices.IndexFunc(row.Programs, func(p Program) bool { return p.Name == name+"_"+hook })

@@ -70,15 +70,6 @@ func (b *bench) flow(cc string) *flow {
 
 func (f *flow) stop() { _, _ = f.c.Close(), f.s.Close() }
 
-func (f *flow) info(t testing.TB) (info *unix.TCPInfo) {
-	t.Helper()
-	must(t, control(f.c, func(fd int) (err error) {
-		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		return err
-	}))
-	return info
-}
-
 // watch samples a flow every 20 ms for a while: bytes per second that arrived, and
 // what the kernel said each time.
 func (f *flow) watch(t testing.TB, d time.Duration) (rate float64, infos []*unix.TCPInfo) {
@@ -86,7 +77,7 @@ func (f *flow) watch(t testing.TB, d time.Duration) (rate float64, infos []*unix
 	before, begin := f.arrived.Load(), time.Now()
 	for time.Since(begin) < d {
 		time.Sleep(20 * time.Millisecond)
-		infos = append(infos, f.info(t))
+		infos = append(infos, tcpInfo(t, f.c))
 	}
 	return float64(f.arrived.Load()-before) / time.Since(begin).Seconds(), infos
 }
@@ -101,15 +92,19 @@ func TestRootLedbatAlone(t *testing.T) {
 	onLine(t, bloated, func(b *bench) {
 		f := b.flow(ledbat)
 		f.watch(t, 3*time.Second) // slow start and the first slowdown
-		rate, infos := f.watch(t, 3*time.Second)
-		queue := median(infos, func(i *unix.TCPInfo) uint32 { return i.Rtt - i.Min_rtt })
-		if share := rate / float64(bloated.rate); share < 0.7 {
-			t.Errorf("used %.2f of the path", share)
-		}
-		if queue < 30_000 || queue > 90_000 {
-			t.Errorf("added %d us to the path, the target is 60000", queue)
-		}
-		t.Logf("%.2f of the rate, %d us of queue, %d retransmits", rate/float64(bloated.rate), queue, infos[len(infos)-1].Total_retrans)
+		testenv.OnceMore(t, func() error {
+			rate, infos := f.watch(t, 3*time.Second)
+			share := rate / float64(bloated.rate)
+			queue := median(infos, func(i *unix.TCPInfo) uint32 { return i.Rtt - i.Min_rtt })
+			t.Logf("%.2f of the rate, %d us of queue, %d retransmits", share, queue, infos[len(infos)-1].Total_retrans)
+			if share < 0.7 {
+				return fmt.Errorf("used %.2f of the path", share)
+			}
+			if queue < 30_000 || queue > 90_000 {
+				return fmt.Errorf("added %d us to the path, the target is 60000", queue)
+			}
+			return nil
+		})
 	})
 }
 
@@ -121,13 +116,16 @@ func TestRootLedbatYields(t *testing.T) {
 		background.watch(t, 2*time.Second)
 		foreground := b.flow("cubic")
 		foreground.watch(t, 3*time.Second)
-		before := background.arrived.Load()
-		rate, _ := foreground.watch(t, 3*time.Second)
-		left := float64(background.arrived.Load()-before) / 3
-		t.Logf("foreground has %.2f of the rate, background %.2f", rate/float64(bloated.rate), left/float64(bloated.rate))
-		if left > rate/4 {
-			t.Errorf("the foreground has %.0f bytes/s, the background still %.0f", rate, left)
-		}
+		testenv.OnceMore(t, func() error {
+			before := background.arrived.Load()
+			rate, _ := foreground.watch(t, 3*time.Second)
+			left := float64(background.arrived.Load()-before) / 3
+			t.Logf("foreground has %.2f of the rate, background %.2f", rate/float64(bloated.rate), left/float64(bloated.rate))
+			if left > rate/4 {
+				return fmt.Errorf("the foreground has %.0f bytes/s, the background still %.0f", rate, left)
+			}
+			return nil
+		})
 	})
 }
 

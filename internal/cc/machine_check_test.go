@@ -11,9 +11,14 @@ func life() []transition {
 	ms := func(n uint64) uint64 { return 1e6 * n }
 	base := transition{BW: 2_500_000, MinRTT: 60_000, Inflight: 80, InflightHi: noBound, InflightLo: noBound, Cwnd: 200, LocalPort: 1, RemotePort: 2}
 	var out []transition
+	var downAt uint32
 	add := func(at uint64, round uint32, from, to mode, w why) {
 		t := base
 		t.At, t.Round, t.From, t.To, t.Why = ms(at), round, from, to, w
+		t.RenoRounds = round - downAt
+		if to == down {
+			downAt = round
+		}
 		out = append(out, t)
 	}
 	add(1000, 8, startup, drain, fullBW)
@@ -58,8 +63,9 @@ func TestMachine(t *testing.T) {
 		{4, func(t *transition) { t.InflightLo = 50 }, "short-term bound is left"},
 		{5, func(t *transition) { t.Round = 47 }, "after 1 rounds"},
 		{7, func(t *transition) { t.At = 5.1e9 }, "100ms in ProbeRTT"},
-		{9, func(t *transition) { t.Round = 90 }, "28 rounds since Down, Reno would wait 63"},
-		{9, func(t *transition) { t.Round = 130 }, "68 rounds since Down"},
+		{9, func(t *transition) { t.RenoRounds = 28 }, "28 of 63 rounds since Down count, Reno would wait 63"},
+		{9, func(t *transition) { t.Round = 90 }, "63 of 28 rounds since Down count"},
+		{9, func(t *transition) { t.Round, t.RenoRounds = 130, 68 }, "68 of 68 rounds since Down count"},
 		{14, func(t *transition) { t.At = 9e9 }, "3.7s since the last ProbeRTT"},
 	} {
 		trace := life()

@@ -68,15 +68,17 @@ type transition struct {
 	MinRTT                           uint32 // us
 	Inflight, InflightHi, InflightLo uint32
 	Cwnd, Round, Delivered, Lost     uint32
+	RenoRounds                       uint32 // since Down, without a queue of a BDP
+	SRTT                             uint32 // us
 	From, To                         mode
 	Why                              why
-	_                                uint8
+	RandomLoss                       uint8 // 1/1024
 	LocalPort, RemotePort            uint16
 }
 
 func (t transition) String() string {
-	return fmt.Sprintf("%s to %s (%s) at %.3f s in round %d, bw %.2f Mbit/s, min RTT %d us, %d in flight, bounds %d and %d, cwnd %d",
-		t.From, t.To, t.Why, float64(t.At)/1e9, t.Round, float64(t.BW)*8/1e6, t.MinRTT, t.Inflight,
+	return fmt.Sprintf("%s to %s (%s) at %.3f s in round %d, bw %.2f Mbit/s, RTT %d, at least %d us, %d in flight, bounds %d and %d, cwnd %d",
+		t.From, t.To, t.Why, float64(t.At)/1e9, t.Round, float64(t.BW)*8/1e6, t.SRTT, t.MinRTT, t.Inflight,
 		int32(t.InflightHi), int32(t.InflightLo), t.Cwnd)
 }
 
@@ -167,9 +169,9 @@ func (p *past) rounds(t transition) string {
 	case t.From == up && t.Why == fullBW && in < 3: // 5.3.3.6
 		return fmt.Sprintf("no more bandwidth after %d rounds", in)
 	case t.Why == renoTime && p.down.At != 0: // 5.3.3.5.3
-		since := t.Round - p.down.Round
-		if wanted := min(t.bdp(), t.Cwnd, 63); since > 64 || since+2 < wanted {
-			return fmt.Sprintf("%d rounds since Down, Reno would wait %d", since, wanted)
+		since, counted := t.Round-p.down.Round, t.RenoRounds
+		if wanted := min(t.bdp(), t.Cwnd, 63); counted > min(since+1, 64) || counted+2 < wanted {
+			return fmt.Sprintf("%d of %d rounds since Down count, Reno would wait %d", counted, since, wanted)
 		}
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // registration is a control that sockets may be given. Its pins are in a directory
@@ -48,8 +49,12 @@ const (
 	autoFact   = "auto"
 )
 
-// register loads o, registers it and pins it under dir.
+// register loads o, registers it and pins it under dir. What somebody else has
+// registered is not loaded first: that takes long, and the kernel refuses it anyway.
 func register(dir string, o object) (*registration, error) {
+	if there, err := isRegistered(o.name); err == nil && there {
+		return nil, explainAttach(unix.EEXIST)
+	}
 	r := &registration{name: o.name, path: filepath.Join(dir, o.name)}
 	if err := os.Mkdir(r.path, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)

@@ -188,6 +188,15 @@ func exchange(t testing.TB, c, s net.Conn, n int) {
 	must(t, <-done)
 }
 
+func tcpInfo(t testing.TB, c net.Conn) (info *unix.TCPInfo) {
+	t.Helper()
+	must(t, control(c, func(fd int) (err error) {
+		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err
+	}))
+	return info
+}
+
 func pins(t testing.TB, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // stage is one transfer of a trial.
@@ -47,22 +48,14 @@ func (o object) tryOut(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer l.Close()
-	done := make(chan error)
-	go func() {
-		// Never unlocked: the thread, and with it the namespace, ends here.
-		runtime.LockOSThread()
-		done <- tryStages(ctx, log)
-	}()
-	if err := <-done; err != nil {
+	if err := thread.InNewNetNS(func() error { return tryStages(ctx, log) }); err != nil {
 		return fmt.Errorf("it was tried and does not work: %w", err)
 	}
 	return nil
 }
 
+// tryStages is for a network namespace of its own.
 func tryStages(ctx context.Context, log *slog.Logger) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("create network namespace: %w", err)
-	}
 	if err := linkUp("lo"); err != nil {
 		return err
 	}

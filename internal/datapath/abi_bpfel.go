@@ -126,15 +126,16 @@ type abiConnSample struct {
 }
 
 type abiControl struct {
-	_          structs.HostLayout
-	LeaseNs    uint64
-	Yield      uint64
-	IntervalNs uint64
-	Bank       uint32
-	Requests   uint32
-	NumCc      uint32
-	Pad        uint32
-	Cc         [32][16]uint8
+	_            structs.HostLayout
+	LeaseNs      uint64
+	Yield        uint64
+	IntervalNs   uint64
+	WallOffsetNs uint64
+	Bank         uint32
+	Requests     uint32
+	NumCc        uint32
+	Pad          uint32
+	Cc           [32][16]uint8
 }
 
 type abiCounter uint32
@@ -182,16 +183,16 @@ type abiPathKey struct {
 }
 
 type abiPathPolicy struct {
-	_         structs.HostLayout
-	ExpiresNs uint64
-	Set       uint64
-	Id        uint32
-	HoldOut   uint32
-	NumArms   uint32
-	Arm       [8]uint8
-	Weight    [8]uint32
-	Pad       uint32
-	Value     [31]uint64
+	_          structs.HostLayout
+	ExpiresNs  uint64
+	Set        uint64
+	Id         uint32
+	HoldOut    uint32
+	NumArms    uint32
+	Arm        [8]uint8
+	Weight     [8]uint32
+	SliceShift uint32
+	Value      [31]uint64
 }
 
 type abiProbeHook uint32

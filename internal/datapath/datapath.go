@@ -18,7 +18,7 @@ import (
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
 // bpf/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v2"
+const pinVersion = "v3"
 
 // Options say where the datapath lives.
 type Options struct {

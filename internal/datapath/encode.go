@@ -38,6 +38,8 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		Id:        e.ID,
 		HoldOut:   e.Policy.HoldOut,
 		NumArms:   uint32(e.Policy.NumArms),
+
+		SliceShift: uint32(e.Policy.Slice),
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)

@@ -39,14 +39,14 @@ func TestEncodeKey(t *testing.T) {
 func TestEncodePolicy(t *testing.T) {
 	var ccs ccTable
 	e := path.Entry{Key: path.Root(1, 0), ID: 7, Expires: 5000}
-	e.Policy.HoldOut = 1311
+	e.Policy.HoldOut, e.Policy.Slice = 1311, 28
 	arms(arm("cubic", 30000), arm("bbr", 35536), arm("reno", 0))(&e.Policy)
 	e.Policy.Params.Set(tcp.InitCwnd, 20)
 	e.Policy.Params.Set(tcp.MaxPacingRate, 1<<32-2)
 	e.Policy.Params.Set(tcp.NoDelay, 0)
 	got, err := encodePolicy(&e, &ccs, 1000)
 	must(t, err)
-	want := abiPathPolicy{ExpiresNs: 4000, Set: 1<<tcp.InitCwnd | 1<<tcp.MaxPacingRate | 1<<tcp.NoDelay, Id: 7, HoldOut: 1311, NumArms: 3}
+	want := abiPathPolicy{ExpiresNs: 4000, Set: 1<<tcp.InitCwnd | 1<<tcp.MaxPacingRate | 1<<tcp.NoDelay, Id: 7, HoldOut: 1311, NumArms: 3, SliceShift: 28}
 	want.Arm = [8]uint8{0, 1, 2}
 	want.Weight = [8]uint32{30000, 65536, 65536}
 	want.Value[tcp.InitCwnd], want.Value[tcp.MaxPacingRate] = 20, 1<<32-2

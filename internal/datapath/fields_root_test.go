@@ -238,12 +238,11 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 func TestRootLease(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
-	must(t, r.SetLease(300*time.Millisecond))
-	a, b := r.pair(t, "127.0.0.1:0")
+	var a, b net.Conn
+	r.inLease(t, 300*time.Millisecond, func() { a, b = r.pair(t, "127.0.0.1:0") }, func() {})
 	if ccOf(t, a) != "reno" || ccOf(t, b) != "reno" {
 		t.Error("the lease does not count yet")
 	}
-	time.Sleep(320 * time.Millisecond)
 	c, d := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, c) != "cubic" || ccOf(t, d) != "cubic" {
 		t.Error("the lease is over, and connections are still touched")

@@ -28,7 +28,8 @@ func TestRootRTOMin(t *testing.T) {
 	r.policy(t, nil)
 	before := rto()
 	r.policy(t, set(tcp.RTOMin, 1000))
-	if got := rto(); got > 150_000 || before < 200_000 {
+	// A pause of the machine makes it longer.
+	if got := min(rto(), rto(), rto()); got > 150_000 || before < 200_000 {
 		t.Errorf("retransmission timeout %d us, %d us without policy", got, before)
 	}
 }

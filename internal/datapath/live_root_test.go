@@ -45,13 +45,13 @@ func TestRootIntervalsSumUp(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	id := r.policy(t, arms(arm("reno", 1<<16)))
-	must(t, r.SetSettings(Settings{Interval: 30 * time.Millisecond}))
+	must(t, r.SetSettings(Settings{Interval: time.Second})) // the connection is younger
 	begun := time.Now()
 	c, s := r.pair(t, "127.0.0.1:0")
 	exchange(t, c, s, 1000)
 	r.walk(t, r.ns)
 	r.walk(t, r.ns)
-	time.Sleep(20 * time.Millisecond)
+	must(t, r.SetSettings(Settings{Interval: 30 * time.Millisecond}))
 	isFinal, isInterval := ofConn(c), intervalOf(c)
 	time.Sleep(50 * time.Millisecond)
 	const rounds = 4

@@ -133,6 +133,7 @@ func (d *Datapath) SetSettings(s Settings) error {
 
 func (d *Datapath) putControl() error {
 	d.control.NumCc = d.ccs.n.Load()
+	d.control.WallOffsetNs = uint64(wallOffset())
 	for i := range d.control.NumCc {
 		d.control.Cc[i] = d.ccs.names[i]
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // Hook is a moment at which sock_ops programs can set options.
@@ -55,25 +55,13 @@ const probeTimeout = 5 * time.Second
 // two connections over the loopback of a network namespace of its own. cgroup
 // must be one that the calling process belongs to; no other connection is touched.
 func Probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
-	type answer struct {
-		verdicts []Verdict
-		err      error
-	}
-	done := make(chan answer)
-	go func() {
-		// Never unlocked: the thread, and with it the namespace, ends here.
-		runtime.LockOSThread()
-		v, err := probe(cgroup, ccs)
-		done <- answer{v, err}
-	}()
-	a := <-done
-	return a.verdicts, a.err
+	var verdicts []Verdict
+	err := thread.InNewNetNS(func() (err error) { verdicts, err = probe(cgroup, ccs); return err })
+	return verdicts, err
 }
 
+// probe is for a network namespace of its own.
 func probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("create network namespace for probe: %w", err)
-	}
 	if err := loopbackUp(); err != nil {
 		return nil, fmt.Errorf("bring loopback up for probe: %w", err)
 	}

@@ -20,6 +20,11 @@ type Policy struct {
 	Arms    [MaxArms]Arm // the first NumArms count
 	NumArms uint8
 	HoldOut uint32 // share of connections left at kernel defaults, in 1/65536
+	// Slice is for how long one draw of an arm holds, as the binary logarithm of
+	// nanoseconds, at most 63: all connections to one network (/24, or /48 of IPv6)
+	// that begin in one slice of the wall clock are given the same arm. 0: each draws
+	// its own.
+	Slice uint8
 }
 
 // Entry is one row of the kernel's policy table.
