@@ -129,6 +129,10 @@ func TestRootDetachThroughTheAPI(t *testing.T) {
 
 func TestRootKeepAttachedIsAdopted(t *testing.T) {
 	p := newPlace(t)
+	text, _ := os.ReadFile(p.config)
+	if err := os.WriteFile(p.config, []byte(strings.Replace(string(text), "lease: 2s", "lease: 20s", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	keep := func(o *Options) { o.KeepAttached = true }
 	d := p.start(t, keep)
 	exchange(t, 5)

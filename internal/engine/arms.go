@@ -14,6 +14,9 @@ type Offer struct {
 	// NeedsECN: it does harm where marks are not answered, and is an arm only on
 	// paths that have proved to answer them.
 	NeedsECN bool
+	// DeafToECN: it negotiates ECN as any connection does, but does not slow down when
+	// marks come, against RFC 3168, 6.1.2: no arm on paths that mark.
+	DeafToECN bool
 	// ByName: arms: auto does not mean it, only a rule that names it has it.
 	ByName bool
 }
@@ -23,12 +26,17 @@ type Offer struct {
 // Prague).
 var needsECN = []string{"dctcp", "prague"}
 
+// deafToECN lists the kernel's congestion controls that take marks for nothing:
+// cong_control stands in for tcp_enter_cwr, and tcp_bbr.c does not look at them.
+var deafToECN = []string{"bbr"}
+
 // OfferOf is what is known of cc by its name alone.
 func OfferOf(cc tcp.CC) Offer {
 	if c, ours := policy.ControlOf(cc); ours {
 		return Offer{CC: cc, NeedsECN: c.NeedsECN, ByName: c.ByName}
 	}
-	return Offer{CC: cc, NeedsECN: slices.Contains(needsECN, cc.String())}
+	name := cc.String()
+	return Offer{CC: cc, NeedsECN: slices.Contains(needsECN, name), DeafToECN: slices.Contains(deafToECN, name)}
 }
 
 // preferred come before all others, which follow by name, where there are more
@@ -46,7 +54,8 @@ func (o Offer) rank() int {
 // offers is what paths choose from, the preferred first.
 type offers struct {
 	list   []Offer
-	all    []tcp.CC // for paths with proof of ECN
+	all    []tcp.CC
+	marked []tcp.CC // for paths with proof of ECN
 	plain  []tcp.CC // for others
 	byName []tcp.CC // of all, what arms: auto does not mean
 	auto   []tcp.CC // of plain, what it does mean
@@ -59,6 +68,9 @@ func newOffers(list []Offer) offers {
 	})
 	for _, a := range o.list {
 		o.all = append(o.all, a.CC)
+		if !a.DeafToECN {
+			o.marked = append(o.marked, a.CC)
+		}
 		if a.ByName {
 			o.byName = append(o.byName, a.CC)
 		}
@@ -66,8 +78,10 @@ func newOffers(list []Offer) offers {
 			continue
 		}
 		o.plain = append(o.plain, a.CC)
-		if !a.ByName {
-			o.auto = append(o.auto, a.CC)
+	}
+	for _, cc := range o.plain {
+		if policy.Auto(cc, o.all, o.byName, nil) {
+			o.auto = append(o.auto, cc)
 		}
 	}
 	return o
@@ -177,11 +191,11 @@ func (e *Engine) arm(cc tcp.CC) *ArmState {
 	return a
 }
 
-// armsFor leaves out what a path has not earned: congestion controls that need
-// ECN, before a mark was seen on it.
+// armsFor leaves out what does not suit a path: congestion controls that need ECN,
+// before a mark was seen on it, and those that do not answer marks, after that.
 func (e *Engine) armsFor(n *node) []tcp.CC {
 	if n.ecn {
-		return e.offered.all
+		return e.offered.marked
 	}
 	return e.offered.plain
 }

@@ -13,6 +13,7 @@ import (
 func TestOfferOf(t *testing.T) {
 	for name, want := range map[string]Offer{
 		"cubic":          {},
+		"bbr":            {DeafToECN: true},
 		"dctcp":          {NeedsECN: true},
 		"tcpilot_bbr3":   {},
 		"tcpilot_dctcp":  {NeedsECN: true},
@@ -72,5 +73,31 @@ func TestArmsThatMatterComeFirst(t *testing.T) {
 	want := []tcp.CC{cubic, bbr, cc("tcpilot_bbr3"), cc("tcpilot_dctcp"), cc("bic")}
 	if !slices.Equal(o.all[:len(want)], want) {
 		t.Errorf("in order %v", o.all)
+	}
+}
+
+// arms: auto means tcpilot_bbr3 where it is at hand, and bbr where it is not; a rule
+// that names bbr has it.
+func TestOneStandsInForBBR(t *testing.T) {
+	bbr3 := cc("tcpilot_bbr3")
+	for _, c := range []struct {
+		name  string
+		offer []Offer
+		want  []tcp.CC
+	}{
+		{"both", offer(cubic, bbr, bbr3), []tcp.CC{cubic, bbr3}},
+		{"the kernel's alone", offer(cubic, bbr), []tcp.CC{cubic, bbr}},
+		{"ours only by name", append(offer(cubic, bbr), Offer{CC: bbr3, ByName: true}), []tcp.CC{cubic, bbr}},
+	} {
+		if got := newOffers(c.offer).auto; !slices.Equal(got, c.want) {
+			t.Errorf("%s: auto means %v, want %v", c.name, got, c.want)
+		}
+	}
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.Arms = []tcp.CC{cubic, bbr} }))
+	w.e.SetOffered(offer(cubic, bbr, bbr3))
+	w.e.Settle(w.now)
+	row, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
+	if row.Policy.NumArms != 2 || row.Policy.Arms[1].CC != bbr {
+		t.Errorf("a rule that names bbr has %v", row.Policy.Arms[:row.Policy.NumArms])
 	}
 }

@@ -92,6 +92,11 @@ type Engine struct {
 	saving     []*node // on the way to the store, not confirmed
 	forgetting []Place
 
+	// held are paths that wait for their slice to end, by its length, as of heldAt.
+	held   [longestSlice - leastSlice + 1][]*node
+	heldAt int64
+	slices bool // the learner uses them
+
 	in      policy.Input // scratch
 	wait    []*node
 	batch   []path.Entry
@@ -152,7 +157,7 @@ func New(opt Options) *Engine {
 		reasons: make([]uint64, len(policy.Reasons())),
 		started: time.Unix(0, opt.Now),
 	}
-	e.in.Learner = opt.Learner
+	e.in.Learner, e.slices = opt.Learner, learn.UsesSlices(opt.Learner)
 	return e
 }
 

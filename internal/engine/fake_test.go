@@ -125,6 +125,8 @@ type world struct {
 	now  int64
 	// gap is the time between two connections.
 	gap int64
+	// alone: the kernel draws for each connection, whatever the policy says.
+	alone bool
 }
 
 func learnRule(name string, change ...func(*policy.Rule)) policy.Rule {
@@ -180,7 +182,7 @@ func (w *world) connect(to netip.Addr, g goods, change ...func(*tcp.Sample)) *tc
 		if w.rng.Uint32N(policy.One) < row.Policy.HoldOut {
 			s.Flags |= tcp.FlagHoldOut
 		} else if row.Policy.NumArms > 0 {
-			draw, sum := w.rng.Uint32N(policy.One), uint32(0)
+			draw, sum := w.draw(row.Policy.Slice), uint32(0)
 			for _, a := range row.Policy.Arms[:row.Policy.NumArms] {
 				if sum += a.Weight; draw < sum {
 					arm = a.CC
@@ -198,6 +200,14 @@ func (w *world) connect(to netip.Addr, g goods, change ...func(*tcp.Sample)) *tc
 		f(s)
 	}
 	return s
+}
+
+// draw is uniform below policy.One, the same for a slice of time.
+func (w *world) draw(slice uint8) uint32 {
+	if slice == 0 || w.alone {
+		return w.rng.Uint32N(policy.One)
+	}
+	return rand.New(rand.NewPCG(uint64(w.now>>slice), 1)).Uint32N(policy.One)
 }
 
 // transfer fills in how much its congestion control got through.

@@ -15,7 +15,7 @@ import (
 // arm serves its own connections best; guards look at what it leaves open: an arm
 // that is tried again and again though it brings next to nothing, one that wins
 // by filling the path with packets sent twice, and one that waits for marks which
-// nobody makes. The first two compare with the path's hold-out, so that a bad path is
+// nobody makes. All but the last compare with the path's hold-out, so that a bad path is
 // not held against the arms that are used on it.
 
 // Guard says which of them took an arm from a path. The list is closed.
@@ -23,6 +23,7 @@ type Guard uint8
 
 const (
 	RewardCollapse  Guard = iota // its reward is far below the hold-out's
+	GoodputCollapse              // its goodput is, and below the other arms', whatever the objective
 	RetransmitStorm              // it sends much more again than the hold-out does
 	MarksLost                    // it needs ECN, and there is none, or its losses come without marks
 	numGuards
@@ -33,7 +34,7 @@ func (g Guard) String() string {
 	if g >= numGuards {
 		return "unknown"
 	}
-	return [...]string{"reward-collapse", "retransmit-storm", "marks-lost"}[g]
+	return [...]string{"reward-collapse", "goodput-collapse", "retransmit-storm", "marks-lost"}[g]
 }
 
 const (
@@ -42,18 +43,26 @@ const (
 	// looked at after every connection, which makes three not much.
 	collapse = math.Ln2
 	certain  = 3
+	// goodputCollapse is the same for its goodput, a factor of 4: an objective other
+	// than throughput may well trade some. The other arms must be that far above as well.
+	goodputCollapse = 2 * math.Ln2
 	// expectedNoise is the standard deviation of one outcome that is expected of an
 	// arm before its own is known, and expectedN the outcomes that this counts for:
 	// learn.ThompsonOptions' Noise and NoiseN.
 	expectedNoise = 0.4
 	expectedN     = 4
 	// Connections, ended ones, that a comparison rests on.
-	leastCollapse = 10 // of the arm
+	leastCollapse = 10 // of the arm, for either collapse
 	leastStorm    = 20 // of the arm: one loss burst is no storm
-	leastHeld     = 5  // of the hold-out, for either
+	leastHeld     = 5  // of the hold-out, for each
+	// leastSlices they must have come in, of the arm: connections of one slice met the
+	// same weather, the hold-out's are of all slices.
+	leastSlices = 3
 	// unmarkedMost is how many connections in a row may lose packets without a mark, or
 	// be made without ECN, before the path's proof of ECN is given up.
 	unmarkedMost = 8
+	// unmarkedApart of them one after the other.
+	unmarkedApart = 3
 
 	// What was seen counts half after heldMemory outcomes of the hold-out, or after
 	// guardHalfLife, whichever comes first: arms and hold-out together, so that they are
@@ -72,48 +81,14 @@ const (
 type guard struct {
 	held    seen
 	arms    []armSeen
-	faded   int64  // Unix ns
+	aged    int64  // Unix ns: since when slices have not faded
 	changes uint64 // learn.Belief.Changes
 }
 
 type armSeen struct {
 	cc tcp.CC
 	seen
-	unmarked int // latest connections in a row that should have met a mark and did not
-	without  int // of these, made without ECN
-}
-
-// seen is what connections of one kind did.
-type seen struct {
-	ended  float64 // connections
-	weight float64 // of outcomes
-	reward float64 // mean
-	m2     float64 // sum of squared deviations from it
-	packets
-}
-
-func (o *seen) add(s *tcp.Sample, out learn.Outcome) {
-	if s.Kind == tcp.KindClose {
-		o.ended++
-	}
-	o.weight += out.Weight
-	d, part := out.Reward-o.reward, out.Weight/o.weight
-	o.reward += d * part
-	o.m2 += out.Weight * d * (out.Reward - o.reward)
-	o.packets.add(s)
-}
-
-func (o *seen) fade() {
-	o.ended /= 2
-	o.weight /= 2
-	o.m2 /= 2
-	o.packets.fade()
-}
-
-// variance of the mean reward.
-func (o *seen) variance() float64 {
-	one := (expectedN*expectedNoise*expectedNoise + o.m2) / (expectedN + max(0, o.weight-1))
-	return one / o.weight
+	unmarked unmarked
 }
 
 // Ban is an arm that a guard took from a path.
@@ -138,7 +113,12 @@ func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 	case n.guard == nil && !held && !n.ecn:
 		return // nothing to compare with; most paths are spared the memory
 	}
-	if a := n.guardAt(s.At).fold(s, out); a != nil {
+	v := verdict{reward: out}
+	if n.rule.rule.Learn.Objective != learn.Throughput {
+		v.goodput, _ = learn.Goodput(s)
+		v.goodput.Slice = out.Slice
+	}
+	if a := n.guardAt(s.At).fold(s, v); a != nil {
 		if which, why := e.judge(n, a); why != "" {
 			e.ban(n, a.cc, which, why, s.At)
 		}
@@ -148,32 +128,35 @@ func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 // guardAt is what the guards of a path have seen, for an outcome to be added.
 func (n *node) guardAt(now int64) *guard {
 	if n.guard == nil || n.guard.changes != n.belief.Changes {
-		n.guard = &guard{faded: now, changes: n.belief.Changes}
+		n.guard = &guard{aged: now, changes: n.belief.Changes}
 	}
 	return n.guard
 }
 
 // fold adds an outcome, and returns the arm that it is of; nil is the hold-out.
-func (g *guard) fold(s *tcp.Sample, out learn.Outcome) *armSeen {
-	if g.held.weight > heldMemory || s.At-g.faded > guardHalfLife {
-		g.fade(s.At)
+func (g *guard) fold(s *tcp.Sample, v verdict) *armSeen {
+	old := s.At-g.aged > guardHalfLife
+	if old {
+		g.aged = s.At
+	}
+	if old || g.held.reward.weight > heldMemory {
+		g.fade(old)
 	}
 	if s.Has(tcp.FlagHoldOut) {
-		g.held.add(s, out)
+		g.held.add(s, v)
 		return nil
 	}
 	a := g.arm(s.Arm)
-	a.add(s, out)
-	a.meet(s)
+	a.add(s, v)
+	a.unmarked.meet(s)
 	return a
 }
 
-func (g *guard) fade(now int64) {
-	g.held.fade()
+func (g *guard) fade(old bool) {
+	g.held.fade(old)
 	for i := range g.arms {
-		g.arms[i].fade()
+		g.arms[i].fade(old)
 	}
-	g.faded = now
 }
 
 func (g *guard) arm(cc tcp.CC) *armSeen {
@@ -189,17 +172,36 @@ func (g *guard) arm(cc tcp.CC) *armSeen {
 func (e *Engine) judge(n *node, a *armSeen) (which Guard, why string) {
 	h := &n.guard.held
 	switch {
-	case n.ecn && a.unmarked >= unmarkedMost && e.offered.needsECN(a.cc):
-		return MarksLost, a.whyUnmarked()
-	case h.ended < leastHeld:
-	case a.ended >= leastCollapse && h.reward-a.reward-certain*math.Sqrt(a.variance()+h.variance()) >= collapse:
-		return RewardCollapse, fmt.Sprintf("its reward is by a factor of %.1f below the hold-out's, over %.0f connections and %.0f of the hold-out",
-			math.Exp(h.reward-a.reward), a.ended, h.ended)
-	case a.ended >= leastStorm && stormy(&a.packets, &h.packets):
+	case n.ecn && a.unmarked.tooMany() && e.offered.needsECN(a.cc):
+		return MarksLost, a.unmarked.why()
+	case a.reward.collapsed(&h.reward, collapse):
+		return RewardCollapse, whyBelow("reward", &a.reward, &h.reward)
+	case a.goodput.collapsed(&h.goodput, goodputCollapse) && a.goodput.collapsed(n.guard.others(a.cc), goodputCollapse):
+		return GoodputCollapse, whyBelow("goodput", &a.goodput, &h.goodput)
+	case a.reward.ended >= leastStorm && a.reward.slices >= leastSlices && h.reward.ended >= leastHeld && stormy(&a.packets, &h.packets):
 		return RetransmitStorm, fmt.Sprintf("it sent %.1f %% of its packets again, the hold-out %.1f %%, over %.0f connections and %.0f of the hold-out",
-			100*a.share(), 100*h.share(), a.ended, h.ended)
+			100*a.share(), 100*h.share(), a.reward.ended, h.reward.ended)
 	}
 	return 0, ""
+}
+
+// others is the goodput of all arms but one, each in slices of time of its own. A
+// connection held out lives among those of the arm, and may have taken from them what
+// they lack.
+func (g *guard) others(but tcp.CC) *series {
+	var all series
+	for i := range g.arms {
+		if a := &g.arms[i]; a.cc != but {
+			all.ended += a.goodput.ended
+			all.merge(a.goodput.weight, a.goodput.mean, a.goodput.m2)
+		}
+	}
+	return &all
+}
+
+func whyBelow(what string, arm, held *series) string {
+	return fmt.Sprintf("its %s is by a factor of %.1f below the hold-out's, over %.0f connections and %.0f of the hold-out",
+		what, math.Exp(held.mean-arm.mean), arm.ended, held.ended)
 }
 
 // ban takes an arm from a path for a while, and has the guards start over.
@@ -222,7 +224,7 @@ func (e *Engine) ban(n *node, cc tcp.CC, which Guard, why string, now int64) {
 	e.guarded[which]++
 	e.log.Warn("arm retired from a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.ArmRetired, "guard", which, "why", why, "for", time.Duration(length))
-	e.mark(n)
+	e.urge(n)
 }
 
 // bannedUntil is the time up to which cc is no arm of the path, 0 if it always was.

@@ -86,6 +86,99 @@ func TestGuards(t *testing.T) {
 	}
 }
 
+// What is not the objective's is not free: an arm with the shortest queue of all that
+// brings next to nothing is retired, one that trades some goodput is not.
+func TestGoodputCollapse(t *testing.T) {
+	shortQueue := func(s *tcp.Sample) {
+		if s.Arm == bbr {
+			s.SRTT = s.MinRTT
+		}
+	}
+	appLimited := func(s *tcp.Sample) {
+		shortQueue(s)
+		s.Flags |= tcp.FlagAppLimited
+		s.Cwnd = 10_000
+	}
+	n := 0
+	mostlyAppLimited := func(s *tcp.Sample) {
+		if n++; n%50 == 0 {
+			shortQueue(s)
+		} else {
+			appLimited(s)
+		}
+	}
+	// A connection held out floods the queue, and takes from those that share it.
+	heldTakes := func(s *tcp.Sample) {
+		shortQueue(s)
+		if s.Has(tcp.FlagHoldOut) {
+			s.BytesAcked *= 10
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		g      goods
+		change func(*tcp.Sample)
+		want   string // guard; empty: none
+	}{
+		{"an eighth", goods{cubic: 100, reno: 100, bbr: 12}, shortQueue, "goodput-collapse"},
+		{"two fifths", goods{cubic: 100, reno: 100, bbr: 40}, shortQueue, ""},
+		{"an eighth, as the application sends no more", goods{cubic: 100, reno: 100, bbr: 12}, appLimited, ""},
+		{"an eighth, of next to none that tell", goods{cubic: 100, reno: 100, bbr: 12}, mostlyAppLimited, ""},
+		{"an eighth of the hold-out, all alike", allAlike, heldTakes, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+				learnRule("all", func(r *policy.Rule) { r.Learn.Objective, r.Learn.HoldOut = learn.Latency, 0.25 }))
+			w.run(300, guardedHost, c.g, c.change)
+			got := ""
+			if r := w.retired("203.0.113.0/24", bbr); r != nil {
+				got = r.Guard
+			}
+			if got != c.want {
+				t.Errorf("retired by %q, want %q", got, c.want)
+			}
+			for _, arm := range []tcp.CC{cubic, reno} {
+				if r := w.retired("203.0.113.0/24", arm); r != nil {
+					t.Errorf("%s is retired: %+v", arm, r)
+				}
+			}
+		})
+	}
+}
+
+// Among many connections of a slice that tell nothing of goodput, those that do count
+// in full.
+func TestGoodputCollapseOnABusyPath(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.Objective, r.Learn.HoldOut = learn.Latency, 0.1 }))
+	g := goods{cubic: 100, reno: 100, bbr: 8}
+	for i := range 40 { // slices, each with an arm of its own
+		w.now = w.now>>30<<30 + 1<<30
+		arm := []tcp.CC{cubic, bbr, reno}[i%3]
+		for k := range 100 {
+			s := w.sample(guardedHost)
+			s.Class, s.Arm = w.sink.table.Classes[0].ID, arm
+			if k%10 == 9 {
+				s.Arm, s.CC, s.Flags = tcp.CC{}, cubic, s.Flags|tcp.FlagHoldOut
+			}
+			w.transfer(s, g)
+			if s.Arm == bbr {
+				s.SRTT = s.MinRTT
+			}
+			if k < 90 && k%10 != 9 {
+				s.Flags |= tcp.FlagAppLimited
+				s.Cwnd = 10_000
+			}
+			w.now += 1_000_000
+			s.At = w.now
+			w.e.Observe(s)
+		}
+		w.e.Tick(w.now)
+	}
+	if r := w.retired("203.0.113.0/24", bbr); r == nil || r.Guard != "goodput-collapse" {
+		t.Errorf("%+v, want goodput-collapse", r)
+	}
+}
+
 // Arms that differ as they usually do, and a path that gets worse for all of them,
 // are no matter for guards.
 func TestGuardsKeepStill(t *testing.T) {

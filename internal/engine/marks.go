@@ -26,30 +26,51 @@ func (e *Engine) watchECN(leaf *node, s *tcp.Sample) {
 	if !n.ecn || !e.offered.needsECN(s.Arm) || n.bannedUntil(s.Arm) > s.At {
 		return
 	}
-	a := n.guardAt(s.At).arm(s.Arm)
-	a.unmarked++
-	a.without++
-	if a.unmarked >= unmarkedMost {
-		e.ban(n, a.cc, MarksLost, a.whyUnmarked(), s.At)
+	u := &n.guardAt(s.At).arm(s.Arm).unmarked
+	u.add(s)
+	u.without++
+	if u.tooMany() {
+		e.ban(n, s.Arm, MarksLost, u.why(), s.At)
 	}
 }
+
+// unmarked are the latest connections of an arm in a row that should have met a mark
+// and did not.
+type unmarked struct {
+	n       int
+	without int // of these, made without ECN
+	// apart of them each began after the one before had ended, the latest at end (Unix
+	// ns): one burst may overflow any queue.
+	apart int
+	end   int64
+}
+
+func (u *unmarked) add(s *tcp.Sample) {
+	u.n++
+	if s.At-int64(s.Duration) >= u.end {
+		u.apart++
+		u.end = s.At
+	}
+}
+
+func (u *unmarked) tooMany() bool { return u.n >= unmarkedMost && u.apart >= unmarkedApart }
 
 // meet counts connections that lose packets without a mark.
-func (a *armSeen) meet(s *tcp.Sample) {
+func (u *unmarked) meet(s *tcp.Sample) {
 	switch {
 	case s.DeliveredCE > 0:
-		a.unmarked, a.without = 0, 0
+		*u = unmarked{}
 	case s.Kind == tcp.KindClose && (s.Lost > 0 || s.Retrans > 0):
-		a.unmarked++
+		u.add(s)
 	}
 }
 
-func (a *armSeen) whyUnmarked() string {
-	switch a.without {
+func (u *unmarked) why() string {
+	switch u.without {
 	case 0:
-		return fmt.Sprintf("%d connections in a row lost packets and met no mark", a.unmarked)
-	case a.unmarked:
-		return fmt.Sprintf("%d connections in a row were made without ECN, which it needs", a.unmarked)
+		return fmt.Sprintf("%d connections in a row lost packets and met no mark", u.n)
+	case u.n:
+		return fmt.Sprintf("%d connections in a row were made without ECN, which it needs", u.n)
 	}
-	return fmt.Sprintf("%d connections in a row met no mark: %d were made without ECN, the others lost packets", a.unmarked, a.without)
+	return fmt.Sprintf("%d connections in a row met no mark: %d were made without ECN, the others lost packets", u.n, u.without)
 }

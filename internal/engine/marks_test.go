@@ -117,11 +117,44 @@ func TestMarksLostByOthers(t *testing.T) {
 	}
 }
 
+// One burst may overflow a queue that marks: its losses are one event, however many
+// connections it had and whenever they end. Three of them are not.
+func TestMarksLostInOneBurst(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		w := newWorld(t, nil)
+		w.e.SetOffered(offer(cubic, dctcp))
+		w.e.Settle(w.now)
+		w.run(1, guardedHost, goods{cubic: 100}, func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 })
+		for bursts := 1; bursts <= unmarkedApart; bursts++ {
+			w.now += 60 * second
+			for i := range 2 * unmarkedMost {
+				s := w.sample(guardedHost)
+				s.Duration += time.Duration(i) * time.Second // begun together
+				s.At += int64(i) * second
+				s.Class, s.Arm = w.sink.table.Classes[0].ID, dctcp
+				w.transfer(s, goods{dctcp: 100})
+				if without {
+					noECN(s)
+				} else {
+					s.Flags |= tcp.FlagECN
+					s.Lost = 5
+				}
+				w.e.Observe(s)
+			}
+			w.e.Settle(w.now)
+			if retired := w.retired("203.0.113.0/24", dctcp) != nil; retired != (bursts == unmarkedApart) {
+				t.Fatalf("without ECN: %v; retired %v after %d bursts", without, retired, bursts)
+			}
+		}
+	}
+}
+
 // A host of which nothing was scored has the policy, and the proof, of its prefix.
 func TestMarksLostOfThePrefix(t *testing.T) {
 	w := provenWorld(t)
 	w.run(3, ip("203.0.113.10"), goods{cubic: 100, dctcp: 100}) // hosts have paths of their own
 	for i := range unmarkedMost {
+		w.now += second
 		s := w.sample(ip(fmt.Sprintf("203.0.113.%d", 100+i)))
 		s.Class, s.Arm = w.sink.table.Classes[0].ID, dctcp
 		noECN(s)

@@ -30,12 +30,15 @@ type node struct {
 	host netip.Addr
 	srtt uint32
 	best int8 // index into policy.arms, -1 is none
+	life life
 
 	hosts bool // several hosts: they have nodes of their own
 	ecn   bool // a connection negotiated ECN and a mark arrived
 
 	dirty   bool // in Engine.dirty
 	waits   bool // in Engine.later
+	onHold  bool // in Engine.held
+	patient bool // on hold, and can wait longer: nothing urgent has happened
 	changed bool // in Engine.unsaved
 	stored  bool // the store has a record of it
 	gone    bool // forgotten, though some list may still name it
@@ -64,6 +67,7 @@ type written struct {
 	arms    *armSet
 	weights [path.MaxArms]uint32
 	holdOut uint32
+	slice   uint8  // path.Policy's
 	params  uint32 // stamp of the rule's fixed fields
 }
 
@@ -192,7 +196,7 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
-	h.treated, h.held = n.treated, n.held
+	h.life, h.treated, h.held = n.life, n.treated, n.held
 	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
@@ -218,6 +222,12 @@ func (e *Engine) mark(n *node) {
 	}
 }
 
+// urge asks for a decision at the next tick, whatever slice it is in.
+func (e *Engine) urge(n *node) {
+	n.stamp = e.stamp - 1
+	e.mark(n)
+}
+
 // markAll asks for a decision about every path, since what all of them depend on
 // has changed. It goes by the order of use, not of a map, so that a
 // replay decides in the same order every time.
@@ -233,16 +243,22 @@ func (e *Engine) markAll() {
 
 // moved notes that an outcome of arm changed a node's belief.
 func (e *Engine) moved(n *node, arm tcp.CC) {
-	switch {
-	case !n.canWait(arm):
+	if n.canWait(arm) {
+		e.await(n)
+	} else {
 		e.mark(n)
-	case !n.dirty && !n.waits && !n.gone:
-		n.waits = true
-		e.later = append(e.later, n)
 	}
 	if !n.changed && !n.gone {
 		n.changed = true
 		e.unsaved = append(e.unsaved, n)
+	}
+}
+
+// await asks for a decision in its turn, unless one is asked for.
+func (e *Engine) await(n *node) {
+	if !n.dirty && !n.waits && !n.gone {
+		n.waits = true
+		e.later = append(e.later, n)
 	}
 }
 

@@ -66,12 +66,13 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 	}
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && !n.ecn {
 		n.ecn = true
-		e.mark(n)
+		e.urge(n)
 	}
 }
 
 // score folds an outcome into a path, and into the prefixes around it.
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
+	leaf.lived(s)
 	if s.Has(tcp.FlagHoldOut) {
 		for m := leaf; m != nil; m = m.parent {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
@@ -80,6 +81,9 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		}
 		e.watch(leaf, s, out)
 		return
+	}
+	if e.slices {
+		out.Slice = s.At >> leaf.sliceShift()
 	}
 	giver := leaf.giver()
 	arms := giver.policy.arms.list()

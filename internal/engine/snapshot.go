@@ -67,7 +67,7 @@ type PathState struct {
 	Rule   string   `json:"rule"`
 	Scope  uint64   `json:"scope,omitempty"` // network namespace cookie; 0 is shared
 	Prefix string   `json:"prefix"`
-	// PolicyID, Expires, arms' weights and the hold-out's share are of the policy that
+	// PolicyID, Expires, arms' weights, Slice and the hold-out's share are of the policy that
 	// its connections get: its own, or that of an enclosing prefix.
 	PolicyID uint32        `json:"policy_id"`
 	Reason   string        `json:"reason"` // why this policy: policy.Reason
@@ -76,6 +76,7 @@ type PathState struct {
 	Samples  uint64        `json:"samples"`
 	Set      []Setting     `json:"set,omitempty"`
 	Arms     []PathArm     `json:"arms"`
+	Slice    time.Duration `json:"slice_ns"` // for which one draw of an arm holds
 	HoldOut  PathHoldOut   `json:"hold_out"`
 	MinRTT   time.Duration `json:"min_rtt_ns"`
 	SRTT     time.Duration `json:"srtt_ns"`       // of the latest sample
@@ -85,7 +86,7 @@ type PathState struct {
 // PathArm is one arm of a path: what it is believed to be worth.
 type PathArm struct {
 	CC       tcp.CC  `json:"cc"`
-	Weight   float64 `json:"weight"`    // share of the next connections, 0 to 1
+	Weight   float64 `json:"weight"`    // share of the next slices of time, 0 to 1
 	Count    uint64  `json:"count"`     // connections that were scored
 	Greedy   uint64  `json:"greedy"`    // of these, taken while it was the best known
 	Mean     float64 `json:"mean"`      // believed reward, in the objective's unit (natural log)
@@ -99,7 +100,7 @@ type PathArm struct {
 
 // ArmRetirement says why an arm is none on one path.
 type ArmRetirement struct {
-	Guard string    `json:"guard"` // reward-collapse, retransmit-storm, marks-lost
+	Guard string    `json:"guard"` // reward-collapse, goodput-collapse, retransmit-storm, marks-lost
 	Why   string    `json:"why"`   // with figures
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"` // then it is tried again

@@ -23,7 +23,7 @@ func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
 			s.Flags = tcp.FlagHoldOut
 		}
 		s.DataSegsOut, s.Retrans = l(r, held)
-		a := p.guard.fold(&s, learn.Outcome{Weight: 1})
+		a := p.guard.fold(&s, verdict{reward: learn.Outcome{Weight: 1}})
 		if a == nil {
 			continue
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
@@ -48,6 +49,7 @@ func (e *Engine) Tick(now int64) {
 	if now < e.retryAt && e.retryAt-now <= retryPause {
 		return
 	}
+	e.release(now, false)
 	if len(e.dirty)+len(e.later)+len(e.removed) == 0 && !e.due(now) {
 		return
 	}
@@ -59,6 +61,7 @@ func (e *Engine) Tick(now int64) {
 func (e *Engine) Settle(now int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.release(now, true)
 	return e.settle(now, true)
 }
 
@@ -112,6 +115,8 @@ func (e *Engine) decideDirty(now int64, all bool) (err error) {
 		n.dirty = false
 		switch {
 		case n.gone:
+		case err == nil && !all && e.inSlice(n, now):
+			e.hold(n, false)
 		case err != nil || !all && tooSoon(n, now, e.stamp):
 			e.mark(n)
 		default:
@@ -134,7 +139,12 @@ func (e *Engine) decideLater(now int64, all bool) (err error) {
 	i := 0
 	for ; i < len(e.later) && err == nil && (all || e.allowance >= 1); i++ {
 		n := e.later[i]
-		if n.waits && !n.gone {
+		switch {
+		case !n.waits || n.gone:
+		case !all && e.inSlice(n, now):
+			n.waits = false
+			e.hold(n, true)
+		default:
 			err = e.decideNow(n, now)
 			e.allowance--
 		}
@@ -147,7 +157,7 @@ func (e *Engine) decideLater(now int64, all bool) (err error) {
 }
 
 func (e *Engine) decideNow(n *node, now int64) error {
-	n.waits = false
+	n.waits, n.onHold = false, false
 	if en, write := e.decide(n, now); write {
 		e.batch = append(e.batch, en)
 		e.batched = append(e.batched, n)
@@ -162,7 +172,12 @@ func (e *Engine) decideNow(n *node, now int64) error {
 // worth. A change of the path, or of what all paths depend on, never waits.
 func tooSoon(n *node, now int64, stamp uint32) bool {
 	since := now - n.decided
-	return n.expires != 0 && n.stamp == stamp && n.changes == n.belief.Changes && since >= 0 && since < pace
+	return settled(n, stamp) && since >= 0 && since < pace
+}
+
+// settled: nothing but outcomes has happened since n was decided on.
+func settled(n *node, stamp uint32) bool {
+	return n.expires != 0 && n.stamp == stamp && n.changes == n.belief.Changes
 }
 
 // canWait reports whether an outcome of arm is little news to n: what it has is
@@ -270,7 +285,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // leftToParent: a path of which nothing is known has no row of its own. What
 // encloses it matches then, and unlike a copy of it that stays up to date.
 func (e *Engine) leftToParent(n *node) bool {
-	ownArms := n.ecn && len(e.offered.plain) != len(e.offered.all)
+	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.offered.marked)
 	if n.belief.Count > 0 || ownArms || n.key == rootKey(n.key.class, 0) {
 		return false
 	}
@@ -292,7 +307,7 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 		rs.params = p.Params
 		rs.paramStamp++
 	}
-	w := written{holdOut: p.HoldOut, params: rs.paramStamp}
+	w := written{holdOut: p.HoldOut, slice: p.Slice, params: rs.paramStamp}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Weight
@@ -311,7 +326,7 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 
 // same reports whether connections would not notice the difference.
 func (w *written) same(o *written) bool {
-	if w.arms != o.arms || w.holdOut != o.holdOut || w.params != o.params {
+	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params {
 		return false
 	}
 	for i := range w.weights {
@@ -331,7 +346,9 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.Belief = &n.belief
 	in.Parent = e.parentBelief(n)
-	in.Now = now
+	if in.Now, in.Slice = now, 0; e.slices {
+		in.Slice = n.sliceShift()
+	}
 	in.YieldCC, in.YieldFields = e.yieldCC, e.yieldFs
 	return in
 }

@@ -195,7 +195,7 @@ func (v *viewer) path(p *PathState, n *node) {
 		PolicyID: giver.id, Reason: n.reason.String(), Expires: time.Unix(0, giver.expires), LastUsed: time.Unix(0, n.lastUsed),
 		Samples: n.samples, Set: set,
 		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
-		HoldOut: holdOut(n, giver),
+		Slice: giver.policy.sliceLength(), HoldOut: holdOut(n, giver),
 	}
 	first := len(v.arms)
 	arms := giver.policy.arms.list()

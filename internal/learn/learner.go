@@ -41,6 +41,10 @@ type Outcome struct {
 	Rate   uint64  // delivery rate, bytes per second; 0 is unknown
 	Loss   float64 // retransmitted share of the data packets, 0 to 1; negative is unknown
 	Greedy bool    // the arm was the best known when it was taken
+	// Slice numbers the slices of time in which connections share an arm. Outcomes of
+	// one arm that come in the same slice shared the path as well: together they are
+	// one observation. 0: this outcome stands alone.
+	Slice int64
 }
 
 // maxReward is far beyond any logarithm of a measured ratio or rate.
@@ -59,9 +63,11 @@ type Belief struct {
 	MinRTT  uint32      `json:"min_rtt"`  // microseconds, least recent of any arm; 0 is unknown
 	Rate    uint64      `json:"rate"`     // bytes/s, greatest recent of any arm; 0 is unknown
 	Last    int64       `json:"last"`     // Unix ns of the latest outcome
-	Count   uint64      `json:"count"`    // outcomes of all arms
-	// Gap is the recent mean time between outcomes in seconds: with many
-	// connections a second, a small share explores as fast as a large one.
+	Began   int64       `json:"began"`    // Unix ns at which the latest observation began
+	// Count is the number of observations of all arms: outcomes, or slices of them.
+	Count uint64 `json:"count"`
+	// Gap is the recent mean time between observations in seconds: with many of them a
+	// second, a small share explores as fast as a large one.
 	Gap     float64 `json:"gap"`
 	Changes uint64  `json:"changes"` // times that the path was seen to change
 	Changed int64   `json:"changed"` // Unix ns of the latest change; 0 is never
@@ -100,6 +106,11 @@ type ArmBelief struct {
 	Up   Run    `json:"up"`
 	Down Run    `json:"down"`
 	Loss Signal `json:"loss"`
+	// Scatter is the variance of outcomes within one observation; M2 is of
+	// observations.
+	Scatter float64 `json:"scatter"`
+
+	open slice
 }
 
 // Arm returns the belief about cc, adding it if the path has none yet.

@@ -2,6 +2,9 @@ package learn
 
 import "github.com/tcpilot/tcpilot/internal/tcp"
 
+// toParent is how many outcomes of one slice the parent hears of.
+const toParent = 3
+
 // pool folds an outcome of child's connection into the parent: the reward relative
 // to the child's own level. So what a parent holds is how arms differ on one and
 // the same path, whatever its speed.
@@ -10,20 +13,28 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) {
 		return
 	}
 	parent.Pooled = true
+	own := child.find(cc)
+	if own != nil {
+		if own.open.n > toParent {
+			return // the path's slice is no news to the parent any more
+		}
+		o.Weight *= News(max(1, own.open.n))
+	}
+	o.Slice = 0 // of the child, not of the parent
 	level, known := t.level(child, parent, cc)
 	if known {
 		// A busy child must not speak for all: it counts about once per memory.
-		if own := child.find(cc); own != nil {
+		if own != nil {
 			o.Weight /= max(1, own.Weight)
 		}
-	} else if child.Count > 1 {
+	} else if child.Count > 1 || own != nil && own.Count > 1 {
 		return // one arm only: its outcomes say nothing about the others
 	} else if level, known = t.newcomer(parent, cc, &o); !known {
 		return
 	}
 	o.Reward -= level
 	t.Observe(parent, cc, o)
-	if own := child.find(cc); own != nil {
+	if own != nil {
 		own.Given += min(o.Weight, 1)
 	}
 }

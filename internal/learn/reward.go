@@ -78,10 +78,10 @@ const (
 	// as it wins more than it sends twice, whatever others lose there. What a path
 	// loses by itself costs all arms the same.
 	goodputPerRetrans = 5
-	// goodputPerDelay: e times the round-trip time is like 5 % less throughput. It
+	// goodputPerDelay: e times the round-trip time is like 10 % less throughput. It
 	// decides between arms that fill the link, of which the one with the shorter
 	// queue is the better neighbour, and next to nothing else.
-	goodputPerDelay = 0.05
+	goodputPerDelay = 0.1
 
 	// initialWindow in packets, RFC 6928.
 	initialWindow = 10
@@ -99,7 +99,7 @@ const (
 // that its handshake took, count as well. All rewards are natural logarithms
 // without a unit of link speed, so that a factor is a factor on any link:
 //
-//	throughput  ln(goodput) - ln(srtt/min_rtt)/20  -  5 x retransmitted share
+//	throughput  ln(goodput) - ln(srtt/min_rtt)/10  -  5 x retransmitted share
 //	latency     -ln(srtt/min_rtt)                  - 10 x retransmitted share
 //	realtime    -ln((srtt+4 rttvar)/min_rtt)       - 10 x retransmitted share
 //	fct         -ln(Busy / reference(size, min_rtt))
@@ -126,14 +126,7 @@ func Reward(o Objective, s *tcp.Sample, minRTT uint32) (Outcome, Ignored) {
 	}
 	minRTT = leastRTT(s, minRTT)
 	pkts := packets(s)
-	out := Outcome{
-		At: s.At, MinRTT: s.MinRTT, Rate: s.DeliveryRate,
-		Loss:   float64(s.Retrans) / float64(max(s.DataSegsOut, s.Retrans)+lossPackets),
-		Weight: pkts / (pkts + halfPackets),
-	}
-	if s.Kind == tcp.KindInterval {
-		out.Weight *= intervalWeight
-	}
+	out := outcomeOf(s, pkts)
 	var why Ignored
 	switch o {
 	case Throughput:
@@ -147,6 +140,33 @@ func Reward(o Objective, s *tcp.Sample, minRTT uint32) (Outcome, Ignored) {
 		return Outcome{}, why
 	}
 	return out, Scored
+}
+
+// Goodput is the outcome of a sample by ln(goodput) alone, with the weight that it has
+// for throughput: whatever the objective, an arm that brings next to nothing does harm.
+func Goodput(s *tcp.Sample) (Outcome, Ignored) {
+	if why := unattributable(s); why != Scored {
+		return Outcome{}, why
+	}
+	pkts := packets(s)
+	out := outcomeOf(s, pkts)
+	if why := goodput(&out, s, pkts); why != Scored {
+		return Outcome{}, why
+	}
+	return out, Scored
+}
+
+// outcomeOf is what does not depend on the objective.
+func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
+	out := Outcome{
+		At: s.At, MinRTT: s.MinRTT, Rate: s.DeliveryRate,
+		Loss:   float64(s.Retrans) / float64(max(s.DataSegsOut, s.Retrans)+lossPackets),
+		Weight: pkts / (pkts + halfPackets),
+	}
+	if s.Kind == tcp.KindInterval {
+		out.Weight *= intervalWeight
+	}
+	return out
 }
 
 // unattributable is what no objective can blame on, or credit to, an arm.
@@ -167,6 +187,17 @@ func unattributable(s *tcp.Sample) Ignored {
 }
 
 func throughput(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignored {
+	if why := goodput(out, s, pkts); why != Scored {
+		return why
+	}
+	out.Reward -= goodputPerRetrans * retransShare(s)
+	if s.SRTT != 0 && minRTT != 0 {
+		out.Reward -= goodputPerDelay * stretch(float64(s.SRTT), minRTT)
+	}
+	return Scored
+}
+
+func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 	busy := busyTime(s)
 	if pkts < minPackets && !stuck(s, pkts) {
 		return TooSmall
@@ -177,19 +208,16 @@ func throughput(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignore
 	if s.RwndLtd+s.SndbufLtd > time.Duration(limitedShare*float64(busy)) {
 		return SndbufLimited
 	}
-	goodput := float64(s.BytesAcked) / busy.Seconds()
+	rate := float64(s.BytesAcked) / busy.Seconds()
 	if s.Has(tcp.FlagAppLimited) || unpressed(s) {
-		// Little's law: what was in flight on average is goodput times srtt.
-		flight := goodput * float64(s.SRTT) * 1e-6
+		// Little's law: what was in flight on average is the rate times srtt.
+		flight := rate * float64(s.SRTT) * 1e-6
 		if s.SendLimited() < time.Duration(appLimitedShare*float64(s.Duration)) ||
 			flight < windowShare*float64(s.Cwnd)*float64(s.MSS) {
 			return AppLimited
 		}
 	}
-	out.Reward = math.Log(goodput) - goodputPerRetrans*retransShare(s)
-	if s.SRTT != 0 && minRTT != 0 {
-		out.Reward -= goodputPerDelay * stretch(float64(s.SRTT), minRTT)
-	}
+	out.Reward = math.Log(rate)
 	out.Weight *= precision(busy)
 	if s.Busy > 0 {
 		out.Weight *= float64(s.SendLimited()) / float64(s.Busy)

@@ -312,7 +312,7 @@ const (
 	quietTry = 0.25
 )
 
-// trialShare is the share that the arm on trial gets. A path with 20 connections a
+// trialShare is the share that the arm on trial gets. A path with 20 observations a
 // second need not give all of them to an arm that may be bad: a few will tell.
 func (t thompson) trialShare(b *Belief, now int64) float64 {
 	if b.Count < 2 {
@@ -347,7 +347,7 @@ const (
 )
 
 // reprobe gives arms that are not in use a small share, since they may have become
-// better unseen: about one connection per Reprobe, fewer for those believed far
+// better unseen: about one observation per Reprobe, fewer for those believed far
 // worse and on paths that do not change, none while their last trial is fresh.
 func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief) {
 	hazard := float64(1+b.Changes) * steadyAfter / (steadyAfter + float64(b.Count))

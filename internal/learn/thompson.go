@@ -8,7 +8,8 @@ import (
 )
 
 // ThompsonOptions tune the default learner. Rewards are natural logarithms: 0.7 is
-// a factor of 2. The zero value of a field means its default.
+// a factor of 2. The zero value of a field means its default. All outcomes of one slice
+// (Outcome.Slice) are one of the outcomes that are counted here.
 type ThompsonOptions struct {
 	HalfLife   time.Duration // in which evidence counts half; 6 h
 	Memory     float64       // greatest evidence held of an arm, in outcomes; 40
@@ -24,7 +25,7 @@ type ThompsonOptions struct {
 	HarmShare  float64       // share of such an arm at most, once tried; 0.02
 	Reprobe    time.Duration // time after which an arm that is not used is tried again; 60 s
 	ReprobeMax float64       // share that all such trials take at most; 0.03
-	TrialPace  time.Duration // in which a trial on a busy path may take about one connection; 250 ms
+	TrialPace  time.Duration // in which a trial may take about one observation; 250 ms
 	Patience   float64       // own outcomes after which the parent's word is verified; 4
 }
 
@@ -105,27 +106,51 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 		return
 	}
 	o.Weight = min(o.Weight, 1)
-	b.note(o)
 	a := b.Arm(cc)
+	another := a.open.holds(o)
+	b.note(o, !another)
+	if another {
+		a.restore()
+	}
 	t.age(a, o.At)
 	v := t.noise(a, t.pooledNoise(b))
-	if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > awhile) {
-		if d := o.Reward - a.Mean; d*d > surprise*surprise*v*(1/o.Weight+1/a.Weight) {
+	if !another {
+		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > awhile) && t.surprised(a, o, v) {
 			a.Weight, a.M2, a.Trials = 0, 0, 0
 		}
+		a.next(o.Slice)
 	}
 	changed := !b.Pooled && t.changed(a, o, v)
-	x := o.Reward
-	if a.Trials >= settled {
-		reach := huber * math.Sqrt(v*(1/o.Weight+1/a.Weight))
-		x = min(max(x, a.Mean-reach), a.Mean+reach)
-	}
-	a.Mean, a.Weight, a.M2 = fold(a.Mean, a.Weight, a.M2, x, o.Weight, t.opt.Memory)
-	a.Trials += trialOf(o.Weight)
+	a.open.add(o)
+	t.fold(a, v)
 	a.note(b, o)
 	if changed {
 		t.reopen(b, a, o.At)
 	}
+}
+
+// surprised reports whether an outcome contradicts what is believed of a.
+func (t thompson) surprised(a *ArmBelief, o Outcome, v float64) bool {
+	d := o.Reward - a.Mean
+	return d*d > surprise*surprise*one(a, o, v)
+}
+
+// one is the variance of a single outcome around the believed mean, of which v is that
+// of an observation.
+func one(a *ArmBelief, o Outcome, v float64) float64 {
+	return v*(1/o.Weight+1/a.Weight) + a.Scatter/o.Weight
+}
+
+// fold adds the open observation to a's belief, which is without it.
+func (t thompson) fold(a *ArmBelief, v float64) {
+	x, w := a.open.mean(), a.open.weight()
+	if a.Trials >= settled {
+		reach := huber * math.Sqrt(v*(1/w+1/a.Weight))
+		x = min(max(x, a.Mean-reach), a.Mean+reach)
+	}
+	a.Mean, a.Weight, a.M2 = fold(a.Mean, a.Weight, a.M2, x, w, t.opt.Memory)
+	a.Trials += trialOf(w)
+	a.Scatter += (a.open.m2/a.open.total - a.Scatter) * w / a.Weight
 }
 
 // trialOf is what an outcome counts for as a trial: one that says half of what a
@@ -147,12 +172,15 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 	h.note(b, o)
 }
 
-// note keeps the facts of an outcome that are not its reward.
-func (b *Belief) note(o Outcome) {
-	b.Count++
-	if b.Last != 0 {
-		gap := seconds(b.Last, o.At)
-		b.Gap += (gap - b.Gap) / min(float64(b.Count-1), gapMemory)
+// note keeps the facts of an outcome that are not its reward. first says that it is
+// not one more of an observation that was begun before.
+func (b *Belief) note(o Outcome, first bool) {
+	if first {
+		b.Count++
+		if b.Began != 0 {
+			b.Gap += (seconds(b.Began, o.At) - b.Gap) / min(float64(b.Count-1), gapMemory)
+		}
+		b.Began = max(b.Began, o.At)
 	}
 	b.Last = max(b.Last, o.At)
 }
@@ -233,12 +261,12 @@ func (t thompson) noise(a *ArmBelief, pooled float64) float64 {
 // changed folds the outcome into what is watched for changes.
 func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	reward, loss := false, false
+	news := News(a.open.n + 1)
 	if a.Trials >= settled && a.Weight >= baseline {
-		sd := math.Sqrt(v * (1/o.Weight + 1/a.Weight))
-		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, sd, 1)
+		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, math.Sqrt(one(a, o, v)), news)
 	}
 	if o.Loss >= 0 {
-		loss = a.Loss.observe(min(o.Loss, 1), o.Weight, t.opt.Memory)
+		loss = a.Loss.observe(min(o.Loss, 1), o.Weight*news, t.opt.Memory)
 	}
 	return reward || loss
 }
@@ -263,6 +291,7 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 		o.Trials = 0
 		o.Up, o.Down = Run{}, Run{}
 		o.Loss.restart()
+		o.open = slice{}
 	}
 	a.Weight, a.Trials, a.M2 = weight, weight, v*max(0, weight-1)
 }

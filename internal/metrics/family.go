@@ -64,7 +64,7 @@ var (
 	pathEvicted    = counter("paths_evicted_total", "Paths forgotten for want of room.")
 	yields         = gauge("yield_info", "1 for each field left alone since the administrator changed its sysctl.", "field", "sysctl")
 	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
-	armsGuarded    = counter("path_arms_retired_total", "Times that a congestion control was taken from a path since it did harm there, by reason (reward-collapse, retransmit-storm, marks-lost).", "reason")
+	armsGuarded    = counter("path_arms_retired_total", "Times that a congestion control was taken from a path since it did harm there, by reason (reward-collapse, goodput-collapse, retransmit-storm, marks-lost).", "reason")
 	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
 	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
 	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults as a control.", "rule")

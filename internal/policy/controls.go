@@ -18,13 +18,17 @@ type Control struct {
 	NeedsECN bool
 	// ByName: auto does not mean it, only a rule that names it has it.
 	ByName bool
+	// InsteadOf is one of Linux's that auto does not mean where this one is at hand.
+	InsteadOf tcp.CC
 }
 
-// Controls lists tcpilot's own, by name. tcpilot_cubic is the kernel's cubic once
-// more, tcpilot_ledbat yields to everybody and so would never be found the best,
-// and tcpilot_prague is an experiment where the kernel has no accurate ECN.
+// Controls lists tcpilot's own, by name. tcpilot_bbr3 does what bbr does, with a third
+// of its retransmits, and leaves more to others (docs/benchmarks.md). tcpilot_cubic is
+// the kernel's cubic once more, tcpilot_ledbat yields to everybody and so would never be
+// found the best, and tcpilot_prague is an experiment where the kernel has no accurate
+// ECN.
 var Controls = []Control{
-	{CC: named("tcpilot_bbr3")},
+	{CC: named("tcpilot_bbr3"), InsteadOf: named("bbr")},
 	{CC: named("tcpilot_cubic"), ByName: true},
 	{CC: named("tcpilot_dctcp"), NeedsECN: true},
 	{CC: named("tcpilot_ledbat"), ByName: true},
@@ -43,6 +47,15 @@ func ControlOf(cc tcp.CC) (c Control, ok bool) {
 		return Control{}, false
 	}
 	return Controls[i], true
+}
+
+// Auto reports whether arms: auto means cc: unless only a rule that names it has it, or
+// one of tcpilot's own stands in for it, which is among arms, meant itself, and not
+// retired.
+func Auto(cc tcp.CC, arms, byName, retired []tcp.CC) bool {
+	return !slices.Contains(byName, cc) && !slices.ContainsFunc(Controls, func(c Control) bool {
+		return c.InsteadOf == cc && slices.Contains(arms, c.CC) && !slices.Contains(byName, c.CC) && !slices.Contains(retired, c.CC)
+	})
 }
 
 // IsOurs reports whether cc has the name of one of tcpilot's own, be there such a

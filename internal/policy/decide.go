@@ -32,6 +32,7 @@ type Input struct {
 	Belief  *learn.Belief // of this path; nil is a path without samples
 	Parent  *learn.Belief // of the enclosing prefix; nil at the root
 	Now     int64         // Unix nanoseconds
+	Slice   uint8         // path.Policy's, for paths that learn
 	// YieldCC and YieldFields (bit 1<<f for field f) are left to the kernel,
 	// since somebody changed its default.
 	YieldCC     bool
@@ -149,6 +150,7 @@ func (in *Input) learned(d *Decision) Reason {
 	}
 	d.Policy.NumArms = uint8(len(arms))
 	weigh(d.Policy.Arms[:len(arms)], shares)
+	d.Policy.Slice = in.Slice
 	d.Best = best
 	if c, ok := in.Learner.(changeReporter); ok && c.Changed(b, in.Now) {
 		return ChangeDetected
@@ -174,7 +176,7 @@ func (in *Input) usable() []tcp.CC {
 	for _, cc := range want {
 		switch {
 		case len(arms) == cap(arms), !slices.Contains(in.Arms, cc), slices.Contains(in.Retired, cc):
-		case auto && slices.Contains(in.ByName, cc):
+		case auto && !Auto(cc, in.Arms, in.ByName, in.Retired):
 		default:
 			arms = append(arms, cc)
 		}

@@ -104,6 +104,29 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// auto means tcpilot_bbr3 in place of bbr, as long as it can be used on the path.
+func TestStandIn(t *testing.T) {
+	for _, c := range []struct{ rule, byName, retired, want string }{
+		{"", "", "", "cubic tcpilot_bbr3"},
+		{"", "", "tcpilot_bbr3", "cubic bbr"},
+		{"", "tcpilot_bbr3", "", "cubic bbr"},
+		{"", "", "bbr", "cubic tcpilot_bbr3"},
+		{"bbr cubic tcpilot_bbr3", "", "", "bbr cubic tcpilot_bbr3"},
+	} {
+		in := Input{
+			Rule: &Rule{Learn: &Learn{Arms: ccs(c.rule)}}, Arms: ccs("cubic bbr tcpilot_bbr3"),
+			ByName: ccs(c.byName), Retired: ccs(c.retired),
+		}
+		var got []string
+		for _, cc := range in.usable() {
+			got = append(got, cc.String())
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("rule %q, only by name %q, retired %q: %v, want %s", c.rule, c.byName, c.retired, got, c.want)
+		}
+	}
+}
+
 func armsOf(p *path.Policy) string {
 	return joinFunc(p.Arms[:p.NumArms], " ", func(a path.Arm) string {
 		return a.CC.String() + ":" + FormatValue(tcp.Mark, uint64(a.Weight))

@@ -1,0 +1,254 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func TestSliceFollowsLength(t *testing.T) {
+	for _, c := range []struct {
+		each []time.Duration
+		want time.Duration
+	}{
+		{nil, 1 << firstSlice},
+		{[]time.Duration{time.Millisecond, time.Millisecond}, 1 << firstSlice}, // too few
+		{slices.Repeat([]time.Duration{time.Millisecond}, 5), 1 << leastSlice},
+		{slices.Repeat([]time.Duration{250 * time.Millisecond}, 5), 1 << 28},
+		{slices.Repeat([]time.Duration{3 * time.Second}, 5), 1 << 31},
+		{slices.Repeat([]time.Duration{time.Hour}, 5), 1 << longestSlice},
+		{[]time.Duration{time.Second, time.Second, 1300 * time.Millisecond, 900 * time.Millisecond, time.Second}, 1 << 30},
+		{[]time.Duration{time.Second, time.Second, time.Second, time.Second, 64 * time.Second, 64 * time.Second}, 1 << 32},
+	} {
+		w := newWorld(t, nil)
+		to := ip("203.0.113.9")
+		for _, d := range c.each {
+			w.run(1, to, clean, func(s *tcp.Sample) { s.Duration = d })
+		}
+		n := w.e.byRule[0].root
+		if p := w.e.nodes[keyOf(n.key.class, 0, to, 24)]; p != nil {
+			n = p
+		}
+		if got := time.Duration(1) << n.sliceShift(); got != c.want {
+			t.Errorf("connections of %v: slices of %v, want %v", c.each, got, c.want)
+		}
+	}
+}
+
+// An interval sample is of a connection that goes on: it does not say how long one
+// lasts.
+func TestSliceIgnoresLiveConnections(t *testing.T) {
+	w := newWorld(t, nil)
+	to := ip("203.0.113.9")
+	w.run(5, to, clean)
+	w.run(9, to, clean, func(s *tcp.Sample) { s.Kind, s.Duration = tcp.KindInterval, time.Hour })
+	if got := w.path("203.0.113.0/24").Slice; got != 1<<30 {
+		t.Errorf("slices of %v, want 1.07 s", got)
+	}
+}
+
+// share gives four connections that begin at once what they get of a link of 8
+// Gbit/s: reno takes thrice what cubic does, and alone with its like gets no more than
+// anybody, with 3 % of it sent twice.
+func (w *world) share(to netip.Addr) (flooding int) {
+	var batch []*tcp.Sample
+	total := 0.0
+	greed := func(c tcp.CC) float64 {
+		if c == reno {
+			return 3
+		}
+		return 1
+	}
+	for range 4 {
+		s := w.connect(to, goods{cubic: 1, reno: 1})
+		batch = append(batch, s)
+		total += greed(s.CC)
+	}
+	const lasting = 1 << leastSlice
+	w.now += lasting
+	for _, s := range batch {
+		s.At, s.Duration, s.Busy = w.now, lasting, lasting
+		s.BytesAcked = uint64(1e9 * greed(s.CC) / total * s.Busy.Seconds())
+		s.DataSegsOut = uint32(s.BytesAcked / mss)
+		if s.CC == reno {
+			s.Retrans = s.DataSegsOut / 33
+			flooding++
+		}
+		w.e.Observe(s)
+	}
+	w.e.Tick(w.now)
+	return flooding
+}
+
+// Drawn for each connection, the arm that takes from the others looks best, and
+// everybody ends up with it; drawn for a slice of time, it is seen for what it is.
+func TestArmThatTakesFromOthersIsNotBest(t *testing.T) {
+	flooding := func(alone bool) (last int) {
+		w := newWorld(t, nil)
+		w.e.SetOffered(offer(cubic, reno))
+		w.alone = alone
+		for range 300 {
+			w.share(ip("203.0.113.9"))
+		}
+		for range 100 {
+			last += w.share(ip("203.0.113.9"))
+		}
+		return last
+	}
+	if n := flooding(false); n > 40 {
+		t.Errorf("%d of the last 400 connections flood the link, want next to none", n)
+	}
+	if n := flooding(true); n < 360 {
+		t.Errorf("drawn one by one, %d of the last 400 flood the link: this test does not show what slices are for", n)
+	}
+}
+
+// Within a slice shares stay as they are, so that its draw means one arm.
+func TestSharesStayWithinSlice(t *testing.T) {
+	w := newWorld(t, nil)
+	w.gap = second / 50
+	to := ip("203.0.113.9")
+	w.run(20, to, lossy)
+	row := func() path.Policy {
+		en, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, to)
+		return en.Policy
+	}
+	changes, last, slice := 0, row(), w.now>>row().Slice
+	for range 1000 {
+		w.run(1, to, lossy)
+		if p := row(); p != last {
+			changes++
+			if now := w.now >> last.Slice; now == slice {
+				t.Errorf("shares change twice in slice %d", now)
+			} else {
+				slice = now
+			}
+			last = p
+		}
+	}
+	if changes == 0 {
+		t.Error("shares never change")
+	}
+}
+
+// What cannot wait does not: Settle, a change of what is on offer, a mark, a ban.
+func TestSliceHoldsNothingUrgent(t *testing.T) {
+	to := ip("203.0.113.9")
+	for name, act := range map[string]func(*world){
+		"settle": func(w *world) { w.e.Settle(w.now) },
+		"offer":  func(w *world) { w.e.SetOffered(offer(cubic, bbr)) },
+		"mark": func(w *world) {
+			s := w.connect(to, lossy)
+			s.At, s.Flags, s.DeliveredCE = w.now, s.Flags|tcp.FlagECN, 5
+			w.e.Observe(s)
+		},
+		"ban": func(w *world) {
+			w.e.mu.Lock()
+			defer w.e.mu.Unlock()
+			w.e.ban(w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, to, 24)], reno, RetransmitStorm, "test", w.now)
+		},
+	} {
+		w := newWorld(t, nil)
+		w.e.SetOffered(offer(cubic, bbr, reno, dctcp))
+		w.run(6, to, lossy) // slices of 1.07 s
+		w.now = w.now>>30<<30 + 1<<30
+		w.run(1, to, lossy, func(s *tcp.Sample) { w.now -= w.gap - 1 }) // the decision of this slice
+		writes := w.sink.writes
+		w.now += second / 10
+		s := w.connect(to, goods{cubic: 9, bbr: 1, reno: 9})
+		s.At = w.now
+		w.e.Observe(s)
+		w.now += second / 10
+		w.e.Tick(w.now)
+		if w.sink.writes != writes {
+			t.Fatalf("%s: an outcome is acted on within the slice", name)
+		}
+		act(w)
+		w.now++
+		w.e.Tick(w.now)
+		if w.sink.writes == writes {
+			t.Errorf("%s: nothing was written before the slice was over", name)
+		}
+	}
+}
+
+// Guards of a busy path: in every second slice there were enough of the hold-out for
+// what was seen to fade, and still the slices add up.
+func TestGuardsOfBusyPaths(t *testing.T) {
+	w := newWorld(t, nil)
+	to := ip("203.0.113.9")
+	bad := goods{cubic: 100, bbr: 100, reno: 5}
+	for range 12 { // slices
+		w.now = w.now>>30<<30 + 1<<30
+		for i := range 400 {
+			s := w.connect(to, bad)
+			s.Arm, s.Flags = bbr, s.Flags&^tcp.FlagHoldOut
+			switch {
+			case i%10 == 0:
+				s.Arm, s.Flags = tcp.CC{}, s.Flags|tcp.FlagHoldOut
+				s.CC = cubic
+			case i%20 == 5:
+				s.Arm = reno
+			}
+			w.transfer(s, bad)
+			w.now += 1_000_000
+			s.At = w.now
+			w.e.Observe(s)
+		}
+		w.e.Tick(w.now)
+	}
+	if p := w.path("203.0.113.0/24"); p.arm(reno).Retired == nil {
+		t.Errorf("an arm with a twentieth of the others' goodput is still one: %+v", p.arm(reno))
+	}
+}
+
+// Slices fade with time also where the hold-out brings so much that all else fades
+// much sooner.
+func TestSlicesOfBusyPathsFade(t *testing.T) {
+	g := &guard{aged: 1}
+	add := func(at, slice int64, flags tcp.Flags) {
+		s := &tcp.Sample{Kind: tcp.KindClose, At: at, Arm: reno, Flags: flags}
+		g.fold(s, verdict{reward: learn.Outcome{Weight: 1, Slice: slice}})
+	}
+	for slice := range int64(4) {
+		add(1, slice+1, 0)
+	}
+	for at := int64(1); at < 2*guardHalfLife+60*second; at += 10 * second {
+		add(at, 0, tcp.FlagHoldOut)
+	}
+	if n := g.arm(reno).reward.slices; n != 1 {
+		t.Errorf("after two half-lives %g of 4 slices count", n)
+	}
+}
+
+// What could wait before it was put off can wait still when its slice ends: a thousand
+// paths whose slices end at one time are not decided on in one tick.
+func TestWhoCanWaitWaitsAfterItsSlice(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run(3, ip("203.0.113.9"), goods{cubic: 100, bbr: 100, reno: 100})
+	e := w.e
+	n := e.byUse.first
+	for _, c := range []struct {
+		holds          []bool
+		waits, decided bool
+	}{
+		{[]bool{true}, true, false},
+		{[]bool{true, false}, false, true},
+		{[]bool{false, true}, false, true},
+	} {
+		n.dirty, n.waits, e.dirty, e.later = false, false, nil, nil
+		n.policy.slice = leastSlice
+		for _, patient := range c.holds {
+			e.hold(n, patient)
+		}
+		e.release(w.now, true)
+		if n.waits != c.waits || n.dirty != c.decided || n.onHold {
+			t.Errorf("held %v: waits %t, to be decided on %t, on hold %t", c.holds, n.waits, n.dirty, n.onHold)
+		}
+	}
+}

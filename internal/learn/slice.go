@@ -1,0 +1,58 @@
+package learn
+
+// slice is the latest observation of an arm, which may not be whole: its outcomes that
+// came in one slice of time. Those connections shared the path and what else happened
+// on it, and what one of them won another lost; so their mean is one observation of the
+// arm (switchback experiments: B. Spang et al., "Unbiased Experiments in Congested
+// Networks", IMC 2021).
+type slice struct {
+	id     int64
+	n      int
+	sum    float64 // of weighted rewards
+	total  float64 // of weights
+	m2     float64 // weighted, around their mean
+	before evidence
+}
+
+// evidence is what an arm's belief rests on.
+type evidence struct{ mean, weight, m2, trials, scatter float64 }
+
+// next begins another observation.
+func (a *ArmBelief) next(id int64) {
+	a.open = slice{id: id, before: evidence{a.Mean, a.Weight, a.M2, a.Trials, a.Scatter}}
+}
+
+// restore takes out what the open observation has added so far.
+func (a *ArmBelief) restore() {
+	e := &a.open.before
+	a.Mean, a.Weight, a.M2, a.Trials, a.Scatter = e.mean, e.weight, e.m2, e.trials, e.scatter
+}
+
+// holds reports whether o belongs to s.
+func (s *slice) holds(o Outcome) bool { return o.Slice != 0 && s.id == o.Slice }
+
+func (s *slice) add(o Outcome) {
+	if s.n++; s.n > 1 {
+		d := o.Reward - s.mean()
+		s.m2 += d * d * o.Weight * s.total / (s.total + o.Weight)
+	}
+	s.total += o.Weight
+	s.sum += o.Weight * o.Reward
+}
+
+func (s *slice) mean() float64 { return s.sum / s.total }
+
+// weight is the evidence of the whole: one outcome's at most.
+func (s *slice) weight() float64 { return min(1, s.total) }
+
+// UsesSlices reports whether l takes the outcomes of a slice for one observation; an
+// arm is to be drawn for each connection if not.
+func UsesSlices(l Learner) bool {
+	_, ok := l.(thompson)
+	return ok
+}
+
+// News is what the n-th outcome of a slice, from 1 on, says that those before it did
+// not: 2/(n(n+1)), by which n of them are worth 2n/(n+1). That is Kish's design effect
+// at a correlation of one half; however many there are, they are worth less than two.
+func News(n int) float64 { return 2 / (float64(n) * float64(n+1)) }

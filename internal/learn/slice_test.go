@@ -1,0 +1,143 @@
+package learn
+
+import (
+	"math"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+const ms = int64(1e6)
+
+var cubic, bbr = ccs("cubic")[0], ccs("bbr")[0]
+
+func TestSliceIsOneObservation(t *testing.T) {
+	l := DefaultThompson()
+	var b Belief
+	for i := range 8 {
+		l.Observe(&b, cubic, Outcome{At: start + int64(i)*ms, Reward: float64(i), Weight: 0.5, Slice: 5})
+	}
+	a := b.Arm(cubic)
+	if b.Count != 1 || a.Count != 8 || a.Trials != 1 {
+		t.Errorf("%d observations, %d outcomes, %g trials; want 1, 8, 1", b.Count, a.Count, a.Trials)
+	}
+	if math.Abs(a.Weight-1) > 1e-9 || math.Abs(a.Mean-3.5) > 1e-9 || math.Abs(a.Scatter-5.25) > 1e-9 || a.M2 != 0 {
+		t.Errorf("mean %g of weight %g, scatter %g, m2 %g; want 3.5 of 1, 5.25, 0", a.Mean, a.Weight, a.Scatter, a.M2)
+	}
+	l.Observe(&b, cubic, Outcome{At: start + 9*ms, Reward: 3.5, Weight: 1, Slice: 6})
+	if b.Count != 2 || a.Trials != 2 {
+		t.Errorf("another slice: %d observations, %g trials; want 2, 2", b.Count, a.Trials)
+	}
+}
+
+// Connections of two arms end in one slice: each has one observation of it, whatever
+// the order.
+func TestSliceOfTwoArms(t *testing.T) {
+	l := DefaultThompson()
+	var b Belief
+	for i := range 40 {
+		cc := cubic
+		if i%2 == 1 {
+			cc = bbr
+		}
+		l.Observe(&b, cc, Outcome{At: start + int64(i)*ms, Reward: float64(i % 2), Weight: 1, Slice: 5})
+	}
+	if b.Count != 2 || b.Arm(cubic).Weight != 1 || b.Arm(bbr).Mean != 1 {
+		t.Errorf("%d observations, cubic's weigh %g, bbr's mean is %g; want 2, 1, 1", b.Count, b.Arm(cubic).Weight, b.Arm(bbr).Mean)
+	}
+}
+
+// Gap is from one observation to the next, not from the last outcome to the next.
+func TestGapIsBetweenObservations(t *testing.T) {
+	l := DefaultThompson()
+	var b Belief
+	for i := range int64(2000) {
+		l.Observe(&b, cubic, Outcome{At: start + i*5*ms, Reward: 1, Weight: 1, Slice: 1 + i/200})
+	}
+	if math.Abs(b.Gap-1) > 0.01 {
+		t.Errorf("gap %g s between slices of 1 s", b.Gap)
+	}
+}
+
+// Without slices nothing is as it was before they were.
+func TestOutcomesOfNoSliceStandAlone(t *testing.T) {
+	l := DefaultThompson()
+	var b Belief
+	for i := range 5 {
+		l.Observe(&b, cubic, Outcome{At: start + int64(i)*ms, Reward: 1, Weight: 1})
+	}
+	if b.Count != 5 || b.Arm(cubic).Weight < 4.5 {
+		t.Errorf("%d observations of weight %g, want 5 of nearly 5", b.Count, b.Arm(cubic).Weight)
+	}
+}
+
+// A change is found within two slices, and what comes of it after that is kept.
+func TestChangeWithinSlice(t *testing.T) {
+	l := DefaultThompson()
+	var b Belief
+	at := start
+	feed := func(slice int64, n int, reward float64) {
+		for range n {
+			at += ms
+			l.Observe(&b, cubic, Outcome{At: at, Reward: reward + 0.01*float64(at/ms%7), Weight: 1, Slice: slice})
+		}
+	}
+	for s := range int64(20) {
+		feed(1+s, 4, 0)
+	}
+	if b.Changes != 0 {
+		t.Fatalf("%d changes on a steady path", b.Changes)
+	}
+	feed(100, 20, -2)
+	feed(101, 20, -2)
+	if b.Changes == 0 || b.Arm(cubic).Mean > -1.8 {
+		t.Errorf("%d changes, mean %g; want one, and about -2", b.Changes, b.Arm(cubic).Mean)
+	}
+}
+
+// Eight connections at a time meet what happens on the path together. Who takes them
+// for eight observations sees changes where there is only weather.
+func TestSlicesTakeWeatherOut(t *testing.T) {
+	alarms := func(slices bool, together, each float64) (n uint64) {
+		for seed := range uint64(20) {
+			rng := seeded(seed)
+			var b Belief
+			for s := range int64(200) {
+				weather := together * rng.NormFloat64()
+				for range 8 {
+					o := outcome(3*s, weather+each*rng.NormFloat64())
+					if slices {
+						o.Slice = s + 1
+					}
+					DefaultThompson().Observe(&b, cubic, o)
+				}
+			}
+			n += b.Changes
+		}
+		return n
+	}
+	with, without := alarms(true, 0.3, 0.1), alarms(false, 0.3, 0.1)
+	t.Logf("false alarms in 4000 slices of 8 connections: %d, and %d if each counts", with, without)
+	if 10*with > without {
+		t.Errorf("%d false alarms with slices, %d without; want a tenth at most", with, without)
+	}
+	if n := alarms(true, 0, 0.4); n > 4 {
+		t.Errorf("%d false alarms where each connection is by itself, want next to none", n)
+	}
+}
+
+// The enclosing prefix hears of a slice what the path did.
+func TestSliceIsLittleForTheParent(t *testing.T) {
+	l := DefaultThompson()
+	var child, parent Belief
+	for s, cc := range []tcp.CC{cubic, bbr} {
+		for i := range 10 {
+			o := Outcome{At: start + int64(100*s+i)*ms, Reward: 1, Weight: 1, Slice: int64(s + 1)}
+			l.Observe(&child, cc, o)
+			ObserveParent(l, &child, &parent, cc, o)
+		}
+	}
+	if w := parent.Arm(bbr).Weight; w > 2 || w < 1 {
+		t.Errorf("the parent holds evidence %g of a slice of 10, want less than 2", w)
+	}
+}
