@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/lab/calibrate"
 	"github.com/tcpilot/tcpilot/internal/lab/link"
@@ -100,11 +102,8 @@ func (n *network) path(ctx context.Context, from, to *topology.Host, tell func(C
 		return err
 	}
 	c := Calibration{From: from.Name, To: to.Name, Measured: &m}
-	// A flood to measure the rate may keep the processors busy. Check says itself
-	// what the host was up to.
-	limits := calibrate.DefaultLimits
-	limits.Busy = 1
-	if err := cmp.Or(m.Check(), m.Host.Sane(limits)); err != nil {
+	// Check says itself what the host was up to.
+	if err := cmp.Or(m.Check(), m.Host.Sane(calibrationLimits())); err != nil {
 		c.Refused = err.Error()
 	}
 	tell(c)
@@ -117,12 +116,25 @@ func (n *network) asked(wire string) (forward, backward link.Spec) {
 	return l.Forward, l.Backward
 }
 
+// calibrationPauses are those before each try of a calibration; the later ones are for a
+// busy host.
+var calibrationPauses = []time.Duration{0, 0, 0, 10 * time.Second, 30 * time.Second}
+
+const calibrationsIfQuiet = 3
+
 // calibrate measures the paths before a case, and refuses it if one is not what
 // was asked. What the machine's neighbours may have caused gets another try.
 func (n *network) calibrate(ctx context.Context, about *report.Case) error {
-	const tries = 3
 	var seen []Calibration
-	for range tries {
+	for i, pause := range calibrationPauses {
+		if i >= calibrationsIfQuiet && !disturbed(seen) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
 		seen, about.Refused = nil, ""
 		err := n.paths(ctx, func(c Calibration) {
 			seen = append(seen, c)
@@ -140,4 +152,19 @@ func (n *network) calibrate(ctx context.Context, about *report.Case) error {
 	var err error
 	about.Calibration, err = json.Marshal(seen)
 	return err
+}
+
+// disturbed reports whether the host was too busy with something else for one of them.
+func disturbed(seen []Calibration) bool {
+	return slices.ContainsFunc(seen, func(c Calibration) bool {
+		return c.Measured != nil && c.Measured.Host.Sane(calibrationLimits()) != nil
+	})
+}
+
+// calibrationLimits leave the processors out: a flood to measure the rate may keep
+// them busy.
+func calibrationLimits() calibrate.Limits {
+	limits := calibrate.DefaultLimits
+	limits.Busy = 1
+	return limits
 }

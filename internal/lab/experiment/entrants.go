@@ -28,6 +28,9 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 		}
 		w.Tuned = append(w.Tuned, h)
 	}
+	for _, t := range j.Traffic {
+		w.Others = append(w.Others, t.CC)
+	}
 	for _, s := range j.Subjects {
 		entry := report.Subject{Name: s.Name}
 		if s.Kind == subject.Fixed {

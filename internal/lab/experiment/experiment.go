@@ -10,13 +10,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/link"
 	"github.com/tcpilot/tcpilot/internal/lab/report"
 	"github.com/tcpilot/tcpilot/internal/lab/scenario"
+	"github.com/tcpilot/tcpilot/internal/lab/subject"
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
 )
 
 // Options say what to run, and how.
 type Options struct {
 	Scenarios []*scenario.Scenario
-	// Cases and Subjects choose among those of the scenarios by name; empty is all.
+	// Cases and Subjects choose among those of the scenarios by name; empty is all. A
+	// subject that a scenario does not list is added if a word alone stands for it.
 	Cases, Subjects []string
 	Repeat          int  // rounds that count, instead of the scenarios' own; 0 leaves those
 	Quick           bool // calibrate for a shorter time
@@ -104,6 +106,7 @@ func (o Options) cases() (todo []job, err error) {
 			if o.Repeat > 0 {
 				c.Repeat = o.Repeat
 			}
+			c.Subjects = o.withAdded(c.Subjects)
 			j := job{s, c}
 			if slices.ContainsFunc(todo, func(o job) bool { return o.title() == j.title() }) {
 				return nil, fmt.Errorf("case %q is there twice: a report names cases by scenario and case", j.title())
@@ -124,8 +127,21 @@ func (o Options) cases() (todo []job, err error) {
 	}
 	for _, want := range o.Subjects {
 		if !slices.Contains(subjects, want) {
-			return nil, fmt.Errorf("no subject %q; there are %q", want, slices.Compact(slices.Sorted(slices.Values(subjects))))
+			return nil, fmt.Errorf("no subject %q; there are %q, and what a word alone stands for: %q", want,
+				slices.Compact(slices.Sorted(slices.Values(subjects))), subject.Words())
 		}
 	}
 	return todo, nil
+}
+
+// withAdded are a case's subjects, and those that are chosen and need no settings.
+func (o Options) withAdded(specs []subject.Spec) []subject.Spec {
+	specs = slices.Clone(specs)
+	for _, want := range o.Subjects {
+		s, ok := subject.Named(want)
+		if ok && !slices.ContainsFunc(specs, func(o subject.Spec) bool { return o.Name == want }) {
+			specs = append(specs, s)
+		}
+	}
+	return specs
 }

@@ -57,6 +57,21 @@ func TestChoice(t *testing.T) {
 	if _, err := o.cases(); err == nil || !strings.Contains(err.Error(), `"vegan"`) {
 		t.Errorf("a subject that is not there: %v", err)
 	}
+	o.Subjects = []string{"reno", subject.KernelOnly}
+	all, err = o.cases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range all {
+		last := j.Subjects[len(j.Subjects)-1]
+		if last.Name != subject.KernelOnly || last.Kind != subject.Tcpilot || !o.chooses(j, last) {
+			t.Errorf("%s: a subject that a word stands for is not added: %+v", j.title(), j.Subjects)
+		}
+	}
+	o.Subjects = nil
+	if same, _ := o.cases(); len(same[0].Subjects) != len(all[0].Subjects)-1 {
+		t.Error("it is there still when it is not asked for")
+	}
 }
 
 func TestLacking(t *testing.T) {

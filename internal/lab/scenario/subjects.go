@@ -31,22 +31,21 @@ func (r *reader) subjects(n *node) (specs []subject.Spec) {
 
 // named is a subject without settings.
 func (r *reader) named(n *node) subject.Spec {
-	s := subject.Spec{Name: n.text}
-	switch k := subject.Kind(n.text); {
-	case k == subject.Default, k == subject.Tcpilot, k == subject.Bpftune:
-		s.Kind = k
-	case slices.Contains(subject.KnownControls, n.text):
-		s.Kind, s.CC = subject.Fixed, n.text
-	default:
-		words := append([]string{string(subject.Default), string(subject.Tcpilot), string(subject.Bpftune)}, subject.KnownControls...)
-		fix := fmt.Sprintf("there are default, tcpilot, bpftune and congestion controls; one of your own is {name: %s, cc: %[1]s}", n.text)
-		if near := config.Nearest(n.text, words); near != "" {
+	s, ok := subject.Named(n.text)
+	if !ok {
+		fix := fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; one of your own is {name: %s, cc: %[2]s}",
+			subject.KernelOnly, n.text)
+		if near := config.Nearest(n.text, subject.Words()); near != "" {
 			fix = fmt.Sprintf("did you mean %q?", near)
 		}
 		r.fail(n, fmt.Sprintf("unknown subject %q", n.text), fix)
+		s.Name = n.text
 	}
 	return s
 }
+
+// SubjectWords lists the subjects that need no settings.
+func SubjectWords() []string { return subject.Words() }
 
 // subject reads a subject with settings, whose kind is what it has.
 func (r *reader) subject(n *node) subject.Spec {

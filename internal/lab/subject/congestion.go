@@ -104,8 +104,11 @@ func (s *subject) setCongestion() error {
 	case s.spec.Kind == Default:
 		tuned = own
 	}
-	if isOurs(tuned) {
-		release, err := cc.Hold(tuned)
+	for _, name := range append([]string{tuned}, s.world.Others...) {
+		if !isOurs(name) {
+			continue
+		}
+		release, err := cc.Hold(name)
 		if err != nil {
 			return err
 		}

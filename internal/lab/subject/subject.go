@@ -51,6 +51,8 @@ type World struct {
 	// CC is the default congestion control of all hosts unless the subject says
 	// otherwise; empty is the machine's.
 	CC string
+	// Others are the congestion controls that the traffic asks for by itself.
+	Others []string
 }
 
 // Subject is one way to tune hosts. Start and Stop alternate; what it learned
