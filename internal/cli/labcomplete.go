@@ -23,7 +23,7 @@ func completeLabFlags(cmd *cobra.Command) {
 			for _, s := range c.Subjects {
 				names = append(names, s.Name)
 			}
-			return names
+			return append(names, scenario.SubjectWords()...)
 		}),
 	} {
 		if cmd.Flags().Lookup(name) != nil {

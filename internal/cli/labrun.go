@@ -68,7 +68,7 @@ processors: slow, so that scenarios keep to lower rates there.`,
 	f := cmd.Flags()
 	f.BoolVar(&r.all, "all", false, "run every scenario that comes with tcpilot")
 	r.choose(cmd)
-	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject`, beside the baseline; may be repeated")
+	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject`, beside the baseline, listed there or not; may be repeated")
 	f.IntVar(&r.repeat, "repeat", 0, "`rounds` that count, instead of the scenario's")
 	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
 	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
