@@ -109,7 +109,7 @@ func TestRecordEndsWithItsDuration(t *testing.T) {
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "samples.tcpi")
 	w.env.StderrTerminal = true
-	r := w.run(t.Context(), "record", file, "--duration", "50ms")
+	r := w.run(t.Context(), "record", file, "--duration", "2s")
 	if r.code != 0 || !strings.Contains(r.stderr, "\r") || !strings.Contains(r.stderr, "4 samples") {
 		t.Errorf("%+v, want success and progress", r)
 	}
@@ -117,21 +117,43 @@ func TestRecordEndsWithItsDuration(t *testing.T) {
 
 func TestConnectionsEndWithCtrlC(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if r := w.run(ctx, "connections"); r.code != 0 || r.stderr != "" || strings.Count(r.stdout, "\n") != 5 {
-		t.Errorf("%+v, want a heading and four lines, and success", r)
+	out, errs := &until{what: "\n", n: 5, end: cancel}, &bytes.Buffer{}
+	env := w.env
+	env.Stdout, env.Stderr = out, errs
+	code := Main(ctx, env, []string{"connections", "--socket", w.socket})
+	if got := out.b.String(); code != 0 || errs.Len() != 0 || strings.Count(got, "\n") != 5 {
+		t.Errorf("exit %d, %q, %q; want a heading and four lines, and success", code, got, errs)
 	}
+}
+
+// until calls end when it was written n times.
+type until struct {
+	b    bytes.Buffer
+	what string
+	n    int
+	end  func()
+}
+
+func (u *until) Write(p []byte) (int, error) {
+	n, err := u.b.Write(p)
+	if strings.Count(u.b.String(), u.what) >= u.n {
+		u.end()
+	}
+	return n, err
 }
 
 func TestWatchRedraws(t *testing.T) {
 	w := newWorld(t)
-	w.env.Terminal = true
-	ctx, cancel := context.WithTimeout(t.Context(), 350*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	r := w.run(ctx, "paths", "--watch", "--interval", "100ms")
-	if n := strings.Count(r.stdout, "\x1b[H\x1b[J"); r.code != 0 || n < 2 || !strings.Contains(r.stdout, "\x1b[1mPREFIX") {
-		t.Errorf("%d screens, %+v", n, r)
+	out, errs := &until{what: "\x1b[H\x1b[J", n: 2, end: cancel}, &bytes.Buffer{}
+	env := w.env
+	env.Terminal, env.Stdout, env.Stderr = true, out, errs
+	code := Main(ctx, env, []string{"paths", "--watch", "--interval", "100ms", "--socket", w.socket})
+	if got := out.b.String(); code != 0 || errs.Len() != 0 || strings.Count(got, out.what) != 2 || !strings.Contains(got, "\x1b[1mPREFIX") {
+		t.Errorf("exit %d, %q, %q; want two screens, and success", code, got, errs)
 	}
 }
 
