@@ -15,7 +15,7 @@ enum bbr3_constants {
 	INITIAL_CWND = 10,		/* C.InitialCwnd: RFC 6928 */
 	FULL_BW_ROUNDS = 3,		/* 5.3.1.2 */
 	FULL_LOSS_COUNT = 6,		/* 5.3.1.3 BBRStartupFullLossCnt */
-	FULL_ECN_ROUNDS = 2,		/* Google v3: full_ecn_cnt */
+	FULL_ECN_COUNT = 8,		/* ours: packets; N_RTT_SAMPLE of RFC 9406 4.2 */
 	DRAIN_ROUNDS = 3,		/* 5.3.2 */
 	MAX_RENO_ROUNDS = 63,		/* 5.3.3.5.3 */
 	MAX_UP_ROUNDS = 30,		/* 5.3.3.6 */
@@ -94,7 +94,7 @@ struct bbr3 {
 	__u32 random_loss : 8,		/* share that the path loses by itself, 1/1024 */
 		ack_phase : 3, loss_in_round : 1, full_bw_now : 1, full_bw_count : 2,
 		probe_sample : 1, prev_probe_too_high : 1, prev_probe_precautionary : 1,
-		idle_restart : 1, probe_rtt_round_done : 1, loss_events : 4, ecn_rounds : 2,
+		idle_restart : 1, probe_rtt_round_done : 1, loss_events : 4,
 		undo : 2, queue_in_round : 1, has_rtt : 1;
 };
 

@@ -151,14 +151,20 @@ static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 		leave_startup(tp, b, m, BBR3_HIGH_LOSS);
 }
 
-/* Google v3: more than half of what was delivered since the packet was sent is marked. */
+/* Google v3: more than half of what was delivered since the packet was sent is marked.
+ * With a queue of its own making, and not a handful of packets, that ends Startup. */
 static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
 	struct bbr3_more *m = bbr3_more_get(tp);
 
-	if (m)
+	if (!m)
+		return;
+	if (b->probe_sample)
 		handle_too_high(tp, b, m, a->tx_in_flight, a->app_limited, BBR3_HIGH_ECN);
+	else if (b->cc.mode == BBR3_STARTUP && a->delivered >= FULL_ECN_COUNT &&
+		 queue_seen(tp))
+		leave_startup(tp, b, m, BBR3_HIGH_ECN);
 }
 
 /* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. After a flood
@@ -292,14 +298,8 @@ static __noinline void end_loss_round(struct tcp_sock *tp, struct ack *a)
 		share = update_alpha(tp, b, m);
 	adapt_lower_bounds(tp, b, m, share, loss, flooded(b, lost, all) && !a->app_limited);
 	count_floor_rounds(b, m, loss);
-	if (b->cc.mode == BBR3_STARTUP) {
-		b->ecn_rounds = share < ECN_THRESH ? 0 : min_u32(b->ecn_rounds + 1, 3);
-		if (b->ecn_rounds >= FULL_ECN_ROUNDS) {
-			leave_startup(tp, b, m, BBR3_HIGH_ECN);
-		} else if (startup_lossy(tp, b, a)) {
-			leave_startup(tp, b, m, BBR3_HIGH_LOSS);
-		}
-	}
+	if (b->cc.mode == BBR3_STARTUP && startup_lossy(tp, b, a))
+		leave_startup(tp, b, m, BBR3_HIGH_LOSS);
 	b->loss_events = 0;
 	b->loss_in_round = 0;
 	b->queue_in_round = 0;

@@ -56,7 +56,9 @@
  *   route flag and an RTT below 5 ms, as it needs a receiver that echoes each mark, and
  *   is such a receiver itself; this one echoes as its kernel does. A peer that echoes as
  *   RFC 3168 says makes every round with a mark look all marked: the cut is then a third,
- *   about that of a loss. No quick new probe when marks cease.
+ *   about that of a loss. No quick new probe when marks cease. Startup ends as soon as half
+ *   of what was delivered in a round trip is marked while a queue is seen; Google's waits
+ *   for two whole rounds of it, in which what is in flight doubles twice.
  */
 #include "bbr3.bpf.h"
 
@@ -187,7 +189,7 @@ static __always_inline void update_model(struct tcp_sock *tp, struct bbr3 *b,
 	if (b->cc.inflight_hi != CC_NO_BOUND && a->tx_in_flight > b->cc.inflight_hi &&
 	    full_bw_reached(b) && !a->marked && !inflight_too_high(b, a))
 		b->cc.inflight_hi = a->tx_in_flight;
-	if (probed && b->probe_sample && a->marked)
+	if (a->marked && probed == b->probe_sample)
 		handle_marks(tp, a);
 	if (up && b->cc.mode == BBR3_PROBE_UP)
 		update_up(tp, a);

@@ -128,6 +128,32 @@ func TestRootBBR3Policed(t *testing.T) {
 	})
 }
 
+// TestRootBBR3Marked: Startup ends in the round trip in which the marks come back, not in
+// the next, when the queue is twice as long.
+func TestRootBBR3Marked(t *testing.T) {
+	takesControls(t)
+	ring := tracedBBR3(t, "test_trace")
+	testenv.OnceMore(t, func() error {
+		path := newPath(t)
+		must(t, path.there.Set(link.Spec{Rate: 30e6, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 600_000}, ECN: 15_000}))
+		c := path.connect(t, "test_trace")
+		go func() { _, _ = io.Copy(c, content()) }()
+		time.Sleep(time.Second)
+		must(t, c.Close())
+		for _, one := range readTrace(t, ring) {
+			if one.From != startup {
+				continue
+			}
+			if one.Why != highECN || one.SRTT > one.MinRTT*7/4 { // the round after: 2.1
+				return errors.New(one.String())
+			}
+			t.Log(one)
+			return nil
+		}
+		return errors.New("Startup has no end")
+	})
+}
+
 // TestRootBBR3Shares: beside Cubic in a queue of a BDP probes come by the clock. At Reno's
 // time there would be a dozen and more, and Cubic would have 28 % instead of 35 to 43; that
 // is the lab's to measure (own-bbr3).
