@@ -101,15 +101,10 @@ func TestRootBBR3Policed(t *testing.T) {
 	ring := tracedBBR3(t, "test_trace")
 	const policed = 20e6
 	testenv.OnceMore(t, func() error {
-		path := newPath(t)
-		must(t, path.there.Set(link.Spec{Rate: 5 * policed, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 250_000},
-			Policer: link.Policer{Rate: policed, Burst: 100_000}}))
-		c := path.connect(t, "test_trace")
-		go func() { _, _ = io.Copy(c, content()) }()
-		time.Sleep(4 * time.Second) // the time to probe comes after 3 at most
-		must(t, c.Close())
+		policer := link.Spec{Rate: 5 * policed, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 250_000},
+			Policer: link.Policer{Rate: policed, Burst: 100_000}}
 		var full transition
-		for _, one := range readTrace(t, ring) {
+		for _, one := range traceOver(t, ring, policer, 4*time.Second) { // the time to probe comes after 3 at most
 			switch {
 			case one.From == startup:
 				full = one
@@ -134,13 +129,8 @@ func TestRootBBR3Marked(t *testing.T) {
 	takesControls(t)
 	ring := tracedBBR3(t, "test_trace")
 	testenv.OnceMore(t, func() error {
-		path := newPath(t)
-		must(t, path.there.Set(link.Spec{Rate: 30e6, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 600_000}, ECN: 15_000}))
-		c := path.connect(t, "test_trace")
-		go func() { _, _ = io.Copy(c, content()) }()
-		time.Sleep(time.Second)
-		must(t, c.Close())
-		for _, one := range readTrace(t, ring) {
+		marking := link.Spec{Rate: 30e6, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 300_000}, ECN: 15_000}
+		for _, one := range traceOver(t, ring, marking, time.Second) {
 			if one.From != startup {
 				continue
 			}
@@ -194,6 +184,18 @@ func TestRootBBR3Shares(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// traceOver is that of one connection that sends for some time over a link.
+func traceOver(t *testing.T, ring *ringbuf.Reader, over link.Spec, lasts time.Duration) []transition {
+	t.Helper()
+	path := newPath(t)
+	must(t, path.there.Set(over))
+	c := path.connect(t, "test_trace")
+	go func() { _, _ = io.Copy(c, content()) }()
+	time.Sleep(lasts)
+	must(t, c.Close())
+	return readTrace(t, ring)
 }
 
 // tracedBBR3 registers bbr3 with its trace on, for as long as the test runs.
