@@ -156,14 +156,20 @@ static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
-	struct bbr3_more *m = bbr3_more_get(tp);
+	bool too_high, full;
+	struct bbr3_more *m;
 
+	too_high = b->probe_sample;
+	full = !too_high && b->cc.mode == BBR3_STARTUP && a->delivered >= FULL_ECN_COUNT &&
+	       queue_seen(tp);
+	if (!too_high && !full)
+		return;
+	m = bbr3_more_get(tp);
 	if (!m)
 		return;
-	if (b->probe_sample)
+	if (too_high)
 		handle_too_high(tp, b, m, a->tx_in_flight, a->app_limited, BBR3_HIGH_ECN);
-	else if (b->cc.mode == BBR3_STARTUP && a->delivered >= FULL_ECN_COUNT &&
-		 queue_seen(tp))
+	else
 		leave_startup(tp, b, m, BBR3_HIGH_ECN);
 }
 
