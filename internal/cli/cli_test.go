@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,13 +65,44 @@ func newWorld(t testing.TB) *world {
 
 // run runs a command line against the fake daemon.
 func (w *world) run(ctx context.Context, args ...string) result {
+	var out bytes.Buffer
+	code, errs := w.runInto(ctx, &out, args)
+	return result{code, out.String(), errs}
+}
+
+// runUntil interrupts it when something was written n times.
+func (w *world) runUntil(ctx context.Context, what string, n int, args ...string) result {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := until{what: what, n: n, end: cancel}
+	code, errs := w.runInto(ctx, &out, args)
+	return result{code, out.b.String(), errs}
+}
+
+func (w *world) runInto(ctx context.Context, out io.Writer, args []string) (code int, stderr string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // a stream that waits for samples that never come
 	defer cancel()
-	var out, errs bytes.Buffer
+	var errs bytes.Buffer
 	env := w.env
-	env.Stdout, env.Stderr = &out, &errs
-	code := Main(ctx, env, append(args, "--socket", w.socket))
-	return result{code, out.String(), errs.String()}
+	env.Stdout, env.Stderr = out, &errs
+	code = Main(ctx, env, append(args, "--socket", w.socket))
+	return code, errs.String()
+}
+
+// until calls end when something was written n times.
+type until struct {
+	b    bytes.Buffer
+	what string
+	n    int
+	end  func()
+}
+
+func (u *until) Write(p []byte) (int, error) {
+	n, err := u.b.Write(p)
+	if strings.Count(u.b.String(), u.what) >= u.n {
+		u.end()
+	}
+	return n, err
 }
 
 // golden compares what a command did with testdata/NAME.golden.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/api/apitest"
@@ -117,43 +116,19 @@ func TestRecordEndsWithItsDuration(t *testing.T) {
 
 func TestConnectionsEndWithCtrlC(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	out, errs := &until{what: "\n", n: 5, end: cancel}, &bytes.Buffer{}
-	env := w.env
-	env.Stdout, env.Stderr = out, errs
-	code := Main(ctx, env, []string{"connections", "--socket", w.socket})
-	if got := out.b.String(); code != 0 || errs.Len() != 0 || strings.Count(got, "\n") != 5 {
-		t.Errorf("exit %d, %q, %q; want a heading and four lines, and success", code, got, errs)
+	r := w.runUntil(t.Context(), "\n", 5, "connections")
+	if r.code != 0 || r.stderr != "" || strings.Count(r.stdout, "\n") != 5 {
+		t.Errorf("%+v, want a heading and four lines, and success", r)
 	}
-}
-
-// until calls end when it was written n times.
-type until struct {
-	b    bytes.Buffer
-	what string
-	n    int
-	end  func()
-}
-
-func (u *until) Write(p []byte) (int, error) {
-	n, err := u.b.Write(p)
-	if strings.Count(u.b.String(), u.what) >= u.n {
-		u.end()
-	}
-	return n, err
 }
 
 func TestWatchRedraws(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	out, errs := &until{what: "\x1b[H\x1b[J", n: 2, end: cancel}, &bytes.Buffer{}
-	env := w.env
-	env.Terminal, env.Stdout, env.Stderr = true, out, errs
-	code := Main(ctx, env, []string{"paths", "--watch", "--interval", "100ms", "--socket", w.socket})
-	if got := out.b.String(); code != 0 || errs.Len() != 0 || strings.Count(got, out.what) != 2 || !strings.Contains(got, "\x1b[1mPREFIX") {
-		t.Errorf("exit %d, %q, %q; want two screens, and success", code, got, errs)
+	w.env.Terminal = true
+	const clear = "\x1b[H\x1b[J"
+	r := w.runUntil(t.Context(), clear, 2, "paths", "--watch", "--interval", "100ms")
+	if r.code != 0 || r.stderr != "" || strings.Count(r.stdout, clear) != 2 || !strings.Contains(r.stdout, "\x1b[1mPREFIX") {
+		t.Errorf("%+v, want two screens, and success", r)
 	}
 }
 
