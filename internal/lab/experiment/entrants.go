@@ -20,7 +20,8 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 			err = errors.Join(err, list.close())
 		}
 	}()
-	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.DefaultCC()}
+	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.DefaultCC(),
+		Default: j.CC, Fresh: j.Fresh}
 	for _, name := range j.Tuned {
 		h, err := n.layout.Host(name)
 		if err != nil {
