@@ -37,6 +37,9 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 		if s.Kind == subject.Fixed {
 			entry.Fixed = s.CC
 		}
+		if s.Kind == subject.Default {
+			entry.Fixed = j.CC // the machine's is no choice of the experiment
+		}
 		if !o.chooses(j, s) {
 			entry.Skipped = report.NotChosen
 			about.Subjects = append(about.Subjects, entry)
