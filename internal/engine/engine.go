@@ -96,6 +96,9 @@ type Engine struct {
 	held   [longestSlice - leastSlice + 1][]*node
 	heldAt int64
 	slices bool // the learner uses them
+	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
+	// tests of these.
+	armsOnly bool
 
 	in      policy.Input // scratch
 	wait    []*node

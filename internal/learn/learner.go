@@ -91,8 +91,6 @@ type Belief struct {
 	ChangedAt uint64 `json:"changed_at"`
 	// Fell says that the latest change was one for the worse.
 	Fell bool `json:"fell,omitempty"`
-	// Sizes is what the size of a transfer does to its reward, by Outcome.Size-1.
-	Sizes [sizeClasses]SizeEffect `json:"sizes"`
 	// Level is the reward of a path of which a pooled belief knows nothing else,
 	// its arm's effect taken out.
 	Level Signal `json:"level"`

@@ -223,7 +223,6 @@ func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 		}
 	}
 	out.Reward = math.Log(rate)
-	out.Size = sizeClass(s.BytesAcked)
 	out.Weight *= precision(busy)
 	if s.Busy > 0 {
 		out.Weight *= float64(s.SendLimited()) / float64(s.Busy)
