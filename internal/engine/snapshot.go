@@ -28,6 +28,7 @@ type RuleState struct {
 	Match     string    `json:"match"`               // for people: "remote 10.0.0.0/8, local port 443"
 	Action    string    `json:"action"`              // leave, set, learn, set+learn
 	Set       []Setting `json:"set,omitempty"`       // fixed fields
+	CC        tcp.CC    `json:"cc,omitzero"`         // fixed congestion control
 	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
 	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1

@@ -149,10 +149,7 @@ func (e *Engine) viewRule(rs *ruleState) RuleState {
 	r := rs.rule
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
-		Set: e.settings(r), Paths: rs.paths, Samples: rs.samples,
-	}
-	if r.CC != (tcp.CC{}) {
-		s.Arms = []tcp.CC{r.CC}
+		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
 	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
