@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
@@ -158,7 +160,7 @@ func TestErrorsKeepCodeAndHint(t *testing.T) {
 
 func TestRequestsThatAreRefused(t *testing.T) {
 	f := apitest.New()
-	h := api.NewServer(f, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	socket := apitest.Serve(t, f)
 	for name, tt := range map[string]struct {
 		method, target, body string
 		code                 int
@@ -184,23 +186,44 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		"bad object":        {"POST", "/v1/programs", `{"object":"/etc/passwd","cgroup":"/"}`, 422, "not an eBPF object"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, tt.target, strings.NewReader(tt.body)))
+			code, body := ask(t, socket, tt.method, tt.target, tt.body)
 			var e struct{ Error, Hint string }
-			if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
-				t.Fatalf("%v in %s", err, w.Body)
+			if err := json.Unmarshal([]byte(body), &e); err != nil {
+				t.Fatalf("%v in %s", err, body)
 			}
-			if w.Code != tt.code || !strings.Contains(e.Error, tt.want) {
-				t.Errorf("%d %q, want %d with %q", w.Code, e.Error, tt.code, tt.want)
+			if code != tt.code || !strings.Contains(e.Error, tt.want) {
+				t.Errorf("%d %q, want %d with %q", code, e.Error, tt.code, tt.want)
 			}
 		})
 	}
 }
 
+// ask sends one request as it is.
+func ask(t *testing.T, socket, method, target, body string) (code int, answer string) {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", socket)
+	}}}
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://tcpilot"+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Body.Close()
+	text, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.StatusCode, string(text)
+}
+
 func TestBeforeTheFirstSnapshot(t *testing.T) {
 	f := apitest.New()
 	f.Programs = nil
-	h := api.NewServer(noSnapshot{f}, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	h := api.NewServer(noSnapshot{f}, -1, slog.New(slog.DiscardHandler)).Handler(t.Context())
 	for target, code := range map[string]int{"/v1/snapshot": 503, "/v1/paths": 503, "/v1/rules": 503, "/v1/status": 200, "/v1/programs": 200} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", target, nil))
@@ -324,7 +347,7 @@ func TestServerEndsStreamsWhenItStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- api.NewServer(f, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	go func() { done <- api.NewServer(f, -1, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
 	stop := publish(t, f)
 	defer stop()
 	first := true
@@ -360,16 +383,15 @@ func TestNotRunning(t *testing.T) {
 
 // A client that loops over a list must not meet null.
 func TestEmptyListsAreNotNull(t *testing.T) {
-	h := api.NewServer(empty{apitest.New()}, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	socket := apitest.Serve(t, empty{apitest.New()})
 	for _, r := range []string{"GET /v1/status", "GET /v1/paths", "GET /v1/rules", "GET /v1/explain?remote=::1", "GET /v1/doctor",
 		"POST /v1/reload", "GET /v1/programs", "GET /v1/cc"} {
 		method, target, _ := strings.Cut(r, " ")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, nil))
+		code, text := ask(t, socket, method, target, "")
 		// Maps of counts may be null: null | keys fails as well, but [] would lie.
-		body := strings.NewReplacer(`"samples": null`, "", `"ignored": null`, "", `"decisions": null`, "", `"guarded": null`, "").Replace(w.Body.String())
-		if w.Code != 200 || strings.Contains(body, "null") {
-			t.Errorf("%s: %d\n%s", r, w.Code, w.Body)
+		body := strings.NewReplacer(`"samples": null`, "", `"ignored": null`, "", `"decisions": null`, "", `"guarded": null`, "").Replace(text)
+		if code != 200 || strings.Contains(body, "null") {
+			t.Errorf("%s: %d\n%s", r, code, text)
 		}
 	}
 }

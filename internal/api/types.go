@@ -50,7 +50,8 @@ type Feature struct {
 type PathList struct {
 	At      time.Time           `json:"at"`
 	Learner string              `json:"learner"`
-	Total   int                 `json:"total"` // paths that match; Paths may hold fewer
+	Total   int                 `json:"total"`          // paths that match; Paths may hold fewer
+	Next    string              `json:"next,omitempty"` // PathQuery.After for those that follow; empty: these are the last
 	Paths   []*engine.PathState `json:"paths"`
 }
 
@@ -60,6 +61,7 @@ type PathQuery struct {
 	Rule   string       // empty is all
 	Sort   PathSort     // empty is SortSamples
 	Limit  int          // 0 is no limit
+	After  string       // PathList.Next of an earlier answer to the same query
 }
 
 // PathSort is an order of paths.

@@ -30,7 +30,9 @@ congestion control, and one for the connections that were left alone.
   GAIN     what the choice is worth: the reward of tuned connections over that of
            the hold-out, as a factor
 
-With PREFIX only the paths within it, and those that it is within, are shown.`
+With PREFIX only the paths within it, and those that it is within, are shown. The
+last line says how many there are in all, if they are not all shown: those with
+most samples come first.`
 
 func (a *app) paths() *cobra.Command {
 	var (
@@ -73,6 +75,7 @@ func (a *app) paths() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
 	f.IntVarP(&q.Limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
+	f.StringVar(&q.After, "after", "", "only those that follow: next `CURSOR` of an earlier --json answer")
 	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
 	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
@@ -169,8 +172,8 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	for _, line := range retired {
 		fmt.Fprintln(w, line)
 	}
-	if more := l.Total - len(l.Paths); more > 0 {
-		fmt.Fprintf(w, "%s more: see --limit\n", plural(more, "path"))
+	if len(l.Paths) < l.Total {
+		fmt.Fprintf(w, "%d of %d paths: --limit N shows more, 0 all\n", len(l.Paths), l.Total)
 	}
 }
 

@@ -111,7 +111,7 @@ builtin_rules: false
 	want := &Config{
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
 		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x",
-		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm"},
+		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm", Read: ReadSocket{Mode: 0o660}},
 		Metrics: Metrics{Listen: "[::1]:9000"},
 		Log:     Log{Level: slog.LevelWarn, Format: "json"},
 		Learning: Learning{
@@ -123,6 +123,24 @@ builtin_rules: false
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Without a word about it only root reaches the administrators' socket; a group that
+// is named can use it.
+func TestSocketPermissions(t *testing.T) {
+	for file, want := range map[string]Socket{
+		"":                                  {Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
+		"socket: {admins: net}":             {Mode: 0o660, Group: "net", Admins: "net", Read: ReadSocket{Mode: 0o660}},
+		"socket: {group: ops}":              {Mode: 0o660, Group: "ops", Read: ReadSocket{Mode: 0o660}},
+		"socket: {group: ops, admins: net}": {Mode: 0o660, Group: "ops", Admins: "net", Read: ReadSocket{Mode: 0o660}},
+		"socket: {admins: net, mode: 0600}": {Mode: 0o600, Group: "net", Admins: "net", Read: ReadSocket{Mode: 0o660}},
+		"socket: {read: {group: all, mode: 0666, path: /run/r}}": {Mode: 0o600, Read: ReadSocket{Path: "/run/r", Mode: 0o666, Group: "all"}},
+	} {
+		want.Path = "/run/tcpilot/tcpilot.sock"
+		if got := parse(t, file).Socket; got != want {
+			t.Errorf("%q:\n got %+v\nwant %+v", file, got, want)
+		}
 	}
 }
 

@@ -70,7 +70,7 @@ func Serve(t testing.TB, b api.Backend) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- api.NewServer(b, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	go func() { done <- api.NewServer(b, -1, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
