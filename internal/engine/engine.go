@@ -75,6 +75,9 @@ type Engine struct {
 	yieldCC bool
 	yieldFs uint64
 
+	observe   bool
+	overrides map[string]override // rollouts, by rule
+
 	nodes   map[key]*node
 	byUse   list // all but the rules' own roots
 	byWrite list // what is in the kernel
@@ -124,6 +127,7 @@ type ruleState struct {
 	// params is what the rule's latest policy set, and paramStamp counts its changes.
 	params     tcp.Params
 	paramStamp uint32
+	compared   comparison
 }
 
 // Defaults of Options.
@@ -151,9 +155,9 @@ func New(opt Options) *Engine {
 		byClass: map[uint32]*ruleState{},
 		classes: max(opt.FirstClass, 1) - 1,
 		arms:    map[tcp.CC]*ArmState{},
-		yields:  map[string]Yield{},
-		nodes:   map[key]*node{},
-		byUse:   list{which: listUse}, byWrite: list{which: listWrite},
+		yields:  map[string]Yield{}, overrides: map[string]override{},
+		nodes: map[key]*node{},
+		byUse: list{which: listUse}, byWrite: list{which: listWrite},
 		reasons: make([]uint64, len(policy.Reasons())),
 		started: time.Unix(0, opt.Now),
 	}
@@ -184,8 +188,11 @@ func (e *Engine) Rules() []policy.Rule {
 	return e.rules
 }
 
-// Fields has the bit 1<<f for each field that some rule sets.
+// Fields has the bit 1<<f for each field that some rule sets: none in mode observe.
 func (e *Engine) Fields() (mask uint64) {
+	if e.Mode() == ModeObserve {
+		return 0
+	}
 	for _, r := range e.Rules() {
 		mask |= r.Set.Mask()
 	}

@@ -19,6 +19,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		return
 	}
 	rs.samples++
+	e.compare(rs, s)
 	if rs.rule.Learn == nil {
 		return
 	}
@@ -78,6 +79,9 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
 			m.held.add(out)
 			e.moved(m, s.Arm)
+		}
+		if e.observe {
+			e.observed(leaf, s, out)
 		}
 		e.watch(leaf, s, out)
 		return

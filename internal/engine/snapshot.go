@@ -14,6 +14,7 @@ type Snapshot struct {
 	Started time.Time `json:"started"`
 	// Learner is the learner's name: thompson or epsilon-greedy.
 	Learner string       `json:"learner"`
+	Mode    string       `json:"mode"` // tune, or observe: nothing is set on any connection
 	Rules   []RuleState  `json:"rules"`
 	Arms    []ArmState   `json:"arms"`
 	Yields  []Yield      `json:"yields"`
@@ -32,8 +33,12 @@ type RuleState struct {
 	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
 	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
-	Paths     int       `json:"paths"`               // learned paths in this class
-	Samples   uint64    `json:"samples"`             // samples of this class since start
+	Rollout   *Rollout  `json:"rollout,omitempty"`   // nil: the rule leaves its connections alone
+	// Compared is what the rule is worth, while it is rolled out to a part of its
+	// connections; nil before the first sample.
+	Compared *Comparison `json:"compared,omitempty"`
+	Paths    int         `json:"paths"`   // learned paths in this class
+	Samples  uint64      `json:"samples"` // samples of this class since start
 }
 
 // Setting is one field with its value and why it has it.
@@ -127,6 +132,7 @@ type Totals struct {
 	Paths        int               `json:"paths"`         // beliefs held
 	PathLimit    int               `json:"path_limit"`    //
 	Evicted      uint64            `json:"evicted"`       // beliefs dropped for want of room
+	RolledBack   uint64            `json:"rolled_back"`   // rollouts that guards took back
 	Ticks        uint64            `json:"ticks"`         //
 	TickSeconds  float64           `json:"tick_seconds"`  // time spent deciding and writing
 	Writes       uint64            `json:"writes"`        // policies written

@@ -37,6 +37,10 @@ type Input struct {
 	// since somebody changed its default.
 	YieldCC     bool
 	YieldFields uint64
+	// Observe holds every connection out, and HeldBack the share of them (0 to 1) that
+	// the rollout leaves out, beside what Rule holds out.
+	Observe  bool
+	HeldBack float64
 
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
@@ -78,11 +82,33 @@ func Decide(in *Input) Decision {
 	default:
 		d.Reason = ByRule
 	}
-	touches := d.Policy.Params.Mask() != 0 || d.Policy.NumArms != 0
-	if l := in.Rule.Learn; l != nil && touches {
-		d.Policy.HoldOut = shareOf(l.HoldOut)
-	}
+	in.holdOut(&d.Policy)
 	return d
+}
+
+// holdOut says which share of the connections keeps the kernel's defaults. Where
+// that is all of them, the kernel's questions are not answered either: those come
+// before a connection that is not remembered can be told from others.
+func (in *Input) holdOut(p *path.Policy) {
+	if p.Params.Mask() == 0 && p.NumArms == 0 {
+		return
+	}
+	share := 0.0
+	if l := in.Rule.Learn; l != nil {
+		share = l.HoldOut
+	}
+	if in.Observe {
+		share = 1
+	}
+	p.HoldOut = shareOf(1 - (1-in.HeldBack)*(1-share))
+	if p.HoldOut < One {
+		return
+	}
+	for _, f := range p.Params.Fields() {
+		if tcp.Fields[f].When == tcp.AtRequest {
+			p.Params.Unset(f)
+		}
+	}
 }
 
 // Field says what the rule gives to field f, and why; ok is false when the rule

@@ -89,6 +89,15 @@ func TestDecide(t *testing.T) {
 		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"auto, but for those by name", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"by name", Input{Rule: &some, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
+		{"set, rolled out", Input{Rule: &set, HeldBack: 0.9}, ByRule, "", -1, 1 << tcp.RTOMin, 58982},
+		{"fixed cc, rolled out", Input{Rule: &fixed, HeldBack: 0.5}, ByRule, "bbr:65536", 0, 0, 32768},
+		{"learn, rolled out", Input{Rule: &auto, Arms: offered, Learner: even, HeldBack: 0.5}, NewPath, "cubic:32768 bbr:32768", -1, 0, 49152},
+		{"nothing, rolled out", Input{Rule: &Rule{}, HeldBack: 0.5}, ByRule, "", -1, 0, 0},
+		{"set, observed", Input{Rule: &set, Observe: true}, ByRule, "", -1, 1 << tcp.RTOMin, One},
+		{"request, observed", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, Observe: true}, ByRule, "", -1, 0, One},
+		{"request, taken back", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, HeldBack: 1}, ByRule, "", -1, 0, One},
+		{"request, rolled out", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, HeldBack: 0.5}, ByRule, "", -1, 1 << tcp.SynRTO, 32768},
+		{"learn, observed", Input{Rule: &auto, Arms: offered, Learner: sure, Belief: scored(), Observe: true}, Learned, "cubic:6553 bbr:58983", 1, 0, One},
 		{"all arms retired", Input{Rule: &some, Arms: offered, Retired: ccs("bbr"), Learner: even}, ArmRetired, "", -1, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
