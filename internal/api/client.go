@@ -197,6 +197,11 @@ func (c *Client) Detach(ctx context.Context) error {
 	return err
 }
 
+// SetRollout gives a rule another rollout, until the next reload.
+func (c *Client) SetRollout(ctx context.Context, r RolloutRequest) (RuleRollout, error) {
+	return post[RuleRollout](ctx, c, pathRollout, r)
+}
+
 // Load attaches a user's own object.
 func (c *Client) Load(ctx context.Context, r LoadRequest) (Loaded, error) {
 	return post[Loaded](ctx, c, pathLoaded, r)

@@ -39,6 +39,10 @@ func (s *stub) Reload(context.Context) (ReloadResult, error) {
 	s.changes = append(s.changes, "reload")
 	return ReloadResult{}, nil
 }
+func (s *stub) SetRollout(context.Context, RolloutRequest) (RuleRollout, error) {
+	s.changes = append(s.changes, "rollout")
+	return RuleRollout{}, nil
+}
 func (s *stub) Load(_ context.Context, r LoadRequest) (Loaded, error) {
 	s.changes = append(s.changes, "load")
 	return Loaded{}, nil
@@ -101,7 +105,8 @@ func change(ctx context.Context, c *Client) (errs []error) {
 	_, load := c.Load(ctx, LoadRequest{Object: "/a.o", Cgroup: "/c"})
 	_, ccLoad := c.LoadControl(ctx, "x", ControlRequest{})
 	_, ccUnload := c.UnloadControl(ctx, "x")
-	return []error{reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.Detach(ctx)}
+	_, rollout := c.SetRollout(ctx, RolloutRequest{Rule: "x", Share: 0.5})
+	return []error{rollout, reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.Detach(ctx)}
 }
 
 // By the socket for reading everything can be read, and nothing changed, not even
@@ -142,7 +147,7 @@ func TestAdministratorsSocket(t *testing.T) {
 			t.Errorf("change %d: %v", i, err)
 		}
 	}
-	if len(b.changes) != 6 {
+	if len(b.changes) != 7 {
 		t.Errorf("changed: %v", b.changes)
 	}
 	if want := fmt.Sprintf("request=\"DELETE /v1/programs/x\" pid=%d uid=%d", os.Getpid(), os.Getuid()); !strings.Contains(log.String(), want) {

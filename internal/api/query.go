@@ -25,6 +25,7 @@ const (
 	pathSamples  = "/v1/samples"
 	pathReload   = "/v1/reload"
 	pathDetach   = "/v1/detach"
+	pathRollout  = "/v1/rollout"
 	pathLoaded   = "/v1/programs"
 	pathControls = "/v1/cc"
 )
@@ -144,7 +145,7 @@ func (r PathQuery) values() url.Values {
 
 // Select returns the paths of snap that the query asks for.
 func (r PathQuery) Select(snap *engine.Snapshot) (PathList, error) {
-	l := PathList{At: snap.At, Learner: snap.Learner, Paths: []*engine.PathState{}}
+	l := PathList{At: snap.At, Learner: snap.Learner, Mode: snap.Mode, Rollouts: RolloutsOf(snap.Rules), Paths: []*engine.PathState{}}
 	for _, p := range snap.Paths {
 		if r.match(p) {
 			l.Paths = append(l.Paths, p)

@@ -100,6 +100,7 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	change("POST "+pathDetach, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
 		return struct{}{}, b.Detach(ctx)
 	}))
+	change("POST "+pathRollout, answer(workTimeout, s.setRollout))
 	mux.HandleFunc("GET "+pathLoaded, answer(askTimeout, s.loaded))
 	change("POST "+pathLoaded, answer(workTimeout, s.load))
 	change("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
@@ -176,6 +177,7 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Counters.Programs)
 	notNull(&st.Counters.Controls)
 	notNull(&st.Features)
+	notNull(&st.Rollouts)
 	notNull(&st.Arms)
 	notNull(&st.Yields)
 	notNull(&st.Loaded)
@@ -206,6 +208,17 @@ func (s *Server) reload(ctx context.Context, _ *http.Request) (ReloadResult, err
 	return r, err
 }
 
+func (s *Server) setRollout(ctx context.Context, r *http.Request) (RuleRollout, error) {
+	q, err := decode[RolloutRequest](r)
+	if err != nil {
+		return RuleRollout{}, err
+	}
+	if q.Rule == "" || !(q.Share >= 0 && q.Share <= 1) {
+		return RuleRollout{}, malformed("rollout: want a rule, and a share of 0 to 1")
+	}
+	return s.backend.SetRollout(ctx, q)
+}
+
 func (s *Server) snapshot() (*engine.Snapshot, error) {
 	if snap := s.backend.Snapshot(); snap != nil {
 		return snap, nil
@@ -218,7 +231,7 @@ func (s *Server) rules(context.Context, *http.Request) (RuleList, error) {
 	if err != nil {
 		return RuleList{}, err
 	}
-	l := RuleList{At: snap.At, Rules: snap.Rules}
+	l := RuleList{At: snap.At, Mode: snap.Mode, Rules: snap.Rules}
 	notNull(&l.Rules)
 	return l, nil
 }

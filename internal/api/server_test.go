@@ -80,6 +80,10 @@ func TestClientMirrorsBackend(t *testing.T) {
 	wantR.Removed = []string{}
 	same(t, "reload", reload, wantR)
 	checkErr(t, err)
+	rolled, err := c.SetRollout(ctx, api.RolloutRequest{Rule: "default", Share: 0.1})
+	if err != nil || rolled.Rule != "default" || rolled.Share != 0.1 || rolled.By != "operator" {
+		t.Errorf("rollout: %+v, %v", rolled, err)
+	}
 	load, err := c.Load(ctx, api.LoadRequest{Object: "/a.o", Cgroup: "/c", Name: "x"})
 	if err != nil || load.Name != "x" || load.Object != "/a.o" {
 		t.Errorf("load: %+v, %v", load, err)
@@ -181,6 +185,9 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		"bad JSON":          {"POST", "/v1/programs", "{", 400, "request body"},
 		"unknown key":       {"POST", "/v1/programs", `{"objekt":"x"}`, 400, "objekt"},
 		"nothing to load":   {"POST", "/v1/programs", `{}`, 400, "want an object and a cgroup"},
+		"no rule":           {"POST", "/v1/rollout", `{"share":0.5}`, 400, "want a rule"},
+		"no share":          {"POST", "/v1/rollout", `{"rule":"a","share":1.5}`, 400, "share of 0 to 1"},
+		"unknown rule":      {"POST", "/v1/rollout", `{"rule":"a","share":0.5}`, 404, "no rule"},
 		"huge body":         {"POST", "/v1/programs", `{"object":"` + strings.Repeat("x", 70<<10), 413, "too large"},
 		"no such program":   {"DELETE", "/v1/programs/none", "", 404, "no program"},
 		"bad object":        {"POST", "/v1/programs", `{"object":"/etc/passwd","cgroup":"/"}`, 422, "not an eBPF object"},

@@ -18,7 +18,8 @@ import (
 const pathsLong = `Show what was learned: for every path (a rule and a remote prefix) one line per
 congestion control, and one for the connections that were left alone.
 
-  WEIGHT   share of the path's next connections
+  WEIGHT   share of the path's next connections; in mode observe WOULD GET, the
+           share that they would get
   COUNT    connections that were scored; of these
   GREEDY   taken while it was the best known, and
   EXPLORE  taken to learn more
@@ -140,7 +141,12 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 		fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
 		return
 	}
-	t := newTable("PREFIX", "RULE", "ARM", ">WEIGHT", ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
+	weight := ">WEIGHT"
+	if l.Mode == engine.ModeObserve {
+		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+"; WOULD GET is what would be given"))
+		weight = ">WOULD GET"
+	}
+	t := newTable("PREFIX", "RULE", "ARM", weight, ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
 	var retired []string
 	for _, p := range l.Paths {
 		prefix, rule, gain := p.Prefix, p.Rule, fmtGain(p.HoldOut.Gain)
@@ -171,6 +177,11 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	t.write(w, a.paint, "")
 	for _, line := range retired {
 		fmt.Fprintln(w, line)
+	}
+	for _, r := range l.Rollouts {
+		if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.Rule == r.Rule }) {
+			fmt.Fprintf(w, "rollout: rule %s: %s of connections%s\n", r.Rule, fmtShare(r.Share), rolloutBy(&r.Rollout, l.At))
+		}
 	}
 	if len(l.Paths) < l.Total {
 		fmt.Fprintf(w, "%d of %d paths: --limit N shows more, 0 all\n", len(l.Paths), l.Total)

@@ -73,7 +73,7 @@ func New(env Env) *cobra.Command {
 	)
 	for id, cmds := range map[string][]*cobra.Command{
 		"read":   {a.status(), a.paths(), a.connections(), a.explain(), a.rules(), a.doctor(), a.cc(), a.loaded(), a.demo(), a.lab()},
-		"change": {a.run(), a.reload(), a.detach(), a.load(), a.unload()},
+		"change": {a.run(), a.reload(), a.rollout(), a.detach(), a.load(), a.unload()},
 		"file":   {a.check(), a.record(), a.replay()},
 		"":       {a.version()},
 	} {

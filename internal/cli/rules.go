@@ -81,6 +81,9 @@ func action(r engine.RuleState) string {
 	if len(parts) == 0 {
 		return r.Action
 	}
+	if r.Rollout != nil && r.Rollout.Share < 1 {
+		parts = append(parts, "rolled out to "+fmtShare(r.Rollout.Share))
+	}
 	return strings.Join(parts, "; ")
 }
 

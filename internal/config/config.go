@@ -22,6 +22,7 @@ type Config struct {
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
 	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
 	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
+	Mode     string        `key:"mode" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
 	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
 	Socket   Socket        `key:"socket" doc:"the unix sockets of the API: one for administrators, who may change something, and one for reading"`
 	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
@@ -147,6 +148,7 @@ func base() *Config {
 		BPFFS:        "/sys/fs/bpf",
 		RunDir:       "/run/tcpilot",
 		StateDir:     "/var/lib/tcpilot",
+		Mode:         "tune",
 		Interval:     5 * time.Second,
 		Socket:       Socket{Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
 		Metrics:      Metrics{Listen: "127.0.0.1:9732", TopPaths: 100},

@@ -97,6 +97,7 @@ interval: 0
 socket: {path: /run/y.sock, mode: 0o600, group: adm}
 metrics: {listen: "[::1]:9000", top_paths: 0}
 log: {level: warn, format: json}
+mode: observe
 learning:
   learner: epsilon-greedy
   hold_out: 0.1
@@ -110,7 +111,7 @@ builtin_rules: false
 `)
 	want := &Config{
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
-		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x",
+		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", Mode: "observe",
 		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm", Read: ReadSocket{Mode: 0o660}},
 		Metrics: Metrics{Listen: "[::1]:9000"},
 		Log:     Log{Level: slog.LevelWarn, Format: "json"},
@@ -160,6 +161,7 @@ rules:
   set: {init_cwnd: 40, syn_rto: 10ms}
   learn: {arms: [cubic, bbr], objective: fct, hold_out: 5%, scope: netns}
   watch: {events: [rto, state]}
+  rollout: 12.5%
 - name: rest
   set: {cc: bbr}
 `).Rules[2:]
@@ -180,7 +182,7 @@ rules:
 			},
 			Set:   set,
 			Learn: &policy.Learn{Arms: []tcp.CC{cc("cubic"), cc("bbr")}, Objective: learn.FCT, HoldOut: 0.05, OwnScope: true},
-			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01},
+			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125,
 		},
 		{Name: "rest", CC: cc("bbr")},
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -216,10 +217,10 @@ func rangeWord(t reflect.Type, tag reflect.StructTag) string {
 		return ""
 	case t == reflect.TypeFor[time.Duration]() && tag.Get("off") != "":
 		return low + " to " + high + ", or " + tag.Get("off")
-	case t.Kind() == reflect.Float64 && tag.Get("max") == "0.5":
-		return "0% to 50%"
 	case t.Kind() == reflect.Float64:
-		return "0% to 100%"
+		least, _ := strconv.ParseFloat(low, 64)
+		most, _ := strconv.ParseFloat(high, 64)
+		return fmt.Sprintf("%g%% to %g%%", least*100, most*100)
 	}
 	return low + " to " + high
 }

@@ -47,7 +47,7 @@ func full(paths int) *fake {
 	s := &engine.Snapshot{
 		At: start.Add(time.Hour), Started: start, Learner: "thompson",
 		Rules: []engine.RuleState{
-			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000},
+			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000, Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1}},
 			{Name: "dc", Class: 2, Action: "set"},
 		},
 		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},

@@ -68,6 +68,9 @@ var (
 	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
 	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
 	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults as a control.", "rule")
+	ruleRollout    = gauge("rule_rollout_ratio", "Share of the rule's connections that get what it gives, beside its hold-out: less than 1 while it is rolled out, 0 after a guard took that back.", "rule")
+	observing      = gauge("observing", "1 in mode observe, in which nothing is set on any connection, else 0.")
+	rolledBack     = counter("rollbacks_total", "Rollouts that guards took back.")
 	ruleGain       = gauge("rule_gain_ratio", "Reward of tuned connections over that of the hold-out, as a factor: geometric mean over the rule's paths, weighted by hold-out connections. Absent while no path has both.", "rule")
 	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (kernel.bpf_stats_enabled).", "program")
 	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
@@ -104,7 +107,7 @@ var families = []*family{
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
 	samples, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain,
+	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleRollout, observing, rolledBack,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,
