@@ -225,11 +225,14 @@ func Detach(file string) (undone []string, err error) {
 		}
 		undone = append(undone, "BPF file system mounted at "+private)
 	}
-	if fi, err := os.Lstat(cfg.Socket.Path); err == nil && fi.Mode().Type() == fs.ModeSocket {
-		if err := os.Remove(cfg.Socket.Path); err != nil {
+	for _, socket := range []string{cfg.Socket.Path, readSocket(&cfg.Socket)} {
+		if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != fs.ModeSocket {
+			continue
+		}
+		if err := os.Remove(socket); err != nil {
 			return undone, fmt.Errorf("remove socket: %w", err)
 		}
-		undone = append(undone, "socket "+cfg.Socket.Path)
+		undone = append(undone, "socket "+socket)
 	}
 	return undone, nil
 }

@@ -22,7 +22,7 @@ type Back struct {
 
 // compare folds an outcome into the comparisons with the hold-out.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome, by learn.HeldBy) {
-	if leaf.rule.rule.Learn.HoldOut <= 0 || leaf.leftToDefault(s.At) {
+	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
 		return // nothing is held out, or nothing is treated
 	}
 	if leaf.compared == nil {
@@ -39,11 +39,26 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome, by learn.
 		return // most outcomes; the hold-out's come often enough to look
 	}
 	for m := leaf; m != nil; m = m.parent {
-		if g := m.compared.Gain(); g.Worse() {
-			e.leaveToDefault(m, g, s.At)
+		if e.judgeDefault(m, s.At) {
 			return
 		}
 	}
+}
+
+// judgeDefault acts where the default is better for certain, and reports whether it did.
+// A rule that is being rolled out is taken back: it is the operator's to try again.
+func (e *Engine) judgeDefault(n *node, now int64) bool {
+	g := n.compared.Gain()
+	switch {
+	case !g.Worse():
+		return false
+	case n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1:
+		n.compared = nil
+		e.rollBack(n.rule, whyWorse(g), now)
+	default:
+		e.leaveToDefault(n, g, now)
+	}
+	return true
 }
 
 // leaveToDefault takes a path, or a rule, back to what its connections have without

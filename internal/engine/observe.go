@@ -20,6 +20,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	}
 	rs.samples++
 	if rs.rule.Learn == nil {
+		e.compareFixed(rs, s)
 		return
 	}
 	scope := uint64(0)
@@ -76,7 +77,7 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
 	by := heldBy(s)
-	if e.slices && by != learn.HeldConnection {
+	if e.slices && (e.observe || by != learn.HeldConnection) {
 		out.Slice = s.At >> leaf.sliceShift()
 	}
 	e.compare(leaf, s, out, by)
@@ -87,8 +88,10 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			e.moved(m, tcp.CC{})
 		}
 		// A slice held out is one with the default for an arm, if the rule sets nothing
-		// else. What the application chose is not the default.
-		if by == learn.HeldConnection || s.CC == (tcp.CC{}) || e.offered.def == (tcp.CC{}) || leaf.rule.rule.Set.Mask() != 0 {
+		// else. What the application chose is not the default. In mode observe there is
+		// nothing but the default.
+		isDefault := by == learn.HeldSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
+		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
 			e.watch(leaf, s, out)
 			return
 		}

@@ -15,6 +15,7 @@ type Snapshot struct {
 	Started time.Time `json:"started"`
 	// Learner is the learner's name: thompson or epsilon-greedy.
 	Learner string       `json:"learner"`
+	Mode    string       `json:"mode"` // tune, or observe: nothing is set on any connection
 	Rules   []RuleState  `json:"rules"`
 	Arms    []ArmState   `json:"arms"`
 	Yields  []Yield      `json:"yields"`
@@ -29,10 +30,13 @@ type RuleState struct {
 	Match     string    `json:"match"`               // for people: "remote 10.0.0.0/8, local port 443"
 	Action    string    `json:"action"`              // leave, set, learn, set+learn
 	Set       []Setting `json:"set,omitempty"`       // fixed fields
+	CC        tcp.CC    `json:"cc,omitzero"`         // fixed congestion control
 	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
 	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
-	// Gain is over all paths of the rule, what they differ in taken out.
+	Rollout   *Rollout  `json:"rollout,omitempty"`   // nil: the rule leaves its connections alone
+	// Gain is over all connections of the rule, what its paths differ in taken out. Of a
+	// rule that learns nothing it is known while it is rolled out to a part of them.
 	Gain learn.Gain `json:"gain"`
 	// LeftToDefault is set while the rule does nothing, since it did worse.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
@@ -140,6 +144,7 @@ type Totals struct {
 	Paths        int               `json:"paths"`         // beliefs held
 	PathLimit    int               `json:"path_limit"`    //
 	Evicted      uint64            `json:"evicted"`       // beliefs dropped for want of room
+	RolledBack   uint64            `json:"rolled_back"`   // rollouts that guards took back
 	Ticks        uint64            `json:"ticks"`         //
 	TickSeconds  float64           `json:"tick_seconds"`  // time spent deciding and writing
 	Writes       uint64            `json:"writes"`        // policies written

@@ -355,6 +355,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 		in.Slice = n.sliceShift()
 	}
 	in.YieldCC, in.YieldFields = e.yieldCC, e.yieldFs
+	e.heldBack(in, n.rule)
 	return in
 }
 

@@ -101,7 +101,7 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 // head is a snapshot without paths.
 func (e *Engine) head(now time.Time) *Snapshot {
 	s := &Snapshot{
-		At: now, Started: e.started, Learner: e.opt.Learner.Name(),
+		At: now, Started: e.started, Learner: e.opt.Learner.Name(), Mode: e.mode(),
 		Rules: make([]RuleState, 0, len(e.byRule)), Arms: make([]ArmState, 0, len(e.arms)),
 		Yields: make([]Yield, 0, len(e.yields)), Totals: e.viewTotals(),
 	}
@@ -149,15 +149,13 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	r := rs.rule
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
-		Set: e.settings(r), Paths: rs.paths, Samples: rs.samples,
+		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
+		Rollout: e.viewRollout(rs),
 	}
 	if rs.root != nil {
 		if s.LeftToDefault = rs.root.viewBack(now); rs.root.compared != nil {
 			s.Gain = rs.root.compared.Gain()
 		}
-	}
-	if r.CC != (tcp.CC{}) {
-		s.Arms = []tcp.CC{r.CC}
 	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut

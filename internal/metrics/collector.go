@@ -103,6 +103,8 @@ func (s *scrape) each(f *family, counts map[string]uint64) {
 func (s *scrape) engine(snap *engine.Snapshot) {
 	t := &snap.Totals
 	s.one(snapshotTime, unix(snap.At))
+	s.one(observing, truth(snap.Mode == engine.ModeObserve))
+	s.one(rolledBack, float64(t.RolledBack))
 	s.each(samples, t.Samples)
 	s.each(ignored, t.Ignored)
 	s.each(policyReasons, t.Decisions)
@@ -135,6 +137,9 @@ func (s *scrape) rules(snap *engine.Snapshot) {
 		s.one(rulePaths, float64(r.Paths), r.Name)
 		s.one(ruleSamples, float64(r.Samples), r.Name)
 		s.one(ruleHoldOut, r.HoldOut, r.Name)
+		if r.Rollout != nil {
+			s.one(ruleRollout, r.Rollout.Share, r.Name)
+		}
 		s.one(ruleLeft, truth(r.LeftToDefault != nil), r.Name)
 		s.gain(ruleGain, ruleGainLow, ruleGainHigh, r.Gain, r.Name)
 	}

@@ -49,7 +49,7 @@ func full(paths int) *fake {
 		At: start.Add(time.Hour), Started: start, Learner: "thompson",
 		Rules: []engine.RuleState{
 			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000,
-				Gain: learn.Gain{Ratio: 1.2, Low: 1.1, High: 1.3}},
+				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1}, Gain: learn.Gain{Ratio: 1.2, Low: 1.1, High: 1.3}},
 			{Name: "dc", Class: 2, Action: "set"},
 		},
 		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},

@@ -72,6 +72,9 @@ var (
 	ruleGainLow    = gauge("rule_gain_ratio_low", "Lower end of the 95 % interval of rule_gain_ratio, which holds whenever one looks.", "rule")
 	ruleGainHigh   = gauge("rule_gain_ratio_high", "Upper end of that interval.", "rule")
 	ruleLeft       = gauge("rule_left_to_default", "1 while the rule leaves its connections to kernel defaults because they did worse than the hold-out.", "rule")
+	ruleRollout    = gauge("rule_rollout_ratio", "Share of the rule's connections that get what it gives, beside its hold-out: less than 1 while it is rolled out, 0 after a guard took that back.", "rule")
+	observing      = gauge("observing", "1 in mode observe, in which nothing is set on any connection, else 0.")
+	rolledBack     = counter("rollbacks_total", "Rollouts that guards took back.")
 	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (kernel.bpf_stats_enabled).", "program")
 	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
 	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
@@ -110,7 +113,7 @@ var families = []*family{
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
 	samples, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft,
+	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,

@@ -43,6 +43,10 @@ type Input struct {
 	// since somebody changed its default.
 	YieldCC     bool
 	YieldFields uint64
+	// Observe holds every connection out, and HeldBack the share of them (0 to 1) that
+	// the rollout leaves out, beside what Rule holds out.
+	Observe  bool
+	HeldBack float64
 
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
@@ -100,25 +104,47 @@ const (
 	newObservations = 25
 )
 
-// holdOut says how much of the path is left at the kernel's defaults: half of the
-// configured share connection by connection, all else in whole slices of time, which are
-// the fair comparison (learn.Comparison).
+// holdOut says how much of the path is left at the kernel's defaults: of what a rule that
+// learns holds out, half of the configured share connection by connection, and all else
+// in whole slices of time, which are the fair comparison (learn.Comparison). What a
+// rollout leaves out is held out in slices as well, if there are any. Where that is all,
+// the kernel's questions are not answered either: those come before a connection that is
+// not remembered can be told from others.
 func (in *Input) holdOut(p *path.Policy) {
-	l := in.Rule.Learn
-	if l == nil || l.HoldOut <= 0 || p.Params.Mask() == 0 && p.NumArms == 0 {
+	if p.Params.Mask() == 0 && p.NumArms == 0 {
+		return
+	}
+	share, single := 0.0, 0.0
+	if l := in.Rule.Learn; l != nil && l.HoldOut > 0 {
+		share, single = l.HoldOut, l.HoldOut/2
+		if p.Slice != 0 {
+			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
+		}
+	}
+	tuned := (1 - in.HeldBack) * (1 - share)
+	if in.Observe || tuned <= 0 {
+		p.HoldOut = One
+		for _, f := range p.Params.Fields() {
+			if tcp.Fields[f].When == tcp.AtRequest {
+				p.Params.Unset(f)
+			}
+		}
 		return
 	}
 	if p.Slice == 0 {
-		p.HoldOut = shareOf(l.HoldOut)
+		p.HoldOut = shareOf(1 - tuned)
 		return
 	}
-	known := 0.0
-	if in.Belief != nil {
-		known = float64(in.Belief.Count)
+	p.HoldOut = shareOf(single)
+	p.HoldSlices = shareOf(1 - tuned/(1-single))
+}
+
+// observations that the path's belief rests on.
+func (in *Input) observations() float64 {
+	if in.Belief == nil {
+		return 0
 	}
-	share := max(l.HoldOut, newHoldOut*newObservations/(newObservations+known))
-	p.HoldOut = shareOf(l.HoldOut / 2)
-	p.HoldSlices = shareOf(share - l.HoldOut/2)
+	return float64(in.Belief.Count)
 }
 
 // Field says what the rule gives to field f, and why; ok is false when the rule

@@ -89,6 +89,15 @@ func TestDecide(t *testing.T) {
 		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"auto, but for those by name", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"by name", Input{Rule: &some, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
+		{"set, rolled out", Input{Rule: &set, HeldBack: 0.9}, ByRule, "", -1, 1 << tcp.RTOMin, 58982},
+		{"fixed cc, rolled out", Input{Rule: &fixed, HeldBack: 0.5}, ByRule, "bbr:65536", 0, 0, 32768},
+		{"learn, rolled out", Input{Rule: &auto, Arms: offered, Learner: even, HeldBack: 0.5}, NewPath, "cubic:32768 bbr:32768", -1, 0, 49152},
+		{"nothing, rolled out", Input{Rule: &Rule{}, HeldBack: 0.5}, ByRule, "", -1, 0, 0},
+		{"set, observed", Input{Rule: &set, Observe: true}, ByRule, "", -1, 1 << tcp.RTOMin, One},
+		{"request, observed", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, Observe: true}, ByRule, "", -1, 0, One},
+		{"request, taken back", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, HeldBack: 1}, ByRule, "", -1, 0, One},
+		{"request, rolled out", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, HeldBack: 0.5}, ByRule, "", -1, 1 << tcp.SynRTO, 32768},
+		{"learn, observed", Input{Rule: &auto, Arms: offered, Learner: sure, Belief: scored(), Observe: true}, Learned, "cubic:6553 bbr:58983", 1, 0, One},
 		{"all arms retired", Input{Rule: &some, Arms: offered, Retired: ccs("bbr"), Learner: even}, ArmRetired, "", -1, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -235,17 +244,17 @@ func TestShareOf(t *testing.T) {
 // rest by slices of time, and more of a path of which little is known.
 func TestHoldOutFallsWithEvidence(t *testing.T) {
 	for _, c := range []struct {
-		name          string
-		share         float64
-		slice         uint8
-		known         uint64
-		conns, slices float64
+		name       string
+		share      float64
+		slice      uint8
+		known      uint64
+		conns, all float64
 	}{
-		{"new path", 0.02, 30, 0, 0.01, 0.09},
-		{"some evidence", 0.02, 30, 25, 0.01, 0.04},
-		{"well known", 0.02, 30, 10_000, 0.01, 0.01},
-		{"more is configured", 0.5, 30, 0, 0.25, 0.25},
-		{"no slices", 0.02, 0, 0, 0.02, 0},
+		{"new path", 0.02, 30, 0, 0.01, 0.1},
+		{"some evidence", 0.02, 30, 25, 0.01, 0.05},
+		{"well known", 0.02, 30, 10_000, 0.01, 0.02},
+		{"more is configured", 0.5, 30, 0, 0.25, 0.5},
+		{"no slices", 0.02, 0, 0, 0.02, 0.02},
 		{"none is wanted", 0, 30, 0, 0, 0},
 	} {
 		in := Input{
@@ -253,9 +262,9 @@ func TestHoldOutFallsWithEvidence(t *testing.T) {
 			Learner: &evenLearner{}, Belief: &learn.Belief{Count: c.known, Arms: []learn.ArmBelief{{Count: c.known}}},
 		}
 		p := Decide(&in).Policy
-		if p.HoldOut != shareOf(c.conns) || math.Abs(float64(p.HoldSlices)-c.slices*One) > 1 {
-			t.Errorf("%s: %d connections and %d slices of 65536 held out, want %.0f and %.0f", c.name,
-				p.HoldOut, p.HoldSlices, c.conns*One, c.slices*One)
+		all := 1 - (1-float64(p.HoldOut)/One)*(1-float64(p.HoldSlices)/One)
+		if p.HoldOut != shareOf(c.conns) || math.Abs(all-c.all) > 1e-4 {
+			t.Errorf("%s: %.4f held out one by one, %.4f in all, want %.4f and %.4f", c.name, float64(p.HoldOut)/One, all, c.conns, c.all)
 		}
 	}
 }
