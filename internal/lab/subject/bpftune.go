@@ -19,7 +19,8 @@ const (
 	// BpftuneEnv is the environment variable that names bpftune, or a program that
 	// runs it with the arguments that it gets, instead of those that are found.
 	BpftuneEnv = "TCPILOT_LAB_BPFTUNE"
-	// BpftuneCacheEnv is the environment variable that says where tools/bpftune-root makes its root directory.
+	// BpftuneCacheEnv is the environment variable that says where tools/bpftune-root
+	// makes its root directory.
 	BpftuneCacheEnv = "TCPILOT_BPFTUNE_CACHE"
 	// bpftuneSettle is what its other tuners get to load once it chooses congestion
 	// controls: it does not say when it is ready.
