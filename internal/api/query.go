@@ -216,7 +216,7 @@ func (r PathQuery) order() func(a, b *engine.PathState) int {
 	case SortRecent:
 		return func(a, b *engine.PathState) int { return b.LastUsed.Compare(a.LastUsed) }
 	case SortGain:
-		return func(a, b *engine.PathState) int { return cmp.Compare(b.HoldOut.Gain, a.HoldOut.Gain) }
+		return func(a, b *engine.PathState) int { return cmp.Compare(b.HoldOut.Gain.Low, a.HoldOut.Gain.Low) }
 	case SortRTT:
 		return func(a, b *engine.PathState) int { return cmp.Compare(b.MinRTT, a.MinRTT) }
 	case SortPrefix:

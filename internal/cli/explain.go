@@ -109,6 +109,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		p := e.Path
 		line("path", "%s: %s, min RTT %s, rate %s, gain over hold-out %s", p.Prefix, plural(int(p.Samples), "sample"),
 			fmtDuration(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
+		if b := p.LeftToDefault; b != nil {
+			line("left", "to kernel defaults for %s: %s", fmtSpan(b.Until.Sub(a.Now())), b.Why)
+		}
 		if p.Slice > 0 {
 			line("draw", "one arm for all connections that begin in the same %s", fmtDuration(p.Slice))
 		}

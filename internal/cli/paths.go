@@ -136,6 +136,14 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource)
 	}
 }
 
+// armName marks the arm that is what connections get without tcpilot.
+func armName(a *engine.PathArm) string {
+	if a.Default {
+		return a.CC.String() + " (default)"
+	}
+	return a.CC.String()
+}
+
 func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	if len(l.Paths) == 0 {
 		fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
@@ -164,15 +172,14 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 					belief += fmt.Sprintf(" +-%.2f", arm.StdDev)
 				}
 			}
-			t.row(prefix, rule, arm.CC.String(), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
+			t.row(prefix, rule, armName(&arm), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
 				fmtCount(arm.Count-min(arm.Count, arm.Greedy)), belief, fmtMicros(arm.MinRTT), fmtRate(float64(arm.Rate)), gain)
 			prefix, rule, gain = "", "", ""
 		}
-		held := none
-		if p.HoldOut.Count > 0 {
-			held = fmt.Sprintf("%.2f", p.HoldOut.Mean)
+		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", "", "", "", gain)
+		if b := p.LeftToDefault; b != nil {
+			retired = append(retired, fmt.Sprintf("%s is left to kernel defaults for %s: %s", p.Prefix, fmtSpan(b.Until.Sub(l.At)), b.Why))
 		}
-		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", held, "", "", gain)
 	}
 	t.write(w, a.paint, "")
 	for _, line := range retired {

@@ -65,28 +65,14 @@ func (a *app) renderRolloutList(w io.Writer, l api.RuleList) {
 		if r.Rollout == nil {
 			continue
 		}
-		with, without, gain := none, none, none
-		if c := r.Compared; c != nil {
-			with, without, gain = fmtCount(c.Treated), fmtCount(c.HeldOut), fmtCompared(c)
-		}
+		g := r.Gain
 		by := none
 		if r.Rollout.By != "" {
 			by = r.Rollout.By + " " + fmtAgo(l.At, r.Rollout.Since)
 		}
-		t.row(r.Name, fmtShare(r.Rollout.Share), fmtShare(r.Rollout.Configured), with, without, gain, by, r.Rollout.Why)
+		t.row(r.Name, fmtShare(r.Rollout.Share), fmtShare(r.Rollout.Configured), fmtCount(uint64(g.Treated)), fmtCount(uint64(g.HeldOut)), fmtGain(g), by, r.Rollout.Why)
 	}
 	t.write(w, a.paint, "")
-}
-
-// fmtCompared writes a gain with its interval, and whether it tells anything.
-func fmtCompared(c *engine.Comparison) string {
-	switch {
-	case c.Gain == 0:
-		return none
-	case c.Low <= 1 && c.High >= 1:
-		return fmt.Sprintf("%.2fx (%.2f to %.2f: not told apart)", c.Gain, c.Low, c.High)
-	}
-	return fmt.Sprintf("%.2fx (%.2f to %.2f)", c.Gain, c.Low, c.High)
 }
 
 // rolloutBy says who changed a rollout, if somebody did.

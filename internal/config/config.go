@@ -69,6 +69,7 @@ type Learning struct {
 	Lease        time.Duration `key:"lease" min:"2s" max:"5m" doc:"how long the kernel goes on using policies when no daemon renews them"`
 	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long the kernel uses a path's policy that is not renewed; the daemon renews each after half of that"`
 	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`
+	DrawKey      string        `key:"draw_key" doc:"secret that the hosts of a fleet share, so that at one time they draw the same congestion control for the same network; empty is a random one for each host"`
 	SaveInterval time.Duration `key:"save_interval" min:"5s" max:"1h" doc:"time between two writes of what was learned to state_dir"`
 	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
 }

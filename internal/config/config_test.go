@@ -104,6 +104,7 @@ learning:
   lease: 1m
   policy_ttl: 2m
   half_life: 1h
+  draw_key: fleet
   save_interval: 30s
   paths: {ipv4: 32, ipv6: 64, limit: 100, overrides: [{prefix: 10.0.0.0/8, bits: 16}]}
 congestion_controls: [tcpilot_ledbat, tcpilot_bbr3]
@@ -117,7 +118,7 @@ builtin_rules: false
 		Log:     Log{Level: slog.LevelWarn, Format: "json"},
 		Learning: Learning{
 			Learner: "epsilon-greedy", HoldOut: 0.1, Lease: time.Minute, PolicyTTL: 2 * time.Minute,
-			HalfLife: time.Hour, SaveInterval: 30 * time.Second,
+			HalfLife: time.Hour, SaveInterval: 30 * time.Second, DrawKey: "fleet",
 			Paths: Paths{IPv4: 32, IPv6: 64, Limit: 100, Overrides: []Override{{netip.MustParsePrefix("10.0.0.0/8"), 16}}},
 		},
 		Rules: []policy.Rule{{Name: "default", Learn: &policy.Learn{HoldOut: 0.1}}},

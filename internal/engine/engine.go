@@ -99,6 +99,9 @@ type Engine struct {
 	held   [longestSlice - leastSlice + 1][]*node
 	heldAt int64
 	slices bool // the learner uses them
+	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
+	// tests of these.
+	armsOnly bool
 
 	in      policy.Input // scratch
 	wait    []*node
@@ -127,7 +130,8 @@ type ruleState struct {
 	// params is what the rule's latest policy set, and paramStamp counts its changes.
 	params     tcp.Params
 	paramStamp uint32
-	compared   comparison
+	// changed says that the rule is another than before, of the same name and learning.
+	changed bool
 }
 
 // Defaults of Options.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
@@ -85,7 +84,7 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 	}
 	e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
 	e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-	rs.compared = comparison{} // of other shares, and so of other times
+	rs.root.compared = nil // of other shares, and so of other times
 	e.rewrite(now)
 	return nil
 }
@@ -158,98 +157,23 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 	return r
 }
 
-// Comparison is what a rule is worth, over all of its connections since its rollout
-// changed: the reward of those that got what it gives, over that of the held out.
-type Comparison struct {
-	Treated uint64 `json:"treated"` // connections scored
-	HeldOut uint64 `json:"held_out"`
-	// Gain is a factor, and Low to High its 95 % interval for one look at it (normal
-	// approximation). All are 0 before each side has leastCompared.
-	Gain float64 `json:"gain"`
-	Low  float64 `json:"low"`
-	High float64 `json:"high"`
-}
-
-// leastCompared is the number of connections of each side from which a mean of
-// rewards is close to normal.
-const leastCompared = 30
-
-// comparison gathers rewards of a rule's connections.
-type comparison struct{ treated, held moments }
-
-// moments are a mean and its variance (Welford 1962).
-type moments struct {
-	n        uint64
-	mean, m2 float64
-}
-
-func (m *moments) add(x float64) {
-	m.n++
-	d := x - m.mean
-	m.mean += d / float64(m.n)
-	m.m2 += d * (x - m.mean)
-}
-
-// ofMean is the variance of the mean.
-func (m *moments) ofMean() float64 { return m.m2 / float64(m.n-1) / float64(m.n) }
-
-func (c *comparison) view() *Comparison {
-	if c.treated.n+c.held.n == 0 {
-		return nil
-	}
-	out := &Comparison{Treated: c.treated.n, HeldOut: c.held.n}
-	if min(c.treated.n, c.held.n) >= leastCompared {
-		diff := c.treated.mean - c.held.mean
-		within := 1.96 * math.Sqrt(c.treated.ofMean()+c.held.ofMean())
-		out.Gain, out.Low, out.High = math.Exp(diff), math.Exp(diff-within), math.Exp(diff+within)
-	}
-	return out
-}
-
-// compare takes a sample into what its rule is worth, while that is rolled out. Every connection of a side
-// counts, whatever became of its options, so that the sides differ in nothing but
-// the draw. A rule that only sets values has no objective: throughput then.
-func (e *Engine) compare(rs *ruleState, s *tcp.Sample) {
-	if rs.rule.RolloutShare() == 1 && len(e.overrides) == 0 || s.PolicyID == 0 || s.Kind != tcp.KindClose {
+// compareFixed takes a sample of a rule that learns nothing into what the rule is worth,
+// while it is rolled out to a part of its connections. Every connection of a side counts,
+// whatever became of its options, so that the sides differ in nothing but the draw. Such
+// a rule has no objective: it is compared for throughput.
+func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
+	if e.rollout(rs) == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose {
 		return
 	}
-	objective := learn.Throughput
-	if l := rs.rule.Learn; l != nil {
-		objective = l.Objective
-	}
-	out, why := learn.Reward(objective, s, s.MinRTT)
-	if why != learn.Scored || math.IsInf(out.Reward, 0) || math.IsNaN(out.Reward) {
+	out, why := learn.Reward(learn.Throughput, s, s.MinRTT)
+	if why != learn.Scored {
 		return
 	}
-	if s.Has(tcp.FlagHoldOut) {
-		rs.compared.held.add(out.Reward)
-	} else {
-		rs.compared.treated.add(out.Reward)
+	if rs.root.compared == nil {
+		rs.root.compared = &learn.Comparison{}
 	}
-}
-
-// observed folds an outcome into the arm that the connection had of itself: in mode
-// observe no other one has any.
-func (e *Engine) observed(leaf *node, s *tcp.Sample, out learn.Outcome) {
-	known := false
-	for _, cc := range leaf.giver().policy.arms.list() {
-		known = known || cc == s.CC
-	}
-	if !known {
-		return
-	}
-	if e.slices {
-		out.Slice = s.At >> leaf.sliceShift()
-	}
-	for m := leaf; m != nil; m = m.parent {
-		if m == leaf {
-			e.opt.Learner.Observe(&m.belief, s.CC, out)
-		} else {
-			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, s.CC, out)
-		}
-		e.moved(m, s.CC)
-	}
-	e.totals.ObserveCount++
+	rs.root.compared.Add(out, heldBy(s))
+	e.judgeDefault(rs.root, s.At)
 }
 
 // heldBack is what the rollout of a rule adds to its decisions.

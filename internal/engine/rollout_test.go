@@ -46,7 +46,7 @@ func TestObserve(t *testing.T) {
 		t.Errorf("%d of 60 connections had the default; rows %+v", count(starts, cubic), rows)
 	}
 	p := w.path("203.0.113.0/24")
-	if p.arm(cubic).Count < 50 || p.HoldOut.Share != 1 || p.HoldOut.Gain != 0 {
+	if p.arm(cubic).Count < 50 || p.HoldOut.Share != 1 || p.HoldOut.Gain.Ratio != 0 {
 		t.Errorf("believed: %+v", p)
 	}
 	if sum := p.arm(cubic).Weight + p.arm(bbr).Weight + p.arm(reno).Weight; math.Abs(sum-1) > 0.01 {
@@ -87,8 +87,8 @@ func TestRollout(t *testing.T) {
 		t.Errorf("%d of 2000 have what the rule gives, want about 500", n)
 	}
 	r := w.e.Summary(time.Unix(0, w.now)).Rules[0]
-	if c := r.Compared; c == nil || c.Treated < 400 || c.HeldOut < 1400 || c.Low < 5 || c.High > 12 || !(c.Low < c.Gain && c.Gain < c.High) {
-		t.Errorf("bbr has 8 times cubic's goodput here: %+v", r.Compared)
+	if g := r.Gain; g.Treated < 100 || g.HeldOut < 100 || g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
+		t.Errorf("bbr has 8 times cubic's goodput here: %+v", g)
 	}
 	if r.Rollout.Share != 0.25 || r.Rollout.Configured != 0.25 || r.Rollout.By != "" {
 		t.Errorf("%+v", r.Rollout)
@@ -127,8 +127,9 @@ func TestRollBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	en, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
-	if want := uint32(math.Round((1 - 0.1*0.98) * policy.One)); en.Policy.HoldOut != want || rollout().By != ByOperator {
-		t.Errorf("%d held out, want %d; %+v", en.Policy.HoldOut, want, rollout())
+	tuned := (1 - float64(en.Policy.HoldOut)/policy.One) * (1 - float64(en.Policy.HoldSlices)/policy.One)
+	if tuned < 0.089 || tuned > 0.098 || rollout().By != ByOperator { // a tenth, of which the hold-out takes 2 to 10 %
+		t.Errorf("%.3f tuned; %+v", tuned, rollout())
 	}
 	if err := w.e.RollBack("all", "again", w.now); err != nil || rollout().Share != 0 {
 		t.Errorf("%v, %+v", err, rollout())

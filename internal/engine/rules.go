@@ -61,9 +61,10 @@ func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) err
 	}
 	e.install(p)
 	for _, rs := range e.byRule {
-		if _, changed := e.overrides[rs.rule.Name]; changed {
-			rs.compared = comparison{}
+		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
+			rs.root.compared, rs.root.back = nil, nil
 		}
+		rs.changed = false
 	}
 	clear(e.overrides) // the configuration says it anew
 	e.markAll()
@@ -91,9 +92,7 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 		rs := &ruleState{}
 		if old := kept[rules[i].Name]; old != nil && sameLearning(old.rule, &rules[i]) {
 			*rs = *old
-			if !reflect.DeepEqual(old.rule, &rules[i]) {
-				rs.compared = comparison{}
-			}
+			rs.changed = !reflect.DeepEqual(old.rule, &rules[i])
 		} else {
 			e.classes++ // also where the plan fails: an id is never used twice
 			rs.class = e.classes
