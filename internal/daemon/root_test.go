@@ -115,6 +115,38 @@ func TestRootReload(t *testing.T) {
 	}
 }
 
+// A FIFO in place of a file that the daemon is to read is refused, and the daemon
+// goes on and ends as usual.
+func TestRootFIFO(t *testing.T) {
+	p := newPlace(t)
+	d := p.start(t)
+	fifo := p.path("fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := d.Load(short, api.LoadRequest{Object: fifo, Cgroup: p.cgroup.Path}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
+		t.Errorf("load: %v", err)
+	}
+	if _, err := d.LoadControl(short, usersName, api.ControlRequest{File: fifo}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
+		t.Errorf("cc load: %v", err)
+	}
+	if err := os.Rename(fifo, p.config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Reload(short); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("reload: %v", err)
+	}
+	if err := os.Remove(p.config); err != nil {
+		t.Fatal(err)
+	}
+	p.rules(t, "rules: []")
+	exchange(t, 1) // the lease is renewed
+	d.stop(t)
+	p.nothing(t)
+}
+
 func TestRootDetachThroughTheAPI(t *testing.T) {
 	p := newPlace(t)
 	d := p.start(t, func(o *Options) { o.KeepAttached = true })

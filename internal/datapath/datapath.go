@@ -55,9 +55,11 @@ type Datapath struct {
 	ccs                            ccTable
 	badSamples                     counter
 
-	mu      sync.Mutex
+	loading sync.Mutex // one user's object at a time; before mu
+	mu      sync.Mutex // renewing the lease needs it: nothing slow under it
 	control abiControl
 	user    map[string]*userObject
+	closed  bool
 }
 
 // Open loads the programs, takes over maps and attachments that an earlier
@@ -185,9 +187,12 @@ func (d *Datapath) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
+	d.mu.Lock()
+	d.closed = true
 	for _, u := range d.user {
 		errs = append(errs, u.close())
 	}
+	d.mu.Unlock()
 	errs = append(errs, d.objs.Close())
 	d.objs.sockopsVariables = sockopsVariables{} // mapped memory holds a map
 	return errors.Join(errs...)
