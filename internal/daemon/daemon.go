@@ -152,6 +152,10 @@ func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
 	if err := d.mountBPFFS(cfg, undo); err != nil {
 		return err
 	}
+	if err := lockPins(d.bpffs, undo); err != nil {
+		return err
+	}
+	d.found = pinned(d.bpffs)
 	// Before the datapath: its programs go first, so that none names a control that
 	// is gone.
 	if err := d.openControls(cfg, undo); err != nil {
@@ -195,7 +199,21 @@ func (d *Daemon) mountBPFFS(cfg *config.Config, undo *undoStack) error {
 		}
 		return unmount()
 	})
-	d.bpffs, d.found = bpffs, exists(pinDir(bpffs))
+	d.bpffs = bpffs
+	return nil
+}
+
+// lockPins keeps a second daemon from the same pins, also one with a run directory
+// of its own: it would adopt, rewrite and at its end remove what the first one uses.
+func lockPins(bpffs string, undo *undoStack) error {
+	release, err := host.LockDir(pinDir(bpffs))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("another tcpilot uses the pins in this BPF file system: %w: stop it first, or set bpffs to another BPF file system", err)
+	}
+	if err != nil {
+		return err
+	}
+	undo.push("release pins", release)
 	return nil
 }
 
@@ -224,12 +242,13 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	return nil
 }
 
-// pinDir is where datapath pins, and exists whether something is there.
+// pinDir is where datapath pins.
 func pinDir(bpffs string) string { return filepath.Join(bpffs, "tcpilot") }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
+// pinned reports whether an earlier process left anything there.
+func pinned(bpffs string) bool {
+	entries, err := os.ReadDir(pinDir(bpffs))
+	return err == nil && len(entries) > 0
 }
 
 // maxRoots is room in the policy table for the rows of rules rather than paths.

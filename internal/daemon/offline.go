@@ -198,10 +198,10 @@ func Detach(file string) (undone []string, err error) {
 	}
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
 		// Elsewhere a directory of that name is somebody's files.
-		if !isBPFFS(dir) || !exists(pinDir(dir)) {
+		if !isBPFFS(dir) || !pinned(dir) {
 			continue
 		}
-		if err := datapath.Remove(dir); err != nil {
+		if err := removePins(dir); err != nil {
 			return undone, err
 		}
 		undone = append(undone, "programs and maps pinned in "+pinDir(dir))
@@ -223,6 +223,15 @@ func Detach(file string) (undone []string, err error) {
 		undone = append(undone, "socket "+cfg.Socket.Path)
 	}
 	return undone, nil
+}
+
+func removePins(bpffs string) (err error) {
+	var undo undoStack
+	defer func() { err = errors.Join(err, undo.run()) }()
+	if err := lockPins(bpffs, &undo); err != nil {
+		return err
+	}
+	return datapath.Remove(bpffs)
 }
 
 func isBPFFS(dir string) bool {

@@ -6,11 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/datapath"
@@ -272,6 +275,60 @@ func TestRootSecondDaemonIsRefused(t *testing.T) {
 	}
 	exchange(t, 1)
 	d.awaitSamples(t, 2)
+}
+
+// Two daemons that have nothing in common but the BPF file system: the second is
+// told who uses the pins, and touches none of them, also where it would detach.
+func TestRootPinsHaveOneDaemon(t *testing.T) {
+	p := newPlace(t)
+	shared := p.path("shared")
+	if err := os.Mkdir(shared, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", shared, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(shared, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	p.bpffs = shared
+	p.rules(t, "rules: [{name: all, learn: {hold_out: 0%}}]")
+	d := p.spawn(t, nil)
+	exchange(t, 2)
+
+	q := &place{dir: p.path("second"), bpffs: shared, cgroup: testenv.Cgroup(t), config: p.path("second.yaml")}
+	q.rules(t, "rules: [{name: other, learn: {hold_out: 0%}}]")
+	before := p.pins(t)
+	err := Run(ctx, Options{Config: q.config})
+	if err == nil || !strings.Contains(err.Error(), "another tcpilot uses the pins") ||
+		!strings.Contains(err.Error(), "process "+strconv.Itoa(d.cmd.Process.Pid)) {
+		t.Errorf("error %v, want one with process %d", err, d.cmd.Process.Pid)
+	}
+	if _, err := Detach(q.config); err == nil || !strings.Contains(err.Error(), "another tcpilot uses the pins") {
+		t.Errorf("detach: %v", err)
+	}
+	if after := p.pins(t); !slices.Equal(before, after) {
+		t.Errorf("pins were %v, are %v", before, after)
+	}
+	await(t, "the first daemon's samples", func() bool {
+		exchange(t, 1)
+		s, err := d.Status(ctx)
+		return err == nil && s.Totals.Samples["close"] > 2
+	})
+	d.kill() // the kernel releases the lock
+	if undone, err := Detach(q.config); err != nil || len(undone) != 1 {
+		t.Errorf("after a kill: undone %q, %v", undone, err)
+	}
+	e := q.start(t)
+	if e.status(t).Adopted {
+		t.Error("adopted what was detached")
+	}
+	e.stop(t)
+	if left := p.pins(t); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
 }
 
 func TestRootCorruptBeliefsAreMovedAside(t *testing.T) {

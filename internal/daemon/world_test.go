@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +30,7 @@ import (
 // place is where one test's daemons live: a cgroup and directories of their own.
 type place struct {
 	dir    string
+	bpffs  string // empty: a private one in the run directory
 	cgroup *testenv.CG
 	config string   // file
 	ccs    []string // that the kernel had
@@ -57,8 +60,8 @@ func (p *place) path(elem ...string) string {
 	return filepath.Join(append([]string{p.dir}, elem...)...)
 }
 
-// rules writes the configuration. bpffs is no BPF file system: a private one is
-// mounted in the run directory.
+// rules writes the configuration. Without p.bpffs it names what is no BPF file
+// system, so that a private one is mounted in the run directory.
 func (p *place) rules(t *testing.T, rules string) {
 	t.Helper()
 	if !strings.Contains(rules, "congestion_controls:") {
@@ -66,10 +69,27 @@ func (p *place) rules(t *testing.T, rules string) {
 	}
 	text := fmt.Sprintf("cgroup: %s\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
 		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
-		p.cgroup.Path, p.dir, p.path("run"), p.path("state"), rules)
+		p.cgroup.Path, cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), rules)
 	if err := os.WriteFile(p.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// pins lists what is pinned, with the ids of inodes: a pin that was replaced differs.
+func (p *place) pins(t *testing.T) (pins []string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(p.bpffs, "tcpilot"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		pins = append(pins, fmt.Sprint(path, " ", info.Sys().(*syscall.Stat_t).Ino))
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return pins
 }
 
 func (p *place) client(t *testing.T) *api.Client {

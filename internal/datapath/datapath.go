@@ -205,11 +205,18 @@ func (d *Datapath) Detach() error {
 }
 
 // Remove takes down whatever any version of tcpilot has pinned under bpffs: the
-// way to detach when no daemon runs. Nothing there is no error.
+// way to detach when no daemon runs. Nothing there is no error. The directory
+// itself stays, because the caller may hold a lock on it.
 func Remove(bpffs string) error {
 	base := filepath.Join(bpffs, "tcpilot")
-	if err := os.RemoveAll(base); err != nil {
+	entries, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
 	}
 	return nil
 }
