@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -52,6 +52,7 @@ type Daemon struct {
 
 	loadedAt  atomic.Int64           // Unix ns of the configuration in force
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
+	tasks     *supervisor
 	sysctls   *sysctls
 	settings  settings
 	reloads   chan reloadRequest
@@ -69,12 +70,6 @@ type Daemon struct {
 type settings struct {
 	sync.Mutex
 	due atomic.Bool // the latest write failed
-}
-
-// task is a part of the daemon that runs until its context ends.
-type task struct {
-	name string
-	run  func(context.Context) error
 }
 
 // gcPercent makes the collector run at a fifth of its usual growth: the heap lives
@@ -95,6 +90,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	if d.log == nil {
 		d.log = newLogger(os.Stderr, cfg.Log)
 	}
+	d.tasks = newSupervisor(d.log)
 	d.cfg.Store(cfg)
 	d.file.Store(&file)
 	d.loadedAt.Store(d.started.UnixNano())
@@ -111,7 +107,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
 	d.ended = ctx.Done()
-	tasks, err := d.tasks(cfg, &undo)
+	tasks, err := d.makeTasks(cfg, &undo)
 	if err != nil {
 		return err
 	}
@@ -120,7 +116,9 @@ func Run(ctx context.Context, opt Options) (err error) {
 	shedText()
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
-	err = runTasks(ctx, d.log, tasks)
+	d.notify(systemd.SdNotifyReady)
+	err = d.tasks.run(ctx, tasks)
+	d.notify(systemd.SdNotifyStopping)
 	d.log.Info("tcpilot stops", "keep_attached", d.keep())
 	return err
 }
@@ -128,20 +126,6 @@ func Run(ctx context.Context, opt Options) (err error) {
 // keep reports whether the kernel's part outlives the process. A start that
 // failed leaves what it found, and nothing of its own.
 func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() && (d.ran || d.found) }
-
-func runTasks(ctx context.Context, log *slog.Logger, tasks []task) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, t := range tasks {
-		g.Go(func() error {
-			if err := t.run(ctx); err != nil && ctx.Err() == nil {
-				log.Error("task failed", "task", t.name, "error", err)
-				return fmt.Errorf("%s: %w", t.name, err)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
-}
 
 // open takes what the daemon needs from the host, in order; undo gives it back
 // in reverse.
@@ -221,6 +205,9 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	var err error
 	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
 		return err
+	}
+	if p := cgroupProblem(cfg, d.cgroup); p != "" {
+		d.log.Warn("only a part of the host is tuned", "why", p)
 	}
 	d.dp, err = datapath.Open(datapath.Options{
 		Cgroup: d.cgroup, BPFFS: d.bpffs, Log: d.log,

@@ -406,6 +406,33 @@ func TestRootSignals(t *testing.T) {
 	p.nothing(t)
 }
 
+// In a cgroup namespace of its own the daemon reaches only its container, and says so.
+func TestRootPrivateCgroupNamespace(t *testing.T) {
+	p := newPlace(t)
+	if s := p.start(t).status(t); len(s.Problems) != 0 {
+		t.Errorf("problems %q where a cgroup is configured", s.Problems)
+	}
+	q := newPlace(t)
+	q.wholeHierarchy = true
+	q.rules(t, "rules: [{name: all, learn: {hold_out: 0%}}]")
+	mountpoint := q.path("cgroup")
+	if err := os.Mkdir(mountpoint, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := q.spawn(t, nil, mountCgroupAt+"="+mountpoint)
+	s, err := d.Status(ctx)
+	if err != nil || s.Cgroup != mountpoint || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "private cgroup namespace") {
+		t.Errorf("status: cgroup %s, problems %q, %v", s.Cgroup, s.Problems, err)
+	}
+	doc, err := d.Doctor(ctx)
+	if err != nil || !slices.Equal(doc.Problems, s.Problems) {
+		t.Errorf("doctor: problems %q, %v", doc.Problems, err)
+	}
+	if !strings.Contains(d.log.String(), "only a part of the host is tuned") {
+		t.Errorf("log:\n%s", d.log)
+	}
+}
+
 // The administrator's sysctl wins: in the daemon's own network namespace, so that
 // the test does not touch this host's.
 func TestRootYieldsToTheAdministrator(t *testing.T) {
