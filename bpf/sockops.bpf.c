@@ -128,6 +128,7 @@ struct {
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
+#include "remember.bpf.h"
 #include "apply.bpf.h"
 #include "ends.bpf.h"
 
@@ -168,57 +169,6 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 		key.scope = 0;
 	}
 	return bpf_map_lookup_elem(&path_policies, &key);
-}
-
-/* Remembers the connection in a slot, or in socket storage when both are taken. */
-static __always_inline void remember(struct bpf_sock_ops *skops, const struct track *t)
-{
-	struct track *slot = slot_take(t->cookie);
-	struct live_conn *l;
-
-	if (slot) {
-		*slot = *t;
-		count(COUNT_SLOT);
-		return;
-	}
-	if (!skops->sk)
-		return;
-	l = bpf_sk_storage_get(&live, skops->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!l) {
-		count(COUNT_UNTRACKED);
-		return;
-	}
-	l->track = *t;
-	count(COUNT_STORAGE);
-}
-
-/* A socket begins a connection. If it had another before, whose end no hook saw (a
- * tcp_disconnect that sends nothing), what is remembered of that goes. */
-static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)
-{
-	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
-	struct track *t;
-
-	if (!cookie)		/* never seen by us: nobody asked for its cookie */
-		return;
-	t = slot_find(cookie);
-	if (t) {
-		slot_free(t);
-		count(COUNT_FORGOTTEN);
-	}
-	if (skops->sk && !bpf_sk_storage_delete(&live, skops->sk))
-		count(COUNT_FORGOTTEN);
-}
-
-static __always_inline struct track *recall(struct bpf_sock_ops *skops)
-{
-	struct track *t = slot_find(bpf_get_socket_cookie(skops));
-	struct live_conn *l;
-
-	if (t || !skops->sk)
-		return t;
-	l = bpf_sk_storage_get(&live, skops->sk, 0, 0);
-	return l ? &l->track : NULL;
 }
 
 static __always_inline void watch(struct bpf_sock_ops *skops, const struct class_entry *cls)

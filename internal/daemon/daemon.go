@@ -304,6 +304,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
 		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
+	d.engine.SetObserve(cfg.Mode == engine.ModeObserve, d.started.UnixNano())
 	if err := d.startEngine(cfg); err != nil {
 		return err
 	}

@@ -7,12 +7,13 @@ const MaxArms = 8
 
 // Arm is a congestion control and its share of a path's new connections.
 type Arm struct {
-	CC tcp.CC `json:"cc"` // zero if Default
+	CC tcp.CC `json:"cc"`
 	// Weight is the share in 1/65536; the weights of a policy sum to 65536, or
 	// the policy has no arms.
 	Weight uint32 `json:"weight"`
 	// Default is the arm of connections whose congestion control is left as it is:
-	// what they would have without tcpilot.
+	// what they would have without tcpilot. CC is then the host's default; a network
+	// namespace or a route may have another.
 	Default bool `json:"default,omitempty"`
 }
 
