@@ -22,9 +22,9 @@ func (r *rig) ends(t *testing.T, n int) (c *Counters) {
 	return c
 }
 
-// TestRootThinned: above the rate that is wanted a share of ends is reported, and what
+// TestRootEndsThinned: above the rate that is wanted a share of ends is reported, and what
 // they stand for adds up; counters stay exact, failed arms are all reported.
-func TestRootThinned(t *testing.T) {
+func TestRootEndsThinned(t *testing.T) {
 	r := newRig(t)
 	const (
 		n    = 6000
@@ -79,9 +79,9 @@ func TestRootThinned(t *testing.T) {
 	}
 }
 
-// TestRootNotThinned: as long as there are few ends all are reported, also soon after
+// TestRootEndsNotThinned: as long as there are few ends all are reported, also soon after
 // there were many.
-func TestRootNotThinned(t *testing.T) {
+func TestRootEndsNotThinned(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
 	must(t, r.SetSettings(Settings{ReportRate: 100}))
@@ -106,9 +106,9 @@ func TestRootNotThinned(t *testing.T) {
 	}
 }
 
-// TestRootLongLivedAreNotThinned: a connection that meets the iterator is sampled while
+// TestRootEndsOfLongLived: a connection that meets the iterator is sampled while
 // it lives and at its end, however many others end, and stands for itself.
-func TestRootLongLivedAreNotThinned(t *testing.T) {
+func TestRootEndsOfLongLived(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
