@@ -103,7 +103,8 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	}
 	c := metrics.Counters{Samples: metrics.SampleCount{
 		Submitted: raw.Samples, Dropped: raw.SamplesLost, Malformed: raw.SamplesBad, Received: d.received.Load(),
-	}, Unseen: metrics.UnseenCount{Untracked: raw.Untracked, Forgotten: raw.Forgotten, Missed: raw.Missed}}
+	}, Unseen: metrics.UnseenCount{Untracked: raw.Untracked, Forgotten: raw.Forgotten, Missed: raw.Missed,
+		Thinned: raw.Thinned, Backwards: raw.Backwards}}
 	for reason, n := range raw.Decisions {
 		c.Decisions = append(c.Decisions, metrics.ReasonCount{Reason: reason, Count: n})
 	}
