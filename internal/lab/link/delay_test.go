@@ -61,11 +61,12 @@ func TestRootDirectionsDiffer(t *testing.T) {
 func TestRootJitter(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
-		s := Spec{Delay: 100 * ms, Jitter: 40 * ms}
+		s := Spec{Delay: 40 * ms, Jitter: 20 * ms}
 		d := shape(t, a, b, s, backend)
-		took := delays(stream(t, a, b, 300, 100, 4*ms, nil))
-		between(t, "the least delay", took[0], 60*ms-early(s), 80*ms+slack(t))
-		between(t, "the longest", took[len(took)-1], 120*ms, 140*ms+loose)
+		// That none of 40 is in the lower or upper three eighths has a chance of 1e-8.
+		took := delays(stream(t, a, b, 40, 100, 41*ms, nil))
+		between(t, "the least delay", took[0], 20*ms-early(s), 35*ms+slack(t))
+		between(t, "the longest", took[len(took)-1], 45*ms-early(s), 60*ms+loose)
 
 		together := streamAll(t, a, b, 2000, 100, 100*time.Microsecond, nil)
 		// A jitter that let packets overtake would have most of them overtaken.
