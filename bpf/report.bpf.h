@@ -137,8 +137,10 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
 	} else if (tcp_ca_chosen(tp)) {
-		flags |= F_APP_CC;	/* nothing was drawn, so it was not us */
+		flags |= F_APP_CC;	/* nothing was set, so it was not us */
 	}
+	if (arm == ARM_DEFAULT)
+		flags |= F_DEFAULT_ARM;
 	if (BPF_CORE_READ_BITFIELD(tp, rate_app_limited))
 		flags |= F_APP_LIMITED;
 	if (tp->ecn_flags & TCP_ECN_AGREED)
@@ -192,6 +194,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	cc = tcp_ca_name(tp);
 	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
 	s->arm = t->arm;
+	s->stands_for = 1;
 	s->flags = report_flags(tp, cc, t, ctl);
 	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;

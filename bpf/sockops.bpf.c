@@ -234,9 +234,23 @@ struct moment {
 	__u64 now;
 };
 
+/* What the slice draws that the connection begins in. */
+static __always_inline struct slice slice_of(const struct moment *m, const struct conn *c)
+{
+	return slice_draw(c, m->ctl->slice_key, m->now + m->ctl->wall_offset_ns,
+			  m->policy->slice_shift);
+}
+
+/* Whether the slice is held out whole. Without slices, none is. */
+static __always_inline bool slice_held(const struct moment *m, struct slice s)
+{
+	return m->policy->slice_shift && s.hold < m->policy->hold_slices;
+}
+
 /* Draws what a connection gets and remembers it in t. */
 static __always_inline void decide(const struct moment *m, struct track *t, const struct conn *c)
 {
+	struct slice slice;
 	__u32 held;
 
 	if (!m->policy) {
@@ -248,15 +262,20 @@ static __always_inline void decide(const struct moment *m, struct track *t, cons
 		return;
 	}
 	t->policy_id = m->policy->id;
-	held = c->outgoing ? bpf_get_prandom_u32() >> 16 : incoming_draw(c);
-	if (held < m->policy->hold_out) {
-		count(COUNT_HOLD_OUT);
+	slice = slice_of(m, c);
+	held = c->outgoing ? bpf_get_prandom_u32() >> 16 : incoming_draw(c, m->ctl->draw_key);
+	/* The slice first: all that begin in one that is held out belong to it. */
+	if (slice_held(m, slice))
+		t->flags |= F_HOLD_OUT | F_HELD_SLICE;
+	else if (held < m->policy->hold_out)
 		t->flags |= F_HOLD_OUT;
+	if (t->flags & F_HOLD_OUT) {
+		count(COUNT_HOLD_OUT);
 		return;
 	}
 	count(COUNT_SET);
 	if (!(m->ctl->yield & YIELD_CC))
-		t->arm = draw_arm(m->policy, slice_draw(c, m->now + m->ctl->wall_offset_ns, m->policy->slice_shift));
+		t->arm = draw_arm(m->policy, slice.arm);
 	if (m->policy->set & ~m->ctl->yield)
 		t->flags |= F_FIELDS;
 }
@@ -308,6 +327,14 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 	return t->flags & F_FIELDS ? t : NULL;
 }
 
+/* Whether a request socket will be a hold-out, as decide draws it. Only where the slice
+ * ends before the handshake does, they may differ. */
+static __always_inline bool request_held(const struct moment *m, const struct conn *c)
+{
+	return incoming_draw(c, m->ctl->draw_key) < m->policy->hold_out ||
+	       slice_held(m, slice_of(m, c));
+}
+
 /* The kernel asks for a value during the handshake. A hold-out stays one there. */
 static __always_inline void on_request(struct bpf_sock_ops *skops, const struct moment *m,
 				       const struct conn *c)
@@ -333,7 +360,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (!p || m->now >= p->expires_ns || !(p->set & ~m->ctl->yield & (1ULL << field)))
 		return;
 	t = full ? recall(skops) : NULL;
-	if (full ? t && (t->flags & F_HOLD_OUT) : incoming_draw(c) < p->hold_out)
+	if (full ? t && (t->flags & F_HOLD_OUT) : request_held(m, c))
 		return;
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
 		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;

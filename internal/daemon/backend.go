@@ -43,6 +43,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Config: *d.file.Load(), ConfigLoaded: time.Unix(0, d.loadedAt.Load()),
 		Cgroup: d.cgroup, Attached: d.dp.AttachedAt(), Adopted: d.dp.Adopted(),
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
+		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
 		Arms: snap.Arms, Yields: snap.Yields, Totals: snap.Totals, Loaded: d.loaded(),
 	}
@@ -50,6 +51,19 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		s.ConfigError = *e
 	}
 	return s, nil
+}
+
+// SetRollout implements api.Backend.
+func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRollout, error) {
+	if err := d.engine.SetRollout(r.Rule, r.Share, time.Now().UnixNano()); err != nil {
+		return api.RuleRollout{}, api.NotFound("%v", err).WithHint("see 'tcpilot rollout list'")
+	}
+	for _, rule := range d.engine.Summary(time.Now()).Rules {
+		if rule.Name == r.Rule {
+			return api.RuleRollout{Rule: r.Rule, Rollout: *rule.Rollout}, nil
+		}
+	}
+	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule)
 }
 
 // features says what was wanted, what runs, and why something does not.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -205,7 +206,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 		return err
 	}
 	d.dp, err = datapath.Open(datapath.Options{
-		Cgroup: d.cgroup, BPFFS: d.bpffs, Log: d.log,
+		Cgroup: d.cgroup, BPFFS: d.bpffs, SliceKey: sliceKey(cfg.Learning.DrawKey), Log: d.log,
 		// Twice, since the rows of an adopted daemon go only when ours are there.
 		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
 	})
@@ -222,6 +223,15 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 		return d.dp.Detach()
 	})
 	return nil
+}
+
+// sliceKey makes a key of a configured secret; the zero key of none.
+func sliceKey(secret string) (key [16]byte) {
+	if secret != "" {
+		sum := sha256.Sum256([]byte(secret))
+		copy(key[:], sum[:])
+	}
+	return key
 }
 
 // pinDir is where datapath pins, and exists whether something is there.
@@ -294,6 +304,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
 		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
+	d.engine.SetObserve(cfg.Mode == engine.ModeObserve, d.started.UnixNano())
 	if err := d.startEngine(cfg); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"runtime/debug"
@@ -31,15 +32,11 @@ const (
 // tasks lists what runs until the daemon stops. Listening sockets are opened
 // here, so that a taken address is an error at the start.
 func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
-	gid, err := groupID(cfg.Socket.Group)
+	sockets, admins, err := listenAPI(&cfg.Socket, undo)
 	if err != nil {
 		return nil, err
 	}
-	l, err := api.Listen(cfg.Socket.Path, cfg.Socket.Mode, gid)
-	if err != nil {
-		return nil, err
-	}
-	undo.push("close API socket", ignoreClosed(l.Close))
+	server := api.NewServer(d, admins, d.log)
 	tasks := []task{
 		{"samples", d.readSamples},
 		{"lease", d.renewLease},
@@ -47,7 +44,8 @@ func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
 		{"live connections", d.sampleLive},
 		{"store", d.saveBeliefs},
 		{"reload", d.serveReloads},
-		{"api", func(ctx context.Context) error { return api.NewServer(d, d.log).Serve(ctx, l) }},
+		{"api", func(ctx context.Context) error { return server.Serve(ctx, sockets[0]) }},
+		{"api for reading", func(ctx context.Context) error { return server.ServeReadOnly(ctx, sockets[1]) }},
 	}
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
@@ -64,6 +62,38 @@ func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
 	return append(tasks, task{"metrics", func(ctx context.Context) error {
 		return metrics.Serve(ctx, m, metrics.Handler(reg, d.log), d.log)
 	}}), nil
+}
+
+// listenAPI makes the administrators' socket, and the one for reading, and finds the
+// group that may change something.
+func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]net.Listener, admins int, err error) {
+	if admins, err = groupID(c.Admins); err != nil {
+		return sockets, 0, err
+	}
+	for i, s := range []struct {
+		path, group string
+		mode        fs.FileMode
+	}{{c.Path, c.Group, c.Mode}, {readSocket(c), c.Read.Group, c.Read.Mode}} {
+		gid, err := groupID(s.group)
+		if err != nil {
+			return sockets, 0, err
+		}
+		l, err := api.Listen(s.path, s.mode, gid)
+		if err != nil {
+			return sockets, 0, err
+		}
+		undo.push("close API socket", ignoreClosed(l.Close))
+		sockets[i] = l
+	}
+	return sockets, admins, nil
+}
+
+// readSocket is the path of the socket for reading.
+func readSocket(c *config.Socket) string {
+	if c.Read.Path != "" {
+		return c.Read.Path
+	}
+	return api.ReadSocket(c.Path)
 }
 
 func ignoreClosed(close func() error) func() error {

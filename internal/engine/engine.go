@@ -75,6 +75,9 @@ type Engine struct {
 	yieldCC bool
 	yieldFs uint64
 
+	observe   bool
+	overrides map[string]override // rollouts, by rule
+
 	nodes   map[key]*node
 	byUse   list // all but the rules' own roots
 	byWrite list // what is in the kernel
@@ -96,6 +99,9 @@ type Engine struct {
 	held   [longestSlice - leastSlice + 1][]*node
 	heldAt int64
 	slices bool // the learner uses them
+	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
+	// tests of these.
+	armsOnly bool
 
 	in      policy.Input // scratch
 	wait    []*node
@@ -124,6 +130,8 @@ type ruleState struct {
 	// params is what the rule's latest policy set, and paramStamp counts its changes.
 	params     tcp.Params
 	paramStamp uint32
+	// changed says that the rule is another than before, of the same name and learning.
+	changed bool
 }
 
 // Defaults of Options.
@@ -151,9 +159,9 @@ func New(opt Options) *Engine {
 		byClass: map[uint32]*ruleState{},
 		classes: max(opt.FirstClass, 1) - 1,
 		arms:    map[tcp.CC]*ArmState{},
-		yields:  map[string]Yield{},
-		nodes:   map[key]*node{},
-		byUse:   list{which: listUse}, byWrite: list{which: listWrite},
+		yields:  map[string]Yield{}, overrides: map[string]override{},
+		nodes: map[key]*node{},
+		byUse: list{which: listUse}, byWrite: list{which: listWrite},
 		reasons: make([]uint64, len(policy.Reasons())),
 		started: time.Unix(0, opt.Now),
 	}
@@ -184,8 +192,11 @@ func (e *Engine) Rules() []policy.Rule {
 	return e.rules
 }
 
-// Fields has the bit 1<<f for each field that some rule sets.
+// Fields has the bit 1<<f for each field that some rule sets: none in mode observe.
 func (e *Engine) Fields() (mask uint64) {
+	if e.Mode() == ModeObserve {
+		return 0
+	}
 	for _, r := range e.Rules() {
 		mask |= r.Set.Mask()
 	}

@@ -33,7 +33,9 @@ type node struct {
 	life life
 
 	hosts bool // several hosts: they have nodes of their own
-	ecn   bool // a connection negotiated ECN and a mark arrived
+	ecn   bool // enough connections negotiated ECN and met marks
+	// marked counts connections that met marks, up to provenMarks.
+	marked uint8
 
 	dirty   bool // in Engine.dirty
 	waits   bool // in Engine.later
@@ -43,7 +45,8 @@ type node struct {
 	stored  bool // the store has a record of it
 	gone    bool // forgotten, though some list may still name it
 
-	treated, held tally // rewards without and with hold-out
+	compared *learn.Comparison // with the hold-out; nil while none of it was met
+	back     *Back             // nil unless the path was once left to the default
 
 	guard *guard // nil until there is something to compare with
 	bans  []Ban  // arms that guards took from the path, those included that are back
@@ -67,14 +70,16 @@ type written struct {
 	arms    *armSet
 	weights [path.MaxArms]uint32
 	holdOut uint32
+	slices  uint32 // held out
 	slice   uint8  // path.Policy's
 	params  uint32 // stamp of the rule's fixed fields
 }
 
 // armSet is a list of arms; paths with the same one share it.
 type armSet struct {
-	num uint8
-	cc  [path.MaxArms]tcp.CC
+	num       uint8
+	isDefault [path.MaxArms]bool
+	cc        [path.MaxArms]tcp.CC
 }
 
 func (s *armSet) list() []tcp.CC {
@@ -82,31 +87,6 @@ func (s *armSet) list() []tcp.CC {
 		return nil
 	}
 	return s.cc[:s.num]
-}
-
-// tally is a discounted mean of rewards.
-type tally struct {
-	Sum float64 `json:"sum"`
-	N   float64 `json:"n"`
-}
-
-// comparisonMemory is the number of outcomes over which hold-out and treated
-// connections are compared.
-const comparisonMemory = 200
-
-func (t *tally) add(o learn.Outcome) {
-	keep := 1.0
-	if t.N > comparisonMemory {
-		keep = comparisonMemory / t.N
-	}
-	t.Sum, t.N = t.Sum*keep+o.Reward*o.Weight, t.N*keep+o.Weight
-}
-
-func (t tally) mean() float64 {
-	if t.N == 0 {
-		return 0
-	}
-	return t.Sum / t.N
 }
 
 func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
@@ -196,8 +176,9 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
-	h.life, h.treated, h.held = n.life, n.treated, n.held
+	h.life, h.marked = n.life, n.marked
 	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
+	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.moved(n, tcp.CC{})

@@ -20,6 +20,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	}
 	rs.samples++
 	if rs.rule.Learn == nil {
+		e.compareFixed(rs, s)
 		return
 	}
 	scope := uint64(0)
@@ -64,42 +65,63 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 	if s.SRTT != 0 {
 		n.srtt = s.SRTT
 	}
-	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && !n.ecn {
-		n.ecn = true
-		e.urge(n)
+	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
+		if n.marked++; n.marked >= provenMarks {
+			n.ecn = true
+			e.urge(n)
+		}
 	}
 }
 
 // score folds an outcome into a path, and into the prefixes around it.
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
-	if s.Has(tcp.FlagHoldOut) {
+	by := heldBy(s)
+	if e.slices && (e.observe || by != learn.HeldConnection) {
+		out.Slice = s.At >> leaf.sliceShift()
+	}
+	e.compare(leaf, s, out, by)
+	arm := s.Arm
+	if by != learn.NotHeld {
 		for m := leaf; m != nil; m = m.parent {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
-			m.held.add(out)
-			e.moved(m, s.Arm)
+			e.moved(m, tcp.CC{})
 		}
-		e.watch(leaf, s, out)
-		return
-	}
-	if e.slices {
-		out.Slice = s.At >> leaf.sliceShift()
+		// A slice held out is one with the default for an arm, if the rule sets nothing
+		// else. What the application chose is not the default. In mode observe there is
+		// nothing but the default.
+		isDefault := by == learn.HeldSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
+		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
+			e.watch(leaf, s, out)
+			return
+		}
+		arm = s.CC
 	}
 	giver := leaf.giver()
 	arms := giver.policy.arms.list()
-	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == s.Arm
+	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == arm
 	for m := leaf; m != nil; m = m.parent {
 		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
 		}
 		if m == leaf {
-			e.opt.Learner.Observe(&m.belief, s.Arm, out)
+			e.opt.Learner.Observe(&m.belief, arm, out)
 		} else {
-			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, s.Arm, out)
+			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, arm, out)
 		}
-		m.treated.add(out)
-		e.moved(m, s.Arm)
+		e.moved(m, arm)
 	}
 	e.watch(leaf, s, out)
 	e.totals.ObserveCount++
+}
+
+// heldBy says how a connection was held out.
+func heldBy(s *tcp.Sample) learn.HeldBy {
+	switch {
+	case !s.Has(tcp.FlagHoldOut):
+		return learn.NotHeld
+	case s.Has(tcp.FlagHeldSlice):
+		return learn.HeldSlice
+	}
+	return learn.HeldConnection
 }

@@ -3,6 +3,7 @@ package subject
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ const (
 // state directory stays between rounds.
 type tcpilot struct {
 	binary string
-	config string
+	config string // what all daemons have in common
 	sites  sites
 	home   home
 }
@@ -39,7 +40,11 @@ func newTcpilot(s Spec, w World) (*tcpilot, error) {
 		return nil, err
 	}
 	t := &tcpilot{binary: w.Binary, config: s.Config, sites: all, home: home{net: w.Net, name: s.Name}}
-	return t, t.check()
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	t.config, err = drawAlike(s.Config, rand.Text())
+	return t, err
 }
 
 // check has tcpilot look at the configuration, so that a mistake shows before
