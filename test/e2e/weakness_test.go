@@ -60,7 +60,7 @@ func TestRootPeerWeakness02BufferbloatCountsAgainstAnArm(t *testing.T) {
 	r := w.remotes[0]
 	reshape(t, w.back, func(s *link.Spec) { s.Delay = 20 * time.Millisecond })
 	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 20e6, link.Queue{Packets: 1000} })
-	s := newSeries(t, startTcpilot(t, w, settings{objective: "latency"}), r, max(length(), 700*time.Millisecond))
+	s := newSeries(t, startTcpilot(t, w, settings{objective: "latency"}), r, max(length(), 400*time.Millisecond))
 	s.until(t, w, "bbr")
 }
 
