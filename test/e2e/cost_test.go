@@ -276,9 +276,6 @@ func (p *tcpilot) runTimes(b testing.TB) map[string]runTime {
 		if info.Program == 0 {
 			return nil // a congestion control: its link holds a map
 		}
-		if info.Type == link.StructOpsType {
-			return nil // a congestion control, pinned beside them: its link has no program
-		}
 		prog, err := ebpf.NewProgramFromID(info.Program)
 		if err != nil {
 			return err
