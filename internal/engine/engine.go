@@ -117,7 +117,9 @@ type Engine struct {
 	guarded [numGuards]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
-	started time.Time
+	// stoodFor has the connections that the samples of a kind stand for.
+	stoodFor [tcp.KindFailedConnect + 1]uint64
+	started  time.Time
 
 	viewing  sync.Mutex // held while a snapshot is built; before mu
 	snapshot atomic.Pointer[Snapshot]

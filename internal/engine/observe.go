@@ -14,6 +14,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 
 	if int(s.Kind) < len(e.kinds) {
 		e.kinds[s.Kind]++
+		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
 	}
 	rs := e.byClass[s.Class]
 	if rs == nil {
