@@ -86,8 +86,8 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 {
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return 1;
-	/* The clock of the last tick will do, and reads no counter of the processor. */
-	return pace_draw(bpf_ktime_get_coarse_ns(), ctl->report_rate);
+	/* The last tick will do for a clock, and costs no look at the processor's. */
+	return pace_draw(jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, ctl->report_rate);
 }
 
 /* Not inlined: three programs end here, and none of them often enough to mind a call. */
