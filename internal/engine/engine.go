@@ -118,7 +118,9 @@ type Engine struct {
 type ruleState struct {
 	rule    *policy.Rule
 	class   uint32
-	root    *node // nil if the rule leaves its connections alone
+	former  []uint32 // classes that the rule had until it was changed, latest last
+	moved   bool     // former's last is that of the nodes: on its way into force
+	root    *node    // nil if the rule leaves its connections alone
 	samples uint64
 	paths   int
 	// params is what the rule's latest policy set, and paramStamp counts its changes.
