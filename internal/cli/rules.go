@@ -12,6 +12,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 func (a *app) rules() *cobra.Command {
@@ -58,8 +59,11 @@ func action(r engine.RuleState) string {
 		return "leave alone"
 	}
 	var parts []string
-	if len(r.Set) > 0 {
+	if len(r.Set) > 0 || r.CC != (tcp.CC{}) {
 		var set []string
+		if r.CC != (tcp.CC{}) {
+			set = append(set, "cc="+r.CC.String())
+		}
 		for _, s := range r.Set {
 			set = append(set, s.Field+"="+fmtValue(s.Value, s.Unit))
 		}
@@ -78,6 +82,9 @@ func action(r engine.RuleState) string {
 	}
 	if len(parts) == 0 {
 		return r.Action
+	}
+	if r.Rollout != nil && r.Rollout.Share < 1 {
+		parts = append(parts, "rolled out to "+fmtShare(r.Rollout.Share))
 	}
 	return strings.Join(parts, "; ")
 }

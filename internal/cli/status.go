@@ -47,6 +47,11 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	if s.ConfigError != "" {
 		line("", "%s", a.paint.bad("last reload refused: "+s.ConfigError))
 	}
+	mode := s.Mode
+	if mode == engine.ModeObserve {
+		mode = a.paint.warn(strings.TrimPrefix(observeLine, "mode "))
+	}
+	line("mode", "%s", mode)
 	adopted := ""
 	if s.Adopted {
 		adopted = ", adopted from an earlier daemon"
@@ -68,6 +73,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	line("policies", "%d written in %d ticks of %s, %s", s.Totals.Writes, s.Totals.Ticks,
 		fmtDuration(perTick(s.Totals)), a.errorCount(s.Totals.WriteErrors))
 
+	a.renderRollouts(w, now, s.Rollouts)
 	a.renderYields(w, now, s.Yields)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)

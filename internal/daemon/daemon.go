@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -210,7 +211,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 		d.log.Warn("only a part of the host is tuned", "why", p)
 	}
 	d.dp, err = datapath.Open(datapath.Options{
-		Cgroup: d.cgroup, BPFFS: d.bpffs, Log: d.log,
+		Cgroup: d.cgroup, BPFFS: d.bpffs, SliceKey: sliceKey(cfg.Learning.DrawKey), Log: d.log,
 		// Twice, since the rows of an adopted daemon go only when ours are there.
 		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
 	})
@@ -227,6 +228,15 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 		return d.dp.Detach()
 	})
 	return nil
+}
+
+// sliceKey makes a key of a configured secret; the zero key of none.
+func sliceKey(secret string) (key [16]byte) {
+	if secret != "" {
+		sum := sha256.Sum256([]byte(secret))
+		copy(key[:], sum[:])
+	}
+	return key
 }
 
 // pinDir is where datapath pins.
@@ -301,6 +311,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
 		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
+	d.engine.SetObserve(cfg.Mode == engine.ModeObserve, d.started.UnixNano())
 	if err := d.startEngine(cfg); err != nil {
 		return err
 	}
@@ -331,6 +342,10 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 	return d.engine.Start(cfg.Rules, resolver(), d.remember, time.Now().UnixNano())
 }
 
+// reportRate is how many ends of connections are reported a second, about. Learning needs
+// far fewer; samples cost about 1 us in the kernel, and as much here.
+const reportRate = 4000
+
 // putSettings tells the datapath what holds for all connections.
 func (d *Daemon) putSettings() error {
 	d.settings.Lock() // what is written last must have been read last
@@ -338,6 +353,7 @@ func (d *Daemon) putSettings() error {
 	cc, fields := d.engine.Yields()
 	err := d.dp.SetSettings(datapath.Settings{
 		Fields: d.engine.Fields(), Yield: fields, YieldCC: cc, Interval: d.cfg.Load().Interval,
+		ReportRate: reportRate,
 	})
 	d.settings.due.Store(err != nil)
 	return err

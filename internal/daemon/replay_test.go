@@ -195,7 +195,7 @@ func decisions(s *engine.Snapshot) []byte {
 	for _, p := range s.Paths {
 		fmt.Fprintf(&b, "%s %s: %s, %d samples, min_rtt %s, hold-out %.2f", p.Rule, p.Prefix, p.Reason, p.Samples, p.MinRTT, p.HoldOut.Share)
 		if p.HoldOut.Count > 0 {
-			fmt.Fprintf(&b, " of %d, gain %.1f", p.HoldOut.Count, p.HoldOut.Gain)
+			fmt.Fprintf(&b, " of %d, gain %.1f", p.HoldOut.Count, p.HoldOut.Gain.Ratio)
 		}
 		b.WriteByte('\n')
 		for _, a := range p.Arms {

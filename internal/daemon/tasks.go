@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"runtime/debug"
@@ -33,16 +34,11 @@ const (
 // makeTasks lists what runs until the daemon stops. Listening sockets are opened
 // here, so that a taken address is an error at the start.
 func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) {
-	gid, err := groupID(cfg.Socket.Group)
+	sockets, admins, err := listenAPI(&cfg.Socket, undo)
 	if err != nil {
 		return nil, err
 	}
-	apiSocket, err := openSocket("close API socket", undo, func() (net.Listener, error) {
-		return api.Listen(cfg.Socket.Path, cfg.Socket.Mode, gid)
-	})
-	if err != nil {
-		return nil, err
-	}
+	server := api.NewServer(d, admins, d.log)
 	tasks := []task{
 		{"samples", d.readSamples},
 		{"lease", d.renewLease},
@@ -51,7 +47,10 @@ func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) 
 		{"store", d.saveBeliefs},
 		{"reload", d.serveReloads},
 		{"api", func(ctx context.Context) error {
-			return apiSocket.serve(func(l net.Listener) error { return api.NewServer(d, d.log).Serve(ctx, l) })
+			return sockets[0].serve(func(l net.Listener) error { return server.Serve(ctx, l) })
+		}},
+		{"api for reading", func(ctx context.Context) error {
+			return sockets[1].serve(func(l net.Listener) error { return server.ServeReadOnly(ctx, l) })
 		}},
 	}
 	if cfg.Metrics.Listen == "" {
@@ -72,6 +71,38 @@ func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) 
 			return metrics.Serve(ctx, l, metrics.Handler(reg, d.log), d.log)
 		})
 	}}), nil
+}
+
+// listenAPI makes the administrators' socket, and the one for reading, and finds the
+// group that may change something.
+func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]*socket, admins int, err error) {
+	if admins, err = groupID(c.Admins); err != nil {
+		return sockets, 0, err
+	}
+	for i, s := range []struct {
+		path, group string
+		mode        fs.FileMode
+	}{{c.Path, c.Group, c.Mode}, {readSocket(c), c.Read.Group, c.Read.Mode}} {
+		gid, err := groupID(s.group)
+		if err != nil {
+			return sockets, 0, err
+		}
+		sockets[i], err = openSocket("close API socket", undo, func() (net.Listener, error) {
+			return api.Listen(s.path, s.mode, gid)
+		})
+		if err != nil {
+			return sockets, 0, err
+		}
+	}
+	return sockets, admins, nil
+}
+
+// readSocket is the path of the socket for reading.
+func readSocket(c *config.Socket) string {
+	if c.Read.Path != "" {
+		return c.Read.Path
+	}
+	return api.ReadSocket(c.Path)
 }
 
 // socket is a listening socket that is opened again when it is served again: a

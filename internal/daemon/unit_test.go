@@ -13,6 +13,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 func getCC(fd int) (string, error) {
@@ -92,5 +93,30 @@ func TestCheckAndWarnings(t *testing.T) {
 	write("rules: [{name: a, lern: {}}]")
 	if _, err := Check(file); !config.IsMistake(err) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// The README's example is valid, and shown as what it does: backups has a fixed
+// congestion control and learns nothing.
+func TestCheckOfTheReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, found := strings.Cut(rest, "```\n")
+	file := filepath.Join(t.TempDir(), "tcpilot.yaml")
+	if err := os.WriteFile(file, []byte(example), 0o600); err != nil || !found {
+		t.Fatalf("no example: %v", err)
+	}
+	rules, err := Check(file)
+	if err != nil || len(rules) != 5 {
+		t.Fatalf("%d rules, %v", len(rules), err)
+	}
+	if r := rules[2]; r.Name != "backups" || r.CC.String() != "reno" || len(r.Arms) != 0 || r.Action != "set" {
+		t.Errorf("%+v", r)
+	}
+	if r := rules[4]; len(r.Arms) != 2 || r.CC != (tcp.CC{}) {
+		t.Errorf("%+v", r)
 	}
 }

@@ -1,6 +1,8 @@
 package datapath
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,7 +20,7 @@ import (
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
 // bpf/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v3"
+const pinVersion = "v4"
 
 // Options say where the datapath lives.
 type Options struct {
@@ -26,11 +28,14 @@ type Options struct {
 	// below it included.
 	Cgroup string
 	// BPFFS is a directory in a mounted BPF file system. Pins go to
-	// BPFFS/tcpilot/v2.
+	// BPFFS/tcpilot/v4.
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int
-	Log         *slog.Logger
+	// SliceKey keys what a slice of time draws. Hosts that have the same one draw
+	// alike for one network. All zero is a random one.
+	SliceKey [16]byte
+	Log      *slog.Logger
 }
 
 // Datapath is the loaded and attached programs and their maps.
@@ -91,6 +96,9 @@ func (d *Datapath) start(opt Options) error {
 		return err
 	}
 	if err := d.readControl(); err != nil {
+		return err
+	}
+	if err := d.drawKeys(opt.SliceKey); err != nil {
 		return err
 	}
 	if err := d.attach(opt.Cgroup); err != nil {
@@ -173,6 +181,26 @@ func (d *Datapath) readControl() error {
 		}
 	}
 	return nil
+}
+
+// drawKeys puts the keys of draws into force. That of connections stays as long as the
+// maps do, so that one in its handshake draws the same at its end.
+func (d *Datapath) drawKeys(slice [16]byte) error {
+	if slice == [16]byte{} {
+		rand.Read(slice[:]) // never fails
+	}
+	if d.control.DrawKey == [2]uint64{} {
+		var key [16]byte
+		rand.Read(key[:])
+		d.control.DrawKey = keyWords(key)
+	}
+	d.control.SliceKey = keyWords(slice)
+	return d.putControl()
+}
+
+// keyWords is a key as SipHash has it: two little-endian words.
+func keyWords(key [16]byte) [2]uint64 {
+	return [2]uint64{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
 }
 
 // Close releases the process's own handles; what is pinned stays in force until

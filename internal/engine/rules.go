@@ -61,6 +61,14 @@ func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) err
 		return err
 	}
 	e.install(p, made)
+	for _, rs := range e.byRule {
+		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
+			rs.root.compared, rs.root.back = nil, nil
+		}
+		rs.changed = false
+	}
+	clear(e.overrides) // the configuration says it anew
+	e.markAll()
 	_ = e.settle(now, true) // counted, logged, and tried again
 	return nil
 }
@@ -110,14 +118,16 @@ const maxFormer = 8
 func (rs *ruleState) move(class uint32) {
 	former := append(slices.Clone(rs.former), rs.class)
 	rs.former = former[max(0, len(former)-maxFormer):]
-	rs.class, rs.moved = class, true
+	rs.class, rs.changed = class, true
 }
 
 // copyFor is a root as it will be once the changed rule rs is in force.
 func (n *node) copyFor(rs *ruleState) *node {
-	c := &node{key: rootKey(rs.class, 0), rule: rs, belief: n.belief, ecn: n.ecn, bans: n.bans, best: -1}
-	c.dirty = true // it is in no list
-	return c
+	c := *n
+	c.key, c.rule, c.links = rootKey(rs.class, 0), rs, [numLists]links{}
+	c.id, c.expires, c.policy, c.best = 0, 0, written{}, -1
+	c.dirty, c.gone = true, false // it is in no list
+	return &c
 }
 
 // rekey moves a node to another class. Its row goes when the new one is written.
@@ -147,7 +157,7 @@ func (e *Engine) makeRoots(p *plan) (made []*node) {
 		if rs.root == nil && !rs.rule.Leave {
 			rs.root = e.newNode(rootKey(rs.class, 0), rs, nil)
 			made = append(made, rs.root)
-		} else if rs.moved && !rs.rule.Leave {
+		} else if rs.changed && !rs.rule.Leave {
 			made = append(made, rs.root.copyFor(rs))
 		}
 	}
@@ -200,9 +210,6 @@ func (e *Engine) install(p *plan, made []*node) {
 		if rs.root != nil {
 			adopt(rs.root)
 		}
-	}
-	for _, rs := range p.states {
-		rs.moved = false
 	}
 	e.markAll()
 }

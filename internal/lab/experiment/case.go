@@ -83,6 +83,7 @@ func (j job) describe() report.Case {
 		Scenario: j.scenario.Name, Case: j.Name,
 		Title: j.scenario.Title, Source: j.scenario.Source, Expect: j.scenario.Expect,
 		Link: strings.Join(j.linkWords(), "; "), Primary: j.Primary, Metrics: j.Metrics, Baseline: j.Baseline,
+		Ratios: j.Ratios,
 	}
 }
 

@@ -40,6 +40,11 @@ func markdownCase(w io.Writer, c *CaseRounds) {
 	}
 	g := caseGrid(&s)
 	g.markdown(w)
+	if s.Ratios {
+		fmt.Fprintln(w)
+		ratios := ratiosGrid(&s)
+		ratios.markdown(w)
+	}
 	for i, note := range notes(&s) {
 		if i == 0 {
 			fmt.Fprintln(w)

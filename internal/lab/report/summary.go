@@ -26,6 +26,7 @@ type CaseSummary struct {
 	Primary  string           `json:"primary"`
 	Metrics  []string         `json:"metrics"` // the case's, Primary first
 	Baseline string           `json:"baseline"`
+	Ratios   bool             `json:"ratios,omitempty"` // see Case
 	Oracle   string           `json:"oracle,omitempty"` // the best of the fixed congestion controls by Primary
 	Refused  string           `json:"refused,omitempty"`
 	Subjects []SubjectSummary `json:"subjects"`
@@ -92,7 +93,7 @@ func Summarise(r *Report) []CaseSummary {
 func (c *CaseRounds) Summarise() CaseSummary {
 	s := CaseSummary{
 		Scenario: c.Scenario, Case: c.Case.Case, Title: c.Title, Link: c.Link, Backend: c.Backend,
-		Primary: c.Primary, Metrics: slices.Clone(c.Metrics), Baseline: c.Baseline, Refused: c.Refused,
+		Primary: c.Primary, Metrics: slices.Clone(c.Metrics), Baseline: c.Baseline, Ratios: c.Ratios, Refused: c.Refused,
 	}
 	if !slices.Contains(s.Metrics, s.Primary) {
 		s.Metrics = slices.Insert(s.Metrics, 0, s.Primary)

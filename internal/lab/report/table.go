@@ -86,6 +86,11 @@ func writeCase(w io.Writer, c *CaseRounds, s Style) {
 	}
 	g := caseGrid(&sum)
 	g.text(w, s)
+	if sum.Ratios {
+		fmt.Fprintln(w)
+		ratios := ratiosGrid(&sum)
+		ratios.text(w, s)
+	}
 	for _, note := range notes(&sum) {
 		fmt.Fprintf(w, "%s%s\n", indent, fold(note, s.width()-len(indent), indent))
 	}

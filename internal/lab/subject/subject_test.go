@@ -30,16 +30,23 @@ func TestRootCongestionIsSetAndUndone(t *testing.T) {
 	before := look(t, w)
 	own, err := machineCongestion()
 	must(t, err)
+	given := w
+	given.Default = "cubic"
 	for _, c := range []struct {
 		spec  Spec
 		tuned string
 	}{
 		{Spec{Kind: Default}, own},
+		{Spec{Kind: Default, Name: "given"}, "cubic"},
 		{Spec{Kind: Fixed, CC: "cubic"}, "cubic"},
 		{Spec{Kind: Route, InitCwnd: 20}, "reno"},
 		{Spec{Kind: Route, InitCwnd: 20, CC: "cubic"}, "cubic"},
 	} {
 		t.Run(c.spec.String(), func(t *testing.T) {
+			w := w
+			if c.spec.Name == "given" {
+				w = given
+			}
 			s := newSubject(t, c.spec, w)
 			for range 2 {
 				must(t, s.Start(t.Context()))
