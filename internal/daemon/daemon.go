@@ -274,6 +274,7 @@ func (d *Daemon) openStore(cfg *config.Config, undo *undoStack) error {
 	if moved != "" {
 		d.log.Warn("what was learned could not be read, starting fresh", "file", path, "moved", moved)
 	}
+	s.Keep(cfg.Learning.Paths.Limit + maxRoots)
 	d.store = s
 	undo.push("close store", s.Close)
 	return nil
