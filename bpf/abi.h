@@ -348,6 +348,7 @@ enum counter {
 	COUNT_SLOT,		/* remembered in a slot */
 	COUNT_STORAGE,		/* remembered in socket storage */
 	COUNT_FORGOTTEN,	/* socket began another connection before a sample came */
+	COUNT_ENDS,		/* of short connections, while ends are thinned by rate */
 	COUNT_THINNED,		/* ends not reported: others stand for them */
 	COUNT_BACKWARDS,	/* samples dropped, as a counter was less than before */
 	NUM_COUNTERS,

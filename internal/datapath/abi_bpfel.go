@@ -163,9 +163,10 @@ const (
 	abiCounterCOUNT_SLOT         abiCounter = 15
 	abiCounterCOUNT_STORAGE      abiCounter = 16
 	abiCounterCOUNT_FORGOTTEN    abiCounter = 17
-	abiCounterCOUNT_THINNED      abiCounter = 18
-	abiCounterCOUNT_BACKWARDS    abiCounter = 19
-	abiCounterNUM_COUNTERS       abiCounter = 20
+	abiCounterCOUNT_ENDS         abiCounter = 18
+	abiCounterCOUNT_THINNED      abiCounter = 19
+	abiCounterCOUNT_BACKWARDS    abiCounter = 20
+	abiCounterNUM_COUNTERS       abiCounter = 21
 )
 
 type abiEventKey struct {

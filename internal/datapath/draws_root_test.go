@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -176,7 +175,7 @@ func (r *rig) beside(t *testing.T, key [16]byte) *rig {
 		o.stop()
 		must(t, o.Detach())
 	})
-	o.rules(t, class.Table{Classes: []class.Class{{ID: 1}}})
+	o.rules(t, oneClass)
 	return o
 }
 

@@ -245,7 +245,7 @@ func TestRootAnswersOfOthersStay(t *testing.T) {
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
 	_ = near
 	policy := func(p *path.Policy) {
-		p.Params.Set(tcp.InitRwnd, 60)
+		p.Params.Set(tcp.InitRwnd, 40)
 		p.Params.Set(tcp.ECN, 1)
 	}
 	window := func() int {
@@ -253,7 +253,7 @@ func TestRootAnswersOfOthersStay(t *testing.T) {
 		c := dial(t, r.ns, l.Addr().String(), nil)
 		s := accept(t, l)
 		defer closeAll(t, c, s, l)
-		return int(tcpInfo(t, c).Rcv_ssthresh) / int(tcpInfo(t, c).Rcv_mss)
+		return int(tcpInfo(t, c).Rcv_ssthresh)
 	}
 	r.policy(t, policy)
 	ours := window()
@@ -265,9 +265,9 @@ func TestRootAnswersOfOthersStay(t *testing.T) {
 	child.Do(t, func() { theirs = window() })
 	after, err := r.Counters()
 	must(t, err)
-	t.Logf("first window %d segments, %d where a program below answers 20 and ours would 60", ours, theirs)
-	if ours < 50 || theirs > 30 {
-		t.Errorf("first window of %d segments, %d with another's answer; want 60 and 20", ours, theirs)
+	t.Logf("first window %d bytes, %d where a program below answers 20 segments and ours would 40", ours, theirs)
+	if ours < 40*1400 || ours > 40*1460 || theirs < 20*1400 || theirs > 20*1460 {
+		t.Errorf("first window of %d bytes, %d with another's answer; want 40 and 20 segments", ours, theirs)
 	}
 	if after.Replies == before.Replies {
 		t.Error("what the other does not answer, nobody does")

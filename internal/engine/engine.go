@@ -80,6 +80,7 @@ type Engine struct {
 
 	nodes   map[key]*node
 	byUse   list // all but the rules' own roots
+	byTrial list // of them, those of which too little is known to be kept
 	byWrite list // what is in the kernel
 	stamp   uint32
 	dirty   []*node // to be decided on at the next tick
@@ -89,6 +90,8 @@ type Engine struct {
 	// allowance is how many of later may be decided on, as of allowed.
 	allowance float64
 	allowed   int64
+
+	listed int // nodes that are gone, and still in the lists above or below
 
 	unsaved    []*node // whose belief the store does not have
 	forgotten  []Place // to be deleted from the store
@@ -114,7 +117,9 @@ type Engine struct {
 	guarded [numGuards]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
-	started time.Time
+	// stoodFor has the connections that the samples of a kind stand for.
+	stoodFor [tcp.KindFailedConnect + 1]uint64
+	started  time.Time
 
 	viewing  sync.Mutex // held while a snapshot is built; before mu
 	snapshot atomic.Pointer[Snapshot]
@@ -161,7 +166,7 @@ func New(opt Options) *Engine {
 		arms:    map[tcp.CC]*ArmState{},
 		yields:  map[string]Yield{}, overrides: map[string]override{},
 		nodes: map[key]*node{},
-		byUse: list{which: listUse}, byWrite: list{which: listWrite},
+		byUse: list{which: listUse}, byTrial: list{which: listTrial}, byWrite: list{which: listWrite},
 		reasons: make([]uint64, len(policy.Reasons())),
 		started: time.Unix(0, opt.Now),
 	}

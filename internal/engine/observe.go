@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math"
+
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -12,6 +14,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 
 	if int(s.Kind) < len(e.kinds) {
 		e.kinds[s.Kind]++
+		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
 	}
 	rs := e.byClass[s.Class]
 	if rs == nil {
@@ -28,33 +31,37 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		scope = s.NetNS
 	}
 	addr := s.Remote.Addr().Unmap()
-	n := e.node(rs, scope, addr, s.Kind != tcp.KindFailedConnect)
-	if n == nil {
-		e.ignored[learn.FailedConnect]++
-		return
-	}
+	n, minRTT := e.node(rs, scope, addr, false), uint32(0)
 	leaf := n
-	if h := e.host(n, addr); h != nil {
-		leaf = h
-		e.seen(h, s)
+	if n != nil {
+		if h := e.host(n, addr); h != nil {
+			leaf = h
+			e.seen(h, s)
+		}
+		e.seen(n, s)
+		e.watchECN(leaf, s)
+		minRTT = leaf.belief.MinRTT
 	}
-	e.seen(n, s)
-	e.watchECN(leaf, s)
-	out, why := learn.Reward(rs.rule.Learn.Objective, s, leaf.belief.MinRTT)
+	out, why := learn.Reward(rs.rule.Learn.Objective, s, minRTT)
 	switch {
 	case why != learn.Scored:
 		e.ignored[why]++
+		return
 	case s.Arm == (tcp.CC{}) && !s.Has(tcp.FlagHoldOut):
 		e.noArm++
-	default:
-		if leaf == n {
-			if h := e.makeHost(n, addr); h != nil {
-				leaf = h
-				e.seen(h, s)
-			}
-		}
-		e.score(leaf, s, out)
+		return
+	case n == nil: // what never answered, or said nothing, is no path
+		n = e.node(rs, scope, addr, true)
+		e.seen(n, s)
+		leaf = n
 	}
+	if leaf == n {
+		if h := e.makeHost(n, addr); h != nil {
+			leaf = h
+			e.seen(h, s)
+		}
+	}
+	e.score(leaf, s, out)
 	e.evict() // last: it may forget any of them
 }
 
@@ -104,15 +111,42 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
 		}
-		if m == leaf {
+		switch {
+		case m == leaf:
 			e.opt.Learner.Observe(&m.belief, arm, out)
-		} else {
+		case m.isRoot():
+			e.tellRoot(leaf, m, arm, out)
+		default:
 			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, arm, out)
 		}
+		e.admit(m)
 		e.moved(m, arm)
 	}
 	e.watch(leaf, s, out)
 	e.totals.ObserveCount++
+}
+
+const (
+	// mostTold is the evidence, in outcomes, that one path has in what a rule believes of
+	// all of them: a tenth of what it remembers. It fades like any other.
+	mostTold = 4
+	toldHalf = 6 * 3600 * 1e9 // nanoseconds, as learn.ThompsonOptions.HalfLife
+)
+
+// tellRoot folds an outcome into what a rule believes of all its paths. The hosts of one
+// path are one voice there, and no path has a large one: what nobody has met yet would
+// else be given what the busiest network likes, or somebody who has many addresses.
+func (e *Engine) tellRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
+	path := leaf
+	if path.parent != root {
+		path = path.parent
+		out.Weight /= float64(max(1, path.kids))
+	}
+	path.told *= math.Exp2(-max(0, float64(out.At-path.toldAt)) / toldHalf)
+	path.toldAt = max(path.toldAt, out.At)
+	if path.told < mostTold {
+		path.told += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
+	}
 }
 
 // heldBy says how a connection was held out.

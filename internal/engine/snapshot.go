@@ -137,6 +137,7 @@ type LeftToDefault struct {
 // Totals count since the engine started.
 type Totals struct {
 	Samples      map[string]uint64 `json:"samples"`       // by kind
+	Connections  map[string]uint64 `json:"connections"`   // that these stand for
 	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists: begun under earlier rules, or an earlier process
 	Ignored      map[string]uint64 `json:"ignored"`       // samples not scored, by why
 	Decisions    map[string]uint64 `json:"decisions"`     // policies written, by reason

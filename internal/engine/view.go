@@ -121,9 +121,10 @@ func (e *Engine) head(now time.Time) *Snapshot {
 
 func (e *Engine) viewTotals() Totals {
 	t := e.totals
+	t.Connections = map[string]uint64{}
 	t.Samples, t.Ignored, t.Decisions, t.Guarded = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	for k := tcp.KindClose; k <= tcp.KindFailedConnect; k++ {
-		t.Samples[k.String()] = e.kinds[k]
+		t.Samples[k.String()], t.Connections[k.String()] = e.kinds[k], e.stoodFor[k]
 	}
 	for i, n := range e.ignored {
 		if n > 0 {

@@ -18,8 +18,10 @@ import (
 
 const (
 	// mostUnproven is the share of all arms together that are not shown to be better:
-	// half tells them from the default the soonest.
+	// half tells them from the default the soonest. mostPooled is the same of a belief
+	// about many paths: what no path has shown for itself is not tried on all of them.
 	mostUnproven = 0.5
+	mostPooled   = 0.1
 	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
 	// not rationed: in sum they cost less than one connection.
 	firstHarm = 0.15
@@ -80,7 +82,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	}
 	best := t.inUse(cs, base, b)
 	t.limits(most, harm, cs, base, b, now)
-	t.ration(w, most, harm, base, best)
+	t.ration(w, most, harm, base, best, unprovenOf(b))
 	if i := t.trial(cs, chance, b, guided, most); i >= 0 && i != best {
 		mix(w, i, min(t.trialShare(b, now), most[i]))
 	} else {
@@ -142,10 +144,9 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 	if !manyPaths {
 		tail = t.tailOf([]ArmBelief{*a, *base}, usual)
 	}
-	pa, va := a.premium(tail)
-	pb, vb := base.premium(tail)
 	na, nb := t.noise(a, usual), t.noise(base, usual)
-	va, vb = max(va, na), max(vb, nb)
+	pa, va := a.premium(tail, na)
+	pb, vb := base.premium(tail, nb)
 	mean := a.Mean + a.Price - base.Mean - base.Price
 	value := mean - pa + pb
 	sure := Boundary(1/(1/wa+1/wb), alpha/2)
@@ -156,6 +157,7 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 // limits writes the greatest share that each arm may get: 1 if it is shown to be better
 // or a search is on for its like, else what its expected loss leaves of the budget.
 func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
+	unproven := unprovenOf(b)
 	fell := t.fell(b, now)
 	random := losesAtRandom(&cs[base]) && b.Count-b.ChangedAt <= searching
 	for i := range cs {
@@ -167,16 +169,23 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		case hopeful && (random && tolerant(c.cc) || fell && !random):
 			most[i] = 1
 		case c.trials() < settled && harm[i] < firstHarm:
-			most[i] = mostUnproven
+			most[i] = unproven
 		default:
-			most[i] = min(mostUnproven, t.opt.Budget/max(harm[i], t.opt.Budget))
+			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))
 		}
 	}
 }
 
-// ration keeps arms that are not shown to be better within the budget, together, and
-// gives what is left to the arm in use.
-func (t thompson) ration(w, most, harm []float64, base, best int) {
+func unprovenOf(b *Belief) float64 {
+	if b.Pooled {
+		return mostPooled
+	}
+	return mostUnproven
+}
+
+// ration keeps arms that are not shown to be better within the budget, and below the share
+// that they may have together, and gives what is left to the arm in use.
+func (t thompson) ration(w, most, harm []float64, base, best int, together float64) {
 	loss, unproven := 0.0, 0.0
 	for i := range w {
 		w[i] = min(w[i], most[i])
@@ -189,8 +198,8 @@ func (t thompson) ration(w, most, harm []float64, base, best int) {
 	if loss > t.opt.Budget {
 		scale = t.opt.Budget / loss
 	}
-	if unproven*scale > mostUnproven {
-		scale = mostUnproven / unproven
+	if unproven*scale > together {
+		scale = together / unproven
 	}
 	total := 0.0
 	for i := range w {

@@ -187,15 +187,16 @@ type Learner interface {
 // child has observed already, into the belief of an enclosing prefix. It is to
 // be preferred to l.Observe(parent, ...): a learner that knows hierarchies takes
 // the child's own level out first, so that fast paths which use one arm and
-// slow paths which use another do not make the first arm look good.
-func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) {
+// slow paths which use another do not make the first arm look good. It returns the
+// evidence that the outcome was to the parent, in outcomes.
+func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 	if p, ok := l.(interface {
-		pool(child, parent *Belief, cc tcp.CC, o Outcome)
+		pool(child, parent *Belief, cc tcp.CC, o Outcome) float64
 	}); ok {
-		p.pool(child, parent, cc, o)
-		return
+		return p.pool(child, parent, cc, o)
 	}
 	l.Observe(parent, cc, o)
+	return min(o.Weight, 1)
 }
 
 // seconds between two Unix nanosecond times; samples may arrive out of order,

@@ -8,15 +8,15 @@ const toParent = 3
 // pool folds an outcome of child's connection into the parent: the reward relative
 // to the child's own level. So what a parent holds is how arms differ on one and
 // the same path, whatever its speed.
-func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) {
+func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float64) {
 	if !o.usable() {
-		return
+		return 0
 	}
 	parent.Pooled = true
 	own := child.find(cc)
 	if own != nil {
 		if own.open.n > toParent {
-			return // the path's slice is no news to the parent any more
+			return 0 // the path's slice is no news to the parent any more
 		}
 		o.Weight *= News(max(1, own.open.n))
 	}
@@ -29,9 +29,9 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) {
 			o.Weight /= max(1, own.Weight)
 		}
 	} else if child.Count > 1 || own != nil && own.Count > 1 {
-		return // one arm only: its outcomes say nothing about the others
+		return 0 // one arm only: its outcomes say nothing about the others
 	} else if level, sure, known = t.newcomer(parent, cc, &o); !known {
-		return
+		return 0
 	}
 	o.Reward -= level
 	before := parent.Arm(cc).M2
@@ -43,6 +43,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) {
 	if own != nil {
 		own.Given += min(o.Weight, 1)
 	}
+	return min(o.Weight, 1)
 }
 
 // level is what child's arms other than cc say that a reward is on its path, what

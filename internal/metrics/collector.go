@@ -106,6 +106,7 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	s.one(observing, truth(snap.Mode == engine.ModeObserve))
 	s.one(rolledBack, float64(t.RolledBack))
 	s.each(samples, t.Samples)
+	s.each(sampled, t.Connections)
 	s.each(ignored, t.Ignored)
 	s.each(policyReasons, t.Decisions)
 	s.each(armsGuarded, t.Guarded)
@@ -245,6 +246,8 @@ func (s *scrape) counters(c Counters) {
 	s.one(unseen, float64(c.Unseen.Untracked), "untracked")
 	s.one(unseen, float64(c.Unseen.Forgotten), "forgotten")
 	s.one(unseen, float64(c.Unseen.Missed), "missed")
+	s.one(unseen, float64(c.Unseen.Thinned), "thinned")
+	s.one(unseen, float64(c.Unseen.Backwards), "backwards")
 	s.programs(c.Programs)
 }
 

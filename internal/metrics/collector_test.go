@@ -55,7 +55,7 @@ func full(paths int) *fake {
 		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
 		Totals: engine.Totals{
-			Samples: map[string]uint64{"close": 10, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
+			Samples: map[string]uint64{"close": 10, "interval": 3}, Connections: map[string]uint64{"close": 25, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
 			Decisions: map[string]uint64{"learned": 5}, Guarded: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickSeconds: 0.5,
 			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
 		},
@@ -83,7 +83,7 @@ func full(paths int) *fake {
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},
-		Unseen: UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3},
+		Unseen: UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
 	}}
 }
 
@@ -171,6 +171,7 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 		{"tcpilot_congestion_control_loaded", []string{"cc=tcpilot_bbr3"}, 1},
 		{"tcpilot_congestion_control_loaded", []string{"cc=tcpilot_cubic"}, 0},
 		{"tcpilot_congestion_control_connections", nil, 12},
+		{"tcpilot_sampled_connections_total", []string{"kind=close"}, 25},
 		{"tcpilot_path_arms_retired_total", []string{"reason=marks-lost"}, 1},
 		{"tcpilot_store_saved_timestamp_seconds", nil, 1_700_000_000},
 		{"tcpilot_datapath_up", nil, 1},

@@ -44,9 +44,10 @@ var (
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost since the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
 	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are no samples of this version.")
-	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their slot was given away), missed (the kernel did not show the end).", "reason")
+	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them), backwards (the kernel had wiped their counters).", "reason")
 
 	samples      = counter("samples_total", "Samples seen by the engine, by kind (close, interval, failed-connect).", "kind")
+	sampled      = counter("sampled_connections_total", "Connections that the samples stand for, by kind: where a host ends thousands a second, one sample stands for several.", "kind")
 	ignored      = counter("samples_ignored_total", "Samples that no belief was changed by, by why.", "reason")
 	unattributed = counter("samples_unattributed_total", "Samples of a class that no longer exists.")
 	learned      = counter("samples_learned_total", "Samples folded into a belief.")
@@ -111,7 +112,7 @@ var families = []*family{
 	connections, decisions, setErrors, armFailures, events,
 	controlLoaded, controlConnections,
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
-	samples, ignored, unattributed, learned,
+	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
 	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain, pathGainLow, pathGainHigh, pathLeft,

@@ -181,7 +181,28 @@ func BenchmarkCostDaemon(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// report gives the median and the quartiles of ratios.
+// BenchmarkCostDaemonBusy reads the daemon's CPU while connections come as fast as they
+// can, both ends of each tuned, as a share of one core at 10,000 a second.
+func BenchmarkCostDaemonBusy(b *testing.B) {
+	w, server, to := newChurn(b)
+	p := startTcpilot(b, w, settings{lease: "10s", interval: "5s",
+		rules: "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {arms: [cubic, bbr, reno]}}\n"})
+	block(b, w, server, to, time.Second) // warm up
+	var shares []float64
+	for range b.N {
+		for range 5 {
+			before, begun := p.cpu(b), time.Now()
+			s := block(b, w, server, to, 4*time.Second)
+			share := (p.cpu(b) - before).Seconds() / time.Since(begun).Seconds()
+			b.Logf("%.0f connections a second, daemon %.2f %%", s.perSecond, 100*share)
+			shares = append(shares, 100*share*10_000/s.perSecond)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(shares), "%cpu-daemon/10k")
+}
+
+// publish gives the median and the quartiles of ratios.
 func publish(b *testing.B, ratios []float64, unit string) {
 	slices.Sort(ratios)
 	n := len(ratios)

@@ -27,6 +27,7 @@ type Fake struct {
 	Programs []api.Loaded
 	CCs      []api.CongestionControl
 	Err      error
+	Problems []string // of Status and Doctor
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
@@ -124,7 +125,8 @@ func Snapshot() *engine.Snapshot {
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
-			Samples: map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
+			Samples:     map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2},
+			Connections: map[string]uint64{"close": 440, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
 			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickSeconds: 1.08,
 			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
 		},
@@ -135,7 +137,7 @@ func Snapshot() *engine.Snapshot {
 func Sample(i int) tcp.Sample {
 	s := tcp.Sample{
 		Kind: tcp.KindClose, End: tcp.EndFin, Flags: tcp.FlagOutgoing, At: Now.Add(time.Duration(i) * time.Second).UnixNano(),
-		Cookie: uint64(1000 + i), NetNS: 1, Cgroup: 4242,
+		Cookie: uint64(1000 + i), NetNS: 1, Cgroup: 4242, StandsFor: 1,
 		Local: netip.MustParseAddrPort("198.51.100.1:50001"), Remote: netip.MustParseAddrPort("192.0.2.7:443"),
 		Class: 2, PolicyID: 17, Arm: CC("bbr"), CC: CC("bbr"), Duration: 1230 * time.Millisecond, Connect: 12500 * time.Microsecond,
 		Busy: time.Second, BytesAcked: 12_000_000, BytesReceived: 340, SegsOut: 8300, SegsIn: 4000, DataSegsOut: 8290, Retrans: 12,
@@ -150,7 +152,7 @@ func Sample(i int) tcp.Sample {
 		s.Kind, s.End, s.Flags, s.Class = tcp.KindInterval, tcp.EndNone, tcp.FlagAdopted, 1
 	case 3:
 		s = tcp.Sample{Kind: tcp.KindFailedConnect, End: tcp.EndRefused, Flags: tcp.FlagOutgoing, At: s.At, Local: s.Local, Remote: s.Remote,
-			Duration: 250 * time.Microsecond, CC: CC("cubic")}
+			Duration: 250 * time.Microsecond, CC: CC("cubic"), StandsFor: 3}
 	case 4:
 		s.Kind, s.End, s.Arm, s.CC = tcp.KindInterval, tcp.EndNone, CC("tcpilot_bbr3"), CC("tcpilot_bbr3")
 		s.Control = tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 131, InflightLo: tcp.NoBound, Alpha: 64, WMax: 140,
@@ -163,7 +165,7 @@ func Sample(i int) tcp.Sample {
 func (f *Fake) Status(context.Context) (api.Status, error) {
 	s := api.Status{
 		Version: "1.2.3", PID: 4711, Started: Now.Add(-3 * time.Hour), Uptime: 3 * time.Hour, Kernel: "6.18.5",
-		Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
+		Problems: f.Problems, Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
 		Cgroup: "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
 		Mode: f.Snap.Mode, Rollouts: api.RolloutsOf(f.Snap.Rules), Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
 		Counters: metrics.Counters{
@@ -223,7 +225,11 @@ func (f *Fake) Samples(ctx context.Context) (*api.Subscription, error) {
 }
 
 // Doctor implements api.Backend.
-func (f *Fake) Doctor(context.Context) (api.Doctor, error) { return Doctor(), f.Err }
+func (f *Fake) Doctor(context.Context) (api.Doctor, error) {
+	d := Doctor()
+	d.Problems = f.Problems
+	return d, f.Err
+}
 
 // Doctor is what the fake kernel allows.
 func Doctor() api.Doctor {

@@ -79,6 +79,53 @@ func TestRootTurns(t *testing.T) {
 	}
 }
 
+// Requests to nginx have the case's default congestion control unless a subject
+// sets another, and the first ones have metrics of their own.
+func TestRootWeb(t *testing.T) {
+	testenv.Root(t)
+	r, err := run(t, t.Context(), `
+name: web
+title: a
+source: ours
+expect: much
+needs: ["program:nginx"]
+topology: {kind: chain, hops: 2}
+links: {hop2: {rtt: 20ms, forward: {rate: 50Mbit/s, queue: 2bdp}}}
+traffic: {w: {kind: web, count: 30, first: 10, size: 100kB, concurrency: 3}}
+subjects: [default, cubic]
+baseline: default
+cc: reno
+fresh: true
+primary: w/later/fct_p95
+metrics: [w/first/fct_p95, w/later/retrans]
+repeat: 1
+cpu_bound: true
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Cases[0]
+	if c.Case.Refused != "" {
+		t.Fatalf("refused: %s", c.Case.Refused)
+	}
+	for _, round := range c.Rounds {
+		want := map[string]string{"default": "reno", "cubic": "cubic"}[round.Round.Subject]
+		for _, connection := range round.Connections {
+			if connection.CC != want {
+				t.Errorf("%s: connection with %q, want %s", round.Round.Subject, connection.CC, want)
+			}
+		}
+		for _, metric := range c.Metrics {
+			if v, ok := measure.Lookup(round.Metrics, round.Groups, metric); !ok || strings.HasSuffix(metric, "p95") && (v < 0.06 || v > 2) {
+				t.Errorf("%s: %s is %v, %v; three round trips are 60 ms", round.Round.Subject, metric, v, ok)
+			}
+		}
+	}
+	if len(c.Rounds) < 2 {
+		t.Errorf("%d rounds", len(c.Rounds))
+	}
+}
+
 // A link that cannot be what it was asked to be has no figures.
 func TestRootRefused(t *testing.T) {
 	testenv.Root(t)
