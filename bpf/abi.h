@@ -19,6 +19,7 @@ enum abi_limits {
 	MAX_FEW_PREFIX = 8,	/* prefixes of a dimension that are compared in line */
 	MAX_PORT_SETS = 513,	/* 256 ranges cut 65536 ports into 513 runs at most */
 	BANKS = 2,		/* rule tables: one in force, one being written */
+	ARM_DEFAULT = 254,	/* what a connection would get without tcpilot */
 	NO_ARM = 255,
 	MAX_CLASS_COUNTS = 1024,
 };
@@ -114,9 +115,11 @@ struct path_policy {
 	__u32 id;
 	__u32 hold_out;		/* share of connections left alone, in 1/65536 */
 	__u32 num_arms;
-	__u8 arm[MAX_ARMS];	/* index into control.cc */
+	__u8 arm[MAX_ARMS];	/* index into control.cc, or ARM_DEFAULT */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
+	__u32 hold_slices;	/* share of slices left alone, in 1/65536; only with slice_shift */
+	__u32 pad;
 	__u64 value[NUM_FIELDS];
 };
 
@@ -141,7 +144,9 @@ struct control {
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
 	__u32 num_cc;
-	__u32 pad;
+	__u32 report_rate;	/* ends of connections reported a second, about; 0: all */
+	__u64 draw_key[2];	/* of what each incoming connection draws; this host's own */
+	__u64 slice_key[2];	/* of what each slice draws; a fleet may share it */
 	__u8 cc[MAX_CC][CC_NAME];
 };
 
@@ -289,10 +294,12 @@ enum sample_flags {		/* tcp.Flags */
 	F_ECN = 1 << 6,
 	F_ECN_SEEN = 1 << 7,
 	F_ADOPTED = 1 << 8,
+	F_DEFAULT_ARM = 1 << 9,	/* ARM_DEFAULT was drawn */
+	F_HELD_SLICE = 1 << 10,	/* with F_HOLD_OUT: its whole slice was held out */
 	/* never leave the kernel */
-	F_ESTABLISHED = 1 << 9,
-	F_FIELDS = 1 << 10,	/* the policy sets fields, not only the arm */
-	F_MASK = (1 << 9) - 1,
+	F_ESTABLISHED = 1 << 11,
+	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
+	F_MASK = (1 << 11) - 1,
 };
 
 struct conn_sample {
@@ -310,11 +317,12 @@ struct conn_sample {
 	__u32 class;
 	__u32 policy_id;
 	__u8 cc[CC_NAME];
-	__u32 arm;		/* index into control.cc, or NO_ARM */
-	__u32 err;		/* sk_err */
+	__u32 arm;		/* index into control.cc, ARM_DEFAULT, or NO_ARM */
+	__u32 stands_for;	/* connections that the sample stands for, itself included */
 	__u64 duration_us;
 	__u32 connect_us;
-	__u32 closed;		/* enum closed_bits */
+	__u16 err;		/* sk_err */
+	__u16 closed;		/* enum closed_bits */
 	__u64 busy_us;
 	__u64 rwnd_limited_us;
 	__u64 sndbuf_limited_us;
@@ -360,11 +368,15 @@ enum counter {
 	COUNT_CC_SET,
 	COUNT_CC_SAME,		/* arm was in use already */
 	COUNT_CC_FAILED,
+	COUNT_CC_DEFAULT,	/* the default was drawn: left as it was */
 	COUNT_REPLIES,		/* request ops answered */
 	COUNT_UNTRACKED,	/* no room to remember the connection */
 	COUNT_SLOT,		/* remembered in a slot */
 	COUNT_STORAGE,		/* remembered in socket storage */
-	COUNT_FORGOTTEN,	/* slot given to another connection before a sample came */
+	COUNT_FORGOTTEN,	/* socket began another connection before a sample came */
+	COUNT_ENDS,		/* of short connections, while ends are thinned by rate */
+	COUNT_THINNED,		/* ends not reported: others stand for them */
+	COUNT_BACKWARDS,	/* samples dropped, as a counter was less than before */
 	NUM_COUNTERS,
 };
 
@@ -413,8 +425,8 @@ _Static_assert(sizeof(struct cubic_transition) == 48, "abi");
 _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
-_Static_assert(sizeof(struct path_policy) == 72 + 8 * NUM_FIELDS, "abi");
-_Static_assert(sizeof(struct control) == 48 + MAX_CC * CC_NAME, "abi");
+_Static_assert(sizeof(struct path_policy) == 80 + 8 * NUM_FIELDS, "abi");
+_Static_assert(sizeof(struct control) == 80 + MAX_CC * CC_NAME, "abi");
 _Static_assert(sizeof(struct conn_sample) == 264, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 

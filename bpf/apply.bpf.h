@@ -48,11 +48,15 @@ static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_soc
 	struct cc_words now;
 	const __u64 *want;
 
-	if (!bounded(arm, MAX_CC))
+	if (arm != ARM_DEFAULT && !bounded(arm, MAX_CC))
 		return 0;
 	if (tcp_ca_chosen(tp) || !tcp_ca_default(tp)) {
 		count(COUNT_APP_CC);
 		return F_APP_CC;
+	}
+	if (!bounded(arm, MAX_CC)) {
+		count(COUNT_CC_DEFAULT);
+		return 0;
 	}
 	want = (const __u64 *)ctl->cc[arm];
 	now = tcp_ca_name(tp);

@@ -56,34 +56,92 @@ static __always_inline void conn_read_sock(struct tcp_sock *tp, struct conn *c)
 	c->local_port = k->skc_num;
 }
 
-/* Spreads h over 0..65535. */
-static __always_inline __u32 draw_from(__u64 h)
+/* SipHash-1-3 (Aumasson and Bernstein, 2012; one round a word, three at the end) of
+ * two or three words of fixed length. It is what Linux and others key hash tables
+ * with: who does not know the key can neither choose nor foretell what it gives, which
+ * a multiplication by a secret does not promise. Five or six rounds take some 20 ns. */
+struct sip {
+	__u64 v0, v1, v2, v3;
+};
+
+static __always_inline __u64 rotate(__u64 x, int by)
 {
-	h *= 0x9e3779b97f4a7c15ULL;
-	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
-	return h >> 48;
+	return x << by | x >> (64 - by);
+}
+
+static __always_inline void sip_round(struct sip *s)
+{
+	s->v0 += s->v1;
+	s->v2 += s->v3;
+	s->v1 = rotate(s->v1, 13) ^ s->v0;
+	s->v3 = rotate(s->v3, 16) ^ s->v2;
+	s->v0 = rotate(s->v0, 32) + s->v3;
+	s->v2 += s->v1;
+	s->v3 = rotate(s->v3, 21) ^ s->v0;
+	s->v1 = rotate(s->v1, 17) ^ s->v2;
+	s->v2 = rotate(s->v2, 32);
+}
+
+static __always_inline void sip_word(struct sip *s, __u64 word)
+{
+	s->v3 ^= word;
+	sip_round(s);
+	s->v0 ^= word;
+}
+
+static __always_inline struct sip sip_begin(const __u64 key[2])
+{
+	return (struct sip){
+		.v0 = key[0] ^ 0x736f6d6570736575ULL,
+		.v1 = key[1] ^ 0x646f72616e646f6dULL,
+		.v2 = key[0] ^ 0x6c7967656e657261ULL,
+		.v3 = key[1] ^ 0x7465646279746573ULL,
+	};
+}
+
+static __always_inline __u64 sip_end(struct sip *s)
+{
+	s->v2 ^= 0xff;
+	sip_round(s);
+	sip_round(s);
+	sip_round(s);
+	return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
 }
 
 /* Where an incoming connection falls among hold-out and the rest, 0 to 65535.
  * Unlike a random number it is the same for the request socket and for what
- * becomes of it, so that a hold-out's handshake is left alone, too. */
-static __always_inline __u32 incoming_draw(const struct conn *c)
+ * becomes of it, so that a hold-out's handshake is left alone, too. The peer
+ * chooses all that goes in, but not the key. */
+static __always_inline __u32 incoming_draw(const struct conn *c, const __u64 key[2])
 {
-	__u64 h = (__u64)(c->remote[0] ^ c->remote[2]) << 32 | (c->remote[1] ^ c->remote[3]);
+	struct sip s = sip_begin(key);
 
-	return draw_from(h ^ (__u64)c->remote_port << 32 ^ (__u64)c->local_port << 48);
+	sip_word(&s, (__u64)c->remote[0] << 32 | c->remote[1]);
+	sip_word(&s, (__u64)c->remote[2] << 32 | c->remote[3]);
+	sip_word(&s, (__u64)c->remote_port << 16 | c->local_port);
+	return sip_end(&s) & 0xffff;
 }
 
-/* Uniform in 0..65535, and the same for all connections to a network (/24, or /48 of
- * IPv6) that begin in one slice of time, on every host whose clock is right: where
- * they share a queue, what one arm takes from another would pass for its merit. */
-static __always_inline __u32 slice_draw(const struct conn *c, __u64 wall_ns, __u32 shift)
+/* What one slice of time gives to connections to one network (/24, or /48 of IPv6),
+ * on every host whose clock is right and that has the same key: where they share a
+ * queue, what one arm takes from another would pass for its merit. */
+struct slice {
+	__u32 arm;	/* 0..65535, uniform, and independent of each other: */
+	__u32 hold;	/* other bits of the same hash */
+};
+
+static __always_inline struct slice slice_draw(const struct conn *c, const __u64 key[2],
+					       __u64 wall_ns, __u32 shift)
 {
-	__u64 net = (__u64)c->remote[0] << 32 | (c->remote[1] & bpf_htonl(0xffff0000));
+	__u64 net = (__u64)c->remote[0] << 32 | (c->remote[1] & bpf_htonl(0xffff0000)), h;
+	struct sip s = sip_begin(key);
 
 	if (!net)	/* v4-mapped */
 		net = c->remote[3] & bpf_htonl(0xffffff00);
-	return draw_from(wall_ns >> (shift & 63) ^ net * 0xd6e8feb86659fd93ULL);
+	sip_word(&s, wall_ns >> (shift & 63));
+	sip_word(&s, net);
+	h = sip_end(&s);
+	return (struct slice){ .arm = h & 0xffff, .hold = h >> 48 };
 }
 
 static __always_inline void set_and(struct rule_set *a, const struct rule_set *b)

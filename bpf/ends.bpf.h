@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The end of a connection: the last sample, then oblivion. These are programs of
- * the object that includes this; they need its maps control and live.
+/* The end of a connection: emits its last sample and frees its state. These are
+ * programs of the object that includes this; they need its maps control and live.
  */
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H
@@ -31,19 +31,86 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 	return true;
 }
 
+/* ---- thinning ------------------------------------------------------------ */
+
+/* Above control.report_rate ends a second, of all CPUs, one of `stands_for` ends is
+ * reported, drawn at random, and says that it stands for so many: sums over samples
+ * keep their expectation. The number follows the rate of the last window. A CPU adds
+ * to the shared count once in PACE_BATCH ends, and takes no lock; if two close a
+ * window at once, one of them does. */
+#define PACE_WINDOW_NS (100 * NSEC_PER_MSEC)
+#define PACE_BATCH 16	/* a power of two */
+
+static struct {
+	__u64 begun_ns;		/* of the window */
+	__u64 ends;		/* in it */
+	__u64 stands_for;	/* 0, 1: all are reported */
+} pace;
+
+/* A window also closes when it has seen enough, so that a burst is met in milliseconds. */
+static __always_inline void pace_close(__u64 now, __u32 rate)
+{
+	__u64 begun = pace.begun_ns, took = now - begun, ends = pace.ends;
+
+	if (took < PACE_WINDOW_NS && ends < rate / 16)
+		return;
+	if (!__sync_bool_compare_and_swap(&pace.begun_ns, begun, now))
+		return;
+	__sync_fetch_and_add(&pace.ends, -ends);
+	pace.stands_for = (ends * NSEC_PER_SEC / (took ?: 1) + rate - 1) / (rate ?: 1);
+}
+
+/* How many ends this one stands for; 0: another stands for it. */
+static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
+{
+	__u32 i = COUNT_ENDS;
+	__u64 *n = bpf_map_lookup_elem(&counters, &i), k;
+
+	if (!n || !rate)
+		return 1;
+	if (!(++*n & (PACE_BATCH - 1))) {
+		__sync_fetch_and_add(&pace.ends, PACE_BATCH);
+		pace_close(now, rate);
+	} else if (now - pace.begun_ns >= PACE_WINDOW_NS) {
+		pace_close(now, rate);	/* also what a burst left, when it is over */
+	}
+	k = pace.stands_for;
+	if (k <= 1)
+		return 1;
+	return ((__u64)bpf_get_prandom_u32() * k) >> 32 ? 0 : k;
+}
+
+/* An arm that failed is always reported, as the policy may have to change. So is
+ * what has been sampled while it lived: its last sample is the rest of it. */
+static __always_inline __u32 end_stands_for(const struct known *k, const struct control *ctl,
+					    __u64 now)
+{
+	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
+		return 1;
+	return pace_draw(now, ctl->report_rate);
+}
+
 /* Not inlined: three programs end here, and none of them often enough to mind a call. */
 static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u32 closed)
 {
 	static const struct totals none;
 	struct totals now = {};
+	__u32 zero = 0, stands_for;
 	struct control *ctl;
-	__u32 zero = 0;
+	__u64 ns;
 
 	ctl = bpf_map_lookup_elem(&control, &zero);
 	if (tp && ctl) {
-		totals_read(&now, tp, bpf_ktime_get_ns());
-		report(tp, k->track, &now, k->live ? &k->live->last : &none, ctl,
-		       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT, closed);
+		ns = bpf_ktime_get_ns();
+		stands_for = end_stands_for(k, ctl, ns);
+		if (stands_for) {
+			totals_read(&now, tp, ns);
+			report(tp, k->track, &now, k->live ? &k->live->last : &none, ctl,
+			       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
+			       closed, stands_for);
+		} else {
+			count(COUNT_THINNED);
+		}
 	}
 	if (!k->live)
 		slot_free(k->track);

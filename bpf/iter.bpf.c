@@ -226,7 +226,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (now.bytes_acked == l->last.bytes_acked && now.total_retrans == l->last.total_retrans &&
 	    now.bytes_received == l->last.bytes_received)
 		return 0;		/* idle: nothing new about the path */
-	report(tp, &l->track, &now, &l->last, ctl, SAMPLE_INTERVAL, 0);
+	report(tp, &l->track, &now, &l->last, ctl, SAMPLE_INTERVAL, 0, 1);
 	l->last = now;
 	return 0;
 }

@@ -137,8 +137,10 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
 	} else if (tcp_ca_chosen(tp)) {
-		flags |= F_APP_CC;	/* nothing was drawn, so it was not us */
+		flags |= F_APP_CC;	/* nothing was set, so it was not us */
 	}
+	if (arm == ARM_DEFAULT)
+		flags |= F_DEFAULT_ARM;
 	if (BPF_CORE_READ_BITFIELD(tp, rate_app_limited))
 		flags |= F_APP_LIMITED;
 	if (tp->ecn_flags & TCP_ECN_AGREED)
@@ -166,16 +168,33 @@ static __always_inline void report_control(struct conn_sample *s, struct tcp_soc
 		s->control.flags |= CC_KNOWN;
 }
 
+/* Whether counters are less than they were: tcp_disconnect wiped them, unseen. The
+ * 32-bit ones may also have wrapped, but not without data. */
+static __always_inline bool shrank(const struct totals *n, const struct totals *l)
+{
+	__u64 bytes = n->bytes_acked + n->bytes_received - l->bytes_acked - l->bytes_received;
+
+	return n->bytes_acked < l->bytes_acked || n->bytes_received < l->bytes_received ||
+	       n->bytes_retrans < l->bytes_retrans || n->busy_us < l->busy_us ||
+	       ((n->segs_out < l->segs_out || n->segs_in < l->segs_in) && bytes < 1ULL << 31);
+}
+
 /* Sends one sample; a full ring is counted, never waited for. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
-				   const struct control *ctl, __u8 kind, __u32 closed)
+				   const struct control *ctl, __u8 kind, __u32 closed,
+				   __u32 stands_for)
 {
 	struct sock *sk = tcp_sk_sock(tp);
-	struct conn_sample *s = bpf_ringbuf_reserve(&samples, sizeof(*s), 0);
 	__u64 flags = BPF_RB_NO_WAKEUP;
+	struct conn_sample *s;
 	struct cc_words cc;
 
+	if (shrank(now, last)) {
+		count(COUNT_BACKWARDS);
+		return;
+	}
+	s = bpf_ringbuf_reserve(&samples, sizeof(*s), 0);
 	if (!s) {
 		count(COUNT_SAMPLES_LOST);
 		return;
@@ -192,6 +211,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	cc = tcp_ca_name(tp);
 	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
 	s->arm = t->arm;
+	s->stands_for = stands_for;
 	s->flags = report_flags(tp, cc, t, ctl);
 	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;

@@ -128,6 +128,7 @@ struct {
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
+#include "remember.bpf.h"
 #include "apply.bpf.h"
 #include "ends.bpf.h"
 
@@ -170,39 +171,6 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 	return bpf_map_lookup_elem(&path_policies, &key);
 }
 
-/* Remembers the connection in a slot, or in socket storage when both are taken. */
-static __always_inline void remember(struct bpf_sock_ops *skops, const struct track *t)
-{
-	struct track *slot = slot_take(t->cookie, t->start_ns);
-	struct live_conn *l;
-
-	if (slot) {
-		*slot = *t;
-		count(COUNT_SLOT);
-		return;
-	}
-	if (!skops->sk)
-		return;
-	l = bpf_sk_storage_get(&live, skops->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!l) {
-		count(COUNT_UNTRACKED);
-		return;
-	}
-	l->track = *t;
-	count(COUNT_STORAGE);
-}
-
-static __always_inline struct track *recall(struct bpf_sock_ops *skops)
-{
-	struct track *t = slot_find(bpf_get_socket_cookie(skops));
-	struct live_conn *l;
-
-	if (t || !skops->sk)
-		return t;
-	l = bpf_sk_storage_get(&live, skops->sk, 0, 0);
-	return l ? &l->track : NULL;
-}
-
 static __always_inline void watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
 {
 	if (cls->cb_flags && (bpf_get_prandom_u32() & 0xffff) < cls->watch_share)
@@ -234,10 +202,35 @@ struct moment {
 	__u64 now;
 };
 
+/* What the slice draws that the connection begins in. Without slices each connection
+ * draws for itself. */
+static __always_inline struct slice slice_of(const struct moment *m, const struct conn *c)
+{
+	if (!m->policy->slice_shift)
+		return (struct slice){ .arm = bpf_get_prandom_u32() >> 16 };
+	return slice_draw(c, m->ctl->slice_key, m->now + m->ctl->wall_offset_ns,
+			  m->policy->slice_shift);
+}
+
+/* Whether the slice is held out whole. */
+static __always_inline bool slice_held(const struct moment *m, struct slice s)
+{
+	return m->policy->slice_shift && s.hold < m->policy->hold_slices;
+}
+
+/* Whether the connection is held out by itself. */
+static __always_inline bool held_out(const struct moment *m, const struct conn *c)
+{
+	__u32 share = m->policy->hold_out;
+
+	return share && (c->outgoing ? bpf_get_prandom_u32() >> 16 :
+				       incoming_draw(c, m->ctl->draw_key)) < share;
+}
+
 /* Draws what a connection gets and remembers it in t. */
 static __always_inline void decide(const struct moment *m, struct track *t, const struct conn *c)
 {
-	__u32 held;
+	struct slice slice = {};
 
 	if (!m->policy) {
 		count(COUNT_NO_POLICY);
@@ -248,15 +241,20 @@ static __always_inline void decide(const struct moment *m, struct track *t, cons
 		return;
 	}
 	t->policy_id = m->policy->id;
-	held = c->outgoing ? bpf_get_prandom_u32() >> 16 : incoming_draw(c);
-	if (held < m->policy->hold_out) {
-		count(COUNT_HOLD_OUT);
+	if (m->policy->num_arms || m->policy->hold_slices)
+		slice = slice_of(m, c);
+	/* The slice first: all that begin in one that is held out belong to it. */
+	if (slice_held(m, slice))
+		t->flags |= F_HOLD_OUT | F_HELD_SLICE;
+	else if (held_out(m, c))
 		t->flags |= F_HOLD_OUT;
+	if (t->flags & F_HOLD_OUT) {
+		count(COUNT_HOLD_OUT);
 		return;
 	}
 	count(COUNT_SET);
 	if (!(m->ctl->yield & YIELD_CC))
-		t->arm = draw_arm(m->policy, slice_draw(c, m->now + m->ctl->wall_offset_ns, m->policy->slice_shift));
+		t->arm = draw_arm(m->policy, slice.arm);
 	if (m->policy->set & ~m->ctl->yield)
 		t->flags |= F_FIELDS;
 }
@@ -287,25 +285,26 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct mo
 	remember(skops, &t);
 }
 
-/* The handshake of an outgoing connection is over. Returns the connection if the
- * fields of its policy wait to be set. */
-static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops,
-							   const struct control *ctl, __u64 now)
+/* The handshake of an outgoing connection is over. Returns the connection if
+ * something waits to be set. */
+static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now)
 {
 	struct track *t = recall(skops);
-	struct tcp_sock *tp;
 
 	if (!t)
 		return NULL;
 	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
-	if (!ctl || (t->flags & F_HOLD_OUT))
+	if (t->flags & F_HOLD_OUT || (t->arm == NO_ARM && !(t->flags & F_FIELDS)))
 		return NULL;
-	tp = skops_tcp(skops);
-	if (!tp)
-		return NULL;
-	t->flags |= apply_cc(skops, tp, ctl, t->arm);
-	return t->flags & F_FIELDS ? t : NULL;
+	return t;
+}
+
+/* Whether a request socket will be a hold-out, as decide draws it. Only where the slice
+ * ends before the handshake does, they may differ. */
+static __always_inline bool request_held(const struct moment *m, const struct conn *c)
+{
+	return held_out(m, c) || (m->policy->hold_slices && slice_held(m, slice_of(m, c)));
 }
 
 /* The kernel asks for a value during the handshake. A hold-out stays one there. */
@@ -317,6 +316,10 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	struct track *t;
 	__u32 field;
 
+	/* A program of a cgroup further down, which ran before, has answered. The kernel
+	 * begins with 0 (tcp_call_bpf), and -1 is customary for no answer. */
+	if ((__s32)skops->reply > 0)
+		return;
 	switch (skops->op) {
 	case BPF_SOCK_OPS_TIMEOUT_INIT:
 		field = full ? FIELD_SYN_RTO : FIELD_SYNACK_RTO;
@@ -333,7 +336,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (!p || m->now >= p->expires_ns || !(p->set & ~m->ctl->yield & (1ULL << field)))
 		return;
 	t = full ? recall(skops) : NULL;
-	if (full ? t && (t->flags & F_HOLD_OUT) : incoming_draw(c) < p->hold_out)
+	if (full ? t && (t->flags & F_HOLD_OUT) : request_held(m, c))
 		return;
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
 		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;
@@ -359,11 +362,14 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
 }
 
-static __always_inline bool is_request(__u32 op)
-{
-	return op == BPF_SOCK_OPS_TIMEOUT_INIT || op == BPF_SOCK_OPS_RWND_INIT ||
-	       op == BPF_SOCK_OPS_NEEDS_ECN || op == BPF_SOCK_OPS_BASE_RTT;
-}
+#define OP(name) (1U << BPF_SOCK_OPS_##name)
+
+enum {
+	BEGINS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB),
+	EVENTS = OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
+	/* what is always looked at; request ops only if some policy answers them */
+	ALWAYS = BEGINS | EVENTS | OP(ACTIVE_ESTABLISHED_CB),
+};
 
 /* Classifies the connection and finds its policy; there is one place for it, so
  * that the verifier meets it once. False: nothing is to be done. */
@@ -387,47 +393,60 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct moment *m
 	return true;
 }
 
+/* Sets what waited for the end of an outgoing connection's handshake: fields first,
+ * as a congestion control begins with the window that it finds. */
+static __always_inline void on_late(struct bpf_sock_ops *skops, const struct moment *m,
+				    struct track *late)
+{
+	/* another class: rules changed meanwhile */
+	if (m->policy && m->cls && m->cls->id == late->class)
+		apply_fields(skops, m->policy, m->policy->set & ~m->ctl->yield, true);
+	if (m->tp)
+		late->flags |= apply_cc(skops, m->tp, m->ctl, late->arm);
+}
+
 SEC("sockops")
 int tcpilot_sockops(struct bpf_sock_ops *skops)
 {
 	__u32 op = skops->op, zero = 0;
-	bool begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	struct track *late = NULL;
 	struct moment m = {};
 	struct conn c = {};
+	bool begins;
 
+	/* Most calls of a connection end here. */
 	m.ctl = bpf_map_lookup_elem(&control, &zero);
-	if (!m.ctl || (is_request(op) && !(m.ctl->requests & (1U << (op & 31)))))
+	if (!m.ctl || op > 31 || !((ALWAYS | m.ctl->requests) & (1U << op)))
 		return 1;
-	if (op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB) {
+	if (EVENTS & (1U << op)) {
 		on_event(skops);
 		return 1;
 	}
-	if (!is_request(op) && !begins && op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
-		return 1;
-
-	/* A dead daemon's lease runs out: then nothing is touched any more. */
+	begins = BEGINS & (1U << op);
 	m.now = bpf_ktime_get_ns();
-	if (m.now >= m.ctl->lease_ns)
-		m.ctl = NULL;
+	m.tp = skops_tcp(skops);
+	if (begins && m.tp)
+		forget(skops, m.tp);
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
-		late = on_active_established(skops, m.ctl, m.now);
+		late = on_active_established(skops, m.now);
 		if (!late)
 			return 1;
 	}
-	if (!m.ctl)
+	/* A dead daemon's lease runs out: then nothing is touched any more. */
+	if (m.now >= m.ctl->lease_ns)
 		return 1;
 
-	m.tp = skops_tcp(skops);
 	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && m.tp;
-	if (!look_up(skops, &m, &c, begins))
+	barrier_var(late);	/* else clang looks at op instead, and the verifier is lost */
+	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &m, &c, begins) && !late)
 		return 1;
-	if (begins)
+	barrier_var(late);
+	if (late)
+		on_late(skops, &m, late);
+	else if (begins)
 		on_begin(skops, &m, &c);
-	else if (!late)
+	else
 		on_request(skops, &m, &c);
-	else if (m.policy && m.cls->id == late->class)	/* else: rules changed meanwhile */
-		apply_fields(skops, m.policy, m.policy->set & ~m.ctl->yield, true);
 	return 1;
 }
 

@@ -14,15 +14,12 @@
 #define SLOT_BITS 14
 #define NUM_SLOTS (1 << SLOT_BITS)
 #define NSEC_PER_USEC 1000ULL
+#define NSEC_PER_MSEC 1000000ULL
 #define NSEC_PER_SEC 1000000000ULL
-
-/* The iterator empties slots of connections older than its interval (at most
- * 60 s); one that is much older belongs to nobody any more. */
-#define SLOT_STALE_NS (600 * NSEC_PER_SEC)
 
 struct track {
 	__u64 cookie;		/* 0: slot is free */
-	__u64 start_ns;		/* 0: its new owner is still writing it */
+	__u64 start_ns;
 	__u32 class;
 	__u32 policy_id;
 	__u32 connect_us;

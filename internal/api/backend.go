@@ -24,6 +24,8 @@ type Backend interface {
 	// Detach takes every program and setting back and ends the daemon once the
 	// answer is sent.
 	Detach(ctx context.Context) error
+	// SetRollout gives a rule another rollout, until the next reload.
+	SetRollout(ctx context.Context, r RolloutRequest) (RuleRollout, error)
 	Load(ctx context.Context, r LoadRequest) (Loaded, error)
 	Unload(ctx context.Context, name string) error
 	Loaded(ctx context.Context) ([]Loaded, error)

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,23 +37,72 @@ func (e *NotRunningError) Error() string {
 // Client talks to a daemon. It is safe for concurrent use.
 type Client struct {
 	socket string
-	http   *http.Client
+	reader *http.Client // by the socket for reading, if it is there
+	admin  *http.Client
 }
 
-// NewClient returns a client of the daemon at socket. It connects when it is
-// used.
-func NewClient(socket string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		d := net.Dialer{Timeout: headerTimeout}
-		return d.DialContext(ctx, "unix", socket)
+// ReadSocket is the path of the socket for reading that goes with the
+// administrators'.
+func ReadSocket(socket string) string {
+	if base, ok := strings.CutSuffix(socket, ".sock"); ok {
+		return base + "-read.sock"
 	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
-		DialContext: dial, MaxIdleConns: 1, IdleConnTimeout: time.Second,
-	}}}
+	return socket + "-read"
+}
+
+// NewClient returns a client of the daemon at socket, the administrators' one. What
+// only reads goes by the socket for reading, which may be given as well. The client
+// connects when it is used.
+func NewClient(socket string) *Client {
+	return &Client{socket: socket, reader: httpClient(ReadSocket(socket), socket), admin: httpClient(socket)}
 }
 
 // Close drops idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.reader.CloseIdleConnections()
+	c.admin.CloseIdleConnections()
+}
+
+// httpClient connects to the first socket that lets it.
+func httpClient(sockets ...string) *http.Client {
+	d := net.Dialer{Timeout: headerTimeout}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var worst error
+		for _, s := range sockets {
+			c, err := d.DialContext(ctx, "unix", s)
+			if err == nil {
+				return c, nil
+			}
+			if worst == nil || tells(err) >= tells(worst) {
+				worst = &dialError{s, err}
+			}
+		}
+		return nil, worst
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConns: 1, IdleConnTimeout: time.Second}}
+}
+
+// dialError says which socket could not be used.
+type dialError struct {
+	socket string
+	err    error
+}
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// tells ranks what a dial met by how much it says about the daemon.
+func tells(err error) int {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return 1
+	case errors.Is(err, fs.ErrPermission):
+		return 3
+	}
+	return 2
+}
 
 // Resource is something that can be read: its path and query.
 type Resource string
@@ -145,6 +195,11 @@ func (c *Client) Reload(ctx context.Context) (r ReloadResult, err error) {
 func (c *Client) Detach(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodPost, pathDetach, nil)
 	return err
+}
+
+// SetRollout gives a rule another rollout, until the next reload.
+func (c *Client) SetRollout(ctx context.Context, r RolloutRequest) (RuleRollout, error) {
+	return post[RuleRollout](ctx, c, pathRollout, r)
 }
 
 // Load attaches a user's own object.
@@ -257,9 +312,13 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
-	resp, err := c.http.Do(req)
+	by := c.admin
+	if method == http.MethodGet {
+		by = c.reader
+	}
+	resp, err := by.Do(req)
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, method)
 	}
 	if resp.StatusCode < 300 {
 		return resp, nil
@@ -274,19 +333,28 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 }
 
 // explain turns what a dial can meet into what to do about it.
-func (c *Client) explain(err error) error {
+func (c *Client) explain(err error, method string) error {
+	socket := c.socket
+	var de *dialError
+	if errors.As(err, &de) {
+		socket = de.socket
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &NotRunningError{Socket: c.socket}
+		return &NotRunningError{Socket: socket}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return &NotRunningError{Socket: c.socket, Stale: true}
+		return &NotRunningError{Socket: socket, Stale: true}
 	case errors.Is(err, fs.ErrPermission):
-		return &Error{Code: http.StatusForbidden, Message: "permission denied on " + c.socket,
-			Hint: fmt.Sprintf("be root, or a member of the group that owns the socket (you are uid %d)", os.Getuid())}
+		hint := "to change something be root (sudo), or a member of the group that socket.admins names"
+		if method == http.MethodGet {
+			hint = "to read be root (sudo), or a member of the group that socket.read.group names"
+		}
+		return &Error{Code: http.StatusForbidden, Message: "permission denied on " + socket,
+			Hint: fmt.Sprintf("%s in the configuration (you are uid %d)", hint, os.Getuid())}
 	}
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err // the made-up host says nothing
 	}
-	return fmt.Errorf("ask tcpilot at %s: %w", c.socket, err)
+	return fmt.Errorf("ask tcpilot at %s: %w", socket, err)
 }

@@ -22,7 +22,7 @@ func TestDialErrorsSayWhatToDo(t *testing.T) {
 		"other":   {syscall.EPIPE, "ask tcpilot at /run/x.sock: dial unix: broken pipe"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := c.explain(&url.Error{Op: "Get", URL: "http://tcpilot/v1/status", Err: &net.OpError{Op: "dial", Net: "unix", Err: tt.errno}})
+			err := c.explain(&url.Error{Op: "Get", URL: "http://tcpilot/v1/status", Err: &net.OpError{Op: "dial", Net: "unix", Err: tt.errno}}, http.MethodGet)
 			if err.Error() != tt.want {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}

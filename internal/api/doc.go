@@ -1,5 +1,6 @@
-// Package api is how people and programs talk to a running tcpilot: HTTP and
-// JSON on a unix socket, whose file permissions are the access control.
+// Package api is how people and programs talk to a running tcpilot: HTTP and JSON on
+// two unix sockets. File permissions say who may read; what changes something is
+// only for administrators, by what the kernel says of the caller.
 //
 // It imports engine, metrics (for its counters) and tcp. It refuses to hold
 // state or to decide: every answer is the Backend's, and a reader that is too

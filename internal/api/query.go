@@ -2,10 +2,13 @@ package api
 
 import (
 	"cmp"
+	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -22,6 +25,7 @@ const (
 	pathSamples  = "/v1/samples"
 	pathReload   = "/v1/reload"
 	pathDetach   = "/v1/detach"
+	pathRollout  = "/v1/rollout"
 	pathLoaded   = "/v1/programs"
 	pathControls = "/v1/cc"
 )
@@ -118,7 +122,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 
 func parsePathQuery(v url.Values) (PathQuery, error) {
 	q := query{values: v}
-	r := PathQuery{Prefix: q.prefix("prefix"), Rule: q.take("rule"), Sort: PathSort(q.take("sort")), Limit: int(q.uint("limit", 31))}
+	r := PathQuery{Prefix: q.prefix("prefix"), Rule: q.take("rule"), Sort: PathSort(q.take("sort")), Limit: int(q.uint("limit", 31)), After: q.take("after")}
 	if r.Sort != "" && !slices.Contains(PathSorts, r.Sort) {
 		q.fail("sort", string(r.Sort), "samples, recent, gain, rtt or prefix")
 	}
@@ -135,12 +139,13 @@ func (r PathQuery) values() url.Values {
 	if r.Limit > 0 {
 		v.Set("limit", strconv.Itoa(r.Limit))
 	}
+	setIf(v, "after", r.After)
 	return v
 }
 
 // Select returns the paths of snap that the query asks for.
-func (r PathQuery) Select(snap *engine.Snapshot) PathList {
-	l := PathList{At: snap.At, Learner: snap.Learner, Paths: []*engine.PathState{}}
+func (r PathQuery) Select(snap *engine.Snapshot) (PathList, error) {
+	l := PathList{At: snap.At, Learner: snap.Learner, Mode: snap.Mode, Rollouts: RolloutsOf(snap.Rules), Paths: []*engine.PathState{}}
 	for _, p := range snap.Paths {
 		if r.match(p) {
 			l.Paths = append(l.Paths, p)
@@ -150,10 +155,49 @@ func (r PathQuery) Select(snap *engine.Snapshot) PathList {
 	if order := r.order(); order != nil {
 		slices.SortStableFunc(l.Paths, order)
 	}
+	if err := r.skip(&l); err != nil {
+		return PathList{}, err
+	}
 	if r.Limit > 0 && r.Limit < len(l.Paths) {
 		l.Paths = l.Paths[:r.Limit]
+		l.Next = cursor(l.Paths[r.Limit-1])
 	}
-	return l
+	return l, nil
+}
+
+// cursor names a path for PathQuery.After. No rule has a slash in its name.
+func cursor(p *engine.PathState) string {
+	return fmt.Sprintf("%s/%d/%s", p.Rule, p.Scope, p.Prefix)
+}
+
+// skip drops the paths up to r.After.
+func (r PathQuery) skip(l *PathList) error {
+	if r.After == "" {
+		return nil
+	}
+	i := slices.IndexFunc(l.Paths, func(p *engine.PathState) bool { return cursor(p) == r.After })
+	if i >= 0 {
+		l.Paths = l.Paths[i+1:]
+		return nil
+	}
+	part := strings.SplitN(r.After, "/", 3)
+	if len(part) < 3 {
+		return malformed("after %q: want what an earlier answer has as next", r.After)
+	}
+	scope, err1 := strconv.ParseUint(part[1], 10, 64)
+	prefix, err2 := netip.ParsePrefix(part[2])
+	switch {
+	case err1 != nil || err2 != nil:
+		return malformed("after %q: want what an earlier answer has as next", r.After)
+	case r.Sort != SortPrefix: // its place went with it
+		return (&Error{Code: http.StatusGone, Message: "after " + r.After + ": the path was forgotten"}).
+			WithHint("begin again, or use sort=prefix, in which no path is missed")
+	}
+	last := &engine.PathState{Rule: part[0], Scope: scope}
+	last.Key.Prefix = prefix
+	i, _ = slices.BinarySearchFunc(l.Paths, last, r.order())
+	l.Paths = l.Paths[i:]
+	return nil
 }
 
 func (r PathQuery) match(p *engine.PathState) bool {
@@ -172,7 +216,7 @@ func (r PathQuery) order() func(a, b *engine.PathState) int {
 	case SortRecent:
 		return func(a, b *engine.PathState) int { return b.LastUsed.Compare(a.LastUsed) }
 	case SortGain:
-		return func(a, b *engine.PathState) int { return cmp.Compare(b.HoldOut.Gain, a.HoldOut.Gain) }
+		return func(a, b *engine.PathState) int { return cmp.Compare(b.HoldOut.Gain.Low, a.HoldOut.Gain.Low) }
 	case SortRTT:
 		return func(a, b *engine.PathState) int { return cmp.Compare(b.MinRTT, a.MinRTT) }
 	case SortPrefix:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -17,7 +18,7 @@ func TestSelect(t *testing.T) {
 	at := func(rule, addr string, bits int, samples uint64, used int, gain float64, rtt int) *engine.PathState {
 		k := path.Of(1, 0, netip.MustParseAddr(addr), bits)
 		return &engine.PathState{Key: k, Rule: rule, Prefix: fmt.Sprint(k.Prefix), Samples: samples, LastUsed: time.Unix(int64(used), 0),
-			HoldOut: engine.PathHoldOut{Gain: gain}, MinRTT: time.Duration(rtt)}
+			HoldOut: engine.PathHoldOut{Gain: learn.Gain{Low: gain}}, MinRTT: time.Duration(rtt)}
 	}
 	snap := &engine.Snapshot{Learner: "thompson", Paths: []*engine.PathState{
 		at("web", "::", 0, 90, 1, 1.5, 7), at("web", "192.0.2.0", 24, 50, 5, 0, 9), at("db", "10.1.2.0", 24, 40, 9, 3, 1), at("web", "2001:db8::", 48, 1, 2, 2, 3),
@@ -39,7 +40,10 @@ func TestSelect(t *testing.T) {
 		"by prefix":     {PathQuery{Sort: SortPrefix}, []string{"10.1.2.0/24", "192.0.2.0/24", "::/0", "2001:db8::/48"}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := tt.q.Select(snap)
+			got, err := tt.q.Select(snap)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var prefixes []string
 			for _, p := range got.Paths {
 				prefixes = append(prefixes, p.Prefix)
@@ -54,8 +58,56 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+// Page by page every path is seen once, whatever the order; by prefix also while
+// paths come and go.
+func TestPages(t *testing.T) {
+	snap := &engine.Snapshot{}
+	add := func(i int) {
+		k := path.Of(1, 0, netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)
+		snap.Paths = append(snap.Paths, &engine.PathState{Key: k, Rule: "web", Prefix: fmt.Sprint(k.Prefix), Samples: uint64(100 - i)})
+	}
+	for i := range 25 {
+		add(i)
+	}
+	for _, sort := range PathSorts {
+		seen := map[string]int{}
+		q, pages := PathQuery{Sort: sort, Limit: 10}, 0
+		for {
+			l, err := q.Select(snap)
+			if err != nil || l.Total != 25 {
+				t.Fatalf("%s: %d in all, %v", sort, l.Total, err)
+			}
+			for _, p := range l.Paths {
+				seen[p.Prefix]++
+			}
+			pages++
+			if q.After = l.Next; q.After == "" {
+				break
+			}
+		}
+		if pages != 3 || len(seen) != 25 {
+			t.Errorf("%s: %d paths on %d pages", sort, len(seen), pages)
+		}
+	}
+	q := PathQuery{Sort: SortPrefix, Limit: 10}
+	l, _ := q.Select(snap)
+	q.After = l.Next // 10.0.9.0/24
+	snap.Paths = slices.DeleteFunc(snap.Paths, func(p *engine.PathState) bool { return p.Prefix == "10.0.9.0/24" })
+	if l, err := q.Select(snap); err != nil || l.Paths[0].Prefix != "10.0.10.0/24" {
+		t.Errorf("after a path that is gone: %v, %v", l.Paths, err)
+	}
+	q.Sort = SortSamples
+	if _, err := q.Select(snap); err == nil || err.(*Error).Code != 410 || err.(*Error).Hint == "" {
+		t.Errorf("after a path that is gone, by samples: %v", err)
+	}
+	q.After = "nonsense"
+	if _, err := q.Select(snap); err == nil || err.(*Error).Code != 400 {
+		t.Errorf("after nonsense: %v", err)
+	}
+}
+
 func TestQueriesSurviveTheURL(t *testing.T) {
-	paths := PathQuery{Prefix: netip.MustParsePrefix("2001:db8::/48"), Rule: "a rule & more", Sort: SortGain, Limit: 3}
+	paths := PathQuery{Prefix: netip.MustParsePrefix("2001:db8::/48"), Rule: "a rule & more", Sort: SortGain, Limit: 3, After: "web/0/192.0.2.0/24"}
 	if got, err := parsePathQuery(paths.values()); got != paths || err != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}

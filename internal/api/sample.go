@@ -27,6 +27,7 @@ type Sample struct {
 	Cookie        uint64         `json:"cookie,omitempty"`
 	NetNS         uint64         `json:"netns,omitempty"`
 	Cgroup        uint64         `json:"cgroup,omitempty"`
+	StandsFor     uint32         `json:"stands_for,omitempty"` // connections; left out where it is 1
 	Duration      time.Duration  `json:"duration_ns,omitempty"`
 	Connect       time.Duration  `json:"connect_ns,omitempty"`
 	Busy          time.Duration  `json:"busy_ns,omitempty"`
@@ -58,7 +59,7 @@ const KindLost = "lost"
 
 // flagNames are the words of tcp.Flags, by bit.
 var flagNames = [...]string{"outgoing", "hold-out", "app-cc", "arm-failed", "cc-changed",
-	"app-limited", "ecn", "ecn-seen", "adopted"}
+	"app-limited", "ecn", "ecn-seen", "adopted", "default-arm", "held-slice"}
 
 // FromSample returns s as the API writes it.
 func FromSample(s *tcp.Sample) Sample {
@@ -68,7 +69,13 @@ func FromSample(s *tcp.Sample) Sample {
 			flags = append(flags, name)
 		}
 	}
+	var standsFor uint32
+	if s.StandsFor > 1 {
+		standsFor = s.StandsFor
+	}
 	return Sample{
+		StandsFor: standsFor,
+
 		Kind: s.Kind.String(), At: time.Unix(0, s.At).UTC(), End: s.End.String(), Flags: flags,
 		Local: s.Local, Remote: s.Remote, Class: s.Class, PolicyID: s.PolicyID,
 		Arm: s.Arm.String(), CC: s.CC.String(), Cookie: s.Cookie, NetNS: s.NetNS, Cgroup: s.Cgroup,
@@ -84,6 +91,8 @@ func FromSample(s *tcp.Sample) Sample {
 // Sample returns the line as a tcp.Sample, without loss.
 func (l *Sample) Sample() tcp.Sample {
 	s := tcp.Sample{
+		StandsFor: max(1, l.StandsFor),
+
 		Kind: kindOf(l.Kind), End: endOf(l.End), At: l.At.UnixNano(),
 		Local: l.Local, Remote: l.Remote, Class: l.Class, PolicyID: l.PolicyID,
 		Cookie: l.Cookie, NetNS: l.NetNS, Cgroup: l.Cgroup,

@@ -78,7 +78,7 @@ func TestEveryWordIsRead(t *testing.T) {
 			t.Errorf("endOf(%q) = %v", e, got)
 		}
 	}
-	if tcp.Flags(1<<(len(flagNames)-1)) != tcp.FlagAdopted {
+	if tcp.Flags(1<<(len(flagNames)-1)) != tcp.FlagHeldSlice {
 		t.Error("flagNames does not end with the last flag of package tcp")
 	}
 	l := Sample{Flags: []string{"ecn"}}

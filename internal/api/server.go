@@ -22,6 +22,9 @@ const (
 	stopTimeout   = 2 * time.Second // for answers under way when the daemon stops
 	maxHeader     = 16 << 10        // bytes
 	maxBody       = 64 << 10        // bytes
+	// streamPatience is how long a reader of a stream may take nothing. Its buffers
+	// are full then: it has lost samples for as long.
+	streamPatience = 15 * time.Second
 )
 
 // Server answers for a Backend.
@@ -29,20 +32,32 @@ type Server struct {
 	backend Backend
 	log     *slog.Logger
 	now     func() time.Time
+	// admins is the group whose members may change something, -1 for none.
+	admins   int
+	patience time.Duration // with readers of streams
 }
 
-// NewServer returns a server of b.
-func NewServer(b Backend, log *slog.Logger) *Server {
-	return &Server{backend: b, log: log, now: time.Now}
+// NewServer returns a server of b. Members of the group admins may change
+// something, as root and the user of this process may; -1 is none.
+func NewServer(b Backend, admins int, log *slog.Logger) *Server {
+	return &Server{backend: b, log: log, now: time.Now, admins: admins, patience: streamPatience}
 }
 
 // Serve answers on l until ctx ends, finishes what is under way, and closes l.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.serve(ctx, l, false) }
+
+// ServeReadOnly is Serve for a socket by which nobody can change anything.
+func (s *Server) ServeReadOnly(ctx context.Context, l net.Listener) error {
+	return s.serve(ctx, l, true)
+}
+
+func (s *Server) serve(ctx context.Context, l net.Listener, readOnly bool) error {
 	// Streams end with this context; other requests may finish.
 	streams, stopStreams := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopStreams()
 	srv := &http.Server{
 		Handler:           s.Handler(streams),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return withCaller(ctx, c, readOnly) },
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
@@ -71,6 +86,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) Handler(ctx context.Context) http.Handler {
 	b := s.backend
 	mux := http.NewServeMux()
+	change := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, s.change(h)) }
 	mux.HandleFunc("GET "+pathStatus, answer(askTimeout, s.status))
 	mux.HandleFunc("GET "+pathSnapshot, answer(askTimeout, func(context.Context, *http.Request) (*engine.Snapshot, error) {
 		return s.snapshot()
@@ -80,19 +96,20 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	mux.HandleFunc("GET "+pathExplain, answer(askTimeout, s.explain))
 	mux.HandleFunc("GET "+pathDoctor, answer(workTimeout, s.doctor))
 	mux.HandleFunc("GET "+pathSamples, func(w http.ResponseWriter, r *http.Request) { s.samples(ctx, w, r) })
-	mux.HandleFunc("POST "+pathReload, answer(workTimeout, s.reload))
-	mux.HandleFunc("POST "+pathDetach, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
+	change("POST "+pathReload, answer(workTimeout, s.reload))
+	change("POST "+pathDetach, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
 		return struct{}{}, b.Detach(ctx)
 	}))
+	change("POST "+pathRollout, answer(workTimeout, s.setRollout))
 	mux.HandleFunc("GET "+pathLoaded, answer(askTimeout, s.loaded))
-	mux.HandleFunc("POST "+pathLoaded, answer(workTimeout, s.load))
-	mux.HandleFunc("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
+	change("POST "+pathLoaded, answer(workTimeout, s.load))
+	change("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
 		return struct{}{}, b.Unload(ctx, r.PathValue("name"))
 	}))
 	mux.HandleFunc("GET "+pathControls, answer(workTimeout, s.controls))
 	mux.HandleFunc("GET "+pathControls+"/{name}", answer(workTimeout, s.control))
-	mux.HandleFunc("POST "+pathControls+"/{name}", answer(workTimeout, s.loadControl))
-	mux.HandleFunc("DELETE "+pathControls+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (Unloaded, error) {
+	change("POST "+pathControls+"/{name}", answer(workTimeout, s.loadControl))
+	change("DELETE "+pathControls+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (Unloaded, error) {
 		return b.UnloadControl(ctx, r.PathValue("name"))
 	}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -121,6 +138,10 @@ func answer[T any](timeout time.Duration, f func(context.Context, *http.Request)
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
+	if rest, paths, long := takeOut(v); long {
+		_ = writeLong(w, rest, paths) // as below
+		return
+	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	// The status is sent: all that can fail now is the client's connection.
@@ -156,6 +177,7 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Counters.Programs)
 	notNull(&st.Counters.Controls)
 	notNull(&st.Features)
+	notNull(&st.Rollouts)
 	notNull(&st.Arms)
 	notNull(&st.Yields)
 	notNull(&st.Loaded)
@@ -186,6 +208,17 @@ func (s *Server) reload(ctx context.Context, _ *http.Request) (ReloadResult, err
 	return r, err
 }
 
+func (s *Server) setRollout(ctx context.Context, r *http.Request) (RuleRollout, error) {
+	q, err := decode[RolloutRequest](r)
+	if err != nil {
+		return RuleRollout{}, err
+	}
+	if q.Rule == "" || !(q.Share >= 0 && q.Share <= 1) {
+		return RuleRollout{}, malformed("rollout: want a rule, and a share of 0 to 1")
+	}
+	return s.backend.SetRollout(ctx, q)
+}
+
 func (s *Server) snapshot() (*engine.Snapshot, error) {
 	if snap := s.backend.Snapshot(); snap != nil {
 		return snap, nil
@@ -198,7 +231,7 @@ func (s *Server) rules(context.Context, *http.Request) (RuleList, error) {
 	if err != nil {
 		return RuleList{}, err
 	}
-	l := RuleList{At: snap.At, Rules: snap.Rules}
+	l := RuleList{At: snap.At, Mode: snap.Mode, Rules: snap.Rules}
 	notNull(&l.Rules)
 	return l, nil
 }
@@ -212,7 +245,7 @@ func (s *Server) paths(_ context.Context, r *http.Request) (PathList, error) {
 	if err != nil {
 		return PathList{}, err
 	}
-	return q.Select(snap), nil
+	return q.Select(snap)
 }
 
 func (s *Server) explain(ctx context.Context, r *http.Request) (Explanation, error) {

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
@@ -78,6 +80,10 @@ func TestClientMirrorsBackend(t *testing.T) {
 	wantR.Removed = []string{}
 	same(t, "reload", reload, wantR)
 	checkErr(t, err)
+	rolled, err := c.SetRollout(ctx, api.RolloutRequest{Rule: "default", Share: 0.1})
+	if err != nil || rolled.Rule != "default" || rolled.Share != 0.1 || rolled.By != "operator" {
+		t.Errorf("rollout: %+v, %v", rolled, err)
+	}
 	load, err := c.Load(ctx, api.LoadRequest{Object: "/a.o", Cgroup: "/c", Name: "x"})
 	if err != nil || load.Name != "x" || load.Object != "/a.o" {
 		t.Errorf("load: %+v, %v", load, err)
@@ -158,7 +164,7 @@ func TestErrorsKeepCodeAndHint(t *testing.T) {
 
 func TestRequestsThatAreRefused(t *testing.T) {
 	f := apitest.New()
-	h := api.NewServer(f, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	socket := apitest.Serve(t, f)
 	for name, tt := range map[string]struct {
 		method, target, body string
 		code                 int
@@ -179,28 +185,52 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		"bad JSON":          {"POST", "/v1/programs", "{", 400, "request body"},
 		"unknown key":       {"POST", "/v1/programs", `{"objekt":"x"}`, 400, "objekt"},
 		"nothing to load":   {"POST", "/v1/programs", `{}`, 400, "want an object and a cgroup"},
+		"no rule":           {"POST", "/v1/rollout", `{"share":0.5}`, 400, "want a rule"},
+		"no share":          {"POST", "/v1/rollout", `{"rule":"a","share":1.5}`, 400, "share of 0 to 1"},
+		"unknown rule":      {"POST", "/v1/rollout", `{"rule":"a","share":0.5}`, 404, "no rule"},
 		"huge body":         {"POST", "/v1/programs", `{"object":"` + strings.Repeat("x", 70<<10), 413, "too large"},
 		"no such program":   {"DELETE", "/v1/programs/none", "", 404, "no program"},
 		"bad object":        {"POST", "/v1/programs", `{"object":"/etc/passwd","cgroup":"/"}`, 422, "not an eBPF object"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, tt.target, strings.NewReader(tt.body)))
+			code, body := ask(t, socket, tt.method, tt.target, tt.body)
 			var e struct{ Error, Hint string }
-			if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
-				t.Fatalf("%v in %s", err, w.Body)
+			if err := json.Unmarshal([]byte(body), &e); err != nil {
+				t.Fatalf("%v in %s", err, body)
 			}
-			if w.Code != tt.code || !strings.Contains(e.Error, tt.want) {
-				t.Errorf("%d %q, want %d with %q", w.Code, e.Error, tt.code, tt.want)
+			if code != tt.code || !strings.Contains(e.Error, tt.want) {
+				t.Errorf("%d %q, want %d with %q", code, e.Error, tt.code, tt.want)
 			}
 		})
 	}
 }
 
+// ask sends one request as it is.
+func ask(t *testing.T, socket, method, target, body string) (code int, answer string) {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", socket)
+	}}}
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://tcpilot"+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Body.Close()
+	text, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.StatusCode, string(text)
+}
+
 func TestBeforeTheFirstSnapshot(t *testing.T) {
 	f := apitest.New()
 	f.Programs = nil
-	h := api.NewServer(noSnapshot{f}, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	h := api.NewServer(noSnapshot{f}, -1, slog.New(slog.DiscardHandler)).Handler(t.Context())
 	for target, code := range map[string]int{"/v1/snapshot": 503, "/v1/paths": 503, "/v1/rules": 503, "/v1/status": 200, "/v1/programs": 200} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", target, nil))
@@ -324,7 +354,7 @@ func TestServerEndsStreamsWhenItStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- api.NewServer(f, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	go func() { done <- api.NewServer(f, -1, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
 	stop := publish(t, f)
 	defer stop()
 	first := true
@@ -360,16 +390,15 @@ func TestNotRunning(t *testing.T) {
 
 // A client that loops over a list must not meet null.
 func TestEmptyListsAreNotNull(t *testing.T) {
-	h := api.NewServer(empty{apitest.New()}, slog.New(slog.DiscardHandler)).Handler(t.Context())
+	socket := apitest.Serve(t, empty{apitest.New()})
 	for _, r := range []string{"GET /v1/status", "GET /v1/paths", "GET /v1/rules", "GET /v1/explain?remote=::1", "GET /v1/doctor",
 		"POST /v1/reload", "GET /v1/programs", "GET /v1/cc"} {
 		method, target, _ := strings.Cut(r, " ")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, nil))
+		code, text := ask(t, socket, method, target, "")
 		// Maps of counts may be null: null | keys fails as well, but [] would lie.
-		body := strings.NewReplacer(`"samples": null`, "", `"ignored": null`, "", `"decisions": null`, "", `"guarded": null`, "").Replace(w.Body.String())
-		if w.Code != 200 || strings.Contains(body, "null") {
-			t.Errorf("%s: %d\n%s", r, w.Code, w.Body)
+		body := strings.NewReplacer(`"samples": null`, "", `"connections": null`, "", `"ignored": null`, "", `"decisions": null`, "", `"guarded": null`, "").Replace(text)
+		if code != 200 || strings.Contains(body, "null") {
+			t.Errorf("%s: %d\n%s", r, code, text)
 		}
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
@@ -15,7 +17,8 @@ import (
 const streamKeepalive = time.Second
 
 // samples streams what the filter asks for until the client leaves or ctx, the
-// server's, ends. What it writes may block: only the subscription fills up then.
+// server's, ends. What it writes may block: only the subscription fills up then, and
+// a client that does not read at all is left.
 func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	f, err := parseSampleFilter(r.URL.Query())
 	if err != nil {
@@ -34,7 +37,7 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 	w.WriteHeader(http.StatusOK)
 	_ = out.Flush() // the client knows that it is subscribed
 
-	buf := bufio.NewWriterSize(w, 64<<10)
+	buf := bufio.NewWriterSize(patient{w, s.patience}, 64<<10)
 	st := stream{enc: json.NewEncoder(buf), sub: sub, filter: f, snapshot: s.backend.Snapshot}
 	tick := time.NewTicker(streamKeepalive)
 	defer tick.Stop()
@@ -55,7 +58,13 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 				err = st.drain()
 			}
 		}
-		if err != nil || buf.Flush() != nil || out.Flush() != nil {
+		if err == nil {
+			err = buf.Flush()
+		}
+		if err != nil || out.Flush() != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				s.log.Warn("reader of a stream takes nothing, left", "after", s.patience)
+			}
 			return
 		}
 	}

@@ -21,6 +21,8 @@ type Status struct {
 	ConfigLoaded time.Time `json:"config_loaded"`
 	// ConfigError is why the latest reload was refused; empty once one succeeds.
 	ConfigError string `json:"config_error,omitempty"`
+	// Problems keep tcpilot from its work; 'tcpilot doctor' fails because of them.
+	Problems []string `json:"problems,omitempty"`
 
 	Cgroup   string    `json:"cgroup"`   // path that the programs are attached to
 	Attached time.Time `json:"attached"` // since when
@@ -29,6 +31,11 @@ type Status struct {
 	Lease   time.Duration `json:"lease_ns"` // policies outlive the daemon by at most this
 	Metrics string        `json:"metrics"`  // address; empty if off
 
+	// Mode is tune, or observe: nothing is set on any connection.
+	Mode string `json:"mode"`
+	// Rollouts are of the rules that not all of their connections get what they give.
+	Rollouts []RuleRollout `json:"rollouts"`
+
 	Features []Feature         `json:"features"`
 	Counters metrics.Counters  `json:"counters"`
 	Learner  string            `json:"learner"`
@@ -36,6 +43,29 @@ type Status struct {
 	Yields   []engine.Yield    `json:"yields"`
 	Totals   engine.Totals     `json:"totals"`
 	Loaded   []Loaded          `json:"loaded"` // users' own programs
+}
+
+// RuleRollout is for which share of a rule's connections it counts.
+type RuleRollout struct {
+	Rule string `json:"rule"`
+	engine.Rollout
+}
+
+// RolloutsOf lists the rules that not all of their connections get what they give, and
+// those whose rollout somebody has changed.
+func RolloutsOf(rules []engine.RuleState) (list []RuleRollout) {
+	for _, r := range rules {
+		if r.Rollout != nil && (r.Rollout.Share < 1 || r.Rollout.By != "") {
+			list = append(list, RuleRollout{Rule: r.Name, Rollout: *r.Rollout})
+		}
+	}
+	return list
+}
+
+// RolloutRequest asks for another rollout of a rule.
+type RolloutRequest struct {
+	Rule  string  `json:"rule"`
+	Share float64 `json:"share"` // 0 to 1
 }
 
 // Feature is something that tcpilot can do where the kernel lets it.
@@ -48,10 +78,14 @@ type Feature struct {
 
 // PathList is a part of the snapshot's paths.
 type PathList struct {
-	At      time.Time           `json:"at"`
-	Learner string              `json:"learner"`
-	Total   int                 `json:"total"` // paths that match; Paths may hold fewer
-	Paths   []*engine.PathState `json:"paths"`
+	At      time.Time `json:"at"`
+	Learner string    `json:"learner"`
+	Mode    string    `json:"mode"` // observe: arms' weights are what would be used
+	// Rollouts are of the rules that not all of their connections get what they give.
+	Rollouts []RuleRollout       `json:"rollouts,omitempty"`
+	Total    int                 `json:"total"`          // paths that match; Paths may hold fewer
+	Next     string              `json:"next,omitempty"` // PathQuery.After for those that follow; empty: these are the last
+	Paths    []*engine.PathState `json:"paths"`
 }
 
 // PathQuery selects and orders paths.
@@ -60,6 +94,7 @@ type PathQuery struct {
 	Rule   string       // empty is all
 	Sort   PathSort     // empty is SortSamples
 	Limit  int          // 0 is no limit
+	After  string       // PathList.Next of an earlier answer to the same query
 }
 
 // PathSort is an order of paths.
@@ -79,6 +114,7 @@ var PathSorts = []PathSort{SortSamples, SortRecent, SortGain, SortRTT, SortPrefi
 // RuleList is the rules in force, in the order of matching.
 type RuleList struct {
 	At    time.Time          `json:"at"`
+	Mode  string             `json:"mode"`
 	Rules []engine.RuleState `json:"rules"`
 }
 
@@ -102,13 +138,17 @@ type Explanation struct {
 	Action  string         `json:"action,omitempty"` // leave, set, learn, set+learn
 	// Reason is the decision's reason, from a closed list; Why says it in a
 	// sentence.
-	Reason string      `json:"reason"`
-	Why    string      `json:"why"`
+	Reason string `json:"reason"`
+	Why    string `json:"why"`
+	// Mode observe: the rest is what a connection would get; it gets nothing.
+	Mode   string      `json:"mode"`
 	Entry  *Entry      `json:"entry,omitempty"` // longest match among the path policies
 	Fields []FieldWhy  `json:"fields"`
 	Arms   []ArmWeight `json:"arms"`
 	// HoldOut is the share of connections that get kernel defaults as a control.
 	HoldOut float64 `json:"hold_out"`
+	// Rollout is the rule's; nil if it leaves its connections alone.
+	Rollout *engine.Rollout `json:"rollout,omitempty"`
 	// Path is what is known of the exact path of the remote address, if anything.
 	Path *engine.PathState `json:"path,omitempty"`
 	// Live has the latest samples of connections to the remote address whose
@@ -150,6 +190,7 @@ type Doctor struct {
 	CCs       []CCCheck      `json:"congestion_controls"`
 	Conflicts []Conflict     `json:"conflicts"`
 	Yields    []engine.Yield `json:"yields,omitempty"`
+	Problems  []string       `json:"problems,omitempty"` // as in Status
 }
 
 // OptionCheck says whether the kernel took one field at one hook.
@@ -179,6 +220,7 @@ type Conflict struct {
 // ReloadResult is what a reload changed.
 type ReloadResult struct {
 	Config   string   `json:"config"`
+	Mode     string   `json:"mode"`
 	Rules    int      `json:"rules"`
 	Added    []string `json:"added"`
 	Removed  []string `json:"removed"`

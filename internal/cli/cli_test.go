@@ -151,6 +151,11 @@ func TestGolden(t *testing.T) {
 		"doctor":             "doctor",
 		"reload":             "reload",
 		"detach":             "detach",
+		"rollout-list":       "rollout list",
+		"rollout-set":        "rollout set default 12.5%",
+		"rollout-set-rule":   "rollout set nope 10%",
+		"rollout-set-share":  "rollout set default 10",
+		"rollout-set-half":   "rollout set default",
 		"load":               "load /opt/iw.bpf.o --cgroup /sys/fs/cgroup/web --name iw",
 		"load-refused":       "load /etc/passwd --cgroup /sys/fs/cgroup/web",
 		"loaded":             "loaded",
@@ -186,6 +191,23 @@ func TestGolden(t *testing.T) {
 		"record-no-such-dir": "record /nonexistent/file",
 	} {
 		t.Run(name, func(t *testing.T) { w.run(t.Context(), strings.Fields(args)...).golden(t, name) })
+	}
+}
+
+// In mode observe every command that shows what is decided says that it is not done.
+func TestObserveIsShown(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Snap.Mode = engine.ModeObserve
+	w.fake.Snap.Rules[1].Rollout = &engine.Rollout{Configured: 0.5, By: engine.ByGuard, Why: "p95 is 1.4 times the default's", Since: apitest.Now.Add(-time.Minute)}
+	for _, words := range []string{"status", "paths", "explain 192.0.2.7:443", "rollout list", "reload"} {
+		name := "observe-" + strings.Fields(words)[0]
+		t.Run(name, func(t *testing.T) {
+			r := w.run(t.Context(), strings.Fields(words)...)
+			if !strings.Contains(r.stdout, "observe: nothing is set on any connection") {
+				t.Error("not said")
+			}
+			r.golden(t, name)
+		})
 	}
 }
 
@@ -245,6 +267,30 @@ func TestNotRunning(t *testing.T) {
 		if r.code != ExitNotRunning || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s: %+v, want exit 3 and %q", args, r, want)
 		}
+	}
+}
+
+// What keeps tcpilot from its work is shown, and is the exit status of doctor.
+func TestProblems(t *testing.T) {
+	w := newWorld(t)
+	if r := w.run(t.Context(), "doctor"); r.code != ExitOK {
+		t.Errorf("doctor without problems: exit status %d", r.code)
+	}
+	w.fake.Problems = []string{"the cgroup hierarchy is that of a container"}
+	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}} {
+		if r := w.run(t.Context(), args...); r.code != ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) || r.stderr != "" {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if r := w.run(t.Context(), "status"); r.code != ExitOK || !strings.Contains(r.stdout, "problem    "+w.fake.Problems[0]) {
+		t.Errorf("status: %+v", r)
+	}
+	w.socket = "/nonexistent/tcpilot.sock"
+	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) {
+		return api.Doctor{Problems: w.fake.Problems}, nil
+	}
+	if r := w.run(t.Context(), "doctor"); r.code != ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) {
+		t.Errorf("doctor without a daemon: %+v", r)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
 func isNotRunning(err error) bool {
@@ -87,6 +88,9 @@ are shown, and the exit status is 1.`,
 				changes = []string{"nothing changed"}
 			}
 			out := fmt.Sprintf("reloaded: %s; %s\n", plural(r.Rules, "rule"), strings.Join(changes, "; "))
+			if r.Mode == engine.ModeObserve {
+				out += observeLine + "\n"
+			}
 			for _, w := range r.Warnings {
 				out += a.paint.warn("warning:") + " " + w + "\n"
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
 func (a *app) explain() *cobra.Command {
@@ -76,6 +77,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	if e.Request.Incoming {
 		verb = "from"
 	}
+	if e.Mode == engine.ModeObserve {
+		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+"; what follows would be done"))
+	}
 	fmt.Fprintf(w, "A new connection %s %s: %s\n\n", verb, a.paint.bold(target), e.Why)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-9s %s\n", name, fmt.Sprintf(format, args...))
@@ -95,6 +99,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	default:
 		line("entry", "%s, policy %d (%s), valid for %s", en.Prefix, en.PolicyID, en.Reason, fmtSpan(en.Expires.Sub(a.Now())))
 	}
+	if r := e.Rollout; r != nil && (r.Share < 1 || r.By != "") {
+		line("rollout", "%s of connections%s", fmtShare(r.Share), rolloutBy(r, a.Now()))
+	}
 	if e.HoldOut > 0 {
 		line("hold-out", "%s of connections get kernel defaults, as a control", fmtShare(e.HoldOut))
 	}
@@ -102,6 +109,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		p := e.Path
 		line("path", "%s: %s, min RTT %s, rate %s, gain over hold-out %s", p.Prefix, plural(int(p.Samples), "sample"),
 			fmtDuration(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
+		if b := p.LeftToDefault; b != nil {
+			line("left", "to kernel defaults for %s: %s", fmtSpan(b.Until.Sub(a.Now())), b.Why)
+		}
 		if p.Slice > 0 {
 			line("draw", "one arm for all connections that begin in the same %s", fmtDuration(p.Slice))
 		}
@@ -124,7 +134,11 @@ func (a *app) renderFields(w io.Writer, e api.Explanation) {
 	}
 	if len(e.Arms) > 0 {
 		a.heading(w, "Congestion control")
-		t := newTable("ARM", ">WEIGHT", "WHY")
+		weight := ">WEIGHT"
+		if e.Mode == engine.ModeObserve {
+			weight = ">WOULD GET"
+		}
+		t := newTable("ARM", weight, "WHY")
 		for _, c := range e.Arms {
 			t.row(c.CC.String(), fmtShare(c.Weight), c.Why)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
 // none stands for a number that is not known.
@@ -98,12 +100,21 @@ func fmtTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 
 // fmtShare writes a share as a percentage.
 func fmtShare(f float64) string { return strconv.FormatFloat(100*f, 'f', 1, 64) + "%" }
 
-// fmtGain writes a factor over the hold-out; 0 is not known.
-func fmtGain(g float64) string {
-	if g == 0 {
-		return none
+// fmtGain writes by what factor connections are faster than those held out, with its
+// interval; without one there is nothing to say.
+func fmtGain(g learn.Gain) string {
+	if !g.Known() {
+		return "-"
 	}
-	return strconv.FormatFloat(g, 'f', 2, 64) + "x"
+	how := ""
+	if !g.BySlice {
+		how = ", by connections"
+	}
+	interval := fmt.Sprintf("%.2fx to %.2fx%s", g.Low, g.High, how)
+	if !g.Better() && !g.Worse() {
+		return "not told apart (" + interval + ")"
+	}
+	return fmt.Sprintf("%.2fx (%s)", g.Ratio, interval)
 }
 
 func fmtCount(n uint64) string { return strconv.FormatUint(n, 10) }

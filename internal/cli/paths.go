@@ -18,7 +18,8 @@ import (
 const pathsLong = `Show what was learned: for every path (a rule and a remote prefix) one line per
 congestion control, and one for the connections that were left alone.
 
-  WEIGHT   share of the path's next connections
+  WEIGHT   share of the path's next connections; in mode observe WOULD GET, the
+           share that they would get
   COUNT    connections that were scored; of these
   GREEDY   taken while it was the best known, and
   EXPLORE  taken to learn more
@@ -30,7 +31,9 @@ congestion control, and one for the connections that were left alone.
   GAIN     what the choice is worth: the reward of tuned connections over that of
            the hold-out, as a factor
 
-With PREFIX only the paths within it, and those that it is within, are shown.`
+With PREFIX only the paths within it, and those that it is within, are shown. The
+last line says how many there are in all, if they are not all shown: those with
+most samples come first.`
 
 func (a *app) paths() *cobra.Command {
 	var (
@@ -73,6 +76,7 @@ func (a *app) paths() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
 	f.IntVarP(&q.Limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
+	f.StringVar(&q.After, "after", "", "only those that follow: next `CURSOR` of an earlier --json answer")
 	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
 	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
@@ -132,12 +136,25 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource)
 	}
 }
 
+// armName marks the arm that is what connections get without tcpilot.
+func armName(a *engine.PathArm) string {
+	if a.Default {
+		return a.CC.String() + " (default)"
+	}
+	return a.CC.String()
+}
+
 func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	if len(l.Paths) == 0 {
 		fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
 		return
 	}
-	t := newTable("PREFIX", "RULE", "ARM", ">WEIGHT", ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
+	weight := ">WEIGHT"
+	if l.Mode == engine.ModeObserve {
+		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+"; WOULD GET is what would be given"))
+		weight = ">WOULD GET"
+	}
+	t := newTable("PREFIX", "RULE", "ARM", weight, ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
 	var retired []string
 	for _, p := range l.Paths {
 		prefix, rule, gain := p.Prefix, p.Rule, fmtGain(p.HoldOut.Gain)
@@ -155,22 +172,26 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 					belief += fmt.Sprintf(" +-%.2f", arm.StdDev)
 				}
 			}
-			t.row(prefix, rule, arm.CC.String(), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
+			t.row(prefix, rule, armName(&arm), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
 				fmtCount(arm.Count-min(arm.Count, arm.Greedy)), belief, fmtMicros(arm.MinRTT), fmtRate(float64(arm.Rate)), gain)
 			prefix, rule, gain = "", "", ""
 		}
-		held := none
-		if p.HoldOut.Count > 0 {
-			held = fmt.Sprintf("%.2f", p.HoldOut.Mean)
+		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", "", "", "", gain)
+		if b := p.LeftToDefault; b != nil {
+			retired = append(retired, fmt.Sprintf("%s is left to kernel defaults for %s: %s", p.Prefix, fmtSpan(b.Until.Sub(l.At)), b.Why))
 		}
-		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", held, "", "", gain)
 	}
 	t.write(w, a.paint, "")
 	for _, line := range retired {
 		fmt.Fprintln(w, line)
 	}
-	if more := l.Total - len(l.Paths); more > 0 {
-		fmt.Fprintf(w, "%s more: see --limit\n", plural(more, "path"))
+	for _, r := range l.Rollouts {
+		if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.Rule == r.Rule }) {
+			fmt.Fprintf(w, "rollout: rule %s: %s of connections%s\n", r.Rule, fmtShare(r.Share), rolloutBy(&r.Rollout, l.At))
+		}
+	}
+	if len(l.Paths) < l.Total {
+		fmt.Fprintf(w, "%d of %d paths: --limit N shows more, 0 all\n", len(l.Paths), l.Total)
 	}
 }
 

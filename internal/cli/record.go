@@ -290,6 +290,10 @@ func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Read
 		fmt.Fprintf(&b, "not scored: %s\n", strings.Join(ignored, ", "))
 	}
 	fmt.Fprintln(&b)
-	a.renderPaths(&b, q.Select(snap))
+	list, err := q.Select(snap)
+	if err != nil {
+		return err
+	}
+	a.renderPaths(&b, list)
 	return a.print(b.Bytes())
 }

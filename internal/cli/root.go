@@ -33,6 +33,10 @@ Start it with 'tcpilot run' as root; everything else asks the running daemon.
 The words that read (status, paths, rules ...) take --json and then write what
 the API on the socket answers.
 
+What changes something needs root, or membership in the group that socket.admins
+names. What reads goes by a socket of its own beside it (tcpilot-read.sock), which
+the configuration can open to another group: socket.read.
+
 Exit status: 0 success, 1 error, 2 wrong usage, 3 the daemon is not running.`
 
 const rootExample = `  sudo tcpilot run                 # start with the default configuration
@@ -59,7 +63,7 @@ func New(env Env) *cobra.Command {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`")
+	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`; what only reads tries the one for reading beside it first")
 	cobra.CheckErr(root.MarkPersistentFlagFilename("socket", "sock"))
 
 	root.AddGroup(
@@ -69,7 +73,7 @@ func New(env Env) *cobra.Command {
 	)
 	for id, cmds := range map[string][]*cobra.Command{
 		"read":   {a.status(), a.paths(), a.connections(), a.explain(), a.rules(), a.doctor(), a.cc(), a.loaded(), a.demo(), a.lab()},
-		"change": {a.run(), a.reload(), a.detach(), a.load(), a.unload()},
+		"change": {a.run(), a.reload(), a.rollout(), a.detach(), a.load(), a.unload()},
 		"file":   {a.check(), a.record(), a.replay()},
 		"":       {a.version()},
 	} {

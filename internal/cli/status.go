@@ -47,9 +47,17 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	if s.ConfigError != "" {
 		line("", "%s", a.paint.bad("last reload refused: "+s.ConfigError))
 	}
+	mode := s.Mode
+	if mode == engine.ModeObserve {
+		mode = a.paint.warn(strings.TrimPrefix(observeLine, "mode "))
+	}
+	line("mode", "%s", mode)
 	adopted := ""
 	if s.Adopted {
 		adopted = ", adopted from an earlier daemon"
+	}
+	for _, p := range s.Problems {
+		line("problem", "%s", a.paint.bad(p))
 	}
 	line("attached", "%s, %s%s", s.Cgroup, fmtAgo(now, s.Attached), adopted)
 	line("lease", "%s: how long policies outlive the daemon", fmtDuration(s.Lease))
@@ -65,6 +73,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	line("policies", "%d written in %d ticks of %s, %s", s.Totals.Writes, s.Totals.Ticks,
 		fmtDuration(perTick(s.Totals)), a.errorCount(s.Totals.WriteErrors))
 
+	a.renderRollouts(w, now, s.Rollouts)
 	a.renderYields(w, now, s.Yields)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)

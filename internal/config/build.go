@@ -97,6 +97,9 @@ func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
 	if r.Learn != nil {
 		p.Learn = r.Learn.build(holdOut)
 	}
+	if r.Rollout != nil && *r.Rollout < 1 { // all of them is as if it were not written
+		p.Rollout = *r.Rollout
+	}
 	if r.Watch != nil {
 		p.Watch = d.watch(r.Watch, name+".watch")
 	}
@@ -156,12 +159,15 @@ func (d *decoder) checkAction(r *fileRule, p *policy.Rule, name string) {
 			key  string
 			at   any
 			here bool
-		}{{"set", &r.Set, r.Set != nil}, {"learn", &r.Learn, r.Learn != nil}, {"watch", &r.Watch, r.Watch != nil}} {
+		}{{"set", &r.Set, r.Set != nil}, {"learn", &r.Learn, r.Learn != nil}, {"watch", &r.Watch, r.Watch != nil}, {"rollout", &r.Rollout, r.Rollout != nil}} {
 			if other.here {
 				d.fail(d.at[other.at], name+"."+other.key, "the rule says leave: true as well", "remove one of them")
 			}
 		}
 		return
+	}
+	if r.Rollout != nil && r.Set == nil && r.Learn == nil && !d.broken[r] {
+		d.fail(d.at[&r.Rollout], name+".rollout", "the rule gives nothing that could be rolled out", "add set or learn, or remove it")
 	}
 	if p.CC != (tcp.CC{}) && p.Learn != nil {
 		d.fail(d.at[ccAt{r.Set}], name+".set.cc", "a fixed congestion control leaves nothing to learn", "remove cc from set, or remove learn")

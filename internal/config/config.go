@@ -22,8 +22,9 @@ type Config struct {
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
 	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
 	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
+	Mode     string        `key:"mode" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
 	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
-	Socket   Socket        `key:"socket" doc:"the unix socket of the API; its permissions are the access control"`
+	Socket   Socket        `key:"socket" doc:"the unix sockets of the API: one for administrators, who may change something, and one for reading"`
 	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
@@ -35,7 +36,16 @@ type Config struct {
 
 // Socket is where the API listens.
 type Socket struct {
-	Path  string      `key:"path" is:"path" doc:"path of the socket; empty is tcpilot.sock in run_dir"`
+	Path   string      `key:"path" is:"path" doc:"path of the administrators' socket; empty is tcpilot.sock in run_dir"`
+	Mode   fs.FileMode `key:"mode" doc:"permissions of that socket, in octal; 0660 instead if group or admins is named"`
+	Group  string      `key:"group" is:"group" doc:"group that owns that socket, by name or number; empty is that of admins, or the daemon's own"`
+	Admins string      `key:"admins" is:"group" doc:"group whose members may change something: reload, detach, load programs and congestion controls; empty leaves it to root and the daemon's own user"`
+	Read   ReadSocket  `key:"read" doc:"the socket for reading: nobody can change anything by it"`
+}
+
+// ReadSocket is where the API listens for those who only read.
+type ReadSocket struct {
+	Path  string      `key:"path" is:"path" doc:"path of the socket; empty is beside the administrators' one: tcpilot-read.sock for tcpilot.sock"`
 	Mode  fs.FileMode `key:"mode" doc:"permissions of the socket, in octal"`
 	Group string      `key:"group" is:"group" doc:"group that owns the socket, by name or number; empty leaves it to the daemon's own"`
 }
@@ -59,6 +69,7 @@ type Learning struct {
 	Lease        time.Duration `key:"lease" min:"2s" max:"5m" doc:"how long the kernel goes on using policies when no daemon renews them"`
 	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long the kernel uses a path's policy that is not renewed; the daemon renews each after half of that"`
 	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`
+	DrawKey      string        `key:"draw_key" doc:"secret that the hosts of a fleet share, so that at one time they draw the same congestion control for the same network; empty is a random one for each host"`
 	SaveInterval time.Duration `key:"save_interval" min:"5s" max:"1h" doc:"time between two writes of what was learned to state_dir"`
 	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
 }
@@ -138,8 +149,9 @@ func base() *Config {
 		BPFFS:        "/sys/fs/bpf",
 		RunDir:       "/run/tcpilot",
 		StateDir:     "/var/lib/tcpilot",
+		Mode:         "tune",
 		Interval:     5 * time.Second,
-		Socket:       Socket{Mode: 0o660},
+		Socket:       Socket{Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
 		Metrics:      Metrics{Listen: "127.0.0.1:9732", TopPaths: 100},
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
@@ -160,6 +172,12 @@ func base() *Config {
 func (c *Config) finish(d *decoder, raw *fileRules) {
 	if c.Socket.Path == "" {
 		c.Socket.Path = filepath.Join(c.RunDir, "tcpilot.sock")
+	}
+	if c.Socket.Group == "" {
+		c.Socket.Group = c.Socket.Admins
+	}
+	if _, written := d.at[&c.Socket.Mode]; c.Socket.Group != "" && !written {
+		c.Socket.Mode = 0o660
 	}
 	l := &c.Learning
 	if l.PolicyTTL < l.Lease {

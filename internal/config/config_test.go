@@ -97,12 +97,14 @@ interval: 0
 socket: {path: /run/y.sock, mode: 0o600, group: adm}
 metrics: {listen: "[::1]:9000", top_paths: 0}
 log: {level: warn, format: json}
+mode: observe
 learning:
   learner: epsilon-greedy
   hold_out: 0.1
   lease: 1m
   policy_ttl: 2m
   half_life: 1h
+  draw_key: fleet
   save_interval: 30s
   paths: {ipv4: 32, ipv6: 64, limit: 100, overrides: [{prefix: 10.0.0.0/8, bits: 16}]}
 congestion_controls: [tcpilot_ledbat, tcpilot_bbr3]
@@ -110,19 +112,37 @@ builtin_rules: false
 `)
 	want := &Config{
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
-		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x",
-		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm"},
+		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", Mode: "observe",
+		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm", Read: ReadSocket{Mode: 0o660}},
 		Metrics: Metrics{Listen: "[::1]:9000"},
 		Log:     Log{Level: slog.LevelWarn, Format: "json"},
 		Learning: Learning{
 			Learner: "epsilon-greedy", HoldOut: 0.1, Lease: time.Minute, PolicyTTL: 2 * time.Minute,
-			HalfLife: time.Hour, SaveInterval: 30 * time.Second,
+			HalfLife: time.Hour, SaveInterval: 30 * time.Second, DrawKey: "fleet",
 			Paths: Paths{IPv4: 32, IPv6: 64, Limit: 100, Overrides: []Override{{netip.MustParsePrefix("10.0.0.0/8"), 16}}},
 		},
 		Rules: []policy.Rule{{Name: "default", Learn: &policy.Learn{HoldOut: 0.1}}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Without a word about it only root reaches the administrators' socket; a group that
+// is named can use it.
+func TestSocketPermissions(t *testing.T) {
+	for file, want := range map[string]Socket{
+		"":                                  {Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
+		"socket: {admins: net}":             {Mode: 0o660, Group: "net", Admins: "net", Read: ReadSocket{Mode: 0o660}},
+		"socket: {group: ops}":              {Mode: 0o660, Group: "ops", Read: ReadSocket{Mode: 0o660}},
+		"socket: {group: ops, admins: net}": {Mode: 0o660, Group: "ops", Admins: "net", Read: ReadSocket{Mode: 0o660}},
+		"socket: {admins: net, mode: 0600}": {Mode: 0o600, Group: "net", Admins: "net", Read: ReadSocket{Mode: 0o660}},
+		"socket: {read: {group: all, mode: 0666, path: /run/r}}": {Mode: 0o600, Read: ReadSocket{Path: "/run/r", Mode: 0o666, Group: "all"}},
+	} {
+		want.Path = "/run/tcpilot/tcpilot.sock"
+		if got := parse(t, file).Socket; got != want {
+			t.Errorf("%q:\n got %+v\nwant %+v", file, got, want)
+		}
 	}
 }
 
@@ -142,6 +162,7 @@ rules:
   set: {init_cwnd: 40, syn_rto: 10ms}
   learn: {arms: [cubic, bbr], objective: fct, hold_out: 5%, scope: netns}
   watch: {events: [rto, state]}
+  rollout: 12.5%
 - name: rest
   set: {cc: bbr}
 `).Rules[2:]
@@ -162,7 +183,7 @@ rules:
 			},
 			Set:   set,
 			Learn: &policy.Learn{Arms: []tcp.CC{cc("cubic"), cc("bbr")}, Objective: learn.FCT, HoldOut: 0.05, OwnScope: true},
-			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01},
+			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125,
 		},
 		{Name: "rest", CC: cc("bbr")},
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,12 +28,17 @@ Complete examples: [tcpilot.yaml](examples/tcpilot.yaml) (all defaults, commente
 | value | is written as |
 |---|---|
 | duration | a number and a unit: ` + "`200us`, `10ms`, `5s`, `1m30s`, `2h`" + ` |
-| size | ` + "`64KiB` (1024-based: KiB MiB GiB TiB), `1.5MB` (1000-based: kB MB GB TB), `1500000` (bytes)" + ` |
-| rate | ` + "`100Mbit/s` (bit/s kbit/s Mbit/s Gbit/s Tbit/s), `12.5MB/s` (B/s kB/s MB/s GB/s KiB/s MiB/s GiB/s), `12500000` (bytes per second)" + ` |
+| size | ` + "`64KiB` or `64Ki` (of 1024: KiB MiB GiB TiB), `1.5MB` (of 1000: kB MB GB TB), `1500000B` (bytes)" + ` |
+| rate | ` + "`100Mbit/s` (of 1000: bit/s kbit/s Mbit/s Gbit/s Tbit/s), `12.5MB/s` (of 1000: B/s kB/s MB/s GB/s; of 1024: KiB/s MiB/s GiB/s)" + ` |
 | share | ` + "`2%` or `0.02`" + ` |
 | prefix | ` + "`10.0.0.0/8`, `2001:db8::/32`" + `, or an address; no bits may be set behind the prefix length |
 | ports | ` + "`443` or `8000-8100`" + ` |
 | list | ` + "`[a, b]`" + `, or one value alone |
+
+Durations, sizes and rates need a unit. A number without one is a mistake, because it would be milliseconds in one field and seconds in the next; only 0 needs none.
+k, M, G and T stand for 1000, 1000², 1000³ and 1000⁴; Ki, Mi, Gi and Ti for 1024, 1024², 1024³ and 1024⁴: ` + "`64kB` is 64000 bytes, `64KiB` is 65536" + `.
+` + "`64k`, `64K` and `64KB`" + ` are refused, because some programs read them one way and some the other; the error names both.
+` + "`1`" + ` is refused as a share, because it can be read as 1% and as everything.
 
 Inside ` + "`[ ]`" + ` put IPv6 addresses that begin with a colon in quotes: ` + "`[\"::1/128\"]`" + `. YAML anchors, aliases, tags and merge keys are not supported.
 `
@@ -53,7 +59,7 @@ const referenceFields = `
 ## Fields
 
 What ` + "`set:`" + ` can give to a connection. A field that is not named is left to the kernel; 0 never means "default".
-A bare number is in the field's unit. ` + "`cc`" + ` fixes the congestion control (and excludes ` + "`learn`" + `); a connection whose application chose its own keeps it.
+Fields of packets and plain numbers take a bare number, all others a unit. ` + "`cc`" + ` fixes the congestion control (and excludes ` + "`learn`" + `); a connection whose application chose its own keeps it.
 When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field. ` + "`tcpilot doctor`" + ` shows which fields this kernel takes.
 
 | key | value | range | applied | kernel | sysctl | meaning |
@@ -125,9 +131,9 @@ func writeSubsections(b *strings.Builder, v reflect.Value, name string) {
 func writeField(b *strings.Builder, f tcp.Field) {
 	s := &tcp.Fields[f]
 	value := map[tcp.Unit]string{
-		tcp.Count: "number", tcp.Bool: "true or false", tcp.Packets: "packets", tcp.Bytes: "size (bytes)",
-		tcp.BytesPerSecond: "rate (B/s)", tcp.Microseconds: "duration (us)",
-		tcp.Milliseconds: "duration (ms)", tcp.Seconds: "duration (s)",
+		tcp.Count: "number", tcp.Bool: "true or false", tcp.Packets: "packets", tcp.Bytes: "size",
+		tcp.BytesPerSecond: "rate", tcp.Microseconds: "duration (whole us)",
+		tcp.Milliseconds: "duration (whole ms)", tcp.Seconds: "duration (whole s)",
 	}[s.Unit]
 	when := map[tcp.When]string{
 		tcp.AtConnect: "connect, accept", tcp.AtEstablished: "established", tcp.AtRequest: "handshake",
@@ -211,10 +217,10 @@ func rangeWord(t reflect.Type, tag reflect.StructTag) string {
 		return ""
 	case t == reflect.TypeFor[time.Duration]() && tag.Get("off") != "":
 		return low + " to " + high + ", or " + tag.Get("off")
-	case t.Kind() == reflect.Float64 && tag.Get("max") == "0.5":
-		return "0% to 50%"
 	case t.Kind() == reflect.Float64:
-		return "0% to 100%"
+		least, _ := strconv.ParseFloat(low, 64)
+		most, _ := strconv.ParseFloat(high, 64)
+		return fmt.Sprintf("%g%% to %g%%", least*100, most*100)
 	}
 	return low + " to " + high
 }

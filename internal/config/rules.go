@@ -20,12 +20,13 @@ type fileRules struct {
 
 // fileRule is a rule as it is written.
 type fileRule struct {
-	Name  string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it is kept across reloads, and so is what its connections taught"`
-	Match fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
-	Leave *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn and watch"`
-	Set   *setValues `key:"set" doc:"fixed values, see Fields"`
-	Learn *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
-	Watch *fileWatch `key:"watch" doc:"count events of a share of the connections"`
+	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it is kept across reloads, and so is what its connections taught"`
+	Match   fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
+	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn and watch"`
+	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
+	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
+	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that get what set and learn give; the others are held out, so that the two can be compared"`
+	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
 }
 
 type fileMatch struct {

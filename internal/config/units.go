@@ -37,17 +37,19 @@ var rateUnits = []unit{
 }
 
 const (
-	sizeHint     = "write a size such as 64KiB or 1.5MB (units: B kB MB GB TB KiB MiB GiB TiB)"
+	sizeHint     = "write a size such as 64KiB or 1.5MB (units: B, kB MB GB TB of 1000, KiB MiB GiB TiB of 1024)"
 	rateHint     = "write a rate such as 100Mbit/s or 12.5MB/s (units: bit/s kbit/s Mbit/s Gbit/s Tbit/s B/s kB/s MB/s GB/s KiB/s MiB/s GiB/s)"
-	durationHint = "write a duration such as 10s or 1m30s (units: us ms s m h)"
+	durationHint = "write a duration such as 10ms, 1s or 1m30s (units: us ms s m h)"
 	shareHint    = "write a share such as 2% or 0.02"
+	oneHint      = "write 1% or 100%"
 )
 
-// ParseSize reads a number of bytes: "64KiB", "1.5MB", or a bare "65536".
+// ParseSize reads a number of bytes: "64KiB", "64Ki", "1.5MB". Only 0 needs no
+// unit.
 func ParseSize(s string) (uint64, error) { return parseUnits(s, "size", sizeUnits, sizeHint) }
 
-// ParseRate reads a number of bytes per second: "100Mbit/s", "12.5MB/s", or a
-// bare "12500000".
+// ParseRate reads a number of bytes per second: "100Mbit/s", "12.5MB/s". Only 0
+// needs no unit.
 func ParseRate(s string) (uint64, error) { return parseUnits(s, "rate", rateUnits, rateHint) }
 
 func parseUnits(s, what string, units []unit, hint string) (uint64, error) {
@@ -55,34 +57,97 @@ func parseUnits(s, what string, units []unit, hint string) (uint64, error) {
 	if number == "" {
 		return 0, bad(hint, "%q is not a %s", s, what)
 	}
-	if suffix == "" {
-		suffix = units[0].suffix
-		if what == "rate" {
-			suffix = "B/s"
-		}
+	if _, err := strconv.ParseFloat(number, 64); err != nil || number[0] == '.' || strings.HasSuffix(number, ".") {
+		return 0, bad(hint, "%q has no usable number", s)
+	}
+	if suffix == "" && strings.Trim(number, "0") == "" {
+		return 0, nil
+	}
+	if what == "size" && len(suffix) == 2 && suffix[1] == 'i' {
+		suffix += "B" // Ki is KiB: nobody reads it otherwise
 	}
 	for _, u := range units {
 		if u.suffix == suffix {
 			return scale(s, number, u, hint)
 		}
 	}
-	if near := meant(suffix, units); near != "" {
-		return 0, bad("did you mean "+number+near+"? "+hint, "%q has the unknown unit %q", s, suffix)
+	if suffix == "" {
+		return 0, bad(didYouMean(number, meant("", units), hint), "%q has no unit", s)
+	}
+	if near := meant(suffix, units); near != nil {
+		return 0, bad(didYouMean(number, near, hint), "%q has the unknown unit %q", s, suffix)
 	}
 	return 0, bad(hint, "%q is not a %s: unknown unit %q", s, what, suffix)
 }
 
-// meant returns the unit that an unknown one probably stands for, or "".
-func meant(suffix string, units []unit) string {
-	suffix = strings.TrimSpace(suffix)
+// didYouMean writes number with each of the units that may be meant.
+func didYouMean(number string, units []unit, hint string) string {
 	var list []string
 	for _, u := range units {
-		list = append(list, u.suffix)
-		if u.suffix == suffix+"/s" || u.suffix == strings.TrimSuffix(suffix, "bps")+"bit/s" {
-			return u.suffix
+		text := number + u.suffix
+		// What k and Ki stand for is told where both may be meant.
+		if v, err := scale(text, number, u, hint); err == nil && len(units) > 1 && strings.HasSuffix(u.suffix, "B") && u.num > 1 {
+			text += fmt.Sprintf(" (%d bytes)", v)
+		}
+		list = append(list, text)
+	}
+	return "did you mean " + strings.Join(list, " or ") + "? " + hint
+}
+
+// prefixes of units, in lower case.
+const prefixes = "kmgt"
+
+// meant lists the units that a wrong one probably stands for. A prefix alone, or
+// one of the wrong case, is read as 1000 by some and as 1024 by others, or as bits
+// and as bytes: both are named, for the writer to choose.
+func meant(suffix string, units []unit) (list []unit) {
+	s := strings.ToLower(strings.TrimSpace(suffix))
+	rate := strings.HasSuffix(units[0].suffix, "/s")
+	var want []string
+	i := -1
+	if s != "" {
+		i = strings.IndexByte(prefixes, s[0])
+	}
+	p := ""
+	if i >= 0 {
+		p, s = []string{"k", "M", "G", "T"}[i], s[1:]
+	}
+	binary := strings.HasPrefix(s, "i")
+	if binary {
+		s = s[1:]
+	}
+	per := strings.HasSuffix(s, "ps") || strings.HasSuffix(s, "/s")
+	s = strings.TrimSuffix(strings.TrimSuffix(s, "ps"), "/s")
+	bits := s == "bit" || s == "bits" || s == "b" && strings.Contains(suffix, "b") && per
+	bytes := s == "b" && !bits || s == "byte" || s == "bytes"
+	switch {
+	case s != "" && !bits && !bytes:
+	case rate && binary && !bits:
+		want = []string{strings.ToUpper(p) + "iB/s"}
+	case rate && bits:
+		want = []string{p + "bit/s"}
+	case rate && bytes:
+		want = []string{p + "B/s"}
+	case rate && p == "":
+		want = []string{"B/s", "bit/s"}
+	case rate:
+		want = []string{p + "bit/s", p + "B/s"}
+	case bits || per:
+	case binary:
+		want = []string{strings.ToUpper(p) + "iB"}
+	case p == "":
+		want = []string{"B"}
+	default:
+		want = []string{p + "B", strings.ToUpper(p) + "iB"}
+	}
+	for _, w := range want {
+		for _, u := range units {
+			if u.suffix == w {
+				list = append(list, u)
+			}
 		}
 	}
-	return Nearest(suffix, list)
+	return list
 }
 
 // splitNumber cuts s behind the leading digits and dots.
@@ -119,7 +184,7 @@ func scale(s, number string, u unit, hint string) (uint64, error) {
 // ParseDuration reads a duration, which needs a unit unless it is 0.
 func ParseDuration(s string) (time.Duration, error) {
 	if n, suffix := splitNumber(s); suffix == "" && strings.Trim(n, "0") != "" {
-		return 0, bad(durationHint, "%q has no unit", s)
+		return 0, bad(fmt.Sprintf("did you mean %sms or %ss? %s", n, n, durationHint), "%q has no unit", s)
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil || strings.HasPrefix(s, "+") {
@@ -140,26 +205,51 @@ func ParseShare(s string) (float64, error) {
 		return 0, bad(shareHint, "%q is not a share", s)
 	case suffix == "%" && v <= 100:
 		return v / 100, nil
+	case v == 1:
+		return 0, bad(oneHint, "%s can be read as 1%% and as everything", s)
 	case v > 1 && v <= 100 && suffix == "":
-		return 0, bad("did you mean "+number+"%? A bare number is a share of 0 to 1", "%s is more than everything", s)
+		return 0, bad("did you mean "+number+"%? A number without % is a share below 1", "%s is more than everything", s)
 	case suffix == "%" || v > 1:
 		return 0, bad(shareHint, "%s is more than everything", s)
 	}
 	return v, nil
 }
 
-// ParseField reads a value of field f: a bare number is in the field's own unit,
-// durations, sizes and rates can have another one.
+// ParseField reads a value of field f. Durations, sizes and rates need a unit,
+// because a bare number would mean something else from field to field.
 func ParseField(f tcp.Field, s string) (uint64, error) {
 	spec := &tcp.Fields[f]
 	v, err := parseInUnit(spec.Unit, s)
 	if err != nil {
+		if near := inRange(f, s); near != "" {
+			return 0, bad("did you mean "+near+"? "+durationHint, "%q has no unit", s)
+		}
 		return 0, err
 	}
 	if v < spec.Min || v > spec.Max {
 		return 0, bad("write "+fieldRange(f), "%s is out of range", s)
 	}
 	return v, nil
+}
+
+// inRange lists what a bare number can mean as a duration of field f.
+func inRange(f tcp.Field, s string) string {
+	if _, suffix := splitNumber(s); suffix != "" {
+		return ""
+	}
+	var near []string
+	for _, u := range []tcp.Unit{tcp.Microseconds, tcp.Milliseconds, tcp.Seconds} {
+		text := s + u.String()
+		spec := &tcp.Fields[f]
+		if v, err := parseInUnit(spec.Unit, text); err == nil && isDuration(spec.Unit) && v >= spec.Min && v <= spec.Max {
+			near = append(near, text)
+		}
+	}
+	return strings.Join(near, " or ")
+}
+
+func isDuration(u tcp.Unit) bool {
+	return u == tcp.Microseconds || u == tcp.Milliseconds || u == tcp.Seconds
 }
 
 func parseInUnit(u tcp.Unit, s string) (uint64, error) {
@@ -203,16 +293,8 @@ func parseCount(s, what string) (uint64, error) {
 	return v, nil
 }
 
-// parseTicks reads a duration as a whole number of tick; a bare number counts
-// ticks.
+// parseTicks reads a duration as a whole number of tick.
 func parseTicks(s string, u tcp.Unit, tick time.Duration) (uint64, error) {
-	if _, suffix := splitNumber(s); suffix == "" && s != "" {
-		v, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			return 0, bad("write a whole number of "+u.String()+", or a duration such as 10ms", "%q is not a duration", s)
-		}
-		return v, nil
-	}
 	d, err := ParseDuration(s)
 	if err != nil {
 		return 0, err
@@ -235,6 +317,9 @@ func fieldRange(f tcp.Field) string {
 		return durationRange(spec.Min, spec.Max, time.Millisecond)
 	case tcp.Seconds:
 		return durationRange(spec.Min, spec.Max, time.Second)
+	}
+	if spec.Unit == tcp.Bytes || spec.Unit == tcp.BytesPerSecond {
+		return fmt.Sprintf("%d%s to %d%s", spec.Min, spec.Unit, spec.Max, spec.Unit) // as it can be written
 	}
 	return strings.TrimSpace(fmt.Sprintf("%d to %d %s", spec.Min, spec.Max, spec.Unit))
 }

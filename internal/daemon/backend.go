@@ -43,13 +43,36 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Config: *d.file.Load(), ConfigLoaded: time.Unix(0, d.loadedAt.Load()),
 		Cgroup: d.cgroup, Attached: d.dp.AttachedAt(), Adopted: d.dp.Adopted(),
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
+		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
 		Arms: snap.Arms, Yields: snap.Yields, Totals: snap.Totals, Loaded: d.loaded(),
 	}
+	s.Problems = d.problems()
 	if e := d.reloadErr.Load(); e != nil {
 		s.ConfigError = *e
 	}
 	return s, nil
+}
+
+// SetRollout implements api.Backend.
+func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRollout, error) {
+	if err := d.engine.SetRollout(r.Rule, r.Share, time.Now().UnixNano()); err != nil {
+		return api.RuleRollout{}, api.NotFound("%v", err).WithHint("see 'tcpilot rollout list'")
+	}
+	for _, rule := range d.engine.Summary(time.Now()).Rules {
+		if rule.Name == r.Rule {
+			return api.RuleRollout{Rule: r.Rule, Rollout: *rule.Rollout}, nil
+		}
+	}
+	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule)
+}
+
+// problems says what keeps the daemon from its work, for a person.
+func (d *Daemon) problems() (list []string) {
+	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
+		list = append(list, p)
+	}
+	return append(list, d.tasks.problems()...)
 }
 
 // features says what was wanted, what runs, and why something does not.
@@ -80,7 +103,8 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	}
 	c := metrics.Counters{Samples: metrics.SampleCount{
 		Submitted: raw.Samples, Dropped: raw.SamplesLost, Malformed: raw.SamplesBad, Received: d.received.Load(),
-	}, Unseen: metrics.UnseenCount{Untracked: raw.Untracked, Forgotten: raw.Forgotten, Missed: raw.Missed}}
+	}, Unseen: metrics.UnseenCount{Untracked: raw.Untracked, Forgotten: raw.Forgotten, Missed: raw.Missed,
+		Thinned: raw.Thinned, Backwards: raw.Backwards}}
 	for reason, n := range raw.Decisions {
 		c.Decisions = append(c.Decisions, metrics.ReasonCount{Reason: reason, Count: n})
 	}
@@ -209,6 +233,7 @@ func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
 	}
 	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), d.engine.Summary(time.Now()).Yields
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
+	doc.Problems = d.problems()
 	return doc, nil
 }
 

@@ -163,12 +163,13 @@ func (c *controls) unloadAll(log *slog.Logger) error {
 func (c *controls) offer(e *engine.Engine) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	names, _, err := host.CongestionControls()
+	names, def, err := host.CongestionControls()
 	if err != nil {
 		return err
 	}
 	c.here = parseCCs(names)
-	e.SetOffered(c.offers())
+	usual, _ := tcp.ParseCC(def)
+	e.SetOffered(c.offers(), usual)
 	for _, missing := range []map[tcp.CC]error{c.failed, c.modules} {
 		for name, err := range missing {
 			if !slices.Contains(c.here, name) {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -52,6 +53,7 @@ type Daemon struct {
 
 	loadedAt  atomic.Int64           // Unix ns of the configuration in force
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
+	tasks     *supervisor
 	sysctls   *sysctls
 	settings  settings
 	reloads   chan reloadRequest
@@ -69,12 +71,6 @@ type Daemon struct {
 type settings struct {
 	sync.Mutex
 	due atomic.Bool // the latest write failed
-}
-
-// task is a part of the daemon that runs until its context ends.
-type task struct {
-	name string
-	run  func(context.Context) error
 }
 
 // gcPercent makes the collector run at a fifth of its usual growth: the heap lives
@@ -95,6 +91,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	if d.log == nil {
 		d.log = newLogger(os.Stderr, cfg.Log)
 	}
+	d.tasks = newSupervisor(d.log)
 	d.cfg.Store(cfg)
 	d.file.Store(&file)
 	d.loadedAt.Store(d.started.UnixNano())
@@ -111,7 +108,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
 	d.ended = ctx.Done()
-	tasks, err := d.tasks(cfg, &undo)
+	tasks, err := d.makeTasks(cfg, &undo)
 	if err != nil {
 		return err
 	}
@@ -120,7 +117,9 @@ func Run(ctx context.Context, opt Options) (err error) {
 	shedText()
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
-	err = runTasks(ctx, d.log, tasks)
+	d.notify(systemd.SdNotifyReady)
+	err = d.tasks.run(ctx, tasks)
+	d.notify(systemd.SdNotifyStopping)
 	d.log.Info("tcpilot stops", "keep_attached", d.keep())
 	return err
 }
@@ -128,20 +127,6 @@ func Run(ctx context.Context, opt Options) (err error) {
 // keep reports whether the kernel's part outlives the process. A start that
 // failed leaves what it found, and nothing of its own.
 func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() && (d.ran || d.found) }
-
-func runTasks(ctx context.Context, log *slog.Logger, tasks []task) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, t := range tasks {
-		g.Go(func() error {
-			if err := t.run(ctx); err != nil && ctx.Err() == nil {
-				log.Error("task failed", "task", t.name, "error", err)
-				return fmt.Errorf("%s: %w", t.name, err)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
-}
 
 // open takes what the daemon needs from the host, in order; undo gives it back
 // in reverse.
@@ -152,6 +137,10 @@ func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
 	if err := d.mountBPFFS(cfg, undo); err != nil {
 		return err
 	}
+	if err := lockPins(d.bpffs, undo); err != nil {
+		return err
+	}
+	d.found = pinned(d.bpffs)
 	// Before the datapath: its programs go first, so that none names a control that
 	// is gone.
 	if err := d.openControls(cfg, undo); err != nil {
@@ -195,7 +184,21 @@ func (d *Daemon) mountBPFFS(cfg *config.Config, undo *undoStack) error {
 		}
 		return unmount()
 	})
-	d.bpffs, d.found = bpffs, exists(pinDir(bpffs))
+	d.bpffs = bpffs
+	return nil
+}
+
+// lockPins keeps a second daemon from the same pins, also one with a run directory
+// of its own: it would adopt, rewrite and at its end remove what the first one uses.
+func lockPins(bpffs string, undo *undoStack) error {
+	release, err := host.LockDir(pinDir(bpffs))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("another tcpilot uses the pins in this BPF file system: %w: stop it first, or set bpffs to another BPF file system", err)
+	}
+	if err != nil {
+		return err
+	}
+	undo.push("release pins", release)
 	return nil
 }
 
@@ -204,8 +207,11 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
 		return err
 	}
+	if p := cgroupProblem(cfg, d.cgroup); p != "" {
+		d.log.Warn("only a part of the host is tuned", "why", p)
+	}
 	d.dp, err = datapath.Open(datapath.Options{
-		Cgroup: d.cgroup, BPFFS: d.bpffs, Log: d.log,
+		Cgroup: d.cgroup, BPFFS: d.bpffs, SliceKey: sliceKey(cfg.Learning.DrawKey), Log: d.log,
 		// Twice, since the rows of an adopted daemon go only when ours are there.
 		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
 	})
@@ -224,12 +230,22 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	return nil
 }
 
-// pinDir is where datapath pins, and exists whether something is there.
+// sliceKey makes a key of a configured secret; the zero key of none.
+func sliceKey(secret string) (key [16]byte) {
+	if secret != "" {
+		sum := sha256.Sum256([]byte(secret))
+		copy(key[:], sum[:])
+	}
+	return key
+}
+
+// pinDir is where datapath pins.
 func pinDir(bpffs string) string { return filepath.Join(bpffs, "tcpilot") }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
+// pinned reports whether an earlier process left anything there.
+func pinned(bpffs string) bool {
+	entries, err := os.ReadDir(pinDir(bpffs))
+	return err == nil && len(entries) > 0
 }
 
 // maxRoots is room in the policy table for the rows of rules rather than paths.
@@ -294,6 +310,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
 		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
+	d.engine.SetObserve(cfg.Mode == engine.ModeObserve, d.started.UnixNano())
 	if err := d.startEngine(cfg); err != nil {
 		return err
 	}
@@ -324,6 +341,10 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 	return d.engine.Start(cfg.Rules, resolver(), d.remember, time.Now().UnixNano())
 }
 
+// reportRate is how many ends of connections are reported a second, about. Learning needs
+// far fewer; samples cost about 1 us in the kernel, and as much here.
+const reportRate = 4000
+
 // putSettings tells the datapath what holds for all connections.
 func (d *Daemon) putSettings() error {
 	d.settings.Lock() // what is written last must have been read last
@@ -331,6 +352,7 @@ func (d *Daemon) putSettings() error {
 	cc, fields := d.engine.Yields()
 	err := d.dp.SetSettings(datapath.Settings{
 		Fields: d.engine.Fields(), Yield: fields, YieldCC: cc, Interval: d.cfg.Load().Interval,
+		ReportRate: reportRate,
 	})
 	d.settings.due.Store(err != nil)
 	return err

@@ -28,7 +28,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 	}
 	now := time.Now()
 	e := d.engine.Explain(&conn, now)
-	out := api.Explanation{Request: r, Fields: []api.FieldWhy{}, Arms: []api.ArmWeight{}, Notes: notes}
+	out := api.Explanation{Request: r, Fields: []api.FieldWhy{}, Arms: []api.ArmWeight{}, Notes: notes, Mode: d.engine.Mode()}
 	out.Live = d.live.Of(conn.Remote, now.Add(-liveAge*d.cfg.Load().Interval), liveShown)
 	switch {
 	case e.Rule == nil:
@@ -40,6 +40,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 		out.Reason, out.Why = policy.NewPath.String(), "no policy is written for the class yet: kernel defaults"
 	}
 	out.Rule, out.Class, out.Match, out.Action = e.Rule.Name, e.Rule.Class, e.Rule.Match, e.Rule.Action
+	out.Rollout = e.Rule.Rollout
 	if e.Entry == nil {
 		return out, nil
 	}
@@ -57,8 +58,11 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	for _, s := range p.Set {
 		f := api.FieldWhy{Setting: s, Applied: s.Reason == policy.ByRule.String()}
 		f.Why = "rule " + e.Rule.Name + " sets it"
-		if !f.Applied {
+		switch {
+		case !f.Applied:
 			f.Why = reasonText(s.Reason)
+		case out.Mode == engine.ModeObserve:
+			f.Applied, f.Why = false, "rule "+e.Rule.Name+" would set it"
 		}
 		out.Fields = append(out.Fields, f)
 	}

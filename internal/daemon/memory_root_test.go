@@ -22,7 +22,7 @@ import (
 func learned(t *testing.T, file string, paths int) {
 	t.Helper()
 	e := engine.New(engine.Options{Learner: learn.DefaultThompson(), Sink: engine.Discard{}, Now: recordedAt})
-	e.SetOffered(offersOf(map[tcp.CC]bool{arms[0]: true, arms[1]: true, arms[2]: true}))
+	e.SetOffered(offersOf(map[tcp.CC]bool{arms[0]: true, arms[1]: true, arms[2]: true}), tcp.CC{})
 	rules := []policy.Rule{{Name: "all", Learn: &policy.Learn{}}}
 	if err := e.Start(rules, policy.Resolver{}, nil, recordedAt); err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 		return nil, err
 	}
 	classes := replayClasses(e, meta)
-	offered := map[tcp.CC]bool{}
+	offered, def := map[tcp.CC]bool{}, tcp.CC{}
 	var last, ticked int64
 	for s := range samples {
 		if ctx.Err() != nil {
@@ -105,8 +105,12 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 		for _, cc := range []tcp.CC{s.Arm, s.CC} {
 			if cc != (tcp.CC{}) && !offered[cc] {
 				offered[cc] = true
-				e.SetOffered(offersOf(offered))
+				e.SetOffered(offersOf(offered), def)
 			}
+		}
+		if def == (tcp.CC{}) && isDefault(s) {
+			def = s.CC
+			e.SetOffered(offersOf(offered), def)
 		}
 		s.Class = classes.of(e, s)
 		e.Observe(s)
@@ -117,6 +121,11 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 	}
 	e.Settle(last)
 	return e.View(time.Unix(0, last)), nil
+}
+
+// isDefault: the connection had what the host gives by default.
+func isDefault(s *tcp.Sample) bool {
+	return (s.Has(tcp.FlagHoldOut) || s.Has(tcp.FlagDefaultArm)) && !s.Has(tcp.FlagAppCC)
 }
 
 func offersOf(recorded map[tcp.CC]bool) []engine.Offer {
@@ -170,6 +179,9 @@ func Doctor(file string) (api.Doctor, error) {
 		return doc, err
 	}
 	doc.Conflicts = conflicts(doc.Cgroup, nil)
+	if p := cgroupProblem(cfg, doc.Cgroup); p != "" {
+		doc.Problems = append(doc.Problems, p)
+	}
 	doc.Features = []api.Feature{}
 	for _, f := range datapath.TryLoad() {
 		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}
@@ -198,10 +210,10 @@ func Detach(file string) (undone []string, err error) {
 	}
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
 		// Elsewhere a directory of that name is somebody's files.
-		if !isBPFFS(dir) || !exists(pinDir(dir)) {
+		if !isBPFFS(dir) || !pinned(dir) {
 			continue
 		}
-		if err := datapath.Remove(dir); err != nil {
+		if err := removePins(dir); err != nil {
 			return undone, err
 		}
 		undone = append(undone, "programs and maps pinned in "+pinDir(dir))
@@ -216,13 +228,25 @@ func Detach(file string) (undone []string, err error) {
 		}
 		undone = append(undone, "BPF file system mounted at "+private)
 	}
-	if fi, err := os.Lstat(cfg.Socket.Path); err == nil && fi.Mode().Type() == fs.ModeSocket {
-		if err := os.Remove(cfg.Socket.Path); err != nil {
+	for _, socket := range []string{cfg.Socket.Path, readSocket(&cfg.Socket)} {
+		if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != fs.ModeSocket {
+			continue
+		}
+		if err := os.Remove(socket); err != nil {
 			return undone, fmt.Errorf("remove socket: %w", err)
 		}
-		undone = append(undone, "socket "+cfg.Socket.Path)
+		undone = append(undone, "socket "+socket)
 	}
 	return undone, nil
+}
+
+func removePins(bpffs string) (err error) {
+	var undo undoStack
+	defer func() { err = errors.Join(err, undo.run()) }()
+	if err := lockPins(bpffs, &undo); err != nil {
+		return err
+	}
+	return datapath.Remove(bpffs)
 }
 
 func isBPFFS(dir string) bool {

@@ -3,12 +3,15 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
@@ -22,7 +25,7 @@ type reloadAnswer struct {
 // reload puts the rules of the configuration file into force. A file with a
 // mistake leaves everything as it is.
 func (d *Daemon) reload() (api.ReloadResult, error) {
-	next, file, err := loadConfig(d.opt.Config)
+	next, file, err := loadConfigAgain(d.opt.Config)
 	if err == nil {
 		err = d.apply(next)
 	}
@@ -37,12 +40,12 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 		next.Socket.Path = d.opt.Socket
 	}
 	result := diffRules(old.Rules, next.Rules)
-	result.Config, result.Rules = file, len(next.Rules)
+	result.Config, result.Mode, result.Rules = file, next.Mode, len(next.Rules)
 	result.Warnings = needRestart(old, next)
-	// Rules change, and congestion controls; the rest holds until a restart, and is
+	// Rules and mode change, and congestion controls; the rest holds until a restart, and is
 	// shown as such.
 	merged := *old
-	merged.Rules, merged.CongestionControls = next.Rules, next.CongestionControls
+	merged.Rules, merged.CongestionControls, merged.Mode = next.Rules, next.CongestionControls, next.Mode
 	d.cfg.Store(&merged)
 	d.file.Store(&file)
 	d.loadedAt.Store(time.Now().UnixNano())
@@ -64,19 +67,40 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 			result.Warnings = append(result.Warnings, f.Why)
 		}
 	}
-	d.log.Info("configuration reloaded", "file", file, "rules", len(next.Rules),
+	d.log.Info("configuration reloaded", "file", file, "mode", next.Mode, "rules", len(next.Rules),
 		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
 	return result, nil
+}
+
+// loadConfigAgain is loadConfig for a daemon that runs: it refuses a file that may
+// have no end, or wait for a writer, where the first time somebody would notice.
+func loadConfigAgain(file string) (*config.Config, string, error) {
+	if file != "" {
+		info, err := os.Stat(file)
+		if err != nil {
+			return nil, file, fmt.Errorf("read configuration: %w", err)
+		}
+		if !info.Mode().IsRegular() {
+			return nil, file, fmt.Errorf("read configuration: %s is not a regular file", file)
+		}
+	}
+	return loadConfig(file)
 }
 
 // apply does all that can fail before it changes what connections get.
 func (d *Daemon) apply(next *config.Config) error {
 	d.controls.want(context.Background(), next.CongestionControls, next.Rules)
+	// Other rules must not be tuned by for one moment unless they are meant to be.
+	old, observe := d.cfg.Load(), next.Mode == engine.ModeObserve
+	if observe {
+		d.engine.SetObserve(true, time.Now().UnixNano())
+	}
 	if err := d.engine.SetRules(next.Rules, resolver(), time.Now().UnixNano()); err != nil {
-		old := d.cfg.Load()
+		d.engine.SetObserve(old.Mode == engine.ModeObserve, time.Now().UnixNano())
 		d.controls.want(context.Background(), old.CongestionControls, old.Rules)
 		return errors.Join(err, d.controls.trim())
 	}
+	d.engine.SetObserve(observe, time.Now().UnixNano())
 	d.controls.forgetByHand()
 	d.engine.ClearYields()
 	d.engine.ReviveArms()
@@ -113,7 +137,7 @@ func needRestart(old, next *config.Config) (warnings []string) {
 	a, b := reflect.ValueOf(*old), reflect.ValueOf(*next)
 	for i := range a.NumField() {
 		f := a.Type().Field(i)
-		if slices.Contains([]string{"Rules", "BuiltinRules", "CongestionControls"}, f.Name) {
+		if slices.Contains([]string{"Rules", "BuiltinRules", "CongestionControls", "Mode"}, f.Name) {
 			continue
 		}
 		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {

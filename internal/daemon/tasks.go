@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"runtime/debug"
 	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
@@ -28,18 +31,14 @@ const (
 	freeInterval   = time.Minute // at least, between two collections for a snapshot's sake: 10 ms each
 )
 
-// tasks lists what runs until the daemon stops. Listening sockets are opened
+// makeTasks lists what runs until the daemon stops. Listening sockets are opened
 // here, so that a taken address is an error at the start.
-func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
-	gid, err := groupID(cfg.Socket.Group)
+func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) {
+	sockets, admins, err := listenAPI(&cfg.Socket, undo)
 	if err != nil {
 		return nil, err
 	}
-	l, err := api.Listen(cfg.Socket.Path, cfg.Socket.Mode, gid)
-	if err != nil {
-		return nil, err
-	}
-	undo.push("close API socket", ignoreClosed(l.Close))
+	server := api.NewServer(d, admins, d.log)
 	tasks := []task{
 		{"samples", d.readSamples},
 		{"lease", d.renewLease},
@@ -47,32 +46,99 @@ func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
 		{"live connections", d.sampleLive},
 		{"store", d.saveBeliefs},
 		{"reload", d.serveReloads},
-		{"api", func(ctx context.Context) error { return api.NewServer(d, d.log).Serve(ctx, l) }},
+		{"api", func(ctx context.Context) error {
+			return sockets[0].serve(func(l net.Listener) error { return server.Serve(ctx, l) })
+		}},
+		{"api for reading", func(ctx context.Context) error {
+			return sockets[1].serve(func(l net.Listener) error { return server.ServeReadOnly(ctx, l) })
+		}},
 	}
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}
-	m, err := net.Listen("tcp", cfg.Metrics.Listen)
+	metricsSocket, err := openSocket("close metrics socket", undo, func() (net.Listener, error) {
+		return net.Listen("tcp", cfg.Metrics.Listen)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics (metrics.listen, empty is off): %w", err)
 	}
-	undo.push("close metrics socket", ignoreClosed(m.Close))
 	reg, err := metrics.NewRegistry(metrics.NewCollector(d.source(), d.opt.Version, cfg.Metrics.TopPaths))
 	if err != nil {
 		return nil, err
 	}
 	return append(tasks, task{"metrics", func(ctx context.Context) error {
-		return metrics.Serve(ctx, m, metrics.Handler(reg, d.log), d.log)
+		return metricsSocket.serve(func(l net.Listener) error {
+			return metrics.Serve(ctx, l, metrics.Handler(reg, d.log), d.log)
+		})
 	}}), nil
 }
 
-func ignoreClosed(close func() error) func() error {
-	return func() error {
-		if err := close(); !errors.Is(err, net.ErrClosed) {
+// listenAPI makes the administrators' socket, and the one for reading, and finds the
+// group that may change something.
+func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]*socket, admins int, err error) {
+	if admins, err = groupID(c.Admins); err != nil {
+		return sockets, 0, err
+	}
+	for i, s := range []struct {
+		path, group string
+		mode        fs.FileMode
+	}{{c.Path, c.Group, c.Mode}, {readSocket(c), c.Read.Group, c.Read.Mode}} {
+		gid, err := groupID(s.group)
+		if err != nil {
+			return sockets, 0, err
+		}
+		sockets[i], err = openSocket("close API socket", undo, func() (net.Listener, error) {
+			return api.Listen(s.path, s.mode, gid)
+		})
+		if err != nil {
+			return sockets, 0, err
+		}
+	}
+	return sockets, admins, nil
+}
+
+// readSocket is the path of the socket for reading.
+func readSocket(c *config.Socket) string {
+	if c.Read.Path != "" {
+		return c.Read.Path
+	}
+	return api.ReadSocket(c.Path)
+}
+
+// socket is a listening socket that is opened again when it is served again: a
+// server closes it.
+type socket struct {
+	open   func() (net.Listener, error)
+	l      net.Listener
+	served bool
+}
+
+func openSocket(undoes string, undo *undoStack, open func() (net.Listener, error)) (*socket, error) {
+	l, err := open()
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{open: open, l: l}
+	undo.push(undoes, func() error {
+		if err := s.l.Close(); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		return nil
+	})
+	return s, nil
+}
+
+func (s *socket) serve(f func(net.Listener) error) error {
+	if s.served {
+		_ = s.l.Close()
+		l, err := s.open()
+		if err != nil {
+			return err
+		}
+		s.l = l
 	}
+	s.served = true
+	return f(s.l)
 }
 
 // readSamples feeds the engine. Whenever it has caught up, the engine decides,
@@ -93,10 +159,11 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 func (d *Daemon) renewLease(ctx context.Context) error {
 	lease := d.cfg.Load().Learning.Lease
 	var freed time.Time
-	return every(ctx, min(tickInterval, lease/4), func() error {
+	return every(ctx, leaseInterval(lease), func() error {
 		if err := d.dp.SetLease(lease); err != nil {
 			return err
 		}
+		d.notify(systemd.SdNotifyWatchdog)
 		failures, err := d.dp.CCErrors()
 		if err != nil {
 			return err

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,28 +13,11 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 func getCC(fd int) (string, error) {
 	return unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-}
-
-var quiet = slog.New(slog.DiscardHandler)
-
-func TestATaskThatFailsEndsTheOthers(t *testing.T) {
-	broken := errors.New("broken")
-	ended := false
-	err := runTasks(context.Background(), quiet, []task{
-		{"good", func(ctx context.Context) error {
-			<-ctx.Done()
-			ended = true
-			return errors.New("only since it was stopped")
-		}},
-		{"bad", func(context.Context) error { return broken }},
-	})
-	if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "bad: ") || !ended {
-		t.Errorf("error %v, the other one ended: %v", err, ended)
-	}
 }
 
 func TestUndoGoesBackwardsAndOn(t *testing.T) {
@@ -111,5 +93,30 @@ func TestCheckAndWarnings(t *testing.T) {
 	write("rules: [{name: a, lern: {}}]")
 	if _, err := Check(file); !config.IsMistake(err) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// The README's example is valid, and shown as what it does: backups has a fixed
+// congestion control and learns nothing.
+func TestCheckOfTheReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, found := strings.Cut(rest, "```\n")
+	file := filepath.Join(t.TempDir(), "tcpilot.yaml")
+	if err := os.WriteFile(file, []byte(example), 0o600); err != nil || !found {
+		t.Fatalf("no example: %v", err)
+	}
+	rules, err := Check(file)
+	if err != nil || len(rules) != 5 {
+		t.Fatalf("%d rules, %v", len(rules), err)
+	}
+	if r := rules[2]; r.Name != "backups" || r.CC.String() != "reno" || len(r.Arms) != 0 || r.Action != "set" {
+		t.Errorf("%+v", r)
+	}
+	if r := rules[4]; len(r.Arms) != 2 || r.CC != (tcp.CC{}) {
+		t.Errorf("%+v", r)
 	}
 }

@@ -26,6 +26,7 @@ const (
 	abiAbiLimitsMAX_FEW_PREFIX   abiAbiLimits = 8
 	abiAbiLimitsMAX_PORT_SETS    abiAbiLimits = 513
 	abiAbiLimitsBANKS            abiAbiLimits = 2
+	abiAbiLimitsARM_DEFAULT      abiAbiLimits = 254
 	abiAbiLimitsNO_ARM           abiAbiLimits = 255
 	abiAbiLimitsMAX_CLASS_COUNTS abiAbiLimits = 1024
 )
@@ -97,10 +98,11 @@ type abiConnSample struct {
 	PolicyId        uint32
 	Cc              [16]uint8
 	Arm             uint32
-	Err             uint32
+	StandsFor       uint32
 	DurationUs      uint64
 	ConnectUs       uint32
-	Closed          uint32
+	Err             uint16
+	Closed          uint16
 	BusyUs          uint64
 	RwndLimitedUs   uint64
 	SndbufLimitedUs uint64
@@ -134,7 +136,9 @@ type abiControl struct {
 	Bank         uint32
 	Requests     uint32
 	NumCc        uint32
-	Pad          uint32
+	ReportRate   uint32
+	DrawKey      [2]uint64
+	SliceKey     [2]uint64
 	Cc           [32][16]uint8
 }
 
@@ -153,12 +157,16 @@ const (
 	abiCounterCOUNT_CC_SET       abiCounter = 9
 	abiCounterCOUNT_CC_SAME      abiCounter = 10
 	abiCounterCOUNT_CC_FAILED    abiCounter = 11
-	abiCounterCOUNT_REPLIES      abiCounter = 12
-	abiCounterCOUNT_UNTRACKED    abiCounter = 13
-	abiCounterCOUNT_SLOT         abiCounter = 14
-	abiCounterCOUNT_STORAGE      abiCounter = 15
-	abiCounterCOUNT_FORGOTTEN    abiCounter = 16
-	abiCounterNUM_COUNTERS       abiCounter = 17
+	abiCounterCOUNT_CC_DEFAULT   abiCounter = 12
+	abiCounterCOUNT_REPLIES      abiCounter = 13
+	abiCounterCOUNT_UNTRACKED    abiCounter = 14
+	abiCounterCOUNT_SLOT         abiCounter = 15
+	abiCounterCOUNT_STORAGE      abiCounter = 16
+	abiCounterCOUNT_FORGOTTEN    abiCounter = 17
+	abiCounterCOUNT_ENDS         abiCounter = 18
+	abiCounterCOUNT_THINNED      abiCounter = 19
+	abiCounterCOUNT_BACKWARDS    abiCounter = 20
+	abiCounterNUM_COUNTERS       abiCounter = 21
 )
 
 type abiEventKey struct {
@@ -192,6 +200,8 @@ type abiPathPolicy struct {
 	Arm        [8]uint8
 	Weight     [8]uint32
 	SliceShift uint32
+	HoldSlices uint32
+	Pad        uint32
 	Value      [31]uint64
 }
 
@@ -264,9 +274,11 @@ const (
 	abiSampleFlagsF_ECN         abiSampleFlags = 64
 	abiSampleFlagsF_ECN_SEEN    abiSampleFlags = 128
 	abiSampleFlagsF_ADOPTED     abiSampleFlags = 256
-	abiSampleFlagsF_ESTABLISHED abiSampleFlags = 512
-	abiSampleFlagsF_FIELDS      abiSampleFlags = 1024
-	abiSampleFlagsF_MASK        abiSampleFlags = 511
+	abiSampleFlagsF_DEFAULT_ARM abiSampleFlags = 512
+	abiSampleFlagsF_HELD_SLICE  abiSampleFlags = 1024
+	abiSampleFlagsF_ESTABLISHED abiSampleFlags = 2048
+	abiSampleFlagsF_FIELDS      abiSampleFlags = 4096
+	abiSampleFlagsF_MASK        abiSampleFlags = 2047
 )
 
 type abiSockOption struct {

@@ -44,6 +44,9 @@ func TestABILimits(t *testing.T) {
 	if abiAbiLimitsNO_ARM < abiAbiLimitsMAX_CC || abiAbiLimitsNO_ARM > 255 {
 		t.Error("NO_ARM is an arm, or does not fit one byte")
 	}
+	if abiAbiLimitsARM_DEFAULT < abiAbiLimitsMAX_CC || abiAbiLimitsARM_DEFAULT >= abiAbiLimitsNO_ARM {
+		t.Error("ARM_DEFAULT is another arm")
+	}
 	if int(tcp.NumFields) > 63 {
 		t.Error("YIELD_CC is the bit of a field")
 	}
@@ -63,6 +66,8 @@ func TestABIFlags(t *testing.T) {
 		abiSampleFlagsF_ECN:         tcp.FlagECN,
 		abiSampleFlagsF_ECN_SEEN:    tcp.FlagECNSeen,
 		abiSampleFlagsF_ADOPTED:     tcp.FlagAdopted,
+		abiSampleFlagsF_DEFAULT_ARM: tcp.FlagDefaultArm,
+		abiSampleFlagsF_HELD_SLICE:  tcp.FlagHeldSlice,
 	} {
 		if tcp.Flags(c) != want {
 			t.Errorf("flag %#x is %#x in Go", c, want)
@@ -71,7 +76,7 @@ func TestABIFlags(t *testing.T) {
 			t.Errorf("flag %#x never leaves the kernel", c)
 		}
 	}
-	if tcp.Flags(abiSampleFlagsF_MASK) != tcp.FlagAdopted<<1-1 {
+	if tcp.Flags(abiSampleFlagsF_MASK) != tcp.FlagHeldSlice<<1-1 {
 		t.Errorf("F_MASK is %#x", abiSampleFlagsF_MASK)
 	}
 	for c, want := range map[abiClassFlags]class.Class{

@@ -25,7 +25,10 @@ type Counters struct {
 	Untracked   uint64               // connections that could not be remembered
 	Slots       uint64               // remembered in a slot
 	Storages    uint64               // remembered in socket storage
-	Forgotten   uint64               // slots given to another connection before their sample came
+	Forgotten   uint64               // connections whose socket began another before a sample came
+	Ends        uint64               // of which a share is reported where there are many
+	Thinned     uint64               // ends that others' samples stand for
+	Backwards   uint64               // samples dropped, as a counter was less than before
 	Events      []Event
 }
 
@@ -48,6 +51,8 @@ var decisionNames = map[abiCounter]string{
 	abiCounterCOUNT_CC_SET:    "cc-set",
 	abiCounterCOUNT_CC_SAME:   "cc-same",
 	abiCounterCOUNT_CC_FAILED: "cc-failed",
+
+	abiCounterCOUNT_CC_DEFAULT: "cc-default",
 }
 
 // Counters reads all counters.
@@ -70,6 +75,8 @@ func (d *Datapath) Counters() (*Counters, error) {
 	d.mu.Unlock()
 	c.Replies = n[abiCounterCOUNT_REPLIES]
 	c.Untracked, c.Forgotten = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_FORGOTTEN]
+	c.Ends = n[abiCounterCOUNT_ENDS]
+	c.Thinned, c.Backwards = n[abiCounterCOUNT_THINNED], n[abiCounterCOUNT_BACKWARDS]
 	c.Slots, c.Storages = n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
 	return c, errors.Join(d.readFailures(c), d.readEvents(c))
 }

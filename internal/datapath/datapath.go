@@ -1,6 +1,8 @@
 package datapath
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,7 +20,7 @@ import (
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
 // bpf/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v3"
+const pinVersion = "v4"
 
 // Options say where the datapath lives.
 type Options struct {
@@ -26,11 +28,14 @@ type Options struct {
 	// below it included.
 	Cgroup string
 	// BPFFS is a directory in a mounted BPF file system. Pins go to
-	// BPFFS/tcpilot/v2.
+	// BPFFS/tcpilot/v4.
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int
-	Log         *slog.Logger
+	// SliceKey keys what a slice of time draws. Hosts that have the same one draw
+	// alike for one network. All zero is a random one.
+	SliceKey [16]byte
+	Log      *slog.Logger
 }
 
 // Datapath is the loaded and attached programs and their maps.
@@ -55,9 +60,11 @@ type Datapath struct {
 	ccs                            ccTable
 	badSamples                     counter
 
-	mu      sync.Mutex
+	loading sync.Mutex // one user's object at a time; before mu
+	mu      sync.Mutex // renewing the lease needs it: nothing slow under it
 	control abiControl
 	user    map[string]*userObject
+	closed  bool
 }
 
 // Open loads the programs, takes over maps and attachments that an earlier
@@ -89,6 +96,9 @@ func (d *Datapath) start(opt Options) error {
 		return err
 	}
 	if err := d.readControl(); err != nil {
+		return err
+	}
+	if err := d.drawKeys(opt.SliceKey); err != nil {
 		return err
 	}
 	if err := d.attach(opt.Cgroup); err != nil {
@@ -173,6 +183,26 @@ func (d *Datapath) readControl() error {
 	return nil
 }
 
+// drawKeys puts the keys of draws into force. That of connections stays as long as the
+// maps do, so that one in its handshake draws the same at its end.
+func (d *Datapath) drawKeys(slice [16]byte) error {
+	if slice == [16]byte{} {
+		rand.Read(slice[:]) // never fails
+	}
+	if d.control.DrawKey == [2]uint64{} {
+		var key [16]byte
+		rand.Read(key[:])
+		d.control.DrawKey = keyWords(key)
+	}
+	d.control.SliceKey = keyWords(slice)
+	return d.putControl()
+}
+
+// keyWords is a key as SipHash has it: two little-endian words.
+func keyWords(key [16]byte) [2]uint64 {
+	return [2]uint64{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
+}
+
 // Close releases the process's own handles; what is pinned stays in force until
 // its lease ends.
 func (d *Datapath) Close() error {
@@ -185,9 +215,12 @@ func (d *Datapath) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
+	d.mu.Lock()
+	d.closed = true
 	for _, u := range d.user {
 		errs = append(errs, u.close())
 	}
+	d.mu.Unlock()
 	errs = append(errs, d.objs.Close())
 	d.objs.sockopsVariables = sockopsVariables{} // mapped memory holds a map
 	return errors.Join(errs...)
@@ -200,11 +233,18 @@ func (d *Datapath) Detach() error {
 }
 
 // Remove takes down whatever any version of tcpilot has pinned under bpffs: the
-// way to detach when no daemon runs. Nothing there is no error.
+// way to detach when no daemon runs. Nothing there is no error. The directory
+// itself stays, because the caller may hold a lock on it.
 func Remove(bpffs string) error {
 	base := filepath.Join(bpffs, "tcpilot")
-	if err := os.RemoveAll(base); err != nil {
+	entries, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
 	}
 	return nil
 }

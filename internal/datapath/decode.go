@@ -44,6 +44,8 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		Arm:      ccs.name(r.Arm),
 		CC:       tcp.CC(r.Cc),
 
+		StandsFor: max(1, r.StandsFor),
+
 		Duration:  micros(r.DurationUs),
 		Connect:   micros(uint64(r.ConnectUs)),
 		Busy:      micros(r.BusyUs),
@@ -80,6 +82,9 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 			Mode:       r.Control.Mode,
 			Flags:      tcp.ControlFlags(r.Control.Flags) & tcp.AllControlFlags,
 		},
+	}
+	if s.Flags&tcp.FlagDefaultArm != 0 {
+		s.Arm = s.CC
 	}
 	s.End = end(kind, syscall.Errno(r.Err), abiClosedBits(r.Closed))
 	return nil

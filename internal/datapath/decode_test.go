@@ -29,7 +29,8 @@ func distinct() *abiConnSample {
 	r := (*abiConnSample)(unsafe.Pointer(&raw[0]))
 	r.Local, r.Remote = netip.MustParseAddr("::ffff:192.0.2.1").As16(), netip.MustParseAddr("2001:db8::1").As16()
 	r.LocalPort, r.RemotePort = 443, 50000
-	r.Kind, r.Flags, r.Err, r.Closed, r.Arm = uint8(tcp.KindClose), 0xffff, 0, 0, 1
+	r.Kind, r.Err, r.Closed, r.Arm = uint8(tcp.KindClose), 0, 0, 1
+	r.Flags = 0xffff &^ uint16(tcp.FlagDefaultArm)
 	r.Cc = cc("reno")
 	r.Control.Flags = 0xff
 	return r
@@ -51,10 +52,10 @@ func TestDecode(t *testing.T) {
 	must(t, decode(&got, record(r), 1000, someCCs(t)))
 	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
 	want := tcp.Sample{
-		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: tcp.FlagAdopted<<1 - 1,
+		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: (tcp.FlagHeldSlice<<1 - 1) &^ tcp.FlagDefaultArm,
 		At: int64(r.AtNs) + 1000, Cookie: r.Cookie, NetNS: r.Netns, Cgroup: r.Cgroup,
 		Local: netip.MustParseAddrPort("192.0.2.1:443"), Remote: netip.MustParseAddrPort("[2001:db8::1]:50000"),
-		Class: r.Class, PolicyID: r.PolicyId, Arm: cc("bbr"), CC: cc("reno"),
+		Class: r.Class, PolicyID: r.PolicyId, Arm: cc("bbr"), CC: cc("reno"), StandsFor: r.StandsFor,
 		Duration: us(r.DurationUs), Connect: us(uint64(r.ConnectUs)), Busy: us(r.BusyUs),
 		RwndLtd: us(r.RwndLimitedUs), SndbufLtd: us(r.SndbufLimitedUs),
 		BytesAcked: r.BytesAcked, BytesReceived: r.BytesReceived, BytesRetrans: r.BytesRetrans,
@@ -87,6 +88,16 @@ func TestDecodeWithoutControlState(t *testing.T) {
 	must(t, decode(&s, record(r), 0, someCCs(t)))
 	if s.Control != (tcp.ControlState{}) {
 		t.Errorf("%+v", s.Control)
+	}
+}
+
+func TestDecodeDefaultArm(t *testing.T) {
+	r := distinct()
+	r.Arm, r.Flags, r.StandsFor = uint32(abiAbiLimitsARM_DEFAULT), uint16(tcp.FlagDefaultArm), 0
+	var s tcp.Sample
+	must(t, decode(&s, record(r), 0, someCCs(t)))
+	if s.Arm != cc("reno") || !s.Has(tcp.FlagDefaultArm) || s.StandsFor != 1 {
+		t.Errorf("arm %s, flags %b, stands for %d", s.Arm, s.Flags, s.StandsFor)
 	}
 }
 
@@ -188,7 +199,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if s.Kind.String() == "unknown" || s.Duration < 0 || s.Busy < 0 || s.RwndLtd < 0 || s.SndbufLtd < 0 ||
-			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags >= tcp.FlagAdopted<<1 ||
+			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags >= tcp.FlagHeldSlice<<1 ||
 			s.Control.Flags&^tcp.AllControlFlags != 0 {
 			t.Fatalf("impossible sample %+v", s)
 		}

@@ -40,6 +40,7 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		NumArms:   uint32(e.Policy.NumArms),
 
 		SliceShift: uint32(e.Policy.Slice),
+		HoldSlices: e.Policy.HoldSlices,
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)
@@ -51,9 +52,12 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 	}
 	var sum uint32
 	for i, a := range e.Policy.Arms[:e.Policy.NumArms] {
-		id, err := ccs.add(a.CC)
-		if err != nil {
-			return p, err
+		id := uint8(abiAbiLimitsARM_DEFAULT)
+		if !a.Default {
+			var err error
+			if id, err = ccs.add(a.CC); err != nil {
+				return p, err
+			}
 		}
 		sum += a.Weight
 		p.Arm[i], p.Weight[i] = id, sum

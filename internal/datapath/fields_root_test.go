@@ -304,3 +304,32 @@ func TestRootProbe(t *testing.T) {
 		t.Errorf("%d verdicts on %d options", n, len(options))
 	}
 }
+
+// TestRootInitCwndComesFirst: a congestion control begins with the window that the
+// policy gives, on both ends: bbr takes its first pacing rate from it.
+func TestRootInitCwndComesFirst(t *testing.T) {
+	r := newRig(t)
+	if _, _, err := loadBBR(t, r); err != nil {
+		testenv.Missing(t, "no bbr: "+err.Error())
+	}
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t)) // its packets are of 1500 bytes
+	_ = near
+	const window = 80
+	r.policy(t, func(p *path.Policy) {
+		arms(arm("bbr", 1<<16))(p)
+		p.Params.Set(tcp.InitCwnd, window)
+	})
+	l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+	c := dial(t, r.ns, l.Addr().String(), nil)
+	s := accept(t, l)
+	for end, conn := range map[string]net.Conn{"outgoing": c, "incoming": s} {
+		i := tcpInfo(t, conn)
+		// bbr_init_pacing_rate_from_rtt: the window a round trip, times bbr_high_gain, less 1 %
+		want := 0.99 * 2885.0 / 1000 * window * float64(i.Snd_mss) / (float64(i.Rtt) / 1e6)
+		got := float64(i.Pacing_rate)
+		t.Logf("%s: %s with window %d, first pacing rate %.2f of what it gives", end, ccOf(t, conn), i.Snd_cwnd, got/want)
+		if ccOf(t, conn) != "bbr" || i.Snd_cwnd != window || got < 0.9*want || got > 1.2*want {
+			t.Errorf("%s: %s, window %d, first pacing rate %.0f, want %.0f", end, ccOf(t, conn), i.Snd_cwnd, got, want)
+		}
+	}
+}

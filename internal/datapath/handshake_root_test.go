@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"strconv"
@@ -8,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -232,4 +236,59 @@ func median[T ~int64](v []T) T {
 		}
 	}
 	return v[len(v)/2]
+}
+
+// TestRootAnswersOfOthersStay: what a program of a cgroup further down has answered is
+// not ours to change; it runs before ours.
+func TestRootAnswersOfOthersStay(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	_ = near
+	policy := func(p *path.Policy) {
+		p.Params.Set(tcp.InitRwnd, 40)
+		p.Params.Set(tcp.ECN, 1)
+	}
+	window := func() int {
+		l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+		c := dial(t, r.ns, l.Addr().String(), nil)
+		s := accept(t, l)
+		defer closeAll(t, c, s, l)
+		return int(tcpInfo(t, c).Rcv_ssthresh)
+	}
+	r.policy(t, policy)
+	ours := window()
+	child := r.cg.Child(t)
+	answer(t, child.Path, map[int32]int32{opRwndInit: 20})
+	before, err := r.Counters()
+	must(t, err)
+	var theirs int
+	child.Do(t, func() { theirs = window() })
+	after, err := r.Counters()
+	must(t, err)
+	t.Logf("first window %d bytes, %d where a program below answers 20 segments and ours would 40", ours, theirs)
+	if ours < 40*1400 || ours > 40*1460 || theirs < 20*1400 || theirs > 20*1460 {
+		t.Errorf("first window of %d bytes, %d with another's answer; want 40 and 20 segments", ours, theirs)
+	}
+	if after.Replies == before.Replies {
+		t.Error("what the other does not answer, nobody does")
+	}
+}
+
+// answer attaches a program that answers some request ops, and says -1, which is no
+// answer, to all others.
+func answer(t *testing.T, cgroup string, replies map[int32]int32) {
+	t.Helper()
+	const ctxOp, ctxReply = 0, 4 // struct bpf_sock_ops
+	insns := asm.Instructions{asm.LoadMem(asm.R2, asm.R1, ctxOp, asm.Word), asm.Mov.Imm(asm.R3, -1)}
+	for op, reply := range replies {
+		next := fmt.Sprintf("not-%d", op)
+		insns = append(insns, asm.JNE.Imm(asm.R2, op, next), asm.Mov.Imm(asm.R3, reply), asm.Mov.Reg(asm.R2, asm.R2).WithSymbol(next))
+	}
+	insns = append(insns, asm.StoreMem(asm.R1, ctxReply, asm.R3, asm.Word), asm.Mov.Imm(asm.R0, 1), asm.Return())
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SockOps, Instructions: insns, License: "GPL"})
+	must(t, err)
+	t.Cleanup(func() { must(t, prog.Close()) })
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
 }

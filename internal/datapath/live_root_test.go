@@ -1,9 +1,12 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"net"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -182,8 +185,7 @@ func TestRootAdoption(t *testing.T) {
 	}
 }
 
-// TestRootSlotsFull: with both slots of a connection taken, or held by one that
-// nobody will ever end, nothing is lost.
+// TestRootSlotsFull: with both slots of a connection taken nothing is lost.
 func TestRootSlotsFull(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -220,15 +222,59 @@ func TestRootSlotsFull(t *testing.T) {
 	if n := after.Storages - before.Storages; n != 20 || after.Forgotten != before.Forgotten {
 		t.Errorf("%d connections were remembered in socket storage, %d forgotten", n, after.Forgotten-before.Forgotten)
 	}
-	old := monotonic() - int64(11*time.Minute)
-	if old <= 0 {
-		return // the machine has not been up for so long
+}
+
+// TestRootSlotIsKept: however long a connection waits for the iterator, no other gets
+// its slot.
+func TestRootSlotIsKept(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	c, s := r.pair(t, "127.0.0.1:0")
+	is, cookie := ofConn(c), cookieOf(c)
+	const day = int64(24 * time.Hour)
+	if monotonic() < day { // the clock of a machine that has not been up for so long begins at 0
+		t.Log("ages are cut at the machine's start")
 	}
-	fill(old)
-	try(10)
-	last, err := r.Counters()
+	old := max(monotonic()-day, 1)
+	of := slotIndex(cookie)
+	for _, i := range []uint32{of, of ^ 1} { // it has one, and nobody has the other
+		var slot [32]byte
+		must(t, r.maps.Slots.Lookup(i, &slot))
+		if binary.NativeEndian.Uint64(slot[:]) == 0 {
+			putU64(slot[:], 1<<60)
+		}
+		putU64(slot[8:], uint64(old))
+		must(t, r.maps.Slots.Put(i, &slot))
+	}
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	fd := -1
+	for range 1 << 20 {
+		var err error
+		r.ns.Do(t, func() { fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) })
+		must(t, err)
+		rival, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+		must(t, err)
+		if i := slotIndex(rival); i == of || i == of^1 {
+			break
+		}
+		must(t, unix.Close(fd))
+		fd = -1
+	}
+	r.connectTo(t, l, fd)
+	rival := connOf(t, fd)
+	isRival := ofConn(rival)
+	closeAll(t, rival, accept(t, l), c, s)
+	for what, x := range map[string]tcp.Sample{"the old connection": r.find(t, "the old connection", is), "its rival": r.find(t, "its rival", isRival)} {
+		if x.Class != 1 || x.Arm != cc("reno") {
+			t.Errorf("%s: %+v", what, x)
+		}
+	}
+	n, err := r.Counters()
 	must(t, err)
-	if n := last.Forgotten - after.Forgotten; n != 20 || last.Storages != after.Storages {
-		t.Errorf("%d stale slots were taken, %d connections in storage", n, last.Storages-after.Storages)
+	if n.Forgotten != 0 || n.Storages == 0 {
+		t.Errorf("%d connections were forgotten, %d in storage", n.Forgotten, n.Storages)
 	}
 }
+
+// slotIndex is slot_index of bpf/slots.bpf.h.
+func slotIndex(cookie uint64) uint32 { return uint32(cookie * 0x9e3779b97f4a7c15 >> (64 - 14)) }

@@ -114,6 +114,9 @@ type Settings struct {
 	YieldCC bool
 	// Interval is the age from which live connections are sampled; 0 is never.
 	Interval time.Duration
+	// ReportRate is how many ends of connections are reported a second, about; where
+	// there are more, samples stand for others. 0 is all.
+	ReportRate uint32
 }
 
 const yieldCC = 1 << 63 // YIELD_CC of bpf/abi.h
@@ -128,6 +131,7 @@ func (d *Datapath) SetSettings(s Settings) error {
 		d.control.Yield |= yieldCC
 	}
 	d.control.IntervalNs = uint64(max(0, s.Interval))
+	d.control.ReportRate = s.ReportRate
 	return d.putControl()
 }
 

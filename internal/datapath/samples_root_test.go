@@ -341,22 +341,8 @@ func TestRootFastOpen(t *testing.T) {
 func TestRootMultipath(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(true)
-	var d net.Dialer
-	d.SetMultipathTCP(true)
-	var c net.Conn
-	var l net.Listener
-	r.ns.Do(t, func() {
-		var err error
-		l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		must(t, err)
-		c, err = d.DialContext(t.Context(), "tcp", l.Addr().String())
-		must(t, err)
-	})
-	defer l.Close()
-	s := accept(t, l)
-	if on, err := c.(*net.TCPConn).MultipathTCP(); err != nil || !on {
+	c, s := r.multipath(t)
+	if on, err := c.MultipathTCP(); err != nil || !on {
 		t.Logf("the kernel has no MPTCP (%v): plain TCP was used", err)
 	}
 	local := addrPort(c.LocalAddr())
@@ -369,4 +355,25 @@ func TestRootMultipath(t *testing.T) {
 	// The kernel wipes the accepted end's socket (tcp_disconnect of an ended
 	// subflow) before it goes: that it was there is all that its sample says.
 	r.count(t, 2, func(*tcp.Sample) bool { return true })
+}
+
+// multipath is a connection of MPTCP, where the kernel has it.
+func (r *rig) multipath(t testing.TB) (c, s *net.TCPConn) {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(true)
+	var d net.Dialer
+	d.SetMultipathTCP(true)
+	var l net.Listener
+	r.ns.Do(t, func() {
+		var err error
+		l, err = lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		must(t, err)
+		conn, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+		must(t, err)
+		c = conn.(*net.TCPConn)
+	})
+	s = accept(t, l).(*net.TCPConn)
+	must(t, l.Close())
+	return c, s
 }

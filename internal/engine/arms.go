@@ -55,14 +55,16 @@ func (o Offer) rank() int {
 type offers struct {
 	list   []Offer
 	all    []tcp.CC
-	marked []tcp.CC // for paths with proof of ECN
+	marked []tcp.CC // for paths with proof of ECN inside a data centre
+	heeds  []tcp.CC // for other paths that mark
 	plain  []tcp.CC // for others
 	byName []tcp.CC // of all, what arms: auto does not mean
 	auto   []tcp.CC // of plain, what it does mean
+	def    tcp.CC   // the host's default, zero if it is not known
 }
 
-func newOffers(list []Offer) offers {
-	o := offers{list: slices.Clone(list)}
+func newOffers(list []Offer, def tcp.CC) offers {
+	o := offers{list: slices.Clone(list), def: def}
 	slices.SortFunc(o.list, func(a, b Offer) int {
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), slices.Compare(a.CC[:], b.CC[:]))
 	})
@@ -78,6 +80,9 @@ func newOffers(list []Offer) offers {
 			continue
 		}
 		o.plain = append(o.plain, a.CC)
+		if !a.DeafToECN {
+			o.heeds = append(o.heeds, a.CC)
+		}
 	}
 	for _, cc := range o.plain {
 		if policy.Auto(cc, o.all, o.byName, nil) {
@@ -100,12 +105,13 @@ const (
 )
 
 // SetOffered says which congestion controls connections may be given now, in any
-// order. One that was retired gets another chance when the list changes.
-func (e *Engine) SetOffered(list []Offer) {
-	o := newOffers(list)
+// order, and which of them the host's connections have by default; zero: not known. One
+// that was retired gets another chance when the list changes.
+func (e *Engine) SetOffered(list []Offer, def tcp.CC) {
+	o := newOffers(list, def)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.offered.list != nil && slices.Equal(e.offered.list, o.list) {
+	if e.offered.list != nil && e.offered.def == def && slices.Equal(e.offered.list, o.list) {
 		return
 	}
 	e.offered = o
@@ -192,10 +198,13 @@ func (e *Engine) arm(cc tcp.CC) *ArmState {
 }
 
 // armsFor leaves out what does not suit a path: congestion controls that need ECN,
-// before a mark was seen on it, and those that do not answer marks, after that.
+// before it is proved there, and those that do not answer marks, where there are any.
 func (e *Engine) armsFor(n *node) []tcp.CC {
-	if n.ecn {
+	switch {
+	case n.ecn && n.inside():
 		return e.offered.marked
+	case n.ecn:
+		return e.offered.heeds
 	}
 	return e.offered.plain
 }

@@ -36,7 +36,7 @@ func TestArmsByName(t *testing.T) {
 		r.Learn.Arms = []tcp.CC{cubic, ledbat}
 	})
 	w := newWorld(t, nil, named, learnRule("all"))
-	w.e.SetOffered(append(offer(cubic, bbr, dctcp), OfferOf(ledbat)))
+	w.e.SetOffered(append(offer(cubic, bbr, dctcp), OfferOf(ledbat)), tcp.CC{})
 	w.e.Settle(w.now)
 	arms := func(addr string) (out []tcp.CC) {
 		row, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip(addr))
@@ -69,7 +69,7 @@ func TestArmsThatMatterComeFirst(t *testing.T) {
 	for _, name := range names {
 		all = append(all, cc(name))
 	}
-	o := newOffers(offer(all...))
+	o := newOffers(offer(all...), tcp.CC{})
 	want := []tcp.CC{cubic, bbr, cc("tcpilot_bbr3"), cc("tcpilot_dctcp"), cc("bic")}
 	if !slices.Equal(o.all[:len(want)], want) {
 		t.Errorf("in order %v", o.all)
@@ -89,12 +89,12 @@ func TestOneStandsInForBBR(t *testing.T) {
 		{"the kernel's alone", offer(cubic, bbr), []tcp.CC{cubic, bbr}},
 		{"ours only by name", append(offer(cubic, bbr), Offer{CC: bbr3, ByName: true}), []tcp.CC{cubic, bbr}},
 	} {
-		if got := newOffers(c.offer).auto; !slices.Equal(got, c.want) {
+		if got := newOffers(c.offer, tcp.CC{}).auto; !slices.Equal(got, c.want) {
 			t.Errorf("%s: auto means %v, want %v", c.name, got, c.want)
 		}
 	}
 	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.Arms = []tcp.CC{cubic, bbr} }))
-	w.e.SetOffered(offer(cubic, bbr, bbr3))
+	w.e.SetOffered(offer(cubic, bbr, bbr3), tcp.CC{})
 	w.e.Settle(w.now)
 	row, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
 	if row.Policy.NumArms != 2 || row.Policy.Arms[1].CC != bbr {

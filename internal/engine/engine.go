@@ -75,8 +75,12 @@ type Engine struct {
 	yieldCC bool
 	yieldFs uint64
 
+	observe   bool
+	overrides map[string]override // rollouts, by rule
+
 	nodes   map[key]*node
 	byUse   list // all but the rules' own roots
+	byTrial list // of them, those of which too little is known to be kept
 	byWrite list // what is in the kernel
 	stamp   uint32
 	dirty   []*node // to be decided on at the next tick
@@ -87,6 +91,8 @@ type Engine struct {
 	allowance float64
 	allowed   int64
 
+	listed int // nodes that are gone, and still in the lists above or below
+
 	unsaved    []*node // whose belief the store does not have
 	forgotten  []Place // to be deleted from the store
 	saving     []*node // on the way to the store, not confirmed
@@ -96,6 +102,9 @@ type Engine struct {
 	held   [longestSlice - leastSlice + 1][]*node
 	heldAt int64
 	slices bool // the learner uses them
+	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
+	// tests of these.
+	armsOnly bool
 
 	in      policy.Input // scratch
 	wait    []*node
@@ -108,7 +117,9 @@ type Engine struct {
 	guarded [numGuards]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
-	started time.Time
+	// stoodFor has the connections that the samples of a kind stand for.
+	stoodFor [tcp.KindFailedConnect + 1]uint64
+	started  time.Time
 
 	viewing  sync.Mutex // held while a snapshot is built; before mu
 	snapshot atomic.Pointer[Snapshot]
@@ -124,6 +135,8 @@ type ruleState struct {
 	// params is what the rule's latest policy set, and paramStamp counts its changes.
 	params     tcp.Params
 	paramStamp uint32
+	// changed says that the rule is another than before, of the same name and learning.
+	changed bool
 }
 
 // Defaults of Options.
@@ -151,9 +164,9 @@ func New(opt Options) *Engine {
 		byClass: map[uint32]*ruleState{},
 		classes: max(opt.FirstClass, 1) - 1,
 		arms:    map[tcp.CC]*ArmState{},
-		yields:  map[string]Yield{},
-		nodes:   map[key]*node{},
-		byUse:   list{which: listUse}, byWrite: list{which: listWrite},
+		yields:  map[string]Yield{}, overrides: map[string]override{},
+		nodes: map[key]*node{},
+		byUse: list{which: listUse}, byTrial: list{which: listTrial}, byWrite: list{which: listWrite},
 		reasons: make([]uint64, len(policy.Reasons())),
 		started: time.Unix(0, opt.Now),
 	}
@@ -184,8 +197,11 @@ func (e *Engine) Rules() []policy.Rule {
 	return e.rules
 }
 
-// Fields has the bit 1<<f for each field that some rule sets.
+// Fields has the bit 1<<f for each field that some rule sets: none in mode observe.
 func (e *Engine) Fields() (mask uint64) {
+	if e.Mode() == ModeObserve {
+		return 0
+	}
 	for _, r := range e.Rules() {
 		mask |= r.Set.Mask()
 	}

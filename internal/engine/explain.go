@@ -30,7 +30,7 @@ func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 		return out
 	}
 	rs := e.byRule[i]
-	rule := e.viewRule(rs)
+	rule := e.viewRule(rs, now)
 	out.Rule = &rule
 	if rs.rule.Leave {
 		return out

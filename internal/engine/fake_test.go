@@ -152,7 +152,7 @@ func newWorld(t testing.TB, opt func(*Options), rules ...policy.Rule) *world {
 		rules = []policy.Rule{learnRule("all")}
 	}
 	w.e = New(o)
-	w.e.SetOffered(offer(reno, bbr, cubic))
+	w.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
 	if err := w.e.Start(rules, policy.Resolver{}, nil, w.now); err != nil {
 		t.Fatal(err)
 	}
@@ -179,10 +179,12 @@ func (w *world) connect(to netip.Addr, g goods, change ...func(*tcp.Sample)) *tc
 	arm := cubic
 	if row, ok := w.sink.lookup(cls.ID, scope, to); ok {
 		s.PolicyID = row.ID
-		if w.rng.Uint32N(policy.One) < row.Policy.HoldOut {
+		if row.Policy.HoldSlices > 0 && w.draw(row.Policy.Slice, 2) < row.Policy.HoldSlices {
+			s.Flags |= tcp.FlagHoldOut | tcp.FlagHeldSlice
+		} else if w.rng.Uint32N(policy.One) < row.Policy.HoldOut {
 			s.Flags |= tcp.FlagHoldOut
 		} else if row.Policy.NumArms > 0 {
-			draw, sum := w.draw(row.Policy.Slice), uint32(0)
+			draw, sum := w.draw(row.Policy.Slice, 1), uint32(0)
 			for _, a := range row.Policy.Arms[:row.Policy.NumArms] {
 				if sum += a.Weight; draw < sum {
 					arm = a.CC
@@ -203,11 +205,11 @@ func (w *world) connect(to netip.Addr, g goods, change ...func(*tcp.Sample)) *tc
 }
 
 // draw is uniform below policy.One, the same for a slice of time.
-func (w *world) draw(slice uint8) uint32 {
+func (w *world) draw(slice uint8, salt uint64) uint32 {
 	if slice == 0 || w.alone {
 		return w.rng.Uint32N(policy.One)
 	}
-	return rand.New(rand.NewPCG(uint64(w.now>>slice), 1)).Uint32N(policy.One)
+	return rand.New(rand.NewPCG(uint64(w.now>>slice), salt)).Uint32N(policy.One)
 }
 
 // transfer fills in how much its congestion control got through.

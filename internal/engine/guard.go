@@ -22,10 +22,11 @@ import (
 type Guard uint8
 
 const (
-	RewardCollapse  Guard = iota // its reward is far below the hold-out's
-	GoodputCollapse              // its goodput is, and below the other arms', whatever the objective
-	RetransmitStorm              // it sends much more again than the hold-out does
-	MarksLost                    // it needs ECN, and there is none, or its losses come without marks
+	RewardCollapse   Guard = iota // its reward is far below the hold-out's
+	GoodputCollapse               // its goodput is, and below the other arms', whatever the objective
+	RetransmitStorm               // it sends much more again than the hold-out does
+	WorseThanDefault              // all of the path, or of the rule, is: see compare.go
+	MarksLost                     // it needs ECN, and there is none, or its losses come without marks
 	numGuards
 )
 
@@ -34,7 +35,7 @@ func (g Guard) String() string {
 	if g >= numGuards {
 		return "unknown"
 	}
-	return [...]string{"reward-collapse", "goodput-collapse", "retransmit-storm", "marks-lost"}[g]
+	return [...]string{"reward-collapse", "goodput-collapse", "retransmit-storm", "worse-than-default", "marks-lost"}[g]
 }
 
 const (
@@ -219,7 +220,7 @@ func (e *Engine) ban(n *node, cc tcp.CC, which Guard, why string, now int64) {
 	*b = Ban{CC: cc, Guard: which.String(), Why: why, Since: now, Until: now + length}
 	n.guard = nil
 	if which == MarksLost {
-		n.ecn = false
+		n.ecn, n.marked = false, 0
 	}
 	e.guarded[which]++
 	e.log.Warn("arm retired from a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,

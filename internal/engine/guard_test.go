@@ -12,7 +12,7 @@ import (
 // evenly shares connections among all arms, whatever was learned.
 type evenly struct{ learn.Learner }
 
-func (evenly) Weights(w []float64, arms []tcp.CC, _, _ *learn.Belief, _ int64) int {
+func (evenly) Weights(w []float64, arms []tcp.CC, _ int, _, _ *learn.Belief, _ int64) int {
 	for i := range arms {
 		w[i] = 1 / float64(len(arms))
 	}
@@ -27,8 +27,10 @@ var (
 
 // guardedWorld holds a quarter of the connections out, and tries all arms alike.
 func guardedWorld(t *testing.T) *world {
-	return newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
 		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.25 }))
+	w.e.armsOnly = true
+	return w
 }
 
 // retired is what keeps an arm from the path of the host.

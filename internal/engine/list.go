@@ -4,6 +4,7 @@ package engine
 // nothing, and 10,000 paths are not 20,000 more objects.
 const (
 	listUse   = iota // least recently used first
+	listTrial        // of these, not admitted yet
 	listWrite        // least recently written first
 	numLists
 )

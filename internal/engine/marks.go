@@ -3,12 +3,31 @@ package engine
 import (
 	"fmt"
 
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // marks-lost: an arm that needs ECN answers marks, and is a bad Reno without them. A
 // path that has once proved to make them may stop: its route moves to a queue that
 // drops instead, or the host at its end negotiates ECN no more.
+
+// Anybody who answers a connection can forge a mark. So several connections must have met
+// some before a path counts as one that marks, and arms that do without anything else are
+// only for paths inside a data centre, as DCTCP itself is (RFC 8257, 1): of private
+// addresses, or of a rule that says so, by same_prefix or by naming such an arm.
+
+// provenMarks is the number of connections that must have met marks.
+const provenMarks = 4
+
+// inside reports whether a path is inside a data centre.
+func (n *node) inside() bool {
+	r := n.rule.rule
+	if r.Match.Same != (policy.Same{}) || r.Learn != nil && r.Learn.Arms != nil {
+		return true
+	}
+	a := n.key.path().Prefix.Addr().Unmap()
+	return a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsLoopback()
+}
 
 // notDrawn are connections whose congestion control is not the arm's doing.
 const notDrawn = tcp.FlagHoldOut | tcp.FlagAppCC | tcp.FlagArmFailed | tcp.FlagAdopted

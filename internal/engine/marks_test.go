@@ -7,17 +7,50 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
+// insideHost is of a private network, where arms that need ECN may be used.
+var insideHost = ip("10.0.113.9")
+
+// Whoever answers a connection can forge a mark.
+func TestMarksMustBeProved(t *testing.T) {
+	marks := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 }
+	g := goods{cubic: 100, bbr: 100, dctcp: 100}
+	for _, c := range []struct {
+		name      string
+		host      string
+		marked    int
+		arms      []tcp.CC // of the rule
+		want, bbr bool     // used afterwards: dctcp, bbr
+	}{
+		{"one mark", "10.0.113.9", 1, nil, false, true},
+		{"several", "10.0.113.9", provenMarks, nil, true, false},
+		{"several, from the Internet", "203.0.113.9", provenMarks, nil, false, false},
+		{"several, and the rule names it", "203.0.113.9", provenMarks, []tcp.CC{cubic, bbr, dctcp}, true, false},
+	} {
+		w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+			learnRule("all", func(r *policy.Rule) { r.Learn.Arms = c.arms }))
+		w.e.SetOffered([]Offer{OfferOf(cubic), OfferOf(bbr), OfferOf(dctcp)}, tcp.CC{})
+		w.e.Settle(w.now)
+		w.run(c.marked, ip(c.host), g, marks)
+		w.run(5, ip(c.host), g)
+		got := w.run(60, ip(c.host), g)
+		if (count(got, dctcp) > 0) != c.want || (count(got, bbr) > 0) != c.bbr {
+			t.Errorf("%s: dctcp %d, bbr %d of 60 connections", c.name, count(got, dctcp), count(got, bbr))
+		}
+	}
+}
+
 func TestMarksLost(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} })
-	w.e.SetOffered(offer(cubic, dctcp))
+	w.e.SetOffered(offer(cubic, dctcp), tcp.CC{})
 	w.e.Settle(w.now)
 	g := goods{cubic: 100, dctcp: 100}
 	lost := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.Lost = 5 }
 	marked := func(s *tcp.Sample) { lost(s); s.DeliveredCE = 5 }
-	w.run(1, guardedHost, g, marked)
+	w.run(provenMarks, insideHost, g, marked)
 	n := 0
 	now := func(s *tcp.Sample) { // every fourth is marked
 		if s.Arm == dctcp && s.BytesAcked > 0 {
@@ -27,19 +60,19 @@ func TestMarksLost(t *testing.T) {
 		}
 		lost(s)
 	}
-	if got := w.run(100, guardedHost, g, now); count(got, dctcp) < 30 || w.retired("203.0.113.0/24", dctcp) != nil {
-		t.Errorf("dctcp %d of 100, %+v: marks are made", count(got, dctcp), w.retired("203.0.113.0/24", dctcp))
+	if got := w.run(100, insideHost, g, now); count(got, dctcp) < 30 || w.retired("10.0.113.0/24", dctcp) != nil {
+		t.Errorf("dctcp %d of 100, %+v: marks are made", count(got, dctcp), w.retired("10.0.113.0/24", dctcp))
 	}
-	got := w.run(60, guardedHost, g, lost)
-	if r := w.retired("203.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || count(got[30:], dctcp) != 0 {
+	got := w.run(60, insideHost, g, lost)
+	if r := w.retired("10.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || count(got[30:], dctcp) != 0 {
 		t.Errorf("%+v, dctcp %d of the last 30", r, count(got[30:], dctcp))
 	}
-	if got := w.run(20, guardedHost, g, marked); count(got, dctcp) != 0 {
+	if got := w.run(20, insideHost, g, marked); count(got, dctcp) != 0 {
 		t.Error("marks again, and it is back at once")
 	}
 	w.now += int64(10 * time.Minute)
 	w.e.Tick(w.now)
-	if got := w.run(40, guardedHost, g, marked); count(got, dctcp) == 0 {
+	if got := w.run(40, insideHost, g, marked); count(got, dctcp) == 0 {
 		t.Error("marks again, and it does not come back")
 	}
 }
@@ -51,12 +84,12 @@ func noECN(s *tcp.Sample) {
 	}
 }
 
-// provenWorld has dctcp as an arm on the path of guardedHost, where a mark was seen.
+// provenWorld has dctcp as an arm on the path of insideHost, where a mark was seen.
 func provenWorld(t *testing.T) *world {
 	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} })
-	w.e.SetOffered(offer(cubic, dctcp))
+	w.e.SetOffered(offer(cubic, dctcp), tcp.CC{})
 	w.e.Settle(w.now)
-	w.run(1, guardedHost, goods{cubic: 100}, func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 })
+	w.run(provenMarks, insideHost, goods{cubic: 100}, func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 })
 	return w
 }
 
@@ -74,7 +107,7 @@ func TestMarksLostWithoutECN(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, given := provenWorld(t), 0
-			w.run(60, guardedHost, goods{cubic: 100, dctcp: 100}, func(s *tcp.Sample) {
+			w.run(60, insideHost, goods{cubic: 100, dctcp: 100}, func(s *tcp.Sample) {
 				if s.Arm != dctcp {
 					return
 				}
@@ -89,7 +122,7 @@ func TestMarksLostWithoutECN(t *testing.T) {
 					noECN(s)
 				}
 			})
-			r := w.retired("203.0.113.0/24", dctcp)
+			r := w.retired("10.0.113.0/24", dctcp)
 			switch {
 			case c.want == "" && (r != nil || given < 20):
 				t.Errorf("given %d times, %+v", given, r)
@@ -106,12 +139,12 @@ func TestMarksLostWithoutECN(t *testing.T) {
 func TestMarksLostByOthers(t *testing.T) {
 	for _, flag := range []tcp.Flags{tcp.FlagAppCC, tcp.FlagArmFailed, tcp.FlagAdopted, tcp.FlagHoldOut} {
 		w := provenWorld(t)
-		w.run(60, guardedHost, goods{cubic: 100, dctcp: 100}, func(s *tcp.Sample) {
+		w.run(60, insideHost, goods{cubic: 100, dctcp: 100}, func(s *tcp.Sample) {
 			if noECN(s); s.Arm == dctcp {
 				s.Flags |= flag
 			}
 		})
-		if r := w.retired("203.0.113.0/24", dctcp); r != nil {
+		if r := w.retired("10.0.113.0/24", dctcp); r != nil {
 			t.Errorf("flag %b: %+v", flag, r)
 		}
 	}
@@ -122,13 +155,13 @@ func TestMarksLostByOthers(t *testing.T) {
 func TestMarksLostInOneBurst(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		w := newWorld(t, nil)
-		w.e.SetOffered(offer(cubic, dctcp))
+		w.e.SetOffered(offer(cubic, dctcp), tcp.CC{})
 		w.e.Settle(w.now)
-		w.run(1, guardedHost, goods{cubic: 100}, func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 })
+		w.run(provenMarks, insideHost, goods{cubic: 100}, func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 })
 		for bursts := 1; bursts <= unmarkedApart; bursts++ {
 			w.now += 60 * second
 			for i := range 2 * unmarkedMost {
-				s := w.sample(guardedHost)
+				s := w.sample(insideHost)
 				s.Duration += time.Duration(i) * time.Second // begun together
 				s.At += int64(i) * second
 				s.Class, s.Arm = w.sink.table.Classes[0].ID, dctcp
@@ -142,7 +175,7 @@ func TestMarksLostInOneBurst(t *testing.T) {
 				w.e.Observe(s)
 			}
 			w.e.Settle(w.now)
-			if retired := w.retired("203.0.113.0/24", dctcp) != nil; retired != (bursts == unmarkedApart) {
+			if retired := w.retired("10.0.113.0/24", dctcp) != nil; retired != (bursts == unmarkedApart) {
 				t.Fatalf("without ECN: %v; retired %v after %d bursts", without, retired, bursts)
 			}
 		}
@@ -152,16 +185,16 @@ func TestMarksLostInOneBurst(t *testing.T) {
 // A host of which nothing was scored has the policy, and the proof, of its prefix.
 func TestMarksLostOfThePrefix(t *testing.T) {
 	w := provenWorld(t)
-	w.run(3, ip("203.0.113.10"), goods{cubic: 100, dctcp: 100}) // hosts have paths of their own
+	w.run(3, ip("10.0.113.10"), goods{cubic: 100, dctcp: 100}) // hosts have paths of their own
 	for i := range unmarkedMost {
 		w.now += second
-		s := w.sample(ip(fmt.Sprintf("203.0.113.%d", 100+i)))
+		s := w.sample(ip(fmt.Sprintf("10.0.113.%d", 100+i)))
 		s.Class, s.Arm = w.sink.table.Classes[0].ID, dctcp
 		noECN(s)
 		w.e.Observe(s)
 	}
 	w.e.Settle(w.now)
-	if r := w.retired("203.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || !r.Until.After(time.Unix(0, w.now)) {
+	if r := w.retired("10.0.113.0/24", dctcp); r == nil || r.Guard != "marks-lost" || !r.Until.After(time.Unix(0, w.now)) {
 		t.Errorf("%+v", r)
 	}
 }

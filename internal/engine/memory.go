@@ -18,17 +18,17 @@ type Place struct {
 // Memory is what is kept of a path across restarts.
 type Memory struct {
 	Place
-	Objective string       `json:"objective"`
-	Learner   string       `json:"learner"`
-	Belief    learn.Belief `json:"belief"`
-	Samples   uint64       `json:"samples"`
-	LastUsed  int64        `json:"last_used"` // Unix ns
-	ECN       bool         `json:"ecn,omitempty"`
-	Host      netip.Addr   `json:"host,omitzero"`
-	Hosts     bool         `json:"hosts,omitempty"`
-	Treated   tally        `json:"treated"`
-	Held      tally        `json:"held"`
-	Bans      []Ban        `json:"bans,omitempty"`
+	Objective string            `json:"objective"`
+	Learner   string            `json:"learner"`
+	Belief    learn.Belief      `json:"belief"`
+	Samples   uint64            `json:"samples"`
+	LastUsed  int64             `json:"last_used"` // Unix ns
+	ECN       bool              `json:"ecn,omitempty"`
+	Host      netip.Addr        `json:"host,omitzero"`
+	Hosts     bool              `json:"hosts,omitempty"`
+	Compared  *learn.Comparison `json:"compared,omitempty"`
+	Back      *Back             `json:"back,omitempty"`
+	Bans      []Ban             `json:"bans,omitempty"`
 }
 
 func (n *node) place() Place {
@@ -40,7 +40,11 @@ func (e *Engine) memory(n *node) Memory {
 	m := Memory{
 		Place: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		Treated: n.treated, Held: n.held, Bans: slices.Clone(n.bans),
+		Back: n.back, Bans: slices.Clone(n.bans),
+	}
+	if n.compared != nil {
+		compared := *n.compared
+		m.Compared = &compared
 	}
 	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
@@ -123,7 +127,7 @@ func (e *Engine) remember(m Memory) bool {
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
 		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.treated, n.held, n.bans = m.Treated, m.Held, m.Bans
+		n.compared, n.back, n.bans = m.Compared, m.Back, m.Bans
 		n.stored = true
 		return true
 	}

@@ -33,7 +33,9 @@ type node struct {
 	life life
 
 	hosts bool // several hosts: they have nodes of their own
-	ecn   bool // a connection negotiated ECN and a mark arrived
+	ecn   bool // enough connections negotiated ECN and met marks
+	// marked counts connections that met marks, up to provenMarks.
+	marked uint8
 
 	dirty   bool // in Engine.dirty
 	waits   bool // in Engine.later
@@ -43,7 +45,10 @@ type node struct {
 	stored  bool // the store has a record of it
 	gone    bool // forgotten, though some list may still name it
 
-	treated, held tally // rewards without and with hold-out
+	told     float64           // evidence that the rule's root had from here, as of toldAt
+	toldAt   int64             // Unix ns
+	compared *learn.Comparison // with the hold-out; nil while none of it was met
+	back     *Back             // nil unless the path was once left to the default
 
 	guard *guard // nil until there is something to compare with
 	bans  []Ban  // arms that guards took from the path, those included that are back
@@ -67,14 +72,16 @@ type written struct {
 	arms    *armSet
 	weights [path.MaxArms]uint32
 	holdOut uint32
+	slices  uint32 // held out
 	slice   uint8  // path.Policy's
 	params  uint32 // stamp of the rule's fixed fields
 }
 
 // armSet is a list of arms; paths with the same one share it.
 type armSet struct {
-	num uint8
-	cc  [path.MaxArms]tcp.CC
+	num       uint8
+	isDefault [path.MaxArms]bool
+	cc        [path.MaxArms]tcp.CC
 }
 
 func (s *armSet) list() []tcp.CC {
@@ -82,31 +89,6 @@ func (s *armSet) list() []tcp.CC {
 		return nil
 	}
 	return s.cc[:s.num]
-}
-
-// tally is a discounted mean of rewards.
-type tally struct {
-	Sum float64 `json:"sum"`
-	N   float64 `json:"n"`
-}
-
-// comparisonMemory is the number of outcomes over which hold-out and treated
-// connections are compared.
-const comparisonMemory = 200
-
-func (t *tally) add(o learn.Outcome) {
-	keep := 1.0
-	if t.N > comparisonMemory {
-		keep = comparisonMemory / t.N
-	}
-	t.Sum, t.N = t.Sum*keep+o.Reward*o.Weight, t.N*keep+o.Weight
-}
-
-func (t tally) mean() float64 {
-	if t.N == 0 {
-		return 0
-	}
-	return t.Sum / t.N
 }
 
 func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
@@ -119,13 +101,14 @@ func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
 	}
 	if parent != nil || k.scope != 0 { // namespaces come and go; the rule's own root stays
 		e.byUse.pushBack(n)
+		e.byTrial.pushBack(n)
 	}
 	e.mark(n)
 	return n
 }
 
 // node returns the path of an address in a class. One that is new is made, or nil
-// is returned: what never answered, such as the targets of a scan, is no path.
+// is returned.
 func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *node {
 	k := keyOf(rs.class, scope, addr, e.opt.Bits(addr))
 	if n := e.nodes[k]; n != nil || !make {
@@ -196,8 +179,9 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
-	h.life, h.treated, h.held = n.life, n.treated, n.held
+	h.life, h.marked = n.life, n.marked
 	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
+	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.moved(n, tcp.CC{})
@@ -212,6 +196,18 @@ func hostKey(n *node, addr netip.Addr) key {
 func (e *Engine) touch(n *node, now int64) {
 	n.lastUsed = max(n.lastUsed, now)
 	e.byUse.toBack(n)
+	e.byTrial.toBack(n)
+}
+
+// admittedAt is the number of observations from which a path is kept before others: who
+// connects once from each of many networks does not push out what is in use.
+const admittedAt = 3
+
+// admit notes that enough is known of n.
+func (e *Engine) admit(n *node) {
+	if n.belief.Count >= admittedAt || n.kids > 0 {
+		e.byTrial.remove(n)
+	}
 }
 
 // mark asks for a decision about n at the next tick.
@@ -262,13 +258,20 @@ func (e *Engine) await(n *node) {
 	}
 }
 
+// trialPart is the part of the paths, 1/trialPart, that those on trial have at least.
+const trialPart = 8
+
 // evict makes room: the least recently used paths are forgotten, each after the
-// hosts within it.
+// hosts within it. Those on trial go first, unless they are few.
 func (e *Engine) evict() {
 	for e.byUse.len > e.opt.Limit {
 		n := e.byUse.first
+		if e.byTrial.len > e.opt.Limit/trialPart {
+			n = e.byTrial.first
+		}
 		if n.kids > 0 {
 			e.byUse.toBack(n)
+			e.byTrial.remove(n)
 			continue
 		}
 		e.totals.Evicted++
@@ -290,8 +293,28 @@ func (e *Engine) drop(n *node) {
 		n.rule.paths--
 	}
 	e.byUse.remove(n)
+	e.byTrial.remove(n)
 	e.byWrite.remove(n)
 	n.id, n.gone = 0, true
+	// Lists name it until they are next gone through, which for the store may be long.
+	n.belief, n.compared, n.guard, n.bans, n.back = learn.Belief{}, nil, nil, nil, nil
+	if n.dirty || n.waits || n.onHold || n.changed {
+		if e.listed++; e.listed > e.opt.Limit/trialPart {
+			e.dropListed()
+		}
+	}
+}
+
+// dropListed takes nodes that are gone out of the lists that still name them: what is
+// forgotten faster than it is saved must not stay in memory.
+func (e *Engine) dropListed() {
+	gone := func(n *node) bool { return n.gone }
+	e.dirty, e.later = slices.DeleteFunc(e.dirty, gone), slices.DeleteFunc(e.later, gone)
+	e.unsaved = slices.DeleteFunc(e.unsaved, gone)
+	for i := range e.held {
+		e.held[i] = slices.DeleteFunc(e.held[i], gone)
+	}
+	e.listed = 0
 }
 
 // byLastUse puts the nodes into the order of use, after many were added at once.
@@ -301,5 +324,7 @@ func (e *Engine) byLastUse() {
 	slices.SortStableFunc(all, func(a, b *node) int { return cmp.Compare(a.lastUsed, b.lastUsed) })
 	for _, n := range all {
 		e.byUse.toBack(n)
+		e.byTrial.toBack(n)
+		e.admit(n)
 	}
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math"
+
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -12,6 +14,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 
 	if int(s.Kind) < len(e.kinds) {
 		e.kinds[s.Kind]++
+		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
 	}
 	rs := e.byClass[s.Class]
 	if rs == nil {
@@ -20,6 +23,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	}
 	rs.samples++
 	if rs.rule.Learn == nil {
+		e.compareFixed(rs, s)
 		return
 	}
 	scope := uint64(0)
@@ -27,33 +31,37 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		scope = s.NetNS
 	}
 	addr := s.Remote.Addr().Unmap()
-	n := e.node(rs, scope, addr, s.Kind != tcp.KindFailedConnect)
-	if n == nil {
-		e.ignored[learn.FailedConnect]++
-		return
-	}
+	n, minRTT := e.node(rs, scope, addr, false), uint32(0)
 	leaf := n
-	if h := e.host(n, addr); h != nil {
-		leaf = h
-		e.seen(h, s)
+	if n != nil {
+		if h := e.host(n, addr); h != nil {
+			leaf = h
+			e.seen(h, s)
+		}
+		e.seen(n, s)
+		e.watchECN(leaf, s)
+		minRTT = leaf.belief.MinRTT
 	}
-	e.seen(n, s)
-	e.watchECN(leaf, s)
-	out, why := learn.Reward(rs.rule.Learn.Objective, s, leaf.belief.MinRTT)
+	out, why := learn.Reward(rs.rule.Learn.Objective, s, minRTT)
 	switch {
 	case why != learn.Scored:
 		e.ignored[why]++
+		return
 	case s.Arm == (tcp.CC{}) && !s.Has(tcp.FlagHoldOut):
 		e.noArm++
-	default:
-		if leaf == n {
-			if h := e.makeHost(n, addr); h != nil {
-				leaf = h
-				e.seen(h, s)
-			}
-		}
-		e.score(leaf, s, out)
+		return
+	case n == nil: // what never answered, or said nothing, is no path
+		n = e.node(rs, scope, addr, true)
+		e.seen(n, s)
+		leaf = n
 	}
+	if leaf == n {
+		if h := e.makeHost(n, addr); h != nil {
+			leaf = h
+			e.seen(h, s)
+		}
+	}
+	e.score(leaf, s, out)
 	e.evict() // last: it may forget any of them
 }
 
@@ -64,42 +72,90 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 	if s.SRTT != 0 {
 		n.srtt = s.SRTT
 	}
-	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && !n.ecn {
-		n.ecn = true
-		e.urge(n)
+	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
+		if n.marked++; n.marked >= provenMarks {
+			n.ecn = true
+			e.urge(n)
+		}
 	}
 }
 
 // score folds an outcome into a path, and into the prefixes around it.
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
-	if s.Has(tcp.FlagHoldOut) {
+	by := heldBy(s)
+	if e.slices && (e.observe || by != learn.HeldConnection) {
+		out.Slice = s.At >> leaf.sliceShift()
+	}
+	e.compare(leaf, s, out, by)
+	arm := s.Arm
+	if by != learn.NotHeld {
 		for m := leaf; m != nil; m = m.parent {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
-			m.held.add(out)
-			e.moved(m, s.Arm)
+			e.moved(m, tcp.CC{})
 		}
-		e.watch(leaf, s, out)
-		return
-	}
-	if e.slices {
-		out.Slice = s.At >> leaf.sliceShift()
+		// A slice held out is one with the default for an arm, if the rule sets nothing
+		// else. What the application chose is not the default. In mode observe there is
+		// nothing but the default.
+		isDefault := by == learn.HeldSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
+		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
+			e.watch(leaf, s, out)
+			return
+		}
+		arm = s.CC
 	}
 	giver := leaf.giver()
 	arms := giver.policy.arms.list()
-	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == s.Arm
+	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == arm
 	for m := leaf; m != nil; m = m.parent {
 		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
 		}
-		if m == leaf {
-			e.opt.Learner.Observe(&m.belief, s.Arm, out)
-		} else {
-			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, s.Arm, out)
+		switch {
+		case m == leaf:
+			e.opt.Learner.Observe(&m.belief, arm, out)
+		case m.isRoot():
+			e.tellRoot(leaf, m, arm, out)
+		default:
+			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, arm, out)
 		}
-		m.treated.add(out)
-		e.moved(m, s.Arm)
+		e.admit(m)
+		e.moved(m, arm)
 	}
 	e.watch(leaf, s, out)
 	e.totals.ObserveCount++
+}
+
+const (
+	// mostTold is the evidence, in outcomes, that one path has in what a rule believes of
+	// all of them: a tenth of what it remembers. It fades like any other.
+	mostTold = 4
+	toldHalf = 6 * 3600 * 1e9 // nanoseconds, as learn.ThompsonOptions.HalfLife
+)
+
+// tellRoot folds an outcome into what a rule believes of all its paths. The hosts of one
+// path are one voice there, and no path has a large one: what nobody has met yet would
+// else be given what the busiest network likes, or somebody who has many addresses.
+func (e *Engine) tellRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
+	path := leaf
+	if path.parent != root {
+		path = path.parent
+		out.Weight /= float64(max(1, path.kids))
+	}
+	path.told *= math.Exp2(-max(0, float64(out.At-path.toldAt)) / toldHalf)
+	path.toldAt = max(path.toldAt, out.At)
+	if path.told < mostTold {
+		path.told += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
+	}
+}
+
+// heldBy says how a connection was held out.
+func heldBy(s *tcp.Sample) learn.HeldBy {
+	switch {
+	case !s.Has(tcp.FlagHoldOut):
+		return learn.NotHeld
+	case s.Has(tcp.FlagHeldSlice):
+		return learn.HeldSlice
+	}
+	return learn.HeldConnection
 }

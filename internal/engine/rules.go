@@ -60,6 +60,14 @@ func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) err
 		return err
 	}
 	e.install(p)
+	for _, rs := range e.byRule {
+		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
+			rs.root.compared, rs.root.back = nil, nil
+		}
+		rs.changed = false
+	}
+	clear(e.overrides) // the configuration says it anew
+	e.markAll()
 	_ = e.settle(now, true) // counted, logged, and tried again
 	return nil
 }
@@ -84,6 +92,7 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 		rs := &ruleState{}
 		if old := kept[rules[i].Name]; old != nil && sameLearning(old.rule, &rules[i]) {
 			*rs = *old
+			rs.changed = !reflect.DeepEqual(old.rule, &rules[i])
 		} else {
 			e.classes++ // also where the plan fails: an id is never used twice
 			rs.class = e.classes

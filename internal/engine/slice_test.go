@@ -90,7 +90,7 @@ func (w *world) share(to netip.Addr) (flooding int) {
 func TestArmThatTakesFromOthersIsNotBest(t *testing.T) {
 	flooding := func(alone bool) (last int) {
 		w := newWorld(t, nil)
-		w.e.SetOffered(offer(cubic, reno))
+		w.e.SetOffered(offer(cubic, reno), tcp.CC{})
 		w.alone = alone
 		for range 300 {
 			w.share(ip("203.0.113.9"))
@@ -141,11 +141,13 @@ func TestSliceHoldsNothingUrgent(t *testing.T) {
 	to := ip("203.0.113.9")
 	for name, act := range map[string]func(*world){
 		"settle": func(w *world) { w.e.Settle(w.now) },
-		"offer":  func(w *world) { w.e.SetOffered(offer(cubic, bbr)) },
+		"offer":  func(w *world) { w.e.SetOffered(offer(cubic, bbr), tcp.CC{}) },
 		"mark": func(w *world) {
-			s := w.connect(to, lossy)
-			s.At, s.Flags, s.DeliveredCE = w.now, s.Flags|tcp.FlagECN, 5
-			w.e.Observe(s)
+			for range provenMarks {
+				s := w.connect(to, lossy)
+				s.At, s.Flags, s.DeliveredCE = w.now, s.Flags|tcp.FlagECN, 5
+				w.e.Observe(s)
+			}
 		},
 		"ban": func(w *world) {
 			w.e.mu.Lock()
@@ -154,7 +156,7 @@ func TestSliceHoldsNothingUrgent(t *testing.T) {
 		},
 	} {
 		w := newWorld(t, nil)
-		w.e.SetOffered(offer(cubic, bbr, reno, dctcp))
+		w.e.SetOffered(offer(cubic, bbr, reno, dctcp), tcp.CC{})
 		w.run(6, to, lossy) // slices of 1.07 s
 		w.now = w.now>>30<<30 + 1<<30
 		w.run(1, to, lossy, func(s *tcp.Sample) { w.now -= w.gap - 1 }) // the decision of this slice

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -14,6 +15,7 @@ type Snapshot struct {
 	Started time.Time `json:"started"`
 	// Learner is the learner's name: thompson or epsilon-greedy.
 	Learner string       `json:"learner"`
+	Mode    string       `json:"mode"` // tune, or observe: nothing is set on any connection
 	Rules   []RuleState  `json:"rules"`
 	Arms    []ArmState   `json:"arms"`
 	Yields  []Yield      `json:"yields"`
@@ -28,11 +30,18 @@ type RuleState struct {
 	Match     string    `json:"match"`               // for people: "remote 10.0.0.0/8, local port 443"
 	Action    string    `json:"action"`              // leave, set, learn, set+learn
 	Set       []Setting `json:"set,omitempty"`       // fixed fields
+	CC        tcp.CC    `json:"cc,omitzero"`         // fixed congestion control
 	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
 	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
-	Paths     int       `json:"paths"`               // learned paths in this class
-	Samples   uint64    `json:"samples"`             // samples of this class since start
+	Rollout   *Rollout  `json:"rollout,omitempty"`   // nil: the rule leaves its connections alone
+	// Gain is over all connections of the rule, what its paths differ in taken out. Of a
+	// rule that learns nothing it is known while it is rolled out to a part of them.
+	Gain learn.Gain `json:"gain"`
+	// LeftToDefault is set while the rule does nothing, since it did worse.
+	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
+	Paths         int            `json:"paths"`   // learned paths in this class
+	Samples       uint64         `json:"samples"` // samples of this class since start
 }
 
 // Setting is one field with its value and why it has it.
@@ -78,22 +87,25 @@ type PathState struct {
 	Arms     []PathArm     `json:"arms"`
 	Slice    time.Duration `json:"slice_ns"` // for which one draw of an arm holds
 	HoldOut  PathHoldOut   `json:"hold_out"`
-	MinRTT   time.Duration `json:"min_rtt_ns"`
-	SRTT     time.Duration `json:"srtt_ns"`       // of the latest sample
-	Rate     float64       `json:"delivery_rate"` // bytes/s, greatest recent
+	// LeftToDefault is set while the path has kernel defaults, since it did worse.
+	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
+	MinRTT        time.Duration  `json:"min_rtt_ns"`
+	SRTT          time.Duration  `json:"srtt_ns"`       // of the latest sample
+	Rate          float64        `json:"delivery_rate"` // bytes/s, greatest recent
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.
 type PathArm struct {
 	CC       tcp.CC  `json:"cc"`
-	Weight   float64 `json:"weight"`    // share of the next slices of time, 0 to 1
-	Count    uint64  `json:"count"`     // connections that were scored
-	Greedy   uint64  `json:"greedy"`    // of these, taken while it was the best known
-	Mean     float64 `json:"mean"`      // believed reward, in the objective's unit (natural log)
-	StdDev   float64 `json:"std_dev"`   // of that belief; 0 if the learner has none
-	MinRTT   uint32  `json:"min_rtt"`   // microseconds, least seen; 0 is unknown
-	Rate     uint64  `json:"rate"`      // bytes/s, greatest delivery rate seen
-	LastUsed int64   `json:"last_used"` // Unix nanoseconds; 0 is never
+	Default  bool    `json:"default,omitempty"` // what connections get without tcpilot
+	Weight   float64 `json:"weight"`            // share of the next slices of time, 0 to 1
+	Count    uint64  `json:"count"`             // connections that were scored
+	Greedy   uint64  `json:"greedy"`            // of these, taken while it was the best known
+	Mean     float64 `json:"mean"`              // believed reward, in the objective's unit (natural log)
+	StdDev   float64 `json:"std_dev"`           // of that belief; 0 if the learner has none
+	MinRTT   uint32  `json:"min_rtt"`           // microseconds, least seen; 0 is unknown
+	Rate     uint64  `json:"rate"`              // bytes/s, greatest delivery rate seen
+	LastUsed int64   `json:"last_used"`         // Unix nanoseconds; 0 is never
 	// Retired is set while a guard keeps the arm from the path.
 	Retired *ArmRetirement `json:"retired,omitempty"`
 }
@@ -108,17 +120,24 @@ type ArmRetirement struct {
 
 // PathHoldOut compares the connections left at kernel defaults with the rest.
 type PathHoldOut struct {
-	Share   float64 `json:"share"`
-	Count   uint64  `json:"count"`
-	Mean    float64 `json:"mean"`    // reward of hold-out connections (natural log)
-	Treated float64 `json:"treated"` // reward of the others
-	// Gain is exp(Treated-Mean), the factor won; 0 while either side has no sample.
-	Gain float64 `json:"gain"`
+	Share  float64 `json:"share"`  // of connections held out, in slices of time or one by one
+	Slices float64 `json:"slices"` // of it, in whole slices of time
+	Count  uint64  `json:"count"`  // connections held out that were scored
+	// Gain is by what factor the others are faster, with its interval.
+	Gain learn.Gain `json:"gain"`
+}
+
+// LeftToDefault says why and how long a path, or all of a rule, has kernel defaults.
+type LeftToDefault struct {
+	Why   string    `json:"why"` // with figures
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"` // then it is tuned again
 }
 
 // Totals count since the engine started.
 type Totals struct {
 	Samples      map[string]uint64 `json:"samples"`       // by kind
+	Connections  map[string]uint64 `json:"connections"`   // that these stand for
 	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists: begun under earlier rules, or an earlier process
 	Ignored      map[string]uint64 `json:"ignored"`       // samples not scored, by why
 	Decisions    map[string]uint64 `json:"decisions"`     // policies written, by reason
@@ -126,6 +145,7 @@ type Totals struct {
 	Paths        int               `json:"paths"`         // beliefs held
 	PathLimit    int               `json:"path_limit"`    //
 	Evicted      uint64            `json:"evicted"`       // beliefs dropped for want of room
+	RolledBack   uint64            `json:"rolled_back"`   // rollouts that guards took back
 	Ticks        uint64            `json:"ticks"`         //
 	TickSeconds  float64           `json:"tick_seconds"`  // time spent deciding and writing
 	Writes       uint64            `json:"writes"`        // policies written

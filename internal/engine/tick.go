@@ -285,8 +285,8 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // leftToParent: a path of which nothing is known has no row of its own. What
 // encloses it matches then, and unlike a copy of it that stays up to date.
 func (e *Engine) leftToParent(n *node) bool {
-	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.offered.marked)
-	if n.belief.Count > 0 || ownArms || n.key == rootKey(n.key.class, 0) {
+	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.armsFor(n))
+	if n.belief.Count > 0 || ownArms || n.back != nil || n.key == rootKey(n.key.class, 0) {
 		return false
 	}
 	if n.id != 0 {
@@ -307,10 +307,10 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 		rs.params = p.Params
 		rs.paramStamp++
 	}
-	w := written{holdOut: p.HoldOut, slice: p.Slice, params: rs.paramStamp}
+	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
-		set.cc[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Weight
+		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight
 	}
 	for _, s := range e.armSets {
 		if *s == set {
@@ -329,6 +329,10 @@ func (w *written) same(o *written) bool {
 	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params {
 		return false
 	}
+	// What is held out of a new path falls with each outcome: an eighth is no news.
+	if a, b := w.slices, o.slices; (a == 0) != (b == 0) || max(a, b)-min(a, b) > max(a, b)/8 {
+		return false
+	}
 	for i := range w.weights {
 		a, b := w.weights[i], o.weights[i]
 		if (a == 0) != (b == 0) || max(a, b)-min(a, b) > sameShare {
@@ -342,14 +346,16 @@ func (w *written) same(o *written) bool {
 func (e *Engine) input(n *node, now int64) *policy.Input {
 	in := &e.in
 	in.Rule = n.rule.rule
-	in.Arms, in.ByName = e.armsFor(n), e.offered.byName
+	in.Arms, in.ByName, in.Default = e.armsFor(n), e.offered.byName, e.offered.def
 	in.Retired = e.retiredFor(n, now)
+	in.Back = n.leftToDefault(now)
 	in.Belief = &n.belief
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()
 	}
 	in.YieldCC, in.YieldFields = e.yieldCC, e.yieldFs
+	e.heldBack(in, n.rule)
 	return in
 }
 

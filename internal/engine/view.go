@@ -101,12 +101,12 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 // head is a snapshot without paths.
 func (e *Engine) head(now time.Time) *Snapshot {
 	s := &Snapshot{
-		At: now, Started: e.started, Learner: e.opt.Learner.Name(),
+		At: now, Started: e.started, Learner: e.opt.Learner.Name(), Mode: e.mode(),
 		Rules: make([]RuleState, 0, len(e.byRule)), Arms: make([]ArmState, 0, len(e.arms)),
 		Yields: make([]Yield, 0, len(e.yields)), Totals: e.viewTotals(),
 	}
 	for _, rs := range e.byRule {
-		s.Rules = append(s.Rules, e.viewRule(rs))
+		s.Rules = append(s.Rules, e.viewRule(rs, now))
 	}
 	for _, a := range e.arms {
 		s.Arms = append(s.Arms, *a)
@@ -121,9 +121,10 @@ func (e *Engine) head(now time.Time) *Snapshot {
 
 func (e *Engine) viewTotals() Totals {
 	t := e.totals
+	t.Connections = map[string]uint64{}
 	t.Samples, t.Ignored, t.Decisions, t.Guarded = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	for k := tcp.KindClose; k <= tcp.KindFailedConnect; k++ {
-		t.Samples[k.String()] = e.kinds[k]
+		t.Samples[k.String()], t.Connections[k.String()] = e.kinds[k], e.stoodFor[k]
 	}
 	for i, n := range e.ignored {
 		if n > 0 {
@@ -145,14 +146,17 @@ func (e *Engine) viewTotals() Totals {
 	return t
 }
 
-func (e *Engine) viewRule(rs *ruleState) RuleState {
+func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	r := rs.rule
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
-		Set: e.settings(r), Paths: rs.paths, Samples: rs.samples,
+		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
+		Rollout: e.viewRollout(rs),
 	}
-	if r.CC != (tcp.CC{}) {
-		s.Arms = []tcp.CC{r.CC}
+	if rs.root != nil {
+		if s.LeftToDefault = rs.root.viewBack(now); rs.root.compared != nil {
+			s.Gain = rs.root.compared.Gain()
+		}
 	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
@@ -195,12 +199,14 @@ func (v *viewer) path(p *PathState, n *node) {
 		PolicyID: giver.id, Reason: n.reason.String(), Expires: time.Unix(0, giver.expires), LastUsed: time.Unix(0, n.lastUsed),
 		Samples: n.samples, Set: set,
 		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
-		Slice: giver.policy.sliceLength(), HoldOut: holdOut(n, giver),
+		Slice: giver.policy.sliceLength(), HoldOut: holdOut(n, giver), LeftToDefault: n.viewBack(v.now),
 	}
 	first := len(v.arms)
 	arms := giver.policy.arms.list()
 	for i, cc := range arms {
-		v.arms = append(v.arms, v.arm(b, cc, float64(giver.policy.weights[i])/policy.One))
+		a := v.arm(b, cc, float64(giver.policy.weights[i])/policy.One)
+		a.Default = giver.policy.arms.isDefault[i]
+		v.arms = append(v.arms, a)
 	}
 	for i := range b.Arms { // known from before, not chosen from now
 		if cc := b.Arms[i].CC; !slices.Contains(arms, cc) {
@@ -244,14 +250,23 @@ func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
 }
 
 func holdOut(n, giver *node) PathHoldOut {
+	slices := float64(giver.policy.slices) / policy.One
 	h := PathHoldOut{
-		Share: float64(giver.policy.holdOut) / policy.One, Count: n.belief.HoldOut.Count,
-		Mean: n.held.mean(), Treated: n.treated.mean(),
+		Share: slices + (1-slices)*float64(giver.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
 	}
-	if n.held.N > 0 && n.treated.N > 0 {
-		h.Gain = math.Exp(h.Treated - h.Mean)
+	if n.compared != nil {
+		h.Gain = n.compared.Gain()
 	}
 	return h
+}
+
+func (n *node) viewBack(now time.Time) *LeftToDefault {
+	for ; n != nil; n = n.parent {
+		if b := n.back; b != nil && now.UnixNano() < b.Until {
+			return &LeftToDefault{Why: b.Why, Since: time.Unix(0, b.Since), Until: time.Unix(0, b.Until)}
+		}
+	}
+	return nil
 }
 
 func micros(us uint32) time.Duration { return time.Duration(us) * time.Microsecond }

@@ -107,7 +107,7 @@ func TestRefusedWritesAreTriedAgain(t *testing.T) {
 	}
 	// A row whose second write failed may be there: it is deleted with its path.
 	w.sink.refuse = errRefused
-	w.e.SetOffered(offer(cubic, bbr))
+	w.e.SetOffered(offer(cubic, bbr), tcp.CC{})
 	w.e.Settle(w.now)
 	w.e.mu.Lock()
 	w.e.opt.Limit = 0
@@ -314,7 +314,7 @@ func revive(t *testing.T, opt func(*Options), kept []Memory, rules ...policy.Rul
 		opt(&o)
 		w.e = New(o)
 	}
-	w.e.SetOffered(offer(reno, bbr, cubic))
+	w.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
 	w.sink.rows, w.sink.log = map[path.Key]path.Entry{}, nil
 	err := w.e.Start(rules, policy.Resolver{}, func(keep func(Memory) bool) error {
 		for _, m := range kept {
@@ -523,7 +523,7 @@ func TestDeterminism(t *testing.T) {
 			a := netip.AddrFrom4([4]byte{10, byte(k % 3), byte(k % 31), byte(k % 5)})
 			w.run(1, a, lossy, func(s *tcp.Sample) { s.NetNS = uint64(k % 4) })
 			if k == 200 {
-				w.e.SetOffered(offer(cubic, bbr))
+				w.e.SetOffered(offer(cubic, bbr), tcp.CC{})
 				if err := w.e.SetRules([]policy.Rule{learnRule("b"), learnRule("c")}, policy.Resolver{}, w.now); err != nil {
 					t.Fatal(err)
 				}
@@ -572,7 +572,7 @@ func TestConcurrentUse(t *testing.T) {
 			if err := w.e.SetRules([]policy.Rule{learnRule("all")}, policy.Resolver{}, s.At); err != nil {
 				t.Error(err)
 			}
-			w.e.SetOffered(offer([]tcp.CC{reno, bbr, cubic}[i%3:]...))
+			w.e.SetOffered(offer([]tcp.CC{reno, bbr, cubic}[i%3:]...), tcp.CC{})
 		}
 	}
 	for range readers {

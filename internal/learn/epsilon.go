@@ -84,7 +84,7 @@ func (e epsilonGreedy) fold(b *Belief, a *ArmBelief, o Outcome) {
 	a.Mean += e.rate * (-cost - a.Mean)
 }
 
-func (e epsilonGreedy) Weights(w []float64, arms []tcp.CC, b, _ *Belief, _ int64) int {
+func (e epsilonGreedy) Weights(w []float64, arms []tcp.CC, _ int, b, _ *Belief, _ int64) int {
 	if len(arms) == 0 {
 		return -1
 	}

@@ -9,7 +9,7 @@ func published() Learner { return NewEpsilonGreedy(PublishedEpsilon, PublishedRa
 
 func TestEpsilonGreedySharesTiesAmongTheUnexplored(t *testing.T) {
 	arms, w := ccs("cubic", "bbr", "htcp", "dctcp"), make([]float64, 4)
-	if best := published().Weights(w, arms, nil, nil, 0); best != -1 {
+	if best := published().Weights(w, arms, -1, nil, nil, 0); best != -1 {
 		t.Errorf("best of nothing is %d", best)
 	}
 	for _, share := range w {
@@ -17,7 +17,7 @@ func TestEpsilonGreedySharesTiesAmongTheUnexplored(t *testing.T) {
 			t.Errorf("shares %v", w)
 		}
 	}
-	if best := published().Weights(nil, nil, nil, nil, 0); best != -1 {
+	if best := published().Weights(nil, nil, -1, nil, nil, 0); best != -1 {
 		t.Errorf("best of no arms is %d", best)
 	}
 }
@@ -45,7 +45,7 @@ func TestEpsilonGreedyFollowsThePublishedCost(t *testing.T) {
 		t.Errorf("belief %+v", b)
 	}
 	w := make([]float64, 2)
-	if best := l.Weights(w, arms, b, nil, 0); best != 1 || math.Abs(w[1]-0.975) > 1e-12 || math.Abs(w[0]-0.025) > 1e-12 {
+	if best := l.Weights(w, arms, -1, b, nil, 0); best != 1 || math.Abs(w[1]-0.975) > 1e-12 || math.Abs(w[0]-0.025) > 1e-12 {
 		t.Errorf("best %d of shares %v", best, w)
 	}
 }
@@ -55,7 +55,7 @@ func TestEpsilonGreedyGoesForTheUnexplored(t *testing.T) {
 	l.Observe(b, arms[1], Outcome{At: start, Weight: 1, MinRTT: 100, Rate: 2000})
 	l.Observe(b, arms[0], Outcome{At: start, Weight: 1, MinRTT: 110, Rate: 1000, Greedy: true})
 	w := make([]float64, 3)
-	l.Weights(w, arms, b, nil, 0)
+	l.Weights(w, arms, -1, b, nil, 0)
 	if w[0] > 0.02 || w[2] < 0.4 {
 		t.Errorf("shares %v", w)
 	}
@@ -73,7 +73,7 @@ func TestEpsilonGreedyValuesNeverAge(t *testing.T) {
 		l.Observe(b, arms[1], Outcome{At: start + int64(i)*second, Weight: 1, MinRTT: 100, Rate: 5e8})
 	}
 	w := make([]float64, 2)
-	if best := l.Weights(w, arms, b, nil, start+1e18); best != 0 {
+	if best := l.Weights(w, arms, -1, b, nil, start+1e18); best != 0 {
 		t.Errorf("best %d of %v", best, w)
 	}
 }

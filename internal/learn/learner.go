@@ -36,23 +36,39 @@ func ParseObjective(s string) (Objective, error) {
 type Outcome struct {
 	At     int64   // Unix nanoseconds
 	Reward float64 // natural log; greater is better
+	// Price is the part of Reward that others pay for, 0 or more: packets sent twice,
+	// and the queue. Reward+Price is what the connection's own user waited for, and
+	// what is compared with the default.
+	Price  float64
 	Weight float64 // evidence, above 0; 1 is one informative connection
 	MinRTT uint32  // microseconds; 0 is unknown
 	Rate   uint64  // delivery rate, bytes per second; 0 is unknown
 	Loss   float64 // retransmitted share of the data packets, 0 to 1; negative is unknown
-	Greedy bool    // the arm was the best known when it was taken
+	// Sent and Again count data packets, and those of them that were retransmits;
+	// Stretch is ln(srtt/min_rtt), how full the queue was. Together they tell random
+	// loss from an overflowing queue. Sent 0: unknown.
+	Sent, Again, Stretch float64
+	// Size is the class of how much was sent, from 1; 0 where the reward does not
+	// depend on it. See AdjustSize.
+	Size   uint8
+	Greedy bool // the arm was the best known when it was taken
 	// Slice numbers the slices of time in which connections share an arm. Outcomes of
 	// one arm that come in the same slice shared the path as well: together they are
 	// one observation. 0: this outcome stands alone.
 	Slice int64
 }
 
+// Wait is the natural log of how fast the connection was for its own user: bytes
+// (or completions of its size) over the time that they took.
+func (o *Outcome) Wait() float64 { return o.Reward + o.Price }
+
 // maxReward is far beyond any logarithm of a measured ratio or rate.
 const maxReward = 1e3
 
 // usable keeps what JSON cannot store and what no belief recovers from out.
 func (o *Outcome) usable() bool {
-	return o.Weight > 0 && !math.IsInf(o.Weight, 0) && math.Abs(o.Reward) <= maxReward // false for NaN
+	return o.Weight > 0 && !math.IsInf(o.Weight, 0) &&
+		math.Abs(o.Reward) <= maxReward && math.Abs(o.Price) <= maxReward // false for NaN
 }
 
 // Belief is what is known about the arms of one path. Its exported fields are
@@ -73,6 +89,8 @@ type Belief struct {
 	Changed int64   `json:"changed"` // Unix ns of the latest change; 0 is never
 	// ChangedAt is Count at the latest change.
 	ChangedAt uint64 `json:"changed_at"`
+	// Fell says that the latest change was one for the worse.
+	Fell bool `json:"fell,omitempty"`
 	// Level is the reward of a path of which a pooled belief knows nothing else,
 	// its arm's effect taken out.
 	Level Signal `json:"level"`
@@ -109,6 +127,14 @@ type ArmBelief struct {
 	// Scatter is the variance of outcomes within one observation; M2 is of
 	// observations.
 	Scatter float64 `json:"scatter"`
+	// Price is the believed Outcome.Price.
+	Price float64 `json:"price"`
+	// Tail is how outcomes spread on the slow side of the mean.
+	Tail Tail `json:"tail"`
+	// Sent and Again are discounted sums of Outcome's, Stretch a mean of it.
+	Sent    float64 `json:"sent"`
+	Again   float64 `json:"again"`
+	Stretch float64 `json:"stretch"`
 
 	open slice
 }
@@ -146,11 +172,12 @@ type Learner interface {
 	// ObserveHoldOut folds an outcome of a hold-out connection into b.
 	ObserveHoldOut(b *Belief, o Outcome)
 	// Weights writes to w[i] the share, 0 to 1, that arms[i] should get of the
-	// path's new connections; the shares sum to 1. b may be nil: nothing is
-	// known. parent is the belief of the nearest enclosing prefix that has any,
-	// nil if none has. best is the arm that is now the best known, or -1 while
-	// nothing is. Arms that b knows but that are not in arms do not count.
-	Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int64) (best int)
+	// path's new connections; the shares sum to 1. base is the index of the default:
+	// what a connection gets without tcpilot; -1 if it is none of the arms. b may be
+	// nil: nothing is known. parent is the belief of the nearest enclosing prefix that
+	// has any, nil if none has. best is the arm that is now in use, or -1 while
+	// nothing is known. Arms that b knows but that are not in arms are ignored.
+	Weights(w []float64, arms []tcp.CC, base int, b, parent *Belief, now int64) (best int)
 	// StdDev is the standard deviation of the belief in arm's mean; 0 if the
 	// learner has none.
 	StdDev(arm *ArmBelief, now int64) float64
@@ -160,15 +187,16 @@ type Learner interface {
 // child has observed already, into the belief of an enclosing prefix. It is to
 // be preferred to l.Observe(parent, ...): a learner that knows hierarchies takes
 // the child's own level out first, so that fast paths which use one arm and
-// slow paths which use another do not make the first arm look good.
-func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) {
+// slow paths which use another do not make the first arm look good. It returns the
+// evidence that the outcome was to the parent, in outcomes.
+func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 	if p, ok := l.(interface {
-		pool(child, parent *Belief, cc tcp.CC, o Outcome)
+		pool(child, parent *Belief, cc tcp.CC, o Outcome) float64
 	}); ok {
-		p.pool(child, parent, cc, o)
-		return
+		return p.pool(child, parent, cc, o)
 	}
 	l.Observe(parent, cc, o)
+	return min(o.Weight, 1)
 }
 
 // seconds between two Unix nanosecond times; samples may arrive out of order,

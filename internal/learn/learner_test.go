@@ -81,8 +81,8 @@ func TestBeliefSurvivesTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		w, v := make([]float64, 3), make([]float64, 3)
-		l.Weights(w, arms, was, nil, was.Last)
-		l.Weights(v, arms, &now, nil, was.Last)
+		l.Weights(w, arms, -1, was, nil, was.Last)
+		l.Weights(v, arms, -1, &now, nil, was.Last)
 		for i := range w {
 			if w[i] != v[i] {
 				t.Errorf("shares before %v, after %v", w, v)
@@ -101,7 +101,7 @@ func TestObserveDoesNotAllocateOnceAnArmIsKnown(t *testing.T) {
 			l.Observe(b, arms[i%3], o)
 			ObserveParent(l, b, parent, arms[i%3], o)
 			l.ObserveHoldOut(b, o)
-			l.Weights(w, arms, b, parent, o.At)
+			l.Weights(w, arms, -1, b, parent, o.At)
 			i++
 		}
 		for range 12 {

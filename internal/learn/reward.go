@@ -160,8 +160,12 @@ func Goodput(s *tcp.Sample) (Outcome, Ignored) {
 func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
 	out := Outcome{
 		At: s.At, MinRTT: s.MinRTT, Rate: s.DeliveryRate,
-		Loss:   float64(s.Retrans) / float64(max(s.DataSegsOut, s.Retrans)+lossPackets),
+		Loss: float64(s.Retrans) / float64(max(s.DataSegsOut, s.Retrans)+lossPackets),
+		Sent: float64(max(s.DataSegsOut, s.Retrans)), Again: float64(s.Retrans),
 		Weight: pkts / (pkts + halfPackets),
+	}
+	if s.MinRTT != 0 {
+		out.Stretch = stretch(float64(s.SRTT), s.MinRTT)
 	}
 	if s.Kind == tcp.KindInterval {
 		out.Weight *= intervalWeight
@@ -190,10 +194,11 @@ func throughput(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignore
 	if why := goodput(out, s, pkts); why != Scored {
 		return why
 	}
-	out.Reward -= goodputPerRetrans * retransShare(s)
+	out.Price = goodputPerRetrans * retransShare(s)
 	if s.SRTT != 0 && minRTT != 0 {
-		out.Reward -= goodputPerDelay * stretch(float64(s.SRTT), minRTT)
+		out.Price += goodputPerDelay * stretch(float64(s.SRTT), minRTT)
 	}
+	out.Reward -= out.Price
 	return Scored
 }
 

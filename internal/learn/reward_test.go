@@ -110,7 +110,7 @@ func TestPeerWeakness8SlowLinksAreToldApart(t *testing.T) {
 		t.Errorf("500 kbit/s is exp(%v) times 200 kbit/s", d)
 	}
 	w := make([]float64, 2)
-	if best := l.Weights(w, arms, b, nil, b.Last); best != 1 || w[1] < 0.9 {
+	if best := l.Weights(w, arms, -1, b, nil, b.Last); best != 1 || w[1] < 0.9 {
 		t.Errorf("best %d of shares %v", best, w)
 	}
 }
@@ -223,7 +223,7 @@ func TestPeerWeakness2BufferbloatIsSeen(t *testing.T) {
 		}
 	}
 	w := make([]float64, 2)
-	if best := l.Weights(w, arms, b, nil, b.Last); best != 1 || w[1] < 0.95 {
+	if best := l.Weights(w, arms, -1, b, nil, b.Last); best != 1 || w[1] < 0.95 {
 		t.Errorf("best %d of shares %v", best, w)
 	}
 }

@@ -19,11 +19,13 @@ const leastKnown = 1. / 8
 type candidate struct {
 	cc     tcp.CC
 	arm    *ArmBelief // nil if the path has no belief about it
+	parent *ArmBelief // nil if the parent has none
 	weight float64    // own evidence, aged to now
 	effect float64    // prior: above or below the path's level
 	spread float64    // variance of that prior
 	noise  float64    // variance of one outcome
-	post   posterior
+	post   posterior  // of the reward's value (see tail.go)
+	price  float64    // what of the reward others pay for
 }
 
 func (c *candidate) trials() float64 {
@@ -34,7 +36,7 @@ func (c *candidate) trials() float64 {
 }
 
 // Weights implements Learner.
-func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int64) int {
+func (t thompson) Weights(w []float64, arms []tcp.CC, base int, b, parent *Belief, now int64) int {
 	if len(arms) == 0 {
 		return -1
 	}
@@ -46,8 +48,12 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int
 	for _, cc := range arms {
 		cs = append(cs, candidate{cc: cc, arm: b.find(cc)})
 	}
-	guided := t.priors(cs, parent, now)
-	seen := t.posteriors(cs, b, now)
+	spread := t.opt.Spread
+	if base >= 0 && !t.fell(b, now) {
+		spread = t.opt.Calm
+	}
+	guided := t.priors(cs, parent, spread, now)
+	seen := t.posteriors(cs, b, base >= 0 && !b.Pooled, now)
 
 	var pbuf [stackArms]posterior
 	post := pbuf[:0]
@@ -65,13 +71,16 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int
 	if seen && !guided {
 		unknown(w, cs, best, try)
 	}
-	if i := t.trial(cs, chance, b, guided); i >= 0 {
+	if base >= 0 {
+		return t.defaultFirst(w, cs, base, chance, b, guided, now)
+	}
+	if i := t.trial(cs, chance, b, guided, nil); i >= 0 {
 		if guided && b.Changed == 0 {
 			try = min(try, verifyTry)
 		}
 		mix(w, i, try)
 	} else {
-		t.reprobe(w, cs, best, b)
+		t.reprobe(w, cs, best, b, nil)
 	}
 	if !seen && !guided {
 		return -1
@@ -80,18 +89,20 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, b, parent *Belief, now int
 }
 
 // priors takes from the parent how the arms differ, and by how much its paths do.
+// Arms that it knows nothing of differ by unknown, a standard deviation.
 // It reports whether the parent knew anything, apart from what this path told it.
-func (t thompson) priors(cs []candidate, parent *Belief, now int64) (guided bool) {
+func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now int64) (guided bool) {
 	wide := t.opt.Spread * t.opt.Spread
 	pooled := t.pooledNoise(parent)
 	level, n := 0.0, 0.0
 	for i := range cs {
 		c := &cs[i]
-		c.spread = wide
+		c.spread = unknown * unknown
 		p := parent.find(c.cc)
 		if p == nil {
 			continue
 		}
+		c.parent = p
 		w := p.Weight * t.keep(p.Last, max(now, p.Last))
 		if c.arm != nil {
 			w -= c.arm.Given * t.keep(c.arm.Last, max(now, c.arm.Last))
@@ -124,9 +135,14 @@ func (t thompson) priors(cs []candidate, parent *Belief, now int64) (guided bool
 }
 
 // posteriors joins prior and own evidence. It reports whether there is any of the
-// latter.
-func (t thompson) posteriors(cs []candidate, b *Belief, now int64) (seen bool) {
+// latter. tails: the slow side counts. It does not in a belief about many paths, since how
+// they differ is no tail of an arm.
+func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (seen bool) {
 	pooled := t.pooledNoise(b)
+	var tail Tail
+	if tails {
+		tail = t.tailOf(b.Arms, pooled)
+	}
 	level, precision := 0.0, 0.0
 	for i := range cs {
 		c := &cs[i]
@@ -153,6 +169,11 @@ func (t thompson) posteriors(cs []candidate, b *Belief, now int64) (seen bool) {
 		c.post.mean = level + c.effect
 		if po > 0 {
 			c.post.mean = (pp*(level+c.effect) + po*c.arm.Mean) / (pp + po)
+		}
+		premium, noise := c.arm.premium(tail, c.noise)
+		c.post.mean -= premium
+		if po > 0 { // the tail may be known worse than the mean
+			po = c.weight / noise
 		}
 		c.post.sd = math.Sqrt(1 / (pp + po))
 		c.post.dof = 3 + c.weight
@@ -259,12 +280,14 @@ const (
 // trial picks the arm that must be tried now, -1 if none: each arm once on a path
 // that is new or has changed, and once more. Best hopes go first, and among equals
 // the safest.
-func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool) int {
+//
+// Arms that may not get any share by most are left out; nil is no bound.
+func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool, most []float64) int {
 	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
 	pick := -1
 	for i := range cs {
 		c := &cs[i]
-		if c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
+		if most != nil && most[i] < leastReprobe || c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
 			continue
 		}
 		if pick < 0 || t.sooner(c, &cs[pick]) {
@@ -348,8 +371,9 @@ const (
 
 // reprobe gives arms that are not in use a small share, since they may have become
 // better unseen: about one observation per Reprobe, fewer for those believed far
-// worse and on paths that do not change, none while their last trial is fresh.
-func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief) {
+// worse and on paths that do not change, none while their last trial is fresh; none
+// more than most, nil is no bound.
+func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief, most []float64) {
 	hazard := float64(1+b.Changes) * steadyAfter / (steadyAfter + float64(b.Count))
 	each := t.opt.ReprobeMax / float64(max(1, len(cs)-1)) * math.Sqrt(min(1, hazard))
 	pace := min(each, max(leastReprobe, b.Gap/t.opt.Reprobe.Seconds()))
@@ -360,9 +384,13 @@ func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief) {
 		}
 		stale := min(1, float64(b.Count-c.arm.SeenAt)/(2*awhile))
 		gap := max(0, cs[best].post.mean-c.post.mean)
-		if share := pace * stale / (1 + gap); w[i] < share {
-			w[best] -= share - w[i]
-			w[i] = share
+		share := pace * stale / (1 + gap)
+		if most != nil {
+			share = min(share, most[i])
+		}
+		if add := min(share-w[i], w[best]); add > 0 {
+			w[best] -= add
+			w[i] += add
 		}
 	}
 }

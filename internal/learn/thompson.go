@@ -16,6 +16,7 @@ type ThompsonOptions struct {
 	Noise      float64       // standard deviation expected of one outcome; 0.4
 	NoiseN     float64       // outcomes that this expectation counts for; 4
 	Spread     float64       // standard deviation between arms that nothing is known of; 1.5
+	Calm       float64       // the same where the default has nothing to complain of; 0.25
 	ParentMax  float64       // outcomes that the parent's belief counts for at most; 3
 	ParentMin  float64       // least standard deviation between paths of one parent; 0.25
 	Sharpness  float64       // power of the probability of being best; 3
@@ -27,6 +28,7 @@ type ThompsonOptions struct {
 	ReprobeMax float64       // share that all such trials take at most; 0.03
 	TrialPace  time.Duration // in which a trial may take about one observation; 250 ms
 	Patience   float64       // own outcomes after which the parent's word is verified; 4
+	Budget     float64       // expected loss of the users' time to arms that are not proven; 0.01
 }
 
 // DefaultThompson returns the learner that tcpilot uses unless told otherwise.
@@ -60,6 +62,8 @@ func NewThompson(opt ThompsonOptions) Learner {
 	or(&opt.Noise, 0.4)
 	or(&opt.NoiseN, 4)
 	or(&opt.Spread, 1.5)
+	or(&opt.Calm, 0.25)
+	or(&opt.Budget, 0.01)
 	or(&opt.ParentMax, 3)
 	or(&opt.ParentMin, 0.25)
 	or(&opt.Sharpness, 3)
@@ -116,13 +120,14 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	v := t.noise(a, t.pooledNoise(b))
 	if !another {
 		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > awhile) && t.surprised(a, o, v) {
-			a.Weight, a.M2, a.Trials = 0, 0, 0
+			a.Weight, a.M2, a.Trials, a.Tail = 0, 0, 0, Tail{}
 		}
 		a.next(o.Slice)
 	}
 	changed := !b.Pooled && t.changed(a, o, v)
 	a.open.add(o)
 	t.fold(a, v)
+	a.learnTail(o)
 	a.note(b, o)
 	if changed {
 		t.reopen(b, a, o.At)
@@ -168,9 +173,27 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 	}
 	h := &b.HoldOut
 	t.age(h, o.At)
-	h.Mean, h.Weight, h.M2 = fold(h.Mean, h.Weight, h.M2, o.Reward, min(o.Weight, 1), t.opt.Memory)
+	o.Weight = min(o.Weight, 1)
+	h.Mean, h.Weight, h.M2 = fold(h.Mean, h.Weight, h.M2, o.Reward, o.Weight, t.opt.Memory)
+	h.learnTail(o)
 	h.note(b, o)
 }
+
+// learnTail folds what the mean reward does not tell: each outcome by itself, also of one
+// observation.
+func (a *ArmBelief) learnTail(o Outcome) {
+	rate := o.Weight / max(a.Weight, o.Weight)
+	a.Price += (o.Price - a.Price) * rate
+	if o.Sent > 0 {
+		a.Stretch += (o.Stretch - a.Stretch) * rate
+		keep := 1 - o.Weight/lossMemory
+		a.Sent, a.Again = a.Sent*keep+o.Sent, a.Again*keep+o.Again
+	}
+	a.Tail.add(o.Wait(), a.Mean+a.Price, o.Weight)
+}
+
+// lossMemory is the number of outcomes over which packets and retransmits are summed.
+const lossMemory = 20
 
 // note keeps the facts of an outcome that are not its reward. first says that it is
 // not one more of an observation that was begun before.
@@ -230,6 +253,7 @@ func (t thompson) age(a *ArmBelief, now int64) {
 	keep := t.keep(a.Last, now)
 	a.Weight *= keep
 	a.M2 *= keep
+	a.Tail.N *= keep
 	a.Given *= keep
 	a.Loss.Weight *= keep
 	a.Loss.M2 *= keep
@@ -276,6 +300,7 @@ func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	b.Changes++
 	b.Changed, b.ChangedAt = now, b.Count
+	b.Fell = a.Down.Sum > a.Up.Sum && a.Down.Sum >= limit/2.
 	v := t.noise(a, t.pooledNoise(b))
 	if run := latest(&a.Up, &a.Down); run != nil {
 		a.Mean, a.Weight = run.Mean, min(run.N, runMax)
@@ -288,6 +313,8 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 		keep := min(1, reopened/max(o.Weight, reopened))
 		o.Weight *= keep
 		o.M2 *= keep
+		o.Tail.N *= keep
+		o.Sent, o.Again = 0, 0
 		o.Trials = 0
 		o.Up, o.Down = Run{}, Run{}
 		o.Loss.restart()

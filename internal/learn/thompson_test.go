@@ -14,7 +14,7 @@ func shares(t *testing.T, names []string, b, parent *Belief, now int64) ([]float
 	for i := range w {
 		w[i] = math.NaN() // leftovers of an earlier call must not matter
 	}
-	best := DefaultThompson().Weights(w, ccs(names...), b, parent, now)
+	best := DefaultThompson().Weights(w, ccs(names...), -1, b, parent, now)
 	sum := 0.0
 	for _, s := range w {
 		if !(s >= 0 && s <= 1) {
@@ -69,7 +69,7 @@ func TestNewPathTriesEachArmInOrderOfSafety(t *testing.T) {
 	if _, best := shares(t, order, nil, nil, start); best != -1 {
 		t.Errorf("best of nothing is %d", best)
 	}
-	if best := l.Weights(nil, nil, b, nil, start); best != -1 {
+	if best := l.Weights(nil, nil, -1, b, nil, start); best != -1 {
 		t.Errorf("best of no arms is %d", best)
 	}
 }
@@ -170,7 +170,7 @@ func whenBestIsUsed(fluke float64, seed uint64) int {
 		victim = 0
 	}
 	for i := range 100 {
-		l.Weights(w, ccs(trio...), b, nil, start+int64(i)*second)
+		l.Weights(w, ccs(trio...), -1, b, nil, start+int64(i)*second)
 		k := draw(w, rng)
 		r := []float64{10, 11.1, 10}[k] + 0.3*rng.NormFloat64()
 		if k == victim && !met {

@@ -25,8 +25,9 @@ var mayImport = map[string][]string{
 	"engine":    {"tcp", "path", "class", "learn", "policy"},
 
 	// edge: the kernel, the disk
-	"datapath": {"tcp", "path", "class", "thread"},
-	"cc":       {"thread"},
+	"datapath": {"tcp", "path", "class", "regular", "thread"},
+	"cc":       {"regular", "thread"},
+	"regular":  {},
 	"thread":   {},
 	"host":     {"path", "thread"},
 	"store":    {"tcp", "path"},
@@ -61,7 +62,7 @@ var mayImport = map[string][]string{
 // library, apart from tests.
 var onlyIn = map[string][]string{
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "lab/link", "lab/subject"},
-	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link"},
+	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"host", "testenv", "lab/topology", "lab/link"},
 	"go.etcd.io/bbolt":                        {"store"},
 	"github.com/goccy/go-yaml":                {"config", "lab/scenario", "lab/subject"},

@@ -1,13 +1,13 @@
 package metrics
 
 import (
-	"math"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
 // Source is what is shown.
@@ -103,7 +103,10 @@ func (s *scrape) each(f *family, counts map[string]uint64) {
 func (s *scrape) engine(snap *engine.Snapshot) {
 	t := &snap.Totals
 	s.one(snapshotTime, unix(snap.At))
+	s.one(observing, truth(snap.Mode == engine.ModeObserve))
+	s.one(rolledBack, float64(t.RolledBack))
 	s.each(samples, t.Samples)
+	s.each(sampled, t.Connections)
 	s.each(ignored, t.Ignored)
 	s.each(policyReasons, t.Decisions)
 	s.each(armsGuarded, t.Guarded)
@@ -130,25 +133,27 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	}
 }
 
-// gain is a weighted mean of logarithms.
-type gain struct{ sum, weight float64 }
-
 func (s *scrape) rules(snap *engine.Snapshot) {
-	gains := map[string]gain{}
-	for _, p := range snap.Paths {
-		if p.HoldOut.Gain > 0 {
-			g, n := gains[p.Rule], float64(p.HoldOut.Count)
-			gains[p.Rule] = gain{g.sum + n*math.Log(p.HoldOut.Gain), g.weight + n}
-		}
-	}
 	for _, r := range snap.Rules {
 		s.one(rulePaths, float64(r.Paths), r.Name)
 		s.one(ruleSamples, float64(r.Samples), r.Name)
 		s.one(ruleHoldOut, r.HoldOut, r.Name)
-		if g := gains[r.Name]; g.weight > 0 {
-			s.one(ruleGain, math.Exp(g.sum/g.weight), r.Name)
+		if r.Rollout != nil {
+			s.one(ruleRollout, r.Rollout.Share, r.Name)
 		}
+		s.one(ruleLeft, truth(r.LeftToDefault != nil), r.Name)
+		s.gain(ruleGain, ruleGainLow, ruleGainHigh, r.Gain, r.Name)
 	}
+}
+
+// gain writes a gain with its interval; without one there is nothing to say.
+func (s *scrape) gain(ratio, low, high *family, g learn.Gain, labels ...string) {
+	if !g.Known() {
+		return
+	}
+	s.one(ratio, g.Ratio, labels...)
+	s.one(low, g.Low, labels...)
+	s.one(high, g.High, labels...)
 }
 
 // paths names the first top paths (the snapshot has most samples first) and
@@ -194,7 +199,8 @@ func (s *scrape) path(p *engine.PathState) {
 	s.known(pathMinRTT, p.MinRTT.Seconds(), l...)
 	s.known(pathRate, p.Rate, l...)
 	s.one(pathHeld, float64(p.HoldOut.Count), l...)
-	s.known(pathGain, p.HoldOut.Gain, l...)
+	s.gain(pathGain, pathGainLow, pathGainHigh, p.HoldOut.Gain, l...)
+	s.one(pathLeft, truth(p.LeftToDefault != nil), l...)
 	for i := range p.Arms {
 		a := &p.Arms[i]
 		l := []string{p.Rule, p.Prefix, scope, a.CC.String()}
@@ -240,6 +246,8 @@ func (s *scrape) counters(c Counters) {
 	s.one(unseen, float64(c.Unseen.Untracked), "untracked")
 	s.one(unseen, float64(c.Unseen.Forgotten), "forgotten")
 	s.one(unseen, float64(c.Unseen.Missed), "missed")
+	s.one(unseen, float64(c.Unseen.Thinned), "thinned")
+	s.one(unseen, float64(c.Unseen.Backwards), "backwards")
 	s.programs(c.Programs)
 }
 

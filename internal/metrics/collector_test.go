@@ -18,6 +18,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -47,13 +48,14 @@ func full(paths int) *fake {
 	s := &engine.Snapshot{
 		At: start.Add(time.Hour), Started: start, Learner: "thompson",
 		Rules: []engine.RuleState{
-			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000},
+			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000,
+				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1}, Gain: learn.Gain{Ratio: 1.2, Low: 1.1, High: 1.3}},
 			{Name: "dc", Class: 2, Action: "set"},
 		},
 		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
 		Totals: engine.Totals{
-			Samples: map[string]uint64{"close": 10, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
+			Samples: map[string]uint64{"close": 10, "interval": 3}, Connections: map[string]uint64{"close": 25, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
 			Decisions: map[string]uint64{"learned": 5}, Guarded: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickSeconds: 0.5,
 			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
 		},
@@ -68,7 +70,7 @@ func full(paths int) *fake {
 				{CC: cc("bbr"), Weight: 0.75, Count: 8, Greedy: 7, Mean: 4.5, StdDev: 0.1, MinRTT: 12000, Rate: 1e6},
 				{CC: cc("cubic"), Weight: 0.25, Count: 2, Greedy: 1, Mean: 4.1, StdDev: 0.2, MinRTT: 13000, Rate: 9e5},
 			},
-			HoldOut: engine.PathHoldOut{Share: 0.02, Count: 2, Mean: 4.0, Treated: 4.4, Gain: 1.5},
+			HoldOut: engine.PathHoldOut{Share: 0.02, Count: 20, Gain: learn.Gain{Ratio: 1.5, Low: 1.2, High: 1.9}},
 		})
 	}
 	return &fake{snap: s, counters: Counters{
@@ -81,7 +83,7 @@ func full(paths int) *fake {
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},
-		Unseen: UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3},
+		Unseen: UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
 	}}
 }
 
@@ -169,6 +171,7 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 		{"tcpilot_congestion_control_loaded", []string{"cc=tcpilot_bbr3"}, 1},
 		{"tcpilot_congestion_control_loaded", []string{"cc=tcpilot_cubic"}, 0},
 		{"tcpilot_congestion_control_connections", nil, 12},
+		{"tcpilot_sampled_connections_total", []string{"kind=close"}, 25},
 		{"tcpilot_path_arms_retired_total", []string{"reason=marks-lost"}, 1},
 		{"tcpilot_store_saved_timestamp_seconds", nil, 1_700_000_000},
 		{"tcpilot_datapath_up", nil, 1},
@@ -179,17 +182,18 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 	}
 }
 
-func TestRuleGainIsWeightedGeometricMean(t *testing.T) {
-	f := full(3)
-	f.snap.Paths[0].HoldOut = engine.PathHoldOut{Count: 3, Gain: 4}
-	f.snap.Paths[1].HoldOut = engine.PathHoldOut{Count: 1, Gain: 0.25}
-	f.snap.Paths[2].HoldOut = engine.PathHoldOut{Count: 100} // nothing to compare with
+func TestGainHasItsInterval(t *testing.T) {
+	f := full(2)
+	f.snap.Rules[0].Gain = learn.Gain{Ratio: 2, Low: 1.5, High: 2.6}
+	f.snap.Paths[1].HoldOut.Gain = learn.Gain{Ratio: 3} // of too little to have one
 	got := gather(t, f, DefaultTopPaths)
-	if v := value(t, got, "tcpilot_rule_gain_ratio", "rule=web"); math.Abs(v-2) > 1e-9 {
-		t.Errorf("gain = %v, want 2: exp((3 ln 4 - ln 4)/4)", v)
-	}
-	if n := len(got["tcpilot_rule_gain_ratio"].GetMetric()); n != 1 {
-		t.Errorf("%d series, want none for a rule without hold-out", n)
+	for name, want := range map[string]float64{"": 2, "_low": 1.5, "_high": 2.6} {
+		if v := value(t, got, "tcpilot_rule_gain_ratio"+name, "rule="+f.snap.Rules[0].Name); v != want {
+			t.Errorf("gain%s = %v, want %v", name, v, want)
+		}
+		if n := len(got["tcpilot_path_gain_ratio"+name].GetMetric()); n != 1 {
+			t.Errorf("%d series of paths' gain%s, want none for a path without an interval", n, name)
+		}
 	}
 }
 

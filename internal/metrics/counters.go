@@ -88,8 +88,10 @@ type ProgramStats struct {
 // UnseenCount counts connections without a sample of their end.
 type UnseenCount struct {
 	Untracked uint64 `json:"untracked"` // there was no room to remember them
-	Forgotten uint64 `json:"forgotten"` // their slot was given to another connection
+	Forgotten uint64 `json:"forgotten"` // their socket began another connection
 	Missed    uint64 `json:"missed"`    // the kernel did not show the end
+	Thinned   uint64 `json:"thinned"`   // there were many: the samples of others stand for them
+	Backwards uint64 `json:"backwards"` // the kernel had wiped their counters
 }
 
 // Names that stand for a class that has no rule.

@@ -44,9 +44,10 @@ var (
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost since the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
 	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are no samples of this version.")
-	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their slot was given away), missed (the kernel did not show the end).", "reason")
+	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them), backwards (the kernel had wiped their counters).", "reason")
 
 	samples      = counter("samples_total", "Samples seen by the engine, by kind (close, interval, failed-connect).", "kind")
+	sampled      = counter("sampled_connections_total", "Connections that the samples stand for, by kind: where a host ends thousands a second, one sample stands for several.", "kind")
 	ignored      = counter("samples_ignored_total", "Samples that no belief was changed by, by why.", "reason")
 	unattributed = counter("samples_unattributed_total", "Samples of a class that no longer exists.")
 	learned      = counter("samples_learned_total", "Samples folded into a belief.")
@@ -64,21 +65,30 @@ var (
 	pathEvicted    = counter("paths_evicted_total", "Paths forgotten for want of room.")
 	yields         = gauge("yield_info", "1 for each field left alone since the administrator changed its sysctl.", "field", "sysctl")
 	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
-	armsGuarded    = counter("path_arms_retired_total", "Times that a congestion control was taken from a path since it did harm there, by reason (reward-collapse, goodput-collapse, retransmit-storm, marks-lost).", "reason")
+	armsGuarded    = counter("path_arms_retired_total", "Times that a congestion control was taken from a path because it did harm there, or a path or rule was left to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
 	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
 	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
 	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults as a control.", "rule")
-	ruleGain       = gauge("rule_gain_ratio", "Reward of tuned connections over that of the hold-out, as a factor: geometric mean over the rule's paths, weighted by hold-out connections. Absent while no path has both.", "rule")
+	ruleGain       = gauge("rule_gain_ratio", "By what factor the rule's connections are faster than those held out, in the mean that counts slow ones most; over all its paths. Absent until it has an interval.", "rule")
+	ruleGainLow    = gauge("rule_gain_ratio_low", "Lower end of the 95 % interval of rule_gain_ratio, which holds whenever one looks.", "rule")
+	ruleGainHigh   = gauge("rule_gain_ratio_high", "Upper end of that interval.", "rule")
+	ruleLeft       = gauge("rule_left_to_default", "1 while the rule leaves its connections to kernel defaults because they did worse than the hold-out.", "rule")
+	ruleRollout    = gauge("rule_rollout_ratio", "Share of the rule's connections that get what it gives, beside its hold-out: less than 1 while it is rolled out, 0 after a guard took that back.", "rule")
+	observing      = gauge("observing", "1 in mode observe, in which nothing is set on any connection, else 0.")
+	rolledBack     = counter("rollbacks_total", "Rollouts that guards took back.")
 	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (kernel.bpf_stats_enabled).", "program")
 	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
 	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
 
-	pathSamples = gauge("path_samples", "Samples of the path. A gauge, since a path may enter and leave \"other\".", pathLabels...)
-	pathSRTT    = gauge("path_srtt_seconds", "Smoothed round-trip time of the path's latest sample.", pathLabels...)
-	pathMinRTT  = gauge("path_min_rtt_seconds", "Least recent round-trip time of the path.", pathLabels...)
-	pathRate    = gauge("path_delivery_rate_bytes_per_second", "Greatest recent delivery rate of the path.", pathLabels...)
-	pathHeld    = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
-	pathGain    = gauge("path_gain_ratio", "Reward of the path's tuned connections over that of its hold-out, as a factor; absent until both are known.", pathLabels...)
+	pathSamples  = gauge("path_samples", "Samples of the path. A gauge, since a path may enter and leave \"other\".", pathLabels...)
+	pathSRTT     = gauge("path_srtt_seconds", "Smoothed round-trip time of the path's latest sample.", pathLabels...)
+	pathMinRTT   = gauge("path_min_rtt_seconds", "Least recent round-trip time of the path.", pathLabels...)
+	pathRate     = gauge("path_delivery_rate_bytes_per_second", "Greatest recent delivery rate of the path.", pathLabels...)
+	pathHeld     = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
+	pathGain     = gauge("path_gain_ratio", "By what factor the path's connections are faster than those held out, in the mean that counts slow ones most; absent until it has an interval.", pathLabels...)
+	pathGainLow  = gauge("path_gain_ratio_low", "Lower end of the 95 % interval of path_gain_ratio, which holds whenever one looks.", pathLabels...)
+	pathGainHigh = gauge("path_gain_ratio_high", "Upper end of that interval.", pathLabels...)
+	pathLeft     = gauge("path_left_to_default", "1 while the path is left to kernel defaults because its connections did worse than the hold-out.", pathLabels...)
 
 	pathArmWeight = gauge("path_arm_weight", "Share of the path's next connections that get the congestion control, 0 to 1; for \"other\" the mean over its paths, weighted by samples.", armLabels...)
 	pathArmCount  = gauge("path_arm_connections", "Scored connections of the path with the congestion control.", armLabels...)
@@ -102,10 +112,10 @@ var families = []*family{
 	connections, decisions, setErrors, armFailures, events,
 	controlLoaded, controlConnections,
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
-	samples, ignored, unattributed, learned,
+	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain,
-	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain,
+	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
+	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,
 }

@@ -11,6 +11,10 @@ type Arm struct {
 	// Weight is the share in 1/65536; the weights of a policy sum to 65536, or
 	// the policy has no arms.
 	Weight uint32 `json:"weight"`
+	// Default is the arm of connections whose congestion control is left as it is:
+	// what they would have without tcpilot. CC is then the host's default; a network
+	// namespace or a route may have another.
+	Default bool `json:"default,omitempty"`
 }
 
 // Policy is what a path gives to its new connections. The zero Policy touches
@@ -25,6 +29,9 @@ type Policy struct {
 	// that begin in one slice of the wall clock are given the same arm. 0: each draws
 	// its own.
 	Slice uint8
+	// HoldSlices is the share of slices that are held out whole, in 1/65536, besides
+	// the connections of HoldOut. Without Slice it means nothing.
+	HoldSlices uint32
 }
 
 // Entry is one row of the kernel's policy table.

@@ -23,6 +23,9 @@ type Input struct {
 	// Arms are the congestion controls that can be used now, in order; what the
 	// rule does not list is left out of them.
 	Arms []tcp.CC
+	// Default is what connections get without tcpilot: always an arm, and in use until
+	// another is shown to be better. Zero: not known.
+	Default tcp.CC
 	// ByName are those of Arms that a rule without a list does not mean.
 	ByName []tcp.CC
 	// Retired are those that the kernel refused, or that did harm on this path; they
@@ -33,10 +36,17 @@ type Input struct {
 	Parent  *learn.Belief // of the enclosing prefix; nil at the root
 	Now     int64         // Unix nanoseconds
 	Slice   uint8         // path.Policy's, for paths that learn
+	// Back says that the path was shown to do worse than with the default, and is left to
+	// it for now.
+	Back bool
 	// YieldCC and YieldFields (bit 1<<f for field f) are left to the kernel,
 	// since somebody changed its default.
 	YieldCC     bool
 	YieldFields uint64
+	// Observe holds every connection out, and HeldBack the share of them (0 to 1) that
+	// the rollout leaves out, beside what Rule holds out.
+	Observe  bool
+	HeldBack float64
 
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
@@ -67,6 +77,10 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
+	if in.Back {
+		d.Reason = WorseThanDefault
+		return d
+	}
 	yielded := in.params(&d.Policy.Params)
 	switch {
 	case in.Rule.CC != (tcp.CC{}):
@@ -78,11 +92,59 @@ func Decide(in *Input) Decision {
 	default:
 		d.Reason = ByRule
 	}
-	touches := d.Policy.Params.Mask() != 0 || d.Policy.NumArms != 0
-	if l := in.Rule.Learn; l != nil && touches {
-		d.Policy.HoldOut = shareOf(l.HoldOut)
-	}
+	in.holdOut(&d.Policy)
 	return d
+}
+
+const (
+	// newHoldOut is the share that a path which nothing is known of holds out, and
+	// newObservations the number of observations after which it has come down to half of
+	// that; the configured share is the least.
+	newHoldOut      = 0.1
+	newObservations = 25
+)
+
+// holdOut says how much of the path is left at the kernel's defaults: of what a rule that
+// learns holds out, half of the configured share connection by connection, and all else
+// in whole slices of time, which are the fair comparison (learn.Comparison). What a
+// rollout leaves out is held out in slices as well, if there are any. Where that is all,
+// the kernel's questions are not answered either: those come before a connection that is
+// not remembered can be told from others.
+func (in *Input) holdOut(p *path.Policy) {
+	if p.Params.Mask() == 0 && p.NumArms == 0 {
+		return
+	}
+	share, single := 0.0, 0.0
+	if l := in.Rule.Learn; l != nil && l.HoldOut > 0 {
+		share, single = l.HoldOut, l.HoldOut/2
+		if p.Slice != 0 {
+			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
+		}
+	}
+	tuned := (1 - in.HeldBack) * (1 - share)
+	if in.Observe || tuned <= 0 {
+		p.HoldOut = One
+		for _, f := range p.Params.Fields() {
+			if tcp.Fields[f].When == tcp.AtRequest {
+				p.Params.Unset(f)
+			}
+		}
+		return
+	}
+	if p.Slice == 0 {
+		p.HoldOut = shareOf(1 - tuned)
+		return
+	}
+	p.HoldOut = shareOf(single)
+	p.HoldSlices = shareOf(1 - tuned/(1-single))
+}
+
+// observations that the path's belief rests on.
+func (in *Input) observations() float64 {
+	if in.Belief == nil {
+		return 0
+	}
+	return float64(in.Belief.Count)
 }
 
 // Field says what the rule gives to field f, and why; ok is false when the rule
@@ -130,7 +192,7 @@ func (in *Input) learned(d *Decision) Reason {
 	if in.YieldCC {
 		return YieldedSysctl
 	}
-	arms := in.usable()
+	arms, base := in.usable()
 	if len(arms) == 0 {
 		return ArmRetired
 	}
@@ -141,12 +203,12 @@ func (in *Input) learned(d *Decision) Reason {
 	}
 	shares := in.shares[:len(arms)]
 	clear(shares)
-	best := in.Learner.Weights(shares, arms, b, in.Parent, in.Now)
+	best := in.Learner.Weights(shares, arms, base, b, in.Parent, in.Now)
 	if best >= len(arms) {
 		best = -1
 	}
 	for i, cc := range arms {
-		d.Policy.Arms[i].CC = cc
+		d.Policy.Arms[i] = path.Arm{CC: cc, Default: i == base}
 	}
 	d.Policy.NumArms = uint8(len(arms))
 	weigh(d.Policy.Arms[:len(arms)], shares)
@@ -160,28 +222,34 @@ func (in *Input) learned(d *Decision) Reason {
 		return Inherited
 	case !known(b):
 		return NewPath
+	case best >= 0 && best == base && d.Policy.Arms[best].Weight >= learnedShare*One:
+		return DefaultBest
 	case best >= 0 && d.Policy.Arms[best].Weight >= learnedShare*One:
 		return Learned
 	}
 	return Exploring
 }
 
-// usable writes to in.arms the arms that rule, kernel and experience leave.
-func (in *Input) usable() []tcp.CC {
+// usable writes to in.arms the arms that rule, kernel and experience leave: the default
+// first, if it is known. base is its index, or -1.
+func (in *Input) usable() (arms []tcp.CC, base int) {
 	want, auto := in.Rule.Learn.Arms, in.Rule.Learn.Arms == nil
 	if auto {
 		want = in.Arms
 	}
-	arms := in.arms[:0]
+	arms, base = in.arms[:0], -1
+	if in.Default != (tcp.CC{}) {
+		arms, base = append(arms, in.Default), 0
+	}
 	for _, cc := range want {
 		switch {
-		case len(arms) == cap(arms), !slices.Contains(in.Arms, cc), slices.Contains(in.Retired, cc):
+		case len(arms) == cap(arms), cc == in.Default, !slices.Contains(in.Arms, cc), slices.Contains(in.Retired, cc):
 		case auto && !Auto(cc, in.Arms, in.ByName, in.Retired):
 		default:
 			arms = append(arms, cc)
 		}
 	}
-	return arms
+	return arms, base
 }
 
 // known reports whether b rests on any outcome.

@@ -23,7 +23,7 @@ func (l *fixedLearner) Observe(*learn.Belief, tcp.CC, learn.Outcome) {}
 func (l *fixedLearner) ObserveHoldOut(*learn.Belief, learn.Outcome)  {}
 func (l *fixedLearner) StdDev(*learn.ArmBelief, int64) float64       { return 0 }
 func (l *fixedLearner) Changed(*learn.Belief, int64) bool            { return l.changed }
-func (l *fixedLearner) Weights(w []float64, arms []tcp.CC, b, _ *learn.Belief, _ int64) int {
+func (l *fixedLearner) Weights(w []float64, arms []tcp.CC, _ int, b, _ *learn.Belief, _ int64) int {
 	best := -1
 	for i, cc := range arms {
 		w[i] = l.shares[cc.String()]
@@ -89,6 +89,15 @@ func TestDecide(t *testing.T) {
 		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"auto, but for those by name", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"by name", Input{Rule: &some, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
+		{"set, rolled out", Input{Rule: &set, HeldBack: 0.9}, ByRule, "", -1, 1 << tcp.RTOMin, 58982},
+		{"fixed cc, rolled out", Input{Rule: &fixed, HeldBack: 0.5}, ByRule, "bbr:65536", 0, 0, 32768},
+		{"learn, rolled out", Input{Rule: &auto, Arms: offered, Learner: even, HeldBack: 0.5}, NewPath, "cubic:32768 bbr:32768", -1, 0, 49152},
+		{"nothing, rolled out", Input{Rule: &Rule{}, HeldBack: 0.5}, ByRule, "", -1, 0, 0},
+		{"set, observed", Input{Rule: &set, Observe: true}, ByRule, "", -1, 1 << tcp.RTOMin, One},
+		{"request, observed", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, Observe: true}, ByRule, "", -1, 0, One},
+		{"request, taken back", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, HeldBack: 1}, ByRule, "", -1, 0, One},
+		{"request, rolled out", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, HeldBack: 0.5}, ByRule, "", -1, 1 << tcp.SynRTO, 32768},
+		{"learn, observed", Input{Rule: &auto, Arms: offered, Learner: sure, Belief: scored(), Observe: true}, Learned, "cubic:6553 bbr:58983", 1, 0, One},
 		{"all arms retired", Input{Rule: &some, Arms: offered, Retired: ccs("bbr"), Learner: even}, ArmRetired, "", -1, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -118,7 +127,8 @@ func TestStandIn(t *testing.T) {
 			ByName: ccs(c.byName), Retired: ccs(c.retired),
 		}
 		var got []string
-		for _, cc := range in.usable() {
+		arms, _ := in.usable()
+		for _, cc := range arms {
 			got = append(got, cc.String())
 		}
 		if strings.Join(got, " ") != c.want {
@@ -202,7 +212,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 
 type evenLearner struct{ fixedLearner }
 
-func (*evenLearner) Weights(w []float64, _ []tcp.CC, _, _ *learn.Belief, _ int64) int {
+func (*evenLearner) Weights(w []float64, _ []tcp.CC, _ int, _, _ *learn.Belief, _ int64) int {
 	for i := range w {
 		w[i] = 1 / float64(len(w))
 	}
@@ -226,6 +236,61 @@ func TestShareOf(t *testing.T) {
 	for share, want := range map[float64]uint32{0: 0, -1: 0, 0.02: 1311, 1e-9: 1, 1: One, 7: One} {
 		if got := shareOf(share); got != want {
 			t.Errorf("%g: got %d, want %d", share, got, want)
+		}
+	}
+}
+
+// What is held out of a path: half of the configured share connection by connection, the
+// rest by slices of time, and more of a path of which little is known.
+func TestHoldOutFallsWithEvidence(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		share      float64
+		slice      uint8
+		known      uint64
+		conns, all float64
+	}{
+		{"new path", 0.02, 30, 0, 0.01, 0.1},
+		{"some evidence", 0.02, 30, 25, 0.01, 0.05},
+		{"well known", 0.02, 30, 10_000, 0.01, 0.02},
+		{"more is configured", 0.5, 30, 0, 0.25, 0.5},
+		{"no slices", 0.02, 0, 0, 0.02, 0.02},
+		{"none is wanted", 0, 30, 0, 0, 0},
+	} {
+		in := Input{
+			Rule: &Rule{Learn: &Learn{HoldOut: c.share}}, Arms: ccs("cubic bbr"), Slice: c.slice,
+			Learner: &evenLearner{}, Belief: &learn.Belief{Count: c.known, Arms: []learn.ArmBelief{{Count: c.known}}},
+		}
+		p := Decide(&in).Policy
+		all := 1 - (1-float64(p.HoldOut)/One)*(1-float64(p.HoldSlices)/One)
+		if p.HoldOut != shareOf(c.conns) || math.Abs(all-c.all) > 1e-4 {
+			t.Errorf("%s: %.4f held out one by one, %.4f in all, want %.4f and %.4f", c.name, float64(p.HoldOut)/One, all, c.conns, c.all)
+		}
+	}
+}
+
+// A path that does worse than with the default gets nothing, not even the rule's fields.
+func TestDecideLeavesAPathToTheDefault(t *testing.T) {
+	in := Input{
+		Rule: &Rule{Set: params(tcp.RTOMin, 5000), Learn: &Learn{HoldOut: 0.02}}, Arms: ccs("cubic bbr"),
+		Learner: &evenLearner{}, Back: true,
+	}
+	if d := Decide(&in); d.Reason != WorseThanDefault || d.Policy != (path.Policy{}) {
+		t.Errorf("%s: %+v", d.Reason, d.Policy)
+	}
+}
+
+// The default is always the first arm, whatever the rule lists.
+func TestDefaultIsAnArm(t *testing.T) {
+	for rule, want := range map[string]string{"": "bbr cubic tcpilot_bbr3", "cubic": "bbr cubic", "bbr cubic": "bbr cubic"} {
+		in := Input{Rule: &Rule{Learn: &Learn{Arms: ccs(rule)}}, Arms: ccs("cubic bbr tcpilot_bbr3"), Default: ccs("bbr")[0]}
+		var got []string
+		arms, base := in.usable()
+		for _, cc := range arms {
+			got = append(got, cc.String())
+		}
+		if strings.Join(got, " ") != want || base != 0 {
+			t.Errorf("rule %q: %v, default %d; want %s", rule, got, base, want)
 		}
 	}
 }

@@ -40,6 +40,9 @@ func (r *Rule) describeAction() string {
 	if len(parts) == 0 {
 		return "nothing"
 	}
+	if r.RolloutShare() < 1 {
+		parts = append(parts, "for "+percent(r.Rollout)+" of connections")
+	}
 	return strings.Join(parts, "; ")
 }
 

@@ -5,36 +5,40 @@ package policy
 type Reason uint8
 
 const (
-	NoRule         Reason = iota // no rule matches
-	LeftAlone                    // a rule says leave
-	ByRule                       // the rule fixes it
-	NewPath                      // nothing is known yet: shares as for an unknown path
-	Inherited                    // nothing is known of this prefix, but of the one around it
-	Exploring                    // arms are still being compared
-	Learned                      // one arm is believed to be the best
-	ChangeDetected               // what was learned stopped being true: comparing again
-	HoldOut                      // left at kernel defaults as a control
-	YieldedSysctl                // somebody set the sysctl that gives the kernel's default
-	AppChose                     // the application chose its congestion control
-	ArmRetired                   // the kernel does not offer, or refused, what is wanted, or guards took it from the path
-	LeaseExpired                 // no daemon has renewed the policy
+	NoRule           Reason = iota // no rule matches
+	LeftAlone                      // a rule says leave
+	ByRule                         // the rule fixes it
+	NewPath                        // nothing is known yet: shares as for an unknown path
+	Inherited                      // nothing is known of this prefix, but of the one around it
+	Exploring                      // arms are still being compared
+	Learned                        // one arm is believed to be the best
+	DefaultBest                    // the default is in use: nothing is shown to be better
+	WorseThanDefault               // shown to do worse than the default, to which it is left for now
+	ChangeDetected                 // what was learned stopped being true: comparing again
+	HoldOut                        // left at kernel defaults as a control
+	YieldedSysctl                  // somebody set the sysctl that gives the kernel's default
+	AppChose                       // the application chose its congestion control
+	ArmRetired                     // the kernel does not offer, or refused, what is wanted, or guards took it from the path
+	LeaseExpired                   // no daemon has renewed the policy
 	numReasons
 )
 
 var reasonNames = [numReasons]string{
-	NoRule:         "no-rule",
-	LeftAlone:      "left-alone",
-	ByRule:         "rule",
-	NewPath:        "new-path",
-	Inherited:      "inherited",
-	Exploring:      "exploring",
-	Learned:        "learned",
-	ChangeDetected: "change-detected",
-	HoldOut:        "hold-out",
-	YieldedSysctl:  "yielded-sysctl",
-	AppChose:       "app-chose",
-	ArmRetired:     "arm-retired",
-	LeaseExpired:   "lease-expired",
+	NoRule:           "no-rule",
+	LeftAlone:        "left-alone",
+	ByRule:           "rule",
+	NewPath:          "new-path",
+	Inherited:        "inherited",
+	Exploring:        "exploring",
+	Learned:          "learned",
+	DefaultBest:      "default",
+	WorseThanDefault: "worse-than-default",
+	ChangeDetected:   "change-detected",
+	HoldOut:          "hold-out",
+	YieldedSysctl:    "yielded-sysctl",
+	AppChose:         "app-chose",
+	ArmRetired:       "arm-retired",
+	LeaseExpired:     "lease-expired",
 }
 
 // String returns the word for snapshots, metrics and the API.

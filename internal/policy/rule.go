@@ -18,6 +18,17 @@ type Rule struct {
 	CC      tcp.CC     // fixed congestion control; zero is none
 	Learn   *Learn     // nil is nothing to learn
 	Watch   Watch
+	// Rollout is the share of connections that get what the rule gives, above 0 to 1;
+	// the others are held out. 0 is all of them.
+	Rollout float64
+}
+
+// RolloutShare is the rule's rollout as a share.
+func (r *Rule) RolloutShare() float64 {
+	if r.Rollout == 0 {
+		return 1
+	}
+	return r.Rollout
 }
 
 // Match lists conditions, all of which have to hold. An empty list, and the

@@ -38,7 +38,7 @@ const (
 	offArm        = 116 // 16 bytes
 	offCC         = 132 // 16 bytes
 	offMinRTT     = 148 // 6 x u32
-	offZero       = 172 // 4 zero bytes
+	offStandsFor  = 172 // u32: connections besides the sample's own; zero before version 3
 	offDuration   = 176 // 5 x i64
 	offBytes      = 216 // 3 x u64
 	offRate       = 240 // u64
@@ -80,7 +80,7 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	put32(b[offMinRTT:], s.MinRTT, s.SRTT, s.RTTVar, s.Cwnd)
 	le.PutUint32(b[offMinRTT+16:], s.Ssthresh)
 	le.PutUint32(b[offMinRTT+20:], s.MSS)
-	clear(b[offZero:offDuration])
+	le.PutUint32(b[offStandsFor:], max(1, s.StandsFor)-1)
 	le.PutUint64(b[offDuration:], uint64(s.Duration))
 	le.PutUint64(b[offDuration+8:], uint64(s.Connect))
 	le.PutUint64(b[offDuration+16:], uint64(s.Busy))
@@ -122,9 +122,14 @@ func decode(s *tcp.Sample, b []byte) error {
 	if !okL || !okR {
 		return fmt.Errorf("address of family %d or %d is not valid", b[offLocalFam], b[offRemoteFam])
 	}
-	if uint32(le.Uint16(b[offPolicy-2:]))|le.Uint32(b[offZero:])|le.Uint32(b[len(b)-spare:]) != 0 {
+	if uint32(le.Uint16(b[offPolicy-2:]))|le.Uint32(b[len(b)-spare:]) != 0 {
 		return errZero
 	}
+	others := le.Uint32(b[offStandsFor:])
+	if others == 1<<32-1 || others != 0 && len(b) != Size {
+		return fmt.Errorf("a sample that stands for %d others: not of this version", others)
+	}
+	s.StandsFor = others + 1
 	s.Control = tcp.ControlState{}
 	if len(b) == Size {
 		if err := decodeControl(&s.Control, (*[32]byte)(b[offControl:])); err != nil {

@@ -14,15 +14,15 @@ import (
 )
 
 // Version of the format that is written. Version 1 lacked the state of the
-// congestion control, and is read as well.
-const Version = 2
+// congestion control, version 2 samples that stand for others; both are read as well.
+const Version = 3
 
 // recordSize is the length of one sample in bytes, 0 in a version that is not read.
 func recordSize(version uint16) int {
 	switch version {
 	case 1:
 		return size1
-	case Version:
+	case 2, Version:
 		return Size
 	}
 	return 0

@@ -54,7 +54,7 @@ func TestRoundTripKeepsEveryField(t *testing.T) {
 	v6 := v4
 	v6.Local = netip.MustParseAddrPort("[2001:db8::1]:443")
 	v6.Remote = netip.MustParseAddrPort("[::ffff:192.0.2.1]:65535")
-	none := tcp.Sample{Kind: tcp.KindClose}
+	none := tcp.Sample{Kind: tcp.KindClose, StandsFor: 1}
 	for _, want := range []tcp.Sample{v4, v6, none} {
 		buf := [Size]byte{}
 		for i := range buf {
@@ -85,6 +85,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"a strange family":  {func(b *[Size]byte) { b[offLocalFam] = 5 }, true, "family 5"},
 		"a long IPv4":       {func(b *[Size]byte) { b[offRemote+7] = 1 }, true, "not valid"},
 		"a spare byte used": {func(b *[Size]byte) { b[Size-spare] = 1 }, true, "zero"},
+		"too many others":   {func(b *[Size]byte) { copy(b[offStandsFor:], "\xff\xff\xff\xff") }, true, "stands for"},
 		"a byte of padding": {func(b *[Size]byte) { b[offControl+31] = 1 }, true, "zero"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestNewReaderRefuses(t *testing.T) {
 	}{
 		"empty":         {nil, true, "too few"},
 		"text":          {[]byte(`{"tcpilot_samples": 1, "more": 2}`), true, "right eight bytes"},
-		"newer":         {edit(func(b []byte) { b[8] = 3 }), false, "version 3: this tcpilot reads versions 1 to 2"},
+		"newer":         {edit(func(b []byte) { b[8] = 4 }), false, "version 4: this tcpilot reads versions 1 to 3"},
 		"version 0":     {edit(func(b []byte) { b[8] = 0 }), false, "version 0"},
 		"size of old":   {edit(func(b []byte) { b[8] = 1 }), false, "records of 288 bytes (want 256)"},
 		"other size":    {edit(func(b []byte) { b[10] = 1 }), false, "damaged"},

@@ -13,6 +13,7 @@ func asVersion1(s *tcp.Sample) []byte {
 	var now [Size]byte
 	Encode(&now, s)
 	b := append(bytes.Clone(now[:offControl]), make([]byte, spare)...)
+	clear(b[offStandsFor:offDuration])
 	le.PutUint32(b[size1-crc:], sum(b))
 	return b
 }
@@ -38,7 +39,7 @@ func TestVersion1IsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := filled(t)
-	want.Control = tcp.ControlState{}
+	want.Control, want.StandsFor = tcp.ControlState{}, 1
 	for s := range r.All() {
 		want.Cookie = r.Count() - 1
 		if *s != want {

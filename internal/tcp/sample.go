@@ -79,6 +79,8 @@ const (
 	FlagECN                          // ECN was negotiated
 	FlagECNSeen                      // a packet with an ECT codepoint arrived
 	FlagAdopted                      // older than tcpilot: seen first by the iterator
+	FlagDefaultArm                   // the arm drawn was the default: nothing was set, Arm is CC
+	FlagHeldSlice                    // with FlagHoldOut: the whole slice of time was held out
 )
 
 // Sample is what one connection says about its path: once when it ends, and
@@ -98,6 +100,7 @@ type Sample struct {
 	PolicyID  uint32         // path policy in force when it was set; 0 is none
 	Arm       CC             // congestion control drawn from the policy; zero if none
 	CC        CC             // congestion control in use when the sample was taken
+	StandsFor uint32         // connections that this sample stands for, itself included: at least 1
 	Duration  time.Duration  // covered by the sample; since SYN for the first one
 	Connect   time.Duration  // SYN to established, outgoing only; 0 is unknown
 	Busy      time.Duration  // tcp_info.tcpi_busy_time: data outstanding

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -26,6 +27,7 @@ type Fake struct {
 	Programs []api.Loaded
 	CCs      []api.CongestionControl
 	Err      error
+	Problems []string // of Status and Doctor
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
@@ -70,7 +72,7 @@ func Serve(t testing.TB, b api.Backend) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- api.NewServer(b, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	go func() { done <- api.NewServer(b, -1, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -93,13 +95,15 @@ func Snapshot() *engine.Snapshot {
 	web := path.Of(2, 0, netip.MustParseAddr("192.0.2.7"), 24)
 	lab := path.Of(2, 4026531840, netip.MustParseAddr("2001:db8:1::7"), 48)
 	return &engine.Snapshot{
-		At: Now, Started: start, Learner: "thompson",
+		At: Now, Started: start, Learner: "thompson", Mode: engine.ModeTune,
 		Rules: []engine.RuleState{
 			{Name: "datacentre", Class: 1, Match: "remote 10.0.0.0/8", Action: "set", Samples: 12,
+				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1},
+				Gain:    learn.Gain{Treated: 400, HeldOut: 3610, Ratio: 1.21, Low: 1.1, High: 1.33},
 				Set: []engine.Setting{{Field: "cwnd_clamp", Value: 100, Unit: "packets", Reason: "rule"},
 					{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}}},
 			{Name: "default", Class: 2, Match: "any", Action: "learn", Arms: []tcp.CC{CC("cubic"), CC("bbr")},
-				Objective: "throughput", HoldOut: 0.02, Paths: 2, Samples: 230},
+				Objective: "throughput", HoldOut: 0.02, Paths: 2, Samples: 230, Rollout: &engine.Rollout{Share: 1, Configured: 1}},
 			{Name: "loopback", Class: 3, Match: "remote 127.0.0.0/8", Action: "leave"},
 		},
 		Arms: []engine.ArmState{{CC: CC("cubic"), State: "active"}, {CC: CC("bbr"), State: "active"},
@@ -115,13 +119,14 @@ func Snapshot() *engine.Snapshot {
 						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
 							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
 				},
-				HoldOut: engine.PathHoldOut{Share: 0.02, Count: 5, Mean: 14.0, Treated: 16.0, Gain: 7.39}},
+				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25, Gain: learn.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
 				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80 * time.Microsecond, Rate: 1.1e9,
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
-			Samples: map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
+			Samples:     map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2},
+			Connections: map[string]uint64{"close": 440, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
 			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickSeconds: 1.08,
 			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
 		},
@@ -132,7 +137,7 @@ func Snapshot() *engine.Snapshot {
 func Sample(i int) tcp.Sample {
 	s := tcp.Sample{
 		Kind: tcp.KindClose, End: tcp.EndFin, Flags: tcp.FlagOutgoing, At: Now.Add(time.Duration(i) * time.Second).UnixNano(),
-		Cookie: uint64(1000 + i), NetNS: 1, Cgroup: 4242,
+		Cookie: uint64(1000 + i), NetNS: 1, Cgroup: 4242, StandsFor: 1,
 		Local: netip.MustParseAddrPort("198.51.100.1:50001"), Remote: netip.MustParseAddrPort("192.0.2.7:443"),
 		Class: 2, PolicyID: 17, Arm: CC("bbr"), CC: CC("bbr"), Duration: 1230 * time.Millisecond, Connect: 12500 * time.Microsecond,
 		Busy: time.Second, BytesAcked: 12_000_000, BytesReceived: 340, SegsOut: 8300, SegsIn: 4000, DataSegsOut: 8290, Retrans: 12,
@@ -147,7 +152,7 @@ func Sample(i int) tcp.Sample {
 		s.Kind, s.End, s.Flags, s.Class = tcp.KindInterval, tcp.EndNone, tcp.FlagAdopted, 1
 	case 3:
 		s = tcp.Sample{Kind: tcp.KindFailedConnect, End: tcp.EndRefused, Flags: tcp.FlagOutgoing, At: s.At, Local: s.Local, Remote: s.Remote,
-			Duration: 250 * time.Microsecond, CC: CC("cubic")}
+			Duration: 250 * time.Microsecond, CC: CC("cubic"), StandsFor: 3}
 	case 4:
 		s.Kind, s.End, s.Arm, s.CC = tcp.KindInterval, tcp.EndNone, CC("tcpilot_bbr3"), CC("tcpilot_bbr3")
 		s.Control = tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 131, InflightLo: tcp.NoBound, Alpha: 64, WMax: 140,
@@ -160,9 +165,9 @@ func Sample(i int) tcp.Sample {
 func (f *Fake) Status(context.Context) (api.Status, error) {
 	s := api.Status{
 		Version: "1.2.3", PID: 4711, Started: Now.Add(-3 * time.Hour), Uptime: 3 * time.Hour, Kernel: "6.18.5",
-		Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
+		Problems: f.Problems, Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
 		Cgroup: "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
-		Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
+		Mode: f.Snap.Mode, Rollouts: api.RolloutsOf(f.Snap.Rules), Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
 		Counters: metrics.Counters{
 			Connections: []metrics.ClassCount{{Class: 0, Incoming: 3}, {Class: 1, Outgoing: 12}, {Class: 2, Outgoing: 230, Incoming: 40}, {Class: 9, Outgoing: 1}},
 			Decisions:   []metrics.ReasonCount{{Reason: "arm", Count: 260}, {Reason: "hold-out", Count: 5}, {Reason: "app-cc", Count: 4}},
@@ -201,8 +206,8 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 			{Setting: engine.Setting{Field: "init_cwnd", Value: 32, Unit: "packets", Reason: "rule"}, Applied: true, Why: "rule default sets it"},
 			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}, Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"},
 		},
-		Arms:    []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
-		HoldOut: 0.02, Path: f.Snap.Paths[0], Notes: []string{"the application may still choose for itself"},
+		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
+		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout, Path: f.Snap.Paths[0], Notes: []string{"the application may still choose for itself"},
 	}, nil
 }
 
@@ -220,7 +225,11 @@ func (f *Fake) Samples(ctx context.Context) (*api.Subscription, error) {
 }
 
 // Doctor implements api.Backend.
-func (f *Fake) Doctor(context.Context) (api.Doctor, error) { return Doctor(), f.Err }
+func (f *Fake) Doctor(context.Context) (api.Doctor, error) {
+	d := Doctor()
+	d.Problems = f.Problems
+	return d, f.Err
+}
 
 // Doctor is what the fake kernel allows.
 func Doctor() api.Doctor {
@@ -241,8 +250,20 @@ func Doctor() api.Doctor {
 
 // Reload implements api.Backend.
 func (f *Fake) Reload(context.Context) (api.ReloadResult, error) {
-	return api.ReloadResult{Config: "/etc/tcpilot/tcpilot.yaml", Rules: 3, Added: []string{"web", "db"}, Changed: []string{"default"},
+	return api.ReloadResult{Config: "/etc/tcpilot/tcpilot.yaml", Mode: f.Snap.Mode, Rules: 3, Added: []string{"web", "db"}, Changed: []string{"default"},
 		Warnings: []string{"cgroup: takes effect at the next start"}}, f.Err
+}
+
+// SetRollout implements api.Backend.
+func (f *Fake) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRollout, error) {
+	for i := range f.Snap.Rules {
+		rule := &f.Snap.Rules[i]
+		if rule.Name != r.Rule || rule.Rollout == nil {
+			continue
+		}
+		return api.RuleRollout{Rule: r.Rule, Rollout: engine.Rollout{Share: r.Share, Configured: rule.Rollout.Configured, By: engine.ByOperator, Since: Now}}, f.Err
+	}
+	return api.RuleRollout{}, api.NotFound("no rule %q", r.Rule).WithHint("see 'tcpilot rollout list'")
 }
 
 // Detach implements api.Backend.

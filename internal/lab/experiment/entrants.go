@@ -20,7 +20,8 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 			err = errors.Join(err, list.close())
 		}
 	}()
-	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.DefaultCC()}
+	w := subject.World{Net: n.net, Layout: n.layout, Cgroups: n.cgroups, Binary: o.Binary, CC: j.DefaultCC(),
+		Default: j.CC, Fresh: j.Fresh}
 	for _, name := range j.Tuned {
 		h, err := n.layout.Host(name)
 		if err != nil {
@@ -35,6 +36,9 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 		entry := report.Subject{Name: s.Name}
 		if s.Kind == subject.Fixed {
 			entry.Fixed = s.CC
+		}
+		if s.Kind == subject.Default {
+			entry.Fixed = j.CC // the machine's is no choice of the experiment
 		}
 		if !o.chooses(j, s) {
 			entry.Skipped = report.NotChosen

@@ -20,6 +20,9 @@ type Connection struct {
 	Error     string // what befell it
 	// Own is the client's account, if the requests are the larger.
 	Own *Account
+	// Port is the client's own, of flows over HTTP: a server that keeps no account
+	// knows the connection by it.
+	Port uint16
 }
 
 // Exchange is one request and its reply.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -28,6 +29,9 @@ type FlowsSpec struct {
 	Duration time.Duration
 	Repeat   bool
 	Sample   time.Duration // between points; 0 is none
+	// HTTP is the path of a file that an HTTP server at To has, if that is no load
+	// server: each flow gets it. The flows' sizes are the file's.
+	HTTP string
 }
 
 // Flow is one transfer.
@@ -79,6 +83,7 @@ type flower struct {
 	begin   Moment
 	end     time.Time
 	buffers sync.Pool
+	client  *http.Client // nil if To is a load server
 	going   sync.WaitGroup
 	free    chan struct{} // has as many places as flows may go on
 	begun   []*Connection
@@ -94,6 +99,9 @@ func flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
 		return r, err
 	}
 	f := newFlower(s, cmp.Or(s.Concurrency, maxWorkers))
+	if s.HTTP != "" {
+		f.client = newHTTPClient(f.end.Add(overtime))
+	}
 	f.dispatch(ctx)
 	f.going.Wait()
 	for _, c := range f.begun {
@@ -126,7 +134,11 @@ func (f *flower) dispatch(ctx context.Context) {
 		}
 		f.begun = append(f.begun, c)
 		f.going.Go(func() {
-			if err := f.flow(ctx, c, f.spec.order(n)); err != nil {
+			transfer := f.flow
+			if f.client != nil {
+				transfer = f.get
+			}
+			if err := transfer(ctx, c, f.spec.order(n)); err != nil {
 				c.Error = err.Error()
 				pause(ctx, time.Millisecond) // a server that is gone refuses at once
 			}

@@ -40,6 +40,12 @@ func markdownCase(w io.Writer, c *CaseRounds) {
 	}
 	g := caseGrid(&s)
 	g.markdown(w)
+	if s.Ratios {
+		fmt.Fprintln(w)
+		ratios := ratiosGrid(&s)
+		ratios.markdown(w)
+		fmt.Fprintf(w, "\n%s\n", escape(ratiosLegend))
+	}
 	for i, note := range notes(&s) {
 		if i == 0 {
 			fmt.Fprintln(w)

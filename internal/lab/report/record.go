@@ -38,16 +38,18 @@ type Run struct {
 // Case is one case of a scenario, before its rounds. A case whose link or host
 // is not sane, or that cannot run here, has Refused and no rounds that count.
 type Case struct {
-	Scenario string    `json:"scenario"`
-	Case     string    `json:"case"` // empty where a scenario has only one
-	Title    string    `json:"title"`
-	Source   string    `json:"source"`
-	Expect   string    `json:"expect"`
-	Link     string    `json:"link"`     // in words
-	Backend  string    `json:"backend"`  // of the links
-	Primary  string    `json:"primary"`  // the metric that orders subjects
-	Metrics  []string  `json:"metrics"`  // those to show, Primary first
-	Baseline string    `json:"baseline"` // a subject
+	Scenario string   `json:"scenario"`
+	Case     string   `json:"case"` // empty where a scenario has only one
+	Title    string   `json:"title"`
+	Source   string   `json:"source"`
+	Expect   string   `json:"expect"`
+	Link     string   `json:"link"`     // in words
+	Backend  string   `json:"backend"`  // of the links
+	Primary  string   `json:"primary"`  // the metric that orders subjects
+	Metrics  []string `json:"metrics"`  // those to show, Primary first
+	Baseline string   `json:"baseline"` // a subject
+	// Ratios says that reports show all metrics as ratios to the baseline too.
+	Ratios   bool      `json:"ratios,omitempty"`
 	Subjects []Subject `json:"subjects"`
 	// Calibration is what the links were measured to do.
 	Calibration json.RawMessage `json:"calibration,omitempty"`

@@ -26,6 +26,7 @@ type CaseSummary struct {
 	Primary  string           `json:"primary"`
 	Metrics  []string         `json:"metrics"` // the case's, Primary first
 	Baseline string           `json:"baseline"`
+	Ratios   bool             `json:"ratios,omitempty"` // see Case
 	Oracle   string           `json:"oracle,omitempty"` // the best of the fixed congestion controls by Primary
 	Refused  string           `json:"refused,omitempty"`
 	Subjects []SubjectSummary `json:"subjects"`
@@ -71,7 +72,10 @@ type Value struct {
 	CI       *measure.Interval `json:"ci,omitempty"`       // of the median; nil for too few rounds
 	Baseline *measure.Ratio    `json:"baseline,omitempty"` // to the baseline, round by round
 	Oracle   *measure.Ratio    `json:"oracle,omitempty"`   // to the oracle, round by round
-	Best     bool              `json:"best,omitempty"`     // of the subjects of the case, unless all are alike
+	// Pooled is to the baseline over the requests of all rounds together, of
+	// completion times in cases with ratios.
+	Pooled *measure.Ratio `json:"pooled,omitempty"`
+	Best   bool           `json:"best,omitempty"` // of the subjects of the case, unless all are alike
 }
 
 // Summary computes what the report came to.
@@ -92,7 +96,7 @@ func Summarise(r *Report) []CaseSummary {
 func (c *CaseRounds) Summarise() CaseSummary {
 	s := CaseSummary{
 		Scenario: c.Scenario, Case: c.Case.Case, Title: c.Title, Link: c.Link, Backend: c.Backend,
-		Primary: c.Primary, Metrics: slices.Clone(c.Metrics), Baseline: c.Baseline, Refused: c.Refused,
+		Primary: c.Primary, Metrics: slices.Clone(c.Metrics), Baseline: c.Baseline, Ratios: c.Ratios, Refused: c.Refused,
 	}
 	if !slices.Contains(s.Metrics, s.Primary) {
 		s.Metrics = slices.Insert(s.Metrics, 0, s.Primary)
@@ -239,6 +243,9 @@ func (c *CaseRounds) compare(s *CaseSummary, metric string) {
 		}
 		own := c.values(subject.Name, metric)
 		v.Baseline, v.Oracle = paired(own, baseline), paired(own, oracle)
+		if s.Ratios {
+			v.Pooled = c.pooled(subject.Name, s.Baseline, metric)
+		}
 		v.Best = better(metric)*v.Median == best && best > worst
 		subject.Metrics[metric] = v
 	}

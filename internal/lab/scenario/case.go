@@ -41,6 +41,8 @@ func (r *reader) readCase(n *node) Case {
 		field{"warmup", r.count(&c.Warmup, 0, 1000)},
 		field{"pause", r.duration(&c.Pause, 0, time.Minute)},
 		field{"cpu_bound", r.bool(&c.CPUBound)},
+		field{"fresh", r.bool(&c.Fresh)},
+		field{"ratios", r.bool(&c.Ratios)},
 	)
 	if n.get("tuned") == nil {
 		c.Tuned, _ = hostsBy("senders", c.Graph)
@@ -91,6 +93,9 @@ func (r *reader) metric(at *node, name string, traffic []workload.Spec) {
 		var parts []string
 		for _, t := range traffic {
 			parts = append(parts, t.Name)
+			if t.First > 0 {
+				parts = append(parts, t.Name+workload.FirstGroup, t.Name+workload.LaterGroup)
+			}
 		}
 		if !slices.Contains(parts, name[:i]) {
 			r.unknown(at, "part of the traffic", name[:i], parts)

@@ -3,6 +3,7 @@ package scenario
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +90,31 @@ func TestVariants(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, v.want) {
 			t.Errorf("%+v:\ngot  %v\nwant %v", v.o, got, v.want)
+		}
+	}
+}
+
+// The metrics of web's groups have names of their own, where it has the groups.
+func TestWeb(t *testing.T) {
+	const web = "traffic: {w: {kind: web, count: 300, first: 200, size: 1MB, concurrency: 5, client: curl}}"
+	c := read(t, with(web, "fresh: true", "ratios: true", "cc: bbr", "subjects: [default, tcpilot]",
+		"primary: w/later/fct_p95", "metrics: [w/first/fct_mean]"), Options{}).Cases[0]
+	want := workload.Spec{Name: "w", Kind: workload.Web, Count: 300, First: 200, Concurrency: 5, Client: workload.Curl,
+		Size: workload.Size{Fixed: 1_000_000}}
+	if !reflect.DeepEqual(c.Traffic, []workload.Spec{want}) {
+		t.Errorf("traffic %+v, want %+v", c.Traffic, want)
+	}
+	if !c.Fresh || !c.Ratios || c.DefaultCC() != "bbr" || c.Primary != "w/later/fct_p95" {
+		t.Errorf("case %+v", c)
+	}
+	for text, wrong := range map[string]string{
+		with(strings.Replace(web, "first: 200, ", "", 1), "primary: w/later/fct_p95"): "w/later",
+		with(strings.Replace(web, "curl", "wget", 1)):                                 "wget",
+		with(strings.Replace(web, "first: 200", "first: 300", 1)):                     "first",
+		with(strings.Replace(web, "size: 1MB, ", "", 1)):                              "size",
+	} {
+		if _, err := Read("x.yaml", []byte(text), Options{}); err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %v, want %s in it", text, err, wrong)
 		}
 	}
 }

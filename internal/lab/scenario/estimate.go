@@ -20,10 +20,12 @@ func (c Case) Estimate() time.Duration {
 	rounds := 0
 	for _, s := range c.Subjects {
 		rounds += c.Repeat
-		switch s.Kind {
-		case subject.Tcpilot:
+		switch {
+		case c.Fresh && s.Kind == subject.Tcpilot:
+			rounds += c.Warmup * c.Repeat
+		case s.Kind == subject.Tcpilot:
 			rounds += c.Warmup
-		case subject.Bpftune, subject.Command:
+		case s.Kind == subject.Bpftune, s.Kind == subject.Command:
 			rounds += c.Warmup * c.Repeat // they forget at each stop
 		}
 	}

@@ -42,6 +42,10 @@ type Case struct {
 	// then no reason to refuse.
 	CPUBound bool
 	Sysctls  map[string]string // net.* of all hosts, such as net.ipv4.tcp_ecn
+	// Fresh has subjects that learn begin each round without what they learned.
+	Fresh bool
+	// Ratios has reports show all metrics as ratios to the baseline too.
+	Ratios bool
 }
 
 // DefaultCC is the congestion control that hosts have where their subject does

@@ -34,7 +34,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 	before := r.failed
 	r.fields(n,
 		field{"kind", word(r, "kind of traffic", &s.Kind, workload.Bulk, workload.RPC, workload.Flows,
-			workload.Churn, workload.Mux, workload.Iperf3, workload.Wrk)},
+			workload.Churn, workload.Mux, workload.Iperf3, workload.Wrk, workload.Web)},
 		field{"from", r.hosts(&s.From, g)},
 		field{"to", r.hosts(&s.To, g)},
 		field{"ipv6", r.bool(&s.IPv6)},
@@ -48,6 +48,8 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"reply", r.size(&s.Reply)},
 		field{"think", r.duration(&s.Think, 0, maxDuration)},
 		field{"concurrency", r.count(&s.Concurrency, 1, 10_000)},
+		field{"client", word(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
+		field{"first", r.count(&s.First, 1, maxCount)},
 		field{"gap", r.duration(&s.Gap, 0, maxDuration)},
 		field{"rate", r.number(&s.Rate, 1e6)},
 		field{"size", r.sizes(&s.Size)},
@@ -66,7 +68,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 	}
 	switch {
 	case n.get("kind") == nil:
-		r.fail(n, "traffic of no kind", "write kind: bulk, rpc, flows, churn, mux, iperf3 or wrk")
+		r.fail(n, "traffic of no kind", "write kind: bulk, rpc, flows, churn, mux, iperf3, wrk or web")
 	case r.failed == before:
 		if err := s.Check(); err != nil {
 			r.wrong(n, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -16,8 +17,10 @@ import (
 
 const (
 	// BpftuneEnv is the environment variable that names bpftune, or a program that
-	// runs it with the arguments that it gets, if it is not in PATH.
+	// runs it with the arguments that it gets, instead of those that are found.
 	BpftuneEnv = "TCPILOT_LAB_BPFTUNE"
+	// bpftuneCacheEnv is where tools/bpftune-root makes its root directory.
+	bpftuneCacheEnv = "TCPILOT_BPFTUNE_CACHE"
 	// bpftuneSettle is what its other tuners get to load once it chooses congestion
 	// controls: it does not say when it is ready.
 	bpftuneSettle = time.Second
@@ -27,25 +30,57 @@ const (
 // (docs/bpftune.rst of oracle/bpftune).
 type bpftune struct {
 	none
-	binary string
-	sites  sites
+	at      Bpftuned
+	preload bool
+	sites   sites
 }
 
-// FindBpftune returns the path of bpftune, or ErrUnavailable.
-func FindBpftune() (string, error) {
+// Bpftuned is a bpftune that is installed.
+type Bpftuned struct {
+	Root   string // the root directory that it is installed in; empty is this machine's
+	Binary string // in the root
+}
+
+const (
+	// bpftuneLayout is that of tools/bpftune-root: Root has the package bpftune and
+	// bpftunePreload.
+	bpftuneLayout  = "1"
+	bpftuneBinary  = "/usr/sbin/bpftune"
+	bpftunePreload = "/usr/lib/bpftune-preload.so"
+)
+
+// FindBpftune finds bpftune: the one that the environment names, else that of
+// tools/bpftune-root, else the one in PATH; or ErrUnavailable.
+func FindBpftune() (at Bpftuned, err error) {
 	name := os.Getenv(BpftuneEnv)
 	if name == "" {
+		root := filepath.Join(bpftuneCache(), bpftuneLayout, "root")
+		if _, err := os.Stat(root + bpftuneBinary); err == nil {
+			return Bpftuned{Root: root, Binary: bpftuneBinary}, nil
+		}
 		name = "bpftune"
 	}
-	binary, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("%w: bpftune is not installed (%s may name it): %w", ErrUnavailable, BpftuneEnv, err)
+	if at.Binary, err = exec.LookPath(name); err != nil {
+		return at, fmt.Errorf("%w: bpftune is not installed: make a root directory that has it with "+
+			"`tools/deps bpftune` as root, or name a program in %s: %w", ErrUnavailable, BpftuneEnv, err)
 	}
-	return binary, nil
+	return at, nil
+}
+
+// bpftuneCache is where tools/bpftune-root puts what it makes.
+func bpftuneCache() string {
+	if dir := os.Getenv(bpftuneCacheEnv); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "" // nothing is there
+	}
+	return filepath.Join(dir, "tcpilot", "bpftune")
 }
 
 func newBpftune(_ Spec, w World) (*bpftune, error) {
-	binary, err := FindBpftune()
+	at, err := FindBpftune()
 	if err != nil {
 		return nil, err
 	}
@@ -53,20 +88,61 @@ func newBpftune(_ Spec, w World) (*bpftune, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bpftune{binary: binary, sites: all}
-	if out, err := b.command(all[0], "-S").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: bpftune -S: %w: %s", ErrUnavailable, err, bytes.TrimSpace(out))
+	b := &bpftune{at: at, sites: all}
+	err = b.supported()
+	if err != nil && at.Root != "" {
+		// Where it does not run by itself, some of its tuners may: see tools/bpftune-root.
+		b.preload = true
+		if preloaded := b.supported(); preloaded != nil {
+			err = errors.Join(err, fmt.Errorf("with %s: %w", bpftunePreload, preloaded))
+		} else {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return b, nil
 }
 
-// command is bpftune on a site. It mounts cgroup2 over the cgroup's directory and
-// leaves that there: in a mount namespace of its own that goes with it.
+// supported asks bpftune whether it can run here.
+func (b *bpftune) supported() error {
+	s := b.sites[0]
+	cmd := b.command(s, "-S")
+	s.cgroup.Put(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("bpftune -S: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// command is bpftune on a site, to be put into the site's cgroup. bpftune mounts
+// cgroup2 over the cgroup's directory and leaves that there: in a mount namespace
+// of its own that goes with it. Newer versions mount before they open the
+// directory, and so tune all that the hierarchy's root has: in a cgroup namespace
+// of its own that root is the site's cgroup.
 func (b *bpftune) command(s *site, more ...string) *exec.Cmd {
-	cmd := exec.Command(b.binary, append([]string{"-s", "-c", s.cgroup.Path}, more...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	args := append([]string{b.at.Binary, "-s", "-c", s.cgroup.Path}, more...)
+	if b.at.Root != "" {
+		preload := ""
+		if b.preload {
+			preload = bpftunePreload
+		}
+		args = append([]string{"sh", "-euc", enterRoot, "bpftune", b.at.Root, preload}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP}
 	return cmd
 }
+
+// enterRoot runs a command in a root directory, with what the kernel shows of
+// itself there: the mount namespace is the command's own.
+const enterRoot = `root=$1 preload=$2
+shift 2
+for dir in sys proc dev; do mount --rbind "/$dir" "$root/$dir"; done
+[ ! -d /lib/modules ] || mount --bind /lib/modules "$root/lib/modules"
+exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin ${preload:+LD_PRELOAD="$preload"} "$@"
+`
 
 func (b *bpftune) begin(ctx context.Context, u *undo) error {
 	if err := b.sites.keepSysctls(u); err != nil {
@@ -82,7 +158,7 @@ func (b *bpftune) begin(ctx context.Context, u *undo) error {
 	}
 	u.push(b.sites.end)
 	for _, s := range b.sites {
-		if err := s.start("bpftune", nil, b.command(s)); err != nil {
+		if err := s.start("bpftune", s.cgroup, b.command(s)); err != nil {
 			return err
 		}
 	}

@@ -31,14 +31,17 @@ func TestRootBpftuneThatIsNotInstalled(t *testing.T) {
 	}
 }
 
-// standInEnv makes this test's binary behave as bpftune does, without a choice.
+// standInEnv makes this test's binary behave as bpftune does, without a choice: as
+// Debian trixie's, which opens the cgroup's directory and then mounts cgroup2 there,
+// or as sid's, which mounts first and so finds the root of its cgroup namespace.
 const standInEnv = "TCPILOT_TEST_BPFTUNE"
 
 func runIfStandIn() {
-	if os.Getenv(standInEnv) != "1" {
+	suite := os.Getenv(standInEnv)
+	if suite == "" {
 		return
 	}
-	if err := standIn(os.Args[3], slices.Contains(os.Args, "-S")); err != nil {
+	if err := standIn(os.Args[3], suite == "sid", slices.Contains(os.Args, "-S")); err != nil {
 		fmt.Fprintln(os.Stderr, "bpftune:", err)
 		os.Exit(1)
 	}
@@ -47,13 +50,18 @@ func runIfStandIn() {
 
 // standIn mounts cgroup2 where it is told, attaches a program to each hook without
 // a link, and detaches them on SIGTERM only.
-func standIn(cgroup string, support bool) error {
+func standIn(cgroup string, mountFirst, support bool) error {
 	dir, err := os.Open(cgroup)
 	if err != nil {
 		return err
 	}
 	if err := unix.Mount("none", cgroup, "cgroup2", 0, ""); err != nil || support {
 		return err
+	}
+	if mountFirst {
+		if dir, err = os.Open(cgroup); err != nil {
+			return err
+		}
 	}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGTERM)
@@ -82,16 +90,44 @@ func standIn(cgroup string, support bool) error {
 }
 
 func TestRootBpftune(t *testing.T) {
-	if os.Getenv(BpftuneEnv) != "" {
+	if _, err := FindBpftune(); err == nil {
 		t.Run("itself", testBpftune)
 	}
-	t.Run("stand-in", func(t *testing.T) {
-		self, err := os.Executable()
-		must(t, err)
-		t.Setenv(BpftuneEnv, self)
-		t.Setenv(standInEnv, "1")
-		testBpftune(t)
-	})
+	for _, suite := range []string{"trixie", "sid"} {
+		t.Run("stand-in for "+suite, func(t *testing.T) {
+			self, err := os.Executable()
+			must(t, err)
+			t.Setenv(BpftuneEnv, self)
+			t.Setenv(standInEnv, suite)
+			testBpftune(t)
+		})
+	}
+}
+
+// The one of tools/bpftune-root comes before the one in PATH, and the environment's
+// before both. Without any, the message says how to get it.
+func TestFindBpftune(t *testing.T) {
+	cache, path := t.TempDir(), t.TempDir()
+	t.Setenv(bpftuneCacheEnv, cache)
+	t.Setenv("PATH", path)
+	t.Setenv(BpftuneEnv, "")
+	if _, err := FindBpftune(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "tools/deps bpftune") {
+		t.Errorf("there is none: %v", err)
+	}
+	must(t, os.WriteFile(filepath.Join(path, "bpftune"), nil, 0o755))
+	if at, err := FindBpftune(); err != nil || at != (Bpftuned{Binary: filepath.Join(path, "bpftune")}) {
+		t.Errorf("in PATH: %+v, %v", at, err)
+	}
+	root := filepath.Join(cache, "1", "root")
+	must(t, os.MkdirAll(root+"/usr/sbin", 0o755))
+	must(t, os.WriteFile(root+"/usr/sbin/bpftune", nil, 0o755))
+	if at, err := FindBpftune(); err != nil || at != (Bpftuned{Root: root, Binary: "/usr/sbin/bpftune"}) {
+		t.Errorf("in a root directory: %+v, %v", at, err)
+	}
+	t.Setenv(BpftuneEnv, filepath.Join(path, "bpftune"))
+	if at, err := FindBpftune(); err != nil || at.Root != "" {
+		t.Errorf("named: %+v, %v", at, err)
+	}
 }
 
 // attach attaches a program that is not bpftune's.

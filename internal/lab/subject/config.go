@@ -42,6 +42,36 @@ func configLearns(text string) bool {
 	})
 }
 
+// drawAlike adds the key of draws to a configuration, if it has none: daemons whose
+// connections share a queue are to draw alike. Lines that are there keep their numbers
+// only if there is no learning section.
+func drawAlike(text, key string) (string, error) {
+	var top yaml.MapSlice
+	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
+		return "", fmt.Errorf("read config: %w", err)
+	}
+	i := slices.IndexFunc(top, func(item yaml.MapItem) bool { return item.Key == "learning" })
+	if i < 0 {
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		return text + fmt.Sprintf("learning: {draw_key: %s}\n", key), nil
+	}
+	var section struct{ Learning yaml.MapSlice }
+	if err := yaml.UnmarshalWithOptions([]byte(text), &section, yaml.UseOrderedMap()); err != nil {
+		return "", fmt.Errorf("read learning section: %w", err)
+	}
+	if slices.ContainsFunc(section.Learning, func(item yaml.MapItem) bool { return item.Key == "draw_key" }) {
+		return text, nil
+	}
+	top[i].Value = append(section.Learning, yaml.MapItem{Key: "draw_key", Value: key})
+	out, err := yaml.Marshal(top)
+	if err != nil {
+		return "", fmt.Errorf("write learning section: %w", err)
+	}
+	return string(out), nil
+}
+
 // files are where a daemon of tcpilot keeps what is its own.
 type files struct{ cgroup, bpffs, dir string }
 

@@ -101,6 +101,8 @@ func (s *subject) setCongestion() error {
 	switch {
 	case s.spec.CC != "":
 		tuned = s.spec.CC
+	case s.spec.Kind == Default && s.world.Default != "":
+		tuned = s.world.Default
 	case s.spec.Kind == Default:
 		tuned = own
 	}

@@ -136,3 +136,23 @@ func TestControls(t *testing.T) {
 		}
 	}
 }
+
+func TestDrawAlike(t *testing.T) {
+	rule := "rules:\n- name: a\n  learn: {hold_out: 5%}\n"
+	for name, tt := range map[string]struct {
+		config string
+		want   []string // lines
+	}{
+		"empty":            {"", []string{"learning: {draw_key: K}"}},
+		"no section":       {strings.TrimSuffix(rule, "\n"), []string{"rules:", "- name: a", "  learn: {hold_out: 5%}", "learning: {draw_key: K}"}},
+		"a section":        {"interval: 1s\nlearning:\n    hold_out: 10%\n", []string{"interval: 1s", "learning:", "  hold_out: 10%", "  draw_key: K"}},
+		"one in one line":  {"learning: {lease: 3s, paths: {ipv4: 32}}", []string{"learning:", "  lease: 3s", "  paths:", "    ipv4: 32", "  draw_key: K"}},
+		"its own":          {"learning: {draw_key: mine}\n", []string{"learning: {draw_key: mine}"}},
+		"an empty section": {"learning:\n", []string{"learning:", "  draw_key: K"}},
+	} {
+		got, err := drawAlike(tt.config, "K")
+		if want := strings.Join(tt.want, "\n") + "\n"; got != want || err != nil {
+			t.Errorf("%s: %v,\n%s\nwant\n%s", name, err, got, want)
+		}
+	}
+}

@@ -51,6 +51,10 @@ type World struct {
 	// CC is the default congestion control of all hosts unless the subject says
 	// otherwise; empty is the machine's.
 	CC string
+	// Default is the default subject's congestion control; empty is the machine's.
+	Default string
+	// Fresh has tcpilot forget at each Stop what it learned.
+	Fresh bool
 	// Others are the congestion controls that the traffic asks for by itself.
 	Others []string
 }
@@ -150,7 +154,9 @@ func (s *subject) Learns() bool {
 }
 
 // Forgets of a command is true since nobody knows; bpftune's maps end with it.
-func (s *subject) Forgets() bool { return s.spec.Kind == Bpftune || s.spec.Kind == Command }
+func (s *subject) Forgets() bool {
+	return s.spec.Kind == Bpftune || s.spec.Kind == Command || s.world.Fresh
+}
 
 func (s *subject) Start(ctx context.Context) error {
 	if s.started {

@@ -3,6 +3,7 @@ package subject
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,10 +26,11 @@ const (
 )
 
 // tcpilot runs a daemon in the namespace of each tuned host, on its cgroup. Its
-// state directory stays between rounds.
+// state directory stays between rounds, unless the world is fresh.
 type tcpilot struct {
 	binary string
-	config string
+	config string // what all daemons have in common
+	fresh  bool
 	sites  sites
 	home   home
 }
@@ -38,8 +40,12 @@ func newTcpilot(s Spec, w World) (*tcpilot, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tcpilot{binary: w.Binary, config: s.Config, sites: all, home: home{net: w.Net, name: s.Name}}
-	return t, t.check()
+	t := &tcpilot{binary: w.Binary, config: s.Config, fresh: w.Fresh, sites: all, home: home{net: w.Net, name: s.Name}}
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	t.config, err = drawAlike(s.Config, rand.Text())
+	return t, err
 }
 
 // check has tcpilot look at the configuration, so that a mistake shows before
@@ -120,6 +126,11 @@ func (t *tcpilot) prepare(s *site, u *undo) (files, error) {
 		return os.Remove(bpffs)
 	})
 	f := files{cgroup: s.cgroup.Path, bpffs: bpffs, dir: dir}
+	if t.fresh {
+		if err := os.RemoveAll(f.state()); err != nil {
+			return files{}, fmt.Errorf("forget what was learned: %w", err)
+		}
+	}
 	if err := os.WriteFile(f.config(), []byte(f.configure(t.config)), 0o600); err != nil {
 		return files{}, fmt.Errorf("write config: %w", err)
 	}

@@ -107,6 +107,32 @@ func TestRootTcpilotKeepsWhatItLearned(t *testing.T) {
 	}
 }
 
+// In a fresh world nothing stays from one start to the next.
+func TestRootTcpilotFresh(t *testing.T) {
+	w := tcpilotWorld(t)
+	w.Fresh = true
+	s := newSubject(t, Spec{Kind: Tcpilot}, w)
+	if !s.Learns() || !s.Forgets() {
+		t.Error("it is not taken to learn, or not to forget")
+	}
+	must(t, s.Start(t.Context()))
+	traffic(t, w, 5)
+	for range 50 { // the daemon reads samples in batches
+		if learned := sampled(t, s); learned["sender1"] == 5 && learned["sender2"] == 5 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	must(t, s.Stop(t.Context()))
+	must(t, s.Start(t.Context()))
+	for host, n := range sampled(t, s) {
+		if n != 0 {
+			t.Errorf("%s knows of %d connections of the start before", host, n)
+		}
+	}
+	must(t, s.Stop(t.Context()))
+}
+
 func TestRootTcpilotConfig(t *testing.T) {
 	w := tcpilotWorld(t)
 	const good = "rules:\n  - name: clamp\n    set: {cwnd_clamp: 5}\n"

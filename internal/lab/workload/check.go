@@ -29,23 +29,25 @@ type field struct {
 
 var fields = []field{
 	{"end", func(s Spec) bool { return s.End != 0 }, []Kind{Bulk}},
-	{"count", func(s Spec) bool { return s.Count != 0 }, []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3}},
+	{"count", func(s Spec) bool { return s.Count != 0 }, []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3, Web}},
 	{"streams", func(s Spec) bool { return s.Streams != 0 }, []Kind{Bulk, RPC, Churn, Mux, Iperf3}},
 	{"cc", func(s Spec) bool { return s.CC != "" }, []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3}},
 	{"request", func(s Spec) bool { return s.Request != 0 }, []Kind{RPC, Churn, Mux}},
 	{"reply", func(s Spec) bool { return s.Reply != 0 }, []Kind{RPC, Churn}},
 	{"think", func(s Spec) bool { return s.Think != 0 }, []Kind{RPC, Mux}},
-	{"concurrency", func(s Spec) bool { return s.Concurrency != 0 }, []Kind{Flows, Mux, Wrk}},
+	{"concurrency", func(s Spec) bool { return s.Concurrency != 0 }, []Kind{Flows, Mux, Wrk, Web}},
 	{"gap", func(s Spec) bool { return s.Gap != 0 }, []Kind{Flows}},
 	{"rate", func(s Spec) bool { return s.Rate != 0 }, []Kind{Flows, Churn}},
-	{"size", func(s Spec) bool { return s.Size != Size{} }, []Kind{Flows, Mux, Wrk}},
+	{"size", func(s Spec) bool { return s.Size != Size{} }, []Kind{Flows, Mux, Wrk, Web}},
+	{"client", func(s Spec) bool { return s.Client != "" }, []Kind{Web}},
+	{"first", func(s Spec) bool { return s.First != 0 }, []Kind{Web}},
 	{"trace", func(s Spec) bool { return len(s.Trace) != 0 }, []Kind{Flows}},
 	{"paths", func(s Spec) bool { return s.Paths != 0 }, []Kind{Churn}},
 	{"sample", func(s Spec) bool { return s.Sample != 0 }, []Kind{Bulk, RPC, Flows, Mux, Iperf3}},
 }
 
 // kinds are all there are.
-var kinds = []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3, Wrk}
+var kinds = []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3, Wrk, Web}
 
 // mistakes gathers what is wrong, each line "FIELD: what".
 type mistakes []error
@@ -142,6 +144,12 @@ func (m *mistakes) kind(s Spec) {
 	case Mux:
 		m.unless(s.Size != Size{}, "size", "replies need one")
 		m.unless(s.Concurrency <= load.MaxConcurrency && s.Concurrency >= 0, "concurrency", "%d is not in 0 to %d", s.Concurrency, load.MaxConcurrency)
+	case Web:
+		m.unless(s.Count > 0, "count", "web needs an end: a count")
+		m.unless(s.Size.Fixed > 0, "size", "a file has a fixed size")
+		m.unless(s.Concurrency >= 0 && s.Concurrency <= maxPlaces, "concurrency", "%d is not in 0 to %d", s.Concurrency, maxPlaces)
+		m.unless(0 <= s.First && (s.First == 0 || s.First < s.Count), "first", "%d is not less than the count, %d", s.First, s.Count)
+		m.unless(slices.Contains([]Client{"", OwnClient, Curl}, s.Client), "client", "%q is neither %s nor %s", s.Client, OwnClient, Curl)
 	case Iperf3, Wrk:
 		m.unless(s.Duration >= time.Second && s.Duration%time.Second == 0, "duration", "%s takes whole seconds, at least one", s.Kind)
 		m.unless(s.Streams <= 128, "streams", "iperf3 takes at most 128") // its MAX_STREAMS

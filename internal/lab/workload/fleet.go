@@ -182,7 +182,11 @@ func (r *round) abandon(err error) error {
 
 // programs finds the outside programs that a part needs.
 func (s Spec) programs() error {
-	for _, name := range map[Kind][]string{Iperf3: {"iperf3"}, Wrk: {"wrk", "nginx"}}[s.Kind] {
+	needed := map[Kind][]string{Iperf3: {"iperf3"}, Wrk: {"wrk", "nginx"}, Web: {"nginx"}}[s.Kind]
+	if s.Client == Curl {
+		needed = append(needed, "curl")
+	}
+	for _, name := range needed {
 		if _, err := exec.LookPath(name); err != nil {
 			return fmt.Errorf("find %s: install the package %s: %w", name, name, err)
 		}

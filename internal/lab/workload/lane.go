@@ -40,6 +40,8 @@ func (l *lane) run(ctx context.Context) {
 		l.iperf3(ctx)
 	case Wrk:
 		l.wrk(ctx)
+	case Web:
+		l.web(ctx)
 	}
 }
 

@@ -30,6 +30,25 @@ const (
 	// each.
 	Iperf3 Kind = "iperf3"
 	Wrk    Kind = "wrk"
+	// Web is flows over HTTP: nginx at From, and at To a client that makes Count
+	// requests for a file of Size, Concurrency at a time, each on a connection of its
+	// own.
+	Web Kind = "web"
+)
+
+// Client is what makes the requests of Web.
+type Client string
+
+// The clients.
+const (
+	OwnClient Client = "go" // net/http, in the load agent
+	Curl      Client = "curl"
+)
+
+// The groups of a part whose First is not 0 have these behind its name.
+const (
+	FirstGroup = "/first"
+	LaterGroup = "/later"
 )
 
 // Spec is one part of a round's traffic. All parts of a round run at the same
@@ -56,7 +75,13 @@ type Spec struct {
 	Request uint64        // bytes; 64 if 0
 	Reply   uint64        // bytes; 256 if 0
 	Think   time.Duration // between requests or bursts
-	// Concurrency is for flows, mux and wrk; 1 if 0. Gap is for flows.
+	// Client is web's; OwnClient if empty.
+	Client Client
+	// First is web's: the first so many connections are one group, FirstGroup, the
+	// others another, LaterGroup. A subject that begins without knowledge is at work
+	// in the one and has learned in the other. 0 is one group for all.
+	First int
+	// Concurrency is for flows, mux, wrk and web; 1 if 0. Gap is for flows.
 	Concurrency int
 	Gap         time.Duration
 	// Rate is begins per second: Poisson for flows, evenly spaced for churn. What is

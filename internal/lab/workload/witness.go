@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/lab/load"
 	"github.com/tcpilot/tcpilot/internal/lab/topology"
@@ -35,9 +38,17 @@ type program struct {
 // start starts a program on a host, in the host's cgroup. Whoever starts it
 // calls stop.
 func (l *lane) start(h *topology.Host, name string, args ...string) (*program, error) {
+	return l.startWith(nil, h, name, args...)
+}
+
+// startWith is start with another place for what the program writes to stderr.
+func (l *lane) startWith(stderr io.Writer, h *topology.Host, name string, args ...string) (*program, error) {
 	p := &program{lane: l, host: h, cmd: exec.Command(name, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.says
+	if stderr != nil {
+		p.cmd.Stderr = stderr
+	}
 	if place := l.place(h.Name); place != nil {
 		place.Put(p.cmd)
 	}
@@ -68,10 +79,25 @@ func (p *program) wait(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// stop ends it, if it runs, and counts what it spent.
+// end has it end by itself after SIGTERM, which lets it wait for its own processes
+// and so have their time counted; stop comes after d.
+func (p *program) end(d time.Duration) {
+	p.cmd.Process.Signal(unix.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(d):
+	}
+	p.stop()
+}
+
+// stop ends it and its process group, if it runs, and counts what it spent.
 func (p *program) stop() {
-	p.cmd.Process.Kill()
-	<-p.ended
+	select {
+	case <-p.ended: // its id may be another's
+	default:
+		unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
+		<-p.ended
+	}
 	s := p.cmd.ProcessState
 	p.lane.cost(p.host.Name, load.CPU{User: s.UserTime(), System: s.SystemTime()})
 }

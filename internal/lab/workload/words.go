@@ -118,6 +118,8 @@ func (s Spec) what() string {
 	case Mux:
 		return fmt.Sprintf("%s of %s of %s on %s", s.amount("burst"), several(s.places(), "reply"), s.Size,
 			several(s.streams(), "connection"))
+	case Web:
+		return s.amount("HTTP request") + " for a file of " + s.Size.String() + ", a connection each"
 	case Wrk:
 		return fmt.Sprintf("wrk for %s, files of %s", s.Duration, s.Size)
 	}

@@ -3,6 +3,7 @@ package workload
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,11 +16,11 @@ import (
 	"github.com/tcpilot/tcpilot/internal/lab/measure"
 )
 
-// nginxConf is one process that serves files; the verbs are a directory, a port
-// and the directory of files. Temporary files have a place of their own: those of
+// nginxConf is what a distribution's nginx does for files: a worker for each
+// processor, sendfile. The verbs are a directory and a port. Temporary files have a place of their own: those of
 // the package belong to the machine's nginx.
 const nginxConf = `daemon off;
-master_process off;
+worker_processes auto;
 pid %[1]s/pid;
 error_log stderr error;
 worker_rlimit_nofile 65536;
@@ -39,6 +40,9 @@ http {
 	}
 }
 `
+
+// nginxPatience is what its workers get to end after SIGTERM.
+const nginxPatience = 2 * time.Second
 
 // wrkScript has wrk print its whole distribution of latencies: a line of
 // microseconds and count for each value.
@@ -62,21 +66,11 @@ func (l *lane) wrk(ctx context.Context) {
 }
 
 func (l *lane) wrkOnce(ctx context.Context) error {
-	port := witnessPort + l.number
-	dir, err := l.files(port)
+	dir, at, stop, err := l.nginx(ctx)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	nginx, err := l.start(l.from, "nginx", "-p", dir, "-c", filepath.Join(dir, "nginx.conf"))
-	if err != nil {
-		return err
-	}
-	defer nginx.stop()
-	if err := nginx.serving(ctx, port); err != nil {
-		return err
-	}
-	at := netip.AddrPortFrom(l.layout.Addr(l.from, l.IPv6), uint16(port))
+	defer stop()
 	begin := load.Now()
 	wrk, err := l.start(l.to, "wrk", "-t", "1", "-c", strconv.Itoa(l.places()), "-d", strconv.Itoa(int(l.Duration/time.Second)),
 		"--timeout", strconv.Itoa(int(witnessOvertime/2/time.Second)), "-H", "Connection: close",
@@ -94,6 +88,27 @@ func (l *lane) wrkOnce(ctx context.Context) error {
 	}
 	l.witness(w, l.at(begin))
 	return nil
+}
+
+// nginx starts nginx at the sender, in a directory of its own.
+func (l *lane) nginx(ctx context.Context) (dir string, at netip.AddrPort, stop func(), err error) {
+	port := witnessPort + l.number
+	if dir, err = l.files(port); err != nil {
+		return "", at, nil, err
+	}
+	server, err := l.start(l.from, "nginx", "-p", dir, "-c", filepath.Join(dir, "nginx.conf"))
+	if err != nil {
+		return "", at, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	stop = func() {
+		server.end(nginxPatience)
+		os.RemoveAll(dir)
+	}
+	if err := server.serving(ctx, port); err != nil {
+		stop()
+		return "", at, nil, err
+	}
+	return dir, netip.AddrPortFrom(l.layout.Addr(l.from, l.IPv6), uint16(port)), stop, nil
 }
 
 // files writes what nginx and wrk read.

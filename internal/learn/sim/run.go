@@ -19,7 +19,8 @@ const (
 // Result is what a run cost.
 type Result struct {
 	// Regret is the sum, over connections that the learner decided, of the share of
-	// goodput lost against the path's best arm: 1 is one connection lost whole.
+	// goodput (by the mean of times) lost against the path's best arm: 1 is one connection
+	// lost whole.
 	Regret float64
 	// Connections that the learner decided.
 	Connections int
@@ -35,6 +36,27 @@ type Result struct {
 	Recovery []int
 	// Changes seen by the learner, false alarms included.
 	Changes int
+	// Times is how long each connection took that the learner decided, for one byte, and
+	// Default how long the default would have taken in its place.
+	Times, Default []float64
+}
+
+// MeanTime and P95Time are the connections' times over the default's: in the mean, and of
+// the one in twenty that takes longest.
+func (r *Result) MeanTime() float64 { return mean(r.Times) / mean(r.Default) }
+func (r *Result) P95Time() float64  { return quantile(r.Times, 0.95) / quantile(r.Default, 0.95) }
+
+func mean(v []float64) float64 {
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	return sum / float64(len(v))
+}
+
+func quantile(v []float64, q float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[int(q*float64(len(v)-1))]
 }
 
 // world is one run in progress.
@@ -48,6 +70,9 @@ type world struct {
 	now     int64
 	pending []pending
 	weights []float64
+	slice   int64 // the latest, with its arm
+	drawn   int
+	greedy  bool
 	result  Result
 }
 
@@ -141,15 +166,16 @@ func (w *world) connect(p *simPath) {
 	top := 0
 	for i := range mu {
 		mu[i] += p.offset[i]
-		if mu[i] > mu[top] {
+		if mu[i]-truth[i].tail() > mu[top]-truth[top].tail() {
 			top = i
 		}
 	}
 	held := w.rng.Float64() < holdOut
+	would := w.outcome(mu[0], truth[0])
 	i, greedy := 0, false
 	if !held {
 		i, greedy = w.draw(p)
-		ratio := math.Exp(mu[i] - mu[top])
+		ratio := math.Exp(mu[i] - truth[i].tail() - mu[top] + truth[top].tail())
 		w.result.Regret += 1 - ratio
 		w.result.Connections++
 		p.used = append(p.used, use{p.n, i == top, ratio})
@@ -157,6 +183,10 @@ func (w *world) connect(p *simPath) {
 	p.n++
 	out := w.outcome(mu[i], truth[i])
 	out.Greedy = greedy
+	if !held {
+		w.result.Times = append(w.result.Times, math.Exp(-out.Wait()))
+		w.result.Default = append(w.result.Default, math.Exp(-would.Wait()))
+	}
 	w.pending = append(w.pending, pending{p, w.arms[i], out, held})
 }
 
@@ -167,7 +197,13 @@ func (w *world) draw(p *simPath) (arm int, greedy bool) {
 	if b == nil {
 		b, parent = w.root, nil
 	}
-	best := w.l.Weights(w.weights, w.arms, b, parent, w.now)
+	slice := int64(0)
+	if w.s.Slice > 0 {
+		if slice = w.now / int64(w.s.Slice); slice == w.slice {
+			return w.drawn, w.greedy
+		}
+	}
+	best := w.l.Weights(w.weights, w.arms, 0, b, parent, w.now)
 	u := w.rng.Float64()
 	arm = len(w.arms) - 1
 	for i, share := range w.weights {
@@ -176,6 +212,7 @@ func (w *world) draw(p *simPath) (arm int, greedy bool) {
 			break
 		}
 	}
+	w.slice, w.drawn, w.greedy = slice, arm, arm == best
 	return arm, arm == best
 }
 
@@ -186,13 +223,23 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	if w.rng.Float64() < w.s.Outlier {
 		reward -= math.Ln10
 	}
+	if a.Slow > 0 && w.rng.Float64() < a.Slow {
+		reward -= math.Log(a.SlowBy)
+	}
 	lost := a.Loss * packets
 	lost = max(0, math.Round(lost+math.Sqrt(lost+0.25)*w.rng.NormFloat64()))
+	slice := int64(0)
+	if w.s.Slice > 0 {
+		slice = w.now / int64(w.s.Slice)
+	}
+	price := 5 * lost / (packets + lost) // as for throughput
 	return learn.Outcome{
-		At: w.now + int64(time.Second), Reward: reward, Weight: packets / (packets + 50.),
+		At: w.now + int64(time.Second), Reward: reward - price, Price: price, Weight: packets / (packets + 50.),
 		MinRTT: uint32(baseRTT * (1 + 0.03*math.Abs(w.rng.NormFloat64()))),
 		Rate:   uint64(math.Exp(reward + 0.1*w.rng.NormFloat64())),
 		Loss:   lost / (packets + 100),
+		Sent:   packets + lost, Again: lost,
+		Slice: slice,
 	}
 }
 

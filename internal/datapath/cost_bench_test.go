@@ -1,0 +1,122 @@
+package datapath
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+)
+
+// BenchmarkRootCostPieces is what each piece of the programs costs a connection, both
+// ends, by the kernel's own run-time statistics: the difference of two set-ups of which
+// one has it. The statistics add some 50 ns to each of 11 calls, which is most of what
+// an empty program costs and in no difference. Set-ups take turns; medians.
+//
+//	go test ./internal/datapath -run '^$' -bench CostPieces -benchtime 20x
+func BenchmarkRootCostPieces(b *testing.B) {
+	r := newRig(b)
+	empty := emptySockops(b, r.cg.Path)
+	l := listen(b, r.ns, "127.0.0.1:0", nil)
+	go acceptAll(l)
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	must(b, err)
+	defer stats.Close()
+	setups := []struct {
+		piece string
+		lease time.Duration
+		table class.Table
+		row   func() // the policy
+		rate  uint32
+	}{
+		{"no-lease", -time.Second, oneClass, func() {}, 1},
+		{"classify", time.Minute, class.Table{Classes: []class.Class{{ID: 1, Leave: true}}}, func() {}, 1},
+		{"slot", time.Minute, oneClass, func() {}, 1},
+		{"policy-look-up", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(-time.Second), nil) }, 1},
+		{"draws", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(theDefault(1<<16))) }, 1},
+		{"setsockopt", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 1},
+		{"report", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 0},
+	}
+	const block = 500
+	cost := make([][]float64, len(setups))
+	var none []float64
+	for b.Loop() {
+		for i, s := range setups {
+			must(b, r.DeletePoliciesExcept(func(uint32) bool { return false }))
+			s.row()
+			r.rules(b, s.table)
+			must(b, r.SetSettings(Settings{ReportRate: s.rate}))
+			must(b, r.SetLease(s.lease))
+			r.connections(b, l.Addr().String(), 40) // closes a window: ends are thinned from now on
+			before, emptyBefore := runtimeOf(b, r), empty(b)
+			r.connections(b, l.Addr().String(), block)
+			cost[i] = append(cost[i], float64(runtimeOf(b, r)-before)/block)
+			none = append(none, float64(empty(b)-emptyBefore)/block)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(medianFloat(none), "ns/conn-empty")
+	for i, s := range setups {
+		got := medianFloat(cost[i])
+		b.Logf("%-16s %6.0f ns a connection", s.piece, got)
+		if i > 0 {
+			got -= medianFloat(cost[i-1])
+		}
+		b.ReportMetric(got, "ns/conn-"+s.piece)
+	}
+}
+
+var oneClass = class.Table{Classes: []class.Class{{ID: 1}}}
+
+// sliced is the policy of one arm, with slices and both kinds of hold-out, none of which
+// is ever drawn.
+func sliced(a path.Arm) func(*path.Policy) {
+	return func(p *path.Policy) {
+		arms(a)(p)
+		p.Slice, p.HoldOut, p.HoldSlices = 30, 1, 1
+	}
+}
+
+// rows is a policy for the class, for a network and for the host.
+func (r *rig) rows(b *testing.B, expires time.Time, change func(*path.Policy)) {
+	b.Helper()
+	for _, p := range []netip.Prefix{prefix("127.0.0.0/24"), prefix("127.0.0.1/32"), prefix("10.0.0.0/8")} {
+		r.policyOf(b, path.Key{Class: 1, Prefix: p}, expires, change)
+	}
+	r.policyOf(b, path.Root(1, 0), expires, change)
+}
+
+func acceptAll(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = c.Close()
+	}
+}
+
+// emptySockops attaches a program that does nothing, and tells its run time.
+func emptySockops(b *testing.B, cgroup string) func(*testing.B) time.Duration {
+	b.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SockOps, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	must(b, err)
+	b.Cleanup(func() { must(b, prog.Close()) })
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
+	must(b, err)
+	b.Cleanup(func() { must(b, l.Close()) })
+	return func(b *testing.B) time.Duration {
+		b.Helper()
+		s, err := prog.Stats()
+		must(b, err)
+		return s.Runtime
+	}
+}

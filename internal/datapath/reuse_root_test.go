@@ -1,0 +1,187 @@
+package datapath
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// worn is a client's connection that has an interval sample of 200 kB and more, and
+// that its server has reset: what dissolves it now sends nothing, so that no hook sees
+// it. Its socket can begin another.
+func (r *rig) worn(t *testing.T) (fd int, l net.Listener) {
+	t.Helper()
+	l = listen(t, r.ns, "127.0.0.1:0", nil)
+	fd = r.connectTo(t, l, -1)
+	c, s := connOf(t, dup(t, fd)), accept(t, l)
+	isInterval := intervalOf(c)
+	exchange(t, c, s, 200_000)
+	exchange(t, s, c, 200_000)
+	time.Sleep(20 * time.Millisecond)
+	r.walk(t, r.ns)
+	r.find(t, "live connection", isInterval)
+	exchange(t, c, s, 50_000)
+	must(t, s.(*net.TCPConn).SetLinger(0))
+	must(t, s.Close())
+	eventually(t, func() error {
+		_, err := c.Write([]byte{1})
+		if err == nil {
+			return unix.EAGAIN
+		}
+		return nil
+	})
+	must(t, c.Close())
+	if errno := connectUnspec(fd); errno != 0 {
+		t.Fatal(errno)
+	}
+	return fd, l
+}
+
+func dup(t *testing.T, fd int) int {
+	t.Helper()
+	fd, err := unix.Dup(fd)
+	must(t, err)
+	return fd
+}
+
+// connectTo connects a socket, or a new one for -1.
+func (r *rig) connectTo(t *testing.T, l net.Listener, fd int) int {
+	t.Helper()
+	r.ns.Do(t, func() {
+		var err error
+		if fd < 0 {
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+		}
+		must(t, unix.SetNonblock(fd, false))
+		must(t, unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: [4]byte{127, 0, 0, 1}}))
+	})
+	return fd
+}
+
+// absurd is a sample of more bytes or segments than any test here sends.
+func absurd(s *tcp.Sample) bool {
+	return s.BytesAcked > 1<<40 || s.BytesReceived > 1<<40 || s.BytesRetrans > 1<<40 || s.SegsOut > 1<<30 || s.SegsIn > 1<<30 ||
+		s.DataSegsOut > 1<<30 || s.Delivered > 1<<30 || s.Lost > 1<<30 || s.Busy > 24*time.Hour
+}
+
+// noneAbsurd waits until n samples came, and looks at all.
+func (r *rig) noneAbsurd(t *testing.T, n int) {
+	t.Helper()
+	for _, s := range r.count(t, n, func(*tcp.Sample) bool { return true }) {
+		if absurd(&s) {
+			t.Errorf("a sample says %+v", s)
+		}
+	}
+}
+
+// TestRootSocketUsedAgain: a socket whose connection was dissolved unseen begins the
+// next one with nothing of the one before, whatever tcpilot does at that moment.
+func TestRootSocketUsedAgain(t *testing.T) {
+	for name, without := range map[string]bool{"in the lease": false, "out of the lease": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.needLive(t)
+			id := r.policy(t, arms(arm("reno", 1<<16)))
+			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+			fd, l := r.worn(t)
+			id2 := r.policy(t, arms(arm("reno", 1<<16)))
+			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+			if without {
+				must(t, r.SetLease(-time.Second))
+			}
+			r.connectTo(t, l, fd)
+			must(t, r.SetLease(time.Minute))
+			c, s := connOf(t, fd), accept(t, l)
+			cookie := cookieOf(c)
+			before := r.samplesOf(cookie)
+			exchange(t, c, s, 30_000)
+			time.Sleep(20 * time.Millisecond)
+			r.walk(t, r.ns)
+			exchange(t, c, s, 30_000)
+			time.Sleep(20 * time.Millisecond)
+			r.walk(t, r.ns)
+			closeAll(t, c, s)
+			var sum uint64
+			var after []tcp.Sample
+			eventually(t, func() error {
+				after = r.samplesOf(cookie)[len(before):]
+				if len(after) == 0 || after[len(after)-1].Kind != tcp.KindClose {
+					return unix.EAGAIN
+				}
+				return nil
+			})
+			for _, x := range after {
+				sum += x.BytesAcked
+				if absurd(&x) {
+					t.Errorf("a sample says %+v", x)
+				}
+				if x.PolicyID == id || !without && x.PolicyID != id2 {
+					t.Errorf("policy %d, want that of the second connection, %d", x.PolicyID, id2)
+				}
+			}
+			if sum < 30_000 || sum > 60_100 {
+				t.Errorf("the second connection sent %d bytes: %+v", sum, after)
+			}
+		})
+	}
+}
+
+func (r *rig) samplesOf(cookie uint64) (out []tcp.Sample) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.samples {
+		if r.samples[i].Cookie == cookie {
+			out = append(out, r.samples[i])
+		}
+	}
+	return out
+}
+
+// TestRootCountersThatShrank: where the kernel wiped the counters before the end, there
+// is no sample, and it is counted.
+func TestRootCountersThatShrank(t *testing.T) {
+	t.Run("dissolved", func(t *testing.T) {
+		r := newRig(t)
+		r.needLive(t)
+		r.policy(t, nil)
+		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+		fd, _ := r.worn(t)
+		must(t, unix.Close(fd))
+		r.shrank(t)
+		r.noneAbsurd(t, 2)
+	})
+	t.Run("subflow of MPTCP", func(t *testing.T) {
+		r := newRig(t)
+		r.needLive(t)
+		r.policy(t, nil)
+		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+		c, s := r.multipath(t)
+		if on, err := c.MultipathTCP(); err != nil || !on {
+			t.Skipf("the kernel has no MPTCP: %v", err)
+		}
+		exchange(t, c, s, 100_000)
+		exchange(t, s, c, 100_000)
+		time.Sleep(20 * time.Millisecond)
+		r.walk(t, r.ns)
+		r.count(t, 2, func(s *tcp.Sample) bool { return s.Kind == tcp.KindInterval })
+		closeAll(t, c, s)
+		r.shrank(t)
+		r.noneAbsurd(t, 3)
+	})
+}
+
+func (r *rig) shrank(t *testing.T) {
+	t.Helper()
+	eventually(t, func() error {
+		n, err := r.Counters()
+		if err == nil && n.Backwards == 0 {
+			err = unix.EAGAIN
+		}
+		return err
+	})
+}

@@ -1,0 +1,145 @@
+package datapath
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// ends waits until every end of 2*n connections is reported, thinned or lost.
+func (r *rig) ends(t *testing.T, n int) (c *Counters) {
+	t.Helper()
+	eventually(t, func() (err error) {
+		if c, err = r.Counters(); err == nil && c.Samples+c.Thinned+c.Missed != uint64(2*n) {
+			err = fmt.Errorf("%d samples, %d thinned, %d missed, want %d", c.Samples, c.Thinned, c.Missed, 2*n)
+		}
+		return err
+	})
+	return c
+}
+
+// TestRootEndsThinned: above the rate that is wanted a share of ends is reported, and what
+// they stand for adds up; counters stay exact, failed arms are all reported.
+func TestRootEndsThinned(t *testing.T) {
+	r := newRig(t)
+	const (
+		n    = 6000
+		rate = 300 // a second
+	)
+	r.policy(t, arms(arm("cubic", 29491), arm("reno", 29491), arm("nosuchcc", 6554)))
+	must(t, r.SetSettings(Settings{ReportRate: rate}))
+	begun := time.Now()
+	r.churnAll(t, n)
+	took := time.Since(begun)
+	c := r.ends(t, n)
+	samples := r.count(t, int(c.Samples), func(*tcp.Sample) bool { return true })
+
+	var sum, variance, thinned float64
+	byArm := map[tcp.CC]float64{}
+	for i := range samples {
+		s := &samples[i]
+		k := float64(s.StandsFor)
+		byArm[s.Arm] += k
+		if s.Has(tcp.FlagArmFailed) {
+			if k != 1 {
+				t.Errorf("a failed arm stands for %g", k)
+			}
+			continue
+		}
+		sum += k
+		variance += k * (k - 1)
+		thinned++
+	}
+	failed := float64(c.Decisions["cc-failed"])
+	if byArm[cc("nosuchcc")] != failed || failed < n/10 {
+		t.Errorf("%g samples of a failed arm, it failed %g times", byArm[cc("nosuchcc")], failed)
+	}
+	ends := 2*n - failed - float64(c.Missed)
+	t.Logf("%d ends a second for %v: %g samples of %g ends, which stand for %g ± %.0f; by arm %v",
+		int(2*n/took.Seconds()), took, thinned, ends, sum, math.Sqrt(variance), byArm)
+	if math.Abs(sum-ends) > 4.5*math.Sqrt(variance) {
+		t.Errorf("the samples stand for %g ends, there were %g", sum, ends)
+	}
+	if a, b := byArm[cc("cubic")], byArm[cc("reno")]; math.Abs(a-b) > 4.5*math.Sqrt(variance+ends) {
+		t.Errorf("they stand for %g with cubic and %g with reno, want the same", a, b)
+	}
+	// The first window is not thinned, and shares are whole numbers.
+	if most := rate*took.Seconds()*1.5 + 600; thinned > most || thinned > ends/2 {
+		t.Errorf("%g samples in %v for %d a second", thinned, took, rate)
+	}
+	out, in, err := r.ClassCount(1)
+	must(t, err)
+	if out != n || in != n || c.Decisions["policy"] != 2*n || uint64(ends) != c.Ends {
+		t.Errorf("%d and %d connections of the class, %d with the policy, %d ends counted; want %d, %d, %d and %g",
+			out, in, c.Decisions["policy"], c.Ends, n, n, 2*n, ends)
+	}
+}
+
+// TestRootEndsNotThinned: as long as there are few ends all are reported, also soon after
+// there were many.
+func TestRootEndsNotThinned(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, nil)
+	must(t, r.SetSettings(Settings{ReportRate: 100}))
+	r.churnAll(t, 1000)
+	before := r.ends(t, 1000)
+	if before.Thinned < 500 {
+		t.Errorf("%d of 2000 ends thinned: too few to show anything", before.Thinned)
+	}
+	time.Sleep(200 * time.Millisecond) // more than a window
+	for i := range 20 {
+		c, s := r.pair(t, "127.0.0.1:0")
+		isC, isS := ofConn(c), ofConn(s)
+		closeAll(t, c, s)
+		if i == 0 {
+			time.Sleep(200 * time.Millisecond) // it closed the window: the burst's share ends with it
+			continue
+		}
+		if a, b := r.find(t, "client", isC), r.find(t, "server", isS); a.StandsFor != 1 || b.StandsFor != 1 {
+			t.Errorf("stand for %d and %d", a.StandsFor, b.StandsFor)
+		}
+		time.Sleep(30 * time.Millisecond)
+	}
+}
+
+// TestRootEndsOfLongLived: a connection that meets the iterator is sampled while
+// it lives and at its end, however many others end, and stands for itself.
+func TestRootEndsOfLongLived(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	must(t, r.SetSettings(Settings{ReportRate: 50, Interval: 10 * time.Millisecond}))
+	var conns []net.Conn
+	for range 5 {
+		c, s := r.pair(t, "127.0.0.1:0")
+		conns = append(conns, c, s)
+		exchange(t, c, s, 10_000)
+		exchange(t, s, c, 10_000)
+	}
+	r.churnAll(t, 500)
+	time.Sleep(20 * time.Millisecond)
+	r.walk(t, r.ns)
+	var final []func(*tcp.Sample) bool
+	for _, c := range conns {
+		if s := r.find(t, "live connection", intervalOf(c)); s.StandsFor != 1 || s.Class != 1 || s.Arm != cc("reno") {
+			t.Errorf("%+v", s)
+		}
+		final = append(final, ofConn(c))
+	}
+	r.churnAll(t, 500)
+	for _, c := range conns {
+		must(t, c.Close())
+	}
+	for _, is := range final {
+		if s := r.find(t, "its end", is); s.StandsFor != 1 || s.Class != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	if c, err := r.Counters(); err != nil || c.Thinned < 1000 {
+		t.Errorf("%d ends thinned: too few to show anything; %v", c.Thinned, err)
+	}
+}

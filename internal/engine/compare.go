@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Every path, the prefix around it and its rule compare what their connections got with
+// the hold-out. Where the default is better for certain, it is in use again, for a time
+// that doubles if the same happens soon after.
+
+// Back is a path, or a rule, that is left to the default.
+type Back struct {
+	Why   string `json:"why"`   // with figures
+	Since int64  `json:"since"` // Unix ns
+	Until int64  `json:"until"` // Unix ns; later it is tuned again
+}
+
+// compare folds an outcome into the comparisons with the hold-out.
+func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome, by learn.HeldBy) {
+	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
+		return // nothing is held out, or nothing is treated
+	}
+	if leaf.compared == nil {
+		leaf.compared = &learn.Comparison{}
+	}
+	for m := leaf.parent; m != nil; m = m.parent {
+		if m.compared == nil {
+			m.compared = &learn.Comparison{}
+		}
+		m.compared.AddRelative(leaf.compared, out, by)
+	}
+	leaf.compared.Add(out, by)
+	if by == learn.NotHeld || e.armsOnly {
+		return // most outcomes; the hold-out's come often enough to look
+	}
+	for m := leaf; m != nil; m = m.parent {
+		if e.judgeDefault(m, s.At) {
+			return
+		}
+	}
+}
+
+// judgeDefault acts where the default is better for certain, and reports whether it did.
+// A rule that is being rolled out is taken back: it is the operator's to try again.
+func (e *Engine) judgeDefault(n *node, now int64) bool {
+	g := n.compared.Gain()
+	switch {
+	case !g.Worse():
+		return false
+	case n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1:
+		n.compared = nil
+		e.rollBack(n.rule, whyWorse(g), now)
+	default:
+		e.leaveToDefault(n, g, now)
+	}
+	return true
+}
+
+// leaveToDefault takes a path, or a rule, back to what its connections have without
+// tcpilot, and has it compared anew once it is tuned again.
+func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
+	length := firstBan
+	if b := n.back; b != nil {
+		if last := b.Until - b.Since; now-b.Until < last {
+			length = min(2*last, longestBan)
+		}
+	}
+	n.back = &Back{Why: whyWorse(g), Since: now, Until: now + length}
+	n.compared = &learn.Comparison{}
+	e.guarded[WorseThanDefault]++
+	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
+		"reason", policy.WorseThanDefault, "why", n.back.Why, "for", time.Duration(length))
+	e.moved(n, tcp.CC{})
+	e.urge(n)
+	e.byUse.each(func(m *node) {
+		if m.within(n) {
+			e.urge(m)
+		}
+	})
+}
+
+func whyWorse(g learn.Gain) string {
+	what := "single connections held out"
+	if g.BySlice {
+		what = "slices of time held out"
+	}
+	return fmt.Sprintf("connections were %.2f times as fast as with the default (95 %%: %.2f to %.2f), over %.0f slices of time and %.0f %s",
+		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, what)
+}
+
+// within reports whether n lies in around.
+func (n *node) within(around *node) bool {
+	for n = n.parent; n != nil; n = n.parent {
+		if n == around {
+			return true
+		}
+	}
+	return false
+}
+
+// leftToDefault reports whether a path, or what is around it, is left to the default.
+func (n *node) leftToDefault(now int64) bool {
+	for ; n != nil; n = n.parent {
+		if n.back != nil && now < n.back.Until {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Trust in steps. In mode observe every connection is held out: samples come, beliefs
+// form, policies are decided on and shown, and the kernel does nothing. A rule's
+// rollout then says for which share of its connections it counts, and what harm is
+// proved of takes that share back.
+
+// Modes of the engine.
+const (
+	ModeTune    = "tune"
+	ModeObserve = "observe"
+)
+
+// Who set a rule's rollout, if it was not the configuration.
+const (
+	ByGuard    = "guard"
+	ByOperator = "operator"
+)
+
+// Rollout is the share of a rule's connections that get what the rule gives.
+type Rollout struct {
+	Share      float64 `json:"share"`      // in force, 0 to 1
+	Configured float64 `json:"configured"` // of the configuration
+	// By says who changed it since: guard or operator; empty is nobody.
+	By    string    `json:"by,omitempty"`
+	Why   string    `json:"why,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+}
+
+// override is a rollout that is not the configuration's. It holds until other rules
+// come, or the daemon ends.
+type override struct {
+	share   float64
+	by, why string
+	since   int64 // Unix ns
+}
+
+// Mode is tune or observe.
+func (e *Engine) Mode() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mode()
+}
+
+func (e *Engine) mode() string {
+	if e.observe {
+		return ModeObserve
+	}
+	return ModeTune
+}
+
+// SetObserve begins or ends mode observe. Once rules are in force, what changes is
+// written before it returns; what could not be is tried again.
+func (e *Engine) SetObserve(on bool, now int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.observe == on {
+		return
+	}
+	e.observe = on
+	e.log.Info("mode", "mode", e.mode())
+	e.rewrite(now)
+}
+
+// SetRollout gives a rule another rollout, of 0 to 1, until other rules come.
+func (e *Engine) SetRollout(rule string, share float64, now int64) error {
+	if !(share >= 0 && share <= 1) {
+		return fmt.Errorf("set rollout of rule %s: %g is not a share", rule, share)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rs, err := e.rolledOut(rule)
+	if err != nil {
+		return err
+	}
+	e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
+	e.overrides[rule] = override{share: share, by: ByOperator, since: now}
+	rs.root.compared = nil // of other shares, and so of other times
+	e.rewrite(now)
+	return nil
+}
+
+// RollBack takes a rule's rollout back, because of what was found out about it: its
+// connections keep the kernel's defaults until other rules come, or SetRollout says
+// otherwise.
+func (e *Engine) RollBack(rule, why string, now int64) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rs, err := e.rolledOut(rule)
+	if err != nil {
+		return err
+	}
+	e.rollBack(rs, why, now)
+	e.rewrite(now)
+	return nil
+}
+
+// rollBack is RollBack under the lock; the next tick writes what changes.
+func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
+	name := rs.rule.Name
+	if o, changed := e.overrides[name]; changed && o.by == ByGuard {
+		return
+	}
+	e.log.Warn("rollout taken back", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
+	e.overrides[name] = override{by: ByGuard, why: why, since: now}
+	e.totals.RolledBack++
+	e.markAll()
+}
+
+func (e *Engine) rolledOut(rule string) (*ruleState, error) {
+	for _, rs := range e.byRule {
+		switch {
+		case rs.rule.Name != rule:
+		case rs.root == nil:
+			return nil, fmt.Errorf("rule %s leaves its connections alone: it has no rollout", rule)
+		default:
+			return rs, nil
+		}
+	}
+	return nil, fmt.Errorf("no rule %q", rule)
+}
+
+// rewrite decides on all paths again.
+func (e *Engine) rewrite(now int64) {
+	e.markAll()
+	if len(e.byRule) > 0 {
+		e.release(now, true)
+		_ = e.settle(now, true) // counted, logged, and tried again
+	}
+}
+
+// rollout is the share of a rule's connections that get what it gives.
+func (e *Engine) rollout(rs *ruleState) float64 {
+	if o, changed := e.overrides[rs.rule.Name]; changed {
+		return o.share
+	}
+	return rs.rule.RolloutShare()
+}
+
+func (e *Engine) viewRollout(rs *ruleState) *Rollout {
+	if rs.rule.Leave {
+		return nil
+	}
+	r := &Rollout{Share: e.rollout(rs), Configured: rs.rule.RolloutShare()}
+	if o, changed := e.overrides[rs.rule.Name]; changed {
+		r.By, r.Why, r.Since = o.by, o.why, time.Unix(0, o.since)
+	}
+	return r
+}
+
+// compareFixed takes a sample of a rule that learns nothing into what the rule is worth,
+// while it is rolled out to a part of its connections. Every connection of a side counts,
+// whatever became of its options, so that the sides differ in nothing but the draw. Such
+// a rule has no objective: it is compared for throughput.
+func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
+	if e.rollout(rs) == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose {
+		return
+	}
+	out, why := learn.Reward(learn.Throughput, s, s.MinRTT)
+	if why != learn.Scored {
+		return
+	}
+	if rs.root.compared == nil {
+		rs.root.compared = &learn.Comparison{}
+	}
+	rs.root.compared.Add(out, heldBy(s))
+	e.judgeDefault(rs.root, s.At)
+}
+
+// heldBack is what the rollout of a rule adds to its decisions.
+func (e *Engine) heldBack(in *policy.Input, rs *ruleState) {
+	in.Observe, in.HeldBack = e.observe, 1-e.rollout(rs)
+}

@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func withFields(r *policy.Rule) {
+	r.Set.Set(tcp.InitCwnd, 40)
+	r.Set.Set(tcp.SynRTO, 100)
+}
+
+// touched reports whether some row lets the kernel do something.
+func (f *fakeSink) touched() (rows []path.Entry) {
+	for _, en := range f.rows {
+		_, answers := en.Policy.Params.Get(tcp.SynRTO)
+		if en.Policy.HoldOut < policy.One || answers {
+			rows = append(rows, en)
+		}
+	}
+	return rows
+}
+
+// In mode observe no row lets the kernel do anything, while the path is learned and
+// what would be decided is shown; then tuning begins with what was learned.
+func TestObserve(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", withFields))
+	if len(w.sink.touched()) == 0 {
+		t.Fatal("nothing is tuned before")
+	}
+	w.e.SetObserve(true, w.now)
+	if rows := w.sink.touched(); len(rows) != 0 {
+		t.Errorf("after the call: %+v", rows)
+	}
+	to := ip("203.0.113.9")
+	starts := w.run(60, to, lossy)
+	if rows := w.sink.touched(); len(rows) != 0 || count(starts, cubic) != 60 {
+		t.Errorf("%d of 60 connections had the default; rows %+v", count(starts, cubic), rows)
+	}
+	p := w.path("203.0.113.0/24")
+	if p.arm(cubic).Count < 50 || p.HoldOut.Share != 1 || p.HoldOut.Gain.Ratio != 0 {
+		t.Errorf("believed: %+v", p)
+	}
+	if sum := p.arm(cubic).Weight + p.arm(bbr).Weight + p.arm(reno).Weight; math.Abs(sum-1) > 0.01 {
+		t.Errorf("what would be decided: %+v", p.Arms)
+	}
+	if s := w.e.Summary(time.Unix(0, w.now)); s.Mode != "observe" || w.e.Fields() != 0 {
+		t.Errorf("mode %s, fields %b", s.Mode, w.e.Fields())
+	}
+	// A new rule is not in force for one moment.
+	w.sink.onWrite = func() {
+		if rows := w.sink.touched(); len(rows) != 0 {
+			t.Errorf("while rules change: %+v", rows)
+		}
+	}
+	if err := w.e.SetRules([]policy.Rule{learnRule("all", withFields), {Name: "other", CC: bbr}}, policy.Resolver{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	w.run(3, to, lossy)
+	w.sink.onWrite = nil
+
+	w.e.SetObserve(false, w.now)
+	if starts := w.run(60, to, lossy); count(starts[20:], bbr) < 30 {
+		t.Errorf("tuning again: %v", starts)
+	}
+}
+
+// The rows of a rule hold out what its rollout leaves, beside its own hold-out; and
+// a rule that only sets values can be compared that way.
+func TestRollout(t *testing.T) {
+	fixed := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.25}
+	w := newWorld(t, nil, fixed)
+	en, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
+	if !ok || en.Policy.HoldOut != policy.One*3/4 {
+		t.Fatalf("%d of 65536 held out, want 3 of 4", en.Policy.HoldOut)
+	}
+	starts := w.run(2000, ip("203.0.113.9"), lossy)
+	if n := count(starts, bbr); n < 430 || n > 570 {
+		t.Errorf("%d of 2000 have what the rule gives, want about 500", n)
+	}
+	r := w.e.Summary(time.Unix(0, w.now)).Rules[0]
+	if g := r.Gain; g.Treated < 100 || g.HeldOut < 100 || g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
+		t.Errorf("bbr has 8 times cubic's goodput here: %+v", g)
+	}
+	if r.Rollout.Share != 0.25 || r.Rollout.Configured != 0.25 || r.Rollout.By != "" {
+		t.Errorf("%+v", r.Rollout)
+	}
+}
+
+// A rule that is rolled out and does harm is taken back by the guard, also one that
+// only sets values; one that does not is left alone.
+func TestGuardTakesRolloutBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		goods goods
+		back  bool
+	}{"harm": {goods{cubic: 160, reno: 60}, true}, "no harm": {goods{cubic: 60, reno: 62}, false}} {
+		var log bytes.Buffer
+		w := newWorld(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) }, policy.Rule{Name: "fixed", CC: reno, Rollout: 0.25})
+		starts := w.run(1000, ip("203.0.113.9"), c.goods)
+		r := w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout
+		if back := r.Share == 0 && r.By == ByGuard && strings.Contains(r.Why, "times as fast as with the default"); back != c.back {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if n := count(starts[500:], reno); (n == 0) != c.back {
+			t.Errorf("%s: %d of the last 500 connections have what the rule gives", name, n)
+		}
+		if n := strings.Count(log.String(), `msg="rollout taken back" rule=fixed from=0.25 to=0`); n != 1 && c.back || n != 0 && !c.back {
+			t.Errorf("%s: logged %d times:\n%s", name, n, log.String())
+		}
+	}
+}
+
+// What is found to do harm is taken back by itself, is said so, and stays back until
+// somebody says otherwise.
+func TestRollBack(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) }, learnRule("all", withFields), policy.Rule{Name: "left", Leave: true})
+	rollout := func() *Rollout { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout }
+	for range 2 { // a guard may say it again
+		if err := w.e.RollBack("all", "p95 is 1.4 times the default's", w.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows := w.sink.touched(); len(rows) != 0 {
+		t.Errorf("taken back: %+v", rows)
+	}
+	starts := w.run(50, ip("203.0.113.9"), lossy)
+	if count(starts, cubic) != 50 {
+		t.Errorf("%v", starts)
+	}
+	if r := rollout(); r.Share != 0 || r.Configured != 1 || r.By != ByGuard || r.Why != "p95 is 1.4 times the default's" || r.Since.IsZero() {
+		t.Errorf("%+v", r)
+	}
+	if n := strings.Count(log.String(), `msg="rollout taken back" rule=all from=1 to=0 why="p95 is 1.4 times the default's"`); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, log.String())
+	}
+	if n := w.e.Summary(time.Unix(0, w.now)).Totals.RolledBack; n != 1 {
+		t.Errorf("counted %d times", n)
+	}
+
+	if err := w.e.SetRollout("all", 0.1, w.now); err != nil {
+		t.Fatal(err)
+	}
+	en, _ := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
+	tuned := (1 - float64(en.Policy.HoldOut)/policy.One) * (1 - float64(en.Policy.HoldSlices)/policy.One)
+	if tuned < 0.089 || tuned > 0.098 || rollout().By != ByOperator { // a tenth, of which the hold-out takes 2 to 10 %
+		t.Errorf("%.3f tuned; %+v", tuned, rollout())
+	}
+	if err := w.e.RollBack("all", "again", w.now); err != nil || rollout().Share != 0 {
+		t.Errorf("%v, %+v", err, rollout())
+	}
+	if err := w.e.SetRules([]policy.Rule{learnRule("all", withFields)}, policy.Resolver{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if r := rollout(); r.Share != 1 || r.By != "" || len(w.sink.touched()) == 0 {
+		t.Errorf("after a reload: %+v", r)
+	}
+	for rule, share := range map[string]float64{"none": 0.5, "left": 0.5, "all": 1.5} {
+		if w.e.SetRollout(rule, share, w.now) == nil {
+			t.Errorf("rollout %g of rule %s was taken", share, rule)
+		}
+	}
+	if w.e.RollBack("none", "", w.now) == nil {
+		t.Error("a rule that is not there was taken back")
+	}
+}

@@ -1,0 +1,222 @@
+package learn
+
+import "math"
+
+// Boundary is how many standard errors the difference of two means must lie from 0 for
+// it to be told apart with a chance of alpha to be wrong, whenever one looks and however often:
+// Robbins' Normal mixture (H. Robbins, "Statistical Methods Related to the Law of the
+// Iterated Logarithm", Ann. Math. Stat. 41, 1970), which holds for means in general as n
+// grows (I. Waudby-Smith et al., "Time-uniform central limit theory and asymptotic
+// confidence sequences", Ann. Stat. 52, 2024). n is the evidence of the difference, in
+// observations: 1/(1/n1 + 1/n2).
+func Boundary(n, alpha float64) float64 {
+	return math.Sqrt((1 + mixture/n) * (2*math.Log(1/alpha) + math.Log(1+n/mixture)))
+}
+
+// mixture is the evidence at which the boundary is tightest.
+const mixture = 1
+
+// Group is the time that connections took which were treated alike, as moments of
+// (time/reference)^aversion over observations.
+type Group struct {
+	N    float64 `json:"n"` // observations
+	Mean float64 `json:"mean"`
+	M2   float64 `json:"m2"` // sum of squared deviations from Mean
+
+	// The slice of time that is not over: its connections are one observation.
+	Slice int64   `json:"slice,omitempty"`
+	Sum   float64 `json:"sum,omitempty"`
+	Count float64 `json:"count,omitempty"`
+}
+
+// Comparison compares the connections that tcpilot treats with those held out, which
+// keep the kernel's defaults. Slices of time that are held out whole are the fair
+// comparison: a single connection held out lives in the queue of the others, and has
+// less or more of the path than it would have if all were like it.
+//
+// Both groups age together: see age.
+type Comparison struct {
+	Treated     Group `json:"treated"`     // an observation is a slice of time
+	Slices      Group `json:"slices"`      // held out whole: an observation is a slice
+	Connections Group `json:"connections"` // held out one by one
+	// Level is the mean of Outcome.Wait of all of them, Seen their number. Moments are
+	// relative to Reference.
+	Level     float64 `json:"level"`
+	Seen      float64 `json:"seen"`
+	Reference float64 `json:"reference"`
+}
+
+// HeldBy says how a connection was held out.
+type HeldBy uint8
+
+const (
+	NotHeld HeldBy = iota
+	HeldSlice
+	HeldConnection
+)
+
+const (
+	// levelMemory is the number of outcomes over which the level is averaged.
+	levelMemory = 64
+	// comparedClip bounds one outcome: e^3 is 20 times faster or slower.
+	comparedClip = 3
+	// comparedMemory is the number of observations of the treated over which groups are
+	// compared. Both are halved beyond it, so that they stay of one time.
+	comparedMemory = 400
+	// leastCompared observations of each group make an interval.
+	leastCompared = 5
+)
+
+// Add folds an outcome. Its Slice numbers the slice of time that it began in; 0: it is an
+// observation by itself.
+func (c *Comparison) Add(o Outcome, by HeldBy) { c.add(o.Wait(), o, by) }
+
+// AddRelative folds an outcome of one of several paths, of which path is the comparison,
+// into that of all of them. What paths differ in is taken out.
+func (c *Comparison) AddRelative(path *Comparison, o Outcome, by HeldBy) {
+	if path.Seen < 2 {
+		return // its level is not known yet
+	}
+	// Slices of different paths are different observations.
+	c.add(o.Wait()-path.Level, o, by)
+}
+
+func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
+	if !o.usable() || math.IsNaN(x) {
+		return
+	}
+	if c.Seen == 0 {
+		c.Reference = x
+	}
+	c.Seen = min(c.Seen+1, levelMemory)
+	c.Level += (x - c.Level) / c.Seen
+	if math.Abs(c.Level-c.Reference) > 1 {
+		c.refer(c.Level)
+	}
+	e := math.Exp(aversion * min(max(c.Reference-x, -comparedClip), comparedClip))
+	switch by {
+	case HeldSlice:
+		c.Slices.add(e, o.Slice)
+	case HeldConnection:
+		c.Connections.add(e, 0)
+	default:
+		c.Treated.add(e, o.Slice)
+		if c.Treated.N > comparedMemory {
+			c.age()
+		}
+	}
+}
+
+// refer moves the reference. A level that is lost in a jump is a new path's.
+func (c *Comparison) refer(to float64) {
+	if math.Abs(to-c.Reference) > 2*comparedClip {
+		*c = Comparison{Level: to, Seen: c.Seen, Reference: to}
+		return
+	}
+	f := math.Exp(aversion * (to - c.Reference))
+	for _, g := range []*Group{&c.Treated, &c.Slices, &c.Connections} {
+		g.Mean *= f
+		g.M2 *= f * f
+		g.Sum *= f
+	}
+	c.Reference = to
+}
+
+func (c *Comparison) age() {
+	for _, g := range []*Group{&c.Treated, &c.Slices, &c.Connections} {
+		g.N /= 2
+		g.M2 /= 2
+	}
+}
+
+func (g *Group) add(e float64, slice int64) {
+	if slice == 0 {
+		g.observe(e)
+		return
+	}
+	if g.Slice != slice {
+		g.close()
+		g.Slice = slice
+	}
+	g.Sum += e
+	g.Count++
+}
+
+// close ends the open slice.
+func (g *Group) close() {
+	if g.Count > 0 {
+		g.observe(g.Sum / g.Count)
+	}
+	g.Slice, g.Sum, g.Count = 0, 0, 0
+}
+
+func (g *Group) observe(e float64) {
+	g.N++
+	d := e - g.Mean
+	g.Mean += d / g.N
+	g.M2 += d * (e - g.Mean)
+}
+
+// closed is the group with its open slice as an observation.
+func (g Group) closed() Group {
+	g.close()
+	return g
+}
+
+// relativeVariance of the mean, of its logarithm. A few observations that happen to
+// agree are not trusted: the spread of a Normal deviation of 0.4 counts for four.
+func (g *Group) relativeVariance() float64 {
+	const expected, expectedN = 0.4 * 0.4 * aversion * aversion, 4
+	one := (expectedN*expected*g.Mean*g.Mean + g.M2) / (expectedN + max(0, g.N-1))
+	return one / (g.Mean * g.Mean) / g.N
+}
+
+// Gain is by what factor treated connections are faster than those held out, in the mean
+// that counts slow ones most (see tail.go): above 1 is better than the default.
+type Gain struct {
+	Ratio float64 `json:"ratio"` // 0: not known
+	// Low and High bound Ratio with the confidence 95 %, whenever one looks; 0 as long as
+	// there is too little.
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+	// BySlice: held-out slices of time were compared; else connections held out one by
+	// one, which live among the others.
+	BySlice bool `json:"by_slice"`
+	// Treated and HeldOut count the observations.
+	Treated float64 `json:"treated"`
+	HeldOut float64 `json:"held_out"`
+}
+
+// Known reports whether there is an interval.
+func (g Gain) Known() bool { return g.High > 0 }
+
+// Better and Worse report whether the gain is told apart from none.
+func (g Gain) Better() bool { return g.Known() && g.Low > 1 }
+func (g Gain) Worse() bool  { return g.Known() && g.High < 1 }
+
+// Gain compares: by slices of time if enough of them were held out, else by connections.
+func (c *Comparison) Gain() Gain {
+	treated, slices, conns := c.Treated.closed(), c.Slices.closed(), c.Connections.closed()
+	if slices.N >= leastCompared || slices.N >= conns.N {
+		g := gainOf(&treated, &slices)
+		g.BySlice = true
+		return g
+	}
+	return gainOf(&treated, &conns)
+}
+
+func gainOf(treated, held *Group) Gain {
+	g := Gain{Treated: treated.N, HeldOut: held.N}
+	if treated.N == 0 || held.N == 0 || treated.Mean <= 0 || held.Mean <= 0 {
+		return g
+	}
+	ratio := math.Log(held.Mean/treated.Mean) / aversion
+	g.Ratio = math.Exp(ratio)
+	if treated.N < leastCompared || held.N < leastCompared {
+		return g
+	}
+	sd := math.Sqrt(treated.relativeVariance()+held.relativeVariance()) / aversion
+	half := Boundary(1/(1/treated.N+1/held.N), alpha) * sd
+	g.Low, g.High = math.Exp(ratio-half), math.Exp(ratio+half)
+	return g
+}

@@ -1,0 +1,230 @@
+package learn
+
+import (
+	"math"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// The default is what a connection would get without tcpilot. It is in use until
+// another arm is shown to be better, by what users wait for (Outcome.Wait, as valued in
+// tail.go), with an error that holds at whatever time one looks. Until then an arm gets
+// shares of which the expected loss of the users' time is within a budget: few at
+// first, up to half of the slices once it looks better than the default.
+//
+// Two things open a search, in which arms are tried at once as the learner likes:
+// the rewards of the arm in use fell, or the default takes random loss for congestion.
+// Both mean that the default itself does badly now.
+
+const (
+	// mostUnproven is the share of all arms together that are not shown to be better:
+	// half tells them from the default the soonest. mostPooled is the same of a belief
+	// about many paths: what no path has shown for itself is not tried on all of them.
+	mostUnproven = 0.5
+	mostPooled   = 0.1
+	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
+	// not rationed: in sum they cost less than one connection.
+	firstHarm = 0.15
+	// alpha is the chance of an error, of arms that are shown to be better and of
+	// comparisons with the hold-out alike.
+	alpha = 0.05
+
+	// randomLoss is the share of packets lost without a queue from which a control that
+	// takes each loss for congestion is held back: at 0.3 % the window of CUBIC is about
+	// 50 packets at 50 ms (RFC 9438, 5.2). leastSent packets make it believable.
+	randomLoss = 0.003
+	leastSent  = 500
+	// noQueue is the greatest ln(srtt/min_rtt) of a path that loses packets without a
+	// queue: a third of a round trip.
+	noQueue = 0.3
+)
+
+// lossTolerant lists controls that model the path's rate, and so do not take each loss
+// for congestion.
+var lossTolerant = [...]tcp.CC{named("bbr"), named("bbr2"), named("bbr3"), named("tcpilot_bbr3")}
+
+func named(name string) tcp.CC {
+	cc, _ := tcp.ParseCC(name)
+	return cc
+}
+
+func tolerant(cc tcp.CC) bool {
+	for i := range lossTolerant {
+		if lossTolerant[i] == cc {
+			return true
+		}
+	}
+	return false
+}
+
+// fell reports whether the path has just become worse, and its arms are being tried
+// again.
+func (t thompson) fell(b *Belief, now int64) bool {
+	return b.Changes > 0 && b.Fell && b.Count-b.ChangedAt <= searching &&
+		seconds(b.Changed, now) <= t.opt.HalfLife.Seconds()
+}
+
+// losesAtRandom reports whether the path loses packets that no queue of ours overflowed
+// for, while arm takes them for congestion.
+func losesAtRandom(c *candidate) bool {
+	a := c.arm
+	return a != nil && !tolerant(c.cc) && a.Sent >= leastSent && a.Again > randomLoss*a.Sent && a.Stretch < noQueue
+}
+
+// defaultFirst turns the shares w that arms have by merit into those that they get, and
+// returns the arm that is now in use.
+func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []float64, b *Belief, guided bool, now int64) int {
+	var hbuf, mbuf [stackArms]float64
+	harm, most := hbuf[:len(cs)], mbuf[:len(cs)]
+	t.prices(cs, base)
+	for i := range cs {
+		harm[i] = expectedLoss(cs[i].value()-cs[base].value(), cs[i].post.sd, cs[base].post.sd)
+	}
+	best := t.inUse(cs, base, b)
+	t.limits(most, harm, cs, base, b, now)
+	t.ration(w, most, harm, base, best, unprovenOf(b))
+	if i := t.trial(cs, chance, b, guided, most); i >= 0 && i != best {
+		mix(w, i, min(t.trialShare(b, now), most[i]))
+	} else {
+		t.reprobe(w, cs, best, b, most)
+	}
+	return best
+}
+
+// prices completes what others pay for: an arm that was never used costs as much as the
+// default.
+func (t thompson) prices(cs []candidate, base int) {
+	usual := 0.0
+	if a := cs[base].arm; a != nil {
+		usual = a.Price
+	}
+	for i := range cs {
+		c := &cs[i]
+		c.price = usual
+		if c.arm != nil {
+			c.price = (c.arm.Price*c.arm.Weight + usual) / (c.arm.Weight + 1)
+		}
+	}
+}
+
+// value is what the users have of an arm: without what others pay for.
+func (c *candidate) value() float64 { return c.post.mean + c.price }
+
+// inUse is the best of the arms that are shown to be better than the default; the
+// default if none is.
+func (t thompson) inUse(cs []candidate, base int, b *Belief) int {
+	best := base
+	for i := range cs {
+		if i != base && cs[i].post.mean > cs[best].post.mean && t.shown(&cs[i], &cs[base], b.Pooled) {
+			best = i
+		}
+	}
+	return best
+}
+
+// shown reports whether an arm is better than the default: by what was seen on the path
+// itself, or on those around it where the path does not contradict.
+func (t thompson) shown(c, base *candidate, pooled bool) bool {
+	if t.better(c.arm, base.arm, c.weight, base.weight, pooled) {
+		return true
+	}
+	return c.value() > base.value() && c.parent != nil && base.parent != nil &&
+		t.better(c.parent, base.parent, c.parent.Weight, base.parent.Weight, true)
+}
+
+// better reports whether a is better than base, of evidence wa and wb: by the mean of the
+// logarithms and by the value with the tail, by one of them for certain. The first is
+// known sooner, and the second is what counts.
+func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) bool {
+	if a == nil || base == nil || a.Trials < settled || base.Trials < settled || wa <= 0 || wb <= 0 {
+		return false
+	}
+	usual := (t.noise(a, t.opt.Noise*t.opt.Noise) + t.noise(base, t.opt.Noise*t.opt.Noise)) / 2
+	var tail Tail
+	if !manyPaths {
+		tail = t.tailOf([]ArmBelief{*a, *base}, usual)
+	}
+	na, nb := t.noise(a, usual), t.noise(base, usual)
+	pa, va := a.premium(tail, na)
+	pb, vb := base.premium(tail, nb)
+	mean := a.Mean + a.Price - base.Mean - base.Price
+	value := mean - pa + pb
+	sure := Boundary(1/(1/wa+1/wb), alpha/2)
+	return mean > 0 && value > 0 &&
+		(value > sure*math.Sqrt(va/wa+vb/wb) || mean > sure*math.Sqrt(na/wa+nb/wb))
+}
+
+// limits writes the greatest share that each arm may get: 1 if it is shown to be better
+// or a search is on for its like, else what its expected loss leaves of the budget.
+func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
+	unproven := unprovenOf(b)
+	fell := t.fell(b, now)
+	random := losesAtRandom(&cs[base]) && b.Count-b.ChangedAt <= searching
+	for i := range cs {
+		c := &cs[i]
+		hopeful := c.trials() < settled || c.value() > cs[base].value()
+		switch {
+		case i == base, t.shown(c, &cs[base], b.Pooled):
+			most[i] = 1
+		case hopeful && (random && tolerant(c.cc) || fell && !random):
+			most[i] = 1
+		case c.trials() < settled && harm[i] < firstHarm:
+			most[i] = unproven
+		default:
+			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))
+		}
+	}
+}
+
+func unprovenOf(b *Belief) float64 {
+	if b.Pooled {
+		return mostPooled
+	}
+	return mostUnproven
+}
+
+// ration keeps arms that are not shown to be better within the budget, and below the share
+// that they may have together, and gives what is left to the arm in use.
+func (t thompson) ration(w, most, harm []float64, base, best int, together float64) {
+	loss, unproven := 0.0, 0.0
+	for i := range w {
+		w[i] = min(w[i], most[i])
+		if i != base && most[i] < 1 {
+			loss += w[i] * harm[i]
+			unproven += w[i]
+		}
+	}
+	scale := 1.0
+	if loss > t.opt.Budget {
+		scale = t.opt.Budget / loss
+	}
+	if unproven*scale > together {
+		scale = together / unproven
+	}
+	total := 0.0
+	for i := range w {
+		if i != base && most[i] < 1 {
+			w[i] *= scale
+		}
+		total += w[i]
+	}
+	w[best] += max(0, 1-total)
+}
+
+// expectedLoss is by what share users wait longer for an arm than for the default, in
+// expectation over what is believed, where they do: E[max(0, exp(-d)-1)] for a Normal
+// difference d of values.
+func expectedLoss(mean, sdA, sdB float64) float64 {
+	s := math.Sqrt(sdA*sdA + sdB*sdB)
+	if s == 0 {
+		return max(0, math.Expm1(-mean))
+	}
+	s = min(s, 1) // a lognormal's mean is all tail beyond it
+	phi := func(z float64) float64 {
+		if z < 0 {
+			return upper(-z)
+		}
+		return 1 - upper(z)
+	}
+	return max(0, math.Exp(s*s/2-mean)*phi((s*s-mean)/s)-phi(-mean/s))
+}

@@ -1,0 +1,109 @@
+package learn
+
+import "math"
+
+// What a user waits for is time, and the slow connections are what is noticed. So arms
+// are not compared by the mean of the logarithm of speed, under which a connection that
+// takes twice as long is made good by one that takes half as long. They are compared by
+// the mean of the cube of the time:
+//
+//	value = -1/3 ln E[time^3]
+//
+// the entropic (exponential) utility of -ln(time) with risk aversion 3 (Howard and
+// Matheson, "Risk-Sensitive Markov Decision Processes", Management Science 18, 1972).
+// Aversion 0 is the mean of logarithms, 1 the mean of times (a harmonic mean of speeds).
+// docs/design/0009-default-first.md derives why 3.
+
+const (
+	// aversion to risk: the power of the time.
+	aversion = 3
+	// tailClip bounds one outcome, in natural log: more than 4 times slower than the
+	// arm's mean counts as 4 times. A stalled virtual machine is not the arm's doing.
+	tailClip = 2 * math.Ln2
+	// tailMemory is the number of outcomes over which the tail is averaged, tailPrior
+	// the number for which the tail of all arms of the path counts.
+	tailMemory = 200
+	tailPrior  = 20
+)
+
+// Tail holds moments of time^aversion, over the time at Center.
+type Tail struct {
+	Center float64 `json:"center"` // natural log of speed
+	Mean   float64 `json:"mean"`   // of exp(aversion (Center-x))
+	Square float64 `json:"square"` // of its square
+	N      float64 `json:"n"`      // outcomes, discounted
+}
+
+// add folds an outcome of speed exp(x), around a center that may have moved.
+func (l *Tail) add(x, center, weight float64) {
+	l.recenter(center)
+	e := math.Exp(aversion * min(max(center-x, -tailClip), tailClip))
+	l.N = l.N*(1-weight/tailMemory) + weight
+	l.Mean += (e - l.Mean) * weight / l.N
+	l.Square += (e*e - l.Square) * weight / l.N
+}
+
+// recenter moves the center; what was seen around one that is farther than the clip says
+// nothing about the new one.
+func (l *Tail) recenter(center float64) {
+	switch d := math.Abs(center - l.Center); {
+	case d > tailClip:
+		*l = Tail{}
+	case l.N > 0 && d > 0:
+		f := math.Exp(aversion * (center - l.Center))
+		l.Mean *= f
+		l.Square *= f * f
+	}
+	l.Center = center
+}
+
+// at returns the moments around another center.
+func (l Tail) at(center float64) Tail {
+	l.recenter(center)
+	return l
+}
+
+// tailOf joins arms' tails, each around its arm's own mean, with what a Normal spread of
+// the given variance would have.
+func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
+	v := min(variance, 1) // beyond it the clip binds
+	all := Tail{
+		Mean: math.Exp(aversion * aversion * v / 2), Square: math.Exp(2 * aversion * aversion * v), N: tailPrior,
+	}
+	for i := range arms {
+		a := &arms[i]
+		l := a.Tail.at(a.Mean + a.Price)
+		all.Mean += (l.Mean - all.Mean) * l.N / max(all.N+l.N, 1)
+		all.Square += (l.Square - all.Square) * l.N / max(all.N+l.N, 1)
+		all.N += l.N
+	}
+	return all
+}
+
+// premium is how far an arm's value lies below its mean, and noise the variance of one
+// observation's say in it, of which mean is that in the mean. The arm's tail is shrunk
+// toward that of all arms; there is none where nothing is known of it.
+func (a *ArmBelief) premium(all Tail, mean float64) (premium, noise float64) {
+	if all.N == 0 {
+		return 0, mean
+	}
+	premium, noise = a.tailValue(all)
+	if a != nil && a.Scatter > 0 {
+		// An observation of several outcomes says more than one outcome, by as much as its
+		// mean scatters less.
+		noise *= mean / (mean + a.Scatter)
+	}
+	return premium, max(noise, mean)
+}
+
+// tailValue is premium, with the variance of one outcome.
+func (a *ArmBelief) tailValue(all Tail) (premium, noise float64) {
+	mean, square := all.Mean, all.Square
+	if a != nil && a.Tail.N > 0 {
+		l := a.Tail.at(a.Mean + a.Price)
+		mean = (tailPrior*all.Mean + l.N*l.Mean) / (tailPrior + l.N)
+		square = (tailPrior*all.Square + l.N*l.Square) / (tailPrior + l.N)
+	}
+	relative := max(0, square/(mean*mean)-1) // squared coefficient of variation
+	return math.Log(mean) / aversion, relative / (aversion * aversion)
+}
