@@ -10,8 +10,10 @@
 
 static __always_inline __u32 slot_index(__u64 cookie)
 {
-	/* Fibonacci hashing: cookies are nearly sequential. */
-	return (cookie * 0x9e3779b97f4a7c15ULL) >> (64 - SLOT_BITS);
+	/* Not hashed: the kernel gives cookies in sequence, to each CPU from a batch of
+	 * its own, so that the slots of connections that begin together share cache lines
+	 * and pages, and are found warm at their ends. */
+	return cookie & (NUM_SLOTS - 1);
 }
 
 static __always_inline struct track *slot_find(__u64 cookie)

@@ -136,6 +136,7 @@ struct {
 } events SEC(".maps");
 
 #include "classify.bpf.h"
+#include "draws.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "remember.bpf.h"
@@ -409,10 +410,9 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 #define OP(name) (1U << BPF_SOCK_OPS_##name)
 
 enum {
-	BEGINS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB),
-	EVENTS = OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
 	/* what is always looked at; request ops only if some policy answers them */
-	ALWAYS = BEGINS | EVENTS | OP(ACTIVE_ESTABLISHED_CB),
+	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
+		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
 };
 
 /* Classifies the connection and finds its policy; there is one place for it, so
@@ -463,11 +463,11 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	m.ctl = bpf_map_lookup_elem(&control, &zero);
 	if (!m.ctl || op > 31 || !((ALWAYS | m.ctl->requests) & (1U << op)))
 		return 1;
-	if (EVENTS & (1U << op)) {
+	if (op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB) {
 		on_event(skops);
 		return 1;
 	}
-	begins = BEGINS & (1U << op);
+	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	m.now = bpf_ktime_get_ns();
 	m.tp = skops_tcp(skops);
 	if (begins && m.tp)

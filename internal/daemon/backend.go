@@ -54,14 +54,6 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 	return s, nil
 }
 
-// problems says what keeps the daemon from its work, for a person.
-func (d *Daemon) problems() (list []string) {
-	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
-		list = append(list, p)
-	}
-	return append(list, d.tasks.problems()...)
-}
-
 // SetRollout implements api.Backend.
 func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRollout, error) {
 	if err := d.engine.SetRollout(r.Rule, r.Share, time.Now().UnixNano()); err != nil {
@@ -73,6 +65,14 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 		}
 	}
 	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule)
+}
+
+// problems says what keeps the daemon from its work, for a person.
+func (d *Daemon) problems() (list []string) {
+	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
+		list = append(list, p)
+	}
+	return append(list, d.tasks.problems()...)
 }
 
 // features says what was wanted, what runs, and why something does not.

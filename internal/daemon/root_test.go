@@ -384,7 +384,7 @@ func TestRootKilled(t *testing.T) {
 	d = p.spawn(t, nil)
 	d.kill()
 	undone, err := Detach(p.config)
-	if err != nil || len(undone) != 3 { // pins, mount, socket
+	if err != nil || len(undone) != 4 { // pins, mount, two sockets
 		t.Errorf("undone %q, %v", undone, err)
 	}
 	p.nothing(t)

@@ -277,4 +277,4 @@ func TestRootSlotIsKept(t *testing.T) {
 }
 
 // slotIndex is slot_index of bpf/slots.bpf.h.
-func slotIndex(cookie uint64) uint32 { return uint32(cookie * 0x9e3779b97f4a7c15 >> (64 - 14)) }
+func slotIndex(cookie uint64) uint32 { return uint32(cookie & (1<<14 - 1)) }

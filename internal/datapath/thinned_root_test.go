@@ -84,7 +84,7 @@ func TestRootEndsThinned(t *testing.T) {
 func TestRootEndsNotThinned(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
-	must(t, r.SetSettings(Settings{ReportRate: 100}))
+	must(t, r.SetSettings(Settings{ReportRate: 2000}))
 	r.churnAll(t, 1000)
 	before := r.ends(t, 1000)
 	if before.Thinned < 500 {
