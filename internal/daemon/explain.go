@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -11,6 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Live connections are shown if they were sampled within so many intervals, and so
@@ -45,6 +47,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 		return out, nil
 	}
 	explainEntry(&out, &e, now)
+	d.explainYields(&out, &e, conn.NetNS)
 	return out, nil
 }
 
@@ -74,6 +77,28 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	out.HoldOut = p.HoldOut.Share
 	if !e.IsRoot {
 		out.Path = p
+	}
+}
+
+// explainYields takes out what the network namespace of the connection owns, unless
+// the rule names a namespace or cgroup.
+func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netns uint64) {
+	if i := slices.IndexFunc(d.engine.Rules(), func(r policy.Rule) bool { return r.Name == e.Rule.Name }); i >= 0 {
+		if m := d.engine.Rules()[i].Match; len(m.NetNS)+len(m.Cgroup) > 0 {
+			return
+		}
+	}
+	cc, fields := d.sysctls.ownedBy(d.engine, netns)
+	for i := range out.Fields {
+		if f, ok := tcp.FieldByName(out.Fields[i].Field); ok && fields&(1<<f) != 0 {
+			out.Fields[i].Applied = false
+			out.Fields[i].Reason = policy.YieldedSysctl.String()
+			out.Fields[i].Why = reasonText(out.Fields[i].Reason)
+		}
+	}
+	if cc && len(out.Arms) > 0 {
+		out.Reason, out.Arms = policy.YieldedSysctl.String(), []api.ArmWeight{}
+		out.Why = reasonText(out.Reason)
 	}
 }
 
