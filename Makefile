@@ -38,12 +38,29 @@ run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
 
 .PHONY: demo
 demo: build ## what it does for a lossy path, in a minute, in namespaces of its own
+	@tools/deps lab
 	@$(SUDO) bin/tcpilot demo
 
 .PHONY: test
 test: ## all tests that this machine can run; root tests too if you are root
 	@tools/deps test
 	@tools/test $(ARGS)
+
+.PHONY: samples
+samples: ## record anew the kernel's samples that tests replay (committed)
+	@tools/deps test
+	@TCPILOT_SAMPLES=$(CURDIR)/test/samples/kernel.tcpilot go test -count 1 -v -run '^TestRecordSamples$$' ./test/e2e
+	@go test ./internal/daemon -run '^TestReplay' -update
+
+.PHONY: test-fresh
+test-fresh: ## run, demo and test in an empty Debian root, where nothing is installed yet
+	@tools/deps fresh
+	@$(SUDO) tools/test-fresh
+
+.PHONY: measure
+measure: ## comparisons that depend on the machine: how often each held; ROUNDS=5 MEASURE=regexp
+	@tools/deps test
+	@$(SUDO) tools/measure $(or $(ROUNDS),5) $(MEASURE)
 
 .PHONY: test-vm
 test-vm: ## the root tests under each kernel of KERNELS, emulated: slow
@@ -63,8 +80,8 @@ generate: ## compile bpf/ and write what is generated (committed)
 	@BPF2GO_CC=$(CLANG) BPF2GO_CFLAGS="$(BPF_CFLAGS)" go generate ./...
 
 .PHONY: deps
-deps: ## install what generate, test and test-vm need (Debian, Ubuntu; root)
-	@CLANG=$(CLANG) tools/deps generate test vm
+deps: ## install what all targets need (Debian, Ubuntu; root)
+	@CLANG=$(CLANG) tools/deps generate test vm fresh
 
 .PHONY: fmt
 fmt: ## format Go
@@ -79,7 +96,7 @@ lint: ## formatting, vet, staticcheck
 
 .PHONY: bench
 bench: build ## what it does for traffic: every lab scenario, reduced, at most 10 minutes
-	@tools/deps test
+	@tools/deps lab
 	@$(SUDO) bin/tcpilot lab run --all --quick --overview
 
 .PHONY: microbench

@@ -21,6 +21,8 @@ type Status struct {
 	ConfigLoaded time.Time `json:"config_loaded"`
 	// ConfigError is why the latest reload was refused; empty once one succeeds.
 	ConfigError string `json:"config_error,omitempty"`
+	// Problems keep tcpilot from its work; 'tcpilot doctor' fails because of them.
+	Problems []string `json:"problems,omitempty"`
 
 	Cgroup   string    `json:"cgroup"`   // path that the programs are attached to
 	Attached time.Time `json:"attached"` // since when
@@ -188,6 +190,7 @@ type Doctor struct {
 	CCs       []CCCheck      `json:"congestion_controls"`
 	Conflicts []Conflict     `json:"conflicts"`
 	Yields    []engine.Yield `json:"yields,omitempty"`
+	Problems  []string       `json:"problems,omitempty"` // as in Status
 }
 
 // OptionCheck says whether the kernel took one field at one hook.

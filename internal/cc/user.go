@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +11,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
 // maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
@@ -69,38 +69,12 @@ func readUser(name, file string) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
-	elf, err := readObject(path)
+	elf, err := regular.Read(path, maxObject)
 	if err != nil {
 		return object{}, err
 	}
 	o := object{name: name, source: path, user: true, version: version(elf), elf: elf}
 	return o, o.check()
-}
-
-// readObject reads a regular file: others may have no end, or wait for a writer
-// while nobody else can try a control.
-func readObject(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	// Not blocking: it may have become another meanwhile.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	elf, err := io.ReadAll(io.LimitReader(f, maxObject+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(elf) > maxObject {
-		return nil, fmt.Errorf("it is larger than %d MB", maxObject>>20)
-	}
-	return elf, nil
 }
 
 // check looks at what the object says of itself.

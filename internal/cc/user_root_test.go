@@ -34,7 +34,7 @@ func TestRootUserControlRefused(t *testing.T) {
 		{"mine", file(t, []byte("#!/bin/sh\n")), "not an eBPF ELF object"},
 		{"mine", "/proc/self/exe", "not an eBPF ELF object"},
 		{"mine", large, "larger than 16 MB"},
-		{"mine", "/dev/zero", "no regular file"},
+		{"mine", "/dev/zero", "not a regular file"},
 		{"mine", file(t, changed(t, "Dual BSD/GPL", "Proprietary.")), "not compatible with the GPL"},
 		{"", good, "1 to 15 letters"},
 		{"../escape", good, "1 to 15 letters"},

@@ -270,6 +270,30 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
+// What keeps tcpilot from its work is shown, and is the exit status of doctor.
+func TestProblems(t *testing.T) {
+	w := newWorld(t)
+	if r := w.run(t.Context(), "doctor"); r.code != ExitOK {
+		t.Errorf("doctor without problems: exit status %d", r.code)
+	}
+	w.fake.Problems = []string{"the cgroup hierarchy is that of a container"}
+	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}} {
+		if r := w.run(t.Context(), args...); r.code != ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) || r.stderr != "" {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if r := w.run(t.Context(), "status"); r.code != ExitOK || !strings.Contains(r.stdout, "problem    "+w.fake.Problems[0]) {
+		t.Errorf("status: %+v", r)
+	}
+	w.socket = "/nonexistent/tcpilot.sock"
+	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) {
+		return api.Doctor{Problems: w.fake.Problems}, nil
+	}
+	if r := w.run(t.Context(), "doctor"); r.code != ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) {
+		t.Errorf("doctor without a daemon: %+v", r)
+	}
+}
+
 // What must work without a daemon does.
 func TestWithoutDaemon(t *testing.T) {
 	w := newWorld(t)

@@ -40,11 +40,13 @@ func (a *app) rolloutList() *cobra.Command {
 		Long: `List the rules that give something to their connections.
 
   ROLLOUT     share of connections that get it now, CONFIGURED by the configuration
-  WITH        connections scored that got it, and WITHOUT, that were held out,
-              since the rollout changed; counted while it is below 100 %
-  GAIN        reward of the former over that of the latter, as a factor, and its
-              95 % interval; for throughput unless the rule has another objective.
-              Not shown before both have 30 connections
+  WITH        observations of connections that got it, and WITHOUT, of those held
+              out, lately: slices of time, or single connections if the rule learns
+              nothing
+  GAIN        by what factor the former were faster, slow ones counting most, with
+              an interval that holds with 95 %, whenever one looks: see 'tcpilot
+              paths'. A rule that learns nothing is compared while its rollout is
+              below 100 %
   CHANGED BY  guard, operator, or nobody since the configuration was read`,
 		Example: "  tcpilot rollout list",
 		Args:    args(0, 0, ""),

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -138,7 +140,9 @@ func (a *app) doctor() *cobra.Command {
 		Long: `Show what tcpilot can do on this kernel: its features, every option at every
 hook with the kernel's answer, the congestion controls, and whoever else changes
 what tcpilot changes. Nothing is read off a version number: everything is tried.
-Without a running daemon the trials are made by this command, which needs root.`,
+Without a running daemon the trials are made by this command, which needs root.
+The exit status is 1 when something keeps tcpilot from its work here, for example a
+cgroup hierarchy that is only that of a container.`,
 		Example: "  sudo tcpilot doctor",
 		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -149,7 +153,7 @@ Without a running daemon the trials are made by this command, which needs root.`
 			if err != nil {
 				return err
 			}
-			return emit(a, doc, a.renderDoctor)
+			return a.emitDoctor(doc)
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", "configuration `file`, where no daemon runs")
@@ -166,11 +170,30 @@ func (a *app) doctorAlone(ctx context.Context, config string) error {
 	if !a.json {
 		fmt.Fprintln(a.Stderr, "(no daemon runs: tried out by this command)")
 	}
-	return emitValue(a, d, a.renderDoctor)
+	return doctorVerdict(d, emitValue(a, d, a.renderDoctor))
+}
+
+func (a *app) emitDoctor(doc []byte) error {
+	var d api.Doctor
+	if err := json.Unmarshal(doc, &d); err != nil {
+		return fmt.Errorf("read the daemon's answer: %w", err)
+	}
+	return doctorVerdict(d, emit(a, doc, a.renderDoctor))
+}
+
+// doctorVerdict makes problems, which are shown already, an exit status.
+func doctorVerdict(d api.Doctor, err error) error {
+	if err == nil && len(d.Problems) > 0 {
+		return silent{errors.New(d.Problems[0])}
+	}
+	return err
 }
 
 func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	fmt.Fprintf(w, "Kernel %s, cgroup %s\n", d.Kernel, d.Cgroup)
+	for _, p := range d.Problems {
+		fmt.Fprintf(w, "%s\n", a.paint.bad("problem: "+p))
+	}
 	a.renderFeatures(w, d.Features)
 	a.renderOptions(w, d.Options)
 	a.heading(w, "Congestion controls")

@@ -56,6 +56,9 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	if s.Adopted {
 		adopted = ", adopted from an earlier daemon"
 	}
+	for _, p := range s.Problems {
+		line("problem", "%s", a.paint.bad(p))
+	}
 	line("attached", "%s, %s%s", s.Cgroup, fmtAgo(now, s.Attached), adopted)
 	line("lease", "%s: how long policies outlive the daemon", fmtDuration(s.Lease))
 	line("learner", "%s, %d of at most %s, saved %s", s.Learner, s.Totals.Paths, plural(s.Totals.PathLimit, "path"), fmtAgo(now, s.Totals.LastSaved))

@@ -47,6 +47,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Features: d.features(), Counters: c, Learner: snap.Learner,
 		Arms: snap.Arms, Yields: snap.Yields, Totals: snap.Totals, Loaded: d.loaded(),
 	}
+	s.Problems = d.problems()
 	if e := d.reloadErr.Load(); e != nil {
 		s.ConfigError = *e
 	}
@@ -64,6 +65,14 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 		}
 	}
 	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule)
+}
+
+// problems says what keeps the daemon from its work, for a person.
+func (d *Daemon) problems() (list []string) {
+	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
+		list = append(list, p)
+	}
+	return append(list, d.tasks.problems()...)
 }
 
 // features says what was wanted, what runs, and why something does not.
@@ -224,6 +233,7 @@ func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
 	}
 	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), d.engine.Summary(time.Now()).Yields
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
+	doc.Problems = d.problems()
 	return doc, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // withControls is a place on a kernel that takes congestion controls in BPF.
@@ -27,7 +28,7 @@ func withControls(t *testing.T) *place {
 		if !strings.Contains(err.Error(), "no congestion control that a link registers") {
 			t.Fatal(err)
 		}
-		t.Skip(err)
+		testenv.Missing(t, err.Error())
 	}
 	for range 100 { // it may be about to go
 		if !slices.Contains(p.ccs, "tcpilot_bbr3") {
@@ -37,7 +38,7 @@ func withControls(t *testing.T) *place {
 		p.ccs = kernelCCs(t)
 	}
 	if slices.Contains(p.ccs, "tcpilot_bbr3") {
-		t.Skip("another process has tcpilot's congestion controls loaded")
+		testenv.Missing(t, "another process has tcpilot's congestion controls loaded")
 	}
 	return p
 }

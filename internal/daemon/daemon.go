@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -53,6 +53,7 @@ type Daemon struct {
 
 	loadedAt  atomic.Int64           // Unix ns of the configuration in force
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
+	tasks     *supervisor
 	sysctls   *sysctls
 	settings  settings
 	reloads   chan reloadRequest
@@ -70,12 +71,6 @@ type Daemon struct {
 type settings struct {
 	sync.Mutex
 	due atomic.Bool // the latest write failed
-}
-
-// task is a part of the daemon that runs until its context ends.
-type task struct {
-	name string
-	run  func(context.Context) error
 }
 
 // gcPercent makes the collector run at a fifth of its usual growth: the heap lives
@@ -96,6 +91,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	if d.log == nil {
 		d.log = newLogger(os.Stderr, cfg.Log)
 	}
+	d.tasks = newSupervisor(d.log)
 	d.cfg.Store(cfg)
 	d.file.Store(&file)
 	d.loadedAt.Store(d.started.UnixNano())
@@ -112,7 +108,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
 	d.ended = ctx.Done()
-	tasks, err := d.tasks(cfg, &undo)
+	tasks, err := d.makeTasks(cfg, &undo)
 	if err != nil {
 		return err
 	}
@@ -121,7 +117,9 @@ func Run(ctx context.Context, opt Options) (err error) {
 	shedText()
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
-	err = runTasks(ctx, d.log, tasks)
+	d.notify(systemd.SdNotifyReady)
+	err = d.tasks.run(ctx, tasks)
+	d.notify(systemd.SdNotifyStopping)
 	d.log.Info("tcpilot stops", "keep_attached", d.keep())
 	return err
 }
@@ -129,20 +127,6 @@ func Run(ctx context.Context, opt Options) (err error) {
 // keep reports whether the kernel's part outlives the process. A start that
 // failed leaves what it found, and nothing of its own.
 func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() && (d.ran || d.found) }
-
-func runTasks(ctx context.Context, log *slog.Logger, tasks []task) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, t := range tasks {
-		g.Go(func() error {
-			if err := t.run(ctx); err != nil && ctx.Err() == nil {
-				log.Error("task failed", "task", t.name, "error", err)
-				return fmt.Errorf("%s: %w", t.name, err)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
-}
 
 // open takes what the daemon needs from the host, in order; undo gives it back
 // in reverse.
@@ -153,6 +137,10 @@ func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
 	if err := d.mountBPFFS(cfg, undo); err != nil {
 		return err
 	}
+	if err := lockPins(d.bpffs, undo); err != nil {
+		return err
+	}
+	d.found = pinned(d.bpffs)
 	// Before the datapath: its programs go first, so that none names a control that
 	// is gone.
 	if err := d.openControls(cfg, undo); err != nil {
@@ -196,7 +184,21 @@ func (d *Daemon) mountBPFFS(cfg *config.Config, undo *undoStack) error {
 		}
 		return unmount()
 	})
-	d.bpffs, d.found = bpffs, exists(pinDir(bpffs))
+	d.bpffs = bpffs
+	return nil
+}
+
+// lockPins keeps a second daemon from the same pins, also one with a run directory
+// of its own: it would adopt, rewrite and at its end remove what the first one uses.
+func lockPins(bpffs string, undo *undoStack) error {
+	release, err := host.LockDir(pinDir(bpffs))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("another tcpilot uses the pins in this BPF file system: %w: stop it first, or set bpffs to another BPF file system", err)
+	}
+	if err != nil {
+		return err
+	}
+	undo.push("release pins", release)
 	return nil
 }
 
@@ -204,6 +206,9 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	var err error
 	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
 		return err
+	}
+	if p := cgroupProblem(cfg, d.cgroup); p != "" {
+		d.log.Warn("only a part of the host is tuned", "why", p)
 	}
 	d.dp, err = datapath.Open(datapath.Options{
 		Cgroup: d.cgroup, BPFFS: d.bpffs, SliceKey: sliceKey(cfg.Learning.DrawKey), Log: d.log,
@@ -234,12 +239,13 @@ func sliceKey(secret string) (key [16]byte) {
 	return key
 }
 
-// pinDir is where datapath pins, and exists whether something is there.
+// pinDir is where datapath pins.
 func pinDir(bpffs string) string { return filepath.Join(bpffs, "tcpilot") }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
+// pinned reports whether an earlier process left anything there.
+func pinned(bpffs string) bool {
+	entries, err := os.ReadDir(pinDir(bpffs))
+	return err == nil && len(entries) > 0
 }
 
 // maxRoots is room in the policy table for the rows of rules rather than paths.
@@ -268,6 +274,7 @@ func (d *Daemon) openStore(cfg *config.Config, undo *undoStack) error {
 	if moved != "" {
 		d.log.Warn("what was learned could not be read, starting fresh", "file", path, "moved", moved)
 	}
+	s.Keep(cfg.Learning.Paths.Limit + maxRoots)
 	d.store = s
 	undo.push("close store", s.Close)
 	return nil

@@ -179,6 +179,9 @@ func Doctor(file string) (api.Doctor, error) {
 		return doc, err
 	}
 	doc.Conflicts = conflicts(doc.Cgroup, nil)
+	if p := cgroupProblem(cfg, doc.Cgroup); p != "" {
+		doc.Problems = append(doc.Problems, p)
+	}
 	doc.Features = []api.Feature{}
 	for _, f := range datapath.TryLoad() {
 		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}
@@ -207,10 +210,10 @@ func Detach(file string) (undone []string, err error) {
 	}
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
 		// Elsewhere a directory of that name is somebody's files.
-		if !isBPFFS(dir) || !exists(pinDir(dir)) {
+		if !isBPFFS(dir) || !pinned(dir) {
 			continue
 		}
-		if err := datapath.Remove(dir); err != nil {
+		if err := removePins(dir); err != nil {
 			return undone, err
 		}
 		undone = append(undone, "programs and maps pinned in "+pinDir(dir))
@@ -235,6 +238,15 @@ func Detach(file string) (undone []string, err error) {
 		undone = append(undone, "socket "+socket)
 	}
 	return undone, nil
+}
+
+func removePins(bpffs string) (err error) {
+	var undo undoStack
+	defer func() { err = errors.Join(err, undo.run()) }()
+	if err := lockPins(bpffs, &undo); err != nil {
+		return err
+	}
+	return datapath.Remove(bpffs)
 }
 
 func isBPFFS(dir string) bool {

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"time"
@@ -23,7 +25,7 @@ type reloadAnswer struct {
 // reload puts the rules of the configuration file into force. A file with a
 // mistake leaves everything as it is.
 func (d *Daemon) reload() (api.ReloadResult, error) {
-	next, file, err := loadConfig(d.opt.Config)
+	next, file, err := loadConfigAgain(d.opt.Config)
 	if err == nil {
 		err = d.apply(next)
 	}
@@ -68,6 +70,21 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	d.log.Info("configuration reloaded", "file", file, "mode", next.Mode, "rules", len(next.Rules),
 		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
 	return result, nil
+}
+
+// loadConfigAgain is loadConfig for a daemon that runs: it refuses a file that may
+// have no end, or wait for a writer, where the first time somebody would notice.
+func loadConfigAgain(file string) (*config.Config, string, error) {
+	if file != "" {
+		info, err := os.Stat(file)
+		if err != nil {
+			return nil, file, fmt.Errorf("read configuration: %w", err)
+		}
+		if !info.Mode().IsRegular() {
+			return nil, file, fmt.Errorf("read configuration: %s is not a regular file", file)
+		}
+	}
+	return loadConfig(file)
 }
 
 // apply does all that can fail before it changes what connections get.

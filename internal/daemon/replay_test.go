@@ -23,7 +23,12 @@ import (
 var update = flag.Bool("update", false, "write anew what the recorded samples lead to")
 
 const (
-	recorded     = "../../test/samples/paths.tcpilot" // by version 1 of the format: not to be written again
+	// The kernel's own samples, and the configuration that they were recorded under: see
+	// TestRecordSamples of test/e2e.
+	recorded       = "../../test/samples/kernel.tcpilot"
+	recordedConfig = "testdata/kernel.yaml"
+	// Made-up samples in version 1 of the format: not to be written again.
+	madeUp       = "../../test/samples/paths.tcpilot"
 	replayConfig = "testdata/replay.yaml"
 )
 
@@ -34,7 +39,7 @@ func named(name string) tcp.CC {
 
 var arms = []tcp.CC{named("cubic"), named("bbr"), named("reno")}
 
-// server is one remote of the recording, with the goodput of each arm in Mbit/s.
+// server is one remote of the made-up samples, with the goodput of each arm in Mbit/s.
 type server struct {
 	addr string
 	port uint16
@@ -57,8 +62,8 @@ var servers = []server{
 
 const recordedAt = int64(1_700_000_000_000_000_000)
 
-// samples makes the recording, the same every time: n connections, ten a second.
-// Arms are drawn as a learner does that has found the best but still tries others.
+// samples makes samples up, the same every time: n connections, ten a second. What
+// they show is known, and there may be any number of them. Arms are drawn as a learner does that has found the best but still tries others.
 func samples(n int, perSecond int64) iter.Seq[*tcp.Sample] {
 	return func(yield func(*tcp.Sample) bool) {
 		rng := rand.New(rand.NewPCG(3, 7))
@@ -149,11 +154,16 @@ func recording(t testing.TB, n int, perSecond int64) []byte {
 
 func replay(t testing.TB, data []byte, learner string) *engine.Snapshot {
 	t.Helper()
+	return replayUnder(t, replayConfig, data, learner)
+}
+
+func replayUnder(t testing.TB, config string, data []byte, learner string) *engine.Snapshot {
+	t.Helper()
 	r, err := record.NewReader(bytes.NewReader(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap, err := Replay(context.Background(), replayConfig, learner, r.Meta(), r.All())
+	snap, err := Replay(context.Background(), config, learner, r.Meta(), r.All())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,9 +215,77 @@ func decisions(s *engine.Snapshot) []byte {
 	return []byte(b.String())
 }
 
-// The file of an older version, and the same samples as they are recorded today.
+// What the kernel said of real connections leads to these decisions.
 func TestReplayOfRecordedSamples(t *testing.T) {
-	old, err := os.ReadFile(recorded)
+	data, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, learner := range []string{"thompson", "epsilon-greedy"} {
+		t.Run(learner, func(t *testing.T) {
+			golden(t, filepath.Join("testdata", "kernel."+learner+".golden"), decisions(replayUnder(t, recordedConfig, data, learner)))
+		})
+	}
+}
+
+// What the recording was made for, whatever the golden file says: with 5 % loss bbr is
+// worth several times the others; hosts have paths of their own.
+func TestReplayOfRecordedSamplesFindsTheBestArm(t *testing.T) {
+	data, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := record.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var samples, resets, limited, ipv6, resent int
+	for s := range r.All() {
+		samples++
+		resets += count(s.End != tcp.EndFin)
+		limited += count(s.Flags&tcp.FlagAppLimited != 0)
+		ipv6 += count(s.Remote.Addr().Is6())
+		resent += count(s.Retrans > 0)
+	}
+	if r.Err() != nil || samples < 250 || resets == 0 || limited == 0 || ipv6 == 0 || resent == 0 || r.Meta().Kernel == recordedMeta.Kernel {
+		t.Errorf("recorded on %q: %d samples, %d resets, %d limited, %d IPv6, %d with losses, %v",
+			r.Meta().Kernel, samples, resets, limited, ipv6, resent, r.Err())
+	}
+	best := best(replayUnder(t, recordedConfig, data, ""))
+	if best["10.77.2.0/24"] != "bbr" || best["10.77.1.0/24"] == "" || best["10.77.3.0/24"] == "" {
+		t.Errorf("arms of the greatest share: %v, want bbr for the lossy 10.77.2.0/24", best)
+	}
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// best is the arm of the greatest share, by prefix.
+func best(snap *engine.Snapshot) map[string]string {
+	all := map[string]string{}
+	for _, p := range snap.Paths {
+		if len(p.Arms) == 0 {
+			continue
+		}
+		best := p.Arms[0]
+		for _, a := range p.Arms {
+			if a.Weight > best.Weight {
+				best = a
+			}
+		}
+		all[p.Prefix] = best.CC.String()
+	}
+	return all
+}
+
+// The file of an older version leads to the same decisions as the same samples as they
+// are recorded today.
+func TestReplayOfAnOlderFile(t *testing.T) {
+	old, err := os.ReadFile(madeUp)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,27 +301,16 @@ func TestReplayOfRecordedSamples(t *testing.T) {
 	}
 }
 
-// What the recording was made for, whatever the golden file says.
+// What the samples were made up for, whatever the golden file says.
 func TestReplayFindsTheBestArms(t *testing.T) {
-	snap := replay(t, recording(t, 1500, 10), "")
-	want := map[string]string{
+	found := best(replay(t, recording(t, 1500, 10), ""))
+	for prefix, want := range map[string]string{
 		"203.0.113.9/32": "bbr", "203.0.113.10/32": "cubic", "198.51.100.0/24": "bbr",
 		"192.0.2.0/24": "bbr", "2001:db8:5::/48": "cubic", "233.252.0.0/24": "bbr",
-	}
-	for _, p := range snap.Paths {
-		best := p.Arms[0]
-		for _, a := range p.Arms {
-			if a.Weight > best.Weight {
-				best = a
-			}
+	} {
+		if found[prefix] != want {
+			t.Errorf("%s: %q has the greatest share, want %s", prefix, found[prefix], want)
 		}
-		if w, ok := want[p.Prefix]; ok && best.CC.String() != w {
-			t.Errorf("%s: %s has the greatest share, want %s", p.Prefix, best.CC, w)
-		}
-		delete(want, p.Prefix)
-	}
-	if len(want) != 0 {
-		t.Errorf("no path for %v", want)
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/datapath"
@@ -113,6 +116,38 @@ func TestRootReload(t *testing.T) {
 	if n := d.status(t).Totals.Unattributed; n != 0 {
 		t.Errorf("%d samples unattributed", n)
 	}
+}
+
+// A FIFO in place of a file that the daemon is to read is refused, and the daemon
+// goes on and ends as usual.
+func TestRootFIFO(t *testing.T) {
+	p := newPlace(t)
+	d := p.start(t)
+	fifo := p.path("fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := d.Load(short, api.LoadRequest{Object: fifo, Cgroup: p.cgroup.Path}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
+		t.Errorf("load: %v", err)
+	}
+	if _, err := d.LoadControl(short, usersName, api.ControlRequest{File: fifo}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
+		t.Errorf("cc load: %v", err)
+	}
+	if err := os.Rename(fifo, p.config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Reload(short); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("reload: %v", err)
+	}
+	if err := os.Remove(p.config); err != nil {
+		t.Fatal(err)
+	}
+	p.rules(t, "rules: []")
+	exchange(t, 1) // the lease is renewed
+	d.stop(t)
+	p.nothing(t)
 }
 
 func TestRootDetachThroughTheAPI(t *testing.T) {
@@ -242,6 +277,60 @@ func TestRootSecondDaemonIsRefused(t *testing.T) {
 	d.awaitSamples(t, 2)
 }
 
+// Two daemons that have nothing in common but the BPF file system: the second is
+// told who uses the pins, and touches none of them, also where it would detach.
+func TestRootPinsHaveOneDaemon(t *testing.T) {
+	p := newPlace(t)
+	shared := p.path("shared")
+	if err := os.Mkdir(shared, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpf", shared, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(shared, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	p.bpffs = shared
+	p.rules(t, "rules: [{name: all, learn: {hold_out: 0%}}]")
+	d := p.spawn(t, nil)
+	exchange(t, 2)
+
+	q := &place{dir: p.path("second"), bpffs: shared, cgroup: testenv.Cgroup(t), config: p.path("second.yaml")}
+	q.rules(t, "rules: [{name: other, learn: {hold_out: 0%}}]")
+	before := p.pins(t)
+	err := Run(ctx, Options{Config: q.config})
+	if err == nil || !strings.Contains(err.Error(), "another tcpilot uses the pins") ||
+		!strings.Contains(err.Error(), "process "+strconv.Itoa(d.cmd.Process.Pid)) {
+		t.Errorf("error %v, want one with process %d", err, d.cmd.Process.Pid)
+	}
+	if _, err := Detach(q.config); err == nil || !strings.Contains(err.Error(), "another tcpilot uses the pins") {
+		t.Errorf("detach: %v", err)
+	}
+	if after := p.pins(t); !slices.Equal(before, after) {
+		t.Errorf("pins were %v, are %v", before, after)
+	}
+	await(t, "the first daemon's samples", func() bool {
+		exchange(t, 1)
+		s, err := d.Status(ctx)
+		return err == nil && s.Totals.Samples["close"] > 2
+	})
+	d.kill() // the kernel releases the lock
+	if undone, err := Detach(q.config); err != nil || len(undone) != 1 {
+		t.Errorf("after a kill: undone %q, %v", undone, err)
+	}
+	e := q.start(t)
+	if e.status(t).Adopted {
+		t.Error("adopted what was detached")
+	}
+	e.stop(t)
+	if left := p.pins(t); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 func TestRootCorruptBeliefsAreMovedAside(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.path("state"), 0o755); err != nil {
@@ -293,7 +382,7 @@ func TestRootKilled(t *testing.T) {
 	d = p.spawn(t, nil)
 	d.kill()
 	undone, err := Detach(p.config)
-	if err != nil || len(undone) != 3 { // pins, mount, socket
+	if err != nil || len(undone) != 4 { // pins, mount, two sockets
 		t.Errorf("undone %q, %v", undone, err)
 	}
 	p.nothing(t)
@@ -315,6 +404,33 @@ func TestRootSignals(t *testing.T) {
 	}
 	await(t, "the end", func() bool { _, err := os.Lstat(p.path("run")); return err != nil })
 	p.nothing(t)
+}
+
+// In a cgroup namespace of its own the daemon reaches only its container, and says so.
+func TestRootPrivateCgroupNamespace(t *testing.T) {
+	p := newPlace(t)
+	if s := p.start(t).status(t); len(s.Problems) != 0 {
+		t.Errorf("problems %q where a cgroup is configured", s.Problems)
+	}
+	q := newPlace(t)
+	q.wholeHierarchy = true
+	q.rules(t, "rules: [{name: all, learn: {hold_out: 0%}}]")
+	mountpoint := q.path("cgroup")
+	if err := os.Mkdir(mountpoint, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := q.spawn(t, nil, mountCgroupAt+"="+mountpoint)
+	s, err := d.Status(ctx)
+	if err != nil || s.Cgroup != mountpoint || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "private cgroup namespace") {
+		t.Errorf("status: cgroup %s, problems %q, %v", s.Cgroup, s.Problems, err)
+	}
+	doc, err := d.Doctor(ctx)
+	if err != nil || !slices.Equal(doc.Problems, s.Problems) {
+		t.Errorf("doctor: problems %q, %v", doc.Problems, err)
+	}
+	if !strings.Contains(d.log.String(), "only a part of the host is tuned") {
+		t.Errorf("log:\n%s", d.log)
+	}
 }
 
 // The administrator's sysctl wins: in the daemon's own network namespace, so that

@@ -68,6 +68,20 @@ func resolver() policy.Resolver {
 	}
 }
 
+// cgroupProblem is what is wrong with attaching to the root of the hierarchy that is
+// seen here; empty is nothing, and so is a cgroup that the configuration names.
+func cgroupProblem(cfg *config.Config, dir string) string {
+	if cfg.Cgroup != "" {
+		return ""
+	}
+	if whole, err := host.CgroupIsWhole(dir); err != nil || whole {
+		return ""
+	}
+	return dir + " is not the root of the host's cgroup hierarchy: this is a private cgroup namespace, so that only connections " +
+		"of this container are tuned. Run tcpilot in the host's cgroup namespace (docker run --cgroupns=host) with the host's " +
+		"cgroup2 hierarchy mounted, or set cgroup if that is what you want"
+}
+
 // namesThings reports whether rules name what comes and goes.
 func namesThings(rules []policy.Rule) bool {
 	for i := range rules {

@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -29,9 +31,9 @@ const (
 	freeInterval   = time.Minute // at least, between two collections for a snapshot's sake: 10 ms each
 )
 
-// tasks lists what runs until the daemon stops. Listening sockets are opened
+// makeTasks lists what runs until the daemon stops. Listening sockets are opened
 // here, so that a taken address is an error at the start.
-func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
+func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) {
 	sockets, admins, err := listenAPI(&cfg.Socket, undo)
 	if err != nil {
 		return nil, err
@@ -44,29 +46,36 @@ func (d *Daemon) tasks(cfg *config.Config, undo *undoStack) ([]task, error) {
 		{"live connections", d.sampleLive},
 		{"store", d.saveBeliefs},
 		{"reload", d.serveReloads},
-		{"api", func(ctx context.Context) error { return server.Serve(ctx, sockets[0]) }},
-		{"api for reading", func(ctx context.Context) error { return server.ServeReadOnly(ctx, sockets[1]) }},
+		{"api", func(ctx context.Context) error {
+			return sockets[0].serve(func(l net.Listener) error { return server.Serve(ctx, l) })
+		}},
+		{"api for reading", func(ctx context.Context) error {
+			return sockets[1].serve(func(l net.Listener) error { return server.ServeReadOnly(ctx, l) })
+		}},
 	}
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}
-	m, err := net.Listen("tcp", cfg.Metrics.Listen)
+	metricsSocket, err := openSocket("close metrics socket", undo, func() (net.Listener, error) {
+		return net.Listen("tcp", cfg.Metrics.Listen)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics (metrics.listen, empty is off): %w", err)
 	}
-	undo.push("close metrics socket", ignoreClosed(m.Close))
 	reg, err := metrics.NewRegistry(metrics.NewCollector(d.source(), d.opt.Version, cfg.Metrics.TopPaths))
 	if err != nil {
 		return nil, err
 	}
 	return append(tasks, task{"metrics", func(ctx context.Context) error {
-		return metrics.Serve(ctx, m, metrics.Handler(reg, d.log), d.log)
+		return metricsSocket.serve(func(l net.Listener) error {
+			return metrics.Serve(ctx, l, metrics.Handler(reg, d.log), d.log)
+		})
 	}}), nil
 }
 
 // listenAPI makes the administrators' socket, and the one for reading, and finds the
 // group that may change something.
-func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]net.Listener, admins int, err error) {
+func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]*socket, admins int, err error) {
 	if admins, err = groupID(c.Admins); err != nil {
 		return sockets, 0, err
 	}
@@ -78,12 +87,12 @@ func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]net.Listener, admi
 		if err != nil {
 			return sockets, 0, err
 		}
-		l, err := api.Listen(s.path, s.mode, gid)
+		sockets[i], err = openSocket("close API socket", undo, func() (net.Listener, error) {
+			return api.Listen(s.path, s.mode, gid)
+		})
 		if err != nil {
 			return sockets, 0, err
 		}
-		undo.push("close API socket", ignoreClosed(l.Close))
-		sockets[i] = l
 	}
 	return sockets, admins, nil
 }
@@ -96,13 +105,40 @@ func readSocket(c *config.Socket) string {
 	return api.ReadSocket(c.Path)
 }
 
-func ignoreClosed(close func() error) func() error {
-	return func() error {
-		if err := close(); !errors.Is(err, net.ErrClosed) {
+// socket is a listening socket that is opened again when it is served again: a
+// server closes it.
+type socket struct {
+	open   func() (net.Listener, error)
+	l      net.Listener
+	served bool
+}
+
+func openSocket(undoes string, undo *undoStack, open func() (net.Listener, error)) (*socket, error) {
+	l, err := open()
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{open: open, l: l}
+	undo.push(undoes, func() error {
+		if err := s.l.Close(); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		return nil
+	})
+	return s, nil
+}
+
+func (s *socket) serve(f func(net.Listener) error) error {
+	if s.served {
+		_ = s.l.Close()
+		l, err := s.open()
+		if err != nil {
+			return err
+		}
+		s.l = l
 	}
+	s.served = true
+	return f(s.l)
 }
 
 // readSamples feeds the engine. Whenever it has caught up, the engine decides,
@@ -123,10 +159,11 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 func (d *Daemon) renewLease(ctx context.Context) error {
 	lease := d.cfg.Load().Learning.Lease
 	var freed time.Time
-	return every(ctx, min(tickInterval, lease/4), func() error {
+	return every(ctx, leaseInterval(lease), func() error {
 		if err := d.dp.SetLease(lease); err != nil {
 			return err
 		}
+		d.notify(systemd.SdNotifyWatchdog)
 		failures, err := d.dp.CCErrors()
 		if err != nil {
 			return err

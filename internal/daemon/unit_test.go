@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,24 +18,6 @@ import (
 
 func getCC(fd int) (string, error) {
 	return unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-}
-
-var quiet = slog.New(slog.DiscardHandler)
-
-func TestATaskThatFailsEndsTheOthers(t *testing.T) {
-	broken := errors.New("broken")
-	ended := false
-	err := runTasks(context.Background(), quiet, []task{
-		{"good", func(ctx context.Context) error {
-			<-ctx.Done()
-			ended = true
-			return errors.New("only since it was stopped")
-		}},
-		{"bad", func(context.Context) error { return broken }},
-	})
-	if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "bad: ") || !ended {
-		t.Errorf("error %v, the other one ended: %v", err, ended)
-	}
 }
 
 func TestUndoGoesBackwardsAndOn(t *testing.T) {

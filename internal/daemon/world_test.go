@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,10 +29,13 @@ import (
 
 // place is where one test's daemons live: a cgroup and directories of their own.
 type place struct {
-	dir    string
-	cgroup *testenv.CG
-	config string   // file
-	ccs    []string // that the kernel had
+	dir string
+	// wholeHierarchy leaves the cgroup to the daemon.
+	wholeHierarchy bool
+	bpffs          string // empty: a private one in the run directory
+	cgroup         *testenv.CG
+	config         string   // file
+	ccs            []string // that the kernel had
 }
 
 func newPlace(t *testing.T) *place {
@@ -57,19 +62,44 @@ func (p *place) path(elem ...string) string {
 	return filepath.Join(append([]string{p.dir}, elem...)...)
 }
 
-// rules writes the configuration. bpffs is no BPF file system: a private one is
-// mounted in the run directory.
+// rules writes the configuration. Without p.bpffs it names what is no BPF file
+// system, so that a private one is mounted in the run directory.
 func (p *place) rules(t *testing.T, rules string) {
 	t.Helper()
 	if !strings.Contains(rules, "congestion_controls:") {
 		rules = "congestion_controls: none\n" + rules
 	}
-	text := fmt.Sprintf("cgroup: %s\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
+	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
 		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
-		p.cgroup.Path, p.dir, p.path("run"), p.path("state"), rules)
+		p.attachTo(), cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), rules)
 	if err := os.WriteFile(p.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// pins lists what is pinned, with the ids of inodes: a pin that was replaced differs.
+func (p *place) pins(t *testing.T) (pins []string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(p.bpffs, "tcpilot"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		pins = append(pins, fmt.Sprint(path, " ", info.Sys().(*syscall.Stat_t).Ino))
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return pins
+}
+
+// attachTo is the configured cgroup.
+func (p *place) attachTo() string {
+	if p.wholeHierarchy {
+		return ""
+	}
+	return p.cgroup.Path
 }
 
 func (p *place) client(t *testing.T) *api.Client {
@@ -283,6 +313,9 @@ func (p *place) spawn(t *testing.T, ns *testenv.NS, env ...string) *process {
 		t.Fatal(err)
 	}
 	r := &process{Client: p.client(t), cmd: exec.Command(exe), log: &lockedBuffer{}, ended: make(chan struct{})}
+	if p.wholeHierarchy {
+		r.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP}
+	}
 	r.cmd.Env = append(append(os.Environ(), asDaemon+"="+p.config), env...)
 	r.cmd.Stderr = r.log
 	ns.Do(t, func() {

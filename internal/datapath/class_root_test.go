@@ -218,7 +218,7 @@ func TestRootClassifyAsTable(t *testing.T) {
 	}
 	matched, begun := 0, time.Now()
 	id := uint32(100)
-	for round := range 40 {
+	for round := range 20 {
 		n := pick(rnd, []int{1, 3, 20, 60, 255, 256})
 		rules := make([]rule, n)
 		for i := range rules {
@@ -238,7 +238,7 @@ func TestRootClassifyAsTable(t *testing.T) {
 		id += uint32(n)
 		r.rules(t, tab)
 		must(t, r.SetLease(time.Minute))
-		for range 12 {
+		for range 18 {
 			matched += w.connect(t, r, rnd, rules, &tab, listeners)
 		}
 		if t.Failed() {
@@ -246,7 +246,7 @@ func TestRootClassifyAsTable(t *testing.T) {
 		}
 	}
 	t.Logf("%d ends of connections matched a rule, in %v", matched, time.Since(begun))
-	if matched < 400 {
+	if matched < 300 {
 		t.Error("the rules are too narrow to test anything")
 	}
 }

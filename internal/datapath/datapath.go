@@ -60,9 +60,11 @@ type Datapath struct {
 	ccs                            ccTable
 	badSamples                     counter
 
-	mu      sync.Mutex
+	loading sync.Mutex // one user's object at a time; before mu
+	mu      sync.Mutex // renewing the lease needs it: nothing slow under it
 	control abiControl
 	user    map[string]*userObject
+	closed  bool
 }
 
 // Open loads the programs, takes over maps and attachments that an earlier
@@ -213,9 +215,12 @@ func (d *Datapath) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
+	d.mu.Lock()
+	d.closed = true
 	for _, u := range d.user {
 		errs = append(errs, u.close())
 	}
+	d.mu.Unlock()
 	errs = append(errs, d.objs.Close())
 	d.objs.sockopsVariables = sockopsVariables{} // mapped memory holds a map
 	return errors.Join(errs...)
@@ -228,11 +233,18 @@ func (d *Datapath) Detach() error {
 }
 
 // Remove takes down whatever any version of tcpilot has pinned under bpffs: the
-// way to detach when no daemon runs. Nothing there is no error.
+// way to detach when no daemon runs. Nothing there is no error. The directory
+// itself stays, because the caller may hold a lock on it.
 func Remove(bpffs string) error {
 	base := filepath.Join(bpffs, "tcpilot")
-	if err := os.RemoveAll(base); err != nil {
+	entries, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
 	}
 	return nil
 }

@@ -185,8 +185,8 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 	r.stop()
 	must(t, r.Detach())
 	eventually(t, gone)
-	if exists(filepath.Join(r.opt.BPFFS, "tcpilot")) {
-		t.Error("pins are left")
+	if left, err := os.ReadDir(filepath.Join(r.opt.BPFFS, "tcpilot")); err != nil || len(left) != 0 {
+		t.Errorf("pins are left: %v, %v", left, err)
 	}
 	if ccOf(t, c) != "reno" {
 		t.Error("a live connection was changed")

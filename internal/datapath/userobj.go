@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
 // userPins is where users' own objects are pinned, beside the versions of ours.
@@ -77,15 +80,21 @@ func (u *userObject) describe() {
 	}
 }
 
+// maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
+const maxObject = 16 << 20
+
 // LoadUser loads the sock_ops program of an object file and attaches it to
 // cgroup, beside our own. An object that is not one is refused with the reason.
+//
+// Reading a file, the verifier and attaching take their time: d.mu, which renewing
+// the lease needs, is not held meanwhile.
 func (d *Datapath) LoadUser(name, object, cgroup string) (UserObject, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.loading.Lock()
+	defer d.loading.Unlock()
 	if err := validName(name); err != nil {
 		return UserObject{}, err
 	}
-	if _, ok := d.user[name]; ok {
+	if d.hasUser(name) {
 		return UserObject{}, fmt.Errorf("load %s: %q is loaded already, unload it first or give another name", object, name)
 	}
 	spec, err := readUserSpec(object)
@@ -110,20 +119,39 @@ func (d *Datapath) LoadUser(name, object, cgroup string) (UserObject, error) {
 		id, _ := info.ID()
 		u.info.ID = uint32(id)
 	}
-	d.user[name] = u
+	if err := d.keepUser(u); err != nil {
+		return UserObject{}, errors.Join(err, u.close())
+	}
 	return u.info, nil
+}
+
+func (d *Datapath) hasUser(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.user[name] != nil
+}
+
+// keepUser pins what was attached, unless the datapath was closed meanwhile.
+func (d *Datapath) keepUser(u *userObject) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("load %s: tcpilot stops", u.info.Object)
+	}
+	if err := os.MkdirAll(filepath.Dir(u.pin), 0o700); err != nil {
+		return fmt.Errorf("create pin directory: %w", err)
+	}
+	if err := repin(u.link, u.pin); err != nil {
+		return err
+	}
+	d.user[u.info.Name] = u
+	return nil
 }
 
 func (u *userObject) attach(prog, cgroup string) error {
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: u.coll.Programs[prog]})
 	if err != nil {
 		return fmt.Errorf("attach %s to cgroup %s: %w", prog, cgroup, explainAttach(err))
-	}
-	if err := os.MkdirAll(filepath.Dir(u.pin), 0o700); err != nil {
-		return errors.Join(fmt.Errorf("create pin directory: %w", err), l.Close())
-	}
-	if err := repin(l, u.pin); err != nil {
-		return errors.Join(err, l.Close())
 	}
 	u.link = l
 	return nil
@@ -157,12 +185,11 @@ func (d *Datapath) UserObjects() []UserObject {
 }
 
 func readUserSpec(object string) (*ebpf.CollectionSpec, error) {
-	f, err := os.Open(object)
+	elf, err := regular.Read(object, maxObject)
 	if err != nil {
 		return nil, fmt.Errorf("read object: %w", err)
 	}
-	defer f.Close()
-	spec, err := ebpf.LoadCollectionSpecFromReader(f)
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(elf))
 	if err != nil {
 		return nil, fmt.Errorf("read object %s: not an eBPF ELF object: %w", object, err)
 	}

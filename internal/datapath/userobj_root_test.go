@@ -5,14 +5,19 @@ import (
 	"debug/elf"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // object writes an object file. The embedded objects are what users may bring:
@@ -208,4 +213,56 @@ func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 		must(t, count.Lookup(uint32(0), &n))
 		return n
 	}
+}
+
+// A FIFO that nobody writes to is refused, and neither the lease nor the end of the
+// daemon waits for it.
+func TestRootUserObjectFIFO(t *testing.T) {
+	r := newRig(t)
+	fifo := filepath.Join(t.TempDir(), "fifo.o")
+	must(t, unix.Mkfifo(fifo, 0o600))
+	refused := make(chan error, 1)
+	go func() {
+		_, err := r.LoadUser("x", fifo, r.cg.Path)
+		refused <- err
+	}()
+	renewed := make(chan error, 1)
+	go func() { renewed <- r.SetLease(time.Minute) }()
+	for what, c := range map[string]chan error{"load": refused, "lease": renewed} {
+		select {
+		case err := <-c:
+			if (what == "load") != (err != nil) || err != nil && !strings.Contains(err.Error(), "is a FIFO") {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: waits for the FIFO", what)
+			w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // so that the test ends
+			must(t, err)
+			w.Close()
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(filepath.Dir(fifo), "large.o"), nil, 0o600))
+	must(t, os.Truncate(filepath.Join(filepath.Dir(fifo), "large.o"), maxObject+1))
+	if _, err := r.LoadUser("x", filepath.Join(filepath.Dir(fifo), "large.o"), r.cg.Path); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("a large object: %v", err)
+	}
+}
+
+// What was on its way when the datapath was closed is not left attached.
+func TestRootUserObjectAfterClose(t *testing.T) {
+	testenv.Root(t)
+	cg := testenv.Cgroup(t)
+	d, err := Open(Options{Cgroup: cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	must(t, d.Detach())
+	if _, err := d.LoadUser("x", object(t, _ProbeBytes), cg.Path); err == nil || !strings.Contains(err.Error(), "stops") {
+		t.Errorf("error %v", err)
+	}
+	for range 200 { // the kernel takes a link apart some time later
+		if len(OtherSockops(cg.Path, nil)) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("a program is left attached")
 }

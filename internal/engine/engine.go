@@ -129,7 +129,8 @@ type Engine struct {
 type ruleState struct {
 	rule    *policy.Rule
 	class   uint32
-	root    *node // nil if the rule leaves its connections alone
+	former  []uint32 // classes that the rule had until it was changed, latest last
+	root    *node    // nil if the rule leaves its connections alone
 	samples uint64
 	paths   int
 	// params is what the rule's latest policy set, and paramStamp counts its changes.

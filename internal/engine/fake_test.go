@@ -53,6 +53,7 @@ type fakeSink struct {
 	refuse  error // of everything
 	noRules error // of WriteRules alone
 	onWrite func()
+	onRules func() // when new rules are in force
 }
 
 func newSink() *fakeSink { return &fakeSink{rows: map[path.Key]path.Entry{}} }
@@ -63,6 +64,9 @@ func (f *fakeSink) WriteRules(t *class.Table) error {
 		return err
 	}
 	f.table = t
+	if f.onRules != nil {
+		f.onRules()
+	}
 	f.log = append(f.log, fmt.Sprintf("rules %d", len(t.Classes)))
 	return nil
 }

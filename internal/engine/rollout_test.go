@@ -95,6 +95,29 @@ func TestRollout(t *testing.T) {
 	}
 }
 
+// A rule that is rolled out and does harm is taken back by the guard, also one that
+// only sets values; one that does not is left alone.
+func TestGuardTakesRolloutBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		goods goods
+		back  bool
+	}{"harm": {goods{cubic: 160, reno: 60}, true}, "no harm": {goods{cubic: 60, reno: 62}, false}} {
+		var log bytes.Buffer
+		w := newWorld(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) }, policy.Rule{Name: "fixed", CC: reno, Rollout: 0.25})
+		starts := w.run(1000, ip("203.0.113.9"), c.goods)
+		r := w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout
+		if back := r.Share == 0 && r.By == ByGuard && strings.Contains(r.Why, "times as fast as with the default"); back != c.back {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if n := count(starts[500:], reno); (n == 0) != c.back {
+			t.Errorf("%s: %d of the last 500 connections have what the rule gives", name, n)
+		}
+		if n := strings.Count(log.String(), `msg="rollout taken back" rule=fixed from=0.25 to=0`); n != 1 && c.back || n != 0 && !c.back {
+			t.Errorf("%s: logged %d times:\n%s", name, n, log.String())
+		}
+	}
+}
+
 // What is found to do harm is taken back by itself, is said so, and stays back until
 // somebody says otherwise.
 func TestRollBack(t *testing.T) {

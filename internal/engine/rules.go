@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -22,7 +23,7 @@ func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep fu
 		return err
 	}
 	e.makeRoots(p)
-	e.install(p)
+	e.install(p, nil)
 	if load != nil {
 		if err := load(e.remember); err != nil {
 			return err
@@ -59,7 +60,7 @@ func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) err
 		}
 		return err
 	}
-	e.install(p)
+	e.install(p, made)
 	for _, rs := range e.byRule {
 		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
 			rs.root.compared, rs.root.back = nil, nil
@@ -92,7 +93,10 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 		rs := &ruleState{}
 		if old := kept[rules[i].Name]; old != nil && sameLearning(old.rule, &rules[i]) {
 			*rs = *old
-			rs.changed = !reflect.DeepEqual(old.rule, &rules[i])
+			if !reflect.DeepEqual(old.rule, &rules[i]) {
+				e.classes++
+				rs.move(e.classes)
+			}
 		} else {
 			e.classes++ // also where the plan fails: an id is never used twice
 			rs.class = e.classes
@@ -103,6 +107,39 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 	var err error
 	p.table, p.waiting, err = policy.Compile(rules, ids, found.resolver())
 	return p, err
+}
+
+// maxFormer bounds the classes by which connections of a changed rule are still
+// known as its own: connections that began that many changes ago are not.
+const maxFormer = 8
+
+// move gives a rule that was changed a class of its own: as long as rows of both
+// exist, no connection of the new rule meets a row of the old one.
+func (rs *ruleState) move(class uint32) {
+	former := append(slices.Clone(rs.former), rs.class)
+	rs.former = former[max(0, len(former)-maxFormer):]
+	rs.class, rs.changed = class, true
+}
+
+// copyFor is a root as it will be once the changed rule rs is in force.
+func (n *node) copyFor(rs *ruleState) *node {
+	c := *n
+	c.key, c.rule, c.links = rootKey(rs.class, 0), rs, [numLists]links{}
+	c.id, c.expires, c.policy, c.best = 0, 0, written{}, -1
+	c.dirty, c.gone = true, false // it is in no list
+	return &c
+}
+
+// rekey moves a node to another class. Its row goes when the new one is written.
+func (e *Engine) rekey(n *node, class uint32) {
+	delete(e.nodes, n.key)
+	if n.id != 0 {
+		e.removed = append(e.removed, n.key)
+	}
+	e.byWrite.remove(n)
+	n.id, n.expires, n.policy, n.best = 0, 0, written{}, -1
+	n.key.class = class
+	e.nodes[n.key] = n
 }
 
 // sameLearning reports whether beliefs under a are still about the same thing
@@ -120,6 +157,8 @@ func (e *Engine) makeRoots(p *plan) (made []*node) {
 		if rs.root == nil && !rs.rule.Leave {
 			rs.root = e.newNode(rootKey(rs.class, 0), rs, nil)
 			made = append(made, rs.root)
+		} else if rs.changed && !rs.rule.Leave {
+			made = append(made, rs.root.copyFor(rs))
 		}
 	}
 	return made
@@ -139,19 +178,32 @@ func (e *Engine) writeRoots(roots []*node, now int64) error {
 	return nil
 }
 
-func (e *Engine) install(p *plan) {
+// install is called when the rules of p are in force.
+func (e *Engine) install(p *plan, made []*node) {
 	before := e.byRule
 	e.rules, e.names, e.table, e.waiting, e.byRule = p.rules, p.names, p.table, p.waiting, p.states
 	e.byClass = make(map[uint32]*ruleState, len(p.states))
 	for _, rs := range p.states {
 		e.byClass[rs.class] = rs
+		for _, class := range rs.former { // of connections that began before
+			e.byClass[class] = rs
+		}
+	}
+	for _, n := range made {
+		if e.nodes[n.key] != n {
+			e.byWrite.remove(n) // a copy: the root itself is written again
+		}
 	}
 	adopt := func(n *node) {
-		if rs := e.byClass[n.key.class]; rs != nil {
-			n.rule = rs
-		} else {
+		rs := e.byClass[n.key.class]
+		switch {
+		case rs == nil:
 			e.drop(n)
+			return
+		case rs.class != n.key.class:
+			e.rekey(n, rs.class)
 		}
+		n.rule = rs
 	}
 	e.byUse.each(adopt)
 	for _, rs := range before {

@@ -197,7 +197,7 @@ func TestRefusedRules(t *testing.T) {
 	if err := w.e.SetRules([]policy.Rule{set(20)}, policy.Resolver{}, w.now); err != nil {
 		t.Fatal(err)
 	}
-	p := w.sink.rows[path.Root(1, 0)].Policy.Params
+	p := w.sink.rows[path.Root(w.sink.table.Classes[0].ID, 0)].Policy.Params
 	if v, _ := p.Get(0); v != 20 || len(w.sink.rows) != 1 {
 		t.Errorf("value %d, rows %v", v, w.sink.rows)
 	}
@@ -231,7 +231,7 @@ func TestReload(t *testing.T) {
 	if p := w.path("203.0.113.0/24"); p.Samples != 41 || p.arm(bbr).Count < 20 || p.HoldOut.Share < 0.09 {
 		t.Errorf("after a reload: %+v", p)
 	}
-	if r := w.e.View(time.Unix(0, w.now)).Rules[1]; r.Paths != 1 || r.Samples != 41 || r.Class != 1 {
+	if r := w.e.View(time.Unix(0, w.now)).Rules[1]; r.Paths != 1 || r.Samples != 41 || r.Class == 1 {
 		t.Errorf("rule %+v", r)
 	}
 	reload(learnRule("a", func(r *policy.Rule) { r.Learn.Objective = learn.Latency }))
@@ -245,6 +245,72 @@ func TestReload(t *testing.T) {
 	w.e.Observe(late) // begun under the former class
 	if n := w.e.View(time.Unix(0, w.now)).Totals.Unattributed; n != 1 {
 		t.Errorf("unattributed %d", n)
+	}
+}
+
+// From the moment that changed rules are in force no connection gets what a rule
+// gave before, and what was learned is kept.
+func TestReloadWithoutOldRows(t *testing.T) {
+	set := func(cwnd uint64) policy.Rule {
+		return learnRule("all", func(r *policy.Rule) { r.Set.Set(tcp.InitCwnd, cwnd) })
+	}
+	w := newWorld(t, nil, set(10))
+	to := ip("203.0.113.7")
+	g := goods{cubic: 10, bbr: 50, reno: 10}
+	w.run(60, to, g)
+	before := w.path("203.0.113.0/24")
+	pending := w.connect(to, g) // ends after the reload
+
+	for _, cwnd := range []uint64{20, 30, 40} {
+		switched := false
+		w.sink.onRules = func() {
+			switched = true
+			cls := w.sink.table.Classes[w.sink.table.Classify(&class.Conn{Remote: to, Outgoing: true})]
+			row, ok := w.sink.lookup(cls.ID, 0, to)
+			if got, _ := row.Policy.Params.Get(tcp.InitCwnd); !ok || got != cwnd {
+				t.Errorf("the moment that init_cwnd %d is in force, the row (there: %v) says %d", cwnd, ok, got)
+			}
+		}
+		if err := w.e.SetRules([]policy.Rule{set(cwnd)}, policy.Resolver{}, w.now); err != nil {
+			t.Fatal(err)
+		}
+		if !switched {
+			t.Error("no rules were written")
+		}
+		w.sink.onRules = nil
+	}
+	classes := map[uint32]bool{}
+	for k, row := range w.sink.rows {
+		classes[k.Class] = true
+		if got, _ := row.Policy.Params.Get(tcp.InitCwnd); got != 40 {
+			t.Errorf("row %v says %d", k, got)
+		}
+	}
+	if len(classes) != 1 || len(w.sink.rows) < 2 {
+		t.Errorf("%d rows of classes %v are left", len(w.sink.rows), classes)
+	}
+	if after := w.path("203.0.113.0/24"); after.Samples != before.Samples {
+		t.Errorf("%d samples after the reload, %d before", after.Samples, before.Samples)
+	}
+	w.e.Observe(pending)
+	if after := w.path("203.0.113.0/24"); after.Samples != before.Samples+1 {
+		t.Errorf("the sample of a connection that began before the reload is lost: %d, want %d", after.Samples, before.Samples+1)
+	}
+	if n := w.e.View(time.Unix(0, w.now)).Totals.Unattributed; n != 0 {
+		t.Errorf("%d samples unattributed", n)
+	}
+	// Refused: the old rules' rows are all there, and nothing else for long.
+	w.sink.noRules = errors.New("no room")
+	if err := w.e.SetRules([]policy.Rule{set(50)}, policy.Resolver{}, w.now); err == nil {
+		t.Error("no error")
+	}
+	w.sink.noRules = nil
+	w.now += 2 * second
+	w.run(1, to, g)
+	for k, row := range w.sink.rows {
+		if got, _ := row.Policy.Params.Get(tcp.InitCwnd); got != 40 {
+			t.Errorf("after refused rules row %v says %d", k, got)
+		}
 	}
 }
 

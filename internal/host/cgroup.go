@@ -58,6 +58,21 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.CGROUP2_SUPER_MAGIC
 }
 
+// CgroupIsWhole reports whether the directory of a cgroup is the root of the whole
+// hierarchy. In a cgroup namespace of its own a process sees only a part, whose
+// directory looks like the root but for the files that the root does not have.
+func CgroupIsWhole(dir string) (bool, error) {
+	if _, err := cgroupID(dir); err != nil {
+		return false, err
+	}
+	// cgroup.type exists in all cgroups but the root (cgroup-v2.rst, "Core Interface Files").
+	_, err := os.Lstat(filepath.Join(dir, "cgroup.type"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
+}
+
 // CgroupID is the id of a cgroup that is given as a directory below the mount
 // or, as in /proc/PID/cgroup, below the hierarchy's root.
 func CgroupID(path string) (uint64, error) {

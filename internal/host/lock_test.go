@@ -3,8 +3,10 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -89,5 +91,62 @@ func TestLockErrors(t *testing.T) {
 	}
 	if _, err := Lock("/proc/none/lock"); err == nil {
 		t.Error("locked where no file can be")
+	}
+}
+
+// asHolder makes the test binary hold the directory that it names, until killed.
+const asHolder = "TCPILOT_TEST_LOCKDIR"
+
+func TestLockDir(t *testing.T) {
+	if dir := os.Getenv(asHolder); dir != "" {
+		if _, err := LockDir(dir); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("held")
+		select {}
+	}
+	dir := filepath.Join(t.TempDir(), "pins")
+	holder := exec.Command(os.Args[0], "-test.run", "^TestLockDir$")
+	holder.Env = append(os.Environ(), asHolder+"="+dir)
+	out, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("held"))); err != nil {
+		t.Fatal(err)
+	}
+	_, err = LockDir(dir)
+	if !errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), fmt.Sprintf("process %d (host.test)", holder.Process.Pid)) {
+		t.Errorf("second lock: %v, want EWOULDBLOCK and process %d", err, holder.Process.Pid)
+	}
+	_ = holder.Process.Kill()
+	_ = holder.Wait()
+	release, err := LockDir(dir) // the kernel has released it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "pin"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pin")); err != nil {
+		t.Errorf("what is in the directory is gone: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "pin")); err != nil {
+		t.Fatal(err)
+	}
+	if release, err = LockDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the empty directory is left: %v", err)
 	}
 }

@@ -144,10 +144,9 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 	if !manyPaths {
 		tail = t.tailOf([]ArmBelief{*a, *base}, usual)
 	}
-	pa, va := a.premium(tail)
-	pb, vb := base.premium(tail)
 	na, nb := t.noise(a, usual), t.noise(base, usual)
-	va, vb = max(va, na), max(vb, nb)
+	pa, va := a.premium(tail, na)
+	pb, vb := base.premium(tail, nb)
 	mean := a.Mean + a.Price - base.Mean - base.Price
 	value := mean - pa + pb
 	sure := Boundary(1/(1/wa+1/wb), alpha/2)

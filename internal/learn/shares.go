@@ -170,10 +170,10 @@ func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (
 		if po > 0 {
 			c.post.mean = (pp*(level+c.effect) + po*c.arm.Mean) / (pp + po)
 		}
-		premium, tailNoise := c.arm.premium(tail)
+		premium, noise := c.arm.premium(tail, c.noise)
 		c.post.mean -= premium
 		if po > 0 { // the tail may be known worse than the mean
-			po = c.weight / max(c.noise, tailNoise)
+			po = c.weight / noise
 		}
 		c.post.sd = math.Sqrt(1 / (pp + po))
 		c.post.dof = 3 + c.weight

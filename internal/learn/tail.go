@@ -81,12 +81,23 @@ func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
 }
 
 // premium is how far an arm's value lies below its mean, and noise the variance of one
-// outcome's say in it. The arm's tail is shrunk toward that of all arms; there is none
-// where nothing is known of it.
-func (a *ArmBelief) premium(all Tail) (premium, noise float64) {
+// observation's say in it, of which mean is that in the mean. The arm's tail is shrunk
+// toward that of all arms; there is none where nothing is known of it.
+func (a *ArmBelief) premium(all Tail, mean float64) (premium, noise float64) {
 	if all.N == 0 {
-		return 0, 0
+		return 0, mean
 	}
+	premium, noise = a.tailValue(all)
+	if a != nil && a.Scatter > 0 {
+		// An observation of several outcomes says more than one outcome, by as much as its
+		// mean scatters less.
+		noise *= mean / (mean + a.Scatter)
+	}
+	return premium, max(noise, mean)
+}
+
+// tailValue is premium, with the variance of one outcome.
+func (a *ArmBelief) tailValue(all Tail) (premium, noise float64) {
 	mean, square := all.Mean, all.Square
 	if a != nil && a.Tail.N > 0 {
 		l := a.Tail.at(a.Mean + a.Price)

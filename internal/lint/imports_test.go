@@ -25,8 +25,9 @@ var mayImport = map[string][]string{
 	"engine":    {"tcp", "path", "class", "learn", "policy"},
 
 	// edge: the kernel, the disk
-	"datapath": {"tcp", "path", "class", "thread"},
-	"cc":       {"thread"},
+	"datapath": {"tcp", "path", "class", "regular", "thread"},
+	"cc":       {"regular", "thread"},
+	"regular":  {},
 	"thread":   {},
 	"host":     {"path", "thread"},
 	"store":    {"tcp", "path"},

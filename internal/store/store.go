@@ -10,8 +10,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// maxRecords bounds the file: 256 Ki records of some 700 bytes are 180 MB. The
-// engine's own limit is far below.
+// maxRecords bounds the file unless Keep asks for more: 256 Ki records of some 700
+// bytes are 180 MB.
 const maxRecords = 1 << 18
 
 // Store is an open belief file. It is safe for concurrent use.
@@ -32,6 +32,14 @@ func (s *Store) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count
+}
+
+// Keep makes room for at least n records, so that what the engine is configured to
+// hold is there again after a restart.
+func (s *Store) Keep(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit = max(s.limit, n)
 }
 
 // Load calls f for every record. The record is f's to keep. An error of f ends

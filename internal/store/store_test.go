@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"slices"
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -158,6 +159,22 @@ func TestLimit(t *testing.T) {
 	wantRecords(t, s, all[:800])
 	save(t, s, all[800:])
 	wantRecords(t, s, all[300:]) // 700 are left, those used last
+}
+
+// More than the usual bound is kept if it is asked for.
+func TestKeep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "beliefs.db")
+	s := openNew(t, path)
+	const n = maxRecords + 1000
+	s.Keep(n)
+	s.Keep(10) // never less
+	all := records(n, 10)
+	for part := range slices.Chunk(all, 1<<16) {
+		save(t, s, part)
+	}
+	if s.Len() != n {
+		t.Errorf("%d records kept of %d", s.Len(), n)
+	}
 }
 
 func TestReboot(t *testing.T) {

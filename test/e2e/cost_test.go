@@ -257,9 +257,29 @@ func (p *tcpilot) rss(b *testing.B) int64 {
 
 type runTime struct{ ns, calls float64 }
 
+// TestRootRunTimes: congestion controls are pinned beside the links, and are left out.
+func TestRootRunTimes(t *testing.T) {
+	w := newPlainWorld(t, "far")
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.0.0.0/8]}, set: {cc: tcpilot_bbr3}}\n"})
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	must(t, err)
+	defer stats.Close()
+	if got := cc(t, w); got != "tcpilot_bbr3" {
+		t.Errorf("a connection starts with %s", got)
+	}
+	calls := 0.0
+	for _, one := range p.runTimes(t) {
+		calls += one.calls
+	}
+	if calls == 0 {
+		t.Error("no call of tcpilot's programs was counted")
+	}
+}
+
 // runTimes reads the kernel's statistics of the programs that tcpilot's pinned
 // links run.
-func (p *tcpilot) runTimes(b *testing.B) map[string]runTime {
+func (p *tcpilot) runTimes(b testing.TB) map[string]runTime {
+	b.Helper()
 	times := map[string]runTime{}
 	must(b, filepath.WalkDir(filepath.Join(p.dir, "bpf"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {

@@ -1,17 +1,15 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// length is how long a bulk connection lasts: a second where the claims are
-// made, else as short as tells the arms apart.
+// length is how long a bulk connection of a test lasts: a second where TCPILOT_FULL=1,
+// else as short as tells the arms apart.
 func length() time.Duration {
 	if full() {
 		return time.Second
@@ -19,97 +17,71 @@ func length() time.Duration {
 	return 250 * time.Millisecond
 }
 
-// TestRootLossyPathGetsItsBestArm is the claim: of 40 connections on a new path
-// 18 of the last 20 start with the best arm, at 0.9 of its goodput alone.
+// TestRootLossyPathGetsItsBestArm: on a new path whose losses one arm withstands, new
+// connections come to begin with that one.
 func TestRootLossyPathGetsItsBestArm(t *testing.T) {
-	// Of connections as short as CI's one timeout (200 ms) is nearly all: with 10 % of
-	// loss their means scatter by 6 %. A pause of the machine does to them what a
-	// change of the path would, and is looked into with a few of the others.
-	want, most := 0.9, 18
-	if !full() {
-		want, most = 0.75, 15
-	}
-	for _, loss := range []float64{0.02, 0.10} {
-		t.Run(fmt.Sprintf("loss %g", loss), func(t *testing.T) {
-			w := newWorld(t, "far")
-			r := w.remotes[0]
-			w.setLoss(t, r, loss)
-			s := newSeries(t, startTcpilot(t, w, settings{}), r, length())
-			s.run(t, w, 20)
-			testenv.OnceMore(t, func() (err error) {
-				s.run(t, w, 20)
-				t.Log(s)
-				best, alone := s.best()
-				if got := goodput(s.last(20)); got < want*alone {
-					err = fmt.Errorf("mean goodput of the last 20 is %.1f Mbit/s, %.2f of %s alone (%.1f), want %.2f",
-						got/1e6, got/alone, best, alone/1e6, want)
-				}
-				return errors.Join(err, s.most(20, most, best))
-			})
-		})
-	}
+	w := newWorld(t, "far")
+	w.setLoss(t, w.remotes[0], 0.10)
+	newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], length()).until(t, w, "bbr")
 }
 
-// TestRootCleanPathLosesNothing: learning must not cost where there is nothing
-// to win.
-func TestRootCleanPathLosesNothing(t *testing.T) {
+// TestRootPathThatTurnsLossyIsFollowed: so they do where the path was clean before.
+func TestRootPathThatTurnsLossyIsFollowed(t *testing.T) {
 	w := newWorld(t, "far")
-	testenv.OnceMore(t, func() error {
-		p := startTcpilot(t, w, settings{}) // each time one that knows nothing
-		s := newSeries(t, p, w.remotes[0], length())
-		s.run(t, w, 30)
-		t.Log(s)
-		p.stop(t)
-		want, got := 0.98, goodputs(s.learned)
-		if !full() {
-			// Means of connections as short as CI's scatter by 2 % themselves, and a pause
-			// of the machine takes half of one.
-			want, got = 0.95, withoutWorst(got)
-			for arm, alone := range s.alone {
-				s.alone[arm] = withoutWorst(alone)
-			}
+	s := newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], length())
+	s.many(t, w, 15)
+	w.setLoss(t, w.remotes[0], 0.05)
+	s.until(t, w, "bbr")
+}
+
+// TestMeasureLossyPath is the claim: of 40 connections on a new path 18 of the last 20
+// start with the best arm, at 0.9 of its goodput alone.
+func TestMeasureLossyPath(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, loss := range []float64{0.02, 0.10} {
+			w := newWorld(t, "far")
+			w.setLoss(t, w.remotes[0], loss)
+			s := newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], time.Second)
+			s.run(t, w, 40)
+			t.Log(s)
+			best, alone := s.best()
+			testenv.AtLeast(m, fmt.Sprintf("loss %g: goodput of the last 20, of the best arm's", loss), goodput(s.last(20))/alone, 0.9)
+			testenv.AtLeast(m, fmt.Sprintf("loss %g: of the last 20 with the best arm", loss), starts(s.last(20), best), 18)
 		}
-		best, alone := s.best()
-		if got := mean(got); got < want*alone {
-			return fmt.Errorf("mean goodput is %.1f Mbit/s, %.3f of %s alone (%.1f), want %.2f",
-				got/1e6, got/alone, best, alone/1e6, want)
-		}
-		return nil
 	})
 }
 
-// withoutWorst leaves out the worst tenth.
-func withoutWorst(x []float64) []float64 {
-	return slices.Sorted(slices.Values(x))[len(x)/10:]
+// TestMeasureCleanPath: learning must not cost where there is nothing to win.
+func TestMeasureCleanPath(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		w := newWorld(t, "far")
+		s := newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], time.Second)
+		s.run(t, w, 30)
+		t.Log(s)
+		_, alone := s.best()
+		testenv.AtLeast(m, "goodput, of the best arm's", mean(goodputs(s.learned))/alone, 0.98)
+	})
 }
 
-// TestRootPathThatFlipsIsFollowed: clean, lossy, clean; the best arm within 15
-// connections of each change.
-func TestRootPathThatFlipsIsFollowed(t *testing.T) {
+// TestMeasurePathThatFlips: clean, lossy, clean; the best arm within 15 connections of
+// each change.
+func TestMeasurePathThatFlips(t *testing.T) {
 	const within, judged = 15, 10
-	w := newWorld(t, "far")
-	r := w.remotes[0]
-	p := startTcpilot(t, w, settings{})
-	for i, loss := range []float64{0, 0.05, 0} {
-		w.setLoss(t, r, loss)
-		s := newSeries(t, p, r, length())
-		for range within {
-			s.one(t, w)
-		}
-		testenv.OnceMore(t, func() error {
-			from := len(s.learned)
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		w := newWorld(t, "far")
+		p := startTcpilot(t, w, settings{})
+		for i, loss := range []float64{0, 0.05, 0} {
+			w.setLoss(t, w.remotes[0], loss)
+			s := newSeries(t, p, w.remotes[0], length())
+			s.many(t, w, within)
 			s.run(t, w, judged)
 			t.Logf("phase %d, loss %g: %s", i, loss, s)
 			best, alone := s.best()
-			last := s.since(from)
-			if got := goodput(last); got < 0.8*alone {
-				return fmt.Errorf("phase %d, loss %g: after %d connections goodput is %.1f Mbit/s, %.2f of %s alone (%.1f)",
-					i, loss, from, got/1e6, got/alone, best, alone/1e6)
+			last := s.since(within)
+			testenv.AtLeast(m, fmt.Sprintf("phase %d, loss %g: goodput, of the best arm's", i, loss), goodput(last)/alone, 0.8)
+			if loss > 0 {
+				testenv.AtLeast(m, fmt.Sprintf("phase %d: of %d with the best arm", i, judged), starts(last, best), len(last)-2)
 			}
-			if n := starts(last, best); loss > 0 && n < len(last)-2 {
-				return fmt.Errorf("phase %d, loss %g: %d of %d connections start with %s", i, loss, n, len(last), best)
-			}
-			return nil
-		})
-	}
+		}
+	})
 }

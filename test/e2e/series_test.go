@@ -36,6 +36,26 @@ func (s *series) run(t testing.TB, w *world, n int) {
 	}
 }
 
+// many makes n connections through tcpilot and none beside it.
+func (s *series) many(t testing.TB, w *world, n int) {
+	t.Helper()
+	for range n {
+		s.one(t, w)
+	}
+}
+
+// until makes connections through tcpilot until 8 of the last 10 start with an arm.
+// How many that takes is for a measurement; in a hundred it must be.
+func (s *series) until(t testing.TB, w *world, arm string) {
+	t.Helper()
+	for s.many(t, w, 10); starts(s.last(10), arm) < 8; s.one(t, w) {
+		if len(s.learned) >= 100 {
+			t.Fatalf("after %d connections they do not start with %s\n%s", len(s.learned), arm, s)
+		}
+	}
+	t.Logf("after %d connections they start with %s", len(s.learned), arm)
+}
+
 func (s *series) one(t testing.TB, w *world) {
 	t.Helper()
 	s.learned = append(s.learned, bulk(t, w.client, load.BulkSpec{To: s.to, Duration: s.duration}))

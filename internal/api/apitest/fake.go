@@ -27,6 +27,7 @@ type Fake struct {
 	Programs []api.Loaded
 	CCs      []api.CongestionControl
 	Err      error
+	Problems []string // of Status and Doctor
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
@@ -164,7 +165,7 @@ func Sample(i int) tcp.Sample {
 func (f *Fake) Status(context.Context) (api.Status, error) {
 	s := api.Status{
 		Version: "1.2.3", PID: 4711, Started: Now.Add(-3 * time.Hour), Uptime: 3 * time.Hour, Kernel: "6.18.5",
-		Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
+		Problems: f.Problems, Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
 		Cgroup: "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
 		Mode: f.Snap.Mode, Rollouts: api.RolloutsOf(f.Snap.Rules), Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
 		Counters: metrics.Counters{
@@ -224,7 +225,11 @@ func (f *Fake) Samples(ctx context.Context) (*api.Subscription, error) {
 }
 
 // Doctor implements api.Backend.
-func (f *Fake) Doctor(context.Context) (api.Doctor, error) { return Doctor(), f.Err }
+func (f *Fake) Doctor(context.Context) (api.Doctor, error) {
+	d := Doctor()
+	d.Problems = f.Problems
+	return d, f.Err
+}
 
 // Doctor is what the fake kernel allows.
 func Doctor() api.Doctor {

@@ -174,8 +174,10 @@ type path struct {
 	Arms   []arm  `json:"arms"`
 
 	HoldOut struct {
-		Count uint64  `json:"count"`
-		Gain  float64 `json:"gain"`
+		Count uint64 `json:"count"`
+		Gain  struct {
+			Ratio float64 `json:"ratio"` // 0: not known
+		} `json:"gain"`
 	} `json:"hold_out"`
 }
 

@@ -66,10 +66,10 @@ func (s *screen) summary(before, after float64, n int, p path) {
 	if before > 0 {
 		s.printf("  gain                   %s\n", s.bold(fmt.Sprintf("%9.1fx", after/before)))
 	}
-	if p.HoldOut.Count > 0 && p.HoldOut.Gain > 0 {
+	if p.HoldOut.Count > 0 && p.HoldOut.Gain.Ratio > 0 {
 		s.printf("  against the hold-out   %9.1fx   (tcpilot's own control: %.0f %% of connections, %d here, are left at\n"+
 			"                                    kernel defaults, so that the gain is always measured)\n",
-			p.HoldOut.Gain, holdOut*100, p.HoldOut.Count)
+			p.HoldOut.Gain.Ratio, holdOut*100, p.HoldOut.Count)
 	} else {
 		s.printf("  against the hold-out: no connection was held out in so few; run it again\n")
 	}

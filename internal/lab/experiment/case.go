@@ -61,7 +61,7 @@ func open(ctx context.Context, j job, o Options) (n *network, refused string, er
 	if n, err = build(ctx, j.Case, b); err != nil {
 		return nil, "", err
 	}
-	n.quick, n.emulated = o.Quick, o.Emulated
+	n.quick, n.emulated, n.anyHost = o.Quick, o.Emulated, o.anyHost
 	n.ipv6 = slices.ContainsFunc(j.Traffic, func(s workload.Spec) bool { return s.IPv6 })
 	return n, "", nil
 }

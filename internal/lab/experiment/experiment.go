@@ -27,6 +27,8 @@ type Options struct {
 	Binary          string // tcpilot, for the subjects that are it
 	Out             *report.Writer
 	Progress        func(Progress) // called from one goroutine; may be nil
+
+	anyHost bool // of tests: what is measured of the machine and its links refuses nothing
 }
 
 // Run runs scenarios one after the other and writes a record of all they do. The

@@ -130,6 +130,7 @@ func TestOffloads(t *testing.T) {
 func TestEstimate(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(subject.BpftuneEnv, "")
+	t.Setenv(subject.BpftuneCacheEnv, t.TempDir())
 	estimate := func(o Options) time.Duration {
 		t.Helper()
 		o.Scenarios = []*scenario.Scenario{read(t, strings.Replace(two, "[cubic, reno]", "[cubic, reno, bpftune]", 1))}

@@ -25,6 +25,7 @@ type network struct {
 	quick, emulated, ipv6 bool
 	fleet                 *workload.Fleet
 	undo                  []func() error // before net.Close; last made, first undone
+	anyHost               bool           // as of Options
 }
 
 // duplex is a link that does something to packets.

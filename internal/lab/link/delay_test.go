@@ -1,9 +1,7 @@
 package link
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -12,40 +10,49 @@ import (
 
 const ms = time.Millisecond
 
-// Two delays of 10 ms are a round trip of at most 0.5 ms more than what the machine
-// adds by itself: two sleeps that end late.
+// Two delays of 10 ms are a round trip that is never shorter than both.
 func TestRootDelay(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
-		a, b := newPair(t)
-		there := shape(t, a, b, Spec{Delay: 10 * ms}, backend)
-		back := shape(t, b, a, Spec{Delay: 10 * ms}, backend)
-		for family, addr := range map[string]netip.Addr{"IPv4": b.Addr4.Addr(), "IPv6": b.Addr6.Addr()} {
-			testenv.Again(t, func() error {
-				late := median(oversleeps(41))
-				all := rtts(t, a, addr, 41)
-				t.Logf("%s: round trip %s, %s to %s; a sleep is late by %s", family, median(all), all[0], all[len(all)-1], late)
-				most := 20*ms + slack(t)/2 + 2*late
-				return outside(family+" round trip", median(all), 20*ms, most)
-			})
+		for family, all := range roundTrips(t, backend, 21) {
+			between(t, family+" least round trip", all[0], 20*ms, 20*ms+loose)
 		}
-		sane(t, there)
-		sane(t, back)
 	})
 }
 
+// At most 0.5 ms more than what the machine adds by itself: two sleeps that end late.
+func TestMeasureDelay(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		onBackends(t, func(t *testing.T, backend Backend) {
+			late := median(oversleeps(41))
+			for family, all := range roundTrips(t, backend, 41) {
+				testenv.Between(m, fmt.Sprintf("%s, %s: round trip", backend, family), median(all)-2*late, 20*ms, 20*ms+slack(t)/2)
+			}
+		})
+	})
+}
+
+// roundTrips are those of either family over a wire with 10 ms each way, the least
+// first.
+func roundTrips(t *testing.T, backend Backend, count int) map[string][]time.Duration {
+	t.Helper()
+	a, b := newPair(t)
+	there := shape(t, a, b, Spec{Delay: 10 * ms}, backend)
+	back := shape(t, b, a, Spec{Delay: 10 * ms}, backend)
+	all := map[string][]time.Duration{"IPv4": rtts(t, a, b.Addr4.Addr(), count), "IPv6": rtts(t, a, b.Addr6.Addr(), count)}
+	sane(t, there)
+	sane(t, back)
+	return all
+}
+
+// Each direction has its own delay: the quickest packets show it.
 func TestRootDirectionsDiffer(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
-		there, back := Spec{Delay: 20 * ms}, Spec{Delay: 5 * ms}
+		there, back := Spec{Delay: 100 * ms}, Spec{Delay: 5 * ms}
 		shape(t, a, b, there, backend)
 		shape(t, b, a, back, backend)
-		testenv.Again(t, func() error {
-			slack := slack(t)
-			return errors.Join(
-				outside("round trip", rtt(t, a, b.Addr4.Addr()), 25*ms, 25*ms+slack),
-				outside("there", median(delays(stream(t, a, b, 200, 100, ms, nil))), 20*ms-early(there), 20*ms+slack),
-				outside("back", median(delays(stream(t, b, a, 200, 100, ms, nil))), 5*ms-early(back), 5*ms+slack))
-		})
+		between(t, "there", delays(stream(t, a, b, 100, 100, ms, nil))[0], 100*ms-early(there), 100*ms+loose)
+		between(t, "back", delays(stream(t, b, a, 100, 100, ms, nil))[0], 5*ms-early(back), 90*ms)
 	})
 }
 
@@ -54,89 +61,131 @@ func TestRootDirectionsDiffer(t *testing.T) {
 func TestRootJitter(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
-		s := Spec{Delay: 10 * ms, Jitter: 4 * ms}
+		s := Spec{Delay: 40 * ms, Jitter: 20 * ms}
 		d := shape(t, a, b, s, backend)
-		testenv.OnceMore(t, func() error {
+		// That none of 40 is in the lower or upper three eighths has a chance of 1e-8.
+		took := delays(stream(t, a, b, 40, 100, 41*ms, nil))
+		between(t, "the least delay", took[0], 20*ms-early(s), 35*ms+slack(t))
+		between(t, "the longest", took[len(took)-1], 45*ms-early(s), 60*ms+loose)
+
+		together := streamAll(t, a, b, 2000, 100, 100*time.Microsecond, nil)
+		// A jitter that let packets overtake would have most of them overtaken.
+		if n := overtaken(together); n > len(together)/5 {
+			t.Errorf("%d of %d packets were overtaken", n, len(together))
+		}
+		sane(t, d)
+	})
+}
+
+func TestMeasureJitter(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		onBackends(t, func(t *testing.T, backend Backend) {
+			a, b := newPair(t)
+			s := Spec{Delay: 10 * ms, Jitter: 4 * ms}
+			shape(t, a, b, s, backend)
 			slack := slack(t)
 			took := delays(stream(t, a, b, 300, 100, 9*ms, nil))
-			return errors.Join(
-				outside("median", median(took), 9*ms-early(s), 11*ms+slack),
-				outside("a twentieth of the delays is below", took[len(took)/20], 6*ms-early(s), 7*ms+slack),
-				outside("a twentieth of the delays is above", took[len(took)*19/20], 13*ms-early(s), 14*ms+5*slack))
-		})
-		testenv.Again(t, func() error {
+			testenv.Between(m, string(backend)+": median", median(took), 9*ms-early(s), 11*ms+slack)
+			testenv.Between(m, string(backend)+": a twentieth is below", took[len(took)/20], 6*ms-early(s), 7*ms+slack)
+			testenv.Between(m, string(backend)+": a twentieth is above", took[len(took)*19/20], 13*ms-early(s), 14*ms+5*slack)
 			together := stream(t, a, b, 3000, 100, 100*time.Microsecond, nil)
-			must(t, complete(together, 3000))
-			return inOrder(together, slack(t))
+			testenv.AtMost(m, string(backend)+": overtaken of 3000", overtaken(together), 30)
 		})
-		sane(t, d)
 	})
 }
 
-// The share that is reordered comes at once, the rest in order after the delay.
+// The share that is reordered comes at once, the rest after the delay.
 func TestRootReorder(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
-		a, b := newPair(t)
-		s := Spec{Delay: 10 * ms, Reorder: 0.2}
-		if backend == Emulator {
-			s.Rate = 100e6
+		s, d, all := reordered(t, backend, 100*ms)
+		ahead, delayed := split(all, s.Delay/2)
+		// One that overtook and was late counts among the others.
+		if share := float64(len(ahead)) / float64(len(all)); share < s.Reorder/2 || share > s.Reorder*1.3 {
+			t.Errorf("%.3f of packets came at once, want %v", share, s.Reorder)
 		}
-		d := shape(t, a, b, s, backend)
-		testenv.Again(t, func() error {
-			slack := slack(t)
-			all := stream(t, a, b, 3000, 100, 300*time.Microsecond, nil)
-			must(t, complete(all, 3000))
-			var ahead, delayed []flight
-			for _, f := range all {
-				if f.delay < s.Delay/2 {
-					ahead = append(ahead, f)
-				} else {
-					delayed = append(delayed, f)
-				}
-			}
-			// One that overtook and was late counts among the others.
-			tolerance, mixed := 0.15, len(delayed)/20
-			if slack == emulated {
-				tolerance, mixed = 0.6, len(delayed)
-			}
-			if share := float64(len(ahead)) / float64(len(all)); !about(share, s.Reorder, tolerance) {
-				return fmt.Errorf("%.3f of packets overtook, want %v", share, s.Reorder)
-			}
-			if n := overtaken(delayed); n > mixed {
-				return fmt.Errorf("%d of %d packets that did not overtake were overtaken by such", n, len(delayed))
-			}
-			return errors.Join(
-				outside("those that overtook", median(delays(ahead)), 0, slack),
-				outside("the others", median(delays(delayed)), s.Delay-early(s), s.Delay+slack))
-		})
+		between(t, "the others", median(delays(delayed)), s.Delay-early(s), s.Delay+loose)
+		if n := overtaken(all); n < len(delayed)/2 {
+			t.Errorf("%d of %d delayed packets were overtaken", n, len(delayed))
+		}
 		sane(t, d)
 	})
 }
 
-// No packet is lost or overtaken by a change, from a bare wire to a bad one and
-// back, and each meets what is then asked.
+// Those that do not overtake keep their order.
+func TestMeasureReorder(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		onBackends(t, func(t *testing.T, backend Backend) {
+			slack := slack(t)
+			s, _, all := reordered(t, backend, 10*ms)
+			ahead, delayed := split(all, s.Delay/2)
+			testenv.Between(m, string(backend)+": share that overtook", float64(len(ahead))/float64(len(all)), 0.85*s.Reorder, 1.15*s.Reorder)
+			testenv.AtMost(m, string(backend)+": overtaken among the others", float64(overtaken(delayed))/float64(len(delayed)), 0.05)
+			testenv.AtMost(m, string(backend)+": delay of those that overtook", median(delays(ahead)), slack)
+			testenv.Between(m, string(backend)+": of the others", median(delays(delayed)), s.Delay-early(s), s.Delay+slack)
+		})
+	})
+}
+
+// reordered is a stream over a link of which a fifth overtakes.
+func reordered(t *testing.T, backend Backend, delay time.Duration) (s Spec, d *Direction, all []flight) {
+	t.Helper()
+	a, b := newPair(t)
+	s = Spec{Delay: delay, Reorder: 0.2}
+	if backend == Emulator {
+		s.Rate = 100e6
+	}
+	d = shape(t, a, b, s, backend)
+	return s, d, streamAll(t, a, b, 3000, 100, 300*time.Microsecond, nil)
+}
+
+// split tells packets that took less than a time from the others.
+func split(all []flight, at time.Duration) (ahead, delayed []flight) {
+	for _, f := range all {
+		if f.delay < at {
+			ahead = append(ahead, f)
+		} else {
+			delayed = append(delayed, f)
+		}
+	}
+	return ahead, delayed
+}
+
+// changes are made to a link one after the other.
+var changes = []Spec{
+	{Delay: 30 * ms},
+	{Delay: 10 * ms, Rate: 50e6},
+	{Delay: 20 * ms, Rate: 100e6, ECN: 10_000},
+	{},
+}
+
+// No packet is lost by a change, from a bare wire to a bad one and back, and none
+// that comes later has a shorter delay than what is then asked.
 func TestRootSet(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		var from Spec
 		d := shape(t, a, b, from, backend)
-		for _, to := range []Spec{
-			{Delay: 30 * ms},
-			{Delay: 10 * ms, Rate: 50e6},
-			{Delay: 20 * ms, Rate: 100e6, ECN: 10_000},
-			{},
-		} {
-			testenv.Again(t, func() error {
-				slack := slack(t)
-				must(t, d.Set(from))
-				all := stream(t, a, b, 1000, 100, 500*time.Microsecond, func() error { return d.Set(to) })
-				must(t, complete(all, 1000))
-				return errors.Join(inOrder(all, slack),
-					outside(to.String(), median(delays(all[len(all)-200:])), to.Delay-early(to), to.Delay+slack))
-			})
-			from = to
+		for _, to := range changes {
+			all := streamAll(t, a, b, 1000, 100, 500*time.Microsecond, func() error { return d.Set(to) })
+			between(t, to.String(), delays(all[len(all)-200:])[0], to.Delay-early(to), to.Delay+loose)
 		}
 		sane(t, d)
+	})
+}
+
+// A change lets no packet overtake another.
+func TestMeasureSet(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		onBackends(t, func(t *testing.T, backend Backend) {
+			a, b := newPair(t)
+			d := shape(t, a, b, Spec{}, backend)
+			for _, to := range changes {
+				slack := slack(t)
+				all := stream(t, a, b, 1000, 100, 500*time.Microsecond, func() error { return d.Set(to) })
+				testenv.AtMost(m, fmt.Sprintf("%s, %s: overtaken of 1000", backend, to), overtaken(all), 10)
+				testenv.Between(m, fmt.Sprintf("%s, %s: delay", backend, to), median(delays(all[len(all)-200:])), to.Delay-early(to), to.Delay+slack)
+			}
+		})
 	})
 }
 

@@ -14,13 +14,14 @@ import (
 func TestRootLoss(t *testing.T) {
 	a, b := newPair(t)
 	d := shape(t, a, b, Spec{}, Auto)
-	for asked, packets := range map[float64]int{0.02: 400_000, 0.10: 100_000} {
+	const packets = 60_000
+	// The tolerances are 5.2 and 5.1 standard deviations of what is to be lost.
+	for asked, tolerance := range map[float64]float64{0.02: 0.15, 0.10: 0.063} {
 		must(t, d.Set(Spec{Loss: asked}))
 		before, drops := counters(t, d), backlogDrops(t)
-		// 5 % of what shall be lost are 4.5 and 5.3 standard deviations.
 		got := packets - len(stream(t, a, b, packets, 18, 0, nil)) - drops()
 		c := counters(t, d).Sub(before)
-		if rel := math.Abs(c.LossShare()-asked) / asked; rel > 0.05 {
+		if rel := math.Abs(c.LossShare()-asked) / asked; rel > tolerance {
 			t.Errorf("lost %.4f, asked %.4f: %.1f %% off", c.LossShare(), asked, 100*rel)
 		}
 		// The hosts send some packets of their own.
@@ -35,7 +36,7 @@ func TestRootBursts(t *testing.T) {
 	a, b := newPair(t)
 	s := Spec{Bursts: Bursts{ToBad: 0.01, ToGood: 0.25, LossBad: 1}}
 	d := shape(t, a, b, s, Auto)
-	const packets = 200_000
+	const packets = 80_000 // some 760 bursts: a tenth of their mean length is three standard deviations
 	all := stream(t, a, b, packets, 18, 0, nil)
 	var bursts, lost int
 	for i := range all[1:] {
@@ -46,10 +47,10 @@ func TestRootBursts(t *testing.T) {
 	}
 	c := counters(t, d)
 	t.Logf("lost %.4f, asked %.4f, in bursts of %.2f: %+v", c.LossShare(), s.LossShare(), float64(lost)/float64(bursts), c)
-	if !about(c.LossShare(), s.LossShare(), 0.1) {
+	if !about(c.LossShare(), s.LossShare(), 0.25) {
 		t.Errorf("lost %.4f of packets, want %.4f", c.LossShare(), s.LossShare())
 	}
-	if mean := float64(lost) / float64(bursts); !about(mean, 4, 0.1) {
+	if mean := float64(lost) / float64(bursts); !about(mean, 4, 0.2) {
 		t.Errorf("%.2f packets lost in a row, want 4", mean)
 	}
 	if c.LostBurst == 0 || c.Lost != 0 {
@@ -82,13 +83,15 @@ func TestRootPolicer(t *testing.T) {
 	a, b := newPair(t)
 	const payload, held = 958, 20 // frames of 1000 bytes, of which the bucket holds 20
 	d := shape(t, a, b, Spec{Policer: Policer{Rate: 8e6, Burst: held * 1000}}, Auto)
-	if all := stream(t, a, b, 200, payload, 0, nil); len(all) < held || len(all) > held+100 {
-		t.Errorf("of a burst %d packets passed, want %d and what each ms adds", len(all), held)
+	began := time.Now()
+	all := stream(t, a, b, 400, payload, 0, nil)
+	if took := int(time.Since(began)/ms - 2*quiet/ms); len(all) < held || len(all) > held+took+1 {
+		t.Errorf("of a burst %d packets passed in %d ms, want %d and one for each", len(all), took, held)
 	}
 	// Twice the rate for a second: 1000 of 2000 packets, and the full bucket, unless the
 	// sender stood still.
 	var s *sender
-	all := exchange(t, a, b, 2000, func(own *sender) error {
+	all = exchange(t, a, b, 2000, func(own *sender) error {
 		s = own
 		return s.paced(payload, 500*time.Microsecond, nil)
 	})
@@ -101,10 +104,10 @@ func TestRootPolicer(t *testing.T) {
 			want++
 		}
 	}
-	if !about(float64(len(all)), float64(want), 0.03) {
+	if !about(float64(len(all)), float64(want), 0.1) {
 		t.Errorf("%d of 2000 packets passed, want %d", len(all), want)
 	}
-	if c := counters(t, d); c.Policed == 0 || c.Policed != c.Dropped() || c.Policed+c.Passed < 2200 {
+	if c := counters(t, d); c.Policed == 0 || c.Policed != c.Dropped() || c.Policed+c.Passed < 2400 {
 		t.Errorf("counted as %+v", c)
 	}
 }

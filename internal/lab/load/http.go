@@ -21,10 +21,25 @@ func newHTTPClient(end time.Time) *http.Client {
 			if err != nil {
 				return nil, err
 			}
-			c.SetDeadline(end)
-			return c, nil
+			return &httpConn{c, end}, nil
 		},
 	}}
+}
+
+// httpConn is a connection that waits no longer than idle for anything, and not
+// past its end.
+type httpConn struct {
+	net.Conn
+	end time.Time
+}
+
+func (c *httpConn) Read(b []byte) (int, error) {
+	until := time.Now().Add(idle)
+	if until.After(c.end) {
+		until = c.end
+	}
+	c.SetReadDeadline(until)
+	return c.Conn.Read(b)
 }
 
 // get is one transfer over HTTP.

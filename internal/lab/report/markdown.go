@@ -44,6 +44,7 @@ func markdownCase(w io.Writer, c *CaseRounds) {
 		fmt.Fprintln(w)
 		ratios := ratiosGrid(&s)
 		ratios.markdown(w)
+		fmt.Fprintf(w, "\n%s\n", escape(ratiosLegend))
 	}
 	for i, note := range notes(&s) {
 		if i == 0 {

@@ -35,7 +35,7 @@ func (c *CaseRounds) addRegret(s *CaseSummary) {
 // speeds are the primary metrics whose oracle has the most goodput: one by another
 // metric, such as round trips, may give up goodput on purpose, and who has more
 // of it lost nothing.
-var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p99"}
+var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p95", "fct_p99"}
 
 // regret is the subject's series over its connections, in the order in which
 // they began; nil without an oracle, and where goodput is not what the oracle is

@@ -72,7 +72,10 @@ type Value struct {
 	CI       *measure.Interval `json:"ci,omitempty"`       // of the median; nil for too few rounds
 	Baseline *measure.Ratio    `json:"baseline,omitempty"` // to the baseline, round by round
 	Oracle   *measure.Ratio    `json:"oracle,omitempty"`   // to the oracle, round by round
-	Best     bool              `json:"best,omitempty"`     // of the subjects of the case, unless all are alike
+	// Pooled is to the baseline over the requests of all rounds together, of
+	// completion times in cases with ratios.
+	Pooled *measure.Ratio `json:"pooled,omitempty"`
+	Best   bool           `json:"best,omitempty"` // of the subjects of the case, unless all are alike
 }
 
 // Summary computes what the report came to.
@@ -240,6 +243,9 @@ func (c *CaseRounds) compare(s *CaseSummary, metric string) {
 		}
 		own := c.values(subject.Name, metric)
 		v.Baseline, v.Oracle = paired(own, baseline), paired(own, oracle)
+		if s.Ratios {
+			v.Pooled = c.pooled(subject.Name, s.Baseline, metric)
+		}
 		v.Best = better(metric)*v.Median == best && best > worst
 		subject.Metrics[metric] = v
 	}

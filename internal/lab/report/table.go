@@ -32,6 +32,10 @@ func Table(w io.Writer, r *Report, s Style) error {
 const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (by order statistics; of five rounds it is one of 93.75 %, of fewer there is none). " +
 	"/ NAME: ratio to that subject, median over rounds that alternated. * best; ~ not told apart from the baseline."
 
+// ratiosLegend explains tables of ratios.
+const ratiosLegend = "Ratios with their intervals: of pairs of rounds, the median; of the completion times of all rounds together, " +
+	"with pairs of rounds resampled (of few pairs, too narrow)."
+
 func writeRun(w io.Writer, r *Report, s Style) {
 	fmt.Fprintf(w, "%s\n", clean(runLine(r)))
 	for _, problem := range problems(r) {
@@ -90,6 +94,7 @@ func writeCase(w io.Writer, c *CaseRounds, s Style) {
 		fmt.Fprintln(w)
 		ratios := ratiosGrid(&sum)
 		ratios.text(w, s)
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(faint, fold(ratiosLegend, s.width()-len(indent), indent)))
 	}
 	for _, note := range notes(&sum) {
 		fmt.Fprintf(w, "%s%s\n", indent, fold(note, s.width()-len(indent), indent))

@@ -19,8 +19,9 @@ const (
 	// BpftuneEnv is the environment variable that names bpftune, or a program that
 	// runs it with the arguments that it gets, instead of those that are found.
 	BpftuneEnv = "TCPILOT_LAB_BPFTUNE"
-	// bpftuneCacheEnv is where tools/bpftune-root makes its root directory.
-	bpftuneCacheEnv = "TCPILOT_BPFTUNE_CACHE"
+	// BpftuneCacheEnv is the environment variable that says where tools/bpftune-root
+	// makes its root directory.
+	BpftuneCacheEnv = "TCPILOT_BPFTUNE_CACHE"
 	// bpftuneSettle is what its other tuners get to load once it chooses congestion
 	// controls: it does not say when it is ready.
 	bpftuneSettle = time.Second
@@ -69,7 +70,7 @@ func FindBpftune() (at Bpftuned, err error) {
 
 // bpftuneCache is where tools/bpftune-root puts what it makes.
 func bpftuneCache() string {
-	if dir := os.Getenv(bpftuneCacheEnv); dir != "" {
+	if dir := os.Getenv(BpftuneCacheEnv); dir != "" {
 		return dir
 	}
 	dir, err := os.UserCacheDir()

@@ -108,7 +108,7 @@ func TestRootBpftune(t *testing.T) {
 // before both. Without any, the message says how to get it.
 func TestFindBpftune(t *testing.T) {
 	cache, path := t.TempDir(), t.TempDir()
-	t.Setenv(bpftuneCacheEnv, cache)
+	t.Setenv(BpftuneCacheEnv, cache)
 	t.Setenv("PATH", path)
 	t.Setenv(BpftuneEnv, "")
 	if _, err := FindBpftune(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "tools/deps bpftune") {

@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// settle is how soon a command that cannot run at all shows that.
-	settle = 300 * time.Millisecond
-	// commandLimit is how long Begin with an End, and End, may take.
-	commandLimit = time.Minute
-)
+// settle is how soon a command that cannot run at all shows that.
+var settle = 300 * time.Millisecond
+
+// commandLimit is how long Begin with an End, and End, may take.
+const commandLimit = time.Minute
 
 // command has a shell tune each host.
 type command struct {

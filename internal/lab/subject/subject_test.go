@@ -2,15 +2,12 @@ package subject
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // congestion is the default congestion control of each host.
@@ -203,6 +200,9 @@ func TestRootCommandWithEnd(t *testing.T) {
 func TestRootCommandThatFails(t *testing.T) {
 	w := newWorld(t)
 	before := look(t, w)
+	usual := settle
+	settle = 2 * time.Second // a busy machine may take that long to run a command
+	t.Cleanup(func() { settle = usual })
 	for _, c := range []struct {
 		name       string
 		begin, end string
@@ -213,22 +213,18 @@ func TestRootCommandThatFails(t *testing.T) {
 		{"at its end", `echo half; sleep 100 & echo $! >"$TCPILOT_LAB_DIR/pid"; exit 5`, `kill "$(cat "$TCPILOT_LAB_DIR/pid")"`, "begin on sender1: exit status 5\nhalf"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// A machine that stands still may run the command when settle is over.
-			testenv.OnceMore(t, func() error {
-				s := newSubject(t, Spec{Kind: Command, Begin: c.begin, End: c.end}, w)
-				err := s.Start(t.Context())
-				if err == nil || !strings.Contains(err.Error(), c.want) {
-					return errors.Join(fmt.Errorf("%v, want %q", err, c.want), s.Close())
-				}
-				unchanged(t, w, before)
-				return s.Stop(t.Context())
-			})
+			s := newSubject(t, Spec{Kind: Command, Begin: c.begin, End: c.end}, w)
+			if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			unchanged(t, w, before)
+			must(t, s.Stop(t.Context()))
 		})
 	}
 	t.Run("later", func(t *testing.T) {
-		s := newSubject(t, Spec{Kind: Command, Begin: "sleep 1.5; echo I die"}, w)
+		s := newSubject(t, Spec{Kind: Command, Begin: "sleep 3; echo I die"}, w)
 		must(t, s.Start(t.Context()))
-		time.Sleep(3 * time.Second)
+		time.Sleep(2 * time.Second)
 		if err := s.Stop(t.Context()); err == nil || !strings.Contains(err.Error(), "ended by itself: exit status 0\nI die") {
 			t.Errorf("stop: %v", err)
 		}
@@ -250,7 +246,7 @@ func TestRootCommandThatDoesNotEndIsKilled(t *testing.T) {
 	if err == nil || strings.Count(err.Error(), "was killed") != 2 {
 		t.Errorf("stop: %v", err)
 	}
-	if took := time.Since(began); took < patience || took > patience+5*time.Second {
+	if took := time.Since(began); took < patience || took > patience+30*time.Second {
 		t.Errorf("it took %s, want %s for both", took, patience)
 	}
 	unchanged(t, w, before)

@@ -70,6 +70,9 @@ type world struct {
 	now     int64
 	pending []pending
 	weights []float64
+	slice   int64 // the latest, with its arm
+	drawn   int
+	greedy  bool
 	result  Result
 }
 
@@ -194,6 +197,12 @@ func (w *world) draw(p *simPath) (arm int, greedy bool) {
 	if b == nil {
 		b, parent = w.root, nil
 	}
+	slice := int64(0)
+	if w.s.Slice > 0 {
+		if slice = w.now / int64(w.s.Slice); slice == w.slice {
+			return w.drawn, w.greedy
+		}
+	}
 	best := w.l.Weights(w.weights, w.arms, 0, b, parent, w.now)
 	u := w.rng.Float64()
 	arm = len(w.arms) - 1
@@ -203,6 +212,7 @@ func (w *world) draw(p *simPath) (arm int, greedy bool) {
 			break
 		}
 	}
+	w.slice, w.drawn, w.greedy = slice, arm, arm == best
 	return arm, arm == best
 }
 
@@ -218,6 +228,10 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	}
 	lost := a.Loss * packets
 	lost = max(0, math.Round(lost+math.Sqrt(lost+0.25)*w.rng.NormFloat64()))
+	slice := int64(0)
+	if w.s.Slice > 0 {
+		slice = w.now / int64(w.s.Slice)
+	}
 	price := 5 * lost / (packets + lost) // as for throughput
 	return learn.Outcome{
 		At: w.now + int64(time.Second), Reward: reward - price, Price: price, Weight: packets / (packets + 50.),
@@ -225,6 +239,7 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 		Rate:   uint64(math.Exp(reward + 0.1*w.rng.NormFloat64())),
 		Loss:   lost / (packets + 100),
 		Sent:   packets + lost, Again: lost,
+		Slice: slice,
 	}
 }
 

@@ -39,6 +39,7 @@ type Scenario struct {
 	Groups  []Group
 	Gap     time.Duration // between connections of all paths
 	Batch   int           // connections that start on the same shares; 1 if 0
+	Slice   time.Duration // for which one draw of an arm holds; 0: each connection draws
 	Level   float64       // sd of ln(speed) between paths
 	Spread  float64       // sd between paths of each arm's ln(goodput), on top of Level
 	Drift   float64       // sd of the random walk of each arm's ln(goodput), per connection
@@ -164,6 +165,10 @@ var Scenarios = []Scenario{
 		Name: "slow-start-other", Doc: "the default does not, but what retransmits less does, and is as fast in the mean",
 		Arms: []string{"bbr", "cubic", "tcpilot_bbr3"}, Gap: 200 * time.Millisecond,
 		Groups: one(2000, still(Arm{14.5 * mbit, 0.08, 0.12, 0, 1}, Arm{17 * mbit, 0.05, 0.02, 1. / 6, 2.3}, Arm{14.8 * mbit, 0.08, 0.03, 0, 1})),
+	}, {
+		Name: "web", Doc: "slow-start, five at a time: 40 slices of 200 connections",
+		Arms: []string{"cubic", "tcpilot_bbr3", "reno"}, Gap: 100 * time.Millisecond, Batch: 5, Slice: 500 * time.Millisecond,
+		Groups: one(600, still(Arm{17 * mbit, 0.05, 0.001, 1. / 6, 2.3}, Arm{16.5 * mbit, 0.08, 0.002, 0, 1}, Arm{16 * mbit, 0.1, 0.001, 1. / 6, 2.3})),
 	}, {
 		Name: "clean-tie", Doc: "a clean path on which all arms are alike",
 		Arms: []string{"cubic", "tcpilot_bbr3", "reno"}, Gap: 200 * time.Millisecond,

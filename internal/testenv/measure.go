@@ -1,0 +1,99 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// MeasureRounds is the environment variable that asks for measurements, and says of
+// how many rounds each is. make measure sets it.
+const MeasureRounds = "TCPILOT_MEASURE"
+
+// Measurement is a number of comparisons that are made several times. What they find
+// depends on what else the machine does, so that none of them fails a test.
+type Measurement struct {
+	rows  []*comparison
+	print func(row string)
+}
+
+// comparison is one line of the table.
+type comparison struct {
+	what    string
+	want    string
+	figures []string
+	held    int
+}
+
+// Measure makes the comparisons of a round as often as MeasureRounds says, and prints
+// what was found: one row for each comparison. A test that calls it is named
+// TestMeasure..., and is skipped unless measurements are asked for. What is wrong in
+// any case, on whatever machine, belongs in a test.
+//
+// Each round is a subtest, which undoes what it makes.
+func Measure(t *testing.T, round func(t *testing.T, m *Measurement)) {
+	t.Helper()
+	rounds, _ := strconv.Atoi(os.Getenv(MeasureRounds))
+	if rounds < 1 {
+		t.Skip("a measurement: make measure")
+	}
+	m := &Measurement{print: func(row string) { fmt.Println("measure:" + t.Name() + "\t" + row) }}
+	for n := range rounds {
+		t.Run(strconv.Itoa(n+1), func(t *testing.T) { round(t, m) })
+	}
+	m.table()
+}
+
+func (m *Measurement) table() {
+	for _, c := range m.rows {
+		m.print(fmt.Sprintf("%s\t%s\t%d of %d\t%s", c.what, c.want, c.held, len(c.figures), strings.Join(c.figures, " ")))
+	}
+}
+
+// Holds notes whether a comparison held in this round, what it is to be, and its
+// figure.
+func (m *Measurement) Holds(what, want string, held bool, figure string) {
+	var c *comparison
+	for _, row := range m.rows {
+		if row.what == what {
+			c = row
+		}
+	}
+	if c == nil {
+		c = &comparison{what: what, want: want}
+		m.rows = append(m.rows, c)
+	}
+	c.figures = append(c.figures, strings.ReplaceAll(figure, " ", ""))
+	if held {
+		c.held++
+	}
+}
+
+// number is what comparisons are of: counts, ratios, durations.
+type number interface {
+	~int | ~int64 | ~uint64 | ~float64
+}
+
+// AtLeast compares a figure with the least that it is to be.
+func AtLeast[T number](m *Measurement, what string, got, least T) {
+	m.Holds(what, "at least "+figure(least), got >= least, figure(got))
+}
+
+// AtMost compares a figure with the most that it is to be.
+func AtMost[T number](m *Measurement, what string, got, most T) {
+	m.Holds(what, "at most "+figure(most), got <= most, figure(got))
+}
+
+// Between compares a figure with a range.
+func Between[T number](m *Measurement, what string, got, low, high T) {
+	m.Holds(what, figure(low)+" to "+figure(high), got >= low && got <= high, figure(got))
+}
+
+func figure[T number](v T) string {
+	if f, ok := any(v).(float64); ok {
+		return strconv.FormatFloat(f, 'g', 3, 64)
+	}
+	return fmt.Sprint(v)
+}
