@@ -236,6 +236,32 @@ enum cubic_mode {
 	CUBIC_MODES,
 };
 
+enum cubic_why {
+	CUBIC_DELAY,		/* round trips are longer: slow start, CSS */
+	CUBIC_TRAIN,		/* a train of ACKs as long as the path: slow start, CSS */
+	CUBIC_SPURIOUS,		/* the queue was none, or is gone: CSS to slow start */
+	CUBIC_ROUNDS,		/* CSS_ROUNDS are over */
+	CUBIC_LOSS,		/* or a mark */
+};
+
+struct cubic_transition {	/* of slow start, for a test or a curious operator */
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u32 cwnd;		/* packets */
+	__u32 min_rtt_us;	/* least so far */
+	__u32 round_min_us;	/* of this round */
+	__u32 base_us;		/* of the round in which the queue was suspected */
+	__u32 inflight;		/* packets */
+	__u32 retrans;		/* packets */
+	__u32 srtt_us;
+	__u32 delivered;	/* packets */
+	__u16 local_port;
+	__u16 remote_port;
+	__u8 from;		/* enum cubic_mode */
+	__u8 to;
+	__u8 why;		/* enum cubic_why */
+	__u8 css_rounds;	/* begun since the suspicion */
+};
+
 enum scalable_mode {		/* of dctcp and prague */
 	SCALABLE_SLOW_START,
 	SCALABLE_AVOIDANCE,
@@ -395,6 +421,7 @@ struct probe_result {
 
 _Static_assert(sizeof(struct cc_state) == 32, "abi");
 _Static_assert(sizeof(struct bbr3_transition) == 80, "abi");
+_Static_assert(sizeof(struct cubic_transition) == 48, "abi");
 _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");

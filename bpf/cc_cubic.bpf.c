@@ -7,19 +7,38 @@
  * far below the window of that time, flat near it, fast again beyond. Where Reno
  * would have more, it has what Reno would have.
  *
- * It is to share links half and half with the kernel's cubic, so that where RFC and
- * kernel differ in how much they take, like_kernel says who is followed:
+ * It is to share links half and half with the kernel's cubic. Where RFC and kernel
+ * differ in how much they take, like_kernel says which of the two is followed:
  *
  *                         true: the kernel           false: the RFCs
- *   slow start ends       at the first sign of a     through rounds of conservative
- *                         queue: delay above the     slow start (9406 4.2), on delay
- *                         least ever, or a long      above the round before's only
- *                         train of ACKs
+ *   a queue is suspected  delay above the least      delay above the round before's
+ *                         ever, from 16 packets on   (9406 4.2)
+ *   slow start ends       on a long train of ACKs    never at once
+ *   at once
+ *   conservative slow     5 % per round trip while   25 % per round trip (9406 4.3)
+ *   start grows by        the queue is a quarter of
+ *                         the least round trip, else
+ *                         25 %
+ *   slow start resumes    when the delay is below    when the delay is below that of
+ *                         the threshold again        the round of the suspicion
  *   Reno's growth         0.53 packets per round     from cwnd_prior on 1 packet
  *                         trip                       per round trip (9438 4.3)
  *
- * By the RFCs it loses several times as much in slow start, and beside the kernel's
- * cubic it takes twice its share (measured: 30 Mbit/s, 20 ms, queue of 1 BDP).
+ * The kernel's cubic has no conservative slow start: the first delay ends slow start.
+ * Where several connections start in one queue, the delay is often the burst of another
+ * one, which is gone a round trip later. tcpilot_cubic finds that out in conservative slow
+ * start. Measured with nginx, 1 MB objects, a connection for each, 5 at a time, 100 Mbit/s,
+ * 50 ms, queue of 1 BDP, no loss, 240 connections: 95th percentile of the completion time
+ *
+ *   kernel's cubic                            1.10 s    0.19 % retransmitted
+ *   25 % in any queue                         0.62 s    0.15 %
+ *   as above                                  0.65 s    0.03 %
+ *   and slow start resumes by 9406            0.67 s    0.05 %
+ *   all by the RFCs (150 connections)         0.64 s   13    %
+ *
+ * By the RFCs it also takes twice its share beside the kernel's cubic (30 Mbit/s, 20 ms,
+ * queue of 1 BDP): a delay that another connection caused in the round before hides the
+ * queue, and slow start goes on until packets are lost.
  *
  * Departures from the RFCs that it always shares with the kernel's cubic:
  * - windows are whole packets; growth is a count of packets that must be
@@ -38,24 +57,7 @@
  * - slow start is shortened only the first time (9406 4.3), not after timeouts
  * - time further than four minutes from the plateau does not overflow
  */
-#include "cc.bpf.h"
-
-const volatile bool like_kernel = true;
-
-enum {				/* RFC 9406 4.3 */
-	MIN_RTT_THRESH_US = 4000,
-	MAX_RTT_THRESH_US = 16000,
-	MIN_RTT_DIVISOR = 8,
-	N_RTT_SAMPLE = 8,
-	CSS_GROWTH_DIVISOR = 4,
-	CSS_ROUNDS = 5,
-};
-
-enum {				/* hystart_* parameters of the kernel's cubic */
-	HYSTART_LOW_WINDOW = 16,	/* packets */
-	HYSTART_ACK_DELTA_US = 2000,	/* between ACKs of one train */
-	HYSTART_ACK_DELAY_US = 1000,	/* most that large aggregates add to a train */
-};
+#include "cubic_hystart.bpf.h"
 
 enum {
 	BETA = 717,		/* 0.7 in 1/1024: RFC 9438 4.6 */
@@ -65,7 +67,6 @@ enum {
 	 * 4.3, and beta_scale of the kernel's. */
 	RENO_ACKS_8TH = 15,
 	MAX_GROWTH = 2,		/* acknowledged per packet of growth: 1.5, RFC 9438 4.2 */
-	PROBE_GROWTH = 20,	/* 5 % per round trip: bictcp_update of the kernel */
 	FLAT_GROWTH = 100,	/* windows per packet, at the plateau: bictcp_update */
 	STALE = 31,		/* 1024 us; HZ / 32, from which on growth is looked up again */
 	SETTLE = 977,		/* 1024 us; 1 s after a reduction whose delays say nothing */
@@ -77,129 +78,6 @@ enum {
 };
 
 #define CUBE_FACTOR ((1ULL << 40) / C_2POW40)
-
-struct curve {			/* what an undo brings back, with cc_state.w_max */
-	__u32 epoch;		/* 1024 us; when congestion avoidance began, 0: not yet */
-	__u32 k;		/* 1024 us; from there to w_max */
-	__u32 w_est;		/* packets; what Reno would have */
-	__u32 cwnd_prior;	/* packets; window at the last reduction */
-};
-
-struct cubic {
-	struct cc_state pub;	/* min_rtt_us, w_max; 0: unknown */
-	struct curve curve;
-	struct curve undo;
-	__u32 undo_w_max;
-	__u32 cnt;		/* packets to be acknowledged for one more of window */
-	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
-	__u32 last_cwnd;	/* when cnt was looked up */
-	__u32 last_time;
-	/* slow start */
-	__u32 round_end;	/* sequence number */
-	__u32 round_min_us;	/* ~0: no sample */
-	union {
-		struct {	/* HyStart++ */
-			__u32 last_round_min_us;
-			__u32 css_base_us;
-		};
-		struct {	/* HyStart */
-			__u32 round_begin_us;
-			__u32 last_ack_us;
-		};
-	};
-	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
-	__u8 css_left;		/* rounds */
-	bool probing;		/* w_max is not the window of a loss */
-	bool undo_probing;
-};
-
-_Static_assert(sizeof(struct cubic) <= 104, "icsk_ca_priv");
-
-/* ---- slow start: RFC 9406 4.2 ------------------------------------------------ */
-
-static __always_inline void hystart_round(struct cubic *ca, struct tcp_sock *tp)
-{
-	ca->round_end = tp->snd_nxt;
-	if (like_kernel)
-		ca->round_begin_us = ca->last_ack_us = tcp_now_us(tp);
-	else
-		ca->last_round_min_us = ca->round_min_us;
-	ca->round_min_us = ~0u;
-	ca->samples = 0;
-}
-
-/* The kernel's rounds end one ACK later, with the first of the next train. */
-static __always_inline bool hystart_round_over(const struct cubic *ca, struct tcp_sock *tp)
-{
-	if (like_kernel)
-		return after(tp->snd_una, ca->round_end);
-	return !before(tp->snd_una, ca->round_end);
-}
-
-static __always_inline void hystart_exit(struct cubic *ca, struct tcp_sock *tp)
-{
-	tp->snd_ssthresh = tp->snd_cwnd;
-	ca->pub.mode = CUBIC_CONVEX;
-	ca->pub.flags |= CC_FULL_PIPE;
-}
-
-/* The round's smallest delay exceeds base by an eighth: the queue is filling. */
-static __always_inline bool hystart_delayed(const struct cubic *ca, __u32 base)
-{
-	__u32 thresh = max_u32(MIN_RTT_THRESH_US,
-			       min_u32(base / MIN_RTT_DIVISOR, MAX_RTT_THRESH_US));
-
-	return ca->samples >= N_RTT_SAMPLE && base != ~0u && ca->round_min_us >= base + thresh;
-}
-
-static __always_inline void hystart_plus_update(struct cubic *ca, struct tcp_sock *tp)
-{
-	if (ca->pub.mode == CUBIC_CSS) {
-		if (ca->samples >= N_RTT_SAMPLE && ca->round_min_us < ca->css_base_us)
-			ca->pub.mode = CUBIC_SLOW_START;
-	} else if (hystart_delayed(ca, ca->last_round_min_us)) {
-		ca->pub.mode = CUBIC_CSS;
-		ca->css_base_us = ca->round_min_us;
-		ca->css_left = CSS_ROUNDS;
-	}
-}
-
-/* ACKs of one round that have followed each other closely for half a round trip,
- * a whole one where pacing spreads them: the path is full. */
-static __always_inline bool hystart_train(struct cubic *ca, struct tcp_sock *tp)
-{
-	struct sock *sk = tcp_sk_sock(tp);
-	__u32 now = tcp_now_us(tp), most = ca->pub.min_rtt_us;
-	__u64 rate = sk->sk_pacing_rate, burst = sk->sk_gso_max_size * 4;
-
-	if (now - ca->last_ack_us > HYSTART_ACK_DELTA_US)
-		return false;
-	ca->last_ack_us = now;
-	if (rate)
-		most += min_u64(HYSTART_ACK_DELAY_US, burst * USEC_PER_SEC / rate);
-	if (sk->sk_pacing_status == SK_PACING_NONE)
-		most /= 2;
-	return now - ca->round_begin_us > most;
-}
-
-static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp, __u32 rtt_us)
-{
-	if (hystart_round_over(ca, tp)) {
-		hystart_round(ca, tp);
-		if (ca->pub.mode == CUBIC_CSS && !--ca->css_left) {
-			hystart_exit(ca, tp);
-			return;
-		}
-	}
-	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
-	if (ca->samples < N_RTT_SAMPLE)
-		ca->samples++;
-	if (!like_kernel)
-		hystart_plus_update(ca, tp);
-	else if (tp->snd_cwnd >= HYSTART_LOW_WINDOW &&
-		 (hystart_train(ca, tp) || hystart_delayed(ca, ca->pub.min_rtt_us)))
-		hystart_exit(ca, tp);
-}
 
 /* ---- the curve: RFC 9438 4.2 to 4.5 ---------------------------------------- */
 
@@ -341,6 +219,8 @@ __u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
 	ca->curve.epoch = 0;
 	ca->curve.cwnd_prior = cwnd;
 	ca->probing = false;
+	if (trace_transitions && tp->snd_ssthresh >= TCP_INFINITE_SSTHRESH)
+		trace_transition(tp, CUBIC_CONCAVE, CUBIC_LOSS);
 	ca->pub.mode = CUBIC_SLOW_START;
 	ca->pub.w_max = cwnd < ca->pub.w_max ? (__u64)cwnd * (1024 + BETA) / 2048 : cwnd;
 	ca->pub.flags |= CC_FULL_PIPE;
@@ -419,7 +299,7 @@ void BPF_PROG(cubic_cong_avoid, struct tcp_sock *tp, __u32 ack, __u32 acked)
 		return;
 	if (tcp_in_slow_start(tp)) {
 		if (ca->pub.mode == CUBIC_CSS) {
-			tcp_cong_avoid_ai(tp, CSS_GROWTH_DIVISOR, acked);
+			tcp_cong_avoid_ai(tp, css_growth(ca), acked);
 			return;
 		}
 		acked = tcp_slow_start(tp, acked);

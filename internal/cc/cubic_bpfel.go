@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	cubicMapCubicTransitions       = "cubic_transitions"
 	cubicMapTcpilotCubic           = "tcpilot_cubic"
 	cubicProgCubicCongAvoid        = "cubic_cong_avoid"
 	cubicProgCubicCwndEvent        = "cubic_cwnd_event"
@@ -28,6 +29,7 @@ const (
 	cubicVarCongControlWithAck     = "cong_control_with_ack"
 	cubicVarJiffyUs                = "jiffy_us"
 	cubicVarLikeKernel             = "like_kernel"
+	cubicVarTraceTransitions       = "trace_transitions"
 )
 
 // loadCubic returns the embedded CollectionSpec for cubic.
@@ -86,7 +88,8 @@ type cubicProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type cubicMapSpecs struct {
-	TcpilotCubic *ebpf.MapSpec `ebpf:"tcpilot_cubic"`
+	CubicTransitions *ebpf.MapSpec `ebpf:"cubic_transitions"`
+	TcpilotCubic     *ebpf.MapSpec `ebpf:"tcpilot_cubic"`
 }
 
 // cubicVariableSpecs contains global variables before they are loaded into the kernel.
@@ -96,6 +99,7 @@ type cubicVariableSpecs struct {
 	CongControlWithAck *ebpf.VariableSpec `ebpf:"cong_control_with_ack"`
 	JiffyUs            *ebpf.VariableSpec `ebpf:"jiffy_us"`
 	LikeKernel         *ebpf.VariableSpec `ebpf:"like_kernel"`
+	TraceTransitions   *ebpf.VariableSpec `ebpf:"trace_transitions"`
 }
 
 // cubicObjects contains all objects after they have been loaded into the kernel.
@@ -118,11 +122,13 @@ func (o *cubicObjects) Close() error {
 //
 // It can be passed to loadCubicObjects or ebpf.CollectionSpec.LoadAndAssign.
 type cubicMaps struct {
-	TcpilotCubic *ebpf.Map `ebpf:"tcpilot_cubic"`
+	CubicTransitions *ebpf.Map `ebpf:"cubic_transitions"`
+	TcpilotCubic     *ebpf.Map `ebpf:"tcpilot_cubic"`
 }
 
 func (m *cubicMaps) Close() error {
 	return _CubicClose(
+		m.CubicTransitions,
 		m.TcpilotCubic,
 	)
 }
@@ -134,6 +140,7 @@ type cubicVariables struct {
 	CongControlWithAck *ebpf.Variable `ebpf:"cong_control_with_ack"`
 	JiffyUs            *ebpf.Variable `ebpf:"jiffy_us"`
 	LikeKernel         *ebpf.Variable `ebpf:"like_kernel"`
+	TraceTransitions   *ebpf.Variable `ebpf:"trace_transitions"`
 }
 
 // cubicPrograms contains all programs after they have been loaded into the kernel.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"github.com/tcpilot/tcpilot/internal/engine"
 	"io"
 	"math"
 	"slices"
@@ -9,8 +10,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
 // none stands for a number that is not known.
@@ -102,7 +101,7 @@ func fmtShare(f float64) string { return strconv.FormatFloat(100*f, 'f', 1, 64) 
 
 // fmtGain writes by what factor connections are faster than those held out, with its
 // interval; without one there is nothing to say.
-func fmtGain(g learn.Gain) string {
+func fmtGain(g engine.Gain) string {
 	if !g.Known() {
 		return "-"
 	}

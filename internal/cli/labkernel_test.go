@@ -38,6 +38,7 @@ func underKernel(t *testing.T, w *world) *VMOptions {
 func TestLabKernelLimit(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(subject.BpftuneEnv, "")
+	t.Setenv(subject.BpftuneCacheEnv, t.TempDir())
 	w := newWorld(t)
 	fakeLab(w)
 	got := underKernel(t, w)

@@ -81,10 +81,14 @@ func armText(a *engine.PathArm) string {
 	if r := a.Retired; r != nil {
 		return fmt.Sprintf("retired from this path until %s (%s): %s", r.Until.Format(time.TimeOnly), r.Guard, r.Why)
 	}
-	if a.Count == 0 {
-		return "not tried on this path yet"
+	what := ""
+	if a.Default {
+		what = "the default, left as it is: "
 	}
-	return fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
+	if a.Count == 0 {
+		return what + "not tried on this path yet"
+	}
+	return what + fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
 }
 
 // explainConn turns a request into what rules look at.
@@ -144,13 +148,17 @@ func reasonText(reason string) string {
 	case policy.ByRule.String():
 		return "the rule fixes it"
 	case policy.NewPath.String():
-		return "nothing is known of this path yet: arms share its connections"
+		return "nothing is known of this path yet: the default is in use, and others are tried"
 	case policy.Inherited.String():
 		return "nothing is known of this path yet: what the enclosing prefix taught is used"
 	case policy.Exploring.String():
 		return "arms are still being compared on this path"
 	case policy.Learned.String():
-		return "one arm has proved best on this path"
+		return "one arm is shown to be better than the default on this path"
+	case policy.DefaultBest.String():
+		return "the default is in use: no arm is shown to be better on this path"
+	case policy.WorseThanDefault.String():
+		return "connections did worse than those held out: left to the default for now"
 	case policy.ChangeDetected.String():
 		return "the path has changed: arms are being compared again"
 	case policy.YieldedSysctl.String():

@@ -154,3 +154,6 @@ type Totals struct {
 	LastSaved    time.Time         `json:"last_saved"`    // zero is never
 	ObserveCount uint64            `json:"observe_count"` // samples folded into a belief
 }
+
+// Gain is by what factor connections are faster than those held out, with its interval.
+type Gain = learn.Gain

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
 // Source is what is shown.
@@ -147,7 +146,7 @@ func (s *scrape) rules(snap *engine.Snapshot) {
 }
 
 // gain writes a gain with its interval; without one there is nothing to say.
-func (s *scrape) gain(ratio, low, high *family, g learn.Gain, labels ...string) {
+func (s *scrape) gain(ratio, low, high *family, g engine.Gain, labels ...string) {
 	if !g.Known() {
 		return
 	}

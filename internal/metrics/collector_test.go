@@ -18,7 +18,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -49,7 +48,7 @@ func full(paths int) *fake {
 		At: start.Add(time.Hour), Started: start, Learner: "thompson",
 		Rules: []engine.RuleState{
 			{Name: "web", Class: 1, Action: "learn", HoldOut: 0.02, Paths: paths, Samples: 1000,
-				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1}, Gain: learn.Gain{Ratio: 1.2, Low: 1.1, High: 1.3}},
+				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1}, Gain: engine.Gain{Ratio: 1.2, Low: 1.1, High: 1.3}},
 			{Name: "dc", Class: 2, Action: "set"},
 		},
 		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},
@@ -70,7 +69,7 @@ func full(paths int) *fake {
 				{CC: cc("bbr"), Weight: 0.75, Count: 8, Greedy: 7, Mean: 4.5, StdDev: 0.1, MinRTT: 12000, Rate: 1e6},
 				{CC: cc("cubic"), Weight: 0.25, Count: 2, Greedy: 1, Mean: 4.1, StdDev: 0.2, MinRTT: 13000, Rate: 9e5},
 			},
-			HoldOut: engine.PathHoldOut{Share: 0.02, Count: 20, Gain: learn.Gain{Ratio: 1.5, Low: 1.2, High: 1.9}},
+			HoldOut: engine.PathHoldOut{Share: 0.02, Count: 20, Gain: engine.Gain{Ratio: 1.5, Low: 1.2, High: 1.9}},
 		})
 	}
 	return &fake{snap: s, counters: Counters{
@@ -184,8 +183,8 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 
 func TestGainHasItsInterval(t *testing.T) {
 	f := full(2)
-	f.snap.Rules[0].Gain = learn.Gain{Ratio: 2, Low: 1.5, High: 2.6}
-	f.snap.Paths[1].HoldOut.Gain = learn.Gain{Ratio: 3} // of too little to have one
+	f.snap.Rules[0].Gain = engine.Gain{Ratio: 2, Low: 1.5, High: 2.6}
+	f.snap.Paths[1].HoldOut.Gain = engine.Gain{Ratio: 3} // of too little to have one
 	got := gather(t, f, DefaultTopPaths)
 	for name, want := range map[string]float64{"": 2, "_low": 1.5, "_high": 2.6} {
 		if v := value(t, got, "tcpilot_rule_gain_ratio"+name, "rule="+f.snap.Rules[0].Name); v != want {

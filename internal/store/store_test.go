@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"

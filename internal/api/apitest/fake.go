@@ -11,7 +11,6 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -99,7 +98,7 @@ func Snapshot() *engine.Snapshot {
 		Rules: []engine.RuleState{
 			{Name: "datacentre", Class: 1, Match: "remote 10.0.0.0/8", Action: "set", Samples: 12,
 				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1},
-				Gain:    learn.Gain{Treated: 400, HeldOut: 3610, Ratio: 1.21, Low: 1.1, High: 1.33},
+				Gain:    engine.Gain{Treated: 400, HeldOut: 3610, Ratio: 1.21, Low: 1.1, High: 1.33},
 				Set: []engine.Setting{{Field: "cwnd_clamp", Value: 100, Unit: "packets", Reason: "rule"},
 					{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}}},
 			{Name: "default", Class: 2, Match: "any", Action: "learn", Arms: []tcp.CC{CC("cubic"), CC("bbr")},
@@ -119,7 +118,7 @@ func Snapshot() *engine.Snapshot {
 						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
 							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
 				},
-				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25, Gain: learn.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
+				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
 				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80 * time.Microsecond, Rate: 1.1e9,
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},

@@ -132,7 +132,7 @@ func TestRootRefused(t *testing.T) {
 	before := calibrationPauses
 	calibrationPauses = []time.Duration{0} // it is measured once: a quiet host changes nothing
 	t.Cleanup(func() { calibrationPauses = before })
-	impossible := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Gbit/s, queue: 64MB}", 1)
+	impossible := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Gbit/s, queue: 4MB}", 1)
 	r, err := runWith(t, t.Context(), strings.Replace(impossible, "  - {name: near}\n", "", 1), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -147,8 +147,8 @@ func TestRootRefused(t *testing.T) {
 // rate, which no host can exceed, is that of the end of each round only.
 func TestRootSchedule(t *testing.T) {
 	testenv.Root(t)
-	scheduled := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Mbit/s, schedule: [{at: 1s, rate: 5Mbit/s}]}", 1)
-	scheduled = strings.Replace(scheduled, "duration: 200ms", "duration: 2s, sample: 50ms", 1)
+	scheduled := strings.Replace(two, "{rtt: 10ms}", "{rtt: 10ms, rate: 100Mbit/s, schedule: [{at: 600ms, rate: 5Mbit/s}]}", 1)
+	scheduled = strings.Replace(scheduled, "duration: 200ms", "duration: 1200ms, sample: 25ms", 1)
 	r, err := run(t, t.Context(), strings.Replace(scheduled, "  - {name: near}\n", "", 1))
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +160,9 @@ func TestRootSchedule(t *testing.T) {
 		var early, late []float64
 		for _, p := range round.Points {
 			switch {
-			case p.At > 300*time.Millisecond && p.At < 900*time.Millisecond:
+			case p.At > 200*time.Millisecond && p.At < 550*time.Millisecond:
 				early = append(early, p.Goodput/1e6)
-			case p.At > 1300*time.Millisecond && p.At < 1900*time.Millisecond:
+			case p.At > 800*time.Millisecond && p.At < 1150*time.Millisecond:
 				late = append(late, p.Goodput/1e6)
 			}
 		}

@@ -1,0 +1,128 @@
+package cc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/tcpilot/tcpilot/internal/lab/link"
+)
+
+// tracedCubic registers tcpilot_cubic with its trace on, for as long as the test runs.
+func tracedCubic(t *testing.T, cc string) *ringbuf.Reader {
+	t.Helper()
+	takesControls(t)
+	o := *find(embedded(), "tcpilot_cubic")
+	o.knobs = map[string]any{"trace_transitions": true}
+	spec, ops, err := o.specFor(cc)
+	must(t, err)
+	coll, err := ebpf.NewCollection(spec)
+	must(t, err)
+	t.Cleanup(coll.Close)
+	l, err := attach(coll.Maps[ops])
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	ring, err := ringbuf.NewReader(coll.Maps["cubic_transitions"])
+	must(t, err)
+	t.Cleanup(func() { must(t, ring.Close()) })
+	return ring
+}
+
+// slowStartOn sends on a path until slow start is over, or changes tells to stop. It gets
+// each transition as it happens.
+func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duration, each func(cubicTransition)) (trace []cubicTransition) {
+	t.Helper()
+	c := p.connect(t, "test_trace")
+	go func() { _, _ = io.Copy(c, content()) }()
+	port := uint16(c.LocalAddr().(*net.TCPAddr).Port)
+	for until := time.Now().Add(lasts); time.Now().Before(until); {
+		ring.SetDeadline(until)
+		r, err := ring.Read()
+		if err != nil {
+			break // the time is over
+		}
+		var one cubicTransition
+		must(t, binary.Read(bytes.NewReader(r.RawSample), binary.NativeEndian, &one))
+		if one.LocalPort != port {
+			continue
+		}
+		t.Log(one)
+		trace = append(trace, one)
+		if one.To >= reno {
+			break
+		}
+		each(one)
+	}
+	must(t, c.Close())
+	for _, complaint := range checkSlowStart(trace) {
+		t.Error(complaint)
+	}
+	return trace
+}
+
+// TestRootCubicSpike: round trips that are longer for a while, as when somebody else's
+// burst is in the queue, lead to conservative slow start and from there back to slow start.
+func TestRootCubicSpike(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
+	p := newPath(t)
+	usual := link.Spec{Rate: 100e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 1_250_000}}
+	spike := usual
+	spike.Delay = 65 * time.Millisecond
+	must(t, p.there.Set(usual))
+	go func() { // between the first round trip and the second, more or less
+		time.Sleep(80 * time.Millisecond)
+		_ = p.there.Set(spike)
+	}()
+	trace := slowStartOn(t, p, ring, 3*time.Second, func(one cubicTransition) {
+		if one.To == css {
+			must(t, p.there.Set(usual))
+		}
+	})
+	if len(trace) < 2 || trace[0].To != css || trace[1].To != slowStart {
+		t.Fatalf("%v: want conservative slow start, and back to slow start", trace)
+	}
+	if begin, last := trace[0], trace[len(trace)-1]; last.Cwnd < 3*begin.Cwnd {
+		t.Errorf("slow start ended at %d packets, was suspected to be over at %d: want that it went on", last.Cwnd, begin.Cwnd)
+	}
+}
+
+// TestRootCubicQueue: a queue that stays ends slow start after five rounds.
+func TestRootCubicQueue(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
+	p := newPath(t)
+	// ACKs come 6 ms after each other: no train. The queue has room for all five rounds.
+	must(t, p.there.Set(link.Spec{Rate: 4e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 600_000}}))
+	trace := slowStartOn(t, p, ring, 10*time.Second, func(cubicTransition) {})
+	if len(trace) < 2 {
+		t.Fatalf("%v: want the end of slow start", trace)
+	}
+	last := trace[len(trace)-1]
+	if last.From != css || last.To != convex || last.Why != cssRounds || last.Retrans > 0 {
+		t.Errorf("slow start ended by %s", last)
+	}
+	if begin := trace[len(trace)-2]; last.Cwnd > 4*begin.Cwnd { // 1.25^5 is 3.05
+		t.Errorf("the window grew from %d to %d packets in conservative slow start", begin.Cwnd, last.Cwnd)
+	}
+}
+
+// TestRootCubicTrain: ACKs in a row for half a round trip end slow start before there is
+// a queue.
+func TestRootCubicTrain(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
+	p := newPath(t)
+	must(t, p.there.Set(link.Spec{Rate: 100e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 1_250_000}}))
+	trace := slowStartOn(t, p, ring, 3*time.Second, func(cubicTransition) {})
+	if len(trace) == 0 {
+		t.Fatal("slow start has no end")
+	}
+	bdp := 100e6 * 0.050 / 8 / 1514
+	if last := trace[len(trace)-1]; last.Why != byTrain || float64(last.Cwnd) > 2*bdp || last.Retrans > 0 {
+		t.Errorf("slow start ended by %s; the path holds %.0f packets", last, bdp)
+	}
+}
