@@ -142,7 +142,8 @@ func TestRootSetNoRate(t *testing.T) {
 	})
 	between(t, "what waited for the rate came in", time.Since(set), 0, 20*time.Second+100*slack)
 	c := counters(t, d)
-	if missing := sent - len(all) - int(c.Failed); missing < 0 || missing > drops() || c.Dropped() > 0 {
+	// The hosts send some packets of their own, which may fail too.
+	if missing := sent - len(all) - int(c.Failed); missing < -5 || missing > drops() || c.Dropped() > 0 {
 		t.Errorf("%d of %d packets arrived, counted as %+v", len(all), sent, c)
 	}
 	if c.Failed == 0 && slack < emulated {
