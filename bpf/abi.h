@@ -22,6 +22,7 @@ enum abi_limits {
 	ARM_DEFAULT = 254,	/* what a connection would get without tcpilot */
 	NO_ARM = 255,
 	MAX_CLASS_COUNTS = 1024,
+	MAX_INHERITED = 4,	/* defaults that a network namespace may have without its owner's doing */
 };
 
 /* ---- rules ------------------------------------------------------------- */
@@ -87,6 +88,7 @@ struct rule_bank {		/* the rest of one rule table */
 enum class_flags {
 	CLASS_LEAVE = 1 << 0,
 	CLASS_OWN_SCOPE = 1 << 1,
+	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
 };
 
 struct class_entry {		/* what the rule that matched stands for */
@@ -138,7 +140,7 @@ enum request_field {
 
 struct control {
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; nothing is touched after it */
-	__u64 yield;		/* fields (and YIELD_CC) that somebody else now owns */
+	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
@@ -148,6 +150,9 @@ struct control {
 	__u64 draw_key[2];	/* of what each incoming connection draws; this host's own */
 	__u64 slice_key[2];	/* of what each slice draws; a fleet may share it */
 	__u8 cc[MAX_CC][CC_NAME];
+	__u32 num_inherited;	/* 0: no default is a namespace's own */
+	__u32 pad;
+	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults that are not a namespace's own */
 };
 
 /* ---- congestion controls ------------------------------------------------- */
@@ -426,7 +431,7 @@ _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 80 + 8 * NUM_FIELDS, "abi");
-_Static_assert(sizeof(struct control) == 80 + MAX_CC * CC_NAME, "abi");
+_Static_assert(sizeof(struct control) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct conn_sample) == 264, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 

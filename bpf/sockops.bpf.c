@@ -74,6 +74,16 @@ struct {
 	__type(value, struct rule_set);
 } cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
 
+/* What single network namespaces own, by cookie; looked at only if control.yield has
+ * it for any. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u64);
+} netns_yields SEC(".maps");
+
 /* ---- maps that the programs write -------------------------------------- */
 
 struct {
@@ -201,6 +211,7 @@ struct moment {
 	const struct class_entry *cls;	/* has an id, and is not to be left alone */
 	const struct path_policy *policy; /* may be NULL or expired */
 	__u64 now;
+	__u64 yield;			/* what is the namespace's own, as in control.yield */
 };
 
 /* What the slice draws that the connection begins in. Without slices each connection
@@ -228,6 +239,35 @@ static __always_inline bool held_out(const struct moment *m, const struct conn *
 				       incoming_draw(c, m->ctl->draw_key)) < share;
 }
 
+/* What the network namespace of a connection owns. A rule that names the namespace, or
+ * a cgroup in it, goes before its settings. */
+static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct moment *m)
+{
+	__u64 cookie, *mask;
+
+	if (!m->ctl->yield || (m->cls->flags & CLASS_NAMED))
+		return 0;
+	cookie = bpf_get_netns_cookie(skops);
+	mask = bpf_map_lookup_elem(&netns_yields, &cookie);
+	return mask ? *mask : 0;
+}
+
+/* Whether the namespace's owner chose its default congestion control: it is not one that
+ * a namespace has from its creation. */
+static __always_inline bool cc_owned(const struct moment *m)
+{
+	const __u64 *has = (const __u64 *)m->ctl->inherited;
+	struct cc_words own;
+
+	if (!m->ctl->num_inherited || (m->cls->flags & CLASS_NAMED))
+		return false;
+	own = tcp_ca_default_name(m->tp);
+	for (int i = 0; i < MAX_INHERITED; i++)
+		if (i < m->ctl->num_inherited && own.w[0] == has[2 * i] && own.w[1] == has[2 * i + 1])
+			return false;
+	return true;
+}
+
 /* Draws what a connection gets and remembers it in t. */
 static __always_inline void decide(const struct moment *m, struct track *t, const struct conn *c)
 {
@@ -242,6 +282,8 @@ static __always_inline void decide(const struct moment *m, struct track *t, cons
 		return;
 	}
 	t->policy_id = m->policy->id;
+	if (m->policy->num_arms && cc_owned(m))
+		t->flags |= F_APP_CC;	/* not comparable, as a hold-out neither */
 	if (m->policy->num_arms || m->policy->hold_slices)
 		slice = slice_of(m, c);
 	/* The slice first: all that begin in one that is held out belong to it. */
@@ -254,9 +296,11 @@ static __always_inline void decide(const struct moment *m, struct track *t, cons
 		return;
 	}
 	count(COUNT_SET);
-	if (!(m->ctl->yield & YIELD_CC))
+	if (t->flags & F_APP_CC)
+		count(COUNT_APP_CC);
+	else if (!(m->yield & YIELD_CC))
 		t->arm = draw_arm(m->policy, slice.arm);
-	if (m->policy->set & ~m->ctl->yield)
+	if (m->policy->set & ~m->yield)
 		t->flags |= F_FIELDS;
 }
 
@@ -274,7 +318,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct mo
 	t.cookie = bpf_get_socket_cookie(skops);
 	decide(m, &t, c);
 	if (t.flags & F_FIELDS) {
-		__u64 set = m->policy->set & ~m->ctl->yield;
+		__u64 set = m->policy->set & ~m->yield;
 
 		apply_fields(skops, m->policy, set, false);
 		if (!outgoing)
@@ -334,7 +378,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	default:
 		field = FIELD_BASE_RTT;
 	}
-	if (!p || m->now >= p->expires_ns || !(p->set & ~m->ctl->yield & (1ULL << field)))
+	if (!p || m->now >= p->expires_ns || !(p->set & ~m->yield & (1ULL << field)))
 		return;
 	t = full ? recall(skops) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_held(m, c))
@@ -390,6 +434,7 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct moment *m
 		return false;
 	}
 	m->policy = path_policy_find(skops, m->cls, c->remote);
+	m->yield = owned(skops, m);
 	return true;
 }
 
@@ -400,7 +445,7 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct mom
 {
 	/* another class: rules changed meanwhile */
 	if (m->policy && m->cls && m->cls->id == late->class)
-		apply_fields(skops, m->policy, m->policy->set & ~m->ctl->yield, true);
+		apply_fields(skops, m->policy, m->policy->set & ~m->yield, true);
 	if (m->tp)
 		late->flags |= apply_cc(skops, m->tp, m->ctl, late->arm);
 }

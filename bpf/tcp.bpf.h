@@ -221,9 +221,8 @@ struct cc_words {
 	__u64 w[2];
 };
 
-static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
+static __always_inline struct cc_words ca_ops_name(const struct tcp_congestion_ops *ops)
 {
-	const struct tcp_congestion_ops *ops = tp->inet_conn.icsk_ca_ops;
 	struct cc_words name = {};
 
 	if (ops) {
@@ -231,6 +230,19 @@ static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
 		name.w[1] = *(const __u64 *)&ops->name[8];
 	}
 	return name;
+}
+
+static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
+{
+	return ca_ops_name(tp->inet_conn.icsk_ca_ops);
+}
+
+/* What the socket's network namespace gives to everybody. */
+static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
+{
+	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;
+
+	return ca_ops_name(net->ipv4.tcp_congestion_control);
 }
 
 /* A control of ours, by the first word of its name, "tcpilot_" (little-endian, as all

@@ -72,6 +72,9 @@ type Class struct {
 	Leave bool   // touch nothing, report nothing
 	// OwnScope: the network namespace learns for itself.
 	OwnScope bool
+	// Named: the rule names a network namespace or a cgroup, and so goes before the
+	// settings of the namespace.
+	Named bool
 	// Watch has the bits of Watch* events counted for a share of connections.
 	Watch      uint8
 	WatchShare uint32 // share of connections watched, in 1/65536

@@ -106,6 +106,9 @@ func (a *app) renderYields(w io.Writer, now time.Time, yields []engine.Yield) {
 	a.heading(w, "Left to the administrator")
 	t := newTable("FIELD", "SYSCTL", "BEFORE", "AFTER", "SINCE")
 	for _, y := range yields {
+		if y.NetNS != "" {
+			y.Sysctl += " in network namespace " + y.NetNS
+		}
 		t.row(y.Field, y.Sysctl, y.Before, y.After, fmtAgo(now, y.Since))
 	}
 	t.write(w, a.paint, "  ")

@@ -45,7 +45,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
 		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
-		Arms: snap.Arms, Yields: snap.Yields, Totals: snap.Totals, Loaded: d.loaded(),
+		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(),
 	}
 	s.Problems = d.problems()
 	if e := d.reloadErr.Load(); e != nil {
@@ -231,7 +231,7 @@ func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
 	if err != nil {
 		return doc, err
 	}
-	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), d.engine.Summary(time.Now()).Yields
+	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), append(d.engine.Summary(time.Now()).Yields, d.sysctls.yields()...)
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
 	doc.Problems = d.problems()
 	return doc, nil

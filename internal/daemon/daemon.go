@@ -305,7 +305,10 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 	if err != nil {
 		return err
 	}
-	d.sysctls = newSysctls() // the baseline is what was set before we change anything
+	if d.sysctls, err = newSysctls(d.log); err != nil { // the baseline is what was set before we change anything
+		return err
+	}
+	undo.push("close list of network namespaces", d.sysctls.close)
 	d.engine = engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
 		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
@@ -352,7 +355,8 @@ func (d *Daemon) putSettings() error {
 	defer d.settings.Unlock()
 	cc, fields := d.engine.Yields()
 	err := d.dp.SetSettings(datapath.Settings{
-		Fields: d.engine.Fields(), Yield: fields, YieldCC: cc, Interval: d.cfg.Load().Interval,
+		Fields: d.engine.Fields(), Inherited: d.sysctls.ccs(),
+		Yields: append(d.sysctls.masks(), datapath.Yield{NetNS: d.sysctls.own, Fields: fields, CC: cc}), Interval: d.cfg.Load().Interval,
 		ReportRate: reportRate,
 	})
 	d.settings.due.Store(err != nil)

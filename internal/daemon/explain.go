@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -11,6 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Live connections are shown if they were sampled within so many intervals, and so
@@ -45,6 +47,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 		return out, nil
 	}
 	explainEntry(&out, &e, now)
+	d.explainYields(&out, &e, conn.NetNS)
 	return out, nil
 }
 
@@ -77,14 +80,40 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	}
 }
 
+// explainYields takes out what the network namespace of the connection owns, unless
+// the rule names a namespace or cgroup.
+func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netns uint64) {
+	if i := slices.IndexFunc(d.engine.Rules(), func(r policy.Rule) bool { return r.Name == e.Rule.Name }); i >= 0 {
+		if m := d.engine.Rules()[i].Match; len(m.NetNS)+len(m.Cgroup) > 0 {
+			return
+		}
+	}
+	cc, fields := d.sysctls.ownedBy(d.engine, netns)
+	for i := range out.Fields {
+		if f, ok := tcp.FieldByName(out.Fields[i].Field); ok && fields&(1<<f) != 0 {
+			out.Fields[i].Applied = false
+			out.Fields[i].Reason = policy.YieldedSysctl.String()
+			out.Fields[i].Why = reasonText(out.Fields[i].Reason)
+		}
+	}
+	if cc && len(out.Arms) > 0 {
+		out.Reason, out.Arms = policy.YieldedSysctl.String(), []api.ArmWeight{}
+		out.Why = reasonText(out.Reason)
+	}
+}
+
 func armText(a *engine.PathArm) string {
 	if r := a.Retired; r != nil {
 		return fmt.Sprintf("retired from this path until %s (%s): %s", r.Until.Format(time.TimeOnly), r.Guard, r.Why)
 	}
-	if a.Count == 0 {
-		return "not tried on this path yet"
+	what := ""
+	if a.Default {
+		what = "the default, left as it is: "
 	}
-	return fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
+	if a.Count == 0 {
+		return what + "not tried on this path yet"
+	}
+	return what + fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
 }
 
 // explainConn turns a request into what rules look at.
@@ -144,13 +173,17 @@ func reasonText(reason string) string {
 	case policy.ByRule.String():
 		return "the rule fixes it"
 	case policy.NewPath.String():
-		return "nothing is known of this path yet: arms share its connections"
+		return "nothing is known of this path yet: the default is in use, and others are tried"
 	case policy.Inherited.String():
 		return "nothing is known of this path yet: what the enclosing prefix taught is used"
 	case policy.Exploring.String():
 		return "arms are still being compared on this path"
 	case policy.Learned.String():
-		return "one arm has proved best on this path"
+		return "one arm is shown to be better than the default on this path"
+	case policy.DefaultBest.String():
+		return "the default is in use: no arm is shown to be better on this path"
+	case policy.WorseThanDefault.String():
+		return "connections did worse than those held out: left to the default for now"
 	case policy.ChangeDetected.String():
 		return "the path has changed: arms are being compared again"
 	case policy.YieldedSysctl.String():

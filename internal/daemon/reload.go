@@ -103,6 +103,7 @@ func (d *Daemon) apply(next *config.Config) error {
 	d.engine.SetObserve(observe, time.Now().UnixNano())
 	d.controls.forgetByHand()
 	d.engine.ClearYields()
+	d.sysctls.refresh()
 	d.engine.ReviveArms()
 	return nil
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -478,6 +480,69 @@ func TestRootYieldsToTheAdministrator(t *testing.T) {
 		t.Error(err)
 	}
 	await(t, "bbr again", func() bool { return started() == "bbr" })
+}
+
+// What the owner of a network namespace set there is left alone there, and nowhere
+// else, unless a rule names the namespace.
+func TestRootNetNSOwnsItsSettings(t *testing.T) {
+	const lowat = 65536
+	p := newPlace(t)
+	_, inherited, err := host.CongestionControls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := "cubic"
+	if inherited == ours {
+		ours = "bbr"
+	}
+	rule := "{name: %s, match: {%s}, set: {cc: " + ours + ", notsent_lowat: 64KiB}}"
+	p.rules(t, fmt.Sprintf("rules: ["+rule+"]", "all", ""))
+	owned, plain := testenv.NetNS(t), testenv.NetNS(t)
+	for _, ns := range []*testenv.NS{owned, plain} {
+		ns.Start(t, "sleep", "120") // a namespace that only a descriptor holds is not seen
+	}
+	testenv.Sysctl(t, owned, "net.ipv4.tcp_congestion_control", "reno")
+	testenv.Sysctl(t, owned, "net.ipv4.tcp_notsent_lowat", "131072")
+	d := p.spawn(t, nil)
+	started := func(ns *testenv.NS) (cc string, lowat int) {
+		l := ns.Listen(t, "tcp", "127.0.0.1:0")
+		defer l.Close()
+		c := ns.Dial(t, "tcp", l.Addr().String())
+		defer c.Close()
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = raw.Control(func(fd uintptr) { lowat, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ccOf(t, c), lowat
+	}
+	await(t, "the rule where nobody set anything", func() bool { cc, n := started(plain); return cc == ours && n == lowat })
+	if cc, _ := started(owned); cc != "reno" {
+		t.Errorf("the namespace's own default reno became %s", cc)
+	}
+	await(t, "the field to be left alone", func() bool { _, n := started(owned); return n != lowat })
+	if cc, n := started(plain); cc != ours || n != lowat {
+		t.Errorf("the other namespace gets %s and %d", cc, n)
+	}
+	s, err := d.Status(ctx)
+	if err != nil || len(s.Yields) != 2 || s.Yields[0].NetNS == "" || s.Yields[0].After != "reno" || s.Yields[1].Field != "notsent_lowat" {
+		t.Errorf("yields %+v, %v", s.Yields, err)
+	}
+	testenv.Sysctl(t, plain, "net.ipv4.tcp_congestion_control", "reno") // while tcpilot runs: seen at once
+	if cc, _ := started(plain); cc != "reno" {
+		t.Errorf("the namespace's new default reno became %s", cc)
+	}
+	p.rules(t, fmt.Sprintf("rules: ["+rule+","+rule+"]", "named", "netns: ["+owned.Path()+"]", "all", ""))
+	if _, err := d.Reload(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the rule that names the namespace", func() bool { cc, n := started(owned); return cc == ours && n == lowat })
+	if cc, _ := started(plain); cc != "reno" {
+		t.Errorf("after the reload the other namespace's own default became %s", cc)
+	}
 }
 
 func ccOf(t *testing.T, c net.Conn) string {

@@ -1,8 +1,15 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -12,14 +19,26 @@ import (
 const sysctlCC = "net.ipv4.tcp_congestion_control"
 
 // sysctls watches the settings that give the kernel's defaults for what tcpilot
-// sets. When somebody changes one while tcpilot runs, its field is theirs.
+// sets, in each network namespace for itself. In the daemon's own, whoever changes
+// one while tcpilot runs takes its field. In another, a value that namespaces do not
+// have from their creation is its owner's (design note 8).
 type sysctls struct {
+	log      *slog.Logger
+	own      uint64 // cookie of the daemon's network namespace
 	watch    *host.SysctlWatch
 	defaults map[string]engine.Default
+
+	mu sync.Mutex
+	// inherited are the values that namespaces have without their owner's doing.
+	inherited map[string][]string
+	spaces    *host.NetNSList
+	polls     int
+	names     []string // that were looked at the last time
+	owned     map[uint64][]engine.Yield
 }
 
-func newSysctls() *sysctls {
-	s := &sysctls{defaults: map[string]engine.Default{sysctlCC: {CC: true}}}
+func newSysctls(log *slog.Logger) (*sysctls, error) {
+	s := &sysctls{log: log, defaults: map[string]engine.Default{sysctlCC: {CC: true}}, inherited: map[string][]string{}}
 	names := []string{sysctlCC}
 	for f := range tcp.NumFields {
 		if name := tcp.Fields[f].Sysctl; name != "" {
@@ -27,18 +46,212 @@ func newSysctls() *sysctls {
 			s.defaults[name] = engine.Default{Field: f}
 		}
 	}
+	var err error
+	if s.own, err = host.NetNSCookie(""); err != nil {
+		return nil, err
+	}
 	s.watch = host.NewSysctlWatch(host.ProcSys, names)
-	return s
+	if s.spaces, err = host.NewNetNSList(); err != nil {
+		return nil, err
+	}
+	s.refresh()
+	return s, nil
 }
 
-// poll yields what was changed since the last call, and reports whether anything
-// is yielded that was not.
-func (s *sysctls) poll(e *engine.Engine) (yielded bool) {
+func (s *sysctls) close() error { return s.spaces.Close() }
+
+// refresh takes the values of now as inherited: of a namespace that is made now, and
+// of the daemon's own.
+func (s *sysctls) refresh() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if values, err := host.ReadSysctls("", s.watch.Names()); err == nil {
+		s.inherit(values)
+	}
+	s.inheritNew()
+}
+
+func (s *sysctls) inheritNew() {
+	values, err := host.NewNetNSSysctls(s.watch.Names())
+	if err != nil {
+		s.log.Warn("what new network namespaces have is not known: the values of this one are taken", "error", err)
+		return
+	}
+	s.inherit(values)
+}
+
+// inherit keeps the latest values of each sysctl.
+func (s *sysctls) inherit(values map[string]string) {
+	for name, v := range values {
+		list := slices.DeleteFunc(s.inherited[name], func(old string) bool { return old == v })
+		list = append(list, v)
+		s.inherited[name] = list[max(0, len(list)-datapath.MaxInherited):]
+	}
+}
+
+// ccs are the default congestion controls that are no namespace's own.
+func (s *sysctls) ccs() []tcp.CC {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return parseCCs(s.inherited[sysctlCC])
+}
+
+// poll yields what was changed since the last call, and reports whether that differs
+// from before.
+func (s *sysctls) poll(e *engine.Engine) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, c := range s.watch.Poll() {
 		y := engine.Yield{Sysctl: c.Name, Before: c.Before, After: c.After, Since: time.Now()}
 		if e.SetYield(y, s.defaults[c.Name]) {
-			yielded = true
+			changed = true
 		}
 	}
-	return yielded
+	return s.pollSpaces(e) || changed
+}
+
+// lookAgain is the number of polls after which a namespace that was looked at before
+// is looked at again: once a minute.
+const lookAgain = 12
+
+// pollSpaces looks at the network namespaces but the daemon's own.
+func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
+	spaces, _, err := s.spaces.Poll()
+	if err != nil {
+		s.log.Debug("network namespaces not listed", "error", err)
+		return false
+	}
+	names := s.wanted(e)
+	all := s.polls%lookAgain == 0 || !slices.Equal(names, s.names)
+	s.polls++
+	s.names = names
+	before := s.owned
+	s.owned = make(map[uint64][]engine.Yield, len(spaces))
+	for _, ns := range spaces {
+		was, known := before[ns.Cookie]
+		if ns.Own {
+			continue
+		}
+		now := was
+		if all || !known {
+			if now, err = s.look(ns, names, was); err != nil {
+				if !errors.Is(err, os.ErrNotExist) {
+					s.log.Debug("sysctls of a network namespace not read", "netns", ns.Path, "error", err)
+				}
+				now = was
+			}
+		}
+		s.owned[ns.Cookie] = now
+		changed = changed || !slices.EqualFunc(was, now, sameYield)
+	}
+	for cookie, was := range before {
+		if _, here := s.owned[cookie]; !here && len(was) > 0 {
+			changed = true
+		}
+	}
+	return changed
+}
+
+func sameYield(a, b engine.Yield) bool { return a.Sysctl == b.Sysctl && a.After == b.After }
+
+// wanted are the sysctls that give what some rule sets.
+func (s *sysctls) wanted(e *engine.Engine) (names []string) {
+	fields := e.Fields()
+	for _, name := range s.watch.Names() {
+		if d := s.defaults[name]; d.CC || fields&(1<<d.Field) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// look says what the owner of a namespace has set.
+func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned []engine.Yield, err error) {
+	values, err := host.ReadSysctls(ns.Path, names)
+	if err != nil {
+		return nil, err
+	}
+	if s.anyOwned(names, values) {
+		s.inheritNew() // what new namespaces have may have changed meanwhile
+	}
+	for _, name := range names {
+		value, has := values[name]
+		list := s.inherited[name]
+		if !has || slices.Contains(list, value) {
+			continue
+		}
+		y := engine.Yield{NetNS: spaceName(ns), Sysctl: name, Field: s.defaults[name].String(), After: value, Since: time.Now()}
+		if len(list) > 0 {
+			y.Before = list[len(list)-1]
+		}
+		if i := slices.IndexFunc(was, func(w engine.Yield) bool { return sameYield(w, y) }); i >= 0 {
+			y = was[i]
+		} else {
+			s.log.Info("a network namespace has a setting of its own: left alone there", "netns", y.NetNS,
+				"field", y.Field, "sysctl", name, "inherited", y.Before, "value", value)
+		}
+		owned = append(owned, y)
+	}
+	return owned, nil
+}
+
+func (s *sysctls) anyOwned(names []string, values map[string]string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		value, has := values[name]
+		return has && !slices.Contains(s.inherited[name], value)
+	})
+}
+
+func spaceName(ns host.NetNS) string {
+	if ns.Name != "" {
+		return ns.Name
+	}
+	return fmt.Sprintf("%d", ns.Cookie)
+}
+
+// yields are what namespaces other than the daemon's own have set, for a person.
+func (s *sysctls) yields() (list []engine.Yield) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ys := range s.owned {
+		list = append(list, ys...)
+	}
+	slices.SortFunc(list, func(a, b engine.Yield) int {
+		return slices.Compare([]string{a.NetNS, a.Sysctl}, []string{b.NetNS, b.Sysctl})
+	})
+	return list
+}
+
+// ownedBy says what a network namespace owns: the congestion control, and fields.
+func (s *sysctls) ownedBy(e *engine.Engine, netns uint64) (cc bool, fields uint64) {
+	if netns == s.own {
+		return e.Yields()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, y := range s.owned[netns] {
+		if d := s.defaults[y.Sysctl]; d.CC {
+			cc = true
+		} else {
+			fields |= 1 << d.Field
+		}
+	}
+	return cc, fields
+}
+
+// masks are the same for the datapath. The congestion control is not among them: the
+// programs see by themselves which default a namespace has.
+func (s *sysctls) masks() (list []datapath.Yield) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for cookie, ys := range s.owned {
+		m := datapath.Yield{NetNS: cookie}
+		for _, y := range ys {
+			if d := s.defaults[y.Sysctl]; !d.CC {
+				m.Fields |= 1 << d.Field
+			}
+		}
+		list = append(list, m)
+	}
+	return list
 }

@@ -120,3 +120,13 @@ func TestCheckOfTheReadme(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A fleet that shares its secret shares the key; none is for the datapath to draw.
+func TestSliceKey(t *testing.T) {
+	if sliceKey("") != [16]byte{} {
+		t.Error("no secret gives a key that any host has")
+	}
+	if a := sliceKey("fleet"); a != sliceKey("fleet") || a == sliceKey("fleet ") || a == [16]byte{} {
+		t.Errorf("a secret gives the key %x", a)
+	}
+}

@@ -29,6 +29,7 @@ const (
 	abiAbiLimitsARM_DEFAULT      abiAbiLimits = 254
 	abiAbiLimitsNO_ARM           abiAbiLimits = 255
 	abiAbiLimitsMAX_CLASS_COUNTS abiAbiLimits = 1024
+	abiAbiLimitsMAX_INHERITED    abiAbiLimits = 4
 )
 
 type abiCcFlags uint32
@@ -71,6 +72,7 @@ type abiClassFlags uint32
 const (
 	abiClassFlagsCLASS_LEAVE     abiClassFlags = 1
 	abiClassFlagsCLASS_OWN_SCOPE abiClassFlags = 2
+	abiClassFlagsCLASS_NAMED     abiClassFlags = 4
 )
 
 type abiClosedBits uint32
@@ -140,6 +142,9 @@ type abiControl struct {
 	DrawKey      [2]uint64
 	SliceKey     [2]uint64
 	Cc           [32][16]uint8
+	NumInherited uint32
+	Pad          uint32
+	Inherited    [4][16]uint8
 }
 
 type abiCounter uint32

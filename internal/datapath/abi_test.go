@@ -82,6 +82,7 @@ func TestABIFlags(t *testing.T) {
 	for c, want := range map[abiClassFlags]class.Class{
 		abiClassFlagsCLASS_LEAVE:     {Leave: true},
 		abiClassFlagsCLASS_OWN_SCOPE: {OwnScope: true},
+		abiClassFlagsCLASS_NAMED:     {Named: true},
 	} {
 		if got := classEntry(want).Flags; got != uint32(c) {
 			t.Errorf("%+v has flags %#x, want %#x", want, got, c)

@@ -192,3 +192,18 @@ func TestWallOffset(t *testing.T) {
 		t.Errorf("clocks differ by %v", d)
 	}
 }
+
+func TestEncodeDefaultArm(t *testing.T) {
+	var ccs ccTable
+	e := path.Entry{Key: path.Root(1, 0), ID: 7, Expires: 1}
+	e.Policy.Slice, e.Policy.HoldSlices = 28, 6554
+	arms(arm("bbr", 30000), theDefault(35536))(&e.Policy)
+	got, err := encodePolicy(&e, &ccs, 0)
+	must(t, err)
+	want := abiPathPolicy{ExpiresNs: 1, Id: 7, NumArms: 2, SliceShift: 28, HoldSlices: 6554}
+	want.Arm = [8]uint8{0, uint8(abiAbiLimitsARM_DEFAULT)}
+	want.Weight = [8]uint32{30000, 65536}
+	if got != want || ccs.n.Load() != 1 {
+		t.Errorf("got  %+v\nwant %+v, and one congestion control known, not %d", got, want, ccs.n.Load())
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -167,6 +168,12 @@ func kernelLacks(f tcp.Field) bool {
 func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 	r := newRig(t)
 	base, _ := quietPair(t, r, false)
+	var cookie uint64
+	r.ns.Do(t, func() {
+		var err error
+		cookie, err = netnsCookie()
+		must(t, err)
+	})
 	mark := func(c socket) int { return sockopt(t, c, unix.SOL_SOCKET, unix.SO_MARK) }
 	both := func(p *path.Policy) {
 		arms(arm("reno", 1<<16))(p)
@@ -188,15 +195,33 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 		{"expired", func() { r.policyOf(t, path.Root(1, 0), time.Now().Add(-time.Millisecond), both) }, 0, false, "cubic", 0, "lease-expired"},
 		{"field yielded", func() {
 			r.policy(t, both)
-			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yield: 1 << tcp.Mark}))
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yields: []Yield{{NetNS: cookie, Fields: 1 << tcp.Mark}}}))
 		}, 0, true, "reno", 0, "policy"},
 		{"congestion control yielded", func() {
 			r.policy(t, both)
-			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, YieldCC: true}))
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yields: []Yield{{NetNS: cookie, CC: true}}}))
 		}, 7, true, "cubic", 0, "policy"},
+		{"everything yielded to another namespace", func() {
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yields: []Yield{{NetNS: cookie + 1<<32, Fields: ^uint64(0), CC: true}}}))
+		}, 7, true, "reno", 0, "policy"},
+		{"a rule that names a place goes before a yield", func() {
+			r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Named: true}}})
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Inherited: []tcp.CC{cc("bbr")}, Yields: []Yield{{NetNS: cookie, Fields: ^uint64(0), CC: true}}}))
+		}, 7, true, "reno", 0, "policy"},
+		{"the default that namespaces inherit", func() {
+			r.rules(t, class.Table{Classes: []class.Class{{ID: 1}}})
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Inherited: []tcp.CC{cc("bbr"), cc("cubic")}}))
+		}, 7, true, "reno", 0, "policy"},
+		{"a namespace's own default", func() {
+			r.policy(t, both)
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Inherited: []tcp.CC{cc("bbr")}}))
+		}, 7, true, "cubic", tcp.FlagAppCC, "policy"},
 		{"everything yielded", func() {
 			r.policy(t, both)
-			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yield: ^uint64(0), YieldCC: true}))
+			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yields: []Yield{{NetNS: cookie, Fields: ^uint64(0), CC: true}}}))
 		}, 0, false, "cubic", 0, "policy"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -109,15 +109,29 @@ type Settings struct {
 	// Fields has the bit 1<<f for every field that some policy may set; the
 	// programs answer only the request ops that these need.
 	Fields uint64
-	// Yield has the bit 1<<f for every field that is no longer ours to set.
-	Yield   uint64
-	YieldCC bool
+	// Yields are what network namespaces own.
+	Yields []Yield
+	// Inherited are the default congestion controls that a network namespace may have
+	// without its owner's doing, at most MaxInherited. Where it has another, that is
+	// left alone; without any, all are ours to replace.
+	Inherited []tcp.CC
 	// Interval is the age from which live connections are sampled; 0 is never.
 	Interval time.Duration
 	// ReportRate is how many ends of connections are reported a second, about; where
 	// there are more, samples stand for others. 0 is all.
 	ReportRate uint32
 }
+
+// Yield is what one network namespace owns: rules that do not name it, or a cgroup,
+// leave that alone.
+type Yield struct {
+	NetNS  uint64 // cookie
+	Fields uint64 // bit 1<<f for field f
+	CC     bool
+}
+
+// MaxInherited bounds Settings.Inherited.
+const MaxInherited = int(abiAbiLimitsMAX_INHERITED)
 
 const yieldCC = 1 << 63 // YIELD_CC of bpf/abi.h
 
@@ -126,13 +140,44 @@ func (d *Datapath) SetSettings(s Settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.control.Requests = requestMask(s.Fields)
-	d.control.Yield = s.Yield & (1<<tcp.NumFields - 1)
-	if s.YieldCC {
-		d.control.Yield |= yieldCC
+	union, err := d.putYields(s.Yields)
+	if err != nil {
+		return err
 	}
+	d.control.Yield, d.control.NumInherited = union, uint32(copy(d.control.Inherited[:], inherited(s.Inherited)))
 	d.control.IntervalNs = uint64(max(0, s.Interval))
 	d.control.ReportRate = s.ReportRate
 	return d.putControl()
+}
+
+func inherited(ccs []tcp.CC) (names [][abiAbiLimitsCC_NAME]uint8) {
+	for _, cc := range ccs {
+		names = append(names, cc)
+	}
+	return names
+}
+
+// putYields writes what each namespace owns, and returns all that any owns.
+func (d *Datapath) putYields(yields []Yield) (union uint64, err error) {
+	keep := map[uint64]bool{}
+	for _, y := range yields {
+		mask := y.Fields & (1<<tcp.NumFields - 1)
+		if y.CC {
+			mask |= yieldCC
+		}
+		if mask == 0 {
+			continue
+		}
+		if err := d.maps.NetnsYields.Put(y.NetNS, mask); err != nil {
+			return 0, fmt.Errorf("write what network namespace %d owns: %w", y.NetNS, err)
+		}
+		keep[y.NetNS] = true
+		union |= mask
+	}
+	if err := deleteWhere(d.maps.NetnsYields, func(cookie *uint64) bool { return !keep[*cookie] }); err != nil {
+		return 0, fmt.Errorf("delete what network namespaces owned: %w", err)
+	}
+	return union, nil
 }
 
 func (d *Datapath) putControl() error {

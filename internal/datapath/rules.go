@@ -142,6 +142,9 @@ func classEntry(c class.Class) abiClassEntry {
 	if c.Leave {
 		e.Flags |= uint32(abiClassFlagsCLASS_LEAVE)
 	}
+	if c.Named {
+		e.Flags |= uint32(abiClassFlagsCLASS_NAMED)
+	}
 	if c.OwnScope {
 		e.Flags |= uint32(abiClassFlagsCLASS_OWN_SCOPE)
 	}

@@ -25,6 +25,7 @@ const (
 	sockopsMapLive            = "live"
 	sockopsMapLocalRules      = "local_rules"
 	sockopsMapNetnsRules      = "netns_rules"
+	sockopsMapNetnsYields     = "netns_yields"
 	sockopsMapPathPolicies    = "path_policies"
 	sockopsMapPortRules       = "port_rules"
 	sockopsMapPortSets        = "port_sets"
@@ -104,6 +105,7 @@ type sockopsMapSpecs struct {
 	Live         *ebpf.MapSpec `ebpf:"live"`
 	LocalRules   *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsRules   *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields  *ebpf.MapSpec `ebpf:"netns_yields"`
 	PathPolicies *ebpf.MapSpec `ebpf:"path_policies"`
 	PortRules    *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets     *ebpf.MapSpec `ebpf:"port_sets"`
@@ -151,6 +153,7 @@ type sockopsMaps struct {
 	Live         *ebpf.Map `ebpf:"live"`
 	LocalRules   *ebpf.Map `ebpf:"local_rules"`
 	NetnsRules   *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields  *ebpf.Map `ebpf:"netns_yields"`
 	PathPolicies *ebpf.Map `ebpf:"path_policies"`
 	PortRules    *ebpf.Map `ebpf:"port_rules"`
 	PortSets     *ebpf.Map `ebpf:"port_sets"`
@@ -172,6 +175,7 @@ func (m *sockopsMaps) Close() error {
 		m.Live,
 		m.LocalRules,
 		m.NetnsRules,
+		m.NetnsYields,
 		m.PathPolicies,
 		m.PortRules,
 		m.PortSets,

@@ -63,6 +63,9 @@ type ArmState struct {
 // Yield is a field that tcpilot no longer sets, since somebody changed the
 // kernel's default for it.
 type Yield struct {
+	// NetNS is the network namespace that it is about: name or cookie. Empty is the
+	// daemon's own.
+	NetNS  string    `json:"netns,omitempty"`
 	Field  string    `json:"field"` // cc or a field's name
 	Sysctl string    `json:"sysctl"`
 	Before string    `json:"before"`

@@ -354,7 +354,6 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()
 	}
-	in.YieldCC, in.YieldFields = e.yieldCC, e.yieldFs
 	e.heldBack(in, n.rule)
 	return in
 }

@@ -23,7 +23,8 @@ func (d Default) String() string {
 // SetYield takes something out of our hands, since the administrator set the
 // sysctl that gives the kernel's default for it; it stays theirs, whatever the
 // sysctl is set to later. What no rule gives is not ours to yield. y.Field is
-// filled in. It reports whether anything is yielded now that was not.
+// filled in. Policies stay as they are, because other network namespaces use them as
+// well: whoever writes the settings of the datapath tells it, see Yields. It reports whether anything is yielded now that was not.
 func (e *Engine) SetYield(y Yield, d Default) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,7 +45,6 @@ func (e *Engine) SetYield(y Yield, d Default) bool {
 	}
 	e.log.Warn("yielding to the administrator", "field", y.Field, "sysctl", y.Sysctl,
 		"before", y.Before, "after", y.After, "reason", policy.YieldedSysctl)
-	e.markAll()
 	return true
 }
 
@@ -70,10 +70,9 @@ func (e *Engine) ClearYields() {
 	clear(e.yields)
 	e.yieldCC, e.yieldFs = false, 0
 	e.log.Info("nothing is yielded any more: the rules were loaded again")
-	e.markAll()
 }
 
-// Yields reports what is not ours: the congestion control, and fields by bit.
+// Yields reports what is not ours in the daemon's own network namespace: the congestion control, and fields by bit.
 func (e *Engine) Yields() (cc bool, fields uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // ProcSys is where the kernel shows its sysctls.
@@ -40,6 +42,9 @@ func NewSysctlWatch(root string, names []string) *SysctlWatch {
 	return w
 }
 
+// Names are the sysctls that are watched.
+func (w *SysctlWatch) Names() []string { return w.names }
+
 // Baseline is the value that a sysctl had when it was first seen; ok is false
 // while the kernel does not have it.
 func (w *SysctlWatch) Baseline(name string) (value string, ok bool) {
@@ -72,6 +77,36 @@ func (w *SysctlWatch) Poll() []Change {
 		}
 	}
 	return changes
+}
+
+// ReadSysctls reads the sysctls in a network namespace (path or name, as NetNSPath
+// takes it). What the kernel does not have there is left out.
+func ReadSysctls(netns string, names []string) (values map[string]string, err error) {
+	err = InNetNS(netns, func() error {
+		values = readSysctls(names)
+		return nil
+	})
+	return values, err
+}
+
+// NewNetNSSysctls reads what a network namespace has from its creation, by making one.
+// Most of it is the kernel's default, some is inherited from the initial namespace.
+func NewNetNSSysctls(names []string) (values map[string]string, err error) {
+	err = thread.InNewNetNS(func() error {
+		values = readSysctls(names)
+		return nil
+	})
+	return values, err
+}
+
+func readSysctls(names []string) map[string]string {
+	values := make(map[string]string, len(names))
+	for _, name := range names {
+		if v, err := readSysctl(ProcSys, name); err == nil {
+			values[name] = v
+		}
+	}
+	return values
 }
 
 // readSysctl reads a value with runs of blanks made single: net.ipv4.tcp_rmem

@@ -51,7 +51,7 @@ func BenchmarkWeights(b *testing.B) {
 				w := make([]float64, n)
 				b.ReportAllocs()
 				for b.Loop() {
-					l.Weights(w, arms, -1, belief, parent, belief.Last)
+					l.Weights(w, arms, 0, belief, parent, belief.Last)
 				}
 			})
 		}

@@ -81,6 +81,7 @@ func Dims(m *Match) class.Dim {
 func classOf(r *Rule, id uint32) class.Class {
 	c := class.Class{ID: id, Leave: r.Leave}
 	if !r.Leave {
+		c.Named = len(r.Match.NetNS) != 0 || len(r.Match.Cgroup) != 0
 		c.OwnScope = r.Learn != nil && r.Learn.OwnScope
 		c.Watch, c.WatchShare = r.Watch.Events, shareOf(r.Watch.Share)
 	}

@@ -101,7 +101,7 @@ func TestCompileClassesAndWaiting(t *testing.T) {
 		t.Errorf("waiting: got %v, want %v", waiting, wantWaiting)
 	}
 	wantClasses := []class.Class{
-		{ID: 100, OwnScope: true, Watch: class.WatchRTO, WatchShare: 1 << 15},
+		{ID: 100, OwnScope: true, Named: true, Watch: class.WatchRTO, WatchShare: 1 << 15},
 		{ID: 101, Leave: true},
 		{ID: 102},
 	}
