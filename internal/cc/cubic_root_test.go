@@ -34,12 +34,13 @@ func tracedCubic(t *testing.T, cc string) *ringbuf.Reader {
 	return ring
 }
 
-// slowStartOn sends on a path until slow start is over, or changes tells to stop. It gets
-// each transition as it happens.
-func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duration, each func(cubicTransition)) (trace []cubicTransition) {
+// slowStartOn sends on a path until slow start is over. begun is called once it sends, and
+// each gets every transition as it happens.
+func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duration, begun func(), each func(cubicTransition)) (trace []cubicTransition) {
 	t.Helper()
 	c := p.connect(t, "test_trace")
 	go func() { _, _ = io.Copy(c, content()) }()
+	begun()
 	port := uint16(c.LocalAddr().(*net.TCPAddr).Port)
 	for until := time.Now().Add(lasts); time.Now().Before(until); {
 		ring.SetDeadline(until)
@@ -75,11 +76,11 @@ func TestRootCubicSpike(t *testing.T) {
 	spike := usual
 	spike.Delay = 65 * time.Millisecond
 	must(t, p.there.Set(usual))
-	go func() { // between the first round trip and the second, more or less
+	begun := func() { // after the first round trip, and several before slow start would end
 		time.Sleep(80 * time.Millisecond)
-		_ = p.there.Set(spike)
-	}()
-	trace := slowStartOn(t, p, ring, 3*time.Second, func(one cubicTransition) {
+		must(t, p.there.Set(spike))
+	}
+	trace := slowStartOn(t, p, ring, 3*time.Second, begun, func(one cubicTransition) {
 		if one.To == css {
 			must(t, p.there.Set(usual))
 		}
@@ -98,7 +99,7 @@ func TestRootCubicQueue(t *testing.T) {
 	p := newPath(t)
 	// ACKs come 6 ms after each other: no train. The queue has room for all five rounds.
 	must(t, p.there.Set(link.Spec{Rate: 4e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 600_000}}))
-	trace := slowStartOn(t, p, ring, 10*time.Second, func(cubicTransition) {})
+	trace := slowStartOn(t, p, ring, 10*time.Second, func() {}, func(cubicTransition) {})
 	if len(trace) < 2 {
 		t.Fatalf("%v: want the end of slow start", trace)
 	}
@@ -117,7 +118,7 @@ func TestRootCubicTrain(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
 	p := newPath(t)
 	must(t, p.there.Set(link.Spec{Rate: 100e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 1_250_000}}))
-	trace := slowStartOn(t, p, ring, 3*time.Second, func(cubicTransition) {})
+	trace := slowStartOn(t, p, ring, 3*time.Second, func() {}, func(cubicTransition) {})
 	if len(trace) == 0 {
 		t.Fatal("slow start has no end")
 	}
