@@ -49,14 +49,14 @@ func TestRootRunAndStop(t *testing.T) {
 	if s.Counters.Samples.Lost() != 0 || s.Totals.Unattributed != 0 {
 		t.Errorf("samples %+v, unattributed %d", s.Counters.Samples, s.Totals.Unattributed)
 	}
-	d.awaitPath(t, "127.0.0.0/24", 40)
+	d.awaitPath(t, "127.0.0.0/24", 20) // at least: the first that is scored makes the path
 	d.stop(t)
 	p.nothing(t)
 	exchange(t, 1) // nothing is in the way
 
 	// What was learned is there again.
 	d = p.start(t)
-	d.awaitPath(t, "127.0.0.0/24", 40)
+	d.awaitPath(t, "127.0.0.0/24", 20)
 }
 
 func TestRootExplain(t *testing.T) {
@@ -112,7 +112,7 @@ func TestRootReload(t *testing.T) {
 	if s.ConfigError != "" {
 		t.Errorf("mistake still shown: %s", s.ConfigError)
 	}
-	d.awaitPath(t, "127.0.0.0/24", 20) // a reload keeps beliefs
+	d.awaitPath(t, "127.0.0.0/24", 10) // a reload keeps beliefs
 	exchange(t, 5)
 	d.awaitSamples(t, 30)
 	if n := d.status(t).Totals.Unattributed; n != 0 {

@@ -96,13 +96,13 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 func (t thompson) prices(cs []candidate, base int) {
 	usual := 0.0
 	if a := cs[base].arm; a != nil {
-		usual = a.Price
+		usual = float64(a.Price)
 	}
 	for i := range cs {
 		c := &cs[i]
 		c.price = usual
 		if c.arm != nil {
-			c.price = (c.arm.Price*c.arm.Weight + usual) / (c.arm.Weight + 1)
+			c.price = (float64(c.arm.Price)*c.arm.Weight + usual) / (c.arm.Weight + 1)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 	na, nb := t.noise(a, usual), t.noise(base, usual)
 	pa, va := a.premium(tail, na)
 	pb, vb := base.premium(tail, nb)
-	mean := a.Mean + a.Price - base.Mean - base.Price
+	mean := a.wait() - base.wait()
 	value := mean - pa + pb
 	sure := Boundary(1/(1/wa+1/wb), alpha/2)
 	return mean > 0 && value > 0 &&

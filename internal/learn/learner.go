@@ -128,16 +128,19 @@ type ArmBelief struct {
 	// observations.
 	Scatter float64 `json:"scatter"`
 	// Price is the believed Outcome.Price.
-	Price float64 `json:"price"`
+	Price float32 `json:"price"`
 	// Tail is how outcomes spread on the slow side of the mean.
 	Tail Tail `json:"tail"`
 	// Sent and Again are discounted sums of Outcome's, Stretch a mean of it.
-	Sent    float64 `json:"sent"`
-	Again   float64 `json:"again"`
-	Stretch float64 `json:"stretch"`
+	Sent    float32 `json:"sent"`
+	Again   float32 `json:"again"`
+	Stretch float32 `json:"stretch"`
 
 	open slice
 }
+
+// wait is the believed Outcome.Wait.
+func (a *ArmBelief) wait() float64 { return a.Mean + float64(a.Price) }
 
 // Arm returns the belief about cc, adding it if the path has none yet.
 func (b *Belief) Arm(cc tcp.CC) *ArmBelief {

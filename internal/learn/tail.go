@@ -28,33 +28,34 @@ const (
 
 // Tail holds moments of time^aversion, over the time at Center.
 type Tail struct {
-	Center float64 `json:"center"` // natural log of speed
-	Mean   float64 `json:"mean"`   // of exp(aversion (Center-x))
-	Square float64 `json:"square"` // of its square
-	N      float64 `json:"n"`      // outcomes, discounted
+	Center float32 `json:"center"` // natural log of speed
+	Mean   float32 `json:"mean"`   // of exp(aversion (Center-x))
+	Square float32 `json:"square"` // of its square
+	N      float32 `json:"n"`      // outcomes, discounted
 }
 
 // add folds an outcome of speed exp(x), around a center that may have moved.
 func (l *Tail) add(x, center, weight float64) {
 	l.recenter(center)
-	e := math.Exp(aversion * min(max(center-x, -tailClip), tailClip))
-	l.N = l.N*(1-weight/tailMemory) + weight
-	l.Mean += (e - l.Mean) * weight / l.N
-	l.Square += (e*e - l.Square) * weight / l.N
+	e, w := float32(math.Exp(aversion*min(max(center-x, -tailClip), tailClip))), float32(weight)
+	l.N = l.N*(1-w/tailMemory) + w
+	l.Mean += (e - l.Mean) * w / l.N
+	l.Square += (e*e - l.Square) * w / l.N
 }
 
 // recenter moves the center; what was seen around one that is farther than the clip says
 // nothing about the new one.
 func (l *Tail) recenter(center float64) {
-	switch d := math.Abs(center - l.Center); {
-	case d > tailClip:
+	d := center - float64(l.Center)
+	switch {
+	case math.Abs(d) > tailClip:
 		*l = Tail{}
-	case l.N > 0 && d > 0:
-		f := math.Exp(aversion * (center - l.Center))
+	case l.N > 0 && d != 0:
+		f := float32(math.Exp(aversion * d))
 		l.Mean *= f
 		l.Square *= f * f
 	}
-	l.Center = center
+	l.Center = float32(center)
 }
 
 // at returns the moments around another center.
@@ -68,11 +69,11 @@ func (l Tail) at(center float64) Tail {
 func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
 	v := min(variance, 1) // beyond it the clip binds
 	all := Tail{
-		Mean: math.Exp(aversion * aversion * v / 2), Square: math.Exp(2 * aversion * aversion * v), N: tailPrior,
+		Mean: float32(math.Exp(aversion * aversion * v / 2)), Square: float32(math.Exp(2 * aversion * aversion * v)), N: tailPrior,
 	}
 	for i := range arms {
 		a := &arms[i]
-		l := a.Tail.at(a.Mean + a.Price)
+		l := a.Tail.at(a.wait())
 		all.Mean += (l.Mean - all.Mean) * l.N / max(all.N+l.N, 1)
 		all.Square += (l.Square - all.Square) * l.N / max(all.N+l.N, 1)
 		all.N += l.N
@@ -100,10 +101,10 @@ func (a *ArmBelief) premium(all Tail, mean float64) (premium, noise float64) {
 func (a *ArmBelief) tailValue(all Tail) (premium, noise float64) {
 	mean, square := all.Mean, all.Square
 	if a != nil && a.Tail.N > 0 {
-		l := a.Tail.at(a.Mean + a.Price)
+		l := a.Tail.at(a.wait())
 		mean = (tailPrior*all.Mean + l.N*l.Mean) / (tailPrior + l.N)
 		square = (tailPrior*all.Square + l.N*l.Square) / (tailPrior + l.N)
 	}
-	relative := max(0, square/(mean*mean)-1) // squared coefficient of variation
-	return math.Log(mean) / aversion, relative / (aversion * aversion)
+	relative := max(0, float64(square/(mean*mean))-1) // squared coefficient of variation
+	return math.Log(float64(mean)) / aversion, relative / (aversion * aversion)
 }

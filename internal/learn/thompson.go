@@ -182,14 +182,14 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 // learnTail folds what the mean reward does not tell: each outcome by itself, also of one
 // observation.
 func (a *ArmBelief) learnTail(o Outcome) {
-	rate := o.Weight / max(a.Weight, o.Weight)
-	a.Price += (o.Price - a.Price) * rate
+	rate := float32(o.Weight / max(a.Weight, o.Weight))
+	a.Price += (float32(o.Price) - a.Price) * rate
 	if o.Sent > 0 {
-		a.Stretch += (o.Stretch - a.Stretch) * rate
-		keep := 1 - o.Weight/lossMemory
-		a.Sent, a.Again = a.Sent*keep+o.Sent, a.Again*keep+o.Again
+		a.Stretch += (float32(o.Stretch) - a.Stretch) * rate
+		keep := float32(1 - o.Weight/lossMemory)
+		a.Sent, a.Again = a.Sent*keep+float32(o.Sent), a.Again*keep+float32(o.Again)
 	}
-	a.Tail.add(o.Wait(), a.Mean+a.Price, o.Weight)
+	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
 
 // lossMemory is the number of outcomes over which packets and retransmits are summed.
@@ -253,7 +253,7 @@ func (t thompson) age(a *ArmBelief, now int64) {
 	keep := t.keep(a.Last, now)
 	a.Weight *= keep
 	a.M2 *= keep
-	a.Tail.N *= keep
+	a.Tail.N *= float32(keep)
 	a.Given *= keep
 	a.Loss.Weight *= keep
 	a.Loss.M2 *= keep
@@ -313,7 +313,7 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 		keep := min(1, reopened/max(o.Weight, reopened))
 		o.Weight *= keep
 		o.M2 *= keep
-		o.Tail.N *= keep
+		o.Tail.N *= float32(keep)
 		o.Sent, o.Again = 0, 0
 		o.Trials = 0
 		o.Up, o.Down = Run{}, Run{}
