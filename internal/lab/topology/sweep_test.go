@@ -139,7 +139,7 @@ func beVictim(t *testing.T) {
 	cg.Put(apart)
 	must(t, apart.Start())
 	fmt.Printf("ready %s %d %d\n", n.ID(), inside.Process.Pid, apart.Process.Pid)
-	select {}
+	time.Sleep(time.Hour)
 }
 
 // programName is what the BPF programs of a victim are called.
