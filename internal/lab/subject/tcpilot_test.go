@@ -63,6 +63,17 @@ func tcpilotWorld(t *testing.T) World {
 	var err error
 	w.Binary, err = build()
 	must(t, err)
+	// Only what the path bounds is scored, and makes a path.
+	for _, h := range w.Tuned {
+		links, err := h.Netlink().LinkList()
+		must(t, err)
+		for _, l := range links {
+			if l.Type() == "veth" {
+				_, err := h.Run("tc", "qdisc", "add", "dev", l.Attrs().Name, "root", "tbf", "rate", "100mbit", "burst", "64k", "limit", "256k")
+				must(t, err)
+			}
+		}
+	}
 	return w
 }
 
