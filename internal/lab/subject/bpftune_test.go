@@ -91,7 +91,7 @@ func standIn(cgroup string, mountFirst, support bool) error {
 
 func TestRootBpftune(t *testing.T) {
 	if _, err := FindBpftune(); err == nil {
-		t.Run("itself", testBpftune)
+		t.Run("itself", func(t *testing.T) { testBpftune(t, false) })
 	}
 	for _, suite := range []string{"trixie", "sid"} {
 		t.Run("stand-in for "+suite, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestRootBpftune(t *testing.T) {
 			must(t, err)
 			t.Setenv(BpftuneEnv, self)
 			t.Setenv(standInEnv, suite)
-			testBpftune(t)
+			testBpftune(t, true)
 		})
 	}
 }
@@ -144,7 +144,7 @@ func attach(t *testing.T, cgroup string) {
 		Target: int(dir.Fd()), Program: p, Attach: ebpf.AttachCGroupSysctl, Flags: unix.BPF_F_ALLOW_MULTI}))
 }
 
-func testBpftune(t *testing.T) {
+func testBpftune(t *testing.T, isStandIn bool) {
 	w := newWorld(t)
 	before := look(t, w)
 	others := map[string]programs{}
@@ -185,7 +185,8 @@ func testBpftune(t *testing.T) {
 		}
 		unchanged(t, w, before)
 	}
-	if n := strings.Count(s.Log(), "Summary"); n < 3 {
+	// What the real one writes at its end is its own affair.
+	if n := strings.Count(s.Log(), "Summary"); isStandIn && n < 3 {
 		t.Errorf("%d of 3 wrote their summary\n%s", n, s.Log())
 	}
 }
