@@ -22,6 +22,9 @@ const (
 	// about many paths: what no path has shown for itself is not tried on all of them.
 	mostUnproven = 0.5
 	mostPooled   = 0.1
+	// mostWorse is the share of an arm that was tried and is believed to be worse: one
+	// connection in a hundred is what a 99th percentile notices.
+	mostWorse = 1. / 400
 	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
 	// not rationed: in sum they cost less than one connection.
 	firstHarm = 0.15
@@ -172,6 +175,9 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = unproven
 		default:
 			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))
+			if c.trials() >= settled && cs[base].value()-c.value() > c.post.sd+cs[base].post.sd {
+				most[i] = min(most[i], mostWorse)
+			}
 		}
 	}
 }

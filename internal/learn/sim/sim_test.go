@@ -35,9 +35,10 @@ func TestRegretTable(t *testing.T) {
 	// That is quick where an arm is three times better (steady, slow, rare), and where
 	// each host connects once. What fades must be learned again, and published values
 	// never fade (rare). In noise no arm can be shown to be better for long, and in
-	// sibling each clean path has to find out for itself that its prefix is wrong.
+	// sibling each clean path has to find out for itself that its prefix is wrong. An arm
+	// that was worse is hardly tried again, whatever it has become meanwhile (silent).
 	allowed := map[string]float64{
-		"steady": 0.7, "many-arms": 0.7, "rare": 1.3, "noise": 2, "once": 1.3, "sibling": 0.9, "slow-start": 0.6,
+		"steady": 0.7, "many-arms": 0.7, "rare": 1.3, "noise": 2, "once": 1.3, "sibling": 0.9, "slow-start": 0.6, "silent": 0.8,
 	}
 	sum := [2]float64{}
 	for _, r := range rows {
