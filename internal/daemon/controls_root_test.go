@@ -44,7 +44,7 @@ func withControls(t *testing.T) *place {
 }
 
 const bbr3Only = `congestion_controls: [tcpilot_bbr3]
-rules: [{name: all, learn: {arms: [tcpilot_bbr3], hold_out: 0%}}]`
+rules: [{name: all, set: {cc: tcpilot_bbr3}}]`
 
 func (r *running) control(t *testing.T, name string) api.CongestionControl {
 	t.Helper()
@@ -96,7 +96,7 @@ func TestRootControlByConfiguration(t *testing.T) {
 	}
 
 	// A reload drops it: new connections go without, old ones go on.
-	p.rules(t, "congestion_controls: none\nrules: [{name: all, learn: {arms: [cubic], hold_out: 0%}}]")
+	p.rules(t, "congestion_controls: none\nrules: [{name: all, set: {cc: cubic}}]")
 	if _, err := d.Reload(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestRootUsersControl(t *testing.T) {
 	transfer(t, client, server)
 
 	// It is unloaded once no rule names it; a reload leaves it alone.
-	p.rules(t, "congestion_controls: none\nrules: [{name: all, learn: {arms: [cubic], hold_out: 0%}}]")
+	p.rules(t, "congestion_controls: none\nrules: [{name: all, set: {cc: cubic}}]")
 	if _, err := d.Reload(ctx); err != nil {
 		t.Fatal(err)
 	}

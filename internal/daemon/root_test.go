@@ -441,7 +441,7 @@ func TestRootYieldsToTheAdministrator(t *testing.T) {
 	p := newPlace(t)
 	ns := testenv.NetNS(t)
 	testenv.Sysctl(t, ns, "net.ipv4.tcp_congestion_control", "cubic")
-	p.rules(t, "rules: [{name: all, learn: {arms: [bbr], hold_out: 0%}}]")
+	p.rules(t, "rules: [{name: all, set: {cc: bbr}}]")
 	d := p.spawn(t, ns)
 	started := func() string {
 		l := ns.Listen(t, "tcp", "127.0.0.1:0")
@@ -475,7 +475,7 @@ func TestRootYieldsToTheAdministrator(t *testing.T) {
 	if s, err := d.Status(ctx); err != nil || len(s.Yields) != 1 {
 		t.Errorf("a refused reload took it back: %+v, %v", s.Yields, err)
 	}
-	p.rules(t, "rules: [{name: all, learn: {arms: [bbr], hold_out: 0%}}]")
+	p.rules(t, "rules: [{name: all, set: {cc: bbr}}]")
 	if _, err := d.Reload(ctx); err != nil {
 		t.Error(err)
 	}
