@@ -26,7 +26,8 @@ const (
 	// connection in a hundred is what a 99th percentile notices.
 	mostWorse = 1. / 400
 	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
-	// not rationed: in sum they cost less than one connection.
+	// not rationed; the very first is not, unless the parent knows of the arm. On a path
+	// where outcomes scatter, what is expected of the unknown would else keep it unknown.
 	firstHarm = 0.15
 	// alpha is the chance of an error, of arms that are shown to be better and of
 	// comparisons with the hold-out alike.
@@ -171,7 +172,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = 1
 		case hopeful && (random && tolerant(c.cc) || fell && !random):
 			most[i] = 1
-		case c.trials() < settled && harm[i] < firstHarm:
+		case c.trials() < tried && c.parent == nil, c.trials() < settled && harm[i] < firstHarm:
 			most[i] = unproven
 		default:
 			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))
