@@ -19,6 +19,7 @@ enum {
 	CHRONO_BUSY = 0,	/* chrono_stat[], enum tcp_chrono less one */
 	CHRONO_RWND = 1,
 	CHRONO_SNDBUF = 2,
+	TIMED_OUT = 110,	/* ETIMEDOUT, asm-generic/errno.h */
 };
 
 /* The reader is woken at most this often. After each batch it pauses for longer
@@ -221,6 +222,12 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 		s->closed |= CLOSED_FIN_SEEN;
 	if (tp->snd_una == tp->write_seq)
 		s->closed |= CLOSED_ALL_ACKED;
+	/* The application is woken before the tracepoint that shows its error, and may have
+	 * taken the error by then. A connection that ended without FIN and RST while nobody
+	 * answered was given up. */
+	if (kind == SAMPLE_CLOSE && !s->err && !(s->closed & (CLOSED_FIN_SEEN | CLOSED_RST_SENT)) &&
+	    (tp->inet_conn.icsk_probes_out || tp->inet_conn.icsk_retransmits))
+		s->err = TIMED_OUT;
 	report_totals(s, now, last);
 	report_path(s, tp);
 	report_control(s, tp, cc);

@@ -145,6 +145,8 @@ struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
+	__u8 icsk_retransmits;	/* retransmission timeouts without an answer */
+	__u8 icsk_probes_out;	/* keepalive or zero-window probes without an answer */
 	struct {
 		__u8 pending;
 	} icsk_ack;
