@@ -198,18 +198,24 @@ func traceOver(t *testing.T, ring *ringbuf.Reader, over link.Spec, leaves mode) 
 // tracedBBR3 registers bbr3 with its trace on, for as long as the test runs.
 func tracedBBR3(t *testing.T, cc string) *ringbuf.Reader {
 	t.Helper()
-	o := *find(embedded(), "tcpilot_bbr3")
+	return traced(t, "tcpilot_bbr3", cc, "bbr3_transitions")
+}
+
+// traced registers one of ours as cc with its trace on, for as long as the test runs.
+func traced(t *testing.T, ours, cc, transitions string) *ringbuf.Reader {
+	t.Helper()
+	o := *find(embedded(), ours)
 	o.knobs = map[string]any{"trace_transitions": true}
 	spec, ops, err := o.specFor(cc)
 	must(t, err)
-	spec.Maps["bbr3_transitions"].MaxEntries = 1 << 20 // all of it: it is read at the end
+	spec.Maps[transitions].MaxEntries = 1 << 20 // all of it: it is read at the end
 	coll, err := ebpf.NewCollection(spec)
 	must(t, err)
 	t.Cleanup(coll.Close)
 	l, err := attach(coll.Maps[ops])
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
-	ring, err := ringbuf.NewReader(coll.Maps["bbr3_transitions"])
+	ring, err := ringbuf.NewReader(coll.Maps[transitions])
 	must(t, err)
 	t.Cleanup(func() { must(t, ring.Close()) })
 	return ring

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/tcpilot/tcpilot/internal/lab/link"
@@ -18,20 +17,7 @@ import (
 func tracedCubic(t *testing.T, cc string) *ringbuf.Reader {
 	t.Helper()
 	takesControls(t)
-	o := *find(embedded(), "tcpilot_cubic")
-	o.knobs = map[string]any{"trace_transitions": true}
-	spec, ops, err := o.specFor(cc)
-	must(t, err)
-	coll, err := ebpf.NewCollection(spec)
-	must(t, err)
-	t.Cleanup(coll.Close)
-	l, err := attach(coll.Maps[ops])
-	must(t, err)
-	t.Cleanup(func() { must(t, l.Close()) })
-	ring, err := ringbuf.NewReader(coll.Maps["cubic_transitions"])
-	must(t, err)
-	t.Cleanup(func() { must(t, ring.Close()) })
-	return ring
+	return traced(t, "tcpilot_cubic", cc, "cubic_transitions")
 }
 
 // slowStartOn sends on a path until slow start is over. begun is called once it sends, and

@@ -66,9 +66,7 @@ func (e *Engine) judgeDefault(n *node, now int64) bool {
 func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
 	length := firstBan
 	if b := n.back; b != nil {
-		if last := b.Until - b.Since; now-b.Until < last {
-			length = min(2*last, longestBan)
-		}
+		length = banLength(b.Since, b.Until, now)
 	}
 	n.back = &Back{Why: whyWorse(g), Since: now, Until: now + length}
 	n.compared = &learn.Comparison{}
@@ -103,12 +101,15 @@ func (n *node) within(around *node) bool {
 	return false
 }
 
-// leftToDefault reports whether a path, or what is around it, is left to the default.
-func (n *node) leftToDefault(now int64) bool {
+// leftNow is why a path, or what is around it, is left to the default now; nil if it is
+// not.
+func (n *node) leftNow(now int64) *Back {
 	for ; n != nil; n = n.parent {
 		if n.back != nil && now < n.back.Until {
-			return true
+			return n.back
 		}
 	}
-	return false
+	return nil
 }
+
+func (n *node) leftToDefault(now int64) bool { return n.leftNow(now) != nil }

@@ -213,10 +213,7 @@ func (e *Engine) ban(n *node, cc tcp.CC, which Guard, why string, now int64) {
 		n.bans = append(n.bans, Ban{CC: cc})
 	}
 	b := &n.bans[i]
-	length := firstBan
-	if last := b.Until - b.Since; last > 0 && now-b.Until < last {
-		length = min(2*last, longestBan)
-	}
+	length := banLength(b.Since, b.Until, now)
 	*b = Ban{CC: cc, Guard: which.String(), Why: why, Since: now, Until: now + length}
 	n.guard = nil
 	if which == MarksLost {
@@ -226,6 +223,15 @@ func (e *Engine) ban(n *node, cc tcp.CC, which Guard, why string, now int64) {
 	e.log.Warn("arm retired from a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.ArmRetired, "guard", which, "why", why, "for", time.Duration(length))
 	e.urge(n)
+}
+
+// banLength is how long a ban lasts after one from since to until: twice as long, unless
+// as long a time has passed without. Both 0: there was none.
+func banLength(since, until, now int64) int64 {
+	if last := until - since; last > 0 && now-until < last {
+		return min(2*last, longestBan)
+	}
+	return firstBan
 }
 
 // bannedUntil is the time up to which cc is no arm of the path, 0 if it always was.

@@ -261,12 +261,11 @@ func holdOut(n, giver *node) PathHoldOut {
 }
 
 func (n *node) viewBack(now time.Time) *LeftToDefault {
-	for ; n != nil; n = n.parent {
-		if b := n.back; b != nil && now.UnixNano() < b.Until {
-			return &LeftToDefault{Why: b.Why, Since: time.Unix(0, b.Since), Until: time.Unix(0, b.Until)}
-		}
+	b := n.leftNow(now.UnixNano())
+	if b == nil {
+		return nil
 	}
-	return nil
+	return &LeftToDefault{Why: b.Why, Since: time.Unix(0, b.Since), Until: time.Unix(0, b.Until)}
 }
 
 func micros(us uint32) time.Duration { return time.Duration(us) * time.Microsecond }
