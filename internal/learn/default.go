@@ -15,6 +15,10 @@ import (
 // Two things open a search, in which arms are tried at once as the learner likes:
 // the rewards of the arm in use fell, or the default takes random loss for congestion.
 // Both mean that the default itself does badly now.
+//
+// A trial is a slice, and so all connections that begin in it. Where they come one at a
+// time, an unknown arm is the risk of one connection, and its first trials come soon.
+// Where many come at once they are rationed.
 
 const (
 	// mostUnproven is the share of all arms together that are not shown to be better:
@@ -22,7 +26,10 @@ const (
 	// about many paths: what no path has shown for itself is not tried on all of them.
 	mostUnproven = 0.5
 	mostPooled   = 0.1
-	// mostWorse is the share of an arm that was tried and is believed to be worse: one
+	// OnePath is the evidence, in outcomes, that one path may have in a belief about many.
+	// What only one says is not shown for all.
+	OnePath = 4
+	// mostWorse is the share of an arm that is believed to be worse: one
 	// connection in a hundred is what a 99th percentile notices.
 	mostWorse = 1. / 400
 	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
@@ -33,14 +40,38 @@ const (
 	// comparisons with the hold-out alike.
 	alpha = 0.05
 
+	// crowd is the number of connections in a slice from which a trial is no longer the
+	// risk of one. mostUnknown is then the share of all arms together that were not tried
+	// yet: with bbr for the default, 20 at a time, a slice of cubic took ten times as
+	// long as the others, and one connection in a hundred is what a 99th percentile
+	// notices.
+	crowd       = 1.5
+	mostUnknown = 1. / 100
+	// newcomer is the number of observations of a path from which it is known whether
+	// its connections come in crowds: of the latest one all may not have ended yet.
+	newcomer = 3
+	// worthwhile is the expected gain below which there is nothing to be won by going on:
+	// arms that are alike are left for the default.
+	worthwhile = 0.02
+	// likeness is the standard deviation expected between an arm and the default that it
+	// was made from.
+	likeness = 0.05
+
 	// randomLoss is the share of packets lost without a queue from which a control that
 	// takes each loss for congestion is held back: at 0.3 % the window of CUBIC is about
 	// 50 packets at 50 ms (RFC 9438, 5.2). leastSent packets make it believable.
 	randomLoss = 0.003
 	leastSent  = 500
+	// allAlike is the least share of the connections that random loss would meet which it
+	// has to have met.
+	allAlike = 0.75
 	// noQueue is the greatest ln(srtt/min_rtt) of a path that loses packets without a
-	// queue: a third of a round trip.
-	noQueue = 0.3
+	// queue. Measured with cubic, 1 MB, a queue of one round trip: with 1 % loss 0.05 (5 at
+	// a time) and 0.13 (20, which all but fill the link, so that little is to be won),
+	// without loss 0.2 and 0.4.
+	noQueue = 0.1
+	// ownQueue is the same of controls that keep a queue of their own: 0.2 and 0.45.
+	ownQueue = 0.25
 )
 
 // lossTolerant lists controls that model the path's rate, and so do not take each loss
@@ -61,6 +92,22 @@ func tolerant(cc tcp.CC) bool {
 	return false
 }
 
+// made lists controls that do what another does but in a few places, for the better, and
+// so are expected to be as good.
+var made = [...]struct{ cc, from tcp.CC }{
+	{named("tcpilot_cubic"), named("cubic")},
+	{named("tcpilot_dctcp"), named("dctcp")},
+}
+
+func madeFrom(cc, original tcp.CC) bool {
+	for i := range made {
+		if made[i].cc == cc {
+			return made[i].from == original
+		}
+	}
+	return false
+}
+
 // fell reports whether the path has just become worse, and its arms are being tried
 // again.
 func (t thompson) fell(b *Belief, now int64) bool {
@@ -69,10 +116,28 @@ func (t thompson) fell(b *Belief, now int64) bool {
 }
 
 // losesAtRandom reports whether the path loses packets that no queue of ours overflowed
-// for, while arm takes them for congestion.
-func losesAtRandom(c *candidate) bool {
-	a := c.arm
-	return a != nil && !tolerant(c.cc) && a.Sent >= leastSent && a.Again > randomLoss*a.Sent && a.Stretch < noQueue
+// for, by what the arm met. Random loss comes to all connections alike: where a few have
+// most of it, slow start overflowed a queue which was empty again at their end.
+func (c *candidate) losesAtRandom() bool {
+	a, queue := c.arm, noQueue
+	if tolerant(c.cc) {
+		queue = ownQueue
+	}
+	if a == nil || a.Sent < leastSent || a.Again <= randomLoss*a.Sent || float64(a.Stretch) >= queue {
+		return false
+	}
+	alike := 1 - math.Exp(-float64(a.Again/a.Judged)) // would have some, by Poisson
+	return float64(a.Resent/a.Judged) > allAlike*alike
+}
+
+// latestOf is the arm that was seen last, of those that sent enough to tell; nil if none did.
+func latestOf(cs []candidate) (last *candidate) {
+	for i := range cs {
+		if a := cs[i].arm; a != nil && a.Sent >= leastSent && (last == nil || a.Last > last.arm.Last) {
+			last = &cs[i]
+		}
+	}
+	return last
 }
 
 // defaultFirst turns the shares w that arms have by merit into those that they get, and
@@ -83,6 +148,9 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	t.prices(cs, base)
 	for i := range cs {
 		harm[i] = expectedLoss(cs[i].value()-cs[base].value(), cs[i].post.sd, cs[base].post.sd)
+		if madeFrom(cs[i].cc, cs[base].cc) {
+			harm[i] = cs[i].lossTo(&cs[base])
+		}
 	}
 	best := t.inUse(cs, base, b)
 	t.limits(most, harm, cs, base, b, now)
@@ -114,6 +182,24 @@ func (t thompson) prices(cs []candidate, base int) {
 // value is what the users have of an arm: without what others pay for.
 func (c *candidate) value() float64 { return c.post.mean + c.price }
 
+// lossTo is the expected loss of an arm that was made from the default, whose difference
+// is expected to be small.
+func (c *candidate) lossTo(base *candidate) float64 {
+	mean, variance := 0.0, likeness*likeness
+	if c.weight > 0 && base.weight > 0 {
+		of := c.scale/c.weight + base.scale/base.weight
+		mean = (c.seen + c.price - base.seen - base.price) * variance / (variance + of)
+		variance *= of / (variance + of)
+	}
+	return expectedLoss(mean, math.Sqrt(variance), 0)
+}
+
+// gainOver is by what share an arm's reward is above the default's, in expectation over
+// what is believed, where it is.
+func (c *candidate) gainOver(base *candidate) float64 {
+	return expectedLoss(base.post.mean-c.post.mean, c.post.sd, base.post.sd)
+}
+
 // inUse is the best of the arms that are shown to be better than the default; the
 // default if none is.
 func (t thompson) inUse(cs []candidate, base int, b *Belief) int {
@@ -143,6 +229,9 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 	if a == nil || base == nil || a.Trials < settled || base.Trials < settled || wa <= 0 || wb <= 0 {
 		return false
 	}
+	if manyPaths && min(wa, wb) <= OnePath {
+		return false
+	}
 	usual := (t.noise(a, t.opt.Noise*t.opt.Noise) + t.noise(base, t.opt.Noise*t.opt.Noise)) / 2
 	var tail Tail
 	if !manyPaths {
@@ -159,28 +248,52 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 }
 
 // limits writes the greatest share that each arm may get: 1 if it is shown to be better
-// or a search is on for its like, else what its expected loss leaves of the budget.
+// or a search is on for its like, else what its expected loss leaves of the budget. On a
+// path that loses at random an arm which takes that for congestion is not expected to be
+// better than any default, and is believed to be worse until shown otherwise.
 func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
 	unproven := unprovenOf(b)
 	fell := t.fell(b, now)
-	random := losesAtRandom(&cs[base]) && b.Count-b.ChangedAt <= searching
+	last := latestOf(cs)
+	random := !tolerant(cs[base].cc) && cs[base].losesAtRandom() && b.Count-b.ChangedAt <= searching
+	lossy := random || last != nil && last.losesAtRandom()
+	crowded := b.company() > crowd
 	for i := range cs {
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
+		unknown := c.trials() < settled && !madeFrom(c.cc, cs[base].cc)
 		switch {
 		case i == base, t.shown(c, &cs[base], b.Pooled):
 			most[i] = 1
-		case hopeful && (random && tolerant(c.cc) || fell && !random):
+		case lossy && !tolerant(c.cc):
+			most[i] = mostWorse
+		case hopeful && (random || fell):
 			most[i] = 1
+		case unknown && b.Count < newcomer && c.parent == nil:
+			most[i] = 0
+		case unknown && crowded:
+			most[i] = mostUnknown / float64(len(cs)-1)
 		case c.trials() < tried && c.parent == nil, c.trials() < settled && harm[i] < firstHarm:
 			most[i] = unproven
 		default:
 			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))
+			if gain := c.gainOver(&cs[base]); gain < worthwhile && c.trials() >= settled {
+				most[i] = max(mostWorse, most[i]*gain*gain/(worthwhile*worthwhile))
+			}
 			if c.trials() >= settled && cs[base].value()-c.value() > c.post.sd+cs[base].post.sd {
 				most[i] = min(most[i], mostWorse)
 			}
 		}
 	}
+}
+
+// company is how many outcomes an observation has, on average.
+func (b *Belief) company() float64 {
+	n := uint64(0)
+	for i := range b.Arms {
+		n += b.Arms[i].Count
+	}
+	return float64(n) / float64(max(1, b.Count))
 }
 
 func unprovenOf(b *Belief) float64 {

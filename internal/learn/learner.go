@@ -127,13 +127,20 @@ type ArmBelief struct {
 	// Scatter is the variance of outcomes within one observation; M2 is of
 	// observations.
 	Scatter float64 `json:"scatter"`
+	// Within is the same over outcomes that had company in their observation, and Beyond
+	// how many there were beyond the first of each, discounted.
+	Within float32 `json:"within,omitempty"`
+	Beyond float32 `json:"beyond,omitempty"`
 	// Price is the believed Outcome.Price.
 	Price float32 `json:"price"`
 	// Tail is how outcomes spread on the slow side of the mean.
 	Tail Tail `json:"tail"`
-	// Sent and Again are discounted sums of Outcome's, Stretch a mean of it.
+	// Sent and Again are discounted sums of Outcome's over Judged outcomes, of which
+	// Resent had any of Again. Stretch is a mean.
 	Sent    float32 `json:"sent"`
 	Again   float32 `json:"again"`
+	Judged  float32 `json:"judged,omitempty"`
+	Resent  float32 `json:"resent,omitempty"`
 	Stretch float32 `json:"stretch"`
 
 	open slice

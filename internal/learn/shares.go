@@ -26,6 +26,8 @@ type candidate struct {
 	noise  float64    // variance of one outcome
 	post   posterior  // of the reward's value (see tail.go)
 	price  float64    // what of the reward others pay for
+	seen   float64    // mean of its own rewards, less the premium of its tail
+	scale  float64    // variance of one observation's say in that
 }
 
 func (c *candidate) trials() float64 {
@@ -172,6 +174,9 @@ func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (
 		}
 		premium, noise := c.arm.premium(tail, c.noise)
 		c.post.mean -= premium
+		if c.arm != nil {
+			c.seen, c.scale = c.arm.Mean-premium, noise
+		}
 		if po > 0 { // the tail may be known worse than the mean
 			po = c.weight / noise
 		}

@@ -15,17 +15,21 @@ type slice struct {
 }
 
 // evidence is what an arm's belief rests on.
-type evidence struct{ mean, weight, m2, trials, scatter float64 }
+type evidence struct {
+	mean, weight, m2, trials, scatter float64
+	within, beyond                    float32
+}
 
 // next begins another observation.
 func (a *ArmBelief) next(id int64) {
-	a.open = slice{id: id, before: evidence{a.Mean, a.Weight, a.M2, a.Trials, a.Scatter}}
+	a.open = slice{id: id, before: evidence{a.Mean, a.Weight, a.M2, a.Trials, a.Scatter, a.Within, a.Beyond}}
 }
 
 // restore takes out what the open observation has added so far.
 func (a *ArmBelief) restore() {
 	e := &a.open.before
 	a.Mean, a.Weight, a.M2, a.Trials, a.Scatter = e.mean, e.weight, e.m2, e.trials, e.scatter
+	a.Within, a.Beyond = e.within, e.beyond
 }
 
 // holds reports whether o belongs to s.

@@ -156,7 +156,16 @@ func (t thompson) fold(a *ArmBelief, v float64) {
 	a.Mean, a.Weight, a.M2 = fold(a.Mean, a.Weight, a.M2, x, w, t.opt.Memory)
 	a.Trials += trialOf(w)
 	a.Scatter += (a.open.m2/a.open.total - a.Scatter) * w / a.Weight
+	if more := float32(a.open.n - 1); more > 0 {
+		n := float32(a.open.n)
+		a.Beyond += more - a.Beyond*min(1, more/scatterMemory)
+		a.Within += (float32(a.open.m2/a.open.total)*n/more - a.Within) * min(1, more/a.Beyond)
+	}
 }
+
+// scatterMemory is the number of outcomes over which their scatter within observations
+// is averaged.
+const scatterMemory = 200
 
 // trialOf is what an outcome counts for as a trial: one that says half of what a
 // long connection would has answered the question.
@@ -188,6 +197,10 @@ func (a *ArmBelief) learnTail(o Outcome) {
 		a.Stretch += (float32(o.Stretch) - a.Stretch) * rate
 		keep := float32(1 - o.Weight/lossMemory)
 		a.Sent, a.Again = a.Sent*keep+float32(o.Sent), a.Again*keep+float32(o.Again)
+		a.Judged, a.Resent = a.Judged*keep+1, a.Resent*keep
+		if o.Again > 0 {
+			a.Resent++
+		}
 	}
 	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
@@ -263,17 +276,24 @@ func (t thompson) keep(from, to int64) float64 {
 	return math.Exp2(-seconds(from, to) / t.opt.HalfLife.Seconds())
 }
 
-// pooledNoise is the variance of one outcome around its arm's mean, learned over
-// all arms of the path.
+// pooledNoise is the variance of one observation around its arm's mean, learned over
+// all arms of the path. What it is expected to be is learned as well, and sooner: where
+// connections of one slice are alike, slices will be.
 func (t thompson) pooledNoise(b *Belief) float64 {
-	m2, n := t.opt.NoiseN*t.opt.Noise*t.opt.Noise, t.opt.NoiseN
+	expected, known := t.opt.NoiseN*t.opt.Noise*t.opt.Noise, t.opt.NoiseN
+	m2, n := 0.0, t.opt.NoiseN
 	if b != nil {
 		for i := range b.Arms {
-			m2 += b.Arms[i].M2
-			n += max(0, b.Arms[i].Weight-1)
+			a := &b.Arms[i]
+			m2 += a.M2
+			n += max(0, a.Weight-1)
+			if !b.Pooled { // of many paths, it is the noise between them
+				expected += float64(a.Within * a.Beyond)
+				known += float64(a.Beyond)
+			}
 		}
 	}
-	return max(m2/n, leastNoise*leastNoise)
+	return max((m2+t.opt.NoiseN*expected/known)/n, leastNoise*leastNoise)
 }
 
 // noise is the same for one arm, which is shrunk toward that of all.
@@ -314,7 +334,7 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 		o.Weight *= keep
 		o.M2 *= keep
 		o.Tail.N *= float32(keep)
-		o.Sent, o.Again = 0, 0
+		o.Sent, o.Again, o.Judged, o.Resent = 0, 0, 0, 0
 		o.Trials = 0
 		o.Up, o.Down = Run{}, Run{}
 		o.Loss.restart()

@@ -167,8 +167,12 @@ var Scenarios = []Scenario{
 		Groups: one(2000, still(Arm{14.5 * mbit, 0.08, 0.12, 0, 1}, Arm{17 * mbit, 0.05, 0.02, 1. / 6, 2.3}, Arm{14.8 * mbit, 0.08, 0.03, 0, 1})),
 	}, {
 		Name: "web", Doc: "slow-start, five at a time: 40 slices of 200 connections",
-		Arms: []string{"cubic", "tcpilot_bbr3", "reno"}, Gap: 100 * time.Millisecond, Batch: 5, Slice: 500 * time.Millisecond,
-		Groups: one(600, still(Arm{17 * mbit, 0.05, 0.001, 1. / 6, 2.3}, Arm{16.5 * mbit, 0.08, 0.002, 0, 1}, Arm{16 * mbit, 0.1, 0.001, 1. / 6, 2.3})),
+		Arms: []string{"cubic", "tcpilot_cubic", "tcpilot_bbr3", "reno"}, Gap: 100 * time.Millisecond, Batch: 5, Slice: 500 * time.Millisecond,
+		Groups: one(600, still(Arm{17 * mbit, 0.05, 0.001, 1. / 6, 2.3}, Arm{17 * mbit, 0.08, 0, 0.02, 1.3}, Arm{16.5 * mbit, 0.08, 0.002, 0, 1}, Arm{16 * mbit, 0.1, 0.001, 1. / 6, 2.3})),
+	}, {
+		Name: "lockstep", Doc: "twenty at a time fill a link, and take the same time: with another arm 2 to 5 % more (measured: nginx, 100 KB)",
+		Arms: []string{"bbr", "tcpilot_bbr3", "tcpilot_cubic", "reno"}, Gap: 14 * time.Millisecond, Batch: 20, Slice: 280 * time.Millisecond,
+		Groups: one(400, still(Arm{2.89 * mbit, 0.02, 0, 0, 1}, Arm{2.83 * mbit, 0.03, 0, 0, 1}, Arm{2.84 * mbit, 0.03, 0, 0, 1}, Arm{2.76 * mbit, 0.03, 0, 0, 1})),
 	}, {
 		Name: "clean-tie", Doc: "a clean path on which all arms are alike",
 		Arms: []string{"cubic", "tcpilot_bbr3", "reno"}, Gap: 200 * time.Millisecond,

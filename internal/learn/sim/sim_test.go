@@ -32,14 +32,13 @@ func TestRegretTable(t *testing.T) {
 	rows := Table(out, learn.DefaultThompson(), published(), 0, seeds)
 	// Missed by these, and why: the default is left only for what is shown to be better,
 	// and the published learner tries every arm at once and then believes one outcome.
-	// That is quick where an arm is three times better (steady, slow, rare), and where
-	// each host connects once. What fades must be learned again, and published values
-	// never fade (rare). In noise no arm can be shown to be better for long, and in
-	// sibling each clean path has to find out for itself that its prefix is wrong. An arm
-	// that was worse is hardly tried again, whatever it has become meanwhile (silent).
-	allowed := map[string]float64{
-		"steady": 0.7, "many-arms": 0.7, "rare": 1.3, "noise": 2, "once": 1.3, "sibling": 0.9, "slow-start": 0.6, "silent": 0.8,
-	}
+	// That is quick where each host connects once; what one path alone says is not shown
+	// for others, and a connection of an unknown speed says little (once). What fades must
+	// be learned again, and published values never fade (rare). In noise no arm can be
+	// shown to be better for long, and in sibling each clean path has to find out for
+	// itself that its prefix is wrong. An arm that was worse is hardly tried again,
+	// whatever it has become (silent).
+	allowed := map[string]float64{"rare": 1.1, "noise": 2, "once": 1.8, "sibling": 0.7, "silent": 0.8}
 	sum := [2]float64{}
 	for _, r := range rows {
 		limit := 0.5
@@ -113,7 +112,7 @@ func TestSuddenChangeIsRecoveredFromWithin15Connections(t *testing.T) {
 
 // factor3 is a new path, 40 connections of 1 s, one at a time.
 func factor3(best int, sd float64) *Scenario {
-	arms := []Arm{{100 * mbit, sd, 0.01, 0, 1}, {100 * mbit, sd, 0.01, 0, 1}, {100 * mbit, sd, 0.01, 0, 1}}
+	arms := []Arm{{100 * mbit, sd, 0, 0, 1}, {100 * mbit, sd, 0, 0, 1}, {100 * mbit, sd, 0, 0, 1}}
 	arms[best].Goodput *= 3
 	return &Scenario{Arms: three, Gap: time.Second, Groups: one(40, still(arms...))}
 }

@@ -1,0 +1,150 @@
+package learn
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// beside asks the default learner what the arms get whose first is the default.
+func beside(t *testing.T, names []string, b *Belief) []float64 {
+	t.Helper()
+	w := make([]float64, len(names))
+	DefaultThompson().Weights(w, ccs(names...), 0, b, nil, b.Last)
+	sum := 0.0
+	for _, s := range w {
+		sum += s
+	}
+	if math.Abs(sum-1) > 1e-9 || slices.Min(w) < 0 {
+		t.Fatalf("shares %v", w)
+	}
+	return w
+}
+
+// crowds feeds slices of n connections of an arm each, which scatter by 3 %.
+func crowds(b *Belief, name string, slices, n int, reward float64, set func(*Outcome)) {
+	rng := rand.New(rand.NewPCG(7, uint64(n)))
+	for range slices {
+		slice := b.Last/second + 1
+		for range n {
+			o := Outcome{At: slice * second, Reward: reward + 0.03*rng.NormFloat64(), Weight: 1, Sent: 70, Slice: slice}
+			if set != nil {
+				set(&o)
+			}
+			DefaultThompson().Observe(b, ccs(name)[0], o)
+		}
+	}
+}
+
+// A trial is a slice, and all connections that begin in it: an arm that nothing is known
+// of is soon tried where they come one at a time, and seldom where they come in crowds.
+func TestUnknownArmsAreRationedInCrowds(t *testing.T) {
+	arms := []string{"bbr", "tcpilot_bbr3", "cubic", "reno"}
+	for _, c := range []struct {
+		n           int
+		least, most float64
+	}{{1, 0.1, 0.53}, {5, 0.001, 0.0101}, {20, 0.001, 0.0101}} {
+		b := &Belief{Last: start}
+		crowds(b, "bbr", 4, c.n, 10, nil)
+		if w := beside(t, arms, b); 1-w[0] < c.least || 1-w[0] > c.most {
+			t.Errorf("%d at a time: %v, want %g to %g for arms that were not tried", c.n, w, c.least, c.most)
+		}
+	}
+	if w := beside(t, arms, &Belief{}); w[0] != 1 {
+		t.Errorf("before the first outcome: %v", w)
+	}
+}
+
+// What was made from the default is expected to be as good.
+func TestWhatWasMadeFromTheDefaultIsTried(t *testing.T) {
+	b := &Belief{Last: start}
+	crowds(b, "cubic", 4, 20, 10, nil)
+	if w := beside(t, []string{"cubic", "bbr", "tcpilot_cubic", "reno"}, b); w[2] < 0.2 || w[2] > mostUnproven || w[1]+w[3] > mostUnknown+1e-9 {
+		t.Errorf("shares %v", w)
+	}
+	// Unless it turns out otherwise.
+	crowds(b, "tcpilot_cubic", 6, 20, 9.5, nil)
+	crowds(b, "cubic", 2, 20, 10, nil)
+	if w := beside(t, []string{"cubic", "bbr", "tcpilot_cubic", "reno"}, b); w[2] > 0.05 {
+		t.Errorf("it is 40 %% slower, and the shares are %v", w)
+	}
+}
+
+// Connections of a slice that are alike say that slices will be: what is 5 % slower there
+// is soon left alone.
+func TestAlikeConnectionsMakeBeliefsSure(t *testing.T) {
+	arms := []string{"bbr", "tcpilot_bbr3", "reno"}
+	b := &Belief{Last: start}
+	for range 2 {
+		crowds(b, "bbr", 4, 20, 10, nil)
+		crowds(b, "tcpilot_bbr3", 1, 20, 9.95, nil)
+		crowds(b, "reno", 1, 20, 9.93, nil)
+	}
+	if w := beside(t, arms, b); w[0] < 0.9 {
+		t.Errorf("shares %v", w)
+	}
+	l := DefaultThompson().(thompson)
+	if v := l.pooledNoise(b); v > 0.15*0.15 {
+		t.Errorf("observations are expected to scatter by %.2f", math.Sqrt(v))
+	}
+}
+
+// On a path that loses at random, what takes loss for congestion is worse, and need not be
+// tried to be known for it. A queue that overflows is another matter.
+func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
+	arms := []string{"bbr", "cubic", "reno", "tcpilot_bbr3"}
+	for _, c := range []struct {
+		stretch float64
+		lossy   bool
+	}{{0.05, true}, {0.6, false}} {
+		t.Run(fmt.Sprint(c.stretch), func(t *testing.T) {
+			b := &Belief{Last: start}
+			crowds(b, "bbr", 12, 1, 10, func(o *Outcome) { o.Again, o.Stretch = 1, c.stretch })
+			w := beside(t, arms, b)
+			if others := w[1] + w[2]; (others <= 2*mostWorse+1e-9) != c.lossy {
+				t.Errorf("shares %v", w)
+			}
+		})
+	}
+	// With a default that does, the search is for what does not.
+	b := &Belief{Last: start}
+	crowds(b, "cubic", 12, 5, 10, func(o *Outcome) { o.Again, o.Stretch = 1, 0.05 })
+	if w := beside(t, []string{"cubic", "bbr", "reno", "tcpilot_cubic"}, b); w[1] < 0.3 || w[2] > mostWorse+1e-9 {
+		t.Errorf("with cubic for the default: %v", w)
+	}
+}
+
+// What bbr's own queue hides afterwards, the default has met: the search stays one for what
+// does not take loss for congestion.
+func TestSearchIsNotForWhatTakesLossForCongestion(t *testing.T) {
+	b := &Belief{Last: start}
+	crowds(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.05 })
+	crowds(b, "bbr", 2, 1, 11, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.6 })
+	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[2] > mostWorse+1e-9 {
+		t.Errorf("shares %v", w)
+	}
+}
+
+// A few connections that overflow a queue in slow start are no random loss, though the
+// queue is empty again when they end.
+func TestBurstsAreNoRandomLoss(t *testing.T) {
+	arms := []string{"cubic", "bbr", "reno"}
+	for _, c := range []struct {
+		every int // connection has loss
+		again float64
+		lossy bool
+	}{{1, 3, true}, {6, 18, false}} {
+		b, n := &Belief{Last: start}, 0
+		crowds(b, "cubic", 12, 5, 10, func(o *Outcome) {
+			if n++; n%c.every == 0 {
+				o.Again = c.again
+			}
+			o.Sent, o.Stretch = 700, 0.05
+		})
+		if w := beside(t, arms, b); (w[1] > 0.3) != c.lossy {
+			t.Errorf("one connection of %d retransmits %g packets of 700: shares %v", c.every, c.again, w)
+		}
+	}
+}
