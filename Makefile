@@ -57,6 +57,11 @@ test-fresh: ## run, demo and test in an empty Debian root, where nothing is inst
 	@tools/deps fresh
 	@$(SUDO) tools/test-fresh
 
+.PHONY: test-service
+test-service: ## the unit under systemd itself, in a root and a cgroup of its own
+	@tools/deps fresh
+	@$(SUDO) tools/test-service
+
 .PHONY: measure
 measure: ## comparisons that depend on the machine: how often each held; ROUNDS=5 MEASURE=regexp
 	@tools/deps test
