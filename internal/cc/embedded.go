@@ -1,11 +1,11 @@
 package cc
 
 // embedded lists the controls of ours. By name only: a background class wants
-// ledbat, the kernel's cubic does what cubic does, prague is an experiment.
+// ledbat, prague is an experiment.
 func embedded() []object {
 	all := []object{
 		{name: "tcpilot_bbr3", source: "draft-ietf-ccwg-bbr", elf: _Bbr3Bytes},
-		{name: "tcpilot_cubic", source: "RFC 9438, RFC 9406", byName: true, elf: _CubicBytes},
+		{name: "tcpilot_cubic", source: "RFC 9438, RFC 9406", elf: _CubicBytes},
 		{name: "tcpilot_dctcp", source: "RFC 8257", needsECN: true, elf: _DctcpBytes},
 		{name: "tcpilot_ledbat", source: "RFC 6817, draft-irtf-iccrg-ledbat-plus-plus-01", byName: true, elf: _LedbatBytes},
 		{name: "tcpilot_prague", source: "RFC 9331, draft-briscoe-iccrg-prague-congestion-control-04",

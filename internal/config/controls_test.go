@@ -17,8 +17,8 @@ func cc(name string) tcp.CC {
 func TestControlsToLoad(t *testing.T) {
 	const rules = "rules: [{name: a, match: {remote_port: 1}, set: {cc: tcpilot_ledbat}}, {name: b, learn: {arms: [bbr, tcpilot_cubic]}}]\n"
 	for file, want := range map[string]string{
-		"":                                      "tcpilot_bbr3 tcpilot_dctcp",
-		"congestion_controls: auto\n":           "tcpilot_bbr3 tcpilot_dctcp",
+		"":                                      "tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp",
+		"congestion_controls: auto\n":           "tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp",
 		rules:                                   "tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp tcpilot_ledbat",
 		"congestion_controls: none\n":           "",
 		"congestion_controls: tcpilot_prague\n": "tcpilot_prague",

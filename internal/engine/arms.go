@@ -42,7 +42,7 @@ func OfferOf(cc tcp.CC) Offer {
 // preferred come before all others, which follow by name, where there are more
 // than a policy holds: what Linux runs by default, what learns the rate of a path, and
 // what answers marks.
-var preferred = []string{"cubic", "bbr", "tcpilot_bbr3", "tcpilot_dctcp", "dctcp", "reno"}
+var preferred = []string{"cubic", "bbr", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp", "dctcp", "reno"}
 
 func (o Offer) rank() int {
 	if i := slices.Index(preferred, o.CC.String()); i >= 0 {

@@ -64,21 +64,21 @@ func TestArmsByName(t *testing.T) {
 
 // A kernel with every module has more than a policy holds.
 func TestArmsThatMatterComeFirst(t *testing.T) {
-	names := []string{"tcpilot_dctcp", "bic", "cdg", "cubic", "highspeed", "htcp", "hybla", "illinois", "bbr", "tcpilot_bbr3"}
+	names := []string{"tcpilot_dctcp", "bic", "cdg", "cubic", "highspeed", "htcp", "hybla", "illinois", "bbr", "tcpilot_cubic", "tcpilot_bbr3"}
 	var all []tcp.CC
 	for _, name := range names {
 		all = append(all, cc(name))
 	}
 	o := newOffers(offer(all...), tcp.CC{})
-	want := []tcp.CC{cubic, bbr, cc("tcpilot_bbr3"), cc("tcpilot_dctcp"), cc("bic")}
+	want := []tcp.CC{cubic, bbr, cc("tcpilot_bbr3"), cc("tcpilot_cubic"), cc("tcpilot_dctcp"), cc("bic")}
 	if !slices.Equal(o.all[:len(want)], want) {
 		t.Errorf("in order %v", o.all)
 	}
 }
 
 // arms: auto means tcpilot_bbr3 where it is at hand, and bbr where it is not; a rule
-// that names bbr has it.
-func TestOneStandsInForBBR(t *testing.T) {
+// that names bbr has it. So it is with cubic.
+func TestOurOwnStandIn(t *testing.T) {
 	bbr3 := cc("tcpilot_bbr3")
 	for _, c := range []struct {
 		name  string
@@ -86,6 +86,7 @@ func TestOneStandsInForBBR(t *testing.T) {
 		want  []tcp.CC
 	}{
 		{"both", offer(cubic, bbr, bbr3), []tcp.CC{cubic, bbr3}},
+		{"both of both", offer(cubic, bbr, bbr3, cc("tcpilot_cubic")), []tcp.CC{bbr3, cc("tcpilot_cubic")}},
 		{"the kernel's alone", offer(cubic, bbr), []tcp.CC{cubic, bbr}},
 		{"ours only by name", append(offer(cubic, bbr), Offer{CC: bbr3, ByName: true}), []tcp.CC{cubic, bbr}},
 	} {

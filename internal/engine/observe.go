@@ -126,12 +126,9 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	e.totals.ObserveCount++
 }
 
-const (
-	// mostTold is the evidence, in outcomes, that one path has in what a rule believes of
-	// all of them: a tenth of what it remembers. It fades like any other.
-	mostTold = 4
-	toldHalf = 6 * 3600 * 1e9 // nanoseconds, as learn.ThompsonOptions.HalfLife
-)
+// toldHalf is the time in which what a path told counts half, nanoseconds, as
+// learn.ThompsonOptions.HalfLife.
+const toldHalf = 6 * 3600 * 1e9
 
 // tellRoot folds an outcome into what a rule believes of all its paths. The hosts of one
 // path are one voice there, and no path has a large one: what nobody has met yet would
@@ -144,7 +141,7 @@ func (e *Engine) tellRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	}
 	path.told *= math.Exp2(-max(0, float64(out.At-path.toldAt)) / toldHalf)
 	path.toldAt = max(path.toldAt, out.At)
-	if path.told < mostTold {
+	if path.told < learn.OnePath {
 		path.told += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
 	}
 }

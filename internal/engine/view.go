@@ -170,9 +170,12 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 // settings lists the fixed fields of a rule with the reason for each.
 func (e *Engine) settings(r *policy.Rule) []Setting {
 	var out []Setting
-	in := policy.Input{Rule: r, YieldFields: e.yieldFs}
 	for _, f := range r.Set.Fields() {
-		v, why, _ := in.Field(f)
+		v, _ := r.Set.Get(f)
+		why := policy.ByRule
+		if e.yieldFs&(1<<f) != 0 {
+			why = policy.YieldedSysctl
+		}
 		out = append(out, Setting{Field: f.String(), Value: v, Unit: tcp.Fields[f].Unit.String(), Reason: why.String()})
 	}
 	return out

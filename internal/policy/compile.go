@@ -2,13 +2,11 @@ package policy
 
 import (
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"strconv"
 
 	"github.com/tcpilot/tcpilot/internal/class"
-	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Resolver finds the numbers by which the kernel knows what rules name.
@@ -278,6 +276,3 @@ func compileSame(t *class.Table, rules []Rule) {
 		add(true, rules[i].Match.Same.IPv4, i)
 	}
 }
-
-// lowestField returns the lowest field of a mask that is not empty.
-func lowestField(mask uint64) tcp.Field { return tcp.Field(bits.TrailingZeros64(mask)) }

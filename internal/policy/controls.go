@@ -23,13 +23,13 @@ type Control struct {
 }
 
 // Controls lists tcpilot's own, by name. tcpilot_bbr3 does what bbr does, with a third
-// of its retransmits, and leaves more to others (docs/benchmarks.md). tcpilot_cubic is
-// the kernel's cubic once more, tcpilot_ledbat yields to everybody and so would never be
-// found the best, and tcpilot_prague is an experiment where the kernel has no accurate
-// ECN.
+// of its retransmits, and leaves more to others; tcpilot_cubic does what cubic does, and
+// does not leave slow start for a burst (docs/benchmarks.md). tcpilot_ledbat yields to
+// everybody and so would never be found the best, and tcpilot_prague is an experiment where
+// the kernel has no accurate ECN.
 var Controls = []Control{
 	{CC: named("tcpilot_bbr3"), InsteadOf: named("bbr")},
-	{CC: named("tcpilot_cubic"), ByName: true},
+	{CC: named("tcpilot_cubic"), InsteadOf: named("cubic")},
 	{CC: named("tcpilot_dctcp"), NeedsECN: true},
 	{CC: named("tcpilot_ledbat"), ByName: true},
 	{CC: named("tcpilot_prague"), NeedsECN: true, ByName: true},

@@ -39,10 +39,6 @@ type Input struct {
 	// Back says that the path was shown to do worse than with the default, and is left to
 	// it for now.
 	Back bool
-	// YieldCC and YieldFields (bit 1<<f for field f) are left to the kernel,
-	// since somebody changed its default.
-	YieldCC     bool
-	YieldFields uint64
 	// Observe holds every connection out, and HeldBack the share of them (0 to 1) that
 	// the rollout leaves out, beside what Rule holds out.
 	Observe  bool
@@ -81,14 +77,12 @@ func Decide(in *Input) Decision {
 		d.Reason = WorseThanDefault
 		return d
 	}
-	yielded := in.params(&d.Policy.Params)
+	d.Policy.Params = in.Rule.Set
 	switch {
 	case in.Rule.CC != (tcp.CC{}):
 		d.Reason = in.fixed(&d)
 	case in.Rule.Learn != nil:
 		d.Reason = in.learned(&d)
-	case yielded && d.Policy.Params.Mask() == 0:
-		d.Reason = YieldedSysctl
 	default:
 		d.Reason = ByRule
 	}
@@ -147,38 +141,9 @@ func (in *Input) observations() float64 {
 	return float64(in.Belief.Count)
 }
 
-// Field says what the rule gives to field f, and why; ok is false when the rule
-// does not mention it.
-func (in *Input) Field(f tcp.Field) (v uint64, why Reason, ok bool) {
-	if in.Rule == nil || in.Rule.Leave {
-		return 0, NoRule, false
-	}
-	v, ok = in.Rule.Set.Get(f)
-	switch {
-	case !ok:
-		return 0, NoRule, false
-	case in.YieldFields&(1<<f) != 0:
-		return v, YieldedSysctl, true
-	}
-	return v, ByRule, true
-}
-
-// params copies the rule's fixed fields but those that are yielded.
-func (in *Input) params(p *tcp.Params) (yielded bool) {
-	*p = in.Rule.Set
-	for m := p.Mask() & in.YieldFields; m != 0; m &= m - 1 {
-		p.Unset(lowestField(m))
-		yielded = true
-	}
-	return yielded
-}
-
 // fixed gives the path the one congestion control that the rule names.
 func (in *Input) fixed(d *Decision) Reason {
-	switch {
-	case in.YieldCC:
-		return YieldedSysctl
-	case slices.Contains(in.Retired, in.Rule.CC):
+	if slices.Contains(in.Retired, in.Rule.CC) {
 		return ArmRetired
 	}
 	d.Policy.Arms[0] = path.Arm{CC: in.Rule.CC, Weight: One}
@@ -189,9 +154,6 @@ func (in *Input) fixed(d *Decision) Reason {
 
 // learned shares the path's connections among the arms as the learner says.
 func (in *Input) learned(d *Decision) Reason {
-	if in.YieldCC {
-		return YieldedSysctl
-	}
 	arms, base := in.usable()
 	if len(arms) == 0 {
 		return ArmRetired

@@ -72,10 +72,7 @@ func TestDecide(t *testing.T) {
 		{"no rule", Input{}, NoRule, "", -1, 0, 0},
 		{"leave", Input{Rule: &Rule{Leave: true, Set: set.Set}}, LeftAlone, "", -1, 0, 0},
 		{"set", Input{Rule: &set}, ByRule, "", -1, 1 << tcp.RTOMin, 0},
-		{"set, yielded", Input{Rule: &set, YieldFields: 1 << tcp.RTOMin}, YieldedSysctl, "", -1, 0, 0},
-		{"set, other field yielded", Input{Rule: &set, YieldFields: 1 << tcp.ECN}, ByRule, "", -1, 1 << tcp.RTOMin, 0},
 		{"fixed cc", Input{Rule: &fixed}, ByRule, "bbr:65536", 0, 0, 0},
-		{"fixed cc, yielded", Input{Rule: &fixed, YieldCC: true}, YieldedSysctl, "", -1, 0, 0},
 		{"fixed cc, retired", Input{Rule: &fixed, Retired: ccs("bbr")}, ArmRetired, "", -1, 0, 0},
 		{"new path", Input{Rule: &auto, Arms: offered, Learner: even}, NewPath, "cubic:32768 bbr:32768", -1, 0, 32768},
 		{"inherited", Input{Rule: &auto, Arms: offered, Learner: sure, Parent: scored()}, Inherited, "cubic:6553 bbr:58983", 1, 0, 32768},
@@ -83,8 +80,6 @@ func TestDecide(t *testing.T) {
 		{"learned", Input{Rule: &auto, Arms: offered, Learner: sure, Belief: scored()}, Learned, "cubic:6553 bbr:58983", 1, 0, 32768},
 		{"changed", Input{Rule: &auto, Arms: offered, Learner: gone, Belief: scored()}, ChangeDetected, "cubic:32768 bbr:32768", -1, 0, 32768},
 		{"set and learn", Input{Rule: &both, Arms: offered, Learner: even}, NewPath, "cubic:32768 bbr:32768", -1, 1 << tcp.RTOMin, 32768},
-		{"set and learn, cc yielded", Input{Rule: &both, Arms: offered, Learner: even, YieldCC: true}, YieldedSysctl, "", -1, 1 << tcp.RTOMin, 32768},
-		{"learn, cc yielded", Input{Rule: &auto, Arms: offered, Learner: even, YieldCC: true}, YieldedSysctl, "", -1, 0, 0},
 		{"some of the rule's arms", Input{Rule: &some, Arms: offered, Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
 		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"auto, but for those by name", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
@@ -141,24 +136,6 @@ func armsOf(p *path.Policy) string {
 	return joinFunc(p.Arms[:p.NumArms], " ", func(a path.Arm) string {
 		return a.CC.String() + ":" + FormatValue(tcp.Mark, uint64(a.Weight))
 	})
-}
-
-func TestFieldReasons(t *testing.T) {
-	rule := Rule{Set: params(tcp.RTOMin, 5000)}
-	in := Input{Rule: &rule}
-	if v, why, ok := in.Field(tcp.RTOMin); v != 5000 || why != ByRule || !ok {
-		t.Errorf("got %d %s %v", v, why, ok)
-	}
-	in.YieldFields = 1 << tcp.RTOMin
-	if v, why, ok := in.Field(tcp.RTOMin); v != 5000 || why != YieldedSysctl || !ok {
-		t.Errorf("yielded: got %d %s %v", v, why, ok)
-	}
-	if _, _, ok := in.Field(tcp.ECN); ok {
-		t.Error("a field that the rule does not mention has a value")
-	}
-	if _, _, ok := (&Input{}).Field(tcp.ECN); ok {
-		t.Error("no rule, and a value")
-	}
 }
 
 func TestWeighSumsToOne(t *testing.T) {
