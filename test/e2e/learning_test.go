@@ -85,3 +85,26 @@ func TestMeasurePathThatFlips(t *testing.T) {
 		}
 	})
 }
+
+// TestMeasureTurnToLoss: a path that was clean loses 5 %; of the next 20 connections at
+// most 4 begin with an arm that is five times worse than the best.
+func TestMeasureTurnToLoss(t *testing.T) {
+	const clean, judged = 30, 20
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		w := newWorld(t, "far")
+		p := startTcpilot(t, w, settings{})
+		newSeries(t, p, w.remotes[0], time.Second).many(t, w, clean)
+		w.setLoss(t, w.remotes[0], 0.05)
+		s := newSeries(t, p, w.remotes[0], time.Second)
+		s.run(t, w, judged)
+		t.Log(s)
+		_, most := s.best()
+		bad := 0
+		for _, arm := range arms {
+			if mean(s.alone[arm]) < most/5 {
+				bad += starts(s.since(0), arm) // what is held out is no choice
+			}
+		}
+		testenv.AtMost(m, fmt.Sprintf("of %d, with an arm five times worse", judged), bad, 4)
+	})
+}

@@ -163,16 +163,22 @@ func (b *bpftune) begin(ctx context.Context, u *undo) error {
 			return err
 		}
 	}
-	for i, s := range b.sites {
-		if err := s.process.ready(ctx, func() error { return before[i].tunes(s.cgroup.Path) }); err != nil {
-			return err
+	attached := func() error {
+		for i, s := range b.sites {
+			if err := s.process.ready(ctx, func() error { return before[i].tunes(s.cgroup.Path) }); err != nil {
+				return err
+			}
 		}
+		return nil
+	}
+	if err := attached(); err != nil {
+		return err
 	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(bpftuneSettle):
-		return nil
+		return attached() // it may have detached what it only tried the kernel with
 	}
 }
 
