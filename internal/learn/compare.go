@@ -21,7 +21,8 @@ const mixture = 1
 type Group struct {
 	N    float64 `json:"n"` // observations
 	Mean float64 `json:"mean"`
-	M2   float64 `json:"m2"` // sum of squared deviations from Mean
+	M2   float64 `json:"m2"`             // sum of squared deviations from Mean
+	Most float64 `json:"most,omitempty"` // the slowest of them
 
 	// The slice of time that is not over: its connections are one observation.
 	Slice int64   `json:"slice,omitempty"`
@@ -117,6 +118,7 @@ func (c *Comparison) refer(to float64) {
 	for _, g := range []*Group{&c.Treated, &c.Slices, &c.Connections} {
 		g.Mean *= f
 		g.M2 *= f * f
+		g.Most *= f
 		g.Sum *= f
 	}
 	c.Reference = to
@@ -126,6 +128,7 @@ func (c *Comparison) age() {
 	for _, g := range []*Group{&c.Treated, &c.Slices, &c.Connections} {
 		g.N /= 2
 		g.M2 /= 2
+		g.Most = 0 // weighs next to nothing by now
 	}
 }
 
@@ -155,6 +158,18 @@ func (g *Group) observe(e float64) {
 	d := e - g.Mean
 	g.Mean += d / g.N
 	g.M2 += d * (e - g.Mean)
+	g.Most = max(g.Most, e)
+}
+
+// withoutMost is the group without its slowest observation.
+func (g Group) withoutMost() Group {
+	if g.Most == 0 || g.N <= 1 {
+		return g
+	}
+	mean := (g.N*g.Mean - g.Most) / (g.N - 1)
+	g.M2 = max(0, g.M2-(g.Most-g.Mean)*(g.Most-mean))
+	g.N, g.Mean, g.Most = g.N-1, mean, 0
+	return g
 }
 
 // closed is the group with its open slice as an observation.
@@ -205,18 +220,34 @@ func (c *Comparison) Gain() Gain {
 	return gainOf(&treated, &conns)
 }
 
+// gainOf compares two groups. One slow observation, as of a trial that went wrong, can be
+// most of the mean of a few cubes, and says nothing about the next: each bound must hold
+// without the slowest of the group that it speaks against.
 func gainOf(treated, held *Group) Gain {
 	g := Gain{Treated: treated.N, HeldOut: held.N}
-	if treated.N == 0 || held.N == 0 || treated.Mean <= 0 || held.Mean <= 0 {
+	ratio, half := logRatio(treated, held)
+	if half == 0 {
 		return g
 	}
-	ratio := math.Log(held.Mean/treated.Mean) / aversion
 	g.Ratio = math.Exp(ratio)
 	if treated.N < leastCompared || held.N < leastCompared {
 		return g
 	}
-	sd := math.Sqrt(treated.relativeVariance()+held.relativeVariance()) / aversion
-	half := Boundary(1/(1/treated.N+1/held.N), alpha) * sd
-	g.Low, g.High = math.Exp(ratio-half), math.Exp(ratio+half)
+	spared := treated.withoutMost()
+	high, halfHigh := logRatio(&spared, held)
+	spared = held.withoutMost()
+	low, halfLow := logRatio(treated, &spared)
+	g.Low = math.Exp(min(ratio-half, low-halfLow))
+	g.High = math.Exp(max(ratio+half, high+halfHigh))
 	return g
+}
+
+// logRatio is the natural log of the gain, and half the width of its interval; 0, 0 if
+// there is nothing to compare.
+func logRatio(treated, held *Group) (ratio, half float64) {
+	if treated.N <= 0 || held.N <= 0 || treated.Mean <= 0 || held.Mean <= 0 {
+		return 0, 0
+	}
+	sd := math.Sqrt(treated.relativeVariance()+held.relativeVariance()) / aversion
+	return math.Log(held.Mean/treated.Mean) / aversion, Boundary(1/(1/treated.N+1/held.N), alpha) * sd
 }
