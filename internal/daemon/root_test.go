@@ -97,8 +97,8 @@ func TestRootReload(t *testing.T) {
 	if s := d.status(t); !strings.Contains(s.ConfigError, "lern") {
 		t.Errorf("status does not show the mistake: %q", s.ConfigError)
 	}
-	exchange(t, 5)
-	d.awaitSamples(t, 20) // the old rules are in force
+	before := d.exchangeUntilScored(t, "127.0.0.0/24") // the old rules are in force
+	d.awaitSamples(t, 20)
 
 	p.rules(t, "rules: [{name: fixed, match: {remote_port: [9]}, set: {nodelay: true}}, {name: all, learn: {hold_out: 5%}}]\nlog: {level: debug}")
 	res, err := d.Reload(ctx)
@@ -112,7 +112,7 @@ func TestRootReload(t *testing.T) {
 	if s.ConfigError != "" {
 		t.Errorf("mistake still shown: %s", s.ConfigError)
 	}
-	d.awaitPath(t, "127.0.0.0/24", 10) // a reload keeps beliefs
+	d.awaitPath(t, "127.0.0.0/24", before) // a reload keeps beliefs
 	exchange(t, 5)
 	d.awaitSamples(t, 30)
 	if n := d.status(t).Totals.Unattributed; n != 0 {

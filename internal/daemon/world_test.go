@@ -286,10 +286,28 @@ func (r *running) awaitSamples(t *testing.T, n uint64) {
 // may be a second old.
 func (r *running) awaitPath(t *testing.T, prefix string, samples uint64) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d samples of %s", samples, prefix), func() bool {
-		l, err := r.Paths(context.Background(), api.PathQuery{})
-		return err == nil && l.Total == 1 && l.Paths[0].Prefix == prefix && l.Paths[0].Samples >= samples
+	await(t, fmt.Sprintf("%d samples of %s", samples, prefix), func() bool { return r.samplesOf(prefix) >= samples })
+}
+
+// samplesOf is how many samples the one path has; 0 as long as none was scored.
+func (r *running) samplesOf(prefix string) uint64 {
+	l, err := r.Paths(context.Background(), api.PathQuery{})
+	if err != nil || l.Total != 1 || l.Paths[0].Prefix != prefix {
+		return 0
+	}
+	return l.Paths[0].Samples
+}
+
+// exchangeUntilScored makes connections until one counts, and returns how many samples the path has
+// then: on a busy machine the receiver, not the path, is the limit of many.
+func (r *running) exchangeUntilScored(t *testing.T, prefix string) (samples uint64) {
+	t.Helper()
+	await(t, "a sample that is scored", func() bool {
+		exchange(t, 5)
+		samples = r.samplesOf(prefix)
+		return samples > 0
 	})
+	return samples
 }
 
 // process is a daemon in a process of its own.
