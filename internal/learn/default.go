@@ -262,10 +262,11 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !madeFrom(c.cc, cs[base].cc)
+		c.unfit = lossy && !tolerant(c.cc)
 		switch {
 		case i == base, t.shown(c, &cs[base], b.Pooled):
 			most[i] = 1
-		case lossy && !tolerant(c.cc):
+		case c.unfit:
 			most[i] = mostWorse
 		case hopeful && (random || fell):
 			most[i] = 1

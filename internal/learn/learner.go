@@ -135,15 +135,34 @@ type ArmBelief struct {
 	Price float32 `json:"price"`
 	// Tail is how outcomes spread on the slow side of the mean.
 	Tail Tail `json:"tail"`
-	// Sent and Again are discounted sums of Outcome's over Judged outcomes, of which
-	// Resent had any of Again. Stretch is a mean.
-	Sent    float32 `json:"sent"`
-	Again   float32 `json:"again"`
-	Judged  float32 `json:"judged,omitempty"`
-	Resent  float32 `json:"resent,omitempty"`
+	// Losses are of the latest outcomes, discounted, and Since of those since Loss began to
+	// rise, if it does. Stretch is a mean.
+	Losses
+	Since   Losses  `json:"since"`
 	Stretch float32 `json:"stretch"`
 
 	open slice
+}
+
+// Losses sums up what outcomes sent and had to send again.
+type Losses struct {
+	Sent   float32 `json:"sent"`             // data packets
+	Again  float32 `json:"again"`            // retransmits among them
+	Judged float32 `json:"judged,omitempty"` // outcomes
+	Resent float32 `json:"resent,omitempty"` // of these, with any of Again
+}
+
+// add folds an outcome, of what was seen before keeping a part, 0 to 1.
+func (l *Losses) add(o Outcome, keep float32) {
+	if o.Sent == 0 {
+		return
+	}
+	resent := float32(0)
+	if o.Again > 0 {
+		resent = 1
+	}
+	l.Sent, l.Again = l.Sent*keep+float32(o.Sent), l.Again*keep+float32(o.Again)
+	l.Judged, l.Resent = l.Judged*keep+1, l.Resent*keep+resent
 }
 
 // wait is the believed Outcome.Wait.

@@ -28,6 +28,7 @@ type candidate struct {
 	price  float64    // what of the reward others pay for
 	seen   float64    // mean of its own rewards, less the premium of its tail
 	scale  float64    // variance of one observation's say in that
+	unfit  bool       // takes for congestion what this path loses at random
 }
 
 func (c *candidate) trials() float64 {
@@ -286,13 +287,14 @@ const (
 // that is new or has changed, and once more. Best hopes go first, and among equals
 // the safest.
 //
-// Arms that may not get any share by most are left out; nil is no bound.
+// Arms that may not get any share by most, and those that need no trial to be known for
+// worse, are left out; nil is no bound.
 func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool, most []float64) int {
 	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
 	pick := -1
 	for i := range cs {
 		c := &cs[i]
-		if most != nil && most[i] < leastReprobe || c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
+		if most != nil && (c.unfit || most[i] < leastReprobe) || c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
 			continue
 		}
 		if pick < 0 || t.sooner(c, &cs[pick]) {

@@ -195,12 +195,7 @@ func (a *ArmBelief) learnTail(o Outcome) {
 	a.Price += (float32(o.Price) - a.Price) * rate
 	if o.Sent > 0 {
 		a.Stretch += (float32(o.Stretch) - a.Stretch) * rate
-		keep := float32(1 - o.Weight/lossMemory)
-		a.Sent, a.Again = a.Sent*keep+float32(o.Sent), a.Again*keep+float32(o.Again)
-		a.Judged, a.Resent = a.Judged*keep+1, a.Resent*keep
-		if o.Again > 0 {
-			a.Resent++
-		}
+		a.Losses.add(o, float32(1-o.Weight/lossMemory))
 	}
 	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
@@ -311,6 +306,11 @@ func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	}
 	if o.Loss >= 0 {
 		loss = a.Loss.observe(min(o.Loss, 1), o.Weight*news, t.opt.Memory)
+		if a.Loss.Up.Sum == 0 {
+			a.Since = Losses{}
+		} else {
+			a.Since.add(o, 1)
+		}
 	}
 	return reward || loss
 }
@@ -327,20 +327,21 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	} else {
 		a.Weight = min(a.Weight, settled)
 	}
-	weight := a.Weight
+	weight, since := a.Weight, a.Since
 	for i := range b.Arms {
 		o := &b.Arms[i]
 		keep := min(1, reopened/max(o.Weight, reopened))
 		o.Weight *= keep
 		o.M2 *= keep
 		o.Tail.N *= float32(keep)
-		o.Sent, o.Again, o.Judged, o.Resent = 0, 0, 0, 0
+		o.Losses, o.Since = Losses{}, Losses{}
 		o.Trials = 0
 		o.Up, o.Down = Run{}, Run{}
 		o.Loss.restart()
 		o.open = slice{}
 	}
 	a.Weight, a.Trials, a.M2 = weight, weight, v*max(0, weight-1)
+	a.Losses = since
 }
 
 // searching is how many outcomes after a change a path counts as changed at most.
