@@ -148,3 +148,22 @@ func TestBurstsAreNoRandomLoss(t *testing.T) {
 		}
 	}
 }
+
+// Once losses have grown and the search opens, those that told of it say that they are
+// random: what takes them for congestion is not tried first.
+func TestSearchKnowsWhatOpenedIt(t *testing.T) {
+	b := &Belief{Last: start}
+	crowds(b, "cubic", 12, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 0, 0, 0.05 })
+	for n := 0; b.Changes == 0; n++ {
+		if n == 8 {
+			t.Fatalf("%d lossy connections are no change", n)
+		}
+		crowds(b, "cubic", 1, 1, 8, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 250, 12, 0.05, 0.05 })
+	}
+	if a := b.Arm(named("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
+		t.Errorf("of the losses that told of the change %v is known", a.Losses)
+	}
+	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[1] < 0.5 || w[2] > mostWorse+1e-9 {
+		t.Errorf("shares %v", w)
+	}
+}
