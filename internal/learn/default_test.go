@@ -153,7 +153,7 @@ func TestBurstsAreNoRandomLoss(t *testing.T) {
 // random: what takes them for congestion is not tried first.
 func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 	b := &Belief{Last: start}
-	crowds(b, "cubic", 12, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 0, 0, 0.05 })
+	crowds(b, "cubic", 12, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 0, 0, 0.4 })
 	for n := 0; b.Changes == 0; n++ {
 		if n == 8 {
 			t.Fatalf("%d lossy connections are no change", n)

@@ -136,20 +136,21 @@ type ArmBelief struct {
 	// Tail is how outcomes spread on the slow side of the mean.
 	Tail Tail `json:"tail"`
 	// Losses are of the latest outcomes, discounted, and Since of those since Loss began to
-	// rise, if it does. Stretch is a mean.
+	// rise, if it does.
 	Losses
-	Since   Losses  `json:"since"`
-	Stretch float32 `json:"stretch"`
+	Since Losses `json:"since"`
 
 	open slice
 }
 
-// Losses sums up what outcomes sent and had to send again.
+// Losses sums up what outcomes sent and had to send again, and in which queue.
 type Losses struct {
 	Sent   float32 `json:"sent"`             // data packets
 	Again  float32 `json:"again"`            // retransmits among them
 	Judged float32 `json:"judged,omitempty"` // outcomes
 	Resent float32 `json:"resent,omitempty"` // of these, with any of Again
+
+	Stretch float32 `json:"stretch"` // mean of Outcome.Stretch
 }
 
 // add folds an outcome, of what was seen before keeping a part, 0 to 1.
@@ -163,6 +164,7 @@ func (l *Losses) add(o Outcome, keep float32) {
 	}
 	l.Sent, l.Again = l.Sent*keep+float32(o.Sent), l.Again*keep+float32(o.Again)
 	l.Judged, l.Resent = l.Judged*keep+1, l.Resent*keep+resent
+	l.Stretch += (float32(o.Stretch) - l.Stretch) / l.Judged
 }
 
 // wait is the believed Outcome.Wait.

@@ -193,10 +193,7 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 func (a *ArmBelief) learnTail(o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
-	if o.Sent > 0 {
-		a.Stretch += (float32(o.Stretch) - a.Stretch) * rate
-		a.Losses.add(o, float32(1-o.Weight/lossMemory))
-	}
+	a.Losses.add(o, float32(1-o.Weight/lossMemory))
 	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
 
