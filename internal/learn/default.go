@@ -47,9 +47,9 @@ const (
 	// notices.
 	crowd       = 1.5
 	mostUnknown = 1. / 100
-	// newcomer is the number of observations of a path from which it is known whether
-	// its connections come in crowds: of the latest one all may not have ended yet.
-	newcomer = 3
+	// newPath is the number of observations below which a path is new: it is not known yet
+	// whether its connections come in crowds, because some of the latest may not have ended.
+	newPath = 3
 	// worthwhile is the expected gain below which there is nothing to be won by going on:
 	// arms that are alike are left for the default.
 	worthwhile = 0.02
@@ -92,8 +92,8 @@ func tolerant(cc tcp.CC) bool {
 	return false
 }
 
-// made lists controls that do what another does but in a few places, for the better, and
-// so are expected to be as good.
+// made lists controls that differ from another only in a few improvements. They are expected
+// to be as good.
 var made = [...]struct{ cc, from tcp.CC }{
 	{named("tcpilot_cubic"), named("cubic")},
 	{named("tcpilot_dctcp"), named("dctcp")},
@@ -257,7 +257,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	last := latestOf(cs)
 	random := !tolerant(cs[base].cc) && cs[base].losesAtRandom() && b.Count-b.ChangedAt <= searching
 	lossy := random || last != nil && last.losesAtRandom()
-	crowded := b.company() > crowd
+	crowded := b.outcomesEach() > crowd
 	for i := range cs {
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
@@ -270,7 +270,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = mostWorse
 		case hopeful && (random || fell):
 			most[i] = 1
-		case unknown && b.Count < newcomer && c.parent == nil:
+		case unknown && b.Count < newPath && c.parent == nil:
 			most[i] = 0
 		case unknown && crowded:
 			most[i] = mostUnknown / float64(len(cs)-1)
@@ -288,8 +288,8 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	}
 }
 
-// company is how many outcomes an observation has, on average.
-func (b *Belief) company() float64 {
+// outcomesEach is how many outcomes an observation has, on average.
+func (b *Belief) outcomesEach() float64 {
 	n := uint64(0)
 	for i := range b.Arms {
 		n += b.Arms[i].Count

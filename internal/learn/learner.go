@@ -106,7 +106,6 @@ type ArmBelief struct {
 	Greedy uint64 `json:"greedy"`  // of these, taken while best known
 	Last   int64  `json:"last"`    // Unix ns of the latest outcome
 	SeenAt uint64 `json:"seen_at"` // Belief.Count at the latest outcome
-	MinRTT uint32 `json:"min_rtt"` // microseconds; 0 is unknown
 	Rate   uint64 `json:"rate"`    // bytes/s; 0 is unknown
 
 	// Mean is the believed reward; for epsilon-greedy the negated published cost.
@@ -127,8 +126,8 @@ type ArmBelief struct {
 	// Scatter is the variance of outcomes within one observation; M2 is of
 	// observations.
 	Scatter float64 `json:"scatter"`
-	// Within is the same over outcomes that had company in their observation, and Beyond
-	// how many there were beyond the first of each, discounted.
+	// Within is the same over observations of two outcomes or more, and Beyond counts the
+	// outcomes after the first of each, discounted.
 	Within float32 `json:"within,omitempty"`
 	Beyond float32 `json:"beyond,omitempty"`
 	// Price is the believed Outcome.Price.
@@ -139,6 +138,9 @@ type ArmBelief struct {
 	// rise, if it does.
 	Losses
 	Since Losses `json:"since"`
+	// MinRTT is the least round-trip time, microseconds; 0 is unknown. It stands beside other
+	// fields of 4 bytes, so that none are lost to alignment.
+	MinRTT uint32 `json:"min_rtt"`
 
 	open slice
 }
