@@ -85,7 +85,11 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
 	by := heldBy(s)
 	if e.slices && (e.observe || by != learn.HeldConnection) {
-		out.Slice = s.At >> leaf.sliceShift()
+		if leaf.amongOthers(s) {
+			e.ignored[learn.AmongOthers]++
+			return
+		}
+		out.Slice = leaf.sliceOf(s)
 	}
 	e.compare(leaf, s, out, by)
 	arm := s.Arm

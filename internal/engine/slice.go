@@ -21,13 +21,23 @@ const (
 	// lifeSlack is how far, in powers of two, the length must be from the slice for the
 	// slice to change: half a power is where it would be rounded.
 	lifeSlack = 0.75
+
+	// crowdFrom is the number of connections at a time from which they are likely to fill
+	// what they share, so that one arm's gain is another's loss. Fewer than crowdLeft end
+	// it. Slices are 1 << crowdShift lives long then.
+	crowdFrom  = 8
+	crowdLeft  = 4
+	crowdShift = 2
 )
 
-// life is how long connections of a path last.
+// life is how long connections of a path last, and how many there are at a time.
 type life struct {
 	log   float32 // binary logarithm of nanoseconds, mean
+	gap   float32 // milliseconds between the ends of two, mean
+	ended uint32  // Unix milliseconds modulo 2^32, of the latest
 	n     uint8   // connections, up to lifeMemory
 	shift uint8   // of the slice that this asks for; 0 is unknown
+	crowd bool    // there are many at a time
 }
 
 // lived notes how long a connection of n lasted, for n and what is around it.
@@ -37,20 +47,65 @@ func (n *node) lived(s *tcp.Sample) {
 	}
 	log := float32(math.Log2(float64(s.Duration)))
 	for ; n != nil; n = n.parent {
-		n.life.add(log)
+		n.life.add(log, uint32(s.At/int64(time.Millisecond)), !n.isRoot())
 	}
 }
 
-func (l *life) add(log float32) {
-	l.n = min(l.n+1, lifeMemory)
+// add notes a connection that ended. shared: what lasts at the same time shares a path.
+func (l *life) add(log float32, ended uint32, shared bool) {
+	if l.n = min(l.n+1, lifeMemory); l.n > 1 {
+		l.gap += (float32(max(0, int32(ended-l.ended))) - l.gap) / float32(l.n-1)
+	}
+	l.ended = ended
 	l.log += (log - l.log) / float32(l.n)
 	if l.n < lifeLeast {
 		return
 	}
-	at := min(max(float64(l.log), leastSlice), longestSlice)
+	at := float64(l.log)
+	if l.crowd = shared && l.crowded(); l.crowd {
+		at += crowdShift
+	}
+	at = min(max(at, leastSlice), longestSlice)
 	if l.shift == 0 || math.Abs(at-float64(l.shift)) > lifeSlack {
 		l.shift = uint8(math.Round(at))
 	}
+}
+
+// crowded reports whether there are many connections at a time, by Little's law: as many
+// as end in the time that one lasts.
+func (l *life) crowded() bool {
+	if l.n < lifeMemory {
+		return false
+	}
+	many := crowdFrom
+	if l.crowd {
+		many = crowdLeft
+	}
+	return math.Exp2(float64(l.log)) >= float64(many)*float64(l.gap)*float64(time.Millisecond)
+}
+
+// amongOthers reports whether a connection of n shared the path with those of a slice
+// before or after, though slices are long enough for most not to: it began in the first
+// quarter of a slice or in the last.
+func (n *node) amongOthers(s *tcp.Sample) bool {
+	if !n.life.crowd || s.Kind != tcp.KindClose {
+		return false
+	}
+	const parts = 1 << crowdShift
+	part := began(s) >> (n.sliceShift() - crowdShift) & (parts - 1)
+	return part == 0 || part == parts-1
+}
+
+func began(s *tcp.Sample) int64 { return s.At - int64(s.Duration) }
+
+// sliceOf is the slice that a sample tells of: that in which it came. Of a crowd, it is that
+// in which the connection began.
+func (n *node) sliceOf(s *tcp.Sample) int64 {
+	at := s.At
+	if n.life.crowd && s.Kind == tcp.KindClose {
+		at = began(s)
+	}
+	return at >> n.sliceShift()
 }
 
 // sliceShift is path.Policy's Slice for a path, or for what is around it as long as

@@ -24,6 +24,7 @@ const (
 	ReceiverLimited         // the peer's window bounded it
 	SndbufLimited           // the send buffer bounded it
 	NoRTT                   // no round-trip time to compare
+	AmongOthers             // in a crowd, and most of its life beside connections of another slice
 	NumIgnored
 )
 
@@ -33,7 +34,8 @@ func (i Ignored) String() string {
 		return "unknown"
 	}
 	return [...]string{"scored", "failed-connect", "app-cc", "arm-failed", "cc-changed", "adopted", "aborted",
-		"too-small", "app-limited", "receiver-limited", "sndbuf-limited", "no-rtt"}[i]
+		"too-small", "app-limited", "receiver-limited", "sndbuf-limited", "no-rtt",
+		"among-others"}[i]
 }
 
 const (
