@@ -167,3 +167,56 @@ func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 		t.Errorf("shares %v", w)
 	}
 }
+
+// Of a crowd, those that end first met less of its queue: they are no proof that a path
+// loses packets without one.
+func TestFirstOfACrowdAreNoProof(t *testing.T) {
+	arms := []string{"cubic", "bbr", "reno"}
+	for _, c := range []struct {
+		rest float64 // stretch of those that end later
+		want bool
+	}{{0.02, true}, {0.2, false}} {
+		b := &Belief{Last: start}
+		for k := range 6 {
+			n := 0
+			crowds(b, "cubic", 1, 20, 10, func(o *Outcome) {
+				o.Sent, o.Again, o.Stretch = 700, 7, 0.02
+				if n++; n > 6 {
+					o.Stretch = c.rest
+				}
+			})
+			if w := beside(t, arms, b); k < 2 && w[1] > mostUnknown+1e-9 {
+				t.Errorf("after %d crowds: shares %v", k+1, w)
+			}
+		}
+		if w := beside(t, arms, b); (w[1] > 0.3) != c.want {
+			t.Errorf("with a stretch of %g: shares %v", c.rest, w)
+		}
+	}
+}
+
+// A search that a fall opens puts whole slices at risk: in a crowd only where users wait
+// twice as long.
+func TestSearchInACrowdNeedsAFall(t *testing.T) {
+	arms := []string{"bbr", "reno", "tcpilot_bbr3"}
+	for _, c := range []struct {
+		n    int
+		fall float64
+		want bool
+	}{{1, 0.5, true}, {20, 0.5, false}, {20, 1.2, true}} {
+		b := &Belief{Last: start}
+		crowds(b, "bbr", 12, c.n, 10, nil)
+		for n := 0; b.Changes == 0; n++ {
+			if n == 20 {
+				t.Fatalf("%d slices that are slower by %g are no change", n, c.fall)
+			}
+			crowds(b, "bbr", 1, c.n, 10-c.fall, nil)
+		}
+		if b.Fall < 0.6*c.fall || b.Fall > 1.1*c.fall {
+			t.Errorf("%d at a time: the fall is %.2f, want about %g", c.n, b.Fall, c.fall)
+		}
+		if w := beside(t, arms, b); (1-w[0] > 2*mostUnknown) != c.want {
+			t.Errorf("%d at a time, slower by %g: shares %v", c.n, c.fall, w)
+		}
+	}
+}

@@ -89,8 +89,9 @@ type Belief struct {
 	Changed int64   `json:"changed"` // Unix ns of the latest change; 0 is never
 	// ChangedAt is Count at the latest change.
 	ChangedAt uint64 `json:"changed_at"`
-	// Fell says that the latest change was one for the worse.
-	Fell bool `json:"fell,omitempty"`
+	// Fall is by how much the reward fell at the latest change; 0 if that was none for the
+	// worse.
+	Fall float64 `json:"fall,omitempty"`
 	// Level is the reward of a path of which a pooled belief knows nothing else,
 	// its arm's effect taken out.
 	Level Signal `json:"level"`

@@ -127,7 +127,7 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	changed := !b.Pooled && t.changed(a, o, v)
 	a.open.add(o)
 	t.fold(a, v)
-	a.learnTail(o)
+	a.learnTail(b, o)
 	a.note(b, o)
 	if changed {
 		t.reopen(b, a, o.At)
@@ -184,20 +184,20 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 	t.age(h, o.At)
 	o.Weight = min(o.Weight, 1)
 	h.Mean, h.Weight, h.M2 = fold(h.Mean, h.Weight, h.M2, o.Reward, o.Weight, t.opt.Memory)
-	h.learnTail(o)
+	h.learnTail(b, o)
 	h.note(b, o)
 }
 
 // learnTail folds what the mean reward does not tell: each outcome by itself, also of one
 // observation.
-func (a *ArmBelief) learnTail(o Outcome) {
+func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
-	a.Losses.add(o, float32(1-o.Weight/lossMemory))
+	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, b.outcomesEach()))))
 	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
 
-// lossMemory is the number of outcomes over which packets and retransmits are summed.
+// lossMemory is the number of observations over which packets and retransmits are summed.
 const lossMemory = 20
 
 // note keeps the facts of an outcome that are not its reward. first says that it is
@@ -317,9 +317,12 @@ func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	b.Changes++
 	b.Changed, b.ChangedAt = now, b.Count
-	b.Fell = a.Down.Sum > a.Up.Sum && a.Down.Sum >= limit/2.
+	b.Fall = 0
 	v := t.noise(a, t.pooledNoise(b))
 	if run := latest(&a.Up, &a.Down); run != nil {
+		if run == &a.Down {
+			b.Fall = max(0, a.Mean-run.Mean)
+		}
 		a.Mean, a.Weight = run.Mean, min(run.N, runMax)
 	} else {
 		a.Weight = min(a.Weight, settled)
