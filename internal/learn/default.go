@@ -141,8 +141,13 @@ func (c *candidate) losesAtRandom(b *Belief) bool {
 	if a.Sent < leastSent || a.Again <= randomLoss*a.Sent || float64(a.Stretch) >= queue {
 		return false
 	}
-	alike := 1 - math.Exp(-float64(a.Again/a.Judged)) // would have some, by Poisson
-	return float64(a.Resent/a.Judged) > allAlike*alike
+	return a.alike()
+}
+
+// alike reports whether losses came to all connections alike.
+func (l *Losses) alike() bool {
+	some := 1 - math.Exp(-float64(l.Again/l.Judged)) // would have any, by Poisson
+	return float64(l.Resent/l.Judged) > allAlike*some
 }
 
 // latestOf is the arm that was seen last, of those that sent enough to tell; nil if none did.
@@ -166,6 +171,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 		if madeFrom(cs[i].cc, cs[base].cc) {
 			mean, sd := cs[i].ahead(&cs[base])
 			harm[i] = expectedLoss(mean, sd, 0)
+			mix(w, i, normal(mean/sd)) // by merit it would get what a stranger does
 		}
 	}
 	best := t.inUse(cs, base, b)
@@ -210,10 +216,15 @@ func (c *candidate) ahead(base *candidate) (mean, sd float64) {
 	return mean, math.Sqrt(variance)
 }
 
-// gainOver is by what share an arm's reward is above the default's, in expectation over
-// what is believed, where it is.
-func (c *candidate) gainOver(base *candidate) float64 {
-	return expectedLoss(base.post.mean-c.post.mean, c.post.sd, base.post.sd)
+// prospects are by what share an arm's reward is above the default's, in expectation over
+// what is believed, where it is, and whether the users are believed to have less of it.
+func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
+	if madeFrom(c.cc, base.cc) {
+		mean, sd := c.ahead(base)
+		return expectedLoss(-mean, sd, 0), mean < -sd
+	}
+	gain = expectedLoss(base.post.mean-c.post.mean, c.post.sd, base.post.sd)
+	return gain, base.value()-c.value() > c.post.sd+base.post.sd
 }
 
 // inUse is the best of the arms that are shown to be better than the default; the
@@ -284,15 +295,16 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !madeFrom(c.cc, cs[base].cc)
+		newHere := b.Count < newPath && c.parent == nil
 		c.unfit = lossy && !tolerant(c.cc)
 		switch {
 		case i == base, t.shown(c, &cs[base], b.Pooled):
 			most[i] = 1
 		case c.unfit:
 			most[i] = mostWorse
-		case hopeful && (random || fell):
+		case hopeful && (random || fell) && (b.Pooled || b.Count > 1 || !newHere):
 			most[i] = 1
-		case unknown && b.Count < newPath && c.parent == nil:
+		case unknown && newHere:
 			most[i] = 0
 		case unknown && crowded:
 			most[i] = mostUnknown / float64(len(cs)-1)
@@ -300,10 +312,14 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = unproven
 		default:
 			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))
-			if gain := c.gainOver(&cs[base]); gain < worthwhile && c.trials() >= settled {
+			if c.trials() < settled {
+				break
+			}
+			gain, worse := c.prospects(&cs[base])
+			if gain < worthwhile {
 				most[i] = max(mostWorse, most[i]*gain*gain/(worthwhile*worthwhile))
 			}
-			if c.trials() >= settled && cs[base].value()-c.value() > c.post.sd+cs[base].post.sd {
+			if worse {
 				most[i] = min(most[i], mostWorse)
 			}
 		}
@@ -366,11 +382,13 @@ func expectedLoss(mean, sdA, sdB float64) float64 {
 		return max(0, math.Expm1(-mean))
 	}
 	s = min(s, 1) // a lognormal's mean is all tail beyond it
-	phi := func(z float64) float64 {
-		if z < 0 {
-			return upper(-z)
-		}
-		return 1 - upper(z)
+	return max(0, math.Exp(s*s/2-mean)*normal((s*s-mean)/s)-normal(-mean/s))
+}
+
+// normal is the distribution function of the standard Normal.
+func normal(z float64) float64 {
+	if z < 0 {
+		return upper(-z)
 	}
-	return max(0, math.Exp(s*s/2-mean)*phi((s*s-mean)/s)-phi(-mean/s))
+	return 1 - upper(z)
 }

@@ -220,3 +220,51 @@ func TestSearchInACrowdNeedsAFall(t *testing.T) {
 		}
 	}
 }
+
+// Two slices of bad luck do not condemn what was made from the default.
+func TestBadLuckOfWhatWasMadeFromTheDefault(t *testing.T) {
+	b := &Belief{Last: start}
+	crowds(b, "tcpilot_cubic", 2, 3, 9.6, nil)
+	crowds(b, "cubic", 6, 4, 10, func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice%3-1) })
+	if w := beside(t, []string{"cubic", "tcpilot_cubic", "reno"}, b); w[1] < 0.1 {
+		t.Errorf("shares %v", w)
+	}
+	// It is in use as soon as that is believed: half as many slices as a stranger needs.
+	in := func(name string) (n int) {
+		b := &Belief{Last: start}
+		for n = 2; n < 100; n += 2 {
+			crowds(b, "cubic", 2, 1, 10, func(o *Outcome) { o.Reward += 0.15 * float64(o.Slice%3-1) })
+			crowds(b, name, 2, 1, 10.12, nil)
+			if w := beside(t, []string{"cubic", name}, b); w[1] > 0.9 {
+				break
+			}
+		}
+		return n
+	}
+	if made, stranger := in("tcpilot_cubic"), in("reno"); made > stranger*2/3 {
+		t.Errorf("in use after %d observations, a stranger after %d", made, stranger)
+	}
+}
+
+// Where only losses come and go, what is known of how fast arms are is still worth something.
+func TestOverflowsAreNotAnotherPath(t *testing.T) {
+	b := &Belief{Last: start}
+	for range 6 {
+		crowds(b, "cubic", 2, 4, 10, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.2 })
+		crowds(b, "bbr", 2, 4, 10, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.2 })
+	}
+	for n := 0; b.Changes == 0; n++ {
+		if n == 20 {
+			t.Fatal("the losses are not noticed")
+		}
+		crowds(b, "cubic", 1, 4, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 14, 0.02, 0.2 })
+	}
+	for _, name := range []string{"cubic", "bbr"} {
+		if a := b.Arm(named(name)); a.Weight < 3 || a.Trials > settled+1 {
+			t.Errorf("%s: evidence %.1f, %.1f trials since", name, a.Weight, a.Trials)
+		}
+	}
+	if b.Fall != 0 {
+		t.Errorf("a fall of %.2f", b.Fall)
+	}
+}

@@ -92,8 +92,11 @@ const (
 	surprise = 2.5
 	// awhile is that while, in outcomes of other arms.
 	awhile = 20
-	// reopened is the evidence that an arm keeps when its path has changed.
+	// reopened is the evidence that an arm keeps when its path has changed, and hinted the
+	// same where only losses have, and what users have has not: queues that overflow now
+	// and then are not another path.
 	reopened = 0.5
+	hinted   = 5
 	// huber bounds the influence of one outcome on a settled mean, in standard
 	// deviations: a stalled virtual machine is not the arm's doing.
 	huber = 3.5
@@ -318,19 +321,20 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	b.Changes++
 	b.Changed, b.ChangedAt = now, b.Count
 	b.Fall = 0
-	v := t.noise(a, t.pooledNoise(b))
+	v, left := t.noise(a, t.pooledNoise(b)), float64(hinted)
 	if run := latest(&a.Up, &a.Down); run != nil {
 		if run == &a.Down {
 			b.Fall = max(0, a.Mean-run.Mean)
 		}
 		a.Mean, a.Weight = run.Mean, min(run.N, runMax)
+		left = reopened
 	} else {
-		a.Weight = min(a.Weight, settled)
+		a.Weight = min(a.Weight, hinted)
 	}
 	weight, since := a.Weight, a.Since
 	for i := range b.Arms {
 		o := &b.Arms[i]
-		keep := min(1, reopened/max(o.Weight, reopened))
+		keep := min(1, left/max(o.Weight, left))
 		o.Weight *= keep
 		o.M2 *= keep
 		o.Tail.N *= float32(keep)
@@ -340,7 +344,7 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 		o.Loss.restart()
 		o.open = slice{}
 	}
-	a.Weight, a.Trials, a.M2 = weight, weight, v*max(0, weight-1)
+	a.Weight, a.Trials, a.M2 = weight, min(weight, settled), v*max(0, weight-1)
 	a.Losses = since
 }
 
