@@ -305,6 +305,9 @@ enum sample_flags {		/* tcp.Flags */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_MASK = (1 << 11) - 1,
+	/* of samples only */
+	F_LATER = 1 << 13,	/* an earlier sample has the beginning of the connection */
+	F_SAMPLE = F_MASK | F_LATER,
 };
 
 struct conn_sample {

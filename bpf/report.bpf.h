@@ -213,7 +213,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
 	s->arm = t->arm;
 	s->stands_for = stands_for;
-	s->flags = report_flags(tp, cc, t, ctl);
+	s->flags = report_flags(tp, cc, t, ctl) | (last->at_ns ? F_LATER : 0);
 	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
 	s->connect_us = last->at_ns ? 0 : t->connect_us;

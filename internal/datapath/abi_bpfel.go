@@ -284,6 +284,8 @@ const (
 	abiSampleFlagsF_ESTABLISHED abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS      abiSampleFlags = 4096
 	abiSampleFlagsF_MASK        abiSampleFlags = 2047
+	abiSampleFlagsF_LATER       abiSampleFlags = 8192
+	abiSampleFlagsF_SAMPLE      abiSampleFlags = 10239
 )
 
 type abiSockOption struct {

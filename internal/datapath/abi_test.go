@@ -68,11 +68,12 @@ func TestABIFlags(t *testing.T) {
 		abiSampleFlagsF_ADOPTED:     tcp.FlagAdopted,
 		abiSampleFlagsF_DEFAULT_ARM: tcp.FlagDefaultArm,
 		abiSampleFlagsF_HELD_SLICE:  tcp.FlagHeldSlice,
+		abiSampleFlagsF_LATER:       tcp.FlagLater,
 	} {
 		if tcp.Flags(c) != want {
 			t.Errorf("flag %#x is %#x in Go", c, want)
 		}
-		if c&abiSampleFlagsF_MASK == 0 {
+		if c&abiSampleFlagsF_SAMPLE == 0 {
 			t.Errorf("flag %#x never leaves the kernel", c)
 		}
 	}

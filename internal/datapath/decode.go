@@ -32,7 +32,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 	}
 	*s = tcp.Sample{
 		Kind:     kind,
-		Flags:    tcp.Flags(r.Flags) & tcp.Flags(abiSampleFlagsF_MASK),
+		Flags:    tcp.Flags(r.Flags) & tcp.Flags(abiSampleFlagsF_SAMPLE),
 		At:       int64(r.AtNs) + offset,
 		Cookie:   r.Cookie,
 		NetNS:    r.Netns,

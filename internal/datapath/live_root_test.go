@@ -83,15 +83,15 @@ func TestRootIntervalsSumUp(t *testing.T) {
 		if p.End != tcp.EndNone || p.Kind != tcp.KindInterval || p.PolicyID != id || p.Class != 1 || p.Arm.String() != "reno" || p.Duration <= 0 {
 			t.Errorf("%+v", p)
 		}
-		if (p.Connect > 0) != (i == 0) {
-			t.Errorf("sample %d says that the connect took %v", i, p.Connect)
+		if (p.Connect > 0) != (i == 0) || p.Has(tcp.FlagLater) == (i == 0) {
+			t.Errorf("sample %d says that the connect took %v, flags %v", i, p.Connect, p.Flags)
 		}
 		if p.BytesAcked < uint64(200_000*(i+1)) || p.BytesAcked > uint64(200_000*(i+1)+1010) {
 			t.Errorf("sample %d has %d bytes", i, p.BytesAcked)
 		}
 	}
 	total.add(&last)
-	if last.BytesAcked != 777 || last.Kind != tcp.KindClose || last.Connect != 0 || last.PolicyID != id || !last.Has(tcp.FlagOutgoing) {
+	if last.BytesAcked != 777 || last.Kind != tcp.KindClose || last.Connect != 0 || last.PolicyID != id || !last.Has(tcp.FlagOutgoing|tcp.FlagLater) {
 		t.Errorf("the last sample is %+v", last)
 	}
 	if total.acked != info.Bytes_acked || total.received != info.Bytes_received || total.in != info.Segs_in ||

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -20,23 +21,24 @@ type crowd struct {
 
 type transfer struct {
 	*tcp.Sample
-	left  float64 // bytes
+	size  float64 // bytes
+	left  float64 // of these
 	began int64
 }
-
-const (
-	object  = 1e6  // bytes of a connection
-	linkBps = 10e6 // bytes/s
-)
 
 // run has size connections at a time for a while. bbr takes four times what cubic
 // does from the same queue, and wastes an eighth of the link on retransmits.
 func (c *crowd) run(size int, d time.Duration) {
-	const step = 20 * time.Millisecond
+	const (
+		step    = 20 * time.Millisecond
+		object  = 1e6  // bytes of a connection, in the mean
+		linkBps = 10e6 // bytes/s
+	)
 	for range d / step {
 		for len(c.live) < size {
 			s := c.connect(c.to, goods{cubic: 1, bbr: 1})
-			c.live = append(c.live, &transfer{s, object * (0.5 + c.rng.Float64()), c.now})
+			size := object * math.Exp(0.6*c.rng.NormFloat64()-0.18)
+			c.live = append(c.live, &transfer{s, size, size, c.now})
 		}
 		want, wasted := 0.0, 0.0
 		for _, t := range c.live {
@@ -60,7 +62,7 @@ func (c *crowd) run(size int, d time.Duration) {
 
 func (c *crowd) end(t *transfer) {
 	t.At, t.Duration = c.now, time.Duration(c.now-t.began)
-	t.Busy, t.BytesAcked = t.Duration, object
+	t.Busy, t.BytesAcked = t.Duration, uint64(t.size)
 	t.DataSegsOut = uint32(t.BytesAcked / mss)
 	t.SRTT = 2 * t.MinRTT // the queue
 	c.e.Observe(t.Sample)
@@ -74,20 +76,77 @@ func greed(cc tcp.CC) float64 {
 	return 1
 }
 
-// An arm that takes from the connections of the slices around is not better for the
-// path: in a crowd, slices are long enough to tell.
+// An arm that takes from the connections of the slices beside is not better for the
+// path: where many connections overlap, slices are long enough to tell.
 func TestWhatACrowdTakesFromItselfIsNoGain(t *testing.T) {
 	w := newWorld(t, nil)
 	w.e.SetOffered(offer(cubic, bbr), cubic)
 	c := &crowd{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
-	c.run(20, 2*time.Hour)
-	if c.n[bbr] == 0 {
-		t.Fatal("bbr was not tried")
+	c.run(20, 4*time.Hour)
+	p := w.path("203.0.113.0/24")
+	if a := p.arm(bbr); a.Count < 100 {
+		t.Fatalf("bbr was tried %d times", a.Count)
 	}
 	clear(c.n)
 	c.run(20, time.Hour)
 	if share := float64(c.n[bbr]) / float64(c.n[bbr]+c.n[cubic]); share > 0.03 {
 		t.Errorf("%.2f of the connections have bbr", share)
 	}
-	t.Log(c.n, w.path("203.0.113.0/24").Slice)
+	n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, c.to, 24)]
+	if slices := uint64(5 * time.Hour / p.Slice); n.belief.Count > slices*11/10 { // at first they are shorter
+		t.Errorf("%d observations in %d slices of %v", n.belief.Count, slices, p.Slice)
+	}
+	t.Log(c.n, p.Slice, n.belief.Count)
+}
+
+// Little's law, whatever else happens.
+func TestManyAtATime(t *testing.T) {
+	const each = time.Second
+	for _, c := range []struct {
+		name   string
+		size   int           // connections at a time
+		pause  time.Duration // after every 60
+		change func(*tcp.Sample)
+		want   bool
+	}{
+		{"one after the other", 1, 0, nil, false},
+		{"four", 4, 0, nil, false},
+		{"twenty", 20, 0, nil, true},
+		{"twenty with pauses", 20, time.Minute, nil, true},
+		{"one with pauses", 1, time.Minute, nil, false},
+		{"two, each of which stands for ten", 2, 0, func(s *tcp.Sample) { s.StandsFor = 10 }, true},
+		{"ends of those that were sampled before", 20, 0, func(s *tcp.Sample) { s.Flags |= tcp.FlagLater }, false},
+	} {
+		for _, hosts := range []byte{1, 5} {
+			w := newWorld(t, nil)
+			for i := range 200 {
+				w.now += int64(each) / int64(c.size)
+				if i%60 == 59 {
+					w.now += int64(c.pause)
+				}
+				to := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)%hosts + 1})
+				s := w.connect(to, clean)
+				s.At, s.Duration = w.now, each
+				if c.change != nil {
+					c.change(s)
+				}
+				w.e.Observe(s)
+				w.e.Tick(w.now)
+			}
+			n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, ip("203.0.113.1"), 24)]
+			if hosts > 1 {
+				n = w.e.host(n, ip("203.0.113.1"))
+			}
+			if l := n.lives(); l.many != c.want {
+				t.Errorf("%s, %d hosts: many %t, gap %.0f ms", c.name, hosts, l.many, l.gap)
+			}
+			want := time.Duration(1 << 30)
+			if c.want {
+				want <<= manyShift
+			}
+			if got := time.Duration(1) << n.sliceShift(); got != want {
+				t.Errorf("%s, %d hosts: slices of %v, want %v", c.name, hosts, got, want)
+			}
+		}
+	}
 }

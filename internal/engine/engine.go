@@ -99,7 +99,7 @@ type Engine struct {
 	forgetting []Place
 
 	// held are paths that wait for their slice to end, by its length, as of heldAt.
-	held   [longestSlice - leastSlice + 1][]*node
+	held   [longestSlice + manyShift - leastSlice + 1][]*node
 	heldAt int64
 	slices bool // the learner uses them
 	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For

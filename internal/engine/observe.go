@@ -84,11 +84,11 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
 	by := heldBy(s)
+	if e.slices && !e.observe && leaf.atSliceEdge(s) {
+		e.ignored[learn.SliceEdge]++
+		return
+	}
 	if e.slices && (e.observe || by != learn.HeldConnection) {
-		if leaf.amongOthers(s) {
-			e.ignored[learn.AmongOthers]++
-			return
-		}
 		out.Slice = leaf.sliceOf(s)
 	}
 	e.compare(leaf, s, out, by)

@@ -53,7 +53,7 @@ func (v *series) add(s *tcp.Sample, out learn.Outcome) {
 	if s.Kind == tcp.KindClose {
 		v.ended++
 	}
-	if v.slice != out.Slice || out.Slice == 0 {
+	if !learn.SameSlice(v.slice, out.Slice) {
 		v.slices++
 		v.slice, v.nth = out.Slice, 0
 	}

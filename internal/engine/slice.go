@@ -9,7 +9,10 @@ import (
 
 // An arm is drawn for a slice of time, about as long as a connection of the path: then
 // most of those that share it at one time have the same arm, and what an arm wins is
-// won from the path, not from the others (docs/design/0007-switchback.md).
+// won from the path, not from the others. Where many connections overlap, they probably
+// fill what they share, and one arm's gain is another's loss: there a slice is eight times
+// as long, and connections from its beginning and its end are not scored
+// (docs/design/0007-switchback.md).
 
 const (
 	leastSlice   = 26 // 2^26 ns, 67 ms: a few round trips of most paths
@@ -22,101 +25,133 @@ const (
 	// slice to change: half a power is where it would be rounded.
 	lifeSlack = 0.75
 
-	// crowdFrom is the number of connections at a time from which they are likely to fill
-	// what they share, so that one arm's gain is another's loss. Fewer than crowdLeft end
-	// it. Slices are 1 << crowdShift lives long then.
-	crowdFrom  = 8
-	crowdLeft  = 4
-	crowdShift = 2
+	// manyFrom is the number of connections at a time from which there are many. The state
+	// ends below manyLeft, which is lower so that it does not alternate. Slices are
+	// 1 << manyShift times as long then.
+	manyFrom  = 8
+	manyLeft  = 4
+	manyShift = 3
 )
 
 // life is how long connections of a path last, and how many there are at a time.
 type life struct {
 	log   float32 // binary logarithm of nanoseconds, mean
-	gap   float32 // milliseconds between the ends of two, mean
+	gap   float32 // milliseconds between the ends of two, mean; a pause counts as one life
 	ended uint32  // Unix milliseconds modulo 2^32, of the latest
 	n     uint8   // connections, up to lifeMemory
 	shift uint8   // of the slice that this asks for; 0 is unknown
-	crowd bool    // there are many at a time
+	many  bool    // there are many at a time
 }
 
 // lived notes how long a connection of n lasted, for n and what is around it.
 func (n *node) lived(s *tcp.Sample) {
-	if s.Kind != tcp.KindClose || s.Duration <= 0 {
+	if !whole(s) || s.Duration <= 0 {
 		return
 	}
 	log := float32(math.Log2(float64(s.Duration)))
 	for ; n != nil; n = n.parent {
-		n.life.add(log, uint32(s.At/int64(time.Millisecond)), !n.isRoot())
+		n.life.add(log, uint32(s.At/int64(time.Millisecond)), max(1, s.StandsFor), !n.isRoot())
 	}
 }
 
-// add notes a connection that ended. shared: what lasts at the same time shares a path.
-func (l *life) add(log float32, ended uint32, shared bool) {
+// whole reports whether a sample covers a connection from its beginning to its end.
+func whole(s *tcp.Sample) bool { return s.Kind == tcp.KindClose && !s.Has(tcp.FlagLater) }
+
+// add notes a connection that ended, and standsFor-1 like it. shared: what lasts at the
+// same time shares a path.
+func (l *life) add(log float32, ended, standsFor uint32, shared bool) {
 	if l.n = min(l.n+1, lifeMemory); l.n > 1 {
-		l.gap += (float32(max(0, int32(ended-l.ended))) - l.gap) / float32(l.n-1)
+		since := float64(max(0, int32(ended-l.ended))) / float64(standsFor)
+		l.gap += (float32(min(since, l.milliseconds())) - l.gap) / float32(l.n-1)
 	}
-	l.ended = ended
+	if l.n == 1 || int32(ended-l.ended) > 0 {
+		l.ended = ended
+	}
 	l.log += (log - l.log) / float32(l.n)
 	if l.n < lifeLeast {
 		return
 	}
-	at := float64(l.log)
-	if l.crowd = shared && l.crowded(); l.crowd {
-		at += crowdShift
+	at, longest := float64(l.log), longestSlice
+	if l.many = shared && l.areMany(); l.many {
+		at += manyShift
+		longest += manyShift
 	}
-	at = min(max(at, leastSlice), longestSlice)
+	at = min(max(at, leastSlice), float64(longest))
 	if l.shift == 0 || math.Abs(at-float64(l.shift)) > lifeSlack {
 		l.shift = uint8(math.Round(at))
 	}
 }
 
-// crowded reports whether there are many connections at a time, by Little's law: as many
-// as end in the time that one lasts.
-func (l *life) crowded() bool {
+// milliseconds is the mean length of a connection.
+func (l *life) milliseconds() float64 {
+	return math.Exp2(float64(l.log)) / float64(time.Millisecond)
+}
+
+// areMany finds how many connections there are at a time by Little's law: as many as end
+// in the time that one lasts.
+func (l *life) areMany() bool {
 	if l.n < lifeMemory {
 		return false
 	}
-	many := crowdFrom
-	if l.crowd {
-		many = crowdLeft
+	from := manyFrom
+	if l.many {
+		from = manyLeft
 	}
-	return math.Exp2(float64(l.log)) >= float64(many)*float64(l.gap)*float64(time.Millisecond)
+	return l.milliseconds() >= float64(from)*float64(l.gap)
 }
 
-// amongOthers reports whether a connection of n shared the path with those of a slice
-// before or after, though slices are long enough for most not to: it began in the first
-// quarter of a slice or in the last.
-func (n *node) amongOthers(s *tcp.Sample) bool {
-	if !n.life.crowd || s.Kind != tcp.KindClose {
-		return false
+// lives are those that n's slices follow: those of the network, which draws for all its
+// hosts.
+func (n *node) lives() *life {
+	if n.parent != nil && n.parent.hosts {
+		return &n.parent.life
 	}
-	const parts = 1 << crowdShift
-	part := began(s) >> (n.sliceShift() - crowdShift) & (parts - 1)
-	return part == 0 || part == parts-1
-}
-
-func began(s *tcp.Sample) int64 { return s.At - int64(s.Duration) }
-
-// sliceOf is the slice that a sample tells of: that in which it came. Of a crowd, it is that
-// in which the connection began.
-func (n *node) sliceOf(s *tcp.Sample) int64 {
-	at := s.At
-	if n.life.crowd && s.Kind == tcp.KindClose {
-		at = began(s)
-	}
-	return at >> n.sliceShift()
+	return &n.life
 }
 
 // sliceShift is path.Policy's Slice for a path, or for what is around it as long as
 // nothing is known of the path itself.
 func (n *node) sliceShift() uint8 {
 	for ; n != nil; n = n.parent {
-		if n.life.shift != 0 {
-			return n.life.shift
+		if shift := n.lives().shift; shift != 0 {
+			return shift
 		}
 	}
 	return firstSlice
+}
+
+// atSliceEdge reports whether a connection, one of many at a time, began in the first or
+// the last eighth of its slice, which is about the length of one. It probably shared the
+// path with connections of the slice beside, which may have another arm.
+func (n *node) atSliceEdge(s *tcp.Sample) bool {
+	if !n.lives().many || !whole(s) {
+		return false
+	}
+	const parts = 1 << manyShift
+	part := began(s) >> (n.drawnFor() - manyShift) & (parts - 1)
+	return part == 0 || part == parts-1
+}
+
+func began(s *tcp.Sample) int64 { return s.At - int64(s.Duration) }
+
+// sliceOf returns the slice to which a sample belongs, by the time at which it began: the
+// one in which it arrived; where there are many at a time, the one in which the connection
+// began.
+func (n *node) sliceOf(s *tcp.Sample) int64 {
+	at, shift := s.At, n.drawnFor()
+	if n.lives().many && whole(s) {
+		at = began(s)
+	}
+	return at >> shift << shift
+}
+
+// drawnFor is the slice by which the kernel draws for n now: what is asked for is written
+// when a slice ends.
+func (n *node) drawnFor() uint8 {
+	if shift := n.giver().policy.slice; shift != 0 {
+		return shift
+	}
+	return n.sliceShift()
 }
 
 // sliceLength is for how long one draw of an arm holds; 0 where none is drawn.

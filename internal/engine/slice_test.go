@@ -185,8 +185,9 @@ func TestGuardsOfBusyPaths(t *testing.T) {
 	w := newWorld(t, nil)
 	to := ip("203.0.113.9")
 	bad := goods{cubic: 100, bbr: 100, reno: 5}
-	for range 12 { // slices
-		w.now = w.now>>30<<30 + 1<<30
+	for range 12 { // slices, as they are for many at a time
+		const slice = firstSlice + manyShift
+		w.now = w.now>>slice<<slice + 1<<slice + 2<<firstSlice
 		for i := range 400 {
 			s := w.connect(to, bad)
 			s.Arm, s.Flags = bbr, s.Flags&^tcp.FlagHoldOut

@@ -137,7 +137,7 @@ func (g *Group) add(e float64, slice int64) {
 		g.observe(e)
 		return
 	}
-	if g.Slice != slice {
+	if !SameSlice(g.Slice, slice) {
 		g.close()
 		g.Slice = slice
 	}

@@ -10,7 +10,8 @@ import "math"
 //
 // A trial is a slice, and so all connections that begin in it. Where they come one at a
 // time, an unknown arm is the risk of one connection, and its first trials come soon.
-// Where many come at once they are rationed.
+// Where they overlap, trials are rationed. A variant of the default (variant.go) is the
+// exception: it is used as soon as it is believed to be better.
 
 const (
 	// mostUnproven is the share of all arms together that are not shown to be better:
@@ -29,18 +30,16 @@ const (
 	// where outcomes scatter, what is expected of the unknown would else keep it unknown.
 	firstHarm = 0.15
 
-	// crowd is the number of connections in a slice from which a trial is no longer the
-	// risk of one. mostUnknown is then the share of all arms together that were not tried
-	// yet: with bbr for the default, 20 at a time, a slice of cubic took ten times as
-	// long as the others, and one connection in a hundred is what a 99th percentile
+	// mostUnknown is the share of all arms together that were not tried yet, where
+	// connections overlap: with bbr for the default, 20 at a time, a slice of cubic took ten
+	// times as long as the others, and one connection in a hundred is what a 99th percentile
 	// notices.
-	crowd       = 1.5
 	mostUnknown = 1. / 100
 	// newPath is the number of observations below which a path is new: it is not known yet
-	// whether its connections come in crowds, because some of the latest may not have ended.
+	// whether its connections overlap, because some of the latest may not have ended.
 	newPath = 3
-	// worthwhile is the expected gain below which there is nothing to be won by going on:
-	// arms that are alike are left for the default.
+	// worthwhile is the expected gain below which more trials are not worth their cost: of
+	// arms that are alike the default is used.
 	worthwhile = 0.02
 )
 
@@ -52,10 +51,10 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	t.prices(cs, base)
 	for i := range cs {
 		harm[i] = expectedLoss(cs[i].value()-cs[base].value(), cs[i].post.sd, cs[base].post.sd)
-		if madeFrom(cs[i].cc, cs[base].cc) {
-			mean, sd := cs[i].ahead(&cs[base])
+		if isVariant(cs[i].cc, cs[base].cc) {
+			mean, sd := cs[i].ahead(&cs[base], t.opt.Calm)
 			harm[i] = expectedLoss(mean, sd, 0)
-			mix(w, i, normal(mean/sd)) // by merit it would get what a stranger does
+			mix(w, i, normal(mean/sd)) // shares by merit do not know that it is a variant
 		}
 	}
 	best := t.inUse(cs, base, b)
@@ -90,9 +89,9 @@ func (c *candidate) value() float64 { return c.post.mean + c.price }
 
 // prospects are by what share an arm's reward is above the default's, in expectation over
 // what is believed, where it is, and whether the users are believed to have less of it.
-func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
-	if madeFrom(c.cc, base.cc) {
-		mean, sd := c.ahead(base)
+func (t thompson) prospects(c, base *candidate) (gain float64, worse bool) {
+	if isVariant(c.cc, base.cc) {
+		mean, sd := c.ahead(base, t.opt.Calm)
 		return expectedLoss(-mean, sd, 0), mean < -sd
 	}
 	gain = expectedLoss(base.post.mean-c.post.mean, c.post.sd, base.post.sd)
@@ -105,12 +104,12 @@ func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
 // better than any default, and is believed to be worse until shown otherwise.
 func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
 	unproven := unprovenOf(b)
-	search := t.searches(cs, &cs[base], b, now)
-	crowded := b.crowded()
+	search := t.searchOf(cs, &cs[base], b, now)
+	overlaps := b.overlaps()
 	for i := range cs {
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
-		unknown := c.trials() < settled && !madeFrom(c.cc, cs[base].cc)
+		unknown := c.trials() < settled && !isVariant(c.cc, cs[base].cc)
 		newHere := b.Count < newPath && c.parent == nil
 		c.unfit = search.lossy && !tolerant(c.cc)
 		switch {
@@ -118,11 +117,12 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = 1
 		case c.unfit:
 			most[i] = mostWorse
+		// The first outcome of a new path may be the first of many at a time.
 		case hopeful && (search.random || search.fell) && (b.Pooled || b.Count > 1 || !newHere):
 			most[i] = 1
 		case unknown && newHere:
 			most[i] = 0
-		case unknown && crowded:
+		case unknown && overlaps:
 			most[i] = mostUnknown / float64(len(cs)-1)
 		case c.trials() < tried && c.parent == nil, c.trials() < settled && harm[i] < firstHarm:
 			most[i] = unproven
@@ -131,7 +131,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			if c.trials() < settled {
 				break
 			}
-			gain, worse := c.prospects(&cs[base])
+			gain, worse := t.prospects(c, &cs[base])
 			if gain < worthwhile {
 				most[i] = max(mostWorse, most[i]*gain*gain/(worthwhile*worthwhile))
 			}
@@ -141,18 +141,6 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		}
 	}
 }
-
-// outcomesEach is how many outcomes an observation has, on average.
-func (b *Belief) outcomesEach() float64 {
-	n := uint64(0)
-	for i := range b.Arms {
-		n += b.Arms[i].Count
-	}
-	return float64(n) / float64(max(1, b.Count))
-}
-
-// crowded reports whether connections come many at a time.
-func (b *Belief) crowded() bool { return b.outcomesEach() > crowd }
 
 func unprovenOf(b *Belief) float64 {
 	if b.Pooled {
@@ -199,12 +187,4 @@ func expectedLoss(mean, sdA, sdB float64) float64 {
 	}
 	s = min(s, 1) // a lognormal's mean is all tail beyond it
 	return max(0, math.Exp(s*s/2-mean)*normal((s*s-mean)/s)-normal(-mean/s))
-}
-
-// normal is the distribution function of the standard Normal.
-func normal(z float64) float64 {
-	if z < 0 {
-		return upper(-z)
-	}
-	return 1 - upper(z)
 }

@@ -52,10 +52,13 @@ type Outcome struct {
 	// depend on it. See AdjustSize.
 	Size   uint8
 	Greedy bool // the arm was the best known when it was taken
-	// Slice numbers the slices of time in which connections share an arm. Outcomes of
-	// one arm that come in the same slice shared the path as well: together they are
-	// one observation. 0: this outcome stands alone.
+	// Slice is the slice of time that the outcome tells of, by the time at which it began
+	// (Unix nanoseconds). Connections of a slice share an arm, and the path as well:
+	// together they are one observation. 0: this outcome stands alone.
 	Slice int64
+	// Ended is how many connections that ended the outcome stands for; 0 of one that goes
+	// on.
+	Ended float64
 }
 
 // Wait is the natural log of how fast the connection was for its own user: bytes
@@ -89,9 +92,13 @@ type Belief struct {
 	Changed int64   `json:"changed"` // Unix ns of the latest change; 0 is never
 	// ChangedAt is Count at the latest change.
 	ChangedAt uint64 `json:"changed_at"`
-	// Fall is by how much the reward fell at the latest change; 0 if that was none for the
-	// worse.
+	// Fall is how far the reward fell at the latest change, in natural log; 0 if it did not
+	// fall.
 	Fall float64 `json:"fall,omitempty"`
+	// Ended and Observed count connections that ended and observations, both of late: see
+	// overlap.
+	Ended    float32 `json:"ended,omitempty"`
+	Observed float32 `json:"observed,omitempty"`
 	// Level is the reward of a path of which a pooled belief knows nothing else,
 	// its arm's effect taken out.
 	Level Signal `json:"level"`
@@ -99,6 +106,29 @@ type Belief struct {
 	// each path's own level, and its spread is the spread between paths.
 	Pooled bool `json:"pooled,omitempty"`
 }
+
+const (
+	// overlapping is the number of connections that end in an observation from which a
+	// trial is no longer the risk of one connection.
+	overlapping = 1.5
+	// overlapMemory is the number of observations over which they are counted.
+	overlapMemory = 32
+)
+
+// countOverlap counts connections that ended, and observations; first is of one.
+func (b *Belief) countOverlap(o Outcome, first bool) {
+	if first {
+		const keep = 1 - 1./overlapMemory
+		b.Ended, b.Observed = b.Ended*keep, b.Observed*keep+1
+	}
+	b.Ended += float32(o.Ended)
+}
+
+// overlap is how many connections end in one observation, lately.
+func (b *Belief) overlap() float64 { return float64(b.Ended / max(1, b.Observed)) }
+
+// overlaps reports whether connections come many at a time.
+func (b *Belief) overlaps() bool { return b.overlap() > overlapping }
 
 // ArmBelief is what is known about one arm of a path.
 type ArmBelief struct {
@@ -168,6 +198,16 @@ func (l *Losses) add(o Outcome, keep float32) {
 	l.Sent, l.Again = l.Sent*keep+float32(o.Sent), l.Again*keep+float32(o.Again)
 	l.Judged, l.Resent = l.Judged*keep+1, l.Resent*keep+resent
 	l.Stretch += (float32(o.Stretch) - l.Stretch) / l.Judged
+}
+
+// allAlike is the least share of the connections that random loss would meet which it
+// has to have met.
+const allAlike = 0.75
+
+// alike reports whether losses came to all connections alike.
+func (l *Losses) alike() bool {
+	some := 1 - math.Exp(-float64(l.Again/l.Judged)) // would have any, by Poisson
+	return float64(l.Resent/l.Judged) > allAlike*some
 }
 
 // wait is the believed Outcome.Wait.

@@ -51,6 +51,14 @@ func upper(z float64) float64 {
 	return upperTable[i] + (upperTable[i+1]-upperTable[i])*(x-float64(i))
 }
 
+// normal is the distribution function of the standard Normal.
+func normal(z float64) float64 {
+	if z < 0 {
+		return upper(-z)
+	}
+	return 1 - upper(z)
+}
+
 // nodes at which the quadrature samples every posterior, in standard deviations.
 // They lie on the scale of each arm, so that a certain arm beside an uncertain
 // one is not lost between two points.

@@ -24,7 +24,7 @@ const (
 	ReceiverLimited         // the peer's window bounded it
 	SndbufLimited           // the send buffer bounded it
 	NoRTT                   // no round-trip time to compare
-	AmongOthers             // in a crowd, and most of its life beside connections of another slice
+	SliceEdge               // of many at a time, and begun at the beginning or the end of a slice
 	NumIgnored
 )
 
@@ -35,7 +35,7 @@ func (i Ignored) String() string {
 	}
 	return [...]string{"scored", "failed-connect", "app-cc", "arm-failed", "cc-changed", "adopted", "aborted",
 		"too-small", "app-limited", "receiver-limited", "sndbuf-limited", "no-rtt",
-		"among-others"}[i]
+		"slice-edge"}[i]
 }
 
 const (
@@ -171,6 +171,8 @@ func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
 	}
 	if s.Kind == tcp.KindInterval {
 		out.Weight *= intervalWeight
+	} else {
+		out.Ended = float64(max(1, s.StandsFor))
 	}
 	return out
 }

@@ -1,7 +1,6 @@
 package learn
 
 import (
-	"bytes"
 	"math"
 	"slices"
 
@@ -213,31 +212,6 @@ func unknown(w []float64, cs []candidate, best int, most float64) {
 			w[i] = most
 		}
 	}
-}
-
-// safest orders arms of which nothing is known: what most of the Internet runs
-// first (RFC 9438, the default of Linux; RFC 5681; bbr), what is not in this list
-// next, and last what needs help from the network (RFC 8257: dctcp is not to be used
-// where ECN is not marked for it).
-var safest = [...]tcp.CC{{'c', 'u', 'b', 'i', 'c'}, {'r', 'e', 'n', 'o'}, {'b', 'b', 'r'}}
-
-var dctcp = tcp.CC{'d', 'c', 't', 'c', 'p'}
-
-func safety(cc tcp.CC) int {
-	if i := slices.Index(safest[:], cc); i >= 0 {
-		return i
-	}
-	if cc == dctcp {
-		return len(safest) + 1
-	}
-	return len(safest)
-}
-
-func before(a, b tcp.CC) bool {
-	if x, y := safety(a), safety(b); x != y {
-		return x < y
-	}
-	return bytes.Compare(a[:], b[:]) < 0
 }
 
 // power is the exponent of sharpen. It grows with the outcomes since the path was

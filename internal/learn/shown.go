@@ -1,37 +1,12 @@
 package learn
 
-import (
-	"math"
-
-	"github.com/tcpilot/tcpilot/internal/tcp"
-)
+import "math"
 
 // An arm is in use in place of the default once it is shown to be better.
 
-const (
-	// alpha is the chance of an error, of arms that are shown to be better and of
-	// comparisons with the hold-out alike.
-	alpha = 0.05
-	// likeness is the standard deviation expected between an arm and the default that it
-	// was made from.
-	likeness = 0.05
-)
-
-// made lists controls that differ from another only in a few improvements. They are expected
-// to be as good.
-var made = [...]struct{ cc, from tcp.CC }{
-	{named("tcpilot_cubic"), named("cubic")},
-	{named("tcpilot_dctcp"), named("dctcp")},
-}
-
-func madeFrom(cc, original tcp.CC) bool {
-	for i := range made {
-		if made[i].cc == cc {
-			return made[i].from == original
-		}
-	}
-	return false
-}
+// alpha is the chance of an error, of arms that are shown to be better and of
+// comparisons with the hold-out alike.
+const alpha = 0.05
 
 // inUse is the best of the arms that are shown to be better than the default; the
 // default if none is.
@@ -46,14 +21,14 @@ func (t thompson) inUse(cs []candidate, base int, b *Belief) int {
 }
 
 // shown reports whether an arm is better than the default: by what was seen on the path
-// itself, or on those around it where the path does not contradict. Of an arm that was
-// made from the default belief is enough, since to be wrong costs little.
+// itself, or on those around it where the path does not contradict. For a variant of the
+// default a belief is enough, because a wrong choice costs little.
 func (t thompson) shown(c, base *candidate, pooled bool) bool {
 	if t.better(c.arm, base.arm, c.weight, base.weight, pooled) {
 		return true
 	}
-	if !pooled && madeFrom(c.cc, base.cc) && min(c.trials(), base.trials()) >= thrice && c.arm.wait() > base.arm.wait() {
-		if mean, sd := c.ahead(base); mean > 0 && upper(mean/sd) < alpha {
+	if !pooled && isVariant(c.cc, base.cc) && min(c.trials(), base.trials()) >= thrice && c.arm.wait() > base.arm.wait() {
+		if mean, sd := c.ahead(base, t.opt.Calm); mean > 0 && upper(mean/sd) < alpha {
 			return true
 		}
 	}
@@ -84,16 +59,4 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 	sure := Boundary(1/(1/wa+1/wb), alpha/2)
 	return mean > 0 && value > 0 &&
 		(value > sure*math.Sqrt(va/wa+vb/wb) || mean > sure*math.Sqrt(na/wa+nb/wb))
-}
-
-// ahead is the belief in by how much the value of an arm that was made from the default is
-// above the default's, which is expected to be little.
-func (c *candidate) ahead(base *candidate) (mean, sd float64) {
-	variance := likeness * likeness
-	if c.weight > 0 && base.weight > 0 {
-		of := c.scale/c.weight + base.scale/base.weight
-		mean = (c.seen + c.price - base.seen - base.price) * variance / (variance + of)
-		variance *= of / (variance + of)
-	}
-	return mean, math.Sqrt(variance)
 }

@@ -1,7 +1,7 @@
 package learn
 
-// slice is the latest observation of an arm, which may not be whole: its outcomes that
-// came in one slice of time. Those connections shared the path and what else happened
+// slice is the latest observation of an arm, which may not be whole: its outcomes of
+// one slice of time. Those connections shared the path and what else happened
 // on it, and what one of them won another lost; so their mean is one observation of the
 // arm (switchback experiments: B. Spang et al., "Unbiased Experiments in Congested
 // Networks", IMC 2021).
@@ -33,7 +33,18 @@ func (a *ArmBelief) restore() {
 }
 
 // holds reports whether o belongs to s.
-func (s *slice) holds(o Outcome) bool { return o.Slice != 0 && s.id == o.Slice }
+func (s *slice) holds(o Outcome) bool { return SameSlice(s.id, o.Slice) }
+
+// late is how long after its slice a connection may end and still count for the
+// observation that is open then, nanoseconds.
+const late = 60e9
+
+// SameSlice reports whether an outcome of the slice id counts for the observation of the
+// slice open; 0 is none. A slow connection ends after the first of the next slice: it would
+// else be an observation of its own, and cut the open one in two.
+func SameSlice(open, id int64) bool {
+	return open != 0 && id != 0 && id <= open && open-id <= late
+}
 
 func (s *slice) add(o Outcome) {
 	if s.n++; s.n > 1 {

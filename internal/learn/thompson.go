@@ -92,9 +92,9 @@ const (
 	surprise = 2.5
 	// awhile is that while, in outcomes of other arms.
 	awhile = 20
-	// reopened is the evidence that an arm keeps when its path has changed, and hinted the
-	// same where only losses have, and what users have has not: queues that overflow now
-	// and then are not another path.
+	// reopened is the evidence that each arm keeps after a change of the reward of one, and
+	// hinted the same if only losses ended. All is kept if only losses began: a queue that
+	// overflows now and then does not make another path, and no other arm better.
 	reopened = 0.5
 	hinted   = 5
 	// huber bounds the influence of one outcome on a settled mean, in standard
@@ -196,7 +196,7 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
-	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, b.outcomesEach()))))
+	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, b.overlap()))))
 	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
 
@@ -206,6 +206,7 @@ const lossMemory = 20
 // note keeps the facts of an outcome that are not its reward. first says that it is
 // not one more of an observation that was begun before.
 func (b *Belief) note(o Outcome, first bool) {
+	b.countOverlap(o, first)
 	if first {
 		b.Count++
 		if b.Began != 0 {
@@ -321,30 +322,34 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	b.Changes++
 	b.Changed, b.ChangedAt = now, b.Count
 	b.Fall = 0
-	v, left := t.noise(a, t.pooledNoise(b)), float64(hinted)
-	if run := latest(&a.Up, &a.Down); run != nil {
+	v := t.noise(a, t.pooledNoise(b))
+	left, trials := math.Inf(1), settled
+	switch run := latest(&a.Up, &a.Down); {
+	case run != nil:
 		if run == &a.Down {
 			b.Fall = max(0, a.Mean-run.Mean)
 		}
 		a.Mean, a.Weight = run.Mean, min(run.N, runMax)
-		left = reopened
-	} else {
-		a.Weight = min(a.Weight, hinted)
+		left, trials = reopened, 0
+	case a.Loss.Down.Sum >= a.Loss.Up.Sum:
+		left, trials = hinted, 0
 	}
-	weight, since := a.Weight, a.Since
+	weight, since := min(a.Weight, max(left, runMax)), a.Since
 	for i := range b.Arms {
 		o := &b.Arms[i]
-		keep := min(1, left/max(o.Weight, left))
+		keep := min(1, left/max(o.Weight, reopened))
 		o.Weight *= keep
 		o.M2 *= keep
 		o.Tail.N *= float32(keep)
 		o.Losses, o.Since = Losses{}, Losses{}
-		o.Trials = 0
+		o.Trials = min(o.Trials, trials)
 		o.Up, o.Down = Run{}, Run{}
 		o.Loss.restart()
 		o.open = slice{}
 	}
-	a.Weight, a.Trials, a.M2 = weight, min(weight, settled), v*max(0, weight-1)
+	if trials == 0 {
+		a.Weight, a.Trials, a.M2 = weight, min(weight, settled), v*max(0, weight-1)
+	}
 	a.Losses = since
 }
 

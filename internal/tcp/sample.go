@@ -81,6 +81,8 @@ const (
 	FlagAdopted                      // older than tcpilot: seen first by the iterator
 	FlagDefaultArm                   // the arm drawn was the default: nothing was set, Arm is CC
 	FlagHeldSlice                    // with FlagHoldOut: the whole slice of time was held out
+
+	FlagLater Flags = 1 << 13 // an earlier sample has the beginning of the connection
 )
 
 // Sample is what one connection says about its path: once when it ends, and

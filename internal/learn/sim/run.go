@@ -239,7 +239,7 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 		Rate:   uint64(math.Exp(reward + 0.1*w.rng.NormFloat64())),
 		Loss:   lost / (packets + 100),
 		Sent:   packets + lost, Again: lost,
-		Slice: slice,
+		Slice: slice, Ended: 1,
 	}
 }
 

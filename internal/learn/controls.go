@@ -1,0 +1,51 @@
+package learn
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// safest orders arms of which nothing is known: what most of the Internet runs
+// first (RFC 9438, the default of Linux; RFC 5681; bbr), what is not in this list
+// next, and last what needs help from the network (RFC 8257: dctcp is not to be used
+// where ECN is not marked for it).
+var safest = [...]tcp.CC{{'c', 'u', 'b', 'i', 'c'}, {'r', 'e', 'n', 'o'}, {'b', 'b', 'r'}}
+
+var dctcp = tcp.CC{'d', 'c', 't', 'c', 'p'}
+
+func safety(cc tcp.CC) int {
+	if i := slices.Index(safest[:], cc); i >= 0 {
+		return i
+	}
+	if cc == dctcp {
+		return len(safest) + 1
+	}
+	return len(safest)
+}
+
+func before(a, b tcp.CC) bool {
+	if x, y := safety(a), safety(b); x != y {
+		return x < y
+	}
+	return bytes.Compare(a[:], b[:]) < 0
+}
+
+// lossTolerant lists controls that model the path's rate, and so do not take each loss
+// for congestion.
+var lossTolerant = [...]tcp.CC{named("bbr"), named("bbr2"), named("bbr3"), named("tcpilot_bbr3")}
+
+func named(name string) tcp.CC {
+	cc, _ := tcp.ParseCC(name)
+	return cc
+}
+
+func tolerant(cc tcp.CC) bool {
+	for i := range lossTolerant {
+		if lossTolerant[i] == cc {
+			return true
+		}
+	}
+	return false
+}
