@@ -82,7 +82,7 @@ func TestWhatACrowdTakesFromItselfIsNoGain(t *testing.T) {
 	w := newWorld(t, nil)
 	w.e.SetOffered(offer(cubic, bbr), cubic)
 	c := &crowd{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
-	c.run(20, 4*time.Hour)
+	c.run(20, 10*time.Hour)
 	p := w.path("203.0.113.0/24")
 	if a := p.arm(bbr); a.Count < 100 {
 		t.Fatalf("bbr was tried %d times", a.Count)
@@ -93,7 +93,7 @@ func TestWhatACrowdTakesFromItselfIsNoGain(t *testing.T) {
 		t.Errorf("%.2f of the connections have bbr", share)
 	}
 	n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, c.to, 24)]
-	if slices := uint64(5 * time.Hour / p.Slice); n.belief.Count > slices*11/10 { // at first they are shorter
+	if slices := uint64(11 * time.Hour / p.Slice); n.belief.Count > slices*11/10 { // at first they are shorter
 		t.Errorf("%d observations in %d slices of %v", n.belief.Count, slices, p.Slice)
 	}
 	t.Log(c.n, p.Slice, n.belief.Count)

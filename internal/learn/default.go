@@ -31,10 +31,13 @@ const (
 	firstHarm = 0.15
 
 	// mostUnknown is the share of all arms together that were not tried yet, where
-	// connections overlap: with bbr for the default, 20 at a time, a slice of cubic took ten
-	// times as long as the others, and one connection in a hundred is what a 99th percentile
-	// notices.
+	// connections overlap, and mostInCrowd the same from crowd connections in an
+	// observation: with bbr for the default, 20 at a time, a slice of cubic took ten times
+	// as long as the others, and one of tcpilot_bbr3 among cubic's starved those beside it.
+	// One connection in a hundred is what a 99th percentile notices.
 	mostUnknown = 1. / 100
+	mostInCrowd = 1. / 400
+	crowd       = 8
 	// newPath is the number of observations below which a path is new: it is not known yet
 	// whether its connections overlap, because some of the latest may not have ended.
 	newPath = 3
@@ -105,7 +108,13 @@ func (t thompson) prospects(c, base *candidate) (gain float64, worse bool) {
 func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
 	unproven := unprovenOf(b)
 	search := t.searchOf(cs, &cs[base], b, now)
-	overlaps := b.overlaps()
+	untried := unproven
+	switch n := b.overlap(); {
+	case n >= crowd:
+		untried = mostInCrowd
+	case n > overlapping:
+		untried = mostUnknown
+	}
 	for i := range cs {
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
@@ -122,8 +131,8 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = 1
 		case unknown && newHere:
 			most[i] = 0
-		case unknown && overlaps:
-			most[i] = mostUnknown / float64(len(cs)-1)
+		case unknown && untried < unproven:
+			most[i] = untried / float64(len(cs)-1)
 		case c.trials() < tried && c.parent == nil, c.trials() < settled && harm[i] < firstHarm:
 			most[i] = unproven
 		default:

@@ -45,7 +45,7 @@ func TestUnknownArmsAreRationedInCrowds(t *testing.T) {
 	for _, c := range []struct {
 		n           int
 		least, most float64
-	}{{1, 0.1, 0.53}, {5, 0.001, 0.0101}, {20, 0.001, 0.0101}} {
+	}{{1, 0.1, 0.53}, {5, 0.001, 0.0101}, {20, 0.001, 0.0026}} {
 		b := &Belief{Last: start}
 		crowds(b, "bbr", 4, c.n, 10, nil)
 		if w := beside(t, arms, b); 1-w[0] < c.least || 1-w[0] > c.most {
