@@ -57,15 +57,15 @@ type Sample struct {
 // KindLost is the kind of a line that says how many samples the client missed.
 const KindLost = "lost"
 
-// flagNames are the words of tcp.Flags, by bit.
+// flagNames are the words of tcp.Flags, by bit. Bits without one stay in the kernel.
 var flagNames = [...]string{"outgoing", "hold-out", "app-cc", "arm-failed", "cc-changed",
-	"app-limited", "ecn", "ecn-seen", "adopted", "default-arm", "held-slice"}
+	"app-limited", "ecn", "ecn-seen", "adopted", "default-arm", "held-slice", 13: "later"}
 
 // FromSample returns s as the API writes it.
 func FromSample(s *tcp.Sample) Sample {
 	var flags []string
 	for i, name := range flagNames {
-		if s.Has(1 << i) {
+		if name != "" && s.Has(1<<i) {
 			flags = append(flags, name)
 		}
 	}

@@ -35,9 +35,9 @@ func (a *ArmBelief) restore() {
 // holds reports whether o belongs to s.
 func (s *slice) holds(o Outcome) bool { return SameSlice(s.id, o.Slice) }
 
-// late is how long after its slice a connection may end and still count for the
-// observation that is open then, nanoseconds.
-const late = 60e9
+// late is how long after the beginning of its slice a connection may end and still count
+// for the observation that is open then, nanoseconds: twice the longest slice.
+const late = 140e9
 
 // SameSlice reports whether an outcome of the slice id counts for the observation of the
 // slice open; 0 is none. A slow connection ends after the first of the next slice: it would
