@@ -37,7 +37,6 @@ const (
 	// One connection in a hundred is what a 99th percentile notices.
 	mostUnknown = 1. / 100
 	mostInCrowd = 1. / 400
-	crowd       = 8
 	// newPath is the number of observations below which a path is new: it is not known yet
 	// whether its connections overlap, because some of the latest may not have ended.
 	newPath = 3
@@ -109,10 +108,10 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	unproven := unprovenOf(b)
 	search := t.searchOf(cs, &cs[base], b, now)
 	untried := unproven
-	switch n := b.overlap(); {
-	case n >= crowd:
+	switch {
+	case b.crowded():
 		untried = mostInCrowd
-	case n > overlapping:
+	case b.overlap() > overlapping:
 		untried = mostUnknown
 	}
 	for i := range cs {

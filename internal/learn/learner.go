@@ -111,6 +111,8 @@ const (
 	// overlapping is the number of connections that end in an observation from which a
 	// trial is no longer the risk of one connection.
 	overlapping = 1.5
+	// crowd is the same from which a trial or a search is a risk for many.
+	crowd = 6
 	// overlapMemory is the number of observations over which they are counted.
 	overlapMemory = 32
 )
@@ -127,8 +129,8 @@ func (b *Belief) countOverlap(o Outcome, first bool) {
 // overlap is how many connections end in one observation, lately.
 func (b *Belief) overlap() float64 { return float64(b.Ended / max(1, b.Observed)) }
 
-// overlaps reports whether connections come many at a time.
-func (b *Belief) overlaps() bool { return b.overlap() > overlapping }
+// crowded reports whether connections come many at a time.
+func (b *Belief) crowded() bool { return b.overlap() >= crowd }
 
 // ArmBelief is what is known about one arm of a path.
 type ArmBelief struct {

@@ -7,23 +7,25 @@ import "math"
 // Both mean that the default itself does badly now.
 
 const (
-	// overlapFall is the fall of rewards that opens a search where connections overlap: it
+	// crowdFall is the fall of rewards that opens a search where many connections overlap: it
 	// puts all of a slice at risk. Where 20 connections of bbr fill a link, slices scatter by
 	// 0.1 to 0.4 (standard deviation, measured), and less than this is no sign of a change.
-	overlapFall = math.Ln2
+	crowdFall = math.Ln2
 
 	// randomLoss is the share of packets lost without a queue from which a control that
 	// takes each loss for congestion is held back: at 0.3 % the window of CUBIC is about
 	// 50 packets at 50 ms (RFC 9438, 5.2). leastSent packets make it believable.
 	randomLoss = 0.003
 	leastSent  = 500
-	// wholeSlices is how many observations the same must rest on where connections overlap.
+	// wholeSlices is how many observations the same must rest on where many connections overlap.
 	wholeSlices = 3
 	// noQueue is the greatest ln(srtt/min_rtt) of a path that loses packets without a
-	// queue. Measured with cubic, 1 MB, a queue of one round trip: with 1 % loss 0.05 (5 at
-	// a time) and 0.13 (20, which all but fill the link, so that little is to be won),
-	// without loss 0.2 and 0.4.
-	noQueue = 0.08
+	// queue, and noQueueInCrowd the same from crowd connections in an observation. Measured
+	// with cubic, 1 MB, a queue of one round trip: with 1 % loss 0.05 (5 at a time), 0.1 (2,
+	// 3 % loss, 10 ms) and 0.13 (20, which all but fill the link, so that little is to
+	// be won), without loss 0.2 and 0.4.
+	noQueue        = 0.12
+	noQueueInCrowd = 0.08
 	// ownQueue is the same of controls that keep a queue of their own: 0.2 and 0.45.
 	ownQueue = 0.25
 )
@@ -48,8 +50,8 @@ func (t thompson) searchOf(cs []candidate, base *candidate, b *Belief, now int64
 // again.
 func (t thompson) fell(b *Belief, now int64) bool {
 	least := 0.0
-	if b.overlaps() {
-		least = overlapFall
+	if b.crowded() {
+		least = crowdFall
 	}
 	return b.Changes > 0 && b.Fall > least && b.Count-b.ChangedAt <= searching &&
 		seconds(b.Changed, now) <= t.opt.HalfLife.Seconds()
@@ -59,14 +61,17 @@ func (t thompson) fell(b *Belief, now int64) bool {
 // for, by what the arm met. Random loss comes to all connections alike: where a few have
 // most of it, slow start overflowed a queue which was empty again at their end.
 //
-// Where connections overlap, the first to end met a shorter queue: so whole slices are
+// Where many overlap, the first to end met a shorter queue: so whole slices are
 // required.
 func (c *candidate) losesAtRandom(b *Belief) bool {
 	a, queue := c.arm, noQueue
-	if tolerant(c.cc) {
+	switch {
+	case tolerant(c.cc):
 		queue = ownQueue
+	case b.crowded():
+		queue = noQueueInCrowd
 	}
-	if a == nil || b.overlaps() && float64(a.Judged) < wholeSlices*b.overlap() {
+	if a == nil || b.crowded() && float64(a.Judged) < wholeSlices*b.overlap() {
 		return false
 	}
 	if a.Sent < leastSent || a.Again <= randomLoss*a.Sent || float64(a.Stretch) >= queue {
