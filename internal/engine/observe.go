@@ -84,12 +84,15 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
 	by := heldBy(s)
-	if e.slices && !e.observe && leaf.atSliceEdge(s) {
-		e.ignored[learn.SliceEdge]++
-		return
-	}
-	if e.slices && (e.observe || by != learn.HeldConnection) {
-		out.Slice = leaf.sliceOf(s)
+	if e.slices {
+		slice, edge := leaf.sliceOf(s)
+		if edge && !e.observe {
+			e.ignored[learn.SliceEdge]++
+			return
+		}
+		if e.observe || by != learn.HeldConnection {
+			out.Slice = slice
+		}
 	}
 	e.compare(leaf, s, out, by)
 	arm := s.Arm

@@ -60,7 +60,7 @@ func whole(s *tcp.Sample) bool { return s.Kind == tcp.KindClose && !s.Has(tcp.Fl
 // add notes a connection that ended, and standsFor-1 like it. shared: what lasts at the
 // same time shares a path.
 func (l *life) add(log float32, ended, standsFor uint32, shared bool) {
-	if l.n = min(l.n+1, lifeMemory); l.n > 1 {
+	if l.n = min(l.n+1, lifeMemory); shared && l.n > 1 {
 		since := float64(max(0, int32(ended-l.ended))) / float64(standsFor)
 		l.gap += (float32(min(since, l.milliseconds())) - l.gap) / float32(l.n-1)
 	}
@@ -120,29 +120,20 @@ func (n *node) sliceShift() uint8 {
 	return firstSlice
 }
 
-// atSliceEdge reports whether a connection, one of many at a time, began in the first or
-// the last eighth of its slice, which is about the length of one. It probably shared the
-// path with connections of the slice beside, which may have another arm.
-func (n *node) atSliceEdge(s *tcp.Sample) bool {
-	if !n.lives().many || !whole(s) {
-		return false
-	}
-	const parts = 1 << manyShift
-	part := began(s) >> (n.drawnFor() - manyShift) & (parts - 1)
-	return part == 0 || part == parts-1
-}
-
-func began(s *tcp.Sample) int64 { return s.At - int64(s.Duration) }
-
 // sliceOf returns the slice to which a sample belongs, by the time at which it began: the
 // one in which it arrived; where there are many at a time, the one in which the connection
-// began.
-func (n *node) sliceOf(s *tcp.Sample) int64 {
+// began. edge: of these, it began in the first or the last eighth of the slice, which is
+// about the length of one connection. It probably shared the path with connections of the
+// slice beside, which may have another arm.
+func (n *node) sliceOf(s *tcp.Sample) (id int64, edge bool) {
 	at, shift := s.At, n.drawnFor()
 	if n.lives().many && whole(s) {
-		at = began(s)
+		const parts = 1 << manyShift
+		at -= int64(s.Duration)
+		part := at >> (shift - manyShift) & (parts - 1)
+		edge = part == 0 || part == parts-1
 	}
-	return at >> shift << shift
+	return at >> shift << shift, edge
 }
 
 // drawnFor is the slice by which the kernel draws for n now: what is asked for is written

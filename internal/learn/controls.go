@@ -11,9 +11,9 @@ import (
 // first (RFC 9438, the default of Linux; RFC 5681; bbr), what is not in this list
 // next, and last what needs help from the network (RFC 8257: dctcp is not to be used
 // where ECN is not marked for it).
-var safest = [...]tcp.CC{{'c', 'u', 'b', 'i', 'c'}, {'r', 'e', 'n', 'o'}, {'b', 'b', 'r'}}
+var safest = [...]tcp.CC{named("cubic"), named("reno"), named("bbr")}
 
-var dctcp = tcp.CC{'d', 'c', 't', 'c', 'p'}
+var dctcp = named("dctcp")
 
 func safety(cc tcp.CC) int {
 	if i := slices.Index(safest[:], cc); i >= 0 {
@@ -41,11 +41,4 @@ func named(name string) tcp.CC {
 	return cc
 }
 
-func tolerant(cc tcp.CC) bool {
-	for i := range lossTolerant {
-		if lossTolerant[i] == cc {
-			return true
-		}
-	}
-	return false
-}
+func tolerant(cc tcp.CC) bool { return slices.Contains(lossTolerant[:], cc) }

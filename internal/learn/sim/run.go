@@ -230,7 +230,7 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	lost = max(0, math.Round(lost+math.Sqrt(lost+0.25)*w.rng.NormFloat64()))
 	slice := int64(0)
 	if w.s.Slice > 0 {
-		slice = w.now / int64(w.s.Slice)
+		slice = w.now / int64(w.s.Slice) * int64(w.s.Slice)
 	}
 	price := 5 * lost / (packets + lost) // as for throughput
 	return learn.Outcome{
