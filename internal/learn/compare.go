@@ -54,6 +54,7 @@ const (
 	NotHeld HeldBy = iota
 	HeldSlice
 	HeldConnection
+	OnTrial // not held out, and not compared: it only says how fast the path is
 )
 
 const (
@@ -100,7 +101,7 @@ func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
 		c.Slices.add(e, o.Slice)
 	case HeldConnection:
 		c.Connections.add(e, 0)
-	default:
+	case NotHeld:
 		c.Treated.add(e, o.Slice)
 		if c.Treated.N > comparedMemory {
 			c.age()

@@ -10,8 +10,8 @@ import "math"
 //
 // A trial is a slice, and so all connections that begin in it. Where they come one at a
 // time, an unknown arm is the risk of one connection, and its first trials come soon.
-// Where they overlap, trials are rationed. A variant of the default (variant.go) is the
-// exception: it is used as soon as it is believed to be better.
+// Where they overlap, trials are rationed. A variant of the default (variant.go) is used as
+// soon as it is believed to be better, but not in a crowd.
 
 const (
 	// mostUnproven is the share of all arms together that are not shown to be better:
@@ -19,6 +19,10 @@ const (
 	// about many paths: what no path has shown for itself is not tried on all of them.
 	mostUnproven = 0.5
 	mostPooled   = 0.1
+	// mostOverlapping is the share of one arm that is neither shown to be better nor believed
+	// to be worse, where connections overlap: five at a time, with bbr, tcpilot_cubic looked
+	// better by luck and had 54 of 200 connections, whose 95th percentile was the worse for it.
+	mostOverlapping = 0.2
 	// OnePath is the evidence, in outcomes, that one path may have in a belief about many.
 	// What only one says is not shown for all.
 	OnePath = 4
@@ -31,8 +35,8 @@ const (
 	firstHarm = 0.15
 
 	// mostUnknown is the share of all arms together that were not tried yet, where
-	// connections overlap, and mostInCrowd the same from crowd connections in an
-	// observation: with bbr for the default, 20 at a time, a slice of cubic took ten times
+	// connections overlap, and mostInCrowd the same from crowd connections at a
+	// time: with bbr for the default, 20 at a time, a slice of cubic took ten times
 	// as long as the others, and one of tcpilot_bbr3 among cubic's starved those beside it.
 	// One connection in a hundred is what a 99th percentile notices.
 	mostUnknown = 1. / 100
@@ -52,11 +56,12 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	harm, most := hbuf[:len(cs)], mbuf[:len(cs)]
 	t.prices(cs, base)
 	for i := range cs {
-		harm[i] = expectedLoss(cs[i].value()-cs[base].value(), cs[i].post.sd, cs[base].post.sd)
-		if isVariant(cs[i].cc, cs[base].cc) {
-			mean, sd := cs[i].ahead(&cs[base], t.opt.Calm)
-			harm[i] = expectedLoss(mean, sd, 0)
-			mix(w, i, normal(mean/sd)) // shares by merit do not know that it is a variant
+		c := &cs[i]
+		harm[i] = expectedLoss(c.value()-cs[base].value(), c.post.sd, cs[base].post.sd)
+		if c.variant = !b.crowded() && isVariant(c.cc, cs[base].cc); c.variant {
+			c.lead, c.leadSD = c.ahead(&cs[base], t.opt.Calm)
+			harm[i] = expectedLoss(c.lead, c.leadSD, 0)
+			mix(w, i, normal(c.lead/c.leadSD)) // shares by merit do not know that it is a variant
 		}
 	}
 	best := t.inUse(cs, base, b)
@@ -91,19 +96,19 @@ func (c *candidate) value() float64 { return c.post.mean + c.price }
 
 // prospects are by what share an arm's reward is above the default's, in expectation over
 // what is believed, where it is, and whether the users are believed to have less of it.
-func (t thompson) prospects(c, base *candidate) (gain float64, worse bool) {
-	if isVariant(c.cc, base.cc) {
-		mean, sd := c.ahead(base, t.opt.Calm)
-		return expectedLoss(-mean, sd, 0), mean < -sd
+func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
+	if c.variant {
+		return expectedLoss(-c.lead, c.leadSD, 0), c.lead < -c.leadSD
 	}
 	gain = expectedLoss(base.post.mean-c.post.mean, c.post.sd, base.post.sd)
 	return gain, base.value()-c.value() > c.post.sd+base.post.sd
 }
 
-// limits writes the greatest share that each arm may get: 1 if it is shown to be better
-// or a search is on for its like, else what its expected loss leaves of the budget. On a
-// path that loses at random an arm which takes that for congestion is not expected to be
-// better than any default, and is believed to be worse until shown otherwise.
+// limits writes the greatest share that each arm may get: 1 if it is shown to be better, or
+// is a variant of the default that leads, or a search is on for its like, else what its
+// expected loss leaves of the budget. On a path that loses at random an arm which takes that
+// for congestion is not expected to be better than any default, and is believed to be worse
+// until shown otherwise.
 func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
 	unproven := unprovenOf(b)
 	search := t.searchOf(cs, &cs[base], b, now)
@@ -111,24 +116,27 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	switch {
 	case b.crowded():
 		untried = mostInCrowd
-	case b.overlap() > overlapping:
+	case b.overlaps():
 		untried = mostUnknown
 	}
 	for i := range cs {
 		c := &cs[i]
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
-		unknown := c.trials() < settled && !isVariant(c.cc, cs[base].cc)
+		unknown := c.trials() < settled && !c.variant
+		// What leads has the share that the belief in it gives, half or more.
+		leads := c.variant && c.lead > 0 && c.trials() >= settled && !b.Pooled
 		newHere := b.Count < newPath && c.parent == nil
+		// The first outcomes of a new path may be the first of many at a time.
+		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
 		c.unfit = search.lossy && !tolerant(c.cc)
 		switch {
-		case i == base, t.shown(c, &cs[base], b.Pooled):
+		case i == base, leads, t.shown(c, &cs[base], b.Pooled):
 			most[i] = 1
 		case c.unfit:
-			most[i] = mostWorse
-		// The first outcome of a new path may be the first of many at a time.
-		case hopeful && (search.random || search.fell) && (b.Pooled || b.Count > 1 || !newHere):
+			most[i] = mostWorse / float64(len(cs)-1) // of all such arms together
+		case hopeful && (search.random || search.fell) && !early:
 			most[i] = 1
-		case unknown && newHere:
+		case newHere && c.trials() < settled:
 			most[i] = 0
 		case unknown && untried < unproven:
 			most[i] = untried / float64(len(cs)-1)
@@ -139,12 +147,15 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			if c.trials() < settled {
 				break
 			}
-			gain, worse := t.prospects(c, &cs[base])
+			gain, worse := c.prospects(&cs[base])
 			if gain < worthwhile {
 				most[i] = max(mostWorse, most[i]*gain*gain/(worthwhile*worthwhile))
 			}
-			if worse {
+			switch {
+			case worse:
 				most[i] = min(most[i], mostWorse)
+			case b.overlaps() && !c.variant:
+				most[i] = min(most[i], mostOverlapping)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func crowds(b *Belief, name string, slices, n int, reward float64, set func(*Out
 	for range slices {
 		at := (b.Last/second + 1) * second
 		for range n {
-			o := Outcome{At: at, Reward: reward + 0.03*rng.NormFloat64(), Weight: 1, Sent: 70, Slice: at, Ended: 1}
+			o := Outcome{At: at, Reward: reward + 0.03*rng.NormFloat64(), Weight: 1, Sent: 70, Slice: at, AtOnce: float64(n)}
 			if set != nil {
 				set(&o)
 			}
@@ -57,17 +57,55 @@ func TestUnknownArmsAreRationedInCrowds(t *testing.T) {
 	}
 }
 
-// What was made from the default is expected to be as good.
-func TestWhatWasMadeFromTheDefaultIsTried(t *testing.T) {
+// An arm that looks better, and is not shown to be, is the risk of all that begin in its
+// slices.
+func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
+	for _, c := range []struct {
+		n           int
+		least, most float64
+	}{{1, 0.3, mostUnproven}, {5, 0.05, mostOverlapping}} {
+		b := &Belief{Last: start}
+		for range 3 {
+			crowds(b, "bbr", 2, c.n, 10, func(o *Outcome) { o.Reward += 0.15 * float64(o.Slice/second%3-1) })
+			crowds(b, "tcpilot_cubic", 1, c.n, 10.08, nil)
+		}
+		if w := beside(t, []string{"bbr", "tcpilot_cubic"}, b); w[1] < c.least || w[1] > c.most+1e-9 {
+			t.Errorf("%d at a time: shares %v, want %g to %g", c.n, w, c.least, c.most)
+		}
+	}
+}
+
+// A variant of the default is expected to be as good, and is tried at once; not where many
+// overlap: what it takes there, others lose.
+func TestVariantIsTried(t *testing.T) {
+	arms := []string{"cubic", "bbr", "tcpilot_cubic", "reno"}
 	b := &Belief{Last: start}
 	crowds(b, "cubic", 4, 20, 10, nil)
-	if w := beside(t, []string{"cubic", "bbr", "tcpilot_cubic", "reno"}, b); w[2] < 0.2 || w[2] > mostUnproven || w[1]+w[3] > mostUnknown+1e-9 {
+	if w := beside(t, arms, b); 1-w[0] > mostInCrowd+1e-9 || w[2] == 0 {
+		t.Errorf("20 at a time: shares %v", w)
+	}
+	scatter := func(o *Outcome) { o.Reward += 0.1 * float64(o.Slice/second%3-1) }
+	crowds(b, "cubic", 6, 20, 10, scatter)
+	crowds(b, "tcpilot_cubic", 6, 20, 10.02, scatter)
+	if w := beside(t, arms, b); w[2] > mostOverlapping+1e-9 {
+		t.Errorf("20 at a time, and about as good: shares %v", w)
+	}
+	b = &Belief{Last: start}
+	crowds(b, "cubic", 4, 5, 10, nil)
+	if w := beside(t, arms, b); w[2] < 0.2 || w[2] > mostUnproven || w[1]+w[3] > mostUnknown+1e-9 {
 		t.Errorf("shares %v", w)
 	}
+	// It has more as soon as it looks better, before that is shown.
+	lead := &Belief{Last: start}
+	crowds(lead, "cubic", 4, 5, 10, func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) })
+	crowds(lead, "tcpilot_cubic", 3, 5, 10.1, nil)
+	if w := beside(t, arms, lead); w[2] < 0.6 || w[2] > 0.95 {
+		t.Errorf("it looks better, and the shares are %v", w)
+	}
 	// Unless it turns out otherwise.
-	crowds(b, "tcpilot_cubic", 6, 20, 9.5, nil)
-	crowds(b, "cubic", 2, 20, 10, nil)
-	if w := beside(t, []string{"cubic", "bbr", "tcpilot_cubic", "reno"}, b); w[2] > 0.05 {
+	crowds(b, "tcpilot_cubic", 6, 5, 9.5, nil)
+	crowds(b, "cubic", 2, 5, 10, nil)
+	if w := beside(t, arms, b); w[2] > 0.05 {
 		t.Errorf("it is 40 %% slower, and the shares are %v", w)
 	}
 }
@@ -98,7 +136,7 @@ func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
 	for _, c := range []struct {
 		stretch float64
 		lossy   bool
-	}{{0.05, true}, {0.6, false}} {
+	}{{0.05, true}, {0.13, true}, {0.6, false}} {
 		t.Run(fmt.Sprint(c.stretch), func(t *testing.T) {
 			b := &Belief{Last: start}
 			crowds(b, "bbr", 12, 1, 10, func(o *Outcome) { o.Again, o.Stretch = 1, c.stretch })
@@ -124,6 +162,35 @@ func TestSearchIsNotForWhatTakesLossForCongestion(t *testing.T) {
 	crowds(b, "bbr", 2, 1, 11, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.6 })
 	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[2] > mostWorse+1e-9 {
 		t.Errorf("shares %v", w)
+	}
+}
+
+// The first two slices of a path on which connections overlap do not open a search yet: how
+// many they are is not known before some have ended.
+func TestFirstSlicesAreNoProof(t *testing.T) {
+	arms := []string{"cubic", "tcpilot_bbr3", "reno"}
+	b := &Belief{Last: start}
+	for i, n := range []int{2, 5, 5, 5} {
+		w := beside(t, arms, b)
+		if i > 0 && i < newPath && w[1] > 0 {
+			t.Errorf("after %d slices: shares %v", i, w)
+		}
+		crowds(b, "cubic", 1, n, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 7, 0.02 })
+	}
+	if w := beside(t, arms, b); w[1] < 0.1 {
+		t.Errorf("later: shares %v", w)
+	}
+}
+
+// A round trip of 10 ms that is 1.4 ms longer, once everything is sent, is no queue.
+func TestShortPathLosesAtRandom(t *testing.T) {
+	arms := []string{"cubic", "tcpilot_bbr3", "reno"}
+	for stretch, want := range map[float64]bool{0.13: true, 0.2: false} {
+		b := &Belief{Last: start}
+		crowds(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 400, 12, stretch })
+		if w := beside(t, arms, b); (w[1] > 0.9) != want {
+			t.Errorf("with a stretch of %g: shares %v", stretch, w)
+		}
 	}
 }
 
@@ -168,31 +235,15 @@ func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 	}
 }
 
-// Where connections overlap, the first to end met a shorter queue: they are no proof that
-// a path loses packets without one.
-func TestFirstToEndAreNoProof(t *testing.T) {
+// Losses without a queue open no search where many connections overlap: it would put all
+// of a slice at risk.
+func TestNoSearchForRandomLossInCrowds(t *testing.T) {
 	arms := []string{"cubic", "bbr", "reno"}
-	for _, c := range []struct {
-		rest float64 // stretch of those that end later
-		want bool
-	}{{0.02, true}, {0.2, false}} {
+	for n, want := range map[int]bool{5: true, 20: false} {
 		b := &Belief{Last: start}
-		for k := range 6 {
-			n := 0
-			crowds(b, "cubic", 1, 20, 10, func(o *Outcome) {
-				if n == 6 && k < 2 {
-					if w := beside(t, arms, b); w[1] > mostUnknown+1e-9 {
-						t.Errorf("stretch %g, after the first 6 of slice %d: shares %v", c.rest, k+1, w)
-					}
-				}
-				o.Sent, o.Again, o.Stretch = 700, 7, 0.02
-				if n++; n > 6 {
-					o.Stretch = c.rest
-				}
-			})
-		}
-		if w := beside(t, arms, b); (w[1] > 0.3) != c.want {
-			t.Errorf("with a stretch of %g: shares %v", c.rest, w)
+		crowds(b, "cubic", 12, n, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 7, 0.02 })
+		if w := beside(t, arms, b); (w[1] > 0.3) != want || !want && 1-w[0] > mostInCrowd+1e-9 {
+			t.Errorf("%d at a time: shares %v", n, w)
 		}
 	}
 }
@@ -279,7 +330,7 @@ func TestLateOutcomesAreNoObservations(t *testing.T) {
 	for k := range int64(20) {
 		id := at + k*slice
 		for n := range int64(10) {
-			o := Outcome{At: id + n*second/2, Reward: 10, Weight: 1, Slice: id, Ended: 1}
+			o := Outcome{At: id + n*second/2, Reward: 10, Weight: 1, Slice: id, AtOnce: 10}
 			if k > 0 && n == 5 {
 				o.Slice, o.Reward = id-slice, 8
 			}
@@ -298,5 +349,25 @@ func TestLateOutcomesAreNoObservations(t *testing.T) {
 	}
 	if n := c.Treated.closed().N; n > 20 {
 		t.Errorf("the comparison counts %.0f observations of 20 slices", n)
+	}
+}
+
+// A path that is known to lose at random still does when its rewards fall without more
+// losses: what slows down for each of them is not tried.
+func TestRandomLossIsRememberedWhenRewardsFall(t *testing.T) {
+	b := &Belief{Last: start}
+	loses := func(n float64) func(*Outcome) {
+		return func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, n, n/700, 0.1 }
+	}
+	crowds(b, "bbr", 12, 5, 10, loses(7))
+	for n := 0; b.Changes == 0; n++ {
+		if n == 20 {
+			t.Fatal("20 slices that are slower by 1 are no change")
+		}
+		crowds(b, "bbr", 1, 1, 9, loses(6))
+	}
+	w := beside(t, []string{"bbr", "cubic", "reno"}, b)
+	if b.Fall == 0 || w[1]+w[2] > mostWorse+1e-9 {
+		t.Errorf("fall %v, shares %v", b.Fall, w)
 	}
 }

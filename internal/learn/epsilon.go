@@ -57,6 +57,7 @@ func (e epsilonGreedy) ObserveHoldOut(b *Belief, o Outcome) {
 
 func (e epsilonGreedy) fold(b *Belief, a *ArmBelief, o Outcome) {
 	a.Count++
+	a.Trials++
 	if o.Greedy {
 		a.Greedy++
 	}

@@ -56,9 +56,9 @@ type Outcome struct {
 	// (Unix nanoseconds). Connections of a slice share an arm, and the path as well:
 	// together they are one observation. 0: this outcome stands alone.
 	Slice int64
-	// Ended is how many connections that ended the outcome stands for; 0 of one that goes
-	// on.
-	Ended float64
+	// AtOnce is how many connections the path has at a time, by Little's law, or the network
+	// around it where hosts share what is drawn; 0 is unknown.
+	AtOnce float64
 }
 
 // Wait is the natural log of how fast the connection was for its own user: bytes
@@ -95,10 +95,9 @@ type Belief struct {
 	// Fall is how far the reward fell at the latest change, in natural log; 0 if it did not
 	// fall.
 	Fall float64 `json:"fall,omitempty"`
-	// Ended and Observed count connections that ended and observations, both of late: see
-	// overlap.
-	Ended    float32 `json:"ended,omitempty"`
-	Observed float32 `json:"observed,omitempty"`
+	// AtOnce is how many connections there are at a time, as the latest outcome said; 0 is
+	// unknown.
+	AtOnce float32 `json:"at_once,omitempty"`
 	// Level is the reward of a path of which a pooled belief knows nothing else,
 	// its arm's effect taken out.
 	Level Signal `json:"level"`
@@ -108,29 +107,18 @@ type Belief struct {
 }
 
 const (
-	// overlapping is the number of connections that end in an observation from which a
-	// trial is no longer the risk of one connection.
+	// overlapping is the number of connections at a time, in the mean, from which a trial is no
+	// longer the risk of one connection.
 	overlapping = 1.5
 	// crowd is the same from which a trial or a search is a risk for many.
 	crowd = 6
-	// overlapMemory is the number of observations over which they are counted.
-	overlapMemory = 32
 )
 
-// countOverlap counts connections that ended, and observations; first is of one.
-func (b *Belief) countOverlap(o Outcome, first bool) {
-	if first {
-		const keep = 1 - 1./overlapMemory
-		b.Ended, b.Observed = b.Ended*keep, b.Observed*keep+1
-	}
-	b.Ended += float32(o.Ended)
-}
-
-// overlap is how many connections end in one observation, lately.
-func (b *Belief) overlap() float64 { return float64(b.Ended / max(1, b.Observed)) }
+// overlaps reports whether connections come more than one at a time, as a rule.
+func (b *Belief) overlaps() bool { return b.AtOnce >= overlapping }
 
 // crowded reports whether connections come many at a time.
-func (b *Belief) crowded() bool { return b.overlap() >= crowd }
+func (b *Belief) crowded() bool { return b.AtOnce >= crowd }
 
 // ArmBelief is what is known about one arm of a path.
 type ArmBelief struct {

@@ -171,8 +171,6 @@ func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
 	}
 	if s.Kind == tcp.KindInterval {
 		out.Weight *= intervalWeight
-	} else {
-		out.Ended = float64(max(1, s.StandsFor))
 	}
 	return out
 }

@@ -28,6 +28,10 @@ type candidate struct {
 	seen   float64    // mean of its own rewards, less the premium of its tail
 	scale  float64    // variance of one observation's say in that
 	unfit  bool       // takes for congestion what this path loses at random
+	// variant: of the default, and not in a crowd, where it is an arm like any other. lead and
+	// leadSD are the belief in by how much its value is above the default's then.
+	variant      bool
+	lead, leadSD float64
 }
 
 func (c *candidate) trials() float64 {

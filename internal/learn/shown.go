@@ -22,15 +22,15 @@ func (t thompson) inUse(cs []candidate, base int, b *Belief) int {
 
 // shown reports whether an arm is better than the default: by what was seen on the path
 // itself, or on those around it where the path does not contradict. For a variant of the
-// default a belief is enough, because a wrong choice costs little.
+// default a belief is enough, because a wrong choice costs little; in a crowd it would cost
+// those beside it.
 func (t thompson) shown(c, base *candidate, pooled bool) bool {
 	if t.better(c.arm, base.arm, c.weight, base.weight, pooled) {
 		return true
 	}
-	if !pooled && isVariant(c.cc, base.cc) && min(c.trials(), base.trials()) >= thrice && c.arm.wait() > base.arm.wait() {
-		if mean, sd := c.ahead(base, t.opt.Calm); mean > 0 && upper(mean/sd) < alpha {
-			return true
-		}
+	if !pooled && c.variant && min(c.trials(), base.trials()) >= thrice && c.arm.wait() > base.arm.wait() &&
+		c.lead > 0 && upper(c.lead/c.leadSD) < alpha {
+		return true
 	}
 	return c.value() > base.value() && c.parent != nil && base.parent != nil &&
 		t.better(c.parent, base.parent, c.parent.Weight, base.parent.Weight, true)

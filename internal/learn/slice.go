@@ -1,5 +1,7 @@
 package learn
 
+import "github.com/tcpilot/tcpilot/internal/tcp"
+
 // slice is the latest observation of an arm, which may not be whole: its outcomes of
 // one slice of time. Those connections shared the path and what else happened
 // on it, and what one of them won another lost; so their mean is one observation of the
@@ -7,7 +9,8 @@ package learn
 // Networks", IMC 2021).
 type slice struct {
 	id     int64
-	n      int
+	n      int32
+	known  bool    // ArmBelief.known as of its beginning
 	sum    float64 // of weighted rewards
 	total  float64 // of weights
 	m2     float64 // weighted, around their mean
@@ -21,8 +24,8 @@ type evidence struct {
 }
 
 // next begins another observation.
-func (a *ArmBelief) next(id int64) {
-	a.open = slice{id: id, before: evidence{a.Mean, a.Weight, a.M2, a.Trials, a.Scatter, a.Within, a.Beyond}}
+func (a *ArmBelief) next(id int64, known bool) {
+	a.open = slice{id: id, known: known, before: evidence{a.Mean, a.Weight, a.M2, a.Trials, a.Scatter, a.Within, a.Beyond}}
 }
 
 // restore takes out what the open observation has added so far.
@@ -34,6 +37,17 @@ func (a *ArmBelief) restore() {
 
 // holds reports whether o belongs to s.
 func (s *slice) holds(o Outcome) bool { return SameSlice(s.id, o.Slice) }
+
+// FirstTrial reports whether o, which is not yet observed, belongs to the first two
+// observations of cc (up to six, of small connections): what it costs to know an arm at all.
+func (b *Belief) FirstTrial(cc tcp.CC, o Outcome) bool {
+	a := b.find(cc)
+	return a == nil || !a.open.known && (a.Trials < settled || a.open.holds(o))
+}
+
+// known reports whether a was tried twice since the process began. Changes of the path, and
+// surprises, do not take that back.
+func (a *ArmBelief) known() bool { return a.open.known || a.Trials >= settled }
 
 // late is how long after the beginning of its slice a connection may end and still count
 // for the observation that is open then, nanoseconds: twice the longest slice.
@@ -70,4 +84,4 @@ func UsesSlices(l Learner) bool {
 // News is what the n-th outcome of a slice, from 1 on, says that those before it did
 // not: 2/(n(n+1)), by which n of them are worth 2n/(n+1). That is Kish's design effect
 // at a correlation of one half; however many there are, they are worth less than two.
-func News(n int) float64 { return 2 / (float64(n) * float64(n+1)) }
+func News(n int32) float64 { return 2 / (float64(n) * float64(n+1)) }

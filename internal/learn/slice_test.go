@@ -141,3 +141,42 @@ func TestSliceIsLittleForTheParent(t *testing.T) {
 		t.Errorf("the parent holds evidence %g of a slice of 10, want less than 2", w)
 	}
 }
+
+// An arm's first two observations are its first trials, whole ones; neither a surprise nor a
+// change of the path makes it new again.
+func TestFirstTrialsEnd(t *testing.T) {
+	b, reno := &Belief{Last: start}, named("reno")
+	l := DefaultThompson()
+	at, exempt := int64(start), 0
+	observe := func(reward float64) {
+		at += second
+		for range 3 { // of one slice
+			o := Outcome{Reward: reward, Weight: 1, At: at, Slice: at}
+			if b.FirstTrial(reno, o) {
+				exempt++
+			}
+			l.Observe(b, reno, o)
+		}
+	}
+	for range 6 {
+		observe(10)
+	}
+	if exempt != 6 {
+		t.Errorf("%d outcomes were of first trials, want two slices of 3", exempt)
+	}
+	for range 2 * awhile {
+		at += second
+		l.Observe(b, named("cubic"), Outcome{Reward: 10, Weight: 1, At: at, Slice: at})
+	}
+	observe(7)
+	if a := b.Arm(reno); exempt != 6 || a.Trials >= settled {
+		t.Errorf("%d after a surprise, %v trials", exempt, a.Trials)
+	}
+	for b.Changes == 0 {
+		at += second
+		l.Observe(b, named("cubic"), Outcome{Reward: 8, Weight: 1, At: at, Slice: at})
+	}
+	if observe(7); exempt != 6 {
+		t.Errorf("%d after a change", exempt)
+	}
+}

@@ -122,10 +122,11 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	t.age(a, o.At)
 	v := t.noise(a, t.pooledNoise(b))
 	if !another {
+		known := a.known()
 		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > awhile) && t.surprised(a, o, v) {
 			a.Weight, a.M2, a.Trials, a.Tail = 0, 0, 0, Tail{}
 		}
-		a.next(o.Slice)
+		a.next(o.Slice, known)
 	}
 	changed := !b.Pooled && t.changed(a, o, v)
 	a.open.add(o)
@@ -196,17 +197,20 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
-	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, b.overlap()))))
+	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, float64(b.AtOnce)))))
 	a.Tail.add(o.Wait(), a.wait(), o.Weight)
 }
 
-// lossMemory is the number of observations over which packets and retransmits are summed.
+// lossMemory, times the number of connections at a time, is the number of outcomes over
+// which packets and retransmits are summed.
 const lossMemory = 20
 
 // note keeps the facts of an outcome that are not its reward. first says that it is
 // not one more of an observation that was begun before.
 func (b *Belief) note(o Outcome, first bool) {
-	b.countOverlap(o, first)
+	if o.AtOnce > 0 {
+		b.AtOnce = float32(o.AtOnce)
+	}
 	if first {
 		b.Count++
 		if b.Began != 0 {
@@ -334,10 +338,14 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	case a.Loss.Down.Sum >= a.Loss.Up.Sum:
 		left, trials = hinted, 0
 	}
-	weight, since := min(a.Weight, max(left, runMax)), a.Since
+	weight, losses := min(a.Weight, max(left, runMax)), a.Since
+	if losses.Sent == 0 && b.Fall > 0 {
+		losses = a.Losses // they did not grow: what the path loses is not what changed
+	}
 	for i := range b.Arms {
 		o := &b.Arms[i]
 		keep := min(1, left/max(o.Weight, reopened))
+		o.open = slice{known: o.known()} // before its trials are taken back
 		o.Weight *= keep
 		o.M2 *= keep
 		o.Tail.N *= float32(keep)
@@ -345,12 +353,11 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 		o.Trials = min(o.Trials, trials)
 		o.Up, o.Down = Run{}, Run{}
 		o.Loss.restart()
-		o.open = slice{}
 	}
 	if trials == 0 {
 		a.Weight, a.Trials, a.M2 = weight, min(weight, settled), v*max(0, weight-1)
 	}
-	a.Losses = since
+	a.Losses = losses
 }
 
 // searching is how many outcomes after a change a path counts as changed at most.

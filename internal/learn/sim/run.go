@@ -228,9 +228,9 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	}
 	lost := a.Loss * packets
 	lost = max(0, math.Round(lost+math.Sqrt(lost+0.25)*w.rng.NormFloat64()))
-	slice := int64(0)
+	slice, atOnce := int64(0), 1 // each draws for itself
 	if w.s.Slice > 0 {
-		slice = w.now / int64(w.s.Slice) * int64(w.s.Slice)
+		slice, atOnce = w.now/int64(w.s.Slice)*int64(w.s.Slice), max(1, w.s.Batch)
 	}
 	price := 5 * lost / (packets + lost) // as for throughput
 	return learn.Outcome{
@@ -239,7 +239,7 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 		Rate:   uint64(math.Exp(reward + 0.1*w.rng.NormFloat64())),
 		Loss:   lost / (packets + 100),
 		Sent:   packets + lost, Again: lost,
-		Slice: slice, Ended: 1,
+		Slice: slice, AtOnce: float64(atOnce),
 	}
 }
 
