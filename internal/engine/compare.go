@@ -12,6 +12,11 @@ import (
 // Every path, the prefix around it and its rule compare what their connections got with
 // the hold-out. Where the default is better for certain, it is in use again, for a time
 // that doubles if the same happens soon after.
+//
+// An arm's first trials on a path are not compared. They are few, and what the arm costs is
+// known after them; those of a bad arm would otherwise leave a new path to the default
+// before the good one is found. A prefix or a rule leaves them out as long as it has not
+// met the arm twice itself.
 
 // Back is a path, or a rule, that is left to the default.
 type Back struct {
@@ -28,14 +33,20 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome, by learn.
 	if leaf.compared == nil {
 		leaf.compared = &learn.Comparison{}
 	}
+	first := by == learn.NotHeld && leaf.belief.FirstTrial(s.Arm, out)
 	for m := leaf.parent; m != nil; m = m.parent {
 		if m.compared == nil {
 			m.compared = &learn.Comparison{}
 		}
-		m.compared.AddRelative(leaf.compared, out, by)
+		if !first || !m.belief.FirstTrial(s.Arm, out) {
+			m.compared.AddRelative(leaf.compared, out, by)
+		}
+	}
+	if first {
+		by = learn.OnTrial
 	}
 	leaf.compared.Add(out, by)
-	if by == learn.NotHeld || e.armsOnly {
+	if !s.Has(tcp.FlagHoldOut) || e.armsOnly {
 		return // most outcomes; the hold-out's come often enough to look
 	}
 	for m := leaf; m != nil; m = m.parent {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -17,6 +18,8 @@ type crowd struct {
 	to   netip.Addr
 	live []*transfer
 	n    map[tcp.CC]int // connections ended
+	// lossy: packets are lost at random, so that the queue is short.
+	lossy bool
 }
 
 type transfer struct {
@@ -65,6 +68,10 @@ func (c *crowd) end(t *transfer) {
 	t.Busy, t.BytesAcked = t.Duration, uint64(t.size)
 	t.DataSegsOut = uint32(t.BytesAcked / mss)
 	t.SRTT = 2 * t.MinRTT // the queue
+	if c.lossy {
+		t.SRTT = t.MinRTT + t.MinRTT/50 + c.rng.Uint32N(t.MinRTT/10)
+		t.Retrans = c.rng.Uint32N(14)
+	}
 	c.e.Observe(t.Sample)
 	c.n[t.CC]++
 }
@@ -97,6 +104,28 @@ func TestWhatACrowdTakesFromItselfIsNoGain(t *testing.T) {
 		t.Errorf("%d observations in %d slices of %v", n.belief.Count, slices, p.Slice)
 	}
 	t.Log(c.n, p.Slice, n.belief.Count)
+}
+
+// The first to end on a path do not look like a crowd, and losses at random would open a
+// search for them.
+func TestCrowdIsKnownBeforeASearchOpens(t *testing.T) {
+	others, all := 0, 0
+	for seed := range uint64(60) {
+		w := newWorld(t, nil)
+		w.rng = rand.New(rand.NewPCG(seed, 77))
+		w.now += w.rng.Int64N(int64(20 * time.Second))
+		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
+		c := &crowd{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}, lossy: true}
+		c.run(20, 36*time.Second)
+		for cc, n := range c.n {
+			if all += n; cc != cubic {
+				others += n
+			}
+		}
+	}
+	if all < 10_000 || others > all/100 {
+		t.Errorf("%d of the first %d connections of 60 paths do not have the default", others, all)
+	}
 }
 
 // Little's law, whatever else happens.

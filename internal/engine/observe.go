@@ -83,6 +83,7 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 // score folds an outcome into a path, and into the prefixes around it.
 func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	leaf.lived(s)
+	out.AtOnce = leaf.lives().atOnce()
 	by := heldBy(s)
 	if e.slices {
 		slice, edge := leaf.sliceOf(s)
@@ -146,6 +147,7 @@ func (e *Engine) tellRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 		path = path.parent
 		out.Weight /= float64(max(1, path.kids))
 	}
+	out.AtOnce = 0 // of one path
 	path.told *= math.Exp2(-max(0, float64(out.At-path.toldAt)) / toldHalf)
 	path.toldAt = max(path.toldAt, out.At)
 	if path.told < learn.OnePath {

@@ -38,7 +38,7 @@ type series struct {
 	ended  float64 // connections
 	slices float64 // of time in which they came; of the hold-out, which has none, outcomes
 	slice  int64   // the latest
-	nth    int     // outcomes in it
+	nth    int32   // outcomes in it
 
 	weight float64 // of outcomes
 	mean   float64

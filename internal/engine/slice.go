@@ -36,7 +36,8 @@ const (
 // life is how long connections of a path last, and how many there are at a time.
 type life struct {
 	log   float32 // binary logarithm of nanoseconds, mean
-	gap   float32 // milliseconds between the ends of two, mean; a pause counts as one life
+	ms    float32 // milliseconds, mean
+	gap   float32 // milliseconds between two ends, mean; at most as long as the later one lasted
 	ended uint32  // Unix milliseconds modulo 2^32, of the latest
 	n     uint8   // connections, up to lifeMemory
 	shift uint8   // of the slice that this asks for; 0 is unknown
@@ -48,9 +49,8 @@ func (n *node) lived(s *tcp.Sample) {
 	if !whole(s) || s.Duration <= 0 {
 		return
 	}
-	log := float32(math.Log2(float64(s.Duration)))
 	for ; n != nil; n = n.parent {
-		n.life.add(log, uint32(s.At/int64(time.Millisecond)), max(1, s.StandsFor), !n.isRoot())
+		n.life.add(s.Duration, uint32(s.At/int64(time.Millisecond)), max(1, s.StandsFor), !n.isRoot())
 	}
 }
 
@@ -59,15 +59,17 @@ func whole(s *tcp.Sample) bool { return s.Kind == tcp.KindClose && !s.Has(tcp.Fl
 
 // add notes a connection that ended, and standsFor-1 like it. shared: what lasts at the
 // same time shares a path.
-func (l *life) add(log float32, ended, standsFor uint32, shared bool) {
+func (l *life) add(lasted time.Duration, ended, standsFor uint32, shared bool) {
+	ms := float32(lasted.Seconds() * 1e3)
 	if l.n = min(l.n+1, lifeMemory); shared && l.n > 1 {
-		since := float64(max(0, int32(ended-l.ended))) / float64(standsFor)
-		l.gap += (float32(min(since, l.milliseconds())) - l.gap) / float32(l.n-1)
+		since := float32(max(0, int32(ended-l.ended))) / float32(standsFor)
+		l.gap += (min(since, ms) - l.gap) / float32(l.n-1)
 	}
+	l.ms += (ms - l.ms) / float32(l.n)
 	if l.n == 1 || int32(ended-l.ended) > 0 {
 		l.ended = ended
 	}
-	l.log += (log - l.log) / float32(l.n)
+	l.log += (float32(math.Log2(float64(lasted))) - l.log) / float32(l.n)
 	if l.n < lifeLeast {
 		return
 	}
@@ -82,22 +84,22 @@ func (l *life) add(log float32, ended, standsFor uint32, shared bool) {
 	}
 }
 
-// milliseconds is the mean length of a connection.
-func (l *life) milliseconds() float64 {
-	return math.Exp2(float64(l.log)) / float64(time.Millisecond)
+// atOnce is how many connections there are at a time by Little's law: as many as end in
+// the time that one lasts. Pauses without any are left out, so that connections one after
+// the other are 1, whatever their lengths. 0 is unknown.
+func (l *life) atOnce() float64 {
+	if l.n < 2 {
+		return 0
+	}
+	return float64(l.ms / max(l.gap, 1e-3))
 }
 
-// areMany finds how many connections there are at a time by Little's law: as many as end
-// in the time that one lasts.
 func (l *life) areMany() bool {
-	if l.n < lifeMemory {
-		return false
-	}
 	from := manyFrom
 	if l.many {
 		from = manyLeft
 	}
-	return l.milliseconds() >= float64(from)*float64(l.gap)
+	return l.n >= lifeMemory && l.atOnce() >= float64(from)
 }
 
 // lives are those that n's slices follow: those of the network, which draws for all its

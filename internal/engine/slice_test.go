@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -253,5 +255,39 @@ func TestWhoCanWaitWaitsAfterItsSlice(t *testing.T) {
 		if n.waits != c.waits || n.dirty != c.decided || n.onHold {
 			t.Errorf("held %v: waits %t, to be decided on %t, on hold %t", c.holds, n.waits, n.dirty, n.onHold)
 		}
+	}
+}
+
+// However their lengths scatter, connections one after the other are one at a time, and
+// nine are many.
+func TestHowManyAtATime(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var alone life
+	now := uint32(0)
+	for n := range 200 {
+		ms := uint32(20)
+		if n%4 == 0 {
+			ms = 2000
+		}
+		now += ms
+		alone.add(time.Duration(ms)*time.Millisecond, now, 1, true)
+	}
+	if n := alone.atOnce(); n < 0.99 || n > 1.01 {
+		t.Errorf("one after the other: %.2f at a time", n)
+	}
+	low := 0
+	var nine life
+	var lasts, ends [9]float64 // ms
+	for n := range 2000 {
+		i := slices.Index(ends[:], slices.Min(ends[:]))
+		nine.add(time.Duration(lasts[i]*1e6), uint32(ends[i]), 1, true)
+		if n > 100 && nine.atOnce() < 6 {
+			low++
+		}
+		lasts[i] = 500 * math.Exp(rng.NormFloat64())
+		ends[i] += lasts[i]
+	}
+	if low > 400 {
+		t.Errorf("nine at a time: fewer than six in %d of 1900", low)
 	}
 }
