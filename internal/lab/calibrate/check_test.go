@@ -45,6 +45,7 @@ func TestCheckNamesEachDeviation(t *testing.T) {
 		{"no reordering", "too little", func(m *Measured) { m.Forward.Reorder = 0 }},
 		{"slow", "rate forward: 18 Mbit/s measured, 20 Mbit/s asked: too slow", func(m *Measured) { m.Forward.Rate = 18e6 }},
 		{"fast", "too fast", func(m *Measured) { m.Forward.Rate = 21e6 }},
+		{"a burst after a stall", "stalled machine", func(m *Measured) { m.Forward.Rate, m.Forward.Queue = 30e6, 160*ms }},
 		{"slow sender", "this machine sends only 19 Mbit/s", func(m *Measured) { m.Forward.Rate, m.Forward.Offered = 18e6, 19e6 }},
 		{"short queue", "full queue forward: 40ms measured, 60.6ms asked", func(m *Measured) { m.Forward.Queue = 40 * ms }},
 		{"long queue", "too long", func(m *Measured) { m.Forward.Queue = 90 * ms }},

@@ -142,6 +142,8 @@ func (d Direction) reorderVerdict() Verdict {
 func (d Direction) rateVerdict() Verdict {
 	a := d.Asked
 	switch {
+	case d.Rate > a.Rate*(1+rateShare*a.loose) && d.overfull():
+		return wrong("a stalled machine delayed packets, which then arrived in a burst: measure again")
 	case d.Rate > a.Rate*(1+rateShare*a.loose):
 		return wrong("too fast")
 	case d.Rate >= a.Rate*(1-a.Loss)*(1-rateShare*a.loose): // loss may come after the limit
@@ -157,16 +159,26 @@ func (d Direction) queueVerdict() Verdict {
 	if a.overtake(d.Delay.Probes) >= 0.5 {
 		return untold("half of the packets may have gone without the delay")
 	}
-	off := within(queueOff, queueShare, a.Queue, a.loose) + 2*packetLen*a.perByte
 	switch {
 	case d.Rate < a.Rate*(1-rateShare*a.loose)*(1-a.Loss): // not full, or the rate is to blame
 		return Verdict{}
-	case d.Queue < a.Queue-off-a.Jitter:
+	case d.Queue < a.Queue-a.queueOff()-a.Jitter:
 		return wrong("too short")
-	case d.Queue > a.Queue+off+2*a.Jitter:
+	case d.overfull():
 		return wrong("too long")
 	}
 	return Verdict{}
+}
+
+// overfull reports whether packets waited for longer than the queue that was asked can
+// make them.
+func (d Direction) overfull() bool {
+	a := d.Asked
+	return d.filled && a.Queue > 0 && d.Queue > a.Queue+a.queueOff()+2*a.Jitter
+}
+
+func (a Asked) queueOff() time.Duration {
+	return within(queueOff, queueShare, a.Queue, a.loose) + 2*packetLen*a.perByte
 }
 
 func (d Direction) markVerdict() Verdict {

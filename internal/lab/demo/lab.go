@@ -202,6 +202,9 @@ func (l *lab) path(ctx context.Context) (p path, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, l.binary, "paths", "--json", "--socket", l.socket()).Output()
+	if err := ctx.Err(); err != nil { // its end killed the command
+		return p, err
+	}
 	if err != nil {
 		return p, err
 	}

@@ -101,6 +101,10 @@ func between(t testing.TB, what string, got, low, high time.Duration) {
 	}
 }
 
+// mostEarly is how much before its time a packet may leave: a sleep lasts longer than asked,
+// and one that is due takes others along.
+func mostEarly(s Spec) time.Duration { return oversleep + early(s) }
+
 // outside says that a time is not in a range.
 func outside(what string, got, low, high time.Duration) error {
 	if got < low || got > high {
