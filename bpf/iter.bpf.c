@@ -40,6 +40,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, NUM_SLOTS);
 	__type(key, __u32);
 	__type(value, struct track);

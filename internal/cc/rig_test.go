@@ -109,7 +109,7 @@ func must(t testing.TB, err error) {
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	var err error
-	for range 1000 {
+	for range 3000 {
 		if err = f(); err == nil {
 			return
 		}

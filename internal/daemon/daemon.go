@@ -347,7 +347,7 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 
 // reportRate is how many ends of connections are reported a second, about. Learning needs
 // far fewer; samples cost about 1 us in the kernel, and as much here.
-const reportRate = 4000
+const reportRate = 2000
 
 // putSettings tells the datapath what holds for all connections.
 func (d *Daemon) putSettings() error {

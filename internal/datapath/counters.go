@@ -15,7 +15,7 @@ import (
 type Counters struct {
 	Samples     uint64 // submitted to the ring
 	SamplesLost uint64 // the ring was full
-	Missed      uint64 // ends of connections that the kernel did not show, since this process started
+	Missed      uint64 // upper bound on ends of connections that the kernel did not show since this process started
 	SamplesBad  uint64 // read but not understood, since this process started
 	// Decisions counts what was done with connections, by reason.
 	Decisions   map[string]uint64

@@ -129,7 +129,7 @@ func disconnect(t testing.TB, c net.Conn) {
 
 func addrPort(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
 
-// TestRootEndWithoutAnswer ends connections whose peer has vanished.
+// TestRootEndWithoutAnswer has a timer end connections whose peer has vanished.
 func TestRootEndWithoutAnswer(t *testing.T) {
 	r := newRig(t)
 	far := testenv.NetNS(t)
@@ -160,19 +160,29 @@ func TestRootEndWithoutAnswer(t *testing.T) {
 		}, tcp.EndTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			const n = 3
 			l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
-			conn := dial(t, r.ns, l.Addr().String(), nil)
-			is := ofConn(conn)
-			exchange(t, conn, accept(t, l), 1000)
-			vanish(t, near, farEnd)
-			c.late(t, conn)
-			must(t, conn.Close())
-			s := r.find(t, "connection", is)
-			if s.Kind != tcp.KindClose || s.End != c.want || s.Remote != addrPort(l.Addr()) {
-				t.Errorf("%s %s %s, want close %s", s.Kind, s.End, s.Remote, c.want)
+			var conns [n]net.Conn
+			mine := map[uint64]bool{}
+			for i := range conns {
+				conns[i] = dial(t, r.ns, l.Addr().String(), nil)
+				mine[cookieOf(conns[i])] = true
+				exchange(t, conns[i], accept(t, l), 1000)
 			}
-			if c.name == "user timeout" && (s.Retrans == 0 || s.Busy < 100*time.Millisecond) {
-				t.Errorf("%d retransmits, busy %v", s.Retrans, s.Busy)
+			vanish(t, near, farEnd)
+			for _, conn := range conns {
+				c.late(t, conn)
+				must(t, conn.Close())
+			}
+			for _, s := range r.countShown(t, n, func(s *tcp.Sample) bool {
+				return mine[s.Cookie] && s.Kind != tcp.KindInterval
+			}) {
+				if s.Kind != tcp.KindClose || s.End != c.want || s.Remote != addrPort(l.Addr()) {
+					t.Errorf("%s %s %s, want close %s", s.Kind, s.End, s.Remote, c.want)
+				}
+				if c.name == "user timeout" && (s.Retrans == 0 || s.Busy < 100*time.Millisecond) {
+					t.Errorf("%d retransmits, busy %v", s.Retrans, s.Busy)
+				}
 			}
 		})
 	}
@@ -272,13 +282,17 @@ func TestRootFailedConnects(t *testing.T) {
 			p.Params.Set(tcp.SynCount, 1)
 			p.Params.Set(tcp.SynRTO, 100)
 		})
+		const n = 3
 		at := netip.AddrPortFrom(farEnd.V4, 84)
-		if _, err := dialErr(t, r.ns, "", at.String(), nil); !isErr(err, unix.ETIMEDOUT) {
-			t.Errorf("connect: %v", err)
+		for range n {
+			if _, err := dialErr(t, r.ns, "", at.String(), nil); !isErr(err, unix.ETIMEDOUT) {
+				t.Errorf("connect: %v", err)
+			}
 		}
-		s := r.find(t, "connect timeout", func(s *tcp.Sample) bool { return lost(s, at) })
-		if s.End != tcp.EndTimeout || s.Duration < 100*time.Millisecond || s.Retrans == 0 {
-			t.Errorf("%+v", s)
+		for _, s := range r.countShown(t, n, func(s *tcp.Sample) bool { return lost(s, at) }) {
+			if s.End != tcp.EndTimeout || s.Duration < 100*time.Millisecond || s.Retrans == 0 {
+				t.Errorf("%+v", s)
+			}
 		}
 	})
 	t.Run("unreachable", func(t *testing.T) {

@@ -178,10 +178,27 @@ func (r *rig) find(t testing.TB, what string, is func(*tcp.Sample) bool) tcp.Sam
 	}
 }
 
+// unshown is how many of n ends of connections a test does without. A softirq may end a
+// connection in the context of any process, and there are kernels that run no tracing
+// programs in that of some (seen on 6.18, with the first process of a virtual machine).
+func unshown(n int) int { return 1 + n/1000 }
+
 // count waits until n samples satisfy is, and returns all that do.
-func (r *rig) count(t testing.TB, n int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
+func (r *rig) count(t testing.TB, n int, is func(*tcp.Sample) bool) []tcp.Sample {
 	t.Helper()
-	for range 10_000 {
+	return r.await(t, n, n, is)
+}
+
+// countShown is count for ends that the kernel may not show, a few of them.
+func (r *rig) countShown(t testing.TB, n int, is func(*tcp.Sample) bool) []tcp.Sample {
+	t.Helper()
+	return r.await(t, n, n-unshown(n), is)
+}
+
+// await is content with least samples once it has waited for n long enough.
+func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
+	t.Helper()
+	for try := range 10_000 {
 		out = out[:0]
 		r.mu.Lock()
 		for i := range r.samples {
@@ -190,7 +207,7 @@ func (r *rig) count(t testing.TB, n int, is func(*tcp.Sample) bool) (out []tcp.S
 			}
 		}
 		r.mu.Unlock()
-		if len(out) >= n {
+		if len(out) >= n || try >= 1000 && len(out) >= least {
 			return out
 		}
 		time.Sleep(2 * time.Millisecond)

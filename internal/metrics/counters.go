@@ -89,7 +89,7 @@ type ProgramStats struct {
 type UnseenCount struct {
 	Untracked uint64 `json:"untracked"` // there was no room to remember them
 	Forgotten uint64 `json:"forgotten"` // their socket began another connection
-	Missed    uint64 `json:"missed"`    // the kernel did not show the end
+	Missed    uint64 `json:"missed"`    // the kernel did not show the end: an upper bound
 	Thinned   uint64 `json:"thinned"`   // there were many: the samples of others stand for them
 	Backwards uint64 `json:"backwards"` // the kernel had wiped their counters
 }

@@ -1,0 +1,16 @@
+package datapath
+
+import (
+	"testing"
+	"time"
+)
+
+// BenchmarkRootAged looks at all slots once.
+func BenchmarkRootAged(b *testing.B) {
+	r := newRig(b)
+	for b.Loop() {
+		if _, err := r.Aged(time.Minute); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
