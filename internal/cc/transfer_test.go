@@ -50,8 +50,8 @@ func TestReceiveEnd(t *testing.T) {
 		{"goes on", func(w io.WriteCloser) { _, _ = w.Write([]byte{1}) }, "more bytes"},
 		{"stays open", func(io.WriteCloser) {}, "not the end"},
 	} {
-		a, b := net.Pipe()
-		go c.send(a)
+		a, b := connected(t)
+		c.send(a)
 		err := receiveEnd(b)
 		a.Close()
 		b.Close()
@@ -59,6 +59,19 @@ func TestReceiveEnd(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
+}
+
+// connected are the two ends of a connection over loopback.
+func connected(t *testing.T) (net.Conn, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	a, err := net.Dial("tcp4", l.Addr().String())
+	must(t, err)
+	b, err := l.Accept()
+	must(t, err)
+	return a, b
 }
 
 // What a function learns by the descriptor is not lost.

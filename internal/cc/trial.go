@@ -67,7 +67,7 @@ func tryStages(ctx context.Context, log *slog.Logger) error {
 	if err := loopbackStage.run(ctx, log, here, here.Addr().String()); err != nil {
 		return err
 	}
-	there, err := net.Listen("tcp4", "0.0.0.0:0")
+	there, err := roomyListener(lineStage.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -111,6 +111,17 @@ func dialer(name string) *net.Dialer {
 	return &net.Dialer{Timeout: stallTime, Control: func(_, _ string, c syscall.RawConn) error {
 		return onDescriptor(c, func(fd int) error {
 			return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		})
+	}}
+}
+
+// roomyListener has a receive buffer with a window of n bytes and more from the
+// beginning. One that the kernel adjusts may stay as small as what the line holds,
+// and then even a control that does not answer loss loses little.
+func roomyListener(n int) *net.ListenConfig {
+	return &net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return onDescriptor(c, func(fd int) error {
+			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 2*n)
 		})
 	}}
 }
