@@ -43,7 +43,9 @@ const (
 	mostInCrowd = 1. / 400
 	// newPath is the number of observations below which a path is new: it is not known yet
 	// whether its connections overlap, because some of the latest may not have ended.
-	newPath = 3
+	// newToVariant is the same for a variant of the default, which waits for signs of a crowd.
+	newPath      = 3
+	newToVariant = 2
 	// worthwhile is the expected gain below which more trials are not worth their cost: of
 	// arms that are alike the default is used.
 	worthwhile = 0.02
@@ -58,8 +60,9 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	for i := range cs {
 		c := &cs[i]
 		harm[i] = expectedLoss(c.value()-cs[base].value(), c.post.sd, cs[base].post.sd)
-		if c.variant = !b.crowded() && isVariant(c.cc, cs[base].cc); c.variant {
-			c.lead, c.leadSD = c.ahead(&cs[base], t.opt.Calm)
+		if v := variantOf(c.cc, cs[base].cc); v != nil && !b.crowded() {
+			c.variant = true
+			c.lead, c.leadSD = v.ahead(c, &cs[base], t.opt.Calm)
 			harm[i] = expectedLoss(c.lead, c.leadSD, 0)
 			mix(w, i, normal(c.lead/c.leadSD)) // shares by merit do not know that it is a variant
 		}
@@ -125,7 +128,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		unknown := c.trials() < settled && !c.variant
 		// What leads has the share that the belief in it gives, half or more.
 		leads := c.variant && c.lead > 0 && c.trials() >= settled && !b.Pooled
-		newHere := b.Count < newPath && c.parent == nil
+		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && c.parent == nil
 		// The first outcomes of a new path may be the first of many at a time.
 		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
 		c.unfit = search.lossy && !tolerant(c.cc)

@@ -95,6 +95,16 @@ func TestVariantIsTried(t *testing.T) {
 	if w := beside(t, arms, b); w[2] < 0.2 || w[2] > mostUnproven || w[1]+w[3] > mostUnknown+1e-9 {
 		t.Errorf("shares %v", w)
 	}
+	// It is tried before other arms are.
+	for n, want := range []float64{1: 0, 2: mostUnproven} {
+		young := &Belief{Last: start}
+		if n > 0 {
+			crowds(young, "cubic", n, 5, 10, nil)
+		}
+		if w := beside(t, arms, young); w[2] != want || w[0]+w[2] != 1 {
+			t.Errorf("after %d observations: shares %v", n, w)
+		}
+	}
 	// It has more as soon as it looks better, before that is shown.
 	lead := &Belief{Last: start}
 	crowds(lead, "cubic", 4, 5, 10, func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) })
@@ -271,6 +281,18 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 		if w := beside(t, arms, b); (1-w[0] > 2*mostUnknown) != c.want {
 			t.Errorf("%d at a time, slower by %g: shares %v", c.n, c.fall, w)
 		}
+	}
+}
+
+// tcpilot_cubic is expected to be a little better than cubic: as long as slices scatter too
+// much to tell, it has more than half of them.
+func TestVariantThatIsExpectedToLead(t *testing.T) {
+	b := &Belief{Last: start}
+	scatter := func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) }
+	crowds(b, "cubic", 3, 3, 10, scatter)
+	crowds(b, "tcpilot_cubic", 3, 3, 10, scatter)
+	if w := beside(t, []string{"cubic", "tcpilot_cubic"}, b); w[1] < 0.6 || w[1] > 0.9 {
+		t.Errorf("shares %v", w)
 	}
 }
 
