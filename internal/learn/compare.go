@@ -62,9 +62,11 @@ const (
 	levelMemory = 64
 	// comparedClip bounds one outcome: e^3 is 20 times faster or slower.
 	comparedClip = 3
-	// comparedMemory is the number of observations of the treated over which groups are
-	// compared. Both are halved beyond it, so that they stay of one time.
-	comparedMemory = 400
+	// comparedMemory is the number of observations of the smaller group over which groups
+	// are compared, or mostCompared of both. All are halved beyond it, so that they stay of one
+	// time.
+	comparedMemory = 100
+	mostCompared   = 4000
 	// leastCompared observations of each group make an interval.
 	leastCompared = 5
 )
@@ -103,9 +105,9 @@ func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
 		c.Connections.add(e, 0)
 	case NotHeld:
 		c.Treated.add(e, o.Slice)
-		if c.Treated.N > comparedMemory {
-			c.age()
-		}
+	}
+	if held := max(c.Slices.N, c.Connections.N); min(c.Treated.N, held) > comparedMemory || c.Treated.N+held > mostCompared {
+		c.age()
 	}
 }
 
@@ -179,12 +181,12 @@ func (g Group) closed() Group {
 	return g
 }
 
-// relativeVariance of the mean, of its logarithm. A few observations that happen to
-// agree are not trusted: the spread of a Normal deviation of 0.4 counts for four.
+// relativeVariance is that of one observation. Some that happen to agree are not trusted:
+// the spread of a Normal deviation of 0.4 counts for expectedN. Of a default that is slow in
+// one connection of six, 16 have no slow one in one case of 20.
 func (g *Group) relativeVariance() float64 {
-	const expected, expectedN = 0.4 * 0.4 * aversion * aversion, 4
-	one := (expectedN*expected*g.Mean*g.Mean + g.M2) / (expectedN + max(0, g.N-1))
-	return one / (g.Mean * g.Mean) / g.N
+	const expected, expectedN = 0.4 * 0.4 * aversion * aversion, 16
+	return (expectedN*expected + g.M2/(g.Mean*g.Mean)) / (expectedN + max(0, g.N-1))
 }
 
 // Gain is by what factor treated connections are faster than those held out, in the mean
@@ -226,29 +228,43 @@ func (c *Comparison) Gain() Gain {
 // without the slowest of the group that it speaks against.
 func gainOf(treated, held *Group) Gain {
 	g := Gain{Treated: treated.N, HeldOut: held.N}
-	ratio, half := logRatio(treated, held)
-	if half == 0 {
+	if treated.N <= 0 || held.N <= 0 || treated.Mean <= 0 || held.Mean <= 0 {
 		return g
 	}
-	g.Ratio = math.Exp(ratio)
+	g.Ratio = gainRatio(treated, held)
 	if treated.N < leastCompared || held.N < leastCompared {
 		return g
 	}
+	low, high := bounds(treated, held)
 	spared := treated.withoutMost()
-	high, halfHigh := logRatio(&spared, held)
+	_, otherHigh := bounds(&spared, held)
 	spared = held.withoutMost()
-	low, halfLow := logRatio(treated, &spared)
-	g.Low = math.Exp(min(ratio-half, low-halfLow))
-	g.High = math.Exp(max(ratio+half, high+halfHigh))
+	otherLow, _ := bounds(treated, &spared)
+	g.Low, g.High = min(low, otherLow), max(high, otherHigh)
 	return g
 }
 
-// logRatio is the natural log of the gain, and half the width of its interval; 0, 0 if
-// there is nothing to compare.
-func logRatio(treated, held *Group) (ratio, half float64) {
-	if treated.N <= 0 || held.N <= 0 || treated.Mean <= 0 || held.Mean <= 0 {
-		return 0, 0
+func gainRatio(treated, held *Group) float64 {
+	return math.Pow(held.Mean/treated.Mean, 1./aversion)
+}
+
+// bounds is the interval of the gain. Often most observations are fast and few are slow. Of
+// some without a slow one, neither the mean is right nor the variance: so each group has at
+// least the variance of both together, and a small mean is not taken for less wrong than a
+// great one (their difference is compared). Of some with more slow ones than usual, the mean
+// is too great: there the difference of the logarithms is the more careful.
+func bounds(treated, held *Group) (low, high float64) {
+	n := treated.N + held.N
+	vt, vh := treated.relativeVariance(), held.relativeVariance()
+	pooled := (vt*treated.N + vh*held.N) / n
+	off := Boundary(1/(1/treated.N+1/held.N), alpha) *
+		math.Sqrt(max(vt, pooled)/treated.N+max(vh, pooled)/held.N)
+	// The least x by which the ratio of the means may be smaller than seen: where
+	// 1 - x is off standard errors of what they are together, or ln x is.
+	least := func(a, b float64) float64 {
+		x := min(math.Exp(-off), (1-off*a/n)/(1+off*b/n))
+		return math.Pow(max(x, math.Exp(-aversion*comparedClip)), 1./aversion)
 	}
-	sd := math.Sqrt(treated.relativeVariance()+held.relativeVariance()) / aversion
-	return math.Log(held.Mean/treated.Mean) / aversion, Boundary(1/(1/treated.N+1/held.N), alpha) * sd
+	ratio := gainRatio(treated, held)
+	return ratio * least(held.N, treated.N), ratio / least(treated.N, held.N)
 }

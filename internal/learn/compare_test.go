@@ -2,6 +2,7 @@ package learn
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -37,5 +38,99 @@ func TestOneSlowSliceShowsNothing(t *testing.T) {
 				t.Errorf("slices held out were slow: %+v", g)
 			}
 		})
+	}
+}
+
+// Where tcpilot changes nothing that users wait for, the comparison must not find a
+// difference, however long one looks and however few connections are slow.
+func TestTheComparisonSeldomErrs(t *testing.T) {
+	// 8 of 100 are within what chance makes of 5 %.
+	const paths, observations, most = 100, 5000, 8
+	seldomSlow := func(r *rand.Rand) float64 {
+		if r.IntN(6) == 0 {
+			return math.Log(2.3) + 0.1*r.NormFloat64()
+		}
+		return 0.1 * r.NormFloat64()
+	}
+	// As slow as that in the mean of the cubes, and always the same.
+	steady := func(r *rand.Rand) float64 { return math.Log((5+2.3*2.3*2.3)/6)/3 + 0.1*r.NormFloat64() }
+	scattered := func(r *rand.Rand) float64 { return 0.4 * r.NormFloat64() }
+	oneInAHundred := func(r *rand.Rand) float64 {
+		if r.IntN(100) == 0 {
+			return math.Log(10)
+		}
+		return 0.05 * r.NormFloat64()
+	}
+	for _, c := range []struct {
+		name          string
+		treated, held func(*rand.Rand) float64 // the logarithm of a time
+	}{
+		{"one in six is slow", seldomSlow, seldomSlow},
+		{"one in a hundred is slow", oneInAHundred, oneInAHundred},
+		{"scattered", scattered, scattered},
+		{"the default alone has slow ones", steady, seldomSlow},
+		{"the default alone has none", seldomSlow, steady},
+	} {
+		for _, share := range []float64{0.02, 0.1, 0.95} {
+			worse, better := 0, 0
+			for seed := range uint64(paths) {
+				rng := rand.New(rand.NewPCG(seed, 3))
+				var cmp Comparison
+				isWorse, isBetter := false, false
+				for i := range int64(observations) {
+					o := Outcome{Weight: 1, Slice: (i + 1) * second}
+					if rng.Float64() < share {
+						o.Reward = -c.held(rng)
+						cmp.Add(o, HeldSlice)
+					} else {
+						o.Reward = -c.treated(rng)
+						cmp.Add(o, NotHeld)
+					}
+					g := cmp.Gain()
+					isWorse, isBetter = isWorse || g.Worse(), isBetter || g.Better()
+				}
+				if isWorse {
+					worse++
+				}
+				if isBetter {
+					better++
+				}
+			}
+			if worse > most || better > most {
+				t.Errorf("%s, %g held out: of %d paths %d look worse and %d better", c.name, share, paths, worse, better)
+			}
+		}
+	}
+}
+
+// What is worse is found.
+func TestTheComparisonFinds(t *testing.T) {
+	for _, c := range []struct {
+		slower, scatter float64
+		within          int // observations, a tenth of them held out
+	}{
+		{math.Ln2, 0.1, 120}, {math.Ln2, 0.3, 220}, {0.2, 0.1, 400}, {0.2, 0.3, 1200}, {0.1, 0.1, 1000},
+	} {
+		sum := 0
+		const paths = 50
+		for seed := range uint64(paths) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			var cmp Comparison
+			for i := range int64(10 * c.within) {
+				o := Outcome{Weight: 1, Slice: (i + 1) * second, Reward: c.scatter * rng.NormFloat64()}
+				if rng.Float64() < 0.1 {
+					cmp.Add(o, HeldSlice)
+				} else {
+					o.Reward -= c.slower
+					cmp.Add(o, NotHeld)
+				}
+				if sum++; cmp.Gain().Worse() {
+					break
+				}
+			}
+		}
+		if sum > c.within*paths {
+			t.Errorf("slower by %g, scattered by %g: found after %d observations, want %d", c.slower, c.scatter, sum/paths, c.within)
+		}
 	}
 }
