@@ -33,7 +33,7 @@ static __always_inline struct track *slot_find(__u64 cookie)
 /* Returns a slot that is now the connection's own, or NULL. Only a free one is taken:
  * how old a slot may grow depends on the iterator's interval and load, or it never
  * comes, and nothing here tells a connection that lives from one whose end was missed.
- * What the latter costs is its slot. */
+ * User space does, after walks of all connections. */
 static __always_inline struct track *slot_take(__u64 cookie)
 {
 	__u32 i = slot_index(cookie);

@@ -235,8 +235,12 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 			return nil
 		}
 		seen, last = d.intervals.Load(), start
-		if err := d.walk(list); err != nil {
+		all, err := d.walk(list)
+		if err != nil {
 			return err
+		}
+		if all {
+			d.freeLost(max(interval, lostAfter) + time.Since(start))
 		}
 		next = start.Add(time.Since(start) * walkBudget)
 		return nil
@@ -248,19 +252,36 @@ const (
 	quietWalk = time.Minute
 	// walkBudget is the part of one CPU, as 1/walkBudget, that walks may take.
 	walkBudget = 500
+	// lostAfter is how old a connection must be that walks did not meet for its end to
+	// count as missed. What walks never meet lives shorter: handshakes, and what was reset
+	// and waits for its process to close it.
+	lostAfter = 10 * time.Minute
 )
 
-func (d *Daemon) walk(list *host.NetNSList) error {
+// walk reports whether it went through all namespaces.
+func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {
 	spaces, _, err := list.Poll()
 	if err != nil {
-		return err
+		return false, err
 	}
+	all = true
 	for _, ns := range spaces {
 		if err := d.sampleNetNS(ns); err != nil && !errors.Is(err, os.ErrNotExist) {
+			all = false
 			d.log.Debug("live connections of a network namespace not read", "netns", ns.Path, "error", err)
 		}
 	}
-	return nil
+	return all, nil
+}
+
+func (d *Daemon) freeLost(age time.Duration) {
+	n, err := d.dp.FreeLost(age)
+	if err != nil {
+		d.log.Warn("connections whose end was missed are still remembered: trying again", "error", err)
+	}
+	if n > 0 {
+		d.log.Info("connections forgotten whose end the kernel did not show", "connections", n)
+	}
 }
 
 func (d *Daemon) sampleNetNS(ns host.NetNS) error {

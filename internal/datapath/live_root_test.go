@@ -276,5 +276,47 @@ func TestRootSlotIsKept(t *testing.T) {
 	}
 }
 
+// TestRootLostSlotsAreFreed: the slot of a connection whose end was missed is free again
+// after a walk; that of one that lives is not lost, nor that of a young one.
+func TestRootLostSlotsAreFreed(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	c, s := r.pair(t, "127.0.0.1:0")
+	is, age := ofConn(c), 10*time.Millisecond
+	must(t, r.SetSettings(Settings{Interval: age}))
+	time.Sleep(2 * age)
+	used := slotIndex(cookieOf(c))
+	put := func(i uint32, start int64) uint32 {
+		var slot [trackSize]byte
+		putU64(slot[:], 1<<60) // a cookie that no socket has
+		putU64(slot[8:], uint64(start))
+		must(t, r.maps.Slots.Put(i, &slot))
+		return i
+	}
+	lost, young := put(used^512, monotonic()-int64(time.Second)), put(used^1024, monotonic()+int64(time.Hour))
+	r.walk(t, r.ns)
+	if found, err := r.Aged(age); err != nil || !found {
+		t.Errorf("a walk leaves none: %t, %v", found, err)
+	}
+	if n, err := r.FreeLost(age); err != nil || n != 1 {
+		t.Errorf("%d freed, %v, want 1", n, err)
+	}
+	if found, err := r.Aged(age); err != nil || found {
+		t.Errorf("some are left: %t, %v", found, err)
+	}
+	for i, want := range map[uint32]uint64{lost: 0, young: 1 << 60} {
+		var slot [trackSize]byte
+		must(t, r.maps.Slots.Lookup(i, &slot))
+		if got := binary.NativeEndian.Uint64(slot[:]); got != want {
+			t.Errorf("slot %d: cookie %#x, want %#x", i, got, want)
+		}
+	}
+	closeAll(t, c, s)
+	if x := r.find(t, "the one that lived", is); x.Class != 1 || x.Arm != cc("reno") {
+		t.Errorf("%+v", x)
+	}
+}
+
 // slotIndex is slot_index of bpf/slots.bpf.h.
 func slotIndex(cookie uint64) uint32 { return uint32(cookie & (1<<14 - 1)) }
