@@ -17,7 +17,9 @@ type Backend interface {
 	Explain(ctx context.Context, r ExplainRequest) (Explanation, error)
 	// Samples subscribes to every sample from now on; see Hub.
 	Samples(ctx context.Context) (*Subscription, error)
-	Doctor(ctx context.Context) (Doctor, error)
+	// Doctor says what the kernel allows. again: what was tried out before is tried out
+	// again, which loads programs; else only what never was.
+	Doctor(ctx context.Context, again bool) (Doctor, error)
 	// Reload reads the configuration again. When it is not valid the old one
 	// stays in force and the error says where it is wrong.
 	Reload(ctx context.Context) (ReloadResult, error)

@@ -31,6 +31,14 @@ func withCaller(ctx context.Context, c net.Conn, readOnly bool) context.Context 
 	return context.WithValue(ctx, callerKey{}, who)
 }
 
+func callerOf(r *http.Request) caller {
+	who, known := r.Context().Value(callerKey{}).(caller)
+	if !known {
+		who.unknown = fmt.Errorf("no connection")
+	}
+	return who
+}
+
 func peerOf(c net.Conn) (who caller) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
@@ -95,10 +103,7 @@ func (s *Server) mayChange(who caller) *Error {
 // change lets only those in who may change something, and logs who asked for what.
 func (s *Server) change(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, known := r.Context().Value(callerKey{}).(caller)
-		if !known {
-			who.unknown = fmt.Errorf("no connection")
-		}
+		who := callerOf(r)
 		about := []any{"request", r.Method + " " + r.URL.Path, "pid", who.pid, "uid", who.uid}
 		if e := s.mayChange(who); e != nil {
 			s.log.Warn("API request refused", append(about, "error", e.Message)...)

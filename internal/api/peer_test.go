@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,6 +27,12 @@ type stub struct {
 	Backend
 	hub     Hub
 	changes []string
+	doctors []bool
+}
+
+func (s *stub) Doctor(_ context.Context, again bool) (Doctor, error) {
+	s.doctors = append(s.doctors, again)
+	return Doctor{}, nil
 }
 
 func (s *stub) Snapshot() *engine.Snapshot { return &engine.Snapshot{} }
@@ -129,6 +137,20 @@ func TestReadOnlySocket(t *testing.T) {
 	}
 	if want := fmt.Sprintf("request=\"POST /v1/detach\" pid=%d uid=%d", os.Getpid(), os.Getuid()); !strings.Contains(log.String(), "API request refused") || !strings.Contains(log.String(), want) {
 		t.Errorf("log has no %s:\n%s", want, log)
+	}
+}
+
+// Who may only read does not make the kernel work for each question.
+func TestDoctorOfReaders(t *testing.T) {
+	b := &stub{}
+	s := NewServer(b, -1, slog.New(slog.DiscardHandler))
+	for _, who := range []caller{{uid: uint32(os.Getuid()), readOnly: true}, {uid: 4242, readOnly: true}, {uid: 4242}} {
+		r := httptest.NewRequest("GET", pathDoctor, nil)
+		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, who))
+		s.Handler(t.Context()).ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if !slices.Equal(b.doctors, []bool{true, false, false}) {
+		t.Errorf("asked again: %v, want only for the daemon's own user", b.doctors)
 	}
 }
 

@@ -191,8 +191,12 @@ func notNull[T any](list *[]T) {
 	}
 }
 
-func (s *Server) doctor(ctx context.Context, _ *http.Request) (Doctor, error) {
-	d, err := s.backend.Doctor(ctx)
+// doctor has the kernel asked again only by those who may change something, by whichever
+// socket they come: clients read by the one for reading.
+func (s *Server) doctor(ctx context.Context, r *http.Request) (Doctor, error) {
+	who := callerOf(r)
+	who.readOnly = false
+	d, err := s.backend.Doctor(ctx, s.mayChange(who) == nil)
 	notNull(&d.Features)
 	notNull(&d.Options)
 	notNull(&d.CCs)

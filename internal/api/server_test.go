@@ -408,7 +408,7 @@ type empty struct{ *apitest.Fake }
 
 func (empty) Snapshot() *engine.Snapshot                                { return &engine.Snapshot{} }
 func (empty) Status(context.Context) (s api.Status, _ error)            { return s, nil }
-func (empty) Doctor(context.Context) (d api.Doctor, _ error)            { return d, nil }
+func (empty) Doctor(context.Context, bool) (d api.Doctor, _ error)      { return d, nil }
 func (empty) Reload(context.Context) (r api.ReloadResult, _ error)      { return r, nil }
 func (empty) Loaded(context.Context) ([]api.Loaded, error)              { return nil, nil }
 func (empty) Controls(context.Context) ([]api.CongestionControl, error) { return nil, nil }

@@ -103,8 +103,8 @@ func (p *Paths) Bits(addr netip.Addr) int {
 	return bits
 }
 
-// maxFile bounds a configuration file, in bytes: some 50,000 prefixes fit.
-const maxFile = 1 << 20
+// MaxFile is the greatest length of a configuration file, bytes: some 50,000 prefixes fit.
+const MaxFile = 1 << 20
 
 // Load reads the configuration file at path. Mistakes in it come back as Errors.
 func Load(path string) (*Config, error) {
@@ -113,7 +113,7 @@ func Load(path string) (*Config, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}

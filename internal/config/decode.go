@@ -36,8 +36,8 @@ func (d *decoder) fail(p position, key, problem, whatToDo string) {
 // empty, or not YAML, which is then in d.errs.
 func (d *decoder) parse(data []byte) (root ast.Node) {
 	d.broken = make(map[any]bool)
-	if len(data) > maxFile {
-		d.fail(position{}, "", fmt.Sprintf("the file is larger than %d bytes", maxFile), "make it shorter")
+	if len(data) > MaxFile {
+		d.fail(position{}, "", fmt.Sprintf("the file is larger than %d bytes", MaxFile), "make it shorter")
 		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))

@@ -289,7 +289,7 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(name); !IsMistake(err) || !strings.HasPrefix(err.Error(), name+":1:11: ") {
 		t.Errorf("got %v", err)
 	}
-	write("#" + strings.Repeat("x", maxFile))
+	write("#" + strings.Repeat("x", MaxFile))
 	if _, err := Load(name); !IsMistake(err) {
 		t.Errorf("huge file: %v", err)
 	}

@@ -1,25 +1,18 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tcpilot/tcpilot/internal/api"
-	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
-	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
 var _ api.Backend = (*Daemon)(nil)
@@ -219,98 +212,4 @@ func (d *Daemon) loaded() []api.Loaded {
 func loadedOf(u datapath.UserObject) api.Loaded {
 	return api.Loaded{Name: u.Name, Object: u.Object, Cgroup: u.Cgroup, Since: u.Since,
 		Programs: []api.Program{{Name: u.Program, ID: u.ID, Type: "sock_ops"}}}
-}
-
-// Doctor implements api.Backend.
-func (d *Daemon) Doctor(context.Context) (api.Doctor, error) {
-	rows, err := d.controls.List()
-	if err != nil {
-		return api.Doctor{}, err
-	}
-	doc, err := diagnose(d.cfg.Load().Rules, rows)
-	if err != nil {
-		return doc, err
-	}
-	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), append(d.engine.Summary(time.Now()).Yields, d.sysctls.yields()...)
-	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
-	doc.Problems = d.problems()
-	return doc, nil
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return "unknown"
-	}
-	return string(bytes.TrimRight(u.Release[:], "\x00"))
-}
-
-// ownCgroup is the cgroup of this process, for what must see only its own
-// connections.
-func ownCgroup() (string, error) {
-	cg, err := host.ProcessCgroup(os.Getpid())
-	if err != nil {
-		return "", err
-	}
-	return host.CgroupDir(cg.Path)
-}
-
-// diagnose tries out what the kernel takes, the congestion controls that rules
-// name included; rows are those in BPF.
-func diagnose(rules []policy.Rule, rows []cc.Control) (api.Doctor, error) {
-	doc := api.Doctor{Kernel: kernelRelease()}
-	missing := tryModules(rules)
-	names, _, err := host.CongestionControls()
-	if err != nil {
-		return doc, err
-	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.Trial })
-	for _, name := range names {
-		doc.CCs = append(doc.CCs, api.CCCheck{Name: name, Available: true, Loadable: true})
-	}
-	for _, name := range policy.Wanted(rules) {
-		if err := missing[name]; err != nil {
-			doc.CCs = append(doc.CCs, api.CCCheck{Name: name.String(), Why: err.Error()})
-		}
-	}
-	for _, row := range rows {
-		if !slices.Contains(names, row.Name) {
-			doc.CCs = append(doc.CCs, api.CCCheck{Name: row.Name, Loadable: row.State != cc.Absent, Why: row.Why})
-		}
-	}
-	cgroup, err := ownCgroup()
-	if err != nil {
-		return doc, err
-	}
-	verdicts, err := datapath.Probe(cgroup, parseCCs(names))
-	if err != nil {
-		return doc, err
-	}
-	for _, v := range verdicts {
-		o := api.OptionCheck{Field: v.Option, Option: v.Kernel, Hook: string(v.Hook), Accepted: v.Err == nil}
-		if v.Err != nil {
-			o.Error = v.Err.Error()
-		}
-		doc.Options = append(doc.Options, o)
-	}
-	return doc, nil
-}
-
-// conflicts lists the sock_ops programs on the way from cgroup to the root that
-// are not ours.
-func conflicts(cgroup string, ours []uint32) []api.Conflict {
-	out := []api.Conflict{}
-	root, err := host.CgroupRoot()
-	if err != nil {
-		return out
-	}
-	for dir := cgroup; strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
-		for _, p := range datapath.OtherSockops(dir, ours) {
-			out = append(out, api.Conflict{
-				Kind: "program", What: p.String() + " on " + dir,
-				Advice: "whichever runs last wins where both set the same option; stop one of them if they do",
-			})
-		}
-	}
-	return out
 }

@@ -56,6 +56,7 @@ type Daemon struct {
 	tasks     *supervisor
 	sysctls   *sysctls
 	settings  settings
+	diagnoses diagnoses
 	reloads   chan reloadRequest
 	hup       chan os.Signal
 	received  atomic.Uint64 // samples

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/datapath"
@@ -159,41 +158,6 @@ func (m classMap) of(e *engine.Engine, s *tcp.Sample) uint32 {
 		Remote: s.Remote.Addr(), Local: s.Local.Addr(), RemotePort: s.Remote.Port(), LocalPort: s.Local.Port(),
 		NetNS: s.NetNS, Cgroups: []uint64{s.Cgroup}, Outgoing: s.Has(tcp.FlagOutgoing),
 	})
-}
-
-// Doctor tries out what the kernel allows while no daemon runs.
-func Doctor(file string) (api.Doctor, error) {
-	cfg, _, err := loadConfig(file)
-	if err != nil {
-		return api.Doctor{}, err
-	}
-	rows, err := tryControls()
-	if err != nil {
-		return api.Doctor{}, err
-	}
-	doc, err := diagnose(cfg.Rules, rows)
-	if err != nil {
-		return doc, err
-	}
-	if doc.Cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
-		return doc, err
-	}
-	doc.Conflicts = conflicts(doc.Cgroup, nil)
-	if p := cgroupProblem(cfg, doc.Cgroup); p != "" {
-		doc.Problems = append(doc.Problems, p)
-	}
-	doc.Features = []api.Feature{}
-	for _, f := range datapath.TryLoad() {
-		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}
-		if f.Err != nil {
-			a.Why = f.Err.Error()
-		}
-		doc.Features = append(doc.Features, a)
-	}
-	for _, name := range cfg.CongestionControls {
-		doc.Features = append(doc.Features, controlFeature(name, whyAbsent(rows, name)))
-	}
-	return doc, nil
 }
 
 // Detach takes back what a daemon that no longer runs left on the host, and says

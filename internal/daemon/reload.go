@@ -1,10 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"reflect"
 	"slices"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
 type reloadRequest struct{ done chan reloadAnswer }
@@ -25,7 +27,7 @@ type reloadAnswer struct {
 // reload puts the rules of the configuration file into force. A file with a
 // mistake leaves everything as it is.
 func (d *Daemon) reload() (api.ReloadResult, error) {
-	next, file, err := loadConfigAgain(d.opt.Config)
+	next, file, err := loadConfigAgain(d.opt.Config, DefaultConfig)
 	if err == nil {
 		err = d.apply(next)
 	}
@@ -73,18 +75,19 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 }
 
 // loadConfigAgain is loadConfig for a daemon that runs: it refuses a file that may
-// have no end, or wait for a writer, where the first time somebody would notice.
-func loadConfigAgain(file string) (*config.Config, string, error) {
-	if file != "" {
-		info, err := os.Stat(file)
-		if err != nil {
-			return nil, file, fmt.Errorf("read configuration: %w", err)
-		}
-		if !info.Mode().IsRegular() {
-			return nil, file, fmt.Errorf("read configuration: %s is not a regular file", file)
-		}
+// have no end, or wait for a writer, where the first time somebody would notice. standard
+// is read where no file is named, and need not be there.
+func loadConfigAgain(file, standard string) (*config.Config, string, error) {
+	read := cmp.Or(file, standard)
+	data, err := regular.Read(read, config.MaxFile)
+	if file == "" && errors.Is(err, fs.ErrNotExist) {
+		return config.Default(), "", nil
 	}
-	return loadConfig(file)
+	if err != nil {
+		return nil, read, fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, err := config.Parse(read, data)
+	return cfg, read, err
 }
 
 // apply does all that can fail before it changes what connections get.

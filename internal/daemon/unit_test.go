@@ -130,3 +130,23 @@ func TestSliceKey(t *testing.T) {
 		t.Errorf("a secret gives the key %x", a)
 	}
 }
+
+// What has no end, or waits for a writer, is not read while the daemon runs: also where
+// nobody named the file.
+func TestReloadReadsRegularFiles(t *testing.T) {
+	fifo, missing := t.TempDir()+"/fifo", t.TempDir()+"/missing"
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ file, standard, want string }{
+		{fifo, missing, "is a FIFO"},
+		{"", fifo, "is a FIFO"},
+		{missing, fifo, "no such file"},
+		{"", missing, ""},
+	} {
+		cfg, read, err := loadConfigAgain(c.file, c.standard)
+		if c.want == "" && (err != nil || cfg == nil || read != "") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %q, %v", c, read, err)
+		}
+	}
+}

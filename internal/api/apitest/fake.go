@@ -224,7 +224,7 @@ func (f *Fake) Samples(ctx context.Context) (*api.Subscription, error) {
 }
 
 // Doctor implements api.Backend.
-func (f *Fake) Doctor(context.Context) (api.Doctor, error) {
+func (f *Fake) Doctor(context.Context, bool) (api.Doctor, error) {
 	d := Doctor()
 	d.Problems = f.Problems
 	return d, f.Err

@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/policy"
+)
+
+// Doctor implements api.Backend.
+func (d *Daemon) Doctor(_ context.Context, again bool) (api.Doctor, error) {
+	rows, err := d.controls.List()
+	if err != nil {
+		return api.Doctor{}, err
+	}
+	doc, err := d.diagnoses.latest(again, d.cfg.Load().Rules)
+	if err != nil {
+		return doc, err
+	}
+	addControls(&doc, rows)
+	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), append(d.engine.Summary(time.Now()).Yields, d.sysctls.yields()...)
+	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
+	doc.Problems = d.problems()
+	return doc, nil
+}
+
+// Doctor tries out what the kernel allows while no daemon runs.
+func Doctor(file string) (api.Doctor, error) {
+	cfg, _, err := loadConfig(file)
+	if err != nil {
+		return api.Doctor{}, err
+	}
+	rows, err := tryControls()
+	if err != nil {
+		return api.Doctor{}, err
+	}
+	doc, err := diagnose(cfg.Rules)
+	if err != nil {
+		return doc, err
+	}
+	addControls(&doc, rows)
+	if doc.Cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
+		return doc, err
+	}
+	doc.Conflicts = conflicts(doc.Cgroup, nil)
+	if p := cgroupProblem(cfg, doc.Cgroup); p != "" {
+		doc.Problems = append(doc.Problems, p)
+	}
+	doc.Features = []api.Feature{}
+	for _, f := range datapath.TryLoad() {
+		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}
+		if f.Err != nil {
+			a.Why = f.Err.Error()
+		}
+		doc.Features = append(doc.Features, a)
+	}
+	for _, name := range cfg.CongestionControls {
+		doc.Features = append(doc.Features, controlFeature(name, whyAbsent(rows, name)))
+	}
+	return doc, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return string(bytes.TrimRight(u.Release[:], "\x00"))
+}
+
+// ownCgroup is the cgroup of this process, for what must see only its own
+// connections.
+func ownCgroup() (string, error) {
+	cg, err := host.ProcessCgroup(os.Getpid())
+	if err != nil {
+		return "", err
+	}
+	return host.CgroupDir(cg.Path)
+}
+
+// diagnoses keeps the latest diagnosis: it takes work of the kernel, and modules are asked
+// for.
+type diagnoses struct {
+	mu   sync.Mutex
+	last *api.Doctor
+}
+
+// latest is a new diagnosis if so asked, or if there is none yet.
+func (k *diagnoses) latest(again bool, rules []policy.Rule) (api.Doctor, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if again || k.last == nil {
+		doc, err := diagnose(rules)
+		if err != nil {
+			return doc, err
+		}
+		k.last = &doc
+	}
+	doc := *k.last
+	doc.CCs = slices.Clone(doc.CCs) // more is added
+	return doc, nil
+}
+
+// diagnose tries out what the kernel takes, the congestion controls that rules
+// name included.
+func diagnose(rules []policy.Rule) (api.Doctor, error) {
+	doc := api.Doctor{Kernel: kernelRelease()}
+	missing := tryModules(rules)
+	names, _, err := host.CongestionControls()
+	if err != nil {
+		return doc, err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.Trial })
+	for _, name := range names {
+		doc.CCs = append(doc.CCs, api.CCCheck{Name: name, Available: true, Loadable: true})
+	}
+	for _, name := range policy.Wanted(rules) {
+		if err := missing[name]; err != nil {
+			doc.CCs = append(doc.CCs, api.CCCheck{Name: name.String(), Why: err.Error()})
+		}
+	}
+	cgroup, err := ownCgroup()
+	if err != nil {
+		return doc, err
+	}
+	verdicts, err := datapath.Probe(cgroup, parseCCs(names))
+	if err != nil {
+		return doc, err
+	}
+	for _, v := range verdicts {
+		o := api.OptionCheck{Field: v.Option, Option: v.Kernel, Hook: string(v.Hook), Accepted: v.Err == nil}
+		if v.Err != nil {
+			o.Error = v.Err.Error()
+		}
+		doc.Options = append(doc.Options, o)
+	}
+	return doc, nil
+}
+
+// addControls adds those in BPF that are not registered.
+func addControls(doc *api.Doctor, rows []cc.Control) {
+	for _, row := range rows {
+		if !slices.ContainsFunc(doc.CCs, func(c api.CCCheck) bool { return c.Name == row.Name && c.Available }) {
+			doc.CCs = append(doc.CCs, api.CCCheck{Name: row.Name, Loadable: row.State != cc.Absent, Why: row.Why})
+		}
+	}
+}
+
+// conflicts lists the sock_ops programs on the way from cgroup to the root that
+// are not ours.
+func conflicts(cgroup string, ours []uint32) []api.Conflict {
+	out := []api.Conflict{}
+	root, err := host.CgroupRoot()
+	if err != nil {
+		return out
+	}
+	for dir := cgroup; strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
+		for _, p := range datapath.OtherSockops(dir, ours) {
+			out = append(out, api.Conflict{
+				Kind: "program", What: p.String() + " on " + dir,
+				Advice: "whichever runs last wins where both set the same option; stop one of them if they do",
+			})
+		}
+	}
+	return out
+}
