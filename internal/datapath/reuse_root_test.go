@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // worn is a client's connection that has an interval sample of 200 kB and more, and
@@ -162,7 +164,7 @@ func TestRootCountersThatShrank(t *testing.T) {
 		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 		c, s := r.multipath(t)
 		if on, err := c.MultipathTCP(); err != nil || !on {
-			t.Skipf("the kernel has no MPTCP: %v", err)
+			testenv.Missing(t, fmt.Sprintf("the kernel has no MPTCP: %v", err))
 		}
 		exchange(t, c, s, 100_000)
 		exchange(t, s, c, 100_000)

@@ -77,6 +77,22 @@ func TestConnectionsDoNotWaitLongerThanWithTheDefault(t *testing.T) {
 	}
 }
 
+// A variant of the default is tried at once and believed in soon. Where it is worse after
+// all, the first 200 connections do not pay for that.
+func TestVariantThatIsWorseCostsLittle(t *testing.T) {
+	for _, slower := range []float64{1, 1.05, 1.1, 1.3} {
+		s := Scenario{
+			Arms: []string{"cubic", "tcpilot_cubic", "tcpilot_bbr3", "reno"}, Gap: 100 * time.Millisecond, Batch: 5, Slice: 500 * time.Millisecond,
+			Groups: one(200, still(Arm{17 * mbit, 0.08, 0, 0, 1}, Arm{17 * mbit / slower, 0.08, 0, 0, 1}, Arm{16 * mbit, 0.08, 0, 0, 1}, Arm{16 * mbit, 0.08, 0, 0, 1})),
+		}
+		r := Compare(&s, learn.DefaultThompson(), fixed{0}, 0, 100)
+		t.Logf("slower by %.2f: mean time %.3f, p95 %.3f of the default's", slower, r.MeanTime.Median, r.P95Time.Median)
+		if r.MeanTime.Median > 1.02 || r.P95Time.Median > 1.05 {
+			t.Errorf("slower by %.2f: mean time %.3f, p95 %.3f of the default's", slower, r.MeanTime.Median, r.P95Time.Median)
+		}
+	}
+}
+
 // What is as fast in the mean, but makes one connection of six wait twice as long, is not
 // taken for better; what does not, in place of a default that does, is.
 func TestTheTailDecidesWhereMeansAreEqual(t *testing.T) {
