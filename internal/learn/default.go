@@ -64,11 +64,19 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 			c.variant = true
 			c.lead, c.leadSD = v.ahead(c, &cs[base], t.opt.Calm)
 			harm[i] = expectedLoss(c.lead, c.leadSD, 0)
-			mix(w, i, normal(c.lead/c.leadSD)) // shares by merit do not know that it is a variant
 		}
 	}
 	best := t.inUse(cs, base, b)
-	t.limits(most, harm, cs, base, b, now)
+	search := t.searchOf(cs, &cs[base], b, now)
+	for i := range cs {
+		c := &cs[i]
+		c.unfit = search.lossy && !tolerant(c.cc)
+		// It stands in for the default, and not for what is better than both.
+		if c.standsIn = c.variant && !c.unfit && (best == base || best == i); c.standsIn {
+			mix(w, i, normal(c.lead/c.leadSD)) // shares by merit do not know that it is a variant
+		}
+	}
+	t.limits(most, harm, cs, base, b, search)
 	t.ration(w, most, harm, base, best, unprovenOf(b))
 	if i := t.trial(cs, chance, b, guided, most); i >= 0 && i != best {
 		mix(w, i, min(t.trialShare(b, now), most[i]))
@@ -112,9 +120,8 @@ func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
 // expected loss leaves of the budget. On a path that loses at random an arm which takes that
 // for congestion is not expected to be better than any default, and is believed to be worse
 // until shown otherwise.
-func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, now int64) {
+func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, search search) {
 	unproven := unprovenOf(b)
-	search := t.searchOf(cs, &cs[base], b, now)
 	untried := unproven
 	switch {
 	case b.crowded():
@@ -127,11 +134,10 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
 		// What leads has the share that the belief in it gives, half or more.
-		leads := c.variant && c.lead > 0 && c.trials() >= settled && !b.Pooled
+		leads := c.standsIn && c.lead > 0 && c.trials() >= settled && !b.Pooled
 		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && c.parent == nil
 		// The first outcomes of a new path may be the first of many at a time.
 		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
-		c.unfit = search.lossy && !tolerant(c.cc)
 		switch {
 		case i == base, leads, t.shown(c, &cs[base], b.Pooled):
 			most[i] = 1

@@ -296,6 +296,40 @@ func TestVariantThatIsExpectedToLead(t *testing.T) {
 	}
 }
 
+// What is shown to be better than the default is used, whether a variant of the default
+// leads the default or not.
+func TestVariantDoesNotStandInForWhatIsBetter(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		b := &Belief{Last: start}
+		scatter := func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) }
+		for range 4 {
+			crowds(b, "cubic", 3, n, 10, scatter)
+			crowds(b, "tcpilot_cubic", 3, n, 10.1, scatter)
+			crowds(b, "bbr", 3, n, 12, scatter)
+		}
+		if w := beside(t, []string{"cubic", "bbr", "tcpilot_cubic"}, b); w[1] < 0.9 || w[2] > 0.05 {
+			t.Errorf("%d at a time: shares %v", n, w)
+		}
+	}
+}
+
+// On a path that loses at random a variant of what takes that for congestion does the same:
+// it has nothing of the search.
+func TestVariantDoesNotHoldUpASearch(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		b := &Belief{Last: start}
+		crowds(b, "cubic", 4, n, 10, func(o *Outcome) {
+			o.Sent, o.Again, o.Loss, o.Stretch = 300, 9, 0.03, 0.05
+			o.Reward += 0.2 * float64(o.Slice/second%3-1)
+		})
+		with := beside(t, []string{"cubic", "bbr", "tcpilot_cubic"}, b)
+		without := beside(t, []string{"cubic", "bbr"}, b)
+		if with[1] < 0.9*without[1] || with[1] < 0.5 || with[2] > mostWorse {
+			t.Errorf("%d at a time: shares %v, without a variant %v", n, with, without)
+		}
+	}
+}
+
 // Two slices of bad luck do not rule out a variant of the default.
 func TestBadLuckOfAVariant(t *testing.T) {
 	b := &Belief{Last: start}

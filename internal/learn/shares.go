@@ -32,6 +32,7 @@ type candidate struct {
 	// leadSD are the belief in by how much its value is above the default's then.
 	variant      bool
 	lead, leadSD float64
+	standsIn     bool // a variant that is used in place of the default, as far as it is believed to lead
 }
 
 func (c *candidate) trials() float64 {
