@@ -319,6 +319,35 @@ func TestTheDefaultGuardAllowsFirstTrials(t *testing.T) {
 	}
 }
 
+// What one path says of an arm is not known of the next: a path whose losses one arm
+// withstands finds that arm, also if its neighbour has found it bad and a noisy host hides that
+// its queue is short.
+func TestOnePathDoesNotSpeakForAnother(t *testing.T) {
+	good, bad := goods{cubic: 30, bbr: 12, reno: 30}, goods{cubic: 4, bbr: 40, reno: 4}
+	for seed := range uint64(50) {
+		w := newWorld(t, nil)
+		w.rng = rand.New(rand.NewPCG(seed, 9))
+		w.now += int64(seed) * 17 * second // slices draw by the time
+		w.gap = 360 * int64(time.Millisecond)
+		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
+		w.e.Settle(w.now)
+		short := func(s *tcp.Sample) {
+			s.Duration, s.Busy = 350*time.Millisecond, 300*time.Millisecond
+			s.SRTT = s.MinRTT * 5 / 4
+		}
+		loses := func(s *tcp.Sample) { s.Retrans = s.DataSegsOut / 20 }
+		var starts []tcp.CC
+		for range 10 {
+			w.run(1, ip("10.77.2.2"), good, short)
+			starts = append(starts, w.run(1, ip("10.77.1.2"), bad, short, loses)...)
+		}
+		starts = append(starts, w.run(40, ip("10.77.1.2"), bad, short, loses)...)
+		if n := count(starts[40:], bbr); n < 7 {
+			t.Errorf("seed %d: of 10 connections after 40 others %d have bbr: %v", seed, n, starts)
+		}
+	}
+}
+
 func TestHoldOutShowsTheGain(t *testing.T) {
 	w := newWorld(t, nil, learnRule("r", func(r *policy.Rule) { r.Learn.HoldOut = 0.2 }))
 	w.run(300, ip("203.0.113.9"), lossy)

@@ -30,7 +30,7 @@ const (
 	// connection in a hundred is what a 99th percentile notices.
 	mostWorse = 1. / 400
 	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
-	// not rationed; the very first is not, unless the parent knows of the arm. On a path
+	// not rationed; the very first is not, unless several other paths have told of the arm. On a path
 	// where outcomes scatter, what is expected of the unknown would else keep it unknown.
 	firstHarm = 0.15
 
@@ -41,6 +41,9 @@ const (
 	// One connection in a hundred is what a 99th percentile notices.
 	mostUnknown = 1. / 100
 	mostInCrowd = 1. / 400
+	// crowdKnown is the number of observations below which a crowd tries nothing: one slice
+	// has up to a hundred of its connections, and is one in a hundred of what came before.
+	crowdKnown = 100
 	// newPath is the number of observations below which a path is new: it is not known yet
 	// whether its connections overlap, because some of the latest may not have ended.
 	// newToVariant is the same for a variant of the default, which waits for signs of a crowd.
@@ -124,6 +127,8 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	unproven := unprovenOf(b)
 	untried := unproven
 	switch {
+	case b.crowded() && b.Count < crowdKnown:
+		untried = 0
 	case b.crowded():
 		untried = mostInCrowd
 	case b.overlaps():
@@ -131,11 +136,12 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	}
 	for i := range cs {
 		c := &cs[i]
+		unheard := c.heard <= OnePath // what one other path says is not known of this one
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
 		// What leads has the share that the belief in it gives, half or more.
 		leads := c.standsIn && c.lead > 0 && c.trials() >= settled && !b.Pooled
-		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && c.parent == nil
+		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && unheard
 		// The first outcomes of a new path may be the first of many at a time.
 		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
 		switch {
@@ -149,7 +155,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 			most[i] = 0
 		case unknown && untried < unproven:
 			most[i] = untried / float64(len(cs)-1)
-		case c.trials() < tried && c.parent == nil, c.trials() < settled && harm[i] < firstHarm:
+		case c.trials() < tried && unheard, c.trials() < settled && harm[i] < firstHarm:
 			most[i] = unproven
 		default:
 			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))

@@ -43,13 +43,13 @@ func crowds(b *Belief, name string, slices, n int, reward float64, set func(*Out
 func TestUnknownArmsAreRationedInCrowds(t *testing.T) {
 	arms := []string{"bbr", "tcpilot_bbr3", "cubic", "reno"}
 	for _, c := range []struct {
-		n           int
+		n, slices   int
 		least, most float64
-	}{{1, 0.1, 0.53}, {5, 0.001, 0.0101}, {20, 0.001, 0.0026}} {
+	}{{1, 4, 0.1, 0.53}, {5, 4, 0.001, 0.0101}, {20, 4, 0, 0}, {20, crowdKnown - 1, 0, 0}, {20, crowdKnown, 0.001, 0.0026}} {
 		b := &Belief{Last: start}
-		crowds(b, "bbr", 4, c.n, 10, nil)
+		crowds(b, "bbr", c.slices, c.n, 10, nil)
 		if w := beside(t, arms, b); 1-w[0] < c.least || 1-w[0] > c.most {
-			t.Errorf("%d at a time: %v, want %g to %g for arms that were not tried", c.n, w, c.least, c.most)
+			t.Errorf("%d at a time, after %d slices: %v, want %g to %g for arms that were not tried", c.n, c.slices, w, c.least, c.most)
 		}
 	}
 	if w := beside(t, arms, &Belief{}); w[0] != 1 {
@@ -80,7 +80,7 @@ func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
 func TestVariantIsTried(t *testing.T) {
 	arms := []string{"cubic", "bbr", "tcpilot_cubic", "reno"}
 	b := &Belief{Last: start}
-	crowds(b, "cubic", 4, 20, 10, nil)
+	crowds(b, "cubic", crowdKnown, 20, 10, nil)
 	if w := beside(t, arms, b); 1-w[0] > mostInCrowd+1e-9 || w[2] == 0 {
 		t.Errorf("20 at a time: shares %v", w)
 	}

@@ -19,6 +19,7 @@ type candidate struct {
 	cc     tcp.CC
 	arm    *ArmBelief // nil if the path has no belief about it
 	parent *ArmBelief // nil if the parent has none
+	heard  float64    // the parent's evidence that is not from here, aged to now
 	weight float64    // own evidence, aged to now
 	effect float64    // prior: above or below the path's level
 	spread float64    // variance of that prior
@@ -114,13 +115,13 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 		if c.arm != nil {
 			w -= c.arm.Given * t.keep(c.arm.Last, max(now, c.arm.Last))
 		}
+		c.heard = max(0, w)
 		if w < leastKnown {
 			continue
 		}
 		between := t.noise(p, pooled)
 		c.spread = max(between, t.opt.ParentMin*t.opt.ParentMin) + between/w
 		c.effect = p.Mean
-		c.weight = w // for the level below; posteriors overwrites it
 		level += p.Mean * min(w, 1)
 		n += min(w, 1)
 	}
@@ -130,7 +131,7 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 	known := 0
 	for i := range cs {
 		c := &cs[i]
-		if c.weight == 0 {
+		if c.heard < leastKnown {
 			continue
 		}
 		known++

@@ -15,6 +15,7 @@ var arms = []string{"cubic", "bbr", "reno"}
 // interleaved with connections that tcpilot does not see and whose application
 // chose an arm: what each arm is worth alone, in the same minutes.
 type series struct {
+	tcpilot  *tcpilot
 	to       string
 	duration time.Duration
 	tail     *tail
@@ -23,7 +24,7 @@ type series struct {
 }
 
 func newSeries(t testing.TB, p *tcpilot, r *remote, d time.Duration) *series {
-	return &series{to: at(r.Addr4), duration: d, tail: p.follow(t), alone: map[string][]float64{}}
+	return &series{tcpilot: p, to: at(r.Addr4), duration: d, tail: p.follow(t), alone: map[string][]float64{}}
 }
 
 // run makes n connections through tcpilot and as many of the arms alone, in
@@ -50,7 +51,7 @@ func (s *series) until(t testing.TB, w *world, arm string) {
 	t.Helper()
 	for s.many(t, w, 10); starts(s.last(10), arm) < 8; s.one(t, w) {
 		if len(s.learned) >= 100 {
-			t.Fatalf("after %d connections they do not start with %s\n%s", len(s.learned), arm, s)
+			t.Fatalf("after %d connections they do not start with %s\n%s\npaths: %s", len(s.learned), arm, s, s.known(t))
 		}
 	}
 	t.Logf("after %d connections they start with %s", len(s.learned), arm)
@@ -65,6 +66,14 @@ func (s *series) oneAlone(t testing.TB, w *world, arm string) {
 	t.Helper()
 	r := bulk(t, w.beside, load.BulkSpec{To: s.to, Duration: s.duration, CC: arm})
 	s.alone[arm] = append(s.alone[arm], r.Goodput)
+}
+
+// known is what tcpilot has learned, for the test's log.
+func (s *series) known(t testing.TB) []byte {
+	t.Helper()
+	out, err := s.tcpilot.run(t, "paths", "--json")
+	must(t, err)
+	return out
 }
 
 // best is the arm of the highest mean goodput alone, and that goodput.
