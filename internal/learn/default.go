@@ -41,9 +41,9 @@ const (
 	// One connection in a hundred is what a 99th percentile notices.
 	mostUnknown = 1. / 100
 	mostInCrowd = 1. / 400
-	// crowdKnown is the number of observations below which a crowd tries nothing: one slice
-	// has up to a hundred of its connections, and is one in a hundred of what came before.
-	crowdKnown = 100
+	// trialsFrom is the number of observations from which there are such trials: the first is
+	// one slice in a hundred, and not half of what the path has had so far.
+	trialsFrom = 100
 	// newPath is the number of observations below which a path is new: it is not known yet
 	// whether its connections overlap, because some of the latest may not have ended.
 	// newToVariant is the same for a variant of the default, which waits for signs of a crowd.
@@ -127,7 +127,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	unproven := unprovenOf(b)
 	untried := unproven
 	switch {
-	case b.crowded() && b.Count < crowdKnown:
+	case b.overlaps() && b.Count < trialsFrom:
 		untried = 0
 	case b.crowded():
 		untried = mostInCrowd

@@ -45,7 +45,7 @@ func TestUnknownArmsAreRationedInCrowds(t *testing.T) {
 	for _, c := range []struct {
 		n, slices   int
 		least, most float64
-	}{{1, 4, 0.1, 0.53}, {5, 4, 0.001, 0.0101}, {20, 4, 0, 0}, {20, crowdKnown - 1, 0, 0}, {20, crowdKnown, 0.001, 0.0026}} {
+	}{{1, 4, 0.1, 0.53}, {5, 4, 0, 0}, {5, trialsFrom - 1, 0, 0}, {5, trialsFrom, 0.001, 0.0101}, {20, trialsFrom - 1, 0, 0}, {20, trialsFrom, 0.001, 0.0026}} {
 		b := &Belief{Last: start}
 		crowds(b, "bbr", c.slices, c.n, 10, nil)
 		if w := beside(t, arms, b); 1-w[0] < c.least || 1-w[0] > c.most {
@@ -80,7 +80,7 @@ func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
 func TestVariantIsTried(t *testing.T) {
 	arms := []string{"cubic", "bbr", "tcpilot_cubic", "reno"}
 	b := &Belief{Last: start}
-	crowds(b, "cubic", crowdKnown, 20, 10, nil)
+	crowds(b, "cubic", trialsFrom, 20, 10, nil)
 	if w := beside(t, arms, b); 1-w[0] > mostInCrowd+1e-9 || w[2] == 0 {
 		t.Errorf("20 at a time: shares %v", w)
 	}
