@@ -76,7 +76,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 		c.unfit = search.lossy && !tolerant(c.cc)
 		// It stands in for the default, and not for what is better than both.
 		if c.standsIn = c.variant && !c.unfit && (best == base || best == i); c.standsIn {
-			mix(w, i, normal(c.lead/c.leadSD)) // shares by merit do not know that it is a variant
+			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant
 		}
 	}
 	t.limits(most, harm, cs, base, b, search)
@@ -139,7 +139,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 		unheard := c.heard <= OnePath // what one other path says is not known of this one
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
-		// What leads has the share that the belief in it gives, half or more.
+		// What leads has the share that the belief in it gives, more than half.
 		leads := c.standsIn && c.lead > 0 && c.trials() >= settled && !b.Pooled
 		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && unheard
 		// The first outcomes of a new path may be the first of many at a time.

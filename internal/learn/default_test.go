@@ -105,11 +105,11 @@ func TestVariantIsTried(t *testing.T) {
 			t.Errorf("after %d observations: shares %v", n, w)
 		}
 	}
-	// It has more as soon as it looks better, before that is shown.
+	// It has nearly all as soon as it looks better, before that is shown.
 	lead := &Belief{Last: start}
 	crowds(lead, "cubic", 4, 5, 10, func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) })
 	crowds(lead, "tcpilot_cubic", 3, 5, 10.1, nil)
-	if w := beside(t, arms, lead); w[2] < 0.6 || w[2] > 0.95 {
+	if w := beside(t, arms, lead); w[2] < 0.9 || w[0] == 0 {
 		t.Errorf("it looks better, and the shares are %v", w)
 	}
 	// Unless it turns out otherwise.
@@ -285,13 +285,13 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 }
 
 // tcpilot_cubic is expected to be a little better than cubic: as long as slices scatter too
-// much to tell, it has more than half of them.
+// much to tell, it has most of them.
 func TestVariantThatIsExpectedToLead(t *testing.T) {
 	b := &Belief{Last: start}
 	scatter := func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) }
 	crowds(b, "cubic", 3, 3, 10, scatter)
 	crowds(b, "tcpilot_cubic", 3, 3, 10, scatter)
-	if w := beside(t, []string{"cubic", "tcpilot_cubic"}, b); w[1] < 0.6 || w[1] > 0.9 {
+	if w := beside(t, []string{"cubic", "tcpilot_cubic"}, b); w[1] < 0.9 || w[0] < 0.03 {
 		t.Errorf("shares %v", w)
 	}
 }

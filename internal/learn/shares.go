@@ -250,6 +250,13 @@ func (t thompson) sharpen(w []float64, cs []candidate, best int, power float64) 
 	w[best] += over
 }
 
+// sharpened is what sharpen makes of the chance of one of two arms, as long as outcomes are
+// few.
+func (t thompson) sharpened(chance float64) float64 {
+	p, q := math.Pow(chance, t.opt.Sharpness), math.Pow(1-chance, t.opt.Sharpness)
+	return p / (p + q)
+}
+
 const (
 	// hopeless is the chance of being best below which many paths together do not
 	// try an arm a second time, and doubtful that below which a path does not even
