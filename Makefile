@@ -11,7 +11,7 @@ BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname
 KERNELS := 6.1 6.12 6.18 7
 SMOKE   := 6.12
 # What runs there: what differs between kernels.
-VM_TESTS := ./internal/datapath ./internal/cc ./internal/host ./internal/lab/topology ./internal/lab/link ./test/e2e
+VM_TESTS := ./internal/datapath ./internal/cc ./internal/host ./lab/topology ./lab/link ./test/e2e
 
 PREFIX  := /usr/local
 DESTDIR :=
@@ -29,8 +29,8 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: build
-build: ## binaries, in bin/
-	@go build -trimpath -ldflags '$(if $(VERSION),-X main.release=$(VERSION))' -o bin/ ./cmd/...
+build: ## binaries, in bin/, static and without debug information
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w $(if $(VERSION),-X main.release=$(VERSION))' -o bin/ ./cmd/...
 
 .PHONY: run
 run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
@@ -90,11 +90,11 @@ deps: ## install what all targets need (Debian, Ubuntu; root)
 
 .PHONY: fmt
 fmt: ## format Go
-	@gofmt -w cmd internal test
+	@gofmt -w cmd internal lab test
 
 .PHONY: lint
 lint: ## formatting, vet, staticcheck
-	@unformatted=$$(gofmt -l cmd internal test); \
+	@unformatted=$$(gofmt -l cmd internal lab test); \
 		if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
 	@go vet ./...
 	@go tool staticcheck ./...
@@ -119,9 +119,13 @@ install: build ## to DESTDIR and PREFIX, with the systemd unit and shell complet
 	test -e $(DESTDIR)/etc/tcpilot/tcpilot.yaml || \
 		install -D -m 644 deploy/tcpilot.yaml $(DESTDIR)/etc/tcpilot/tcpilot.yaml
 
+.PHONY: install-lab
+install-lab: build ## to DESTDIR and PREFIX, the lab: experiments and the demo
+	install -D -m 755 bin/tcpilot-lab $(DESTDIR)$(PREFIX)/bin/tcpilot-lab
+
 .PHONY: uninstall
-uninstall: ## what install put there, but for /etc/tcpilot and what was learned
-	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(UNITDIR)/tcpilot.service
+uninstall: ## what install and install-lab put there, but for /etc/tcpilot and what was learned
+	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot-lab $(DESTDIR)$(UNITDIR)/tcpilot.service
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
 

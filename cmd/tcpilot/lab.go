@@ -4,43 +4,45 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
-
-	"github.com/tcpilot/tcpilot/internal/cli"
-	"github.com/tcpilot/tcpilot/internal/lab/experiment"
-	"github.com/tcpilot/tcpilot/internal/lab/topology"
-	"github.com/tcpilot/tcpilot/internal/lab/vm"
-	scripts "github.com/tcpilot/tcpilot/test/vm"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 )
 
-func lab() cli.Lab {
-	return cli.Lab{
-		Run:       experiment.Run,
-		Calibrate: experiment.Calibrate,
-		Clean:     topology.Sweep,
-		VM:        runVM,
-	}
-}
+const labProgram = "tcpilot-lab"
 
-// fetchLimit is how long a kernel may take to be fetched: 130 MB at 0.6 Mbit/s.
-const fetchLimit = 30 * time.Minute
-
-// runVM runs this program under another kernel.
-func runVM(ctx context.Context, o cli.VMOptions) error {
+// findLab finds the lab's program: beside this one, or in PATH.
+func findLab() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find own program: %w", err)
+		return "", fmt.Errorf("find own program: %w", err)
 	}
-	m := vm.Machine{Scripts: scripts.Scripts, Kernel: o.Kernel, Limit: o.Limit, Fetch: fetchLimit}
-	if o.Dir != "" {
-		m.Writable = []string{o.Dir}
+	beside := filepath.Join(filepath.Dir(self), labProgram)
+	if found, err := exec.LookPath(beside); err == nil {
+		return found, nil
 	}
-	exit, err := m.Run(ctx, append([]string{self}, o.Args...), o.Stdout, o.Stderr)
+	found, err := exec.LookPath(labProgram)
+	if err != nil {
+		return "", fmt.Errorf("find %s: it is neither %s nor in PATH: install it with 'make install-lab' from tcpilot's sources", labProgram, beside)
+	}
+	return found, nil
+}
+
+// becomeLab runs the lab in place of this process, so that it has the terminal and all
+// signals.
+func becomeLab(args []string) error {
+	lab, err := findLab()
 	if err != nil {
 		return err
 	}
-	if exit != 0 {
-		return fmt.Errorf("under kernel %s it ended with exit status %d", o.Kernel, exit)
+	err = syscall.Exec(lab, append([]string{lab}, args...), os.Environ())
+	return fmt.Errorf("run %s: %w", lab, err)
+}
+
+func askLab(ctx context.Context, args []string) ([]byte, error) {
+	lab, err := findLab()
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return exec.CommandContext(ctx, lab, args...).Output()
 }

@@ -5,17 +5,15 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cli"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 func main() {
-	load.RunIfAgent() // the demo's client and server are this program again
 	os.Exit(run())
 }
 
@@ -30,32 +28,21 @@ func run() int {
 
 func environment() cli.Env {
 	return cli.Env{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Terminal:       cli.IsTerminal(os.Stdout),
-		StderrTerminal: cli.IsTerminal(os.Stderr),
-		Version:        version(),
-		Now:            time.Now,
-		Client:         api.NewClient,
-		Run:            runDaemon,
-		Demo:           runDemo,
-		Lab:            lab(),
-		Check:          check,
-		Replay:         replay,
-		Doctor:         doctor,
-		Detach:         detach,
+		Streams: console.Standard(),
+		Version: version(),
+		Now:     time.Now,
+		Client:  api.NewClient,
+		Run:     runDaemon,
+		Lab:     becomeLab,
+		AskLab:  askLab,
+		Check:   check,
+		Replay:  replay,
+		Doctor:  doctor,
+		Detach:  detach,
 	}
 }
 
-// release is set by the linker (-X main.release=1.2.3); else the module's
-// version is used.
+// release is set by the linker (-X main.release=1.2.3).
 var release string
 
-func version() string {
-	if release != "" {
-		return release
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "devel"
-}
+func version() string { return console.Version(release) }

@@ -2,28 +2,17 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cli"
 	"github.com/tcpilot/tcpilot/internal/daemon"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/lab/demo"
 )
 
 func runDaemon(ctx context.Context, o cli.RunOptions) error {
 	return daemon.Run(ctx, daemon.Options{
 		Config: o.Config, Socket: o.Socket, KeepAttached: o.KeepAttached, Version: version(),
 	})
-}
-
-func runDemo(ctx context.Context) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find own program: %w", err)
-	}
-	return demo.Run(ctx, demo.Options{Binary: self, Stdout: os.Stdout, Terminal: cli.IsTerminal(os.Stdout)})
 }
 
 func check(_ context.Context, file string) (cli.Checked, error) {

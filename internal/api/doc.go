@@ -2,7 +2,6 @@
 // two unix sockets. File permissions say who may read; what changes something is
 // only for administrators, by what the kernel says of the caller.
 //
-// It imports engine, metrics (for its counters) and tcp. It refuses to hold
-// state or to decide: every answer is the Backend's, and a reader that is too
-// slow loses samples rather than slowing the daemon down.
+// It refuses to hold state or to decide: every answer is the Backend's, and a reader
+// that is too slow loses samples rather than slowing the daemon down.
 package api

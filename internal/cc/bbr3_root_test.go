@@ -17,9 +17,9 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/lab/link"
-	"github.com/tcpilot/tcpilot/internal/lab/topology"
 	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
 // script is what becomes of the path while the connections of TestRootBBR3States

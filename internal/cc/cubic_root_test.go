@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf/ringbuf"
 
-	"github.com/tcpilot/tcpilot/internal/lab/link"
+	"github.com/tcpilot/tcpilot/lab/link"
 )
 
 // tracedCubic registers tcpilot_cubic with its trace on, for as long as the test runs.

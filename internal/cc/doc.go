@@ -4,6 +4,5 @@
 // them away, none of which a connection notices. A user's own is tried out on a line
 // of the test's own before it may touch traffic.
 //
-// It imports the standard library, cilium/ebpf, and regular and thread of this module. It
-// refuses to choose: which connection gets which control is the policies' affair.
+// It refuses to choose: which connection gets which control is the policies' affair.
 package cc

@@ -6,5 +6,5 @@
 // sets are intersected, and the lowest rule left gives the class. The cost does
 // not depend on how many rules there are.
 //
-// It imports tcp. It refuses to read rules: package policy compiles them.
+// It refuses to read rules: package policy compiles them.
 package class

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 func (a *app) cc() *cobra.Command {
@@ -23,7 +24,7 @@ docs/congestion-controls.md says what each is written from and where it departs.
 		Example: `  tcpilot cc list
   tcpilot cc show tcpilot_bbr3
   sudo tcpilot cc load mine ./mine.bpf.o`,
-		Args: args(0, 0, ""),
+		Args: console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.ccList(), a.ccShow(), a.ccLoad(), a.ccUnload())
@@ -43,25 +44,25 @@ func (a *app) ccList() *cobra.Command {
          to work; by name: only where a rule names it
   CONNS  sockets that use it now`,
 		Example: "  tcpilot cc list",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceControls, a.renderControls)
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
 func (a *app) renderControls(w io.Writer, l []api.CongestionControl) {
-	t := newTable("NAME", "STATE", "WANTED", "ARM", ">CONNS", "VERSION", "SOURCE", "WHY")
+	t := console.NewTable("NAME", "STATE", "WANTED", "ARM", ">CONNS", "VERSION", "SOURCE", "WHY")
 	for _, c := range l {
-		conns := none
+		conns := console.None
 		if c.State == "loaded" {
 			conns = fmt.Sprint(c.Connections)
 		}
-		t.row(c.Name, c.State, yesNo(c.Wanted), armWord(&c), conns, c.Version, c.Source, c.Why)
+		t.Row(c.Name, c.State, yesNo(c.Wanted), armWord(&c), conns, c.Version, c.Source, c.Why)
 	}
-	t.write(w, a.paint, "")
+	t.Write(w, a.Paint, "")
 }
 
 // armWord says where a loaded control is an arm.
@@ -85,13 +86,13 @@ func (a *app) ccShow() *cobra.Command {
 takes it, which rules name it, how many sockets use it, and how often and how long
 its programs ran, where the kernel counts that.`,
 		Example:           "  tcpilot cc show tcpilot_bbr3",
-		Args:              args(1, 1, "NAME"),
+		Args:              console.Args(1, 1, "NAME"),
 		ValidArgsFunction: a.completeControls(func(*api.CongestionControl) bool { return true }),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			return show(cmd.Context(), a, api.ControlResource(argv[0]), a.renderControl)
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
@@ -103,9 +104,9 @@ func (a *app) renderControl(w io.Writer, c api.CongestionControl) {
 	if c.User {
 		kind = "your own"
 	}
-	fmt.Fprintf(w, "%s, %s: %s\n\n", a.paint.bold(c.Name), kind, c.State)
+	fmt.Fprintf(w, "%s, %s: %s\n\n", a.Paint.Bold(c.Name), kind, c.State)
 	if c.Why != "" {
-		line("why", "%s", a.paint.warn(c.Why))
+		line("why", "%s", a.Paint.Warn(c.Why))
 	}
 	line("source", "%s", c.Source)
 	version := c.Version
@@ -129,7 +130,7 @@ func (a *app) renderControl(w io.Writer, c api.CongestionControl) {
 func wantedWord(c *api.CongestionControl) string {
 	switch {
 	case len(c.Rules) > 0:
-		return "yes, by " + plural(len(c.Rules), "rule") + ": " + strings.Join(c.Rules, ", ")
+		return "yes, by " + console.Plural(len(c.Rules), "rule") + ": " + strings.Join(c.Rules, ", ")
 	case c.Wanted:
 		return "yes, by congestion_controls"
 	}
@@ -153,7 +154,7 @@ longer, name it in congestion_controls of the configuration.`,
 		Example: `  sudo tcpilot cc load mine ./mine.bpf.o
   sudo tcpilot cc load mine ./mine.bpf.o --auto
   sudo tcpilot cc load tcpilot_cubic`,
-		Args:              args(1, 2, "NAME"),
+		Args:              console.Args(1, 2, "NAME"),
 		ValidArgsFunction: a.completeLoad,
 		RunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if len(argv) == 2 {
@@ -168,7 +169,7 @@ longer, name it in congestion_controls of the configuration.`,
 			return a.done(c, fmt.Sprintf("loaded %s (%s), version %s, arm: %s", c.Name, c.Source, c.Version, armWord(&c)))
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	cmd.Flags().BoolVar(&r.Auto, "auto", false, "make it an arm of every rule with arms: auto, not only where a rule names it")
 	return cmd
 }
@@ -188,7 +189,7 @@ func (a *app) ccUnload() *cobra.Command {
 from the kernel's list. Connections that use it keep it to their end. One that a
 rule names is not unloaded: change the rule first.`,
 		Example:           "  sudo tcpilot cc unload mine",
-		Args:              args(1, 1, "NAME"),
+		Args:              console.Args(1, 1, "NAME"),
 		ValidArgsFunction: a.completeControls(func(c *api.CongestionControl) bool { return c.State == "loaded" }),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			u, err := a.client().UnloadControl(cmd.Context(), argv[0])
@@ -197,21 +198,21 @@ rule names is not unloaded: change the rule first.`,
 			}
 			out := "unloaded " + argv[0]
 			if u.Connections > 0 {
-				out += fmt.Sprintf(": %s keep it to their end", plural(u.Connections, "connection"))
+				out += fmt.Sprintf(": %s keep it to their end", console.Plural(u.Connections, "connection"))
 			}
 			return a.done(u, out)
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
 // done says what was done, or prints the daemon's answer.
 func (a *app) done(answer any, line string) error {
-	if !a.json {
-		return a.print([]byte(line + "\n"))
+	if !a.JSON {
+		return a.Print([]byte(line + "\n"))
 	}
-	return a.printIndented(answer)
+	return a.PrintJSON(answer)
 }
 
 // completeControls completes the names of those that a filter takes.

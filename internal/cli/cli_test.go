@@ -16,6 +16,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/api/apitest"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -45,7 +46,7 @@ func newWorld(t testing.TB) *world {
 	w.fake.Feed = 4
 	w.socket = apitest.Serve(t, w.fake)
 	w.env = Env{
-		Stdin: strings.NewReader(""), Version: "1.2.3", Now: func() time.Time { return apitest.Now }, Client: api.NewClient,
+		Streams: console.Streams{Stdin: strings.NewReader("")}, Version: "1.2.3", Now: func() time.Time { return apitest.Now }, Client: api.NewClient,
 		Run: func(context.Context, RunOptions) error { return nil },
 		Check: func(_ context.Context, file string) (Checked, error) {
 			return Checked{File: file, Rules: w.fake.Snap.Rules, Warnings: []string{"rule loopback: also left alone by default"}}, nil
@@ -66,6 +67,13 @@ func newWorld(t testing.TB) *world {
 // run runs a command line against the fake daemon.
 func (w *world) run(ctx context.Context, args ...string) result {
 	var out bytes.Buffer
+	code, errs := w.runInto(ctx, &out, append(args, "--socket", w.socket))
+	return result{code, out.String(), errs}
+}
+
+// runPlain runs a command line that does not name the fake daemon.
+func (w *world) runPlain(ctx context.Context, args ...string) result {
+	var out bytes.Buffer
 	code, errs := w.runInto(ctx, &out, args)
 	return result{code, out.String(), errs}
 }
@@ -75,7 +83,7 @@ func (w *world) runUntil(ctx context.Context, what string, n int, args ...string
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out := until{what: what, n: n, end: cancel}
-	code, errs := w.runInto(ctx, &out, args)
+	code, errs := w.runInto(ctx, &out, append(args, "--socket", w.socket))
 	return result{code, out.b.String(), errs}
 }
 
@@ -85,7 +93,7 @@ func (w *world) runInto(ctx context.Context, out io.Writer, args []string) (code
 	var errs bytes.Buffer
 	env := w.env
 	env.Stdout, env.Stderr = out, &errs
-	code = Main(ctx, env, append(args, "--socket", w.socket))
+	code = Main(ctx, env, args)
 	return code, errs.String()
 }
 
@@ -264,7 +272,7 @@ func TestNotRunning(t *testing.T) {
 		"load x.o --cgroup /", "unload x", "loaded", "record -", "cc list", "cc show x", "cc load x y.o", "cc unload x"} {
 		r := w.run(t.Context(), strings.Fields(args)...)
 		want := "tcpilot: tcpilot is not running (no socket at /nonexistent/tcpilot.sock): start it with 'tcpilot run' as root\n"
-		if r.code != ExitNotRunning || r.stdout != "" || r.stderr != want {
+		if r.code != console.ExitNotRunning || r.stdout != "" || r.stderr != want {
 			t.Errorf("%s: %+v, want exit 3 and %q", args, r, want)
 		}
 	}
@@ -273,23 +281,23 @@ func TestNotRunning(t *testing.T) {
 // What keeps tcpilot from its work is shown, and is the exit status of doctor.
 func TestProblems(t *testing.T) {
 	w := newWorld(t)
-	if r := w.run(t.Context(), "doctor"); r.code != ExitOK {
+	if r := w.run(t.Context(), "doctor"); r.code != console.ExitOK {
 		t.Errorf("doctor without problems: exit status %d", r.code)
 	}
 	w.fake.Problems = []string{"the cgroup hierarchy is that of a container"}
 	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}} {
-		if r := w.run(t.Context(), args...); r.code != ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) || r.stderr != "" {
+		if r := w.run(t.Context(), args...); r.code != console.ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) || r.stderr != "" {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
-	if r := w.run(t.Context(), "status"); r.code != ExitOK || !strings.Contains(r.stdout, "problem    "+w.fake.Problems[0]) {
+	if r := w.run(t.Context(), "status"); r.code != console.ExitOK || !strings.Contains(r.stdout, "problem    "+w.fake.Problems[0]) {
 		t.Errorf("status: %+v", r)
 	}
 	w.socket = "/nonexistent/tcpilot.sock"
 	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) {
 		return api.Doctor{Problems: w.fake.Problems}, nil
 	}
-	if r := w.run(t.Context(), "doctor"); r.code != ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) {
+	if r := w.run(t.Context(), "doctor"); r.code != console.ExitError || !strings.Contains(r.stdout, w.fake.Problems[0]) {
 		t.Errorf("doctor without a daemon: %+v", r)
 	}
 }
@@ -310,7 +318,7 @@ func TestWithoutDaemon(t *testing.T) {
 	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, broken }
 	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) { return api.Doctor{}, broken }
 	for _, cmd := range []string{"detach", "doctor"} {
-		if r := w.run(t.Context(), cmd); r.code != ExitError || !strings.Contains(r.stderr, "(no daemon runs): operation not permitted") {
+		if r := w.run(t.Context(), cmd); r.code != console.ExitError || !strings.Contains(r.stderr, "(no daemon runs): operation not permitted") {
 			t.Errorf("%s: %+v", cmd, r)
 		}
 	}
@@ -321,7 +329,7 @@ func TestDaemonErrorsShowTheHint(t *testing.T) {
 	w.fake.Err = api.Invalid("/etc/tcpilot/tcpilot.yaml:3:5: unknown key %q", "sett").WithHint("the old rules stay in force")
 	w.run(t.Context(), "reload").golden(t, "reload-refused")
 	for _, cmd := range []string{"status", "doctor", "connections", "detach", "loaded", "cc list"} {
-		if r := w.run(t.Context(), strings.Fields(cmd)...); r.code != ExitError || !strings.Contains(r.stderr, "unknown key") || r.stdout != "" {
+		if r := w.run(t.Context(), strings.Fields(cmd)...); r.code != console.ExitError || !strings.Contains(r.stderr, "unknown key") || r.stdout != "" {
 			t.Errorf("%s: %+v", cmd, r)
 		}
 	}
@@ -336,12 +344,12 @@ func TestRunGetsItsFlags(t *testing.T) {
 		t.Errorf("%+v with %+v, want %+v", r, got, want)
 	}
 	w.env.Run = func(context.Context, RunOptions) error { return errors.New("attach program: operation not permitted") }
-	if r := w.run(t.Context(), "run"); r.code != ExitError || r.stderr != "tcpilot: attach program: operation not permitted\n" {
+	if r := w.run(t.Context(), "run"); r.code != console.ExitError || r.stderr != "tcpilot: attach program: operation not permitted\n" {
 		t.Errorf("%+v", r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	w.env.Run = func(ctx context.Context, _ RunOptions) error { cancel(); return fmt.Errorf("stop: %w", ctx.Err()) }
-	if r := w.run(ctx, "run"); r.code != ExitOK || r.stderr != "" {
+	if r := w.run(ctx, "run"); r.code != console.ExitOK || r.stderr != "" {
 		t.Errorf("a signal ends run with %+v, want success", r)
 	}
 }

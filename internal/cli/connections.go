@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // sampleFlags are the flags that choose samples.
@@ -39,7 +40,7 @@ func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
 	}
 	if s.kind != "" {
 		if f.Kind, err = api.ParseKind(s.kind); err != nil {
-			return f, usageError{err}
+			return f, console.Usagef("%w", err)
 		}
 	}
 	return f, nil
@@ -77,7 +78,7 @@ func (a *app) connections() *cobra.Command {
 		Example: `  tcpilot connections --min-bytes 1000000
   tcpilot connections --kind interval --wide
   tcpilot connections --remote 192.0.2.0/24 --json | jq .srtt_us`,
-		Args: args(0, 0, ""),
+		Args: console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := sf.filter()
 			if err != nil {
@@ -88,7 +89,7 @@ func (a *app) connections() *cobra.Command {
 	}
 	sf.add(cmd)
 	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "also what tcpilot's own congestion controls go by")
-	a.jsonFlag(cmd, "write one JSON object per line (kind \"lost\": samples missed)")
+	a.JSONFlag(cmd, "write one JSON object per line (kind \"lost\": samples missed)")
 	return cmd
 }
 
@@ -130,12 +131,12 @@ func controlLine(cells []string) (line string) {
 }
 
 func (a *app) printSample(s *api.Sample, first, wide bool) error {
-	if a.json {
+	if a.JSON {
 		b, err := json.Marshal(s)
 		if err != nil {
 			return fmt.Errorf("encode sample: %w", err)
 		}
-		return a.print(append(b, '\n'))
+		return a.Print(append(b, '\n'))
 	}
 	out := ""
 	if first {
@@ -143,15 +144,15 @@ func (a *app) printSample(s *api.Sample, first, wide bool) error {
 		if wide {
 			note = controlLine(controlHeads) + note
 		}
-		out = a.paint.bold(fmt.Sprintf(connectionFormat, "TIME", "KIND", "RULE", "CONNECTION", "CC", "MODE",
+		out = a.Paint.Bold(fmt.Sprintf(connectionFormat, "TIME", "KIND", "RULE", "CONNECTION", "CC", "MODE",
 			"DURATION", "ACKED", "RECV", "RTT", "RETR", "RATE", note)) + "\n"
 	}
 	if s.Kind == api.KindLost {
-		out += a.paint.warn(fmt.Sprintf("(%d samples not shown: this terminal was too slow)", s.Lost)) + "\n"
+		out += a.Paint.Warn(fmt.Sprintf("(%d samples not shown: this terminal was too slow)", s.Lost)) + "\n"
 	} else {
 		out += connectionLine(s, wide) + "\n"
 	}
-	return a.print([]byte(out))
+	return a.Print([]byte(out))
 }
 
 func connectionLine(s *api.Sample, wide bool) string {
@@ -161,13 +162,13 @@ func connectionLine(s *api.Sample, wide bool) string {
 	}
 	rule := s.Rule
 	if rule == "" {
-		rule = none
+		rule = console.None
 	}
 	rate := fmtRate(float64(s.DeliveryRate))
 	if s.Has("app-limited") && s.DeliveryRate > 0 {
 		rate = "~" + rate
 	}
-	rtt := none
+	rtt := console.None
 	if s.SRTT > 0 || s.MinRTT > 0 {
 		rtt = fmt.Sprintf("%s (%s)", fmtMicros(s.SRTT), fmtMicros(s.MinRTT))
 	}
@@ -198,7 +199,7 @@ func fmtConnection(s *api.Sample) string {
 
 func fmtMode(c *api.ControlState) string {
 	if c == nil {
-		return none
+		return console.None
 	}
 	return c.Mode
 }
@@ -206,9 +207,9 @@ func fmtMode(c *api.ControlState) string {
 // controlCells are the cells below controlHeads; c may be nil.
 func controlCells(c *api.ControlState) []string {
 	if c == nil {
-		return []string{none, none, none, none, none, none}
+		return []string{console.None, console.None, console.None, console.None, console.None, console.None}
 	}
-	alpha, wMax := none, none
+	alpha, wMax := console.None, console.None
 	if c.ECN { // else no mark has been answered yet
 		alpha = fmtShare(c.Alpha)
 	}
@@ -221,7 +222,7 @@ func controlCells(c *api.ControlState) []string {
 
 func fmtBound(packets *uint32) string {
 	if packets == nil {
-		return none
+		return console.None
 	}
 	return fmtCount(uint64(*packets))
 }
@@ -232,17 +233,17 @@ func (a *app) renderLive(w io.Writer, live []api.Sample) {
 	if len(live) == 0 {
 		return
 	}
-	a.heading(w, "Live connections")
+	a.Heading(w, "Live connections")
 	heads := []string{"CONNECTION", "CC", "MODE", ">CWND", ">RTT"}
 	for _, h := range controlHeads {
 		heads = append(heads, ">"+h)
 	}
-	t := newTable(append(heads, "SEEN")...)
+	t := console.NewTable(append(heads, "SEEN")...)
 	for i := range live {
 		s := &live[i]
 		row := []string{fmtConnection(s), s.CC, fmtMode(s.Control), fmtCount(uint64(s.Cwnd)), fmtMicros(s.SRTT)}
 		row = append(row, controlCells(s.Control)...)
-		t.row(append(row, fmtAgo(a.Now(), s.At))...)
+		t.Row(append(row, fmtAgo(a.Now(), s.At))...)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 }

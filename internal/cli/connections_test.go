@@ -7,6 +7,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/api/apitest"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -17,7 +18,7 @@ func TestConnectionsWide(t *testing.T) {
 }
 
 func TestRenderLive(t *testing.T) {
-	a := &app{Env: Env{Now: func() time.Time { return apitest.Now }}}
+	a := &app{Env: Env{Now: func() time.Time { return apitest.Now }}, Output: console.NewOutput(console.Streams{})}
 	var out bytes.Buffer
 	a.renderLive(&out, nil)
 	if out.Len() != 0 {

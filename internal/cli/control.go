@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -29,13 +30,13 @@ again; SIGINT and SIGTERM end it, and then everything is as it was before, unles
 --keep-attached is given: the programs then stay in the kernel, where the policies
 run out with their lease, and the next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("socket") { // else as the configuration says
 				o.Socket = a.socket
 			}
 			err := a.Run(cmd.Context(), o)
-			if interrupted(cmd.Context(), err) {
+			if console.Interrupted(cmd.Context(), err) {
 				return nil
 			}
 			return err
@@ -48,19 +49,6 @@ run out with their lease, and the next daemon adopts them without a gap.`,
 	return cmd
 }
 
-func (a *app) demo() *cobra.Command {
-	return &cobra.Command{
-		Use:   "demo",
-		Short: "Show on a lossy link between namespaces what tcpilot does",
-		Long: `Show in a minute what tcpilot does: three network namespaces, a link that loses
-packets, and one bulk connection after the other, without tcpilot and with it. It
-needs root. Nothing else on this machine is touched, and all is removed at the end.`,
-		Example: "  sudo tcpilot demo",
-		Args:    args(0, 0, ""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.Demo(cmd.Context()) },
-	}
-}
-
 func (a *app) reload() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
@@ -69,7 +57,7 @@ func (a *app) reload() *cobra.Command {
 no sample is lost. When the file is not valid the rules in force stay, the errors
 are shown, and the exit status is 1.`,
 		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml && tcpilot reload",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := a.client().Reload(cmd.Context())
 			if err != nil {
@@ -87,14 +75,14 @@ are shown, and the exit status is 1.`,
 			if len(changes) == 0 {
 				changes = []string{"nothing changed"}
 			}
-			out := fmt.Sprintf("reloaded: %s; %s\n", plural(r.Rules, "rule"), strings.Join(changes, "; "))
+			out := fmt.Sprintf("reloaded: %s; %s\n", console.Plural(r.Rules, "rule"), strings.Join(changes, "; "))
 			if r.Mode == engine.ModeObserve {
 				out += observeLine + "\n"
 			}
 			for _, w := range r.Warnings {
-				out += a.paint.warn("warning:") + " " + w + "\n"
+				out += a.Paint.Warn("warning:") + " " + w + "\n"
 			}
-			return a.print([]byte(out))
+			return a.Print([]byte(out))
 		},
 	}
 }
@@ -108,7 +96,7 @@ func (a *app) detach() *cobra.Command {
 run, what an earlier one left behind is taken back by this command, which then
 needs root. What was learned stays on disk.`,
 		Example: "  sudo tcpilot detach",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := a.client().Detach(cmd.Context())
 			if isNotRunning(err) {
@@ -118,7 +106,7 @@ needs root. What was learned stays on disk.`,
 			if err != nil {
 				return err
 			}
-			return a.print([]byte("detached: the daemon takes everything back and ends\n"))
+			return a.Print([]byte("detached: the daemon takes everything back and ends\n"))
 		},
 	}
 	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `file`, where no daemon runs")
@@ -132,9 +120,9 @@ func (a *app) detachAlone(ctx context.Context, o RunOptions) error {
 		return fmt.Errorf("detach (no daemon runs): %w", err)
 	}
 	if len(d.Undone) == 0 {
-		return a.print([]byte("nothing to detach: no daemon runs, and none left anything behind\n"))
+		return a.Print([]byte("nothing to detach: no daemon runs, and none left anything behind\n"))
 	}
-	return a.print([]byte("detached what an earlier daemon left behind:\n  " + strings.Join(d.Undone, "\n  ") + "\n"))
+	return a.Print([]byte("detached what an earlier daemon left behind:\n  " + strings.Join(d.Undone, "\n  ") + "\n"))
 }
 
 func (a *app) load() *cobra.Command {
@@ -146,10 +134,10 @@ func (a *app) load() *cobra.Command {
 The daemon reads the file, and refuses one that has programs of another type. The
 programs stay until 'tcpilot unload' or the end of the daemon.`,
 		Example: "  tcpilot load ./my_iw.bpf.o --cgroup /sys/fs/cgroup/system.slice/nginx.service --name my-iw",
-		Args:    args(1, 1, "OBJECT.o"),
+		Args:    console.Args(1, 1, "OBJECT.o"),
 		RunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if r.Cgroup == "" {
-				return usagef("--cgroup is missing: which cgroup v2 directory shall it act on?")
+				return console.Usagef("--cgroup is missing: which cgroup v2 directory shall it act on?")
 			}
 			if r.Object, err = fileArg(argv[0]); err != nil {
 				return err
@@ -161,7 +149,7 @@ programs stay until 'tcpilot unload' or the end of the daemon.`,
 			if err != nil {
 				return err
 			}
-			return a.print(fmt.Appendf(nil, "loaded %s: %s on %s\n", l.Name, programWords(l.Programs), l.Cgroup))
+			return a.Print(fmt.Appendf(nil, "loaded %s: %s on %s\n", l.Name, programWords(l.Programs), l.Cgroup))
 		},
 	}
 	cmd.Flags().StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` to attach to")
@@ -176,7 +164,7 @@ func (a *app) unload() *cobra.Command {
 		Short:   "Detach your own program",
 		Long:    "Detach what 'tcpilot load' attached, by the name that 'tcpilot loaded' shows.",
 		Example: "  tcpilot unload my-iw",
-		Args:    args(1, 1, "NAME"),
+		Args:    console.Args(1, 1, "NAME"),
 		ValidArgsFunction: func(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
@@ -192,7 +180,7 @@ func (a *app) unload() *cobra.Command {
 			if err := a.client().Unload(cmd.Context(), argv[0]); err != nil {
 				return err
 			}
-			return a.print([]byte("unloaded " + argv[0] + "\n"))
+			return a.Print([]byte("unloaded " + argv[0] + "\n"))
 		},
 	}
 }
@@ -203,7 +191,7 @@ func (a *app) loaded() *cobra.Command {
 		Short:   "Show your own programs",
 		Long:    "Show the programs that 'tcpilot load' attached.",
 		Example: "  tcpilot loaded",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceLoaded, func(w io.Writer, l []api.Loaded) {
 				if len(l) == 0 {
@@ -214,16 +202,16 @@ func (a *app) loaded() *cobra.Command {
 			})
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
 func (a *app) renderLoaded(w io.Writer, l []api.Loaded, indent string) {
-	t := newTable("NAME", "PROGRAMS", "CGROUP", "OBJECT", "SINCE")
+	t := console.NewTable("NAME", "PROGRAMS", "CGROUP", "OBJECT", "SINCE")
 	for _, p := range l {
-		t.row(p.Name, programWords(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
+		t.Row(p.Name, programWords(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
 	}
-	t.write(w, a.paint, indent)
+	t.Write(w, a.Paint, indent)
 }
 
 func programWords(programs []api.Program) string {
@@ -238,16 +226,16 @@ func (a *app) version() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program",
-		Args:  args(0, 0, ""),
+		Args:  console.Args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			type version struct {
 				Version string `json:"version"`
 			}
-			return emitValue(a, version{a.Version}, func(w io.Writer, v version) {
+			return console.EmitValue(a.Output, version{a.Version}, func(w io.Writer, v version) {
 				fmt.Fprintf(w, "tcpilot %s\n", v.Version)
 			})
 		},
 	}
-	a.jsonFlag(cmd, "write JSON")
+	a.JSONFlag(cmd, "write JSON")
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -27,14 +28,14 @@ connection is one that ADDR makes to this host.`,
 		Example: `  tcpilot explain 192.0.2.7:443
   tcpilot explain 2001:db8::7 --incoming --local-port 443
   tcpilot explain [2001:db8::7]:443 --cgroup /sys/fs/cgroup/system.slice/nginx.service`,
-		Args: args(1, 1, "ADDR[:PORT]"),
+		Args: console.Args(1, 1, "ADDR[:PORT]"),
 		RunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if r.Remote, r.RemotePort, err = parseTarget(argv[0]); err != nil {
 				return err
 			}
 			if local != "" {
 				if r.Local, err = netip.ParseAddr(local); err != nil {
-					return usagef("--local %q is not an IP address", local)
+					return console.Usagef("--local %q is not an IP address", local)
 				}
 			}
 			if r.Cgroup != "" {
@@ -52,7 +53,7 @@ connection is one that ADDR makes to this host.`,
 	f.Uint64Var(&r.NetNS, "netns", 0, "network namespace `cookie` of the socket; 0 is the daemon's own")
 	f.BoolVar(&r.Incoming, "incoming", false, "the remote side connects")
 	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
@@ -63,7 +64,7 @@ func parseTarget(s string) (netip.Addr, uint16, error) {
 	}
 	addr, err := netip.ParseAddr(strings.Trim(s, "[]"))
 	if err != nil {
-		return addr, 0, usagef("%q is not an address, nor an address and port (host names are not looked up)", s)
+		return addr, 0, console.Usagef("%q is not an address, nor an address and port (host names are not looked up)", s)
 	}
 	return addr.Unmap(), 0, nil
 }
@@ -78,9 +79,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		verb = "from"
 	}
 	if e.Mode == engine.ModeObserve {
-		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+"; what follows would be done"))
+		fmt.Fprintf(w, "%s\n\n", a.Paint.Warn(observeLine+"; what follows would be done"))
 	}
-	fmt.Fprintf(w, "A new connection %s %s: %s\n\n", verb, a.paint.bold(target), e.Why)
+	fmt.Fprintf(w, "A new connection %s %s: %s\n\n", verb, a.Paint.Bold(target), e.Why)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -95,9 +96,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		line("entry", "none in the policy table")
 	case en.Expired:
 		line("entry", "%s, policy %d (%s), %s", en.Prefix, en.PolicyID, en.Reason,
-			a.paint.warn("expired "+fmtAgo(a.Now(), en.Expires)+": the kernel ignores it"))
+			a.Paint.Warn("expired "+fmtAgo(a.Now(), en.Expires)+": the kernel ignores it"))
 	default:
-		line("entry", "%s, policy %d (%s), valid for %s", en.Prefix, en.PolicyID, en.Reason, fmtSpan(en.Expires.Sub(a.Now())))
+		line("entry", "%s, policy %d (%s), valid for %s", en.Prefix, en.PolicyID, en.Reason, console.Span(en.Expires.Sub(a.Now())))
 	}
 	if r := e.Rollout; r != nil && (r.Share < 1 || r.By != "") {
 		line("rollout", "%s of connections%s", fmtShare(r.Share), rolloutBy(r, a.Now()))
@@ -107,10 +108,10 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	}
 	if e.Path != nil {
 		p := e.Path
-		line("path", "%s: %s, min RTT %s, rate %s, gain over hold-out %s", p.Prefix, plural(int(p.Samples), "sample"),
+		line("path", "%s: %s, min RTT %s, rate %s, gain over hold-out %s", p.Prefix, console.Plural(int(p.Samples), "sample"),
 			fmtDuration(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
 		if b := p.LeftToDefault; b != nil {
-			line("left", "to kernel defaults for %s: %s", fmtSpan(b.Until.Sub(a.Now())), b.Why)
+			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)
 		}
 		if p.Slice > 0 {
 			line("draw", "one arm for all connections that begin in the same %s", fmtDuration(p.Slice))
@@ -125,23 +126,23 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 
 func (a *app) renderFields(w io.Writer, e api.Explanation) {
 	if len(e.Fields) > 0 {
-		a.heading(w, "Fields")
-		t := newTable("FIELD", ">VALUE", "REASON", "APPLIED", "WHY")
+		a.Heading(w, "Fields")
+		t := console.NewTable("FIELD", ">VALUE", "REASON", "APPLIED", "WHY")
 		for _, f := range e.Fields {
-			t.row(f.Field, fmtValue(f.Value, f.Unit), f.Reason, yesNo(f.Applied), f.Why)
+			t.Row(f.Field, fmtValue(f.Value, f.Unit), f.Reason, yesNo(f.Applied), f.Why)
 		}
-		t.write(w, a.paint, "  ")
+		t.Write(w, a.Paint, "  ")
 	}
 	if len(e.Arms) > 0 {
-		a.heading(w, "Congestion control")
+		a.Heading(w, "Congestion control")
 		weight := ">WEIGHT"
 		if e.Mode == engine.ModeObserve {
 			weight = ">WOULD GET"
 		}
-		t := newTable("ARM", weight, "WHY")
+		t := console.NewTable("ARM", weight, "WHY")
 		for _, c := range e.Arms {
-			t.row(c.CC.String(), fmtShare(c.Weight), c.Why)
+			t.Row(c.CC.String(), fmtShare(c.Weight), c.Why)
 		}
-		t.write(w, a.paint, "  ")
+		t.Write(w, a.Paint, "  ")
 	}
 }

@@ -2,18 +2,15 @@ package cli
 
 import (
 	"fmt"
-	"github.com/tcpilot/tcpilot/internal/engine"
-	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
-)
 
-// none stands for a number that is not known.
-const none = "-"
+	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
 
 // three writes v with three significant digits: 0.12, 1.23, 12.3, 123, 1234.
 func three(v float64) string {
@@ -46,7 +43,7 @@ func fmtBytes(n uint64) string { return scaled(float64(n), "B") }
 // fmtRate writes bytes per second as people read rates: 94.1 Mbit/s.
 func fmtRate(bytesPerSecond float64) string {
 	if bytesPerSecond <= 0 {
-		return none
+		return console.None
 	}
 	return scaled(8*bytesPerSecond, "bit/s")
 }
@@ -55,7 +52,7 @@ func fmtRate(bytesPerSecond float64) string {
 func fmtDuration(d time.Duration) string {
 	switch {
 	case d <= 0:
-		return none
+		return console.None
 	case d < time.Microsecond:
 		return fmt.Sprintf("%d ns", d.Nanoseconds())
 	case d < time.Millisecond:
@@ -65,32 +62,17 @@ func fmtDuration(d time.Duration) string {
 	case d < 100*time.Second:
 		return three(d.Seconds()) + " s"
 	}
-	return fmtSpan(d)
+	return console.Span(d)
 }
 
 func fmtMicros(us uint32) string { return fmtDuration(time.Duration(us) * time.Microsecond) }
-
-// fmtSpan writes a time that something has lasted: 3h12m, 2d4h, 12s.
-func fmtSpan(d time.Duration) string {
-	d = max(0, d.Round(time.Second))
-	days, hours, minutes, seconds := int(d/(24*time.Hour)), int(d.Hours())%24, int(d.Minutes())%60, int(d.Seconds())%60
-	switch {
-	case days > 0:
-		return fmt.Sprintf("%dd%dh", days, hours)
-	case hours > 0:
-		return fmt.Sprintf("%dh%02dm", hours, minutes)
-	case minutes > 0:
-		return fmt.Sprintf("%dm%02ds", minutes, seconds)
-	}
-	return fmt.Sprintf("%ds", seconds)
-}
 
 // fmtAgo writes how long ago t was.
 func fmtAgo(now, t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return fmtSpan(now.Sub(t)) + " ago"
+	return console.Span(now.Sub(t)) + " ago"
 }
 
 // fmtTime writes a moment in the user's zone.
@@ -134,77 +116,6 @@ func fmtValue(v uint64, unit string) string {
 	}
 	return fmtCount(v) + " " + unit // bytes are exact: they were set
 }
-
-func plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + one + "s"
-}
-
-// table aligns columns. A heading that starts with ">" makes its column
-// right-aligned.
-type table struct {
-	heads []string
-	rows  [][]string
-}
-
-func newTable(heads ...string) *table { return &table{heads: heads} }
-
-func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
-
-// write prints the table with each line indented; without rows it prints
-// nothing.
-func (t *table) write(w io.Writer, p painter, indent string) {
-	if len(t.rows) == 0 {
-		return
-	}
-	widths := make([]int, len(t.heads))
-	heads := make([]string, len(t.heads))
-	for i, h := range t.heads {
-		heads[i] = strings.TrimPrefix(h, ">")
-		widths[i] = utf8.RuneCountInString(heads[i])
-		for _, r := range t.rows {
-			if i < len(r) {
-				widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
-			}
-		}
-	}
-	fmt.Fprintf(w, "%s%s\n", indent, p.bold(t.line(heads, widths)))
-	for _, r := range t.rows {
-		fmt.Fprintf(w, "%s%s\n", indent, t.line(r, widths))
-	}
-}
-
-func (t *table) line(cells []string, widths []int) string {
-	var b strings.Builder
-	for i, c := range cells {
-		if i > 0 {
-			b.WriteString("  ")
-		}
-		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
-		if strings.HasPrefix(t.heads[i], ">") {
-			b.WriteString(pad + c)
-		} else {
-			b.WriteString(c + pad)
-		}
-	}
-	return strings.TrimRight(b.String(), " ")
-}
-
-// painter colours text on a terminal.
-type painter struct{ on bool }
-
-func (p painter) paint(code, s string) string {
-	if !p.on || s == "" {
-		return s
-	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
-}
-
-func (p painter) bold(s string) string { return p.paint("1", s) }
-func (p painter) warn(s string) string { return p.paint("33", s) }
-func (p painter) bad(s string) string  { return p.paint("31", s) }
 
 // wrap joins words with ", " into lines of at most width characters.
 func wrap(words []string, width int, indent string) string {

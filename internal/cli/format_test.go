@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -18,10 +17,6 @@ func TestFormat(t *testing.T) {
 		{fmtDuration(99 * time.Second), "99.0 s"},
 		{fmtDuration(3*time.Hour + 12*time.Minute), "3h12m"},
 		{fmtMicros(850), "850 us"},
-		{fmtSpan(12 * time.Second), "12s"},
-		{fmtSpan(125 * time.Second), "2m05s"},
-		{fmtSpan(52 * time.Hour), "2d4h"},
-		{fmtSpan(-time.Second), "0s"},
 		{fmtAgo(time.Unix(100, 0), time.Unix(40, 0)), "1m00s ago"},
 		{fmtAgo(time.Unix(100, 0), time.Time{}), "never"},
 		{fmtBytes(0), "0 B"},
@@ -44,37 +39,10 @@ func TestFormat(t *testing.T) {
 		{fmtValue(1_000_000, "B/s"), "8.00 Mbit/s"},
 		{fmtValue(65536, "B"), "65536 B"},
 		{fmtValue(1, ""), "1"},
-		{plural(1, "path") + plural(0, "path"), "1 path0 paths"},
 		{wrap([]string{"aa", "bb", "cc"}, 7, "  "), "aa, bb,\n  cc"},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %q, want %q", tt.got, tt.want)
 		}
-	}
-}
-
-func TestTableAlignsByRune(t *testing.T) {
-	tab := newTable("NAME", ">N", "NOTE")
-	tab.row("é", "1", "x")
-	tab.row("long", "1234")
-	var b strings.Builder
-	tab.write(&b, painter{}, "  ")
-	want := "  NAME     N  NOTE\n  é        1  x\n  long  1234\n"
-	if b.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
-	}
-	b.Reset()
-	newTable("A").write(&b, painter{true}, "")
-	if b.String() != "" {
-		t.Errorf("an empty table writes %q", b.String())
-	}
-}
-
-func TestColourOnlyOnTerminals(t *testing.T) {
-	if s := (painter{}).bad("x"); s != "x" {
-		t.Errorf("got %q", s)
-	}
-	if s := (painter{true}).bad("x"); s != "\x1b[31mx\x1b[0m" {
-		t.Errorf("got %q", s)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -25,8 +26,8 @@ congestion control, and one for the connections that were left alone.
   EXPLORE  taken to learn more
   BELIEF   believed reward, a natural logarithm (+- its standard deviation):
            0.1 more is about 10 % better. For throughput it is of the goodput in
-           bytes/s; of a prefix that other paths are within, it is relative to the
-           level of each. With the epsilon-greedy learner it is the negated cost.
+           bytes/s; of a prefix with paths of its own, it is relative to the level
+           of each. With the epsilon-greedy learner it is the negated cost.
   MIN RTT  least round-trip time seen, RATE greatest delivery rate seen
   GAIN     what the choice is worth: the reward of tuned connections over that of
            the hold-out, as a factor
@@ -49,7 +50,7 @@ func (a *app) paths() *cobra.Command {
 		Example: `  tcpilot paths
   tcpilot paths 192.0.2.0/24 --watch
   tcpilot paths --sort gain --limit 10 --rule web`,
-		Args: args(0, 1, "PREFIX"),
+		Args: console.Args(0, 1, "PREFIX"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			if len(argv) == 1 {
 				var err error
@@ -59,16 +60,16 @@ func (a *app) paths() *cobra.Command {
 			}
 			q.Sort = api.PathSort(order)
 			if !slices.Contains(api.PathSorts, q.Sort) {
-				return usagef("--sort %q: want %s", order, sortWords())
+				return console.Usagef("--sort %q: want %s", order, sortWords())
 			}
 			if q.Limit < 0 {
-				return usagef("--limit %d: want 0 for all, or more", q.Limit)
+				return console.Usagef("--limit %d: want 0 for all, or more", q.Limit)
 			}
 			if !watch {
 				return show(cmd.Context(), a, q.Resource(), a.renderPaths)
 			}
-			if a.json {
-				return usagef("--watch and --json do not go together")
+			if a.JSON {
+				return console.Usagef("--watch and --json do not go together")
 			}
 			return a.watch(cmd.Context(), interval, q.Resource())
 		},
@@ -80,7 +81,7 @@ func (a *app) paths() *cobra.Command {
 	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
 	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("rule", a.completeRules))
 	cmd.ValidArgsFunction = a.completePrefixes
@@ -100,7 +101,7 @@ func sortWords() string { return strings.Join(sortCompletions(), ", ") }
 func prefixArg(s string) (netip.Prefix, error) {
 	p, err := api.ParsePrefix(s)
 	if err != nil {
-		return p, usagef("%q is not an IP address or prefix", s)
+		return p, console.Usagef("%q is not an IP address or prefix", s)
 	}
 	return p, nil
 }
@@ -108,7 +109,7 @@ func prefixArg(s string) (netip.Prefix, error) {
 // watch shows the paths until the user has seen enough.
 func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource) error {
 	if interval < 100*time.Millisecond {
-		return usagef("--interval %s: want at least 100ms", interval)
+		return console.Usagef("--interval %s: want at least 100ms", interval)
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -123,7 +124,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource)
 				fmt.Fprintln(w)
 			}
 		}); err != nil {
-			if interrupted(ctx, err) {
+			if console.Interrupted(ctx, err) {
 				return nil
 			}
 			return err
@@ -151,10 +152,10 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	}
 	weight := ">WEIGHT"
 	if l.Mode == engine.ModeObserve {
-		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+"; WOULD GET is what would be given"))
+		fmt.Fprintf(w, "%s\n\n", a.Paint.Warn(observeLine+"; WOULD GET is what would be given"))
 		weight = ">WOULD GET"
 	}
-	t := newTable("PREFIX", "RULE", "ARM", weight, ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
+	t := console.NewTable("PREFIX", "RULE", "ARM", weight, ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
 	var retired []string
 	for _, p := range l.Paths {
 		prefix, rule, gain := p.Prefix, p.Rule, fmtGain(p.HoldOut.Gain)
@@ -165,23 +166,23 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 			if arm.Retired != nil {
 				retired = append(retired, a.retiredLine(p, &arm, l.At))
 			}
-			belief := none
+			belief := console.None
 			if arm.Count > 0 {
 				belief = fmt.Sprintf("%.2f", arm.Mean)
 				if arm.StdDev > 0 {
 					belief += fmt.Sprintf(" +-%.2f", arm.StdDev)
 				}
 			}
-			t.row(prefix, rule, armName(&arm), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
+			t.Row(prefix, rule, armName(&arm), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
 				fmtCount(arm.Count-min(arm.Count, arm.Greedy)), belief, fmtMicros(arm.MinRTT), fmtRate(float64(arm.Rate)), gain)
 			prefix, rule, gain = "", "", ""
 		}
-		t.row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", "", "", "", gain)
+		t.Row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", "", "", "", gain)
 		if b := p.LeftToDefault; b != nil {
-			retired = append(retired, fmt.Sprintf("%s is left to kernel defaults for %s: %s", p.Prefix, fmtSpan(b.Until.Sub(l.At)), b.Why))
+			retired = append(retired, fmt.Sprintf("%s is left to kernel defaults for %s: %s", p.Prefix, console.Span(b.Until.Sub(l.At)), b.Why))
 		}
 	}
-	t.write(w, a.paint, "")
+	t.Write(w, a.Paint, "")
 	for _, line := range retired {
 		fmt.Fprintln(w, line)
 	}
@@ -198,8 +199,8 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 // retiredLine says why an arm has no share of a path.
 func (a *app) retiredLine(p *engine.PathState, arm *engine.PathArm, now time.Time) string {
 	r := arm.Retired
-	return a.paint.warn("retired:") + fmt.Sprintf(" %s from %s for another %s (%s): %s",
-		arm.CC, p.Prefix, fmtSpan(r.Until.Sub(now)), r.Guard, r.Why)
+	return a.Paint.Warn("retired:") + fmt.Sprintf(" %s from %s for another %s (%s): %s",
+		arm.CC, p.Prefix, console.Span(r.Until.Sub(now)), r.Guard, r.Why)
 }
 
 // byWeight returns the arms, greatest share first.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -36,14 +37,14 @@ it cannot be replayed. The file says which addresses this host talked to: it can
 be read by its owner only.`,
 		Example: `  tcpilot record samples.tcpi --duration 1h
   tcpilot record - --json --count 100 | jq .`,
-		Args: args(1, 1, "FILE"),
+		Args: console.Args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			f, err := sf.filter()
 			if err != nil {
 				return err
 			}
-			if argv[0] == "-" && a.Terminal && !a.json {
-				return usagef("a recording is not text: name a file, or use --json")
+			if argv[0] == "-" && a.Terminal && !a.JSON {
+				return console.Usagef("a recording is not text: name a file, or use --json")
 			}
 			ctx := cmd.Context()
 			if duration > 0 {
@@ -51,7 +52,7 @@ be read by its owner only.`,
 				ctx, cancel = context.WithTimeout(ctx, duration)
 				defer cancel()
 			}
-			rec := &recording{a: a, limit: sf.count, json: a.json}
+			rec := &recording{a: a, limit: sf.count, json: a.JSON}
 			return rec.run(ctx, argv[0], force, f)
 		},
 	}
@@ -59,7 +60,7 @@ be read by its owner only.`,
 	f.DurationVar(&duration, "duration", 0, "end after this `time`; 0 is no limit")
 	f.BoolVar(&force, "force", false, "overwrite FILE if it exists")
 	sf.add(cmd)
-	a.jsonFlag(cmd, "write JSON lines instead, which cannot be replayed")
+	a.JSONFlag(cmd, "write JSON lines instead, which cannot be replayed")
 	return cmd
 }
 
@@ -130,7 +131,7 @@ func (r *recording) take(line *api.Sample, put func(*api.Sample) error) error {
 	r.count++
 	if now := r.a.Now(); r.a.StderrTerminal && now.Sub(r.told) >= progressEvery {
 		r.told = now
-		fmt.Fprintf(r.a.Stderr, "\r%s in %s", plural(int(r.count), "sample"), fmtSpan(now.Sub(r.started)))
+		fmt.Fprintf(r.a.Stderr, "\r%s in %s", console.Plural(int(r.count), "sample"), console.Span(now.Sub(r.started)))
 	}
 	return nil
 }
@@ -144,7 +145,7 @@ func (r *recording) summary(name string) {
 	if !r.told.IsZero() {
 		start = "\r"
 	}
-	fmt.Fprintf(r.a.Stderr, "%s%s: %s in %s%s\n", start, name, plural(int(r.count), "sample"), fmtSpan(r.a.Now().Sub(r.started)), lost)
+	fmt.Fprintf(r.a.Stderr, "%s%s: %s in %s%s\n", start, name, console.Plural(int(r.count), "sample"), console.Span(r.a.Now().Sub(r.started)), lost)
 }
 
 // sink returns how to write one sample in the form asked for.
@@ -216,7 +217,7 @@ are the engine's clock, so that the result is the same at every replay. It needs
 neither root nor a running daemon.`,
 		Example: `  tcpilot replay samples.tcpi
   tcpilot replay samples.tcpi --learner epsilon-greedy --config other.yaml`,
-		Args: args(1, 1, "FILE"),
+		Args: console.Args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			q := api.PathQuery{Sort: api.PathSort(order), Limit: limit}
 			return a.runReplay(cmd.Context(), argv[0], o, q)
@@ -230,7 +231,7 @@ neither root nor a running daemon.`,
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("learner",
 		cobra.FixedCompletions([]string{"thompson", "epsilon-greedy"}, cobra.ShellCompDirectiveNoFileComp)))
-	a.jsonFlag(cmd, "write the engine's snapshot as JSON")
+	a.JSONFlag(cmd, "write the engine's snapshot as JSON")
 	return cmd
 }
 
@@ -273,18 +274,18 @@ func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api
 		return err
 	}
 	if err := r.Err(); err != nil {
-		return fmt.Errorf("%s is damaged; what is shown is of the %s before: %w", name, plural(int(r.Count()), "sample"), err)
+		return fmt.Errorf("%s is damaged; what is shown is of the %s before: %w", name, console.Plural(int(r.Count()), "sample"), err)
 	}
 	return nil
 }
 
 func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Reader, span time.Duration) error {
-	if a.json {
-		return emitValue(a, snap, nil)
+	if a.JSON {
+		return console.EmitValue(a.Output, snap, nil)
 	}
 	var b bytes.Buffer
 	m := r.Meta()
-	fmt.Fprintf(&b, "%s over %s, recorded %s on kernel %s; learner %s\n", plural(int(r.Count()), "sample"), fmtSpan(span),
+	fmt.Fprintf(&b, "%s over %s, recorded %s on kernel %s; learner %s\n", console.Plural(int(r.Count()), "sample"), console.Span(span),
 		fmtTime(m.Created), m.Kernel, snap.Learner)
 	if ignored := countWords(snap.Totals.Ignored); len(ignored) > 0 {
 		fmt.Fprintf(&b, "not scored: %s\n", strings.Join(ignored, ", "))
@@ -295,5 +296,5 @@ func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Read
 		return err
 	}
 	a.renderPaths(&b, list)
-	return a.print(b.Bytes())
+	return a.Print(b.Bytes())
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/api/apitest"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -94,7 +95,7 @@ func TestRecordToStdout(t *testing.T) {
 		t.Errorf("%d samples, %v", rd.Count(), rd.Err())
 	}
 	w.env.Terminal = true
-	if r := w.run(t.Context(), "record", "-", "--count", "2"); r.code != ExitUsage || r.stdout != "" {
+	if r := w.run(t.Context(), "record", "-", "--count", "2"); r.code != console.ExitUsage || r.stdout != "" {
 		t.Errorf("binary went to a terminal: %+v", r)
 	}
 	r = w.run(t.Context(), "record", "-", "--json", "--count", "2")
@@ -144,7 +145,7 @@ func TestFullDiskIsAnError(t *testing.T) {
 	env.Stdout, env.Stderr = full, &errs
 	for _, args := range [][]string{{"status"}, {"rules", "--json"}, {"connections"}, {"record", "-"}} {
 		errs.Reset()
-		if code := Main(t.Context(), env, append(args, "--socket", w.socket)); code != ExitError || !strings.Contains(errs.String(), "no space left") {
+		if code := Main(t.Context(), env, append(args, "--socket", w.socket)); code != console.ExitError || !strings.Contains(errs.String(), "no space left") {
 			t.Errorf("%v: exit %d, %q", args, code, errs.String())
 		}
 	}

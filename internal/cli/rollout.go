@@ -10,6 +10,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -26,7 +27,7 @@ share is 'rollout' of the rule in the configuration. A guard that finds that a r
 does worse than the defaults takes its rollout back to 0 %.`,
 		Example: `  tcpilot rollout list
   sudo tcpilot rollout set web 10%`,
-		Args: args(0, 0, ""),
+		Args: console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.rolloutList(), a.rolloutSet())
@@ -49,32 +50,32 @@ func (a *app) rolloutList() *cobra.Command {
               below 100 %
   CHANGED BY  guard, operator, or nobody since the configuration was read`,
 		Example: "  tcpilot rollout list",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceRules, a.renderRolloutList)
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
 func (a *app) renderRolloutList(w io.Writer, l api.RuleList) {
 	if l.Mode == engine.ModeObserve {
-		fmt.Fprintf(w, "%s\n\n", a.paint.warn(observeLine+", whatever the rollout"))
+		fmt.Fprintf(w, "%s\n\n", a.Paint.Warn(observeLine+", whatever the rollout"))
 	}
-	t := newTable("RULE", ">ROLLOUT", ">CONFIGURED", ">WITH", ">WITHOUT", ">GAIN", "CHANGED BY", "WHY")
+	t := console.NewTable("RULE", ">ROLLOUT", ">CONFIGURED", ">WITH", ">WITHOUT", ">GAIN", "CHANGED BY", "WHY")
 	for _, r := range l.Rules {
 		if r.Rollout == nil {
 			continue
 		}
 		g := r.Gain
-		by := none
+		by := console.None
 		if r.Rollout.By != "" {
 			by = r.Rollout.By + " " + fmtAgo(l.At, r.Rollout.Since)
 		}
-		t.row(r.Name, fmtShare(r.Rollout.Share), fmtShare(r.Rollout.Configured), fmtCount(uint64(g.Treated)), fmtCount(uint64(g.HeldOut)), fmtGain(g), by, r.Rollout.Why)
+		t.Row(r.Name, fmtShare(r.Rollout.Share), fmtShare(r.Rollout.Configured), fmtCount(uint64(g.Treated)), fmtCount(uint64(g.HeldOut)), fmtGain(g), by, r.Rollout.Why)
 	}
-	t.write(w, a.paint, "")
+	t.Write(w, a.Paint, "")
 }
 
 // rolloutBy says who changed a rollout, if somebody did.
@@ -97,7 +98,7 @@ func (a *app) rolloutSet() *cobra.Command {
 It holds until the next reload or restart: what is to stay belongs into the
 configuration. Connections that are there already keep what they have.`,
 		Example: "  sudo tcpilot rollout set web 10%",
-		Args:    args(2, 2, "RULE or SHARE"),
+		Args:    console.Args(2, 2, "RULE or SHARE"),
 		ValidArgsFunction: func(cmd *cobra.Command, argv []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(argv) > 0 {
 				return []string{"1%", "10%", "50%", "100%"}, cobra.ShellCompDirectiveNoFileComp
@@ -111,13 +112,13 @@ configuration. Connections that are there already keep what they have.`,
 func (a *app) setRollout(ctx context.Context, rule, share string) error {
 	v, err := config.ParseShare(share)
 	if err != nil {
-		return usagef("%v", err)
+		return console.Usagef("%v", err)
 	}
 	r, err := a.client().SetRollout(ctx, api.RolloutRequest{Rule: rule, Share: v})
 	if err != nil {
 		return err
 	}
-	return a.print([]byte(fmt.Sprintf("rule %s: %s of new connections get what it gives, until the next reload (configured: %s)\n",
+	return a.Print([]byte(fmt.Sprintf("rule %s: %s of new connections get what it gives, until the next reload (configured: %s)\n",
 		r.Rule, fmtShare(r.Share), fmtShare(r.Configured))))
 }
 
@@ -126,14 +127,14 @@ func (a *app) renderRollouts(w io.Writer, now time.Time, list []api.RuleRollout)
 	if len(list) == 0 {
 		return
 	}
-	a.heading(w, "Rollouts")
-	t := newTable("RULE", ">SHARE", ">CONFIGURED", "CHANGED BY", "WHY")
+	a.Heading(w, "Rollouts")
+	t := console.NewTable("RULE", ">SHARE", ">CONFIGURED", "CHANGED BY", "WHY")
 	for _, r := range list {
-		by := none
+		by := console.None
 		if r.By != "" {
 			by = r.By + " " + fmtAgo(now, r.Since)
 		}
-		t.row(r.Rule, fmtShare(r.Share), fmtShare(r.Configured), by, r.Why)
+		t.Row(r.Rule, fmtShare(r.Share), fmtShare(r.Configured), by, r.Why)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 }

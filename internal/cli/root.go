@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,14 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // app is the state that the commands share: the Env and the global flags.
 type app struct {
 	Env
+	*console.Output
 	socket string
-	json   bool
-	paint  painter
 }
 
 const rootLong = `tcpilot makes TCP fast on this host without touching applications, and proves it.
@@ -46,23 +44,15 @@ const rootExample = `  sudo tcpilot run                 # start with the default
 
 // New returns the command line.
 func New(env Env) *cobra.Command {
-	a := &app{Env: env, paint: painter{env.Terminal}}
+	a := &app{Env: env, Output: console.NewOutput(env.Streams)}
 	root := &cobra.Command{
 		Use:     "tcpilot",
 		Short:   "Tune TCP per path, by rules and by learning",
 		Long:    rootLong,
 		Example: rootExample,
-		Args:    rootArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		// Words at this edit distance are suggested for a mistyped command.
-		SuggestionsMinimumDistance: 2,
-		SilenceErrors:              true, // Main writes them
-		SilenceUsage:               true,
 	}
-	root.SetIn(env.Stdin)
-	root.SetOut(env.Stdout)
-	root.SetErr(env.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	console.Root(root)
+	env.Attach(root)
 	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`; what only reads tries the one for reading beside it first")
 	cobra.CheckErr(root.MarkPersistentFlagFilename("socket", "sock"))
 
@@ -85,37 +75,6 @@ func New(env Env) *cobra.Command {
 	return root
 }
 
-func rootArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	msg := fmt.Sprintf("unknown command %q", args[0])
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		msg += ": did you mean " + strings.Join(s, " or ") + "?"
-	}
-	return usagef("%s", msg)
-}
-
-// args takes from least to most arguments; what they are called is for the error.
-func args(least, most int, what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, a []string) error {
-		switch {
-		case len(a) < least:
-			return usagef("%s is missing", what)
-		case len(a) > most && most == 0:
-			return usagef("%q: no argument is taken", a[0])
-		case len(a) > most:
-			return usagef("%q: one %s is enough", a[most], what)
-		}
-		return nil
-	}
-}
-
-// jsonFlag adds --json.
-func (a *app) jsonFlag(cmd *cobra.Command, doc string) {
-	cmd.Flags().BoolVar(&a.json, "json", false, doc)
-}
-
 const jsonDoc = "write the API's JSON document"
 
 // client returns a client of the daemon.
@@ -127,50 +86,8 @@ func show[T any](ctx context.Context, a *app, r api.Resource, render func(io.Wri
 	if err != nil {
 		return err
 	}
-	return emit(a, doc, render)
+	return console.Emit(a.Output, doc, render)
 }
-
-func emit[T any](a *app, doc []byte, render func(io.Writer, T)) error {
-	if a.json {
-		return a.print(doc)
-	}
-	var v T
-	if err := json.Unmarshal(doc, &v); err != nil {
-		return fmt.Errorf("read the daemon's answer: %w", err)
-	}
-	var b bytes.Buffer
-	render(&b, v)
-	return a.print(b.Bytes())
-}
-
-// emitValue is emit for what does not come from the daemon.
-func emitValue[T any](a *app, v T, render func(io.Writer, T)) error {
-	doc, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	return emit(a, append(doc, '\n'), render)
-}
-
-// print writes everything at once, so that a full disk is noticed.
-func (a *app) print(b []byte) error {
-	if _, err := a.Stdout.Write(b); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
-
-// printIndented prints a JSON document for people.
-func (a *app) printIndented(v any) error {
-	doc, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	return a.print(append(doc, '\n'))
-}
-
-// heading starts a section.
-func (a *app) heading(w io.Writer, s string) { fmt.Fprintf(w, "\n%s\n", a.paint.bold(s)) }
 
 // fileArg makes a path that the daemon, with another working directory, finds.
 func fileArg(path string) (string, error) {

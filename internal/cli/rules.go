@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -21,7 +22,7 @@ func (a *app) rules() *cobra.Command {
 		Short:   "Show the rules in force, in the order of matching",
 		Long:    "Show the rules in force. The first that a connection matches decides what it is\ntreated as; a connection that matches none is left alone.",
 		Example: "  tcpilot rules\n  tcpilot rules --json | jq '.rules[].name'",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceRules, func(w io.Writer, l api.RuleList) {
 				if len(l.Rules) == 0 {
@@ -32,7 +33,7 @@ func (a *app) rules() *cobra.Command {
 			})
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
@@ -42,15 +43,15 @@ func (a *app) renderRules(w io.Writer, rules []engine.RuleState, live bool) {
 	if live {
 		heads = append(heads, ">PATHS", ">SAMPLES")
 	}
-	t := newTable(heads...)
+	t := console.NewTable(heads...)
 	for i, r := range rules {
 		cells := []string{fmt.Sprint(i + 1), r.Name, r.Match, action(r)}
 		if live {
 			cells = append(cells, fmt.Sprint(r.Paths), fmtCount(r.Samples))
 		}
-		t.row(cells...)
+		t.Row(cells...)
 	}
-	t.write(w, a.paint, "")
+	t.Write(w, a.Paint, "")
 }
 
 // action says what a rule does in a few words.
@@ -98,16 +99,16 @@ keys, bad prefixes, values out of range, and rules that can never match. Every
 error is written as FILE:LINE:COLUMN: text, and the exit status is 1.
 It needs neither root nor a running daemon.`,
 		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml",
-		Args:    args(1, 1, "FILE"),
+		Args:    console.Args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			checked, err := a.Check(cmd.Context(), argv[0])
 			if err != nil {
 				return a.checkFailed(err)
 			}
-			return emitValue(a, checked, func(w io.Writer, c Checked) {
-				fmt.Fprintf(w, "ok: %s\n", plural(len(c.Rules), "rule"))
+			return console.EmitValue(a.Output, checked, func(w io.Writer, c Checked) {
+				fmt.Fprintf(w, "ok: %s\n", console.Plural(len(c.Rules), "rule"))
 				for _, warning := range c.Warnings {
-					fmt.Fprintf(w, "%s %s\n", a.paint.warn("warning:"), warning)
+					fmt.Fprintf(w, "%s %s\n", a.Paint.Warn("warning:"), warning)
 				}
 				if len(c.Rules) > 0 {
 					fmt.Fprintln(w)
@@ -116,7 +117,7 @@ It needs neither root nor a running daemon.`,
 			})
 		},
 	}
-	a.jsonFlag(cmd, "write the rules as JSON")
+	a.JSONFlag(cmd, "write the rules as JSON")
 	return cmd
 }
 
@@ -129,7 +130,7 @@ func (a *app) checkFailed(err error) error {
 	for _, e := range errs {
 		fmt.Fprintln(a.Stderr, e)
 	}
-	return silent{err}
+	return console.Silent{Err: err}
 }
 
 func (a *app) doctor() *cobra.Command {
@@ -144,7 +145,7 @@ Without a running daemon the trials are made by this command, which needs root.
 The exit status is 1 when something keeps tcpilot from its work here, for example a
 cgroup hierarchy that is only that of a container.`,
 		Example: "  sudo tcpilot doctor",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.client().Get(cmd.Context(), api.ResourceDoctor)
 			if isNotRunning(err) {
@@ -158,7 +159,7 @@ cgroup hierarchy that is only that of a container.`,
 	}
 	cmd.Flags().StringVar(&config, "config", "", "configuration `file`, where no daemon runs")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
@@ -167,10 +168,10 @@ func (a *app) doctorAlone(ctx context.Context, config string) error {
 	if err != nil {
 		return fmt.Errorf("examine kernel (no daemon runs): %w", err)
 	}
-	if !a.json {
+	if !a.JSON {
 		fmt.Fprintln(a.Stderr, "(no daemon runs: tried out by this command)")
 	}
-	return doctorVerdict(d, emitValue(a, d, a.renderDoctor))
+	return doctorVerdict(d, console.EmitValue(a.Output, d, a.renderDoctor))
 }
 
 func (a *app) emitDoctor(doc []byte) error {
@@ -178,13 +179,13 @@ func (a *app) emitDoctor(doc []byte) error {
 	if err := json.Unmarshal(doc, &d); err != nil {
 		return fmt.Errorf("read the daemon's answer: %w", err)
 	}
-	return doctorVerdict(d, emit(a, doc, a.renderDoctor))
+	return doctorVerdict(d, console.Emit(a.Output, doc, a.renderDoctor))
 }
 
 // doctorVerdict makes problems, which are shown already, an exit status.
 func doctorVerdict(d api.Doctor, err error) error {
 	if err == nil && len(d.Problems) > 0 {
-		return silent{errors.New(d.Problems[0])}
+		return console.Silent{Err: errors.New(d.Problems[0])}
 	}
 	return err
 }
@@ -192,23 +193,23 @@ func doctorVerdict(d api.Doctor, err error) error {
 func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	fmt.Fprintf(w, "Kernel %s, cgroup %s\n", d.Kernel, d.Cgroup)
 	for _, p := range d.Problems {
-		fmt.Fprintf(w, "%s\n", a.paint.bad("problem: "+p))
+		fmt.Fprintf(w, "%s\n", a.Paint.Bad("problem: "+p))
 	}
 	a.renderFeatures(w, d.Features)
 	a.renderOptions(w, d.Options)
-	a.heading(w, "Congestion controls")
-	t := newTable("NAME", "AVAILABLE", "LOADABLE", "WHY")
+	a.Heading(w, "Congestion controls")
+	t := console.NewTable("NAME", "AVAILABLE", "LOADABLE", "WHY")
 	for _, c := range d.CCs {
-		t.row(c.Name, yesNo(c.Available), yesNo(c.Loadable), c.Why)
+		t.Row(c.Name, yesNo(c.Available), yesNo(c.Loadable), c.Why)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 	a.renderYields(w, a.Now(), d.Yields)
-	a.heading(w, "Conflicts")
+	a.Heading(w, "Conflicts")
 	if len(d.Conflicts) == 0 {
 		fmt.Fprintln(w, "  none")
 	}
 	for _, c := range d.Conflicts {
-		fmt.Fprintf(w, "  %s %s\n", a.paint.warn(c.Kind+":"), c.What)
+		fmt.Fprintf(w, "  %s %s\n", a.Paint.Warn(c.Kind+":"), c.What)
 		if c.Advice != "" {
 			fmt.Fprintf(w, "      %s\n", c.Advice)
 		}
@@ -235,8 +236,8 @@ func (a *app) renderOptions(w io.Writer, options []api.OptionCheck) {
 		}
 		seen[r][o.Hook] = o
 	}
-	a.heading(w, "Options")
-	t := newTable(append([]string{"FIELD", "OPTION"}, hooks...)...)
+	a.Heading(w, "Options")
+	t := console.NewTable(append([]string{"FIELD", "OPTION"}, hooks...)...)
 	var refused []string
 	for _, r := range rows {
 		cells := []string{r.field, r.option}
@@ -244,7 +245,7 @@ func (a *app) renderOptions(w io.Writer, options []api.OptionCheck) {
 			o, ok := seen[r][h]
 			switch {
 			case !ok:
-				cells = append(cells, none)
+				cells = append(cells, console.None)
 			case o.Accepted:
 				cells = append(cells, "yes")
 			default:
@@ -252,10 +253,10 @@ func (a *app) renderOptions(w io.Writer, options []api.OptionCheck) {
 				refused = append(refused, fmt.Sprintf("  %s at %s: %s", r.field, h, o.Error))
 			}
 		}
-		t.row(cells...)
+		t.Row(cells...)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 	if len(refused) > 0 {
-		fmt.Fprintf(w, "\n%s\n%s\n", a.paint.bold("Refused"), strings.Join(refused, "\n"))
+		fmt.Fprintf(w, "\n%s\n%s\n", a.Paint.Bold("Refused"), strings.Join(refused, "\n"))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 )
@@ -24,18 +25,18 @@ why others are not, how many connections it treated and for which reason, the
 congestion controls that it may choose, the settings that it yielded to the
 administrator, and what its programs cost.`,
 		Example: "  tcpilot status\n  tcpilot status --json | jq .counters.samples",
-		Args:    args(0, 0, ""),
+		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceStatus, a.renderStatus)
 		},
 	}
-	a.jsonFlag(cmd, jsonDoc)
+	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }
 
 func (a *app) renderStatus(w io.Writer, s api.Status) {
 	now := s.Started.Add(s.Uptime)
-	fmt.Fprintf(w, "tcpilot %s has run for %s (pid %d) on kernel %s\n\n", s.Version, fmtSpan(s.Uptime), s.PID, s.Kernel)
+	fmt.Fprintf(w, "tcpilot %s has run for %s (pid %d) on kernel %s\n\n", s.Version, console.Span(s.Uptime), s.PID, s.Kernel)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -45,11 +46,11 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	}
 	line("config", "%s, read %s", config, fmtAgo(now, s.ConfigLoaded))
 	if s.ConfigError != "" {
-		line("", "%s", a.paint.bad("last reload refused: "+s.ConfigError))
+		line("", "%s", a.Paint.Bad("last reload refused: "+s.ConfigError))
 	}
 	mode := s.Mode
 	if mode == engine.ModeObserve {
-		mode = a.paint.warn(strings.TrimPrefix(observeLine, "mode "))
+		mode = a.Paint.Warn(strings.TrimPrefix(observeLine, "mode "))
 	}
 	line("mode", "%s", mode)
 	adopted := ""
@@ -57,17 +58,17 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 		adopted = ", adopted from an earlier daemon"
 	}
 	for _, p := range s.Problems {
-		line("problem", "%s", a.paint.bad(p))
+		line("problem", "%s", a.Paint.Bad(p))
 	}
 	line("attached", "%s, %s%s", s.Cgroup, fmtAgo(now, s.Attached), adopted)
 	line("lease", "%s: how long policies outlive the daemon", fmtDuration(s.Lease))
-	line("learner", "%s, %d of at most %s, saved %s", s.Learner, s.Totals.Paths, plural(s.Totals.PathLimit, "path"), fmtAgo(now, s.Totals.LastSaved))
+	line("learner", "%s, %d of at most %s, saved %s", s.Learner, s.Totals.Paths, console.Plural(s.Totals.PathLimit, "path"), fmtAgo(now, s.Totals.LastSaved))
 	if s.Metrics != "" {
 		line("metrics", "http://%s/metrics", s.Metrics)
 	}
 	lost := fmt.Sprintf("%d lost", s.Counters.Samples.Lost())
 	if s.Counters.Samples.Lost() > 0 {
-		lost = a.paint.warn(fmt.Sprintf("%s (%d ring full, %d malformed)", lost, s.Counters.Samples.Dropped, s.Counters.Samples.Malformed))
+		lost = a.Paint.Warn(fmt.Sprintf("%s (%d ring full, %d malformed)", lost, s.Counters.Samples.Dropped, s.Counters.Samples.Malformed))
 	}
 	line("samples", "%d received, %d learned from, %s", s.Counters.Samples.Received, s.Totals.ObserveCount, lost)
 	line("policies", "%d written in %d ticks of %s, %s", s.Totals.Writes, s.Totals.Ticks,
@@ -80,7 +81,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	a.renderArms(w, s.Arms)
 	a.renderPrograms(w, s.Counters.Programs)
 	if len(s.Loaded) > 0 {
-		a.heading(w, "Own programs")
+		a.Heading(w, "Own programs")
 		a.renderLoaded(w, s.Loaded, "  ")
 	}
 }
@@ -96,31 +97,31 @@ func (a *app) errorCount(n uint64) string {
 	if n == 0 {
 		return "no errors"
 	}
-	return a.paint.bad(fmt.Sprintf("%d errors", n))
+	return a.Paint.Bad(fmt.Sprintf("%d errors", n))
 }
 
 func (a *app) renderYields(w io.Writer, now time.Time, yields []engine.Yield) {
 	if len(yields) == 0 {
 		return
 	}
-	a.heading(w, "Left to the administrator")
-	t := newTable("FIELD", "SYSCTL", "BEFORE", "AFTER", "SINCE")
+	a.Heading(w, "Left to the administrator")
+	t := console.NewTable("FIELD", "SYSCTL", "BEFORE", "AFTER", "SINCE")
 	for _, y := range yields {
 		if y.NetNS != "" {
 			y.Sysctl += " in network namespace " + y.NetNS
 		}
-		t.row(y.Field, y.Sysctl, y.Before, y.After, fmtAgo(now, y.Since))
+		t.Row(y.Field, y.Sysctl, y.Before, y.After, fmtAgo(now, y.Since))
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 }
 
 func (a *app) renderFeatures(w io.Writer, features []api.Feature) {
-	a.heading(w, "Features")
-	t := newTable("FEATURE", "WANTED", "ACTIVE", "WHY NOT")
+	a.Heading(w, "Features")
+	t := console.NewTable("FEATURE", "WANTED", "ACTIVE", "WHY NOT")
 	for _, f := range features {
-		t.row(f.Name, yesNo(f.Wanted), yesNo(f.Active), f.Why)
+		t.Row(f.Name, yesNo(f.Wanted), yesNo(f.Active), f.Why)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 }
 
 func yesNo(b bool) string {
@@ -131,12 +132,12 @@ func yesNo(b bool) string {
 }
 
 func (a *app) renderCounters(w io.Writer, c metrics.Counters, totals engine.Totals) {
-	a.heading(w, "Connections")
-	t := newTable("RULE", ">OUTGOING", ">INCOMING")
+	a.Heading(w, "Connections")
+	t := console.NewTable("RULE", ">OUTGOING", ">INCOMING")
 	for _, n := range c.Connections {
-		t.row(n.Rule, fmtCount(n.Outgoing), fmtCount(n.Incoming))
+		t.Row(n.Rule, fmtCount(n.Outgoing), fmtCount(n.Incoming))
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 	var words []string
 	for _, n := range c.Decisions {
 		words = append(words, fmt.Sprintf("%s %d", n.Reason, n.Count))
@@ -170,31 +171,31 @@ func writeWords(w io.Writer, name string, words []string) {
 }
 
 func (a *app) renderArms(w io.Writer, arms []engine.ArmState) {
-	a.heading(w, "Congestion controls")
-	t := newTable("NAME", "STATE", ">REFUSED", "WHY")
+	a.Heading(w, "Congestion controls")
+	t := console.NewTable("NAME", "STATE", ">REFUSED", "WHY")
 	for _, c := range arms {
-		t.row(c.CC.String(), c.State, fmtCount(c.Failures), c.Reason)
+		t.Row(c.CC.String(), c.State, fmtCount(c.Failures), c.Reason)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 }
 
 func (a *app) renderPrograms(w io.Writer, programs []metrics.ProgramStats) {
-	a.heading(w, "Programs")
-	t := newTable("PROGRAM", ">ID", ">RUNS", ">TIME", ">PER RUN")
+	a.Heading(w, "Programs")
+	t := console.NewTable("PROGRAM", ">ID", ">RUNS", ">TIME", ">PER RUN")
 	counted := true
 	for _, p := range programs {
 		if !p.Stats {
 			counted = false
-			t.row(p.Name, fmtCount(uint64(p.ID)), none, none, none)
+			t.Row(p.Name, fmtCount(uint64(p.ID)), console.None, console.None, console.None)
 			continue
 		}
-		each := none
+		each := console.None
 		if p.RunCount > 0 {
 			each = fmtDuration(p.RunTime / time.Duration(p.RunCount))
 		}
-		t.row(p.Name, fmtCount(uint64(p.ID)), fmtCount(p.RunCount), fmtDuration(p.RunTime), each)
+		t.Row(p.Name, fmtCount(uint64(p.ID)), fmtCount(p.RunCount), fmtDuration(p.RunTime), each)
 	}
-	t.write(w, a.paint, "  ")
+	t.Write(w, a.Paint, "  ")
 	if !counted {
 		fmt.Fprintln(w, "  (the kernel counts runs after: sysctl kernel.bpf_stats_enabled=1; that costs about 50 ns a run)")
 	}

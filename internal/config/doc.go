@@ -3,9 +3,8 @@
 // A key, its range and its description stand in one place, the tags of the
 // structs here; the decoder, the error texts and docs/config.md come from them.
 //
-// It imports the core packages and a YAML parser. It refuses to guess: what is
-// not understood is an error with line and column, and so is what could never
-// have an effect. It looks nothing up on the host.
+// It refuses to guess: what is not understood is an error with line and column, and so
+// is what could never have an effect. It looks nothing up on the host.
 package config
 
 //go:generate go run ./gen ../../docs/config.md

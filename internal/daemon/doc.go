@@ -2,6 +2,5 @@
 // and everything around them from a configuration, runs them as tasks, and
 // answers the API.
 //
-// It imports all other packages but cli. It refuses to hold state of its own
-// that the engine or the datapath could hold.
+// It refuses to hold state of its own that the engine or the datapath could hold.
 package daemon

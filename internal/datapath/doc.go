@@ -2,7 +2,6 @@
 // pins and adopts the eBPF programs, writes rules and policies into their maps,
 // and turns what they report into tcp.Sample.
 //
-// It imports tcp, path, class, regular and thread, and alone of the daemon's packages cilium/ebpf.
-// The kernel's types stay unexported. It refuses to decide: what a path should get
-// is told to it.
+// The kernel's types stay unexported. It refuses to decide: what a path should get is
+// told to it.
 package datapath

@@ -2,7 +2,7 @@
 // what each path should give to its connections, writes what changed, and
 // publishes a snapshot. It owns all learned state.
 //
-// It imports tcp, path, class, learn and policy. It refuses to touch the world:
-// samples come in through calls, policies leave through a Sink, and time is an
-// argument, so that a recorded file replays to the same decisions.
+// It refuses to touch the world: samples come in through calls, policies leave through
+// a Sink, and time is an argument, so that a recorded file replays to the same
+// decisions.
 package engine

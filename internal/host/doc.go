@@ -2,6 +2,5 @@
 // namespaces, sysctls, congestion controls and bpffs; what it changes there it
 // can undo exactly.
 //
-// It imports path and thread, and is the only package of the daemon to import
-// netlink. It refuses to touch connections or BPF: package datapath does that.
+// It refuses to touch connections or BPF: package datapath does that.
 package host

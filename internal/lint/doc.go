@@ -2,6 +2,5 @@
 // whom, what a package's documentation says, how long a file and the README may
 // be, licence headers, and what must not be in the tree.
 //
-// It imports the standard library only. It refuses to judge style: gofmt, vet
-// and staticcheck do.
+// It refuses to judge style: gofmt, vet and staticcheck do.
 package lint

@@ -41,7 +41,7 @@ var (
 	controlConnections = gauge("congestion_control_connections", "Sockets that use the loaded congestion control, listening ones included; sockets that go on with a version from before an upgrade are not counted.", "cc")
 
 	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
-	ringDropped   = counter("ring_samples_dropped_total", "Samples lost since the ring buffer was full.")
+	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
 	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are no samples of this version.")
 	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them), backwards (the kernel had wiped their counters).", "reason")

@@ -2,6 +2,6 @@
 // scope, and a remote prefix. It holds the key, its hierarchy and the policy
 // that a path gives to its connections.
 //
-// It imports tcp. It refuses to decide anything: which prefix a sample counts
-// for is asked here, what is then done is not.
+// It refuses to decide anything: which prefix a sample counts for is asked here, what
+// is then done is not.
 package path

@@ -2,7 +2,6 @@
 // into what is done: rules are compiled into a class.Table, and rule and belief
 // of a path into a path.Policy, with a Reason from a closed list.
 //
-// It imports tcp, path, class and learn. It refuses to look anything up: the ids
-// of cgroups and network namespaces, the time, and which congestion controls
-// exist are passed in.
+// It refuses to look anything up: the ids of cgroups and network namespaces, the time,
+// and which congestion controls exist are passed in.
 package policy

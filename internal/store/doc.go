@@ -1,6 +1,5 @@
 // Package store keeps what was learned across restarts, in one embedded
 // database file. A file that it cannot trust is moved aside, never repaired.
 //
-// It imports tcp and path. It refuses to look into a belief: to the store it is
-// bytes of the engine's making.
+// It refuses to look into a belief: to the store it is bytes of the engine's making.
 package store

@@ -1,6 +1,6 @@
 // Package tcp holds the words of one connection: the sample that it leaves
 // behind, the parameters that can be set on it, and their units.
 //
-// It imports the standard library only. It refuses to know where a sample came
-// from or how a parameter reaches the kernel: no system call, no eBPF, no clock.
+// It refuses to know where a sample came from or how a parameter reaches the kernel: no
+// system call, no eBPF, no clock.
 package tcp

@@ -1,3 +1,3 @@
 // Package thread runs functions on threads that end with them. It refuses the main
-// thread, which cannot end. It imports no other package of tcpilot.
+// thread, which cannot end.
 package thread

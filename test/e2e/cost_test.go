@@ -13,8 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
-	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/topology"
 	"golang.org/x/sys/unix"
 )
 

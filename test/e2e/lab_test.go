@@ -16,8 +16,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/tcpilot/tcpilot/internal/lab/report"
 	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/report"
 )
 
 // labScenario is a small one: a lossy path on which bbr is better than cubic by

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tcpilot/tcpilot/internal/lab/load"
-	"github.com/tcpilot/tcpilot/internal/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
 // scratch holds the binary; removed at the end.
@@ -46,7 +46,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return filepath.Abs(bin)
 	}
 	bin := filepath.Join(scratch, "tcpilot")
-	out, err := exec.Command("go", "build", "-o", bin, "github.com/tcpilot/tcpilot/cmd/tcpilot").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", filepath.Dir(bin), "github.com/tcpilot/tcpilot/cmd/...").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build tcpilot: %w\n%s", err, out)
 	}

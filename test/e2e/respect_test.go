@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 // reno makes every tuned connection start with reno, so that each one shows

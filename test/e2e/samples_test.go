@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/lab/link"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
 	"github.com/tcpilot/tcpilot/internal/record"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 // recordedRules are those of internal/daemon/testdata/kernel.yaml, under which the

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 var arms = []string{"cubic", "bbr", "reno"}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
+	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 // tail collects the samples that tcpilot reports while a test runs.

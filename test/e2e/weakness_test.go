@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/lab/link"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
 	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 // Each test is a case in which bpftune, read and run in 2026, falls short:

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/lab/link"
-	"github.com/tcpilot/tcpilot/internal/lab/load"
-	"github.com/tcpilot/tcpilot/internal/lab/topology"
 	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
 // full asks for the lengths at which the claims of the README are made, instead

@@ -1,5 +1,5 @@
 // Package vm carries the scripts beside it, so that an installed tcpilot has
-// them: internal/lab/vm runs them. It imports the standard library and refuses
+// them: lab/vm runs them. It imports the standard library and refuses
 // to do anything itself.
 package vm
 

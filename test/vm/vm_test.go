@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/lab/vm"
+	"github.com/tcpilot/tcpilot/lab/vm"
 )
 
 // Every script that another calls by its directory is carried.

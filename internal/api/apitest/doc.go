@@ -1,5 +1,5 @@
 // Package apitest is a daemon to test clients against: fixed answers, served
 // over a real unix socket.
 //
-// It imports api and what api imports. It refuses to be part of a program.
+// It refuses to be part of a program.
 package apitest

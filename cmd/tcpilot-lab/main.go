@@ -1,0 +1,98 @@
+// Command tcpilot-lab measures tcpilot and what it is compared with, on networks of this
+// machine's own.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/lab/cli"
+	"github.com/tcpilot/tcpilot/lab/demo"
+	"github.com/tcpilot/tcpilot/lab/experiment"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/vm"
+	scripts "github.com/tcpilot/tcpilot/test/vm"
+)
+
+// release is set by the linker (-X main.release=1.2.3).
+var release string
+
+func main() {
+	load.RunIfAgent() // clients and servers of the experiments are this program again
+	os.Exit(run())
+}
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// After the first signal the default action is back: a second one ends a
+	// command that does not stop by itself.
+	context.AfterFunc(ctx, stop)
+	return cli.Main(ctx, environment(), os.Args[1:])
+}
+
+func environment() cli.Env {
+	return cli.Env{
+		Streams:   console.Standard(),
+		Version:   console.Version(release),
+		Tcpilot:   findTcpilot,
+		Demo:      runDemo,
+		Run:       experiment.Run,
+		Calibrate: experiment.Calibrate,
+		Clean:     topology.Sweep,
+		VM:        runVM,
+	}
+}
+
+// findTcpilot finds the program that is measured: beside this one, or in PATH.
+func findTcpilot() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own program: %w", err)
+	}
+	beside := filepath.Join(filepath.Dir(self), "tcpilot")
+	if found, err := exec.LookPath(beside); err == nil {
+		return found, nil
+	}
+	found, err := exec.LookPath("tcpilot")
+	if err != nil {
+		return "", fmt.Errorf("find tcpilot: it is neither %s nor in PATH: install it with 'make install' from tcpilot's sources", beside)
+	}
+	return filepath.Abs(found)
+}
+
+func runDemo(ctx context.Context, tcpilot string) error {
+	s := console.Standard()
+	return demo.Run(ctx, demo.Options{Binary: tcpilot, Stdout: s.Stdout, Terminal: s.Terminal})
+}
+
+// fetchLimit is how long a kernel may take to be fetched: 130 MB at 0.6 Mbit/s.
+const fetchLimit = 30 * time.Minute
+
+// runVM runs this program under another kernel.
+func runVM(ctx context.Context, o cli.VMOptions) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
+	}
+	m := vm.Machine{Scripts: scripts.Scripts, Kernel: o.Kernel, Limit: o.Limit, Fetch: fetchLimit}
+	if o.Dir != "" {
+		m.Writable = []string{o.Dir}
+	}
+	exit, err := m.Run(ctx, append([]string{self}, o.Args...), o.Stdout, o.Stderr)
+	if err != nil {
+		return err
+	}
+	if exit != 0 {
+		return fmt.Errorf("under kernel %s it ended with exit status %d", o.Kernel, exit)
+	}
+	return nil
+}

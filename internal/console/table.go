@@ -1,0 +1,102 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// None stands for a number that is not known.
+const None = "-"
+
+// Span writes a time that something has lasted: 3h12m, 2d4h, 12s.
+func Span(d time.Duration) string {
+	d = max(0, d.Round(time.Second))
+	days, hours, minutes, seconds := int(d/(24*time.Hour)), int(d.Hours())%24, int(d.Minutes())%60, int(d.Seconds())%60
+	switch {
+	case days > 0:
+		return fmt.Sprintf("%dd%dh", days, hours)
+	case hours > 0:
+		return fmt.Sprintf("%dh%02dm", hours, minutes)
+	case minutes > 0:
+		return fmt.Sprintf("%dm%02ds", minutes, seconds)
+	}
+	return fmt.Sprintf("%ds", seconds)
+}
+
+// Plural counts things.
+func Plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + one + "s"
+}
+
+// Table aligns columns. A heading that starts with ">" makes its column
+// right-aligned.
+type Table struct {
+	heads []string
+	rows  [][]string
+}
+
+// NewTable returns a table without rows.
+func NewTable(heads ...string) *Table { return &Table{heads: heads} }
+
+// Row adds a row.
+func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
+
+// Write prints the table with each line indented; without rows it prints
+// nothing.
+func (t *Table) Write(w io.Writer, p Painter, indent string) {
+	if len(t.rows) == 0 {
+		return
+	}
+	widths := make([]int, len(t.heads))
+	heads := make([]string, len(t.heads))
+	for i, h := range t.heads {
+		heads[i] = strings.TrimPrefix(h, ">")
+		widths[i] = utf8.RuneCountInString(heads[i])
+		for _, r := range t.rows {
+			if i < len(r) {
+				widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
+			}
+		}
+	}
+	fmt.Fprintf(w, "%s%s\n", indent, p.Bold(t.line(heads, widths)))
+	for _, r := range t.rows {
+		fmt.Fprintf(w, "%s%s\n", indent, t.line(r, widths))
+	}
+}
+
+func (t *Table) line(cells []string, widths []int) string {
+	var b strings.Builder
+	for i, c := range cells {
+		if i > 0 {
+			b.WriteString("  ")
+		}
+		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
+		if strings.HasPrefix(t.heads[i], ">") {
+			b.WriteString(pad + c)
+		} else {
+			b.WriteString(c + pad)
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// Painter colours text on a terminal.
+type Painter struct{ On bool }
+
+func (p Painter) paint(code, s string) string {
+	if !p.On || s == "" {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (p Painter) Bold(s string) string { return p.paint("1", s) }
+func (p Painter) Warn(s string) string { return p.paint("33", s) }
+func (p Painter) Bad(s string) string  { return p.paint("31", s) }

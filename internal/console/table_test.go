@@ -1,0 +1,47 @@
+package console
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWords(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{Span(12 * time.Second), "12s"},
+		{Span(125 * time.Second), "2m05s"},
+		{Span(52 * time.Hour), "2d4h"},
+		{Span(-time.Second), "0s"},
+		{Plural(1, "path") + Plural(0, "path"), "1 path0 paths"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+func TestTableAlignsByRune(t *testing.T) {
+	tab := NewTable("NAME", ">N", "NOTE")
+	tab.Row("é", "1", "x")
+	tab.Row("long", "1234")
+	var b strings.Builder
+	tab.Write(&b, Painter{}, "  ")
+	want := "  NAME     N  NOTE\n  é        1  x\n  long  1234\n"
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	b.Reset()
+	NewTable("A").Write(&b, Painter{true}, "")
+	if b.String() != "" {
+		t.Errorf("an empty table writes %q", b.String())
+	}
+}
+
+func TestColourOnlyOnTerminals(t *testing.T) {
+	if s := (Painter{}).Bad("x"); s != "x" {
+		t.Errorf("got %q", s)
+	}
+	if s := (Painter{true}).Bad("x"); s != "\x1b[31mx\x1b[0m" {
+		t.Errorf("got %q", s)
+	}
+}

@@ -1,0 +1,109 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	ExitOK         = 0
+	ExitError      = 1
+	ExitUsage      = 2
+	ExitNotRunning = 3 // the daemon is not running
+)
+
+// usageError is a command line that makes no sense.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+// Usagef is the error of a command line that makes no sense.
+func Usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
+
+// Silent is an error whose text was already written.
+type Silent struct{ Err error }
+
+func (e Silent) Error() string { return e.Err.Error() }
+func (e Silent) Unwrap() error { return e.Err }
+
+// Root makes cmd the root of a command line: what it is given is checked, mistyped
+// commands get a suggestion, and errors are left to Run.
+func Root(cmd *cobra.Command) {
+	cmd.Args = rootArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.SuggestionsMinimumDistance = 2 // the edit distance
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+}
+
+func rootArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	msg := fmt.Sprintf("unknown command %q", args[0])
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		msg += ": did you mean " + strings.Join(s, " or ") + "?"
+	}
+	return Usagef("%s", msg)
+}
+
+// Args takes from least to most arguments; what they are called is for the error.
+func Args(least, most int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, a []string) error {
+		switch {
+		case len(a) < least:
+			return Usagef("%s is missing", what)
+		case len(a) > most && most == 0:
+			return Usagef("%q: no argument is taken", a[0])
+		case len(a) > most:
+			return Usagef("%q: one %s is enough", a[most], what)
+		}
+		return nil
+	}
+}
+
+// Run runs the command line args (without the program's name), writes its error to
+// stderr, and returns the exit code. explain gives what is known of an error beside its
+// text: an exit code, and a hint, which may be empty; nil is nothing.
+func Run(ctx context.Context, root *cobra.Command, stderr io.Writer, args []string, explain func(error) (code int, hint string)) int {
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	if Interrupted(ctx, err) {
+		return ExitError // the user knows
+	}
+	var (
+		quiet Silent
+		usage usageError
+	)
+	if !errors.As(err, &quiet) {
+		fmt.Fprintf(stderr, "tcpilot: %v\n", err)
+	}
+	if errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
+		return ExitUsage
+	}
+	code, hint := ExitError, ""
+	if explain != nil {
+		code, hint = explain(err)
+	}
+	if hint != "" {
+		fmt.Fprintf(stderr, "hint: %s\n", hint)
+	}
+	return code
+}
+
+// Interrupted reports whether err is only the end of ctx, which the user asked for with
+// Ctrl-C.
+func Interrupted(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Canceled)
+}

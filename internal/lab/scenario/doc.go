@@ -1,8 +1,0 @@
-// Package scenario is what the lab can be asked to run: a network, what its links
-// do, the traffic, the subjects and what is expected of them, in one YAML file
-// each. The shipped ones are embedded.
-//
-// It imports config (for units and errors), a YAML parser, lab/link, lab/measure,
-// lab/subject, lab/topology and lab/workload. It refuses to run anything: it
-// reads, checks and explains.
-package scenario

@@ -1,8 +1,0 @@
-// Package subject is what a lab experiment compares: the kernel's defaults, a
-// fixed congestion control, a route's initial window, tcpilot, bpftune, or any
-// command that starts and stops a tuner.
-//
-// It imports lab/topology, a YAML parser to look into tcpilot's configuration, and
-// cilium/ebpf to see what bpftune attached. It refuses to leave anything behind:
-// Stop undoes Start, and a Start that goes wrong half-way undoes itself.
-package subject

@@ -1,0 +1,188 @@
+package calibrate
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/link"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// watchTick is how long the watch sleeps at a time.
+	watchTick = time.Millisecond
+	// stallOver is the oversleep that counts as a stall: twice the 10 ms that Go lets
+	// a goroutine run before another gets its turn.
+	stallOver = 20 * time.Millisecond
+	// watchPriority is a SCHED_FIFO priority above all ordinary threads and below
+	// the kernel's own.
+	watchPriority = 10
+)
+
+// Host is what a Watch saw. Shares are of the time of all processors.
+type Host struct {
+	Elapsed time.Duration `json:"elapsed_ns"`
+	Busy    float64       `json:"busy"` // all that is not idle, Steal and Softirq included
+	Steal   float64       `json:"steal"`
+	Softirq float64       `json:"softirq"` // hard interrupts included
+	Busiest float64       `json:"busiest"` // the busiest processor's own share
+	// Stalls count the times that a thread which comes before all others woke more
+	// than 20 ms late: the machine, not its load, stood still.
+	Stalls  int           `json:"stalls"`
+	Longest time.Duration `json:"longest_ns"` // of them
+	Stalled time.Duration `json:"stalled_ns"` // all together
+}
+
+// Watch looks at the host while traffic runs.
+type Watch struct {
+	began  time.Time
+	before []processor
+	stop   chan struct{}
+	stalls chan Host // its Stalls, Longest and Stalled
+	undo   func()
+}
+
+// StartWatch begins to look.
+func StartWatch() *Watch {
+	w := &Watch{stop: make(chan struct{}), stalls: make(chan Host), undo: link.Reserve(1)}
+	w.began, w.before = time.Now(), processors()
+	go w.sleep()
+	return w
+}
+
+// Stop says what was seen since StartWatch.
+func (w *Watch) Stop() Host {
+	close(w.stop)
+	h := <-w.stalls
+	w.undo()
+	h.Elapsed = time.Since(w.began)
+	h.account(w.before, processors())
+	return h
+}
+
+// sleep sleeps a tick at a time and notes by how much it was too long.
+func (w *Watch) sleep() {
+	runtime.LockOSThread() // ends with this goroutine
+	// Without the right to it the watch sees the load's stalls as well, and errs on
+	// the safe side.
+	unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO,
+		Priority: watchPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
+	var h Host
+	tick := unix.NsecToTimespec(watchTick.Nanoseconds())
+	for {
+		select {
+		case <-w.stop:
+			w.stalls <- h
+			return
+		default:
+		}
+		before := time.Now()
+		if unix.Nanosleep(&tick, nil) == nil { // else a signal came
+			h.slept(time.Since(before))
+		}
+	}
+}
+
+// slept notes how long a sleep of one tick took.
+func (h *Host) slept(d time.Duration) {
+	late := d - watchTick
+	if late <= stallOver {
+		return
+	}
+	h.Stalls++
+	h.Longest = max(h.Longest, late)
+	h.Stalled += late
+}
+
+// processor is a line of /proc/stat, in ticks.
+type processor struct{ all, idle, steal, softirq uint64 }
+
+// processors reads /proc/stat: all processors together, then each. It is empty
+// if that cannot be read.
+func processors() []processor {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil
+	}
+	return parseStat(string(stat))
+}
+
+// parseStat reads the lines of processors; proc_stat(5) has the columns.
+func parseStat(stat string) (list []processor) {
+	for line := range strings.Lines(stat) {
+		f := strings.Fields(line)
+		if len(f) < 9 || !strings.HasPrefix(f[0], "cpu") {
+			continue
+		}
+		var column [8]uint64 // user nice system idle iowait irq softirq steal
+		var p processor
+		for i := range column {
+			column[i], _ = strconv.ParseUint(f[i+1], 10, 64)
+			p.all += column[i]
+		}
+		p.idle = column[3] + column[4]
+		p.softirq = column[5] + column[6]
+		p.steal = column[7]
+		list = append(list, p)
+	}
+	return list
+}
+
+// account works out the shares.
+func (h *Host) account(before, after []processor) {
+	if len(before) == 0 || len(before) != len(after) {
+		return // a processor came or went
+	}
+	for i := range after {
+		// Counters of idle time may go back a little.
+		share := func(a, b uint64) float64 {
+			return float64(max(a, b)-b) / float64(max(1, max(after[i].all, before[i].all)-before[i].all))
+		}
+		idle := share(after[i].idle, before[i].idle)
+		if i > 0 {
+			h.Busiest = max(h.Busiest, 1-idle)
+			continue
+		}
+		h.Busy = max(0, 1-idle)
+		h.Steal = share(after[i].steal, before[i].steal)
+		h.Softirq = share(after[i].softirq, before[i].softirq)
+	}
+}
+
+// Limits are what a host may be up to while an experiment counts.
+type Limits struct {
+	Busy    float64       // share; 1 is no limit
+	Steal   float64       // share
+	Stalled float64       // share of the time in stalls
+	Longest time.Duration // one stall
+}
+
+// DefaultLimits are for hosts that shall not be the bottleneck. Stalls of 40 to
+// 500 ms are usual on shared machines; one of that length now and then moves no
+// median, 5 % of the time does.
+var DefaultLimits = Limits{Busy: 0.9, Steal: 0.05, Stalled: 0.05, Longest: 500 * time.Millisecond}
+
+// Sane says what the host was up to that makes figures taken meanwhile
+// worthless, and what to do about it.
+func (h Host) Sane(l Limits) error {
+	stalled := float64(h.Stalled) / float64(max(1, h.Elapsed))
+	switch {
+	case h.Steal > l.Steal:
+		return fmt.Errorf("other machines took %s of the processors (%s may be): run it when the host is quieter",
+			percent(h.Steal), percent(l.Steal))
+	case h.Longest > l.Longest:
+		return fmt.Errorf("the machine stood still for %s (%s may be): run it again",
+			short(h.Longest), short(l.Longest))
+	case stalled > l.Stalled:
+		return fmt.Errorf("the machine stood still for %s of %s, in %d stalls (%s may be): run it again, or when the host is quieter",
+			short(h.Stalled), short(h.Elapsed), h.Stalls, percent(l.Stalled))
+	case h.Busy > l.Busy:
+		return fmt.Errorf("the processors were %s busy (%s may be), so they were the bottleneck: end other programs, or ask for a lower rate",
+			percent(h.Busy), percent(l.Busy))
+	}
+	return nil
+}

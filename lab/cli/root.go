@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/lab/experiment"
+	"github.com/tcpilot/tcpilot/lab/report"
+)
+
+// Env is the world of a command. main fills it in; tests replace parts of it.
+type Env struct {
+	console.Streams
+	Version string
+
+	// Tcpilot finds the program that is measured.
+	Tcpilot func() (string, error)
+	// Demo shows in a network of its own what tcpilot does, the program.
+	Demo func(ctx context.Context, tcpilot string) error
+	// Run runs experiments and writes their records to o.Out.
+	Run func(ctx context.Context, o experiment.Options, about report.Run) error
+	// Calibrate measures the links of scenarios, and tells of each path.
+	Calibrate func(ctx context.Context, o experiment.Options, tell func(experiment.Calibration)) error
+	// Clean removes what killed runs left, and names it.
+	Clean func() (removed []string, err error)
+	// VM runs this program with other arguments under another kernel.
+	VM func(ctx context.Context, o VMOptions) error
+}
+
+// VMOptions say what to run under another kernel.
+type VMOptions struct {
+	Kernel string
+	Args   []string
+	Dir    string // where it may write; empty is nowhere
+	Limit  time.Duration
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// app is the state that the commands share.
+type app struct {
+	Env
+	*console.Output
+}
+
+// New returns the command line.
+func New(env Env) *cobra.Command {
+	a := &app{Env: env, Output: console.NewOutput(env.Streams)}
+	root := &cobra.Command{
+		Use:         "tcpilot-lab",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "tcpilot lab"},
+		Short:       "Measure on networks of this machine's own what tcpilot does",
+		Long: `Experiments: networks of namespaces on this machine, links that delay, lose and
+queue, real traffic, and several subjects that take turns: the kernel's default,
+each congestion control, initial windows by route, tcpilot, bpftune where it is
+installed, or any command that starts a tuner.
+
+A run stays within namespaces and cgroups of its own, and removes them at
+the end, after Ctrl-C too. What a killed run left is removed by the next one, or by
+'tcpilot lab clean'.
+
+The program is tcpilot-lab; 'tcpilot lab' starts it. It finds tcpilot beside itself,
+or in PATH.`,
+		Example: `  tcpilot lab list
+  sudo tcpilot lab run loss --quick
+  sudo tcpilot lab run loss delay --out today.jsonl.gz --html today.html
+  tcpilot lab compare yesterday.jsonl.gz today.jsonl.gz`,
+	}
+	console.Root(root)
+	env.Attach(root)
+	root.AddCommand(a.list(), a.show(), a.run(), a.calibrate(), a.report(), a.compare(), a.clean(), a.demo(), a.version())
+	for _, sub := range root.Commands() {
+		completeFlags(sub)
+	}
+	return root
+}
+
+// Main runs the command line args (without the program's name) and returns the exit
+// code.
+func Main(ctx context.Context, env Env, args []string) int {
+	return console.Run(ctx, New(env), env.Stderr, args, nil)
+}
+
+func (a *app) demo() *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Show on a lossy link between namespaces what tcpilot does",
+		Long: `Show in a minute what tcpilot does: three network namespaces, a link that loses
+packets, and one bulk connection after the other, without tcpilot and with it. It
+needs root. Nothing else on this machine is touched, and all is removed at the end.`,
+		Example: "  sudo tcpilot demo",
+		Args:    console.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			tcpilot, err := a.Tcpilot()
+			if err != nil {
+				return err
+			}
+			return a.Demo(cmd.Context(), tcpilot)
+		},
+	}
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Say which version this is",
+		Args:  console.Args(0, 0, ""),
+		RunE:  func(*cobra.Command, []string) error { return a.Print([]byte("tcpilot-lab " + a.Version + "\n")) },
+	}
+}

@@ -1,0 +1,120 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/scenario"
+	"github.com/tcpilot/tcpilot/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/workload"
+)
+
+// network is a case's network: built, shaped, and with agents on its hosts.
+type network struct {
+	net     *topology.Net
+	layout  *topology.Layout
+	cgroups map[string]*topology.Cgroup
+	links   map[string]duplex
+	backend link.Backend
+	// How to calibrate: see calibrate.Want.
+	quick, emulated, ipv6 bool
+	fleet                 *workload.Fleet
+	undo                  []func() error // before net.Close; last made, first undone
+	anyHost               bool           // as of Options
+}
+
+// duplex is a link that does something to packets.
+type duplex struct {
+	scenario.Link
+	wire              *topology.Wire
+	forward, backward *link.Direction
+}
+
+// sysctls are what all hosts of the lab have, unless a case says otherwise.
+var sysctls = map[string]string{
+	// The kernel would carry what it saw of a path from one subject's connections
+	// to the next subject's.
+	"net.ipv4.tcp_no_metrics_save": "1",
+	// Many short connections need ports, those of closed ones included.
+	"net.ipv4.ip_local_port_range": "1024 65535",
+	"net.ipv4.tcp_tw_reuse":        "1",
+}
+
+// build makes the network of a case; b is not link.Auto, so that all links are
+// made in the same way.
+func build(ctx context.Context, c scenario.Case, b link.Backend) (_ *network, err error) {
+	n := &network{cgroups: map[string]*topology.Cgroup{}, links: map[string]duplex{}, backend: b}
+	if n.net, err = topology.New(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	if n.layout, err = topology.Build(n.net, c.Graph); err != nil {
+		return nil, fmt.Errorf("build network: %w", err)
+	}
+	if err := n.prepareHosts(c); err != nil {
+		return nil, err
+	}
+	for _, w := range n.layout.Wires {
+		if err := n.shape(w, c.Links[w.Name]); err != nil {
+			return nil, fmt.Errorf("make link %s: %w", w.Name, err)
+		}
+	}
+	n.fleet, err = workload.Start(ctx, n.layout, func(host string) load.Placer { return n.cgroups[host] })
+	if err != nil {
+		return nil, fmt.Errorf("start agents: %w", err)
+	}
+	n.undo = append(n.undo, n.fleet.Close)
+	return n, nil
+}
+
+func (n *network) prepareHosts(c scenario.Case) (err error) {
+	settings := maps.Clone(sysctls)
+	maps.Copy(settings, c.Sysctls)
+	spread := slices.ContainsFunc(c.Traffic, func(s workload.Spec) bool { return s.Paths > 1 })
+	for _, h := range slices.Concat(n.layout.Senders, n.layout.Receivers) {
+		if n.cgroups[h.Name], err = n.net.Cgroup(h.Name); err != nil {
+			return err
+		}
+		for _, key := range slices.Sorted(maps.Keys(settings)) {
+			if err := h.SetSysctl(key, settings[key]); err != nil {
+				return err
+			}
+		}
+	}
+	if spread {
+		return n.layout.Spread(n.layout.Receivers[0])
+	}
+	return nil
+}
+
+func (n *network) shape(w *topology.Wire, l scenario.Link) (err error) {
+	d := duplex{Link: l, wire: w}
+	if d.forward, err = link.Shape(link.Ends{From: w.From, To: w.To}, l.Forward, n.backend); err != nil {
+		return err
+	}
+	n.undo = append(n.undo, d.forward.Close)
+	if d.backward, err = link.Shape(link.Ends{From: w.To, To: w.From}, l.Backward, n.backend); err != nil {
+		return err
+	}
+	n.undo = append(n.undo, d.backward.Close)
+	n.links[w.Name] = d
+	return nil
+}
+
+// close removes everything.
+func (n *network) close() error {
+	var errs []error
+	for _, undo := range slices.Backward(n.undo) {
+		errs = append(errs, undo())
+	}
+	return errors.Join(append(errs, n.net.Close())...)
+}

@@ -1,0 +1,73 @@
+package experiment
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/lab/link"
+)
+
+// The share of a direction's packets that may be let go more than a millisecond
+// late before a round does not count; more where the processors are busy on
+// purpose, with the link's emulation among those that wait for them.
+const (
+	lateShare         = 0.01
+	lateShareCPUBound = 0.10
+)
+
+// counts are the counters of all directions, by name.
+type counts map[string]count
+
+type count struct {
+	link.Counters
+	offload bool // aggregates may pass: some Spec of the direction leaves offloads on
+}
+
+// count reads the links' counters.
+func (n *network) count() (counts, error) {
+	all := counts{}
+	for name, l := range n.links {
+		forward, err := l.forward.Counters()
+		if err != nil {
+			return nil, fmt.Errorf("count packets of link %s: %w", name, err)
+		}
+		backward, err := l.backward.Counters()
+		if err != nil {
+			return nil, fmt.Errorf("count packets of link %s: %w", name, err)
+		}
+		there, back := l.offloads()
+		all[name+" forward"], all[name+" backward"] = count{forward, there}, count{backward, back}
+	}
+	return all, nil
+}
+
+// offloads says in which direction offloads are ever on.
+func (d duplex) offloads() (forward, backward bool) {
+	forward, backward = d.Forward.Offload, d.Backward.Offload
+	for _, c := range d.Schedule {
+		forward, backward = forward || c.Forward.Offload, backward || c.Backward.Offload
+	}
+	return forward, backward
+}
+
+// trouble says where the emulation itself, since before, did what nobody asked
+// of it.
+func (all counts) trouble(before counts, late float64) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		c := all[name].Sub(before[name].Counters)
+		if c.Failed > 0 {
+			errs = append(errs, fmt.Errorf("the emulation of link %s had no room for %d packets", name, c.Failed))
+		}
+		if c.Aggregates > 0 && !all[name].offload {
+			errs = append(errs, fmt.Errorf("%d packets of link %s were aggregates of several, each of which is lost and queued as one: "+
+				"something turned offloads on", c.Aggregates, name))
+		}
+		if share := float64(c.Late) / float64(max(1, c.Passed)); share > late {
+			errs = append(errs, fmt.Errorf("the emulation of link %s was late with %.1f %% of the packets", name, share*100))
+		}
+	}
+	return errors.Join(errs...)
+}

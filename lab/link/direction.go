@@ -1,0 +1,151 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// Ends are one direction of a wire: packets leave From and arrive at To.
+type Ends struct{ From, To *topology.End }
+
+func (e Ends) String() string {
+	return fmt.Sprintf("%s of %s to %s", e.From.Device, e.From.Host.Name, e.To.Host.Name)
+}
+
+// Direction is one direction of a wire that does to packets what its Spec says.
+// Its methods may be called from any goroutine.
+type Direction struct {
+	ends    Ends
+	backend Backend
+
+	mu       sync.Mutex
+	spec     Spec
+	model    *model
+	holder   holder // nil until a Spec needs it
+	offloads *offloads
+}
+
+// holder makes packets wait.
+type holder interface {
+	set(Spec) (modelLinkConfig, error) // what the model shall do
+	count(*Counters) error             // adds to them
+	close() error
+}
+
+// Shape makes one direction of a wire do what the Spec says. Auto is Netem where
+// the kernel has it and it can do this Spec, else Emulator; who will Set others
+// chooses by Backend.For.
+func Shape(e Ends, s Spec, b Backend) (*Direction, error) {
+	b, err := b.For(s)
+	if err != nil {
+		return nil, fmt.Errorf("shape %s: %w", e, err)
+	}
+	d := &Direction{ends: e, backend: b}
+	if d.offloads, err = readOffloads(e); err != nil {
+		return nil, fmt.Errorf("shape %s: %w", e, err)
+	}
+	if d.model, err = newModel(e.To); err != nil {
+		return nil, fmt.Errorf("shape %s: %w", e, err)
+	}
+	if err := d.Set(s); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// Set changes what the direction does, while traffic runs if need be. A packet
+// meets the old Spec or the new; those that wait for the rate are served at the
+// new one from now on, their delay stays as it was, and none that comes later
+// overtakes them. Netem drops those that wait for the rate when ECN changes, or the
+// kind of the queue's limit (bytes or packets).
+func (d *Direction) Set(s Spec) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := s.Check()
+	if err == nil {
+		err = d.backend.Supports(s)
+	}
+	if err == nil {
+		err = d.set(s)
+	}
+	if err != nil {
+		return fmt.Errorf("shape %s: %w", d.ends, err)
+	}
+	d.spec = s
+	return nil
+}
+
+func (d *Direction) set(s Spec) error {
+	if err := d.offloads.set(s.Offload); err != nil {
+		return err
+	}
+	if d.holder == nil && (s.Delay > 0 || s.Rate > 0) {
+		h, err := d.newHolder()
+		if err != nil {
+			return err
+		}
+		d.holder = h
+	}
+	if d.holder == nil {
+		return d.model.set(s.instant())
+	}
+	c, err := d.holder.set(s)
+	if err != nil {
+		return err
+	}
+	return d.model.set(c)
+}
+
+func (d *Direction) newHolder() (holder, error) {
+	if d.backend == Netem {
+		return &netem{end: d.ends.From}, nil
+	}
+	return newEmulator(d.ends.To)
+}
+
+// Ends are the direction's.
+func (d *Direction) Ends() Ends { return d.ends }
+
+// Backend is Netem or Emulator.
+func (d *Direction) Backend() Backend { return d.backend }
+
+// Spec is what the direction does now.
+func (d *Direction) Spec() Spec {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.spec
+}
+
+// Counters reads the counters.
+func (d *Direction) Counters() (Counters, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c, err := d.model.count()
+	if err == nil && d.holder != nil {
+		err = d.holder.count(&c)
+	}
+	if err != nil {
+		return c, fmt.Errorf("count packets from %s: %w", d.ends, err)
+	}
+	return c, nil
+}
+
+// Close takes everything off the wire.
+func (d *Direction) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	// The model first: a mark that nobody holds packets by would stay on them.
+	errs = append(errs, d.model.close())
+	if d.holder != nil {
+		errs = append(errs, d.holder.close())
+	}
+	errs = append(errs, d.offloads.restore())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("unshape %s: %w", d.ends, err)
+	}
+	return nil
+}

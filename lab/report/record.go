@@ -1,0 +1,128 @@
+package report
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/measure"
+)
+
+// Version is the schema's: raised when a reader of the one before would go wrong.
+const Version = 1
+
+// Record is one line of a report. Exactly one of the pointers is set, the one
+// that Type names.
+type Record struct {
+	Type  string `json:"type"` // run, case, round, connection, request, point, end
+	Run   *Run   `json:"run,omitempty"`
+	Case  *Case  `json:"case,omitempty"`
+	Round *Round `json:"round,omitempty"`
+	Data  *Data  `json:"data,omitempty"` // connection, request and point
+	End   *End   `json:"end,omitempty"`
+}
+
+// Run is the first line: what ran where.
+type Run struct {
+	Version  int       `json:"version"`
+	Tcpilot  string    `json:"tcpilot"` // version of the program
+	Began    time.Time `json:"began"`
+	Command  string    `json:"command"` // that makes it again
+	Kernel   string    `json:"kernel"`
+	CPUs     int       `json:"cpus"`
+	CPU      string    `json:"cpu"`      // model
+	Emulated bool      `json:"emulated"` // under QEMU, by `--kernel`
+	Quick    bool      `json:"quick"`
+	Repeat   int       `json:"repeat"`
+}
+
+// Case is one case of a scenario, before its rounds. A case whose link or host
+// is not sane, or that cannot run here, has Refused and no rounds that count.
+type Case struct {
+	Scenario string   `json:"scenario"`
+	Case     string   `json:"case"` // empty where a scenario has only one
+	Title    string   `json:"title"`
+	Source   string   `json:"source"`
+	Expect   string   `json:"expect"`
+	Link     string   `json:"link"`     // in words
+	Backend  string   `json:"backend"`  // of the links
+	Primary  string   `json:"primary"`  // the metric that orders subjects
+	Metrics  []string `json:"metrics"`  // those to show, Primary first
+	Baseline string   `json:"baseline"` // a subject
+	// Ratios says that reports show all metrics as ratios to the baseline too.
+	Ratios   bool      `json:"ratios,omitempty"`
+	Subjects []Subject `json:"subjects"`
+	// Calibration is what the links were measured to do.
+	Calibration json.RawMessage `json:"calibration,omitempty"`
+	Refused     string          `json:"refused,omitempty"` // why
+}
+
+// FullName is SCENARIO/CASE, or SCENARIO where there is only one.
+func (c *Case) FullName() string { return fullName(c.Scenario, c.Case) }
+
+func fullName(scenario, name string) string {
+	if name == "" {
+		return scenario
+	}
+	return scenario + "/" + name
+}
+
+// NotChosen as the reason of Subject.Skipped says that the user left it out.
+const NotChosen = "not chosen"
+
+// Subject of a case.
+type Subject struct {
+	Name    string `json:"name"`
+	Fixed   string `json:"fixed,omitempty"`   // the congestion control, of those that make the oracle
+	Skipped string `json:"skipped,omitempty"` // why it does not run here
+	Learns  bool   `json:"learns,omitempty"`  // from its connections
+	Warmup  int    `json:"warmup,omitempty"`  // rounds before the measured ones
+}
+
+// Round is one subject's traffic, once.
+type Round struct {
+	Scenario   string                        `json:"scenario"`
+	Case       string                        `json:"case"`
+	Subject    string                        `json:"subject"`
+	Repeat     int                           `json:"repeat"` // from 1; warm-ups have 0
+	Order      int                           `json:"order"`  // of all rounds of the case, from 0
+	Began      time.Time                     `json:"began"`
+	Elapsed    time.Duration                 `json:"elapsed_ns,omitempty"` // of the traffic
+	CPU        map[string]measure.CPU        `json:"cpu,omitempty"`        // by host
+	Metrics    map[string]float64            `json:"metrics"`              // by name, see measure.Metrics
+	Groups     map[string]map[string]float64 `json:"groups,omitempty"`     // the same by group of connections
+	Errors     uint64                        `json:"errors,omitempty"`
+	FirstError string                        `json:"first_error,omitempty"`
+	// Refused says why the round does not count: the host or a link was not sane.
+	Refused string          `json:"refused,omitempty"`
+	Host    json.RawMessage `json:"host,omitempty"`  // what the watch saw
+	State   json.RawMessage `json:"state,omitempty"` // what the subject says of itself, last round only
+}
+
+// Measure fills in what the traffic's result says of the round.
+func (r *Round) Measure(result *measure.Result) {
+	r.Elapsed, r.CPU = result.Elapsed, result.CPU
+	r.Metrics, r.Groups = measure.Of(result), measure.Groups(result)
+	r.Errors, r.FirstError = result.Errors, result.FirstError
+}
+
+func (r *Round) metric(name string) (float64, bool) { return measure.Lookup(r.Metrics, r.Groups, name) }
+
+// counts reports whether the round is one that figures are made of.
+func (r *Round) counts() bool { return r.Refused == "" && r.Repeat > 0 }
+
+// Data is a piece of a round, named by the round's order. It comes before the
+// line of its round: a round that is there is whole.
+type Data struct {
+	Scenario   string              `json:"scenario"`
+	Case       string              `json:"case"`
+	Order      int                 `json:"order"`
+	Connection *measure.Connection `json:"connection,omitempty"`
+	Request    *measure.Request    `json:"request,omitempty"`
+	Point      *measure.Point      `json:"point,omitempty"`
+}
+
+// End is the last line of a report that is complete.
+type End struct {
+	Elapsed time.Duration `json:"elapsed_ns"`
+	Stopped string        `json:"stopped,omitempty"` // why before the end
+}

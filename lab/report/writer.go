@@ -1,0 +1,130 @@
+package report
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/lab/measure"
+)
+
+// Writer writes a report as it comes about. After each line that is not data the
+// file is readable, whatever becomes of the program. After an error all that
+// follows returns it too.
+type Writer struct {
+	zip  *gzip.Writer // nil if plain
+	buf  *bufio.Writer
+	enc  *json.Encoder
+	file *os.File // nil if the writer is not of Create
+	err  error
+}
+
+// NewWriter writes plain JSON lines to w.
+func NewWriter(w io.Writer) *Writer {
+	buf := bufio.NewWriterSize(w, 1<<16)
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	return &Writer{buf: buf, enc: enc}
+}
+
+// NewZipWriter writes JSON lines to w, compressed.
+func NewZipWriter(w io.Writer) *Writer {
+	zip := gzip.NewWriter(w)
+	writer := NewWriter(zip)
+	writer.zip = zip
+	return writer
+}
+
+// Create makes a file, compressed if its name ends in .gz. One that exists is an
+// error (fs.ErrExist): a report is never overwritten.
+func Create(name string) (*Writer, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("create report: %w", err)
+	}
+	w := NewWriter(f)
+	if strings.HasSuffix(name, ".gz") {
+		w = NewZipWriter(f)
+	}
+	w.file = f
+	return w, nil
+}
+
+// Run writes the first line. It sets the version.
+func (w *Writer) Run(r Run) error {
+	r.Version = Version
+	w.line(Record{Type: "run", Run: &r})
+	return w.flush()
+}
+
+// Case writes a case, before its rounds.
+func (w *Writer) Case(c Case) error {
+	w.line(Record{Type: "case", Case: &c})
+	return w.flush()
+}
+
+// Round writes a round and the traffic that it was measured from; result may be
+// nil.
+func (w *Writer) Round(r Round, result *measure.Result) error {
+	if result != nil {
+		w.data(&r, result)
+	}
+	w.line(Record{Type: "round", Round: &r})
+	return w.flush()
+}
+
+func (w *Writer) data(r *Round, result *measure.Result) {
+	for i := range result.Connections {
+		w.line(Record{Type: "connection", Data: &Data{r.Scenario, r.Case, r.Order, &result.Connections[i], nil, nil}})
+	}
+	for i := range result.Requests {
+		w.line(Record{Type: "request", Data: &Data{r.Scenario, r.Case, r.Order, nil, &result.Requests[i], nil}})
+	}
+	for i := range result.Points {
+		w.line(Record{Type: "point", Data: &Data{r.Scenario, r.Case, r.Order, nil, nil, &result.Points[i]}})
+	}
+}
+
+// End writes the last line.
+func (w *Writer) End(e End) error {
+	w.line(Record{Type: "end", End: &e})
+	return w.flush()
+}
+
+// Close ends the file. It does not close what NewWriter was given.
+func (w *Writer) Close() error {
+	w.flush()
+	if w.zip != nil && w.err == nil {
+		w.fail(w.zip.Close())
+	}
+	if w.file != nil {
+		w.fail(w.file.Close())
+	}
+	return w.err
+}
+
+func (w *Writer) line(r Record) {
+	if w.err == nil {
+		w.fail(w.enc.Encode(r))
+	}
+}
+
+func (w *Writer) flush() error {
+	if w.err == nil {
+		w.fail(w.buf.Flush())
+	}
+	if w.zip != nil && w.err == nil {
+		w.fail(w.zip.Flush())
+	}
+	return w.err
+}
+
+func (w *Writer) fail(err error) {
+	if err != nil && w.err == nil {
+		w.err = fmt.Errorf("write report: %w", err)
+	}
+}

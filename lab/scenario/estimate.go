@@ -1,0 +1,90 @@
+package scenario
+
+import (
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/subject"
+	"github.com/tcpilot/tcpilot/lab/workload"
+)
+
+// What a case takes beside its traffic: the network and its calibration once, and
+// with each round the subject, connections that end, and counters that are read.
+// Measured on two busy cores.
+const (
+	caseCost  = 10 * time.Second
+	roundCost = time.Second
+)
+
+// Estimate is about how long the case takes with all of its subjects.
+func (c Case) Estimate() time.Duration {
+	rounds := 0
+	for _, s := range c.Subjects {
+		rounds += c.Repeat
+		switch {
+		case c.Fresh && s.Kind == subject.Tcpilot:
+			rounds += c.Warmup * c.Repeat
+		case s.Kind == subject.Tcpilot:
+			rounds += c.Warmup
+		case s.Kind == subject.Bpftune, s.Kind == subject.Command:
+			rounds += c.Warmup * c.Repeat // they forget at each stop
+		}
+	}
+	return caseCost + time.Duration(rounds)*(c.Round()+c.Pause+roundCost)
+}
+
+// Round is about how long one round's traffic takes: exact where durations say
+// it, else what the links allow.
+func (c Case) Round() time.Duration {
+	var longest time.Duration
+	for _, p := range c.Traffic {
+		takes := p.Length()
+		if p.Kind != workload.Bulk && p.Kind != workload.Iperf3 && (p.Count > 0 || p.Duration == 0) {
+			takes = max(takes, p.Start+c.transfer(p))
+		}
+		longest = max(longest, takes)
+	}
+	return longest
+}
+
+// transfer is about how long a part takes that only its count ends: its bytes at
+// the bottleneck's rate, or a few round trips for each turn, whichever is more.
+func (c Case) transfer(p workload.Spec) time.Duration {
+	const trips = 4 // connect, ask, and a window or two
+	rate, rtt := c.bottleneck()
+	count := float64(max(p.Count, 1))
+	bytes := count * (float64(p.Request+p.Reply) + p.Size.Mean()) * float64(c.froms(p))
+	turns := count / float64(max(p.Streams, 1)*max(p.Concurrency, 1))
+	takes := max(bytes*8/rate, turns*trips*rtt.Seconds())
+	if p.Duration > 0 {
+		takes = min(takes, p.Duration.Seconds())
+	}
+	return time.Duration(min(takes, maxDuration.Seconds()) * float64(time.Second))
+}
+
+// froms is how many hosts have this part.
+func (c Case) froms(p workload.Spec) (n int) {
+	for _, h := range c.Graph.Nodes {
+		from := p.From
+		if from == "" {
+			from = "senders"
+		}
+		if h.Name == from || string(h.Role)+"s" == from {
+			n++
+		}
+	}
+	return n
+}
+
+// bottleneck is the least rate of the links in bit/s, at most 1 Gbit/s, and the
+// longest round trip without queues.
+func (c Case) bottleneck() (rate float64, rtt time.Duration) {
+	rate = 1e9
+	for _, l := range c.Links {
+		for _, r := range []uint64{l.Forward.Rate, l.Forward.Policer.Rate} {
+			if r > 0 {
+				rate = min(rate, float64(r))
+			}
+		}
+	}
+	return rate, rttThrough(c.Graph, c.Links, "")
+}

@@ -1,0 +1,196 @@
+package scenario
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// links reads what the links do. The queue in multiples of the bandwidth-delay
+// product needs the delays of all links, so they are read beforehand.
+func (r *reader) links(n *node, g topology.Graph) map[string]Link {
+	if n == nil {
+		return nil
+	}
+	scratch := &reader{seen: make(map[config.Error]bool)}
+	delays := scratch.eachLink(n, g, func(string) time.Duration { return time.Second })
+	return r.eachLink(n, g, func(edge string) time.Duration { return rttThrough(g, delays, edge) })
+}
+
+func (r *reader) eachLink(n *node, g topology.Graph, rtt func(edge string) time.Duration) map[string]Link {
+	links := make(map[string]Link)
+	var fields []field
+	for _, e := range g.Edges {
+		fields = append(fields, field{e.Name, func(n *node) { links[e.Name] = r.link(n, rtt(e.Name)) }})
+	}
+	r.fields(n, fields...)
+	return links
+}
+
+// link reads one link. rtt is of the longest way that leads through it.
+func (r *reader) link(n *node, rtt time.Duration) Link {
+	var l Link
+	forward := direction{r: r, spec: &l.Forward, rtt: rtt}
+	backward := direction{r: r, spec: &l.Backward, rtt: rtt}
+	var schedule *node
+	r.both(n, &forward, &backward, field{"schedule", func(n *node) { schedule = n }})
+	if schedule == nil || !r.want(schedule, list) {
+		return l
+	}
+	last := time.Duration(-1)
+	for _, item := range schedule.items {
+		// A change begins with what the link did before it.
+		c := Change{At: -1, Forward: l.Forward, Backward: l.Backward}
+		if k := len(l.Schedule); k > 0 {
+			c.Forward, c.Backward = l.Schedule[k-1].Forward, l.Schedule[k-1].Backward
+		}
+		forward.spec, backward.spec = &c.Forward, &c.Backward
+		r.both(item, &forward, &backward, field{"at", r.duration(&c.At, 0, maxDuration)})
+		switch {
+		case item.kind == mapping && item.get("at") == nil:
+			r.fail(item, "a change without a time", "write at: and when in the round it comes, such as 10s")
+		case c.At >= 0 && c.At <= last:
+			r.fail(item.get("at"), "not later than the change before", "put changes in the order of time")
+		}
+		last = max(last, c.At)
+		l.Schedule = append(l.Schedule, c)
+	}
+	return l
+}
+
+// both reads a link's or a change's keys: those of a direction are for both
+// directions, unless forward or backward have their own.
+func (r *reader) both(n *node, forward, backward *direction, own field) {
+	if !r.want(n, mapping) {
+		return
+	}
+	var rtt time.Duration
+	common := []field{
+		{"rtt", r.duration(&rtt, 0, 2*maxDelay)},
+		{"forward", func(n *node) { r.want(n, mapping) }},
+		{"backward", func(n *node) { r.want(n, mapping) }},
+		own,
+	}
+	r.fields(n, append(common, (&direction{r: r, spec: &link.Spec{}, rtt: time.Second}).fields()...)...)
+	for _, d := range []struct {
+		side string
+		*direction
+	}{{"forward", forward}, {"backward", backward}} {
+		if n.get("rtt") != nil {
+			d.spec.Delay = rtt / 2
+		}
+		d.read(n.without(keysOf(common)...))
+		if own := n.get(d.side); own != nil && own.kind == mapping {
+			d.read(own)
+			d.check(own, n)
+		} else {
+			d.check(n)
+		}
+	}
+}
+
+// minQueue is the least room that a multiple of the bandwidth-delay product gives:
+// two full Ethernet frames, in bytes.
+const minQueue = 2 * 1514
+
+// direction reads what one direction of a link does.
+type direction struct {
+	r    *reader
+	spec *link.Spec
+	rtt  time.Duration // of the whole way, for queues
+	bdp  float64       // the queue in multiples of the bandwidth-delay product, if it is
+	at   *node         // of the queue
+}
+
+func (d *direction) read(n *node) {
+	d.r.fields(n, d.fields()...)
+}
+
+func (d *direction) fields() []field {
+	r, s := d.r, d.spec
+	return []field{
+		{"delay", r.duration(&s.Delay, 0, maxDelay)},
+		{"jitter", r.duration(&s.Jitter, 0, maxDelay)},
+		{"reorder", r.share(&s.Reorder)},
+		{"loss", r.share(&s.Loss)},
+		{"bursts", func(n *node) {
+			s.Bursts = link.Bursts{}
+			r.fields(n,
+				field{"to_bad", r.share(&s.Bursts.ToBad)}, field{"to_good", r.share(&s.Bursts.ToGood)},
+				field{"loss_bad", r.share(&s.Bursts.LossBad)}, field{"loss_good", r.share(&s.Bursts.LossGood)})
+			if s.Bursts != (link.Bursts{}) && (s.Bursts.ToBad == 0 || s.Bursts.ToGood == 0 || s.Bursts.LossBad == 0) {
+				r.fail(n, "loss in bursts needs both changes and a loss", "give to_bad, to_good and loss_bad")
+			}
+		}},
+		{"rate", r.rate(&s.Rate)},
+		{"queue", d.queue},
+		{"ecn", r.size(&s.ECN)},
+		{"policer", func(n *node) {
+			s.Policer = link.Policer{}
+			r.fields(n, field{"rate", r.rate(&s.Policer.Rate)}, field{"burst", r.size(&s.Policer.Burst)})
+		}},
+		{"offload", r.bool(&s.Offload)},
+	}
+}
+
+// queue reads the room before the rate: "64KiB", "1000p" or "1.5bdp".
+func (d *direction) queue(n *node) {
+	if !d.r.want(n, text) {
+		return
+	}
+	bytes, packets, bdp, err := parseQueue(n.text)
+	if err != nil {
+		d.r.fail(n, err.Error(), "")
+		return
+	}
+	d.spec.Queue = link.Queue{Bytes: bytes, Packets: packets}
+	d.bdp, d.at = bdp, n
+}
+
+func parseQueue(s string) (bytes, packets uint64, bdp float64, err error) {
+	if s == "0" { // the default, over what was inherited
+		return 0, 0, 0, nil
+	}
+	bad := fmt.Errorf("%q is not a queue; write a size such as 64KiB, packets as 1000p, "+
+		"or a multiple of the bandwidth-delay product as 1.5bdp", s)
+	if number, ok := strings.CutSuffix(s, "bdp"); ok {
+		bdp, err = strconv.ParseFloat(number, 64)
+		if err != nil || !(bdp > 0 && bdp <= 1000) {
+			return 0, 0, 0, bad
+		}
+		return 0, 0, bdp, nil
+	}
+	if number, ok := strings.CutSuffix(strings.TrimSuffix(s, "ackets"), "p"); ok {
+		packets, err = strconv.ParseUint(strings.TrimSuffix(number, " "), 10, 24)
+		if err != nil || packets == 0 {
+			return 0, 0, 0, bad
+		}
+		return 0, packets, 0, nil
+	}
+	if bytes, err = config.ParseSize(s); err != nil || bytes == 0 || bytes > maxSize {
+		return 0, 0, 0, bad
+	}
+	return bytes, 0, 0, nil
+}
+
+// check fills in the queue, now that the rate is known, and has the link say what
+// is wrong, where the key stands in one of the mappings.
+func (d *direction) check(in ...*node) {
+	s := d.spec
+	if d.bdp > 0 && s.Rate > 0 {
+		if d.rtt == 0 {
+			d.r.fail(d.at, "no bandwidth-delay product without a delay", "give the links a delay, or the queue a size")
+			return
+		}
+		s.Queue.Bytes = max(uint64(d.bdp*float64(s.Rate)/8*d.rtt.Seconds()), minQueue)
+	}
+	d.bdp = 0
+	if err := s.Check(); err != nil {
+		d.r.wrong(in[0], err, in[1:]...)
+	}
+}

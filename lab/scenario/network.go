@@ -1,0 +1,135 @@
+package scenario
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// shapes are the networks that have a name, the key that says how large they
+// are, and what it is if it is not there.
+var shapes = map[string]struct {
+	keys []string
+	make func(size map[string]int) topology.Graph
+}{
+	"dumbbell": {[]string{"senders", "receivers"}, func(n map[string]int) topology.Graph {
+		return topology.Dumbbell(n["senders"], n["receivers"])
+	}},
+	"incast":  {[]string{"senders"}, func(n map[string]int) topology.Graph { return topology.Incast(n["senders"]) }},
+	"chain":   {[]string{"hops"}, func(n map[string]int) topology.Graph { return topology.Chain(n["hops"]) }},
+	"gateway": {[]string{"paths"}, func(n map[string]int) topology.Graph { return topology.Gateway(n["paths"]) }},
+}
+
+// topology reads a network: one of the shapes, or hosts and links by name; nil
+// if something is wrong with it.
+func (r *reader) topology(n *node) *topology.Graph {
+	if !r.want(n, mapping) {
+		return nil
+	}
+	var g topology.Graph
+	before := r.failed
+	if n.get("kind") == nil {
+		r.fields(n,
+			field{"hosts", func(n *node) { r.nodes(n, &g) }},
+			field{"links", func(n *node) { r.edges(n, &g) }})
+	} else {
+		var kind string
+		size := make(map[string]int)
+		known := []field{{"kind", word(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")}}
+		word(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")(n.get("kind"))
+		for _, key := range shapes[kind].keys {
+			size[key] = 1
+			known = append(known, field{key, func(n *node) {
+				v := 1
+				r.count(&v, 1, 100)(n)
+				size[key] = v
+			}})
+		}
+		if kind == "" {
+			return nil
+		}
+		r.fields(n, known...)
+		g = shapes[kind].make(size)
+	}
+	if r.failed > before {
+		return nil
+	}
+	if err := g.Check(); err != nil {
+		r.fail(n, err.Error(), "write {hosts: {a: sender, b: receiver}, links: {wire: [a, b]}} or {kind: dumbbell}")
+		return nil
+	}
+	return &g
+}
+
+// nodes reads hosts: their names and roles.
+func (r *reader) nodes(n *node, g *topology.Graph) {
+	if !r.want(n, mapping) {
+		return
+	}
+	for _, e := range n.entries {
+		node := topology.Node{Name: e.key}
+		word(r, "role", &node.Role, topology.Sender, topology.Receiver, topology.Router)(e.value)
+		g.Nodes = append(g.Nodes, node)
+	}
+}
+
+// edges reads links: their names and both ends.
+func (r *reader) edges(n *node, g *topology.Graph) {
+	if !r.want(n, mapping) {
+		return
+	}
+	for _, e := range n.entries {
+		if e.value.kind != list || len(e.value.items) != 2 {
+			r.fail(e.value, "a link has two ends", fmt.Sprintf("write %s: [a, b], from the senders' side to the receivers'", e.key))
+			continue
+		}
+		g.Edges = append(g.Edges, topology.Edge{Name: e.key, From: e.value.items[0].text, To: e.value.items[1].text})
+	}
+}
+
+// rttThrough is the round trip of the longest way, by delay, from a sender to a
+// receiver that leads through an edge; of the longest of all if none does.
+func rttThrough(g topology.Graph, links map[string]Link, edge string) time.Duration {
+	var through, all time.Duration
+	for _, way := range ways(g) {
+		var rtt time.Duration
+		uses := false
+		for _, e := range way {
+			rtt += links[e].Forward.Delay + links[e].Backward.Delay
+			uses = uses || e == edge
+		}
+		all = max(all, rtt)
+		if uses {
+			through = max(through, rtt)
+		}
+	}
+	if through > 0 {
+		return through
+	}
+	return all
+}
+
+// ways lists the edges between each sender and each receiver: the shortest way,
+// as the topology routes.
+func ways(g topology.Graph) (list [][]string) {
+	for _, from := range g.Nodes {
+		if from.Role != topology.Sender {
+			continue
+		}
+		for _, to := range g.Nodes {
+			if to.Role != topology.Receiver {
+				continue
+			}
+			// Without one the graph is refused, by its own check.
+			if steps, err := g.Path(from.Name, to.Name); err == nil {
+				way := make([]string, len(steps))
+				for i, s := range steps {
+					way[i] = s.Edge.Name
+				}
+				list = append(list, way)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,81 @@
+package scenario
+
+import (
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/subject"
+	"github.com/tcpilot/tcpilot/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/workload"
+)
+
+// Scenario is one file: what is common to its cases, and the cases.
+type Scenario struct {
+	Name   string
+	Title  string
+	Source string // where the experiment comes from
+	Expect string // what is expected to come out, and why
+	// Needs are what the machine must have: "netem", "fq", a congestion control as
+	// "cc:dctcp", or a program as "program:iperf3". Checked before the run; what
+	// lacks is said.
+	Needs []string
+	Cases []Case
+}
+
+// Case is one experiment, with all that it inherits from its scenario filled in.
+type Case struct {
+	Name  string // unique within the scenario; empty if it is the only one
+	Graph topology.Graph
+	Links map[string]Link // by edge; an edge without one does nothing to packets
+	// Tuned names the hosts that subjects act on.
+	Tuned    []string
+	Traffic  []workload.Spec
+	Subjects []subject.Spec
+	Baseline string // name of a subject
+	CC       string // see DefaultCC
+	Primary  string // metric, see measure.Metrics; "GROUP/METRIC" for one group
+	Metrics  []string
+	Repeat   int           // rounds that count, for each subject
+	Warmup   int           // rounds before, for subjects that learn
+	Pause    time.Duration // between rounds
+	// CPUBound says that the processors are the bottleneck on purpose: saturation is
+	// then no reason to refuse.
+	CPUBound bool
+	Sysctls  map[string]string // net.* of all hosts, such as net.ipv4.tcp_ecn
+	// Fresh has subjects that learn begin each round without what they learned.
+	Fresh bool
+	// Ratios has reports show all metrics as ratios to the baseline too.
+	Ratios bool
+}
+
+// DefaultCC is the congestion control that hosts have where their subject does
+// not say: the case's own, else the baseline's, else, empty, the machine's.
+func (c Case) DefaultCC() string {
+	for _, s := range c.Subjects {
+		if c.CC == "" && s.Name == c.Baseline {
+			return s.CC
+		}
+	}
+	return c.CC
+}
+
+// Link is what a link does, and when that changes.
+type Link struct {
+	Forward, Backward link.Spec
+	Schedule          []Change // by time
+}
+
+// Change is what a link does from a time of each round on; at the next round's
+// begin it is as it was.
+type Change struct {
+	At                time.Duration
+	Forward, Backward link.Spec
+}
+
+// Options choose a variant of a scenario.
+type Options struct {
+	// Quick applies the file's quick section: fewer and shorter rounds.
+	Quick bool
+	// Emulated applies the file's emulated section, for slow processors.
+	Emulated bool
+}

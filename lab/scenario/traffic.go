@@ -1,0 +1,140 @@
+package scenario
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/workload"
+)
+
+// sampled is how often points are taken of connections that last, unless the
+// file says otherwise.
+const sampled = 100 * time.Millisecond
+
+// traffic reads the parts of a round's traffic, by name.
+func (r *reader) traffic(n *node, g topology.Graph) (parts []workload.Spec) {
+	if !r.want(n, mapping) {
+		return nil
+	}
+	for _, e := range n.entries {
+		if e.key == "" || strings.ContainsAny(e.key, "/\n") {
+			r.fail(e.value, "a part's name is not empty and has no /", "rename it")
+		}
+		if r.want(e.value, mapping) {
+			parts = append(parts, r.part(e.key, e.value, g))
+		}
+	}
+	return parts
+}
+
+func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
+	s := workload.Spec{Name: name}
+	before := r.failed
+	r.fields(n,
+		field{"kind", word(r, "kind of traffic", &s.Kind, workload.Bulk, workload.RPC, workload.Flows,
+			workload.Churn, workload.Mux, workload.Iperf3, workload.Wrk, workload.Web)},
+		field{"from", r.hosts(&s.From, g)},
+		field{"to", r.hosts(&s.To, g)},
+		field{"ipv6", r.bool(&s.IPv6)},
+		field{"start", r.duration(&s.Start, 0, maxDuration)},
+		field{"duration", r.duration(&s.Duration, time.Millisecond, maxDuration)},
+		field{"end", r.duration(&s.End, 0, maxDuration)},
+		field{"count", r.count(&s.Count, 1, maxCount)},
+		field{"streams", r.count(&s.Streams, 1, 10_000)},
+		field{"cc", r.text(&s.CC)},
+		field{"request", r.size(&s.Request)},
+		field{"reply", r.size(&s.Reply)},
+		field{"think", r.duration(&s.Think, 0, maxDuration)},
+		field{"concurrency", r.count(&s.Concurrency, 1, 10_000)},
+		field{"client", word(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
+		field{"first", r.count(&s.First, 1, maxCount)},
+		field{"gap", r.duration(&s.Gap, 0, maxDuration)},
+		field{"rate", r.number(&s.Rate, 1e6)},
+		field{"size", r.sizes(&s.Size)},
+		field{"trace", r.trace(&s.Trace)},
+		field{"paths", r.count(&s.Paths, 1, topology.MaxSpread)},
+		field{"seed", func(n *node) {
+			var seed int
+			r.count(&seed, 0, maxCount)(n)
+			s.Seed = int64(seed)
+		}},
+		field{"sample", r.duration(&s.Sample, 0, time.Minute)},
+	)
+	lasting := []workload.Kind{workload.Bulk, workload.RPC, workload.Mux}
+	if n.get("sample") == nil && slices.Contains(lasting, s.Kind) {
+		s.Sample = sampled
+	}
+	switch {
+	case n.get("kind") == nil:
+		r.fail(n, "traffic of no kind", "write kind: bulk, rpc, flows, churn, mux, iperf3, wrk or web")
+	case r.failed == before:
+		if err := s.Check(); err != nil {
+			r.wrong(n, err)
+		}
+	}
+	return s
+}
+
+// wrong reports what a Check found, lines of "key: what", where the keys stand
+// in one of the mappings.
+func (r *reader) wrong(n *node, err error, more ...*node) {
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		key, what, ok := strings.Cut(line, ": ")
+		at := n
+		for _, in := range append([]*node{n}, more...) {
+			if v := in.get(key); ok && v != nil {
+				at, line = v, what
+				break
+			}
+		}
+		r.fail(at, line, "correct it, or what it depends on")
+	}
+}
+
+// hosts reads which hosts a part is from or to.
+func (r *reader) hosts(to *string, g topology.Graph) func(*node) {
+	words := []string{"senders", "receivers"}
+	for _, n := range g.Nodes {
+		if n.Role != topology.Router {
+			words = append(words, n.Name)
+		}
+	}
+	return word(r, "host", to, words...)
+}
+
+// sizes reads one size for all, or a bounded Pareto distribution.
+func (r *reader) sizes(to *workload.Size) func(*node) {
+	return func(n *node) {
+		*to = workload.Size{}
+		if n.kind == text {
+			r.size(&to.Fixed)(n)
+			return
+		}
+		r.fields(n, field{"alpha", r.number(&to.Alpha, 10)}, field{"scale", r.bytes(&to.Scale)}, field{"max", r.bytes(&to.Max)})
+		if to.Alpha == 0 || to.Scale == 0 || to.Max <= to.Scale {
+			r.fail(n, "a bounded Pareto distribution needs alpha, scale (the least) and max above it",
+				"write {alpha: 0.8, scale: 20kB, max: 20MB}")
+		}
+	}
+}
+
+// trace reads arrivals: lines of {at, size}.
+func (r *reader) trace(to *[]workload.Arrival) func(*node) {
+	return func(n *node) {
+		*to = nil
+		if !r.want(n, list) {
+			return
+		}
+		for _, item := range n.items {
+			var a workload.Arrival
+			r.fields(item, field{"at", r.duration(&a.At, 0, maxDuration)}, field{"size", r.size(&a.Size)})
+			if k := len(*to); k > 0 && a.At < (*to)[k-1].At {
+				r.fail(item, "earlier than the arrival before", "put arrivals in the order of time")
+			}
+			*to = append(*to, a)
+		}
+	}
+}

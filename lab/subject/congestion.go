@@ -1,0 +1,149 @@
+package subject
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/lab/topology"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	congestionKey  = "net.ipv4.tcp_congestion_control"
+	availableFile  = "/proc/sys/net/ipv4/tcp_available_congestion_control"
+	congestionFile = "/proc/sys/net/ipv4/tcp_congestion_control"
+)
+
+// linuxControls are the congestion controls of Linux's net/ipv4, all of which may
+// be modules, and bbr3 and prague, which some kernels are patched with.
+var linuxControls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
+	"lp", "nv", "prague", "reno", "scalable", "vegas", "veno", "westwood", "yeah"}
+
+// KnownControls are those of Linux and tcpilot's own.
+var KnownControls = slices.Concat(linuxControls, cc.Names())
+
+// Controls lists the congestion controls that this kernel has, the modules of
+// the known ones included, which it loads.
+func Controls() ([]string, error) {
+	for _, name := range linuxControls {
+		if err := tryModule(name); err != nil && !errors.Is(err, ErrUnavailable) {
+			return nil, err
+		}
+	}
+	names, err := os.ReadFile(availableFile)
+	if err != nil {
+		return nil, fmt.Errorf("list congestion controls: %w", err)
+	}
+	list := strings.Fields(string(names))
+	slices.Sort(list)
+	return list, nil
+}
+
+func isOurs(name string) bool { return slices.Contains(cc.Names(), name) }
+
+// tryCongestion checks that this kernel has a congestion control, or takes it if it
+// is one of tcpilot's own.
+func tryCongestion(name string) error {
+	if !isOurs(name) {
+		return tryModule(name)
+	}
+	release, err := cc.Hold(name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return release()
+}
+
+// tryModule sets a congestion control on a socket that is never connected, for
+// which the kernel loads the module if there is one.
+func tryModule(name string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return fmt.Errorf("try congestion control %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("congestion control %s: %w: the kernel has none of this name", name, ErrUnavailable)
+	}
+	if err != nil {
+		return fmt.Errorf("try congestion control %s: %w", name, err)
+	}
+	return nil
+}
+
+// machineCongestion is the default of this host's kernel, outside of the lab.
+func machineCongestion() (string, error) {
+	name, err := os.ReadFile(congestionFile)
+	if err != nil {
+		return "", fmt.Errorf("read default congestion control: %w", err)
+	}
+	return strings.TrimSpace(string(name)), nil
+}
+
+// setCongestion gives all hosts the default congestion control that they begin
+// with.
+func (s *subject) setCongestion() error {
+	own, err := machineCongestion()
+	if err != nil {
+		return err
+	}
+	common := s.world.CC
+	if common == "" {
+		common = own
+	}
+	tuned := common
+	switch {
+	case s.spec.CC != "":
+		tuned = s.spec.CC
+	case s.spec.Kind == Default && s.world.Default != "":
+		tuned = s.world.Default
+	case s.spec.Kind == Default:
+		tuned = own
+	}
+	for _, name := range append([]string{tuned}, s.world.Others...) {
+		if !isOurs(name) {
+			continue
+		}
+		release, err := cc.Hold(name)
+		if err != nil {
+			return err
+		}
+		s.undo.push(release)
+	}
+	for _, h := range s.hosts() {
+		name := common
+		if slices.Contains(s.world.Tuned, h) {
+			name = tuned
+		}
+		before, err := h.Sysctl(congestionKey)
+		if err != nil {
+			return err
+		}
+		// Also where it is right already: a tuner may change it.
+		s.undo.push(func() error { return h.SetCongestion(before) })
+		if err := h.SetCongestion(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hosts are all of the layout and the tuned ones.
+func (s *subject) hosts() []*topology.Host {
+	all := slices.Clone(s.world.Tuned)
+	if s.world.Layout == nil {
+		return all
+	}
+	for _, h := range s.world.Layout.Hosts {
+		if !slices.Contains(all, h) {
+			all = append(all, h)
+		}
+	}
+	return all
+}

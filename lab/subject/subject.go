@@ -1,0 +1,192 @@
+package subject
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// Kind is a kind of subject.
+type Kind string
+
+// The kinds of subject.
+const (
+	Default Kind = "default" // what this host's kernel does by itself
+	Fixed   Kind = "cc"      // one congestion control for all connections of the tuned hosts
+	Route   Kind = "route"   // initial windows on all routes, as by `ip route change`
+	Tcpilot Kind = "tcpilot"
+	Bpftune Kind = "bpftune"
+	Command Kind = "command" // any tuner
+)
+
+// Spec says what a subject is.
+type Spec struct {
+	Name string // in reports, unique within a scenario
+	Kind Kind
+	CC   string // Fixed; of the others, the default that they begin with: the scenario's baseline's if empty
+	// Route.
+	InitCwnd, InitRwnd int // packets; 0 leaves the route's
+	// Tcpilot: the rules and other parts of the configuration as YAML, without the
+	// paths, which the subject adds; empty learns among all congestion controls.
+	Config string
+	// Command, in the tuned host's network namespace and cgroup, by sh. Without End,
+	// Begin stays in the foreground and its process group is ended by SIGTERM. With
+	// End, Begin runs to its end before the traffic, and End undoes it, with all that
+	// Begin left running. Both find TCPILOT_LAB_HOST (the name), TCPILOT_LAB_CGROUP
+	// and TCPILOT_LAB_DIR (a directory that stays from Start to Start) in their
+	// environment.
+	Begin, End string
+}
+
+// World is where a subject acts.
+type World struct {
+	Net    *topology.Net
+	Layout *topology.Layout
+	// Tuned are the hosts that the subject tunes, Cgroups theirs, by host name.
+	Tuned   []*topology.Host
+	Cgroups map[string]*topology.Cgroup
+	Binary  string // tcpilot
+	// CC is the default congestion control of all hosts unless the subject says
+	// otherwise; empty is the machine's.
+	CC string
+	// Default is the default subject's congestion control; empty is the machine's.
+	Default string
+	// Fresh has tcpilot forget at each Stop what it learned.
+	Fresh bool
+	// Others are the congestion controls that the traffic asks for by itself.
+	Others []string
+}
+
+// Subject is one way to tune hosts. Start and Stop alternate; what it learned
+// stays from one Start to the next until Close, unless it forgets.
+type Subject interface {
+	Name() string
+	// Learns says whether rounds before the measured ones make a difference.
+	Learns() bool
+	// Forgets says that what it learned ends with Stop: it needs its warm-up after
+	// every Start.
+	Forgets() bool
+	// Start returns once the subject tunes. If it fails, it has undone what it did.
+	Start(ctx context.Context) error
+	// Stop undoes Start, also if ctx is over. A process that does not end within a
+	// minute of SIGTERM is killed, and an error, as is one that ended before. Without
+	// a Start it does nothing.
+	Stop(ctx context.Context) error
+	// Close stops and removes what was kept between rounds.
+	Close() error
+	// State is what the subject says of itself, for the report (JSON); nil if
+	// nothing. Only while it is started.
+	State(ctx context.Context) ([]byte, error)
+	// Log is what its processes wrote: the last 64 KiB of each host's.
+	Log() string
+}
+
+// ErrUnavailable says that this machine cannot run a subject: its error holds
+// why.
+var ErrUnavailable = errors.New("not available here")
+
+// tuner is the part of a subject that its kind makes.
+type tuner interface {
+	// begin starts tuning; what it did so far is in the undo list also when it
+	// fails.
+	begin(ctx context.Context, u *undo) error
+	state(ctx context.Context) ([]byte, error)
+	log() string
+	close() error
+}
+
+// New makes a subject and checks whether it can run, without changing a thing.
+func New(s Spec, w World) (Subject, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	t, err := newTuner(s, w)
+	if err != nil {
+		return nil, fmt.Errorf("subject %s: %w", s.Name, err)
+	}
+	if s.CC != "" {
+		if err := tryCongestion(s.CC); err != nil {
+			return nil, fmt.Errorf("subject %s: %w", s.Name, err)
+		}
+	}
+	return &subject{spec: s, world: w, tuner: t}, nil
+}
+
+func newTuner(s Spec, w World) (tuner, error) {
+	switch s.Kind {
+	case Route:
+		return &route{spec: s, hosts: w.Tuned}, nil
+	case Tcpilot:
+		return newTcpilot(s, w)
+	case Bpftune:
+		return newBpftune(s, w)
+	case Command:
+		return newCommand(s, w)
+	}
+	return none{}, nil // the congestion control is all
+}
+
+// none tunes nothing.
+type none struct{}
+
+func (none) begin(context.Context, *undo) error    { return nil }
+func (none) state(context.Context) ([]byte, error) { return nil, nil }
+func (none) log() string                           { return "" }
+func (none) close() error                          { return nil }
+
+// subject is a tuner with what all kinds have: the congestion control that the
+// hosts begin with, and the undoing.
+type subject struct {
+	spec    Spec
+	world   World
+	tuner   tuner
+	started bool
+	undo    undo
+}
+
+func (s *subject) Name() string { return s.spec.Name }
+
+// Learns of a command is true since nobody knows.
+func (s *subject) Learns() bool {
+	return s.spec.Kind == Tcpilot && configLearns(s.spec.Config) || s.spec.Kind == Bpftune || s.spec.Kind == Command
+}
+
+// Forgets of a command is true since nobody knows; bpftune's maps end with it.
+func (s *subject) Forgets() bool {
+	return s.spec.Kind == Bpftune || s.spec.Kind == Command || s.world.Fresh
+}
+
+func (s *subject) Start(ctx context.Context) error {
+	if s.started {
+		return errors.New("it is started")
+	}
+	err := s.setCongestion()
+	if err == nil {
+		err = s.tuner.begin(ctx, &s.undo)
+	}
+	if err != nil {
+		return errors.Join(err, s.undo.run())
+	}
+	s.started = true
+	return nil
+}
+
+func (s *subject) Stop(context.Context) error {
+	s.started = false
+	return s.undo.run()
+}
+
+func (s *subject) Close() error {
+	return errors.Join(s.Stop(context.Background()), s.tuner.close())
+}
+
+func (s *subject) State(ctx context.Context) ([]byte, error) {
+	if !s.started {
+		return nil, nil
+	}
+	return s.tuner.state(ctx)
+}
+
+func (s *subject) Log() string { return s.tuner.log() }

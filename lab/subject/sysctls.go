@@ -1,0 +1,75 @@
+package subject
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// sysctlRoot shows the sysctls of the network namespace of whoever looks.
+const sysctlRoot = "/proc/sys/net"
+
+// sysctls are values of a namespace's sysctls, by file, without the default
+// congestion control: setCongestion undoes that, for which a write may not do.
+type sysctls map[string]string
+
+// readSysctls reads all that can be written: a tuner may change any.
+func readSysctls(h *topology.Host) (sysctls, error) {
+	all := sysctls{}
+	err := h.Do(func() error {
+		return filepath.WalkDir(sysctlRoot, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() || path == congestionFile {
+				return err
+			}
+			info, err := e.Info()
+			if err != nil || info.Mode()&0o600 != 0o600 {
+				return nil // a device that goes, or nothing to change
+			}
+			if value, err := os.ReadFile(path); err == nil { // some have no value yet
+				all[path] = string(value)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read sysctls of %s: %w", h.Name, err)
+	}
+	return all, nil
+}
+
+// restore writes back those that have changed.
+func (before sysctls) restore(h *topology.Host) error {
+	now, err := readSysctls(h)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	err = h.Do(func() error {
+		for path, value := range before {
+			if got, ok := now[path]; !ok || got == value {
+				continue
+			}
+			if err := os.WriteFile(path, []byte(value), 0); err != nil {
+				errs = append(errs, fmt.Errorf("restore sysctl of %s: %w", h.Name, err))
+			}
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// keepSysctls has the sysctls of all sites restored: not every tuner does.
+func (all sites) keepSysctls(u *undo) error {
+	for _, s := range all {
+		before, err := readSysctls(s.host)
+		if err != nil {
+			return err
+		}
+		u.push(func() error { return before.restore(s.host) })
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package workload
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/load"
+)
+
+// curlFormat has curl tell of each request once it is over, on stderr, which it
+// does not buffer. Times are in seconds. A line of its progress may be there already:
+// some versions write it in spite of --silent.
+const curlFormat = `%{stderr}\ntcpilot %{local_port} %{time_connect} %{time_total} %{size_download} %{http_code} %{errormsg}\n`
+
+// webCurl has curl make the requests. "Connection: close" makes it and nginx use
+// a connection for one request only.
+func (l *lane) webCurl(ctx context.Context, at string) ([]load.Connection, error) {
+	var told curlReport
+	p, err := l.startWith(&told, l.to, "curl", "--silent", "--parallel", "--parallel-immediate",
+		"--parallel-max", strconv.Itoa(l.places()), "--max-time", strconv.Itoa(int(l.bound().Seconds())),
+		"--header", "Connection: close", "--output", "/dev/null", "--write-out", curlFormat,
+		fmt.Sprintf("http://%s%s?[1-%d]", at, webFile, l.Count))
+	if err != nil {
+		return nil, err
+	}
+	defer p.stop()
+	err = p.wait(ctx, l.bound()+witnessOvertime)
+	list := told.connections(l.Size.Fixed)
+	if len(list) == l.Count {
+		err = nil // curl's exit code is of any request that failed, which the list tells
+	}
+	return list, err
+}
+
+// curlReport takes in what curl writes, with the moment of each line: curl says how
+// long a request took, but not when it began.
+type curlReport struct {
+	mu   sync.Mutex
+	rest []byte
+	said []curlLine
+}
+
+type curlLine struct {
+	at   load.Moment
+	text string
+}
+
+func (r *curlReport) Write(b []byte) (int, error) {
+	now := load.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rest = append(r.rest, b...)
+	for {
+		line, rest, ok := bytes.Cut(r.rest, []byte("\n"))
+		if !ok {
+			return len(b), nil
+		}
+		r.said = append(r.said, curlLine{now, string(line)})
+		r.rest = append([]byte(nil), rest...)
+	}
+}
+
+// connections are those that curl told of, by begin.
+func (r *curlReport) connections(size uint64) (list []load.Connection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, line := range r.said {
+		if c, ok := line.connection(size); ok {
+			list = append(list, c)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b load.Connection) int { return int(a.Begin - b.Begin) })
+	return list
+}
+
+// connection reads a line; false if it is none of curlFormat's.
+func (line curlLine) connection(size uint64) (c load.Connection, ok bool) {
+	var connect, total float64
+	var code int
+	text, ok := strings.CutPrefix(line.text, "tcpilot ")
+	if !ok {
+		return c, false
+	}
+	words := strings.SplitN(text, " ", 6)
+	if n, err := fmt.Sscan(text, &c.Port, &connect, &total, &c.Bytes, &code); n < 5 || err != nil {
+		return c, false
+	}
+	c.Connect = time.Duration(connect * float64(time.Second))
+	c.Elapsed = time.Duration(total * float64(time.Second))
+	c.Begin = line.at.Add(-c.Elapsed)
+	switch {
+	case code != 200 && len(words) == 6 && words[5] != "":
+		c.Error = "curl: " + words[5]
+	case code != 200:
+		c.Error = fmt.Sprintf("curl: status %d", code)
+	case c.Bytes != size:
+		c.Error = fmt.Sprintf("curl: received %d bytes, not %d", c.Bytes, size)
+	}
+	c.Delivered = c.Error == ""
+	return c, true
+}

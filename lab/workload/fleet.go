@@ -1,0 +1,195 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/measure"
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// Port is where load agents serve, on both families.
+const Port = 5202
+
+// Fleet is the load agents on the senders and receivers of a layout.
+type Fleet struct {
+	layout *topology.Layout
+	place  func(host string) load.Placer
+	agents map[string]*load.Agent // by host
+	dir    string                 // of files for witnesses, made when there is one
+}
+
+// Start starts an agent on each sender and receiver. place says into which
+// cgroup a host's processes go; it may be nil, and may answer nil for the one
+// of this process.
+func Start(ctx context.Context, l *topology.Layout, place func(host string) load.Placer) (*Fleet, error) {
+	if place == nil {
+		place = func(string) load.Placer { return nil }
+	}
+	f := &Fleet{layout: l, place: place, agents: map[string]*load.Agent{}}
+	for _, hosts := range [][]*topology.Host{l.Senders, l.Receivers} {
+		for _, h := range hosts {
+			a, err := load.StartAgent(h, place(h.Name))
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("start agent on %s: %w", h.Name, err), f.Close())
+			}
+			f.agents[h.Name] = a
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Run makes one round of traffic: all parts at the same time, each from its
+// Start on. What befalls connections is recorded in the result and ends nothing;
+// an error is that of a part that cannot be, or of ctx, whose end ends all
+// traffic at once. One round at a time.
+func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
+	r := &round{Fleet: f, accounts: map[uint64]load.Account{}}
+	if err := r.plan(parts); err != nil {
+		return measure.Result{}, fmt.Errorf("plan traffic: %w", err)
+	}
+	if err := r.open(ctx); err != nil {
+		return measure.Result{}, r.abandon(fmt.Errorf("start servers: %w", err))
+	}
+	before := r.cpu(ctx)
+	r.begin = load.Now()
+	var going sync.WaitGroup
+	for _, l := range r.lanes {
+		going.Go(func() { l.run(ctx) })
+	}
+	going.Wait()
+	if err := ctx.Err(); err != nil {
+		return measure.Result{}, r.abandon(err)
+	}
+	r.harvest(ctx)
+	r.spend(before, r.cpu(ctx))
+	return r.finish(), ctx.Err()
+}
+
+// Close ends the agents and what they started.
+func (f *Fleet) Close() error {
+	var errs []error
+	for host, a := range f.agents {
+		if err := a.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close agent of %s: %w", host, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// plan looks at the parts and finds who talks to whom.
+func (r *round) plan(parts []Spec) error {
+	for _, s := range parts {
+		if err := s.Check(); err != nil {
+			return fmt.Errorf("%s: %w", s.group(), err)
+		}
+		if err := s.programs(); err != nil {
+			return fmt.Errorf("%s: %w", s.group(), err)
+		}
+		from, err := r.hosts(or(s.From, "senders"))
+		if err != nil {
+			return fmt.Errorf("%s: from: %w", s.group(), err)
+		}
+		to, err := r.hosts(or(s.To, "receivers"))
+		if err != nil {
+			return fmt.Errorf("%s: to: %w", s.group(), err)
+		}
+		if s.Paths > 1 && len(to) > 1 {
+			return fmt.Errorf("%s: to: one host has all the paths, not %d", s.group(), len(to))
+		}
+		for i, h := range from {
+			l := &lane{round: r, Spec: s, number: len(r.lanes), pair: i, from: h, to: to[i%len(to)]}
+			if l.from == l.to {
+				return fmt.Errorf("%s: to: %s has no traffic with itself", s.group(), h.Name)
+			}
+			r.lanes = append(r.lanes, l)
+		}
+	}
+	return nil
+}
+
+// hosts finds those that a part is from or to.
+func (f *Fleet) hosts(name string) ([]*topology.Host, error) {
+	switch name {
+	case "senders":
+		return f.layout.Senders, nil
+	case "receivers":
+		return f.layout.Receivers, nil
+	}
+	if f.agents[name] == nil {
+		return nil, fmt.Errorf("%q is neither a sender nor a receiver", name)
+	}
+	return []*topology.Host{f.layout.Hosts[name]}, nil
+}
+
+// open starts the servers, new ones for each round: a subject's settings shall
+// hold for a listener as for any that is started while they are in force.
+func (r *round) open(ctx context.Context) error {
+	for host, a := range r.agents {
+		for _, s := range []load.ListenSpec{
+			{Network: "tcp4", Address: fmt.Sprintf("0.0.0.0:%d", Port)},
+			{Network: "tcp6", Address: fmt.Sprintf("[::]:%d", Port)},
+		} {
+			if _, err := a.Listen(ctx, s); err != nil {
+				return fmt.Errorf("%s: %w", host, err)
+			}
+		}
+	}
+	return nil
+}
+
+// grace is how long a server waits for connections to end that its clients have
+// ended: three times the RTO of a path of 200 ms that has lost a FIN and its
+// first retransmit.
+const grace = 3 * time.Second
+
+// harvest ends the servers and takes their accounts.
+func (r *round) harvest(ctx context.Context) {
+	var each sync.WaitGroup
+	for host, a := range r.agents {
+		each.Go(func() {
+			accounts, err := a.Harvest(ctx, grace)
+			if err != nil {
+				r.fail(fmt.Errorf("take accounts of %s: %w", host, err))
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for n, a := range accounts {
+				r.accounts[n] = a
+			}
+		})
+	}
+	each.Wait()
+}
+
+// abandon ends the servers of a round that err keeps from being finished.
+func (r *round) abandon(err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, a := range r.agents {
+		a.Harvest(ctx, 0) // nothing to end at an agent that is gone
+	}
+	return err
+}
+
+// programs finds the outside programs that a part needs.
+func (s Spec) programs() error {
+	needed := map[Kind][]string{Iperf3: {"iperf3"}, Wrk: {"wrk", "nginx"}, Web: {"nginx"}}[s.Kind]
+	if s.Client == Curl {
+		needed = append(needed, "curl")
+	}
+	for _, name := range needed {
+		if _, err := exec.LookPath(name); err != nil {
+			return fmt.Errorf("find %s: install the package %s: %w", name, name, err)
+		}
+	}
+	return nil
+}

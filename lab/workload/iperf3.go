@@ -1,0 +1,141 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/measure"
+)
+
+// iperf3 has the witness of bulk run, as often as the part's count.
+func (l *lane) iperf3(ctx context.Context) {
+	for range max(l.Count, 1) {
+		if err := l.iperf3Once(ctx); err != nil && ctx.Err() == nil {
+			l.fail(err)
+		}
+	}
+}
+
+func (l *lane) iperf3Once(ctx context.Context) error {
+	port := witnessPort + l.number
+	server, err := l.start(l.to, "iperf3", "-s", "-1", "-p", strconv.Itoa(port))
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	if err := server.serving(ctx, port); err != nil {
+		return err
+	}
+	args := []string{"-J", "-c", l.layout.Addr(l.to, l.IPv6).String(), "-p", strconv.Itoa(port),
+		"-t", strconv.Itoa(int(l.Duration / time.Second)), "-P", strconv.Itoa(l.streams()),
+		"-i", strconv.FormatFloat(l.Sample.Seconds(), 'f', -1, 64),
+		"--connect-timeout", strconv.Itoa(int(witnessOvertime / 2 / time.Millisecond))}
+	if l.CC != "" {
+		args = append(args, "-C", l.CC)
+	}
+	begin := load.Now()
+	client, err := l.start(l.from, "iperf3", args...)
+	if err != nil {
+		return err
+	}
+	defer client.stop()
+	err = client.wait(ctx, l.Duration+witnessOvertime)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	entries, perr := parseIperf3(client.out.Bytes())
+	if perr != nil {
+		return perr // it says more than the exit code
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		c := l.connection(false)
+		e.Group, e.From, e.To, e.Start = c.Group, c.From, c.To, l.at(begin)
+		for i := range e.points {
+			e.points[i].At += e.Start
+		}
+		l.add(e)
+		l.sum(e.Connection, 0)
+	}
+	return nil
+}
+
+// iperf3Report is what iperf3 says with -J, as far as it is used. Round trips are
+// in microseconds, sampled once an interval; the window is in bytes.
+type iperf3Report struct {
+	Error string
+	Start struct {
+		MSS float64 `json:"tcp_mss_default"`
+	}
+	Intervals []struct {
+		Streams []struct {
+			Socket      int
+			End         float64 // seconds
+			BitsPerSec  float64 `json:"bits_per_second"`
+			Retransmits uint32
+			Cwnd        float64 `json:"snd_cwnd"`
+			RTT         int64
+		}
+	}
+	End struct {
+		CC      string `json:"sender_tcp_congestion"`
+		Streams []struct {
+			Sender struct {
+				Socket      int
+				Seconds     float64
+				Bytes       uint64
+				Retransmits uint32
+				MinRTT      int64 `json:"min_rtt"`
+				MeanRTT     int64 `json:"mean_rtt"`
+			}
+			Receiver struct{ Bytes uint64 }
+		}
+	}
+}
+
+// parseIperf3 makes connections of a client's report. iperf3 counts no segments:
+// there are as many as its bytes make, and the retransmits.
+func parseIperf3(raw []byte) ([]entry, error) {
+	var r iperf3Report
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, fmt.Errorf("read iperf3's report: %w", err)
+	}
+	if r.Error != "" {
+		return nil, fmt.Errorf("run iperf3: %s", strings.TrimPrefix(r.Error, "error - "))
+	}
+	entries := make([]entry, len(r.End.Streams))
+	mss := max(r.Start.MSS, 1)
+	for i, s := range r.End.Streams {
+		e := &entries[i]
+		e.Elapsed = time.Duration(s.Sender.Seconds * float64(time.Second))
+		e.Bytes, e.Delivered = s.Receiver.Bytes, true
+		e.CC = r.End.CC
+		e.Retrans = s.Sender.Retransmits
+		e.Segments = uint32(float64(s.Sender.Bytes)/mss) + e.Retrans
+		e.MinRTT = time.Duration(s.Sender.MinRTT) * time.Microsecond
+		e.MeanRTT = time.Duration(s.Sender.MeanRTT) * time.Microsecond
+		e.SRTT = e.MeanRTT
+		var retrans uint32
+		for _, n := range r.Intervals {
+			for _, p := range n.Streams {
+				if p.Socket != s.Sender.Socket {
+					continue
+				}
+				retrans += p.Retransmits
+				e.SRTT = time.Duration(p.RTT) * time.Microsecond
+				e.points = append(e.points, measure.Point{
+					At: time.Duration(p.End * float64(time.Second)), Goodput: p.BitsPerSec, SRTT: e.SRTT,
+					Cwnd: uint32(p.Cwnd / mss), Retrans: retrans, CC: r.End.CC,
+				})
+			}
+		}
+	}
+	return entries, nil
+}

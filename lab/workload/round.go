@@ -1,0 +1,175 @@
+package workload
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/measure"
+)
+
+// round is one round of traffic and what is gathered of it.
+type round struct {
+	*Fleet
+	lanes []*lane
+	begin load.Moment
+
+	mu       sync.Mutex
+	blocks   uint64
+	accounts map[uint64]load.Account // of servers, by number
+	entries  []entry
+	end      time.Duration // of the traffic, since begin
+	result   measure.Result
+}
+
+// entry is a connection that has no number yet.
+type entry struct {
+	measure.Connection
+	account   uint64        // the number of the server's account of it
+	own       *load.Account // or the client's, if the client sent the data
+	exchanges []load.Exchange
+	points    []measure.Point // a witness's
+	requests  []measure.Request
+}
+
+// block reserves numbers for the accounts of as many connections as an order may
+// make, and returns the first.
+func (r *round) block() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blocks++
+	return r.blocks << 32
+}
+
+// at is a moment as the result counts it.
+func (r *round) at(m load.Moment) time.Duration { return m.Sub(r.begin) }
+
+func (r *round) add(e entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entries = append(r.entries, e)
+	r.end = max(r.end, e.Start+e.Elapsed)
+}
+
+// until says that the traffic went on until then.
+func (r *round) until(t time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end = max(r.end, t)
+}
+
+// total adds to what a group did in all.
+func (r *round) total(group string, t measure.Total) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.result.Totals == nil {
+		r.result.Totals = map[string]measure.Total{}
+	}
+	r.result.Totals[group] = r.result.Totals[group].Plus(t)
+}
+
+// fail counts what did not come about.
+func (r *round) fail(err error) { r.failed(1, err.Error()) }
+
+func (r *round) failed(n uint64, first string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Errors += n
+	if r.result.FirstError == "" {
+		r.result.FirstError = first
+	}
+}
+
+// cpu is what the agents have spent. One that is gone tells nothing.
+func (r *round) cpu(ctx context.Context) map[string]load.CPU {
+	spent := map[string]load.CPU{}
+	for host, a := range r.agents {
+		if c, err := a.CPU(ctx); err == nil {
+			spent[host] = c
+		}
+	}
+	return spent
+}
+
+// spend adds what the agents have spent since before.
+func (r *round) spend(before, after map[string]load.CPU) {
+	for host, c := range after {
+		r.cost(host, c.Sub(before[host]))
+	}
+}
+
+func (r *round) cost(host string, c load.CPU) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.result.CPU == nil {
+		r.result.CPU = map[string]measure.CPU{}
+	}
+	sum := r.result.CPU[host]
+	sum.User += c.User
+	sum.System += c.System
+	r.result.CPU[host] = sum
+}
+
+// finish numbers the connections by their begin and makes the result.
+func (r *round) finish() measure.Result {
+	slices.SortStableFunc(r.entries, func(a, b entry) int { return int(a.Start - b.Start) })
+	out := &r.result
+	out.Elapsed = r.end
+	out.NoRTOs = !load.CountsRTOs()
+	for id := range r.entries {
+		e := &r.entries[id]
+		e.ID = id
+		if a, ok := r.accounts[e.account]; ok {
+			e.own = &a
+		}
+		if e.own != nil {
+			e.points = r.points(e.Start, e.own.Points)
+			e.take(e.own)
+		}
+		out.Connections = append(out.Connections, e.Connection)
+		for _, x := range e.exchanges {
+			e.requests = append(e.requests, measure.Request{Start: r.at(x.Begin), Elapsed: x.Elapsed, Bytes: x.Bytes})
+		}
+		for _, q := range e.requests {
+			q.Group, q.Conn = e.Group, id
+			out.Requests = append(out.Requests, q)
+		}
+		for _, p := range e.points {
+			p.Conn = id
+			out.Points = append(out.Points, p)
+		}
+	}
+	return *out
+}
+
+// take completes the record by what the sender's kernel says.
+func (e *entry) take(a *load.Account) {
+	e.CC = a.CCStart
+	if a.CCEnd != a.CCStart {
+		e.CCEnd = a.CCEnd
+	}
+	e.Segments, e.Retrans, e.RTOs = a.Segments, a.Retrans, a.RTOs
+	e.MinRTT, e.SRTT, e.MeanRTT = a.MinRTT, a.SRTT, a.SRTT
+	if n := len(a.Points); n > 0 {
+		var sum time.Duration
+		for _, p := range a.Points {
+			sum += p.SRTT
+		}
+		e.MeanRTT = sum / time.Duration(n)
+	}
+}
+
+// points says what was acknowledged between a connection's points, from its
+// start on.
+func (r *round) points(start time.Duration, all []load.Point) []measure.Point {
+	points := make([]measure.Point, len(all))
+	before, acked := start, uint64(0)
+	for i, p := range all {
+		points[i] = measure.Point{At: r.at(p.At), SRTT: p.SRTT, Cwnd: p.Cwnd, Retrans: p.Retrans, CC: p.CC}
+		points[i].Goodput = float64(p.BytesAcked-acked) * 8 / (points[i].At - before).Seconds()
+		before, acked = points[i].At, p.BytesAcked
+	}
+	return points
+}

@@ -1,0 +1,87 @@
+package workload
+
+import (
+	"context"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/measure"
+)
+
+// webFile is what nginx serves, as a path of a URL.
+const webFile = "/file"
+
+// web has nginx at the sender and a client at the receiver make the part's
+// requests.
+func (l *lane) web(ctx context.Context) {
+	if err := l.webOnce(ctx); err != nil && ctx.Err() == nil {
+		l.fail(err)
+	}
+}
+
+func (l *lane) webOnce(ctx context.Context) error {
+	_, at, stop, err := l.nginx(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	book, err := openLedger(l.from, int(at.Port()))
+	if err != nil {
+		return err
+	}
+	defer book.close()
+	get := l.webGo
+	if l.Client == Curl {
+		get = l.webCurl
+	}
+	list, err := get(ctx, at.String())
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// The server's last FIN may be lost, as a connection's last bytes in harvest.
+	deadline := time.Now().Add(grace)
+	for i, c := range list {
+		if a, ok := book.account(ctx, c.Port, deadline); ok {
+			c.Own = &a
+		}
+		l.webRequest(i, c)
+	}
+	return err
+}
+
+// webGo has the load agent make the requests.
+func (l *lane) webGo(ctx context.Context, at string) ([]load.Connection, error) {
+	s := load.FlowsSpec{To: at, HTTP: webFile, Account: l.block(), Duration: l.bound(), Concurrency: l.places()}
+	for range l.Count {
+		s.Flows = append(s.Flows, load.Flow{Size: uint32(l.Size.Fixed)})
+	}
+	r, err := l.agents[l.to.Name].Flows(ctx, s)
+	return r.Connections, err
+}
+
+// webRequest records the connection of the part's i-th request.
+func (l *lane) webRequest(i int, r load.Connection) {
+	c := l.connection(false)
+	switch {
+	case l.First == 0:
+	case i < l.First:
+		c.Group += FirstGroup
+	default:
+		c.Group += LaterGroup
+	}
+	if r.Error != "" {
+		l.failed(1, r.Error)
+	}
+	if r.Connect == 0 {
+		return
+	}
+	c.Start, c.Elapsed, c.Bytes, c.Delivered = l.at(r.Begin), r.Elapsed, r.Bytes, r.Delivered
+	e := entry{Connection: c, own: r.Own}
+	t := measure.Total{Bytes: c.Bytes}
+	if c.Delivered {
+		e.requests = []measure.Request{{Start: c.Start, Elapsed: c.Elapsed, Bytes: c.Bytes}}
+		t.Connections, t.Requests = 1, 1
+	}
+	l.add(e)
+	l.total(c.Group, t)
+}

@@ -1,0 +1,171 @@
+package workload
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/lab/load"
+)
+
+// Defaults of what a Spec leaves out, in bytes: a small question and its answer.
+const (
+	defaultRequest = 64
+	defaultReply   = 256
+)
+
+func (s Spec) request() int { return int(or(s.Request, defaultRequest)) }
+func (s Spec) reply() int   { return int(or(s.Reply, defaultReply)) }
+func (s Spec) streams() int { return or(s.Streams, 1) }
+
+// places is how much goes on at a time where it is a closed loop.
+func (s Spec) places() int { return or(s.Concurrency, 1) }
+
+// bound is the time that ends the part, if it has not ended by itself.
+func (s Spec) bound() time.Duration { return or(s.Duration, load.MaxDuration) }
+
+// openLoop is flows that begin when their time has come.
+func (s Spec) openLoop() bool { return s.Rate > 0 || len(s.Trace) > 0 }
+
+// endless says that only the duration ends the part.
+func (s Spec) endless() bool { return s.Count == 0 && s.Duration > 0 }
+
+// times is the count, otherwise where a duration bounds the part instead.
+func (s Spec) times(otherwise int) int {
+	switch {
+	case s.Count > 0:
+		return s.Count
+	case s.Duration > 0:
+		return otherwise
+	}
+	return 1
+}
+
+// group is the name of the part's connections.
+func (s Spec) group() string { return or(s.Name, string(s.Kind)) }
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// Length is about how long the part takes, from the round's begin: exact where a
+// duration says it, at least so long where only a count does.
+func (s Spec) Length() time.Duration {
+	var takes time.Duration
+	n := time.Duration(s.times(0))
+	switch s.Kind {
+	case Bulk, Iperf3:
+		takes = s.Start + max(n, 1)*s.Duration
+		return min(takes, or(s.End, takes))
+	case RPC, Mux:
+		takes = n * s.Think
+	case Flows:
+		takes = n * s.Gap
+		if k := len(s.Trace); k > 0 {
+			takes = s.Trace[k-1].At
+		}
+	}
+	if s.Rate > 0 {
+		takes = time.Duration(min(float64(n)/s.Rate, s.bound().Seconds()) * float64(time.Second))
+	}
+	if s.Duration > 0 && (s.Count == 0 && len(s.Trace) == 0 || takes > s.Duration) {
+		takes = s.Duration
+	}
+	return s.Start + takes
+}
+
+// String says in words what the part is.
+func (s Spec) String() string {
+	words := []string{s.what()}
+	add := func(ok bool, format string, args ...any) {
+		if ok {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	add(s.Concurrency > 0 && s.Kind != Mux, "%d at a time", s.Concurrency)
+	add(s.Gap > 0, "%s apart", s.Gap)
+	add(s.Rate > 0, "%s a second", strconv.FormatFloat(s.Rate, 'g', 4, 64))
+	add(s.Think > 0, "%s apart", s.Think)
+	add(s.Paths > 1, "over %d paths", s.Paths)
+	add(s.CC != "", "%s by its own choice", s.CC)
+	add(s.IPv6, "IPv6")
+	add(s.Start > 0, "from %s on", s.Start)
+	add(s.End > 0, "until %s", s.End)
+	return strings.Join(words, ", ")
+}
+
+func (s Spec) what() string {
+	switch s.Kind {
+	case Bulk:
+		return s.lines(s.streams(), "bulk stream")
+	case Iperf3:
+		return s.lines(s.streams(), "iperf3 stream")
+	case RPC:
+		return fmt.Sprintf("%s of %s and %s back on %s", s.amount("request"), inBytes(float64(s.request())),
+			inBytes(float64(s.reply())), several(s.streams(), "connection"))
+	case Flows:
+		if n := len(s.Trace); n > 0 {
+			return several(n, "flow") + " by trace"
+		}
+		return s.amount("flow") + " of " + s.Size.String()
+	case Churn:
+		return fmt.Sprintf("%s, %d at a time", s.amount("short connection"), s.streams())
+	case Mux:
+		return fmt.Sprintf("%s of %s of %s on %s", s.amount("burst"), several(s.places(), "reply"), s.Size,
+			several(s.streams(), "connection"))
+	case Web:
+		return s.amount("HTTP request") + " for a file of " + s.Size.String() + ", a connection each"
+	case Wrk:
+		return fmt.Sprintf("wrk for %s, files of %s", s.Duration, s.Size)
+	}
+	return fmt.Sprintf("traffic of kind %q", s.Kind)
+}
+
+// lines are streams, one after the other in each line.
+func (s Spec) lines(n int, what string) string {
+	if s.Count > 1 {
+		return fmt.Sprintf("%s of %d %ss of %s", several(n, "line"), s.Count, what, s.Duration)
+	}
+	return fmt.Sprintf("%s of %s", several(n, what), s.Duration)
+}
+
+// amount is a count, or how long it goes on.
+func (s Spec) amount(what string) string {
+	if n := s.times(0); n > 0 {
+		return several(n, what)
+	}
+	return fmt.Sprintf("%s for %s", several(0, what)[len("0 "):], s.Duration)
+}
+
+func several(n int, what string) string {
+	switch {
+	case n == 1:
+		return "1 " + what
+	case strings.HasSuffix(what, "y"):
+		return fmt.Sprintf("%d %sies", n, strings.TrimSuffix(what, "y"))
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// String says in words how large it is.
+func (s Size) String() string {
+	if s.Fixed > 0 || s.Alpha == 0 {
+		return inBytes(float64(s.Fixed))
+	}
+	return fmt.Sprintf("%s on average (Pareto %v, %s to %s)", inBytes(s.Mean()), s.Alpha, inBytes(s.Scale), inBytes(s.Max))
+}
+
+// inBytes is in decimal units, as sizes of flows are given.
+func inBytes(n float64) string {
+	unit := 0
+	for n >= 999.5 && unit < 3 {
+		n /= 1000
+		unit++
+	}
+	return strconv.FormatFloat(n, 'g', 3, 64) + " " + []string{"B", "kB", "MB", "GB"}[unit]
+}
