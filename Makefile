@@ -93,11 +93,12 @@ fmt: ## format Go
 	@gofmt -w cmd internal lab test
 
 .PHONY: lint
-lint: ## formatting, vet, staticcheck
+lint: ## formatting, vet, staticcheck, functions that nothing uses
 	@unformatted=$$(gofmt -l cmd internal lab test); \
 		if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
 	@go vet ./...
 	@go tool staticcheck ./...
+	@tools/dead-code
 
 .PHONY: bench
 bench: build ## what it does for traffic: every lab scenario, reduced, at most 10 minutes

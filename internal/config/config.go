@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -152,7 +151,7 @@ func base() *Config {
 		Mode:         "tune",
 		Interval:     5 * time.Second,
 		Socket:       Socket{Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
-		Metrics:      Metrics{Listen: "127.0.0.1:9732", TopPaths: 100},
+		Metrics:      Metrics{Listen: "127.0.0.1:9732", TopPaths: 20},
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
 		Learning: Learning{
@@ -210,11 +209,4 @@ func (c *Config) checkOverrides(d *decoder) {
 		}
 		seen[o.Prefix] = true
 	}
-}
-
-// IsMistake reports whether err lists mistakes in a configuration file, rather
-// than that it could not be read.
-func IsMistake(err error) bool {
-	var list Errors
-	return errors.As(err, &list)
 }

@@ -215,7 +215,7 @@ func TestAllMistakesAreReportedInOrder(t *testing.T) {
 		}
 	}
 	var one *Error
-	if !errors.As(err, &one) || one.Line != 1 || !IsMistake(err) {
+	if !errors.As(err, &one) || one.Line != 1 || !isMistake(err) {
 		t.Errorf("errors.As finds %v", one)
 	}
 }
@@ -270,8 +270,15 @@ func TestTooManyPrefixesAndPorts(t *testing.T) {
 	}
 }
 
+// isMistake reports whether err lists mistakes in a file, rather than that it could not
+// be read.
+func isMistake(err error) bool {
+	var list Errors
+	return errors.As(err, &list)
+}
+
 func TestLoad(t *testing.T) {
-	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) || IsMistake(err) {
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) || isMistake(err) {
 		t.Errorf("missing file: %v", err)
 	}
 	name := filepath.Join(t.TempDir(), "tcpilot.yaml")
@@ -286,11 +293,11 @@ func TestLoad(t *testing.T) {
 		t.Errorf("got %v, %v", cfg, err)
 	}
 	write("interval: x\n")
-	if _, err := Load(name); !IsMistake(err) || !strings.HasPrefix(err.Error(), name+":1:11: ") {
+	if _, err := Load(name); !isMistake(err) || !strings.HasPrefix(err.Error(), name+":1:11: ") {
 		t.Errorf("got %v", err)
 	}
 	write("#" + strings.Repeat("x", MaxFile))
-	if _, err := Load(name); !IsMistake(err) {
+	if _, err := Load(name); !isMistake(err) {
 		t.Errorf("huge file: %v", err)
 	}
 }

@@ -91,7 +91,8 @@ func TestCheckAndWarnings(t *testing.T) {
 		}
 	}
 	write("rules: [{name: a, lern: {}}]")
-	if _, err := Check(file); !config.IsMistake(err) {
+	var mistakes config.Errors
+	if _, err := Check(file); !errors.As(err, &mistakes) {
 		t.Errorf("error %v", err)
 	}
 }

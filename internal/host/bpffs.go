@@ -9,9 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemBPFFS is where init systems mount bpffs.
-const SystemBPFFS = "/sys/fs/bpf"
-
 // MountBPFFS returns a writable bpffs: the one at system, or else a private one
 // at dir. undo unmounts a private one, which drops all that is pinned there, and
 // removes dir; a private bpffs that an earlier process left is taken over,

@@ -1,13 +1,11 @@
 package host
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -116,105 +114,6 @@ func cgroupID(dir string) (uint64, error) {
 		return 0, fmt.Errorf("find cgroup: %s is a file of a cgroup", dir)
 	}
 	return s.Ino, nil
-}
-
-// fileIDKernfs is FILEID_KERNFS (include/linux/exportfs.h): the handle of a
-// cgroup is its id.
-const fileIDKernfs = 0xfe
-
-// CgroupPath is the path of the cgroup with an id, below the hierarchy's root.
-// A cgroup that is gone is fs.ErrNotExist.
-func CgroupPath(id uint64) (string, error) {
-	root, err := CgroupRoot()
-	if err != nil {
-		return "", err
-	}
-	path, err := cgroupByHandle(root, id)
-	switch {
-	case err == nil:
-		return path, nil
-	case errors.Is(err, unix.ESTALE), errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("find cgroup %d: %w", id, fs.ErrNotExist)
-	}
-	// Handles need CAP_DAC_READ_SEARCH.
-	all, err := CgroupsBelow("/")
-	if err != nil {
-		return "", err
-	}
-	for _, c := range all {
-		if c.ID == id {
-			return c.Path, nil
-		}
-	}
-	return "", fmt.Errorf("find cgroup %d: %w", id, fs.ErrNotExist)
-}
-
-// cgroupByHandle asks the kernel, in constant time.
-func cgroupByHandle(root string, id uint64) (string, error) {
-	dir, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(dir)
-	handle := binary.NativeEndian.AppendUint64(nil, id)
-	fd, err := unix.OpenByHandleAt(dir, unix.NewFileHandle(fileIDKernfs, handle), unix.O_PATH|unix.O_CLOEXEC)
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd)
-	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	if err != nil {
-		return "", err
-	}
-	rel, ok := below(root, path)
-	if !ok || strings.HasSuffix(path, " (deleted)") {
-		return "", fs.ErrNotExist
-	}
-	return rel, nil
-}
-
-func below(root, path string) (rel string, ok bool) {
-	if path == root {
-		return "/", true
-	}
-	rel, ok = strings.CutPrefix(path, root+"/")
-	return "/" + rel, ok
-}
-
-// CgroupsBelow lists a cgroup, named as CgroupID takes it, and all below it. A
-// cgroup that is removed meanwhile is left out.
-func CgroupsBelow(path string) ([]Cgroup, error) {
-	root, err := CgroupRoot()
-	if err != nil {
-		return nil, err
-	}
-	top := cgroupDir(root, path)
-	if _, err := cgroupID(top); err != nil {
-		return nil, err
-	}
-	var all []Cgroup
-	err = filepath.WalkDir(top, func(dir string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			return nil
-		}
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		id, err := cgroupID(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return fs.SkipDir
-		}
-		if err != nil {
-			return err
-		}
-		rel, _ := below(root, dir)
-		all = append(all, Cgroup{rel, id})
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list cgroups: %w", err)
-	}
-	return all, nil
 }
 
 // ProcessCgroup is the cgroup of a process.

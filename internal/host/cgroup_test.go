@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -86,27 +85,6 @@ func TestRootCgroup(t *testing.T) {
 			}
 		}
 	})
-	t.Run("path of id", func(t *testing.T) {
-		for id, want := range map[uint64]string{child.ID: rel, parent.ID: filepath.Dir(rel)} {
-			if got, err := CgroupPath(id); err != nil || got != want {
-				t.Errorf("CgroupPath(%d) is %q, %v; want %q", id, got, err, want)
-			}
-		}
-		top, err := CgroupID("/")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := CgroupPath(top); err != nil || got != "/" {
-			t.Errorf("CgroupPath of the root is %q, %v", got, err)
-		}
-	})
-	t.Run("below", func(t *testing.T) {
-		got, err := CgroupsBelow(parent.Path)
-		want := []Cgroup{{filepath.Dir(rel), parent.ID}, {rel, child.ID}}
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("CgroupsBelow is %v, %v; want %v", got, err, want)
-		}
-	})
 	t.Run("of process", func(t *testing.T) {
 		got, err := ProcessCgroup(os.Getpid())
 		if want := (Cgroup{filepath.Dir(rel), parent.ID}); err != nil || got != want {
@@ -117,11 +95,6 @@ func TestRootCgroup(t *testing.T) {
 
 func TestRootCgroupErrors(t *testing.T) {
 	testenv.Root(t)
-	var gone uint64
-	t.Run("", func(t *testing.T) { gone = testenv.Cgroup(t).ID })
-	if path, err := CgroupPath(gone); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("CgroupPath of a removed cgroup is %q, %v", path, err)
-	}
 	if id, err := CgroupID("/no-such.slice"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("CgroupID of no cgroup is %d, %v", id, err)
 	}
@@ -133,15 +106,5 @@ func TestRootCgroupErrors(t *testing.T) {
 	}
 	if _, err := ProcessCgroup(1 << 30); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("ProcessCgroup of no process: %v", err)
-	}
-}
-
-func BenchmarkCgroupPath(b *testing.B) {
-	testenv.Root(b)
-	id := testenv.Cgroup(b).ID
-	for b.Loop() {
-		if _, err := CgroupPath(id); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -64,17 +64,6 @@ func NewNetNSList() (*NetNSList, error) {
 	return &NetNSList{mountinfo: os.NewFile(uintptr(fd), path)}, nil
 }
 
-// NetNamespaces lists the network namespaces once; see NetNSList.
-func NetNamespaces() ([]NetNS, error) {
-	l, err := NewNetNSList()
-	if err != nil {
-		return nil, err
-	}
-	defer l.Close()
-	list, _, err := l.Poll()
-	return list, err
-}
-
 // Close frees what the list holds open.
 func (l *NetNSList) Close() error { return l.mountinfo.Close() }
 

@@ -22,41 +22,21 @@ type Change struct {
 // process. Not safe for concurrent use. The kernel tells nobody about a change
 // (there is no inotify on proc), so that Poll must be called.
 type SysctlWatch struct {
-	root     string
-	names    []string
-	baseline map[string]string
-	last     map[string]string
+	root  string
+	names []string
+	last  map[string]string
 }
 
-// NewSysctlWatch reads the sysctls below root, ProcSys, as the baseline. One that
-// the kernel does not have is no error; should it appear later, its first value
-// becomes the baseline.
+// NewSysctlWatch reads the sysctls below root, ProcSys. One that the kernel does not
+// have is no error; should it appear later, its first value is no change.
 func NewSysctlWatch(root string, names []string) *SysctlWatch {
-	w := &SysctlWatch{
-		root:     root,
-		names:    names,
-		baseline: make(map[string]string, len(names)),
-		last:     make(map[string]string, len(names)),
-	}
+	w := &SysctlWatch{root: root, names: names, last: make(map[string]string, len(names))}
 	w.Poll()
 	return w
 }
 
 // Names are the sysctls that are watched.
 func (w *SysctlWatch) Names() []string { return w.names }
-
-// Baseline is the value that a sysctl had when it was first seen; ok is false
-// while the kernel does not have it.
-func (w *SysctlWatch) Baseline(name string) (value string, ok bool) {
-	value, ok = w.baseline[name]
-	return value, ok
-}
-
-// Value is what the latest Poll read.
-func (w *SysctlWatch) Value(name string) (value string, ok bool) {
-	value, ok = w.last[name]
-	return value, ok
-}
 
 // Poll reads all and returns those that changed since the last call, in the
 // order of the names. One that cannot be read keeps its last value.
@@ -68,11 +48,8 @@ func (w *SysctlWatch) Poll() []Change {
 			continue
 		}
 		before, seen := w.last[name]
-		switch {
-		case !seen:
-			w.baseline[name], w.last[name] = value, value
-		case value != before:
-			w.last[name] = value
+		w.last[name] = value
+		if seen && value != before {
 			changes = append(changes, Change{name, before, value})
 		}
 	}

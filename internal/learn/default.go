@@ -79,7 +79,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant
 		}
 	}
-	t.limits(most, harm, cs, base, b, search)
+	t.limits(most, harm, cs, base, best, b, search)
 	t.ration(w, most, harm, base, best, unprovenOf(b))
 	if i := t.trial(cs, chance, b, guided, most); i >= 0 && i != best {
 		mix(w, i, min(t.trialShare(b, now), most[i]))
@@ -123,7 +123,7 @@ func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
 // expected loss leaves of the budget. On a path that loses at random an arm which takes that
 // for congestion is not expected to be better than any default, and is believed to be worse
 // until shown otherwise.
-func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Belief, search search) {
+func (t thompson) limits(most, harm []float64, cs []candidate, base, best int, b *Belief, search search) {
 	unproven := unprovenOf(b)
 	untried := unproven
 	switch {
@@ -136,7 +136,9 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base int, b *Beli
 	}
 	for i := range cs {
 		c := &cs[i]
-		unheard := c.heard <= OnePath // what one other path says is not known of this one
+		// What one other path says is not known of this one; it counts where something better
+		// than the default is in use already.
+		unheard := c.parent == nil || c.heard <= OnePath && best == base
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
 		// What leads has the share that the belief in it gives, more than half.

@@ -17,10 +17,6 @@ type Source interface {
 	Counters() (Counters, error)
 }
 
-// DefaultTopPaths is how many paths have a label of their own unless the
-// configuration says otherwise: with 4 arms about 700 series.
-const DefaultTopPaths = 20
-
 // other is the prefix of what is summed over all remaining paths.
 const other = "other"
 

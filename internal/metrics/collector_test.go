@@ -86,6 +86,9 @@ func full(paths int) *fake {
 	}}
 }
 
+// topPaths is how many paths have labels of their own in these tests.
+const topPaths = 20
+
 func gather(t testing.TB, f *fake, top int) map[string]*dto.MetricFamily {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry() // checks what Collect sends against Describe
@@ -124,7 +127,7 @@ func value(t *testing.T, got map[string]*dto.MetricFamily, name string, labels .
 }
 
 func TestEveryMetricIsCollected(t *testing.T) {
-	got := gather(t, full(3), DefaultTopPaths)
+	got := gather(t, full(3), topPaths)
 	for _, f := range families {
 		if got[f.name] == nil {
 			t.Errorf("%s has no series though its source has values", f.name)
@@ -138,7 +141,7 @@ func TestEveryMetricIsCollected(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	r := prometheus.NewRegistry()
-	r.MustRegister(NewCollector(full(3), "1.0", DefaultTopPaths))
+	r.MustRegister(NewCollector(full(3), "1.0", topPaths))
 	problems, err := testutil.GatherAndLint(r)
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +152,7 @@ func TestLint(t *testing.T) {
 }
 
 func TestValuesAreInBaseUnits(t *testing.T) {
-	got := gather(t, full(3), DefaultTopPaths)
+	got := gather(t, full(3), topPaths)
 	first := []string{"prefix=10.0.0.0/24", "rule=web"}
 	for _, tt := range []struct {
 		name   string
@@ -185,7 +188,7 @@ func TestGainHasItsInterval(t *testing.T) {
 	f := full(2)
 	f.snap.Rules[0].Gain = engine.Gain{Ratio: 2, Low: 1.5, High: 2.6}
 	f.snap.Paths[1].HoldOut.Gain = engine.Gain{Ratio: 3} // of too little to have one
-	got := gather(t, f, DefaultTopPaths)
+	got := gather(t, f, topPaths)
 	for name, want := range map[string]float64{"": 2, "_low": 1.5, "_high": 2.6} {
 		if v := value(t, got, "tcpilot_rule_gain_ratio"+name, "rule="+f.snap.Rules[0].Name); v != want {
 			t.Errorf("gain%s = %v, want %v", name, v, want)
@@ -217,7 +220,7 @@ func TestOtherSumsTheRest(t *testing.T) {
 
 // Ten thousand paths must not become ten thousand series.
 func TestCardinality(t *testing.T) {
-	small, big := series(gather(t, full(50), DefaultTopPaths)), series(gather(t, full(10_000), DefaultTopPaths))
+	small, big := series(gather(t, full(50), topPaths)), series(gather(t, full(10_000), topPaths))
 	if small != big {
 		t.Errorf("%d series with 50 paths, %d with 10,000", small, big)
 	}
@@ -239,7 +242,7 @@ func series(got map[string]*dto.MetricFamily) (n int) {
 func TestUnreadableCountersLeaveTheRest(t *testing.T) {
 	f := full(3)
 	f.err = errors.New("map is gone")
-	got := gather(t, f, DefaultTopPaths)
+	got := gather(t, f, topPaths)
 	if v := value(t, got, "tcpilot_datapath_up"); v != 0 {
 		t.Errorf("datapath_up = %v, want 0", v)
 	}
@@ -251,7 +254,7 @@ func TestUnreadableCountersLeaveTheRest(t *testing.T) {
 func TestBeforeTheFirstSnapshot(t *testing.T) {
 	f := full(3)
 	f.snap = nil
-	if got := gather(t, f, DefaultTopPaths); got["tcpilot_datapath_up"] == nil || got["tcpilot_paths"] != nil {
+	if got := gather(t, f, topPaths); got["tcpilot_datapath_up"] == nil || got["tcpilot_paths"] != nil {
 		t.Errorf("got %v", slices.Sorted(maps.Keys(got)))
 	}
 }
@@ -259,11 +262,11 @@ func TestBeforeTheFirstSnapshot(t *testing.T) {
 func TestTwoPathsOfOneNameDoNotFailTheScrape(t *testing.T) {
 	f := full(2)
 	f.snap.Paths[1].Prefix = f.snap.Paths[0].Prefix
-	if n := len(gather(t, f, DefaultTopPaths)["tcpilot_path_samples"].GetMetric()); n != 1 {
+	if n := len(gather(t, f, topPaths)["tcpilot_path_samples"].GetMetric()); n != 1 {
 		t.Errorf("%d series, want the first one", n)
 	}
 	f.snap.Paths[1].Scope = 4026531840
-	if n := len(gather(t, f, DefaultTopPaths)["tcpilot_path_samples"].GetMetric()); n != 2 {
+	if n := len(gather(t, f, topPaths)["tcpilot_path_samples"].GetMetric()); n != 2 {
 		t.Errorf("%d series, want 2: the scope tells them apart", n)
 	}
 }
@@ -300,6 +303,6 @@ func TestDocumentation(t *testing.T) {
 func BenchmarkScrape(b *testing.B) {
 	f := full(10_000)
 	for b.Loop() {
-		gather(b, f, DefaultTopPaths)
+		gather(b, f, topPaths)
 	}
 }

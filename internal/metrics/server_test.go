@@ -12,7 +12,7 @@ import (
 )
 
 func TestServe(t *testing.T) {
-	r, err := NewRegistry(NewCollector(full(3), "1.0", DefaultTopPaths))
+	r, err := NewRegistry(NewCollector(full(3), "1.0", topPaths))
 	if err != nil {
 		t.Fatal(err)
 	}

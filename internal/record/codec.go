@@ -14,9 +14,6 @@ import (
 // Size is the length of one encoded sample in bytes.
 const Size = 288
 
-// size1 is the same in version 1, which had no state of the congestion control.
-const size1 = 256
-
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
 	offKind       = 0   // u8
@@ -38,13 +35,13 @@ const (
 	offArm        = 116 // 16 bytes
 	offCC         = 132 // 16 bytes
 	offMinRTT     = 148 // 6 x u32
-	offStandsFor  = 172 // u32: connections besides the sample's own; zero before version 3
+	offStandsFor  = 172 // u32: connections besides the sample's own
 	offDuration   = 176 // 5 x i64
 	offBytes      = 216 // 3 x u64
 	offRate       = 240 // u64
-	offControl    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes; not in version 1
+	offControl    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes
 
-	// At the end, whatever the version.
+	// At the end.
 	spare = 8 // 4 zero bytes
 	crc   = 4 // u32: CRC-32C of all before it
 )
@@ -104,11 +101,8 @@ func encodeControl(b *[32]byte, c *tcp.ControlState) {
 
 func sum(b []byte) uint32 { return crc32.Checksum(b[:len(b)-crc], castagnoli) }
 
-// Decode reads b into s. Every field of s is written. What decodes without
+// decode reads b, of Size, into s. Every field of s is written. What decodes without
 // error encodes to the same bytes.
-func Decode(s *tcp.Sample, b *[Size]byte) error { return decode(s, b[:]) }
-
-// decode takes the records of every version, by their length.
 func decode(s *tcp.Sample, b []byte) error {
 	if sum(b) != le.Uint32(b[len(b)-crc:]) {
 		return errChecksum
@@ -126,15 +120,12 @@ func decode(s *tcp.Sample, b []byte) error {
 		return errZero
 	}
 	others := le.Uint32(b[offStandsFor:])
-	if others == 1<<32-1 || others != 0 && len(b) != Size {
-		return fmt.Errorf("a sample that stands for %d others: not of this version", others)
+	if others == 1<<32-1 {
+		return fmt.Errorf("a sample that stands for %d others: out of range", others)
 	}
 	s.StandsFor = others + 1
-	s.Control = tcp.ControlState{}
-	if len(b) == Size {
-		if err := decodeControl(&s.Control, (*[32]byte)(b[offControl:])); err != nil {
-			return err
-		}
+	if err := decodeControl(&s.Control, (*[32]byte)(b[offControl:])); err != nil {
+		return err
 	}
 	s.Local = netip.AddrPortFrom(local, le.Uint16(b[offLocalPort:]))
 	s.Remote = netip.AddrPortFrom(remote, le.Uint16(b[offRemotePort:]))

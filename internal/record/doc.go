@@ -5,7 +5,6 @@
 // records of fixed size, little-endian, each with a checksum. There is no
 // index and no trailer: a file that was cut short is readable up to the cut.
 //
-// It refuses to guess: a file of a newer version, a damaged record or a torn last one
-// is an error that says where. Files of older versions are read; what they lack is
-// zero.
+// It refuses to guess: a file of another version, a damaged record or a torn last one is
+// an error that says where.
 package record

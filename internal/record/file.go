@@ -13,20 +13,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Version of the format that is written. Version 1 lacked the state of the
-// congestion control, version 2 samples that stand for others; both are read as well.
+// Version of the format. No other is read.
 const Version = 3
-
-// recordSize is the length of one sample in bytes, 0 in a version that is not read.
-func recordSize(version uint16) int {
-	switch version {
-	case 1:
-		return size1
-	case 2, Version:
-		return Size
-	}
-	return 0
-}
 
 // magic opens every file: not text, so that no editor's conversion survives it
 // unnoticed (the idea of PNG's signature).
@@ -91,9 +79,6 @@ func (w *Writer) Write(s *tcp.Sample) error {
 	return nil
 }
 
-// Count is how many samples were written.
-func (w *Writer) Count() uint64 { return w.count }
-
 // Flush writes what is buffered.
 func (w *Writer) Flush() error {
 	if err := w.w.Flush(); err != nil {
@@ -122,7 +107,6 @@ func (e *DamageError) Unwrap() error { return e.Err }
 // Reader reads a recording from its beginning to its end, once.
 type Reader struct {
 	r      *bufio.Reader
-	size   int // of a record
 	meta   Meta
 	offset int64
 	count  uint64
@@ -143,18 +127,17 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, fmt.Errorf("%w: it does not start with the right eight bytes", ErrForeign)
 	}
 	version, size, length := le.Uint16(h[8:]), int(le.Uint16(h[10:])), le.Uint32(h[12:])
-	want := recordSize(version)
-	if want == 0 {
-		return nil, fmt.Errorf("recording has version %d: this tcpilot reads versions 1 to %d", version, Version)
+	if version != Version {
+		return nil, fmt.Errorf("recording has version %d: this tcpilot reads version %d", version, Version)
 	}
-	if size != want || length > maxMeta {
-		return nil, fmt.Errorf("header is damaged: records of %d bytes (want %d), %d bytes of description", size, want, length)
+	if size != Size || length > maxMeta {
+		return nil, fmt.Errorf("header is damaged: records of %d bytes (want %d), %d bytes of description", size, Size, length)
 	}
 	meta := make([]byte, length)
 	if _, err := io.ReadFull(br, meta); err != nil {
 		return nil, fmt.Errorf("header is cut short: %w", io.ErrUnexpectedEOF)
 	}
-	rd := &Reader{r: br, size: size, offset: fixedHeader + int64(length)}
+	rd := &Reader{r: br, offset: fixedHeader + int64(length)}
 	if err := json.Unmarshal(meta, &rd.meta); err != nil {
 		return nil, fmt.Errorf("header is damaged: %w", err)
 	}
@@ -177,21 +160,21 @@ func (r *Reader) Read(s *tcp.Sample) error {
 	if r.err != nil {
 		return r.err
 	}
-	b, err := r.r.Peek(r.size)
+	b, err := r.r.Peek(Size)
 	switch {
 	case err == nil:
 		err = decode(s, b)
 	case errors.Is(err, io.EOF) && len(b) == 0:
 		return io.EOF
 	case errors.Is(err, io.EOF):
-		err = fmt.Errorf("cut short after %d of %d bytes: %w", len(b), r.size, io.ErrUnexpectedEOF)
+		err = fmt.Errorf("cut short after %d of %d bytes: %w", len(b), Size, io.ErrUnexpectedEOF)
 	}
 	if err != nil {
 		r.err = &DamageError{Offset: r.offset, Samples: r.count, Err: err}
 		return r.err
 	}
-	_, _ = r.r.Discard(r.size) // buffered: it was peeked at
-	r.offset += int64(r.size)
+	_, _ = r.r.Discard(Size) // buffered: it was peeked at
+	r.offset += int64(Size)
 	r.count++
 	return nil
 }

@@ -63,7 +63,7 @@ func TestRoundTripKeepsEveryField(t *testing.T) {
 		Encode(&buf, &want)
 		got := filled(t)
 		got.Cookie++
-		if err := Decode(&got, &buf); err != nil {
+		if err := decode(&got, buf[:]); err != nil {
 			t.Fatal(err)
 		}
 		if got != want {
@@ -96,7 +96,7 @@ func TestDecodeRefuses(t *testing.T) {
 				le.PutUint32(b[Size-crc:], sum(b[:]))
 			}
 			var got tcp.Sample
-			if err := Decode(&got, &b); err == nil || !strings.Contains(err.Error(), tt.expect) {
+			if err := decode(&got, b[:]); err == nil || !strings.Contains(err.Error(), tt.expect) {
 				t.Errorf("error %v, want one that says %q", err, tt.expect)
 			}
 		})
@@ -121,8 +121,8 @@ func recording(t testing.TB, n int) []byte {
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if w.Count() != uint64(n) {
-		t.Fatalf("Count = %d, want %d", w.Count(), n)
+	if w.count != uint64(n) {
+		t.Fatalf("Count = %d, want %d", w.count, n)
 	}
 	return out.Bytes()
 }
@@ -199,9 +199,9 @@ func TestNewReaderRefuses(t *testing.T) {
 	}{
 		"empty":         {nil, true, "too few"},
 		"text":          {[]byte(`{"tcpilot_samples": 1, "more": 2}`), true, "right eight bytes"},
-		"newer":         {edit(func(b []byte) { b[8] = 4 }), false, "version 4: this tcpilot reads versions 1 to 3"},
+		"newer":         {edit(func(b []byte) { b[8] = 4 }), false, "version 4: this tcpilot reads version 3"},
 		"version 0":     {edit(func(b []byte) { b[8] = 0 }), false, "version 0"},
-		"size of old":   {edit(func(b []byte) { b[8] = 1 }), false, "records of 288 bytes (want 256)"},
+		"older":         {edit(func(b []byte) { b[8] = 2 }), false, "version 2: this tcpilot reads version 3"},
 		"other size":    {edit(func(b []byte) { b[10] = 1 }), false, "damaged"},
 		"huge meta":     {edit(func(b []byte) { b[15] = 0xff }), false, "damaged"},
 		"cut in meta":   {good[:20], false, "cut short"},
@@ -280,25 +280,17 @@ func FuzzDecode(f *testing.F) {
 	Encode(&b, &s)
 	f.Add(b[:])
 	f.Add(make([]byte, Size))
-	f.Add(asVersion1(&s))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		b := make([]byte, Size)
-		if len(in) == size1 {
-			b = b[:size1]
-		}
 		copy(b, in)
 		le.PutUint32(b[len(b)-crc:], sum(b)) // else the fuzzer would only meet the checksum
 		var s tcp.Sample
 		if decode(&s, b) != nil {
 			return
 		}
-		var now [Size]byte
-		Encode(&now, &s)
-		again := now[:]
-		if len(b) == size1 {
-			again = asVersion1(&s)
-		}
-		if !bytes.Equal(again, b) {
+		var again [Size]byte
+		Encode(&again, &s)
+		if !bytes.Equal(again[:], b) {
 			t.Errorf("decodes, but encodes to other bytes\n in %x\nout %x", b, again)
 		}
 	})
@@ -307,7 +299,6 @@ func FuzzDecode(f *testing.F) {
 func FuzzReader(f *testing.F) {
 	f.Add(recording(f, 2))
 	f.Add(recording(f, 1)[:100])
-	f.Add(recordingVersion1(f, 2))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r, err := NewReader(bytes.NewReader(in))
 		if err != nil {

@@ -250,8 +250,8 @@ func TestOpenLocked(t *testing.T) {
 	}
 	s.Close()
 	s = openNew(t, path)
-	if s.Len() != 10 {
-		t.Errorf("%d records", s.Len())
+	if s.count != 10 {
+		t.Errorf("%d records", s.count)
 	}
 }
 

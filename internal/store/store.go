@@ -27,13 +27,6 @@ type Store struct {
 
 var errClosed = errors.New("store is closed")
 
-// Len is the number of records.
-func (s *Store) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.count
-}
-
 // Keep makes room for at least n records, so that what the engine is configured to
 // hold is there again after a restart.
 func (s *Store) Keep(n int) {
