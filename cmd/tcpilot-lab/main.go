@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/console"
@@ -27,16 +25,7 @@ var release string
 
 func main() {
 	load.RunIfAgent() // clients and servers of the experiments are this program again
-	os.Exit(run())
-}
-
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// After the first signal the default action is back: a second one ends a
-	// command that does not stop by itself.
-	context.AfterFunc(ctx, stop)
-	return cli.Main(ctx, environment(), os.Args[1:])
+	console.Process(func(ctx context.Context, args []string) int { return cli.Main(ctx, environment(), args) })
 }
 
 func environment() cli.Env {

@@ -3,9 +3,6 @@ package main
 
 import (
 	"context"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -14,16 +11,7 @@ import (
 )
 
 func main() {
-	os.Exit(run())
-}
-
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// After the first signal the default action is back: a second one ends a
-	// command that does not stop by itself.
-	context.AfterFunc(ctx, stop)
-	return cli.Main(ctx, environment(), os.Args[1:])
+	console.Process(func(ctx context.Context, args []string) int { return cli.Main(ctx, environment(), args) })
 }
 
 func environment() cli.Env {

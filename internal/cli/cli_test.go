@@ -203,6 +203,15 @@ func TestGolden(t *testing.T) {
 }
 
 // In mode observe every command that shows what is decided says that it is not done.
+func TestVersion(t *testing.T) {
+	w := newWorld(t)
+	for _, line := range []string{"version", "--version"} {
+		if r := w.run(t.Context(), line); r.code != 0 || r.stdout != "tcpilot 1.2.3\n" {
+			t.Errorf("%s: %+v", line, r)
+		}
+	}
+}
+
 func TestObserveIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Snap.Mode = engine.ModeObserve

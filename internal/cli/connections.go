@@ -88,7 +88,7 @@ func (a *app) connections() *cobra.Command {
 		},
 	}
 	sf.add(cmd)
-	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "also what tcpilot's own congestion controls go by")
+	cmd.Flags().BoolVar(&wide, "wide", false, "also what tcpilot's own congestion controls go by")
 	a.JSONFlag(cmd, "write one JSON object per line (kind \"lost\": samples missed)")
 	return cmd
 }

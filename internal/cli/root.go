@@ -51,7 +51,7 @@ func New(env Env) *cobra.Command {
 		Long:    rootLong,
 		Example: rootExample,
 	}
-	console.Root(root)
+	console.Root(root, env.Version)
 	env.Attach(root)
 	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`; what only reads tries the one for reading beside it first")
 	cobra.CheckErr(root.MarkPersistentFlagFilename("socket", "sock"))

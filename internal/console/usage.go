@@ -34,8 +34,11 @@ func (e Silent) Error() string { return e.Err.Error() }
 func (e Silent) Unwrap() error { return e.Err }
 
 // Root makes cmd the root of a command line: what it is given is checked, mistyped
-// commands get a suggestion, and errors are left to Run.
-func Root(cmd *cobra.Command) {
+// commands get a suggestion, --version says which version it is, and errors are left to
+// Run.
+func Root(cmd *cobra.Command, version string) {
+	cmd.Version = version
+	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.Args = rootArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.SuggestionsMinimumDistance = 2 // the edit distance

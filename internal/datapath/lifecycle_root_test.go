@@ -20,9 +20,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// TestRootPeerWeakness06CrashedProcessStops: after kill -9 what is attached stops
+// TestRootCrashedProcessStops: after kill -9 what is attached stops
 // acting when its lease is over, and the next process takes it over.
-func TestRootPeerWeakness06CrashedProcessStops(t *testing.T) {
+func TestRootCrashedProcessStops(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
 	var c, cs net.Conn

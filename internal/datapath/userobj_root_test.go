@@ -126,9 +126,9 @@ func TestRootUserObjectComesAndGoes(t *testing.T) {
 	must(t, err)
 }
 
-// TestRootPeerWeakness11CallbackFlags: the callbacks that another program asked
+// TestRootCallbackFlags: the callbacks that another program asked
 // for survive ours, in either order.
-func TestRootPeerWeakness11CallbackFlags(t *testing.T) {
+func TestRootCallbackFlags(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		r := newRig(t)
 		var calls func() uint64

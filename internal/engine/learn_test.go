@@ -48,7 +48,7 @@ func TestChangedPathIsFollowed(t *testing.T) {
 
 // Peer weakness 4: a clean host inherits a bad host's choice, since both are
 // behind one gateway.
-func TestPeerWeakness04HostsOfOnePathLearnForThemselves(t *testing.T) {
+func TestHostsOfOnePathLearnForThemselves(t *testing.T) {
 	w := newWorld(t, nil)
 	bad, good := ip("203.0.113.9"), ip("203.0.113.10")
 	w.run(40, bad, lossy)
@@ -69,7 +69,7 @@ func TestPeerWeakness04HostsOfOnePathLearnForThemselves(t *testing.T) {
 }
 
 // Peer weakness 1: an algorithm that the kernel does not have stalls learning.
-func TestPeerWeakness01MissingArmDoesNotStall(t *testing.T) {
+func TestMissingArmDoesNotStall(t *testing.T) {
 	w := newWorld(t, nil, learnRule("r", func(r *policy.Rule) { r.Learn.Arms = []tcp.CC{cc("htcp"), cubic, bbr, dctcp} }))
 	w.e.ArmMissing(cc("htcp"), "no module")
 	starts := w.run(40, ip("203.0.113.9"), lossy)
@@ -173,7 +173,7 @@ func TestArmsThatAreDeafToMarks(t *testing.T) {
 }
 
 // Peer weakness 8: it scores whatever ends by FIN, and nothing that ends by RST.
-func TestPeerWeakness08WhatIsScored(t *testing.T) {
+func TestWhatIsScored(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*tcp.Sample)

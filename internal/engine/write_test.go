@@ -120,7 +120,7 @@ func TestRefusedWritesAreTriedAgain(t *testing.T) {
 	}
 }
 
-func TestPeerWeakness09EvictionDeletesRows(t *testing.T) {
+func TestEvictionDeletesRows(t *testing.T) {
 	const limit = 64
 	w := newWorld(t, func(o *Options) { o.Limit = limit })
 	host := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i / 2), byte(1 + i%2)}) }

@@ -113,7 +113,7 @@ func TestParentCountsForAFewOutcomesAtMost(t *testing.T) {
 	}
 }
 
-func TestPeerWeakness4TheParentsWordIsVerified(t *testing.T) {
+func TestTheParentsWordIsVerified(t *testing.T) {
 	root := &Belief{Pooled: true}
 	now := feed(root, seeded(5), 0, 40, 0.1, map[string]float64{"cubic": -3, "bbr": 1, "reno": -3})
 	b := &Belief{}

@@ -93,7 +93,7 @@ func TestIgnoredNamesAreDistinct(t *testing.T) {
 }
 
 // bpftune counts whole MB/s: whatever is slower than 8 Mbit/s scores 0.
-func TestPeerWeakness8SlowLinksAreToldApart(t *testing.T) {
+func TestSlowLinksAreToldApart(t *testing.T) {
 	arms, l, b := ccs("cubic", "bbr"), DefaultThompson(), &Belief{}
 	for i := range 10 {
 		for k, kbit := range []float64{200, 500} {
@@ -208,7 +208,7 @@ func TestWeightRisesWithEvidence(t *testing.T) {
 
 // bpftune compares min_rtt, which a queue of the connection's own making never
 // raises: at 20 ms and a queue of 1000 packets it chose the arms that fill it.
-func TestPeerWeakness2BufferbloatIsSeen(t *testing.T) {
+func TestBufferbloatIsSeen(t *testing.T) {
 	arms, l, b := ccs("cubic", "bbr"), DefaultThompson(), &Belief{}
 	for i := range 20 {
 		for k, srtt := range []uint32{400_000, 30_000} {

@@ -209,7 +209,7 @@ func TestAnOutlierMovesASettledMeanLittle(t *testing.T) {
 }
 
 // bpftune counts an arm that the kernel lacks as chosen, and waits for its score.
-func TestPeerWeakness1FailedArmsAreNeverScored(t *testing.T) {
+func TestFailedArmsAreNeverScored(t *testing.T) {
 	s := bulk(1e6)
 	s.Flags |= 1 << 3 // FlagArmFailed
 	if _, why := Reward(Throughput, &s, 0); why != ArmFailed {
@@ -230,7 +230,7 @@ func TestPeerWeakness1FailedArmsAreNeverScored(t *testing.T) {
 }
 
 // bpftune's lowest and highest values stay for ever.
-func TestPeerWeakness4BeliefsAge(t *testing.T) {
+func TestBeliefsAge(t *testing.T) {
 	b, l := &Belief{}, DefaultThompson()
 	now := feed(b, seeded(10), 0, 10, 0.3, map[string]float64{"cubic": 10, "bbr": 11.5, "reno": 10})
 	sure, _ := shares(t, trio, b, nil, now)

@@ -70,7 +70,7 @@ or in PATH.`,
   sudo tcpilot lab run loss delay --out today.jsonl.gz --html today.html
   tcpilot lab compare yesterday.jsonl.gz today.jsonl.gz`,
 	}
-	console.Root(root)
+	console.Root(root, env.Version)
 	env.Attach(root)
 	root.AddCommand(a.list(), a.show(), a.run(), a.calibrate(), a.report(), a.compare(), a.clean(), a.demo(), a.version())
 	for _, sub := range root.Commands() {

@@ -62,7 +62,7 @@ func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 	}
 }
 
-func TestRootPeerWeakness11CallbacksOfOtherProgramsSurvive(t *testing.T) {
+func TestRootCallbacksOfOtherProgramsSurvive(t *testing.T) {
 	for _, first := range []string{"other", "tcpilot"} {
 		t.Run(first+" attached first", func(t *testing.T) {
 			w := newWorld(t, "far")

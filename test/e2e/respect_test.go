@@ -25,7 +25,7 @@ func cc(t testing.TB, w *world) string {
 	return bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 20 * time.Millisecond}).CCStart
 }
 
-func TestRootPeerWeakness05ApplicationChoiceIsKept(t *testing.T) {
+func TestRootApplicationChoiceIsKept(t *testing.T) {
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	f := p.follow(t)
@@ -43,7 +43,7 @@ func TestRootPeerWeakness05ApplicationChoiceIsKept(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness05ListenersChoiceIsInherited(t *testing.T) {
+func TestRootListenersChoiceIsInherited(t *testing.T) {
 	w := newWorld(t, "far")
 	server := w.agent(t, w.remotes[0].Host, w.cgroup)
 	_, err := server.Listen(t.Context(), load.ListenSpec{Address: "[::]:5202", CC: "bbr"})
@@ -56,7 +56,7 @@ func TestRootPeerWeakness05ListenersChoiceIsInherited(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness05AdministratorsSysctlIsKept(t *testing.T) {
+func TestRootAdministratorsSysctlIsKept(t *testing.T) {
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	s := newSeries(t, p, r, length())
@@ -83,7 +83,7 @@ func TestRootPeerWeakness05AdministratorsSysctlIsKept(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness06KilledDaemonLeavesKernelDefaults(t *testing.T) {
+func TestRootKilledDaemonLeavesKernelDefaults(t *testing.T) {
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: reno})
 	if got := cc(t, w); got != "reno" {
@@ -113,7 +113,7 @@ func TestRootPeerWeakness06KilledDaemonLeavesKernelDefaults(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness09LearnedIsKeptAcrossRestarts(t *testing.T) {
+func TestRootLearnedIsKeptAcrossRestarts(t *testing.T) {
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	newSeries(t, p, r, length()).until(t, w, "bbr")
@@ -135,7 +135,7 @@ func TestRootPeerWeakness09LearnedIsKeptAcrossRestarts(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness12OnlyTheSocketsOwnersAreServed(t *testing.T) {
+func TestRootOnlyTheSocketsOwnersAreServed(t *testing.T) {
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{})
 	cmd := exec.Command(p.bin, "status", "--socket", p.socket)

@@ -172,7 +172,7 @@ func TestSteadyStateTriesLittle(t *testing.T) {
 
 // On a clean path bpftune chose dctcp without ECN 26 times of 40: 75 against
 // cubic's 129 Mbit/s.
-func TestPeerWeakness3CleanPathIsNotGivenAWorseArm(t *testing.T) {
+func TestCleanPathIsNotGivenAWorseArm(t *testing.T) {
 	s := Scenario{Arms: []string{"cubic", "bbr", "dctcp"}, Gap: time.Second,
 		Groups: one(40, still(Arm{129 * mbit, 0.1, 0, 0, 1}, Arm{120 * mbit, 0.1, 0, 0, 1}, Arm{70 * mbit, 0.3, 0, 0, 1}))}
 	var goodput []float64
@@ -184,7 +184,7 @@ func TestPeerWeakness3CleanPathIsNotGivenAWorseArm(t *testing.T) {
 	}
 }
 
-func TestPeerWeakness4CleanPathBesideABadOneFindsItsOwnArm(t *testing.T) {
+func TestCleanPathBesideABadOneFindsItsOwnArm(t *testing.T) {
 	s, _ := ByName("sibling")
 	var last, ref []float64
 	for seed := range seeds {

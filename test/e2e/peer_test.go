@@ -12,21 +12,22 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// Each test is a case in which bpftune, read and run in 2026, falls short:
+// The tests of this file, of respect_test.go and of cbflags_test.go are cases in which
+// bpftune, read and run in 2026, falls short:
 //
-//	01 a congestion control that the kernel lacks stalls its learning
-//	02 its minimum RTT never sees bufferbloat
-//	03 on a clean path it chooses dctcp without ECN
-//	04 a clean host inherits the choice of a bad one behind the same gateway
-//	05 it overrides the application's choice and the administrator's sysctl
-//	06 killed, it stays attached and goes on
-//	07 IPv4 clients of a dual-stack listener are all keyed to ::
-//	08 slow links score 0, application-limited connections like the rest, and
-//	   connections ended by RST never
-//	09 nothing that it learned survives a restart
-//	10 it needs fentry or kprobes to start
-//	11 it overwrites the callback flags of other sock_ops programs
-//	12 its query port is unauthenticated TCP
+//   - A congestion control that the kernel lacks stalls its learning.
+//   - Its minimum RTT never sees bufferbloat.
+//   - On a clean path it chooses dctcp without ECN.
+//   - A clean host inherits the choice of a bad one behind the same gateway.
+//   - It overrides the application's choice and the administrator's sysctl.
+//   - Killed, it stays attached and goes on.
+//   - IPv4 clients of a dual-stack listener are all keyed to ::.
+//   - Slow links score 0, application-limited connections like the rest, and connections
+//     ended by RST never.
+//   - Nothing that it learned survives a restart.
+//   - It needs fentry or kprobes to start.
+//   - It overwrites the callback flags of other sock_ops programs.
+//   - Its query port is unauthenticated TCP.
 
 // lossy is a world of one remote behind 5 % loss, where bbr is worth several
 // times the others.
@@ -37,7 +38,7 @@ func lossy(t *testing.T) (*world, *remote) {
 	return w, w.remotes[0]
 }
 
-func TestRootPeerWeakness01MissingAlgorithmDoesNotStallLearning(t *testing.T) {
+func TestRootMissingAlgorithmDoesNotStallLearning(t *testing.T) {
 	w, r := lossy(t)
 	const missing = "no_such_cc"
 	p := startTcpilot(t, w, settings{arms: missing + ", cubic, bbr"})
@@ -55,7 +56,7 @@ func TestRootPeerWeakness01MissingAlgorithmDoesNotStallLearning(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness02BufferbloatCountsAgainstAnArm(t *testing.T) {
+func TestRootBufferbloatCountsAgainstAnArm(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	reshape(t, w.back, func(s *link.Spec) { s.Delay = 20 * time.Millisecond })
@@ -64,7 +65,7 @@ func TestRootPeerWeakness02BufferbloatCountsAgainstAnArm(t *testing.T) {
 	s.until(t, w, "bbr")
 }
 
-func TestRootPeerWeakness03NoDCTCPWithoutECN(t *testing.T) {
+func TestRootNoDCTCPWithoutECN(t *testing.T) {
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: auto}}\n"})
 	s := newSeries(t, p, w.remotes[0], 150*time.Millisecond)
@@ -74,7 +75,7 @@ func TestRootPeerWeakness03NoDCTCPWithoutECN(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness04EachHostBehindAGatewayHasItsOwnPath(t *testing.T) {
+func TestRootEachHostBehindAGatewayHasItsOwnPath(t *testing.T) {
 	w, p, bad, good := badAndGood(t)
 	for range 10 {
 		good.one(t, w)
@@ -111,7 +112,7 @@ func badAndGood(t *testing.T) (w *world, p *tcpilot, bad, good *series) {
 }
 
 // Neither host's connections suffer for the other's.
-func TestMeasurePeerWeakness04(t *testing.T) {
+func TestMeasureGoodAndBadHost(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		const learning, judged = 14, 9
 		w, _, bad, good := badAndGood(t)
@@ -133,7 +134,7 @@ func TestMeasurePeerWeakness04(t *testing.T) {
 	})
 }
 
-func TestRootPeerWeakness07DualStackClientsHaveTheirOwnAddress(t *testing.T) {
+func TestRootDualStackClientsHaveTheirOwnAddress(t *testing.T) {
 	w := newWorld(t, "far")
 	// Here the server is tuned: [::] accepts both families.
 	server := w.agent(t, w.remotes[0].Host, w.cgroup)
@@ -166,7 +167,7 @@ func TestRootPeerWeakness07DualStackClientsHaveTheirOwnAddress(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness08SlowLinksAreScored(t *testing.T) {
+func TestRootSlowLinksAreScored(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	// Half of the peer's unit.
@@ -187,7 +188,7 @@ func TestRootPeerWeakness08SlowLinksAreScored(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness08ResetConnectionsAreScored(t *testing.T) {
+func TestRootResetConnectionsAreScored(t *testing.T) {
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	f := p.follow(t)
@@ -206,7 +207,7 @@ func TestRootPeerWeakness08ResetConnectionsAreScored(t *testing.T) {
 	})
 }
 
-func TestRootPeerWeakness08ApplicationLimitedConnectionsAreNotScored(t *testing.T) {
+func TestRootApplicationLimitedConnectionsAreNotScored(t *testing.T) {
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	f := p.follow(t)
@@ -237,7 +238,7 @@ func TestRootSampleNamesBothEnds(t *testing.T) {
 	}
 }
 
-func TestRootPeerWeakness10StartsWithoutFentry(t *testing.T) {
+func TestRootStartsWithoutFentry(t *testing.T) {
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {cc: reno}}\n"})
 	r := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 50 * time.Millisecond})
