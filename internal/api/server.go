@@ -181,6 +181,7 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Arms)
 	notNull(&st.Yields)
 	notNull(&st.Loaded)
+	notNull(&st.Degraded)
 	return st, nil
 }
 

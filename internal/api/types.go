@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
@@ -23,6 +24,9 @@ type Status struct {
 	ConfigError string `json:"config_error,omitempty"`
 	// Problems keep tcpilot from its work; 'tcpilot doctor' fails because of them.
 	Problems []string `json:"problems,omitempty"`
+	// Degraded is what of it does not work as configured, Problems included; empty is well.
+	// Judge fills it in.
+	Degraded []string `json:"degraded"`
 
 	Cgroup   string    `json:"cgroup"`   // path that the programs are attached to
 	Attached time.Time `json:"attached"` // since when
@@ -43,6 +47,19 @@ type Status struct {
 	Yields   []engine.Yield    `json:"yields"`
 	Totals   engine.Totals     `json:"totals"`
 	Loaded   []Loaded          `json:"loaded"` // users' own programs
+}
+
+// Judge fills in Degraded, from the other fields.
+func (s *Status) Judge() {
+	s.Degraded = slices.Clone(s.Problems)
+	if s.ConfigError != "" {
+		s.Degraded = append(s.Degraded, "the configuration that was read last is not in force")
+	}
+	for _, f := range s.Features {
+		if f.Wanted && !f.Active {
+			s.Degraded = append(s.Degraded, f.Name+" is not active")
+		}
+	}
 }
 
 // RuleRollout is for which share of a rule's connections it counts.

@@ -203,6 +203,26 @@ func TestGolden(t *testing.T) {
 }
 
 // In mode observe every command that shows what is decided says that it is not done.
+// The verdict is the first line, and by --check the exit status.
+func TestStatusCheck(t *testing.T) {
+	w := newWorld(t)
+	const degraded = "degraded: the configuration that was read last is not in force; rto_max is not active\n"
+	if r := w.run(t.Context(), "status", "--check"); r.code != console.ExitError || r.stdout != degraded || r.stderr != "" {
+		t.Errorf("%+v", r)
+	}
+	w.fake.Problems = []string{"this is a private cgroup namespace"}
+	if r := w.run(t.Context(), "status", "--check"); r.code != console.ExitError || !strings.HasPrefix(r.stdout, "degraded: this is a private cgroup namespace; ") {
+		t.Errorf("%+v", r)
+	}
+	w.fake.Problems, w.fake.Well = nil, true
+	if r := w.run(t.Context(), "status", "--check"); r.code != console.ExitOK || r.stdout != "ok\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := w.run(t.Context(), "status"); r.code != console.ExitOK || !strings.HasPrefix(r.stdout, "ok\n") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestVersion(t *testing.T) {
 	w := newWorld(t)
 	for _, line := range []string{"version", "--version"} {

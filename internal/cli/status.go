@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,24 +19,54 @@ import (
 )
 
 func (a *app) status() *cobra.Command {
+	check := false
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what the daemon does, and what it cannot do here",
 		Long: `Show what the daemon does: what it is attached to, which features are active and
 why others are not, how many connections it treated and for which reason, the
 congestion controls that it may choose, the settings that it yielded to the
-administrator, and what its programs cost.`,
-		Example: "  tcpilot status\n  tcpilot status --json | jq .counters.samples",
+administrator, and what its programs cost.
+
+The first line is ok, or degraded and why: the latest configuration was refused,
+something that is wanted does not work on this kernel, or tcpilot is kept from its
+work. With --check only that line is shown; the exit status is 1 if it is not ok.`,
+		Example: "  tcpilot status\n  tcpilot status --check || tcpilot doctor\n  tcpilot status --json | jq .counters.samples",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check {
+				return a.checkStatus(cmd.Context())
+			}
 			return show(cmd.Context(), a, api.ResourceStatus, a.renderStatus)
 		},
 	}
+	cmd.Flags().BoolVar(&check, "check", false, "only say whether it is ok, also by the exit status")
 	a.JSONFlag(cmd, jsonDoc)
+	cmd.MarkFlagsMutuallyExclusive("check", "json")
 	return cmd
 }
 
+// checkStatus writes the verdict, and is an error if it is not ok.
+func (a *app) checkStatus(ctx context.Context) error {
+	s, err := a.client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.Print([]byte(a.verdict(s) + "\n")); err != nil || len(s.Degraded) == 0 {
+		return err
+	}
+	return console.Silent{Err: errors.New("degraded")}
+}
+
+func (a *app) verdict(s api.Status) string {
+	if len(s.Degraded) == 0 {
+		return "ok"
+	}
+	return a.Paint.Bad("degraded: " + strings.Join(s.Degraded, "; "))
+}
+
 func (a *app) renderStatus(w io.Writer, s api.Status) {
+	fmt.Fprintln(w, a.verdict(s))
 	now := s.Started.Add(s.Uptime)
 	fmt.Fprintf(w, "tcpilot %s has run for %s (pid %d) on kernel %s\n\n", s.Version, console.Span(s.Uptime), s.PID, s.Kernel)
 	line := func(name, format string, args ...any) {

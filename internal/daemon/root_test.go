@@ -412,8 +412,8 @@ func TestRootSignals(t *testing.T) {
 // In a cgroup namespace of its own the daemon reaches only its container, and says so.
 func TestRootPrivateCgroupNamespace(t *testing.T) {
 	p := newPlace(t)
-	if s := p.start(t).status(t); len(s.Problems) != 0 {
-		t.Errorf("problems %q where a cgroup is configured", s.Problems)
+	if s := p.start(t).status(t); len(s.Degraded) != 0 {
+		t.Errorf("degraded: %q where a cgroup is configured", s.Degraded)
 	}
 	q := newPlace(t)
 	q.wholeHierarchy = true

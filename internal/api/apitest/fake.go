@@ -27,6 +27,7 @@ type Fake struct {
 	CCs      []api.CongestionControl
 	Err      error
 	Problems []string // of Status and Doctor
+	Well     bool     // all that Status wants is active, and its configuration in force
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
@@ -177,6 +178,10 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 		},
 	}
 	s.Counters.NameRules(f.Snap.Rules)
+	if f.Well {
+		s.ConfigError, s.Features = "", s.Features[:1]
+	}
+	s.Judge()
 	return s, f.Err
 }
 
