@@ -97,7 +97,7 @@ func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, 
 	if len(busy) < 2 || len(waits) == 0 {
 		return nil
 	}
-	d.Rate = float64(len(busy)-1) * frame * 8 / (busy[len(busy)-1] - busy[0]).Seconds()
+	d.Rate = perSecond(busy) * frame * 8
 	d.Marked = float64(marked) / float64(len(waits))
 	planned, _ := f.due(c.ended - c.began)
 	d.filled = f.fills && float64(c.sent) >= reached*float64(planned)
@@ -106,4 +106,17 @@ func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, 
 		d.Queue = max(0, waits[len(waits)/2])
 	}
 	return nil
+}
+
+// perSecond is how many arrivals there are in a second, of two or more: the median over all
+// that are half of them apart. A machine that stood still delays some, which then come at
+// once; what is first or last may be one of these.
+func perSecond(at []time.Duration) float64 {
+	half := len(at) / 2
+	spans := make([]time.Duration, 0, len(at)-half)
+	for i := half; i < len(at); i++ {
+		spans = append(spans, at[i]-at[i-half])
+	}
+	slices.Sort(spans)
+	return float64(half) / max(spans[len(spans)/2], time.Nanosecond).Seconds()
 }

@@ -116,3 +116,27 @@ func TestFloodFillsTheQueue(t *testing.T) {
 		})
 	}
 }
+
+// What a stalled machine delays does not change the rate: 100 arrivals a second, of which
+// those that came during a stall come together at its end.
+func TestRateBesideStalls(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		begin, long time.Duration // of the stall
+	}{{"none", 0, 0}, {"first", -5 * ms, 400 * ms}, {"middle", 1200 * ms, 700 * ms}, {"last", 4600 * ms, 500 * ms}} {
+		var at []time.Duration
+		for i := range 500 {
+			due := time.Duration(i) * 10 * ms
+			if due >= tc.begin && due < tc.begin+tc.long {
+				due = tc.begin + tc.long
+			}
+			at = append(at, due)
+		}
+		if got := perSecond(at); got < 99 || got > 101 {
+			t.Errorf("%s: %.1f arrivals a second, want 100", tc.name, got)
+		}
+	}
+	if got := perSecond([]time.Duration{0, 10 * ms}); got != 100 {
+		t.Errorf("two arrivals: %.1f a second", got)
+	}
+}
