@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/console"
@@ -41,22 +39,7 @@ func environment() cli.Env {
 	}
 }
 
-// findTcpilot finds the program that is measured: beside this one, or in PATH.
-func findTcpilot() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find own program: %w", err)
-	}
-	beside := filepath.Join(filepath.Dir(self), "tcpilot")
-	if found, err := exec.LookPath(beside); err == nil {
-		return found, nil
-	}
-	found, err := exec.LookPath("tcpilot")
-	if err != nil {
-		return "", fmt.Errorf("find tcpilot: it is neither %s nor in PATH: install it with 'make install' from tcpilot's sources", beside)
-	}
-	return filepath.Abs(found)
-}
+func findTcpilot() (string, error) { return console.FindProgram("tcpilot", "install") }
 
 func runDemo(ctx context.Context, tcpilot string) error {
 	s := console.Standard()

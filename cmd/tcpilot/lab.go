@@ -5,32 +5,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-const labProgram = "tcpilot-lab"
+func findLab() (string, error) { return console.FindProgram("tcpilot-lab", "install-lab") }
 
-// findLab finds the lab's program: beside this one, or in PATH.
-func findLab() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find own program: %w", err)
-	}
-	beside := filepath.Join(filepath.Dir(self), labProgram)
-	if found, err := exec.LookPath(beside); err == nil {
-		return found, nil
-	}
-	found, err := exec.LookPath(labProgram)
-	if err != nil {
-		return "", fmt.Errorf("find %s: it is neither %s nor in PATH: install it with 'make install-lab' from tcpilot's sources", labProgram, beside)
-	}
-	return found, nil
-}
-
-// becomeLab runs the lab in place of this process, so that it has the terminal and all
+// execLab runs the lab in place of this process, so that it has the terminal and all
 // signals.
-func becomeLab(args []string) error {
+func execLab(args []string) error {
 	lab, err := findLab()
 	if err != nil {
 		return err
@@ -39,7 +23,7 @@ func becomeLab(args []string) error {
 	return fmt.Errorf("run %s: %w", lab, err)
 }
 
-func askLab(ctx context.Context, args []string) ([]byte, error) {
+func labOutput(ctx context.Context, args []string) ([]byte, error) {
 	lab, err := findLab()
 	if err != nil {
 		return nil, err

@@ -16,17 +16,17 @@ func main() {
 
 func environment() cli.Env {
 	return cli.Env{
-		Streams: console.Standard(),
-		Version: version(),
-		Now:     time.Now,
-		Client:  api.NewClient,
-		Run:     runDaemon,
-		Lab:     becomeLab,
-		AskLab:  askLab,
-		Check:   check,
-		Replay:  replay,
-		Doctor:  doctor,
-		Detach:  detach,
+		Streams:   console.Standard(),
+		Version:   version(),
+		Now:       time.Now,
+		Client:    api.NewClient,
+		Run:       runDaemon,
+		ExecLab:   execLab,
+		LabOutput: labOutput,
+		Check:     check,
+		Replay:    replay,
+		Doctor:    doctor,
+		Detach:    detach,
 	}
 }
 

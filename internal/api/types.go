@@ -24,8 +24,8 @@ type Status struct {
 	ConfigError string `json:"config_error,omitempty"`
 	// Problems keep tcpilot from its work; 'tcpilot doctor' fails because of them.
 	Problems []string `json:"problems,omitempty"`
-	// Degraded is what of it does not work as configured, Problems included; empty is well.
-	// Judge fills it in.
+	// Degraded lists what does not work as configured, Problems included. It is empty if
+	// everything works.
 	Degraded []string `json:"degraded"`
 
 	Cgroup   string    `json:"cgroup"`   // path that the programs are attached to
@@ -49,8 +49,8 @@ type Status struct {
 	Loaded   []Loaded          `json:"loaded"` // users' own programs
 }
 
-// Judge fills in Degraded, from the other fields.
-func (s *Status) Judge() {
+// SetDegraded sets Degraded from the other fields.
+func (s *Status) SetDegraded() {
 	s.Degraded = slices.Clone(s.Problems)
 	if s.ConfigError != "" {
 		s.Degraded = append(s.Degraded, "the configuration that was read last is not in force")

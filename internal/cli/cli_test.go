@@ -214,7 +214,7 @@ func TestStatusCheck(t *testing.T) {
 	if r := w.run(t.Context(), "status", "--check"); r.code != console.ExitError || !strings.HasPrefix(r.stdout, "degraded: this is a private cgroup namespace; ") {
 		t.Errorf("%+v", r)
 	}
-	w.fake.Problems, w.fake.Well = nil, true
+	w.fake.Problems, w.fake.Healthy = nil, true
 	if r := w.run(t.Context(), "status", "--check"); r.code != console.ExitOK || r.stdout != "ok\n" {
 		t.Errorf("%+v", r)
 	}

@@ -25,10 +25,11 @@ type Env struct {
 
 	// Run is the daemon; it returns when ctx ends or it was told to detach.
 	Run func(ctx context.Context, o RunOptions) error
-	// Lab becomes the program tcpilot-lab with these arguments; it returns if it cannot.
-	Lab func(args []string) error
-	// AskLab runs it, and returns what it wrote.
-	AskLab func(ctx context.Context, args []string) ([]byte, error)
+	// ExecLab runs the program tcpilot-lab with these arguments in place of this process;
+	// it returns if it cannot.
+	ExecLab func(args []string) error
+	// LabOutput runs the same program to its end, and returns what it wrote.
+	LabOutput func(ctx context.Context, args []string) ([]byte, error)
 	// Check reads a configuration without using it. Every error of the file is
 	// in the one returned (errors.Join), each as file:line:column: text.
 	Check func(ctx context.Context, file string) (Checked, error)

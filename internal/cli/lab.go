@@ -41,14 +41,15 @@ PATH.`,
 	}, "demo")
 }
 
-// handOver has cmd become tcpilot-lab with first and what follows on the command line.
+// handOver has cmd run tcpilot-lab, with first and what follows on the command line for
+// arguments.
 func (a *app) handOver(cmd *cobra.Command, first ...string) *cobra.Command {
 	with := func(args []string) []string { return append(first[:len(first):len(first)], args...) }
 	cmd.DisableFlagParsing = true // all of them are the lab's
-	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.Lab(with(args)) }
+	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.ExecLab(with(args)) }
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		ask := append([]string{cobra.ShellCompRequestCmd}, with(append(args[:len(args):len(args)], word))...)
-		out, err := a.AskLab(cmd.Context(), ask)
+		out, err := a.LabOutput(cmd.Context(), ask)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -22,7 +22,7 @@ func TestLabIsHandedOver(t *testing.T) {
 	} {
 		w := newWorld(t)
 		var got []string
-		w.env.Lab = func(args []string) error { got = args; return nil }
+		w.env.ExecLab = func(args []string) error { got = args; return nil }
 		if code := Main(t.Context(), w.env, strings.Fields(line)); code != console.ExitOK || !slices.Equal(got, want) {
 			t.Errorf("%s: exit %d, handed over %q, want %q", line, code, got, want)
 		}
@@ -31,7 +31,7 @@ func TestLabIsHandedOver(t *testing.T) {
 
 func TestLabIsMissing(t *testing.T) {
 	w := newWorld(t)
-	w.env.Lab = func([]string) error { return errors.New("find tcpilot-lab: it is not in PATH") }
+	w.env.ExecLab = func([]string) error { return errors.New("find tcpilot-lab: it is not in PATH") }
 	if r := w.run(t.Context(), "demo"); r.code != console.ExitError || !strings.Contains(r.stderr, "not in PATH") {
 		t.Errorf("%+v", r)
 	}
@@ -41,7 +41,7 @@ func TestLabIsMissing(t *testing.T) {
 func TestLabCompletes(t *testing.T) {
 	w := newWorld(t)
 	var asked []string
-	w.env.AskLab = func(_ context.Context, args []string) ([]byte, error) {
+	w.env.LabOutput = func(_ context.Context, args []string) ([]byte, error) {
 		asked = args
 		return []byte("loss\nlossy\n:4\n"), nil
 	}
@@ -52,7 +52,7 @@ func TestLabCompletes(t *testing.T) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
 	for _, answer := range []string{"", "nonsense", "loss\n"} {
-		w.env.AskLab = func(context.Context, []string) ([]byte, error) { return []byte(answer), nil }
+		w.env.LabOutput = func(context.Context, []string) ([]byte, error) { return []byte(answer), nil }
 		if r := w.runPlain(t.Context(), "__complete", "lab", ""); r.code != 0 || strings.Contains(r.stdout, "loss") {
 			t.Errorf("%q: %+v", answer, r)
 		}

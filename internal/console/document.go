@@ -9,8 +9,26 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Document writes a command as a section of a page of documentation.
-func Document(w io.Writer, c *cobra.Command) {
+// Document writes a command line as a page of documentation: a section for the root and for
+// each of its commands, down to those of commands.
+func Document(w io.Writer, root *cobra.Command) {
+	section(w, root)
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			continue // cobra's own, and long
+		}
+		if c.IsAvailableCommand() {
+			section(w, c)
+		}
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				section(w, sub)
+			}
+		}
+	}
+}
+
+func section(w io.Writer, c *cobra.Command) {
 	text := c.Long
 	if text == "" {
 		text = c.Short + "."

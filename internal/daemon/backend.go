@@ -44,7 +44,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 	if e := d.reloadErr.Load(); e != nil {
 		s.ConfigError = *e
 	}
-	s.Judge()
+	s.SetDegraded()
 	return s, nil
 }
 

@@ -136,14 +136,14 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base, best int, b
 	}
 	for i := range cs {
 		c := &cs[i]
-		// What one other path says is not known of this one; it counts where something better
-		// than the default is in use already.
-		unheard := c.parent == nil || c.heard <= OnePath && best == base
+		// Evidence of one other path does not keep an arm from its first trial here, as long as
+		// the default is in use.
+		unfamiliar := c.parent == nil || c.others <= OnePath && best == base
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
 		// What leads has the share that the belief in it gives, more than half.
 		leads := c.standsIn && c.lead > 0 && c.trials() >= settled && !b.Pooled
-		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && unheard
+		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && unfamiliar
 		// The first outcomes of a new path may be the first of many at a time.
 		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
 		switch {
@@ -157,7 +157,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base, best int, b
 			most[i] = 0
 		case unknown && untried < unproven:
 			most[i] = untried / float64(len(cs)-1)
-		case c.trials() < tried && unheard, c.trials() < settled && harm[i] < firstHarm:
+		case c.trials() < tried && unfamiliar, c.trials() < settled && harm[i] < firstHarm:
 			most[i] = unproven
 		default:
 			most[i] = min(unproven, t.opt.Budget/max(harm[i], t.opt.Budget))

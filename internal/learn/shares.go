@@ -19,7 +19,7 @@ type candidate struct {
 	cc     tcp.CC
 	arm    *ArmBelief // nil if the path has no belief about it
 	parent *ArmBelief // nil if the parent has none
-	heard  float64    // the parent's evidence that is not from here, aged to now
+	others float64    // evidence of other paths, by the parent, aged to now
 	weight float64    // own evidence, aged to now
 	effect float64    // prior: above or below the path's level
 	spread float64    // variance of that prior
@@ -115,7 +115,7 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 		if c.arm != nil {
 			w -= c.arm.Given * t.keep(c.arm.Last, max(now, c.arm.Last))
 		}
-		c.heard = max(0, w)
+		c.others = max(0, w)
 		if w < leastKnown {
 			continue
 		}
@@ -131,7 +131,7 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 	known := 0
 	for i := range cs {
 		c := &cs[i]
-		if c.heard < leastKnown {
+		if c.others < leastKnown {
 			continue
 		}
 		known++

@@ -27,7 +27,7 @@ type Fake struct {
 	CCs      []api.CongestionControl
 	Err      error
 	Problems []string // of Status and Doctor
-	Well     bool     // all that Status wants is active, and its configuration in force
+	Healthy  bool     // of Status: all that is wanted is active, and the configuration in force
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
@@ -178,10 +178,10 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 		},
 	}
 	s.Counters.NameRules(f.Snap.Rules)
-	if f.Well {
+	if f.Healthy {
 		s.ConfigError, s.Features = "", s.Features[:1]
 	}
-	s.Judge()
+	s.SetDegraded()
 	return s, f.Err
 }
 
