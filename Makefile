@@ -1,10 +1,10 @@
 # make help lists the targets.
 
-# Compiles bpf/. This line is the only place that names a version: generated
+# Compiles the BPF programs. This line is the only place that names a version: generated
 # objects are committed, and CI compares them byte for byte. The headers of
 # linux-libc-dev need a directory that clang only knows for its own machine.
 CLANG        := clang-19
-# mcpu=v3 has the atomic compare-and-swap that bpf/slots.bpf.h needs (Linux 5.12).
+# mcpu=v3 has the atomic compare-and-swap that bpf/sockops/slots.bpf.h needs (Linux 5.12).
 BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
 # Kernels of the slow matrix (test/vm), and the one that CI starts.
@@ -80,7 +80,7 @@ test-vm-smoke: ## the datapath's root tests under one other kernel
 	@test/vm/gotest -k $(SMOKE) ./internal/datapath -- -test.run TestRoot
 
 .PHONY: generate
-generate: ## compile bpf/ and write what is generated (committed)
+generate: ## compile the BPF programs and write what is generated (committed)
 	@CLANG=$(CLANG) tools/deps generate
 	@BPF2GO_CC=$(CLANG) BPF2GO_CFLAGS="$(BPF_CFLAGS)" go generate ./...
 

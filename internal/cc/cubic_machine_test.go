@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The modes of tcpilot_cubic (enum cubic_mode of bpf/abi.h).
+// The modes of tcpilot_cubic (enum cubic_mode of bpf/include/abi.h).
 type cubicMode uint8
 
 const (
@@ -37,7 +37,7 @@ func (w cubicWhy) String() string {
 	return []string{"delay", "train", "spurious", "rounds", "loss"}[min(w, byLoss)]
 }
 
-// cubicTransition is struct cubic_transition of bpf/abi.h.
+// cubicTransition is struct cubic_transition of bpf/include/abi.h.
 type cubicTransition struct {
 	At                     uint64 // ns
 	Cwnd                   uint32

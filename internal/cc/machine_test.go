@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The modes of BBRv3 (enum bbr3_mode of bpf/abi.h).
+// The modes of BBRv3 (enum bbr3_mode of bpf/include/abi.h).
 type mode uint8
 
 const (
@@ -61,7 +61,7 @@ func (w why) String() string {
 // noBound is CC_NO_BOUND.
 const noBound = 1<<32 - 1
 
-// transition is struct bbr3_transition of bpf/abi.h: times in ns, rates in bytes per
+// transition is struct bbr3_transition of bpf/include/abi.h: times in ns, rates in bytes per
 // second, volumes in packets.
 type transition struct {
 	At, Cookie, BW, PacingRate       uint64

@@ -38,7 +38,7 @@ func TestABILimits(t *testing.T) {
 		{"MAX_CC", abiAbiLimitsMAX_CC, maxCC},
 	} {
 		if int(c.c) != c.want {
-			t.Errorf("%s is %d in bpf/abi.h and %d in Go", c.name, c.c, c.want)
+			t.Errorf("%s is %d in bpf/include/abi.h and %d in Go", c.name, c.c, c.want)
 		}
 	}
 	if abiAbiLimitsNO_ARM < abiAbiLimitsMAX_CC || abiAbiLimitsNO_ARM > 255 {
@@ -120,7 +120,7 @@ func TestABIControlModes(t *testing.T) {
 			want = append(want, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, strings.ToUpper(enum)+"_")), "_", "-"))
 		}
 		if last := len(want) - 1; want[last] != "modes" || !slices.Equal(words, want[:last]) {
-			t.Errorf("%s has the modes %q in Go, %q in bpf/abi.h", control, words, want)
+			t.Errorf("%s has the modes %q in Go, %q in bpf/include/abi.h", control, words, want)
 		}
 	}
 }
@@ -133,11 +133,11 @@ func objectTypes(t *testing.T, raw []byte) *btf.Spec {
 	return s
 }
 
-// enums collects every enumerator of every enum in bpf/abi.h: the header itself,
+// enums collects every enumerator of every enum in bpf/include/abi.h: the header itself,
 // since enums that no object uses are not in its BTF.
 func enums(t *testing.T) map[string]uint64 {
 	t.Helper()
-	src, err := os.ReadFile("../../bpf/abi.h")
+	src, err := os.ReadFile("../../bpf/include/abi.h")
 	must(t, err)
 	out := map[string]uint64{}
 	item := regexp.MustCompile(`(?m)^\t([A-Z][A-Z0-9_]*) = (?:(\d+) << )?(\d+|0x[0-9a-f]+),`)
@@ -174,7 +174,7 @@ func TestABIHeaderConstants(t *testing.T) {
 		"CC_NO_BOUND": tcp.NoBound,
 	} {
 		if got, ok := in[name]; !ok || got != want {
-			t.Errorf("%s is %d in bpf/abi.h (there: %v), want %d", name, got, ok, want)
+			t.Errorf("%s is %d in bpf/include/abi.h (there: %v), want %d", name, got, ok, want)
 		}
 	}
 	for name := range in {
@@ -182,7 +182,7 @@ func TestABIHeaderConstants(t *testing.T) {
 			t.Errorf("%s: %d request fields in Go", name, len(requestOps))
 		}
 	}
-	header, err := os.ReadFile("../../bpf/abi.h")
+	header, err := os.ReadFile("../../bpf/include/abi.h")
 	must(t, err)
 	if yield := uint64(yieldCC); yield != 1<<63 || !strings.Contains(string(header), "#define YIELD_CC (1ULL << 63)") {
 		t.Error("YIELD_CC differs")
@@ -310,9 +310,9 @@ func TestABIMaps(t *testing.T) {
 }
 
 // TestWakeUpScheme holds the two halves of the scheme together: samples.go and
-// bpf/report.bpf.h.
+// bpf/sockops/report.bpf.h.
 func TestWakeUpScheme(t *testing.T) {
-	src, err := os.ReadFile("../../bpf/report.bpf.h")
+	src, err := os.ReadFile("../../bpf/sockops/report.bpf.h")
 	must(t, err)
 	m := regexp.MustCompile(`WAKE_INTERVAL_NS \((\d+) \* 1000000ULL\)`).FindSubmatch(src)
 	if m == nil {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	trackSize  = 32 // struct track of bpf/track.bpf.h: cookie and start_ns come first
+	trackSize  = 32 // struct track of bpf/sockops/track.bpf.h: cookie and start_ns come first
 	agedAtOnce = 1024
 )
 
@@ -37,7 +37,7 @@ func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
 	const cookie = 8 // bytes
 	var zero [trackSize]byte
 	for at, err := range d.agedSlots(age) {
-		if err == nil { // as slot_free of bpf/slots.bpf.h does it: the cookie last
+		if err == nil { // as slot_free of bpf/sockops/slots.bpf.h does it: the cookie last
 			_, err = mem.WriteAt(zero[cookie:], at+cookie)
 		}
 		if err == nil {

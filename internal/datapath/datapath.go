@@ -19,7 +19,7 @@ import (
 )
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
-// bpf/abi.h: maps are caches, and are rebuilt, never migrated.
+// bpf/include/abi.h: maps are caches, and are rebuilt, never migrated.
 const pinVersion = "v4"
 
 // Options say where the datapath lives.

@@ -318,5 +318,5 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	}
 }
 
-// slotIndex is slot_index of bpf/slots.bpf.h.
+// slotIndex is slot_index of bpf/sockops/slots.bpf.h.
 func slotIndex(cookie uint64) uint32 { return uint32(cookie & (1<<14 - 1)) }

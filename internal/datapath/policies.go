@@ -133,7 +133,7 @@ type Yield struct {
 // MaxInherited bounds Settings.Inherited.
 const MaxInherited = int(abiAbiLimitsMAX_INHERITED)
 
-const yieldCC = 1 << 63 // YIELD_CC of bpf/abi.h
+const yieldCC = 1 << 63 // YIELD_CC of bpf/include/abi.h
 
 // SetSettings puts s into force.
 func (d *Datapath) SetSettings(s Settings) error {

@@ -77,7 +77,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 	return nil
 }
 
-// Indices of abiRuleBank.Few (FEW_REMOTE and FEW_LOCAL of bpf/abi.h).
+// Indices of abiRuleBank.Few (FEW_REMOTE and FEW_LOCAL of bpf/include/abi.h).
 const (
 	fewRemote = iota
 	fewLocal

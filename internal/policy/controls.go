@@ -10,7 +10,7 @@ import (
 // Ours begins the names of tcpilot's own congestion controls, and of no others.
 const Ours = "tcpilot_"
 
-// Control is a congestion control that tcpilot brings along (bpf/cc_*.bpf.c).
+// Control is a congestion control that tcpilot brings along (bpf/cc/*.bpf.c).
 type Control struct {
 	CC tcp.CC
 	// NeedsECN: it does harm where marks are not answered, and is an arm only on

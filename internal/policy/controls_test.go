@@ -10,15 +10,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
-// Every control in bpf/ is in the table, and the other way round.
+// Every control in bpf/cc/ is in the table, and the other way round.
 func TestControlsAreThoseOfTheSource(t *testing.T) {
-	files, err := filepath.Glob("../../bpf/cc_*.bpf.c")
+	files, err := filepath.Glob("../../bpf/cc/*.bpf.c")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
 	var want, have []string
 	for _, f := range files {
-		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(f), "cc_"), ".bpf.c")
+		name := strings.TrimSuffix(filepath.Base(f), ".bpf.c")
 		want = append(want, Ours+name)
 	}
 	for _, c := range Controls {

@@ -11,7 +11,7 @@
 #ifndef TCPILOT_CLASSIFY_BPF_H
 #define TCPILOT_CLASSIFY_BPF_H
 
-#include "tcp.bpf.h"
+#include "../include/tcp.bpf.h"
 
 struct conn {
 	__u32 remote[4];	/* v4-mapped, network byte order */

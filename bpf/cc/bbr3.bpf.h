@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* BBRv3: constants, state, and what the state says of the path. cc_bbr3.bpf.c tells
+/* BBRv3: constants, state, and what the state says of the path. bbr3.bpf.c tells
  * where all of it comes from; numbers are sections of the draft.
  */
 #ifndef TCPILOT_BBR3_BPF_H

@@ -9,7 +9,7 @@
 #ifndef TCPILOT_CC_BPF_H
 #define TCPILOT_CC_BPF_H
 
-#include "tcp.bpf.h"
+#include "../include/tcp.bpf.h"
 #include <bpf/bpf_tracing.h>
 
 #define USEC_PER_SEC 1000000ULL

@@ -2,7 +2,7 @@
 /* Asks the kernel which options it takes at which hook, on connections of one
  * network namespace that was made for the purpose.
  */
-#include "tcp.bpf.h"
+#include "../include/tcp.bpf.h"
 
 const volatile struct sock_option options[NUM_FIELDS];
 const volatile __u64 probe_value[NUM_FIELDS];	/* a harmless value for each */

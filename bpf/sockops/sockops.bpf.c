@@ -5,7 +5,7 @@
  * sock_ops hooks set; the destroy tracepoint reports. It sees every way in which
  * a connection ends, once, while the counters are still whole.
  */
-#include "tcp.bpf.h"
+#include "../include/tcp.bpf.h"
 #include "track.bpf.h"
 
 /* ---- knobs, set before load -------------------------------------------- */

@@ -79,7 +79,7 @@ static __always_inline bool advance_ack_phase(struct tcp_sock *tp, struct bbr3 *
 	return true;
 }
 
-/* Beside a queue the filter has to forget by rounds too: see cc_bbr3.bpf.c. */
+/* Beside a queue the filter has to forget by rounds too: see bbr3.bpf.c. */
 static __always_inline bool max_bw_stale(struct tcp_sock *tp, const struct bbr3 *b,
 					 const struct bbr3_more *m, const struct ack *a)
 {

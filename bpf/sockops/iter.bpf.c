@@ -6,7 +6,7 @@
  * sample is a delta. One that is older than tcpilot is adopted: it is reported
  * from now on, but belongs to no class, as nobody knows which end began it.
  */
-#include "tcp.bpf.h"
+#include "../include/tcp.bpf.h"
 #include "track.bpf.h"
 
 struct bpf_iter_meta {

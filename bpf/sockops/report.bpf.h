@@ -6,7 +6,7 @@
 #ifndef TCPILOT_REPORT_BPF_H
 #define TCPILOT_REPORT_BPF_H
 
-#include "tcp.bpf.h"
+#include "../include/tcp.bpf.h"
 #include "track.bpf.h"
 
 #define USEC_PER_SEC 1000000ULL
