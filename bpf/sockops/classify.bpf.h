@@ -4,14 +4,11 @@
  * Each dimension yields the set of rules that the connection satisfies in it;
  * the sets are intersected and the lowest rule left wins. A dimension that no
  * rule looks at costs nothing, and no dimension costs more for more rules.
- *
- * Needs the rule maps of the including object: rule_banks, classes,
- * remote_rules, local_rules, port_rules, port_sets, cgroup_rules, netns_rules.
  */
 #ifndef TCPILOT_CLASSIFY_BPF_H
 #define TCPILOT_CLASSIFY_BPF_H
 
-#include "../include/tcp.bpf.h"
+#include "maps.bpf.h"
 
 struct conn {
 	__u32 remote[4];	/* v4-mapped, network byte order */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The end of a connection: emits its last sample and frees its state. These are
- * programs of the object that includes this; they need its maps control and live.
+ * programs of the object that includes this.
  */
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H

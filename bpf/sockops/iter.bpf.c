@@ -6,8 +6,9 @@
  * sample is a delta. One that is older than tcpilot is adopted: it is reported
  * from now on, but belongs to no class, as nobody knows which end began it.
  */
-#include "../include/tcp.bpf.h"
-#include "track.bpf.h"
+#include "classify.bpf.h"
+#include "report.bpf.h"
+#include "slots.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -22,91 +23,6 @@ struct bpf_iter__tcp {
 
 /* Only connections of this cgroup and below are handled; 0: of any. */
 const volatile __u64 attached_cgroup;
-
-/* ---- maps ---------------------------------------------------------------- */
-
-/* Owned by sockops.bpf.c, which says what they hold; replaced by its maps at load. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} samples SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NUM_SLOTS);
-	__type(key, __u32);
-	__type(value, struct track);
-} slots SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct live_conn);
-} live SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, NUM_COUNTERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS);
-	__type(key, __u32);
-	__type(value, struct rule_bank);
-} rule_banks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS * MAX_RULES);
-	__type(key, __u32);
-	__type(value, struct class_entry);
-} classes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct rule_prefix);
-	__type(value, struct rule_set);
-} remote_rules SEC(".maps"), local_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS * 2 * 65536);
-	__type(key, __u32);
-	__type(value, __u32);
-} port_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS * 2 * MAX_PORT_SETS);
-	__type(key, __u32);
-	__type(value, struct rule_set);
-} port_sets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct rule_id);
-	__type(value, struct rule_set);
-} cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
-
-#include "classify.bpf.h"
-#include "report.bpf.h"
-#include "slots.bpf.h"
 
 /* ---- adoption ------------------------------------------------------------ */
 

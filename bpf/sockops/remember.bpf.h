@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* What sock_ops hooks remember of a socket's connection: in a slot, or in socket
  * storage.
- *
- * Needs the map live of the including object, and count of report.bpf.h.
  */
 #ifndef TCPILOT_REMEMBER_BPF_H
 #define TCPILOT_REMEMBER_BPF_H

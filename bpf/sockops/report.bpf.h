@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Fills one conn_sample from a socket and what was remembered of it.
- *
- * Needs the maps samples and counters of the including object.
- */
+/* Fills one conn_sample from a socket and what was remembered of it. */
 #ifndef TCPILOT_REPORT_BPF_H
 #define TCPILOT_REPORT_BPF_H
 
-#include "../include/tcp.bpf.h"
-#include "track.bpf.h"
+#include "maps.bpf.h"
 
 #define USEC_PER_SEC 1000000ULL
 

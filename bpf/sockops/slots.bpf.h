@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Finding, taking and freeing the slot of a young connection.
- *
- * Needs the map slots of the including object.
- */
+/* Finding, taking and freeing the slot of a young connection. */
 #ifndef TCPILOT_SLOTS_BPF_H
 #define TCPILOT_SLOTS_BPF_H
 
-#include "track.bpf.h"
+#include "maps.bpf.h"
 
 static __always_inline __u32 slot_index(__u64 cookie)
 {

@@ -5,22 +5,14 @@
  * sock_ops hooks set; the destroy tracepoint reports. It sees every way in which
  * a connection ends, once, while the counters are still whole.
  */
-#include "../include/tcp.bpf.h"
-#include "track.bpf.h"
+#include "maps.bpf.h"
 
 /* ---- knobs, set before load -------------------------------------------- */
 
 /* How each field is set. */
 const volatile struct sock_option options[NUM_FIELDS];
 
-/* ---- maps that user space writes --------------------------------------- */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
+/* ---- maps of this object alone: user space writes ------------------------ */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -29,50 +21,6 @@ struct {
 	__type(key, struct path_key);
 	__type(value, struct path_policy);
 } path_policies SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS);
-	__type(key, __u32);
-	__type(value, struct rule_bank);
-} rule_banks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS * MAX_RULES);
-	__type(key, __u32);
-	__type(value, struct class_entry);
-} classes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct rule_prefix);
-	__type(value, struct rule_set);
-} remote_rules SEC(".maps"), local_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS * 2 * 65536);
-	__type(key, __u32);
-	__type(value, __u32);
-} port_rules SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BANKS * 2 * MAX_PORT_SETS);
-	__type(key, __u32);
-	__type(value, struct rule_set);
-} port_sets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct rule_id);
-	__type(value, struct rule_set);
-} cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
 
 /* What single network namespaces own, by cookie; looked at only if control.yield has
  * it for any. */
@@ -84,34 +32,7 @@ struct {
 	__type(value, __u64);
 } netns_yields SEC(".maps");
 
-/* ---- maps that the programs write -------------------------------------- */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} samples SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);	/* user space looks at all of them */
-	__uint(max_entries, NUM_SLOTS);
-	__type(key, __u32);
-	__type(value, struct track);
-} slots SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct live_conn);
-} live SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, NUM_COUNTERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
+/* ---- maps of this object alone: the programs write ------------------------ */
 
 /* By field, then by congestion control. */
 struct {

@@ -9,7 +9,7 @@ import (
 const MaxRules = 256
 
 // MaxPrefixes bounds the rows of one prefix dimension: half of remote_rules and of
-// local_rules in bpf/sockops/sockops.bpf.c, which hold two tables.
+// local_rules in bpf/sockops/maps.bpf.h, which hold two tables.
 const MaxPrefixes = 8192
 
 // MaxPortRanges bounds the ranges of one port dimension (ABI: MAX_PORT_SETS in

@@ -269,30 +269,10 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 	}
 }
 
-// TestABIMaps compares what the iterator declares of the maps that it shares.
+// TestABIMaps wants the sizes of maps that Go reckons with.
 func TestABIMaps(t *testing.T) {
 	hooks, err := loadSockops()
 	must(t, err)
-	live, err := loadIter()
-	must(t, err)
-	n := 0
-	for name, m := range live.Maps {
-		if !shared(name) {
-			continue
-		}
-		n++
-		o := hooks.Maps[name]
-		if o == nil {
-			t.Errorf("%s is nobody's", name)
-			continue
-		}
-		if m.Type != o.Type || m.KeySize != o.KeySize || m.ValueSize != o.ValueSize || m.MaxEntries != o.MaxEntries || m.Flags != o.Flags {
-			t.Errorf("%s is %v in iter and %v in sockops", name, m, o)
-		}
-	}
-	if n < 5 {
-		t.Errorf("%d maps are shared", n)
-	}
 	if want := uint32(2 * class.MaxPrefixes); hooks.Maps["remote_rules"].MaxEntries != want || hooks.Maps["local_rules"].MaxEntries != want {
 		t.Error("class.MaxPrefixes is not half of remote_rules and local_rules")
 	}

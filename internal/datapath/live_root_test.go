@@ -2,10 +2,13 @@ package datapath
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
+	"reflect"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -320,3 +323,43 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 
 // slotIndex is slot_index of bpf/sockops/slots.bpf.h.
 func slotIndex(cookie uint64) uint32 { return uint32(cookie & (1<<14 - 1)) }
+
+// TestRootIteratorSharesMaps: the iterator reads and writes the maps of the hooks, and
+// has none of its own but for its variables.
+func TestRootIteratorSharesMaps(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	hooks := map[ebpf.MapID]bool{}
+	for _, value := range reflect.ValueOf(r.maps).Elem().Fields() {
+		info, err := value.Interface().(*ebpf.Map).Info()
+		must(t, err)
+		id, ok := info.ID()
+		if !ok {
+			testenv.Missing(t, "ids of maps")
+		}
+		hooks[id] = true
+	}
+	info, err := r.live.prog.Info()
+	must(t, err)
+	used, ok := info.MapIDs()
+	if !ok {
+		testenv.Missing(t, "ids of a program's maps")
+	}
+	n := 0
+	for _, id := range used {
+		if hooks[id] {
+			n++
+			continue
+		}
+		m, err := ebpf.NewMapFromID(id)
+		must(t, err)
+		info, err := m.Info()
+		must(t, errors.Join(err, m.Close()))
+		if shared(info.Name) {
+			t.Errorf("map %s is the iterator's own", info.Name)
+		}
+	}
+	if n == 0 {
+		t.Error("it has none of the hooks' maps")
+	}
+}
