@@ -16,6 +16,7 @@ const struct {
 	struct path_policy path_policy;
 	struct control control;
 	struct cc_state cc_state;
+	struct track track;
 	struct conn_sample conn_sample;
 	struct class_count class_count;
 	struct event_key event_key;

@@ -281,6 +281,21 @@ enum ledbat_mode {
 	LEDBAT_MODES,
 };
 
+/* ---- live connections --------------------------------------------------- */
+
+/* What is remembered of a connection between its start and its end, in a slot or in
+ * socket storage. User space reads all slots, and frees those whose end was missed. */
+struct track {
+	__u64 cookie;		/* 0: slot is free */
+	__u64 start_ns;		/* CLOCK_MONOTONIC */
+	__u32 class;
+	__u32 policy_id;
+	__u32 connect_us;
+	__u16 flags;		/* enum sample_flags */
+	__u8 arm;		/* index into control.cc, ARM_DEFAULT, or NO_ARM */
+	__u8 err;		/* sk_err that the application may have picked up since */
+};
+
 /* ---- samples ----------------------------------------------------------- */
 
 enum sample_kind {		/* tcp.Kind */
@@ -435,6 +450,7 @@ _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 80 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct control) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
+_Static_assert(sizeof(struct track) == 32, "abi");
 _Static_assert(sizeof(struct conn_sample) == 264, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What is remembered of a connection between its start and its end.
+/* Where a connection is remembered (struct track) between its start and its end.
  *
  * Creating socket storage costs 1.2 us a socket, more than everything else
  * together, so a young connection is remembered in one of two slots that its
@@ -16,17 +16,6 @@
 #define NSEC_PER_USEC 1000ULL
 #define NSEC_PER_MSEC 1000000ULL
 #define NSEC_PER_SEC 1000000000ULL
-
-struct track {
-	__u64 cookie;		/* 0: slot is free */
-	__u64 start_ns;
-	__u32 class;
-	__u32 policy_id;
-	__u32 connect_us;
-	__u16 flags;		/* enum sample_flags */
-	__u8 arm;
-	__u8 err;		/* sk_err that the application may have picked up since */
-};
 
 /* Counters at the last interval sample. */
 struct totals {

@@ -297,6 +297,18 @@ type abiSockOption struct {
 	Pad         uint16
 }
 
+type abiTrack struct {
+	_         structs.HostLayout
+	Cookie    uint64
+	StartNs   uint64
+	Class     uint32
+	PolicyId  uint32
+	ConnectUs uint32
+	Flags     uint16
+	Arm       uint8
+	Err       uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.

@@ -219,7 +219,7 @@ func TestABILayout(t *testing.T) {
 	for name, v := range map[string]any{
 		"rule_set": abiRuleSet{}, "rule_prefix": abiRulePrefix{}, "rule_id": abiRuleId{}, "rule_bank": abiRuleBank{},
 		"same_prefix": abiSamePrefix{}, "class_entry": abiClassEntry{}, "path_key": abiPathKey{},
-		"path_policy": abiPathPolicy{}, "control": abiControl{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
+		"path_policy": abiPathPolicy{}, "control": abiControl{}, "track": abiTrack{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
 		"class_count": abiClassCount{}, "event_key": abiEventKey{}, "sock_option": abiSockOption{},
 		"probe_result": abiProbeResult{},
 	} {

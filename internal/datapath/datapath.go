@@ -20,7 +20,7 @@ import (
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
 // bpf/include/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v4"
+const pinVersion = "v5"
 
 // Options say where the datapath lives.
 type Options struct {
@@ -28,7 +28,7 @@ type Options struct {
 	// below it included.
 	Cgroup string
 	// BPFFS is a directory in a mounted BPF file system. Pins go to
-	// BPFFS/tcpilot/v4.
+	// BPFFS/tcpilot/v5.
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int
