@@ -4,6 +4,7 @@
 #define TCPILOT_BBR3_STATES_BPF_H
 
 #include "bbr3.bpf.h"
+#include "trace.h"
 
 static __always_inline struct bbr3_more *bbr3_more_get(struct tcp_sock *tp)
 {

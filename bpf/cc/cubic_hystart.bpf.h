@@ -4,6 +4,7 @@
 #define TCPILOT_CUBIC_HYSTART_BPF_H
 
 #include "cc.bpf.h"
+#include "trace.h"
 
 const volatile bool like_kernel = true;
 
