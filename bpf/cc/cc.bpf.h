@@ -2,7 +2,7 @@
 /* What the congestion controls share: words of the kernel's TCP, small arithmetic,
  * and the differences between kernels that only they meet.
  *
- * The kernel lets a control write sk_pacing_rate, sk_pacing_status, icsk_ca_priv,
+ * The kernel lets one write sk_pacing_rate, sk_pacing_status, icsk_ca_priv,
  * icsk_ack.pending, snd_cwnd, snd_cwnd_cnt, snd_ssthresh, ecn_flags and, since
  * Linux 6.4, app_limited, and refuses one that has get_info (net/ipv4/bpf_tcp_ca.c).
  */
@@ -151,7 +151,7 @@ static __always_inline void max_filter_advance(struct max_filter *f)
 
 /* ---- the kernel's TCP ---------------------------------------------------- */
 
-/* The control's own 104 bytes; they begin with struct cc_state. */
+/* The congestion control's own 104 bytes; they begin with struct cc_state. */
 static __always_inline void *inet_csk_ca(struct tcp_sock *tp)
 {
 	return tp->inet_conn.icsk_ca_priv;

@@ -14,7 +14,7 @@ const struct {
 	struct class_entry class_entry;
 	struct path_key path_key;
 	struct path_policy path_policy;
-	struct control control;
+	struct runtime_config runtime_config;
 	struct cc_state cc_state;
 	struct track track;
 	struct conn_sample conn_sample;

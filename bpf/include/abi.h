@@ -117,10 +117,10 @@ struct path_policy {
 	__u32 id;
 	__u32 hold_out;		/* share of connections left alone, in 1/65536 */
 	__u32 num_arms;
-	__u8 arm[MAX_ARMS];	/* index into control.cc, or ARM_DEFAULT */
+	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
-	__u32 hold_slices;	/* share of slices left alone, in 1/65536; only with slice_shift */
+	__u32 hold_out_slices;	/* share of slices left alone, in 1/65536; only with slice_shift */
 	__u32 pad;
 	__u64 value[NUM_FIELDS];
 };
@@ -134,11 +134,11 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
-/* ---- control ----------------------------------------------------------- */
+/* ---- runtime configuration ----------------------------------------------- */
 
 #define YIELD_CC (1ULL << 63)
 
-struct control {
+struct runtime_config {
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; nothing is touched after it */
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
@@ -157,8 +157,8 @@ struct control {
 
 /* ---- congestion controls ------------------------------------------------- */
 
-/* The first words of icsk_ca_priv in every tcpilot_* control: its working state and
- * at the same time what others may read of it, as struct_ops cannot have get_info. */
+/* The first words of icsk_ca_priv in every congestion control tcpilot_*: its working state
+ * and at the same time what others may read of it, as struct_ops cannot have get_info. */
 struct cc_state {
 	__u64 bw;		/* bytes per second; 0: unknown or not modelled */
 	__u32 min_rtt_us;	/* 0: unknown */
@@ -166,7 +166,7 @@ struct cc_state {
 	__u32 inflight_lo;	/* packets; CC_NO_BOUND */
 	__u32 alpha;		/* share of packets marked, smoothed, in 1/1024 */
 	__u32 w_max;		/* packets; window before the last reduction */
-	__u8 mode;		/* enum <control>_mode */
+	__u8 mode;		/* enum <cc>_mode */
 	__u8 flags;		/* enum cc_flags */
 	__u8 pad[2];
 };
@@ -178,7 +178,7 @@ enum {
 enum cc_flags {
 	CC_ECN = 1 << 0,	/* marks are answered */
 	CC_FULL_PIPE = 1 << 1,	/* the start is over: the path has been filled once */
-	CC_KNOWN = 1 << 7,	/* in samples only: there is a state; set by no control */
+	CC_KNOWN = 1 << 7,	/* in samples only: there is a state */
 };
 
 enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
@@ -226,7 +226,7 @@ struct track {
 	__u32 policy_id;
 	__u32 connect_us;
 	__u16 flags;		/* enum sample_flags */
-	__u8 arm;		/* index into control.cc, ARM_DEFAULT, or NO_ARM */
+	__u8 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
 	__u8 err;		/* sk_err that the application may have picked up since */
 };
 
@@ -249,7 +249,7 @@ enum sample_flags {		/* tcp.Flags */
 	F_ECN_SEEN = 1 << 7,
 	F_ADOPTED = 1 << 8,
 	F_DEFAULT_ARM = 1 << 9,	/* ARM_DEFAULT was drawn */
-	F_HELD_SLICE = 1 << 10,	/* with F_HOLD_OUT: its whole slice was held out */
+	F_HOLD_OUT_SLICE = 1 << 10, /* with F_HOLD_OUT: its whole slice is a hold-out */
 	/* never leave the kernel */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
@@ -274,7 +274,7 @@ struct conn_sample {
 	__u32 class;
 	__u32 policy_id;
 	__u8 cc[CC_NAME];
-	__u32 arm;		/* index into control.cc, ARM_DEFAULT, or NO_ARM */
+	__u32 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
 	__u32 stands_for;	/* connections that the sample stands for, itself included */
 	__u64 duration_us;
 	__u32 connect_us;
@@ -301,7 +301,7 @@ struct conn_sample {
 	__u32 cwnd;
 	__u32 ssthresh;
 	__u32 mss;
-	struct cc_state control; /* all zero unless the control is a tcpilot_* */
+	struct cc_state cc_state; /* all zero unless cc is a tcpilot_* */
 };
 
 enum closed_bits {
@@ -381,7 +381,7 @@ _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 80 + 8 * NUM_FIELDS, "abi");
-_Static_assert(sizeof(struct control) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
+_Static_assert(sizeof(struct runtime_config) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct track) == 32, "abi");
 _Static_assert(sizeof(struct conn_sample) == 264, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");

@@ -247,8 +247,8 @@ static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
 	return ca_ops_name(net->ipv4.tcp_congestion_control);
 }
 
-/* A control of ours, by the first word of its name, "tcpilot_" (little-endian, as all
- * that is compiled here): its private state begins with a struct cc_state. */
+/* A congestion control of ours, by the first word of its name, "tcpilot_" (little-endian,
+ * as all that is compiled here): its private state begins with a struct cc_state. */
 static __always_inline bool cc_ours(struct cc_words name)
 {
 	return name.w[0] == 0x5f746f6c69706374ULL;

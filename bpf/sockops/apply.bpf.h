@@ -43,7 +43,7 @@ __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy
 
 /* Gives the socket the arm that was drawn. Returns flags to remember. */
 static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-				      const struct control *ctl, __u32 arm)
+				      const struct runtime_config *cfg, __u32 arm)
 {
 	struct cc_words now;
 	const __u64 *want;
@@ -58,13 +58,13 @@ static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_soc
 		count(COUNT_CC_DEFAULT);
 		return 0;
 	}
-	want = (const __u64 *)ctl->cc[arm];
+	want = (const __u64 *)cfg->cc[arm];
 	now = tcp_ca_name(tp);
 	if (now.w[0] == want[0] && now.w[1] == want[1]) {
 		count(COUNT_CC_SAME);
 		return 0;
 	}
-	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)ctl->cc[arm], CC_NAME)) {
+	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[arm], CC_NAME)) {
 		count_failure(NUM_FIELDS + arm);
 		count(COUNT_CC_FAILED);
 		return F_ARM_FAILED;

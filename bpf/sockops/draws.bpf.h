@@ -74,7 +74,7 @@ static __always_inline __u32 incoming_draw(const struct conn *c, const __u64 key
  * queue, what one arm takes from another would pass for its merit. */
 struct slice {
 	__u32 arm;	/* 0..65535, uniform, and independent of each other: */
-	__u32 hold;	/* other bits of the same hash */
+	__u32 hold_out;	/* other bits of the same hash */
 };
 
 static __always_inline struct slice slice_draw(const struct conn *c, const __u64 key[2],
@@ -85,7 +85,7 @@ static __always_inline struct slice slice_draw(const struct conn *c, const __u64
 	if (!net)	/* v4-mapped */
 		net = c->remote[3] & bpf_htonl(0xffffff00);
 	h = siphash(key[0], key[1], wall_ns >> (shift & 63), net, 0);
-	return (struct slice){ .arm = h & 0xffff, .hold = h >> 48 };
+	return (struct slice){ .arm = h & 0xffff, .hold_out = h >> 48 };
 }
 
 #endif

@@ -33,7 +33,7 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 
 /* ---- thinning ------------------------------------------------------------ */
 
-/* Above control.report_rate ends a second, of all CPUs, one of `stands_for` ends is
+/* Above runtime_config.report_rate ends a second, of all CPUs, one of `stands_for` ends is
  * reported, drawn at random, and says that it stands for so many: sums over samples
  * keep their expectation. The number follows the rate of the last window. A CPU adds
  * to the shared count once in PACE_BATCH ends, and takes no lock; if two close a
@@ -82,12 +82,12 @@ static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
 
 /* An arm that failed is always reported, as the policy may have to change. So is
  * what has been sampled while it lived: its last sample is the rest of it. */
-static __always_inline __u32 end_stands_for(const struct known *k, const struct control *ctl)
+static __always_inline __u32 end_stands_for(const struct known *k, const struct runtime_config *cfg)
 {
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return 1;
 	/* The last tick will do for a clock, and costs no look at the processor's. */
-	return pace_draw(jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, ctl->report_rate);
+	return pace_draw(jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
 }
 
 /* Not inlined: three programs end here, and none of them often enough to mind a call. */
@@ -96,14 +96,14 @@ static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u
 	static const struct totals none;
 	struct totals now = {};
 	__u32 zero = 0, stands_for;
-	struct control *ctl;
+	struct runtime_config *cfg;
 
-	ctl = bpf_map_lookup_elem(&control, &zero);
-	if (tp && ctl) {
-		stands_for = end_stands_for(k, ctl);
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (tp && cfg) {
+		stands_for = end_stands_for(k, cfg);
 		if (stands_for) {
 			totals_read(&now, tp, bpf_ktime_get_ns());
-			report(tp, k->track, &now, k->live ? &k->live->last : &none, ctl,
+			report(tp, k->track, &now, k->live ? &k->live->last : &none, cfg,
 			       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
 			       closed, stands_for);
 		} else {

@@ -108,7 +108,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	struct sock_common *skc = ctx->sk_common;
 	struct totals now = {};
 	struct live_conn *l;
-	struct control *ctl;
+	struct runtime_config *cfg;
 	struct tcp_sock *tp;
 	struct track *t;
 	__u32 zero = 0;
@@ -117,11 +117,11 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (!skc || !(1U << (skc->skc_state & 31) & LIVE_STATES))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);
-	ctl = bpf_map_lookup_elem(&control, &zero);
-	if (!tp || !ctl || !ctl->interval_ns)
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!tp || !cfg || !cfg->interval_ns)
 		return 0;
 	ns = bpf_ktime_get_ns();
-	if (ns >= ctl->lease_ns)
+	if (ns >= cfg->lease_ns)
 		return 0;
 
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
@@ -129,11 +129,11 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		cookie = bpf_get_socket_cookie(tp);
 		t = slot_find(cookie);
 		if (!t) {
-			if (attached_to(tp) && wanted(tp, ctl->bank & 1))
+			if (attached_to(tp) && wanted(tp, cfg->bank & 1))
 				adopt(tp, cookie, ns);
 			return 0;
 		}
-		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < ctl->interval_ns)
+		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < cfg->interval_ns)
 			return 0;
 		l = settle(tp, t);
 		if (!l)
@@ -143,7 +143,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (now.bytes_acked == l->last.bytes_acked && now.total_retrans == l->last.total_retrans &&
 	    now.bytes_received == l->last.bytes_received)
 		return 0;		/* idle: nothing new about the path */
-	report(tp, &l->track, &now, &l->last, ctl, SAMPLE_INTERVAL, 0, 1);
+	report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
 	l->last = now;
 	return 0;
 }

@@ -122,13 +122,13 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 }
 
 static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,
-					  const struct track *t, const struct control *ctl)
+					  const struct track *t, const struct runtime_config *cfg)
 {
 	__u16 flags = t->flags & F_MASK;
 	__u32 arm = t->arm;
 
 	if (bounded(arm, MAX_CC)) {
-		const __u64 *want = (const __u64 *)ctl->cc[arm];
+		const __u64 *want = (const __u64 *)cfg->cc[arm];
 
 		if ((want[0] != cc.w[0] || want[1] != cc.w[1]) && (t->flags & F_ESTABLISHED) &&
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
@@ -147,22 +147,22 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 	return flags;
 }
 
-/* What a control of ours says of itself, as long as it is in use. That is to a
+/* The state of a congestion control of ours, as long as it is in use. That is to a
  * connection's last moment: tcp_destroy_sock, and the reset that tcp_disconnect sends,
  * come before its release. Before a connection is established there is nothing yet. */
-static __always_inline void report_control(struct conn_sample *s, struct tcp_sock *tp,
-					   struct cc_words cc)
+static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_sock *tp,
+					    struct cc_words cc)
 {
 	bool known = cc_ours(cc) && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_initialized);
 	const __u64 *priv = tp->inet_conn.icsk_ca_priv;
-	__u64 state[sizeof(s->control) / sizeof(*priv)] = {};
+	__u64 state[sizeof(s->cc_state) / sizeof(*priv)] = {};
 
 	if (known)
 		for (int i = 0; i < sizeof(state) / sizeof(*state); i++)
 			state[i] = priv[i];
-	__builtin_memcpy(&s->control, state, sizeof(s->control));
+	__builtin_memcpy(&s->cc_state, state, sizeof(s->cc_state));
 	if (known)
-		s->control.flags |= CC_KNOWN;
+		s->cc_state.flags |= CC_KNOWN;
 }
 
 /* Whether counters are less than they were: tcp_disconnect wiped them, unseen. The
@@ -179,7 +179,7 @@ static __always_inline bool shrank(const struct totals *n, const struct totals *
 /* Sends one sample; a full ring is counted, never waited for. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
-				   const struct control *ctl, __u8 kind, __u32 closed,
+				   const struct runtime_config *cfg, __u8 kind, __u32 closed,
 				   __u32 stands_for)
 {
 	struct sock *sk = tcp_sk_sock(tp);
@@ -209,7 +209,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
 	s->arm = t->arm;
 	s->stands_for = stands_for;
-	s->flags = report_flags(tp, cc, t, ctl) | (last->at_ns ? F_LATER : 0);
+	s->flags = report_flags(tp, cc, t, cfg) | (last->at_ns ? F_LATER : 0);
 	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
 	s->connect_us = last->at_ns ? 0 : t->connect_us;
@@ -226,7 +226,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 		s->err = TIMED_OUT;
 	report_totals(s, now, last);
 	report_path(s, tp);
-	report_control(s, tp, cc);
+	report_cc_state(s, tp, cc);
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
 		last_wake_ns = now->at_ns;

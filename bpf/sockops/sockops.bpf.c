@@ -22,8 +22,8 @@ struct {
 	__type(value, struct path_policy);
 } path_policies SEC(".maps");
 
-/* What single network namespaces own, by cookie; looked at only if control.yield has
- * it for any. */
+/* What single network namespaces own, by cookie; looked at only if runtime_config.yield
+ * has it for any. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -126,48 +126,48 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 
 /* ---- the hooks ----------------------------------------------------------- */
 
-/* What every hook that looks a connection up has at hand. */
-struct moment {
-	struct control *ctl;
+/* What a hook knows of the connection that it is called for. */
+struct conn_ctx {
+	struct runtime_config *cfg;
 	struct tcp_sock *tp;		/* NULL on a request socket */
 	const struct class_entry *cls;	/* has an id, and is not to be left alone */
 	const struct path_policy *policy; /* may be NULL or expired */
 	__u64 now;
-	__u64 yield;			/* what is the namespace's own, as in control.yield */
+	__u64 yield;			/* what the namespace owns: mask of netns_yields */
 };
 
 /* What the slice draws that the connection begins in. Without slices each connection
  * draws for itself. */
-static __always_inline struct slice slice_of(const struct moment *m, const struct conn *c)
+static __always_inline struct slice slice_of(const struct conn_ctx *ctx, const struct conn *c)
 {
-	if (!m->policy->slice_shift)
+	if (!ctx->policy->slice_shift)
 		return (struct slice){ .arm = bpf_get_prandom_u32() >> 16 };
-	return slice_draw(c, m->ctl->slice_key, m->now + m->ctl->wall_offset_ns,
-			  m->policy->slice_shift);
+	return slice_draw(c, ctx->cfg->slice_key, ctx->now + ctx->cfg->wall_offset_ns,
+			  ctx->policy->slice_shift);
 }
 
-/* Whether the slice is held out whole. */
-static __always_inline bool slice_held(const struct moment *m, struct slice s)
+/* Whether the whole slice is a hold-out. */
+static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct slice s)
 {
-	return m->policy->slice_shift && s.hold < m->policy->hold_slices;
+	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
 }
 
-/* Whether the connection is held out by itself. */
-static __always_inline bool held_out(const struct moment *m, const struct conn *c)
+/* Whether the connection is a hold-out by itself. */
+static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
 {
-	__u32 share = m->policy->hold_out;
+	__u32 share = ctx->policy->hold_out;
 
 	return share && (c->outgoing ? bpf_get_prandom_u32() >> 16 :
-				       incoming_draw(c, m->ctl->draw_key)) < share;
+				       incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
 
 /* What the network namespace of a connection owns. A rule that names the namespace, or
  * a cgroup in it, goes before its settings. */
-static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct moment *m)
+static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn_ctx *ctx)
 {
 	__u64 cookie, *mask;
 
-	if (!m->ctl->yield || (m->cls->flags & CLASS_NAMED))
+	if (!ctx->cfg->yield || (ctx->cls->flags & CLASS_NAMED))
 		return 0;
 	cookie = bpf_get_netns_cookie(skops);
 	mask = bpf_map_lookup_elem(&netns_yields, &cookie);
@@ -176,42 +176,44 @@ static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct mome
 
 /* Whether the namespace's owner chose its default congestion control: it is not one that
  * a namespace has from its creation. */
-static __always_inline bool cc_owned(const struct moment *m)
+static __always_inline bool cc_owned(const struct conn_ctx *ctx)
 {
-	const __u64 *has = (const __u64 *)m->ctl->inherited;
+	const __u64 *has = (const __u64 *)ctx->cfg->inherited;
 	struct cc_words own;
 
-	if (!m->ctl->num_inherited || (m->cls->flags & CLASS_NAMED))
+	if (!ctx->cfg->num_inherited || (ctx->cls->flags & CLASS_NAMED))
 		return false;
-	own = tcp_ca_default_name(m->tp);
+	own = tcp_ca_default_name(ctx->tp);
 	for (int i = 0; i < MAX_INHERITED; i++)
-		if (i < m->ctl->num_inherited && own.w[0] == has[2 * i] && own.w[1] == has[2 * i + 1])
+		if (i < ctx->cfg->num_inherited && own.w[0] == has[2 * i] &&
+		    own.w[1] == has[2 * i + 1])
 			return false;
 	return true;
 }
 
 /* Draws what a connection gets and remembers it in t. */
-static __always_inline void decide(const struct moment *m, struct track *t, const struct conn *c)
+static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
+				   const struct conn *c)
 {
 	struct slice slice = {};
 
-	if (!m->policy) {
+	if (!ctx->policy) {
 		count(COUNT_NO_POLICY);
 		return;
 	}
-	if (m->now >= m->policy->expires_ns) {
+	if (ctx->now >= ctx->policy->expires_ns) {
 		count(COUNT_EXPIRED);
 		return;
 	}
-	t->policy_id = m->policy->id;
-	if (m->policy->num_arms && cc_owned(m))
+	t->policy_id = ctx->policy->id;
+	if (ctx->policy->num_arms && cc_owned(ctx))
 		t->flags |= F_APP_CC;	/* not comparable, as a hold-out neither */
-	if (m->policy->num_arms || m->policy->hold_slices)
-		slice = slice_of(m, c);
-	/* The slice first: all that begin in one that is held out belong to it. */
-	if (slice_held(m, slice))
-		t->flags |= F_HOLD_OUT | F_HELD_SLICE;
-	else if (held_out(m, c))
+	if (ctx->policy->num_arms || ctx->policy->hold_out_slices)
+		slice = slice_of(ctx, c);
+	/* The slice first: all connections that begin in a hold-out slice belong to it. */
+	if (slice_is_hold_out(ctx, slice))
+		t->flags |= F_HOLD_OUT | F_HOLD_OUT_SLICE;
+	else if (conn_is_hold_out(ctx, c))
 		t->flags |= F_HOLD_OUT;
 	if (t->flags & F_HOLD_OUT) {
 		count(COUNT_HOLD_OUT);
@@ -220,35 +222,35 @@ static __always_inline void decide(const struct moment *m, struct track *t, cons
 	count(COUNT_SET);
 	if (t->flags & F_APP_CC)
 		count(COUNT_APP_CC);
-	else if (!(m->yield & YIELD_CC))
-		t->arm = draw_arm(m->policy, slice.arm);
-	if (m->policy->set & ~m->yield)
+	else if (!(ctx->yield & YIELD_CC))
+		t->arm = draw_arm(ctx->policy, slice.arm);
+	if (ctx->policy->set & ~ctx->yield)
 		t->flags |= F_FIELDS;
 }
 
 /* A connection begins. Outgoing: before the SYN; what shapes the handshake is set
  * now, the rest once it is over. Incoming: it is established already. */
-static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct moment *m,
+static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				     const struct conn *c)
 {
 	bool outgoing = c->outgoing;
-	struct track t = { .arm = NO_ARM, .start_ns = m->now, .class = m->cls->id };
+	struct track t = { .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id };
 
-	if (!m->tp)
+	if (!ctx->tp)
 		return;
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
 	t.cookie = bpf_get_socket_cookie(skops);
-	decide(m, &t, c);
+	decide(ctx, &t, c);
 	if (t.flags & F_FIELDS) {
-		__u64 set = m->policy->set & ~m->yield;
+		__u64 set = ctx->policy->set & ~ctx->yield;
 
-		apply_fields(skops, m->policy, set, false);
+		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
-			apply_fields(skops, m->policy, set, true);
+			apply_fields(skops, ctx->policy, set, true);
 	}
 	if (!outgoing)
-		t.flags |= apply_cc(skops, m->tp, m->ctl, t.arm);
-	watch(skops, m->cls);
+		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
+	watch(skops, ctx->cls);
 	remember(skops, &t);
 }
 
@@ -269,17 +271,18 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 
 /* Whether a request socket will be a hold-out, as decide draws it. Only where the slice
  * ends before the handshake does, they may differ. */
-static __always_inline bool request_held(const struct moment *m, const struct conn *c)
+static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
 {
-	return held_out(m, c) || (m->policy->hold_slices && slice_held(m, slice_of(m, c)));
+	return conn_is_hold_out(ctx, c) ||
+	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
 }
 
 /* The kernel asks for a value during the handshake. A hold-out stays one there. */
-static __always_inline void on_request(struct bpf_sock_ops *skops, const struct moment *m,
+static __always_inline void on_request(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				       const struct conn *c)
 {
-	bool full = m->tp;	/* else it is a request socket */
-	const struct path_policy *p = m->policy;
+	bool full = ctx->tp;	/* else it is a request socket */
+	const struct path_policy *p = ctx->policy;
 	struct track *t;
 	__u32 field;
 
@@ -300,10 +303,10 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	default:
 		field = FIELD_BASE_RTT;
 	}
-	if (!p || m->now >= p->expires_ns || !(p->set & ~m->yield & (1ULL << field)))
+	if (!p || ctx->now >= p->expires_ns || !(p->set & ~ctx->yield & (1ULL << field)))
 		return;
 	t = full ? recall(skops) : NULL;
-	if (full ? t && (t->flags & F_HOLD_OUT) : request_held(m, c))
+	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
 		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;
@@ -339,37 +342,37 @@ enum {
 
 /* Classifies the connection and finds its policy; there is one place for it, so
  * that the verifier meets it once. False: nothing is to be done. */
-static __always_inline bool look_up(struct bpf_sock_ops *skops, struct moment *m, struct conn *c,
-				    bool begins)
+static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx *ctx,
+				    struct conn *c, bool begins)
 {
-	m->cls = conn_class(skops, m->ctl->bank & 1, m->tp, c);
+	ctx->cls = conn_class(skops, ctx->cfg->bank & 1, ctx->tp, c);
 	if (begins)
-		count_class(m->cls ? m->cls->id : 0, c->outgoing);
-	if (!m->cls || !m->cls->id) {
+		count_class(ctx->cls ? ctx->cls->id : 0, c->outgoing);
+	if (!ctx->cls || !ctx->cls->id) {
 		if (begins)
 			count(COUNT_NO_RULE);
 		return false;
 	}
-	if (m->cls->flags & CLASS_LEAVE) {
+	if (ctx->cls->flags & CLASS_LEAVE) {
 		if (begins)
 			count(COUNT_LEFT);
 		return false;
 	}
-	m->policy = path_policy_find(skops, m->cls, c->remote);
-	m->yield = owned(skops, m);
+	ctx->policy = path_policy_find(skops, ctx->cls, c->remote);
+	ctx->yield = owned(skops, ctx);
 	return true;
 }
 
 /* Sets what waited for the end of an outgoing connection's handshake: fields first,
  * as a congestion control begins with the window that it finds. */
-static __always_inline void on_late(struct bpf_sock_ops *skops, const struct moment *m,
+static __always_inline void on_late(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				    struct track *late)
 {
 	/* another class: rules changed meanwhile */
-	if (m->policy && m->cls && m->cls->id == late->class)
-		apply_fields(skops, m->policy, m->policy->set & ~m->yield, true);
-	if (m->tp)
-		late->flags |= apply_cc(skops, m->tp, m->ctl, late->arm);
+	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
+		apply_fields(skops, ctx->policy, ctx->policy->set & ~ctx->yield, true);
+	if (ctx->tp)
+		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
 }
 
 SEC("sockops")
@@ -377,43 +380,43 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 {
 	__u32 op = skops->op, zero = 0;
 	struct track *late = NULL;
-	struct moment m = {};
+	struct conn_ctx ctx = {};
 	struct conn c = {};
 	bool begins;
 
 	/* Most calls of a connection end here. */
-	m.ctl = bpf_map_lookup_elem(&control, &zero);
-	if (!m.ctl || op > 31 || !((ALWAYS | m.ctl->requests) & (1U << op)))
+	ctx.cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!ctx.cfg || op > 31 || !((ALWAYS | ctx.cfg->requests) & (1U << op)))
 		return 1;
 	if (op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB) {
 		on_event(skops);
 		return 1;
 	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
-	m.now = bpf_ktime_get_ns();
-	m.tp = skops_tcp(skops);
-	if (begins && m.tp)
-		forget(skops, m.tp);
+	ctx.now = bpf_ktime_get_ns();
+	ctx.tp = skops_tcp(skops);
+	if (begins && ctx.tp)
+		forget(skops, ctx.tp);
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
-		late = on_active_established(skops, m.now);
+		late = on_active_established(skops, ctx.now);
 		if (!late)
 			return 1;
 	}
 	/* A dead daemon's lease runs out: then nothing is touched any more. */
-	if (m.now >= m.ctl->lease_ns)
+	if (ctx.now >= ctx.cfg->lease_ns)
 		return 1;
 
-	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && m.tp;
+	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;
 	barrier_var(late);	/* else clang looks at op instead, and the verifier is lost */
-	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &m, &c, begins) && !late)
+	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late)
 		return 1;
 	barrier_var(late);
 	if (late)
-		on_late(skops, &m, late);
+		on_late(skops, &ctx, late);
 	else if (begins)
-		on_begin(skops, &m, &c);
+		on_begin(skops, &ctx, &c);
 	else
-		on_request(skops, &m, &c);
+		on_request(skops, &ctx, &c);
 	return 1;
 }
 

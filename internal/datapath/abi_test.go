@@ -57,18 +57,18 @@ func TestABILimits(t *testing.T) {
 
 func TestABIFlags(t *testing.T) {
 	for c, want := range map[abiSampleFlags]tcp.Flags{
-		abiSampleFlagsF_OUTGOING:    tcp.FlagOutgoing,
-		abiSampleFlagsF_HOLD_OUT:    tcp.FlagHoldOut,
-		abiSampleFlagsF_APP_CC:      tcp.FlagAppCC,
-		abiSampleFlagsF_ARM_FAILED:  tcp.FlagArmFailed,
-		abiSampleFlagsF_CC_CHANGED:  tcp.FlagCCChanged,
-		abiSampleFlagsF_APP_LIMITED: tcp.FlagAppLimited,
-		abiSampleFlagsF_ECN:         tcp.FlagECN,
-		abiSampleFlagsF_ECN_SEEN:    tcp.FlagECNSeen,
-		abiSampleFlagsF_ADOPTED:     tcp.FlagAdopted,
-		abiSampleFlagsF_DEFAULT_ARM: tcp.FlagDefaultArm,
-		abiSampleFlagsF_HELD_SLICE:  tcp.FlagHeldSlice,
-		abiSampleFlagsF_LATER:       tcp.FlagLater,
+		abiSampleFlagsF_OUTGOING:       tcp.FlagOutgoing,
+		abiSampleFlagsF_HOLD_OUT:       tcp.FlagHoldOut,
+		abiSampleFlagsF_APP_CC:         tcp.FlagAppCC,
+		abiSampleFlagsF_ARM_FAILED:     tcp.FlagArmFailed,
+		abiSampleFlagsF_CC_CHANGED:     tcp.FlagCCChanged,
+		abiSampleFlagsF_APP_LIMITED:    tcp.FlagAppLimited,
+		abiSampleFlagsF_ECN:            tcp.FlagECN,
+		abiSampleFlagsF_ECN_SEEN:       tcp.FlagECNSeen,
+		abiSampleFlagsF_ADOPTED:        tcp.FlagAdopted,
+		abiSampleFlagsF_DEFAULT_ARM:    tcp.FlagDefaultArm,
+		abiSampleFlagsF_HOLD_OUT_SLICE: tcp.FlagHeldSlice,
+		abiSampleFlagsF_LATER:          tcp.FlagLater,
 	} {
 		if tcp.Flags(c) != want {
 			t.Errorf("flag %#x is %#x in Go", c, want)
@@ -219,7 +219,7 @@ func TestABILayout(t *testing.T) {
 	for name, v := range map[string]any{
 		"rule_set": abiRuleSet{}, "rule_prefix": abiRulePrefix{}, "rule_id": abiRuleId{}, "rule_bank": abiRuleBank{},
 		"same_prefix": abiSamePrefix{}, "class_entry": abiClassEntry{}, "path_key": abiPathKey{},
-		"path_policy": abiPathPolicy{}, "control": abiControl{}, "track": abiTrack{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
+		"path_policy": abiPathPolicy{}, "runtime_config": abiRuntimeConfig{}, "track": abiTrack{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
 		"class_count": abiClassCount{}, "event_key": abiEventKey{}, "sock_option": abiSockOption{},
 		"probe_result": abiProbeResult{},
 	} {

@@ -39,8 +39,8 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		HoldOut:   e.Policy.HoldOut,
 		NumArms:   uint32(e.Policy.NumArms),
 
-		SliceShift: uint32(e.Policy.Slice),
-		HoldSlices: e.Policy.HoldSlices,
+		SliceShift:    uint32(e.Policy.Slice),
+		HoldOutSlices: e.Policy.HoldSlices,
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)

@@ -17,10 +17,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// stateControl is the name in testdata/state.bpf.c.
-const stateControl = "tcpilot_state"
+// stateCC is the name in testdata/state.bpf.c.
+const stateCC = "tcpilot_state"
 
-// registerState registers the control of testdata/state.bpf.c until the test ends.
+// registerState registers the congestion control of testdata/state.bpf.c until the test ends.
 func registerState(t testing.TB) {
 	t.Helper()
 	var objs stateObjects
@@ -35,24 +35,24 @@ func registerState(t testing.TB) {
 	t.Cleanup(func() { must(t, l.Close()) })
 }
 
-// wantState looks whether a sample has what the control says, but for w_max, which
+// wantState looks whether a sample has what the congestion control says, but for w_max, which
 // it raises with every ACK that lets the window grow.
 func wantState(t testing.TB, what string, s *tcp.Sample, leastWMax uint32) {
 	t.Helper()
 	want := tcp.ControlState{BW: 0x1122334455667788, MinRTT: 1001, InflightHi: 1002, InflightLo: tcp.NoBound, Alpha: 1004,
 		WMax: s.Control.WMax, Mode: 6, Flags: tcp.ControlKnown | tcp.ControlECN}
-	if s.Control != want || s.Control.WMax < leastWMax || s.CC != cc(stateControl) {
+	if s.Control != want || s.Control.WMax < leastWMax || s.CC != cc(stateCC) {
 		t.Errorf("%s: %s with %+v, want %+v and w_max at least %d", what, s.CC, s.Control, want, leastWMax)
 	}
 }
 
-// TestRootControlState: samples have what a control of ours says of itself, while
+// TestRootCCState: samples have what a control of ours says of itself, while
 // the connection lives and at its end, however it ends.
-func TestRootControlState(t *testing.T) {
+func TestRootCCState(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	registerState(t)
-	r.policy(t, arms(arm(stateControl, 1<<16)))
+	r.policy(t, arms(arm(stateCC, 1<<16)))
 	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 	const begun = 1005
 	for name, end := range map[string]func(c, s net.Conn){
@@ -82,9 +82,9 @@ func TestRootControlState(t *testing.T) {
 	}
 }
 
-// TestRootNoControlState: others say nothing, and a control that has not begun
+// TestRootNoCCState: others say nothing, and a control that has not begun
 // neither.
-func TestRootNoControlState(t *testing.T) {
+func TestRootNoCCState(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	registerState(t)
@@ -107,19 +107,19 @@ func TestRootNoControlState(t *testing.T) {
 	final := r.find(t, "its end", isFinal)
 	nothing("last", &final)
 
-	if _, err := dialErr(t, r.ns, "", "127.0.0.1:1", wantCC(stateControl)); !errors.Is(err, unix.ECONNREFUSED) {
+	if _, err := dialErr(t, r.ns, "", "127.0.0.1:1", wantCC(stateCC)); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Fatalf("connect to a port that nobody listens on: %v", err)
 	}
 	failed := r.find(t, "failed connect", func(s *tcp.Sample) bool { return s.Kind == tcp.KindFailedConnect })
 	nothing("failed connect", &failed)
-	if failed.CC != cc(stateControl) {
+	if failed.CC != cc(stateCC) {
 		t.Errorf("it had %s", failed.CC)
 	}
 }
 
-// TestRootControlChanges: what is said is of the control in use, not of the one
+// TestRootCCChanges: what is said is of the control in use, not of the one
 // before.
-func TestRootControlChanges(t *testing.T) {
+func TestRootCCChanges(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	registerState(t)
@@ -127,13 +127,13 @@ func TestRootControlChanges(t *testing.T) {
 	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 	c, s := r.pair(t, "127.0.0.1:0")
 	isInterval := intervalOf(c)
-	for i, name := range []string{stateControl, "reno", stateControl} {
+	for i, name := range []string{stateCC, "reno", stateCC} {
 		setCC(t, c, name)
 		exchange(t, c, s, 50_000)
 		time.Sleep(20 * time.Millisecond)
 		r.walk(t, r.ns)
 		got := r.count(t, i+1, isInterval)[i]
-		if name == stateControl {
+		if name == stateCC {
 			wantState(t, "after a change", &got, 1005)
 		} else if got.Control != (tcp.ControlState{}) || got.CC != cc(name) {
 			t.Errorf("%s says %+v", got.CC, got.Control)
@@ -142,9 +142,9 @@ func TestRootControlChanges(t *testing.T) {
 	closeAll(t, c, s)
 }
 
-// TestRootControlsOfOurs: what each of ours says of a connection over loopback has
+// TestRootCCsOfOurs: what each of ours says of a connection over loopback has
 // the words and the figures that it should.
-func TestRootControlsOfOurs(t *testing.T) {
+func TestRootCCsOfOurs(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	registerState(t)                                 // or skips
