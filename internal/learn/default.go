@@ -73,7 +73,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	search := t.searchOf(cs, &cs[base], b, now)
 	for i := range cs {
 		c := &cs[i]
-		c.unfit = search.lossy && !tolerant(c.cc)
+		c.unfit = search.excludes(c)
 		// It stands in for the default, and not for what is better than both.
 		if c.standsIn = c.variant && !c.unfit && (best == base || best == i); c.standsIn {
 			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant

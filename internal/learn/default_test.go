@@ -175,6 +175,28 @@ func TestSearchIsNotForWhatTakesLossForCongestion(t *testing.T) {
 	}
 }
 
+// On a busy host bbr's queue, and even that of the default, hides that losses are random.
+// What is far better still tells that its like is wanted, from its first trial on.
+func TestWhatIsFarBetterTellsWhatToTry(t *testing.T) {
+	arms := []string{"cubic", "bbr", "reno", "tcpilot_bbr3"}
+	for bbr, want := range map[float64]bool{12: true, 9.5: false} {
+		b := &Belief{Last: start}
+		lossy := func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 35, 0.05, 0.5 }
+		crowds(b, "cubic", 12, 1, 12, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.5 })
+		for b.Changes == 0 && b.Count < 20 {
+			crowds(b, "cubic", 1, 1, 9, lossy)
+		}
+		crowds(b, "bbr", 1, 1, bbr, lossy)
+		w := beside(t, arms, b)
+		if b.Fall == 0 || (w[2] <= mostWorse) != want {
+			t.Errorf("cubic fell by %.1f to 9, bbr had %g: shares %v", b.Fall, bbr, w)
+		}
+		if want && w[1]+w[3] < 0.9 {
+			t.Errorf("bbr had %g: shares %v", bbr, w)
+		}
+	}
+}
+
 // The first two slices of a path on which connections overlap do not open a search yet: how
 // many they are is not known before some have ended.
 func TestFirstSlicesAreNoProof(t *testing.T) {
