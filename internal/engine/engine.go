@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -114,7 +115,7 @@ type Engine struct {
 	totals  Totals
 	ignored [learn.NumIgnored]uint64
 	noArm   uint64
-	guarded [numGuards]uint64
+	guarded [guard.NumKinds]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
 	// stoodFor has the connections that the samples of a kind stand for.

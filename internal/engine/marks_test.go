@@ -11,6 +11,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
+// Of package guard: how many connections in a row must meet no mark, and how many of them
+// one after the other.
+const unmarkedMost, unmarkedApart = 8, 3
+
 // insideHost is of a private network, where arms that need ECN may be used.
 var insideHost = ip("10.0.113.9")
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -50,8 +51,8 @@ type node struct {
 	compared *learn.Comparison // with the hold-out; nil while none of it was met
 	back     *Back             // nil unless the path was once left to the default
 
-	guard *guard // nil until there is something to compare with
-	bans  []Ban  // arms that guards took from the path, those included that are back
+	guard *guard.Watch // nil until there is something to compare with
+	bans  guard.Bans   // arms that guards took from the path, those included that are back
 
 	// What is in the kernel. id 0 is nothing; expires 0 is that it is to be written
 	// again, whatever is there.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -140,7 +141,7 @@ func (e *Engine) viewTotals() Totals {
 		}
 	}
 	for g, n := range e.guarded {
-		t.Guarded[Guard(g).String()] = n
+		t.Guarded[guard.Kind(g).String()] = n
 	}
 	t.Paths, t.PathLimit = e.byUse.len, e.opt.Limit
 	return t
@@ -223,7 +224,7 @@ func (v *viewer) path(p *PathState, n *node) {
 }
 
 // ban notes what a guard keeps from a path, among the arms from first on.
-func (v *viewer) ban(first int, b *learn.Belief, ban *Ban) {
+func (v *viewer) ban(first int, b *learn.Belief, ban *guard.Ban) {
 	if ban.Until <= v.now.UnixNano() {
 		return
 	}

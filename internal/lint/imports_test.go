@@ -22,7 +22,8 @@ var mayImport = map[string][]string{
 	"learn":     {"tcp", "path"},
 	"learn/sim": {"tcp", "learn"},
 	"policy":    {"tcp", "path", "class", "learn"},
-	"engine":    {"tcp", "path", "class", "learn", "policy"},
+	"guard":     {"tcp", "learn"},
+	"engine":    {"tcp", "path", "class", "learn", "policy", "guard"},
 
 	// edge: the kernel, the disk
 	"datapath": {"tcp", "path", "class", "regular", "thread"},
@@ -81,7 +82,7 @@ var onlyIn = map[string][]string{
 
 // pure packages take time, randomness and I/O as arguments.
 var (
-	pure      = []string{"tcp", "path", "class", "learn", "learn/sim", "policy", "engine"}
+	pure      = []string{"tcp", "path", "class", "learn", "learn/sim", "policy", "guard", "engine"}
 	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
 )
 

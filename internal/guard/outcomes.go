@@ -1,4 +1,4 @@
-package engine
+package guard
 
 import (
 	"math"
@@ -7,27 +7,22 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// seen is what connections of one kind did.
-type seen struct {
+// outcomes are what connections of one kind got.
+type outcomes struct {
 	reward  series // by the objective, of all of them
 	goodput series // ln(bytes/s) of those that the path bounded; none where it is the objective
 	packets
 }
 
-// verdict is what one sample says to guards; goodput has no weight if it says nothing.
-type verdict struct {
-	reward, goodput learn.Outcome
-}
-
-func (o *seen) add(s *tcp.Sample, v verdict) {
-	o.reward.add(s, v.reward)
-	o.goodput.add(s, v.goodput)
+func (o *outcomes) add(s *tcp.Sample, reward, goodput learn.Outcome) {
+	o.reward.add(s, reward)
+	o.goodput.add(s, goodput)
 	o.packets.add(s)
 }
 
-// fade halves what was seen. The number of slices fades with time alone: how many
+// fade halves what is known. The number of slices fades with time alone: how many
 // there are has nothing to do with the number of connections.
-func (o *seen) fade(old bool) {
+func (o *outcomes) fade(old bool) {
 	o.reward.fade(old)
 	o.goodput.fade(old)
 	o.packets.fade()

@@ -1,4 +1,4 @@
-package engine
+package guard
 
 import (
 	"math/rand/v2"
@@ -8,14 +8,20 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
+var bbr, reno = named("bbr"), named("reno")
+
+func named(name string) (cc tcp.CC) {
+	copy(cc[:], name)
+	return cc
+}
+
 // loses is a connection's packets: how many it sends, and again.
 type loses func(r *rand.Rand, held bool) (sent, again uint32)
 
 // stormAfter is how many connections there were, every fourth held out at random,
 // when the guard took the arm; 0 if it did not after n.
 func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
-	p := &node{guard: &guard{}}
-	var e Engine
+	w := &Watch{}
 	for i := range n {
 		s := tcp.Sample{Kind: tcp.KindClose, Arm: bbr}
 		held := r.IntN(4) == 0
@@ -23,11 +29,11 @@ func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
 			s.Flags = tcp.FlagHoldOut
 		}
 		s.DataSegsOut, s.Retrans = l(r, held)
-		a := p.guard.fold(&s, verdict{reward: learn.Outcome{Weight: 1}})
+		a := w.Add(&s, learn.Outcome{Weight: 1}, learn.Outcome{})
 		if a == nil {
 			continue
 		}
-		if which, why := e.judge(p, a); why != "" {
+		if which, why := w.Judge(a, false); why != "" {
 			if which != RetransmitStorm {
 				t.Fatal(which, why)
 			}

@@ -1,4 +1,4 @@
-package engine
+package guard
 
 import (
 	"math"
@@ -6,7 +6,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// retransmit-storm compares shares of packets. There are many of them, but the
+// RetransmitStorm compares shares of packets. There are many of them, but the
 // losses of one connection come together, by the window: what overflows a queue
 // takes half of a round trip with it. So packets count for fewer than they are.
 
