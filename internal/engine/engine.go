@@ -51,12 +51,12 @@ type Options struct {
 	Now        int64 // Unix nanoseconds
 }
 
-// Engine holds what is learned. Its methods may be called from any goroutine;
-// one lock orders them.
+// Engine holds what is learned. Its methods may be called from any goroutine.
 type Engine struct {
-	mu  sync.Mutex
-	opt Options
-	log *slog.Logger
+	writing sync.Mutex // held by who writes to the sink; before mu
+	mu      sync.Mutex // orders all else; not held while anything is written
+	opt     Options
+	log     *slog.Logger
 
 	rules   []policy.Rule
 	names   names // what rules name, as last looked up
@@ -107,10 +107,12 @@ type Engine struct {
 	// tests of these.
 	armsOnly bool
 
-	in      policy.Input // scratch
-	wait    []*node
-	batch   []path.Entry
-	batched []*node
+	in policy.Input // scratch
+	// Of who writes.
+	deciding []*node // what the round has yet to decide on
+	spare    []*node // memory of the last round
+	batch    []path.Entry
+	batched  []*node
 
 	totals  Totals
 	ignored [learn.NumIgnored]uint64
