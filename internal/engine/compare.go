@@ -27,13 +27,14 @@ type Back struct {
 }
 
 // compare folds an outcome into the comparisons with the hold-out.
-func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome, by learn.HeldBy) {
+func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
 		return // nothing is held out, or nothing is treated
 	}
 	if leaf.compared == nil {
 		leaf.compared = &learn.Comparison{}
 	}
+	by := heldBy(s)
 	first := by == learn.NotHeld && leaf.belief.FirstTrial(s.Arm, out)
 	for m := leaf.parent; m != nil; m = m.parent {
 		if m.compared == nil {
