@@ -35,7 +35,7 @@ func (e *Engine) watchECN(leaf *node, s *tcp.Sample) {
 	if !s.Has(tcp.FlagCCChanged) || s.Kind != tcp.KindClose || s.Flags&(tcp.FlagECN|notDrawn) != 0 {
 		return
 	}
-	n := leaf.giver()
+	n := leaf.policyNode()
 	if !n.ecn || !e.offered.needsECN(s.Arm) || n.bans.Until(s.Arm) > s.At {
 		return
 	}

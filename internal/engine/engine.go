@@ -99,10 +99,10 @@ type Engine struct {
 	saving     []*node // on the way to the store, not confirmed
 	forgetting []Place
 
-	// held are paths that wait for their slice to end, by its length, as of heldAt.
-	held   [longestSlice + manyShift - leastSlice + 1][]*node
-	heldAt int64
-	slices bool // the learner uses them
+	// onHold are paths that wait for their slice to end, by its length, as of releasedAt.
+	onHold     [longestSlice + manyShift - leastSlice + 1][]*node
+	releasedAt int64
+	slices     bool // the learner uses them
 	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
 	// tests of these.
 	armsOnly bool

@@ -177,9 +177,9 @@ func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		}
 		arm = s.CC
 	}
-	giver := leaf.giver()
-	arms := giver.policy.arms.list()
-	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == arm
+	from := leaf.policyNode()
+	arms := from.policy.arms.list()
+	out.Greedy = from.best >= 0 && int(from.best) < len(arms) && arms[from.best] == arm
 	for m := leaf; m != nil; m = m.parent {
 		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
@@ -188,7 +188,7 @@ func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		case m == leaf:
 			e.opt.Learner.Observe(&m.belief, arm, out)
 		case m.isRoot():
-			e.tellRoot(leaf, m, arm, out)
+			e.observeRoot(leaf, m, arm, out)
 		default:
 			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, arm, out)
 		}
@@ -198,24 +198,24 @@ func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	e.totals.ObserveCount++
 }
 
-// toldHalf is the time in which what a path told counts half, nanoseconds, as
+// rootHalfLife is the time in which what a path told counts half, nanoseconds, as
 // learn.ThompsonOptions.HalfLife.
-const toldHalf = 6 * 3600 * 1e9
+const rootHalfLife = 6 * 3600 * 1e9
 
-// tellRoot folds an outcome into what a rule believes of all its paths. The hosts of one
+// observeRoot folds an outcome into what a rule believes of all its paths. The hosts of one
 // path are one voice there, and no path has a large one: what nobody has met yet would
 // else be given what the busiest network likes, or somebody who has many addresses.
-func (e *Engine) tellRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
+func (e *Engine) observeRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	path := leaf
 	if path.parent != root {
 		path = path.parent
 		out.Weight /= float64(max(1, path.kids))
 	}
 	out.AtOnce = 0 // of one path
-	path.told *= math.Exp2(-max(0, float64(out.At-path.toldAt)) / toldHalf)
-	path.toldAt = max(path.toldAt, out.At)
-	if path.told < learn.OnePath {
-		path.told += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
+	path.rootEvidence *= math.Exp2(-max(0, float64(out.At-path.rootEvidenceAt)) / rootHalfLife)
+	path.rootEvidenceAt = max(path.rootEvidenceAt, out.At)
+	if path.rootEvidence < learn.OnePath {
+		path.rootEvidence += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
 	}
 }
 

@@ -92,7 +92,7 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 	e.byUse.each(func(n *node) {
 		if !n.isRoot() {
 			nodes = append(nodes, n)
-			arms += max(len(n.giver().policy.arms.list()), len(n.belief.Arms))
+			arms += max(len(n.policyNode().policy.arms.list()), len(n.belief.Arms))
 		}
 	})
 	s.Paths = make([]*PathState, 0, len(nodes))
@@ -191,7 +191,7 @@ type viewer struct {
 }
 
 func (v *viewer) path(p *PathState, n *node) {
-	b, giver := &n.belief, n.giver()
+	b, from := &n.belief, n.policyNode()
 	set, ok := v.settings[n.rule]
 	if !ok {
 		set = v.e.settings(n.rule.rule)
@@ -200,16 +200,16 @@ func (v *viewer) path(p *PathState, n *node) {
 	k := n.key.path()
 	*p = PathState{
 		Key: k, Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix.String(),
-		PolicyID: giver.id, Reason: n.reason.String(), Expires: time.Unix(0, giver.expires), LastUsed: time.Unix(0, n.lastUsed),
+		PolicyID: from.id, Reason: n.reason.String(), Expires: time.Unix(0, from.expires), LastUsed: time.Unix(0, n.lastUsed),
 		Samples: n.samples, Set: set,
 		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
-		Slice: giver.policy.sliceLength(), HoldOut: holdOut(n, giver), LeftToDefault: n.viewBack(v.now),
+		Slice: from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
 	first := len(v.arms)
-	arms := giver.policy.arms.list()
+	arms := from.policy.arms.list()
 	for i, cc := range arms {
-		a := v.arm(b, cc, float64(giver.policy.weights[i])/policy.One)
-		a.Default = giver.policy.arms.isDefault[i]
+		a := v.arm(b, cc, float64(from.policy.weights[i])/policy.One)
+		a.Default = from.policy.arms.isDefault[i]
 		v.arms = append(v.arms, a)
 	}
 	for i := range b.Arms { // known from before, not chosen from now
@@ -253,10 +253,10 @@ func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
 	return out
 }
 
-func holdOut(n, giver *node) PathHoldOut {
-	slices := float64(giver.policy.slices) / policy.One
+func holdOut(n, from *node) PathHoldOut {
+	slices := float64(from.policy.slices) / policy.One
 	h := PathHoldOut{
-		Share: slices + (1-slices)*float64(giver.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
+		Share: slices + (1-slices)*float64(from.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
 	}
 	if n.compared != nil {
 		h.Gain = n.compared.Gain()

@@ -164,7 +164,7 @@ func TestFirstTrialsEnd(t *testing.T) {
 	if exempt != 6 {
 		t.Errorf("%d outcomes were of first trials, want two slices of 3", exempt)
 	}
-	for range 2 * awhile {
+	for range 2 * staleAfter {
 		at += second
 		l.Observe(b, named("cubic"), Outcome{Reward: 10, Weight: 1, At: at, Slice: at})
 	}
