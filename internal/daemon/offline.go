@@ -14,6 +14,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -49,7 +50,7 @@ func Warnings(file string) (warnings []string, err error) {
 		return nil, err
 	}
 	for _, name := range policy.Wanted(cfg.Rules) {
-		if !policy.IsOurs(name) && !slices.Contains(names, name.String()) {
+		if !congestion.HasOwnName(name) && !slices.Contains(names, name.String()) {
 			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here unless a module, or 'tcpilot cc load', brings it", name))
 		}
 	}
@@ -127,10 +128,10 @@ func isDefault(s *tcp.Sample) bool {
 	return (s.Has(tcp.FlagHoldOut) || s.Has(tcp.FlagDefaultArm)) && !s.Has(tcp.FlagAppCC)
 }
 
-func offersOf(recorded map[tcp.CC]bool) []engine.Offer {
-	var list []engine.Offer
+func offersOf(recorded map[tcp.CC]bool) []congestion.Control {
+	var list []congestion.Control
 	for cc := range recorded {
-		list = append(list, engine.OfferOf(cc))
+		list = append(list, congestion.Of(cc))
 	}
 	return list
 }

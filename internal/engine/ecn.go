@@ -28,7 +28,7 @@ const notDrawn = tcp.FlagHoldOut | tcp.FlagAppCC | tcp.FlagArmFailed | tcp.FlagA
 
 // watchECN counts connections of an arm that needs ECN which were made without. Such
 // an arm hands its socket over to Reno then (ours do, and the kernel's dctcp, see
-// fall_back in bpf/scalable.bpf.h): the sample is not scored, so that no learner and
+// fall_back in bpf/cc/scalable.bpf.h): the sample is not scored, so that no learner and
 // no other guard sees it, and the path would pass for one with ECN for ever. It counts
 // for the path whose policy gave the arm, which may enclose the host's own.
 func (e *Engine) watchECN(leaf *node, s *tcp.Sample) {

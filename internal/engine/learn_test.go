@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -157,7 +158,7 @@ func TestECNOnlyArms(t *testing.T) {
 // An arm that takes no notice of marks wins from those that do, until all have it.
 func TestArmsThatAreDeafToMarks(t *testing.T) {
 	w := newWorld(t, nil)
-	w.e.SetOffered([]Offer{OfferOf(cubic), OfferOf(bbr), OfferOf(dctcp)}, tcp.CC{})
+	w.e.SetOffered([]congestion.Control{congestion.Of(cubic), congestion.Of(bbr), congestion.Of(dctcp)}, tcp.CC{})
 	g := goods{cubic: 100, bbr: 300, dctcp: 110}
 	to := ip("10.0.113.9")
 	if got := w.run(40, to, g); count(got[20:], bbr) < 15 {

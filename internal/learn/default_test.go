@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // beside asks the default learner what the arms get whose first is the default.
@@ -259,7 +261,7 @@ func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 		}
 		crowds(b, "cubic", 1, 1, 8, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 250, 12, 0.05, 0.05 })
 	}
-	if a := b.Arm(named("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
+	if a := b.Arm(tcp.CCOf("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
 		t.Errorf("of the losses that told of the change %v is known", a.Losses)
 	}
 	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[1] < 0.5 || w[2] > mostWorse+1e-9 {
@@ -412,10 +414,10 @@ func TestLateOutcomesAreNoObservations(t *testing.T) {
 			if k > 0 && n == 5 {
 				o.Slice, o.Reward = id-slice, 8
 			}
-			DefaultThompson().Observe(b, named("cubic"), o)
+			DefaultThompson().Observe(b, tcp.CCOf("cubic"), o)
 		}
 	}
-	if a := b.Arm(named("cubic")); b.Count != 20 || a.Weight > 20 || b.Changes != 0 {
+	if a := b.Arm(tcp.CCOf("cubic")); b.Count != 20 || a.Weight > 20 || b.Changes != 0 {
 		t.Errorf("%d observations of 20 slices, evidence %.1f, %d changes", b.Count, a.Weight, b.Changes)
 	}
 	var c Comparison

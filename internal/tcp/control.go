@@ -48,16 +48,17 @@ func (c *ControlState) Has(f ControlFlags) bool { return c.Flags&f == f }
 
 // controlModes has the words of each control's modes, at their numbers in bpf/include/abi.h.
 var controlModes = map[CC][]string{
-	named("tcpilot_bbr3"):   {"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"},
-	named("tcpilot_cubic"):  {"slow-start", "css", "reno", "concave", "convex"},
-	named("tcpilot_dctcp"):  scalableModes,
-	named("tcpilot_prague"): scalableModes,
-	named("tcpilot_ledbat"): {"start", "steady", "slowdown", "regrow"},
+	CCOf("tcpilot_bbr3"):   {"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"},
+	CCOf("tcpilot_cubic"):  {"slow-start", "css", "reno", "concave", "convex"},
+	CCOf("tcpilot_dctcp"):  scalableModes,
+	CCOf("tcpilot_prague"): scalableModes,
+	CCOf("tcpilot_ledbat"): {"start", "steady", "slowdown", "regrow"},
 }
 
 var scalableModes = []string{"slow-start", "avoidance"}
 
-func named(name string) (cc CC) {
+// CCOf is the congestion control of a name that is known to fit: ParseCC is for others.
+func CCOf(name string) (cc CC) {
 	copy(cc[:], name)
 	return cc
 }
