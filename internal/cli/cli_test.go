@@ -150,6 +150,7 @@ func TestGolden(t *testing.T) {
 		"status":             "status",
 		"paths":              "paths",
 		"paths-prefix":       "paths 192.0.2.7 --limit 1",
+		"paths-wide":         "paths --wide",
 		"paths-limit":        "paths --limit 1 --sort recent",
 		"paths-none":         "paths --rule nope",
 		"connections":        "connections --count 4",

@@ -40,6 +40,7 @@ func Plural(n int, one string) string {
 type Table struct {
 	heads []string
 	rows  [][]string
+	width int // see Fit
 }
 
 // NewTable returns a table without rows.
@@ -48,27 +49,57 @@ func NewTable(heads ...string) *Table { return &Table{heads: heads} }
 // Row adds a row.
 func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
 
+// Fit keeps the table within width columns, 0 for no limit: a cell of the first column that
+// is too long stands on a line of its own, above the rest of its row.
+func (t *Table) Fit(width int) { t.width = width }
+
 // Write prints the table with each line indented; without rows it prints
 // nothing.
 func (t *Table) Write(w io.Writer, p Painter, indent string) {
 	if len(t.rows) == 0 {
 		return
 	}
-	widths := make([]int, len(t.heads))
 	heads := make([]string, len(t.heads))
 	for i, h := range t.heads {
 		heads[i] = strings.TrimPrefix(h, ">")
-		widths[i] = utf8.RuneCountInString(heads[i])
+	}
+	widths := t.widths(heads, len(indent))
+	fmt.Fprintf(w, "%s%s\n", indent, p.Bold(t.line(heads, widths)))
+	for _, r := range t.rows {
+		if len(r) > 0 && utf8.RuneCountInString(r[0]) > widths[0] {
+			fmt.Fprintf(w, "%s%s\n", indent, r[0])
+			r = append([]string{""}, r[1:]...)
+		}
+		fmt.Fprintf(w, "%s%s\n", indent, t.line(r, widths))
+	}
+}
+
+// widths are those of the columns; the first one is narrower than its longest cell if the
+// table would not fit otherwise.
+func (t *Table) widths(heads []string, indent int) []int {
+	const gap = 2
+	widths := make([]int, len(heads))
+	total := indent - gap
+	for i, h := range heads {
+		widths[i] = utf8.RuneCountInString(h)
 		for _, r := range t.rows {
 			if i < len(r) {
 				widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
 			}
 		}
+		total += widths[i] + gap
 	}
-	fmt.Fprintf(w, "%s%s\n", indent, p.Bold(t.line(heads, widths)))
+	if t.width == 0 || total <= t.width {
+		return widths
+	}
+	room := widths[0] - (total - t.width)
+	widths[0] = utf8.RuneCountInString(heads[0])
 	for _, r := range t.rows {
-		fmt.Fprintf(w, "%s%s\n", indent, t.line(r, widths))
+		if n := utf8.RuneCountInString(r[0]); n <= room {
+			widths[0] = max(widths[0], n)
+		}
 	}
+	return widths
 }
 
 func (t *Table) line(cells []string, widths []int) string {

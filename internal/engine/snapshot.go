@@ -109,8 +109,20 @@ type PathArm struct {
 	MinRTT   uint32  `json:"min_rtt"`           // microseconds, least seen; 0 is unknown
 	Rate     uint64  `json:"rate"`              // bytes/s, greatest delivery rate seen
 	LastUsed int64   `json:"last_used"`         // Unix nanoseconds; 0 is never
+	Recent
 	// Retired is set while a guard keeps the arm from the path.
 	Retired *ArmRetirement `json:"retired,omitempty"`
+}
+
+// Recent is what the latest connections were like. It is not known of a prefix the hosts of
+// which are told apart (they are paths of their own), except for retransmits.
+type Recent struct {
+	// Goodput is the geometric mean of bytes acknowledged over the time with data
+	// outstanding, bytes/s; 0 is unknown, as of rules that do not learn for throughput.
+	Goodput  uint64  `json:"goodput_bytes_per_second,omitempty"`
+	Retrans  float64 `json:"retrans_share"`     // of the data packets, 0 to 1
+	DataSegs uint64  `json:"data_segs_out"`     // that this is known from; 0: it is not known
+	SRTT     uint32  `json:"srtt_us,omitempty"` // microseconds, typical; 0 is unknown
 }
 
 // ArmRetirement says why an arm is none on one path.
@@ -126,6 +138,7 @@ type PathHoldOut struct {
 	Share  float64 `json:"share"`  // of connections held out, in slices of time or one by one
 	Slices float64 `json:"slices"` // of it, in whole slices of time
 	Count  uint64  `json:"count"`  // connections held out that were scored
+	Recent
 	// Gain is by what factor the others are faster, with its interval.
 	Gain learn.Gain `json:"gain"`
 }

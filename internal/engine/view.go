@@ -208,40 +208,41 @@ func (v *viewer) path(p *PathState, n *node) {
 	first := len(v.arms)
 	arms := from.policy.arms.list()
 	for i, cc := range arms {
-		a := v.arm(b, cc, float64(from.policy.weights[i])/policy.One)
+		a := v.arm(n, cc, float64(from.policy.weights[i])/policy.One)
 		a.Default = from.policy.arms.isDefault[i]
 		v.arms = append(v.arms, a)
 	}
 	for i := range b.Arms { // known from before, not chosen from now
 		if cc := b.Arms[i].CC; !slices.Contains(arms, cc) {
-			v.arms = append(v.arms, v.arm(b, cc, 0))
+			v.arms = append(v.arms, v.arm(n, cc, 0))
 		}
 	}
 	for i := range n.bans {
-		v.ban(first, b, &n.bans[i])
+		v.ban(first, n, &n.bans[i])
 	}
 	p.Arms = v.arms[first:len(v.arms):len(v.arms)]
 }
 
 // ban notes what a guard keeps from a path, among the arms from first on.
-func (v *viewer) ban(first int, b *learn.Belief, ban *guard.Ban) {
+func (v *viewer) ban(first int, n *node, ban *guard.Ban) {
 	if ban.Until <= v.now.UnixNano() {
 		return
 	}
 	i := slices.IndexFunc(v.arms[first:], func(a PathArm) bool { return a.CC == ban.CC })
 	if i < 0 {
 		i = len(v.arms) - first
-		v.arms = append(v.arms, v.arm(b, ban.CC, 0))
+		v.arms = append(v.arms, v.arm(n, ban.CC, 0))
 	}
 	v.arms[first+i].Retired = &ArmRetirement{
 		Guard: ban.Guard, Why: ban.Why, Since: time.Unix(0, ban.Since), Until: time.Unix(0, ban.Until),
 	}
 }
 
-func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
+func (v *viewer) arm(n *node, cc tcp.CC, weight float64) PathArm {
 	out := PathArm{CC: cc, Weight: weight}
-	for i := range b.Arms {
-		if a := &b.Arms[i]; a.CC == cc {
+	for i := range n.belief.Arms {
+		if a := &n.belief.Arms[i]; a.CC == cc {
+			out.Recent = n.recent(a)
 			out.Count, out.Greedy, out.Mean = a.Count, a.Greedy, a.Mean
 			out.StdDev = v.e.opt.Learner.StdDev(a, v.now.UnixNano())
 			out.MinRTT, out.Rate, out.LastUsed = a.MinRTT, a.Rate, a.Last
@@ -253,10 +254,30 @@ func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
 	return out
 }
 
+// recent is what the latest connections of an arm, or of the hold-out, were like. The reward
+// for throughput is the logarithm of the goodput less the price of retransmits and delay.
+func (n *node) recent(a *learn.ArmBelief) Recent {
+	var r Recent
+	if a.Sent > 0 {
+		r.Retrans, r.DataSegs = float64(a.Again/a.Sent), uint64(math.Ceil(float64(a.Sent)))
+	}
+	if n.belief.Pooled {
+		return r
+	}
+	if a.Judged > 0 {
+		r.SRTT = uint32(math.Round(float64(a.MinRTT) * math.Exp(float64(a.Stretch))))
+	}
+	if l := n.rule.rule.Learn; l != nil && l.Objective == learn.Throughput && a.Weight > 0 {
+		r.Goodput = uint64(math.Round(math.Exp(a.Mean + float64(a.Price))))
+	}
+	return r
+}
+
 func holdOut(n, from *node) PathHoldOut {
 	slices := float64(from.policy.slices) / policy.One
 	h := PathHoldOut{
 		Share: slices + (1-slices)*float64(from.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
+		Recent: n.recent(&n.belief.HoldOut),
 	}
 	if n.compared != nil {
 		h.Gain = n.compared.Gain()
