@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -309,8 +308,7 @@ func controlCells(c *api.ControlState) []string {
 	if c.WMax > 0 {
 		wMax = fmtCount(uint64(c.WMax))
 	}
-	base := time.Duration(math.Round(c.MinRTT * 1e9))
-	return []string{fmtRate(float64(c.BW)), fmtDuration(base), fmtBound(c.InflightHi), fmtBound(c.InflightLo), alpha, wMax}
+	return []string{fmtRate(float64(c.BW)), fmtMicros(c.MinRTT), fmtBound(c.InflightHi), fmtBound(c.InflightLo), alpha, wMax}
 }
 
 func fmtBound(packets *uint32) string {

@@ -122,7 +122,7 @@ func perTick(t engine.Totals) time.Duration {
 	if t.Ticks == 0 {
 		return 0
 	}
-	return time.Duration(t.TickSeconds / float64(t.Ticks) * float64(time.Second))
+	return t.TickTime / time.Duration(t.Ticks)
 }
 
 func (a *app) errorCount(n uint64) string {

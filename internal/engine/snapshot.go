@@ -92,23 +92,24 @@ type PathState struct {
 	HoldOut  PathHoldOut   `json:"hold_out"`
 	// LeftToDefault is set while the path has kernel defaults, since it did worse.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
-	MinRTT        time.Duration  `json:"min_rtt_ns"`
-	SRTT          time.Duration  `json:"srtt_ns"`       // of the latest sample
-	Rate          float64        `json:"delivery_rate"` // bytes/s, greatest recent
+	MinRTT        uint32         `json:"min_rtt_us"`                     // microseconds, least recent; 0 is unknown
+	SRTT          uint32         `json:"srtt_us"`                        // microseconds, of the latest sample; 0 is unknown
+	Rate          float64        `json:"delivery_rate_bytes_per_second"` // greatest recent
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.
 type PathArm struct {
-	CC       tcp.CC  `json:"cc"`
-	Default  bool    `json:"default,omitempty"` // what connections get without tcpilot
-	Weight   float64 `json:"weight"`            // share of the next slices of time, 0 to 1
-	Count    uint64  `json:"count"`             // connections that were scored
-	Greedy   uint64  `json:"greedy"`            // of these, taken while it was the best known
-	Mean     float64 `json:"mean"`              // believed reward, in the objective's unit (natural log)
-	StdDev   float64 `json:"std_dev"`           // of that belief; 0 if the learner has none
-	MinRTT   uint32  `json:"min_rtt"`           // microseconds, least seen; 0 is unknown
-	Rate     uint64  `json:"rate"`              // bytes/s, greatest delivery rate seen
-	LastUsed int64   `json:"last_used"`         // Unix nanoseconds; 0 is never
+	CC      tcp.CC  `json:"cc"`
+	Default bool    `json:"default,omitempty"` // what connections get without tcpilot
+	Weight  float64 `json:"weight"`            // share of the next slices of time, 0 to 1
+	Count   uint64  `json:"count"`             // connections that were scored
+	Greedy  uint64  `json:"greedy"`            // of these, taken while it was the best known
+	Mean    float64 `json:"mean"`              // believed reward, in the objective's unit (natural log)
+	StdDev  float64 `json:"std_dev"`           // of that belief; 0 if the learner has none
+	MinRTT  uint32  `json:"min_rtt_us"`        // microseconds, least recent; 0 is unknown
+	// Rate is the greatest recent delivery rate.
+	Rate     uint64    `json:"delivery_rate_bytes_per_second"`
+	LastUsed time.Time `json:"last_used,omitzero"` // zero is never
 	Recent
 	// Retired is set while a guard keeps the arm from the path.
 	Retired *ArmRetirement `json:"retired,omitempty"`
@@ -152,23 +153,23 @@ type LeftToDefault struct {
 
 // Totals count since the engine started.
 type Totals struct {
-	Samples      map[string]uint64 `json:"samples"`       // by kind
-	Connections  map[string]uint64 `json:"connections"`   // that these stand for
-	Unattributed uint64            `json:"unattributed"`  // samples of no class that exists: begun under earlier rules, or an earlier process
-	Ignored      map[string]uint64 `json:"ignored"`       // samples not scored, by why
-	Decisions    map[string]uint64 `json:"decisions"`     // policies written, by reason
-	Guarded      map[string]uint64 `json:"guarded"`       // arms taken from a path, by guard
-	Paths        int               `json:"paths"`         // beliefs held
-	PathLimit    int               `json:"path_limit"`    //
-	Evicted      uint64            `json:"evicted"`       // beliefs dropped for want of room
-	RolledBack   uint64            `json:"rolled_back"`   // rollouts that guards took back
-	Ticks        uint64            `json:"ticks"`         //
-	TickSeconds  float64           `json:"tick_seconds"`  // time spent deciding and writing
-	Writes       uint64            `json:"writes"`        // policies written
-	WriteErrors  uint64            `json:"write_errors"`  // policies that could not be written
-	StoreErrors  uint64            `json:"store_errors"`  // beliefs that could not be saved
-	LastSaved    time.Time         `json:"last_saved"`    // zero is never
-	ObserveCount uint64            `json:"observe_count"` // samples folded into a belief
+	Samples      map[string]uint64 `json:"samples"`             // by kind
+	Connections  map[string]uint64 `json:"connections"`         // that these stand for
+	Unattributed uint64            `json:"unattributed"`        // samples of no class that exists: begun under earlier rules, or an earlier process
+	Ignored      map[string]uint64 `json:"ignored"`             // samples not scored, by why
+	Decisions    map[string]uint64 `json:"decisions"`           // policies written, by reason
+	Guarded      map[string]uint64 `json:"guarded"`             // arms taken from a path, by guard
+	Paths        int               `json:"paths"`               // beliefs held
+	PathLimit    int               `json:"path_limit"`          //
+	Evicted      uint64            `json:"evicted"`             // beliefs dropped for want of room
+	RolledBack   uint64            `json:"rolled_back"`         // rollouts that guards took back
+	Ticks        uint64            `json:"ticks"`               //
+	TickTime     time.Duration     `json:"tick_ns"`             // time spent deciding and writing
+	Writes       uint64            `json:"writes"`              // policies written
+	WriteErrors  uint64            `json:"write_errors"`        // policies that could not be written
+	StoreErrors  uint64            `json:"store_errors"`        // beliefs that could not be saved
+	LastSaved    time.Time         `json:"last_saved,omitzero"` // zero is never
+	ObserveCount uint64            `json:"observe_count"`       // samples folded into a belief
 }
 
 // Gain is by what factor connections are faster than those held out, with its interval.

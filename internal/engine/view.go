@@ -202,7 +202,7 @@ func (v *viewer) path(p *PathState, n *node) {
 		Key: k, Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix.String(),
 		PolicyID: from.id, Reason: n.reason.String(), Expires: time.Unix(0, from.expires), LastUsed: time.Unix(0, n.lastUsed),
 		Samples: n.samples, Set: set,
-		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
+		MinRTT: b.MinRTT, SRTT: n.srtt, Rate: float64(b.Rate),
 		Slice: from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
 	first := len(v.arms)
@@ -245,7 +245,10 @@ func (v *viewer) arm(n *node, cc tcp.CC, weight float64) PathArm {
 			out.Recent = n.recent(a)
 			out.Count, out.Greedy, out.Mean = a.Count, a.Greedy, a.Mean
 			out.StdDev = v.e.opt.Learner.StdDev(a, v.now.UnixNano())
-			out.MinRTT, out.Rate, out.LastUsed = a.MinRTT, a.Rate, a.Last
+			out.MinRTT, out.Rate = a.MinRTT, a.Rate
+			if a.Last != 0 {
+				out.LastUsed = time.Unix(0, a.Last)
+			}
 		}
 	}
 	if math.IsInf(out.StdDev, 0) || math.IsNaN(out.StdDev) {
@@ -292,5 +295,3 @@ func (n *node) viewBack(now time.Time) *LeftToDefault {
 	}
 	return &LeftToDefault{Why: b.Why, Since: time.Unix(0, b.Since), Until: time.Unix(0, b.Until)}
 }
-
-func micros(us uint32) time.Duration { return time.Duration(us) * time.Microsecond }

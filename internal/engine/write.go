@@ -35,7 +35,7 @@ func (e *Engine) settle(now int64, all bool) error {
 	e.noteWriting(now, err)
 	e.totals.Ticks++
 	if e.opt.Clock != nil {
-		e.totals.TickSeconds += e.opt.Clock().Sub(begun).Seconds()
+		e.totals.TickTime += e.opt.Clock().Sub(begun)
 	}
 	return err
 }

@@ -111,13 +111,13 @@ func Snapshot() *engine.Snapshot {
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us", Before: "200000", After: "20000", Since: Now.Add(-time.Hour)}},
 		Paths: []*engine.PathState{
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-2 * time.Second), Samples: 200, MinRTT: 12300 * time.Microsecond, SRTT: 15 * time.Millisecond, Rate: 11.76e6,
+				LastUsed: Now.Add(-2 * time.Second), Samples: 200, MinRTT: 12_300, SRTT: 15_000, Rate: 11.76e6,
 				Arms: []engine.PathArm{
-					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now.UnixNano(),
+					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now,
 						Recent: engine.Recent{Goodput: 760_000, Retrans: 0.0104, DataSegs: 12_000, SRTT: 13_100}},
-					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now.UnixNano(),
+					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now,
 						Recent: engine.Recent{Goodput: 9_800_000, Retrans: 0.0127, DataSegs: 160_000, SRTT: 14_100}},
-					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now.UnixNano(),
+					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now,
 						Recent: engine.Recent{Goodput: 380_000, Retrans: 0.011, DataSegs: 6_000, SRTT: 12_900},
 						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
 							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
@@ -125,13 +125,13 @@ func Snapshot() *engine.Snapshot {
 				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
 					Recent: engine.Recent{Goodput: 740_000, Retrans: 0.0101, DataSegs: 9_000, SRTT: 13_000}, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80 * time.Microsecond, Rate: 1.1e9,
+				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80, Rate: 1.1e9,
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
 			Samples:     map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2},
 			Connections: map[string]uint64{"close": 440, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
-			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickSeconds: 1.08,
+			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickTime: 1080 * time.Millisecond,
 			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
 		},
 	}
