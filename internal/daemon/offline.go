@@ -34,7 +34,18 @@ func Check(file string) ([]engine.RuleState, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.View(time.Now()).Rules, nil
+	written, err := config.Written(file)
+	if err != nil {
+		return nil, err
+	}
+	rules := e.View(time.Now()).Rules
+	for i := range rules {
+		for j := range rules[i].Set {
+			s := &rules[i].Set[j]
+			s.Configured = written[rules[i].Name][s.Field]
+		}
+	}
+	return rules, nil
 }
 
 // Warnings lists what a valid configuration asks for and this host does not have

@@ -50,6 +50,8 @@ type Setting struct {
 	Value  uint64 `json:"value"`
 	Unit   string `json:"unit,omitempty"`
 	Reason string `json:"reason"` // from policy.Reason's closed list
+	// Configured is the value as the file has it; only 'tcpilot check' knows it.
+	Configured string `json:"configured,omitempty"`
 }
 
 // ArmState is a congestion control that tcpilot may choose.
