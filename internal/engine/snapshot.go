@@ -35,6 +35,9 @@ type RuleState struct {
 	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
 	Rollout   *Rollout  `json:"rollout,omitempty"`   // nil: the rule leaves its connections alone
+	// Watch names the events that are counted of a share of the rule's connections.
+	Watch      []string `json:"watch,omitempty"`
+	WatchShare float64  `json:"watch_share,omitempty"` // 0 to 1
 	// Gain is over all connections of the rule, what its paths differ in taken out. Of a
 	// rule that learns nothing it is known while it is rolled out to a part of them.
 	Gain learn.Gain `json:"gain"`

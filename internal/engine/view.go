@@ -152,7 +152,10 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
 		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
-		Rollout: e.viewRollout(rs),
+		Rollout: e.viewRollout(rs), Watch: r.Watch.Names(),
+	}
+	if s.Watch != nil {
+		s.WatchShare = r.Watch.Share
 	}
 	if rs.root != nil {
 		if s.LeftToDefault = rs.root.viewBack(now); rs.root.compared != nil {
