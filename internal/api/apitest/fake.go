@@ -303,7 +303,7 @@ func (f *Fake) Unload(_ context.Context, name string) error {
 			return f.Err
 		}
 	}
-	return api.NotFound("no program %q is loaded", name).WithHint("see 'tcpilot loaded'")
+	return api.NotFound("no program %q is loaded", name).WithHint("see 'tcpilot prog list'")
 }
 
 // Loaded implements api.Backend.
