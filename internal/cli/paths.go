@@ -257,7 +257,7 @@ func fmtVersus(g engine.Gain) string {
 	if !g.Known() {
 		return console.None
 	}
-	interval := fmt.Sprintf("(%.2f-%.2f)", g.Low, g.High)
+	interval := "(" + three(g.Low) + "-" + three(g.High) + ")"
 	if !g.Better() && !g.Worse() {
 		return "unclear " + interval
 	}
