@@ -70,7 +70,7 @@ func (c *Catalogue) adopt() error {
 	for _, entry := range entries {
 		path := filepath.Join(c.dir, entry.Name())
 		r, err := adopt(path)
-		if err == nil && r.now.source == "" && find(c.known, r.name) == nil {
+		if err == nil && !r.User && find(c.known, r.name()) == nil {
 			err = errors.Join(errors.New("there is none of this name any more"), r.close())
 		}
 		if err != nil {
@@ -83,8 +83,8 @@ func (c *Catalogue) adopt() error {
 			}
 			continue
 		}
-		c.held[r.name] = r
-		c.log.Info("adopted congestion control", "cc", r.name, "version", r.now.version)
+		c.held[r.name()] = r
+		c.log.Info("adopted congestion control", "cc", r.name(), "version", r.Version)
 	}
 	return nil
 }
@@ -114,24 +114,24 @@ func (c *Catalogue) Load(ctx context.Context, name string) error {
 
 // ensure registers o unless its version is in force.
 func (c *Catalogue) ensure(o object) error {
-	r := c.held[o.name]
+	r := c.held[o.name()]
 	if r == nil {
 		r, err := register(c.dir, o)
 		if err != nil {
 			return err
 		}
-		c.held[o.name] = r
-		c.log.Info("loaded congestion control", "cc", o.name, "version", o.version)
+		c.held[o.name()] = r
+		c.log.Info("loaded congestion control", "cc", o.name(), "version", o.Version)
 		return nil
 	}
-	before := r.now.version
-	if before == o.version {
-		return r.now.setAuto(o.auto)
+	before := r.Version
+	if before == o.Version {
+		return r.setByName(o.ByName)
 	}
 	if err := r.replace(o); err != nil {
 		return err
 	}
-	c.log.Info("upgraded congestion control", "cc", o.name, "from", before, "to", o.version)
+	c.log.Info("upgraded congestion control", "cc", o.name(), "from", before, "to", o.Version)
 	return nil
 }
 
@@ -145,7 +145,7 @@ func (c *Catalogue) Unload(name string) (connections int, err error) {
 	if r == nil {
 		return 0, fmt.Errorf("unload congestion control %q: none of this name is loaded: %w", name, fs.ErrNotExist)
 	}
-	connections, err = r.now.connections()
+	connections, err = r.connections()
 	if gone := removePins(r.path); gone != nil {
 		return connections, fmt.Errorf("unload congestion control %s: %w", name, errors.Join(err, gone))
 	}
@@ -153,7 +153,7 @@ func (c *Catalogue) Unload(name string) (connections int, err error) {
 	if err := errors.Join(err, r.close(), awaitGone(name)); err != nil {
 		return connections, fmt.Errorf("unload congestion control %s: %w", name, err)
 	}
-	c.log.Info("unloaded congestion control", "cc", name, "version", r.now.version, "connections", connections)
+	c.log.Info("unloaded congestion control", "cc", name, "version", r.Version, "connections", connections)
 	return connections, nil
 }
 
@@ -166,8 +166,8 @@ func (c *Catalogue) List() ([]Control, error) {
 	out, err := c.each(c.describeWhole)
 	there, listed := listRegistered()
 	for _, o := range c.known {
-		if c.held[o.name] == nil {
-			out = append(out, c.notLoaded(o, slices.Contains(there, o.name)))
+		if c.held[o.name()] == nil {
+			out = append(out, c.notLoaded(o, slices.Contains(there, o.name())))
 		}
 	}
 	slices.SortFunc(out, byName)
@@ -199,7 +199,7 @@ func (c *Catalogue) Loaded() ([]Control, error) {
 	return out, err
 }
 
-func byName(a, b Control) int { return cmp.Compare(a.Name, b.Name) }
+func byName(a, b Control) int { return cmp.Compare(a.name(), b.name()) }
 
 // each describes what is registered.
 func (c *Catalogue) each(describe func(*registration) (Control, error)) (out []Control, err error) {
@@ -212,14 +212,12 @@ func (c *Catalogue) each(describe func(*registration) (Control, error)) (out []C
 }
 
 func (c *Catalogue) describe(r *registration) (row Control, err error) {
-	row = Control{Name: r.name, State: Loaded, Version: r.now.version, NeedsECN: r.now.needsECN}
-	if o := find(c.known, r.name); o != nil {
-		row.Source, row.ByName, row.Outdated = o.source, o.byName, o.version != r.now.version
-	} else {
-		row.Source, row.ByName, row.User = r.now.source, !r.now.auto, true
+	row = Control{object: r.object, State: Loaded}
+	if o := find(c.known, r.name()); o != nil {
+		row.object, row.Version, row.Outdated = *o, r.Version, o.Version != r.Version
 	}
-	if row.Connections, err = r.now.connections(); err != nil {
-		err = fmt.Errorf("describe congestion control %s: %w", r.name, err)
+	if row.Connections, err = r.connections(); err != nil {
+		err = fmt.Errorf("describe congestion control %s: %w", r.name(), err)
 	}
 	return row, err
 }
@@ -229,8 +227,8 @@ func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
 	if row, err = c.describe(r); err != nil {
 		return row, err
 	}
-	if row.Programs, err = r.now.programs(); err != nil {
-		err = fmt.Errorf("list programs of congestion control %s: %w", r.name, err)
+	if row.Programs, err = r.programs(); err != nil {
+		err = fmt.Errorf("list programs of congestion control %s: %w", r.name(), err)
 	}
 	return row, err
 }
@@ -238,15 +236,15 @@ func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
 // notLoaded describes one of ours that this catalogue has not registered; there says
 // that somebody has.
 func (c *Catalogue) notLoaded(o object, there bool) Control {
-	row := Control{Name: o.name, State: Available, Source: o.source, NeedsECN: o.needsECN, ByName: o.byName, Version: o.version}
+	row := Control{object: o, State: Available}
 	if there {
 		row.State, row.Version, row.Why = Elsewhere, "", "another process has registered it, in a version that is not known"
 		return row
 	}
-	err, ok := c.tried[o.name]
+	err, ok := c.tried[o.name()]
 	if !ok {
 		err = o.try()
-		c.tried[o.name] = err
+		c.tried[o.name()] = err
 	}
 	if err != nil {
 		row.State, row.Why = Absent, err.Error()

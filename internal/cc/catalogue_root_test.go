@@ -18,7 +18,7 @@ func TestRootLoadCountUnload(t *testing.T) {
 	r := newRig(t)
 	rows, err := r.List()
 	must(t, err)
-	if len(rows) != 1 || rows[0].Name != testName || rows[0].State != Available || rows[0].Source != "RFC 5681" || rows[0].User {
+	if len(rows) != 1 || rows[0].name() != testName || rows[0].State != Available || rows[0].Source != "RFC 5681" || rows[0].User {
 		t.Errorf("before: %+v", rows)
 	}
 	if registered(t, testName) {
@@ -64,7 +64,7 @@ func TestRootLoadCountUnload(t *testing.T) {
 // checkViews compares the other views of the one control that is loaded with its row.
 func checkViews(t *testing.T, c *Catalogue, row Control) {
 	t.Helper()
-	if one, err := c.One(row.Name); err != nil || one.Connections != row.Connections || len(one.Programs) != len(row.Programs) {
+	if one, err := c.One(row.name()); err != nil || one.Connections != row.Connections || len(one.Programs) != len(row.Programs) {
 		t.Errorf("one: %+v, %v", one, err)
 	}
 	light, err := c.Loaded()
@@ -141,7 +141,7 @@ func TestRootUpgrade(t *testing.T) {
 	must(t, r.Load(t.Context(), testName))
 	c, s := r.pair(t, testName)
 	first := r.row(t, testName)
-	r.known[0].version = "another"
+	r.known[0].Version = "another"
 	r.restart(t)
 	if row := r.row(t, testName); !row.Outdated || row.Connections != 1 {
 		t.Errorf("not outdated: %+v", row)
@@ -191,7 +191,7 @@ func TestRootGoneUnderConnections(t *testing.T) {
 func TestRootCrash(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join(r.dir, testName)
-	now := filepath.Join(path, r.known[0].version)
+	now := filepath.Join(path, r.known[0].Version)
 	for _, c := range []struct {
 		at    string
 		spoil func() error
@@ -222,9 +222,9 @@ func TestRootCrash(t *testing.T) {
 func TestRootCrashDuringUpgrade(t *testing.T) {
 	r := newRig(t)
 	must(t, r.Load(t.Context(), testName))
-	first := r.known[0].version
+	first := r.known[0].Version
 	next := r.known[0]
-	next.version = "another"
+	next.Version = "another"
 	check := func(at, want string) {
 		t.Helper()
 		r.restart(t)
@@ -232,7 +232,7 @@ func TestRootCrashDuringUpgrade(t *testing.T) {
 			t.Errorf("%s: %+v, pins %v", at, row, pins(t, filepath.Join(r.dir, testName)))
 		}
 	}
-	must(t, os.Mkdir(filepath.Join(r.dir, testName, next.version), 0o700))
+	must(t, os.Mkdir(filepath.Join(r.dir, testName, next.Version), 0o700))
 	check("before the map's pin", first)
 	e, err := next.pin(r.held[testName].path)
 	must(t, err)
@@ -241,7 +241,7 @@ func TestRootCrashDuringUpgrade(t *testing.T) {
 	e, err = next.pin(r.held[testName].path)
 	must(t, err)
 	must(t, errors.Join(update(r.held[testName].link, e.ops), e.ops.Close()))
-	check("after the update", next.version)
+	check("after the update", next.Version)
 	c, s := r.pair(t, testName)
 	exchange(t, c, s, 1<<20)
 }

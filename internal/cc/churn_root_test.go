@@ -41,21 +41,21 @@ func TestRootChurn(t *testing.T) {
 	}
 	taint := testenv.ReadSysctl(t, nil, "kernel.tainted")
 	for _, o := range r.known {
-		must(t, r.Load(t.Context(), o.name))
-		left := footprint(t, r.row(t, o.name))
+		must(t, r.Load(t.Context(), o.name()))
+		left := footprint(t, r.row(t, o.name()))
 		begin := time.Now()
-		r.churn(t, o.name, count)
-		t.Logf("%s: %d connections in %s", o.name, count, time.Since(begin))
+		r.churn(t, o.name(), count)
+		t.Logf("%s: %d connections in %s", o.name(), count, time.Since(begin))
 		eventually(t, func() error {
-			if n := r.row(t, o.name).Connections; n != 0 {
-				return fmt.Errorf("%s has %d connections left", o.name, n)
+			if n := r.row(t, o.name()).Connections; n != 0 {
+				return fmt.Errorf("%s has %d connections left", o.name(), n)
 			}
 			return nil
 		})
-		if n, err := r.Unload(o.name); n != 0 || err != nil {
-			t.Errorf("%s: unloaded with %d connections, %v", o.name, n, err)
+		if n, err := r.Unload(o.name()); n != 0 || err != nil {
+			t.Errorf("%s: unloaded with %d connections, %v", o.name(), n, err)
 		}
-		eventually(t, func() error { return left.gone(o.name) })
+		eventually(t, func() error { return left.gone(o.name()) })
 	}
 	if now := testenv.ReadSysctl(t, nil, "kernel.tainted"); now != taint {
 		t.Errorf("the kernel has warned: tainted is %s, was %s", now, taint)
@@ -146,10 +146,10 @@ func TestRootLifeUnderTraffic(t *testing.T) {
 	const flows, changes = 4, 9
 	for i := range r.known {
 		o := &r.known[i]
-		must(t, r.Load(t.Context(), o.name))
+		must(t, r.Load(t.Context(), o.name()))
 		stop, done := make(chan struct{}), make(chan error, flows)
 		for range flows {
-			c, s := r.pair(t, o.name)
+			c, s := r.pair(t, o.name())
 			must(t, control(c, func(fd int) error { // leaves processors to the changes
 				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 2<<20)
 			}))
@@ -161,7 +161,7 @@ func TestRootLifeUnderTraffic(t *testing.T) {
 		close(stop)
 		for range flows {
 			if err := <-done; err != nil {
-				t.Errorf("%s: %v", o.name, err)
+				t.Errorf("%s: %v", o.name(), err)
 			}
 		}
 	}
@@ -186,18 +186,18 @@ func keepSending(c, s *net.TCPConn, stop <-chan struct{}) error {
 func (r *rig) change(t *testing.T, o *object, n int) {
 	t.Helper()
 	if n%3 == 2 {
-		_, err := r.Unload(o.name)
+		_, err := r.Unload(o.name())
 		must(t, err)
 	}
-	o.version = fmt.Sprintf("v%d", n)
-	must(t, r.Load(t.Context(), o.name))
-	if row := r.row(t, o.name); row.Version != o.version || row.Outdated {
-		t.Errorf("%s: in force is %q, want %q", o.name, row.Version, o.version)
+	o.Version = fmt.Sprintf("v%d", n)
+	must(t, r.Load(t.Context(), o.name()))
+	if row := r.row(t, o.name()); row.Version != o.Version || row.Outdated {
+		t.Errorf("%s: in force is %q, want %q", o.name(), row.Version, o.Version)
 	}
-	c, s := r.pair(t, o.name)
+	c, s := r.pair(t, o.name())
 	exchange(t, c, s, 64<<10)
 	must(t, errors.Join(c.Close(), s.Close()))
-	if !slices.Equal(pins(t, r.held[o.name].path), sorted(linkPin, o.version)) {
-		t.Errorf("%s: pins %v", o.name, pins(t, r.held[o.name].path))
+	if !slices.Equal(pins(t, r.held[o.name()].path), sorted(linkPin, o.Version)) {
+		t.Errorf("%s: pins %v", o.name(), pins(t, r.held[o.name()].path))
 	}
 }

@@ -1,6 +1,10 @@
 package cc
 
-import "regexp"
+import (
+	"regexp"
+
+	"github.com/tcpilot/tcpilot/internal/congestion"
+)
 
 // State says how far a control has come.
 type State string
@@ -13,7 +17,7 @@ const (
 	Absent    State = "absent"    // not here, because of Why
 )
 
-// Control is one row of the catalogue.
+// Control is one row of the catalogue: a compiled control, and what has become of it.
 //
 // Connections is the kernel's count of references to the version in force: to the
 // number of sockets come one for each network namespace whose default it is, and for
@@ -21,14 +25,10 @@ const (
 // default (tcp_set_default_congestion_control of Linux 6.18 forgets that one).
 // Sockets that go on with a version from before an upgrade are not counted.
 type Control struct {
-	Name        string // by which people, rules and the kernel know it
+	object // Version is empty if Elsewhere
+
 	State       State
 	Why         string    // of Absent and Elsewhere
-	Source      string    // document that ours were written from; file of a user's own
-	User        bool      // a user's own
-	NeedsECN    bool      // harmful where marks are not to be had
-	ByName      bool      // only for connections whose rule names it
-	Version     string    // of the object: the first 12 hexadecimal digits of its SHA-256; empty if Elsewhere
 	Outdated    bool      // registered, but Load would replace it
 	Connections int       // sockets that use it now, listening ones included
 	Programs    []Program // what runs in the kernel, if it is loaded; Loaded leaves them out
@@ -42,13 +42,9 @@ type Program struct {
 	Nanosec uint64 // spent in all runs
 }
 
-// Prefix begins the names of all controls of ours, so that they cannot be mistaken
-// for the kernel's.
-const Prefix = "tcpilot_"
-
 // Trial is what a user's control is called while it is tried: the kernel lists it
 // then, and nobody else should use it.
-const Trial = Prefix + "trial"
+const Trial = congestion.Prefix + "trial"
 
 // maxName is TCP_CA_NAME_MAX (include/net/tcp.h) without its closing NUL.
 const maxName = 15

@@ -1,35 +1,40 @@
 package cc
 
-// embedded lists the controls of ours. By name only: a background class wants
-// ledbat, prague is an experiment.
+import (
+	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// The clang version is pinned in the Makefile (CLANG), which passes it on as
+// BPF2GO_CC; "make generate" is the way to run this.
+
+//go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types bbr3 ../../bpf/cc/bbr3.bpf.c
+//go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types cubic ../../bpf/cc/cubic.bpf.c
+//go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types dctcp ../../bpf/cc/dctcp.bpf.c
+//go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types prague ../../bpf/cc/prague.bpf.c
+//go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types ledbat ../../bpf/cc/ledbat.bpf.c
+
+// embedded lists the controls of ours, with the documents that they were written from.
 func embedded() []object {
-	all := []object{
-		{name: "tcpilot_bbr3", source: "draft-ietf-ccwg-bbr", elf: _Bbr3Bytes},
-		{name: "tcpilot_cubic", source: "RFC 9438, RFC 9406", elf: _CubicBytes},
-		{name: "tcpilot_dctcp", source: "RFC 8257", needsECN: true, elf: _DctcpBytes},
-		{name: "tcpilot_ledbat", source: "RFC 6817, draft-irtf-iccrg-ledbat-plus-plus-01", byName: true, elf: _LedbatBytes},
-		{name: "tcpilot_prague", source: "RFC 9331, draft-briscoe-iccrg-prague-congestion-control-04",
-			needsECN: true, byName: true, elf: _PragueBytes},
+	return []object{
+		ours("bbr3", "draft-ietf-ccwg-bbr", _Bbr3Bytes),
+		ours("cubic", "RFC 9438, RFC 9406", _CubicBytes),
+		ours("dctcp", "RFC 8257", _DctcpBytes),
+		ours("ledbat", "RFC 6817, draft-irtf-iccrg-ledbat-plus-plus-01", _LedbatBytes),
+		ours("prague", "RFC 9331, draft-briscoe-iccrg-prague-congestion-control-04", _PragueBytes),
 	}
-	for i := range all {
-		all[i].version = version(all[i].elf)
-	}
-	return all
 }
 
-// Names lists the controls of ours, in alphabetical order.
-func Names() []string {
-	var out []string
-	for _, o := range embedded() {
-		out = append(out, o.name)
-	}
-	return out
+// ours is the control in bpf/cc/NAME.bpf.c.
+func ours(name, source string, elf []byte) object {
+	facts := congestion.Of(tcp.CCOf(congestion.Prefix + name))
+	return object{Control: facts, Source: source, Version: version(elf), elf: elf}
 }
 
 // find is the one of objects that is called name, or nil.
 func find(objects []object, name string) *object {
 	for i := range objects {
-		if objects[i].name == name {
+		if objects[i].name() == name {
 			return &objects[i]
 		}
 	}

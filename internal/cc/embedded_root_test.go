@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -14,9 +15,9 @@ func TestRootNotHereBecause(t *testing.T) {
 	testenv.Root(t)
 	for _, o := range embedded() {
 		err := o.try()
-		t.Logf("%s: %v", o.name, err)
+		t.Logf("%s: %v", o.name(), err)
 		if err != nil && !errors.Is(err, errNoLinks) {
-			t.Errorf("%s: %v", o.name, err)
+			t.Errorf("%s: %v", o.name(), err)
 		}
 	}
 }
@@ -30,11 +31,11 @@ func TestEmbedded(t *testing.T) {
 		must(t, err)
 		name, err := member(ops, "name")
 		must(t, err)
-		if got := strings.TrimRight(string(name), "\x00"); got != o.name || !strings.HasPrefix(got, Prefix) || len(got) > maxName || seen[got] {
-			t.Errorf("%s calls itself %s", o.name, got)
+		if got := strings.TrimRight(string(name), "\x00"); got != o.name() || !congestion.IsOwn(o.CC) || len(got) > maxName || seen[got] {
+			t.Errorf("%s calls itself %s", o.name(), got)
 		}
-		seen[o.name] = true
-		if needsECN(ops) != o.needsECN || o.source == "" || len(o.version) != 12 {
+		seen[o.name()] = true
+		if needsECN(ops) != o.NeedsECN || o.Source == "" || len(o.Version) != 12 {
 			t.Errorf("%+v", o)
 		}
 		for name, p := range spec.Programs {

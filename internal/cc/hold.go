@@ -23,19 +23,19 @@ func Hold(name string) (release func() error, err error) {
 
 func (o object) hold() (release func() error, err error) {
 	leave := func() error { return nil }
-	if there, err := isRegistered(o.name); err == nil && there {
+	if there, err := isRegistered(o.name()); err == nil && there {
 		return leave, nil
 	}
-	ops, err := o.load(o.name)
+	ops, err := o.load(o.name())
 	if err != nil {
-		return nil, fmt.Errorf("hold congestion control %s: %w", o.name, err)
+		return nil, fmt.Errorf("hold congestion control %s: %w", o.name(), err)
 	}
 	l, err := attach(ops)
 	if errors.Is(err, unix.EEXIST) {
 		return leave, ops.Close()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("hold congestion control %s: %w", o.name, err), ops.Close())
+		return nil, errors.Join(fmt.Errorf("hold congestion control %s: %w", o.name(), err), ops.Close())
 	}
 	return func() error { return errors.Join(l.Close(), ops.Close()) }, nil
 }

@@ -22,12 +22,6 @@ var kernelKnobs = sync.OnceValues(func() (map[string]any, error) {
 	return map[string]any{"cong_control_with_ack": withAck, "jiffy_us": jiffyMicros()}, nil
 })
 
-// IsLinux reports whether name is of a control that Linux has, or that is widely
-// patched into it, whether this kernel has it or not.
-func IsLinux(name string) bool {
-	return slices.Contains(kernels, name) || slices.Contains([]string{"bbr2", "bbr3", "prague"}, name)
-}
-
 // kernelOps is a congestion control by the kernel's own description of itself.
 func kernelOps() (ops *btf.Struct, err error) {
 	kernel, err := btf.LoadKernelSpec()

@@ -10,20 +10,27 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/congestion"
 )
 
-// object is a compiled control.
+// object is a compiled control: what is known of it, and its code.
 type object struct {
-	name     string // that it is registered by
-	source   string // document, or a user's file
-	user     bool
-	auto     bool // a user's own: for more than the rules which name it
-	needsECN bool
-	byName   bool // ours: for those rules alone
-	version  string
-	elf      []byte
-	knobs    map[string]any // variables of the program to set
+	congestion.Control // of a user's own NeedsECN and ByName are known, beside its name
+
+	Source  string // document that ours were written from; file of a user's own
+	User    bool   // a user's own
+	Version string // the first 12 hexadecimal digits of the SHA-256 of the code
+
+	elf   []byte         // the code; a registration does without
+	knobs map[string]any // variables of the program to set
 }
+
+// name is by which people, rules and the kernel know it.
+func (o object) name() string { return o.CC.String() }
+
+// forAuto reports whether it is a user's own, for more than the rules which name it.
+func (o object) forAuto() bool { return o.User && !o.ByName }
 
 // The kernel's types of a congestion control, and of the value of its map.
 const (
@@ -34,7 +41,7 @@ const (
 // flagNeedsECN is TCP_CONG_NEEDS_ECN (include/net/tcp.h).
 const flagNeedsECN = 2
 
-// version is that of Control: the first 12 hexadecimal digits of its SHA-256.
+// version of an object is the first 12 hexadecimal digits of its SHA-256.
 func version(elf []byte) string {
 	sum := sha256.Sum256(elf)
 	return hex.EncodeToString(sum[:6])
@@ -144,7 +151,7 @@ func (o object) load(kernel string) (*ebpf.Map, error) {
 
 // try asks whether this kernel takes the programs, and leaves nothing.
 func (o object) try() error {
-	m, err := o.load(o.name)
+	m, err := o.load(o.name())
 	if err != nil {
 		return err
 	}

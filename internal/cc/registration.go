@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // registration is a control that sockets may be given. Its pins are in a directory
@@ -25,20 +27,10 @@ import (
 // one call; adopt clears what was done before that call, or was left after it. A BPF
 // file system takes symbolic links, but no files.
 type registration struct {
-	name string
-	path string
-	link link.Link
-	now  *edition // in force
-}
-
-// edition is one version of a control.
-type edition struct {
-	version  string
-	source   string // of a user's own; empty for ours
-	needsECN bool
-	auto     bool // a user's own that is for more than the rules which name it
-	path     string
-	ops      *ebpf.Map
+	object // in force
+	path   string
+	link   link.Link
+	ops    *ebpf.Map
 }
 
 const (
@@ -52,24 +44,25 @@ const (
 // register loads o, registers it and pins it under dir. What somebody else has
 // registered is not loaded first: that takes long, and the kernel refuses it anyway.
 func register(dir string, o object) (*registration, error) {
-	if there, err := isRegistered(o.name); err == nil && there {
+	if there, err := isRegistered(o.name()); err == nil && there {
 		return nil, explainAttach(unix.EEXIST)
 	}
-	r := &registration{name: o.name, path: filepath.Join(dir, o.name)}
-	if err := os.Mkdir(r.path, 0o700); err != nil {
+	path := filepath.Join(dir, o.name())
+	if err := os.Mkdir(path, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
-	if err := r.make(o); err != nil {
-		return nil, errors.Join(err, removePins(r.path), r.close())
+	r, err := o.pin(path)
+	if err != nil {
+		return nil, errors.Join(err, removePins(path))
+	}
+	if err := r.attach(); err != nil {
+		return nil, errors.Join(err, removePins(path), r.close())
 	}
 	return r, nil
 }
 
-func (r *registration) make(o object) (err error) {
-	if r.now, err = o.pin(r.path); err != nil {
-		return err
-	}
-	if r.link, err = attach(r.now.ops); err != nil {
+func (r *registration) attach() (err error) {
+	if r.link, err = attach(r.ops); err != nil {
 		return err
 	}
 	if err := r.link.Pin(filepath.Join(r.path, linkPin)); err != nil {
@@ -87,54 +80,58 @@ func (r *registration) replace(o object) error {
 	if err := update(r.link, next.ops); err != nil {
 		return errors.Join(err, next.remove())
 	}
-	before := r.now
-	r.now = next
+	before := *r
+	next.link = r.link
+	*r = *next
 	return before.remove()
 }
 
-// pin loads o as a version below the directory of its name, in force or not.
-func (o object) pin(dir string) (*edition, error) {
-	e := &edition{version: o.version, needsECN: o.needsECN, path: filepath.Join(dir, o.version)}
-	if o.user {
-		e.source = o.source
-	}
+// pin loads o as a version below path, the directory of its name. It is not in force yet.
+func (o object) pin(path string) (*registration, error) {
+	r := &registration{object: o, path: path}
+	r.elf = nil // a user's may be large
 	var err error
-	if e.ops, err = o.load(o.name); err != nil {
+	if r.ops, err = o.load(o.name()); err != nil {
 		return nil, err
 	}
-	if err := e.make(o.auto); err != nil {
-		return nil, errors.Join(err, e.remove())
+	if err := r.make(); err != nil {
+		return nil, errors.Join(err, r.remove())
 	}
-	return e, nil
+	return r, nil
 }
 
-func (e *edition) make(auto bool) error {
-	if err := os.Mkdir(e.path, 0o700); err != nil {
+// dir is the directory of the version in force.
+func (r *registration) dir() string { return filepath.Join(r.path, r.Version) }
+
+func (r *registration) make() error {
+	if err := os.Mkdir(r.dir(), 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
 	}
-	if err := errors.Join(e.note(sourceFact, e.source, e.source != ""), e.note(ecnFact, "needed", e.needsECN), e.setAuto(auto)); err != nil {
+	err := errors.Join(r.note(sourceFact, r.Source, r.User), r.note(ecnFact, "needed", r.NeedsECN), r.note(autoFact, "yes", r.forAuto()))
+	if err != nil {
 		return err
 	}
-	if err := e.ops.Pin(filepath.Join(e.path, opsPin)); err != nil {
+	if err := r.ops.Pin(filepath.Join(r.dir(), opsPin)); err != nil {
 		return fmt.Errorf("pin map: %w", err)
 	}
 	return nil
 }
 
-func (e *edition) setAuto(auto bool) error {
-	if auto == e.auto {
+// setByName changes for which rules a user's own is.
+func (r *registration) setByName(byName bool) error {
+	if !r.User || byName == r.ByName {
 		return nil
 	}
-	if err := e.note(autoFact, "yes", auto); err != nil {
+	if err := r.note(autoFact, "yes", !byName); err != nil {
 		return err
 	}
-	e.auto = auto
+	r.ByName = byName
 	return nil
 }
 
 // note makes a fact last, or ends it.
-func (e *edition) note(fact, value string, holds bool) error {
-	path := filepath.Join(e.path, fact)
+func (r *registration) note(fact, value string, holds bool) error {
+	path := filepath.Join(r.dir(), fact)
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -151,7 +148,11 @@ func (e *edition) note(fact, value string, holds bool) error {
 // adopt opens what is pinned at path, and clears what does not belong to the
 // version in force.
 func adopt(path string) (*registration, error) {
-	r := &registration{name: filepath.Base(path), path: path}
+	r := &registration{path: path}
+	var ok bool
+	if r.CC, ok = tcp.ParseCC(filepath.Base(path)); !ok {
+		return nil, errors.New("no congestion control can have this name")
+	}
 	if err := r.open(); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -174,47 +175,49 @@ func (r *registration) open() (err error) {
 		if !entry.IsDir() {
 			continue
 		}
-		path := filepath.Join(r.path, entry.Name())
-		if e, err := readEdition(path, inForce); err == nil {
-			r.now = e
-		} else if err := os.RemoveAll(path); err != nil {
+		if err := r.read(entry.Name(), inForce); err == nil {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(r.path, entry.Name())); err != nil {
 			return fmt.Errorf("remove version %s: %w", entry.Name(), err)
 		}
 	}
-	if r.now == nil {
+	if r.ops == nil {
 		return errors.New("the version in force is not known")
 	}
 	return nil
 }
 
-// readEdition opens what is pinned at path if it is the control whose map is known
-// to the kernel as want.
-func readEdition(path string, want ebpf.MapID) (*edition, error) {
-	e := &edition{version: filepath.Base(path), path: path}
-	var err error
-	if e.ops, err = ebpf.LoadPinnedMap(filepath.Join(path, opsPin), nil); err != nil {
-		return nil, fmt.Errorf("open map: %w", err)
-	}
-	info, err := e.ops.Info()
+// read opens what is pinned as a version if it is the control whose map is known to
+// the kernel as want.
+func (r *registration) read(version string, want ebpf.MapID) error {
+	dir := filepath.Join(r.path, version)
+	ops, err := ebpf.LoadPinnedMap(filepath.Join(dir, opsPin), nil)
 	if err != nil {
-		return nil, errors.Join(err, e.ops.Close())
+		return fmt.Errorf("open map: %w", err)
+	}
+	info, err := ops.Info()
+	if err != nil {
+		return errors.Join(err, ops.Close())
 	}
 	if id, ok := info.ID(); !ok || id != want {
-		return nil, errors.Join(errors.New("it is not in force"), e.ops.Close())
+		return errors.Join(errors.New("it is not in force"), ops.Close())
 	}
 	fact := func(name string) string {
-		value, _ := os.Readlink(filepath.Join(path, name))
+		value, _ := os.Readlink(filepath.Join(dir, name))
 		return value
 	}
-	e.source, e.needsECN, e.auto = fact(sourceFact), fact(ecnFact) != "", fact(autoFact) != ""
-	return e, nil
+	r.Version, r.ops = version, ops
+	r.Source, r.NeedsECN, r.ByName = fact(sourceFact), fact(ecnFact) != "", fact(autoFact) == ""
+	r.User = r.Source != ""
+	return nil
 }
 
-// remove takes the version's pins away, and closes it.
-func (e *edition) remove() error {
-	err := e.ops.Close()
-	if gone := os.RemoveAll(e.path); gone != nil {
-		err = errors.Join(err, fmt.Errorf("remove version %s: %w", e.version, gone))
+// remove takes the version's pins away, and closes its map.
+func (r *registration) remove() error {
+	err := r.ops.Close()
+	if gone := os.RemoveAll(r.dir()); gone != nil {
+		err = errors.Join(err, fmt.Errorf("remove version %s: %w", r.Version, gone))
 	}
 	return err
 }
@@ -238,8 +241,8 @@ func (r *registration) close() error {
 	if r.link != nil {
 		errs = append(errs, r.link.Close())
 	}
-	if r.now != nil {
-		errs = append(errs, r.now.ops.Close())
+	if r.ops != nil {
+		errs = append(errs, r.ops.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -40,7 +42,7 @@ func newRig(t testing.TB) *rig {
 	t.Cleanup(func() { // takes the pins away, which the next test must not meet
 		must(t, unix.Unmount(fs, 0))
 		for _, o := range append(embeddedAside(), plain(testName)) {
-			must(t, awaitGone(o.name))
+			must(t, awaitGone(o.name()))
 		}
 	})
 	r := &rig{dir: filepath.Join(fs, "cc"), known: []object{plain(testName)}, ns: testenv.NetNS(t)}
@@ -74,14 +76,14 @@ func (r *rig) restart(t testing.TB) {
 }
 
 func plain(name string) object {
-	return object{name: name, source: "RFC 5681", version: version(_PlainBytes), elf: _PlainBytes}
+	return object{Control: congestion.Control{CC: tcp.CCOf(name)}, Source: "RFC 5681", Version: version(_PlainBytes), elf: _PlainBytes}
 }
 
 // embeddedAside are ours under other names, as a daemon may have registered them.
 func embeddedAside() []object {
 	all := embedded()
 	for i := range all {
-		all[i].name = "test_" + strings.TrimPrefix(all[i].name, Prefix)
+		all[i].CC = tcp.CCOf("test_" + strings.TrimPrefix(all[i].name(), congestion.Prefix))
 	}
 	return all
 }
@@ -129,7 +131,7 @@ func (r *rig) row(t testing.TB, name string) Control {
 	rows, err := r.List()
 	must(t, err)
 	for _, c := range rows {
-		if c.Name == name {
+		if c.name() == name {
 			return c
 		}
 	}

@@ -25,7 +25,7 @@ func TestRootTrial(t *testing.T) {
 		{"blind", broken("tcpilot_test", faultBlind), "it does not answer loss"},
 	}
 	for _, o := range embedded() {
-		attempts = append(attempts, attempt{o.name, o, ""})
+		attempts = append(attempts, attempt{o.name(), o, ""})
 	}
 	for _, c := range attempts {
 		begin := time.Now()

@@ -12,7 +12,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/regular"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
@@ -28,7 +30,7 @@ func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) 
 	defer c.trial.Unlock()
 	o, err := readUser(name, file)
 	if err == nil {
-		o.auto = auto
+		o.ByName = !auto
 		err = c.admit(ctx, o)
 	}
 	if err == nil {
@@ -47,14 +49,14 @@ func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) 
 // admit tries o out unless it is registered: then it has been tried.
 func (c *Catalogue) admit(ctx context.Context, o object) error {
 	c.mu.Lock()
-	r := c.held[o.name]
-	here := r != nil && r.now.version == o.version
+	r := c.held[o.name()]
+	here := r != nil && r.Version == o.Version
 	c.mu.Unlock()
 	if here {
 		return nil
 	}
 	if r == nil { // else the name is ours
-		if err := nameIsFree(o.name); err != nil {
+		if err := nameIsFree(o.name()); err != nil {
 			return err
 		}
 	}
@@ -73,8 +75,10 @@ func readUser(name, file string) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
-	o := object{name: name, source: path, user: true, version: version(elf), elf: elf}
-	return o, o.check()
+	facts := congestion.Control{CC: tcp.CCOf(name)}
+	o := object{Control: facts, Source: path, User: true, Version: version(elf), elf: elf}
+	err = o.check()
+	return o, err
 }
 
 // check looks at what the object says of itself.
@@ -107,7 +111,7 @@ func (o *object) check() error {
 	if !has["cong_avoid"] && !has["cong_control"] {
 		return errors.New("it has neither cong_avoid nor cong_control: the kernel wants one of them")
 	}
-	o.needsECN = needsECN(ops)
+	o.NeedsECN = needsECN(ops)
 	return nil
 }
 
@@ -126,19 +130,14 @@ func validName(name string) error {
 	if !userName.MatchString(name) {
 		return fmt.Errorf("name %q: want 1 to 15 letters, digits or underscores", name)
 	}
-	if strings.HasPrefix(name, Prefix) {
-		return fmt.Errorf("name %q: those that begin with %s are ours", name, Prefix)
+	if strings.HasPrefix(name, congestion.Prefix) {
+		return fmt.Errorf("name %q: those that begin with %s are ours", name, congestion.Prefix)
 	}
-	if slices.Contains(kernels, name) {
+	if congestion.InLinux(tcp.CCOf(name)) || name == "default" {
 		return fmt.Errorf("name %q: it is one of the kernel's own", name)
 	}
 	return nil
 }
-
-// kernels are the controls that Linux has (net/ipv4/tcp_*.c), whether this one has
-// them or not: a module may come later.
-var kernels = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
-	"reno", "scalable", "vegas", "veno", "westwood", "yeah", "default"}
 
 // available lists the controls of the machine, whoever registered them.
 const available = "/proc/sys/net/ipv4/tcp_available_congestion_control"

@@ -14,13 +14,13 @@ import (
 // value reads the control as the kernel has it: struct bpf_struct_ops_common_value
 // {refcnt, state}, then from a cache line's boundary the struct itself, with a
 // program's id where the function is.
-func (e *edition) value() ([]byte, error) {
-	value, err := e.ops.LookupBytes(uint32(0))
+func (r *registration) value() ([]byte, error) {
+	value, err := r.ops.LookupBytes(uint32(0))
 	if err == nil && len(value) < 8 {
 		err = fmt.Errorf("it has %d bytes", len(value))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read map of version %s: %w", e.version, err)
+		return nil, fmt.Errorf("read map of version %s: %w", r.Version, err)
 	}
 	return value, nil
 }
@@ -28,8 +28,8 @@ func (e *edition) value() ([]byte, error) {
 // connections counts the sockets that use the control. The kernel says how many
 // references to the map there are but those of files and pins
 // (bpf_struct_ops_map_sys_lookup_elem); one is the link's.
-func (e *edition) connections() (int, error) {
-	value, err := e.value()
+func (r *registration) connections() (int, error) {
+	value, err := r.value()
 	if err != nil {
 		return 0, err
 	}
@@ -37,8 +37,8 @@ func (e *edition) connections() (int, error) {
 }
 
 // programs lists the functions of the control.
-func (e *edition) programs() ([]Program, error) {
-	value, err := e.value()
+func (r *registration) programs() ([]Program, error) {
+	value, err := r.value()
 	if err != nil {
 		return nil, err
 	}

@@ -87,6 +87,18 @@ var own = func() (list []Control) {
 	return list
 }()
 
+// linux are the controls of Linux's net/ipv4/tcp_*.c.
+var linux = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
+	"reno", "scalable", "vegas", "veno", "westwood", "yeah"}
+
+// InLinux reports whether Linux has cc, be it in this kernel or not: a module may come
+// later.
+func InLinux(cc tcp.CC) bool { return slices.Contains(linux, cc.String()) }
+
+// IsLinux reports whether Linux has cc, or is widely patched with it, be it in this
+// kernel or not.
+func IsLinux(cc tcp.CC) bool { return InLinux(cc) || index(cc) >= 0 && !HasOwnName(cc) }
+
 // IsOwn reports whether cc is one of tcpilot's own.
 func IsOwn(cc tcp.CC) bool { return HasOwnName(cc) && index(cc) >= 0 }
 

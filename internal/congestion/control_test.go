@@ -50,6 +50,17 @@ func TestCatalogueIsThatOfTheSource(t *testing.T) {
 	}
 }
 
+func TestIsLinux(t *testing.T) {
+	for name, want := range map[string][2]bool{
+		"cubic": {true, true}, "vegas": {true, true}, "bbr3": {false, true}, "prague": {false, true},
+		"tcpilot_bbr3": {}, "mine": {},
+	} {
+		if cc := tcp.CCOf(name); InLinux(cc) != want[0] || IsLinux(cc) != want[1] {
+			t.Errorf("%s: in Linux %v, or patched into it %v; want %v", name, InLinux(cc), IsLinux(cc), want)
+		}
+	}
+}
+
 func TestOf(t *testing.T) {
 	for name, want := range map[string]Control{
 		"cubic":          {},

@@ -114,9 +114,8 @@ func tryModules(rules []policy.Rule) map[tcp.CC]error {
 func (c *controls) trim() error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
-		name, _ := tcp.ParseCC(row.Name)
-		if _, byHand := c.isByHand(name); !row.User && !byHand && !c.isWanted(name) {
-			_, unloaded := c.Unload(row.Name)
+		if _, byHand := c.isByHand(row.CC); !row.User && !byHand && !c.isWanted(row.CC) {
+			_, unloaded := c.Unload(row.CC.String())
 			err = errors.Join(err, unloaded)
 		}
 	}
@@ -138,10 +137,10 @@ func (c *controls) isByHand(name tcp.CC) (auto, byHand bool) {
 }
 
 // version is that of a control which is loaded, and empty for others.
-func (c *controls) version(name string) string {
+func (c *controls) version(name tcp.CC) string {
 	rows, _ := c.Loaded()
 	for _, row := range rows {
-		if row.Name == name {
+		if row.CC == name {
 			return row.Version
 		}
 	}
@@ -152,8 +151,8 @@ func (c *controls) version(name string) string {
 func (c *controls) unloadAll(log *slog.Logger) error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
-		if _, err := c.Unload(row.Name); err != nil {
-			log.Warn("congestion control not unloaded", "cc", row.Name, "error", err)
+		if _, err := c.Unload(row.CC.String()); err != nil {
+			log.Warn("congestion control not unloaded", "cc", row.CC, "error", err)
 		}
 	}
 	return err
@@ -192,7 +191,7 @@ func (c *controls) offers() []congestion.Control {
 		o := congestion.Of(name)
 		if user, ok := c.users[name]; ok {
 			o = user
-		} else if !congestion.HasOwnName(name) && !cc.IsLinux(name.String()) {
+		} else if !congestion.HasOwnName(name) && !congestion.IsLinux(name) {
 			o.ByName = true
 		}
 		auto, byHand := c.byHand[name]
@@ -216,8 +215,8 @@ func (c *controls) refresh() error {
 	defer c.mu.Unlock()
 	clear(c.users)
 	for _, row := range rows {
-		if name, ok := tcp.ParseCC(row.Name); ok && row.User {
-			c.users[name] = congestion.Control{CC: name, NeedsECN: row.NeedsECN, ByName: row.ByName}
+		if row.User {
+			c.users[row.CC] = row.Control
 		}
 	}
 	return err
@@ -276,7 +275,7 @@ func controlFeature(name tcp.CC, err error) api.Feature {
 // whyAbsent says why this kernel does not take one of tcpilot's own; nil if it does.
 func whyAbsent(rows []cc.Control, name tcp.CC) error {
 	for _, row := range rows {
-		if row.Name == name.String() && row.State == cc.Absent {
+		if row.CC == name && row.State == cc.Absent {
 			return errors.New(row.Why)
 		}
 	}
@@ -291,12 +290,11 @@ func (c *controls) counts(log *slog.Logger) (out []metrics.ControlCount) {
 		log.Debug("congestion control not read", "error", err)
 	}
 	for _, row := range rows {
-		out = append(out, metrics.ControlCount{CC: row.Name, Loaded: true, Connections: row.Connections})
+		out = append(out, metrics.ControlCount{CC: row.CC.String(), Loaded: true, Connections: row.Connections})
 	}
 	for _, own := range congestion.Own() {
-		name := own.CC.String()
-		if !slices.ContainsFunc(rows, func(row cc.Control) bool { return row.Name == name }) {
-			out = append(out, metrics.ControlCount{CC: name})
+		if !slices.ContainsFunc(rows, func(row cc.Control) bool { return row.CC == own.CC }) {
+			out = append(out, metrics.ControlCount{CC: own.CC.String()})
 		}
 	}
 	return out
@@ -328,9 +326,9 @@ func (d *Daemon) Controls(context.Context) ([]api.CongestionControl, error) {
 }
 
 func (d *Daemon) control(row *cc.Control) api.CongestionControl {
-	name, _ := tcp.ParseCC(row.Name)
+	name := row.CC
 	out := api.CongestionControl{
-		Name: row.Name, State: string(row.State), Why: row.Why, Source: row.Source, User: row.User,
+		Name: name.String(), State: string(row.State), Why: row.Why, Source: row.Source, User: row.User,
 		Wanted: d.controls.isWanted(name), Rules: rulesNaming(d.engine.Rules(), name),
 		NeedsECN: row.NeedsECN, Auto: !row.ByName, Version: row.Version, Outdated: row.Outdated, Connections: row.Connections,
 	}
@@ -360,7 +358,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 	var err error
 	hint := "docs/congestion-controls.md says what an object of your own has to be"
 	parsed, valid := tcp.ParseCC(name)
-	before := d.controls.version(name)
+	before := d.controls.version(parsed)
 	switch {
 	case r.File == "" && !(valid && congestion.IsOwn(parsed)):
 		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", name).

@@ -11,17 +11,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// The catalogue and what policies know of it are about the same controls.
-func TestControlsAreThoseOfTheCatalogue(t *testing.T) {
-	var names []string
-	for _, c := range congestion.Own() {
-		names = append(names, c.CC.String())
-	}
-	if !slices.Equal(names, cc.Names()) || congestion.Prefix != cc.Prefix {
-		t.Errorf("policies know of %v, the catalogue has %v", names, cc.Names())
-	}
-}
-
 func TestOffers(t *testing.T) {
 	c := &controls{
 		wanted:  []tcp.CC{named("tcpilot_bbr3"), named("tcpilot_prague")},

@@ -152,8 +152,9 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 // addControls adds those in BPF that are not registered.
 func addControls(doc *api.Doctor, rows []cc.Control) {
 	for _, row := range rows {
-		if !slices.ContainsFunc(doc.CCs, func(c api.CCCheck) bool { return c.Name == row.Name && c.Available }) {
-			doc.CCs = append(doc.CCs, api.CCCheck{Name: row.Name, Loadable: row.State != cc.Absent, Why: row.Why})
+		name := row.CC.String()
+		if !slices.ContainsFunc(doc.CCs, func(c api.CCCheck) bool { return c.Name == name && c.Available }) {
+			doc.CCs = append(doc.CCs, api.CCCheck{Name: name, Loadable: row.State != cc.Absent, Why: row.Why})
 		}
 	}
 }

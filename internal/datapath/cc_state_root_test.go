@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	controls "github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -151,7 +152,8 @@ func TestRootCCsOfOurs(t *testing.T) {
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "1") // some do nothing without
 	r.policy(t, nil)
 	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-	for _, name := range controls.Names() {
+	for _, own := range congestion.Own() {
+		name := own.CC.String()
 		release, err := controls.Hold(name)
 		if err != nil {
 			t.Errorf("hold %s: %v", name, err)

@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"datapath": {"tcp", "path", "class", "regular", "thread"},
-	"cc":       {"regular", "thread"},
+	"cc":       {"tcp", "congestion", "regular", "thread"},
 	"regular":  {},
 	"thread":   {},
 	"host":     {"path", "thread"},
@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"lab/load", "lab/measure", "lab/topology"},
-	"lab/subject":    {"cc", "lab/topology"},
+	"lab/subject":    {"cc", "congestion", "lab/topology"},
 	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload"},
 	"lab/calibrate":  {"lab/link", "lab/topology"},
 	"lab/report":     {"lab/measure"},

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +26,7 @@ var linuxControls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "hig
 	"lp", "nv", "prague", "reno", "scalable", "vegas", "veno", "westwood", "yeah"}
 
 // KnownControls are those of Linux and tcpilot's own.
-var KnownControls = slices.Concat(linuxControls, cc.Names())
+var KnownControls = slices.Concat(linuxControls, ownControls())
 
 // Controls lists the congestion controls that this kernel has, the modules of
 // the known ones included, which it loads.
@@ -44,7 +45,14 @@ func Controls() ([]string, error) {
 	return list, nil
 }
 
-func isOurs(name string) bool { return slices.Contains(cc.Names(), name) }
+func ownControls() (names []string) {
+	for _, c := range congestion.Own() {
+		names = append(names, c.CC.String())
+	}
+	return names
+}
+
+func isOurs(name string) bool { return slices.Contains(ownControls(), name) }
 
 // tryCongestion checks that this kernel has a congestion control, or takes it if it
 // is one of tcpilot's own.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// congestion is the default congestion control of each host.
-func congestion(t *testing.T, w World) map[string]string {
+// defaultControls are the default congestion controls of all hosts.
+func defaultControls(t *testing.T, w World) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for name, h := range w.Layout.Hosts {
@@ -47,7 +47,7 @@ func TestRootCongestionIsSetAndUndone(t *testing.T) {
 			s := newSubject(t, c.spec, w)
 			for range 2 {
 				must(t, s.Start(t.Context()))
-				for name, got := range congestion(t, w) {
+				for name, got := range defaultControls(t, w) {
 					want := "reno"
 					if strings.HasPrefix(name, "sender") {
 						want = c.tuned
@@ -146,7 +146,7 @@ func TestRootCommandInTheForeground(t *testing.T) {
 	if len(hosts) != 2 {
 		t.Fatalf("it ran on %d hosts", len(hosts))
 	}
-	if cc := congestion(t, w)["sender1"]; cc != "reno" {
+	if cc := defaultControls(t, w)["sender1"]; cc != "reno" {
 		t.Errorf("the congestion control is %s", cc)
 	}
 	if wmem, _ := w.Tuned[0].Sysctl("net.ipv4.tcp_wmem"); wmem != "4096\t8192\t16384" {
