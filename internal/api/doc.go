@@ -16,3 +16,5 @@
 // It refuses to hold state or to decide: every answer is the Backend's, and a reader
 // that is too slow loses samples rather than slowing the daemon down.
 package api
+
+//go:generate go test -run ^TestMeasuresInDocumentation$ -update .

@@ -7,6 +7,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
+// measures are written as they are, by the tags of tcp.Sample.
+type measures = tcp.Sample
+
 // Sample is a tcp.Sample as the API writes it: one line of a stream. A line of
 // kind KindLost carries only Lost.
 type Sample struct {
@@ -14,44 +17,18 @@ type Sample struct {
 	// Lost samples, since this client was too slow for them.
 	Lost uint64 `json:"lost_samples,omitempty"`
 
-	At            time.Time      `json:"at,omitzero"`
-	End           string         `json:"end,omitempty"`
-	Flags         []string       `json:"flags,omitempty"`
-	Local         netip.AddrPort `json:"local,omitzero"`
-	Remote        netip.AddrPort `json:"remote,omitzero"`
-	Rule          string         `json:"rule,omitempty"`
-	Class         uint32         `json:"class,omitempty"`
-	PolicyID      uint32         `json:"policy_id,omitempty"`
-	Arm           string         `json:"arm,omitempty"`
-	CC            string         `json:"cc,omitempty"`
-	Cookie        uint64         `json:"cookie,omitempty"`
-	NetNS         uint64         `json:"netns,omitempty"`
-	Cgroup        uint64         `json:"cgroup,omitempty"`
-	StandsFor     uint32         `json:"stands_for,omitempty"` // connections; left out where it is 1
-	Duration      time.Duration  `json:"duration_ns,omitempty"`
-	Connect       time.Duration  `json:"connect_ns,omitempty"`
-	Busy          time.Duration  `json:"busy_ns,omitempty"`
-	RwndLtd       time.Duration  `json:"rwnd_limited_ns,omitempty"`
-	SndbufLtd     time.Duration  `json:"sndbuf_limited_ns,omitempty"`
-	BytesAcked    uint64         `json:"bytes_acked,omitempty"`
-	BytesReceived uint64         `json:"bytes_received,omitempty"`
-	BytesRetrans  uint64         `json:"bytes_retrans,omitempty"`
-	SegsOut       uint32         `json:"segs_out,omitempty"`
-	SegsIn        uint32         `json:"segs_in,omitempty"`
-	DataSegsOut   uint32         `json:"data_segs_out,omitempty"`
-	Retrans       uint32         `json:"retrans,omitempty"`
-	Delivered     uint32         `json:"delivered,omitempty"`
-	DeliveredCE   uint32         `json:"delivered_ce,omitempty"`
-	LostPackets   uint32         `json:"lost,omitempty"`
-	RTOs          uint32         `json:"rtos,omitempty"`
-	MinRTT        uint32         `json:"min_rtt_us,omitempty"`
-	SRTT          uint32         `json:"srtt_us,omitempty"`
-	RTTVar        uint32         `json:"rttvar_us,omitempty"`
-	Cwnd          uint32         `json:"cwnd,omitempty"`
-	Ssthresh      uint32         `json:"ssthresh,omitempty"`
-	MSS           uint32         `json:"mss_bytes,omitempty"`
-	DeliveryRate  uint64         `json:"delivery_rate_bytes_per_second,omitempty"`
-	Control       *ControlState  `json:"control,omitempty"` // of tcpilot's own congestion controls only
+	At       time.Time      `json:"at,omitzero"`
+	End      string         `json:"end,omitempty"`
+	Flags    []string       `json:"flags,omitempty"`
+	Local    netip.AddrPort `json:"local,omitzero"`
+	Remote   netip.AddrPort `json:"remote,omitzero"`
+	Rule     string         `json:"rule,omitempty"`
+	Class    uint32         `json:"class,omitempty"`
+	PolicyID uint32         `json:"policy_id,omitempty"`
+	Arm      string         `json:"arm,omitempty"`
+	CC       string         `json:"cc,omitempty"`
+	measures
+	Control *ControlState `json:"control,omitempty"` // of tcpilot's own congestion controls only
 }
 
 // KindLost is the kind of a line that says how many samples the client missed.
@@ -69,43 +46,27 @@ func FromSample(s *tcp.Sample) Sample {
 			flags = append(flags, name)
 		}
 	}
-	var standsFor uint32
-	if s.StandsFor > 1 {
-		standsFor = s.StandsFor
-	}
-	return Sample{
-		StandsFor: standsFor,
-
+	out := Sample{
 		Kind: s.Kind.String(), At: time.Unix(0, s.At).UTC(), End: s.End.String(), Flags: flags,
 		Local: s.Local, Remote: s.Remote, Class: s.Class, PolicyID: s.PolicyID,
-		Arm: s.Arm.String(), CC: s.CC.String(), Cookie: s.Cookie, NetNS: s.NetNS, Cgroup: s.Cgroup,
-		Duration: s.Duration, Connect: s.Connect, Busy: s.Busy, RwndLtd: s.RwndLtd, SndbufLtd: s.SndbufLtd,
-		BytesAcked: s.BytesAcked, BytesReceived: s.BytesReceived, BytesRetrans: s.BytesRetrans,
-		SegsOut: s.SegsOut, SegsIn: s.SegsIn, DataSegsOut: s.DataSegsOut, Retrans: s.Retrans,
-		Delivered: s.Delivered, DeliveredCE: s.DeliveredCE, LostPackets: s.Lost, RTOs: s.RTOs,
-		MinRTT: s.MinRTT, SRTT: s.SRTT, RTTVar: s.RTTVar, Cwnd: s.Cwnd, Ssthresh: s.Ssthresh,
-		MSS: s.MSS, DeliveryRate: s.DeliveryRate, Control: fromControl(s),
+		Arm: s.Arm.String(), CC: s.CC.String(), measures: *s, Control: fromControl(s),
 	}
+	if s.StandsFor == 1 {
+		out.StandsFor = 0
+	}
+	return out
 }
 
 // Sample returns the line as a tcp.Sample, without loss.
 func (l *Sample) Sample() tcp.Sample {
-	s := tcp.Sample{
-		StandsFor: max(1, l.StandsFor),
-
-		Kind: kindOf(l.Kind), End: endOf(l.End), At: l.At.UnixNano(),
-		Local: l.Local, Remote: l.Remote, Class: l.Class, PolicyID: l.PolicyID,
-		Cookie: l.Cookie, NetNS: l.NetNS, Cgroup: l.Cgroup,
-		Duration: l.Duration, Connect: l.Connect, Busy: l.Busy, RwndLtd: l.RwndLtd, SndbufLtd: l.SndbufLtd,
-		BytesAcked: l.BytesAcked, BytesReceived: l.BytesReceived, BytesRetrans: l.BytesRetrans,
-		SegsOut: l.SegsOut, SegsIn: l.SegsIn, DataSegsOut: l.DataSegsOut, Retrans: l.Retrans,
-		Delivered: l.Delivered, DeliveredCE: l.DeliveredCE, Lost: l.LostPackets, RTOs: l.RTOs,
-		MinRTT: l.MinRTT, SRTT: l.SRTT, RTTVar: l.RTTVar, Cwnd: l.Cwnd, Ssthresh: l.Ssthresh,
-		MSS: l.MSS, DeliveryRate: l.DeliveryRate,
-	}
+	s := l.measures
+	s.StandsFor = max(1, l.StandsFor)
+	s.Kind, s.End, s.At = kindOf(l.Kind), endOf(l.End), l.At.UnixNano()
+	s.Local, s.Remote, s.Class, s.PolicyID = l.Local, l.Remote, l.Class, l.PolicyID
 	s.Arm, _ = tcp.ParseCC(l.Arm)
 	s.CC, _ = tcp.ParseCC(l.CC)
 	s.Control = l.Control.state(s.CC)
+	s.Flags = 0
 	for _, f := range l.Flags {
 		for i, name := range flagNames {
 			if f == name {

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -415,10 +414,4 @@ func (empty) Loaded(context.Context) ([]api.Loaded, error)              { return
 func (empty) Controls(context.Context) ([]api.CongestionControl, error) { return nil, nil }
 func (empty) Explain(context.Context, api.ExplainRequest) (e api.Explanation, _ error) {
 	return e, nil
-}
-
-func TestSampleHasEveryField(t *testing.T) {
-	if reflect.TypeFor[api.Sample]().NumField() != reflect.TypeFor[tcp.Sample]().NumField()+2 {
-		t.Error("a field was added to tcp.Sample: api.Sample needs it too (it has Lost and Rule besides)")
-	}
 }

@@ -55,7 +55,8 @@ func TestConnectionsFitTheTerminal(t *testing.T) {
 // Addresses are never cut: if they are too long the rest follows on the next line.
 func TestLongAddressesHaveTheirOwnLine(t *testing.T) {
 	s := api.Sample{Local: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:50001"), Remote: netip.MustParseAddrPort("[2001:db8::1]:443"),
-		CC: "cubic", BytesAcked: 1000}
+		CC: "cubic"}
+	s.BytesAcked = 1000
 	line := func(width int) string {
 		return sampleLine(sampleLines(width, false), func(c *sampleColumn) string { return c.cell(&s) })
 	}

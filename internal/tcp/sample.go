@@ -88,48 +88,51 @@ const (
 // Sample is what one connection says about its path: once when it ends, and
 // for long-lived connections every few seconds. A Sample holds no pointers into
 // the kernel's record: it can be kept, written to a file, and replayed.
+//
+// The tags are the API's: name, unit and meaning, from which docs/samples.md is written.
+// What has no name here the API writes in other words.
 type Sample struct {
-	Kind      Kind
-	End       End
-	Flags     Flags
-	At        int64  // when the sample was taken, Unix nanoseconds
-	Cookie    uint64 // socket cookie, unique until reboot
-	NetNS     uint64 // network namespace cookie
-	Cgroup    uint64 // cgroup v2 id of the socket; 0 is unknown
-	Local     netip.AddrPort
-	Remote    netip.AddrPort // v4-mapped addresses appear as IPv4
-	Class     uint32         // class that the connection was put in; 0 is none
-	PolicyID  uint32         // path policy in force when it was set; 0 is none
-	Arm       CC             // congestion control drawn from the policy; zero if none
-	CC        CC             // congestion control in use when the sample was taken
-	StandsFor uint32         // connections that this sample stands for, itself included: at least 1
-	Duration  time.Duration  // covered by the sample; since SYN for the first one
-	Connect   time.Duration  // SYN to established, outgoing only; 0 is unknown
-	Busy      time.Duration  // tcp_info.tcpi_busy_time: data outstanding
-	RwndLtd   time.Duration  // part of Busy limited by the peer's window
-	SndbufLtd time.Duration  // part of Busy limited by the send buffer
+	Kind      Kind           `json:"-"`
+	End       End            `json:"-"`
+	Flags     Flags          `json:"-"`
+	At        int64          `json:"-"` // when the sample was taken, Unix nanoseconds
+	Cookie    uint64         `json:"cookie,omitempty" doc:"of the socket: unique until the host restarts"`
+	NetNS     uint64         `json:"netns,omitempty" doc:"network namespace cookie"`
+	Cgroup    uint64         `json:"cgroup,omitempty" doc:"cgroup v2 id of the socket; absent: unknown"`
+	Local     netip.AddrPort `json:"-"`
+	Remote    netip.AddrPort `json:"-"`                                                                                                                                                                     // v4-mapped addresses appear as IPv4
+	Class     uint32         `json:"-"`                                                                                                                                                                     // class that the connection was put in; 0 is none
+	PolicyID  uint32         `json:"-"`                                                                                                                                                                     // path policy in force when it was set; 0 is none
+	Arm       CC             `json:"-"`                                                                                                                                                                     // congestion control drawn from the policy; zero if none
+	CC        CC             `json:"-"`                                                                                                                                                                     // congestion control in use when the sample was taken
+	StandsFor uint32         `json:"stands_for,omitempty" unit:"connections" doc:"that the sample stands for, itself included, where the host ends more connections a second than are reported; absent: 1"` // at least 1, which the API leaves out
+	Duration  time.Duration  `json:"duration_ns,omitempty" unit:"ns" doc:"covered by the sample; since SYN for the first one"`
+	Connect   time.Duration  `json:"connect_ns,omitempty" unit:"ns" doc:"SYN to established, outgoing only; absent: unknown"`
+	Busy      time.Duration  `json:"busy_ns,omitempty" unit:"ns" doc:"data was outstanding (tcpi_busy_time); of this"`
+	RwndLtd   time.Duration  `json:"rwnd_limited_ns,omitempty" unit:"ns" doc:"limited by the peer's window"`
+	SndbufLtd time.Duration  `json:"sndbuf_limited_ns,omitempty" unit:"ns" doc:"limited by the send buffer"`
 
-	BytesAcked    uint64
-	BytesReceived uint64
-	BytesRetrans  uint64
-	SegsOut       uint32
-	SegsIn        uint32
-	DataSegsOut   uint32
-	Retrans       uint32 // segments retransmitted
-	Delivered     uint32 // packets, retransmits included
-	DeliveredCE   uint32 // of these, acknowledged with ECE
-	Lost          uint32 // packets marked lost by this connection (tp->lost)
-	RTOs          uint32 // retransmission timeouts
+	BytesAcked    uint64 `json:"bytes_acked,omitempty" unit:"bytes" doc:"that the peer acknowledged"`
+	BytesReceived uint64 `json:"bytes_received,omitempty" unit:"bytes" doc:"that the peer sent"`
+	BytesRetrans  uint64 `json:"bytes_retrans,omitempty" unit:"bytes" doc:"retransmitted"`
+	SegsOut       uint32 `json:"segs_out,omitempty" unit:"segments" doc:"sent"`
+	SegsIn        uint32 `json:"segs_in,omitempty" unit:"segments" doc:"received"`
+	DataSegsOut   uint32 `json:"data_segs_out,omitempty" unit:"segments" doc:"sent with data"`
+	Retrans       uint32 `json:"retrans,omitempty" unit:"segments" doc:"retransmitted"`
+	Delivered     uint32 `json:"delivered,omitempty" unit:"packets" doc:"acknowledged, retransmits included"`
+	DeliveredCE   uint32 `json:"delivered_ce,omitempty" unit:"packets" doc:"of these, with the mark of congestion echoed (ECE)"`
+	Lost          uint32 `json:"lost,omitempty" unit:"packets" doc:"that the connection took for lost (tp->lost)"`
+	RTOs          uint32 `json:"rtos,omitempty" doc:"retransmission timeouts"`
 
-	MinRTT       uint32 // microseconds; 0 is unknown
-	SRTT         uint32 // microseconds; 0 is unknown
-	RTTVar       uint32 // microseconds
-	Cwnd         uint32 // packets
-	Ssthresh     uint32 // packets; 0x7fffffff is "never left slow start"
-	MSS          uint32 // bytes
-	DeliveryRate uint64 // bytes per second, the kernel's latest rate sample
+	MinRTT       uint32 `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
+	SRTT         uint32 `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`
+	RTTVar       uint32 `json:"rttvar_us,omitempty" unit:"us" doc:"the variation of that"`
+	Cwnd         uint32 `json:"cwnd,omitempty" unit:"packets" doc:"congestion window"`
+	Ssthresh     uint32 `json:"ssthresh,omitempty" unit:"packets" doc:"slow start threshold; 2147483647: never left slow start"`
+	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
+	DeliveryRate uint64 `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 
-	Control ControlState // what CC says of itself, if it is one of tcpilot's own
+	Control ControlState `json:"-"` // what CC says of itself, if it is one of tcpilot's own
 }
 
 // Has reports whether every bit of f is set.
