@@ -2,13 +2,13 @@
 /* What crosses between the kernel and user space, and nothing else.
  *
  * Fixed widths, explicit padding, host byte order unless a comment says
- * otherwise. Any change here needs a new pin directory (pinVersion in
- * internal/datapath): maps are never migrated.
+ * otherwise. Any change here raises ABI_VERSION: maps are never migrated.
  */
 #ifndef TCPILOT_ABI_H
 #define TCPILOT_ABI_H
 
 enum abi_limits {
+	ABI_VERSION = 5,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */

@@ -18,9 +18,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// pinVersion is part of the pin directory's name. Raise it with every change to
-// bpf/include/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v5"
+// pinVersion is part of the pin directory's name: maps are caches, and are rebuilt with
+// every version of bpf/include/abi.h, never migrated.
+var pinVersion = fmt.Sprintf("v%d", abiAbiLimitsABI_VERSION)
 
 // Options say where the datapath lives.
 type Options struct {
@@ -28,7 +28,7 @@ type Options struct {
 	// below it included.
 	Cgroup string
 	// BPFFS is a directory in a mounted BPF file system. Pins go to
-	// BPFFS/tcpilot/v5.
+	// BPFFS/tcpilot/VERSION (pinVersion).
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,24 +51,15 @@ func TestDecode(t *testing.T) {
 	r := distinct()
 	var got tcp.Sample
 	must(t, decode(&got, record(r), 1000, someCCs(t)))
-	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
 	want := tcp.Sample{
 		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: (tcp.FlagHeldSlice<<1-1)&^tcp.FlagDefaultArm | tcp.FlagLater,
-		At: int64(r.AtNs) + 1000, Cookie: r.Cookie, NetNS: r.Netns, Cgroup: r.Cgroup,
-		Local: netip.MustParseAddrPort("192.0.2.1:443"), Remote: netip.MustParseAddrPort("[2001:db8::1]:50000"),
-		Class: r.Class, PolicyID: r.PolicyId, Arm: cc("bbr"), CC: cc("reno"), StandsFor: r.StandsFor,
-		Duration: us(r.DurationUs), Connect: us(uint64(r.ConnectUs)), Busy: us(r.BusyUs),
-		RwndLtd: us(r.RwndLimitedUs), SndbufLtd: us(r.SndbufLimitedUs),
-		BytesAcked: r.BytesAcked, BytesReceived: r.BytesReceived, BytesRetrans: r.BytesRetrans,
-		SegsOut: r.SegsOut, SegsIn: r.SegsIn, DataSegsOut: r.DataSegsOut, Retrans: r.TotalRetrans,
-		Delivered: r.Delivered, DeliveredCE: r.DeliveredCe, Lost: r.Lost, RTOs: r.Rtos,
-		MinRTT: r.MinRttUs, SRTT: r.SrttUs, RTTVar: r.RttvarUs, Cwnd: r.Cwnd, Ssthresh: r.Ssthresh, MSS: r.Mss,
-		DeliveryRate: r.DeliveryRate,
-		Control: tcp.ControlState{
-			BW: r.CcState.Bw, MinRTT: r.CcState.MinRttUs, InflightHi: r.CcState.InflightHi, InflightLo: r.CcState.InflightLo,
-			Alpha: r.CcState.Alpha, WMax: r.CcState.W_max, Mode: r.CcState.Mode, Flags: tcp.AllControlFlags,
-		},
+		At: int64(r.AtNs) + 1000, Local: netip.MustParseAddrPort("192.0.2.1:443"), Remote: netip.MustParseAddrPort("[2001:db8::1]:50000"),
+		Arm: cc("bbr"), CC: cc("reno"),
+		Retrans: r.TotalRetrans, RwndLtd: micros(r.RwndLimitedUs), SndbufLtd: micros(r.SndbufLimitedUs),
+		Control: tcp.ControlState{Flags: tcp.AllControlFlags},
 	}
+	takeByName(reflect.ValueOf(&want).Elem(), reflect.ValueOf(r).Elem())
+	takeByName(reflect.ValueOf(&want.Control).Elem(), reflect.ValueOf(&r.CcState).Elem())
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -77,6 +69,24 @@ func TestDecode(t *testing.T) {
 			if v.Field(i).IsZero() {
 				t.Errorf("%s is not decoded", v.Type().Field(i).Name)
 			}
+		}
+	}
+}
+
+// takeByName fills what is zero in a sample with the members of a record that are called
+// alike, but for case, underscores and the unit.
+func takeByName(sample, record reflect.Value) {
+	for i := range sample.NumField() {
+		to, name := sample.Field(i), strings.ToLower(sample.Type().Field(i).Name)
+		from := record.FieldByNameFunc(func(member string) bool {
+			return strings.TrimSuffix(strings.ToLower(letters(member)), "us") == name
+		})
+		switch {
+		case !to.IsZero() || !from.IsValid():
+		case to.Type() == reflect.TypeFor[time.Duration]():
+			to.SetInt(int64(micros(from.Uint())))
+		case to.CanUint():
+			to.SetUint(from.Uint())
 		}
 	}
 }
