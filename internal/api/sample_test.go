@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -182,11 +183,9 @@ func TestSampleFieldsAreDocumented(t *testing.T) {
 			documented(name)
 		}
 	}
-	for _, control := range []string{"bbr3", "cubic", "dctcp", "prague", "ledbat"} {
-		name := "tcpilot_" + control
-		documented(name)
-		cc, _ := tcp.ParseCC(name)
-		for _, mode := range tcp.ControlModes(cc) {
+	for _, own := range congestion.Own() {
+		for _, mode := range tcp.ControlModes(own.CC) {
+			documented(own.CC.String())
 			documented(mode)
 		}
 	}

@@ -11,6 +11,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
+// Version of the format. No other is read.
+const Version = 3
+
 // Size is the length of one encoded sample in bytes.
 const Size = 288
 

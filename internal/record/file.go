@@ -13,9 +13,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Version of the format. No other is read.
-const Version = 3
-
 // magic opens every file: not text, so that no editor's conversion survives it
 // unnoticed (the idea of PNG's signature).
 var magic = [8]byte{0x89, 'T', 'C', 'P', 'I', '\r', '\n', 0x1a}
