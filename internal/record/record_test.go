@@ -3,6 +3,7 @@ package record
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"reflect"
@@ -199,9 +200,9 @@ func TestNewReaderRefuses(t *testing.T) {
 	}{
 		"empty":         {nil, true, "too few"},
 		"text":          {[]byte(`{"tcpilot_samples": 1, "more": 2}`), true, "right eight bytes"},
-		"newer":         {edit(func(b []byte) { b[8] = 4 }), false, "version 4: this tcpilot reads version 3"},
+		"newer":         {edit(func(b []byte) { b[8] = Version + 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", Version+1, Version)},
 		"version 0":     {edit(func(b []byte) { b[8] = 0 }), false, "version 0"},
-		"older":         {edit(func(b []byte) { b[8] = 2 }), false, "version 2: this tcpilot reads version 3"},
+		"older":         {edit(func(b []byte) { b[8] = Version - 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", Version-1, Version)},
 		"other size":    {edit(func(b []byte) { b[10] = 1 }), false, "damaged"},
 		"huge meta":     {edit(func(b []byte) { b[15] = 0xff }), false, "damaged"},
 		"cut in meta":   {good[:20], false, "cut short"},
