@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,6 +53,7 @@ func rootArgs(cmd *cobra.Command, args []string) error {
 	}
 	msg := fmt.Sprintf("unknown command %q", args[0])
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		slices.Sort(s) // cobra has them in any order
 		msg += ": did you mean " + strings.Join(s, " or ") + "?"
 	}
 	return Usagef("%s", msg)
