@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // NetNS is a network namespace that can be seen from here.
@@ -154,7 +156,7 @@ func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
 	self := os.Getpid()
-	own, err := readNetNS(NetNSPath(""))
+	own, err := readNetNS(netns.Own)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +187,7 @@ func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 }
 
 // build merges both kinds of sightings. A bind mount gives the better path, and
-// one in NamedNetNS the best; else the process with the lowest id does.
+// one in netns.Dir the best; else the process with the lowest id does.
 func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc) []NetNS {
 	found := make(map[uint64]NetNS)
 	for _, pid := range slices.Sorted(maps.Keys(procs)) {
@@ -196,12 +198,12 @@ func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc)
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(mounts), byMountID) {
 		m := mounts[id]
-		if had := found[m.inode]; had.Name == "" || filepath.Dir(had.Path) != NamedNetNS {
+		if had := found[m.inode]; had.Name == "" || filepath.Dir(had.Path) != netns.Dir {
 			found[m.inode] = NetNS{Inode: m.inode, Name: filepath.Base(m.point), Path: m.point}
 		}
 	}
 	own := found[procs[os.Getpid()].inode]
-	own.Path, own.Own = NetNSPath(""), true
+	own.Path, own.Own = netns.Own, true
 	found[own.Inode] = own
 	cookies := l.knownCookies(mounts, procs)
 	list := make([]NetNS, 0, len(found))
@@ -209,7 +211,7 @@ func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc)
 		var ok bool
 		if ns.Cookie, ok = cookies[ns.Inode]; !ok {
 			var err error
-			if ns.Cookie, err = NetNSCookie(ns.Path); err != nil {
+			if ns.Cookie, err = netns.Cookie(ns.Path); err != nil {
 				continue // gone meanwhile
 			}
 		}

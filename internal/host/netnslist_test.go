@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -38,7 +39,7 @@ func poll(t testing.TB, l *NetNSList, cookie uint64) (NetNS, bool) {
 
 func cookieOf(t testing.TB, path string) uint64 {
 	t.Helper()
-	cookie, err := NetNSCookie(path)
+	cookie, err := netns.Cookie(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func cookieOf(t testing.TB, path string) uint64 {
 func TestRootNetNSListOwn(t *testing.T) {
 	l := newList(t)
 	ns, ok := poll(t, l, cookieOf(t, ""))
-	if !ok || !ns.Own || ns.Path != threadNetNS {
+	if !ok || !ns.Own || ns.Path != netns.Own {
 		t.Errorf("own namespace: %+v, %v", ns, ok)
 	}
 }
@@ -111,7 +112,7 @@ func TestRootNetNSListLateUnshare(t *testing.T) {
 	n := testenv.NetNS(t)
 	cookie := cookieOf(t, n.Path())
 	late := n.Start(t, "sleep", "60")
-	own, err := readNetNS(NetNSPath(""))
+	own, err := readNetNS(netns.Own)
 	if err != nil {
 		t.Fatal(err)
 	}

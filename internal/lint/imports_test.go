@@ -25,12 +25,16 @@ var mayImport = map[string][]string{
 	"engine":    {"tcp", "path", "class", "learn", "policy"},
 
 	// edge: the kernel, the disk
-	"datapath": {"tcp", "path", "class", "regular", "thread"},
-	"cc":       {"regular", "thread"},
+	"datapath": {"tcp", "path", "class", "netns", "regular"},
+	"cc":       {"netns", "regular"},
+	"filelock": {},
+	"host":     {"path", "netns", "sysctl"},
+	"netns":    {"thread"},
 	"regular":  {},
-	"thread":   {},
-	"host":     {"path", "thread"},
 	"store":    {"tcp", "path"},
+	"sysctl":   {},
+	"thread":   {},
+	"undo":     {},
 	"record":   {"tcp"},
 
 	// face
@@ -43,22 +47,22 @@ var mayImport = map[string][]string{
 	"daemon":     {"*"},
 
 	// for tests
-	"testenv": {"thread"},
+	"testenv": {"netns", "sysctl"},
 	"lint":    {},
 
 	// the lab
-	"lab/topology":   {"thread"},
-	"lab/link":       {"lab/topology", "thread"},
+	"lab/topology":   {"filelock", "netns", "sysctl", "thread", "undo"},
+	"lab/link":       {"lab/topology", "netns"},
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"lab/load", "lab/measure", "lab/topology"},
-	"lab/subject":    {"cc", "lab/topology"},
+	"lab/subject":    {"cc", "lab/topology", "sysctl", "undo"},
 	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload"},
 	"lab/calibrate":  {"lab/link", "lab/topology"},
 	"lab/report":     {"lab/measure"},
-	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload"},
+	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
 	"lab/vm":         {},
-	"lab/demo":       {"lab/link", "lab/load", "lab/topology"},
+	"lab/demo":       {"lab/link", "lab/load", "lab/topology", "undo"},
 	"lab/cli":        {"console", "lab/experiment", "lab/link", "lab/report", "lab/scenario"},
 }
 
@@ -67,7 +71,7 @@ var mayImport = map[string][]string{
 var onlyIn = map[string][]string{
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link", "lab/workload"},
-	"github.com/vishvananda/netns":            {"host", "testenv", "lab/topology", "lab/link"},
+	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
 	"go.etcd.io/bbolt":                        {"store"},
 	"github.com/goccy/go-yaml":                {"config", "lab/scenario", "lab/subject"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // Sweep removes what killed runs left: namespaces with the processes, devices,
@@ -19,7 +21,7 @@ func Sweep() (removed []string, err error) {
 	for _, kind := range []struct {
 		dir    string
 		remove func(path string) error
-	}{{netnsDir, killNamespace}, {runRoot, removeDir}, {root, killCgroup}} {
+	}{{netns.Dir, killNamespace}, {runRoot, removeDir}, {root, killCgroup}} {
 		for _, name := range leftovers(kind.dir) {
 			err := kind.remove(filepath.Join(kind.dir, name))
 			switch {

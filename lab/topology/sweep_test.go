@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -95,7 +96,7 @@ func named(t *testing.T, id string) (left []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{netnsDir, runRoot, root} {
+	for _, dir := range []string{netns.Dir, runRoot, root} {
 		found, _ := filepath.Glob(filepath.Join(dir, "*"+id+"*"))
 		left = append(left, found...)
 	}
