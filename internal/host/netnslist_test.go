@@ -148,10 +148,10 @@ func TestNetNSListInodeReused(t *testing.T) {
 	l := &NetNSList{
 		list:   []NetNS{{Inode: 7, Cookie: 70}, {Inode: 8, Cookie: 80}, {Inode: 9, Cookie: 90}},
 		procs:  map[int]netNSProc{100: {inode: 7}, 200: {inode: 8}},
-		mounts: map[string]netNSMount{"5": {9, "/run/netns/blue"}},
+		mounts: map[int]netNSMount{5: {9, "/run/netns/blue"}},
 	}
 	procs := map[int]netNSProc{101: {inode: 7}, 200: {inode: 8}}
-	known := l.knownCookies(map[string]netNSMount{"5": {9, "/run/netns/blue"}}, procs)
+	known := l.knownCookies(map[int]netNSMount{5: {9, "/run/netns/blue"}}, procs)
 	if _, ok := known[7]; ok || known[8] != 80 || known[9] != 90 {
 		t.Errorf("known cookies: %v", known)
 	}

@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"lint":    {},
 
 	// the lab
-	"lab/topology":   {"filelock", "netns", "sysctl", "thread", "undo"},
+	"lab/topology":   {"filelock", "host", "netns", "sysctl", "thread", "undo"},
 	"lab/link":       {"lab/topology", "netns"},
 	"lab/measure":    {},
 	"lab/load":       {},
@@ -78,6 +78,7 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/client_golang":     {"metrics"},
 	"github.com/stretchr/testify":             {},
 	"gonum.org/v1/gonum":                      {},
+	"github.com/moby/sys/mountinfo":           {"host", "testenv", "lab/topology"},
 	"golang.org/x/exp":                        {},
 	"math/rand":                               {},
 	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
@@ -13,7 +14,7 @@ import (
 // pinned in that, and cgroups with their processes. Runs whose process lives are
 // left alone. It returns the names of what it removed.
 func Sweep() (removed []string, err error) {
-	root, err := cgroupRoot()
+	root, err := host.CgroupRoot()
 	if err != nil {
 		return nil, err
 	}
