@@ -38,8 +38,9 @@ var mayImport = map[string][]string{
 	"record":   {"tcp"},
 
 	// face
-	"config":     {"tcp", "path", "class", "learn", "policy"},
+	"config":     {"tcp", "path", "class", "learn", "policy", "yamlfile"},
 	"config/gen": {"config"},
+	"yamlfile":   {},
 	"metrics":    {"engine"},
 	"api":        {"tcp", "engine", "metrics"},
 	"console":    {},
@@ -57,7 +58,7 @@ var mayImport = map[string][]string{
 	"lab/load":       {},
 	"lab/workload":   {"lab/load", "lab/measure", "lab/topology"},
 	"lab/subject":    {"cc", "lab/topology", "sysctl", "undo"},
-	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload"},
+	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"lab/link", "lab/topology"},
 	"lab/report":     {"lab/measure"},
 	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
@@ -72,7 +73,7 @@ var onlyIn = map[string][]string{
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
-	"github.com/goccy/go-yaml":                {"config", "lab/scenario", "lab/subject"},
+	"github.com/goccy/go-yaml":                {"config", "yamlfile", "lab/scenario", "lab/subject"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},
 	"github.com/prometheus/client_golang":     {"metrics"},
 	"github.com/stretchr/testify":             {},
