@@ -60,7 +60,7 @@ var mayImport = map[string][]string{
 	"lab/subject":    {"cc", "lab/topology", "sysctl", "undo"},
 	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"lab/link", "lab/topology"},
-	"lab/report":     {"lab/measure"},
+	"lab/report":     {"console", "lab/measure"},
 	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
 	"lab/vm":         {},
 	"lab/demo":       {"lab/link", "lab/load", "lab/topology", "undo"},
