@@ -21,6 +21,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
+//go:generate go test . -run ^TestAPIPagesAreUpToDate$ -update
+
 // route is one row of the API's documentation. The tests of this file hold it against the
 // handlers; field names and their comments come from the Go types.
 type route struct {
