@@ -11,7 +11,7 @@ import (
 type ControlState struct {
 	Mode       string  `json:"mode"` // by control: see tcp.ControlModes
 	BW         uint64  `json:"bw_bytes_per_second,omitempty"`
-	MinRTT     float64 `json:"min_rtt_seconds,omitempty"`
+	MinRTT     uint32  `json:"min_rtt_us,omitempty"`
 	InflightHi *uint32 `json:"inflight_hi,omitempty"` // packets
 	InflightLo *uint32 `json:"inflight_lo,omitempty"` // packets
 	Alpha      float64 `json:"alpha,omitempty"`       // 0 to 1: share of packets marked, smoothed
@@ -27,7 +27,7 @@ func fromControl(s *tcp.Sample) *ControlState {
 		return nil
 	}
 	return &ControlState{
-		Mode: s.ControlMode(), BW: c.BW, MinRTT: float64(c.MinRTT) / 1e6,
+		Mode: s.ControlMode(), BW: c.BW, MinRTT: c.MinRTT,
 		InflightHi: bound(c.InflightHi), InflightLo: bound(c.InflightLo),
 		Alpha: float64(c.Alpha) / tcp.AlphaOne, WMax: c.WMax,
 		ECN: c.Has(tcp.ControlECN), FullPipe: c.Has(tcp.ControlFullPipe),
@@ -40,7 +40,7 @@ func (c *ControlState) state(cc tcp.CC) tcp.ControlState {
 		return tcp.ControlState{}
 	}
 	s := tcp.ControlState{
-		BW: c.BW, MinRTT: uint32(math.Round(c.MinRTT * 1e6)), InflightHi: packets(c.InflightHi), InflightLo: packets(c.InflightLo),
+		BW: c.BW, MinRTT: c.MinRTT, InflightHi: packets(c.InflightHi), InflightLo: packets(c.InflightLo),
 		Alpha: uint32(math.Round(c.Alpha * tcp.AlphaOne)), WMax: c.WMax, Flags: tcp.ControlKnown,
 	}
 	s.Mode, _ = tcp.ParseControlMode(cc, c.Mode)

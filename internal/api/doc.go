@@ -2,6 +2,17 @@
 // two unix sockets. File permissions say who may read; what changes something is
 // only for administrators, by what the kernel says of the caller.
 //
+// What a number of its JSON is in is said by its name, and one name has one unit in all
+// answers:
+//
+//   - a time is a string as of RFC 3339
+//   - a duration is a whole number of nanoseconds, and its name ends with _ns; a round-trip
+//     time is one of microseconds, as in the kernel, and its name ends with _us
+//   - a rate is in bytes per second, and its name ends with _bytes_per_second
+//   - a size in bytes begins with bytes_ or ends with _bytes
+//   - a share is 0 to 1; all else is a count
+//   - a setting of a connection has a unit of its own beside its value
+//
 // It refuses to hold state or to decide: every answer is the Backend's, and a reader
 // that is too slow loses samples rather than slowing the daemon down.
 package api

@@ -49,9 +49,9 @@ type Sample struct {
 	RTTVar        uint32         `json:"rttvar_us,omitempty"`
 	Cwnd          uint32         `json:"cwnd,omitempty"`
 	Ssthresh      uint32         `json:"ssthresh,omitempty"`
-	MSS           uint32         `json:"mss,omitempty"`
-	DeliveryRate  uint64         `json:"delivery_rate,omitempty"` // bytes per second
-	Control       *ControlState  `json:"control,omitempty"`       // of tcpilot's own congestion controls only
+	MSS           uint32         `json:"mss_bytes,omitempty"`
+	DeliveryRate  uint64         `json:"delivery_rate_bytes_per_second,omitempty"`
+	Control       *ControlState  `json:"control,omitempty"` // of tcpilot's own congestion controls only
 }
 
 // KindLost is the kind of a line that says how many samples the client missed.

@@ -100,7 +100,7 @@ func TestControlStateInWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"mode":"probe-up","bw_bytes_per_second":11760000,"min_rtt_seconds":0.0123,"inflight_hi":120,"alpha":0.25,"w_max":140,"full_pipe":true}`
+	want := `{"mode":"probe-up","bw_bytes_per_second":11760000,"min_rtt_us":12300,"inflight_hi":120,"alpha":0.25,"w_max":140,"full_pipe":true}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -231,9 +231,9 @@ func readTrace(t *testing.T, ring *ringbuf.Reader, within time.Duration) (trace 
 			return trace
 		}
 		must(t, err)
-		var one transition
-		must(t, binary.Read(bytes.NewReader(r.RawSample), binary.NativeEndian, &one))
-		trace = append(trace, one)
+		var raw traceBbr3Transition
+		must(t, binary.Read(bytes.NewReader(r.RawSample), binary.NativeEndian, &raw))
+		trace = append(trace, raw.transition())
 	}
 }
 

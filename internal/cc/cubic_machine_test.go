@@ -7,37 +7,37 @@ import (
 	"testing"
 )
 
-// The modes of tcpilot_cubic (enum cubic_mode of bpf/abi.h).
+// The modes of tcpilot_cubic.
 type cubicMode uint8
 
 const (
-	slowStart cubicMode = iota
-	css
-	reno
-	concave
-	convex
+	slowStart = cubicMode(traceCubicModeCUBIC_SLOW_START)
+	css       = cubicMode(traceCubicModeCUBIC_CSS)
+	reno      = cubicMode(traceCubicModeCUBIC_RENO)
+	concave   = cubicMode(traceCubicModeCUBIC_CONCAVE)
+	convex    = cubicMode(traceCubicModeCUBIC_CONVEX)
 )
 
 func (m cubicMode) String() string {
 	return []string{"slow start", "CSS", "Reno", "concave", "convex"}[min(m, convex)]
 }
 
-// The reasons to leave one in slow start (enum cubic_why).
+// The reasons to leave one in slow start.
 type cubicWhy uint8
 
 const (
-	byDelay cubicWhy = iota
-	byTrain
-	noQueue
-	cssRounds
-	byLoss
+	byDelay   = cubicWhy(traceCubicWhyCUBIC_DELAY)
+	byTrain   = cubicWhy(traceCubicWhyCUBIC_TRAIN)
+	noQueue   = cubicWhy(traceCubicWhyCUBIC_SPURIOUS)
+	cssRounds = cubicWhy(traceCubicWhyCUBIC_ROUNDS)
+	byLoss    = cubicWhy(traceCubicWhyCUBIC_LOSS)
 )
 
 func (w cubicWhy) String() string {
 	return []string{"delay", "train", "spurious", "rounds", "loss"}[min(w, byLoss)]
 }
 
-// cubicTransition is struct cubic_transition of bpf/abi.h.
+// cubicTransition is one change of mode in slow start.
 type cubicTransition struct {
 	At                     uint64 // ns
 	Cwnd                   uint32
@@ -49,6 +49,14 @@ type cubicTransition struct {
 	From, To               cubicMode
 	Why                    cubicWhy
 	CSSRounds              uint8
+}
+
+func (r *traceCubicTransition) transition() cubicTransition {
+	return cubicTransition{
+		At: r.AtNs, Cwnd: r.Cwnd, MinRTT: r.MinRttUs, RoundMin: r.RoundMinUs, Base: r.BaseUs, SRTT: r.SrttUs,
+		Inflight: r.Inflight, Retrans: r.Retrans, Delivered: r.Delivered, LocalPort: r.LocalPort, RemotePort: r.RemotePort,
+		From: cubicMode(r.From), To: cubicMode(r.To), Why: cubicWhy(r.Why), CSSRounds: r.CssRounds,
+	}
 }
 
 func (t cubicTransition) String() string {

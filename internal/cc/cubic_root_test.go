@@ -34,8 +34,9 @@ func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duratio
 		if err != nil {
 			break // the time is over
 		}
-		var one cubicTransition
-		must(t, binary.Read(bytes.NewReader(r.RawSample), binary.NativeEndian, &one))
+		var raw traceCubicTransition
+		must(t, binary.Read(bytes.NewReader(r.RawSample), binary.NativeEndian, &raw))
+		one := raw.transition()
 		if one.LocalPort != port {
 			continue
 		}

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// The modes of BBRv3 (enum bbr3_mode of bpf/abi.h).
+// The modes of BBRv3.
 type mode uint8
 
 const (
-	startup mode = iota
-	drain
-	down
-	cruise
-	refill
-	up
-	probeRTT
+	startup  = mode(traceBbr3ModeBBR3STARTUP)
+	drain    = mode(traceBbr3ModeBBR3DRAIN)
+	down     = mode(traceBbr3ModeBBR3PROBE_DOWN)
+	cruise   = mode(traceBbr3ModeBBR3PROBE_CRUISE)
+	refill   = mode(traceBbr3ModeBBR3PROBE_REFILL)
+	up       = mode(traceBbr3ModeBBR3PROBE_UP)
+	probeRTT = mode(traceBbr3ModeBBR3PROBE_RTT)
 )
 
 var modeNames = []string{"Startup", "Drain", "Down", "Cruise", "Refill", "Up", "ProbeRTT"}
@@ -28,24 +28,23 @@ func (m mode) String() string {
 	return fmt.Sprintf("mode %d", uint8(m))
 }
 
-// The reasons to leave one (enum bbr3_why).
+// The reasons to leave one.
 type why uint8
 
 const (
-	_ why = iota
-	fullBW
-	highLoss
-	highECN
-	drained
-	probeTime
-	renoTime
-	refilled
-	minRTTOld
-	probedRTT
-	precaution
-	probeSafe
-	spurious
-	drainTime
+	fullBW     = why(traceBbr3WhyBBR3FULL_BW)
+	highLoss   = why(traceBbr3WhyBBR3HIGH_LOSS)
+	highECN    = why(traceBbr3WhyBBR3HIGH_ECN)
+	drained    = why(traceBbr3WhyBBR3DRAINED)
+	probeTime  = why(traceBbr3WhyBBR3PROBE_TIME)
+	renoTime   = why(traceBbr3WhyBBR3RENO_TIME)
+	refilled   = why(traceBbr3WhyBBR3REFILLED)
+	minRTTOld  = why(traceBbr3WhyBBR3MIN_RTT_OLD)
+	probedRTT  = why(traceBbr3WhyBBR3PROBED_RTT)
+	precaution = why(traceBbr3WhyBBR3PRECAUTION)
+	probeSafe  = why(traceBbr3WhyBBR3PROBE_SAFE)
+	spurious   = why(traceBbr3WhyBBR3SPURIOUS)
+	drainTime  = why(traceBbr3WhyBBR3DRAIN_TIME)
 )
 
 var whyNames = []string{"init", "full_bw", "high_loss", "high_ecn", "drained", "probe_time", "reno_time", "refilled",
@@ -61,8 +60,8 @@ func (w why) String() string {
 // noBound is CC_NO_BOUND.
 const noBound = 1<<32 - 1
 
-// transition is struct bbr3_transition of bpf/abi.h: times in ns, rates in bytes per
-// second, volumes in packets.
+// transition is one change of mode: times in ns, rates in bytes per second, volumes in
+// packets.
 type transition struct {
 	At, Cookie, BW, PacingRate       uint64
 	MinRTT                           uint32 // us
@@ -74,6 +73,17 @@ type transition struct {
 	Why                              why
 	RandomLoss                       uint8 // 1/1024
 	LocalPort, RemotePort            uint16
+}
+
+func (r *traceBbr3Transition) transition() transition {
+	return transition{
+		At: r.AtNs, Cookie: r.Cookie, BW: r.Bw, PacingRate: r.PacingRate,
+		MinRTT: r.MinRttUs, SRTT: r.SrttUs,
+		Inflight: r.Inflight, InflightHi: r.InflightHi, InflightLo: r.InflightLo,
+		Cwnd: r.Cwnd, Round: r.Round, Delivered: r.Delivered, Lost: r.Lost, RenoRounds: r.RenoRounds,
+		From: mode(r.From), To: mode(r.To), Why: why(r.Why), RandomLoss: r.RandomLoss,
+		LocalPort: r.LocalPort, RemotePort: r.RemotePort,
+	}
 }
 
 func (t transition) String() string {

@@ -5,15 +5,15 @@ import (
 	"net/netip"
 )
 
-// MaxRules bounds the rules of one table (ABI: bpf/abi.h).
+// MaxRules bounds the rules of one table (ABI: bpf/include/abi.h).
 const MaxRules = 256
 
 // MaxPrefixes bounds the rows of one prefix dimension: half of remote_rules and of
-// local_rules in bpf/sockops.bpf.c, which hold two tables.
+// local_rules in bpf/sockops/maps.bpf.h, which hold two tables.
 const MaxPrefixes = 8192
 
 // MaxPortRanges bounds the ranges of one port dimension (ABI: MAX_PORT_SETS in
-// bpf/abi.h).
+// bpf/include/abi.h).
 const MaxPortRanges = 513
 
 // Set is a set of rules, by index.
@@ -52,7 +52,7 @@ func (s Set) First() int {
 }
 
 // Dim is a dimension in which rules tell connections apart. The bits are part
-// of the ABI (bpf/abi.h, enum dimension).
+// of the ABI (bpf/include/abi.h, enum dimension).
 type Dim uint32
 
 const (
@@ -134,7 +134,7 @@ type Table struct {
 	AnySame Set
 }
 
-// MaxSamePrefix bounds the distinct same-prefix comparisons (ABI: bpf/abi.h).
+// MaxSamePrefix bounds the distinct same-prefix comparisons (ABI: bpf/include/abi.h).
 const MaxSamePrefix = 8
 
 // Conn is what a connection is classified by.

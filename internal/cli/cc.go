@@ -20,10 +20,13 @@ func (a *app) cc() *cobra.Command {
 kernel that takes them, and your own. Which of tcpilot's own are loaded is up to
 congestion_controls in the configuration; a loaded one is an arm like the kernel's.
 
-docs/congestion-controls.md says what each is written from and where it departs.`,
+docs/congestion-controls.md says what each is written from and where it departs.
+
+Your own programs of the type sock_ops are loaded with 'tcpilot prog load' instead.`,
 		Example: `  tcpilot cc list
   tcpilot cc show tcpilot_bbr3
-  sudo tcpilot cc load mine ./mine.bpf.o`,
+  sudo tcpilot cc load mine ./mine.bpf.o
+  sudo tcpilot cc unload mine`,
 		Args: console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,17 +51,18 @@ func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
 const connectionsLong = `Show connections as they end, and long-lived ones every few seconds, one line each
 (a live tail of what the learner is fed with). Ctrl-C ends it.
 
-  CONNECTION  local port, -> outgoing or <- incoming, remote address and port
+  CONNECTION  local address and port, -> outgoing or <- incoming, remote ones
   CC, MODE    congestion control in use, and what it is doing, if it is one of
               tcpilot's own
   ACKED, RECV bytes that the peer acknowledged, and that it sent
-  RTT         smoothed (least) round-trip time
+  RTT         smoothed round-trip time, MIN RTT least one
   RETR        segments retransmitted / data segments sent
   RATE        the kernel's latest delivery rate; "~": the application was the limit
   NOTE        how it ended, and: hold-out (left alone), app-cc (the application
               chose), arm-failed, cc-changed, adopted
 
-With --wide also what a congestion control of tcpilot's own (tcpilot_*) goes by:
+A terminal gets as many of the columns as it has room for. With --wide all are
+shown, also what a congestion control of tcpilot's own (tcpilot_*) goes by:
 
   BW, BASE    bandwidth and round-trip time without a queue, as it believes them
   HI, LO      packets in flight that it takes the path to hold, and those that it
@@ -88,7 +91,7 @@ func (a *app) connections() *cobra.Command {
 		},
 	}
 	sf.add(cmd)
-	cmd.Flags().BoolVar(&wide, "wide", false, "also what tcpilot's own congestion controls go by")
+	cmd.Flags().BoolVar(&wide, "wide", false, wideDoc+", also what tcpilot's own congestion controls go by")
 	a.JSONFlag(cmd, "write one JSON object per line (kind \"lost\": samples missed)")
 	return cmd
 }
@@ -96,10 +99,11 @@ func (a *app) connections() *cobra.Command {
 // tail prints samples until there are count (0: no limit) or ctx ends.
 func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64, wide bool) error {
 	var n uint64
+	l := sampleLines(a.Width, wide)
 	first := true
 	for line, err := range a.client().Stream(ctx, f) {
 		if err == nil {
-			err = a.printSample(&line, first, wide)
+			err = a.printSample(&line, first, l)
 		}
 		if err != nil {
 			return err
@@ -115,22 +119,121 @@ func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64, wide b
 	return nil
 }
 
-const connectionFormat = "%-12s %-8s %-10s %-44s %-15s %-12s %9s %9s %9s %18s %12s %13s  %s"
-
-// The columns of --wide, and what they are wide; see controlCells.
+// The columns of --wide, and how wide they are; see controlCells.
 var (
 	controlHeads  = []string{"BW", "BASE", "HI", "LO", "ALPHA", "WMAX"}
 	controlWidths = []int{13, 8, 6, 6, 7, 6}
 )
 
-func controlLine(cells []string) (line string) {
-	for i, c := range cells {
-		line += fmt.Sprintf("%*s ", controlWidths[i], c)
-	}
-	return line + " "
+// sampleColumn is a column of a live tail, whose widths are fixed since lines are written
+// as they come.
+type sampleColumn struct {
+	head  string
+	width int
+	left  bool // aligned so
+	text  bool // may be cut
+	// broken: what is too long has a line of its own, and the rest follows on the next.
+	broken bool
+	// rank is the order in which columns are taken as long as there is room.
+	rank int
+	cell func(*api.Sample) string
 }
 
-func (a *app) printSample(s *api.Sample, first, wide bool) error {
+const (
+	connectionColumn = 2  // of sampleColumns
+	connectionWidth  = 46 // that of two IPv4 addresses with ports
+	leastConnection  = 40
+)
+
+// sampleColumns are the columns in the order in which they are shown.
+func sampleColumns() []sampleColumn {
+	return []sampleColumn{
+		{head: "TIME", width: 8, left: true, rank: 1, cell: func(s *api.Sample) string { return s.At.Local().Format(time.TimeOnly) }},
+		{head: "RULE", width: 10, left: true, text: true, rank: 9, cell: func(s *api.Sample) string { return orNone(s.Rule) }},
+		{head: "CONNECTION", width: leastConnection, left: true, broken: true, rank: 1, cell: fmtConnection},
+		{head: "KIND", width: 8, left: true, rank: 8, cell: func(s *api.Sample) string { return strings.TrimSuffix(s.Kind, "-connect") }},
+		{head: "CC", width: 15, left: true, rank: 1, cell: func(s *api.Sample) string { return s.CC }},
+		{head: "MODE", width: 12, left: true, rank: 13, cell: func(s *api.Sample) string { return fmtMode(s.Control) }},
+		{head: "DURATION", width: 8, rank: 11, cell: func(s *api.Sample) string { return fmtDuration(s.Duration.Round(time.Microsecond)) }},
+		{head: "ACKED", width: 8, rank: 2, cell: func(s *api.Sample) string { return fmtBytes(s.BytesAcked) }},
+		{head: "RECV", width: 8, rank: 10, cell: func(s *api.Sample) string { return fmtBytes(s.BytesReceived) }},
+		{head: "RTT", width: 7, rank: 3, cell: func(s *api.Sample) string { return fmtMicros(s.SRTT) }},
+		{head: "MIN RTT", width: 7, rank: 12, cell: func(s *api.Sample) string { return fmtMicros(s.MinRTT) }},
+		{head: "RETR", width: 10, rank: 6, cell: func(s *api.Sample) string { return fmt.Sprintf("%d/%d", s.Retrans, s.DataSegsOut) }},
+		{head: "RATE", width: 12, rank: 4, cell: fmtSampleRate},
+		{head: "NOTE", width: 8, left: true, text: true, rank: 5, cell: fmtNote},
+	}
+}
+
+// sampleLines returns the columns to show in a terminal of so many columns, 0 for no limit.
+func sampleLines(width int, wide bool) []sampleColumn {
+	all := sampleColumns()
+	if wide {
+		last := len(all) - 1
+		note := all[last]
+		all = all[:last]
+		for i, head := range controlHeads {
+			all = append(all, sampleColumn{head: head, width: controlWidths[i], cell: func(s *api.Sample) string { return controlCells(s.Control)[i] }})
+		}
+		all = append(all, note)
+	}
+	if wide || width == 0 {
+		all[0].width, all[0].cell = 12, func(s *api.Sample) string { return s.At.Local().Format("15:04:05.000") }
+		all[connectionColumn].width = connectionWidth
+		for i := range all {
+			all[i].text, all[i].broken = false, false
+		}
+		return all
+	}
+	byRank := make([]*sampleColumn, 0, len(all))
+	for i := range all {
+		byRank = append(byRank, &all[i])
+	}
+	slices.SortStableFunc(byRank, func(a, b *sampleColumn) int { return cmp.Compare(a.rank, b.rank) })
+	room, taken := width+1, 0
+	for _, c := range byRank {
+		if c.rank > 1 && c.width+1 > room {
+			break
+		}
+		room -= c.width + 1
+		taken = c.rank
+	}
+	grow := max(0, min(room, connectionWidth-leastConnection))
+	all[connectionColumn].width += grow
+	all[len(all)-1].width += max(0, room-grow) // NOTE
+	return slices.DeleteFunc(all, func(c sampleColumn) bool { return c.rank > taken })
+}
+
+// sampleLine writes one sample, by its cells, or the headings.
+func sampleLine(columns []sampleColumn, cell func(*sampleColumn) string) string {
+	var b strings.Builder
+	at := 0
+	for i := range columns {
+		c := &columns[i]
+		text := cell(c)
+		if c.text && len(text) > c.width {
+			text = text[:c.width-2] + ".."
+		}
+		if i > 0 {
+			b.WriteByte(' ')
+			at++
+		}
+		at += c.width
+		if c.broken && len(text) > c.width {
+			b.WriteString(text + "\n")
+			b.WriteString(strings.Repeat(" ", at))
+			continue
+		}
+		if c.left {
+			fmt.Fprintf(&b, "%-*s", c.width, text)
+		} else {
+			fmt.Fprintf(&b, "%*s", c.width, text)
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+func (a *app) printSample(s *api.Sample, first bool, columns []sampleColumn) error {
 	if a.JSON {
 		b, err := json.Marshal(s)
 		if err != nil {
@@ -140,61 +243,50 @@ func (a *app) printSample(s *api.Sample, first, wide bool) error {
 	}
 	out := ""
 	if first {
-		note := "NOTE"
-		if wide {
-			note = controlLine(controlHeads) + note
-		}
-		out = a.Paint.Bold(fmt.Sprintf(connectionFormat, "TIME", "KIND", "RULE", "CONNECTION", "CC", "MODE",
-			"DURATION", "ACKED", "RECV", "RTT", "RETR", "RATE", note)) + "\n"
+		out = a.Paint.Bold(sampleLine(columns, func(c *sampleColumn) string { return c.head })) + "\n"
 	}
 	if s.Kind == api.KindLost {
 		out += a.Paint.Warn(fmt.Sprintf("(%d samples not shown: this terminal was too slow)", s.Lost)) + "\n"
 	} else {
-		out += connectionLine(s, wide) + "\n"
+		out += sampleLine(columns, func(c *sampleColumn) string { return c.cell(s) }) + "\n"
 	}
 	return a.Print([]byte(out))
 }
 
-func connectionLine(s *api.Sample, wide bool) string {
-	kind := s.Kind
-	if kind == "failed-connect" {
-		kind = "failed"
+func orNone(s string) string {
+	if s == "" {
+		return console.None
 	}
-	rule := s.Rule
-	if rule == "" {
-		rule = console.None
-	}
+	return s
+}
+
+func fmtSampleRate(s *api.Sample) string {
 	rate := fmtRate(float64(s.DeliveryRate))
 	if s.Has("app-limited") && s.DeliveryRate > 0 {
 		rate = "~" + rate
 	}
-	rtt := console.None
-	if s.SRTT > 0 || s.MinRTT > 0 {
-		rtt = fmt.Sprintf("%s (%s)", fmtMicros(s.SRTT), fmtMicros(s.MinRTT))
-	}
-	note := ""
-	if wide {
-		note = controlLine(controlCells(s.Control))
-	}
-	note += s.End
+	return rate
+}
+
+// fmtNote writes how a connection ended, and what was special about it.
+func fmtNote(s *api.Sample) string {
+	note := s.End
 	for _, f := range s.Flags {
 		switch f {
 		case "hold-out", "app-cc", "arm-failed", "cc-changed", "adopted":
 			note += " " + f
 		}
 	}
-	return fmt.Sprintf(connectionFormat, s.At.Local().Format("15:04:05.000"), kind, rule,
-		fmtConnection(s), s.CC, fmtMode(s.Control), fmtDuration(s.Duration.Round(time.Microsecond)),
-		fmtBytes(s.BytesAcked), fmtBytes(s.BytesReceived), rtt, fmt.Sprintf("%d/%d", s.Retrans, s.DataSegsOut), rate, note)
+	return note
 }
 
-// fmtConnection writes the ends of a connection: :50001 -> 192.0.2.7:443.
+// fmtConnection writes the ends of a connection: 192.0.2.1:50001 -> 192.0.2.7:443.
 func fmtConnection(s *api.Sample) string {
 	arrow := "<-"
 	if s.Has("outgoing") {
 		arrow = "->"
 	}
-	return fmt.Sprintf(":%d %s %s", s.Local.Port(), arrow, s.Remote)
+	return fmt.Sprintf("%s %s %s", s.Local, arrow, s.Remote)
 }
 
 func fmtMode(c *api.ControlState) string {
@@ -216,8 +308,7 @@ func controlCells(c *api.ControlState) []string {
 	if c.WMax > 0 {
 		wMax = fmtCount(uint64(c.WMax))
 	}
-	base := time.Duration(math.Round(c.MinRTT * 1e9))
-	return []string{fmtRate(float64(c.BW)), fmtDuration(base), fmtBound(c.InflightHi), fmtBound(c.InflightLo), alpha, wMax}
+	return []string{fmtRate(float64(c.BW)), fmtMicros(c.MinRTT), fmtBound(c.InflightHi), fmtBound(c.InflightLo), alpha, wMax}
 }
 
 func fmtBound(packets *uint32) string {

@@ -108,8 +108,8 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	}
 	if e.Path != nil {
 		p := e.Path
-		line("path", "%s: %s, min RTT %s, rate %s, gain over hold-out %s", p.Prefix, console.Plural(int(p.Samples), "sample"),
-			fmtDuration(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
+		line("path", "%s: %s, min RTT %s, greatest rate %s, gain over hold-out %s", p.Prefix, console.Plural(int(p.Samples), "sample"),
+			fmtMicros(p.MinRTT), fmtRate(p.Rate), fmtGain(p.HoldOut.Gain))
 		if b := p.LeftToDefault; b != nil {
 			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)
 		}

@@ -81,6 +81,11 @@ func fmtTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 
 // fmtShare writes a share as a percentage.
 func fmtShare(f float64) string { return strconv.FormatFloat(100*f, 'f', 1, 64) + "%" }
 
+// fmtConfigured writes a share that somebody has written, with no more digits than that.
+func fmtConfigured(f float64) string {
+	return strconv.FormatFloat(math.Round(1e8*f)/1e6, 'f', -1, 64) + "%"
+}
+
 // fmtGain writes by what factor connections are faster than those held out, with its
 // interval; without one there is nothing to say.
 func fmtGain(g engine.Gain) string {

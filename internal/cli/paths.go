@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,20 +19,30 @@ import (
 )
 
 const pathsLong = `Show what was learned: for every path (a rule and a remote prefix) one line per
-congestion control, and one for the connections that were left alone.
+congestion control, and one for the connections that were held out, which have the
+kernel's defaults. "*" marks the congestion control that is the default.
 
-  WEIGHT   share of the path's next connections; in mode observe WOULD GET, the
-           share that they would get
-  COUNT    connections that were scored; of these
-  GREEDY   taken while it was the best known, and
-  EXPLORE  taken to learn more
-  BELIEF   believed reward, a natural logarithm (+- its standard deviation):
-           0.1 more is about 10 % better. For throughput it is of the goodput in
-           bytes/s; of a prefix with paths of its own, it is relative to the level
-           of each. With the epsilon-greedy learner it is the negated cost.
-  MIN RTT  least round-trip time seen, RATE greatest delivery rate seen
-  GAIN     what the choice is worth: the reward of tuned connections over that of
-           the hold-out, as a factor
+  SHARE        share of the path's next connections; in mode observe WOULD GET, the
+               share that they would get
+  CONNECTIONS  those that were scored
+  GOODPUT      typical goodput of the latest ones, if the rule learns for throughput
+  RETRANS      share of the data packets that they sent again
+  RTT          their typical round-trip time
+  VS-DEFAULT   by what factor the path's connections are faster than those held out,
+               with its 95 % interval; "unclear" if the interval includes 1, "-" as
+               long as there are too few to say
+
+Of a prefix the hosts of which are told apart, each host has lines of its own, with
+its goodput and round-trip time.
+
+With --wide also:
+
+  NETNS    network namespace, of rules that tell them apart
+  GREEDY   connections that were given it while it was the best known, and
+  EXPLORE  to learn more
+  MIN RTT  least round-trip time seen lately, MAX RATE greatest delivery rate
+  VS-BEST  believed reward, as a factor of that of the path's best one (+- its
+           standard deviation); not with the epsilon-greedy learner
 
 With PREFIX only the paths within it, and those that it is within, are shown. The
 last line says how many there are in all, if they are not all shown: those with
@@ -41,6 +53,7 @@ func (a *app) paths() *cobra.Command {
 		q        api.PathQuery
 		order    string
 		watch    bool
+		wide     bool
 		interval time.Duration
 	)
 	cmd := &cobra.Command{
@@ -66,12 +79,12 @@ func (a *app) paths() *cobra.Command {
 				return console.Usagef("--limit %d: want 0 for all, or more", q.Limit)
 			}
 			if !watch {
-				return show(cmd.Context(), a, q.Resource(), a.renderPaths)
+				return show(cmd.Context(), a, q.Resource(), a.renderPaths(wide))
 			}
 			if a.JSON {
 				return console.Usagef("--watch and --json do not go together")
 			}
-			return a.watch(cmd.Context(), interval, q.Resource())
+			return a.watch(cmd.Context(), interval, q.Resource(), a.renderPaths(wide))
 		},
 	}
 	f := cmd.Flags()
@@ -81,12 +94,15 @@ func (a *app) paths() *cobra.Command {
 	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
 	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
+	f.BoolVar(&wide, "wide", false, wideDoc)
 	a.JSONFlag(cmd, jsonDoc)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("rule", a.completeRules))
 	cmd.ValidArgsFunction = a.completePrefixes
 	return cmd
 }
+
+const wideDoc = "all columns"
 
 func sortCompletions() []string {
 	var words []string
@@ -107,7 +123,7 @@ func prefixArg(s string) (netip.Prefix, error) {
 }
 
 // watch shows the paths until the user has seen enough.
-func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource) error {
+func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource, render func(io.Writer, api.PathList)) error {
 	if interval < 100*time.Millisecond {
 		return console.Usagef("--interval %s: want at least 100ms", interval)
 	}
@@ -119,7 +135,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource)
 				fmt.Fprint(w, "\x1b[H\x1b[J") // cursor home, erase below
 			}
 			fmt.Fprintln(w, fmtTime(l.At))
-			a.renderPaths(w, l)
+			render(w, l)
 			if !a.Terminal {
 				fmt.Fprintln(w)
 			}
@@ -137,54 +153,86 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource)
 	}
 }
 
-// armName marks the arm that is what connections get without tcpilot.
-func armName(a *engine.PathArm) string {
-	if a.Default {
-		return a.CC.String() + " (default)"
+// renderPaths returns what writes a list of paths: what people ask of them, or, wide, all.
+func (a *app) renderPaths(wide bool) func(io.Writer, api.PathList) {
+	return func(w io.Writer, l api.PathList) {
+		if len(l.Paths) == 0 {
+			fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
+			return
+		}
+		if l.Mode == engine.ModeObserve {
+			fmt.Fprintf(w, "%s\n\n", a.Paint.Warn(observeLine+"; WOULD GET is what would be given"))
+		}
+		t := pathTable(&l, wide)
+		if !wide {
+			t.Fit(a.Width)
+		}
+		t.Write(w, a.Paint, "")
+		a.renderPathNotes(w, &l)
 	}
-	return a.CC.String()
 }
 
-func (a *app) renderPaths(w io.Writer, l api.PathList) {
-	if len(l.Paths) == 0 {
-		fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
-		return
-	}
-	weight := ">WEIGHT"
+// pathTable has a line for every arm of a path, and one for its hold-out.
+func pathTable(l *api.PathList, wide bool) *console.Table {
+	share := ">SHARE"
 	if l.Mode == engine.ModeObserve {
-		fmt.Fprintf(w, "%s\n\n", a.Paint.Warn(observeLine+"; WOULD GET is what would be given"))
-		weight = ">WOULD GET"
+		share = ">WOULD GET"
 	}
-	t := console.NewTable("PREFIX", "RULE", "ARM", weight, ">COUNT", ">GREEDY", ">EXPLORE", ">BELIEF", ">MIN RTT", ">RATE", ">GAIN")
-	var retired []string
+	heads := []string{"PREFIX", "CC", share, ">CONNECTIONS", ">GOODPUT", ">RETRANS", ">RTT", "VS-DEFAULT"}
+	if wide {
+		heads = []string{"PREFIX", "RULE", "NETNS", "CC", share, ">CONNECTIONS", ">GREEDY", ">EXPLORE", ">GOODPUT", ">RETRANS", ">RTT",
+			">MIN RTT", ">MAX RATE", ">VS-BEST", "VS-DEFAULT"}
+	}
+	t := console.NewTable(heads...)
 	for _, p := range l.Paths {
-		prefix, rule, gain := p.Prefix, p.Rule, fmtGain(p.HoldOut.Gain)
+		prefix, versus := fmtPrefix(p.Prefix), fmtVersus(p.HoldOut.Gain)
+		rule, netns := p.Rule, console.None
 		if p.Scope != 0 {
-			prefix += fmt.Sprintf(" netns %d", p.Scope)
+			netns = fmtCount(p.Scope)
 		}
+		best := bestMean(p.Arms)
+		for _, arm := range byWeight(p.Arms) {
+			name := arm.CC.String()
+			if arm.Default {
+				name += "*"
+			}
+			if wide {
+				t.Row(prefix, rule, netns, name, fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
+					fmtCount(arm.Count-min(arm.Count, arm.Greedy)), fmtRate(float64(arm.Goodput)), fmtRetrans(&arm.Recent), fmtMicros(arm.SRTT),
+					fmtMicros(arm.MinRTT), fmtRate(float64(arm.Rate)), fmtBelief(&arm, best, l.Learner), versus)
+			} else {
+				t.Row(prefix, name, fmtShare(arm.Weight), fmtCount(arm.Count), fmtRate(float64(arm.Goodput)), fmtRetrans(&arm.Recent), fmtMicros(arm.SRTT), versus)
+			}
+			prefix, rule, netns, versus = "", "", "", ""
+		}
+		h := &p.HoldOut
+		if wide {
+			t.Row(prefix, rule, netns, heldOut, fmtShare(h.Share), fmtCount(h.Count), "", "", fmtRate(float64(h.Goodput)), fmtRetrans(&h.Recent),
+				fmtMicros(h.SRTT), "", "", "", versus)
+		} else {
+			t.Row(prefix, heldOut, fmtShare(h.Share), fmtCount(h.Count), fmtRate(float64(h.Goodput)), fmtRetrans(&h.Recent), fmtMicros(h.SRTT), versus)
+		}
+	}
+	return t
+}
+
+const heldOut = "(hold-out)"
+
+// renderPathNotes says what the table of paths has no room for.
+func (a *app) renderPathNotes(w io.Writer, l *api.PathList) {
+	isDefault := func(arm engine.PathArm) bool { return arm.Default }
+	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return slices.ContainsFunc(p.Arms, isDefault) }) {
+		fmt.Fprintln(w, "* the default, which connections have without tcpilot")
+	}
+	for _, p := range l.Paths {
 		for _, arm := range byWeight(p.Arms) {
 			if arm.Retired != nil {
-				retired = append(retired, a.retiredLine(p, &arm, l.At))
+				fmt.Fprintln(w, a.retiredLine(p, &arm, l.At))
 			}
-			belief := console.None
-			if arm.Count > 0 {
-				belief = fmt.Sprintf("%.2f", arm.Mean)
-				if arm.StdDev > 0 {
-					belief += fmt.Sprintf(" +-%.2f", arm.StdDev)
-				}
-			}
-			t.Row(prefix, rule, armName(&arm), fmtShare(arm.Weight), fmtCount(arm.Count), fmtCount(arm.Greedy),
-				fmtCount(arm.Count-min(arm.Count, arm.Greedy)), belief, fmtMicros(arm.MinRTT), fmtRate(float64(arm.Rate)), gain)
-			prefix, rule, gain = "", "", ""
 		}
-		t.Row(prefix, rule, "(hold-out)", fmtShare(p.HoldOut.Share), fmtCount(p.HoldOut.Count), "", "", "", "", "", gain)
 		if b := p.LeftToDefault; b != nil {
-			retired = append(retired, fmt.Sprintf("%s is left to kernel defaults for %s: %s", p.Prefix, console.Span(b.Until.Sub(l.At)), b.Why))
+			fmt.Fprintf(w, "%s is left to kernel defaults for %s: %s\n", p.Prefix, console.Span(b.Until.Sub(l.At)), b.Why)
 		}
-	}
-	t.Write(w, a.Paint, "")
-	for _, line := range retired {
-		fmt.Fprintln(w, line)
 	}
 	for _, r := range l.Rollouts {
 		if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.Rule == r.Rule }) {
@@ -194,6 +242,57 @@ func (a *app) renderPaths(w io.Writer, l api.PathList) {
 	if len(l.Paths) < l.Total {
 		fmt.Fprintf(w, "%d of %d paths: --limit N shows more, 0 all\n", len(l.Paths), l.Total)
 	}
+}
+
+// fmtPrefix writes a prefix; a host by its address.
+func fmtPrefix(prefix string) string {
+	if p, err := netip.ParsePrefix(prefix); err == nil && p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return prefix
+}
+
+// fmtVersus is fmtGain in few columns.
+func fmtVersus(g engine.Gain) string {
+	if !g.Known() {
+		return console.None
+	}
+	interval := "(" + three(g.Low) + "-" + three(g.High) + ")"
+	if !g.Better() && !g.Worse() {
+		return "unclear " + interval
+	}
+	return fmt.Sprintf("%.2fx %s", g.Ratio, interval)
+}
+
+// fmtRetrans writes which share of the data packets was sent again.
+func fmtRetrans(r *engine.Recent) string {
+	if r.DataSegs == 0 {
+		return console.None
+	}
+	return strconv.FormatFloat(100*r.Retrans, 'f', 2, 64) + "%"
+}
+
+// bestMean is the greatest reward that is believed of an arm.
+func bestMean(arms []engine.PathArm) float64 {
+	best := math.Inf(-1)
+	for i := range arms {
+		if arms[i].Count > 0 {
+			best = max(best, arms[i].Mean)
+		}
+	}
+	return best
+}
+
+// fmtBelief writes an arm's believed reward, a natural logarithm, as a factor of the best one.
+func fmtBelief(arm *engine.PathArm, best float64, learner string) string {
+	if arm.Count == 0 || learner == "epsilon-greedy" { // of which it is no logarithm
+		return console.None
+	}
+	text := fmt.Sprintf("%.2fx", math.Exp(arm.Mean-best))
+	if arm.StdDev > 0 {
+		text += fmt.Sprintf(" +-%.0f%%", 100*math.Expm1(arm.StdDev))
+	}
+	return text
 }
 
 // retiredLine says why an arm has no share of a path.

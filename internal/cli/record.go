@@ -207,6 +207,7 @@ func (a *app) replay() *cobra.Command {
 		o     ReplayOptions
 		order string
 		limit int
+		wide  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "replay FILE",
@@ -220,7 +221,7 @@ neither root nor a running daemon.`,
 		Args: console.Args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			q := api.PathQuery{Sort: api.PathSort(order), Limit: limit}
-			return a.runReplay(cmd.Context(), argv[0], o, q)
+			return a.runReplay(cmd.Context(), argv[0], o, q, wide)
 		},
 	}
 	f := cmd.Flags()
@@ -228,14 +229,16 @@ neither root nor a running daemon.`,
 	f.StringVar(&o.Learner, "learner", "", "`learner` to use instead of the configuration's: thompson, epsilon-greedy")
 	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
 	f.IntVarP(&limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
+	f.BoolVar(&wide, "wide", false, wideDoc)
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("learner",
 		cobra.FixedCompletions([]string{"thompson", "epsilon-greedy"}, cobra.ShellCompDirectiveNoFileComp)))
 	a.JSONFlag(cmd, "write the engine's snapshot as JSON")
 	return cmd
 }
 
-func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api.PathQuery) error {
+func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api.PathQuery, wide bool) error {
 	in := a.Stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -270,7 +273,7 @@ func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api
 	if err != nil {
 		return fmt.Errorf("replay %s: %w", name, err)
 	}
-	if err := a.printReplay(snap, q, r, time.Duration(last-first)); err != nil {
+	if err := a.printReplay(snap, q, r, time.Duration(last-first), wide); err != nil {
 		return err
 	}
 	if err := r.Err(); err != nil {
@@ -279,7 +282,7 @@ func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api
 	return nil
 }
 
-func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Reader, span time.Duration) error {
+func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Reader, span time.Duration, wide bool) error {
 	if a.JSON {
 		return console.EmitValue(a.Output, snap, nil)
 	}
@@ -295,6 +298,6 @@ func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Read
 	if err != nil {
 		return err
 	}
-	a.renderPaths(&b, list)
+	a.renderPaths(wide)(&b, list)
 	return a.Print(b.Bytes())
 }

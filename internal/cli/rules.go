@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -66,7 +67,11 @@ func action(r engine.RuleState) string {
 			set = append(set, "cc="+r.CC.String())
 		}
 		for _, s := range r.Set {
-			set = append(set, s.Field+"="+fmtValue(s.Value, s.Unit))
+			value := s.Configured
+			if value == "" {
+				value = fmtValue(s.Value, s.Unit)
+			}
+			set = append(set, s.Field+"="+value)
 		}
 		parts = append(parts, "set "+strings.Join(set, ", "))
 	}
@@ -77,33 +82,49 @@ func action(r engine.RuleState) string {
 		}
 		learn := fmt.Sprintf("learn %s for %s", strings.Join(arms, "/"), r.Objective)
 		if r.HoldOut > 0 {
-			learn += ", hold-out " + fmtShare(r.HoldOut)
+			learn += ", hold-out " + fmtConfigured(r.HoldOut)
 		}
 		parts = append(parts, learn)
+	}
+	if len(r.Watch) > 0 {
+		parts = append(parts, fmt.Sprintf("watch %s of %s", strings.Join(r.Watch, "/"), fmtConfigured(r.WatchShare)))
 	}
 	if len(parts) == 0 {
 		return r.Action
 	}
 	if r.Rollout != nil && r.Rollout.Share < 1 {
-		parts = append(parts, "rolled out to "+fmtShare(r.Rollout.Share))
+		parts = append(parts, "rolled out to "+fmtConfigured(r.Rollout.Share))
 	}
 	return strings.Join(parts, "; ")
 }
 
 func (a *app) check() *cobra.Command {
+	strict := false
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a configuration file without using it",
 		Long: `Check a configuration file as 'tcpilot reload' would, without using it: unknown
 keys, bad prefixes, values out of range, and rules that can never match. Every
 error is written as FILE:LINE:COLUMN: text, and the exit status is 1.
+
+What the file asks for and this host does not have now (a congestion control, a
+cgroup, a network namespace) is a warning; with --strict it is an error. Values are
+shown as the file has them.
+
 It needs neither root nor a running daemon.`,
-		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml",
+		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml\n  tcpilot check --strict ./tcpilot.yaml",
 		Args:    console.Args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			checked, err := a.Check(cmd.Context(), argv[0])
 			if err != nil {
 				return a.checkFailed(err)
+			}
+			if strict && len(checked.Warnings) > 0 {
+				var errs []error
+				for _, warning := range checked.Warnings {
+					errs = append(errs, fmt.Errorf("%s: %s", checked.File, warning))
+				}
+				return a.checkFailed(errors.Join(errs...))
 			}
 			return console.EmitValue(a.Output, checked, func(w io.Writer, c Checked) {
 				fmt.Fprintf(w, "ok: %s\n", console.Plural(len(c.Rules), "rule"))
@@ -117,6 +138,7 @@ It needs neither root nor a running daemon.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
 	a.JSONFlag(cmd, "write the rules as JSON")
 	return cmd
 }
@@ -140,7 +162,9 @@ func (a *app) doctor() *cobra.Command {
 		Short: "Show what this kernel allows, tried out",
 		Long: `Show what tcpilot can do on this kernel: its features, every option at every
 hook with the kernel's answer, the congestion controls, and whoever else changes
-what tcpilot changes. Nothing is read off a version number: everything is tried.
+what tcpilot changes. A field is usable if the kernel takes it at one hook at least:
+what it does not take before a connection is established is set afterwards.
+Nothing is read off a version number: everything is tried.
 Without a running daemon the trials are made by this command, which needs root.
 The exit status is 1 when something keeps tcpilot from its work here, for example a
 cgroup hierarchy that is only that of a container.`,
@@ -197,7 +221,13 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	}
 	a.renderFeatures(w, d.Features)
 	a.renderOptions(w, d.Options)
-	a.Heading(w, "Congestion controls")
+	available := 0
+	for _, c := range d.CCs {
+		if c.Available {
+			available++
+		}
+	}
+	a.Heading(w, fmt.Sprintf("Congestion controls: %d of %d available", available, len(d.CCs)))
 	t := console.NewTable("NAME", "AVAILABLE", "LOADABLE", "WHY")
 	for _, c := range d.CCs {
 		t.Row(c.Name, yesNo(c.Available), yesNo(c.Loadable), c.Why)
@@ -216,47 +246,85 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	}
 }
 
-// renderOptions writes the options as rows and the hooks as columns, and below
-// it every refusal in the kernel's words.
+// renderOptions writes the options as rows and the hooks as columns. A field is usable if
+// the kernel takes it at one hook at least: what it does not take before a connection is
+// established is set afterwards. Below are those that are not, with the kernel's words.
 func (a *app) renderOptions(w io.Writer, options []api.OptionCheck) {
-	type row struct{ field, option string }
 	var hooks []string
-	var rows []row
-	index := map[string]int{}
-	seen := map[row]map[string]api.OptionCheck{}
-	for _, o := range options {
-		if _, ok := index[o.Hook]; !ok {
-			index[o.Hook] = len(hooks)
+	var rows []*optionRow
+	find := func(o *api.OptionCheck) *optionRow {
+		for _, r := range rows {
+			if r.field == o.Field && r.option == o.Option {
+				return r
+			}
+		}
+		r := &optionRow{field: o.Field, option: o.Option, at: map[string]*api.OptionCheck{}}
+		rows = append(rows, r)
+		return r
+	}
+	for i := range options {
+		o := &options[i]
+		if !slices.Contains(hooks, o.Hook) {
 			hooks = append(hooks, o.Hook)
 		}
-		r := row{o.Field, o.Option}
-		if seen[r] == nil {
-			seen[r] = map[string]api.OptionCheck{}
-			rows = append(rows, r)
-		}
-		seen[r][o.Hook] = o
+		r := find(o)
+		r.at[o.Hook] = o
+		r.usable = r.usable || o.Accepted
 	}
-	a.Heading(w, "Options")
-	t := console.NewTable(append([]string{"FIELD", "OPTION"}, hooks...)...)
-	var refused []string
+	t := console.NewTable(append([]string{"FIELD", "OPTION", "USABLE"}, hooks...)...)
+	var useless []string
+	fields, usable := 0, 0
 	for _, r := range rows {
-		cells := []string{r.field, r.option}
+		cells := []string{r.field, r.option, yesNo(r.usable)}
 		for _, h := range hooks {
-			o, ok := seen[r][h]
-			switch {
-			case !ok:
+			if o := r.at[h]; o == nil {
 				cells = append(cells, console.None)
-			case o.Accepted:
-				cells = append(cells, "yes")
-			default:
-				cells = append(cells, "no")
-				refused = append(refused, fmt.Sprintf("  %s at %s: %s", r.field, h, o.Error))
+			} else {
+				cells = append(cells, yesNo(o.Accepted))
 			}
 		}
 		t.Row(cells...)
+		if !strings.HasPrefix(r.option, congestionOption) {
+			fields++
+			if r.usable {
+				usable++
+			}
+		}
+		if !r.usable {
+			useless = append(useless, fmt.Sprintf("  %s: %s", r.field, r.why(hooks)))
+		}
 	}
+	a.Heading(w, fmt.Sprintf("Fields: %d of %d usable", usable, fields))
 	t.Write(w, a.Paint, "  ")
-	if len(refused) > 0 {
-		fmt.Fprintf(w, "\n%s\n%s\n", a.Paint.Bold("Refused"), strings.Join(refused, "\n"))
+	if len(useless) > 0 {
+		fmt.Fprintf(w, "\n%s\n%s\n", a.Paint.Bold("Not usable"), strings.Join(useless, "\n"))
 	}
+}
+
+// congestionOption begins the option of a congestion control, which is tried as fields are.
+const congestionOption = "TCP_CONGESTION="
+
+// optionRow is what the kernel said to one field at each hook.
+type optionRow struct {
+	field, option string
+	usable        bool
+	at            map[string]*api.OptionCheck // by hook
+}
+
+// why lists the kernel's answers, those that are alike together.
+func (r *optionRow) why(hooks []string) string {
+	var answers []string
+	where := map[string][]string{}
+	for _, h := range hooks {
+		if o := r.at[h]; o != nil {
+			if where[o.Error] == nil {
+				answers = append(answers, o.Error)
+			}
+			where[o.Error] = append(where[o.Error], h)
+		}
+	}
+	for i, text := range answers {
+		answers[i] = text + " at " + strings.Join(where[text], ", ")
+	}
+	return strings.Join(answers, "; ")
 }

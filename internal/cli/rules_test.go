@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/api/apitest"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -13,15 +15,38 @@ func TestAction(t *testing.T) {
 	rate := []engine.Setting{{Field: "max_pacing_rate", Value: 25_000_000, Unit: "B/s"}}
 	two := []tcp.CC{apitest.CC("cubic"), apitest.CC("bbr")}
 	for want, r := range map[string]engine.RuleState{
-		"leave alone": {Action: "leave"},
-		"watch":       {Action: "watch"},
-		"set cc=reno": {Action: "set", CC: apitest.CC("reno")},
+		"leave alone":           {Action: "leave"},
+		"watch rto/state of 1%": {Action: "watch", Watch: []string{"rto", "state"}, WatchShare: 0.01},
+		"set cc=reno":           {Action: "set", CC: apitest.CC("reno")},
 		"set cc=reno, max_pacing_rate=200 Mbit/s": {Action: "set", CC: apitest.CC("reno"), Set: rate},
-		"set max_pacing_rate=200 Mbit/s; learn cubic/bbr for latency, hold-out 2.0%": {
+		"set max_pacing_rate=200 Mbit/s; learn cubic/bbr for latency, hold-out 2%": {
 			Action: "set+learn", Set: rate, Arms: two, Objective: "latency", HoldOut: 0.02},
 	} {
 		if got := action(r); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
+	}
+}
+
+// Values are shown in the unit that they were written in.
+func TestCheckEchoesWhatIsWritten(t *testing.T) {
+	r := engine.RuleState{Action: "set", Set: []engine.Setting{
+		{Field: "rto_min", Value: 5000, Unit: "us", Configured: "0.005s"}, {Field: "sndbuf", Value: 1 << 20, Unit: "B", Configured: "1MiB"}},
+		Rollout: &engine.Rollout{Share: 0.125, Configured: 0.125}}
+	if got, want := action(r), "set rto_min=0.005s, sndbuf=1MiB; rolled out to 12.5%"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// With --strict a warning is an error; without warnings nothing changes.
+func TestCheckStrict(t *testing.T) {
+	w := newWorld(t)
+	if r := w.run(t.Context(), "check", "x.yaml", "--strict"); r.code != console.ExitError || r.stdout != "" ||
+		r.stderr != "x.yaml: rule loopback: also left alone by default\n" {
+		t.Errorf("%+v", r)
+	}
+	w.env.Check = func(context.Context, string) (Checked, error) { return Checked{File: "x.yaml"}, nil }
+	if r := w.run(t.Context(), "check", "x.yaml", "--strict"); r.code != console.ExitOK || r.stdout != "ok: 0 rules\n" {
+		t.Errorf("%+v", r)
 	}
 }

@@ -26,7 +26,8 @@ func (a *app) status() *cobra.Command {
 		Long: `Show what the daemon does: what it is attached to, which features are active and
 why others are not, how many connections it treated and for which reason, the
 congestion controls that it may choose, the settings that it yielded to the
-administrator, and what its programs cost.
+administrator, how often events came that rules watch for, and what its programs
+cost.
 
 The first line is ok, or degraded and why: the latest configuration was refused,
 something that is wanted does not work on this kernel, or tcpilot is kept from its
@@ -122,7 +123,7 @@ func perTick(t engine.Totals) time.Duration {
 	if t.Ticks == 0 {
 		return 0
 	}
-	return time.Duration(t.TickSeconds / float64(t.Ticks) * float64(time.Second))
+	return t.TickTime / time.Duration(t.Ticks)
 }
 
 func (a *app) errorCount(n uint64) string {
@@ -170,6 +171,45 @@ func (a *app) renderCounters(w io.Writer, c metrics.Counters, totals engine.Tota
 		t.Row(n.Rule, fmtCount(n.Outgoing), fmtCount(n.Incoming))
 	}
 	t.Write(w, a.Paint, "  ")
+	a.renderConnectionCounts(w, c, totals)
+	a.renderEvents(w, c.Events)
+}
+
+// renderEvents lists what was counted of the connections that rules watch.
+func (a *app) renderEvents(w io.Writer, events []metrics.EventCount) {
+	if len(events) == 0 {
+		return
+	}
+	var names, rules []string
+	counts := map[[2]string]uint64{}
+	for _, e := range events {
+		if !slices.Contains(names, e.Event) {
+			names = append(names, e.Event)
+		}
+		if !slices.Contains(rules, e.Rule) {
+			rules = append(rules, e.Rule)
+		}
+		counts[[2]string{e.Rule, e.Event}] += e.Count
+	}
+	slices.Sort(names)
+	heads := []string{"RULE"}
+	for _, name := range names {
+		heads = append(heads, ">"+strings.ToUpper(name))
+	}
+	a.Heading(w, "Events of watched connections")
+	t := console.NewTable(heads...)
+	for _, rule := range rules {
+		cells := []string{rule}
+		for _, name := range names {
+			cells = append(cells, fmtCount(counts[[2]string{rule, name}]))
+		}
+		t.Row(cells...)
+	}
+	t.Write(w, a.Paint, "  ")
+}
+
+// renderConnectionCounts says what was done with connections, and what came of it.
+func (a *app) renderConnectionCounts(w io.Writer, c metrics.Counters, totals engine.Totals) {
 	var words []string
 	for _, n := range c.Decisions {
 		words = append(words, fmt.Sprintf("%s %d", n.Reason, n.Count))

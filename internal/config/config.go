@@ -108,6 +108,34 @@ const MaxFile = 1 << 20
 
 // Load reads the configuration file at path. Mistakes in it come back as Errors.
 func Load(path string) (*Config, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+// Written returns the values of set as the file at path has them, by rule and field: what
+// Load makes of them has lost the unit.
+func Written(path string) (map[string]map[string]string, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	_, raw, err := parseRaw(path, data)
+	if err != nil {
+		return nil, err
+	}
+	written := make(map[string]map[string]string)
+	for i := range raw.Rules {
+		if s := raw.Rules[i].Set; s != nil {
+			written[raw.Rules[i].Name] = s.written
+		}
+	}
+	return written, nil
+}
+
+func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -117,12 +145,17 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	return Parse(path, data)
+	return data, nil
 }
 
 // Parse reads a configuration; name is what errors call it. The mistakes in it
 // come back as Errors, all of them.
 func Parse(name string, data []byte) (*Config, error) {
+	c, _, err := parseRaw(name, data)
+	return c, err
+}
+
+func parseRaw(name string, data []byte) (*Config, *fileRules, error) {
 	d := &decoder{file: name, at: make(map[any]yamlfile.Position)}
 	c := base()
 	var raw fileRules
@@ -131,9 +164,9 @@ func Parse(name string, data []byte) (*Config, error) {
 	}
 	c.finish(d, &raw)
 	if len(d.errs) != 0 {
-		return nil, d.errs.sorted()
+		return nil, nil, d.errs.sorted()
 	}
-	return c, nil
+	return c, &raw, nil
 }
 
 // Default is the configuration of an empty file.

@@ -383,3 +383,18 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestWrittenKeepsTheUnit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := "rules:\n- {name: a, match: {remote: [192.0.2.0/24]}, set: {rto_min: 5000us, init_cwnd: 20, cc: cubic}}\n- {name: b, learn: {}}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Written(file)
+	if want := map[string]map[string]string{"a": {"rto_min": "5000us", "init_cwnd": "20"}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+	if _, err := Written("/no/such/file"); err == nil {
+		t.Error("no error for a file that is not there")
+	}
+}

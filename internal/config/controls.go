@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
@@ -36,8 +37,8 @@ func (d *decoder) controls(n ast.Node, name string, list *ControlList) {
 		return
 	}
 	for i, e := range d.list(n) {
-		switch _, ours := policy.ControlOf(ccs[i]); {
-		case !ours:
+		switch {
+		case !congestion.IsOwn(ccs[i]):
 			err := notOurs(ccs[i].String())
 			d.fail(yamlfile.Begin(e), name, err.problem, err.whatToDo)
 		case slices.Contains(ccs[:i], ccs[i]):
@@ -49,12 +50,12 @@ func (d *decoder) controls(n ast.Node, name string, list *ControlList) {
 // notOurs is the mistake of a name that none of tcpilot's own has.
 func notOurs(s string) *valueError {
 	var names []string
-	for _, c := range policy.Controls {
+	for _, c := range congestion.Own() {
 		names = append(names, c.CC.String())
 	}
 	near := Nearest(s, names)
 	if near == "" {
-		near = Nearest(policy.Ours+s, names) // bbr3
+		near = Nearest(congestion.Prefix+s, names) // bbr3
 	}
 	return &valueError{fmt.Sprintf("%q is none of tcpilot's own congestion controls", s), chooseFrom(near, names)}
 }
@@ -70,7 +71,7 @@ func (c *Config) finishControls(d *decoder, raw *fileRules) {
 		return // it does not say what was meant
 	}
 	unloaded := func(cc tcp.CC, at yamlfile.Position, name string) {
-		if policy.IsOurs(cc) && !slices.Contains(c.CongestionControls, cc) {
+		if congestion.HasOwnName(cc) && !slices.Contains(c.CongestionControls, cc) {
 			d.fail(at, name, fmt.Sprintf("%s is not loaded: congestion_controls does not name it", cc),
 				"add it there, or write congestion_controls: auto")
 		}
@@ -91,7 +92,7 @@ func (c *Config) finishControls(d *decoder, raw *fileRules) {
 // autoControls is what auto means beside rules that name these.
 func autoControls(named []tcp.CC) ControlList {
 	list := ControlList{}
-	for _, c := range policy.Controls {
+	for _, c := range congestion.Own() {
 		if !c.ByName || slices.Contains(named, c.CC) {
 			list = append(list, c.CC)
 		}

@@ -26,6 +26,9 @@ A file with a mistake is not used at all: at start the daemon says what is wrong
 Complete examples: [tcpilot.yaml](examples/tcpilot.yaml) (all defaults, commented),
 [datacentre-clamp.yaml](examples/datacentre-clamp.yaml), [initial-window.yaml](examples/initial-window.yaml).
 
+Editors complete and check keys with [config.schema.json](config.schema.json), a JSON Schema. For those that use yaml-language-server, this is the file's first line:
+` + "`# yaml-language-server: $schema=/usr/local/share/tcpilot/config.schema.json`" + `.
+
 | value | is written as |
 |---|---|
 | duration | a number and a unit: ` + "`200us`, `10ms`, `5s`, `1m30s`, `2h`" + ` |

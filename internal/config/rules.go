@@ -60,8 +60,9 @@ type fileWatch struct {
 
 // setValues are the entries of set: one for each of tcp.Fields, and cc.
 type setValues struct {
-	params tcp.Params
-	cc     tcp.CC
+	params  tcp.Params
+	cc      tcp.CC
+	written map[string]string // fields as they are written
 }
 
 // armList is auto, which is nil, or a list of congestion controls.
@@ -132,6 +133,10 @@ func (d *decoder) setOne(e *ast.MappingValueNode, at yamlfile.Position, name, ke
 		var v uint64
 		if v, err = ParseField(f, text); err == nil {
 			s.params.Set(f, v)
+			if s.written == nil {
+				s.written = make(map[string]string)
+			}
+			s.written[key] = text
 			d.at[fieldAt{s, f}] = at
 		}
 	} else {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -284,7 +285,7 @@ func parseCC(s string) (tcp.CC, error) {
 		return tcp.CC{}, bad("write a name of at most 15 characters, as in net.ipv4.tcp_available_congestion_control",
 			"%q cannot be a congestion control", s)
 	}
-	if _, ours := policy.ControlOf(cc); policy.IsOurs(cc) && !ours {
+	if congestion.HasOwnName(cc) && !congestion.IsOwn(cc) {
 		return tcp.CC{}, notOurs(s)
 	}
 	return cc, nil

@@ -18,11 +18,22 @@ type Streams struct {
 	// Terminal: Stdout is one, so that output may be coloured and redrawn;
 	// StderrTerminal: progress may be shown there.
 	Terminal, StderrTerminal bool
+	// Width is how many columns Stdout has; 0 is no limit.
+	Width int
 }
 
 // Standard are the streams of this process.
 func Standard() Streams {
-	return Streams{os.Stdin, os.Stdout, os.Stderr, isTerminal(os.Stdout), isTerminal(os.Stderr)}
+	return Streams{os.Stdin, os.Stdout, os.Stderr, isTerminal(os.Stdout), isTerminal(os.Stderr), columns(os.Stdout)}
+}
+
+// columns is how many columns f has, 0 if it is no terminal.
+func columns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 // isTerminal reports whether f is a terminal that understands escape sequences.

@@ -36,11 +36,14 @@ func Plural(n int, one string) string {
 
 // Table is a Grid of plain text. A heading that starts with ">" makes its column
 // right-aligned.
-type Table struct{ grid Grid }
+type Table struct {
+	grid  Grid
+	width int // see Fit
+}
 
 // NewTable returns a table without rows.
 func NewTable(heads ...string) *Table {
-	t := &Table{Grid{Gap: "  ", Spill: true}}
+	t := &Table{grid: Grid{Gap: "  ", Spill: true}}
 	for _, h := range heads {
 		head, right := strings.CutPrefix(h, ">")
 		t.grid.Columns = append(t.grid.Columns, Column{Head: head, Left: !right})
@@ -57,6 +60,10 @@ func (t *Table) Row(cells ...string) {
 	t.grid.Rows = append(t.grid.Rows, r)
 }
 
+// Fit keeps the table within width columns, 0 for no limit: a cell of the first column that
+// is too long stands on a line of its own, above the rest of its row.
+func (t *Table) Fit(width int) { t.width = width }
+
 // Write prints the table with each line indented; without rows it prints
 // nothing.
 func (t *Table) Write(w io.Writer, p Painter, indent string) {
@@ -64,5 +71,5 @@ func (t *Table) Write(w io.Writer, p Painter, indent string) {
 		return
 	}
 	t.grid.Indent = indent
-	t.grid.Write(w, p, 0)
+	t.grid.Write(w, p, t.width)
 }

@@ -37,6 +37,26 @@ func TestTableAlignsByRune(t *testing.T) {
 	}
 }
 
+// What is too long for the width of the terminal stands on a line of its own.
+func TestTableFits(t *testing.T) {
+	tab := NewTable("NAME", ">N")
+	tab.Row("short", "1")
+	tab.Row("much longer", "2")
+	for width, want := range map[int]string{
+		0:  "  NAME         N\n  short        1\n  much longer  2\n",
+		16: "  NAME         N\n  short        1\n  much longer  2\n",
+		15: "  NAME   N\n  short  1\n  much longer\n         2\n",
+		1:  "  NAME  N\n  short\n        1\n  much longer\n        2\n",
+	} {
+		var b strings.Builder
+		tab.Fit(width)
+		tab.Write(&b, Painter{}, "  ")
+		if b.String() != want {
+			t.Errorf("width %d: got\n%s\nwant\n%s", width, b.String(), want)
+		}
+	}
+}
+
 func TestColourOnlyOnTerminals(t *testing.T) {
 	if s := (Painter{}).Bad("x"); s != "x" {
 		t.Errorf("got %q", s)

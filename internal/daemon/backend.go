@@ -191,7 +191,7 @@ func (d *Daemon) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) 
 // Unload implements api.Backend.
 func (d *Daemon) Unload(_ context.Context, name string) error {
 	if err := d.dp.UnloadUser(name); errors.Is(err, fs.ErrNotExist) {
-		return api.NotFound("%v", err)
+		return api.NotFound("no program %q is loaded", name).WithHint("see 'tcpilot prog list'")
 	} else if err != nil {
 		return err
 	}

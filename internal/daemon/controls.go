@@ -14,6 +14,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -29,14 +30,14 @@ import (
 type controls struct {
 	*cc.Catalogue
 
-	mu      sync.Mutex              // also orders what the engine is told
-	wanted  []tcp.CC                // of tcpilot's own, by the configuration
-	byHand  map[tcp.CC]bool         // of tcpilot's own, through the API since; true: auto
-	users   map[tcp.CC]engine.Offer // loaded
-	leaving map[tcp.CC]bool         // about to be unloaded
-	failed  map[tcp.CC]error        // wanted, and not loaded
-	modules map[tcp.CC]error        // named by rules, and the kernel has no module for it
-	here    []tcp.CC                // what the kernel had when last looked
+	mu      sync.Mutex                    // also orders what the engine is told
+	wanted  []tcp.CC                      // of tcpilot's own, by the configuration
+	byHand  map[tcp.CC]bool               // of tcpilot's own, through the API since; true: auto
+	users   map[tcp.CC]congestion.Control // loaded
+	leaving map[tcp.CC]bool               // about to be unloaded
+	failed  map[tcp.CC]error              // wanted, and not loaded
+	modules map[tcp.CC]error              // named by rules, and the kernel has no module for it
+	here    []tcp.CC                      // what the kernel had when last looked
 }
 
 // controlPins is where the catalogue pins, beside the datapath's versions.
@@ -49,7 +50,7 @@ func openControls(bpffs string, log *slog.Logger) (*controls, error) {
 	}
 	return &controls{
 		Catalogue: catalogue, byHand: map[tcp.CC]bool{}, failed: map[tcp.CC]error{},
-		users: map[tcp.CC]engine.Offer{}, leaving: map[tcp.CC]bool{}, modules: map[tcp.CC]error{},
+		users: map[tcp.CC]congestion.Control{}, leaving: map[tcp.CC]bool{}, modules: map[tcp.CC]error{},
 	}, nil
 }
 
@@ -100,7 +101,7 @@ func (c *controls) regain(ctx context.Context) {
 func tryModules(rules []policy.Rule) map[tcp.CC]error {
 	missing := map[tcp.CC]error{}
 	for _, name := range policy.Wanted(rules) {
-		if policy.IsOurs(name) {
+		if congestion.HasOwnName(name) {
 			continue
 		}
 		if err := host.TryCongestionControl(name.String()); err != nil {
@@ -186,20 +187,20 @@ func (c *controls) offer(e *engine.Engine) error {
 // One that is wanted may be there though it could not be loaded, for the same reason.
 // What is neither Linux's nor known is left to rules that name it: it may be another
 // process's affair.
-func (c *controls) offers() []engine.Offer {
-	list := make([]engine.Offer, 0, len(c.here))
+func (c *controls) offers() []congestion.Control {
+	list := make([]congestion.Control, 0, len(c.here))
 	for _, name := range c.here {
-		o := engine.OfferOf(name)
+		o := congestion.Of(name)
 		if user, ok := c.users[name]; ok {
 			o = user
-		} else if !policy.IsOurs(name) && !cc.IsLinux(name.String()) {
+		} else if !congestion.HasOwnName(name) && !cc.IsLinux(name.String()) {
 			o.ByName = true
 		}
 		auto, byHand := c.byHand[name]
 		switch {
 		case c.leaving[name]:
 			continue
-		case policy.IsOurs(name) && !byHand && !slices.Contains(c.wanted, name):
+		case congestion.HasOwnName(name) && !byHand && !slices.Contains(c.wanted, name):
 			continue
 		case auto:
 			o.ByName = false
@@ -217,7 +218,7 @@ func (c *controls) refresh() error {
 	clear(c.users)
 	for _, row := range rows {
 		if name, ok := tcp.ParseCC(row.Name); ok && row.User {
-			c.users[name] = engine.Offer{CC: name, NeedsECN: row.NeedsECN, ByName: row.ByName}
+			c.users[name] = congestion.Control{CC: name, NeedsECN: row.NeedsECN, ByName: row.ByName}
 		}
 	}
 	return err
@@ -293,7 +294,7 @@ func (c *controls) counts(log *slog.Logger) (out []metrics.ControlCount) {
 	for _, row := range rows {
 		out = append(out, metrics.ControlCount{CC: row.Name, Loaded: true, Connections: row.Connections})
 	}
-	for _, own := range policy.Controls {
+	for _, own := range congestion.Own() {
 		name := own.CC.String()
 		if !slices.ContainsFunc(rows, func(row cc.Control) bool { return row.Name == name }) {
 			out = append(out, metrics.ControlCount{CC: name})
@@ -361,9 +362,8 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 	hint := "docs/congestion-controls.md says what an object of your own has to be"
 	parsed, valid := tcp.ParseCC(name)
 	before := d.controls.version(name)
-	_, ours := policy.ControlOf(parsed)
 	switch {
-	case r.File == "" && !(valid && ours):
+	case r.File == "" && !(valid && congestion.IsOwn(parsed)):
 		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", name).
 			WithHint("see 'tcpilot cc list'; to load your own, name its file: tcpilot cc load NAME FILE")
 	case r.File == "":

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/metrics"
-	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -80,7 +80,7 @@ func TestRootControlByConfiguration(t *testing.T) {
 	if row.State != "loaded" || !row.Wanted || !slices.Equal(row.Rules, []string{"all"}) || row.Connections == 0 || len(row.Programs) == 0 {
 		t.Errorf("%+v", row)
 	}
-	for _, c := range policy.Controls { // both tables say the same
+	for _, c := range congestion.Own() { // both tables say the same
 		row := d.control(t, c.CC.String())
 		if row.NeedsECN != c.NeedsECN || row.Auto == c.ByName || row.User || (row.State == "loaded") != (row.Name == "tcpilot_bbr3") {
 			t.Errorf("%+v, want %+v", row, c)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/cc"
-	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -14,10 +14,10 @@ import (
 // The catalogue and what policies know of it are about the same controls.
 func TestControlsAreThoseOfTheCatalogue(t *testing.T) {
 	var names []string
-	for _, c := range policy.Controls {
+	for _, c := range congestion.Own() {
 		names = append(names, c.CC.String())
 	}
-	if !slices.Equal(names, cc.Names()) || policy.Ours != cc.Prefix {
+	if !slices.Equal(names, cc.Names()) || congestion.Prefix != cc.Prefix {
 		t.Errorf("policies know of %v, the catalogue has %v", names, cc.Names())
 	}
 }
@@ -26,12 +26,12 @@ func TestOffers(t *testing.T) {
 	c := &controls{
 		wanted:  []tcp.CC{named("tcpilot_bbr3"), named("tcpilot_prague")},
 		byHand:  map[tcp.CC]bool{named("tcpilot_cubic"): true, named("tcpilot_ledbat"): false},
-		users:   map[tcp.CC]engine.Offer{named("mine"): {CC: named("mine"), NeedsECN: true, ByName: true}},
+		users:   map[tcp.CC]congestion.Control{named("mine"): {CC: named("mine"), NeedsECN: true, ByName: true}},
 		leaving: map[tcp.CC]bool{named("gone"): true},
 	}
 	c.here = parseCCs([]string{"cubic", "dctcp", "gone", "mine", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp",
 		"tcpilot_ledbat", cc.Trial})
-	want := []engine.Offer{
+	want := []congestion.Control{
 		{CC: named("cubic")},
 		{CC: named("dctcp"), NeedsECN: true},
 		{CC: named("mine"), NeedsECN: true, ByName: true},
@@ -39,7 +39,10 @@ func TestOffers(t *testing.T) {
 		{CC: named("tcpilot_cubic")}, // loaded by hand, and for auto
 		{CC: named("tcpilot_ledbat"), ByName: true},
 	}
-	if got := c.offers(); !slices.Equal(got, want) {
+	same := func(a, b congestion.Control) bool {
+		return a.CC == b.CC && a.NeedsECN == b.NeedsECN && a.ByName == b.ByName
+	}
+	if got := c.offers(); !slices.EqualFunc(got, want, same) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }

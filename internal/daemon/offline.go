@@ -12,6 +12,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -32,7 +33,18 @@ func Check(file string) ([]engine.RuleState, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.View(time.Now()).Rules, nil
+	written, err := config.Written(file)
+	if err != nil {
+		return nil, err
+	}
+	rules := e.View(time.Now()).Rules
+	for i := range rules {
+		for j := range rules[i].Set {
+			s := &rules[i].Set[j]
+			s.Configured = written[rules[i].Name][s.Field]
+		}
+	}
+	return rules, nil
 }
 
 // Warnings lists what a valid configuration asks for and this host does not have
@@ -48,7 +60,7 @@ func Warnings(file string) (warnings []string, err error) {
 		return nil, err
 	}
 	for _, name := range policy.Wanted(cfg.Rules) {
-		if !policy.IsOurs(name) && !slices.Contains(names, name.String()) {
+		if !congestion.HasOwnName(name) && !slices.Contains(names, name.String()) {
 			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here unless a module, or 'tcpilot cc load', brings it", name))
 		}
 	}
@@ -126,10 +138,10 @@ func isDefault(s *tcp.Sample) bool {
 	return (s.Has(tcp.FlagHoldOut) || s.Has(tcp.FlagDefaultArm)) && !s.Has(tcp.FlagAppCC)
 }
 
-func offersOf(recorded map[tcp.CC]bool) []engine.Offer {
-	var list []engine.Offer
+func offersOf(recorded map[tcp.CC]bool) []congestion.Control {
+	var list []congestion.Control
 	for cc := range recorded {
-		list = append(list, engine.OfferOf(cc))
+		list = append(list, congestion.Of(cc))
 	}
 	return list
 }

@@ -203,7 +203,7 @@ func decisions(s *engine.Snapshot) []byte {
 		fmt.Fprintf(&b, "rule %s class %d: %s, %d paths, %d samples\n", r.Name, r.Class, r.Action, r.Paths, r.Samples)
 	}
 	for _, p := range s.Paths {
-		fmt.Fprintf(&b, "%s %s: %s, %d samples, min_rtt %s, hold-out %.2f", p.Rule, p.Prefix, p.Reason, p.Samples, p.MinRTT, p.HoldOut.Share)
+		fmt.Fprintf(&b, "%s %s: %s, %d samples, min_rtt %s, hold-out %.2f", p.Rule, p.Prefix, p.Reason, p.Samples, time.Duration(p.MinRTT)*time.Microsecond, p.HoldOut.Share)
 		if p.HoldOut.Count > 0 {
 			fmt.Fprintf(&b, " of %d, gain %.1f", p.HoldOut.Count, p.HoldOut.Gain.Ratio)
 		}

@@ -63,10 +63,13 @@ func TestCheckAndWarnings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("rules:\n  - {name: a, match: {cgroup: [/no/such/cgroup], netns: [no-such-netns]}, set: {cc: nosuchcc}}\n  - {name: b, learn: {}}\n")
+	write("rules:\n  - {name: a, match: {cgroup: [/no/such/cgroup], netns: [no-such-netns]}, set: {cc: nosuchcc, rto_min: 5000us}}\n  - {name: b, learn: {}}\n")
 	rules, err := Check(file)
 	if err != nil || len(rules) != 4 || rules[2].Name != "a" {
 		t.Errorf("%+v, %v", rules, err)
+	}
+	if set := rules[2].Set; len(set) != 1 || set[0].Configured != "5000us" {
+		t.Errorf("values are not as they are written: %+v", set)
 	}
 	warnings, err := Warnings(file)
 	if err != nil || len(warnings) != 3 {

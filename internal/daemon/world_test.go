@@ -21,9 +21,9 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/host"
-	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -218,7 +218,7 @@ func (p *place) nothing(t *testing.T) {
 	await(t, "the programs to go", func() bool { return len(datapath.OtherSockops(p.cgroup.Path, nil)) == 0 })
 	await(t, "the congestion controls to go", func() bool {
 		return !slices.ContainsFunc(kernelCCs(t), func(name string) bool {
-			return !slices.Contains(p.ccs, name) && (strings.HasPrefix(name, policy.Ours) || name == usersName)
+			return !slices.Contains(p.ccs, name) && (strings.HasPrefix(name, congestion.Prefix) || name == usersName)
 		})
 	})
 }

@@ -126,25 +126,7 @@ type abiConnSample struct {
 	Cwnd            uint32
 	Ssthresh        uint32
 	Mss             uint32
-	Control         abiCcState
-}
-
-type abiControl struct {
-	_            structs.HostLayout
-	LeaseNs      uint64
-	Yield        uint64
-	IntervalNs   uint64
-	WallOffsetNs uint64
-	Bank         uint32
-	Requests     uint32
-	NumCc        uint32
-	ReportRate   uint32
-	DrawKey      [2]uint64
-	SliceKey     [2]uint64
-	Cc           [32][16]uint8
-	NumInherited uint32
-	Pad          uint32
-	Inherited    [4][16]uint8
+	CcState         abiCcState
 }
 
 type abiCounter uint32
@@ -196,18 +178,18 @@ type abiPathKey struct {
 }
 
 type abiPathPolicy struct {
-	_          structs.HostLayout
-	ExpiresNs  uint64
-	Set        uint64
-	Id         uint32
-	HoldOut    uint32
-	NumArms    uint32
-	Arm        [8]uint8
-	Weight     [8]uint32
-	SliceShift uint32
-	HoldSlices uint32
-	Pad        uint32
-	Value      [31]uint64
+	_             structs.HostLayout
+	ExpiresNs     uint64
+	Set           uint64
+	Id            uint32
+	HoldOut       uint32
+	NumArms       uint32
+	Arm           [8]uint8
+	Weight        [8]uint32
+	SliceShift    uint32
+	HoldOutSlices uint32
+	Pad           uint32
+	Value         [31]uint64
 }
 
 type abiProbeHook uint32
@@ -259,6 +241,24 @@ type abiRuleSet struct {
 	Word [4]uint64
 }
 
+type abiRuntimeConfig struct {
+	_            structs.HostLayout
+	LeaseNs      uint64
+	Yield        uint64
+	IntervalNs   uint64
+	WallOffsetNs uint64
+	Bank         uint32
+	Requests     uint32
+	NumCc        uint32
+	ReportRate   uint32
+	DrawKey      [2]uint64
+	SliceKey     [2]uint64
+	Cc           [32][16]uint8
+	NumInherited uint32
+	Pad          uint32
+	Inherited    [4][16]uint8
+}
+
 type abiSamePrefix struct {
 	_     structs.HostLayout
 	Rules abiRuleSet
@@ -270,22 +270,22 @@ type abiSamePrefix struct {
 type abiSampleFlags uint32
 
 const (
-	abiSampleFlagsF_OUTGOING    abiSampleFlags = 1
-	abiSampleFlagsF_HOLD_OUT    abiSampleFlags = 2
-	abiSampleFlagsF_APP_CC      abiSampleFlags = 4
-	abiSampleFlagsF_ARM_FAILED  abiSampleFlags = 8
-	abiSampleFlagsF_CC_CHANGED  abiSampleFlags = 16
-	abiSampleFlagsF_APP_LIMITED abiSampleFlags = 32
-	abiSampleFlagsF_ECN         abiSampleFlags = 64
-	abiSampleFlagsF_ECN_SEEN    abiSampleFlags = 128
-	abiSampleFlagsF_ADOPTED     abiSampleFlags = 256
-	abiSampleFlagsF_DEFAULT_ARM abiSampleFlags = 512
-	abiSampleFlagsF_HELD_SLICE  abiSampleFlags = 1024
-	abiSampleFlagsF_ESTABLISHED abiSampleFlags = 2048
-	abiSampleFlagsF_FIELDS      abiSampleFlags = 4096
-	abiSampleFlagsF_MASK        abiSampleFlags = 2047
-	abiSampleFlagsF_LATER       abiSampleFlags = 8192
-	abiSampleFlagsF_SAMPLE      abiSampleFlags = 10239
+	abiSampleFlagsF_OUTGOING       abiSampleFlags = 1
+	abiSampleFlagsF_HOLD_OUT       abiSampleFlags = 2
+	abiSampleFlagsF_APP_CC         abiSampleFlags = 4
+	abiSampleFlagsF_ARM_FAILED     abiSampleFlags = 8
+	abiSampleFlagsF_CC_CHANGED     abiSampleFlags = 16
+	abiSampleFlagsF_APP_LIMITED    abiSampleFlags = 32
+	abiSampleFlagsF_ECN            abiSampleFlags = 64
+	abiSampleFlagsF_ECN_SEEN       abiSampleFlags = 128
+	abiSampleFlagsF_ADOPTED        abiSampleFlags = 256
+	abiSampleFlagsF_DEFAULT_ARM    abiSampleFlags = 512
+	abiSampleFlagsF_HOLD_OUT_SLICE abiSampleFlags = 1024
+	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
+	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
+	abiSampleFlagsF_MASK           abiSampleFlags = 2047
+	abiSampleFlagsF_LATER          abiSampleFlags = 8192
+	abiSampleFlagsF_SAMPLE         abiSampleFlags = 10239
 )
 
 type abiSockOption struct {
@@ -295,6 +295,18 @@ type abiSockOption struct {
 	Valid       uint8
 	Established uint8
 	Pad         uint16
+}
+
+type abiTrack struct {
+	_         structs.HostLayout
+	Cookie    uint64
+	StartNs   uint64
+	Class     uint32
+	PolicyId  uint32
+	ConnectUs uint32
+	Flags     uint16
+	Arm       uint8
+	Err       uint8
 }
 
 // Names of all BPF objects in the ELF.

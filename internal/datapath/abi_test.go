@@ -38,7 +38,7 @@ func TestABILimits(t *testing.T) {
 		{"MAX_CC", abiAbiLimitsMAX_CC, maxCC},
 	} {
 		if int(c.c) != c.want {
-			t.Errorf("%s is %d in bpf/abi.h and %d in Go", c.name, c.c, c.want)
+			t.Errorf("%s is %d in bpf/include/abi.h and %d in Go", c.name, c.c, c.want)
 		}
 	}
 	if abiAbiLimitsNO_ARM < abiAbiLimitsMAX_CC || abiAbiLimitsNO_ARM > 255 {
@@ -57,18 +57,18 @@ func TestABILimits(t *testing.T) {
 
 func TestABIFlags(t *testing.T) {
 	for c, want := range map[abiSampleFlags]tcp.Flags{
-		abiSampleFlagsF_OUTGOING:    tcp.FlagOutgoing,
-		abiSampleFlagsF_HOLD_OUT:    tcp.FlagHoldOut,
-		abiSampleFlagsF_APP_CC:      tcp.FlagAppCC,
-		abiSampleFlagsF_ARM_FAILED:  tcp.FlagArmFailed,
-		abiSampleFlagsF_CC_CHANGED:  tcp.FlagCCChanged,
-		abiSampleFlagsF_APP_LIMITED: tcp.FlagAppLimited,
-		abiSampleFlagsF_ECN:         tcp.FlagECN,
-		abiSampleFlagsF_ECN_SEEN:    tcp.FlagECNSeen,
-		abiSampleFlagsF_ADOPTED:     tcp.FlagAdopted,
-		abiSampleFlagsF_DEFAULT_ARM: tcp.FlagDefaultArm,
-		abiSampleFlagsF_HELD_SLICE:  tcp.FlagHeldSlice,
-		abiSampleFlagsF_LATER:       tcp.FlagLater,
+		abiSampleFlagsF_OUTGOING:       tcp.FlagOutgoing,
+		abiSampleFlagsF_HOLD_OUT:       tcp.FlagHoldOut,
+		abiSampleFlagsF_APP_CC:         tcp.FlagAppCC,
+		abiSampleFlagsF_ARM_FAILED:     tcp.FlagArmFailed,
+		abiSampleFlagsF_CC_CHANGED:     tcp.FlagCCChanged,
+		abiSampleFlagsF_APP_LIMITED:    tcp.FlagAppLimited,
+		abiSampleFlagsF_ECN:            tcp.FlagECN,
+		abiSampleFlagsF_ECN_SEEN:       tcp.FlagECNSeen,
+		abiSampleFlagsF_ADOPTED:        tcp.FlagAdopted,
+		abiSampleFlagsF_DEFAULT_ARM:    tcp.FlagDefaultArm,
+		abiSampleFlagsF_HOLD_OUT_SLICE: tcp.FlagHeldSlice,
+		abiSampleFlagsF_LATER:          tcp.FlagLater,
 	} {
 		if tcp.Flags(c) != want {
 			t.Errorf("flag %#x is %#x in Go", c, want)
@@ -120,7 +120,7 @@ func TestABIControlModes(t *testing.T) {
 			want = append(want, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, strings.ToUpper(enum)+"_")), "_", "-"))
 		}
 		if last := len(want) - 1; want[last] != "modes" || !slices.Equal(words, want[:last]) {
-			t.Errorf("%s has the modes %q in Go, %q in bpf/abi.h", control, words, want)
+			t.Errorf("%s has the modes %q in Go, %q in bpf/include/abi.h", control, words, want)
 		}
 	}
 }
@@ -133,11 +133,11 @@ func objectTypes(t *testing.T, raw []byte) *btf.Spec {
 	return s
 }
 
-// enums collects every enumerator of every enum in bpf/abi.h: the header itself,
+// enums collects every enumerator of every enum in bpf/include/abi.h: the header itself,
 // since enums that no object uses are not in its BTF.
 func enums(t *testing.T) map[string]uint64 {
 	t.Helper()
-	src, err := os.ReadFile("../../bpf/abi.h")
+	src, err := os.ReadFile("../../bpf/include/abi.h")
 	must(t, err)
 	out := map[string]uint64{}
 	item := regexp.MustCompile(`(?m)^\t([A-Z][A-Z0-9_]*) = (?:(\d+) << )?(\d+|0x[0-9a-f]+),`)
@@ -174,7 +174,7 @@ func TestABIHeaderConstants(t *testing.T) {
 		"CC_NO_BOUND": tcp.NoBound,
 	} {
 		if got, ok := in[name]; !ok || got != want {
-			t.Errorf("%s is %d in bpf/abi.h (there: %v), want %d", name, got, ok, want)
+			t.Errorf("%s is %d in bpf/include/abi.h (there: %v), want %d", name, got, ok, want)
 		}
 	}
 	for name := range in {
@@ -182,7 +182,7 @@ func TestABIHeaderConstants(t *testing.T) {
 			t.Errorf("%s: %d request fields in Go", name, len(requestOps))
 		}
 	}
-	header, err := os.ReadFile("../../bpf/abi.h")
+	header, err := os.ReadFile("../../bpf/include/abi.h")
 	must(t, err)
 	if yield := uint64(yieldCC); yield != 1<<63 || !strings.Contains(string(header), "#define YIELD_CC (1ULL << 63)") {
 		t.Error("YIELD_CC differs")
@@ -219,7 +219,7 @@ func TestABILayout(t *testing.T) {
 	for name, v := range map[string]any{
 		"rule_set": abiRuleSet{}, "rule_prefix": abiRulePrefix{}, "rule_id": abiRuleId{}, "rule_bank": abiRuleBank{},
 		"same_prefix": abiSamePrefix{}, "class_entry": abiClassEntry{}, "path_key": abiPathKey{},
-		"path_policy": abiPathPolicy{}, "control": abiControl{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
+		"path_policy": abiPathPolicy{}, "runtime_config": abiRuntimeConfig{}, "track": abiTrack{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
 		"class_count": abiClassCount{}, "event_key": abiEventKey{}, "sock_option": abiSockOption{},
 		"probe_result": abiProbeResult{},
 	} {
@@ -269,30 +269,10 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 	}
 }
 
-// TestABIMaps compares what the iterator declares of the maps that it shares.
+// TestABIMaps wants the sizes of maps that Go reckons with.
 func TestABIMaps(t *testing.T) {
 	hooks, err := loadSockops()
 	must(t, err)
-	live, err := loadIter()
-	must(t, err)
-	n := 0
-	for name, m := range live.Maps {
-		if !shared(name) {
-			continue
-		}
-		n++
-		o := hooks.Maps[name]
-		if o == nil {
-			t.Errorf("%s is nobody's", name)
-			continue
-		}
-		if m.Type != o.Type || m.KeySize != o.KeySize || m.ValueSize != o.ValueSize || m.MaxEntries != o.MaxEntries || m.Flags != o.Flags {
-			t.Errorf("%s is %v in iter and %v in sockops", name, m, o)
-		}
-	}
-	if n < 5 {
-		t.Errorf("%d maps are shared", n)
-	}
 	if want := uint32(2 * class.MaxPrefixes); hooks.Maps["remote_rules"].MaxEntries != want || hooks.Maps["local_rules"].MaxEntries != want {
 		t.Error("class.MaxPrefixes is not half of remote_rules and local_rules")
 	}
@@ -310,9 +290,9 @@ func TestABIMaps(t *testing.T) {
 }
 
 // TestWakeUpScheme holds the two halves of the scheme together: samples.go and
-// bpf/report.bpf.h.
+// bpf/sockops/report.bpf.h.
 func TestWakeUpScheme(t *testing.T) {
-	src, err := os.ReadFile("../../bpf/report.bpf.h")
+	src, err := os.ReadFile("../../bpf/sockops/report.bpf.h")
 	must(t, err)
 	m := regexp.MustCompile(`WAKE_INTERVAL_NS \((\d+) \* 1000000ULL\)`).FindSubmatch(src)
 	if m == nil {

@@ -1,17 +1,17 @@
 package datapath
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"time"
+	"unsafe"
 )
 
 const (
-	trackSize  = 32 // struct track of bpf/track.bpf.h: cookie and start_ns come first
-	agedAtOnce = 1024
+	trackSize  = int64(unsafe.Sizeof(abiTrack{}))
+	slotsARead = 1024
 )
 
 // Aged reports whether a connection that has no socket storage yet is older than
@@ -34,11 +34,11 @@ func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("map slots: %w", err)
 	}
-	const cookie = 8 // bytes
+	const cookie = unsafe.Sizeof(abiTrack{}.Cookie) // which comes first
 	var zero [trackSize]byte
 	for at, err := range d.agedSlots(age) {
-		if err == nil { // as slot_free of bpf/slots.bpf.h does it: the cookie last
-			_, err = mem.WriteAt(zero[cookie:], at+cookie)
+		if err == nil { // as slot_free of bpf/sockops/slots.bpf.h does it: the cookie last
+			_, err = mem.WriteAt(zero[cookie:], at+int64(cookie))
 		}
 		if err == nil {
 			_, err = mem.WriteAt(zero[:cookie], at)
@@ -61,17 +61,16 @@ func (d *Datapath) agedSlots(age time.Duration) iter.Seq2[int64, error] {
 			yield(0, fmt.Errorf("map slots: %w", err))
 			return
 		}
-		var slots [agedAtOnce * trackSize]byte
-		for at := int64(0); at < int64(mem.Size()); at += int64(len(slots)) {
-			n, err := mem.ReadAt(slots[:], at)
+		var slots [slotsARead]abiTrack
+		raw := unsafe.Slice((*byte)(unsafe.Pointer(&slots)), unsafe.Sizeof(slots))
+		for at := int64(0); at < int64(mem.Size()); at += int64(len(raw)) {
+			n, err := mem.ReadAt(raw, at)
 			if err != nil && !errors.Is(err, io.EOF) {
 				yield(0, fmt.Errorf("read slots: %w", err))
 				return
 			}
-			for i := 0; i+trackSize <= n; i += trackSize {
-				cookie := binary.NativeEndian.Uint64(slots[i:])
-				start := binary.NativeEndian.Uint64(slots[i+8:])
-				if cookie != 0 && start < oldest && !yield(at+int64(i), nil) {
+			for i, s := range slots[:int64(n)/trackSize] {
+				if s.Cookie != 0 && s.StartNs < oldest && !yield(at+int64(i)*trackSize, nil) {
 					return
 				}
 			}

@@ -19,8 +19,8 @@ import (
 )
 
 // pinVersion is part of the pin directory's name. Raise it with every change to
-// bpf/abi.h: maps are caches, and are rebuilt, never migrated.
-const pinVersion = "v4"
+// bpf/include/abi.h: maps are caches, and are rebuilt, never migrated.
+const pinVersion = "v5"
 
 // Options say where the datapath lives.
 type Options struct {
@@ -28,7 +28,7 @@ type Options struct {
 	// below it included.
 	Cgroup string
 	// BPFFS is a directory in a mounted BPF file system. Pins go to
-	// BPFFS/tcpilot/v4.
+	// BPFFS/tcpilot/v5.
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int
@@ -62,7 +62,7 @@ type Datapath struct {
 
 	loading sync.Mutex // one user's object at a time; before mu
 	mu      sync.Mutex // renewing the lease needs it: nothing slow under it
-	control abiControl
+	config  abiRuntimeConfig
 	user    map[string]*userObject
 	closed  bool
 }
@@ -95,7 +95,7 @@ func (d *Datapath) start(opt Options) error {
 	if err := d.load(opt.MaxPolicies); err != nil {
 		return err
 	}
-	if err := d.readControl(); err != nil {
+	if err := d.readConfig(); err != nil {
 		return err
 	}
 	if err := d.drawKeys(opt.SliceKey); err != nil {
@@ -171,12 +171,12 @@ func explainLoad(object string, err error) error {
 	return fmt.Errorf("load %s: %w", object, err)
 }
 
-func (d *Datapath) readControl() error {
-	if err := d.maps.Control.Lookup(uint32(0), &d.control); err != nil {
-		return fmt.Errorf("read control block: %w", err)
+func (d *Datapath) readConfig() error {
+	if err := d.maps.RuntimeConfig.Lookup(uint32(0), &d.config); err != nil {
+		return fmt.Errorf("read runtime configuration: %w", err)
 	}
-	for i := range min(d.control.NumCc, uint32(maxCC)) {
-		if _, err := d.ccs.add(tcp.CC(d.control.Cc[i])); err != nil {
+	for i := range min(d.config.NumCc, uint32(maxCC)) {
+		if _, err := d.ccs.add(tcp.CC(d.config.Cc[i])); err != nil {
 			return err
 		}
 	}
@@ -189,13 +189,13 @@ func (d *Datapath) drawKeys(slice [16]byte) error {
 	if slice == [16]byte{} {
 		rand.Read(slice[:]) // never fails
 	}
-	if d.control.DrawKey == [2]uint64{} {
+	if d.config.DrawKey == [2]uint64{} {
 		var key [16]byte
 		rand.Read(key[:])
-		d.control.DrawKey = keyWords(key)
+		d.config.DrawKey = keyWords(key)
 	}
-	d.control.SliceKey = keyWords(slice)
-	return d.putControl()
+	d.config.SliceKey = keyWords(slice)
+	return d.putConfig()
 }
 
 // keyWords is a key as SipHash has it: two little-endian words.

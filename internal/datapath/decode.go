@@ -73,14 +73,14 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		DeliveryRate: r.DeliveryRate,
 
 		Control: tcp.ControlState{
-			BW:         r.Control.Bw,
-			MinRTT:     r.Control.MinRttUs,
-			InflightHi: r.Control.InflightHi,
-			InflightLo: r.Control.InflightLo,
-			Alpha:      r.Control.Alpha,
-			WMax:       r.Control.W_max,
-			Mode:       r.Control.Mode,
-			Flags:      tcp.ControlFlags(r.Control.Flags) & tcp.AllControlFlags,
+			BW:         r.CcState.Bw,
+			MinRTT:     r.CcState.MinRttUs,
+			InflightHi: r.CcState.InflightHi,
+			InflightLo: r.CcState.InflightLo,
+			Alpha:      r.CcState.Alpha,
+			WMax:       r.CcState.W_max,
+			Mode:       r.CcState.Mode,
+			Flags:      tcp.ControlFlags(r.CcState.Flags) & tcp.AllControlFlags,
 		},
 	}
 	if s.Flags&tcp.FlagDefaultArm != 0 {

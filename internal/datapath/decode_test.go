@@ -32,7 +32,7 @@ func distinct() *abiConnSample {
 	r.Kind, r.Err, r.Closed, r.Arm = uint8(tcp.KindClose), 0, 0, 1
 	r.Flags = 0xffff &^ uint16(tcp.FlagDefaultArm)
 	r.Cc = cc("reno")
-	r.Control.Flags = 0xff
+	r.CcState.Flags = 0xff
 	return r
 }
 
@@ -64,8 +64,8 @@ func TestDecode(t *testing.T) {
 		MinRTT: r.MinRttUs, SRTT: r.SrttUs, RTTVar: r.RttvarUs, Cwnd: r.Cwnd, Ssthresh: r.Ssthresh, MSS: r.Mss,
 		DeliveryRate: r.DeliveryRate,
 		Control: tcp.ControlState{
-			BW: r.Control.Bw, MinRTT: r.Control.MinRttUs, InflightHi: r.Control.InflightHi, InflightLo: r.Control.InflightLo,
-			Alpha: r.Control.Alpha, WMax: r.Control.W_max, Mode: r.Control.Mode, Flags: tcp.AllControlFlags,
+			BW: r.CcState.Bw, MinRTT: r.CcState.MinRttUs, InflightHi: r.CcState.InflightHi, InflightLo: r.CcState.InflightLo,
+			Alpha: r.CcState.Alpha, WMax: r.CcState.W_max, Mode: r.CcState.Mode, Flags: tcp.AllControlFlags,
 		},
 	}
 	if got != want {
@@ -83,7 +83,7 @@ func TestDecode(t *testing.T) {
 
 func TestDecodeWithoutControlState(t *testing.T) {
 	r := distinct()
-	r.Control = abiCcState{}
+	r.CcState = abiCcState{}
 	s := tcp.Sample{Control: tcp.ControlState{BW: 1, Flags: tcp.ControlKnown}} // of the record before
 	must(t, decode(&s, record(r), 0, someCCs(t)))
 	if s.Control != (tcp.ControlState{}) {

@@ -234,10 +234,10 @@ func TestRootDrawsAreKeyed(t *testing.T) {
 	half("slices with another key", withOther)
 	half("connections", heldWithTwin)
 
-	was := r.control.DrawKey
+	was := r.config.DrawKey
 	r.crash(t)
 	r.open(t)
-	if r.control.DrawKey != was || was == [2]uint64{} || was == twin.control.DrawKey {
-		t.Errorf("the key of connections was %x, is %x with the maps adopted", was, r.control.DrawKey)
+	if r.config.DrawKey != was || was == [2]uint64{} || was == twin.config.DrawKey {
+		t.Errorf("the key of connections was %x, is %x with the maps adopted", was, r.config.DrawKey)
 	}
 }

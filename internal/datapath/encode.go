@@ -26,7 +26,7 @@ func encodeKey(k path.Key) (abiPathKey, error) {
 	return abiPathKey{Prefixlen: pathFixedBits + bits, Class: k.Class, Scope: k.Scope, Addr: addr}, nil
 }
 
-// pathFixedBits is PATH_FIXED_BITS of bpf/abi.h: class and scope match whole.
+// pathFixedBits is PATH_FIXED_BITS of bpf/include/abi.h: class and scope match whole.
 const pathFixedBits = 96
 
 // encodePolicy gives arms their numbers and turns shares into cumulative
@@ -39,8 +39,8 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		HoldOut:   e.Policy.HoldOut,
 		NumArms:   uint32(e.Policy.NumArms),
 
-		SliceShift: uint32(e.Policy.Slice),
-		HoldSlices: e.Policy.HoldSlices,
+		SliceShift:    uint32(e.Policy.Slice),
+		HoldOutSlices: e.Policy.HoldSlices,
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)

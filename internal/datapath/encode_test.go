@@ -200,7 +200,7 @@ func TestEncodeDefaultArm(t *testing.T) {
 	arms(arm("bbr", 30000), theDefault(35536))(&e.Policy)
 	got, err := encodePolicy(&e, &ccs, 0)
 	must(t, err)
-	want := abiPathPolicy{ExpiresNs: 1, Id: 7, NumArms: 2, SliceShift: 28, HoldSlices: 6554}
+	want := abiPathPolicy{ExpiresNs: 1, Id: 7, NumArms: 2, SliceShift: 28, HoldOutSlices: 6554}
 	want.Arm = [8]uint8{0, uint8(abiAbiLimitsARM_DEFAULT)}
 	want.Weight = [8]uint32{30000, 65536}
 	if got != want || ccs.n.Load() != 1 {

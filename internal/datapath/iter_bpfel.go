@@ -18,7 +18,6 @@ import (
 const (
 	iterMapCgroupRules    = "cgroup_rules"
 	iterMapClasses        = "classes"
-	iterMapControl        = "control"
 	iterMapCounters       = "counters"
 	iterMapLive           = "live"
 	iterMapLocalRules     = "local_rules"
@@ -27,6 +26,7 @@ const (
 	iterMapPortSets       = "port_sets"
 	iterMapRemoteRules    = "remote_rules"
 	iterMapRuleBanks      = "rule_banks"
+	iterMapRuntimeConfig  = "runtime_config"
 	iterMapSamples        = "samples"
 	iterMapSlots          = "slots"
 	iterProgTcpilotLive   = "tcpilot_live"
@@ -83,19 +83,19 @@ type iterProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterMapSpecs struct {
-	CgroupRules *ebpf.MapSpec `ebpf:"cgroup_rules"`
-	Classes     *ebpf.MapSpec `ebpf:"classes"`
-	Control     *ebpf.MapSpec `ebpf:"control"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
-	Live        *ebpf.MapSpec `ebpf:"live"`
-	LocalRules  *ebpf.MapSpec `ebpf:"local_rules"`
-	NetnsRules  *ebpf.MapSpec `ebpf:"netns_rules"`
-	PortRules   *ebpf.MapSpec `ebpf:"port_rules"`
-	PortSets    *ebpf.MapSpec `ebpf:"port_sets"`
-	RemoteRules *ebpf.MapSpec `ebpf:"remote_rules"`
-	RuleBanks   *ebpf.MapSpec `ebpf:"rule_banks"`
-	Samples     *ebpf.MapSpec `ebpf:"samples"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	CgroupRules   *ebpf.MapSpec `ebpf:"cgroup_rules"`
+	Classes       *ebpf.MapSpec `ebpf:"classes"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Live          *ebpf.MapSpec `ebpf:"live"`
+	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
+	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
+	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
+	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
+	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
+	Samples       *ebpf.MapSpec `ebpf:"samples"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
 }
 
 // iterVariableSpecs contains global variables before they are loaded into the kernel.
@@ -126,26 +126,25 @@ func (o *iterObjects) Close() error {
 //
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterMaps struct {
-	CgroupRules *ebpf.Map `ebpf:"cgroup_rules"`
-	Classes     *ebpf.Map `ebpf:"classes"`
-	Control     *ebpf.Map `ebpf:"control"`
-	Counters    *ebpf.Map `ebpf:"counters"`
-	Live        *ebpf.Map `ebpf:"live"`
-	LocalRules  *ebpf.Map `ebpf:"local_rules"`
-	NetnsRules  *ebpf.Map `ebpf:"netns_rules"`
-	PortRules   *ebpf.Map `ebpf:"port_rules"`
-	PortSets    *ebpf.Map `ebpf:"port_sets"`
-	RemoteRules *ebpf.Map `ebpf:"remote_rules"`
-	RuleBanks   *ebpf.Map `ebpf:"rule_banks"`
-	Samples     *ebpf.Map `ebpf:"samples"`
-	Slots       *ebpf.Map `ebpf:"slots"`
+	CgroupRules   *ebpf.Map `ebpf:"cgroup_rules"`
+	Classes       *ebpf.Map `ebpf:"classes"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Live          *ebpf.Map `ebpf:"live"`
+	LocalRules    *ebpf.Map `ebpf:"local_rules"`
+	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	PortRules     *ebpf.Map `ebpf:"port_rules"`
+	PortSets      *ebpf.Map `ebpf:"port_sets"`
+	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
+	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
+	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
+	Samples       *ebpf.Map `ebpf:"samples"`
+	Slots         *ebpf.Map `ebpf:"slots"`
 }
 
 func (m *iterMaps) Close() error {
 	return _IterClose(
 		m.CgroupRules,
 		m.Classes,
-		m.Control,
 		m.Counters,
 		m.Live,
 		m.LocalRules,
@@ -154,6 +153,7 @@ func (m *iterMaps) Close() error {
 		m.PortSets,
 		m.RemoteRules,
 		m.RuleBanks,
+		m.RuntimeConfig,
 		m.Samples,
 		m.Slots,
 	)

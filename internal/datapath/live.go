@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -42,12 +43,7 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 		return nil, fmt.Errorf("set cgroup: %w", err)
 	}
 	it := &liveIterator{}
-	err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-		"control": m.Control, "samples": m.Samples, "slots": m.Slots, "live": m.Live, "counters": m.Counters,
-		"rule_banks": m.RuleBanks, "classes": m.Classes, "remote_rules": m.RemoteRules, "local_rules": m.LocalRules,
-		"port_rules": m.PortRules, "port_sets": m.PortSets, "cgroup_rules": m.CgroupRules, "netns_rules": m.NetnsRules,
-	}})
-	if err != nil {
+	if err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: m.replacements(spec)}); err != nil {
 		return nil, explainLoad("iter", err)
 	}
 	it.prog = it.objs.TcpilotLive
@@ -55,6 +51,17 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.objs.Close())
 	}
 	return it, nil
+}
+
+// replacements are the maps of the hooks that spec has, too, by their names in C.
+func (m *sockopsMaps) replacements(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
+	shared := map[string]*ebpf.Map{}
+	for field, value := range reflect.ValueOf(m).Elem().Fields() {
+		if name := field.Tag.Get("ebpf"); spec.Maps[name] != nil {
+			shared[name] = value.Interface().(*ebpf.Map)
+		}
+	}
+	return shared
 }
 
 func (it *liveIterator) Close() error {

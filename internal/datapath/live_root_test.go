@@ -1,11 +1,13 @@
 package datapath
 
 import (
-	"encoding/binary"
+	"errors"
 	"net"
+	"reflect"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -185,17 +187,18 @@ func TestRootAdoption(t *testing.T) {
 	}
 }
 
+// noSocket is a cookie that no socket has.
+const noSocket = 1 << 60
+
 // TestRootSlotsFull: with both slots of a connection taken nothing is lost.
 func TestRootSlotsFull(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
 	fill := func(start int64) {
 		keys := make([]uint32, r.maps.Slots.MaxEntries())
-		values := make([][32]byte, len(keys))
+		values := make([]abiTrack, len(keys))
 		for i := range keys {
-			keys[i] = uint32(i)
-			putU64(values[i][:], 1<<60) // a cookie that no socket has
-			putU64(values[i][8:], uint64(start))
+			keys[i], values[i] = uint32(i), abiTrack{Cookie: noSocket, StartNs: uint64(start)}
 		}
 		must(t, putBatch(r.maps.Slots, keys, values))
 	}
@@ -236,14 +239,14 @@ func TestRootSlotIsKept(t *testing.T) {
 		t.Log("ages are cut at the machine's start")
 	}
 	old := max(monotonic()-day, 1)
-	of := slotIndex(cookie)
+	of := r.slotIndex(cookie)
 	for _, i := range []uint32{of, of ^ 1} { // it has one, and nobody has the other
-		var slot [32]byte
+		var slot abiTrack
 		must(t, r.maps.Slots.Lookup(i, &slot))
-		if binary.NativeEndian.Uint64(slot[:]) == 0 {
-			putU64(slot[:], 1<<60)
+		if slot.Cookie == 0 {
+			slot.Cookie = noSocket
 		}
-		putU64(slot[8:], uint64(old))
+		slot.StartNs = uint64(old)
 		must(t, r.maps.Slots.Put(i, &slot))
 	}
 	l := listen(t, r.ns, "127.0.0.1:0", nil)
@@ -254,7 +257,7 @@ func TestRootSlotIsKept(t *testing.T) {
 		must(t, err)
 		rival, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 		must(t, err)
-		if i := slotIndex(rival); i == of || i == of^1 {
+		if i := r.slotIndex(rival); i == of || i == of^1 {
 			break
 		}
 		must(t, unix.Close(fd))
@@ -286,12 +289,9 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	is, age := ofConn(c), 10*time.Millisecond
 	must(t, r.SetSettings(Settings{Interval: age}))
 	time.Sleep(2 * age)
-	used := slotIndex(cookieOf(c))
+	used := r.slotIndex(cookieOf(c))
 	put := func(i uint32, start int64) uint32 {
-		var slot [trackSize]byte
-		putU64(slot[:], 1<<60) // a cookie that no socket has
-		putU64(slot[8:], uint64(start))
-		must(t, r.maps.Slots.Put(i, &slot))
+		must(t, r.maps.Slots.Put(i, &abiTrack{Cookie: noSocket, StartNs: uint64(start)}))
 		return i
 	}
 	lost, young := put(used^512, monotonic()-int64(time.Second)), put(used^1024, monotonic()+int64(time.Hour))
@@ -305,11 +305,11 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	if found, err := r.Aged(age); err != nil || found {
 		t.Errorf("some are left: %t, %v", found, err)
 	}
-	for i, want := range map[uint32]uint64{lost: 0, young: 1 << 60} {
-		var slot [trackSize]byte
+	for i, want := range map[uint32]uint64{lost: 0, young: noSocket} {
+		var slot abiTrack
 		must(t, r.maps.Slots.Lookup(i, &slot))
-		if got := binary.NativeEndian.Uint64(slot[:]); got != want {
-			t.Errorf("slot %d: cookie %#x, want %#x", i, got, want)
+		if slot.Cookie != want {
+			t.Errorf("slot %d: cookie %#x, want %#x", i, slot.Cookie, want)
 		}
 	}
 	closeAll(t, c, s)
@@ -318,5 +318,47 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	}
 }
 
-// slotIndex is slot_index of bpf/slots.bpf.h.
-func slotIndex(cookie uint64) uint32 { return uint32(cookie & (1<<14 - 1)) }
+// slotIndex is slot_index of bpf/sockops/slots.bpf.h.
+func (r *rig) slotIndex(cookie uint64) uint32 {
+	return uint32(cookie) & (r.maps.Slots.MaxEntries() - 1)
+}
+
+// TestRootIteratorSharesMaps: the iterator reads and writes the maps of the hooks, and
+// has none of its own but for its variables.
+func TestRootIteratorSharesMaps(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	hooks := map[ebpf.MapID]bool{}
+	for _, value := range reflect.ValueOf(r.maps).Elem().Fields() {
+		info, err := value.Interface().(*ebpf.Map).Info()
+		must(t, err)
+		id, ok := info.ID()
+		if !ok {
+			testenv.Missing(t, "ids of maps")
+		}
+		hooks[id] = true
+	}
+	info, err := r.live.prog.Info()
+	must(t, err)
+	used, ok := info.MapIDs()
+	if !ok {
+		testenv.Missing(t, "ids of a program's maps")
+	}
+	n := 0
+	for _, id := range used {
+		if hooks[id] {
+			n++
+			continue
+		}
+		m, err := ebpf.NewMapFromID(id)
+		must(t, err)
+		info, err := m.Info()
+		must(t, errors.Join(err, m.Close()))
+		if shared(info.Name) {
+			t.Errorf("map %s is the iterator's own", info.Name)
+		}
+	}
+	if n == 0 {
+		t.Error("it has none of the hooks' maps")
+	}
+}

@@ -33,9 +33,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 			return err
 		}
 	}
-	// A policy must never name an arm that the control block does not have yet.
+	// A policy must never name an arm that the runtime configuration does not have yet.
 	if d.ccs.n.Load() != known {
-		if err := d.putControl(); err != nil {
+		if err := d.putConfig(); err != nil {
 			return err
 		}
 	}
@@ -100,8 +100,8 @@ func (d *Datapath) SetLease(lease time.Duration) error {
 			return err
 		}
 	}
-	d.control.LeaseNs = uint64(monotonic() + int64(lease))
-	return d.putControl()
+	d.config.LeaseNs = uint64(monotonic() + int64(lease))
+	return d.putConfig()
 }
 
 // Settings are what holds for all connections.
@@ -133,21 +133,21 @@ type Yield struct {
 // MaxInherited bounds Settings.Inherited.
 const MaxInherited = int(abiAbiLimitsMAX_INHERITED)
 
-const yieldCC = 1 << 63 // YIELD_CC of bpf/abi.h
+const yieldCC = 1 << 63 // YIELD_CC of bpf/include/abi.h
 
 // SetSettings puts s into force.
 func (d *Datapath) SetSettings(s Settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.control.Requests = requestMask(s.Fields)
+	d.config.Requests = requestMask(s.Fields)
 	union, err := d.putYields(s.Yields)
 	if err != nil {
 		return err
 	}
-	d.control.Yield, d.control.NumInherited = union, uint32(copy(d.control.Inherited[:], inherited(s.Inherited)))
-	d.control.IntervalNs = uint64(max(0, s.Interval))
-	d.control.ReportRate = s.ReportRate
-	return d.putControl()
+	d.config.Yield, d.config.NumInherited = union, uint32(copy(d.config.Inherited[:], inherited(s.Inherited)))
+	d.config.IntervalNs = uint64(max(0, s.Interval))
+	d.config.ReportRate = s.ReportRate
+	return d.putConfig()
 }
 
 func inherited(ccs []tcp.CC) (names [][abiAbiLimitsCC_NAME]uint8) {
@@ -180,14 +180,14 @@ func (d *Datapath) putYields(yields []Yield) (union uint64, err error) {
 	return union, nil
 }
 
-func (d *Datapath) putControl() error {
-	d.control.NumCc = d.ccs.n.Load()
-	d.control.WallOffsetNs = uint64(wallOffset())
-	for i := range d.control.NumCc {
-		d.control.Cc[i] = d.ccs.names[i]
+func (d *Datapath) putConfig() error {
+	d.config.NumCc = d.ccs.n.Load()
+	d.config.WallOffsetNs = uint64(wallOffset())
+	for i := range d.config.NumCc {
+		d.config.Cc[i] = d.ccs.names[i]
 	}
-	if err := d.maps.Control.Put(uint32(0), &d.control); err != nil {
-		return fmt.Errorf("write control block: %w", err)
+	if err := d.maps.RuntimeConfig.Put(uint32(0), &d.config); err != nil {
+		return fmt.Errorf("write runtime configuration: %w", err)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func loadProbeFor(cookie uint64, ccs []tcp.CC) (*probeObjects, error) {
 	return objs, nil
 }
 
-// probeUntried is PROBE_UNTRIED of bpf/abi.h: no errno is positive.
+// probeUntried is PROBE_UNTRIED of bpf/include/abi.h: no errno is positive.
 const probeUntried = 1
 
 func readProbe(objs *probeObjects, ccs []tcp.CC) ([]Verdict, error) {

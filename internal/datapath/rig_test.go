@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
@@ -416,5 +415,3 @@ func connectUnspec(fd int) unix.Errno {
 }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-
-func putU64(b []byte, v uint64) { binary.NativeEndian.PutUint64(b, v) }

@@ -21,16 +21,16 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	bank := 1 - d.control.Bank&1
+	bank := 1 - d.config.Bank&1
 	if err := d.clearBank(bank); err != nil {
 		return fmt.Errorf("clear rule bank %d: %w", bank, err)
 	}
 	if err := d.writeBank(bank, t); err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
-	d.control.Bank = bank
-	if err := d.putControl(); err != nil {
-		d.control.Bank = 1 - bank
+	d.config.Bank = bank
+	if err := d.putConfig(); err != nil {
+		d.config.Bank = 1 - bank
 		return fmt.Errorf("switch rules: %w", err)
 	}
 	return nil
@@ -77,7 +77,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 	return nil
 }
 
-// Indices of abiRuleBank.Few (FEW_REMOTE and FEW_LOCAL of bpf/abi.h).
+// Indices of abiRuleBank.Few (FEW_REMOTE and FEW_LOCAL of bpf/include/abi.h).
 const (
 	fewRemote = iota
 	fewLocal

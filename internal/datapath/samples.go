@@ -14,7 +14,7 @@ import (
 )
 
 // batchPause is how long the reader lets samples gather before it looks again.
-// It is longer than WAKE_INTERVAL_NS (bpf/report.bpf.h): the programs wake the
+// It is longer than WAKE_INTERVAL_NS (bpf/sockops/report.bpf.h): the programs wake the
 // reader at most that often, and whatever they added since without waking is
 // there when the pause ends. So a busy host pays for few wake-ups, and on a quiet
 // one a sample is read at once.

@@ -19,7 +19,6 @@ const (
 	sockopsMapCgroupRules     = "cgroup_rules"
 	sockopsMapClassCounts     = "class_counts"
 	sockopsMapClasses         = "classes"
-	sockopsMapControl         = "control"
 	sockopsMapCounters        = "counters"
 	sockopsMapEvents          = "events"
 	sockopsMapLive            = "live"
@@ -31,6 +30,7 @@ const (
 	sockopsMapPortSets        = "port_sets"
 	sockopsMapRemoteRules     = "remote_rules"
 	sockopsMapRuleBanks       = "rule_banks"
+	sockopsMapRuntimeConfig   = "runtime_config"
 	sockopsMapSamples         = "samples"
 	sockopsMapSetFailures     = "set_failures"
 	sockopsMapSlots           = "slots"
@@ -96,24 +96,24 @@ type sockopsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockopsMapSpecs struct {
-	CgroupRules  *ebpf.MapSpec `ebpf:"cgroup_rules"`
-	ClassCounts  *ebpf.MapSpec `ebpf:"class_counts"`
-	Classes      *ebpf.MapSpec `ebpf:"classes"`
-	Control      *ebpf.MapSpec `ebpf:"control"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	Live         *ebpf.MapSpec `ebpf:"live"`
-	LocalRules   *ebpf.MapSpec `ebpf:"local_rules"`
-	NetnsRules   *ebpf.MapSpec `ebpf:"netns_rules"`
-	NetnsYields  *ebpf.MapSpec `ebpf:"netns_yields"`
-	PathPolicies *ebpf.MapSpec `ebpf:"path_policies"`
-	PortRules    *ebpf.MapSpec `ebpf:"port_rules"`
-	PortSets     *ebpf.MapSpec `ebpf:"port_sets"`
-	RemoteRules  *ebpf.MapSpec `ebpf:"remote_rules"`
-	RuleBanks    *ebpf.MapSpec `ebpf:"rule_banks"`
-	Samples      *ebpf.MapSpec `ebpf:"samples"`
-	SetFailures  *ebpf.MapSpec `ebpf:"set_failures"`
-	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	CgroupRules   *ebpf.MapSpec `ebpf:"cgroup_rules"`
+	ClassCounts   *ebpf.MapSpec `ebpf:"class_counts"`
+	Classes       *ebpf.MapSpec `ebpf:"classes"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	Live          *ebpf.MapSpec `ebpf:"live"`
+	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
+	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
+	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
+	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
+	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
+	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
+	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
+	Samples       *ebpf.MapSpec `ebpf:"samples"`
+	SetFailures   *ebpf.MapSpec `ebpf:"set_failures"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
 }
 
 // sockopsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -144,24 +144,24 @@ func (o *sockopsObjects) Close() error {
 //
 // It can be passed to loadSockopsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockopsMaps struct {
-	CgroupRules  *ebpf.Map `ebpf:"cgroup_rules"`
-	ClassCounts  *ebpf.Map `ebpf:"class_counts"`
-	Classes      *ebpf.Map `ebpf:"classes"`
-	Control      *ebpf.Map `ebpf:"control"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Events       *ebpf.Map `ebpf:"events"`
-	Live         *ebpf.Map `ebpf:"live"`
-	LocalRules   *ebpf.Map `ebpf:"local_rules"`
-	NetnsRules   *ebpf.Map `ebpf:"netns_rules"`
-	NetnsYields  *ebpf.Map `ebpf:"netns_yields"`
-	PathPolicies *ebpf.Map `ebpf:"path_policies"`
-	PortRules    *ebpf.Map `ebpf:"port_rules"`
-	PortSets     *ebpf.Map `ebpf:"port_sets"`
-	RemoteRules  *ebpf.Map `ebpf:"remote_rules"`
-	RuleBanks    *ebpf.Map `ebpf:"rule_banks"`
-	Samples      *ebpf.Map `ebpf:"samples"`
-	SetFailures  *ebpf.Map `ebpf:"set_failures"`
-	Slots        *ebpf.Map `ebpf:"slots"`
+	CgroupRules   *ebpf.Map `ebpf:"cgroup_rules"`
+	ClassCounts   *ebpf.Map `ebpf:"class_counts"`
+	Classes       *ebpf.Map `ebpf:"classes"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Events        *ebpf.Map `ebpf:"events"`
+	Live          *ebpf.Map `ebpf:"live"`
+	LocalRules    *ebpf.Map `ebpf:"local_rules"`
+	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
+	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
+	PortRules     *ebpf.Map `ebpf:"port_rules"`
+	PortSets      *ebpf.Map `ebpf:"port_sets"`
+	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
+	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
+	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
+	Samples       *ebpf.Map `ebpf:"samples"`
+	SetFailures   *ebpf.Map `ebpf:"set_failures"`
+	Slots         *ebpf.Map `ebpf:"slots"`
 }
 
 func (m *sockopsMaps) Close() error {
@@ -169,7 +169,6 @@ func (m *sockopsMaps) Close() error {
 		m.CgroupRules,
 		m.ClassCounts,
 		m.Classes,
-		m.Control,
 		m.Counters,
 		m.Events,
 		m.Live,
@@ -181,6 +180,7 @@ func (m *sockopsMaps) Close() error {
 		m.PortSets,
 		m.RemoteRules,
 		m.RuleBanks,
+		m.RuntimeConfig,
 		m.Samples,
 		m.SetFailures,
 		m.Slots,

@@ -1,59 +1,16 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Offer is a congestion control that connections may be given.
-type Offer struct {
-	CC tcp.CC
-	// NeedsECN: it does harm where marks are not answered, and is an arm only on
-	// paths that have proved to answer them.
-	NeedsECN bool
-	// DeafToECN: it negotiates ECN as any connection does, but does not slow down when
-	// marks come, against RFC 3168, 6.1.2: no arm on paths that mark.
-	DeafToECN bool
-	// ByName: arms: auto does not mean it, only a rule that names it has it.
-	ByName bool
-}
-
-// needsECN lists the kernel's congestion controls that do harm without ECN marks on
-// the path: they then answer loss like Reno (RFC 8257, 3.5 for DCTCP; RFC 9331 for
-// Prague).
-var needsECN = []string{"dctcp", "prague"}
-
-// deafToECN lists the kernel's congestion controls that take marks for nothing:
-// cong_control stands in for tcp_enter_cwr, and tcp_bbr.c does not look at them.
-var deafToECN = []string{"bbr"}
-
-// OfferOf is what is known of cc by its name alone.
-func OfferOf(cc tcp.CC) Offer {
-	if c, ours := policy.ControlOf(cc); ours {
-		return Offer{CC: cc, NeedsECN: c.NeedsECN, ByName: c.ByName}
-	}
-	name := cc.String()
-	return Offer{CC: cc, NeedsECN: slices.Contains(needsECN, name), DeafToECN: slices.Contains(deafToECN, name)}
-}
-
-// preferred come before all others, which follow by name, where there are more
-// than a policy holds: what Linux runs by default, what learns the rate of a path, and
-// what answers marks.
-var preferred = []string{"cubic", "bbr", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp", "dctcp", "reno"}
-
-func (o Offer) rank() int {
-	if i := slices.Index(preferred, o.CC.String()); i >= 0 {
-		return i
-	}
-	return len(preferred)
-}
-
 // offers is what paths choose from, the preferred first.
 type offers struct {
-	list   []Offer
+	list   []congestion.Control
 	all    []tcp.CC
 	marked []tcp.CC // for paths with proof of ECN inside a data centre
 	heeds  []tcp.CC // for other paths that mark
@@ -63,14 +20,12 @@ type offers struct {
 	def    tcp.CC   // the host's default, zero if it is not known
 }
 
-func newOffers(list []Offer, def tcp.CC) offers {
+func newOffers(list []congestion.Control, def tcp.CC) offers {
 	o := offers{list: slices.Clone(list), def: def}
-	slices.SortFunc(o.list, func(a, b Offer) int {
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), slices.Compare(a.CC[:], b.CC[:]))
-	})
+	slices.SortFunc(o.list, congestion.Compare)
 	for _, a := range o.list {
 		o.all = append(o.all, a.CC)
-		if !a.DeafToECN {
+		if !a.IgnoresECN {
 			o.marked = append(o.marked, a.CC)
 		}
 		if a.ByName {
@@ -80,7 +35,7 @@ func newOffers(list []Offer, def tcp.CC) offers {
 			continue
 		}
 		o.plain = append(o.plain, a.CC)
-		if !a.DeafToECN {
+		if !a.IgnoresECN {
 			o.heeds = append(o.heeds, a.CC)
 		}
 	}
@@ -107,7 +62,7 @@ const (
 // SetOffered says which congestion controls connections may be given now, in any
 // order, and which of them the host's connections have by default; zero: not known. One
 // that was retired gets another chance when the list changes.
-func (e *Engine) SetOffered(list []Offer, def tcp.CC) {
+func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	o := newOffers(list, def)
 	e.mu.Lock()
 	defer e.mu.Unlock()

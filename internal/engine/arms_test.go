@@ -6,27 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
-
-func TestOfferOf(t *testing.T) {
-	for name, want := range map[string]Offer{
-		"cubic":          {},
-		"bbr":            {DeafToECN: true},
-		"dctcp":          {NeedsECN: true},
-		"tcpilot_bbr3":   {},
-		"tcpilot_dctcp":  {NeedsECN: true},
-		"tcpilot_ledbat": {ByName: true},
-		"tcpilot_prague": {NeedsECN: true, ByName: true},
-		"mine":           {},
-	} {
-		want.CC = cc(name)
-		if got := OfferOf(want.CC); got != want {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
-	}
-}
 
 // arms: auto leaves out what is only for rules that name it.
 func TestArmsByName(t *testing.T) {
@@ -36,7 +19,7 @@ func TestArmsByName(t *testing.T) {
 		r.Learn.Arms = []tcp.CC{cubic, ledbat}
 	})
 	w := newWorld(t, nil, named, learnRule("all"))
-	w.e.SetOffered(append(offer(cubic, bbr, dctcp), OfferOf(ledbat)), tcp.CC{})
+	w.e.SetOffered(append(offer(cubic, bbr, dctcp), congestion.Of(ledbat)), tcp.CC{})
 	w.e.Settle(w.now)
 	arms := func(addr string) (out []tcp.CC) {
 		row, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip(addr))
@@ -82,13 +65,13 @@ func TestOurOwnStandIn(t *testing.T) {
 	bbr3 := cc("tcpilot_bbr3")
 	for _, c := range []struct {
 		name  string
-		offer []Offer
+		offer []congestion.Control
 		want  []tcp.CC
 	}{
 		{"both", offer(cubic, bbr, bbr3), []tcp.CC{cubic, bbr3}},
 		{"both of both", offer(cubic, bbr, bbr3, cc("tcpilot_cubic")), []tcp.CC{bbr3, cc("tcpilot_cubic")}},
 		{"the kernel's alone", offer(cubic, bbr), []tcp.CC{cubic, bbr}},
-		{"ours only by name", append(offer(cubic, bbr), Offer{CC: bbr3, ByName: true}), []tcp.CC{cubic, bbr}},
+		{"ours only by name", append(offer(cubic, bbr), congestion.Control{CC: bbr3, ByName: true}), []tcp.CC{cubic, bbr}},
 	} {
 		if got := newOffers(c.offer, tcp.CC{}).auto; !slices.Equal(got, c.want) {
 			t.Errorf("%s: auto means %v, want %v", c.name, got, c.want)

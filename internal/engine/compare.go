@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -26,13 +27,14 @@ type Back struct {
 }
 
 // compare folds an outcome into the comparisons with the hold-out.
-func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome, by learn.HeldBy) {
+func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
 		return // nothing is held out, or nothing is treated
 	}
 	if leaf.compared == nil {
 		leaf.compared = &learn.Comparison{}
 	}
+	by := heldBy(s)
 	first := by == learn.NotHeld && leaf.belief.FirstTrial(s.Arm, out)
 	for m := leaf.parent; m != nil; m = m.parent {
 		if m.compared == nil {
@@ -75,13 +77,14 @@ func (e *Engine) judgeDefault(n *node, now int64) bool {
 // leaveToDefault takes a path, or a rule, back to what its connections have without
 // tcpilot, and has it compared anew once it is tuned again.
 func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
-	length := firstBan
-	if b := n.back; b != nil {
-		length = banLength(b.Since, b.Until, now)
+	var last Back
+	if n.back != nil {
+		last = *n.back
 	}
+	length := guard.BanLength(last.Since, last.Until, now)
 	n.back = &Back{Why: whyWorse(g), Since: now, Until: now + length}
 	n.compared = &learn.Comparison{}
-	e.guarded[WorseThanDefault]++
+	e.guarded[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.back.Why, "for", time.Duration(length))
 	e.moved(n, tcp.CC{})

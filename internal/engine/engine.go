@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -50,12 +51,12 @@ type Options struct {
 	Now        int64 // Unix nanoseconds
 }
 
-// Engine holds what is learned. Its methods may be called from any goroutine;
-// one lock orders them.
+// Engine holds what is learned. Its methods may be called from any goroutine.
 type Engine struct {
-	mu  sync.Mutex
-	opt Options
-	log *slog.Logger
+	writing sync.Mutex // held by who writes to the sink; before mu
+	mu      sync.Mutex // orders all else; not held while anything is written
+	opt     Options
+	log     *slog.Logger
 
 	rules   []policy.Rule
 	names   names // what rules name, as last looked up
@@ -98,23 +99,25 @@ type Engine struct {
 	saving     []*node // on the way to the store, not confirmed
 	forgetting []Place
 
-	// held are paths that wait for their slice to end, by its length, as of heldAt.
-	held   [longestSlice + manyShift - leastSlice + 1][]*node
-	heldAt int64
-	slices bool // the learner uses them
+	// onHold are paths that wait for their slice to end, by its length, as of releasedAt.
+	onHold     [longestSlice + manyShift - leastSlice + 1][]*node
+	releasedAt int64
+	slices     bool // the learner uses them
 	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
 	// tests of these.
 	armsOnly bool
 
-	in      policy.Input // scratch
-	wait    []*node
-	batch   []path.Entry
-	batched []*node
+	in policy.Input // scratch
+	// Of who writes.
+	deciding []*node // what the round has yet to decide on
+	spare    []*node // memory of the last round
+	batch    []path.Entry
+	batched  []*node
 
 	totals  Totals
 	ignored [learn.NumIgnored]uint64
 	noArm   uint64
-	guarded [numGuards]uint64
+	guarded [guard.NumKinds]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
 	// stoodFor has the connections that the samples of a kind stand for.

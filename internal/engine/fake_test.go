@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -34,9 +35,9 @@ func cc(name string) tcp.CC {
 }
 
 // offer is what the kernel has.
-func offer(ccs ...tcp.CC) (list []Offer) {
+func offer(ccs ...tcp.CC) (list []congestion.Control) {
 	for _, c := range ccs {
-		list = append(list, OfferOf(c))
+		list = append(list, congestion.Of(c))
 	}
 	return list
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -38,9 +39,9 @@ func (e *Engine) Forget(cc tcp.CC) {
 func (n *node) forget(cc tcp.CC) bool {
 	arms, bans := len(n.belief.Arms), len(n.bans)
 	n.belief.Arms = slices.DeleteFunc(n.belief.Arms, func(a learn.ArmBelief) bool { return a.CC == cc })
-	n.bans = slices.DeleteFunc(n.bans, func(b Ban) bool { return b.CC == cc })
+	n.bans = slices.DeleteFunc(n.bans, func(b guard.Ban) bool { return b.CC == cc })
 	if n.guard != nil {
-		n.guard.arms = slices.DeleteFunc(n.guard.arms, func(a armSeen) bool { return a.cc == cc })
+		n.guard.Forget(cc)
 	}
 	return len(n.belief.Arms) != arms || len(n.bans) != bans
 }

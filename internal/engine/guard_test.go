@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -76,12 +77,12 @@ func TestGuards(t *testing.T) {
 				t.Errorf("%d of the last 100 connections have it", count(starts[200:], bbr))
 			}
 			total := w.e.View(time.Unix(0, w.now)).Totals
-			for guard, n := range total.Guarded {
-				if (n == 1) != (guard == c.want) {
+			for which, n := range total.Guarded {
+				if (n == 1) != (which == c.want) {
 					t.Errorf("counted %v, want %q once", total.Guarded, c.want)
 				}
 			}
-			if len(total.Guarded) != int(numGuards) {
+			if len(total.Guarded) != int(guard.NumKinds) {
 				t.Errorf("counted %v", total.Guarded)
 			}
 		})
@@ -187,9 +188,9 @@ func TestGuardsKeepStill(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(1500, guardedHost, goods{cubic: 100, reno: 80, bbr: 70}, sendsAgain(0.03, 0.02))
 	w.run(400, guardedHost, goods{cubic: 12, reno: 9, bbr: 9}, sendsAgain(0.08, 0.08))
-	for guard, n := range w.e.View(time.Unix(0, w.now)).Totals.Guarded {
+	for which, n := range w.e.View(time.Unix(0, w.now)).Totals.Guarded {
 		if n != 0 {
-			t.Errorf("%s acted %d times", guard, n)
+			t.Errorf("%s acted %d times", which, n)
 		}
 	}
 }

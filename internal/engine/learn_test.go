@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -156,7 +158,7 @@ func TestECNOnlyArms(t *testing.T) {
 // An arm that takes no notice of marks wins from those that do, until all have it.
 func TestArmsThatAreDeafToMarks(t *testing.T) {
 	w := newWorld(t, nil)
-	w.e.SetOffered([]Offer{OfferOf(cubic), OfferOf(bbr), OfferOf(dctcp)}, tcp.CC{})
+	w.e.SetOffered([]congestion.Control{congestion.Of(cubic), congestion.Of(bbr), congestion.Of(dctcp)}, tcp.CC{})
 	g := goods{cubic: 100, bbr: 300, dctcp: 110}
 	to := ip("10.0.113.9")
 	if got := w.run(40, to, g); count(got[20:], bbr) < 15 {
@@ -291,7 +293,7 @@ func TestTheDefaultGuardSeldomErrs(t *testing.T) {
 		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
 		w.e.Settle(w.now)
 		w.run(1000, ip("203.0.113.9"), goods{cubic: 100, bbr: 100, reno: 100})
-		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[WorseThanDefault.String()] > 0 {
+		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[guard.WorseThanDefault.String()] > 0 {
 			wrong++
 		}
 	}
@@ -310,7 +312,7 @@ func TestTheDefaultGuardAllowsFirstTrials(t *testing.T) {
 		w.e.SetOffered(offer(cubic, bbr, reno, cc("vegas")), cubic)
 		w.e.Settle(w.now)
 		w.run(60, ip("203.0.113.9"), goods{cubic: 20, bbr: 60, reno: 2, cc("vegas"): 2})
-		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[WorseThanDefault.String()] > 0 {
+		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[guard.WorseThanDefault.String()] > 0 {
 			left++
 		}
 	}

@@ -6,10 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
+
+// Of package guard: how many connections in a row must meet no mark, and how many of them
+// one after the other.
+const unmarkedMost, unmarkedApart = 8, 3
 
 // insideHost is of a private network, where arms that need ECN may be used.
 var insideHost = ip("10.0.113.9")
@@ -32,7 +37,7 @@ func TestMarksMustBeProved(t *testing.T) {
 	} {
 		w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
 			learnRule("all", func(r *policy.Rule) { r.Learn.Arms = c.arms }))
-		w.e.SetOffered([]Offer{OfferOf(cubic), OfferOf(bbr), OfferOf(dctcp)}, tcp.CC{})
+		w.e.SetOffered([]congestion.Control{congestion.Of(cubic), congestion.Of(bbr), congestion.Of(dctcp)}, tcp.CC{})
 		w.e.Settle(w.now)
 		w.run(c.marked, ip(c.host), g, marks)
 		w.run(5, ip(c.host), g)

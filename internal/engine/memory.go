@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
@@ -28,7 +29,7 @@ type Memory struct {
 	Hosts     bool              `json:"hosts,omitempty"`
 	Compared  *learn.Comparison `json:"compared,omitempty"`
 	Back      *Back             `json:"back,omitempty"`
-	Bans      []Ban             `json:"bans,omitempty"`
+	Bans      guard.Bans        `json:"bans,omitempty"`
 }
 
 func (n *node) place() Place {

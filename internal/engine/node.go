@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -39,19 +40,19 @@ type node struct {
 
 	dirty   bool // in Engine.dirty
 	waits   bool // in Engine.later
-	onHold  bool // in Engine.held
+	onHold  bool // in Engine.onHold
 	patient bool // on hold, and can wait longer: nothing urgent has happened
 	changed bool // in Engine.unsaved
 	stored  bool // the store has a record of it
 	gone    bool // forgotten, though some list may still name it
 
-	told     float64           // evidence that the rule's root had from here, as of toldAt
-	toldAt   int64             // Unix ns
-	compared *learn.Comparison // with the hold-out; nil while none of it was met
-	back     *Back             // nil unless the path was once left to the default
+	rootEvidence   float64           // evidence that the rule's root had from here, as of rootEvidenceAt
+	rootEvidenceAt int64             // Unix ns
+	compared       *learn.Comparison // with the hold-out; nil while none of it was met
+	back           *Back             // nil unless the path was once left to the default
 
-	guard *guard // nil until there is something to compare with
-	bans  []Ban  // arms that guards took from the path, those included that are back
+	guard *guard.Watch // nil until there is something to compare with
+	bans  guard.Bans   // arms that guards took from the path, those included that are back
 
 	// What is in the kernel. id 0 is nothing; expires 0 is that it is to be written
 	// again, whatever is there.
@@ -120,9 +121,9 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 // isRoot reports whether n is what a rule gives where no path is known.
 func (n *node) isRoot() bool { return n.parent == nil }
 
-// giver is the node whose policy the kernel gives to connections of n: its own, or
+// policyNode is the node whose policy the kernel gives to connections of n: its own, or
 // the nearest around it that has one.
-func (n *node) giver() *node {
+func (n *node) policyNode() *node {
 	for g := n; g != nil; g = g.parent {
 		if g.id != 0 {
 			return g
@@ -311,8 +312,8 @@ func (e *Engine) dropListed() {
 	gone := func(n *node) bool { return n.gone }
 	e.dirty, e.later = slices.DeleteFunc(e.dirty, gone), slices.DeleteFunc(e.later, gone)
 	e.unsaved = slices.DeleteFunc(e.unsaved, gone)
-	for i := range e.held {
-		e.held[i] = slices.DeleteFunc(e.held[i], gone)
+	for i := range e.onHold {
+		e.onHold[i] = slices.DeleteFunc(e.onHold[i], gone)
 	}
 	e.listed = 0
 }

@@ -2,16 +2,44 @@ package engine
 
 import (
 	"math"
+	"net/netip"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Observe folds one sample into what is known of its path. It does not keep s.
+// Observe folds one sample into what is known of its path. It does not keep s. These are
+// its steps: the rule, the path and the host that it is of; what every sample tells; the
+// outcome, if it has one; comparison with the hold-out; belief; guards.
 func (e *Engine) Observe(s *tcp.Sample) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
+	rs := e.ruleOf(s)
+	switch {
+	case rs == nil:
+		return
+	case rs.rule.Learn == nil:
+		e.compareFixed(rs, s)
+		return
+	}
+	at := e.find(rs, s)
+	e.note(at, s)
+	out, scored := e.outcome(rs, at, s)
+	if !scored {
+		return
+	}
+	leaf := e.place(rs, at, s)
+	if e.attribute(leaf, s, &out) {
+		e.compare(leaf, s, out)
+		e.learn(leaf, s, out)
+		e.watch(leaf, s, out)
+	}
+	e.evict() // last: it may forget any of them
+}
+
+// ruleOf counts a sample, and returns the rule of its class; nil if that is no more.
+func (e *Engine) ruleOf(s *tcp.Sample) *ruleState {
 	if int(s.Kind) < len(e.kinds) {
 		e.kinds[s.Kind]++
 		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
@@ -19,50 +47,49 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	rs := e.byClass[s.Class]
 	if rs == nil {
 		e.totals.Unattributed++
-		return
+		return nil
 	}
 	rs.samples++
-	if rs.rule.Learn == nil {
-		e.compareFixed(rs, s)
-		return
+	return rs
+}
+
+// position is where a sample belongs, as far as that is known: a path, and one of its
+// hosts where it has several. Either may be nil.
+type position struct {
+	scope      uint64
+	addr       netip.Addr
+	path, host *node
+}
+
+// leaf is the smaller of what is known; nil if nothing is.
+func (p *position) leaf() *node {
+	if p.host != nil {
+		return p.host
 	}
-	scope := uint64(0)
+	return p.path
+}
+
+func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
+	at := position{addr: s.Remote.Addr().Unmap()}
 	if rs.rule.Learn.OwnScope {
-		scope = s.NetNS
+		at.scope = s.NetNS
 	}
-	addr := s.Remote.Addr().Unmap()
-	n, minRTT := e.node(rs, scope, addr, false), uint32(0)
-	leaf := n
-	if n != nil {
-		if h := e.host(n, addr); h != nil {
-			leaf = h
-			e.seen(h, s)
-		}
-		e.seen(n, s)
-		e.watchECN(leaf, s)
-		minRTT = leaf.belief.MinRTT
+	if at.path = e.node(rs, at.scope, at.addr, false); at.path != nil {
+		at.host = e.host(at.path, at.addr)
 	}
-	out, why := learn.Reward(rs.rule.Learn.Objective, s, minRTT)
-	switch {
-	case why != learn.Scored:
-		e.ignored[why]++
+	return at
+}
+
+// note keeps what every sample tells, whether it has an outcome or not.
+func (e *Engine) note(at position, s *tcp.Sample) {
+	if at.path == nil {
 		return
-	case s.Arm == (tcp.CC{}) && !s.Has(tcp.FlagHoldOut):
-		e.noArm++
-		return
-	case n == nil: // what never answered, or said nothing, is no path
-		n = e.node(rs, scope, addr, true)
-		e.seen(n, s)
-		leaf = n
 	}
-	if leaf == n {
-		if h := e.makeHost(n, addr); h != nil {
-			leaf = h
-			e.seen(h, s)
-		}
+	if at.host != nil {
+		e.seen(at.host, s)
 	}
-	e.score(leaf, s, out)
-	e.evict() // last: it may forget any of them
+	e.seen(at.path, s)
+	e.watchECN(at.leaf(), s)
 }
 
 // seen keeps what every sample tells, whether it can be scored or not.
@@ -80,23 +107,62 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 	}
 }
 
-// score folds an outcome into a path, and into the prefixes around it.
-func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
-	leaf.lived(s)
-	out.AtOnce = leaf.lives().atOnce()
-	by := heldBy(s)
-	if e.slices {
-		slice, edge := leaf.sliceOf(s)
-		if edge && !e.observe {
-			e.ignored[learn.SliceEdge]++
-			return
-		}
-		if e.observe || by != learn.HeldConnection {
-			out.Slice = slice
+// outcome is what a sample says of an arm or of the default; false: nothing.
+func (e *Engine) outcome(rs *ruleState, at position, s *tcp.Sample) (out learn.Outcome, ok bool) {
+	minRTT := uint32(0)
+	if leaf := at.leaf(); leaf != nil {
+		minRTT = leaf.belief.MinRTT
+	}
+	out, why := learn.Reward(rs.rule.Learn.Objective, s, minRTT)
+	switch {
+	case why != learn.Scored:
+		e.ignored[why]++
+		return out, false
+	case s.Arm == (tcp.CC{}) && !s.Has(tcp.FlagHoldOut):
+		e.noArm++
+		return out, false
+	}
+	return out, true
+}
+
+// place returns the node that an outcome is of, and makes it if need be: what never
+// answered, or said nothing, is no path.
+func (e *Engine) place(rs *ruleState, at position, s *tcp.Sample) *node {
+	if at.path == nil {
+		at.path = e.node(rs, at.scope, at.addr, true)
+		e.seen(at.path, s)
+	}
+	if at.host == nil {
+		if at.host = e.makeHost(at.path, at.addr); at.host != nil {
+			e.seen(at.host, s)
 		}
 	}
-	e.compare(leaf, s, out, by)
-	arm := s.Arm
+	return at.leaf()
+}
+
+// attribute completes an outcome with how many connections there were at a time, and with
+// the slice of time that it counts for; false: it counts for none.
+func (e *Engine) attribute(leaf *node, s *tcp.Sample, out *learn.Outcome) bool {
+	leaf.lived(s)
+	out.AtOnce = leaf.lives().atOnce()
+	if !e.slices {
+		return true
+	}
+	slice, edge := leaf.sliceOf(s)
+	if edge && !e.observe {
+		e.ignored[learn.SliceEdge]++
+		return false
+	}
+	if e.observe || heldBy(s) != learn.HeldConnection {
+		out.Slice = slice
+	}
+	return true
+}
+
+// learn folds an outcome into what is believed of a path, and of the prefixes around it:
+// of the hold-out, of an arm, or of both, where a slice held out had the default.
+func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
+	arm, by := s.Arm, heldBy(s)
 	if by != learn.NotHeld {
 		for m := leaf; m != nil; m = m.parent {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
@@ -107,14 +173,13 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		// nothing but the default.
 		isDefault := by == learn.HeldSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
 		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
-			e.watch(leaf, s, out)
 			return
 		}
 		arm = s.CC
 	}
-	giver := leaf.giver()
-	arms := giver.policy.arms.list()
-	out.Greedy = giver.best >= 0 && int(giver.best) < len(arms) && arms[giver.best] == arm
+	from := leaf.policyNode()
+	arms := from.policy.arms.list()
+	out.Greedy = from.best >= 0 && int(from.best) < len(arms) && arms[from.best] == arm
 	for m := leaf; m != nil; m = m.parent {
 		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
@@ -123,35 +188,34 @@ func (e *Engine) score(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		case m == leaf:
 			e.opt.Learner.Observe(&m.belief, arm, out)
 		case m.isRoot():
-			e.tellRoot(leaf, m, arm, out)
+			e.observeRoot(leaf, m, arm, out)
 		default:
 			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, arm, out)
 		}
 		e.admit(m)
 		e.moved(m, arm)
 	}
-	e.watch(leaf, s, out)
 	e.totals.ObserveCount++
 }
 
-// toldHalf is the time in which what a path told counts half, nanoseconds, as
+// rootHalfLife is the time in which what a path told counts half, nanoseconds, as
 // learn.ThompsonOptions.HalfLife.
-const toldHalf = 6 * 3600 * 1e9
+const rootHalfLife = 6 * 3600 * 1e9
 
-// tellRoot folds an outcome into what a rule believes of all its paths. The hosts of one
+// observeRoot folds an outcome into what a rule believes of all its paths. The hosts of one
 // path are one voice there, and no path has a large one: what nobody has met yet would
 // else be given what the busiest network likes, or somebody who has many addresses.
-func (e *Engine) tellRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
+func (e *Engine) observeRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	path := leaf
 	if path.parent != root {
 		path = path.parent
 		out.Weight /= float64(max(1, path.kids))
 	}
 	out.AtOnce = 0 // of one path
-	path.told *= math.Exp2(-max(0, float64(out.At-path.toldAt)) / toldHalf)
-	path.toldAt = max(path.toldAt, out.At)
-	if path.told < learn.OnePath {
-		path.told += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
+	path.rootEvidence *= math.Exp2(-max(0, float64(out.At-path.rootEvidenceAt)) / rootHalfLife)
+	path.rootEvidenceAt = max(path.rootEvidenceAt, out.At)
+	if path.rootEvidence < learn.OnePath {
+		path.rootEvidence += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
 	}
 }
 

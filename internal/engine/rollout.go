@@ -61,14 +61,14 @@ func (e *Engine) mode() string {
 // SetObserve begins or ends mode observe. Once rules are in force, what changes is
 // written before it returns; what could not be is tried again.
 func (e *Engine) SetObserve(on bool, now int64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.observe == on {
-		return
-	}
-	e.observe = on
-	e.log.Info("mode", "mode", e.mode())
-	e.rewrite(now)
+	_ = e.rewrite(now, func() error {
+		if e.observe != on {
+			e.observe = on
+			e.log.Info("mode", "mode", e.mode())
+			e.markAll()
+		}
+		return nil
+	})
 }
 
 // SetRollout gives a rule another rollout, of 0 to 1, until other rules come.
@@ -76,32 +76,30 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 	if !(share >= 0 && share <= 1) {
 		return fmt.Errorf("set rollout of rule %s: %g is not a share", rule, share)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	rs, err := e.rolledOut(rule)
-	if err != nil {
-		return err
-	}
-	e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
-	e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-	rs.root.compared = nil // of other shares, and so of other times
-	e.rewrite(now)
-	return nil
+	return e.rewrite(now, func() error {
+		rs, err := e.rolledOut(rule)
+		if err != nil {
+			return err
+		}
+		e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
+		e.overrides[rule] = override{share: share, by: ByOperator, since: now}
+		rs.root.compared = nil // of other shares, and so of other times
+		e.markAll()
+		return nil
+	})
 }
 
 // RollBack takes a rule's rollout back, because of what was found out about it: its
 // connections keep the kernel's defaults until other rules come, or SetRollout says
 // otherwise.
 func (e *Engine) RollBack(rule, why string, now int64) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	rs, err := e.rolledOut(rule)
-	if err != nil {
+	return e.rewrite(now, func() error {
+		rs, err := e.rolledOut(rule)
+		if err == nil {
+			e.rollBack(rs, why, now)
+		}
 		return err
-	}
-	e.rollBack(rs, why, now)
-	e.rewrite(now)
-	return nil
+	})
 }
 
 // rollBack is RollBack under the lock; the next tick writes what changes.
@@ -129,13 +127,18 @@ func (e *Engine) rolledOut(rule string) (*ruleState, error) {
 	return nil, fmt.Errorf("no rule %q", rule)
 }
 
-// rewrite decides on all paths again.
-func (e *Engine) rewrite(now int64) {
-	e.markAll()
-	if len(e.byRule) > 0 {
-		e.release(now, true)
-		_ = e.settle(now, true) // counted, logged, and tried again
+// rewrite changes something under the lock and writes what that changes, unless there are
+// no rules yet.
+func (e *Engine) rewrite(now int64, change func() error) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	e.mu.Lock()
+	err, begun := change(), len(e.byRule) > 0
+	e.mu.Unlock()
+	if err == nil && begun {
+		_ = e.settleAll(now) // counted, logged, and tried again
 	}
+	return err
 }
 
 // rollout is the share of a rule's connections that get what it gives.

@@ -16,20 +16,11 @@ import (
 // starting over. After an error the engine is of no use.
 func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(Memory) bool) error, now int64) error {
 	found := lookUp(rules, r)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p, err := e.plan(rules, found)
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	p, err := e.begin(rules, found, load)
 	if err != nil {
 		return err
-	}
-	e.makeRoots(p)
-	e.install(p, nil)
-	if load != nil {
-		if err := load(e.remember); err != nil {
-			return err
-		}
-		e.byLastUse()
-		e.evict()
 	}
 	if err := e.settle(now, true); err != nil {
 		return fmt.Errorf("write first policies: %w", err)
@@ -37,30 +28,106 @@ func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep fu
 	return e.opt.Sink.WriteRules(p.table)
 }
 
+func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Memory) bool) error) (*plan, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p, err := e.plan(rules, found)
+	if err != nil {
+		return nil, err
+	}
+	e.makeRoots(p)
+	p.made = nil // written as any other
+	e.install(p)
+	if load != nil {
+		if err := load(e.remember); err != nil {
+			return nil, err
+		}
+		e.byLastUse()
+		e.evict()
+	}
+	return p, nil
+}
+
 // SetRules puts other rules into force. Rules that keep their name keep their
 // class, and what was learned in it unless it is about something else now. On an
 // error the old rules stay in force, whole.
 func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
 	found := lookUp(rules, r)
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	p, err := e.prepare(rules, found, now)
+	if err != nil {
+		return err
+	}
+	if err := e.write(p); err != nil {
+		e.abandon(p)
+		return err
+	}
+	e.putIntoForce(p)
+	_ = e.settle(now, true) // counted, logged, and tried again
+	return nil
+}
+
+// prepare decides what SetRules writes.
+func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p, err := e.plan(rules, found)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// Roots of new classes must be in the kernel before their class is.
-	made := e.makeRoots(p)
-	err = e.writeRoots(made, now)
-	if err == nil {
-		err = e.opt.Sink.WriteRules(p.table)
-	}
-	if err != nil {
-		for _, n := range made {
-			e.drop(n)
+	e.makeRoots(p)
+	e.announce(p)
+	for _, n := range p.made {
+		if en, write := e.decide(n, now); write {
+			p.rows = append(p.rows, en)
 		}
-		return err
 	}
-	e.install(p, made)
+	return p, nil
+}
+
+// announce has samples of new classes count, for the rule as it was: the first may come
+// before SetRules has ended.
+func (e *Engine) announce(p *plan) {
+	for _, rs := range p.states {
+		if e.byClass[rs.class] != nil {
+			continue
+		}
+		p.classes = append(p.classes, rs.class)
+		if old := e.byClass[rs.classBefore()]; old != nil {
+			e.byClass[rs.class] = old
+		} else {
+			e.byClass[rs.class] = rs
+		}
+	}
+}
+
+// abandon undoes prepare.
+func (e *Engine) abandon(p *plan) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, class := range p.classes {
+		delete(e.byClass, class)
+	}
+	for _, n := range p.made {
+		e.drop(n)
+	}
+}
+
+// write writes the roots of new classes, which must be in the kernel before their class
+// is, and the rules.
+func (e *Engine) write(p *plan) error {
+	if err := e.opt.Sink.WritePolicies(p.rows); err != nil {
+		return fmt.Errorf("write policies of rules: %w", err)
+	}
+	return e.opt.Sink.WriteRules(p.table)
+}
+
+func (e *Engine) putIntoForce(p *plan) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.totals.Writes += uint64(len(p.rows))
+	e.install(p)
 	for _, rs := range e.byRule {
 		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
 			rs.root.compared, rs.root.back = nil, nil
@@ -69,8 +136,6 @@ func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) err
 	}
 	clear(e.overrides) // the configuration says it anew
 	e.markAll()
-	_ = e.settle(now, true) // counted, logged, and tried again
-	return nil
 }
 
 // plan is a set of rules on its way into force.
@@ -80,6 +145,9 @@ type plan struct {
 	states  []*ruleState
 	table   *class.Table
 	waiting []policy.Waiting
+	classes []uint32 // new ones
+	made    []*node  // their roots
+	rows    []path.Entry
 }
 
 func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
@@ -121,6 +189,14 @@ func (rs *ruleState) move(class uint32) {
 	rs.class, rs.changed = class, true
 }
 
+// classBefore is the class that the rule has in force, if it has one.
+func (rs *ruleState) classBefore() uint32 {
+	if rs.changed {
+		return rs.former[len(rs.former)-1]
+	}
+	return rs.class
+}
+
 // copyFor is a root as it will be once the changed rule rs is in force.
 func (n *node) copyFor(rs *ruleState) *node {
 	c := *n
@@ -152,35 +228,25 @@ func sameLearning(a, b *policy.Rule) bool {
 }
 
 // makeRoots gives a root to each rule that has none and needs one.
-func (e *Engine) makeRoots(p *plan) (made []*node) {
+func (e *Engine) makeRoots(p *plan) {
 	for _, rs := range p.states {
 		if rs.root == nil && !rs.rule.Leave {
 			rs.root = e.newNode(rootKey(rs.class, 0), rs, nil)
-			made = append(made, rs.root)
+			p.made = append(p.made, rs.root)
 		} else if rs.changed && !rs.rule.Leave {
-			made = append(made, rs.root.copyFor(rs))
+			p.made = append(p.made, rs.root.copyFor(rs))
 		}
 	}
-	return made
-}
-
-func (e *Engine) writeRoots(roots []*node, now int64) error {
-	var entries []path.Entry
-	for _, n := range roots {
-		if en, write := e.decide(n, now); write {
-			entries = append(entries, en)
-		}
-	}
-	if err := e.opt.Sink.WritePolicies(entries); err != nil {
-		return fmt.Errorf("write policies of rules: %w", err)
-	}
-	e.totals.Writes += uint64(len(entries))
-	return nil
 }
 
 // install is called when the rules of p are in force.
-func (e *Engine) install(p *plan, made []*node) {
+func (e *Engine) install(p *plan) {
 	before := e.byRule
+	for _, rs := range p.states { // samples came in meanwhile
+		if old := e.byClass[rs.classBefore()]; old != nil {
+			rs.samples, rs.paths = old.samples, old.paths
+		}
+	}
 	e.rules, e.names, e.table, e.waiting, e.byRule = p.rules, p.names, p.table, p.waiting, p.states
 	e.byClass = make(map[uint32]*ruleState, len(p.states))
 	for _, rs := range p.states {
@@ -189,7 +255,7 @@ func (e *Engine) install(p *plan, made []*node) {
 			e.byClass[class] = rs
 		}
 	}
-	for _, n := range made {
+	for _, n := range p.made {
 		if e.nodes[n.key] != n {
 			e.byWrite.remove(n) // a copy: the root itself is written again
 		}
@@ -218,26 +284,36 @@ func (e *Engine) install(p *plan, made []*node) {
 // table into force if they stand for something else now.
 func (e *Engine) Recompile(r policy.Resolver) error {
 	rules := e.Rules()
-	found := lookUp(rules, r) // asks the kernel: not under the lock
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(rules) == 0 || len(e.rules) == 0 || &rules[0] != &e.rules[0] || reflect.DeepEqual(found, e.names) {
-		return nil // other rules since, which were looked up then
-	}
-	ids := make([]uint32, len(e.byRule))
-	for i, rs := range e.byRule {
-		ids[i] = rs.class
-	}
-	table, waiting, err := policy.Compile(e.rules, ids, found.resolver())
-	if err != nil {
+	found := lookUp(rules, r) // asks the kernel: not under a lock
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	table, waiting, err := e.recompile(rules, found)
+	if err != nil || table == nil {
 		return err
 	}
 	if err := e.opt.Sink.WriteRules(table); err != nil {
 		return err
 	}
 	e.log.Info("rules follow cgroups and network namespaces", "waiting", len(waiting))
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.table, e.waiting, e.names = table, waiting, found
 	return nil
+}
+
+// recompile returns the table of rules for what their names stand for now; nil if that is
+// what is in force.
+func (e *Engine) recompile(rules []policy.Rule, found names) (*class.Table, []policy.Waiting, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(rules) == 0 || len(e.rules) == 0 || &rules[0] != &e.rules[0] || reflect.DeepEqual(found, e.names) {
+		return nil, nil, nil // other rules since, which were looked up then
+	}
+	ids := make([]uint32, len(e.byRule))
+	for i, rs := range e.byRule {
+		ids[i] = rs.class
+	}
+	return policy.Compile(e.rules, ids, found.resolver())
 }
 
 // names is what the names in a set of rules stood for when they were looked up.

@@ -141,7 +141,7 @@ func (n *node) sliceOf(s *tcp.Sample) (id int64, edge bool) {
 // drawnFor is the slice by which the kernel draws for n now: what is asked for is written
 // when a slice ends.
 func (n *node) drawnFor() uint8 {
-	if shift := n.giver().policy.slice; shift != 0 {
+	if shift := n.policyNode().policy.slice; shift != 0 {
 		return shift
 	}
 	return n.sliceShift()
@@ -169,17 +169,17 @@ func (e *Engine) hold(n *node, patient bool) {
 		return
 	}
 	n.onHold, n.patient = true, patient
-	list := &e.held[n.policy.slice-leastSlice]
+	list := &e.onHold[n.policy.slice-leastSlice]
 	*list = append(*list, n)
 }
 
 // release has those decided on whose slice has ended, or all of them.
 func (e *Engine) release(now int64, all bool) {
-	for i := range e.held {
-		if shift := leastSlice + i; len(e.held[i]) == 0 || !all && now>>shift == e.heldAt>>shift {
+	for i := range e.onHold {
+		if shift := leastSlice + i; len(e.onHold[i]) == 0 || !all && now>>shift == e.releasedAt>>shift {
 			continue
 		}
-		for _, n := range e.held[i] {
+		for _, n := range e.onHold[i] {
 			if !n.onHold {
 				continue
 			}
@@ -190,8 +190,8 @@ func (e *Engine) release(now int64, all bool) {
 				e.mark(n)
 			}
 		}
-		clear(e.held[i])
-		e.held[i] = e.held[i][:0]
+		clear(e.onHold[i])
+		e.onHold[i] = e.onHold[i][:0]
 	}
-	e.heldAt = now
+	e.releasedAt = now
 }

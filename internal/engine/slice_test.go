@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -154,7 +154,7 @@ func TestSliceHoldsNothingUrgent(t *testing.T) {
 		"ban": func(w *world) {
 			w.e.mu.Lock()
 			defer w.e.mu.Unlock()
-			w.e.ban(w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, to, 24)], reno, RetransmitStorm, "test", w.now)
+			w.e.ban(w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, to, 24)], reno, guard.RetransmitStorm, "test", w.now)
 		},
 	} {
 		w := newWorld(t, nil)
@@ -209,25 +209,6 @@ func TestGuardsOfBusyPaths(t *testing.T) {
 	}
 	if p := w.path("203.0.113.0/24"); p.arm(reno).Retired == nil {
 		t.Errorf("an arm with a twentieth of the others' goodput is still one: %+v", p.arm(reno))
-	}
-}
-
-// Slices fade with time also where the hold-out brings so much that all else fades
-// much sooner.
-func TestSlicesOfBusyPathsFade(t *testing.T) {
-	g := &guard{aged: 1}
-	add := func(at, slice int64, flags tcp.Flags) {
-		s := &tcp.Sample{Kind: tcp.KindClose, At: at, Arm: reno, Flags: flags}
-		g.fold(s, verdict{reward: learn.Outcome{Weight: 1, Slice: slice}})
-	}
-	for slice := range int64(4) {
-		add(1, slice+1, 0)
-	}
-	for at := int64(1); at < 2*guardHalfLife+60*second; at += 10 * second {
-		add(at, 0, tcp.FlagHoldOut)
-	}
-	if n := g.arm(reno).reward.slices; n != 1 {
-		t.Errorf("after two half-lives %g of 4 slices count", n)
 	}
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -27,14 +26,14 @@ const (
 	// connections is not decided on after each of them.
 	pace = int64(50 * time.Millisecond)
 	// settledAt is the number of outcomes, since a path was first seen or changed,
-	// from which one more of the best arm can wait its turn, and restless the sum of
+	// from which one more of the best arm can wait its turn, and urgentSum the sum of
 	// the change detector (a quarter of its limit, see learn) from which not.
 	settledAt = 16
-	restless  = 1.5
-	// unhurried is how many decisions a second are made about paths that can wait: at
+	urgentSum = 1.5
+	// laterRate is how many decisions a second are made about paths that can wait: at
 	// 2.5 us each, about a thousandth of a core. What comes more seldom than that is
 	// decided at once.
-	unhurried = 500
+	laterRate = 500
 
 	// sameShare is a difference of shares, in 1/65536, that is not worth a write.
 	sameShare = policy.One / 256
@@ -44,24 +43,37 @@ const (
 // expire, and writes the difference. A path that was decided on just now may have
 // to wait for a later tick. now is in Unix nanoseconds.
 func (e *Engine) Tick(now int64) {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	if e.beginTick(now) {
+		_ = e.settle(now, false) // counted, logged, and tried again
+	}
+}
+
+// beginTick reports whether there is anything to do.
+func (e *Engine) beginTick(now int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now < e.retryAt && e.retryAt-now <= retryPause {
-		return
+		return false
 	}
 	e.release(now, false)
-	if len(e.dirty)+len(e.later)+len(e.removed) == 0 && !e.due(now) {
-		return
-	}
-	_ = e.settle(now, false) // counted, logged, and tried again
+	return len(e.dirty)+len(e.later)+len(e.removed) > 0 || e.due(now)
 }
 
 // Settle is a Tick that lets no path wait. What could not be written is counted,
 // logged, and tried again by a later tick; the error says that it is not there yet.
 func (e *Engine) Settle(now int64) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	return e.settleAll(now)
+}
+
+// settleAll is Settle for who holds e.writing.
+func (e *Engine) settleAll(now int64) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.release(now, true)
+	e.mu.Unlock()
 	return e.settle(now, true)
 }
 
@@ -76,21 +88,6 @@ func (e *Engine) due(now int64) bool {
 func (e *Engine) fresh(n *node, now int64) bool {
 	left := n.expires - now
 	return left > int64(e.opt.TTL)/2 && left <= int64(e.opt.TTL)
-}
-
-func (e *Engine) settle(now int64, all bool) error {
-	var begun time.Time
-	if e.opt.Clock != nil { // only to measure; no decision depends on it
-		begun = e.opt.Clock()
-	}
-	e.renew(now)
-	err := errors.Join(e.decideDirty(now, all), e.deleteRemoved())
-	e.noteWriting(now, err)
-	e.totals.Ticks++
-	if e.opt.Clock != nil {
-		e.totals.TickSeconds += e.opt.Clock().Sub(begun).Seconds()
-	}
-	return err
 }
 
 // renew marks what is due, in the order in which it expires.
@@ -108,36 +105,41 @@ func (e *Engine) renew(now int64) {
 	}
 }
 
-func (e *Engine) decideDirty(now int64, all bool) (err error) {
-	nodes := e.dirty
-	e.dirty, e.wait = e.wait[:0], nil // what has to wait, or fails, is marked again meanwhile
-	for _, n := range nodes {
+// beginRound takes what is to be decided on now. What has to wait, or fails, is marked
+// again meanwhile.
+func (e *Engine) beginRound(now int64) {
+	e.renew(now)
+	e.deciding, e.dirty, e.spare = e.dirty, e.spare[:0], nil
+	e.allowance = min(laterRate, e.allowance+laterRate*max(0, float64(now-e.allowed)*1e-9))
+	e.allowed = now
+}
+
+// decideSome decides on paths until a batch of rows is full, or all that the round has
+// are decided on: then it is not full.
+func (e *Engine) decideSome(now int64, all bool) {
+	i := 0
+	for ; i < len(e.deciding) && len(e.batch) < writeBatch; i++ {
+		n := e.deciding[i]
 		n.dirty = false
 		switch {
 		case n.gone:
-		case err == nil && !all && e.inSlice(n, now):
+		case !all && e.inSlice(n, now):
 			e.hold(n, false)
-		case err != nil || !all && tooSoon(n, now, e.stamp):
+		case !all && tooSoon(n, now, e.stamp):
 			e.mark(n)
 		default:
-			err = e.decideNow(n, now)
+			e.decideNow(n, now)
 		}
 	}
-	clear(nodes)
-	e.wait = nodes[:0]
-	if err == nil {
-		err = e.decideLater(now, all)
-	}
-	return errors.Join(err, e.flush())
+	e.deciding = e.deciding[i:]
+	e.decideLater(now, all)
 }
 
 // decideLater takes those that can wait, in their order, as far as the allowance
 // goes.
-func (e *Engine) decideLater(now int64, all bool) (err error) {
-	e.allowance = min(unhurried, e.allowance+unhurried*max(0, float64(now-e.allowed)*1e-9))
-	e.allowed = now
+func (e *Engine) decideLater(now int64, all bool) {
 	i := 0
-	for ; i < len(e.later) && err == nil && (all || e.allowance >= 1); i++ {
+	for ; i < len(e.later) && len(e.batch) < writeBatch && (all || e.allowance >= 1); i++ {
 		n := e.later[i]
 		switch {
 		case !n.waits || n.gone:
@@ -145,7 +147,7 @@ func (e *Engine) decideLater(now int64, all bool) (err error) {
 			n.waits = false
 			e.hold(n, true)
 		default:
-			err = e.decideNow(n, now)
+			e.decideNow(n, now)
 			e.allowance--
 		}
 	}
@@ -153,19 +155,24 @@ func (e *Engine) decideLater(now int64, all bool) (err error) {
 	if e.later = e.later[i:]; len(e.later) == 0 {
 		e.later = nil
 	}
-	return err
 }
 
-func (e *Engine) decideNow(n *node, now int64) error {
+func (e *Engine) decideNow(n *node, now int64) {
 	n.waits, n.onHold = false, false
 	if en, write := e.decide(n, now); write {
 		e.batch = append(e.batch, en)
 		e.batched = append(e.batched, n)
 	}
-	if len(e.batch) == writeBatch {
-		return e.flush()
+}
+
+// endRound puts off what was not decided on, because a write failed.
+func (e *Engine) endRound(round []*node) {
+	for _, n := range e.deciding {
+		n.dirty = false
+		e.mark(n)
 	}
-	return nil
+	clear(round)
+	e.deciding, e.spare = nil, round[:0]
 }
 
 // tooSoon: the policy of n is in the kernel, and younger than one more outcome is
@@ -196,64 +203,10 @@ func (n *node) canWait(arm tcp.CC) bool {
 	}
 	for i := range b.Arms {
 		if b.Arms[i].CC == arm {
-			return b.Arms[i].Down.Sum < restless
+			return b.Arms[i].Down.Sum < urgentSum
 		}
 	}
 	return false
-}
-
-// flush writes the batch. What the sink refuses is decided on again.
-func (e *Engine) flush() error {
-	if len(e.batch) == 0 {
-		return nil
-	}
-	err := e.opt.Sink.WritePolicies(e.batch)
-	if err != nil {
-		e.totals.WriteErrors += uint64(len(e.batch))
-		for _, n := range e.batched {
-			n.expires = 0 // some of the rows may be there: id stays, for the deletion
-			e.mark(n)
-		}
-	} else {
-		e.totals.Writes += uint64(len(e.batch))
-	}
-	clear(e.batched)
-	e.batch, e.batched = e.batch[:0], e.batched[:0]
-	return err
-}
-
-// deleteRemoved deletes the rows of paths that are no more, unless they are again.
-func (e *Engine) deleteRemoved() error {
-	if len(e.removed) == 0 {
-		return nil
-	}
-	keys := make([]path.Key, 0, len(e.removed))
-	for _, k := range e.removed {
-		if n := e.nodes[k]; n == nil || n.id == 0 {
-			keys = append(keys, k.path())
-		}
-	}
-	if err := e.opt.Sink.DeletePolicies(keys); err != nil {
-		e.totals.WriteErrors += uint64(len(keys))
-		return err
-	}
-	e.removed = e.removed[:0]
-	return nil
-}
-
-// noteWriting logs that writing began to fail, or works again; what happens in
-// between is counted.
-func (e *Engine) noteWriting(now int64, err error) {
-	switch {
-	case err != nil && e.retryAt == 0:
-		e.log.Error("policies cannot be written, trying again every second", "error", err)
-	case err == nil && e.retryAt != 0:
-		e.log.Info("policies can be written again")
-	}
-	e.retryAt = 0
-	if err != nil {
-		e.retryAt = now + retryPause
-	}
 }
 
 // decide returns the row to write for n; write is false if what the kernel has

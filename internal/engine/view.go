@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -91,7 +92,7 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 	e.byUse.each(func(n *node) {
 		if !n.isRoot() {
 			nodes = append(nodes, n)
-			arms += max(len(n.giver().policy.arms.list()), len(n.belief.Arms))
+			arms += max(len(n.policyNode().policy.arms.list()), len(n.belief.Arms))
 		}
 	})
 	s.Paths = make([]*PathState, 0, len(nodes))
@@ -140,7 +141,7 @@ func (e *Engine) viewTotals() Totals {
 		}
 	}
 	for g, n := range e.guarded {
-		t.Guarded[Guard(g).String()] = n
+		t.Guarded[guard.Kind(g).String()] = n
 	}
 	t.Paths, t.PathLimit = e.byUse.len, e.opt.Limit
 	return t
@@ -151,7 +152,10 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
 		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
-		Rollout: e.viewRollout(rs),
+		Rollout: e.viewRollout(rs), Watch: r.Watch.Names(),
+	}
+	if s.Watch != nil {
+		s.WatchShare = r.Watch.Share
 	}
 	if rs.root != nil {
 		if s.LeftToDefault = rs.root.viewBack(now); rs.root.compared != nil {
@@ -190,7 +194,7 @@ type viewer struct {
 }
 
 func (v *viewer) path(p *PathState, n *node) {
-	b, giver := &n.belief, n.giver()
+	b, from := &n.belief, n.policyNode()
 	set, ok := v.settings[n.rule]
 	if !ok {
 		set = v.e.settings(n.rule.rule)
@@ -199,51 +203,55 @@ func (v *viewer) path(p *PathState, n *node) {
 	k := n.key.path()
 	*p = PathState{
 		Key: k, Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix.String(),
-		PolicyID: giver.id, Reason: n.reason.String(), Expires: time.Unix(0, giver.expires), LastUsed: time.Unix(0, n.lastUsed),
+		PolicyID: from.id, Reason: n.reason.String(), Expires: time.Unix(0, from.expires), LastUsed: time.Unix(0, n.lastUsed),
 		Samples: n.samples, Set: set,
-		MinRTT: micros(b.MinRTT), SRTT: micros(n.srtt), Rate: float64(b.Rate),
-		Slice: giver.policy.sliceLength(), HoldOut: holdOut(n, giver), LeftToDefault: n.viewBack(v.now),
+		MinRTT: b.MinRTT, SRTT: n.srtt, Rate: float64(b.Rate),
+		Slice: from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
 	first := len(v.arms)
-	arms := giver.policy.arms.list()
+	arms := from.policy.arms.list()
 	for i, cc := range arms {
-		a := v.arm(b, cc, float64(giver.policy.weights[i])/policy.One)
-		a.Default = giver.policy.arms.isDefault[i]
+		a := v.arm(n, cc, float64(from.policy.weights[i])/policy.One)
+		a.Default = from.policy.arms.isDefault[i]
 		v.arms = append(v.arms, a)
 	}
 	for i := range b.Arms { // known from before, not chosen from now
 		if cc := b.Arms[i].CC; !slices.Contains(arms, cc) {
-			v.arms = append(v.arms, v.arm(b, cc, 0))
+			v.arms = append(v.arms, v.arm(n, cc, 0))
 		}
 	}
 	for i := range n.bans {
-		v.ban(first, b, &n.bans[i])
+		v.ban(first, n, &n.bans[i])
 	}
 	p.Arms = v.arms[first:len(v.arms):len(v.arms)]
 }
 
 // ban notes what a guard keeps from a path, among the arms from first on.
-func (v *viewer) ban(first int, b *learn.Belief, ban *Ban) {
+func (v *viewer) ban(first int, n *node, ban *guard.Ban) {
 	if ban.Until <= v.now.UnixNano() {
 		return
 	}
 	i := slices.IndexFunc(v.arms[first:], func(a PathArm) bool { return a.CC == ban.CC })
 	if i < 0 {
 		i = len(v.arms) - first
-		v.arms = append(v.arms, v.arm(b, ban.CC, 0))
+		v.arms = append(v.arms, v.arm(n, ban.CC, 0))
 	}
 	v.arms[first+i].Retired = &ArmRetirement{
 		Guard: ban.Guard, Why: ban.Why, Since: time.Unix(0, ban.Since), Until: time.Unix(0, ban.Until),
 	}
 }
 
-func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
+func (v *viewer) arm(n *node, cc tcp.CC, weight float64) PathArm {
 	out := PathArm{CC: cc, Weight: weight}
-	for i := range b.Arms {
-		if a := &b.Arms[i]; a.CC == cc {
+	for i := range n.belief.Arms {
+		if a := &n.belief.Arms[i]; a.CC == cc {
+			out.Recent = n.recent(a)
 			out.Count, out.Greedy, out.Mean = a.Count, a.Greedy, a.Mean
 			out.StdDev = v.e.opt.Learner.StdDev(a, v.now.UnixNano())
-			out.MinRTT, out.Rate, out.LastUsed = a.MinRTT, a.Rate, a.Last
+			out.MinRTT, out.Rate = a.MinRTT, a.Rate
+			if a.Last != 0 {
+				out.LastUsed = time.Unix(0, a.Last)
+			}
 		}
 	}
 	if math.IsInf(out.StdDev, 0) || math.IsNaN(out.StdDev) {
@@ -252,10 +260,30 @@ func (v *viewer) arm(b *learn.Belief, cc tcp.CC, weight float64) PathArm {
 	return out
 }
 
-func holdOut(n, giver *node) PathHoldOut {
-	slices := float64(giver.policy.slices) / policy.One
+// recent is what the latest connections of an arm, or of the hold-out, were like. The reward
+// for throughput is the logarithm of the goodput less the price of retransmits and delay.
+func (n *node) recent(a *learn.ArmBelief) Recent {
+	var r Recent
+	if a.Sent > 0 {
+		r.Retrans, r.DataSegs = float64(a.Again/a.Sent), uint64(math.Ceil(float64(a.Sent)))
+	}
+	if n.belief.Pooled {
+		return r
+	}
+	if a.Judged > 0 {
+		r.SRTT = uint32(math.Round(float64(a.MinRTT) * math.Exp(float64(a.Stretch))))
+	}
+	if l := n.rule.rule.Learn; l != nil && l.Objective == learn.Throughput && a.Weight > 0 {
+		r.Goodput = uint64(math.Round(math.Exp(a.Mean + float64(a.Price))))
+	}
+	return r
+}
+
+func holdOut(n, from *node) PathHoldOut {
+	slices := float64(from.policy.slices) / policy.One
 	h := PathHoldOut{
-		Share: slices + (1-slices)*float64(giver.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
+		Share: slices + (1-slices)*float64(from.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
+		Recent: n.recent(&n.belief.HoldOut),
 	}
 	if n.compared != nil {
 		h.Gain = n.compared.Gain()
@@ -270,5 +298,3 @@ func (n *node) viewBack(now time.Time) *LeftToDefault {
 	}
 	return &LeftToDefault{Why: b.Why, Since: time.Unix(0, b.Since), Until: time.Unix(0, b.Until)}
 }
-
-func micros(us uint32) time.Duration { return time.Duration(us) * time.Microsecond }

@@ -646,6 +646,67 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
+// Samples come in while the kernel is written to, paths are made and evicted meanwhile, and
+// what is in the kernel afterwards is what the engine thinks.
+func TestSamplesDoNotWaitForWrites(t *testing.T) {
+	const limit = 400
+	w := newWorld(t, func(o *Options) { o.Limit = limit }, learnRule("all"))
+	next, observed := 0, uint64(0)
+	during := func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range 30 {
+				next++
+				s := w.connect(netip.AddrFrom4([4]byte{10, byte(next >> 8), byte(next), 1}), lossy)
+				s.At = w.now
+				w.e.Observe(s)
+				observed++
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatal("a sample waits for a write")
+		}
+	}
+	w.sink.onWrite, w.sink.onRules = during, during
+	for i := range 30 {
+		during()
+		w.now += 2 * second
+		switch i % 3 {
+		case 0:
+			w.e.Settle(w.now)
+		case 1:
+			w.e.Tick(w.now)
+		default:
+			rules := []policy.Rule{learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.01 * float64(i+1) })}
+			if err := w.e.SetRules(rules, policy.Resolver{}, w.now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.sink.onWrite, w.sink.onRules = nil, nil
+	w.e.Settle(w.now)
+
+	if rs := w.e.byRule[0]; rs.samples != observed || rs.paths != w.e.byUse.len {
+		t.Errorf("%d samples and %d paths are counted of %d and %d", rs.samples, rs.paths, observed, w.e.byUse.len)
+	}
+	rows := 0
+	for k, n := range w.e.nodes {
+		if n.id == 0 {
+			continue
+		}
+		rows++
+		if row, ok := w.sink.rows[k.path()]; !ok || row.ID != n.id {
+			t.Errorf("%v: policy %d is not in the kernel: %+v", k.path(), n.id, row)
+		}
+	}
+	if rows != len(w.sink.rows) || w.e.totals.Evicted == 0 {
+		t.Errorf("%d rows in the kernel, %d of them known; %d paths evicted", len(w.sink.rows), rows, w.e.totals.Evicted)
+	}
+}
+
 func TestSnapshotIsSharedAndDropped(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run(2, ip("203.0.113.9"), lossy)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -11,9 +12,9 @@ import (
 // first (RFC 9438, the default of Linux; RFC 5681; bbr), what is not in this list
 // next, and last what needs help from the network (RFC 8257: dctcp is not to be used
 // where ECN is not marked for it).
-var safest = [...]tcp.CC{named("cubic"), named("reno"), named("bbr")}
+var safest = [...]tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("reno"), tcp.CCOf("bbr")}
 
-var dctcp = named("dctcp")
+var dctcp = tcp.CCOf("dctcp")
 
 func safety(cc tcp.CC) int {
 	if i := slices.Index(safest[:], cc); i >= 0 {
@@ -32,13 +33,5 @@ func before(a, b tcp.CC) bool {
 	return bytes.Compare(a[:], b[:]) < 0
 }
 
-// lossTolerant lists controls that model the path's rate, and so do not take each loss
-// for congestion.
-var lossTolerant = [...]tcp.CC{named("bbr"), named("bbr2"), named("bbr3"), named("tcpilot_bbr3")}
-
-func named(name string) tcp.CC {
-	cc, _ := tcp.ParseCC(name)
-	return cc
-}
-
-func tolerant(cc tcp.CC) bool { return slices.Contains(lossTolerant[:], cc) }
+// tolerant reports whether a control does not take each loss for congestion.
+func tolerant(cc tcp.CC) bool { return congestion.Of(cc).LossTolerant }

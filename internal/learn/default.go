@@ -1,6 +1,10 @@
 package learn
 
-import "math"
+import (
+	"math"
+
+	"github.com/tcpilot/tcpilot/internal/congestion"
+)
 
 // The default is what a connection would get without tcpilot. It is in use until
 // another arm is shown to be better, by what users wait for (Outcome.Wait, as valued in
@@ -63,9 +67,9 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	for i := range cs {
 		c := &cs[i]
 		harm[i] = expectedLoss(c.value()-cs[base].value(), c.post.sd, cs[base].post.sd)
-		if v := variantOf(c.cc, cs[base].cc); v != nil && !b.crowded() {
+		if known := congestion.Of(c.cc); known.VariantOf == cs[base].cc && !b.crowded() {
 			c.variant = true
-			c.lead, c.leadSD = v.ahead(c, &cs[base], t.opt.Calm)
+			c.lead, c.leadSD = c.ahead(&cs[base], known.Lead, t.opt.Calm)
 			harm[i] = expectedLoss(c.lead, c.leadSD, 0)
 		}
 	}
@@ -73,7 +77,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	search := t.searchOf(cs, &cs[base], b, now)
 	for i := range cs {
 		c := &cs[i]
-		c.unfit = search.lossy && !tolerant(c.cc)
+		c.unfit = search.excludes(c)
 		// It stands in for the default, and not for what is better than both.
 		if c.standsIn = c.variant && !c.unfit && (best == base || best == i); c.standsIn {
 			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant

@@ -18,7 +18,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float6
 		if own.open.n > toParent {
 			return 0 // the path's slice is no news to the parent any more
 		}
-		o.Weight *= News(max(1, own.open.n))
+		o.Weight *= Novelty(max(1, own.open.n))
 	}
 	o.Slice = 0 // of the child, not of the parent
 	sure := 1.0

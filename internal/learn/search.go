@@ -32,6 +32,9 @@ type search struct {
 	fell   bool // rewards fell: any arm may be tried
 	random bool // random loss, and the default slows down for each loss: what does not may be tried
 	lossy  bool // random loss: what slows down for each loss is not to be tried
+	// outdone: the default slows down for each loss, and what does not does far better. So
+	// will it than all that slow down, but for variants of the default.
+	outdone bool
 }
 
 // searchOf finds out what a path asks for now.
@@ -40,7 +43,25 @@ func (t thompson) searchOf(cs []candidate, base *candidate, b *Belief, now int64
 	s.random = !tolerant(base.cc) && base.losesAtRandom(b) && b.Count-b.ChangedAt <= searching
 	last := latestOf(cs)
 	s.lossy = s.random || last != nil && last.losesAtRandom(b)
+	s.outdone = !tolerant(base.cc) && t.outdone(cs, base)
 	return s
+}
+
+// outdone reports whether an arm that does not slow down for each loss did far better than
+// the default. The queue of such an arm may hide that losses are random.
+func (t thompson) outdone(cs []candidate, base *candidate) bool {
+	for i := range cs {
+		c := &cs[i]
+		if tolerant(c.cc) && c.trials() >= tried && c.value() > base.value()+t.opt.HarmGap {
+			return true
+		}
+	}
+	return false
+}
+
+// excludes reports whether c is not to be tried.
+func (s search) excludes(c *candidate) bool {
+	return !tolerant(c.cc) && (s.lossy || s.outdone && !c.variant)
 }
 
 // fell reports whether the path has just become worse, and its arms are being tried

@@ -376,7 +376,7 @@ func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief, most
 		if i == best || c.arm == nil {
 			continue
 		}
-		stale := min(1, float64(b.Count-c.arm.SeenAt)/(2*awhile))
+		stale := min(1, float64(b.Count-c.arm.SeenAt)/(2*staleAfter))
 		gap := max(0, cs[best].post.mean-c.post.mean)
 		share := pace * stale / (1 + gap)
 		if most != nil {

@@ -81,7 +81,7 @@ func UsesSlices(l Learner) bool {
 	return ok
 }
 
-// News is what the n-th outcome of a slice, from 1 on, says that those before it did
+// Novelty is what the n-th outcome of a slice, from 1 on, says that those before it did
 // not: 2/(n(n+1)), by which n of them are worth 2n/(n+1). That is Kish's design effect
 // at a correlation of one half; however many there are, they are worth less than two.
-func News(n int32) float64 { return 2 / (float64(n) * float64(n+1)) }
+func Novelty(n int32) float64 { return 2 / (float64(n) * float64(n+1)) }

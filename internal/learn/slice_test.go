@@ -145,7 +145,7 @@ func TestSliceIsLittleForTheParent(t *testing.T) {
 // An arm's first two observations are its first trials, whole ones; neither a surprise nor a
 // change of the path makes it new again.
 func TestFirstTrialsEnd(t *testing.T) {
-	b, reno := &Belief{Last: start}, named("reno")
+	b, reno := &Belief{Last: start}, tcp.CCOf("reno")
 	l := DefaultThompson()
 	at, exempt := int64(start), 0
 	observe := func(reward float64) {
@@ -164,9 +164,9 @@ func TestFirstTrialsEnd(t *testing.T) {
 	if exempt != 6 {
 		t.Errorf("%d outcomes were of first trials, want two slices of 3", exempt)
 	}
-	for range 2 * awhile {
+	for range 2 * staleAfter {
 		at += second
-		l.Observe(b, named("cubic"), Outcome{Reward: 10, Weight: 1, At: at, Slice: at})
+		l.Observe(b, tcp.CCOf("cubic"), Outcome{Reward: 10, Weight: 1, At: at, Slice: at})
 	}
 	observe(7)
 	if a := b.Arm(reno); exempt != 6 || a.Trials >= settled {
@@ -174,7 +174,7 @@ func TestFirstTrialsEnd(t *testing.T) {
 	}
 	for b.Changes == 0 {
 		at += second
-		l.Observe(b, named("cubic"), Outcome{Reward: 8, Weight: 1, At: at, Slice: at})
+		l.Observe(b, tcp.CCOf("cubic"), Outcome{Reward: 8, Weight: 1, At: at, Slice: at})
 	}
 	if observe(7); exempt != 6 {
 		t.Errorf("%d after a change", exempt)

@@ -87,11 +87,11 @@ const (
 	// leastTrial is what an outcome counts for as a trial at least, so that a path
 	// of small connections does not explore for ever.
 	leastTrial = 1. / 3
-	// surprise is how far, in standard deviations, the first outcome in a while must
+	// surprise is how far, in standard deviations, the first outcome of a stale belief must
 	// lie from what was believed for the belief to be dropped rather than averaged.
 	surprise = 2.5
-	// awhile is that while, in outcomes of other arms.
-	awhile = 20
+	// staleAfter is how many outcomes of other arms make a belief stale.
+	staleAfter = 20
 	// reopened is the evidence that each arm keeps after a change of the reward of one, and
 	// hinted the same if only losses ended. All is kept if only losses began: a queue that
 	// overflows now and then does not make another path, and no other arm better.
@@ -123,7 +123,7 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	v := t.noise(a, t.pooledNoise(b))
 	if !another {
 		known := a.known()
-		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > awhile) && t.surprised(a, o, v) {
+		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > staleAfter) && t.surprised(a, o, v) {
 			a.Weight, a.M2, a.Trials, a.Tail = 0, 0, 0, Tail{}
 		}
 		a.next(o.Slice, known)
@@ -305,12 +305,12 @@ func (t thompson) noise(a *ArmBelief, pooled float64) float64 {
 // changed folds the outcome into what is watched for changes.
 func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	reward, loss := false, false
-	news := News(a.open.n + 1)
+	novelty := Novelty(a.open.n + 1)
 	if a.Trials >= settled && a.Weight >= baseline {
-		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, math.Sqrt(one(a, o, v)), news)
+		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, math.Sqrt(one(a, o, v)), novelty)
 	}
 	if o.Loss >= 0 {
-		loss = a.Loss.observe(min(o.Loss, 1), o.Weight*news, t.opt.Memory)
+		loss = a.Loss.observe(min(o.Loss, 1), o.Weight*novelty, t.opt.Memory)
 		if a.Loss.Up.Sum == 0 {
 			a.Since = Losses{}
 		} else {

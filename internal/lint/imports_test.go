@@ -16,13 +16,15 @@ import (
 // but in daemon, and nothing of the product imports the lab.
 var mayImport = map[string][]string{
 	// core: no I/O
-	"tcp":       {},
-	"path":      {"tcp"},
-	"class":     {"tcp"},
-	"learn":     {"tcp", "path"},
-	"learn/sim": {"tcp", "learn"},
-	"policy":    {"tcp", "path", "class", "learn"},
-	"engine":    {"tcp", "path", "class", "learn", "policy"},
+	"tcp":        {},
+	"path":       {"tcp"},
+	"class":      {"tcp"},
+	"learn":      {"tcp", "path", "congestion"},
+	"learn/sim":  {"tcp", "learn"},
+	"policy":     {"tcp", "path", "class", "learn", "congestion"},
+	"congestion": {"tcp"},
+	"guard":      {"tcp", "learn"},
+	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "congestion"},
 
 	// edge: the kernel, the disk
 	"datapath": {"tcp", "path", "class", "netns", "regular"},
@@ -38,7 +40,7 @@ var mayImport = map[string][]string{
 	"record":   {"tcp"},
 
 	// face
-	"config":     {"tcp", "path", "class", "learn", "policy", "yamlfile"},
+	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "yamlfile"},
 	"config/gen": {"config"},
 	"yamlfile":   {},
 	"metrics":    {"engine"},
@@ -86,7 +88,7 @@ var onlyIn = map[string][]string{
 
 // pure packages take time, randomness and I/O as arguments.
 var (
-	pure      = []string{"tcp", "path", "class", "learn", "learn/sim", "policy", "engine"}
+	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "policy", "guard", "engine"}
 	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
 )
 

@@ -108,7 +108,7 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	s.one(unattributed, float64(t.Unattributed))
 	s.one(learned, float64(t.ObserveCount))
 	s.one(ticks, float64(t.Ticks))
-	s.one(tickSeconds, t.TickSeconds)
+	s.one(tickSeconds, t.TickTime.Seconds())
 	s.one(policyWrites, float64(t.Writes))
 	s.one(policyErrors, float64(t.WriteErrors))
 	s.one(storeErrors, float64(t.StoreErrors))
@@ -190,8 +190,8 @@ func (s *scrape) path(p *engine.PathState) {
 	}
 	l := []string{p.Rule, p.Prefix, scope}
 	s.one(pathSamples, float64(p.Samples), l...)
-	s.known(pathSRTT, p.SRTT.Seconds(), l...)
-	s.known(pathMinRTT, p.MinRTT.Seconds(), l...)
+	s.known(pathSRTT, float64(p.SRTT)/1e6, l...)
+	s.known(pathMinRTT, float64(p.MinRTT)/1e6, l...)
 	s.known(pathRate, p.Rate, l...)
 	s.one(pathHeld, float64(p.HoldOut.Count), l...)
 	s.gain(pathGain, pathGainLow, pathGainHigh, p.HoldOut.Gain, l...)

@@ -55,7 +55,7 @@ func full(paths int) *fake {
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
 		Totals: engine.Totals{
 			Samples: map[string]uint64{"close": 10, "interval": 3}, Connections: map[string]uint64{"close": 25, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
-			Decisions: map[string]uint64{"learned": 5}, Guarded: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickSeconds: 0.5,
+			Decisions: map[string]uint64{"learned": 5}, Guarded: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickTime: 500 * time.Millisecond,
 			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
 		},
 	}
@@ -64,7 +64,7 @@ func full(paths int) *fake {
 		key := path.Of(1, 0, addr, 24)
 		s.Paths = append(s.Paths, &engine.PathState{
 			Key: key, Rule: "web", Prefix: key.Prefix.String(), Samples: uint64(2 * (paths - i)),
-			MinRTT: 12 * time.Millisecond, SRTT: 15 * time.Millisecond, Rate: 1e6,
+			MinRTT: 12_000, SRTT: 15_000, Rate: 1e6,
 			Arms: []engine.PathArm{
 				{CC: cc("bbr"), Weight: 0.75, Count: 8, Greedy: 7, Mean: 4.5, StdDev: 0.1, MinRTT: 12000, Rate: 1e6},
 				{CC: cc("cubic"), Weight: 0.25, Count: 2, Greedy: 1, Mean: 4.1, StdDev: 0.2, MinRTT: 13000, Rate: 9e5},

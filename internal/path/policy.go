@@ -2,7 +2,7 @@ package path
 
 import "github.com/tcpilot/tcpilot/internal/tcp"
 
-// MaxArms bounds the arms of one policy (ABI: bpf/abi.h).
+// MaxArms bounds the arms of one policy (ABI: bpf/include/abi.h).
 const MaxArms = 8
 
 // Arm is a congestion control and its share of a path's new connections.

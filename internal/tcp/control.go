@@ -6,7 +6,7 @@ import (
 )
 
 // ControlState is what a congestion control of tcpilot's own says of itself: the
-// public part of its private state in the kernel (struct cc_state in bpf/abi.h).
+// public part of its private state in the kernel (struct cc_state in bpf/include/abi.h).
 // The zero value is that of all others. What a control does not model is 0, or
 // NoBound.
 type ControlState struct {
@@ -21,7 +21,7 @@ type ControlState struct {
 }
 
 // ControlFlags are the yes/no facts of a ControlState. The bits are part of the ABI
-// (bpf/abi.h, enum cc_flags).
+// (bpf/include/abi.h, enum cc_flags).
 type ControlFlags uint8
 
 const (
@@ -34,7 +34,7 @@ const (
 )
 
 const (
-	// NoBound stands for packets without limit (CC_NO_BOUND in bpf/abi.h).
+	// NoBound stands for packets without limit (CC_NO_BOUND in bpf/include/abi.h).
 	NoBound = 1<<32 - 1
 	// AlphaOne is ControlState.Alpha when all packets are marked.
 	AlphaOne = 1024
@@ -46,18 +46,19 @@ func (c *ControlState) Known() bool { return c.Flags&ControlKnown != 0 }
 // Has reports whether every bit of f is set.
 func (c *ControlState) Has(f ControlFlags) bool { return c.Flags&f == f }
 
-// controlModes has the words of each control's modes, at their numbers in bpf/abi.h.
+// controlModes has the words of each control's modes, at their numbers in bpf/include/abi.h.
 var controlModes = map[CC][]string{
-	named("tcpilot_bbr3"):   {"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"},
-	named("tcpilot_cubic"):  {"slow-start", "css", "reno", "concave", "convex"},
-	named("tcpilot_dctcp"):  scalableModes,
-	named("tcpilot_prague"): scalableModes,
-	named("tcpilot_ledbat"): {"start", "steady", "slowdown", "regrow"},
+	CCOf("tcpilot_bbr3"):   {"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"},
+	CCOf("tcpilot_cubic"):  {"slow-start", "css", "reno", "concave", "convex"},
+	CCOf("tcpilot_dctcp"):  scalableModes,
+	CCOf("tcpilot_prague"): scalableModes,
+	CCOf("tcpilot_ledbat"): {"start", "steady", "slowdown", "regrow"},
 }
 
 var scalableModes = []string{"slow-start", "avoidance"}
 
-func named(name string) (cc CC) {
+// CCOf is the congestion control of a name that is known to fit: ParseCC is for others.
+func CCOf(name string) (cc CC) {
 	copy(cc[:], name)
 	return cc
 }

@@ -4,7 +4,7 @@ import "fmt"
 
 // Field names one parameter that can be set on a connection. The numbers are
 // part of the ABI: index into path_policy.value and bit in path_policy.set
-// (bpf/abi.h). New fields go at the end.
+// (bpf/include/abi.h). New fields go at the end.
 type Field uint8
 
 const (

@@ -66,7 +66,7 @@ func (e End) String() string {
 }
 
 // Flags are the yes/no facts of a sample. The bits are part of the ABI
-// (bpf/abi.h, enum sample_flags).
+// (bpf/include/abi.h, enum sample_flags).
 type Flags uint16
 
 const (

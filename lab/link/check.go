@@ -18,7 +18,7 @@ const (
 	// minFrame is a full Ethernet frame, minAggregate what offloads make of several.
 	minFrame, minAggregate = 1514, 64<<10 + 14
 	// maxWaiting is the packets that may wait for the rate, the length of the model's
-	// ring (bpf/lab_link.bpf.c), and maxQueue the bytes of as many full frames. Smaller
+	// ring (bpf/model.bpf.c), and maxQueue the bytes of as many full frames. Smaller
 	// packets may fill the ring before the bytes: they count as failed.
 	maxWaiting = 1 << 16
 	maxQueue   = maxWaiting * minFrame

@@ -11,12 +11,12 @@ type epoch struct {
 }
 
 const (
-	// bitsShift makes bits of ns and cost (BITS_SHIFT in bpf/lab_link.bpf.c).
+	// bitsShift makes bits of ns and cost (BITS_SHIFT in bpf/model.bpf.c).
 	bitsShift = 23
 	// backlog is more bits than can ever wait: maxWaiting of the largest packets.
 	backlog = 1 << 40
 	// longest is how long, in ns, a packet waits at most when the rate falls: what is
-	// behind it in the queue then leaves together (LONGEST in bpf/lab_link.bpf.c).
+	// behind it in the queue then leaves together (LONGEST in bpf/model.bpf.c).
 	longest = 1 << 39
 )
 

@@ -100,7 +100,7 @@ func newClock() clock {
 
 func (c clock) now() int64 { return c.at + int64(time.Since(c.began)) }
 
-// readMark reads a mark (mark in bpf/lab_link.bpf.c): 31 bits of a time in units
+// readMark reads a mark (mark in bpf/model.bpf.c): 31 bits of a time in units
 // of 1024 ns, which is the nearest such time to now, and a bit for packets that
 // overtake. 0 is no mark: the packet leaves at once.
 func readMark(mark uint32, now int64) (leaves int64, overtakes bool) {

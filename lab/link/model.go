@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// model is the program at the receiving end (bpf/lab_link.bpf.c).
+// model is the program at the receiving end (bpf/model.bpf.c).
 type model struct {
 	objs   modelObjects
 	end    *topology.End

@@ -103,7 +103,7 @@ func Snapshot() *engine.Snapshot {
 				Set: []engine.Setting{{Field: "cwnd_clamp", Value: 100, Unit: "packets", Reason: "rule"},
 					{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}}},
 			{Name: "default", Class: 2, Match: "any", Action: "learn", Arms: []tcp.CC{CC("cubic"), CC("bbr")},
-				Objective: "throughput", HoldOut: 0.02, Paths: 2, Samples: 230, Rollout: &engine.Rollout{Share: 1, Configured: 1}},
+				Objective: "throughput", HoldOut: 0.02, Watch: []string{"rto", "retransmit"}, WatchShare: 0.01, Paths: 2, Samples: 230, Rollout: &engine.Rollout{Share: 1, Configured: 1}},
 			{Name: "loopback", Class: 3, Match: "remote 127.0.0.0/8", Action: "leave"},
 		},
 		Arms: []engine.ArmState{{CC: CC("cubic"), State: "active"}, {CC: CC("bbr"), State: "active"},
@@ -111,23 +111,27 @@ func Snapshot() *engine.Snapshot {
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us", Before: "200000", After: "20000", Since: Now.Add(-time.Hour)}},
 		Paths: []*engine.PathState{
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-2 * time.Second), Samples: 200, MinRTT: 12300 * time.Microsecond, SRTT: 15 * time.Millisecond, Rate: 11.76e6,
+				LastUsed: Now.Add(-2 * time.Second), Samples: 200, MinRTT: 12_300, SRTT: 15_000, Rate: 11.76e6,
 				Arms: []engine.PathArm{
-					{CC: CC("cubic"), Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now.UnixNano()},
-					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now.UnixNano()},
-					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now.UnixNano(),
+					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now,
+						Recent: engine.Recent{Goodput: 760_000, Retrans: 0.0104, DataSegs: 12_000, SRTT: 13_100}},
+					{CC: CC("bbr"), Weight: 0.95, Count: 155, Greedy: 150, Mean: 16.1, StdDev: 0.02, MinRTT: 12300, Rate: 11_760_000, LastUsed: Now,
+						Recent: engine.Recent{Goodput: 9_800_000, Retrans: 0.0127, DataSegs: 160_000, SRTT: 14_100}},
+					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now,
+						Recent: engine.Recent{Goodput: 380_000, Retrans: 0.011, DataSegs: 6_000, SRTT: 12_900},
 						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
 							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
 				},
-				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
+				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
+					Recent: engine.Recent{Goodput: 740_000, Retrans: 0.0101, DataSegs: 9_000, SRTT: 13_000}, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80 * time.Microsecond, Rate: 1.1e9,
+				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80, Rate: 1.1e9,
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
 			Samples:     map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2},
 			Connections: map[string]uint64{"close": 440, "interval": 20, "failed-connect": 2}, Ignored: map[string]uint64{"too-small": 12},
-			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickSeconds: 1.08,
+			Decisions: map[string]uint64{"learned": 30, "exploring": 12}, Paths: 2, PathLimit: 10000, Ticks: 10800, TickTime: 1080 * time.Millisecond,
 			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
 		},
 	}
@@ -173,6 +177,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 			Decisions:   []metrics.ReasonCount{{Reason: "arm", Count: 260}, {Reason: "hold-out", Count: 5}, {Reason: "app-cc", Count: 4}},
 			Samples:     metrics.SampleCount{Submitted: 245, Dropped: 2, Received: 243, Malformed: 1},
 			SetErrors:   []metrics.FieldCount{{Field: "rto_max", Count: 7}},
+			Events:      []metrics.EventCount{{Class: 2, Event: "retransmit", Count: 310}, {Class: 2, Event: "rto", Count: 4}, {Class: 9, Event: "rto", Count: 1}},
 			Programs: []metrics.ProgramStats{{Name: "tcpilot_sockops", ID: 41, Stats: true, RunCount: 2500, RunTime: 750 * time.Microsecond},
 				{Name: "tcpilot_iter", ID: 42}},
 		},
@@ -245,6 +250,10 @@ func Doctor() api.Doctor {
 			{Field: "sndbuf", Option: "SO_SNDBUF", Hook: "connect", Accepted: true},
 			{Field: "sndbuf", Option: "SO_SNDBUF", Hook: "established", Accepted: true},
 			{Field: "syn_rto", Option: "TIMEOUT_INIT", Hook: "request", Accepted: true},
+			{Field: "rto_max", Option: "TCP_RTO_MAX_MS", Hook: "connect", Error: "invalid argument"},
+			{Field: "rto_max", Option: "TCP_RTO_MAX_MS", Hook: "established", Error: "invalid argument"},
+			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "connect", Accepted: true},
+			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "established", Accepted: true},
 		},
 		CCs: []api.CCCheck{{Name: "cubic", Available: true, Loadable: true}, {Name: "dctcp", Why: "no module tcp_dctcp"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
@@ -294,7 +303,7 @@ func (f *Fake) Unload(_ context.Context, name string) error {
 			return f.Err
 		}
 	}
-	return api.NotFound("no program %q is loaded", name).WithHint("see 'tcpilot loaded'")
+	return api.NotFound("no program %q is loaded", name).WithHint("see 'tcpilot prog list'")
 }
 
 // Loaded implements api.Backend.

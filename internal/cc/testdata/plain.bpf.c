@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Reno (RFC 5681) by the kernel's own functions, or one of its ruins: the object
  * that the tests load, as a user's. */
-#include "../../../bpf/cc.bpf.h"
+#include "../../../bpf/cc/cc.bpf.h"
 
 enum {
 	FAULT_NONE,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* A congestion control under a name of ours that says of itself what the tests
  * expect, and is otherwise Reno by the kernel's own functions. */
-#include "../../../bpf/cc.bpf.h"
+#include "../../../bpf/cc/cc.bpf.h"
 
 SEC("struct_ops")
 void BPF_PROG(state_init, struct sock *sk)

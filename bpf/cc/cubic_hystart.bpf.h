@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* CUBIC's state, and its slow start: RFC 9406 4.2. */
+#ifndef TCPILOT_CUBIC_HYSTART_BPF_H
+#define TCPILOT_CUBIC_HYSTART_BPF_H
+
+#include "cc.bpf.h"
+#include "trace.h"
+
+const volatile bool like_kernel = true;
+
+/* Every change of mode in slow start goes to cubic_transitions. Off: nobody writes
+ * that ring. */
+const volatile bool trace_transitions = false;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 16);	/* the largest page there is */
+} cubic_transitions SEC(".maps");
+
+enum {				/* RFC 9406 4.3 */
+	MIN_RTT_THRESH_US = 4000,
+	MAX_RTT_THRESH_US = 16000,
+	MIN_RTT_DIVISOR = 8,
+	N_RTT_SAMPLE = 8,
+	CSS_GROWTH_DIVISOR = 4,
+	CSS_ROUNDS = 5,
+};
+
+/* Queue, as a part of the least round trip, from which on conservative slow start grows
+ * as congestion avoidance does. */
+#define CSS_QUEUE_DIVISOR 4
+
+enum {				/* hystart_* parameters of the kernel's cubic */
+	HYSTART_LOW_WINDOW = 16,	/* packets */
+	HYSTART_ACK_DELTA_US = 2000,	/* between ACKs of one train */
+	HYSTART_ACK_DELAY_US = 1000,	/* most that large aggregates add to a train */
+};
+
+enum {
+	PROBE_GROWTH = 20,	/* 5 % per round trip: bictcp_update of the kernel */
+};
+
+struct curve {			/* what an undo brings back, with cc_state.w_max */
+	__u32 epoch;		/* 1024 us; when congestion avoidance began, 0: not yet */
+	__u32 k;		/* 1024 us; from there to w_max */
+	__u32 w_est;		/* packets; what Reno would have */
+	__u32 cwnd_prior;	/* packets; window at the last reduction */
+};
+
+struct cubic {
+	struct cc_state pub;	/* min_rtt_us, w_max; 0: unknown */
+	struct curve curve;
+	struct curve undo;
+	__u32 undo_w_max;
+	__u32 cnt;		/* packets to be acknowledged for one more of window */
+	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
+	__u32 last_cwnd;	/* when cnt was looked up */
+	__u32 last_time;
+	/* slow start; RFC 9406 4.2 */
+	__u32 round_end;	/* sequence number */
+	__u32 round_min_us;	/* ~0: no sample */
+	union {
+		__u32 last_round_min_us;	/* unless like_kernel */
+		__u32 round_begin_us;		/* like_kernel */
+	};
+	union {
+		__u32 css_base_us;	/* in conservative slow start */
+		__u32 last_ack_us;	/* of the train, else */
+	};
+	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
+	__u8 css_left;		/* rounds */
+	bool probing;		/* w_max is not the window of a loss */
+	bool undo_probing;
+};
+
+_Static_assert(sizeof(struct cubic) <= 104, "icsk_ca_priv");
+
+/* ---- trace ------------------------------------------------------------------- */
+
+static __noinline void trace_transition(struct tcp_sock *tp, __u32 mode, __u32 why)
+{
+	struct cubic *ca = inet_csk_ca(tp);
+	struct sock_common *skc = &tcp_sk_sock(tp)->__sk_common;
+	struct cubic_transition *t = bpf_ringbuf_reserve(&cubic_transitions, sizeof(*t), 0);
+
+	if (!t)
+		return;
+	t->at_ns = bpf_ktime_get_ns();
+	t->cwnd = tp->snd_cwnd;
+	t->min_rtt_us = ca->pub.min_rtt_us;
+	t->round_min_us = ca->round_min_us;
+	t->base_us = ca->css_base_us;
+	t->inflight = tcp_packets_in_flight(tp);
+	t->retrans = tp->total_retrans;
+	t->srtt_us = tp->srtt_us >> 3;
+	t->delivered = tp->delivered;
+	t->local_port = skc->skc_num;
+	t->remote_port = bpf_ntohs(skc->skc_dport);
+	t->from = ca->pub.mode;
+	t->to = mode;
+	t->why = why;
+	t->css_rounds = CSS_ROUNDS - ca->css_left;
+	bpf_ringbuf_submit(t, 0);
+}
+
+static __always_inline void set_mode(struct tcp_sock *tp, struct cubic *ca, __u32 mode, __u32 why)
+{
+	if (trace_transitions)
+		trace_transition(tp, mode, why);
+	ca->pub.mode = mode;
+}
+
+/* ---- the end of slow start ------------------------------------------------- */
+
+static __always_inline void hystart_round(struct cubic *ca, struct tcp_sock *tp)
+{
+	ca->round_end = tp->snd_nxt;
+	if (like_kernel)
+		ca->round_begin_us = tcp_now_us(tp);
+	else
+		ca->last_round_min_us = ca->round_min_us;
+	if (ca->pub.mode != CUBIC_CSS)
+		ca->last_ack_us = tcp_now_us(tp);
+	ca->round_min_us = ~0u;
+	ca->samples = 0;
+}
+
+/* The kernel's rounds end one ACK later, with the first of the next train. */
+static __always_inline bool hystart_round_over(const struct cubic *ca, struct tcp_sock *tp)
+{
+	if (like_kernel)
+		return after(tp->snd_una, ca->round_end);
+	return !before(tp->snd_una, ca->round_end);
+}
+
+static __always_inline void hystart_exit(struct cubic *ca, struct tcp_sock *tp, __u32 why)
+{
+	tp->snd_ssthresh = tp->snd_cwnd;
+	set_mode(tp, ca, CUBIC_CONVEX, why);
+	ca->pub.flags |= CC_FULL_PIPE;
+}
+
+/* The round's smallest delay exceeds base by an eighth: the queue is filling. */
+static __always_inline bool hystart_delayed(const struct cubic *ca, __u32 base)
+{
+	__u32 thresh = max_u32(MIN_RTT_THRESH_US,
+			       min_u32(base / MIN_RTT_DIVISOR, MAX_RTT_THRESH_US));
+
+	return ca->samples >= N_RTT_SAMPLE && base != ~0u && ca->round_min_us >= base + thresh;
+}
+
+static __always_inline bool hystart_suspects(const struct cubic *ca)
+{
+	return hystart_delayed(ca, like_kernel ? ca->pub.min_rtt_us : ca->last_round_min_us);
+}
+
+/* ACKs of one round that have followed each other closely for half a round trip,
+ * a whole one where pacing spreads them: the path is full. */
+static __always_inline bool hystart_train(struct cubic *ca, struct tcp_sock *tp)
+{
+	struct sock *sk = tcp_sk_sock(tp);
+	__u32 now = tcp_now_us(tp), most = ca->pub.min_rtt_us;
+	__u64 rate = sk->sk_pacing_rate, burst = sk->sk_gso_max_size * 4;
+
+	if (now - ca->last_ack_us > HYSTART_ACK_DELTA_US)
+		return false;
+	ca->last_ack_us = now;
+	if (rate)
+		most += min_u64(HYSTART_ACK_DELAY_US, burst * USEC_PER_SEC / rate);
+	if (sk->sk_pacing_status == SK_PACING_NONE)
+		most /= 2;
+	return now - ca->round_begin_us > most;
+}
+
+/* ---- conservative slow start ------------------------------------------------- */
+
+static __always_inline void css_begin(struct cubic *ca, struct tcp_sock *tp)
+{
+	ca->css_base_us = ca->round_min_us;
+	ca->css_left = CSS_ROUNDS;
+	set_mode(tp, ca, CUBIC_CSS, CUBIC_DELAY);
+}
+
+/* The suspicion was wrong, or the queue was another connection's and is gone. */
+static __always_inline bool css_spurious(const struct cubic *ca)
+{
+	if (like_kernel)
+		return ca->samples >= N_RTT_SAMPLE && !hystart_suspects(ca);
+	return ca->samples >= N_RTT_SAMPLE && ca->round_min_us < ca->css_base_us;
+}
+
+static __always_inline void css_resume(struct cubic *ca, struct tcp_sock *tp)
+{
+	set_mode(tp, ca, CUBIC_SLOW_START, CUBIC_SPURIOUS);
+	/* Trains count again from the next round on. */
+	ca->last_ack_us = tcp_now_us(tp) - HYSTART_ACK_DELTA_US - 1;
+}
+
+/* ACKed packets per packet of growth. A round without a sample has the longest delay. */
+static __always_inline __u32 css_growth(const struct cubic *ca)
+{
+	__u32 base = ca->pub.min_rtt_us;
+
+	if (like_kernel && ca->round_min_us > base + base / CSS_QUEUE_DIVISOR)
+		return PROBE_GROWTH;
+	return CSS_GROWTH_DIVISOR;
+}
+
+static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp, __u32 rtt_us)
+{
+	if (hystart_round_over(ca, tp)) {
+		hystart_round(ca, tp);
+		if (ca->pub.mode == CUBIC_CSS && !--ca->css_left) {
+			hystart_exit(ca, tp, CUBIC_ROUNDS);
+			return;
+		}
+	}
+	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
+	if (ca->samples < N_RTT_SAMPLE)
+		ca->samples++;
+	if (ca->pub.mode == CUBIC_CSS) {
+		if (css_spurious(ca))
+			css_resume(ca, tp);
+		return;
+	}
+	if (like_kernel && tp->snd_cwnd < HYSTART_LOW_WINDOW)
+		return;
+	if (like_kernel && hystart_train(ca, tp))
+		hystart_exit(ca, tp, CUBIC_TRAIN);
+	else if (hystart_suspects(ca))
+		css_begin(ca, tp);
+}
+
+#endif

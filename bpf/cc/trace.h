@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What a trace says of a change of mode (trace_transitions), for the tests of
+ * internal/cc. No part of the ABI: the product neither asks for a trace nor reads one.
+ * Modes are those of abi.h.
+ */
+#ifndef TCPILOT_TRACE_H
+#define TCPILOT_TRACE_H
+
+struct bbr3_transition {
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u64 cookie;		/* 0: nobody has asked for it yet */
+	__u64 bw;		/* bytes per second */
+	__u64 pacing_rate;	/* bytes per second, as the old mode left it */
+	__u32 min_rtt_us;
+	__u32 inflight;		/* packets */
+	__u32 inflight_hi;
+	__u32 inflight_lo;
+	__u32 cwnd;		/* packets */
+	__u32 round;		/* of the connection */
+	__u32 delivered;	/* packets */
+	__u32 lost;		/* packets */
+	__u32 reno_rounds;	/* since Down, without a queue of a BDP */
+	__u32 srtt_us;
+	__u8 from;		/* enum bbr3_mode */
+	__u8 to;
+	__u8 why;		/* enum bbr3_why */
+	__u8 random_loss;	/* of the path by itself, as taken to be, 1/1024 */
+	__u16 local_port;
+	__u16 remote_port;
+};
+
+enum bbr3_why {
+	BBR3_INIT,
+	BBR3_FULL_BW,		/* bandwidth grows no more: Startup, Up */
+	BBR3_HIGH_LOSS,		/* too many losses: Startup, Up */
+	BBR3_HIGH_ECN,		/* too many marks: Startup, Up */
+	BBR3_DRAINED,		/* in flight came down to the target: Drain, Down */
+	BBR3_PROBE_TIME,	/* wall clock says probe: Down, Cruise */
+	BBR3_RENO_TIME,		/* rounds say probe, as Reno would: Down, Cruise */
+	BBR3_REFILLED,		/* one round in Refill */
+	BBR3_MIN_RTT_OLD,	/* into ProbeRTT */
+	BBR3_PROBED_RTT,	/* out of ProbeRTT */
+	BBR3_PRECAUTION,	/* in flight reached a bound found too high before: Up */
+	BBR3_PROBE_SAFE,	/* and nothing was lost: Down to Refill at once */
+	BBR3_SPURIOUS,		/* losses were none */
+	BBR3_DRAIN_TIME,	/* three rounds in Drain were not enough: Down */
+};
+
+struct cubic_transition {	/* of slow start */
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u32 cwnd;		/* packets */
+	__u32 min_rtt_us;	/* least so far */
+	__u32 round_min_us;	/* of this round */
+	__u32 base_us;		/* of the round in which the queue was suspected */
+	__u32 inflight;		/* packets */
+	__u32 retrans;		/* packets */
+	__u32 srtt_us;
+	__u32 delivered;	/* packets */
+	__u16 local_port;
+	__u16 remote_port;
+	__u8 from;		/* enum cubic_mode */
+	__u8 to;
+	__u8 why;		/* enum cubic_why */
+	__u8 css_rounds;	/* begun since the suspicion */
+};
+
+enum cubic_why {
+	CUBIC_DELAY,		/* round trips are longer: slow start, CSS */
+	CUBIC_TRAIN,		/* a train of ACKs as long as the path: slow start, CSS */
+	CUBIC_SPURIOUS,		/* the queue was none, or is gone: CSS to slow start */
+	CUBIC_ROUNDS,		/* CSS_ROUNDS are over */
+	CUBIC_LOSS,		/* or a mark */
+};
+
+_Static_assert(sizeof(struct bbr3_transition) == 80, "trace");
+_Static_assert(sizeof(struct cubic_transition) == 48, "trace");
+
+#endif

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* The ABI's types for bpf2go, in one object that is never loaded: a typed value
+ * on the ring buffer itself would make other loaders refuse the real ones. */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+const struct {
+	struct rule_set rule_set;
+	struct rule_prefix rule_prefix;
+	struct rule_id rule_id;
+	struct masked_prefix masked_prefix;
+	struct rule_bank rule_bank;
+	struct class_entry class_entry;
+	struct path_key path_key;
+	struct path_policy path_policy;
+	struct runtime_config runtime_config;
+	struct cc_state cc_state;
+	struct track track;
+	struct conn_sample conn_sample;
+	struct class_count class_count;
+	struct event_key event_key;
+	struct sock_option sock_option;
+	struct probe_result probe_result;
+	enum abi_limits limits;
+	enum sample_flags flags;
+	enum cc_flags cc_flags;
+	enum bbr3_mode bbr3_mode;
+	enum cubic_mode cubic_mode;
+	enum scalable_mode scalable_mode;
+	enum ledbat_mode ledbat_mode;
+	enum closed_bits closed;
+	enum class_flags class_flags;
+	enum counter counter;
+	enum probe_hook hook;
+} abi SEC(".rodata");
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

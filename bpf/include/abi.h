@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What crosses between the kernel and user space, and nothing else.
+ *
+ * Fixed widths, explicit padding, host byte order unless a comment says
+ * otherwise. Any change here needs a new pin directory (pinVersion in
+ * internal/datapath): maps are never migrated.
+ */
+#ifndef TCPILOT_ABI_H
+#define TCPILOT_ABI_H
+
+enum abi_limits {
+	NUM_FIELDS = 31,	/* tcp.NumFields */
+	MAX_ARMS = 8,		/* path.MaxArms */
+	MAX_CC = 32,		/* congestion controls known at one time */
+	CC_NAME = 16,		/* TCP_CA_NAME_MAX */
+	MAX_RULES = 256,	/* class.MaxRules */
+	SET_WORDS = 4,		/* MAX_RULES / 64 */
+	MAX_SAME_PREFIX = 8,	/* class.MaxSamePrefix */
+	MAX_FEW_PREFIX = 8,	/* prefixes of a dimension that are compared in line */
+	MAX_PORT_SETS = 513,	/* 256 ranges cut 65536 ports into 513 runs at most */
+	BANKS = 2,		/* rule tables: one in force, one being written */
+	ARM_DEFAULT = 254,	/* what a connection would get without tcpilot */
+	NO_ARM = 255,
+	MAX_CLASS_COUNTS = 1024,
+	MAX_INHERITED = 4,	/* defaults that a network namespace may have without its owner's doing */
+};
+
+/* ---- rules ------------------------------------------------------------- */
+
+struct rule_set {
+	__u64 word[SET_WORDS];
+};
+
+enum dimension {		/* class.Dim */
+	DIM_REMOTE = 1 << 0,
+	DIM_LOCAL = 1 << 1,
+	DIM_REMOTE_PORT = 1 << 2,
+	DIM_LOCAL_PORT = 1 << 3,
+	DIM_CGROUP = 1 << 4,
+	DIM_NETNS = 1 << 5,
+	DIM_DIRECTION = 1 << 6,
+	DIM_SAME_PREFIX = 1 << 7,
+};
+
+struct rule_prefix {		/* key of the prefix dimensions */
+	__u32 prefixlen;	/* 32 + bits of the v4-mapped address */
+	__u32 bank;
+	__u8 addr[16];
+};
+
+struct rule_id {		/* key of the cgroup and namespace dimensions */
+	__u32 bank;
+	__u32 pad;
+	__u64 id;
+};
+
+struct same_prefix {
+	struct rule_set rules;
+	__u8 mask[16];		/* of the v4-mapped address */
+	__u32 v4;		/* 1: IPv4 only, 0: IPv6 only */
+	__u32 pad;
+};
+
+struct masked_prefix {
+	__u8 addr[16];
+	__u8 mask[16];
+	struct rule_set rules;
+};
+
+enum {				/* index into rule_bank.few */
+	FEW_REMOTE,
+	FEW_LOCAL,
+};
+
+struct rule_bank {		/* the rest of one rule table */
+	__u32 dims;
+	__u32 num_same;
+	__u32 num_few[2];	/* 0: too many prefixes, they are in the trie */
+	struct rule_set outgoing;
+	struct rule_set incoming;
+	struct masked_prefix few[2][MAX_FEW_PREFIX];	/* longest first */
+	struct rule_set any_cgroup;
+	struct rule_set any_netns;
+	struct rule_set any_same;
+	struct same_prefix same[MAX_SAME_PREFIX];
+};
+
+enum class_flags {
+	CLASS_LEAVE = 1 << 0,
+	CLASS_OWN_SCOPE = 1 << 1,
+	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
+};
+
+struct class_entry {		/* what the rule that matched stands for */
+	__u32 id;		/* 0: no such rule */
+	__u32 flags;
+	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
+	__u32 watch_share;	/* share of connections watched, in 1/65536 */
+};
+
+/* ---- path policies ----------------------------------------------------- */
+
+struct path_key {
+	__u32 prefixlen;	/* PATH_FIXED_BITS + bits of the v4-mapped address */
+	__u32 class;
+	__u64 scope;		/* 0: shared; else a network namespace cookie */
+	__u8 addr[16];
+};
+
+enum {
+	PATH_FIXED_BITS = 96,	/* class and scope always match whole */
+};
+
+struct path_policy {
+	__u64 expires_ns;	/* CLOCK_MONOTONIC; ignored from then on */
+	__u64 set;		/* bit per field of value[] that is to be set */
+	__u32 id;
+	__u32 hold_out;		/* share of connections left alone, in 1/65536 */
+	__u32 num_arms;
+	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
+	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
+	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
+	__u32 hold_out_slices;	/* share of slices left alone, in 1/65536; only with slice_shift */
+	__u32 pad;
+	__u64 value[NUM_FIELDS];
+};
+
+/* Fields that are answers to request ops (tcp.Field); the others are options. */
+enum request_field {
+	FIELD_SYN_RTO = 26,
+	FIELD_SYNACK_RTO = 27,
+	FIELD_INIT_RWND = 28,
+	FIELD_ECN = 29,
+	FIELD_BASE_RTT = 30,
+};
+
+/* ---- runtime configuration ----------------------------------------------- */
+
+#define YIELD_CC (1ULL << 63)
+
+struct runtime_config {
+	__u64 lease_ns;		/* CLOCK_MONOTONIC; nothing is touched after it */
+	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
+	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
+	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
+	__u32 bank;		/* rule table in force */
+	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
+	__u32 num_cc;
+	__u32 report_rate;	/* ends of connections reported a second, about; 0: all */
+	__u64 draw_key[2];	/* of what each incoming connection draws; this host's own */
+	__u64 slice_key[2];	/* of what each slice draws; a fleet may share it */
+	__u8 cc[MAX_CC][CC_NAME];
+	__u32 num_inherited;	/* 0: no default is a namespace's own */
+	__u32 pad;
+	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults that are not a namespace's own */
+};
+
+/* ---- congestion controls ------------------------------------------------- */
+
+/* The first words of icsk_ca_priv in every congestion control tcpilot_*: its working state
+ * and at the same time what others may read of it, as struct_ops cannot have get_info. */
+struct cc_state {
+	__u64 bw;		/* bytes per second; 0: unknown or not modelled */
+	__u32 min_rtt_us;	/* 0: unknown */
+	__u32 inflight_hi;	/* packets; CC_NO_BOUND */
+	__u32 inflight_lo;	/* packets; CC_NO_BOUND */
+	__u32 alpha;		/* share of packets marked, smoothed, in 1/1024 */
+	__u32 w_max;		/* packets; window before the last reduction */
+	__u8 mode;		/* enum <cc>_mode */
+	__u8 flags;		/* enum cc_flags */
+	__u8 pad[2];
+};
+
+enum {
+	CC_NO_BOUND = 0xffffffff,
+};
+
+enum cc_flags {
+	CC_ECN = 1 << 0,	/* marks are answered */
+	CC_FULL_PIPE = 1 << 1,	/* the start is over: the path has been filled once */
+	CC_KNOWN = 1 << 7,	/* in samples only: there is a state */
+};
+
+enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
+	BBR3_STARTUP,
+	BBR3_DRAIN,
+	BBR3_PROBE_DOWN,
+	BBR3_PROBE_CRUISE,
+	BBR3_PROBE_REFILL,
+	BBR3_PROBE_UP,
+	BBR3_PROBE_RTT,
+	BBR3_MODES,
+};
+
+enum cubic_mode {
+	CUBIC_SLOW_START,
+	CUBIC_CSS,		/* conservative slow start, RFC 9406 4.2 */
+	CUBIC_RENO,		/* Reno-friendly region, RFC 9438 4.3 */
+	CUBIC_CONCAVE,		/* below w_max, RFC 9438 4.4 */
+	CUBIC_CONVEX,		/* above w_max, RFC 9438 4.5 */
+	CUBIC_MODES,
+};
+
+enum scalable_mode {		/* of dctcp and prague */
+	SCALABLE_SLOW_START,
+	SCALABLE_AVOIDANCE,
+	SCALABLE_MODES,
+};
+
+enum ledbat_mode {
+	LEDBAT_START,
+	LEDBAT_STEADY,
+	LEDBAT_SLOWDOWN,	/* lets go of the path: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
+	LEDBAT_REGROW,		/* slow start to the window before the slowdown */
+	LEDBAT_MODES,
+};
+
+/* ---- live connections --------------------------------------------------- */
+
+/* What is remembered of a connection between its start and its end, in a slot or in
+ * socket storage. User space reads all slots, and frees those whose end was missed. */
+struct track {
+	__u64 cookie;		/* 0: slot is free */
+	__u64 start_ns;		/* CLOCK_MONOTONIC */
+	__u32 class;
+	__u32 policy_id;
+	__u32 connect_us;
+	__u16 flags;		/* enum sample_flags */
+	__u8 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
+	__u8 err;		/* sk_err that the application may have picked up since */
+};
+
+/* ---- samples ----------------------------------------------------------- */
+
+enum sample_kind {		/* tcp.Kind */
+	SAMPLE_CLOSE = 1,
+	SAMPLE_INTERVAL = 2,
+	SAMPLE_FAILED_CONNECT = 3,
+};
+
+enum sample_flags {		/* tcp.Flags */
+	F_OUTGOING = 1 << 0,
+	F_HOLD_OUT = 1 << 1,
+	F_APP_CC = 1 << 2,
+	F_ARM_FAILED = 1 << 3,
+	F_CC_CHANGED = 1 << 4,
+	F_APP_LIMITED = 1 << 5,
+	F_ECN = 1 << 6,
+	F_ECN_SEEN = 1 << 7,
+	F_ADOPTED = 1 << 8,
+	F_DEFAULT_ARM = 1 << 9,	/* ARM_DEFAULT was drawn */
+	F_HOLD_OUT_SLICE = 1 << 10, /* with F_HOLD_OUT: its whole slice is a hold-out */
+	/* never leave the kernel */
+	F_ESTABLISHED = 1 << 11,
+	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
+	F_MASK = (1 << 11) - 1,
+	/* of samples only */
+	F_LATER = 1 << 13,	/* an earlier sample has the beginning of the connection */
+	F_SAMPLE = F_MASK | F_LATER,
+};
+
+struct conn_sample {
+	__u64 at_ns;		/* CLOCK_MONOTONIC */
+	__u64 cookie;
+	__u64 netns;
+	__u64 cgroup;
+	__u8 local[16];		/* v4-mapped */
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u16 flags;
+	__u8 kind;
+	__u8 state;		/* TCP state when taken */
+	__u32 class;
+	__u32 policy_id;
+	__u8 cc[CC_NAME];
+	__u32 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
+	__u32 stands_for;	/* connections that the sample stands for, itself included */
+	__u64 duration_us;
+	__u32 connect_us;
+	__u16 err;		/* sk_err */
+	__u16 closed;		/* enum closed_bits */
+	__u64 busy_us;
+	__u64 rwnd_limited_us;
+	__u64 sndbuf_limited_us;
+	__u64 bytes_acked;
+	__u64 bytes_received;
+	__u64 bytes_retrans;
+	__u64 delivery_rate;	/* bytes per second */
+	__u32 segs_out;
+	__u32 segs_in;
+	__u32 data_segs_out;
+	__u32 total_retrans;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u32 lost;
+	__u32 rtos;
+	__u32 min_rtt_us;
+	__u32 srtt_us;
+	__u32 rttvar_us;
+	__u32 cwnd;
+	__u32 ssthresh;
+	__u32 mss;
+	struct cc_state cc_state; /* all zero unless cc is a tcpilot_* */
+};
+
+enum closed_bits {
+	CLOSED_FIN_SEEN = 1 << 0,	/* the peer's FIN arrived */
+	CLOSED_ALL_ACKED = 1 << 1,	/* everything sent, FIN included, was acknowledged */
+	CLOSED_RST_SENT = 1 << 2,	/* this side gave up: close with unread data or SO_LINGER 0 */
+};
+
+/* ---- counters ---------------------------------------------------------- */
+
+enum counter {
+	COUNT_SAMPLES,		/* submitted to the ring */
+	COUNT_SAMPLES_LOST,	/* the ring was full */
+	COUNT_LEFT,		/* connections whose rule says leave */
+	COUNT_NO_RULE,		/* no rule matched */
+	COUNT_NO_POLICY,	/* class without a policy for the path */
+	COUNT_EXPIRED,		/* policy's lease was over */
+	COUNT_HOLD_OUT,
+	COUNT_SET,		/* policy applied */
+	COUNT_APP_CC,		/* congestion control left to the application */
+	COUNT_CC_SET,
+	COUNT_CC_SAME,		/* arm was in use already */
+	COUNT_CC_FAILED,
+	COUNT_CC_DEFAULT,	/* the default was drawn: left as it was */
+	COUNT_REPLIES,		/* request ops answered */
+	COUNT_UNTRACKED,	/* no room to remember the connection */
+	COUNT_SLOT,		/* remembered in a slot */
+	COUNT_STORAGE,		/* remembered in socket storage */
+	COUNT_FORGOTTEN,	/* socket began another connection before a sample came */
+	COUNT_ENDS,		/* of short connections, while ends are thinned by rate */
+	COUNT_THINNED,		/* ends not reported: others stand for them */
+	COUNT_BACKWARDS,	/* samples dropped, as a counter was less than before */
+	NUM_COUNTERS,
+};
+
+struct class_count {		/* connections classified; index is class % MAX_CLASS_COUNTS */
+	__u64 outgoing;
+	__u64 incoming;
+};
+
+struct event_key {		/* watched events */
+	__u32 class;
+	__u32 op;		/* BPF_SOCK_OPS_RTO_CB, RETRANS_CB, STATE_CB */
+};
+
+/* ---- options ----------------------------------------------------------- */
+
+struct sock_option {		/* how a field is set; index is the field */
+	__u16 level;		/* SOL_* */
+	__u16 name;
+	__u8 valid;		/* 0: the field is not a socket option */
+	__u8 established;	/* set it once established, not before */
+	__u16 pad;
+};
+
+/* ---- probe ------------------------------------------------------------- */
+
+enum probe_hook {
+	HOOK_CONNECT,
+	HOOK_ACTIVE,
+	HOOK_PASSIVE,
+	NUM_HOOKS,
+};
+
+enum {
+	PROBE_UNTRIED = 1,	/* no errno is positive */
+};
+
+struct probe_result {
+	__s32 field[NUM_FIELDS];
+	__s32 cc[MAX_CC];
+	__u32 hits;		/* times that the hook ran */
+};
+
+_Static_assert(sizeof(struct cc_state) == 32, "abi");
+_Static_assert(sizeof(struct rule_prefix) == 24, "abi");
+_Static_assert(sizeof(struct rule_id) == 16, "abi");
+_Static_assert(sizeof(struct path_key) == 32, "abi");
+_Static_assert(sizeof(struct path_policy) == 80 + 8 * NUM_FIELDS, "abi");
+_Static_assert(sizeof(struct runtime_config) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
+_Static_assert(sizeof(struct track) == 32, "abi");
+_Static_assert(sizeof(struct conn_sample) == 264, "abi");
+_Static_assert(sizeof(struct sock_option) == 8, "abi");
+
+#endif

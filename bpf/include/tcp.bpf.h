@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The kernel's own structs, cut down to the members that are read (relocated by
+ * CO-RE at load), and small accessors that keep the kernel's names. */
+#ifndef TCPILOT_TCP_BPF_H
+#define TCPILOT_TCP_BPF_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include "abi.h"
+#include "compat.bpf.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define SOL_IP 0
+#define SOL_TCP 6
+#define SOL_IPV6 41
+#define TCP_CONGESTION 13
+
+enum {				/* include/net/tcp_states.h */
+	TCP_ESTABLISHED = 1,
+	TCP_SYN_SENT = 2,
+	TCP_FIN_WAIT1 = 4,
+	TCP_FIN_WAIT2 = 5,
+	TCP_CLOSE = 7,
+	TCP_CLOSE_WAIT = 8,
+	TCP_LISTEN = 10,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+
+struct netns_ipv4 {
+	const struct tcp_congestion_ops *tcp_congestion_control;
+};
+
+struct net {
+	__u64 net_cookie;
+	struct netns_ipv4 ipv4;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	struct {
+		__s64 counter;
+	} skc_cookie;
+	unsigned long skc_flags;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	int level;
+	struct cgroup *ancestors[];
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	__u32 sk_pacing_status;
+	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate;
+	unsigned int sk_gso_max_size;
+	int sk_err;
+	struct sock_cgroup_data sk_cgrp_data;
+};
+
+struct inet_sock {
+	struct sock sk;
+	__be16 inet_sport;
+};
+
+struct rate_sample {		/* what an ACK says of the packet that it acknowledges */
+	__u64 prior_mstamp;
+	__u32 prior_delivered;
+	__u32 prior_delivered_ce;
+	__s32 delivered;
+	__s32 delivered_ce;
+	long interval_us;
+	__u32 snd_interval_us;
+	__u32 rcv_interval_us;
+	long rtt_us;
+	int losses;
+	__u32 acked_sacked;
+	__u32 prior_in_flight;
+	bool is_app_limited;
+	bool is_retrans;
+	bool is_ack_delayed;
+};
+
+struct ack_sample {
+	__u32 pkts_acked;
+	__s32 rtt_us;
+	__u32 in_flight;
+};
+
+/* A program's arguments are typed by the kernel's prototypes, not by these: that
+ * of cong_control changed with Linux 6.10 (see cc.bpf.h). */
+struct tcp_congestion_ops {
+	__u32 (*ssthresh)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	void (*set_state)(struct sock *sk, __u8 new_state);
+	void (*cwnd_event)(struct sock *sk, int event);
+	void (*cwnd_event_tx_start)(struct sock *sk);	/* since Linux 7.1 */
+	void (*in_ack_event)(struct sock *sk, __u32 flags);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	__u32 (*min_tso_segs)(struct sock *sk);
+	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	__u32 (*sndbuf_expand)(struct sock *sk);
+	char name[16];
+	__u32 flags;
+	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	__u32 icsk_rto;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
+		icsk_ca_dst_locked : 1;
+	__u8 icsk_retransmits;	/* retransmission timeouts without an answer */
+	__u8 icsk_probes_out;	/* keepalive or zero-window probes without an answer */
+	struct {
+		__u8 pending;
+	} icsk_ack;
+	__u64 icsk_ca_priv[13];
+};
+
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 mss_cache;
+	__u32 snd_cwnd;
+	__u32 lost_out;
+	__u32 sacked_out;
+	__u32 retrans_out;
+	__u8 is_cwnd_limited : 1;
+	__u32 mdev_us;
+	__u32 lost;
+	__u32 snd_ssthresh;
+	struct minmax rtt_min;
+	__u32 segs_out;
+	__u32 segs_in;
+	__u32 data_segs_out;
+	__u8 chrono_type : 2;
+	__u32 chrono_start;
+	__u32 chrono_stat[3];
+	__u32 write_seq;
+	__u32 lsndtime;
+	__u64 tcp_wstamp_ns;
+	__u64 tcp_clock_cache;
+	__u64 tcp_mstamp;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u8 ecn_flags;
+	__u8 rate_app_limited : 1;
+	__u32 srtt_us;
+	__u32 packets_out;
+	__u32 max_packets_out;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u32 app_limited;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u64 bytes_retrans;
+	__u32 rate_delivered;
+	__u32 rate_interval_us;
+	__u64 delivered_mstamp;
+	__u32 snd_cwnd_cnt;
+	__u32 snd_cwnd_clamp;
+	__u32 snd_cwnd_stamp;
+	__u32 prior_cwnd;
+	__u32 prior_ssthresh;
+	__u32 total_retrans;
+	__u16 total_rto;
+};
+
+#pragma clang attribute pop
+
+static __always_inline struct sock *tcp_sk_sock(struct tcp_sock *tp)
+{
+	return &tp->inet_conn.icsk_inet.sk;
+}
+
+/* The name of the congestion control in use, as two words to compare or copy. */
+struct cc_words {
+	__u64 w[2];
+};
+
+static __always_inline struct cc_words ca_ops_name(const struct tcp_congestion_ops *ops)
+{
+	struct cc_words name = {};
+
+	if (ops) {
+		name.w[0] = *(const __u64 *)&ops->name[0];
+		name.w[1] = *(const __u64 *)&ops->name[8];
+	}
+	return name;
+}
+
+static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
+{
+	return ca_ops_name(tp->inet_conn.icsk_ca_ops);
+}
+
+/* What the socket's network namespace gives to everybody. */
+static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
+{
+	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;
+
+	return ca_ops_name(net->ipv4.tcp_congestion_control);
+}
+
+/* A congestion control of ours, by the first word of its name, "tcpilot_" (little-endian,
+ * as all that is compiled here): its private state begins with a struct cc_state. */
+static __always_inline bool cc_ours(struct cc_words name)
+{
+	return name.w[0] == 0x5f746f6c69706374ULL;
+}
+
+/* The application asked for its congestion control (or inherited it from a
+ * listener that did), or the route demands one. */
+static __always_inline bool tcp_ca_chosen(struct tcp_sock *tp)
+{
+	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_setsockopt) ||
+	       BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
+}
+
+/* The congestion control is the one that the namespace gives to everybody. A route
+ * that names one, without the lock that tcp_ca_chosen sees, gives another. */
+static __always_inline bool tcp_ca_default(struct tcp_sock *tp)
+{
+	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;
+
+	return tp->inet_conn.icsk_ca_ops == net->ipv4.tcp_congestion_control;
+}
+
+static __always_inline __u64 sock_cgroup_id(struct sock *sk)
+{
+	struct cgroup *cg = sk->sk_cgrp_data.cgroup;
+	struct kernfs_node *kn = cg ? cg->kn : NULL;
+
+	return kn ? kn->id : 0;
+}
+
+/* Writes addr as a v4-mapped IPv6 address (RFC 4291, 2.5.5.2). */
+static __always_inline void map_v4(__u32 out[4], __be32 addr)
+{
+	out[0] = 0;
+	out[1] = 0;
+	out[2] = bpf_htonl(0xffff);
+	out[3] = addr;
+}
+
+static __always_inline void sock_addresses(struct sock_common *c, __u32 local[4], __u32 remote[4])
+{
+	remote[0] = remote[1] = remote[2] = remote[3] = 0;
+	if (c->skc_family == AF_INET6)
+		for (int i = 0; i < 4; i++) {
+			remote[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
+			local[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+		}
+	if (!(remote[0] | remote[1] | remote[2] | remote[3])) {
+		map_v4(remote, c->skc_daddr);
+		map_v4(local, c->skc_rcv_saddr);
+	}
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Sets a policy's fields and congestion control on a socket.
+ *
+ * Needs the map set_failures and the array options of the including object.
+ */
+#ifndef TCPILOT_APPLY_BPF_H
+#define TCPILOT_APPLY_BPF_H
+
+#include "report.bpf.h"
+
+static __always_inline void count_failure(__u32 which)
+{
+	__u64 *n = bpf_map_lookup_elem(&set_failures, &which);
+
+	if (n)
+		(*n)++;
+}
+
+/* Sets the fields of the given half: before or after the handshake. An IPv4
+ * option on an IPv6 socket (and the reverse) is not an error, only not meant.
+ *
+ * A global function: the verifier looks at its loop once, not at every caller's. */
+__noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 set,
+			    bool established)
+{
+	if (!p)
+		return 0;
+	for (int f = 0; f < NUM_FIELDS; f++) {
+		const volatile struct sock_option *o = &options[f];
+		__u32 value;	/* every option that programs may set is a C int */
+
+		if (!(set & (1ULL << f)) || !o->valid || !!o->established != established)
+			continue;
+		if ((o->level == SOL_IP && skops->family != AF_INET) ||
+		    (o->level == SOL_IPV6 && skops->family != AF_INET6))
+			continue;
+		value = p->value[f];
+		if (bpf_setsockopt(skops, o->level, o->name, &value, sizeof(value)))
+			count_failure(f);
+	}
+	return 0;
+}
+
+/* Gives the socket the arm that was drawn. Returns flags to remember. */
+static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
+				      const struct runtime_config *cfg, __u32 arm)
+{
+	struct cc_words now;
+	const __u64 *want;
+
+	if (arm != ARM_DEFAULT && !bounded(arm, MAX_CC))
+		return 0;
+	if (tcp_ca_chosen(tp) || !tcp_ca_default(tp)) {
+		count(COUNT_APP_CC);
+		return F_APP_CC;
+	}
+	if (!bounded(arm, MAX_CC)) {
+		count(COUNT_CC_DEFAULT);
+		return 0;
+	}
+	want = (const __u64 *)cfg->cc[arm];
+	now = tcp_ca_name(tp);
+	if (now.w[0] == want[0] && now.w[1] == want[1]) {
+		count(COUNT_CC_SAME);
+		return 0;
+	}
+	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[arm], CC_NAME)) {
+		count_failure(NUM_FIELDS + arm);
+		count(COUNT_CC_FAILED);
+		return F_ARM_FAILED;
+	}
+	count(COUNT_CC_SET);
+	return 0;
+}
+
+/* Draws an arm from the cumulative weights. r is uniform in 0..65535. */
+static __always_inline __u8 draw_arm(const struct path_policy *p, __u32 r)
+{
+	for (int i = 0; i < MAX_ARMS; i++) {
+		if (i >= p->num_arms)
+			break;
+		if (r < p->weight[i])
+			return p->arm[i];
+	}
+	return NO_ARM;
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which class a connection belongs to.
+ *
+ * Each dimension yields the set of rules that the connection satisfies in it;
+ * the sets are intersected and the lowest rule left wins. A dimension that no
+ * rule looks at costs nothing, and no dimension costs more for more rules.
+ */
+#ifndef TCPILOT_CLASSIFY_BPF_H
+#define TCPILOT_CLASSIFY_BPF_H
+
+#include "maps.bpf.h"
+
+struct conn {
+	__u32 remote[4];	/* v4-mapped, network byte order */
+	__u32 local[4];
+	__u16 remote_port;	/* host byte order */
+	__u16 local_port;
+	bool outgoing;
+};
+
+/* cgroup v2 trees deeper than this match by their first levels only. */
+#define MAX_CGROUP_LEVELS 16
+
+static __always_inline void conn_read(struct bpf_sock_ops *skops, struct conn *c)
+{
+	if (skops->family == AF_INET6) {
+		c->remote[0] = skops->remote_ip6[0];
+		c->remote[1] = skops->remote_ip6[1];
+		c->remote[2] = skops->remote_ip6[2];
+		c->remote[3] = skops->remote_ip6[3];
+		c->local[0] = skops->local_ip6[0];
+		c->local[1] = skops->local_ip6[1];
+		c->local[2] = skops->local_ip6[2];
+		c->local[3] = skops->local_ip6[3];
+	}
+	/* A dual-stack listener's IPv4 children may carry their addresses in the
+	 * IPv4 members alone. */
+	if (skops->family == AF_INET ||
+	    !(c->remote[0] | c->remote[1] | c->remote[2] | c->remote[3])) {
+		map_v4(c->remote, skops->remote_ip4);
+		map_v4(c->local, skops->local_ip4);
+	}
+	c->remote_port = bpf_ntohl(skops->remote_port);
+	c->local_port = skops->local_port;
+}
+
+static __always_inline void conn_read_sock(struct tcp_sock *tp, struct conn *c)
+{
+	struct sock_common *k = &tcp_sk_sock(tp)->__sk_common;
+
+	sock_addresses(k, c->local, c->remote);
+	c->remote_port = bpf_ntohs(k->skc_dport);
+	c->local_port = k->skc_num;
+}
+
+static __always_inline void set_and(struct rule_set *a, const struct rule_set *b)
+{
+	a->word[0] &= b->word[0];
+	a->word[1] &= b->word[1];
+	a->word[2] &= b->word[2];
+	a->word[3] &= b->word[3];
+}
+
+static __always_inline void set_or(struct rule_set *a, const struct rule_set *b)
+{
+	a->word[0] |= b->word[0];
+	a->word[1] |= b->word[1];
+	a->word[2] |= b->word[2];
+	a->word[3] |= b->word[3];
+}
+
+static __always_inline int set_first(const struct rule_set *s)
+{
+	if (s->word[0])
+		return __builtin_ctzll(s->word[0]);
+	if (s->word[1])
+		return 64 + __builtin_ctzll(s->word[1]);
+	if (s->word[2])
+		return 128 + __builtin_ctzll(s->word[2]);
+	if (s->word[3])
+		return 192 + __builtin_ctzll(s->word[3]);
+	return -1;
+}
+
+static __always_inline bool under(const __u32 addr[4], const struct masked_prefix *p)
+{
+	const __u32 *a = (const __u32 *)p->addr, *m = (const __u32 *)p->mask;
+
+	return !(((addr[0] ^ a[0]) & m[0]) | ((addr[1] ^ a[1]) & m[1]) |
+		 ((addr[2] ^ a[2]) & m[2]) | ((addr[3] ^ a[3]) & m[3]));
+}
+
+/* A few prefixes are compared in line: a trie follows pointers, each a cache miss
+ * on a busy host. Either holds /0 for both families, so that a miss means that the
+ * table is not written yet: nothing matches. */
+static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32 bank,
+				       const struct rule_bank *b, int which, const __u32 addr[4])
+{
+	struct rule_prefix key = { .prefixlen = 32 + 128, .bank = bank };
+	const struct rule_set *s = NULL;
+
+	if (b->num_few[which]) {
+		for (int i = 0; i < MAX_FEW_PREFIX; i++) {
+			if (i >= b->num_few[which])
+				break;
+			if (under(addr, &b->few[which][i])) {
+				s = &b->few[which][i].rules;
+				break;
+			}
+		}
+	} else {
+		__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+		s = bpf_map_lookup_elem(trie, &key);
+	}
+	if (s)
+		set_and(rules, s);
+	else
+		__builtin_memset(rules, 0, sizeof(*rules));
+}
+
+/* which: 0 remote, 1 local. Ports point at one of few sets. */
+static __always_inline void and_port(struct rule_set *rules, __u32 bank, __u32 which, __u16 port)
+{
+	__u32 index = ((bank * 2 + which) << 16) | port;
+	const __u32 *run = bpf_map_lookup_elem(&port_rules, &index);
+	const struct rule_set *s;
+
+	if (!run)
+		return;
+	index = (bank * 2 + which) * MAX_PORT_SETS + *run;
+	s = bpf_map_lookup_elem(&port_sets, &index);
+	if (s)
+		set_and(rules, s);
+}
+
+/* A rule that names a cgroup holds for everything below it: the sets of all
+ * ancestors are united. */
+static __always_inline void and_cgroup(struct rule_set *rules, const struct rule_bank *b,
+				       __u32 bank, struct tcp_sock *tp)
+{
+	struct rule_set found = b->any_cgroup;
+	struct cgroup *cg = tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
+	int level = cg ? cg->level : -1;
+
+	for (int i = 0; i < MAX_CGROUP_LEVELS; i++) {
+		struct rule_id key = { .bank = bank };
+		const struct rule_set *s;
+		struct cgroup *up;
+		struct kernfs_node *kn;
+
+		if (i > level)
+			break;
+		bpf_core_read(&up, sizeof(up), &cg->ancestors[i]);
+		bpf_core_read(&kn, sizeof(kn), &up->kn);
+		bpf_core_read(&key.id, sizeof(key.id), &kn->id);
+		s = bpf_map_lookup_elem(&cgroup_rules, &key);
+		if (s)
+			set_or(&found, s);
+	}
+	set_and(rules, &found);
+}
+
+static __always_inline bool same_bits(const struct conn *c, const __u8 mask[16])
+{
+	const __u32 *m = (const __u32 *)mask;
+
+	return !(((c->remote[0] ^ c->local[0]) & m[0]) | ((c->remote[1] ^ c->local[1]) & m[1]) |
+		 ((c->remote[2] ^ c->local[2]) & m[2]) | ((c->remote[3] ^ c->local[3]) & m[3]));
+}
+
+static __always_inline void and_same_prefix(struct rule_set *rules, const struct rule_bank *b,
+					    const struct conn *c)
+{
+	bool v4 = !c->remote[0] && !c->remote[1] && c->remote[2] == bpf_htonl(0xffff);
+	struct rule_set found = b->any_same;
+
+	for (int i = 0; i < MAX_SAME_PREFIX; i++) {
+		if (i >= b->num_same)
+			break;
+		if (!!b->same[i].v4 == v4 && same_bits(c, b->same[i].mask))
+			set_or(&found, &b->same[i].rules);
+	}
+	set_and(rules, &found);
+}
+
+/* tp is NULL on a request socket; netns is 0 where no rule asks for it. */
+static __always_inline const struct class_entry *classify(const struct conn *c, __u32 bank,
+							  struct tcp_sock *tp, __u64 netns)
+{
+	struct rule_set rules;
+	const struct rule_bank *b;
+	__u32 index = bank;
+	int rule;
+
+	b = bpf_map_lookup_elem(&rule_banks, &index);
+	if (!b)
+		return NULL;
+	rules = c->outgoing ? b->outgoing : b->incoming;
+	if (b->dims & DIM_REMOTE)
+		and_prefix(&rules, &remote_rules, bank, b, FEW_REMOTE, c->remote);
+	if (b->dims & DIM_LOCAL)
+		and_prefix(&rules, &local_rules, bank, b, FEW_LOCAL, c->local);
+	if (b->dims & DIM_REMOTE_PORT)
+		and_port(&rules, bank, 0, c->remote_port);
+	if (b->dims & DIM_LOCAL_PORT)
+		and_port(&rules, bank, 1, c->local_port);
+	if (tp && (b->dims & DIM_CGROUP))
+		and_cgroup(&rules, b, bank, tp);
+	if (b->dims & DIM_NETNS) {
+		struct rule_id key = { .bank = bank, .id = netns };
+		const struct rule_set *s = bpf_map_lookup_elem(&netns_rules, &key);
+
+		set_and(&rules, s ? s : &b->any_netns);
+	}
+	if (b->dims & DIM_SAME_PREFIX)
+		and_same_prefix(&rules, b, c);
+
+	rule = set_first(&rules);
+	if (rule < 0)
+		return NULL;
+	/* A request socket does not tell its cgroup: where that may matter, nothing
+	 * is known of the class. */
+	if (!tp && (b->dims & DIM_CGROUP) &&
+	    !(b->any_cgroup.word[(rule / 64) & (SET_WORDS - 1)] & (1ULL << (rule & 63))))
+		return NULL;
+	index = bank * MAX_RULES + rule;
+	return bpf_map_lookup_elem(&classes, &index);
+}
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What connections and slices of time draw. */
+#ifndef TCPILOT_DRAWS_BPF_H
+#define TCPILOT_DRAWS_BPF_H
+
+#include "classify.bpf.h"
+
+/* SipHash-1-3 (Aumasson and Bernstein, 2012; one round a word, three at the end) of
+ * three words, without the length as that never differs. Linux and others key hash
+ * tables with it: who does not know the key can neither choose nor foretell what it
+ * gives, which a multiplication by a secret does not promise. It takes some 20 ns. */
+struct sip {
+	__u64 v0, v1, v2, v3;
+};
+
+static __always_inline __u64 rotate(__u64 x, int by)
+{
+	return x << by | x >> (64 - by);
+}
+
+static __always_inline void sip_round(struct sip *s)
+{
+	s->v0 += s->v1;
+	s->v2 += s->v3;
+	s->v1 = rotate(s->v1, 13) ^ s->v0;
+	s->v3 = rotate(s->v3, 16) ^ s->v2;
+	s->v0 = rotate(s->v0, 32) + s->v3;
+	s->v2 += s->v1;
+	s->v3 = rotate(s->v3, 21) ^ s->v0;
+	s->v1 = rotate(s->v1, 17) ^ s->v2;
+	s->v2 = rotate(s->v2, 32);
+}
+
+static __always_inline void sip_word(struct sip *s, __u64 word)
+{
+	s->v3 ^= word;
+	sip_round(s);
+	s->v0 ^= word;
+}
+
+/* A global function: the verifier looks at it once, not at every caller's. */
+__noinline __u64 siphash(__u64 k0, __u64 k1, __u64 a, __u64 b, __u64 c)
+{
+	struct sip s = {
+		.v0 = k0 ^ 0x736f6d6570736575ULL,
+		.v1 = k1 ^ 0x646f72616e646f6dULL,
+		.v2 = k0 ^ 0x6c7967656e657261ULL,
+		.v3 = k1 ^ 0x7465646279746573ULL,
+	};
+
+	sip_word(&s, a);
+	sip_word(&s, b);
+	sip_word(&s, c);
+	s.v2 ^= 0xff;
+	sip_round(&s);
+	sip_round(&s);
+	sip_round(&s);
+	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+}
+
+/* Where an incoming connection falls among hold-out and the rest, 0 to 65535.
+ * Unlike a random number it is the same for the request socket and for what
+ * becomes of it, so that a hold-out's handshake is left alone, too. The peer
+ * chooses all that goes in, but not the key. */
+static __always_inline __u32 incoming_draw(const struct conn *c, const __u64 key[2])
+{
+	return siphash(key[0], key[1], (__u64)c->remote[0] << 32 | c->remote[1],
+		       (__u64)c->remote[2] << 32 | c->remote[3],
+		       (__u64)c->remote_port << 16 | c->local_port) & 0xffff;
+}
+
+/* What one slice of time gives to connections to one network (/24, or /48 of IPv6),
+ * on every host whose clock is right and that has the same key: where they share a
+ * queue, what one arm takes from another would pass for its merit. */
+struct slice {
+	__u32 arm;	/* 0..65535, uniform, and independent of each other: */
+	__u32 hold_out;	/* other bits of the same hash */
+};
+
+static __always_inline struct slice slice_draw(const struct conn *c, const __u64 key[2],
+					       __u64 wall_ns, __u32 shift)
+{
+	__u64 net = (__u64)c->remote[0] << 32 | (c->remote[1] & bpf_htonl(0xffff0000)), h;
+
+	if (!net)	/* v4-mapped */
+		net = c->remote[3] & bpf_htonl(0xffffff00);
+	h = siphash(key[0], key[1], wall_ns >> (shift & 63), net, 0);
+	return (struct slice){ .arm = h & 0xffff, .hold_out = h >> 48 };
+}
+
+#endif

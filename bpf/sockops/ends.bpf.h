@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The end of a connection: emits its last sample and frees its state. These are
+ * programs of the object that includes this.
+ */
+#ifndef TCPILOT_ENDS_BPF_H
+#define TCPILOT_ENDS_BPF_H
+
+#include "report.bpf.h"
+#include "slots.bpf.h"
+
+/* A connection and where it is remembered. */
+struct known {
+	struct track *track;
+	struct live_conn *live;	/* NULL: in a slot */
+};
+
+static __always_inline bool known_find(struct known *k, struct sock *sk)
+{
+	__u64 cookie = sk->__sk_common.skc_cookie.counter;
+
+	if (!cookie)		/* never seen by us: nobody asked for its cookie */
+		return false;
+	k->live = NULL;
+	k->track = slot_find(cookie);
+	if (k->track)
+		return true;
+	k->live = bpf_sk_storage_get(&live, sk, 0, 0);
+	if (!k->live)
+		return false;
+	k->track = &k->live->track;
+	return true;
+}
+
+/* ---- thinning ------------------------------------------------------------ */
+
+/* Above runtime_config.report_rate ends a second, of all CPUs, one of `stands_for` ends is
+ * reported, drawn at random, and says that it stands for so many: sums over samples
+ * keep their expectation. The number follows the rate of the last window. A CPU adds
+ * to the shared count once in PACE_BATCH ends, and takes no lock; if two close a
+ * window at once, one of them does. */
+#define PACE_WINDOW_NS (100 * NSEC_PER_MSEC)
+#define PACE_BATCH 16	/* a power of two */
+
+static struct {
+	__u64 begun_ns;		/* of the window */
+	__u64 ends;		/* in it */
+	__u64 stands_for;	/* 0, 1: all are reported */
+} pace;
+
+/* A window also closes when it has seen enough, so that a burst is met in milliseconds. */
+static __always_inline void pace_close(__u64 now, __u32 rate)
+{
+	__u64 begun = pace.begun_ns, took = now - begun, ends = pace.ends;
+
+	if (!took || (took < PACE_WINDOW_NS && ends < rate / 16))
+		return;
+	if (!__sync_bool_compare_and_swap(&pace.begun_ns, begun, now))
+		return;
+	__sync_fetch_and_add(&pace.ends, -ends);
+	pace.stands_for = (ends * NSEC_PER_SEC / took + rate - 1) / (rate ?: 1);
+}
+
+/* How many ends this one stands for; 0: another stands for it. */
+static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
+{
+	__u32 i = COUNT_ENDS;
+	__u64 *n = bpf_map_lookup_elem(&counters, &i), k;
+
+	if (!n || !rate)
+		return 1;
+	if (!(++*n & (PACE_BATCH - 1))) {
+		__sync_fetch_and_add(&pace.ends, PACE_BATCH);
+		pace_close(now, rate);
+	} else if (now - pace.begun_ns >= PACE_WINDOW_NS) {
+		pace_close(now, rate);	/* also what a burst left, when it is over */
+	}
+	k = pace.stands_for;
+	if (k <= 1)
+		return 1;
+	return ((__u64)bpf_get_prandom_u32() * k) >> 32 ? 0 : k;
+}
+
+/* An arm that failed is always reported, as the policy may have to change. So is
+ * what has been sampled while it lived: its last sample is the rest of it. */
+static __always_inline __u32 end_stands_for(const struct known *k, const struct runtime_config *cfg)
+{
+	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
+		return 1;
+	/* The last tick will do for a clock, and costs no look at the processor's. */
+	return pace_draw(jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
+}
+
+/* Not inlined: three programs end here, and none of them often enough to mind a call. */
+static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u32 closed)
+{
+	static const struct totals none;
+	struct totals now = {};
+	__u32 zero = 0, stands_for;
+	struct runtime_config *cfg;
+
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (tp && cfg) {
+		stands_for = end_stands_for(k, cfg);
+		if (stands_for) {
+			totals_read(&now, tp, bpf_ktime_get_ns());
+			report(tp, k->track, &now, k->live ? &k->live->last : &none, cfg,
+			       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
+			       closed, stands_for);
+		} else {
+			count(COUNT_THINNED);
+		}
+	}
+	if (!k->live)
+		slot_free(k->track);
+	else if (tp)
+		bpf_sk_storage_delete(&live, tp);
+}
+
+/* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_report(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct known k;
+
+	if (known_find(&k, sk))
+		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+	return 0;
+}
+
+/* The same once more, for kernels that let interrupts in here (seen on 7.2): they
+ * skip a program that interrupts itself, but not another. Attached only when that
+ * has happened; finds nothing as a rule. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_spare(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct known k;
+
+	if (known_find(&k, sk))
+		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+	return 0;
+}
+
+/* A RST was sent. From a socket that is closed by now, by close with unread data,
+ * SO_LINGER 0 or connect to AF_UNSPEC: what follows wipes addresses and counters.
+ * A socket that is not closed may well live on. */
+SEC("tp_btf/tcp_send_reset")
+int tcpilot_reset(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct tcp_sock *tp;
+	struct known k;
+
+	/* sk may be missing, or be a request or time-wait socket, which is less than
+	 * a struct sock. Neither is TCP_CLOSE. */
+	if (!sk || sk->__sk_common.skc_state != TCP_CLOSE)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp && known_find(&k, tcp_sk_sock(tp)))
+		connection_over(&k, tp, CLOSED_RST_SENT);
+	return 0;
+}
+
+/* The socket got an error, which the application is about to pick up. A connect
+ * that fails is over; its socket may begin another. */
+SEC("tp_btf/inet_sk_error_report")
+int tcpilot_error(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	int err = sk->sk_err;
+	struct tcp_sock *tp;
+	struct known k;
+
+	if (!err)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || !known_find(&k, sk))
+		return 0;
+	if (k.track->flags & F_ESTABLISHED)
+		k.track->err = err;	/* all errno of TCP fit 8 bits */
+	else
+		connection_over(&k, tp, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Samples of live connections, one walk over the opener's network namespace.
+ *
+ * A connection that has lived for an interval moves from its slot to socket
+ * storage, which also keeps the counters of its last sample, so that each
+ * sample is a delta. One that is older than tcpilot is adopted: it is reported
+ * from now on, but belongs to no class, as nobody knows which end began it.
+ */
+#include "classify.bpf.h"
+#include "report.bpf.h"
+#include "slots.bpf.h"
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+} __attribute__((preserve_access_index));
+
+/* ---- knobs, set before load -------------------------------------------- */
+
+/* Only connections of this cgroup and below are handled; 0: of any. */
+const volatile __u64 attached_cgroup;
+
+/* ---- adoption ------------------------------------------------------------ */
+
+static __always_inline bool attached_to(struct tcp_sock *tp)
+{
+	struct cgroup *cg = tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
+	int level = cg ? cg->level : -1;
+
+	if (!attached_cgroup)
+		return true;
+	for (int i = 0; i < MAX_CGROUP_LEVELS; i++) {
+		struct kernfs_node *kn;
+		struct cgroup *up;
+		__u64 id;
+
+		if (i > level)
+			break;
+		bpf_core_read(&up, sizeof(up), &cg->ancestors[i]);
+		bpf_core_read(&kn, sizeof(kn), &up->kn);
+		bpf_core_read(&id, sizeof(id), &kn->id);
+		if (id == attached_cgroup)
+			return true;
+	}
+	return false;
+}
+
+/* Some rule wants the connection, whichever end began it, and none that may hold
+ * says to leave it alone. */
+static __always_inline bool wanted(struct tcp_sock *tp, __u32 bank)
+{
+	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	const struct class_entry *cls;
+	struct conn c = {};
+	bool any = false;
+
+	conn_read_sock(tp, &c);
+	for (int i = 0; i < 2; i++) {
+		c.outgoing = i;
+		cls = classify(&c, bank, tp, netns);
+		if (!cls || !cls->id)
+			continue;
+		if (cls->flags & CLASS_LEAVE)
+			return false;
+		any = true;
+	}
+	return any;
+}
+
+/* Remembers a connection that no hook saw begin; its past is not ours to report. */
+static __always_inline void adopt(struct tcp_sock *tp, __u64 cookie, __u64 now)
+{
+	struct live_conn *l = bpf_sk_storage_get(&live, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!l)
+		return;
+	l->track.cookie = cookie;
+	l->track.start_ns = now;
+	l->track.arm = NO_ARM;
+	l->track.flags = F_ADOPTED | F_ESTABLISHED;
+	totals_read(&l->last, tp, now);
+}
+
+static __always_inline struct live_conn *settle(struct tcp_sock *tp, struct track *t)
+{
+	struct live_conn *l = bpf_sk_storage_get(&live, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!l)
+		return NULL;
+	l->track = *t;
+	slot_free(t);
+	return l;
+}
+
+/* Data may flow, if only one way. */
+enum {
+	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
+		      1 << TCP_CLOSE_WAIT,
+};
+
+SEC("iter/tcp")
+int tcpilot_live(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct totals now = {};
+	struct live_conn *l;
+	struct runtime_config *cfg;
+	struct tcp_sock *tp;
+	struct track *t;
+	__u32 zero = 0;
+	__u64 ns, cookie;
+
+	if (!skc || !(1U << (skc->skc_state & 31) & LIVE_STATES))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!tp || !cfg || !cfg->interval_ns)
+		return 0;
+	ns = bpf_ktime_get_ns();
+	if (ns >= cfg->lease_ns)
+		return 0;
+
+	l = bpf_sk_storage_get(&live, tp, 0, 0);
+	if (!l) {
+		cookie = bpf_get_socket_cookie(tp);
+		t = slot_find(cookie);
+		if (!t) {
+			if (attached_to(tp) && wanted(tp, cfg->bank & 1))
+				adopt(tp, cookie, ns);
+			return 0;
+		}
+		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < cfg->interval_ns)
+			return 0;
+		l = settle(tp, t);
+		if (!l)
+			return 0;
+	}
+	totals_read(&now, tp, ns);
+	if (now.bytes_acked == l->last.bytes_acked && now.total_retrans == l->last.total_retrans &&
+	    now.bytes_received == l->last.bytes_received)
+		return 0;		/* idle: nothing new about the path */
+	report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
+	l->last = now;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The maps that both objects of this folder use. sockops.bpf.c creates them; iter.bpf.c
+ * is loaded with them in place of its own (newLiveIterator in internal/datapath). A map
+ * that one object alone uses is in its .bpf.c.
+ */
+#ifndef TCPILOT_MAPS_BPF_H
+#define TCPILOT_MAPS_BPF_H
+
+#include "track.bpf.h"
+
+/* ---- maps that user space writes --------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct runtime_config);
+} runtime_config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS);
+	__type(key, __u32);
+	__type(value, struct rule_bank);
+} rule_banks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * MAX_RULES);
+	__type(key, __u32);
+	__type(value, struct class_entry);
+} classes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_prefix);
+	__type(value, struct rule_set);
+} remote_rules SEC(".maps"), local_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * 2 * 65536);
+	__type(key, __u32);
+	__type(value, __u32);
+} port_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BANKS * 2 * MAX_PORT_SETS);
+	__type(key, __u32);
+	__type(value, struct rule_set);
+} port_sets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct rule_id);
+	__type(value, struct rule_set);
+} cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
+
+/* ---- maps that the programs write -------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);	/* user space looks at all of them */
+	__uint(max_entries, NUM_SLOTS);
+	__type(key, __u32);
+	__type(value, struct track);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct live_conn);
+} live SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NUM_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What sock_ops hooks remember of a socket's connection: in a slot, or in socket
+ * storage.
+ */
+#ifndef TCPILOT_REMEMBER_BPF_H
+#define TCPILOT_REMEMBER_BPF_H
+
+#include "report.bpf.h"
+#include "slots.bpf.h"
+
+/* Remembers the connection in a slot, or in socket storage when both are taken. */
+static __always_inline void remember(struct bpf_sock_ops *skops, const struct track *t)
+{
+	struct track *slot = slot_take(t->cookie);
+	struct live_conn *l;
+
+	if (slot) {
+		*slot = *t;
+		count(COUNT_SLOT);
+		return;
+	}
+	if (!skops->sk)
+		return;
+	l = bpf_sk_storage_get(&live, skops->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!l) {
+		count(COUNT_UNTRACKED);
+		return;
+	}
+	l->track = *t;
+	count(COUNT_STORAGE);
+}
+
+/* A socket begins a connection. If it had another before, whose end no hook saw (a
+ * tcp_disconnect that sends nothing), what is remembered of that goes. */
+static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)
+{
+	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
+	struct track *t;
+
+	if (!cookie)		/* never seen by us: nobody asked for its cookie */
+		return;
+	t = slot_find(cookie);
+	if (t) {
+		slot_free(t);
+		count(COUNT_FORGOTTEN);
+	}
+	if (skops->sk && !bpf_sk_storage_delete(&live, skops->sk))
+		count(COUNT_FORGOTTEN);
+}
+
+static __always_inline struct track *recall(struct bpf_sock_ops *skops)
+{
+	struct track *t = slot_find(bpf_get_socket_cookie(skops));
+	struct live_conn *l;
+
+	if (t || !skops->sk)
+		return t;
+	l = bpf_sk_storage_get(&live, skops->sk, 0, 0);
+	return l ? &l->track : NULL;
+}
+
+#endif

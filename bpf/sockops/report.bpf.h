@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Fills one conn_sample from a socket and what was remembered of it. */
+#ifndef TCPILOT_REPORT_BPF_H
+#define TCPILOT_REPORT_BPF_H
+
+#include "maps.bpf.h"
+
+#define USEC_PER_SEC 1000000ULL
+
+enum {
+	SOCK_DONE_BIT = 1,	/* enum sock_flags: the peer's FIN arrived */
+	/* tcp_sock.ecn_flags: TCP_ECN_OK, and TCP_ECN_MODE_ACCECN (Linux 6.18) */
+	TCP_ECN_AGREED = 1 | 16,
+	TCP_ECN_SEEN = 8,
+	CHRONO_BUSY = 0,	/* chrono_stat[], enum tcp_chrono less one */
+	CHRONO_RWND = 1,
+	CHRONO_SNDBUF = 2,
+	TIMED_OUT = 110,	/* ETIMEDOUT, asm-generic/errno.h */
+};
+
+/* The reader is woken at most this often. After each batch it pauses for longer
+ * than this (batchPause in internal/datapath) and looks again, so that a record
+ * that came without a wake-up does not wait for one. */
+#define WAKE_INTERVAL_NS (15 * 1000000ULL)
+
+static __u64 last_wake_ns;
+
+static __always_inline void count(enum counter which)
+{
+	__u32 i = which;
+	__u64 *n = bpf_map_lookup_elem(&counters, &i);
+
+	if (n)
+		(*n)++;
+}
+
+static __always_inline __u64 jiffies_us(__u64 jiffies)
+{
+	return jiffies * jiffy_us;
+}
+
+/* Time in a chrono state, as tcp_get_info_chrono_stats counts it: the state that
+ * is running now is added up to this moment. */
+static __always_inline __u64 chrono_us(struct tcp_sock *tp, int which)
+{
+	__u32 j = tp->chrono_stat[which];
+
+	/* a bit-field before Linux 6.18 */
+	if (BPF_CORE_READ_BITFIELD(tp, chrono_type) == which + 1)
+		j += (__u32)bpf_jiffies64() - tp->chrono_start;
+	return jiffies_us(j);
+}
+
+static __always_inline void totals_read(struct totals *n, struct tcp_sock *tp, __u64 now)
+{
+	__u64 rwnd = chrono_us(tp, CHRONO_RWND), sndbuf = chrono_us(tp, CHRONO_SNDBUF);
+
+	n->at_ns = now;
+	/* tcpi_busy_time holds the limited times as well. */
+	n->busy_us = chrono_us(tp, CHRONO_BUSY) + rwnd + sndbuf;
+	n->rwnd_limited_us = rwnd;
+	n->sndbuf_limited_us = sndbuf;
+	n->bytes_acked = tp->bytes_acked;
+	n->bytes_received = tp->bytes_received;
+	n->bytes_retrans = tp->bytes_retrans;
+	n->segs_out = tp->segs_out;
+	n->segs_in = tp->segs_in;
+	n->data_segs_out = tp->data_segs_out;
+	n->total_retrans = tp->total_retrans;
+	n->delivered = tp->delivered;
+	n->delivered_ce = tp->delivered_ce;
+	n->lost = tp->lost;
+	n->rtos = tcp_total_rto(tp);
+}
+
+static __always_inline void report_addresses(struct conn_sample *s, struct tcp_sock *tp)
+{
+	struct inet_sock *inet = &tp->inet_conn.icsk_inet;
+	struct sock_common *c = &inet->sk.__sk_common;
+
+	sock_addresses(c, (__u32 *)s->local, (__u32 *)s->remote);
+	s->remote_port = bpf_ntohs(c->skc_dport);
+	/* skc_num, the same to begin with, is 0 once the socket is closed */
+	s->local_port = bpf_ntohs(inet->inet_sport);
+}
+
+static __always_inline void report_totals(struct conn_sample *s, const struct totals *n,
+					  const struct totals *l)
+{
+	s->busy_us = n->busy_us - l->busy_us;
+	s->rwnd_limited_us = n->rwnd_limited_us - l->rwnd_limited_us;
+	s->sndbuf_limited_us = n->sndbuf_limited_us - l->sndbuf_limited_us;
+	s->bytes_acked = n->bytes_acked - l->bytes_acked;
+	s->bytes_received = n->bytes_received - l->bytes_received;
+	s->bytes_retrans = n->bytes_retrans - l->bytes_retrans;
+	s->segs_out = n->segs_out - l->segs_out;
+	s->segs_in = n->segs_in - l->segs_in;
+	s->data_segs_out = n->data_segs_out - l->data_segs_out;
+	s->total_retrans = n->total_retrans - l->total_retrans;
+	s->delivered = n->delivered - l->delivered;
+	s->delivered_ce = n->delivered_ce - l->delivered_ce;
+	s->lost = n->lost - l->lost;
+	s->rtos = n->rtos - l->rtos;
+}
+
+/* The state of the path as the socket sees it now. */
+static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *tp)
+{
+	__u32 interval = tp->rate_interval_us;
+
+	s->min_rtt_us = tp->rtt_min.s[0].v;
+	if (s->min_rtt_us == ~0U)	/* tcp_sock starts with "no sample yet" */
+		s->min_rtt_us = 0;
+	s->srtt_us = tp->srtt_us >> 3;
+	s->rttvar_us = tp->mdev_us >> 2;
+	s->cwnd = tp->snd_cwnd;
+	s->ssthresh = tp->snd_ssthresh;
+	s->mss = tp->mss_cache;
+	s->delivery_rate = 0;
+	if (interval)		/* tcp_compute_delivery_rate */
+		s->delivery_rate = (__u64)tp->rate_delivered * s->mss * USEC_PER_SEC / interval;
+}
+
+static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,
+					  const struct track *t, const struct runtime_config *cfg)
+{
+	__u16 flags = t->flags & F_MASK;
+	__u32 arm = t->arm;
+
+	if (bounded(arm, MAX_CC)) {
+		const __u64 *want = (const __u64 *)cfg->cc[arm];
+
+		if ((want[0] != cc.w[0] || want[1] != cc.w[1]) && (t->flags & F_ESTABLISHED) &&
+		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
+			flags |= F_CC_CHANGED;
+	} else if (tcp_ca_chosen(tp)) {
+		flags |= F_APP_CC;	/* nothing was set, so it was not us */
+	}
+	if (arm == ARM_DEFAULT)
+		flags |= F_DEFAULT_ARM;
+	if (BPF_CORE_READ_BITFIELD(tp, rate_app_limited))
+		flags |= F_APP_LIMITED;
+	if (tp->ecn_flags & TCP_ECN_AGREED)
+		flags |= F_ECN;
+	if (tp->ecn_flags & TCP_ECN_SEEN)
+		flags |= F_ECN_SEEN;
+	return flags;
+}
+
+/* The state of a congestion control of ours, as long as it is in use. That is to a
+ * connection's last moment: tcp_destroy_sock, and the reset that tcp_disconnect sends,
+ * come before its release. Before a connection is established there is nothing yet. */
+static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_sock *tp,
+					    struct cc_words cc)
+{
+	bool known = cc_ours(cc) && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_initialized);
+	const __u64 *priv = tp->inet_conn.icsk_ca_priv;
+	__u64 state[sizeof(s->cc_state) / sizeof(*priv)] = {};
+
+	if (known)
+		for (int i = 0; i < sizeof(state) / sizeof(*state); i++)
+			state[i] = priv[i];
+	__builtin_memcpy(&s->cc_state, state, sizeof(s->cc_state));
+	if (known)
+		s->cc_state.flags |= CC_KNOWN;
+}
+
+/* Whether counters are less than they were: tcp_disconnect wiped them, unseen. The
+ * 32-bit ones may also have wrapped, but not without data. */
+static __always_inline bool shrank(const struct totals *n, const struct totals *l)
+{
+	__u64 bytes = n->bytes_acked + n->bytes_received - l->bytes_acked - l->bytes_received;
+
+	return n->bytes_acked < l->bytes_acked || n->bytes_received < l->bytes_received ||
+	       n->bytes_retrans < l->bytes_retrans || n->busy_us < l->busy_us ||
+	       ((n->segs_out < l->segs_out || n->segs_in < l->segs_in) && bytes < 1ULL << 31);
+}
+
+/* Sends one sample; a full ring is counted, never waited for. */
+static __always_inline void report(struct tcp_sock *tp, const struct track *t,
+				   const struct totals *now, const struct totals *last,
+				   const struct runtime_config *cfg, __u8 kind, __u32 closed,
+				   __u32 stands_for)
+{
+	struct sock *sk = tcp_sk_sock(tp);
+	__u64 flags = BPF_RB_NO_WAKEUP;
+	struct conn_sample *s;
+	struct cc_words cc;
+
+	if (shrank(now, last)) {
+		count(COUNT_BACKWARDS);
+		return;
+	}
+	s = bpf_ringbuf_reserve(&samples, sizeof(*s), 0);
+	if (!s) {
+		count(COUNT_SAMPLES_LOST);
+		return;
+	}
+	s->at_ns = now->at_ns;
+	s->cookie = t->cookie;
+	s->netns = sk->__sk_common.skc_net.net->net_cookie;
+	s->cgroup = sock_cgroup_id(sk);
+	report_addresses(s, tp);
+	s->kind = kind;
+	s->state = sk->__sk_common.skc_state;
+	s->class = t->class;
+	s->policy_id = t->policy_id;
+	cc = tcp_ca_name(tp);
+	__builtin_memcpy(s->cc, &cc, sizeof(s->cc));
+	s->arm = t->arm;
+	s->stands_for = stands_for;
+	s->flags = report_flags(tp, cc, t, cfg) | (last->at_ns ? F_LATER : 0);
+	s->err = sk->sk_err ?: t->err;
+	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
+	s->connect_us = last->at_ns ? 0 : t->connect_us;
+	s->closed = closed;
+	if (sk->__sk_common.skc_flags & (1 << SOCK_DONE_BIT))
+		s->closed |= CLOSED_FIN_SEEN;
+	if (tp->snd_una == tp->write_seq)
+		s->closed |= CLOSED_ALL_ACKED;
+	/* The application is woken before the tracepoint that shows its error, and may have
+	 * taken the error by then. A connection that ended without FIN and RST while nobody
+	 * answered was given up. */
+	if (kind == SAMPLE_CLOSE && !s->err && !(s->closed & (CLOSED_FIN_SEEN | CLOSED_RST_SENT)) &&
+	    (tp->inet_conn.icsk_probes_out || tp->inet_conn.icsk_retransmits))
+		s->err = TIMED_OUT;
+	report_totals(s, now, last);
+	report_path(s, tp);
+	report_cc_state(s, tp, cc);
+
+	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
+		last_wake_ns = now->at_ns;
+		flags = BPF_RB_FORCE_WAKEUP;
+	}
+	bpf_ringbuf_submit(s, flags);
+	count(COUNT_SAMPLES);
+}
+
+#endif

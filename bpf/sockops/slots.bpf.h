@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Finding, taking and freeing the slot of a young connection. */
+#ifndef TCPILOT_SLOTS_BPF_H
+#define TCPILOT_SLOTS_BPF_H
+
+#include "maps.bpf.h"
+
+static __always_inline __u32 slot_index(__u64 cookie)
+{
+	/* Not hashed: the kernel gives cookies in sequence, to each CPU from a batch of
+	 * its own, so that the slots of connections that begin together share cache lines
+	 * and pages, and are found warm at their ends. */
+	return cookie & (NUM_SLOTS - 1);
+}
+
+static __always_inline struct track *slot_find(__u64 cookie)
+{
+	__u32 i = slot_index(cookie);
+	struct track *t = bpf_map_lookup_elem(&slots, &i);
+
+	if (t && t->cookie == cookie)
+		return t;
+	i ^= 1;
+	t = bpf_map_lookup_elem(&slots, &i);
+	if (t && t->cookie == cookie)
+		return t;
+	return NULL;
+}
+
+/* Returns a slot that is now the connection's own, or NULL. Only a free one is taken:
+ * how old a slot may grow depends on the iterator's interval and load, or it never
+ * comes, and nothing here tells a connection that lives from one whose end was missed.
+ * User space does, after walks of all connections. */
+static __always_inline struct track *slot_take(__u64 cookie)
+{
+	__u32 i = slot_index(cookie);
+	struct track *t = bpf_map_lookup_elem(&slots, &i);
+
+	if (t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie))
+		return t;
+	i ^= 1;
+	t = bpf_map_lookup_elem(&slots, &i);
+	if (t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie))
+		return t;
+	return NULL;
+}
+
+static __always_inline void slot_free(struct track *t)
+{
+	t->flags = 0;	/* nothing is known of the next owner until it has written all */
+	/* an exchange, so that no CPU sees the slot free before it sees the 0 */
+	__sync_lock_test_and_set(&t->cookie, 0);
+}
+
+#endif

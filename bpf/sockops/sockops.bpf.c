@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Classifies connections, applies their path's policy, and reports how they
+ * went.
+ *
+ * sock_ops hooks set; the destroy tracepoint reports. It sees every way in which
+ * a connection ends, once, while the counters are still whole.
+ */
+#include "maps.bpf.h"
+
+/* ---- knobs, set before load -------------------------------------------- */
+
+/* How each field is set. */
+const volatile struct sock_option options[NUM_FIELDS];
+
+/* ---- maps of this object alone: user space writes ------------------------ */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct path_key);
+	__type(value, struct path_policy);
+} path_policies SEC(".maps");
+
+/* What single network namespaces own, by cookie; looked at only if runtime_config.yield
+ * has it for any. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u64);
+} netns_yields SEC(".maps");
+
+/* ---- maps of this object alone: the programs write ------------------------ */
+
+/* By field, then by congestion control. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NUM_FIELDS + MAX_CC);
+	__type(key, __u32);
+	__type(value, __u64);
+} set_failures SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_CLASS_COUNTS);
+	__type(key, __u32);
+	__type(value, struct class_count);
+} class_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct event_key);
+	__type(value, __u64);
+} events SEC(".maps");
+
+#include "classify.bpf.h"
+#include "draws.bpf.h"
+#include "report.bpf.h"
+#include "slots.bpf.h"
+#include "remember.bpf.h"
+#include "apply.bpf.h"
+#include "ends.bpf.h"
+
+/* ---- helpers ------------------------------------------------------------ */
+
+static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
+{
+	struct bpf_sock *sk = skops->sk;
+
+	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+}
+
+static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops *skops, __u32 bank,
+							    struct tcp_sock *tp, struct conn *c)
+{
+	const struct rule_bank *b = bpf_map_lookup_elem(&rule_banks, &bank);
+	__u64 netns = b && (b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0;
+
+	conn_read(skops, c);
+	return classify(c, bank, tp, netns);
+}
+
+/* Longest match of the remote address among the class's paths. A namespace that
+ * learns for itself starts with what holds for all of them. */
+static __always_inline const struct path_policy *path_policy_find(struct bpf_sock_ops *skops,
+								  const struct class_entry *cls,
+								  const __u32 remote[4])
+{
+	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = cls->id };
+	const struct path_policy *p;
+
+	__builtin_memcpy(key.addr, remote, sizeof(key.addr));
+	if (cls->flags & CLASS_OWN_SCOPE) {
+		key.scope = bpf_get_netns_cookie(skops);
+		p = bpf_map_lookup_elem(&path_policies, &key);
+		if (p)
+			return p;
+		key.scope = 0;
+	}
+	return bpf_map_lookup_elem(&path_policies, &key);
+}
+
+static __always_inline void watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
+{
+	if (cls->cb_flags && (bpf_get_prandom_u32() & 0xffff) < cls->watch_share)
+		/* other programs of this cgroup may have asked for callbacks */
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
+}
+
+static __always_inline void count_class(__u32 class, bool outgoing)
+{
+	__u32 i = class % MAX_CLASS_COUNTS;
+	struct class_count *n = bpf_map_lookup_elem(&class_counts, &i);
+
+	if (!n)
+		return;
+	if (outgoing)
+		n->outgoing++;
+	else
+		n->incoming++;
+}
+
+/* ---- the hooks ----------------------------------------------------------- */
+
+/* What a hook knows of the connection that it is called for. */
+struct conn_ctx {
+	struct runtime_config *cfg;
+	struct tcp_sock *tp;		/* NULL on a request socket */
+	const struct class_entry *cls;	/* has an id, and is not to be left alone */
+	const struct path_policy *policy; /* may be NULL or expired */
+	__u64 now;
+	__u64 yield;			/* what the namespace owns: mask of netns_yields */
+};
+
+/* What the slice draws that the connection begins in. Without slices each connection
+ * draws for itself. */
+static __always_inline struct slice slice_of(const struct conn_ctx *ctx, const struct conn *c)
+{
+	if (!ctx->policy->slice_shift)
+		return (struct slice){ .arm = bpf_get_prandom_u32() >> 16 };
+	return slice_draw(c, ctx->cfg->slice_key, ctx->now + ctx->cfg->wall_offset_ns,
+			  ctx->policy->slice_shift);
+}
+
+/* Whether the whole slice is a hold-out. */
+static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct slice s)
+{
+	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
+}
+
+/* Whether the connection is a hold-out by itself. */
+static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
+{
+	__u32 share = ctx->policy->hold_out;
+
+	return share && (c->outgoing ? bpf_get_prandom_u32() >> 16 :
+				       incoming_draw(c, ctx->cfg->draw_key)) < share;
+}
+
+/* What the network namespace of a connection owns. A rule that names the namespace, or
+ * a cgroup in it, goes before its settings. */
+static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn_ctx *ctx)
+{
+	__u64 cookie, *mask;
+
+	if (!ctx->cfg->yield || (ctx->cls->flags & CLASS_NAMED))
+		return 0;
+	cookie = bpf_get_netns_cookie(skops);
+	mask = bpf_map_lookup_elem(&netns_yields, &cookie);
+	return mask ? *mask : 0;
+}
+
+/* Whether the namespace's owner chose its default congestion control: it is not one that
+ * a namespace has from its creation. */
+static __always_inline bool cc_owned(const struct conn_ctx *ctx)
+{
+	const __u64 *has = (const __u64 *)ctx->cfg->inherited;
+	struct cc_words own;
+
+	if (!ctx->cfg->num_inherited || (ctx->cls->flags & CLASS_NAMED))
+		return false;
+	own = tcp_ca_default_name(ctx->tp);
+	for (int i = 0; i < MAX_INHERITED; i++)
+		if (i < ctx->cfg->num_inherited && own.w[0] == has[2 * i] &&
+		    own.w[1] == has[2 * i + 1])
+			return false;
+	return true;
+}
+
+/* Draws what a connection gets and remembers it in t. */
+static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
+				   const struct conn *c)
+{
+	struct slice slice = {};
+
+	if (!ctx->policy) {
+		count(COUNT_NO_POLICY);
+		return;
+	}
+	if (ctx->now >= ctx->policy->expires_ns) {
+		count(COUNT_EXPIRED);
+		return;
+	}
+	t->policy_id = ctx->policy->id;
+	if (ctx->policy->num_arms && cc_owned(ctx))
+		t->flags |= F_APP_CC;	/* not comparable, as a hold-out neither */
+	if (ctx->policy->num_arms || ctx->policy->hold_out_slices)
+		slice = slice_of(ctx, c);
+	/* The slice first: all connections that begin in a hold-out slice belong to it. */
+	if (slice_is_hold_out(ctx, slice))
+		t->flags |= F_HOLD_OUT | F_HOLD_OUT_SLICE;
+	else if (conn_is_hold_out(ctx, c))
+		t->flags |= F_HOLD_OUT;
+	if (t->flags & F_HOLD_OUT) {
+		count(COUNT_HOLD_OUT);
+		return;
+	}
+	count(COUNT_SET);
+	if (t->flags & F_APP_CC)
+		count(COUNT_APP_CC);
+	else if (!(ctx->yield & YIELD_CC))
+		t->arm = draw_arm(ctx->policy, slice.arm);
+	if (ctx->policy->set & ~ctx->yield)
+		t->flags |= F_FIELDS;
+}
+
+/* A connection begins. Outgoing: before the SYN; what shapes the handshake is set
+ * now, the rest once it is over. Incoming: it is established already. */
+static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
+				     const struct conn *c)
+{
+	bool outgoing = c->outgoing;
+	struct track t = { .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id };
+
+	if (!ctx->tp)
+		return;
+	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
+	t.cookie = bpf_get_socket_cookie(skops);
+	decide(ctx, &t, c);
+	if (t.flags & F_FIELDS) {
+		__u64 set = ctx->policy->set & ~ctx->yield;
+
+		apply_fields(skops, ctx->policy, set, false);
+		if (!outgoing)
+			apply_fields(skops, ctx->policy, set, true);
+	}
+	if (!outgoing)
+		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
+	watch(skops, ctx->cls);
+	remember(skops, &t);
+}
+
+/* The handshake of an outgoing connection is over. Returns the connection if
+ * something waits to be set. */
+static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now)
+{
+	struct track *t = recall(skops);
+
+	if (!t)
+		return NULL;
+	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
+	t->flags |= F_ESTABLISHED;
+	if (t->flags & F_HOLD_OUT || (t->arm == NO_ARM && !(t->flags & F_FIELDS)))
+		return NULL;
+	return t;
+}
+
+/* Whether a request socket will be a hold-out, as decide draws it. Only where the slice
+ * ends before the handshake does, they may differ. */
+static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
+{
+	return conn_is_hold_out(ctx, c) ||
+	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
+}
+
+/* The kernel asks for a value during the handshake. A hold-out stays one there. */
+static __always_inline void on_request(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
+				       const struct conn *c)
+{
+	bool full = ctx->tp;	/* else it is a request socket */
+	const struct path_policy *p = ctx->policy;
+	struct track *t;
+	__u32 field;
+
+	/* A program of a cgroup further down, which ran before, has answered. The kernel
+	 * begins with 0 (tcp_call_bpf), and -1 is customary for no answer. */
+	if ((__s32)skops->reply > 0)
+		return;
+	switch (skops->op) {
+	case BPF_SOCK_OPS_TIMEOUT_INIT:
+		field = full ? FIELD_SYN_RTO : FIELD_SYNACK_RTO;
+		break;
+	case BPF_SOCK_OPS_RWND_INIT:
+		field = FIELD_INIT_RWND;
+		break;
+	case BPF_SOCK_OPS_NEEDS_ECN:
+		field = FIELD_ECN;
+		break;
+	default:
+		field = FIELD_BASE_RTT;
+	}
+	if (!p || ctx->now >= p->expires_ns || !(p->set & ~ctx->yield & (1ULL << field)))
+		return;
+	t = full ? recall(skops) : NULL;
+	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
+		return;
+	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
+		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;
+	else
+		skops->reply = p->value[field];
+	count(COUNT_REPLIES);
+}
+
+static __always_inline void on_event(struct bpf_sock_ops *skops)
+{
+	struct event_key key = { .op = skops->op };
+	struct track *t = recall(skops);
+	__u64 one = 1, *n;
+
+	if (!t)
+		return;
+	key.class = t->class;
+	n = bpf_map_lookup_elem(&events, &key);
+	if (n)
+		(*n)++;
+	else
+		/* if another CPU was faster, its count is on its own CPU */
+		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
+}
+
+#define OP(name) (1U << BPF_SOCK_OPS_##name)
+
+enum {
+	/* what is always looked at; request ops only if some policy answers them */
+	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
+		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
+};
+
+/* Classifies the connection and finds its policy; there is one place for it, so
+ * that the verifier meets it once. False: nothing is to be done. */
+static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx *ctx,
+				    struct conn *c, bool begins)
+{
+	ctx->cls = conn_class(skops, ctx->cfg->bank & 1, ctx->tp, c);
+	if (begins)
+		count_class(ctx->cls ? ctx->cls->id : 0, c->outgoing);
+	if (!ctx->cls || !ctx->cls->id) {
+		if (begins)
+			count(COUNT_NO_RULE);
+		return false;
+	}
+	if (ctx->cls->flags & CLASS_LEAVE) {
+		if (begins)
+			count(COUNT_LEFT);
+		return false;
+	}
+	ctx->policy = path_policy_find(skops, ctx->cls, c->remote);
+	ctx->yield = owned(skops, ctx);
+	return true;
+}
+
+/* Sets what waited for the end of an outgoing connection's handshake: fields first,
+ * as a congestion control begins with the window that it finds. */
+static __always_inline void on_late(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
+				    struct track *late)
+{
+	/* another class: rules changed meanwhile */
+	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
+		apply_fields(skops, ctx->policy, ctx->policy->set & ~ctx->yield, true);
+	if (ctx->tp)
+		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
+}
+
+SEC("sockops")
+int tcpilot_sockops(struct bpf_sock_ops *skops)
+{
+	__u32 op = skops->op, zero = 0;
+	struct track *late = NULL;
+	struct conn_ctx ctx = {};
+	struct conn c = {};
+	bool begins;
+
+	/* Most calls of a connection end here. */
+	ctx.cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!ctx.cfg || op > 31 || !((ALWAYS | ctx.cfg->requests) & (1U << op)))
+		return 1;
+	if (op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB) {
+		on_event(skops);
+		return 1;
+	}
+	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	ctx.now = bpf_ktime_get_ns();
+	ctx.tp = skops_tcp(skops);
+	if (begins && ctx.tp)
+		forget(skops, ctx.tp);
+	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
+		late = on_active_established(skops, ctx.now);
+		if (!late)
+			return 1;
+	}
+	/* A dead daemon's lease runs out: then nothing is touched any more. */
+	if (ctx.now >= ctx.cfg->lease_ns)
+		return 1;
+
+	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;
+	barrier_var(late);	/* else clang looks at op instead, and the verifier is lost */
+	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late)
+		return 1;
+	barrier_var(late);
+	if (late)
+		on_late(skops, &ctx, late);
+	else if (begins)
+		on_begin(skops, &ctx, &c);
+	else
+		on_request(skops, &ctx, &c);
+	return 1;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Where a connection is remembered (struct track) between its start and its end.
+ *
+ * Creating socket storage costs 1.2 us a socket, more than everything else
+ * together, so a young connection is remembered in one of two slots that its
+ * cookie picks. Only when both are taken, or when the connection lives long
+ * enough to meet the iterator, does it get socket storage.
+ */
+#ifndef TCPILOT_TRACK_BPF_H
+#define TCPILOT_TRACK_BPF_H
+
+#include "../include/tcp.bpf.h"
+
+#define SLOT_BITS 14
+#define NUM_SLOTS (1 << SLOT_BITS)
+#define NSEC_PER_USEC 1000ULL
+#define NSEC_PER_MSEC 1000000ULL
+#define NSEC_PER_SEC 1000000000ULL
+
+/* Counters at the last interval sample. */
+struct totals {
+	__u64 at_ns;
+	__u64 busy_us;
+	__u64 rwnd_limited_us;
+	__u64 sndbuf_limited_us;
+	__u64 bytes_acked;
+	__u64 bytes_received;
+	__u64 bytes_retrans;
+	__u32 segs_out;
+	__u32 segs_in;
+	__u32 data_segs_out;
+	__u32 total_retrans;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u32 lost;
+	__u32 rtos;
+};
+
+struct live_conn {
+	struct track track;
+	struct totals last;
+};
+
+#endif

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
+)
+
+func (a *app) prog() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "prog",
+		Short: "Show, load and unload your own sock_ops programs",
+		// Where somebody looks for its commands.
+		SuggestFor: []string{"load", "unload", "loaded"},
+		Long: `Your own eBPF programs of the type sock_ops, attached to a cgroup beside tcpilot's.
+
+A congestion control in BPF is loaded with 'tcpilot cc load' instead.`,
+		Example: `  tcpilot prog list
+  sudo tcpilot prog load my-iw ./my_iw.bpf.o --cgroup /sys/fs/cgroup/web
+  sudo tcpilot prog unload my-iw`,
+		Args: console.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.progList(), a.progLoad(), a.progUnload())
+	return cmd
+}
+
+func (a *app) progList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "Those that are loaded",
+		Long:    "List the programs that 'tcpilot prog load' attached. What tcpilot's own programs cost\nis in 'tcpilot status'; congestion controls are in 'tcpilot cc list'.",
+		Example: "  tcpilot prog list",
+		Args:    console.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), a, api.ResourceLoaded, func(w io.Writer, l []api.Loaded) {
+				if len(l) == 0 {
+					fmt.Fprintln(w, "none: see 'tcpilot prog load --help'")
+					return
+				}
+				a.renderLoaded(w, l, "")
+			})
+		},
+	}
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) progLoad() *cobra.Command {
+	var r api.LoadRequest
+	cmd := &cobra.Command{
+		Use:   "load NAME FILE.o --cgroup PATH",
+		Short: "Attach your own to a cgroup",
+		Long: `Attach the sock_ops programs of your own eBPF object, as NAME, to a cgroup beside
+tcpilot's. The daemon reads the file, and refuses one that has programs of another
+type; for a congestion control see 'tcpilot cc load'. The programs stay until
+'tcpilot prog unload' or the end of the daemon.`,
+		Example: "  sudo tcpilot prog load my-iw ./my_iw.bpf.o --cgroup /sys/fs/cgroup/system.slice/nginx.service",
+		Args:    console.Args(2, 2, "NAME or FILE.o"),
+		ValidArgsFunction: func(_ *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(argv) == 1 {
+				return []string{"o"}, cobra.ShellCompDirectiveFilterFileExt
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, argv []string) (err error) {
+			if r.Cgroup == "" {
+				return console.Usagef("--cgroup is missing: to which cgroup v2 directory shall it be attached?")
+			}
+			r.Name = argv[0]
+			if r.Object, err = fileArg(argv[1]); err != nil {
+				return err
+			}
+			if r.Cgroup, err = fileArg(r.Cgroup); err != nil {
+				return err
+			}
+			l, err := a.client().Load(cmd.Context(), r)
+			if err != nil {
+				return err
+			}
+			return a.done(l, fmt.Sprintf("loaded %s: %s on %s", l.Name, programWords(l.Programs), l.Cgroup))
+		},
+	}
+	cmd.Flags().StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` to attach to")
+	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) progUnload() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "unload NAME",
+		Short:   "Detach one from its cgroup",
+		Long:    "Detach what 'tcpilot prog load' attached, by the name that 'tcpilot prog list' shows.",
+		Example: "  sudo tcpilot prog unload my-iw",
+		Args:    console.Args(1, 1, "NAME"),
+		ValidArgsFunction: func(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+			defer cancel()
+			if l, err := a.client().Loaded(ctx); err == nil && len(argv) == 0 {
+				for _, p := range l {
+					names = append(names, p.Name)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := a.client().Unload(cmd.Context(), argv[0]); err != nil {
+				return err
+			}
+			return a.done(struct{}{}, "unloaded "+argv[0])
+		},
+	}
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderLoaded(w io.Writer, l []api.Loaded, indent string) {
+	t := console.NewTable("NAME", "PROGRAMS", "CGROUP", "OBJECT", "SINCE")
+	for _, p := range l {
+		t.Row(p.Name, programWords(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
+	}
+	t.Write(w, a.Paint, indent)
+}
+
+func programWords(programs []api.Program) string {
+	var words []string
+	for _, p := range programs {
+		words = append(words, fmt.Sprintf("%s (%s, id %d)", p.Name, p.Type, p.ID))
+	}
+	return strings.Join(words, ", ")
+}

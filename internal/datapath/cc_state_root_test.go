@@ -1,0 +1,180 @@
+package datapath
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	controls "github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// stateCC is the name in testdata/state.bpf.c.
+const stateCC = "tcpilot_state"
+
+// registerState registers the congestion control of testdata/state.bpf.c until the test ends.
+func registerState(t testing.TB) {
+	t.Helper()
+	var objs stateObjects
+	err := loadStateObjects(&objs, nil)
+	if errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create") || errors.Is(err, ebpf.ErrNotSupported) {
+		testenv.Missing(t, "this kernel takes no congestion control that a link registers (they came with Linux 6.4)")
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, objs.Close()) })
+	l, err := link.AttachStructOps(link.StructOpsOptions{Map: objs.State})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+}
+
+// wantState looks whether a sample has what the congestion control says, but for w_max, which
+// it raises with every ACK that lets the window grow.
+func wantState(t testing.TB, what string, s *tcp.Sample, leastWMax uint32) {
+	t.Helper()
+	want := tcp.ControlState{BW: 0x1122334455667788, MinRTT: 1001, InflightHi: 1002, InflightLo: tcp.NoBound, Alpha: 1004,
+		WMax: s.Control.WMax, Mode: 6, Flags: tcp.ControlKnown | tcp.ControlECN}
+	if s.Control != want || s.Control.WMax < leastWMax || s.CC != cc(stateCC) {
+		t.Errorf("%s: %s with %+v, want %+v and w_max at least %d", what, s.CC, s.Control, want, leastWMax)
+	}
+}
+
+// TestRootCCState: samples have what a control of ours says of itself, while
+// the connection lives and at its end, however it ends.
+func TestRootCCState(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	registerState(t)
+	r.policy(t, arms(arm(stateCC, 1<<16)))
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	const begun = 1005
+	for name, end := range map[string]func(c, s net.Conn){
+		"close": func(c, s net.Conn) { closeAll(t, c, s) },
+		"reset by close": func(c, s net.Conn) { // seen as tcp_send_reset
+			must(t, c.(*net.TCPConn).SetLinger(0))
+			closeAll(t, c, s)
+		},
+		"reset by connect": func(c, s net.Conn) { // tcp_disconnect wipes the state
+			withFD(c, func(fd int) { connectUnspec(fd) })
+			closeAll(t, c, s)
+		},
+	} {
+		c, s := r.pair(t, "127.0.0.1:0")
+		isLive, isFinal, isPeer := intervalOf(c), ofConn(c), ofConn(s)
+		exchange(t, c, s, 100_000)
+		time.Sleep(20 * time.Millisecond)
+		r.walk(t, r.ns)
+		live := r.find(t, "live connection", isLive)
+		wantState(t, name+", live", &live, begun+1)
+		exchange(t, c, s, 100_000)
+		time.Sleep(20 * time.Millisecond) // the last ACK
+		end(c, s)
+		final, peer := r.find(t, "client", isFinal), r.find(t, "server", isPeer)
+		wantState(t, name+", last", &final, live.Control.WMax)
+		wantState(t, name+", server", &peer, begun)
+	}
+}
+
+// TestRootNoCCState: others say nothing, and a control that has not begun
+// neither.
+func TestRootNoCCState(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	registerState(t)
+	r.policy(t, nil)
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	nothing := func(what string, s *tcp.Sample) {
+		t.Helper()
+		if s.Control != (tcp.ControlState{}) {
+			t.Errorf("%s: %s says %+v", what, s.CC, s.Control)
+		}
+	}
+	c, s := r.pair(t, "127.0.0.1:0") // cubic, which uses icsk_ca_priv for itself
+	isLive, isFinal := intervalOf(c), ofConn(c)
+	exchange(t, c, s, 100_000)
+	time.Sleep(20 * time.Millisecond)
+	r.walk(t, r.ns)
+	live := r.find(t, "live connection", isLive)
+	nothing("live", &live)
+	closeAll(t, c, s)
+	final := r.find(t, "its end", isFinal)
+	nothing("last", &final)
+
+	if _, err := dialErr(t, r.ns, "", "127.0.0.1:1", wantCC(stateCC)); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Fatalf("connect to a port that nobody listens on: %v", err)
+	}
+	failed := r.find(t, "failed connect", func(s *tcp.Sample) bool { return s.Kind == tcp.KindFailedConnect })
+	nothing("failed connect", &failed)
+	if failed.CC != cc(stateCC) {
+		t.Errorf("it had %s", failed.CC)
+	}
+}
+
+// TestRootCCChanges: what is said is of the control in use, not of the one
+// before.
+func TestRootCCChanges(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	registerState(t)
+	r.policy(t, nil)
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	c, s := r.pair(t, "127.0.0.1:0")
+	isInterval := intervalOf(c)
+	for i, name := range []string{stateCC, "reno", stateCC} {
+		setCC(t, c, name)
+		exchange(t, c, s, 50_000)
+		time.Sleep(20 * time.Millisecond)
+		r.walk(t, r.ns)
+		got := r.count(t, i+1, isInterval)[i]
+		if name == stateCC {
+			wantState(t, "after a change", &got, 1005)
+		} else if got.Control != (tcp.ControlState{}) || got.CC != cc(name) {
+			t.Errorf("%s says %+v", got.CC, got.Control)
+		}
+	}
+	closeAll(t, c, s)
+}
+
+// TestRootCCsOfOurs: what each of ours says of a connection over loopback has
+// the words and the figures that it should.
+func TestRootCCsOfOurs(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	registerState(t)                                 // or skips
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "1") // some do nothing without
+	r.policy(t, nil)
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	for _, name := range controls.Names() {
+		release, err := controls.Hold(name)
+		if err != nil {
+			t.Errorf("hold %s: %v", name, err)
+			continue
+		}
+		c, s := r.pair(t, "127.0.0.1:0")
+		isLive := intervalOf(c)
+		setCC(t, c, name)
+		exchange(t, c, s, 3_000_000)
+		time.Sleep(20 * time.Millisecond)
+		r.walk(t, r.ns)
+		got := r.find(t, name, isLive)
+		closeAll(t, c, s)
+		must(t, release())
+		mode := got.ControlMode()
+		if got.CC != cc(name) || !slices.Contains(tcp.ControlModes(got.CC), mode) {
+			t.Errorf("%s: %s has mode %q, %+v", name, got.CC, mode, got.Control)
+		}
+		if got.Control.Alpha > tcp.AlphaOne || got.Control.MinRTT > 1_000_000 || got.Control.Flags&^tcp.AllControlFlags != 0 {
+			t.Errorf("%s: %+v", name, got.Control)
+		}
+		if name == "tcpilot_bbr3" && (got.Control.BW < 1_000_000 || got.Control.MinRTT == 0) {
+			t.Errorf("%s has no model of the path: %+v", name, got.Control)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package guard
+
+import (
+	"fmt"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// MarksLost: an arm that needs ECN answers marks, and is a bad Reno without them. A
+// path that has once proved to make them may stop: its route moves to a queue that
+// drops instead, or the host at its end negotiates ECN no more.
+
+const (
+	// unmarkedMost is how many connections in a row may lose packets without a mark, or
+	// be made without ECN, before the path's proof of ECN is given up.
+	unmarkedMost = 8
+	// unmarkedApart of them one after the other.
+	unmarkedApart = 3
+)
+
+// unmarked are the latest connections of an arm in a row that should have met a mark
+// and did not.
+type unmarked struct {
+	n       int
+	without int // of these, made without ECN
+	// apart of them each began after the one before had ended, the latest at end (Unix
+	// ns): one burst may overflow any queue.
+	apart int
+	end   int64
+}
+
+func (u *unmarked) add(s *tcp.Sample) {
+	u.n++
+	if s.At-int64(s.Duration) >= u.end {
+		u.apart++
+		u.end = s.At
+	}
+}
+
+func (u *unmarked) tooMany() bool { return u.n >= unmarkedMost && u.apart >= unmarkedApart }
+
+// meet counts connections that lose packets without a mark.
+func (u *unmarked) meet(s *tcp.Sample) {
+	switch {
+	case s.DeliveredCE > 0:
+		*u = unmarked{}
+	case s.Kind == tcp.KindClose && (s.Lost > 0 || s.Retrans > 0):
+		u.add(s)
+	}
+}
+
+func (u *unmarked) why() string {
+	switch u.without {
+	case 0:
+		return fmt.Sprintf("%d connections in a row lost packets and met no mark", u.n)
+	case u.n:
+		return fmt.Sprintf("%d connections in a row were made without ECN, which it needs", u.n)
+	}
+	return fmt.Sprintf("%d connections in a row met no mark: %d were made without ECN, the others lost packets", u.n, u.without)
+}

@@ -1,0 +1,91 @@
+package guard
+
+import (
+	"math"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// outcomes are what connections of one kind got.
+type outcomes struct {
+	reward  series // by the objective, of all of them
+	goodput series // ln(bytes/s) of those that the path bounded; none where it is the objective
+	packets
+}
+
+func (o *outcomes) add(s *tcp.Sample, reward, goodput learn.Outcome) {
+	o.reward.add(s, reward)
+	o.goodput.add(s, goodput)
+	o.packets.add(s)
+}
+
+// fade halves what is known. The number of slices fades with time alone: how many
+// there are has nothing to do with the number of connections.
+func (o *outcomes) fade(old bool) {
+	o.reward.fade(old)
+	o.goodput.fade(old)
+	o.packets.fade()
+}
+
+// series is a mean of logarithms.
+type series struct {
+	ended  float64 // connections
+	slices float64 // of time in which they came; of the hold-out, which has none, outcomes
+	slice  int64   // the latest
+	nth    int32   // outcomes in it
+
+	weight float64 // of outcomes
+	mean   float64
+	m2     float64 // sum of squared deviations from it
+}
+
+// add counts what an outcome says that those before it in its slice did not.
+func (v *series) add(s *tcp.Sample, out learn.Outcome) {
+	if !(out.Weight > 0) {
+		return
+	}
+	if s.Kind == tcp.KindClose {
+		v.ended++
+	}
+	if !learn.SameSlice(v.slice, out.Slice) {
+		v.slices++
+		v.slice, v.nth = out.Slice, 0
+	}
+	v.nth++
+	v.merge(out.Weight*learn.Novelty(v.nth), out.Reward, 0)
+}
+
+// merge adds outcomes of a mean of their own (Chan, Golub and LeVeque, 1979).
+func (v *series) merge(weight, mean, m2 float64) {
+	if weight == 0 {
+		return
+	}
+	total := v.weight + weight
+	d := mean - v.mean
+	v.m2 += m2 + d*d*v.weight*weight/total
+	v.mean += d * weight / total
+	v.weight = total
+}
+
+func (v *series) fade(old bool) {
+	v.ended /= 2
+	v.weight /= 2
+	v.m2 /= 2
+	if old {
+		v.slices /= 2
+	}
+}
+
+// variance of the mean.
+func (v *series) variance() float64 {
+	one := (expectedN*expectedNoise*expectedNoise + v.m2) / (expectedN + max(0, v.weight-1))
+	return one / v.weight
+}
+
+// collapsed reports whether v, of an arm, lies below another series by more than a
+// distance, for certain, and rests on enough.
+func (v *series) collapsed(other *series, distance float64) bool {
+	return v.ended >= leastCollapse && v.slices >= leastSlices && other.ended >= leastHeld &&
+		other.mean-v.mean-certain*math.Sqrt(v.variance()+other.variance()) >= distance
+}
