@@ -110,13 +110,14 @@ microbench: ## Go benchmarks; BENCH=regexp COUNT=n
 	@$(if $(SUDO),,TCPILOT_ROOT_TESTS=1) go test -p 1 -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) -benchmem ./...
 
 .PHONY: install
-install: build ## to DESTDIR and PREFIX, with the systemd unit and shell completion
+install: build ## to DESTDIR and PREFIX, with the systemd unit, shell completion and the schema
 	install -D -m 755 bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot
 	install -d $(DESTDIR)$(UNITDIR)
 	sed 's|@bindir@|$(PREFIX)/bin|' deploy/tcpilot.service > $(DESTDIR)$(UNITDIR)/tcpilot.service
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	bin/tcpilot completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
 	bin/tcpilot completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
+	install -D -m 644 docs/config.schema.json $(DESTDIR)$(PREFIX)/share/tcpilot/config.schema.json
 	test -e $(DESTDIR)/etc/tcpilot/tcpilot.yaml || \
 		install -D -m 644 deploy/tcpilot.yaml $(DESTDIR)/etc/tcpilot/tcpilot.yaml
 
@@ -129,6 +130,7 @@ uninstall: ## what install and install-lab put there, but for /etc/tcpilot and w
 	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot-lab $(DESTDIR)$(UNITDIR)/tcpilot.service
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
+	rm -rf $(DESTDIR)$(PREFIX)/share/tcpilot
 
 .PHONY: clean
 clean: ## what was built

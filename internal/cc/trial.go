@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/thread"
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // stage is one transfer of a trial.
@@ -48,7 +48,7 @@ func (o object) tryOut(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer l.Close()
-	if err := thread.InNewNetNS(func() error { return tryStages(ctx, log) }); err != nil {
+	if err := netns.InNew(func() error { return tryStages(ctx, log) }); err != nil {
 		return fmt.Errorf("it was tried and does not work: %w", err)
 	}
 	return nil

@@ -37,7 +37,7 @@ func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
 		r := &raw.Rules[i]
 		name := fmt.Sprintf("rules[%d]", i)
 		rules = append(rules, d.rule(r, name, c.Learning.HoldOut))
-		at := d.at[&r.Name].or(d.at[r])
+		at := d.at[&r.Name].Or(d.at[r])
 		if r.Name == "" {
 			if !d.broken[r] {
 				d.fail(at, name, "the rule has no name", "add name: and a word of your choice")
@@ -48,7 +48,7 @@ func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
 			d.fail(at, name+".name", fmt.Sprintf("%q %s", r.Name, where), "give every rule its own name")
 			continue
 		}
-		lines[r.Name] = fmt.Sprintf("is the name of the rule in line %d", at.line)
+		lines[r.Name] = fmt.Sprintf("is the name of the rule in line %d", at.Line)
 	}
 	if most := class.MaxRules - builtin; len(raw.Rules) > most {
 		r := &raw.Rules[most]
@@ -281,7 +281,7 @@ func (d *decoder) checkShadows(raw *fileRules, rules []policy.Rule, builtin int)
 				fix = "remove it, or write builtin_rules: false and your own rules"
 				continue
 			}
-			by = append(by, fmt.Sprintf("rule %q in line %d", sound[b].Name, d.at[&raw.Rules[index[b]-builtin]].line))
+			by = append(by, fmt.Sprintf("rule %q in line %d", sound[b].Name, d.at[&raw.Rules[index[b]-builtin]].Line))
 		}
 		if len(by) == 1 {
 			fix = strings.ReplaceAll(fix, "them", "it")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // Config is the whole configuration. Its tags are read by the decoder and by
@@ -155,7 +156,7 @@ func Parse(name string, data []byte) (*Config, error) {
 }
 
 func parseRaw(name string, data []byte) (*Config, *fileRules, error) {
-	d := &decoder{file: name, at: make(map[any]position)}
+	d := &decoder{file: name, at: make(map[any]yamlfile.Position)}
 	c := base()
 	var raw fileRules
 	if root := d.parse(data); root != nil {
@@ -171,7 +172,7 @@ func parseRaw(name string, data []byte) (*Config, *fileRules, error) {
 // Default is the configuration of an empty file.
 func Default() *Config {
 	c := base()
-	c.finish(&decoder{at: make(map[any]position)}, &fileRules{})
+	c.finish(&decoder{at: make(map[any]yamlfile.Position)}, &fileRules{})
 	return c
 }
 
@@ -213,7 +214,7 @@ func (c *Config) finish(d *decoder, raw *fileRules) {
 	}
 	l := &c.Learning
 	if l.PolicyTTL < l.Lease {
-		d.fail(d.at[&l.PolicyTTL].or(d.at[&l.Lease]), "learning.policy_ttl",
+		d.fail(d.at[&l.PolicyTTL].Or(d.at[&l.Lease]), "learning.policy_ttl",
 			fmt.Sprintf("%s is shorter than learning.lease, %s", shortDuration(l.PolicyTTL), shortDuration(l.Lease)),
 			"write a policy_ttl of at least the lease")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // ControlList names congestion controls of tcpilot's own; nil is auto, and an empty
@@ -39,9 +40,9 @@ func (d *decoder) controls(n ast.Node, name string, list *ControlList) {
 		switch {
 		case !congestion.IsOwn(ccs[i]):
 			err := notOurs(ccs[i].String())
-			d.fail(posOf(e), name, err.problem, err.whatToDo)
+			d.fail(yamlfile.Begin(e), name, err.problem, err.whatToDo)
 		case slices.Contains(ccs[:i], ccs[i]):
-			d.fail(posOf(e), name, fmt.Sprintf("%s stands in the list already", ccs[i]), "remove one of them")
+			d.fail(yamlfile.Begin(e), name, fmt.Sprintf("%s stands in the list already", ccs[i]), "remove one of them")
 		}
 	}
 }
@@ -69,7 +70,7 @@ func (c *Config) finishControls(d *decoder, raw *fileRules) {
 	if d.broken[&c.CongestionControls] {
 		return // it does not say what was meant
 	}
-	unloaded := func(cc tcp.CC, at position, name string) {
+	unloaded := func(cc tcp.CC, at yamlfile.Position, name string) {
 		if congestion.HasOwnName(cc) && !slices.Contains(c.CongestionControls, cc) {
 			d.fail(at, name, fmt.Sprintf("%s is not loaded: congestion_controls does not name it", cc),
 				"add it there, or write congestion_controls: auto")

@@ -7,4 +7,4 @@
 // is what could never have an effect. It looks nothing up on the host.
 package config
 
-//go:generate go run ./gen ../../docs/config.md
+//go:generate go run ./gen ../../docs/config.md ../../docs/config.schema.json

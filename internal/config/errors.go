@@ -61,14 +61,3 @@ func (es Errors) sorted() Errors {
 	})
 	return es
 }
-
-// position is a place in the file; the zero position is none.
-type position struct{ line, col int }
-
-// or returns p, or q if p is none.
-func (p position) or(q position) position {
-	if p == (position{}) {
-		return q
-	}
-	return p
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // fileRules is the part of the file that becomes Config.Rules.
@@ -90,17 +91,17 @@ func (d *decoder) set(n ast.Node, name string, s *setValues) {
 		return
 	}
 	if len(entries) == 0 {
-		d.fail(posOf(n), name, "no field is named", "name one, or remove the key")
+		d.fail(yamlfile.Begin(n), name, "no field is named", "name one, or remove the key")
 	}
-	first := make(map[string]position)
+	first := make(map[string]yamlfile.Position)
 	for _, e := range entries {
 		key, at, ok := d.key(e, name)
 		if !ok {
 			continue
 		}
-		full := join(name, key)
+		full := yamlfile.Join(name, key)
 		if p, dup := first[key]; dup {
-			d.fail(at, full, fmt.Sprintf("the key stands in line %d already", p.line), "remove one of them")
+			d.fail(at, full, fmt.Sprintf("the key stands in line %d already", p.Line), "remove one of them")
 			continue
 		}
 		first[key] = at
@@ -108,8 +109,8 @@ func (d *decoder) set(n ast.Node, name string, s *setValues) {
 	}
 }
 
-func (d *decoder) setOne(e *ast.MappingValueNode, at position, name, key string, s *setValues) {
-	full := join(name, key)
+func (d *decoder) setOne(e *ast.MappingValueNode, at yamlfile.Position, name, key string, s *setValues) {
+	full := yamlfile.Join(name, key)
 	f, known := tcp.FieldByName(key)
 	if !known && key != "cc" {
 		fix := "see docs/config.md for the fields"
@@ -119,7 +120,7 @@ func (d *decoder) setOne(e *ast.MappingValueNode, at position, name, key string,
 		d.fail(at, name, fmt.Sprintf("unknown field %q", key), fix)
 		return
 	}
-	if isNull(e.Value) {
+	if yamlfile.IsNull(e.Value) {
 		d.fail(at, full, "the field has no value", "write one, or remove the field to leave it to the kernel")
 		return
 	}
@@ -143,7 +144,7 @@ func (d *decoder) setOne(e *ast.MappingValueNode, at position, name, key string,
 		d.at[ccAt{s}] = at
 	}
 	if ve, wrong := err.(*valueError); wrong {
-		d.fail(posOf(e.Value), full, ve.problem, ve.whatToDo)
+		d.fail(yamlfile.Begin(e.Value), full, ve.problem, ve.whatToDo)
 	}
 }
 
@@ -175,15 +176,15 @@ func (d *decoder) arms(n ast.Node, name string, list *armList) {
 	seen := make(map[tcp.CC]bool)
 	for i, cc := range ccs {
 		if seen[cc] {
-			d.fail(posOf(nodes[i]), name, fmt.Sprintf("%s stands in the list already", cc), "remove one of them")
+			d.fail(yamlfile.Begin(nodes[i]), name, fmt.Sprintf("%s stands in the list already", cc), "remove one of them")
 		}
 		seen[cc] = true
 	}
 	if len(ccs) > path.MaxArms {
-		d.fail(posOf(nodes[path.MaxArms]), name, fmt.Sprintf("%d arms", len(ccs)), fmt.Sprintf("name at most %d", path.MaxArms))
+		d.fail(yamlfile.Begin(nodes[path.MaxArms]), name, fmt.Sprintf("%d arms", len(ccs)), fmt.Sprintf("name at most %d", path.MaxArms))
 	}
 	if seen[autoArms] {
-		d.fail(posOf(n), name, "auto stands among names", "write arms: auto, or names only")
+		d.fail(yamlfile.Begin(n), name, "auto stands among names", "write arms: auto, or names only")
 	}
 }
 

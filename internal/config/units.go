@@ -19,7 +19,9 @@ func bad(whatToDo, format string, args ...any) error {
 	return &valueError{fmt.Sprintf(format, args...), whatToDo}
 }
 
-// unit is a suffix and what it stands for, as a fraction of the base unit.
+// unit is a suffix and what it stands for, as a fraction of the base unit. Units are
+// read here and not by a library: go-humanize and docker/go-units accept a number without a
+// unit, know no bit/s, and compute in floating point.
 type unit struct {
 	suffix   string
 	num, den uint64

@@ -20,6 +20,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // into decodes a node into a struct field of any kind.
@@ -31,7 +32,7 @@ func (d *decoder) into(n ast.Node, name string, t target) {
 			d.broken[p] = true
 		}
 	}()
-	d.at[v.Addr().Interface()] = posOf(n)
+	d.at[v.Addr().Interface()] = yamlfile.Begin(n)
 	switch p := v.Addr().Interface().(type) {
 	case *setValues:
 		d.set(n, name, p)
@@ -49,7 +50,7 @@ func (d *decoder) into(n ast.Node, name string, t target) {
 		d.into(n, name, target{v.Elem(), t.tag})
 	case isText(v.Type()):
 		if s, ok := d.scalar(n, name); ok {
-			d.text(posOf(n), name, s, t)
+			d.text(yamlfile.Begin(n), name, s, t)
 		}
 	case v.Kind() == reflect.Struct:
 		var misplaced func(string) string
@@ -70,13 +71,13 @@ func (d *decoder) slice(n ast.Node, name string, t target) {
 	elem := t.value.Type().Elem()
 	if _, isList := n.(*ast.SequenceNode); !isList && !isText(elem) {
 		if !d.unsupported(n, name) {
-			d.fail(posOf(n), name, "want a list, found "+kindOf(n), `begin each entry with "- "`)
+			d.fail(yamlfile.Begin(n), name, "want a list, found "+kindOf(n), `begin each entry with "- "`)
 		}
 		return
 	}
 	nodes := d.list(n)
 	if len(nodes) == 0 && isText(elem) {
-		d.fail(posOf(n), name, "the list is empty", "name something, or remove the key")
+		d.fail(yamlfile.Begin(n), name, "the list is empty", "name something, or remove the key")
 		return
 	}
 	if len(nodes) == 0 {
@@ -107,7 +108,7 @@ func isText(t reflect.Type) bool {
 }
 
 // text decodes a single value by the type of where it goes.
-func (d *decoder) text(at position, name, s string, t target) {
+func (d *decoder) text(at yamlfile.Position, name, s string, t target) {
 	err := d.parseText(s, t)
 	switch e := err.(type) {
 	case nil:

@@ -65,3 +65,36 @@ func TestColourOnlyOnTerminals(t *testing.T) {
 		t.Errorf("got %q", s)
 	}
 }
+
+// What is too long for the width of the terminal stands on a line of its own.
+func TestGridSpills(t *testing.T) {
+	g := Grid{
+		Columns: []Column{{Head: "NAME", Left: true}, {Head: "N"}}, Indent: "  ", Gap: "  ", Spill: true,
+		Rows: []GridRow{{Cells: []Cell{{Text: "short"}, {Text: "1"}}}, {Cells: []Cell{{Text: "much longer"}, {Text: "2"}}}},
+	}
+	for width, want := range map[int]string{
+		0:  "  NAME         N\n  short        1\n  much longer  2\n",
+		16: "  NAME         N\n  short        1\n  much longer  2\n",
+		15: "  NAME   N\n  short  1\n  much longer\n         2\n",
+		1:  "  NAME  N\n  short\n        1\n  much longer\n        2\n",
+	} {
+		var b strings.Builder
+		g.Write(&b, Painter{}, width)
+		if b.String() != want {
+			t.Errorf("width %d: got\n%s\nwant\n%s", width, b.String(), want)
+		}
+	}
+}
+
+// Without Spill the columns that do not fit follow below.
+func TestGridContinuesBelow(t *testing.T) {
+	g := Grid{
+		Columns: []Column{{Head: "NAME", Left: true}, {Head: "A"}, {Head: "B", Marked: true}}, Gap: "  ",
+		Rows: []GridRow{{Cells: []Cell{{Text: "x"}, {Text: "12"}, {Text: "3", Best: true}}}, {Cells: []Cell{{Text: "y"}}, Note: "none"}},
+	}
+	var b strings.Builder
+	g.Write(&b, Painter{}, 9)
+	if want := "NAME   A\nx     12\n\nNAME  B\nx     3*\ny     none\n"; b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}

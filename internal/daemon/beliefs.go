@@ -10,9 +10,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/store"
 )
 
-// saveBatch bounds the beliefs of one transaction, and so the memory for it: a
-// belief takes some 3 KB on its way to the file.
-const saveBatch = 512
+// saveBatch bounds the beliefs that are saved at a time, and so the memory for them: a
+// belief takes some 3 KB on its way to the file. Each batch writes the whole file anew.
+const saveBatch = 2048
 
 // remember gives what the store kept to keep, which says whether it was wanted.
 func (d *Daemon) remember(keep func(engine.Memory) bool) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
@@ -40,7 +41,7 @@ type controls struct {
 }
 
 // controlPins is where the catalogue pins, beside the datapath's versions.
-func controlPins(bpffs string) string { return filepath.Join(pinDir(bpffs), "cc") }
+func controlPins(bpffs string) string { return filepath.Join(datapath.PinDir(bpffs), "cc") }
 
 func openControls(bpffs string, log *slog.Logger) (*controls, error) {
 	catalogue, err := cc.Open(controlPins(bpffs), log)

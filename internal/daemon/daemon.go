@@ -22,8 +22,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/filelock"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/store"
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 // Options are what the command line says.
@@ -101,15 +103,15 @@ func Run(ctx context.Context, opt Options) (err error) {
 	signal.Notify(d.hup, syscall.SIGHUP)
 	defer signal.Stop(d.hup)
 
-	var undo undoStack
-	defer func() { err = errors.Join(err, undo.run()) }()
-	if err := d.open(cfg, &undo); err != nil {
+	var u undo.Stack
+	defer func() { err = errors.Join(err, u.Run()) }()
+	if err := d.open(cfg, &u); err != nil {
 		return err
 	}
 	ctx, d.stop = context.WithCancel(ctx)
 	defer d.stop()
 	d.ended = ctx.Done()
-	tasks, err := d.makeTasks(cfg, &undo)
+	tasks, err := d.makeTasks(cfg, &u)
 	if err != nil {
 		return err
 	}
@@ -129,57 +131,57 @@ func Run(ctx context.Context, opt Options) (err error) {
 // failed leaves what it found, and nothing of its own.
 func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() && (d.ran || d.found) }
 
-// open takes what the daemon needs from the host, in order; undo gives it back
+// open takes what the daemon needs from the host, in order; u gives it back
 // in reverse.
-func (d *Daemon) open(cfg *config.Config, undo *undoStack) error {
-	if err := lockRunDir(cfg.RunDir, undo); err != nil {
+func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
+	if err := lockRunDir(cfg.RunDir, u); err != nil {
 		return err
 	}
-	if err := d.mountBPFFS(cfg, undo); err != nil {
+	if err := d.mountBPFFS(cfg, u); err != nil {
 		return err
 	}
-	if err := lockPins(d.bpffs, undo); err != nil {
+	if err := lockPins(d.bpffs, u); err != nil {
 		return err
 	}
 	d.found = pinned(d.bpffs)
 	// Before the datapath: its programs go first, so that none names a control that
 	// is gone.
-	if err := d.openControls(cfg, undo); err != nil {
+	if err := d.openControls(cfg, u); err != nil {
 		return err
 	}
-	if err := d.openDatapath(cfg, undo); err != nil {
+	if err := d.openDatapath(cfg, u); err != nil {
 		return err
 	}
-	if err := d.openStore(cfg, undo); err != nil {
+	if err := d.openStore(cfg, u); err != nil {
 		return err
 	}
-	return d.openEngine(cfg, undo)
+	return d.openEngine(cfg, u)
 }
 
 // lockRunDir keeps a second daemon away. The directory goes with the last of what
 // is in it.
-func lockRunDir(dir string, undo *undoStack) error {
-	undo.push("remove run directory", func() error {
+func lockRunDir(dir string, u *undo.Stack) error {
+	u.Push("remove run directory", func() error {
 		_ = os.Remove(dir) // fails, as it should, where it holds files, or is a mount
 		return nil
 	})
-	release, err := host.Lock(filepath.Join(dir, "tcpilot.lock"))
+	release, err := filelock.Lock(filepath.Join(dir, "tcpilot.lock"))
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("another tcpilot runs: %w", err)
 	}
 	if err != nil {
 		return err
 	}
-	undo.push("release lock", release)
+	u.Push("release lock", release)
 	return nil
 }
 
-func (d *Daemon) mountBPFFS(cfg *config.Config, undo *undoStack) error {
+func (d *Daemon) mountBPFFS(cfg *config.Config, u *undo.Stack) error {
 	bpffs, unmount, err := host.MountBPFFS(cfg.BPFFS, privateBPFFS(cfg))
 	if err != nil {
 		return err
 	}
-	undo.push("unmount bpffs", func() error {
+	u.Push("unmount bpffs", func() error {
 		if d.keep() {
 			return nil
 		}
@@ -191,19 +193,19 @@ func (d *Daemon) mountBPFFS(cfg *config.Config, undo *undoStack) error {
 
 // lockPins keeps a second daemon from the same pins, also one with a run directory
 // of its own: it would adopt, rewrite and at its end remove what the first one uses.
-func lockPins(bpffs string, undo *undoStack) error {
-	release, err := host.LockDir(pinDir(bpffs))
+func lockPins(bpffs string, u *undo.Stack) error {
+	release, err := filelock.LockDir(datapath.PinDir(bpffs))
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("another tcpilot uses the pins in this BPF file system: %w: stop it first, or set bpffs to another BPF file system", err)
 	}
 	if err != nil {
 		return err
 	}
-	undo.push("release pins", release)
+	u.Push("release pins", release)
 	return nil
 }
 
-func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
+func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 	var err error
 	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
 		return err
@@ -222,7 +224,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, undo *undoStack) error {
 	if err != nil {
 		return err
 	}
-	undo.push("detach", func() error {
+	u.Push("detach", func() error {
 		if d.keep() {
 			return d.dp.Close()
 		}
@@ -240,12 +242,9 @@ func sliceKey(secret string) (key [16]byte) {
 	return key
 }
 
-// pinDir is where datapath pins.
-func pinDir(bpffs string) string { return filepath.Join(bpffs, "tcpilot") }
-
 // pinned reports whether an earlier process left anything there.
 func pinned(bpffs string) bool {
-	entries, err := os.ReadDir(pinDir(bpffs))
+	entries, err := os.ReadDir(datapath.PinDir(bpffs))
 	return err == nil && len(entries) > 0
 }
 
@@ -263,7 +262,7 @@ func cgroupDir(path string) (string, error) {
 	return host.CgroupDir(path)
 }
 
-func (d *Daemon) openStore(cfg *config.Config, undo *undoStack) error {
+func (d *Daemon) openStore(cfg *config.Config, u *undo.Stack) error {
 	if err := os.MkdirAll(cfg.StateDir, 0o755); err != nil {
 		return fmt.Errorf("create state directory: %w", err)
 	}
@@ -277,17 +276,17 @@ func (d *Daemon) openStore(cfg *config.Config, undo *undoStack) error {
 	}
 	s.Keep(cfg.Learning.Paths.Limit + maxRoots)
 	d.store = s
-	undo.push("close store", s.Close)
+	u.Push("close store", s.Close)
 	return nil
 }
 
 // openControls has what is wanted loaded before the engine offers it.
-func (d *Daemon) openControls(cfg *config.Config, undo *undoStack) error {
+func (d *Daemon) openControls(cfg *config.Config, u *undo.Stack) error {
 	var err error
 	if d.controls, err = openControls(d.bpffs, d.log); err != nil {
 		return err
 	}
-	undo.push("close congestion controls", func() error {
+	u.Push("close congestion controls", func() error {
 		var err error
 		if !d.keep() {
 			err = d.controls.unloadAll(d.log)
@@ -301,7 +300,7 @@ func (d *Daemon) openControls(cfg *config.Config, undo *undoStack) error {
 	return nil
 }
 
-func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
+func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 	last, err := d.dp.LastClass()
 	if err != nil {
 		return err
@@ -309,7 +308,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 	if d.sysctls, err = newSysctls(d.log); err != nil { // the baseline is what was set before we change anything
 		return err
 	}
-	undo.push("close list of network namespaces", d.sysctls.close)
+	u.Push("close list of network namespaces", d.sysctls.close)
 	d.engine = engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
 		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
@@ -319,7 +318,7 @@ func (d *Daemon) openEngine(cfg *config.Config, undo *undoStack) error {
 	if err := d.startEngine(cfg); err != nil {
 		return err
 	}
-	undo.push("save what was learned", func() error { d.save(); return nil })
+	u.Push("save what was learned", func() error { d.save(); return nil })
 	if err := d.dp.DeletePoliciesExcept(func(class uint32) bool { return class > last }); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -129,7 +130,7 @@ func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error)
 		notes = append(notes, "no local address given: rules that look at one may not match")
 	}
 	if r.NetNS == 0 {
-		if cookie, err := host.NetNSCookie(""); err == nil {
+		if cookie, err := netns.Cookie(""); err == nil {
 			c.NetNS = cookie
 		}
 	}

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/congestion"
@@ -21,6 +19,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 // Check reads a configuration without using it, and shows its rules as they
@@ -179,22 +178,22 @@ func Detach(file string) (undone []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var undo undoStack
-	defer func() { err = errors.Join(err, undo.run()) }()
-	if err := lockRunDir(cfg.RunDir, &undo); err != nil {
+	var u undo.Stack
+	defer func() { err = errors.Join(err, u.Run()) }()
+	if err := lockRunDir(cfg.RunDir, &u); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
 		// Elsewhere a directory of that name is somebody's files.
-		if !isBPFFS(dir) || !pinned(dir) {
+		if !host.IsBPFFS(dir) || !pinned(dir) {
 			continue
 		}
 		if err := removePins(dir); err != nil {
 			return undone, err
 		}
-		undone = append(undone, "programs and maps pinned in "+pinDir(dir))
+		undone = append(undone, "programs and maps pinned in "+datapath.PinDir(dir))
 	}
-	if private := privateBPFFS(cfg); isBPFFS(private) {
+	if private := privateBPFFS(cfg); host.IsBPFFS(private) {
 		_, unmount, err := host.MountBPFFS("", private) // takes over the one that is there
 		if err == nil {
 			err = unmount()
@@ -217,15 +216,10 @@ func Detach(file string) (undone []string, err error) {
 }
 
 func removePins(bpffs string) (err error) {
-	var undo undoStack
-	defer func() { err = errors.Join(err, undo.run()) }()
-	if err := lockPins(bpffs, &undo); err != nil {
+	var u undo.Stack
+	defer func() { err = errors.Join(err, u.Run()) }()
+	if err := lockPins(bpffs, &u); err != nil {
 		return err
 	}
 	return datapath.Remove(bpffs)
-}
-
-func isBPFFS(dir string) bool {
-	var s unix.Statfs_t
-	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.BPF_FS_MAGIC
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -62,7 +63,7 @@ func resolver() policy.Resolver {
 			if cookie, err := strconv.ParseUint(name, 10, 64); err == nil {
 				return cookie, true
 			}
-			cookie, err := host.NetNSCookie(name)
+			cookie, err := netns.Cookie(name)
 			return cookie, err == nil
 		},
 	}

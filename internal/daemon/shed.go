@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shedText gives back the pages of this program's file that were mapped for the
-// start: reading BTF, loading programs and checking the store touch most of it,
-// and running some. What is needed again comes from the page cache. It is advice,
-// and so it has no error.
+// shedText gives back the pages of this program's file that were mapped for the start:
+// reading BTF and loading programs touch most of it, running touches little. It saves
+// 3.3 MB (docs/design/0012-give-text-pages-back.md). What is needed again comes from the
+// page cache. It is advice, and so it has no error.
 func shedText() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -47,10 +49,10 @@ func newSysctls(log *slog.Logger) (*sysctls, error) {
 		}
 	}
 	var err error
-	if s.own, err = host.NetNSCookie(""); err != nil {
+	if s.own, err = netns.Cookie(""); err != nil {
 		return nil, err
 	}
-	s.watch = host.NewSysctlWatch(host.ProcSys, names)
+	s.watch = host.NewSysctlWatch(sysctl.Root, names)
 	if s.spaces, err = host.NewNetNSList(); err != nil {
 		return nil, err
 	}

@@ -16,7 +16,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 // Pace of the periodic work. Intervals are multiples of each other where they can
@@ -33,8 +35,8 @@ const (
 
 // makeTasks lists what runs until the daemon stops. Listening sockets are opened
 // here, so that a taken address is an error at the start.
-func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) {
-	sockets, admins, err := listenAPI(&cfg.Socket, undo)
+func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
+	sockets, admins, err := listenAPI(&cfg.Socket, u)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +58,7 @@ func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) 
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}
-	metricsSocket, err := openSocket("close metrics socket", undo, func() (net.Listener, error) {
+	metricsSocket, err := openSocket("close metrics socket", u, func() (net.Listener, error) {
 		return net.Listen("tcp", cfg.Metrics.Listen)
 	})
 	if err != nil {
@@ -75,7 +77,7 @@ func (d *Daemon) makeTasks(cfg *config.Config, undo *undoStack) ([]task, error) 
 
 // listenAPI makes the administrators' socket, and the one for reading, and finds the
 // group that may change something.
-func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]*socket, admins int, err error) {
+func listenAPI(c *config.Socket, u *undo.Stack) (sockets [2]*socket, admins int, err error) {
 	if admins, err = groupID(c.Admins); err != nil {
 		return sockets, 0, err
 	}
@@ -87,7 +89,7 @@ func listenAPI(c *config.Socket, undo *undoStack) (sockets [2]*socket, admins in
 		if err != nil {
 			return sockets, 0, err
 		}
-		sockets[i], err = openSocket("close API socket", undo, func() (net.Listener, error) {
+		sockets[i], err = openSocket("close API socket", u, func() (net.Listener, error) {
 			return api.Listen(s.path, s.mode, gid)
 		})
 		if err != nil {
@@ -113,13 +115,13 @@ type socket struct {
 	served bool
 }
 
-func openSocket(undoes string, undo *undoStack, open func() (net.Listener, error)) (*socket, error) {
+func openSocket(undoes string, u *undo.Stack, open func() (net.Listener, error)) (*socket, error) {
 	l, err := open()
 	if err != nil {
 		return nil, err
 	}
 	s := &socket{open: open, l: l}
-	undo.push(undoes, func() error {
+	u.Push(undoes, func() error {
 		if err := s.l.Close(); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
@@ -288,7 +290,7 @@ func (d *Daemon) sampleNetNS(ns host.NetNS) error {
 	if ns.Own {
 		return d.dp.SampleLive()
 	}
-	return host.InNetNS(ns.Path, d.dp.SampleLive)
+	return netns.In(ns.Path, d.dp.SampleLive)
 }
 
 // serveReloads reads the configuration again on SIGHUP or when the API asks.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -18,20 +19,6 @@ import (
 
 func getCC(fd int) (string, error) {
 	return unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-}
-
-func TestUndoGoesBackwardsAndOn(t *testing.T) {
-	var got []string
-	var u undoStack
-	u.push("first", func() error { got = append(got, "first"); return nil })
-	u.push("second", func() error { got = append(got, "second"); return os.ErrClosed })
-	err := u.run()
-	if strings.Join(got, " ") != "second first" || !errors.Is(err, os.ErrClosed) || !strings.Contains(err.Error(), "second") {
-		t.Errorf("%v, %v", got, err)
-	}
-	if u.run() != nil || len(got) != 2 {
-		t.Error("undone twice")
-	}
 }
 
 func TestEvery(t *testing.T) {
@@ -152,5 +139,12 @@ func TestReloadReadsRegularFiles(t *testing.T) {
 		if c.want == "" && (err != nil || cfg == nil || read != "") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %q, %v", c, read, err)
 		}
+	}
+}
+
+// A client that is not told a socket looks where a daemon without configuration listens.
+func TestDefaultSocketIsThatOfTheConfiguration(t *testing.T) {
+	if want := config.Default().Socket.Path; api.DefaultSocket != want {
+		t.Errorf("clients look at %s, the daemon listens on %s", api.DefaultSocket, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -130,7 +131,7 @@ func (d *Datapath) readEvents(c *Counters) error {
 	var perCPU []uint64
 	it := d.maps.Events.Iterate()
 	for it.Next(&k, &perCPU) {
-		e := Event{Class: k.Class, Name: map[uint32]string{opRTO: "rto", opRetransmit: "retransmit", opState: "state"}[k.Op]}
+		e := Event{Class: k.Class, Name: map[uint32]string{unix.BPF_SOCK_OPS_RTO_CB: "rto", unix.BPF_SOCK_OPS_RETRANS_CB: "retransmit", unix.BPF_SOCK_OPS_STATE_CB: "state"}[k.Op]}
 		for _, v := range perCPU {
 			e.Count += v
 		}

@@ -71,7 +71,7 @@ type Datapath struct {
 // process left pinned, and attaches. Until the first SetLease the programs touch
 // nothing.
 func Open(opt Options) (*Datapath, error) {
-	d := &Datapath{log: opt.Log, dir: filepath.Join(opt.BPFFS, "tcpilot", pinVersion), user: map[string]*userObject{}}
+	d := &Datapath{log: opt.Log, dir: filepath.Join(PinDir(opt.BPFFS), pinVersion), user: map[string]*userObject{}}
 	d.maps = &d.objs.sockopsMaps
 	if err := removeOtherVersions(filepath.Dir(d.dir)); err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (d *Datapath) Detach() error {
 // way to detach when no daemon runs. Nothing there is no error. The directory
 // itself stays, because the caller may hold a lock on it.
 func Remove(bpffs string) error {
-	base := filepath.Join(bpffs, "tcpilot")
+	base := PinDir(bpffs)
 	entries, err := os.ReadDir(base)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pins: %w", err)

@@ -258,7 +258,7 @@ func TestRootAnswersOfOthersStay(t *testing.T) {
 	r.policy(t, policy)
 	ours := window()
 	child := r.cg.Child(t)
-	answer(t, child.Path, map[int32]int32{opRwndInit: 20})
+	answer(t, child.Path, map[int32]int32{unix.BPF_SOCK_OPS_RWND_INIT: 20})
 	before, err := r.Counters()
 	must(t, err)
 	var theirs int

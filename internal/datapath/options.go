@@ -1,65 +1,50 @@
 package datapath
 
-import "github.com/tcpilot/tcpilot/internal/tcp"
+import (
+	"golang.org/x/sys/unix"
 
-// Socket option levels and numbers (include/uapi/linux/{in,in6,tcp,bpf}.h and
-// asm-generic/socket.h).
-const (
-	solSocket = 1
-	solIP     = 0
-	solTCP    = 6
-	solIPv6   = 41
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // options says how the kernel is told each field. A field that is missing here
 // answers a request op instead.
 var options = map[tcp.Field]abiSockOption{
-	tcp.InitCwnd:           {Level: solTCP, Name: 1001}, // TCP_BPF_IW
-	tcp.CwndClamp:          {Level: solTCP, Name: 1002}, // TCP_BPF_SNDCWND_CLAMP
-	tcp.DelackMax:          {Level: solTCP, Name: 1003}, // TCP_BPF_DELACK_MAX
-	tcp.RTOMin:             {Level: solTCP, Name: 1004}, // TCP_BPF_RTO_MIN
-	tcp.RTOMax:             {Level: solTCP, Name: 44},   // TCP_RTO_MAX_MS
-	tcp.Sndbuf:             {Level: solSocket, Name: 7},
-	tcp.Rcvbuf:             {Level: solSocket, Name: 8},
-	tcp.KeepAlive:          {Level: solSocket, Name: 9},
-	tcp.Priority:           {Level: solSocket, Name: 12},
-	tcp.RcvLowat:           {Level: solSocket, Name: 18},
-	tcp.Mark:               {Level: solSocket, Name: 36},
-	tcp.MaxPacingRate:      {Level: solSocket, Name: 47},
-	tcp.TxRehash:           {Level: solSocket, Name: 74},
-	tcp.NoDelay:            {Level: solTCP, Name: 1},
-	tcp.MaxSeg:             {Level: solTCP, Name: 2},
-	tcp.KeepIdle:           {Level: solTCP, Name: 4},
-	tcp.KeepInterval:       {Level: solTCP, Name: 5},
-	tcp.KeepCount:          {Level: solTCP, Name: 6},
-	tcp.SynCount:           {Level: solTCP, Name: 7},
-	tcp.WindowClamp:        {Level: solTCP, Name: 10},
-	tcp.ThinLinearTimeouts: {Level: solTCP, Name: 16},
-	tcp.UserTimeout:        {Level: solTCP, Name: 18},
-	tcp.NotsentLowat:       {Level: solTCP, Name: 25},
-	tcp.SaveSyn:            {Level: solTCP, Name: 27},
-	tcp.TOS:                {Level: solIP, Name: 1},
-	tcp.TClass:             {Level: solIPv6, Name: 67},
+	tcp.InitCwnd:           {Level: unix.SOL_TCP, Name: unix.TCP_BPF_IW},
+	tcp.CwndClamp:          {Level: unix.SOL_TCP, Name: unix.TCP_BPF_SNDCWND_CLAMP},
+	tcp.DelackMax:          {Level: unix.SOL_TCP, Name: unix.TCP_BPF_DELACK_MAX},
+	tcp.RTOMin:             {Level: unix.SOL_TCP, Name: unix.TCP_BPF_RTO_MIN},
+	tcp.RTOMax:             {Level: unix.SOL_TCP, Name: unix.TCP_RTO_MAX_MS},
+	tcp.Sndbuf:             {Level: unix.SOL_SOCKET, Name: unix.SO_SNDBUF},
+	tcp.Rcvbuf:             {Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF},
+	tcp.KeepAlive:          {Level: unix.SOL_SOCKET, Name: unix.SO_KEEPALIVE},
+	tcp.Priority:           {Level: unix.SOL_SOCKET, Name: unix.SO_PRIORITY},
+	tcp.RcvLowat:           {Level: unix.SOL_SOCKET, Name: unix.SO_RCVLOWAT},
+	tcp.Mark:               {Level: unix.SOL_SOCKET, Name: unix.SO_MARK},
+	tcp.MaxPacingRate:      {Level: unix.SOL_SOCKET, Name: unix.SO_MAX_PACING_RATE},
+	tcp.TxRehash:           {Level: unix.SOL_SOCKET, Name: unix.SO_TXREHASH},
+	tcp.NoDelay:            {Level: unix.SOL_TCP, Name: unix.TCP_NODELAY},
+	tcp.MaxSeg:             {Level: unix.SOL_TCP, Name: unix.TCP_MAXSEG},
+	tcp.KeepIdle:           {Level: unix.SOL_TCP, Name: unix.TCP_KEEPIDLE},
+	tcp.KeepInterval:       {Level: unix.SOL_TCP, Name: unix.TCP_KEEPINTVL},
+	tcp.KeepCount:          {Level: unix.SOL_TCP, Name: unix.TCP_KEEPCNT},
+	tcp.SynCount:           {Level: unix.SOL_TCP, Name: unix.TCP_SYNCNT},
+	tcp.WindowClamp:        {Level: unix.SOL_TCP, Name: unix.TCP_WINDOW_CLAMP},
+	tcp.ThinLinearTimeouts: {Level: unix.SOL_TCP, Name: unix.TCP_THIN_LINEAR_TIMEOUTS},
+	tcp.UserTimeout:        {Level: unix.SOL_TCP, Name: unix.TCP_USER_TIMEOUT},
+	tcp.NotsentLowat:       {Level: unix.SOL_TCP, Name: unix.TCP_NOTSENT_LOWAT},
+	tcp.SaveSyn:            {Level: unix.SOL_TCP, Name: unix.TCP_SAVE_SYN},
+	tcp.TOS:                {Level: unix.SOL_IP, Name: unix.IP_TOS},
+	tcp.TClass:             {Level: unix.SOL_IPV6, Name: unix.IPV6_TCLASS},
 }
 
-// requestOps names the sock_ops ops (BPF_SOCK_OPS_*) that answer a field.
+// requestOps names the sock_ops ops that answer a field.
 var requestOps = map[tcp.Field]uint32{
-	tcp.SynRTO:    opTimeoutInit,
-	tcp.SynAckRTO: opTimeoutInit,
-	tcp.InitRwnd:  opRwndInit,
-	tcp.ECN:       opNeedsECN,
-	tcp.BaseRTT:   opBaseRTT,
+	tcp.SynRTO:    unix.BPF_SOCK_OPS_TIMEOUT_INIT,
+	tcp.SynAckRTO: unix.BPF_SOCK_OPS_TIMEOUT_INIT,
+	tcp.InitRwnd:  unix.BPF_SOCK_OPS_RWND_INIT,
+	tcp.ECN:       unix.BPF_SOCK_OPS_NEEDS_ECN,
+	tcp.BaseRTT:   unix.BPF_SOCK_OPS_BASE_RTT,
 }
-
-const (
-	opTimeoutInit = 1
-	opRwndInit    = 2
-	opNeedsECN    = 6
-	opBaseRTT     = 7
-	opRTO         = 8
-	opRetransmit  = 9
-	opState       = 10
-)
 
 // optionTable is the programs' constant table, indexed by field.
 func optionTable() (t [tcp.NumFields]abiSockOption) {

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/tcp"
-	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
 // Hook is a moment at which sock_ops programs can set options.
@@ -56,7 +56,7 @@ const probeTimeout = 5 * time.Second
 // must be one that the calling process belongs to; no other connection is touched.
 func Probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
 	var verdicts []Verdict
-	err := thread.InNewNetNS(func() (err error) { verdicts, err = probe(cgroup, ccs); return err })
+	err := netns.InNew(func() (err error) { verdicts, err = probe(cgroup, ccs); return err })
 	return verdicts, err
 }
 

@@ -163,7 +163,7 @@ func (d *Datapath) UnloadUser(name string) error {
 	defer d.mu.Unlock()
 	u, ok := d.user[name]
 	if !ok {
-		return fmt.Errorf("unload %q: no object of that name is loaded ('tcpilot loaded' lists them): %w", name, fs.ErrNotExist)
+		return fmt.Errorf("unload %q: no object of that name is loaded ('tcpilot prog list' shows them): %w", name, fs.ErrNotExist)
 	}
 	delete(d.user, name)
 	if err := os.Remove(u.pin); err != nil && !errors.Is(err, os.ErrNotExist) {

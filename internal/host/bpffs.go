@@ -14,11 +14,11 @@ import (
 // removes dir; a private bpffs that an earlier process left is taken over,
 // pins included, and undone the same way. undo may be called twice.
 func MountBPFFS(system, dir string) (path string, undo func() error, err error) {
-	if isBPFFS(system) && unix.Access(system, unix.W_OK) == nil {
+	if IsBPFFS(system) && unix.Access(system, unix.W_OK) == nil {
 		return system, func() error { return nil }, nil
 	}
 	undo = func() error { return unmountBPFFS(dir) }
-	if isBPFFS(dir) {
+	if IsBPFFS(dir) {
 		return dir, undo, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -32,13 +32,14 @@ func MountBPFFS(system, dir string) (path string, undo func() error, err error) 
 	return dir, undo, nil
 }
 
-func isBPFFS(dir string) bool {
+// IsBPFFS reports whether dir is in a mounted BPF file system.
+func IsBPFFS(dir string) bool {
 	var s unix.Statfs_t
-	return unix.Statfs(dir, &s) == nil && uint64(s.Type) == unix.BPF_FS_MAGIC
+	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.BPF_FS_MAGIC
 }
 
 func unmountBPFFS(dir string) error {
-	if isBPFFS(dir) {
+	if IsBPFFS(dir) {
 		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount bpffs at %s: %w", dir, err)
 		}

@@ -19,7 +19,7 @@ func TestRootMountBPFFS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { undo() })
-	if path != dir || !isBPFFS(dir) {
+	if path != dir || !IsBPFFS(dir) {
 		t.Fatalf("mounted at %q, want %q", path, dir)
 	}
 	info, err := os.Stat(dir)
@@ -66,7 +66,7 @@ func TestRootMountBPFFSUsesTheSystems(t *testing.T) {
 	if err != nil || path != system {
 		t.Fatalf("%q, %v; want %q", path, err, system)
 	}
-	if err := undo(); err != nil || !isBPFFS(system) {
+	if err := undo(); err != nil || !IsBPFFS(system) {
 		t.Errorf("undo took the system's bpffs away (%v)", err)
 	}
 	if _, err := os.Stat(dir); err == nil {

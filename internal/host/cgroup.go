@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,26 +24,26 @@ var ErrNoCgroup2 = errors.New("no cgroup2 hierarchy is mounted (mount -t cgroup2
 // CgroupRoot finds where the cgroup2 hierarchy is mounted. It need not be
 // /sys/fs/cgroup: beside v1 controllers it is often /sys/fs/cgroup/unified.
 func CgroupRoot() (string, error) {
-	mounts, err := readMounts("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("find cgroup2: read mounts: %w", err)
 	}
 	return cgroupRoot(mounts, isCgroup2)
 }
 
 // cgroupRoot prefers a mount of the whole hierarchy to a bind mount of a part,
 // and passes over mounts that another one hides.
-func cgroupRoot(mounts []mount, visible func(dir string) bool) (string, error) {
+func cgroupRoot(mounts []*mountinfo.Info, visible func(dir string) bool) (string, error) {
 	part := ""
 	for _, m := range mounts {
-		if m.fstype != "cgroup2" || !visible(m.point) {
+		if !visible(m.Mountpoint) {
 			continue
 		}
-		if m.root == "/" {
-			return m.point, nil
+		if m.Root == "/" {
+			return m.Mountpoint, nil
 		}
 		if part == "" {
-			part = m.point
+			part = m.Mountpoint
 		}
 	}
 	if part == "" {

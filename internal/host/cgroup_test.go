@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -18,6 +19,16 @@ const hybrid = `31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=75
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:10 master:3 - cgroup2 cgroup2 rw
 `
+
+// cgroup2In are the mounts of cgroup2 in the text of a mountinfo.
+func cgroup2In(t *testing.T, text string) []*mountinfo.Info {
+	t.Helper()
+	mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(text), mountinfo.FSTypeFilter("cgroup2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mounts
+}
 
 func TestCgroupRoot(t *testing.T) {
 	all := func(string) bool { return true }
@@ -34,13 +45,13 @@ func TestCgroupRoot(t *testing.T) {
 		{"hidden", "30 23 0:26 / /hidden rw - cgroup2 none rw\n" + hybrid,
 			func(dir string) bool { return dir != "/hidden" }, "/sys/fs/cgroup/unified"},
 	} {
-		got, err := cgroupRoot(parseMounts(c.mountinfo), c.visible)
+		got, err := cgroupRoot(cgroup2In(t, c.mountinfo), c.visible)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %q, %v; want %q", c.name, got, err, c.want)
 		}
 	}
-	for _, none := range []string{"", "\n - \n", "31 23 0:28 / /a rw - tmpfs tmpfs rw\n", "1 - cgroup2\n"} {
-		if _, err := cgroupRoot(parseMounts(none), all); !errors.Is(err, ErrNoCgroup2) {
+	for _, none := range []string{"", "31 23 0:28 / /a rw - tmpfs tmpfs rw\n"} {
+		if _, err := cgroupRoot(cgroup2In(t, none), all); !errors.Is(err, ErrNoCgroup2) {
 			t.Errorf("%q: %v, want ErrNoCgroup2", none, err)
 		}
 	}

@@ -6,12 +6,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
 // CongestionControls lists the congestion controls that the kernel offers
 // without loading a module, and the default of new sockets.
 func CongestionControls() (available []string, def string, err error) {
-	return congestionControls(ProcSys)
+	return congestionControls(sysctl.Root)
 }
 
 func congestionControls(root string) (available []string, def string, err error) {

@@ -1,28 +1,6 @@
 package host
 
-import (
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
-	"testing"
-	"time"
-
-	"github.com/tcpilot/tcpilot/internal/testenv"
-)
-
-func TestNetNSPath(t *testing.T) {
-	for name, want := range map[string]string{
-		"":             "/proc/thread-self/ns/net",
-		"blue":         "/run/netns/blue",
-		"/proc/1/ns/n": "/proc/1/ns/n",
-	} {
-		if got := NetNSPath(name); got != want {
-			t.Errorf("NetNSPath(%q) is %q, want %q", name, got, want)
-		}
-	}
-}
+import "testing"
 
 func TestNetNSInode(t *testing.T) {
 	if got, ok := netNSInode("net:[4026531840]"); !ok || got != 4026531840 {
@@ -32,80 +10,5 @@ func TestNetNSInode(t *testing.T) {
 		if got, ok := netNSInode(bad); ok {
 			t.Errorf("%q gives %d", bad, got)
 		}
-	}
-}
-
-func TestRootNetNSCookie(t *testing.T) {
-	n := testenv.NetNS(t)
-	own, err := NetNSCookie("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := NetNSCookie(n.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := NetNSCookie(n.Path())
-	if err != nil || first != again || first == own || first == 0 {
-		t.Errorf("cookies: own %d, other %d and then %d, %v", own, first, again, err)
-	}
-}
-
-func TestRootInNetNS(t *testing.T) {
-	n := testenv.NetNS(t)
-	var want string
-	n.Do(t, func() { want, _ = os.Readlink(threadNetNS) })
-	before, _ := os.Readlink(threadNetNS)
-	failed := errors.New("f failed")
-	for range 50 {
-		var inside string
-		err := InNetNS(n.Path(), func() error {
-			inside, _ = os.Readlink(threadNetNS)
-			return failed
-		})
-		if inside != want || !errors.Is(err, failed) {
-			t.Fatalf("inside is %s, want %s; error %v", inside, want, err)
-		}
-	}
-	if after, _ := os.Readlink(threadNetNS); after != before {
-		t.Errorf("after is %s, before %s", after, before)
-	}
-	// No thread may be left behind there; one that is about to end may be seen.
-	var left []string
-	for range 100 {
-		if left = threadsIn(want); left == nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("still in the namespace: %v", left)
-}
-
-// threadsIn are the threads of this process in a network namespace.
-func threadsIn(netns string) (threads []string) {
-	tasks, _ := filepath.Glob("/proc/self/task/*/ns/net")
-	for _, task := range tasks {
-		if got, _ := os.Readlink(task); got == netns {
-			threads = append(threads, task)
-		}
-	}
-	return threads
-}
-
-func TestRootInNetNSErrors(t *testing.T) {
-	testenv.Root(t)
-	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f := func() error { t.Error("f was called"); return nil }
-	if err := InNetNS("no-such-namespace", f); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no such name: %v", err)
-	}
-	if err := InNetNS(empty, f); err == nil || !strings.Contains(err.Error(), "not a namespace") {
-		t.Errorf("an empty file: %v", err)
-	}
-	if err := InNetNS("/proc/self/ns/mnt", f); err == nil {
-		t.Error("a mount namespace was entered")
 	}
 }

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -12,7 +11,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // NetNS is a network namespace that can be seen from here.
@@ -31,9 +33,9 @@ type NetNSList struct {
 	mountinfo *os.File
 	polls     int
 	stamp     string
-	mounts    map[string]netNSMount // by mount id
-	procs     map[int]netNSProc     // by process id
-	young     int                   // entries of procs that may not have settled
+	mounts    map[int]netNSMount // by mount id
+	procs     map[int]netNSProc  // by process id
+	young     int                // entries of procs that may not have settled
 	list      []NetNS
 }
 
@@ -121,21 +123,18 @@ func (l *NetNSList) mountsChanged() bool {
 	return n > 0 || err != nil
 }
 
-func (l *NetNSList) readMounts() (map[string]netNSMount, error) {
+func (l *NetNSList) readMounts() (map[int]netNSMount, error) {
 	if _, err := l.mountinfo.Seek(0, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
-	lines, err := io.ReadAll(l.mountinfo)
+	found, err := mountinfo.GetMountsFromReader(l.mountinfo, mountinfo.FSTypeFilter("nsfs"))
 	if err != nil {
-		return nil, fmt.Errorf("list network namespaces: %w", err)
+		return nil, fmt.Errorf("list network namespaces: read mounts: %w", err)
 	}
-	mounts := make(map[string]netNSMount)
-	if !bytes.Contains(lines, []byte(" - nsfs ")) {
-		return mounts, nil
-	}
-	for _, m := range parseMounts(string(lines)) {
-		if inode, ok := netNSInode(m.root); ok && m.fstype == "nsfs" {
-			mounts[m.id] = netNSMount{inode, m.point}
+	mounts := make(map[int]netNSMount, len(found))
+	for _, m := range found {
+		if inode, ok := netNSInode(m.Root); ok {
+			mounts[m.ID] = netNSMount{inode, m.Mountpoint}
 		}
 	}
 	return mounts, nil
@@ -154,7 +153,7 @@ func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 		return nil, fmt.Errorf("list network namespaces: %w", err)
 	}
 	self := os.Getpid()
-	own, err := readNetNS(NetNSPath(""))
+	own, err := readNetNS(netns.Own)
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +184,8 @@ func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 }
 
 // build merges both kinds of sightings. A bind mount gives the better path, and
-// one in NamedNetNS the best; else the process with the lowest id does.
-func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc) []NetNS {
+// one in netns.Dir the best; else the process with the lowest id does.
+func (l *NetNSList) build(mounts map[int]netNSMount, procs map[int]netNSProc) []NetNS {
 	found := make(map[uint64]NetNS)
 	for _, pid := range slices.Sorted(maps.Keys(procs)) {
 		inode := procs[pid].inode
@@ -194,14 +193,14 @@ func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc)
 			found[inode] = NetNS{Inode: inode, Path: fmt.Sprintf("/proc/%d/ns/net", pid)}
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(mounts), byMountID) {
+	for _, id := range slices.Sorted(maps.Keys(mounts)) {
 		m := mounts[id]
-		if had := found[m.inode]; had.Name == "" || filepath.Dir(had.Path) != NamedNetNS {
+		if had := found[m.inode]; had.Name == "" || filepath.Dir(had.Path) != netns.Dir {
 			found[m.inode] = NetNS{Inode: m.inode, Name: filepath.Base(m.point), Path: m.point}
 		}
 	}
 	own := found[procs[os.Getpid()].inode]
-	own.Path, own.Own = NetNSPath(""), true
+	own.Path, own.Own = netns.Own, true
 	found[own.Inode] = own
 	cookies := l.knownCookies(mounts, procs)
 	list := make([]NetNS, 0, len(found))
@@ -209,7 +208,7 @@ func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc)
 		var ok bool
 		if ns.Cookie, ok = cookies[ns.Inode]; !ok {
 			var err error
-			if ns.Cookie, err = NetNSCookie(ns.Path); err != nil {
+			if ns.Cookie, err = netns.Cookie(ns.Path); err != nil {
 				continue // gone meanwhile
 			}
 		}
@@ -221,7 +220,7 @@ func (l *NetNSList) build(mounts map[string]netNSMount, procs map[int]netNSProc)
 
 // knownCookies are those of namespaces with a sighting that lasted from the
 // last poll to this one. Without one the inode number may have been used again.
-func (l *NetNSList) knownCookies(mounts map[string]netNSMount, procs map[int]netNSProc) map[uint64]uint64 {
+func (l *NetNSList) knownCookies(mounts map[int]netNSMount, procs map[int]netNSProc) map[uint64]uint64 {
 	lasted := make(map[uint64]bool)
 	for id, m := range mounts {
 		if l.mounts[id] == m {
@@ -240,8 +239,4 @@ func (l *NetNSList) knownCookies(mounts map[string]netNSMount, procs map[int]net
 		}
 	}
 	return cookies
-}
-
-func byMountID(a, b string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -38,7 +39,7 @@ func poll(t testing.TB, l *NetNSList, cookie uint64) (NetNS, bool) {
 
 func cookieOf(t testing.TB, path string) uint64 {
 	t.Helper()
-	cookie, err := NetNSCookie(path)
+	cookie, err := netns.Cookie(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func cookieOf(t testing.TB, path string) uint64 {
 func TestRootNetNSListOwn(t *testing.T) {
 	l := newList(t)
 	ns, ok := poll(t, l, cookieOf(t, ""))
-	if !ok || !ns.Own || ns.Path != threadNetNS {
+	if !ok || !ns.Own || ns.Path != netns.Own {
 		t.Errorf("own namespace: %+v, %v", ns, ok)
 	}
 }
@@ -111,7 +112,7 @@ func TestRootNetNSListLateUnshare(t *testing.T) {
 	n := testenv.NetNS(t)
 	cookie := cookieOf(t, n.Path())
 	late := n.Start(t, "sleep", "60")
-	own, err := readNetNS(NetNSPath(""))
+	own, err := readNetNS(netns.Own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,10 +148,10 @@ func TestNetNSListInodeReused(t *testing.T) {
 	l := &NetNSList{
 		list:   []NetNS{{Inode: 7, Cookie: 70}, {Inode: 8, Cookie: 80}, {Inode: 9, Cookie: 90}},
 		procs:  map[int]netNSProc{100: {inode: 7}, 200: {inode: 8}},
-		mounts: map[string]netNSMount{"5": {9, "/run/netns/blue"}},
+		mounts: map[int]netNSMount{5: {9, "/run/netns/blue"}},
 	}
 	procs := map[int]netNSProc{101: {inode: 7}, 200: {inode: 8}}
-	known := l.knownCookies(map[string]netNSMount{"5": {9, "/run/netns/blue"}}, procs)
+	known := l.knownCookies(map[int]netNSMount{5: {9, "/run/netns/blue"}}, procs)
 	if _, ok := known[7]; ok || known[8] != 80 || known[9] != 90 {
 		t.Errorf("known cookies: %v", known)
 	}

@@ -2,14 +2,11 @@ package host
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 
-	"github.com/tcpilot/tcpilot/internal/thread"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
-
-// ProcSys is where the kernel shows its sysctls.
-const ProcSys = "/proc/sys"
 
 // Change is a sysctl that somebody changed.
 type Change struct {
@@ -27,7 +24,7 @@ type SysctlWatch struct {
 	last  map[string]string
 }
 
-// NewSysctlWatch reads the sysctls below root, ProcSys. One that the kernel does not
+// NewSysctlWatch reads the sysctls below root, sysctl.Root. One that the kernel does not
 // have is no error; should it appear later, its first value is no change.
 func NewSysctlWatch(root string, names []string) *SysctlWatch {
 	w := &SysctlWatch{root: root, names: names, last: make(map[string]string, len(names))}
@@ -56,10 +53,10 @@ func (w *SysctlWatch) Poll() []Change {
 	return changes
 }
 
-// ReadSysctls reads the sysctls in a network namespace (path or name, as NetNSPath
+// ReadSysctls reads the sysctls in a network namespace (path or name, as netns.Path
 // takes it). What the kernel does not have there is left out.
-func ReadSysctls(netns string, names []string) (values map[string]string, err error) {
-	err = InNetNS(netns, func() error {
+func ReadSysctls(ns string, names []string) (values map[string]string, err error) {
+	err = netns.In(ns, func() error {
 		values = readSysctls(names)
 		return nil
 	})
@@ -69,7 +66,7 @@ func ReadSysctls(netns string, names []string) (values map[string]string, err er
 // NewNetNSSysctls reads what a network namespace has from its creation, by making one.
 // Most of it is the kernel's default, some is inherited from the initial namespace.
 func NewNetNSSysctls(names []string) (values map[string]string, err error) {
-	err = thread.InNewNetNS(func() error {
+	err = netns.InNew(func() error {
 		values = readSysctls(names)
 		return nil
 	})
@@ -79,7 +76,7 @@ func NewNetNSSysctls(names []string) (values map[string]string, err error) {
 func readSysctls(names []string) map[string]string {
 	values := make(map[string]string, len(names))
 	for _, name := range names {
-		if v, err := readSysctl(ProcSys, name); err == nil {
+		if v, err := readSysctl(sysctl.Root, name); err == nil {
 			values[name] = v
 		}
 	}
@@ -89,16 +86,9 @@ func readSysctls(names []string) map[string]string {
 // readSysctl reads a value with runs of blanks made single: net.ipv4.tcp_rmem
 // separates its three numbers by tabs.
 func readSysctl(root, name string) (string, error) {
-	value, err := os.ReadFile(sysctlPath(root, name))
+	value, err := os.ReadFile(sysctl.PathBelow(root, name))
 	if err != nil {
 		return "", err
 	}
 	return strings.Join(strings.Fields(string(value)), " "), nil
-}
-
-// sysctlPath maps a name to its file as sysctl(8) does: dots separate, and a
-// slash stands for a dot within one part (net.ipv4.conf.eth0/1.forwarding).
-func sysctlPath(root, name string) string {
-	swap := strings.NewReplacer(".", "/", "/", ".")
-	return filepath.Join(root, swap.Replace(name))
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -14,7 +15,7 @@ func fakeSysctls(t *testing.T, values map[string]string) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for name, value := range values {
-		path := sysctlPath(root, name)
+		path := sysctl.PathBelow(root, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,7 @@ func TestSysctlWatch(t *testing.T) {
 
 	set := func(name, value string) {
 		t.Helper()
-		path := sysctlPath(root, name)
+		path := sysctl.PathBelow(root, name)
 		os.MkdirAll(filepath.Dir(path), 0o755)
 		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
 			t.Fatal(err)
@@ -66,17 +67,10 @@ func TestSysctlWatch(t *testing.T) {
 	}
 
 	set("net.core.absent", "2\n")
-	os.Remove(sysctlPath(root, ccName))
+	os.Remove(sysctl.PathBelow(root, ccName))
 	want = []Change{{"net.core.absent", "1", "2"}}
 	if got := w.Poll(); !slices.Equal(got, want) {
 		t.Errorf("changes %v, want %v", got, want)
-	}
-}
-
-func TestSysctlPath(t *testing.T) {
-	got := sysctlPath("/proc/sys", "net.ipv4.conf.eth0/1.rp_filter")
-	if want := "/proc/sys/net/ipv4/conf/eth0.1/rp_filter"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -85,7 +79,7 @@ func TestRootSysctlWatch(t *testing.T) {
 	n := testenv.NetNS(t)
 	n.Enter(t)
 	testenv.Sysctl(t, n, name, "5")
-	w := NewSysctlWatch(ProcSys, []string{name})
+	w := NewSysctlWatch(sysctl.Root, []string{name})
 	testenv.Sysctl(t, n, name, "4")
 	want := []Change{{name, "5", "4"}}
 	if got := w.Poll(); !slices.Equal(got, want) {
@@ -95,7 +89,7 @@ func TestRootSysctlWatch(t *testing.T) {
 
 // BenchmarkSysctlPoll reads the sysctls that the daemon watches.
 func BenchmarkSysctlPoll(b *testing.B) {
-	w := NewSysctlWatch(ProcSys, []string{
+	w := NewSysctlWatch(sysctl.Root, []string{
 		ccName, rmemName, "net.ipv4.tcp_wmem", "net.ipv4.tcp_ecn", "net.ipv4.tcp_notsent_lowat",
 		"net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes",
 		"net.ipv4.tcp_syn_retries", "net.core.txrehash",

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net/netip"
 )
 
@@ -32,8 +31,7 @@ const (
 	maxBelief = 1 << 16 // bytes; a belief in JSON has about 200 per arm
 )
 
-// A key is the scope (8 bytes, so that scopes sort together), the length of the
-// prefix (1), the prefix, and the rule.
+// A key is the scope (8 bytes), the length of the prefix (1), the prefix, and the rule.
 func appendKey(b []byte, k Key) ([]byte, error) {
 	if !k.Prefix.IsValid() {
 		return nil, fmt.Errorf("encode key of rule %q: invalid prefix", k.Rule)
@@ -65,44 +63,24 @@ func parseKey(b []byte) (Key, error) {
 	return k, nil
 }
 
-// castagnoli has hardware support on amd64 and arm64.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// isScoped reports whether a key is of a single network namespace.
+func isScoped(key []byte) bool { return binary.BigEndian.Uint64(key) != 0 }
 
-// headLen is the checksum (4 bytes, over the key and the rest) and Last (8).
-const headLen = 12
+// A record in the file is the length of its key (2 bytes) and of its belief (4), the
+// latest use (8), the key, and the belief.
+const (
+	recordHead = 14
+	minKey     = 9
+	maxKey     = minKey + 32 + maxRule
+)
 
-func appendValue(b, key []byte, r *Record) ([]byte, error) {
-	if len(r.Belief) > maxBelief {
-		return nil, fmt.Errorf("encode belief of %s: %d bytes, at most %d fit", r.Prefix, len(r.Belief), maxBelief)
-	}
-	start := len(b)
-	b = append(b, 0, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.Last))
-	b = append(b, r.Belief...)
-	binary.LittleEndian.PutUint32(b[start:], checksum(key, b[start+4:]))
-	return b, nil
+// putHead writes the head of a record into the first bytes of b.
+func putHead(b []byte, key, belief int, last int64) {
+	binary.LittleEndian.PutUint16(b, uint16(key))
+	binary.LittleEndian.PutUint32(b[2:], uint32(belief))
+	binary.LittleEndian.PutUint64(b[6:], uint64(last))
 }
 
-var errChecksum = errors.New("checksum mismatch")
-
-// parseRecord returns a record whose Belief is part of value.
-func parseRecord(key, value []byte) (Record, error) {
-	if len(value) < headLen || binary.LittleEndian.Uint32(value) != checksum(key, value[4:]) {
-		return Record{}, errChecksum
-	}
-	k, err := parseKey(key)
-	if err != nil {
-		return Record{}, err
-	}
-	return Record{
-		Rule: k.Rule, Scope: k.Scope, Prefix: k.Prefix,
-		Last:   lastOf(value),
-		Belief: value[headLen:],
-	}, nil
-}
-
-func lastOf(value []byte) int64 { return int64(binary.LittleEndian.Uint64(value[4:])) }
-
-func checksum(key, rest []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, rest)
+func readHead(b []byte) (key, belief int, last int64) {
+	return int(binary.LittleEndian.Uint16(b)), int(binary.LittleEndian.Uint32(b[2:])), int64(binary.LittleEndian.Uint64(b[6:]))
 }

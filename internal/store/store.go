@@ -1,13 +1,12 @@
 package store
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"os"
 	"slices"
 	"sync"
-
-	bolt "go.etcd.io/bbolt"
 )
 
 // maxRecords bounds the file unless Keep asks for more: 256 Ki records of some 700
@@ -16,13 +15,15 @@ const maxRecords = 1 << 18
 
 // Store is an open belief file. It is safe for concurrent use.
 type Store struct {
-	mu      sync.Mutex
-	db      *bolt.DB
-	path    string
-	boot    string
-	count   int
-	limit   int
-	unsound error // the database panicked: nothing more is asked of it
+	mu     sync.Mutex
+	path   string
+	unlock func() error
+	file   *os.File // nil after Close
+	boot   string
+	count  int // records, without those that rebooted excludes
+	limit  int
+	// rebooted: records of single network namespaces in the file are of an earlier boot.
+	rebooted bool
 }
 
 var errClosed = errors.New("store is closed")
@@ -39,15 +40,12 @@ func (s *Store) Keep(n int) {
 // the loading and is returned. f must not call the store.
 func (s *Store) Load(f func(Record) error) error {
 	return s.use("load beliefs", func() error {
-		return s.db.View(func(tx *bolt.Tx) error {
-			return tx.Bucket(beliefsBucket).ForEach(func(key, value []byte) error {
-				r, err := parseRecord(key, value)
-				if err != nil {
-					return err
-				}
-				r.Belief = slices.Clone(r.Belief)
-				return f(r)
-			})
+		return s.each(func(e entry) error {
+			k, err := parseKey(e.key)
+			if err != nil {
+				return err
+			}
+			return f(Record{Rule: k.Rule, Scope: k.Scope, Prefix: k.Prefix, Last: e.last, Belief: slices.Clone(e.belief)})
 		})
 	})
 }
@@ -55,33 +53,19 @@ func (s *Store) Load(f func(Record) error) error {
 // Save writes the changed records and removes the deleted ones, all or none. A
 // key in both is kept. Beyond the file's limit the records that were not used
 // for the longest time go.
+//
+// It copies the file with the changes and puts the copy in its place; memory is needed
+// for the changes only.
 func (s *Store) Save(changed []Record, deleted []Key) error {
 	if len(changed)+len(deleted) == 0 {
 		return nil
 	}
 	return s.use("save beliefs", func() error {
-		count := s.count
-		err := s.db.Update(func(tx *bolt.Tx) error {
-			b := tx.Bucket(beliefsBucket)
-			n, err := deleteAll(b, deleted)
-			if err != nil {
-				return err
-			}
-			count -= n
-			if n, err = putAll(b, changed); err != nil {
-				return err
-			}
-			count += n
-			if n, err = trim(b, count, s.limit); err != nil {
-				return err
-			}
-			count -= n
-			return s.writeAbout(tx, count)
-		})
-		if err == nil {
-			s.count = count
+		edits, err := encode(changed, deleted)
+		if err != nil {
+			return err
 		}
-		return err
+		return s.rewrite(edits)
 	})
 }
 
@@ -89,15 +73,12 @@ func (s *Store) Save(changed []Record, deleted []Key) error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.db == nil {
+	if s.file == nil {
 		return nil
 	}
-	db := s.db
-	s.db = nil
-	if s.unsound != nil {
-		return nil // it may wait for a lock that the panic left behind
-	}
-	if err := db.Close(); err != nil {
+	err := errors.Join(s.file.Close(), s.unlock())
+	s.file = nil
+	if err != nil {
 		return fmt.Errorf("close beliefs: %w", err)
 	}
 	return nil
@@ -106,92 +87,123 @@ func (s *Store) Close() error {
 func (s *Store) use(verb string, f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.db == nil {
+	if s.file == nil {
 		return fmt.Errorf("%s: %w", verb, errClosed)
 	}
-	if s.unsound != nil {
-		return fmt.Errorf("%s: %w", verb, s.unsound)
-	}
-	err := guard(f)
-	if p := (*panicError)(nil); errors.As(err, &p) {
-		s.unsound = err
-		return fmt.Errorf("%s: %s: %w", verb, s.path, err)
-	}
-	shed(s.db)
-	if err != nil {
+	if err := f(); err != nil {
 		return fmt.Errorf("%s: %s: %w", verb, s.path, err)
 	}
 	return nil
 }
 
-// deleteAll returns how many of the keys there were.
-func deleteAll(b *bolt.Bucket, keys []Key) (n int, err error) {
-	var key []byte
-	for _, k := range keys {
-		if key, err = appendKey(key[:0], k); err != nil {
-			return n, err
+// each calls f for every record of the file that counts.
+func (s *Store) each(f func(entry) error) error {
+	_, err := scan(s.file, func(e entry) error {
+		if s.rebooted && isScoped(e.key) {
+			return nil
 		}
-		if b.Get(key) == nil {
-			continue
-		}
-		if err := b.Delete(key); err != nil {
-			return n, err
-		}
-		n++
-	}
-	return n, nil
+		return f(e)
+	})
+	return err
 }
 
-// putAll returns how many of the records were not there before.
-func putAll(b *bolt.Bucket, records []Record) (n int, err error) {
-	for i := range records {
-		r := &records[i]
+// edits are changed records by their key in the file; those without a record are deleted.
+type edits map[string]*Record
+
+func encode(changed []Record, deleted []Key) (edits, error) {
+	all := make(edits, len(changed)+len(deleted))
+	for _, k := range deleted {
+		key, err := appendKey(nil, k)
+		if err != nil {
+			return nil, err
+		}
+		all[string(key)] = nil
+	}
+	for i := range changed {
+		r := &changed[i]
 		key, err := appendKey(nil, r.Key())
 		if err != nil {
-			return n, err
+			return nil, err
 		}
-		// The database keeps the value until the transaction ends.
-		value, err := appendValue(make([]byte, 0, headLen+len(r.Belief)), key, r)
-		if err != nil {
-			return n, err
+		if len(r.Belief) > maxBelief {
+			return nil, fmt.Errorf("encode belief of %s: %d bytes, at most %d fit", r.Prefix, len(r.Belief), maxBelief)
 		}
-		if b.Get(key) == nil {
-			n++
-		}
-		if err := b.Put(key, value); err != nil {
-			return n, err
-		}
+		all[string(key)] = r
 	}
-	return n, nil
+	return all, nil
 }
 
-// trim takes a file over its limit an eighth below it, so that it is not called
-// for again at once, and returns how many records went.
-func trim(b *bolt.Bucket, count, limit int) (n int, err error) {
-	if count <= limit {
-		return 0, nil
-	}
-	type entry struct {
-		key  []byte
-		last int64
-	}
-	all := make([]entry, 0, count)
-	err = b.ForEach(func(key, value []byte) error {
-		if len(value) < headLen {
-			return errChecksum
+// edited calls f for every record that the file has after the edits.
+func (s *Store) edited(changes edits, f func(entry) error) error {
+	err := s.each(func(e entry) error {
+		if _, is := changes[string(e.key)]; is {
+			return nil
 		}
-		all = append(all, entry{slices.Clone(key), lastOf(value)})
-		return nil
+		return f(e)
+	})
+	for key, r := range changes {
+		if err == nil && r != nil {
+			err = f(entry{[]byte(key), r.Belief, r.Last})
+		}
+	}
+	return err
+}
+
+// rewrite replaces the file by one with the edits. If it fails, the former file stays.
+func (s *Store) rewrite(changes edits) error {
+	drop, err := s.surplus(changes)
+	if err != nil {
+		return err
+	}
+	w, err := newWriter(s.path, s.boot)
+	if err != nil {
+		return err
+	}
+	count := 0
+	err = s.edited(changes, func(e entry) error {
+		if drop(e.last) {
+			return nil
+		}
+		count++
+		return w.put(e)
 	})
 	if err != nil {
-		return 0, err
+		return errors.Join(err, w.abort())
 	}
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.last, b.last) })
-	all = all[:count-(limit-limit/8)]
-	for _, e := range all {
-		if err := b.Delete(e.key); err != nil {
-			return 0, err
+	file, err := w.commit()
+	if err != nil {
+		return err
+	}
+	s.file.Close()
+	s.file, s.count, s.rebooted = file, count, false
+	return nil
+}
+
+// surplus says which records go, by their latest use, so that a file over its limit is an
+// eighth below it and not over it again at once.
+func (s *Store) surplus(changes edits) (drop func(last int64) bool, err error) {
+	none := func(int64) bool { return false }
+	if s.count+len(changes) <= s.limit {
+		return none, nil
+	}
+	var lasts []int64
+	err = s.edited(changes, func(e entry) error { lasts = append(lasts, e.last); return nil })
+	if err != nil || len(lasts) <= s.limit {
+		return none, err
+	}
+	slices.Sort(lasts)
+	surplus := len(lasts) - (s.limit - s.limit/8)
+	oldest := int64(math.MaxInt64)
+	if surplus < len(lasts) {
+		oldest = lasts[surplus]
+	}
+	older, _ := slices.BinarySearch(lasts, oldest)
+	ties := surplus - older // of those last used at that very time
+	return func(last int64) bool {
+		if last == oldest && ties > 0 {
+			ties--
+			return true
 		}
-	}
-	return len(all), nil
+		return last < oldest
+	}, nil
 }

@@ -100,17 +100,17 @@ type Sample struct {
 	NetNS     uint64         `json:"netns,omitempty" doc:"network namespace cookie"`
 	Cgroup    uint64         `json:"cgroup,omitempty" doc:"cgroup v2 id of the socket; absent: unknown"`
 	Local     netip.AddrPort `json:"-"`
-	Remote    netip.AddrPort `json:"-"`                                                                                                                                                                     // v4-mapped addresses appear as IPv4
-	Class     uint32         `json:"-"`                                                                                                                                                                     // class that the connection was put in; 0 is none
-	PolicyID  uint32         `json:"-"`                                                                                                                                                                     // path policy in force when it was set; 0 is none
-	Arm       CC             `json:"-"`                                                                                                                                                                     // congestion control drawn from the policy; zero if none
-	CC        CC             `json:"-"`                                                                                                                                                                     // congestion control in use when the sample was taken
-	StandsFor uint32         `json:"stands_for,omitempty" unit:"connections" doc:"that the sample stands for, itself included, where the host ends more connections a second than are reported; absent: 1"` // at least 1, which the API leaves out
+	Remote    netip.AddrPort `json:"-"`                                                                                                                                                                                  // v4-mapped addresses appear as IPv4
+	Class     uint32         `json:"-"`                                                                                                                                                                                  // class that the connection was put in; 0 is none
+	PolicyID  uint32         `json:"-"`                                                                                                                                                                                  // path policy in force when it was set; 0 is none
+	Arm       CC             `json:"-"`                                                                                                                                                                                  // congestion control drawn from the policy; zero if none
+	CC        CC             `json:"-"`                                                                                                                                                                                  // congestion control in use when the sample was taken
+	StandsFor uint32         `json:"stands_for,omitempty" unit:"connections" doc:"number of connections that the sample represents, itself included, when more connections end per second than are reported; absent: 1"` // at least 1, which the API leaves out
 	Duration  time.Duration  `json:"duration_ns,omitempty" unit:"ns" doc:"covered by the sample; since SYN for the first one"`
 	Connect   time.Duration  `json:"connect_ns,omitempty" unit:"ns" doc:"SYN to established, outgoing only; absent: unknown"`
-	Busy      time.Duration  `json:"busy_ns,omitempty" unit:"ns" doc:"data was outstanding (tcpi_busy_time); of this"`
-	RwndLtd   time.Duration  `json:"rwnd_limited_ns,omitempty" unit:"ns" doc:"limited by the peer's window"`
-	SndbufLtd time.Duration  `json:"sndbuf_limited_ns,omitempty" unit:"ns" doc:"limited by the send buffer"`
+	Busy      time.Duration  `json:"busy_ns,omitempty" unit:"ns" doc:"time with data outstanding (tcpi_busy_time)"`
+	RwndLtd   time.Duration  `json:"rwnd_limited_ns,omitempty" unit:"ns" doc:"part of that time, limited by the peer's window"`
+	SndbufLtd time.Duration  `json:"sndbuf_limited_ns,omitempty" unit:"ns" doc:"part of that time, limited by the send buffer"`
 
 	BytesAcked    uint64 `json:"bytes_acked,omitempty" unit:"bytes" doc:"that the peer acknowledged"`
 	BytesReceived uint64 `json:"bytes_received,omitempty" unit:"bytes" doc:"that the peer sent"`
@@ -120,8 +120,8 @@ type Sample struct {
 	DataSegsOut   uint32 `json:"data_segs_out,omitempty" unit:"segments" doc:"sent with data"`
 	Retrans       uint32 `json:"retrans,omitempty" unit:"segments" doc:"retransmitted"`
 	Delivered     uint32 `json:"delivered,omitempty" unit:"packets" doc:"acknowledged, retransmits included"`
-	DeliveredCE   uint32 `json:"delivered_ce,omitempty" unit:"packets" doc:"of these, with the mark of congestion echoed (ECE)"`
-	Lost          uint32 `json:"lost,omitempty" unit:"packets" doc:"that the connection took for lost (tp->lost)"`
+	DeliveredCE   uint32 `json:"delivered_ce,omitempty" unit:"packets" doc:"those of them whose congestion mark (CE) was echoed"`
+	Lost          uint32 `json:"lost,omitempty" unit:"packets" doc:"that the sender marked as lost (tp->lost)"`
 	RTOs          uint32 `json:"rtos,omitempty" doc:"retransmission timeouts"`
 
 	MinRTT       uint32 `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`

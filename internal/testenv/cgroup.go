@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // CG is a cgroup v2 directory that lives as long as its test.
@@ -25,14 +27,12 @@ var cgroups atomic.Uint32
 // CgroupRoot is where cgroup2 is mounted.
 func CgroupRoot(t testing.TB) string {
 	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
-			return f[1]
-		}
+	if len(mounts) > 0 {
+		return mounts[0].Mountpoint
 	}
 	Missing(t, "no cgroup2 is mounted")
 	return ""

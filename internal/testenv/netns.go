@@ -6,24 +6,19 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/thread"
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // NS is a network namespace that lives as long as its test.
 type NS struct {
 	file *os.File
 }
-
-// threadNS names the namespace of the calling thread; /proc/self names that of
-// the main thread.
-const threadNS = "/proc/thread-self/ns/net"
 
 // NetNS makes a network namespace with lo up. The caller stays where it is: see
 // Do and Enter.
@@ -49,8 +44,8 @@ func NetNS(t testing.TB) *NS {
 }
 
 func newNetNS() (file *os.File, err error) {
-	err = thread.InNewNetNS(func() error {
-		file, err = os.Open(threadNS)
+	err = netns.InNew(func() error {
+		file, err = os.Open(netns.Own)
 		return err
 	})
 	return file, err
@@ -67,7 +62,7 @@ func (n *NS) FD() int { return int(n.file.Fd()) }
 // netlink opens a netlink handle in the namespace.
 func (n *NS) netlink(t testing.TB) *netlink.Handle {
 	t.Helper()
-	h, err := netlink.NewHandleAt(netns.NsHandle(n.file.Fd()), unix.NETLINK_ROUTE)
+	h, err := netlink.NewHandleAt(vnetns.NsHandle(n.file.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatalf("open netlink: %v", err)
 	}
@@ -96,25 +91,14 @@ func (n *NS) enter(t testing.TB) (leave func()) {
 	if n == nil {
 		return func() {}
 	}
-	runtime.LockOSThread()
-	back, err := os.Open(threadNS)
+	back, err := netns.Enter(n.FD())
 	if err != nil {
-		runtime.UnlockOSThread()
-		t.Fatalf("open network namespace: %v", err)
-	}
-	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
-		back.Close()
-		runtime.UnlockOSThread()
-		t.Fatalf("enter network namespace: %v", err)
+		t.Fatal(err)
 	}
 	return func() {
-		defer back.Close()
-		if err := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); err != nil {
-			// The thread stays locked and ends with the test's goroutine.
-			t.Errorf("leave network namespace: %v", err)
-			return
+		if err := back(); err != nil {
+			t.Error(err) // the thread ends with the test's goroutine
 		}
-		runtime.UnlockOSThread()
 	}
 }
 

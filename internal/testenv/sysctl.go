@@ -1,11 +1,11 @@
 package testenv
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
 // Sysctl sets a sysctl (net.ipv4.tcp_congestion_control) in a namespace, nil for
@@ -17,15 +17,14 @@ func Sysctl(t testing.TB, n *NS, name, value string) {
 		allow(t, value)
 	}
 	before := ReadSysctl(t, n, name)
-	path := sysctlPath(name)
 	n.Do(t, func() {
-		if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		if err := sysctl.Write(name, value); err != nil {
 			t.Fatalf("set %s to %q: %v", name, value, err)
 		}
 	})
 	t.Cleanup(func() {
 		n.Do(t, func() {
-			if err := os.WriteFile(path, []byte(before), 0); err != nil {
+			if err := sysctl.Write(name, before); err != nil {
 				t.Errorf("set %s back to %q: %v", name, before, err)
 			}
 		})
@@ -46,18 +45,12 @@ func allow(t testing.TB, cc string) {
 // ReadSysctl reads a sysctl in a namespace, nil for the caller's.
 func ReadSysctl(t testing.TB, n *NS, name string) string {
 	t.Helper()
-	var value []byte
+	var value string
 	n.Do(t, func() {
 		var err error
-		if value, err = os.ReadFile(sysctlPath(name)); err != nil {
+		if value, err = sysctl.Read(name); err != nil {
 			t.Fatalf("read %s: %v", name, err)
 		}
 	})
-	return strings.TrimSuffix(string(value), "\n")
-}
-
-// sysctlPath names a file that shows the network namespace of the thread which
-// looks it up.
-func sysctlPath(name string) string {
-	return filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
+	return value
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -34,26 +36,26 @@ func TestRootVeth(t *testing.T) {
 }
 
 func TestRootNetNSIsLeft(t *testing.T) {
-	before, err := os.Readlink(threadNS)
+	before, err := os.Readlink(netns.Own)
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := NetNS(t)
 	n.Do(t, func() {
-		inside, _ := os.Readlink(threadNS)
+		inside, _ := os.Readlink(netns.Own)
 		viaPath, _ := os.Stat(n.Path())
-		own, _ := os.Stat(threadNS)
+		own, _ := os.Stat(netns.Own)
 		if inside == before || !os.SameFile(viaPath, own) {
 			t.Errorf("inside is %s, outside %s", inside, before)
 		}
 	})
 	t.Run("entered", func(t *testing.T) {
 		n.Enter(t)
-		if now, _ := os.Readlink(threadNS); now == before {
+		if now, _ := os.Readlink(netns.Own); now == before {
 			t.Error("not entered")
 		}
 	})
-	if after, _ := os.Readlink(threadNS); after != before {
+	if after, _ := os.Readlink(netns.Own); after != before {
 		t.Errorf("after is %s, before %s", after, before)
 	}
 }

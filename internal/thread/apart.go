@@ -1,7 +1,6 @@
 package thread
 
 import (
-	"fmt"
 	"os"
 	"runtime"
 
@@ -31,15 +30,4 @@ func Apart(f func() error) error {
 		done <- f()
 	}()
 	return <-done
-}
-
-// InNewNetNS runs f in a network namespace of its own, which ends with the thread unless
-// something that f made keeps it.
-func InNewNetNS(f func() error) error {
-	return Apart(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("create network namespace: %w", err)
-		}
-		return f()
-	})
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
@@ -36,7 +37,7 @@ type lab struct {
 	star   *topology.Star
 	cgroup *topology.Cgroup
 	client *load.Agent
-	undo   []func() error
+	undo   undo.Stack
 	dir    string
 	daemon *exec.Cmd
 	exited chan error
@@ -86,7 +87,7 @@ func (l *lab) shape(from, to *topology.End, s link.Spec) error {
 	if err != nil {
 		return err
 	}
-	l.undo = append(l.undo, d.Close)
+	l.undo.Push("", d.Close)
 	return nil
 }
 
@@ -98,12 +99,12 @@ func (l *lab) populate() (err error) {
 	if l.client, err = load.StartAgent(l.star.Client, l.cgroup); err != nil {
 		return err
 	}
-	l.undo = append(l.undo, l.client.Close)
+	l.undo.Push("", l.client.Close)
 	server, err := load.StartAgent(l.star.Remotes[0], nil)
 	if err != nil {
 		return err
 	}
-	l.undo = append(l.undo, server.Close)
+	l.undo.Push("", server.Close)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if _, err = server.Listen(ctx, load.ListenSpec{Address: fmt.Sprintf("0.0.0.0:%d", port)}); err != nil {
@@ -228,10 +229,7 @@ func (l *lab) close() error {
 	if l.daemon != nil {
 		errs = append(errs, l.stop())
 	}
-	for _, undo := range slices.Backward(l.undo) {
-		errs = append(errs, undo())
-	}
-	return errors.Join(append(errs, l.net.Close())...)
+	return errors.Join(append(errs, l.undo.Run(), l.net.Close())...)
 }
 
 // stop has tcpilot take everything back.

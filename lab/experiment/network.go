@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/scenario"
@@ -24,8 +25,8 @@ type network struct {
 	// How to calibrate: see calibrate.Want.
 	quick, emulated, ipv6 bool
 	fleet                 *workload.Fleet
-	undo                  []func() error // before net.Close; last made, first undone
-	anyHost               bool           // as of Options
+	undo                  undo.Stack // before net.Close
+	anyHost               bool       // as of Options
 }
 
 // duplex is a link that does something to packets.
@@ -72,7 +73,7 @@ func build(ctx context.Context, c scenario.Case, b link.Backend) (_ *network, er
 	if err != nil {
 		return nil, fmt.Errorf("start agents: %w", err)
 	}
-	n.undo = append(n.undo, n.fleet.Close)
+	n.undo.Push("", n.fleet.Close)
 	return n, nil
 }
 
@@ -101,20 +102,16 @@ func (n *network) shape(w *topology.Wire, l scenario.Link) (err error) {
 	if d.forward, err = link.Shape(link.Ends{From: w.From, To: w.To}, l.Forward, n.backend); err != nil {
 		return err
 	}
-	n.undo = append(n.undo, d.forward.Close)
+	n.undo.Push("", d.forward.Close)
 	if d.backward, err = link.Shape(link.Ends{From: w.To, To: w.From}, l.Backward, n.backend); err != nil {
 		return err
 	}
-	n.undo = append(n.undo, d.backward.Close)
+	n.undo.Push("", d.backward.Close)
 	n.links[w.Name] = d
 	return nil
 }
 
 // close removes everything.
 func (n *network) close() error {
-	var errs []error
-	for _, undo := range slices.Backward(n.undo) {
-		errs = append(errs, undo())
-	}
-	return errors.Join(append(errs, n.net.Close())...)
+	return errors.Join(n.undo.Run(), n.net.Close())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/thread"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
@@ -50,7 +50,7 @@ func HasQdisc(kind string) error {
 // tryQdisc tries one on the loopback device of a namespace that ends with the
 // thread.
 func tryQdisc(on func(device int) netlink.Qdisc) error {
-	return thread.InNewNetNS(func() error {
+	return netns.InNew(func() error {
 		h, err := netlink.NewHandle()
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)

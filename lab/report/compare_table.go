@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // Compare writes two reports side by side for a terminal: of each subject the
@@ -17,13 +19,13 @@ func Compare(w io.Writer, a, b *Report, s Style) error {
 		name   string
 		report *Report
 	}{{"A", a}, {"B", b}} {
-		fmt.Fprintf(out, "%s  %s\n", s.paint(strong, side.name), clean(runLine(side.report)))
+		fmt.Fprintf(out, "%s  %s\n", s.paint(console.Strong, side.name), console.Clean(runLine(side.report)))
 		for _, p := range problems(side.report) {
-			fmt.Fprintf(out, "   %s\n", s.paint(warn, clean(p)))
+			fmt.Fprintf(out, "   %s\n", s.paint(console.Warn, console.Clean(p)))
 		}
 	}
 	if len(c.Differences) > 0 {
-		fmt.Fprintf(out, "%s\n", s.paint(warn, fold("They differ in "+strings.Join(c.Differences, "; ")+".", s.width(), "")))
+		fmt.Fprintf(out, "%s\n", s.paint(console.Warn, console.Fold("They differ in "+strings.Join(c.Differences, "; ")+".", s.width(), "")))
 	}
 	for from := 0; from < len(c.Figures); {
 		to := from
@@ -33,7 +35,7 @@ func Compare(w io.Writer, a, b *Report, s Style) error {
 		writeFigures(out, c.Figures[from:to], c.differencesOf(&c.Figures[from]), s)
 		from = to
 	}
-	fmt.Fprintf(out, "\n%s\n%s\n", c.counts(), s.paint(faint, fold(compareLegend, s.width(), "")))
+	fmt.Fprintf(out, "\n%s\n%s\n", c.counts(), s.paint(console.Faint, console.Fold(compareLegend, s.width(), "")))
 	return out.Flush()
 }
 
@@ -67,17 +69,17 @@ func (c *Comparison) differencesOf(f *Figure) []string {
 
 // writeFigures writes those of one case.
 func writeFigures(w io.Writer, figures []Figure, differences []string, s Style) {
-	name := s.paint(strong, clean(fullName(figures[0].Scenario, figures[0].Case)))
+	name := s.paint(console.Strong, console.Clean(fullName(figures[0].Scenario, figures[0].Case)))
 	if only := figures[0].Verdict; (only == OnlyA || only == OnlyB) &&
 		!slices.ContainsFunc(figures, func(f Figure) bool { return f.Verdict != only }) {
-		fmt.Fprintf(w, "\n%s   %s\n", name, s.paint(faint, string(only)))
+		fmt.Fprintf(w, "\n%s   %s\n", name, s.paint(console.Faint, string(only)))
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", name)
 	for _, d := range differences {
-		fmt.Fprintf(w, "%s%s\n", indent, s.paint(warn, fold(d, s.width()-len(indent), indent)))
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(console.Warn, console.Fold(d, s.width()-len(indent), indent)))
 	}
-	g := grid{Narrow: true, Columns: []column{{Head: "subject", Left: true}, {Head: "metric", Left: true}, {Head: "verdict", Left: true},
+	g := console.Grid{Indent: indent, Gap: "  ", Columns: []console.Column{{Head: "subject", Left: true}, {Head: "metric", Left: true}, {Head: "verdict", Left: true},
 		{Head: "A"}, {Head: "B"}, {Head: "unit", Left: true}, {Head: "B/A"}}}
 	others := 0
 	for i := range figures {
@@ -87,16 +89,16 @@ func writeFigures(w io.Writer, figures []Figure, differences []string, s Style) 
 			others++
 		}
 	}
-	g.text(w, s)
+	g.Write(w, s.painter(), s.width())
 	if others > 0 {
-		fmt.Fprintf(w, "%s%s\n", indent, s.paint(faint, plural(others, "other figure")+" of this case agree"))
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(console.Faint, plural(others, "other figure")+" of this case agree"))
 	}
 }
 
 // tones of verdicts.
-var tones = map[Verdict]tone{Better: good, Worse: bad, Unknown: faint, OnlyA: faint, OnlyB: faint}
+var tones = map[Verdict]console.Tone{Better: console.Good, Worse: console.Bad, Unknown: console.Faint, OnlyA: console.Faint, OnlyB: console.Faint}
 
-func (f *Figure) row() row {
+func (f *Figure) row() console.GridRow {
 	var medians []float64
 	for _, v := range []*Value{f.A, f.B} {
 		if v != nil {
@@ -104,24 +106,24 @@ func (f *Figure) row() row {
 		}
 	}
 	s := scaleOf(f.Metric, medians)
-	ratio := cell{Text: "-"}
+	ratio := console.Cell{Text: "-"}
 	if f.Ratio != nil {
 		ratio.Text = factor(f.Ratio.Ratio)
 		if ci := f.Ratio.CI; ci != nil {
 			ratio.Text += " [" + factor(ci.Low) + ", " + factor(ci.High) + "]"
 		}
 	}
-	return row{Cells: []cell{textCell(f.Subject), textCell(f.Metric), {Text: string(f.Verdict), Tone: tones[f.Verdict]},
-		f.A.cell(s), f.B.cell(s), textCell(s.unit), ratio}}
+	return console.GridRow{Cells: []console.Cell{console.TextCell(f.Subject), console.TextCell(f.Metric), {Text: string(f.Verdict), Tone: tones[f.Verdict]},
+		f.A.cell(s), f.B.cell(s), console.TextCell(s.unit), ratio}}
 }
 
 // cell is the value with its interval; v may be nil.
-func (v *Value) cell(s scale) cell {
+func (v *Value) cell(s scale) console.Cell {
 	switch {
 	case v == nil:
-		return cell{Text: "-", Tone: faint}
+		return console.Cell{Text: "-", Tone: console.Faint}
 	case v.CI == nil:
-		return cell{Text: s.write(v.Median)}
+		return console.Cell{Text: s.write(v.Median)}
 	}
-	return cell{Text: s.write(v.Median) + " [" + s.write(v.CI.Low) + ", " + s.write(v.CI.High) + "]"}
+	return console.Cell{Text: s.write(v.Median) + " [" + s.write(v.CI.Low) + ", " + s.write(v.CI.High) + "]"}
 }

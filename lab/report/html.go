@@ -9,6 +9,8 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 //go:embed assets
@@ -19,7 +21,7 @@ type page struct {
 	Style, PlotStyle   template.CSS
 	Script, PlotScript template.JS
 	Runs               []runView
-	Columns            []column // of the overview
+	Columns            []console.Column // of the overview
 	Overview           []overviewView
 	Cases              []caseView
 	Notes              []string
@@ -36,7 +38,7 @@ type runView struct {
 type overviewView struct {
 	ID   string
 	Run  string
-	Cell []cell
+	Cell []console.Cell
 	Note string
 }
 
@@ -48,7 +50,7 @@ type caseView struct {
 	Link        string
 	Source      string
 	Expect      string
-	Columns     []column
+	Columns     []console.Column
 	Rows        []subjectView
 	Axis        axis // of the strips in the table
 	Notes       []string
@@ -60,7 +62,7 @@ type caseView struct {
 
 // subjectView is a row of the case's table.
 type subjectView struct {
-	row
+	console.GridRow
 	Colour int
 	Strip  *strip
 }
@@ -183,11 +185,6 @@ func pretty(raw json.RawMessage) string {
 		return string(raw)
 	}
 	return b.String()
-}
-
-// Class is the tone's in page.css.
-func (t tone) Class() string {
-	return map[tone]string{strong: "strong", good: "good", warn: "warn", bad: "bad", faint: "faint"}[t]
 }
 
 // Scenarios groups the cases for the table of contents.

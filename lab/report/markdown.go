@@ -4,17 +4,19 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // Markdown writes a report for docs: one section per case.
 func Markdown(w io.Writer, r *Report) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "%s\n", escape(runLine(r)))
+	fmt.Fprintf(b, "%s\n", console.Escape(runLine(r)))
 	for _, problem := range problems(r) {
-		fmt.Fprintf(b, "\n**%s**\n", escape(problem))
+		fmt.Fprintf(b, "\n**%s**\n", console.Escape(problem))
 	}
 	if r.Run.Command != "" {
-		fmt.Fprintf(b, "\n    %s\n", clean(r.Run.Command))
+		fmt.Fprintf(b, "\n    %s\n", console.Clean(r.Run.Command))
 	}
 	for _, c := range r.Cases {
 		markdownCase(b, c)
@@ -26,30 +28,30 @@ func Markdown(w io.Writer, r *Report) error {
 
 func markdownCase(w io.Writer, c *CaseRounds) {
 	s := c.Summarise()
-	fmt.Fprintf(w, "\n### %s\n\n%s.", escape(s.FullName()), escape(s.Title))
+	fmt.Fprintf(w, "\n### %s\n\n%s.", console.Escape(s.FullName()), console.Escape(s.Title))
 	if link := linkLine(&s); link != "" {
-		fmt.Fprintf(w, " Link: %s.", escape(link))
+		fmt.Fprintf(w, " Link: %s.", console.Escape(link))
 	}
 	fmt.Fprint(w, "\n\n")
 	if s.Refused != "" {
-		fmt.Fprintf(w, "Refused: %s.\n", escape(s.Refused))
+		fmt.Fprintf(w, "Refused: %s.\n", console.Escape(s.Refused))
 		if len(c.Rounds) == 0 {
 			return
 		}
 		fmt.Fprintln(w)
 	}
 	g := caseGrid(&s)
-	g.markdown(w)
+	g.Markdown(w)
 	if s.Ratios {
 		fmt.Fprintln(w)
 		ratios := ratiosGrid(&s)
-		ratios.markdown(w)
-		fmt.Fprintf(w, "\n%s\n", escape(ratiosLegend))
+		ratios.Markdown(w)
+		fmt.Fprintf(w, "\n%s\n", console.Escape(ratiosLegend))
 	}
 	for i, note := range notes(&s) {
 		if i == 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "- %s\n", escape(note))
+		fmt.Fprintf(w, "- %s\n", console.Escape(note))
 	}
 }

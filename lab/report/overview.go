@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // The columns of an overview that stand for another subject in each case.
@@ -24,8 +26,8 @@ var overviewColumns = []string{"tcpilot", OracleColumn, BaselineColumn, "bpftune
 func Overview(w io.Writer, cases []CaseSummary, s Style, columns ...string) error {
 	b := bufio.NewWriter(w)
 	g := overviewGrid(cases, columns)
-	g.text(b, s)
-	fmt.Fprintf(b, "\n%s\n", s.paint(faint, fold(overviewLegend, s.width(), "")))
+	g.Write(b, s.painter(), s.width())
+	fmt.Fprintf(b, "\n%s\n", s.paint(console.Faint, console.Fold(overviewLegend, s.width(), "")))
 	return b.Flush()
 }
 
@@ -33,26 +35,26 @@ func Overview(w io.Writer, cases []CaseSummary, s Style, columns ...string) erro
 func OverviewMarkdown(w io.Writer, cases []CaseSummary, columns ...string) error {
 	b := bufio.NewWriter(w)
 	g := overviewGrid(cases, columns)
-	g.markdown(b)
-	fmt.Fprintf(b, "\n%s\n", escape(overviewLegend))
+	g.Markdown(b)
+	fmt.Fprintf(b, "\n%s\n", console.Escape(overviewLegend))
 	return b.Flush()
 }
 
 const overviewLegend = "Medians of each case's first metric. x: ratio to the baseline, median over rounds that alternated; ~ not told apart from it. " +
 	"The oracle is the best of the fixed subjects, which only the experiment can know."
 
-func overviewGrid(cases []CaseSummary, columns []string) grid {
+func overviewGrid(cases []CaseSummary, columns []string) console.Grid {
 	if len(columns) == 0 {
 		columns = overviewColumns
 	}
-	g := grid{Columns: []column{{Head: "case", Left: true}, {Head: "metric", Left: true}}}
+	g := console.Grid{Indent: indent, Gap: gap, Columns: []console.Column{{Head: "case", Left: true}, {Head: "metric", Left: true}}}
 	columns = slices.DeleteFunc(slices.Clone(columns), func(name string) bool {
 		return !slices.ContainsFunc(cases, func(c CaseSummary) bool { return c.column(name) != nil })
 	})
 	for _, name := range columns {
-		g.Columns = append(g.Columns, column{Head: clean(name), Marked: true})
+		g.Columns = append(g.Columns, console.Column{Head: console.Clean(name), Marked: true})
 		if name != BaselineColumn {
-			g.Columns = append(g.Columns, column{Head: "x", Tight: true})
+			g.Columns = append(g.Columns, console.Column{Head: "x", Tight: true})
 		}
 	}
 	for i := range cases {
@@ -61,18 +63,18 @@ func overviewGrid(cases []CaseSummary, columns []string) grid {
 	return g
 }
 
-func (c *CaseSummary) overviewRow(columns []string) row {
-	r := row{Cells: []cell{textCell(c.FullName())}}
+func (c *CaseSummary) overviewRow(columns []string) console.GridRow {
+	r := console.GridRow{Cells: []console.Cell{console.TextCell(c.FullName())}}
 	if c.Refused != "" {
 		r.Note = "refused: " + c.Refused
 		return r
 	}
-	r.Cells = append(r.Cells, textCell(c.Primary))
+	r.Cells = append(r.Cells, console.TextCell(c.Primary))
 	for _, column := range columns {
 		s := c.column(column)
 		v := c.overviewValue(s)
 		if s != nil && s.Name != column && column != BaselineColumn {
-			v.Text = clean(s.Name) + " " + v.Text
+			v.Text = console.Clean(s.Name) + " " + v.Text
 		}
 		r.Cells = append(r.Cells, v)
 		if column != BaselineColumn {
@@ -102,20 +104,20 @@ func (c *CaseSummary) column(name string) *SubjectSummary {
 	return nil
 }
 
-func (c *CaseSummary) overviewValue(s *SubjectSummary) cell {
+func (c *CaseSummary) overviewValue(s *SubjectSummary) console.Cell {
 	if s == nil {
-		return cell{Text: "-", Tone: faint}
+		return console.Cell{Text: "-", Tone: console.Faint}
 	}
 	v, ok := s.Metrics[c.Primary]
 	if !ok {
-		return cell{Text: "-", Tone: faint}
+		return console.Cell{Text: "-", Tone: console.Faint}
 	}
-	return cell{Text: value(c.Primary, v.Median), Best: v.Best}
+	return console.Cell{Text: value(c.Primary, v.Median), Best: v.Best}
 }
 
-func (c *CaseSummary) overviewRatio(s *SubjectSummary) cell {
+func (c *CaseSummary) overviewRatio(s *SubjectSummary) console.Cell {
 	if s == nil {
-		return cell{Text: "-", Tone: faint}
+		return console.Cell{Text: "-", Tone: console.Faint}
 	}
 	r := ratioCell(s.Metrics[c.Primary].Baseline, s.Name == c.Baseline, c.Primary)
 	if r.Text != "-" {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
@@ -50,21 +51,21 @@ func (c *CaseRounds) completions(subject, group string) map[int][]float64 {
 // ratiosGrid has a row for each metric of the case, and for each subject beside
 // the baseline the ratio to the baseline, with its interval: the median of the
 // pairs of rounds, and of completion times that of all rounds together.
-func ratiosGrid(c *CaseSummary) grid {
-	g := grid{Columns: []column{{Head: clean("/ " + c.Baseline), Left: true}}}
+func ratiosGrid(c *CaseSummary) console.Grid {
+	g := console.Grid{Indent: indent, Gap: gap, Columns: []console.Column{{Head: console.Clean("/ " + c.Baseline), Left: true}}}
 	var others []*SubjectSummary
 	for i := range c.Subjects {
 		if s := &c.Subjects[i]; s.Name != c.Baseline && s.Rounds > 0 {
 			others = append(others, s)
-			g.column(clean(s.Name), "")
-			g.column("all rounds", "")
+			g.Columns = append(g.Columns, console.Column{Head: console.Clean(s.Name)})
+			g.Columns = append(g.Columns, console.Column{Head: "all rounds"})
 		}
 	}
 	for _, metric := range c.Metrics {
-		r := row{Cells: []cell{textCell(metric)}}
+		r := console.GridRow{Cells: []console.Cell{console.TextCell(metric)}}
 		for _, s := range others {
 			v := s.Metrics[metric]
-			all := cell{}
+			all := console.Cell{}
 			if v.Pooled != nil {
 				all = intervalCell(v.Pooled, metric)
 			}
@@ -76,7 +77,7 @@ func ratiosGrid(c *CaseSummary) grid {
 }
 
 // intervalCell is a ratio with its interval, if there is one.
-func intervalCell(r *measure.Ratio, metric string) cell {
+func intervalCell(r *measure.Ratio, metric string) console.Cell {
 	c := ratioCell(r, false, metric)
 	if r != nil && r.CI != nil {
 		c.Text += fmt.Sprintf(" [%s, %s]", factor(r.CI.Low), factor(r.CI.High))

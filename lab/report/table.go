@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
@@ -21,9 +22,9 @@ func Table(w io.Writer, r *Report, s Style) error {
 		fmt.Fprintln(b)
 		writeCase(b, c, s)
 	}
-	fmt.Fprintf(b, "\n%s\n", s.paint(faint, fold(legend, s.width(), "")))
+	fmt.Fprintf(b, "\n%s\n", s.paint(console.Faint, console.Fold(legend, s.width(), "")))
 	if r.Run.Command != "" {
-		fmt.Fprintf(b, "Make it again: %s\n", s.paint(strong, clean(r.Run.Command)))
+		fmt.Fprintf(b, "Make it again: %s\n", s.paint(console.Strong, console.Clean(r.Run.Command)))
 	}
 	return b.Flush()
 }
@@ -37,9 +38,9 @@ const ratiosLegend = "Ratios with their intervals: of pairs of rounds, the media
 	"with pairs of rounds resampled (of few pairs, too narrow)."
 
 func writeRun(w io.Writer, r *Report, s Style) {
-	fmt.Fprintf(w, "%s\n", clean(runLine(r)))
+	fmt.Fprintf(w, "%s\n", console.Clean(runLine(r)))
 	for _, problem := range problems(r) {
-		fmt.Fprintf(w, "%s\n", s.paint(warn, clean(problem)))
+		fmt.Fprintf(w, "%s\n", s.paint(console.Warn, console.Clean(problem)))
 	}
 }
 
@@ -77,27 +78,27 @@ func problems(r *Report) []string {
 
 func writeCase(w io.Writer, c *CaseRounds, s Style) {
 	sum := c.Summarise()
-	name := clean(sum.FullName())
-	fmt.Fprintf(w, "%s   %s\n", s.paint(strong, name), fold(sum.Title, s.width()-len(name)-3, strings.Repeat(" ", len(name)+3)))
+	name := console.Clean(sum.FullName())
+	fmt.Fprintf(w, "%s   %s\n", s.paint(console.Strong, name), console.Fold(sum.Title, s.width()-len(name)-3, strings.Repeat(" ", len(name)+3)))
 	if link := linkLine(&sum); link != "" {
-		fmt.Fprintf(w, "%s%s\n", indent, s.paint(faint, fold(link, s.width()-len(indent), indent)))
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(console.Faint, console.Fold(link, s.width()-len(indent), indent)))
 	}
 	if sum.Refused != "" {
-		fmt.Fprintf(w, "%s%s\n", indent, s.paint(bad, fold("refused: "+sum.Refused, s.width()-len(indent), indent)))
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(console.Bad, console.Fold("refused: "+sum.Refused, s.width()-len(indent), indent)))
 		if len(c.Rounds) == 0 {
 			return
 		}
 	}
 	g := caseGrid(&sum)
-	g.text(w, s)
+	g.Write(w, s.painter(), s.width())
 	if sum.Ratios {
 		fmt.Fprintln(w)
 		ratios := ratiosGrid(&sum)
-		ratios.text(w, s)
-		fmt.Fprintf(w, "%s%s\n", indent, s.paint(faint, fold(ratiosLegend, s.width()-len(indent), indent)))
+		ratios.Write(w, s.painter(), s.width())
+		fmt.Fprintf(w, "%s%s\n", indent, s.paint(console.Faint, console.Fold(ratiosLegend, s.width()-len(indent), indent)))
 	}
 	for _, note := range notes(&sum) {
-		fmt.Fprintf(w, "%s%s\n", indent, fold(note, s.width()-len(indent), indent))
+		fmt.Fprintf(w, "%s%s\n", indent, console.Fold(note, s.width()-len(indent), indent))
 	}
 }
 
@@ -110,17 +111,17 @@ func linkLine(c *CaseSummary) string {
 
 // caseGrid has a row for each subject and columns for the case's metrics; the
 // ratios are of the primary metric.
-func caseGrid(c *CaseSummary) grid {
-	g := grid{Columns: []column{{Head: "subject", Left: true}, {Head: "rounds"}}}
+func caseGrid(c *CaseSummary) console.Grid {
+	g := console.Grid{Indent: indent, Gap: gap, Columns: []console.Column{{Head: "subject", Left: true}, {Head: "rounds"}}}
 	scales := make([]scale, len(c.Metrics))
 	for i, metric := range c.Metrics {
 		scales[i] = scaleOf(metric, c.medians(metric))
-		g.column(metric, scales[i].unit)
+		g.Columns = append(g.Columns, console.Column{Head: metric, Unit: scales[i].unit})
 		g.Columns[len(g.Columns)-1].Marked = c.hasBest(metric)
 		if i == 0 {
-			g.column("/ "+c.Baseline, "")
+			g.Columns = append(g.Columns, console.Column{Head: "/ " + c.Baseline})
 			if c.Oracle != "" && c.Oracle != c.Baseline {
-				g.column("/ "+c.Oracle, "")
+				g.Columns = append(g.Columns, console.Column{Head: "/ " + c.Oracle})
 			}
 		}
 	}
@@ -128,13 +129,13 @@ func caseGrid(c *CaseSummary) grid {
 		g.Rows = append(g.Rows, c.row(&c.Subjects[i], scales, len(g.Columns)))
 	}
 	for i := range g.Columns {
-		g.Columns[i].Head = clean(g.Columns[i].Head)
+		g.Columns[i].Head = console.Clean(g.Columns[i].Head)
 	}
 	return g
 }
 
-func (c *CaseSummary) row(s *SubjectSummary, scales []scale, columns int) row {
-	r := row{Cells: []cell{textCell(c.label(s))}}
+func (c *CaseSummary) row(s *SubjectSummary, scales []scale, columns int) console.GridRow {
+	r := console.GridRow{Cells: []console.Cell{console.TextCell(c.label(s))}}
 	switch {
 	case s.Skipped != "":
 		r.Note = "skipped: " + s.Skipped
@@ -150,7 +151,7 @@ func (c *CaseSummary) row(s *SubjectSummary, scales []scale, columns int) row {
 	if s.Refused > 0 {
 		rounds = fmt.Sprintf("%d of %d", s.Rounds, s.Rounds+s.Refused)
 	}
-	r.Cells = append(r.Cells, textCell(rounds))
+	r.Cells = append(r.Cells, console.TextCell(rounds))
 	for i, metric := range c.Metrics {
 		v, ok := s.Metrics[metric]
 		r.Cells = append(r.Cells, valueCell(v, ok, scales[i]))
@@ -190,52 +191,52 @@ func (c *CaseSummary) hasBest(metric string) bool {
 	return slices.ContainsFunc(c.Subjects, func(s SubjectSummary) bool { return s.Metrics[metric].Best })
 }
 
-func valueCell(v Value, known bool, s scale) cell {
+func valueCell(v Value, known bool, s scale) console.Cell {
 	if !known {
-		return cell{Text: "-", Tone: faint}
+		return console.Cell{Text: "-", Tone: console.Faint}
 	}
 	text := s.write(v.Median)
 	if v.CI != nil {
 		text += " ± " + s.write(half(v.Median, *v.CI))
 	}
 	if v.Best {
-		return cell{Text: text, Tone: good, Best: true}
+		return console.Cell{Text: text, Tone: console.Good, Best: true}
 	}
-	return cell{Text: text}
+	return console.Cell{Text: text}
 }
 
 // ratioCells are those of the primary metric: to the baseline and to the oracle.
-func (c *CaseSummary) ratioCells(s *SubjectSummary, v Value) []cell {
-	cells := []cell{ratioCell(v.Baseline, s.Name == c.Baseline, c.Primary)}
+func (c *CaseSummary) ratioCells(s *SubjectSummary, v Value) []console.Cell {
+	cells := []console.Cell{ratioCell(v.Baseline, s.Name == c.Baseline, c.Primary)}
 	if c.Oracle != "" && c.Oracle != c.Baseline {
 		r := ratioCell(v.Oracle, s.Name == c.Oracle, c.Primary)
-		r.Text, r.Tone = strings.TrimPrefix(r.Text, "~"), plain
+		r.Text, r.Tone = strings.TrimPrefix(r.Text, "~"), console.Plain
 		cells = append(cells, r)
 	}
 	return cells
 }
 
-func ratioCell(r *measure.Ratio, self bool, metric string) cell {
+func ratioCell(r *measure.Ratio, self bool, metric string) console.Cell {
 	switch {
 	case self:
-		return cell{Text: "1", Tone: faint}
+		return console.Cell{Text: "1", Tone: console.Faint}
 	case r == nil:
-		return cell{Text: "-", Tone: faint}
+		return console.Cell{Text: "-", Tone: console.Faint}
 	case r.CI == nil:
-		return cell{Text: factor(r.Ratio)}
+		return console.Cell{Text: factor(r.Ratio)}
 	case !r.Distinct():
-		return cell{Text: "~" + factor(r.Ratio)}
+		return console.Cell{Text: "~" + factor(r.Ratio)}
 	case better(metric)*(r.Ratio-1) > 0:
-		return cell{Text: factor(r.Ratio), Tone: good}
+		return console.Cell{Text: factor(r.Ratio), Tone: console.Good}
 	}
-	return cell{Text: factor(r.Ratio), Tone: bad}
+	return console.Cell{Text: factor(r.Ratio), Tone: console.Bad}
 }
 
 // notes are what stands below a case's table.
 func notes(c *CaseSummary) []string {
 	var all []string
 	for _, s := range c.Subjects {
-		name := clean(s.Name)
+		name := console.Clean(s.Name)
 		if s.Regret != nil {
 			all = append(all, fmt.Sprintf("%s: regret %s connections of %d (warm-up included), %s in the second half",
 				name, lost(s.Regret.Total), s.Regret.Connections, lost(s.Regret.LastHalf)))

@@ -7,11 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // maxFile bounds a scenario file, in bytes.
@@ -63,51 +60,21 @@ func (r *reader) errors() config.Errors {
 }
 
 func (r *reader) parse(data []byte) (root *node) {
-	top := &node{line: 1, col: 1}
-	if len(data) > maxFile {
-		r.fail(top, fmt.Sprintf("the file is larger than %d bytes", maxFile), "make it shorter")
+	const begin = "begin with name: and title:"
+	doc, err := yamlfile.Parse(data, maxFile)
+	if m := (*yamlfile.Mistake)(nil); errors.As(err, &m) {
+		r.fail(&node{line: m.At.Line, col: m.At.Col}, m.Problem, m.WhatToDo)
 		return nil
 	}
-	defer func() {
-		if p := recover(); p != nil { // in the parser, which is not ours
-			r.fail(top, fmt.Sprintf("the file cannot be parsed as YAML: %v", p), "simplify it")
-		}
-	}()
-	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		r.syntax(top, err)
+	if doc == nil {
+		r.fail(&node{line: 1, col: 1}, "the file is empty", begin)
 		return nil
 	}
-	for _, doc := range file.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.CommentType {
-			continue
-		}
-		n := r.tree(doc.Body, "")
-		switch {
-		case root != nil:
-			r.fail(n, "a second document", "keep one document: remove the --- above this line")
-		case n.kind != mapping:
-			r.fail(n, "want key: value entries, found "+n.kind.String(), "begin with name: and title:")
-		}
-		root = n
-	}
-	if root == nil {
-		r.fail(top, "the file is empty", "begin with name: and title:")
+	root = r.tree(doc, "")
+	if root.kind != mapping {
+		r.fail(root, "want key: value entries, found "+root.kind.String(), begin)
 	}
 	return root
-}
-
-func (r *reader) syntax(top *node, err error) {
-	var ye yaml.Error
-	if !errors.As(err, &ye) {
-		r.fail(top, "not YAML: "+err.Error(), "correct it")
-		return
-	}
-	at := *top
-	if t := ye.GetToken(); t != nil && t.Position != nil {
-		at.line, at.col = max(1, t.Position.Line), max(1, t.Position.Column)
-	}
-	r.fail(&at, "not YAML: "+ye.GetMessage(), "correct the YAML here")
 }
 
 // field is a key that a mapping may have, and what reads its value.

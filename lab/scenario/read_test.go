@@ -45,7 +45,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"a list", "- a\n", "1:1", "", "want key: value entries, found a list", "begin with name"},
 	{"two documents", with() + "---\nname: b\n", "10:1", "", "a second document", "remove the ---"},
 	{"too large", strings.Repeat("# much\n", 10_000), "1:1", "", "larger than", "shorter"},
-	{"anchor", with("cc: &x bbr"), "9:5", "cc", "anchors, aliases and tags", "write the value out"},
+	{"anchor", with("cc: &x bbr"), "9:5", "cc", "anchors (&name)", "write the value out"},
 	{"merge key", with("links: {<<: {a: b}}"), "6:9", "links.<<", "no plain word", ""},
 	{"no value", with("baseline:"), "9:1", "baseline", "has no value", "remove the key"},
 	{"twice", with() + "name: b\n", "9:1", "name", "stands in line 1 already", "remove one"},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/subject"
 )
 
@@ -147,7 +148,7 @@ func (w *yamlWriter) line(depth int, lead, value *node, words ...string) {
 
 func (w *yamlWriter) mapping(n *node, depth int) {
 	for _, e := range n.entries {
-		key := &node{line: e.line, col: e.col, path: join(n.path, e.key)}
+		key := &node{line: e.line, col: e.col, path: yamlfile.Join(n.path, e.key)}
 		w.value(key, strconv.Quote(e.key)+":", e.value, depth)
 	}
 }

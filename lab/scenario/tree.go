@@ -7,6 +7,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // node is a value of a file: a mapping, a list, or text. It knows where it
@@ -105,27 +107,31 @@ func (n *node) filter(keep func(key string) bool) *node {
 // does without.
 func (r *reader) tree(a ast.Node, path string) *node {
 	n := &node{path: path}
-	n.line, n.col = begin(a)
+	at := yamlfile.Begin(a)
+	n.line, n.col = at.Line, at.Col
+	if entries, ok := yamlfile.Entries(a); ok {
+		r.mapping(n, entries)
+		return n
+	}
+	if text, ok := yamlfile.Scalar(a); ok {
+		quoted := a.Type() == ast.StringType && a.GetToken().Type != token.StringType
+		n.text, n.plain = text, !quoted
+		return n
+	}
+	if what := yamlfile.Unsupported(a); what != "" {
+		r.fail(n, what+" are not supported", "write the value out")
+		return n
+	}
 	switch a := a.(type) {
-	case *ast.MappingNode:
-		r.mapping(n, a.Values)
-	case *ast.MappingValueNode:
-		r.mapping(n, []*ast.MappingValueNode{a})
 	case *ast.SequenceNode:
 		n.kind = list
 		for i, v := range a.Values {
 			n.items = append(n.items, r.tree(v, fmt.Sprintf("%s[%d]", path, i)))
 		}
-	case *ast.StringNode:
-		n.text, n.plain = a.Value, a.Token.Type == token.StringType
 	case *ast.LiteralNode:
 		n.text = strings.TrimRight(a.Value.Value, "\n")
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		n.text, n.plain = a.GetToken().Value, true
 	case nil, *ast.NullNode:
 		n.kind = null
-	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		r.fail(n, "anchors, aliases and tags are not supported", "write the value out")
 	default:
 		r.fail(n, "not a value", "write a value, a list, or key: value entries")
 	}
@@ -135,9 +141,9 @@ func (r *reader) tree(a ast.Node, path string) *node {
 func (r *reader) mapping(n *node, values []*ast.MappingValueNode) {
 	n.kind = mapping
 	for _, v := range values {
-		line, col := begin(v.Key)
-		key, ok := keyOf(v.Key)
-		at := &node{line: line, col: col, path: join(n.path, key)}
+		p := yamlfile.Begin(v.Key)
+		key, ok := yamlfile.Key(v.Key)
+		at := &node{line: p.Line, col: p.Col, path: yamlfile.Join(n.path, key)}
 		switch before := n.entry(key); {
 		case !ok:
 			r.fail(at, "a key that is no plain word", "write a word")
@@ -149,7 +155,7 @@ func (r *reader) mapping(n *node, values []*ast.MappingValueNode) {
 				r.fail(at, "the key has no value", "write one, or remove the key to have the default")
 				continue
 			}
-			n.entries = append(n.entries, &entry{key, line, col, n.path, value})
+			n.entries = append(n.entries, &entry{key, p.Line, p.Col, n.path, value})
 		}
 	}
 }
@@ -161,45 +167,4 @@ func (n *node) entry(key string) *entry {
 		}
 	}
 	return nil
-}
-
-func keyOf(k ast.MapKeyNode) (string, bool) {
-	if k.IsMergeKey() {
-		return "<<", false
-	}
-	switch k := k.(type) {
-	case *ast.StringNode:
-		return k.Value, true
-	case ast.ScalarNode:
-		if t := k.GetToken(); t != nil {
-			return t.Value, true
-		}
-	}
-	return "", false
-}
-
-// begin is where a value begins: for a mapping in lines of its own that is its
-// first key.
-func begin(a ast.Node) (line, col int) {
-	switch m := a.(type) {
-	case nil:
-		return 1, 1
-	case *ast.MappingNode:
-		if !m.IsFlowStyle && len(m.Values) > 0 {
-			return begin(m.Values[0].Key)
-		}
-	case *ast.MappingValueNode:
-		return begin(m.Key)
-	}
-	if t := a.GetToken(); t != nil && t.Position != nil {
-		return max(1, t.Position.Line), max(1, t.Position.Column)
-	}
-	return 1, 1
-}
-
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 const (
@@ -145,7 +147,7 @@ for dir in sys proc dev; do mount --rbind "/$dir" "$root/$dir"; done
 exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin ${preload:+LD_PRELOAD="$preload"} "$@"
 `
 
-func (b *bpftune) begin(ctx context.Context, u *undo) error {
+func (b *bpftune) begin(ctx context.Context, u *undo.Stack) error {
 	if err := b.sites.keepSysctls(u); err != nil {
 		return err
 	}
@@ -155,9 +157,9 @@ func (b *bpftune) begin(ctx context.Context, u *undo) error {
 		if before[i], err = programsOf(s.cgroup.Path); err != nil {
 			return err
 		}
-		u.push(func() error { return before[i].detachOthers(s.cgroup.Path) })
+		u.Push("", func() error { return before[i].detachOthers(s.cgroup.Path) })
 	}
-	u.push(b.sites.end)
+	u.Push("", b.sites.end)
 	for _, s := range b.sites {
 		if err := s.start("bpftune", s.cgroup, b.command(s)); err != nil {
 			return err

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 // settle is how soon a command that cannot run at all shows that.
@@ -33,14 +35,14 @@ func newCommand(s Spec, w World) (*command, error) {
 	return &command{spec: s, sites: all, home: home{net: w.Net, name: s.Name}}, nil
 }
 
-func (c *command) begin(ctx context.Context, u *undo) error {
+func (c *command) begin(ctx context.Context, u *undo.Stack) error {
 	if err := c.sites.keepSysctls(u); err != nil {
 		return err
 	}
 	if c.spec.End != "" {
 		return c.beginAndEnd(ctx, u)
 	}
-	u.push(c.sites.end)
+	u.Push("", c.sites.end)
 	for _, s := range c.sites {
 		cmd, err := c.shell(s, c.spec.Begin)
 		if err != nil {
@@ -64,14 +66,14 @@ func (c *command) begin(ctx context.Context, u *undo) error {
 
 // beginAndEnd runs Begin to its end, and End at Stop, also if Begin failed: it
 // may have done half of its work.
-func (c *command) beginAndEnd(ctx context.Context, u *undo) error {
+func (c *command) beginAndEnd(ctx context.Context, u *undo.Stack) error {
 	for _, s := range c.sites {
 		out, err := s.log.pipe()
 		if err != nil {
 			return err
 		}
-		u.push(out.Close)
-		u.push(func() error { return c.run(context.Background(), s, "end", c.spec.End, out) })
+		u.Push("", out.Close)
+		u.Push("", func() error { return c.run(context.Background(), s, "end", c.spec.End, out) })
 		if err := c.run(ctx, s, "begin", c.spec.Begin, out); err != nil {
 			return err
 		}

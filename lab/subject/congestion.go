@@ -10,13 +10,14 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"golang.org/x/sys/unix"
 )
 
 const (
 	congestionKey  = "net.ipv4.tcp_congestion_control"
-	availableFile  = "/proc/sys/net/ipv4/tcp_available_congestion_control"
+	availableFile  = sysctl.Root + "/net/ipv4/tcp_available_congestion_control"
 	congestionFile = "/proc/sys/net/ipv4/tcp_congestion_control"
 )
 
@@ -122,7 +123,7 @@ func (s *subject) setCongestion() error {
 		if err != nil {
 			return err
 		}
-		s.undo.push(release)
+		s.undo.Push("", release)
 	}
 	for _, h := range s.hosts() {
 		name := common
@@ -134,7 +135,7 @@ func (s *subject) setCongestion() error {
 			return err
 		}
 		// Also where it is right already: a tuner may change it.
-		s.undo.push(func() error { return h.SetCongestion(before) })
+		s.undo.Push("", func() error { return h.SetCongestion(before) })
 		if err := h.SetCongestion(name); err != nil {
 			return err
 		}

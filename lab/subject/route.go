@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"golang.org/x/sys/unix"
 )
@@ -16,7 +17,7 @@ type route struct {
 	hosts []*topology.Host
 }
 
-func (r *route) begin(_ context.Context, u *undo) error {
+func (r *route) begin(_ context.Context, u *undo.Stack) error {
 	for _, h := range r.hosts {
 		for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 			if err := r.set(h, family, u); err != nil {
@@ -27,7 +28,7 @@ func (r *route) begin(_ context.Context, u *undo) error {
 	return nil
 }
 
-func (r *route) set(h *topology.Host, family int, u *undo) error {
+func (r *route) set(h *topology.Host, family int, u *undo.Stack) error {
 	routes, err := h.Netlink().RouteList(nil, family)
 	if err != nil {
 		return fmt.Errorf("list routes of %s: %w", h.Name, err)
@@ -46,7 +47,7 @@ func (r *route) set(h *topology.Host, family int, u *undo) error {
 		if err := h.Netlink().RouteReplace(&after); err != nil {
 			return fmt.Errorf("change route %s of %s: %w", before.Dst, h.Name, err)
 		}
-		u.push(func() error {
+		u.Push("", func() error {
 			if err := h.Netlink().RouteReplace(&before); err != nil {
 				return fmt.Errorf("restore route %s of %s: %w", before.Dst, h.Name, err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
@@ -91,7 +92,7 @@ var ErrUnavailable = errors.New("not available here")
 type tuner interface {
 	// begin starts tuning; what it did so far is in the undo list also when it
 	// fails.
-	begin(ctx context.Context, u *undo) error
+	begin(ctx context.Context, u *undo.Stack) error
 	state(ctx context.Context) ([]byte, error)
 	log() string
 	close() error
@@ -131,10 +132,10 @@ func newTuner(s Spec, w World) (tuner, error) {
 // none tunes nothing.
 type none struct{}
 
-func (none) begin(context.Context, *undo) error    { return nil }
-func (none) state(context.Context) ([]byte, error) { return nil, nil }
-func (none) log() string                           { return "" }
-func (none) close() error                          { return nil }
+func (none) begin(context.Context, *undo.Stack) error { return nil }
+func (none) state(context.Context) ([]byte, error)    { return nil, nil }
+func (none) log() string                              { return "" }
+func (none) close() error                             { return nil }
 
 // subject is a tuner with what all kinds have: the congestion control that the
 // hosts begin with, and the undoing.
@@ -143,7 +144,7 @@ type subject struct {
 	world   World
 	tuner   tuner
 	started bool
-	undo    undo
+	undo    undo.Stack
 }
 
 func (s *subject) Name() string { return s.spec.Name }
@@ -167,7 +168,7 @@ func (s *subject) Start(ctx context.Context) error {
 		err = s.tuner.begin(ctx, &s.undo)
 	}
 	if err != nil {
-		return errors.Join(err, s.undo.run())
+		return errors.Join(err, s.undo.Run())
 	}
 	s.started = true
 	return nil
@@ -175,7 +176,7 @@ func (s *subject) Start(ctx context.Context) error {
 
 func (s *subject) Stop(context.Context) error {
 	s.started = false
-	return s.undo.run()
+	return s.undo.Run()
 }
 
 func (s *subject) Close() error {

@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/tcpilot/tcpilot/internal/sysctl"
+	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
 // sysctlRoot shows the sysctls of the network namespace of whoever looks.
-const sysctlRoot = "/proc/sys/net"
+const sysctlRoot = sysctl.Root + "/net"
 
 // sysctls are values of a namespace's sysctls, by file, without the default
 // congestion control: setCongestion undoes that, for which a write may not do.
@@ -63,13 +65,13 @@ func (before sysctls) restore(h *topology.Host) error {
 }
 
 // keepSysctls has the sysctls of all sites restored: not every tuner does.
-func (all sites) keepSysctls(u *undo) error {
+func (all sites) keepSysctls(u *undo.Stack) error {
 	for _, s := range all {
 		before, err := readSysctls(s.host)
 		if err != nil {
 			return err
 		}
-		u.push(func() error { return before.restore(s.host) })
+		u.Push("", func() error { return before.restore(s.host) })
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 const (
@@ -81,7 +83,7 @@ func (t *tcpilot) run(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-func (t *tcpilot) begin(ctx context.Context, u *undo) error {
+func (t *tcpilot) begin(ctx context.Context, u *undo.Stack) error {
 	all := make([]files, len(t.sites))
 	for i, s := range t.sites {
 		var err error
@@ -89,7 +91,7 @@ func (t *tcpilot) begin(ctx context.Context, u *undo) error {
 			return err
 		}
 	}
-	u.push(t.sites.end)
+	u.Push("", t.sites.end)
 	for i, s := range t.sites {
 		cmd := exec.Command(t.binary, "run", "--config", all[i].config())
 		if err := s.start("tcpilot", nil, cmd); err != nil {
@@ -110,7 +112,7 @@ func (t *tcpilot) begin(ctx context.Context, u *undo) error {
 
 // prepare writes a site's configuration and mounts its BPF file system. What a
 // daemon that was killed leaves pinned there goes with the mount.
-func (t *tcpilot) prepare(s *site, u *undo) (files, error) {
+func (t *tcpilot) prepare(s *site, u *undo.Stack) (files, error) {
 	dir, err := t.home.of(s.host.Name)
 	if err != nil {
 		return files{}, err
@@ -119,7 +121,7 @@ func (t *tcpilot) prepare(s *site, u *undo) (files, error) {
 	if err != nil {
 		return files{}, err
 	}
-	u.push(func() error {
+	u.Push("", func() error {
 		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount bpffs: %w", err)
 		}

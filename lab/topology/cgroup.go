@@ -7,9 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/host"
 )
 
 // Cgroup is a cgroup v2 directory that lives as long as its Net.
@@ -20,7 +21,7 @@ type Cgroup struct {
 
 // Cgroup makes a child of the cgroup2 root. Close kills what runs in it.
 func (n *Net) Cgroup(name string) (*Cgroup, error) {
-	root, err := cgroupRoot()
+	root, err := host.CgroupRoot()
 	if err != nil {
 		return nil, err
 	}
@@ -51,21 +52,6 @@ func (c *Cgroup) Put(cmd *exec.Cmd) {
 	}
 	cmd.SysProcAttr.UseCgroupFD = true
 	cmd.SysProcAttr.CgroupFD = int(c.dir.Fd())
-}
-
-// cgroupRoot is where cgroup2 is mounted: a v1 hierarchy may sit at
-// /sys/fs/cgroup beside it.
-func cgroupRoot() (string, error) {
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		return "", fmt.Errorf("find cgroup2: %w", err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
-			return f[1], nil
-		}
-	}
-	return "", errors.New("find cgroup2: it is not mounted")
 }
 
 // killCgroup removes a cgroup with its processes.

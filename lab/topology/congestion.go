@@ -8,7 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/tcpilot/tcpilot/internal/filelock"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
 const (
@@ -27,11 +28,11 @@ const (
 // long as it takes to set it, and put back. It is not asked first: Linux 6.18 keeps
 // a reference to a control in BPF for ever when it refuses it.
 func (h *Host) SetCongestion(cc string) error {
-	now, err := os.ReadFile(sysctlPath(allowedKey))
+	now, err := sysctl.Read(allowedKey)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", allowedKey, err)
 	}
-	if slices.Contains(strings.Fields(string(now)), cc) {
+	if slices.Contains(strings.Fields(now), cc) {
 		return h.SetSysctl(congestionKey, cc)
 	}
 	lock, err := lockAllowed(os.O_CREATE)
@@ -39,18 +40,18 @@ func (h *Host) SetCongestion(cc string) error {
 		return err
 	}
 	defer lock.Close() // unlocks
-	before, err := os.ReadFile(sysctlPath(allowedKey))
+	before, err := sysctl.Read(allowedKey)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", allowedKey, err)
 	}
-	names := strings.Fields(string(before))
+	names := strings.Fields(before)
 	if slices.Contains(names, cc) {
 		return h.SetSysctl(congestionKey, cc) // widened by another run until now
 	}
-	if _, err := lock.WriteAt(before, 0); err != nil {
+	if _, err := lock.WriteString(before); err != nil {
 		return fmt.Errorf("keep %s: %w", allowedKey, err)
 	}
-	err = os.WriteFile(sysctlPath(allowedKey), []byte(strings.Join(append(names, cc), " ")), 0)
+	err = sysctl.Write(allowedKey, strings.Join(append(names, cc), " "))
 	if err != nil {
 		err = fmt.Errorf("allow %s: %w", cc, err)
 	} else {
@@ -66,7 +67,7 @@ func lockAllowed(flag int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", allowedKey, err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	if err := filelock.Wait(lock); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("lock %s: %w", allowedKey, err)
 	}
@@ -81,7 +82,7 @@ func lockAllowed(flag int) (*os.File, error) {
 func restoreAllowed(lock *os.File) error {
 	before, err := os.ReadFile(lock.Name())
 	if err == nil && len(before) > 0 {
-		err = os.WriteFile(sysctlPath(allowedKey), before, 0)
+		err = sysctl.Write(allowedKey, string(before))
 	}
 	if err == nil {
 		err = lock.Truncate(0)

@@ -6,8 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,18 +42,14 @@ func (n *Net) BPFFS(dir string) (string, error) {
 
 // removeDir unmounts what is mounted in a directory of a run, and removes it.
 func removeDir(path string) error {
-	mounts, err := os.ReadFile("/proc/self/mounts")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
 	if err != nil {
-		return fmt.Errorf("remove directory: %w", err)
+		return fmt.Errorf("remove directory: read mounts: %w", err)
 	}
 	var errs []error
-	for _, line := range slices.Backward(strings.Split(string(mounts), "\n")) {
-		f := strings.Fields(line)
-		if len(f) < 2 || !strings.HasPrefix(f[1], path+"/") {
-			continue
-		}
-		if err := unix.Unmount(f[1], unix.MNT_DETACH); err != nil {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", f[1], err))
+	for _, m := range slices.Backward(mounts) { // what is mounted below another comes after it
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m.Mountpoint, err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

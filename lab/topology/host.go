@@ -10,10 +10,10 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+	vnetns "github.com/vishvananda/netns"
 
-	"github.com/tcpilot/tcpilot/internal/thread"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
 // Host is one network namespace of a Net.
@@ -21,7 +21,7 @@ type Host struct {
 	Name      string
 	Namespace string // name under /run/netns
 	net       *Net
-	ns        netns.NsHandle
+	ns        vnetns.NsHandle
 	link      *netlink.Handle
 }
 
@@ -29,25 +29,17 @@ type Host struct {
 func (h *Host) Netlink() *netlink.Handle { return h.link }
 
 // Path opens to the namespace from any process.
-func (h *Host) Path() string { return filepath.Join(netnsDir, h.Namespace) }
+func (h *Host) Path() string { return filepath.Join(netns.Dir, h.Namespace) }
 
-// Do runs f in the namespace, on a thread of its own. Goroutines that f starts
-// are not in the namespace; sockets that f makes stay in it.
+// Do runs f in the namespace, on another thread. Goroutines that f starts are not in the
+// namespace; sockets that f makes stay in it.
 func (h *Host) Do(f func() error) error {
-	return thread.Apart(func() error {
-		if err := h.enter(); err != nil {
-			return err
-		}
-		return f()
-	})
-}
-
-// enter moves the calling thread into the namespace.
-func (h *Host) enter() error {
-	if err := netns.Set(h.ns); err != nil {
-		return fmt.Errorf("enter %s: %w", h.Name, err)
+	entered := false
+	err := netns.Do(int(h.ns), func() error { entered = true; return f() })
+	if !entered {
+		return fmt.Errorf("host %s: %w", h.Name, err)
 	}
-	return nil
+	return err
 }
 
 // Start starts cmd in the namespace. Close kills it if it still runs then, and
@@ -94,7 +86,7 @@ func (h *Host) Run(name string, args ...string) (string, error) {
 // SetSysctl writes a net.* sysctl of the namespace.
 func (h *Host) SetSysctl(key, value string) error {
 	return h.Do(func() error {
-		if err := os.WriteFile(sysctlPath(key), []byte(value), 0); err != nil {
+		if err := sysctl.Write(key, value); err != nil {
 			return fmt.Errorf("set sysctl %s of %s: %w", key, h.Name, err)
 		}
 		return nil
@@ -104,30 +96,14 @@ func (h *Host) SetSysctl(key, value string) error {
 // Sysctl reads a net.* sysctl of the namespace.
 func (h *Host) Sysctl(key string) (value string, err error) {
 	err = h.Do(func() error {
-		b, err := os.ReadFile(sysctlPath(key))
-		if err != nil {
+		var err error
+		if value, err = sysctl.Read(key); err != nil {
 			return fmt.Errorf("read sysctl %s of %s: %w", key, h.Name, err)
 		}
-		value = strings.TrimSpace(string(b))
 		return nil
 	})
 	return value, err
 }
 
-func sysctlPath(key string) string {
-	return filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/"))
-}
-
 // Cookie is the namespace's cookie, as samples and rules name it.
-func (h *Host) Cookie() (cookie uint64, err error) {
-	err = h.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open socket: %w", err)
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	})
-	return cookie, err
-}
+func (h *Host) Cookie() (uint64, error) { return netns.Cookie(h.Path()) }

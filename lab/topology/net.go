@@ -9,10 +9,11 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/thread"
+	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
 // Net is one emulated network. Its methods may be called from any goroutine.
@@ -20,7 +21,7 @@ type Net struct {
 	id runID
 
 	mu     sync.Mutex
-	undo   []func() error // last made, first undone
+	undo   undo.Stack
 	closed bool
 }
 
@@ -48,7 +49,7 @@ func (n *Net) onClose(f func() error) error {
 	if n.closed {
 		return errors.Join(errClosed, f())
 	}
-	n.undo = append(n.undo, f)
+	n.undo.Push("", f)
 	return nil
 }
 
@@ -61,12 +62,7 @@ func (n *Net) Close() error {
 		return nil
 	}
 	n.closed = true
-	var errs []error
-	for i := len(n.undo) - 1; i >= 0; i-- {
-		errs = append(errs, n.undo[i]())
-	}
-	n.undo = nil
-	return errors.Join(errs...)
+	return n.undo.Run()
 }
 
 // CloseOnSignal closes the network when the process gets SIGINT or SIGTERM, and
@@ -117,10 +113,10 @@ func (n *Net) Host(name string) (*Host, error) {
 }
 
 // newNamed makes a namespace as `ip netns add` would.
-func newNamed(name string) (ns netns.NsHandle, err error) {
+func newNamed(name string) (ns vnetns.NsHandle, err error) {
 	if err := prepareNetnsDir(); err != nil {
-		return netns.None(), err
+		return vnetns.None(), err
 	}
-	err = thread.Apart(func() (err error) { ns, err = netns.NewNamed(name); return err })
+	err = thread.Apart(func() (err error) { ns, err = vnetns.NewNamed(name); return err })
 	return ns, err
 }

@@ -10,46 +10,46 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/filelock"
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
-// netnsDir is where `ip netns` keeps named namespaces.
-const netnsDir = "/run/netns"
-
-// prepareNetnsDir makes netnsDir a shared mount of its own, as the first
+// prepareNetnsDir makes netns.Dir a shared mount of its own, as the first
 // `ip netns add` of a machine does. If that came later than our namespaces, it
 // would hide their mounts under its own, and they could not be removed any more.
 func prepareNetnsDir() error {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
-		return fmt.Errorf("make %s: %w", netnsDir, err)
+	if err := os.MkdirAll(netns.Dir, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", netns.Dir, err)
 	}
-	dir, err := os.Open(netnsDir)
+	dir, err := os.Open(netns.Dir)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", netnsDir, err)
+		return fmt.Errorf("open %s: %w", netns.Dir, err)
 	}
 	defer dir.Close() // unlocks
 	// iproute2 takes the same lock.
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", netnsDir, err)
+	if err := filelock.Wait(dir); err != nil {
+		return err
 	}
-	share := func() error { return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	share := func() error { return unix.Mount("", netns.Dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
 	if err = share(); errors.Is(err, unix.EINVAL) { // not a mount yet
-		if err = unix.Mount(netnsDir, netnsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+		if err = unix.Mount(netns.Dir, netns.Dir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
 			err = share()
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("share %s: %w", netnsDir, err)
+		return fmt.Errorf("share %s: %w", netns.Dir, err)
 	}
 	return nil
 }
 
-// errHidden says that a namespace's mount lies below another mount on netnsDir
+// errHidden says that a namespace's mount lies below another mount on netns.Dir
 // and cannot be reached; its file cannot be removed while it does.
-var errHidden = errors.New("hidden below another mount of " + netnsDir)
+var errHidden = errors.New("hidden below another mount of " + netns.Dir)
 
 // deleteNamespace undoes newNamed.
 func deleteNamespace(name string) error {
-	path := filepath.Join(netnsDir, name)
+	path := filepath.Join(netns.Dir, name)
 	var err error
 	for err == nil { // once for each mount stacked there, which is one as a rule
 		err = unix.Unmount(path, unix.MNT_DETACH)

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // Sweep removes what killed runs left: namespaces with the processes, devices,
@@ -11,7 +14,7 @@ import (
 // pinned in that, and cgroups with their processes. Runs whose process lives are
 // left alone. It returns the names of what it removed.
 func Sweep() (removed []string, err error) {
-	root, err := cgroupRoot()
+	root, err := host.CgroupRoot()
 	if err != nil {
 		return nil, err
 	}
@@ -19,7 +22,7 @@ func Sweep() (removed []string, err error) {
 	for _, kind := range []struct {
 		dir    string
 		remove func(path string) error
-	}{{netnsDir, killNamespace}, {runRoot, removeDir}, {root, killCgroup}} {
+	}{{netns.Dir, killNamespace}, {runRoot, removeDir}, {root, killCgroup}} {
 		for _, name := range leftovers(kind.dir) {
 			err := kind.remove(filepath.Join(kind.dir, name))
 			switch {

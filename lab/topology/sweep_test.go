@@ -16,6 +16,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -91,11 +93,11 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 // mounts.
 func named(t *testing.T, id string) (left []string) {
 	t.Helper()
-	root, err := cgroupRoot()
+	root, err := host.CgroupRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{netnsDir, runRoot, root} {
+	for _, dir := range []string{netns.Dir, runRoot, root} {
 		found, _ := filepath.Glob(filepath.Join(dir, "*"+id+"*"))
 		left = append(left, found...)
 	}

@@ -1,11 +1,9 @@
 package topology
 
 import (
-	"os"
 	"sync"
 
-	"github.com/vishvananda/netns"
-
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
@@ -15,9 +13,10 @@ import (
 func (h *Host) parent(start func() error) error {
 	done := make(chan error)
 	startThread() <- func() {
-		err := h.enter()
+		leave, err := netns.Enter(int(h.ns))
 		if err == nil {
 			err = start()
+			_ = leave() // a thread that cannot leave goes on from there
 		}
 		done <- err
 	}
@@ -30,19 +29,8 @@ var startThread = sync.OnceValue(func() chan<- func() {
 	go thread.Apart(func() error {
 		for f := range work {
 			f()
-			goHome()
 		}
 		return nil
 	})
 	return work
 })
-
-// goHome moves the calling thread to the process's own namespace, which is the
-// main thread's: a namespace lives as long as a thread is in it. One that cannot
-// go stays until the next start leads it out.
-func goHome() {
-	if home, err := netns.GetFromPid(os.Getpid()); err == nil {
-		netns.Set(home)
-		home.Close()
-	}
-}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"golang.org/x/sys/unix"
 )
@@ -247,7 +248,7 @@ func otherCongestion(t *testing.T) []string {
 	unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "htcp") // loads its module, if there is one
 	unix.Close(fd)
 	read := func(key string) []string {
-		b, err := os.ReadFile(sysctlPath(key))
+		b, err := os.ReadFile(sysctl.Path(key))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +269,7 @@ func otherCongestion(t *testing.T) []string {
 }
 
 func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
-	before, err := os.ReadFile(sysctlPath(congestionKey))
+	before, err := os.ReadFile(sysctl.Path(congestionKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,13 +285,13 @@ func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
 	if got, err := h.Sysctl(key); err != nil || got != "77" {
 		t.Errorf("Sysctl = %q, %v, want 77", got, err)
 	}
-	if ttl, _ := os.ReadFile(sysctlPath(key)); strings.TrimSpace(string(ttl)) == "77" {
+	if ttl, _ := os.ReadFile(sysctl.Path(key)); strings.TrimSpace(string(ttl)) == "77" {
 		t.Error("the caller's is 77 too")
 	}
 	if err := h.SetCongestion(otherCongestion(t)[0]); err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := os.ReadFile(sysctlPath(congestionKey)); string(after) != string(before) {
+	if after, _ := os.ReadFile(sysctl.Path(congestionKey)); string(after) != string(before) {
 		t.Errorf("the caller's %s went from %s to %s", congestionKey, before, after)
 	}
 	if cookie, err := h.Cookie(); err != nil || cookie == 0 {
@@ -304,7 +305,7 @@ func TestRootSweepRestoresTheMachinesCongestion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.ReadFile(sysctlPath(allowedKey))
+	before, err := os.ReadFile(sysctl.Path(allowedKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +316,7 @@ func TestRootSweepRestoresTheMachinesCongestion(t *testing.T) {
 	if strings.TrimSpace(string(before)) == changed {
 		changed += " " + otherCongestion(t)[0]
 	}
-	if err := os.WriteFile(sysctlPath(allowedKey), []byte(changed), 0); err != nil {
+	if err := os.WriteFile(sysctl.Path(allowedKey), []byte(changed), 0); err != nil {
 		t.Fatal(err)
 	}
 	lock.Close() // as when its owner is killed
@@ -330,7 +331,7 @@ func TestRootSweepRestoresTheMachinesCongestion(t *testing.T) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := os.ReadFile(sysctlPath(allowedKey)); string(after) != string(before) {
+	if after, _ := os.ReadFile(sysctl.Path(allowedKey)); string(after) != string(before) {
 		t.Errorf("the machine allowed %q, now %q", before, after)
 	}
 	if kept, _ := os.ReadFile(allowedLock); len(kept) > 0 {
@@ -344,7 +345,7 @@ func TestRootSetCongestionRestoresTheMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.ReadFile(sysctlPath(allowedKey))
+	before, err := os.ReadFile(sysctl.Path(allowedKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +360,7 @@ func TestRootSetCongestionRestoresTheMachine(t *testing.T) {
 			t.Errorf("default is %q, %v, want %s", got, err, cc)
 		}
 	}
-	if after, _ := os.ReadFile(sysctlPath(allowedKey)); string(after) != string(before) {
+	if after, _ := os.ReadFile(sysctl.Path(allowedKey)); string(after) != string(before) {
 		t.Errorf("the machine allowed %q, now %q", before, after)
 	}
 	if err := h.SetCongestion("no-such-cc"); err == nil {

@@ -1,4 +1,4 @@
-package host
+package filelock
 
 import (
 	"errors"
@@ -120,7 +120,7 @@ func TestLockDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = LockDir(dir)
-	if !errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), fmt.Sprintf("process %d (host.test)", holder.Process.Pid)) {
+	if !errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), fmt.Sprintf("process %d (filelock.test)", holder.Process.Pid)) {
 		t.Errorf("second lock: %v, want EWOULDBLOCK and process %d", err, holder.Process.Pid)
 	}
 	_ = holder.Process.Kill()

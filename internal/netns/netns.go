@@ -1,0 +1,135 @@
+package netns
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/thread"
+)
+
+// Dir is where ip-netns(8) and CNI runtimes keep named namespaces.
+const Dir = "/run/netns"
+
+// Own is the namespace of the calling thread. /proc/self/ns/net is that of the main
+// thread, which may be in another one.
+const Own = "/proc/thread-self/ns/net"
+
+// Path is the file of a namespace that is given by path, by name, or as "" for the
+// calling thread's own.
+func Path(name string) string {
+	switch {
+	case name == "":
+		return Own
+	case strings.Contains(name, "/"):
+		return name
+	}
+	return filepath.Join(Dir, name)
+}
+
+// In runs f on a thread in a namespace (path or name, as Path takes it). Goroutines that
+// f starts are elsewhere; sockets that it makes keep the namespace.
+func In(name string, f func() error) error {
+	ns, err := open(Path(name))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ns)
+	return Do(ns, f)
+}
+
+// Do is In for an open descriptor of a namespace.
+func Do(ns int, f func() error) error {
+	done := make(chan error)
+	go func() { done <- do(ns, f) }()
+	return <-done
+}
+
+// do leaves the main thread where it is: it could not end if it could not be brought back.
+func do(ns int, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if thread.IsMain() {
+		return thread.Apart(func() error { return do(ns, f) })
+	}
+	leave, err := Enter(ns)
+	if err != nil {
+		return err
+	}
+	err = f()
+	_ = leave() // the thread stays locked and ends with this goroutine
+	return err
+}
+
+// Enter moves the calling goroutine and its thread into a namespace. leave moves both
+// back; if that fails, the goroutine stays locked to the thread, so that the runtime ends
+// both together.
+func Enter(ns int) (leave func() error, err error) {
+	runtime.LockOSThread()
+	back, err := open(Own)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		unix.Close(back)
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("enter network namespace: %w", err)
+	}
+	return func() error {
+		defer unix.Close(back)
+		if err := unix.Setns(back, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("leave network namespace: %w", err)
+		}
+		runtime.UnlockOSThread()
+		return nil
+	}, nil
+}
+
+// InNew runs f in a namespace of its own, which ends with the thread unless something
+// that f made keeps it.
+func InNew(f func() error) error {
+	return thread.Apart(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("create network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// Cookie is the number by which BPF knows a namespace (path or name, as Path takes it).
+// It is not used again until reboot.
+func Cookie(name string) (cookie uint64, err error) {
+	err = In(name, func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open socket: %w", err)
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err != nil {
+			return fmt.Errorf("read network namespace cookie: %w", err)
+		}
+		return nil
+	})
+	return cookie, err
+}
+
+// open refuses a file that is not a namespace: a name whose mount is gone is left as an
+// empty file.
+func open(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open network namespace: %w", &fs.PathError{Op: "open", Path: path, Err: err})
+	}
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(fd, &s); err != nil || int64(s.Type) != unix.NSFS_MAGIC {
+		unix.Close(fd)
+		return -1, fmt.Errorf("open network namespace: %s is not a namespace", path)
+	}
+	return fd, nil
+}
