@@ -52,7 +52,7 @@ func TestDecode(t *testing.T) {
 	must(t, decode(&got, record(r), 1000, someCCs(t)))
 	us := func(n uint64) time.Duration { return time.Duration(n) * time.Microsecond }
 	want := tcp.Sample{
-		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: (tcp.FlagHeldSlice<<1-1)&^tcp.FlagDefaultArm | tcp.FlagLater,
+		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: (tcp.FlagHoldOutSlice<<1-1)&^tcp.FlagDefaultArm | tcp.FlagLater,
 		At: int64(r.AtNs) + 1000, Cookie: r.Cookie, NetNS: r.Netns, Cgroup: r.Cgroup,
 		Local: netip.MustParseAddrPort("192.0.2.1:443"), Remote: netip.MustParseAddrPort("[2001:db8::1]:50000"),
 		Class: r.Class, PolicyID: r.PolicyId, Arm: cc("bbr"), CC: cc("reno"), StandsFor: r.StandsFor,
@@ -199,7 +199,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if s.Kind.String() == "unknown" || s.Duration < 0 || s.Busy < 0 || s.RwndLtd < 0 || s.SndbufLtd < 0 ||
-			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags&^tcp.FlagLater >= tcp.FlagHeldSlice<<1 ||
+			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags&^tcp.FlagLater >= tcp.FlagHoldOutSlice<<1 ||
 			s.Control.Flags&^tcp.AllControlFlags != 0 {
 			t.Fatalf("impossible sample %+v", s)
 		}

@@ -47,13 +47,13 @@ type Comparison struct {
 	Reference float64 `json:"reference"`
 }
 
-// HeldBy says how a connection was held out.
-type HeldBy uint8
+// Assignment says how a connection was held out.
+type Assignment uint8
 
 const (
-	NotHeld HeldBy = iota
-	HeldSlice
-	HeldConnection
+	Treated Assignment = iota
+	HoldOutSlice
+	HoldOutConnection
 	OnTrial // not held out, and not compared: it only says how fast the path is
 )
 
@@ -73,11 +73,11 @@ const (
 
 // Add folds an outcome. Its Slice numbers the slice of time that it began in; 0: it is an
 // observation by itself.
-func (c *Comparison) Add(o Outcome, by HeldBy) { c.add(o.Wait(), o, by) }
+func (c *Comparison) Add(o Outcome, by Assignment) { c.add(o.Wait(), o, by) }
 
 // AddRelative folds an outcome of one of several paths, of which path is the comparison,
 // into that of all of them. What paths differ in is taken out.
-func (c *Comparison) AddRelative(path *Comparison, o Outcome, by HeldBy) {
+func (c *Comparison) AddRelative(path *Comparison, o Outcome, by Assignment) {
 	if path.Seen < 2 {
 		return // its level is not known yet
 	}
@@ -85,7 +85,7 @@ func (c *Comparison) AddRelative(path *Comparison, o Outcome, by HeldBy) {
 	c.add(o.Wait()-path.Level, o, by)
 }
 
-func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
+func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 	if !o.usable() || math.IsNaN(x) {
 		return
 	}
@@ -99,11 +99,11 @@ func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
 	}
 	e := math.Exp(aversion * min(max(c.Reference-x, -comparedClip), comparedClip))
 	switch by {
-	case HeldSlice:
+	case HoldOutSlice:
 		c.Slices.add(e, o.Slice)
-	case HeldConnection:
+	case HoldOutConnection:
 		c.Connections.add(e, 0)
-	case NotHeld:
+	case Treated:
 		c.Treated.add(e, o.Slice)
 	}
 	if held := max(c.Slices.N, c.Connections.N); min(c.Treated.N, held) > comparedMemory || c.Treated.N+held > mostCompared {

@@ -423,9 +423,9 @@ func TestLateOutcomesAreNoObservations(t *testing.T) {
 	var c Comparison
 	for k := range int64(20) {
 		id := at + k*slice
-		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, NotHeld)
-		c.Add(Outcome{At: id, Reward: 8, Weight: 1, Slice: id - slice}, NotHeld)
-		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, NotHeld)
+		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, Treated)
+		c.Add(Outcome{At: id, Reward: 8, Weight: 1, Slice: id - slice}, Treated)
+		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, Treated)
 	}
 	if n := c.Treated.closed().N; n > 20 {
 		t.Errorf("the comparison counts %.0f observations of 20 slices", n)

@@ -39,10 +39,10 @@ type Input struct {
 	// Back says that the path was shown to do worse than with the default, and is left to
 	// it for now.
 	Back bool
-	// Observe holds every connection out, and HeldBack the share of them (0 to 1) that
+	// Observe holds every connection out, and NotRolledOut the share of them (0 to 1) that
 	// the rollout leaves out, beside what Rule holds out.
-	Observe  bool
-	HeldBack float64
+	Observe      bool
+	NotRolledOut float64
 
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
@@ -115,7 +115,7 @@ func (in *Input) holdOut(p *path.Policy) {
 			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
 		}
 	}
-	tuned := (1 - in.HeldBack) * (1 - share)
+	tuned := (1 - in.NotRolledOut) * (1 - share)
 	if in.Observe || tuned <= 0 {
 		p.HoldOut = One
 		for _, f := range p.Params.Fields() {
