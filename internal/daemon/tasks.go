@@ -227,13 +227,13 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 	var next, last time.Time
 	return every(ctx, interval, func() error {
 		start := time.Now()
-		news := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
-		if !news {
-			if news, err = d.dp.Aged(interval); err != nil {
+		found := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
+		if !found {
+			if found, err = d.dp.HasAged(interval); err != nil {
 				return err
 			}
 		}
-		if !news || start.Before(next) {
+		if !found || start.Before(next) {
 			return nil
 		}
 		seen, last = d.intervals.Load(), start
