@@ -69,7 +69,7 @@ func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return measure.Result{}, r.abandon(err)
 	}
-	r.harvest(ctx)
+	r.collect(ctx)
 	r.spend(before, r.cpu(ctx))
 	return r.finish(), ctx.Err()
 }
@@ -151,12 +151,12 @@ func (r *round) open(ctx context.Context) error {
 // first retransmit.
 const grace = 3 * time.Second
 
-// harvest ends the servers and takes their accounts.
-func (r *round) harvest(ctx context.Context) {
+// collect ends the servers and takes their accounts.
+func (r *round) collect(ctx context.Context) {
 	var each sync.WaitGroup
 	for host, a := range r.agents {
 		each.Go(func() {
-			accounts, err := a.Harvest(ctx, grace)
+			accounts, err := a.Collect(ctx, grace)
 			if err != nil {
 				r.fail(fmt.Errorf("take accounts of %s: %w", host, err))
 			}
@@ -175,7 +175,7 @@ func (r *round) abandon(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, a := range r.agents {
-		a.Harvest(ctx, 0) // nothing to end at an agent that is gone
+		a.Collect(ctx, 0) // nothing to end at an agent that is gone
 	}
 	return err
 }
