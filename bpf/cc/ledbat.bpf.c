@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* tcpilot_ledbat: a scavenger, which takes what others leave and gives way as soon
- * as they come. LEDBAT (RFC 6817) as mended by LEDBAT++
+/* tcpilot_ledbat: a scavenger, which uses spare capacity and yields to other traffic.
+ * LEDBAT (RFC 6817) with the corrections of LEDBAT++
  * (draft-irtf-iccrg-ledbat-plus-plus-01, "++" below).
  *
  * It keeps the delay that it adds to the path below a target: under it the window
  * grows by a part of a packet per round trip, over it it shrinks in proportion to
- * its excess, and at a loss it halves. From time to time it lets go of the path for
- * two round trips, to see how long the path is without it: else who comes second
- * takes the queue of the first for a part of the path, and wins (++ 4.4).
+ * its excess, and at a loss it halves. Periodically it reduces its window to the minimum
+ * for two round trips, to measure the base delay. Otherwise a later connection would
+ * take the queue of an earlier one for base delay, and get more than its share (++ 4.4).
  *
- * Where it departs:
- * - Delay is the round trip's, not one way (++ 4.5): the peer's clock is not to be
- *   had in general, timestamps tick at any rate. Queues of the way back count too.
+ * Departures:
+ * - Delay is that of the round trip, not one way (++ 4.5): the peer's clock is not
+ *   available in general, timestamps tick at any rate. Queues of the return path count too.
  * - Base delay: five minima of two minutes instead of ten of one (RFC 6817 2.4.2),
- *   for want of room; the same ten minutes.
+ *   to save memory; the same ten minutes.
  * - The answer to delay over the target comes once per round trip, the growth with
  *   each ACK, so that it is no more than a part of the window per round trip.
  * - Recovery, and the window of one packet after a timeout, are the kernel's.
@@ -52,7 +52,7 @@ static __always_inline struct ledbat *ledbat_ca(struct tcp_sock *tp)
 	return inet_csk_ca(tp);
 }
 
-/* Without a sample the delay is unknown, and taken for none. */
+/* Without a sample the delay is unknown, and counts as 0. */
 static __always_inline __u32 ledbat_queue_us(const struct ledbat *ca)
 {
 	__u32 rtt = min_u32(min_u32(ca->rtt[0], ca->rtt[1]), min_u32(ca->rtt[2], ca->rtt[3]));
@@ -174,7 +174,7 @@ static __always_inline void ledbat_round(struct tcp_sock *tp, struct ledbat *ca)
 		if (--ca->rounds == 0)
 			ledbat_begin_regrow(tp, ca);
 		return;
-	case LEDBAT_REGROW:	/* whatever the delay is, else who lets go has lost */
+	case LEDBAT_REGROW:	/* at any delay: otherwise it never regains its share */
 		if (!tcp_in_slow_start(tp))
 			ledbat_end_slowdown(tp, ca);
 		return;

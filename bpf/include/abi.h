@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What crosses between the kernel and user space, and nothing else.
+/* The types shared by the BPF programs and user space, and nothing else.
  *
  * Fixed widths, explicit padding, host byte order unless a comment says
  * otherwise. Any change here raises ABI_VERSION: maps are never migrated.
@@ -22,7 +22,7 @@ enum abi_limits {
 	ARM_DEFAULT = 254,	/* what a connection would get without tcpilot */
 	NO_ARM = 255,
 	MAX_CLASS_COUNTS = 1024,
-	MAX_INHERITED = 4,	/* defaults that a network namespace may have without its owner's doing */
+	MAX_INHERITED = 4,	/* runtime_config.inherited */
 };
 
 /* ---- rules ------------------------------------------------------------- */
@@ -91,7 +91,7 @@ enum class_flags {
 	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
 };
 
-struct class_entry {		/* what the rule that matched stands for */
+struct class_entry {		/* the class of the rule that matched */
 	__u32 id;		/* 0: no such rule */
 	__u32 flags;
 	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
@@ -108,19 +108,19 @@ struct path_key {
 };
 
 enum {
-	PATH_FIXED_BITS = 96,	/* class and scope always match whole */
+	PATH_FIXED_BITS = 96,	/* class and scope always match completely */
 };
 
 struct path_policy {
 	__u64 expires_ns;	/* CLOCK_MONOTONIC; ignored from then on */
-	__u64 set;		/* bit per field of value[] that is to be set */
+	__u64 set;		/* bit per field of value[] to set */
 	__u32 id;
-	__u32 hold_out;		/* share of connections left alone, in 1/65536 */
+	__u32 hold_out;		/* share of connections in the hold-out, in 1/65536 */
 	__u32 num_arms;
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
-	__u32 hold_out_slices;	/* share of slices left alone, in 1/65536; only with slice_shift */
+	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 pad;
 	__u64 value[NUM_FIELDS];
 };
@@ -139,26 +139,26 @@ enum request_field {
 #define YIELD_CC (1ULL << 63)
 
 struct runtime_config {
-	__u64 lease_ns;		/* CLOCK_MONOTONIC; nothing is touched after it */
+	__u64 lease_ns;		/* CLOCK_MONOTONIC; programs do nothing after it */
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
 	__u32 num_cc;
-	__u32 report_rate;	/* ends of connections reported a second, about; 0: all */
-	__u64 draw_key[2];	/* of what each incoming connection draws; this host's own */
-	__u64 slice_key[2];	/* of what each slice draws; a fleet may share it */
+	__u32 report_rate;	/* approximate number of ends reported a second; 0: all */
+	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */
+	__u64 slice_key[2];	/* key of the draw of each slice; hosts may share it */
 	__u8 cc[MAX_CC][CC_NAME];
-	__u32 num_inherited;	/* 0: no default is a namespace's own */
+	__u32 num_inherited;	/* 0: every default may be replaced */
 	__u32 pad;
-	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults that are not a namespace's own */
+	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults of new network namespaces */
 };
 
 /* ---- congestion controls ------------------------------------------------- */
 
-/* The first words of icsk_ca_priv in every congestion control tcpilot_*: its working state
- * and at the same time what others may read of it, as struct_ops cannot have get_info. */
+/* The first 32 bytes of icsk_ca_priv in every congestion control tcpilot_*: part of its
+ * working state. Samples copy it, because struct_ops has no get_info. */
 struct cc_state {
 	__u64 bw;		/* bytes per second; 0: unknown or not modelled */
 	__u32 min_rtt_us;	/* 0: unknown */
@@ -176,9 +176,9 @@ enum {
 };
 
 enum cc_flags {
-	CC_ECN = 1 << 0,	/* marks are answered */
-	CC_FULL_PIPE = 1 << 1,	/* the start is over: the path has been filled once */
-	CC_KNOWN = 1 << 7,	/* in samples only: there is a state */
+	CC_ECN = 1 << 0,	/* it responds to marks */
+	CC_FULL_PIPE = 1 << 1,	/* startup is over: the path has been filled once */
+	CC_KNOWN = 1 << 7,	/* in samples only: cc_state is valid */
 };
 
 enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
@@ -210,15 +210,15 @@ enum scalable_mode {		/* of dctcp and prague */
 enum ledbat_mode {
 	LEDBAT_START,
 	LEDBAT_STEADY,
-	LEDBAT_SLOWDOWN,	/* lets go of the path: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
+	LEDBAT_SLOWDOWN,	/* minimal window: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
 	LEDBAT_REGROW,		/* slow start to the window before the slowdown */
 	LEDBAT_MODES,
 };
 
 /* ---- live connections --------------------------------------------------- */
 
-/* What is remembered of a connection between its start and its end, in a slot or in
- * socket storage. User space reads all slots, and frees those whose end was missed. */
+/* State of a connection between its start and its end, in a slot or in socket storage.
+ * User space reads all slots, and frees those of connections whose end was missed. */
 struct track {
 	__u64 cookie;		/* 0: slot is free */
 	__u64 start_ns;		/* CLOCK_MONOTONIC */
@@ -227,7 +227,7 @@ struct track {
 	__u32 connect_us;
 	__u16 flags;		/* enum sample_flags */
 	__u8 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
-	__u8 err;		/* sk_err that the application may have picked up since */
+	__u8 err;		/* latest sk_err: reading it clears it in the socket */
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -254,8 +254,8 @@ enum sample_flags {		/* tcp.Flags */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_MASK = (1 << 11) - 1,
-	/* of samples only */
-	F_LATER = 1 << 13,	/* an earlier sample has the beginning of the connection */
+	/* in samples only */
+	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */
 	F_SAMPLE = F_MASK | F_LATER,
 };
 
@@ -315,7 +315,7 @@ enum closed_bits {
 enum counter {
 	COUNT_SAMPLES,		/* submitted to the ring */
 	COUNT_SAMPLES_LOST,	/* the ring was full */
-	COUNT_LEFT,		/* connections whose rule says leave */
+	COUNT_LEFT,		/* connections of rules with action leave */
 	COUNT_NO_RULE,		/* no rule matched */
 	COUNT_NO_POLICY,	/* class without a policy for the path */
 	COUNT_EXPIRED,		/* policy's lease was over */
@@ -323,17 +323,17 @@ enum counter {
 	COUNT_SET,		/* policy applied */
 	COUNT_APP_CC,		/* congestion control left to the application */
 	COUNT_CC_SET,
-	COUNT_CC_SAME,		/* arm was in use already */
+	COUNT_CC_SAME,		/* arm was already in use */
 	COUNT_CC_FAILED,
-	COUNT_CC_DEFAULT,	/* the default was drawn: left as it was */
+	COUNT_CC_DEFAULT,	/* the default was drawn: not changed */
 	COUNT_REPLIES,		/* request ops answered */
-	COUNT_UNTRACKED,	/* no room to remember the connection */
-	COUNT_SLOT,		/* remembered in a slot */
-	COUNT_STORAGE,		/* remembered in socket storage */
-	COUNT_FORGOTTEN,	/* socket began another connection before a sample came */
-	COUNT_ENDS,		/* of short connections, while ends are thinned by rate */
-	COUNT_THINNED,		/* ends not reported: others stand for them */
-	COUNT_BACKWARDS,	/* samples dropped, as a counter was less than before */
+	COUNT_UNTRACKED,	/* no room for the state of the connection */
+	COUNT_SLOT,		/* state is in a slot */
+	COUNT_STORAGE,		/* state is in socket storage */
+	COUNT_FORGOTTEN,	/* socket began another connection before a sample was sent */
+	COUNT_ENDS,		/* of short connections, while only a share is reported */
+	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
+	COUNT_BACKWARDS,	/* samples dropped because a counter was less than before */
 	NUM_COUNTERS,
 };
 
@@ -353,7 +353,7 @@ struct sock_option {		/* how a field is set; index is the field */
 	__u16 level;		/* SOL_* */
 	__u16 name;
 	__u8 valid;		/* 0: the field is not a socket option */
-	__u8 established;	/* set it once established, not before */
+	__u8 established;	/* set it only after the handshake */
 	__u16 pad;
 };
 

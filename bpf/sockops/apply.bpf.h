@@ -16,10 +16,10 @@ static __always_inline void count_failure(__u32 which)
 		(*n)++;
 }
 
-/* Sets the fields of the given half: before or after the handshake. An IPv4
- * option on an IPv6 socket (and the reverse) is not an error, only not meant.
+/* Sets the fields of before or of after the handshake. IPv4 options are skipped on
+ * IPv6 sockets, and the reverse: that is not an error.
  *
- * A global function: the verifier looks at its loop once, not at every caller's. */
+ * A global function, so that its loop is verified once and not at every call. */
 __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 set,
 			    bool established)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which class a connection belongs to.
+/* Finds the class of a connection.
  *
- * Each dimension yields the set of rules that the connection satisfies in it;
- * the sets are intersected and the lowest rule left wins. A dimension that no
- * rule looks at costs nothing, and no dimension costs more for more rules.
+ * Each dimension yields the set of rules that match the connection in it. The sets
+ * are intersected, and the first remaining rule wins. A dimension without conditions
+ * costs nothing, and the cost does not depend on the number of rules.
  */
 #ifndef TCPILOT_CLASSIFY_BPF_H
 #define TCPILOT_CLASSIFY_BPF_H
@@ -90,9 +90,9 @@ static __always_inline bool under(const __u32 addr[4], const struct masked_prefi
 		 ((addr[2] ^ a[2]) & m[2]) | ((addr[3] ^ a[3]) & m[3]));
 }
 
-/* A few prefixes are compared in line: a trie follows pointers, each a cache miss
- * on a busy host. Either holds /0 for both families, so that a miss means that the
- * table is not written yet: nothing matches. */
+/* A few prefixes are compared in line, because each step in a trie is a cache miss on
+ * a busy host. Both forms contain /0 of both families. So if no prefix is found, the
+ * table is not written yet, and nothing matches. */
 static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32 bank,
 				       const struct rule_bank *b, int which, const __u32 addr[4])
 {
@@ -118,7 +118,7 @@ static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32
 		__builtin_memset(rules, 0, sizeof(*rules));
 }
 
-/* which: 0 remote, 1 local. Ports point at one of few sets. */
+/* which: 0 remote, 1 local. Each port has the index of a set. */
 static __always_inline void and_port(struct rule_set *rules, __u32 bank, __u32 which, __u16 port)
 {
 	__u32 index = ((bank * 2 + which) << 16) | port;
@@ -133,8 +133,8 @@ static __always_inline void and_port(struct rule_set *rules, __u32 bank, __u32 w
 		set_and(rules, s);
 }
 
-/* A rule that names a cgroup holds for everything below it: the sets of all
- * ancestors are united. */
+/* A rule that names a cgroup matches everything below it, so the result is the union
+ * of the sets of all ancestors. */
 static __always_inline void and_cgroup(struct rule_set *rules, const struct rule_bank *b,
 				       __u32 bank, struct tcp_sock *tp)
 {
@@ -218,8 +218,8 @@ static __always_inline const struct class_entry *classify(const struct conn *c, 
 	rule = set_first(&rules);
 	if (rule < 0)
 		return NULL;
-	/* A request socket does not tell its cgroup: where that may matter, nothing
-	 * is known of the class. */
+	/* A request socket has no cgroup: if a rule with a cgroup could match, the class
+	 * is not known yet. */
 	if (!tp && (b->dims & DIM_CGROUP) &&
 	    !(b->any_cgroup.word[(rule / 64) & (SET_WORDS - 1)] & (1ULL << (rule & 63))))
 		return NULL;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What connections and slices of time draw. */
+/* The pseudo-random draws of connections and of slices of time. */
 #ifndef TCPILOT_DRAWS_BPF_H
 #define TCPILOT_DRAWS_BPF_H
 
 #include "classify.bpf.h"
 
 /* SipHash-1-3 (Aumasson and Bernstein, 2012; one round a word, three at the end) of
- * three words, without the length as that never differs. Linux and others key hash
- * tables with it: who does not know the key can neither choose nor foretell what it
- * gives, which a multiplication by a secret does not promise. It takes some 20 ns. */
+ * three words, without the length because that is constant. Linux and others use it for
+ * hash tables: without the key, nobody can predict or choose its result, as they could
+ * that of a multiplication by a secret. It takes about 20 ns. */
 struct sip {
 	__u64 v0, v1, v2, v3;
 };
@@ -38,7 +38,7 @@ static __always_inline void sip_word(struct sip *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* A global function: the verifier looks at it once, not at every caller's. */
+/* A global function, so that it is verified once and not at every call. */
 __noinline __u64 siphash(__u64 k0, __u64 k1, __u64 a, __u64 b, __u64 c)
 {
 	struct sip s = {
@@ -58,10 +58,10 @@ __noinline __u64 siphash(__u64 k0, __u64 k1, __u64 a, __u64 b, __u64 c)
 	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
 }
 
-/* Where an incoming connection falls among hold-out and the rest, 0 to 65535.
- * Unlike a random number it is the same for the request socket and for what
- * becomes of it, so that a hold-out's handshake is left alone, too. The peer
- * chooses all that goes in, but not the key. */
+/* The draw of an incoming connection for the hold-out, 0 to 65535. Unlike a random
+ * number it is the same for the request socket and for the socket that follows, so
+ * that the handshake of a hold-out connection is not changed either. The peer can
+ * choose all of the input, but does not know the key. */
 static __always_inline __u32 incoming_draw(const struct conn *c, const __u64 key[2])
 {
 	return siphash(key[0], key[1], (__u64)c->remote[0] << 32 | c->remote[1],
@@ -69,9 +69,9 @@ static __always_inline __u32 incoming_draw(const struct conn *c, const __u64 key
 		       (__u64)c->remote_port << 16 | c->local_port) & 0xffff;
 }
 
-/* What one slice of time gives to connections to one network (/24, or /48 of IPv6),
- * on every host whose clock is right and that has the same key: where they share a
- * queue, what one arm takes from another would pass for its merit. */
+/* The draw of one slice of time for one network (/24, or /48 of IPv6). It is the same on
+ * all hosts with the same key and correct clocks, because connections of several hosts may
+ * share a queue: then an arm must not gain at the expense of another one. */
 struct slice {
 	__u32 arm;	/* 0..65535, uniform, and independent of each other: */
 	__u32 hold_out;	/* other bits of the same hash */

@@ -8,7 +8,7 @@
 #include "report.bpf.h"
 #include "slots.bpf.h"
 
-/* A connection and where it is remembered. */
+/* A connection and where its state is. */
 struct known {
 	struct track *track;
 	struct live_conn *live;	/* NULL: in a slot */
@@ -18,7 +18,7 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 {
 	__u64 cookie = sk->__sk_common.skc_cookie.counter;
 
-	if (!cookie)		/* never seen by us: nobody asked for its cookie */
+	if (!cookie)		/* no hook has seen it, or it would have a cookie */
 		return false;
 	k->live = NULL;
 	k->track = slot_find(cookie);
@@ -33,11 +33,11 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 
 /* ---- thinning ------------------------------------------------------------ */
 
-/* Above runtime_config.report_rate ends a second, of all CPUs, one of `stands_for` ends is
- * reported, drawn at random, and says that it stands for so many: sums over samples
- * keep their expectation. The number follows the rate of the last window. A CPU adds
- * to the shared count once in PACE_BATCH ends, and takes no lock; if two close a
- * window at once, one of them does. */
+/* Above runtime_config.report_rate ends a second, over all CPUs, one of `stands_for` ends is
+ * reported, drawn at random. Its sample counts for that many, so that sums over samples
+ * are unbiased. stands_for follows from the rate of the last window. A CPU adds to the
+ * shared count once in PACE_BATCH ends, without a lock. If two CPUs close a window at
+ * once, only one succeeds. */
 #define PACE_WINDOW_NS (100 * NSEC_PER_MSEC)
 #define PACE_BATCH 16	/* a power of two */
 
@@ -47,7 +47,7 @@ static struct {
 	__u64 stands_for;	/* 0, 1: all are reported */
 } pace;
 
-/* A window also closes when it has seen enough, so that a burst is met in milliseconds. */
+/* A window also closes after a number of ends, so that a burst counts within milliseconds. */
 static __always_inline void pace_close(__u64 now, __u32 rate)
 {
 	__u64 begun = pace.begun_ns, took = now - begun, ends = pace.ends;
@@ -60,7 +60,7 @@ static __always_inline void pace_close(__u64 now, __u32 rate)
 	pace.stands_for = (ends * NSEC_PER_SEC / took + rate - 1) / (rate ?: 1);
 }
 
-/* How many ends this one stands for; 0: another stands for it. */
+/* How many ends this one stands for; 0: it is not reported. */
 static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
 {
 	__u32 i = COUNT_ENDS;
@@ -80,17 +80,17 @@ static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
 	return ((__u64)bpf_get_prandom_u32() * k) >> 32 ? 0 : k;
 }
 
-/* An arm that failed is always reported, as the policy may have to change. So is
- * what has been sampled while it lived: its last sample is the rest of it. */
+/* A failed arm is always reported, because the policy may have to change. So is the
+ * last sample of a connection with earlier ones, because samples are deltas. */
 static __always_inline __u32 end_stands_for(const struct known *k, const struct runtime_config *cfg)
 {
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return 1;
-	/* The last tick will do for a clock, and costs no look at the processor's. */
+	/* The time of the last tick is accurate enough, and cheaper to read. */
 	return pace_draw(jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
 }
 
-/* Not inlined: three programs end here, and none of them often enough to mind a call. */
+/* Not inlined: three programs call it, and the cost of a call does not matter here. */
 static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u32 closed)
 {
 	static const struct totals none;
@@ -128,9 +128,9 @@ int tcpilot_report(__u64 *ctx)
 	return 0;
 }
 
-/* The same once more, for kernels that let interrupts in here (seen on 7.2): they
- * skip a program that interrupts itself, but not another. Attached only when that
- * has happened; finds nothing as a rule. */
+/* A second copy, for kernels on which the tracepoint can be interrupted (seen on 7.2):
+ * the kernel skips a program that would interrupt itself, but runs another one. It is
+ * attached only after that happened, and usually finds nothing to do. */
 SEC("tp_btf/tcp_destroy_sock")
 int tcpilot_spare(__u64 *ctx)
 {
@@ -142,9 +142,9 @@ int tcpilot_spare(__u64 *ctx)
 	return 0;
 }
 
-/* A RST was sent. From a socket that is closed by now, by close with unread data,
- * SO_LINGER 0 or connect to AF_UNSPEC: what follows wipes addresses and counters.
- * A socket that is not closed may well live on. */
+/* A RST was sent. If the socket is closed (close with unread data, SO_LINGER 0, or
+ * connect to AF_UNSPEC), the kernel resets addresses and counters next, so the sample is
+ * taken now. A socket that is not closed may continue to exist. */
 SEC("tp_btf/tcp_send_reset")
 int tcpilot_reset(__u64 *ctx)
 {
@@ -162,8 +162,8 @@ int tcpilot_reset(__u64 *ctx)
 	return 0;
 }
 
-/* The socket got an error, which the application is about to pick up. A connect
- * that fails is over; its socket may begin another. */
+/* The socket got an error, which the application is about to read. If connect failed,
+ * the connection is over, and its socket may begin another one. */
 SEC("tp_btf/inet_sk_error_report")
 int tcpilot_error(__u64 *ctx)
 {

@@ -3,8 +3,8 @@
  *
  * A connection that has lived for an interval moves from its slot to socket
  * storage, which also keeps the counters of its last sample, so that each
- * sample is a delta. One that is older than tcpilot is adopted: it is reported
- * from now on, but belongs to no class, as nobody knows which end began it.
+ * sample is a delta. A connection that is older than tcpilot is adopted: it is reported
+ * from now on, but has no class, because it is not known which end opened it.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
@@ -49,8 +49,8 @@ static __always_inline bool attached_to(struct tcp_sock *tp)
 	return false;
 }
 
-/* Some rule wants the connection, whichever end began it, and none that may hold
- * says to leave it alone. */
+/* Some rule matches the connection, whichever end opened it, and no rule that may match
+ * has the action leave. */
 static __always_inline bool wanted(struct tcp_sock *tp, __u32 bank)
 {
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
@@ -71,7 +71,7 @@ static __always_inline bool wanted(struct tcp_sock *tp, __u32 bank)
 	return any;
 }
 
-/* Remembers a connection that no hook saw begin; its past is not ours to report. */
+/* Adds state for a connection that no hook saw begin. Its past is not reported. */
 static __always_inline void adopt(struct tcp_sock *tp, __u64 cookie, __u64 now)
 {
 	struct live_conn *l = bpf_sk_storage_get(&live, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -96,7 +96,7 @@ static __always_inline struct live_conn *settle(struct tcp_sock *tp, struct trac
 	return l;
 }
 
-/* Data may flow, if only one way. */
+/* Data may flow, at least in one direction. */
 enum {
 	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
 		      1 << TCP_CLOSE_WAIT,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What sock_ops hooks remember of a socket's connection: in a slot, or in socket
- * storage.
+/* Creates, finds and removes the state of a socket's connection: in a slot, or in
+ * socket storage.
  */
 #ifndef TCPILOT_REMEMBER_BPF_H
 #define TCPILOT_REMEMBER_BPF_H
@@ -8,7 +8,7 @@
 #include "report.bpf.h"
 #include "slots.bpf.h"
 
-/* Remembers the connection in a slot, or in socket storage when both are taken. */
+/* Stores the connection's state in a slot, or in socket storage if both are in use. */
 static __always_inline void remember(struct bpf_sock_ops *skops, const struct track *t)
 {
 	struct track *slot = slot_take(t->cookie);
@@ -30,14 +30,14 @@ static __always_inline void remember(struct bpf_sock_ops *skops, const struct tr
 	count(COUNT_STORAGE);
 }
 
-/* A socket begins a connection. If it had another before, whose end no hook saw (a
- * tcp_disconnect that sends nothing), what is remembered of that goes. */
+/* A socket begins a connection. Removes the state of an earlier one whose end no hook
+ * saw (a tcp_disconnect that sends nothing). */
 static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
 	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
 	struct track *t;
 
-	if (!cookie)		/* never seen by us: nobody asked for its cookie */
+	if (!cookie)		/* no hook has seen it, or it would have a cookie */
 		return;
 	t = slot_find(cookie);
 	if (t) {

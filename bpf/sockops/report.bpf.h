@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Fills one conn_sample from a socket and what was remembered of it. */
+/* Fills one conn_sample from a socket and the state of its connection. */
 #ifndef TCPILOT_REPORT_BPF_H
 #define TCPILOT_REPORT_BPF_H
 
@@ -147,9 +147,9 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 	return flags;
 }
 
-/* The state of a congestion control of ours, as long as it is in use. That is to a
- * connection's last moment: tcp_destroy_sock, and the reset that tcp_disconnect sends,
- * come before its release. Before a connection is established there is nothing yet. */
+/* The state of a congestion control of tcpilot's, if one is in use. It is valid until the
+ * end: tcp_destroy_sock, and the reset that tcp_disconnect sends, come before its release.
+ * Before a connection is established there is no state yet. */
 static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_sock *tp,
 					    struct cc_words cc)
 {
@@ -165,8 +165,8 @@ static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_so
 		s->cc_state.flags |= CC_KNOWN;
 }
 
-/* Whether counters are less than they were: tcp_disconnect wiped them, unseen. The
- * 32-bit ones may also have wrapped, but not without data. */
+/* Whether counters are less than before: a tcp_disconnect that no hook saw reset them.
+ * The 32-bit ones may also wrap around, but not without data. */
 static __always_inline bool shrank(const struct totals *n, const struct totals *l)
 {
 	__u64 bytes = n->bytes_acked + n->bytes_received - l->bytes_acked - l->bytes_received;
@@ -176,7 +176,7 @@ static __always_inline bool shrank(const struct totals *n, const struct totals *
 	       ((n->segs_out < l->segs_out || n->segs_in < l->segs_in) && bytes < 1ULL << 31);
 }
 
-/* Sends one sample; a full ring is counted, never waited for. */
+/* Sends one sample. If the ring is full, the sample is dropped and counted. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
 				   const struct runtime_config *cfg, __u8 kind, __u32 closed,
@@ -218,9 +218,9 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 		s->closed |= CLOSED_FIN_SEEN;
 	if (tp->snd_una == tp->write_seq)
 		s->closed |= CLOSED_ALL_ACKED;
-	/* The application is woken before the tracepoint that shows its error, and may have
-	 * taken the error by then. A connection that ended without FIN and RST while nobody
-	 * answered was given up. */
+	/* The application is woken before the tracepoint for its error, and may have read
+	 * (and cleared) sk_err by then. So a connection that ended without FIN or RST and
+	 * with unanswered probes or retransmits counts as timed out. */
 	if (kind == SAMPLE_CLOSE && !s->err && !(s->closed & (CLOSED_FIN_SEEN | CLOSED_RST_SENT)) &&
 	    (tp->inet_conn.icsk_probes_out || tp->inet_conn.icsk_retransmits))
 		s->err = TIMED_OUT;

@@ -7,9 +7,9 @@
 
 static __always_inline __u32 slot_index(__u64 cookie)
 {
-	/* Not hashed: the kernel gives cookies in sequence, to each CPU from a batch of
-	 * its own, so that the slots of connections that begin together share cache lines
-	 * and pages, and are found warm at their ends. */
+	/* Not hashed: the kernel allocates cookies in sequence, from a batch for each CPU.
+	 * So the slots of connections that begin together share cache lines and pages, and
+	 * are likely still cached at their ends. */
 	return cookie & (NUM_SLOTS - 1);
 }
 
@@ -27,10 +27,10 @@ static __always_inline struct track *slot_find(__u64 cookie)
 	return NULL;
 }
 
-/* Returns a slot that is now the connection's own, or NULL. Only a free one is taken:
- * how old a slot may grow depends on the iterator's interval and load, or it never
- * comes, and nothing here tells a connection that lives from one whose end was missed.
- * User space does, after walks of all connections. */
+/* Returns a slot that now belongs to the connection, or NULL. Only a free slot is taken:
+ * an old one cannot be taken over here, because it may belong to a connection that lives
+ * (the iterator may be slow, or missing) or to one whose end was missed. User space frees
+ * the latter, after walks of all connections. */
 static __always_inline struct track *slot_take(__u64 cookie)
 {
 	__u32 i = slot_index(cookie);

@@ -2,8 +2,8 @@
 /* Classifies connections, applies their path's policy, and reports how they
  * went.
  *
- * sock_ops hooks set; the destroy tracepoint reports. It sees every way in which
- * a connection ends, once, while the counters are still whole.
+ * sock_ops hooks set options; the destroy tracepoint reports. It runs once for every
+ * connection, however it ends, while the counters are still valid.
  */
 #include "maps.bpf.h"
 
@@ -22,8 +22,8 @@ struct {
 	__type(value, struct path_policy);
 } path_policies SEC(".maps");
 
-/* What single network namespaces own, by cookie; looked at only if runtime_config.yield
- * has it for any. */
+/* What each network namespace owns, by cookie. Read only if runtime_config.yield has the
+ * field. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -84,8 +84,8 @@ static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops 
 	return classify(c, bank, tp, netns);
 }
 
-/* Longest match of the remote address among the class's paths. A namespace that
- * learns for itself starts with what holds for all of them. */
+/* Longest match of the remote address among the class's paths. A namespace with its own
+ * scope starts with the policy of scope 0. */
 static __always_inline const struct path_policy *path_policy_find(struct bpf_sock_ops *skops,
 								  const struct class_entry *cls,
 								  const __u32 remote[4])
@@ -126,7 +126,7 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 
 /* ---- the hooks ----------------------------------------------------------- */
 
-/* What a hook knows of the connection that it is called for. */
+/* The context of one call of a hook. */
 struct conn_ctx {
 	struct runtime_config *cfg;
 	struct tcp_sock *tp;		/* NULL on a request socket */
@@ -136,8 +136,8 @@ struct conn_ctx {
 	__u64 yield;			/* what the namespace owns: mask of netns_yields */
 };
 
-/* What the slice draws that the connection begins in. Without slices each connection
- * draws for itself. */
+/* The draw of the slice in which the connection begins. Without slices, a draw for each
+ * connection. */
 static __always_inline struct slice slice_of(const struct conn_ctx *ctx, const struct conn *c)
 {
 	if (!ctx->policy->slice_shift)
@@ -161,8 +161,8 @@ static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const s
 				       incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
 
-/* What the network namespace of a connection owns. A rule that names the namespace, or
- * a cgroup in it, goes before its settings. */
+/* What the network namespace of a connection owns. Nothing if the rule names the
+ * namespace, or a cgroup: such a rule overrides the namespace's settings. */
 static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn_ctx *ctx)
 {
 	__u64 cookie, *mask;
@@ -175,7 +175,7 @@ static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn
 }
 
 /* Whether the namespace's owner chose its default congestion control: it is not one that
- * a namespace has from its creation. */
+ * new namespaces have. */
 static __always_inline bool cc_owned(const struct conn_ctx *ctx)
 {
 	const __u64 *has = (const __u64 *)ctx->cfg->inherited;
@@ -191,7 +191,7 @@ static __always_inline bool cc_owned(const struct conn_ctx *ctx)
 	return true;
 }
 
-/* Draws what a connection gets and remembers it in t. */
+/* Draws what a connection gets and stores it in t. */
 static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 				   const struct conn *c)
 {
@@ -228,8 +228,8 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 		t->flags |= F_FIELDS;
 }
 
-/* A connection begins. Outgoing: before the SYN; what shapes the handshake is set
- * now, the rest once it is over. Incoming: it is established already. */
+/* A connection begins. Outgoing: before the SYN; fields that affect the handshake are set
+ * now, the others after it. Incoming: it is already established. */
 static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				     const struct conn *c)
 {
@@ -254,8 +254,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	remember(skops, &t);
 }
 
-/* The handshake of an outgoing connection is over. Returns the connection if
- * something waits to be set. */
+/* The handshake of an outgoing connection is over. Returns the connection if there is
+ * something left to set. */
 static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now)
 {
 	struct track *t = recall(skops);
@@ -269,15 +269,15 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 	return t;
 }
 
-/* Whether a request socket will be a hold-out, as decide draws it. Only where the slice
- * ends before the handshake does, they may differ. */
+/* Whether a request socket will be a hold-out, by the same draw as in decide. The results
+ * may differ if the slice ends before the handshake does. */
 static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
 {
 	return conn_is_hold_out(ctx, c) ||
 	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
 }
 
-/* The kernel asks for a value during the handshake. A hold-out stays one there. */
+/* The kernel asks for a value during the handshake. A hold-out gets no answer. */
 static __always_inline void on_request(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				       const struct conn *c)
 {
@@ -340,8 +340,8 @@ enum {
 		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
 };
 
-/* Classifies the connection and finds its policy; there is one place for it, so
- * that the verifier meets it once. False: nothing is to be done. */
+/* Classifies the connection and finds its policy. It is called in one place only, so
+ * that the verifier processes it once. False: there is nothing to do. */
 static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx *ctx,
 				    struct conn *c, bool begins)
 {
@@ -363,8 +363,8 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 	return true;
 }
 
-/* Sets what waited for the end of an outgoing connection's handshake: fields first,
- * as a congestion control begins with the window that it finds. */
+/* Sets what must be set after an outgoing connection's handshake: fields first, because
+ * a congestion control starts from the current window. */
 static __always_inline void on_late(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				    struct track *late)
 {
@@ -402,7 +402,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		if (!late)
 			return 1;
 	}
-	/* A dead daemon's lease runs out: then nothing is touched any more. */
+	/* Without a daemon the lease expires: then connections keep kernel defaults. */
 	if (ctx.now >= ctx.cfg->lease_ns)
 		return 1;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Where a connection is remembered (struct track) between its start and its end.
+/* Where the state of a connection (struct track) is between its start and its end.
  *
  * Creating socket storage costs 1.2 us a socket, more than everything else
- * together, so a young connection is remembered in one of two slots that its
- * cookie picks. Only when both are taken, or when the connection lives long
- * enough to meet the iterator, does it get socket storage.
+ * together. So the state of a young connection is in one of two slots, chosen by
+ * its cookie. It is in socket storage if both slots are in use, or once the iterator
+ * finds the connection.
  */
 #ifndef TCPILOT_TRACK_BPF_H
 #define TCPILOT_TRACK_BPF_H

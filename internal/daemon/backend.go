@@ -61,7 +61,7 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule)
 }
 
-// problems says what keeps the daemon from its work, for a person.
+// problems describes what does not work now.
 func (d *Daemon) problems() (list []string) {
 	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
 		list = append(list, p)
@@ -69,7 +69,7 @@ func (d *Daemon) problems() (list []string) {
 	return append(list, d.tasks.problems()...)
 }
 
-// features says what was wanted, what runs, and why something does not.
+// features lists the parts of the datapath, and why one is not active.
 func (d *Daemon) features() []api.Feature {
 	var out []api.Feature
 	for _, f := range d.dp.Features() {
@@ -89,7 +89,7 @@ func (d *Daemon) features() []api.Feature {
 	return out
 }
 
-// counters reads the datapath's in the words of the metrics.
+// counters converts the datapath's counters for the metrics.
 func (d *Daemon) counters() (metrics.Counters, error) {
 	raw, err := d.dp.Counters()
 	if err != nil {
@@ -139,7 +139,7 @@ func (d *Daemon) classCounts(c *metrics.Counters) error {
 	return nil
 }
 
-// source is what the metrics read.
+// source is the input of the metrics.
 func (d *Daemon) source() metrics.Source { return metricSource{d} }
 
 type metricSource struct{ *Daemon }
@@ -160,7 +160,7 @@ func (d *Daemon) Reload(ctx context.Context) (api.ReloadResult, error) {
 	return a.result, a.err
 }
 
-// stopGrace lets the answer to a detach reach its reader.
+// stopGrace is the time for the answer to a detach request to reach the client.
 const stopGrace = 100 * time.Millisecond
 
 // Detach implements api.Backend.

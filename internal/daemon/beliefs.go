@@ -14,13 +14,13 @@ import (
 // belief takes some 3 KB on its way to the file. Each batch writes the whole file anew.
 const saveBatch = 2048
 
-// remember gives what the store kept to keep, which says whether it was wanted.
+// remember passes every stored belief to keep, which reports whether a rule uses it.
 func (d *Daemon) remember(keep func(engine.Memory) bool) error {
 	kept, unwanted := 0, 0
 	err := d.store.Load(func(r store.Record) error {
 		var m engine.Memory
 		if err := json.Unmarshal(r.Belief, &m); err != nil {
-			unwanted++ // another version's; written over when the path is used
+			unwanted++ // of another version; overwritten when the path is used
 			return nil
 		}
 		m.Place = engine.Place{Rule: r.Rule, Scope: r.Scope, Prefix: r.Prefix}
@@ -35,19 +35,19 @@ func (d *Daemon) remember(keep func(engine.Memory) bool) error {
 		return fmt.Errorf("read what was learned: %w", err)
 	}
 	if kept+unwanted > 0 {
-		d.log.Info("learned paths taken back", "paths", kept, "not_wanted", unwanted)
+		d.log.Info("learned paths restored", "paths", kept, "not_wanted", unwanted)
 	}
 	return nil
 }
 
-// saveBeliefs writes what changed at every interval.
+// saveBeliefs writes the changed beliefs at every interval.
 func (d *Daemon) saveBeliefs(ctx context.Context) error {
 	t := time.NewTicker(d.cfg.Load().Learning.SaveInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // the rest is saved once no more samples come, see openEngine
+			return nil // openEngine's undo saves the rest, after the last sample
 		case <-t.C:
 			d.save()
 		}
@@ -62,7 +62,7 @@ func (d *Daemon) save() {
 		err := d.store.Save(records(changed), keys(forgotten))
 		d.engine.Saved(time.Now(), err)
 		if err != nil {
-			d.log.Error("what was learned could not be saved, trying again later", "error", err)
+			d.log.Error("cannot save learned beliefs, trying again later", "error", err)
 			return
 		}
 	}
@@ -73,7 +73,7 @@ func records(ms []engine.Memory) []store.Record {
 	for i := range ms {
 		b, err := json.Marshal(&ms[i])
 		if err != nil {
-			continue // a NaN, which a belief never holds
+			continue // a NaN, which a belief never contains
 		}
 		out = append(out, store.Record{Rule: ms[i].Rule, Scope: ms[i].Scope, Prefix: ms[i].Prefix, Belief: b, Last: ms[i].LastUsed})
 	}

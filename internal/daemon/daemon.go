@@ -28,7 +28,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
-// Options are what the command line says.
+// Options are the options of the command line.
 type Options struct {
 	Config       string // file; empty is the built-in configuration
 	Socket       string // overrides the configuration's; empty leaves it
@@ -42,9 +42,9 @@ type Daemon struct {
 	opt      Options
 	log      *slog.Logger
 	cfg      atomic.Pointer[config.Config]
-	file     atomic.Pointer[string] // that cfg was read from; empty is none
-	cgroup   string                 // attached to
-	bpffs    string                 // that pins are in
+	file     atomic.Pointer[string] // the file of cfg; empty is none
+	cgroup   string                 // where programs are attached
+	bpffs    string                 // directory of the pins
 	dp       *datapath.Datapath
 	controls *controls
 	engine   *engine.Engine
@@ -62,7 +62,7 @@ type Daemon struct {
 	reloads   chan reloadRequest
 	hup       chan os.Signal
 	received  atomic.Uint64 // samples
-	intervals atomic.Uint64 // of these, of live connections
+	intervals atomic.Uint64 // the part of received that is of live connections
 	found     bool          // an earlier process left its programs attached
 	ran       bool          // the start succeeded
 	detach    atomic.Bool
@@ -70,18 +70,18 @@ type Daemon struct {
 	ended     <-chan struct{} // closed when the tasks are to stop
 }
 
-// settings orders the writers of what holds for all connections.
+// settings serializes writes of datapath.Settings.
 type settings struct {
 	sync.Mutex
 	due atomic.Bool // the latest write failed
 }
 
-// gcPercent makes the collector run at a fifth of its usual growth: the heap lives
-// long, samples make no garbage, and memory is what a host gives up for tcpilot.
+// gcPercent makes the collector run at a fifth of the usual heap growth: most of the heap is
+// long-lived, samples do not allocate, and less memory matters more than the CPU time.
 const gcPercent = 20
 
-// Run runs the daemon until ctx ends or it is told to detach. Whatever it did to
-// the host is undone on the way out, also when it fails half-way.
+// Run runs the daemon until ctx ends or a client asks it to detach. Then it undoes its
+// changes of the host, also if the start fails half-way.
 func Run(ctx context.Context, opt Options) (err error) {
 	cfg, file, err := loadConfig(opt.Config)
 	if err != nil {
@@ -99,7 +99,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	d.file.Store(&file)
 	d.loadedAt.Store(d.started.UnixNano())
 	debug.SetGCPercent(gcPercent)
-	// From the first moment to the last: a SIGHUP that nobody takes kills.
+	// During the whole life of the process: an unhandled SIGHUP would kill it.
 	signal.Notify(d.hup, syscall.SIGHUP)
 	defer signal.Stop(d.hup)
 
@@ -116,7 +116,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 		return err
 	}
 	d.ran = true
-	debug.FreeOSMemory() // type information of the kernel, needed for loading only
+	debug.FreeOSMemory() // the kernel's BTF, which only loading needs
 	shedText()
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
@@ -127,12 +127,11 @@ func Run(ctx context.Context, opt Options) (err error) {
 	return err
 }
 
-// keep reports whether the kernel's part outlives the process. A start that
-// failed leaves what it found, and nothing of its own.
+// keep reports whether programs and policies stay in the kernel at the end. After a failed
+// start, only those of an earlier process stay.
 func (d *Daemon) keep() bool { return d.opt.KeepAttached && !d.detach.Load() && (d.ran || d.found) }
 
-// open takes what the daemon needs from the host, in order; u gives it back
-// in reverse.
+// open acquires the daemon's resources in order; undo releases them in reverse order.
 func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 	if err := lockRunDir(cfg.RunDir, u); err != nil {
 		return err
@@ -144,8 +143,8 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 		return err
 	}
 	d.found = pinned(d.bpffs)
-	// Before the datapath: its programs go first, so that none names a control that
-	// is gone.
+	// Before the datapath, so that at the end its programs are detached before the congestion
+	// controls that they set are unloaded.
 	if err := d.openControls(cfg, u); err != nil {
 		return err
 	}
@@ -158,8 +157,8 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 	return d.openEngine(cfg, u)
 }
 
-// lockRunDir keeps a second daemon away. The directory goes with the last of what
-// is in it.
+// lockRunDir prevents a second daemon with the same run directory. At the end the directory
+// is removed if it is empty.
 func lockRunDir(dir string, u *undo.Stack) error {
 	u.Push("remove run directory", func() error {
 		_ = os.Remove(dir) // fails, as it should, where it holds files, or is a mount
@@ -191,8 +190,8 @@ func (d *Daemon) mountBPFFS(cfg *config.Config, u *undo.Stack) error {
 	return nil
 }
 
-// lockPins keeps a second daemon from the same pins, also one with a run directory
-// of its own: it would adopt, rewrite and at its end remove what the first one uses.
+// lockPins prevents a second daemon with the same pins, even with another run directory: it
+// would adopt, rewrite and at its end remove what the first one uses.
 func lockPins(bpffs string, u *undo.Stack) error {
 	release, err := filelock.LockDir(datapath.PinDir(bpffs))
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -215,7 +214,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 	}
 	d.dp, err = datapath.Open(datapath.Options{
 		Cgroup: d.cgroup, BPFFS: d.bpffs, SliceKey: sliceKey(cfg.Learning.DrawKey), Log: d.log,
-		// Twice, since the rows of an adopted daemon go only when ours are there.
+		// Twice, because the rows of an earlier daemon are deleted only after ours are written.
 		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
 	})
 	if err != nil && !d.found {
@@ -233,7 +232,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 	return nil
 }
 
-// sliceKey makes a key of a configured secret; the zero key of none.
+// sliceKey derives a key from a configured secret; the zero key if there is none.
 func sliceKey(secret string) (key [16]byte) {
 	if secret != "" {
 		sum := sha256.Sum256([]byte(secret))
@@ -248,10 +247,10 @@ func pinned(bpffs string) bool {
 	return err == nil && len(entries) > 0
 }
 
-// maxRoots is room in the policy table for the rows of rules rather than paths.
+// maxRoots is the room in the policy table for the rows of rules, in addition to paths.
 const maxRoots = 2048
 
-// privateBPFFS is where pins go when the host has no BPF file system mounted.
+// privateBPFFS is where pins are made if the host has no BPF file system mounted.
 func privateBPFFS(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "bpf") }
 
 // cgroupDir is the configured cgroup's directory, or the root of the hierarchy.
@@ -272,7 +271,7 @@ func (d *Daemon) openStore(cfg *config.Config, u *undo.Stack) error {
 		return err
 	}
 	if moved != "" {
-		d.log.Warn("what was learned could not be read, starting fresh", "file", path, "moved", moved)
+		d.log.Warn("learned beliefs unreadable, starting without", "file", path, "moved", moved)
 	}
 	s.Keep(cfg.Learning.Paths.Limit + maxRoots)
 	d.store = s
@@ -280,7 +279,7 @@ func (d *Daemon) openStore(cfg *config.Config, u *undo.Stack) error {
 	return nil
 }
 
-// openControls has what is wanted loaded before the engine offers it.
+// openControls loads congestion controls before the engine offers them.
 func (d *Daemon) openControls(cfg *config.Config, u *undo.Stack) error {
 	var err error
 	if d.controls, err = openControls(d.bpffs, d.log); err != nil {
@@ -305,7 +304,7 @@ func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 	if err != nil {
 		return err
 	}
-	if d.sysctls, err = newSysctls(d.log); err != nil { // the baseline is what was set before we change anything
+	if d.sysctls, err = newSysctls(d.log); err != nil { // before we change anything: the baseline
 		return err
 	}
 	u.Push("close list of network namespaces", d.sysctls.close)
@@ -345,13 +344,13 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 	return d.engine.Start(cfg.Rules, resolver(), d.remember, time.Now().UnixNano())
 }
 
-// reportRate is how many ends of connections are reported a second, about. Learning needs
-// far fewer; samples cost about 1 us in the kernel, and as much here.
+// reportRate is about how many ends of connections are reported a second. Learning needs far
+// fewer; a sample costs about 1 us in the kernel, and as much in the daemon.
 const reportRate = 2000
 
-// putSettings tells the datapath what holds for all connections.
+// putSettings writes the settings of all connections to the datapath.
 func (d *Daemon) putSettings() error {
-	d.settings.Lock() // what is written last must have been read last
+	d.settings.Lock() // so that the last write has the latest values
 	defer d.settings.Unlock()
 	cc, fields := d.engine.Yields()
 	err := d.dp.SetSettings(datapath.Settings{

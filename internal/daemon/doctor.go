@@ -36,7 +36,7 @@ func (d *Daemon) Doctor(_ context.Context, again bool) (api.Doctor, error) {
 	return doc, nil
 }
 
-// Doctor tries out what the kernel allows while no daemon runs.
+// Doctor tests what the kernel supports while no daemon runs.
 func Doctor(file string) (api.Doctor, error) {
 	cfg, _, err := loadConfig(file)
 	if err != nil {
@@ -80,7 +80,7 @@ func kernelRelease() string {
 	return string(bytes.TrimRight(u.Release[:], "\x00"))
 }
 
-// ownCgroup is the cgroup of this process, for what must see only its own
+// ownCgroup is the cgroup of this process, for programs that must see only its own
 // connections.
 func ownCgroup() (string, error) {
 	cg, err := host.ProcessCgroup(os.Getpid())
@@ -90,14 +90,13 @@ func ownCgroup() (string, error) {
 	return host.CgroupDir(cg.Path)
 }
 
-// diagnoses keeps the latest diagnosis: it takes work of the kernel, and modules are asked
-// for.
+// diagnoses keeps the latest diagnosis, because making one is expensive and may load modules.
 type diagnoses struct {
 	mu   sync.Mutex
 	last *api.Doctor
 }
 
-// latest is a new diagnosis if so asked, or if there is none yet.
+// latest returns the latest diagnosis; a new one if requested, or if there is none yet.
 func (k *diagnoses) latest(again bool, rules []policy.Rule) (api.Doctor, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -109,12 +108,12 @@ func (k *diagnoses) latest(again bool, rules []policy.Rule) (api.Doctor, error) 
 		k.last = &doc
 	}
 	doc := *k.last
-	doc.CCs = slices.Clone(doc.CCs) // more is added
+	doc.CCs = slices.Clone(doc.CCs) // appended to below
 	return doc, nil
 }
 
-// diagnose tries out what the kernel takes, the congestion controls that rules
-// name included.
+// diagnose tests what the kernel supports, including the congestion controls that rules
+// name.
 func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	doc := api.Doctor{Kernel: kernelRelease()}
 	missing := tryModules(rules)
@@ -159,8 +158,7 @@ func addControls(doc *api.Doctor, rows []cc.Control) {
 	}
 }
 
-// conflicts lists the sock_ops programs on the way from cgroup to the root that
-// are not ours.
+// conflicts lists the sock_ops programs of others in cgroup and its ancestors.
 func conflicts(cgroup string, ours []uint32) []api.Conflict {
 	out := []api.Conflict{}
 	root, err := host.CgroupRoot()

@@ -16,8 +16,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Live connections are shown if they were sampled within so many intervals, and so
-// many at most.
+// Live connections are shown if they were sampled within the latest liveAge intervals, at
+// most liveShown of them.
 const (
 	liveAge   = 3
 	liveShown = 8
@@ -81,8 +81,8 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	}
 }
 
-// explainYields takes out what the network namespace of the connection owns, unless
-// the rule names a namespace or cgroup.
+// explainYields removes the settings that the network namespace of the connection owns,
+// unless the rule names a namespace or cgroup.
 func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netns uint64) {
 	if i := slices.IndexFunc(d.engine.Rules(), func(r policy.Rule) bool { return r.Name == e.Rule.Name }); i >= 0 {
 		if m := d.engine.Rules()[i].Match; len(m.NetNS)+len(m.Cgroup) > 0 {
@@ -117,7 +117,7 @@ func armText(a *engine.PathArm) string {
 	return what + fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
 }
 
-// explainConn turns a request into what rules look at.
+// explainConn turns a request into the connection that rules match.
 func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error) {
 	c = class.Conn{
 		Remote: r.Remote.Unmap(), Local: r.Local.Unmap(), RemotePort: r.RemotePort, LocalPort: r.LocalPort,
@@ -145,7 +145,7 @@ func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error)
 	return c, notes, nil
 }
 
-// withAncestors lists the ids of a cgroup and of those that it is in.
+// withAncestors lists the ids of a cgroup and of its ancestors.
 func withAncestors(cgroup string) (ids []uint64, err error) {
 	root, err := host.CgroupRoot()
 	if err != nil {
@@ -168,7 +168,7 @@ func withAncestors(cgroup string) (ids []uint64, err error) {
 	}
 }
 
-// reasonText says a reason in a sentence.
+// reasonText is a sentence for a reason.
 func reasonText(reason string) string {
 	switch reason {
 	case policy.ByRule.String():

@@ -6,20 +6,20 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notify tells the service manager, if one asked for it (sd_notify(3)). A message
-// that does not arrive is no reason to stop.
+// notify sends a state to the service manager, if it asked for that (sd_notify(3)). A
+// failure is only logged.
 func (d *Daemon) notify(state string) {
 	if _, err := systemd.SdNotify(false, state); err != nil {
 		d.log.Debug("service manager not notified", "error", err)
 	}
 }
 
-// watchdogShare is the part of the service manager's patience after which it is
-// reassured: two messages may come late.
+// watchdogShare: the watchdog is fed after 1/watchdogShare of its timeout, so that two
+// messages may be late.
 const watchdogShare = 3
 
-// leaseInterval is the time between two renewals of the lease, each of which also
-// feeds the watchdog: a daemon that cannot renew is better started anew.
+// leaseInterval is the time between two renewals of the lease. Each one also feeds the
+// watchdog, so that a daemon that cannot renew is restarted.
 func leaseInterval(lease time.Duration) time.Duration {
 	interval := min(tickInterval, lease/4)
 	if limit, err := systemd.SdWatchdogEnabled(false); err == nil && limit > 0 {

@@ -22,8 +22,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
-// Check reads a configuration without using it, and shows its rules as they
-// would be in force.
+// Check reads a configuration without applying it, and returns its rules as they would be
+// in force.
 func Check(file string) ([]engine.RuleState, error) {
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -47,9 +47,9 @@ func Check(file string) ([]engine.RuleState, error) {
 	return rules, nil
 }
 
-// Warnings lists what a valid configuration asks for and this host does not have
-// now: it may be meant for another host, or for later. Nothing is changed, no
-// module loaded.
+// Warnings lists what a valid configuration needs and this host does not have now. It is not
+// an error, because the configuration may be for another host, or for later. Nothing is
+// changed, and no module is loaded.
 func Warnings(file string) (warnings []string, err error) {
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -78,7 +78,7 @@ func Warnings(file string) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// offlineEngine is an engine whose decisions go nowhere.
+// offlineEngine is an engine whose decisions are discarded.
 func offlineEngine(cfg *config.Config, now int64) (*engine.Engine, error) {
 	e := engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
@@ -87,12 +87,12 @@ func offlineEngine(cfg *config.Config, now int64) (*engine.Engine, error) {
 	return e, e.Start(cfg.Rules, policy.Resolver{}, nil, now)
 }
 
-// replayTick is how often, in the samples' own time, a replay decides.
+// replayTick is how often a replay decides, in the time of the samples.
 const replayTick = int64(10 * time.Millisecond)
 
-// Replay feeds recorded samples to a new engine: the same that runs in the
-// daemon, without root. Samples keep the rule that they were recorded under if
-// the configuration has one of that name; else they are classified again.
+// Replay passes recorded samples to a new engine, the same as in the daemon, without root.
+// Samples keep the rule that they were recorded under if the configuration has one of that
+// name; otherwise they are classified again.
 func Replay(ctx context.Context, file, learner string, meta record.Meta, samples iter.Seq[*tcp.Sample]) (*engine.Snapshot, error) {
 	cfg, _, err := loadConfig(file)
 	if err != nil {
@@ -133,7 +133,7 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 	return e.View(time.Unix(0, last)), nil
 }
 
-// isDefault: the connection had what the host gives by default.
+// isDefault reports whether the connection had the host's default.
 func isDefault(s *tcp.Sample) bool {
 	return (s.Has(tcp.FlagHoldOut) || s.Has(tcp.FlagDefaultArm)) && !s.Has(tcp.FlagAppCC)
 }
@@ -146,7 +146,7 @@ func offersOf(recorded map[tcp.CC]bool) []congestion.Control {
 	return list
 }
 
-// classMap turns recorded classes into those of the replay.
+// classMap maps recorded classes to those of the replay.
 type classMap map[uint32]uint32
 
 func replayClasses(e *engine.Engine, meta record.Meta) classMap {
@@ -171,8 +171,8 @@ func (m classMap) of(e *engine.Engine, s *tcp.Sample) uint32 {
 	})
 }
 
-// Detach takes back what a daemon that no longer runs left on the host, and says
-// what that was.
+// Detach removes what a daemon that no longer runs left on the host, and returns what that
+// was.
 func Detach(file string) (undone []string, err error) {
 	cfg, _, err := loadConfig(file)
 	if err != nil {
@@ -184,7 +184,7 @@ func Detach(file string) (undone []string, err error) {
 		return nil, err
 	}
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
-		// Elsewhere a directory of that name is somebody's files.
+		// On another file system, a directory of that name is not ours.
 		if !host.IsBPFFS(dir) || !pinned(dir) {
 			continue
 		}

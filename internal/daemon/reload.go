@@ -24,8 +24,8 @@ type reloadAnswer struct {
 	err    error
 }
 
-// reload puts the rules of the configuration file into force. A file with a
-// mistake leaves everything as it is.
+// reload puts the rules of the configuration file into force. If the file has a mistake,
+// nothing changes.
 func (d *Daemon) reload() (api.ReloadResult, error) {
 	next, file, err := loadConfigAgain(d.opt.Config, DefaultConfig)
 	if err == nil {
@@ -44,8 +44,8 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	result := diffRules(old.Rules, next.Rules)
 	result.Config, result.Mode, result.Rules = file, next.Mode, len(next.Rules)
 	result.Warnings = needRestart(old, next)
-	// Rules and mode change, and congestion controls; the rest holds until a restart, and is
-	// shown as such.
+	// Rules, mode and congestion controls change. Other keys need a restart; the result
+	// lists those that differ.
 	merged := *old
 	merged.Rules, merged.CongestionControls, merged.Mode = next.Rules, next.CongestionControls, next.Mode
 	d.cfg.Store(&merged)
@@ -59,7 +59,7 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	if err := d.putSettings(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": trying again")
 	}
-	if offered == nil { // no policy names the rest any more
+	if offered == nil { // no policy names the other congestion controls any more
 		if err := d.controls.trim(); err != nil {
 			result.Warnings = append(result.Warnings, err.Error())
 		}
@@ -74,9 +74,9 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	return result, nil
 }
 
-// loadConfigAgain is loadConfig for a daemon that runs: it refuses a file that may
-// have no end, or wait for a writer, where the first time somebody would notice. standard
-// is read where no file is named, and need not be there.
+// loadConfigAgain is loadConfig for a running daemon. It refuses files that are not regular,
+// because reading a pipe or device could block the daemon. standard is read if no file is
+// named, and need not exist.
 func loadConfigAgain(file, standard string) (*config.Config, string, error) {
 	read := cmp.Or(file, standard)
 	data, err := regular.Read(read, config.MaxFile)
@@ -90,10 +90,10 @@ func loadConfigAgain(file, standard string) (*config.Config, string, error) {
 	return cfg, read, err
 }
 
-// apply does all that can fail before it changes what connections get.
+// apply does everything that can fail before it changes what connections get.
 func (d *Daemon) apply(next *config.Config) error {
 	d.controls.want(context.Background(), next.CongestionControls, next.Rules)
-	// Other rules must not be tuned by for one moment unless they are meant to be.
+	// Observe first: new rules must not be applied, even briefly, in mode observe.
 	old, observe := d.cfg.Load(), next.Mode == engine.ModeObserve
 	if observe {
 		d.engine.SetObserve(true, time.Now().UnixNano())

@@ -20,8 +20,8 @@ import (
 // DefaultConfig is the file that is read, if it exists, unless another is named.
 const DefaultConfig = "/etc/tcpilot/tcpilot.yaml"
 
-// loadConfig reads the named file, else the default one if it exists, and says
-// which it read; empty is none.
+// loadConfig reads the named file, or the default one if none is named and it exists. It
+// returns which file it read; empty is none.
 func loadConfig(file string) (cfg *config.Config, read string, err error) {
 	if file != "" {
 		cfg, err = config.Load(file)
@@ -49,13 +49,13 @@ func newLearner(c config.Learning) learn.Learner {
 	return learn.NewThompson(learn.ThompsonOptions{HalfLife: c.HalfLife})
 }
 
-// resolver finds the numbers by which the kernel knows cgroups and namespaces.
+// resolver looks up the kernel's ids of cgroups and namespaces.
 func resolver() policy.Resolver {
 	return policy.Resolver{
 		Cgroup: func(path string) []uint64 {
 			id, err := host.CgroupID(path)
 			if err != nil {
-				return nil // not there yet
+				return nil // does not exist yet
 			}
 			return []uint64{id}
 		},
@@ -69,8 +69,8 @@ func resolver() policy.Resolver {
 	}
 }
 
-// cgroupProblem is what is wrong with attaching to the root of the hierarchy that is
-// seen here; empty is nothing, and so is a cgroup that the configuration names.
+// cgroupProblem describes why the root of the visible cgroup hierarchy is only a part of the
+// host; empty if it is not, or if the configuration names a cgroup.
 func cgroupProblem(cfg *config.Config, dir string) string {
 	if cfg.Cgroup != "" {
 		return ""
@@ -83,7 +83,7 @@ func cgroupProblem(cfg *config.Config, dir string) string {
 		"cgroup2 hierarchy mounted, or set cgroup if that is what you want"
 }
 
-// namesThings reports whether rules name what comes and goes.
+// namesThings reports whether rules name cgroups or namespaces, which come and go.
 func namesThings(rules []policy.Rule) bool {
 	for i := range rules {
 		if len(rules[i].Match.Cgroup) > 0 || len(rules[i].Match.NetNS) > 0 {

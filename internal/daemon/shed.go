@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shedText gives back the pages of this program's file that were mapped for the start:
-// reading BTF and loading programs touch most of it, running touches little. It saves
-// 3.3 MB (docs/design/0012-give-text-pages-back.md). What is needed again comes from the
-// page cache. It is advice, and so it has no error.
+// shedText releases the pages of this program's file: the start (reading BTF, loading
+// programs, checking the store) touches most of them, and running needs few. Pages that are
+// needed again come from the page cache. Errors are ignored, because this only saves memory.
 func shedText() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -27,7 +26,7 @@ func shedText() {
 		// 00400000-00a8e000 r-xp 00000000 08:01 1234   /usr/bin/tcpilot
 		f := strings.Fields(lines.Text())
 		if len(f) < 6 || f[5] != exe || f[1] != "r-xp" && f[1] != "r--p" {
-			continue // what can be written to holds more than the file does
+			continue // a writable mapping has changes that the file does not have
 		}
 		first, last, _ := strings.Cut(f[0], "-")
 		from, errFrom := strconv.ParseUint(first, 16, 64)

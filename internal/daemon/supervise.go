@@ -21,18 +21,18 @@ type task struct {
 	run  func(context.Context) error
 }
 
-// supervisor runs tasks. One that fails is started again after a pause, which
-// doubles with each failure: the rest of the daemon goes on meanwhile.
+// supervisor runs tasks. A task that fails is started again after a pause, which doubles with
+// each failure; the other tasks continue.
 type supervisor struct {
 	log *slog.Logger
-	// first and longest bound the pause; a task that ran for settled works again.
+	// first and longest bound the pause. A task that ran for settled counts as working again.
 	first, longest, settled time.Duration
 
 	mu      sync.Mutex
 	failing map[string]failure
 }
 
-// failure is a task that does not work now.
+// failure is the state of a task that does not work now.
 type failure struct {
 	err   error
 	since time.Time
@@ -46,8 +46,8 @@ func newSupervisor(log *slog.Logger) *supervisor {
 	}
 }
 
-// run returns when ctx ends, or when a task failed in a way that starting it again
-// cannot repair.
+// run returns when ctx ends, or when a task fails in a way that a restart of the task cannot
+// repair.
 func (s *supervisor) run(ctx context.Context, tasks []task) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, t := range tasks {
@@ -82,8 +82,8 @@ func (s *supervisor) keep(ctx context.Context, t task) error {
 	}
 }
 
-// beyondRepair: a handle that the task needs is closed, and only a new process opens
-// it again.
+// beyondRepair reports whether a handle that the task needs is closed: only a new process
+// opens it again.
 func beyondRepair(err error) bool {
 	return errors.Is(err, unix.EBADF) || errors.Is(err, os.ErrClosed)
 }
@@ -111,7 +111,7 @@ func (s *supervisor) recovered(name string) {
 	}
 }
 
-// problems says which tasks do not work now, for a person.
+// problems describes the tasks that do not work now.
 func (s *supervisor) problems() (list []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

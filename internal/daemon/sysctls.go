@@ -17,13 +17,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// sysctlCC gives the kernel's default congestion control.
+// sysctlCC is the kernel's default congestion control.
 const sysctlCC = "net.ipv4.tcp_congestion_control"
 
-// sysctls watches the settings that give the kernel's defaults for what tcpilot
-// sets, in each network namespace for itself. In the daemon's own, whoever changes
-// one while tcpilot runs takes its field. In another, a value that namespaces do not
-// have from their creation is its owner's (design note 8).
+// sysctls watches, in every network namespace, the sysctls that are the kernel's defaults of
+// what tcpilot sets. In the daemon's own namespace, a field is yielded if somebody changes
+// its sysctl while tcpilot runs. In another namespace, a value that new namespaces do not
+// have counts as its owner's (design note 8).
 type sysctls struct {
 	log      *slog.Logger
 	own      uint64 // cookie of the daemon's network namespace
@@ -31,11 +31,11 @@ type sysctls struct {
 	defaults map[string]engine.Default
 
 	mu sync.Mutex
-	// inherited are the values that namespaces have without their owner's doing.
+	// inherited are the values that new namespaces have, the latest last.
 	inherited map[string][]string
 	spaces    *host.NetNSList
 	polls     int
-	names     []string // that were looked at the last time
+	names     []string // sysctls that were read last time
 	owned     map[uint64][]engine.Yield
 }
 
@@ -62,8 +62,8 @@ func newSysctls(log *slog.Logger) (*sysctls, error) {
 
 func (s *sysctls) close() error { return s.spaces.Close() }
 
-// refresh takes the values of now as inherited: of a namespace that is made now, and
-// of the daemon's own.
+// refresh adds the current values of a new namespace, and of the daemon's own, to the
+// inherited ones.
 func (s *sysctls) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *sysctls) refresh() {
 func (s *sysctls) inheritNew() {
 	values, err := host.NewNetNSSysctls(s.watch.Names())
 	if err != nil {
-		s.log.Warn("what new network namespaces have is not known: the values of this one are taken", "error", err)
+		s.log.Warn("cannot read the sysctls of a new network namespace, using those of this one", "error", err)
 		return
 	}
 	s.inherit(values)
@@ -91,15 +91,15 @@ func (s *sysctls) inherit(values map[string]string) {
 	}
 }
 
-// ccs are the default congestion controls that are no namespace's own.
+// ccs are the inherited default congestion controls.
 func (s *sysctls) ccs() []tcp.CC {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return parseCCs(s.inherited[sysctlCC])
 }
 
-// poll yields what was changed since the last call, and reports whether that differs
-// from before.
+// poll yields the fields whose sysctls were changed since the last call, and reports whether
+// the yields changed.
 func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,11 +112,10 @@ func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 	return s.pollSpaces(e) || changed
 }
 
-// lookAgain is the number of polls after which a namespace that was looked at before
-// is looked at again: once a minute.
+// lookAgain is the number of polls after which a namespace is read again: once a minute.
 const lookAgain = 12
 
-// pollSpaces looks at the network namespaces but the daemon's own.
+// pollSpaces reads the sysctls of all network namespaces except the daemon's own.
 func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 	spaces, _, err := s.spaces.Poll()
 	if err != nil {
@@ -138,7 +137,7 @@ func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 		if all || !known {
 			if now, err = s.look(ns, names, was); err != nil {
 				if !errors.Is(err, os.ErrNotExist) {
-					s.log.Debug("sysctls of a network namespace not read", "netns", ns.Path, "error", err)
+					s.log.Debug("cannot read the sysctls of a network namespace", "netns", ns.Path, "error", err)
 				}
 				now = was
 			}
@@ -156,7 +155,7 @@ func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 
 func sameYield(a, b engine.Yield) bool { return a.Sysctl == b.Sysctl && a.After == b.After }
 
-// wanted are the sysctls that give what some rule sets.
+// wanted are the sysctls of the fields that some rule sets.
 func (s *sysctls) wanted(e *engine.Engine) (names []string) {
 	fields := e.Fields()
 	for _, name := range s.watch.Names() {
@@ -167,14 +166,14 @@ func (s *sysctls) wanted(e *engine.Engine) (names []string) {
 	return names
 }
 
-// look says what the owner of a namespace has set.
+// look returns the fields that the owner of a namespace has set.
 func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned []engine.Yield, err error) {
 	values, err := host.ReadSysctls(ns.Path, names)
 	if err != nil {
 		return nil, err
 	}
 	if s.anyOwned(names, values) {
-		s.inheritNew() // what new namespaces have may have changed meanwhile
+		s.inheritNew() // the values of new namespaces may have changed
 	}
 	for _, name := range names {
 		value, has := values[name]
@@ -211,7 +210,7 @@ func spaceName(ns host.NetNS) string {
 	return fmt.Sprintf("%d", ns.Cookie)
 }
 
-// yields are what namespaces other than the daemon's own have set, for a person.
+// yields are the yields of all namespaces except the daemon's own, sorted.
 func (s *sysctls) yields() (list []engine.Yield) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +223,7 @@ func (s *sysctls) yields() (list []engine.Yield) {
 	return list
 }
 
-// ownedBy says what a network namespace owns: the congestion control, and fields.
+// ownedBy returns what a network namespace owns: the congestion control, and fields by bit.
 func (s *sysctls) ownedBy(e *engine.Engine, netns uint64) (cc bool, fields uint64) {
 	if netns == s.own {
 		return e.Yields()
@@ -241,8 +240,8 @@ func (s *sysctls) ownedBy(e *engine.Engine, netns uint64) (cc bool, fields uint6
 	return cc, fields
 }
 
-// masks are the same for the datapath. The congestion control is not among them: the
-// programs see by themselves which default a namespace has.
+// masks are the fields that namespaces own, for the datapath. The congestion control is not
+// part of them, because the programs read a namespace's default themselves.
 func (s *sysctls) masks() (list []datapath.Yield) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

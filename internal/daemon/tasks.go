@@ -21,20 +21,19 @@ import (
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
-// Pace of the periodic work. Intervals are multiples of each other where they can
-// be, so that an idle daemon wakes up once for all of them: a wake-up costs more
-// than the work that waits for it.
+// Intervals of the periodic work. Most are multiples of each other, so that an idle daemon
+// wakes up once for all of them: a wake-up costs more than the work.
 const (
 	tickInterval  = 2500 * time.Millisecond
 	watchInterval = 2 * tickInterval // sysctls, congestion controls, cgroups, namespaces
-	// reviveInterval is the time until arms that the kernel refused are tried again:
-	// long, since each try costs connections their arm.
+	// reviveInterval is the time until arms that the kernel refused are tried again. It is
+	// long, because connections of a failed try get no arm.
 	reviveInterval = 10 * time.Minute
-	freeInterval   = time.Minute // at least, between two collections for a snapshot's sake: 10 ms each
+	freeInterval   = time.Minute // least time between two collections after a dropped snapshot: 10 ms each
 )
 
-// makeTasks lists what runs until the daemon stops. Listening sockets are opened
-// here, so that a taken address is an error at the start.
+// makeTasks lists the tasks that run until the daemon stops. Listening sockets are opened
+// here, so that an address in use is an error at the start.
 func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 	sockets, admins, err := listenAPI(&cfg.Socket, u)
 	if err != nil {
@@ -75,8 +74,8 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 	}}), nil
 }
 
-// listenAPI makes the administrators' socket, and the one for reading, and finds the
-// group that may change something.
+// listenAPI opens the administrators' socket and the read-only one, and finds the group that
+// may use the first.
 func listenAPI(c *config.Socket, u *undo.Stack) (sockets [2]*socket, admins int, err error) {
 	if admins, err = groupID(c.Admins); err != nil {
 		return sockets, 0, err
@@ -99,7 +98,7 @@ func listenAPI(c *config.Socket, u *undo.Stack) (sockets [2]*socket, admins int,
 	return sockets, admins, nil
 }
 
-// readSocket is the path of the socket for reading.
+// readSocket is the path of the read-only socket.
 func readSocket(c *config.Socket) string {
 	if c.Read.Path != "" {
 		return c.Read.Path
@@ -107,8 +106,8 @@ func readSocket(c *config.Socket) string {
 	return api.ReadSocket(c.Path)
 }
 
-// socket is a listening socket that is opened again when it is served again: a
-// server closes it.
+// socket is a listening socket that is opened again when its task is started again, because
+// a server closes it.
 type socket struct {
 	open   func() (net.Listener, error)
 	l      net.Listener
@@ -143,8 +142,8 @@ func (s *socket) serve(f func(net.Listener) error) error {
 	return f(s.l)
 }
 
-// readSamples feeds the engine. Whenever it has caught up, the engine decides,
-// so that the next connection of a path already profits.
+// readSamples passes samples to the engine. When there are no more, the engine decides, so
+// that the next connection of a path already gets the result.
 func (d *Daemon) readSamples(ctx context.Context) error {
 	return d.dp.Read(ctx, func(s *tcp.Sample) {
 		d.received.Add(1)
@@ -157,7 +156,8 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 	}, func() { d.engine.Tick(time.Now().UnixNano()) })
 }
 
-// renewLease lets the kernel go on, and retires arms that it refused.
+// renewLease renews the lease of the kernel's programs, and retires arms that the kernel
+// refused.
 func (d *Daemon) renewLease(ctx context.Context) error {
 	lease := d.cfg.Load().Learning.Lease
 	var freed time.Time
@@ -176,20 +176,20 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 		now := time.Now()
 		d.engine.Tick(now.UnixNano())
 		if d.engine.DropSnapshot(now) && now.Sub(freed) > freeInterval {
-			debug.FreeOSMemory() // nothing else makes garbage: it would stay for long
+			debug.FreeOSMemory() // nothing else allocates: the next collection would be long after
 			freed = now
 		}
 		return nil
 	})
 }
 
-// watchHost follows what changes outside: sysctls, congestion controls, and the
-// cgroups and namespaces that rules name.
+// watchHost polls for changes of the host: sysctls, congestion controls, and the cgroups and
+// namespaces that rules name.
 func (d *Daemon) watchHost(ctx context.Context) error {
 	revived := time.Now()
 	return every(ctx, watchInterval, func() error {
 		if d.sysctls.poll(d.engine) || d.settings.due.Load() {
-			_ = d.engine.Settle(time.Now().UnixNano()) // so that policies say the same as the settings
+			_ = d.engine.Settle(time.Now().UnixNano()) // so that policies match the settings
 			if err := d.putSettings(); err != nil {
 				return err
 			}
@@ -209,9 +209,9 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 	})
 }
 
-// sampleLive walks the connections of every network namespace. The kernel goes
-// through its whole table of sockets for each of them, so a walk is left out where
-// it would find nothing, and its share of a CPU is bounded.
+// sampleLive walks the connections of every network namespace. For each namespace the kernel
+// walks its whole table of sockets, so a walk is skipped if it would find nothing, and its
+// share of a CPU is bounded.
 func (d *Daemon) sampleLive(ctx context.Context) error {
 	interval := d.cfg.Load().Interval
 	if interval == 0 {
@@ -227,13 +227,13 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 	var next, last time.Time
 	return every(ctx, interval, func() error {
 		start := time.Now()
-		news := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
-		if !news {
-			if news, err = d.dp.Aged(interval); err != nil {
+		found := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
+		if !found {
+			if found, err = d.dp.HasAged(interval); err != nil {
 				return err
 			}
 		}
-		if !news || start.Before(next) {
+		if !found || start.Before(next) {
 			return nil
 		}
 		seen, last = d.intervals.Load(), start
@@ -254,13 +254,13 @@ const (
 	quietWalk = time.Minute
 	// walkBudget is the part of one CPU, as 1/walkBudget, that walks may take.
 	walkBudget = 500
-	// lostAfter is how old a connection must be that walks did not meet for its end to
-	// count as missed. What walks never meet lives shorter: handshakes, and what was reset
-	// and waits for its process to close it.
+	// lostAfter is the age from which a connection that walks did not find counts as ended
+	// unseen. Connections that live but are not found by walks are younger: those in their
+	// handshake, and those that were reset and not closed by their process yet.
 	lostAfter = 10 * time.Minute
 )
 
-// walk reports whether it went through all namespaces.
+// walk reports whether it read all namespaces.
 func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {
 	spaces, _, err := list.Poll()
 	if err != nil {
@@ -270,7 +270,7 @@ func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {
 	for _, ns := range spaces {
 		if err := d.sampleNetNS(ns); err != nil && !errors.Is(err, os.ErrNotExist) {
 			all = false
-			d.log.Debug("live connections of a network namespace not read", "netns", ns.Path, "error", err)
+			d.log.Debug("cannot read the live connections of a network namespace", "netns", ns.Path, "error", err)
 		}
 	}
 	return all, nil
@@ -279,10 +279,10 @@ func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {
 func (d *Daemon) freeLost(age time.Duration) {
 	n, err := d.dp.FreeLost(age)
 	if err != nil {
-		d.log.Warn("connections whose end was missed are still remembered: trying again", "error", err)
+		d.log.Warn("cannot free the state of connections whose end was missed, trying again", "error", err)
 	}
 	if n > 0 {
-		d.log.Info("connections forgotten whose end the kernel did not show", "connections", n)
+		d.log.Info("freed the state of connections whose end was missed", "connections", n)
 	}
 }
 
@@ -308,8 +308,8 @@ func (d *Daemon) serveReloads(ctx context.Context) error {
 	}
 }
 
-// every calls f at once and then at each multiple of interval until ctx ends or f
-// fails. Multiples are of the wall clock's, so that tasks of one pace wake together.
+// every calls f at once and then at each multiple of interval of the wall clock, until ctx
+// ends or f fails. So tasks with the same interval wake up together.
 func every(ctx context.Context, interval time.Duration, f func() error) error {
 	for {
 		if err := f(); err != nil {

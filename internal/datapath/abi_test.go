@@ -67,7 +67,7 @@ func TestABIFlags(t *testing.T) {
 		abiSampleFlagsF_ECN_SEEN:       tcp.FlagECNSeen,
 		abiSampleFlagsF_ADOPTED:        tcp.FlagAdopted,
 		abiSampleFlagsF_DEFAULT_ARM:    tcp.FlagDefaultArm,
-		abiSampleFlagsF_HOLD_OUT_SLICE: tcp.FlagHeldSlice,
+		abiSampleFlagsF_HOLD_OUT_SLICE: tcp.FlagHoldOutSlice,
 		abiSampleFlagsF_LATER:          tcp.FlagLater,
 	} {
 		if tcp.Flags(c) != want {
@@ -77,7 +77,7 @@ func TestABIFlags(t *testing.T) {
 			t.Errorf("flag %#x never leaves the kernel", c)
 		}
 	}
-	if tcp.Flags(abiSampleFlagsF_MASK) != tcp.FlagHeldSlice<<1-1 {
+	if tcp.Flags(abiSampleFlagsF_MASK) != tcp.FlagHoldOutSlice<<1-1 {
 		t.Errorf("F_MASK is %#x", abiSampleFlagsF_MASK)
 	}
 	for c, want := range map[abiClassFlags]class.Class{

@@ -14,30 +14,30 @@ const (
 	slotsARead = 1024
 )
 
-// Aged reports whether a connection that has no socket storage yet is older than
-// age, so that a walk would have something to take over.
-func (d *Datapath) Aged(age time.Duration) (bool, error) {
+// HasAged reports whether a connection that has no socket storage yet is older than age, so
+// that a walk has something to do.
+func (d *Datapath) HasAged(age time.Duration) (bool, error) {
 	for _, err := range d.agedSlots(age) {
 		return err == nil, err
 	}
 	return false, nil
 }
 
-// FreeLost frees the slots of connections that are older than age, after walks of all
-// network namespaces have taken over those that live: the ends of the others were missed.
-// It returns how many there were.
+// FreeLost frees the slots of connections that are older than age, and returns how many. It
+// must be called after walks of all network namespaces: those moved live connections to
+// socket storage, so the kernel did not report the ends of the ones that are left.
 func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
-	if d.live == nil { // nobody takes them over
+	if d.live == nil { // without the iterator nothing moves them to socket storage
 		return 0, nil
 	}
 	mem, err := d.maps.Slots.Memory()
 	if err != nil {
 		return 0, fmt.Errorf("map slots: %w", err)
 	}
-	const cookie = unsafe.Sizeof(abiTrack{}.Cookie) // which comes first
+	const cookie = unsafe.Sizeof(abiTrack{}.Cookie) // the first member
 	var zero [trackSize]byte
 	for at, err := range d.agedSlots(age) {
-		if err == nil { // as slot_free of bpf/sockops/slots.bpf.h does it: the cookie last
+		if err == nil { // the cookie last, as slot_free of bpf/sockops/slots.bpf.h
 			_, err = mem.WriteAt(zero[cookie:], at+int64(cookie))
 		}
 		if err == nil {
@@ -51,8 +51,8 @@ func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
 	return n, nil
 }
 
-// agedSlots are the offsets of the slots in use that are older than age. It reads them in
-// their memory: to have the kernel copy them takes a hundred times as long.
+// agedSlots are the offsets of the used slots that are older than age. It reads the mapped
+// memory: copying the slots by system calls takes a hundred times as long.
 func (d *Datapath) agedSlots(age time.Duration) iter.Seq2[int64, error] {
 	return func(yield func(int64, error) bool) {
 		oldest := uint64(max(0, monotonic()-int64(age)))

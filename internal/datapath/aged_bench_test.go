@@ -9,7 +9,7 @@ import (
 func BenchmarkRootAged(b *testing.B) {
 	r := newRig(b)
 	for b.Loop() {
-		if _, err := r.Aged(time.Minute); err != nil {
+		if _, err := r.HasAged(time.Minute); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -26,11 +26,11 @@ func (d *Datapath) attach(cgroup string) error {
 	if err := d.attachSockops(cgroup); err != nil {
 		return err
 	}
-	// Rules work without the tracepoints; what cannot be had is said in Features.
+	// Rules work without the tracepoints; Features reports which are not available.
 	if d.report, d.reportErr = d.attachTracepoint(d.objs.TcpilotReport, reportPin); d.reportErr != nil {
 		d.log.Error("samples are not available, learning is off", "error", d.reportErr)
 	}
-	// Left by an earlier process; this one sees for itself whether it needs it.
+	// Left by an earlier process; this one attaches its own if it needs it.
 	if err := os.Remove(filepath.Join(d.dir, sparePin)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old pin: %w", err)
 	}
@@ -61,7 +61,7 @@ func (d *Datapath) attachSockops(cgroup string) error {
 	}
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("attach to cgroup %s: another sock_ops program there (or above) does not let others in, or privileges are missing: %w", cgroup, err)
+		return fmt.Errorf("attach to cgroup %s: another sock_ops program there (or above) is attached exclusively, or privileges are missing: %w", cgroup, err)
 	}
 	if err != nil {
 		return fmt.Errorf("attach to cgroup %s: %w", cgroup, explainAttach(err))
@@ -70,7 +70,8 @@ func (d *Datapath) attachSockops(cgroup string) error {
 	return repin(l, pin)
 }
 
-// explainAttach says in words what the kernel says by EBADF of a directory.
+// explainAttach explains EBADF, which the kernel returns for a directory of another file
+// system.
 func explainAttach(err error) error {
 	if errors.Is(err, unix.EBADF) {
 		return fmt.Errorf("not a directory of a cgroup2 file system: %w", err)
@@ -93,9 +94,9 @@ func adoptCgroupLink(pin string, cgroup uint64) link.Link {
 	return nil
 }
 
-// attachTracepoint attaches a tracepoint's program. The kernel cannot swap the
-// program of such a link, so the new one goes first; for the moment that both
-// run, whichever reports a connection also forgets it.
+// attachTracepoint attaches a tracepoint's program. The kernel cannot replace the program
+// of such a link, so the new one is attached before the old one is detached. While both
+// run, no connection is reported twice, because the first report removes its state.
 func (d *Datapath) attachTracepoint(prog *ebpf.Program, pin string) (link.Link, error) {
 	l, err := link.AttachTracing(link.TracingOptions{Program: prog})
 	if err != nil {
@@ -107,8 +108,8 @@ func (d *Datapath) attachTracepoint(prog *ebpf.Program, pin string) (link.Link, 
 	return l, nil
 }
 
-// missedEnds is how many ends of connections the kernel did not show to us: it
-// skips a tracepoint's program that interrupts itself.
+// missedEnds is how many ends of connections the tracepoint's program missed: the kernel
+// does not run a program that would interrupt itself.
 func (d *Datapath) missedEnds() uint64 {
 	last := d.objs.TcpilotReport
 	if d.spare != nil {
@@ -121,8 +122,8 @@ func (d *Datapath) missedEnds() uint64 {
 	return d.missed + st.RecursionMisses
 }
 
-// attachSpare attaches the second program at the end of connections, which sees
-// what the first misses. It must be called with d.mu held.
+// attachSpare attaches a second program to the tracepoint, which gets the ends of
+// connections that the first misses. d.mu must be locked.
 func (d *Datapath) attachSpare() error {
 	d.missed = d.missedEnds()
 	l, err := d.attachTracepoint(d.objs.TcpilotSpare, sparePin)
@@ -134,8 +135,7 @@ func (d *Datapath) attachSpare() error {
 	return nil
 }
 
-// repin pins l in place of whatever has the name; removing the old pin detaches
-// what it held.
+// repin pins l in place of an existing pin; removing that detaches its program.
 func repin(l link.Link, pin string) error {
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old pin: %w", err)

@@ -10,8 +10,8 @@ import (
 const maxCC = int(abiAbiLimitsMAX_CC)
 
 // ccTable maps congestion controls to the small numbers that the programs use.
-// It only grows: samples of connections that began long ago still name their
-// arm by number. One goroutine adds, any reads.
+// It only grows, because samples of connections that began long ago still name their arm
+// by number. One goroutine adds; any goroutine may read.
 type ccTable struct {
 	names [maxCC]tcp.CC
 	n     atomic.Uint32
@@ -33,7 +33,7 @@ func (t *ccTable) lookup(cc tcp.CC) (uint8, bool) {
 	return 0, false
 }
 
-// add returns cc's number, giving it the next one if it has none.
+// add returns cc's number, and allocates the next one if it has none.
 func (t *ccTable) add(cc tcp.CC) (uint8, error) {
 	if i, ok := t.lookup(cc); ok {
 		return i, nil
@@ -47,7 +47,7 @@ func (t *ccTable) add(cc tcp.CC) (uint8, error) {
 	return uint8(n), nil
 }
 
-// room is an error if cc has no number and there is none left.
+// room returns an error if cc has no number and none is left.
 func (t *ccTable) room(cc tcp.CC) error {
 	if _, ok := t.lookup(cc); !ok && int(t.n.Load()) == maxCC {
 		return fmt.Errorf("congestion control %s: %d are known already, restart to forget old ones", cc, maxCC)

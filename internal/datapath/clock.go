@@ -16,7 +16,7 @@ func monotonic() int64 {
 }
 
 // wallOffset is what to add to CLOCK_MONOTONIC to get Unix nanoseconds. The wall clock is
-// read between two looks at the other, again if much time passed between them.
+// read between two reads of the monotonic one, and again if these are far apart.
 func wallOffset() (offset int64) {
 	least := int64(math.MaxInt64)
 	for range 5 {
@@ -33,8 +33,8 @@ func wallOffset() (offset int64) {
 	return offset
 }
 
-// jiffyMicros is the length of a jiffy in microseconds: the coarse clock moves
-// once a tick (TICK_NSEC), and reports that as its resolution.
+// jiffyMicros is the length of a jiffy in microseconds. The coarse clock advances once a
+// tick (TICK_NSEC), and clock_getres reports that as its resolution.
 func jiffyMicros() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil || ts.Nano() < 1000 {

@@ -17,8 +17,8 @@ type Counters struct {
 	Samples     uint64 // submitted to the ring
 	SamplesLost uint64 // the ring was full
 	Missed      uint64 // upper bound on ends of connections that the kernel did not show since this process started
-	SamplesBad  uint64 // read but not understood, since this process started
-	// Decisions counts what was done with connections, by reason.
+	SamplesBad  uint64 // records that could not be decoded, since this process started
+	// Decisions counts connections by the reason of what they got.
 	Decisions   map[string]uint64
 	CCErrors    map[tcp.CC]uint64    // setsockopt errors by congestion control
 	FieldErrors map[tcp.Field]uint64 // and by field; zeros are left out
@@ -26,10 +26,10 @@ type Counters struct {
 	Untracked   uint64               // connections that could not be remembered
 	Slots       uint64               // remembered in a slot
 	Storages    uint64               // remembered in socket storage
-	Forgotten   uint64               // connections whose socket began another before a sample came
-	Ends        uint64               // of which a share is reported where there are many
-	Thinned     uint64               // ends that others' samples stand for
-	Backwards   uint64               // samples dropped, as a counter was less than before
+	Forgotten   uint64               // connections whose socket began another one before a sample was sent
+	Ends        uint64               // ends of short connections while only a share is reported
+	Thinned     uint64               // ends not reported: samples of others stand for them
+	Backwards   uint64               // samples dropped because a counter was less than before
 	Events      []Event
 }
 
@@ -154,8 +154,8 @@ func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
 	return sum, nil
 }
 
-// Program is a loaded program and, where the kernel's bpf_stats_enabled is on,
-// what it has cost.
+// Program is a loaded program and, if the kernel's bpf_stats_enabled is on, its run count
+// and run time.
 type Program struct {
 	Name    string
 	ID      uint32

@@ -32,8 +32,8 @@ type Options struct {
 	BPFFS string
 	// MaxPolicies is the room in the policy table, in rows.
 	MaxPolicies int
-	// SliceKey keys what a slice of time draws. Hosts that have the same one draw
-	// alike for one network. All zero is a random one.
+	// SliceKey is the key of the draws of slices. Hosts with the same key draw the same for
+	// one network. All zero: a random key.
 	SliceKey [16]byte
 	Log      *slog.Logger
 }
@@ -47,8 +47,8 @@ type Datapath struct {
 	dir  string // pin directory
 	objs sockopsObjects
 	maps *sockopsMaps
-	live *liveIterator // nil where the kernel has no TCP iterator
-	// These say why a program could not be had; nil if it was.
+	live *liveIterator // nil if the kernel has no TCP iterator
+	// Why a program is not available; nil if it is.
 	liveErr, reportErr, endsErr error
 
 	sockops, report, reset, errors link.Link
@@ -60,8 +60,8 @@ type Datapath struct {
 	ccs                            ccTable
 	badSamples                     counter
 
-	loading sync.Mutex // one user's object at a time; before mu
-	mu      sync.Mutex // renewing the lease needs it: nothing slow under it
+	loading sync.Mutex // one user's object at a time; lock it before mu
+	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
 	user    map[string]*userObject
 	closed  bool
@@ -83,7 +83,7 @@ func Open(opt Options) (*Datapath, error) {
 	}
 	if err := d.start(opt); err != nil {
 		err = errors.Join(err, d.Close())
-		if first { // else somebody's programs are still at work with these maps
+		if first { // otherwise programs of an earlier process still use these maps
 			err = errors.Join(err, os.RemoveAll(d.dir))
 		}
 		return nil, err
@@ -109,8 +109,8 @@ func (d *Datapath) start(opt Options) error {
 	return nil
 }
 
-// load loads sockops.bpf.o over the pinned maps of an earlier process. Pins that
-// do not fit are dropped and made anew.
+// load loads sockops.bpf.o with the pinned maps of an earlier process. Incompatible pins
+// are removed and created again.
 func (d *Datapath) load(maxPolicies int) error {
 	spec, err := sockopsSpec()
 	if err != nil {
@@ -155,7 +155,7 @@ func sockopsSpec() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// explainLoad adds what a person can do about a load that failed.
+// explainLoad adds the probable cause of a failed load, and what to do about it.
 func explainLoad(object string, err error) error {
 	var verifier *ebpf.VerifierError
 	switch {
@@ -183,8 +183,8 @@ func (d *Datapath) readConfig() error {
 	return nil
 }
 
-// drawKeys puts the keys of draws into force. That of connections stays as long as the
-// maps do, so that one in its handshake draws the same at its end.
+// drawKeys writes the keys of draws. The key for connections stays as long as the maps, so
+// that a connection in its handshake draws the same when it is established.
 func (d *Datapath) drawKeys(slice [16]byte) error {
 	if slice == [16]byte{} {
 		rand.Read(slice[:]) // never fails
@@ -198,7 +198,7 @@ func (d *Datapath) drawKeys(slice [16]byte) error {
 	return d.putConfig()
 }
 
-// keyWords is a key as SipHash has it: two little-endian words.
+// keyWords is a key in the form of SipHash: two little-endian words.
 func keyWords(key [16]byte) [2]uint64 {
 	return [2]uint64{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
 }
@@ -232,9 +232,9 @@ func (d *Datapath) Detach() error {
 	return errors.Join(d.Close(), Remove(filepath.Dir(base)))
 }
 
-// Remove takes down whatever any version of tcpilot has pinned under bpffs: the
-// way to detach when no daemon runs. Nothing there is no error. The directory
-// itself stays, because the caller may hold a lock on it.
+// Remove removes everything that any version of tcpilot has pinned under bpffs, to detach
+// when no daemon runs. It is not an error if there is nothing. The directory itself stays,
+// because the caller may hold a lock on it.
 func Remove(bpffs string) error {
 	base := PinDir(bpffs)
 	entries, err := os.ReadDir(base)
@@ -249,8 +249,8 @@ func Remove(bpffs string) error {
 	return nil
 }
 
-// versionPins is how the directory of an ABI is called. Others beside it outlive
-// versions: users' own objects, and congestion controls.
+// versionPins matches the names of the pin directories of ABI versions. The other
+// directories beside them outlive versions: users' own objects, and congestion controls.
 var versionPins = regexp.MustCompile(`^v[0-9]+$`)
 
 // removeOtherVersions drops the pins of builds with another ABI. Removing a

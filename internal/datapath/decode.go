@@ -16,8 +16,8 @@ var errSample = errors.New("not a sample")
 
 const sampleSize = int(unsafe.Sizeof(abiConnSample{}))
 
-// decode turns one ring buffer record into s. It allocates nothing and keeps
-// nothing of raw. offset is wallOffset; ccs is the table that arms index.
+// decode turns one ring buffer record into s. It does not allocate, and does not keep raw.
+// offset is wallOffset; ccs is the table that arms index.
 func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 	// The ring buffer pads records to 8 bytes.
 	if len(raw) < sampleSize || len(raw) > sampleSize+7 {
@@ -90,15 +90,15 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 	return nil
 }
 
-// maxMicros keeps a duration within what time.Duration holds.
+// maxMicros bounds a duration to the range of time.Duration.
 const maxMicros = uint64(1<<63-1) / 1000
 
 func micros(us uint64) time.Duration {
 	return time.Duration(min(us, maxMicros)) * time.Microsecond
 }
 
-// end reads how a connection ended from what its socket still tells. err is 0 for
-// errors that nobody saw: then the bits on FIN and acknowledgement decide.
+// end derives how a connection ended from the last state of its socket. If err is 0, the
+// bits on FIN and acknowledgement decide.
 func end(kind tcp.Kind, err syscall.Errno, closed abiClosedBits) tcp.End {
 	switch {
 	case kind == tcp.KindInterval:

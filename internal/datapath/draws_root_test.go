@@ -94,7 +94,7 @@ func TestRootSlicesHeldOut(t *testing.T) {
 			if (begun-near)>>shift != slice || (begun+near)>>shift != slice {
 				continue
 			}
-			is := s.Has(tcp.FlagHeldSlice)
+			is := s.Has(tcp.FlagHoldOutSlice)
 			if was, ok := held[slice]; ok && was != is {
 				t.Errorf("slice %d is held out for some, and not for others", slice)
 			}
@@ -157,7 +157,7 @@ func TestRootSlicesHeldOutFromTheHandshake(t *testing.T) {
 		after, err := r.Counters()
 		must(t, err)
 		for end, s := range map[string]tcp.Sample{"client": r.find(t, "client", isC), "server": r.find(t, "server", isS)} {
-			if s.Has(tcp.FlagHoldOut) != c.want || s.Has(tcp.FlagHeldSlice) != c.want {
+			if s.Has(tcp.FlagHoldOut) != c.want || s.Has(tcp.FlagHoldOutSlice) != c.want {
 				t.Errorf("%+v: %s has flags %b", c, end, s.Flags)
 			}
 		}

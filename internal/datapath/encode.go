@@ -68,6 +68,6 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 	return p, nil
 }
 
-// minTimeout is the kernel's shortest timeout, in microseconds: TCP_TIMEOUT_MIN,
-// two jiffies. It refuses less.
+// minTimeout is the kernel's shortest timeout, in microseconds: TCP_TIMEOUT_MIN, two
+// jiffies. The kernel refuses shorter ones.
 func minTimeout() uint64 { return 2 * uint64(jiffyMicros()) }

@@ -28,8 +28,8 @@ func (d *Datapath) Features() []Feature {
 	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}}
 }
 
-// TryLoad loads every object without attaching it, to say what this kernel
-// takes; nothing stays.
+// TryLoad loads every object without attaching it, to find out which ones this kernel
+// accepts, and unloads them.
 func TryLoad() []Feature {
 	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}}
 	var objs sockopsObjects
@@ -62,7 +62,7 @@ func tryTracepoint(prog *ebpf.Program) error {
 	return l.Close()
 }
 
-// ProgramIDs lists the programs that are ours, users' own included.
+// ProgramIDs lists the programs loaded by tcpilot, including users' own.
 func (d *Datapath) ProgramIDs() []uint32 {
 	var ids []uint32
 	if progs, err := d.Programs(); err == nil {
@@ -85,8 +85,8 @@ type Foreign struct {
 // String names the program for people.
 func (f Foreign) String() string { return fmt.Sprintf("sock_ops program %d (%s)", f.ID, f.Name) }
 
-// OtherSockops lists the sock_ops programs attached to a cgroup directory but
-// those whose id is in ours. A directory that cannot be queried has none.
+// OtherSockops lists the sock_ops programs attached to a cgroup directory, except those
+// whose id is in ours; none if the directory cannot be queried.
 func OtherSockops(cgroup string, ours []uint32) []Foreign {
 	dir, err := os.Open(cgroup)
 	if err != nil {

@@ -18,7 +18,7 @@ type liveIterator struct {
 	objs iterObjects
 }
 
-// loadLive loads the iterator over the maps of the hooks. It may fail alone.
+// loadLive loads the iterator with the maps of the hooks. If it fails, the rest works.
 func (d *Datapath) loadLive() {
 	it, err := newLiveIterator(d.maps, d.cgroupID)
 	if err != nil {
@@ -29,8 +29,8 @@ func (d *Datapath) loadLive() {
 	d.live = it
 }
 
-// newLiveIterator adopts connections below the cgroup of the given id only; 0 is
-// any.
+// newLiveIterator returns an iterator that adopts only connections below the cgroup of the
+// given id; 0 is any.
 func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	spec, err := loadIter()
 	if err != nil {
@@ -53,7 +53,7 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	return it, nil
 }
 
-// replacements are the maps of the hooks that spec has, too, by their names in C.
+// replacements are the maps that spec shares with the hooks, by their names in C.
 func (m *sockopsMaps) replacements(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	shared := map[string]*ebpf.Map{}
 	for field, value := range reflect.ValueOf(m).Elem().Fields() {
@@ -70,7 +70,7 @@ func (it *liveIterator) Close() error {
 }
 
 // SampleLive reports the long-lived connections of the calling thread's network
-// namespace. It returns nil where the kernel has no TCP iterator.
+// namespace. It does nothing if the kernel has no TCP iterator.
 func (d *Datapath) SampleLive() error {
 	if d.live == nil {
 		return nil

@@ -296,13 +296,13 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	}
 	lost, young := put(used^512, monotonic()-int64(time.Second)), put(used^1024, monotonic()+int64(time.Hour))
 	r.walk(t, r.ns)
-	if found, err := r.Aged(age); err != nil || !found {
+	if found, err := r.HasAged(age); err != nil || !found {
 		t.Errorf("a walk leaves none: %t, %v", found, err)
 	}
 	if n, err := r.FreeLost(age); err != nil || n != 1 {
 		t.Errorf("%d freed, %v, want 1", n, err)
 	}
-	if found, err := r.Aged(age); err != nil || found {
+	if found, err := r.HasAged(age); err != nil || found {
 		t.Errorf("some are left: %t, %v", found, err)
 	}
 	for i, want := range map[uint32]uint64{lost: 0, young: noSocket} {

@@ -6,11 +6,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// batchSize bounds one batch call's memory.
+// batchSize bounds the memory of one batch call.
 const batchSize = 8192
 
-// putBatch writes rows in as few system calls as the kernel allows. Where it has
-// no batch operation for the map's type, one by one.
+// putBatch writes rows in as few system calls as possible: one by one if the kernel has no
+// batch operation for the map's type.
 func putBatch[K, V any](m *ebpf.Map, keys []K, values []V) error {
 	for len(keys) > 0 {
 		n := min(batchSize, len(keys))
@@ -33,8 +33,8 @@ func putEach[K, V any](m *ebpf.Map, keys []K, values []V) error {
 	return nil
 }
 
-// deleteWhere removes every key that drop approves. Keys are collected first: a
-// map must not change under its iterator.
+// deleteWhere removes every key for which drop returns true. Keys are collected first,
+// because a map must not change during iteration.
 func deleteWhere[K any](m *ebpf.Map, drop func(*K) bool) error {
 	var keys []K
 	var k K

@@ -6,8 +6,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// options says how the kernel is told each field. A field that is missing here
-// answers a request op instead.
+// options are the socket options by which fields are set. Fields that are missing here are
+// answers to request ops instead.
 var options = map[tcp.Field]abiSockOption{
 	tcp.InitCwnd:           {Level: unix.SOL_TCP, Name: unix.TCP_BPF_IW},
 	tcp.CwndClamp:          {Level: unix.SOL_TCP, Name: unix.TCP_BPF_SNDCWND_CLAMP},

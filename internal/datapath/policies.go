@@ -11,8 +11,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// WritePolicies adds or replaces rows of the policy table. On an error some of
-// the rows may have been written; each is whole.
+// WritePolicies adds or replaces rows of the policy table. On an error some of the rows may
+// have been written, each completely.
 func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -45,11 +45,11 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	return nil
 }
 
-// RoomForCC is an error if policies could not name cc: the programs know a bounded
-// number of congestion controls, and forget none.
+// RoomForCC returns an error if policies could not name cc: the table of congestion controls
+// is bounded, and only grows.
 func (d *Datapath) RoomForCC(cc tcp.CC) error { return d.ccs.room(cc) }
 
-// DeletePolicies removes rows; one that is not there is no error.
+// DeletePolicies removes rows; a row that does not exist is not an error.
 func (d *Datapath) DeletePolicies(keys []path.Key) error {
 	for _, k := range keys {
 		key, err := encodeKey(k)
@@ -63,8 +63,8 @@ func (d *Datapath) DeletePolicies(keys []path.Key) error {
 	return nil
 }
 
-// DeletePoliciesExcept removes every row whose class keep does not approve: what
-// an earlier process or an earlier set of rules left.
+// DeletePoliciesExcept removes every row for whose class keep returns false: those of an
+// earlier process or of earlier rules.
 func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 	if err := deleteWhere(d.maps.PathPolicies, func(k *abiPathKey) bool { return !keep(k.Class) }); err != nil {
 		return fmt.Errorf("delete old policies: %w", err)
@@ -73,8 +73,8 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 }
 
 // Policy returns the row that the kernel would use for a connection, with the
-// prefix that matched; ok is false if there is none. It is for people to look
-// at: the engine knows what it wrote.
+// prefix that matched; ok is false if there is none. It is for diagnosis only: the engine
+// knows what it wrote.
 func (d *Datapath) Policy(k path.Key) (id uint32, expires time.Time, ok bool, err error) {
 	key, err := encodeKey(k)
 	if err != nil {
@@ -89,9 +89,9 @@ func (d *Datapath) Policy(k path.Key) (id uint32, expires time.Time, ok bool, er
 	return p.Id, time.Unix(0, int64(p.ExpiresNs)+wallOffset()), true, nil
 }
 
-// SetLease lets the programs act for the given time from now. They stop by
-// themselves when it is not renewed. As it is called again and again, it also
-// looks whether the kernel skips programs.
+// SetLease lets the programs act for the given time from now. They stop by themselves if it
+// is not renewed. Because it is called periodically, it also checks whether the kernel skips
+// runs of programs.
 func (d *Datapath) SetLease(lease time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,26 +104,26 @@ func (d *Datapath) SetLease(lease time.Duration) error {
 	return d.putConfig()
 }
 
-// Settings are what holds for all connections.
+// Settings apply to all connections.
 type Settings struct {
 	// Fields has the bit 1<<f for every field that some policy may set; the
 	// programs answer only the request ops that these need.
 	Fields uint64
-	// Yields are what network namespaces own.
+	// Yields are the fields that network namespaces own.
 	Yields []Yield
-	// Inherited are the default congestion controls that a network namespace may have
-	// without its owner's doing, at most MaxInherited. Where it has another, that is
-	// left alone; without any, all are ours to replace.
+	// Inherited are the default congestion controls that network namespaces have from their
+	// creation, at most MaxInherited. If a namespace has another one, its owner chose that,
+	// and it is not replaced. Empty: every default may be replaced.
 	Inherited []tcp.CC
 	// Interval is the age from which live connections are sampled; 0 is never.
 	Interval time.Duration
-	// ReportRate is how many ends of connections are reported a second, about; where
-	// there are more, samples stand for others. 0 is all.
+	// ReportRate is about how many ends of connections are reported a second. If there are
+	// more, each sample stands for several. 0 is all.
 	ReportRate uint32
 }
 
-// Yield is what one network namespace owns: rules that do not name it, or a cgroup,
-// leave that alone.
+// Yield is what one network namespace owns. Only rules that name the namespace, or a
+// cgroup, override it.
 type Yield struct {
 	NetNS  uint64 // cookie
 	Fields uint64 // bit 1<<f for field f
@@ -157,7 +157,7 @@ func inherited(ccs []tcp.CC) (names [][abiAbiLimitsCC_NAME]uint8) {
 	return names
 }
 
-// putYields writes what each namespace owns, and returns all that any owns.
+// putYields writes what each namespace owns, and returns the union.
 func (d *Datapath) putYields(yields []Yield) (union uint64, err error) {
 	keep := map[uint64]bool{}
 	for _, y := range yields {

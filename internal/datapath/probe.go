@@ -27,7 +27,7 @@ const (
 
 var hooks = [abiProbeHookNUM_HOOKS]Hook{HookConnect, HookActiveEstablished, HookPassiveEstablished}
 
-// Verdict is what the kernel answered to one option at one hook.
+// Verdict is the kernel's result for one option at one hook.
 type Verdict struct {
 	Option string // field, or congestion control
 	Kernel string // kernel's name: TCP_BPF_IW, TCP_CONGESTION=cubic
@@ -38,8 +38,8 @@ type Verdict struct {
 // errNoAnswer stands for a hook that did not run.
 var errNoAnswer = errors.New("the hook did not run")
 
-// probeValues are harmless values of each option. The least value that makes
-// sense would be refused or do harm for some.
+// probeValues are harmless values of each option. For some options the least valid value
+// would be refused or do harm.
 var probeValues = map[tcp.Field]uint64{
 	tcp.InitCwnd: 10, tcp.CwndClamp: 1000, tcp.RTOMin: 100_000, tcp.RTOMax: 60_000, tcp.DelackMax: 40_000,
 	tcp.Sndbuf: 1 << 20, tcp.Rcvbuf: 1 << 20, tcp.WindowClamp: 1 << 20, tcp.NotsentLowat: 1 << 17, tcp.RcvLowat: 1,
@@ -51,9 +51,9 @@ var probeValues = map[tcp.Field]uint64{
 // probeTimeout bounds the whole of a probe's loopback traffic.
 const probeTimeout = 5 * time.Second
 
-// Probe asks the kernel which options it takes at which hook, by trying them on
-// two connections over the loopback of a network namespace of its own. cgroup
-// must be one that the calling process belongs to; no other connection is touched.
+// Probe finds out which options the kernel accepts at which hook, by setting them on two
+// connections over the loopback of a network namespace of its own. The calling process must
+// belong to cgroup. No other connection is touched.
 func Probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
 	var verdicts []Verdict
 	err := netns.InNew(func() (err error) { verdicts, err = probe(cgroup, ccs); return err })

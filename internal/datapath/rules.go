@@ -14,9 +14,8 @@ const (
 	numPorts    = 1 << 16
 )
 
-// WriteRules puts t into force. The table is built in the bank that is not in
-// use and taken into force by one word, so that no connection ever meets half a
-// table; on an error the old one stays.
+// WriteRules puts t into force. The table is built in the unused bank and enabled by one
+// write, so that no connection ever sees a partial table. On an error the old table stays.
 func (d *Datapath) WriteRules(t *class.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,7 +44,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		AnySame: ruleSet(t.AnySame),
 		Dims:    uint32(t.Dims), NumSame: uint32(len(t.Same)),
 	}
-	if t.Dims&class.DimDirection == 0 { // the programs look at it always
+	if t.Dims&class.DimDirection == 0 { // the programs always read it
 		all := ruleSet(class.Full(len(t.Classes)))
 		b.Outgoing, b.Incoming = all, all
 	}
@@ -83,8 +82,8 @@ const (
 	fewLocal
 )
 
-// few puts the rows of a prefix dimension into the bank itself if they fit, the
-// longest first; it returns those that have to go into the dimension's trie.
+// few puts the rows of a prefix dimension into the bank itself if they fit, longest prefix
+// first. It returns the rows that must go into the dimension's trie.
 func few(b *abiRuleBank, which int, rows []class.PrefixSet) []class.PrefixSet {
 	if len(rows) > len(b.Few[which]) {
 		return rows
@@ -200,8 +199,8 @@ func writeIDs(m *ebpf.Map, bank uint32, sets map[uint64]class.Set) error {
 	return nil
 }
 
-// clearBank removes what an earlier table left in the maps that are keyed by
-// more than an index; the arrays are written over whole.
+// clearBank removes the entries of an earlier table from hash maps and tries; arrays are
+// overwritten completely.
 func (d *Datapath) clearBank(bank uint32) error {
 	for _, m := range []*ebpf.Map{d.maps.RemoteRules, d.maps.LocalRules} {
 		if err := deleteWhere(m, func(k *abiRulePrefix) bool { return k.Bank == bank }); err != nil {

@@ -13,15 +13,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// batchPause is how long the reader lets samples gather before it looks again.
-// It is longer than WAKE_INTERVAL_NS (bpf/sockops/report.bpf.h): the programs wake the
-// reader at most that often, and whatever they added since without waking is
-// there when the pause ends. So a busy host pays for few wake-ups, and on a quiet
-// one a sample is read at once.
+// batchPause is how long the reader waits after a batch before it reads again. It is longer
+// than WAKE_INTERVAL_NS (bpf/sockops/report.bpf.h), the least time between two wake-ups by
+// the programs: samples added without a wake-up are there when the pause ends. So a busy
+// host has few wake-ups, and on a quiet one a sample is read at once.
 const batchPause = 20 * time.Millisecond
 
-// safetyPoll is how often the reader looks without being woken, in case a
-// producer was held up between the two.
+// safetyPoll is how often the reader reads without a wake-up, in case a producer was delayed
+// between adding a sample and the wake-up.
 const safetyPoll = 5 * time.Second
 
 // Read calls observe for each sample until ctx ends, and idle whenever it has

@@ -46,7 +46,7 @@ func (u *userObject) close() error {
 	return err
 }
 
-// adoptUser takes over what users loaded through an earlier process. One that
+// adoptUser takes over objects that users loaded through an earlier process. An object that
 // cannot be read is left as it is.
 func (d *Datapath) adoptUser() {
 	dir := filepath.Join(filepath.Dir(d.dir), userPins)
@@ -83,11 +83,11 @@ func (u *userObject) describe() {
 // maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
 const maxObject = 16 << 20
 
-// LoadUser loads the sock_ops program of an object file and attaches it to
-// cgroup, beside our own. An object that is not one is refused with the reason.
+// LoadUser loads the sock_ops program of an object file and attaches it to cgroup, beside
+// our own. Other kinds of objects are refused with the reason.
 //
-// Reading a file, the verifier and attaching take their time: d.mu, which renewing
-// the lease needs, is not held meanwhile.
+// Reading a file, verifying and attaching can take long: d.mu is not locked meanwhile,
+// because renewing the lease needs it.
 func (d *Datapath) LoadUser(name, object, cgroup string) (UserObject, error) {
 	d.loading.Lock()
 	defer d.loading.Unlock()
@@ -136,7 +136,7 @@ func (d *Datapath) keepUser(u *userObject) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("load %s: tcpilot stops", u.info.Object)
+		return fmt.Errorf("load %s: tcpilot is stopping", u.info.Object)
 	}
 	if err := os.MkdirAll(filepath.Dir(u.pin), 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)

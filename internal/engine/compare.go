@@ -10,14 +10,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Every path, the prefix around it and its rule compare what their connections got with
-// the hold-out. Where the default is better for certain, it is in use again, for a time
-// that doubles if the same happens soon after.
+// Every path, its prefix and its rule compare their connections with the hold-out. If the
+// default is significantly better, the path gets the default again, for a time that
+// doubles if the same happens again soon.
 //
-// An arm's first trials on a path are not compared. They are few, and what the arm costs is
-// known after them; those of a bad arm would otherwise leave a new path to the default
-// before the good one is found. A prefix or a rule leaves them out as long as it has not
-// met the arm twice itself.
+// An arm's first trials on a path are not compared: those of a bad arm would otherwise leave
+// a new path to the default before a good arm is found. Their cost is bounded, because they
+// are few. A prefix or a rule leaves them out until it has tried the arm twice itself.
 
 // Back is a path, or a rule, that is left to the default.
 type Back struct {
@@ -26,16 +25,16 @@ type Back struct {
 	Until int64  `json:"until"` // Unix ns; later it is tuned again
 }
 
-// compare folds an outcome into the comparisons with the hold-out.
+// compare updates the comparisons with the hold-out by an outcome.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
-		return // nothing is held out, or nothing is treated
+		return // the hold-out is empty, or all of the path is in it
 	}
 	if leaf.compared == nil {
 		leaf.compared = &learn.Comparison{}
 	}
-	by := heldBy(s)
-	first := by == learn.NotHeld && leaf.belief.FirstTrial(s.Arm, out)
+	by := assignmentOf(s)
+	first := by == learn.Treated && leaf.belief.FirstTrial(s.Arm, out)
 	for m := leaf.parent; m != nil; m = m.parent {
 		if m.compared == nil {
 			m.compared = &learn.Comparison{}
@@ -49,7 +48,7 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	}
 	leaf.compared.Add(out, by)
 	if !s.Has(tcp.FlagHoldOut) || e.armsOnly {
-		return // most outcomes; the hold-out's come often enough to look
+		return // judging at outcomes of the hold-out alone is often enough
 	}
 	for m := leaf; m != nil; m = m.parent {
 		if e.judgeDefault(m, s.At) {
@@ -58,8 +57,9 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	}
 }
 
-// judgeDefault acts where the default is better for certain, and reports whether it did.
-// A rule that is being rolled out is taken back: it is the operator's to try again.
+// judgeDefault leaves a node to the default if that is significantly better, and reports
+// whether it did. The partial rollout of a rule is set to 0 instead: only the operator
+// starts it again.
 func (e *Engine) judgeDefault(n *node, now int64) bool {
 	g := n.compared.Gain()
 	switch {
@@ -74,8 +74,8 @@ func (e *Engine) judgeDefault(n *node, now int64) bool {
 	return true
 }
 
-// leaveToDefault takes a path, or a rule, back to what its connections have without
-// tcpilot, and has it compared anew once it is tuned again.
+// leaveToDefault returns a path, or a rule, to the kernel's defaults for a limited time, and
+// resets its comparison.
 func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
 	var last Back
 	if n.back != nil {
@@ -87,11 +87,11 @@ func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
 	e.guarded[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.back.Why, "for", time.Duration(length))
-	e.moved(n, tcp.CC{})
-	e.urge(n)
+	e.beliefChanged(n, tcp.CC{})
+	e.markUrgent(n)
 	e.byUse.each(func(m *node) {
 		if m.within(n) {
-			e.urge(m)
+			e.markUrgent(m)
 		}
 	})
 }
@@ -105,7 +105,7 @@ func whyWorse(g learn.Gain) string {
 		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, what)
 }
 
-// within reports whether n lies in around.
+// within reports whether around is an ancestor of n.
 func (n *node) within(around *node) bool {
 	for n = n.parent; n != nil; n = n.parent {
 		if n == around {
@@ -115,8 +115,7 @@ func (n *node) within(around *node) bool {
 	return false
 }
 
-// leftNow is why a path, or what is around it, is left to the default now; nil if it is
-// not.
+// leftNow is why a path, or an ancestor of it, is left to the default now; nil if it is not.
 func (n *node) leftNow(now int64) *Back {
 	for ; n != nil; n = n.parent {
 		if n.back != nil && now < n.back.Until {

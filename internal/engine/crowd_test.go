@@ -166,7 +166,7 @@ func TestManyAtATime(t *testing.T) {
 			if hosts > 1 {
 				n = w.e.host(n, ip("203.0.113.1"))
 			}
-			if l := n.lives(); l.many != c.want {
+			if l := n.sliceLifetimes(); l.many != c.want {
 				t.Errorf("%s, %d hosts: many %t, gap %.0f ms", c.name, hosts, l.many, l.gap)
 			}
 			want := time.Duration(1 << 30)

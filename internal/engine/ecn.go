@@ -5,12 +5,12 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Anybody who answers a connection can forge a mark. So several connections must have met
-// some before a path counts as one that marks, and arms that do without anything else are
-// only for paths inside a data centre, as DCTCP itself is (RFC 8257, 1): of private
-// addresses, or of a rule that says so, by same_prefix or by naming such an arm.
+// Any peer can forge CE marks. So several connections must have got marks before a path
+// counts as one that marks. Arms that need ECN marks are only for paths inside a data
+// centre, as DCTCP is (RFC 8257, 1): paths with private addresses, or of a rule that says so
+// by same_prefix or by naming its arms.
 
-// provenMarks is the number of connections that must have met marks.
+// provenMarks is the number of connections that must have got marks.
 const provenMarks = 4
 
 // inside reports whether a path is inside a data centre.
@@ -23,14 +23,14 @@ func (n *node) inside() bool {
 	return a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsLoopback()
 }
 
-// notDrawn are connections whose congestion control is not the arm's doing.
+// notDrawn are the flags of connections that do not use a drawn arm.
 const notDrawn = tcp.FlagHoldOut | tcp.FlagAppCC | tcp.FlagArmFailed | tcp.FlagAdopted
 
-// watchECN counts connections of an arm that needs ECN which were made without. Such
-// an arm hands its socket over to Reno then (ours do, and the kernel's dctcp, see
-// fall_back in bpf/cc/scalable.bpf.h): the sample is not scored, so that no learner and
-// no other guard sees it, and the path would pass for one with ECN for ever. It counts
-// for the path whose policy gave the arm, which may enclose the host's own.
+// watchECN counts connections without ECN that had an arm which needs it. Such an arm falls
+// back to Reno (ours do, and the kernel's dctcp; see fall_back in bpf/cc/scalable.bpf.h), so
+// the sample is not scored, and neither the learner nor the other guards see it. Without
+// this count the path would count as one with ECN for ever. The connection counts for the
+// node whose policy gave the arm, which may be an ancestor of the host's node.
 func (e *Engine) watchECN(leaf *node, s *tcp.Sample) {
 	if !s.Has(tcp.FlagCCChanged) || s.Kind != tcp.KindClose || s.Flags&(tcp.FlagECN|notDrawn) != 0 {
 		return

@@ -21,7 +21,7 @@ type Sink interface {
 	WriteRules(t *class.Table) error
 	// WritePolicies adds or replaces rows of the policy table.
 	WritePolicies(entries []path.Entry) error
-	// DeletePolicies removes rows; one that is not there is no error.
+	// DeletePolicies removes rows; a row that does not exist is not an error.
 	DeletePolicies(keys []path.Key) error
 }
 
@@ -32,20 +32,20 @@ func (Discard) WriteRules(*class.Table) error        { return nil }
 func (Discard) WritePolicies([]path.Entry) error     { return nil }
 func (Discard) DeletePolicies(keys []path.Key) error { return nil }
 
-// Options are the engine's settings; they hold for its life.
+// Options are the engine's settings. They do not change while it runs.
 type Options struct {
 	Learner learn.Learner
 	// Bits returns the prefix length of an address's path; nil is /24 and /48.
 	Bits func(netip.Addr) int
-	// Limit bounds the paths held; the least recently used goes first. 0 is 16384.
+	// Limit bounds the paths kept; the least recently used is dropped first. 0 is 16384.
 	Limit int
-	// TTL is how long the kernel obeys a policy that is not renewed; 0 is 10 min.
+	// TTL is how long the kernel applies a policy that is not renewed; 0 is 10 min.
 	TTL  time.Duration
 	Sink Sink
 	Log  *slog.Logger // nil: nothing is logged
-	// Clock measures what a tick costs; nil: it is not measured.
+	// Clock measures how long a tick takes; nil: it is not measured.
 	Clock func() time.Time
-	// FirstClass is the first class id to give out; ids below may still be in the
+	// FirstClass is the first class id to allocate; smaller ids may still be in the
 	// kernel. 0 is 1.
 	FirstClass uint32
 	Now        int64 // Unix nanoseconds
@@ -53,24 +53,24 @@ type Options struct {
 
 // Engine holds what is learned. Its methods may be called from any goroutine.
 type Engine struct {
-	writing sync.Mutex // held by who writes to the sink; before mu
-	mu      sync.Mutex // orders all else; not held while anything is written
+	writing sync.Mutex // taken to write to the sink; lock it before mu
+	mu      sync.Mutex // protects everything else; not held during writes to the sink
 	opt     Options
 	log     *slog.Logger
 
 	rules   []policy.Rule
-	names   names // what rules name, as last looked up
+	names   names // cgroups and namespaces that rules name, as last looked up
 	table   *class.Table
 	waiting []policy.Waiting
 	byClass map[uint32]*ruleState
 	byRule  []*ruleState // in the order of rules
-	classes uint32       // last class id given out
-	ids     uint32       // last policy id given out
+	classes uint32       // last class id allocated
+	ids     uint32       // last policy id allocated
 
 	offered offers
 	arms    map[tcp.CC]*ArmState
 	retired []tcp.CC // refused by the kernel
-	banned  []tcp.CC // scratch: these, and those that guards took from a path
+	banned  []tcp.CC // scratch: retired, and the arms that guards took from one path
 	armSets []*armSet
 	yields  map[string]Yield
 	yieldCC bool
@@ -80,37 +80,39 @@ type Engine struct {
 	overrides map[string]override // rollouts, by rule
 
 	nodes   map[key]*node
-	byUse   list // all but the rules' own roots
-	byTrial list // of them, those of which too little is known to be kept
-	byWrite list // what is in the kernel
-	stamp   uint32
+	byUse   list    // all but the rules' own roots
+	byTrial list    // the part of byUse with fewer than admittedAt observations
+	byWrite list    // nodes with a row in the kernel
+	stamp   uint32  // incremented when something changed that all decisions depend on
 	dirty   []*node // to be decided on at the next tick
-	later   []*node // to be decided on in their turn
+	later   []*node // to be decided on at a limited rate (laterRate), in this order
 	removed []key   // to be deleted from the kernel
 	retryAt int64   // 0 unless the latest write failed
-	// allowance is how many of later may be decided on, as of allowed.
+	// allowance is how many of later may be decided on, as of allowed (Unix ns): a token
+	// bucket.
 	allowance float64
 	allowed   int64
 
-	listed int // nodes that are gone, and still in the lists above or below
+	listed int // nodes that were dropped but are still in dirty, later, deferred or unsaved
 
 	unsaved    []*node // whose belief the store does not have
 	forgotten  []Place // to be deleted from the store
 	saving     []*node // on the way to the store, not confirmed
 	forgetting []Place
 
-	// onHold are paths that wait for their slice to end, by its length, as of releasedAt.
-	onHold     [longestSlice + manyShift - leastSlice + 1][]*node
+	// deferred are paths that wait for their slice to end, by the length of the slice.
+	// releasedAt (Unix ns) is when releaseDeferred last ran.
+	deferred   [longestSlice + manyShift - leastSlice + 1][]*node
 	releasedAt int64
-	slices     bool // the learner uses them
-	// armsOnly: guards look at arms by themselves, and not at all that a path gets. For
-	// tests of these.
+	slices     bool // the learner uses slices
+	// armsOnly: guards judge single arms, and not the path as a whole. For tests of the
+	// guards of arms.
 	armsOnly bool
 
 	in policy.Input // scratch
-	// Of who writes.
-	deciding []*node // what the round has yet to decide on
-	spare    []*node // memory of the last round
+	// Used by the goroutine that holds writing.
+	deciding []*node // not yet decided on in this round
+	spare    []*node // memory of the last round, to be used again
 	batch    []path.Entry
 	batched  []*node
 
@@ -120,11 +122,11 @@ type Engine struct {
 	guarded [guard.NumKinds]uint64
 	reasons []uint64 // by policy.Reason
 	kinds   [tcp.KindFailedConnect + 1]uint64
-	// stoodFor has the connections that the samples of a kind stand for.
+	// stoodFor counts the connections that the samples of each kind stand for.
 	stoodFor [tcp.KindFailedConnect + 1]uint64
 	started  time.Time
 
-	viewing  sync.Mutex // held while a snapshot is built; before mu
+	viewing  sync.Mutex // held while a snapshot is built; lock it before mu
 	snapshot atomic.Pointer[Snapshot]
 }
 
@@ -136,10 +138,11 @@ type ruleState struct {
 	root    *node    // nil if the rule leaves its connections alone
 	samples uint64
 	paths   int
-	// params is what the rule's latest policy set, and paramStamp counts its changes.
+	// params are the fields that the rule's latest policy set; paramStamp counts their
+	// changes.
 	params     tcp.Params
 	paramStamp uint32
-	// changed says that the rule is another than before, of the same name and learning.
+	// changed says that the rule was edited, and kept its name and what it learns.
 	changed bool
 }
 
@@ -178,8 +181,8 @@ func New(opt Options) *Engine {
 	return e
 }
 
-// DefaultBits is the prefix length of an address's path unless told otherwise:
-// 24 for IPv4 and 48 for IPv6, what networks commonly announce at the finest.
+// DefaultBits is the default prefix length of an address's path: 24 for IPv4 and 48 for
+// IPv6, the longest prefixes that networks commonly announce.
 func DefaultBits(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 24
@@ -187,7 +190,7 @@ func DefaultBits(a netip.Addr) int {
 	return 48
 }
 
-// Waiting lists what rules name and does not exist yet.
+// Waiting lists the cgroups and namespaces that rules name and that do not exist yet.
 func (e *Engine) Waiting() []policy.Waiting {
 	e.mu.Lock()
 	defer e.mu.Unlock()

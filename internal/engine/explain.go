@@ -9,15 +9,14 @@ import (
 // Explanation is what a connection would get, as the engine sees it.
 type Explanation struct {
 	Rule *RuleState // nil: no rule matches
-	// Entry is the longest matching row of the policy table, and what is known of
-	// that prefix; nil when nothing is written for the class. A root has no more
-	// than its rule.
+	// Entry is the longest matching row of the policy table, and what is known of that
+	// prefix; nil if nothing is written for the class.
 	Entry  *PathState
 	IsRoot bool
 }
 
-// Explain classifies a connection the way the datapath does, and finds the row
-// that it would use. scope is the cookie of its network namespace.
+// Explain classifies a connection as the datapath does, and finds the row that it would
+// use.
 func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,7 +65,7 @@ func (e *Engine) longest(rs *ruleState, scope uint64, c *class.Conn) *node {
 	return nil
 }
 
-// Classify returns the class that the rules put a connection in, 0 if none.
+// Classify returns the class of a connection; 0 if no rule matches.
 func (e *Engine) Classify(c *class.Conn) uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

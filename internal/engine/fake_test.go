@@ -185,7 +185,7 @@ func (w *world) connect(to netip.Addr, g goods, change ...func(*tcp.Sample)) *tc
 	if row, ok := w.sink.lookup(cls.ID, scope, to); ok {
 		s.PolicyID = row.ID
 		if row.Policy.HoldSlices > 0 && w.draw(row.Policy.Slice, 2) < row.Policy.HoldSlices {
-			s.Flags |= tcp.FlagHoldOut | tcp.FlagHeldSlice
+			s.Flags |= tcp.FlagHoldOut | tcp.FlagHoldOutSlice
 		} else if w.rng.Uint32N(policy.One) < row.Policy.HoldOut {
 			s.Flags |= tcp.FlagHoldOut
 		} else if row.Policy.NumArms > 0 {

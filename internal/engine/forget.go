@@ -8,17 +8,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Forget drops what is known of a congestion control, since another one has come
-// under its name: what paths believe of it, what guards have against it, and that the
-// kernel refused it. Connections that began with the one before may still report, and
-// count for the new one. The kernel's own count of refusals goes on, and ours with it:
-// only a new one retires the arm again.
+// Forget drops what is known of a congestion control, because another one was registered
+// under its name: beliefs, bans, and that the arm was retired. Connections that began with
+// the former one may still report, and count for the new one. The kernel's counter of
+// failures is not reset: only a new failure retires the arm again.
 func (e *Engine) Forget(cc tcp.CC) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	forget := func(n *node) {
 		if n.forget(cc) {
-			e.moved(n, tcp.CC{})
+			e.beliefChanged(n, tcp.CC{})
 		}
 	}
 	for _, rs := range e.byRule {
@@ -31,11 +30,11 @@ func (e *Engine) Forget(cc tcp.CC) {
 		a.State, a.Reason = armActive, ""
 	}
 	e.retired = slices.DeleteFunc(slices.Clone(e.retired), func(r tcp.CC) bool { return r == cc })
-	e.log.Info("what was known of a congestion control is forgotten", "cc", cc)
+	e.log.Info("beliefs about a congestion control dropped", "cc", cc)
 	e.markAll()
 }
 
-// forget reports whether there was something that the store may have.
+// forget is Forget for one node. It reports whether anything changed that may be stored.
 func (n *node) forget(cc tcp.CC) bool {
 	arms, bans := len(n.belief.Arms), len(n.bans)
 	n.belief.Arms = slices.DeleteFunc(n.belief.Arms, func(a learn.ArmBelief) bool { return a.CC == cc })

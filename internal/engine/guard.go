@@ -10,18 +10,18 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// watch shows the guards an outcome of a path's connection, and takes the arm from the path
-// if one of them says so.
+// watch passes an outcome to the guards of a path, and takes the arm from the path if a
+// guard decides so.
 func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 	if !(out.Weight > 0) || math.IsInf(out.Reward, 0) || math.IsNaN(out.Reward) {
 		return
 	}
-	held := s.Has(tcp.FlagHoldOut)
+	holdOut := s.Has(tcp.FlagHoldOut)
 	switch {
-	case !held && n.bans.Until(s.Arm) > s.At:
-		return // it began before
-	case n.guard == nil && !held && !n.ecn:
-		return // nothing to compare with; most paths are spared the memory
+	case !holdOut && n.bans.Until(s.Arm) > s.At:
+		return // the connection began before the ban
+	case n.guard == nil && !holdOut && !n.ecn:
+		return // nothing to compare with yet; saves the memory on most paths
 	}
 	var goodput learn.Outcome
 	if n.rule.rule.Learn.Objective != learn.Throughput {
@@ -33,7 +33,7 @@ func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 	}
 }
 
-// guardAt is what the guards of a path have seen, for an outcome to be added.
+// guardAt returns the guards' state of a path; a new one if the path changed.
 func (n *node) guardAt(now int64) *guard.Watch {
 	if !n.guard.Current(n.belief.Changes) {
 		n.guard = guard.New(now, n.belief.Changes)
@@ -41,14 +41,14 @@ func (n *node) guardAt(now int64) *guard.Watch {
 	return n.guard
 }
 
-// judge takes an arm from a path if the guards say so.
+// judge takes an arm from a path if a guard decides so.
 func (e *Engine) judge(n *node, a *guard.Arm, now int64) {
 	if which, why := n.guard.Judge(a, n.ecn && e.offered.needsECN(a.CC)); why != "" {
 		e.ban(n, a.CC, which, why, now)
 	}
 }
 
-// ban takes an arm from a path for a while, and has the guards start over.
+// ban takes an arm from a path for a limited time, and resets the guards' state.
 func (e *Engine) ban(n *node, cc tcp.CC, which guard.Kind, why string, now int64) {
 	until := n.bans.Add(cc, which, why, now)
 	n.guard = nil
@@ -58,10 +58,10 @@ func (e *Engine) ban(n *node, cc tcp.CC, which guard.Kind, why string, now int64
 	e.guarded[which]++
 	e.log.Warn("arm retired from a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.ArmRetired, "guard", which, "why", why, "for", time.Duration(until-now))
-	e.urge(n)
+	e.markUrgent(n)
 }
 
-// retiredFor lists what must not be used on a path now.
+// retiredFor lists the arms that must not be used on a path now.
 func (e *Engine) retiredFor(n *node, now int64) []tcp.CC {
 	if len(n.bans) == 0 {
 		return e.retired

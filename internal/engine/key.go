@@ -7,13 +7,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/path"
 )
 
-// key is a path.Key in 32 bytes without pointers or padding, since every sample
+// key is a path.Key in 32 bytes without pointers or padding, because every sample
 // looks one up: hashing a netip.Prefix costs several times as much.
 type key struct {
 	hi, lo uint64 // the masked address, IPv4 as v4-mapped
 	scope  uint64
 	class  uint32
-	bits   uint32 // 0 is the root of both families, else counted as for IPv6
+	bits   uint32 // prefix length of the v4-mapped address; 0 is the root of both families
 }
 
 const (
@@ -44,10 +44,10 @@ func keyOf(class uint32, scope uint64, addr netip.Addr, bits int) key {
 	return k
 }
 
-// rootKey holds for every address of a class and scope.
+// rootKey is the key of a root: it matches every address of a class and scope.
 func rootKey(class uint32, scope uint64) key { return key{scope: scope, class: class} }
 
-// path writes the key in the words of the rest of the program.
+// path converts the key to the form that the rest of the program uses.
 func (k key) path() path.Key {
 	if k.bits == 0 {
 		return path.Root(k.class, k.scope)

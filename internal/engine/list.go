@@ -1,10 +1,10 @@
 package engine
 
-// Lists that a node is in. The links are part of the node: a list allocates
-// nothing, and 10,000 paths are not 20,000 more objects.
+// Lists that a node may be in. The links are part of the node, so that a list allocates
+// nothing: 10,000 paths do not cost 20,000 objects more.
 const (
 	listUse   = iota // least recently used first
-	listTrial        // of these, not admitted yet
+	listTrial        // the part of listUse that is not admitted yet
 	listWrite        // least recently written first
 	numLists
 )

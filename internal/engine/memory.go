@@ -54,10 +54,10 @@ func (e *Engine) memory(n *node) Memory {
 	return m
 }
 
-// Unsaved returns beliefs that changed, at most limit of them, and the paths that
-// were forgotten; more says that others changed, too. A forgotten path may be
-// among the changed ones: it is back. The caller says by Saved how storing them
-// went before it asks again.
+// Unsaved returns at most limit beliefs that changed, and the paths to delete from the
+// store; more says that there are more changes. A path may be in both lists, if it was
+// dropped and created again. The caller reports the result by Saved before it calls Unsaved
+// again.
 func (e *Engine) Unsaved(limit int) (changed []Memory, forgotten []Place, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -80,7 +80,7 @@ func (e *Engine) Unsaved(limit int) (changed []Memory, forgotten []Place, more b
 	return changed, e.forgetting, len(left) > 0
 }
 
-// Saved notes how storing what Unsaved returned went.
+// Saved notes the result of storing what Unsaved returned.
 func (e *Engine) Saved(at time.Time, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *Engine) Saved(at time.Time, err error) {
 	}
 	for _, n := range e.saving {
 		n.stored = true
-		if n.gone { // meanwhile
+		if n.gone { // dropped while it was being stored
 			e.forgotten = append(e.forgotten, n.place())
 		}
 	}
@@ -99,7 +99,7 @@ func (e *Engine) Saved(at time.Time, err error) {
 	e.totals.LastSaved = at
 }
 
-// putBack makes what was never confirmed unsaved again.
+// putBack returns what was not confirmed by Saved to the lists of unsaved changes.
 func (e *Engine) putBack() {
 	for _, n := range e.saving {
 		if !n.changed && !n.gone {
@@ -111,9 +111,8 @@ func (e *Engine) putBack() {
 	e.saving, e.forgetting = nil, nil
 }
 
-// remember takes back what was kept of a path. It reports whether a rule wants
-// it: one whose rule is gone, or learns for another objective or with another
-// learner, is not.
+// remember restores the stored belief of a path. It reports whether it did: not if the rule
+// is gone, or has another objective, scope or learner now.
 func (e *Engine) remember(m Memory) bool {
 	for _, rs := range e.byRule {
 		l := rs.rule.Learn
@@ -135,8 +134,8 @@ func (e *Engine) remember(m Memory) bool {
 	return false
 }
 
-// rememberNode returns the node of a kept prefix; nil where the configuration
-// asks for another granularity by now.
+// rememberNode returns the node of a stored prefix; nil if the configuration now asks for
+// another prefix length.
 func (e *Engine) rememberNode(rs *ruleState, p Place) *node {
 	if !p.Prefix.IsValid() {
 		return nil

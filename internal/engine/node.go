@@ -14,61 +14,61 @@ import (
 
 // node is one path: what is believed of it, and what was last written for it.
 //
-// Nodes form a hierarchy. The root of a class holds for every address; a path
-// has the prefix that the configuration asks for; and where connections of one
-// path go to several hosts, each of these gets a node of its own, so that a bad
-// host does not spoil its neighbours' choice.
+// Nodes form a hierarchy. The root of a class matches every address. A path has the
+// prefix length that the configuration asks for. If connections of one path go to
+// several hosts, each host gets a node of its own, so that one slow host does not
+// change the choice for its neighbours.
 type node struct {
-	key    key
-	rule   *ruleState
-	parent *node // nil for a root
-	kids   int   // nodes whose parent it is
-	belief learn.Belief
+	key      key
+	rule     *ruleState
+	parent   *node // nil for a root
+	children int   // number of nodes whose parent this is
+	belief   learn.Belief
 
 	samples  uint64
 	lastUsed int64 // Unix ns
-	// host is the only remote address scored, until a second one is.
-	host netip.Addr
-	srtt uint32
-	best int8 // index into policy.arms, -1 is none
-	life life
+	// host is the only remote address with a scored connection; invalid once there are two.
+	host      netip.Addr
+	srtt      uint32
+	best      int8 // index into policy.arms, -1 is none
+	lifetimes lifetimes
 
-	hosts bool // several hosts: they have nodes of their own
-	ecn   bool // enough connections negotiated ECN and met marks
-	// marked counts connections that met marks, up to provenMarks.
+	hosts bool // there are several hosts, with nodes of their own
+	ecn   bool // provenMarks connections negotiated ECN and got CE marks
+	// marked counts connections that got CE marks, up to provenMarks.
 	marked uint8
 
-	dirty   bool // in Engine.dirty
-	waits   bool // in Engine.later
-	onHold  bool // in Engine.onHold
-	patient bool // on hold, and can wait longer: nothing urgent has happened
-	changed bool // in Engine.unsaved
-	stored  bool // the store has a record of it
-	gone    bool // forgotten, though some list may still name it
+	dirty       bool // in Engine.dirty
+	queued      bool // in Engine.later
+	deferred    bool // in Engine.deferred
+	lowPriority bool // deferred, and goes to Engine.later afterwards: nothing urgent has happened
+	changed     bool // in Engine.unsaved
+	stored      bool // the store has a record of it
+	gone        bool // dropped, but some list may still contain it
 
-	rootEvidence   float64           // evidence that the rule's root had from here, as of rootEvidenceAt
+	rootEvidence   float64           // evidence that this path gave to the root of its rule, as of rootEvidenceAt
 	rootEvidenceAt int64             // Unix ns
-	compared       *learn.Comparison // with the hold-out; nil while none of it was met
+	compared       *learn.Comparison // with the hold-out; nil before its first sample
 	back           *Back             // nil unless the path was once left to the default
 
 	guard *guard.Watch // nil until there is something to compare with
-	bans  guard.Bans   // arms that guards took from the path, those included that are back
+	bans  guard.Bans   // arms that guards took from the path, including expired bans
 
-	// What is in the kernel. id 0 is nothing; expires 0 is that it is to be written
-	// again, whatever is there.
+	// What is in the kernel. id 0: no row. expires 0: the row is to be written again,
+	// whatever it contains.
 	id      uint32
 	reason  policy.Reason
 	expires int64
 	policy  written
-	decided int64  // when it was last looked at
+	decided int64  // Unix ns of the latest decision
 	changes uint64 // belief.Changes then
 	stamp   uint32 // Engine.stamp then
 
 	links [numLists]links
 }
 
-// written is the part of a policy that differs between the paths of a rule, and
-// stands for the rest.
+// written is the part of a policy that differs between the paths of a rule. It is kept
+// in place of the whole policy to save memory.
 type written struct {
 	arms    *armSet
 	weights [path.MaxArms]uint32
@@ -78,7 +78,7 @@ type written struct {
 	params  uint32 // stamp of the rule's fixed fields
 }
 
-// armSet is a list of arms; paths with the same one share it.
+// armSet is a list of arms. Paths with equal lists share one.
 type armSet struct {
 	num       uint8
 	isDefault [path.MaxArms]bool
@@ -97,10 +97,10 @@ func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
 	n.belief.Pooled = parent == nil
 	e.nodes[k] = n
 	if parent != nil {
-		parent.kids++
+		parent.children++
 		rs.paths++
 	}
-	if parent != nil || k.scope != 0 { // namespaces come and go; the rule's own root stays
+	if parent != nil || k.scope != 0 { // a rule's own root is never evicted; a namespace's is
 		e.byUse.pushBack(n)
 		e.byTrial.pushBack(n)
 	}
@@ -108,8 +108,8 @@ func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
 	return n
 }
 
-// node returns the path of an address in a class. One that is new is made, or nil
-// is returned.
+// node returns the path of an address in a class. If there is none, it is created if
+// make is set; otherwise node returns nil.
 func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *node {
 	k := keyOf(rs.class, scope, addr, e.opt.Bits(addr))
 	if n := e.nodes[k]; n != nil || !make {
@@ -118,11 +118,11 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 	return e.newNode(k, rs, e.root(rs, scope))
 }
 
-// isRoot reports whether n is what a rule gives where no path is known.
+// isRoot reports whether n is the root of a class, which applies where no path is known.
 func (n *node) isRoot() bool { return n.parent == nil }
 
-// policyNode is the node whose policy the kernel gives to connections of n: its own, or
-// the nearest around it that has one.
+// policyNode returns the node whose policy the kernel applies to connections of n: n
+// itself, or its nearest ancestor with a row in the kernel.
 func (n *node) policyNode() *node {
 	for g := n; g != nil; g = g.parent {
 		if g.id != 0 {
@@ -132,7 +132,7 @@ func (n *node) policyNode() *node {
 	return n.rule.root
 }
 
-// root is the node that encloses every path of a class and scope.
+// root returns the root of a class and scope, and creates it if needed.
 func (e *Engine) root(rs *ruleState, scope uint64) *node {
 	if scope == 0 {
 		return rs.root
@@ -144,8 +144,8 @@ func (e *Engine) root(rs *ruleState, scope uint64) *node {
 	return e.newNode(k, rs, nil)
 }
 
-// host returns the node that one of a path's hosts has of its own; nil while the
-// path and its only host are the same thing.
+// host returns the node of one host of a path; nil as long as the path has only one host
+// and no separate nodes.
 func (e *Engine) host(n *node, addr netip.Addr) *node {
 	if !n.hosts {
 		return nil
@@ -153,8 +153,8 @@ func (e *Engine) host(n *node, addr netip.Addr) *node {
 	return e.nodes[hostKey(n, addr)]
 }
 
-// makeHost is host for a connection that is to be scored: it makes the node, and
-// gives what the path has learned from its one host so far to that host.
+// makeHost is host for a connection that is to be scored: it creates the node. At the
+// second host of a path, it moves what the path has learned so far to the first host.
 func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 	if n.key.bits == hostBits {
 		return nil
@@ -175,18 +175,18 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 	return e.newNode(k, n.rule, n)
 }
 
-// split gives the belief of a path to the one host that it came from. What the
-// path holds from here on is how arms differ between its hosts.
+// split moves the belief of a path to a new node of the only host that it came from.
+// From then on the path's own belief is pooled: how arms differ over its hosts.
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
-	h.life, h.marked = n.life, n.marked
+	h.lifetimes, h.marked = n.lifetimes, n.marked
 	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
 	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
-	e.moved(n, tcp.CC{})
-	e.moved(h, tcp.CC{})
+	e.beliefChanged(n, tcp.CC{})
+	e.beliefChanged(h, tcp.CC{})
 }
 
 func hostKey(n *node, addr netip.Addr) key {
@@ -200,13 +200,13 @@ func (e *Engine) touch(n *node, now int64) {
 	e.byTrial.toBack(n)
 }
 
-// admittedAt is the number of observations from which a path is kept before others: who
-// connects once from each of many networks does not push out what is in use.
+// admittedAt is the number of observations from which a path is evicted last: a client
+// that connects once from each of many networks does not evict paths that are in use.
 const admittedAt = 3
 
-// admit notes that enough is known of n.
+// admit takes n out of byTrial if enough is known of it.
 func (e *Engine) admit(n *node) {
-	if n.belief.Count >= admittedAt || n.kids > 0 {
+	if n.belief.Count >= admittedAt || n.children > 0 {
 		e.byTrial.remove(n)
 	}
 }
@@ -219,15 +219,15 @@ func (e *Engine) mark(n *node) {
 	}
 }
 
-// urge asks for a decision at the next tick, whatever slice it is in.
-func (e *Engine) urge(n *node) {
+// markUrgent asks for a decision at the next tick, even in the middle of a slice.
+func (e *Engine) markUrgent(n *node) {
 	n.stamp = e.stamp - 1
 	e.mark(n)
 }
 
-// markAll asks for a decision about every path, since what all of them depend on
-// has changed. It goes by the order of use, not of a map, so that a
-// replay decides in the same order every time.
+// markAll asks for a decision about every path, because something changed that all of
+// them depend on. It follows the order of use, not of a map, so that a replay decides in
+// the same order every time.
 func (e *Engine) markAll() {
 	e.stamp++
 	for _, rs := range e.byRule {
@@ -238,10 +238,10 @@ func (e *Engine) markAll() {
 	e.byUse.each(e.mark)
 }
 
-// moved notes that an outcome of arm changed a node's belief.
-func (e *Engine) moved(n *node, arm tcp.CC) {
+// beliefChanged notes that an outcome of arm changed a node's belief.
+func (e *Engine) beliefChanged(n *node, arm tcp.CC) {
 	if n.canWait(arm) {
-		e.await(n)
+		e.enqueue(n)
 	} else {
 		e.mark(n)
 	}
@@ -251,26 +251,27 @@ func (e *Engine) moved(n *node, arm tcp.CC) {
 	}
 }
 
-// await asks for a decision in its turn, unless one is asked for.
-func (e *Engine) await(n *node) {
-	if !n.dirty && !n.waits && !n.gone {
-		n.waits = true
+// enqueue asks for a decision at the limited rate of Engine.later, unless n is marked
+// already.
+func (e *Engine) enqueue(n *node) {
+	if !n.dirty && !n.queued && !n.gone {
+		n.queued = true
 		e.later = append(e.later, n)
 	}
 }
 
-// trialPart is the part of the paths, 1/trialPart, that those on trial have at least.
+// trialPart: paths that are not admitted yet have at least 1/trialPart of the room.
 const trialPart = 8
 
-// evict makes room: the least recently used paths are forgotten, each after the
-// hosts within it. Those on trial go first, unless they are few.
+// evict drops the least recently used paths beyond the limit, each after the hosts within
+// it. Paths that are not admitted yet go first, unless they are few.
 func (e *Engine) evict() {
 	for e.byUse.len > e.opt.Limit {
 		n := e.byUse.first
 		if e.byTrial.len > e.opt.Limit/trialPart {
 			n = e.byTrial.first
 		}
-		if n.kids > 0 {
+		if n.children > 0 {
 			e.byUse.toBack(n)
 			e.byTrial.remove(n)
 			continue
@@ -290,35 +291,36 @@ func (e *Engine) drop(n *node) {
 		e.removed = append(e.removed, n.key)
 	}
 	if n.parent != nil {
-		n.parent.kids--
+		n.parent.children--
 		n.rule.paths--
 	}
 	e.byUse.remove(n)
 	e.byTrial.remove(n)
 	e.byWrite.remove(n)
 	n.id, n.gone = 0, true
-	// Lists name it until they are next gone through, which for the store may be long.
+	// dirty, later, deferred and unsaved keep the node until they are next walked, which can
+	// take long for unsaved. So free its memory now.
 	n.belief, n.compared, n.guard, n.bans, n.back = learn.Belief{}, nil, nil, nil, nil
-	if n.dirty || n.waits || n.onHold || n.changed {
+	if n.dirty || n.queued || n.deferred || n.changed {
 		if e.listed++; e.listed > e.opt.Limit/trialPart {
 			e.dropListed()
 		}
 	}
 }
 
-// dropListed takes nodes that are gone out of the lists that still name them: what is
-// forgotten faster than it is saved must not stay in memory.
+// dropListed removes dropped nodes from the lists that still contain them, so that memory
+// stays bounded if paths are dropped faster than they are saved.
 func (e *Engine) dropListed() {
 	gone := func(n *node) bool { return n.gone }
 	e.dirty, e.later = slices.DeleteFunc(e.dirty, gone), slices.DeleteFunc(e.later, gone)
 	e.unsaved = slices.DeleteFunc(e.unsaved, gone)
-	for i := range e.onHold {
-		e.onHold[i] = slices.DeleteFunc(e.onHold[i], gone)
+	for i := range e.deferred {
+		e.deferred[i] = slices.DeleteFunc(e.deferred[i], gone)
 	}
 	e.listed = 0
 }
 
-// byLastUse puts the nodes into the order of use, after many were added at once.
+// byLastUse sorts byUse and byTrial by time of use, after many nodes were added at once.
 func (e *Engine) byLastUse() {
 	all := make([]*node, 0, e.byUse.len)
 	e.byUse.each(func(n *node) { all = append(all, n) })

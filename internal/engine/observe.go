@@ -8,9 +8,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Observe folds one sample into what is known of its path. It does not keep s. These are
-// its steps: the rule, the path and the host that it is of; what every sample tells; the
-// outcome, if it has one; comparison with the hold-out; belief; guards.
+// Observe updates what is known of a path by one sample. It does not keep s. Its steps:
+// find rule, path and host; note what every sample contains; compute the outcome, if the
+// sample has one; compare with the hold-out; update the belief; run the guards.
 func (e *Engine) Observe(s *tcp.Sample) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -35,10 +35,11 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		e.learn(leaf, s, out)
 		e.watch(leaf, s, out)
 	}
-	e.evict() // last: it may forget any of them
+	e.evict() // last: it may drop the nodes used above
 }
 
-// ruleOf counts a sample, and returns the rule of its class; nil if that is no more.
+// ruleOf counts a sample, and returns the rule of its class; nil if the class no longer
+// exists.
 func (e *Engine) ruleOf(s *tcp.Sample) *ruleState {
 	if int(s.Kind) < len(e.kinds) {
 		e.kinds[s.Kind]++
@@ -53,15 +54,15 @@ func (e *Engine) ruleOf(s *tcp.Sample) *ruleState {
 	return rs
 }
 
-// position is where a sample belongs, as far as that is known: a path, and one of its
-// hosts where it has several. Either may be nil.
+// position is the path that a sample belongs to, and its host if the path has several.
+// Either may be nil: not known yet.
 type position struct {
 	scope      uint64
 	addr       netip.Addr
 	path, host *node
 }
 
-// leaf is the smaller of what is known; nil if nothing is.
+// leaf is the host, or the path if there is no host; nil if neither is known.
 func (p *position) leaf() *node {
 	if p.host != nil {
 		return p.host
@@ -80,20 +81,20 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 	return at
 }
 
-// note keeps what every sample tells, whether it has an outcome or not.
+// note records what every sample contains, whether it has an outcome or not.
 func (e *Engine) note(at position, s *tcp.Sample) {
 	if at.path == nil {
 		return
 	}
 	if at.host != nil {
-		e.seen(at.host, s)
+		e.noteSample(at.host, s)
 	}
-	e.seen(at.path, s)
+	e.noteSample(at.path, s)
 	e.watchECN(at.leaf(), s)
 }
 
-// seen keeps what every sample tells, whether it can be scored or not.
-func (e *Engine) seen(n *node, s *tcp.Sample) {
+// noteSample is note for one node.
+func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
 	if s.SRTT != 0 {
@@ -102,12 +103,12 @@ func (e *Engine) seen(n *node, s *tcp.Sample) {
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
 		if n.marked++; n.marked >= provenMarks {
 			n.ecn = true
-			e.urge(n)
+			e.markUrgent(n)
 		}
 	}
 }
 
-// outcome is what a sample says of an arm or of the default; false: nothing.
+// outcome is the outcome of a sample for an arm or for the default; false: it has none.
 func (e *Engine) outcome(rs *ruleState, at position, s *tcp.Sample) (out learn.Outcome, ok bool) {
 	minRTT := uint32(0)
 	if leaf := at.leaf(); leaf != nil {
@@ -125,26 +126,26 @@ func (e *Engine) outcome(rs *ruleState, at position, s *tcp.Sample) (out learn.O
 	return out, true
 }
 
-// place returns the node that an outcome is of, and makes it if need be: what never
-// answered, or said nothing, is no path.
+// place returns the node that an outcome belongs to, and creates it if needed. Nodes are
+// created only here: an address without a scored connection gets none.
 func (e *Engine) place(rs *ruleState, at position, s *tcp.Sample) *node {
 	if at.path == nil {
 		at.path = e.node(rs, at.scope, at.addr, true)
-		e.seen(at.path, s)
+		e.noteSample(at.path, s)
 	}
 	if at.host == nil {
 		if at.host = e.makeHost(at.path, at.addr); at.host != nil {
-			e.seen(at.host, s)
+			e.noteSample(at.host, s)
 		}
 	}
 	return at.leaf()
 }
 
-// attribute completes an outcome with how many connections there were at a time, and with
-// the slice of time that it counts for; false: it counts for none.
+// attribute sets the number of concurrent connections and the slice of time of an outcome;
+// false: it counts for no slice, and is ignored.
 func (e *Engine) attribute(leaf *node, s *tcp.Sample, out *learn.Outcome) bool {
-	leaf.lived(s)
-	out.AtOnce = leaf.lives().atOnce()
+	leaf.noteLifetime(s)
+	out.AtOnce = leaf.sliceLifetimes().atOnce()
 	if !e.slices {
 		return true
 	}
@@ -153,25 +154,25 @@ func (e *Engine) attribute(leaf *node, s *tcp.Sample, out *learn.Outcome) bool {
 		e.ignored[learn.SliceEdge]++
 		return false
 	}
-	if e.observe || heldBy(s) != learn.HeldConnection {
+	if e.observe || assignmentOf(s) != learn.HoldOutConnection {
 		out.Slice = slice
 	}
 	return true
 }
 
-// learn folds an outcome into what is believed of a path, and of the prefixes around it:
-// of the hold-out, of an arm, or of both, where a slice held out had the default.
+// learn updates the beliefs of a path and of its ancestors by an outcome: of the hold-out,
+// of an arm, or of both if a slice of the hold-out had the default.
 func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
-	arm, by := s.Arm, heldBy(s)
-	if by != learn.NotHeld {
+	arm, by := s.Arm, assignmentOf(s)
+	if by != learn.Treated {
 		for m := leaf; m != nil; m = m.parent {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
-			e.moved(m, tcp.CC{})
+			e.beliefChanged(m, tcp.CC{})
 		}
-		// A slice held out is one with the default for an arm, if the rule sets nothing
-		// else. What the application chose is not the default. In mode observe there is
-		// nothing but the default.
-		isDefault := by == learn.HeldSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
+		// If the rule sets no fields, a hold-out slice is also an observation of the default
+		// as an arm, except for connections whose application chose another congestion
+		// control. In mode observe all connections have the default.
+		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
 		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
 			return
 		}
@@ -181,7 +182,7 @@ func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	arms := from.policy.arms.list()
 	out.Greedy = from.best >= 0 && int(from.best) < len(arms) && arms[from.best] == arm
 	for m := leaf; m != nil; m = m.parent {
-		if m.belief.Arms == nil { // exactly as many as there will be: memory counts
+		if m.belief.Arms == nil { // the exact capacity, to save memory
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
 		}
 		switch {
@@ -193,25 +194,25 @@ func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			learn.ObserveParent(e.opt.Learner, &leaf.belief, &m.belief, arm, out)
 		}
 		e.admit(m)
-		e.moved(m, arm)
+		e.beliefChanged(m, arm)
 	}
 	e.totals.ObserveCount++
 }
 
-// rootHalfLife is the time in which what a path told counts half, nanoseconds, as
+// rootHalfLife is the half-life of node.rootEvidence in nanoseconds, as
 // learn.ThompsonOptions.HalfLife.
 const rootHalfLife = 6 * 3600 * 1e9
 
-// observeRoot folds an outcome into what a rule believes of all its paths. The hosts of one
-// path are one voice there, and no path has a large one: what nobody has met yet would
-// else be given what the busiest network likes, or somebody who has many addresses.
+// observeRoot updates what a rule believes of all its paths by an outcome. The evidence of
+// one path is bounded by learn.OnePath, and its hosts share that. Otherwise new paths would
+// get what is best for the busiest network, or for a client with many addresses.
 func (e *Engine) observeRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	path := leaf
 	if path.parent != root {
 		path = path.parent
-		out.Weight /= float64(max(1, path.kids))
+		out.Weight /= float64(max(1, path.children))
 	}
-	out.AtOnce = 0 // of one path
+	out.AtOnce = 0 // a property of the path, not of the rule
 	path.rootEvidence *= math.Exp2(-max(0, float64(out.At-path.rootEvidenceAt)) / rootHalfLife)
 	path.rootEvidenceAt = max(path.rootEvidenceAt, out.At)
 	if path.rootEvidence < learn.OnePath {
@@ -219,13 +220,13 @@ func (e *Engine) observeRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	}
 }
 
-// heldBy says how a connection was held out.
-func heldBy(s *tcp.Sample) learn.HeldBy {
+// assignmentOf says whether a connection was treated, or how it came into the hold-out.
+func assignmentOf(s *tcp.Sample) learn.Assignment {
 	switch {
 	case !s.Has(tcp.FlagHoldOut):
-		return learn.NotHeld
-	case s.Has(tcp.FlagHeldSlice):
-		return learn.HeldSlice
+		return learn.Treated
+	case s.Has(tcp.FlagHoldOutSlice):
+		return learn.HoldOutSlice
 	}
-	return learn.HeldConnection
+	return learn.HoldOutConnection
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Trust in steps. In mode observe every connection is held out: samples come, beliefs
-// form, policies are decided on and shown, and the kernel does nothing. A rule's
-// rollout then says for which share of its connections it counts, and what harm is
-// proved of takes that share back.
+// Gradual rollout. In mode observe every connection is in the hold-out: tcpilot learns,
+// decides and shows policies, but the kernel sets nothing. In mode tune a rule's rollout
+// is the share of its connections that the rule applies to. A guard sets it to 0 if those
+// connections are slower than the rest.
 
 // Modes of the engine.
 const (
@@ -30,14 +30,14 @@ const (
 type Rollout struct {
 	Share      float64 `json:"share"`      // in force, 0 to 1
 	Configured float64 `json:"configured"` // of the configuration
-	// By says who changed it since: guard or operator; empty is nobody.
+	// By says who changed it since: guard or operator; empty: nobody.
 	By    string    `json:"by,omitempty"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since,omitzero"`
 }
 
-// override is a rollout that is not the configuration's. It holds until other rules
-// come, or the daemon ends.
+// override is a rollout other than the configured one. It lasts until rules are loaded
+// again, or the daemon ends.
 type override struct {
 	share   float64
 	by, why string
@@ -58,8 +58,8 @@ func (e *Engine) mode() string {
 	return ModeTune
 }
 
-// SetObserve begins or ends mode observe. Once rules are in force, what changes is
-// written before it returns; what could not be is tried again.
+// SetObserve begins or ends mode observe. If rules are in force, it writes the changed
+// policies before it returns; failed writes are tried again by later ticks.
 func (e *Engine) SetObserve(on bool, now int64) {
 	_ = e.rewrite(now, func() error {
 		if e.observe != on {
@@ -71,7 +71,7 @@ func (e *Engine) SetObserve(on bool, now int64) {
 	})
 }
 
-// SetRollout gives a rule another rollout, of 0 to 1, until other rules come.
+// SetRollout changes the rollout of a rule, 0 to 1, until rules are loaded again.
 func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 	if !(share >= 0 && share <= 1) {
 		return fmt.Errorf("set rollout of rule %s: %g is not a share", rule, share)
@@ -83,15 +83,14 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 		}
 		e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
 		e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-		rs.root.compared = nil // of other shares, and so of other times
+		rs.root.compared = nil // measured with another share
 		e.markAll()
 		return nil
 	})
 }
 
-// RollBack takes a rule's rollout back, because of what was found out about it: its
-// connections keep the kernel's defaults until other rules come, or SetRollout says
-// otherwise.
+// RollBack sets a rule's rollout to 0 because it does harm: its connections keep the
+// kernel's defaults until rules are loaded again or SetRollout is called.
 func (e *Engine) RollBack(rule, why string, now int64) error {
 	return e.rewrite(now, func() error {
 		rs, err := e.rolledOut(rule)
@@ -160,10 +159,10 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 	return r
 }
 
-// compareFixed takes a sample of a rule that learns nothing into what the rule is worth,
-// while it is rolled out to a part of its connections. Every connection of a side counts,
-// whatever became of its options, so that the sides differ in nothing but the draw. Such
-// a rule has no objective: it is compared for throughput.
+// compareFixed updates the comparison of a rule that learns nothing, while it is rolled out
+// to a part of its connections. Every connection counts, even if setting an option failed,
+// so that both groups differ only in the random draw (intention to treat). Such a rule has
+// no objective: it is compared for throughput.
 func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
 	if e.rollout(rs) == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose {
 		return
@@ -175,11 +174,11 @@ func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
 	if rs.root.compared == nil {
 		rs.root.compared = &learn.Comparison{}
 	}
-	rs.root.compared.Add(out, heldBy(s))
+	rs.root.compared.Add(out, assignmentOf(s))
 	e.judgeDefault(rs.root, s.At)
 }
 
-// heldBack is what the rollout of a rule adds to its decisions.
-func (e *Engine) heldBack(in *policy.Input, rs *ruleState) {
-	in.Observe, in.HeldBack = e.observe, 1-e.rollout(rs)
+// addRollout adds the rollout of a rule to the input of a decision.
+func (e *Engine) addRollout(in *policy.Input, rs *ruleState) {
+	in.Observe, in.NotRolledOut = e.observe, 1-e.rollout(rs)
 }

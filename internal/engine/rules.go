@@ -10,10 +10,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
-// Start puts the first rules into force, with what is remembered of earlier: load
-// calls keep for each memory. What paths have learned is in the kernel before the
-// rules are, so that connections pass from an earlier process to this one without
-// starting over. After an error the engine is of no use.
+// Start puts the first rules into force, with the beliefs of earlier processes: load calls
+// keep for each stored one. Policies are written to the kernel before the rules, so that
+// connections never see rules without policies when one daemon replaces another. After an
+// error the engine cannot be used.
 func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(Memory) bool) error, now int64) error {
 	found := lookUp(rules, r)
 	e.writing.Lock()
@@ -36,7 +36,7 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Mem
 		return nil, err
 	}
 	e.makeRoots(p)
-	p.made = nil // written as any other
+	p.made = nil // settle writes them, as it does every other node
 	e.install(p)
 	if load != nil {
 		if err := load(e.remember); err != nil {
@@ -48,9 +48,9 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Mem
 	return p, nil
 }
 
-// SetRules puts other rules into force. Rules that keep their name keep their
-// class, and what was learned in it unless it is about something else now. On an
-// error the old rules stay in force, whole.
+// SetRules replaces the rules in force. A rule that keeps its name keeps what was learned
+// for it, unless its objective or scope changed. On an error all the old rules stay in
+// force.
 func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
 	found := lookUp(rules, r)
 	e.writing.Lock()
@@ -77,7 +77,7 @@ func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, er
 		return nil, err
 	}
 	e.makeRoots(p)
-	e.announce(p)
+	e.registerClasses(p)
 	for _, n := range p.made {
 		if en, write := e.decide(n, now); write {
 			p.rows = append(p.rows, en)
@@ -86,9 +86,9 @@ func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, er
 	return p, nil
 }
 
-// announce has samples of new classes count, for the rule as it was: the first may come
-// before SetRules has ended.
-func (e *Engine) announce(p *plan) {
+// registerClasses assigns samples of new classes to a rule, of edited rules to the old
+// version: the first samples may arrive before SetRules ends.
+func (e *Engine) registerClasses(p *plan) {
 	for _, rs := range p.states {
 		if e.byClass[rs.class] != nil {
 			continue
@@ -114,8 +114,8 @@ func (e *Engine) abandon(p *plan) {
 	}
 }
 
-// write writes the roots of new classes, which must be in the kernel before their class
-// is, and the rules.
+// write writes the policies of new roots, then the rules: a class must not be in the
+// kernel before the policy of its root.
 func (e *Engine) write(p *plan) error {
 	if err := e.opt.Sink.WritePolicies(p.rows); err != nil {
 		return fmt.Errorf("write policies of rules: %w", err)
@@ -134,7 +134,7 @@ func (e *Engine) putIntoForce(p *plan) {
 		}
 		rs.changed = false
 	}
-	clear(e.overrides) // the configuration says it anew
+	clear(e.overrides) // the loaded configuration applies again
 	e.markAll()
 }
 
@@ -166,7 +166,7 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 				rs.move(e.classes)
 			}
 		} else {
-			e.classes++ // also where the plan fails: an id is never used twice
+			e.classes++ // also if the plan fails: an id is never used twice
 			rs.class = e.classes
 		}
 		rs.rule = &rules[i]
@@ -177,19 +177,19 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 	return p, err
 }
 
-// maxFormer bounds the classes by which connections of a changed rule are still
-// known as its own: connections that began that many changes ago are not.
+// maxFormer is the number of former classes that a rule remembers. Samples of connections
+// that began more changes of the rule ago are not attributed.
 const maxFormer = 8
 
-// move gives a rule that was changed a class of its own: as long as rows of both
-// exist, no connection of the new rule meets a row of the old one.
+// move gives an edited rule a new class, so that its connections never match policies of
+// the rule's old version while both are in the kernel.
 func (rs *ruleState) move(class uint32) {
 	former := append(slices.Clone(rs.former), rs.class)
 	rs.former = former[max(0, len(former)-maxFormer):]
 	rs.class, rs.changed = class, true
 }
 
-// classBefore is the class that the rule has in force, if it has one.
+// classBefore is the class under which the rule is in force until the new rules are.
 func (rs *ruleState) classBefore() uint32 {
 	if rs.changed {
 		return rs.former[len(rs.former)-1]
@@ -197,7 +197,7 @@ func (rs *ruleState) classBefore() uint32 {
 	return rs.class
 }
 
-// copyFor is a root as it will be once the changed rule rs is in force.
+// copyFor returns a copy of a root as it will be once the edited rule rs is in force.
 func (n *node) copyFor(rs *ruleState) *node {
 	c := *n
 	c.key, c.rule, c.links = rootKey(rs.class, 0), rs, [numLists]links{}
@@ -206,7 +206,7 @@ func (n *node) copyFor(rs *ruleState) *node {
 	return &c
 }
 
-// rekey moves a node to another class. Its row goes when the new one is written.
+// rekey moves a node to another class. Its old row is deleted after the new one is written.
 func (e *Engine) rekey(n *node, class uint32) {
 	delete(e.nodes, n.key)
 	if n.id != 0 {
@@ -218,8 +218,7 @@ func (e *Engine) rekey(n *node, class uint32) {
 	e.nodes[n.key] = n
 }
 
-// sameLearning reports whether beliefs under a are still about the same thing
-// under b.
+// sameLearning reports whether what was learned under rule a is valid under rule b.
 func sameLearning(a, b *policy.Rule) bool {
 	if (a.Learn == nil) != (b.Learn == nil) {
 		return false
@@ -227,7 +226,7 @@ func sameLearning(a, b *policy.Rule) bool {
 	return a.Learn == nil || a.Learn.Objective == b.Learn.Objective && a.Learn.OwnScope == b.Learn.OwnScope
 }
 
-// makeRoots gives a root to each rule that has none and needs one.
+// makeRoots creates a root for each rule that needs one and has none.
 func (e *Engine) makeRoots(p *plan) {
 	for _, rs := range p.states {
 		if rs.root == nil && !rs.rule.Leave {
@@ -242,7 +241,7 @@ func (e *Engine) makeRoots(p *plan) {
 // install is called when the rules of p are in force.
 func (e *Engine) install(p *plan) {
 	before := e.byRule
-	for _, rs := range p.states { // samples came in meanwhile
+	for _, rs := range p.states { // samples were counted since the plan was made
 		if old := e.byClass[rs.classBefore()]; old != nil {
 			rs.samples, rs.paths = old.samples, old.paths
 		}
@@ -280,11 +279,11 @@ func (e *Engine) install(p *plan) {
 	e.markAll()
 }
 
-// Recompile looks the names of cgroups and namespaces up again, and puts the
-// table into force if they stand for something else now.
+// Recompile looks up the names of cgroups and namespaces again, and writes the rules again
+// if the ids changed.
 func (e *Engine) Recompile(r policy.Resolver) error {
 	rules := e.Rules()
-	found := lookUp(rules, r) // asks the kernel: not under a lock
+	found := lookUp(rules, r) // system calls: not under a lock
 	e.writing.Lock()
 	defer e.writing.Unlock()
 	table, waiting, err := e.recompile(rules, found)
@@ -301,13 +300,13 @@ func (e *Engine) Recompile(r policy.Resolver) error {
 	return nil
 }
 
-// recompile returns the table of rules for what their names stand for now; nil if that is
-// what is in force.
+// recompile returns the table of rules with the ids that were found; nil if they are the
+// ones in force.
 func (e *Engine) recompile(rules []policy.Rule, found names) (*class.Table, []policy.Waiting, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(rules) == 0 || len(e.rules) == 0 || &rules[0] != &e.rules[0] || reflect.DeepEqual(found, e.names) {
-		return nil, nil, nil // other rules since, which were looked up then
+		return nil, nil, nil // unchanged, or SetRules has just looked up the names of new rules
 	}
 	ids := make([]uint32, len(e.byRule))
 	for i, rs := range e.byRule {
@@ -316,7 +315,7 @@ func (e *Engine) recompile(rules []policy.Rule, found names) (*class.Table, []po
 	return policy.Compile(e.rules, ids, found.resolver())
 }
 
-// names is what the names in a set of rules stood for when they were looked up.
+// names are the ids of the cgroups and namespaces that rules name, as last looked up.
 type names struct {
 	cgroups map[string][]uint64
 	netns   map[string]uint64

@@ -220,21 +220,21 @@ func TestWhoCanWaitWaitsAfterItsSlice(t *testing.T) {
 	e := w.e
 	n := e.byUse.first
 	for _, c := range []struct {
-		holds          []bool
+		defers         []bool
 		waits, decided bool
 	}{
 		{[]bool{true}, true, false},
 		{[]bool{true, false}, false, true},
 		{[]bool{false, true}, false, true},
 	} {
-		n.dirty, n.waits, e.dirty, e.later = false, false, nil, nil
+		n.dirty, n.queued, e.dirty, e.later = false, false, nil, nil
 		n.policy.slice = leastSlice
-		for _, patient := range c.holds {
-			e.hold(n, patient)
+		for _, lowPriority := range c.defers {
+			e.deferNode(n, lowPriority)
 		}
-		e.release(w.now, true)
-		if n.waits != c.waits || n.dirty != c.decided || n.onHold {
-			t.Errorf("held %v: waits %t, to be decided on %t, on hold %t", c.holds, n.waits, n.dirty, n.onHold)
+		e.releaseDeferred(w.now, true)
+		if n.queued != c.waits || n.dirty != c.decided || n.deferred {
+			t.Errorf("deferred %v: queued %t, to be decided on %t, deferred %t", c.defers, n.queued, n.dirty, n.deferred)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestWhoCanWaitWaitsAfterItsSlice(t *testing.T) {
 // nine are many.
 func TestHowManyAtATime(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var alone life
+	var alone lifetimes
 	now := uint32(0)
 	for n := range 200 {
 		ms := uint32(20)
@@ -257,7 +257,7 @@ func TestHowManyAtATime(t *testing.T) {
 		t.Errorf("one after the other: %.2f at a time", n)
 	}
 	low := 0
-	var nine life
+	var nine lifetimes
 	var lasts, ends [9]float64 // ms
 	for n := range 2000 {
 		i := slices.Index(ends[:], slices.Min(ends[:]))

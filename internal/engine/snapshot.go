@@ -38,10 +38,10 @@ type RuleState struct {
 	// Watch names the events that are counted of a share of the rule's connections.
 	Watch      []string `json:"watch,omitempty"`
 	WatchShare float64  `json:"watch_share,omitempty"` // 0 to 1
-	// Gain is over all connections of the rule, what its paths differ in taken out. Of a
-	// rule that learns nothing it is known while it is rolled out to a part of them.
+	// Gain is over all connections of the rule, without the differences between its paths.
+	// For a rule that learns nothing it is known only during a partial rollout.
 	Gain learn.Gain `json:"gain"`
-	// LeftToDefault is set while the rule does nothing, since it did worse.
+	// LeftToDefault is set while the rule is suspended because it did worse than the default.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
 	Paths         int            `json:"paths"`   // learned paths in this class
 	Samples       uint64         `json:"samples"` // samples of this class since start
@@ -53,7 +53,7 @@ type Setting struct {
 	Value  uint64 `json:"value"`
 	Unit   string `json:"unit,omitempty"`
 	Reason string `json:"reason"` // from policy.Reason's closed list
-	// Configured is the value as the file has it; only 'tcpilot check' knows it.
+	// Configured is the value as written in the file; only 'tcpilot check' sets it.
 	Configured string `json:"configured,omitempty"`
 }
 
@@ -62,13 +62,13 @@ type ArmState struct {
 	CC       tcp.CC `json:"cc"`
 	State    string `json:"state"` // active, retired, missing
 	Reason   string `json:"reason,omitempty"`
-	Failures uint64 `json:"failures"` // times that the kernel refused it
+	Failures uint64 `json:"failures"` // how often setting it failed in the kernel
 }
 
-// Yield is a field that tcpilot no longer sets, since somebody changed the
-// kernel's default for it.
+// Yield is a field that tcpilot no longer sets, because somebody changed the kernel's
+// default for it.
 type Yield struct {
-	// NetNS is the network namespace that it is about: name or cookie. Empty is the
+	// NetNS is the network namespace whose default changed: name or cookie. Empty is the
 	// daemon's own.
 	NetNS  string    `json:"netns,omitempty"`
 	Field  string    `json:"field"` // cc or a field's name
@@ -93,9 +93,9 @@ type PathState struct {
 	Samples  uint64        `json:"samples"`
 	Set      []Setting     `json:"set,omitempty"`
 	Arms     []PathArm     `json:"arms"`
-	Slice    time.Duration `json:"slice_ns"` // for which one draw of an arm holds
+	Slice    time.Duration `json:"slice_ns"` // how long one draw of an arm lasts
 	HoldOut  PathHoldOut   `json:"hold_out"`
-	// LeftToDefault is set while the path has kernel defaults, since it did worse.
+	// LeftToDefault is set while the path has kernel defaults because it did worse than they.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
 	MinRTT        uint32         `json:"min_rtt_us"`                     // microseconds, least recent; 0 is unknown
 	SRTT          uint32         `json:"srtt_us"`                        // microseconds, of the latest sample; 0 is unknown
@@ -108,7 +108,7 @@ type PathArm struct {
 	Default bool    `json:"default,omitempty"` // what connections get without tcpilot
 	Weight  float64 `json:"weight"`            // share of the next slices of time, 0 to 1
 	Count   uint64  `json:"count"`             // connections that were scored
-	Greedy  uint64  `json:"greedy"`            // of these, taken while it was the best known
+	Greedy  uint64  `json:"greedy"`            // the part of count from when it was the best known
 	Mean    float64 `json:"mean"`              // believed reward, in the objective's unit (natural log)
 	StdDev  float64 `json:"std_dev"`           // of that belief; 0 if the learner has none
 	MinRTT  uint32  `json:"min_rtt_us"`        // microseconds, least recent; 0 is unknown
@@ -120,18 +120,18 @@ type PathArm struct {
 	Retired *ArmRetirement `json:"retired,omitempty"`
 }
 
-// Recent is what the latest connections were like. It is not known of a prefix the hosts of
-// which are told apart (they are paths of their own), except for retransmits.
+// Recent describes the latest connections. If the hosts of a prefix have paths of their own,
+// only retransmits are known for the prefix.
 type Recent struct {
 	// Goodput is the geometric mean of bytes acknowledged over the time with data
 	// outstanding, bytes/s; 0 is unknown, as of rules that do not learn for throughput.
 	Goodput  uint64  `json:"goodput_bytes_per_second,omitempty"`
 	Retrans  float64 `json:"retrans_share"`     // of the data packets, 0 to 1
-	DataSegs uint64  `json:"data_segs_out"`     // that this is known from; 0: it is not known
+	DataSegs uint64  `json:"data_segs_out"`     // number of data packets counted; 0: unknown
 	SRTT     uint32  `json:"srtt_us,omitempty"` // microseconds, typical; 0 is unknown
 }
 
-// ArmRetirement says why an arm is none on one path.
+// ArmRetirement says why a path does not use an arm.
 type ArmRetirement struct {
 	Guard string    `json:"guard"` // reward-collapse, goodput-collapse, retransmit-storm, marks-lost
 	Why   string    `json:"why"`   // with figures
@@ -142,10 +142,10 @@ type ArmRetirement struct {
 // PathHoldOut compares the connections left at kernel defaults with the rest.
 type PathHoldOut struct {
 	Share  float64 `json:"share"`  // of connections held out, in slices of time or one by one
-	Slices float64 `json:"slices"` // of it, in whole slices of time
+	Slices float64 `json:"slices"` // the part of share that is whole slices of time
 	Count  uint64  `json:"count"`  // connections held out that were scored
 	Recent
-	// Gain is by what factor the others are faster, with its interval.
+	// Gain is by what factor the other connections are faster, with its interval.
 	Gain learn.Gain `json:"gain"`
 }
 
@@ -159,22 +159,22 @@ type LeftToDefault struct {
 // Totals count since the engine started.
 type Totals struct {
 	Samples      map[string]uint64 `json:"samples"`             // by kind
-	Connections  map[string]uint64 `json:"connections"`         // that these stand for
-	Unattributed uint64            `json:"unattributed"`        // samples of no class that exists: begun under earlier rules, or an earlier process
-	Ignored      map[string]uint64 `json:"ignored"`             // samples not scored, by why
+	Connections  map[string]uint64 `json:"connections"`         // that the samples stand for, by kind
+	Unattributed uint64            `json:"unattributed"`        // samples whose class no longer exists: begun under earlier rules, or an earlier process
+	Ignored      map[string]uint64 `json:"ignored"`             // samples not scored, by reason
 	Decisions    map[string]uint64 `json:"decisions"`           // policies written, by reason
 	Guarded      map[string]uint64 `json:"guarded"`             // arms taken from a path, by guard
-	Paths        int               `json:"paths"`               // beliefs held
+	Paths        int               `json:"paths"`               // beliefs in memory
 	PathLimit    int               `json:"path_limit"`          //
-	Evicted      uint64            `json:"evicted"`             // beliefs dropped for want of room
-	RolledBack   uint64            `json:"rolled_back"`         // rollouts that guards took back
+	Evicted      uint64            `json:"evicted"`             // beliefs dropped because of the path limit
+	RolledBack   uint64            `json:"rolled_back"`         // rollouts that guards set to 0
 	Ticks        uint64            `json:"ticks"`               //
 	TickTime     time.Duration     `json:"tick_ns"`             // time spent deciding and writing
 	Writes       uint64            `json:"writes"`              // policies written
 	WriteErrors  uint64            `json:"write_errors"`        // policies that could not be written
 	StoreErrors  uint64            `json:"store_errors"`        // beliefs that could not be saved
 	LastSaved    time.Time         `json:"last_saved,omitzero"` // zero is never
-	ObserveCount uint64            `json:"observe_count"`       // samples folded into a belief
+	ObserveCount uint64            `json:"observe_count"`       // samples that updated a belief
 }
 
 // Gain is by what factor connections are faster than those held out, with its interval.

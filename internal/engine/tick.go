@@ -14,34 +14,33 @@ const (
 	// writeBatch bounds the rows of one write, and so the memory for them: half a
 	// kilobyte each.
 	writeBatch = 256
-	// retryPause is the time between two tries while the sink refuses.
+	// retryPause is the time between two tries while writes to the sink fail.
 	retryPause = int64(time.Second)
-	// leastRenewals is how many policies one tick may renew only since time has
-	// passed; more where they would otherwise expire first.
+	// leastRenewals is how many unchanged policies one tick may renew; it renews more if
+	// they would expire otherwise.
 	leastRenewals = 500
 	// tickPause is the longest pause between two ticks that renewals allow for.
 	tickPause = time.Second
 
-	// pace is the time between two decisions about one path, that a path of many
-	// connections is not decided on after each of them.
+	// pace is the least time between two decisions about one path, so that a busy path is
+	// not decided on after each of its connections.
 	pace = int64(50 * time.Millisecond)
-	// settledAt is the number of outcomes, since a path was first seen or changed,
-	// from which one more of the best arm can wait its turn, and urgentSum the sum of
-	// the change detector (a quarter of its limit, see learn) from which not.
+	// settledAt is the number of observations, since a path was first seen or changed,
+	// from which another outcome of the best arm goes to Engine.later. It does not if the
+	// sum of the change detector is urgentSum or more (a quarter of its limit, see learn).
 	settledAt = 16
 	urgentSum = 1.5
-	// laterRate is how many decisions a second are made about paths that can wait: at
-	// 2.5 us each, about a thousandth of a core. What comes more seldom than that is
-	// decided at once.
+	// laterRate is how many decisions a second are made about the paths in Engine.later: at
+	// 2.5 us each, about a thousandth of a core. At lower rates they do not wait.
 	laterRate = 500
 
-	// sameShare is a difference of shares, in 1/65536, that is not worth a write.
+	// sameShare is the greatest difference of shares, in 1/65536, that is not written.
 	sameShare = policy.One / 256
 )
 
-// Tick decides on the paths of which something changed, renews what is about to
-// expire, and writes the difference. A path that was decided on just now may have
-// to wait for a later tick. now is in Unix nanoseconds.
+// Tick decides on the paths that changed, renews policies before they expire, and writes
+// the differences. A path that was decided on less than pace ago, or in the current slice,
+// may have to wait for a later tick. now is in Unix nanoseconds.
 func (e *Engine) Tick(now int64) {
 	e.writing.Lock()
 	defer e.writing.Unlock()
@@ -57,40 +56,41 @@ func (e *Engine) beginTick(now int64) bool {
 	if now < e.retryAt && e.retryAt-now <= retryPause {
 		return false
 	}
-	e.release(now, false)
+	e.releaseDeferred(now, false)
 	return len(e.dirty)+len(e.later)+len(e.removed) > 0 || e.due(now)
 }
 
-// Settle is a Tick that lets no path wait. What could not be written is counted,
-// logged, and tried again by a later tick; the error says that it is not there yet.
+// Settle is a Tick in which no path has to wait. Failed writes are counted, logged, and
+// tried again by a later tick; the error reports them.
 func (e *Engine) Settle(now int64) error {
 	e.writing.Lock()
 	defer e.writing.Unlock()
 	return e.settleAll(now)
 }
 
-// settleAll is Settle for who holds e.writing.
+// settleAll is Settle for callers that hold e.writing.
 func (e *Engine) settleAll(now int64) error {
 	e.mu.Lock()
-	e.release(now, true)
+	e.releaseDeferred(now, true)
 	e.mu.Unlock()
 	return e.settle(now, true)
 }
 
-// due reports whether a policy wants renewal: half of its time is over.
+// due reports whether a policy must be renewed: half of its time is over.
 func (e *Engine) due(now int64) bool {
 	n := e.byWrite.first
 	return n != nil && !e.fresh(n, now)
 }
 
-// fresh: more than half of the time of n's policy is left. More than all of it is
-// not: the clock was set back, and the kernel counts on another one.
+// fresh reports whether more than half of the time of n's policy is left. If more than
+// all of it is left, the clock was set back: then the policy is not fresh, because the
+// kernel uses another clock.
 func (e *Engine) fresh(n *node, now int64) bool {
 	left := n.expires - now
 	return left > int64(e.opt.TTL)/2 && left <= int64(e.opt.TTL)
 }
 
-// renew marks what is due, in the order in which it expires.
+// renew marks the policies that are due, in the order in which they expire.
 func (e *Engine) renew(now int64) {
 	// All rows are renewed within half of their time; twice that rate catches up.
 	most := max(leastRenewals, int(4*int64(e.byWrite.len)*int64(tickPause)/int64(e.opt.TTL)))
@@ -105,8 +105,8 @@ func (e *Engine) renew(now int64) {
 	}
 }
 
-// beginRound takes what is to be decided on now. What has to wait, or fails, is marked
-// again meanwhile.
+// beginRound takes the nodes to decide on now. During the round, nodes that have to wait,
+// or whose write failed, are marked for the next one.
 func (e *Engine) beginRound(now int64) {
 	e.renew(now)
 	e.deciding, e.dirty, e.spare = e.dirty, e.spare[:0], nil
@@ -114,8 +114,8 @@ func (e *Engine) beginRound(now int64) {
 	e.allowed = now
 }
 
-// decideSome decides on paths until a batch of rows is full, or all that the round has
-// are decided on: then it is not full.
+// decideSome decides on paths until a batch of rows is full, or the round is done. In the
+// second case the batch is not full.
 func (e *Engine) decideSome(now int64, all bool) {
 	i := 0
 	for ; i < len(e.deciding) && len(e.batch) < writeBatch; i++ {
@@ -124,7 +124,7 @@ func (e *Engine) decideSome(now int64, all bool) {
 		switch {
 		case n.gone:
 		case !all && e.inSlice(n, now):
-			e.hold(n, false)
+			e.deferNode(n, false)
 		case !all && tooSoon(n, now, e.stamp):
 			e.mark(n)
 		default:
@@ -135,17 +135,17 @@ func (e *Engine) decideSome(now int64, all bool) {
 	e.decideLater(now, all)
 }
 
-// decideLater takes those that can wait, in their order, as far as the allowance
-// goes.
+// decideLater decides on the paths of Engine.later in order, as long as the allowance
+// lasts.
 func (e *Engine) decideLater(now int64, all bool) {
 	i := 0
 	for ; i < len(e.later) && len(e.batch) < writeBatch && (all || e.allowance >= 1); i++ {
 		n := e.later[i]
 		switch {
-		case !n.waits || n.gone:
+		case !n.queued || n.gone:
 		case !all && e.inSlice(n, now):
-			n.waits = false
-			e.hold(n, true)
+			n.queued = false
+			e.deferNode(n, true)
 		default:
 			e.decideNow(n, now)
 			e.allowance--
@@ -158,14 +158,14 @@ func (e *Engine) decideLater(now int64, all bool) {
 }
 
 func (e *Engine) decideNow(n *node, now int64) {
-	n.waits, n.onHold = false, false
+	n.queued, n.deferred = false, false
 	if en, write := e.decide(n, now); write {
 		e.batch = append(e.batch, en)
 		e.batched = append(e.batched, n)
 	}
 }
 
-// endRound puts off what was not decided on, because a write failed.
+// endRound marks again the nodes that were not decided on because a write failed.
 func (e *Engine) endRound(round []*node) {
 	for _, n := range e.deciding {
 		n.dirty = false
@@ -175,20 +175,20 @@ func (e *Engine) endRound(round []*node) {
 	e.deciding, e.spare = nil, round[:0]
 }
 
-// tooSoon: the policy of n is in the kernel, and younger than one more outcome is
-// worth. A change of the path, or of what all paths depend on, never waits.
+// tooSoon reports whether n was decided on less than pace ago, and only outcomes have come
+// since. A change of the path, or of something that all paths depend on, never waits.
 func tooSoon(n *node, now int64, stamp uint32) bool {
 	since := now - n.decided
 	return settled(n, stamp) && since >= 0 && since < pace
 }
 
-// settled: nothing but outcomes has happened since n was decided on.
+// settled reports whether only outcomes have come since n was decided on.
 func settled(n *node, stamp uint32) bool {
 	return n.expires != 0 && n.stamp == stamp && n.changes == n.belief.Changes
 }
 
-// canWait reports whether an outcome of arm is little news to n: what it has is
-// well known, of its best arm, and as expected.
+// canWait reports whether a decision after an outcome of arm is not urgent: the path has
+// enough observations, arm is its best, and the outcomes are as expected.
 func (n *node) canWait(arm tcp.CC) bool {
 	b := &n.belief
 	if n.expires == 0 || n.changes != b.Changes || b.Count-b.ChangedAt < settledAt {
@@ -209,8 +209,8 @@ func (n *node) canWait(arm tcp.CC) bool {
 	return false
 }
 
-// decide returns the row to write for n; write is false if what the kernel has
-// is right and fresh enough.
+// decide returns the row to write for n; write is false if the row in the kernel is the
+// same and fresh.
 func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	if n.rule.rule.Leave {
 		return en, false
@@ -235,8 +235,9 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Policy: d.Policy}, true
 }
 
-// leftToParent: a path of which nothing is known has no row of its own. What
-// encloses it matches then, and unlike a copy of it that stays up to date.
+// leftToParent reports whether n has no row of its own, because nothing is known of it, and
+// removes the row that it may have had. Then the kernel matches the row of an ancestor,
+// which stays up to date, as a copy would not.
 func (e *Engine) leftToParent(n *node) bool {
 	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.armsFor(n))
 	if n.belief.Count > 0 || ownArms || n.back != nil || n.key == rootKey(n.key.class, 0) {
@@ -254,7 +255,7 @@ func (e *Engine) leftToParent(n *node) bool {
 	return true
 }
 
-// writtenOf notes what is needed to tell whether the next policy differs.
+// writtenOf returns the part of a policy that is needed to compare it with the next one.
 func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 	if p.Params != rs.params {
 		rs.params = p.Params
@@ -277,12 +278,14 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 	return w
 }
 
-// same reports whether connections would not notice the difference.
+// same reports whether the policies are equal, apart from differences of shares that are
+// too small to be written.
 func (w *written) same(o *written) bool {
 	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params {
 		return false
 	}
-	// What is held out of a new path falls with each outcome: an eighth is no news.
+	// The hold-out share of a new path falls with each outcome: a change by an eighth or
+	// less is not written.
 	if a, b := w.slices, o.slices; (a == 0) != (b == 0) || max(a, b)-min(a, b) > max(a, b)/8 {
 		return false
 	}
@@ -295,7 +298,7 @@ func (w *written) same(o *written) bool {
 	return true
 }
 
-// input collects what a decision about n is made from.
+// input collects the input of a decision about n.
 func (e *Engine) input(n *node, now int64) *policy.Input {
 	in := &e.in
 	in.Rule = n.rule.rule
@@ -307,11 +310,12 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()
 	}
-	e.heldBack(in, n.rule)
+	e.addRollout(in, n.rule)
 	return in
 }
 
-// parentBelief is of the nearest around n that knows anything.
+// parentBelief is the belief of the nearest ancestor of n with any observation; nil if
+// there is none.
 func (e *Engine) parentBelief(n *node) *learn.Belief {
 	for up := n.parent; up != nil; up = up.parent {
 		if up.belief.Count > 0 {

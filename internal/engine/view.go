@@ -15,11 +15,11 @@ import (
 const (
 	// snapshotAge is how old a snapshot may be before a reader gets a new one.
 	snapshotAge = time.Second
-	// snapshotLife is how long one that nobody asks for is kept: half a kilobyte a
+	// snapshotLife is how long an unused snapshot is kept; it takes half a kilobyte a
 	// path.
 	snapshotLife = 5 * time.Second
 	// viewBatch is how many paths are read under one lock: a snapshot of many
-	// paths must not hold samples up.
+	// paths must not block samples for long.
 	viewBatch = 128
 )
 
@@ -40,22 +40,22 @@ func (e *Engine) View(now time.Time) *Snapshot {
 	return e.view(now)
 }
 
-// DropSnapshot lets go of one that nobody has asked for lately, and reports whether
-// there was one.
+// DropSnapshot drops the cached snapshot if it is older than snapshotLife, and reports
+// whether it did.
 func (e *Engine) DropSnapshot(now time.Time) bool {
 	s := e.snapshot.Load()
 	return s != nil && now.Sub(s.At) > snapshotLife && e.snapshot.CompareAndSwap(s, nil)
 }
 
-// Summary is a snapshot without paths: it costs next to nothing.
+// Summary is a snapshot without paths: it is cheap.
 func (e *Engine) Summary(now time.Time) *Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.head(now)
 }
 
-// view builds a snapshot. Each path is whole; while there are samples the last
-// paths may know of a few more than the first.
+// view builds a snapshot. Each path is consistent in itself. Samples that arrive meanwhile
+// may be part of the later paths and missing from the earlier ones.
 func (e *Engine) view(now time.Time) *Snapshot {
 	s, nodes, arms := e.viewNodes(now)
 	states := make([]PathState, len(nodes))
@@ -82,8 +82,8 @@ func (e *Engine) view(now time.Time) *Snapshot {
 	return s
 }
 
-// viewNodes is all of a snapshot but its paths, these, and about how many arms they
-// have.
+// viewNodes returns a snapshot without paths, the nodes of its paths, and about how many
+// arms these have.
 func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -185,7 +185,8 @@ func (e *Engine) settings(r *policy.Rule) []Setting {
 	return out
 }
 
-// viewer describes paths. They share what is alike, and their arms' memory.
+// viewer describes paths. Paths of one rule share settings, and all share the memory of
+// their arms.
 type viewer struct {
 	e        *Engine
 	now      time.Time
@@ -215,7 +216,7 @@ func (v *viewer) path(p *PathState, n *node) {
 		a.Default = from.policy.arms.isDefault[i]
 		v.arms = append(v.arms, a)
 	}
-	for i := range b.Arms { // known from before, not chosen from now
+	for i := range b.Arms { // arms with a belief that are no longer offered
 		if cc := b.Arms[i].CC; !slices.Contains(arms, cc) {
 			v.arms = append(v.arms, v.arm(n, cc, 0))
 		}
@@ -226,7 +227,7 @@ func (v *viewer) path(p *PathState, n *node) {
 	p.Arms = v.arms[first:len(v.arms):len(v.arms)]
 }
 
-// ban notes what a guard keeps from a path, among the arms from first on.
+// ban marks an arm that a guard took from a path, among v.arms from first on.
 func (v *viewer) ban(first int, n *node, ban *guard.Ban) {
 	if ban.Until <= v.now.UnixNano() {
 		return
@@ -260,8 +261,8 @@ func (v *viewer) arm(n *node, cc tcp.CC, weight float64) PathArm {
 	return out
 }
 
-// recent is what the latest connections of an arm, or of the hold-out, were like. The reward
-// for throughput is the logarithm of the goodput less the price of retransmits and delay.
+// recent describes the latest connections of an arm, or of the hold-out. The reward for
+// throughput is the logarithm of the goodput minus the price of retransmits and delay.
 func (n *node) recent(a *learn.ArmBelief) Recent {
 	var r Recent
 	if a.Sent > 0 {

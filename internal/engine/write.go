@@ -8,15 +8,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/path"
 )
 
-// All that goes to the sink goes from here, or from rules.go: decided under the lock,
-// written outside it, so that samples do not wait for the kernel. Whoever writes holds
-// Engine.writing from the decision until what became of it is noted.
+// Everything is written to the sink here or in rules.go. Decisions are made under Engine.mu
+// and written without it, so that samples do not wait for the kernel. The writer holds
+// Engine.writing from the decision until the result of the write is noted.
 
-// settle decides on what is to be decided on now, and writes it, a batch at a time. The
+// settle decides on the marked paths and writes their policies, a batch at a time. The
 // caller holds e.writing, and not e.mu.
 func (e *Engine) settle(now int64, all bool) error {
 	var begun time.Time
-	if e.opt.Clock != nil { // only to measure; no decision depends on it
+	if e.opt.Clock != nil { // only for measurement; no decision depends on it
 		begun = e.opt.Clock()
 	}
 	e.mu.Lock()
@@ -41,7 +41,7 @@ func (e *Engine) settle(now int64, all bool) error {
 }
 
 // writeSome decides on the paths of one batch and writes it; more says that others wait.
-// What the sink refuses is decided on again.
+// If the write fails, the paths are marked again.
 func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 	e.mu.Lock()
 	e.decideSome(now, all)
@@ -57,7 +57,7 @@ func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 	if err != nil {
 		e.totals.WriteErrors += uint64(len(e.batch))
 		for _, n := range e.batched {
-			n.expires = 0 // some of the rows may be there: id stays, for the deletion
+			n.expires = 0 // some rows may have been written: keep id, so that they can be deleted
 			e.mark(n)
 		}
 	} else {
@@ -68,10 +68,10 @@ func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 	return more, err
 }
 
-// deleteRemoved deletes the rows of paths that are no more, unless they are again.
+// deleteRemoved deletes the rows of dropped paths, unless they have been created again.
 func (e *Engine) deleteRemoved() error {
 	e.mu.Lock()
-	removed := slices.Clip(e.removed) // more may come meanwhile
+	removed := slices.Clip(e.removed) // more may be appended during the deletion
 	var keys []path.Key
 	for _, k := range removed {
 		if n := e.nodes[k]; n == nil || n.id == 0 {
@@ -94,12 +94,12 @@ func (e *Engine) deleteRemoved() error {
 	return nil
 }
 
-// noteWriting logs that writing began to fail, or works again; what happens in
-// between is counted.
+// noteWriting logs when writes begin to fail and when they work again; failures in between
+// are only counted.
 func (e *Engine) noteWriting(now int64, err error) {
 	switch {
 	case err != nil && e.retryAt == 0:
-		e.log.Error("policies cannot be written, trying again every second", "error", err)
+		e.log.Error("cannot write policies, trying again every second", "error", err)
 	case err == nil && e.retryAt != 0:
 		e.log.Info("policies can be written again")
 	}

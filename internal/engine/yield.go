@@ -5,8 +5,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Default is what a sysctl gives to connections: a field, or the congestion
-// control.
+// Default is what a sysctl sets the default of: a field, or the congestion control.
 type Default struct {
 	Field tcp.Field
 	CC    bool
@@ -20,11 +19,11 @@ func (d Default) String() string {
 	return d.Field.String()
 }
 
-// SetYield takes something out of our hands, since the administrator set the
-// sysctl that gives the kernel's default for it; it stays theirs, whatever the
-// sysctl is set to later. What no rule gives is not ours to yield. y.Field is
-// filled in. Policies stay as they are, because other network namespaces use them as
-// well: whoever writes the settings of the datapath tells it, see Yields. It reports whether anything is yielded now that was not.
+// SetYield stops setting a field, or the congestion control, because the administrator
+// changed the sysctl that is the kernel's default for it. That lasts until ClearYields,
+// whatever the sysctl is set to later. It does nothing if no rule sets or learns d. It fills
+// in y.Field. Policies do not change, because other network namespaces use them as well:
+// the caller writes the mask of Yields to the datapath. It reports whether the yield is new.
 func (e *Engine) SetYield(y Yield, d Default) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -59,8 +58,7 @@ func (e *Engine) gives(d Default) bool {
 	return false
 }
 
-// ClearYields takes everything back into our hands: the operator asked for it by
-// a reload.
+// ClearYields ends all yields: the operator asked for it by a reload.
 func (e *Engine) ClearYields() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,10 +67,11 @@ func (e *Engine) ClearYields() {
 	}
 	clear(e.yields)
 	e.yieldCC, e.yieldFs = false, 0
-	e.log.Info("nothing is yielded any more: the rules were loaded again")
+	e.log.Info("all settings are managed by tcpilot again: the rules were reloaded")
 }
 
-// Yields reports what is not ours in the daemon's own network namespace: the congestion control, and fields by bit.
+// Yields returns what is yielded in the daemon's own network namespace: the congestion
+// control, and fields by bit.
 func (e *Engine) Yields() (cc bool, fields uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// An arm comes back after firstBan, after twice that the next time, and so on; after
-	// as long a time without, it starts over.
+	// A ban lasts firstBan, the next one twice as long, and so on. If as much time passes
+	// without a ban, it starts over.
 	firstBan   = int64(10 * time.Minute)
 	longestBan = int64(24 * time.Hour)
 )
@@ -38,7 +38,7 @@ func (bs *Bans) Add(cc tcp.CC, which Kind, why string, now int64) (until int64) 
 	return b.Until
 }
 
-// Until is the time up to which cc is no arm of the path, Unix ns; 0 if it always was.
+// Until is the end of the latest ban of cc, Unix ns; 0 if there was none.
 func (bs Bans) Until(cc tcp.CC) int64 {
 	for i := range bs {
 		if bs[i].CC == cc {
@@ -48,8 +48,8 @@ func (bs Bans) Until(cc tcp.CC) int64 {
 	return 0
 }
 
-// BanLength is how long a ban lasts, nanoseconds, after one from since to until: twice as
-// long, unless as long a time has passed without. Both 0: there was none.
+// BanLength is the length of a new ban, nanoseconds, after one from since to until (both 0
+// if there was none): twice as long, or firstBan if as much time has passed without a ban.
 func BanLength(since, until, now int64) int64 {
 	if last := until - since; last > 0 && now-until < last {
 		return min(2*last, longestBan)

@@ -6,9 +6,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// MarksLost: an arm that needs ECN answers marks, and is a bad Reno without them. A
-// path that has once proved to make them may stop: its route moves to a queue that
-// drops instead, or the host at its end negotiates ECN no more.
+// MarksLost: an arm that needs ECN responds to marks, and is worse than Reno without them. A
+// path with proof of marks may stop marking: its route changes to a queue that drops
+// instead, or the peer stops negotiating ECN.
 
 const (
 	// unmarkedMost is how many connections in a row may lose packets without a mark, or
@@ -18,7 +18,7 @@ const (
 	unmarkedApart = 3
 )
 
-// unmarked are the latest connections of an arm in a row that should have met a mark
+// unmarked counts the latest consecutive connections of an arm that should have got a mark
 // and did not.
 type unmarked struct {
 	n       int

@@ -7,7 +7,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// outcomes are what connections of one kind got.
+// outcomes are the rewards and goodputs of the connections of an arm, or of the hold-out.
 type outcomes struct {
 	reward  series // by the objective, of all of them
 	goodput series // ln(bytes/s) of those that the path bounded; none where it is the objective
@@ -20,8 +20,8 @@ func (o *outcomes) add(s *tcp.Sample, reward, goodput learn.Outcome) {
 	o.packets.add(s)
 }
 
-// fade halves what is known. The number of slices fades with time alone: how many
-// there are has nothing to do with the number of connections.
+// fade halves the counts. The number of slices is halved only by time, because it does not
+// depend on the number of connections.
 func (o *outcomes) fade(old bool) {
 	o.reward.fade(old)
 	o.goodput.fade(old)
@@ -40,7 +40,7 @@ type series struct {
 	m2     float64 // sum of squared deviations from it
 }
 
-// add counts what an outcome says that those before it in its slice did not.
+// add adds an outcome, weighted by its novelty among those of its slice.
 func (v *series) add(s *tcp.Sample, out learn.Outcome) {
 	if !(out.Weight > 0) {
 		return
@@ -83,9 +83,9 @@ func (v *series) variance() float64 {
 	return one / v.weight
 }
 
-// collapsed reports whether v, of an arm, lies below another series by more than a
-// distance, for certain, and rests on enough.
+// collapsed reports whether v, of an arm, lies significantly below another series by more
+// than a distance, with enough connections of both.
 func (v *series) collapsed(other *series, distance float64) bool {
-	return v.ended >= leastCollapse && v.slices >= leastSlices && other.ended >= leastHeld &&
+	return v.ended >= leastCollapse && v.slices >= leastSlices && other.ended >= leastHoldOut &&
 		other.mean-v.mean-certain*math.Sqrt(v.variance()+other.variance()) >= distance
 }

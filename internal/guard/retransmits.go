@@ -6,30 +6,29 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// RetransmitStorm compares shares of packets. There are many of them, but the
-// losses of one connection come together, by the window: what overflows a queue
-// takes half of a round trip with it. So packets count for fewer than they are.
+// RetransmitStorm compares shares of retransmitted packets. The losses of one connection
+// are correlated: an overflowing queue drops half of a round trip. So the packets of a
+// connection count as fewer than they are.
 
 const (
-	// storm is the share of packets that an arm sends again beyond the hold-out's, and
-	// stormFactor how many times the hold-out's it must be.
+	// An arm's share of retransmits must exceed the hold-out's by storm, and be stormFactor
+	// times the hold-out's.
 	storm       = 0.05
 	stormFactor = 2
-	// together is how many packets of independent fate all those of one connection are
-	// worth at most, and half of that as many of them: learn's halfPackets, at which a
-	// connection says half of what it can. By Kish's design effect this is a
-	// correlation of 1/50 between the losses of a connection; where it shows to be
-	// more, scatter says so.
+	// together is as how many independent packets those of one connection count at most; a
+	// connection of that many packets counts as half of it (as learn's halfPackets). By
+	// Kish's design effect this is a correlation of 1/50 between the losses of a connection.
+	// If the observed correlation is greater, scatter corrects for it.
 	together = 50
-	// heldPackets at the share of both are added to the hold-out's, as learn's
+	// holdOutPackets at the share of both are added to the hold-out's, as learn's
 	// lossPackets are to a connection's: a few that all arrived do not make a share of 0.
-	heldPackets = 100
+	holdOutPackets = 100
 	// liveWeight is what a sample of a live connection counts for: learn's
 	// intervalWeight.
 	liveWeight = 0.5
 )
 
-// packets are sums over connections, of each as many as it is worth.
+// packets are sums over connections, each weighted as above.
 type packets struct {
 	sent  float64 // with data, those sent again included
 	again float64
@@ -59,7 +58,7 @@ func (p *packets) fade() {
 	p.again2 /= 2
 }
 
-// share of the packets that were sent again.
+// share is the share of the packets that were retransmitted.
 func (p *packets) share() float64 {
 	if p.sent == 0 {
 		return 0
@@ -67,9 +66,9 @@ func (p *packets) share() float64 {
 	return p.again / p.sent
 }
 
-// scatter is the sum of squares of what each connection sent again beyond the common
-// share of its packets, or short of it; chance is what it would be if each packet met
-// its fate by itself.
+// scatter is the sum over connections of the squared difference between their retransmits
+// and the common share of their packets; chance is what it would be if losses were
+// independent.
 func (p *packets) scatter() float64 {
 	r := p.share()
 	return max(0, p.again2-2*r*p.both+r*r*p.sent2)
@@ -80,20 +79,20 @@ func (p *packets) chance() float64 {
 	return p.sent * r * (1 - r)
 }
 
-// stormy reports whether an arm sends certainly and much more of its packets again
-// than the hold-out does.
-func stormy(arm, held *packets) bool {
-	if arm.sent == 0 || held.sent == 0 {
+// stormy reports whether an arm retransmits a significantly and much greater share of its
+// packets than the hold-out.
+func stormy(arm, holdOut *packets) bool {
+	if arm.sent == 0 || holdOut.sent == 0 {
 		return false
 	}
-	// How many packets are like one: of both, since a hold-out that has lost nothing
-	// yet cannot show how losses come.
+	// How many packets count as one: over both, because a hold-out without losses does not
+	// show how losses are correlated.
 	alike := 1.0
-	if chance := arm.chance() + held.chance(); chance > 0 {
-		alike = max(1, (arm.scatter()+held.scatter())/chance)
+	if chance := arm.chance() + holdOut.chance(); chance > 0 {
+		alike = max(1, (arm.scatter()+holdOut.scatter())/chance)
 	}
-	both := (arm.again + held.again) / (arm.sent + held.sent)
-	a, h := arm.share(), (held.again+heldPackets*both)/(held.sent+heldPackets)
-	deviation := math.Sqrt(both * (1 - both) * alike * (1/arm.sent + 1/held.sent))
+	both := (arm.again + holdOut.again) / (arm.sent + holdOut.sent)
+	a, h := arm.share(), (holdOut.again+holdOutPackets*both)/(holdOut.sent+holdOutPackets)
+	deviation := math.Sqrt(both * (1 - both) * alike * (1/arm.sent + 1/holdOut.sent))
 	return a > h+storm && a > stormFactor*h && a-h > certain*deviation
 }

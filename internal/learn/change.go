@@ -27,14 +27,14 @@ const (
 	// make false alarms more frequent than that.
 	slack = 0.75
 	limit = 6
-	// clip bounds what one outcome can say: no two outcomes alone raise an alarm.
+	// clip bounds the influence of one outcome: two outcomes alone never raise an alarm.
 	clip = 3
-	// runRate is the least part that the latest outcome has in a run's mean: a run
-	// may have begun with mere noise, before the change.
+	// runRate is the least weight of the latest outcome in a run's mean, because a run
+	// may have begun with noise before the change.
 	runRate = 0.5
-	// runMax is the evidence that a run's mean is worth at most.
+	// runMax is the greatest evidence that a run's mean counts for.
 	runMax = 2
-	// baseline weight that a mean must rest on before departures from it count.
+	// baseline is the least weight of a mean before deviations from it count.
 	baseline = 1.8
 
 	// Loss is watched on the scale ln(share + lossFloor), on which 0 to 1 % and 1 %
@@ -66,10 +66,10 @@ func watch(up, down *Run, x, mean, sd, w float64) bool {
 	return rise || fall
 }
 
-// observe folds the retransmitted share of one outcome, 0 to 1. A share that
-// changes betrays a changed path even where the arm in use does not suffer:
-// bbr hardly minds 2 % of loss, and whoever waits for its goodput to tell waits
-// for ever, while cubic would be best again.
+// observe adds the retransmitted share of one outcome, 0 to 1. This share may show a change
+// of the path that the reward of the arm in use does not show. For example, 2 % of loss
+// hardly change the goodput of bbr; when the loss ends, cubic may be best again, and the
+// goodput of bbr alone would never show it.
 func (s *Signal) observe(loss, w, memory float64) (changed bool) {
 	x := math.Log(loss + lossFloor)
 	v := (lossDOF*lossSD*lossSD + s.M2) / (lossDOF + max(0, s.Weight-1))
@@ -89,8 +89,7 @@ func (s *Signal) restart() {
 	s.M2, s.Up, s.Down = 0, Run{}, Run{}
 }
 
-// latest returns the run with the most evidence, nil if neither has enough to
-// speak of.
+// latest returns the run with the most evidence; nil if neither has half of the limit.
 func latest(up, down *Run) *Run {
 	r := up
 	if down.Sum > up.Sum {

@@ -2,8 +2,8 @@ package learn
 
 import "math"
 
-// Boundary is how many standard errors the difference of two means must lie from 0 for
-// it to be told apart with a chance of alpha to be wrong, whenever one looks and however often:
+// Boundary is how many standard errors the difference of two means must lie from 0 to be
+// significant at level alpha, at any time and however often it is checked:
 // Robbins' Normal mixture (H. Robbins, "Statistical Methods Related to the Law of the
 // Iterated Logarithm", Ann. Math. Stat. 41, 1970), which holds for means in general as n
 // grows (I. Waudby-Smith et al., "Time-uniform central limit theory and asymptotic
@@ -16,26 +16,26 @@ func Boundary(n, alpha float64) float64 {
 // mixture is the evidence at which the boundary is tightest.
 const mixture = 1
 
-// Group is the time that connections took which were treated alike, as moments of
+// Group is the time that the connections of one group took, as moments of
 // (time/reference)^aversion over observations.
 type Group struct {
 	N    float64 `json:"n"` // observations
 	Mean float64 `json:"mean"`
 	M2   float64 `json:"m2"`             // sum of squared deviations from Mean
-	Most float64 `json:"most,omitempty"` // the slowest of them
+	Most float64 `json:"most,omitempty"` // the slowest observation
 
-	// The slice of time that is not over: its connections are one observation.
+	// The open slice of time: its connections are one observation.
 	Slice int64   `json:"slice,omitempty"`
 	Sum   float64 `json:"sum,omitempty"`
 	Count float64 `json:"count,omitempty"`
 }
 
-// Comparison compares the connections that tcpilot treats with those held out, which
-// keep the kernel's defaults. Slices of time that are held out whole are the fair
-// comparison: a single connection held out lives in the queue of the others, and has
-// less or more of the path than it would have if all were like it.
+// Comparison compares the connections that tcpilot treats with the hold-out, which keeps the
+// kernel's defaults. Whole slices of the hold-out are the unbiased comparison: a single
+// connection in the hold-out shares its queue with treated ones, and gets less or more of
+// the path than it would if all connections had the defaults.
 //
-// Both groups age together: see age.
+// All groups age together: see age.
 type Comparison struct {
 	Treated     Group `json:"treated"`     // an observation is a slice of time
 	Slices      Group `json:"slices"`      // held out whole: an observation is a slice
@@ -47,14 +47,14 @@ type Comparison struct {
 	Reference float64 `json:"reference"`
 }
 
-// HeldBy says how a connection was held out.
-type HeldBy uint8
+// Assignment is the group that a connection was assigned to.
+type Assignment uint8
 
 const (
-	NotHeld HeldBy = iota
-	HeldSlice
-	HeldConnection
-	OnTrial // not held out, and not compared: it only says how fast the path is
+	Treated Assignment = iota
+	HoldOutSlice
+	HoldOutConnection
+	OnTrial // treated, but not compared: it only counts for the level of the path
 )
 
 const (
@@ -62,22 +62,21 @@ const (
 	levelMemory = 64
 	// comparedClip bounds one outcome: e^3 is 20 times faster or slower.
 	comparedClip = 3
-	// comparedMemory is the number of observations of the smaller group over which groups
-	// are compared, or mostCompared of both. All are halved beyond it, so that they stay of one
-	// time.
+	// Beyond comparedMemory observations of the smaller group, or mostCompared of both, all
+	// groups are halved, so that they keep covering the same time.
 	comparedMemory = 100
 	mostCompared   = 4000
 	// leastCompared observations of each group make an interval.
 	leastCompared = 5
 )
 
-// Add folds an outcome. Its Slice numbers the slice of time that it began in; 0: it is an
-// observation by itself.
-func (c *Comparison) Add(o Outcome, by HeldBy) { c.add(o.Wait(), o, by) }
+// Add adds an outcome. Outcomes of one Slice are one observation; 0: it is an observation by
+// itself.
+func (c *Comparison) Add(o Outcome, by Assignment) { c.add(o.Wait(), o, by) }
 
-// AddRelative folds an outcome of one of several paths, of which path is the comparison,
-// into that of all of them. What paths differ in is taken out.
-func (c *Comparison) AddRelative(path *Comparison, o Outcome, by HeldBy) {
+// AddRelative adds an outcome of one of several paths to the comparison of all of them. path
+// is the comparison of the one path; its level is subtracted.
+func (c *Comparison) AddRelative(path *Comparison, o Outcome, by Assignment) {
 	if path.Seen < 2 {
 		return // its level is not known yet
 	}
@@ -85,7 +84,7 @@ func (c *Comparison) AddRelative(path *Comparison, o Outcome, by HeldBy) {
 	c.add(o.Wait()-path.Level, o, by)
 }
 
-func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
+func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 	if !o.usable() || math.IsNaN(x) {
 		return
 	}
@@ -99,11 +98,11 @@ func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
 	}
 	e := math.Exp(aversion * min(max(c.Reference-x, -comparedClip), comparedClip))
 	switch by {
-	case HeldSlice:
+	case HoldOutSlice:
 		c.Slices.add(e, o.Slice)
-	case HeldConnection:
+	case HoldOutConnection:
 		c.Connections.add(e, 0)
-	case NotHeld:
+	case Treated:
 		c.Treated.add(e, o.Slice)
 	}
 	if held := max(c.Slices.N, c.Connections.N); min(c.Treated.N, held) > comparedMemory || c.Treated.N+held > mostCompared {
@@ -111,7 +110,8 @@ func (c *Comparison) add(x float64, o Outcome, by HeldBy) {
 	}
 }
 
-// refer moves the reference. A level that is lost in a jump is a new path's.
+// refer moves the reference. After a jump too great to convert the moments, the comparison
+// starts over.
 func (c *Comparison) refer(to float64) {
 	if math.Abs(to-c.Reference) > 2*comparedClip {
 		*c = Comparison{Level: to, Seen: c.Seen, Reference: to}
@@ -131,7 +131,7 @@ func (c *Comparison) age() {
 	for _, g := range []*Group{&c.Treated, &c.Slices, &c.Connections} {
 		g.N /= 2
 		g.M2 /= 2
-		g.Most = 0 // weighs next to nothing by now
+		g.Most = 0 // its weight is negligible by now
 	}
 }
 
@@ -181,24 +181,26 @@ func (g Group) closed() Group {
 	return g
 }
 
-// relativeVariance is that of one observation. Some that happen to agree are not trusted:
-// the spread of a Normal deviation of 0.4 counts for expectedN. Of a default that is slow in
-// one connection of six, 16 have no slow one in one case of 20.
+// relativeVariance is the relative variance of one observation. A prior with the spread of a
+// Normal deviation of 0.4 counts for expectedN observations, because a few that happen to
+// agree prove little: if one connection in six is slow, 16 contain no slow one in one case
+// of 20.
 func (g *Group) relativeVariance() float64 {
 	const expected, expectedN = 0.4 * 0.4 * aversion * aversion, 16
 	return (expectedN*expected + g.M2/(g.Mean*g.Mean)) / (expectedN + max(0, g.N-1))
 }
 
-// Gain is by what factor treated connections are faster than those held out, in the mean
-// that counts slow ones most (see tail.go): above 1 is better than the default.
+// Gain is by what factor treated connections are faster than the hold-out, by the mean of
+// the cubed times, which weighs slow connections most (see tail.go): above 1 is better than
+// the default.
 type Gain struct {
 	Ratio float64 `json:"ratio"` // 0: not known
-	// Low and High bound Ratio with the confidence 95 %, whenever one looks; 0 as long as
-	// there is too little.
+	// Low and High are the bounds of a confidence interval (95 %) of Ratio that is valid at
+	// any time; 0 if there are too few observations.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// BySlice: held-out slices of time were compared; else connections held out one by
-	// one, which live among the others.
+	// BySlice: slices of the hold-out were compared; otherwise single connections of the
+	// hold-out, which ran among treated ones.
 	BySlice bool `json:"by_slice"`
 	// Treated and HeldOut count the observations.
 	Treated float64 `json:"treated"`
@@ -208,11 +210,11 @@ type Gain struct {
 // Known reports whether there is an interval.
 func (g Gain) Known() bool { return g.High > 0 }
 
-// Better and Worse report whether the gain is told apart from none.
+// Better and Worse report whether the gain is significantly above or below 1.
 func (g Gain) Better() bool { return g.Known() && g.Low > 1 }
 func (g Gain) Worse() bool  { return g.Known() && g.High < 1 }
 
-// Gain compares: by slices of time if enough of them were held out, else by connections.
+// Gain compares by slices if the hold-out has enough of them, otherwise by connections.
 func (c *Comparison) Gain() Gain {
 	treated, slices, conns := c.Treated.closed(), c.Slices.closed(), c.Connections.closed()
 	if slices.N >= leastCompared || slices.N >= conns.N {
@@ -223,9 +225,9 @@ func (c *Comparison) Gain() Gain {
 	return gainOf(&treated, &conns)
 }
 
-// gainOf compares two groups. One slow observation, as of a trial that went wrong, can be
-// most of the mean of a few cubes, and says nothing about the next: each bound must hold
-// without the slowest of the group that it speaks against.
+// gainOf compares two groups. One slow observation, such as a bad trial, can dominate the
+// mean of a few cubes. So each bound must also hold without the slowest observation of the
+// group that the bound counts against.
 func gainOf(treated, held *Group) Gain {
 	g := Gain{Treated: treated.N, HeldOut: held.N}
 	if treated.N <= 0 || held.N <= 0 || treated.Mean <= 0 || held.Mean <= 0 {
@@ -248,11 +250,12 @@ func gainRatio(treated, held *Group) float64 {
 	return math.Pow(held.Mean/treated.Mean, 1./aversion)
 }
 
-// bounds is the interval of the gain. Often most observations are fast and few are slow. Of
-// some without a slow one, neither the mean is right nor the variance: so each group has at
-// least the variance of both together, and a small mean is not taken for less wrong than a
-// great one (their difference is compared). Of some with more slow ones than usual, the mean
-// is too great: there the difference of the logarithms is the more careful.
+// bounds is the interval of the gain. Often most observations are fast and a few are slow.
+// A group that happens to contain no slow one underestimates both mean and variance. So each
+// group has at least the pooled variance, and the difference of the means is compared, by
+// which a small mean does not count as more certain than a great one. A group that happens
+// to contain more slow ones than usual overestimates the mean: then the difference of the
+// logarithms is more conservative. The wider of the two intervals is used.
 func bounds(treated, held *Group) (low, high float64) {
 	n := treated.N + held.N
 	vt, vh := treated.relativeVariance(), held.relativeVariance()

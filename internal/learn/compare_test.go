@@ -22,7 +22,7 @@ func TestOneSlowSliceShowsNothing(t *testing.T) {
 			slice := int64(0)
 			fold := func(s float64, slow bool) {
 				slice++
-				of := map[bool]HeldBy{true: NotHeld, false: HeldSlice}
+				of := map[bool]Assignment{true: Treated, false: HoldOutSlice}
 				o := Outcome{Reward: -math.Log(s), Weight: 1, Slice: slice}
 				treated.Add(o, of[slow])
 				held.Add(o, of[!slow])
@@ -81,10 +81,10 @@ func TestTheComparisonSeldomErrs(t *testing.T) {
 					o := Outcome{Weight: 1, Slice: (i + 1) * second}
 					if rng.Float64() < share {
 						o.Reward = -c.held(rng)
-						cmp.Add(o, HeldSlice)
+						cmp.Add(o, HoldOutSlice)
 					} else {
 						o.Reward = -c.treated(rng)
-						cmp.Add(o, NotHeld)
+						cmp.Add(o, Treated)
 					}
 					g := cmp.Gain()
 					isWorse, isBetter = isWorse || g.Worse(), isBetter || g.Better()
@@ -119,10 +119,10 @@ func TestTheComparisonFinds(t *testing.T) {
 			for i := range int64(10 * c.within) {
 				o := Outcome{Weight: 1, Slice: (i + 1) * second, Reward: c.scatter * rng.NormFloat64()}
 				if rng.Float64() < 0.1 {
-					cmp.Add(o, HeldSlice)
+					cmp.Add(o, HoldOutSlice)
 				} else {
 					o.Reward -= c.slower
-					cmp.Add(o, NotHeld)
+					cmp.Add(o, Treated)
 				}
 				if sum++; cmp.Gain().Worse() {
 					break

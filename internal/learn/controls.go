@@ -8,10 +8,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// safest orders arms of which nothing is known: what most of the Internet runs
-// first (RFC 9438, the default of Linux; RFC 5681; bbr), what is not in this list
-// next, and last what needs help from the network (RFC 8257: dctcp is not to be used
-// where ECN is not marked for it).
+// safest orders arms of which nothing is known: first those that most of the Internet uses
+// (RFC 9438, the default of Linux; RFC 5681; bbr), then those that are not in this list,
+// and last those that need help from the network (RFC 8257: dctcp must not be used without
+// ECN marking for it).
 var safest = [...]tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("reno"), tcp.CCOf("bbr")}
 
 var dctcp = tcp.CCOf("dctcp")

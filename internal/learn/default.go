@@ -6,60 +6,62 @@ import (
 	"github.com/tcpilot/tcpilot/internal/congestion"
 )
 
-// The default is what a connection would get without tcpilot. It is in use until
-// another arm is shown to be better, by what users wait for (Outcome.Wait, as valued in
-// tail.go), with an error that holds at whatever time one looks. Until then an arm gets
-// shares of which the expected loss of the users' time is within a budget: few at
-// first, up to half of the slices once it looks better than the default.
+// The default is what a connection would get without tcpilot. It is in use until another
+// arm is shown to be better by what users wait for (Outcome.Wait, as valued in tail.go), in
+// a test whose error probability is valid at any time (Boundary). Until then the share of
+// an arm is bounded by a budget of the users' time that it is expected to cost: a small
+// share at first, up to half of the slices once it looks better than the default.
 //
-// A trial is a slice, and so all connections that begin in it. Where they come one at a
-// time, an unknown arm is the risk of one connection, and its first trials come soon.
-// Where they overlap, trials are rationed. A variant of the default (variant.go) is used as
-// soon as it is believed to be better, but not in a crowd.
+// A trial is a slice: all connections that begin in it. If connections come one at a time,
+// a trial of an unknown arm risks one connection, and its first trials come soon. If they
+// overlap, trials are rationed. A variant of the default (variant.go) is used as soon as it
+// is believed to be better, unless many connections overlap.
 
 const (
-	// mostUnproven is the share of all arms together that are not shown to be better:
-	// half tells them from the default the soonest. mostPooled is the same of a belief
-	// about many paths: what no path has shown for itself is not tried on all of them.
+	// mostUnproven is the greatest share of all arms together that are not shown to be
+	// better: an equal split tells two arms apart the soonest. mostPooled is the same of a
+	// belief about many paths: what no path has shown for itself is not tried on all of them.
 	mostUnproven = 0.5
 	mostPooled   = 0.1
-	// mostOverlapping is the share of one arm that is neither shown to be better nor believed
-	// to be worse, where connections overlap: five at a time, with bbr, tcpilot_cubic looked
-	// better by luck and had 54 of 200 connections, whose 95th percentile was the worse for it.
+	// mostOverlapping is the greatest share of one arm that is neither shown to be better nor
+	// believed to be worse, if connections overlap. Measured with bbr for the default, five
+	// at a time: tcpilot_cubic looked better by chance, got 54 of 200 connections, and made
+	// their 95th percentile worse.
 	mostOverlapping = 0.2
-	// OnePath is the evidence, in outcomes, that one path may have in a belief about many.
-	// What only one says is not shown for all.
+	// OnePath is the greatest evidence, in outcomes, that one path gives to a belief about
+	// many. Evidence of one path alone does not show anything for all.
 	OnePath = 4
-	// mostWorse is the share of an arm that is believed to be worse: one
-	// connection in a hundred is what a 99th percentile notices.
+	// mostWorse is the greatest share of an arm that is believed to be worse: one connection
+	// in a hundred changes a 99th percentile.
 	mostWorse = 1. / 400
-	// firstHarm is the expected loss up to which an arm's first trials, two of each, are
-	// not rationed; the very first is not, unless several other paths have told of the arm. On a path
-	// where outcomes scatter, what is expected of the unknown would else keep it unknown.
+	// firstHarm is the expected loss up to which the first two trials of an arm are not
+	// rationed. The first one never is, unless several other paths know the arm. Otherwise an
+	// unknown arm could stay unknown on a path whose outcomes scatter.
 	firstHarm = 0.15
 
-	// mostUnknown is the share of all arms together that were not tried yet, where
-	// connections overlap, and mostInCrowd the same from crowd connections at a
-	// time: with bbr for the default, 20 at a time, a slice of cubic took ten times
-	// as long as the others, and one of tcpilot_bbr3 among cubic's starved those beside it.
-	// One connection in a hundred is what a 99th percentile notices.
-	mostUnknown = 1. / 100
-	mostInCrowd = 1. / 400
-	// trialsFrom is the number of observations from which there are such trials: the first is
-	// one slice in a hundred, and not half of what the path has had so far.
+	// mostUnknown is the greatest share of all arms together that were not tried yet, if
+	// connections overlap, and mostUnknownMany the same if many do. Measured with 20 at a
+	// time: with bbr for the default, a slice of cubic took ten times as long as the others;
+	// with cubic for the default, a slice of tcpilot_bbr3 starved the connections beside it.
+	// One connection in a hundred changes a 99th percentile.
+	mostUnknown     = 1. / 100
+	mostUnknownMany = 1. / 400
+	// trialsFrom is the number of observations before the first such trial, so that it is one
+	// slice in a hundred and not half of what the path has had so far.
 	trialsFrom = 100
 	// newPath is the number of observations below which a path is new: it is not known yet
 	// whether its connections overlap, because some of the latest may not have ended.
-	// newToVariant is the same for a variant of the default, which waits for signs of a crowd.
+	// newToVariant is the same for a variant of the default, for which only many overlapping
+	// connections matter.
 	newPath      = 3
 	newToVariant = 2
-	// worthwhile is the expected gain below which more trials are not worth their cost: of
-	// arms that are alike the default is used.
+	// worthwhile is the expected gain below which more trials are not worth their cost: if
+	// an arm is like the default, the default is used.
 	worthwhile = 0.02
 )
 
-// defaultFirst turns the shares w that arms have by merit into those that they get, and
-// returns the arm that is now in use.
+// defaultFirst changes w from shares by merit to the shares that the arms get, and returns
+// the arm that is now in use.
 func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []float64, b *Belief, guided bool, now int64) int {
 	var hbuf, mbuf [stackArms]float64
 	harm, most := hbuf[:len(cs)], mbuf[:len(cs)]
@@ -67,7 +69,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	for i := range cs {
 		c := &cs[i]
 		harm[i] = expectedLoss(c.value()-cs[base].value(), c.post.sd, cs[base].post.sd)
-		if known := congestion.Of(c.cc); known.VariantOf == cs[base].cc && !b.crowded() {
+		if known := congestion.Of(c.cc); known.VariantOf == cs[base].cc && !b.manyOverlap() {
 			c.variant = true
 			c.lead, c.leadSD = c.ahead(&cs[base], known.Lead, t.opt.Calm)
 			harm[i] = expectedLoss(c.lead, c.leadSD, 0)
@@ -78,7 +80,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	for i := range cs {
 		c := &cs[i]
 		c.unfit = search.excludes(c)
-		// It stands in for the default, and not for what is better than both.
+		// It replaces the default, but not an arm that is better than both.
 		if c.standsIn = c.variant && !c.unfit && (best == base || best == i); c.standsIn {
 			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant
 		}
@@ -93,8 +95,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	return best
 }
 
-// prices completes what others pay for: an arm that was never used costs as much as the
-// default.
+// prices sets candidate.price (Outcome.Price); an arm that was never used has the default's.
 func (t thompson) prices(cs []candidate, base int) {
 	usual := 0.0
 	if a := cs[base].arm; a != nil {
@@ -109,11 +110,11 @@ func (t thompson) prices(cs []candidate, base int) {
 	}
 }
 
-// value is what the users have of an arm: without what others pay for.
+// value is the worth of an arm to its own users: the reward without the price.
 func (c *candidate) value() float64 { return c.post.mean + c.price }
 
-// prospects are by what share an arm's reward is above the default's, in expectation over
-// what is believed, where it is, and whether the users are believed to have less of it.
+// prospects returns the expected gain of an arm over the default, E[max(0, gain)] over what
+// is believed, and whether the arm is believed to be worse for its users.
 func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
 	if c.variant {
 		return expectedLoss(-c.lead, c.leadSD, 0), c.lead < -c.leadSD
@@ -122,33 +123,32 @@ func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
 	return gain, base.value()-c.value() > c.post.sd+base.post.sd
 }
 
-// limits writes the greatest share that each arm may get: 1 if it is shown to be better, or
-// is a variant of the default that leads, or a search is on for its like, else what its
-// expected loss leaves of the budget. On a path that loses at random an arm which takes that
-// for congestion is not expected to be better than any default, and is believed to be worse
-// until shown otherwise.
+// limits writes the greatest share that each arm may get. It is 1 if the arm is shown to be
+// better, or is a variant of the default that leads, or a search for such arms is on.
+// Otherwise it follows from the arm's expected loss and the budget. On a path with random
+// loss, an arm that takes each loss for congestion counts as worse until shown otherwise.
 func (t thompson) limits(most, harm []float64, cs []candidate, base, best int, b *Belief, search search) {
 	unproven := unprovenOf(b)
 	untried := unproven
 	switch {
 	case b.overlaps() && b.Count < trialsFrom:
 		untried = 0
-	case b.crowded():
-		untried = mostInCrowd
+	case b.manyOverlap():
+		untried = mostUnknownMany
 	case b.overlaps():
 		untried = mostUnknown
 	}
 	for i := range cs {
 		c := &cs[i]
-		// Evidence of one other path does not keep an arm from its first trial here, as long as
-		// the default is in use.
+		// If the default is in use, evidence of a single other path does not prevent the first
+		// trial here.
 		unfamiliar := c.parent == nil || c.others <= OnePath && best == base
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
-		// What leads has the share that the belief in it gives, more than half.
+		// A variant that leads is not bounded: it has the share that the belief in it gives.
 		leads := c.standsIn && c.lead > 0 && c.trials() >= settled && !b.Pooled
 		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && unfamiliar
-		// The first outcomes of a new path may be the first of many at a time.
+		// The first outcomes of a new path may be the first of many overlapping connections.
 		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
 		switch {
 		case i == base, leads, t.shown(c, &cs[base], b.Pooled):
@@ -189,8 +189,8 @@ func unprovenOf(b *Belief) float64 {
 	return mostUnproven
 }
 
-// ration keeps arms that are not shown to be better within the budget, and below the share
-// that they may have together, and gives what is left to the arm in use.
+// ration bounds the shares of arms that are not shown to be better by the budget, and by the
+// share that they may have together. The rest goes to the arm in use.
 func (t thompson) ration(w, most, harm []float64, base, best int, together float64) {
 	loss, unproven := 0.0, 0.0
 	for i := range w {
@@ -217,14 +217,13 @@ func (t thompson) ration(w, most, harm []float64, base, best int, together float
 	w[best] += max(0, 1-total)
 }
 
-// expectedLoss is by what share users wait longer for an arm than for the default, in
-// expectation over what is believed, where they do: E[max(0, exp(-d)-1)] for a Normal
-// difference d of values.
+// expectedLoss is by what share users are expected to wait longer with an arm than with the
+// default: E[max(0, exp(-d)-1)] for a Normal difference d of values.
 func expectedLoss(mean, sdA, sdB float64) float64 {
 	s := math.Sqrt(sdA*sdA + sdB*sdB)
 	if s == 0 {
 		return max(0, math.Expm1(-mean))
 	}
-	s = min(s, 1) // a lognormal's mean is all tail beyond it
+	s = min(s, 1) // beyond it the tail dominates the mean of a lognormal
 	return max(0, math.Exp(s*s/2-mean)*normal((s*s-mean)/s)-normal(-mean/s))
 }

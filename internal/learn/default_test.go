@@ -25,8 +25,8 @@ func beside(t *testing.T, names []string, b *Belief) []float64 {
 	return w
 }
 
-// crowds feeds slices of n connections of an arm each, which scatter by 3 %.
-func crowds(b *Belief, name string, slices, n int, reward float64, set func(*Outcome)) {
+// feedSlices feeds slices of n connections of an arm each, which scatter by 3 %.
+func feedSlices(b *Belief, name string, slices, n int, reward float64, set func(*Outcome)) {
 	rng := rand.New(rand.NewPCG(7, uint64(b.Last)))
 	for range slices {
 		at := (b.Last/second + 1) * second
@@ -41,15 +41,15 @@ func crowds(b *Belief, name string, slices, n int, reward float64, set func(*Out
 }
 
 // A trial is a slice, and all connections that begin in it: an arm that nothing is known
-// of is soon tried where they come one at a time, and seldom where they come in crowds.
-func TestUnknownArmsAreRationedInCrowds(t *testing.T) {
+// of is soon tried where they come one at a time, and seldom where many overlap.
+func TestUnknownArmsAreRationedIfManyOverlap(t *testing.T) {
 	arms := []string{"bbr", "tcpilot_bbr3", "cubic", "reno"}
 	for _, c := range []struct {
 		n, slices   int
 		least, most float64
 	}{{1, 4, 0.1, 0.53}, {5, 4, 0, 0}, {5, trialsFrom - 1, 0, 0}, {5, trialsFrom, 0.001, 0.0101}, {20, trialsFrom - 1, 0, 0}, {20, trialsFrom, 0.001, 0.0026}} {
 		b := &Belief{Last: start}
-		crowds(b, "bbr", c.slices, c.n, 10, nil)
+		feedSlices(b, "bbr", c.slices, c.n, 10, nil)
 		if w := beside(t, arms, b); 1-w[0] < c.least || 1-w[0] > c.most {
 			t.Errorf("%d at a time, after %d slices: %v, want %g to %g for arms that were not tried", c.n, c.slices, w, c.least, c.most)
 		}
@@ -68,8 +68,8 @@ func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
 	}{{1, 0.3, mostUnproven}, {5, 0.05, mostOverlapping}} {
 		b := &Belief{Last: start}
 		for range 3 {
-			crowds(b, "bbr", 2, c.n, 10, func(o *Outcome) { o.Reward += 0.15 * float64(o.Slice/second%3-1) })
-			crowds(b, "tcpilot_cubic", 1, c.n, 10.08, nil)
+			feedSlices(b, "bbr", 2, c.n, 10, func(o *Outcome) { o.Reward += 0.15 * float64(o.Slice/second%3-1) })
+			feedSlices(b, "tcpilot_cubic", 1, c.n, 10.08, nil)
 		}
 		if w := beside(t, []string{"bbr", "tcpilot_cubic"}, b); w[1] < c.least || w[1] > c.most+1e-9 {
 			t.Errorf("%d at a time: shares %v, want %g to %g", c.n, w, c.least, c.most)
@@ -82,18 +82,18 @@ func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
 func TestVariantIsTried(t *testing.T) {
 	arms := []string{"cubic", "bbr", "tcpilot_cubic", "reno"}
 	b := &Belief{Last: start}
-	crowds(b, "cubic", trialsFrom, 20, 10, nil)
-	if w := beside(t, arms, b); 1-w[0] > mostInCrowd+1e-9 || w[2] == 0 {
+	feedSlices(b, "cubic", trialsFrom, 20, 10, nil)
+	if w := beside(t, arms, b); 1-w[0] > mostUnknownMany+1e-9 || w[2] == 0 {
 		t.Errorf("20 at a time: shares %v", w)
 	}
 	scatter := func(o *Outcome) { o.Reward += 0.1 * float64(o.Slice/second%3-1) }
-	crowds(b, "cubic", 6, 20, 10, scatter)
-	crowds(b, "tcpilot_cubic", 6, 20, 10.02, scatter)
+	feedSlices(b, "cubic", 6, 20, 10, scatter)
+	feedSlices(b, "tcpilot_cubic", 6, 20, 10.02, scatter)
 	if w := beside(t, arms, b); w[2] > mostOverlapping+1e-9 {
 		t.Errorf("20 at a time, and about as good: shares %v", w)
 	}
 	b = &Belief{Last: start}
-	crowds(b, "cubic", 4, 5, 10, nil)
+	feedSlices(b, "cubic", 4, 5, 10, nil)
 	if w := beside(t, arms, b); w[2] < 0.2 || w[2] > mostUnproven || w[1]+w[3] > mostUnknown+1e-9 {
 		t.Errorf("shares %v", w)
 	}
@@ -101,7 +101,7 @@ func TestVariantIsTried(t *testing.T) {
 	for n, want := range []float64{1: 0, 2: mostUnproven} {
 		young := &Belief{Last: start}
 		if n > 0 {
-			crowds(young, "cubic", n, 5, 10, nil)
+			feedSlices(young, "cubic", n, 5, 10, nil)
 		}
 		if w := beside(t, arms, young); w[2] != want || w[0]+w[2] != 1 {
 			t.Errorf("after %d observations: shares %v", n, w)
@@ -109,14 +109,14 @@ func TestVariantIsTried(t *testing.T) {
 	}
 	// It has nearly all as soon as it looks better, before that is shown.
 	lead := &Belief{Last: start}
-	crowds(lead, "cubic", 4, 5, 10, func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) })
-	crowds(lead, "tcpilot_cubic", 3, 5, 10.1, nil)
+	feedSlices(lead, "cubic", 4, 5, 10, func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) })
+	feedSlices(lead, "tcpilot_cubic", 3, 5, 10.1, nil)
 	if w := beside(t, arms, lead); w[2] < 0.9 || w[0] == 0 {
 		t.Errorf("it looks better, and the shares are %v", w)
 	}
 	// Unless it turns out otherwise.
-	crowds(b, "tcpilot_cubic", 6, 5, 9.5, nil)
-	crowds(b, "cubic", 2, 5, 10, nil)
+	feedSlices(b, "tcpilot_cubic", 6, 5, 9.5, nil)
+	feedSlices(b, "cubic", 2, 5, 10, nil)
 	if w := beside(t, arms, b); w[2] > 0.05 {
 		t.Errorf("it is 40 %% slower, and the shares are %v", w)
 	}
@@ -128,9 +128,9 @@ func TestAlikeConnectionsMakeBeliefsSure(t *testing.T) {
 	arms := []string{"bbr", "tcpilot_bbr3", "reno"}
 	b := &Belief{Last: start}
 	for range 2 {
-		crowds(b, "bbr", 4, 20, 10, nil)
-		crowds(b, "tcpilot_bbr3", 1, 20, 9.95, nil)
-		crowds(b, "reno", 1, 20, 9.93, nil)
+		feedSlices(b, "bbr", 4, 20, 10, nil)
+		feedSlices(b, "tcpilot_bbr3", 1, 20, 9.95, nil)
+		feedSlices(b, "reno", 1, 20, 9.93, nil)
 	}
 	if w := beside(t, arms, b); w[0] < 0.9 {
 		t.Errorf("shares %v", w)
@@ -151,7 +151,7 @@ func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
 	}{{0.05, true}, {0.13, true}, {0.6, false}} {
 		t.Run(fmt.Sprint(c.stretch), func(t *testing.T) {
 			b := &Belief{Last: start}
-			crowds(b, "bbr", 12, 1, 10, func(o *Outcome) { o.Again, o.Stretch = 1, c.stretch })
+			feedSlices(b, "bbr", 12, 1, 10, func(o *Outcome) { o.Again, o.Stretch = 1, c.stretch })
 			w := beside(t, arms, b)
 			if others := w[1] + w[2]; (others <= 2*mostWorse+1e-9) != c.lossy {
 				t.Errorf("shares %v", w)
@@ -160,7 +160,7 @@ func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
 	}
 	// With a default that does, the search is for what does not.
 	b := &Belief{Last: start}
-	crowds(b, "cubic", 12, 5, 10, func(o *Outcome) { o.Again, o.Stretch = 1, 0.05 })
+	feedSlices(b, "cubic", 12, 5, 10, func(o *Outcome) { o.Again, o.Stretch = 1, 0.05 })
 	if w := beside(t, []string{"cubic", "bbr", "reno", "tcpilot_cubic"}, b); w[1] < 0.3 || w[2] > mostWorse+1e-9 {
 		t.Errorf("with cubic for the default: %v", w)
 	}
@@ -170,8 +170,8 @@ func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
 // does not take loss for congestion.
 func TestSearchIsNotForWhatTakesLossForCongestion(t *testing.T) {
 	b := &Belief{Last: start}
-	crowds(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.05 })
-	crowds(b, "bbr", 2, 1, 11, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.6 })
+	feedSlices(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.05 })
+	feedSlices(b, "bbr", 2, 1, 11, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.6 })
 	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[2] > mostWorse+1e-9 {
 		t.Errorf("shares %v", w)
 	}
@@ -184,11 +184,11 @@ func TestWhatIsFarBetterTellsWhatToTry(t *testing.T) {
 	for bbr, want := range map[float64]bool{12: true, 9.5: false} {
 		b := &Belief{Last: start}
 		lossy := func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 35, 0.05, 0.5 }
-		crowds(b, "cubic", 12, 1, 12, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.5 })
+		feedSlices(b, "cubic", 12, 1, 12, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.5 })
 		for b.Changes == 0 && b.Count < 20 {
-			crowds(b, "cubic", 1, 1, 9, lossy)
+			feedSlices(b, "cubic", 1, 1, 9, lossy)
 		}
-		crowds(b, "bbr", 1, 1, bbr, lossy)
+		feedSlices(b, "bbr", 1, 1, bbr, lossy)
 		w := beside(t, arms, b)
 		if b.Fall == 0 || (w[2] <= mostWorse) != want {
 			t.Errorf("cubic fell by %.1f to 9, bbr had %g: shares %v", b.Fall, bbr, w)
@@ -209,7 +209,7 @@ func TestFirstSlicesAreNoProof(t *testing.T) {
 		if i > 0 && i < newPath && w[1] > 0 {
 			t.Errorf("after %d slices: shares %v", i, w)
 		}
-		crowds(b, "cubic", 1, n, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 7, 0.02 })
+		feedSlices(b, "cubic", 1, n, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 7, 0.02 })
 	}
 	if w := beside(t, arms, b); w[1] < 0.1 {
 		t.Errorf("later: shares %v", w)
@@ -221,7 +221,7 @@ func TestShortPathLosesAtRandom(t *testing.T) {
 	arms := []string{"cubic", "tcpilot_bbr3", "reno"}
 	for stretch, want := range map[float64]bool{0.13: true, 0.2: false} {
 		b := &Belief{Last: start}
-		crowds(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 400, 12, stretch })
+		feedSlices(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 400, 12, stretch })
 		if w := beside(t, arms, b); (w[1] > 0.9) != want {
 			t.Errorf("with a stretch of %g: shares %v", stretch, w)
 		}
@@ -238,7 +238,7 @@ func TestBurstsAreNoRandomLoss(t *testing.T) {
 		lossy bool
 	}{{1, 3, true}, {6, 18, false}} {
 		b, n := &Belief{Last: start}, 0
-		crowds(b, "cubic", 12, 5, 10, func(o *Outcome) {
+		feedSlices(b, "cubic", 12, 5, 10, func(o *Outcome) {
 			if n++; n%c.every == 0 {
 				o.Again = c.again
 			}
@@ -254,12 +254,12 @@ func TestBurstsAreNoRandomLoss(t *testing.T) {
 // random: what takes them for congestion is not tried first.
 func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 	b := &Belief{Last: start}
-	crowds(b, "cubic", 12, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 0, 0, 0.4 })
+	feedSlices(b, "cubic", 12, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 0, 0, 0.4 })
 	for n := 0; b.Changes == 0; n++ {
 		if n == 8 {
 			t.Fatalf("%d lossy connections are no change", n)
 		}
-		crowds(b, "cubic", 1, 1, 8, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 250, 12, 0.05, 0.05 })
+		feedSlices(b, "cubic", 1, 1, 8, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 250, 12, 0.05, 0.05 })
 	}
 	if a := b.Arm(tcp.CCOf("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
 		t.Errorf("of the losses that told of the change %v is known", a.Losses)
@@ -271,12 +271,12 @@ func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 
 // Losses without a queue open no search where many connections overlap: it would put all
 // of a slice at risk.
-func TestNoSearchForRandomLossInCrowds(t *testing.T) {
+func TestNoSearchForRandomLossIfManyOverlap(t *testing.T) {
 	arms := []string{"cubic", "bbr", "reno"}
 	for n, want := range map[int]bool{5: true, 20: false} {
 		b := &Belief{Last: start}
-		crowds(b, "cubic", 12, n, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 7, 0.02 })
-		if w := beside(t, arms, b); (w[1] > 0.3) != want || !want && 1-w[0] > mostInCrowd+1e-9 {
+		feedSlices(b, "cubic", 12, n, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 7, 0.02 })
+		if w := beside(t, arms, b); (w[1] > 0.3) != want || !want && 1-w[0] > mostUnknownMany+1e-9 {
 			t.Errorf("%d at a time: shares %v", n, w)
 		}
 	}
@@ -292,12 +292,12 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 		want bool
 	}{{1, 0.5, true}, {20, 0.5, false}, {20, 1.2, true}} {
 		b := &Belief{Last: start}
-		crowds(b, "bbr", 12, c.n, 10, nil)
+		feedSlices(b, "bbr", 12, c.n, 10, nil)
 		for n := 0; b.Changes == 0; n++ {
 			if n == 20 {
 				t.Fatalf("%d slices that are slower by %g are no change", n, c.fall)
 			}
-			crowds(b, "bbr", 1, c.n, 10-c.fall, nil)
+			feedSlices(b, "bbr", 1, c.n, 10-c.fall, nil)
 		}
 		if b.Fall < 0.6*c.fall || b.Fall > 1.1*c.fall {
 			t.Errorf("%d at a time: the fall is %.2f, want about %g", c.n, b.Fall, c.fall)
@@ -313,8 +313,8 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 func TestVariantThatIsExpectedToLead(t *testing.T) {
 	b := &Belief{Last: start}
 	scatter := func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) }
-	crowds(b, "cubic", 3, 3, 10, scatter)
-	crowds(b, "tcpilot_cubic", 3, 3, 10, scatter)
+	feedSlices(b, "cubic", 3, 3, 10, scatter)
+	feedSlices(b, "tcpilot_cubic", 3, 3, 10, scatter)
 	if w := beside(t, []string{"cubic", "tcpilot_cubic"}, b); w[1] < 0.9 || w[0] < 0.03 {
 		t.Errorf("shares %v", w)
 	}
@@ -327,9 +327,9 @@ func TestVariantDoesNotStandInForWhatIsBetter(t *testing.T) {
 		b := &Belief{Last: start}
 		scatter := func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) }
 		for range 4 {
-			crowds(b, "cubic", 3, n, 10, scatter)
-			crowds(b, "tcpilot_cubic", 3, n, 10.1, scatter)
-			crowds(b, "bbr", 3, n, 12, scatter)
+			feedSlices(b, "cubic", 3, n, 10, scatter)
+			feedSlices(b, "tcpilot_cubic", 3, n, 10.1, scatter)
+			feedSlices(b, "bbr", 3, n, 12, scatter)
 		}
 		if w := beside(t, []string{"cubic", "bbr", "tcpilot_cubic"}, b); w[1] < 0.9 || w[2] > 0.05 {
 			t.Errorf("%d at a time: shares %v", n, w)
@@ -342,7 +342,7 @@ func TestVariantDoesNotStandInForWhatIsBetter(t *testing.T) {
 func TestVariantDoesNotHoldUpASearch(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		b := &Belief{Last: start}
-		crowds(b, "cubic", 4, n, 10, func(o *Outcome) {
+		feedSlices(b, "cubic", 4, n, 10, func(o *Outcome) {
 			o.Sent, o.Again, o.Loss, o.Stretch = 300, 9, 0.03, 0.05
 			o.Reward += 0.2 * float64(o.Slice/second%3-1)
 		})
@@ -357,8 +357,8 @@ func TestVariantDoesNotHoldUpASearch(t *testing.T) {
 // Two slices of bad luck do not rule out a variant of the default.
 func TestBadLuckOfAVariant(t *testing.T) {
 	b := &Belief{Last: start}
-	crowds(b, "tcpilot_cubic", 2, 3, 9.6, nil)
-	crowds(b, "cubic", 6, 4, 10, func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) })
+	feedSlices(b, "tcpilot_cubic", 2, 3, 9.6, nil)
+	feedSlices(b, "cubic", 6, 4, 10, func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) })
 	if w := beside(t, []string{"cubic", "tcpilot_cubic", "reno"}, b); w[1] < 0.1 {
 		t.Errorf("shares %v", w)
 	}
@@ -366,8 +366,8 @@ func TestBadLuckOfAVariant(t *testing.T) {
 	in := func(name string) (n int) {
 		b := &Belief{Last: start}
 		for n = 2; n < 100; n += 2 {
-			crowds(b, "cubic", 2, 1, 10, func(o *Outcome) { o.Reward += 0.15 * float64(o.Slice/second%3-1) })
-			crowds(b, name, 2, 1, 10.12, nil)
+			feedSlices(b, "cubic", 2, 1, 10, func(o *Outcome) { o.Reward += 0.15 * float64(o.Slice/second%3-1) })
+			feedSlices(b, name, 2, 1, 10.12, nil)
 			if w := beside(t, []string{"cubic", name}, b); w[1] > 0.9 {
 				break
 			}
@@ -385,8 +385,8 @@ func TestOverflowsAreNotAnotherPath(t *testing.T) {
 	arms := []string{"cubic", "bbr"}
 	b := &Belief{Last: start}
 	for range 8 {
-		crowds(b, "cubic", 2, 4, 10, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.2 })
-		crowds(b, "bbr", 2, 4, 10.3, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.2 })
+		feedSlices(b, "cubic", 2, 4, 10, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.2 })
+		feedSlices(b, "bbr", 2, 4, 10.3, func(o *Outcome) { o.Sent, o.Stretch = 700, 0.2 })
 	}
 	if w := beside(t, arms, b); w[1] < 0.9 {
 		t.Fatalf("bbr is not in use: shares %v", w)
@@ -395,7 +395,7 @@ func TestOverflowsAreNotAnotherPath(t *testing.T) {
 		if n == 20 {
 			t.Fatal("the losses are not noticed")
 		}
-		crowds(b, "bbr", 1, 4, 10.3, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 14, 0.02, 0.2 })
+		feedSlices(b, "bbr", 1, 4, 10.3, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 14, 0.02, 0.2 })
 	}
 	if w := beside(t, arms, b); w[1] < 0.9 || b.Fall != 0 {
 		t.Errorf("shares %v, a fall of %.2f", w, b.Fall)
@@ -423,9 +423,9 @@ func TestLateOutcomesAreNoObservations(t *testing.T) {
 	var c Comparison
 	for k := range int64(20) {
 		id := at + k*slice
-		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, NotHeld)
-		c.Add(Outcome{At: id, Reward: 8, Weight: 1, Slice: id - slice}, NotHeld)
-		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, NotHeld)
+		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, Treated)
+		c.Add(Outcome{At: id, Reward: 8, Weight: 1, Slice: id - slice}, Treated)
+		c.Add(Outcome{At: id, Reward: 10, Weight: 1, Slice: id}, Treated)
 	}
 	if n := c.Treated.closed().N; n > 20 {
 		t.Errorf("the comparison counts %.0f observations of 20 slices", n)
@@ -439,12 +439,12 @@ func TestRandomLossIsRememberedWhenRewardsFall(t *testing.T) {
 	loses := func(n float64) func(*Outcome) {
 		return func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, n, n/700, 0.1 }
 	}
-	crowds(b, "bbr", 12, 5, 10, loses(7))
+	feedSlices(b, "bbr", 12, 5, 10, loses(7))
 	for n := 0; b.Changes == 0; n++ {
 		if n == 20 {
 			t.Fatal("20 slices that are slower by 1 are no change")
 		}
-		crowds(b, "bbr", 1, 1, 9, loses(6))
+		feedSlices(b, "bbr", 1, 1, 9, loses(6))
 	}
 	w := beside(t, []string{"bbr", "cubic", "reno"}, b)
 	if b.Fall == 0 || w[1]+w[2] > mostWorse+1e-9 {

@@ -7,7 +7,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Objective says what a class of connections wants.
+// Objective is what a rule optimizes its connections for.
 type Objective uint8
 
 const (
@@ -52,12 +52,12 @@ type Outcome struct {
 	// depend on it. See AdjustSize.
 	Size   uint8
 	Greedy bool // the arm was the best known when it was taken
-	// Slice is the slice of time that the outcome tells of, by the time at which it began
-	// (Unix nanoseconds). Connections of a slice share an arm, and the path as well:
-	// together they are one observation. 0: this outcome stands alone.
+	// Slice is the slice of time that the outcome belongs to, as the time at which the slice
+	// began (Unix nanoseconds). Connections of a slice share an arm and the path: together
+	// they are one observation. 0: this outcome is an observation by itself.
 	Slice int64
-	// AtOnce is how many connections the path has at a time, by Little's law, or the network
-	// around it where hosts share what is drawn; 0 is unknown.
+	// AtOnce is the mean number of concurrent connections of the path, by Little's law. If
+	// the path is a host, it is that of the network whose hosts share a draw. 0 is unknown.
 	AtOnce float64
 }
 
@@ -68,7 +68,8 @@ func (o *Outcome) Wait() float64 { return o.Reward + o.Price }
 // maxReward is far beyond any logarithm of a measured ratio or rate.
 const maxReward = 1e3
 
-// usable keeps what JSON cannot store and what no belief recovers from out.
+// usable reports whether an outcome may update a belief: not if a value cannot be stored
+// as JSON, or is so large that no belief recovers from it.
 func (o *Outcome) usable() bool {
 	return o.Weight > 0 && !math.IsInf(o.Weight, 0) &&
 		math.Abs(o.Reward) <= maxReward && math.Abs(o.Price) <= maxReward // false for NaN
@@ -79,7 +80,7 @@ func (o *Outcome) usable() bool {
 type Belief struct {
 	Arms    []ArmBelief `json:"arms"`
 	HoldOut ArmBelief   `json:"hold_out"` // connections left at kernel defaults
-	MinRTT  uint32      `json:"min_rtt"`  // microseconds, least recent of any arm; 0 is unknown
+	MinRTT  uint32      `json:"min_rtt"`  // microseconds, lowest recent value of any arm; 0 is unknown
 	Rate    uint64      `json:"rate"`     // bytes/s, greatest recent of any arm; 0 is unknown
 	Last    int64       `json:"last"`     // Unix ns of the latest outcome
 	Began   int64       `json:"began"`    // Unix ns at which the latest observation began
@@ -98,8 +99,8 @@ type Belief struct {
 	// AtOnce is how many connections there are at a time, as the latest outcome said; 0 is
 	// unknown.
 	AtOnce float32 `json:"at_once,omitempty"`
-	// Level is the reward of a path of which a pooled belief knows nothing else,
-	// its arm's effect taken out.
+	// Level is the mean reward of the first connections of paths, without the effect of
+	// their arms. Only a pooled belief has it.
 	Level Signal `json:"level"`
 	// Pooled says that the belief is about many paths: its means are relative to
 	// each path's own level, and its spread is the spread between paths.
@@ -107,24 +108,24 @@ type Belief struct {
 }
 
 const (
-	// overlapping is the number of connections at a time, in the mean, from which a trial is no
-	// longer the risk of one connection.
+	// overlapping is the mean number of concurrent connections from which a trial affects
+	// more than one connection.
 	overlapping = 1.5
-	// crowd is the same from which a trial or a search is a risk for many.
-	crowd = 6
+	// manyOverlapping is the mean number from which a trial or a search affects many.
+	manyOverlapping = 6
 )
 
-// overlaps reports whether connections come more than one at a time, as a rule.
+// overlaps reports whether connections of the path usually overlap.
 func (b *Belief) overlaps() bool { return b.AtOnce >= overlapping }
 
-// crowded reports whether connections come many at a time.
-func (b *Belief) crowded() bool { return b.AtOnce >= crowd }
+// manyOverlap reports whether many connections overlap.
+func (b *Belief) manyOverlap() bool { return b.AtOnce >= manyOverlapping }
 
 // ArmBelief is what is known about one arm of a path.
 type ArmBelief struct {
 	CC     tcp.CC `json:"cc"`
 	Count  uint64 `json:"count"`   // outcomes
-	Greedy uint64 `json:"greedy"`  // of these, taken while best known
+	Greedy uint64 `json:"greedy"`  // the part of Count from when the arm was the best known
 	Last   int64  `json:"last"`    // Unix ns of the latest outcome
 	SeenAt uint64 `json:"seen_at"` // Belief.Count at the latest outcome
 	Rate   uint64 `json:"rate"`    // bytes/s; 0 is unknown
@@ -137,8 +138,8 @@ type ArmBelief struct {
 	M2     float64 `json:"m2"`
 	// Trials is the evidence since the path was first seen, or since it changed.
 	Trials float64 `json:"trials"`
-	// Given is the evidence, discounted as of Last, that went from here to the
-	// enclosing prefix: what comes back from there is no second opinion.
+	// Given is the evidence, discounted as of Last, that this path gave to the enclosing
+	// prefix. It is subtracted from the prefix's evidence, so as not to count twice.
 	Given float64 `json:"given"`
 	// Up and Down watch the reward for a change, Loss the share of retransmits.
 	Up   Run    `json:"up"`
@@ -147,16 +148,16 @@ type ArmBelief struct {
 	// Scatter is the variance of outcomes within one observation; M2 is of
 	// observations.
 	Scatter float64 `json:"scatter"`
-	// Within is the same over observations of two outcomes or more, and Beyond counts the
-	// outcomes after the first of each, discounted.
+	// Within is the variance within observations of two outcomes or more. Beyond counts the
+	// outcomes after the first of each observation, discounted.
 	Within float32 `json:"within,omitempty"`
 	Beyond float32 `json:"beyond,omitempty"`
 	// Price is the believed Outcome.Price.
 	Price float32 `json:"price"`
 	// Tail is how outcomes spread on the slow side of the mean.
 	Tail Tail `json:"tail"`
-	// Losses are of the latest outcomes, discounted, and Since of those since Loss began to
-	// rise, if it does.
+	// Losses are those of the latest outcomes, discounted; Since are those of the outcomes
+	// since Loss began to rise, empty if it does not.
 	Losses
 	Since Losses `json:"since"`
 	// MinRTT is the least round-trip time, microseconds; 0 is unknown. It stands beside other
@@ -166,17 +167,17 @@ type ArmBelief struct {
 	open slice
 }
 
-// Losses sums up what outcomes sent and had to send again, and in which queue.
+// Losses sums up the packets and retransmits of outcomes, and how full the queue was.
 type Losses struct {
 	Sent   float32 `json:"sent"`             // data packets
 	Again  float32 `json:"again"`            // retransmits among them
 	Judged float32 `json:"judged,omitempty"` // outcomes
-	Resent float32 `json:"resent,omitempty"` // of these, with any of Again
+	Resent float32 `json:"resent,omitempty"` // outcomes with retransmits
 
 	Stretch float32 `json:"stretch"` // mean of Outcome.Stretch
 }
 
-// add folds an outcome, of what was seen before keeping a part, 0 to 1.
+// add adds an outcome and discounts the earlier ones by keep, 0 to 1.
 func (l *Losses) add(o Outcome, keep float32) {
 	if o.Sent == 0 {
 		return
@@ -190,11 +191,11 @@ func (l *Losses) add(o Outcome, keep float32) {
 	l.Stretch += (float32(o.Stretch) - l.Stretch) / l.Judged
 }
 
-// allAlike is the least share of the connections that random loss would meet which it
-// has to have met.
+// allAlike is the least ratio of the connections that had losses to the number that would
+// have had any if losses were random.
 const allAlike = 0.75
 
-// alike reports whether losses came to all connections alike.
+// alike reports whether losses were spread evenly over connections.
 func (l *Losses) alike() bool {
 	some := 1 - math.Exp(-float64(l.Again/l.Judged)) // would have any, by Poisson
 	return float64(l.Resent/l.Judged) > allAlike*some
@@ -249,10 +250,10 @@ type Learner interface {
 
 // ObserveParent folds an outcome of a connection of the path child, which the
 // child has observed already, into the belief of an enclosing prefix. It is to
-// be preferred to l.Observe(parent, ...): a learner that knows hierarchies takes
-// the child's own level out first, so that fast paths which use one arm and
-// slow paths which use another do not make the first arm look good. It returns the
-// evidence that the outcome was to the parent, in outcomes.
+// be preferred to l.Observe(parent, ...): a learner with support for hierarchies
+// subtracts the child's own level first. Otherwise an arm would look good only because
+// fast paths use it. It returns the evidence that the outcome gave to the parent, in
+// outcomes.
 func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 	if p, ok := l.(interface {
 		pool(child, parent *Belief, cc tcp.CC, o Outcome) float64
@@ -263,8 +264,8 @@ func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) float
 	return min(o.Weight, 1)
 }
 
-// seconds between two Unix nanosecond times; samples may arrive out of order,
-// and time never runs backwards for a belief.
+// seconds between two Unix nanosecond times; 0 if to is before from, because samples may
+// arrive out of order.
 func seconds(from, to int64) float64 {
 	return max(0, float64(to-from)*1e-9)
 }

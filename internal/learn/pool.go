@@ -2,13 +2,13 @@ package learn
 
 import "github.com/tcpilot/tcpilot/internal/tcp"
 
-// toParent is how many outcomes of one slice the parent hears of.
+// toParent is how many outcomes of one slice are passed to the parent.
 const toParent = 3
 
-// pool folds an outcome of child's connection into the parent: the reward relative
-// to the child's own level. So what a parent holds is how arms differ on one and
-// the same path, whatever its speed.
-func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float64) {
+// pool updates the parent by an outcome of child's connection: by the reward relative to
+// the child's own level. So a parent's belief is about how arms differ on one and the same
+// path, whatever its speed. It returns the evidence that the outcome gave to the parent.
+func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 	if !o.usable() {
 		return 0
 	}
@@ -16,7 +16,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float6
 	own := child.find(cc)
 	if own != nil {
 		if own.open.n > toParent {
-			return 0 // the path's slice is no news to the parent any more
+			return 0 // more outcomes of the slice add next to nothing
 		}
 		o.Weight *= Novelty(max(1, own.open.n))
 	}
@@ -24,7 +24,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float6
 	sure := 1.0
 	level, known := t.level(child, parent, cc)
 	if known {
-		// A busy child must not speak for all: it counts about once per memory.
+		// A busy child must not dominate: it counts about once per memory.
 		if own != nil {
 			o.Weight /= max(1, own.Weight)
 		}
@@ -37,7 +37,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float6
 	before := parent.Arm(cc).M2
 	t.Observe(parent, cc, o)
 	if a := parent.Arm(cc); a.M2 > before {
-		// Its weight says already how far it may lie from the truth.
+		// The weight already includes the uncertainty of the level.
 		a.M2 = before + sure*(a.M2-before)
 	}
 	if own != nil {
@@ -46,9 +46,9 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) (told float6
 	return min(o.Weight, 1)
 }
 
-// level is what child's arms other than cc say that a reward is on its path, what
-// the parent knows of these arms taken out. cc itself must not have a say: compared
-// with itself it would prove that it equals what was believed.
+// level is the mean reward of child's arms other than cc, minus the effects that the parent
+// knows of these arms. cc is left out: compared with itself it would only confirm what was
+// believed of it.
 func (t thompson) level(child, parent *Belief, cc tcp.CC) (level float64, ok bool) {
 	n := 0.0
 	for i := range child.Arms {
@@ -66,11 +66,11 @@ func (t thompson) level(child, parent *Belief, cc tcp.CC) (level float64, ok boo
 	return level / n, true
 }
 
-// newcomer compares the first connection of a path with those of others. Its arm
-// was drawn by the parent's shares, not by what suits the path, so that the
-// comparison is fair; but paths differ in speed, which makes it weak evidence. It
-// is the only evidence where every host connects once. sure is the part of its weight that
-// the difference in speed leaves.
+// newcomer compares the first connection of a path with the first ones of others. Its arm
+// was drawn by the parent's shares, independent of the path, so that the comparison is
+// unbiased. But it is weak evidence, because paths differ in speed. It is the only evidence
+// if every host connects once. sure is the part of its weight that remains in view of the
+// differences in speed.
 func (t thompson) newcomer(parent *Belief, cc tcp.CC, o *Outcome) (level, sure float64, ok bool) {
 	l := &parent.Level
 	x := o.Reward - parent.effect(cc)
@@ -86,7 +86,7 @@ func (t thompson) newcomer(parent *Belief, cc tcp.CC, o *Outcome) (level, sure f
 	return level, sure, ok
 }
 
-// effect is what the belief holds of cc, 0 if nothing.
+// effect is the believed mean of cc, 0 if nothing is known.
 func (b *Belief) effect(cc tcp.CC) float64 {
 	if a := b.find(cc); a != nil {
 		return a.Mean

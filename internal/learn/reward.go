@@ -24,7 +24,7 @@ const (
 	ReceiverLimited         // the peer's window bounded it
 	SndbufLimited           // the send buffer bounded it
 	NoRTT                   // no round-trip time to compare
-	SliceEdge               // of many at a time, and begun at the beginning or the end of a slice
+	SliceEdge               // one of many overlapping connections, begun near the edge of a slice
 	NumIgnored
 )
 
@@ -44,20 +44,20 @@ const (
 	minPackets = 20
 	// minRTTPackets is enough where only round-trip times count.
 	minRTTPackets = 8
-	// halfPackets is the number of packets at which a sample weighs 1/2: by about
-	// 5 round trips of slow start a congestion control has left its mark.
+	// halfPackets is the number of packets at which a sample weighs 1/2: after about
+	// 5 round trips of slow start a congestion control has made a difference.
 	halfPackets = 50
-	// stuckTime is how long a connection must have been held up by the path for
-	// few packets to be a verdict of its own: the kernel's TCP_RTO_MIN. Without
-	// it, the arm that is worst of all would never be scored.
+	// stuckTime is how long the path must have blocked a connection for it to be scored in
+	// spite of few packets: the kernel's TCP_RTO_MIN. Without this, the worst arm of all
+	// would never be scored.
 	stuckTime = 200 * time.Millisecond
 	stuckRTTs = 8 // and so many round trips
 
-	// limitedShare of the busy time bounded by something else makes a sample say
-	// nothing about the path's throughput. Below it, weight falls in proportion.
+	// limitedShare is the share of the busy time limited by something else from which a
+	// sample says nothing about the path's throughput. Below it, weight falls in proportion.
 	limitedShare = 0.9
-	// appLimitedShare is how small a part of a connection's life the path-bound
-	// time must be for an application-limited rate to be taken at its word.
+	// appLimitedShare is the share of path-limited time in a connection's life below which an
+	// application-limited connection is not scored.
 	appLimitedShare = 0.1
 	// windowShare of the congestion window in use, on average, below which an
 	// application-limited connection never filled it (bbr keeps cwnd at 2 BDP,
@@ -71,18 +71,17 @@ const (
 	// lossPackets are added to a connection's packets when its share of
 	// retransmits is taken: one loss in ten packets is not 10 % loss.
 	lossPackets = 100
-	// delayPerRetrans is what a share of retransmits costs where delay counts: 1 %
-	// is like 10 % more of it. A retransmitted packet arrives at least one round
-	// trip late, 200 ms if by timeout, and holds up those behind it.
+	// delayPerRetrans is the price of retransmits for objectives of delay: 1 % of
+	// retransmits counts as 10 % more delay. A retransmitted packet arrives at least one
+	// round trip late, 200 ms after a timeout, and delays those behind it.
 	delayPerRetrans = 10
-	// goodputPerRetrans is the same where throughput counts: 1 % is like 5 % less
-	// of it. At 1 a connection would be worth what it wins in a full queue as long
-	// as it wins more than it sends twice, whatever others lose there. What a path
-	// loses by itself costs all arms the same.
+	// goodputPerRetrans is the same for throughput: 1 % counts as 5 % less. At 1, an arm
+	// would be rewarded for overfilling a queue as long as it gains more than it retransmits,
+	// whatever other connections lose there. Random loss of a path costs all arms the same.
 	goodputPerRetrans = 5
-	// goodputPerDelay: e times the round-trip time is like 10 % less throughput. It
-	// decides between arms that fill the link, of which the one with the shorter
-	// queue is the better neighbour, and next to nothing else.
+	// goodputPerDelay: e times the round-trip time counts as 10 % less throughput. It only
+	// decides between arms that both fill the link: the one with the shorter queue delays
+	// other connections less.
 	goodputPerDelay = 0.1
 
 	// initialWindow in packets, RFC 6928.
@@ -91,29 +90,28 @@ const (
 	// rather than with the rounds of slow start.
 	bulkBytes = 1 << 20
 
-	// intervalWeight is what a sample of a live connection weighs beside a whole
-	// one: samples of one connection repeat each other.
+	// intervalWeight is the weight of a sample of a live connection relative to a whole
+	// connection, because samples of one connection are correlated.
 	intervalWeight = 0.5
 )
 
 // Reward scores a sample for an objective. minRTT is the least round-trip time
-// known of the path in microseconds, 0 if unknown. The sample's own, and the time
-// that its handshake took, count as well. All rewards are natural logarithms
-// without a unit of link speed, so that a factor is a factor on any link:
+// known of the path in microseconds, 0 if unknown. The sample's own min_rtt and the
+// duration of its handshake count as well. All rewards are natural logarithms, so that a
+// factor is the same difference on any link:
 //
 //	throughput  ln(goodput) - ln(srtt/min_rtt)/10  -  5 x retransmitted share
 //	latency     -ln(srtt/min_rtt)                  - 10 x retransmitted share
 //	realtime    -ln((srtt+4 rttvar)/min_rtt)       - 10 x retransmitted share
 //	fct         -ln(Busy / reference(size, min_rtt))
 //
-// Goodput is BytesAcked / Busy, bytes/s. It is taken over the time with data outstanding, and weighs as much as
-// the part of it in which the path was the limit (SendLimited). Dividing by
-// SendLimited alone would count the bytes that were acknowledged in the other
-// time, but not that time: a connection bounded by its receiver for 90 % would
-// score ten times the link's speed. What was sent twice took the path from others,
-// and what waits in a queue makes others wait, which the sender's clock does not
-// show: of two arms that fill the link, the one that retransmits less and keeps the
-// queue shorter is better.
+// Goodput is BytesAcked / Busy, bytes/s: over the time with data outstanding. It is weighted
+// by the share of that time in which the path was the limit (SendLimited). Dividing by
+// SendLimited alone would count the bytes acknowledged in the other time, but not that time:
+// a connection limited by its receiver for 90 % would score ten times the link's speed.
+// Retransmits take capacity from other connections, and a queue delays them, which the
+// sender's own goodput does not show: of two arms that fill the link, the one that
+// retransmits less and keeps the queue shorter is better.
 //
 // srtt + 4 rttvar is the tail estimate of RFC 6298. The reference completion
 // time is the rounds of slow start that the size needs from an initial window of
@@ -144,8 +142,9 @@ func Reward(o Objective, s *tcp.Sample, minRTT uint32) (Outcome, Ignored) {
 	return out, Scored
 }
 
-// Goodput is the outcome of a sample by ln(goodput) alone, with the weight that it has
-// for throughput: whatever the objective, an arm that brings next to nothing does harm.
+// Goodput is the outcome of a sample by ln(goodput) alone, with the weight that it has for
+// throughput. Guards use it, because an arm with next to no goodput does harm under any
+// objective.
 func Goodput(s *tcp.Sample) (Outcome, Ignored) {
 	if why := unattributable(s); why != Scored {
 		return Outcome{}, why
@@ -158,7 +157,7 @@ func Goodput(s *tcp.Sample) (Outcome, Ignored) {
 	return out, Scored
 }
 
-// outcomeOf is what does not depend on the objective.
+// outcomeOf sets what does not depend on the objective.
 func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
 	out := Outcome{
 		At: s.At, MinRTT: s.MinRTT, Rate: s.DeliveryRate,
@@ -175,7 +174,7 @@ func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
 	return out
 }
 
-// unattributable is what no objective can blame on, or credit to, an arm.
+// unattributable says why a sample cannot be scored for any arm, whatever the objective.
 func unattributable(s *tcp.Sample) Ignored {
 	switch {
 	case s.Kind == tcp.KindFailedConnect:
@@ -236,10 +235,10 @@ func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 // control has left slow start yet.
 const infiniteSsthresh = 0x7fffffff
 
-// unpressed reports whether nothing has made the connection slow down: then only
-// how much of its window it used tells whether it ever pressed the path. The
-// kernel's flag is about the latest round trip, which for a connection that ends
-// with its last request is not application-limited any more.
+// unpressed reports whether nothing has made the connection slow down. Then only the used
+// share of its window shows whether it ever filled the path. The kernel's flag is not
+// enough: it is about the latest round trip, which is often not application-limited when
+// the connection ends with its last request.
 func unpressed(s *tcp.Sample) bool {
 	return s.Ssthresh >= infiniteSsthresh && s.Retrans == 0 && s.Lost == 0
 }
@@ -313,16 +312,16 @@ func packets(s *tcp.Sample) float64 {
 	return float64(s.BytesAcked) / float64(max(s.MSS, 536)) // RFC 9293 3.7.1: the default MSS
 }
 
-// stuck reports whether the path, by itself, let next to nothing through: for many
-// round trips, and not for want of data.
+// stuck reports whether the path let next to nothing through for many round trips although
+// there was data to send.
 func stuck(s *tcp.Sample, pkts float64) bool {
 	held := s.SendLimited()
 	return pkts >= 1 && (s.Retrans > 0 || !s.Has(tcp.FlagAppLimited)) && held >= stuckTime &&
 		held >= stuckRTTs*time.Duration(s.SRTT)*time.Microsecond
 }
 
-// leastRTT joins what is known of the path without a queue. The handshake's time
-// counts since a queue that the connection itself builds cannot hide from it.
+// leastRTT is the least round-trip time known of the path. The duration of the handshake
+// counts, because it does not contain a queue that the connection itself builds.
 func leastRTT(s *tcp.Sample, minRTT uint32) uint32 {
 	least := func(v uint32) {
 		if v > 0 && (minRTT == 0 || v < minRTT) {

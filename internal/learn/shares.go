@@ -25,15 +25,16 @@ type candidate struct {
 	spread float64    // variance of that prior
 	noise  float64    // variance of one outcome
 	post   posterior  // of the reward's value (see tail.go)
-	price  float64    // what of the reward others pay for
-	seen   float64    // mean of its own rewards, less the premium of its tail
-	scale  float64    // variance of one observation's say in that
-	unfit  bool       // takes for congestion what this path loses at random
-	// variant: of the default, and not in a crowd, where it is an arm like any other. lead and
-	// leadSD are the belief in by how much its value is above the default's then.
+	price  float64    // believed Outcome.Price
+	seen   float64    // mean of its own rewards, minus the premium of its tail
+	scale  float64    // variance of one observation in seen
+	unfit  bool       // takes the random losses of this path for congestion
+	// variant: of the default (if many connections overlap, a variant counts as any other
+	// arm). lead and leadSD are mean and standard deviation of the believed difference of its
+	// value to the default's.
 	variant      bool
 	lead, leadSD float64
-	standsIn     bool // a variant that is used in place of the default, as far as it is believed to lead
+	standsIn     bool // a variant that replaces the default to the extent that it is believed to lead
 }
 
 func (c *candidate) trials() float64 {
@@ -96,9 +97,9 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, base int, b, parent *Belie
 	return best
 }
 
-// priors takes from the parent how the arms differ, and by how much its paths do.
-// Arms that it knows nothing of differ by unknown, a standard deviation.
-// It reports whether the parent knew anything, apart from what this path told it.
+// priors sets the priors of the arms from the parent: how the arms differ, and how much
+// that varies over its paths. Arms that the parent does not know have a prior of the
+// standard deviation unknown. It reports whether the parent has evidence of other paths.
 func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now int64) (guided bool) {
 	wide := t.opt.Spread * t.opt.Spread
 	pooled := t.pooledNoise(parent)
@@ -135,16 +136,16 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 			continue
 		}
 		known++
-		// The prior of the prior: arms are alike until shown to differ.
+		// Hyperprior: arms are alike until shown to differ.
 		c.effect = (c.effect - level/n) * wide / (wide + c.spread)
 		c.spread = min(c.spread, wide)
 	}
 	return known > 1
 }
 
-// posteriors joins prior and own evidence. It reports whether there is any of the
-// latter. tails: the slow side counts. It does not in a belief about many paths, since how
-// they differ is no tail of an arm.
+// posteriors combines priors and own evidence, and reports whether there is own evidence.
+// tails says that the slow tail counts: not in a belief about many paths, whose differences
+// are not a tail of an arm.
 func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (seen bool) {
 	pooled := t.pooledNoise(b)
 	var tail Tail
@@ -183,7 +184,7 @@ func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (
 		if c.arm != nil {
 			c.seen, c.scale = c.arm.Mean-premium, noise
 		}
-		if po > 0 { // the tail may be known worse than the mean
+		if po > 0 { // the tail may be less certain than the mean
 			po = c.weight / noise
 		}
 		c.post.sd = math.Sqrt(1 / (pp + po))
@@ -192,8 +193,8 @@ func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (
 	return seen
 }
 
-// leader is the arm most likely to be best, of those that were seen if so asked;
-// names break ties, so that the order of the arms does not matter.
+// leader is the arm most likely to be best; with onlySeen among the arms with evidence.
+// Names break ties, so that the order of the arms does not matter.
 func leader(cs []candidate, chance []float64, onlySeen bool) int {
 	best := -1
 	for i := range cs {
@@ -209,8 +210,8 @@ func leader(cs []candidate, chance []float64, onlySeen bool) int {
 	return best
 }
 
-// unknown bounds the share of arms of which nothing is known at all to that of a
-// trial: hope is not merit.
+// unknown bounds the share of each arm without evidence to that of a trial: its chance of
+// being best is only its prior.
 func unknown(w []float64, cs []candidate, best int, most float64) {
 	for i := range cs {
 		if cs[i].weight < leastKnown && w[i] > most {
@@ -220,15 +221,15 @@ func unknown(w []float64, cs []candidate, best int, most float64) {
 	}
 }
 
-// power is the exponent of sharpen. It grows with the outcomes since the path was
-// first seen or changed: between arms that many outcomes could not tell apart there
-// is nothing to be won by going on comparing, and a path that stays with one of
-// them is easier to understand.
+// power is the exponent of sharpen. It grows with the observations since the path was
+// first seen or changed: if many observations could not tell arms apart, comparing them
+// further gains nothing, and a path that stays with one of them is easier to understand.
 func (t thompson) power(b *Belief) float64 {
 	return t.opt.Sharpness * (1 + float64(b.Count-b.ChangedAt)/t.opt.Commit)
 }
 
-// sharpen turns chances of being best into shares: clear winners get everything.
+// sharpen turns chances of being best into shares by raising them to a power: a clear
+// winner gets everything.
 func (t thompson) sharpen(w []float64, cs []candidate, best int, power float64) {
 	top, total := slices.Max(w), 0.0
 	for i := range w {
@@ -250,32 +251,32 @@ func (t thompson) sharpen(w []float64, cs []candidate, best int, power float64) 
 	w[best] += over
 }
 
-// sharpened is what sharpen makes of the chance of one of two arms, as long as outcomes are
-// few.
+// sharpened is the share by sharpen of one of two arms with the given chance, at the power
+// of a path with few observations.
 func (t thompson) sharpened(chance float64) float64 {
 	p, q := math.Pow(chance, t.opt.Sharpness), math.Pow(1-chance, t.opt.Sharpness)
 	return p / (p + q)
 }
 
 const (
-	// hopeless is the chance of being best below which many paths together do not
-	// try an arm a second time, and doubtful that below which a path does not even
-	// once, while its parent knows better.
+	// hopeless is the chance of being best below which an arm is not tried a second time if
+	// other evidence (of a parent, of many paths, of before a change) speaks against it.
+	// doubtful is the chance below which a new path does not try it even once if the parent
+	// has evidence.
 	hopeless = 0.05
 	doubtful = 0.1
 	// contends is the chance from which an arm is worth more than two trials.
 	contends = 0.25
-	// noisy bounds how many times more trials a path gets on which outcomes scatter
-	// farther than expected, and two tell little.
+	// noisy bounds by what factor a path gets more trials if its outcomes scatter more than
+	// expected.
 	noisy = 2
 )
 
-// trial picks the arm that must be tried now, -1 if none: each arm once on a path
-// that is new or has changed, and once more. Best hopes go first, and among equals
-// the safest.
+// trial picks the arm to try now, -1 if none: on a path that is new or has changed, each arm
+// is tried about twice. Arms with the best prospects go first, and among equals the safest.
 //
-// Arms that may not get any share by most, and those that need no trial to be known for
-// worse, are left out; nil is no bound.
+// most bounds the shares; nil is no bound. Arms with a bound of about 0, and unfit arms, are
+// not tried.
 func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool, most []float64) int {
 	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
 	pick := -1
@@ -291,15 +292,15 @@ func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool
 	return pick
 }
 
-// enough is how many trials an arm gets before merit alone decides. One outcome
-// never condemns an arm: it may have been the network's accident, and an arm that
-// is not used cannot clear its name.
+// enough is how many trials an arm gets before only its merit decides. A single bad outcome
+// never excludes an arm: it may have had another cause, and an arm that is not used could
+// not correct it.
 func (t thompson) enough(c *candidate, chance float64, b *Belief, guided bool) float64 {
 	pooled := b.Pooled
 	expected := t.opt.Noise * t.opt.Noise
 	switch {
 	case (pooled || guided || b.Changed != 0) && chance < hopeless:
-		return tried // the accidents of many paths even out; a parent is a second witness, as is the past
+		return tried // evidence of other paths, of the parent or of before the change confirms it
 	case pooled:
 		return settled
 	case c.arm != nil && c.arm.Trials < thrice && c.arm.M2 > surprise*surprise*expected:
@@ -322,15 +323,16 @@ func (t thompson) sooner(a, b *candidate) bool {
 
 const (
 	leastTry  = 0.1 // least share of a trial, so that it ends
-	verifyTry = 0.1 // share of a trial that the parent advises against
-	// quiet is how many gaps without an outcome mean that the arm on trial brings
-	// none (its connections are all too small, say): the others go on.
+	verifyTry = 0.1 // share of a trial against the parent's belief
+	// quiet is the number of gaps (Belief.Gap) without an outcome after which the arm on
+	// trial is assumed to yield none, for example because all its connections are too small:
+	// then its share falls to quietTry.
 	quiet    = 20
 	quietTry = 0.25
 )
 
-// trialShare is the share that the arm on trial gets. A path with 20 observations a
-// second need not give all of them to an arm that may be bad: a few will tell.
+// trialShare is the share of the arm on trial. On a path with 20 observations a second a
+// small share is enough to judge an arm, and risks less.
 func (t thompson) trialShare(b *Belief, now int64) float64 {
 	if b.Count < 2 {
 		return 1
@@ -342,7 +344,7 @@ func (t thompson) trialShare(b *Belief, now int64) float64 {
 	return share
 }
 
-// mix gives arm i the given share at least, at the others' cost.
+// mix raises the share of arm i to the given one, and scales down the others.
 func mix(w []float64, i int, share float64) {
 	if w[i] >= share {
 		return
@@ -355,18 +357,17 @@ func mix(w []float64, i int, share float64) {
 }
 
 const (
-	leastReprobe = 1. / 4096 // least share that the kernel's 1/65536 steps can hold well
-	// steadyAfter is the number of outcomes without a change after which a path is
-	// trusted to stay as it is: trials that only look for unseen changes then pay
-	// less often than they cost. With a change every n connections, a share of
-	// about 1/sqrt(n) is right, hence the root.
+	leastReprobe = 1. / 4096 // least share: 16 of the kernel's steps of 1/65536
+	// steadyAfter is the number of observations without a change after which trials that
+	// only look for unseen changes become rarer, because they cost more than they gain. With
+	// a change every n connections, a share of about 1/sqrt(n) is right, hence the root.
 	steadyAfter = 500
 )
 
-// reprobe gives arms that are not in use a small share, since they may have become
-// better unseen: about one observation per Reprobe, fewer for those believed far
-// worse and on paths that do not change, none while their last trial is fresh; none
-// more than most, nil is no bound.
+// reprobe gives a small share to arms that are not in use, because they may have become
+// better unseen: about one observation per Reprobe; less for arms believed far worse and on
+// paths that do not change, nothing while their last trial is fresh. most bounds the shares;
+// nil is no bound.
 func (t thompson) reprobe(w []float64, cs []candidate, best int, b *Belief, most []float64) {
 	hazard := float64(1+b.Changes) * steadyAfter / (steadyAfter + float64(b.Count))
 	each := t.opt.ReprobeMax / float64(max(1, len(cs)-1)) * math.Sqrt(min(1, hazard))

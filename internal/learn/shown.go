@@ -4,8 +4,8 @@ import "math"
 
 // An arm is in use in place of the default once it is shown to be better.
 
-// alpha is the chance of an error, of arms that are shown to be better and of
-// comparisons with the hold-out alike.
+// alpha is the probability of error, both of showing that an arm is better and of
+// comparisons with the hold-out.
 const alpha = 0.05
 
 // inUse is the best of the arms that are shown to be better than the default; the
@@ -20,10 +20,10 @@ func (t thompson) inUse(cs []candidate, base int, b *Belief) int {
 	return best
 }
 
-// shown reports whether an arm is better than the default: by what was seen on the path
-// itself, or on those around it where the path does not contradict. For a variant of the
-// default a belief is enough, because a wrong choice costs little; in a crowd it would cost
-// those beside it.
+// shown reports whether an arm is shown to be better than the default: by evidence of the
+// path itself, or by that of its parent if the path does not contradict. For a variant of
+// the default a belief is enough, because a wrong choice costs little. (If many connections
+// overlap, it would cost the others; then candidate.variant is not set.)
 func (t thompson) shown(c, base *candidate, pooled bool) bool {
 	if t.better(c.arm, base.arm, c.weight, base.weight, pooled) {
 		return true
@@ -36,9 +36,9 @@ func (t thompson) shown(c, base *candidate, pooled bool) bool {
 		t.better(c.parent, base.parent, c.parent.Weight, base.parent.Weight, true)
 }
 
-// better reports whether a is better than base, of evidence wa and wb: by the mean of the
-// logarithms and by the value with the tail, by one of them for certain. The first is
-// known sooner, and the second is what counts.
+// better reports whether a is better than base; wa and wb are their evidence. Both the mean
+// of the logarithms and the value with the tail must be better, and one of them
+// significantly. The mean is known sooner; the value is what counts.
 func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) bool {
 	if a == nil || base == nil || a.Trials < settled || base.Trials < settled || wa <= 0 || wb <= 0 {
 		return false

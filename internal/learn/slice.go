@@ -2,33 +2,32 @@ package learn
 
 import "github.com/tcpilot/tcpilot/internal/tcp"
 
-// slice is the latest observation of an arm, which may not be whole: its outcomes of
-// one slice of time. Those connections shared the path and what else happened
-// on it, and what one of them won another lost; so their mean is one observation of the
-// arm (switchback experiments: B. Spang et al., "Unbiased Experiments in Congested
-// Networks", IMC 2021).
+// slice is the latest observation of an arm, which may be incomplete: its outcomes of one
+// slice of time. These connections shared the path and its other traffic, and competed with
+// each other. So their mean is one observation of the arm (switchback experiments: B. Spang
+// et al., "Unbiased Experiments in Congested Networks", IMC 2021).
 type slice struct {
 	id     int64
 	n      int32
-	known  bool    // ArmBelief.known as of its beginning
+	known  bool    // ArmBelief.known when it began
 	sum    float64 // of weighted rewards
 	total  float64 // of weights
 	m2     float64 // weighted, around their mean
 	before evidence
 }
 
-// evidence is what an arm's belief rests on.
+// evidence is the part of an arm's belief that an open observation changes.
 type evidence struct {
 	mean, weight, m2, trials, scatter float64
 	within, beyond                    float32
 }
 
-// next begins another observation.
+// next begins a new observation.
 func (a *ArmBelief) next(id int64, known bool) {
 	a.open = slice{id: id, known: known, before: evidence{a.Mean, a.Weight, a.M2, a.Trials, a.Scatter, a.Within, a.Beyond}}
 }
 
-// restore takes out what the open observation has added so far.
+// restore removes what the open observation has added so far.
 func (a *ArmBelief) restore() {
 	e := &a.open.before
 	a.Mean, a.Weight, a.M2, a.Trials, a.Scatter = e.mean, e.weight, e.m2, e.trials, e.scatter
@@ -39,7 +38,7 @@ func (a *ArmBelief) restore() {
 func (s *slice) holds(o Outcome) bool { return SameSlice(s.id, o.Slice) }
 
 // FirstTrial reports whether o, which is not yet observed, belongs to the first two
-// observations of cc (up to six, of small connections): what it costs to know an arm at all.
+// observations of cc (up to six, of small connections): the unavoidable cost of exploring it.
 func (b *Belief) FirstTrial(cc tcp.CC, o Outcome) bool {
 	a := b.find(cc)
 	return a == nil || !a.open.known && (a.Trials < settled || a.open.holds(o))
@@ -53,9 +52,9 @@ func (a *ArmBelief) known() bool { return a.open.known || a.Trials >= settled }
 // for the observation that is open then, nanoseconds: twice the longest slice.
 const late = 140e9
 
-// SameSlice reports whether an outcome of the slice id counts for the observation of the
-// slice open; 0 is none. A slow connection ends after the first of the next slice: it would
-// else be an observation of its own, and cut the open one in two.
+// SameSlice reports whether an outcome of the slice id counts for the open observation; 0 is
+// none. It may be of an earlier slice: a slow connection can end after the first one of the
+// next slice. Otherwise it would be an observation of its own, and cut the open one in two.
 func SameSlice(open, id int64) bool {
 	return open != 0 && id != 0 && id <= open && open-id <= late
 }
@@ -71,17 +70,17 @@ func (s *slice) add(o Outcome) {
 
 func (s *slice) mean() float64 { return s.sum / s.total }
 
-// weight is the evidence of the whole: one outcome's at most.
+// weight is the evidence of the observation: at most that of one outcome.
 func (s *slice) weight() float64 { return min(1, s.total) }
 
-// UsesSlices reports whether l takes the outcomes of a slice for one observation; an
-// arm is to be drawn for each connection if not.
+// UsesSlices reports whether l counts the outcomes of a slice as one observation. If not,
+// an arm is drawn for each connection.
 func UsesSlices(l Learner) bool {
 	_, ok := l.(thompson)
 	return ok
 }
 
-// Novelty is what the n-th outcome of a slice, from 1 on, says that those before it did
-// not: 2/(n(n+1)), by which n of them are worth 2n/(n+1). That is Kish's design effect
-// at a correlation of one half; however many there are, they are worth less than two.
+// Novelty is the weight of the n-th outcome of a slice, from 1 on, beside those before it:
+// 2/(n(n+1)), so that n of them are worth 2n/(n+1), always less than two. That is Kish's
+// design effect at a correlation of one half.
 func Novelty(n int32) float64 { return 2 / (float64(n) * float64(n+1)) }

@@ -2,10 +2,10 @@ package learn
 
 import "math"
 
-// What a user waits for is time, and the slow connections are what is noticed. So arms
-// are not compared by the mean of the logarithm of speed, under which a connection that
-// takes twice as long is made good by one that takes half as long. They are compared by
-// the mean of the cube of the time:
+// Users wait for time, and they notice the slow connections. So arms are not compared by
+// the mean of the logarithm of speed, in which a connection that takes half as long
+// compensates for one that takes twice as long. They are compared by the mean of the cube
+// of the time:
 //
 //	value = -1/3 ln E[time^3]
 //
@@ -18,10 +18,10 @@ const (
 	// aversion to risk: the power of the time.
 	aversion = 3
 	// tailClip bounds one outcome, in natural log: more than 4 times slower than the
-	// arm's mean counts as 4 times. A stalled virtual machine is not the arm's doing.
+	// arm's mean counts as 4 times, because it may have other causes than the arm.
 	tailClip = 2 * math.Ln2
-	// tailMemory is the number of outcomes over which the tail is averaged, tailPrior
-	// the number for which the tail of all arms of the path counts.
+	// tailMemory is the number of outcomes over which the tail is averaged. The tail of all
+	// arms of the path counts as tailPrior outcomes.
 	tailMemory = 200
 	tailPrior  = 20
 )
@@ -43,8 +43,7 @@ func (l *Tail) add(x, center, weight float64) {
 	l.Square += (e*e - l.Square) * w / l.N
 }
 
-// recenter moves the center; what was seen around one that is farther than the clip says
-// nothing about the new one.
+// recenter moves the center. Beyond the clip the moments cannot be converted, and are reset.
 func (l *Tail) recenter(center float64) {
 	d := center - float64(l.Center)
 	switch {
@@ -64,8 +63,8 @@ func (l Tail) at(center float64) Tail {
 	return l
 }
 
-// tailOf joins arms' tails, each around its arm's own mean, with what a Normal spread of
-// the given variance would have.
+// tailOf combines the tails of arms, each around its arm's own mean, with a prior: the tail
+// of a Normal distribution of the given variance.
 func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
 	v := min(variance, 1) // beyond it the clip binds
 	all := Tail{
@@ -81,9 +80,9 @@ func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
 	return all
 }
 
-// premium is how far an arm's value lies below its mean, and noise the variance of one
-// observation's say in it, of which mean is that in the mean. The arm's tail is shrunk
-// toward that of all arms; there is none where nothing is known of it.
+// premium is how far an arm's value lies below its mean. noise is the variance of one
+// observation of the value, and mean is that of one observation of the mean. The arm's tail
+// is shrunk toward that of all arms. Without any tail the premium is 0.
 func (a *ArmBelief) premium(all Tail, mean float64) (premium, noise float64) {
 	if all.N == 0 {
 		return 0, mean

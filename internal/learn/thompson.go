@@ -8,15 +8,15 @@ import (
 )
 
 // ThompsonOptions tune the default learner. Rewards are natural logarithms: 0.7 is
-// a factor of 2. The zero value of a field means its default. All outcomes of one slice
-// (Outcome.Slice) are one of the outcomes that are counted here.
+// a factor of 2. The zero value of a field means its default. Where a field counts
+// outcomes, all outcomes of one slice (Outcome.Slice) count as one.
 type ThompsonOptions struct {
 	HalfLife   time.Duration // in which evidence counts half; 6 h
 	Memory     float64       // greatest evidence held of an arm, in outcomes; 40
 	Noise      float64       // standard deviation expected of one outcome; 0.4
 	NoiseN     float64       // outcomes that this expectation counts for; 4
 	Spread     float64       // standard deviation between arms that nothing is known of; 1.5
-	Calm       float64       // the same where the default has nothing to complain of; 0.25
+	Calm       float64       // the same while the default does well (no search, see search.go); 0.25
 	ParentMax  float64       // outcomes that the parent's belief counts for at most; 3
 	ParentMin  float64       // least standard deviation between paths of one parent; 0.25
 	Sharpness  float64       // power of the probability of being best; 3
@@ -27,11 +27,11 @@ type ThompsonOptions struct {
 	Reprobe    time.Duration // time after which an arm that is not used is tried again; 60 s
 	ReprobeMax float64       // share that all such trials take at most; 0.03
 	TrialPace  time.Duration // in which a trial may take about one observation; 250 ms
-	Patience   float64       // own outcomes after which the parent's word is verified; 4
+	Patience   float64       // own outcomes after which the parent's belief is verified; 4
 	Budget     float64       // expected loss of the users' time to arms that are not proven; 0.01
 }
 
-// DefaultThompson returns the learner that tcpilot uses unless told otherwise.
+// DefaultThompson returns the learner that tcpilot uses by default.
 func DefaultThompson() Learner { return NewThompson(ThompsonOptions{}) }
 
 // NewThompson returns a learner that holds, for each arm, a Normal belief with
@@ -79,12 +79,12 @@ func NewThompson(opt ThompsonOptions) Learner {
 type thompson struct{ opt ThompsonOptions }
 
 const (
-	// tried, settled and thrice are evidence on the present state of the path: one
-	// good outcome, two and three. One alone may be a fluke either way.
+	// tried, settled and thrice are Trials of about one, two and three good outcomes in the
+	// present state of the path. A single outcome may be an outlier.
 	tried   = 0.9
 	settled = 1.8
 	thrice  = 2.7
-	// leastTrial is what an outcome counts for as a trial at least, so that a path
+	// leastTrial is the least that an outcome counts for as a trial, so that a path
 	// of small connections does not explore for ever.
 	leastTrial = 1. / 3
 	// surprise is how far, in standard deviations, the first outcome of a stale belief must
@@ -92,13 +92,13 @@ const (
 	surprise = 2.5
 	// staleAfter is how many outcomes of other arms make a belief stale.
 	staleAfter = 20
-	// reopened is the evidence that each arm keeps after a change of the reward of one, and
-	// hinted the same if only losses ended. All is kept if only losses began: a queue that
-	// overflows now and then does not make another path, and no other arm better.
+	// reopened is the evidence that each arm keeps after the reward of one arm changed;
+	// hinted is the same if only the losses ended. All evidence is kept if only losses began:
+	// a queue that overflows now and then is not a change of the path.
 	reopened = 0.5
 	hinted   = 5
 	// huber bounds the influence of one outcome on a settled mean, in standard
-	// deviations: a stalled virtual machine is not the arm's doing.
+	// deviations: an outlier may have other causes than the arm, as a stalled virtual machine.
 	huber = 3.5
 	// leastNoise is the least standard deviation believed of an outcome.
 	leastNoise = 0.05
@@ -144,13 +144,13 @@ func (t thompson) surprised(a *ArmBelief, o Outcome, v float64) bool {
 	return d*d > surprise*surprise*one(a, o, v)
 }
 
-// one is the variance of a single outcome around the believed mean, of which v is that
-// of an observation.
+// one is the variance of a single outcome around the believed mean; v is the variance of an
+// observation.
 func one(a *ArmBelief, o Outcome, v float64) float64 {
 	return v*(1/o.Weight+1/a.Weight) + a.Scatter/o.Weight
 }
 
-// fold adds the open observation to a's belief, which is without it.
+// fold adds the open observation to a's belief, which must not contain it yet.
 func (t thompson) fold(a *ArmBelief, v float64) {
 	x, w := a.open.mean(), a.open.weight()
 	if a.Trials >= settled {
@@ -171,8 +171,8 @@ func (t thompson) fold(a *ArmBelief, v float64) {
 // is averaged.
 const scatterMemory = 200
 
-// trialOf is what an outcome counts for as a trial: one that says half of what a
-// long connection would has answered the question.
+// trialOf is what an outcome counts for as a trial: 1 from half of the weight of a long
+// connection on.
 func trialOf(weight float64) float64 {
 	if weight >= 0.5 {
 		return 1
@@ -192,8 +192,8 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 	h.note(b, o)
 }
 
-// learnTail folds what the mean reward does not tell: each outcome by itself, also of one
-// observation.
+// learnTail updates price, losses and tail. Each outcome counts by itself there, also within
+// one observation.
 func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
@@ -205,8 +205,8 @@ func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 // which packets and retransmits are summed.
 const lossMemory = 20
 
-// note keeps the facts of an outcome that are not its reward. first says that it is
-// not one more of an observation that was begun before.
+// note records the facts of an outcome other than its reward. first says that the outcome
+// begins a new observation.
 func (b *Belief) note(o Outcome, first bool) {
 	if o.AtOnce > 0 {
 		b.AtOnce = float32(o.AtOnce)
@@ -231,12 +231,12 @@ func (a *ArmBelief) note(b *Belief, o Outcome) {
 	b.MinRTT, b.Rate = least(b.MinRTT, o.MinRTT), greatest(b.Rate, o.Rate)
 }
 
-// recent is the number of outcomes in which a least or greatest value that was
-// not met again fades: bpftune's last for ever, so that one lucky rate, or a
-// shorter route that is no more, is held against an arm until it restarts.
+// recent is the number of outcomes over which a minimum or maximum fades if it is not
+// reached again. In bpftune they never fade: one exceptional rate, or a former shorter
+// route, counts against an arm until bpftune restarts.
 const recent = 128
 
-// least keeps the least recent value, microseconds.
+// least updates a recent minimum, microseconds.
 func least(was, v uint32) uint32 {
 	switch {
 	case v == 0:
@@ -247,7 +247,7 @@ func least(was, v uint32) uint32 {
 	return was + (v-was)/recent
 }
 
-// greatest keeps the greatest recent value, bytes/s.
+// greatest updates a recent maximum, bytes/s.
 func greatest(was, v uint64) uint64 {
 	switch {
 	case v == 0:
@@ -302,7 +302,7 @@ func (t thompson) noise(a *ArmBelief, pooled float64) float64 {
 	return max(v, leastNoise*leastNoise)
 }
 
-// changed folds the outcome into what is watched for changes.
+// changed updates the change detectors by an outcome, and reports whether one fired.
 func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	reward, loss := false, false
 	novelty := Novelty(a.open.n + 1)
@@ -320,8 +320,8 @@ func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	return reward || loss
 }
 
-// reopen acts on a change of the path that a's outcomes gave away. Nothing that was
-// known of any arm can be relied on; it remains as a hint of where to look first.
+// reopen acts on a change of the path that was detected in a's outcomes. What was known of
+// the arms may be wrong now; it is kept with little weight, as the prior of the new trials.
 func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	b.Changes++
 	b.Changed, b.ChangedAt = now, b.Count
@@ -340,7 +340,7 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	}
 	weight, losses := min(a.Weight, max(left, runMax)), a.Since
 	if losses.Sent == 0 && b.Fall > 0 {
-		losses = a.Losses // they did not grow: what the path loses is not what changed
+		losses = a.Losses // losses did not rise: they are still valid
 	}
 	for i := range b.Arms {
 		o := &b.Arms[i]
@@ -360,11 +360,11 @@ func (t thompson) reopen(b *Belief, a *ArmBelief, now int64) {
 	a.Losses = losses
 }
 
-// searching is how many outcomes after a change a path counts as changed at most.
+// searching is for how many observations after a change a path counts as changed at most.
 const searching = 32
 
-// Changed reports whether what was believed of the path was given up not long ago,
-// and its arms have not all been tried again.
+// Changed reports whether a change of the path was detected recently, and its arms have not
+// all been tried again.
 func (t thompson) Changed(b *Belief, now int64) bool {
 	if b == nil || b.Changes == 0 || b.Count-b.ChangedAt > searching || seconds(b.Changed, now) > t.opt.HalfLife.Seconds() {
 		return false

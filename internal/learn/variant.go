@@ -6,15 +6,16 @@ import "math"
 // (congestion.Control.VariantOf).
 
 const (
-	// likeness is the standard deviation expected around that lead.
+	// likeness is the standard deviation expected around the lead of a variant.
 	likeness = 0.05
-	// contradicts is how many standard deviations what was seen must lie from 0 for this
-	// expectation to be given up.
+	// contradicts is how many standard deviations the observed difference must lie from 0 for
+	// this expectation to be given up.
 	contradicts = 2
 )
 
-// ahead is the belief in by how much the value of c, a variant of the default, is above the
-// default's; lead is what is expected of it.
+// ahead returns mean and standard deviation of the believed difference between the value of
+// c, a variant of the default, and the default's. lead is the expected difference, and calm
+// the standard deviation to use if observations contradict it.
 func (c *candidate) ahead(base *candidate, lead, calm float64) (mean, sd float64) {
 	mean, variance := lead, likeness*likeness
 	if c.weight > 0 && base.weight > 0 {

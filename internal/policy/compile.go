@@ -9,9 +9,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/class"
 )
 
-// Resolver finds the numbers by which the kernel knows what rules name.
+// Resolver looks up the kernel's ids of cgroups and network namespaces.
 type Resolver struct {
-	// Cgroup returns the ids of the cgroups at a path; none if there is none yet.
+	// Cgroup returns the ids of the cgroups at a path; none if it does not exist yet.
 	Cgroup func(path string) []uint64
 	// NetNS returns the cookie of a network namespace by name or path; ok is
 	// false if it does not exist yet.
@@ -27,7 +27,7 @@ type Waiting struct {
 }
 
 // Compile turns rules into the table that the datapath executes. ids are the
-// class ids by rule. Names that do not exist yet are returned, not refused:
+// class ids by rule. Names that do not exist yet are returned, and are not an error:
 // compile again when they appear.
 func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, error) {
 	if len(rules) > class.MaxRules {
@@ -57,7 +57,7 @@ func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, e
 	return t, waiting, nil
 }
 
-// Dims returns the dimensions that m cares about.
+// Dims returns the dimensions in which m has conditions.
 func Dims(m *Match) class.Dim {
 	var d class.Dim
 	add := func(cares bool, dim class.Dim) {
@@ -94,11 +94,11 @@ var roots = []netip.Prefix{
 	netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 }
 
-// prefixRows compiles one prefix dimension; nil if no rule cares about it.
+// prefixRows compiles one prefix dimension; nil if no rule has conditions in it.
 //
-// Prefixes in order form a tree, a parent right before what it holds. Walking
-// them with a stack of the open parents, each row takes over the rules of its
-// parent. A row that adds none to them is left out: the parent says the same.
+// Sorted prefixes form a tree, each parent right before the prefixes that it contains. They
+// are walked with a stack of the open parents, and each row includes the rules of its
+// parent. A row that adds no rule is left out, because its parent's row is the same.
 func prefixRows(rules []Rule, of func(*Match) []netip.Prefix) []class.PrefixSet {
 	var indifferent class.Set
 	named := make(map[netip.Prefix]class.Set)
@@ -144,8 +144,8 @@ func prefixRows(rules []Rule, of func(*Match) []netip.Prefix) []class.PrefixSet 
 	return rows
 }
 
-// portRows compiles one port dimension; nil if no rule cares about it. Ranges
-// change only where one of a rule's begins, or ends.
+// portRows compiles one port dimension; nil if no rule has conditions in it. The set of
+// rules changes only at the first port of a range and after the last one.
 func portRows(rules []Rule, of func(*Match) []PortRange) []class.PortRange {
 	starts := []int{0}
 	for i := range rules {
@@ -243,7 +243,7 @@ func compileNetNS(t *class.Table, rules []Rule, r Resolver) (waiting []Waiting) 
 	return waiting
 }
 
-// netnsCookie reads a cookie, which is a plain number, or asks for a name's.
+// netnsCookie parses a cookie, which is a plain number, or looks up the cookie of a name.
 func netnsCookie(name string, r Resolver) (cookie uint64, ok bool) {
 	if cookie, err := strconv.ParseUint(name, 10, 64); err == nil {
 		return cookie, true

@@ -7,17 +7,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Auto reports whether arms: auto means cc: unless only a rule that names it has it, or
-// one of tcpilot's own stands in for it, which is among arms, meant itself, and not
-// retired.
+// Auto reports whether "arms: auto" includes cc. It does not if cc is in byName, or if arms
+// contain a replacement of tcpilot's own for cc that is itself included and not retired.
 func Auto(cc tcp.CC, arms, byName, retired []tcp.CC) bool {
 	return !slices.Contains(byName, cc) && !slices.ContainsFunc(congestion.Own(), func(c congestion.Control) bool {
 		return c.InsteadOf == cc && slices.Contains(arms, c.CC) && !slices.Contains(byName, c.CC) && !slices.Contains(retired, c.CC)
 	})
 }
 
-// Wanted lists the congestion controls that rules name, so that they can be
-// looked for.
+// Wanted lists the congestion controls that rules name, so that they can be looked up.
 func Wanted(rules []Rule) []tcp.CC {
 	var out []tcp.CC
 	for i := range rules {

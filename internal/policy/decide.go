@@ -16,33 +16,33 @@ const One = 1 << 16
 // no longer as explored: three connections of four.
 const learnedShare = 0.75
 
-// Input is what a decision about one path is made from. It also holds scratch
-// space: reuse one Input for many decisions, from one goroutine at a time.
+// Input is the input of a decision about one path. It also contains scratch space: reuse
+// one Input for many decisions, from one goroutine at a time.
 type Input struct {
 	Rule *Rule // nil is no rule
-	// Arms are the congestion controls that can be used now, in order; what the
-	// rule does not list is left out of them.
+	// Arms are the congestion controls that can be used now, in order. Decide leaves out
+	// those that the rule does not list.
 	Arms []tcp.CC
 	// Default is what connections get without tcpilot: always an arm, and in use until
 	// another is shown to be better. Zero: not known.
 	Default tcp.CC
-	// ByName are those of Arms that a rule without a list does not mean.
+	// ByName are the part of Arms that only a rule that names them uses.
 	ByName []tcp.CC
-	// Retired are those that the kernel refused, or that did harm on this path; they
-	// are never used, and not where Rule fixes one of them either.
+	// Retired are those that the kernel refused, or that did harm on this path. They are
+	// never used, even if Rule fixes one of them.
 	Retired []tcp.CC
 	Learner learn.Learner
 	Belief  *learn.Belief // of this path; nil is a path without samples
 	Parent  *learn.Belief // of the enclosing prefix; nil at the root
 	Now     int64         // Unix nanoseconds
 	Slice   uint8         // path.Policy's, for paths that learn
-	// Back says that the path was shown to do worse than with the default, and is left to
-	// it for now.
+	// Back says that the path was shown to do worse than with the default, and gets the
+	// default for now.
 	Back bool
-	// Observe holds every connection out, and HeldBack the share of them (0 to 1) that
-	// the rollout leaves out, beside what Rule holds out.
-	Observe  bool
-	HeldBack float64
+	// Observe puts every connection into the hold-out. NotRolledOut is the share (0 to 1)
+	// that a partial rollout puts there, in addition to the rule's own hold-out.
+	Observe      bool
+	NotRolledOut float64
 
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
@@ -56,13 +56,12 @@ type Decision struct {
 	Best   int // index into Policy.Arms of the arm that is best known, or -1
 }
 
-// changeReporter is a learner that knows when it has given up what it believed.
+// changeReporter is a learner that reports changes of paths.
 type changeReporter interface {
 	Changed(b *learn.Belief, now int64) bool
 }
 
-// Decide makes the policy of one path. It allocates nothing but what the learner
-// allocates.
+// Decide makes the policy of one path. Only the learner may allocate.
 func Decide(in *Input) Decision {
 	d := Decision{Best: -1}
 	switch {
@@ -91,19 +90,17 @@ func Decide(in *Input) Decision {
 }
 
 const (
-	// newHoldOut is the share that a path which nothing is known of holds out, and
-	// newObservations the number of observations after which it has come down to half of
-	// that; the configured share is the least.
+	// newHoldOut is the hold-out share of a path without observations. It falls to half of
+	// that after newObservations, and never below the configured share.
 	newHoldOut      = 0.1
 	newObservations = 25
 )
 
-// holdOut says how much of the path is left at the kernel's defaults: of what a rule that
-// learns holds out, half of the configured share connection by connection, and all else
-// in whole slices of time, which are the fair comparison (learn.Comparison). What a
-// rollout leaves out is held out in slices as well, if there are any. Where that is all,
-// the kernel's questions are not answered either: those come before a connection that is
-// not remembered can be told from others.
+// holdOut sets the shares of the hold-out. For a rule that learns, half of the configured
+// share is drawn by connection, and the rest in whole slices of time, which are the unbiased
+// comparison (learn.Comparison). What a partial rollout leaves out is also drawn in slices,
+// if the policy has slices. If everything is in the hold-out, request ops are not answered
+// either: the kernel asks them before a connection is classified as hold-out.
 func (in *Input) holdOut(p *path.Policy) {
 	if p.Params.Mask() == 0 && p.NumArms == 0 {
 		return
@@ -115,7 +112,7 @@ func (in *Input) holdOut(p *path.Policy) {
 			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
 		}
 	}
-	tuned := (1 - in.HeldBack) * (1 - share)
+	tuned := (1 - in.NotRolledOut) * (1 - share)
 	if in.Observe || tuned <= 0 {
 		p.HoldOut = One
 		for _, f := range p.Params.Fields() {
@@ -133,7 +130,7 @@ func (in *Input) holdOut(p *path.Policy) {
 	p.HoldSlices = shareOf(1 - tuned/(1-single))
 }
 
-// observations that the path's belief rests on.
+// observations is the number of observations of the path.
 func (in *Input) observations() float64 {
 	if in.Belief == nil {
 		return 0
@@ -152,7 +149,7 @@ func (in *Input) fixed(d *Decision) Reason {
 	return ByRule
 }
 
-// learned shares the path's connections among the arms as the learner says.
+// learned gives the arms the shares that the learner computes.
 func (in *Input) learned(d *Decision) Reason {
 	arms, base := in.usable()
 	if len(arms) == 0 {
@@ -192,8 +189,8 @@ func (in *Input) learned(d *Decision) Reason {
 	return Exploring
 }
 
-// usable writes to in.arms the arms that rule, kernel and experience leave: the default
-// first, if it is known. base is its index, or -1.
+// usable writes to in.arms the arms that the rule allows and that are available and not
+// retired: the default first, if it is known. base is its index, or -1.
 func (in *Input) usable() (arms []tcp.CC, base int) {
 	want, auto := in.Rule.Learn.Arms, in.Rule.Learn.Arms == nil
 	if auto {
@@ -227,9 +224,9 @@ func known(b *learn.Belief) bool {
 	return false
 }
 
-// weigh turns shares into weights that sum to One. What rounding down leaves
-// over, less than one unit an arm, goes to the arm with the greatest share.
-// Shares that cannot be shares (NaN, negative, none) give equal weights.
+// weigh turns shares into weights that sum to One. The rounding error, less than one unit
+// an arm, goes to the arm with the greatest share. Invalid shares (NaN, negative, none) give
+// equal weights.
 func weigh(arms []path.Arm, shares []float64) {
 	sum, top := 0.0, 0
 	for i, s := range shares {
@@ -258,7 +255,7 @@ func weigh(arms []path.Arm, shares []float64) {
 	arms[top].Weight += left
 }
 
-// shareOf returns a share of 0 to 1 in 1/65536; one above zero stays so.
+// shareOf returns a share of 0 to 1 in 1/65536; a share above 0 is never rounded to 0.
 func shareOf(share float64) uint32 {
 	if !(share > 0) {
 		return 0

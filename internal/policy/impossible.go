@@ -7,7 +7,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Impossible says why no connection at all can satisfy m; empty if one can.
+// Impossible says why no connection can match m; empty if one can.
 func (m *Match) Impossible() string {
 	v4, v6 := m.families()
 	if !v4 && !v6 {

@@ -1,7 +1,7 @@
 package policy
 
-// Reason says why a connection or a path is treated as it is. The list is
-// closed: snapshots, metrics and the API use these words and no others.
+// Reason says why a connection or a path got what it got. The list is closed: snapshots,
+// metrics and the API use no other values.
 type Reason uint8
 
 const (
@@ -9,16 +9,16 @@ const (
 	LeftAlone                      // a rule says leave
 	ByRule                         // the rule fixes it
 	NewPath                        // nothing is known yet: shares as for an unknown path
-	Inherited                      // nothing is known of this prefix, but of the one around it
+	Inherited                      // nothing is known of this prefix: the enclosing prefix's belief is used
 	Exploring                      // arms are still being compared
 	Learned                        // one arm is believed to be the best
 	DefaultBest                    // the default is in use: nothing is shown to be better
-	WorseThanDefault               // shown to do worse than the default, to which it is left for now
-	ChangeDetected                 // what was learned stopped being true: comparing again
-	HoldOut                        // left at kernel defaults as a control
+	WorseThanDefault               // shown to do worse than the default, which it gets for now
+	ChangeDetected                 // the path changed: arms are compared again
+	HoldOut                        // left at kernel defaults, to compare with
 	YieldedSysctl                  // somebody set the sysctl that gives the kernel's default
 	AppChose                       // the application chose its congestion control
-	ArmRetired                     // the kernel does not offer, or refused, what is wanted, or guards took it from the path
+	ArmRetired                     // the congestion control is missing, or the kernel refused it, or a guard took it from the path
 	LeaseExpired                   // no daemon has renewed the policy
 	numReasons
 )

@@ -11,15 +11,15 @@ import (
 // that matches a connection is the only one that counts.
 type Rule struct {
 	Name    string
-	Builtin bool // stated by tcpilot, not by the operator
+	Builtin bool // from tcpilot, not from the operator's configuration
 	Match   Match
 	Leave   bool       // touch nothing, report nothing
 	Set     tcp.Params // fixed values
 	CC      tcp.CC     // fixed congestion control; zero is none
 	Learn   *Learn     // nil is nothing to learn
 	Watch   Watch
-	// Rollout is the share of connections that get what the rule gives, above 0 to 1;
-	// the others are held out. 0 is all of them.
+	// Rollout is the share of connections that the rule applies to, above 0 to 1; the
+	// others are in the hold-out. 0 means all connections.
 	Rollout float64
 }
 
@@ -59,13 +59,14 @@ func (d Direction) String() string {
 	return [...]string{"either", "outgoing", "incoming"}[d]
 }
 
-// Same asks for local and remote addresses with the same first bits, by family.
-// A family with 0 bits then does not match; both 0 do not ask.
+// Same requires that local and remote address have the same first bits, by address family.
+// If only one family has 0 bits, that family does not match; if both have, nothing is
+// required.
 type Same struct{ IPv4, IPv6 int }
 
 // Learn says what is learned for the connections of a rule.
 type Learn struct {
-	Arms      []tcp.CC // what to choose among; nil is auto: what is offered, but for Input.ByName
+	Arms      []tcp.CC // what to choose from; nil is auto: what is offered, except Input.ByName
 	Objective learn.Objective
 	HoldOut   float64 // share left at kernel defaults, 0 to 1
 	OwnScope  bool    // each network namespace learns for itself

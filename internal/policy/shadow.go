@@ -9,17 +9,17 @@ import (
 	"github.com/tcpilot/tcpilot/internal/class"
 )
 
-// Shadow is a rule that can never match, since the rules in By, all of them
-// earlier, take every connection that it asks for.
+// Shadow is a rule that can never match, because the earlier rules in By match every
+// connection that it would match.
 type Shadow struct {
 	Rule int
 	By   []int
 }
 
-// Shadows finds rules that can never match. It finds every rule that one earlier
-// rule covers, and those that several cover together in one dimension (say, an
-// outgoing and an incoming one) while each covers it in all others. It does not
-// find rules that only a patchwork over several dimensions covers.
+// Shadows finds rules that can never match. It finds every rule that one earlier rule
+// covers. It also finds rules that several earlier rules cover together in one dimension (for
+// example an outgoing and an incoming one), if each of them covers all other dimensions. It
+// does not find rules covered by a combination over several dimensions.
 func Shadows(rules []Rule) []Shadow {
 	var found []Shadow
 	for j := range rules {
@@ -57,8 +57,8 @@ func shadowedBy(rules []Rule, j int) []int {
 	return nil
 }
 
-// coverTogether reports whether the rules in by take, in dim, all that rule j
-// asks for.
+// coverTogether reports whether the rules in by together match, in dim, everything that
+// rule j matches.
 func coverTogether(rules []Rule, by []int, j int, dim class.Dim) bool {
 	union := unite(rules, by, dim)
 	return uncoveredDims(&union, &rules[j].Match)&dim == 0
@@ -75,7 +75,7 @@ func fewest(rules []Rule, by []int, j int, dim class.Dim) []int {
 	return by
 }
 
-// unite returns a Match that asks, in dim, for what any of the rules asks.
+// unite returns a Match that matches, in dim, what any of the rules matches.
 func unite(rules []Rule, by []int, dim class.Dim) Match {
 	var u Match
 	var outgoing, incoming bool
@@ -98,7 +98,7 @@ func unite(rules []Rule, by []int, dim class.Dim) Match {
 	return u
 }
 
-// shorter returns the lesser of two prefix lengths of which 0 is none.
+// shorter returns the lesser of two prefix lengths; 0 is none.
 func shorter(a, b int) int {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -106,8 +106,7 @@ func shorter(a, b int) int {
 	return min(a, b)
 }
 
-// uncoveredDims returns the dimensions in which m does not take all that o asks
-// for.
+// uncoveredDims returns the dimensions in which m does not match everything that o matches.
 func uncoveredDims(m, o *Match) class.Dim {
 	var d class.Dim
 	check := func(dim class.Dim, covered bool) {
@@ -152,7 +151,7 @@ func sameCovers(m, o Same) bool {
 	return o != Same{} && covers(m.IPv4, o.IPv4) && covers(m.IPv6, o.IPv6)
 }
 
-// portsCover reports whether the ranges of m hold all ports of o's.
+// portsCover reports whether the ranges of m contain all ports of o.
 func portsCover(m, o []PortRange) bool {
 	if len(m) == 0 {
 		return true
@@ -176,7 +175,7 @@ func portsCover(m, o []PortRange) bool {
 	return true
 }
 
-// prefixesCover reports whether the prefixes of m hold all addresses of o's.
+// prefixesCover reports whether the prefixes of m contain all addresses of o.
 func prefixesCover(m, o []netip.Prefix) bool {
 	if len(m) == 0 {
 		return true
@@ -192,8 +191,8 @@ func prefixesCover(m, o []netip.Prefix) bool {
 	return true
 }
 
-// covered reports whether the prefixes of m together hold all of p. It halves p
-// only as long as some prefix of m lies inside of it.
+// covered reports whether the prefixes of m together contain all of p. It halves p only as
+// long as some prefix of m lies within it.
 func covered(p netip.Prefix, m []netip.Prefix) bool {
 	var inside []netip.Prefix
 	for _, q := range m {

@@ -70,17 +70,17 @@ func (e End) String() string {
 type Flags uint16
 
 const (
-	FlagOutgoing   Flags = 1 << iota // this host called connect
-	FlagHoldOut                      // left at kernel defaults as a control
-	FlagAppCC                        // the application, or its route, chose the congestion control
-	FlagArmFailed                    // the kernel refused the arm's congestion control
-	FlagCCChanged                    // the congestion control at the end is not the arm that was set
-	FlagAppLimited                   // DeliveryRate was measured while the application sent too little
-	FlagECN                          // ECN was negotiated
-	FlagECNSeen                      // a packet with an ECT codepoint arrived
-	FlagAdopted                      // older than tcpilot: seen first by the iterator
-	FlagDefaultArm                   // the arm drawn was the default: nothing was set, Arm is CC
-	FlagHeldSlice                    // with FlagHoldOut: the whole slice of time was held out
+	FlagOutgoing     Flags = 1 << iota // this host called connect
+	FlagHoldOut                        // left at kernel defaults, to compare with
+	FlagAppCC                          // the application, or its route, chose the congestion control
+	FlagArmFailed                      // the kernel refused the arm's congestion control
+	FlagCCChanged                      // the congestion control at the end is not the arm that was set
+	FlagAppLimited                     // DeliveryRate was measured while the application sent too little
+	FlagECN                            // ECN was negotiated
+	FlagECNSeen                        // a packet with an ECT codepoint arrived
+	FlagAdopted                        // older than tcpilot: seen first by the iterator
+	FlagDefaultArm                     // the arm drawn was the default: nothing was set, Arm is CC
+	FlagHoldOutSlice                   // with FlagHoldOut: the whole slice of time was held out
 
 	FlagLater Flags = 1 << 13 // an earlier sample has the beginning of the connection
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Row is one thing that was asked and measured, for people.
+// Row is one property, configured and measured, for people.
 type Row struct {
 	Name     string `json:"name"` // such as "loss forward"
 	Asked    string `json:"asked"`
@@ -17,7 +17,8 @@ type Row struct {
 	Verdict
 }
 
-// Check says what the path does that was not asked.
+// Check returns an error for each property that differs from the configuration, and for a
+// host that was too busy.
 func (m Measured) Check() error {
 	var wrong []error
 	for _, r := range m.Rows() {

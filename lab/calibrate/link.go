@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// Direction is what one direction of a path was asked and found to do.
+// Direction is the configuration and the measurement of one direction of a path.
 type Direction struct {
 	Asked Asked  `json:"asked"`
 	Delay Spread `json:"delay"` // one way, with nothing else on the path; no probes: none came
@@ -31,7 +31,7 @@ type Direction struct {
 	filled     bool // the flood was long enough for the queue
 }
 
-// Measured is what a path was found to do.
+// Measured is the measurement of a path.
 type Measured struct {
 	From     string    `json:"from"` // hosts
 	To       string    `json:"to"`
@@ -60,8 +60,8 @@ const (
 	jitterProbes = 50
 )
 
-// Link measures the path between two hosts, which must be otherwise idle. That
-// the path carries nothing is no error: Check says so.
+// Link measures the path between two hosts, which must be otherwise idle. A path that
+// carries nothing is not an error here; Check reports it.
 func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want Want) (m Measured, err error) {
 	watch := StartWatch()
 	defer func() { m.Host = watch.Stop() }()

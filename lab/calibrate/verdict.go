@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// How far a link may be off. In a machine that is emulated itself, all but loss
-// may be slack times as far: its clock and its processors stop for milliseconds.
+// Tolerances of links. On an emulated machine, all but that of loss are wider by slack,
+// because its clock and its processors stop for milliseconds.
 const (
 	slack        = 5
 	delayOff     = 500 * time.Microsecond // or
@@ -14,8 +14,8 @@ const (
 	jitterOff    = 500 * time.Microsecond // or
 	jitterShare  = 0.10                   // and what is chance with so many probes
 	lossShareOff = 0.05
-	// strayLoss is the share of packets that the kernel may drop by itself where no
-	// loss was asked: a backlog that is full after a stall.
+	// strayLoss is the share of packets that the kernel may drop by itself if no loss was
+	// configured, for example because of a full backlog after a stall.
 	strayLoss    = 1e-4
 	reorderShare = 0.10
 	// maxReorder is the greatest share of packets that go ahead of others of which
@@ -23,19 +23,19 @@ const (
 	// which half went ahead. Played through with 3 to 200 packets underway, what is
 	// found is within reorderShare up to here.
 	maxReorder = 0.3
-	// strayReorder is the share of packets that may overtake where that was not
-	// asked: those of a sender that the scheduler moves to another processor.
+	// strayReorder is the share of packets that may be reordered if that was not configured,
+	// for example because the scheduler moves the sender to another processor.
 	strayReorder = 0.01
 	rateShare    = 0.03
 	queueOff     = 2 * time.Millisecond // or
 	queueShare   = 0.10
 )
 
-// Verdict is what is to be said of something that was measured; nothing if it is
-// what was asked.
+// Verdict is the result of comparing a measurement with the configuration; empty if they
+// agree.
 type Verdict struct {
-	Wrong  string `json:"wrong,omitempty"`  // why it is not what was asked
-	Untold string `json:"untold,omitempty"` // why that cannot be judged
+	Wrong  string `json:"wrong,omitempty"`  // why it differs from the configuration
+	Untold string `json:"untold,omitempty"` // why it cannot be judged
 }
 
 // Words are either, for people.
@@ -49,8 +49,7 @@ func (v Verdict) Words() string {
 func wrong(why string) Verdict  { return Verdict{Wrong: why} }
 func untold(why string) Verdict { return Verdict{Untold: why} }
 
-// within is how far a time may be off: by so much, or by a share of what was
-// asked.
+// within is the tolerance of a time: a fixed one, or a share of the configured value.
 func within(off time.Duration, share float64, asked time.Duration, loose float64) time.Duration {
 	return time.Duration(loose * max(float64(off), share*float64(asked)))
 }

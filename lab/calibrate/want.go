@@ -8,8 +8,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// Want is what a path was asked to do: the Specs of its links in each direction,
-// in the order in which packets cross them.
+// Want is the configuration of a path: the Specs of its links in each direction, in the
+// order in which packets cross them.
 type Want struct {
 	Forward, Backward []link.Spec
 	IPv6              bool
@@ -39,7 +39,7 @@ func Along(l *topology.Layout, from, to *topology.Host, spec func(wire string) (
 	return w, nil
 }
 
-// Asked is what the Specs of one direction come to.
+// Asked is the combined effect of the Specs of one direction.
 type Asked struct {
 	Delay   time.Duration `json:"delay_ns"`
 	Jitter  time.Duration `json:"jitter_ns"` // of several links, the root of the sum of squares

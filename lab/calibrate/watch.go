@@ -23,7 +23,7 @@ const (
 	watchPriority = 10
 )
 
-// Host is what a Watch saw. Shares are of the time of all processors.
+// Host is the result of a Watch. Shares are of the time of all processors.
 type Host struct {
 	Elapsed time.Duration `json:"elapsed_ns"`
 	Busy    float64       `json:"busy"` // all that is not idle, Steal and Softirq included
@@ -37,7 +37,7 @@ type Host struct {
 	Stalled time.Duration `json:"stalled_ns"` // all together
 }
 
-// Watch looks at the host while traffic runs.
+// Watch measures the load of the host while traffic runs.
 type Watch struct {
 	began  time.Time
 	before []processor
@@ -46,7 +46,7 @@ type Watch struct {
 	undo   func()
 }
 
-// StartWatch begins to look.
+// StartWatch starts a Watch.
 func StartWatch() *Watch {
 	w := &Watch{stop: make(chan struct{}), stalls: make(chan Host), undo: link.Reserve(1)}
 	w.began, w.before = time.Now(), processors()
@@ -54,7 +54,7 @@ func StartWatch() *Watch {
 	return w
 }
 
-// Stop says what was seen since StartWatch.
+// Stop returns the measurements since StartWatch.
 func (w *Watch) Stop() Host {
 	close(w.stop)
 	h := <-w.stalls
@@ -153,7 +153,7 @@ func (h *Host) account(before, after []processor) {
 	}
 }
 
-// Limits are what a host may be up to while an experiment counts.
+// Limits bound the load of a host during an experiment that counts.
 type Limits struct {
 	Busy    float64       // share; 1 is no limit
 	Steal   float64       // share
@@ -166,8 +166,8 @@ type Limits struct {
 // median, 5 % of the time does.
 var DefaultLimits = Limits{Busy: 0.9, Steal: 0.05, Stalled: 0.05, Longest: 500 * time.Millisecond}
 
-// Sane says what the host was up to that makes figures taken meanwhile
-// worthless, and what to do about it.
+// Sane returns an error if the load of the host makes figures worthless, with what to do
+// about it.
 func (h Host) Sane(l Limits) error {
 	stalled := float64(h.Stalled) / float64(max(1, h.Elapsed))
 	switch {

@@ -15,18 +15,18 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// Calibration is what a path of a case was asked to do, and did.
+// Calibration compares the settings of a path of a case with measurements.
 type Calibration struct {
 	Title    string              `json:"title"` // of scenario and case
 	From     string              `json:"from,omitempty"`
 	To       string              `json:"to,omitempty"`
 	Measured *calibrate.Measured `json:"measured,omitempty"`
-	// Refused says what is not sane, or why the case cannot be built here.
+	// Refused says which check failed, or why the case cannot be built here.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Calibrate builds the networks of scenarios, measures their paths and tells of
-// each. What is not sane is told, and is no error.
+// Calibrate builds the networks of scenarios, measures their paths and reports each. A failed
+// check is part of the report, and is not an error.
 func Calibrate(ctx context.Context, o Options, tell func(Calibration)) error {
 	release, err := prepare()
 	if err != nil {

@@ -29,7 +29,7 @@ func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	about.Backend = string(n.backend)
-	list, err := n.enter(j, o, &about)
+	list, err := n.newSubjects(j, o, &about)
 	if err != nil {
 		return err
 	}
@@ -41,11 +41,11 @@ func runCase(ctx context.Context, j job, o Options, p *pace) (err error) {
 	if err := o.Out.Case(about); err != nil || about.Refused != "" {
 		return err
 	}
-	r := &race{network: n, job: j, out: o.Out, pace: p}
+	r := &caseRun{network: n, job: j, out: o.Out, pace: p}
 	return r.run(ctx, list)
 }
 
-// open builds the network of a case; refused says why this kernel cannot.
+// open builds the network of a case; refused says why that is not possible on this kernel.
 func open(ctx context.Context, j job, o Options) (n *network, refused string, err error) {
 	controls, err := subject.Controls()
 	if err != nil {
@@ -66,7 +66,7 @@ func open(ctx context.Context, j job, o Options) (n *network, refused string, er
 	return n, "", nil
 }
 
-// specs are all that the links of a case ever do.
+// specs are the settings of the links of a case, including those of schedules.
 func specs(c scenario.Case) (list []link.Spec) {
 	for _, l := range c.Links {
 		list = append(list, l.Forward, l.Backward)
@@ -77,28 +77,28 @@ func specs(c scenario.Case) (list []link.Spec) {
 	return list
 }
 
-// describe says what the case is, for the report.
+// describe describes the case for the report.
 func (j job) describe() report.Case {
 	return report.Case{
 		Scenario: j.scenario.Name, Case: j.Name,
 		Title: j.scenario.Title, Source: j.scenario.Source, Expect: j.scenario.Expect,
-		Link: strings.Join(j.linkWords(), "; "), Primary: j.Primary, Metrics: j.Metrics, Baseline: j.Baseline,
+		Link: strings.Join(j.linkDescriptions(), "; "), Primary: j.Primary, Metrics: j.Metrics, Baseline: j.Baseline,
 		Ratios: j.Ratios,
 	}
 }
 
-// linkWords says what the links do, in the graph's order.
-func (j job) linkWords() (words []string) {
+// linkDescriptions describes the links, in the graph's order.
+func (j job) linkDescriptions() (list []string) {
 	for _, e := range j.Graph.Edges {
 		if l, ok := j.Links[e.Name]; ok {
-			words = append(words, l.Describe(e.Name))
+			list = append(list, l.Describe(e.Name))
 		}
 	}
-	return words
+	return list
 }
 
-// lacking says what of a scenario's needs this machine does not have; empty if
-// nothing.
+// lacking describes the first need of a scenario that this machine does not meet; empty if
+// it meets all.
 func lacking(needs, controls []string) string {
 	const elsewhere = "another kernel may: --kernel"
 	for _, need := range needs {

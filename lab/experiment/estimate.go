@@ -7,8 +7,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/subject"
 )
 
-// Estimate is about how long Run takes, as far as can be told without running: a
-// case that will be refused counts, a subject that is not installed does not.
+// Estimate is about how long Run takes. Cases that will be refused count, because that is
+// not known before they run; subjects that are not installed do not.
 func (o Options) Estimate() (time.Duration, error) { return o.sum(o.estimate) }
 
 // EstimateCalibration is about how long Calibrate takes.
@@ -35,13 +35,12 @@ func (o Options) estimate(j job) time.Duration {
 	return j.Estimate()
 }
 
-// chooses says whether a subject is wanted; the baseline always is.
+// chooses reports whether a subject is chosen; the baseline always is.
 func (o Options) chooses(j job, s subject.Spec) bool {
 	return len(o.Subjects) == 0 || slices.Contains(o.Subjects, s.Name) || s.Name == j.Baseline
 }
 
-// installed says whether bpftune is there; whether it runs here is for subject.New
-// to find out.
+// installed reports whether bpftune is installed; subject.New finds out whether it runs here.
 func installed() bool {
 	_, err := subject.FindBpftune()
 	return err == nil

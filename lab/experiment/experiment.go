@@ -22,21 +22,21 @@ type Options struct {
 	Cases, Subjects []string
 	Repeat          int  // rounds that count, instead of the scenarios' own; 0 leaves those
 	Quick           bool // calibrate for a shorter time
-	Emulated        bool // on a machine that is emulated itself
+	Emulated        bool // the machine itself is emulated
 	Backend         link.Backend
 	Binary          string // tcpilot, for the subjects that are it
 	Out             *report.Writer
 	Progress        func(Progress) // called from one goroutine; may be nil
 
-	anyHost bool // of tests: what is measured of the machine and its links refuses nothing
+	anyHost bool // for tests: do not refuse rounds because of the machine and its links
 }
 
 // Run runs scenarios one after the other and writes a record of all they do. The
 // program that calls it must have called load.RunIfAgent first thing in main.
 //
-// An experiment that cannot run here, or whose link or host is not sane, is
-// written as refused; one that fails is part of the error. Neither stops the
-// others. When ctx ends, what was made is removed and the error is ctx's.
+// A case that cannot run here, or whose link or host fails the checks, is written as
+// refused; one that fails is part of the error. The other cases run in either case. When ctx
+// ends, Run removes what it made and returns ctx's error.
 func Run(ctx context.Context, o Options, run report.Run) (err error) {
 	release, err := prepare()
 	if err != nil {
@@ -71,7 +71,7 @@ func Run(ctx context.Context, o Options, run report.Run) (err error) {
 	return errors.Join(errs...)
 }
 
-// prepare takes the machine for this run and removes what a killed one left.
+// prepare locks the machine for this run and removes what a killed run left.
 func prepare() (release func(), err error) {
 	if release, err = topology.Exclusive(); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func prepare() (release func(), err error) {
 	return release, nil
 }
 
-// job is a case with the scenario that it is from.
+// job is a case with its scenario.
 type job struct {
 	scenario *scenario.Scenario
 	scenario.Case
@@ -96,7 +96,7 @@ func (j job) title() string {
 	return j.scenario.Name + ", " + j.Name
 }
 
-// cases lists what is chosen; a choice that chooses nothing is a mistake.
+// cases lists the chosen cases; a choice without a match is an error.
 func (o Options) cases() (todo []job, err error) {
 	var names []string
 	for _, s := range o.Scenarios {
@@ -111,7 +111,7 @@ func (o Options) cases() (todo []job, err error) {
 			c.Subjects = o.withAdded(c.Subjects)
 			j := job{s, c}
 			if slices.ContainsFunc(todo, func(o job) bool { return o.title() == j.title() }) {
-				return nil, fmt.Errorf("case %q is there twice: a report names cases by scenario and case", j.title())
+				return nil, fmt.Errorf("case %q occurs twice: a report identifies cases by scenario and case", j.title())
 			}
 			todo = append(todo, j)
 		}
@@ -136,7 +136,7 @@ func (o Options) cases() (todo []job, err error) {
 	return todo, nil
 }
 
-// withAdded are a case's subjects, and those that are chosen and need no settings.
+// withAdded returns a case's subjects and the chosen ones that need no settings.
 func (o Options) withAdded(specs []subject.Spec) []subject.Spec {
 	specs = slices.Clone(specs)
 	for _, want := range o.Subjects {

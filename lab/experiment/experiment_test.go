@@ -93,18 +93,18 @@ func TestLacking(t *testing.T) {
 func TestTrouble(t *testing.T) {
 	plain := func(c link.Counters) counts { return counts{"a forward": {Counters: c}, "b forward": {}} }
 	before := plain(link.Counters{Passed: 1000, Aggregates: 4, Failed: 3, Late: 5})
-	if err := plain(link.Counters{Passed: 3000, Aggregates: 4, Failed: 3, Late: 15}).trouble(before, lateShare); err != nil {
+	if err := plain(link.Counters{Passed: 3000, Aggregates: 4, Failed: 3, Late: 15}).check(before, lateShare); err != nil {
 		t.Errorf("what was before, and a few late ones: %v", err)
 	}
 	after := plain(link.Counters{Passed: 3000, Aggregates: 7, Failed: 5, Late: 100})
-	err := after.trouble(before, lateShare)
+	err := after.check(before, lateShare)
 	for _, want := range []string{"2 packets", "late", "3 packets of link a forward were aggregates"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("two failed, many late, three aggregates: %v, want %q in it", err, want)
 		}
 	}
 	offloads := counts{"a forward": {link.Counters{Passed: 3000, Aggregates: 700}, true}}
-	if err := offloads.trouble(counts{}, lateShare); err != nil {
+	if err := offloads.check(counts{}, lateShare); err != nil {
 		t.Errorf("where offloads are on: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/report"
 )
 
-// Machine is the part of a report's first line that tells of this machine; what
-// cannot be found out is empty.
+// Machine returns the part of a report's first line that describes this machine; unknown
+// fields are empty.
 func Machine() report.Run {
 	r := report.Run{Began: time.Now(), CPUs: runtime.NumCPU(), CPU: model()}
 	var u unix.Utsname
@@ -22,7 +22,7 @@ func Machine() report.Run {
 	return r
 }
 
-// model is the name that the first processor gives itself.
+// model is the model name of the first processor.
 func model() string {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

@@ -29,25 +29,25 @@ type network struct {
 	anyHost               bool       // as of Options
 }
 
-// duplex is a link that does something to packets.
+// duplex is an emulated link, both directions.
 type duplex struct {
 	scenario.Link
 	wire              *topology.Wire
 	forward, backward *link.Direction
 }
 
-// sysctls are what all hosts of the lab have, unless a case says otherwise.
+// sysctls are the settings of all hosts of the lab, unless a case overrides them.
 var sysctls = map[string]string{
-	// The kernel would carry what it saw of a path from one subject's connections
-	// to the next subject's.
+	// Otherwise the kernel would carry path metrics over from one subject's connections to
+	// the next subject's.
 	"net.ipv4.tcp_no_metrics_save": "1",
-	// Many short connections need ports, those of closed ones included.
+	// Many short connections need many ports, also those of closed connections.
 	"net.ipv4.ip_local_port_range": "1024 65535",
 	"net.ipv4.tcp_tw_reuse":        "1",
 }
 
-// build makes the network of a case; b is not link.Auto, so that all links are
-// made in the same way.
+// build makes the network of a case; b must not be link.Auto, so that all links have the
+// same backend.
 func build(ctx context.Context, c scenario.Case, b link.Backend) (_ *network, err error) {
 	n := &network{cgroups: map[string]*topology.Cgroup{}, links: map[string]duplex{}, backend: b}
 	if n.net, err = topology.New(); err != nil {

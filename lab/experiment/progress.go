@@ -5,13 +5,13 @@ import "time"
 // Progress says how far a run has come.
 type Progress struct {
 	Case    string        // title of scenario and case
-	Step    string        // what it does now: "calibrate", "cubic, round 3 of 5"
+	Step    string        // the current step: "calibrate", "cubic, round 3 of 5"
 	Done    float64       // share of the whole run, 0 to 1
 	Remains time.Duration // estimated
 }
 
-// pace estimates how long the rest takes: by what the scenarios say, corrected
-// by how long what is done took.
+// pace estimates the remaining time: by the durations in the scenarios, corrected by the time
+// that the finished part took.
 type pace struct {
 	tell         func(Progress)
 	estimate     func(job) time.Duration
@@ -38,10 +38,10 @@ func (p *pace) begin(j job) {
 	p.steps, p.taken = 1, 0
 }
 
-// expect says in how many steps the case goes.
+// expect sets the number of steps of the case.
 func (p *pace) expect(steps int) { p.steps, p.taken = max(steps, 1), 0 }
 
-// step tells what begins now; advance, that it is over.
+// step reports the step that begins; advance reports its end.
 func (p *pace) step(what string) {
 	if p.tell == nil {
 		return

@@ -19,8 +19,8 @@ type change struct {
 	forward, backward link.Spec
 }
 
-// follow changes the links as their schedules say, from now on. What it returns
-// ends that and puts the links back as they were at the begin.
+// follow changes the links by their schedules from now on. The function that it returns
+// ends that and restores the links' initial settings.
 func (n *network) follow(ctx context.Context) (end func() error) {
 	var changes []change
 	for name, d := range n.links {

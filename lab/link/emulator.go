@@ -24,7 +24,7 @@ type emulator struct {
 
 	epochsNow atomic.Pointer[epochs] // set adds to them
 	reorders  atomic.Bool            // packets may come that leave before others
-	early     atomic.Int64           // ns: before its time, in another's company
+	early     atomic.Int64           // ns: how much before its time a packet may leave with another
 	late      atomic.Uint64
 	stop      atomic.Bool
 	done      sync.WaitGroup

@@ -31,13 +31,13 @@ const (
 	oversleep = 30 * time.Microsecond
 	// Each time that the worker wakes up costs more than a packet does. So it lets
 	// those go too that are due soon, as a device that moderates its interrupts:
-	// within this part of the link's delay, and no more than longestCompany.
-	company        = 20
-	longestCompany = 250 * time.Microsecond
+	// within this part of the link's delay, and no more than longestEarly.
+	earlyShare   = 20
+	longestEarly = 250 * time.Microsecond
 )
 
-// early is how much before its time a packet may leave in the company of another.
-func early(s Spec) time.Duration { return min(s.Delay/company, longestCompany) }
+// early is how much before its time a packet may leave together with another.
+func early(s Spec) time.Duration { return min(s.Delay/earlyShare, longestEarly) }
 
 func newWorker(e *emulator) *worker {
 	return &worker{

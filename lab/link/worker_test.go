@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Company is worth a twentieth of the delay, and never more than a quarter of a
+// A packet leaves early by at most a twentieth of the delay, and never more than a quarter of a
 // millisecond.
 func TestEarly(t *testing.T) {
 	for delay, want := range map[time.Duration]time.Duration{
@@ -18,8 +18,8 @@ func TestEarly(t *testing.T) {
 	}
 }
 
-// Who is due takes along who is due soon; nobody leaves early on his own.
-func TestCompany(t *testing.T) {
+// When a packet is due, packets that are due soon leave with it; none leaves early alone.
+func TestPacketsLeaveTogether(t *testing.T) {
 	e := &emulator{}
 	e.epochsNow.Store(&epochs{{}})
 	e.early.Store(int64(100 * time.Microsecond))

@@ -39,7 +39,7 @@ type Agent struct {
 	gone    chan struct{}
 }
 
-// request and response are the lines between an agent and its master.
+// request and response are the lines between an agent and its parent process.
 type request struct {
 	ID   uint64 // of cancel, that of the order to end
 	Op   string
@@ -53,7 +53,7 @@ type response struct {
 }
 
 // StartAgent starts this program again as an agent; see RunIfAgent. place may
-// be nil: then the agent stays in the cgroup of its master.
+// be nil: then the agent stays in the cgroup of its parent process.
 func StartAgent(host Starter, place Placer) (*Agent, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -157,15 +157,15 @@ func (a *Agent) cancel(id uint64) {
 	a.send(request{ID: id, Op: "cancel"}) // an agent that is gone has ended it
 }
 
-// send writes an order. The pipe may be full for as long as the agent writes
-// answers: those are taken in meanwhile: take needs mu only.
+// send writes a request. The pipe may stay full until the agent's answers are read. They are
+// read meanwhile, because take needs mu only.
 func (a *Agent) send(r request) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	return a.out.Encode(r)
 }
 
-// Listen starts a server, which lives as long as the agent or until Harvest.
+// Listen starts a server, which lives as long as the agent or until Collect.
 func (a *Agent) Listen(ctx context.Context, s ListenSpec) (at netip.AddrPort, err error) {
 	var l Listening
 	err = a.call(ctx, "listen", s, &l)
@@ -202,10 +202,10 @@ func (a *Agent) Mux(ctx context.Context, s MuxSpec) (r RPCResult, err error) {
 	return r, err
 }
 
-// Harvest ends the agent's servers and returns the accounts that they kept, by
+// Collect ends the agent's servers and returns the accounts that they kept, by
 // number. Connections have the time of grace to end by themselves.
-func (a *Agent) Harvest(ctx context.Context, grace time.Duration) (accounts map[uint64]Account, err error) {
-	err = a.call(ctx, "harvest", grace, &accounts)
+func (a *Agent) Collect(ctx context.Context, grace time.Duration) (accounts map[uint64]Account, err error) {
+	err = a.call(ctx, "collect", grace, &accounts)
 	return accounts, err
 }
 

@@ -63,7 +63,7 @@ func TestAgentReportsErrors(t *testing.T) {
 		t.Errorf("bulk to a closed port: %v", err)
 	}
 	if err := a.call(t.Context(), "dance", nil, nil); err == nil {
-		t.Error("an unknown order was obeyed")
+		t.Error("an unknown request was served")
 	}
 	if err := a.Close(); err != nil {
 		t.Error(err)
@@ -108,12 +108,12 @@ func TestAgentOrderEndsWithContext(t *testing.T) {
 	}
 }
 
-// A master that gives a large order and an agent that gives a large answer at the
+// A parent that sends a large request and an agent that sends a large answer at the
 // same time wait for each other's pipe, not for ever.
 func TestPipesBothFull(t *testing.T) {
 	toAgent, fromMaster := io.Pipe()
 	toMaster, fromAgent := io.Pipe()
-	go obey(toAgent, fromAgent)
+	go serveRequests(toAgent, fromAgent)
 	a := &Agent{pending: map[uint64]chan response{}, gone: make(chan struct{}), out: json.NewEncoder(fromMaster)}
 	go a.take(toMaster)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

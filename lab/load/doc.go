@@ -1,16 +1,15 @@
-// Package load makes TCP traffic for the lab and says what came of it: bulk
-// streams, requests and replies on lasting connections, one by one or many at a
-// time, transfers on connections of their own, and connections that come and go.
+// Package load makes TCP traffic for the lab and measures it: bulk streams, requests and
+// replies on long-lived connections (one at a time, or many at once), transfers with a
+// connection each, and many short connections.
 //
-// A connection is seen from both ends: the client knows when it began and when
-// all was there, and whoever sends the data keeps an Account of what its kernel
-// says. A server keeps those of its connections until its master harvests them.
+// A connection is measured at both ends: the client records when it began and when all data
+// had arrived, and the sender of the data keeps an Account of its kernel's counters. A server
+// keeps the accounts of its connections until Agent.Collect.
 //
-// The traffic is made by an agent, a process of its own in a network namespace
-// and a cgroup, so that its sockets belong there and its CPU time can be told
-// apart. An agent is this same program started again: whoever starts agents
-// calls RunIfAgent first thing in main. Agents obey orders on their standard
-// input and end with it.
+// The traffic is made by an agent: a process in a network namespace and a cgroup, so that
+// its sockets belong there and its CPU time can be measured. An agent is this same program
+// started again: a program that starts agents calls RunIfAgent first thing in main. Agents
+// serve requests from their standard input and exit when it ends.
 //
 // It refuses to run without bounds: every piece of work has a duration or a count, and
 // a limit to both.

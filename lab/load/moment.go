@@ -7,7 +7,7 @@ import (
 )
 
 // Moment is a time of the machine's monotonic clock (CLOCK_MONOTONIC), which all
-// agents and their master share.
+// agents and their parent process share.
 type Moment time.Duration
 
 // Now is the present moment. The call cannot fail for this clock.

@@ -130,9 +130,9 @@ func (s *server) keep(account uint64, book *observer) {
 	}
 }
 
-// harvest ends the server and puts its accounts into all. Connections have until
+// collect ends the server and puts its accounts into all. Connections have until
 // the deadline to end by themselves.
-func (s *server) harvest(deadline time.Time, all map[uint64]Account) error {
+func (s *server) collect(deadline time.Time, all map[uint64]Account) error {
 	err := s.l.Close()
 	for s.end(time.Now().After(deadline)) > 0 {
 		time.Sleep(time.Millisecond)
@@ -143,8 +143,8 @@ func (s *server) harvest(deadline time.Time, all map[uint64]Account) error {
 	return err
 }
 
-// end counts the connections that are open. Under force they are resetting:
-// each of them waits for nothing more, and its account is still kept.
+// end returns the number of open connections. force resets them; their accounts are still
+// kept.
 func (s *server) end(force bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,16 +26,16 @@ func pair(t *testing.T) (client, server *Agent, to string) {
 	return client, server, at.String()
 }
 
-func harvest(t *testing.T, a *Agent) map[uint64]Account {
+func collect(t *testing.T, a *Agent) map[uint64]Account {
 	t.Helper()
-	accounts, err := a.Harvest(t.Context(), 2*time.Second)
+	accounts, err := a.Collect(t.Context(), 2*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return accounts
 }
 
-func TestFlowsAreHarvested(t *testing.T) {
+func TestAccountsAreCollected(t *testing.T) {
 	client, server, to := pair(t)
 	s := FlowsSpec{To: to, CC: "reno", Account: 100, Concurrency: 3, Duration: 10 * time.Second,
 		Flows: []Flow{{Size: 1}, {Size: 1_000_000}, {Size: 70_000}, {Size: 5}}}
@@ -43,7 +43,7 @@ func TestFlowsAreHarvested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	accounts := harvest(t, server)
+	accounts := collect(t, server)
 	if len(r.Connections) != 4 || len(accounts) != 4 {
 		t.Fatalf("%d connections, %d accounts, want 4", len(r.Connections), len(accounts))
 	}
@@ -59,7 +59,7 @@ func TestFlowsAreHarvested(t *testing.T) {
 		}
 	}
 	if _, err := client.Bulk(t.Context(), BulkSpec{To: to, Duration: time.Millisecond}); err == nil {
-		t.Error("the server still serves after harvest")
+		t.Error("the server still serves after collect")
 	}
 }
 
@@ -143,7 +143,7 @@ func TestRPCAccountsAreTheLargerSides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	accounts := harvest(t, server)
+	accounts := collect(t, server)
 	if _, ok := accounts[1]; ok || up.Own == nil || down.Own != nil {
 		t.Fatalf("the smaller side keeps an account: %v, %v, %v", accounts, up.Own, down.Own)
 	}
@@ -166,7 +166,7 @@ func TestMuxRepliesAreComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.Delivered || r.Exchanges != 30 || len(harvest(t, server)) != 1 {
+	if !r.Delivered || r.Exchanges != 30 || len(collect(t, server)) != 1 {
 		t.Fatalf("result %+v", r)
 	}
 	got := map[uint64]int{}
@@ -184,7 +184,7 @@ func TestMuxRepliesAreComplete(t *testing.T) {
 	}
 }
 
-func TestHarvestForcesConnectionsToEnd(t *testing.T) {
+func TestCollectForcesConnectionsToEnd(t *testing.T) {
 	client, server, to := pair(t)
 	done := make(chan RPCResult, 1)
 	go func() {
@@ -193,7 +193,7 @@ func TestHarvestForcesConnectionsToEnd(t *testing.T) {
 	}()
 	time.Sleep(time.Second) // the first exchange is over, the second far off
 	begin := time.Now()
-	accounts, err := server.Harvest(t.Context(), 50*time.Millisecond)
+	accounts, err := server.Collect(t.Context(), 50*time.Millisecond)
 	if err != nil || accounts[1].Segments != 1 || time.Since(begin) > 8*time.Second {
 		t.Errorf("after %s: %v, %v", time.Since(begin), accounts, err)
 	}

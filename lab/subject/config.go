@@ -12,8 +12,8 @@ import (
 // OwnKeys of tcpilot's configuration are the subject's to set, and no scenario's.
 var OwnKeys = []string{"cgroup", "bpffs", "run_dir", "state_dir", "socket", "metrics"}
 
-// checkConfig checks that a part of a configuration is one, and that its keys are
-// not the subject's. Whether they are right, `tcpilot check` says.
+// checkConfig checks that a part of a configuration is valid YAML, and has no keys that the
+// subject sets. `tcpilot check` checks the rest.
 func checkConfig(text string) error {
 	var top yaml.MapSlice
 	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
@@ -42,9 +42,9 @@ func configLearns(text string) bool {
 	})
 }
 
-// drawAlike adds the key of draws to a configuration, if it has none: daemons whose
-// connections share a queue are to draw alike. Lines that are there keep their numbers
-// only if there is no learning section.
+// drawAlike adds the key of draws to a configuration, if it has none, because daemons whose
+// connections share a queue should draw the same. Existing lines keep their numbers only if
+// there is no learning section.
 func drawAlike(text, key string) (string, error) {
 	var top yaml.MapSlice
 	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
@@ -72,15 +72,15 @@ func drawAlike(text, key string) (string, error) {
 	return string(out), nil
 }
 
-// files are where a daemon of tcpilot keeps what is its own.
+// files are the paths of a tcpilot daemon's own files.
 type files struct{ cgroup, bpffs, dir string }
 
 func (f files) config() string { return filepath.Join(f.dir, "tcpilot.yaml") }
 func (f files) socket() string { return filepath.Join(f.dir, "tcpilot.sock") }
 func (f files) state() string  { return filepath.Join(f.dir, "state") }
 
-// configure adds what the daemon needs behind a configuration: so lines have the
-// numbers that their author knows.
+// configure appends what the daemon needs to a configuration, so that existing lines keep
+// their numbers.
 func (f files) configure(text string) string {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"

@@ -16,8 +16,8 @@ const (
 	// patience is how long a process may take to end after SIGTERM: on an emulated
 	// processor much more than the second of a real one.
 	patience = time.Minute
-	// drain is how long output may still come after a process has ended: what it
-	// started in the background may hold the pipe.
+	// drain is how long output may still come after a process has ended: its background
+	// processes may keep the pipe open.
 	drain = time.Second
 )
 
@@ -25,7 +25,7 @@ const (
 type process struct {
 	name string // for errors
 	log  *tail
-	// patience with its end.
+	// patience is how long it may take to end.
 	patience time.Duration
 	// loose leaves the rest of the process group alone when the program ends.
 	loose bool
@@ -53,9 +53,8 @@ func (p *process) start(h *topology.Host, cg *topology.Cgroup, cmd *exec.Cmd) er
 	return nil
 }
 
-// watch waits for the end, and ends the rest of the group with it. A process
-// that ended keeps its id until it is waited for, so that the group is still its
-// own.
+// watch waits for the end of the process, and then ends the rest of its group. The process
+// id is not reused before the process is waited for, so the group is still its own.
 func (p *process) watch() {
 	pid := p.cmd.Process.Pid
 	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
@@ -70,7 +69,7 @@ func (p *process) watch() {
 	close(p.exited)
 }
 
-// signal reaches the whole group.
+// signal signals the whole process group.
 func (p *process) signal(s unix.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +78,7 @@ func (p *process) signal(s unix.Signal) {
 	}
 }
 
-// lost is an error if the process is gone.
+// lost returns an error if the process has ended.
 func (p *process) lost() error {
 	select {
 	case <-p.exited:
@@ -93,8 +92,7 @@ func (p *process) lost() error {
 	return fmt.Errorf("%s ended by itself: %s\n%s", p.name, how, p.log.end())
 }
 
-// end has the process end. It is an error if it had ended before, or had to be
-// killed.
+// end ends the process. It returns an error if it had ended before, or had to be killed.
 func (p *process) end() error {
 	if err := p.lost(); err != nil {
 		return err
@@ -121,7 +119,7 @@ func endAll(all []*process) error {
 	return errors.Join(errs...)
 }
 
-// ready waits until the process does what it is for, as ask says.
+// ready waits until ask reports that the process works.
 func (p *process) ready(ctx context.Context, ask func() error) error {
 	deadline := time.After(readyLimit)
 	for {

@@ -13,13 +13,13 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// site is a tuned host, with what a tuner has there.
+// site is a tuned host, with the process and directory of a tuner there.
 type site struct {
 	host    *topology.Host
 	cgroup  *topology.Cgroup
 	log     *tail
 	process *process // nil while none runs
-	// patience with the end of the process.
+	// patience is how long the process may take to end.
 	patience time.Duration
 }
 
@@ -41,7 +41,7 @@ func newSites(w World) (sites, error) {
 	return all, nil
 }
 
-// start starts what tunes the site.
+// start starts the process that tunes the site.
 func (s *site) start(name string, cg *topology.Cgroup, cmd *exec.Cmd) error {
 	p := &process{name: name + " on " + s.host.Name, log: s.log, patience: s.patience}
 	if err := p.start(s.host, cg, cmd); err != nil {
@@ -100,7 +100,7 @@ func (h *home) of(host string) (string, error) {
 	return dir, nil
 }
 
-// remove is for when nothing is mounted in it any more.
+// remove removes the directory. Nothing may be mounted in it any more.
 func (h *home) remove() error {
 	if h.path == "" {
 		return nil

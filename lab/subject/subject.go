@@ -14,7 +14,7 @@ type Kind string
 
 // The kinds of subject.
 const (
-	Default Kind = "default" // what this host's kernel does by itself
+	Default Kind = "default" // the kernel's defaults
 	Fixed   Kind = "cc"      // one congestion control for all connections of the tuned hosts
 	Route   Kind = "route"   // initial windows on all routes, as by `ip route change`
 	Tcpilot Kind = "tcpilot"
@@ -60,22 +60,22 @@ type World struct {
 	Others []string
 }
 
-// Subject is one way to tune hosts. Start and Stop alternate; what it learned
-// stays from one Start to the next until Close, unless it forgets.
+// Subject is one way to tune hosts. Start and Stop alternate. What it learned stays from one
+// Start to the next until Close, unless Forgets is true.
 type Subject interface {
 	Name() string
-	// Learns says whether rounds before the measured ones make a difference.
+	// Learns reports whether it needs warm-up rounds before the measured ones.
 	Learns() bool
-	// Forgets says that what it learned ends with Stop: it needs its warm-up after
+	// Forgets reports whether Stop drops what it learned, so that it needs a warm-up after
 	// every Start.
 	Forgets() bool
-	// Start returns once the subject tunes. If it fails, it has undone what it did.
+	// Start returns once the subject tunes. If it fails, it has undone its changes.
 	Start(ctx context.Context) error
-	// Stop undoes Start, also if ctx is over. A process that does not end within a
-	// minute of SIGTERM is killed, and an error, as is one that ended before. Without
+	// Stop undoes Start, also if ctx has ended. A process that does not end within a minute
+	// of SIGTERM is killed. That is an error, and so is a process that ended before. Without
 	// a Start it does nothing.
 	Stop(ctx context.Context) error
-	// Close stops and removes what was kept between rounds.
+	// Close stops the subject and removes what it kept between rounds.
 	Close() error
 	// State is what the subject says of itself, for the report (JSON); nil if
 	// nothing. Only while it is started.

@@ -21,7 +21,7 @@ const (
 	// readyLimit is how long a tuner may take to be ready: an emulated machine needs
 	// many times the half second of a real one.
 	readyLimit = 90 * time.Second
-	// readyPoll is the time between two looks.
+	// readyPoll is the time between two checks.
 	readyPoll = 100 * time.Millisecond
 	// askLimit is how long tcpilot may take to answer.
 	askLimit = 30 * time.Second
@@ -50,8 +50,7 @@ func newTcpilot(s Spec, w World) (*tcpilot, error) {
 	return t, err
 }
 
-// check has tcpilot look at the configuration, so that a mistake shows before
-// the run.
+// check has tcpilot check the configuration, so that a mistake is found before the run.
 func (t *tcpilot) check() error {
 	dir, err := os.MkdirTemp("", "tcpilot-lab-")
 	if err != nil {
@@ -110,8 +109,8 @@ func (t *tcpilot) begin(ctx context.Context, u *undo.Stack) error {
 	return nil
 }
 
-// prepare writes a site's configuration and mounts its BPF file system. What a
-// daemon that was killed leaves pinned there goes with the mount.
+// prepare writes a site's configuration and mounts a BPF file system for it. Unmounting that
+// removes the pins that a killed daemon leaves.
 func (t *tcpilot) prepare(s *site, u *undo.Stack) (files, error) {
 	dir, err := t.home.of(s.host.Name)
 	if err != nil {

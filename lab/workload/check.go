@@ -14,7 +14,7 @@ import (
 const (
 	maxCount   = load.MaxFlows // of requests, flows, connections: for each host of From
 	maxStreams = 1000
-	// maxPlaces is the most that goes on at a time: of one agent, its descriptors.
+	// maxPlaces bounds the concurrency of one agent, by its file descriptors.
 	maxPlaces = 4096
 	// maxPoints bounds the points of one connection: 10 minutes each 10 ms.
 	maxPoints = 60_000
@@ -49,7 +49,7 @@ var fields = []field{
 // kinds are all there are.
 var kinds = []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3, Wrk, Web}
 
-// mistakes gathers what is wrong, each line "FIELD: what".
+// mistakes collects lines "FIELD: what is wrong".
 type mistakes []error
 
 func (m *mistakes) unless(ok bool, field, format string, args ...any) {
@@ -58,8 +58,8 @@ func (m *mistakes) unless(ok bool, field, format string, args ...any) {
 	}
 }
 
-// Check says all that is wrong with the part: a line for each mistake, beginning
-// with the field's name in lower case and a colon.
+// Check returns all mistakes in the part: a line for each, beginning with the field's name
+// in lower case and a colon.
 func (s Spec) Check() error {
 	if !slices.Contains(kinds, s.Kind) {
 		return fmt.Errorf("kind: %q is no kind of traffic; there are %v", s.Kind, kinds)

@@ -24,9 +24,8 @@ type Fleet struct {
 	dir    string                 // of files for witnesses, made when there is one
 }
 
-// Start starts an agent on each sender and receiver. place says into which
-// cgroup a host's processes go; it may be nil, and may answer nil for the one
-// of this process.
+// Start starts an agent on each sender and receiver. place returns the cgroup of a host's
+// processes. It may be nil, and may return nil: then they stay in that of this process.
 func Start(ctx context.Context, l *topology.Layout, place func(host string) load.Placer) (*Fleet, error) {
 	if place == nil {
 		place = func(string) load.Placer { return nil }
@@ -47,10 +46,9 @@ func Start(ctx context.Context, l *topology.Layout, place func(host string) load
 	return f, nil
 }
 
-// Run makes one round of traffic: all parts at the same time, each from its
-// Start on. What befalls connections is recorded in the result and ends nothing;
-// an error is that of a part that cannot be, or of ctx, whose end ends all
-// traffic at once. One round at a time.
+// Run makes one round of traffic: all parts at the same time, each from its Start on.
+// Failures of connections are recorded in the result, and are not errors. An error is that
+// of an impossible part, or of ctx, whose end stops all traffic at once. One round at a time.
 func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 	r := &round{Fleet: f, accounts: map[uint64]load.Account{}}
 	if err := r.plan(parts); err != nil {
@@ -69,12 +67,12 @@ func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return measure.Result{}, r.abandon(err)
 	}
-	r.harvest(ctx)
+	r.collect(ctx)
 	r.spend(before, r.cpu(ctx))
 	return r.finish(), ctx.Err()
 }
 
-// Close ends the agents and what they started.
+// Close ends the agents and the processes that they started.
 func (f *Fleet) Close() error {
 	var errs []error
 	for host, a := range f.agents {
@@ -85,7 +83,7 @@ func (f *Fleet) Close() error {
 	return errors.Join(errs...)
 }
 
-// plan looks at the parts and finds who talks to whom.
+// plan checks the parts and finds the pairs of hosts of each.
 func (r *round) plan(parts []Spec) error {
 	for _, s := range parts {
 		if err := s.Check(); err != nil {
@@ -116,7 +114,7 @@ func (r *round) plan(parts []Spec) error {
 	return nil
 }
 
-// hosts finds those that a part is from or to.
+// hosts finds the hosts that a part is from or to.
 func (f *Fleet) hosts(name string) ([]*topology.Host, error) {
 	switch name {
 	case "senders":
@@ -130,8 +128,8 @@ func (f *Fleet) hosts(name string) ([]*topology.Host, error) {
 	return []*topology.Host{f.layout.Hosts[name]}, nil
 }
 
-// open starts the servers, new ones for each round: a subject's settings shall
-// hold for a listener as for any that is started while they are in force.
+// open starts the servers, new ones for each round, so that a subject's settings apply to
+// listening sockets as well.
 func (r *round) open(ctx context.Context) error {
 	for host, a := range r.agents {
 		for _, s := range []load.ListenSpec{
@@ -146,17 +144,16 @@ func (r *round) open(ctx context.Context) error {
 	return nil
 }
 
-// grace is how long a server waits for connections to end that its clients have
-// ended: three times the RTO of a path of 200 ms that has lost a FIN and its
-// first retransmit.
+// grace is how long a server waits for the end of connections that its clients have closed:
+// three times the RTO of a path of 200 ms that has lost a FIN and its first retransmit.
 const grace = 3 * time.Second
 
-// harvest ends the servers and takes their accounts.
-func (r *round) harvest(ctx context.Context) {
+// collect ends the servers and takes their accounts.
+func (r *round) collect(ctx context.Context) {
 	var each sync.WaitGroup
 	for host, a := range r.agents {
 		each.Go(func() {
-			accounts, err := a.Harvest(ctx, grace)
+			accounts, err := a.Collect(ctx, grace)
 			if err != nil {
 				r.fail(fmt.Errorf("take accounts of %s: %w", host, err))
 			}
@@ -170,12 +167,12 @@ func (r *round) harvest(ctx context.Context) {
 	each.Wait()
 }
 
-// abandon ends the servers of a round that err keeps from being finished.
+// abandon ends the servers of a round that cannot be finished because of err.
 func (r *round) abandon(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, a := range r.agents {
-		a.Harvest(ctx, 0) // nothing to end at an agent that is gone
+		a.Collect(ctx, 0) // nothing to end at an agent that is gone
 	}
 	return err
 }

@@ -85,7 +85,7 @@ func (l *lane) bulk(ctx context.Context, _ int) {
 			l.fail(err)
 		}
 		if b.Connect == 0 {
-			wait(ctx, time.Millisecond) // a server that is gone refuses at once
+			wait(ctx, time.Millisecond) // a server that has ended refuses at once
 			continue
 		}
 		c := l.connection(false)

@@ -38,9 +38,9 @@ const (
 	ledgerBuffer = 4 << 20
 )
 
-// ledger keeps the accounts of connections whose server keeps none, by the
-// client's port. The kernel tells of each socket's end with its tcp_info, but not
-// its congestion control: that is asked for while the connection is open.
+// ledger keeps the accounts of connections whose server keeps none, by the client's port.
+// At each socket's end the kernel sends its tcp_info, but not its congestion control, which
+// is read while the connection is open.
 type ledger struct {
 	port  uint16 // the server's
 	ends  *nl.NetlinkSocket
@@ -90,7 +90,7 @@ func (l *ledger) close() {
 	l.lists.Close()
 }
 
-// follow takes in the ends of sockets until close.
+// follow records the ends of sockets until close.
 func (l *ledger) follow() {
 	for {
 		messages, _, err := l.ends.Receive()
@@ -127,8 +127,8 @@ func (l *ledger) watch() {
 	}
 }
 
-// list asks for the congestion controls of one family's sockets. What fails is
-// asked again at the next tick.
+// list reads the congestion controls of one family's sockets. Failures are ignored, because
+// the next tick reads them again.
 func (l *ledger) list(family uint8) {
 	request := nl.NewNetlinkRequest(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 	request.AddData(diagRequest(family))
@@ -200,7 +200,7 @@ func (l *ledger) ended(port uint16, attrs map[uint16][]byte) {
 	if len(raw) == 0 {
 		return
 	}
-	// An older kernel's is shorter: what it does not know is 0.
+	// An older kernel's is shorter: missing members are 0.
 	var info unix.TCPInfo
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&info)), unsafe.Sizeof(info)), raw)
 	if info.Data_segs_out == 0 {
@@ -217,8 +217,8 @@ func (l *ledger) ended(port uint16, attrs map[uint16][]byte) {
 	})
 }
 
-// account waits for the first of a port's until the deadline, and takes it out:
-// connections ask in the order of their begin.
+// account waits until the deadline for the first account of a port, and removes it.
+// Connections must call it in the order in which they began.
 func (l *ledger) account(ctx context.Context, port uint16, deadline time.Time) (a load.Account, ok bool) {
 	for {
 		l.mu.Lock()

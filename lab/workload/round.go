@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// round is one round of traffic and what is gathered of it.
+// round is one round of traffic and its measurements.
 type round struct {
 	*Fleet
 	lanes []*lane
@@ -30,12 +30,12 @@ type entry struct {
 	account   uint64        // the number of the server's account of it
 	own       *load.Account // or the client's, if the client sent the data
 	exchanges []load.Exchange
-	points    []measure.Point // a witness's
+	points    []measure.Point // from an outside program
 	requests  []measure.Request
 }
 
-// block reserves numbers for the accounts of as many connections as an order may
-// make, and returns the first.
+// block reserves account numbers for all connections that a request may make, and returns
+// the first.
 func (r *round) block() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,7 +43,7 @@ func (r *round) block() uint64 {
 	return r.blocks << 32
 }
 
-// at is a moment as the result counts it.
+// at is a time relative to the begin of the round, as in the result.
 func (r *round) at(m load.Moment) time.Duration { return m.Sub(r.begin) }
 
 func (r *round) add(e entry) {
@@ -53,14 +53,14 @@ func (r *round) add(e entry) {
 	r.end = max(r.end, e.Start+e.Elapsed)
 }
 
-// until says that the traffic went on until then.
+// until extends the end of the traffic.
 func (r *round) until(t time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.end = max(r.end, t)
 }
 
-// total adds to what a group did in all.
+// total adds to the totals of a group.
 func (r *round) total(group string, t measure.Total) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *round) total(group string, t measure.Total) {
 	r.result.Totals[group] = r.result.Totals[group].Plus(t)
 }
 
-// fail counts what did not come about.
+// fail counts failures.
 func (r *round) fail(err error) { r.failed(1, err.Error()) }
 
 func (r *round) failed(n uint64, first string) {
@@ -82,7 +82,7 @@ func (r *round) failed(n uint64, first string) {
 	}
 }
 
-// cpu is what the agents have spent. One that is gone tells nothing.
+// cpu is the CPU time of the agents; an agent that has exited is left out.
 func (r *round) cpu(ctx context.Context) map[string]load.CPU {
 	spent := map[string]load.CPU{}
 	for host, a := range r.agents {
@@ -93,7 +93,7 @@ func (r *round) cpu(ctx context.Context) map[string]load.CPU {
 	return spent
 }
 
-// spend adds what the agents have spent since before.
+// spend adds the CPU time of the agents since before.
 func (r *round) spend(before, after map[string]load.CPU) {
 	for host, c := range after {
 		r.cost(host, c.Sub(before[host]))
@@ -144,7 +144,7 @@ func (r *round) finish() measure.Result {
 	return *out
 }
 
-// take completes the record by what the sender's kernel says.
+// take completes the record by the counters of the sender's kernel.
 func (e *entry) take(a *load.Account) {
 	e.CC = a.CCStart
 	if a.CCEnd != a.CCStart {
@@ -161,8 +161,7 @@ func (e *entry) take(a *load.Account) {
 	}
 }
 
-// points says what was acknowledged between a connection's points, from its
-// start on.
+// points are the bytes acknowledged between the points of a connection, from its start on.
 func (r *round) points(start time.Duration, all []load.Point) []measure.Point {
 	points := make([]measure.Point, len(all))
 	before, acked := start, uint64(0)

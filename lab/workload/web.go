@@ -38,7 +38,7 @@ func (l *lane) webOnce(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The server's last FIN may be lost, as a connection's last bytes in harvest.
+	// The server's last FIN may be lost, as a connection's last bytes in collect.
 	deadline := time.Now().Add(grace)
 	for i, c := range list {
 		if a, ok := book.account(ctx, c.Port, deadline); ok {

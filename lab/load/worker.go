@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// agentEnv tells a program that it was started as an agent.
+// agentEnv is set in the environment of an agent's process.
 const agentEnv = "TCPILOT_LOAD_AGENT"
 
-// RunIfAgent does not return if this process was started by StartAgent: it obeys
-// its master and exits.
+// RunIfAgent does not return if this process was started by StartAgent: it serves requests
+// until its standard input ends, and exits.
 func RunIfAgent() {
 	if os.Getenv(agentEnv) != "1" {
 		return
 	}
-	if err := obey(os.Stdin, os.Stdout); err != nil {
+	if err := serveRequests(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "load agent:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// worker is the agent's own side.
+// worker serves requests in the agent's process.
 type worker struct {
-	writing sync.Mutex // of answers; apart from mu, so that orders are read while the pipe is full
+	writing sync.Mutex // of answers; separate from mu, so that requests are read while the pipe is full
 	answers *json.Encoder
 	mu      sync.Mutex
-	running map[uint64]context.CancelFunc // orders, by their number
+	running map[uint64]context.CancelFunc // requests, by id
 	servers []*server
 }
 
-// obey runs orders, each on its own goroutine, until in ends.
-func obey(in io.Reader, out io.Writer) error {
+// serveRequests serves requests, each in its own goroutine, until in ends.
+func serveRequests(in io.Reader, out io.Writer) error {
 	requests := json.NewDecoder(in)
 	w := &worker{answers: json.NewEncoder(out), running: map[uint64]context.CancelFunc{}}
 	for {
@@ -48,7 +48,7 @@ func obey(in io.Reader, out io.Writer) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read order: %w", err)
+			return fmt.Errorf("read request: %w", err)
 		}
 		if r.Op == "cancel" {
 			w.cancel(r.ID)
@@ -70,7 +70,7 @@ func (w *worker) cancel(id uint64) {
 	}
 }
 
-// answer performs an order and says what came of it.
+// answer performs a request and writes its result.
 func (w *worker) answer(ctx context.Context, r request) {
 	a := response{ID: r.ID}
 	result, err := w.perform(ctx, r)
@@ -88,7 +88,7 @@ func (w *worker) answer(ctx context.Context, r request) {
 	w.mu.Unlock()
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	w.answers.Encode(a) // a master that is gone has closed in as well
+	w.answers.Encode(a) // if it fails, the parent process is gone, and in ends as well
 }
 
 func (w *worker) perform(ctx context.Context, r request) (any, error) {
@@ -105,12 +105,12 @@ func (w *worker) perform(ctx context.Context, r request) (any, error) {
 		return with(ctx, r.Spec, multiplex)
 	case "churn":
 		return with(ctx, r.Spec, churn)
-	case "harvest":
-		return with(ctx, r.Spec, w.harvest)
+	case "collect":
+		return with(ctx, r.Spec, w.collect)
 	case "cpu":
 		return ownCPU(), nil
 	}
-	return nil, fmt.Errorf("%s: no such order", r.Op)
+	return nil, fmt.Errorf("unknown request %q", r.Op)
 }
 
 func with[S, R any](ctx context.Context, raw json.RawMessage, f func(context.Context, S) (R, error)) (any, error) {
@@ -133,12 +133,12 @@ func (w *worker) listen(ctx context.Context, s ListenSpec) (Listening, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.servers = append(w.servers, serve(l)) // until the process ends, or harvest
+	w.servers = append(w.servers, serve(l)) // until the process ends, or until collect
 	return Listening{Address: l.Addr().(*net.TCPAddr).AddrPort()}, nil
 }
 
-// harvest ends all servers and gathers what they kept.
-func (w *worker) harvest(_ context.Context, grace time.Duration) (map[uint64]Account, error) {
+// collect ends all servers and returns their accounts.
+func (w *worker) collect(_ context.Context, grace time.Duration) (map[uint64]Account, error) {
 	w.mu.Lock()
 	servers := w.servers
 	w.servers = nil
@@ -147,7 +147,7 @@ func (w *worker) harvest(_ context.Context, grace time.Duration) (map[uint64]Acc
 	deadline := time.Now().Add(grace)
 	var errs []error
 	for _, s := range servers {
-		errs = append(errs, s.harvest(deadline, accounts))
+		errs = append(errs, s.collect(deadline, accounts))
 	}
 	return accounts, errors.Join(errs...)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/tcpilot/tcpilot/lab/link"
 )
 
-// The share of a direction's packets that may be let go more than a millisecond
-// late before a round does not count; more where the processors are busy on
-// purpose, with the link's emulation among those that wait for them.
+// The greatest share of a direction's packets that may be released more than a millisecond
+// late for a round to count. It is greater for cases that keep the processors busy on
+// purpose, because the link's emulation then waits for them as well.
 const (
 	lateShare         = 0.01
 	lateShareCPUBound = 0.10
@@ -22,7 +22,7 @@ type counts map[string]count
 
 type count struct {
 	link.Counters
-	offload bool // aggregates may pass: some Spec of the direction leaves offloads on
+	offload bool // aggregates are expected: some Spec of the direction leaves offloads on
 }
 
 // count reads the links' counters.
@@ -43,7 +43,7 @@ func (n *network) count() (counts, error) {
 	return all, nil
 }
 
-// offloads says in which direction offloads are ever on.
+// offloads reports for each direction whether offloads are on at any time.
 func (d duplex) offloads() (forward, backward bool) {
 	forward, backward = d.Forward.Offload, d.Backward.Offload
 	for _, c := range d.Schedule {
@@ -52,9 +52,9 @@ func (d duplex) offloads() (forward, backward bool) {
 	return forward, backward
 }
 
-// trouble says where the emulation itself, since before, did what nobody asked
-// of it.
-func (all counts) trouble(before counts, late float64) error {
+// check reports what the emulation itself did wrong since before: dropped packets, let
+// aggregates pass, or released packets late.
+func (all counts) check(before counts, late float64) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		c := all[name].Sub(before[name].Counters)

@@ -9,7 +9,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// Defaults of what a Spec leaves out, in bytes: a small question and its answer.
+// Defaults of Spec in bytes: a small request and its reply.
 const (
 	defaultRequest = 64
 	defaultReply   = 256
@@ -19,19 +19,19 @@ func (s Spec) request() int { return int(or(s.Request, defaultRequest)) }
 func (s Spec) reply() int   { return int(or(s.Reply, defaultReply)) }
 func (s Spec) streams() int { return or(s.Streams, 1) }
 
-// places is how much goes on at a time where it is a closed loop.
+// places is the concurrency of a closed loop.
 func (s Spec) places() int { return or(s.Concurrency, 1) }
 
-// bound is the time that ends the part, if it has not ended by itself.
+// bound is the time after which the part is ended, if it has not ended by itself.
 func (s Spec) bound() time.Duration { return or(s.Duration, load.MaxDuration) }
 
-// openLoop is flows that begin when their time has come.
+// openLoop reports whether flows begin at set times, whether or not others have ended.
 func (s Spec) openLoop() bool { return s.Rate > 0 || len(s.Trace) > 0 }
 
-// endless says that only the duration ends the part.
+// endless reports whether only the duration ends the part.
 func (s Spec) endless() bool { return s.Count == 0 && s.Duration > 0 }
 
-// times is the count, otherwise where a duration bounds the part instead.
+// times is the count; otherwise if a duration bounds the part instead.
 func (s Spec) times(otherwise int) int {
 	switch {
 	case s.Count > 0:
@@ -53,8 +53,8 @@ func or[T comparable](v, otherwise T) T {
 	return v
 }
 
-// Length is about how long the part takes, from the round's begin: exact where a
-// duration says it, at least so long where only a count does.
+// Length is about how long the part takes, from the round's begin: exact if it has a
+// duration, a lower bound if it has only a count.
 func (s Spec) Length() time.Duration {
 	var takes time.Duration
 	n := time.Duration(s.times(0))
@@ -79,7 +79,7 @@ func (s Spec) Length() time.Duration {
 	return s.Start + takes
 }
 
-// String says in words what the part is.
+// String describes the part.
 func (s Spec) String() string {
 	words := []string{s.what()}
 	add := func(ok bool, format string, args ...any) {
@@ -134,7 +134,7 @@ func (s Spec) lines(n int, what string) string {
 	return fmt.Sprintf("%s of %s", several(n, what), s.Duration)
 }
 
-// amount is a count, or how long it goes on.
+// amount is the count, or the duration.
 func (s Spec) amount(what string) string {
 	if n := s.times(0); n > 0 {
 		return several(n, what)
@@ -152,7 +152,7 @@ func several(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// String says in words how large it is.
+// String describes the size.
 func (s Size) String() string {
 	if s.Fixed > 0 || s.Alpha == 0 {
 		return inBytes(float64(s.Fixed))

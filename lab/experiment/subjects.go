@@ -9,12 +9,12 @@ import (
 	"github.com/tcpilot/tcpilot/lab/subject"
 )
 
-// entrants are the subjects of a case that can run here, in the scenario's order.
-type entrants []subject.Subject
+// subjectList has the subjects of a case that can run here, in the scenario's order.
+type subjectList []subject.Subject
 
-// enter makes the subjects that are chosen and lists them all in the case's
-// description, with the reason of those that cannot run.
-func (n *network) enter(j job, o Options, about *report.Case) (list entrants, err error) {
+// newSubjects makes the chosen subjects of a case. It lists all subjects in the description
+// of the case, with the reason if one does not run.
+func (n *network) newSubjects(j job, o Options, about *report.Case) (list subjectList, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, list.close())
@@ -38,7 +38,7 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 			entry.Fixed = s.CC
 		}
 		if s.Kind == subject.Default {
-			entry.Fixed = j.CC // the machine's is no choice of the experiment
+			entry.Fixed = j.CC // only if the experiment sets it: not the machine's default
 		}
 		if !o.chooses(j, s) {
 			entry.Skipped = report.NotChosen
@@ -62,8 +62,8 @@ func (n *network) enter(j job, o Options, about *report.Case) (list entrants, er
 	return list, nil
 }
 
-// close removes what subjects kept between rounds.
-func (list entrants) close() error {
+// close removes the state that subjects keep between rounds.
+func (list subjectList) close() error {
 	var errs []error
 	for _, s := range slices.Backward(list) {
 		if err := s.Close(); err != nil {

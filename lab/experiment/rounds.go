@@ -14,8 +14,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/subject"
 )
 
-// race lets the subjects of a case take turns.
-type race struct {
+// caseRun runs the rounds of one case: the subjects in turn.
+type caseRun struct {
 	*network
 	job   job
 	out   *report.Writer
@@ -23,15 +23,16 @@ type race struct {
 	order int // of the next round
 }
 
-// tries is how often a round is made whose host or links were not sane.
+// tries is how often a round is made at most, if checks of the host or links fail.
 const tries = 3
 
-// run warms up those that learn and keep what they learned, then makes the
-// rounds that count: A B C, B C A, C A B, so that none is always the first.
-func (r *race) run(ctx context.Context, list entrants) error {
+// run first warms up the subjects that learn and keep what they learned. Then it makes the
+// rounds that count in rotating order: A B C, B C A, C A B, so that no subject is always
+// the first.
+func (r *caseRun) run(ctx context.Context, list subjectList) error {
 	r.pace.expect(r.steps(list))
 	out := map[subject.Subject]error{} // subjects that failed
-	take := func(e subject.Subject, n, warmup int) error {
+	runUnlessFailed := func(e subject.Subject, n, warmup int) error {
 		if out[e] != nil {
 			return nil
 		}
@@ -44,7 +45,7 @@ func (r *race) run(ctx context.Context, list entrants) error {
 	}
 	for _, e := range list {
 		if e.Learns() && !e.Forgets() {
-			if err := take(e, 0, r.job.Warmup); err != nil {
+			if err := runUnlessFailed(e, 0, r.job.Warmup); err != nil {
 				return err
 			}
 		}
@@ -56,7 +57,7 @@ func (r *race) run(ctx context.Context, list entrants) error {
 			if e.Learns() && e.Forgets() {
 				warmup = r.job.Warmup
 			}
-			if err := take(e, n, warmup); err != nil {
+			if err := runUnlessFailed(e, n, warmup); err != nil {
 				return err
 			}
 		}
@@ -64,15 +65,15 @@ func (r *race) run(ctx context.Context, list entrants) error {
 	return errors.Join(slices.Collect(maps.Values(out))...)
 }
 
-// failed writes that a subject failed: it has no more rounds, the others go on.
-func (r *race) failed(e subject.Subject, n int, err error) error {
+// failed writes that a subject failed. It gets no more rounds; the other subjects do.
+func (r *caseRun) failed(e subject.Subject, n int, err error) error {
 	record := r.record(e, n)
 	record.Refused = err.Error()
 	return r.out.Round(record, nil)
 }
 
 // record begins the record of the next round.
-func (r *race) record(e subject.Subject, n int) report.Round {
+func (r *caseRun) record(e subject.Subject, n int) report.Round {
 	order := r.order
 	r.order++
 	return report.Round{
@@ -82,7 +83,7 @@ func (r *race) record(e subject.Subject, n int) report.Round {
 }
 
 // steps is how many rounds there will be.
-func (r *race) steps(list entrants) (n int) {
+func (r *caseRun) steps(list subjectList) (n int) {
 	for _, e := range list {
 		n += r.job.Repeat
 		switch {
@@ -96,24 +97,24 @@ func (r *race) steps(list entrants) (n int) {
 	return n
 }
 
-// turn makes a subject's round number n, or its warm-up alone if n is 0. A round
-// that is made again in a fresh case begins without what the first taught.
-func (r *race) turn(ctx context.Context, e subject.Subject, n, warmup int) error {
+// turn makes a subject's round number n, or only its warm-up if n is 0. In a fresh case, the
+// subject is started again for each try, without what it learned in the first.
+func (r *caseRun) turn(ctx context.Context, e subject.Subject, n, warmup int) error {
 	starts, each := 1, tries
 	if r.job.Fresh {
 		starts, each = tries, 1
 	}
 	for range starts {
-		if sane, err := r.started(ctx, e, n, warmup, each); sane || err != nil {
+		if sane, err := r.runSubject(ctx, e, n, warmup, each); sane || err != nil {
 			return err
 		}
 	}
 	return nil // refused: the records say why
 }
 
-// started starts a subject, lets it warm up, makes its round number n, at most
-// so many times, unless n is 0, and stops it.
-func (r *race) started(ctx context.Context, e subject.Subject, n, warmup, tries int) (sane bool, err error) {
+// runSubject starts a subject, lets it warm up, makes its round number n unless n is 0, and
+// stops it. The round is made again if it is not sane, at most tries times in all.
+func (r *caseRun) runSubject(ctx context.Context, e subject.Subject, n, warmup, tries int) (sane bool, err error) {
 	if err := e.Start(ctx); err != nil {
 		return false, err
 	}
@@ -138,8 +139,8 @@ func (r *race) started(ctx context.Context, e subject.Subject, n, warmup, tries 
 	return false, nil
 }
 
-// round makes the case's traffic once and writes what came of it.
-func (r *race) round(ctx context.Context, e subject.Subject, n int) (sane bool, err error) {
+// round makes the case's traffic once and writes the result.
+func (r *caseRun) round(ctx context.Context, e subject.Subject, n int) (sane bool, err error) {
 	if err := pause(ctx, r.job.Pause); err != nil {
 		return false, err
 	}
@@ -175,8 +176,8 @@ func (r *race) round(ctx context.Context, e subject.Subject, n int) (sane bool, 
 	return record.Refused == "", r.out.Round(record, &result)
 }
 
-// sane says whether host and links let the round count.
-func (r *race) sane(host calibrate.Host, after, before counts) error {
+// sane returns an error if the round must not count because of the host or the links.
+func (r *caseRun) sane(host calibrate.Host, after, before counts) error {
 	if r.anyHost {
 		return nil
 	}
@@ -184,7 +185,7 @@ func (r *race) sane(host calibrate.Host, after, before counts) error {
 	if r.job.CPUBound {
 		limits.Busy, late = 1, lateShareCPUBound
 	}
-	return errors.Join(host.Sane(limits), after.trouble(before, late))
+	return errors.Join(host.Sane(limits), after.check(before, late))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
