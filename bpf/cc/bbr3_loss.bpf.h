@@ -116,8 +116,8 @@ static __always_inline void leave_startup(struct tcp_sock *tp, struct bbr3 *b, s
 	m->drain_start = m->round;
 }
 
-/* Of what is sent so much is lost, and in so many places, that no path does it by itself:
- * a policer whose bucket is empty, or a buffer that is a fraction of what came at once. */
+/* Loss so high, and in so many places of the round, has a cause on the path: a policer
+ * whose bucket is empty, or a buffer much smaller than the burst that arrived. */
 static __always_inline bool flooded(const struct bbr3 *b, __u32 lost, __u32 all)
 {
 	return b->loss_events >= FULL_LOSS_COUNT && (__u64)lost << 10 > (__u64)all * FLOOD_LOSS;

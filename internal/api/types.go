@@ -162,7 +162,7 @@ type Explanation struct {
 	Entry  *Entry      `json:"entry,omitempty"` // longest match among the path policies
 	Fields []FieldWhy  `json:"fields"`
 	Arms   []ArmWeight `json:"arms"`
-	// HoldOut is the share of connections that get kernel defaults as a control.
+	// HoldOut is the share of connections that get kernel defaults, to compare the others with.
 	HoldOut float64 `json:"hold_out"`
 	// Rollout is the rule's; nil if it leaves its connections alone.
 	Rollout *engine.Rollout `json:"rollout,omitempty"`

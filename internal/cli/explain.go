@@ -104,7 +104,7 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		line("rollout", "%s of connections%s", fmtShare(r.Share), rolloutBy(r, a.Now()))
 	}
 	if e.HoldOut > 0 {
-		line("hold-out", "%s of connections get kernel defaults, as a control", fmtShare(e.HoldOut))
+		line("hold-out", "%s of connections get kernel defaults, to compare with", fmtShare(e.HoldOut))
 	}
 	if e.Path != nil {
 		p := e.Path
