@@ -3,8 +3,11 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/tcpilot/tcpilot/internal/filelock"
+	"golang.org/x/sys/unix"
 )
 
 // runLock is held by the run that has the machine to itself.
@@ -25,4 +28,20 @@ func exclusive(path string) (release func(), err error) {
 		return nil, fmt.Errorf("lock the machine: %w", err)
 	}
 	return func() { _ = unlock() }, nil // the next run takes a file over that is left
+}
+
+// sweepLock removes the lock file that a killed run left at path, and reports whether there
+// was one. Another process may hold it: then it stays.
+func sweepLock(path string) (removed bool, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	release, err := filelock.Lock(path)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, release()
 }

@@ -32,3 +32,37 @@ func TestExclusiveNamesTheHolder(t *testing.T) {
 		t.Error("locked a file that cannot be")
 	}
 }
+
+// The lock of a killed run is removed, and that of a run that lives is not.
+func TestSweepRemovesALockThatNobodyHolds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	for _, c := range []struct {
+		name          string
+		exists, held  bool
+		removed, left bool
+	}{
+		{"none", false, false, false, false},
+		{"of a dead process", true, false, true, false},
+		{"held", true, true, false, true},
+	} {
+		if c.exists {
+			if err := os.WriteFile(path, []byte("1\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.held {
+			release, err := exclusive(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+		}
+		removed, err := sweepLock(path)
+		if err != nil || removed != c.removed {
+			t.Errorf("%s: removed %v, %v", c.name, removed, err)
+		}
+		if _, err := os.Stat(path); (err == nil) != c.left {
+			t.Errorf("%s: left %v", c.name, err == nil)
+		}
+	}
+}

@@ -11,7 +11,7 @@ import (
 
 // Sweep removes what killed runs left: namespaces with the processes, devices,
 // qdiscs, rules and programs in them, directories with what is mounted there and
-// pinned in that, and cgroups with their processes. Runs whose process lives are
+// pinned in that, cgroups with their processes, and the lock. Runs whose process lives are
 // left alone. It returns the names of what it removed.
 func Sweep() (removed []string, err error) {
 	root, err := host.CgroupRoot()
@@ -33,6 +33,12 @@ func Sweep() (removed []string, err error) {
 				removed = append(removed, name)
 			}
 		}
+	}
+	switch was, err := sweepLock(runLock); {
+	case err != nil:
+		errs = append(errs, err)
+	case was:
+		removed = append(removed, filepath.Base(runLock))
 	}
 	return removed, errors.Join(errs...)
 }
