@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/regular"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -139,15 +139,13 @@ func validName(name string) error {
 	return nil
 }
 
-// available lists the controls of the machine, whoever registered them.
-const available = "/proc/sys/net/ipv4/tcp_available_congestion_control"
-
+// listRegistered lists the congestion controls of the machine, whoever registered them.
 func listRegistered() ([]string, error) {
-	list, err := os.ReadFile(available)
+	list, err := sysctl.Read("net.ipv4.tcp_available_congestion_control")
 	if err != nil {
 		return nil, fmt.Errorf("list congestion controls: %w", err)
 	}
-	return strings.Fields(string(list)), nil
+	return strings.Fields(list), nil
 }
 
 func isRegistered(name string) (bool, error) {

@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"datapath": {"tcp", "path", "class", "netns", "regular"},
-	"cc":       {"tcp", "congestion", "netns", "regular"},
+	"cc":       {"tcp", "congestion", "netns", "regular", "sysctl"},
 	"filelock": {},
 	"host":     {"path", "netns", "sysctl"},
 	"netns":    {"thread"},

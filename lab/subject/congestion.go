@@ -18,7 +18,7 @@ import (
 const (
 	congestionKey  = "net.ipv4.tcp_congestion_control"
 	availableFile  = sysctl.Root + "/net/ipv4/tcp_available_congestion_control"
-	congestionFile = "/proc/sys/net/ipv4/tcp_congestion_control"
+	congestionFile = sysctl.Root + "/net/ipv4/tcp_congestion_control"
 )
 
 // linuxControls are the congestion controls of Linux's net/ipv4, all of which may
