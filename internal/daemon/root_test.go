@@ -343,7 +343,7 @@ func TestRootCorruptBeliefsAreMovedAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := p.start(t)
-	if !strings.Contains(d.log.String(), "starting fresh") {
+	if !strings.Contains(d.log.String(), "starting without") {
 		t.Errorf("log does not say so:\n%s", d.log)
 	}
 	if files, _ := filepath.Glob(p.path("state", "beliefs.db.corrupt-*")); len(files) != 1 {

@@ -255,7 +255,7 @@ func TestRootUserObjectAfterClose(t *testing.T) {
 	d, err := Open(Options{Cgroup: cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	must(t, d.Detach())
-	if _, err := d.LoadUser("x", object(t, _ProbeBytes), cg.Path); err == nil || !strings.Contains(err.Error(), "stops") {
+	if _, err := d.LoadUser("x", object(t, _ProbeBytes), cg.Path); err == nil || !strings.Contains(err.Error(), "stopping") {
 		t.Errorf("error %v", err)
 	}
 	for range 200 { // the kernel takes a link apart some time later
