@@ -8,16 +8,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// offers is what paths choose from, the preferred first.
+// offers lists the congestion controls that paths choose from, the preferred first.
 type offers struct {
-	list   []congestion.Control
-	all    []tcp.CC
-	marked []tcp.CC // for paths with proof of ECN inside a data centre
-	heeds  []tcp.CC // for other paths that mark
-	plain  []tcp.CC // for others
-	byName []tcp.CC // of all, what arms: auto does not mean
-	auto   []tcp.CC // of plain, what it does mean
-	def    tcp.CC   // the host's default, zero if it is not known
+	list      []congestion.Control
+	all       []tcp.CC
+	marked    []tcp.CC // for paths with proof of ECN inside a data centre
+	answering []tcp.CC // for other paths that mark: those that answer marks
+	plain     []tcp.CC // for others
+	byName    []tcp.CC // those in all that arms: auto excludes
+	auto      []tcp.CC // those in plain that arms: auto includes
+	def       tcp.CC   // the host's default, zero if it is not known
 }
 
 func newOffers(list []congestion.Control, def tcp.CC) offers {
@@ -36,7 +36,7 @@ func newOffers(list []congestion.Control, def tcp.CC) offers {
 		}
 		o.plain = append(o.plain, a.CC)
 		if !a.IgnoresECN {
-			o.heeds = append(o.heeds, a.CC)
+			o.answering = append(o.answering, a.CC)
 		}
 	}
 	for _, cc := range o.plain {
@@ -59,9 +59,9 @@ const (
 	armMissing = "missing"
 )
 
-// SetOffered says which congestion controls connections may be given now, in any
-// order, and which of them the host's connections have by default; zero: not known. One
-// that was retired gets another chance when the list changes.
+// SetOffered sets the list of congestion controls that connections may get, in any
+// order, and the host's default; zero: not known. When the list changes, retired arms
+// become active again.
 func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	o := newOffers(list, def)
 	e.mu.Lock()
@@ -83,8 +83,8 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	e.markAll()
 }
 
-// ArmMissing notes that a congestion control that the configuration wants cannot be
-// had.
+// ArmMissing records that a congestion control that the configuration wants is not
+// available.
 func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,17 +96,17 @@ func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.log.Warn("congestion control that the configuration wants is missing", "cc", cc, "error", why)
 }
 
-// ArmFailedBefore notes failures of cc that an earlier process has seen: they are
-// counted, and retire nothing.
+// ArmFailedBefore records failures of cc from before a restart: they are counted, but
+// do not retire the arm.
 func (e *Engine) ArmFailedBefore(cc tcp.CC, failures uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.arm(cc).Failures = failures
 }
 
-// ArmFailed notes that the kernel has refused cc failures times since the maps
-// were made. A new refusal retires the arm: it is not offered to connections any
-// more, and it was never scored for them.
+// ArmFailed records that the kernel has refused cc failures times since the maps
+// were created. A new refusal retires the arm: connections no longer get it. The
+// refused connections were not scored for it.
 func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,8 +125,8 @@ func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 	e.markAll()
 }
 
-// ReviveArms gives arms that the kernel refused another chance: why it did may be
-// over, as when the process that had loaded one was restarted.
+// ReviveArms makes retired arms active again: the cause may be gone, for example
+// because the process that had loaded one was restarted.
 func (e *Engine) ReviveArms() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,14 +152,15 @@ func (e *Engine) arm(cc tcp.CC) *ArmState {
 	return a
 }
 
-// armsFor leaves out what does not suit a path: congestion controls that need ECN,
-// before it is proved there, and those that do not answer marks, where there are any.
+// armsFor returns the congestion controls that suit a path: without those that need
+// ECN, until ECN is proved on the path, and without those that ignore marks, if the
+// path marks.
 func (e *Engine) armsFor(n *node) []tcp.CC {
 	switch {
 	case n.ecn && n.inside():
 		return e.offered.marked
 	case n.ecn:
-		return e.offered.heeds
+		return e.offered.answering
 	}
 	return e.offered.plain
 }
