@@ -12,20 +12,20 @@ const (
 )
 
 // epsilonGreedy is the algorithm that bpftune published and still uses. It is
-// kept, faults included, as the reference to beat; only its integer arithmetic
-// (MB/s, scaled costs) is not copied. Also left out: that it does nothing until
-// a remote's 4th connection, and that it moves any connection with more than
-// 1/64 of its segments retransmitted to BBR for good; neither is learning.
+// kept for comparison, faults included, except for its integer arithmetic (MB/s,
+// scaled costs). Two rules of bpftune that are not learning are left out: it does
+// nothing until a remote's 4th connection, and it moves any connection with more
+// than 1/64 of its segments retransmitted to BBR for good.
 type epsilonGreedy struct{ epsilon, rate float64 }
 
-// NewEpsilonGreedy returns the published learner: the arm of least cost, but
-// with probability epsilon (0 to 1; published 0.05) any arm. An arm's cost is
+// NewEpsilonGreedy returns the published learner. It chooses the arm of least cost,
+// and with probability epsilon (0 to 1; published 0.05) any arm. An arm's cost is
 //
 //	(min_rtt - least min_rtt ever) / least
 //	  + (greatest rate ever - greatest rate ever of this arm) / greatest
 //
-// folded in by the delta rule with the given rate (0 to 1; published 0.25).
-// An arm without outcomes costs 0, which is best; ties share. Round-trip times are
+// updated by the delta rule with the given rate (0 to 1; published 0.25). An arm
+// without outcomes costs 0, the best; equal arms share. Round-trip times are
 // microseconds, rates bytes/s. It ignores Reward, Weight, parent and time.
 func NewEpsilonGreedy(epsilon, rate float64) Learner {
 	return epsilonGreedy{epsilon: epsilon, rate: rate}
@@ -50,8 +50,8 @@ func (e epsilonGreedy) ObserveHoldOut(b *Belief, o Outcome) {
 	h := &b.HoldOut
 	h.Count++
 	h.Last = max(h.Last, o.At)
-	// Not part of what was published: a plain mean of the reward, so that benefit
-	// is measured under this learner too.
+	// Not in the published algorithm: a plain mean of the reward, so that the gain
+	// is measured with this learner too.
 	h.Mean += (o.Reward - h.Mean) / float64(h.Count)
 }
 

@@ -13,7 +13,7 @@ type posterior struct {
 	dof      float64 // degrees of freedom, 3 or more
 }
 
-// cdf is the probability that the mean is at most x. Wallace's transformation of
+// cdf returns the probability that the mean is at most x. Wallace's transformation of
 // t to a Normal deviate (Bounds on normal approximations to Student's and the
 // chi-square distributions, Ann. Math. Stat. 30, 1959) is within 0.002 for 3 or more
 // degrees of freedom, at a fraction of the cost of the incomplete beta function.
@@ -31,9 +31,9 @@ const (
 	upperEnd  = 8. // beyond it a Normal tail is below 1e-15
 )
 
-// upperTable holds the upper tail of the Normal distribution: shares are decided
-// for every path in use at every tick, and math.Erfc was most of the cost. Linear
-// interpolation at this step is within 1e-5.
+// upperTable holds the upper tail of the Normal distribution. Shares are computed
+// for every path in use at every tick, and math.Erfc was most of the cost. The error
+// of linear interpolation at this step is below 1e-5.
 var upperTable = func() (t [upperEnd/upperStep + 2]float64) {
 	for i := range t {
 		t[i] = 0.5 * math.Erfc(float64(i)*upperStep/math.Sqrt2)
@@ -60,23 +60,22 @@ func normal(z float64) float64 {
 }
 
 // nodes at which the quadrature samples every posterior, in standard deviations.
-// They lie on the scale of each arm, so that a certain arm beside an uncertain
-// one is not lost between two points.
+// They are scaled by each arm, so that the narrow posterior of one arm does not fall
+// between two points of a wide one.
 var nodes = [...]float64{-4, -2.6, -1.8, -1.2, -0.7, -0.25, 0.25, 0.7, 1.2, 1.8, 2.6, 4, 7}
 
-// tailSDs: an arm whose every plausible value lies below the plausible values of
-// another cannot be the best; it costs nothing to leave it out.
+// tailSDs bounds the plausible values of an arm. An arm whose plausible values are all
+// below those of another cannot be the best, and is left out of the quadrature.
 const tailSDs = 7
 
 // finest is the least distance between two points of the quadrature, in standard
-// deviations of the most certain arm: many arms that are alike need no more points
-// than one.
+// deviations of the most certain arm: many similar arms need no more points than one.
 const finest = 0.3
 
 // bestShares writes to share[i] the probability that arm i has the greatest mean:
 // the integral over x of dF_i(x) prod_{j != i} F_j(x), by the trapezoid rule on the
 // union of all arms' nodes. It is deterministic, and independent of the order of
-// the arms but for rounding.
+// the arms except for rounding.
 func bestShares(share []float64, post []posterior) {
 	var lbuf [path.MaxArms]posterior
 	var ibuf [path.MaxArms]int
@@ -105,7 +104,7 @@ func bestShares(share []float64, post []posterior) {
 	}
 }
 
-// points appends to xs where the quadrature looks, in order, none below lo.
+// points appends the points of the quadrature to xs, in order, none below lo.
 func points(xs []float64, post []posterior, lo float64) []float64 {
 	least := math.Inf(1)
 	for _, p := range post {
@@ -127,8 +126,8 @@ func points(xs []float64, post []posterior, lo float64) []float64 {
 	return xs[:n]
 }
 
-// integrate adds the cells between the points xs, the one before the first and the
-// one beyond the last to share.
+// integrate adds to share the cells between the points xs, and those before the first
+// and after the last.
 func integrate(share []float64, post []posterior, xs []float64) {
 	var a, c, d [path.MaxArms]float64
 	was, mid, step := append(a[:0], share...), append(c[:0], share...), append(d[:0], share...)
