@@ -2,10 +2,9 @@
 // two unix sockets. File permissions say who may read; what changes something is
 // only for administrators, by what the kernel says of the caller.
 //
-// What a number of its JSON is in is said by its name, and one name has one unit in all
-// answers:
+// The name of a number in JSON says its unit, and a name has the same unit in all answers:
 //
-//   - a time is a string as of RFC 3339
+//   - a time is a string in the format of RFC 3339
 //   - a duration is a whole number of nanoseconds, and its name ends with _ns; a round-trip
 //     time is one of microseconds, as in the kernel, and its name ends with _us
 //   - a rate is in bytes per second, and its name ends with _bytes_per_second

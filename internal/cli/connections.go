@@ -49,7 +49,7 @@ func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
 }
 
 const connectionsLong = `Show connections as they end, and long-lived ones every few seconds, one line each
-(a live tail of what the learner is fed with). Ctrl-C ends it.
+(the samples that the learner uses, as they come). Ctrl-C ends it.
 
   CONNECTION  local address and port, -> outgoing or <- incoming, remote ones
   CC, MODE    congestion control in use, and what it is doing, if it is one of
@@ -62,11 +62,10 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
               chose), arm-failed, cc-changed, adopted
 
 A terminal gets as many of the columns as it has room for. With --wide all are
-shown, also what a congestion control of tcpilot's own (tcpilot_*) goes by:
+shown, and the state of tcpilot's own congestion controls (tcpilot_*):
 
-  BW, BASE    bandwidth and round-trip time without a queue, as it believes them
-  HI, LO      packets in flight that it takes the path to hold, and those that it
-              thinks safe for now
+  BW, BASE    estimates of the bandwidth, and of the round-trip time without a queue
+  HI, LO      bounds on the packets in flight: by what the path holds, and for now
   ALPHA       share of packets marked (ECN), smoothed
   WMAX        packets in the window before it was last cut`
 
@@ -91,7 +90,7 @@ func (a *app) connections() *cobra.Command {
 		},
 	}
 	sf.add(cmd)
-	cmd.Flags().BoolVar(&wide, "wide", false, wideDoc+", also what tcpilot's own congestion controls go by")
+	cmd.Flags().BoolVar(&wide, "wide", false, wideDoc+", also the state of tcpilot's own congestion controls")
 	a.JSONFlag(cmd, "write one JSON object per line (kind \"lost\": samples missed)")
 	return cmd
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/console"
@@ -125,21 +124,8 @@ func fmtValue(v uint64, unit string) string {
 // wrap joins words with ", " into lines of at most width characters.
 func wrap(words []string, width int, indent string) string {
 	words = slices.Clone(words)
-	var b strings.Builder
-	col := 0
-	for i, w := range words {
-		if i < len(words)-1 {
-			w += ","
-		}
-		if col > 0 && col+1+len(w) > width {
-			b.WriteString("\n" + indent)
-			col = 0
-		} else if col > 0 {
-			b.WriteString(" ")
-			col++
-		}
-		b.WriteString(w)
-		col += len(w)
+	for i := range len(words) - 1 {
+		words[i] += ","
 	}
-	return b.String()
+	return console.FoldWords(words, width, indent)
 }

@@ -29,9 +29,9 @@ type Control struct {
 	// InsteadOf is one of Linux's that auto does not mean where this one is at hand.
 	InsteadOf tcp.CC
 	// VariantOf is another from which it differs only in a few improvements. It is
-	// expected to be as good, or better by Lead, a natural logarithm of speeds.
-	VariantOf tcp.CC
-	Lead      float64
+	// expected to be as good, or better by ExpectedLead, a natural logarithm of speeds.
+	VariantOf    tcp.CC
+	ExpectedLead float64
 }
 
 // catalogue begins with those that come before all others where there are more than a
@@ -48,7 +48,7 @@ var catalogue = []Control{
 	{CC: tcp.CCOf("cubic")},
 	{CC: tcp.CCOf("bbr"), LossTolerant: true, IgnoresECN: true},
 	{CC: tcp.CCOf("tcpilot_bbr3"), LossTolerant: true, InsteadOf: tcp.CCOf("bbr")},
-	{CC: tcp.CCOf("tcpilot_cubic"), InsteadOf: tcp.CCOf("cubic"), VariantOf: tcp.CCOf("cubic"), Lead: 0.03},
+	{CC: tcp.CCOf("tcpilot_cubic"), InsteadOf: tcp.CCOf("cubic"), VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03},
 	{CC: tcp.CCOf("tcpilot_dctcp"), NeedsECN: true, VariantOf: tcp.CCOf("dctcp")},
 	{CC: tcp.CCOf("dctcp"), NeedsECN: true},
 	{CC: tcp.CCOf("reno")},
@@ -87,13 +87,13 @@ var own = func() (list []Control) {
 	return list
 }()
 
-// linux are the controls of Linux's net/ipv4/tcp_*.c.
-var linux = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
+// Linux lists the controls of Linux's net/ipv4/tcp_*.c. The caller must not change it.
+var Linux = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
 	"reno", "scalable", "vegas", "veno", "westwood", "yeah"}
 
 // InLinux reports whether Linux has cc, be it in this kernel or not: a module may come
 // later.
-func InLinux(cc tcp.CC) bool { return slices.Contains(linux, cc.String()) }
+func InLinux(cc tcp.CC) bool { return slices.Contains(Linux, cc.String()) }
 
 // IsLinux reports whether Linux has cc, or is widely patched with it, be it in this
 // kernel or not.

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Tone is what a text stands out by on a terminal.
+// Tone is the emphasis of a text on a terminal.
 type Tone string
 
 // The tones.
@@ -37,7 +37,7 @@ func (p Painter) Bold(s string) string { return p.Paint(Strong, s) }
 func (p Painter) Warn(s string) string { return p.Paint(Warn, s) }
 func (p Painter) Bad(s string) string  { return p.Paint(Bad, s) }
 
-// Clean takes out what would steer a terminal: names come from files.
+// Clean replaces control characters, which a terminal would obey: names come from files.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -53,9 +53,14 @@ func Clean(text string) string {
 // Fold breaks text into lines of at most width characters; all but the first
 // begin with indent.
 func Fold(text string, width int, indent string) string {
+	return FoldWords(strings.Fields(Clean(text)), width, indent)
+}
+
+// FoldWords is Fold for words that may have spaces in them, where no line ends.
+func FoldWords(words []string, width int, indent string) string {
 	var b strings.Builder
 	at := 0
-	for word := range strings.FieldsSeq(Clean(text)) {
+	for _, word := range words {
 		n := utf8.RuneCountInString(word)
 		switch {
 		case at > 0 && at+1+n > width:

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -71,7 +70,7 @@ func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 // deleteRemoved deletes the rows of dropped paths, unless they have been created again.
 func (e *Engine) deleteRemoved() error {
 	e.mu.Lock()
-	removed := slices.Clip(e.removed) // more may be appended during the deletion
+	removed := e.removed // paths may be appended during the write
 	var keys []path.Key
 	for _, k := range removed {
 		if n := e.nodes[k]; n == nil || n.id == 0 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -32,6 +31,3 @@ func before(a, b tcp.CC) bool {
 	}
 	return bytes.Compare(a[:], b[:]) < 0
 }
-
-// tolerant reports whether a control does not take each loss for congestion.
-func tolerant(cc tcp.CC) bool { return congestion.Of(cc).LossTolerant }

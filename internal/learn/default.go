@@ -1,10 +1,6 @@
 package learn
 
-import (
-	"math"
-
-	"github.com/tcpilot/tcpilot/internal/congestion"
-)
+import "math"
 
 // The default is what a connection would get without tcpilot. It is in use until another
 // arm is shown to be better by what users wait for (Outcome.Wait, as valued in tail.go), in
@@ -69,9 +65,9 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	for i := range cs {
 		c := &cs[i]
 		harm[i] = expectedLoss(c.value()-cs[base].value(), c.post.sd, cs[base].post.sd)
-		if known := congestion.Of(c.cc); known.VariantOf == cs[base].cc && !b.manyOverlap() {
+		if c.VariantOf == cs[base].CC && !b.manyOverlap() {
 			c.variant = true
-			c.lead, c.leadSD = c.ahead(&cs[base], known.Lead, t.opt.Calm)
+			c.lead, c.leadSD = c.ahead(&cs[base], t.opt.Calm)
 			harm[i] = expectedLoss(c.lead, c.leadSD, 0)
 		}
 	}

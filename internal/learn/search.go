@@ -42,10 +42,10 @@ type search struct {
 // searchOf returns which searches are on for a path.
 func (t thompson) searchOf(cs []candidate, base *candidate, b *Belief, now int64) search {
 	s := search{fell: t.fell(b, now)}
-	s.random = !tolerant(base.cc) && base.losesAtRandom(b) && b.Count-b.ChangedAt <= searching
+	s.random = !base.LossTolerant && base.losesAtRandom(b) && b.Count-b.ChangedAt <= searching
 	last := latestOf(cs)
 	s.lossy = s.random || last != nil && last.losesAtRandom(b)
-	s.outdone = !tolerant(base.cc) && t.outdone(cs, base)
+	s.outdone = !base.LossTolerant && t.outdone(cs, base)
 	return s
 }
 
@@ -54,7 +54,7 @@ func (t thompson) searchOf(cs []candidate, base *candidate, b *Belief, now int64
 func (t thompson) outdone(cs []candidate, base *candidate) bool {
 	for i := range cs {
 		c := &cs[i]
-		if tolerant(c.cc) && c.trials() >= tried && c.value() > base.value()+t.opt.HarmGap {
+		if c.LossTolerant && c.trials() >= tried && c.value() > base.value()+t.opt.HarmGap {
 			return true
 		}
 	}
@@ -63,7 +63,7 @@ func (t thompson) outdone(cs []candidate, base *candidate) bool {
 
 // excludes reports whether c is not to be tried.
 func (s search) excludes(c *candidate) bool {
-	return !tolerant(c.cc) && (s.lossy || s.outdone && !c.variant)
+	return !c.LossTolerant && (s.lossy || s.outdone && !c.variant)
 }
 
 // fell reports whether rewards fell recently, so that the arms are tried again.
@@ -87,7 +87,7 @@ func (t thompson) fell(b *Belief, now int64) bool {
 func (c *candidate) losesAtRandom(b *Belief) bool {
 	a, queue := c.arm, noQueue
 	switch {
-	case tolerant(c.cc):
+	case c.LossTolerant:
 		queue = ownQueue
 	case b.manyOverlap():
 		return false

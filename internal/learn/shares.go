@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -16,7 +17,8 @@ const leastKnown = 1. / 8
 
 // candidate is an arm while shares are decided.
 type candidate struct {
-	cc     tcp.CC
+	congestion.Control // what is known of it on any path
+
 	arm    *ArmBelief // nil if the path has no belief about it
 	parent *ArmBelief // nil if the parent has none
 	others float64    // evidence of other paths, by the parent, aged to now
@@ -55,7 +57,7 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, base int, b, parent *Belie
 	var buf [stackArms]candidate
 	cs := buf[:0]
 	for _, cc := range arms {
-		cs = append(cs, candidate{cc: cc, arm: b.find(cc)})
+		cs = append(cs, candidate{Control: congestion.Of(cc), arm: b.find(cc)})
 	}
 	spread := t.opt.Spread
 	if base >= 0 && !t.fell(b, now) {
@@ -107,7 +109,7 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 	for i := range cs {
 		c := &cs[i]
 		c.spread = unknown * unknown
-		p := parent.find(c.cc)
+		p := parent.find(c.CC)
 		if p == nil {
 			continue
 		}
@@ -203,7 +205,7 @@ func leader(cs []candidate, chance []float64, onlySeen bool) int {
 		}
 		if best < 0 {
 			best = i
-		} else if d := chance[i] - chance[best]; d > 1e-9 || d > -1e-9 && before(cs[i].cc, cs[best].cc) {
+		} else if d := chance[i] - chance[best]; d > 1e-9 || d > -1e-9 && before(cs[i].CC, cs[best].CC) {
 			best = i
 		}
 	}
@@ -318,7 +320,7 @@ func (t thompson) sooner(a, b *candidate) bool {
 	if d := a.post.mean - b.post.mean; math.Abs(d) > 1e-9 {
 		return d > 0
 	}
-	return before(a.cc, b.cc)
+	return before(a.CC, b.CC)
 }
 
 const (

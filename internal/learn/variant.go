@@ -14,10 +14,10 @@ const (
 )
 
 // ahead returns mean and standard deviation of the believed difference between the value of
-// c, a variant of the default, and the default's. lead is the expected difference, and calm
-// the standard deviation to use if observations contradict it.
-func (c *candidate) ahead(base *candidate, lead, calm float64) (mean, sd float64) {
-	mean, variance := lead, likeness*likeness
+// c, a variant of the default, and the default's. calm is the standard deviation to use if
+// observations contradict what is expected of the variant.
+func (c *candidate) ahead(base *candidate, calm float64) (mean, sd float64) {
+	mean, variance := c.ExpectedLead, likeness*likeness
 	if c.weight > 0 && base.weight > 0 {
 		seen := c.seen + c.price - base.seen - base.price
 		of := c.scale/c.weight + base.scale/base.weight

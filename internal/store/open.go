@@ -90,8 +90,8 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// openRegular opens a file for reading and writing, which nobody does here: it fails now
-// rather than at the first Save.
+// openRegular opens a file. It asks for permission to write, though Save writes another
+// file, so that a file that may not be written is found now and not at the first Save.
 func openRegular(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NONBLOCK, 0o600)
 	if err != nil {

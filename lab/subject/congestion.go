@@ -21,10 +21,9 @@ const (
 	congestionFile = sysctl.Root + "/net/ipv4/tcp_congestion_control"
 )
 
-// linuxControls are the congestion controls of Linux's net/ipv4, all of which may
-// be modules, and bbr3 and prague, which some kernels are patched with.
-var linuxControls = []string{"bbr", "bbr3", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois",
-	"lp", "nv", "prague", "reno", "scalable", "vegas", "veno", "westwood", "yeah"}
+// linuxControls are the congestion controls of Linux, all of which may be modules, and bbr3
+// and prague, which some kernels are patched with.
+var linuxControls = slices.Sorted(slices.Values(slices.Concat(congestion.Linux, []string{"bbr3", "prague"})))
 
 // KnownControls are those of Linux and tcpilot's own.
 var KnownControls = slices.Concat(linuxControls, ownControls())
