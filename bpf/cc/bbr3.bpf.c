@@ -1,74 +1,76 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* BBRv3, from draft-ietf-ccwg-bbr. Sections are those of its editors' copy after -06;
+/* BBRv3, from draft-ietf-ccwg-bbr. Sections are those of its editors' copy after -06.
  * ProbeRTT comes every 5 s with a filter of its own (probe_rtt_min) as in -05 and Google's
- * v3, so that it drains the queue together with those flows; the copy has one of 10 s, and
- * says that each flow MUST use that (5.3.4.2). The draft asks that marks be answered as
- * congestion and leaves open how (3.7): here as Google's v3 for Linux does, with its
+ * v3, so that it drains the queue together with flows of these; the copy has 10 s, and says
+ * that each flow MUST use that (5.3.4.2). The draft asks that marks be answered as
+ * congestion and leaves open how (3.7): here as in Google's v3 for Linux, with its
  * constants.
  *
  * Where it departs, and why:
- * - P.tx_in_flight and P.lost, which stock kernels do not keep. What was in flight when
- *   the packet just acknowledged was sent is what has been delivered since (rs->delivered)
- *   and what was lost since; the latter is interpolated between the counters at the last
- *   two round starts. Exact without reordering and with losses spread evenly. A lost
- *   packet is taken for the acknowledged one that gave it away.
- * - Losses that the path causes by itself are not answered: the draft's answer to each
- *   halves the rate of a path that loses 2 % at random. Their share is learned while
- *   cruising without a queue (smoothed RTT near the smallest), and taken to be 2 % at
- *   least until the first probe, or a queue that is not Startup's. What is lost beyond it
- *   and beyond three standard deviations of chance counts as congestion, if it is 2 % more
- *   while probing, and any number otherwise; without a queue only from 10 % in all. A
- *   policer is why losses without a queue count at all, and why a share above 5 % is
- *   believed only of a rate that was brought down to what the path delivered. See
- *   tolerate_random_loss and bbr3_loss.bpf.h.
- * - More than a quarter lost, in six places at least, is a flood: a policer's bucket was
- *   emptied, or a small buffer overrun. It ends Startup at once, where the draft waits for
- *   the end of the round, and what was delivered is the rate at once, where the draft takes
- *   four rounds of BBR.Beta to come down from a bucket's to a policer's, and remembers the
- *   bucket's for the next probe.
- * - Beside a queue (smoothed RTT half above the smallest) Down and Cruise forget rates
- *   older than 10 to 20 rounds, about what tcp_bbr.c remembers. By the draft a rate lasts
- *   for one to two cycles, 2 to 6 s: beside a loss-based flow that fills the buffer the
- *   old rate keeps up both pacing and window, so that Down does not drain and the other
- *   cannot grow. Without a queue nothing but a probe shows the rate, and the draft's holds.
- * - Rounds in which a queue of about a BDP stands (smoothed RTT half to one and a quarter
- *   above the smallest) do not count for Reno's time, and a cautious probe that ends beside
- *   one is not followed by another at once; the clock's come every 2 to 3 s. The path is
- *   full, so what a probe finds is somebody else's: by the draft two of these beside two of
- *   Cubic probe every second or oftener, and leave them a quarter. In a deeper queue
- *   loss-based flows have more than their half anyway, and the draft's times hold.
+ * - Stock kernels do not keep P.tx_in_flight and P.lost. What was in flight when the packet
+ *   just acknowledged was sent is computed: what has been delivered since (rs->delivered),
+ *   plus what was lost since. The latter is interpolated between the counters at the last
+ *   two round starts. This is exact without reordering and with losses spread evenly. For a
+ *   lost packet, the values of the acknowledged packet that revealed the loss are used.
+ * - Losses that the path causes by itself are not answered: the draft's answer to each loss
+ *   halves the rate on a path that loses 2 % at random. The share of such losses is learned
+ *   in Cruise without a queue (smoothed RTT near the smallest). It is taken to be at least
+ *   2 % until the first probe, or until a queue is seen that is not Startup's. Losses count
+ *   as congestion if they exceed this share by more than three standard deviations of
+ *   chance; while probing, the excess must also be 2 %; without a queue, only losses of
+ *   10 % or more in all count. Losses without a queue count at all because a policer may
+ *   cause them. For the same reason a share above 5 % is learned only when the rate has been
+ *   reduced to what the path delivered. See tolerate_random_loss and bbr3_loss.bpf.h.
+ * - More than a quarter lost, in at least six places, is a flood: a policer's bucket ran
+ *   empty, or a small buffer overflowed. It ends Startup at once; the draft waits for the
+ *   end of the round. The rate becomes what was delivered, at once; the draft takes four
+ *   rounds of BBR.Beta to come down from the bucket's rate to the policer's, and remembers
+ *   the bucket's rate for the next probe.
+ * - With a queue (smoothed RTT half above the smallest), Down and Cruise forget rates older
+ *   than 10 to 20 rounds, about what tcp_bbr.c remembers. In the draft a rate lasts for one
+ *   to two cycles, 2 to 6 s. Beside a loss-based flow that fills the buffer, the old rate
+ *   keeps both pacing rate and window high, so that Down does not drain the queue and the
+ *   other flow cannot grow. Without a queue only a probe shows the rate, and the draft's
+ *   rule is used.
+ * - Rounds with a queue of about a BDP (smoothed RTT half to one and a quarter above the
+ *   smallest) do not count for Reno's time, and a precautionary probe that ends with such a
+ *   queue is not followed by another at once; those by the clock come every 2 to 3 s. The
+ *   path is full, so what a probe gains is taken from other flows: by the draft, two flows
+ *   of this control beside two of Cubic probe every second or more often, and leave Cubic a
+ *   quarter. In a deeper queue loss-based flows have more than their half anyway, and the
+ *   draft's times are used.
  * - Losses are seen once per ACK, not once per packet; each ACK with losses counts as one
  *   lost range (BBRStartupFullLossCnt).
  * - A connection without SACK is treated like any other.
- * - The full-pipe test looks once a round at bw_latest, the best rate of the loss round
- *   (which the first loss makes longer), not at the rate of each ACK.
- * - The time to probe is looked at once a round, not on every ACK: it then costs no
- *   storage look-up, and comes at most a round late.
+ * - The full-pipe test reads bw_latest once a round: the best rate of the loss round (which
+ *   the first loss makes longer), not the rate of each ACK.
+ * - The time to probe is checked once a round, not on every ACK. This costs no extra
+ *   storage look-up, and is late by one round at most.
  * - extra_acked remembers two windows of 5 rounds instead of a sliding one of 10.
  * - Below an RTT of 1 ms the offload budget is added to the window, not its floor, as
  *   tcp_bbr.c does: there the hosts' own batches are most of what is in flight.
  * - Volumes are packets, times are units of 1024 us.
- * - The send quantum is not ours to set: tcp_tso_autosize() does. It is reckoned here as
- *   1 ms of the pacing rate, two packets to 64 KB, as the draft says; autosize sends more
- *   at once below an RTT of about 3 ms (sysctl tcp_tso_rtt_log) and where a device takes
- *   more.
- * - ECN: marks are answered at any RTT and with any receiver. Google's code asks for a
- *   route flag and an RTT below 5 ms, as it needs a receiver that echoes each mark, and
- *   is such a receiver itself; this one echoes as its kernel does. A peer that echoes as
- *   RFC 3168 says makes every round with a mark look all marked: the cut is then a third,
- *   about that of a loss. No quick new probe when marks cease. Startup ends as soon as half
- *   of what was delivered in a round trip is marked while a queue is seen; Google's waits
- *   for two whole rounds of it, in which what is in flight doubles twice.
+ * - The send quantum cannot be set here: tcp_tso_autosize() sets it. It is assumed to be
+ *   1 ms of the pacing rate, two packets to 64 KB, as the draft says. Autosize sends more at
+ *   once below an RTT of about 3 ms (sysctl tcp_tso_rtt_log), and if a device takes more.
+ * - ECN: marks are answered at any RTT and with any receiver. Google's code requires a
+ *   route flag and an RTT below 5 ms, because it needs a receiver that echoes each mark,
+ *   and is such a receiver itself. This one echoes as its kernel does. With a peer that
+ *   echoes as in RFC 3168, every round with a mark looks fully marked: the cut is then a
+ *   third, about as for a loss. No quick new probe when marks cease. Startup ends as soon
+ *   as half of what was delivered in a round trip is marked while a queue is seen; Google's
+ *   waits for two such rounds, in which what is in flight doubles twice.
  */
 #include "bbr3.bpf.h"
 
 /* ---- knobs, set before load -------------------------------------------- */
 
-/* Every change of mode goes to bbr3_transitions. Off: nobody writes that ring. */
+/* Every change of mode is written to bbr3_transitions. Off: that ring stays empty. */
 const volatile bool trace_transitions = false;
 
-/* What a link loses by itself is no reason to slow down. Off: every loss is answered as
- * the draft says, (1 - loss)^63 of the rate before each probe; a flood as here either way. */
+/* Losses that a link causes by itself are not answered. Off: every loss is answered as the
+ * draft says, (1 - loss)^63 of the rate before each probe. A flood is answered as described
+ * above in both cases. */
 const volatile bool tolerate_random_loss = true;
 
 /* ---- maps ---------------------------------------------------------------- */
@@ -82,7 +84,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 16);	/* the largest page there is */
+	__uint(max_entries, 1 << 16);	/* the largest page size */
 } bbr3_transitions SEC(".maps");
 
 #include "bbr3_probe.bpf.h"
@@ -242,7 +244,7 @@ void BPF_PROG(bbr3_init, struct sock *sk)
 	__u32 now = tcp_now_1024us(tp);
 	__u32 min_rtt = max_u32(tcp_min_rtt(tp), 1);
 
-	bpf_sk_storage_delete(&bbr3_more, tp);	/* of an earlier spell of this control */
+	bpf_sk_storage_delete(&bbr3_more, tp);	/* left from an earlier use of this control */
 	__builtin_memset(b, 0, sizeof(*b));
 	b->cc.min_rtt_us = min_rtt == CC_NO_BOUND ? 0 : min_rtt;
 	b->probe_rtt_min_us = min_rtt;
@@ -324,8 +326,8 @@ void BPF_PROG(bbr3_set_state, struct sock *sk, __u8 state)
 	struct bbr3_more *m;
 
 	if (new_state == TCP_CA_LOSS) {
-		/* Google v3: a timeout begins the short-term model, and the search for
-		 * the full rate anew, as the path may be another. */
+		/* Google v3: a timeout starts the short-term model and the search for the
+		 * full rate anew, because the path may have changed. */
 		m = bbr3_more_get(tp);
 		if (m)
 			reset_full_bw(b, m, 0);
@@ -366,8 +368,8 @@ __u32 BPF_PROG(bbr3_undo_cwnd, struct sock *sk)
 	return max_u32(tp->snd_cwnd, b->cc.w_max);
 }
 
-/* tcp_bbr.c and Google v3: room for three windows, as the window may double while a whole
- * one waits for retransmissions. */
+/* tcp_bbr.c and Google v3: room for three windows, because the window may double while a
+ * whole one waits for retransmissions. */
 SEC("struct_ops")
 __u32 BPF_PROG(bbr3_sndbuf_expand, struct sock *sk)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* BBRv3: constants, state, and what the state says of the path. bbr3.bpf.c tells
- * where all of it comes from; numbers are sections of the draft.
+/* BBRv3: constants, state, and the model of the path that follows from the state.
+ * bbr3.bpf.c names the sources; numbers are sections of the draft.
  */
 #ifndef TCPILOT_BBR3_BPF_H
 #define TCPILOT_BBR3_BPF_H
@@ -23,18 +23,18 @@ enum bbr3_constants {
 	BW_ROUNDS = 10,			/* tcp_bbr.c: bbr_bw_rtts */
 	OFFLOAD_BUDGET = 3,		/* 5.5.8.1, send quanta */
 	MAX_QUANTUM = 65536,		/* 5.6.3, bytes */
-	HOST_RTT_US = 1000,		/* ours: below it the host's batches are the path */
+	HOST_RTT_US = 1000,		/* ours: below it the hosts' own batches dominate */
 	LOSS_THRESH = 20,		/* 2.8 BBR.LossThresh 2 %, in 1/1024 */
 	BETA = 717,			/* 2.8 BBR.Beta 0.7, in 1/1024 */
-	HEAVY_LOSS = 102,		/* ours: 10 %, an answer even without a queue */
+	HEAVY_LOSS = 102,		/* ours: 10 %, answered even without a queue */
 	FLOOD_LOSS = 256,		/* ours: 25 %, the rate itself is far too high */
 	FREE_LOSS = 51,			/* ours: 5 %, learned even if it may be a policer's */
 	MAX_RANDOM_LOSS = 255,		/* ours: 25 %, what 8 bits hold */
-	ECHO_ROUNDS = 3,		/* ours: the losses of a probe are known by then */
-	FLOOR_ROUNDS = 2,		/* ours: so are those of what went before a bound */
+	ECHO_ROUNDS = 3,		/* ours: after these the losses of a probe are known */
+	FLOOR_ROUNDS = 2,		/* ours: so are losses of what was sent before a bound */
 	QUEUE_SEEN = 9,			/* ours: smoothed RTT in eighths of the smallest */
 	QUEUE_HALF = 12,		/* ours: a queue of half a BDP */
-	QUEUE_DEEP = 18,		/* ours: 1.25 BDP: above 1 as it is smoothed */
+	QUEUE_DEEP = 18,		/* ours: 1.25 BDP: above 1 because it is smoothed */
 	HEADROOM = 154,			/* 2.8 BBR.Headroom 0.15, in 1/1024 */
 	ALPHA_ONE = 1024,
 	MARK_BITS = 20,			/* of fraction in unmarked, as in scalable.bpf.h */
@@ -65,16 +65,16 @@ enum undo_mode {		/* 2.15 BBR.undo_state */
 	UNDO_UP,
 };
 
-/* 5.6.1: gains by enum bbr3_mode, the bandwidth's in 1/1024 and less the margin of 1 %
- * (2.5 BBR.PacingMarginPercent), the window's in 1/256. */
+/* 5.6.1: gains by enum bbr3_mode. Those of pacing are in 1/1024 and less by the margin of
+ * 1 % (2.5 BBR.PacingMarginPercent); those of the window are in 1/256. */
 #define PACED(percent) ((percent) * RATE_ONE * 99 / 10000)
 static const __u16 pacing_gain[8] = {
 	PACED(277), PACED(50), PACED(90), PACED(100), PACED(100), PACED(125), PACED(100),
 };
 static const __u16 cwnd_gain[8] = { 512, 512, 512, 512, 512, 576, 128, 512 };
 
-/* What most ACKs touch, in icsk_ca_priv. cc.w_max is BBR.prior_cwnd, cc.inflight_hi and
- * inflight_lo are inflight_longterm and inflight_shortterm. */
+/* State that most ACKs use, in icsk_ca_priv. cc.w_max is BBR.prior_cwnd; cc.inflight_hi
+ * and inflight_lo are inflight_longterm and inflight_shortterm. */
 struct bbr3 {
 	struct cc_state cc;
 	__u32 min_rtt_stamp;		/* 1024 us */
@@ -100,7 +100,7 @@ struct bbr3 {
 
 _Static_assert(sizeof(struct bbr3) <= 104, "icsk_ca_priv");
 
-/* What is needed once a round or less. */
+/* State that is needed once a round or less often. */
 struct bbr3_more {
 	__u32 full_bw;
 	__u32 round;
@@ -109,24 +109,24 @@ struct bbr3_more {
 	__u32 probe_wait;		/* 1024 us */
 	__u32 rounds_since_probe;
 	__u32 reno_rounds;		/* of these, those without a queue of a BDP */
-	__u32 probe_rtt_done;		/* 1024 us; 0: not there yet */
+	__u32 probe_rtt_done;		/* 1024 us; 0: in flight is still too high */
 	__u32 probe_rtt_cwnd;		/* packets */
-	__u32 up_count;			/* packets acknowledged per packet of growth; 0: none */
+	__u32 up_count;			/* packets acknowledged per packet of growth; 0: no growth */
 	__u32 up_acked;
 	__u32 up_rounds;
 	__u32 extra_rounds;		/* rounds in this window of extra_acked */
 	__u32 random_loss;		/* as learned, times 8 */
-	__u32 allowance_over;		/* of LOSS_THRESH at first */
+	__u32 allowance_over;		/* LOSS_THRESH is no longer the minimum */
 	__u32 floor_rounds;		/* loss rounds with bw_lo at what was delivered */
 	__u32 loss_delivered;		/* tp->delivered and lost at the last loss round */
 	__u32 loss_lost;
-	__u32 ecn_delivered;		/* tp->delivered and delivered_ce at the last look */
+	__u32 ecn_delivered;		/* tp->delivered and delivered_ce when last read */
 	__u32 ecn_delivered_ce;
-	__u32 unmarked;			/* share not marked, smoothed: alpha begins as 1 */
+	__u32 unmarked;			/* share not marked, smoothed; 0 at first: alpha is 1 */
 	__u32 undo_bw_lo;
 	__u32 undo_inflight_lo;
 	__u32 undo_inflight_hi;
-	__u32 undo_max_bw;		/* before a flood reset it; 0: none did */
+	__u32 undo_max_bw;		/* before a flood reset it; 0: no flood */
 };
 
 struct ack {			/* the draft's RS and what else one ACK needs */
@@ -170,19 +170,19 @@ static __always_inline bool is_probing_bw(const struct bbr3 *b)
 
 /* ---- the queue --------------------------------------------------------------- */
 
-/* The smoothed RTT is above so many eighths of the smallest: somebody's packets wait. The
- * smallest is the kernel's, as cc.min_rtt_us takes the queue of a competitor for the path
- * after 10 s. A path too noisy to tell, or that became longer in the last 300 s, shows a
- * queue always: its losses are answered as the draft says, its probes may wait for the
- * clock. */
+/* Whether the smoothed RTT is above this many eighths of the smallest: packets wait in a
+ * queue, ours or others'. The smallest is the kernel's, because after 10 s cc.min_rtt_us
+ * includes the queue of a competitor. A path with very variable RTT always shows a queue,
+ * and so does one that became longer in the last 300 s: its losses are answered as the
+ * draft says, and its probes may have to wait for the clock. */
 static __always_inline bool rtt_above(struct tcp_sock *tp, __u32 eighths)
 {
 	return tp->srtt_us > (__u64)tcp_min_rtt(tp) * eighths;
 }
 
-/* About a BDP waits, ours or others'. The path is full, and its buffer is not so deep that a
- * loss-based flow would take more than its half of it. Below 1 ms what waits are the hosts'
- * own batches. */
+/* Whether about a BDP waits in a queue, ours or others'. Then the path is full, and its
+ * buffer is too shallow for a loss-based flow to take more than half of the path. Below 1
+ * ms the queue is the hosts' own batches. */
 static __always_inline bool queue_of_bdp(struct tcp_sock *tp)
 {
 	return tcp_min_rtt(tp) >= HOST_RTT_US && rtt_above(tp, QUEUE_HALF) &&

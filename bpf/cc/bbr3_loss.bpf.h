@@ -45,14 +45,14 @@ static __always_inline __u32 lost_since(struct tcp_sock *tp, const struct bbr3 *
 	return tp->lost - b->mark_lost[0] - (__u32)((__u64)rounds_lost * into / span);
 }
 
-/* Whether losses may be of a queue's making. */
+/* Whether losses may be caused by a queue. */
 static __always_inline bool queue_seen(struct tcp_sock *tp)
 {
 	return !tolerate_random_loss || rtt_above(tp, QUEUE_SEEN);
 }
 
-/* More were lost than a path that loses this share (1/1024) at random would: by three
- * standard deviations of a Poisson count. Of a share of none, any loss. */
+/* Whether more was lost than by chance on a path that loses this share (1/1024) at random:
+ * by three standard deviations of a Poisson count. If the share is 0, any loss is more. */
 static __always_inline bool beyond_chance(__u32 lost, __u32 all, __u32 share)
 {
 	__u64 mean = (__u64)all * share;
@@ -61,8 +61,8 @@ static __always_inline bool beyond_chance(__u32 lost, __u32 all, __u32 share)
 	return seen > mean && (seen - mean) * (seen - mean) > (9 * mean) << 10;
 }
 
-/* Share of losses, in 1/1024, that may mean too much in flight: 2 % more than the path
- * loses by itself, and no less than 10 % without a queue. */
+/* Share of losses, in 1/1024, from which on too much may be in flight: 2 % more than the
+ * path loses by itself, and without a queue at least 10 %. */
 static __always_inline __u32 loss_thresh(const struct bbr3 *b, bool queue)
 {
 	return max_u32(b->random_loss + LOSS_THRESH, queue ? 0 : HEAVY_LOSS);
@@ -116,8 +116,8 @@ static __always_inline void leave_startup(struct tcp_sock *tp, struct bbr3 *b, s
 	m->drain_start = m->round;
 }
 
-/* Loss so high, and in so many places of the round, has a cause on the path: a policer
- * whose bucket is empty, or a buffer much smaller than the burst that arrived. */
+/* Whether a large share was lost, and in many places of the round. The cause is on the
+ * path: a policer whose bucket is empty, or a buffer much smaller than the burst. */
 static __always_inline bool flooded(const struct bbr3 *b, __u32 lost, __u32 all)
 {
 	return b->loss_events >= FULL_LOSS_COUNT && (__u64)lost << 10 > (__u64)all * FLOOD_LOSS;
@@ -151,8 +151,8 @@ static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 		leave_startup(tp, b, m, BBR3_HIGH_LOSS);
 }
 
-/* Google v3: more than half of what was delivered since the packet was sent is marked.
- * With a queue of its own making, and not a handful of packets, that ends Startup. */
+/* Google v3: more than half of what was delivered since the packet was sent is marked. If a
+ * queue is seen, and it is not only a few packets, this ends Startup. */
 static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
@@ -174,8 +174,8 @@ static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 }
 
 /* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. After a flood
- * what was delivered is the bound at once, not after four rounds of it; if it was the
- * application that set that rate, it says nothing of the path. */
+ * what was delivered becomes the bound at once, not after four rounds. The caller does not
+ * set flood if the application limited that rate. */
 static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 *b,
 					       struct bbr3_more *m, bool ecn, bool loss,
 					       bool flood)
@@ -204,9 +204,9 @@ static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 
 	b->cc.inflight_lo = min_u32(b->cc.inflight_lo, ecn_lo);
 }
 
-/* Share of the packets of the last round that were marked, in 1/1024 and rounded up, as
- * one mark counts; smooths it into alpha as DCTCP does (RFC 8257 3.3), with a fraction
- * long enough for rare marks to add to it and for their absence to end it. */
+/* Share of the packets of the last round that were marked, in 1/1024, rounded up so that
+ * one mark counts. Also smooths it into alpha as DCTCP does (RFC 8257 3.3). The fraction
+ * has enough bits for rare marks to raise alpha, and for alpha to reach 0 without marks. */
 static __always_inline __u32 update_alpha(struct tcp_sock *tp, struct bbr3 *b,
 					  struct bbr3_more *m)
 {
@@ -223,14 +223,15 @@ static __always_inline __u32 update_alpha(struct tcp_sock *tp, struct bbr3 *b,
 	return (((__u64)marked << 10) + delivered - 1) / delivered;
 }
 
-/* How much the path loses by itself, from rounds in Cruise without a queue. A policer
- * drops without a queue too, but only what comes faster than it lets through: a share
- * that it could be the cause of is learned only once the rate has come down to what was
- * delivered, and still that much is lost. Then quickly, if each round costs a cut.
+/* Learns how much the path loses by itself, from rounds in Cruise without a queue. A
+ * policer drops without a queue too, but only what exceeds its rate. So a share that a
+ * policer may have caused is learned only if as much is still lost after the rate has come
+ * down to what was delivered. It is then learned quickly if each round costs a cut.
  *
- * At first it is no less than LOSS_THRESH: the queue that Startup leaves would make each
- * random loss a cut, which lasts until a probe. That one ends it, and so does a queue that
- * is there when Startup's is gone: somebody else's. */
+ * At first the share is at least LOSS_THRESH: otherwise, with the queue that Startup
+ * leaves, each random loss would cause a cut that lasts until a probe. This minimum ends
+ * with the first probe, or when a queue is seen after Startup's is gone, because that is
+ * another flow's. */
 static __always_inline void learn_random_loss(struct bbr3 *b, struct bbr3_more *m, __u32 share,
 					      bool odd)
 {
@@ -249,7 +250,7 @@ static __always_inline void learn_random_loss(struct bbr3 *b, struct bbr3_more *
 	take_random_loss(b, m);
 }
 
-/* After the bounds were adapted: bw_latest is still what the round delivered. */
+/* Called after the bounds were adapted: bw_latest is still what the round delivered. */
 static __always_inline void count_floor_rounds(struct bbr3 *b, struct bbr3_more *m, bool cut)
 {
 	if (b->bw_lo == NO_BW || (cut && b->bw_lo > b->bw_latest))
@@ -258,8 +259,7 @@ static __always_inline void count_floor_rounds(struct bbr3 *b, struct bbr3_more 
 		m->floor_rounds++;
 }
 
-/* Whether so many losses in the loss round that ends say that there is too much in
- * flight. */
+/* Whether the losses of the loss round that ends show that too much is in flight. */
 static __always_inline bool losses_count(struct tcp_sock *tp, struct bbr3 *b,
 					 struct bbr3_more *m, __u32 lost, __u32 all)
 {
@@ -278,7 +278,7 @@ static __always_inline bool losses_count(struct tcp_sock *tp, struct bbr3 *b,
 }
 
 /* 5.3.1.3 CheckStartupHighLoss. Losses without a queue end Startup only if the rate has
- * ceased to grow as well, as it has with a policer. */
+ * also stopped growing, as it does with a policer. */
 static __always_inline bool startup_lossy(struct tcp_sock *tp, const struct bbr3 *b,
 					  const struct ack *a)
 {

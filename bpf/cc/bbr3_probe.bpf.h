@@ -58,8 +58,8 @@ static __always_inline bool check_time_to_probe(struct tcp_sock *tp, struct bbr3
 	return false;
 }
 
-/* 5.3.3.6 AdaptLongTermModel: the part that only a round start can change. Says whether
- * it decided a transition. */
+/* 5.3.3.6 AdaptLongTermModel: the part that only a round start can change. Returns whether
+ * it changed the state. */
 static __always_inline bool advance_ack_phase(struct tcp_sock *tp, struct bbr3 *b,
 					      struct bbr3_more *m, const struct ack *a)
 {
@@ -79,7 +79,7 @@ static __always_inline bool advance_ack_phase(struct tcp_sock *tp, struct bbr3 *
 	return true;
 }
 
-/* Beside a queue the filter has to forget by rounds too: see bbr3.bpf.c. */
+/* With a queue the filter must forget by rounds too: see bbr3.bpf.c. */
 static __always_inline bool max_bw_stale(struct tcp_sock *tp, const struct bbr3 *b,
 					 const struct bbr3_more *m, const struct ack *a)
 {
@@ -147,8 +147,8 @@ static __always_inline void probe_upward(struct tcp_sock *tp, struct bbr3 *b,
 		raise_inflight_slope(tp, m);
 }
 
-/* 5.3.3.6 for Up: grow inflight_hi, IsTimeToGoDown. C.inflight is that before the ACK, as
- * in Google's v3: after it the window, which inflight_hi bounds, is never full. */
+/* 5.3.3.6 for Up: grow inflight_hi, IsTimeToGoDown. C.inflight is taken before the ACK, as
+ * in Google's v3: after the ACK the window, which inflight_hi bounds, is never full. */
 static __noinline void update_up(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
@@ -172,7 +172,7 @@ static __noinline void update_up(struct tcp_sock *tp, struct ack *a)
 	}
 }
 
-/* In flight came down: 5.3.2 CheckDrainDone, 5.3.3.6 IsTimeToCruise. */
+/* In flight has come down: 5.3.2 CheckDrainDone, 5.3.3.6 IsTimeToCruise. */
 static __noinline void update_draining(struct tcp_sock *tp)
 {
 	struct bbr3 *b = bbr3_get(tp);
@@ -212,8 +212,9 @@ static __noinline void check_probe_rtt_done(struct tcp_sock *tp, struct bbr3_mor
 	}
 }
 
-/* 5.6.4.5: half a BDP, of the smallest RTT known before this ACK let it expire: the sample
- * that replaces it is of a full queue. It stays for all of ProbeRTT. */
+/* 5.6.4.5: half a BDP, from the smallest RTT known before this ACK. If this ACK made that
+ * RTT expire, the sample that replaces it includes a full queue. The value is kept for all
+ * of ProbeRTT. */
 static __always_inline __u32 probe_rtt_cwnd(const struct bbr3 *b, const struct ack *a)
 {
 	return max_u32(bdp_of(bbr3_bw(b), a->min_rtt_us, GAIN_ONE / 2), MIN_PIPE_CWND);
@@ -252,7 +253,7 @@ static __noinline void handle_probe_rtt(struct tcp_sock *tp, struct ack *a, bool
 		check_probe_rtt_done(tp, m);
 }
 
-/* 5.3.4.3 UpdateMinRTT; says whether it is time for ProbeRTT. */
+/* 5.3.4.3 UpdateMinRTT. Returns whether it is time for ProbeRTT. */
 static __always_inline bool update_min_rtt(struct bbr3 *b, const struct rate_sample *rs, __u32 now)
 {
 	bool expired = after(now, b->probe_rtt_min_stamp + PROBE_RTT_INTERVAL);

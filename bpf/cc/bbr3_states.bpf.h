@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* BBRv3's states: entering each, and saying so. */
+/* BBRv3's states: entering each of them, and tracing it. */
 #ifndef TCPILOT_BBR3_STATES_BPF_H
 #define TCPILOT_BBR3_STATES_BPF_H
 
@@ -71,8 +71,8 @@ static __always_inline void reset_short_term_model(struct bbr3 *b)
 	b->cc.inflight_lo = CC_NO_BOUND;
 }
 
-/* What the path is taken to lose by itself: what was learned, and at first no less than
- * LOSS_THRESH. */
+/* The share that the path is assumed to lose by itself: what was learned, and at first at
+ * least LOSS_THRESH. */
 static __always_inline void take_random_loss(struct bbr3 *b, const struct bbr3_more *m)
 {
 	b->random_loss = max_u32(m->random_loss >> 3, m->allowance_over ? 0 : LOSS_THRESH);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the congestion controls share: words of the kernel's TCP, small arithmetic,
- * and the differences between kernels that only they meet.
+/* What the congestion controls share: constants and accessors of the kernel's TCP, small
+ * arithmetic, and the differences between kernels that concern only them.
  *
- * The kernel lets one write sk_pacing_rate, sk_pacing_status, icsk_ca_priv,
- * icsk_ack.pending, snd_cwnd, snd_cwnd_cnt, snd_ssthresh, ecn_flags and, since
- * Linux 6.4, app_limited, and refuses one that has get_info (net/ipv4/bpf_tcp_ca.c).
+ * A congestion control in BPF may write sk_pacing_rate, sk_pacing_status, icsk_ca_priv,
+ * icsk_ack.pending, snd_cwnd, snd_cwnd_cnt, snd_ssthresh, ecn_flags and, since Linux 6.4,
+ * app_limited. The kernel refuses one that has get_info (net/ipv4/bpf_tcp_ca.c).
  */
 #ifndef TCPILOT_CC_BPF_H
 #define TCPILOT_CC_BPF_H
@@ -25,8 +25,9 @@ enum {				/* include/uapi/linux/tcp.h, enum tcp_ca_state */
 };
 
 enum {				/* include/net/tcp.h, enum tcp_ca_event */
-	/* First data after nothing was in flight; since Linux 7.1 this is the hook
-	 * cwnd_event_tx_start instead, whose program the loader drops before. */
+	/* First data after nothing was in flight. Since Linux 7.1 the kernel calls the
+	 * hook cwnd_event_tx_start instead; on older kernels the loader drops the program
+	 * of that hook. */
 	CA_EVENT_TX_START,
 	CA_EVENT_CWND_RESTART,	/* window cut after idling */
 	CA_EVENT_COMPLETE_CWR,	/* recovery over */
@@ -62,16 +63,16 @@ extern void tcp_cong_avoid_ai(struct tcp_sock *tp, __u32 w, __u32 acked) __ksym;
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* cong_control takes (sk, ack, flag, rs) since Linux 6.10 and (sk, rs) before. User
- * space says which, from the kernel's own BTF; the verifier drops the other branch. */
+/* cong_control takes (sk, ack, flag, rs) since Linux 6.10 and (sk, rs) before. User space
+ * sets this from the kernel's own BTF; the verifier drops the other branch. */
 const volatile bool cong_control_with_ack = true;
 
 static __always_inline const struct rate_sample *cong_control_rs(unsigned long long *ctx)
 {
 	const struct rate_sample *rs;
 
-	/* In assembly, as clang would make one load with a variable offset of the
-	 * two, which no verifier takes from a context. */
+	/* In assembly, because clang would merge the two into one load with a variable
+	 * offset. No verifier accepts such a load from a context. */
 	if (cong_control_with_ack)
 		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(ctx));
 	else
@@ -101,7 +102,7 @@ static __always_inline __u64 max_u64(__u64 a, __u64 b)
 	return a > b ? a : b;
 }
 
-/* a, or the largest value that 32 bits hold: no counter wraps into a small one. */
+/* a, limited to 32 bits: a large counter must not wrap to a small value. */
 static __always_inline __u32 sat_u32(__u64 a)
 {
 	return min_u64(a, 0xffffffff);
@@ -118,8 +119,8 @@ static __always_inline bool after(__u32 a, __u32 b)
 	return before(b, a);
 }
 
-/* Largest value of the current window and the one before: costs two words, and a
- * value lives for one to two windows. */
+/* Largest value of the current window and the one before. It takes two words, and
+ * remembers a value for one to two windows. */
 struct max_filter {
 	__u32 v[2];		/* last window, this window */
 };
@@ -140,7 +141,8 @@ static __always_inline void max_filter_reset(struct max_filter *f, __u32 v)
 	f->v[1] = v;
 }
 
-/* A window without a value does not count: nothing would be known after two. */
+/* A window without a value is not counted: otherwise the filter would be empty after two
+ * of them. */
 static __always_inline void max_filter_advance(struct max_filter *f)
 {
 	if (!f->v[1])
@@ -172,7 +174,7 @@ static __always_inline bool tcp_in_slow_start(struct tcp_sock *tp)
 	return tp->snd_cwnd < tp->snd_ssthresh;
 }
 
-/* Enough of the window was used lately for it to be worth growing. */
+/* Enough of the window was used recently to justify growth. */
 static __always_inline bool tcp_is_cwnd_limited(struct tcp_sock *tp)
 {
 	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
@@ -186,14 +188,14 @@ static __always_inline __u32 tcp_min_rtt(struct tcp_sock *tp)
 	return tp->rtt_min.s[0].v;
 }
 
-/* Low 32 bits of the time of the packet being handled, in microseconds: wraps after
- * 71 minutes, so only for what is younger than 35. */
+/* Low 32 bits of the time of the packet being handled, in microseconds. It wraps after 71
+ * minutes, so it can only be compared with times less than 35 minutes away. */
 static __always_inline __u32 tcp_now_us(struct tcp_sock *tp)
 {
 	return tp->tcp_mstamp;
 }
 
-/* The same in units of 1024 us, which last for 24 days. */
+/* The same in units of 1024 us, for times up to 24 days away. */
 static __always_inline __u32 tcp_now_1024us(struct tcp_sock *tp)
 {
 	return tp->tcp_mstamp >> 10;
@@ -207,7 +209,7 @@ static __always_inline void tcp_pace(struct tcp_sock *tp, __u64 rate)
 	sk->sk_pacing_rate = min_u64(rate, sk->sk_max_pacing_rate);
 }
 
-/* Makes TCP hold to sk_pacing_rate, unless a queueing discipline does so. */
+/* Makes TCP pace at sk_pacing_rate, unless a queueing discipline paces. */
 static __always_inline void tcp_pacing_on(struct tcp_sock *tp)
 {
 	struct sock *sk = tcp_sk_sock(tp);

@@ -3,12 +3,12 @@
  * CUBIC: RFC 9438; its slow start ends by HyStart, as in the kernel's own cubic, or by
  * HyStart++ (RFC 9406).
  *
- * The window is a cubic function of the time since the last reduction: fast while
- * far below the window of that time, flat near it, fast again beyond. Where Reno
- * would have more, it has what Reno would have.
+ * The window is a cubic function of the time since the last reduction: it grows fast while
+ * far below the window of that time, slowly near it, and fast again beyond. If Reno would
+ * have a larger window, the window is Reno's.
  *
- * It is to share links half and half with the kernel's cubic. Where RFC and kernel
- * differ in how much they take, like_kernel says which of the two is followed:
+ * It is meant to share links half and half with the kernel's cubic. If RFC and kernel
+ * differ in how much they take, like_kernel decides which of the two is followed:
  *
  *                         true: the kernel           false: the RFCs
  *   a queue is suspected  delay above the least      delay above the round before's
@@ -24,9 +24,9 @@
  *   Reno's growth         0.53 packets per round     from cwnd_prior on 1 packet
  *                         trip                       per round trip (9438 4.3)
  *
- * The kernel's cubic has no conservative slow start: the first delay ends slow start.
- * Where several connections start in one queue, the delay is often the burst of another
- * one, which is gone a round trip later. tcpilot_cubic finds that out in conservative slow
+ * The kernel's cubic has no conservative slow start: the first delay ends slow start. If
+ * several connections start in one queue, the delay is often the burst of another one,
+ * which is gone a round trip later. tcpilot_cubic finds that out in conservative slow
  * start. Measured with nginx, 1 MB objects, a connection for each, 5 at a time, 100 Mbit/s,
  * 50 ms, queue of 1 BDP, no loss, 240 connections: 95th percentile of the completion time
  *
@@ -36,43 +36,42 @@
  *   and slow start resumes by 9406            0.67 s    0.05 %
  *   all by the RFCs (150 connections)         0.64 s   13    %
  *
- * By the RFCs it also takes twice its share beside the kernel's cubic (30 Mbit/s, 20 ms,
- * queue of 1 BDP): a delay that another connection caused in the round before hides the
- * queue, and slow start goes on until packets are lost.
+ * With all by the RFCs it also takes twice its share beside the kernel's cubic (30 Mbit/s,
+ * 20 ms, queue of 1 BDP): a delay that another connection caused in the round before hides
+ * the queue, and slow start continues until packets are lost.
  *
  * Departures from the RFCs that it always shares with the kernel's cubic:
- * - windows are whole packets; growth is a count of packets that must be
- *   acknowledged for one more of window, looked up again every 32 ms or as the
- *   window changes
- * - the reduction is of cwnd, not of what is in flight: growth stops with the
- *   application instead (tcp_is_cwnd_limited; 9438 4.6 and 5.8)
+ * - windows are whole packets; growth is the number of packets that must be acknowledged
+ *   for one more packet of window, computed again every 32 ms or when the window changes
+ * - the reduction is of cwnd, not of what is in flight: instead, the window does not grow
+ *   while the application limits it (tcp_is_cwnd_limited; 9438 4.6 and 5.8)
  * - while w_max is unknown (after slow start without loss, or after a timeout) the
  *   window grows by 5 % per round trip at least, where 9438 4.8 and 4.10 have only
  *   the cubic function, which takes seconds to leave a start that ended too early
- * - 9406 4.2's limit L of growth per ACK is infinite even without pacing: receive
- *   offloads thin ACKs out so much that 8 packets per ACK would stall the start
+ * - 9406 4.2's limit L of growth per ACK is infinite even without pacing: receive offloads
+ *   merge so many ACKs that 8 packets per ACK would stall slow start
  * Where it always follows the RFCs, and the kernel's cubic does not:
- * - after an undo all of the curve is as it was (9438 4.9), not only the window, so
- *   that on paths that reorder it has more goodput than the kernel's
+ * - after an undo the whole curve is restored (9438 4.9), not only the window, so that on
+ *   paths that reorder it has more goodput than the kernel's
  * - slow start is shortened only the first time (9406 4.3), not after timeouts
- * - time further than four minutes from the plateau does not overflow
+ * - times more than four minutes from the plateau do not overflow
  */
 #include "cubic_hystart.bpf.h"
 
 enum {
 	BETA = 717,		/* 0.7 in 1/1024: RFC 9438 4.6 */
 	MIN_WINDOW = 2,		/* packets: RFC 9438 4.6 */
-	/* Packets acknowledged per packet of growth, of Reno's estimate and by the
-	 * window: 1 / alpha = (1 + beta) / (3 (1 - beta)) = 1.89, in eighths: RFC 9438
-	 * 4.3, and beta_scale of the kernel's. */
+	/* Packets acknowledged per packet of growth of Reno's estimate, in windows and
+	 * eighths: 1 / alpha = (1 + beta) / (3 (1 - beta)) = 1.89: RFC 9438 4.3, and the
+	 * kernel's beta_scale. */
 	RENO_ACKS_8TH = 15,
 	MAX_GROWTH = 2,		/* acknowledged per packet of growth: 1.5, RFC 9438 4.2 */
 	FLAT_GROWTH = 100,	/* windows per packet, at the plateau: bictcp_update */
-	STALE = 31,		/* 1024 us; HZ / 32, from which on growth is looked up again */
-	SETTLE = 977,		/* 1024 us; 1 s after a reduction whose delays say nothing */
+	STALE = 31,		/* 1024 us; HZ / 32, after it growth is computed again */
+	SETTLE = 977,		/* 1024 us; 1 s after a reduction, delays are ignored */
 	/* Time is in units of 1024 us. C = 0.4 packets/s^3 (RFC 9438 4.1, 5) is 472 / 2^40
-	 * of those. 2^18 of them, four minutes from the plateau, are as good as for ever;
-	 * more would overflow. */
+	 * in these. 2^18 of them, four minutes from the plateau, are the maximum: more
+	 * would overflow, and would make no difference. */
 	C_2POW40 = 472,
 	MAX_TIME = 1 << 18,
 };
@@ -81,8 +80,8 @@ enum {
 
 /* ---- the curve: RFC 9438 4.2 to 4.5 ---------------------------------------- */
 
-/* The largest y with y^3 <= x, a bit at a time from above; x below 2^63. Without a
- * branch, as the verifier would walk both sides of each. */
+/* The largest y with y^3 <= x, one bit at a time from the top; x below 2^63. Without a
+ * branch, because the verifier would follow both sides of each. */
 static __always_inline __u32 cube_root(__u64 x)
 {
 	__u64 y = 0;
@@ -179,7 +178,7 @@ reno:
 
 /* ---- operations ------------------------------------------------------------ */
 
-/* Nothing is known of the path: at the start and after a timeout (RFC 9438 4.8). */
+/* Nothing is known about the path: at the start and after a timeout (RFC 9438 4.8). */
 static __always_inline void cubic_reset(struct cubic *ca)
 {
 	ca->pub.min_rtt_us = 0;
@@ -234,8 +233,7 @@ void BPF_PROG(cubic_set_state, struct tcp_sock *tp, __u8 new_state)
 		cubic_reset(inet_csk_ca(tp));
 }
 
-/* The reduction was for nothing, the kernel found: RFC 9438 4.9. It restores
- * ssthresh by itself. */
+/* The kernel found the reduction spurious: RFC 9438 4.9. It restores ssthresh itself. */
 SEC("struct_ops")
 __u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
 {
@@ -248,7 +246,7 @@ __u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
 	return max_u32(tp->snd_cwnd, tp->prior_cwnd);
 }
 
-/* Time without data does not count for the curve: RFC 9438 5.8. */
+/* Time without data is excluded from the curve: RFC 9438 5.8. */
 static __always_inline void cubic_tx_start(struct tcp_sock *tp)
 {
 	struct cubic *ca = inet_csk_ca(tp);

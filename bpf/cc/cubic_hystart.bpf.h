@@ -8,13 +8,13 @@
 
 const volatile bool like_kernel = true;
 
-/* Every change of mode in slow start goes to cubic_transitions. Off: nobody writes
- * that ring. */
+/* Every change of mode in slow start is written to cubic_transitions. Off: that ring stays
+ * empty. */
 const volatile bool trace_transitions = false;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 16);	/* the largest page there is */
+	__uint(max_entries, 1 << 16);	/* the largest page size */
 } cubic_transitions SEC(".maps");
 
 enum {				/* RFC 9406 4.3 */
@@ -26,8 +26,8 @@ enum {				/* RFC 9406 4.3 */
 	CSS_ROUNDS = 5,
 };
 
-/* Queue, as a part of the least round trip, from which on conservative slow start grows
- * as congestion avoidance does. */
+/* Conservative slow start grows as congestion avoidance does while the queue is at least
+ * this part of the least round trip. */
 #define CSS_QUEUE_DIVISOR 4
 
 enum {				/* hystart_* parameters of the kernel's cubic */
@@ -40,7 +40,7 @@ enum {
 	PROBE_GROWTH = 20,	/* 5 % per round trip: bictcp_update of the kernel */
 };
 
-struct curve {			/* what an undo brings back, with cc_state.w_max */
+struct curve {			/* what an undo restores, with cc_state.w_max */
 	__u32 epoch;		/* 1024 us; when congestion avoidance began, 0: not yet */
 	__u32 k;		/* 1024 us; from there to w_max */
 	__u32 w_est;		/* packets; what Reno would have */
@@ -52,9 +52,9 @@ struct cubic {
 	struct curve curve;
 	struct curve undo;
 	__u32 undo_w_max;
-	__u32 cnt;		/* packets to be acknowledged for one more of window */
+	__u32 cnt;		/* packets to acknowledge per packet of growth */
 	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
-	__u32 last_cwnd;	/* when cnt was looked up */
+	__u32 last_cwnd;	/* when cnt was computed */
 	__u32 last_time;
 	/* slow start; RFC 9406 4.2 */
 	__u32 round_end;	/* sequence number */
@@ -65,7 +65,7 @@ struct cubic {
 	};
 	union {
 		__u32 css_base_us;	/* in conservative slow start */
-		__u32 last_ack_us;	/* of the train, else */
+		__u32 last_ack_us;	/* of the train; otherwise */
 	};
 	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
 	__u8 css_left;		/* rounds */
@@ -125,7 +125,7 @@ static __always_inline void hystart_round(struct cubic *ca, struct tcp_sock *tp)
 	ca->samples = 0;
 }
 
-/* The kernel's rounds end one ACK later, with the first of the next train. */
+/* In the kernel a round ends one ACK later, with the first ACK of the next train. */
 static __always_inline bool hystart_round_over(const struct cubic *ca, struct tcp_sock *tp)
 {
 	if (like_kernel)
@@ -154,8 +154,8 @@ static __always_inline bool hystart_suspects(const struct cubic *ca)
 	return hystart_delayed(ca, like_kernel ? ca->pub.min_rtt_us : ca->last_round_min_us);
 }
 
-/* ACKs of one round that have followed each other closely for half a round trip,
- * a whole one where pacing spreads them: the path is full. */
+/* The ACKs of one round have followed each other closely for half a round trip, or for a
+ * whole one if pacing spreads them: the path is full. */
 static __always_inline bool hystart_train(struct cubic *ca, struct tcp_sock *tp)
 {
 	struct sock *sk = tcp_sk_sock(tp);
@@ -181,7 +181,7 @@ static __always_inline void css_begin(struct cubic *ca, struct tcp_sock *tp)
 	set_mode(tp, ca, CUBIC_CSS, CUBIC_DELAY);
 }
 
-/* The suspicion was wrong, or the queue was another connection's and is gone. */
+/* There is no queue, or it was another connection's and is gone. */
 static __always_inline bool css_spurious(const struct cubic *ca)
 {
 	if (like_kernel)
@@ -196,7 +196,8 @@ static __always_inline void css_resume(struct cubic *ca, struct tcp_sock *tp)
 	ca->last_ack_us = tcp_now_us(tp) - HYSTART_ACK_DELTA_US - 1;
 }
 
-/* ACKed packets per packet of growth. A round without a sample has the longest delay. */
+/* Packets acknowledged per packet of growth. A round without a sample counts as one with
+ * the longest delay. */
 static __always_inline __u32 css_growth(const struct cubic *ca)
 {
 	__u32 base = ca->pub.min_rtt_us;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * DCTCP: RFC 8257. For networks whose queues mark at a low threshold, and where
- * nobody competes who does not answer marks this way (8257 5).
+ * DCTCP: RFC 8257. For networks whose queues mark at a low threshold, and in which all
+ * competing traffic answers marks this way (8257 5).
  *
- * The sender reduces its window by half the share of packets that were marked,
- * smoothed, once per window (3.3); it answers losses as Reno does, and grows as Reno
- * does. The receiver tells marked from unmarked packets by the ECE bit of its ACKs,
- * and so acknowledges at once when what arrives changes from one to the other (3.2).
+ * Once per window, the sender reduces its window by half the smoothed share of packets
+ * that were marked (3.3). It answers losses as Reno does, and grows as Reno does. The
+ * receiver reports by the ECE bit of its ACKs whether packets were marked; so it
+ * acknowledges at once when packets change from marked to unmarked or back (3.2).
  *
- * What the kernel does around it: it calls ssthresh and reduces the window when an
- * ACK carries ECE, at most once per window (its CWR state), and holds ECT on SYNs and
+ * What the kernel does itself: it calls ssthresh and reduces the window when an ACK
+ * carries ECE, at most once per window (its CWR state), and sets ECT on SYNs and
  * retransmissions too (TCP_CONG_NEEDS_ECN).
  *
  * Departures from the RFC, shared with the kernel's dctcp:
@@ -17,12 +17,12 @@
  * Where the kernel's dctcp differs:
  * - alpha has 20 bits of fraction rather than 10, so that it neither falls to 0 nor
  *   misses rare marks at windows of thousands of packets
- * - a connection without ECN goes over to the kernel's reno; the kernel's dctcp has a
- *   reno of its own for that. A BPF program that sets this control on a connection
- *   without ECN gets that only with the next ACK: what was sent until then says ECT
- *   though nobody will answer for it
- * - with accurate ECN (RFC 9768) ACKs count marks by themselves: the receiver has
- *   nothing to do
+ * - a connection without ECN changes to the kernel's reno; the kernel's dctcp has a
+ *   reno of its own for that. If a BPF program sets this control on a connection
+ *   without ECN, the change comes only with the next ACK: until then packets carry ECT
+ *   although marks would not be answered
+ * - with accurate ECN (RFC 9768) ACKs count marks themselves: the receiver has nothing
+ *   to do
  */
 #include "scalable.bpf.h"
 
@@ -67,8 +67,7 @@ void BPF_PROG(dctcp_in_ack_event, struct tcp_sock *tp, __u32 flags)
 	ca->pub.mode = tcp_in_slow_start(tp) ? SCALABLE_SLOW_START : SCALABLE_AVOIDANCE;
 }
 
-/* 3.3: cwnd * (1 - alpha / 2). For losses, set_state and cwnd_event have the last
- * word. */
+/* 3.3: cwnd * (1 - alpha / 2). After losses, set_state and cwnd_event override it. */
 SEC("struct_ops")
 __u32 BPF_PROG(dctcp_ssthresh, struct tcp_sock *tp)
 {

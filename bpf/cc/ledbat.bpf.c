@@ -3,19 +3,21 @@
  * LEDBAT (RFC 6817) with the corrections of LEDBAT++
  * (draft-irtf-iccrg-ledbat-plus-plus-01, "++" below).
  *
- * It keeps the delay that it adds to the path below a target: under it the window
- * grows by a part of a packet per round trip, over it it shrinks in proportion to
- * its excess, and at a loss it halves. Periodically it reduces its window to the minimum
- * for two round trips, to measure the base delay. Otherwise a later connection would
- * take the queue of an earlier one for base delay, and get more than its share (++ 4.4).
+ * It keeps the delay that it adds to the path below a target. Below the target the
+ * window grows by a part of a packet per round trip; above it the window shrinks in
+ * proportion to the excess; at a loss it halves. Periodically it reduces its window to
+ * the minimum for two round trips, to measure the base delay. Otherwise a later
+ * connection would take the queue of an earlier one for base delay, and get more than
+ * its share (++ 4.4).
  *
  * Departures:
  * - Delay is that of the round trip, not one way (++ 4.5): the peer's clock is not
- *   available in general, timestamps tick at any rate. Queues of the return path count too.
- * - Base delay: five minima of two minutes instead of ten of one (RFC 6817 2.4.2),
- *   to save memory; the same ten minutes.
- * - The answer to delay over the target comes once per round trip, the growth with
- *   each ACK, so that it is no more than a part of the window per round trip.
+ *   available in general, and timestamps tick at any rate. Queues of the return path
+ *   count too.
+ * - Base delay: five minima of two minutes instead of ten of one (RFC 6817 2.4.2), to
+ *   save memory; both cover ten minutes.
+ * - The window shrinks once per round trip, and grows with each ACK, so that it shrinks
+ *   by at most a part of the window per round trip.
  * - Recovery, and the window of one packet after a timeout, are the kernel's.
  */
 #include "cc.bpf.h"
@@ -34,14 +36,14 @@ const volatile __u32 ledbat_target_us = 60000;
 #define LEDBAT_NO_RTT 0xffffffff
 
 struct ledbat {
-	struct cc_state s;	/* min_rtt_us: base delay; w_max: window before the last cut */
+	struct cc_state s;	/* min_rtt_us: base delay; w_max: window before the last reduction */
 	__u32 base[LEDBAT_BASE_SLOTS];	/* least RTT of each slot, in us; newest first */
-	__u32 base_at;		/* begin of the newest slot, 1024 us */
+	__u32 base_at;		/* start of the newest slot, 1024 us */
 	__u32 rtt[4];		/* last samples, in us: CURRENT_FILTER of RFC 6817 2.4.2 */
 	__u32 round_end;	/* snd_nxt when the round trip began */
-	__u32 slowdown_at;	/* begin of the last or next slowdown, 1024 us */
+	__u32 slowdown_at;	/* start of the last or next slowdown, 1024 us */
 	__u8 rounds;		/* left at MIN_CWND, or until the first slowdown */
-	bool waits;		/* slowdown_at is that of the next */
+	bool waits;		/* slowdown_at is the start of the next */
 	__u8 pad[2];
 };
 
@@ -62,7 +64,7 @@ static __always_inline __u32 ledbat_queue_us(const struct ledbat *ca)
 	return rtt - ca->s.min_rtt_us;
 }
 
-/* ++ 4.2: the shorter the path, the slower, never faster than Reno. */
+/* ++ 4.2: the shorter the path, the slower the growth; never faster than Reno. */
 static __always_inline __u32 ledbat_divisor(const struct ledbat *ca)
 {
 	__u32 base = ca->s.min_rtt_us;
@@ -112,7 +114,8 @@ static __always_inline void ledbat_begin_slowdown(struct tcp_sock *tp, struct le
 	ca->slowdown_at = tcp_now_1024us(tp);
 	ca->waits = false;
 	ca->rounds = LEDBAT_SLOWDOWN_ROUNDS;
-	/* The kernel ends a recovery with a window of ssthresh: not now. */
+	/* The kernel ends a recovery with a window of ssthresh: keep that at the
+	 * minimum. */
 	tp->snd_ssthresh = LEDBAT_MIN_CWND;
 	tp->snd_cwnd = LEDBAT_MIN_CWND;
 	tp->snd_cwnd_cnt = 0;
@@ -133,7 +136,7 @@ static __always_inline bool ledbat_slowdown_due(struct tcp_sock *tp, struct ledb
 	return --ca->rounds == 0;
 }
 
-/* The window is back to where it was: wait nine times as long as that took. */
+/* The window has regrown: wait nine times as long as the slowdown took. */
 static __always_inline void ledbat_end_slowdown(struct tcp_sock *tp, struct ledbat *ca)
 {
 	__u32 now = tcp_now_1024us(tp);
@@ -143,9 +146,9 @@ static __always_inline void ledbat_end_slowdown(struct tcp_sock *tp, struct ledb
 	ca->waits = true;
 }
 
-/* ++ 4.3: each round trip over the target takes off the window what the delay is
- * over it, in proportion, at most half. The window grows at the same time, so that
- * of two connections that see the same delay the smaller gains. */
+/* ++ 4.3: each round trip above the target reduces the window in proportion to the
+ * excess of delay, at most by half. The window grows at the same time, so that of two
+ * connections that see the same delay the smaller one gains. */
 static __always_inline void ledbat_shrink(struct tcp_sock *tp, __u32 queue_us)
 {
 	__u32 over = queue_us - ledbat_target_us;
@@ -185,7 +188,8 @@ static __always_inline void ledbat_round(struct tcp_sock *tp, struct ledbat *ca)
 		ledbat_shrink(tp, queue_us);
 }
 
-/* A packet per divisor acknowledged: slow start at GAIN's pace (++ 4.1). */
+/* One packet for each `divisor` packets acknowledged: slow start at the pace of GAIN
+ * (++ 4.1). */
 static __always_inline void ledbat_start_grow(struct tcp_sock *tp, __u32 acked, __u32 divisor)
 {
 	__u32 cnt = tp->snd_cwnd_cnt + acked;
@@ -218,8 +222,8 @@ void BPF_PROG(ledbat_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 		tcp_cong_avoid_ai(tp, tp->snd_cwnd * ledbat_divisor(ca), acked);
 }
 
-/* RFC 6817 2.4.2: half the window, once per round trip, which the kernel sees to. In
- * a slowdown the window to halve is the one to come back to. */
+/* RFC 6817 2.4.2: half the window, at most once per round trip, which the kernel
+ * ensures. In a slowdown the window to return to is halved instead. */
 SEC("struct_ops")
 __u32 BPF_PROG(ledbat_ssthresh, struct sock *sk)
 {
@@ -246,7 +250,7 @@ void BPF_PROG(ledbat_init, struct sock *sk)
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct ledbat *ca = ledbat_ca(tp);
 
-	__builtin_memset(ca, 0, sizeof(*ca));	/* the ACK of a SYN came before */
+	__builtin_memset(ca, 0, sizeof(*ca));	/* the ACK of a SYN has run pkts_acked before */
 	ca->s.inflight_hi = CC_NO_BOUND;
 	ca->s.inflight_lo = CC_NO_BOUND;
 	ca->s.w_max = tp->snd_cwnd;

@@ -2,36 +2,38 @@
 /*
  * A scalable control after the Prague requirements (RFC 9331 4.3 and A.1) and
  * draft-briscoe-iccrg-prague-congestion-control: DCTCP's answer to marks, made smoother
- * and less dependent on the round trip. It is not L4S, as of what stock kernels lack
- * (below), and is for paths whose bottleneck is known to mark at a low threshold.
+ * and less dependent on the round trip. It is not L4S, because stock kernels lack what
+ * is listed below. It is for paths whose bottleneck is known to mark at a low
+ * threshold.
  *
  * What it has:
  * - the window has fractions, so that small answers to few marks add up
  * - it grows with each packet that came unmarked, also in the round trip after marks
- * - below a round trip of 25 ms it grows, and answers marks, as if it had that (after
- *   500 rounds, so that short transfers are not slowed): rates do not depend on
- *   how near the other end is. Within a datacentre this is slow: that is dctcp's place
+ * - below a round trip of 25 ms it grows, and answers marks, as if it had 25 ms (after
+ *   500 rounds, so that short transfers are not slowed): rates do not depend on how
+ *   near the other end is. Within a datacentre this is slow: use dctcp there
  * - it paces at cwnd / srtt, twice that in slow start
- * - losses halve the window, as Reno's, marks of the same round trip included
- * - without ECN it goes over to the kernel's reno
+ * - losses halve the window, as with Reno, marks of the same round trip included
+ * - without ECN it changes to the kernel's reno
  * Loss detection in units of time (RACK) is the kernel's.
  *
  * What is missing:
- * - ECT(1) (9331 4.1): data goes as ECT(0), as the kernel sets it anew for each packet
- *   and neither struct_ops nor setsockopt(IP_TOS) may. Linux 6.18.44 takes the flags
- *   TCP_CONG_NEEDS_ACCECN | TCP_CONG_ECT_1_NEGOTIATION (4 | 8), which put ECT(1) on
- *   SYN and SYN-ACK and leave data at ECT(0) (seen on the wire). So an L4S bottleneck
- *   takes this for Classic traffic, and where another marks it, it takes more than
- *   a Classic control would: only where ECN is known to be a step threshold
+ * - ECT(1) (9331 4.1): data is sent as ECT(0), because the kernel sets it for each
+ *   packet and neither struct_ops nor setsockopt(IP_TOS) may change it. Linux 6.18.44
+ *   accepts the flags TCP_CONG_NEEDS_ACCECN | TCP_CONG_ECT_1_NEGOTIATION (4 | 8), which
+ *   put ECT(1) on SYN and SYN-ACK and leave data at ECT(0) (seen on the wire). So an
+ *   L4S bottleneck treats it as Classic traffic. At other bottlenecks that mark, it
+ *   takes more than a Classic control would: use it only where ECN is known to be a
+ *   step threshold
  * - accurate ECN (9331 4.2): with flag 4, 6.18.44 negotiates it, although it refuses
- *   sysctl tcp_ecn=3, and this control works with it (tried). The flag is not set, as
- *   kernels before refuse a control with flags that they do not know. Without it the
- *   far end has to be one that echoes marks one by one: this, dctcp; from any other,
- *   alpha comes out too high and the answer too strong
- * - detection of a Classic ECN bottleneck, to answer as Reno there (9331 4.3): that
- *   is for whoever chooses this control
- * - windows below 2 packets (9331 4.3), bursts below 1 ms (sk_pacing_shift is not
- *   ours), and the draft's variation of the pacing rate
+ *   sysctl tcp_ecn=3, and this control works with it (tried). The flag is not set,
+ *   because older kernels refuse a control with flags that they do not know. Without
+ *   accurate ECN the far end must echo marks one by one, as this control and dctcp do;
+ *   with any other, alpha is too high and the answer too strong
+ * - detection of a Classic ECN bottleneck, to answer as Reno there (9331 4.3): whoever
+ *   chooses this control must know the bottleneck
+ * - windows below 2 packets (9331 4.3), bursts below 1 ms (a control cannot set
+ *   sk_pacing_shift), and the draft's variation of the pacing rate
  */
 #include "scalable.bpf.h"
 
@@ -64,7 +66,7 @@ static __always_inline __u32 srtt_us(struct tcp_sock *tp)
 	return tp->srtt_us >> 3;
 }
 
-/* Whether this connection counts as one of rtt_virt_us. */
+/* Whether this connection is treated as one with a round trip of rtt_virt_us. */
 static __always_inline bool prague_virtual(const struct prague *ca, struct tcp_sock *tp)
 {
 	return ca->rounds >= SETTLE_ROUNDS && srtt_us(tp) < rtt_virt_us;
@@ -91,7 +93,7 @@ static __always_inline void prague_set(struct prague *ca, struct tcp_sock *tp, _
 	tp->snd_cwnd = prague_packets(ca);
 }
 
-/* The window is used, as far as pacing at just its rate lets it be. */
+/* The window is used as far as pacing at cwnd / srtt allows. */
 static __always_inline bool prague_limited(struct tcp_sock *tp)
 {
 	return tcp_is_cwnd_limited(tp) ||
@@ -140,7 +142,7 @@ static __always_inline void prague_window(struct prague *ca, struct tcp_sock *tp
 	ca->pub.mode = tcp_in_slow_start(tp) ? SCALABLE_SLOW_START : SCALABLE_AVOIDANCE;
 }
 
-/* cwnd / srtt; twice that in slow start, or it could not double. */
+/* cwnd / srtt; in slow start twice that, because otherwise it could not double. */
 static __always_inline void prague_pace(struct prague *ca, struct tcp_sock *tp)
 {
 	__u64 bytes = max_u32(tp->snd_cwnd, tp->packets_out) * (__u64)tp->mss_cache;
@@ -196,7 +198,7 @@ void prague_cong_control(unsigned long long *ctx)
 	prague_pace(ca, tp);
 }
 
-/* Also called for losses, for which set_state has the last word. */
+/* Also called for losses; set_state overrides the result then. */
 SEC("struct_ops")
 __u32 BPF_PROG(prague_ssthresh, struct tcp_sock *tp)
 {
@@ -230,7 +232,7 @@ void BPF_PROG(prague_set_state, struct tcp_sock *tp, __u8 new_state)
 	if (new_state == TCP_CA_CWR) {
 		prague_set(ca, tp, ca->cwnd);
 	} else if (new_state == TCP_CA_RECOVERY && old != TCP_CA_RECOVERY) {
-		/* Marks of the same round trip were answered: a half in all. */
+		/* Marks of the same round trip were answered already: a half in total. */
 		prague_loss(ca, tp, ca->pub.w_max);
 		if (tp->snd_ssthresh < tp->snd_cwnd)
 			prague_set(ca, tp, (__u64)tp->snd_ssthresh << CWND_BITS);

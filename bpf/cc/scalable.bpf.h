@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What controls that answer ECN marks in proportion share: dctcp and prague.
+/* Shared by the controls that answer ECN marks in proportion: dctcp and prague.
  * Sections are of RFC 8257. */
 #ifndef TCPILOT_SCALABLE_BPF_H
 #define TCPILOT_SCALABLE_BPF_H
@@ -22,8 +22,8 @@ static __always_inline bool tcp_ecn_ok(struct tcp_sock *tp)
 	return tp->ecn_flags & (TCP_ECN_OK | TCP_ECN_MODE_ACCECN);
 }
 
-/* It was negotiated, or still can be: a control chosen before the connection is
- * made has a say in that. */
+/* ECN was negotiated, or still can be: a control that is chosen before the handshake
+ * takes part in the negotiation. */
 static __always_inline bool tcp_ecn_possible(struct tcp_sock *tp)
 {
 	__u8 state = tcp_sk_sock(tp)->__sk_common.skc_state;
@@ -32,10 +32,10 @@ static __always_inline bool tcp_ecn_possible(struct tcp_sock *tp)
 	       state == TCP_SYN_SENT;
 }
 
-/* Without ECN nothing tells of a queue but loss, and Reno answers that. The change
- * takes ECT off the socket's packets too, which a control may not do by itself. It is
- * refused while another BPF program is just choosing this control: the next ACK tries
- * again. icsk_ca_priv is the other's after it. */
+/* Without ECN only losses show a queue, and Reno answers those. The change also takes
+ * ECT off the socket's packets, which a control may not do itself. The kernel refuses
+ * it while another BPF program is setting this control: the next ACK tries again. After
+ * it, icsk_ca_priv belongs to the other control. */
 static __always_inline void fall_back(struct tcp_sock *tp)
 {
 	char reno[] = "reno";
@@ -47,7 +47,7 @@ static __always_inline void fall_back(struct tcp_sock *tp)
 
 struct marks {
 	__u32 window_end;	/* sequence number */
-	__u32 delivered;	/* packets, at the window's begin */
+	__u32 delivered;	/* packets, at the start of the window */
 	__u32 delivered_ce;
 	__u32 alpha;		/* share of packets marked, smoothed, of ALPHA_ONE */
 };
@@ -59,7 +59,7 @@ static __always_inline void marks_window(struct marks *m, struct tcp_sock *tp)
 	m->delivered_ce = tp->delivered_ce;
 }
 
-/* Alpha begins as 1: the first mark halves the window. */
+/* Alpha starts at 1: the first mark halves the window. */
 static __always_inline void marks_init(struct marks *m, struct cc_state *pub, struct tcp_sock *tp)
 {
 	m->alpha = ALPHA_ONE;
@@ -84,7 +84,7 @@ static __always_inline void marks_update(struct marks *m, struct cc_state *pub,
 	marks_window(m, tp);
 }
 
-/* Once per window, as the kernel calls it no more often. */
+/* The kernel calls it at most once per window. */
 static __always_inline __u32 scalable_ssthresh(struct tcp_sock *tp, const struct marks *m)
 {
 	__u32 cwnd = tp->snd_cwnd;
@@ -106,7 +106,7 @@ static __always_inline void receiver_init(struct receiver *r, struct tcp_sock *t
 	r->ce = 0;
 }
 
-/* What ACKs carry in ECE. */
+/* Sets what ACKs carry in ECE. */
 static __always_inline void receiver_ece(struct tcp_sock *tp, bool ce)
 {
 	if (ce)
@@ -115,8 +115,8 @@ static __always_inline void receiver_ece(struct tcp_sock *tp, bool ce)
 		tp->ecn_flags &= ~TCP_ECN_DEMAND_CWR;
 }
 
-/* A change of CE is told at once; an ACK that waits for what came before the change
- * goes first, with the old bit. */
+/* A change of CE is acknowledged at once. If an ACK for the packets before the change
+ * is still delayed, it is sent first, with the old bit. */
 static __always_inline void receiver_update(struct receiver *r, struct tcp_sock *tp, bool ce)
 {
 	if (tp->ecn_flags & TCP_ECN_MODE_ACCECN)

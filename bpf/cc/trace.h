@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a trace says of a change of mode (trace_transitions), for the tests of
- * internal/cc. No part of the ABI: the product neither asks for a trace nor reads one.
- * Modes are those of abi.h.
+/* The records of a trace of mode changes (trace_transitions), for the tests of
+ * internal/cc. They are not part of the ABI: the product neither enables nor reads the
+ * trace. Modes are those of abi.h.
  */
 #ifndef TCPILOT_TRACE_H
 #define TCPILOT_TRACE_H
 
 struct bbr3_transition {
 	__u64 at_ns;		/* CLOCK_MONOTONIC */
-	__u64 cookie;		/* 0: nobody has asked for it yet */
+	__u64 cookie;		/* 0: not yet assigned */
 	__u64 bw;		/* bytes per second */
 	__u64 pacing_rate;	/* bytes per second, as the old mode left it */
 	__u32 min_rtt_us;
@@ -24,25 +24,25 @@ struct bbr3_transition {
 	__u8 from;		/* enum bbr3_mode */
 	__u8 to;
 	__u8 why;		/* enum bbr3_why */
-	__u8 random_loss;	/* of the path by itself, as taken to be, 1/1024 */
+	__u8 random_loss;	/* share of the path's own losses, as assumed, 1/1024 */
 	__u16 local_port;
 	__u16 remote_port;
 };
 
 enum bbr3_why {
 	BBR3_INIT,
-	BBR3_FULL_BW,		/* bandwidth grows no more: Startup, Up */
+	BBR3_FULL_BW,		/* bandwidth has stopped growing: Startup, Up */
 	BBR3_HIGH_LOSS,		/* too many losses: Startup, Up */
 	BBR3_HIGH_ECN,		/* too many marks: Startup, Up */
 	BBR3_DRAINED,		/* in flight came down to the target: Drain, Down */
-	BBR3_PROBE_TIME,	/* wall clock says probe: Down, Cruise */
-	BBR3_RENO_TIME,		/* rounds say probe, as Reno would: Down, Cruise */
+	BBR3_PROBE_TIME,	/* time to probe by the clock: Down, Cruise */
+	BBR3_RENO_TIME,		/* time to probe by Reno's rounds: Down, Cruise */
 	BBR3_REFILLED,		/* one round in Refill */
 	BBR3_MIN_RTT_OLD,	/* into ProbeRTT */
 	BBR3_PROBED_RTT,	/* out of ProbeRTT */
-	BBR3_PRECAUTION,	/* in flight reached a bound found too high before: Up */
-	BBR3_PROBE_SAFE,	/* and nothing was lost: Down to Refill at once */
-	BBR3_SPURIOUS,		/* losses were none */
+	BBR3_PRECAUTION,	/* in flight reached a bound that was too high before: Up */
+	BBR3_PROBE_SAFE,	/* nothing was lost at that bound: Down to Refill at once */
+	BBR3_SPURIOUS,		/* losses were spurious */
 	BBR3_DRAIN_TIME,	/* three rounds in Drain were not enough: Down */
 };
 
@@ -51,7 +51,7 @@ struct cubic_transition {	/* of slow start */
 	__u32 cwnd;		/* packets */
 	__u32 min_rtt_us;	/* least so far */
 	__u32 round_min_us;	/* of this round */
-	__u32 base_us;		/* of the round in which the queue was suspected */
+	__u32 base_us;		/* of the round that suggested a queue */
 	__u32 inflight;		/* packets */
 	__u32 retrans;		/* packets */
 	__u32 srtt_us;
@@ -61,13 +61,13 @@ struct cubic_transition {	/* of slow start */
 	__u8 from;		/* enum cubic_mode */
 	__u8 to;
 	__u8 why;		/* enum cubic_why */
-	__u8 css_rounds;	/* begun since the suspicion */
+	__u8 css_rounds;	/* begun since then */
 };
 
 enum cubic_why {
-	CUBIC_DELAY,		/* round trips are longer: slow start, CSS */
+	CUBIC_DELAY,		/* round trips became longer: slow start, CSS */
 	CUBIC_TRAIN,		/* a train of ACKs as long as the path: slow start, CSS */
-	CUBIC_SPURIOUS,		/* the queue was none, or is gone: CSS to slow start */
+	CUBIC_SPURIOUS,		/* there is no queue, or no longer: CSS to slow start */
 	CUBIC_ROUNDS,		/* CSS_ROUNDS are over */
 	CUBIC_LOSS,		/* or a mark */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Every difference between kernels that the programs care about, in one place,
- * with the date after which it can go. */
+/* Every difference between kernels that the programs care about, in one place, with the
+ * date after which it can be removed. */
 #ifndef TCPILOT_COMPAT_BPF_H
 #define TCPILOT_COMPAT_BPF_H
 

@@ -95,7 +95,7 @@ struct inet_sock {
 	__be16 inet_sport;
 };
 
-struct rate_sample {		/* what an ACK says of the packet that it acknowledges */
+struct rate_sample {		/* what an ACK shows about the packet it acknowledges */
 	__u64 prior_mstamp;
 	__u32 prior_delivered;
 	__u32 prior_delivered_ce;
@@ -239,7 +239,7 @@ static __always_inline struct cc_words tcp_ca_name(struct tcp_sock *tp)
 	return ca_ops_name(tp->inet_conn.icsk_ca_ops);
 }
 
-/* What the socket's network namespace gives to everybody. */
+/* The default congestion control of the socket's network namespace. */
 static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
 {
 	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;
@@ -247,8 +247,9 @@ static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
 	return ca_ops_name(net->ipv4.tcp_congestion_control);
 }
 
-/* A congestion control of ours, by the first word of its name, "tcpilot_" (little-endian,
- * as all that is compiled here): its private state begins with a struct cc_state. */
+/* Whether this is a congestion control of tcpilot's, by the first word of its name,
+ * "tcpilot_" (little-endian, like everything compiled here): its private state begins
+ * with struct cc_state. */
 static __always_inline bool cc_ours(struct cc_words name)
 {
 	return name.w[0] == 0x5f746f6c69706374ULL;
@@ -262,8 +263,8 @@ static __always_inline bool tcp_ca_chosen(struct tcp_sock *tp)
 	       BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
 }
 
-/* The congestion control is the one that the namespace gives to everybody. A route
- * that names one, without the lock that tcp_ca_chosen sees, gives another. */
+/* Whether the congestion control is the default of the namespace. A route may name
+ * another one without the lock that tcp_ca_chosen checks. */
 static __always_inline bool tcp_ca_default(struct tcp_sock *tp)
 {
 	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;

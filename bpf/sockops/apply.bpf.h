@@ -16,8 +16,8 @@ static __always_inline void count_failure(__u32 which)
 		(*n)++;
 }
 
-/* Sets the fields of before or of after the handshake. IPv4 options are skipped on
- * IPv6 sockets, and the reverse: that is not an error.
+/* Sets the fields that must be set before the handshake, or those that must be set after
+ * it. IPv4 options are skipped on IPv6 sockets, and the reverse: that is not an error.
  *
  * A global function, so that its loop is verified once and not at every call. */
 __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 set,

@@ -183,7 +183,7 @@ static __always_inline void and_same_prefix(struct rule_set *rules, const struct
 	set_and(rules, &found);
 }
 
-/* tp is NULL on a request socket; netns is 0 where no rule asks for it. */
+/* tp is NULL on a request socket; netns is 0 if no rule needs it. */
 static __always_inline const struct class_entry *classify(const struct conn *c, __u32 bank,
 							  struct tcp_sock *tp, __u64 netns)
 {

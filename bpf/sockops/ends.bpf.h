@@ -152,8 +152,8 @@ int tcpilot_reset(__u64 *ctx)
 	struct tcp_sock *tp;
 	struct known k;
 
-	/* sk may be missing, or be a request or time-wait socket, which is less than
-	 * a struct sock. Neither is TCP_CLOSE. */
+	/* sk may be missing, or be a request or time-wait socket, which is smaller than
+	 * struct sock. Neither is TCP_CLOSE. */
 	if (!sk || sk->__sk_common.skc_state != TCP_CLOSE)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);

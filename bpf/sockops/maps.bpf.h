@@ -70,7 +70,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);	/* user space looks at all of them */
+	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads all of them */
 	__uint(max_entries, NUM_SLOTS);
 	__type(key, __u32);
 	__type(value, struct track);

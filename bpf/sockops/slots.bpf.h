@@ -47,7 +47,7 @@ static __always_inline struct track *slot_take(__u64 cookie)
 
 static __always_inline void slot_free(struct track *t)
 {
-	t->flags = 0;	/* nothing is known of the next owner until it has written all */
+	t->flags = 0;	/* no flags until the next owner has written all of it */
 	/* an exchange, so that no CPU sees the slot free before it sees the 0 */
 	__sync_lock_test_and_set(&t->cookie, 0);
 }

@@ -207,7 +207,7 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 	}
 	t->policy_id = ctx->policy->id;
 	if (ctx->policy->num_arms && cc_owned(ctx))
-		t->flags |= F_APP_CC;	/* not comparable, as a hold-out neither */
+		t->flags |= F_APP_CC;	/* not comparable, not even as a hold-out */
 	if (ctx->policy->num_arms || ctx->policy->hold_out_slices)
 		slice = slice_of(ctx, c);
 	/* The slice first: all connections that begin in a hold-out slice belong to it. */
@@ -335,7 +335,7 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 #define OP(name) (1U << BPF_SOCK_OPS_##name)
 
 enum {
-	/* what is always looked at; request ops only if some policy answers them */
+	/* ops that are always handled; request ops only if some policy answers them */
 	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
 		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
 };
@@ -407,7 +407,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 
 	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;
-	barrier_var(late);	/* else clang looks at op instead, and the verifier is lost */
+	barrier_var(late);	/* otherwise clang tests op instead, which the verifier cannot follow */
 	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late)
 		return 1;
 	barrier_var(late);
