@@ -22,13 +22,13 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// script is what becomes of the path while the connections of TestRootBBR3States
-// send, and the steps that a scene goes on for. Back from there is always 10 ms.
+// script is how the path changes while the connections of TestRootBBR3States send. until
+// are the steps that end a scene. The return path always has a delay of 10 ms.
 var script = []struct {
 	name  string
 	lasts time.Duration // at least
 	link  link.Spec
-	until []step // any reason if none is given
+	until []step // 0: any reason
 }{
 	{"long: the clock says when to probe", 2 * time.Second,
 		link.Spec{Rate: 20e6, Delay: 50 * time.Millisecond, Queue: link.Queue{Bytes: 150_000}},
@@ -44,8 +44,7 @@ var script = []struct {
 }
 
 // TestRootBBR3States: on a scripted path two connections, one of which pauses, change
-// their modes as the draft's state machine does, and no mode that the path leads to is
-// left out.
+// modes as in the draft's state machine. Every mode that the path leads to is reached.
 func TestRootBBR3States(t *testing.T) {
 	takesControls(t)
 	ring := tracedBBR3(t, "test_trace")
@@ -65,7 +64,7 @@ func TestRootBBR3States(t *testing.T) {
 			seen := count(of(trace[from:], port))
 			missing = slices.DeleteFunc(slices.Clone(missing), func(s step) bool { return seen.has(s) })
 			if time.Since(begin) > time.Minute {
-				t.Fatalf("%s: in a minute never went %v: %v", scene.name, missing, seen)
+				t.Fatalf("%s: within a minute, none of the steps %v: %v", scene.name, missing, seen)
 			}
 		}
 	}
@@ -79,7 +78,7 @@ func TestRootBBR3States(t *testing.T) {
 	}
 	probes := checkFloor(t, trace, port, windows)
 	if probes == 0 {
-		t.Error("no ProbeRTT of which a sample was taken")
+		t.Error("no ProbeRTT has a sample")
 	}
 	t.Logf("%d transitions, %d ProbeRTT with samples: %v", len(trace), probes, count(trace))
 }
@@ -89,7 +88,7 @@ const policed = 20e6 // bit/s
 var policer = link.Spec{Rate: 5 * policed, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 250_000},
 	Policer: link.Policer{Rate: policed, Burst: 100_000}}
 
-// TestRootBBR3Policed: by the first probe the bucket's rate is forgotten.
+// TestRootBBR3Policed: the bucket's rate is forgotten before the first probe.
 func TestRootBBR3Policed(t *testing.T) {
 	takesControls(t)
 	trace := traceOver(t, tracedBBR3(t, "test_trace"), policer, refill)
@@ -101,8 +100,8 @@ func TestRootBBR3Policed(t *testing.T) {
 	}
 }
 
-// Startup ends in the round in which the bucket is empty, and all that is known by the
-// first probe is the policer's rate.
+// TestMeasureBBR3Policed: Startup ends in the round in which the bucket runs empty, and
+// at the first probe only the policer's rate is known.
 func TestMeasureBBR3Policed(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		takesControls(t)
@@ -128,8 +127,8 @@ func TestRootBBR3Marked(t *testing.T) {
 	}
 }
 
-// It ends in the round trip in which the marks come back, not in the next, when the queue
-// is twice as long.
+// TestMeasureBBR3Marked: it ends in the round trip in which the marks arrive, not in the
+// next, when the queue is twice as long.
 func TestMeasureBBR3Marked(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		takesControls(t)
@@ -139,8 +138,9 @@ func TestMeasureBBR3Marked(t *testing.T) {
 	})
 }
 
-// Beside Cubic in a queue of a BDP probes come by the clock. At Reno's time there would be
-// a dozen and more, and Cubic would have 28 % instead of 35 to 43.
+// TestMeasureBBR3Shares: beside Cubic in a queue of a BDP the clock starts the probes. At
+// Reno's time there would be a dozen or more, and Cubic would have 28 % instead of 35 to
+// 43.
 func TestMeasureBBR3Shares(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		takesControls(t)
@@ -176,7 +176,7 @@ func TestMeasureBBR3Shares(t *testing.T) {
 	})
 }
 
-// traceOver is that of one connection that sends over a link until it leaves a mode.
+// traceOver traces one connection that sends over a link until it leaves a mode.
 func traceOver(t *testing.T, ring *ringbuf.Reader, over link.Spec, leaves mode) (trace []transition) {
 	t.Helper()
 	path := newPath(t)
@@ -191,7 +191,7 @@ func traceOver(t *testing.T, ring *ringbuf.Reader, over link.Spec, leaves mode) 
 			}
 		}
 	}
-	t.Fatalf("in a minute never left %s: %v", leaves, trace)
+	t.Fatalf("did not leave %s within a minute: %v", leaves, trace)
 	return nil
 }
 
@@ -201,14 +201,15 @@ func tracedBBR3(t *testing.T, cc string) *ringbuf.Reader {
 	return traced(t, "tcpilot_bbr3", cc, "bbr3_transitions")
 }
 
-// traced registers one of ours as cc with its trace on, for as long as the test runs.
+// traced registers one of tcpilot's own as cc with its trace on, for as long as the test
+// runs.
 func traced(t *testing.T, ours, cc, transitions string) *ringbuf.Reader {
 	t.Helper()
 	o := *find(embedded(), ours)
 	o.knobs = map[string]any{"trace_transitions": true}
 	spec, ops, err := o.specFor(cc)
 	must(t, err)
-	spec.Maps[transitions].MaxEntries = 1 << 20 // all of it: it is read at the end
+	spec.Maps[transitions].MaxEntries = 1 << 20 // for the whole trace: it is read at the end
 	coll, err := ebpf.NewCollection(spec)
 	must(t, err)
 	t.Cleanup(coll.Close)
@@ -221,7 +222,7 @@ func traced(t *testing.T, ours, cc, transitions string) *ringbuf.Reader {
 	return ring
 }
 
-// readTrace reads what has come, and what comes within a time.
+// readTrace reads the transitions so far, and those that arrive within a time.
 func readTrace(t *testing.T, ring *ringbuf.Reader, within time.Duration) (trace []transition) {
 	t.Helper()
 	ring.SetDeadline(time.Now().Add(within))
@@ -237,7 +238,7 @@ func readTrace(t *testing.T, ring *ringbuf.Reader, within time.Duration) (trace 
 	}
 }
 
-// path is two hosts and a wire between them that can be shaped.
+// path is two hosts and a link between them that can be shaped.
 type path struct {
 	left, right *topology.End
 	there       *link.Direction
@@ -282,7 +283,7 @@ func shapePath(t *testing.T, from, to *topology.End, s link.Spec) *link.Directio
 	return d
 }
 
-// connect makes a connection under a control whose other end takes all that comes.
+// connect makes a connection under a control; its other end discards what arrives.
 func (p *path) connect(t *testing.T, cc string) (c net.Conn) {
 	t.Helper()
 	must(t, p.left.Host.Do(func() (err error) {
@@ -307,12 +308,12 @@ func sendNowAndThen(c net.Conn) {
 	}
 }
 
-// window is what a connection's window was at a time between two, by the clock of
+// window is the congestion window of a connection between two times, by the clock of
 // bpf_ktime_get_ns.
 type window struct {
 	after, before uint64
 	packets       uint32
-	timeout       bool // the kernel has set it, after a retransmission timeout
+	timeout       bool // set by the kernel after a retransmission timeout
 }
 
 func watch(t *testing.T, c net.Conn, d time.Duration) (out []window) {
@@ -335,8 +336,8 @@ func monotonic(t *testing.T) uint64 {
 	return uint64(ts.Nano())
 }
 
-// checkFloor sees that in no ProbeRTT the window was below the draft's, and returns
-// how many there were with samples.
+// checkFloor checks that in no ProbeRTT the window was below the draft's, and returns how
+// many ProbeRTT have samples.
 func checkFloor(t *testing.T, trace []transition, port int, windows []window) (probes int) {
 	t.Helper()
 	var enter transition
@@ -368,9 +369,9 @@ func checkFloor(t *testing.T, trace []transition, port int, windows []window) (p
 	return probes
 }
 
-// checkRandomLoss sees that a connection allows its path 2 % of losses up to its first
-// probe, and then, as the path had none so far, nothing. The other connection's queue may
-// end that while it cruises.
+// checkRandomLoss checks that a connection allows its path 2 % of losses up to its first
+// probe, and then nothing, because the path had no losses so far. The other connection's
+// queue may end the allowance in Cruise.
 func checkRandomLoss(trace []transition, port int) error {
 	const allowance = 20 // LOSS_THRESH
 	for _, one := range trace {
@@ -390,7 +391,7 @@ func checkRandomLoss(trace []transition, port int) error {
 	return errors.New("no probe")
 }
 
-// step is an edge with the reason for which it was taken.
+// step is an edge of the state machine and the reason to take it.
 type step struct {
 	from, to mode
 	why      why
@@ -398,7 +399,7 @@ type step struct {
 
 func (s step) String() string { return fmt.Sprintf("%s to %s (%s)", s.from, s.to, s.why) }
 
-// of are the transitions of the connection from a port.
+// of returns the transitions of the connection from a port.
 func of(trace []transition, port int) (its []transition) {
 	for _, one := range trace {
 		if int(one.LocalPort) == port {
@@ -418,7 +419,7 @@ func count(trace []transition) steps {
 	return out
 }
 
-// has reports whether a step was taken, for its reason if it has one.
+// has reports whether a step was taken, for its reason if it gives one.
 func (s steps) has(want step) bool {
 	for one := range s {
 		if one.from == want.from && one.to == want.to && (want.why == 0 || one.why == want.why) {

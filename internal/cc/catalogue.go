@@ -15,23 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Catalogue holds what is registered, and knows what could be. Its methods may be
-// called from any goroutine.
+// Catalogue holds the registered controls, and knows those that can be registered. Its
+// methods may be called from any goroutine.
 type Catalogue struct {
 	dir string // of pins; in a BPF file system
 	log *slog.Logger
 
-	trial sync.Mutex // held for seconds while a user's control is tried, mu never
+	trial sync.Mutex // held for seconds while a user's control is tried; mu never is
 
-	mu    sync.Mutex
-	known []object                 // ours
-	held  map[string]*registration // by name
-	tried map[string]error         // why one of ours could not be loaded, by name; nil if it could
+	mu         sync.Mutex
+	known      []object                 // tcpilot's own
+	registered map[string]*registration // by name
+	tried      map[string]error         // why one of tcpilot's own cannot be loaded, by name; nil if it can
 }
 
-// Open takes over what an earlier process registered and pinned under dir, a
-// directory of the catalogue's own in a BPF file system, and clears what it left
-// half done.
+// Open adopts what an earlier process registered and pinned under dir, a directory in a
+// BPF file system that only the catalogue uses. It removes what that process left half
+// done.
 func Open(dir string, log *slog.Logger) (*Catalogue, error) {
 	return open(dir, log, embedded())
 }
@@ -40,28 +40,28 @@ func open(dir string, log *slog.Logger, known []object) (*Catalogue, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
-	c := &Catalogue{dir: dir, log: log, known: known, held: map[string]*registration{}, tried: map[string]error{}}
+	c := &Catalogue{dir: dir, log: log, known: known, registered: map[string]*registration{}, tried: map[string]error{}}
 	if err := c.adopt(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-// Close releases the process's own handles; what is registered stays, for the next
-// process to adopt.
+// Close releases the process's own handles. What is registered stays, and the next
+// process adopts it.
 func (c *Catalogue) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	for _, r := range c.held {
+	for _, r := range c.registered {
 		errs = append(errs, r.close())
 	}
-	clear(c.held)
+	clear(c.registered)
 	return errors.Join(errs...)
 }
 
-// adopt opens what is pinned. What cannot be used is removed, and so is one of ours
-// that is not ours any more.
+// adopt opens what is pinned. It removes what cannot be used, and tcpilot's own controls
+// that tcpilot no longer has.
 func (c *Catalogue) adopt() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Catalogue) adopt() error {
 		path := filepath.Join(c.dir, entry.Name())
 		r, err := adopt(path)
 		if err == nil && !r.User && find(c.known, r.name()) == nil {
-			err = errors.Join(errors.New("there is none of this name any more"), r.close())
+			err = errors.Join(errors.New("tcpilot no longer has a congestion control of this name"), r.close())
 		}
 		if err != nil {
 			c.log.Warn("removed a congestion control that cannot be adopted", "cc", entry.Name(), "error", err)
@@ -79,31 +79,31 @@ func (c *Catalogue) adopt() error {
 				return err
 			}
 			if err := awaitGone(entry.Name()); err != nil {
-				c.log.Warn("a congestion control stays registered", "cc", entry.Name(), "error", err)
+				c.log.Warn("cannot remove the pins of a congestion control", "cc", entry.Name(), "error", err)
 			}
 			continue
 		}
-		c.held[r.name()] = r
+		c.registered[r.name()] = r
 		c.log.Info("adopted congestion control", "cc", r.name(), "version", r.Version)
 	}
 	return nil
 }
 
-// Load sees to it that the control of ours that is called name is registered in
-// its newest version. One that is there already is left as it is. An older version
-// is replaced in place: sockets that use it go on with it, new ones get the new.
+// Load makes sure that tcpilot's own control called name is registered in its newest
+// version. If that version is registered already, nothing changes. An older version is
+// replaced in place: sockets that use it keep it, new ones get the new version.
 func (c *Catalogue) Load(ctx context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := find(c.known, name)
 	if o == nil {
-		return fmt.Errorf("load congestion control %q: none of ours has this name: %w", name, fs.ErrNotExist)
+		return fmt.Errorf("load congestion control %q: tcpilot has none of this name: %w", name, fs.ErrNotExist)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	err := c.ensure(*o)
-	if !errors.Is(err, unix.EEXIST) { // somebody else's: the kernel takes it
+	if !errors.Is(err, unix.EEXIST) { // another process's: then the kernel does accept it
 		c.tried[name] = err
 	}
 	if err != nil {
@@ -112,15 +112,15 @@ func (c *Catalogue) Load(ctx context.Context, name string) error {
 	return nil
 }
 
-// ensure registers o unless its version is in force.
+// ensure registers o unless its version is already in force.
 func (c *Catalogue) ensure(o object) error {
-	r := c.held[o.name()]
+	r := c.registered[o.name()]
 	if r == nil {
 		r, err := register(c.dir, o)
 		if err != nil {
 			return err
 		}
-		c.held[o.name()] = r
+		c.registered[o.name()] = r
 		c.log.Info("loaded congestion control", "cc", o.name(), "version", o.Version)
 		return nil
 	}
@@ -135,21 +135,21 @@ func (c *Catalogue) ensure(o object) error {
 	return nil
 }
 
-// Unload takes the control called name, of ours or a user's own, from the kernel,
-// and returns how many sockets used it: they go on with it to their end. Policies
-// should not name it any more, as new sockets cannot be given it.
+// Unload removes the control called name, tcpilot's own or a user's, from the kernel, and
+// returns how many sockets used it: they keep it until they close. No policy should name
+// it any more, because new sockets cannot get it.
 func (c *Catalogue) Unload(name string) (connections int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.held[name]
+	r := c.registered[name]
 	if r == nil {
-		return 0, fmt.Errorf("unload congestion control %q: none of this name is loaded: %w", name, fs.ErrNotExist)
+		return 0, fmt.Errorf("unload congestion control %q: it is not loaded: %w", name, fs.ErrNotExist)
 	}
 	connections, err = r.connections()
 	if gone := removePins(r.path); gone != nil {
 		return connections, fmt.Errorf("unload congestion control %s: %w", name, errors.Join(err, gone))
 	}
-	delete(c.held, name)
+	delete(c.registered, name)
 	if err := errors.Join(err, r.close(), awaitGone(name)); err != nil {
 		return connections, fmt.Errorf("unload congestion control %s: %w", name, err)
 	}
@@ -157,16 +157,16 @@ func (c *Catalogue) Unload(name string) (connections int, err error) {
 	return connections, nil
 }
 
-// List returns every control, ordered by name. Those of ours that are not
-// registered are tried out once, without registering them, to say whether this
-// kernel takes them.
+// List returns every control, ordered by name. Those of tcpilot's own that are not
+// registered are loaded once, without registering them, to find out whether this kernel
+// accepts them.
 func (c *Catalogue) List() ([]Control, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out, err := c.each(c.describeWhole)
 	there, listed := listRegistered()
 	for _, o := range c.known {
-		if c.held[o.name()] == nil {
+		if c.registered[o.name()] == nil {
 			out = append(out, c.notLoaded(o, slices.Contains(there, o.name())))
 		}
 	}
@@ -174,11 +174,11 @@ func (c *Catalogue) List() ([]Control, error) {
 	return out, errors.Join(err, listed)
 }
 
-// One returns the control called name as List does, and looks at no other.
+// One returns the control called name as List does, without reading the others.
 func (c *Catalogue) One(name string) (Control, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r := c.held[name]; r != nil {
+	if r := c.registered[name]; r != nil {
 		return c.describeWhole(r)
 	}
 	o := find(c.known, name)
@@ -189,8 +189,8 @@ func (c *Catalogue) One(name string) (Control, error) {
 	return c.notLoaded(*o, there), err
 }
 
-// Loaded returns those that are registered, ordered by name, without their programs:
-// unlike List it costs next to nothing.
+// Loaded returns the registered controls, ordered by name, without their programs: unlike
+// List it costs next to nothing.
 func (c *Catalogue) Loaded() ([]Control, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,10 +201,10 @@ func (c *Catalogue) Loaded() ([]Control, error) {
 
 func byName(a, b Control) int { return cmp.Compare(a.name(), b.name()) }
 
-// each describes what is registered.
+// each describes all registered controls.
 func (c *Catalogue) each(describe func(*registration) (Control, error)) (out []Control, err error) {
 	var errs []error
-	for _, r := range c.held {
+	for _, r := range c.registered {
 		row, err := describe(r)
 		out, errs = append(out, row), append(errs, err)
 	}
@@ -222,7 +222,7 @@ func (c *Catalogue) describe(r *registration) (row Control, err error) {
 	return row, err
 }
 
-// describeWhole adds the programs, each of which has to be opened.
+// describeWhole adds the programs, each of which must be opened.
 func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
 	if row, err = c.describe(r); err != nil {
 		return row, err
@@ -233,12 +233,12 @@ func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
 	return row, err
 }
 
-// notLoaded describes one of ours that this catalogue has not registered; there says
-// that somebody has.
+// notLoaded describes one of tcpilot's own that this catalogue has not registered; there
+// reports that another process has.
 func (c *Catalogue) notLoaded(o object, there bool) Control {
 	row := Control{object: o, State: Available}
 	if there {
-		row.State, row.Version, row.Why = Elsewhere, "", "another process has registered it, in a version that is not known"
+		row.State, row.Version, row.Why = Elsewhere, "", "another process has registered it, in an unknown version"
 		return row
 	}
 	err, ok := c.tried[o.name()]

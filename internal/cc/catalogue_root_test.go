@@ -22,7 +22,7 @@ func TestRootLoadCountUnload(t *testing.T) {
 		t.Errorf("before: %+v", rows)
 	}
 	if registered(t, testName) {
-		t.Error("listing registers")
+		t.Error("listing registered a control")
 	}
 	must(t, r.Load(t.Context(), testName))
 	must(t, r.Load(t.Context(), testName)) // as it is
@@ -48,12 +48,12 @@ func TestRootLoadCountUnload(t *testing.T) {
 	}
 	exchange(t, open[0], open[1], 8<<20)
 	if got := ccOf(t, open[0]); got != testName {
-		t.Errorf("goes on with %s", got)
+		t.Errorf("the connection now has %s", got)
 	}
 	if err := setCC(open[1], testName); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a socket got it: %v", err)
+		t.Errorf("a new socket got it: %v", err)
 	}
-	must(t, r.Load(t.Context(), testName)) // at once, beside sockets of the one before
+	must(t, r.Load(t.Context(), testName)) // at once, while sockets still use the one before
 	if n := r.row(t, testName).Connections; n != 0 {
 		t.Errorf("loaded again with %d connections", n)
 	}
@@ -61,7 +61,7 @@ func TestRootLoadCountUnload(t *testing.T) {
 	must(t, err)
 }
 
-// checkViews compares the other views of the one control that is loaded with its row.
+// checkViews compares One and Loaded with the row of the one control that is loaded.
 func checkViews(t *testing.T, c *Catalogue, row Control) {
 	t.Helper()
 	if one, err := c.One(row.name()); err != nil || one.Connections != row.Connections || len(one.Programs) != len(row.Programs) {
@@ -72,7 +72,7 @@ func checkViews(t *testing.T, c *Catalogue, row Control) {
 		t.Errorf("loaded: %+v, %v", light, err)
 	}
 	if _, err := c.One("vegas"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("one that there is not: %v", err)
+		t.Errorf("one that does not exist: %v", err)
 	}
 }
 
@@ -112,8 +112,8 @@ func TestRootLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestRootSurvivesRestart: the next process finds what the one before loaded, and
-// connections notice nothing.
+// TestRootSurvivesRestart: the next process adopts what the one before loaded, without
+// any effect on connections.
 func TestRootSurvivesRestart(t *testing.T) {
 	r := newRig(t)
 	must(t, r.Load(t.Context(), testName))
@@ -126,16 +126,16 @@ func TestRootSurvivesRestart(t *testing.T) {
 		t.Errorf("adopted: %+v, was %+v", after, before)
 	}
 	exchange(t, c, s, 1<<20)
-	r.known = nil // the next process has none of this name
+	r.known = nil // the next process does not have this control
 	r.restart(t)
 	if registered(t, testName) || len(pins(t, r.dir)) != 0 {
-		t.Errorf("one that is not ours any more is left: pins %v", pins(t, r.dir))
+		t.Errorf("a control that tcpilot no longer has is left: pins %v", pins(t, r.dir))
 	}
 	exchange(t, c, s, 1<<20)
 }
 
-// TestRootUpgrade: connections of the version before go on with it, new ones get
-// the new one, under the same name.
+// TestRootUpgrade: connections of the version before keep it, new ones get the new
+// version, under the same name.
 func TestRootUpgrade(t *testing.T) {
 	r := newRig(t)
 	must(t, r.Load(t.Context(), testName))
@@ -155,21 +155,21 @@ func TestRootUpgrade(t *testing.T) {
 		t.Errorf("upgraded from %+v to %+v", first, second)
 	}
 	if old := describeProgram(first.Programs[0].ID); old.Name == "" {
-		t.Error("the version before is gone, under its connection")
+		t.Error("the version before is gone although a connection uses it")
 	}
 	must(t, errors.Join(c.Close(), s.Close()))
 	eventually(t, func() error {
 		if describeProgram(first.Programs[0].ID).Name != "" {
-			return errors.New("the version before is left, without connections")
+			return errors.New("the version before is left although no connection uses it")
 		}
 		return nil
 	})
 	exchange(t, d, e, 1<<20)
 }
 
-// TestRootGoneUnderConnections: whoever takes the pins away takes no connection
-// along; it keeps its control to its end.
-func TestRootGoneUnderConnections(t *testing.T) {
+// TestRootPinsRemovedUnderConnections: removing the pins has no effect on a connection:
+// it keeps its control until it closes.
+func TestRootPinsRemovedUnderConnections(t *testing.T) {
 	r := newRig(t)
 	must(t, r.Load(t.Context(), testName))
 	c, s := r.pair(t, testName)
@@ -178,7 +178,7 @@ func TestRootGoneUnderConnections(t *testing.T) {
 	must(t, awaitGone(testName))
 	exchange(t, c, s, 8<<20)
 	if got := ccOf(t, c); got != testName {
-		t.Errorf("goes on with %s", got)
+		t.Errorf("the connection now has %s", got)
 	}
 	if err := setCC(s, testName); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a new connection got it: %v", err)
@@ -187,7 +187,7 @@ func TestRootGoneUnderConnections(t *testing.T) {
 	must(t, r.Load(t.Context(), testName))
 }
 
-// TestRootCrash: whatever a process leaves half done is cleared by the next.
+// TestRootCrash: what a process leaves half done is removed by the next.
 func TestRootCrash(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join(r.dir, testName)
@@ -202,7 +202,7 @@ func TestRootCrash(t *testing.T) {
 		}},
 		{"before the version", func() error { return errors.Join(os.Remove(filepath.Join(path, linkPin)), os.RemoveAll(now)) }},
 		{"with the map lost", func() error { return os.Remove(filepath.Join(now, opsPin)) }},
-		{"with the link lost by detaching", func() error { return r.held[testName].link.Detach() }},
+		{"with the link lost by detaching", func() error { return r.registered[testName].link.Detach() }},
 	} {
 		must(t, r.Load(t.Context(), testName))
 		if err := c.spoil(); errors.Is(err, ebpf.ErrNotSupported) {
@@ -217,8 +217,8 @@ func TestRootCrash(t *testing.T) {
 	}
 }
 
-// TestRootCrashDuringUpgrade: of two versions the link says which is in force, and
-// the other goes.
+// TestRootCrashDuringUpgrade: of two versions the link shows which is in force, and the
+// other is removed.
 func TestRootCrashDuringUpgrade(t *testing.T) {
 	r := newRig(t)
 	must(t, r.Load(t.Context(), testName))
@@ -234,13 +234,13 @@ func TestRootCrashDuringUpgrade(t *testing.T) {
 	}
 	must(t, os.Mkdir(filepath.Join(r.dir, testName, next.Version), 0o700))
 	check("before the map's pin", first)
-	e, err := next.pin(r.held[testName].path)
+	e, err := next.pin(r.registered[testName].path)
 	must(t, err)
 	must(t, e.ops.Close())
 	check("before the update", first)
-	e, err = next.pin(r.held[testName].path)
+	e, err = next.pin(r.registered[testName].path)
 	must(t, err)
-	must(t, errors.Join(update(r.held[testName].link, e.ops), e.ops.Close()))
+	must(t, errors.Join(update(r.registered[testName].link, e.ops), e.ops.Close()))
 	check("after the update", next.Version)
 	c, s := r.pair(t, testName)
 	exchange(t, c, s, 1<<20)
@@ -261,11 +261,11 @@ func TestRootHold(t *testing.T) {
 	must(t, err)
 	must(t, again())
 	if !registered(t, testName) {
-		t.Error("who did not register it took it away")
+		t.Error("a holder that did not register it unregistered it")
 	}
 	must(t, release())
 	if registered(t, testName) {
-		t.Error("still there")
+		t.Error("still registered")
 	}
 	exchange(t, c, s, 1<<20)
 	must(t, r.Load(t.Context(), testName))
@@ -273,7 +273,7 @@ func TestRootHold(t *testing.T) {
 	must(t, err)
 	must(t, release())
 	if !registered(t, testName) {
-		t.Error("taken away from a catalogue")
+		t.Error("unregistered under a catalogue")
 	}
 	if _, err := Hold("vegas"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("held what is not ours: %v", err)

@@ -17,22 +17,22 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// newRigOfOurs knows ours, under names of the tests' own. Its namespace speaks ECN, as
-// without it some hand over to reno.
+// newRigOfOurs has tcpilot's own controls under names of the tests. ECN is on in its
+// namespace, because without it some of them change to reno.
 func newRigOfOurs(t testing.TB) *rig {
 	t.Helper()
 	r := newRig(t)
-	r.known = embeddedAside()
+	r.known = renamedEmbedded()
 	r.restart(t)
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "1")
 	return r
 }
 
-// TestRootChurn: thousands of connections come and go under each of ours, reset and
-// closed in turns. None keeps a reference, and after unloading nothing is left: no
-// program, and no map that could hold memory of a socket.
+// TestRootChurn: thousands of connections open and close under each of tcpilot's own
+// controls, by reset and by FIN in turns. No connection keeps a reference, and after
+// unloading nothing is left: no program, and no map that could hold memory of a socket.
 //
-// It is 3,000 for each, and 30,000 where TCPILOT_FULL=1.
+// 3,000 connections for each control, or 30,000 if TCPILOT_FULL=1.
 func TestRootChurn(t *testing.T) {
 	r := newRigOfOurs(t)
 	count := 3000
@@ -58,11 +58,11 @@ func TestRootChurn(t *testing.T) {
 		eventually(t, func() error { return left.gone(o.name()) })
 	}
 	if now := testenv.ReadSysctl(t, nil, "kernel.tainted"); now != taint {
-		t.Errorf("the kernel has warned: tainted is %s, was %s", now, taint)
+		t.Errorf("kernel.tainted is %s, was %s", now, taint)
 	}
 }
 
-// churn makes count connections with both ends under a control, some dozens at a time.
+// churn makes count connections with both ends under a control, a few dozen at a time.
 func (r *rig) churn(t *testing.T, cc string, count int) {
 	t.Helper()
 	l := r.ns.Listen(t, "tcp4", "127.0.0.1:0")
@@ -72,7 +72,7 @@ func (r *rig) churn(t *testing.T, cc string, count int) {
 	made := 0
 	end := func() {
 		for _, c := range open[0] {
-			if made%4 != 0 { // else it lingers in FIN_WAIT and TIME_WAIT
+			if made%4 != 0 { // otherwise it stays in FIN_WAIT and TIME_WAIT
 				must(t, c.(*net.TCPConn).SetLinger(0))
 			}
 			must(t, c.Close())
@@ -124,7 +124,7 @@ func footprint(t *testing.T, row Control) (k kernelParts) {
 	return k
 }
 
-// gone says what is left in the kernel.
+// gone returns an error that names what is left in the kernel.
 func (k kernelParts) gone(cc string) error {
 	for _, id := range k.programs {
 		if p, err := ebpf.NewProgramFromID(id); err == nil {
@@ -139,9 +139,9 @@ func (k kernelParts) gone(cc string) error {
 	return nil
 }
 
-// TestRootLifeUnderTraffic: loading, upgrading and unloading each of ours, again and
-// again, costs connections that send with it neither their life nor a byte.
-func TestRootLifeUnderTraffic(t *testing.T) {
+// TestRootUpgradeUnderTraffic: repeated loading, upgrading and unloading of each control
+// neither ends connections that send with it nor loses a byte.
+func TestRootUpgradeUnderTraffic(t *testing.T) {
 	r := newRigOfOurs(t)
 	const flows, changes = 4, 9
 	for i := range r.known {
@@ -150,7 +150,7 @@ func TestRootLifeUnderTraffic(t *testing.T) {
 		stop, done := make(chan struct{}), make(chan error, flows)
 		for range flows {
 			c, s := r.pair(t, o.name())
-			must(t, control(c, func(fd int) error { // leaves processors to the changes
+			must(t, control(c, func(fd int) error { // slow enough to leave CPU time for the changes
 				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 2<<20)
 			}))
 			go func() { done <- keepSending(c.(*net.TCPConn), s.(*net.TCPConn), stop) }()
@@ -167,7 +167,7 @@ func TestRootLifeUnderTraffic(t *testing.T) {
 	}
 }
 
-// keepSending compares what arrives, until it is stopped.
+// keepSending sends, and compares what arrives, until it is stopped.
 func keepSending(c, s *net.TCPConn, stop <-chan struct{}) error {
 	for {
 		if _, err := deliver(context.Background(), c, s, 256<<10, time.Minute); err != nil {
@@ -181,8 +181,8 @@ func keepSending(c, s *net.TCPConn, stop <-chan struct{}) error {
 	}
 }
 
-// change upgrades a control, or loads it anew every third time, and sees that new
-// connections get it.
+// change upgrades a control, or every third time unloads and loads it, and checks that
+// new connections get it.
 func (r *rig) change(t *testing.T, o *object, n int) {
 	t.Helper()
 	if n%3 == 2 {
@@ -197,7 +197,7 @@ func (r *rig) change(t *testing.T, o *object, n int) {
 	c, s := r.pair(t, o.name())
 	exchange(t, c, s, 64<<10)
 	must(t, errors.Join(c.Close(), s.Close()))
-	if !slices.Equal(pins(t, r.held[o.name()].path), sorted(linkPin, o.Version)) {
-		t.Errorf("%s: pins %v", o.name(), pins(t, r.held[o.name()].path))
+	if !slices.Equal(pins(t, r.registered[o.name()].path), sorted(linkPin, o.Version)) {
+		t.Errorf("%s: pins %v", o.name(), pins(t, r.registered[o.name()].path))
 	}
 }

@@ -22,7 +22,7 @@ func (m cubicMode) String() string {
 	return []string{"slow start", "CSS", "Reno", "concave", "convex"}[min(m, convex)]
 }
 
-// The reasons to leave one in slow start.
+// The reasons to leave a mode in slow start.
 type cubicWhy uint8
 
 const (
@@ -60,16 +60,17 @@ func (r *traceCubicTransition) transition() cubicTransition {
 }
 
 func (t cubicTransition) String() string {
-	return fmt.Sprintf("%s to %s (%s) at %.3f s, cwnd %d, round %d us, least %d us, suspected %d us, CSS round %d, %d sent again",
+	return fmt.Sprintf("%s to %s (%s) at %.3f s, cwnd %d, round %d us, least %d us, base %d us, CSS round %d, %d retransmitted",
 		t.From, t.To, t.Why, float64(t.At)/1e9, t.Cwnd, t.RoundMin, t.MinRTT, t.Base, t.CSSRounds, t.Retrans)
 }
 
-// delayed is RFC 9406, 4.2 with the constants of 4.3, against the least round trip.
+// delayed is the delay test of RFC 9406, 4.2, with the constants of 4.3, against the
+// smallest round trip.
 func (t cubicTransition) delayed() bool {
 	return t.RoundMin >= t.MinRTT+max(4000, min(t.MinRTT/8, 16000))
 }
 
-// checkSlowStart follows one connection and says what is not allowed.
+// checkSlowStart follows one connection and returns what is not allowed.
 func checkSlowStart(trace []cubicTransition) (complaints []string) {
 	in := slowStart
 	over := false
@@ -111,7 +112,7 @@ func TestSlowStartMachine(t *testing.T) {
 	end := cubicTransition{Cwnd: 300, MinRTT: 50_000, RoundMin: 70_000, Base: 60_000, From: css, To: convex, Why: cssRounds, CSSRounds: 5}
 	life := []cubicTransition{begin, back, begin, end}
 	if complaints := checkSlowStart(life); len(complaints) > 0 {
-		t.Errorf("a life by the rules: %q", complaints)
+		t.Errorf("a valid trace: %q", complaints)
 	}
 	for _, c := range []struct {
 		at    int

@@ -20,8 +20,8 @@ func tracedCubic(t *testing.T, cc string) *ringbuf.Reader {
 	return traced(t, "tcpilot_cubic", cc, "cubic_transitions")
 }
 
-// slowStartOn sends on a path until slow start is over. begun is called once it sends, and
-// each gets every transition as it happens.
+// slowStartOn sends on a path until slow start is over. It calls begun once it sends, and
+// each with every transition as it happens.
 func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duration, begun func(), each func(cubicTransition)) (trace []cubicTransition) {
 	t.Helper()
 	c := p.connect(t, "test_trace")
@@ -32,7 +32,7 @@ func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duratio
 		ring.SetDeadline(until)
 		r, err := ring.Read()
 		if err != nil {
-			break // the time is over
+			break // time is up
 		}
 		var raw traceCubicTransition
 		must(t, binary.Read(bytes.NewReader(r.RawSample), binary.NativeEndian, &raw))
@@ -54,8 +54,9 @@ func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duratio
 	return trace
 }
 
-// TestRootCubicSpike: round trips that are longer for a while, as when somebody else's
-// burst is in the queue, lead to conservative slow start and from there back to slow start.
+// TestRootCubicSpike: round trips that are longer for a while, as with another
+// connection's burst in the queue, lead to conservative slow start and from there back to
+// slow start.
 func TestRootCubicSpike(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
 	p := newPath(t)
@@ -63,7 +64,7 @@ func TestRootCubicSpike(t *testing.T) {
 	spike := usual
 	spike.Delay = 65 * time.Millisecond
 	must(t, p.there.Set(usual))
-	begun := func() { // after the first round trip, and several before slow start would end
+	begun := func() { // after the first round trip, several before slow start would end
 		time.Sleep(80 * time.Millisecond)
 		must(t, p.there.Set(spike))
 	}
@@ -76,7 +77,7 @@ func TestRootCubicSpike(t *testing.T) {
 		t.Fatalf("%v: want conservative slow start, and back to slow start", trace)
 	}
 	if begin, last := trace[0], trace[len(trace)-1]; last.Cwnd < 3*begin.Cwnd {
-		t.Errorf("slow start ended at %d packets, was suspected to be over at %d: want that it went on", last.Cwnd, begin.Cwnd)
+		t.Errorf("slow start ended at %d packets, conservative slow start began at %d: want that slow start resumed", last.Cwnd, begin.Cwnd)
 	}
 }
 
@@ -84,7 +85,7 @@ func TestRootCubicSpike(t *testing.T) {
 func TestRootCubicQueue(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
 	p := newPath(t)
-	// ACKs come 6 ms after each other: no train. The queue has room for all five rounds.
+	// ACKs arrive 6 ms apart: no train. The queue has room for all five rounds.
 	must(t, p.there.Set(link.Spec{Rate: 4e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 600_000}}))
 	trace := slowStartOn(t, p, ring, 10*time.Second, func() {}, func(cubicTransition) {})
 	if len(trace) < 2 {
@@ -99,9 +100,9 @@ func TestRootCubicQueue(t *testing.T) {
 	}
 }
 
-// TestRootCubicTrain: ACKs in a row for half a round trip end slow start before there is
-// a queue. A machine that stands still for 2 ms breaks the row, so that it is found later:
-// most of five connections must find it in time.
+// TestRootCubicTrain: a train of ACKs for half a round trip ends slow start before there
+// is a queue. If the machine pauses for 2 ms the train is broken, and the end comes
+// later: most of five connections must find it in time.
 func TestRootCubicTrain(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
 	p := newPath(t)
@@ -112,7 +113,7 @@ func TestRootCubicTrain(t *testing.T) {
 	for range connections {
 		trace := slowStartOn(t, p, ring, 3*time.Second, func() {}, func(cubicTransition) {})
 		if len(trace) == 0 {
-			t.Log("slow start has no end")
+			t.Log("slow start did not end")
 			continue
 		}
 		if last := trace[len(trace)-1]; last.Why == byTrain && float64(last.Cwnd) <= 2*bdp && last.Retrans == 0 {

@@ -5,8 +5,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// The clang version is pinned in the Makefile (CLANG), which passes it on as
-// BPF2GO_CC; "make generate" is the way to run this.
+// The clang version is pinned in the Makefile (CLANG), which passes it on as BPF2GO_CC:
+// run this by "make generate".
 
 //go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types bbr3 ../../bpf/cc/bbr3.bpf.c
 //go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types cubic ../../bpf/cc/cubic.bpf.c
@@ -14,7 +14,7 @@ import (
 //go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types prague ../../bpf/cc/prague.bpf.c
 //go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types ledbat ../../bpf/cc/ledbat.bpf.c
 
-// embedded lists the controls of ours, with the documents that they were written from.
+// embedded lists tcpilot's own controls, with the documents that specify them.
 func embedded() []object {
 	return []object{
 		ours("bbr3", "draft-ietf-ccwg-bbr", _Bbr3Bytes),
@@ -31,7 +31,7 @@ func ours(name, source string, elf []byte) object {
 	return object{Control: facts, Source: source, Version: version(elf), elf: elf}
 }
 
-// find is the one of objects that is called name, or nil.
+// find returns the one of objects that is called name, or nil.
 func find(objects []object, name string) *object {
 	for i := range objects {
 		if objects[i].name() == name {

@@ -9,9 +9,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// TestRootNotHereBecause: this kernel takes each of ours, or says in words why not,
-// and then for one reason: it lacks links, which one that it has shows that it has.
-func TestRootNotHereBecause(t *testing.T) {
+// TestRootUnsupportedReason: this kernel loads each of tcpilot's own controls, or gives
+// the reason why not. The only reason allowed is that it lacks links, and that is wrong
+// if it has links.
+func TestRootUnsupportedReason(t *testing.T) {
 	testenv.Root(t)
 	for _, o := range embedded() {
 		err := o.try()

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold registers one of ours for experiments and tests, until release or the end
-// of the process: it is pinned nowhere. One that is registered already, as by a
-// daemon, is used, and release leaves it. Nothing says then that its version is the
-// one that this process has: who must know has List's Elsewhere to go by, before.
-// Of several processes that hold the same one the first should release it last.
+// Hold registers one of tcpilot's own for experiments and tests, until release or the end
+// of the process: it is pinned nowhere. If the control is already registered, for example
+// by a daemon, that one is used, and release leaves it. Its version may then differ from
+// the one of this process: a caller that must know checks List for Elsewhere before. If
+// several processes hold the same control, the first should release it last.
 func Hold(name string) (release func() error, err error) {
 	o := find(embedded(), name)
 	if o == nil {
-		return nil, fmt.Errorf("hold congestion control %q: none of ours has this name: %w", name, fs.ErrNotExist)
+		return nil, fmt.Errorf("hold congestion control %q: tcpilot has none of this name: %w", name, fs.ErrNotExist)
 	}
 	return o.hold()
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDropTxStart: a program for the hook goes where the kernel has no such hook,
-// and nothing else does.
+// TestDropTxStart: a program for the hook is dropped if the kernel has no such hook, and
+// nothing else is.
 func TestDropTxStart(t *testing.T) {
 	for _, c := range []struct {
 		hooks []string
@@ -35,8 +35,8 @@ func TestDropTxStart(t *testing.T) {
 	}
 }
 
-// TestRootIdleRestart: ours that act when a connection sends after idling are told
-// of it, by the hook that this kernel has for it.
+// TestRootIdleRestart: controls that act when a connection sends after idling are called
+// then, by the hook that this kernel has for it.
 func TestRootIdleRestart(t *testing.T) {
 	r := newRigOfOurs(t)
 	kernel, err := kernelOps()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelKnobs are the variables by which programs learn how this kernel differs.
+// kernelKnobs are the program variables that describe this kernel.
 var kernelKnobs = sync.OnceValues(func() (map[string]any, error) {
 	withAck, err := congControlWithAck()
 	if err != nil {
@@ -22,7 +22,7 @@ var kernelKnobs = sync.OnceValues(func() (map[string]any, error) {
 	return map[string]any{"cong_control_with_ack": withAck, "jiffy_us": jiffyMicros()}, nil
 })
 
-// kernelOps is a congestion control by the kernel's own description of itself.
+// kernelOps is struct tcp_congestion_ops of this kernel, from its BTF.
 func kernelOps() (ops *btf.Struct, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -47,14 +47,14 @@ func congControlWithAck() (bool, error) {
 	}
 	ptr, _ := btf.As[*btf.Pointer](ops.Members[i].Type)
 	if ptr == nil {
-		return false, errors.New("this kernel's cong_control is no function")
+		return false, errors.New("this kernel's cong_control is not a function")
 	}
 	proto, _ := btf.As[*btf.FuncProto](ptr.Target)
 	return proto != nil && len(proto.Params) == 4, nil
 }
 
-// jiffyMicros is the length of a jiffy in microseconds: the coarse clock moves
-// once a tick (TICK_NSEC), and reports that as its resolution.
+// jiffyMicros is the length of a jiffy in microseconds: the coarse clock advances once a
+// tick (TICK_NSEC), which it reports as its resolution.
 func jiffyMicros() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil || ts.Nano() < 1000 {
@@ -63,14 +63,14 @@ func jiffyMicros() uint32 {
 	return uint32((ts.Nano() + 500) / 1000)
 }
 
-// errNoLinks: without a link a control could not outlive the process and yet go
-// with its pins.
-var errNoLinks = errors.New("this kernel takes no congestion control that a link registers (they came with Linux 6.4)")
+// errNoLinks: only a link lets a control outlive the process and still end when its pins
+// are removed.
+var errNoLinks = errors.New("this kernel cannot register a congestion control by a link (needs Linux 6.4)")
 
-// errNoTypes: without its types a kernel takes no struct_ops.
+// errNoTypes: a kernel without BTF accepts no struct_ops.
 var errNoTypes = errors.New("this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)")
 
-// explainLoad says why this kernel does not take a control.
+// explainLoad adds why this kernel does not load a control.
 func explainLoad(err error) error {
 	var verifier *ebpf.VerifierError
 	switch {
@@ -81,16 +81,16 @@ func explainLoad(err error) error {
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", err)
 	case strings.Contains(err.Error(), valueType):
-		return fmt.Errorf("this kernel takes no congestion control in BPF (CONFIG_BPF_JIT): %w", err)
+		return fmt.Errorf("this kernel does not support congestion controls in BPF (CONFIG_BPF_JIT): %w", err)
 	case errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create"):
 		return fmt.Errorf("%w: %w", errNoLinks, err)
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("this kernel lacks something that it needs: %w", err)
+		return fmt.Errorf("this kernel lacks a feature that it needs: %w", err)
 	}
 	return err
 }
 
-// verifierLines is how much of the verifier's last words a person is shown.
+// verifierLines is how many of the last lines of the verifier's log are shown.
 const verifierLines = 4
 
 // shorten keeps the end of the verifier's log, where the reason is.
@@ -106,13 +106,13 @@ func shorten(v *ebpf.VerifierError) error {
 	return fmt.Errorf("%w: %s", v.Cause, strings.Join(log, "; "))
 }
 
-// explainAttach says why the kernel does not register a control.
+// explainAttach adds why the kernel does not register a control.
 func explainAttach(err error) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("register: the kernel has a congestion control of this name already: %w", err)
 	case errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("register: the kernel wants ssthresh, undo_cwnd, and cong_avoid or cong_control: %w", err)
+		return fmt.Errorf("register: the kernel requires ssthresh, undo_cwnd, and cong_avoid or cong_control: %w", err)
 	}
 	return fmt.Errorf("register: %w", err)
 }

@@ -25,8 +25,8 @@ func TestExplainLoad(t *testing.T) {
 		{verifier, "no write support to tcp_sock at off 8", "processed"},
 		{fmt.Errorf("map create: %w", unix.EPERM), "needs root", ""},
 		{fmt.Errorf("map x: map create: %w", unix.EINVAL), "6.4", ""},
-		{fmt.Errorf("map x: struct_ops: %q doesn't exist in kernel: %w", "bpf_struct_ops_tcp_congestion_ops", ebpf.ErrNotSupported), "takes no congestion control in BPF", ""},
-		{fmt.Errorf("program x: kfunc y: %w", ebpf.ErrNotSupported), "lacks something that it needs: program x", ""},
+		{fmt.Errorf("map x: struct_ops: %q doesn't exist in kernel: %w", "bpf_struct_ops_tcp_congestion_ops", ebpf.ErrNotSupported), "does not support congestion controls in BPF", ""},
+		{fmt.Errorf("program x: kfunc y: %w", ebpf.ErrNotSupported), "lacks a feature that it needs: program x", ""},
 		{errors.New("anything else"), "anything else", ""},
 	} {
 		got := explainLoad(c.err)
@@ -44,7 +44,7 @@ func TestExplainLoad(t *testing.T) {
 		}
 	}
 	if !errors.Is(explainLoad(fmt.Errorf("map x: map create: %w", unix.EINVAL)), errNoLinks) {
-		t.Error("a kernel without links is not told from others")
+		t.Error("no errNoLinks for a kernel without links")
 	}
 }
 
@@ -60,8 +60,8 @@ func TestExplainAttach(t *testing.T) {
 	}
 }
 
-// TestCongControl: whether this machine's kernel hands the acknowledgement to
-// cong_control is what its release says: Linux 6.10 brought it.
+// TestCongControl: this kernel's cong_control gets the acknowledgement if its release
+// says so: Linux 6.10 and later.
 func TestCongControl(t *testing.T) {
 	withAck, err := congControlWithAck()
 	if errors.Is(err, errNoTypes) {

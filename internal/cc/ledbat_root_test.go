@@ -15,7 +15,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// bench is a line that tests send on.
+// bench is a line for tests to send on.
 type bench struct {
 	t    testing.TB
 	l    *net.TCPListener
@@ -44,7 +44,7 @@ type flow struct {
 	arrived atomic.Int64
 }
 
-// flow begins one with a congestion control.
+// flow starts a flow with a congestion control.
 func (b *bench) flow(cc string) *flow {
 	b.t.Helper()
 	c, err := dialer(cc).DialContext(b.t.Context(), "tcp4", b.to)
@@ -70,8 +70,8 @@ func (b *bench) flow(cc string) *flow {
 
 func (f *flow) stop() { _, _ = f.c.Close(), f.s.Close() }
 
-// watch samples a flow every 20 ms for a while: bytes per second that arrived, and
-// what the kernel said each time.
+// watch samples a flow every 20 ms for a while. It returns the bytes per second that
+// arrived, and the kernel's figures of each sample.
 func (f *flow) watch(t testing.TB, d time.Duration) (rate float64, infos []*unix.TCPInfo) {
 	t.Helper()
 	before, begin := f.arrived.Load(), time.Now()
@@ -82,11 +82,12 @@ func (f *flow) watch(t testing.TB, d time.Duration) (rate float64, infos []*unix
 	return float64(f.arrived.Load()-before) / time.Since(begin).Seconds(), infos
 }
 
-// bloated is a line whose queue is more than three times what the scavenger may add.
+// bloated is a line whose buffer is more than three times the delay that tcpilot_ledbat
+// may add.
 var bloated = shape{rate: 2_500_000, delay: 10 * time.Millisecond, buffer: 500_000}
 
 // TestRootLedbatAlone: alone it uses the path, and keeps its queue far below the 200 ms
-// that there is room for.
+// that the buffer holds.
 func TestRootLedbatAlone(t *testing.T) {
 	ledbat := registerLedbat(t)
 	share, queue := ledbatAlone(t, ledbat)
@@ -116,8 +117,8 @@ func ledbatAlone(t *testing.T, ledbat string) (share float64, queue time.Duratio
 	return share, queue
 }
 
-// TestRootLedbatYields: when somebody comes it goes. Two connections of one kind would
-// share alike.
+// TestRootLedbatYields: it backs off when another connection comes. Two connections of
+// the same control would share equally.
 func TestRootLedbatYields(t *testing.T) {
 	ledbat := registerLedbat(t)
 	foreground, background := ledbatYields(t, ledbat)
@@ -127,7 +128,7 @@ func TestRootLedbatYields(t *testing.T) {
 	}
 }
 
-// It goes to its least window.
+// TestMeasureLedbatYields: it backs off to its smallest window.
 func TestMeasureLedbatYields(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		foreground, background := ledbatYields(t, registerLedbat(t))
@@ -153,7 +154,7 @@ func ledbatYields(t *testing.T, ledbat string) (foreground, background float64) 
 func registerLedbat(t testing.TB) string {
 	t.Helper()
 	r := newRig(t)
-	r.known = embeddedAside()
+	r.known = renamedEmbedded()
 	r.restart(t)
 	must(t, r.Load(t.Context(), "test_ledbat"))
 	return "test_ledbat"

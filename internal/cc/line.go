@@ -19,24 +19,24 @@ type shape struct {
 	buffer int           // bytes before the bottleneck
 }
 
-// trialShape is a path on which a control that does not work shows, which over
-// loopback it does not. Long enough for a window of one packet to be 1.5 % of what
-// it carries, with a buffer of one product of bandwidth and delay.
+// trialShape is a path on which a broken control is noticed; over loopback it is not. It
+// is long enough that a window of one packet gets only 1.5 % of the rate. Its buffer is
+// one BDP.
 var trialShape = shape{rate: 5_000_000, delay: 10 * time.Millisecond, buffer: 100_000}
 
-// Addresses on the line: what is sent to there comes back as sent from there. Both
-// are of the range for measurements (RFC 2544, C.2.2), in a namespace of the trial.
+// Addresses on the line: a packet to lineThere comes back as sent from there. Both are in
+// the range for benchmarks (RFC 2544, C.2.2), in a network namespace of the trial.
 const (
 	lineHere  = "198.18.0.1"
 	lineThere = "198.18.0.2"
 )
 
-// line is a TUN device whose packets come back with their addresses exchanged:
-// both ends of a connection are here, and each packet has travelled.
+// line is a TUN device that returns each packet with its addresses exchanged. So both
+// ends of a connection are on this host, and each packet crosses the simulated path.
 type line struct {
 	shape
 	tun  *os.File
-	free time.Time // when the bottleneck has sent what it has
+	free time.Time // when the bottleneck has sent what it holds
 	data chan packet
 	acks chan packet
 	done sync.WaitGroup
@@ -47,14 +47,14 @@ type packet struct {
 	bytes []byte
 }
 
-// openLine makes the line in the calling thread's network namespace, with its
-// bottleneck in the way of what goes to port.
+// openLine creates the line in the calling thread's network namespace. Packets to port
+// pass the bottleneck.
 func openLine(port uint16, shape shape) (*line, error) {
 	tun, err := openTUN()
 	if err != nil {
-		return nil, fmt.Errorf("make a line to try it on: %w", err)
+		return nil, fmt.Errorf("create a line for the trial: %w", err)
 	}
-	const room = 4096 // packets; more than the buffer and the way hold
+	const room = 4096 // packets; more than buffer and path hold
 	l := &line{shape: shape, tun: tun, data: make(chan packet, room), acks: make(chan packet, room)}
 	l.done.Add(3)
 	go l.read(port)
@@ -69,7 +69,7 @@ func (l *line) close() error {
 	return err
 }
 
-// read turns round what comes until the device is closed.
+// read returns packets until the device is closed.
 func (l *line) read(port uint16) {
 	defer l.done.Done()
 	defer close(l.data)
@@ -84,7 +84,7 @@ func (l *line) read(port uint16) {
 		if n < 40 || p[0] != 0x45 || p[9] != unix.IPPROTO_TCP { // IPv4 without options
 			continue
 		}
-		var source [4]byte // the checksums are of sums, and do not change
+		var source [4]byte // checksums are sums: exchanging addresses does not change them
 		copy(source[:], p[12:16])
 		copy(p[12:16], p[16:20])
 		copy(p[16:20], source[:])
@@ -97,8 +97,8 @@ func (l *line) read(port uint16) {
 	}
 }
 
-// bottleneck says when n bytes that come now have passed; ok is false when there is
-// no room for them.
+// bottleneck returns when n bytes that arrive now have passed; ok is false if the buffer
+// has no room for them.
 func (l *line) bottleneck(now time.Time, n int) (at time.Time, ok bool) {
 	if l.free.Before(now) {
 		l.free = now
@@ -110,7 +110,7 @@ func (l *line) bottleneck(now time.Time, n int) (at time.Time, ok bool) {
 	return l.free, true
 }
 
-// time is what the bottleneck takes for n bytes.
+// time is how long the bottleneck takes for n bytes.
 func (l *line) time(n int) time.Duration {
 	return time.Duration(n) * time.Second / time.Duration(l.rate)
 }
@@ -118,7 +118,7 @@ func (l *line) time(n int) time.Duration {
 func send(to chan<- packet, p packet) {
 	select {
 	case to <- p:
-	default: // as any line, it loses what it has no room for
+	default: // full: the packet is lost
 	}
 }
 
@@ -126,12 +126,12 @@ func (l *line) write(from <-chan packet) {
 	defer l.done.Done()
 	for p := range from {
 		time.Sleep(time.Until(p.at))
-		_, _ = l.tun.Write(p.bytes) // closed: the rest is drained
+		_, _ = l.tun.Write(p.bytes) // on an error the device is closed: drain the rest
 	}
 }
 
-// openTUN makes an interface with the address lineHere in the calling thread's
-// network namespace. It goes when it is closed.
+// openTUN creates an interface with the address lineHere in the calling thread's network
+// namespace. Closing it removes the interface.
 func openTUN() (*os.File, error) {
 	fd, err := openNode(tunNode)
 	if errors.Is(err, unix.ENOENT) {
@@ -153,10 +153,10 @@ func openNode(path string) (int, error) {
 	return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 }
 
-// openOwnNode is for systems where nobody has made the node, and so nobody the
-// module loaded: opening a node of its number does. It is gone at once.
+// openOwnNode is for systems without the device node, on which the module is not loaded
+// either: opening a node with its number loads it. The node is removed at once.
 func openOwnNode() (int, error) {
-	dir, err := os.MkdirTemp("/dev", "tcpilot-") // others may be mounted without devices
+	dir, err := os.MkdirTemp("/dev", "tcpilot-") // other file systems may be mounted with nodev
 	if err != nil {
 		return -1, err
 	}
@@ -177,7 +177,7 @@ func setUpTUN(fd int) error {
 	}
 	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		return fmt.Errorf("make TUN device: %w", err)
+		return fmt.Errorf("create TUN device: %w", err)
 	}
 	for _, a := range []struct {
 		what    string
@@ -212,7 +212,7 @@ func linkUp(name string) error {
 	return nil
 }
 
-// onSocket makes a request of an interface (netdevice(7)).
+// onSocket sends an ioctl request about an interface (netdevice(7)).
 func onSocket(request uint, ifr *unix.Ifreq) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

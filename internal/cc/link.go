@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What cilium/ebpf v0.22 does not ask of a link that registers a control is asked
-// of bpf(2) here.
+// cilium/ebpf v0.22 has no calls for links that register a control: this file uses
+// bpf(2).
 
 // attach registers a loaded control.
 func attach(ops *ebpf.Map) (link.Link, error) {
@@ -23,8 +23,8 @@ func attach(ops *ebpf.Map) (link.Link, error) {
 	return l, nil
 }
 
-// update puts another control of the same name in the place of the one that a link
-// registers. There is no moment without: new sockets get the one or the other.
+// update replaces the control that a link registers by another one of the same name. It
+// is atomic: each new socket gets the one or the other.
 func update(l link.Link, ops *ebpf.Map) error {
 	fd, err := linkFD(l)
 	if err != nil {
@@ -40,13 +40,13 @@ func update(l link.Link, ops *ebpf.Map) error {
 	return nil
 }
 
-// registers is the ID of the map of the control that a link registers.
+// registers returns the ID of the map of the control that a link registers.
 func registers(l link.Link) (ebpf.MapID, error) {
 	fd, err := linkFD(l)
 	if err != nil {
 		return 0, err
 	}
-	// The begin of struct bpf_link_info (include/uapi/linux/bpf.h).
+	// The start of struct bpf_link_info (include/uapi/linux/bpf.h).
 	var info struct{ kind, id, program, _, ops, _ uint32 }
 	attr := struct {
 		fd, size uint32
@@ -55,7 +55,7 @@ func registers(l link.Link) (ebpf.MapID, error) {
 	err = bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	runtime.KeepAlive(l)
 	if err != nil {
-		return 0, fmt.Errorf("ask what the link registers: %w", err)
+		return 0, fmt.Errorf("read link info: %w", err)
 	}
 	return ebpf.MapID(info.ops), nil
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// life is a trace that the draft allows: 20 Mbit/s, 60 ms.
-func life() []transition {
+// validTrace is a trace that the draft allows: 20 Mbit/s, 60 ms.
+func validTrace() []transition {
 	ms := func(n uint64) uint64 { return 1e6 * n }
 	base := transition{BW: 2_500_000, MinRTT: 60_000, Inflight: 80, InflightHi: noBound, InflightLo: noBound, Cwnd: 200, LocalPort: 1, RemotePort: 2}
 	var out []transition
@@ -41,8 +41,8 @@ func life() []transition {
 }
 
 func TestMachine(t *testing.T) {
-	if complaints := draft().check(life()); len(complaints) > 0 {
-		t.Errorf("a life by the draft: %q", complaints)
+	if complaints := draft().check(validTrace()); len(complaints) > 0 {
+		t.Errorf("a valid trace: %q", complaints)
 	}
 	for _, c := range []struct {
 		at    int
@@ -68,7 +68,7 @@ func TestMachine(t *testing.T) {
 		{9, func(t *transition) { t.Round, t.RenoRounds = 130, 68 }, "68 of 68 rounds since Down count"},
 		{14, func(t *transition) { t.At = 9e9 }, "3.7s since the last ProbeRTT"},
 	} {
-		trace := life()
+		trace := validTrace()
 		c.spoil(&trace[c.at])
 		complaints := draft().check(trace)
 		if !slices.ContainsFunc(complaints, func(s string) bool { return strings.Contains(s, c.want) }) {
@@ -77,16 +77,17 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestMachineTellsConnectionsApart: what one does is no excuse for another.
+// TestMachineTellsConnectionsApart: a transition of one connection does not count for
+// another.
 func TestMachineTellsConnectionsApart(t *testing.T) {
-	one, two := life(), life()
+	one, two := validTrace(), validTrace()
 	var trace []transition
 	for i := range one {
 		two[i].LocalPort = 3
 		trace = append(trace, one[i], two[i])
 	}
 	if complaints := draft().check(trace); len(complaints) > 0 {
-		t.Errorf("two lives by the draft: %q", complaints)
+		t.Errorf("two valid traces: %q", complaints)
 	}
 	if complaints := draft().check(slices.Delete(trace, 3, 4)); len(complaints) != 1 || !strings.HasPrefix(complaints[0], "port 3: Down to Cruise") {
 		t.Errorf("with a gap: %q", complaints)

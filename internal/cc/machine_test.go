@@ -28,7 +28,7 @@ func (m mode) String() string {
 	return fmt.Sprintf("mode %d", uint8(m))
 }
 
-// The reasons to leave one.
+// The reasons to leave a mode.
 type why uint8
 
 const (
@@ -95,11 +95,11 @@ func (t transition) String() string {
 // bdp is in packets of a full Ethernet frame with timestamps, rounded up.
 func (t transition) bdp() uint32 { return uint32(t.BW*uint64(t.MinRTT)/1e6/1448) + 1 }
 
-// machine is the edges of a state machine, with the reasons to take each.
+// machine is a state machine: its edges, with the reasons to take each.
 type machine map[[2]mode][]why
 
-// draft is that of draft-ietf-ccwg-bbr (5.1.1; each edge at 5.3.1 to 5.3.4, the ways
-// back after losses that were none at 5.5.11.2).
+// draft is the state machine of draft-ietf-ccwg-bbr (5.1.1; each edge at 5.3.1 to 5.3.4,
+// the ways back after spurious losses at 5.5.11.2).
 func draft() machine {
 	m := machine{
 		{startup, drain}:    {fullBW, highLoss, highECN},
@@ -122,21 +122,21 @@ func draft() machine {
 	return m
 }
 
-// past is what the rules need to know of a connection.
-type past struct {
-	last     transition // entered the mode that it is in
+// history is what the rules need to know of a connection.
+type history struct {
+	last     transition // entered the present mode
 	down     transition // entered Down last; zero: never
 	probeRTT transition // left ProbeRTT last; zero: never
 }
 
-// check follows each connection of a trace, and says what the draft does not allow.
+// check follows each connection of a trace, and returns what the draft does not allow.
 func (m machine) check(trace []transition) (complaints []string) {
-	all := map[[2]uint16]*past{}
+	all := map[[2]uint16]*history{}
 	for _, t := range trace {
 		ports := [2]uint16{t.LocalPort, t.RemotePort}
 		p := all[ports]
 		if p == nil { // it begins in Startup
-			p = &past{last: transition{To: startup, At: t.At}}
+			p = &history{last: transition{To: startup, At: t.At}}
 			all[ports] = p
 		}
 		problems := []string{m.edge(p, t), p.rounds(t), p.times(t), p.bounds(t)}
@@ -156,7 +156,7 @@ func (m machine) check(trace []transition) (complaints []string) {
 	return complaints
 }
 
-func (m machine) edge(p *past, t transition) string {
+func (m machine) edge(p *history, t transition) string {
 	switch {
 	case t.From != p.last.To:
 		return fmt.Sprintf("it was in %s", p.last.To)
@@ -167,7 +167,7 @@ func (m machine) edge(p *past, t transition) string {
 }
 
 // rounds are packet-timed round trips.
-func (p *past) rounds(t transition) string {
+func (p *history) rounds(t transition) string {
 	in := t.Round - p.last.Round
 	switch {
 	case t.From == startup && t.Why == fullBW && t.Round < 3: // 5.3.1.2
@@ -187,11 +187,11 @@ func (p *past) rounds(t transition) string {
 	return ""
 }
 
-// late is by how much a time may be missed: time is looked at once a round, and the
-// machine may stand still.
+// late is the tolerance of times: time is checked once a round, and the machine may
+// pause.
 const late = 1500 * time.Millisecond
 
-func (p *past) times(t transition) string {
+func (p *history) times(t transition) string {
 	since := func(before transition) time.Duration { return time.Duration(t.At - before.At) }
 	switch {
 	case t.Why == probeTime && p.down.At != 0: // 5.3.3.5.3: 2 to 3 s
@@ -210,7 +210,7 @@ func (p *past) times(t transition) string {
 	return ""
 }
 
-func (p *past) bounds(t transition) string {
+func (p *history) bounds(t transition) string {
 	switch {
 	case t.From == startup && (t.Why == highLoss || t.Why == highECN) && t.InflightHi == noBound: // 5.3.1.3
 		return "no bound was learned"
@@ -222,13 +222,13 @@ func (p *past) bounds(t transition) string {
 	return ""
 }
 
-// headroom is InflightWithHeadroom: 0.15 of the bound is left to others.
+// headroom is InflightWithHeadroom: 0.15 of the bound is left to other flows.
 func headroom(hi uint32) uint32 {
 	return max(hi-min(hi, max(uint32(uint64(hi)*154>>10), 1)), 4)
 }
 
-// floor is the least window of ProbeRTT (5.6.4.5): half of what the path holds, at
-// least 4 packets. A loss meanwhile may have taken 0.3 of the rate.
+// floor is the smallest window of ProbeRTT (5.6.4.5): half of what the path holds, at
+// least 4 packets. A loss since then may have reduced the rate by 0.3.
 func floor(enter, leave transition) uint32 {
 	return max(4, min(enter.bdp(), leave.bdp())*7/20)
 }

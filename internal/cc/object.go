@@ -16,20 +16,20 @@ import (
 
 // object is a compiled control: what is known of it, and its code.
 type object struct {
-	congestion.Control // of a user's own NeedsECN and ByName are known, beside its name
+	congestion.Control // for a user's: only its name, NeedsECN and ByName
 
-	Source  string // document that ours were written from; file of a user's own
-	User    bool   // a user's own
+	Source  string // document that specifies it; file of a user's
+	User    bool   // a user's control
 	Version string // the first 12 hexadecimal digits of the SHA-256 of the code
 
-	elf   []byte         // the code; a registration does without
+	elf   []byte         // the code; nil in a registration
 	knobs map[string]any // variables of the program to set
 }
 
-// name is by which people, rules and the kernel know it.
+// name is the name that users, rules and the kernel use.
 func (o object) name() string { return o.CC.String() }
 
-// forAuto reports whether it is a user's own, for more than the rules which name it.
+// forAuto reports whether it is a user's, and available to rules that do not name it.
 func (o object) forAuto() bool { return o.User && !o.ByName }
 
 // The kernel's types of a congestion control, and of the value of its map.
@@ -76,7 +76,7 @@ func opsMap(spec *ebpf.CollectionSpec) (*ebpf.MapSpec, error) {
 	return found, nil
 }
 
-// member is the bytes of a member of the control's struct, as the object has them.
+// member returns the bytes of a member of the control's struct in the object.
 func member(m *ebpf.MapSpec, name string) ([]byte, error) {
 	st, isStruct := btf.As[*btf.Struct](m.Value)
 	if !isStruct || len(m.Contents) != 1 {
@@ -93,8 +93,7 @@ func member(m *ebpf.MapSpec, name string) ([]byte, error) {
 	return nil, fmt.Errorf("its struct %s has no member %s", opsType, name)
 }
 
-// specFor is the object as the kernel is to get it: under a kernel name, and fit
-// for this kernel.
+// specFor returns the object as it is loaded: named kernel, and adapted to this kernel.
 func (o object) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, err error) {
 	if spec, err = o.spec(); err != nil {
 		return nil, "", err
@@ -109,9 +108,9 @@ func (o object) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, e
 	}
 	clear(name)
 	copy(name[:maxName], kernel)
-	m.Flags |= unix.BPF_F_LINK // what registers it without goes only when told so
+	m.Flags |= unix.BPF_F_LINK // without the flag a registration would not end with its link
 	for _, other := range spec.Maps {
-		other.Pinning = ebpf.PinNone // all of it goes with the control
+		other.Pinning = ebpf.PinNone // all maps are freed with the control
 	}
 	kernelSide, err := kernelOps()
 	if err != nil {
@@ -134,8 +133,8 @@ func (o object) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, e
 	return spec, m.Name, nil
 }
 
-// load loads the programs and returns the filled map of the control, which keeps
-// all the rest.
+// load loads the programs and returns the filled map of the control, which keeps all of
+// them loaded.
 func (o object) load(kernel string) (*ebpf.Map, error) {
 	spec, ops, err := o.specFor(kernel)
 	if err != nil {
@@ -149,7 +148,7 @@ func (o object) load(kernel string) (*ebpf.Map, error) {
 	return coll.DetachMap(ops), nil
 }
 
-// try asks whether this kernel takes the programs, and leaves nothing.
+// try loads the programs to find out whether this kernel accepts them, and keeps nothing.
 func (o object) try() error {
 	m, err := o.load(o.name())
 	if err != nil {

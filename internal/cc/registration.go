@@ -14,8 +14,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// registration is a control that sockets may be given. Its pins are in a directory
-// called like it:
+// registration is a control that sockets can use. Its pins are in a directory of the same
+// name:
 //
 //	link             registers the control as long as it exists
 //	VERSION/ops      map of the control, which counts the sockets
@@ -23,9 +23,9 @@ import (
 //	VERSION/ecn      -> "needed"
 //	VERSION/auto     -> "yes"
 //
-// Pinning the link puts the first version in force, updating it another, each with
-// one call; adopt clears what was done before that call, or was left after it. A BPF
-// file system takes symbolic links, but no files.
+// Pinning the link puts the first version in force, and updating the link another one,
+// each with one call. adopt removes what was created before that call, or remained after
+// it. A BPF file system has symbolic links, but no files.
 type registration struct {
 	object // in force
 	path   string
@@ -41,8 +41,8 @@ const (
 	autoFact   = "auto"
 )
 
-// register loads o, registers it and pins it under dir. What somebody else has
-// registered is not loaded first: that takes long, and the kernel refuses it anyway.
+// register loads o, registers it and pins it under dir. If another process has registered
+// the name, o is not loaded: that takes long, and the kernel would refuse to register it.
 func register(dir string, o object) (*registration, error) {
 	if there, err := isRegistered(o.name()); err == nil && there {
 		return nil, explainAttach(unix.EEXIST)
@@ -71,7 +71,7 @@ func (r *registration) attach() (err error) {
 	return nil
 }
 
-// replace puts another version in force. Sockets keep the one that they have.
+// replace puts another version in force. Sockets keep the version that they have.
 func (r *registration) replace(o object) error {
 	next, err := o.pin(r.path)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *registration) replace(o object) error {
 // pin loads o as a version below path, the directory of its name. It is not in force yet.
 func (o object) pin(path string) (*registration, error) {
 	r := &registration{object: o, path: path}
-	r.elf = nil // a user's may be large
+	r.elf = nil // a user's code may be large
 	var err error
 	if r.ops, err = o.load(o.name()); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (r *registration) make() error {
 	if err := os.Mkdir(r.dir(), 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
 	}
-	err := errors.Join(r.note(sourceFact, r.Source, r.User), r.note(ecnFact, "needed", r.NeedsECN), r.note(autoFact, "yes", r.forAuto()))
+	err := errors.Join(r.setFact(sourceFact, r.Source, r.User), r.setFact(ecnFact, "needed", r.NeedsECN), r.setFact(autoFact, "yes", r.forAuto()))
 	if err != nil {
 		return err
 	}
@@ -117,20 +117,20 @@ func (r *registration) make() error {
 	return nil
 }
 
-// setByName changes for which rules a user's own is.
+// setByName changes whether a user's control is only for rules that name it.
 func (r *registration) setByName(byName bool) error {
 	if !r.User || byName == r.ByName {
 		return nil
 	}
-	if err := r.note(autoFact, "yes", !byName); err != nil {
+	if err := r.setFact(autoFact, "yes", !byName); err != nil {
 		return err
 	}
 	r.ByName = byName
 	return nil
 }
 
-// note makes a fact last, or ends it.
-func (r *registration) note(fact, value string, holds bool) error {
+// setFact stores a fact as a symbolic link, or removes it.
+func (r *registration) setFact(fact, value string, holds bool) error {
 	path := filepath.Join(r.dir(), fact)
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,13 +140,13 @@ func (r *registration) note(fact, value string, holds bool) error {
 		err = os.Symlink(value, path)
 	}
 	if err != nil {
-		return fmt.Errorf("note %s: %w", fact, err)
+		return fmt.Errorf("record %s: %w", fact, err)
 	}
 	return nil
 }
 
-// adopt opens what is pinned at path, and clears what does not belong to the
-// version in force.
+// adopt opens what is pinned at path, and removes what does not belong to the version in
+// force.
 func adopt(path string) (*registration, error) {
 	r := &registration{path: path}
 	var ok bool
@@ -188,8 +188,7 @@ func (r *registration) open() (err error) {
 	return nil
 }
 
-// read opens what is pinned as a version if it is the control whose map is known to
-// the kernel as want.
+// read opens the pins of a version if its map has the ID want.
 func (r *registration) read(version string, want ebpf.MapID) error {
 	dir := filepath.Join(r.path, version)
 	ops, err := ebpf.LoadPinnedMap(filepath.Join(dir, opsPin), nil)
@@ -213,7 +212,7 @@ func (r *registration) read(version string, want ebpf.MapID) error {
 	return nil
 }
 
-// remove takes the version's pins away, and closes its map.
+// remove removes the version's pins, and closes its map.
 func (r *registration) remove() error {
 	err := r.ops.Close()
 	if gone := os.RemoveAll(r.dir()); gone != nil {
@@ -222,8 +221,8 @@ func (r *registration) remove() error {
 	return err
 }
 
-// removePins removes a control's directory, the link first: without it the rest
-// does nothing.
+// removePins removes a control's directory, the link first: without the link the rest has
+// no effect.
 func removePins(path string) error {
 	err := os.Remove(filepath.Join(path, linkPin))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

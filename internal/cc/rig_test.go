@@ -39,9 +39,9 @@ func newRig(t testing.TB) *rig {
 	takesControls(t)
 	fs := t.TempDir()
 	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
-	t.Cleanup(func() { // takes the pins away, which the next test must not meet
+	t.Cleanup(func() { // removes the pins, which the next test must not find
 		must(t, unix.Unmount(fs, 0))
-		for _, o := range append(embeddedAside(), plain(testName)) {
+		for _, o := range append(renamedEmbedded(), plain(testName)) {
 			must(t, awaitGone(o.name()))
 		}
 	})
@@ -51,8 +51,8 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// takesControls skips the test on a kernel that takes no control at all.
-// TestRootNotHereBecause sees to it that such a kernel is told from a broken test.
+// takesControls skips the test on a kernel that supports no control at all.
+// TestRootUnsupportedReason tells such a kernel from a broken test.
 func takesControls(t testing.TB) {
 	t.Helper()
 	testenv.Root(t)
@@ -68,7 +68,7 @@ func (r *rig) open(t testing.TB) {
 	r.Catalogue = c
 }
 
-// restart ends the process's part and begins the next.
+// restart ends the catalogue of one process and opens that of the next.
 func (r *rig) restart(t testing.TB) {
 	t.Helper()
 	must(t, r.Close())
@@ -79,8 +79,9 @@ func plain(name string) object {
 	return object{Control: congestion.Control{CC: tcp.CCOf(name)}, Source: "RFC 5681", Version: version(_PlainBytes), elf: _PlainBytes}
 }
 
-// embeddedAside are ours under other names, as a daemon may have registered them.
-func embeddedAside() []object {
+// renamedEmbedded are tcpilot's own controls under other names, because a daemon may have
+// registered them under theirs.
+func renamedEmbedded() []object {
 	all := embedded()
 	for i := range all {
 		all[i].CC = tcp.CCOf("test_" + strings.TrimPrefix(all[i].name(), congestion.Prefix))
@@ -125,7 +126,7 @@ func registered(t testing.TB, name string) bool {
 	return slices.Contains(strings.Fields(testenv.ReadSysctl(t, nil, "net.ipv4.tcp_available_congestion_control")), name)
 }
 
-// row is the entry of the list that has the name.
+// row returns the entry of the list that has the name.
 func (r *rig) row(t testing.TB, name string) Control {
 	t.Helper()
 	rows, err := r.List()

@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stallTime without a byte is a stall: some timeouts in a row (RFC 6298, from the
-// kernel's 200 ms), which neither stage gives a reason for.
+// stallTime without a byte is a stall: several retransmission timeouts in a row (RFC
+// 6298; the kernel's first is 200 ms), for which neither stage gives a reason.
 const stallTime = 1500 * time.Millisecond
 
-// delivery is what became of a transfer.
+// delivery is the result of a transfer.
 type delivery struct {
 	took    time.Duration
-	packets uint32 // with data, those sent again included
+	packets uint32 // with data, retransmissions included
 	retrans uint32
 }
 
-// transfer delivers n bytes from c to s, and then that this was all.
+// transfer delivers n bytes from c to s, and then the end of the connection.
 func transfer(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration) (delivery, error) {
 	got, err := deliver(ctx, c, s, n, limit)
 	if err == nil {
@@ -35,16 +35,16 @@ func transfer(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration
 	return got, err
 }
 
-// deliver sends n bytes from c to s, and compares what arrives. It fails when not
-// all has come within limit, or nothing for stallTime. Both ends are reset when they
-// are closed: what was not delivered goes with them.
+// deliver sends n bytes from c to s, and compares what arrives. It fails if not all
+// arrives within limit, or nothing for stallTime. Closing either end resets the
+// connection, so that undelivered data is dropped.
 func deliver(ctx context.Context, c, s *net.TCPConn, n int, limit time.Duration) (delivery, error) {
 	if err := errors.Join(c.SetLinger(0), s.SetLinger(0)); err != nil {
 		return delivery{}, err
 	}
 	begin := time.Now()
 	go func() {
-		// What goes wrong here is seen at the other end.
+		// The receiver reports what fails here.
 		_, _ = io.CopyN(c, content(), int64(n))
 	}()
 	if err := receive(ctx, s, n, limit); err != nil {
@@ -72,7 +72,7 @@ func onDescriptor(c syscall.RawConn, f func(fd int) error) error {
 	return errors.Join(used, err)
 }
 
-// content is what is sent: no part of it is like another.
+// content is the data that is sent: no part of it is like another.
 func content() io.Reader { return rand.NewChaCha8([32]byte{}) }
 
 func receive(ctx context.Context, s net.Conn, n int, limit time.Duration) error {
@@ -84,27 +84,27 @@ func receive(ctx context.Context, s net.Conn, n int, limit time.Duration) error 
 			return err
 		}
 		if time.Since(begin) > limit {
-			return fmt.Errorf("only %d of %d bytes came in %s: it does not use the path", got, n, limit)
+			return fmt.Errorf("only %d of %d bytes arrived in %s: it does not use the path", got, n, limit)
 		}
 		if err := s.SetReadDeadline(time.Now().Add(stallTime)); err != nil {
 			return err
 		}
 		k, err := s.Read(buf[:min(len(buf), n-got)])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("stalled: after %d of %d bytes nothing came for %s", got, n, stallTime)
+			return fmt.Errorf("stalled: nothing arrived for %s after %d of %d bytes", stallTime, got, n)
 		}
 		if err != nil {
 			return fmt.Errorf("after %d of %d bytes: %w", got, n, err)
 		}
 		got += k
 		if _, err := io.ReadFull(want, same[:k]); err != nil || !bytes.Equal(buf[:k], same[:k]) {
-			return fmt.Errorf("after %d of %d bytes came others than were sent", got, n)
+			return fmt.Errorf("after %d of %d bytes, what arrived differs from what was sent", got, n)
 		}
 	}
 	return nil
 }
 
-// receiveEnd waits for the FIN, which a control may hold up as anything else.
+// receiveEnd waits for the FIN, which a control can delay like any packet.
 func receiveEnd(s net.Conn) error {
 	if err := s.SetReadDeadline(time.Now().Add(stallTime)); err != nil {
 		return err
@@ -112,11 +112,11 @@ func receiveEnd(s net.Conn) error {
 	k, err := s.Read(make([]byte, 1))
 	switch {
 	case k > 0:
-		return errors.New("more bytes came than were sent")
+		return errors.New("more bytes arrived than were sent")
 	case errors.Is(err, io.EOF):
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("all bytes came, but not the end of the connection for %s", stallTime)
+		return fmt.Errorf("all bytes arrived, but the connection did not end within %s", stallTime)
 	}
 	return fmt.Errorf("receive the end of the connection: %w", err)
 }

@@ -24,8 +24,8 @@ func TestReceive(t *testing.T) {
 		want  string
 	}{
 		{"all", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, time.Minute, ""},
-		{"others", t.Context(), func(w io.Writer) { _, _ = w.Write(make([]byte, n)) }, time.Minute, "others than were sent"},
-		{"part", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n/2) }, time.Minute, "after 150000 of 300000 bytes nothing came"},
+		{"other data", t.Context(), func(w io.Writer) { _, _ = w.Write(make([]byte, n)) }, time.Minute, "differs from what was sent"},
+		{"part", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n/2) }, time.Minute, "nothing arrived for 1.5s after 150000 of 300000 bytes"},
 		{"slowly", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, 0, "does not use the path"},
 		{"ended", ended, func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, time.Minute, "canceled"},
 	} {
@@ -48,7 +48,7 @@ func TestReceiveEnd(t *testing.T) {
 	}{
 		{"ends", func(w io.WriteCloser) { _ = w.Close() }, ""},
 		{"goes on", func(w io.WriteCloser) { _, _ = w.Write([]byte{1}) }, "more bytes"},
-		{"stays open", func(io.WriteCloser) {}, "not the end"},
+		{"stays open", func(io.WriteCloser) {}, "did not end"},
 	} {
 		a, b := connected(t)
 		c.send(a)
@@ -74,7 +74,7 @@ func connected(t *testing.T) (net.Conn, net.Conn) {
 	return a, b
 }
 
-// What a function learns by the descriptor is not lost.
+// An error of the function is returned.
 func TestOnDescriptor(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)
@@ -96,7 +96,7 @@ func TestJudge(t *testing.T) {
 		t.Error(err)
 	}
 	if err := st.judge(delivery{packets: 1000, retrans: 251}); err == nil {
-		t.Error("too many were sent again, and nothing is said")
+		t.Error("too many retransmissions, and no error")
 	}
 	if err := st.judge(delivery{}); err != nil {
 		t.Error(err)
@@ -113,7 +113,7 @@ func TestBottleneck(t *testing.T) {
 		}
 	}
 	if _, ok := l.bottleneck(now, 1000); ok {
-		t.Error("the buffer holds more than it has room for")
+		t.Error("the full buffer accepted a packet")
 	}
 	later := now.Add(time.Minute)
 	if at, ok := l.bottleneck(later, 500); !ok || at.Sub(later) != 500*time.Millisecond {

@@ -19,21 +19,20 @@ type stage struct {
 	name    string
 	bytes   int
 	minRate float64 // bytes per second
-	// maxRetrans is the largest share of packets sent again: what slow start loses
-	// when it fills the line's buffer for the first time is a tenth.
+	// maxRetrans is the largest share of retransmitted packets. Slow start loses a
+	// tenth when it fills the line's buffer for the first time.
 	maxRetrans float64
 }
 
-// Loopback shows what fails at high rates, the line what fails at length. An eighth
-// of the line's rate is what any control has that grows at all.
+// Loopback shows faults at high rates, the line shows faults on a long path. Any control
+// whose window grows reaches an eighth of the line's rate.
 var (
 	loopbackStage = stage{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
 	lineStage     = stage{name: "on a line of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
 )
 
-// tryOut registers o under a name of its own and sends data with it in a network
-// namespace that nothing else uses. It is not pinned: the registration ends with the
-// process.
+// tryOut registers o under the name Trial and sends data with it in a network namespace
+// that nothing else uses. It is not pinned: the registration ends with the process.
 func (o object) tryOut(ctx context.Context, log *slog.Logger) error {
 	ops, err := o.load(Trial)
 	if err != nil {
@@ -42,19 +41,19 @@ func (o object) tryOut(ctx context.Context, log *slog.Logger) error {
 	defer ops.Close()
 	l, err := attach(ops)
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("another process tries one at this moment: %w", err)
+		return fmt.Errorf("another process is trying one at the moment: %w", err)
 	}
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	if err := netns.InNew(func() error { return tryStages(ctx, log) }); err != nil {
-		return fmt.Errorf("it was tried and does not work: %w", err)
+		return fmt.Errorf("it failed the trial: %w", err)
 	}
 	return nil
 }
 
-// tryStages is for a network namespace of its own.
+// tryStages must run in a network namespace of its own.
 func tryStages(ctx context.Context, log *slog.Logger) error {
 	if err := linkUp("lo"); err != nil {
 		return err
@@ -67,7 +66,7 @@ func tryStages(ctx context.Context, log *slog.Logger) error {
 	if err := loopbackStage.run(ctx, log, here, here.Addr().String()); err != nil {
 		return err
 	}
-	there, err := roomyListener(lineStage.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
+	there, err := bufferedListener(lineStage.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -81,7 +80,7 @@ func tryStages(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(err, line.close())
 }
 
-// run dials to, which must lead to l, and sends with the control that is tried.
+// run dials the address to, which must lead to l, and sends with the control under trial.
 func (st stage) run(ctx context.Context, log *slog.Logger, l net.Listener, to string) error {
 	c, err := dialer(Trial).DialContext(ctx, "tcp4", to)
 	if err != nil {
@@ -101,7 +100,7 @@ func (st stage) run(ctx context.Context, log *slog.Logger, l net.Listener, to st
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.name, err)
 	}
-	log.Info("congestion control tried", "where", st.name, "bytes", st.bytes, "took", got.took,
+	log.Info("tried congestion control", "where", st.name, "bytes", st.bytes, "took", got.took,
 		"packets", got.packets, "retransmitted", got.retrans)
 	return nil
 }
@@ -115,10 +114,10 @@ func dialer(name string) *net.Dialer {
 	}}
 }
 
-// roomyListener has a receive buffer with a window of n bytes and more from the
-// beginning. One that the kernel adjusts may stay as small as what the line holds,
-// and then even a control that does not answer loss loses little.
-func roomyListener(n int) *net.ListenConfig {
+// bufferedListener has a receive buffer for a window of at least n bytes from the start.
+// A buffer that the kernel adjusts may stay as small as what the line holds, and then
+// even a control that does not answer loss loses little.
+func bufferedListener(n int) *net.ListenConfig {
 	return &net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return onDescriptor(c, func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 2*n)
@@ -128,7 +127,7 @@ func roomyListener(n int) *net.ListenConfig {
 
 func (st stage) judge(got delivery) error {
 	if got.packets > 0 && float64(got.retrans) > st.maxRetrans*float64(got.packets) {
-		return fmt.Errorf("%d of %d packets were sent again, at most %.0f %% may: it does not answer loss",
+		return fmt.Errorf("%d of %d packets were retransmitted, more than %.0f %%: it does not answer loss",
 			got.retrans, got.packets, 100*st.maxRetrans)
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestRootTrial: a control that works passes within seconds, and each ruin of it
-// is found out, by what it does.
+// TestRootTrial: a control that works passes within seconds, and each fault of the plain
+// control is found by its effect.
 func TestRootTrial(t *testing.T) {
 	takesControls(t)
 	type attempt struct {
@@ -39,7 +39,7 @@ func TestRootTrial(t *testing.T) {
 			t.Errorf("%s: took %s", c.name, took)
 		}
 		if registered(t, Trial) {
-			t.Errorf("%s: the trial's name is left", c.name)
+			t.Errorf("%s: the trial's name is still registered", c.name)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

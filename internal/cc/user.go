@@ -17,14 +17,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
+// maxObject limits the size of a user's object, in bytes: tcpilot's largest is a
+// hundredth of it.
 const maxObject = 16 << 20
 
-// LoadUser checks the congestion control in an object file, tries it out where it
-// can do no harm, and registers it as name. It takes seconds, less when ctx ends.
-// With auto it is for more than the rules which name it. An object that is there
-// already is left as it is, but for auto; another one of the same name is replaced
-// in place, as by Load.
+// LoadUser checks the congestion control in an object file, tries it in a network
+// namespace of its own, and registers it as name. This takes seconds; it stops when ctx
+// ends. With auto the control is available to all rules, not only to those that name it.
+// If the same object is already registered, only auto is changed; another object of the
+// same name is replaced in place, as by Load.
 func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) error {
 	c.trial.Lock()
 	defer c.trial.Unlock()
@@ -36,7 +37,7 @@ func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) 
 	if err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if err = ctx.Err(); err == nil { // Close may have come
+		if err = ctx.Err(); err == nil { // Close may have been called
 			err = c.ensure(o)
 		}
 	}
@@ -46,16 +47,16 @@ func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) 
 	return nil
 }
 
-// admit tries o out unless it is registered: then it has been tried.
+// admit tries o unless it is registered: then it passed its trial before.
 func (c *Catalogue) admit(ctx context.Context, o object) error {
 	c.mu.Lock()
-	r := c.held[o.name()]
+	r := c.registered[o.name()]
 	here := r != nil && r.Version == o.Version
 	c.mu.Unlock()
 	if here {
 		return nil
 	}
-	if r == nil { // else the name is ours
+	if r == nil { // otherwise the name is already this catalogue's
 		if err := nameIsFree(o.name()); err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ func readUser(name, file string) (object, error) {
 	return o, err
 }
 
-// check looks at what the object says of itself.
+// check checks the object without loading it.
 func (o *object) check() error {
 	spec, err := o.spec()
 	if err != nil {
@@ -94,10 +95,10 @@ func (o *object) check() error {
 	has := map[string]bool{}
 	for name, p := range spec.Programs {
 		if p.Type != ebpf.StructOps {
-			return fmt.Errorf("program %s (section %q) is of type %s: want those of the congestion control alone", name, p.SectionName, p.Type)
+			return fmt.Errorf("program %s (section %q) is of type %s: want only programs of the congestion control", name, p.SectionName, p.Type)
 		}
 		if !gplCompatible(p.License) {
-			return fmt.Errorf("its license %q is not compatible with the GPL, whose functions it would call", p.License)
+			return fmt.Errorf("its license %q is not compatible with the GPL, as the kernel functions that it calls require", p.License)
 		}
 		if member, ok := strings.CutPrefix(p.AttachTo, opsType+":"); ok {
 			has[member] = true
@@ -105,17 +106,17 @@ func (o *object) check() error {
 	}
 	for _, want := range []string{"ssthresh", "undo_cwnd"} {
 		if !has[want] {
-			return fmt.Errorf("it has no %s, which the kernel wants", want)
+			return fmt.Errorf("it has no %s, which the kernel requires", want)
 		}
 	}
 	if !has["cong_avoid"] && !has["cong_control"] {
-		return errors.New("it has neither cong_avoid nor cong_control: the kernel wants one of them")
+		return errors.New("it has neither cong_avoid nor cong_control: the kernel requires one of them")
 	}
 	o.NeedsECN = needsECN(ops)
 	return nil
 }
 
-// needsECN reads the control's flags; an object that declares none has none.
+// needsECN reads the control's flags; an object that sets no flags has none.
 func needsECN(ops *ebpf.MapSpec) bool {
 	flags, err := member(ops, "flags")
 	return err == nil && len(flags) > 0 && flags[0]&flagNeedsECN != 0
@@ -131,10 +132,10 @@ func validName(name string) error {
 		return fmt.Errorf("name %q: want 1 to 15 letters, digits or underscores", name)
 	}
 	if strings.HasPrefix(name, congestion.Prefix) {
-		return fmt.Errorf("name %q: those that begin with %s are ours", name, congestion.Prefix)
+		return fmt.Errorf("name %q: names that begin with %s are reserved for tcpilot", name, congestion.Prefix)
 	}
 	if congestion.InLinux(tcp.CCOf(name)) || name == "default" {
-		return fmt.Errorf("name %q: it is one of the kernel's own", name)
+		return fmt.Errorf("name %q: it is the name of one of the kernel's own", name)
 	}
 	return nil
 }
@@ -162,8 +163,8 @@ func nameIsFree(name string) error {
 	return err
 }
 
-// goneWithin bounds what the kernel takes to let go of a pin that was removed: a
-// grace period of RCU, and a turn of a work queue.
+// goneWithin limits the time that the kernel takes to release a control whose pin was
+// removed: a grace period of RCU, and a run of a work queue.
 const goneWithin = 2 * time.Second
 
 // awaitGone waits until a name is not registered any more.
@@ -174,7 +175,7 @@ func awaitGone(name string) error {
 			return err
 		}
 		if time.Since(begin) > goneWithin {
-			return errors.New("somebody else keeps it registered")
+			return errors.New("another process keeps it registered")
 		}
 	}
 }

@@ -16,11 +16,11 @@ func file(t testing.TB, elf []byte) string {
 	return name
 }
 
-// changed is the plain object with one string for another of the same length.
+// changed is the plain object with one string replaced by another of the same length.
 func changed(t testing.TB, from, to string) []byte {
 	t.Helper()
 	if len(from) != len(to) || !bytes.Contains(_PlainBytes, []byte(from)) {
-		t.Fatalf("cannot put %q for %q", to, from)
+		t.Fatalf("cannot replace %q by %q", from, to)
 	}
 	return bytes.ReplaceAll(_PlainBytes, []byte(from), []byte(to))
 }
@@ -41,7 +41,7 @@ func TestRootUserControlRefused(t *testing.T) {
 		{"a.b", good, "1 to 15 letters"},
 		{"a-b", good, "1 to 15 letters"},
 		{"sixteen_letters_", good, "1 to 15 letters"},
-		{"tcpilot_mine", good, "are ours"},
+		{"tcpilot_mine", good, "reserved for tcpilot"},
 		{"vegas", good, "the kernel's own"},
 		{"cubic", good, "the kernel's own"},
 	} {
@@ -54,7 +54,7 @@ func TestRootUserControlRefused(t *testing.T) {
 	}
 }
 
-func TestRootUserControlComesAndGoes(t *testing.T) {
+func TestRootUserControlLifecycle(t *testing.T) {
 	r := newRig(t)
 	good := file(t, _PlainBytes)
 	must(t, r.LoadUser(t.Context(), "mine", good, false))
@@ -63,7 +63,7 @@ func TestRootUserControlComesAndGoes(t *testing.T) {
 	}
 	other := newRig(t)
 	if err := other.LoadUser(t.Context(), "mine", good, false); err == nil || !strings.Contains(err.Error(), "already") {
-		t.Errorf("somebody else's name was taken: %v", err)
+		t.Errorf("registered under another process's name: %v", err)
 	}
 	r.restart(t)
 	must(t, r.LoadUser(t.Context(), "mine", good, true))

@@ -11,13 +11,13 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// value reads the control as the kernel has it: struct bpf_struct_ops_common_value
-// {refcnt, state}, then from a cache line's boundary the struct itself, with a
-// program's id where the function is.
+// value reads the control's struct from the kernel: struct bpf_struct_ops_common_value
+// {refcnt, state}, then, aligned to a cache line, the control's struct, with the
+// program's id in place of each function.
 func (r *registration) value() ([]byte, error) {
 	value, err := r.ops.LookupBytes(uint32(0))
 	if err == nil && len(value) < 8 {
-		err = fmt.Errorf("it has %d bytes", len(value))
+		err = fmt.Errorf("its value has %d bytes", len(value))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read map of version %s: %w", r.Version, err)
@@ -25,9 +25,9 @@ func (r *registration) value() ([]byte, error) {
 	return value, nil
 }
 
-// connections counts the sockets that use the control. The kernel says how many
-// references to the map there are but those of files and pins
-// (bpf_struct_ops_map_sys_lookup_elem); one is the link's.
+// connections counts the sockets that use the control. The kernel reports the references
+// to the map without those of files and pins (bpf_struct_ops_map_sys_lookup_elem); one of
+// these is the link's.
 func (r *registration) connections() (int, error) {
 	value, err := r.value()
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *registration) programs() ([]Program, error) {
 	return out, nil
 }
 
-// functionOffsets says where the map's value has functions.
+// functionOffsets are the offsets of functions in the map's value.
 var functionOffsets = sync.OnceValues(func() ([]int, error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {

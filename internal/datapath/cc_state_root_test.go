@@ -27,7 +27,7 @@ func registerState(t testing.TB) {
 	var objs stateObjects
 	err := loadStateObjects(&objs, nil)
 	if errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create") || errors.Is(err, ebpf.ErrNotSupported) {
-		testenv.Missing(t, "this kernel takes no congestion control that a link registers (they came with Linux 6.4)")
+		testenv.Missing(t, "this kernel cannot register a congestion control by a link (needs Linux 6.4)")
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, objs.Close()) })

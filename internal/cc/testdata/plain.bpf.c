@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Reno (RFC 5681) by the kernel's own functions, or one of its ruins: the object
- * that the tests load, as a user's. */
+/* Reno (RFC 5681) by the kernel's own functions, or with one fault: the object
+ * that the tests load as a user's. */
 #include "../../../bpf/cc/cc.bpf.h"
 
 enum {
 	FAULT_NONE,
-	FAULT_SHUT,		/* one packet in flight, for ever */
+	FAULT_SHUT,		/* one packet in flight, forever */
 	FAULT_STALL,		/* one byte a second */
-	FAULT_BLIND,		/* an immense window, whatever is lost */
+	FAULT_BLIND,		/* a huge window, whatever is lost */
 };
 
 const volatile __u32 fault = FAULT_NONE;
