@@ -84,7 +84,7 @@ func TestRootLoadRefuses(t *testing.T) {
 		t.Errorf("unload what is not loaded: %v", err)
 	}
 	if err := r.Load(t.Context(), "vegas"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("load what is not ours: %v", err)
+		t.Errorf("load an unknown name: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -276,6 +276,6 @@ func TestRootHold(t *testing.T) {
 		t.Error("unregistered under a catalogue")
 	}
 	if _, err := Hold("vegas"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("held what is not ours: %v", err)
+		t.Errorf("held an unknown name: %v", err)
 	}
 }

@@ -24,23 +24,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controls are the congestion controls in BPF: of tcpilot's own those that the
-// configuration wants, and users' own. A control is loaded before the engine hears
-// of it, and no policy names it any more when it is unloaded.
+// controls are the congestion controls in BPF: tcpilot's own that the configuration
+// wants, and users' own. A control is loaded before the engine offers it, and unloaded
+// after no policy names it any more.
 type controls struct {
 	*cc.Catalogue
 
-	mu      sync.Mutex                    // also orders what the engine is told
+	mu      sync.Mutex                    // also keeps calls to the engine in order
 	wanted  []tcp.CC                      // of tcpilot's own, by the configuration
-	byHand  map[tcp.CC]bool               // of tcpilot's own, through the API since; true: auto
+	byHand  map[tcp.CC]bool               // of tcpilot's own, loaded by the API since; true: auto
 	users   map[tcp.CC]congestion.Control // loaded
 	leaving map[tcp.CC]bool               // about to be unloaded
 	failed  map[tcp.CC]error              // wanted, and not loaded
-	modules map[tcp.CC]error              // named by rules, and the kernel has no module for it
-	here    []tcp.CC                      // what the kernel had when last looked
+	modules map[tcp.CC]error              // named by rules, but the kernel has no module for them
+	here    []tcp.CC                      // what the kernel had at the last poll
 }
 
-// controlPins is where the catalogue pins, beside the datapath's versions.
+// controlPins is the directory of the catalogue's pins, beside the datapath's versions.
 func controlPins(bpffs string) string { return filepath.Join(datapath.PinDir(bpffs), "cc") }
 
 func openControls(bpffs string, log *slog.Logger) (*controls, error) {
@@ -54,8 +54,8 @@ func openControls(bpffs string, log *slog.Logger) (*controls, error) {
 	}, nil
 }
 
-// want loads what the configuration wants, and asks the kernel for the modules of
-// what its rules name. What cannot be had is remembered.
+// want loads what the configuration wants, and makes the kernel load the modules of what
+// its rules name. It stores what is not available, and why.
 func (c *controls) want(ctx context.Context, wanted []tcp.CC, rules []policy.Rule) {
 	failed, modules := map[tcp.CC]error{}, tryModules(rules)
 	for _, name := range wanted {
@@ -68,15 +68,16 @@ func (c *controls) want(ctx context.Context, wanted []tcp.CC, rules []policy.Rul
 	c.wanted, c.failed, c.modules = slices.Clone(wanted), failed, modules
 }
 
-// forgetByHand leaves only what the configuration wants.
+// forgetByHand drops what was loaded by hand, so that only what the configuration wants
+// is left.
 func (c *controls) forgetByHand() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.byHand)
 }
 
-// regain loads what is wanted and was not loaded only since another process had
-// done so, once that one has taken it away.
+// regain loads what could not be loaded because another process had registered it, once
+// that process has unloaded it.
 func (c *controls) regain(ctx context.Context) {
 	c.mu.Lock()
 	var gone []tcp.CC
@@ -96,8 +97,8 @@ func (c *controls) regain(ctx context.Context) {
 	}
 }
 
-// tryModules asks for the modules of the kernel's congestion controls that rules
-// name, and says which cannot be had.
+// tryModules makes the kernel load the modules of its congestion controls that rules
+// name, and returns which are not available.
 func tryModules(rules []policy.Rule) map[tcp.CC]error {
 	missing := map[tcp.CC]error{}
 	for _, name := range policy.Wanted(rules) {
@@ -111,7 +112,7 @@ func tryModules(rules []policy.Rule) map[tcp.CC]error {
 	return missing
 }
 
-// trim unloads of tcpilot's own what is not wanted. Policies must not name it.
+// trim unloads tcpilot's own controls that are not wanted. Policies must not name them.
 func (c *controls) trim() error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
@@ -129,7 +130,7 @@ func (c *controls) isWanted(name tcp.CC) bool {
 	return slices.Contains(c.wanted, name)
 }
 
-// isByHand reports whether name was loaded by hand, and as an arm of arms: auto.
+// isByHand reports whether name was loaded by hand, and whether as an arm of auto.
 func (c *controls) isByHand(name tcp.CC) (auto, byHand bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +138,7 @@ func (c *controls) isByHand(name tcp.CC) (auto, byHand bool) {
 	return auto, byHand
 }
 
-// version is that of a control which is loaded, and empty for others.
+// version is the version of a loaded control, and empty for others.
 func (c *controls) version(name tcp.CC) string {
 	rows, _ := c.Loaded()
 	for _, row := range rows {
@@ -148,7 +149,8 @@ func (c *controls) version(name tcp.CC) string {
 	return ""
 }
 
-// unloadAll leaves nothing in the kernel. What somebody else holds as well stays.
+// unloadAll removes all of them from the kernel. What another process holds as well
+// stays.
 func (c *controls) unloadAll(log *slog.Logger) error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
@@ -159,8 +161,8 @@ func (c *controls) unloadAll(log *slog.Logger) error {
 	return err
 }
 
-// offer tells the engine which congestion controls connections may be given now:
-// the kernel's, and of those in BPF what is wanted.
+// offer passes the engine the congestion controls that connections may get now: the
+// kernel's, and the wanted ones in BPF.
 func (c *controls) offer(e *engine.Engine) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,11 +183,11 @@ func (c *controls) offer(e *engine.Engine) error {
 	return nil
 }
 
-// offers says what is known of those that the kernel has. One of tcpilot's own may
-// be there without being wanted: another process uses it, or a user's is tried out.
-// One that is wanted may be there though it could not be loaded, for the same reason.
-// What is neither Linux's nor known is left to rules that name it: it may be another
-// process's affair.
+// offers lists the controls that the kernel has and that may be used. One of tcpilot's
+// own may be registered but not wanted: another process uses it, or a user's is on trial.
+// One that is wanted may be registered although it could not be loaded here, for the same
+// reason. A control that is neither Linux's nor known is only for rules that name it: it
+// may belong to another process.
 func (c *controls) offers() []congestion.Control {
 	list := make([]congestion.Control, 0, len(c.here))
 	for _, name := range c.here {
@@ -209,9 +211,9 @@ func (c *controls) offers() []congestion.Control {
 	return list
 }
 
-// refresh looks up what users have loaded.
+// refresh reads what users have loaded.
 func (c *controls) refresh() error {
-	rows, err := c.Loaded() // of one that cannot be read, too
+	rows, err := c.Loaded() // has a row even for one that cannot be read
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.users)
@@ -235,14 +237,14 @@ func (c *controls) loadByHand(ctx context.Context, name tcp.CC, auto bool) error
 	return err
 }
 
-// leave has name offered no more, or again.
+// leave stops offering name, or offers it again.
 func (c *controls) leave(name tcp.CC, leaving bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leaving[name] = leaving
 }
 
-// forget drops what is known of one that was unloaded.
+// forget drops the state of a control that was unloaded.
 func (c *controls) forget(name tcp.CC) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +252,7 @@ func (c *controls) forget(name tcp.CC) {
 	c.wanted = slices.DeleteFunc(c.wanted, func(w tcp.CC) bool { return w == name })
 }
 
-// features says which of tcpilot's own are wanted and why they are not had.
+// features lists which of tcpilot's own are wanted, and why some are not active.
 func (c *controls) features() []api.Feature {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +275,7 @@ func controlFeature(name tcp.CC, err error) api.Feature {
 	return f
 }
 
-// whyAbsent says why this kernel does not take one of tcpilot's own; nil if it does.
+// whyAbsent returns why this kernel does not accept one of tcpilot's own; nil if it does.
 func whyAbsent(rows []cc.Control, name tcp.CC) error {
 	for _, row := range rows {
 		if row.CC == name && row.State == cc.Absent {
@@ -283,8 +285,8 @@ func whyAbsent(rows []cc.Control, name tcp.CC) error {
 	return nil
 }
 
-// counts are for the metrics. What cannot be read of one is no reason to go without
-// all the others.
+// counts are for the metrics. A control that cannot be read does not keep the others from
+// being counted.
 func (c *controls) counts(log *slog.Logger) (out []metrics.ControlCount) {
 	rows, err := c.Loaded()
 	if err != nil {
@@ -301,7 +303,7 @@ func (c *controls) counts(log *slog.Logger) (out []metrics.ControlCount) {
 	return out
 }
 
-// tryControls says what this kernel takes, beside what is loaded.
+// tryControls lists what this kernel accepts, beside what is loaded.
 func tryControls() ([]cc.Control, error) {
 	dir, err := os.MkdirTemp("", "tcpilot-cc-")
 	if err != nil {
@@ -344,7 +346,7 @@ func (d *Daemon) control(row *cc.Control) api.CongestionControl {
 	return out
 }
 
-// rulesNaming lists the rules in which name stands.
+// rulesNaming lists the rules that name a congestion control.
 func rulesNaming(rules []policy.Rule, name tcp.CC) (names []string) {
 	for i := range rules {
 		if slices.Contains(rules[i].CCs(), name) {
@@ -380,7 +382,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 	}
 	after, err := d.controls.One(name)
 	if err == nil && before != "" && before != after.Version {
-		d.engine.Forget(parsed) // what is known is about the one before
+		d.engine.Forget(parsed) // what was learned is about the version before
 	}
 	if err := errors.Join(err, d.offerControls()); err != nil {
 		return api.CongestionControl{}, err
@@ -396,7 +398,7 @@ func (d *Daemon) oneControl(name string) (api.CongestionControl, error) {
 	return d.control(&row), err
 }
 
-// offerControls puts what is loaded now into the policies.
+// offerControls offers what is loaded now, and writes the policies.
 func (d *Daemon) offerControls() error {
 	err := errors.Join(d.controls.refresh(), d.controls.offer(d.engine))
 	return errors.Join(err, d.engine.Settle(time.Now().UnixNano()))
@@ -421,7 +423,7 @@ func (d *Daemon) UnloadControl(_ context.Context, name string) (api.Unloaded, er
 	}
 	if err == nil {
 		d.controls.forget(parsed)
-		if row.User { // another may come by this name
+		if row.User { // the next one of this name may be another control
 			d.engine.Forget(parsed)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// withControls is a place on a kernel that takes congestion controls in BPF.
+// withControls is a place on a kernel that supports congestion controls in BPF.
 func withControls(t *testing.T) *place {
 	t.Helper()
 	p := newPlace(t)
@@ -25,12 +25,12 @@ func withControls(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	if err := whyAbsent(rows, named("tcpilot_bbr3")); err != nil {
-		if !strings.Contains(err.Error(), "no congestion control that a link registers") {
+		if !strings.Contains(err.Error(), "cannot register a congestion control by a link") {
 			t.Fatal(err)
 		}
 		testenv.Missing(t, err.Error())
 	}
-	for range 100 { // it may be about to go
+	for range 100 { // its removal may still be under way
 		if !slices.Contains(p.ccs, "tcpilot_bbr3") {
 			break
 		}
@@ -80,7 +80,7 @@ func TestRootControlByConfiguration(t *testing.T) {
 	if row.State != "loaded" || !row.Wanted || !slices.Equal(row.Rules, []string{"all"}) || row.Connections == 0 || len(row.Programs) == 0 {
 		t.Errorf("%+v", row)
 	}
-	for _, c := range congestion.Own() { // both tables say the same
+	for _, c := range congestion.Own() { // both tables agree
 		row := d.control(t, c.CC.String())
 		if row.NeedsECN != c.NeedsECN || row.Auto == c.ByName || row.User || (row.State == "loaded") != (row.Name == "tcpilot_bbr3") {
 			t.Errorf("%+v, want %+v", row, c)
@@ -95,7 +95,7 @@ func TestRootControlByConfiguration(t *testing.T) {
 		t.Errorf("counted %+v", s.Counters.Controls)
 	}
 
-	// A reload drops it: new connections go without, old ones go on.
+	// A reload drops it: new connections do not get it, old ones keep it.
 	p.rules(t, "congestion_controls: none\nrules: [{name: all, set: {cc: cubic}}]")
 	if _, err := d.Reload(ctx); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestRootUsersControl(t *testing.T) {
 
 	var refused *api.Error
 	if _, err := d.UnloadControl(ctx, usersName); !errors.As(err, &refused) || refused.Code != 409 || refused.Hint == "" {
-		t.Errorf("unloaded though a rule names it: %v", err)
+		t.Errorf("unloaded although a rule names it: %v", err)
 	}
 	for name, want := range map[string]string{"tcpilot_mine": "are ours", "cubic": "the kernel's own", "x": "no such file"} {
 		if _, err := d.LoadControl(ctx, name, api.ControlRequest{File: "/no/such/file"}); err == nil || !strings.Contains(err.Error(), want) {
@@ -159,7 +159,7 @@ func TestRootUsersControl(t *testing.T) {
 	// A restart adopts it.
 	d.stop(t)
 	if !slices.Contains(kernelCCs(t), usersName) {
-		t.Fatal("it did not outlive a stop that keeps what is attached")
+		t.Fatal("it is gone after a stop with KeepAttached")
 	}
 	d = p.start(t, keep)
 	if row := d.control(t, usersName); row.State != "loaded" || !row.User || row.Source != file {
@@ -195,9 +195,9 @@ func TestRootUsersControl(t *testing.T) {
 	p.nothing(t)
 }
 
-// With auto a user's own is an arm of rules that name none, and detach takes all of
-// them away, after a crash as well.
-func TestRootControlsAreTakenAway(t *testing.T) {
+// With auto a user's control is an arm of rules that name none, and detach unloads all
+// controls, also after a crash.
+func TestRootDetachUnloadsControls(t *testing.T) {
 	p := withControls(t)
 	p.rules(t, "congestion_controls: [tcpilot_bbr3]\nrules: [{name: all, learn: {hold_out: 0%}}]")
 	d := p.start(t, func(o *Options) { o.KeepAttached = true })
@@ -226,7 +226,7 @@ func TestRootControlsAreTakenAway(t *testing.T) {
 	killed := p.spawn(t, nil)
 	killed.kill()
 	if !slices.Contains(kernelCCs(t), "tcpilot_bbr3") {
-		t.Error("a kill took it away")
+		t.Error("a kill unloaded it")
 	}
 	if undone, err := Detach(p.config); err != nil || len(undone) == 0 {
 		t.Errorf("%q, %v", undone, err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Paths that differ, turn, and lose packets: nothing that guards are for.
+// In the recording, paths differ, change, and lose packets: no reason for a guard to act.
 func TestGuardsKeepStillOnTheRecording(t *testing.T) {
 	data, err := os.ReadFile(recorded)
 	if err != nil {

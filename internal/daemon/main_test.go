@@ -11,9 +11,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// asDaemon makes the test binary a daemon: its value is the configuration. Tests
-// that need a process of its own, to kill it or to have it in another network
-// namespace, start it again with this set.
+// asDaemon makes the test binary a daemon: its value is the configuration. Tests start
+// the binary again with it to have a daemon in a process of its own, which they can kill
+// or run in another network namespace.
 const asDaemon = "TCPILOT_TEST_DAEMON"
 
 // asDaemon with this suffix names a directory to mount the cgroup2 hierarchy on, as

@@ -18,7 +18,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// learned writes what 10,000 paths with three arms have taught to a new store.
+// learned writes beliefs of 10,000 paths with three arms to a new store.
 func learned(t *testing.T, file string, paths int) {
 	t.Helper()
 	e := engine.New(engine.Options{Learner: learn.DefaultThompson(), Sink: engine.Discard{}, Now: recordedAt})
@@ -56,7 +56,7 @@ func learned(t *testing.T, file string, paths int) {
 // TestRootMemory has the daemon hold 10,000 learned paths.
 func TestRootMemory(t *testing.T) {
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Skip("the race detector's own memory is many times that")
+		t.Skip("the race detector needs many times the limit")
 	}
 	const paths, most = 10_000, 52 << 10 // KB
 	p := newPlace(t)
@@ -70,7 +70,7 @@ func TestRootMemory(t *testing.T) {
 	if err != nil || l.Total < paths*95/100 {
 		t.Fatalf("%d paths, %v\n%s", l.Total, err, d.log)
 	}
-	// While somebody reads there is a copy for them; then it goes.
+	// While a client reads, there is a copy for it; then it is freed.
 	reading := rss(t, d.cmd.Process.Pid)
 	await(t, fmt.Sprintf("RSS of at most %d KB, which is %d while paths are read", most, reading), func() bool {
 		return rss(t, d.cmd.Process.Pid) <= most

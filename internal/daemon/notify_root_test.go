@@ -28,8 +28,8 @@ func manager(t *testing.T, path string) func(wait time.Duration) string {
 	}
 }
 
-// The service manager hears when the daemon is ready, that it renews its lease as
-// often as the watchdog asks, and that it stops.
+// The service manager is told when the daemon is ready, at each renewal of the lease (as
+// often as the watchdog needs), and when it stops.
 func TestRootServiceManager(t *testing.T) {
 	p := newPlace(t)
 	socket := p.path("notify")
@@ -45,7 +45,7 @@ func TestRootServiceManager(t *testing.T) {
 		}
 	}
 	// The tenth comes after nine intervals of a third of the 0.3 s; the lease alone
-	// asks for one in 0.5 s.
+	// would need one every 0.5 s.
 	if took := time.Since(begun); took > 3*time.Second {
 		t.Errorf("10 messages took %v", took)
 	}

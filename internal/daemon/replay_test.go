@@ -27,7 +27,7 @@ const (
 	// TestRecordSamples of test/e2e.
 	recorded       = "../../test/samples/kernel.tcpilot"
 	recordedConfig = "testdata/kernel.yaml"
-	// Made-up samples in version 1 of the format: not to be written again.
+	// Synthetic samples in version 1 of the format: do not write them again.
 	madeUp       = "../../test/samples/paths.tcpilot"
 	replayConfig = "testdata/replay.yaml"
 )
@@ -39,7 +39,7 @@ func named(name string) tcp.CC {
 
 var arms = []tcp.CC{named("cubic"), named("bbr"), named("reno")}
 
-// server is one remote of the made-up samples, with the goodput of each arm in Mbit/s.
+// server is one remote of the synthetic samples, with the goodput of each arm in Mbit/s.
 type server struct {
 	addr string
 	port uint16
@@ -49,7 +49,7 @@ type server struct {
 	turned [3]float64
 }
 
-// servers: two in one /24 that differ, one whose path turns lossy, one far, one IPv6,
+// servers: two in one /24 that differ, one whose path becomes lossy, one far, one IPv6,
 // and a slow link.
 var servers = []server{
 	{addr: "203.0.113.9", port: 5201, rtt: 10_000, good: [3]float64{20, 160, 22}},
@@ -62,8 +62,9 @@ var servers = []server{
 
 const recordedAt = int64(1_700_000_000_000_000_000)
 
-// samples makes samples up, the same every time: n connections, ten a second. What
-// they show is known, and there may be any number of them. Arms are drawn as a learner does that has found the best but still tries others.
+// samples generates synthetic samples, the same every time: n connections, ten a second.
+// What they show is known, and there can be any number of them. Arms are drawn as by a
+// learner that has found the best one but still tries others.
 func samples(n int, perSecond int64) iter.Seq[*tcp.Sample] {
 	return func(yield func(*tcp.Sample) bool) {
 		rng := rand.New(rand.NewPCG(3, 7))
@@ -94,7 +95,7 @@ func connection(rng *rand.Rand, h *server, good [3]float64, settled bool) *tcp.S
 	}
 	special := rng.IntN(25)
 	if special == 0 {
-		arm = 0 // held out: the kernel's default
+		arm = 0 // hold-out: the kernel's default
 	}
 	busy := time.Duration(200+rng.IntN(1800)) * time.Millisecond
 	rate := good[arm] * 125e3 * math.Exp(0.25*rng.NormFloat64())
@@ -173,7 +174,7 @@ func replayUnder(t testing.TB, config string, data []byte, learner string) *engi
 	return snap
 }
 
-// golden compares, or writes with -update.
+// golden compares with a file, or writes it with -update.
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
@@ -194,7 +195,7 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// decisions writes a snapshot for comparison: figures are rounded, since machines
+// decisions writes a snapshot for comparison: figures are rounded, because machines
 // differ in the last digit.
 func decisions(s *engine.Snapshot) []byte {
 	var b strings.Builder
@@ -215,7 +216,7 @@ func decisions(s *engine.Snapshot) []byte {
 	return []byte(b.String())
 }
 
-// What the kernel said of real connections leads to these decisions.
+// Recorded samples of real connections lead to these decisions.
 func TestReplayOfRecordedSamples(t *testing.T) {
 	data, err := os.ReadFile(recorded)
 	if err != nil {
@@ -228,8 +229,8 @@ func TestReplayOfRecordedSamples(t *testing.T) {
 	}
 }
 
-// What the recording was made for, whatever the golden file says: with 5 % loss bbr is
-// worth several times the others; hosts have paths of their own.
+// What the recording must show, independent of the golden file: with 5 % loss bbr has
+// several times the reward of the others; hosts have paths of their own.
 func TestReplayOfRecordedSamplesFindsTheBestArm(t *testing.T) {
 	data, err := os.ReadFile(recorded)
 	if err != nil {
@@ -282,8 +283,8 @@ func best(snap *engine.Snapshot) map[string]string {
 	return all
 }
 
-// The file of an older version leads to the same decisions as the same samples as they
-// are recorded today.
+// The file of an older version leads to the same decisions as the same samples recorded
+// in the present version.
 func TestReplayOfAnOlderFile(t *testing.T) {
 	old, err := os.ReadFile(madeUp)
 	if err != nil {
@@ -307,7 +308,7 @@ func TestReplayOfAnOlderFile(t *testing.T) {
 	}
 }
 
-// What the samples were made up for, whatever the golden file says.
+// What the synthetic samples must show, independent of the golden file.
 func TestReplayFindsTheBestArms(t *testing.T) {
 	found := best(replay(t, recording(t, 1500, 10), ""))
 	for prefix, want := range map[string]string{

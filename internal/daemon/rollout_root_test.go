@@ -16,7 +16,7 @@ import (
 
 const fixesAll = "rules: [{name: all, set: {cc: reno, user_timeout: 12345ms, syn_rto: 100ms, init_rwnd: 40}}]"
 
-// userTimeout reads TCP_USER_TIMEOUT: nobody but the rule sets it.
+// userTimeout reads TCP_USER_TIMEOUT, which only the rule sets.
 func userTimeout(t *testing.T, c net.Conn) (ms int) {
 	t.Helper()
 	raw, err := c.(*net.TCPConn).SyscallConn()
@@ -59,8 +59,8 @@ func decided(s api.Status, reason string) (n uint64) {
 	return n
 }
 
-// In mode observe the kernel does nothing to any connection, and samples come all
-// the same; a reload begins to tune, and ends it; a rollout counts for its share.
+// In mode observe the kernel changes no connection, but samples are reported. A reload to
+// mode tune starts tuning, and back ends it. A rollout applies to its share.
 func TestRootObserveAndRollout(t *testing.T) {
 	if def, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control"); err != nil || strings.TrimSpace(string(def)) == "reno" {
 		t.Fatalf("default %s, %v", def, err)
@@ -118,8 +118,8 @@ func TestRootObserveAndRollout(t *testing.T) {
 	}
 }
 
-// Only root gets at the administrators' socket by default; by the other one nothing
-// can be changed.
+// By default only root can use the administrators' socket; the other one allows no
+// changes.
 func TestRootSockets(t *testing.T) {
 	p := newPlace(t)
 	d := p.start(t)
@@ -134,7 +134,7 @@ func TestRootSockets(t *testing.T) {
 		t.Error(err)
 	}
 	if err := c.Detach(ctx); err == nil || !strings.Contains(err.Error(), "for reading only") {
-		t.Errorf("detach by the socket for reading: %v", err)
+		t.Errorf("detach by the read-only socket: %v", err)
 	}
 	if _, err := d.Reload(ctx); err != nil {
 		t.Error(err)

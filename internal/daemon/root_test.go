@@ -53,7 +53,7 @@ func TestRootRunAndStop(t *testing.T) {
 	d.awaitPath(t, "127.0.0.0/24", 20) // at least: the first that is scored makes the path
 	d.stop(t)
 	p.nothing(t)
-	exchange(t, 1) // nothing is in the way
+	exchange(t, 1) // connections still work
 
 	// What was learned is there again.
 	d = p.start(t)
@@ -98,7 +98,7 @@ func TestRootReload(t *testing.T) {
 	if s := d.status(t); !strings.Contains(s.ConfigError, "lern") {
 		t.Errorf("status does not show the mistake: %q", s.ConfigError)
 	}
-	before := d.exchangeUntilScored(t, "127.0.0.0/24") // the old rules are in force
+	before := d.exchangeUntilScored(t, "127.0.0.0/24") // the old rules are still in force
 	d.awaitSamples(t, 20)
 
 	p.rules(t, "rules: [{name: fixed, match: {remote_port: [9]}, set: {nodelay: true}}, {name: all, learn: {hold_out: 5%}}]\nlog: {level: debug}")
@@ -121,8 +121,8 @@ func TestRootReload(t *testing.T) {
 	}
 }
 
-// A FIFO in place of a file that the daemon is to read is refused, and the daemon
-// goes on and ends as usual.
+// A FIFO in place of a file that the daemon should read is refused, and the daemon
+// continues and ends as usual.
 func TestRootFIFO(t *testing.T) {
 	p := newPlace(t)
 	d := p.start(t)
@@ -203,7 +203,7 @@ func TestRootKeepAttachedIsAdopted(t *testing.T) {
 	p.nothing(t)
 }
 
-// A start that fails takes back what it did, and leaves what it found.
+// A start that fails undoes its changes, and leaves what it found.
 func TestRootFailedStart(t *testing.T) {
 	p := newPlace(t)
 	blocked := p.path("run", "tcpilot.sock")
@@ -242,7 +242,7 @@ func TestRootFailedStart(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if n := len(datapath.OtherSockops(p.cgroup.Path, nil)); n != 1 {
-		t.Errorf("%d programs: the earlier daemon's were to stay", n)
+		t.Errorf("%d programs: want those of the earlier daemon", n)
 	}
 	undone, err := Detach(p.config)
 	if err != nil || len(undone) != 2 {
@@ -280,8 +280,8 @@ func TestRootSecondDaemonIsRefused(t *testing.T) {
 	d.awaitSamples(t, 2)
 }
 
-// Two daemons that have nothing in common but the BPF file system: the second is
-// told who uses the pins, and touches none of them, also where it would detach.
+// Two daemons that share only the BPF file system: the second reports which process uses
+// the pins, and changes none of them, not even to detach.
 func TestRootPinsHaveOneDaemon(t *testing.T) {
 	p := newPlace(t)
 	shared := p.path("shared")
@@ -351,7 +351,7 @@ func TestRootCorruptBeliefsAreMovedAside(t *testing.T) {
 	}
 }
 
-// A directory that merely has the name of our pins is not ours.
+// A directory with the name of tcpilot's pins on another file system is not removed.
 func TestRootDetachKeepsFilesElsewhere(t *testing.T) {
 	p := newPlace(t)
 	mine := p.path("tcpilot", "precious") // bpffs is p.dir, which is no BPF file system
@@ -366,7 +366,7 @@ func TestRootDetachKeepsFilesElsewhere(t *testing.T) {
 	}
 }
 
-// Killed: leases run out, and what is left can be taken back, or over.
+// After a kill the leases expire, and the next process can undo or adopt what is left.
 func TestRootKilled(t *testing.T) {
 	p := newPlace(t)
 	d := p.spawn(t, nil)
@@ -409,7 +409,8 @@ func TestRootSignals(t *testing.T) {
 	p.nothing(t)
 }
 
-// In a cgroup namespace of its own the daemon reaches only its container, and says so.
+// In a cgroup namespace of its own the daemon reaches only its container, and reports
+// that.
 func TestRootPrivateCgroupNamespace(t *testing.T) {
 	p := newPlace(t)
 	if s := p.start(t).status(t); len(s.Degraded) != 0 {
@@ -436,8 +437,8 @@ func TestRootPrivateCgroupNamespace(t *testing.T) {
 	}
 }
 
-// The administrator's sysctl wins: in the daemon's own network namespace, so that
-// the test does not touch this host's.
+// The administrator's sysctl takes precedence. The test runs in the daemon's own network
+// namespace, so that this host's sysctls are not changed.
 func TestRootYieldsToTheAdministrator(t *testing.T) {
 	p := newPlace(t)
 	ns := testenv.NetNS(t)
@@ -474,7 +475,7 @@ func TestRootYieldsToTheAdministrator(t *testing.T) {
 		t.Error("a bad file was loaded")
 	}
 	if s, err := d.Status(ctx); err != nil || len(s.Yields) != 1 {
-		t.Errorf("a refused reload took it back: %+v, %v", s.Yields, err)
+		t.Errorf("a refused reload ended the yield: %+v, %v", s.Yields, err)
 	}
 	p.rules(t, "rules: [{name: all, set: {cc: bbr}}]")
 	if _, err := d.Reload(ctx); err != nil {
@@ -483,8 +484,8 @@ func TestRootYieldsToTheAdministrator(t *testing.T) {
 	await(t, "bbr again", func() bool { return started() == "bbr" })
 }
 
-// What the owner of a network namespace set there is left alone there, and nowhere
-// else, unless a rule names the namespace.
+// What the owner of a network namespace set there is left alone in that namespace only,
+// unless a rule names the namespace.
 func TestRootNetNSOwnsItsSettings(t *testing.T) {
 	const lowat = 65536
 	p := newPlace(t)

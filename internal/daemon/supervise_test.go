@@ -70,10 +70,10 @@ func TestTaskBeyondRepair(t *testing.T) {
 		s := newSupervisor(slog.New(slog.DiscardHandler))
 		stopped := false
 		err := s.run(t.Context(), []task{
-			{"lease", func(context.Context) error { return fmt.Errorf("write control block: %w", unix.EBADF) }},
+			{"lease", func(context.Context) error { return fmt.Errorf("write runtime configuration: %w", unix.EBADF) }},
 			{"other", func(ctx context.Context) error { <-ctx.Done(); stopped = true; return nil }},
 		})
-		if err == nil || !strings.HasPrefix(err.Error(), "lease: write control block") || !stopped {
+		if err == nil || !strings.HasPrefix(err.Error(), "lease: write runtime configuration") || !stopped {
 			t.Errorf("%v, the other task stopped: %v", err, stopped)
 		}
 	})

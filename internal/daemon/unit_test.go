@@ -87,8 +87,8 @@ func TestCheckAndWarnings(t *testing.T) {
 	}
 }
 
-// The README's example is valid, and shown as what it does: backups has a fixed
-// congestion control and learns nothing.
+// The README's example is valid, and shows what it does: backups has a fixed congestion
+// control and learns nothing.
 func TestCheckOfTheReadme(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -112,18 +112,19 @@ func TestCheckOfTheReadme(t *testing.T) {
 	}
 }
 
-// A fleet that shares its secret shares the key; none is for the datapath to draw.
+// Hosts with the same secret have the same key; without a secret the datapath draws a
+// key.
 func TestSliceKey(t *testing.T) {
 	if sliceKey("") != [16]byte{} {
-		t.Error("no secret gives a key that any host has")
+		t.Error("without a secret there is a key")
 	}
 	if a := sliceKey("fleet"); a != sliceKey("fleet") || a == sliceKey("fleet ") || a == [16]byte{} {
 		t.Errorf("a secret gives the key %x", a)
 	}
 }
 
-// What has no end, or waits for a writer, is not read while the daemon runs: also where
-// nobody named the file.
+// A file that has no end, or that waits for a writer, is not read while the daemon runs,
+// not even the default file.
 func TestReloadReadsRegularFiles(t *testing.T) {
 	fifo, missing := t.TempDir()+"/fifo", t.TempDir()+"/missing"
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -142,7 +143,8 @@ func TestReloadReadsRegularFiles(t *testing.T) {
 	}
 }
 
-// A client that is not told a socket looks where a daemon without configuration listens.
+// A client without a named socket uses the one on which a daemon without configuration
+// listens.
 func TestDefaultSocketIsThatOfTheConfiguration(t *testing.T) {
 	if want := config.Default().Socket.Path; api.DefaultSocket != want {
 		t.Errorf("clients look at %s, the daemon listens on %s", api.DefaultSocket, want)

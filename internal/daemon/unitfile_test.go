@@ -25,7 +25,7 @@ func script(t *testing.T, name, text string) {
 	}
 }
 
-// A stop takes everything back; a restart, and a failure that a restart follows, do
+// A stop undoes everything; a restart, or a failure that is followed by a restart, does
 // not.
 func TestUnitDetachesOnStopOnly(t *testing.T) {
 	bin := t.TempDir()
@@ -60,7 +60,7 @@ func TestUnitDetachesOnStopOnly(t *testing.T) {
 	}
 }
 
-// systemd itself finds nothing wrong with the unit, and little that it may do.
+// systemd-analyze finds no mistake in the unit, and rates its exposure as low.
 func TestUnitIsValid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {

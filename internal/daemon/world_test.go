@@ -27,7 +27,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// place is where one test's daemons live: a cgroup and directories of their own.
+// place is the environment of one test's daemons: a cgroup and directories of their own.
 type place struct {
 	dir string
 	// wholeHierarchy leaves the cgroup to the daemon.
@@ -62,8 +62,8 @@ func (p *place) path(elem ...string) string {
 	return filepath.Join(append([]string{p.dir}, elem...)...)
 }
 
-// rules writes the configuration. Without p.bpffs it names what is no BPF file
-// system, so that a private one is mounted in the run directory.
+// rules writes the configuration. Without p.bpffs it names a directory that is not a BPF
+// file system, so that a private one is mounted in the run directory.
 func (p *place) rules(t *testing.T, rules string) {
 	t.Helper()
 	if !strings.Contains(rules, "congestion_controls:") {
@@ -204,7 +204,7 @@ func (r *running) status(t *testing.T) api.Status {
 	return s
 }
 
-// nothing checks that a daemon left nothing but what it learned.
+// nothing checks that a daemon left only what it learned.
 func (p *place) nothing(t *testing.T) {
 	t.Helper()
 	if _, err := os.Lstat(p.path("run")); !errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func (p *place) nothing(t *testing.T) {
 	if mounts, _ := os.ReadFile("/proc/self/mounts"); bytes.Contains(mounts, []byte(p.dir)) {
 		t.Errorf("a mount is left below %s", p.dir)
 	}
-	// The kernel takes a link apart some time after its last pin is gone.
+	// The kernel frees a link some time after its last pin is removed.
 	await(t, "the programs to go", func() bool { return len(datapath.OtherSockops(p.cgroup.Path, nil)) == 0 })
 	await(t, "the congestion controls to go", func() bool {
 		return !slices.ContainsFunc(kernelCCs(t), func(name string) bool {
@@ -282,14 +282,14 @@ func (r *running) awaitSamples(t *testing.T, n uint64) {
 	await(t, fmt.Sprintf("%d samples", n), func() bool { return r.status(t).Totals.Samples["close"] >= n })
 }
 
-// awaitPath waits for the one path to have so many samples or more: what is shown of paths
-// may be a second old.
+// awaitPath waits until the one path has at least so many samples: what is shown of paths
+// may be one second old.
 func (r *running) awaitPath(t *testing.T, prefix string, samples uint64) {
 	t.Helper()
 	await(t, fmt.Sprintf("%d samples of %s", samples, prefix), func() bool { return r.samplesOf(prefix) >= samples })
 }
 
-// samplesOf is how many samples the one path has; 0 as long as none was scored.
+// samplesOf is how many samples the one path has; 0 until one was scored.
 func (r *running) samplesOf(prefix string) uint64 {
 	l, err := r.Paths(context.Background(), api.PathQuery{})
 	if err != nil || l.Total != 1 || l.Paths[0].Prefix != prefix {
@@ -298,8 +298,8 @@ func (r *running) samplesOf(prefix string) uint64 {
 	return l.Paths[0].Samples
 }
 
-// exchangeUntilScored makes connections until one counts, and returns how many samples the path has
-// then: on a busy machine the receiver, not the path, is the limit of many.
+// exchangeUntilScored makes connections until one is scored, and returns how many samples
+// the path has then. On a busy machine many are limited by the receiver, not the path.
 func (r *running) exchangeUntilScored(t *testing.T, prefix string) (samples uint64) {
 	t.Helper()
 	await(t, "a sample that is scored", func() bool {
@@ -318,7 +318,7 @@ type process struct {
 	ended chan struct{}
 }
 
-// kill ends the process without a chance to do anything about it.
+// kill ends the process by SIGKILL.
 func (r *process) kill() {
 	_ = r.cmd.Process.Kill()
 	<-r.ended
