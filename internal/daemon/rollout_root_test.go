@@ -59,8 +59,8 @@ func decided(s api.Status, reason string) (n uint64) {
 	return n
 }
 
-// In mode observe the kernel changes no connection, but samples are reported. A reload to
-// mode tune starts tuning, and back ends it. A rollout applies to its share.
+// In mode observe the kernel changes no connection, but samples are reported. A reload
+// starts tuning, and another one ends it. A rollout applies to its share.
 func TestRootObserveAndRollout(t *testing.T) {
 	if def, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control"); err != nil || strings.TrimSpace(string(def)) == "reno" {
 		t.Fatalf("default %s, %v", def, err)

@@ -74,7 +74,7 @@ func TestABIFlags(t *testing.T) {
 			t.Errorf("flag %#x is %#x in Go", c, want)
 		}
 		if c&abiSampleFlagsF_SAMPLE == 0 {
-			t.Errorf("flag %#x never leaves the kernel", c)
+			t.Errorf("flag %#x must not leave the kernel", c)
 		}
 	}
 	if tcp.Flags(abiSampleFlagsF_MASK) != tcp.FlagHoldOutSlice<<1-1 {
@@ -103,8 +103,8 @@ func TestABIControlFlags(t *testing.T) {
 	}
 }
 
-// TestABIControlModes wants a word for each mode of each control: that of the
-// header, but for case and dashes.
+// TestABIControlModes: each mode of each control has its name in Go: the header's name,
+// without case and dashes.
 func TestABIControlModes(t *testing.T) {
 	for control, enum := range map[string]string{
 		"bbr3": "bbr3", "cubic": "cubic", "dctcp": "scalable", "prague": "scalable", "ledbat": "ledbat",
@@ -115,7 +115,7 @@ func TestABIControlModes(t *testing.T) {
 		var want []string
 		for i, v := range e.Values {
 			if v.Value != uint64(i) {
-				t.Errorf("%s is %d, and comes as number %d", v.Name, v.Value, i)
+				t.Errorf("%s is %d, but is number %d in its enum", v.Name, v.Value, i)
 			}
 			want = append(want, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, strings.ToUpper(enum)+"_")), "_", "-"))
 		}
@@ -133,8 +133,8 @@ func objectTypes(t *testing.T, raw []byte) *btf.Spec {
 	return s
 }
 
-// enums collects every enumerator of every enum in bpf/include/abi.h: the header itself,
-// since enums that no object uses are not in its BTF.
+// enums collects every enumerator of every enum in bpf/include/abi.h from the header
+// itself, because enums that no object uses are not in its BTF.
 func enums(t *testing.T) map[string]uint64 {
 	t.Helper()
 	src, err := os.ReadFile("../../bpf/include/abi.h")
@@ -189,7 +189,7 @@ func TestABIHeaderConstants(t *testing.T) {
 	}
 }
 
-// TestABICounters wants every counter to be read.
+// TestABICounters: every counter is read.
 func TestABICounters(t *testing.T) {
 	var e *btf.Enum
 	must(t, objectTypes(t, _AbiBytes).TypeByName("counter", &e))
@@ -207,14 +207,14 @@ func TestABICounters(t *testing.T) {
 	})
 	for _, v := range e.Values {
 		if !slices.Contains(used, "abiCounter"+v.Name) {
-			t.Errorf("%s is counted, and nobody reads it", v.Name)
+			t.Errorf("%s is counted but not read", v.Name)
 		}
 	}
 }
 
-// TestABILayout compares each Go struct with the same struct in the BTF of every
-// object that has it: name of each member but for case and underscores, offset
-// and size.
+// TestABILayout compares each Go struct with the same struct in the BTF of every object
+// that has it: the name of each member (without case and underscores), its offset and its
+// size.
 func TestABILayout(t *testing.T) {
 	for name, v := range map[string]any{
 		"rule_set": abiRuleSet{}, "rule_prefix": abiRulePrefix{}, "rule_id": abiRuleId{}, "rule_bank": abiRuleBank{},
@@ -266,7 +266,7 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 	}
 }
 
-// TestABIMaps wants the sizes of maps that Go reckons with.
+// TestABIMaps: the sizes of maps are those that Go assumes.
 func TestABIMaps(t *testing.T) {
 	hooks, err := loadSockops()
 	must(t, err)
@@ -286,22 +286,22 @@ func TestABIMaps(t *testing.T) {
 	}
 }
 
-// TestWakeUpScheme holds the two halves of the scheme together: samples.go and
-// bpf/sockops/report.bpf.h.
+// TestWakeUpScheme: samples.go and bpf/sockops/report.bpf.h agree on the times of
+// wake-ups.
 func TestWakeUpScheme(t *testing.T) {
 	src, err := os.ReadFile("../../bpf/sockops/report.bpf.h")
 	must(t, err)
 	m := regexp.MustCompile(`WAKE_INTERVAL_NS \((\d+) \* 1000000ULL\)`).FindSubmatch(src)
 	if m == nil {
-		t.Fatal("WAKE_INTERVAL_NS has another form")
+		t.Fatal("WAKE_INTERVAL_NS is not found")
 	}
 	if wake := time.Duration(number(string(m[1]))) * time.Millisecond; batchPause <= wake {
 		t.Errorf("the reader pauses for %v, and is woken every %v", batchPause, wake)
 	}
-	// A reader that blocks has found the ring empty, and paused for longer than the
-	// wake-up of what it read last silences the next one: so the poll is for what
-	// nobody has thought of.
+	// A reader that blocks has found the ring empty, and has paused for longer than
+	// the wake-up for its last batch suppresses the next one. So the poll covers only
+	// unexpected faults.
 	if safetyPoll > 5*time.Second {
-		t.Errorf("a record whose wake-up got lost may wait for %v", safetyPoll)
+		t.Errorf("a record whose wake-up was lost may wait for %v", safetyPoll)
 	}
 }

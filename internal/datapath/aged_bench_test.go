@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BenchmarkRootAged looks at all slots once.
+// BenchmarkRootAged reads all slots once.
 func BenchmarkRootAged(b *testing.B) {
 	r := newRig(b)
 	for b.Loop() {

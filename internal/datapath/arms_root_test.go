@@ -37,8 +37,9 @@ func (r *rig) churn(t testing.TB, n int) (clients, servers []tcp.Sample) {
 }
 
 // churnAll returns the address of the listener. Connections come one after the other and
-// the server closes first, so that both ends are over when the client's close returns: what
-// is left to a timer ends in the context of whatever that interrupts (see unshown).
+// the server closes first, so that both ends are over when the client's close returns. An
+// end by a timer would happen in the context of the process that the timer interrupts
+// (see unshown).
 func (r *rig) churnAll(t testing.TB, n int) netip.AddrPort {
 	t.Helper()
 	l := listen(t, r.ns, "127.0.0.1:0", nil)
@@ -110,8 +111,8 @@ func TestRootArmsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestRootSliceIsDrawnOnce: connections to one network that begin in one slice of the
-// wall clock have one arm, the next slice may have another.
+// TestRootSliceIsDrawnOnce: connections to one network that begin in the same slice of
+// the wall clock have the same arm; the next slice may have another.
 func TestRootSliceIsDrawnOnce(t *testing.T) {
 	r := newRig(t)
 	const shift = 23 // 8.4 ms
@@ -148,8 +149,8 @@ func TestRootSliceIsDrawnOnce(t *testing.T) {
 	}
 }
 
-// TestRootMissedEnds: where the kernel skips a program that interrupts itself, it
-// is counted, and a second program is attached.
+// TestRootMissedEnds: if the kernel skips a program that would interrupt itself, this is
+// counted, and a second program is attached.
 func TestRootMissedEnds(t *testing.T) {
 	r := newRig(t)
 	r.crash(t)
@@ -184,8 +185,8 @@ func TestRootMissedEnds(t *testing.T) {
 	}
 }
 
-// TestRootRespect leaves congestion controls alone that the application or the
-// administrator chose.
+// TestRootRespect: congestion controls that the application or the administrator chose
+// are not changed.
 func TestRootRespect(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -263,15 +264,15 @@ func TestRootRespect(t *testing.T) {
 	}
 }
 
-// loadBBR has the kernel load its module, if it has one.
+// loadBBR makes the kernel load its bbr module, if it has one.
 func loadBBR(t testing.TB, r *rig) (_, _ struct{}, err error) {
 	l := listen(t, r.ns, "127.0.0.1:0", nil)
 	withFD(l, func(fd int) { err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr") })
 	return
 }
 
-// TestRootArmsAreAdopted: a later process knows the numbers that live connections
-// were given, and does not give them to others.
+// TestRootArmsAreAdopted: a later process knows the numbers of the arms of live
+// connections, and does not use them for other arms.
 func TestRootArmsAreAdopted(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<15), arm("cubic", 1<<15)))
@@ -294,8 +295,8 @@ func TestRootArmsAreAdopted(t *testing.T) {
 	}
 }
 
-// TestRootWatch counts callbacks of a share of connections, beside somebody
-// else's.
+// TestRootWatch counts callbacks of a share of connections, beside a program that is not
+// tcpilot's.
 func TestRootWatch(t *testing.T) {
 	r := newRig(t)
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))

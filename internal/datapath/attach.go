@@ -38,7 +38,7 @@ func (d *Datapath) attach(cgroup string) error {
 	d.reset, resetErr = d.attachTracepoint(d.objs.TcpilotReset, resetPin)
 	d.errors, errorErr = d.attachTracepoint(d.objs.TcpilotError, errorPin)
 	if d.endsErr = errors.Join(resetErr, errorErr); d.endsErr != nil {
-		d.log.Warn("how connections end is not known for all", "error", d.endsErr)
+		d.log.Warn("how a connection ended is unknown for some", "error", d.endsErr)
 	}
 	d.attachedAt = time.Now()
 	return nil

@@ -12,8 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// rulesOfAll is n rules that look at every dimension, of which only the last
-// matches.
+// rulesOfAll is n rules that use every dimension, of which only the last matches.
 func rulesOfAll(r *rig, n int, cookie uint64) class.Table {
 	rules := make([]rule, n)
 	for i := range rules {
@@ -37,9 +36,9 @@ func rulesOfAll(r *rig, n int, cookie uint64) class.Table {
 	return compileRules(rules, 1)
 }
 
-// BenchmarkRootClassify is what the programs cost a connection, both ends, by the
-// kernel's own statistics (which add some 50 ns a call): with 1 rule and with 256,
-// in alternating blocks, over all dimensions; and with one rule that looks at none.
+// BenchmarkRootClassify measures what the programs cost a connection, both ends, by the
+// kernel's own statistics (which add some 50 ns a call): with 1 rule and with 256, in
+// alternating blocks, over all dimensions; and with one rule without conditions.
 func BenchmarkRootClassify(b *testing.B) {
 	r := newRig(b)
 	cookie := netnsOf(b, r.ns)
@@ -118,8 +117,8 @@ func medianFloat(v []float64) float64 {
 	return float64(median(d)) / 1000
 }
 
-// TestMeasureClassifyCostIsConstant is the claim of the design: 256 rules cost what one
-// costs. The programs' run time includes what the machine does meanwhile.
+// TestMeasureClassifyCostIsConstant: 256 rules cost what one costs, as the design claims.
+// The programs' run time includes what else the machine does at that time.
 func TestMeasureClassifyCostIsConstant(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		testenv.Root(t)

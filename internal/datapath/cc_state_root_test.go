@@ -36,8 +36,8 @@ func registerState(t testing.TB) {
 	t.Cleanup(func() { must(t, l.Close()) })
 }
 
-// wantState looks whether a sample has what the congestion control says, but for w_max, which
-// it raises with every ACK that lets the window grow.
+// wantState checks that a sample has the state that the congestion control of testdata
+// reports. Its w_max grows with every ACK that lets the window grow.
 func wantState(t testing.TB, what string, s *tcp.Sample, leastWMax uint32) {
 	t.Helper()
 	want := tcp.ControlState{BW: 0x1122334455667788, MinRTT: 1001, InflightHi: 1002, InflightLo: tcp.NoBound, Alpha: 1004,
@@ -47,8 +47,8 @@ func wantState(t testing.TB, what string, s *tcp.Sample, leastWMax uint32) {
 	}
 }
 
-// TestRootCCState: samples have what a control of ours says of itself, while
-// the connection lives and at its end, however it ends.
+// TestRootCCState: samples have the state that a control of tcpilot's reports, while the
+// connection lives and at its end, however it ends.
 func TestRootCCState(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -83,8 +83,8 @@ func TestRootCCState(t *testing.T) {
 	}
 }
 
-// TestRootNoCCState: others say nothing, and a control that has not begun
-// neither.
+// TestRootNoCCState: samples have no state with other controls, or with a control that
+// has not started yet.
 func TestRootNoCCState(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -94,7 +94,7 @@ func TestRootNoCCState(t *testing.T) {
 	nothing := func(what string, s *tcp.Sample) {
 		t.Helper()
 		if s.Control != (tcp.ControlState{}) {
-			t.Errorf("%s: %s says %+v", what, s.CC, s.Control)
+			t.Errorf("%s: %s has %+v", what, s.CC, s.Control)
 		}
 	}
 	c, s := r.pair(t, "127.0.0.1:0") // cubic, which uses icsk_ca_priv for itself
@@ -109,7 +109,7 @@ func TestRootNoCCState(t *testing.T) {
 	nothing("last", &final)
 
 	if _, err := dialErr(t, r.ns, "", "127.0.0.1:1", wantCC(stateCC)); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Fatalf("connect to a port that nobody listens on: %v", err)
+		t.Fatalf("connect to a port without listener: %v", err)
 	}
 	failed := r.find(t, "failed connect", func(s *tcp.Sample) bool { return s.Kind == tcp.KindFailedConnect })
 	nothing("failed connect", &failed)
@@ -118,8 +118,7 @@ func TestRootNoCCState(t *testing.T) {
 	}
 }
 
-// TestRootCCChanges: what is said is of the control in use, not of the one
-// before.
+// TestRootCCChanges: the state is that of the control in use, not of the one before.
 func TestRootCCChanges(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -137,19 +136,19 @@ func TestRootCCChanges(t *testing.T) {
 		if name == stateCC {
 			wantState(t, "after a change", &got, 1005)
 		} else if got.Control != (tcp.ControlState{}) || got.CC != cc(name) {
-			t.Errorf("%s says %+v", got.CC, got.Control)
+			t.Errorf("%s has %+v", got.CC, got.Control)
 		}
 	}
 	closeAll(t, c, s)
 }
 
-// TestRootCCsOfOurs: what each of ours says of a connection over loopback has
-// the words and the figures that it should.
-func TestRootCCsOfOurs(t *testing.T) {
+// TestRootOwnCCs: the state that each of tcpilot's controls reports for a connection over
+// loopback has the expected mode and figures.
+func TestRootOwnCCs(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	registerState(t)                                 // or skips
-	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "1") // some do nothing without
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "1") // some need ECN
 	r.policy(t, nil)
 	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 	for _, own := range congestion.Own() {

@@ -16,7 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// world is what random rules and random connections are made of.
+// world is the material of random rules and random connections.
 type world struct {
 	addrs  []netip.Addr // all on lo
 	ports  []uint16     // servers'
@@ -25,8 +25,8 @@ type world struct {
 	groups []*testenv.CG // each below the one before
 }
 
-// rule is one rule of the property test: the predicate itself, from which the
-// compiled table is made, and against which it is checked.
+// rule is one rule of the property test: the predicate itself. The table is compiled from
+// it, and checked against it.
 type rule struct {
 	remote, local   netip.Prefix // not valid: any
 	rports, lports  [2]uint16    // 0, 0: any
@@ -74,7 +74,7 @@ func (w *world) rule(rnd *rand.Rand) rule {
 		a := pick(rnd, w.ports) + uint16(rnd.IntN(3)) - 1
 		return [2]uint16{a, a + uint16(rnd.IntN(int(65536-uint32(a))))}
 	}
-	// Few dimensions a rule, or nothing would ever match.
+	// Few dimensions per rule, because otherwise nothing would ever match.
 	for range rnd.IntN(3) {
 		switch d := class.Dim(1) << rnd.IntN(8); d {
 		case class.DimRemote:
@@ -112,7 +112,7 @@ func (w *world) rule(rnd *rand.Rand) rule {
 	return r
 }
 
-// matches is the meaning of a rule, without any table.
+// matches applies the rule itself, without any table.
 func (r *rule) matches(c *class.Conn) bool {
 	remote, local := c.Remote.Unmap(), c.Local.Unmap()
 	in := func(p uint16, r [2]uint16) bool { return r == [2]uint16{} || p >= r[0] && p <= r[1] }
@@ -130,8 +130,8 @@ func (r *rule) matches(c *class.Conn) bool {
 	return remote.Is4() == r.same.V4 && local.Is4() == r.same.V4 && p.Contains(remote)
 }
 
-// compileRules is a slow, plain compiler: for every value at which anything may
-// change, ask every rule.
+// compileRules is a slow, simple compiler: for every value at which the result may
+// change, it asks every rule.
 func compileRules(rules []rule, firstID uint32) class.Table {
 	t := class.Table{Cgroup: map[uint64]class.Set{}, NetNS: map[uint64]class.Set{}}
 	of := func(ok func(*rule) bool) (s class.Set) {
@@ -203,8 +203,8 @@ func compileRules(rules []rule, firstID uint32) class.Table {
 	return t
 }
 
-// TestRootClassifyAsTable compares, for random rules and real connections, what
-// the programs make of them with class.Table and with the rules themselves.
+// TestRootClassifyAsTable compares, for random rules and real connections, the class that
+// the programs find with class.Table and with the rules themselves.
 func TestRootClassifyAsTable(t *testing.T) {
 	r := newRig(t)
 	w := newWorldOf(t, r)
@@ -306,8 +306,8 @@ func (w *world) connect(t *testing.T, r *rig, rnd *rand.Rand, rules []rule, tab 
 	return matched
 }
 
-// TestRootRulesSwitchWhole replaces the rules under load: no connection may ever
-// meet half a table.
+// TestRootRulesSwitchWhole replaces the rules under load: no connection may ever see a
+// partial table.
 func TestRootRulesSwitchWhole(t *testing.T) {
 	r := newRig(t)
 	wide := netip.MustParsePrefix("127.0.0.0/8")
@@ -450,9 +450,9 @@ func TestRootManyPolicies(t *testing.T) {
 	}
 }
 
-// TestRootRequestKnowsNoCgroup: whether a rule that names a cgroup holds cannot be
-// told on a request socket. Then nothing is answered there, rather than what some
-// later rule says.
+// TestRootRequestKnowsNoCgroup: on a request socket it is unknown whether a rule that
+// names a cgroup matches. Then the programs give no answer, rather than that of a later
+// rule.
 func TestRootRequestKnowsNoCgroup(t *testing.T) {
 	r := newRig(t)
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_ecn", "0")

@@ -15,10 +15,11 @@ import (
 	"github.com/tcpilot/tcpilot/internal/path"
 )
 
-// BenchmarkRootCostPieces is what each piece of the programs costs a connection, both
-// ends, by the kernel's own run-time statistics: the difference of two set-ups of which
-// one has it. The statistics add some 50 ns to each of 11 calls, which is most of what
-// an empty program costs and in no difference. Set-ups take turns; medians.
+// BenchmarkRootCostPieces measures what each piece of the programs costs a connection,
+// both ends, by the kernel's own run-time statistics: the difference between two set-ups
+// of which one has the piece. The statistics add some 50 ns to each of 11 calls; this is
+// most of the cost of an empty program, and cancels out in differences. Set-ups take
+// turns; medians.
 //
 //	go test ./internal/datapath -run '^$' -bench CostPieces -benchtime 20x
 func BenchmarkRootCostPieces(b *testing.B) {
@@ -54,7 +55,7 @@ func BenchmarkRootCostPieces(b *testing.B) {
 			r.rules(b, s.table)
 			must(b, r.SetSettings(Settings{ReportRate: s.rate}))
 			must(b, r.SetLease(s.lease))
-			r.connections(b, l.Addr().String(), 40) // closes a window: ends are thinned from now on
+			r.connections(b, l.Addr().String(), 40) // closes a window: from now on ends are thinned
 			before, emptyBefore := runtimeOf(b, r), empty(b)
 			r.connections(b, l.Addr().String(), block)
 			cost[i] = append(cost[i], float64(runtimeOf(b, r)-before)/block)

@@ -63,7 +63,7 @@ func TestDecode(t *testing.T) {
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	// A field that decode forgets would be zero, and nothing in the record is.
+	// A field that decode misses would be zero; no member of the record is.
 	for _, v := range []reflect.Value{reflect.ValueOf(got), reflect.ValueOf(got.Control)} {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
@@ -73,8 +73,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// takeByName fills what is zero in a sample with the members of a record that are called
-// alike, but for case, underscores and the unit.
+// takeByName fills the zero fields of a sample from the members of a record with the same
+// name, without case, underscores and the unit.
 func takeByName(sample, record reflect.Value) {
 	for i := range sample.NumField() {
 		to, name := sample.Field(i), strings.ToLower(sample.Type().Field(i).Name)
@@ -94,7 +94,7 @@ func takeByName(sample, record reflect.Value) {
 func TestDecodeWithoutControlState(t *testing.T) {
 	r := distinct()
 	r.CcState = abiCcState{}
-	s := tcp.Sample{Control: tcp.ControlState{BW: 1, Flags: tcp.ControlKnown}} // of the record before
+	s := tcp.Sample{Control: tcp.ControlState{BW: 1, Flags: tcp.ControlKnown}} // from the record before
 	must(t, decode(&s, record(r), 0, someCCs(t)))
 	if s.Control != (tcp.ControlState{}) {
 		t.Errorf("%+v", s.Control)

@@ -12,8 +12,9 @@ import (
 // theDefault is the arm that leaves the congestion control as it is.
 func theDefault(weight uint32) path.Arm { return path.Arm{Default: true, Weight: weight} }
 
-// TestRootDefaultArm: whoever draws the default keeps what it has, still gets the
-// policy's fields, and is told from a hold-out and from another arm of that name.
+// TestRootDefaultArm: a connection that draws the default keeps its congestion control,
+// still gets the policy's fields, and is distinct from a hold-out and from an arm of that
+// name.
 func TestRootDefaultArm(t *testing.T) {
 	r := newRig(t)
 	const n = 300
@@ -34,8 +35,9 @@ func TestRootDefaultArm(t *testing.T) {
 			if s.CC != want || s.Arm != want || s.Flags&(tcp.FlagHoldOut|tcp.FlagAppCC|tcp.FlagCCChanged|tcp.FlagArmFailed) != 0 {
 				t.Errorf("%s: arm %s, in use %s, flags %b", side, s.Arm, s.CC, s.Flags)
 			}
-			// A socket that sends nothing for a while gives up half of what it has above the
-			// kernel's 10 (tcp_cwnd_application_limited); a stalled machine does that.
+			// A socket that sends nothing for a while loses half of its
+			// window above the kernel's 10 (tcp_cwnd_application_limited); a
+			// machine that pauses causes that.
 			if s.Cwnd < (23+10)/2 {
 				t.Errorf("%s: a window of %d with %s, want the policy's 23", side, s.Cwnd, s.CC)
 			}
@@ -71,9 +73,9 @@ func dialAndEnd(t *testing.T, r *rig, f control) tcp.Sample {
 	return r.find(t, "client", is)
 }
 
-// TestRootSlicesHeldOut: a slice is held out whole, with its handshakes, or not at all,
-// beside connections that are held out one by one.
-func TestRootSlicesHeldOut(t *testing.T) {
+// TestRootHoldOutSlices: a slice is a hold-out as a whole, handshakes included, or not at
+// all. Single connections of other slices are hold-outs too.
+func TestRootHoldOutSlices(t *testing.T) {
 	r := newRig(t)
 	const (
 		shift = 23                          // 8.4 ms
@@ -96,7 +98,7 @@ func TestRootSlicesHeldOut(t *testing.T) {
 			}
 			is := s.Has(tcp.FlagHoldOutSlice)
 			if was, ok := held[slice]; ok && was != is {
-				t.Errorf("slice %d is held out for some, and not for others", slice)
+				t.Errorf("slice %d is a hold-out for some connections only", slice)
 			}
 			held[slice] = is
 			if is && (!s.Has(tcp.FlagHoldOut) || s.Arm != (tcp.CC{}) || s.CC != cc("cubic")) {
@@ -134,9 +136,10 @@ func TestRootSlicesHeldOut(t *testing.T) {
 	}
 }
 
-// TestRootSlicesHeldOutFromTheHandshake: nothing is answered in a slice that is held
-// out, neither to a request socket nor to a client; without slices none is held out.
-func TestRootSlicesHeldOutFromTheHandshake(t *testing.T) {
+// TestRootHoldOutSlicesFromTheHandshake: in a hold-out slice request ops get no answer,
+// neither for a request socket nor for a client; without slices there is no hold-out
+// slice.
+func TestRootHoldOutSlicesFromTheHandshake(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		slice uint8
@@ -167,7 +170,7 @@ func TestRootSlicesHeldOutFromTheHandshake(t *testing.T) {
 	}
 }
 
-// beside opens another datapath over the same connections.
+// beside opens another datapath that handles the same connections.
 func (r *rig) beside(t *testing.T, key [16]byte) *rig {
 	t.Helper()
 	o := &rig{ns: r.ns, cg: r.cg, opt: r.opt}
@@ -182,7 +185,7 @@ func (r *rig) beside(t *testing.T, key [16]byte) *rig {
 }
 
 // TestRootDrawsAreKeyed: hosts that share a key draw alike for one network in one slice,
-// others do not; what a single connection draws is each host's own.
+// and others do not; the draw of a single connection is each host's own.
 func TestRootDrawsAreKeyed(t *testing.T) {
 	none := newRig(t) // random keys, and no policy
 	r, twin, other := none.beside(t, [16]byte{1, 2, 3}), none.beside(t, [16]byte{1, 2, 3}), none.beside(t, [16]byte{1, 2, 4})

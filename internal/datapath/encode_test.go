@@ -54,7 +54,7 @@ func TestEncodePolicy(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	if e.Expires = 10; func() uint64 { p, _ := encodePolicy(&e, &ccs, 1000); return p.ExpiresNs }() != 0 {
-		t.Error("what expired before the clock began does not expire at 0")
+		t.Error("a policy that expired before the clock's start does not expire at 0")
 	}
 	for _, weights := range [][]uint32{{65535}, {65537}, {0}, {1 << 31, 1 << 31}, {40000, 40000}} {
 		bad := path.Entry{Key: path.Root(1, 0), ID: 8}
@@ -68,7 +68,7 @@ func TestEncodePolicy(t *testing.T) {
 	}
 	none := path.Entry{Key: path.Root(1, 0), ID: 9, Expires: 1}
 	if got, err := encodePolicy(&none, &ccs, 0); err != nil || got != (abiPathPolicy{ExpiresNs: 1, Id: 9}) {
-		t.Errorf("the policy that touches nothing: %+v, %v", got, err)
+		t.Errorf("a policy that sets nothing: %+v, %v", got, err)
 	}
 	short := path.Entry{Key: path.Root(1, 0), ID: 10}
 	set(tcp.RTOMin, 1000)(&short.Policy)

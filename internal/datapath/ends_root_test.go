@@ -188,8 +188,8 @@ func TestRootEndWithoutAnswer(t *testing.T) {
 	}
 }
 
-// vanish sends packets for the far end to a station that does not exist, until
-// the test ends.
+// vanish directs packets for the far end to a link-layer address that does not exist,
+// until the test ends.
 func vanish(t testing.TB, near, far testenv.End) {
 	t.Helper()
 	neigh := func(args ...string) {
@@ -239,7 +239,7 @@ func TestRootFailedConnects(t *testing.T) {
 				t.Errorf("connect: %v", err)
 			}
 		})
-		// A connect that blocks has its socket wiped before it returns.
+		// A connect that blocks resets its socket's counters before it returns.
 		s := r.find(t, "refused connect", func(s *tcp.Sample) bool { return lost(s, port) })
 		if s.End != tcp.EndRefused {
 			t.Errorf("%+v", s)
@@ -296,7 +296,8 @@ func TestRootFailedConnects(t *testing.T) {
 		}
 	})
 	t.Run("unreachable", func(t *testing.T) {
-		// Nobody has the address; the kernel gives up asking after 50 ms.
+		// No host has the address; the kernel's neighbour lookup fails after
+		// 50 ms.
 		testenv.Sysctl(t, r.ns, "net.ipv4.neigh."+near.Name+".mcast_solicit", "1")
 		testenv.Sysctl(t, r.ns, "net.ipv4.neigh."+near.Name+".retrans_time_ms", "50")
 		at := to(farEnd.V4.Next().Next())
@@ -309,7 +310,7 @@ func TestRootFailedConnects(t *testing.T) {
 	})
 }
 
-// TestRootDisconnectInSynSent has a socket give up one connect and begin another.
+// TestRootDisconnectInSynSent: a socket aborts one connect and begins another.
 func TestRootDisconnectInSynSent(t *testing.T) {
 	r := newRig(t)
 	far := testenv.NetNS(t)

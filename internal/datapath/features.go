@@ -23,7 +23,7 @@ const (
 	featureLive    = "iter/tcp: samples of live connections"
 )
 
-// Features says what is active.
+// Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
 	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}}
 }
@@ -76,13 +76,13 @@ func (d *Datapath) ProgramIDs() []uint32 {
 	return ids
 }
 
-// Foreign is a program of somebody else.
+// Foreign is a program that tcpilot did not load.
 type Foreign struct {
 	ID   uint32
 	Name string
 }
 
-// String names the program for people.
+// String names the program in messages.
 func (f Foreign) String() string { return fmt.Sprintf("sock_ops program %d (%s)", f.ID, f.Name) }
 
 // OtherSockops lists the sock_ops programs attached to a cgroup directory, except those

@@ -81,7 +81,7 @@ func TestEveryFieldIsTested(t *testing.T) {
 	}
 }
 
-// quietPair has sockets whose options nobody has set: package net sets some.
+// quietPair has sockets without any option set; package net sets some.
 func quietPair(t testing.TB, r *rig, v6 bool) (client, server *os.File) {
 	t.Helper()
 	address, family := "127.0.0.1:0", unix.AF_INET
@@ -139,7 +139,7 @@ func TestRootFieldsAreSet(t *testing.T) {
 				if got != c.want {
 					t.Errorf("%s has %d, want %d", name, got, c.want)
 				}
-				// A default that equals the value would prove nothing.
+				// A default that equals the value would show nothing.
 				if before == c.want {
 					t.Errorf("%s has %d without a policy, too", name, before)
 				}
@@ -152,8 +152,8 @@ func TestRootFieldsAreSet(t *testing.T) {
 	}
 }
 
-// kernelLacks are fields that came with some kernel later than the oldest we
-// support; that a kernel takes the option at all is asked of the kernel.
+// kernelLacks are fields of kernels later than the oldest supported one. Whether a kernel
+// accepts such an option is tested.
 func kernelLacks(f tcp.Field) bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -205,7 +205,7 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 			r.policy(t, both)
 			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Yields: []Yield{{NetNS: cookie + 1<<32, Fields: ^uint64(0), CC: true}}}))
 		}, 7, true, "reno", 0, "policy"},
-		{"a rule that names a place goes before a yield", func() {
+		{"a rule that names a namespace or cgroup overrides a yield", func() {
 			r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Named: true}}})
 			r.policy(t, both)
 			must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Inherited: []tcp.CC{cc("bbr")}, Yields: []Yield{{NetNS: cookie, Fields: ^uint64(0), CC: true}}}))
@@ -250,7 +250,7 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 				if !s.Has(c.flag) || s.Has(tcp.FlagCCChanged) {
 					t.Errorf("flags %b", s.Flags)
 				}
-				// cwnd follows the fields but init_cwnd: only they answer here.
+				// ECN is requested in the cases in which init_cwnd is set.
 				if ecn := c.cwnd; s.Has(tcp.FlagECN) != ecn {
 					t.Errorf("ECN %v, want %v", s.Has(tcp.FlagECN), ecn)
 				}
@@ -259,18 +259,19 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 	}
 }
 
-// TestRootLease: nothing is touched once the lease is over, whatever the maps say.
+// TestRootLease: no connection is changed once the lease has expired, whatever the maps
+// contain.
 func TestRootLease(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
 	var a, b net.Conn
 	r.inLease(t, 300*time.Millisecond, func() { a, b = r.pair(t, "127.0.0.1:0") }, func() {})
 	if ccOf(t, a) != "reno" || ccOf(t, b) != "reno" {
-		t.Error("the lease does not count yet")
+		t.Error("the lease has no effect yet")
 	}
 	c, d := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, c) != "cubic" || ccOf(t, d) != "cubic" {
-		t.Error("the lease is over, and connections are still touched")
+		t.Error("the lease has expired, and connections are still changed")
 	}
 	isA := ofConn(a)
 	closeAll(t, a, b, c, d)
@@ -278,12 +279,12 @@ func TestRootLease(t *testing.T) {
 	must(t, r.SetLease(time.Minute))
 	e, f := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, e) != "reno" || ccOf(t, f) != "reno" {
-		t.Error("a renewed lease does not count")
+		t.Error("a renewed lease has no effect")
 	}
 }
 
-// TestRootFieldRefused: what the kernel refuses is counted by field, and the rest
-// is set all the same.
+// TestRootFieldRefused: fields that the kernel refuses are counted, and the others are
+// set all the same.
 func TestRootFieldRefused(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, func(p *path.Policy) {
@@ -303,7 +304,7 @@ func TestRootFieldRefused(t *testing.T) {
 	}
 }
 
-// TestRootProbe: what the probe says agrees with what happens.
+// TestRootProbe: the result of the probe agrees with what the programs can set.
 func TestRootProbe(t *testing.T) {
 	testenv.Root(t)
 	cg := testenv.Cgroup(t)
@@ -330,8 +331,8 @@ func TestRootProbe(t *testing.T) {
 	}
 }
 
-// TestRootInitCwndComesFirst: a congestion control begins with the window that the
-// policy gives, on both ends: bbr takes its first pacing rate from it.
+// TestRootInitCwndComesFirst: a congestion control starts with the policy's window, on
+// both ends: bbr computes its first pacing rate from it.
 func TestRootInitCwndComesFirst(t *testing.T) {
 	r := newRig(t)
 	if _, _, err := loadBBR(t, r); err != nil {

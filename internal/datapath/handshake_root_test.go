@@ -23,7 +23,7 @@ func TestRootRTOMin(t *testing.T) {
 	r := newRig(t)
 	rto := func() uint32 {
 		c, s := r.pair(t, "127.0.0.1:0")
-		for range 25 { // the variance that the handshake began with goes by quarters
+		for range 25 { // each round trip takes a quarter off the handshake's initial variance
 			exchange(t, c, s, 100)
 			exchange(t, s, c, 100)
 		}
@@ -38,12 +38,12 @@ func TestRootRTOMin(t *testing.T) {
 	}
 }
 
-// TestRootDelackMax measures how long an ACK that has nothing to go with waits.
+// TestRootDelackMax measures the delay of an ACK that no data carries.
 func TestRootDelackMax(t *testing.T) {
 	r := newRig(t)
 	wait := func() time.Duration {
 		c, s := r.pair(t, "127.0.0.1:0")
-		for range 20 { // the receiver ends quick ACK, and takes the traffic for interactive
+		for range 20 { // the receiver leaves quick ACK mode, and treats the traffic as interactive
 			exchange(t, c, s, 10)
 			exchange(t, s, c, 10)
 		}
@@ -117,7 +117,7 @@ func TestRootSynAckRTO(t *testing.T) {
 	server := testenv.NetNS(t)
 	sEnd, cEnd := testenv.Veth(t, server, r.ns)
 	l := listen(t, server, netip.AddrPortFrom(sEnd.V4, 0).String(), nil)
-	// The client's SYN arrives, and what is sent back goes to nobody.
+	// The client's SYN arrives, and the answer goes to an address without a host.
 	vanish(t, sEnd, cEnd)
 	wait := func() time.Duration {
 		before := synRetrans(t, server)
@@ -165,7 +165,7 @@ func synRetrans(t testing.TB, ns *testenv.NS) (n int) {
 	return n
 }
 
-// TestRootInitRwnd looks at the window that the peer is offered.
+// TestRootInitRwnd reads the window that the peer is offered.
 func TestRootInitRwnd(t *testing.T) {
 	r := newRig(t)
 	far := testenv.NetNS(t)
@@ -214,12 +214,12 @@ func TestRootECN(t *testing.T) {
 					t.Errorf("tcp_ecn %s, ecn %v: negotiated %v, sample says %v", sysctl, wanted, got, sample.Has(tcp.FlagECN))
 				}
 				if wanted && !sample.Has(tcp.FlagECNSeen) {
-					t.Error("no packet with ECT came")
+					t.Error("no packet with ECT arrived")
 				}
 			}
 		}
 	}
-	// An answer of 0 must not be taken for 1, nor as an order not to.
+	// An answer of 0 must mean neither 1 nor a request to disable ECN.
 	r.policy(t, set(tcp.ECN, 0))
 	c, s := r.pair(t, "127.0.0.1:0")
 	is := ofConn(s)
@@ -238,8 +238,8 @@ func median[T ~int64](v []T) T {
 	return v[len(v)/2]
 }
 
-// TestRootAnswersOfOthersStay: what a program of a cgroup further down has answered is
-// not ours to change; it runs before ours.
+// TestRootAnswersOfOthersStay: tcpilot does not change the answer of a program of a
+// cgroup further down; that program runs first.
 func TestRootAnswersOfOthersStay(t *testing.T) {
 	r := newRig(t)
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
@@ -265,17 +265,17 @@ func TestRootAnswersOfOthersStay(t *testing.T) {
 	child.Do(t, func() { theirs = window() })
 	after, err := r.Counters()
 	must(t, err)
-	t.Logf("first window %d bytes, %d where a program below answers 20 segments and ours would 40", ours, theirs)
+	t.Logf("first window %d bytes, %d if a program below answers 20 segments and tcpilot would answer 40", ours, theirs)
 	if ours < 40*1400 || ours > 40*1460 || theirs < 20*1400 || theirs > 20*1460 {
 		t.Errorf("first window of %d bytes, %d with another's answer; want 40 and 20 segments", ours, theirs)
 	}
 	if after.Replies == before.Replies {
-		t.Error("what the other does not answer, nobody does")
+		t.Error("no answer to a request that the other program does not answer")
 	}
 }
 
-// answer attaches a program that answers some request ops, and says -1, which is no
-// answer, to all others.
+// answer attaches a program that answers some request ops, and returns -1 (no answer) for
+// all others.
 func answer(t *testing.T, cgroup string, replies map[int32]int32) {
 	t.Helper()
 	const ctxOp, ctxReply = 0, 4 // struct bpf_sock_ops

@@ -20,8 +20,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// TestRootCrashedProcessStops: after kill -9 what is attached stops
-// acting when its lease is over, and the next process takes it over.
+// TestRootCrashedProcessStops: after kill -9 the programs stop acting when the lease
+// expires, and the next process adopts them.
 func TestRootCrashedProcessStops(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -35,7 +35,7 @@ func TestRootCrashedProcessStops(t *testing.T) {
 	}
 	d, _ := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, d) != "cubic" {
-		t.Error("the lease is over, and connections are still touched")
+		t.Error("the lease has expired, and connections are still changed")
 	}
 	r.open(t)
 	if !r.Adopted() || r.AttachedAt().IsZero() {
@@ -54,8 +54,8 @@ func TestRootCrashedProcessStops(t *testing.T) {
 	}
 }
 
-// inLease does something within a lease, and returns when that is over. Where the machine
-// was too slow for that, it calls back, and tries a lease of twice the length.
+// inLease runs something within a lease, and returns when the lease has expired. If the
+// machine was too slow, it calls back and tries a lease of twice the length.
 func (r *rig) inLease(t testing.TB, lease time.Duration, do, back func()) {
 	t.Helper()
 	for ; ; lease *= 2 {
@@ -70,8 +70,8 @@ func (r *rig) inLease(t testing.TB, lease time.Duration, do, back func()) {
 	}
 }
 
-// TestRootReplacementHasNoGap replaces the process again and again under load:
-// every connection is seen, set and reported once.
+// TestRootReplacementHasNoGap replaces the process repeatedly under load: every
+// connection is seen, set and reported once.
 func TestRootReplacementHasNoGap(t *testing.T) {
 	r := newRig(t)
 	id := r.policy(t, arms(arm("reno", 1<<16)))
@@ -82,7 +82,7 @@ func TestRootReplacementHasNoGap(t *testing.T) {
 		n := 0
 		defer func() { done <- n }()
 		for ; !stop.Load(); n++ {
-			time.Sleep(time.Millisecond) // the ring must hold what comes while nobody reads
+			time.Sleep(time.Millisecond) // the ring must hold the samples of the time without a reader
 			c, err := dialErr(t, r.ns, "", l.Addr().String(), nil)
 			if err != nil {
 				t.Error(err)
@@ -164,7 +164,7 @@ func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	var err error
 	for range 250 {
-		runtime.GC() // variables are mapped until then; a process that ends needs none
+		runtime.GC() // variables are mapped until then; the end of a process unmaps them too
 		if err = f(); err == nil {
 			return
 		}
@@ -177,10 +177,10 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
-	c, _ := r.pair(t, "127.0.0.1:0") // a live connection holds nothing back
+	c, _ := r.pair(t, "127.0.0.1:0") // a live connection must not keep anything
 	gone := r.objects(t)
 	if gone() == nil {
-		t.Error("nothing is there before")
+		t.Error("there are no objects before")
 	}
 	r.stop()
 	must(t, r.Detach())
@@ -193,7 +193,7 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 	}
 	d, _ := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, d) != "cubic" {
-		t.Error("connections are still touched")
+		t.Error("connections are still changed")
 	}
 	must(t, Remove(r.opt.BPFFS)) // nothing there is no error
 	r.open(t)
@@ -202,7 +202,7 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 	gone = r.objects(t)
 	r.crash(t)
 	if gone() == nil {
-		t.Error("a crash takes down what is pinned")
+		t.Error("a crash removes what is pinned")
 	}
 	must(t, Remove(r.opt.BPFFS))
 	eventually(t, gone)
@@ -252,8 +252,8 @@ func TestRootMapsOfAnotherBuildAreReplaced(t *testing.T) {
 	}
 }
 
-// TestRootFailedOpenLeavesNothing: neither where there was nothing, nor is what
-// was there taken down.
+// TestRootFailedOpenLeavesNothing: a failed Open leaves nothing of its own, and removes
+// nothing that was there.
 func TestRootFailedOpenLeavesNothing(t *testing.T) {
 	r := newRig(t)
 	for name, cgroup := range map[string]string{"no cgroup": t.TempDir(), "nothing": filepath.Join(t.TempDir(), "x"), "a file": filepath.Join(r.cg.Path, "cgroup.procs")} {
@@ -279,7 +279,7 @@ func TestRootFailedOpenLeavesNothing(t *testing.T) {
 	}
 	c, _ := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, c) != "reno" {
-		t.Error("a failed start took down what was attached")
+		t.Error("a failed start detached what was attached")
 	}
 	r.open(t)
 }
@@ -337,7 +337,8 @@ func TestRootFeaturesAndPrograms(t *testing.T) {
 	}
 }
 
-// TestRootVerifierLimits keeps the programs far from the verifier's million.
+// TestRootVerifierLimits: the programs stay far below the verifier's limit of a million
+// instructions.
 func TestRootVerifierLimits(t *testing.T) {
 	r := newRig(t)
 	progs := []*ebpf.Program{r.objs.TcpilotSockops, r.objs.TcpilotReport, r.objs.TcpilotReset, r.objs.TcpilotError}

@@ -30,7 +30,7 @@ func (r *rig) needLive(t testing.TB) {
 	}
 }
 
-// sums adds up what samples count.
+// sums adds up the counters of samples.
 type sums struct {
 	duration, busy, rwnd, sndbuf                 time.Duration
 	acked, received, retransBytes                uint64
@@ -44,8 +44,8 @@ func (a *sums) add(s *tcp.Sample) {
 	a.delivered, a.lost, a.rto = a.delivered+s.Delivered, a.lost+s.Lost, a.rto+s.RTOs
 }
 
-// TestRootIntervalsSumUp: interval samples are deltas, and with the last one add
-// up to the whole connection.
+// TestRootIntervalsSumUp: interval samples are deltas. Together with the last one they
+// add up to the whole connection.
 func TestRootIntervalsSumUp(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -86,7 +86,7 @@ func TestRootIntervalsSumUp(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		if (p.Connect > 0) != (i == 0) || p.Has(tcp.FlagLater) == (i == 0) {
-			t.Errorf("sample %d says that the connect took %v, flags %v", i, p.Connect, p.Flags)
+			t.Errorf("sample %d: the connect took %v, flags %v", i, p.Connect, p.Flags)
 		}
 		if p.BytesAcked < uint64(200_000*(i+1)) || p.BytesAcked > uint64(200_000*(i+1)+1010) {
 			t.Errorf("sample %d has %d bytes", i, p.BytesAcked)
@@ -99,14 +99,15 @@ func TestRootIntervalsSumUp(t *testing.T) {
 	if total.acked != info.Bytes_acked || total.received != info.Bytes_received || total.in != info.Segs_in ||
 		total.data != info.Data_segs_out || total.delivered != info.Delivered || total.retrans != info.Total_retrans ||
 		uint64(total.busy/time.Microsecond) != info.Busy_time || uint64(total.rwnd/time.Microsecond) != info.Rwnd_limited {
-		t.Errorf("samples add up to %+v, tcp_info says %+v", total, info)
+		t.Errorf("samples add up to %+v, tcp_info to %+v", total, info)
 	}
 	if d := time.Since(begun); total.duration > d || total.duration < d/2 {
 		t.Errorf("samples cover %v of %v", total.duration, d)
 	}
 }
 
-// TestRootHalfClosedIsSampled: data may flow one way for long after a FIN.
+// TestRootHalfClosedIsSampled: after a FIN data may flow in one direction for a long
+// time.
 func TestRootHalfClosedIsSampled(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -128,8 +129,8 @@ func TestRootHalfClosedIsSampled(t *testing.T) {
 	}
 }
 
-// TestRootAdoption samples connections that are older than tcpilot: those that
-// its rules want, and no others.
+// TestRootAdoption: connections that are older than tcpilot are sampled if its rules want
+// them, and no others.
 func TestRootAdoption(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -143,7 +144,7 @@ func TestRootAdoption(t *testing.T) {
 	}
 	wanted, left, none := pairOn("127.0.0.1:0"), pairOn("127.0.0.2:0"), pairOn("127.0.0.3:0")
 	var elsewhere conns
-	outside := testenv.Cgroup(t) // a sibling: the rig's cgroup is below it no more than it below the rig's
+	outside := testenv.Cgroup(t) // a sibling: neither cgroup is below the other
 	outside.Do(t, func() { elsewhere = pairOn("127.0.0.1:0") })
 	r.open(t)
 	tab := compileRules([]rule{
@@ -190,7 +191,7 @@ func TestRootAdoption(t *testing.T) {
 // noSocket is a cookie that no socket has.
 const noSocket = 1 << 60
 
-// TestRootSlotsFull: with both slots of a connection taken nothing is lost.
+// TestRootSlotsFull: if both slots of a connection are taken, nothing is lost.
 func TestRootSlotsFull(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -227,8 +228,8 @@ func TestRootSlotsFull(t *testing.T) {
 	}
 }
 
-// TestRootSlotIsKept: however long a connection waits for the iterator, no other gets
-// its slot.
+// TestRootSlotIsKept: no other connection gets the slot of one that waits for the
+// iterator, however long.
 func TestRootSlotIsKept(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -240,7 +241,7 @@ func TestRootSlotIsKept(t *testing.T) {
 	}
 	old := max(monotonic()-day, 1)
 	of := r.slotIndex(cookie)
-	for _, i := range []uint32{of, of ^ 1} { // it has one, and nobody has the other
+	for _, i := range []uint32{of, of ^ 1} { // it has one, and the other is free
 		var slot abiTrack
 		must(t, r.maps.Slots.Lookup(i, &slot))
 		if slot.Cookie == 0 {
@@ -279,8 +280,8 @@ func TestRootSlotIsKept(t *testing.T) {
 	}
 }
 
-// TestRootLostSlotsAreFreed: the slot of a connection whose end was missed is free again
-// after a walk; that of one that lives is not lost, nor that of a young one.
+// TestRootLostSlotsAreFreed: the slot of a connection whose end was missed is free after
+// a walk; the slot of a live or young connection is not freed.
 func TestRootLostSlotsAreFreed(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -297,7 +298,7 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	lost, young := put(used^512, monotonic()-int64(time.Second)), put(used^1024, monotonic()+int64(time.Hour))
 	r.walk(t, r.ns)
 	if found, err := r.HasAged(age); err != nil || !found {
-		t.Errorf("a walk leaves none: %t, %v", found, err)
+		t.Errorf("no old slots after a walk: %t, %v", found, err)
 	}
 	if n, err := r.FreeLost(age); err != nil || n != 1 {
 		t.Errorf("%d freed, %v, want 1", n, err)

@@ -2,6 +2,6 @@ package datapath
 
 import "path/filepath"
 
-// PinDir is where all that tcpilot pins lies, below a directory of a mounted BPF file
+// PinDir is the directory of all pins of tcpilot, below a directory of a mounted BPF file
 // system.
 func PinDir(bpffs string) string { return filepath.Join(bpffs, "tcpilot") }

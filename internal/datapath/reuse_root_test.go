@@ -12,10 +12,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// worn is a client's connection that has an interval sample of 200 kB and more, and
-// that its server has reset: what dissolves it now sends nothing, so that no hook sees
-// it. Its socket can begin another.
-func (r *rig) worn(t *testing.T) (fd int, l net.Listener) {
+// resetByServer is a client's connection with an interval sample of 200 kB or more that its server
+// has reset. A disconnect of its socket now sends nothing, so that no hook sees it. The
+// socket can begin another connection.
+func (r *rig) resetByServer(t *testing.T) (fd int, l net.Listener) {
 	t.Helper()
 	l = listen(t, r.ns, "127.0.0.1:0", nil)
 	fd = r.connectTo(t, l, -1)
@@ -65,32 +65,32 @@ func (r *rig) connectTo(t *testing.T, l net.Listener, fd int) int {
 	return fd
 }
 
-// absurd is a sample of more bytes or segments than any test here sends.
-func absurd(s *tcp.Sample) bool {
+// implausible reports whether a sample has more bytes or segments than any test here sends.
+func implausible(s *tcp.Sample) bool {
 	return s.BytesAcked > 1<<40 || s.BytesReceived > 1<<40 || s.BytesRetrans > 1<<40 || s.SegsOut > 1<<30 || s.SegsIn > 1<<30 ||
 		s.DataSegsOut > 1<<30 || s.Delivered > 1<<30 || s.Lost > 1<<30 || s.Busy > 24*time.Hour
 }
 
-// noneAbsurd waits until n samples came, and looks at all.
-func (r *rig) noneAbsurd(t *testing.T, n int) {
+// awaitPlausible waits for n samples, and checks all.
+func (r *rig) awaitPlausible(t *testing.T, n int) {
 	t.Helper()
 	for _, s := range r.count(t, n, func(*tcp.Sample) bool { return true }) {
-		if absurd(&s) {
-			t.Errorf("a sample says %+v", s)
+		if implausible(&s) {
+			t.Errorf("a sample has %+v", s)
 		}
 	}
 }
 
-// TestRootSocketUsedAgain: a socket whose connection was dissolved unseen begins the
-// next one with nothing of the one before, whatever tcpilot does at that moment.
-func TestRootSocketUsedAgain(t *testing.T) {
+// TestRootSocketReused: a socket whose connection was disconnected unseen begins the next
+// one without any state of the one before, whatever tcpilot does at that moment.
+func TestRootSocketReused(t *testing.T) {
 	for name, without := range map[string]bool{"in the lease": false, "out of the lease": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.needLive(t)
 			id := r.policy(t, arms(arm("reno", 1<<16)))
 			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-			fd, l := r.worn(t)
+			fd, l := r.resetByServer(t)
 			id2 := r.policy(t, arms(arm("reno", 1<<16)))
 			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 			if without {
@@ -119,8 +119,8 @@ func TestRootSocketUsedAgain(t *testing.T) {
 			})
 			for _, x := range after {
 				sum += x.BytesAcked
-				if absurd(&x) {
-					t.Errorf("a sample says %+v", x)
+				if implausible(&x) {
+					t.Errorf("a sample has %+v", x)
 				}
 				if x.PolicyID == id || !without && x.PolicyID != id2 {
 					t.Errorf("policy %d, want that of the second connection, %d", x.PolicyID, id2)
@@ -144,18 +144,18 @@ func (r *rig) samplesOf(cookie uint64) (out []tcp.Sample) {
 	return out
 }
 
-// TestRootCountersThatShrank: where the kernel wiped the counters before the end, there
-// is no sample, and it is counted.
+// TestRootCountersThatShrank: if the kernel reset the counters before the end, no sample
+// is sent, and this is counted.
 func TestRootCountersThatShrank(t *testing.T) {
-	t.Run("dissolved", func(t *testing.T) {
+	t.Run("disconnected", func(t *testing.T) {
 		r := newRig(t)
 		r.needLive(t)
 		r.policy(t, nil)
 		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-		fd, _ := r.worn(t)
+		fd, _ := r.resetByServer(t)
 		must(t, unix.Close(fd))
 		r.shrank(t)
-		r.noneAbsurd(t, 2)
+		r.awaitPlausible(t, 2)
 	})
 	t.Run("subflow of MPTCP", func(t *testing.T) {
 		r := newRig(t)
@@ -173,7 +173,7 @@ func TestRootCountersThatShrank(t *testing.T) {
 		r.count(t, 2, func(s *tcp.Sample) bool { return s.Kind == tcp.KindInterval })
 		closeAll(t, c, s)
 		r.shrank(t)
-		r.noneAbsurd(t, 3)
+		r.awaitPlausible(t, 3)
 	})
 }
 

@@ -65,7 +65,7 @@ func (r *rig) open(t testing.TB) {
 	d, err := Open(r.opt)
 	must(t, err)
 	r.Datapath = d
-	if !r.noSpare { // so that no test fails where the kernel skips programs
+	if !r.noSpare { // so that no test fails if the kernel skips programs
 		d.mu.Lock()
 		err = d.attachSpare()
 		d.mu.Unlock()
@@ -89,7 +89,7 @@ func (r *rig) open(t testing.TB) {
 	})
 }
 
-// crash ends the process's part, as kill -9 does.
+// crash drops the process's handles, as kill -9 does.
 func (r *rig) crash(t testing.TB) {
 	t.Helper()
 	r.stop()
@@ -177,9 +177,10 @@ func (r *rig) find(t testing.TB, what string, is func(*tcp.Sample) bool) tcp.Sam
 	}
 }
 
-// unshown is how many of n ends of connections a test does without. A softirq may end a
-// connection in the context of any process, and there are kernels that run no tracing
-// programs in that of some (seen on 6.18, with the first process of a virtual machine).
+// unshown is how many of n ends of connections a test may miss. A softirq may end a
+// connection in the context of any process, and some kernels run no tracing programs in
+// the context of some processes (seen on 6.18, with the first process of a virtual
+// machine).
 func unshown(n int) int { return 1 + n/1000 }
 
 // count waits until n samples satisfy is, and returns all that do.
@@ -188,13 +189,13 @@ func (r *rig) count(t testing.TB, n int, is func(*tcp.Sample) bool) []tcp.Sample
 	return r.await(t, n, n, is)
 }
 
-// countShown is count for ends that the kernel may not show, a few of them.
+// countShown is count for ends of which the kernel may not show a few.
 func (r *rig) countShown(t testing.TB, n int, is func(*tcp.Sample) bool) []tcp.Sample {
 	t.Helper()
 	return r.await(t, n, n-unshown(n), is)
 }
 
-// await is content with least samples once it has waited for n long enough.
+// await accepts `least` samples once it has waited for n long enough.
 func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
 	t.Helper()
 	for try := range 10_000 {
@@ -218,7 +219,7 @@ func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out 
 			missed = append(missed, st.RecursionMisses)
 		}
 	}
-	t.Fatalf("%d of %d samples came; %+v, runs missed %d", len(out), n, counters, missed)
+	t.Fatalf("%d of %d samples arrived; %+v, runs missed %d", len(out), n, counters, missed)
 	return nil
 }
 
@@ -311,7 +312,7 @@ func (f control) raw(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// wantCC is the control of an application that chooses its congestion control.
+// wantCC is a control function of an application that chooses its congestion control.
 func wantCC(name string) control {
 	return func(fd int) error {
 		return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
@@ -393,7 +394,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// socket is a net.Conn, net.Listener or os.File: a syscall.Conn beneath.
+// socket is a net.Conn, net.Listener or os.File, which are all a syscall.Conn.
 type socket interface{ Close() error }
 
 // connOf makes a net.Conn of a connected socket.
@@ -407,7 +408,7 @@ func connOf(t testing.TB, fd int) net.Conn {
 	return c
 }
 
-// connectUnspec dissolves a socket's connection.
+// connectUnspec disconnects a socket (connect to AF_UNSPEC).
 func connectUnspec(fd int) unix.Errno {
 	var sa unix.RawSockaddr // AF_UNSPEC
 	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))

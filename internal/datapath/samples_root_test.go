@@ -103,7 +103,7 @@ func netnsOf(t testing.TB, ns *testenv.NS) (cookie uint64) {
 	return cookie
 }
 
-// TestRootSampleAgreesWithTCPInfo compares with what the kernel tells the
+// TestRootSampleAgreesWithTCPInfo compares with what the kernel reports to the
 // application just before the end.
 func TestRootSampleAgreesWithTCPInfo(t *testing.T) {
 	r := newRig(t)
@@ -136,7 +136,7 @@ func TestRootSampleAgreesWithTCPInfo(t *testing.T) {
 	for tcpInfo(t, c).Unacked > 0 || tcpInfo(t, c).Notsent_bytes > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	<-all // it sends window updates until then
+	<-all // until then it sends window updates
 	time.Sleep(10 * time.Millisecond)
 	info := tcpInfo(t, c)
 	must(t, c.(*net.TCPConn).SetLinger(0)) // no FIN that would change the counters
@@ -177,7 +177,7 @@ func TestRootSampleAgreesWithTCPInfo(t *testing.T) {
 	}
 }
 
-// TestRootRingOverflow fills the ring, with nobody reading it.
+// TestRootRingOverflow fills the ring while it is not read.
 func TestRootRingOverflow(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
@@ -240,8 +240,8 @@ func TestRootRingOverflow(t *testing.T) {
 	r.find(t, "a connection after the overflow", is)
 }
 
-// TestRootRecordsDoNotWait has single samples and bursts arrive soon, whenever
-// they come in the reader's rhythm.
+// TestRootRecordsDoNotWait: single samples and bursts arrive soon, whenever they come in
+// the reader's cycle.
 func TestRootRecordsDoNotWait(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
@@ -269,8 +269,8 @@ func TestRootRecordsDoNotWait(t *testing.T) {
 	}
 }
 
-// TestRootNoRuleAndLeave: what no rule wants, or what a rule leaves alone, is not
-// touched and not reported.
+// TestRootNoRuleAndLeave: a connection that no rule matches, or that a rule leaves alone,
+// is neither changed nor reported.
 func TestRootNoRuleAndLeave(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -287,7 +287,7 @@ func TestRootNoRuleAndLeave(t *testing.T) {
 			must(t, err)
 			a, b := r.pair(t, "127.0.0.1:0")
 			if ccOf(t, a) != "cubic" || ccOf(t, b) != "cubic" {
-				t.Error("touched")
+				t.Error("changed")
 			}
 			must(t, r.SetSettings(Settings{Interval: time.Millisecond}))
 			for range 3 {
@@ -352,12 +352,12 @@ func TestRootMultipath(t *testing.T) {
 	if a.Class != 1 || a.BytesAcked < 100_000 || a.End != tcp.EndFin {
 		t.Errorf("%+v", a)
 	}
-	// The kernel wipes the accepted end's socket (tcp_disconnect of an ended
-	// subflow) before it goes: that it was there is all that its sample says.
+	// The kernel resets the accepted end's socket before it ends (tcp_disconnect of
+	// an ended subflow): its sample has no figures.
 	r.count(t, 2, func(*tcp.Sample) bool { return true })
 }
 
-// multipath is a connection of MPTCP, where the kernel has it.
+// multipath is a connection of MPTCP, if the kernel has it.
 func (r *rig) multipath(t testing.TB) (c, s *net.TCPConn) {
 	t.Helper()
 	var lc net.ListenConfig

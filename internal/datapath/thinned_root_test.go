@@ -10,8 +10,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// ends waits until the ends of n connections are reported, thinned or missed, but for
-// those unshown. What the kernel skipped may have been reported before, by a reset.
+// ends waits until the ends of n connections are reported, thinned or missed, without
+// those unshown. A connection whose end the kernel skipped may have been reported before,
+// by a reset.
 func (r *rig) ends(t *testing.T, n int) (c *Counters) {
 	t.Helper()
 	var last uint64
@@ -29,8 +30,9 @@ func (r *rig) ends(t *testing.T, n int) (c *Counters) {
 	return c
 }
 
-// TestRootEndsThinned: above the rate that is wanted a share of ends is reported, and what
-// they stand for adds up; counters stay exact, failed arms are all reported.
+// TestRootEndsThinned: above the configured rate a share of ends is reported, and the
+// numbers that they stand for add up. Counters stay exact, and failed arms are all
+// reported.
 func TestRootEndsThinned(t *testing.T) {
 	r := newRig(t)
 	const (
@@ -86,13 +88,14 @@ func TestRootEndsThinned(t *testing.T) {
 	}
 }
 
-// TestRootEndsNotThinned: as long as there are few ends all are reported, also soon after
+// TestRootEndsNotThinned: all ends are reported as long as they are few, also soon after
 // there were many.
 func TestRootEndsNotThinned(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
-	// Below what an emulated machine makes, and far above what follows: a window that closes
-	// early has seen rate/16 ends, which must be more than a batch of each CPU.
+	// Below the rate of an emulated machine, and far above what follows: a window
+	// that closes early has seen rate/16 ends, which must be more than a batch of
+	// each CPU.
 	must(t, r.SetSettings(Settings{ReportRate: 600}))
 	r.churnAll(t, 1000)
 	before := r.ends(t, 1000)
@@ -105,7 +108,7 @@ func TestRootEndsNotThinned(t *testing.T) {
 		isC, isS := ofConn(c), ofConn(s)
 		closeAll(t, c, s)
 		if i == 0 {
-			time.Sleep(200 * time.Millisecond) // it closed the window: the burst's share ends with it
+			time.Sleep(200 * time.Millisecond) // it closed the window: the burst's share ends with that
 			continue
 		}
 		if a, b := r.find(t, "client", isC), r.find(t, "server", isS); a.StandsFor != 1 || b.StandsFor != 1 {
@@ -115,8 +118,8 @@ func TestRootEndsNotThinned(t *testing.T) {
 	}
 }
 
-// TestRootEndsOfLongLived: a connection that meets the iterator is sampled while
-// it lives and at its end, however many others end, and stands for itself.
+// TestRootEndsOfLongLived: a connection that the iterator has sampled is sampled at its
+// end too, however many others end, and stands for itself only.
 func TestRootEndsOfLongLived(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)

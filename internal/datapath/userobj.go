@@ -17,7 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
-// userPins is where users' own objects are pinned, beside the versions of ours.
+// userPins is the directory of users' pinned objects, beside those of the ABI versions.
 const userPins = "user"
 
 // userObject is a sock_ops object that a user brought.
@@ -28,7 +28,7 @@ type userObject struct {
 	pin  string
 }
 
-// UserObject describes a loaded object of a user's own.
+// UserObject describes a loaded object of a user.
 type UserObject struct {
 	Name    string
 	Object  string // file that it came from
@@ -80,7 +80,8 @@ func (u *userObject) describe() {
 	}
 }
 
-// maxObject bounds a user's object, in bytes: the largest of ours is a hundredth.
+// maxObject limits the size of a user's object, in bytes: tcpilot's largest is a
+// hundredth of it.
 const maxObject = 16 << 20
 
 // LoadUser loads the sock_ops program of an object file and attaches it to cgroup, beside

@@ -20,8 +20,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// object writes an object file. The embedded objects are what users may bring:
-// the probe has one sock_ops program, the others more, none, or another type.
+// object writes an object file. The embedded objects serve as users' objects: the probe
+// has one sock_ops program, the others have more, none, or another type.
 func object(t testing.TB, raw []byte) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "user.o")
@@ -29,8 +29,8 @@ func object(t testing.TB, raw []byte) string {
 	return name
 }
 
-// spoiled is the probe with a first instruction that the verifier refuses.
-func spoiled(t testing.TB) []byte {
+// invalid is the probe with a first instruction that the verifier refuses.
+func invalid(t testing.TB) []byte {
 	t.Helper()
 	raw := bytes.Clone(_ProbeBytes)
 	f, err := elf.NewFile(bytes.NewReader(raw))
@@ -57,7 +57,7 @@ func TestRootUserObjectRefused(t *testing.T) {
 		{"x", object(t, _AbiBytes), r.cg.Path, "0 programs"},
 		{"x", object(t, _SockopsBytes), r.cg.Path, "5 programs"},
 		{"x", object(t, _IterBytes), r.cg.Path, "want sock_ops"},
-		{"x", object(t, spoiled(t)), r.cg.Path, "verifier refused it"},
+		{"x", object(t, invalid(t)), r.cg.Path, "verifier refused it"},
 		{"x", good, dir, "not a directory of a cgroup2 file system"},
 		{"x", good, filepath.Join(dir, "none"), "no such file"},
 		{"x", good, filepath.Join(r.cg.Path, "cgroup.procs"), "not a directory of a cgroup2 file system"},
@@ -97,11 +97,11 @@ func TestRootUserObjectComesAndGoes(t *testing.T) {
 		t.Errorf("loaded are %+v", got)
 	}
 	if others := OtherSockops(r.cg.Path, r.ProgramIDs()); len(others) != 0 {
-		t.Errorf("a user's own object counts as somebody else's: %v", others)
+		t.Errorf("a user's object is listed as foreign: %v", others)
 	}
 	c, _ := r.pair(t, "127.0.0.1:0")
 	if ccOf(t, c) != "reno" {
-		t.Error("ours does not run beside it")
+		t.Error("tcpilot's program does not run beside it")
 	}
 	r.crash(t)
 	r.open(t)
@@ -126,8 +126,8 @@ func TestRootUserObjectComesAndGoes(t *testing.T) {
 	must(t, err)
 }
 
-// TestRootCallbackFlags: the callbacks that another program asked
-// for survive ours, in either order.
+// TestRootCallbackFlags: callbacks that another program requested still come with
+// tcpilot's program, in either order.
 func TestRootCallbackFlags(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		r := newRig(t)
@@ -163,13 +163,13 @@ func TestRootCallbackFlags(t *testing.T) {
 					return nil
 				}
 			}
-			return errors.New("our callbacks did not come")
+			return errors.New("tcpilot's callbacks did not come")
 		})
 	}
 }
 
-// rttCounter is somebody else's sock_ops program: it asks for RTT callbacks when a
-// connection is established, and counts them.
+// rttCounter is a sock_ops program that is not tcpilot's: it requests RTT callbacks when
+// a connection is established, and counts them.
 func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 	t.Helper()
 	const (
@@ -215,8 +215,8 @@ func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 	}
 }
 
-// A FIFO that nobody writes to is refused, and neither the lease nor the end of the
-// daemon waits for it.
+// A FIFO without a writer is refused, and neither the lease nor the end of the daemon
+// waits for it.
 func TestRootUserObjectFIFO(t *testing.T) {
 	r := newRig(t)
 	fifo := filepath.Join(t.TempDir(), "fifo.o")
@@ -248,7 +248,7 @@ func TestRootUserObjectFIFO(t *testing.T) {
 	}
 }
 
-// What was on its way when the datapath was closed is not left attached.
+// A program whose load was under way when the datapath was closed is not left attached.
 func TestRootUserObjectAfterClose(t *testing.T) {
 	testenv.Root(t)
 	cg := testenv.Cgroup(t)
@@ -258,7 +258,7 @@ func TestRootUserObjectAfterClose(t *testing.T) {
 	if _, err := d.LoadUser("x", object(t, _ProbeBytes), cg.Path); err == nil || !strings.Contains(err.Error(), "stopping") {
 		t.Errorf("error %v", err)
 	}
-	for range 200 { // the kernel takes a link apart some time later
+	for range 200 { // the kernel frees a link some time later
 		if len(OtherSockops(cg.Path, nil)) == 0 {
 			return
 		}

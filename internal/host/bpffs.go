@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountBPFFS returns a writable bpffs: the one at system, or else a private one
-// at dir. undo unmounts a private one, which drops all that is pinned there, and
-// removes dir; a private bpffs that an earlier process left is taken over,
-// pins included, and undone the same way. undo may be called twice.
+// MountBPFFS returns a writable bpffs: the one at system if there is one, otherwise a
+// private one at dir. A private bpffs that an earlier process left is used again, with
+// its pins. undo unmounts a private one, which drops all its pins, and removes dir. undo
+// may be called twice.
 func MountBPFFS(system, dir string) (path string, undo func() error, err error) {
 	if IsBPFFS(system) && unix.Access(system, unix.W_OK) == nil {
 		return system, func() error { return nil }, nil
@@ -47,8 +47,8 @@ func unmountBPFFS(dir string) error {
 	return ignoreNotEmpty(os.Remove(dir))
 }
 
-// ignoreNotEmpty forgives that the directory is gone already, or was somebody's
-// with files of his own.
+// ignoreNotEmpty accepts that the directory is gone already, or has files that are not
+// tcpilot's.
 func ignoreNotEmpty(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
 		return nil

@@ -67,10 +67,10 @@ func TestRootMountBPFFSUsesTheSystems(t *testing.T) {
 		t.Fatalf("%q, %v; want %q", path, err, system)
 	}
 	if err := undo(); err != nil || !IsBPFFS(system) {
-		t.Errorf("undo took the system's bpffs away (%v)", err)
+		t.Errorf("undo unmounted the system's bpffs (%v)", err)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Errorf("%s was made", dir)
+		t.Errorf("%s was created", dir)
 	}
 }
 

@@ -18,10 +18,10 @@ type Cgroup struct {
 	ID   uint64 // as BPF sees it: kn->id
 }
 
-// ErrNoCgroup2 says that no cgroup2 hierarchy is mounted.
+// ErrNoCgroup2 is returned if no cgroup2 hierarchy is mounted.
 var ErrNoCgroup2 = errors.New("no cgroup2 hierarchy is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
 
-// CgroupRoot finds where the cgroup2 hierarchy is mounted. It need not be
+// CgroupRoot finds where the cgroup2 hierarchy is mounted. It is not always
 // /sys/fs/cgroup: beside v1 controllers it is often /sys/fs/cgroup/unified.
 func CgroupRoot() (string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
@@ -31,8 +31,8 @@ func CgroupRoot() (string, error) {
 	return cgroupRoot(mounts, isCgroup2)
 }
 
-// cgroupRoot prefers a mount of the whole hierarchy to a bind mount of a part,
-// and passes over mounts that another one hides.
+// cgroupRoot prefers a mount of the whole hierarchy to a bind mount of a part, and
+// ignores mounts that another one hides.
 func cgroupRoot(mounts []*mountinfo.Info, visible func(dir string) bool) (string, error) {
 	part := ""
 	for _, m := range mounts {
@@ -58,13 +58,14 @@ func isCgroup2(dir string) bool {
 }
 
 // CgroupIsWhole reports whether the directory of a cgroup is the root of the whole
-// hierarchy. In a cgroup namespace of its own a process sees only a part, whose
-// directory looks like the root but for the files that the root does not have.
+// hierarchy. In a cgroup namespace of its own a process sees only a part. The directory
+// of that looks like the root, but has files that the root does not have.
 func CgroupIsWhole(dir string) (bool, error) {
 	if _, err := cgroupID(dir); err != nil {
 		return false, err
 	}
-	// cgroup.type exists in all cgroups but the root (cgroup-v2.rst, "Core Interface Files").
+	// cgroup.type exists in all cgroups except the root (cgroup-v2.rst, "Core
+	// Interface Files").
 	_, err := os.Lstat(filepath.Join(dir, "cgroup.type"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -72,8 +73,8 @@ func CgroupIsWhole(dir string) (bool, error) {
 	return false, err
 }
 
-// CgroupID is the id of a cgroup that is given as a directory below the mount
-// or, as in /proc/PID/cgroup, below the hierarchy's root.
+// CgroupID is the id of a cgroup given as a directory below the mount or, as in
+// /proc/PID/cgroup, below the hierarchy's root.
 func CgroupID(path string) (uint64, error) {
 	root, err := CgroupRoot()
 	if err != nil {
@@ -82,7 +83,7 @@ func CgroupID(path string) (uint64, error) {
 	return cgroupID(cgroupDir(root, path))
 }
 
-// CgroupDir is the directory of a cgroup that is named as CgroupID takes it.
+// CgroupDir is the directory of a cgroup given as for CgroupID.
 func CgroupDir(path string) (string, error) {
 	root, err := CgroupRoot()
 	if err != nil {

@@ -32,10 +32,10 @@ func congestionControls(root string) (available []string, def string, err error)
 // kernel would cut a longer name and might find another control.
 const maxCCName = 15
 
-// TryCongestionControl sets a congestion control on a socket that is never
-// connected, for which the kernel loads the module where CAP_NET_ADMIN allows.
-// One that the kernel does not have is fs.ErrNotExist; one that needs a
-// privilege which the process lacks is fs.ErrPermission.
+// TryCongestionControl sets a congestion control on a socket that is never connected. The
+// kernel then loads the module, if the process has CAP_NET_ADMIN. The error is
+// fs.ErrNotExist if the kernel does not have the control, and fs.ErrPermission if the
+// process lacks a privilege for it.
 func TryCongestionControl(name string) error {
 	if name == "" || len(name) > maxCCName {
 		return fmt.Errorf("try congestion control %q: a name has 1 to %d bytes", name, maxCCName)
@@ -48,7 +48,7 @@ func TryCongestionControl(name string) error {
 	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("try congestion control %q: the kernel has none of this name, nor a module for it: %w", name, err)
+		return fmt.Errorf("try congestion control %q: the kernel has neither it nor a module for it: %w", name, err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("try congestion control %q: not allowed without CAP_NET_ADMIN: %w", name, err)
 	case err != nil:

@@ -25,7 +25,7 @@ func TestCongestionControls(t *testing.T) {
 func TestTryCongestionControl(t *testing.T) {
 	for _, name := range []string{"", "sixteen_letters_"} {
 		if err := TryCongestionControl(name); err == nil {
-			t.Errorf("%q was taken", name)
+			t.Errorf("%q was accepted", name)
 		}
 	}
 	if err := TryCongestionControl("nosuchcc"); !errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// netNSInode reads the number out of what names a namespace: net:[4026531840].
+// netNSInode parses the inode number in the name of a namespace: net:[4026531840].
 func netNSInode(name string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(name, "net:[")
 	digits, end := strings.CutSuffix(digits, "]")
@@ -15,7 +15,7 @@ func netNSInode(name string) (uint64, bool) {
 	return inode, ok && end && err == nil
 }
 
-// readNetNS is the inode of the namespace that a link in /proc shows.
+// readNetNS is the inode of the namespace that a link in /proc refers to.
 func readNetNS(link string) (uint64, error) {
 	name, err := os.Readlink(link)
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
-// NetNS is a network namespace that can be seen from here.
+// NetNS is a network namespace that this process can find.
 type NetNS struct {
-	Inode  uint64 // of nsfs; may be used again when the namespace is gone
+	Inode  uint64 // of nsfs; may be reused once the namespace is gone
 	Cookie uint64 // as BPF sees it
 	Name   string // last part of its bind mount; empty if it has none
-	Path   string // opens to the namespace while it lives
+	Path   string // refers to the namespace as long as it exists
 	Own    bool   // the namespace of this process
 }
 
-// NetNSList lists the network namespaces that a process is in or that are bind
-// mounted. One that only a lone thread, a socket or a descriptor keeps alive is
-// not seen. Not safe for concurrent use.
+// NetNSList lists the network namespaces that a process is in or that are bind mounted.
+// It does not find a namespace that only a thread, a socket or a descriptor keeps alive.
+// It is not safe for concurrent use.
 type NetNSList struct {
 	mountinfo *os.File
 	polls     int
@@ -46,13 +46,13 @@ type netNSMount struct {
 
 type netNSProc struct {
 	inode uint64
-	// settled: seen in the same namespace by two polls. A container's first
-	// process is often seen between its fork and its unshare.
+	// settled: two polls saw it in the same namespace. The first process of a
+	// container is often seen between its fork and its unshare.
 	settled bool
 }
 
-// rescanEvery is the number of polls after which every process is looked at
-// again: one may have moved without a trace in what Poll compares.
+// rescanEvery is the number of polls after which every process is read again, because one
+// may have moved without a change in what Poll compares.
 const rescanEvery = 16
 
 // NewNetNSList prepares a list; call Poll for its contents and Close at the end.
@@ -66,14 +66,15 @@ func NewNetNSList() (*NetNSList, error) {
 	return &NetNSList{mountinfo: os.NewFile(uintptr(fd), path)}, nil
 }
 
-// Close frees what the list holds open.
+// Close closes the file that the list keeps open.
 func (l *NetNSList) Close() error { return l.mountinfo.Close() }
 
-// Poll lists the namespaces by cookie, and says whether that differs from the
-// last call. It does next to nothing while no process and no mount came or went.
-// The caller must not change the list.
+// Poll lists the namespaces by cookie, and reports whether the list differs from the last
+// call. It does next to nothing as long as no process and no mount came or went. The
+// caller must not change the list.
 func (l *NetNSList) Poll() (list []NetNS, changed bool, err error) {
-	// Taken before the scan: what starts during it is found by the next one.
+	// Taken before the scan: the next poll then finds processes that start during the
+	// scan.
 	stamp, err := processStamp()
 	if err != nil {
 		return l.list, false, err
@@ -99,9 +100,10 @@ func (l *NetNSList) Poll() (list []NetNS, changed bool, err error) {
 	return list, changed, nil
 }
 
-// processStamp differs whenever a process or thread came or went: of
-// /proc/loadavg the number of threads and the id given out last. Between equal
-// stamps none came, since ids are given out in turn, and so none went.
+// processStamp differs whenever a process or thread came or went. It consists of two
+// fields of /proc/loadavg: the number of threads, and the latest id. Ids are given out in
+// sequence: if the latest id is the same, no thread came, and if the number is the same
+// too, none went.
 func processStamp() (string, error) {
 	line, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -115,8 +117,8 @@ func processStamp() (string, error) {
 	return threads + " " + f[4], nil
 }
 
-// mountsChanged asks the kernel whether a mount came or went since it was last
-// asked (proc_pid_mounts(5)).
+// mountsChanged asks the kernel whether a mount came or went since the last call
+// (proc_pid_mounts(5)).
 func (l *NetNSList) mountsChanged() bool {
 	fds := []unix.PollFd{{Fd: int32(l.mountinfo.Fd()), Events: unix.POLLPRI}}
 	n, err := unix.Poll(fds, 0)
@@ -140,8 +142,8 @@ func (l *NetNSList) readMounts() (map[int]netNSMount, error) {
 	return mounts, nil
 }
 
-// readProcs looks at the processes that the last poll did not know or that had
-// not settled; at every one on a rescan.
+// readProcs reads the processes that the last poll did not know or that had not settled;
+// all of them on a rescan.
 func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -171,7 +173,7 @@ func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 		}
 		inode, err := readNetNS("/proc/" + name + "/ns/net")
 		if err != nil {
-			continue // dying, or not ours to see
+			continue // exiting, or access denied
 		}
 		p := netNSProc{inode, known && before.inode == inode}
 		if !p.settled {
@@ -183,8 +185,8 @@ func (l *NetNSList) readProcs(rescan bool) (map[int]netNSProc, error) {
 	return procs, nil
 }
 
-// build merges both kinds of sightings. A bind mount gives the better path, and
-// one in netns.Dir the best; else the process with the lowest id does.
+// build merges processes and mounts. It prefers the path of a bind mount, above all one
+// in netns.Dir, to that of a process; of processes it takes the lowest id.
 func (l *NetNSList) build(mounts map[int]netNSMount, procs map[int]netNSProc) []NetNS {
 	found := make(map[uint64]NetNS)
 	for _, pid := range slices.Sorted(maps.Keys(procs)) {
@@ -218,8 +220,8 @@ func (l *NetNSList) build(mounts map[int]netNSMount, procs map[int]netNSProc) []
 	return list
 }
 
-// knownCookies are those of namespaces with a sighting that lasted from the
-// last poll to this one. Without one the inode number may have been used again.
+// knownCookies are the cookies of namespaces with a process or mount that was there at
+// the last poll and still is. Otherwise the inode number may have been reused.
 func (l *NetNSList) knownCookies(mounts map[int]netNSMount, procs map[int]netNSProc) map[uint64]uint64 {
 	lasted := make(map[uint64]bool)
 	for id, m := range mounts {

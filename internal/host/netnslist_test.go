@@ -105,8 +105,8 @@ func TestRootNetNSListBindMount(t *testing.T) {
 	}
 }
 
-// A process that moves just after its fork is found by the next poll, even
-// though no process came or went in between.
+// A process that changes its namespace just after its fork is found by the next poll,
+// although no process came or went in between.
 func TestRootNetNSListLateUnshare(t *testing.T) {
 	l := newList(t)
 	n := testenv.NetNS(t)
@@ -142,8 +142,8 @@ func TestRootNetNSListUnchanged(t *testing.T) {
 	}
 }
 
-// An inode number may be used again for a new namespace between two polls: its
-// cookie must not be taken from the old one.
+// An inode number may be reused for a new namespace between two polls: it must not get
+// the cookie of the old one.
 func TestNetNSListInodeReused(t *testing.T) {
 	l := &NetNSList{
 		list:   []NetNS{{Inode: 7, Cookie: 70}, {Inode: 8, Cookie: 80}, {Inode: 9, Cookie: 90}},
@@ -157,8 +157,7 @@ func TestNetNSListInodeReused(t *testing.T) {
 	}
 }
 
-// BenchmarkNetNSList measures a poll that finds nothing new, and one that must
-// look at every process.
+// BenchmarkNetNSList measures a poll without changes, and one that reads every process.
 func BenchmarkNetNSList(b *testing.B) {
 	l := newList(b)
 	b.Run("unchanged", func(b *testing.B) {

@@ -8,16 +8,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// Change is a sysctl that somebody changed.
+// Change is a change of a sysctl.
 type Change struct {
 	Name   string // net.ipv4.tcp_congestion_control
 	Before string
 	After  string
 }
 
-// SysctlWatch notices changes of sysctls, in the network namespace of the
-// process. Not safe for concurrent use. The kernel tells nobody about a change
-// (there is no inotify on proc), so that Poll must be called.
+// SysctlWatch detects changes of sysctls in the network namespace of the process. Poll
+// must be called, because the kernel does not report changes (inotify does not work on
+// proc). It is not safe for concurrent use.
 type SysctlWatch struct {
 	root  string
 	names []string
@@ -25,7 +25,7 @@ type SysctlWatch struct {
 }
 
 // NewSysctlWatch reads the sysctls below root, sysctl.Root. One that the kernel does not
-// have is no error; should it appear later, its first value is no change.
+// have is not an error; if it appears later, its first value is not a change.
 func NewSysctlWatch(root string, names []string) *SysctlWatch {
 	w := &SysctlWatch{root: root, names: names, last: make(map[string]string, len(names))}
 	w.Poll()
@@ -63,7 +63,7 @@ func ReadSysctls(ns string, names []string) (values map[string]string, err error
 	return values, err
 }
 
-// NewNetNSSysctls reads what a network namespace has from its creation, by making one.
+// NewNetNSSysctls reads what a network namespace has from its creation, by creating one.
 // Most of it is the kernel's default, some is inherited from the initial namespace.
 func NewNetNSSysctls(names []string) (values map[string]string, err error) {
 	err = netns.InNew(func() error {
@@ -83,8 +83,8 @@ func readSysctls(names []string) map[string]string {
 	return values
 }
 
-// readSysctl reads a value with runs of blanks made single: net.ipv4.tcp_rmem
-// separates its three numbers by tabs.
+// readSysctl reads a value and replaces each run of blanks by one space:
+// net.ipv4.tcp_rmem separates its three numbers by tabs.
 func readSysctl(root, name string) (string, error) {
 	value, err := os.ReadFile(sysctl.PathBelow(root, name))
 	if err != nil {

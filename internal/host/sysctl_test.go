@@ -53,7 +53,7 @@ func TestSysctlWatch(t *testing.T) {
 		}
 	}
 	set(ccName, "bbr\n")
-	set(rmemName, "4096 131072 6291456\n") // the same, written otherwise
+	set(rmemName, "4096 131072 6291456\n") // the same value in another form
 	set("net.core.absent", "1\n")          // a module was loaded
 	want := []Change{{ccName, "cubic", "bbr"}}
 	if got := w.Poll(); !slices.Equal(got, want) {

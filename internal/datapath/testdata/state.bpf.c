@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A congestion control under a name of ours that says of itself what the tests
- * expect, and is otherwise Reno by the kernel's own functions. */
+/* A congestion control under a name of tcpilot's that reports the state that the
+ * tests expect, and is otherwise Reno by the kernel's own functions. */
 #include "../../../bpf/cc/cc.bpf.h"
 
 SEC("struct_ops")
