@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* BBRv3: constants, state, and the model of the path that follows from the state.
- * bbr3.bpf.c names the sources; numbers are sections of the draft.
+ * bbr3.bpf.c names the sources; numbers are sections of the draft. "ours"
+ * is a choice of this implementation.
  */
 #ifndef TCPILOT_BBR3_BPF_H
 #define TCPILOT_BBR3_BPF_H
@@ -111,7 +112,7 @@ struct bbr3_more {
 	__u32 reno_rounds;		/* of these, those without a queue of a BDP */
 	__u32 probe_rtt_done;		/* 1024 us; 0: in flight is still too high */
 	__u32 probe_rtt_cwnd;		/* packets */
-	__u32 up_count;			/* packets acknowledged per packet of growth; 0: no growth */
+	__u32 up_count;			/* packets acked per packet of growth; 0: none */
 	__u32 up_acked;
 	__u32 up_rounds;
 	__u32 extra_rounds;		/* rounds in this window of extra_acked */
@@ -122,7 +123,7 @@ struct bbr3_more {
 	__u32 loss_lost;
 	__u32 ecn_delivered;		/* tp->delivered and delivered_ce when last read */
 	__u32 ecn_delivered_ce;
-	__u32 unmarked;			/* share not marked, smoothed; 0 at first: alpha is 1 */
+	__u32 unmarked;			/* share not marked, smoothed; 0 at first */
 	__u32 undo_bw_lo;
 	__u32 undo_inflight_lo;
 	__u32 undo_inflight_hi;
@@ -181,8 +182,8 @@ static __always_inline bool rtt_above(struct tcp_sock *tp, __u32 eighths)
 }
 
 /* Whether about a BDP waits in a queue, ours or others'. Then the path is full, and its
- * buffer is too shallow for a loss-based flow to take more than half of the path. Below 1
- * ms the queue is the hosts' own batches. */
+ * buffer is too shallow for a loss-based flow to take more than half of the path. Below
+ * 1 ms the queue is the hosts' own batches. */
 static __always_inline bool queue_of_bdp(struct tcp_sock *tp)
 {
 	return tcp_min_rtt(tp) >= HOST_RTT_US && rtt_above(tp, QUEUE_HALF) &&

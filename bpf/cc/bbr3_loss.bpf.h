@@ -151,8 +151,8 @@ static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 		leave_startup(tp, b, m, BBR3_HIGH_LOSS);
 }
 
-/* Google v3: more than half of what was delivered since the packet was sent is marked. If a
- * queue is seen, and it is not only a few packets, this ends Startup. */
+/* Google v3: more than half of what was delivered since the packet was sent is marked. With
+ * a queue and at least FULL_ECN_COUNT packets, this ends Startup. */
 static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);

@@ -46,8 +46,8 @@
  * - the reduction is of cwnd, not of what is in flight: instead, the window does not grow
  *   while the application limits it (tcp_is_cwnd_limited; 9438 4.6 and 5.8)
  * - while w_max is unknown (after slow start without loss, or after a timeout) the
- *   window grows by 5 % per round trip at least, where 9438 4.8 and 4.10 have only
- *   the cubic function, which takes seconds to leave a start that ended too early
+ *   window grows by 5 % per round trip at least; 9438 4.8 and 4.10 have only the
+ *   cubic function, which takes seconds to leave a start that ended too early
  * - 9406 4.2's limit L of growth per ACK is infinite even without pacing: receive offloads
  *   merge so many ACKs that 8 packets per ACK would stall slow start
  * Where it always follows the RFCs, and the kernel's cubic does not:
@@ -61,14 +61,14 @@
 enum {
 	BETA = 717,		/* 0.7 in 1/1024: RFC 9438 4.6 */
 	MIN_WINDOW = 2,		/* packets: RFC 9438 4.6 */
-	/* Packets acknowledged per packet of growth of Reno's estimate, in windows and
-	 * eighths: 1 / alpha = (1 + beta) / (3 (1 - beta)) = 1.89: RFC 9438 4.3, and the
-	 * kernel's beta_scale. */
+	/* Packets acknowledged per packet of growth of Reno's estimate, divided by the
+	 * window: 1 / alpha = (1 + beta) / (3 (1 - beta)) = 1.89, in eighths: RFC 9438 4.3,
+	 * and the kernel's beta_scale. */
 	RENO_ACKS_8TH = 15,
 	MAX_GROWTH = 2,		/* acknowledged per packet of growth: 1.5, RFC 9438 4.2 */
 	FLAT_GROWTH = 100,	/* windows per packet, at the plateau: bictcp_update */
-	STALE = 31,		/* 1024 us; HZ / 32, after it growth is computed again */
-	SETTLE = 977,		/* 1024 us; 1 s after a reduction, delays are ignored */
+	STALE = 31,		/* 1024 us; HZ / 32; after it, growth is computed again */
+	SETTLE = 977,		/* 1024 us; for 1 s after a reduction delays are ignored */
 	/* Time is in units of 1024 us. C = 0.4 packets/s^3 (RFC 9438 4.1, 5) is 472 / 2^40
 	 * in these. 2^18 of them, four minutes from the plateau, are the maximum: more
 	 * would overflow, and would make no difference. */

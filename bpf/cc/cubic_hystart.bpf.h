@@ -65,7 +65,7 @@ struct cubic {
 	};
 	union {
 		__u32 css_base_us;	/* in conservative slow start */
-		__u32 last_ack_us;	/* of the train; otherwise */
+		__u32 last_ack_us;	/* otherwise: of the train */
 	};
 	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
 	__u8 css_left;		/* rounds */

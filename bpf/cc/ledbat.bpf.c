@@ -36,7 +36,7 @@ const volatile __u32 ledbat_target_us = 60000;
 #define LEDBAT_NO_RTT 0xffffffff
 
 struct ledbat {
-	struct cc_state s;	/* min_rtt_us: base delay; w_max: window before the last reduction */
+	struct cc_state s;	/* min_rtt_us: base delay; w_max: window before last cut */
 	__u32 base[LEDBAT_BASE_SLOTS];	/* least RTT of each slot, in us; newest first */
 	__u32 base_at;		/* start of the newest slot, 1024 us */
 	__u32 rtt[4];		/* last samples, in us: CURRENT_FILTER of RFC 6817 2.4.2 */
@@ -250,7 +250,7 @@ void BPF_PROG(ledbat_init, struct sock *sk)
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
 	struct ledbat *ca = ledbat_ca(tp);
 
-	__builtin_memset(ca, 0, sizeof(*ca));	/* the ACK of a SYN has run pkts_acked before */
+	__builtin_memset(ca, 0, sizeof(*ca));	/* pkts_acked ran for the SYN's ACK */
 	ca->s.inflight_hi = CC_NO_BOUND;
 	ca->s.inflight_lo = CC_NO_BOUND;
 	ca->s.w_max = tp->snd_cwnd;

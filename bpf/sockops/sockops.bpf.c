@@ -407,7 +407,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 
 	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;
-	barrier_var(late);	/* otherwise clang tests op instead, which the verifier cannot follow */
+	barrier_var(late);	/* otherwise clang tests op, and the verifier loses track */
 	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late)
 		return 1;
 	barrier_var(late);

@@ -161,7 +161,7 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 // is removed if it is empty.
 func lockRunDir(dir string, u *undo.Stack) error {
 	u.Push("remove run directory", func() error {
-		_ = os.Remove(dir) // fails, as it should, where it holds files, or is a mount
+		_ = os.Remove(dir) // fails, as intended, if it holds files or is a mount
 		return nil
 	})
 	release, err := filelock.Lock(filepath.Join(dir, "tcpilot.lock"))

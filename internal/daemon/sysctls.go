@@ -21,8 +21,8 @@ import (
 const sysctlCC = "net.ipv4.tcp_congestion_control"
 
 // sysctls watches, in every network namespace, the sysctls that are the kernel's defaults of
-// what tcpilot sets. In the daemon's own namespace, a field is yielded if somebody changes
-// its sysctl while tcpilot runs. In another namespace, a value that new namespaces do not
+// what tcpilot sets. In the daemon's own namespace, a field is yielded if its sysctl is
+// changed while tcpilot runs. In another namespace, a value that new namespaces do not
 // have counts as its owner's (design note 8).
 type sysctls struct {
 	log      *slog.Logger
