@@ -46,12 +46,12 @@ var script = []struct {
 // TestRootBBR3States: on a scripted path two connections, one of which pauses, change
 // modes as in the draft's state machine. Every mode that the path leads to is reached.
 func TestRootBBR3States(t *testing.T) {
-	takesControls(t)
+	requireControls(t)
 	ring := tracedBBR3(t, "test_trace")
 	path := newPath(t)
 	bulk, pausing := path.connect(t, "test_trace"), path.connect(t, "test_trace")
 	go func() { _, _ = io.Copy(bulk, content()) }()
-	go sendNowAndThen(pausing)
+	go sendBursts(pausing)
 	port := bulk.LocalAddr().(*net.TCPAddr).Port
 	var windows []window
 	var trace []transition
@@ -90,7 +90,7 @@ var policer = link.Spec{Rate: 5 * policed, Delay: 10 * time.Millisecond, Queue: 
 
 // TestRootBBR3Policed: the bucket's rate is forgotten before the first probe.
 func TestRootBBR3Policed(t *testing.T) {
-	takesControls(t)
+	requireControls(t)
 	trace := traceOver(t, tracedBBR3(t, "test_trace"), policer, refill)
 	for _, complaint := range draft().check(trace) {
 		t.Error(complaint)
@@ -104,7 +104,7 @@ func TestRootBBR3Policed(t *testing.T) {
 // at the first probe only the policer's rate is known.
 func TestMeasureBBR3Policed(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		takesControls(t)
+		requireControls(t)
 		trace := traceOver(t, tracedBBR3(t, "test_trace"), policer, refill)
 		for _, one := range trace {
 			if one.From == startup {
@@ -120,7 +120,7 @@ var marking = link.Spec{Rate: 30e6, Delay: 10 * time.Millisecond, Queue: link.Qu
 
 // TestRootBBR3Marked: marks end Startup.
 func TestRootBBR3Marked(t *testing.T) {
-	takesControls(t)
+	requireControls(t)
 	trace := traceOver(t, tracedBBR3(t, "test_trace"), marking, startup)
 	if one := trace[len(trace)-1]; one.Why != highECN {
 		t.Errorf("Startup ends for another reason than marks: %s", one)
@@ -131,7 +131,7 @@ func TestRootBBR3Marked(t *testing.T) {
 // next, when the queue is twice as long.
 func TestMeasureBBR3Marked(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		takesControls(t)
+		requireControls(t)
 		trace := traceOver(t, tracedBBR3(t, "test_trace"), marking, startup)
 		one := trace[len(trace)-1]
 		testenv.AtMost(m, "round trip of the least at Startup's end", float64(one.SRTT)/float64(one.MinRTT), 1.75) // the round after: 2.1
@@ -143,7 +143,7 @@ func TestMeasureBBR3Marked(t *testing.T) {
 // 43.
 func TestMeasureBBR3Shares(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		takesControls(t)
+		requireControls(t)
 		ring := tracedBBR3(t, "test_trace")
 		path := newPath(t)
 		must(t, path.there.Set(link.Spec{Rate: 50e6, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 125_000}}))
@@ -298,8 +298,8 @@ func (p *path) connect(t *testing.T, cc string) (c net.Conn) {
 	return c
 }
 
-// sendNowAndThen leaves the connection idle between bursts, until it is closed.
-func sendNowAndThen(c net.Conn) {
+// sendBursts leaves the connection idle between bursts, until it is closed.
+func sendBursts(c net.Conn) {
 	for {
 		if _, err := io.CopyN(c, content(), 300_000); err != nil {
 			return

@@ -17,9 +17,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// newRigOfOurs has tcpilot's own controls under names of the tests. ECN is on in its
+// newEmbeddedRig has tcpilot's own controls under names of the tests. ECN is on in its
 // namespace, because without it some of them change to reno.
-func newRigOfOurs(t testing.TB) *rig {
+func newEmbeddedRig(t testing.TB) *rig {
 	t.Helper()
 	r := newRig(t)
 	r.known = renamedEmbedded()
@@ -34,7 +34,7 @@ func newRigOfOurs(t testing.TB) *rig {
 //
 // 3,000 connections for each control, or 30,000 if TCPILOT_FULL=1.
 func TestRootChurn(t *testing.T) {
-	r := newRigOfOurs(t)
+	r := newEmbeddedRig(t)
 	count := 3000
 	if os.Getenv("TCPILOT_FULL") == "1" {
 		count = 30_000
@@ -142,7 +142,7 @@ func (k kernelParts) gone(cc string) error {
 // TestRootUpgradeUnderTraffic: repeated loading, upgrading and unloading of each control
 // neither ends connections that send with it nor loses a byte.
 func TestRootUpgradeUnderTraffic(t *testing.T) {
-	r := newRigOfOurs(t)
+	r := newEmbeddedRig(t)
 	const flows, changes = 4, 9
 	for i := range r.known {
 		o := &r.known[i]

@@ -16,7 +16,7 @@ import (
 // tracedCubic registers tcpilot_cubic with its trace on, for as long as the test runs.
 func tracedCubic(t *testing.T, cc string) *ringbuf.Reader {
 	t.Helper()
-	takesControls(t)
+	requireControls(t)
 	return traced(t, "tcpilot_cubic", cc, "cubic_transitions")
 }
 

@@ -38,7 +38,7 @@ func TestDropTxStart(t *testing.T) {
 // TestRootIdleRestart: controls that act when a connection sends after idling are called
 // then, by the hook that this kernel has for it.
 func TestRootIdleRestart(t *testing.T) {
-	r := newRigOfOurs(t)
+	r := newEmbeddedRig(t)
 	kernel, err := kernelOps()
 	must(t, err)
 	hook := "cwnd_event"

@@ -36,7 +36,7 @@ type rig struct {
 // newRig knows one control, testName.
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	takesControls(t)
+	requireControls(t)
 	fs := t.TempDir()
 	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
 	t.Cleanup(func() { // removes the pins, which the next test must not find
@@ -51,9 +51,9 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// takesControls skips the test on a kernel that supports no control at all.
+// requireControls skips the test on a kernel that supports no control at all.
 // TestRootUnsupportedReason tells such a kernel from a broken test.
-func takesControls(t testing.TB) {
+func requireControls(t testing.TB) {
 	t.Helper()
 	testenv.Root(t)
 	if err := plain(testName).try(); errors.Is(err, errNoLinks) {

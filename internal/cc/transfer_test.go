@@ -47,7 +47,7 @@ func TestReceiveEnd(t *testing.T) {
 		want string
 	}{
 		{"ends", func(w io.WriteCloser) { _ = w.Close() }, ""},
-		{"goes on", func(w io.WriteCloser) { _, _ = w.Write([]byte{1}) }, "more bytes"},
+		{"more data", func(w io.WriteCloser) { _, _ = w.Write([]byte{1}) }, "more bytes"},
 		{"stays open", func(io.WriteCloser) {}, "did not end"},
 	} {
 		a, b := connected(t)

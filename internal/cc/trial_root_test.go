@@ -12,7 +12,7 @@ import (
 // TestRootTrial: a control that works passes within seconds, and each fault of the plain
 // control is found by its effect.
 func TestRootTrial(t *testing.T) {
-	takesControls(t)
+	requireControls(t)
 	type attempt struct {
 		name string
 		o    object

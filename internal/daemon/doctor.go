@@ -169,7 +169,7 @@ func conflicts(cgroup string, ours []uint32) []api.Conflict {
 		for _, p := range datapath.OtherSockops(dir, ours) {
 			out = append(out, api.Conflict{
 				Kind: "program", What: p.String() + " on " + dir,
-				Advice: "whichever runs last wins where both set the same option; stop one of them if they do",
+				Advice: "if both set the same option, the one that runs last takes effect: then stop one of them",
 			})
 		}
 	}

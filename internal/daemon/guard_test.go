@@ -6,7 +6,7 @@ import (
 )
 
 // In the recording, paths differ, change, and lose packets: no reason for a guard to act.
-func TestGuardsKeepStillOnTheRecording(t *testing.T) {
+func TestGuardsDoNotActOnTheRecording(t *testing.T) {
 	data, err := os.ReadFile(recorded)
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-var update = flag.Bool("update", false, "write anew what the recorded samples lead to")
+var update = flag.Bool("update", false, "write the golden files of the recorded samples")
 
 const (
 	// The kernel's own samples, and the configuration that they were recorded under: see
@@ -28,7 +28,7 @@ const (
 	recorded       = "../../test/samples/kernel.tcpilot"
 	recordedConfig = "testdata/kernel.yaml"
 	// Synthetic samples in version 1 of the format: do not write them again.
-	madeUp       = "../../test/samples/paths.tcpilot"
+	synthetic       = "../../test/samples/paths.tcpilot"
 	replayConfig = "testdata/replay.yaml"
 )
 
@@ -286,13 +286,13 @@ func best(snap *engine.Snapshot) map[string]string {
 // The file of an older version leads to the same decisions as the same samples recorded
 // in the present version.
 func TestReplayOfAnOlderFile(t *testing.T) {
-	old, err := os.ReadFile(madeUp)
+	old, err := os.ReadFile(synthetic)
 	if err != nil {
 		t.Fatal(err)
 	}
 	data := recording(t, 1500, 10)
 	if _, err := record.NewReader(bytes.NewReader(old)); err != nil && *update { // another version of the format
-		if err := os.WriteFile(madeUp, data, 0o644); err != nil {
+		if err := os.WriteFile(synthetic, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		old = data

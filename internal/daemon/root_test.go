@@ -414,7 +414,7 @@ func TestRootSignals(t *testing.T) {
 func TestRootPrivateCgroupNamespace(t *testing.T) {
 	p := newPlace(t)
 	if s := p.start(t).status(t); len(s.Degraded) != 0 {
-		t.Errorf("degraded: %q where a cgroup is configured", s.Degraded)
+		t.Errorf("degraded: %q although a cgroup is configured", s.Degraded)
 	}
 	q := newPlace(t)
 	q.wholeHierarchy = true
@@ -521,7 +521,7 @@ func TestRootNetNSOwnsItsSettings(t *testing.T) {
 		}
 		return ccOf(t, c), lowat
 	}
-	await(t, "the rule where nobody set anything", func() bool { cc, n := started(plain); return cc == ours && n == lowat })
+	await(t, "the rule in a namespace without own settings", func() bool { cc, n := started(plain); return cc == ours && n == lowat })
 	if cc, _ := started(owned); cc != "reno" {
 		t.Errorf("the namespace's own default reno became %s", cc)
 	}

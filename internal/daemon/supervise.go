@@ -66,8 +66,8 @@ func (s *supervisor) keep(ctx context.Context, t task) error {
 		case err == nil || ctx.Err() != nil:
 			s.recovered(t.name)
 			return nil
-		case beyondRepair(err):
-			s.log.Error("task failed for good", "task", t.name, "error", err)
+		case isPermanent(err):
+			s.log.Error("task failed permanently", "task", t.name, "error", err)
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 		if time.Since(begun) >= s.settled {
@@ -82,9 +82,9 @@ func (s *supervisor) keep(ctx context.Context, t task) error {
 	}
 }
 
-// beyondRepair reports whether a handle that the task needs is closed: only a new process
+// isPermanent reports whether a handle that the task needs is closed: only a new process
 // opens it again.
-func beyondRepair(err error) bool {
+func isPermanent(err error) bool {
 	return errors.Is(err, unix.EBADF) || errors.Is(err, os.ErrClosed)
 }
 

@@ -65,7 +65,7 @@ func TestTasksAreTriedAgain(t *testing.T) {
 	})
 }
 
-func TestTaskBeyondRepair(t *testing.T) {
+func TestPermanentFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSupervisor(slog.New(slog.DiscardHandler))
 		stopped := false

@@ -185,9 +185,9 @@ func TestRootMissedEnds(t *testing.T) {
 	}
 }
 
-// TestRootRespect: congestion controls that the application or the administrator chose
+// TestRootChosenCCsAreKept: congestion controls that the application or the administrator chose
 // are not changed.
-func TestRootRespect(t *testing.T) {
+func TestRootChosenCCsAreKept(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
 	if !strings.Contains(testenv.ReadSysctl(t, nil, "net.ipv4.tcp_available_congestion_control"), "bbr") {
@@ -225,7 +225,7 @@ func TestRootRespect(t *testing.T) {
 		late               func(c, s net.Conn)
 		want               result
 	}{
-		{"nobody chose", nil, nil, nil, result{"reno", "reno", 0, 0, reno, reno}},
+		{"not chosen", nil, nil, nil, result{"reno", "reno", 0, 0, reno, reno}},
 		{"before connect", nil, wantCC("bbr"), nil, result{"bbr", "reno", tcp.FlagAppCC, 0, bbr, reno}},
 		{"the arm itself", nil, wantCC("reno"), nil, result{"reno", "reno", tcp.FlagAppCC, 0, reno, reno}},
 		{"on the listener", wantCC("bbr"), nil, nil, result{"reno", "bbr", 0, tcp.FlagAppCC, reno, bbr}},

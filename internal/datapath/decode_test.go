@@ -111,7 +111,7 @@ func TestDecodeDefaultArm(t *testing.T) {
 	}
 }
 
-func TestDecodeWhatIsNoSample(t *testing.T) {
+func TestDecodeInvalid(t *testing.T) {
 	good := record(distinct())
 	kind := int(unsafe.Offsetof(abiConnSample{}.Kind))
 	for name, raw := range map[string][]byte{

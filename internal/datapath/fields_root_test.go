@@ -81,8 +81,8 @@ func TestEveryFieldIsTested(t *testing.T) {
 	}
 }
 
-// quietPair has sockets without any option set; package net sets some.
-func quietPair(t testing.TB, r *rig, v6 bool) (client, server *os.File) {
+// plainPair has sockets without any option set; package net sets some.
+func plainPair(t testing.TB, r *rig, v6 bool) (client, server *os.File) {
 	t.Helper()
 	address, family := "127.0.0.1:0", unix.AF_INET
 	if v6 {
@@ -119,9 +119,9 @@ func TestRootFieldsAreSet(t *testing.T) {
 	for _, c := range fieldCases {
 		t.Run(c.field.String(), func(t *testing.T) {
 			r.policy(t, nil)
-			plain, plainServer := quietPair(t, r, c.v6)
+			plain, plainServer := plainPair(t, r, c.v6)
 			id := r.policy(t, set(c.field, c.value))
-			client, server := quietPair(t, r, c.v6)
+			client, server := plainPair(t, r, c.v6)
 			counters, err := r.Counters()
 			must(t, err)
 			if n := counters.FieldErrors[c.field]; n != 0 {
@@ -167,7 +167,7 @@ func kernelLacks(f tcp.Field) bool {
 // TestRootNothingIsSetWithoutPolicy compares with a connection of another cgroup.
 func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 	r := newRig(t)
-	base, _ := quietPair(t, r, false)
+	base, _ := plainPair(t, r, false)
 	var cookie uint64
 	r.ns.Do(t, func() {
 		var err error
@@ -229,7 +229,7 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 			before, err := r.Counters()
 			must(t, err)
 			c.prepare()
-			a, b := quietPair(t, r, false)
+			a, b := plainPair(t, r, false)
 			after, err := r.Counters()
 			must(t, err)
 			for _, conn := range []socket{a, b} {

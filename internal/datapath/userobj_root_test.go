@@ -81,7 +81,7 @@ func TestRootUserObjectRefused(t *testing.T) {
 	}
 }
 
-func TestRootUserObjectComesAndGoes(t *testing.T) {
+func TestRootUserObjectLifecycle(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
 	file := object(t, _ProbeBytes)
