@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Supports says what of the Spec this backend cannot do, whatever the kernel.
+// Supports returns an error that names what this backend cannot do of the Spec on
+// any kernel.
 func (b Backend) Supports(s Spec) error {
 	switch b {
 	case Auto, Emulator:
@@ -19,15 +20,15 @@ func (b Backend) Supports(s Spec) error {
 func netemSupports(s Spec) error {
 	switch {
 	case s.Queue.Bytes > 0 && s.Queue.Packets > 0:
-		return errors.New("netem has no queue that is limited by bytes and by packets at once")
+		return errors.New("netem cannot limit a queue by bytes and by packets at once")
 	case s.Reorder > 0 && s.Rate > 0:
-		return errors.New("netem lets what it reorders pass by the rate")
+		return errors.New("netem sends reordered packets without applying the rate")
 	}
 	return nil
 }
 
-// For is the backend to use for all these Specs on this kernel. Auto is Netem
-// where the kernel has it and it can do them all, else Emulator.
+// For returns the backend to use for all these Specs on this kernel. Auto is Netem
+// if the kernel has it and it can do them all, else Emulator.
 func (b Backend) For(specs ...Spec) (Backend, error) {
 	if b == Auto {
 		if _, err := Netem.For(specs...); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// BenchmarkLink is the goodput of one cubic connection through the emulator at
-// 20 ms round trip, and of the bare wire, in turns: with offloads, and per packet.
+// BenchmarkLink measures the goodput of one cubic connection through the emulator
+// at 20 ms round trip, and of the bare wire, alternately: with offloads and without.
 func BenchmarkLink(b *testing.B) {
 	for _, offload := range []bool{true, false} {
 		name := "packets"
@@ -36,7 +36,7 @@ func BenchmarkLink(b *testing.B) {
 	}
 }
 
-// throughDelay is the goodput with 10 ms each way.
+// throughDelay measures the goodput with 10 ms each way.
 func throughDelay(b *testing.B, one, two *topology.End, offload bool) float64 {
 	s := Spec{Delay: 10 * time.Millisecond, Offload: offload}
 	there, err := Shape(Ends{one, two}, s, Emulator)

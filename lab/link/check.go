@@ -11,20 +11,22 @@ import (
 // Bounds of a Spec.
 const (
 	minRate = 8_000           // bit/s: a frame takes 1.5 s
-	maxRate = 100_000_000_000 // bit/s: what 1/2^20 ns a byte still tells within 10^-5
-	// maxHold is how long a packet may wait: what the 31 bits of a mark can tell,
-	// with room to spare.
+	maxRate = 100_000_000_000 // bit/s: 1/2^20 ns a byte still resolves it to 10^-5
+	// maxHold is how long a packet may wait: well within the 18 minutes ahead that
+	// the 31 bits of a mark can express.
 	maxHold = 5 * time.Minute
-	// minFrame is a full Ethernet frame, minAggregate what offloads make of several.
+	// minFrame is a full Ethernet frame, minAggregate the largest aggregate that
+	// offloads make of several.
 	minFrame, minAggregate = 1514, 64<<10 + 14
-	// maxWaiting is the packets that may wait for the rate, the length of the model's
-	// ring (bpf/model.bpf.c), and maxQueue the bytes of as many full frames. Smaller
-	// packets may fill the ring before the bytes: they count as failed.
+	// maxWaiting is the number of packets that may wait for the rate, the length of
+	// the model's ring (bpf/model.bpf.c), and maxQueue the bytes of as many full
+	// frames. Smaller packets may fill the ring before they reach the limit in bytes:
+	// packets that then find no room count as failed.
 	maxWaiting = 1 << 16
 	maxQueue   = maxWaiting * minFrame
 )
 
-// Check says what is wrong with the Spec, by the name of the field.
+// Check returns what is wrong with the Spec, beginning with the field's name.
 func (s Spec) Check() error {
 	return cmp.Or(s.checkShares(), s.checkDelay(), s.checkRate(), s.checkPolicer())
 }
@@ -53,7 +55,7 @@ func (s Spec) checkDelay() error {
 	case s.Jitter < 0 || s.Jitter > s.Delay:
 		return fmt.Errorf("jitter: %s is not in 0 to the delay, %s", s.Jitter, s.Delay)
 	case s.Reorder > 0 && s.Delay == 0:
-		return errors.New("reorder: without a delay no packet can overtake")
+		return errors.New("reorder: requires a delay: without one no packet can overtake")
 	case s.Delay+s.Jitter > maxHold:
 		return fmt.Errorf("delay: %s is more than %s", s.Delay+s.Jitter, maxHold)
 	}
@@ -63,10 +65,10 @@ func (s Spec) checkDelay() error {
 func (s Spec) checkRate() error {
 	if s.Rate == 0 {
 		if s.Queue != (Queue{}) {
-			return errors.New("queue: without a rate nothing waits")
+			return errors.New("queue: requires a rate: without one nothing waits")
 		}
 		if s.ECN > 0 {
-			return errors.New("ecn: without a rate nothing waits")
+			return errors.New("ecn: requires a rate: without one nothing waits")
 		}
 		return nil
 	}
@@ -75,16 +77,16 @@ func (s Spec) checkRate() error {
 	}
 	room := s.Room()
 	if room.Bytes > 0 && room.Bytes < s.largest() {
-		return fmt.Errorf("queue: %d bytes have no room for a packet of %d", room.Bytes, s.largest())
+		return fmt.Errorf("queue: %d bytes is too small for a packet of %d bytes", room.Bytes, s.largest())
 	}
 	if room.Bytes > maxQueue {
-		return fmt.Errorf("queue: %d bytes are more than %d, which are %d frames", room.Bytes, maxQueue, maxWaiting)
+		return fmt.Errorf("queue: %d bytes is more than the maximum of %d bytes (%d frames)", room.Bytes, maxQueue, maxWaiting)
 	}
 	if room.Packets > maxWaiting {
-		return fmt.Errorf("queue: %d packets are more than %d", room.Packets, maxWaiting)
+		return fmt.Errorf("queue: %d packets is more than the maximum of %d", room.Packets, maxWaiting)
 	}
 	if wait := s.QueueDelay(); s.Delay+s.Jitter+wait > maxHold {
-		return fmt.Errorf("queue: a packet may wait %s, more than %s", wait, maxHold)
+		return fmt.Errorf("queue: at this rate a packet may wait %s, more than the maximum of %s", wait, maxHold)
 	}
 	return nil
 }
@@ -97,7 +99,7 @@ func (s Spec) checkPolicer() error {
 		return err
 	}
 	if s.Policer.Burst < s.largest() {
-		return fmt.Errorf("policer: burst: %d bytes have no room for a packet of %d", s.Policer.Burst, s.largest())
+		return fmt.Errorf("policer: burst: %d bytes is too small for a packet of %d bytes", s.Policer.Burst, s.largest())
 	}
 	return nil
 }
@@ -109,7 +111,7 @@ func checkRate(field string, r uint64) error {
 	return nil
 }
 
-// largest is the largest packet that a limit must have room for.
+// largest is the size in bytes of the largest packet that a limit must admit.
 func (s Spec) largest() uint64 {
 	if s.Offload {
 		return minAggregate
@@ -117,7 +119,8 @@ func (s Spec) largest() uint64 {
 	return minFrame
 }
 
-// Room is the Queue with its default filled in; the zero Queue without a rate.
+// Room returns the Queue with its default filled in, or the zero Queue if there is
+// no rate.
 func (s Spec) Room() Queue {
 	if s.Rate == 0 || s.Queue != (Queue{}) {
 		return s.Queue
@@ -138,7 +141,7 @@ func (s Spec) QueueDelay() time.Duration {
 	return time.Duration(float64(bytes) * 8e9 / float64(s.Rate))
 }
 
-// LossShare is the share of packets that Loss and Bursts take in the long run.
+// LossShare is the share of packets that Loss and Bursts drop in the long run.
 func (s Spec) LossShare() float64 { return 1 - (1-s.Loss)*(1-s.Bursts.Share()) }
 
 // Share is the share of packets lost in the long run: the channel is bad for

@@ -1,38 +1,39 @@
 package link
 
-// Counters count packets of one direction since it was shaped. A packet that was
-// dropped counts under one reason.
+// Counters count packets of one direction since it was shaped. A dropped packet
+// counts under exactly one reason.
 type Counters struct {
 	Passed uint64
-	// Aggregates are those of Passed that are several segments: loss and rate are
-	// only faithful per packet while this is 0.
+	// Aggregates are those of Passed that have several segments. Loss and rate apply
+	// to each segment correctly only while this is 0.
 	Aggregates uint64
 
 	Lost       uint64 // by Spec.Loss
 	LostBurst  uint64 // by Spec.Bursts
 	Policed    uint64 // by Spec.Policer
 	Overflowed uint64 // by Spec.Queue
-	Marked     uint64 // by Spec.ECN; marked before they came included
+	Marked     uint64 // by Spec.ECN; includes packets that arrived already marked
 
-	QueueMax uint64 // the deepest that the queue was, in bytes; by the emulator only
+	QueueMax uint64 // maximum depth of the queue, in bytes; by the emulator only
 
-	// Failed are packets that the emulation itself dropped for want of room, and
-	// Late those that it let go more than a millisecond after their time: what was
-	// measured meanwhile is not the link's doing.
+	// Failed are packets that the emulation itself dropped because its buffers were
+	// full, and Late those that it released more than a millisecond after their
+	// time. If there are any, the measurement does not show the link as specified.
 	Failed, Late uint64
 }
 
-// Dropped is all that was dropped on purpose.
+// Dropped is the number of packets dropped as the Spec asks.
 func (c Counters) Dropped() uint64 { return c.Lost + c.LostBurst + c.Policed + c.Overflowed }
 
-// LossShare is the share of packets that Loss and Bursts took of those that came
-// to them.
+// LossShare is the share of packets that Loss and Bursts dropped, of those that
+// reached them.
 func (c Counters) LossShare() float64 {
 	lost := c.Lost + c.LostBurst
 	return float64(lost) / float64(max(1, c.Passed+c.Policed+lost))
 }
 
-// Sub is what was counted since before; QueueMax stays that of all time.
+// Sub returns what was counted after before was read; QueueMax stays the maximum
+// since the direction was shaped.
 func (c Counters) Sub(before Counters) Counters {
 	c.Passed -= before.Passed
 	c.Aggregates -= before.Aggregates

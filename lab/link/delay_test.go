@@ -10,7 +10,7 @@ import (
 
 const ms = time.Millisecond
 
-// Two delays of 10 ms are a round trip that is never shorter than both.
+// Two delays of 10 ms give a round trip of at least 20 ms.
 func TestRootDelay(t *testing.T) {
 	eachWay := Spec{Delay: 10 * ms}
 	onBackends(t, func(t *testing.T, backend Backend) {
@@ -20,7 +20,8 @@ func TestRootDelay(t *testing.T) {
 	})
 }
 
-// At most 0.5 ms more than what the machine adds by itself: two sleeps that end late.
+// The round trip exceeds 20 ms by at most 0.5 ms beyond what the machine itself adds:
+// two sleeps that end late.
 func TestMeasureDelay(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		onBackends(t, func(t *testing.T, backend Backend) {
@@ -32,8 +33,8 @@ func TestMeasureDelay(t *testing.T) {
 	})
 }
 
-// roundTrips are those of either family over a wire with 10 ms each way, the least
-// first.
+// roundTrips measures round trips of IPv4 and IPv6 over a wire with 10 ms each way,
+// shortest first.
 func roundTrips(t *testing.T, backend Backend, count int) map[string][]time.Duration {
 	t.Helper()
 	a, b := newPair(t)
@@ -45,7 +46,7 @@ func roundTrips(t *testing.T, backend Backend, count int) map[string][]time.Dura
 	return all
 }
 
-// Each direction has its own delay: the quickest packets show it.
+// Each direction has its own delay: the packets with the least delay show it.
 func TestRootDirectionsDiffer(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
@@ -57,20 +58,20 @@ func TestRootDirectionsDiffer(t *testing.T) {
 	})
 }
 
-// Packets far enough apart show the whole of the jitter; close ones keep their
-// order none the less.
+// Packets far enough apart show the whole range of the jitter; close ones still keep
+// their order.
 func TestRootJitter(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		s := Spec{Delay: 40 * ms, Jitter: 20 * ms}
 		d := shape(t, a, b, s, backend)
-		// That none of 40 is in the lower or upper three eighths has a chance of 1e-8.
+		// The probability that none of 40 is in the lower or upper three eighths is 1e-8.
 		took := delays(stream(t, a, b, 40, 100, 41*ms, nil))
 		between(t, "the least delay", took[0], 20*ms-mostEarly(s), 35*ms+slack(t))
 		between(t, "the longest", took[len(took)-1], 45*ms-mostEarly(s), 60*ms+loose)
 
 		together := streamAll(t, a, b, 2000, 100, 100*time.Microsecond, nil)
-		// A jitter that let packets overtake would have most of them overtaken.
+		// If jitter reordered packets, most of them would be overtaken.
 		if n := overtaken(together); n > len(together)/5 {
 			t.Errorf("%d of %d packets were overtaken", n, len(together))
 		}
@@ -95,12 +96,12 @@ func TestMeasureJitter(t *testing.T) {
 	})
 }
 
-// The share that is reordered comes at once, the rest after the delay.
+// The share that is reordered arrives at once, the rest after the delay.
 func TestRootReorder(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		s, d, all := reordered(t, backend, 100*ms)
 		ahead, delayed := split(all, s.Delay/2)
-		// One that overtook and was late counts among the others.
+		// A packet that overtook but arrived late counts among the others.
 		if share := float64(len(ahead)) / float64(len(all)); share < s.Reorder/2 || share > s.Reorder*1.3 {
 			t.Errorf("%.3f of packets came at once, want %v", share, s.Reorder)
 		}
@@ -112,7 +113,7 @@ func TestRootReorder(t *testing.T) {
 	})
 }
 
-// Those that do not overtake keep their order.
+// Packets that do not overtake keep their order.
 func TestMeasureReorder(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		onBackends(t, func(t *testing.T, backend Backend) {
@@ -127,7 +128,7 @@ func TestMeasureReorder(t *testing.T) {
 	})
 }
 
-// reordered is a stream over a link of which a fifth overtakes.
+// reordered sends a stream over a link where a fifth of the packets overtakes.
 func reordered(t *testing.T, backend Backend, delay time.Duration) (s Spec, d *Direction, all []flight) {
 	t.Helper()
 	a, b := newPair(t)
@@ -139,7 +140,7 @@ func reordered(t *testing.T, backend Backend, delay time.Duration) (s Spec, d *D
 	return s, d, streamAll(t, a, b, 3000, 100, 300*time.Microsecond, nil)
 }
 
-// split tells packets that took less than a time from the others.
+// split separates packets that took less than a time from the others.
 func split(all []flight, at time.Duration) (ahead, delayed []flight) {
 	for _, f := range all {
 		if f.delay < at {
@@ -151,7 +152,7 @@ func split(all []flight, at time.Duration) (ahead, delayed []flight) {
 	return ahead, delayed
 }
 
-// changes are made to a link one after the other.
+// changes are Specs that are set on a link one after the other.
 var changes = []Spec{
 	{Delay: 30 * ms},
 	{Delay: 10 * ms, Rate: 50e6},
@@ -159,8 +160,8 @@ var changes = []Spec{
 	{},
 }
 
-// No packet is lost by a change, from a bare wire to a bad one and back, and none
-// that comes later has a shorter delay than what is then asked.
+// A change loses no packet, from a bare wire to an impaired one and back, and no later
+// packet has a shorter delay than the Spec in force asks.
 func TestRootSet(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
@@ -190,7 +191,7 @@ func TestMeasureSet(t *testing.T) {
 	})
 }
 
-// Packets are only made to wait once some shall.
+// Packets are held only when a Spec needs it.
 func TestRootBareWireHasNoQueue(t *testing.T) {
 	a, b := newPair(t)
 	d := shape(t, a, b, Spec{Loss: 0.01, Policer: Policer{Rate: 10e6, Burst: 10_000}}, Emulator)

@@ -30,14 +30,14 @@ type Direction struct {
 
 // holder makes packets wait.
 type holder interface {
-	set(Spec) (modelLinkConfig, error) // what the model shall do
-	count(*Counters) error             // adds to them
+	set(Spec) (modelLinkConfig, error) // returns what the model has to do
+	count(*Counters) error             // adds its own counts
 	close() error
 }
 
-// Shape makes one direction of a wire do what the Spec says. Auto is Netem where
-// the kernel has it and it can do this Spec, else Emulator; who will Set others
-// chooses by Backend.For.
+// Shape makes one direction of a wire do what the Spec says. Auto is Netem if the
+// kernel has it and it can do this Spec, else Emulator; a caller that will Set other
+// Specs later chooses the backend for all of them with Backend.For.
 func Shape(e Ends, s Spec, b Backend) (*Direction, error) {
 	b, err := b.For(s)
 	if err != nil {
@@ -56,11 +56,11 @@ func Shape(e Ends, s Spec, b Backend) (*Direction, error) {
 	return d, nil
 }
 
-// Set changes what the direction does, while traffic runs if need be. A packet
-// meets the old Spec or the new; those that wait for the rate are served at the
-// new one from now on, their delay stays as it was, and none that comes later
-// overtakes them. Netem drops those that wait for the rate when ECN changes, or the
-// kind of the queue's limit (bytes or packets).
+// Set changes what the direction does; traffic may be running. Each packet meets
+// either the old Spec or the new one. Packets that wait for the rate are served at
+// the new rate from now on; their delay stays as it was, and no later packet
+// overtakes them. Netem drops the packets that wait for the rate when ECN or the
+// kind of the queue's limit (bytes or packets) changes.
 func (d *Direction) Set(s Spec) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,7 +106,7 @@ func (d *Direction) newHolder() (holder, error) {
 	return newEmulator(d.ends.To)
 }
 
-// Ends are the direction's.
+// Ends returns the ends of the direction.
 func (d *Direction) Ends() Ends { return d.ends }
 
 // Backend is Netem or Emulator.
@@ -138,7 +138,7 @@ func (d *Direction) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	// The model first: a mark that nobody holds packets by would stay on them.
+	// The model first: otherwise packets would keep marks that nothing reads or clears.
 	errs = append(errs, d.model.close())
 	if d.holder != nil {
 		errs = append(errs, d.holder.close())

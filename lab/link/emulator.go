@@ -13,17 +13,17 @@ import (
 )
 
 // emulator holds packets that arrive at a device until the time that the model
-// wrote on them. They wait in an NFQUEUE of the kernel; only their numbers and
-// marks come up to this process, which lets them go in batches.
+// wrote into their marks. They wait in an NFQUEUE of the kernel; only their numbers
+// and marks come up to this process, which releases them in batches.
 type emulator struct {
 	end   *topology.End
 	queue *nfqueue
-	wake  int // eventfd: the worker shall look at epochsNow and stop
+	wake  int // eventfd: makes the worker read epochsNow and stop
 
-	unreserve func() // the worker's place among those that run
+	unreserve func() // undoes Reserve for the worker's thread
 
 	epochsNow atomic.Pointer[epochs] // set adds to them
-	reorders  atomic.Bool            // packets may come that leave before others
+	reorders  atomic.Bool            // packets may arrive that leave before earlier ones
 	early     atomic.Int64           // ns: how much before its time a packet may leave with another
 	late      atomic.Uint64
 	stop      atomic.Bool
@@ -53,7 +53,7 @@ func newEmulator(end *topology.End) (*emulator, error) {
 	return e, nil
 }
 
-// rules adds or deletes what brings packets into the queue.
+// rules adds (-I) or deletes (-D) the rules that bring packets into the queue.
 func (e *emulator) rules(verb string) error {
 	var errs []error
 	for _, tables := range []string{"iptables-legacy", "ip6tables-legacy"} {
@@ -64,7 +64,7 @@ func (e *emulator) rules(verb string) error {
 	return errors.Join(errs...)
 }
 
-// shut ends the worker, which lets go what waits.
+// shut ends the worker, which first releases all packets that wait.
 func (e *emulator) shut() error {
 	e.stop.Store(true)
 	e.wakeUp()
@@ -75,8 +75,8 @@ func (e *emulator) shut() error {
 
 func (e *emulator) wakeUp() { unix.Write(e.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
 
-// set prepares for packets of this Spec, and lets those that wait for the rate
-// leave at the new one.
+// set prepares for packets of this Spec; packets that wait for the rate then leave at
+// the new one.
 func (e *emulator) set(s Spec) (modelLinkConfig, error) {
 	e.reorders.Store(s.Reorder > 0)
 	e.early.Store(int64(early(s)))
@@ -88,7 +88,7 @@ func (e *emulator) set(s Spec) (modelLinkConfig, error) {
 			return modelLinkConfig{}, fmt.Errorf("read clock: %w", err)
 		}
 		now = now.next(c, ts.Nano())
-		all = append(slices.Clip(all), now) // the worker reads the old ones
+		all = append(slices.Clip(all), now) // copied: the worker reads the old slice
 		e.epochsNow.Store(&all)
 		e.wakeUp()
 	}
@@ -103,5 +103,5 @@ func (e *emulator) count(c *Counters) error {
 	return err
 }
 
-// close takes the rules away; what waits is let go at once.
+// close deletes the rules; packets that wait are released at once.
 func (e *emulator) close() error { return errors.Join(e.rules("-D"), e.shut()) }

@@ -1,10 +1,10 @@
 package link
 
-// epoch is a time in which the bottleneck has one rate. The bottleneck counts its
-// time in the bits that it could have sent: what waits when an epoch ends is served
-// at the rate of the next.
+// epoch is a stretch of time in which the bottleneck has one rate. The bottleneck
+// counts time in the bits that it could have sent, so that packets still waiting when
+// an epoch ends are served at the rate of the next.
 type epoch struct {
-	generation uint32 // the epochs before it
+	generation uint32 // number of epochs before it
 	cost       uint64 // 0 is no limit
 	since      int64  // on the clock
 	served     uint64 // bits, until since
@@ -15,8 +15,8 @@ const (
 	bitsShift = 23
 	// backlog is more bits than can ever wait: maxWaiting of the largest packets.
 	backlog = 1 << 40
-	// longest is how long, in ns, a packet waits at most when the rate falls: what is
-	// behind it in the queue then leaves together (LONGEST in bpf/model.bpf.c).
+	// longest is how long, in ns, a packet waits at most when the rate falls; packets
+	// that would wait longer all leave at that time (LONGEST in bpf/model.bpf.c).
 	longest = 1 << 39
 )
 
@@ -30,8 +30,8 @@ func (e epoch) next(cost uint64, now int64) epoch {
 	return epoch{e.generation + 1, cost, now, served}
 }
 
-// departure is when a packet leaves the bottleneck that would have left it at the
-// given time in the epoch before.
+// departure returns when a packet leaves the bottleneck in this epoch, given when it
+// would have left in the epoch before.
 func (e epoch) departure(before epoch, leaves int64) int64 {
 	left := leaves - e.since
 	switch {
@@ -44,7 +44,7 @@ func (e epoch) departure(before epoch, leaves int64) int64 {
 	return e.since + int64(min(wait, longest))
 }
 
-// epochs are all so far.
+// epochs are all epochs so far, oldest first.
 type epochs []epoch
 
 // latest is the index of the latest epoch whose generation ends in these 3 bits.
@@ -53,8 +53,8 @@ func (all epochs) latest(generation uint32) int {
 	return max(0, now-int((uint32(now)-generation)&7))
 }
 
-// departure is when a packet leaves that would have left at the given time had the
-// epoch of this index lasted.
+// departure returns when a packet leaves, given when it would have left if the epoch
+// of this index had lasted.
 func (all epochs) departure(index int, leaves int64) int64 {
 	for i := index + 1; i < len(all); i++ {
 		leaves = all[i].departure(all[i-1], leaves)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What the bottleneck could have sent is rate by time, however long that is.
+// What the bottleneck could have sent is rate times time, for any length of time.
 func TestEpochServed(t *testing.T) {
 	const second = 1_000_000_000
 	for _, rate := range []uint64{minRate, 1e6, 123_456_789, 10e9, maxRate} {
@@ -26,7 +26,7 @@ func TestEpochServed(t *testing.T) {
 	}
 }
 
-// Who waits when the rate changes waits for the rest at the new one.
+// A packet that waits when the rate changes is served at the new rate for the rest.
 func TestEpochDeparture(t *testing.T) {
 	all := epochs{
 		{},
@@ -36,11 +36,11 @@ func TestEpochDeparture(t *testing.T) {
 		{4, cost(1e6), 6000, 0},
 	}
 	for _, c := range []struct{ index, leaves, want int64 }{
-		{0, 900, 900},   // there was no limit
-		{0, 1100, 1100}, // nor is this one's time another
-		{1, 1999, 1999}, // gone when the rate changes
-		{1, 2100, 3000}, // 100 ns are 1000 at a tenth
-		{1, 2500, 5000}, // 500 would be 5000, but then the limit falls
+		{0, 900, 900},   // no limit: leaves at once
+		{0, 1100, 1100}, // no limit in its epoch: unchanged in the next
+		{1, 1999, 1999}, // left before the rate changes
+		{1, 2100, 3000}, // 100 ns become 1000 ns at a tenth of the rate
+		{1, 2500, 5000}, // 500 ns would become 5000 ns, but the limit is removed at 5000
 		{2, 4000, 4000},
 		{2, 7000, 5000},
 		{4, 9000, 9000},
@@ -66,15 +66,15 @@ func TestEpochsLatest(t *testing.T) {
 		}
 	}
 	if got := all[:2].latest(5); got != 0 {
-		t.Errorf("one that never was is number %d", got)
+		t.Errorf("an epoch that does not exist is number %d", got)
 	}
 }
 
-// A change of departures keeps delays and order.
+// A change of the departure times keeps delays and order.
 func TestLineChange(t *testing.T) {
 	var l line
 	l.put(held{id: 1, leaves: 50, delay: 1})
-	l.put(held{id: 2, leaves: 100, delay: 3}) // the next is not due before it
+	l.put(held{id: 2, leaves: 100, delay: 3}) // packets behind it are not due before it
 	l.put(held{id: 3, leaves: 200, delay: 2})
 	l.take(2000)
 	l.change(func(leaves int64) int64 { return leaves * 10 })

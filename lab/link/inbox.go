@@ -8,8 +8,8 @@ import (
 
 // inbox receives many messages by one system call.
 type inbox struct {
-	// data is room for each message: those of packets have some 120 bytes, what the
-	// worker wants first.
+	// data holds one message each. A packet's message has some 120 bytes; the
+	// attributes that the worker reads come first, so that a cut message still has them.
 	data    [64][256]byte
 	vectors [64]unix.Iovec
 	headers [64]mmsghdr
@@ -21,7 +21,7 @@ type mmsghdr struct {
 	length uint32
 }
 
-// receive takes in what waits at the socket and returns how many messages.
+// receive reads the messages that wait at the socket and returns their number.
 func (b *inbox) receive(fd int) int {
 	for i := range b.headers {
 		b.vectors[i] = unix.Iovec{Base: &b.data[i][0]}
@@ -37,7 +37,7 @@ func (b *inbox) receive(fd int) int {
 	return int(n)
 }
 
-// message is what was received; until the next receive.
+// message returns received message i; it is valid until the next receive.
 func (b *inbox) message(i int) []byte {
 	return b.data[i][:min(int(b.headers[i].length), len(b.data[i]))]
 }

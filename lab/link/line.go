@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forever is a time that no packet is due at.
+// forever is later than any packet is due.
 const forever = math.MaxInt64
 
-// held is a packet in the kernel's queue and when it is due, on the clock.
+// held is a packet in the kernel's queue, with its times on the worker's clock.
 type held struct {
 	id     uint32
-	delay  uint32 // behind the bottleneck, in units of 1024 ns
-	leaves int64  // the bottleneck
+	delay  uint32 // after the bottleneck, in units of 1024 ns
+	leaves int64  // when it leaves the bottleneck
 	due    int64
 }
 
-// line is packets in the order in which they leave: a ring that grows.
+// line is a queue of packets in the order in which they leave, kept in a ring that grows.
 type line struct {
 	ring       []held // its length is a power of two, or 0
 	head, tail uint
@@ -36,7 +36,7 @@ func (l *line) put(h held) {
 	l.tail++
 }
 
-// change lets those that wait leave the bottleneck at another time.
+// change computes anew when the packets that wait leave the bottleneck.
 func (l *line) change(departure func(leaves int64) int64) {
 	l.last = 0
 	for i := l.head; i != l.tail; i++ {
@@ -82,15 +82,15 @@ type clock struct {
 	at    int64
 }
 
-// newClock reads both clocks, again if something came between: an error would
-// last as long as the clock.
+// newClock reads both clocks, and repeats that if the readings are too far apart:
+// an error here would persist as long as the clock is used.
 func newClock() clock {
 	const apart = 10 * time.Microsecond
 	var ts unix.Timespec
 	for tries := 0; ; tries++ {
 		began := time.Now()
 		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-			panic(err) // it has no way to fail
+			panic(err) // cannot fail for CLOCK_MONOTONIC
 		}
 		if took := time.Since(began); took < apart || tries == 1000 {
 			return clock{began, ts.Nano()}
@@ -100,9 +100,9 @@ func newClock() clock {
 
 func (c clock) now() int64 { return c.at + int64(time.Since(c.began)) }
 
-// readMark reads a mark (mark in bpf/model.bpf.c): 31 bits of a time in units
-// of 1024 ns, which is the nearest such time to now, and a bit for packets that
-// overtake. 0 is no mark: the packet leaves at once.
+// readMark reads a mark (mark in bpf/model.bpf.c): the lower 31 bits of a time in
+// units of 1024 ns, and a bit for packets that overtake. Of the times with these
+// bits it returns the one nearest to now. 0 is no mark: the packet leaves at once.
 func readMark(mark uint32, now int64) (leaves int64, overtakes bool) {
 	if mark == 0 {
 		return now, false

@@ -52,7 +52,7 @@ func TestReadMark(t *testing.T) {
 			mark := uint32(want>>10) & 0x7fffffff
 			for _, flag := range []uint32{0, 1 << 31} {
 				if mark|flag == 0 {
-					continue // no mark, see below
+					continue // 0 is no mark, tested below
 				}
 				due, overtakes := readMark(mark|flag, now)
 				if due != want || overtakes != (flag != 0) {
@@ -78,6 +78,6 @@ func TestClock(t *testing.T) {
 		least = min(least, time.Duration(ts.Nano()-now).Abs())
 	}
 	if least > 50*time.Microsecond {
-		t.Errorf("it is %s off", least)
+		t.Errorf("the clock is %s off", least)
 	}
 }

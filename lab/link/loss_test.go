@@ -15,7 +15,7 @@ func TestRootLoss(t *testing.T) {
 	a, b := newPair(t)
 	d := shape(t, a, b, Spec{}, Auto)
 	const packets = 60_000
-	// The tolerances are 5.2 and 5.1 standard deviations of what is to be lost.
+	// The tolerances are 5.2 and 5.1 standard deviations of the expected loss.
 	for asked, tolerance := range map[float64]float64{0.02: 0.15, 0.10: 0.063} {
 		must(t, d.Set(Spec{Loss: asked}))
 		before, drops := counters(t, d), backlogDrops(t)
@@ -31,7 +31,8 @@ func TestRootLoss(t *testing.T) {
 	}
 }
 
-// Losses in a row are as many as the bad state lasts: 1 / ToGood packets.
+// The mean number of consecutive losses is the mean length of the bad state: 1 / ToGood
+// packets.
 func TestRootBursts(t *testing.T) {
 	a, b := newPair(t)
 	s := Spec{Bursts: Bursts{ToBad: 0.01, ToGood: 0.25, LossBad: 1}}
@@ -77,8 +78,8 @@ func TestRootLossIsOfOneDirection(t *testing.T) {
 	}
 }
 
-// Of a burst as much passes as the bucket holds, and of a lasting stream the
-// policer's rate.
+// A burst passes up to what the bucket holds; a long stream passes at the policer's
+// rate.
 func TestRootPolicer(t *testing.T) {
 	a, b := newPair(t)
 	const payload, held = 958, 20 // frames of 1000 bytes, of which the bucket holds 20
@@ -88,8 +89,8 @@ func TestRootPolicer(t *testing.T) {
 	if took := int(time.Since(began)/ms - 2*quiet/ms); len(all) < held || len(all) > held+took+1 {
 		t.Errorf("of a burst %d packets passed in %d ms, want %d and one for each", len(all), took, held)
 	}
-	// Twice the rate for a second: 1000 of 2000 packets, and the full bucket, unless the
-	// sender stood still.
+	// Twice the rate for a second: 1000 of 2000 packets pass, plus the full bucket,
+	// unless the sender was stalled.
 	var s *sender
 	all = exchange(t, a, b, 2000, func(own *sender) error {
 		s = own
@@ -127,7 +128,7 @@ func TestRootModelFallsBackToClsact(t *testing.T) {
 	}
 }
 
-// What Shape brings in Close takes away.
+// Close removes everything that Shape added.
 func TestRootCloseLeavesNothing(t *testing.T) {
 	a, b := newPair(t)
 	traces := func() string {
@@ -141,7 +142,7 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 			}{{a.Host.Run}, {b.Host.Run}} {
 				out, err := e.run(words[0], words[1:]...)
 				must(t, err)
-				// A first qdisc gives a veth a queue length for good; nothing queues by it.
+				// The first qdisc sets a veth's queue length permanently; nothing uses it.
 				all = append(all, strings.ReplaceAll(out, " qlen 1000", " "))
 			}
 		}
@@ -154,14 +155,14 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 		}
 		return strings.Join(all, "\n")
 	}
-	// The commands themselves make the raw table.
+	// The commands themselves create the raw table, so run them once first.
 	traces()
 	before := traces()
 	for _, backend := range []Backend{Emulator, Auto} {
 		d, err := Shape(Ends{a, b}, Spec{Delay: 50 * time.Millisecond, Rate: 10e6, Loss: 0.5}, backend)
 		must(t, err)
 		if traces() == before {
-			t.Error("a shaped wire looks like a bare one: the test shows nothing")
+			t.Error("a shaped wire looks like a bare one: the test would not notice leftovers")
 		}
 		info, err := d.model.objs.LabLink.Info()
 		must(t, err)

@@ -40,7 +40,7 @@ func newModel(end *topology.End) (*model, error) {
 
 func (m *model) attachTCX() error {
 	return m.end.Host.Do(func() error {
-		// The device index is of the thread's namespace.
+		// The kernel looks the device index up in the thread's namespace.
 		l, err := ebpflink.AttachTCX(ebpflink.TCXOptions{
 			Interface: m.end.Index,
 			Program:   m.objs.LabLink,
@@ -83,7 +83,7 @@ func (m *model) attachClsact() error {
 	return nil
 }
 
-// set replaces the configuration; a packet meets the old or the new.
+// set replaces the configuration; each packet meets either the old or the new one.
 func (m *model) set(c modelLinkConfig) error {
 	if err := m.objs.LinkConfigs.Put(uint32(0), c); err != nil {
 		return fmt.Errorf("configure model: %w", err)
@@ -113,7 +113,7 @@ func (m *model) count() (sum Counters, err error) {
 
 func (m *model) close() error { return errors.Join(m.detach(), m.objs.Close()) }
 
-// instant is the part of a Spec that is decided when a packet arrives.
+// instant is the part of a Spec that needs no waiting: loss and the policer.
 func (s Spec) instant() modelLinkConfig {
 	c := modelLinkConfig{
 		Loss:     chance(s.Loss),
@@ -122,7 +122,7 @@ func (s Spec) instant() modelLinkConfig {
 		LossBad:  chance(s.Bursts.LossBad),
 		LossGood: chance(s.Bursts.LossGood),
 	}
-	if s.Bursts.ToBad == 0 { // one that an earlier Spec left bad becomes good, and is meanwhile as good
+	if s.Bursts.ToBad == 0 { // if an earlier Spec left the channel bad, it turns good, and until then loses as if good
 		c.ToGood, c.LossBad = always, c.LossGood
 	}
 	if p := s.Policer; p.Rate > 0 {
@@ -132,8 +132,8 @@ func (s Spec) instant() modelLinkConfig {
 	return c
 }
 
-// held is the instant part and all that makes a packet wait, from the begin of the
-// epoch on; somebody must hold it until then.
+// held is the instant part and everything that makes packets wait, from the start of
+// the epoch on; the emulator must hold each packet until its time.
 func (s Spec) held(e epoch) modelLinkConfig {
 	c := s.instant()
 	c.Delay, c.Jitter = nanoseconds(s.Delay), nanoseconds(s.Jitter)
@@ -148,15 +148,14 @@ func (s Spec) held(e epoch) modelLinkConfig {
 	return c
 }
 
-// always is the chance of what is certain.
+// always is the chance of a certain event.
 const always = 1 << 32
 
 // chance is a share in units of 1/2^32.
 func chance(share float64) uint64 { return uint64(math.Round(share * always)) }
 
-// cost is the time of a byte at a rate in bit/s, in units of 1/2^20 ns: 5e-7 of it
-// off at 1 Gbit/s, 6e-6 at 100.
-// 0 is no rate.
+// cost is the time of a byte at a rate in bit/s, in units of 1/2^20 ns; its relative
+// error is 5e-7 at 1 Gbit/s and 6e-6 at 100 Gbit/s. 0 is no rate.
 func cost(rate uint64) uint64 {
 	if rate == 0 {
 		return 0

@@ -16,10 +16,11 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// ErrNoNetem says that this kernel cannot delay packets with netem.
+// ErrNoNetem reports that this kernel cannot delay packets with netem.
 var ErrNoNetem = errors.New("this kernel has no netem (CONFIG_NET_SCH_NETEM)")
 
-// HasNetem is ErrNoNetem, another reason why netem cannot be used, or nil.
+// HasNetem returns nil if netem can be used, ErrNoNetem if the kernel has none, or
+// another reason why it cannot be used.
 func HasNetem() error { return hasNetem() }
 
 var hasNetem = sync.OnceValue(func() error {
@@ -32,8 +33,8 @@ var hasNetem = sync.OnceValue(func() error {
 	return err
 })
 
-// HasQdisc says why this kernel cannot queue in this way, such as fq; nil if it
-// can.
+// HasQdisc returns nil if this kernel has the qdisc, such as fq, or else why it cannot
+// be used.
 func HasQdisc(kind string) error {
 	if kind == "netem" {
 		return HasNetem()
@@ -47,7 +48,7 @@ func HasQdisc(kind string) error {
 	return err
 }
 
-// tryQdisc tries one on the loopback device of a namespace that ends with the
+// tryQdisc tries a qdisc on the loopback device of a namespace that ends with the
 // thread.
 func tryQdisc(on func(device int) netlink.Qdisc) error {
 	return netns.InNew(func() error {
@@ -68,29 +69,30 @@ func tryQdisc(on func(device int) netlink.Qdisc) error {
 // it tbf (2:) for the rate, red (3:) for marks, and a fifo for the queue, by bytes
 // (4:) or by packets (5:).
 //
-// Aggregates that exist in spite of offloads that are off (of UDP_SEGMENT) pass the
-// qdiscs whole, and are split behind them (validate_xmit_skb).
+// UDP_SEGMENT makes aggregates even with offloads off. They pass the qdiscs whole and
+// are split after them (validate_xmit_skb).
 type netem struct {
 	end  *topology.End
-	tree netemTree // as it was set last
+	tree netemTree // as last set
 }
 
 const (
-	// unlimited is what netem and tbf are given for no rate, in bit/s: with a rate
-	// netem keeps the order of packets whatever their jitter (netem_enqueue), and
-	// orphans them, so that the sender's small-queue limit does not see the link.
+	// unlimited is the rate in bit/s that netem and tbf get if there is none. With a
+	// rate netem keeps the order of packets whatever their jitter (netem_enqueue). It
+	// also orphans them, so that packets in the link do not count towards the sender's
+	// TCP small queues limit.
 	unlimited = 100_000_000_000
-	// netemLimit is the packets that may be delayed at a time.
+	// netemLimit is how many packets may be delayed at a time.
 	netemLimit = 1_000_000
-	// redLimit, in bytes, is out of the way: the fifo below it limits.
+	// redLimit, in bytes, is never reached: the fifo below it limits the queue.
 	redLimit = 1 << 28
 )
 
-// netemTree is the qdiscs in the words of tc -batch, from the root down.
+// netemTree is the qdiscs as commands of tc -batch, from the root down.
 type netemTree [4]string
 
-// set changes the qdiscs whose words change. They keep the packets that wait but
-// for red, which makes a new fifo, and the fifo when its kind changes.
+// set replaces the qdiscs whose commands change. They keep the packets that wait, with
+// two exceptions: red, which makes a new fifo, and the fifo if its kind changes.
 func (n *netem) set(s Spec) (modelLinkConfig, error) {
 	tree := s.netem(n.end.Device)
 	var commands strings.Builder
@@ -99,7 +101,7 @@ func (n *netem) set(s Spec) (modelLinkConfig, error) {
 			commands.WriteString(words)
 		}
 	}
-	n.tree = netemTree{} // should tc fail
+	n.tree = netemTree{} // if tc fails, the state is unknown: the next set runs all commands
 	if err := n.tc(commands.String()); err != nil {
 		return modelLinkConfig{}, err
 	}
@@ -107,7 +109,7 @@ func (n *netem) set(s Spec) (modelLinkConfig, error) {
 	return s.instant(), nil
 }
 
-// netem is the Spec as qdiscs.
+// netem returns the Spec as commands that make qdiscs.
 func (s Spec) netem(device string) (tree netemTree) {
 	delay := "delay " + micros(s.Delay)
 	if s.Jitter > 0 {
@@ -132,24 +134,24 @@ func (s Spec) netem(device string) (tree netemTree) {
 	}
 	set(0, "root handle 1: netem limit %d %s rate %dbit", netemLimit, delay, uint64(unlimited))
 	set(1, "parent 1:1 handle 2: tbf rate %dbit burst %d limit %d", rate, bucket(rate), redLimit)
-	// Between two thresholds a byte apart red marks by the depth alone; what cannot
-	// be marked it leaves be (nodrop).
+	// With thresholds one byte apart red marks by the depth alone; packets that cannot
+	// be marked it queues unmarked (nodrop).
 	set(2, "parent 2:1 handle 3: red limit %d min %d max %d avpkt 1500 burst %d bandwidth 10gbit probability 1 ecn nodrop",
 		redLimit, threshold, threshold+1, threshold/1500+1)
 	set(3, "parent 3:1 %s", fifo)
 	return tree
 }
 
-// bucket is the burst of tbf, in bytes: a frame, and what makes up for a late
-// timer. That is three frames but at most 10 ms' worth, which would pass at once
-// after each pause, and at higher rates 2 ms' worth.
+// bucket is the burst of tbf, in bytes: one frame, and a reserve that compensates for
+// late timers. The reserve is three frames, but at most 10 ms at the rate, because all
+// of it passes at once after each pause; at higher rates it is 2 ms at the rate.
 func bucket(rate uint64) uint64 {
 	return minFrame + max(rate/8/500, min(rate/8/100, 3*minFrame))
 }
 
 func micros(d time.Duration) string { return fmt.Sprintf("%.3fus", float64(d.Nanoseconds())/1000) }
 
-// tc runs commands.
+// tc runs commands with tc -batch in the sender's namespace.
 func (n *netem) tc(commands string) error {
 	var out strings.Builder
 	cmd := exec.Command("tc", "-batch", "-")
@@ -163,7 +165,7 @@ func (n *netem) tc(commands string) error {
 	return nil
 }
 
-// qdisc is what tc prints of one.
+// qdisc is the part of tc's JSON output for one qdisc that count reads.
 type qdisc struct {
 	Kind   string `json:"kind"`
 	Drops  uint64 `json:"drops"`
@@ -184,7 +186,7 @@ func (n *netem) count(c *Counters) error {
 	for _, q := range all {
 		switch q.Kind {
 		case "netem":
-			drops = q.Drops // those of tbf too
+			drops = q.Drops // includes those of tbf
 		case "tbf":
 			c.Overflowed += q.Drops
 			drops -= min(drops, q.Drops)
@@ -196,15 +198,15 @@ func (n *netem) count(c *Counters) error {
 	return nil
 }
 
-// close takes all of them off; what waits is dropped.
+// close removes the qdiscs; packets that wait are dropped.
 func (n *netem) close() error {
 	h := n.end.Host.Netlink()
 	err := h.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: netemRoot(n.end.Index)})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		err = nil // there is none
+		err = nil // it was never added
 	}
 	if err != nil {
-		return fmt.Errorf("take netem off: %w", err)
+		return fmt.Errorf("remove netem: %w", err)
 	}
 	return nil
 }

@@ -32,45 +32,45 @@ func TestNetemCommands(t *testing.T) {
 	}
 }
 
-// A kernel without netem is told by Shape.
+// Shape reports a kernel without netem.
 func TestRootNoNetem(t *testing.T) {
 	a, b := newPair(t)
 	d, err := Shape(Ends{a, b}, Spec{Delay: ms}, Netem)
 	if want := HasNetem(); !errors.Is(err, want) || (want == nil) != (err == nil) {
-		t.Errorf("Shape says %v, HasNetem %v", err, want)
+		t.Errorf("Shape returned %v, HasNetem %v", err, want)
 	}
 	if d != nil {
 		must(t, d.Close())
 	}
 }
 
-// conduct is what a link does, as measured.
-type conduct struct {
+// behaviour is what a link does, as measured.
+type behaviour struct {
 	roundTrip, wait time.Duration
 	rate, loss      float64
 }
 
-func measure(t *testing.T, backend Backend) (c conduct) {
+func measure(t *testing.T, backend Backend) (got behaviour) {
 	a, b := newPair(t)
 	there := shape(t, a, b, Spec{Delay: 20 * ms}, backend)
 	shape(t, b, a, Spec{Delay: 30 * ms}, backend)
-	c.roundTrip = rtt(t, a, b.Addr4.Addr())
+	got.roundTrip = rtt(t, a, b.Addr4.Addr())
 
 	s := Spec{Rate: 2e6, Queue: Queue{Bytes: 100_000}}
 	must(t, there.Set(s))
-	// Without those that tbf's bucket let through.
+	// Without the packets that tbf's bucket let through at once.
 	all := stream(t, a, b, 150, fullPayload, 0, nil)[10:]
-	c.rate = bitsPerSecond(all)
-	c.wait = delays(all)[len(all)-1]
+	got.rate = bitsPerSecond(all)
+	got.wait = delays(all)[len(all)-1]
 
 	must(t, there.Set(Spec{Loss: 0.1}))
 	before := counters(t, there)
 	stream(t, a, b, 20_000, 18, 0, nil)
-	c.loss = counters(t, there).Sub(before).LossShare()
-	return c
+	got.loss = counters(t, there).Sub(before).LossShare()
+	return got
 }
 
-// Where a kernel has both, they do the same.
+// If a kernel has both backends, they do the same.
 func TestRootBackendsAgree(t *testing.T) {
 	if errors.Is(HasNetem(), ErrNoNetem) {
 		t.Log("this kernel has no netem: make test-vm compares them elsewhere")

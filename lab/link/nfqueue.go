@@ -41,8 +41,8 @@ const (
 	// nfqRoom is how many packets may wait in the kernel: 2.4 s of small packets at
 	// 200 Mbit/s, 12 s of full ones at 1 Gbit/s.
 	nfqRoom = 1 << 20
-	// nfqBuffer is room for some 80,000 packet messages, so that a burst does not
-	// overflow while the worker is not at it.
+	// nfqBuffer, in bytes, holds some 80,000 packet messages, so that a burst does not
+	// overflow while the worker is not reading.
 	nfqBuffer = 64 << 20
 )
 
@@ -53,7 +53,7 @@ type nfqueue struct {
 	fd     int
 }
 
-// openQueue makes a queue of the host.
+// openQueue makes a queue in the host's namespace.
 func openQueue(h *topology.Host, number uint16) (_ *nfqueue, err error) {
 	q := &nfqueue{host: h, number: number}
 	err = h.Do(func() (err error) {
@@ -77,7 +77,7 @@ func (q *nfqueue) configure() error {
 	if err := unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, nfqBuffer); err != nil {
 		return err
 	}
-	// An overflow is counted by the queue (drops); the socket need not fail for it.
+	// The queue counts overflows (drops), so reads need not fail for them.
 	if err := unix.SetsockoptInt(q.fd, unix.SOL_NETLINK, unix.NETLINK_NO_ENOBUFS, 1); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (q *nfqueue) ask(m netlinkMessage) error {
 	return nil
 }
 
-// drops are the packets that the queue dropped because it, or its socket, was
+// drops is the number of packets that the queue dropped because it, or its socket, was
 // full.
 func (q *nfqueue) drops() (n uint64, err error) {
 	var table []byte
@@ -140,7 +140,7 @@ func queueDrops(table string, number uint16) (uint64, error) {
 	return 0, fmt.Errorf("read drops of queue: there is no queue %d", number)
 }
 
-// close drops what still waits.
+// close drops packets that still wait.
 func (q *nfqueue) close() error { return unix.Close(q.fd) }
 
 // netlinkMessage is a message to the queue subsystem; attr adds to it.
@@ -172,7 +172,7 @@ func (m netlinkMessage) finish() []byte {
 }
 
 // verdict is a message that accepts a packet, or with nfqVerdictBatch all packets
-// up to it, and takes mark and priority off.
+// up to it, and clears mark and priority.
 type verdict []byte
 
 func newVerdict(kind, queue uint16) verdict {
@@ -180,7 +180,7 @@ func newVerdict(kind, queue uint16) verdict {
 	return message(kind, 0, queue).
 		attr(nfqaMark, make([]byte, 4)).
 		attr(nfqaPriority, make([]byte, 4)).
-		attr(nfqaVerdictHdr, append(accept, 0, 0, 0, 0)).finish() // the id is the end
+		attr(nfqaVerdictHdr, append(accept, 0, 0, 0, 0)).finish() // the id is the last field
 }
 
 // send accepts the packet with this number.
@@ -190,15 +190,15 @@ func (v verdict) send(fd int, id uint32) error {
 	return err
 }
 
-// packetMessage is what the worker wants to know of a packet.
+// packetMessage is what the worker reads of a packet.
 type packetMessage struct {
-	id       uint32 // the queue counts them up
-	mark     uint32 // 0 if it has none, as the priority
-	priority uint32
+	id       uint32 // ascends by one for each packet of the queue
+	mark     uint32 // 0 if the message has none
+	priority uint32 // 0 if the message has none
 }
 
-// parsePacket reads a message of the queue; one that is not of a packet, or cut
-// off before the packet's number, is not ok.
+// parsePacket reads a message of the queue; ok is false if it is not of a packet, or is
+// cut off before the packet's id.
 func parsePacket(m []byte) (p packetMessage, ok bool) {
 	const head = unix.NLMSG_HDRLEN + 4 // struct nfgenmsg
 	if len(m) < head || binary.NativeEndian.Uint16(m[4:]) != nfqPacket {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packet is a message as the kernel sends it, with the attributes in its order.
+// packet is a message as the kernel sends it, with the attributes in the kernel's order.
 func packet(id, mark, priority uint32) []byte {
 	be := binary.BigEndian
 	m := message(nfqPacket, 0, 7).
@@ -30,14 +30,14 @@ func TestParsePacket(t *testing.T) {
 		}
 		for n := range whole[:unix.NLMSG_HDRLEN+4+4+7] {
 			if _, ok := parsePacket(whole[:n]); ok {
-				t.Errorf("the first %d bytes are a packet", n)
+				t.Errorf("the first %d bytes were accepted as a packet", n)
 			}
 		}
 	}
 	other := packet(1, 2, 3)
 	binary.NativeEndian.PutUint16(other[4:], unix.NLMSG_ERROR)
 	if _, ok := parsePacket(other); ok {
-		t.Error("an error is a packet")
+		t.Error("an error message was accepted as a packet")
 	}
 }
 
@@ -47,7 +47,7 @@ func FuzzParsePacket(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, m []byte) {
 		if _, ok := parsePacket(m); ok && len(m) < unix.NLMSG_HDRLEN+12 {
-			t.Errorf("%x is a packet", m)
+			t.Errorf("%x was accepted as a packet", m)
 		}
 	})
 }
@@ -55,7 +55,7 @@ func FuzzParsePacket(f *testing.F) {
 func TestVerdict(t *testing.T) {
 	v := newVerdict(nfqVerdictBatch, 7)
 	if got := int(binary.NativeEndian.Uint32(v)); got != len(v) {
-		t.Errorf("its length is %d, it says %d", len(v), got)
+		t.Errorf("the message is %d bytes long, its header says %d", len(v), got)
 	}
 	if queue := binary.BigEndian.Uint16(v[unix.NLMSG_HDRLEN+2:]); queue != 7 {
 		t.Errorf("queue is %d, want 7", queue)
@@ -72,9 +72,9 @@ func TestQueueDrops(t *testing.T) {
 		t.Errorf("drops are %d, %v, want 33", got, err)
 	}
 	if _, err := queueDrops(table, 3); err == nil {
-		t.Error("there is a queue 3")
+		t.Error("found queue 3, which does not exist")
 	}
 	if _, err := queueDrops("2 x\n", 2); err == nil {
-		t.Error("nonsense is a table")
+		t.Error("an invalid table was accepted")
 	}
 }

@@ -25,7 +25,7 @@ var (
 type offloads struct {
 	all      []offload
 	from     *topology.End
-	segments uint32 // that an aggregate may have, before
+	segments uint32 // how many an aggregate could have before
 	off      bool
 }
 
@@ -83,20 +83,20 @@ func (o *offloads) restore() error {
 	return errors.Join(errs...)
 }
 
-// boundAggregates bounds the segments of what leaves an end at once. An aggregate
-// that is larger is split, whoever made it; the features alone leave those of
-// UDP_SEGMENT whole (gso_features_check).
+// boundAggregates limits how many segments an aggregate that leaves an end may have.
+// Larger ones are split, whoever made them. Turning the features off is not enough: it
+// leaves aggregates of UDP_SEGMENT whole (gso_features_check).
 func boundAggregates(e *topology.End, segments uint32) error {
 	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: e.Index, Name: e.Device}}
 	if err := e.Host.Netlink().LinkSetGSOMaxSegs(device, int(segments)); err != nil {
-		return fmt.Errorf("bound aggregates of %s of %s: %w", e.Device, e.Host.Name, err)
+		return fmt.Errorf("limit segments per packet on %s of %s: %w", e.Device, e.Host.Name, err)
 	}
 	return nil
 }
 
 // OffloadsOff turns segmentation and receive offloads of these ends off, so
-// that one packet on the wire is one segment. Shape does so for its direction; this
-// is for wires without a Direction.
+// that one packet on the wire is one segment. Shape does this for its direction;
+// OffloadsOff is for wires without a Direction.
 func OffloadsOff(ends ...*topology.End) error {
 	for _, e := range ends {
 		for _, f := range []feature{tso, gso, gro} {

@@ -10,17 +10,17 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// fullPayload is what a full frame carries over UDP.
+// fullPayload is the UDP payload of a full frame, in bytes.
 const fullPayload = 1472
 
-// A queue that has room for all of a burst lets it go at no more than the rate.
+// A queue with room for a whole burst sends it at no more than the rate.
 func TestRootRate(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		d := shape(t, a, b, Spec{}, backend)
 		for _, mbit := range []float64{20, 100} {
 			all := halfASecond(t, a, b, d, mbit)
-			// tbf's bucket holds 10 ms' worth.
+			// tbf's bucket holds 10 ms at the rate.
 			between(t, fmt.Sprintf("half a second at %.0f Mbit/s", mbit), took(all), 480*ms, 500*ms+loose)
 		}
 		sane(t, d)
@@ -40,19 +40,19 @@ func TestMeasureRate(t *testing.T) {
 	})
 }
 
-// halfASecond is a stream of as many full frames as a rate carries in that time.
+// halfASecond sends as many full frames as a rate carries in half a second.
 func halfASecond(t *testing.T, a, b *topology.End, d *Direction, mbit float64) []flight {
 	t.Helper()
 	must(t, d.Set(Spec{Rate: uint64(mbit * 1e6), Queue: Queue{Packets: 60_000}}))
 	return streamAll(t, a, b, int(0.5*mbit*1e6/8/minFrame), fullPayload, 0, nil)
 }
 
-// took is how long it was from the first write of a stream to its last arrival.
+// took is the time from the first write of a stream to its last arrival.
 func took(all []flight) time.Duration {
 	return all[len(all)-1].at.Sub(all[0].at) + all[0].delay
 }
 
-// Of an aggregate each segment counts with its headers.
+// Each segment of an aggregate counts with its own headers.
 func TestRootRateOfAggregates(t *testing.T) {
 	a, b := newPair(t)
 	s := Spec{Rate: 20e6, Queue: Queue{Bytes: 2e6}, Offload: true}
@@ -93,17 +93,17 @@ func TestRootOffloadsOff(t *testing.T) {
 	})
 }
 
-// A slow rate is that of the first packets too.
+// A slow rate applies to the first packets too.
 func TestRootSlowRate(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		shape(t, a, b, Spec{Rate: 100e3}, backend)
-		// 121 ms each, but for what tbf's bucket holds beside a frame
+		// 121 ms each, less what tbf's bucket holds beyond one frame
 		between(t, "4 packets", took(streamAll(t, a, b, 4, fullPayload, 0, nil)), 345*ms, 490*ms+loose)
 	})
 }
 
-// queues are limits, and how many packets of 1000 bytes they have room for.
+// queues are limits, each with the number of packets of 1000 bytes that it has room for.
 var queues = []struct {
 	queue Queue
 	room  int
@@ -113,15 +113,15 @@ var queues = []struct {
 	{Queue{Bytes: 150_500, Packets: 50}, 50},
 }
 
-const each = 2 * ms // that a packet of 1000 bytes takes at the rate of these tests
+const each = 2 * ms // time of a packet of 1000 bytes at the rate of these tests
 
-// A burst that is longer than the queue fills it, and no more: what has room arrives,
-// the last after all of the others, and the rest is counted.
+// A burst that is longer than the queue fills it: packets that have room arrive, the
+// last after all of the others, and the rest are counted as overflowed.
 func TestRootQueue(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
 		d := shape(t, a, b, Spec{}, backend)
-		const payload, sent = 958, 1500 // a sender that is slower than 3 s to send them would show nothing
+		const payload, sent = 958, 1500 // a sender that takes more than 3 s to send them would not fill the queue
 		for _, c := range queues {
 			s := Spec{Rate: uint64(8000 / each.Seconds()), Queue: c.queue}
 			if backend.Supports(s) != nil {
@@ -151,7 +151,7 @@ func TestRootQueue(t *testing.T) {
 	})
 }
 
-// What arrives of a burst is what had room, and what left meanwhile.
+// Of a burst arrives what had room in the queue and what left during the burst.
 func TestMeasureQueue(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		onBackends(t, func(t *testing.T, backend Backend) {
@@ -175,8 +175,8 @@ func TestMeasureQueue(t *testing.T) {
 	})
 }
 
-// A full queue of 1000 packets at 20 Mbit/s is 606 ms long, and so is one of 50 at
-// 1 Mbit/s, which emulated processors fill.
+// A full queue of 1000 packets at 20 Mbit/s is 606 ms long, and so is one of 50 packets
+// at 1 Mbit/s, which emulated processors are fast enough to fill.
 func TestRootFullQueue(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		a, b := newPair(t)
@@ -195,8 +195,8 @@ func TestRootFullQueue(t *testing.T) {
 	})
 }
 
-// ceMarks is how many packets with congestion marks the host received over TCP
-// or UDP, by /proc/net/netstat.
+// ceMarks reads from /proc/net/netstat how many packets with congestion marks the host
+// received over TCP or UDP.
 func ceMarks(t *testing.T, h *topology.Host) (n int) {
 	t.Helper()
 	out, err := h.Run("cat", "/proc/self/net/netstat")
@@ -231,7 +231,7 @@ func testECN(t *testing.T, backend Backend) {
 		must(t, b.Host.SetSysctl("net.ipv4.tcp_ecn", able))
 		before, seen := counters(t, d), ceMarks(t, b.Host)
 		transfer(t, a, b, b.Addr4.Addr(), time.Second)
-		time.Sleep(2 * quiet) // for what still waits
+		time.Sleep(2 * quiet) // until the queue is empty
 		c := counters(t, d).Sub(before)
 		seen = ceMarks(t, b.Host) - seen
 		t.Logf("tcp_ecn %s: %d marks seen, %+v", able, seen, c)

@@ -9,8 +9,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// What one policer refused is not held against the next, which has a bucket of
-// its own, empty at worst.
+// A new policer starts with a bucket of its own, empty at worst, whatever the previous
+// one dropped.
 func TestRootSetPolicer(t *testing.T) {
 	a, b := newPair(t)
 	const payload = 958 // frames of 1000 bytes
@@ -22,7 +22,7 @@ func TestRootSetPolicer(t *testing.T) {
 	}
 }
 
-// A channel that was bad is good once there are no bursts any more.
+// A channel in the bad state turns good when bursts are switched off.
 func TestRootSetBursts(t *testing.T) {
 	a, b := newPair(t)
 	d := shape(t, a, b, Spec{Bursts: Bursts{ToBad: 1, ToGood: 1e-9, LossBad: 1}}, Auto)
@@ -39,7 +39,7 @@ func TestRootSetBursts(t *testing.T) {
 	}
 }
 
-// The channel takes its steps with lost packets too.
+// The channel changes state with lost packets too.
 func TestRootBurstsBesideLoss(t *testing.T) {
 	a, b := newPair(t)
 	d := shape(t, a, b, Spec{Loss: 1, Bursts: Bursts{ToBad: 1, ToGood: 1e-9, LossBad: 1}}, Auto)
@@ -50,8 +50,8 @@ func TestRootBurstsBesideLoss(t *testing.T) {
 	}
 }
 
-// What waits when the rate changes is served at the new one at once, and what
-// comes later behind it; the delay stays as it was. No packet comes earlier than that.
+// Packets that wait when the rate changes are served at the new rate from then on, and
+// later packets after them; the delay stays as it was. No packet arrives earlier.
 func TestRootSetRate(t *testing.T) {
 	onBackends(t, func(t *testing.T, backend Backend) {
 		setRate(t, backend, func(what string, early, _, most time.Duration) {
@@ -70,8 +70,8 @@ func TestMeasureSetRate(t *testing.T) {
 	})
 }
 
-// setRate tells by how much nine of ten packets are at most early and late, and what
-// the machine allows.
+// setRate passes to judge by how much nine of ten packets are early or late at most,
+// and the tolerance for this machine.
 func setRate(t *testing.T, backend Backend, judge func(what string, early, late, most time.Duration)) {
 	a, b := newPair(t)
 	const frame = 8 * minFrame
@@ -85,8 +85,8 @@ func setRate(t *testing.T, backend Backend, judge func(what string, early, late,
 		s := Spec{Delay: 20 * ms, Rate: uint64(rate[0]), Queue: Queue{Packets: 2000}}
 		must(t, d.Set(s))
 		begin := time.Now()
-		var from, to float64                // between these the rate changes
-		count := 2 * int(0.2*rate[0]/frame) // half of them is 0.2 s at the first rate
+		var from, to float64                // the rate changes between these times
+		count := 2 * int(0.2*rate[0]/frame) // half of them take 0.2 s at the first rate
 		all := streamAll(t, a, b, count, fullPayload, 0, func() error {
 			time.Sleep(time.Until(begin.Add(100 * ms)))
 			s.Rate = uint64(rate[1])
@@ -110,20 +110,20 @@ func setRate(t *testing.T, backend Backend, judge func(what string, early, late,
 		}
 		slices.Sort(early)
 		slices.Sort(late)
-		// The bucket of tbf holds a frame and 10 ms' worth at most.
+		// The bucket of tbf holds one frame and at most 10 ms at the rate.
 		most := 12*ms + 2*slack + time.Duration(2*frame/min(rate[0], rate[1])*1e9)
 		judge(fmt.Sprintf("%.0f to %.0f bit/s", rate[0], rate[1]), early[len(early)*9/10], late[len(late)*9/10], most)
 	}
 	sane(t, d)
 }
 
-// A queue by bytes may have more small packets than the emulator's ring: those are
-// failures of the emulation. Without a rate none waits any longer.
+// A queue limited by bytes may admit more small packets than the emulator's ring
+// holds: those count as failures of the emulation. Without a rate none waits any longer.
 func TestRootSetNoRate(t *testing.T) {
 	a, b := newPair(t)
 	d := shape(t, a, b, Spec{Rate: 3e6, Queue: Queue{Bytes: maxQueue}}, Emulator)
 	slack, count := slack(t), maxWaiting+100_000
-	if slack == emulated { // as many would take a minute, and not fill the ring
+	if slack == emulated { // so many packets would take a minute there, and not fill the ring
 		count = 2000
 	}
 	var set time.Time
@@ -147,11 +147,11 @@ func TestRootSetNoRate(t *testing.T) {
 		t.Errorf("%d of %d packets arrived, counted as %+v", len(all), sent, c)
 	}
 	if c.Failed == 0 && slack < emulated {
-		t.Error("the ring was never full: the test shows nothing")
+		t.Error("the ring was never full: the test did not reach the case")
 	}
 }
 
-// Close lets all go that wait.
+// Close releases all packets that wait.
 func TestRootCloseReleases(t *testing.T) {
 	a, b := newPair(t)
 	d, err := Shape(Ends{a, b}, Spec{Delay: time.Minute}, Emulator)

@@ -7,14 +7,14 @@ import "time"
 type Spec struct {
 	Delay  time.Duration // one way
 	Jitter time.Duration // uniform in Delay ± Jitter, at most Delay; the order is kept
-	// Reorder is the share of packets that go without Delay and so overtake.
+	// Reorder is the share of packets that get no Delay and so overtake.
 	Reorder float64
-	Loss    float64 // share of packets, each on its own
+	Loss    float64 // share of packets, drawn independently
 	Bursts  Bursts
 	Rate    uint64 // bit/s on the wire (Ethernet frames); 0 is no limit
 	Queue   Queue  // of Rate
-	// ECN is the depth of the queue, in bytes, from which packets that say that they
-	// can are marked instead of only queued; 0 never.
+	// ECN is the depth of the queue, in bytes, from which on ECN-capable packets are
+	// marked; 0 is never.
 	ECN     uint64
 	Policer Policer
 	// Offload leaves segmentation and receive offload on: fast, but a loss takes a
@@ -30,30 +30,31 @@ type Bursts struct {
 	LossBad, LossGood float64 // chance of loss in the state
 }
 
-// Queue is the room for packets that wait for Rate; of two limits the narrower
-// counts, and with none it is 100 ms at the rate, at least 64 KiB and at most the
-// 99 MB (65536 full frames) that any queue may have.
+// Queue limits the packets that wait for Rate. If both limits are set, the first one
+// reached applies. If none is set, the limit is 100 ms at the rate, at least 64 KiB and
+// at most 99 MB (65536 full frames), which is the maximum of any queue.
 type Queue struct {
 	Bytes   uint64
 	Packets uint64
 }
 
-// Policer drops what exceeds a token bucket; nothing waits. 0 is none.
+// Policer drops packets that exceed a token bucket; nothing waits. The zero value is
+// none.
 type Policer struct {
 	Rate  uint64 // bit/s
 	Burst uint64 // bytes
 }
 
-// Backend is how delay and rate are made.
+// Backend is the means that delays packets and limits their rate.
 type Backend string
 
 // The backends.
 const (
-	// Auto is Netem where the kernel has it, else Emulator.
+	// Auto is Netem if the kernel has it and it can do the Spec, else Emulator.
 	Auto Backend = "auto"
 	// Netem is the kernel's netem and tbf.
 	Netem Backend = "netem"
-	// Emulator is our own: a program at the receiving device decides when each packet
-	// leaves, an NFQUEUE keeps it until then.
+	// Emulator needs no netem: a BPF program at the receiving device decides when each
+	// packet leaves, and an NFQUEUE keeps it until then.
 	Emulator Backend = "emulator"
 )

@@ -16,14 +16,14 @@ func TestCheck(t *testing.T) {
 		"jitter":            {Delay: ms, Jitter: 2 * ms},
 		"bursts: to good":   {Bursts: Bursts{ToGood: math.NaN()}},
 		"rate":              {Rate: 1},
-		"queue: without":    {Queue: Queue{Packets: 10}},
+		"queue: requires":   {Queue: Queue{Packets: 10}},
 		"ecn":               {ECN: 10_000},
 		"queue: 1000":       {Rate: 1e6, Queue: Queue{Bytes: 1000}},
 		"queue: 20000":      {Rate: 1e6, Queue: Queue{Bytes: 20_000}, Offload: true},
 		"queue: 100000":     {Rate: 1e6, Queue: Queue{Packets: 100_000}},
 		"queue: 4000000000": {Rate: 10e9, Queue: Queue{Bytes: 4e9}},
 		"queue: 99221505":   {Rate: 10e9, Queue: Queue{Bytes: 65536*1514 + 1}, Offload: true},
-		"queue: a packet":   {Rate: 1e5, Queue: Queue{Bytes: 99e6}},
+		"queue: at this":    {Rate: 1e5, Queue: Queue{Bytes: 99e6}},
 		"policer: rate":     {Policer: Policer{Burst: 10_000}},
 		"policer: burst":    {Policer: Policer{Rate: 1e6, Burst: 100}},
 		"delay: 6m0s":       {Delay: 6 * time.Minute},
@@ -111,7 +111,7 @@ func TestBackendFor(t *testing.T) {
 		t.Errorf("Emulator.For is %s, %v", got, err)
 	}
 	if _, err := Backend("tbf").For(); err == nil {
-		t.Error("there is a backend tbf")
+		t.Error("the unknown backend tbf was accepted")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flight is what a packet of a stream met with.
+// flight is when a packet of a stream arrived, and how long it took.
 type flight struct {
 	seq   int
 	delay time.Duration // from write to read
@@ -29,8 +29,8 @@ func stream(t testing.TB, from, to *topology.End, count, payload int, gap time.D
 	return exchange(t, from, to, count, func(s *sender) error { return s.paced(payload, gap, during) })
 }
 
-// streamAll is a stream of which all packets must arrive, but those that the machine had
-// no room for before the link.
+// streamAll sends a stream of which all packets must arrive, except those that the
+// machine dropped before the link because its backlog was full.
 func streamAll(t testing.TB, from, to *topology.End, count, payload int, gap time.Duration, during func() error) []flight {
 	t.Helper()
 	drops := backlogDrops(t)
@@ -39,7 +39,8 @@ func streamAll(t testing.TB, from, to *topology.End, count, payload int, gap tim
 	return all
 }
 
-// aggregates sends count UDP packets at once, as aggregates of some of them.
+// aggregates sends count UDP packets at once, in aggregates of the given number of
+// segments.
 func aggregates(t testing.TB, from, to *topology.End, count, payload, segments int) []flight {
 	t.Helper()
 	return exchange(t, from, to, count, func(s *sender) error {
@@ -91,9 +92,9 @@ func exchange(t testing.TB, from, to *topology.End, count int, run func(*sender)
 	return all
 }
 
-// pin keeps the calling thread on the processor that it may use last: packets
-// that one sends from two may overtake each other in the backlogs of these, before
-// they come to the link.
+// pin keeps the calling thread on the last processor that it may use. Packets that a
+// thread sends from two processors may overtake each other in their backlogs, before
+// they reach the link.
 func pin() (undo func(), err error) {
 	var before, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
@@ -124,7 +125,7 @@ func connectUDP(to netip.Addr) (fd int, err error) {
 	return fd, err
 }
 
-// sender sends numbered packets and remembers when.
+// sender sends numbered packets and records when it sent each.
 type sender struct {
 	fd    int
 	begin time.Time
@@ -153,8 +154,8 @@ func (s *sender) paced(payload int, gap time.Duration, during func() error) erro
 				return err
 			}
 		}
-		// Behind its time it does not sleep; it never spins, which on an emulated
-		// processor would stop the others.
+		// If it is late, this does not sleep. It never spins: on an emulated processor
+		// that would stop the others.
 		time.Sleep(time.Until(s.begin.Add(time.Duration(i) * gap)))
 		if err := s.send(i, packet, payload); err != nil {
 			return err
@@ -163,12 +164,12 @@ func (s *sender) paced(payload int, gap time.Duration, during func() error) erro
 	return nil
 }
 
-// quiet, twice in a row, ends a stream: longer than any gap between arrivals in the
-// tests. Once is not enough: after the machine stood still the time is over although
-// packets wait.
+// quiet without an arrival, twice in a row, ends a stream: it is longer than any gap
+// between arrivals in the tests. Once is not enough: after a stall of the machine the
+// time has passed although packets wait.
 const quiet = 200 * time.Millisecond
 
-// arrivals reads packets until all have come, or none any more after the last
+// arrivals reads packets until all have arrived, or until no more arrive after the last
 // was sent.
 func (s *sender) arrivals(in net.PacketConn, last <-chan struct{}) (all []flight) {
 	buf := make([]byte, 2048)
@@ -201,7 +202,7 @@ func bitsPerSecond(all []flight) float64 {
 	return float64(len(all)-1) * 8 * minFrame / all[len(all)-1].at.Sub(all[0].at).Seconds()
 }
 
-// complete says that packets of a stream are missing.
+// complete returns an error if packets of a stream are missing.
 func complete(all []flight, count int) error {
 	if len(all) < count {
 		return fmt.Errorf("%d of %d packets arrived", len(all), count)
@@ -209,7 +210,7 @@ func complete(all []flight, count int) error {
 	return nil
 }
 
-// overtaken counts packets that came after one that was sent later.
+// overtaken counts packets that arrived after a packet that was sent later.
 func overtaken(all []flight) (n int) {
 	last := 0
 	for _, f := range all {
@@ -221,7 +222,7 @@ func overtaken(all []flight) (n int) {
 	return n
 }
 
-// delays sorts what the packets of a stream took.
+// delays returns the delays of a stream's packets, shortest first.
 func delays(all []flight) []time.Duration {
 	var d []time.Duration
 	for _, f := range all {

@@ -60,8 +60,8 @@ func onBackends(t *testing.T, test func(*testing.T, Backend)) {
 	}
 }
 
-// slack is what a delay may be too long by, to the eyes of a busy test: what one
-// sleep in twenty is late by on this machine now, and 1 ms.
+// slack is by how much a delay may exceed the Spec in a measurement: 1 ms, plus how late
+// one sleep in twenty ends on this machine now.
 func slack(t testing.TB) time.Duration {
 	t.Helper()
 	cpus, err := os.ReadFile("/proc/cpuinfo")
@@ -72,8 +72,8 @@ func slack(t testing.TB) time.Duration {
 	return min(time.Millisecond+oversleeps(60)[56], emulated-time.Millisecond)
 }
 
-// oversleeps is what so many sleeps of 1 ms are late by, the least first: a delay
-// that is made by waking up at a time cannot be kept better.
+// oversleeps returns how late so many sleeps of 1 ms end, the least first. A delay that
+// is made by waking up in time cannot be more accurate than that.
 func oversleeps(count int) []time.Duration {
 	all := make([]time.Duration, count)
 	for i := range all {
@@ -85,12 +85,12 @@ func oversleeps(count int) []time.Duration {
 	return all
 }
 
-// loose is what a delay may be too long by in a test: a processor that other work
-// holds adds some ms to many packets. What a quiet machine does better is measured.
+// loose is by how much a delay may exceed the Spec in a test: other work on the same
+// processor adds some ms to many packets. TestMeasure* check what a quiet machine does.
 const loose = 2 * time.Second
 
-// emulated is the slack where processors are emulated by one of the machine's:
-// each may stand still for tens of milliseconds.
+// emulated is the slack if one processor of the machine emulates several: each may
+// stall for tens of milliseconds.
 const emulated = 40 * time.Millisecond
 
 // between fails the test if a time is not in a range.
@@ -101,11 +101,11 @@ func between(t testing.TB, what string, got, low, high time.Duration) {
 	}
 }
 
-// mostEarly is how much before its time a packet may leave: a sleep lasts longer than asked,
-// and one that is due takes others along.
+// mostEarly is how much before its time a packet may leave: the worker wakes up early
+// because sleeps last longer than asked, and releases packets that are due soon together.
 func mostEarly(s Spec) time.Duration { return oversleep + early(s) }
 
-// outside says that a time is not in a range.
+// outside returns an error if a time is not in a range.
 func outside(what string, got, low, high time.Duration) error {
 	if got < low || got > high {
 		return fmt.Errorf("%s: %s, want %s to %s", what, got, low, high)
@@ -148,8 +148,8 @@ func sane(t testing.TB, d *Direction) {
 	}
 }
 
-// backlogDrops counts, from now on, the packets that processors had no room for: the
-// machine lost them before the link.
+// backlogDrops counts, from now on, the packets that the machine dropped before the
+// link because a processor's backlog was full.
 func backlogDrops(t testing.TB) (drops func() int) {
 	count := func() (n int) {
 		stat, err := os.ReadFile("/proc/net/softnet_stat")
@@ -166,7 +166,7 @@ func backlogDrops(t testing.TB) (drops func() int) {
 	return func() int { return count() - before }
 }
 
-// rtt is the median time of a connect: kernel to kernel, but for the wake-up.
+// rtt is the median time of a connect: kernel to kernel, plus the wake-up.
 func rtt(t testing.TB, from *topology.End, to netip.Addr) time.Duration {
 	t.Helper()
 	return median(rtts(t, from, to, 15))
@@ -182,7 +182,7 @@ func rtts(t testing.TB, from *topology.End, to netip.Addr, count int) []time.Dur
 			c, err := net.Dial("tcp", netip.AddrPortFrom(to, closed).String())
 			all = append(all, time.Since(begin))
 			if err == nil {
-				return errors.Join(errors.New("somebody listens"), c.Close())
+				return errors.Join(errors.New("a process listens there"), c.Close())
 			}
 			if !errors.Is(err, unix.ECONNREFUSED) {
 				return err
@@ -194,7 +194,7 @@ func rtts(t testing.TB, from *topology.End, to netip.Addr, count int) []time.Dur
 	return all
 }
 
-// transfer sends for d over TCP and returns what arrived per second, in bits.
+// transfer sends for d over TCP and returns the goodput in bit/s.
 func transfer(t testing.TB, from, to *topology.End, addr netip.Addr, d time.Duration) float64 {
 	t.Helper()
 	var l net.Listener
@@ -237,5 +237,5 @@ func transfer(t testing.TB, from, to *topology.End, addr netip.Addr, d time.Dura
 	return <-received
 }
 
-// about says whether got is within a share of want.
+// about reports whether got is within a share of want.
 func about(got, want, share float64) bool { return got >= want*(1-share) && got <= want*(1+share) }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// worker lets an emulator's packets go when they are due. It runs on a thread of
-// its own and allocates next to nothing while it does.
+// worker releases an emulator's packets when they are due. It runs on a thread of
+// its own and hardly allocates.
 type worker struct {
 	*emulator
 	clock clock
@@ -17,21 +17,21 @@ type worker struct {
 	// them.
 	ordered, overtaking line
 	batch, single       verdict
-	epochs              epochs // as the lines know them
+	epochs              epochs // those that the lines' times are computed with
 }
 
 const (
-	// lateness is what Counters.Late counts from.
+	// lateness is the delay beyond its time from which Counters.Late counts a packet.
 	lateness = time.Millisecond
 	// longestSleep is how long the worker leaves its socket unread while packets
 	// wait: at a million packets a second it then holds 5,000 messages.
 	longestSleep = 5 * time.Millisecond
 	// oversleep is how much longer than asked a sleep lasts (measured: 23 to 62 µs
-	// in 9 of 10 cases); packets count as due by as much before their time.
+	// in 9 of 10 cases); packets count as due this much before their time.
 	oversleep = 30 * time.Microsecond
-	// Each time that the worker wakes up costs more than a packet does. So it lets
-	// those go too that are due soon, as a device that moderates its interrupts:
-	// within this part of the link's delay, and no more than longestEarly.
+	// A wake-up of the worker costs more than a packet does. So each wake-up also
+	// releases packets that are due soon, similar to interrupt moderation of a network
+	// device: within this part of the link's delay, at most longestEarly.
 	earlyShare   = 20
 	longestEarly = 250 * time.Microsecond
 )
@@ -53,12 +53,12 @@ func newWorker(e *emulator) *worker {
 // (50), and of the watch that looks for stalls.
 const workerPriority = 5
 
-// run works until the emulator stops, and then lets go what waits.
+// run works until the emulator stops, and then releases all packets that wait.
 func (w *worker) run() {
-	runtime.LockOSThread() // for what follows; the thread ends with this goroutine
+	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-	// Before all ordinary threads: the load must not make the link late. Without the
-	// right to it the packets that were late are counted, as ever.
+	// Run before all ordinary threads, so that load does not make packets late. The
+	// error is ignored: without the privilege, late packets are only counted.
 	unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: workerPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 	for all := true; !w.stop.Load(); {
 		now := w.clock.now()
@@ -73,7 +73,7 @@ func (w *worker) run() {
 	w.release(w.clock.now(), forever)
 }
 
-// until is the time that packets are due at which leave now.
+// until is the time up to which packets are released now.
 func (w *worker) until(now int64) int64 {
 	due := now + int64(oversleep)
 	if min(w.ordered.first(), w.overtaking.first()) <= due {
@@ -82,8 +82,9 @@ func (w *worker) until(now int64) int64 {
 	return due
 }
 
-// release lets all go that are due until then. One verdict does for those in order.
-// It is on those before it too that overtake, but they were due long ago.
+// release releases all packets that are due until then. One batch verdict does for
+// the ordered ones. It also accepts overtaking packets with lower ids, but those were
+// due long ago.
 func (w *worker) release(now, until int64) {
 	for {
 		h, ok := w.overtaking.take(until)
@@ -111,8 +112,8 @@ func (w *worker) release(now, until int64) {
 	}
 }
 
-// sleep lasts until a packet is due or, if none waits, until one comes. While
-// packets wait none that comes can be due before them, unless it may overtake.
+// sleep waits until a packet is due or, if none waits, until one arrives. While
+// packets wait, an arriving packet cannot be due before them, unless it may overtake.
 func (w *worker) sleep() {
 	fds := [...]unix.PollFd{{Fd: int32(w.wake), Events: unix.POLLIN}, {Fd: int32(w.queue.fd), Events: unix.POLLIN}}
 	due := min(w.ordered.first(), w.overtaking.first())
@@ -126,19 +127,19 @@ func (w *worker) sleep() {
 			unix.Ppoll(fds[:1], &timeout, nil)
 		}
 	}
-	if fds[0].Revents != 0 { // heard
+	if fds[0].Revents != 0 { // clear the wake-up
 		var count [8]byte
 		unix.Read(w.wake, count[:])
 	}
 }
 
-// receive takes in what has come, and says whether that is all: the number is
-// bounded, so that releases stay in time.
+// receive reads packets that have arrived, and reports whether it read all: the number
+// is bounded, so that releases stay in time.
 func (w *worker) receive() (all bool) {
 	for range 8 {
 		n := w.inbox.receive(w.queue.fd)
 		now := w.clock.now()
-		w.adopt() // no packet is of an epoch that is not told yet
+		w.adopt() // after the read: so every packet's epoch is known
 		for i := range n {
 			if p, ok := parsePacket(w.inbox.message(i)); ok {
 				w.enter(p, now)
@@ -151,14 +152,14 @@ func (w *worker) receive() (all bool) {
 	return false
 }
 
-// adopt lets those that wait leave at the rate as it is now.
+// adopt takes over new epochs: packets that wait then leave at the current rate.
 func (w *worker) adopt() {
-	was, told := len(w.epochs)-1, *w.epochsNow.Load()
-	if was == len(told)-1 {
+	last, current := len(w.epochs)-1, *w.epochsNow.Load()
+	if last == len(current)-1 {
 		return
 	}
-	w.epochs = told
-	departure := func(leaves int64) int64 { return told.departure(was, leaves) }
+	w.epochs = current
+	departure := func(leaves int64) int64 { return current.departure(last, leaves) }
 	w.ordered.change(departure)
 	w.overtaking.change(departure)
 }

@@ -18,7 +18,8 @@ func TestEarly(t *testing.T) {
 	}
 }
 
-// When a packet is due, packets that are due soon leave with it; none leaves early alone.
+// When a packet is due, packets that are due soon leave with it; a packet never leaves
+// early by itself.
 func TestPacketsLeaveTogether(t *testing.T) {
 	e := &emulator{}
 	e.epochsNow.Store(&epochs{{}})

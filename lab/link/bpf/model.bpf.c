@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * The model of one direction of a lab link, attached to the ingress of the
- * receiving device by tcx or cls_bpf. It decides at once what becomes of each IP
+ * receiving device by tcx or cls_bpf. It decides at once what happens to each IP
  * packet; other frames pass. In order: the bottleneck (rate, queue, ECN), loss,
- * loss in bursts, the policer, the delay. A packet lost behind the bottleneck has
- * taken its time there.
+ * loss in bursts, the policer, the delay. A packet lost after the bottleneck has
+ * used its share of the rate.
  *
- * When it leaves the bottleneck is told by the mark, and how long it is delayed
- * behind it by the priority, to whoever holds it until then.
+ * The mark says when the packet leaves the bottleneck, the priority how long it is
+ * delayed after that; user space holds it until then.
  *
- * One packet is one draw, also when it is an aggregate of several segments:
- * whoever asks for faithful loss turns the sender's offloads off, and the
- * aggregates are counted so that he can see that he has.
+ * Each packet is one random draw, also an aggregate of several segments. For loss
+ * of single segments the sender's offloads must be off; aggregates are counted, so
+ * that one can check it.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -28,28 +28,28 @@
 /* A chance is compared with a 32-bit random number, so that 0 is never and 1 << 32
  * always. A cost is the time that one byte takes, in 1/2^20 ns.
  *
- * The bottleneck counts its time in bits that it could have sent (served): when its
- * rate changes, what waits is then served at the new one, and nothing need be
- * computed anew. */
+ * The bottleneck counts time in bits that it could have sent (served). When its rate
+ * changes, packets that wait are then served at the new rate, and the ring stays
+ * valid as it is. */
 struct link_config {
 	__u64 loss;
-	__u64 to_bad;		/* bursts: chances of the change of state */
+	__u64 to_bad;		/* bursts: chance that the state changes */
 	__u64 to_good;
-	__u64 loss_bad;		/* and of loss in each */
+	__u64 loss_bad;		/* chance of loss in each state */
 	__u64 loss_good;
 	__u64 cost;		/* at the bottleneck; 0 is none */
-	__u64 since;		/* ns: when it had this cost first */
-	__u64 served;		/* bits, until then */
+	__u64 since;		/* ns: since when it has this cost */
+	__u64 served;		/* bits, until since */
 	__u64 queue_bytes;	/* 0 is no limit */
 	__u64 queue_packets;
-	__u64 ecn;		/* bytes in the queue from which on packets are marked; 0 is never */
+	__u64 ecn;		/* depth in bytes from which on packets are marked; 0 is never */
 	__u64 police_cost;	/* 0 is no policer */
 	__u64 police_burst;	/* ns: what the bucket holds, at the policer's rate */
 	__u64 delay;		/* ns */
 	__u64 jitter;		/* ns */
 	__u64 reorder;		/* chance */
-	__u32 hold;		/* somebody holds packets: tell him how long */
-	__u32 generation;	/* of the cost; he is told its last 3 bits */
+	__u32 hold;		/* the emulator holds packets: set mark and priority */
+	__u32 generation;	/* of the cost; its last 3 bits go into the priority */
 };
 
 #define COST_SHIFT 20
@@ -57,8 +57,8 @@ struct link_config {
 /* A byte is 8 bits: (ns << BITS_SHIFT) / cost is bits. */
 #define BITS_SHIFT (COST_SHIFT + 3)
 
-/* The longest wait that is told, of the 18 minutes that the mark tells apart: a
- * backlog may be as long when the rate falls; Go's maxHold is what a Spec allows. */
+/* The longest wait, in ns, that a mark may say, of the 18 minutes that it can. When the
+ * rate falls a backlog may get this long; a Spec itself allows only Go's maxHold. */
 #define LONGEST (1ULL << 39)
 
 struct link_counters {
@@ -78,23 +78,23 @@ struct link_counters {
 
 /* A packet that was given a place at the bottleneck. */
 struct waiting {
-	__u64 finish;		/* has left when this is served */
-	__u32 bytes;		/* all that came before it; may wrap, as tail may */
+	__u64 finish;		/* it has left when so many bits are served */
+	__u32 bytes;		/* of all packets before it; may wrap, as tail may */
 	__u32 packets;
 };
 
 struct link_state {
 	struct bpf_spin_lock lock;	/* packets arrive on several processors */
 	__u32 bad;			/* the state of bursts */
-	__u64 finish;			/* the bottleneck has sent all that it took when this is served */
+	__u64 finish;			/* the bottleneck is empty when so many bits are served */
 	__u64 policed_until;		/* when the policer's bucket is full again */
-	__u32 head, tail;		/* ring[head] is the first that waits, if it is not tail */
-	__u32 bytes, packets;		/* ever taken */
+	__u32 head, tail;		/* ring[head] is the first that waits; none if head == tail */
+	__u32 bytes, packets;		/* taken since the start */
 	struct waiting ring[RING];
 };
 
-/* Written by user space only. A hash because its elements change as a whole: no
- * packet meets half of an old and half of a new configuration. */
+/* Written by user space only. A hash, because its elements are replaced as a whole:
+ * no packet sees half of an old and half of a new configuration. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -103,7 +103,7 @@ struct {
 	__type(value, struct link_config);
 } link_configs SEC(".maps");
 
-/* Written by BPF only, as the counters. */
+/* Written by BPF only, like the counters. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -120,18 +120,18 @@ struct {
 
 enum fate { PASS, LOST, LOST_BURST, POLICED, OVERFLOWED, FAILED };
 
-/* What the model knows of a packet, and what it decides. No helper may be called
- * while the state is locked, so chance and time come from before. Chances are bits,
- * of which the verifier follows no cases. */
+/* What the model knows of a packet, and what it decides. No helper may be called while
+ * the state is locked, so time and random draws are taken before. Draws are bits, not
+ * branches: the verifier would have to follow every branch. */
 struct packet {
 	__u64 now;
 	__u64 bytes;
 	__u32 segments;
 	__u32 lost, to_bad, to_good, lost_good, lost_bad, overtakes;
-	__u64 delay;	/* behind the bottleneck */
+	__u64 delay;	/* after the bottleneck, ns */
 
-	__u64 depth;	/* of the queue, as found */
-	__u64 leaves;	/* the bottleneck, ns */
+	__u64 depth;	/* of the queue on arrival, bytes */
+	__u64 leaves;	/* when it leaves the bottleneck, ns */
 };
 
 /* served is the bits that the bottleneck could have sent until now. */
@@ -139,12 +139,12 @@ static __always_inline __u64 served(const struct link_config *c, __u64 now)
 {
 	__u64 spent = now - c->since;
 
-	/* In two parts, as the whole of a long time may not fit when shifted. */
+	/* In two parts, because a long time may overflow when shifted. */
 	return c->served + ((spent / c->cost) << BITS_SHIFT) + ((spent % c->cost) << BITS_SHIFT) / c->cost;
 }
 
-/* in_queue drops what has left from the ring, by bisection: the ring is ordered
- * by finish. */
+/* in_queue removes packets that have left from the ring, by bisection: the ring is
+ * ordered by finish. It returns what is left. */
 static __always_inline void in_queue(struct link_state *s, __u64 served, __u32 *bytes, __u32 *packets)
 {
 	__u32 low = s->head, high = s->tail;
@@ -202,9 +202,9 @@ static __always_inline enum fate bottleneck(struct link_state *s, const struct l
 	return PASS;
 }
 
-/* police takes the packet's bytes out of the bucket, or refuses it. The bucket is
- * kept as the time when it is full again, which for an empty one is a burst from
- * now: one of another policer may have been further from full. */
+/* police takes the packet's bytes out of the bucket, or drops the packet. The bucket is
+ * kept as the time when it is full again: now + burst if it is empty. A time later than
+ * that was set by an earlier policer, and is cut to it. */
 static __always_inline bool police(struct link_state *s, const struct link_config *c, const struct packet *p)
 {
 	__u64 full = s->policed_until;
@@ -221,8 +221,8 @@ static __always_inline bool police(struct link_state *s, const struct link_confi
 	return true;
 }
 
-/* burst says whether the channel takes the packet, and lets it change: it steps
- * with each packet, also with one that is lost anyway. */
+/* burst says whether the channel loses the packet, and advances its state: with each
+ * packet, also with one that is lost anyway. */
 static __always_inline __u32 burst(struct link_state *s, const struct packet *p)
 {
 	__u32 bad = s->bad & 1, good = bad ^ 1;
@@ -251,7 +251,7 @@ static __always_inline enum fate decide(struct link_state *s, const struct link_
 	return PASS;
 }
 
-/* chance is 1 or 0: the sign of a difference, so that nothing branches. */
+/* chance is 1 or 0: the sign of a difference, to avoid a branch. */
 static __always_inline __u32 chance(__u64 c)
 {
 	return (bpf_get_prandom_u32() - c) >> 63;
@@ -265,13 +265,13 @@ static __always_inline void draw(const struct link_config *c, struct packet *p)
 	p->lost_bad = chance(c->loss_bad);
 	p->lost_good = chance(c->loss_good);
 	p->overtakes = chance(c->reorder);
-	/* 20 bits of chance, so that the product fits */
+	/* a 20-bit random number, so that the product fits */
 	p->delay = c->delay - c->jitter + ((2 * c->jitter * (bpf_get_prandom_u32() >> 12)) >> 20);
 	p->delay *= p->overtakes ^ 1;
 }
 
-/* headers are the bytes before the payload: what each segment of an aggregate has
- * on the wire. */
+/* headers returns the bytes before the payload, which each segment of an aggregate
+ * has on the wire. */
 static __always_inline __u32 headers(const struct __sk_buff *skb)
 {
 	const __u32 usual = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr) + 12;
@@ -311,8 +311,8 @@ static __always_inline void measure(const struct __sk_buff *skb, struct packet *
 		p->bytes += (p->segments - 1) * (__u64)headers(skb);
 }
 
-/* The mark's unit is 1024 ns, which 31 bits tell for 36 minutes. The highest bit
- * is of packets that leave before those that came earlier. 0 is no mark. */
+/* The mark's unit is 1024 ns; 31 bits of it wrap after 36 minutes. The highest bit is
+ * set for packets that leave before earlier ones. 0 is no mark. */
 static __always_inline __u32 mark(const struct packet *p)
 {
 	__u32 m = ((p->leaves >> 10) & 0x7fffffff) | p->overtakes << 31;
@@ -320,8 +320,8 @@ static __always_inline __u32 mark(const struct packet *p)
 	return m ? m : 1;
 }
 
-/* The priority's unit is 1024 ns too, of which 29 bits are 9 minutes; the highest
- * 3 tell by which rate the mark is. */
+/* The priority's unit is 1024 ns too; 29 bits of it are 9 minutes. The highest 3 bits
+ * say which rate the mark was computed with. */
 static __always_inline __u32 priority(const struct link_config *c, const struct packet *p)
 {
 	return ((p->delay + 1023) >> 10 & 0x1fffffff) | c->generation << 29;

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// String says in words what the link does, for people.
+// String describes the link for people.
 func (s Spec) String() string {
 	var words []string
 	say := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
@@ -53,8 +53,7 @@ func (s Spec) String() string {
 func inBits(perSecond uint64) string { return scaled(perSecond, "bit/s", "kbit/s", "Mbit/s", "Gbit/s") }
 func inBytes(n uint64) string        { return scaled(n, "B", "KB", "MB", "GB") }
 
-// scaled writes n with the greatest unit that it reaches, three digits or as many
-// as it has before the point.
+// scaled formats n in the greatest unit that it reaches, as number does.
 func scaled(n uint64, units ...string) string {
 	value, i := float64(n), 0
 	for value >= 1000 && i < len(units)-1 {
@@ -76,7 +75,8 @@ func duration(d time.Duration) string {
 	return number(d.Seconds()*1e6) + " µs"
 }
 
-// number has three significant digits, or all before the point.
+// number formats v with three significant digits, or with all before the decimal point
+// if there are more.
 func number(v float64) string {
 	if v >= 1000 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
