@@ -13,13 +13,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/host"
 )
 
-// Cgroup is a cgroup v2 directory that lives as long as its Net.
+// Cgroup is a cgroup v2 directory that exists as long as its Net.
 type Cgroup struct {
 	Path string
 	dir  *os.File
 }
 
-// Cgroup makes a child of the cgroup2 root. Close kills what runs in it.
+// Cgroup makes a child of the cgroup2 root. Net.Close kills the processes in it.
 func (n *Net) Cgroup(name string) (*Cgroup, error) {
 	root, err := host.CgroupRoot()
 	if err != nil {
@@ -54,16 +54,16 @@ func (c *Cgroup) Put(cmd *exec.Cmd) {
 	cmd.SysProcAttr.CgroupFD = int(c.dir.Fd())
 }
 
-// killCgroup removes a cgroup with its processes.
+// killCgroup kills a cgroup's processes and removes it.
 func killCgroup(path string) error {
-	// Before Linux 5.14 there is no such file; a process that is left then keeps the
-	// cgroup busy.
+	// Before Linux 5.14 there is no such file; a process that is left then makes the
+	// removal fail with EBUSY.
 	os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
 	return removeCgroup(path)
 }
 
-// removeCgroup removes a cgroup and those below it. It waits up to 2 s for
-// processes that are dying.
+// removeCgroup removes a cgroup and its children. It waits up to 2 s for processes
+// that are exiting.
 func removeCgroup(path string) error {
 	below, _ := filepath.Glob(filepath.Join(path, "*", "cgroup.procs"))
 	for _, procs := range below {

@@ -15,18 +15,20 @@ import (
 const (
 	congestionKey = "net.ipv4.tcp_congestion_control"
 	allowedKey    = "net.ipv4.tcp_allowed_congestion_control"
-	// allowedLock is held while the machine's list is widened, so that two runs do
-	// not undo each other's. Meanwhile it holds the list as it was: whoever takes
-	// the lock next and finds one puts it back, since its owner was killed.
+	// allowedLock is locked while the machine's list is extended, so that two runs do
+	// not undo each other's change. Meanwhile the file contains the list as it was. If
+	// the next process that locks it finds a list there, the previous owner was
+	// killed, and it restores the list.
 	allowedLock = "/run/tcpilot-lab.lock"
 )
 
 // SetCongestion sets the namespace's default congestion control.
 //
-// The kernel takes only an allowed one outside of the machine's own namespace
-// (tcp_set_default_congestion_control), so the machine's list is widened for as
-// long as it takes to set it, and put back. It is not asked first: Linux 6.18 keeps
-// a reference to a control in BPF for ever when it refuses it.
+// Outside of the machine's own namespace the kernel accepts only congestion controls
+// that are allowed (tcp_set_default_congestion_control). So the machine's list is
+// extended while the default is set, and then restored. Trying without it first would
+// do harm: when Linux 6.18 refuses a congestion control in BPF, it never releases its
+// reference to it.
 func (h *Host) SetCongestion(cc string) error {
 	now, err := sysctl.Read(allowedKey)
 	if err != nil {
@@ -39,17 +41,17 @@ func (h *Host) SetCongestion(cc string) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // unlocks
+	defer lock.Close() // also unlocks
 	before, err := sysctl.Read(allowedKey)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", allowedKey, err)
 	}
 	names := strings.Fields(before)
 	if slices.Contains(names, cc) {
-		return h.SetSysctl(congestionKey, cc) // widened by another run until now
+		return h.SetSysctl(congestionKey, cc) // another run had extended the list when it was first read
 	}
 	if _, err := lock.WriteString(before); err != nil {
-		return fmt.Errorf("keep %s: %w", allowedKey, err)
+		return fmt.Errorf("save %s: %w", allowedKey, err)
 	}
 	err = sysctl.Write(allowedKey, strings.Join(append(names, cc), " "))
 	if err != nil {
@@ -60,8 +62,8 @@ func (h *Host) SetCongestion(cc string) error {
 	return errors.Join(err, restoreAllowed(lock))
 }
 
-// lockAllowed takes the lock of the machine's list and puts back what a killed
-// run widened.
+// lockAllowed takes the lock of the machine's list, and restores the list if a killed
+// run left it extended.
 func lockAllowed(flag int) (*os.File, error) {
 	lock, err := os.OpenFile(allowedLock, flag|os.O_RDWR, 0o600)
 	if err != nil {
@@ -78,7 +80,7 @@ func lockAllowed(flag int) (*os.File, error) {
 	return lock, nil
 }
 
-// restoreAllowed puts the list back that the lock holds, if it does.
+// restoreAllowed restores the list that the lock file contains, if any.
 func restoreAllowed(lock *os.File) error {
 	before, err := os.ReadFile(lock.Name())
 	if err == nil && len(before) > 0 {
@@ -93,11 +95,11 @@ func restoreAllowed(lock *os.File) error {
 	return nil
 }
 
-// sweepAllowed puts the list back that a killed run widened.
+// sweepAllowed restores the list if a killed run left it extended.
 func sweepAllowed() error {
 	lock, err := lockAllowed(0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it was never widened
+		return nil // it was never extended
 	}
 	if err != nil {
 		return err

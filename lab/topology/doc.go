@@ -2,9 +2,9 @@
 // routers and the veth pairs between them, and runs functions and processes
 // inside them.
 //
-// Every name carries the id of the run that made it, so that Sweep finds what a
-// killed run left behind. Everything is undone in reverse order by Net.Close.
+// Every name contains the id of the run that made it, so that Sweep finds what a
+// killed run left behind. Net.Close undoes everything in reverse order.
 //
-// It refuses to touch the network namespace of its caller: links are made inside its
-// own namespaces, both ends of them.
+// It refuses to touch the network namespace of its caller: both ends of each link are
+// made inside its own namespaces.
 package topology

@@ -6,12 +6,11 @@ import (
 	"slices"
 )
 
-// Role says what a host of a graph is for.
+// Role is the part that a host plays in a graph.
 type Role string
 
-// The roles. Senders send the bulk of the data; which side connects is the
-// workload's affair. Senders and receivers have one link each, routers any
-// number.
+// The roles. Senders send most of the data; the workload decides which side
+// connects. Senders and receivers have one link each, routers any number.
 const (
 	Sender   Role = "sender"
 	Receiver Role = "receiver"
@@ -24,32 +23,32 @@ type Node struct {
 	Role Role
 }
 
-// Edge is a link of a Graph. Forward is From to To: senders stand on the side of
-// From, receivers on the side of To.
+// Edge is a link of a Graph. Forward is From to To: senders are on the From side,
+// receivers on the To side.
 type Edge struct {
 	Name     string // of the link, and of its device at both ends
 	From, To string // names of nodes
 }
 
-// Graph is a network to build. Routes are the shortest ways, the same there and
-// back; of equally long ones the one that does without the later edges.
+// Graph is a network to build. Routes are shortest paths, the same in both
+// directions; of equally long ones the one is taken that avoids the later edges.
 type Graph struct {
 	Nodes []Node
 	Edges []Edge
 }
 
-// maxEdges is what the third byte of IPv4 addresses can number.
+// maxEdges is how many links the third byte of IPv4 addresses can number.
 const maxEdges = 256
 
-// names are those that a device, a namespace and a sysctl may have: IFNAMSIZ
-// holds 15 characters.
+// names matches names that are valid for a device, a namespace and a sysctl: IFNAMSIZ
+// allows 15 characters.
 var names = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,14}$`)
 
-// reserved are the devices of every namespace, and what the sysctls of devices
-// call all of them.
+// reserved are names that no link may have: the device of every namespace, and the two
+// names in the sysctls of devices that stand for all of them.
 var reserved = []string{"lo", "all", "default"}
 
-// Check says what keeps the graph from being built.
+// Check returns an error if the graph cannot be built.
 func (g Graph) Check() error {
 	links := map[string]int{}
 	senders, receivers := 0, 0
@@ -58,7 +57,7 @@ func (g Graph) Check() error {
 			return fmt.Errorf("node %w", err)
 		}
 		if _, ok := links[n.Name]; ok {
-			return fmt.Errorf("node %s is there twice", n.Name)
+			return fmt.Errorf("node %s is defined twice", n.Name)
 		}
 		links[n.Name] = 0
 		switch n.Role {
@@ -68,11 +67,11 @@ func (g Graph) Check() error {
 			receivers++
 		case Router:
 		default:
-			return fmt.Errorf("node %s: %q is no role; there are sender, receiver and router", n.Name, n.Role)
+			return fmt.Errorf("node %s: unknown role %q; the roles are sender, receiver and router", n.Name, n.Role)
 		}
 	}
 	if senders == 0 || receivers == 0 {
-		return fmt.Errorf("%d senders and %d receivers: it takes one of each", senders, receivers)
+		return fmt.Errorf("%d senders and %d receivers: a network needs at least one of each", senders, receivers)
 	}
 	if err := g.checkEdges(links); err != nil {
 		return err
@@ -80,7 +79,7 @@ func (g Graph) Check() error {
 	next := g.toward(g.Nodes[0].Name)
 	for _, n := range g.Nodes {
 		if _, ok := next[n.Name]; !ok && n != g.Nodes[0] {
-			return fmt.Errorf("no links lead from %s to %s", g.Nodes[0].Name, n.Name)
+			return fmt.Errorf("no path of links from %s to %s", g.Nodes[0].Name, n.Name)
 		}
 		if n.Role != Router && links[n.Name] != 1 {
 			return fmt.Errorf("%s %s has %d links: only a router has more than one", n.Role, n.Name, links[n.Name])
@@ -89,7 +88,7 @@ func (g Graph) Check() error {
 	return nil
 }
 
-// checkEdges looks at the edges one by one and counts those of each node.
+// checkEdges checks each edge and counts those of each node.
 func (g Graph) checkEdges(links map[string]int) error {
 	if len(g.Edges) > maxEdges {
 		return fmt.Errorf("%d links, at most %d", len(g.Edges), maxEdges)
@@ -99,7 +98,7 @@ func (g Graph) checkEdges(links map[string]int) error {
 			return fmt.Errorf("link %w", err)
 		}
 		if slices.ContainsFunc(g.Edges[:i], func(o Edge) bool { return o.Name == e.Name }) {
-			return fmt.Errorf("link %s is there twice", e.Name)
+			return fmt.Errorf("link %s is defined twice", e.Name)
 		}
 		for _, end := range []string{e.From, e.To} {
 			if _, ok := links[end]; !ok {
@@ -108,7 +107,7 @@ func (g Graph) checkEdges(links map[string]int) error {
 			links[end]++
 		}
 		if e.From == e.To {
-			return fmt.Errorf("link %s leads from %s to itself", e.Name, e.From)
+			return fmt.Errorf("link %s connects %s to itself", e.Name, e.From)
 		}
 	}
 	return nil
@@ -116,10 +115,10 @@ func (g Graph) checkEdges(links map[string]int) error {
 
 func checkName(name string) error {
 	if !names.MatchString(name) {
-		return fmt.Errorf("%q: a name is 1 to 15 letters, digits, - and _, and begins with a letter or digit", name)
+		return fmt.Errorf("%q: a name has 1 to 15 letters, digits, - and _, and begins with a letter or digit", name)
 	}
 	if slices.Contains(reserved, name) {
-		return fmt.Errorf("%q: the name is taken by the kernel", name)
+		return fmt.Errorf("%q: the name is reserved by the kernel", name)
 	}
 	return nil
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// ring has two equally long ways from the sender to the receiver, and a longer
-// one.
+// ring has two equally long paths from the sender to the receiver.
 var ring = Graph{
 	Nodes: []Node{{"s", Sender}, {"a", Router}, {"b", Router}, {"c", Router}, {"d", Router}, {"r", Receiver}},
 	Edges: []Edge{{"s", "s", "a"}, {"ab", "a", "b"}, {"ac", "a", "c"}, {"cd", "c", "d"}, {"bd", "b", "d"}, {"r", "d", "r"}},
@@ -62,11 +61,11 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{"long name", Graph{Nodes: []Node{{"a-name-too-long-", Sender}}}, "a-name-too-long-"},
 		{"path for a name", Graph{Nodes: []Node{{"../x", Sender}}}, "../x"},
 		{"reserved name", Graph{Nodes: two, Edges: []Edge{{"all", "s", "r"}}}, `link "all"`},
-		{"same node", Graph{Nodes: []Node{{"s", Sender}, {"s", Receiver}}}, "node s is there twice"},
-		{"no role", Graph{Nodes: []Node{{"s", "server"}}}, `"server" is no role`},
+		{"same node", Graph{Nodes: []Node{{"s", Sender}, {"s", Receiver}}}, "node s is defined twice"},
+		{"no role", Graph{Nodes: []Node{{"s", "server"}}}, `unknown role "server"`},
 		{"unknown node", Graph{Nodes: two, Edges: []Edge{{"w", "s", "x"}}}, `link w: there is no node "x"`},
-		{"same link", Graph{Nodes: two, Edges: []Edge{wire, wire}}, "link w is there twice"},
-		{"loop", Graph{Nodes: two, Edges: []Edge{{"w", "s", "s"}}}, "from s to itself"},
+		{"same link", Graph{Nodes: two, Edges: []Edge{wire, wire}}, "link w is defined twice"},
+		{"loop", Graph{Nodes: two, Edges: []Edge{{"w", "s", "s"}}}, "connects s to itself"},
 		{"no links", Graph{Nodes: two}, "sender s has 0 links"},
 		{"disconnected", Graph{Nodes: append(slices.Clone(two), Node{"s2", Sender}, Node{"r2", Receiver}),
 			Edges: []Edge{wire, {"w2", "s2", "r2"}}}, "from s to s2"},
@@ -81,7 +80,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		})
 	}
 	if err := Incast(maxEdges - 1).Check(); err != nil {
-		t.Errorf("as many links as fit: %v", err)
+		t.Errorf("with the maximum number of links: %v", err)
 	}
 }
 
@@ -93,7 +92,7 @@ func TestPathIsTheShortestAndTheSameBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Both have four links; the way through b needs bd, which is later than cd.
+	// Both paths have four links; the one through b needs bd, which comes after cd.
 	if got := fmt.Sprint(there); got != "[{{s s a} false} {{ac a c} false} {{cd c d} false} {{r d r} false}]" {
 		t.Errorf("path %s", got)
 	}
@@ -108,7 +107,7 @@ func TestPathIsTheShortestAndTheSameBack(t *testing.T) {
 		}
 	}
 	if _, err := ring.Path("s", "x"); err == nil {
-		t.Error("a path to nowhere")
+		t.Error("Path returned a path to a node that does not exist")
 	}
 	if p, err := ring.Path("s", "s"); err != nil || len(p) > 0 {
 		t.Errorf("Path(s, s) = %v, %v", p, err)

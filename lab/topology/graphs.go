@@ -24,8 +24,8 @@ func Incast(senders int) Graph {
 	return g
 }
 
-// Chain is one sender and one receiver with routers between: hops links, hop1 to
-// hopN.
+// Chain is one sender and one receiver with routers between them. It has hops links,
+// hop1 to hopN.
 func Chain(hops int) Graph {
 	g := Graph{Nodes: []Node{{"sender1", Sender}}}
 	for i := 1; i < hops; i++ {
@@ -38,7 +38,8 @@ func Chain(hops int) Graph {
 	return g
 }
 
-// Gateway is one sender whose gateway leads to receivers on paths of their own.
+// Gateway is one sender and a gateway that connects it to receivers, each on a path of
+// its own.
 // Its links are access, path1, ....
 func Gateway(paths int) Graph {
 	g := Graph{

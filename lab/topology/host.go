@@ -25,14 +25,14 @@ type Host struct {
 	link      *netlink.Handle
 }
 
-// Netlink is a handle that works inside the namespace.
+// Netlink returns a netlink handle of the namespace.
 func (h *Host) Netlink() *netlink.Handle { return h.link }
 
-// Path opens to the namespace from any process.
+// Path is a file by which any process can open the namespace.
 func (h *Host) Path() string { return filepath.Join(netns.Dir, h.Namespace) }
 
-// Do runs f in the namespace, on another thread. Goroutines that f starts are not in the
-// namespace; sockets that f makes stay in it.
+// Do runs f in the namespace, on another thread. Goroutines that f starts run outside of
+// the namespace; sockets that f opens stay in it.
 func (h *Host) Do(f func() error) error {
 	entered := false
 	err := netns.Do(int(h.ns), func() error { entered = true; return f() })
@@ -42,9 +42,9 @@ func (h *Host) Do(f func() error) error {
 	return err
 }
 
-// Start starts cmd in the namespace. Close kills it if it still runs then, and
-// the kernel does if this process dies. The terminal's Ctrl-C does not reach it:
-// whoever started it ends it.
+// Start starts cmd in the namespace. Close kills it if it still runs, and the kernel
+// kills it if this process dies. The terminal's Ctrl-C does not reach it, so the
+// caller has to stop it.
 func (h *Host) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -55,7 +55,7 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 	if err := h.parent(cmd.Start); err != nil {
 		return fmt.Errorf("start %s in %s: %w", name, h.Name, err)
 	}
-	process := cmd.Process // without what it prints: that goes with cmd
+	process := cmd.Process // keeps no reference to cmd, which may hold the output
 	err := h.net.onClose(func() error {
 		if err := process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return fmt.Errorf("kill %s: %w", name, err)
@@ -69,7 +69,7 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// Run runs a command in the namespace to its end and returns what it printed.
+// Run runs a command in the namespace until it ends and returns its output.
 func (h *Host) Run(name string, args ...string) (string, error) {
 	var out strings.Builder
 	cmd := exec.Command(name, args...)

@@ -23,9 +23,9 @@ type Layout struct {
 }
 
 // Build makes the graph's hosts and links. Each link has an IPv4 /24 and an IPv6
-// /48 of its own, so that each receiver is a path of its own by tcpilot's
-// default prefixes. Senders and receivers have a default route; routers know the
-// way to all of them.
+// /48 of its own, so that each receiver is a path of its own with tcpilot's
+// default prefixes. Senders and receivers have a default route; routers have a route
+// to each of them.
 func Build(n *Net, g Graph) (*Layout, error) {
 	if err := g.Check(); err != nil {
 		return nil, fmt.Errorf("build network: %w", err)
@@ -70,7 +70,7 @@ func (l *Layout) addHost(node Node) error {
 	return nil
 }
 
-// route gives a sender or receiver its default route, and routers the way to it.
+// route gives a sender or receiver its default route, and routers a route to it.
 func (l *Layout) route(h *Host) error {
 	end, gateway := l.access(h)
 	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
@@ -86,8 +86,8 @@ func (l *Layout) route(h *Host) error {
 	return nil
 }
 
-// routers has every router send a prefix towards a host; but does, being the
-// last on the way, by itself.
+// routers adds a route for a prefix towards a host to every router except but, the
+// last one, which is on the host's link and needs none.
 func (l *Layout) routers(h, but *Host, to netip.Prefix) error {
 	for name, step := range l.Graph.toward(h.Name) {
 		router := l.Hosts[name]
@@ -106,7 +106,7 @@ func (l *Layout) isRouter(h *Host) bool {
 	return slices.Contains(l.Graph.Nodes, Node{h.Name, Router})
 }
 
-// access is a sender's or receiver's end of its only wire, and the other.
+// access returns a sender's or receiver's own end of its only wire, and the other end.
 func (l *Layout) access(h *Host) (own, other *End) {
 	for _, w := range l.Wires {
 		switch h {
@@ -119,7 +119,7 @@ func (l *Layout) access(h *Host) (own, other *End) {
 	return nil, nil
 }
 
-// Addr is a host's address; of a router, that of its first link.
+// Addr is a host's address; for a router, that of its first link.
 func (l *Layout) Addr(h *Host, ipv6 bool) netip.Addr {
 	end, _ := l.access(h)
 	if ipv6 {
@@ -151,7 +151,7 @@ type Hop struct {
 	Backward bool // from its To to its From
 }
 
-// Ends are where packets enter and leave the wire.
+// Ends returns where packets enter and leave the wire.
 func (h Hop) Ends() (from, to *End) {
 	if h.Backward {
 		return h.To, h.From
@@ -159,7 +159,7 @@ func (h Hop) Ends() (from, to *End) {
 	return h.From, h.To
 }
 
-// Path is what packets from one host to another cross.
+// Path returns the wires that packets from one host to another cross, in order.
 func (l *Layout) Path(from, to *Host) ([]Hop, error) {
 	steps, err := l.Graph.Path(from.Name, to.Name)
 	if err != nil {
@@ -176,7 +176,7 @@ func (l *Layout) hop(s Step) Hop {
 	return Hop{l.Wires[slices.Index(l.Graph.Edges, s.Edge)], s.Backward}
 }
 
-// addr is the end's address of the family of a prefix.
+// addr is the end's address of the same family as the prefix.
 func (e *End) addr(like netip.Prefix) netip.Addr {
 	if like.Addr().Is4() {
 		return e.Addr4.Addr()
@@ -184,12 +184,12 @@ func (e *End) addr(like netip.Prefix) netip.Addr {
 	return e.Addr6.Addr()
 }
 
-// v4 is host of the wire's subnet 10.77.WIRE.0/24.
+// v4 is the host's address in the wire's subnet 10.77.WIRE.0/24.
 func v4(wire, host int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(wire), byte(host)}), 24)
 }
 
-// v6 is host of the wire's subnet fd77:0:WIRE::/64: a /48 for each wire.
+// v6 is the host's address in the wire's subnet fd77:0:WIRE::/64: a /48 for each wire.
 func v6(wire, host int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x77, 5: byte(wire), 15: byte(host)}), 64)
 }

@@ -74,10 +74,10 @@ func TestRootReceiversArePathsOfTheirOwn(t *testing.T) {
 		}
 	}
 	if _, err := l.Wire("bottleneck"); err == nil {
-		t.Error("found a wire that is not there")
+		t.Error("found a wire that does not exist")
 	}
 	if _, err := l.Host("nobody"); err == nil {
-		t.Error("found a host that is not there")
+		t.Error("found a host that does not exist")
 	}
 }
 
@@ -109,8 +109,8 @@ func TestRootRoutesFollowThePath(t *testing.T) {
 	for _, w := range l.Wires {
 		on := slices.ContainsFunc(hops, func(h Hop) bool { return h.Wire == w })
 		for _, end := range []*End{w.From, w.To} {
-			// A connection has three packets each way at least; a device that nothing
-			// crosses still has IPv6's own.
+			// A connection has at least three packets each way; a device that is not on
+			// the path still has IPv6's own packets.
 			if n := received(end) - before[end]; on != (n >= 6*rounds) {
 				t.Errorf("%d packets arrived at %s of %s; on the path: %t", n, end.Device, end.Host.Name, on)
 			}
@@ -142,7 +142,7 @@ func TestSpreadAddressesAreOfPathsOfTheirOwn(t *testing.T) {
 			a := SpreadAddr(i, ipv6)
 			p, err := a.Prefix(bits)
 			if err != nil || !all.Contains(a) || seen[p] {
-				t.Fatalf("address %d is %s: outside of %s, or a path that was there", i, a, all)
+				t.Fatalf("address %d is %s: outside of %s, or on the path of an earlier address", i, a, all)
 			}
 			seen[p] = true
 		}

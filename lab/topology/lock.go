@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runLock is held by the run that has the machine to itself.
+// runLock is locked by the run that has exclusive use of the machine.
 const runLock = "/run/tcpilot-lab-run.lock"
 
-// Exclusive takes the machine for one run, since two at the same time disturb
-// each other's figures. If another has it, the error names its process. The
-// kernel takes the lock back when the process ends, however it ends.
-// release lets the next run begin.
+// Exclusive locks the machine for one run, because two runs at the same time disturb
+// each other's figures. If another run has the lock, the error names its process. The
+// kernel releases the lock when the process ends, in whatever way. release lets the
+// next run begin.
 func Exclusive() (release func(), err error) { return exclusive(runLock) }
 
 func exclusive(path string) (release func(), err error) {
@@ -27,11 +27,11 @@ func exclusive(path string) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the machine: %w", err)
 	}
-	return func() { _ = unlock() }, nil // the next run takes a file over that is left
+	return func() { _ = unlock() }, nil // a file that stays is reused by the next run
 }
 
-// sweepLock removes the lock file that a killed run left at path, and reports whether there
-// was one. Another process may hold it: then it stays.
+// sweepLock removes the lock file that a killed run left at path, and reports whether
+// there was one. A file that another process has locked stays.
 func sweepLock(path string) (removed bool, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil

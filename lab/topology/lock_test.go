@@ -10,7 +10,7 @@ import (
 
 func TestExclusiveNamesTheHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	// A pid of before, longer than ours, must not show through.
+	// Nothing of an earlier, longer pid in the file may remain.
 	if err := os.WriteFile(path, []byte("123456789012\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -25,15 +25,15 @@ func TestExclusiveNamesTheHolder(t *testing.T) {
 	first()
 	again, err := exclusive(path)
 	if err != nil {
-		t.Fatalf("after it was given back: %v", err)
+		t.Fatalf("after the release: %v", err)
 	}
 	again()
 	if _, err := exclusive("/proc/none/lock"); err == nil {
-		t.Error("locked a file that cannot be")
+		t.Error("locked a file that cannot exist")
 	}
 }
 
-// The lock of a killed run is removed, and that of a run that lives is not.
+// The lock of a killed run is removed, that of a running one is not.
 func TestSweepRemovesALockThatNobodyHolds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for _, c := range []struct {

@@ -34,15 +34,15 @@ func New() (*Net, error) {
 	return &Net{id: id}, nil
 }
 
-// ID is the run id that the names of this network carry.
+// ID is the run id that the names of this network contain.
 func (n *Net) ID() string { return n.id.String() }
 
-// errClosed is what those get who are still building when Close is called, as on
-// a signal.
+// errClosed is the error of calls that add to a network after Close, which a signal
+// may call while the network is being built.
 var errClosed = errors.New("the network is closed")
 
-// onClose adds a step to what Close undoes. If that is over, the step is done at
-// once, and what it belongs to did not come about: the error says so.
+// onClose adds a step to those that Close runs. If the network is closed already, the
+// step runs at once and the error says that what it undoes no longer exists.
 func (n *Net) onClose(f func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +66,7 @@ func (n *Net) Close() error {
 }
 
 // CloseOnSignal closes the network when the process gets SIGINT or SIGTERM, and
-// then lets the signal end the process. It is for test binaries, whose cleanups
+// then lets the signal end the process. It is for test binaries, whose cleanup functions
 // do not run on Ctrl-C; a command cancels its context and calls Close instead.
 func (n *Net) CloseOnSignal() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,7 +112,7 @@ func (n *Net) Host(name string) (*Host, error) {
 	return h, nil
 }
 
-// newNamed makes a namespace as `ip netns add` would.
+// newNamed makes a namespace as `ip netns add` does.
 func newNamed(name string) (ns vnetns.NsHandle, err error) {
 	if err := prepareNetnsDir(); err != nil {
 		return vnetns.None(), err

@@ -16,8 +16,8 @@ import (
 )
 
 // prepareNetnsDir makes netns.Dir a shared mount of its own, as the first
-// `ip netns add` of a machine does. If that came later than our namespaces, it
-// would hide their mounts under its own, and they could not be removed any more.
+// `ip netns add` of a machine does. If `ip netns add` did it after our namespaces were
+// made, its mount would hide theirs, and they could not be removed any more.
 func prepareNetnsDir() error {
 	if err := os.MkdirAll(netns.Dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", netns.Dir, err)
@@ -26,7 +26,7 @@ func prepareNetnsDir() error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", netns.Dir, err)
 	}
-	defer dir.Close() // unlocks
+	defer dir.Close() // also unlocks
 	// iproute2 takes the same lock.
 	if err := filelock.Wait(dir); err != nil {
 		return err
@@ -43,15 +43,15 @@ func prepareNetnsDir() error {
 	return nil
 }
 
-// errHidden says that a namespace's mount lies below another mount on netns.Dir
-// and cannot be reached; its file cannot be removed while it does.
+// errHidden reports that a namespace's mount is hidden below another mount on
+// netns.Dir; as long as it is, its file cannot be removed.
 var errHidden = errors.New("hidden below another mount of " + netns.Dir)
 
 // deleteNamespace undoes newNamed.
 func deleteNamespace(name string) error {
 	path := filepath.Join(netns.Dir, name)
 	var err error
-	for err == nil { // once for each mount stacked there, which is one as a rule
+	for err == nil { // once for each mount stacked there, usually one
 		err = unix.Unmount(path, unix.MNT_DETACH)
 	}
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -67,9 +67,9 @@ func deleteNamespace(name string) error {
 	return nil
 }
 
-// killNamespace undoes newNamed and ends the processes in the namespace, those
-// too that others in there started. Whoever is in there belongs to the run:
-// nothing else gets in by chance.
+// killNamespace undoes newNamed and kills all processes in the namespace, also those
+// that other processes in it started. All of them belong to the run: no process enters
+// a namespace by accident.
 func killNamespace(path string) error {
 	if err := killIn(path); err != nil {
 		return err
@@ -77,24 +77,24 @@ func killNamespace(path string) error {
 	return deleteNamespace(filepath.Base(path))
 }
 
-// killIn kills the processes of a namespace, until there are none: one may start
+// killIn kills the processes of a namespace until there are none: a process may start
 // another while the list is read.
 func killIn(path string) error {
 	var ns unix.Stat_t
 	if err := unix.Stat(path, &ns); err != nil {
-		return fmt.Errorf("look at namespace: %w", err)
+		return fmt.Errorf("stat namespace: %w", err)
 	}
 	for range 100 {
 		n, err := killOnce(&ns)
 		if n == 0 || err != nil {
 			return err
 		}
-		time.Sleep(10 * time.Millisecond) // to end
+		time.Sleep(10 * time.Millisecond) // killed processes need time to exit
 	}
-	return fmt.Errorf("kill processes of %s: there are always new ones", filepath.Base(path))
+	return fmt.Errorf("kill processes of %s: new ones keep starting", filepath.Base(path))
 }
 
-// killOnce kills the processes that are in a namespace now, and counts them.
+// killOnce kills the processes that are in a namespace now, and returns their number.
 func killOnce(ns *unix.Stat_t) (n int, err error) {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -113,8 +113,8 @@ func killOnce(ns *unix.Stat_t) (n int, err error) {
 	return n, nil
 }
 
-// kill ends a process through a pidfd, and looks again once it has it: the pid
-// may have been given to another process meanwhile.
+// kill kills a process through a pidfd. It checks the namespace again after opening
+// the pidfd, because the pid may have been reused meanwhile.
 func kill(pid int, ns *unix.Stat_t) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -11,7 +11,7 @@ type Step struct {
 	Backward bool // from its To to its From
 }
 
-// Path is the way of packets from one node to another.
+// Path returns the links that packets from one node to another cross, in order.
 func (g Graph) Path(from, to string) ([]Step, error) {
 	for _, name := range []string{from, to} {
 		if !slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Name == name }) {
@@ -23,7 +23,7 @@ func (g Graph) Path(from, to string) ([]Step, error) {
 	for from != to {
 		s, ok := next[from]
 		if !ok {
-			return nil, fmt.Errorf("no links lead from %s to %s", from, to)
+			return nil, fmt.Errorf("no path of links from %s to %s", from, to)
 		}
 		steps = append(steps, s)
 		from = s.end()
@@ -39,9 +39,9 @@ func (s Step) end() string {
 	return s.Edge.To
 }
 
-// cost orders paths: first the number of their edges, then the set of them, the
-// last edge the highest bit. No two sets cost the same, so the cheapest path is
-// one, and the same in both directions.
+// cost orders paths: first by the number of their edges, then by the set of them, in
+// which the last edge is the highest bit. No two sets have the same cost, so there is
+// exactly one cheapest path, the same in both directions.
 type cost struct {
 	hops int
 	set  [maxEdges / 64]uint64
@@ -65,7 +65,7 @@ func (c cost) below(d cost) bool {
 	return false
 }
 
-// toward is the next step to a node from each other that links lead from.
+// toward returns the next step towards a node, from each node that has a path to it.
 func (g Graph) toward(node string) map[string]Step {
 	costs := map[string]cost{node: {}}
 	next := map[string]Step{}

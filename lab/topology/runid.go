@@ -16,8 +16,8 @@ import (
 // prefix starts the name of every kernel object of a run.
 const prefix = "tcpilot-"
 
-// runID names one Net: the process that made it and a number within that
-// process. The start time tells a recycled pid from the process that had it.
+// runID identifies one Net: the process that made it and a number within that
+// process. The start time distinguishes processes that had the same pid.
 type runID struct {
 	pid   int
 	start uint64 // field 22 of /proc/PID/stat: clock ticks since boot
@@ -35,14 +35,15 @@ func newRunID() (runID, error) {
 	return runID{pid: pid, start: start, seq: runs.Add(1)}, nil
 }
 
-// String is PID.START.SEQ. It holds no dash, since the dash ends it in a name.
+// String is PID.START.SEQ. It contains no dash, because the first dash ends the id in
+// a name.
 func (id runID) String() string { return fmt.Sprintf("%d.%d.%d", id.pid, id.start, id.seq) }
 
 // name is the name of an object of the run.
 func (id runID) name(object string) string { return prefix + id.String() + "-" + object }
 
-// parseName finds the run that an object belongs to; ok is false for names that
-// no run gave.
+// parseName finds the run that an object belongs to; ok is false for names that are
+// not of a run.
 func parseName(name string) (id runID, ok bool) {
 	run, _, ok := strings.Cut(strings.TrimPrefix(name, prefix), "-")
 	if !ok || !strings.HasPrefix(name, prefix) {
@@ -54,8 +55,8 @@ func parseName(name string) (id runID, ok bool) {
 	return id, id.String() == run // Sscanf ignores what follows the last number
 }
 
-// alive reports whether the process that made the run still runs. One that is
-// only not waited for does not; one that cannot be looked at may.
+// alive reports whether the process that made the run still runs. A zombie counts as
+// ended; a process whose state cannot be read counts as running.
 func (id runID) alive() bool {
 	start, err := startTime(id.pid)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, errEnded) {
@@ -64,11 +65,12 @@ func (id runID) alive() bool {
 	return err != nil || start == id.start
 }
 
-// errEnded says that a process has ended, and its parent has not noticed.
+// errEnded reports that a process is a zombie: it has ended, and its parent has not
+// waited for it.
 var errEnded = errors.New("it has ended")
 
-// startTime reads when a process started. The command, field 2, may hold
-// anything, so fields are counted from its closing parenthesis.
+// startTime reads when a process started. The command, field 2, may contain any
+// character, so fields are counted from its closing parenthesis.
 func startTime(pid int) (uint64, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

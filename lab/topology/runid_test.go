@@ -17,7 +17,7 @@ func TestRunIDNameRoundTrip(t *testing.T) {
 		t.Errorf("parseName(%q) = %v, %v, want %v", id.name("far-away"), got, ok, id)
 	}
 	if !id.alive() {
-		t.Error("own run is not alive")
+		t.Error("this process's own run counts as dead")
 	}
 	if next, _ := newRunID(); next == id {
 		t.Error("two runs of one process share an id")
@@ -35,7 +35,7 @@ func TestParseNameRefusesForeignNames(t *testing.T) {
 	}
 }
 
-// A run whose process was killed, and that its parent does not wait for, is dead.
+// A run is dead if its process was killed, even if the parent has not waited for it.
 func TestRunOfZombieIsDead(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {
@@ -47,7 +47,7 @@ func TestRunOfZombieIsDead(t *testing.T) {
 	}
 	id := runID{pid: cmd.Process.Pid, start: start, seq: 1}
 	if !id.alive() {
-		t.Error("it runs, and is not alive")
+		t.Error("the run of a running process counts as dead")
 	}
 	cmd.Process.Kill()
 	defer cmd.Wait()
@@ -57,7 +57,7 @@ func TestRunOfZombieIsDead(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Error("two seconds after its end it is alive")
+	t.Error("two seconds after its process ended the run counts as alive")
 }
 
 func TestRunOfRecycledPidIsDead(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a host gets by Spread: MaxSpread addresses of SpreadAddr, and all between.
+// The addresses that Spread gives a host: those of SpreadAddr, and all between them.
 var (
 	spread4 = netip.MustParsePrefix("10.128.0.0/9")
 	spread6 = netip.MustParsePrefix("fd78::/32")
@@ -17,8 +17,8 @@ var (
 // MaxSpread is how many /24 there are in 10.128.0.0/9.
 const MaxSpread = 1 << 15
 
-// SpreadAddr is the address number i, from 0 and below MaxSpread, of a host that
-// is spread: each in an IPv4 /24 or an IPv6 /48 of its own.
+// SpreadAddr is address number i, from 0 to MaxSpread - 1, of a host after Spread: each
+// is in an IPv4 /24 or an IPv6 /48 of its own.
 func SpreadAddr(i int, ipv6 bool) netip.Addr {
 	if ipv6 {
 		return netip.AddrFrom16([16]byte{0xfd, 0x78, 4: byte(i >> 8), 5: byte(i), 15: 1})
@@ -27,8 +27,8 @@ func SpreadAddr(i int, ipv6 bool) netip.Addr {
 }
 
 // Spread gives a sender or receiver every address of 10.128.0.0/9 and fd78::/32,
-// so that one host stands for many paths; one host of a layout. It answers from
-// the address that it was asked at.
+// so that one host stands for many paths. Only one host of a layout may be spread. It
+// answers from the address that was contacted.
 func (l *Layout) Spread(h *Host) error {
 	for _, all := range []netip.Prefix{spread4, spread6} {
 		local := &netlink.Route{Dst: ipNet(all), LinkIndex: 1, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST}

@@ -12,9 +12,9 @@ type Remote struct {
 	Addr6     netip.Addr
 }
 
-// Star is a Layout for tests that name its parts: a client, its one gateway, and
-// servers behind it, each a path of its own by tcpilot's default prefixes and
-// the same path for whoever looks at the gateway.
+// Star is a Layout for tests that address its parts by name: a client, its gateway,
+// and servers behind it. With tcpilot's default prefixes each server is a path of its
+// own, seen from the client as from the gateway.
 type Star struct {
 	*Layout
 	Client  *Host

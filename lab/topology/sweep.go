@@ -10,9 +10,9 @@ import (
 )
 
 // Sweep removes what killed runs left: namespaces with the processes, devices,
-// qdiscs, rules and programs in them, directories with what is mounted there and
-// pinned in that, cgroups with their processes, and the lock. Runs whose process lives are
-// left alone. It returns the names of what it removed.
+// qdiscs, rules and programs in them; directories with their mounts and pins; cgroups
+// with their processes; and the lock. It leaves runs alone whose process is alive, and
+// returns the names of what it removed.
 func Sweep() (removed []string, err error) {
 	root, err := host.CgroupRoot()
 	if err != nil {
@@ -45,7 +45,7 @@ func Sweep() (removed []string, err error) {
 
 // leftovers lists the entries of a directory that belong to a dead run.
 func leftovers(dir string) (names []string) {
-	entries, _ := os.ReadDir(dir) // a directory that is not there has none
+	entries, _ := os.ReadDir(dir) // none if the directory does not exist
 	for _, e := range entries {
 		if id, ok := parseName(e.Name()); ok && !id.alive() {
 			names = append(names, e.Name())

@@ -21,8 +21,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// sweepVictim makes this test binary build a network with all that a run makes,
-// say so, and wait to be killed.
+// sweepVictim makes this test binary build a network with everything that a run can
+// make, report that it is ready, and wait to be killed.
 const sweepVictim = "TCPILOT_TOPOLOGY_VICTIM"
 
 func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	if i := slices.IndexFunc(live, func(s string) bool { return strings.Contains(s, id) }); i >= 0 {
-		t.Errorf("sweep removed %s of a run that lives", live[i])
+		t.Errorf("sweep removed %s of a live run", live[i])
 	}
 	victim.Process.Kill()
 	victim.Wait()
@@ -79,7 +79,7 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 	if left := named(t, id); len(left) > 0 {
 		t.Errorf("left behind: %s", left)
 	}
-	// The kernel frees programs a grace period after their last user.
+	// The kernel frees programs one grace period after their last reference is gone.
 	for range 500 {
 		if programs(t, name) == 0 {
 			return
@@ -89,8 +89,8 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 	t.Errorf("%d BPF programs are left", programs(t, name))
 }
 
-// named finds what carries the id of a run: namespaces, directories, cgroups and
-// mounts.
+// named finds everything that has the id of a run in its name: namespaces,
+// directories, cgroups and mounts.
 func named(t *testing.T, id string) (left []string) {
 	t.Helper()
 	root, err := host.CgroupRoot()
@@ -113,8 +113,8 @@ func named(t *testing.T, id string) (left []string) {
 	return left
 }
 
-// beVictim never returns. Its processes outlive it: they were not started by
-// Start, which would have the kernel kill them.
+// beVictim never returns. Its processes outlive it, because it does not start them with
+// Start, which would make the kernel kill them.
 func beVictim(t *testing.T) {
 	n, err := New()
 	must(t, err)
@@ -144,7 +144,7 @@ func beVictim(t *testing.T) {
 	time.Sleep(time.Hour)
 }
 
-// programName is what the BPF programs of a victim are called.
+// programName is the name of the BPF programs of a victim.
 func programName(pid int) string { return fmt.Sprintf("lab%d", pid) }
 
 // pinPrograms attaches a program to a device and one to a cgroup, and pins both
@@ -172,7 +172,7 @@ func pinPrograms(t *testing.T, at *End, cg *Cgroup, bpffs string) {
 	must(t, group.Pin(filepath.Join(bpffs, "group")))
 }
 
-// programs counts the loaded BPF programs of a name.
+// programs counts the loaded BPF programs with this name.
 func programs(t *testing.T, name string) (n int) {
 	t.Helper()
 	for id := ebpf.ProgramID(0); ; {
@@ -202,8 +202,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// waitGone waits for the process to be dead; a zombie that nobody has reaped
-// yet counts.
+// waitGone waits until the process has ended; a zombie counts as ended.
 func waitGone(t *testing.T, pid int) {
 	t.Helper()
 	for range 500 {

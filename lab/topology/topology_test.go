@@ -65,7 +65,7 @@ func TestRootStarReachesEveryRemote(t *testing.T) {
 func echoOnce(t *testing.T, server, client *Host, at netip.AddrPort) netip.Addr {
 	t.Helper()
 	var l net.Listener
-	port := fmt.Sprintf(":%d", at.Port()) // of every address: many of a spread host are not bound
+	port := fmt.Sprintf(":%d", at.Port()) // on any address: those of a spread host are not bound one by one
 	if err := server.Do(func() (err error) { l, err = net.Listen("tcp", port); return }); err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +108,8 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 	if _, err := n.BPFFS(dir); err != nil {
 		t.Fatal(err)
 	}
-	// One that the network knows, and one each that it does not know of: in the
-	// namespace, and in the cgroup.
+	// One process that the network knows, and two that it does not: one in the
+	// namespace, one in the cgroup.
 	cmd := exec.Command("sh", "-c", "sleep 60 & echo $!; sleep 60")
 	in, err := cmd.StdoutPipe()
 	if err != nil {
@@ -202,7 +202,7 @@ func TestRootNetThatIsClosedTakesNothing(t *testing.T) {
 	if left := named(t, n.ID()); len(left) > 0 {
 		t.Errorf("left behind: %s", left)
 	}
-	// One that is started while Close is at work.
+	// A process that is started while Close runs.
 	n = newNet(t)
 	h, err := n.Host("alone")
 	if err != nil {
@@ -236,9 +236,9 @@ func TestRootHostsAreAddedAtTheSameTime(t *testing.T) {
 	}
 }
 
-// otherCongestion are congestion controls other than the machine's default,
-// those first that are not for everyone: only the machine's own namespace may
-// have those as its default.
+// otherCongestion returns congestion controls other than the machine's default. First
+// are those that are not in the machine's allowed list, which only the machine's own
+// namespace may have as its default.
 func otherCongestion(t *testing.T) []string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -286,7 +286,7 @@ func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
 		t.Errorf("Sysctl = %q, %v, want 77", got, err)
 	}
 	if ttl, _ := os.ReadFile(sysctl.Path(key)); strings.TrimSpace(string(ttl)) == "77" {
-		t.Error("the caller's is 77 too")
+		t.Error("the caller's namespace has 77 too")
 	}
 	if err := h.SetCongestion(otherCongestion(t)[0]); err != nil {
 		t.Fatal(err)
@@ -312,18 +312,18 @@ func TestRootSweepRestoresTheMachinesCongestion(t *testing.T) {
 	if _, err := lock.WriteAt(before, 0); err != nil {
 		t.Fatal(err)
 	}
-	changed := "reno" // which is always there
+	changed := "reno" // built into every kernel
 	if strings.TrimSpace(string(before)) == changed {
 		changed += " " + otherCongestion(t)[0]
 	}
 	if err := os.WriteFile(sysctl.Path(allowedKey), []byte(changed), 0); err != nil {
 		t.Fatal(err)
 	}
-	lock.Close() // as when its owner is killed
+	lock.Close() // as if its owner was killed
 	if _, err := Sweep(); err != nil {
 		t.Error(err)
 	}
-	// lockAllowed would restore by itself.
+	// Not with lockAllowed, which would itself restore the list.
 	if lock, err = os.Open(allowedLock); err != nil {
 		t.Fatal(err)
 	}

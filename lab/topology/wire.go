@@ -20,8 +20,8 @@ type End struct {
 	mac net.HardwareAddr
 }
 
-// EndSpec says what an end of a wire shall be; an invalid prefix gives no
-// address of that family.
+// EndSpec describes one end of a wire to make; an invalid prefix means no address of
+// that family.
 type EndSpec struct {
 	Host   *Host
 	Device string
@@ -29,8 +29,8 @@ type EndSpec struct {
 	Addr6  netip.Prefix
 }
 
-// Wire joins two hosts by a veth pair. Neighbours are entered for good, so that
-// no loss on the wire can hit address resolution.
+// Wire connects two hosts by a veth pair. Neighbour entries are permanent, so that
+// loss on the wire cannot affect address resolution.
 func (n *Net) Wire(a, b EndSpec) (ea, eb *End, err error) {
 	veth := &netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: a.Device, Namespace: netlink.NsFd(a.Host.ns)},
@@ -77,7 +77,7 @@ func (n *Net) end(s EndSpec) (*End, error) {
 		if !p.IsValid() {
 			continue
 		}
-		// Without duplicate detection an address serves at once, not after a second.
+		// Without duplicate address detection an address is usable at once, not after 1 s.
 		addr := &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}
 		if err := s.Host.link.AddrAdd(link, addr); err != nil {
 			return nil, fmt.Errorf("add address %s to %s: %w", p, s.Host.Name, err)
@@ -89,7 +89,7 @@ func (n *Net) end(s EndSpec) (*End, error) {
 	return e, nil
 }
 
-// neighbour enters the other end's addresses.
+// neighbour adds permanent neighbour entries for the other end's addresses.
 func (e *End) neighbour(other *End) error {
 	for _, p := range []netip.Prefix{other.Addr4, other.Addr6} {
 		if !p.IsValid() {
