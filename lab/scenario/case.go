@@ -11,10 +11,10 @@ import (
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
-// readCase reads a case that has all that it inherits.
+// readCase reads a case into which everything that it inherits is merged.
 func (r *reader) readCase(n *node) Case {
 	c := Case{Repeat: 5, Primary: "goodput", Sysctls: map[string]string{}}
-	// The network comes first: the names in it are what others refer to.
+	// The network is read first, because other keys refer to names in it.
 	t := n.get("topology")
 	if t == nil {
 		r.fail(n, "no topology", "write topology: {kind: dumbbell}")
@@ -51,7 +51,7 @@ func (r *reader) readCase(n *node) Case {
 	return c
 }
 
-// check looks at what one key says of another, and fills in what follows.
+// check checks keys that depend on each other, and fills in what follows from them.
 func (r *reader) check(n *node, c *Case) {
 	at := func(key string) *node {
 		if v := n.get(key); v != nil {
@@ -60,7 +60,7 @@ func (r *reader) check(n *node, c *Case) {
 		return n
 	}
 	if n.get("traffic") == nil {
-		r.fail(n, "no traffic", "write traffic: and its parts by name, such as {bulk: {kind: bulk, duration: 5s}}")
+		r.fail(n, "no traffic", "write traffic: and its parts, each with a name, such as {bulk: {kind: bulk, duration: 5s}}")
 	}
 	if n.get("subjects") == nil {
 		r.fail(n, "no subjects", "write subjects: [cubic, bbr, tcpilot]")
@@ -120,7 +120,7 @@ func (r *reader) sysctls(to map[string]string) func(*node) {
 			switch {
 			case !r.want(e.value, text):
 			case !strings.HasPrefix(e.key, "net."):
-				r.fail(e.value, fmt.Sprintf("%q is not of a network namespace", e.key), "write one that begins with net.")
+				r.fail(e.value, fmt.Sprintf("%q is not a sysctl of a network namespace", e.key), "write one that begins with net.")
 			default:
 				to[e.key] = e.value.text
 			}
@@ -144,7 +144,7 @@ func (r *reader) tuned(n *node, g topology.Graph) (hosts []string) {
 	return hosts
 }
 
-// hostsBy finds those that a word stands for, among all but routers.
+// hostsBy finds the hosts, except routers, that a word stands for: all, a role or a name.
 func hostsBy(word string, g topology.Graph) (hosts, all []string) {
 	for _, h := range g.Nodes {
 		if h.Role == topology.Router {

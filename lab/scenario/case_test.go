@@ -13,7 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
-// read reads a file that is right.
+// read reads a file that must have no mistakes.
 func read(t *testing.T, file string, o Options) *Scenario {
 	t.Helper()
 	s, err := Read("x.yaml", []byte(file), o)
@@ -23,7 +23,7 @@ func read(t *testing.T, file string, o Options) *Scenario {
 	return s
 }
 
-// What a file does not say has a default.
+// Keys that a file leaves out have defaults.
 func TestDefaults(t *testing.T) {
 	s := read(t, with(), Options{})
 	if len(s.Cases) != 1 || s.Cases[0].Name != "" {
@@ -42,8 +42,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Mappings merge by key, all else is replaced: file, case, then the sections
-// that were asked for, the case's own last.
+// Mappings are merged by key, other values are replaced, in this order: file, case,
+// then the sections that the options choose, the case's own last.
 func TestVariants(t *testing.T) {
 	file := with(
 		"repeat: 4",
@@ -94,7 +94,7 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// The metrics of web's groups have names of their own, where it has the groups.
+// Web traffic that is split into groups has metrics of each group.
 func TestWeb(t *testing.T) {
 	const web = "traffic: {w: {kind: web, count: 300, first: 200, size: 1MB, concurrency: 5, client: curl}}"
 	c := read(t, with(web, "fresh: true", "ratios: true", "cc: bbr", "subjects: [default, tcpilot]",
@@ -124,7 +124,7 @@ func linkOf(t *testing.T, topology, links, name string) Link {
 	return read(t, with(topology, links), Options{}).Cases[0].Links[name]
 }
 
-// What stands beside forward and backward is for both, unless they have their
+// Keys beside forward and backward apply to both directions, unless a direction has its
 // own.
 func TestLinkDirections(t *testing.T) {
 	got := linkOf(t, lines[4], `links: {bottleneck: {rtt: 30ms, loss: 1%, rate: 8Mbit/s,
@@ -140,7 +140,7 @@ func TestLinkDirections(t *testing.T) {
 	}
 }
 
-// The bandwidth-delay product is that of the longest way through the link.
+// The bandwidth-delay product is that of the longest path through the link.
 func TestQueue(t *testing.T) {
 	const far = `topology: {hosts: {s: sender, g: router, near: receiver, far: receiver}, links: {in: [s, g], a: [g, near], b: [g, far]}}`
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// A change leaves what it does not name as the change before left it.
+// A change keeps what it does not name as the previous change left it.
 func TestSchedule(t *testing.T) {
 	l := linkOf(t, lines[4], `links: {bottleneck: {rtt: 20ms, rate: 8Mbit/s, queue: 1bdp, schedule: [
   {at: 1s, forward: {loss: 5%}}, {at: 2s, rate: 4Mbit/s}, {at: 3s, rtt: 40ms, forward: {loss: 0, queue: 1bdp}}]}}`, "bottleneck")
@@ -181,14 +181,14 @@ func TestSchedule(t *testing.T) {
 	want := []state{
 		{1 * time.Second, 0.05, 8e6, 20_000, 8e6, 10 * time.Millisecond},
 		{2 * time.Second, 0.05, 4e6, 20_000, 4e6, 10 * time.Millisecond},
-		{3 * time.Second, 0, 4e6, 10_000, 4e6, 20 * time.Millisecond}, // of the round trip at the begin
+		{3 * time.Second, 0, 4e6, 10_000, 4e6, 20 * time.Millisecond}, // of the round trip at the start
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }
 
-// What a subject is follows from what it has.
+// The keys of a subject determine its kind.
 func TestSubjects(t *testing.T) {
 	file := with(`subjects:
   - default
@@ -233,7 +233,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// Who says nothing else begins with what the baseline has.
+// Without a congestion control of its own, a case has its baseline's as default.
 func TestDefaultCC(t *testing.T) {
 	c := Case{Baseline: "cubic", Subjects: []subject.Spec{{Name: "bbr", CC: "bbr"}, {Name: "cubic", CC: "cubic"}}}
 	if got := c.DefaultCC(); got != "cubic" {

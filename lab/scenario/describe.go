@@ -12,8 +12,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// Describe says for people what the scenario is: why it is there, and for each
-// case what it does. What all cases share is said once.
+// Describe writes for people what the scenario is: why it exists, and what each case
+// does. What all cases share is written once.
 func (s *Scenario) Describe(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\n", s.Name, s.Title)
@@ -49,7 +49,7 @@ func (s *Scenario) Describe(w io.Writer) error {
 	return err
 }
 
-// lines says what the case does, a matter each.
+// lines describes what the case does, one topic a line.
 func (c Case) lines() (lines []string) {
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	say("network   %s", network(c.Graph))
@@ -72,7 +72,7 @@ func (c Case) lines() (lines []string) {
 	say("subjects  %s", strings.Join(names, ", "))
 	say("tuned     %s", strings.Join(c.Tuned, ", "))
 	say("metrics   %s", strings.Join(c.Metrics, ", "))
-	say("rounds    %d of each subject, %d before of those that learn; one takes about %v",
+	say("rounds    %d of each subject, after %d warm-up rounds of those that learn; a round takes about %v",
 		c.Repeat, c.Warmup, c.Round().Round(100*time.Millisecond))
 	if cc := c.DefaultCC(); cc != "" {
 		say("default   congestion control %s", cc)
@@ -81,12 +81,12 @@ func (c Case) lines() (lines []string) {
 		say("sysctl    %s = %s", key, c.Sysctls[key])
 	}
 	if c.CPUBound {
-		say("limit     the processors, on purpose")
+		say("limit     the processors, intended")
 	}
 	return lines
 }
 
-// network says which hosts there are.
+// network lists the hosts, grouped by role.
 func network(g topology.Graph) string {
 	var words []string
 	for _, role := range []topology.Role{topology.Sender, topology.Router, topology.Receiver} {
@@ -106,7 +106,7 @@ func network(g topology.Graph) string {
 	return strings.Join(words, " | ")
 }
 
-// Describe says in words what the link of that name does.
+// Describe describes what the link with this name does.
 func (l Link) Describe(name string) string {
 	var b strings.Builder
 	b.WriteString(name + ": " + l.Forward.String())
@@ -129,7 +129,7 @@ func (l Link) Describe(name string) string {
 	return b.String()
 }
 
-// differences says what is new; all that there is if something is no more.
+// differences describes what changed; all of the new Spec if something was removed.
 func differences(before, after link.Spec) string {
 	was, is := strings.Split(before.String(), ", "), strings.Split(after.String(), ", ")
 	if len(is) < len(was) {

@@ -7,9 +7,9 @@ import (
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
-// What a case takes beside its traffic: the network and its calibration once, and
-// with each round the subject, connections that end, and counters that are read.
-// Measured on two busy cores.
+// Time that a case takes in addition to its traffic: once for the network and its
+// calibration, and in each round for starting the subject, ending connections and
+// reading counters. Measured on two busy cores.
 const (
 	caseCost  = 10 * time.Second
 	roundCost = time.Second
@@ -26,14 +26,14 @@ func (c Case) Estimate() time.Duration {
 		case s.Kind == subject.Tcpilot:
 			rounds += c.Warmup
 		case s.Kind == subject.Bpftune, s.Kind == subject.Command:
-			rounds += c.Warmup * c.Repeat // they forget at each stop
+			rounds += c.Warmup * c.Repeat // they lose what they learned at each stop
 		}
 	}
 	return caseCost + time.Duration(rounds)*(c.Round()+c.Pause+roundCost)
 }
 
-// Round is about how long one round's traffic takes: exact where durations say
-// it, else what the links allow.
+// Round is about how long one round's traffic takes: exact if durations determine it,
+// else estimated from the links.
 func (c Case) Round() time.Duration {
 	var longest time.Duration
 	for _, p := range c.Traffic {
@@ -46,8 +46,9 @@ func (c Case) Round() time.Duration {
 	return longest
 }
 
-// transfer is about how long a part takes that only its count ends: its bytes at
-// the bottleneck's rate, or a few round trips for each turn, whichever is more.
+// transfer is about how long a part takes that has a count but no duration: its bytes
+// at the bottleneck's rate, or a few round trips for each connection in turn, whichever
+// is more.
 func (c Case) transfer(p workload.Spec) time.Duration {
 	const trips = 4 // connect, ask, and a window or two
 	rate, rtt := c.bottleneck()
@@ -61,7 +62,7 @@ func (c Case) transfer(p workload.Spec) time.Duration {
 	return time.Duration(min(takes, maxDuration.Seconds()) * float64(time.Second))
 }
 
-// froms is how many hosts have this part.
+// froms is how many hosts run this part.
 func (c Case) froms(p workload.Spec) (n int) {
 	for _, h := range c.Graph.Nodes {
 		from := p.From
@@ -75,7 +76,7 @@ func (c Case) froms(p workload.Spec) (n int) {
 	return n
 }
 
-// bottleneck is the least rate of the links in bit/s, at most 1 Gbit/s, and the
+// bottleneck returns the lowest rate of the links in bit/s, at most 1 Gbit/s, and the
 // longest round trip without queues.
 func (c Case) bottleneck() (rate float64, rtt time.Duration) {
 	rate = 1e9

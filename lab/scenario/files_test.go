@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
-// variantsOf are all variants of a shipped scenario.
+// variantsOf returns all variants of a shipped scenario.
 func variantsOf(t *testing.T, name string) map[string]*Scenario {
 	t.Helper()
 	all := make(map[string]*Scenario)
@@ -26,7 +26,8 @@ func variantsOf(t *testing.T, name string) map[string]*Scenario {
 	return all
 }
 
-// here are the subjects that run on any machine: what a time is promised for.
+// here is the case with only the subjects that run on any machine; the limits of time
+// are for these.
 func (c Case) here() Case {
 	c.Subjects = slices.DeleteFunc(slices.Clone(c.Subjects), func(s subject.Spec) bool {
 		return s.Kind == subject.Bpftune || s.Kind == subject.Fixed && !slices.Contains([]string{"cubic", "reno", "bbr"}, s.CC)
@@ -34,8 +35,8 @@ func (c Case) here() Case {
 	return c
 }
 
-// What is shipped can be read in all variants, and takes no longer than a
-// user waits for it.
+// Shipped scenarios can be read in all variants, and take no longer than a user would
+// wait.
 func TestShipped(t *testing.T) {
 	for _, name := range Names() {
 		for variant, s := range variantsOf(t, name) {
@@ -44,7 +45,7 @@ func TestShipped(t *testing.T) {
 			}
 			limit := 6 * time.Minute
 			if name == "web" {
-				limit = 11 * time.Minute // a 95th percentile takes hundreds of connections
+				limit = 11 * time.Minute // a 95th percentile needs hundreds of connections
 			}
 			switch variant {
 			case "quick":
@@ -61,8 +62,8 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// Rates are within what the emulation can do: packet by packet natively, and on
-// slow processors.
+// Rates are within what the emulation can do packet by packet: natively, and on
+// emulated processors.
 func TestShippedRates(t *testing.T) {
 	for _, name := range Names() {
 		for variant, s := range variantsOf(t, name) {
@@ -84,12 +85,12 @@ func TestShippedRates(t *testing.T) {
 	}
 }
 
-// Who learns has connections enough to do so before the rounds that count, or
-// is to be seen learning.
+// Subjects that learn have enough connections for it in the warm-up rounds, unless the
+// learning itself is what the scenario shows.
 func TestShippedWarmup(t *testing.T) {
 	const enough = 36
 	for _, name := range Names() {
-		if name == "shift" || name == "incast-clamp" { // learning is what it shows; it is about a rule
+		if name == "shift" || name == "incast-clamp" { // shift shows the learning itself; incast-clamp is about a rule
 			continue
 		}
 		for variant, s := range variantsOf(t, name) {
@@ -106,11 +107,11 @@ func TestShippedWarmup(t *testing.T) {
 					if p.Kind == workload.Flows || p.Kind == workload.Churn || p.Kind == workload.Wrk {
 						n = p.Count + int(p.Duration.Seconds()*1000)
 					}
-					round = max(round, n) // of one path at least
+					round = max(round, n) // counts connections of at least one path
 				}
 				warmup := c.Warmup
 				if c.Fresh {
-					warmup++ // the round itself shows what it learns in it
+					warmup++ // the subject also learns in the round that is measured
 				}
 				if n := round * warmup; n < enough {
 					t.Errorf("%s, %s, %s: %d connections to learn from, want %d", name, variant, c.Name, n, enough)

@@ -11,8 +11,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// links reads what the links do. The queue in multiples of the bandwidth-delay
-// product needs the delays of all links, so they are read beforehand.
+// links reads what the links do. A queue in multiples of the bandwidth-delay product
+// needs the delays of all links, so the delays are read first.
 func (r *reader) links(n *node, g topology.Graph) map[string]Link {
 	if n == nil {
 		return nil
@@ -32,7 +32,7 @@ func (r *reader) eachLink(n *node, g topology.Graph, rtt func(edge string) time.
 	return links
 }
 
-// link reads one link. rtt is of the longest way that leads through it.
+// link reads one link. rtt is that of the longest path through it.
 func (r *reader) link(n *node, rtt time.Duration) Link {
 	var l Link
 	forward := direction{r: r, spec: &l.Forward, rtt: rtt}
@@ -44,7 +44,7 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 	}
 	last := time.Duration(-1)
 	for _, item := range schedule.items {
-		// A change begins with what the link did before it.
+		// A change starts from what the link did before it.
 		c := Change{At: -1, Forward: l.Forward, Backward: l.Backward}
 		if k := len(l.Schedule); k > 0 {
 			c.Forward, c.Backward = l.Schedule[k-1].Forward, l.Schedule[k-1].Backward
@@ -53,9 +53,9 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 		r.both(item, &forward, &backward, field{"at", r.duration(&c.At, 0, maxDuration)})
 		switch {
 		case item.kind == mapping && item.get("at") == nil:
-			r.fail(item, "a change without a time", "write at: and when in the round it comes, such as 10s")
+			r.fail(item, "a change without a time", "write at: and its time in the round, such as 10s")
 		case c.At >= 0 && c.At <= last:
-			r.fail(item.get("at"), "not later than the change before", "put changes in the order of time")
+			r.fail(item.get("at"), "not later than the previous change", "put changes in the order of time")
 		}
 		last = max(last, c.At)
 		l.Schedule = append(l.Schedule, c)
@@ -63,8 +63,8 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 	return l
 }
 
-// both reads a link's or a change's keys: those of a direction are for both
-// directions, unless forward or backward have their own.
+// both reads a link's or a change's keys. Keys of a direction apply to both directions,
+// unless forward or backward have their own.
 func (r *reader) both(n *node, forward, backward *direction, own field) {
 	if !r.want(n, mapping) {
 		return
@@ -94,17 +94,17 @@ func (r *reader) both(n *node, forward, backward *direction, own field) {
 	}
 }
 
-// minQueue is the least room that a multiple of the bandwidth-delay product gives:
-// two full Ethernet frames, in bytes.
+// minQueue, in bytes, is the smallest queue that a multiple of the bandwidth-delay
+// product gives: two full Ethernet frames.
 const minQueue = 2 * 1514
 
 // direction reads what one direction of a link does.
 type direction struct {
 	r    *reader
 	spec *link.Spec
-	rtt  time.Duration // of the whole way, for queues
-	bdp  float64       // the queue in multiples of the bandwidth-delay product, if it is
-	at   *node         // of the queue
+	rtt  time.Duration // of the whole path, for queues
+	bdp  float64       // the queue in multiples of the bandwidth-delay product; 0 if it is not
+	at   *node         // the queue's place in the file
 }
 
 func (d *direction) read(n *node) {
@@ -124,7 +124,7 @@ func (d *direction) fields() []field {
 				field{"to_bad", r.share(&s.Bursts.ToBad)}, field{"to_good", r.share(&s.Bursts.ToGood)},
 				field{"loss_bad", r.share(&s.Bursts.LossBad)}, field{"loss_good", r.share(&s.Bursts.LossGood)})
 			if s.Bursts != (link.Bursts{}) && (s.Bursts.ToBad == 0 || s.Bursts.ToGood == 0 || s.Bursts.LossBad == 0) {
-				r.fail(n, "loss in bursts needs both changes and a loss", "give to_bad, to_good and loss_bad")
+				r.fail(n, "loss in bursts needs the chances of both state changes and of loss", "give to_bad, to_good and loss_bad")
 			}
 		}},
 		{"rate", r.rate(&s.Rate)},
@@ -138,7 +138,7 @@ func (d *direction) fields() []field {
 	}
 }
 
-// queue reads the room before the rate: "64KiB", "1000p" or "1.5bdp".
+// queue reads the length of the rate's queue: "64KiB", "1000p" or "1.5bdp".
 func (d *direction) queue(n *node) {
 	if !d.r.want(n, text) {
 		return
@@ -153,7 +153,7 @@ func (d *direction) queue(n *node) {
 }
 
 func parseQueue(s string) (bytes, packets uint64, bdp float64, err error) {
-	if s == "0" { // the default, over what was inherited
+	if s == "0" { // the default, instead of an inherited value
 		return 0, 0, 0, nil
 	}
 	bad := fmt.Errorf("%q is not a queue; write a size such as 64KiB, packets as 1000p, "+
@@ -178,8 +178,8 @@ func parseQueue(s string) (bytes, packets uint64, bdp float64, err error) {
 	return bytes, 0, 0, nil
 }
 
-// check fills in the queue, now that the rate is known, and has the link say what
-// is wrong, where the key stands in one of the mappings.
+// check fills in the queue, now that the rate is known, and reports what Spec.Check
+// finds, at the place of the key in one of the mappings.
 func (d *direction) check(in ...*node) {
 	s := d.spec
 	if d.bdp > 0 && s.Rate > 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// shapes are the networks that have a name, the key that says how large they
-// are, and what it is if it is not there.
+// shapes are the networks that have a name, with the keys that give their size (1 if
+// left out).
 var shapes = map[string]struct {
 	keys []string
 	make func(size map[string]int) topology.Graph
@@ -21,8 +21,8 @@ var shapes = map[string]struct {
 	"gateway": {[]string{"paths"}, func(n map[string]int) topology.Graph { return topology.Gateway(n["paths"]) }},
 }
 
-// topology reads a network: one of the shapes, or hosts and links by name; nil
-// if something is wrong with it.
+// topology reads a network: one of the shapes, or hosts and links by name. It returns
+// nil if the network is invalid.
 func (r *reader) topology(n *node) *topology.Graph {
 	if !r.want(n, mapping) {
 		return nil
@@ -88,8 +88,8 @@ func (r *reader) edges(n *node, g *topology.Graph) {
 	}
 }
 
-// rttThrough is the round trip of the longest way, by delay, from a sender to a
-// receiver that leads through an edge; of the longest of all if none does.
+// rttThrough is the longest round trip, by delay, of the paths from a sender to a
+// receiver through an edge, or of all paths if none crosses it.
 func rttThrough(g topology.Graph, links map[string]Link, edge string) time.Duration {
 	var through, all time.Duration
 	for _, way := range ways(g) {
@@ -110,8 +110,8 @@ func rttThrough(g topology.Graph, links map[string]Link, edge string) time.Durat
 	return all
 }
 
-// ways lists the edges between each sender and each receiver: the shortest way,
-// as the topology routes.
+// ways lists the edges of the path from each sender to each receiver, as the topology
+// routes it.
 func ways(g topology.Graph) (list [][]string) {
 	for _, from := range g.Nodes {
 		if from.Role != topology.Sender {
@@ -121,7 +121,7 @@ func ways(g topology.Graph) (list [][]string) {
 			if to.Role != topology.Receiver {
 				continue
 			}
-			// Without one the graph is refused, by its own check.
+			// If there is no path, Graph.Check refuses the graph.
 			if steps, err := g.Path(from.Name, to.Name); err == nil {
 				way := make([]string, len(steps))
 				for i, s := range steps {

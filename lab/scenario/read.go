@@ -14,8 +14,8 @@ import (
 // maxFile bounds a scenario file, in bytes.
 const maxFile = 64 << 10
 
-// Read reads a scenario; name is what errors call it. All mistakes, of all
-// variants, come back as config.Errors.
+// Read reads a scenario; errors refer to it by name. It returns the mistakes of all
+// variants as config.Errors.
 func Read(name string, data []byte, o Options) (*Scenario, error) {
 	r := &reader{file: name, seen: make(map[config.Error]bool)}
 	root := r.parse(data)
@@ -34,13 +34,12 @@ func Read(name string, data []byte, o Options) (*Scenario, error) {
 	return asked, nil
 }
 
-// reader collects what is wrong with a file; it never stops at the first
-// mistake.
+// reader collects all mistakes of a file; it does not stop at the first one.
 type reader struct {
 	file   string
 	errs   config.Errors
-	seen   map[config.Error]bool // a value that cases share is wrong only once
-	failed int                   // how often anything was wrong, whether seen or not
+	seen   map[config.Error]bool // a mistake in a value that cases share is reported once
+	failed int                   // number of calls of fail, repeated mistakes included
 }
 
 func (r *reader) fail(n *node, problem, whatToDo string) {
@@ -77,7 +76,7 @@ func (r *reader) parse(data []byte) (root *node) {
 	return root
 }
 
-// field is a key that a mapping may have, and what reads its value.
+// field is a key that a mapping may have, and the function that reads its value.
 type field struct {
 	key  string
 	read func(*node)
@@ -118,7 +117,7 @@ func (r *reader) want(n *node, k kind) bool {
 	return false
 }
 
-// unknown reports a word that is not one of those that exist.
+// unknown reports a word that is not one of the known ones.
 func (r *reader) unknown(at *node, what, word string, words []string) {
 	fix := "there are " + strings.Join(words, ", ")
 	if near := config.Nearest(word, words); near != "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 )
 
-// A file that is right, line by line; tests exchange a line of it.
+// lines is a valid file, line by line; tests replace a line of it.
 var lines = []string{
 	"name: a",
 	"title: A",
@@ -21,7 +21,7 @@ var lines = []string{
 	"subjects: [cubic, tcpilot]",
 }
 
-// with is that file with the lines of a key exchanged for others, or with more.
+// with is that file with the line of a key replaced, or with lines added.
 func with(more ...string) string {
 	file := strings.Clone(strings.Join(lines, "\n")) + "\n"
 	for _, m := range more {
@@ -37,7 +37,7 @@ func with(more ...string) string {
 	return file
 }
 
-// Each mistake is named with where it is, what is wrong, and what to do.
+// mistakes are reported with their place, what is wrong, and what to do.
 var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	// The form of the file.
 	{"empty", "", "1:1", "", "the file is empty", "begin with name"},
@@ -46,9 +46,9 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"two documents", with() + "---\nname: b\n", "10:1", "", "a second document", "remove the ---"},
 	{"too large", strings.Repeat("# much\n", 10_000), "1:1", "", "larger than", "shorter"},
 	{"anchor", with("cc: &x bbr"), "9:5", "cc", "anchors (&name)", "write the value out"},
-	{"merge key", with("links: {<<: {a: b}}"), "6:9", "links.<<", "no plain word", ""},
+	{"merge key", with("links: {<<: {a: b}}"), "6:9", "links.<<", "not a plain word", ""},
 	{"no value", with("baseline:"), "9:1", "baseline", "has no value", "remove the key"},
-	{"twice", with() + "name: b\n", "9:1", "name", "stands in line 1 already", "remove one"},
+	{"twice", with() + "name: b\n", "9:1", "name", "already set in line 1", "remove one"},
 	{"list for value", with("cc: [bbr]"), "9:5", "cc", "want a single value, found a list", "write one value"},
 	{"value for list", with("cases: a"), "9:8", "cases", "want a list, found a single value", `"- "`},
 	{"empty list", with("metrics: []"), "9:10", "metrics", "the list is empty", "remove the key"},
@@ -65,7 +65,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"only nothing", with("quick: {only: [b]}"), "9:16", "quick.only[0]", `unknown case "b"`, "there are"},
 	{"only in case", with("cases: [{name: b, quick: {only: [b]}}]"), "9:27", "cases[0].quick", `unknown key "only"`, ""},
 	{"name in case's section", with("cases: [{name: b, quick: {name: c}}]"), "9:33", "cases[0].quick.name", "does not change name", ""},
-	{"no case left", with("cases: [{name: b}, {name: c}]", "quick: {only: b}", "emulated: {only: c}"), "10:15", "quick.only", "leave no case", ""},
+	{"no case left", with("cases: [{name: b}, {name: c}]", "quick: {only: b}", "emulated: {only: c}"), "10:15", "quick.only", "select no case", ""},
 	{"head in case", with("cases: [{name: b, expect: c}]"), "9:19", "cases[0]", `unknown key "expect"`, ""},
 	{"no case", with("cases: []"), "9:8", "cases", "the list is empty", "remove the key"},
 	{"case without name", with("cases: [{cc: bbr}]"), "9:9", "cases[0]", "a case without a name", "write name"},
@@ -74,7 +74,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"no number", with("warmup: some"), "9:9", "warmup", "not a whole number", "digits"},
 	{"no bool", with("cpu_bound: yes"), "9:12", "cpu_bound", "neither true nor false", "true or false"},
 	{"need", with("needs: [netm]"), "9:9", "needs[0]", `unknown need "netm"`, "cc:dctcp"},
-	{"sysctl", with("sysctls: {kernel.panic: 1}"), "9:25", "sysctls.kernel.panic", "not of a network namespace", "net."},
+	{"sysctl", with("sysctls: {kernel.panic: 1}"), "9:25", "sysctls.kernel.panic", "not a sysctl of a network namespace", "net."},
 
 	// The network.
 	{"shape", with("topology: {kind: dumbell}"), "5:18", "topology.kind", `unknown kind of topology "dumbell"`, `"dumbbell"?`},
@@ -102,7 +102,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 		"links.bottleneck.schedule[0].jitter", "0 to the delay", ""},
 
 	// Traffic.
-	{"no kind", with("traffic: {bulk: {duration: 1s}}"), "7:17", "traffic.bulk", "traffic of no kind", "bulk, rpc"},
+	{"no kind", with("traffic: {bulk: {duration: 1s}}"), "7:17", "traffic.bulk", "traffic without a kind", "bulk, rpc"},
 	{"kind", with("traffic: {b: {kind: bulc}}"), "7:21", "traffic.b.kind", "unknown kind of traffic", `"bulk"?`},
 	{"key of another kind", with("traffic: {b: {kind: bulk, duration: 1s, think: 1s}}"), "7:48", "traffic.b.think", "bulk traffic has none", ""},
 	{"endless", with("traffic: {b: {kind: bulk}}"), "7:14", "traffic.b", "must end", ""},
@@ -122,7 +122,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"metric", with("metrics: [goodput, retrnas]"), "9:20", "metrics[1]", `unknown metric "retrnas"`, `"retrans"?`},
 	{"primary of no part", with("primary: bluk/rtt"), "9:10", "primary", "unknown part of the traffic", `"bulk"?`},
 
-	// tcpilot's own configuration: where it is wrong by the file's own lines.
+	// tcpilot's own configuration: mistakes are reported by the lines of this file.
 	{"lab's key", with("subjects: [{name: a, tcpilot: {cgroup: /x}}]"), "8:40", "subjects[0].tcpilot.cgroup", "the lab sets cgroup", "remove"},
 	{"field of tcpilot", with("subjects:\n  - cubic\n  - name: a\n    tcpilot:\n      rules:\n        - name: b\n          set:\n            init_cwn: 32"),
 		"15:13", "subjects[1].tcpilot.rules[0].set", `unknown field "init_cwn"`, `"init_cwnd"?`},
@@ -136,7 +136,7 @@ func TestMistakes(t *testing.T) {
 			_, err := Read("a.yaml", []byte(m.file), Options{})
 			var all config.Errors
 			if !errors.As(err, &all) {
-				t.Fatalf("%v is no list of mistakes in\n%s", err, m.file)
+				t.Fatalf("%v is not a config.Errors, for\n%s", err, m.file)
 			}
 			for _, e := range all {
 				if m.at == fmt.Sprintf("%d:%d", e.Line, e.Col) && e.Key == m.key &&
@@ -152,8 +152,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// All mistakes come at once, in the file's order, each only once however many
-// cases share it.
+// All mistakes are reported together, in the file's order, each once however many cases
+// share it.
 func TestAllMistakes(t *testing.T) {
 	file := with("traffic: {bulk: {kind: bulk, duration: 1}}", "metrics: [speed]", "cases: [{name: a}, {name: b, cpu_bound: 1}, {name: c}]")
 	_, err := Read("x.yaml", []byte(file), Options{Quick: true})
@@ -173,7 +173,7 @@ func TestAllMistakes(t *testing.T) {
 	}
 }
 
-// No file, however broken, stops the reader.
+// No file, however broken, makes the reader panic.
 func FuzzRead(f *testing.F) {
 	for _, name := range Names() {
 		data, err := Source(name)
@@ -192,7 +192,7 @@ func FuzzRead(f *testing.F) {
 				t.Error(err)
 			}
 		} else if !errors.As(err, new(config.Errors)) {
-			t.Errorf("%v is no list of mistakes", err)
+			t.Errorf("%v is not a config.Errors", err)
 		}
 	})
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
-// Scenario is one file: what is common to its cases, and the cases.
+// Scenario is one file: what its cases have in common, and the cases.
 type Scenario struct {
 	Name   string
 	Title  string
 	Source string // where the experiment comes from
 	Expect string // what is expected to come out, and why
 	// Needs are what the machine must have: "netem", "fq", a congestion control as
-	// "cc:dctcp", or a program as "program:iperf3". Checked before the run; what
-	// lacks is said.
+	// "cc:dctcp", or a program as "program:iperf3". They are checked before the run,
+	// and missing ones are reported.
 	Needs []string
 	Cases []Case
 }
 
-// Case is one experiment, with all that it inherits from its scenario filled in.
+// Case is one experiment, with everything filled in that it inherits from its scenario.
 type Case struct {
 	Name  string // unique within the scenario; empty if it is the only one
 	Graph topology.Graph
@@ -38,18 +38,18 @@ type Case struct {
 	Repeat   int           // rounds that count, for each subject
 	Warmup   int           // rounds before, for subjects that learn
 	Pause    time.Duration // between rounds
-	// CPUBound says that the processors are the bottleneck on purpose: saturation is
-	// then no reason to refuse.
+	// CPUBound says that the processors are the intended bottleneck: saturated
+	// processors then do not invalidate a round.
 	CPUBound bool
 	Sysctls  map[string]string // net.* of all hosts, such as net.ipv4.tcp_ecn
-	// Fresh has subjects that learn begin each round without what they learned.
+	// Fresh makes subjects that learn begin each round without anything learned.
 	Fresh bool
-	// Ratios has reports show all metrics as ratios to the baseline too.
+	// Ratios makes reports also show all metrics as ratios to the baseline.
 	Ratios bool
 }
 
-// DefaultCC is the congestion control that hosts have where their subject does
-// not say: the case's own, else the baseline's, else, empty, the machine's.
+// DefaultCC is the congestion control of hosts whose subject does not set one: the
+// case's own, else the baseline's, else that of the machine (empty).
 func (c Case) DefaultCC() string {
 	for _, s := range c.Subjects {
 		if c.CC == "" && s.Name == c.Baseline {
@@ -65,8 +65,8 @@ type Link struct {
 	Schedule          []Change // by time
 }
 
-// Change is what a link does from a time of each round on; at the next round's
-// begin it is as it was.
+// Change is what a link does from a certain time in each round on; the next round
+// starts with the link's original state.
 type Change struct {
 	At                time.Duration
 	Forward, Backward link.Spec

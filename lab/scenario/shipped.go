@@ -17,7 +17,7 @@ var files embed.FS
 func Names() []string {
 	entries, err := files.ReadDir("files")
 	if err != nil {
-		panic(err) // what go:embed put there is there
+		panic(err) // cannot fail: the directory is embedded
 	}
 	var names []string
 	for _, e := range entries {

@@ -28,7 +28,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Its words name what the case does; what cases share is said once.
+// Describe writes what the case does; what all cases share is written once.
 func TestDescribe(t *testing.T) {
 	s := read(t, with("needs: cc:dctcp", "sysctls: {net.ipv4.tcp_ecn: 1}", "cpu_bound: true", "cc: reno", `cases:
   - {name: calm}
@@ -46,10 +46,10 @@ func TestDescribe(t *testing.T) {
 		"subjects  cubic (baseline), tcpilot\n":                                                           1,
 		"net.ipv4.tcp_ecn = 1":                                                                            1,
 		"case \"calm\", about ":                                                                           1, "case \"rough\", about ": 1,
-		"processors, on purpose": 1, "control reno": 1,
+		"processors, intended": 1, "control reno": 1,
 	} {
 		if n := strings.Count(got, want); n != times {
-			t.Errorf("%q is there %d times, want %d", want, n, times)
+			t.Errorf("%q occurs %d times, want %d", want, n, times)
 		}
 	}
 	if t.Failed() {
@@ -66,7 +66,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// A case takes its subjects' rounds, those before them, and a little.
+// A case takes as long as its subjects' rounds, the warm-up rounds, and a fixed cost.
 func TestEstimate(t *testing.T) {
 	near := func(what string, got, want time.Duration) {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestEstimate(t *testing.T) {
 	near("round", c.Round(), 7*time.Second)
 	near("case", c.Estimate(), caseCost+26*(7500*time.Millisecond+roundCost))
 	c = read(t, with("repeat: 10", "warmup: 6", "subjects: [cubic, bpftune]"), Options{}).Cases[0]
-	near("one that forgets", c.Estimate(), caseCost+(10+70)*(time.Second+roundCost))
+	near("a subject that learns anew each time", c.Estimate(), caseCost+(10+70)*(time.Second+roundCost))
 
 	// By what the link allows: 2 hosts send 100 times 100 kB at 10 Mbit/s.
 	c = read(t, with("traffic: {flows: {kind: flows, count: 100, concurrency: 5, size: 100kB}}"), Options{}).Cases[0]

@@ -34,7 +34,7 @@ func (r *reader) subjects(n *node) (specs []subject.Spec) {
 func (r *reader) named(n *node) subject.Spec {
 	s, ok := subject.Named(n.text)
 	if !ok {
-		fix := fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; one of your own is {name: %s, cc: %[2]s}",
+		fix := fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; for one of your own write {name: %s, cc: %[2]s}",
 			subject.KernelOnly, n.text)
 		if near := config.Nearest(n.text, subject.Words()); near != "" {
 			fix = fmt.Sprintf("did you mean %q?", near)
@@ -48,7 +48,7 @@ func (r *reader) named(n *node) subject.Spec {
 // SubjectWords lists the subjects that need no settings.
 func SubjectWords() []string { return subject.Words() }
 
-// subject reads a subject with settings, whose kind is what it has.
+// subject reads a subject with settings; its keys determine its kind.
 func (r *reader) subject(n *node) subject.Spec {
 	var s subject.Spec
 	var kinds []subject.Kind
@@ -88,8 +88,8 @@ func (r *reader) subject(n *node) subject.Spec {
 	return s
 }
 
-// configuration reads a part of tcpilot's configuration: its text, checked by
-// tcpilot's own reader, whose findings are put where they stand in this file.
+// configuration reads a part of tcpilot's configuration and returns its text. tcpilot's
+// own reader checks it, and its errors are reported at their place in this file.
 func (r *reader) configuration(n *node) string {
 	if !r.want(n, mapping) {
 		return ""
@@ -117,7 +117,7 @@ func (r *reader) configuration(n *node) string {
 }
 
 // yamlWriter writes a tree as YAML, each key and each value of a list on a line
-// of its own, and remembers which nodes stand on which line.
+// of its own, and records which nodes are on which line.
 type yamlWriter struct {
 	strings.Builder
 	lines []written
@@ -125,10 +125,10 @@ type yamlWriter struct {
 
 type written struct {
 	lead, value *node
-	col         int // of the value
+	col         int // where the value begins
 }
 
-// at is the node at a place of the text; otherwise where there is none.
+// at returns the node at a place of the text, or otherwise if there is none.
 func (w *yamlWriter) at(line, col int, otherwise *node) *node {
 	if line > len(w.lines) {
 		return otherwise
@@ -153,7 +153,7 @@ func (w *yamlWriter) mapping(n *node, depth int) {
 	}
 }
 
-// value writes a value behind its key or dash.
+// value writes a value after its key or dash.
 func (w *yamlWriter) value(at *node, lead string, v *node, depth int) {
 	switch {
 	case v.kind == mapping && len(v.entries) > 0:

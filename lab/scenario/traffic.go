@@ -9,8 +9,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
-// sampled is how often points are taken of connections that last, unless the
-// file says otherwise.
+// sampled is the default interval between points of a connection's time series.
 const sampled = 100 * time.Millisecond
 
 // traffic reads the parts of a round's traffic, by name.
@@ -20,7 +19,7 @@ func (r *reader) traffic(n *node, g topology.Graph) (parts []workload.Spec) {
 	}
 	for _, e := range n.entries {
 		if e.key == "" || strings.ContainsAny(e.key, "/\n") {
-			r.fail(e.value, "a part's name is not empty and has no /", "rename it")
+			r.fail(e.value, "a part's name must not be empty and has no /", "rename it")
 		}
 		if r.want(e.value, mapping) {
 			parts = append(parts, r.part(e.key, e.value, g))
@@ -68,7 +67,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 	}
 	switch {
 	case n.get("kind") == nil:
-		r.fail(n, "traffic of no kind", "write kind: bulk, rpc, flows, churn, mux, iperf3, wrk or web")
+		r.fail(n, "traffic without a kind", "write kind: bulk, rpc, flows, churn, mux, iperf3, wrk or web")
 	case r.failed == before:
 		if err := s.Check(); err != nil {
 			r.wrong(n, err)
@@ -77,8 +76,8 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 	return s
 }
 
-// wrong reports what a Check found, lines of "key: what", where the keys stand
-// in one of the mappings.
+// wrong reports what a Check found, lines of "key: problem", at the place of the key in
+// one of the mappings.
 func (r *reader) wrong(n *node, err error, more ...*node) {
 	for line := range strings.Lines(err.Error()) {
 		line = strings.TrimSpace(line)
@@ -90,11 +89,11 @@ func (r *reader) wrong(n *node, err error, more ...*node) {
 				break
 			}
 		}
-		r.fail(at, line, "correct it, or what it depends on")
+		r.fail(at, line, "correct it, or the key that it depends on")
 	}
 }
 
-// hosts reads which hosts a part is from or to.
+// hosts reads the hosts that a part's traffic is from or to.
 func (r *reader) hosts(to *string, g topology.Graph) func(*node) {
 	words := []string{"senders", "receivers"}
 	for _, n := range g.Nodes {
@@ -105,7 +104,7 @@ func (r *reader) hosts(to *string, g topology.Graph) func(*node) {
 	return word(r, "host", to, words...)
 }
 
-// sizes reads one size for all, or a bounded Pareto distribution.
+// sizes reads a fixed size, or a bounded Pareto distribution.
 func (r *reader) sizes(to *workload.Size) func(*node) {
 	return func(n *node) {
 		*to = workload.Size{}
@@ -115,7 +114,7 @@ func (r *reader) sizes(to *workload.Size) func(*node) {
 		}
 		r.fields(n, field{"alpha", r.number(&to.Alpha, 10)}, field{"scale", r.bytes(&to.Scale)}, field{"max", r.bytes(&to.Max)})
 		if to.Alpha == 0 || to.Scale == 0 || to.Max <= to.Scale {
-			r.fail(n, "a bounded Pareto distribution needs alpha, scale (the least) and max above it",
+			r.fail(n, "a bounded Pareto distribution needs alpha, scale (its minimum) and a max above scale",
 				"write {alpha: 0.8, scale: 20kB, max: 20MB}")
 		}
 	}
@@ -132,7 +131,7 @@ func (r *reader) trace(to *[]workload.Arrival) func(*node) {
 			var a workload.Arrival
 			r.fields(item, field{"at", r.duration(&a.At, 0, maxDuration)}, field{"size", r.size(&a.Size)})
 			if k := len(*to); k > 0 && a.At < (*to)[k-1].At {
-				r.fail(item, "earlier than the arrival before", "put arrivals in the order of time")
+				r.fail(item, "earlier than the previous arrival", "put arrivals in the order of time")
 			}
 			*to = append(*to, a)
 		}

@@ -11,9 +11,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// node is a value of a file: a mapping, a list, or text. It knows where it
-// stands, so that what is wrong with it can be said after cases and variants
-// were merged.
+// node is a value of a file: a mapping, a list, or text. It has its place in the file,
+// so that mistakes can be reported there after cases and variants are merged.
 type node struct {
 	kind      kind
 	line, col int
@@ -41,7 +40,7 @@ func (k kind) String() string {
 type entry struct {
 	key       string
 	line, col int
-	in        string // path of the mapping that the key stands in
+	in        string // path of the mapping that has the key
 	value     *node
 }
 
@@ -58,7 +57,7 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// merge lays b over a: mappings by key, all else is replaced.
+// merge overlays a with b: mappings are merged by key, other values are replaced.
 func merge(a, b *node) *node {
 	if a == nil || b == nil || a.kind != mapping || b.kind != mapping {
 		if b == nil {
@@ -82,12 +81,12 @@ func merge(a, b *node) *node {
 	return &m
 }
 
-// without returns the mapping less some keys.
+// without returns the mapping without some keys.
 func (n *node) without(keys ...string) *node {
 	return n.filter(func(key string) bool { return !slices.Contains(keys, key) })
 }
 
-// with returns the mapping's entries of some keys.
+// with returns the mapping with only some keys.
 func (n *node) with(keys ...string) *node {
 	return n.filter(func(key string) bool { return slices.Contains(keys, key) })
 }
@@ -103,8 +102,8 @@ func (n *node) filter(keep func(key string) bool) *node {
 	return &m
 }
 
-// tree turns the parser's syntax tree into nodes, and refuses what the format
-// does without.
+// tree turns the parser's syntax tree into nodes, and refuses YAML that scenario files
+// do not use.
 func (r *reader) tree(a ast.Node, path string) *node {
 	n := &node{path: path}
 	at := yamlfile.Begin(a)
@@ -146,13 +145,13 @@ func (r *reader) mapping(n *node, values []*ast.MappingValueNode) {
 		at := &node{line: p.Line, col: p.Col, path: yamlfile.Join(n.path, key)}
 		switch before := n.entry(key); {
 		case !ok:
-			r.fail(at, "a key that is no plain word", "write a word")
+			r.fail(at, "the key is not a plain word", "write a word")
 		case before != nil:
-			r.fail(at, fmt.Sprintf("the key stands in line %d already", before.line), "remove one of them")
+			r.fail(at, fmt.Sprintf("the key is already set in line %d", before.line), "remove one of them")
 		default:
 			value := r.tree(v.Value, at.path)
 			if value.kind == null {
-				r.fail(at, "the key has no value", "write one, or remove the key to have the default")
+				r.fail(at, "the key has no value", "write one, or remove the key for the default")
 				continue
 			}
 			n.entries = append(n.entries, &entry{key, p.Line, p.Col, n.path, value})

@@ -8,7 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 )
 
-// What a value may be at most: beyond, it is a slip of the pen.
+// Upper limits of values: larger ones are taken for typing errors.
 const (
 	maxDelay    = 10 * time.Second
 	maxDuration = time.Hour
@@ -67,7 +67,7 @@ func parsed[T any](r *reader, to *T, parse func(string) (T, error), ok func(T) b
 		v, err := parse(n.text)
 		switch {
 		case err != nil:
-			r.fail(n, err.Error(), "") // which says what to do
+			r.fail(n, err.Error(), "") // the error says what to do
 		case !ok(v):
 			r.fail(n, n.text+" is out of range", "write "+limits)
 		default:
@@ -102,8 +102,7 @@ func parseBits(s string) (uint64, error) {
 	return 8 * v, err
 }
 
-// bytes reads a size, which may have a fraction of a byte, as those of
-// distributions do.
+// bytes reads a size as a floating-point number, as distributions need it.
 func (r *reader) bytes(to *float64) func(*node) {
 	var v uint64
 	read := r.size(&v)
@@ -135,7 +134,7 @@ func (r *reader) number(to *float64, high float64) func(*node) {
 func parseNumber(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a number; write digits and a point", s)
+		return 0, fmt.Errorf("%q is not a number; write digits, with a decimal point if needed", s)
 	}
 	return v, nil
 }
@@ -145,7 +144,7 @@ func (r *reader) each(n *node, read func(*node)) {
 	switch n.kind {
 	case list:
 		if len(n.items) == 0 {
-			r.fail(n, "the list is empty", "name something, or remove the key")
+			r.fail(n, "the list is empty", "add an entry, or remove the key")
 		}
 		for _, item := range n.items {
 			read(item)

@@ -16,15 +16,15 @@ var variants = []struct {
 	{"quick", func(o Options) bool { return o.Quick }},
 }
 
-// header are the keys that must be there, and what to write.
+// header are the required keys, and what to write there.
 var header = []struct{ key, write string }{
 	{"name", "one word"},
 	{"title", "a few words"},
 	{"source", "where the experiment comes from"},
-	{"expect", "what should come out, and why"},
+	{"expect", "what result is expected, and why"},
 }
 
-// What cases do not inherit, and what sections do not change.
+// Keys that cases do not inherit, and keys that sections cannot change.
 var (
 	ofFile = []string{"name", "title", "source", "expect", "needs", "cases", "emulated", "quick"}
 	ofCase = []string{"name", "emulated", "quick"}
@@ -69,14 +69,14 @@ func (r *reader) scenario(root *node, o Options) *Scenario {
 	return &s
 }
 
-// emulates says whether a file or one of its cases changes under emulation.
+// emulates reports whether a file or one of its cases has an emulated section.
 func emulates(root *node) bool {
 	cases := root.get("cases")
 	return root.get("emulated") != nil ||
 		cases != nil && slices.ContainsFunc(cases.items, func(c *node) bool { return c.get("emulated") != nil })
 }
 
-// head reads what is said once for all cases.
+// head reads the keys that are common to all cases.
 func (r *reader) head(root *node, s *Scenario) {
 	r.fields(root.with(ofFile...),
 		field{"name", r.text(&s.Name)}, field{"title", r.text(&s.Title)},
@@ -91,7 +91,7 @@ func (r *reader) head(root *node, s *Scenario) {
 	}
 }
 
-// sections are those of a file or a case that were asked for.
+// sections returns the sections of a file or a case that the options choose.
 func (r *reader) sections(n *node, o Options) (list []*node) {
 	for _, v := range variants {
 		section := n.get(v.key)
@@ -100,7 +100,7 @@ func (r *reader) sections(n *node, o Options) (list []*node) {
 		}
 		for _, key := range append(slices.Clone(ofFile), ofCase...) {
 			if in := section.get(key); in != nil {
-				r.fail(in, "a variant does not change "+key, "to leave cases out, name those that stay in only")
+				r.fail(in, "a variant does not change "+key, "to leave cases out, list those to keep in only")
 			}
 		}
 		list = append(list, section)
@@ -108,8 +108,8 @@ func (r *reader) sections(n *node, o Options) (list []*node) {
 	return list
 }
 
-// inherit merges a case over what all cases have, and sections over both. The
-// result stands where the case does.
+// inherit merges a case over what all cases have, and sections over both. The result
+// has the case's place in the file.
 func inherit(own, common *node, sections []*node) *node {
 	merged := *merge(common, own)
 	for _, s := range sections {
@@ -119,7 +119,7 @@ func inherit(own, common *node, sections []*node) *node {
 	return &merged
 }
 
-// keep leaves out the cases that a variant does not name.
+// keep removes the cases that a variant's only does not name.
 func (r *reader) keep(s *Scenario, lists []*node) {
 	var names []string
 	for _, c := range s.Cases {
@@ -136,7 +136,7 @@ func (r *reader) keep(s *Scenario, lists []*node) {
 		s.Cases = slices.DeleteFunc(s.Cases, func(c Case) bool { return !slices.Contains(kept, c.Name) })
 	}
 	if len(lists) > 1 && len(s.Cases) == 0 && len(names) > 0 {
-		r.fail(lists[1], "quick and emulated together leave no case", "name one that the other names too")
+		r.fail(lists[1], "quick and emulated together select no case", "name a case that the other names too")
 	}
 }
 
