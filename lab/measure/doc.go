@@ -1,6 +1,6 @@
-// Package measure holds what a round of lab traffic leaves behind, connection by
-// connection, and computes from it what reports compare: goodput, completion
-// times, retransmits, fairness, and the statistics over rounds.
+// Package measure has the records of a round of lab traffic, connection by connection,
+// and computes from them what reports compare: goodput, completion times, retransmits,
+// fairness, and the statistics over rounds.
 //
-// It refuses to touch the kernel or a file: it is arithmetic on records.
+// It refuses to access the kernel or files: it only computes from records.
 package measure

@@ -12,11 +12,11 @@ type Metric struct {
 	Doc    string
 	Better int // +1: higher is better, -1: lower is
 
-	// of computes it; false where the records cannot tell.
+	// of computes it; false if the records do not have what it needs.
 	of func(*traffic) (float64, bool)
 }
 
-// Metrics is all there are, in the order of reports.
+// Metrics are all metrics, in the order of reports.
 var Metrics = []Metric{
 	{"goodput", "bit/s", "payload that arrived, of all connections, over the time of the round's traffic", +1, goodput},
 	{"connection_goodput", "bit/s", "payload over the connection's own time, median of connections", +1, connectionGoodput},
@@ -25,17 +25,17 @@ var Metrics = []Metric{
 	{"fct_p95", "s", "completion time of requests and flows, 95th percentile", -1, completion(0.95)},
 	{"fct_p99", "s", "completion time of requests and flows, 99th percentile", -1, completion(0.99)},
 	{"requests_per_second", "1/s", "requests and flows completed over the time of the round's traffic", +1, requestsPerSecond},
-	{"connections_per_second", "1/s", "connections that delivered all they should, over the time of the round's traffic", +1, connectionsPerSecond},
+	{"connections_per_second", "1/s", "connections that delivered all of their data, over the time of the round's traffic", +1, connectionsPerSecond},
 	{"retrans", "share", "retransmits among the segments sent with data", -1, retrans},
 	{"rtt", "s", "mean of the connections' mean round trips, each connection counted once", -1, rtt},
 	{"rtt_inflation", "", "a connection's mean round trip over the least between the same two hosts in the round, mean of connections", -1, rttInflation},
-	{"jain", "", "fairness of the connections' goodput (Jain's index): 1 is all alike, 1/n is one takes all", +1, fairness},
+	{"jain", "", "fairness of the connections' goodput (Jain's index): 1 if all are equal, 1/n if one takes all", +1, fairness},
 	{"cpu_per_byte", "s/B", "processor time of the programs that made the traffic, both ends, per byte of payload", -1, cpuPerByte},
-	{"errors", "share", "requests (or connections, where there are none) that did not come about, among those tried", -1, failed},
+	{"errors", "share", "requests (or connections, if there are no requests) that failed, among those tried", -1, failed},
 	{"rtos", "", "retransmission timeouts of all connections", -1, timeouts},
 }
 
-// Find returns a metric by its name, that of a group (GROUP/METRIC) as well.
+// Find returns a metric by its name, also if it is of a group (GROUP/METRIC).
 func Find(name string) (Metric, bool) {
 	_, name = Split(name)
 	i := slices.IndexFunc(Metrics, func(m Metric) bool { return m.Name == name })
@@ -45,7 +45,7 @@ func Find(name string) (Metric, bool) {
 	return Metrics[i], true
 }
 
-// Split takes GROUP/METRIC apart; no metric's name has a slash, a group's may.
+// Split separates GROUP/METRIC. A group's name may have slashes, a metric's has none.
 func Split(name string) (group, metric string) {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		return name[:i], name[i+1:]
@@ -64,13 +64,13 @@ func Lookup(round map[string]float64, groups map[string]map[string]float64, name
 	return v, ok
 }
 
-// Of computes the metrics of a round. One that the records cannot tell is
+// Of computes the metrics of a round. A metric that cannot be computed from the records is
 // absent, never 0.
 func Of(r *Result) map[string]float64 { return whole(r).metrics() }
 
-// Groups computes the metrics of each group of connections, over the time from
-// the group's first begin to its last end. What is known only
-// of the round (processor time, errors) is absent.
+// Groups computes the metrics of each group of connections, over the time from the
+// group's first start to its last end. Metrics that are known only for the whole round
+// (processor time, errors) are absent.
 func Groups(r *Result) map[string]map[string]float64 {
 	all := whole(r)
 	parts := make(map[string]*traffic)

@@ -60,7 +60,7 @@ func TestOf(t *testing.T) {
 		"rtt_inflation":          3.5,            // 30/10 and 40/10: the same two hosts
 		"jain":                   36 * 36 / (3 * (64. + 576 + 16)),
 		"cpu_per_byte":           5.2 / 26e6,
-		"errors":                 2. / 8, // two beside two connections and four requests
+		"errors":                 2. / 8, // 2 failed, 2 connections and 4 requests succeeded
 		"rtos":                   3,
 	})
 }
@@ -80,8 +80,8 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// A sample of a group's connections does not say how long the group's traffic
-// was; its totals do.
+// A sample of a group's connections does not show how long the group's traffic lasted;
+// its totals do.
 func TestSampleOfManyConnections(t *testing.T) {
 	r := &Result{
 		Elapsed: 20 * time.Second,
@@ -101,7 +101,7 @@ func TestSampleOfManyConnections(t *testing.T) {
 		"the totals'":      {lane(1*time.Second, 6*time.Second).Plus(lane(500*ms, 5*time.Second)), 5.5},
 		"another order":    {Total{}.Plus(lane(500*ms, 5*time.Second)).Plus(lane(1*time.Second, 6*time.Second)).Plus(Total{}), 5.5},
 		"the records'":     {lane(0, 0).Plus(lane(0, 0)), 2.001},
-		"no less than the": {lane(2*time.Second, 3*time.Second).Plus(lane(2*time.Second, 2500*ms)), 2.001},
+		"less than them":   {lane(2*time.Second, 3*time.Second).Plus(lane(2*time.Second, 2500*ms)), 2.001},
 	} {
 		r.Totals = map[string]Total{"churn": c.total}
 		group := Groups(r)["churn"]
@@ -158,7 +158,7 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, m := range Metrics {
 		if seen[m.Name] || m.Name == "" || m.Doc == "" || m.of == nil || m.Better*m.Better != 1 || !slices.Contains(units, m.Unit) {
-			t.Errorf("metric %+v is not described, or twice", m)
+			t.Errorf("metric %+v is not described, or occurs twice", m)
 		}
 		seen[m.Name] = true
 	}

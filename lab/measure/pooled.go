@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Completions is the part of a metric's name that says which statistic of
-// completion times it is: fct_mean is the mean, fct_p95 a quantile. False for
-// other metrics.
+// Completions returns which statistic of completion times a metric is: fct_mean is the
+// mean, fct_p95 a quantile. It returns false for other metrics.
 func Completions(metric string) (statistic Completion, ok bool) {
 	_, name := Split(metric)
 	statistic, ok = map[string]Completion{"fct_mean": meanCompletion, "fct_p50": 0.50, "fct_p95": 0.95, "fct_p99": 0.99}[name]
@@ -19,13 +18,12 @@ type Completion float64
 
 const meanCompletion Completion = -1
 
-// PooledRatio compares the completion times of all rounds together: what a user
-// meets who comes at any time. Where a subject is slow in a few rounds only, the
-// median of the rounds' ratios hides it, and this does not. The i-th rounds of both
-// are a pair. The interval is the bootstrap's percentile interval, pairs of rounds
-// resampled (B. Efron and R. Tibshirani, "An Introduction to the Bootstrap", 1993,
-// chapter 13); of few pairs it is too narrow rather than too wide. N counts the
-// pairs.
+// PooledRatio compares the completion times of all rounds together: what a user gets who
+// comes at a random time. If a subject is slow in only a few rounds, the median of the
+// rounds' ratios hides it, and this ratio does not. The i-th rounds of both are a pair.
+// The interval is the bootstrap's percentile interval, with pairs of rounds resampled
+// (B. Efron and R. Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13). For
+// few pairs it is too narrow rather than too wide. N is the number of pairs.
 func PooledRatio(subject, baseline [][]float64, statistic Completion) (ratio Ratio, ok bool) {
 	n := min(len(subject), len(baseline))
 	a, b := newPool(subject[:n]), newPool(baseline[:n])
@@ -87,7 +85,7 @@ func newPool(rounds [][]float64) (p pool) {
 	return p
 }
 
-// statistic is that of the pool in which round i is weights[i] times.
+// statistic computes the statistic of the pool in which round i occurs weights[i] times.
 func (p pool) statistic(s Completion, weights []int) float64 {
 	total, sum := 0, 0.0
 	for i, w := range weights {
@@ -97,7 +95,7 @@ func (p pool) statistic(s Completion, weights []int) float64 {
 	if s == meanCompletion || total == 0 {
 		return sum / float64(total)
 	}
-	// As Quantile: linear between the two nearest.
+	// Like Quantile: linear between the two nearest.
 	at := float64(s) * float64(total-1)
 	below, share := int(at), at-float64(int(at))
 	first := p.at(below, weights)
@@ -107,7 +105,7 @@ func (p pool) statistic(s Completion, weights []int) float64 {
 	return first + share*(p.at(below+1, weights)-first)
 }
 
-// at is the i-th of the sorted values, each as often as its round's weight.
+// at is the i-th of the sorted values, each repeated by its round's weight.
 func (p pool) at(i int, weights []int) float64 {
 	for _, v := range p.values {
 		if i -= weights[v.round]; i < 0 {

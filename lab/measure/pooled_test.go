@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// The statistics of a pool are those of its values, each round as often as its
-// weight.
+// The statistics of a pool are those of its values, each round repeated by its weight.
 func TestPoolIsWhatItsValuesAre(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for range 50 {
@@ -40,12 +39,12 @@ func TestPoolIsWhatItsValuesAre(t *testing.T) {
 		}
 	}
 	if _, ok := Completions("goodput"); ok {
-		t.Error("goodput is taken for a statistic of completion times")
+		t.Error("goodput counts as a statistic of completion times")
 	}
 }
 
-// A subject that is slow in one round of five is not told apart by the median of
-// the rounds' ratios, but by the pool.
+// If a subject is slow in one round of five, the median of the rounds' ratios does not
+// show it; the pool does.
 func TestPooledRatioSeesFewSlowRounds(t *testing.T) {
 	const n = 5
 	var subject, baseline [][]float64
@@ -79,6 +78,6 @@ func TestPooledRatioSeesFewSlowRounds(t *testing.T) {
 		t.Errorf("of four pairs %+v, want no interval", r)
 	}
 	if r, ok := PooledRatio(nil, nil, 0.95); ok {
-		t.Errorf("of nothing %+v", r)
+		t.Errorf("without values %+v", r)
 	}
 }

@@ -2,39 +2,39 @@ package measure
 
 import "time"
 
-// Result is all that one round of traffic left behind. Times within it count
-// from the round's begin.
+// Result has all records of one round of traffic. Times in it count from the round's
+// start.
 type Result struct {
 	Elapsed     time.Duration // of the traffic
 	Connections []Connection
 	Requests    []Request
 	Points      []Point
-	// Errors counts connections and requests that did not come about; FirstError
-	// says what befell the first.
+	// Errors counts connections and requests that failed; FirstError is the error of the
+	// first.
 	Errors     uint64
 	FirstError string
-	// NoRTOs says that the kernel does not count them (before Linux 6.7), so that
-	// zeros say nothing.
+	// NoRTOs says that the kernel does not count RTOs (before Linux 6.7), so that zeros
+	// mean nothing.
 	NoRTOs bool
 	// CPU is what the processes that made the traffic spent, by host.
 	CPU map[string]CPU
-	// Totals are exact, by group, also where Connections and Requests are but an
-	// even sample of very many.
+	// Totals are exact, by group, also if Connections and Requests are only an even
+	// sample of very many.
 	Totals map[string]Total
 }
 
-// Total is what the connections of a group did in all.
+// Total sums up the connections of a group.
 type Total struct {
-	Connections uint64 // that delivered all they should
+	Connections uint64 // that delivered all of their data
 	Requests    uint64 // completed
 	Bytes       uint64 // of payload that arrived
-	// Begin and End are of the group's traffic where its records are but a sample,
-	// the last of which may be long before the last connection; End is 0 where the
-	// records tell.
+	// Begin and End are the times of the group's traffic if its records are a sample,
+	// whose last record may be long before the last connection. End is 0 if the records
+	// are complete.
 	Begin, End time.Duration
 }
 
-// Plus is what both did.
+// Plus returns the sum of both.
 func (t Total) Plus(o Total) Total {
 	sum := Total{t.Connections + o.Connections, t.Requests + o.Requests, t.Bytes + o.Bytes, t.Begin, max(t.End, o.End)}
 	if t.End == 0 || o.End > 0 && o.Begin < t.Begin {
@@ -49,27 +49,27 @@ type CPU struct {
 	System time.Duration `json:"system_ns"`
 }
 
-// Connection is what became of one TCP connection. The data flows from From to
-// To, whichever of them connected.
+// Connection is the record of one TCP connection. The data flows from From to To,
+// whichever of them connected.
 type Connection struct {
 	Group    string        `json:"group"` // the workload's name
-	ID       int           `json:"id"`    // within the round, from 0, by begin
+	ID       int           `json:"id"`    // within the round, from 0, by start time
 	From     string        `json:"from"`  // host names
 	To       string        `json:"to"`
 	Start    time.Duration `json:"start_ns"`
 	Elapsed  time.Duration `json:"elapsed_ns"`         // connect to the end of data
 	Bytes    uint64        `json:"bytes"`              // of payload that arrived
 	CC       string        `json:"cc,omitempty"`       // the data sender's, once established
-	CCEnd    string        `json:"cc_end,omitempty"`   // at the end, if it is another
+	CCEnd    string        `json:"cc_end,omitempty"`   // at the end, if it differs
 	Segments uint32        `json:"segments,omitempty"` // sent with data, retransmits included
 	Retrans  uint32        `json:"retrans,omitempty"`  // segments
 	RTOs     uint32        `json:"rtos,omitempty"`     // Linux 6.7 and later
 	MinRTT   time.Duration `json:"min_rtt_ns,omitempty"`
 	SRTT     time.Duration `json:"srtt_ns,omitempty"` // at the end
-	// MeanRTT is the mean of the smoothed round trips that the connection's points
-	// saw; the SRTT at the end if it was too short for points.
+	// MeanRTT is the mean of the smoothed round trips of the connection's points, or the
+	// SRTT at the end if the connection was too short for points.
 	MeanRTT   time.Duration `json:"mean_rtt_ns,omitempty"`
-	Delivered bool          `json:"delivered"` // whether all was done that should be
+	Delivered bool          `json:"delivered"` // whether all of its data or requests were completed
 }
 
 // Request is one request and its reply, or one flow, on a connection.
@@ -81,11 +81,11 @@ type Request struct {
 	Bytes   uint64        `json:"bytes"`      // of the larger of request and reply
 }
 
-// Point is what the kernel said of a connection at one moment.
+// Point is the kernel's state of a connection at one moment.
 type Point struct {
 	Conn    int           `json:"conn"` // Connection.ID
 	At      time.Duration `json:"at_ns"`
-	Goodput float64       `json:"goodput"` // bit/s acknowledged since the point before
+	Goodput float64       `json:"goodput"` // bit/s acknowledged since the previous point
 	SRTT    time.Duration `json:"srtt_ns"`
 	Cwnd    uint32        `json:"cwnd"` // packets
 	Retrans uint32        `json:"retrans"`

@@ -8,7 +8,7 @@ import (
 
 // Quantile returns the value below which the share p (0 to 1) of values lies,
 // linear between the two nearest: type 7 of Hyndman and Fan, "Sample Quantiles in
-// Statistical Packages", The American Statistician 50, 1996. NaN of nothing.
+// Statistical Packages", The American Statistician 50, 1996. NaN if there are no values.
 func Quantile(values []float64, p float64) float64 {
 	return quantileSorted(slices.Sorted(slices.Values(values)), p)
 }
@@ -25,10 +25,10 @@ func quantileSorted(sorted []float64, p float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// Median is NaN of nothing.
+// Median is NaN if there are no values.
 func Median(values []float64) float64 { return Quantile(values, 0.5) }
 
-// Quartiles are NaN of nothing.
+// Quartiles are NaN if there are no values.
 func Quartiles(values []float64) (first, third float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	return quantileSorted(sorted, 0.25), quantileSorted(sorted, 0.75)
@@ -44,8 +44,8 @@ func mean(values []float64) float64 {
 
 // Jain is the fairness index (sum x)^2 / (n sum x^2) of R. Jain, D. Chiu and W.
 // Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
-// Allocation in Shared Computer Systems", DEC-TR-301, 1984; false where nobody
-// has anything.
+// Allocation in Shared Computer Systems", DEC-TR-301, 1984. It returns false if all values
+// are 0.
 func Jain(values []float64) (float64, bool) {
 	var sum, squares float64
 	for _, v := range values {
@@ -59,7 +59,7 @@ func Jain(values []float64) (float64, bool) {
 type Interval struct {
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// Level is the share of such intervals that hold what they are of.
+	// Level is the share of such intervals that contain the true value.
 	Level float64 `json:"level"`
 }
 
@@ -70,26 +70,26 @@ func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
 func (i Interval) Overlaps(o Interval) bool { return i.Low <= o.High && o.Low <= i.High }
 
 const (
-	// Confidence is the level that intervals are to reach.
+	// Confidence is the level that intervals should reach.
 	Confidence = 0.95
-	// MinSample is the least number of values that an interval is given for. Even
-	// from the least to the greatest of 5 the true median lies in 93.75 % of samples,
-	// which is taken for near enough; of 4 it would be 87.5 %.
+	// MinSample is the smallest number of values that get an interval. The interval from
+	// the least to the greatest of 5 values contains the true median in 93.75 % of
+	// samples, which is accepted as near enough; with 4 it would be 87.5 %.
 	MinSample = 5
-	// resamples: 1000 are asked for percentile intervals (Efron and Tibshirani,
+	// resamples: 1000 are recommended for percentile intervals (Efron and Tibshirani,
 	// chapter 13.3).
 	resamples = 1000
-	// seed makes the intervals of a report the same whenever it is read.
+	// seed is fixed, so that the intervals of a report are the same at each reading.
 	seed = 301
 )
 
-// MedianCI is the interval of the median between two of the values: the k-th
-// from below and the k-th from above hold it in 1 - 2 P(B < k) of samples of any
-// continuous distribution, B binomial with n trials of 1/2 (H. A. David and H. N.
-// Nagaraja, "Order Statistics", 3rd edition, 2003, chapter 7.1). k is the
-// greatest that reaches Confidence, and 1 for 5 values, of which none does; Level
-// says what is reached: 93.75 % for 5, 96.9 % for 6, 98.4 % for 7, 99.2 % for 8,
-// 96.1 % for 9. False for fewer than MinSample values.
+// MedianCI is the interval of the median between two of the values, the k-th smallest and
+// the k-th largest. They enclose it in 1 - 2 P(B < k) of samples of any continuous
+// distribution, where B is binomial with n trials of 1/2 (H. A. David and H. N. Nagaraja,
+// "Order Statistics", 3rd edition, 2003, chapter 7.1). k is the greatest that reaches
+// Confidence; for 5 values none does, and k is 1. Level is the level reached: 93.75 % for
+// 5, 96.9 % for 6, 98.4 % for 7, 99.2 % for 8, 96.1 % for 9. It returns false for fewer
+// than MinSample values.
 func MedianCI(values []float64) (Interval, bool) {
 	n := len(values)
 	if n < MinSample {
@@ -107,7 +107,7 @@ func MedianCI(values []float64) (Interval, bool) {
 	return Interval{sorted[k-1], sorted[n-k], 1 - outside}, true
 }
 
-// binomial is the chance of k among n trials of 1/2.
+// binomial is the probability of k successes in n trials of 1/2.
 func binomial(n, k int) float64 {
 	factorial := func(n int) float64 {
 		log, _ := math.Lgamma(float64(n) + 1)
@@ -117,10 +117,9 @@ func binomial(n, k int) float64 {
 }
 
 // PairedRatio compares a subject with a baseline over rounds that alternated:
-// the i-th values of both were measured one soon after the other, so that what
-// the machine did meanwhile struck both. It is the median of their ratios, with
-// its interval as of MedianCI; pairs whose baseline is 0 are left out. N counts
-// the pairs.
+// the i-th values of both were measured shortly after each other, so that changes of the
+// machine affected both. It is the median of their ratios, with the interval of MedianCI.
+// Pairs whose baseline is 0 are excluded. N is the number of pairs.
 func PairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 	var ratios []float64
 	for i := range min(len(subject), len(baseline)) {
@@ -138,13 +137,12 @@ func PairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 	return ratio, true
 }
 
-// UnpairedRatio is the ratio of the medians of two samples that have nothing to
-// do with each other, such as two runs. Its interval is the bootstrap's
-// percentile interval, both resampled (B. Efron and R. Tibshirani, "An
-// Introduction to the Bootstrap", 1993, chapter 13): of two medians it covers
-// what it should, 96 to 98 % for 5 to 15 values of each (TestUnpairedCoverage),
-// where that of one median does not. N is the size of the smaller. False if the
-// baseline's median is 0.
+// UnpairedRatio is the ratio of the medians of two independent samples, such as two runs.
+// Its interval is the bootstrap's percentile interval, with both samples resampled (B.
+// Efron and R. Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13). For two
+// medians its coverage is right, 96 to 98 % for 5 to 15 values of each
+// (TestUnpairedCoverage); for one median it is not. N is the size of the smaller sample.
+// It returns false if the baseline's median is 0.
 func UnpairedRatio(subject, baseline []float64) (ratio Ratio, ok bool) {
 	ratio = Ratio{Ratio: Median(subject) / Median(baseline), N: min(len(subject), len(baseline))}
 	if !finite(ratio.Ratio) {
@@ -184,8 +182,8 @@ func resampler(values []float64, stream uint64) func() float64 {
 	}
 }
 
-// percentiles is the middle part of the statistic's distribution; false where
-// the distribution has no end (a ratio to 0).
+// percentiles returns the middle part of the statistic's distribution, or false if the
+// distribution is unbounded (a ratio to 0).
 func percentiles(statistic func() float64) (Interval, bool) {
 	values := make([]float64, resamples)
 	for i := range values {
@@ -198,11 +196,11 @@ func percentiles(statistic func() float64) (Interval, bool) {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// Regret sums up, connection by connection, the share of goodput that was lost
-// against the oracle's, both in the same unit: 3.5 after 20 connections is as
-// much as three and a half whole connections. A connection that beats the oracle
-// gives back, so that the oracle's own regret stays about 0 however noisy it is.
-// Nil without an oracle.
+// Regret sums up, connection by connection, the share of goodput that was lost compared
+// with the oracle's, both in the same unit: 3.5 after 20 connections is as much as three
+// and a half whole connections. A connection that is faster than the oracle reduces the
+// sum, so that the oracle's own regret stays about 0 however noisy it is. The result is
+// nil without an oracle.
 func Regret(goodputs []float64, oracle float64) []float64 {
 	if oracle <= 0 {
 		return nil

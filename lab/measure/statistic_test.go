@@ -34,7 +34,7 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("quartiles %v and %v, want 2 and 4", first, third)
 	}
 	if !math.IsNaN(Median(nil)) {
-		t.Error("nothing has a median")
+		t.Error("no values have a median")
 	}
 }
 
@@ -80,8 +80,8 @@ func TestMedianCI(t *testing.T) {
 	}
 }
 
-// The interval holds the true median as often as it says, whatever the
-// distribution; those of two runs of the same overlap nearly always.
+// The interval contains the true median as often as its level says, whatever the
+// distribution. Intervals of two runs of the same distribution nearly always overlap.
 func TestCoverage(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	draw := func(n int) Interval {
@@ -104,7 +104,7 @@ func TestCoverage(t *testing.T) {
 				overlaps++
 			}
 		}
-		// Three standard deviations of a share of so many runs.
+		// Three standard deviations of a share in that many runs.
 		if have, noise := float64(contains)/runs, 3*math.Sqrt(level*(1-level)/runs); math.Abs(have-level) > noise {
 			t.Errorf("%d values: %.3f of the intervals hold the median, want %.3f", n, have, level)
 		}
@@ -114,8 +114,8 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// A machine that slows down and recovers strikes both of a pair: only pairing
-// sees that the subject is 10 % better.
+// A machine that slows down and recovers affects both of a pair: only pairing shows that
+// the subject is 10 % better.
 func TestPairedRatioRemovesDrift(t *testing.T) {
 	baseline := []float64{100, 60, 30, 80, 110, 45, 95}
 	subject := make([]float64, len(baseline))
@@ -170,15 +170,15 @@ func TestUnpairedCoverage(t *testing.T) {
 				contains++
 			}
 		}
-		// Of 400 intervals of 95 %, a share below 0.92 comes once in 200 times.
+		// With 400 intervals of 95 %, a share below 0.92 occurs once in 200 times.
 		if have := float64(contains) / runs; have < 0.92 {
 			t.Errorf("%d values: %.3f of the intervals hold the ratio", n, have)
 		}
 	}
 }
 
-// Samples of the same size are resampled apart: else equal samples would always
-// give the ratio 1.
+// Samples of the same size are resampled independently: otherwise equal samples would
+// always give the ratio 1.
 func TestUnpairedResamplesApart(t *testing.T) {
 	values := []float64{1, 2, 3, 4, 5, 6, 7}
 	r, ok := UnpairedRatio(values, values)

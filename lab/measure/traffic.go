@@ -2,21 +2,21 @@ package measure
 
 import "time"
 
-// traffic is what metrics are computed from: a round's, or that of one group.
+// traffic is what metrics are computed from: all of a round's traffic, or one group's.
 type traffic struct {
 	elapsed     float64 // seconds
 	connections []*Connection
 	requests    []*Request
 	total       Total
-	done        uint64 // requests, or connections where a group has no requests
+	done        uint64 // requests, or connections if a group has no requests
 	floors      map[pair]time.Duration
-	cpu         time.Duration // 0 is not known
+	cpu         time.Duration // 0 if unknown
 	errors      uint64
 	errorsKnown bool
 	noRTOs      bool
 }
 
-// pair is two hosts, and so a path: who shares it shares its propagation delay.
+// pair is two hosts, and so a path: its connections have the same propagation delay.
 type pair struct{ from, to string }
 
 func whole(r *Result) *traffic {
@@ -54,7 +54,7 @@ func (t *traffic) add(sum Total) {
 	}
 }
 
-// totals are Totals, or counted from the records where those are all.
+// totals returns Totals, or counts the records if they are complete.
 func (r *Result) totals() map[string]Total {
 	if r.Totals != nil {
 		return r.Totals
@@ -76,8 +76,7 @@ func (r *Result) totals() map[string]Total {
 	return totals
 }
 
-// Goodput is the connection's payload over its time, in bit/s; false if it took
-// none.
+// Goodput is the connection's payload over its time, in bit/s; false if that time is 0.
 func (c *Connection) Goodput() (float64, bool) {
 	if c.Elapsed <= 0 {
 		return 0, false
@@ -85,7 +84,7 @@ func (c *Connection) Goodput() (float64, bool) {
 	return 8 * float64(c.Bytes) / c.Elapsed.Seconds(), true
 }
 
-// goodputs has one value for each connection that can tell.
+// goodputs returns one value for each connection whose goodput is known.
 func (t *traffic) goodputs() (values []float64) {
 	for _, c := range t.connections {
 		if g, ok := c.Goodput(); ok {
@@ -95,8 +94,9 @@ func (t *traffic) goodputs() (values []float64) {
 	return values
 }
 
-// span is the time from the first connection's begin to the last one's end, in
-// seconds: the totals' where the records are a sample, and no less than theirs.
+// span is the time from the first connection's start to the last one's end, in seconds.
+// If the records are a sample, it is that of the totals, but no less than that of the
+// records.
 func (t *traffic) span() float64 {
 	first, last := t.total.Begin, t.total.End
 	for i, c := range t.connections {

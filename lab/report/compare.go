@@ -9,13 +9,13 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Verdict is what two reports say of the same figure.
+// Verdict is the result of comparing the same figure of two reports.
 type Verdict string
 
-// The verdicts. Better and Worse are B's, by the metric's direction.
+// The verdicts. Better and Worse describe B, by the metric's direction.
 const (
-	// Agree: the confidence intervals of the medians overlap, or the medians are
-	// less than negligible apart.
+	// Agree: the confidence intervals of the medians overlap, or the medians differ
+	// by less than negligible.
 	Agree   Verdict = "agree"
 	Better  Verdict = "better"
 	Worse   Verdict = "worse"
@@ -24,24 +24,24 @@ const (
 	OnlyB   Verdict = "only in B"
 )
 
-// negligible is a difference of medians, as a share, that is not worth a word
-// even where both are known more closely: links are calibrated to a few percent.
+// negligible is a difference of medians, as a share, that does not matter even if both
+// medians are known more exactly: links are calibrated only to a few percent.
 const negligible = 0.01
 
 // Comparison is two reports side by side.
 type Comparison struct {
 	A Run `json:"a"`
 	B Run `json:"b"`
-	// Differences are those of machine and run that a reader must know of, Cases
-	// those of what both call the same case.
+	// Differences are those of machine and run that a reader must know about, Cases
+	// those between cases of the same name.
 	Differences []string          `json:"differences,omitempty"`
 	Cases       []CaseDifferences `json:"cases,omitempty"`
 	Figures     []Figure          `json:"figures"`
 	Counts      map[Verdict]int   `json:"counts"`
 }
 
-// CaseDifferences are what makes a case of one report another than that of the
-// other.
+// CaseDifferences are the differences between a case of one report and the case of the
+// same name of the other.
 type CaseDifferences struct {
 	Scenario    string   `json:"scenario"`
 	Case        string   `json:"case"`
@@ -61,7 +61,7 @@ type Figure struct {
 	Verdict  Verdict        `json:"verdict"`
 }
 
-// Compared sets b beside a: every metric that the cases of either show.
+// Compared compares b with a: every metric that the cases of either show.
 func Compared(a, b *Report) Comparison {
 	c := Comparison{A: a.Run, B: b.Run, Differences: differences(&a.Run, &b.Run), Counts: make(map[Verdict]int)}
 	for _, ours := range a.Cases {
@@ -78,7 +78,7 @@ func Compared(a, b *Report) Comparison {
 	return c
 }
 
-// compared lists what is not the same in A and B.
+// compared lists what differs between A and B.
 type compared []string
 
 func (all *compared) add(what, a, b string) {
@@ -156,7 +156,7 @@ func appendNew(list []string, s string) []string {
 	return append(list, s)
 }
 
-// series are a subject's values of a metric; none without the case.
+// series returns a subject's values of a metric; none if the case is nil.
 func (c *CaseRounds) series(subject, metric string) []float64 {
 	if c == nil {
 		return nil
@@ -164,7 +164,7 @@ func (c *CaseRounds) series(subject, metric string) []float64 {
 	return measured(c.values(subject, metric))
 }
 
-// fill computes the figure; false if neither side has it.
+// fill computes the figure. It returns false if neither side has it.
 func (f *Figure) fill(a, b []float64) bool {
 	if len(a) > 0 {
 		v := valueOf(a)

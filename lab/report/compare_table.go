@@ -10,8 +10,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-// Compare writes two reports side by side for a terminal: of each subject the
-// case's primary metric, and of the others those that do not agree.
+// Compare writes two reports side by side for a terminal: for each subject the case's
+// primary metric, and those of the other metrics that do not agree.
 func Compare(w io.Writer, a, b *Report, s Style) error {
 	c := Compared(a, b)
 	out := bufio.NewWriter(w)
@@ -25,7 +25,7 @@ func Compare(w io.Writer, a, b *Report, s Style) error {
 		}
 	}
 	if len(c.Differences) > 0 {
-		fmt.Fprintf(out, "%s\n", s.paint(console.Warn, console.Fold("They differ in "+strings.Join(c.Differences, "; ")+".", s.width(), "")))
+		fmt.Fprintf(out, "%s\n", s.paint(console.Warn, console.Fold("The runs differ in "+strings.Join(c.Differences, "; ")+".", s.width(), "")))
 	}
 	for from := 0; from < len(c.Figures); {
 		to := from
@@ -39,7 +39,7 @@ func Compare(w io.Writer, a, b *Report, s Style) error {
 	return out.Flush()
 }
 
-const compareLegend = "Medians with their 95 % confidence intervals (of five rounds, 93.75 %); agree: they overlap, or differ by less than 1 %. better, worse: B beside A, by the metric's direction. " +
+const compareLegend = "Medians with their 95 % confidence intervals (93.75 % for five rounds). agree: the intervals overlap, or the medians differ by less than 1 %. better, worse: B compared with A, by the metric's direction. " +
 	"unknown: fewer than five rounds."
 
 func (f *Figure) sameCase(o *Figure) bool { return f.Scenario == o.Scenario && f.Case == o.Case }
@@ -57,7 +57,7 @@ func (c *Comparison) counts() string {
 	return plural(len(c.Figures), "figure") + ": " + strings.Join(parts, ", ") + "."
 }
 
-// differencesOf are those of the figure's case.
+// differencesOf returns the differences of the figure's case.
 func (c *Comparison) differencesOf(f *Figure) []string {
 	for _, d := range c.Cases {
 		if d.Scenario == f.Scenario && d.Case == f.Case {
@@ -67,7 +67,7 @@ func (c *Comparison) differencesOf(f *Figure) []string {
 	return nil
 }
 
-// writeFigures writes those of one case.
+// writeFigures writes the figures of one case.
 func writeFigures(w io.Writer, figures []Figure, differences []string, s Style) {
 	name := s.paint(console.Strong, console.Clean(fullName(figures[0].Scenario, figures[0].Case)))
 	if only := figures[0].Verdict; (only == OnlyA || only == OnlyB) &&
@@ -95,7 +95,7 @@ func writeFigures(w io.Writer, figures []Figure, differences []string, s Style) 
 	}
 }
 
-// tones of verdicts.
+// tones are the colours of verdicts.
 var tones = map[Verdict]console.Tone{Better: console.Good, Worse: console.Bad, Unknown: console.Faint, OnlyA: console.Faint, OnlyB: console.Faint}
 
 func (f *Figure) row() console.GridRow {
@@ -117,7 +117,7 @@ func (f *Figure) row() console.GridRow {
 		f.A.cell(s), f.B.cell(s), console.TextCell(s.unit), ratio}}
 }
 
-// cell is the value with its interval; v may be nil.
+// cell writes the value with its interval; v may be nil.
 func (v *Value) cell(s scale) console.Cell {
 	switch {
 	case v == nil:

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	cdfSteps   = 180 // of the logarithm of time
-	curveSteps = 300 // of a curve over connections
+	cdfSteps   = 180 // steps of the logarithm of time
+	curveSteps = 300 // steps of a curve over connections
 	choiceBins = 200
 )
 
-// cdfPlot is the distribution of completion times of one group's requests, all
-// rounds that count together.
+// cdfPlot is the distribution of completion times of one group's requests, over all
+// rounds that count.
 type cdfPlot struct {
 	Group  string     `json:"group"`
 	Times  []num      `json:"x"` // seconds, evenly spaced in their logarithm
@@ -67,7 +67,7 @@ func newCDF(group string, bySubject map[string][]float64, s *CaseSummary) cdfPlo
 		grid = append(grid, t)
 		p.Times = append(p.Times, num(t))
 	}
-	grid[cdfSteps] = high // whatever the rounding
+	grid[cdfSteps] = high // exactly, without the rounding error
 	for i := range s.Subjects {
 		times := bySubject[s.Subjects[i].Name]
 		if len(times) == 0 {
@@ -90,7 +90,8 @@ type regretPlot struct {
 	Lost    []num `json:"y"`
 }
 
-// newRegretPlots has the subjects that learn, and the baseline for comparison.
+// newRegretPlots makes plots of the subjects that learn, and of the baseline for
+// comparison.
 func newRegretPlots(c *CaseRounds, s *CaseSummary) []regretPlot {
 	if !slices.ContainsFunc(s.Subjects, func(s SubjectSummary) bool { return s.Regret != nil }) {
 		return nil
@@ -117,13 +118,13 @@ func newRegretPlots(c *CaseRounds, s *CaseSummary) []regretPlot {
 	return plots
 }
 
-// choicePlot is which congestion controls a subject's connections began with, by
-// the number of the connection, in bins. Left out are those of refused rounds, as
-// they are from regret, and those whose applications choose for themselves.
+// choicePlot shows which congestion controls a subject's connections began with, by
+// the number of the connection, in bins. As in regret, connections of refused rounds
+// are excluded. So are connections whose applications choose their congestion control.
 type choicePlot struct {
 	Subject     int         `json:"s"`
 	Connections int         `json:"count"`
-	Warmup      [][2]int    `json:"warmup"` // connections before the first and up to the last of each stretch
+	Warmup      [][2]int    `json:"warmup"` // each warm-up: number of connections before its first, and up to its last
 	Rounds      []int       `json:"rounds"` // connections before each round but the first
 	Rows        []choiceRow `json:"rows"`
 }
@@ -149,8 +150,8 @@ func newChoicePlots(c *CaseRounds, s *CaseSummary, ccs map[string]int) []choiceP
 	return plots
 }
 
-// tunedGroups are the groups of connections whose congestion control depends on
-// the subject; where none does, all.
+// tunedGroups returns the groups of connections whose congestion control depends on the
+// subject, or all groups if none does.
 func (c *CaseRounds) tunedGroups() map[string]bool {
 	first, tuned, all := make(map[string]string), make(map[string]bool), make(map[string]bool)
 	for _, r := range c.Rounds {
@@ -173,7 +174,7 @@ func (c *CaseRounds) tunedGroups() map[string]bool {
 	return tuned
 }
 
-// warm adds connections that were of a warm-up.
+// warm adds connections of a warm-up.
 func (p *choicePlot) warm(from, to int) {
 	if last := len(p.Warmup) - 1; last >= 0 && p.Warmup[last][1] == from {
 		p.Warmup[last][1] = to

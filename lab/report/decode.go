@@ -12,11 +12,11 @@ type decoder struct {
 	report Report
 	cases  map[[2]string]*openCase
 	line   []byte
-	// words holds each name once: connections share them by the ten thousand.
+	// words holds each name once, because tens of thousands of connections share them.
 	words map[string]string
 }
 
-// openCase is a case whose rounds still come, by their order.
+// openCase is a case with rounds still to be read, by their order.
 type openCase struct {
 	*CaseRounds
 	rounds map[int]*openRound
@@ -24,7 +24,7 @@ type openCase struct {
 
 type openRound struct {
 	RoundData
-	whole bool // its own line was there
+	whole bool // its own line, the last, was read
 }
 
 func (d *decoder) record(line []byte, n int) error {
@@ -42,7 +42,7 @@ func (d *decoder) record(line []byte, n int) error {
 	}
 	switch {
 	case d.report.End != nil:
-		return fmt.Errorf("%s after the end", r.Type)
+		return fmt.Errorf("a record of type %q after the end record", r.Type)
 	case r.Run != nil:
 		d.report.Run = *r.Run
 	case r.Case != nil:
@@ -57,7 +57,7 @@ func (d *decoder) record(line []byte, n int) error {
 	return nil
 }
 
-// checkVersion reads of the first line only what is the same in all versions.
+// checkVersion reads only those parts of the first line that all versions have.
 func checkVersion(line []byte) error {
 	var first struct {
 		Type string
@@ -75,7 +75,7 @@ func checkVersion(line []byte) error {
 // check makes sure that the record is what its type says.
 func (r *Record) check(n int) error {
 	if r.Type == "run" && n > 1 {
-		return errors.New("a second run: a report is of one")
+		return errors.New("a second run record: a report is of one run")
 	}
 	has := map[string]bool{"run": r.Run != nil, "case": r.Case != nil, "round": r.Round != nil, "end": r.End != nil}
 	if r.Data != nil {
@@ -88,7 +88,7 @@ func (r *Record) check(n int) error {
 		}
 	}
 	if !has[r.Type] || parts != 1 {
-		return fmt.Errorf("a record of type %q with other contents", r.Type)
+		return fmt.Errorf("the contents do not match the record type %q", r.Type)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (r *Record) check(n int) error {
 func (d *decoder) addCase(c *Case) error {
 	key := [2]string{c.Scenario, c.Case}
 	if d.cases[key] != nil {
-		return fmt.Errorf("case %s is there twice", c.FullName())
+		return fmt.Errorf("case %s occurs twice", c.FullName())
 	}
 	opened := &openCase{&CaseRounds{Case: *c}, make(map[int]*openRound)}
 	d.cases[key] = opened
@@ -108,7 +108,7 @@ func (d *decoder) addCase(c *Case) error {
 func (d *decoder) round(scenario, name string, order int) (*openCase, *openRound, error) {
 	c := d.cases[[2]string{scenario, name}]
 	if c == nil {
-		return nil, nil, fmt.Errorf("case %s is not known", fullName(scenario, name))
+		return nil, nil, fmt.Errorf("unknown case %s", fullName(scenario, name))
 	}
 	if c.rounds[order] == nil {
 		c.rounds[order] = &openRound{}
@@ -122,7 +122,7 @@ func (d *decoder) addRound(r *Round) error {
 		return err
 	}
 	if round.whole {
-		return fmt.Errorf("round %d of case %s is there twice", r.Order, c.FullName())
+		return fmt.Errorf("round %d of case %s occurs twice", r.Order, c.FullName())
 	}
 	if err := sane(r.Metrics); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (d *decoder) addRound(r *Round) error {
 	return nil
 }
 
-// sane refuses values that no traffic has and arithmetic would choke on.
+// sane refuses values that no traffic can have and that would overflow in computations.
 func sane(metrics map[string]float64) error {
 	for name, v := range metrics {
 		if math.Abs(v) > 1e30 {
@@ -177,8 +177,8 @@ func (d *decoder) intern(words ...*string) {
 	}
 }
 
-// finish says what is missing. Data whose round is not there is of one that was
-// cut off, and only the end of a file can be.
+// finish reports what is missing. Data without their round are of one that was cut off,
+// which is valid only at the end of a file.
 func (d *decoder) finish(lines int) (*Report, error) {
 	if lines == 0 {
 		return nil, errors.New("the report is empty")
@@ -194,10 +194,10 @@ func (d *decoder) finish(lines int) (*Report, error) {
 	if d.report.End == nil {
 		d.report.Truncated += "the run did not end"
 		if torn > 0 {
-			d.report.Truncated += "; its last round is not whole and left out"
+			d.report.Truncated += "; its last round is incomplete and was left out"
 		}
 	} else if torn > 0 || d.report.Truncated != "" {
-		return nil, errors.New("the report ends, but a round or a line of it is not whole")
+		return nil, errors.New("the report has an end record, but one of its rounds or lines is incomplete")
 	}
 	return &d.report, nil
 }

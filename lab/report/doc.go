@@ -1,7 +1,7 @@
-// Package report writes and reads what lab experiments found: JSON lines with a
-// versioned schema, a table for the terminal, a self-contained page with plots,
-// and two reports side by side.
+// Package report writes and reads the results of lab experiments: JSON lines with a
+// versioned schema, a table for the terminal, a self-contained page with plots, and the
+// comparison of two reports.
 //
-// It refuses to judge: what a run may be compared with is decided before a record is
+// It refuses to decide whether a round is valid: that is decided before a record is
 // written.
 package report

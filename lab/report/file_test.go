@@ -16,8 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// writeSmall writes a report that has each kind of line, and fields of all of
-// them.
+// writeSmall writes a report with each kind of line, with all of their fields set.
 func writeSmall(t testing.TB, w *Writer) {
 	t.Helper()
 	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -87,8 +86,8 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// A run may be killed after any byte. What is left is readable unless not even
-// the first line is, has only whole rounds, and says that it is not all.
+// A run may be killed after any byte. If the first line is complete, the rest can be
+// read: it has only complete rounds, and Truncated is set.
 func TestCutOff(t *testing.T) {
 	var plain, zipped bytes.Buffer
 	writeSmall(t, NewWriter(&plain))
@@ -108,7 +107,7 @@ func TestCutOff(t *testing.T) {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
 		if r.Truncated == "" || r.End != nil {
-			t.Fatalf("%d bytes: not said to be cut off: %+v", n, r)
+			t.Fatalf("%d bytes: Truncated is not set: %+v", n, r)
 		}
 		if len(r.Cases) == 0 {
 			continue
@@ -119,19 +118,19 @@ func TestCutOff(t *testing.T) {
 		}
 		for _, round := range r.Cases[0].Rounds {
 			if len(round.Connections) != 1 || len(round.Requests) != 1 || len(round.Points) != 1 {
-				t.Fatalf("%d bytes: half a round: %+v", n, round)
+				t.Fatalf("%d bytes: an incomplete round: %+v", n, round)
 			}
 		}
 		rounds = now
 	}
 	if rounds != 4 {
-		t.Errorf("%d rounds of the whole", rounds)
+		t.Errorf("the complete report has %d rounds", rounds)
 	}
 	for n := 400; n < zipped.Len(); n++ {
 		if r, err := Read(bytes.NewReader(zipped.Bytes()[:n])); err != nil {
 			t.Fatalf("%d bytes, compressed: %v", n, err)
 		} else if r.Truncated == "" && r.End == nil {
-			t.Fatalf("%d bytes, compressed: not said to be cut off", n)
+			t.Fatalf("%d bytes, compressed: Truncated is not set", n)
 		}
 	}
 }
@@ -152,18 +151,18 @@ func TestDamage(t *testing.T) {
 		"no version":      {`{"type":"run","run":{}}` + "\n", "line 1: this is not a report of the lab"},
 		"newer":           {with(0, `{"type":"run","run":{"version":2,"cpus":"many"}}`), "line 1: the report is of version 2, and this tcpilot reads up to 1"},
 		"not JSON":        {with(4, "{"), "line 5: unexpected end of JSON input"},
-		"second run":      {with(1, strings.TrimSpace(lines[0])), "line 2: a second run: a report is of one"},
-		"joined":          {b.String() + b.String(), "a second run: a report is of one"},
-		"joined, cut off": {strings.Join(lines[:7], "") + b.String(), "line 8: a second run: a report is of one"},
-		"type":            {with(1, `{"type":"note","case":{}}`), `line 2: a record of type "note" with other contents`},
-		"two parts":       {with(1, `{"type":"case","case":{},"end":{}}`), `line 2: a record of type "case" with other contents`},
-		"case twice":      {with(2, strings.TrimSpace(lines[1])), "line 3: case loss/5% is there twice"},
-		"no case":         {with(1, strings.TrimSpace(lines[5])), "line 2: case loss/5% is not known"},
-		"round twice":     {with(6, strings.TrimSpace(lines[5])), "line 7: round 0 of case loss/5% is there twice"},
+		"second run":      {with(1, strings.TrimSpace(lines[0])), "line 2: a second run record: a report is of one run"},
+		"joined":          {b.String() + b.String(), "a second run record: a report is of one run"},
+		"joined, cut off": {strings.Join(lines[:7], "") + b.String(), "line 8: a second run record: a report is of one run"},
+		"type":            {with(1, `{"type":"note","case":{}}`), `line 2: the contents do not match the record type "note"`},
+		"two parts":       {with(1, `{"type":"case","case":{},"end":{}}`), `line 2: the contents do not match the record type "case"`},
+		"case twice":      {with(2, strings.TrimSpace(lines[1])), "line 3: case loss/5% occurs twice"},
+		"no case":         {with(1, strings.TrimSpace(lines[5])), "line 2: unknown case loss/5%"},
+		"round twice":     {with(6, strings.TrimSpace(lines[5])), "line 7: round 0 of case loss/5% occurs twice"},
 		"huge":            {with(5, strings.Replace(strings.TrimSpace(lines[5]), `"goodput":4000000`, `"goodput":1e200`, 1)), "line 6: metric goodput cannot be 1e+200"},
-		"after the end":   {b.String() + lines[5], "after the end"},
-		"order twice":     {with(5, strings.TrimSpace(lines[9])), "line 10: round 1 of case loss/5% is there twice"},
-		"rounds are lost": {strings.Join(append(append([]string(nil), lines[:5]...), lines[6:]...), ""), "the report ends, but a round or a line of it is not whole"},
+		"after the end":   {b.String() + lines[5], "after the end record"},
+		"order twice":     {with(5, strings.TrimSpace(lines[9])), "line 10: round 1 of case loss/5% occurs twice"},
+		"rounds are lost": {strings.Join(append(append([]string(nil), lines[:5]...), lines[6:]...), ""), "the report has an end record, but one of its rounds or lines is incomplete"},
 		"bad gzip":        {"\x1f\x8bxx", "uncompress"},
 	} {
 		if r, err := Read(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -178,13 +177,13 @@ func TestDamagedCompression(t *testing.T) {
 	fmt.Fprintln(zip, `{"type":"run","run":{"version":1}}`)
 	must(t, zip.Close())
 	damaged := b.Bytes()
-	damaged[len(damaged)-6] ^= 1 // of the checksum
+	damaged[len(damaged)-6] ^= 1 // a bit of the checksum
 	if r, err := Read(bytes.NewReader(damaged)); !errors.Is(err, gzip.ErrChecksum) {
 		t.Errorf("%v (%+v)", err, r)
 	}
 }
 
-// A disk that is full is said once, and again at the end.
+// A full disk is reported by the call that meets it and by all later ones.
 type full struct{ room int }
 
 func (f *full) Write(p []byte) (int, error) {
@@ -209,7 +208,7 @@ func TestWriteErrors(t *testing.T) {
 	}
 }
 
-// What a round leaves is on its way to the disk before the next begins.
+// The records of a round are flushed to the file before the next round begins.
 func TestEveryRoundIsFlushed(t *testing.T) {
 	for name, open := range map[string]func(*bytes.Buffer) *Writer{
 		"plain":      func(b *bytes.Buffer) *Writer { return NewWriter(b) },
@@ -265,7 +264,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// normal is all of a report as JSON: an empty and a missing list are the same.
+// normal is a report as JSON, in which an empty and a missing list are the same.
 func normal(t testing.TB, r *Report) string {
 	t.Helper()
 	r.Run.Version = Version
@@ -274,7 +273,7 @@ func normal(t testing.TB, r *Report) string {
 	return string(text)
 }
 
-// rewrite writes a report that was read.
+// rewrite writes a report again after it was read.
 func rewrite(w *Writer, r *Report) error {
 	if err := w.Run(r.Run); err != nil {
 		return err

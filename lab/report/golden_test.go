@@ -61,7 +61,7 @@ func TestTableFits(t *testing.T) {
 		must(t, Table(&out, r, Style{Width: width}))
 		for line := range strings.Lines(out.String()) {
 			if strings.HasPrefix(line, "Make it again") || strings.HasPrefix(line, "tcpilot 0.2.0") {
-				continue // to be copied; one line
+				continue // the command, one line so that it can be copied
 			}
 			if n := len([]rune(strings.TrimRight(line, "\n"))); n > width {
 				t.Errorf("width %d: %d characters: %s", width, n, line)
@@ -70,8 +70,7 @@ func TestTableFits(t *testing.T) {
 	}
 }
 
-// The lines of a report are read by programs of others: a change is a new
-// version.
+// Other programs read the lines of a report: a change of the format needs a new version.
 func TestSchema(t *testing.T) {
 	var b bytes.Buffer
 	writeSmall(t, NewWriter(&b))
@@ -91,7 +90,7 @@ func TestSummaryJSON(t *testing.T) {
 	golden(t, "compared.json.golden", append(text, '\n'))
 }
 
-// Names come from files: they cannot steer a terminal.
+// Names come from files: they must not send control characters to the terminal.
 func TestNoEscapeSequencesFromNames(t *testing.T) {
 	r := syntheticReport(t)
 	c := r.Cases[0]

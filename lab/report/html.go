@@ -52,7 +52,7 @@ type caseView struct {
 	Expect      string
 	Columns     []console.Column
 	Rows        []subjectView
-	Axis        axis // of the strips in the table
+	Axis        axis // for the strips in the table
 	Notes       []string
 	Panels      []panel
 	Calibration string
@@ -69,8 +69,8 @@ type subjectView struct {
 
 type stateView struct{ Subject, Text string }
 
-// HTML writes reports as one page that needs nothing else: tables, and plots
-// that are drawn by a script within it.
+// HTML writes reports as one self-contained page: tables, and plots that a script in
+// the page draws.
 func HTML(w io.Writer, reports ...*Report) error {
 	p := page{Data: pageData{CC: make(map[string]int)}}
 	if err := p.load(); err != nil {
@@ -101,8 +101,8 @@ func HTML(w io.Writer, reports ...*Report) error {
 	return nil
 }
 
-// names tell reports apart: by their files, without directories, and by number
-// where that is not enough; only one needs none.
+// names gives reports distinct names: their files without directories, with a number if
+// these are equal. A single report needs no name.
 func names(reports []*Report) []string {
 	all := make([]string, len(reports))
 	if len(reports) == 1 {
@@ -122,7 +122,7 @@ func names(reports []*Report) []string {
 	return all
 }
 
-// load reads what is embedded; it is ours, and so not escaped.
+// load reads the embedded files; they are trusted, so they are not escaped.
 func (p *page) load() error {
 	var texts [5]string
 	for i, name := range []string{"page.css", "uplot/uPlot.min.css", "uplot/uPlot.iife.min.js", "draw.js", "page.js"} {
@@ -175,7 +175,7 @@ func newCaseView(c *CaseRounds, id string, ccs map[string]int, budget int) caseV
 	return v
 }
 
-// pretty indents JSON; empty for none.
+// pretty indents JSON; the result is empty if there is none.
 func pretty(raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return ""
@@ -208,7 +208,7 @@ type scenarioView struct {
 	Cases         []*caseView
 }
 
-// Title is the page's.
+// Title is the title of the page.
 func (p *page) Title() string {
 	var names []string
 	for _, s := range p.Scenarios() {

@@ -56,10 +56,10 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
-	// Nothing is fetched: the page says so to the browser, and names no other place
-	// but in uPlot's own comment.
+	// Nothing is fetched: the page forbids it to the browser, and contains no URL except
+	// in uPlot's own comment.
 	if !strings.Contains(page, `content="default-src 'none';`) {
-		t.Error("the page may load from elsewhere")
+		t.Error("the page may load from other hosts")
 	}
 	for _, link := range regexp.MustCompile(`(?:src|href)="?([^" >]*)|url\(([^)]*)\)`).FindAllStringSubmatch(page, -1) {
 		if !strings.HasPrefix(link[1], "#") {
@@ -76,7 +76,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// All that comes from a file is text, wherever it stands.
+// Everything that comes from a file is shown as text, never as markup.
 func TestNamesAreNotMarkup(t *testing.T) {
 	const evil = `</script><script>alert(1)</script><img src=x onerror=alert(1)>"'` + "`{{.}}"
 	r := syntheticReport(t)
@@ -118,7 +118,7 @@ func TestNamesAreNotMarkup(t *testing.T) {
 	}
 }
 
-// Of several reports each case says which it is of.
+// If there are several reports, each case names its report.
 func TestPageOfTwo(t *testing.T) {
 	r := syntheticReport(t)
 	page := pageOf(t, r, r)
@@ -128,11 +128,11 @@ func TestPageOfTwo(t *testing.T) {
 		}
 	}
 	if strings.Contains(pageOf(t, r), "<b>report") {
-		t.Error("one report has a number")
+		t.Error("a single report has a number")
 	}
 }
 
-// The version that the page and the notes name is the one that is there.
+// The page and the notes name the version of uPlot that is embedded.
 func TestVersionOfUPlot(t *testing.T) {
 	for _, name := range []string{"uplot/uPlot.iife.min.js", "uplot/README.md", "page.html"} {
 		text, err := assets.ReadFile("assets/" + name)
@@ -143,7 +143,7 @@ func TestVersionOfUPlot(t *testing.T) {
 	}
 }
 
-// A page of long runs stays small, and says what it left out.
+// A page of long runs stays small, and says what is left out.
 func TestPageSize(t *testing.T) {
 	const cases, subjects, connections, points = 30, 6, 40, 300
 	r := &Report{Run: Run{CPUs: 2}}
@@ -177,7 +177,7 @@ func TestPageSize(t *testing.T) {
 	}
 }
 
-// The script draws what the page has places for, and complains of nothing.
+// The script draws all plots of the page without errors.
 func TestPageInBrowser(t *testing.T) {
 	if os.Getenv("TCPILOT_FULL") == "" {
 		t.Skip("takes a browser: TCPILOT_FULL=1")
@@ -199,7 +199,7 @@ func TestPageInBrowser(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	// Three plots on each side over time of three cases, five regrets, two CDFs.
+	// Three plots over time on both sides in three cases, five regrets, two CDFs.
 	if n := bytes.Count(dom, []byte("<canvas")); n != 3*2*3+5+2 {
 		t.Errorf("%d plots", n)
 	}

@@ -21,8 +21,8 @@ func Markdown(w io.Writer, r *Report) error {
 	for _, c := range r.Cases {
 		markdownCase(b, c)
 	}
-	fmt.Fprintf(b, "\nMedians of the rounds ± the wider half of their 95 %% confidence interval (by order statistics; of five rounds it is one of 93.75 %%, of fewer there is none); "+
-		"ratios are medians over rounds that alternated; **best**; ~ not told apart from the baseline.\n")
+	fmt.Fprintf(b, "\nMedians of the rounds ± the wider half of their 95 %% confidence interval (by order statistics; 93.75 %% for five rounds, none for fewer); "+
+		"ratios are medians over pairs of alternating rounds; **best**; ~ no significant difference from the baseline.\n")
 	return b.Flush()
 }
 

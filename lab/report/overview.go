@@ -10,19 +10,19 @@ import (
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-// The columns of an overview that stand for another subject in each case.
+// Columns of an overview that stand for a different subject in each case.
 const (
 	OracleColumn   = "oracle"
 	BaselineColumn = "baseline"
 )
 
-// overviewColumns are those of an overview that asks for none.
+// overviewColumns are the default columns of an overview.
 var overviewColumns = []string{"tcpilot", OracleColumn, BaselineColumn, "bpftune"}
 
 // Overview writes one table over all cases for a terminal: each case's primary
 // metric for the subjects of columns, with the ratio to the case's baseline.
-// Columns are names of subjects, "oracle" or "baseline", those that a case has;
-// none is tcpilot, oracle, baseline and bpftune.
+// Columns are names of subjects, "oracle" or "baseline"; those that no case has are left
+// out. The default is tcpilot, oracle, baseline and bpftune.
 func Overview(w io.Writer, cases []CaseSummary, s Style, columns ...string) error {
 	b := bufio.NewWriter(w)
 	g := overviewGrid(cases, columns)
@@ -40,8 +40,8 @@ func OverviewMarkdown(w io.Writer, cases []CaseSummary, columns ...string) error
 	return b.Flush()
 }
 
-const overviewLegend = "Medians of each case's first metric. x: ratio to the baseline, median over rounds that alternated; ~ not told apart from it. " +
-	"The oracle is the best of the fixed subjects, which only the experiment can know."
+const overviewLegend = "Medians of each case's first metric. x: ratio to the baseline, median over pairs of alternating rounds; ~ no significant difference from it. " +
+	"The oracle is the best of the fixed subjects, known only after the experiment."
 
 func overviewGrid(cases []CaseSummary, columns []string) console.Grid {
 	if len(columns) == 0 {
@@ -84,8 +84,8 @@ func (c *CaseSummary) overviewRow(columns []string) console.GridRow {
 	return r
 }
 
-// column returns the subject that a column stands for: the one of its name, or
-// the first NAME-SOMETHING; nil if the case has none that ran.
+// column returns the subject that a column stands for: the one with its name, or else
+// the first named NAME-SOMETHING; nil if the case has none that ran.
 func (c *CaseSummary) column(name string) *SubjectSummary {
 	switch name {
 	case OracleColumn:

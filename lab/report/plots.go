@@ -11,17 +11,17 @@ import (
 
 // pageData is what the page's script draws.
 type pageData struct {
-	CC    map[string]int `json:"cc"` // colour of congestion controls
+	CC    map[string]int `json:"cc"` // colour of each congestion control
 	Cases []*casePlots   `json:"cases"`
 }
 
-// casePlots are the plots of a case; those that it has nothing for are empty.
+// casePlots are the plots of a case; those without data are empty.
 type casePlots struct {
 	ID       string        `json:"id"`
 	Subjects []plotSubject `json:"subjects"`
 	Series   []*roundPlot  `json:"series,omitempty"`  // one round of each subject
 	CDFs     []cdfPlot     `json:"cdfs,omitempty"`    // by group of requests
-	Group    string        `json:"group,omitempty"`   // of the connections that regret is of; empty is all
+	Group    string        `json:"group,omitempty"`   // the connections that regret counts; empty is all
 	Regret   []regretPlot  `json:"regret,omitempty"`  // of those that learn, and the baseline's
 	Choices  []choicePlot  `json:"choices,omitempty"` // of those that learn
 }
@@ -64,8 +64,8 @@ func newCasePlots(c *CaseRounds, s *CaseSummary, id string, colours []int, ccs m
 	return p
 }
 
-// typical is the round of a subject that is nearest to its median in the primary
-// metric; the last of equals. Nil if none has points.
+// typical returns the round of a subject that is nearest to its median in the primary
+// metric, the last if several are equally near, or nil if none has points.
 func typical(c *CaseRounds, s *CaseSummary, subject string) *RoundData {
 	var best *RoundData
 	least := math.Inf(1)
@@ -85,15 +85,15 @@ func typical(c *CaseRounds, s *CaseSummary, subject string) *RoundData {
 	return best
 }
 
-// familiar congestion controls have the same colour on every page. Colour 0 is
-// for what learns.
+// familiar congestion controls have the same colour on every page. Colour 0 is for
+// subjects that learn.
 var familiar = map[string]int{"cubic": 1, "bbr": 2, "reno": 3, "dctcp": 4, "htcp": 5}
 
 // colourCount is how many colours page.css has.
 const colourCount = 8
 
-// ccColour gives a congestion control its colour; others get the rest in the
-// order in which they come.
+// ccColour returns the colour of a congestion control. Those that are not familiar get
+// the remaining colours in the order of the calls.
 func ccColour(ccs map[string]int, cc string) int {
 	if colour, ok := ccs[cc]; ok {
 		return colour
@@ -112,8 +112,8 @@ func ccColour(ccs map[string]int, cc string) int {
 	return colour
 }
 
-// subjectColours gives a fixed congestion control its own colour, the first that
-// learns colour 0, and the others what is left.
+// subjectColours gives fixed congestion controls their own colour, the first subject
+// that learns colour 0, and the others the remaining colours.
 func subjectColours(subjects []SubjectSummary, ccs map[string]int) []int {
 	colours := make([]int, len(subjects))
 	used := make([]bool, colourCount)

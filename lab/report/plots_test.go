@@ -18,7 +18,7 @@ func TestNum(t *testing.T) {
 	}
 }
 
-// points makes n of a connection, 100 ms apart from a time on.
+// points makes n points of a connection, 100 ms apart, from a given time on.
 func points(conn, n int, from time.Duration, cc string) []measure.Point {
 	all := make([]measure.Point, n)
 	for i := range all {
@@ -53,8 +53,8 @@ func TestRoundPlot(t *testing.T) {
 	}
 }
 
-// Where there is too much, time becomes coarser first, and then the shortest
-// connections are left out; a mean stays a mean.
+// If there are too many points, the time steps become longer first, and then the shortest
+// connections are left out. Means stay correct.
 func TestRoundPlotWithinBudget(t *testing.T) {
 	r := &RoundData{}
 	for conn := range 20 {
@@ -78,7 +78,7 @@ func TestRoundPlotWithinBudget(t *testing.T) {
 	}
 }
 
-// Not of a run of ours, but nothing to fall over.
+// Reports that no run writes must not cause a panic.
 func TestRoundPlotOfNonsense(t *testing.T) {
 	for name, all := range map[string][]measure.Point{
 		"negative": {{At: -1}, {At: math.MinInt64}}, "huge": {{At: math.MaxInt64}, {At: 0}, {At: -5}}, "at once": {{At: 0}, {At: 0}, {At: 0}},
@@ -188,7 +188,7 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// What is drawn of the rounds lies within its strip.
+// All marks of a subject's rounds are within its strip.
 func TestStrips(t *testing.T) {
 	c := caseOf("goodput", "cubic", three, map[string][]float64{"cubic": {10, 12, 11, 11, 11}, "bbr": {95, 100, 90, 95, 96}, "tcpilot": {1, 1, 1, 1, 1}})
 	s := c.Summarise()
@@ -209,7 +209,7 @@ func TestStrips(t *testing.T) {
 		t.Errorf("one value: %v %q %v", a.X(0), a.Only(), a.Ends())
 	}
 	if p, ok := newPanel(same, &s, "rtt", make([]int, 3)); ok {
-		t.Errorf("a panel of nothing: %+v", p)
+		t.Errorf("a panel without values: %+v", p)
 	}
 	if n := len([]rune(shorten("a-very-long-name-of-a-subject"))); n != maxLabel {
 		t.Errorf("shortened to %d", n)

@@ -9,8 +9,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// pooled compares the completion times of a subject's rounds with the baseline's,
-// those of the repeats that both have; nil for other metrics.
+// pooled compares the completion times of a subject's rounds with the baseline's, for
+// the repeats that both have; nil for other metrics.
 func (c *CaseRounds) pooled(subject, baseline, metric string) *measure.Ratio {
 	statistic, ok := measure.Completions(metric)
 	if !ok {
@@ -31,8 +31,8 @@ func (c *CaseRounds) pooled(subject, baseline, metric string) *measure.Ratio {
 	return &ratio
 }
 
-// completions are a subject's completion times by the repeat, in seconds, of all
-// groups or of one.
+// completions returns a subject's completion times in seconds by repeat, of all groups
+// or of one.
 func (c *CaseRounds) completions(subject, group string) map[int][]float64 {
 	all := map[int][]float64{}
 	for _, r := range c.Rounds {
@@ -48,9 +48,9 @@ func (c *CaseRounds) completions(subject, group string) map[int][]float64 {
 	return all
 }
 
-// ratiosGrid has a row for each metric of the case, and for each subject beside
-// the baseline the ratio to the baseline, with its interval: the median of the
-// pairs of rounds, and of completion times that of all rounds together.
+// ratiosGrid has a row for each metric of the case, and for each subject except the
+// baseline its ratio to the baseline with the interval: the median over the pairs of
+// rounds and, for completion times, also the ratio over all rounds together.
 func ratiosGrid(c *CaseSummary) console.Grid {
 	g := console.Grid{Indent: indent, Gap: gap, Columns: []console.Column{{Head: console.Clean("/ " + c.Baseline), Left: true}}}
 	var others []*SubjectSummary
@@ -76,7 +76,7 @@ func ratiosGrid(c *CaseSummary) console.Grid {
 	return g
 }
 
-// intervalCell is a ratio with its interval, if there is one.
+// intervalCell writes a ratio with its interval, if it has one.
 func intervalCell(r *measure.Ratio, metric string) console.Cell {
 	c := ratioCell(r, false, metric)
 	if r != nil && r.CI != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Where a case asks for it, each metric stands beside the baseline's, with the
-// interval of its pairs.
+// If a case asks for ratios, each metric is shown as a ratio to the baseline's, with the
+// interval over pairs of rounds.
 func TestRatios(t *testing.T) {
 	r := syntheticReport(t)
 	i := slices.IndexFunc(r.Cases, func(c *CaseRounds) bool { return slices.Contains(c.Metrics, "fct_p99") && len(c.Rounds) > 0 })
@@ -21,7 +21,7 @@ func TestRatios(t *testing.T) {
 	} {
 		c.Case.Ratios = false
 		if text := write(); strings.Contains(text, "[") {
-			t.Errorf("nobody asked for the intervals:\n%s", text)
+			t.Errorf("intervals are shown although the case has no ratios:\n%s", text)
 		}
 		c.Case.Ratios = true
 		text, compared, pooled := write(), 0, 0
@@ -48,7 +48,7 @@ func TestRatios(t *testing.T) {
 			}
 		}
 		if compared < 3 || pooled < 3 {
-			t.Errorf("%d ratios and %d pooled were there to look for", compared, pooled)
+			t.Errorf("the case has only %d ratios and %d pooled ones", compared, pooled)
 		}
 	}
 }

@@ -15,11 +15,11 @@ import (
 
 // Report is all of a report.
 type Report struct {
-	File  string // to call it by, if its reader says
+	File  string // the file it was read from; may be empty
 	Run   Run
 	Cases []*CaseRounds
 	End   *End // nil if the run was killed
-	// Truncated says what is missing of a run that was killed; empty if nothing is.
+	// Truncated says what is missing if the run was killed; empty if nothing is.
 	Truncated string
 }
 
@@ -51,9 +51,9 @@ func Open(name string) (*Report, error) {
 	return r, nil
 }
 
-// Read reads a report, plain or compressed. A report that was cut off is read as
-// far as its last whole round, and says so; any other damage is an error that
-// names the line.
+// Read reads a report, plain or compressed. A report that was cut off is read up to its
+// last complete round, and Truncated is set; any other damage is an error that names the
+// line.
 func Read(r io.Reader) (*Report, error) {
 	in := bufio.NewReaderSize(r, 1<<16)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -87,8 +87,8 @@ func Read(r io.Reader) (*Report, error) {
 	}
 }
 
-// readLine appends the next line to buf, without its end. A last line without an
-// end comes with the error that ended it.
+// readLine appends the next line to buf, without the newline. A last line without a
+// newline is returned with the error that ended it.
 func readLine(in *bufio.Reader, buf []byte) ([]byte, error) {
 	for {
 		part, err := in.ReadSlice('\n')

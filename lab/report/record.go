@@ -7,7 +7,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Version is the schema's: raised when a reader of the one before would go wrong.
+// Version is the version of the schema. It is raised if readers of the previous version
+// would misread the new one.
 const Version = 1
 
 // Record is one line of a report. Exactly one of the pointers is set, the one
@@ -26,7 +27,7 @@ type Run struct {
 	Version  int       `json:"version"`
 	Tcpilot  string    `json:"tcpilot"` // version of the program
 	Began    time.Time `json:"began"`
-	Command  string    `json:"command"` // that makes it again
+	Command  string    `json:"command"` // that repeats the run
 	Kernel   string    `json:"kernel"`
 	CPUs     int       `json:"cpus"`
 	CPU      string    `json:"cpu"`      // model
@@ -35,11 +36,11 @@ type Run struct {
 	Repeat   int       `json:"repeat"`
 }
 
-// Case is one case of a scenario, before its rounds. A case whose link or host
-// is not sane, or that cannot run here, has Refused and no rounds that count.
+// Case is one case of a scenario, before its rounds. If its link or host fails the
+// calibration, or it cannot run here, Refused is set and no round counts.
 type Case struct {
 	Scenario string   `json:"scenario"`
-	Case     string   `json:"case"` // empty where a scenario has only one
+	Case     string   `json:"case"` // empty if the scenario has only one
 	Title    string   `json:"title"`
 	Source   string   `json:"source"`
 	Expect   string   `json:"expect"`
@@ -48,15 +49,15 @@ type Case struct {
 	Primary  string   `json:"primary"`  // the metric that orders subjects
 	Metrics  []string `json:"metrics"`  // those to show, Primary first
 	Baseline string   `json:"baseline"` // a subject
-	// Ratios says that reports show all metrics as ratios to the baseline too.
+	// Ratios says that reports also show all metrics as ratios to the baseline.
 	Ratios   bool      `json:"ratios,omitempty"`
 	Subjects []Subject `json:"subjects"`
-	// Calibration is what the links were measured to do.
+	// Calibration is what the links did when they were measured.
 	Calibration json.RawMessage `json:"calibration,omitempty"`
 	Refused     string          `json:"refused,omitempty"` // why
 }
 
-// FullName is SCENARIO/CASE, or SCENARIO where there is only one.
+// FullName is SCENARIO/CASE, or SCENARIO if it has only one case.
 func (c *Case) FullName() string { return fullName(c.Scenario, c.Case) }
 
 func fullName(scenario, name string) string {
@@ -66,13 +67,13 @@ func fullName(scenario, name string) string {
 	return scenario + "/" + name
 }
 
-// NotChosen as the reason of Subject.Skipped says that the user left it out.
+// NotChosen is the reason in Subject.Skipped if the user left the subject out.
 const NotChosen = "not chosen"
 
 // Subject of a case.
 type Subject struct {
 	Name    string `json:"name"`
-	Fixed   string `json:"fixed,omitempty"`   // the congestion control, of those that make the oracle
+	Fixed   string `json:"fixed,omitempty"`   // the congestion control, of subjects that can be the oracle
 	Skipped string `json:"skipped,omitempty"` // why it does not run here
 	Learns  bool   `json:"learns,omitempty"`  // from its connections
 	Warmup  int    `json:"warmup,omitempty"`  // rounds before the measured ones
@@ -84,7 +85,7 @@ type Round struct {
 	Case       string                        `json:"case"`
 	Subject    string                        `json:"subject"`
 	Repeat     int                           `json:"repeat"` // from 1; warm-ups have 0
-	Order      int                           `json:"order"`  // of all rounds of the case, from 0
+	Order      int                           `json:"order"`  // among all rounds of the case, from 0
 	Began      time.Time                     `json:"began"`
 	Elapsed    time.Duration                 `json:"elapsed_ns,omitempty"` // of the traffic
 	CPU        map[string]measure.CPU        `json:"cpu,omitempty"`        // by host
@@ -92,13 +93,13 @@ type Round struct {
 	Groups     map[string]map[string]float64 `json:"groups,omitempty"`     // the same by group of connections
 	Errors     uint64                        `json:"errors,omitempty"`
 	FirstError string                        `json:"first_error,omitempty"`
-	// Refused says why the round does not count: the host or a link was not sane.
+	// Refused says why the round does not count: a check of the host or a link failed.
 	Refused string          `json:"refused,omitempty"`
-	Host    json.RawMessage `json:"host,omitempty"`  // what the watch saw
-	State   json.RawMessage `json:"state,omitempty"` // what the subject says of itself, last round only
+	Host    json.RawMessage `json:"host,omitempty"`  // what the monitor of the host measured
+	State   json.RawMessage `json:"state,omitempty"` // the subject's own state, last round only
 }
 
-// Measure fills in what the traffic's result says of the round.
+// Measure fills in the parts of the round that come from the traffic's result.
 func (r *Round) Measure(result *measure.Result) {
 	r.Elapsed, r.CPU = result.Elapsed, result.CPU
 	r.Metrics, r.Groups = measure.Of(result), measure.Groups(result)
@@ -107,11 +108,11 @@ func (r *Round) Measure(result *measure.Result) {
 
 func (r *Round) metric(name string) (float64, bool) { return measure.Lookup(r.Metrics, r.Groups, name) }
 
-// counts reports whether the round is one that figures are made of.
+// counts reports whether the round is used for figures.
 func (r *Round) counts() bool { return r.Refused == "" && r.Repeat > 0 }
 
-// Data is a piece of a round, named by the round's order. It comes before the
-// line of its round: a round that is there is whole.
+// Data is a piece of a round, identified by the round's order. It precedes the line of
+// its round, so that a round whose line exists is complete.
 type Data struct {
 	Scenario   string              `json:"scenario"`
 	Case       string              `json:"case"`
@@ -121,8 +122,8 @@ type Data struct {
 	Point      *measure.Point      `json:"point,omitempty"`
 }
 
-// End is the last line of a report that is complete.
+// End is the last line of a complete report.
 type End struct {
 	Elapsed time.Duration `json:"elapsed_ns"`
-	Stopped string        `json:"stopped,omitempty"` // why before the end
+	Stopped string        `json:"stopped,omitempty"` // why the run stopped before its end
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Regret is what a subject that learns has lost by not being the oracle from the
+// Regret is what a subject that learns has lost compared with using the oracle from the
 // first connection on, warm-up included.
 type Regret struct {
 	Connections int     `json:"connections"`
-	Total       float64 `json:"total"` // whole connections lost
-	// LastHalf is the part of it that the second half of the connections lost:
-	// near 0 when all was learned in the first.
+	Total       float64 `json:"total"` // in whole connections
+	// LastHalf is the part of Total that the second half of the connections lost: near
+	// 0 if everything was learned in the first half.
 	LastHalf float64 `json:"last_half"`
 
 	sums []float64
@@ -32,15 +32,15 @@ func (c *CaseRounds) addRegret(s *CaseSummary) {
 	}
 }
 
-// speeds are the primary metrics whose oracle has the most goodput: one by another
-// metric, such as round trips, may give up goodput on purpose, and who has more
-// of it lost nothing.
+// speeds are the primary metrics for which the oracle has the most goodput. An oracle by
+// another metric, such as round trips, may have less goodput than others, so that a
+// comparison of goodput would not show regret.
 var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p95", "fct_p99"}
 
-// regret is the subject's series over its connections, in the order in which
-// they began; nil without an oracle, and where goodput is not what the oracle is
-// the best in. Connections that no subject tunes do not count, nor, where the
-// primary metric is of one group, those of others.
+// regret returns the subject's series over its connections, in the order in which they
+// began, or nil if there is no oracle or the oracle is not the best in goodput.
+// Connections that no subject tunes are excluded and, if the primary metric is of one
+// group, those of other groups.
 func (c *CaseRounds) regret(s *CaseSummary, subject string) []float64 {
 	group, metric := measure.Split(s.Primary)
 	if s.Oracle == "" || !slices.Contains(speeds, metric) {
@@ -65,11 +65,11 @@ func (c *CaseRounds) regret(s *CaseSummary, subject string) []float64 {
 	return measure.Regret(shares, 1)
 }
 
-// reference is the oracle's mean goodput by the amount of data: of requests by
-// the power of two of their size, since a small one ends before the path is
-// full; of connections without requests in one.
+// reference is the oracle's mean goodput by the amount of data. Requests are grouped by
+// the power of two of their size, because a small one ends before the path is full.
+// Connections without requests are one group.
 type reference struct {
-	groups map[string]bool // that count
+	groups map[string]bool // groups that count
 	sums   map[int]total
 }
 
@@ -77,7 +77,7 @@ type total struct{ sum, n float64 }
 
 func (t total) plus(v float64) total { return total{t.sum + v, t.n + 1} }
 
-// mean is NaN of nothing.
+// mean is NaN if there are no values.
 func (t total) mean() float64 { return t.sum / t.n }
 
 // stream is the key of connections without requests.
@@ -91,8 +91,8 @@ func (f *reference) add(r *RoundData) {
 	f.each(r, func(_, key int, goodput float64) { f.sums[key] = f.sums[key].plus(goodput) })
 }
 
-// shares is, for each connection of the round by the order in which they began,
-// its goodput as a share of the oracle's, mean of its requests if it has any.
+// shares returns, for each connection of the round in the order in which they began, its
+// goodput as a share of the oracle's: the mean over its requests if it has any.
 func (f *reference) shares(r *RoundData) []float64 {
 	byConn := make(map[int]total)
 	f.each(r, func(conn, key int, goodput float64) {

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// pagePoints bounds the points over time of a page. One takes about 15 bytes:
-	// with the rest a page stays below 5 MB.
+	// pagePoints limits the points over time of a page. One takes about 15 bytes, so
+	// that a page stays below 5 MB in all.
 	pagePoints = 220_000
-	// Of one round: fewer show nothing, more cannot be told apart.
+	// Points of one round: with fewer a plot shows nothing, more cannot be distinguished.
 	minPoints = 300
 	maxPoints = 6000
-	// Steps of time; halved down to the least before connections are left out.
+	// Steps of time; halved down to minColumns before connections are left out.
 	maxColumns = 320
 	minColumns = 40
 )
 
-// pointBudget shares the page's points among the rounds that it shows.
+// pointBudget divides the page's points among the rounds that it shows.
 func pointBudget(reports []*Report) int {
 	rounds := 0
 	for _, r := range reports {
@@ -37,8 +37,8 @@ type roundPlot struct {
 	Repeat  int        `json:"repeat"`
 	Step    num        `json:"step"` // seconds
 	Columns int        `json:"n"`
-	Shown   int        `json:"shown"` // connections
-	Of      int        `json:"of"`
+	Shown   int        `json:"shown"` // connections that are drawn
+	Of      int        `json:"of"`    // connections of the round
 	Lines   []linePlot `json:"lines"`
 }
 
@@ -48,7 +48,7 @@ type linePlot struct {
 	Group   string `json:"g"`
 	CC      string `json:"cc"`
 	From    int    `json:"at"`   // step
-	Goodput []num  `json:"bw"`   // Mbit/s; null where no point fell into the step
+	Goodput []num  `json:"bw"`   // Mbit/s; null if no point is in the step
 	RTT     []num  `json:"rtt"`  // ms
 	Cwnd    []num  `json:"cwnd"` // packets
 }
@@ -59,7 +59,7 @@ func newRoundPlot(subject int, r *RoundData, budget int, ccs map[string]int) *ro
 	for i := range r.Points {
 		p := &r.Points[i]
 		if p.At < 0 {
-			continue // not of a run of ours
+			continue // not written by a run: the report was edited
 		}
 		byConn[p.Conn] = append(byConn[p.Conn], p)
 		end = max(end, p.At)
@@ -72,7 +72,7 @@ func newRoundPlot(subject int, r *RoundData, budget int, ccs map[string]int) *ro
 		slices.SortStableFunc(points, func(a, b *measure.Point) int { return cmp.Compare(a.At, b.At) })
 		connections = append(connections, points)
 	}
-	// The longest first, then by number, so that what is left out is the least.
+	// Longest first, then by number, so that the shortest are left out.
 	slices.SortFunc(connections, func(a, b []*measure.Point) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a[0].Conn, b[0].Conn))
 	})
@@ -102,7 +102,7 @@ func newRoundPlot(subject int, r *RoundData, budget int, ccs map[string]int) *ro
 	return plot
 }
 
-// stepOf is the time of a column: never finer than points come.
+// stepOf is the time of a column: never shorter than the interval between points.
 func stepOf(end time.Duration, columns int, connections [][]*measure.Point) time.Duration {
 	step := end/time.Duration(columns) + 1
 	var gaps []float64
@@ -140,7 +140,7 @@ func (p *roundPlot) add(points []*measure.Point, c *measure.Connection, step tim
 				l.CC = c.CC
 			}
 		}
-		// One point more, so that the lines meet.
+		// With the next line's first point, so that the lines meet.
 		l.fill(points[:min(n+1, len(points))], step)
 		p.Lines = append(p.Lines, l)
 		points = points[n:]
@@ -165,7 +165,7 @@ func (l *linePlot) fill(points []*measure.Point, step time.Duration) {
 	l.Goodput, l.RTT, l.Cwnd = means(goodput), means(rtt), means(cwnd)
 }
 
-// means are NaN where there is nothing.
+// means returns NaN for steps without points.
 func means(totals []total) []num {
 	values := make([]num, len(totals))
 	for i, t := range totals {

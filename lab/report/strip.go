@@ -13,11 +13,11 @@ const (
 	stripHeight = 24
 	panelLeft   = 96 // room for the names of subjects
 	panelRow    = 22
-	inset       = 6 // of the first and last value from the edge
+	inset       = 6 // distance of the first and last value from the edge
 	maxLabel    = 14
 )
 
-// axis places a metric's values on a width.
+// axis maps a metric's values to x.
 type axis struct {
 	Metric    string
 	low, high float64
@@ -27,8 +27,8 @@ type axis struct {
 	HasRounds bool
 }
 
-// newAxis spans all rounds that count and all intervals; from 0 where that does
-// not squeeze the values into less than half of it.
+// newAxis covers all rounds that count and all intervals. It starts at 0 if the values
+// then still use at least half of it.
 func newAxis(c *CaseRounds, s *CaseSummary, metric string) axis {
 	a := axis{Metric: metric, low: math.Inf(1), high: math.Inf(-1), width: stripWidth, Reference: math.NaN()}
 	var all []float64
@@ -57,7 +57,7 @@ func newAxis(c *CaseRounds, s *CaseSummary, metric string) axis {
 	return a
 }
 
-// X is where a value lies.
+// X returns the x of a value.
 func (a *axis) X(v float64) float64 {
 	if a.low == a.high {
 		return a.width / 2
@@ -70,11 +70,11 @@ func round1(v float64) float64 { return math.Round(v*10) / 10 }
 // HasReference reports whether there is a baseline to show.
 func (a axis) HasReference() bool { return !math.IsNaN(a.Reference) }
 
-// Unit is that of the ends.
+// Unit is the unit of the ends.
 func (a axis) Unit() string { return a.scale.unit }
 
-// Ends are the axis' in words; both are empty, and Only is not, where all values
-// are the same.
+// Ends returns the ends of the axis as text. If all values are the same, both are empty
+// and Only is set.
 func (a axis) Ends() [2]string {
 	if a.low == a.high {
 		return [2]string{}
@@ -82,7 +82,7 @@ func (a axis) Ends() [2]string {
 	return [2]string{a.scale.write(a.low), a.scale.write(a.high)}
 }
 
-// Only is the value in words where there is but one.
+// Only returns the value as text if all values are the same.
 func (a axis) Only() string {
 	if a.low != a.high {
 		return ""
@@ -90,14 +90,14 @@ func (a axis) Only() string {
 	return a.scale.write(a.low)
 }
 
-// strip shows the rounds of one subject: a dot each, a line for the median, a
+// strip shows the rounds of one subject: a dot for each, a line for the median, and a
 // bar for its confidence interval.
 type strip struct {
 	Dots             []dot
 	Median, Low, Bar float64 // x, x, width; no bar if 0
 	Reference        float64
 	HasReference     bool
-	Text             string // in words
+	Text             string // description for screen readers
 }
 
 type dot struct {
@@ -105,7 +105,7 @@ type dot struct {
 	Text string
 }
 
-// strip is nil for a subject without rounds.
+// strip returns nil for a subject without rounds.
 func (a *axis) strip(c *CaseRounds, s *SubjectSummary, metric string) *strip {
 	v, ok := s.Metrics[metric]
 	if !ok {
@@ -140,11 +140,11 @@ type panel struct {
 type panelLine struct {
 	Name   string
 	Colour int
-	Y      int // of its middle
+	Y      int // y of its middle
 	Strip  *strip
 }
 
-// newPanel is false where no subject has the metric.
+// newPanel returns false if no subject has the metric.
 func newPanel(c *CaseRounds, s *CaseSummary, metric string, colours []int) (panel, bool) {
 	m, _ := measure.Find(metric)
 	p := panel{Metric: metric, Doc: m.Doc, Axis: newAxis(c, s, metric)}
@@ -163,7 +163,7 @@ func shorten(name string) string {
 	return name
 }
 
-// Bottom is the y of the axis, Height and Width are the panel's.
+// Bottom is the y of the axis; Height and Width are those of the panel.
 func (p *panel) Bottom() int { return len(p.Lines)*panelRow + 4 }
 func (p *panel) Height() int { return p.Bottom() + 18 }
 func (p *panel) Width() int  { return panelLeft + stripWidth }

@@ -19,7 +19,7 @@ func (s Style) painter() console.Painter { return console.Painter{On: s.Colour} 
 
 func (s Style) paint(t console.Tone, text string) string { return s.painter().Paint(t, text) }
 
-// Between the columns of a table, and before the first.
+// Space between the columns of a table, and before the first.
 const (
 	gap    = "   "
 	indent = "  "

@@ -7,16 +7,16 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Summary is what a report came to.
+// Summary is the result of a report.
 type Summary struct {
 	File      string        `json:"file,omitempty"`
 	Run       Run           `json:"run"`
 	End       *End          `json:"end"`                 // null if the run was killed
-	Truncated string        `json:"truncated,omitempty"` // what is missing then
+	Truncated string        `json:"truncated,omitempty"` // what is missing if the run was killed
 	Cases     []CaseSummary `json:"cases"`
 }
 
-// CaseSummary is what a case came to.
+// CaseSummary is the result of a case.
 type CaseSummary struct {
 	Scenario string           `json:"scenario"`
 	Case     string           `json:"case"`
@@ -32,10 +32,10 @@ type CaseSummary struct {
 	Subjects []SubjectSummary `json:"subjects"`
 }
 
-// FullName is SCENARIO/CASE, or SCENARIO where there is only one.
+// FullName is SCENARIO/CASE, or SCENARIO if it has only one case.
 func (c *CaseSummary) FullName() string { return fullName(c.Scenario, c.Case) }
 
-// Subject returns a subject by its name; nil if there is none.
+// Subject returns the subject with this name, or nil.
 func (c *CaseSummary) Subject(name string) *SubjectSummary {
 	for i := range c.Subjects {
 		if c.Subjects[i].Name == name {
@@ -45,7 +45,7 @@ func (c *CaseSummary) Subject(name string) *SubjectSummary {
 	return nil
 }
 
-// SubjectSummary is what a subject came to in a case.
+// SubjectSummary is the result of a subject in a case.
 type SubjectSummary struct {
 	Name    string `json:"name"`
 	Fixed   string `json:"fixed,omitempty"`
@@ -53,10 +53,10 @@ type SubjectSummary struct {
 	Skipped string `json:"skipped,omitempty"`
 	Rounds  int    `json:"rounds"` // that count
 	Warmup  int    `json:"warmup,omitempty"`
-	// Refused counts rounds that do not count, RefusedWhy says why the first does not.
+	// Refused is the number of refused rounds, RefusedWhy the reason of the first.
 	Refused    int    `json:"refused,omitempty"`
 	RefusedWhy string `json:"refused_why,omitempty"`
-	// Errors are those of the rounds that count.
+	// Errors is the number of errors in the rounds that count.
 	Errors     uint64           `json:"errors,omitempty"`
 	FirstError string           `json:"first_error,omitempty"`
 	Metrics    map[string]Value `json:"metrics"` // of the rounds that count, by name
@@ -72,18 +72,18 @@ type Value struct {
 	CI       *measure.Interval `json:"ci,omitempty"`       // of the median; nil for too few rounds
 	Baseline *measure.Ratio    `json:"baseline,omitempty"` // to the baseline, round by round
 	Oracle   *measure.Ratio    `json:"oracle,omitempty"`   // to the oracle, round by round
-	// Pooled is to the baseline over the requests of all rounds together, of
-	// completion times in cases with ratios.
+	// Pooled is the ratio to the baseline over the requests of all rounds together; for
+	// completion times in cases with Ratios.
 	Pooled *measure.Ratio `json:"pooled,omitempty"`
 	Best   bool           `json:"best,omitempty"` // of the subjects of the case, unless all are alike
 }
 
-// Summary computes what the report came to.
+// Summary computes the result of the report.
 func (r *Report) Summary() Summary {
 	return Summary{r.File, r.Run, r.End, r.Truncated, Summarise(r)}
 }
 
-// Summarise computes what each case came to.
+// Summarise computes the result of each case.
 func Summarise(r *Report) []CaseSummary {
 	all := make([]CaseSummary, 0, len(r.Cases))
 	for _, c := range r.Cases {
@@ -92,7 +92,7 @@ func Summarise(r *Report) []CaseSummary {
 	return all
 }
 
-// Summarise computes what the case came to.
+// Summarise computes the result of the case.
 func (c *CaseRounds) Summarise() CaseSummary {
 	s := CaseSummary{
 		Scenario: c.Scenario, Case: c.Case.Case, Title: c.Title, Link: c.Link, Backend: c.Backend,
@@ -112,7 +112,7 @@ func (c *CaseRounds) Summarise() CaseSummary {
 	return s
 }
 
-// names are the metrics to compute: what is shown, and what is known of whole
+// names returns the metrics to compute: those that are shown, and all others of whole
 // rounds.
 func (c *CaseRounds) names(shown []string) []string {
 	names := slices.Clone(shown)
@@ -156,7 +156,7 @@ func (c *CaseRounds) subject(subject Subject) SubjectSummary {
 	return s
 }
 
-// values are a subject's of a metric, by the repeat.
+// values returns a subject's values of a metric by repeat.
 func (c *CaseRounds) values(subject, metric string) map[int]float64 {
 	values := make(map[int]float64)
 	for _, r := range c.Rounds {
@@ -170,7 +170,7 @@ func (c *CaseRounds) values(subject, metric string) map[int]float64 {
 	return values
 }
 
-// measured are the values in the order of the repeats.
+// measured returns the values in the order of the repeats.
 func measured(byRepeat map[int]float64) []float64 {
 	var values []float64
 	for _, repeat := range repeats(byRepeat) {
@@ -197,9 +197,9 @@ func valueOf(values []float64) Value {
 	return v
 }
 
-// oracle is the fixed subject with the best median of the primary metric; the
-// first of equals. Empty if one that could have run has no round that counts: the
-// best of some is not the best.
+// oracle returns the fixed subject with the best median of the primary metric, the first
+// of several equal ones. It is empty if one that could have run has no round that counts,
+// because that one might have been the best.
 func oracle(s *CaseSummary) string {
 	best, name := math.Inf(-1), ""
 	for _, subject := range s.Subjects {
@@ -217,7 +217,7 @@ func oracle(s *CaseSummary) string {
 	return name
 }
 
-// better is +1 or -1: a factor that makes more of a metric the better.
+// better is +1 or -1, the factor with which higher values of a metric are better.
 func better(metric string) float64 {
 	m, ok := measure.Find(metric)
 	if !ok {
@@ -226,8 +226,7 @@ func better(metric string) float64 {
 	return float64(m.Better)
 }
 
-// compare sets the subjects beside baseline and oracle in a metric, and marks
-// the best.
+// compare compares the subjects with baseline and oracle in a metric, and marks the best.
 func (c *CaseRounds) compare(s *CaseSummary, metric string) {
 	baseline, oracle := c.values(s.Baseline, metric), c.values(s.Oracle, metric)
 	best, worst := math.Inf(-1), math.Inf(1)
@@ -251,7 +250,7 @@ func (c *CaseRounds) compare(s *CaseSummary, metric string) {
 	}
 }
 
-// paired compares the repeats that both have.
+// paired compares the values of the repeats that both have.
 func paired(subject, other map[int]float64) *measure.Ratio {
 	var a, b []float64
 	for _, repeat := range repeats(subject) {

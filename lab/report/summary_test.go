@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// caseOf makes a case from the primary metric's values of each subject, by
+// caseOf makes a case from the primary metric's values of each subject, one for each
 // repeat from 1 on.
 func caseOf(primary, baseline string, subjects []Subject, values map[string][]float64) *CaseRounds {
 	c := &CaseRounds{Case: Case{Scenario: "test", Primary: primary, Metrics: []string{primary}, Baseline: baseline, Subjects: subjects}}
@@ -50,12 +50,12 @@ func TestSummary(t *testing.T) {
 		t.Error("bbr is not the best")
 	}
 	if s.Subject("none") != nil {
-		t.Error("a subject that is not there")
+		t.Error("Subject returned one that does not exist")
 	}
 }
 
-// Where less is better the oracle and the best are those with the least; the
-// learner is never the oracle.
+// If less is better, the oracle and the best are those with the least. A subject that
+// learns is never the oracle.
 func TestSummaryOfTimes(t *testing.T) {
 	c := caseOf("web/fct_p99", "cubic", three, nil)
 	for i, v := range []float64{0.3, 0.5, 0.2} {
@@ -111,7 +111,7 @@ func TestNobodyIsBestOfEquals(t *testing.T) {
 func bulk(subject string, repeat int, goodputs ...float64) *RoundData {
 	r := &RoundData{Round: Round{Subject: subject, Repeat: repeat, Metrics: map[string]float64{"goodput": goodputs[0]}}}
 	for i, g := range goodputs {
-		// By begin the connections are 0, 1, ...; in the file the other way round.
+		// By start time the connections are 0, 1, ...; in the file in reverse order.
 		id := len(goodputs) - 1 - i
 		r.Connections = append([]measure.Connection{{
 			Group: "bulk", ID: id, Start: time.Duration(i) * time.Second, Elapsed: time.Second, Bytes: uint64(g * 1e6 / 8), CC: "cubic",
@@ -142,8 +142,8 @@ func TestRegretOfConnections(t *testing.T) {
 	}
 }
 
-// Small flows never reach the rate of large ones: each is held against the
-// oracle's of about its size. A primary metric of one group leaves others out.
+// Small flows never reach the rate of large ones, so each is compared with the oracle's
+// flows of about its size. A primary metric of one group excludes other groups.
 func TestRegretOfFlows(t *testing.T) {
 	c := caseOf("flows/fct_mean", "cubic", three, nil)
 	flow := func(subject string, repeat int, seconds ...float64) {
@@ -164,9 +164,9 @@ func TestRegretOfFlows(t *testing.T) {
 	}
 }
 
-// Where the oracle is the best in something else than goodput, or the primary
-// metric is of connections that no subject tunes, there is nothing to regret;
-// connections beside that nobody tunes do not count.
+// There is no regret if the oracle is the best in something other than goodput, or if no
+// subject tunes the connections of the primary metric. Other connections that no subject
+// tunes are excluded.
 func TestRegretOnlyWhereItMeansSomething(t *testing.T) {
 	for primary, want := range map[string]int{
 		"goodput": 1, "ours/goodput": 1, "ours/fct_p99": 1,
@@ -256,7 +256,7 @@ func TestComparedCasesThatDiffer(t *testing.T) {
 	}
 }
 
-// Too few rounds tell nothing; what is known closely but hardly differs agrees.
+// Too few rounds give no verdict. Medians that are known exactly but hardly differ agree.
 func TestComparedAtTheEdges(t *testing.T) {
 	always := func(v float64) []float64 { return slices.Repeat([]float64{v}, measure.MinSample) }
 	for i, c := range []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// synthetic makes a report as a run would leave it: the figures are invented,
-// with the shape that real ones have. The same every time.
+// synthetic makes a report like that of a run. Its figures are invented, with the shape of
+// real ones, and the same every time.
 type synthetic struct {
 	*Writer
 	random *rand.Rand
@@ -42,7 +42,7 @@ func writeSynthetic(t testing.TB, w io.Writer, size int) {
 	must(t, s.Close())
 }
 
-// syntheticReport is the same, read.
+// syntheticReport is the synthetic report after reading.
 func syntheticReport(t testing.TB) *Report {
 	t.Helper()
 	var b bytes.Buffer
@@ -62,7 +62,7 @@ func must(t testing.TB, err error) {
 // noise is a factor around 1.
 func (s *synthetic) noise(spread float64) float64 { return math.Exp(s.random.NormFloat64() * spread) }
 
-// usual subjects: cubic is the baseline, one learns, one is not there.
+// usual subjects: cubic is the baseline, one learns, one is skipped.
 func usual() []Subject {
 	return []Subject{
 		{Name: "cubic", Fixed: "cubic"}, {Name: "bbr", Fixed: "bbr"}, {Name: "reno", Fixed: "reno"},
@@ -108,7 +108,7 @@ func (s *synthetic) chosen(subject Subject, n int, best string) string {
 	return []string{"cubic", "bbr", "reno"}[s.random.IntN(3)]
 }
 
-// connection makes one that lasts d, with points. goodput in bit/s by time.
+// connection makes a connection of length d, with points. goodput is in bit/s by time.
 func (s *synthetic) connection(r *measure.Result, group string, cc string, start, d time.Duration, goodput func(time.Duration) float64, base time.Duration) {
 	c := measure.Connection{
 		Group: group, ID: len(r.Connections), From: "s1", To: "r1", Start: start, Elapsed: d, CC: cc,
@@ -137,7 +137,7 @@ func (s *synthetic) connection(r *measure.Result, group string, cc string, start
 	r.Connections = append(r.Connections, c)
 }
 
-// queue is how full a congestion control keeps it over time.
+// queue is how full a congestion control keeps the queue over time.
 func queue(cc string, at time.Duration) float64 {
 	if cc == "bbr" {
 		return 0.1

@@ -24,18 +24,18 @@ func Table(w io.Writer, r *Report, s Style) error {
 	}
 	fmt.Fprintf(b, "\n%s\n", s.paint(console.Faint, console.Fold(legend, s.width(), "")))
 	if r.Run.Command != "" {
-		fmt.Fprintf(b, "Make it again: %s\n", s.paint(console.Strong, console.Clean(r.Run.Command)))
+		fmt.Fprintf(b, "Repeat with: %s\n", s.paint(console.Strong, console.Clean(r.Run.Command)))
 	}
 	return b.Flush()
 }
 
 // legend explains tables of cases.
-const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (by order statistics; of five rounds it is one of 93.75 %, of fewer there is none). " +
-	"/ NAME: ratio to that subject, median over rounds that alternated. * best; ~ not told apart from the baseline."
+const legend = "Medians of the rounds ± the wider half of their 95 % confidence interval (by order statistics; 93.75 % for five rounds, none for fewer). " +
+	"/ NAME: ratio to that subject, median over pairs of alternating rounds. * best; ~ no significant difference from the baseline."
 
 // ratiosLegend explains tables of ratios.
-const ratiosLegend = "Ratios with their intervals: of pairs of rounds, the median; of the completion times of all rounds together, " +
-	"with pairs of rounds resampled (of few pairs, too narrow)."
+const ratiosLegend = "Ratios with their intervals: the median over pairs of rounds; all rounds: the completion times of all rounds together, " +
+	"its interval by resampling pairs of rounds (too narrow for few pairs)."
 
 func writeRun(w io.Writer, r *Report, s Style) {
 	fmt.Fprintf(w, "%s\n", console.Clean(runLine(r)))
@@ -44,7 +44,7 @@ func writeRun(w io.Writer, r *Report, s Style) {
 	}
 }
 
-// runLine says what ran where.
+// runLine describes the run and the machine.
 func runLine(r *Report) string {
 	parts := []string{
 		"tcpilot " + r.Run.Tcpilot, "Linux " + r.Run.Kernel, cpus(&r.Run),
@@ -64,7 +64,7 @@ func runLine(r *Report) string {
 
 func cpus(r *Run) string { return strings.TrimSuffix(fmt.Sprintf("%d x %s", r.CPUs, r.CPU), " x ") }
 
-// problems are what a reader must know before any figure.
+// problems lists what a reader must know before reading figures.
 func problems(r *Report) []string {
 	var all []string
 	if r.Truncated != "" {
@@ -109,8 +109,8 @@ func linkLine(c *CaseSummary) string {
 	return c.Link + " (" + c.Backend + ")"
 }
 
-// caseGrid has a row for each subject and columns for the case's metrics; the
-// ratios are of the primary metric.
+// caseGrid has a row for each subject and columns for the case's metrics, with ratios of
+// the primary metric.
 func caseGrid(c *CaseSummary) console.Grid {
 	g := console.Grid{Indent: indent, Gap: gap, Columns: []console.Column{{Head: "subject", Left: true}, {Head: "rounds"}}}
 	scales := make([]scale, len(c.Metrics))
@@ -141,10 +141,10 @@ func (c *CaseSummary) row(s *SubjectSummary, scales []scale, columns int) consol
 		r.Note = "skipped: " + s.Skipped
 		return r
 	case s.Rounds == 0 && s.Refused > 0:
-		r.Note = "no round counts: " + s.RefusedWhy
+		r.Note = "all rounds excluded: " + s.RefusedWhy
 		return r
 	case s.Rounds == 0:
-		r.Note = "no round"
+		r.Note = "no rounds"
 		return r
 	}
 	rounds := fmt.Sprint(s.Rounds)
@@ -162,7 +162,7 @@ func (c *CaseSummary) row(s *SubjectSummary, scales []scale, columns int) consol
 	return r
 }
 
-// label names a subject and its part in the case.
+// label is a subject's name with its part in the case.
 func (c *CaseSummary) label(s *SubjectSummary) string {
 	var parts []string
 	if s.Name == c.Baseline {
@@ -205,7 +205,7 @@ func valueCell(v Value, known bool, s scale) console.Cell {
 	return console.Cell{Text: text}
 }
 
-// ratioCells are those of the primary metric: to the baseline and to the oracle.
+// ratioCells returns the ratios of the primary metric to the baseline and to the oracle.
 func (c *CaseSummary) ratioCells(s *SubjectSummary, v Value) []console.Cell {
 	cells := []console.Cell{ratioCell(v.Baseline, s.Name == c.Baseline, c.Primary)}
 	if c.Oracle != "" && c.Oracle != c.Baseline {
@@ -232,7 +232,7 @@ func ratioCell(r *measure.Ratio, self bool, metric string) console.Cell {
 	return console.Cell{Text: factor(r.Ratio), Tone: console.Bad}
 }
 
-// notes are what stands below a case's table.
+// notes returns the lines below a case's table.
 func notes(c *CaseSummary) []string {
 	var all []string
 	for _, s := range c.Subjects {
@@ -245,13 +245,13 @@ func notes(c *CaseSummary) []string {
 			all = append(all, fmt.Sprintf("%s: %s; the first: %s", name, plural(int(s.Errors), "error"), s.FirstError))
 		}
 		if s.Refused > 0 && s.Rounds > 0 {
-			all = append(all, fmt.Sprintf("%s: %s left out; the first: %s", name, plural(s.Refused, "round"), s.RefusedWhy))
+			all = append(all, fmt.Sprintf("%s: %s excluded; the first: %s", name, plural(s.Refused, "round"), s.RefusedWhy))
 		}
 	}
 	return all
 }
 
-// lost writes a number of connections; adding 0 takes the sign from -0.
+// lost formats a number of connections; adding 0 turns -0 into 0.
 func lost(v float64) string { return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', 1, 64) }
 
 func plural(n int, one string) string {

@@ -7,9 +7,9 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// scale turns a metric's base unit into one that people read.
+// scale converts a metric's base unit into one with a suitable prefix.
 type scale struct {
-	factor   float64 // of a number of the metric
+	factor   float64 // multiplies a value in the base unit
 	unit     string
 	decimals int
 }
@@ -20,9 +20,9 @@ var (
 	small = []scale{{1, "", 0}, {1e3, "m", 0}, {1e6, "u", 0}, {1e9, "n", 0}}
 )
 
-// scaleOf returns the scale for all of a metric's values in a table: the largest
-// prefix that leaves the greatest at least 1, and the decimals that leave the
-// least its first two digits, as far as people want to see.
+// scaleOf returns the scale for all of a metric's values in a table: the largest prefix
+// with which the greatest value is at least 1, and as many decimals as the smallest value
+// needs for two significant digits, up to a limit.
 func scaleOf(metric string, values []float64) scale {
 	m, _ := measure.Find(metric)
 	least, most := math.Inf(1), 0.0
@@ -48,8 +48,8 @@ func scaleOf(metric string, values []float64) scale {
 	return s
 }
 
-// prefixed chooses among prefixes from large to small. Rates of events keep their
-// unit as long as people count so far.
+// prefixed chooses among prefixes from large to small. Rates of events below 100,000 per
+// second get no prefix.
 func prefixed(from []scale, most float64, unit string) scale {
 	if unit == "1/s" && most < 1e5 || most == 0 {
 		return scale{1, unit, 0}
@@ -68,7 +68,7 @@ func (s scale) write(v float64) string {
 	return strconv.FormatFloat(v*s.factor, 'f', s.decimals, 64)
 }
 
-// value writes a value that stands alone, with its unit.
+// value formats a single value with its unit.
 func value(metric string, v float64) string {
 	s := scaleOf(metric, []float64{v})
 	if s.unit == "" {
@@ -77,7 +77,7 @@ func value(metric string, v float64) string {
 	return s.write(v) + " " + s.unit
 }
 
-// factor writes a ratio with three significant digits.
+// factor formats a ratio with three significant digits.
 func factor(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 99.95:
@@ -90,7 +90,7 @@ func factor(v float64) string {
 	return strconv.FormatFloat(v, 'g', 2, 64)
 }
 
-// half is the half width of an interval on its wider side of the median.
+// half is the distance from the median to the farther end of its interval.
 func half(median float64, ci measure.Interval) float64 {
 	return max(ci.High-median, median-ci.Low)
 }

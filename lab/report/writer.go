@@ -12,14 +12,14 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Writer writes a report as it comes about. After each line that is not data the
-// file is readable, whatever becomes of the program. After an error all that
-// follows returns it too.
+// Writer writes a report while the experiment runs. After each line that is not data the
+// file can be read, even if the program is killed. After an error all later calls return
+// the same error.
 type Writer struct {
 	zip  *gzip.Writer // nil if plain
 	buf  *bufio.Writer
 	enc  *json.Encoder
-	file *os.File // nil if the writer is not of Create
+	file *os.File // nil if the writer was not made by Create
 	err  error
 }
 
@@ -39,8 +39,8 @@ func NewZipWriter(w io.Writer) *Writer {
 	return writer
 }
 
-// Create makes a file, compressed if its name ends in .gz. One that exists is an
-// error (fs.ErrExist): a report is never overwritten.
+// Create makes a file, compressed if its name ends in .gz. If the file exists, the error
+// is fs.ErrExist: a report is never overwritten.
 func Create(name string) (*Writer, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -95,7 +95,8 @@ func (w *Writer) End(e End) error {
 	return w.flush()
 }
 
-// Close ends the file. It does not close what NewWriter was given.
+// Close completes the report and closes the file of Create. It does not close the
+// io.Writer that NewWriter was given.
 func (w *Writer) Close() error {
 	w.flush()
 	if w.zip != nil && w.err == nil {

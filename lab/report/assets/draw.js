@@ -1,7 +1,7 @@
 "use strict";
 
-// What all plots share: colours of the scheme in force, axes, read-outs. Names
-// come from files: they become text nodes, never markup.
+// What all plots share: colours of the current scheme, axes, tooltips. Names come from
+// files: they become text nodes, never markup.
 
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (n) => variable("--c" + n);
@@ -14,7 +14,7 @@ function element(name, properties, ...children) {
   return e;
 }
 
-// digits writes three significant digits, without an exponent.
+// digits formats three significant digits, without an exponent.
 function digits(v) {
   if (v === 0) return "0";
   const a = Math.abs(v);
@@ -28,7 +28,7 @@ function seconds(s, write = digits) {
 // What to do for each plot when the colour scheme changes.
 const drawn = [];
 
-// whenSeen makes a plot when it comes near the view, or is to be printed.
+// whenSeen makes a plot when it is scrolled near the view, or before printing.
 function whenSeen(box, make) {
   const once = () => {
     seen.disconnect();
@@ -40,7 +40,7 @@ function whenSeen(box, make) {
   else seen.observe(box);
 }
 
-// onWidth draws at once and whenever the width of box changes.
+// onWidth draws now and whenever the width of box changes.
 function onWidth(box, draw) {
   let width = 0;
   const check = () => {
@@ -58,8 +58,8 @@ function axis(label, more) {
   };
 }
 
-// plot draws curves in parent. tip(u, i) returns the read-out at the i-th x as
-// nodes, or nothing.
+// plot draws curves in parent. tip(u, i) returns the tooltip at the i-th x as nodes, or
+// nothing.
 function plot(parent, options, values, tip) {
   const box = element("div", { className: "plot" });
   parent.append(box);
@@ -96,14 +96,14 @@ function showTip(u, bubble, tip) {
   bubble.style.top = Math.max(0, Math.min(top + 10, u.over.clientHeight - height)) + "px";
 }
 
-// tipLine is one line of a read-out.
+// tipLine is one line of a tooltip.
 function tipLine(n, name, text) {
   const line = element("div", {}, name + " ", element("b", {}, text));
   if (n !== null) line.prepend(element("i", { className: "c" + n }));
   return line;
 }
 
-// key is an entry of a legend, which shows and hides what it names.
+// key is an entry of a legend; a click shows or hides its curves.
 function key(n, text, toggle) {
   const button = element("button", { type: "button" }, element("i"), element("span", {}, text));
   button.setAttribute("aria-pressed", "true");
@@ -115,5 +115,5 @@ function key(n, text, toggle) {
   return element("span", { className: "key c" + n }, button);
 }
 
-// dashes tell curves apart without colour.
+// dashes distinguish curves without colour.
 const dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3]];

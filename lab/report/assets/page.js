@@ -1,6 +1,6 @@
 
-// The plots of each case; what the fields of the data mean is said in plots.go,
-// series.go and curves.go.
+// The plots of each case; plots.go, series.go and curves.go document the fields of the
+// data.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const cases = new Map(data.cases.map((c) => [c.id, c]));
@@ -76,10 +76,10 @@ function timePlot(parent, round, q, limits, group, last) {
   const x = Array.from({ length: round.n }, (_, i) => (i + 0.5) * round.step);
   const values = [x, ...round.lines.map((l) => {
     const y = new Array(round.n).fill(null);
-    l[q.field].forEach((v, i) => { y[l.at + i] = v === null ? undefined : v * factor; }); // undefined is bridged
+    l[q.field].forEach((v, i) => { y[l.at + i] = v === null ? undefined : v * factor; }); // undefined: the line continues across it
     return y;
   })];
-  // So many lines at a time: thinner and paler the more there are.
+  // The more lines at a time, the thinner and paler.
   const density = round.lines.reduce((sum, l) => sum + l.bw.length, 0) / round.n;
   const groups = groupsOf(round);
   const series = round.lines.map((l) => ({
@@ -106,7 +106,7 @@ function timePlot(parent, round, q, limits, group, last) {
   });
 }
 
-// nearest is the series whose value lies next to the cursor; -1 for none.
+// nearest is the series whose value is nearest to the cursor; -1 for none.
 function nearest(u, i) {
   let best = -1, least = 40;
   for (let n = 1; n < u.data.length; n++) {
@@ -153,7 +153,7 @@ function drawCDF(box) {
   }
 }
 
-// decades labels 1 times powers of ten, and 2 and 5 times where there is room.
+// decades labels powers of ten, and 2 and 5 times these if there is room.
 function decades(u, splits) {
   const leads = Math.log10(u.scales.x.max / u.scales.x.min) > 2.5 ? [1] : [1, 2, 5];
   return splits.map((v) => {
@@ -162,8 +162,8 @@ function decades(u, splits) {
   });
 }
 
-// From connection to connection: what was chosen, and below it what that cost;
-// over the same axis unless only one group's connections have a regret.
+// From connection to connection: the choices, and below them the regret, on the same axis
+// unless regret is of one group's connections only.
 
 const gutter = 108; // room for names and labels, margin for half a label
 const margin = 22;
@@ -191,7 +191,7 @@ function drawRegret(box, c, count) {
   ]);
 }
 
-// Choices: a row for each congestion control, the darker the greater its share.
+// Choices: a row for each congestion control; a darker cell is a greater share.
 
 const svgName = "http://www.w3.org/2000/svg";
 
@@ -246,7 +246,7 @@ function heat(choice, width, count, bubble) {
   return svg;
 }
 
-// percent says of little that it is not nothing.
+// percent distinguishes a small share from 0.
 function percent(share) {
   const n = Math.round(100 * share);
   return n === 0 && share > 0 ? "< 1 %" : n === 100 && share < 1 ? "> 99 %" : n + " %";
@@ -273,7 +273,7 @@ for (const [kind, make] of Object.entries(makers)) {
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((draw) => draw()));
 
-// The contents follow the reader.
+// The table of contents highlights the section that is shown.
 const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.getAttribute("href").slice(1), a]));
 const follow = new IntersectionObserver((entries) => {
   for (const e of entries) {
