@@ -16,12 +16,12 @@ func (a *app) calibrate() *cobra.Command {
 	r := &runner{app: a}
 	cmd := &cobra.Command{
 		Use:   "calibrate [SCENARIO...]",
-		Short: "Measure what links really do, and whether this machine is quiet",
+		Short: "Measure what links actually do, and whether this machine is quiet",
 		Long: `Build the networks of scenarios, measure each path (round trip, loss, rate, queue,
-marks, order) and set it beside what was asked; and watch the processors meanwhile.
-Without a name the scenarios that come with tcpilot are measured. The exit status
-is 1 if a link or the machine is not sane. With --kernel it all happens under
-another kernel, as by 'tcpilot lab run --kernel'.`,
+marks, order) and compare it with what the scenario asks for. Monitor the processors
+meanwhile. Without a name, measure the scenarios that come with tcpilot. The exit
+status is 1 if a link is not as asked or the machine is not quiet. With --kernel,
+measure under another kernel, as 'tcpilot lab run --kernel' does.`,
 		Example: `  sudo tcpilot lab calibrate loss
   sudo tcpilot lab calibrate satellite --backend netem
   sudo tcpilot lab calibrate datacentre --kernel 6.12`,
@@ -62,7 +62,7 @@ func (r *runner) calibrate(cmd *cobra.Command, o experiment.Options) error {
 		return err
 	}
 	if wrong > 0 {
-		return console.Silent{Err: fmt.Errorf("%d paths are not sane", wrong)}
+		return console.Silent{Err: fmt.Errorf("%d paths are not as asked", wrong)}
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (r *runner) showCalibration(c experiment.Calibration) error {
 		t.Write(&b, r.Paint, "  ")
 	}
 	if c.Refused != "" {
-		fmt.Fprintf(&b, "not sane: %s\n", c.Refused)
+		fmt.Fprintf(&b, "not as asked: %s\n", c.Refused)
 	}
 	return r.Print(b.Bytes())
 }

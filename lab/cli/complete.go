@@ -13,8 +13,8 @@ func completeScenarios(*cobra.Command, []string, string) ([]string, cobra.ShellC
 	return scenario.Names(), cobra.ShellCompDirectiveDefault // files too
 }
 
-// completeFlags has a shell complete the values of flags of lab commands, of
-// those that cmd has.
+// completeFlags registers the completion of values for those flags of lab commands that
+// cmd has.
 func completeFlags(cmd *cobra.Command) {
 	for name, values := range map[string]cobra.CompletionFunc{
 		"backend": cobra.FixedCompletions([]string{string(link.Auto), string(link.Netem), string(link.Emulator)}, cobra.ShellCompDirectiveNoFileComp),
@@ -32,8 +32,8 @@ func completeFlags(cmd *cobra.Command) {
 	}
 }
 
-// ofScenarios offers what the cases of the scenarios have that are named already,
-// or of all if none is. One that cannot be read offers nothing.
+// ofScenarios completes from the cases of the scenarios that are already on the command
+// line, or of all if there is none. Scenarios that cannot be read are left out.
 func ofScenarios(of func(scenario.Case) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, names []string, _ string) (all []string, _ cobra.ShellCompDirective) {
 		if len(names) == 0 {

@@ -14,17 +14,17 @@ import (
 	"github.com/tcpilot/tcpilot/lab/scenario"
 )
 
-// An emulated machine is slow, and not evenly so: it may take slowness times as
-// long as a run is estimated to take, and bootTime to begin and to end.
+// An emulated machine is slow, and its speed varies: a run may take slowness times its
+// estimate, and starting and stopping the machine bootTime.
 const (
 	slowness = 4
 	bootTime = 5 * time.Minute
 )
 
-// kernels are those of --kernel, for completion; the scripts know the truth.
+// kernels are those of --kernel, for completion; the scripts decide which exist.
 var kernels = []string{"6.1", "6.12", "6.18", "7"}
 
-// inside is the command line that does the same under another kernel.
+// inside is the command line that runs the same command inside the emulated machine.
 func (r *runner) inside(verb string, names []string) []string {
 	args := append([]string{verb, "--emulated", "--backend", r.backend}, names...)
 	for _, c := range r.cases {
@@ -36,7 +36,8 @@ func (r *runner) inside(verb string, names []string) []string {
 	return args
 }
 
-// machine is where a command line runs that takes length on a real machine.
+// machine describes the emulated machine for a command line that takes length on a real
+// machine.
 func (r *runner) machine(args []string, length time.Duration) VMOptions {
 	return VMOptions{Kernel: r.kernel, Args: args, Limit: slowness*length + bootTime, Stderr: r.Stderr}
 }
@@ -60,9 +61,9 @@ func (r *runner) calibrateElsewhere(ctx context.Context, names []string, list []
 	return r.VM(ctx, vm)
 }
 
-// elsewhere runs the same command under another kernel, where everything but a
-// directory for the report is read-only. A report that cannot be copied from
-// there stays there.
+// elsewhere runs the same command under another kernel, where everything except a
+// directory for the report is read-only. If the report cannot be copied from that
+// directory, it stays there.
 func (r *runner) elsewhere(ctx context.Context, names []string, list []*scenario.Scenario) (*report.Report, error) {
 	o, err := r.options(list)
 	if err != nil {
@@ -102,15 +103,15 @@ func (r *runner) elsewhere(ctx context.Context, names []string, list []*scenario
 		err = copyReport(out, r.out)
 	}
 	if err != nil {
-		// Not part of the error, of which nothing is written after Ctrl-C.
+		// Not part of the error, because errors are not printed after Ctrl-C.
 		fmt.Fprintf(r.Stderr, "tcpilot: the report stays at %s\n", out)
 		return result, errors.Join(stopped, err)
 	}
 	return result, errors.Join(stopped, os.RemoveAll(dir))
 }
 
-// copyReport copies a report to a file that does not exist yet, whole or not at
-// all.
+// copyReport copies a report to a file that does not exist yet. If that fails, no partial
+// file remains.
 func copyReport(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {

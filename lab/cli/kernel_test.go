@@ -16,7 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/subject"
 )
 
-// underKernel has the world run what VM is given, and returns what that was.
+// underKernel makes the world's VM run its command line, and returns the last VMOptions.
 func underKernel(t *testing.T, w *world) *VMOptions {
 	t.Helper()
 	var got VMOptions
@@ -34,8 +34,8 @@ func underKernel(t *testing.T, w *world) *VMOptions {
 	return &got
 }
 
-// The machine's time is that of what runs in it, several times over: not of what
-// was not chosen, nor of a bpftune that is not there.
+// The machine's time limit is several times the estimate of what runs in it: without the
+// cases and subjects that are not chosen, and without a bpftune that is not installed.
 func TestKernelLimit(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(subject.BpftuneEnv, "")
@@ -70,11 +70,11 @@ func TestKernelLimit(t *testing.T) {
 	}
 	got.Kernel = ""
 	if r := w.run(t.Context(), "run", "loss", "--kernel", "6.12", "--case", "6 %"); r.code == console.ExitOK || got.Kernel != "" || !strings.Contains(r.stderr, `"6 %"`) {
-		t.Errorf("a case that is not there: %+v", r)
+		t.Errorf("an unknown case: %+v", r)
 	}
 }
 
-// The only copy of a report is not removed before there is another.
+// The only copy of a report is kept until it has been copied.
 func TestKernelKeepsTheReport(t *testing.T) {
 	w := newWorld(t)
 	fakeLab(w)
@@ -88,7 +88,7 @@ func TestKernelKeepsTheReport(t *testing.T) {
 	}
 	_, at, ok := strings.Cut(r.stderr, "the report stays at ")
 	if !ok {
-		t.Fatalf("it does not say where the report stays: %+v", r)
+		t.Fatalf("stderr does not say where the report is kept: %+v", r)
 	}
 	at, _, _ = strings.Cut(at, "\n")
 	if back, err := report.Open(at); err != nil || len(back.Cases) == 0 {
@@ -120,7 +120,7 @@ func TestCalibrateKernel(t *testing.T) {
 	}
 	got := underKernel(t, w)
 	r := w.run(t.Context(), "calibrate", "loss", "--kernel", "6.1", "--case", "5 %", "--quick")
-	if r.code != console.ExitError || !emulated || !strings.Contains(r.stdout, "5 %") || !strings.Contains(r.stdout, "not sane: too slow") {
+	if r.code != console.ExitError || !emulated || !strings.Contains(r.stdout, "5 %") || !strings.Contains(r.stdout, "not as asked: too slow") {
 		t.Errorf("lab calibrate --kernel: %+v", r)
 	}
 	if got.Kernel != "6.1" || got.Dir != "" || got.Limit <= bootTime || got.Limit > 2*bootTime || slices.Contains(got.Args, "--json") {

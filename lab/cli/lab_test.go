@@ -140,8 +140,8 @@ func summaries(t *testing.T, r result) (all []report.Summary) {
 	}
 }
 
-// A summary says what ran, how it ended and what is missing; of several reports
-// each is for itself.
+// A summary says what ran, how it ended and what is missing. Several reports have a
+// summary each.
 func TestSummaries(t *testing.T) {
 	w := newWorld(t)
 	fakeLab(w)
@@ -258,7 +258,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// A run that was stopped shows what there is, and fails.
+// A run that was stopped shows the figures that it has, and fails.
 func TestStopped(t *testing.T) {
 	w := newWorld(t)
 	w.env.Run = func(_ context.Context, o experiment.Options, about report.Run) error {
@@ -273,7 +273,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Under another kernel the same command runs, and its report comes back.
+// Under another kernel the same command runs, and its report is copied back.
 func TestKernel(t *testing.T) {
 	w := newWorld(t)
 	fakeLab(w)

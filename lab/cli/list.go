@@ -86,8 +86,8 @@ func (a *app) clean() *cobra.Command {
 		Use:   "clean",
 		Short: "Remove what killed runs left",
 		Long: `Remove the namespaces, processes, cgroups (with the programs that a tuner left
-attached to them), directories and mounts of runs whose process is gone. Runs that
-go on are left alone.`,
+attached to them), directories and mounts of runs whose process has ended. Runs that
+are still active are left alone.`,
 		Args: console.Args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			removed, err := a.Clean()
@@ -113,7 +113,7 @@ func renderRemoved(w io.Writer, removed []string) {
 	}
 }
 
-// readScenarios reads those that are named.
+// readScenarios reads the named scenarios.
 func readScenarios(names []string, o scenario.Options) (list []*scenario.Scenario, err error) {
 	for _, name := range names {
 		s, err := scenario.Load(name, o)
@@ -125,7 +125,7 @@ func readScenarios(names []string, o scenario.Options) (list []*scenario.Scenari
 	return list, nil
 }
 
-// quoted is an argument as a shell reads it.
+// quoted quotes an argument for a shell.
 func quoted(arg string) string {
 	if arg != "" && !strings.ContainsAny(arg, " \t\n'\"\\$&|;<>()*?[]{}~#!`") {
 		return arg

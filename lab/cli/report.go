@@ -20,11 +20,11 @@ func (a *app) report() *cobra.Command {
 	var view reportView
 	cmd := &cobra.Command{
 		Use:   "report FILE...",
-		Short: "Show what a run wrote: table, page, Markdown or JSON",
+		Short: "Show the report of a run: table, page, Markdown or JSON",
 		Long: `Show reports that 'tcpilot lab run --out' wrote: as a table, as one page with plots
-that needs no network (--html), as Markdown, or as a JSON summary. Of several files
-each is shown by itself, under its name, in JSON as a document each; on a page they
-share an overview. A report of a run that was cut off is read as far as it goes.`,
+that needs no network (--html), as Markdown, or as a JSON summary. Several files are
+shown one after the other, each under its name, in JSON as one document each; on a page
+they share an overview. A report that was cut off is shown up to its last round.`,
 		Example: `  tcpilot lab report today.jsonl.gz
   tcpilot lab report today.jsonl.gz --html today.html`,
 		Args: console.Args(1, 100, "FILE"),
@@ -69,9 +69,9 @@ share an overview. A report of a run that was cut off is read as far as it goes.
 func (a *app) compare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare A B",
-		Short: "Set two reports side by side",
+		Short: "Compare two reports",
 		Long: `Compare two reports: for each case and subject that both have, the medians, the
-ratio B/A with its 95 % confidence interval, whether they agree, and in what the
+ratio B/A with its 95 % confidence interval, whether they agree, and how the
 machines, runs and cases differ.`,
 		Example: "  tcpilot lab compare yesterday.jsonl.gz today.jsonl.gz",
 		Args:    console.Args(2, 2, "report"),
@@ -103,7 +103,7 @@ func (a *app) reportStyle() report.Style { return report.Style{Colour: a.Termina
 // reportView is how tables are written.
 type reportView struct {
 	markdown, overview bool
-	named              bool // under the name of its file
+	named              bool // print the file's name above each report
 }
 
 func (v *reportView) flags(f *pflag.FlagSet) {
@@ -146,24 +146,23 @@ func (v reportView) write(w io.Writer, r *report.Report, cases []report.CaseSumm
 	return report.Overview(w, cases, s)
 }
 
-// newFile is an error where a file of that name is there already.
+// newFile returns an error if a file of that name exists.
 func newFile(name string) error {
 	if name == "" {
 		return nil
 	}
 	if _, err := os.Lstat(name); err == nil {
-		return console.Usagef("%s exists: it is not overwritten without --force", name)
+		return console.Usagef("%s exists: use --force to overwrite it", name)
 	}
 	return nil
 }
 
-// writePage writes reports as a page, all of it or nothing, to a file that is not
-// there yet.
+// writePage writes reports as a page to a file that does not exist yet.
 func (a *app) writePage(file string, all ...*report.Report) error {
 	return a.page(file, os.O_EXCL, all...)
 }
 
-// page opens the file with how beside O_CREATE.
+// page writes the page to a file, which it opens with O_CREATE and the flags in how.
 func (a *app) page(file string, how int, all ...*report.Report) error {
 	var b bytes.Buffer
 	if err := report.HTML(&b, all...); err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/tcpilot/tcpilot/lab/report"
 )
 
-// Env is the world of a command. main fills it in; tests replace parts of it.
+// Env is the environment of a command. main fills it in; tests replace parts of it.
 type Env struct {
 	console.Streams
 	Version string
 
 	// Tcpilot finds the program that is measured.
 	Tcpilot func() (string, error)
-	// Demo shows in a network of its own what tcpilot does, the program.
+	// Demo shows in a network of its own what the program tcpilot does.
 	Demo func(ctx context.Context, tcpilot string) error
 	// Run runs experiments and writes their records to o.Out.
 	Run func(ctx context.Context, o experiment.Options, about report.Run) error
-	// Calibrate measures the links of scenarios, and tells of each path.
+	// Calibrate measures the links of scenarios, and calls tell for each path.
 	Calibrate func(ctx context.Context, o experiment.Options, tell func(experiment.Calibration)) error
-	// Clean removes what killed runs left, and names it.
+	// Clean removes what killed runs left, and returns the names.
 	Clean func() (removed []string, err error)
 	// VM runs this program with other arguments under another kernel.
 	VM func(ctx context.Context, o VMOptions) error
@@ -35,7 +35,7 @@ type Env struct {
 type VMOptions struct {
 	Kernel string
 	Args   []string
-	Dir    string // where it may write; empty is nowhere
+	Dir    string // the only directory that it may write to; empty is none
 	Limit  time.Duration
 	Stdout io.Writer
 	Stderr io.Writer
@@ -53,18 +53,18 @@ func New(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:         "tcpilot-lab",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "tcpilot lab"},
-		Short:       "Measure on networks of this machine's own what tcpilot does",
+		Short:       "Measure what tcpilot does, on emulated networks on this machine",
 		Long: `Experiments: networks of namespaces on this machine, links that delay, lose and
 queue, real traffic, and several subjects that take turns: the kernel's default,
-each congestion control, initial windows by route, tcpilot, bpftune where it is
+each congestion control, initial windows by route, tcpilot, bpftune if it is
 installed, or any command that starts a tuner.
 
-A run stays within namespaces and cgroups of its own, and removes them at
-the end, after Ctrl-C too. What a killed run left is removed by the next one, or by
-'tcpilot lab clean'.
+A run uses only namespaces and cgroups of its own, and removes them at the end, also
+after Ctrl-C. What a killed run left is removed by the next run, or by 'tcpilot lab
+clean'.
 
-The program is tcpilot-lab; 'tcpilot lab' starts it. It finds tcpilot beside itself,
-or in PATH.`,
+The program is tcpilot-lab; 'tcpilot lab' starts it. It looks for tcpilot in its own
+directory, then in PATH.`,
 		Example: `  tcpilot lab list
   sudo tcpilot lab run loss --quick
   sudo tcpilot lab run loss delay --out today.jsonl.gz --html today.html
@@ -88,10 +88,10 @@ func Main(ctx context.Context, env Env, args []string) int {
 func (a *app) demo() *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
-		Short: "Show on a lossy link between namespaces what tcpilot does",
+		Short: "Show what tcpilot does, on a lossy link between namespaces",
 		Long: `Show in a minute what tcpilot does: three network namespaces, a link that loses
-packets, and one bulk connection after the other, without tcpilot and with it. It
-needs root. Nothing else on this machine is touched, and all is removed at the end.`,
+packets, and bulk connections one after the other, without tcpilot and with it. It
+needs root. Nothing else on this machine is changed, and all is removed at the end.`,
 		Example: "  sudo tcpilot demo",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -107,7 +107,7 @@ needs root. Nothing else on this machine is touched, and all is removed at the e
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Say which version this is",
+		Short: "Print the version",
 		Args:  console.Args(0, 0, ""),
 		RunE:  func(*cobra.Command, []string) error { return a.Print([]byte("tcpilot-lab " + a.Version + "\n")) },
 	}

@@ -28,8 +28,8 @@ type runner struct {
 	subjects []string
 	repeat   int
 	quick    bool
-	emulated bool   // by --kernel, inside
-	command  string // likewise: what was typed outside
+	emulated bool   // inside the machine of --kernel
+	command  string // inside the machine of --kernel: the command that the user typed
 	backend  string
 	kernel   string
 	out      string
@@ -41,19 +41,19 @@ func (a *app) run() *cobra.Command {
 	r := &runner{app: a}
 	cmd := &cobra.Command{
 		Use:   "run [SCENARIO...]",
-		Short: "Run scenarios and report",
+		Short: "Run scenarios and report the results",
 		Long: `Run scenarios, by name or from files, and show a table. It needs root and, for
-figures that mean something, a machine with nothing else to do.
+meaningful figures, a machine with nothing else to do.
 
-Every link is measured first; a case whose link is not what was asked, and a round
-during which the processors were saturated, stolen or stalled, are refused: the
-report names them and leaves them out. Subjects take turns (A B C, B C A, ...);
-those that learn have rounds to learn in first. Ratios are of rounds of the same
-turn, with confidence intervals from five rounds on. The exit status is 1 if a
-subject failed, and if no round counts.
+Every link is measured first. A case is refused if its link is not what the scenario
+asks for, a round if the processors were saturated, stolen or stalled: the report
+lists refused ones and excludes them from the figures. Subjects take turns (A B C,
+B C A, ...); those that learn have warm-up rounds first. Ratios are of rounds of the
+same turn, with confidence intervals from five rounds on. The exit status is 1 if a
+subject failed or no round counts.
 
-With --kernel it all runs in a QEMU machine with that Debian kernel and emulated
-processors: slow, so that scenarios keep to lower rates there.`,
+With --kernel everything runs in a QEMU machine with that Debian kernel and emulated
+processors: slow, so that scenarios use lower rates there.`,
 		Example: `  sudo tcpilot lab run loss --quick
   sudo tcpilot lab run bufferbloat --subject tcpilot --subject bbr --out b.jsonl.gz
   sudo tcpilot lab run --all --out all.jsonl.gz --html all.html
@@ -69,11 +69,11 @@ processors: slow, so that scenarios keep to lower rates there.`,
 	f := cmd.Flags()
 	f.BoolVar(&r.all, "all", false, "run every scenario that comes with tcpilot")
 	r.choose(cmd)
-	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject`, beside the baseline, listed there or not; may be repeated")
+	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject` and the baseline; need not be one of the scenario's; may be repeated")
 	f.IntVar(&r.repeat, "repeat", 0, "`rounds` that count, instead of the scenario's")
 	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
 	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
-	f.StringVar(&r.command, "command", "", "what makes the run again, instead of this command line")
+	f.StringVar(&r.command, "command", "", "the command that repeats the run, instead of this command line")
 	cobra.CheckErr(f.MarkHidden("command"))
 	r.view.flags(f)
 	a.JSONFlag(cmd, "write the summary as a JSON document")
@@ -88,15 +88,15 @@ func (r *runner) choose(cmd *cobra.Command) {
 	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: "+strings.Join(kernels, ", "))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions(kernels, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringArrayVar(&r.cases, "case", nil, "only this `case` of the scenarios; may be repeated")
-	f.BoolVar(&r.quick, "quick", false, "fewer and shorter rounds, where the scenario says so")
-	f.StringVar(&r.backend, "backend", string(link.Auto), "what makes delay and rate: auto, netem or emulator")
-	f.BoolVar(&r.emulated, "emulated", false, "for slow processors, where the scenario says so")
+	f.BoolVar(&r.quick, "quick", false, "fewer and shorter rounds, if the scenario has such a variant")
+	f.StringVar(&r.backend, "backend", string(link.Auto), "what emulates delay and rate: auto, netem or emulator")
+	f.BoolVar(&r.emulated, "emulated", false, "the variant for slow processors, if the scenario has one")
 	cobra.CheckErr(f.MarkHidden("emulated"))
 }
 
 func (r *runner) run(ctx context.Context, names []string) error {
 	if r.all == (len(names) > 0) {
-		return console.Usagef("name scenarios, or use --all; 'tcpilot lab list' has them")
+		return console.Usagef("name scenarios, or use --all; 'tcpilot lab list' lists them")
 	}
 	if r.all {
 		names = scenario.Names()
@@ -123,11 +123,11 @@ func (r *runner) run(ctx context.Context, names []string) error {
 	if result == nil {
 		return stopped
 	}
-	// What there is of a run that was stopped is worth seeing too.
+	// Show the figures of a run that was stopped, too.
 	return errors.Join(r.show(result), stopped)
 }
 
-// here runs on this kernel. The report is nil if nothing was written.
+// here runs the scenarios on this kernel. The report is nil if nothing was written.
 func (r *runner) here(ctx context.Context, list []*scenario.Scenario) (*report.Report, error) {
 	o, err := r.options(list)
 	if err != nil {
@@ -163,7 +163,7 @@ func (r *runner) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 			}
 			return nil, stopped
 		}
-		return nil, fmt.Errorf("read back what was written: %w", err)
+		return nil, fmt.Errorf("read the report back: %w", err)
 	}
 	if ctx.Err() == nil && (stopped == nil || len(result.Cases) > 0) {
 		stopped = errors.Join(stopped, figures(result))
@@ -183,7 +183,7 @@ func (r *runner) options(list []*scenario.Scenario) (o experiment.Options, err e
 	return o, err
 }
 
-// figures is an error if a run that was not stopped has none.
+// figures returns an error if a run that was not stopped has no figures.
 func figures(r *report.Report) error {
 	var first, last string // reasons
 	for _, c := range r.Cases {
@@ -211,7 +211,7 @@ func (r *runner) show(result *report.Report) error {
 	return err
 }
 
-// commandLine is the command that makes a run again, for a shell.
+// commandLine is the command that repeats a run, quoted for a shell.
 func commandLine(cmd *cobra.Command, names []string) string {
 	argv := strings.Fields(cmd.CommandPath())
 	for _, name := range names {
@@ -234,12 +234,12 @@ func commandLine(cmd *cobra.Command, names []string) string {
 	return strings.Join(argv, " ")
 }
 
-// progress shows how far a run is: in one line of a terminal, or a line for
-// each case elsewhere.
+// progress shows how far a run is: in one line that is updated on a terminal, or in a line
+// for each case elsewhere.
 type progress struct {
 	*app
 	title string
-	wide  int // characters of the line that is shown
+	wide  int // length of the current line, in characters
 }
 
 func (p *progress) tell(now experiment.Progress) {

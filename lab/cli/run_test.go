@@ -11,7 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/report"
 )
 
-// A run without a figure fails and says why, though the report is shown.
+// A run without figures fails and says why, and still shows the report.
 func TestNoFigures(t *testing.T) {
 	round := func(n int, refused string) report.Round {
 		return report.Round{Scenario: "loss", Case: "5 %", Subject: "cubic", Repeat: n, Refused: refused,
@@ -58,7 +58,7 @@ func TestNoFigures(t *testing.T) {
 				}
 			}
 			if tc.code == console.ExitOK && strings.Contains(r.stderr, "figures") {
-				t.Errorf("it complains: %q", r.stderr)
+				t.Errorf("unexpected messages: %q", r.stderr)
 			}
 		})
 	}

@@ -18,10 +18,10 @@ func (a *app) show() *cobra.Command {
 	var source bool
 	cmd := &cobra.Command{
 		Use:   "show SCENARIO",
-		Short: "What a scenario does, in words, or its file",
-		Long: `Say what a scenario does, where it comes from and what is expected of it. SCENARIO
-is a name of 'tcpilot lab list' or a file; a file is checked. With --source the
-file itself is written, as a start for one of your own.`,
+		Short: "Describe a scenario, or show its file",
+		Long: `Describe what a scenario does, where it comes from and what is expected of it.
+SCENARIO is a name of 'tcpilot lab list' or a file, which is checked. With --source,
+print the file itself, as a start for one of your own.`,
 		Example: `  tcpilot lab show loss
   tcpilot lab show loss --source > mine.yaml`,
 		Args:              console.Args(1, 1, "SCENARIO"),
@@ -47,13 +47,13 @@ file itself is written, as a start for one of your own.`,
 		},
 	}
 	cmd.Flags().BoolVar(&source, "source", false, "write the scenario's file")
-	a.JSONFlag(cmd, "write a JSON document, without what is zero")
+	a.JSONFlag(cmd, "write a JSON document, without fields that are zero")
 	cmd.MarkFlagsMutuallyExclusive("source", "json")
 	return cmd
 }
 
-// sourceOf is the file of a scenario that could be loaded: what is not shipped is
-// a file.
+// sourceOf returns the file of a scenario that could be loaded: if its name is not that of
+// a shipped one, it is a file's.
 func sourceOf(nameOrPath string) ([]byte, error) {
 	if text, err := scenario.Source(nameOrPath); err == nil {
 		return text, nil
@@ -61,8 +61,8 @@ func sourceOf(nameOrPath string) ([]byte, error) {
 	return os.ReadFile(nameOrPath)
 }
 
-// snakeCase is v for JSON, with the names of fields in snake case and without
-// those that are zero. Durations are in nanoseconds, and their names end in _ns.
+// snakeCase converts v for JSON, with the names of fields in snake case and without fields
+// that are zero. Durations are in nanoseconds, and their names end in _ns.
 func snakeCase(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -87,7 +87,7 @@ func snakeCase(v reflect.Value) any {
 			list[i] = snakeCase(v.Index(i))
 		}
 		return list
-	case reflect.Map: // by names of things, which stay as they are
+	case reflect.Map: // its keys are names from the scenario, kept as they are
 		entries := map[string]any{}
 		for i := v.MapRange(); i.Next(); {
 			entries[i.Key().String()] = snakeCase(i.Value())
@@ -97,8 +97,8 @@ func snakeCase(v reflect.Value) any {
 	return v.Interface()
 }
 
-// snakeName is the name of a Go field in snake case: CPUBound is cpu_bound, and
-// IPv6, which Go does not tell from two words, is ipv6.
+// snakeName is the name of a Go field in snake case: CPUBound is cpu_bound. IPv6, which
+// would become two words, is ipv6.
 func snakeName(name string) string {
 	var b strings.Builder
 	letters := []rune(strings.ReplaceAll(name, "IPv6", "Ipv6"))

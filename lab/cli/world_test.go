@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write generated files again")
 
-// result is what one command left behind.
+// result is the output and exit code of one command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -36,7 +36,7 @@ func (w *world) run(ctx context.Context, args ...string) result {
 	return result{code, out.String(), errs.String()}
 }
 
-// Every command says what it does, in lines that fit a terminal.
+// Every command has a help text, in lines that fit a terminal.
 func TestHelp(t *testing.T) {
 	for _, c := range New(Env{}).Commands() {
 		if c.Short == "" || c.Long == "" && c.Name() != "version" {
@@ -50,7 +50,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// The demo measures the program that is found.
+// The demo measures the tcpilot that Env finds.
 func TestDemo(t *testing.T) {
 	w, got := newWorld(t), ""
 	w.env.Demo = func(_ context.Context, tcpilot string) error { got = tcpilot; return nil }

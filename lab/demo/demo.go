@@ -10,21 +10,21 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// Options are what a demo may be told.
+// Options are the settings of a demo.
 type Options struct {
 	Binary string    // tcpilot
-	Stdout io.Writer //
+	Stdout io.Writer
 	// Terminal allows colours and block characters.
 	Terminal bool
 	Loss     float64 // share of packets; 2 % if 0
-	// Baseline and Learning are how many connections are made without and with
-	// tcpilot; 6 and 36 if 0.
+	// Baseline and Learning are the numbers of connections without and with tcpilot; 6
+	// and 36 if 0.
 	Baseline, Learning int
 	Each               time.Duration // length of a connection; 0.6 s if 0
 }
 
-// holdOut is the share of connections left alone: higher than tcpilot's default,
-// so that so few connections hold some.
+// holdOut is the share of connections in the hold-out: higher than tcpilot's default, so
+// that the few connections of a demo include some.
 const holdOut = 0.10
 
 func (o *Options) defaults() {
@@ -54,14 +54,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() {
 		cerr := lab.close()
 		if cerr == nil {
-			s.printf("\n%s\n", s.dim("Everything that the demo made is removed."))
+			s.printf("\n%s\n", s.dim("Everything that the demo created has been removed."))
 		}
 		err = errors.Join(err, cerr)
 	}()
 	s.printf("%s\n\n", s.bold("tcpilot demo"))
 	s.printf("  client ── gateway ── server   %.0f Mbit/s, %s round trip, %.0f %% of packets lost\n",
 		rate/1e6, roundTrip, o.Loss*100)
-	s.printf("  %s\n\n", s.dim("three network namespaces on this machine; nothing else is touched"))
+	s.printf("  %s\n\n", s.dim("three network namespaces on this machine; nothing else is changed"))
 	before, err := baseline(ctx, s, lab, o)
 	if err != nil {
 		return err
@@ -87,10 +87,10 @@ func baseline(ctx context.Context, s *screen, lab *lab, o Options) (mean float64
 	return mean, nil
 }
 
-// learning makes connections with tcpilot and shows how its choice comes about.
+// learning makes connections with tcpilot and shows how its choice develops.
 func learning(ctx context.Context, s *screen, lab *lab, o Options, before float64) error {
-	s.printf("%s  it learns among cubic, bbr and reno; next to each connection\n"+
-		"  what share each of them gets of the next ones\n", s.bold("With tcpilot"))
+	s.printf("%s  it chooses among cubic, bbr and reno; beside each connection is\n"+
+		"  the share that each of them gets of the next connections\n", s.bold("With tcpilot"))
 	var all []load.BulkResult
 	for i := range o.Learning {
 		r, err := lab.connection(ctx, o.Each)

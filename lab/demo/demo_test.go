@@ -35,10 +35,10 @@ func TestScreen(t *testing.T) {
 			}
 		}
 		if strings.Contains(text, "\x1b") != terminal {
-			t.Errorf("terminal %v: escapes are there or not in\n%q", terminal, text)
+			t.Errorf("terminal %v: wrong use of escape sequences in\n%q", terminal, text)
 		}
 		if !terminal && !strings.Contains(text, strings.Repeat("#", 15)+strings.Repeat(".", 15)) {
-			t.Errorf("half of the scale is not half a bar in\n%s", text)
+			t.Errorf("no bar of half the length for half of the scale in\n%s", text)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func binary(t *testing.T) string {
 	return bin
 }
 
-// leftBehind lists what runs of this process left.
+// leftBehind lists what runs left in the file system.
 func leftBehind(t *testing.T) (left []string) {
 	t.Helper()
 	for _, dir := range []string{"/run/netns", "/run", testenv.CgroupRoot(t)} {

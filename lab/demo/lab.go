@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The demo's path: slow and long enough that no part of it is bounded by the
-// machine's CPU.
+// The demo's path: its rate is low enough and its round trip long enough that the
+// machine's CPU is never the limit.
 const (
 	rate      = 200e6         // bit/s
 	queue     = rate / 8 / 20 // bytes: 50 ms
@@ -30,7 +30,7 @@ const (
 	prefix    = "10.77.1.0/24" // the server's path in lab/topology's star
 )
 
-// lab is the demo's network and the processes in it.
+// lab is the demo's network with its processes.
 type lab struct {
 	binary string
 	net    *topology.Net
@@ -41,12 +41,12 @@ type lab struct {
 	dir    string
 	daemon *exec.Cmd
 	exited chan error
-	log    strings.Builder // written until exited
+	log    strings.Builder // the daemon writes to it until exited
 }
 
 func build(binary string, loss float64) (_ *lab, err error) {
 	if _, err := topology.Sweep(); err != nil {
-		return nil, fmt.Errorf("remove what a killed run left: %w", err)
+		return nil, fmt.Errorf("clean up after a killed run: %w", err)
 	}
 	l := &lab{binary: binary}
 	if l.net, err = topology.New(); err != nil {
@@ -65,14 +65,14 @@ func build(binary string, loss float64) (_ *lab, err error) {
 			return nil, err
 		}
 	}
-	if err := l.spoil(loss); err != nil {
+	if err := l.impair(loss); err != nil {
 		return nil, err
 	}
 	return l, l.populate()
 }
 
-// spoil makes the path lossy, slow and long.
-func (l *lab) spoil(loss float64) error {
+// impair gives the path its loss, rate and delay.
+func (l *lab) impair(loss float64) error {
 	far := l.star.Remotes[0]
 	if err := link.OffloadsOff(l.star.Access, l.star.Entry, far.Near, far.Far); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (l *lab) shape(from, to *topology.End, s link.Spec) error {
 	return nil
 }
 
-// populate starts the load agents and makes room for tcpilot's files.
+// populate starts the load agents and makes a directory for tcpilot's files.
 func (l *lab) populate() (err error) {
 	if l.cgroup, err = l.net.Cgroup("demo"); err != nil {
 		return err
@@ -158,18 +158,18 @@ rules:
 		select {
 		case exit := <-l.exited:
 			l.exited <- exit // for close
-			return fmt.Errorf("it ended: %w\n%s", exit, l.log.String())
+			return fmt.Errorf("the daemon ended: %w\n%s", exit, l.log.String())
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
-			return fmt.Errorf("it does not answer: %w", err)
+			return fmt.Errorf("the daemon does not answer: %w", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// path is what `tcpilot paths --json` says of the server's path: a part of
-// engine.PathState.
+// path is the part of the server's path that the demo reads from `tcpilot paths --json`:
+// of engine.PathState.
 type path struct {
 	Prefix string `json:"prefix"`
 	Arms   []arm  `json:"arms"`
@@ -177,7 +177,7 @@ type path struct {
 	HoldOut struct {
 		Count uint64 `json:"count"`
 		Gain  struct {
-			Ratio float64 `json:"ratio"` // 0: not known
+			Ratio float64 `json:"ratio"` // 0 if unknown
 		} `json:"gain"`
 	} `json:"hold_out"`
 }
@@ -187,7 +187,7 @@ type arm struct {
 	Weight float64 `json:"weight"`
 }
 
-// shares writes the arms' shares of the next connections, the greatest first.
+// shares formats the arms' shares of the next connections, the greatest first.
 func (p path) shares() string {
 	arms := slices.Clone(p.Arms)
 	slices.SortStableFunc(arms, func(a, b arm) int { return int(1e6 * (b.Weight - a.Weight)) })
@@ -198,12 +198,12 @@ func (p path) shares() string {
 	return strings.Join(words, "  ")
 }
 
-// path asks tcpilot; a path that is not known yet has no arms.
+// path asks tcpilot for the path; an unknown one has no arms.
 func (l *lab) path(ctx context.Context) (p path, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, l.binary, "paths", "--json", "--socket", l.socket()).Output()
-	if err := ctx.Err(); err != nil { // its end killed the command
+	if err := ctx.Err(); err != nil { // the command was killed because ctx ended
 		return p, err
 	}
 	if err != nil {
@@ -223,7 +223,7 @@ func (l *lab) path(ctx context.Context) (p path, err error) {
 	return p, nil
 }
 
-// close ends tcpilot and removes everything.
+// close stops tcpilot and removes everything.
 func (l *lab) close() error {
 	var errs []error
 	if l.daemon != nil {
@@ -232,7 +232,7 @@ func (l *lab) close() error {
 	return errors.Join(append(errs, l.undo.Run(), l.net.Close())...)
 }
 
-// stop has tcpilot take everything back.
+// stop stops tcpilot, which then detaches its programs.
 func (l *lab) stop() error {
 	l.daemon.Process.Signal(unix.SIGTERM)
 	select {

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// screen writes for people: with colours and block characters on a terminal,
-// plainly elsewhere.
+// screen writes the demo's output: with colours and block characters on a terminal, as
+// plain text elsewhere.
 type screen struct {
 	out      io.Writer
 	terminal bool
 	scale    float64 // goodput of a full bar, bit/s
 }
 
-// barWidth is a full bar's length, in characters.
+// barWidth is the length of a full bar, in characters.
 const barWidth = 30
 
 func (s *screen) printf(format string, args ...any) { fmt.Fprintf(s.out, format, args...) }
@@ -30,7 +30,7 @@ func (s *screen) style(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// colours give each congestion control its own, as far as they go.
+// colours are those of the demo's congestion controls.
 var colours = map[string]string{"cubic": "33", "bbr": "32", "reno": "35"}
 
 // connection writes one connection's line; note may be empty.
@@ -42,7 +42,7 @@ func (s *screen) connection(n, of int, cc string, goodput float64, note string) 
 	s.printf("%s\n", line)
 }
 
-// bar draws a goodput, to an eighth of a character where the terminal can.
+// bar draws a goodput, on a terminal with a resolution of an eighth of a character.
 func (s *screen) bar(goodput float64, cc string) string {
 	length := min(1, goodput/s.scale) * barWidth
 	if !s.terminal {
@@ -58,7 +58,7 @@ func (s *screen) bar(goodput float64, cc string) string {
 	return s.style(colours[cc], bar) + strings.Repeat(" ", barWidth-whole)
 }
 
-// summary sets what was before beside what is now.
+// summary compares the goodput without tcpilot with that of the last n connections.
 func (s *screen) summary(before, after float64, n int, p path) {
 	s.printf("\n%s\n", s.bold("Result"))
 	s.printf("  without tcpilot      %12s\n", mbit(before))
@@ -67,13 +67,13 @@ func (s *screen) summary(before, after float64, n int, p path) {
 		s.printf("  gain                   %s\n", s.bold(fmt.Sprintf("%9.1fx", after/before)))
 	}
 	if p.HoldOut.Count > 0 && p.HoldOut.Gain.Ratio > 0 {
-		s.printf("  against the hold-out   %9.1fx   (tcpilot's own control: %.0f %% of connections, %d here, are left at\n"+
-			"                                    kernel defaults, so that the gain is always measured)\n",
+		s.printf("  against the hold-out   %9.1fx   (%.0f %% of connections, %d here, keep the kernel's defaults,\n"+
+			"                                    so that tcpilot can measure its gain all the time)\n",
 			p.HoldOut.Gain.Ratio, holdOut*100, p.HoldOut.Count)
 	} else {
-		s.printf("  against the hold-out: no connection was held out in so few; run it again\n")
+		s.printf("  against the hold-out: none of these few connections was in the hold-out; run the demo again\n")
 	}
 }
 
-// mbit writes a rate.
+// mbit formats a rate.
 func mbit(bitsPerSecond float64) string { return fmt.Sprintf("%.1f Mbit/s", bitsPerSecond/1e6) }

@@ -27,26 +27,25 @@ type Machine struct {
 	// elsewhere is lost.
 	Writable []string
 	Limit    time.Duration // for the machine, in whole seconds, from its start to its end
-	// Fetch is how long a kernel that is not there yet may take to be fetched, before
-	// that.
+	// Fetch is how long fetching a kernel that is not in the cache may take; it comes
+	// before Limit starts.
 	Fetch time.Duration
 }
 
-// What the script run exits with when it is not the command's own.
+// Exit codes of the script run that are not the command's own.
 const (
 	timedOut = 124
 	broken   = 125
 )
 
-// patience is how long the machine may take to end when it is told to; the
-// script gives QEMU 5 s.
+// patience is how long the machine may take to stop when it is told to; the script gives
+// QEMU 5 s.
 const patience = 15 * time.Second
 
-// Run runs argv, as root, in the current directory and with the current
-// environment, and returns what it exits with. The error is about the machine:
-// its kernel could not be fetched, it could not start, its time was up, or ctx
-// ended, upon which it is stopped.
-// A command that exits with 124 or 125 is mistaken for such.
+// Run runs argv, as root, in the current directory and with the current environment, and
+// returns its exit code. The error is about the machine: its kernel could not be fetched,
+// it could not start, its time was up, or ctx ended, which stops it. A command that exits
+// with 124 or 125 is taken for such an error.
 func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Writer) (exit int, err error) {
 	if err := m.check(); err != nil {
 		return broken, err
@@ -72,7 +71,7 @@ func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Write
 	case exit == timedOut:
 		err = fmt.Errorf("not done after %v", m.Limit)
 	case exit == broken:
-		err = errors.New("the emulated machine failed; what it said is above")
+		err = errors.New("the emulated machine failed; its output is above")
 	}
 	if err != nil {
 		return exit, fmt.Errorf("run under kernel %s: %w", m.Kernel, err)
@@ -80,13 +79,13 @@ func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Write
 	return exit, nil
 }
 
-// fetch fetches the kernel if it is not there.
+// fetch fetches the kernel if it is not in the cache.
 func (m Machine) fetch(ctx context.Context, dir string, stderr io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, m.Fetch, fmt.Errorf("not done after %v", m.Fetch))
 	defer cancel()
 	exit, err := script(ctx, filepath.Join(dir, "fetch"), []string{"-q", m.Kernel}, stderr, stderr)
 	if err == nil && exit != 0 {
-		err = errors.New("what went wrong is above")
+		err = errors.New("the cause is above")
 	}
 	if err != nil {
 		return fmt.Errorf("fetch kernel %s: %w", m.Kernel, err)
@@ -94,16 +93,16 @@ func (m Machine) fetch(ctx context.Context, dir string, stderr io.Writer) error 
 	return nil
 }
 
-// script runs a script and returns what it exits with. If ctx ends it is stopped,
-// with all that it started.
+// script runs a script and returns its exit code. If ctx ends, the script is stopped with
+// all processes that it started.
 func script(ctx context.Context, name string, args []string, stdout, stderr io.Writer) (exit int, err error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// The group has what the script waits for, such as a download.
+	// The process group includes what the script waits for, such as a download.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = patience
-	// The parent's death is that of the thread which started the script.
+	// The kernel sends Pdeathsig when the thread that started the script ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
@@ -120,14 +119,14 @@ func script(ctx context.Context, name string, args []string, stdout, stderr io.W
 	return exit, nil
 }
 
-// check finds what keeps the machine from starting, and says what to do.
+// check returns an error, with what to do, if the machine cannot start.
 func (m Machine) check() error {
 	kernels, err := Kernels(m.Scripts)
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(kernels, m.Kernel) {
-		return fmt.Errorf("no kernel %q to run under; there are %s", m.Kernel, strings.Join(kernels, ", "))
+		return fmt.Errorf("unknown kernel %q; there are %s", m.Kernel, strings.Join(kernels, ", "))
 	}
 	var packages []string
 	for _, c := range commands {
@@ -136,14 +135,13 @@ func (m Machine) check() error {
 		}
 	}
 	if len(packages) > 0 {
-		return fmt.Errorf("run under kernel %s: an emulated machine needs packages that are not here: "+
+		return fmt.Errorf("run under kernel %s: packages for the emulated machine are missing: "+
 			"on Debian and Ubuntu, apt-get install %s", m.Kernel, strings.Join(packages, " "))
 	}
 	return nil
 }
 
-// commands are those that the scripts call, and the packages of Debian that have
-// them.
+// commands are those that the scripts call, with the Debian packages that contain them.
 var commands = []struct{ name, of string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"busybox", "busybox-static"},
@@ -155,7 +153,7 @@ var commands = []struct{ name, of string }{
 	{"bash", "bash"},
 }
 
-// kernelsLine is where the scripts say which kernels there are.
+// kernelsLine is the line of lib.sh that lists the kernels.
 var kernelsLine = regexp.MustCompile(`(?m)^KERNELS=\(([^)]*)\)$`)
 
 // Kernels lists the kernels that the scripts know.
@@ -166,7 +164,7 @@ func Kernels(scripts fs.FS) ([]string, error) {
 	}
 	line := kernelsLine.FindSubmatch(lib)
 	if line == nil {
-		return nil, errors.New("list kernels: lib.sh does not say KERNELS=(...)")
+		return nil, errors.New("list kernels: lib.sh has no line KERNELS=(...)")
 	}
 	return strings.Fields(string(line[1])), nil
 }

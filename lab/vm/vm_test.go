@@ -17,7 +17,7 @@ import (
 
 const lib = "# which kernels there are\nKERNELS=(6.1 6.12)\n"
 
-// scripts are test/vm with another run, for which every kernel is there.
+// scripts are test/vm with a different run; its fetch finds every kernel in the cache.
 func scripts(run string) fstest.MapFS {
 	return fstest.MapFS{
 		"lib.sh": {Data: []byte(lib)},
@@ -26,14 +26,15 @@ func scripts(run string) fstest.MapFS {
 	}
 }
 
-// fetching are scripts with another fetch; what they run says so.
+// fetching are scripts with a different fetch; their run prints "run".
 func fetching(fetch string) fs.FS {
 	s := scripts("echo run")
 	s["fetch"].Data = []byte("#!/bin/bash\n" + fetch)
 	return s
 }
 
-// commandsHere puts commands of these names, and the shell's own, alone in PATH.
+// commandsHere sets PATH to a directory with only commands of these names and those that
+// the scripts of the tests need.
 func commandsHere(t *testing.T, names ...string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +82,7 @@ func TestHandsOver(t *testing.T) {
 	}
 }
 
-// What is wrong with the machine is an error, and says what to do.
+// Problems with the machine are errors that say what to do.
 func TestSaysWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		name, kernel, run string
@@ -110,14 +111,14 @@ func TestSaysWhatIsWrong(t *testing.T) {
 			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q does not say %q", err, w)
+					t.Errorf("%q does not contain %q", err, w)
 				}
 			}
 		})
 	}
 }
 
-// A kernel is fetched first, within a time of its own.
+// A kernel is fetched first, within its own time limit.
 func TestFetches(t *testing.T) {
 	for _, c := range []struct {
 		name, fetch string
@@ -127,7 +128,7 @@ func TestFetches(t *testing.T) {
 	}{
 		{"longer than the limit", `sleep 1.2; echo "<$*>"`, time.Minute, true, ""},
 		{"too long", "sleep 60; echo late", 500 * time.Millisecond, false, "fetch kernel 6.12: not done after 500ms"},
-		{"fails", "echo no keyring >&2; exit 125", time.Minute, false, "fetch kernel 6.12: what went wrong is above"},
+		{"fails", "echo no keyring >&2; exit 125", time.Minute, false, "fetch kernel 6.12: the cause is above"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			allCommands(t)
@@ -151,7 +152,7 @@ func TestFetches(t *testing.T) {
 	}
 }
 
-// Who gives up does so at once: the script may clean up, and all that it waits
+// Cancelling takes effect at once: the script may clean up, and everything that it waits
 // for ends too.
 func TestCancel(t *testing.T) {
 	allCommands(t)
@@ -171,8 +172,8 @@ func TestCancel(t *testing.T) {
 		cancel()
 	}()
 	var cleaned bytes.Buffer
-	// The trap waits for what the script waits for, which speaks only once it can be
-	// stopped: a child of the shell's is deaf for a moment.
+	// bash runs the trap only when the command that it waits for has ended. That command
+	// prints "here" when it can be stopped: a new child ignores signals for a moment.
 	m := Machine{Kernel: "6.1", Limit: time.Minute, Fetch: time.Minute,
 		Scripts: scripts(`trap 'echo cleaned >&2; exit 143' TERM; bash -c "echo here; exec sleep 60"; echo late >&2`)}
 	began := time.Now()
@@ -185,7 +186,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	if said := cleaned.String(); !strings.HasSuffix(said, "cleaned\n") || strings.Contains(said, "late") {
-		t.Errorf("the script said %q; want that it cleaned up, and nothing after", said)
+		t.Errorf("the script printed %q; want that it cleaned up, and nothing after", said)
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
@@ -198,7 +199,7 @@ func TestKernels(t *testing.T) {
 	}
 	for _, broken := range []fs.FS{fstest.MapFS{}, fstest.MapFS{"lib.sh": {Data: []byte("KERNELS=\n")}}} {
 		if got, err := Kernels(broken); err == nil {
-			t.Errorf("%q out of nothing", got)
+			t.Errorf("%q from scripts without a list", got)
 		}
 	}
 }
