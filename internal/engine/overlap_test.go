@@ -11,27 +11,26 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// A crowd shares a link that it fills: each of its connections gets its part by how much
-// its arm takes from the others.
-type crowd struct {
+// overlapping are connections that together fill a link. The share of each depends on
+// how much its arm takes from the others.
+type overlapping struct {
 	*world
-	to   netip.Addr
-	live []*transfer
-	n    map[tcp.CC]int // connections ended
-	// lossy: packets are lost at random, so that the queue is short.
-	lossy bool
+	to    netip.Addr
+	live  []*transfer
+	n     map[tcp.CC]int // connections ended
+	lossy bool           // packets are lost at random, so that the queue is short
 }
 
 type transfer struct {
 	*tcp.Sample
 	size  float64 // bytes
-	left  float64 // of these
+	left  float64 // bytes not sent yet
 	began int64
 }
 
-// run has size connections at a time for a while. bbr takes four times what cubic
-// does from the same queue, and wastes an eighth of the link on retransmits.
-func (c *crowd) run(size int, d time.Duration) {
+// run keeps size connections live for d. bbr takes four times as much as cubic from
+// the same queue, and wastes an eighth of the link on retransmits.
+func (c *overlapping) run(size int, d time.Duration) {
 	const (
 		step    = 20 * time.Millisecond
 		object  = 1e6  // bytes of a connection, in the mean
@@ -63,7 +62,7 @@ func (c *crowd) run(size int, d time.Duration) {
 	}
 }
 
-func (c *crowd) end(t *transfer) {
+func (c *overlapping) end(t *transfer) {
 	t.At, t.Duration = c.now, time.Duration(c.now-t.began)
 	t.Busy, t.BytesAcked = t.Duration, uint64(t.size)
 	t.DataSegsOut = uint32(t.BytesAcked / mss)
@@ -83,12 +82,12 @@ func greed(cc tcp.CC) float64 {
 	return 1
 }
 
-// An arm that takes from the connections of the slices beside is not better for the
-// path: where many connections overlap, slices are long enough to tell.
-func TestWhatACrowdTakesFromItselfIsNoGain(t *testing.T) {
+// An arm that takes from the connections of the neighbouring slices is not better for
+// the path. When many connections overlap, slices are long enough to see that.
+func TestNoGainFromOverlappingConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	w.e.SetOffered(offer(cubic, bbr), cubic)
-	c := &crowd{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
+	c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
 	c.run(20, 10*time.Hour)
 	p := w.path("203.0.113.0/24")
 	if a := p.arm(bbr); a.Count < 100 {
@@ -100,22 +99,22 @@ func TestWhatACrowdTakesFromItselfIsNoGain(t *testing.T) {
 		t.Errorf("%.2f of the connections have bbr", share)
 	}
 	n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, c.to, 24)]
-	if slices := uint64(11 * time.Hour / p.Slice); n.belief.Count > slices*11/10 { // at first they are shorter
+	if slices := uint64(11 * time.Hour / p.Slice); n.belief.Count > slices*11/10 { // the first slices are shorter
 		t.Errorf("%d observations in %d slices of %v", n.belief.Count, slices, p.Slice)
 	}
 	t.Log(c.n, p.Slice, n.belief.Count)
 }
 
-// The first to end on a path do not look like a crowd, and losses at random would open a
-// search for them.
-func TestCrowdIsKnownBeforeASearchOpens(t *testing.T) {
+// The first connections that end on a path do not look like many overlapping ones, and
+// random losses would open a search.
+func TestOverlapIsKnownBeforeASearchOpens(t *testing.T) {
 	others, all := 0, 0
 	for seed := range uint64(60) {
 		w := newWorld(t, nil)
 		w.rng = rand.New(rand.NewPCG(seed, 77))
 		w.now += w.rng.Int64N(int64(20 * time.Second))
 		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
-		c := &crowd{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}, lossy: true}
+		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}, lossy: true}
 		c.run(20, 36*time.Second)
 		for cc, n := range c.n {
 			if all += n; cc != cubic {
@@ -128,7 +127,8 @@ func TestCrowdIsKnownBeforeASearchOpens(t *testing.T) {
 	}
 }
 
-// Little's law, whatever else happens.
+// The number of overlapping connections is found by Little's law, with pauses, several
+// hosts, and samples that stand for more than one connection.
 func TestManyAtATime(t *testing.T) {
 	const each = time.Second
 	for _, c := range []struct {
