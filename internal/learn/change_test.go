@@ -32,7 +32,7 @@ func TestNoTwoOutcomesAloneRaiseAnAlarm(t *testing.T) {
 }
 
 // change plays 40 outcomes of one kind and then others to the arm in use; it
-// returns how many of the latter it took to notice, -1 if it was not noticed.
+// returns how many of the latter it took to detect the change, -1 if it was not detected.
 func change(seed uint64, before, after, lossBefore, lossAfter float64, b *Belief) int {
 	rng, l := seeded(seed), DefaultThompson()
 	feed(b, rng, 0, 2, 0.3, map[string]float64{"cubic": before - 1, "reno": before - 1})
@@ -99,7 +99,7 @@ func TestAChangeOpensAllArms(t *testing.T) {
 		t.Fatal("not noticed")
 	}
 	if !l.Changed(b, b.Last) || l.Changed(b, b.Last+1e18) {
-		t.Error("the change is not reported while it is news, or for ever")
+		t.Error("the change is not reported while it is recent, or is reported for ever")
 	}
 	in := b.Arm(ccs("bbr")[0])
 	if math.Abs(in.Mean-7) > 0.75 {
@@ -112,7 +112,7 @@ func TestAChangeOpensAllArms(t *testing.T) {
 	}
 	w, _ := shares(t, trio, b, nil, b.Last)
 	if w[0]+w[2] < 0.9 {
-		t.Errorf("shares %v: nobody looks for a better arm", w)
+		t.Errorf("shares %v: no other arm is tried", w)
 	}
 	now := feed(b, seeded(4), 100, 3, 0.3, map[string]float64{"cubic": 5, "bbr": 7, "reno": 9})
 	if l.Changed(b, now) {

@@ -41,10 +41,10 @@ func TestOneSlowSliceShowsNothing(t *testing.T) {
 	}
 }
 
-// Where tcpilot changes nothing that users wait for, the comparison must not find a
-// difference, however long one looks and however few connections are slow.
+// If tcpilot changes nothing that users notice, the comparison must not find a difference,
+// however often it is checked and however few connections are slow.
 func TestTheComparisonSeldomErrs(t *testing.T) {
-	// 8 of 100 are within what chance makes of 5 %.
+	// 8 of 100 are possible by chance at a true rate of 5 %.
 	const paths, observations, most = 100, 5000, 8
 	seldomSlow := func(r *rand.Rand) float64 {
 		if r.IntN(6) == 0 {
@@ -103,7 +103,7 @@ func TestTheComparisonSeldomErrs(t *testing.T) {
 	}
 }
 
-// What is worse is found.
+// A treatment that is worse is detected.
 func TestTheComparisonFinds(t *testing.T) {
 	for _, c := range []struct {
 		slower, scatter float64

@@ -10,7 +10,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// beside asks the default learner what the arms get whose first is the default.
+// beside returns the shares of the default learner for arms of which the first is the
+// default.
 func beside(t *testing.T, names []string, b *Belief) []float64 {
 	t.Helper()
 	w := make([]float64, len(names))
@@ -25,7 +26,7 @@ func beside(t *testing.T, names []string, b *Belief) []float64 {
 	return w
 }
 
-// feedSlices feeds slices of n connections of an arm each, which scatter by 3 %.
+// feedSlices feeds slices of n connections that scatter by 3 %, each slice of one arm.
 func feedSlices(b *Belief, name string, slices, n int, reward float64, set func(*Outcome)) {
 	rng := rand.New(rand.NewPCG(7, uint64(b.Last)))
 	for range slices {
@@ -40,8 +41,8 @@ func feedSlices(b *Belief, name string, slices, n int, reward float64, set func(
 	}
 }
 
-// A trial is a slice, and all connections that begin in it: an arm that nothing is known
-// of is soon tried where they come one at a time, and seldom where many overlap.
+// A trial affects all connections that begin in a slice. So an unknown arm is tried soon if
+// connections come one at a time, and seldom if many overlap.
 func TestUnknownArmsAreRationedIfManyOverlap(t *testing.T) {
 	arms := []string{"bbr", "tcpilot_bbr3", "cubic", "reno"}
 	for _, c := range []struct {
@@ -59,8 +60,8 @@ func TestUnknownArmsAreRationedIfManyOverlap(t *testing.T) {
 	}
 }
 
-// An arm that looks better, and is not shown to be, is the risk of all that begin in its
-// slices.
+// An arm that looks better, but is not shown to be, puts all connections of its slices at
+// risk.
 func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
 	for _, c := range []struct {
 		n           int
@@ -77,8 +78,8 @@ func TestUnprovenArmsWhereConnectionsOverlap(t *testing.T) {
 	}
 }
 
-// A variant of the default is expected to be as good, and is tried at once; not where many
-// overlap: what it takes there, others lose.
+// A variant of the default is expected to be as good as the default, and is tried at once.
+// Not if many connections overlap: what it gains, other connections lose.
 func TestVariantIsTried(t *testing.T) {
 	arms := []string{"cubic", "bbr", "tcpilot_cubic", "reno"}
 	b := &Belief{Last: start}
@@ -107,14 +108,14 @@ func TestVariantIsTried(t *testing.T) {
 			t.Errorf("after %d observations: shares %v", n, w)
 		}
 	}
-	// It has nearly all as soon as it looks better, before that is shown.
+	// It gets nearly everything as soon as it looks better, before that is shown.
 	lead := &Belief{Last: start}
 	feedSlices(lead, "cubic", 4, 5, 10, func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) })
 	feedSlices(lead, "tcpilot_cubic", 3, 5, 10.1, nil)
 	if w := beside(t, arms, lead); w[2] < 0.9 || w[0] == 0 {
 		t.Errorf("it looks better, and the shares are %v", w)
 	}
-	// Unless it turns out otherwise.
+	// Not if it is measured to be slower.
 	feedSlices(b, "tcpilot_cubic", 6, 5, 9.5, nil)
 	feedSlices(b, "cubic", 2, 5, 10, nil)
 	if w := beside(t, arms, b); w[2] > 0.05 {
@@ -122,8 +123,8 @@ func TestVariantIsTried(t *testing.T) {
 	}
 }
 
-// Connections of a slice that are alike say that slices will be: what is 5 % slower there
-// is soon left alone.
+// If the connections of a slice are alike, slices will be alike too: an arm that is 5 %
+// slower is soon given up.
 func TestAlikeConnectionsMakeBeliefsSure(t *testing.T) {
 	arms := []string{"bbr", "tcpilot_bbr3", "reno"}
 	b := &Belief{Last: start}
@@ -141,9 +142,9 @@ func TestAlikeConnectionsMakeBeliefsSure(t *testing.T) {
 	}
 }
 
-// On a path that loses at random, what takes loss for congestion is worse, and need not be
-// tried to be known for it. A queue that overflows is another matter.
-func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
+// On a path with random loss, an arm that takes loss for congestion counts as worse without
+// a trial. Not if the losses come from a queue that overflows.
+func TestRandomLossExcludesArmsThatTakeItForCongestion(t *testing.T) {
 	arms := []string{"bbr", "cubic", "reno", "tcpilot_bbr3"}
 	for _, c := range []struct {
 		stretch float64
@@ -158,7 +159,7 @@ func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
 			}
 		})
 	}
-	// With a default that does, the search is for what does not.
+	// If the default takes loss for congestion, the search tries arms that do not.
 	b := &Belief{Last: start}
 	feedSlices(b, "cubic", 12, 5, 10, func(o *Outcome) { o.Again, o.Stretch = 1, 0.05 })
 	if w := beside(t, []string{"cubic", "bbr", "reno", "tcpilot_cubic"}, b); w[1] < 0.3 || w[2] > mostWorse+1e-9 {
@@ -166,9 +167,9 @@ func TestRandomLossIsNothingForWhatTakesItForCongestion(t *testing.T) {
 	}
 }
 
-// What bbr's own queue hides afterwards, the default has met: the search stays one for what
-// does not take loss for congestion.
-func TestSearchIsNotForWhatTakesLossForCongestion(t *testing.T) {
+// The queue of bbr hides afterwards that losses are random, but the default has shown it:
+// the search still tries only arms that do not take loss for congestion.
+func TestSearchExcludesArmsThatTakeLossForCongestion(t *testing.T) {
 	b := &Belief{Last: start}
 	feedSlices(b, "cubic", 4, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.05 })
 	feedSlices(b, "bbr", 2, 1, 11, func(o *Outcome) { o.Sent, o.Again, o.Stretch = 700, 35, 0.6 })
@@ -177,9 +178,9 @@ func TestSearchIsNotForWhatTakesLossForCongestion(t *testing.T) {
 	}
 }
 
-// On a busy host bbr's queue, and even that of the default, hides that losses are random.
-// What is far better still tells that its like is wanted, from its first trial on.
-func TestWhatIsFarBetterTellsWhatToTry(t *testing.T) {
+// On a busy host the queue of bbr, and even that of the default, hides that losses are
+// random. An arm that is far better shows from its first trial on which arms to try.
+func TestAFarBetterArmShowsWhatToTry(t *testing.T) {
 	arms := []string{"cubic", "bbr", "reno", "tcpilot_bbr3"}
 	for bbr, want := range map[float64]bool{12: true, 9.5: false} {
 		b := &Belief{Last: start}
@@ -199,9 +200,9 @@ func TestWhatIsFarBetterTellsWhatToTry(t *testing.T) {
 	}
 }
 
-// The first two slices of a path on which connections overlap do not open a search yet: how
-// many they are is not known before some have ended.
-func TestFirstSlicesAreNoProof(t *testing.T) {
+// If connections overlap, the first two slices of a path do not open a search yet: how many
+// connections there are is known only after some have ended.
+func TestFirstSlicesOpenNoSearch(t *testing.T) {
 	arms := []string{"cubic", "tcpilot_bbr3", "reno"}
 	b := &Belief{Last: start}
 	for i, n := range []int{2, 5, 5, 5} {
@@ -216,7 +217,7 @@ func TestFirstSlicesAreNoProof(t *testing.T) {
 	}
 }
 
-// A round trip of 10 ms that is 1.4 ms longer, once everything is sent, is no queue.
+// A round trip of 10 ms that ends 1.4 ms longer does not count as a queue.
 func TestShortPathLosesAtRandom(t *testing.T) {
 	arms := []string{"cubic", "tcpilot_bbr3", "reno"}
 	for stretch, want := range map[float64]bool{0.13: true, 0.2: false} {
@@ -228,8 +229,8 @@ func TestShortPathLosesAtRandom(t *testing.T) {
 	}
 }
 
-// A few connections that overflow a queue in slow start are no random loss, though the
-// queue is empty again when they end.
+// Losses of a few connections that overflow a queue in slow start do not count as random
+// loss, although the queue is empty again when they end.
 func TestBurstsAreNoRandomLoss(t *testing.T) {
 	arms := []string{"cubic", "bbr", "reno"}
 	for _, c := range []struct {
@@ -250,27 +251,27 @@ func TestBurstsAreNoRandomLoss(t *testing.T) {
 	}
 }
 
-// Once losses have grown and the search opens, those that told of it say that they are
-// random: what takes them for congestion is not tried first.
+// If more losses open a search, the same losses show that they are random: an arm that takes
+// them for congestion is not tried first.
 func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 	b := &Belief{Last: start}
 	feedSlices(b, "cubic", 12, 1, 10, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 700, 0, 0, 0.4 })
 	for n := 0; b.Changes == 0; n++ {
 		if n == 8 {
-			t.Fatalf("%d lossy connections are no change", n)
+			t.Fatalf("%d lossy connections are not detected as a change", n)
 		}
 		feedSlices(b, "cubic", 1, 1, 8, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Stretch = 250, 12, 0.05, 0.05 })
 	}
 	if a := b.Arm(tcp.CCOf("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
-		t.Errorf("of the losses that told of the change %v is known", a.Losses)
+		t.Errorf("of the losses that showed the change %v is known", a.Losses)
 	}
 	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[1] < 0.5 || w[2] > mostWorse+1e-9 {
 		t.Errorf("shares %v", w)
 	}
 }
 
-// Losses without a queue open no search where many connections overlap: it would put all
-// of a slice at risk.
+// Losses without a queue open no search if many connections overlap: the search would put
+// all connections of a slice at risk.
 func TestNoSearchForRandomLossIfManyOverlap(t *testing.T) {
 	arms := []string{"cubic", "bbr", "reno"}
 	for n, want := range map[int]bool{5: true, 20: false} {
@@ -282,8 +283,8 @@ func TestNoSearchForRandomLossIfManyOverlap(t *testing.T) {
 	}
 }
 
-// A search that a fall opens puts whole slices at risk: where connections overlap, it needs
-// a great fall.
+// A search after a fall of rewards puts whole slices at risk: if connections overlap, only a
+// great fall opens one.
 func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 	arms := []string{"bbr", "reno", "tcpilot_bbr3"}
 	for _, c := range []struct {
@@ -295,7 +296,7 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 		feedSlices(b, "bbr", 12, c.n, 10, nil)
 		for n := 0; b.Changes == 0; n++ {
 			if n == 20 {
-				t.Fatalf("%d slices that are slower by %g are no change", n, c.fall)
+				t.Fatalf("%d slices that are slower by %g are not detected as a change", n, c.fall)
 			}
 			feedSlices(b, "bbr", 1, c.n, 10-c.fall, nil)
 		}
@@ -309,7 +310,7 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 }
 
 // tcpilot_cubic is expected to be a little better than cubic: as long as slices scatter too
-// much to tell, it has most of them.
+// much to decide, it gets most of them.
 func TestVariantThatIsExpectedToLead(t *testing.T) {
 	b := &Belief{Last: start}
 	scatter := func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) }
@@ -320,9 +321,9 @@ func TestVariantThatIsExpectedToLead(t *testing.T) {
 	}
 }
 
-// What is shown to be better than the default is used, whether a variant of the default
-// leads the default or not.
-func TestVariantDoesNotStandInForWhatIsBetter(t *testing.T) {
+// An arm that is shown to be better than the default is used, whether or not a variant of
+// the default leads the default.
+func TestVariantDoesNotReplaceABetterArm(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		b := &Belief{Last: start}
 		scatter := func(o *Outcome) { o.Reward += 0.2 * float64(o.Slice/second%3-1) }
@@ -337,9 +338,9 @@ func TestVariantDoesNotStandInForWhatIsBetter(t *testing.T) {
 	}
 }
 
-// On a path that loses at random a variant of what takes that for congestion does the same:
-// it has nothing of the search.
-func TestVariantDoesNotHoldUpASearch(t *testing.T) {
+// On a path with random loss, a variant of a default that takes loss for congestion does the
+// same: a search does not try it.
+func TestVariantDoesNotDelayASearch(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		b := &Belief{Last: start}
 		feedSlices(b, "cubic", 4, n, 10, func(o *Outcome) {
@@ -362,7 +363,7 @@ func TestBadLuckOfAVariant(t *testing.T) {
 	if w := beside(t, []string{"cubic", "tcpilot_cubic", "reno"}, b); w[1] < 0.1 {
 		t.Errorf("shares %v", w)
 	}
-	// It is in use as soon as it is believed to be better: sooner than an unrelated arm.
+	// It is used as soon as it is believed to be better: sooner than an unrelated arm.
 	in := func(name string) (n int) {
 		b := &Belief{Last: start}
 		for n = 2; n < 100; n += 2 {
@@ -379,9 +380,9 @@ func TestBadLuckOfAVariant(t *testing.T) {
 	}
 }
 
-// Losses that come without a fall of the rewards are no reason to give up an arm that was
-// shown to be better.
-func TestOverflowsAreNotAnotherPath(t *testing.T) {
+// Losses without a fall of the rewards do not end the use of an arm that was shown to be
+// better.
+func TestOverflowsAreNotAChangeOfThePath(t *testing.T) {
 	arms := []string{"cubic", "bbr"}
 	b := &Belief{Last: start}
 	for range 8 {
@@ -402,9 +403,9 @@ func TestOverflowsAreNotAnotherPath(t *testing.T) {
 	}
 }
 
-// A slow connection ends after the first of the next slice: it is no observation by itself,
-// and does not cut that of the next slice in two.
-func TestLateOutcomesAreNoObservations(t *testing.T) {
+// A slow connection may end after the first connection of the next slice. It does not count
+// as an observation, and does not split the observation of the next slice.
+func TestLateOutcomesAreNotObservations(t *testing.T) {
 	b, at := &Belief{Last: start}, int64(start/second*second)
 	const slice = 8 * second
 	for k := range int64(20) {
@@ -432,8 +433,8 @@ func TestLateOutcomesAreNoObservations(t *testing.T) {
 	}
 }
 
-// A path that is known to lose at random still does when its rewards fall without more
-// losses: what slows down for each of them is not tried.
+// A path with random loss still counts as one when its rewards fall without more losses: arms
+// that slow down for each loss are not tried.
 func TestRandomLossIsRememberedWhenRewardsFall(t *testing.T) {
 	b := &Belief{Last: start}
 	loses := func(n float64) func(*Outcome) {
@@ -442,7 +443,7 @@ func TestRandomLossIsRememberedWhenRewardsFall(t *testing.T) {
 	feedSlices(b, "bbr", 12, 5, 10, loses(7))
 	for n := 0; b.Changes == 0; n++ {
 		if n == 20 {
-			t.Fatal("20 slices that are slower by 1 are no change")
+			t.Fatal("20 slices that are slower by 1 are not detected as a change")
 		}
 		feedSlices(b, "bbr", 1, 1, 9, loses(6))
 	}

@@ -65,7 +65,7 @@ func TestEpsilonGreedyGoesForTheUnexplored(t *testing.T) {
 }
 
 func TestEpsilonGreedyValuesNeverAge(t *testing.T) {
-	// Kept as published: the reference has the fault that thompson is measured by.
+	// As published: the reference keeps this fault on purpose.
 	l, b, arms := published(), &Belief{}, ccs("cubic", "bbr")
 	l.Observe(b, arms[0], Outcome{At: start, Weight: 1, MinRTT: 100, Rate: 1e9})
 	for i := range 50 {

@@ -36,7 +36,7 @@ func TestParentLearnsFromDifferencesNotFromSpeeds(t *testing.T) {
 	}
 }
 
-func TestHostsThatConnectOnceTeachTheirPrefix(t *testing.T) {
+func TestPrefixLearnsFromHostsThatConnectOnce(t *testing.T) {
 	l, rng, root, arms := DefaultThompson(), seeded(2), &Belief{}, ccs(trio...)
 	used := 0
 	for i := range 200 {
@@ -55,7 +55,7 @@ func TestHostsThatConnectOnceTeachTheirPrefix(t *testing.T) {
 	}
 }
 
-func TestABusyChildDoesNotSpeakForAll(t *testing.T) {
+func TestABusyChildDoesNotDominateItsParent(t *testing.T) {
 	l, root, arms := DefaultThompson(), &Belief{}, ccs("cubic", "bbr")
 	child := &Belief{}
 	for i := range 2000 {
@@ -68,7 +68,7 @@ func TestABusyChildDoesNotSpeakForAll(t *testing.T) {
 	}
 }
 
-func TestOneArmAloneSaysNothingAboutTheOthers(t *testing.T) {
+func TestParentLearnsNothingFromASingleArm(t *testing.T) {
 	l, root, child, cc := DefaultThompson(), &Belief{}, &Belief{}, ccs("cubic")[0]
 	for i := range 50 {
 		o := outcome(int64(i), 10)
@@ -80,8 +80,9 @@ func TestOneArmAloneSaysNothingAboutTheOthers(t *testing.T) {
 	}
 }
 
-// A host that is alone in its prefix must not take its own echo for advice.
-func TestAPathsOwnEchoIsNoSecondOpinion(t *testing.T) {
+// A host that is alone in its prefix must not count its own outcomes a second time as
+// those of its prefix.
+func TestOwnOutcomesAreNotCountedTwice(t *testing.T) {
 	l, b, parent, arms := DefaultThompson(), &Belief{}, &Belief{}, ccs(trio...)
 	for i := range 30 {
 		o := outcome(int64(i), 10+float64(i%3))
@@ -91,7 +92,7 @@ func TestAPathsOwnEchoIsNoSecondOpinion(t *testing.T) {
 		told, _ := shares(t, trio, b, parent, o.At)
 		for k := range alone {
 			if math.Abs(alone[k]-told[k]) > 1e-9 {
-				t.Fatalf("after %d outcomes: alone %v, with its echo %v", i+1, alone, told)
+				t.Fatalf("after %d outcomes: alone %v, with its parent %v", i+1, alone, told)
 			}
 		}
 	}
@@ -113,7 +114,7 @@ func TestParentCountsForAFewOutcomesAtMost(t *testing.T) {
 	}
 }
 
-func TestTheParentsWordIsVerified(t *testing.T) {
+func TestTheParentsBeliefIsVerified(t *testing.T) {
 	root := &Belief{Pooled: true}
 	now := feed(root, seeded(5), 0, 40, 0.1, map[string]float64{"cubic": -3, "bbr": 1, "reno": -3})
 	b := &Belief{}

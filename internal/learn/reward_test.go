@@ -92,7 +92,7 @@ func TestIgnoredNamesAreDistinct(t *testing.T) {
 	}
 }
 
-// bpftune counts whole MB/s: whatever is slower than 8 Mbit/s scores 0.
+// bpftune counts whole MB/s: a connection slower than 8 Mbit/s scores 0.
 func TestSlowLinksAreToldApart(t *testing.T) {
 	arms, l, b := ccs("cubic", "bbr"), DefaultThompson(), &Belief{}
 	for i := range 10 {
@@ -126,17 +126,17 @@ func TestThroughputIsAFactorOnAnyLink(t *testing.T) {
 	}
 }
 
-// In a shallow buffer the arm that floods it may win by a fifth of what it sends twice:
-// the others on the link pay for that.
-func TestThroughputIsNotWorthAFlood(t *testing.T) {
+// In a shallow buffer, the goodput that an arm gains by overfilling it may be a fifth of
+// what it retransmits: other connections on the link pay for that.
+func TestThroughputDoesNotRewardOverfillingABuffer(t *testing.T) {
 	polite, flood := bulk(71e5), bulk(93e5)
 	flood.Retrans = flood.DataSegsOut * 18 / 100
 	a, _ := Reward(Throughput, &polite, 0)
 	b, _ := Reward(Throughput, &flood, 0)
 	if b.Reward >= a.Reward {
-		t.Errorf("flooding %v, polite %v", b.Reward, a.Reward)
+		t.Errorf("overfilling %v, not overfilling %v", b.Reward, a.Reward)
 	}
-	// A path that loses by itself costs all arms the same share of what they send.
+	// Random loss of a path costs all arms the same share of what they send.
 	for _, s := range []*tcp.Sample{&polite, &flood} {
 		s.Retrans = s.DataSegsOut / 20
 	}
@@ -147,7 +147,7 @@ func TestThroughputIsNotWorthAFlood(t *testing.T) {
 	}
 }
 
-func TestOfFullLinksTheShorterQueueIsBetter(t *testing.T) {
+func TestShorterQueueIsBetterOnAFullLink(t *testing.T) {
 	short, long := bulk(2.4e6), bulk(2.45e6)
 	long.SRTT = 400_000
 	a, _ := Reward(Throughput, &short, 20_000)
@@ -161,7 +161,7 @@ func TestOfFullLinksTheShorterQueueIsBetter(t *testing.T) {
 	}
 }
 
-// The arm that lets next to nothing through must not be the one that is never scored.
+// An arm with hardly any goodput must be scored, although its connections carry few packets.
 func TestStuckConnectionIsScored(t *testing.T) {
 	s := bulk(5 * 1448)
 	s.Retrans, s.DataSegsOut = 4, 9
@@ -206,8 +206,8 @@ func TestWeightRisesWithEvidence(t *testing.T) {
 	}
 }
 
-// bpftune compares min_rtt, which a queue of the connection's own making never
-// raises: at 20 ms and a queue of 1000 packets it chose the arms that fill it.
+// bpftune compares min_rtt, which the connection's own queue never raises: at 20 ms and a
+// queue of 1000 packets it chose the arms that fill the queue.
 func TestBufferbloatIsSeen(t *testing.T) {
 	arms, l, b := ccs("cubic", "bbr"), DefaultThompson(), &Belief{}
 	for i := range 20 {
@@ -265,7 +265,7 @@ func TestLatencyAndRealtimePenalties(t *testing.T) {
 
 func TestFCTComparesSizesFairly(t *testing.T) {
 	// The same path, in slow start and in bulk: a reward that followed the size
-	// would drown the difference between arms in the mix of sizes.
+	// would hide the difference between arms.
 	at := func(bytes uint64, busy time.Duration) float64 {
 		s := bulk(float64(bytes))
 		s.Busy, s.Duration = busy, busy

@@ -30,8 +30,8 @@ func TestSliceIsOneObservation(t *testing.T) {
 	}
 }
 
-// Connections of two arms end in one slice: each has one observation of it, whatever
-// the order.
+// If connections of two arms end in one slice, it is one observation of each arm, in
+// whatever order they end.
 func TestSliceOfTwoArms(t *testing.T) {
 	l := DefaultThompson()
 	var b Belief
@@ -47,7 +47,7 @@ func TestSliceOfTwoArms(t *testing.T) {
 	}
 }
 
-// Gap is from one observation to the next, not from the last outcome to the next.
+// Gap is the time between observations, not between outcomes.
 func TestGapIsBetweenObservations(t *testing.T) {
 	l := DefaultThompson()
 	var b Belief
@@ -59,8 +59,8 @@ func TestGapIsBetweenObservations(t *testing.T) {
 	}
 }
 
-// Without slices nothing is as it was before they were.
-func TestOutcomesOfNoSliceStandAlone(t *testing.T) {
+// An outcome without a slice is an observation by itself.
+func TestOutcomesWithoutSliceAreObservations(t *testing.T) {
 	l := DefaultThompson()
 	var b Belief
 	for i := range 5 {
@@ -71,7 +71,7 @@ func TestOutcomesOfNoSliceStandAlone(t *testing.T) {
 	}
 }
 
-// A change is found within two slices, and what comes of it after that is kept.
+// A change is detected within two slices, and outcomes after the detection count.
 func TestChangeWithinSlice(t *testing.T) {
 	l := DefaultThompson()
 	var b Belief
@@ -95,9 +95,9 @@ func TestChangeWithinSlice(t *testing.T) {
 	}
 }
 
-// Eight connections at a time meet what happens on the path together. Who takes them
-// for eight observations sees changes where there is only weather.
-func TestSlicesTakeWeatherOut(t *testing.T) {
+// Eight connections at a time are all affected by the same variation of the path. If they
+// counted as eight observations, the variation would look like changes.
+func TestSlicesAverageOutPathVariation(t *testing.T) {
 	alarms := func(slices bool, together, each float64) (n uint64) {
 		for seed := range uint64(20) {
 			rng := seeded(seed)
@@ -122,12 +122,12 @@ func TestSlicesTakeWeatherOut(t *testing.T) {
 		t.Errorf("%d false alarms with slices, %d without; want a tenth at most", with, without)
 	}
 	if n := alarms(true, 0, 0.4); n > 4 {
-		t.Errorf("%d false alarms where each connection is by itself, want next to none", n)
+		t.Errorf("%d false alarms if each connection is independent, want next to none", n)
 	}
 }
 
-// The enclosing prefix hears of a slice what the path did.
-func TestSliceIsLittleForTheParent(t *testing.T) {
+// A slice of many outcomes is also little evidence for the enclosing prefix.
+func TestSliceIsLittleEvidenceForTheParent(t *testing.T) {
 	l := DefaultThompson()
 	var child, parent Belief
 	for s, cc := range []tcp.CC{cubic, bbr} {
@@ -142,8 +142,8 @@ func TestSliceIsLittleForTheParent(t *testing.T) {
 	}
 }
 
-// An arm's first two observations are its first trials, whole ones; neither a surprise nor a
-// change of the path makes it new again.
+// The first two observations of an arm, as a whole, are its first trials. Neither a surprise
+// nor a change of the path makes it new again.
 func TestFirstTrialsEnd(t *testing.T) {
 	b, reno := &Belief{Last: start}, tcp.CCOf("reno")
 	l := DefaultThompson()

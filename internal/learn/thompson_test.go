@@ -12,7 +12,7 @@ func shares(t *testing.T, names []string, b, parent *Belief, now int64) ([]float
 	t.Helper()
 	w := make([]float64, len(names))
 	for i := range w {
-		w[i] = math.NaN() // leftovers of an earlier call must not matter
+		w[i] = math.NaN() // values of an earlier call must not matter
 	}
 	best := DefaultThompson().Weights(w, ccs(names...), -1, b, parent, now)
 	sum := 0.0
@@ -146,9 +146,9 @@ func TestExplorationOfHarmfulArmsIsBounded(t *testing.T) {
 	}
 }
 
-// The first outcome of the best arm (bad luck) or of another (good luck) is an
-// accident; the best arm is worth three of the others.
-func TestOneFlukeDoesNotDecide(t *testing.T) {
+// The first outcome of the best arm (bad luck) or of another one (good luck) is an outlier;
+// the best arm is three times as good as the others.
+func TestOneOutlierDoesNotDecide(t *testing.T) {
 	for _, fluke := range []float64{-4, -2.3, -1.5, 2.3, 4} {
 		late := 0
 		for seed := range uint64(300) {
@@ -157,7 +157,7 @@ func TestOneFlukeDoesNotDecide(t *testing.T) {
 			}
 		}
 		if late > 30 {
-			t.Errorf("after a fluke of %v, %d of 300 paths did not use the best arm within 20 connections", fluke, late)
+			t.Errorf("after an outlier of %v, %d of 300 paths did not use the best arm within 20 connections", fluke, late)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func TestAnOutlierMovesASettledMeanLittle(t *testing.T) {
 	}
 }
 
-// bpftune counts an arm that the kernel lacks as chosen, and waits for its score.
+// bpftune counts an arm that the kernel does not have as chosen, and waits for its score.
 func TestFailedArmsAreNeverScored(t *testing.T) {
 	s := bulk(1e6)
 	s.Flags |= 1 << 3 // FlagArmFailed
@@ -221,7 +221,7 @@ func TestFailedArmsAreNeverScored(t *testing.T) {
 	if best != 0 || w[0] < 0.9 {
 		t.Errorf("without the failed arm: best %d of %v", best, w)
 	}
-	// An arm that brings no outcome at all does not hold up the others for ever.
+	// An arm without any outcome does not delay the trials of the others for ever.
 	b = &Belief{}
 	now = feed(b, seeded(9), 0, 5, 0.3, map[string]float64{"cubic": 10, "bbr": 9})
 	if w, _ := shares(t, trio, b, nil, now+60*second); w[2] > 0.3 {
@@ -229,7 +229,7 @@ func TestFailedArmsAreNeverScored(t *testing.T) {
 	}
 }
 
-// bpftune's lowest and highest values stay for ever.
+// In bpftune the lowest and highest values never fade.
 func TestBeliefsAge(t *testing.T) {
 	b, l := &Belief{}, DefaultThompson()
 	now := feed(b, seeded(10), 0, 10, 0.3, map[string]float64{"cubic": 10, "bbr": 11.5, "reno": 10})
@@ -248,7 +248,7 @@ func TestBeliefsAge(t *testing.T) {
 	if a := b.Arm(ccs("bbr")[0]); l.StdDev(a, now) > 0.2 || l.StdDev(a, far) < 1.4 {
 		t.Errorf("standard deviation %v, a month later %v", l.StdDev(a, now), l.StdDev(a, far))
 	}
-	// Extremes fade as they are not met again.
+	// A minimum or maximum fades if it is not reached again.
 	o := outcome(0, 10)
 	o.At, o.MinRTT, o.Rate = far, 5000, 1e5
 	for range 1000 {

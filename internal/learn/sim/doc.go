@@ -1,6 +1,6 @@
-// Package sim plays learners against paths whose truth is known, and measures what
-// their choices cost.
+// Package sim runs learners on simulated paths whose true goodput is known, and measures
+// what their choices cost.
 //
-// It refuses to draw from anything but the generator it is given: a seed and a scenario
-// give one result.
+// It refuses to use any source of randomness but the generator that it is given: a seed and
+// a scenario always give the same result.
 package sim

@@ -22,7 +22,7 @@ type Result struct {
 	// goodput (by the mean of times) lost against the path's best arm: 1 is one connection
 	// lost whole.
 	Regret float64
-	// Connections that the learner decided.
+	// Connections is the number of connections that the learner decided.
 	Connections int
 	// BestShareLast20 is the share of the last 20 connections of each path that
 	// used its best arm, 0 to 1, and GoodputLast20 their goodput over the best's.
@@ -36,8 +36,8 @@ type Result struct {
 	Recovery []int
 	// Changes seen by the learner, false alarms included.
 	Changes int
-	// Times is how long each connection took that the learner decided, for one byte, and
-	// Default how long the default would have taken in its place.
+	// Times is the time per byte of each connection that the learner decided, and Default
+	// the time that it would have taken with the default.
 	Times, Default []float64
 }
 
@@ -98,9 +98,9 @@ type pending struct {
 	holdOut bool
 }
 
-// Run plays a learner through a scenario. Every path has a belief, and all paths
-// share the belief of an enclosing prefix; a path that is met for the first time
-// starts with the shares of that prefix, as the kernel's longest match gives it.
+// Run simulates a learner in a scenario. Every path has a belief, and all paths share the
+// belief of an enclosing prefix. A new path starts with the shares of that prefix, as by the
+// kernel's longest match.
 func Run(s *Scenario, l learn.Learner, rng *rand.Rand) Result {
 	w := &world{s: s, l: l, rng: rng, arms: s.arms(), root: &learn.Belief{}, now: 1_700_000_000_000_000_000}
 	w.weights = make([]float64, len(w.arms))
@@ -216,8 +216,8 @@ func (w *world) draw(p *simPath) (arm int, greedy bool) {
 	return arm, arm == best
 }
 
-// outcome is what the connection's sample would have said. Both learners get fair
-// figures: a rate that follows the goodput, a min_rtt that all arms share.
+// outcome is what the connection's sample would report. The figures favour neither learner:
+// the rate follows the goodput, and min_rtt is the same for all arms.
 func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	reward := mu + a.SD*w.rng.NormFloat64()
 	if w.rng.Float64() < w.s.Outlier {
@@ -228,7 +228,7 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	}
 	lost := a.Loss * packets
 	lost = max(0, math.Round(lost+math.Sqrt(lost+0.25)*w.rng.NormFloat64()))
-	slice, atOnce := int64(0), 1 // each draws for itself
+	slice, atOnce := int64(0), 1 // each connection draws
 	if w.s.Slice > 0 {
 		slice, atOnce = w.now/int64(w.s.Slice)*int64(w.s.Slice), max(1, w.s.Batch)
 	}
@@ -243,7 +243,7 @@ func (w *world) outcome(mu float64, a Arm) learn.Outcome {
 	}
 }
 
-// report hands in what the connections since the last report left behind.
+// report passes the outcomes since the last report to the learner.
 func (w *world) report() {
 	for _, d := range w.pending {
 		if d.p.belief == nil {

@@ -12,8 +12,8 @@ type Arm struct {
 	Goodput float64 // median, bytes/s
 	SD      float64 // standard deviation of ln(goodput) from connection to connection
 	Loss    float64 // share of its packets that it retransmits, 0 to 1
-	// Slow is the share of connections that take SlowBy times as long, as cubic's do that
-	// leave slow start too early.
+	// Slow is the share of connections that take SlowBy times as long, as those of cubic
+	// that leave slow start too early.
 	Slow, SlowBy float64
 }
 
@@ -31,7 +31,7 @@ type Group struct {
 	Phases      []Phase
 }
 
-// Scenario is a world for learners to learn in.
+// Scenario describes the simulated paths and arms that a learner is run on.
 type Scenario struct {
 	Name    string
 	Doc     string
@@ -73,7 +73,7 @@ var (
 	limitedLossy = []Arm{{13 * mbit, 0.4, 0.05, 0, 1}, {145 * mbit, 0.08, 0.05, 0, 1}, {12 * mbit, 0.4, 0.05, 0, 1}}
 )
 
-// Scenarios are the worlds that learners are compared in.
+// Scenarios are what learners are compared on.
 var Scenarios = []Scenario{
 	{
 		Name: "steady", Doc: "a lossy path: one arm is worth three of the others; 1 s connections, one at a time",

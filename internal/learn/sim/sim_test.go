@@ -21,22 +21,21 @@ func published() learn.Learner {
 
 func seeded(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
-// TestRegretTable prints the comparison under -v, and holds the default learner to
-// it: over all scenarios, and in each but those named, at most half the regret of
-// the published one.
+// TestRegretTable prints the comparison under -v. The default learner may have at most half
+// the regret of the published one, over all scenarios and in each one that is not named.
 func TestRegretTable(t *testing.T) {
 	out := io.Discard
 	if testing.Verbose() {
 		out = os.Stdout
 	}
 	rows := Table(out, learn.DefaultThompson(), published(), 0, seeds)
-	// Missed by these, and why: the default is left only for what is shown to be better,
-	// and the published learner tries every arm at once and then believes one outcome.
-	// That is quick where each host connects once; what one path alone says is not shown
-	// for others, and a connection of an unknown speed says little (once). What fades must
-	// be learned again, and published values never fade (rare). In noise no arm can be
-	// shown to be better for long. An arm that was worse is hardly tried again, whatever it
-	// has become (silent).
+	// The exceptions, and why. The default is replaced only by an arm that is shown to be
+	// better; the published learner tries every arm at once and then believes one outcome.
+	// once: if each host connects once, that is quick. Evidence of one path does not count
+	// for others here, and a connection of unknown speed is weak evidence. rare: beliefs
+	// fade and must be learned again; published values never fade. With much noise it takes
+	// long to show that an arm is better. silent: an arm that was worse is hardly tried
+	// again, even if it has become better.
 	allowed := map[string]float64{"rare": 0.95, "noise": 1.8, "once": 1.5, "silent": 0.8}
 	sum := [2]float64{}
 	for _, r := range rows {
@@ -58,11 +57,11 @@ func TestRegretTable(t *testing.T) {
 	}
 }
 
-// In no scenario do connections wait longer than they would with the default: not in the
-// mean, and not those that wait longest.
+// In no scenario do connections take longer than they would with the default: neither in
+// the mean nor in the 95th percentile.
 func TestConnectionsDoNotWaitLongerThanWithTheDefault(t *testing.T) {
-	// A path that was better with another arm and changes for the worse has that arm until
-	// the change is seen: of 1500 connections in batches of 50 about two batches.
+	// A path that was better with another arm, and changes for the worse, keeps that arm
+	// until the change is detected: about two batches of 50, of 1500 connections.
 	allowed := map[string]float64{"busy": 1.1}
 	for i := range Scenarios {
 		s := &Scenarios[i]
@@ -77,8 +76,8 @@ func TestConnectionsDoNotWaitLongerThanWithTheDefault(t *testing.T) {
 	}
 }
 
-// A variant of the default is tried at once and believed in soon. Where it is worse after
-// all, the first 200 connections do not pay for that.
+// A variant of the default is tried at once and soon believed to be better. If it is worse,
+// that costs the first 200 connections little.
 func TestVariantThatIsWorseCostsLittle(t *testing.T) {
 	for _, slower := range []float64{1, 1.05, 1.1, 1.3} {
 		s := Scenario{
@@ -93,9 +92,9 @@ func TestVariantThatIsWorseCostsLittle(t *testing.T) {
 	}
 }
 
-// What is as fast in the mean, but makes one connection of six wait twice as long, is not
-// taken for better; what does not, in place of a default that does, is.
-func TestTheTailDecidesWhereMeansAreEqual(t *testing.T) {
+// An arm that is as fast in the mean, but makes one connection of six take twice as long,
+// does not replace the default. An arm without this replaces a default that has it.
+func TestTheTailDecidesIfMeansAreEqual(t *testing.T) {
 	other, _ := ByName("slow-start-other")
 	if r := Compare(&other, learn.DefaultThompson(), fixed{0}, 0, 50); r.P95Time.P90 > 1.05 {
 		t.Errorf("p95 of the time is %.3f of the default's, in one run of ten", r.P95Time.P90)
@@ -133,8 +132,8 @@ func factor3(best int, sd float64) *Scenario {
 }
 
 func TestNewPathUsesTheBestArm18TimesOfTheLast20(t *testing.T) {
-	// The default is left for what is shown to be better: the more outcomes scatter, the
-	// longer that takes, and 20 connections are few.
+	// The default is replaced by an arm that is shown to be better. The more outcomes
+	// scatter, the longer that takes, and 20 connections are few.
 	for _, c := range []struct{ sd, missed, goodput float64 }{
 		{0.1, 0.03, 0.97}, {0.3, 0.1, 0.95}, {0.4, 0.15, 0.94}, {0.5, 0.25, 0.91},
 	} {

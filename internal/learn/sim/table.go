@@ -29,8 +29,8 @@ type Spread struct{ Mean, Median, P90 float64 }
 // Ratio of the learner's mean regret to the reference's.
 func (r *Row) Ratio() float64 { return r.Regret[0].Mean / r.Regret[1].Mean }
 
-// Compare plays both learners through a scenario once per seed, from first on; a
-// seed starts the same generator for both.
+// Compare runs both learners in a scenario, once per seed, from first on. A seed starts the
+// same generator for both.
 func Compare(s *Scenario, l, reference learn.Learner, first, seeds int) Row {
 	row := Row{Name: s.Name}
 	for k, learner := range []learn.Learner{l, reference} {
