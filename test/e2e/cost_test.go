@@ -65,14 +65,20 @@ func block(b *testing.B, w *world, server *load.Agent, to string, d time.Duratio
 }
 
 // BenchmarkCostPairs compares blocks of connections with and without tcpilot,
-// in turn, the order changing from pair to pair.
+// in turn, the order changing from pair to pair: with a congestion control set on each
+// connection, and in the default configuration, which learns.
 func BenchmarkCostPairs(b *testing.B) {
+	b.Run("set", func(b *testing.B) { costPairs(b, bothEnds) })
+	b.Run("learn", func(b *testing.B) { costPairs(b, "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {}}\n") })
+}
+
+func costPairs(b *testing.B, rules string) {
 	pairs, length := 6, 2*time.Second
 	if full() {
 		pairs, length = 24, 4*time.Second
 	}
 	w, server, to := newChurn(b)
-	p := newTcpilot(b, w, settings{rules: bothEnds, lease: "10s", interval: "5s"})
+	p := newTcpilot(b, w, settings{rules: rules, lease: "10s", interval: "5s"})
 	block(b, w, server, to, time.Second) // warm up
 	measure := func(with bool) spent {
 		if with {
