@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 5,	/* in the name of the directory with the pins */
+	ABI_VERSION = 6,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -121,7 +121,7 @@ struct path_policy {
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
-	__u32 pad;
+	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule */
 	__u64 value[NUM_FIELDS];
 };
 
@@ -253,6 +253,7 @@ enum sample_flags {		/* tcp.Flags */
 	/* never leave the kernel */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
+	F_SYN_RETRIES = 1 << 14, /* the SYN is retransmitted more often: its timeout may be adapted */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */

@@ -16,6 +16,7 @@
 #define SOL_IP 0
 #define SOL_TCP 6
 #define SOL_IPV6 41
+#define TCP_SYNCNT 7
 #define TCP_CONGESTION 13
 
 enum {				/* include/net/tcp_states.h */
@@ -39,6 +40,7 @@ struct in6_addr {
 
 struct netns_ipv4 {
 	const struct tcp_congestion_ops *tcp_congestion_control;
+	__u8 sysctl_tcp_syn_retries;
 };
 
 struct net {
@@ -145,6 +147,7 @@ struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
+	__u8 icsk_syn_retries;	/* by TCP_SYNCNT; 0: the sysctl counts */
 	__u8 icsk_retransmits;	/* retransmission timeouts without an answer */
 	__u8 icsk_probes_out;	/* keepalive or zero-window probes without an answer */
 	struct {

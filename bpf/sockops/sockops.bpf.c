@@ -244,6 +244,9 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (t.flags & F_FIELDS) {
 		__u64 set = ctx->policy->set & ~ctx->yield;
 
+		if (outgoing && (ctx->policy->adapted & (1U << FIELD_SYN_RTO)) &&
+		    add_syn_retries(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]))
+			t.flags |= F_SYN_RETRIES;
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
 			apply_fields(skops, ctx->policy, set, true);
@@ -307,6 +310,8 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 		return;
 	t = full ? recall(skops) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
+		return;
+	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)) && !(t && (t->flags & F_SYN_RETRIES)))
 		return;
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
 		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;

@@ -17,7 +17,7 @@ func TestSelect(t *testing.T) {
 	at := func(rule, addr string, bits int, samples uint64, used int, gain float64, rtt uint32) *engine.PathState {
 		k := path.Of(1, 0, netip.MustParseAddr(addr), bits)
 		return &engine.PathState{Key: k, Rule: rule, Prefix: fmt.Sprint(k.Prefix), Samples: samples, LastUsed: time.Unix(int64(used), 0),
-			HoldOut: engine.PathHoldOut{Gain: engine.Gain{Low: gain}}, MinRTT: rtt}
+			HoldOut: engine.PathHoldOut{Gain: engine.Gain{Low: gain}}, PathMetrics: engine.PathMetrics{MinRTT: rtt}}
 	}
 	snap := &engine.Snapshot{Learner: "thompson", Paths: []*engine.PathState{
 		at("web", "::", 0, 90, 1, 1.5, 7), at("web", "192.0.2.0", 24, 50, 5, 0, 9), at("db", "10.1.2.0", 24, 40, 9, 3, 1), at("web", "2001:db8::", 48, 1, 2, 2, 3),

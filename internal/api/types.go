@@ -187,8 +187,7 @@ type Entry struct {
 // FieldWhy is one field of a connection and why it has, or lacks, a value.
 type FieldWhy struct {
 	engine.Setting
-	Applied bool   `json:"applied"`       // false: wanted, but left to the kernel
-	Why     string `json:"why,omitempty"` // in words; why not, if not applied
+	Applied bool `json:"applied"` // false: wanted, but left to the kernel; Why says why
 }
 
 // ArmWeight is the share of one congestion control.

@@ -44,6 +44,18 @@ With --wide also:
   VS-BEST  believed reward, as a factor of that of the path's best one (+- its
            standard deviation); not with the epsilon-greedy learner
 
+With --network, instead, one line per path: what its connections show of the network,
+whatever congestion control they had.
+
+  MIN RTT       least round-trip time of the last 10 minutes before MEASURED
+  RTT           smoothed round-trip time
+  SSTHRESH      greatest slow start threshold of the last 30 seconds, packets; of
+                connections without one, their bandwidth-delay product
+  LOSS          share of the recent data packets that were lost
+  RATE          greatest delivery rate of the last 2 minutes
+  RECEIVE RATE  greatest rate at which a connection received
+  MEASURED      age of the latest sample
+
 With PREFIX only the paths within it, and those that it is within, are shown. The
 last line says how many there are in all, if they are not all shown: those with
 most samples come first.`
@@ -54,6 +66,7 @@ func (a *app) paths() *cobra.Command {
 		order    string
 		watch    bool
 		wide     bool
+		network  bool
 		interval time.Duration
 	)
 	cmd := &cobra.Command{
@@ -78,13 +91,17 @@ func (a *app) paths() *cobra.Command {
 			if q.Limit < 0 {
 				return console.Usagef("--limit %d: want 0 for all, or more", q.Limit)
 			}
+			render := a.renderPaths(wide)
+			if network {
+				render = a.renderNetworks
+			}
 			if !watch {
-				return show(cmd.Context(), a, q.Resource(), a.renderPaths(wide))
+				return show(cmd.Context(), a, q.Resource(), render)
 			}
 			if a.JSON {
 				return console.Usagef("--watch and --json do not go together")
 			}
-			return a.watch(cmd.Context(), interval, q.Resource(), a.renderPaths(wide))
+			return a.watch(cmd.Context(), interval, q.Resource(), render)
 		},
 	}
 	f := cmd.Flags()
@@ -95,6 +112,8 @@ func (a *app) paths() *cobra.Command {
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
 	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
 	f.BoolVar(&wide, "wide", false, wideDoc)
+	f.BoolVar(&network, "network", false, "what the paths' connections show of the network")
+	cmd.MarkFlagsMutuallyExclusive("wide", "network")
 	a.JSONFlag(cmd, jsonDoc)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("rule", a.completeRules))
@@ -156,8 +175,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource,
 // renderPaths returns what writes a list of paths: what people ask of them, or, wide, all.
 func (a *app) renderPaths(wide bool) func(io.Writer, api.PathList) {
 	return func(w io.Writer, l api.PathList) {
-		if len(l.Paths) == 0 {
-			fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
+		if noPaths(w, &l) {
 			return
 		}
 		if l.Mode == engine.ModeObserve {
@@ -170,6 +188,31 @@ func (a *app) renderPaths(wide bool) func(io.Writer, api.PathList) {
 		t.Write(w, a.Paint, "")
 		a.renderPathNotes(w, &l)
 	}
+}
+
+// noPaths says so if a list is empty, and reports whether it is.
+func noPaths(w io.Writer, l *api.PathList) bool {
+	if len(l.Paths) > 0 {
+		return false
+	}
+	fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
+	return true
+}
+
+// renderNetworks writes the metrics of each path.
+func (a *app) renderNetworks(w io.Writer, l api.PathList) {
+	if noPaths(w, &l) {
+		return
+	}
+	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">LOSS", ">RATE", ">RECEIVE RATE", ">MEASURED")
+	for _, p := range l.Paths {
+		m := &p.PathMetrics
+		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtSsthresh(m), fmtLoss(m),
+			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtAgo(l.At, m.Updated))
+	}
+	t.Fit(a.Width)
+	t.Write(w, a.Paint, "")
+	a.renderPathCount(w, &l)
 }
 
 // pathTable has a line for every arm of a path, and one for its hold-out.
@@ -239,9 +282,30 @@ func (a *app) renderPathNotes(w io.Writer, l *api.PathList) {
 			fmt.Fprintf(w, "rollout: rule %s: %s of connections%s\n", r.Rule, fmtShare(r.Share), rolloutBy(&r.Rollout, l.At))
 		}
 	}
+	a.renderPathCount(w, l)
+}
+
+// renderPathCount says how many paths there are, if not all are shown.
+func (a *app) renderPathCount(w io.Writer, l *api.PathList) {
 	if len(l.Paths) < l.Total {
 		fmt.Fprintf(w, "%d of %d paths: --limit N shows more, 0 all\n", len(l.Paths), l.Total)
 	}
+}
+
+// fmtSsthresh writes the slow start threshold of a path, in packets.
+func fmtSsthresh(m *engine.PathMetrics) string {
+	if m.Ssthresh == 0 {
+		return console.None
+	}
+	return fmtCount(m.Ssthresh)
+}
+
+// fmtLoss writes which share of the data packets of a path was lost.
+func fmtLoss(m *engine.PathMetrics) string {
+	if m.DataSegs == 0 {
+		return console.None
+	}
+	return strconv.FormatFloat(100*m.LossShare, 'f', 2, 64) + "%"
 }
 
 // fmtPrefix writes a prefix; a host by its address.

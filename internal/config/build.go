@@ -97,6 +97,7 @@ func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
 	if r.Learn != nil {
 		p.Learn = r.Learn.build(holdOut)
 	}
+	p.Adapt = d.adapt(r, &p, name+".adapt")
 	if r.Rollout != nil && *r.Rollout < 1 { // all of them is as if it were not written
 		p.Rollout = *r.Rollout
 	}
@@ -152,6 +153,45 @@ func (d *decoder) watch(w *fileWatch, name string) policy.Watch {
 	return p
 }
 
+// adapt returns the fields that a rule adapts to its paths.
+func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.Field) {
+	if d.broken[&r.Adapt] || len(r.Adapt) == 0 || p.Leave {
+		return nil
+	}
+	fail := func(problem, whatToDo string) { d.fail(d.at[&r.Adapt], name, problem, whatToDo) }
+	if auto := slices.Contains(r.Adapt, "auto"); auto || slices.Contains(r.Adapt, "off") {
+		switch {
+		case len(r.Adapt) > 1:
+			fail("auto and off stand alone", "write adapt: auto, adapt: off, or names of fields only")
+			return nil
+		case !auto:
+			return nil
+		}
+		for _, f := range policy.Adaptive {
+			if p.Match.CannotApply(f) == "" && p.Set.Mask()&(1<<f) == 0 {
+				fields = append(fields, f)
+			}
+		}
+	} else {
+		for _, key := range r.Adapt {
+			f, _ := tcp.FieldByName(key) // one of those that the tag names
+			switch why := p.Match.CannotApply(f); {
+			case slices.Contains(fields, f):
+				fail(key+" stands in the list twice", "remove one of them")
+			case p.Set.Mask()&(1<<f) != 0:
+				fail("the rule sets "+key+" as well", "remove it from adapt, or from set")
+			case why != "":
+				fail(key+" can never take effect: it "+why, "remove it, or widen the match")
+			}
+			fields = append(fields, f)
+		}
+	}
+	if p.Learn == nil {
+		fail("the rule learns nothing, so nothing is known of its paths", "add learn: {}, or remove adapt")
+	}
+	return fields
+}
+
 // checkAction refuses actions that exclude each other, and a rule without any.
 func (d *decoder) checkAction(r *fileRule, p *policy.Rule, name string) {
 	if p.Leave {
@@ -159,7 +199,7 @@ func (d *decoder) checkAction(r *fileRule, p *policy.Rule, name string) {
 			key  string
 			at   any
 			here bool
-		}{{"set", &r.Set, r.Set != nil}, {"learn", &r.Learn, r.Learn != nil}, {"watch", &r.Watch, r.Watch != nil}, {"rollout", &r.Rollout, r.Rollout != nil}} {
+		}{{"set", &r.Set, r.Set != nil}, {"learn", &r.Learn, r.Learn != nil}, {"adapt", &r.Adapt, r.Adapt != nil}, {"watch", &r.Watch, r.Watch != nil}, {"rollout", &r.Rollout, r.Rollout != nil}} {
 			if other.here {
 				d.fail(d.at[other.at], name+"."+other.key, "the rule says leave: true as well", "remove one of them")
 			}

@@ -60,11 +60,16 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 		Expires: p.Expires, Expired: now.After(p.Expires),
 	}
 	for _, s := range p.Set {
-		f := api.FieldWhy{Setting: s, Applied: s.Reason == policy.ByRule.String()}
-		f.Why = "rule " + e.Rule.Name + " sets it"
+		computed := s.Reason == policy.FromMetrics.String()
+		f := api.FieldWhy{Setting: s, Applied: computed || s.Reason == policy.ByRule.String()}
+		if !computed {
+			f.Why = "rule " + e.Rule.Name + " sets it"
+		}
 		switch {
 		case !f.Applied:
 			f.Why = reasonText(s.Reason)
+		case out.Mode == engine.ModeObserve && computed:
+			f.Applied = false
 		case out.Mode == engine.ModeObserve:
 			f.Applied, f.Why = false, "rule "+e.Rule.Name+" would set it"
 		}

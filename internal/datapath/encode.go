@@ -41,6 +41,7 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 
 		SliceShift:    uint32(e.Policy.Slice),
 		HoldOutSlices: e.Policy.HoldSlices,
+		Adapted:       uint32(e.Policy.Adapted),
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)

@@ -111,6 +111,41 @@ func TestRootSynRTO(t *testing.T) {
 	}
 }
 
+// TestRootAdaptedSynRTO: a timeout that was computed comes with more retransmissions, so that
+// a connect does not fail earlier; an application that chose their number keeps it, and the
+// kernel's timeout.
+func TestRootAdaptedSynRTO(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	vanish(t, near, far)
+	r.policy(t, func(p *path.Policy) {
+		p.Params.Set(tcp.SynRTO, 125)
+		p.Adapted = 1 << tcp.SynRTO
+	})
+	for _, c := range []struct{ chosen, want int }{{0, 6 + 3}, {4, 4}} {
+		var fd, retries int
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			if c.chosen != 0 {
+				must(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, c.chosen))
+			}
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
+			retries, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
+			must(t, err)
+		})
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		must(t, err)
+		must(t, unix.Close(fd))
+		if retries != c.want || info.Rto > 200_000 != (c.chosen != 0) {
+			t.Errorf("the application chose %d: %d retransmissions, want %d; timeout %d us", c.chosen, retries, c.want, info.Rto)
+		}
+	}
+}
+
 // TestRootSynAckRTO loses SYN-ACKs, and measures when the second one goes out.
 func TestRootSynAckRTO(t *testing.T) {
 	r := newRig(t)

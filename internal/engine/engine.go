@@ -204,13 +204,16 @@ func (e *Engine) Rules() []policy.Rule {
 	return e.rules
 }
 
-// Fields has the bit 1<<f for each field that some rule sets: none in mode observe.
+// Fields has the bit 1<<f for each field that some rule sets or adapts: none in mode observe.
 func (e *Engine) Fields() (mask uint64) {
 	if e.Mode() == ModeObserve {
 		return 0
 	}
 	for _, r := range e.Rules() {
 		mask |= r.Set.Mask()
+		for _, f := range r.Adapt {
+			mask |= 1 << f
+		}
 	}
 	return mask
 }

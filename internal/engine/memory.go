@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 )
@@ -30,6 +31,7 @@ type Memory struct {
 	Compared  *learn.Comparison `json:"compared,omitempty"`
 	Back      *Back             `json:"back,omitempty"`
 	Bans      guard.Bans        `json:"bans,omitempty"`
+	Metrics   estimate.Path     `json:"metrics"`
 }
 
 func (n *node) place() Place {
@@ -41,7 +43,7 @@ func (e *Engine) memory(n *node) Memory {
 	m := Memory{
 		Place: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		Back: n.back, Bans: slices.Clone(n.bans),
+		Back: n.back, Bans: slices.Clone(n.bans), Metrics: n.metrics,
 	}
 	if n.compared != nil {
 		compared := *n.compared
@@ -127,7 +129,7 @@ func (e *Engine) remember(m Memory) bool {
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
 		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.compared, n.back, n.bans = m.Compared, m.Back, m.Bans
+		n.compared, n.back, n.bans, n.metrics = m.Compared, m.Back, m.Bans, m.Metrics
 		n.stored = true
 		return true
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -29,9 +30,9 @@ type node struct {
 	lastUsed int64 // Unix ns
 	// host is the only remote address with a scored connection; invalid once there are two.
 	host      netip.Addr
-	srtt      uint32
 	best      int8 // index into policy.arms, -1 is none
 	lifetimes lifetimes
+	metrics   estimate.Path
 
 	hosts bool // there are several hosts, with nodes of their own
 	ecn   bool // provenMarks connections negotiated ECN and got CE marks
@@ -76,6 +77,7 @@ type written struct {
 	slices  uint32 // held out
 	slice   uint8  // path.Policy's
 	params  uint32 // stamp of the rule's fixed fields
+	adapted policy.Adapted
 }
 
 // armSet is a list of arms. Paths with equal lists share one.
@@ -179,7 +181,7 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 // From then on the path's own belief is pooled: how arms differ over its hosts.
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
-	h.belief, h.samples, h.lastUsed, h.srtt, h.ecn = n.belief, n.samples, n.lastUsed, n.srtt, n.ecn
+	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics, n.ecn
 	h.lifetimes, h.marked = n.lifetimes, n.marked
 	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
 	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil

@@ -97,9 +97,7 @@ func (e *Engine) note(at position, s *tcp.Sample) {
 func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
-	if s.SRTT != 0 {
-		n.srtt = s.SRTT
-	}
+	n.metrics.Observe(s)
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
 		if n.marked++; n.marked >= provenMarks {
 			n.ecn = true

@@ -53,6 +53,8 @@ type Setting struct {
 	Value  uint64 `json:"value"`
 	Unit   string `json:"unit,omitempty"`
 	Reason string `json:"reason"` // from policy.Reason's closed list
+	// Why says more than Reason: of a value computed from metrics, the metrics.
+	Why string `json:"why,omitempty"`
 	// Configured is the value as written in the file; only 'tcpilot check' sets it.
 	Configured string `json:"configured,omitempty"`
 }
@@ -97,9 +99,21 @@ type PathState struct {
 	HoldOut  PathHoldOut   `json:"hold_out"`
 	// LeftToDefault is set while the path has kernel defaults because it did worse than they.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
-	MinRTT        uint32         `json:"min_rtt_us"`                     // microseconds, least recent; 0 is unknown
-	SRTT          uint32         `json:"srtt_us"`                        // microseconds, of the latest sample; 0 is unknown
-	Rate          float64        `json:"delivery_rate_bytes_per_second"` // greatest recent
+	PathMetrics
+}
+
+// PathMetrics is what the samples of a path show of the network: package estimate. The
+// direction is from this host to the remote one unless a field says otherwise.
+type PathMetrics struct {
+	MinRTT      uint32    `json:"min_rtt_us"`                     // microseconds, least of the last 5 to 10 minutes; 0 is unknown
+	SRTT        uint32    `json:"srtt_us"`                        // microseconds, smoothed; 0 is unknown
+	RTTVar      uint32    `json:"rttvar_us"`                      // microseconds, its variation
+	Rate        uint64    `json:"delivery_rate_bytes_per_second"` // greatest of the last 1 to 2 minutes, not limited by the application; 0 is unknown
+	ReceiveRate uint64    `json:"receive_rate_bytes_per_second"`  // greatest at which a connection received; 0 is unknown
+	Ssthresh    uint64    `json:"ssthresh"`                       // packets, greatest slow start threshold of the last 15 to 30 seconds; 0 is unknown
+	LossShare   float64   `json:"loss_share"`                     // of the recent data packets, 0 to 1
+	DataSegs    uint64    `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown
+	Updated     time.Time `json:"measured_at,omitzero"`           // time of the latest sample; the last minutes are those before it
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.

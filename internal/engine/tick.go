@@ -221,7 +221,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	}
 	d := policy.Decide(e.input(n, now))
 	n.reason, n.best = d.Reason, int8(d.Best)
-	w := e.writtenOf(n.rule, &d.Policy)
+	w := e.writtenOf(n.rule, &d)
 	if n.id != 0 && e.fresh(n, now) && w.same(&n.policy) {
 		return en, false
 	}
@@ -256,12 +256,18 @@ func (e *Engine) leftToParent(n *node) bool {
 }
 
 // writtenOf returns the part of a policy that is needed to compare it with the next one.
-func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
-	if p.Params != rs.params {
-		rs.params = p.Params
+func (e *Engine) writtenOf(rs *ruleState, d *policy.Decision) written {
+	p, fixed := &d.Policy, d.Policy.Params
+	for f := tcp.Field(0); p.Adapted>>f != 0; f++ {
+		if p.Adapted&(1<<f) != 0 {
+			fixed.Unset(f)
+		}
+	}
+	if fixed != rs.params {
+		rs.params = fixed
 		rs.paramStamp++
 	}
-	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp}
+	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: d.Adapted}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight
@@ -281,7 +287,7 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 // same reports whether the policies are equal, apart from differences of shares that are
 // too small to be written.
 func (w *written) same(o *written) bool {
-	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params {
+	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted {
 		return false
 	}
 	// The hold-out share of a new path falls with each outcome: a change by an eighth or
@@ -305,7 +311,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Arms, in.ByName, in.Default = e.armsFor(n), e.offered.byName, e.offered.def
 	in.Retired = e.retiredFor(n, now)
 	in.Back = n.leftToDefault(now)
-	in.Belief = &n.belief
+	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -185,6 +186,17 @@ func (e *Engine) settings(r *policy.Rule) []Setting {
 	return out
 }
 
+// adaptedSettings lists the values that were computed from the metrics of n.
+func adaptedSettings(a policy.Adapted, n *node) (out []Setting) {
+	for _, f := range policy.Adaptive {
+		if v := a.Value(f); v != 0 {
+			out = append(out, Setting{Field: f.String(), Value: v, Unit: tcp.Fields[f].Unit.String(),
+				Reason: policy.FromMetrics.String(), Why: policy.WhyAdapted(f, &n.metrics)})
+		}
+	}
+	return out
+}
+
 // viewer describes paths. Paths of one rule share settings, and all share the memory of
 // their arms.
 type viewer struct {
@@ -201,13 +213,16 @@ func (v *viewer) path(p *PathState, n *node) {
 		set = v.e.settings(n.rule.rule)
 		v.settings[n.rule] = set
 	}
+	if a := from.policy.adapted; a != (policy.Adapted{}) {
+		set = append(slices.Clip(set), adaptedSettings(a, from)...)
+	}
 	k := n.key.path()
 	*p = PathState{
 		Key: k, Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix.String(),
 		PolicyID: from.id, Reason: n.reason.String(), Expires: time.Unix(0, from.expires), LastUsed: time.Unix(0, n.lastUsed),
 		Samples: n.samples, Set: set,
-		MinRTT: b.MinRTT, SRTT: n.srtt, Rate: float64(b.Rate),
-		Slice: from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
+		PathMetrics: viewMetrics(&n.metrics),
+		Slice:       from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
 	first := len(v.arms)
 	arms := from.policy.arms.list()
@@ -278,6 +293,19 @@ func (n *node) recent(a *learn.ArmBelief) Recent {
 		r.Goodput = uint64(math.Round(math.Exp(a.Mean + float64(a.Price))))
 	}
 	return r
+}
+
+func viewMetrics(m *estimate.Path) PathMetrics {
+	out := PathMetrics{
+		MinRTT: uint32(m.MinRTT.Least()), SRTT: uint32(m.SRTT), RTTVar: uint32(m.RTTVar),
+		Rate: m.Rate.Greatest(), ReceiveRate: m.ReceiveRate.Greatest(), Ssthresh: m.Ssthresh.Greatest(),
+		DataSegs: uint64(math.Ceil(float64(m.Sent))),
+	}
+	out.LossShare, _ = m.Loss()
+	if m.Updated != 0 {
+		out.Updated = time.Unix(0, m.Updated)
+	}
+	return out
 }
 
 func holdOut(n, from *node) PathHoldOut {

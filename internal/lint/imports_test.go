@@ -24,7 +24,8 @@ var mayImport = map[string][]string{
 	"policy":     {"tcp", "path", "class", "learn", "congestion"},
 	"congestion": {"tcp"},
 	"guard":      {"tcp", "learn"},
-	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "congestion"},
+	"estimate":   {"tcp"},
+	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion"},
 
 	// edge: the kernel, the disk
 	"datapath": {"tcp", "path", "class", "netns", "regular"},

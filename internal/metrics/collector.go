@@ -192,7 +192,15 @@ func (s *scrape) path(p *engine.PathState) {
 	s.one(pathSamples, float64(p.Samples), l...)
 	s.known(pathSRTT, float64(p.SRTT)/1e6, l...)
 	s.known(pathMinRTT, float64(p.MinRTT)/1e6, l...)
-	s.known(pathRate, p.Rate, l...)
+	s.known(pathRate, float64(p.Rate), l...)
+	s.known(pathReceiveRate, float64(p.ReceiveRate), l...)
+	s.known(pathSsthresh, float64(p.Ssthresh), l...)
+	if p.DataSegs > 0 {
+		s.one(pathLoss, p.LossShare, l...)
+	}
+	if !p.Updated.IsZero() {
+		s.one(pathMeasured, float64(p.Updated.UnixNano())/1e9, l...)
+	}
 	s.one(pathHeld, float64(p.HoldOut.Count), l...)
 	s.gain(pathGain, pathGainLow, pathGainHigh, p.HoldOut.Gain, l...)
 	s.one(pathLeft, truth(p.LeftToDefault != nil), l...)

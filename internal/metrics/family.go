@@ -80,15 +80,19 @@ var (
 	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
 	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
 
-	pathSamples  = gauge("path_samples", "Samples of the path. A gauge, since a path may enter and leave \"other\".", pathLabels...)
-	pathSRTT     = gauge("path_srtt_seconds", "Smoothed round-trip time of the path's latest sample.", pathLabels...)
-	pathMinRTT   = gauge("path_min_rtt_seconds", "Least recent round-trip time of the path.", pathLabels...)
-	pathRate     = gauge("path_delivery_rate_bytes_per_second", "Greatest recent delivery rate of the path.", pathLabels...)
-	pathHeld     = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
-	pathGain     = gauge("path_gain_ratio", "By what factor the path's connections are faster than those held out, in the mean that counts slow ones most; absent until it has an interval.", pathLabels...)
-	pathGainLow  = gauge("path_gain_ratio_low", "Lower end of the 95 % interval of path_gain_ratio, which holds whenever one looks.", pathLabels...)
-	pathGainHigh = gauge("path_gain_ratio_high", "Upper end of that interval.", pathLabels...)
-	pathLeft     = gauge("path_left_to_default", "1 while the path is left to kernel defaults because its connections did worse than the hold-out.", pathLabels...)
+	pathSamples     = gauge("path_samples", "Samples of the path. A gauge, since a path may enter and leave \"other\".", pathLabels...)
+	pathSRTT        = gauge("path_srtt_seconds", "Smoothed round-trip time of the path.", pathLabels...)
+	pathMinRTT      = gauge("path_min_rtt_seconds", "Least round-trip time of the path in the 5 to 10 minutes before path_measured_timestamp_seconds.", pathLabels...)
+	pathRate        = gauge("path_delivery_rate_bytes_per_second", "Greatest delivery rate of the path, not limited by the application, in the 1 to 2 minutes before path_measured_timestamp_seconds.", pathLabels...)
+	pathReceiveRate = gauge("path_receive_rate_bytes_per_second", "Greatest rate at which a connection of the path received in the same time.", pathLabels...)
+	pathSsthresh    = gauge("path_ssthresh_packets", "Greatest slow start threshold of the path's connections in the 15 to 30 seconds before path_measured_timestamp_seconds; of those without one, their bandwidth-delay product.", pathLabels...)
+	pathLoss        = gauge("path_loss_ratio", "Share of the path's recent data packets that were lost.", pathLabels...)
+	pathMeasured    = gauge("path_measured_timestamp_seconds", "When the path's latest sample was taken, Unix time.", pathLabels...)
+	pathHeld        = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
+	pathGain        = gauge("path_gain_ratio", "By what factor the path's connections are faster than those held out, in the mean that counts slow ones most; absent until it has an interval.", pathLabels...)
+	pathGainLow     = gauge("path_gain_ratio_low", "Lower end of the 95 % interval of path_gain_ratio, which holds whenever one looks.", pathLabels...)
+	pathGainHigh    = gauge("path_gain_ratio_high", "Upper end of that interval.", pathLabels...)
+	pathLeft        = gauge("path_left_to_default", "1 while the path is left to kernel defaults because its connections did worse than the hold-out.", pathLabels...)
 
 	pathArmWeight = gauge("path_arm_weight", "Share of the path's next connections that get the congestion control, 0 to 1; for \"other\" the mean over its paths, weighted by samples.", armLabels...)
 	pathArmCount  = gauge("path_arm_connections", "Scored connections of the path with the congestion control.", armLabels...)
@@ -115,7 +119,7 @@ var families = []*family{
 	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
 	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
-	pathSamples, pathSRTT, pathMinRTT, pathRate, pathHeld, pathGain, pathGainLow, pathGainHigh, pathLeft,
+	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathSsthresh, pathLoss, pathMeasured, pathHeld, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,
 }

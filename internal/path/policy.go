@@ -20,7 +20,10 @@ type Arm struct {
 // Policy is what a path gives to its new connections. The zero Policy touches
 // nothing. It is comparable: two equal policies need no write.
 type Policy struct {
-	Params  tcp.Params   // fixed fields
+	Params tcp.Params // values of fields
+	// Adapted has the bit 1<<f for each field of Params that was computed from the metrics of
+	// the path, and not set by a rule.
+	Adapted uint64
 	Arms    [MaxArms]Arm // the first NumArms count
 	NumArms uint8
 	HoldOut uint32 // share of connections left at kernel defaults, in 1/65536

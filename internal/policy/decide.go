@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -32,10 +33,12 @@ type Input struct {
 	// never used, even if Rule fixes one of them.
 	Retired []tcp.CC
 	Learner learn.Learner
-	Belief  *learn.Belief // of this path; nil is a path without samples
-	Parent  *learn.Belief // of the enclosing prefix; nil at the root
-	Now     int64         // Unix nanoseconds
-	Slice   uint8         // path.Policy's, for paths that learn
+	Belief  *learn.Belief  // of this path; nil is a path without samples
+	Metrics *estimate.Path // of this path; nil is a path without samples
+	Adapted Adapted        // of the policy in use
+	Parent  *learn.Belief  // of the enclosing prefix; nil at the root
+	Now     int64          // Unix nanoseconds
+	Slice   uint8          // path.Policy's, for paths that learn
 	// Back says that the path was shown to do worse than with the default, and gets the
 	// default for now.
 	Back bool
@@ -52,8 +55,10 @@ type Input struct {
 // Decision is what a path gives to its new connections, and why.
 type Decision struct {
 	Policy path.Policy
-	Reason Reason
-	Best   int // index into Policy.Arms of the arm that is best known, or -1
+	// Adapted is the part of Policy that was computed from the path's metrics.
+	Adapted Adapted
+	Reason  Reason
+	Best    int // index into Policy.Arms of the arm that is best known, or -1
 }
 
 // changeReporter is a learner that reports changes of paths.
@@ -84,6 +89,10 @@ func Decide(in *Input) Decision {
 		d.Reason = in.learned(&d)
 	default:
 		d.Reason = ByRule
+	}
+	if len(in.Rule.Adapt) > 0 {
+		d.Adapted = in.adapt()
+		d.Adapted.addTo(&d.Policy)
 	}
 	in.holdOut(&d.Policy)
 	return d
@@ -118,6 +127,7 @@ func (in *Input) holdOut(p *path.Policy) {
 		for _, f := range p.Params.Fields() {
 			if tcp.Fields[f].When == tcp.AtRequest {
 				p.Params.Unset(f)
+				p.Adapted &^= 1 << f
 			}
 		}
 		return

@@ -34,6 +34,9 @@ func (r *Rule) describeAction() string {
 		}
 		parts = append(parts, s)
 	}
+	if len(r.Adapt) > 0 {
+		parts = append(parts, "adapt "+joinFunc(r.Adapt, ", ", tcp.Field.String)+" to the path")
+	}
 	if w := r.Watch; w.Events != 0 {
 		parts = append(parts, fmt.Sprintf("watch %s of %s", strings.Join(w.Names(), "|"), percent(w.Share)))
 	}

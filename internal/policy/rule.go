@@ -17,7 +17,10 @@ type Rule struct {
 	Set     tcp.Params // fixed values
 	CC      tcp.CC     // fixed congestion control; zero is none
 	Learn   *Learn     // nil is nothing to learn
-	Watch   Watch
+	// Adapt lists the fields, of Adaptive, whose values are computed from the metrics of each
+	// path. Only with Learn, without which paths have no metrics.
+	Adapt []tcp.Field
+	Watch Watch
 	// Rollout is the share of connections that the rule applies to, above 0 to 1; the
 	// others are in the hold-out. 0 means all connections.
 	Rollout float64

@@ -111,7 +111,10 @@ func Snapshot() *engine.Snapshot {
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us", Before: "200000", After: "20000", Since: Now.Add(-time.Hour)}},
 		Paths: []*engine.PathState{
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-2 * time.Second), Samples: 200, MinRTT: 12_300, SRTT: 15_000, Rate: 11.76e6,
+				LastUsed: Now.Add(-2 * time.Second), Samples: 200, PathMetrics: engine.PathMetrics{
+					MinRTT: 12_300, SRTT: 15_000, RTTVar: 900, Rate: 11_760_000, ReceiveRate: 150_000, Ssthresh: 96,
+					LossShare: 0.0012, DataSegs: 41_000, Updated: Now.Add(-2 * time.Second),
+				},
 				Arms: []engine.PathArm{
 					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now,
 						Recent: engine.Recent{Goodput: 760_000, Retrans: 0.0104, DataSegs: 12_000, SRTT: 13_100}},
@@ -125,7 +128,7 @@ func Snapshot() *engine.Snapshot {
 				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
 					Recent: engine.Recent{Goodput: 740_000, Retrans: 0.0101, DataSegs: 9_000, SRTT: 13_000}, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-time.Second), Samples: 30, MinRTT: 80, Rate: 1.1e9,
+				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000},
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
@@ -212,8 +215,10 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 		Why:   "rule default learns; 200 samples of 192.0.2.0/24 are in favour of bbr.",
 		Entry: &api.Entry{Prefix: "192.0.2.0/24", PolicyID: 17, Reason: "learned", Expires: Now.Add(28 * time.Second)},
 		Fields: []api.FieldWhy{
-			{Setting: engine.Setting{Field: "init_cwnd", Value: 32, Unit: "packets", Reason: "rule"}, Applied: true, Why: "rule default sets it"},
-			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule"}, Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"},
+			{Setting: engine.Setting{Field: "init_cwnd", Value: 32, Unit: "packets", Reason: "rule", Why: "rule default sets it"}, Applied: true},
+			{Setting: engine.Setting{Field: "syn_rto", Value: 125, Unit: "ms", Reason: "metrics",
+				Why: "srtt 15ms + 4 x rttvar 900us is 18.6ms: the least timeout of at least twice that"}, Applied: true},
+			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule", Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"}},
 		},
 		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
 		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout, Path: f.Snap.Paths[0], Notes: []string{"the application may still choose for itself"},

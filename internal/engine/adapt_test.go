@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func adaptRule(r *policy.Rule) { r.Adapt = policy.Adaptive }
+
+// A path gets values by its own round-trip times, another path its own, and a path of which
+// nothing is known gets none.
+func TestAdaptByPath(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", adaptRule))
+	near, far := ip("198.51.100.7"), ip("203.0.113.9")
+	slow := func(s *tcp.Sample) { s.MinRTT, s.SRTT, s.RTTVar = 60_000, 70_000, 4000 }
+	w.run(20, near, goods{cubic: 100, bbr: 100, reno: 100})
+	w.run(20, far, goods{cubic: 100, bbr: 100, reno: 100}, slow)
+	for _, c := range []struct {
+		prefix string
+		want   uint64
+	}{{"198.51.100.0/24", 125}, {"203.0.113.0/24", 250}, {"192.0.2.0/24", 0}} {
+		row, _ := w.sink.lookup(1, 0, ip(c.prefix[:len(c.prefix)-4]+"9"))
+		got, _ := row.Policy.Params.Get(tcp.SynRTO)
+		if got != c.want || row.Policy.Adapted>>tcp.SynRTO&1 == 1 != (c.want != 0) {
+			t.Errorf("%s: syn_rto %d, adapted %b; want %d", c.prefix, got, row.Policy.Adapted, c.want)
+		}
+	}
+	p := w.path("203.0.113.0/24")
+	if len(p.Set) != 2 || p.Set[0].Field != "syn_rto" || p.Set[0].Value != 250 || p.Set[0].Reason != "metrics" || p.Set[0].Why == "" {
+		t.Errorf("explained as %+v", p.Set)
+	}
+	if w.e.Fields() != 1<<tcp.SynRTO|1<<tcp.SynAckRTO {
+		t.Errorf("fields %b", w.e.Fields())
+	}
+}
+
+// Values that are computed do not make the rows of one rule differ in what the rule fixes:
+// rows are written once, not at each decision.
+func TestAdaptDoesNotRewriteRows(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", adaptRule, func(r *policy.Rule) { r.Set.Set(tcp.NoDelay, 1) }))
+	slow := func(s *tcp.Sample) { s.MinRTT, s.SRTT, s.RTTVar = 60_000, 70_000, 4000 }
+	g := goods{cubic: 100, bbr: 100, reno: 100}
+	for range 60 {
+		w.run(1, ip("198.51.100.7"), g)
+		w.run(1, ip("203.0.113.9"), g, slow)
+	}
+	was := w.sink.writes
+	for range 20 {
+		w.e.markAll()
+		w.now += second / 10
+		w.e.Tick(w.now)
+	}
+	if more := w.sink.writes - was; more > 4 {
+		t.Errorf("%d rows were written for no change", more)
+	}
+}
+
+// What was adapted ends when the metrics are too old: the path may have changed.
+func TestAdaptEndsWithOldMetrics(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", adaptRule))
+	w.run(20, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100})
+	k := path.Of(1, 0, ip("198.51.100.7"), 24)
+	if v, _ := w.sink.rows[k].Policy.Params.Get(tcp.SynRTO); v != 125 {
+		t.Fatalf("syn_rto %d", v)
+	}
+	for range 40 {
+		w.now += int64(time.Minute)
+		w.e.Tick(w.now)
+	}
+	if v, ok := w.sink.rows[k].Policy.Params.Get(tcp.SynRTO); ok {
+		t.Errorf("after 40 idle minutes syn_rto is %d", v)
+	}
+}
+
+// Metrics are kept across restarts, and so is what follows from them.
+func TestMetricsAreStored(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run(20, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100})
+	before := w.path("198.51.100.0/24").PathMetrics
+	if before.MinRTT != 10_000 || before.Ssthresh != 80 || before.Updated.IsZero() {
+		t.Errorf("metrics %+v", before)
+	}
+	changed, _, _ := w.e.Unsaved(100)
+	next := New(options(newSink()))
+	next.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
+	if err := next.Start([]policy.Rule{learnRule("all")}, policy.Resolver{}, changed, w.now); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range next.View(time.Unix(0, w.now)).Paths {
+		if p.Prefix == "198.51.100.0/24" && p.PathMetrics == before {
+			return
+		}
+	}
+	t.Errorf("another engine has %+v", next.View(time.Unix(0, w.now)).Paths)
+}

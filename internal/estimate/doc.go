@@ -1,0 +1,5 @@
+// Package estimate keeps the metrics of a path: what the samples of its connections show of
+// the network between the two hosts, whatever congestion control they had.
+//
+// It refuses to decide what follows from them.
+package estimate

@@ -1,0 +1,145 @@
+package estimate
+
+import (
+	"math"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+const (
+	// rttWindow is how long the least round-trip time is remembered. The kernel keeps that
+	// of a connection for half as long (tcp_min_rtt_wlen, 300 s): a path may have few
+	// connections.
+	rttWindow = 10 * time.Minute
+	// rateWindow is the same for the greatest rates. The capacity of a path changes more
+	// often than its length.
+	rateWindow = 2 * time.Minute
+	// ssthreshWindow is the same for the greatest slow start threshold (Hung, Zhang and Lu,
+	// "Fine-Grained TCP Tuning", slow start threshold detection: 30 s).
+	ssthreshWindow = 30 * time.Second
+	// minSsthresh is the least slow start threshold that is remembered, in packets: the
+	// initial window of RFC 6928. A short connection with an early loss ends below it, and
+	// says nothing of what the path can carry.
+	minSsthresh = 10
+	// infiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h): the connection never
+	// left slow start.
+	infiniteSsthresh = 0x7fffffff
+
+	// srttGain is the weight of a sample that comes soon after another (RFC 6298, alpha).
+	srttGain = 1. / 8
+	// srttHalfLife is the time in which the weight of older samples halves, if there are few.
+	srttHalfLife = 10 * time.Second
+	// lossHalfLife is the same for the share of lost packets.
+	lossHalfLife = time.Minute
+
+	// maxHandshake is the duration of a handshake from which it says nothing of the
+	// round-trip time: the kernel sends the SYN again after a second (TCP_TIMEOUT_INIT).
+	maxHandshake = time.Second
+)
+
+// Path is the metrics of a path, in the direction from this host to the remote one unless a
+// field says otherwise. The zero Path knows nothing.
+type Path struct {
+	MinRTT      Window  `json:"min_rtt"`      // minimum, microseconds
+	Rate        Window  `json:"rate"`         // greatest delivery rate that the application did not limit, bytes/s
+	ReceiveRate Window  `json:"receive_rate"` // greatest rate at which a connection received, bytes/s: a lower bound
+	Ssthresh    Window  `json:"ssthresh"`     // greatest slow start threshold, packets
+	SRTT        float32 `json:"srtt"`         // smoothed round-trip time, microseconds; 0 is unknown
+	RTTVar      float32 `json:"rttvar"`       // its variation, microseconds
+	Sent        float32 `json:"sent"`         // data packets, discounted
+	Lost        float32 `json:"lost"`         // those of them that the sender marked as lost
+	Samples     uint32  `json:"samples"`      // number of samples
+	Updated     int64   `json:"updated"`      // Unix nanoseconds of the latest sample; 0 is never
+}
+
+// Observe updates the metrics by a sample, whether or not it can be scored. Samples may
+// arrive out of order.
+func (p *Path) Observe(s *tcp.Sample) {
+	at := max(s.At, p.Updated)
+	elapsed := time.Duration(0)
+	if p.Updated != 0 {
+		elapsed = time.Duration(at - p.Updated)
+	}
+	p.observeRTT(s, at, elapsed)
+	p.observeLoss(s, elapsed)
+	if s.Kind != tcp.KindFailedConnect {
+		p.Rate.Max(at, deliveryRate(s), rateWindow)
+		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)
+		p.Ssthresh.Max(at, ssthresh(s), ssthreshWindow)
+	}
+	p.Updated = at
+	p.Samples += min(1, math.MaxUint32-p.Samples)
+}
+
+func (p *Path) observeRTT(s *tcp.Sample, at int64, elapsed time.Duration) {
+	p.MinRTT.Min(at, uint64(s.MinRTT), rttWindow)
+	if s.Connect < maxHandshake {
+		p.MinRTT.Min(at, uint64(s.Connect.Microseconds()), rttWindow)
+	}
+	if s.SRTT == 0 {
+		return
+	}
+	gain := float32(1)
+	if p.SRTT != 0 {
+		gain = max(srttGain, 1-keep(elapsed, srttHalfLife))
+	}
+	p.SRTT += gain * (float32(s.SRTT) - p.SRTT)
+	p.RTTVar += gain * (float32(s.RTTVar) - p.RTTVar)
+}
+
+func (p *Path) observeLoss(s *tcp.Sample, elapsed time.Duration) {
+	k := keep(elapsed, lossHalfLife)
+	p.Sent = p.Sent*k + float32(s.DataSegsOut)
+	p.Lost = p.Lost*k + float32(min(s.Lost, s.DataSegsOut))
+}
+
+// keep is the weight that is left of older samples after a time.
+func keep(elapsed, halfLife time.Duration) float32 {
+	return float32(math.Exp2(-float64(elapsed) / float64(halfLife)))
+}
+
+// Loss is the recent share of data packets that were lost, 0 to 1; false if none were sent.
+func (p *Path) Loss() (share float64, ok bool) {
+	if p.Sent < 1 {
+		return 0, false
+	}
+	return float64(p.Lost / p.Sent), true
+}
+
+// deliveryRate is the delivery rate of a connection in bytes/s; 0 if it is unknown, or was
+// measured while the application sent too little.
+func deliveryRate(s *tcp.Sample) uint64 {
+	if s.Has(tcp.FlagAppLimited) {
+		return 0
+	}
+	return s.DeliveryRate
+}
+
+// receiveRate is the mean rate at which a connection received, bytes/s; 0 if it received
+// less than an initial window, or for less than a round trip.
+func receiveRate(s *tcp.Sample) uint64 {
+	took := s.Duration - s.Connect
+	if s.BytesReceived < minSsthresh*uint64(s.MSS) || took < max(time.Millisecond, time.Duration(s.MinRTT)*time.Microsecond) {
+		return 0
+	}
+	return uint64(float64(s.BytesReceived) / took.Seconds())
+}
+
+// ssthresh is the window in packets up to which the connection could have grown fast; 0 if
+// it has not shown any. A congestion control that models the path, as bbr, leaves the slow
+// start threshold alone, and so does a connection without a loss. Then it is what the
+// connection had in flight at its delivery rate, without a queue: the bandwidth-delay product.
+func ssthresh(s *tcp.Sample) uint64 {
+	window := uint64(s.Ssthresh)
+	if s.Ssthresh == 0 || s.Ssthresh >= infiniteSsthresh {
+		if s.MSS == 0 {
+			return 0
+		}
+		window = uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), infiniteSsthresh))
+	}
+	if window < minSsthresh {
+		return 0
+	}
+	return window
+}

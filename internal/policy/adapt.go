@@ -1,0 +1,114 @@
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Adaptive lists the fields whose values can be computed from the metrics of a path.
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO}
+
+// Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
+type Adapted struct {
+	SynRTO, SynAckRTO uint16 // milliseconds
+}
+
+const (
+	// metricsAge is the age from which the metrics of a path are not used any more.
+	metricsAge = 10 * time.Minute
+	// metricsSamples is the number of samples from which they are used.
+	metricsSamples = 10
+
+	// synMargin is the least ratio of a timeout of the handshake to the bound of the
+	// round-trip time (rttBound), and synMarginToLower the same for a timeout that is less
+	// than the one in use, so that timeouts do not change to and fro.
+	synMargin        = 2
+	synMarginToLower = 2.5
+)
+
+// synTimeouts are the timeouts in milliseconds that a SYN may have. They divide the kernel's
+// second (TCP_TIMEOUT_INIT; RFC 6298, 2.1) by powers of two: with as many more
+// retransmissions, a connect to a host that does not answer fails after the same time (128 s
+// instead of 131 s with the kernel's settings).
+var synTimeouts = []uint16{125, 250, 500}
+
+// synAckTimeouts are the same for a SYN-ACK. The number of its retransmissions is the
+// listener's for all of its connections, so that a shorter timeout makes the kernel forget an
+// unfinished handshake earlier: after 16 s with 250 ms, instead of 63 s.
+var synAckTimeouts = []uint16{250, 500}
+
+// adapt computes the values of the fields that the rule adapts, from in.Metrics.
+func (in *Input) adapt() (a Adapted) {
+	m := in.Metrics
+	if m == nil || m.Samples < metricsSamples || m.SRTT == 0 || in.Now-m.Updated > int64(metricsAge) {
+		return a
+	}
+	for _, f := range in.Rule.Adapt {
+		if in.Rule.Set.Mask()&(1<<f) != 0 {
+			continue
+		}
+		switch f {
+		case tcp.SynRTO:
+			a.SynRTO = handshakeTimeout(synTimeouts, m, in.Adapted.SynRTO)
+		case tcp.SynAckRTO:
+			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, in.Adapted.SynAckRTO)
+		}
+	}
+	return a
+}
+
+// handshakeTimeout returns the least of timeouts with enough margin over the path's
+// round-trip time, 0 if there is none. was is the one in use, or 0.
+func handshakeTimeout(timeouts []uint16, m *estimate.Path, was uint16) uint16 {
+	bound := rttBound(m)
+	for _, ms := range timeouts {
+		margin := time.Duration(synMargin * float64(bound))
+		if was == 0 || ms < was {
+			margin = time.Duration(synMarginToLower * float64(bound))
+		}
+		if time.Duration(ms)*time.Millisecond >= margin {
+			return ms
+		}
+	}
+	return 0
+}
+
+// rttBound is the retransmission timeout of RFC 6298, 2.3, for the path's round-trip times:
+// srtt + 4 rttvar.
+func rttBound(m *estimate.Path) time.Duration {
+	return time.Duration((m.SRTT + 4*m.RTTVar) * float32(time.Microsecond))
+}
+
+// addTo puts the values into a policy.
+func (a Adapted) addTo(p *path.Policy) {
+	for _, f := range Adaptive {
+		if v := a.Value(f); v != 0 {
+			p.Params.Set(f, v)
+			p.Adapted |= 1 << f
+		}
+	}
+}
+
+// Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
+func (a Adapted) Value(f tcp.Field) uint64 {
+	switch f {
+	case tcp.SynRTO:
+		return uint64(a.SynRTO)
+	case tcp.SynAckRTO:
+		return uint64(a.SynAckRTO)
+	}
+	return 0
+}
+
+// WhyAdapted explains a value of an adapted field by the metrics that led to it.
+func WhyAdapted(f tcp.Field, m *estimate.Path) string {
+	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s: the least timeout of at least twice that", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
+}
+
+func micros(us float32) time.Duration {
+	return (time.Duration(us) * time.Microsecond).Round(100 * time.Microsecond)
+}
