@@ -25,15 +25,11 @@ func three(v float64) string {
 
 // scaled writes v with the largest prefix that leaves at least 1.
 func scaled(v float64, unit string) string {
-	for _, p := range []struct {
-		size   float64
-		prefix string
-	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
-		if v >= p.size*0.9995 {
-			return three(v/p.size) + " " + p.prefix + unit
-		}
+	v, prefix := console.Prefix(v)
+	if prefix == "" {
+		return strconv.FormatFloat(v, 'f', 0, 64) + " " + unit
 	}
-	return strconv.FormatFloat(v, 'f', 0, 64) + " " + unit
+	return three(v) + " " + prefix + unit
 }
 
 // fmtBytes writes an amount of data: 1.20 MB.

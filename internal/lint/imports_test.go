@@ -56,12 +56,12 @@ var mayImport = map[string][]string{
 
 	// the lab
 	"lab/topology":   {"filelock", "host", "netns", "sysctl", "thread", "undo"},
-	"lab/link":       {"lab/topology", "netns"},
+	"lab/link":       {"console", "lab/topology", "netns"},
 	"lab/measure":    {},
 	"lab/load":       {},
-	"lab/workload":   {"lab/load", "lab/measure", "lab/topology"},
+	"lab/workload":   {"console", "lab/load", "lab/measure", "lab/topology"},
 	"lab/subject":    {"cc", "congestion", "lab/topology", "sysctl", "undo"},
-	"lab/scenario":   {"config", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
+	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
 	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},

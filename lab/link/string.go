@@ -2,9 +2,10 @@ package link
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // String describes the link for people.
@@ -50,36 +51,17 @@ func (s Spec) String() string {
 	return strings.Join(words, ", ")
 }
 
-func inBits(perSecond uint64) string { return scaled(perSecond, "bit/s", "kbit/s", "Mbit/s", "Gbit/s") }
-func inBytes(n uint64) string        { return scaled(n, "B", "KB", "MB", "GB") }
+func inBits(perSecond uint64) string { return console.Amount(float64(perSecond), "bit/s") }
+func inBytes(n uint64) string        { return console.Amount(float64(n), "B") }
 
-// scaled formats n in the greatest unit that it reaches, as number does.
-func scaled(n uint64, units ...string) string {
-	value, i := float64(n), 0
-	for value >= 1000 && i < len(units)-1 {
-		value /= 1000
-		i++
-	}
-	return number(value) + " " + units[i]
-}
-
-func percent(share float64) string { return number(100*share) + " %" }
+func percent(share float64) string { return console.Digits(100*share) + " %" }
 
 func duration(d time.Duration) string {
 	switch {
 	case d >= time.Second:
-		return number(d.Seconds()) + " s"
+		return console.Digits(d.Seconds()) + " s"
 	case d >= time.Millisecond:
-		return number(d.Seconds()*1e3) + " ms"
+		return console.Digits(d.Seconds()*1e3) + " ms"
 	}
-	return number(d.Seconds()*1e6) + " µs"
-}
-
-// number formats v with three significant digits, or with all before the decimal point
-// if there are more.
-func number(v float64) string {
-	if v >= 1000 {
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
+	return console.Digits(d.Seconds()*1e6) + " µs"
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -141,19 +142,5 @@ func differences(before, after link.Spec) string {
 // wrapped writes text in lines of at most 100 characters.
 func wrapped(b *strings.Builder, lead, text string) {
 	const width = 100
-	length := len(lead)
-	b.WriteString(lead)
-	for i, word := range strings.Fields(text) {
-		switch {
-		case i > 0 && length+1+len(word) > width:
-			b.WriteString("\n" + strings.Repeat(" ", len(lead)))
-			length = len(lead)
-		case i > 0:
-			b.WriteByte(' ')
-			length++
-		}
-		b.WriteString(word)
-		length += len(word)
-	}
-	b.WriteByte('\n')
+	b.WriteString(lead + console.Fold(text, width-len(lead), strings.Repeat(" ", len(lead))) + "\n")
 }

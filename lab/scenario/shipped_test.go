@@ -41,8 +41,8 @@ func TestDescribe(t *testing.T) {
 	for want, times := range map[string]int{
 		"a: A\n": 1, "Source: ours\n": 1, "Expect: much\n": 1, "Needs: cc:dctcp\n": 1,
 		"network   sender1 sender2 | left right | receiver1":                                              1,
-		"link      bottleneck: 10 Mbit/s, 10 ms, queue 25 KB":                                             2,
-		"; from 1s: 5 % loss; from 2s: 5 Mbit/s; back: 5 Mbit/s; from 3s: 5 Mbit/s, 10 ms, queue 25 KB\n": 1,
+		"link      bottleneck: 10 Mbit/s, 10 ms, queue 25 kB":                                             2,
+		"; from 1s: 5 % loss; from 2s: 5 Mbit/s; back: 5 Mbit/s; from 3s: 5 Mbit/s, 10 ms, queue 25 kB\n": 1,
 		"subjects  cubic (baseline), tcpilot\n":                                                           1,
 		"net.ipv4.tcp_ecn = 1":                                                                            1,
 		"case \"calm\", about ":                                                                           1, "case \"rough\", about ": 1,

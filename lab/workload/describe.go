@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
@@ -160,12 +161,4 @@ func (s Size) String() string {
 	return fmt.Sprintf("%s on average (Pareto %v, %s to %s)", inBytes(s.Mean()), s.Alpha, inBytes(s.Scale), inBytes(s.Max))
 }
 
-// inBytes is in decimal units, as sizes of flows are given.
-func inBytes(n float64) string {
-	unit := 0
-	for n >= 999.5 && unit < 3 {
-		n /= 1000
-		unit++
-	}
-	return strconv.FormatFloat(n, 'g', 3, 64) + " " + []string{"B", "kB", "MB", "GB"}[unit]
-}
+func inBytes(n float64) string { return console.Amount(n, "B") }

@@ -1,0 +1,36 @@
+package console
+
+import (
+	"math"
+	"strconv"
+)
+
+// Prefix returns v in the greatest of the decimal units k, M, G and T that leaves at least
+// 1, and that prefix. It rounds up from 999.5.
+func Prefix(v float64) (scaled float64, prefix string) {
+	for _, p := range []struct {
+		size   float64
+		prefix string
+	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if v >= p.size*0.9995 {
+			return v / p.size, p.prefix
+		}
+	}
+	return v, ""
+}
+
+// Amount writes a quantity as somebody has written it: 625 kB, 1.5 Mbit/s. It has three
+// significant digits, without zeros at the end.
+func Amount(v float64, unit string) string {
+	v, prefix := Prefix(v)
+	return Digits(v) + " " + prefix + unit
+}
+
+// Digits writes a number with three significant digits, without zeros at the end, or with
+// all digits before the point.
+func Digits(v float64) string {
+	if math.Abs(v) >= 999.5 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
