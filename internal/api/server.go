@@ -175,7 +175,9 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Counters.ArmFailures)
 	notNull(&st.Counters.Events)
 	notNull(&st.Counters.Programs)
-	notNull(&st.Counters.Controls)
+	if st.Counters.Controls == nil {
+		st.Counters.Controls = map[string]int{}
+	}
 	notNull(&st.Features)
 	notNull(&st.Rollouts)
 	notNull(&st.Arms)

@@ -50,7 +50,7 @@ func TestClientMirrorsBackend(t *testing.T) {
 	want, _ := f.Status(ctx)
 	want.Counters.NameRules(f.Snap.Rules)
 	want.Counters.Sort()
-	want.Counters.ArmFailures, want.Counters.Controls = []metrics.ArmCount{}, []metrics.ControlCount{}
+	want.Counters.ArmFailures, want.Counters.Controls = []metrics.ArmCount{}, map[string]int{}
 	same(t, "status", status, want)
 	if err != nil || status.Counters.Connections[3].Rule != metrics.RemovedRule {
 		t.Errorf("rules are not named: %+v, %v", status.Counters.Connections, err)

@@ -285,22 +285,18 @@ func whyAbsent(rows []cc.Control, name tcp.CC) error {
 	return nil
 }
 
-// counts are for the metrics. A control that cannot be read does not keep the others from
-// being counted.
-func (c *controls) counts(log *slog.Logger) (out []metrics.ControlCount) {
+// counts are for the metrics: sockets by congestion control. A control that cannot be read
+// does not keep the others from being counted.
+func (c *controls) counts(log *slog.Logger) map[string]int {
 	rows, err := c.Loaded()
 	if err != nil {
 		log.Debug("congestion control not read", "error", err)
 	}
+	sockets := make(map[string]int, len(rows))
 	for _, row := range rows {
-		out = append(out, metrics.ControlCount{CC: row.CC.String(), Loaded: true, Connections: row.Connections})
+		sockets[row.CC.String()] = row.Connections
 	}
-	for _, own := range congestion.Own() {
-		if !slices.ContainsFunc(rows, func(row cc.Control) bool { return row.CC == own.CC }) {
-			out = append(out, metrics.ControlCount{CC: own.CC.String()})
-		}
-	}
-	return out
+	return sockets
 }
 
 // tryControls lists what this kernel accepts, beside what is loaded.

@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "yamlfile"},
 	"config/gen": {"config"},
 	"yamlfile":   {},
-	"metrics":    {"engine"},
+	"metrics":    {"congestion", "engine"},
 	"api":        {"tcp", "engine", "metrics"},
 	"console":    {},
 	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "policy", "record"},

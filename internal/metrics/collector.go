@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -233,10 +234,13 @@ func (s *scrape) counters(c Counters) {
 	for _, n := range c.ArmFailures {
 		s.one(armFailures, float64(n.Count), n.CC)
 	}
-	for _, n := range c.Controls {
-		s.one(controlLoaded, truth(n.Loaded), n.CC)
-		if n.Loaded {
-			s.one(controlConnections, float64(n.Connections), n.CC)
+	for name, sockets := range c.Controls {
+		s.one(controlLoaded, 1, name)
+		s.one(controlConnections, float64(sockets), name)
+	}
+	for _, own := range congestion.Own() {
+		if _, loaded := c.Controls[own.CC.String()]; !loaded {
+			s.one(controlLoaded, 0, own.CC.String())
 		}
 	}
 	for _, n := range c.Events {

@@ -78,7 +78,7 @@ func full(paths int) *fake {
 		Samples:     SampleCount{Submitted: 10, Dropped: 1, Received: 9},
 		SetErrors:   []FieldCount{{"init_cwnd", 3}},
 		ArmFailures: []ArmCount{{"dctcp", 2}},
-		Controls:    []ControlCount{{"tcpilot_bbr3", true, 12}, {CC: "tcpilot_cubic"}},
+		Controls:    map[string]int{"tcpilot_bbr3": 12},
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},

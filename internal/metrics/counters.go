@@ -18,7 +18,7 @@ type Counters struct {
 	ArmFailures []ArmCount     `json:"arm_failures"` // congestion controls that it refused
 	Events      []EventCount   `json:"events"`       // of watched connections
 	Programs    []ProgramStats `json:"programs"`
-	Controls    []ControlCount `json:"controls"` // the catalogue of congestion controls
+	Controls    map[string]int `json:"controls"` // sockets that use each loaded congestion control in BPF, by its name
 	Unseen      UnseenCount    `json:"unseen"`
 }
 
@@ -57,14 +57,6 @@ type FieldCount struct {
 type ArmCount struct {
 	CC    string `json:"cc"`
 	Count uint64 `json:"count"`
-}
-
-// ControlCount is one congestion control of the catalogue: of tcpilot's own, or a
-// user's.
-type ControlCount struct {
-	CC          string `json:"cc"`
-	Loaded      bool   `json:"loaded"`
-	Connections int    `json:"connections"` // sockets that use it now
 }
 
 // EventCount counts one kind of event of the watched connections of a class.
