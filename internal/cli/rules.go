@@ -86,6 +86,9 @@ func action(r engine.RuleState) string {
 		}
 		parts = append(parts, learn)
 	}
+	if len(r.Adapt) > 0 {
+		parts = append(parts, "adapt "+strings.Join(r.Adapt, ", "))
+	}
 	if len(r.Watch) > 0 {
 		parts = append(parts, fmt.Sprintf("watch %s of %s", strings.Join(r.Watch, "/"), fmtConfigured(r.WatchShare)))
 	}

@@ -34,6 +34,7 @@ type RuleState struct {
 	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
 	Objective string    `json:"objective,omitempty"` // throughput, latency, fct, realtime
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
+	Adapt     []string  `json:"adapt,omitempty"`     // fields that are computed for each path
 	Rollout   *Rollout  `json:"rollout,omitempty"`   // nil: the rule leaves its connections alone
 	// Watch names the events that are counted of a share of the rule's connections.
 	Watch      []string `json:"watch,omitempty"`

@@ -163,6 +163,9 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 			s.Gain = rs.root.compared.Gain()
 		}
 	}
+	for _, f := range r.Adapt {
+		s.Adapt = append(s.Adapt, f.String())
+	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
 		if s.Arms == nil {
