@@ -24,7 +24,7 @@ type Catalogue struct {
 	trial sync.Mutex // held for seconds while a user's control is tried; mu never is
 
 	mu         sync.Mutex
-	known      []object                 // tcpilot's own
+	known      []Control                // tcpilot's own
 	registered map[string]*registration // by name
 	tried      map[string]error         // why one of tcpilot's own cannot be loaded, by name; nil if it can
 }
@@ -36,7 +36,7 @@ func Open(dir string, log *slog.Logger) (*Catalogue, error) {
 	return open(dir, log, embedded())
 }
 
-func open(dir string, log *slog.Logger, known []object) (*Catalogue, error) {
+func open(dir string, log *slog.Logger, known []Control) (*Catalogue, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
@@ -113,7 +113,7 @@ func (c *Catalogue) Load(ctx context.Context, name string) error {
 }
 
 // ensure registers o unless its version is already in force.
-func (c *Catalogue) ensure(o object) error {
+func (c *Catalogue) ensure(o Control) error {
 	r := c.registered[o.name()]
 	if r == nil {
 		r, err := register(c.dir, o)
@@ -212,10 +212,12 @@ func (c *Catalogue) each(describe func(*registration) (Control, error)) (out []C
 }
 
 func (c *Catalogue) describe(r *registration) (row Control, err error) {
-	row = Control{object: r.object, State: Loaded}
+	row = r.Control
 	if o := find(c.known, r.name()); o != nil {
-		row.object, row.Version, row.Outdated = *o, r.Version, o.Version != r.Version
+		row = *o
+		row.Version, row.Outdated = r.Version, o.Version != r.Version
 	}
+	row.State = Loaded
 	if row.Connections, err = r.connections(); err != nil {
 		err = fmt.Errorf("describe congestion control %s: %w", r.name(), err)
 	}
@@ -235,19 +237,18 @@ func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
 
 // notLoaded describes one of tcpilot's own that this catalogue has not registered; there
 // reports that another process has.
-func (c *Catalogue) notLoaded(o object, there bool) Control {
-	row := Control{object: o, State: Available}
+func (c *Catalogue) notLoaded(o Control, there bool) Control {
 	if there {
-		row.State, row.Version, row.Why = Elsewhere, "", "another process has registered it, in an unknown version"
-		return row
+		o.State, o.Version, o.Why = Elsewhere, "", "another process has registered it, in an unknown version"
+		return o
 	}
 	err, ok := c.tried[o.name()]
 	if !ok {
 		err = o.try()
 		c.tried[o.name()] = err
 	}
-	if err != nil {
-		row.State, row.Why = Absent, err.Error()
+	if o.State = Available; err != nil {
+		o.State, o.Why = Absent, err.Error()
 	}
-	return row
+	return o
 }

@@ -183,7 +183,7 @@ func keepSending(c, s *net.TCPConn, stop <-chan struct{}) error {
 
 // change upgrades a control, or every third time unloads and loads it, and checks that
 // new connections get it.
-func (r *rig) change(t *testing.T, o *object, n int) {
+func (r *rig) change(t *testing.T, o *Control, n int) {
 	t.Helper()
 	if n%3 == 2 {
 		_, err := r.Unload(o.name())

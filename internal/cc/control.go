@@ -17,7 +17,8 @@ const (
 	Absent    State = "absent"    // cannot be loaded; Why has the reason
 )
 
-// Control is one row of the catalogue: a compiled control and its state.
+// Control is a congestion control in BPF: what is known of it, its code, and its state in
+// the kernel, which only what Catalogue returns has.
 //
 // Connections is the kernel's count of references to the version in force. Beside
 // sockets, it counts one for each network namespace whose default the control is. It also
@@ -26,7 +27,14 @@ const (
 // not release that one). Sockets that keep a version from before an upgrade are not
 // counted.
 type Control struct {
-	object // Version is empty if Elsewhere
+	congestion.Control // for a user's: only its name, NeedsECN and ByName
+
+	Source  string // document that specifies it; file of a user's
+	User    bool   // a user's control
+	Version string // the first 12 hexadecimal digits of the SHA-256 of the code; empty if Elsewhere
+
+	elf   []byte         // the code; nil in a registration
+	knobs map[string]any // variables of the program to set
 
 	State       State
 	Why         string    // of Absent and Elsewhere

@@ -15,8 +15,8 @@ import (
 //go:generate go tool bpf2go -target bpfel -go-package cc -no-global-types ledbat ../../bpf/cc/ledbat.bpf.c
 
 // embedded lists tcpilot's own controls, with the documents that specify them.
-func embedded() []object {
-	return []object{
+func embedded() []Control {
+	return []Control{
 		ours("bbr3", "draft-ietf-ccwg-bbr", _Bbr3Bytes),
 		ours("cubic", "RFC 9438, RFC 9406", _CubicBytes),
 		ours("dctcp", "RFC 8257", _DctcpBytes),
@@ -26,13 +26,13 @@ func embedded() []object {
 }
 
 // ours is the control in bpf/cc/NAME.bpf.c.
-func ours(name, source string, elf []byte) object {
+func ours(name, source string, elf []byte) Control {
 	facts := congestion.Of(tcp.CCOf(congestion.Prefix + name))
-	return object{Control: facts, Source: source, Version: version(elf), elf: elf}
+	return Control{Control: facts, Source: source, Version: version(elf), elf: elf}
 }
 
 // find returns the one of objects that is called name, or nil.
-func find(objects []object, name string) *object {
+func find(objects []Control, name string) *Control {
 	for i := range objects {
 		if objects[i].name() == name {
 			return &objects[i]

@@ -21,7 +21,7 @@ func Hold(name string) (release func() error, err error) {
 	return o.hold()
 }
 
-func (o object) hold() (release func() error, err error) {
+func (o Control) hold() (release func() error, err error) {
 	leave := func() error { return nil }
 	if there, err := isRegistered(o.name()); err == nil && there {
 		return leave, nil

@@ -10,27 +10,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
-
-	"github.com/tcpilot/tcpilot/internal/congestion"
 )
 
-// object is a compiled control: what is known of it, and its code.
-type object struct {
-	congestion.Control // for a user's: only its name, NeedsECN and ByName
-
-	Source  string // document that specifies it; file of a user's
-	User    bool   // a user's control
-	Version string // the first 12 hexadecimal digits of the SHA-256 of the code
-
-	elf   []byte         // the code; nil in a registration
-	knobs map[string]any // variables of the program to set
-}
-
 // name is the name that users, rules and the kernel use.
-func (o object) name() string { return o.CC.String() }
+func (o Control) name() string { return o.CC.String() }
 
 // forAuto reports whether it is a user's, and available to rules that do not name it.
-func (o object) forAuto() bool { return o.User && !o.ByName }
+func (o Control) forAuto() bool { return o.User && !o.ByName }
 
 // The kernel's types of a congestion control, and of the value of its map.
 const (
@@ -47,7 +33,7 @@ func version(elf []byte) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-func (o object) spec() (*ebpf.CollectionSpec, error) {
+func (o Control) spec() (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.elf))
 	if err != nil {
 		return nil, fmt.Errorf("not an eBPF ELF object: %w", err)
@@ -94,7 +80,7 @@ func member(m *ebpf.MapSpec, name string) ([]byte, error) {
 }
 
 // specFor returns the object as it is loaded: named kernel, and adapted to this kernel.
-func (o object) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, err error) {
+func (o Control) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, err error) {
 	if spec, err = o.spec(); err != nil {
 		return nil, "", err
 	}
@@ -135,7 +121,7 @@ func (o object) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, e
 
 // load loads the programs and returns the filled map of the control, which keeps all of
 // them loaded.
-func (o object) load(kernel string) (*ebpf.Map, error) {
+func (o Control) load(kernel string) (*ebpf.Map, error) {
 	spec, ops, err := o.specFor(kernel)
 	if err != nil {
 		return nil, err
@@ -149,7 +135,7 @@ func (o object) load(kernel string) (*ebpf.Map, error) {
 }
 
 // try loads the programs to find out whether this kernel accepts them, and keeps nothing.
-func (o object) try() error {
+func (o Control) try() error {
 	m, err := o.load(o.name())
 	if err != nil {
 		return err

@@ -27,10 +27,10 @@ import (
 // each with one call. adopt removes what was created before that call, or remained after
 // it. A BPF file system has symbolic links, but no files.
 type registration struct {
-	object // in force
-	path   string
-	link   link.Link
-	ops    *ebpf.Map
+	Control // in force
+	path    string
+	link    link.Link
+	ops     *ebpf.Map
 }
 
 const (
@@ -43,7 +43,7 @@ const (
 
 // register loads o, registers it and pins it under dir. If another process has registered
 // the name, o is not loaded: that takes long, and the kernel would refuse to register it.
-func register(dir string, o object) (*registration, error) {
+func register(dir string, o Control) (*registration, error) {
 	if there, err := isRegistered(o.name()); err == nil && there {
 		return nil, explainAttach(unix.EEXIST)
 	}
@@ -72,7 +72,7 @@ func (r *registration) attach() (err error) {
 }
 
 // replace puts another version in force. Sockets keep the version that they have.
-func (r *registration) replace(o object) error {
+func (r *registration) replace(o Control) error {
 	next, err := o.pin(r.path)
 	if err != nil {
 		return err
@@ -87,8 +87,8 @@ func (r *registration) replace(o object) error {
 }
 
 // pin loads o as a version below path, the directory of its name. It is not in force yet.
-func (o object) pin(path string) (*registration, error) {
-	r := &registration{object: o, path: path}
+func (o Control) pin(path string) (*registration, error) {
+	r := &registration{Control: o, path: path}
 	r.elf = nil // a user's code may be large
 	var err error
 	if r.ops, err = o.load(o.name()); err != nil {

@@ -29,7 +29,7 @@ const testName = "tcpilot_test"
 type rig struct {
 	*Catalogue
 	dir   string
-	known []object
+	known []Control
 	ns    *testenv.NS
 }
 
@@ -45,7 +45,7 @@ func newRig(t testing.TB) *rig {
 			must(t, awaitGone(o.name()))
 		}
 	})
-	r := &rig{dir: filepath.Join(fs, "cc"), known: []object{plain(testName)}, ns: testenv.NetNS(t)}
+	r := &rig{dir: filepath.Join(fs, "cc"), known: []Control{plain(testName)}, ns: testenv.NetNS(t)}
 	r.open(t)
 	t.Cleanup(func() { must(t, r.Close()) })
 	return r
@@ -75,13 +75,13 @@ func (r *rig) restart(t testing.TB) {
 	r.open(t)
 }
 
-func plain(name string) object {
-	return object{Control: congestion.Control{CC: tcp.CCOf(name)}, Source: "RFC 5681", Version: version(_PlainBytes), elf: _PlainBytes}
+func plain(name string) Control {
+	return Control{Control: congestion.Control{CC: tcp.CCOf(name)}, Source: "RFC 5681", Version: version(_PlainBytes), elf: _PlainBytes}
 }
 
 // renamedEmbedded are tcpilot's own controls under other names, because a daemon may have
 // registered them under theirs.
-func renamedEmbedded() []object {
+func renamedEmbedded() []Control {
 	all := embedded()
 	for i := range all {
 		all[i].CC = tcp.CCOf("test_" + strings.TrimPrefix(all[i].name(), congestion.Prefix))
@@ -96,7 +96,7 @@ const (
 	faultBlind
 )
 
-func broken(name string, fault uint32) object {
+func broken(name string, fault uint32) Control {
 	o := plain(name)
 	o.knobs = map[string]any{"fault": fault}
 	return o

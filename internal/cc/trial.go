@@ -33,7 +33,7 @@ var (
 
 // tryOut registers o under the name Trial and sends data with it in a network namespace
 // that nothing else uses. It is not pinned: the registration ends with the process.
-func (o object) tryOut(ctx context.Context, log *slog.Logger) error {
+func (o Control) tryOut(ctx context.Context, log *slog.Logger) error {
 	ops, err := o.load(Trial)
 	if err != nil {
 		return err

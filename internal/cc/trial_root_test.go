@@ -15,7 +15,7 @@ func TestRootTrial(t *testing.T) {
 	requireControls(t)
 	type attempt struct {
 		name string
-		o    object
+		o    Control
 		want string
 	}
 	attempts := []attempt{

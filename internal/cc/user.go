@@ -48,7 +48,7 @@ func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) 
 }
 
 // admit tries o unless it is registered: then it passed its trial before.
-func (c *Catalogue) admit(ctx context.Context, o object) error {
+func (c *Catalogue) admit(ctx context.Context, o Control) error {
 	c.mu.Lock()
 	r := c.registered[o.name()]
 	here := r != nil && r.Version == o.Version
@@ -64,26 +64,26 @@ func (c *Catalogue) admit(ctx context.Context, o object) error {
 	return o.tryOut(ctx, c.log)
 }
 
-func readUser(name, file string) (object, error) {
+func readUser(name, file string) (Control, error) {
 	if err := validName(name); err != nil {
-		return object{}, err
+		return Control{}, err
 	}
 	path, err := filepath.Abs(file)
 	if err != nil {
-		return object{}, err
+		return Control{}, err
 	}
 	elf, err := regular.Read(path, maxObject)
 	if err != nil {
-		return object{}, err
+		return Control{}, err
 	}
 	facts := congestion.Control{CC: tcp.CCOf(name)}
-	o := object{Control: facts, Source: path, User: true, Version: version(elf), elf: elf}
+	o := Control{Control: facts, Source: path, User: true, Version: version(elf), elf: elf}
 	err = o.check()
 	return o, err
 }
 
 // check checks the object without loading it.
-func (o *object) check() error {
+func (o *Control) check() error {
 	spec, err := o.spec()
 	if err != nil {
 		return err
