@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 5
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 6
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -189,7 +189,7 @@ type abiPathPolicy struct {
 	Weight        [8]uint32
 	SliceShift    uint32
 	HoldOutSlices uint32
-	Pad           uint32
+	Adapted       uint32
 	Value         [31]uint64
 }
 
@@ -284,6 +284,7 @@ const (
 	abiSampleFlagsF_HOLD_OUT_SLICE abiSampleFlags = 1024
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
+	abiSampleFlagsF_SYN_RETRIES    abiSampleFlags = 16384
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_LATER          abiSampleFlags = 8192
 	abiSampleFlagsF_SAMPLE         abiSampleFlags = 10239
