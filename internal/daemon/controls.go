@@ -355,7 +355,7 @@ func rulesNaming(rules []policy.Rule, name tcp.CC) (names []string) {
 // LoadControl implements api.Backend.
 func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequest) (api.CongestionControl, error) {
 	var err error
-	hint := "docs/congestion-controls.md says what an object of your own has to be"
+	hint := "docs/congestion-controls.md describes what an object of your own must have"
 	parsed, valid := tcp.ParseCC(name)
 	before := d.controls.version(parsed)
 	switch {

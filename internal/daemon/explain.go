@@ -38,7 +38,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 		out.Reason, out.Why = policy.NoRule.String(), "no rule matches: kernel defaults"
 		return out, nil
 	case e.Rule.Action == "leave":
-		out.Reason, out.Why = policy.LeftAlone.String(), "rule "+e.Rule.Name+" says to leave it alone"
+		out.Reason, out.Why = policy.LeftAlone.String(), "rule "+e.Rule.Name+" leaves the connection alone"
 	case e.Entry == nil:
 		out.Reason, out.Why = policy.NewPath.String(), "no policy is written for the class yet: kernel defaults"
 	}
@@ -132,7 +132,7 @@ func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error)
 		return c, nil, api.Invalid("explain: no remote address")
 	}
 	if !c.Local.IsValid() {
-		notes = append(notes, "no local address given: rules that look at one may not match")
+		notes = append(notes, "no local address given: rules with a condition on it may not match")
 	}
 	if r.NetNS == 0 {
 		if cookie, err := netns.Cookie(""); err == nil {
@@ -140,7 +140,7 @@ func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error)
 		}
 	}
 	if r.Cgroup == "" {
-		notes = append(notes, "no cgroup given: rules that look at one do not match")
+		notes = append(notes, "no cgroup given: rules with a condition on it do not match")
 		return c, notes, nil
 	}
 	c.Cgroups, err = withAncestors(r.Cgroup)
@@ -177,11 +177,11 @@ func withAncestors(cgroup string) (ids []uint64, err error) {
 func reasonText(reason string) string {
 	switch reason {
 	case policy.ByRule.String():
-		return "the rule fixes it"
+		return "the rule sets it, without learning"
 	case policy.NewPath.String():
 		return "nothing is known of this path yet: the default is in use, and others are tried"
 	case policy.Inherited.String():
-		return "nothing is known of this path yet: what the enclosing prefix taught is used"
+		return "nothing is known of this path yet: what was learned on the enclosing prefix is used"
 	case policy.Exploring.String():
 		return "arms are still being compared on this path"
 	case policy.Learned.String():
@@ -189,7 +189,7 @@ func reasonText(reason string) string {
 	case policy.DefaultBest.String():
 		return "the default is in use: no arm is shown to be better on this path"
 	case policy.WorseThanDefault.String():
-		return "connections did worse than those held out: left to the default for now"
+		return "connections did worse than the hold-out: left to the default for now"
 	case policy.ChangeDetected.String():
 		return "the path has changed: arms are being compared again"
 	case policy.YieldedSysctl.String():

@@ -61,7 +61,7 @@ func Warnings(file string) (warnings []string, err error) {
 	}
 	for _, name := range policy.Wanted(cfg.Rules) {
 		if !congestion.HasOwnName(name) && !slices.Contains(names, name.String()) {
-			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here unless a module, or 'tcpilot cc load', brings it", name))
+			warnings = append(warnings, fmt.Sprintf("congestion control %s is not available here: it needs its kernel module, or 'tcpilot cc load'", name))
 		}
 	}
 	ids := make([]uint32, len(cfg.Rules))
@@ -184,7 +184,7 @@ func Detach(file string) (undone []string, err error) {
 		return nil, err
 	}
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
-		// On another file system, a directory of that name is not ours.
+		// On another file system, a directory of that name is not tcpilot's.
 		if !host.IsBPFFS(dir) || !pinned(dir) {
 			continue
 		}
