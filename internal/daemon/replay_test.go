@@ -28,7 +28,7 @@ const (
 	recorded       = "../../test/samples/kernel.tcpilot"
 	recordedConfig = "testdata/kernel.yaml"
 	// Synthetic samples in version 1 of the format: do not write them again.
-	synthetic       = "../../test/samples/paths.tcpilot"
+	synthetic    = "../../test/samples/paths.tcpilot"
 	replayConfig = "testdata/replay.yaml"
 )
 
