@@ -148,7 +148,7 @@ func TestRootUsersControl(t *testing.T) {
 	if _, err := d.UnloadControl(ctx, usersName); !errors.As(err, &refused) || refused.Code != 409 || refused.Hint == "" {
 		t.Errorf("unloaded although a rule names it: %v", err)
 	}
-	for name, want := range map[string]string{"tcpilot_mine": "are ours", "cubic": "the kernel's own", "x": "no such file"} {
+	for name, want := range map[string]string{"tcpilot_mine": "reserved for tcpilot", "cubic": "the kernel's own", "x": "no such file"} {
 		if _, err := d.LoadControl(ctx, name, api.ControlRequest{File: "/no/such/file"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
