@@ -7,10 +7,10 @@ CLANG        := clang-19
 # mcpu=v3 has the atomic compare-and-swap that bpf/sockops/slots.bpf.h needs (Linux 5.12).
 BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
-# Kernels of the slow matrix (test/vm), and the one that CI starts.
+# Kernels of the slow matrix (test/vm), and the one that CI uses.
 KERNELS := 6.1 6.12 6.18 7
 SMOKE   := 6.12
-# What runs there: what differs between kernels.
+# Packages whose tests depend on the kernel.
 VM_TESTS := ./internal/datapath ./internal/cc ./internal/host ./lab/topology ./lab/link ./test/e2e
 
 PREFIX  := /usr/local
@@ -19,7 +19,7 @@ UNITDIR := /etc/systemd/system
 
 VERSION := $(shell git describe --tags --dirty 2>/dev/null)
 
-# The build runs as the caller; only what needs the kernel runs as root.
+# The build runs as the caller; only commands that use the kernel run as root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := build

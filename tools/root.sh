@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 #
-# Functions for roots of this machine's own distribution with little in them; sourced.
+# Functions that make minimal root directories of this machine's distribution; sourced.
 
 die() {
 	echo "${0##*/}: $*" >&2
@@ -12,15 +12,15 @@ step() {
 	echo "-- $* ($((SECONDS / 60))m$((SECONDS % 60))s)"
 }
 
-# sources: the apt sources of this machine that are of its own distribution.
+# sources: the apt sources of this machine that belong to its own distribution.
 sources() {
 	apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
 		awk -v suite="$VERSION_CODENAME" '$2 == suite || index($2, suite "-") == 1 && $2 !~ /backports|proposed/ { print "deb", $0 }'
 }
 
 # new_root NAME PACKAGE[,PACKAGE]...: makes a root with these packages, and sets $root to
-# its directory, which is gone when the script ends. The root is packed once a month, in
-# the cache.
+# its directory, which is removed when the script ends. The cache keeps an archive of the
+# root for a month.
 new_root() {
 	local archive list
 	((EUID == 0)) || die "needs root"

@@ -12,7 +12,7 @@ import (
 
 // Options are the settings of a demo.
 type Options struct {
-	Binary string    // tcpilot
+	Binary string // tcpilot
 	Stdout io.Writer
 	// Terminal allows colours and block characters.
 	Terminal bool

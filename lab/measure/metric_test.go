@@ -98,10 +98,10 @@ func TestSampleOfManyConnections(t *testing.T) {
 		total Total
 		want  float64 // seconds
 	}{
-		"the totals'":      {lane(1*time.Second, 6*time.Second).Plus(lane(500*ms, 5*time.Second)), 5.5},
-		"another order":    {Total{}.Plus(lane(500*ms, 5*time.Second)).Plus(lane(1*time.Second, 6*time.Second)).Plus(Total{}), 5.5},
-		"the records'":     {lane(0, 0).Plus(lane(0, 0)), 2.001},
-		"less than them":   {lane(2*time.Second, 3*time.Second).Plus(lane(2*time.Second, 2500*ms)), 2.001},
+		"the totals'":    {lane(1*time.Second, 6*time.Second).Plus(lane(500*ms, 5*time.Second)), 5.5},
+		"another order":  {Total{}.Plus(lane(500*ms, 5*time.Second)).Plus(lane(1*time.Second, 6*time.Second)).Plus(Total{}), 5.5},
+		"the records'":   {lane(0, 0).Plus(lane(0, 0)), 2.001},
+		"less than them": {lane(2*time.Second, 3*time.Second).Plus(lane(2*time.Second, 2500*ms)), 2.001},
 	} {
 		r.Totals = map[string]Total{"churn": c.total}
 		group := Groups(r)["churn"]

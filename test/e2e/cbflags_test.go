@@ -20,8 +20,8 @@ const (
 	flagRTT             = 1 << 3 // BPF_SOCK_OPS_RTT_CB_FLAG
 )
 
-// rttCounter is somebody else's sock_ops program: it asks for RTT callbacks when
-// a connection is established, and counts them.
+// rttCounter is a sock_ops program that does not belong to tcpilot: it asks for RTT
+// callbacks when a connection is established, and counts them.
 func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 	t.Helper()
 	count, err := ebpf.NewMap(&ebpf.MapSpec{Name: "other_calls", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})

@@ -18,19 +18,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The cost of tcpilot, as README and docs claim it:
+// The cost of tcpilot, as README and docs state it:
 //
 //	go test ./test/e2e -run '^$' -bench Cost           a few pairs, 2 minutes
 //	TCPILOT_FULL=1 go test ./test/e2e -run '^$' -bench Cost
 
-// churnPort is that of the server which is part of the cost.
+// churnPort is the port of the server whose cost is measured too.
 const churnPort = 5202
 
-// bothEnds tunes the server's sockets as the client's: a congestion control is
-// set on both ends of each connection.
+// bothEnds tunes the server's sockets like the client's: a congestion control is set on
+// both ends of each connection.
 const bothEnds = "  - {name: lab, match: {remote: [10.0.0.0/8]}, set: {cc: reno}}\n"
 
-// newChurn is a world in which both ends are in tuned cgroup.
+// newChurn makes a world in which both ends are in the tuned cgroup.
 func newChurn(b *testing.B) (w *world, server *load.Agent, to string) {
 	w = newPlainWorld(b, "far")
 	server = w.agent(b, w.remotes[0].Host, w.cgroup)
@@ -64,9 +64,9 @@ func block(b *testing.B, w *world, server *load.Agent, to string, d time.Duratio
 	return spent{r.PerSecond, per(r.CPU.Sum() + after.Sub(before).Sum()), per(busy)}
 }
 
-// BenchmarkCostPairs compares blocks of connections with and without tcpilot,
-// in turn, the order changing from pair to pair: with a congestion control set on each
-// connection, and in the default configuration, which learns.
+// BenchmarkCostPairs compares blocks of connections with and without tcpilot, in pairs whose
+// order alternates: with a congestion control set on each connection, and in the default
+// configuration, which learns.
 func BenchmarkCostPairs(b *testing.B) {
 	b.Run("set", func(b *testing.B) { costPairs(b, bothEnds) })
 	b.Run("learn", func(b *testing.B) { costPairs(b, "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {}}\n") })
@@ -175,7 +175,7 @@ func BenchmarkCostDaemon(b *testing.B) {
 			b.Fatalf("%d connections failed: %s", r.Errors, r.FirstError)
 		}
 	}
-	time.Sleep(10 * time.Second) // what was learned is written and saved by then
+	time.Sleep(10 * time.Second) // by then the policies are written and the beliefs saved
 	if n := p.status(b).Totals.Paths; n < paths {
 		b.Errorf("%d paths are learned, want %d", n, paths)
 	}
@@ -187,8 +187,8 @@ func BenchmarkCostDaemon(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkCostDaemonBusy reads the daemon's CPU while connections come as fast as they
-// can, both ends of each tuned, as a share of one core at 10,000 a second.
+// BenchmarkCostDaemonBusy reads the daemon's CPU while connections are made as fast as
+// possible, with both ends tuned, as a share of one core at 10,000 connections a second.
 func BenchmarkCostDaemonBusy(b *testing.B) {
 	w, server, to := newChurn(b)
 	p := startTcpilot(b, w, settings{lease: "10s", interval: "5s",
@@ -208,7 +208,7 @@ func BenchmarkCostDaemonBusy(b *testing.B) {
 	b.ReportMetric(median(shares), "%cpu-daemon/10k")
 }
 
-// publish gives the median and the quartiles of ratios.
+// publish reports the median and the quartiles of ratios.
 func publish(b *testing.B, ratios []float64, unit string) {
 	slices.Sort(ratios)
 	n := len(ratios)
@@ -221,7 +221,7 @@ func median(x []float64) float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// machineBusy is the CPU time that the machine has spent, of all processes.
+// machineBusy is the CPU time that the whole machine has used.
 func machineBusy(b *testing.B) (busy time.Duration) {
 	stat, err := os.ReadFile("/proc/stat")
 	must(b, err)
@@ -240,7 +240,7 @@ func machineBusy(b *testing.B) (busy time.Duration) {
 // tick is the unit of /proc: USER_HZ is 100 on every architecture of Linux.
 const tick = 10 * time.Millisecond
 
-// cpu is what the daemon has spent.
+// cpu is the CPU time that the daemon has used.
 func (p *tcpilot) cpu(b *testing.B) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	must(b, err)
@@ -263,7 +263,7 @@ func (p *tcpilot) rss(b *testing.B) int64 {
 
 type runTime struct{ ns, calls float64 }
 
-// TestRootRunTimes: congestion controls are pinned beside the links, and are left out.
+// TestRootRunTimes: congestion controls are pinned beside the links, and are excluded.
 func TestRootRunTimes(t *testing.T) {
 	w := newPlainWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.0.0.0/8]}, set: {cc: tcpilot_bbr3}}\n"})
@@ -316,7 +316,7 @@ func (p *tcpilot) runTimes(b testing.TB) map[string]runTime {
 		return nil
 	}))
 	if len(times) == 0 {
-		b.Fatal("no pinned link was found: what was measured?")
+		b.Fatal("no pinned link was found, so nothing was measured")
 	}
 	return times
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/report"
 )
 
-// labScenario is a small one: a lossy path on which bbr is better than cubic by
-// far, so that the table has an order.
+// labScenario is a small scenario: a lossy path on which bbr is far better than cubic,
+// so that the order of subjects is certain.
 const labScenario = `
 name: small
 title: A lossy path
@@ -48,7 +48,7 @@ func labFile(t *testing.T, text string) string {
 	return file
 }
 
-// lab runs a lab command to its end.
+// lab runs a lab command and waits for its end.
 func lab(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	bin, err := build()
@@ -64,8 +64,8 @@ func lab(t *testing.T, args ...string) (stdout string, err error) {
 	return out.String(), nil
 }
 
-// labRun runs a scenario. On a host that was not quiet enough the run says so and its
-// rounds do not count, but its records are whole.
+// labRun runs a scenario. If the host was not quiet enough, the run fails with that reason
+// and its rounds do not count, but its records are complete.
 func labRun(t *testing.T, file, out string, args ...string) *report.Report {
 	t.Helper()
 	_, err := lab(t, append([]string{"run", file, "--out", out, "--html", out + ".html"}, args...)...)
@@ -80,19 +80,19 @@ func labRun(t *testing.T, file, out string, args ...string) *report.Report {
 	return r
 }
 
-// disturbed reports whether a case or a round was refused for what else the host did.
+// disturbed reports whether a case or a round was refused because of other load on the host.
 func disturbed(why string) bool {
 	return strings.Contains(why, "quieter") || strings.Contains(why, "stood still") || strings.Contains(why, "the processors were")
 }
 
-// A whole run, by the command line: the records, the page, the comparison, and nothing
-// left behind.
+// A complete run by the command line: it writes the records, the page and the comparison,
+// and leaves nothing behind.
 func TestRootLab(t *testing.T) {
 	testenv.Root(t)
 	before := traces(t)
 	out := filepath.Join(t.TempDir(), "run.jsonl.gz")
 	const repeat = 2
-	// A rate that a busy host carries too.
+	// A rate that even a busy host can carry.
 	small := strings.NewReplacer("warmup: 5", "warmup: 1",
 		"rate: 100Mbit/s", "rate: 10Mbit/s", "repeat: 5\n", "repeat: 2\ncpu_bound: true\n").Replace(labScenario)
 	r := labRun(t, labFile(t, small), out)
@@ -104,7 +104,7 @@ func TestRootLab(t *testing.T) {
 	} else if refused != "" {
 		t.Errorf("refused: %s", refused)
 	} else {
-		// A round of which host or link were not sane is made again.
+		// A round that failed the checks of host or links is repeated.
 		made := map[string]int{}
 		for _, round := range r.Cases[0].Rounds {
 			made[round.Round.Subject] = max(made[round.Round.Subject], round.Round.Repeat)
@@ -163,7 +163,7 @@ func TestMeasureLab(t *testing.T) {
 	})
 }
 
-// A run that is killed leaves much behind; lab clean removes all of it.
+// A killed run leaves many objects behind; lab clean removes all of them.
 func TestRootLabKilled(t *testing.T) {
 	testenv.Root(t)
 	bin, err := build()
@@ -186,18 +186,18 @@ func TestRootLabKilled(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("its program is not there")
+		return errors.New("its program is not loaded")
 	})
 	must(t, cmd.Process.Kill())
 	cmd.Wait()
 	killed = true
 	if left := since(before, traces(t)); len(left) == 0 {
-		t.Error("the killed run left nothing: the test shows nothing")
+		t.Error("the killed run left nothing: the test did not reach the case")
 	}
 	out, err := lab(t, "clean")
 	must(t, err)
 	if !strings.Contains(out, "removed ") {
-		t.Errorf("lab clean says %q", out)
+		t.Errorf("lab clean printed %q", out)
 	}
 	eventually(t, 10*time.Second, "all is removed", func() error {
 		if left := since(before, traces(t)); len(left) > 0 {
@@ -233,7 +233,7 @@ func traces(t *testing.T) (list []string) {
 	return append(list, programs(t)...)
 }
 
-// since is what is there now and was not before.
+// since returns the entries of now that are not in before.
 func since(before, now []string) []string {
 	return slices.DeleteFunc(now, func(s string) bool { return slices.Contains(before, s) })
 }
@@ -250,12 +250,12 @@ func programs(t *testing.T) (list []string) {
 		id = next
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			continue // gone meanwhile
+			continue // unloaded meanwhile
 		}
 		info, err := p.Info()
 		p.Close()
 		must(t, err)
-		// Others come and go, such as systemd's.
+		// Only these: other programs, such as systemd's, may be loaded at any time.
 		if strings.HasPrefix(info.Name, "tcpilot_") || strings.HasPrefix(info.Name, "lab_") {
 			list = append(list, fmt.Sprintf("%d %s", id, info.Name))
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// length is how long a bulk connection of a test lasts: a second where TCPILOT_FULL=1,
-// else as short as tells the arms apart.
+// length is how long a bulk connection of a test lasts: a second if TCPILOT_FULL=1, else
+// just long enough to distinguish the arms.
 func length() time.Duration {
 	if full() {
 		return time.Second
@@ -17,15 +17,15 @@ func length() time.Duration {
 	return 250 * time.Millisecond
 }
 
-// TestRootLossyPathGetsItsBestArm: on a new path whose losses one arm withstands, new
-// connections come to begin with that one.
+// TestRootLossyPathGetsItsBestArm: on a new lossy path on which one arm is much better,
+// after some time new connections start with that arm.
 func TestRootLossyPathGetsItsBestArm(t *testing.T) {
 	w := newWorld(t, "far")
 	w.setLoss(t, w.remotes[0], 0.10)
 	newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], length()).until(t, w, "bbr")
 }
 
-// TestRootPathThatTurnsLossyIsFollowed: so they do where the path was clean before.
+// TestRootPathThatTurnsLossyIsFollowed: the same on a path that was clean before.
 func TestRootPathThatTurnsLossyIsFollowed(t *testing.T) {
 	w := newWorld(t, "far")
 	s := newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], length())
@@ -34,8 +34,8 @@ func TestRootPathThatTurnsLossyIsFollowed(t *testing.T) {
 	s.until(t, w, "bbr")
 }
 
-// TestMeasureLossyPath is the claim: of 40 connections on a new path 18 of the last 20
-// start with the best arm, at 0.9 of its goodput alone.
+// TestMeasureLossyPath measures the claim: of 40 connections on a new path 18 of the last
+// 20 start with the best arm, and have 0.9 of the goodput of that arm alone.
 func TestMeasureLossyPath(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, loss := range []float64{0.02, 0.10} {
@@ -51,7 +51,7 @@ func TestMeasureLossyPath(t *testing.T) {
 	})
 }
 
-// TestMeasureCleanPath: learning must not cost where there is nothing to win.
+// TestMeasureCleanPath: learning must not cost goodput if no arm is better.
 func TestMeasureCleanPath(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		w := newWorld(t, "far")
@@ -102,7 +102,7 @@ func TestMeasureTurnToLoss(t *testing.T) {
 		bad := 0
 		for _, arm := range arms {
 			if mean(s.alone[arm]) < most/5 {
-				bad += starts(s.since(0), arm) // what is held out is no choice
+				bad += starts(s.since(0), arm) // connections in the hold-out are not choices
 			}
 		}
 		testenv.AtMost(m, fmt.Sprintf("of %d, with an arm five times worse", judged), bad, 4)

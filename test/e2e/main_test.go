@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	if os.Geteuid() == 0 {
 		if _, err := topology.Sweep(); err != nil {
-			fmt.Fprintln(os.Stderr, "sweep what killed runs left:", err)
+			fmt.Fprintln(os.Stderr, "clean up after killed runs:", err)
 		}
 	}
 	var err error
@@ -32,7 +32,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(scratch)
-	// Weakness 12 runs the binary as nobody.
+	// TestRootOnlyTheSocketsOwnersAreServed runs the binary as nobody.
 	if err := os.Chmod(scratch, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -12,25 +12,25 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// The tests of this file, of respect_test.go and of cbflags_test.go are cases in which
-// bpftune, read and run in 2026, falls short:
+// The tests of this file, of respect_test.go and of cbflags_test.go are cases that
+// bpftune, as read and run in 2026, does not handle:
 //
 //   - A congestion control that the kernel lacks stalls its learning.
 //   - Its minimum RTT never sees bufferbloat.
 //   - On a clean path it chooses dctcp without ECN.
-//   - A clean host inherits the choice of a bad one behind the same gateway.
+//   - A clean host gets the choice that was learned from a bad one behind the same gateway.
 //   - It overrides the application's choice and the administrator's sysctl.
-//   - Killed, it stays attached and goes on.
+//   - If it is killed, its programs stay attached and active.
 //   - IPv4 clients of a dual-stack listener are all keyed to ::.
-//   - Slow links score 0, application-limited connections like the rest, and connections
-//     ended by RST never.
-//   - Nothing that it learned survives a restart.
+//   - Slow links score 0, application-limited connections count like others, and
+//     connections ended by RST are never scored.
+//   - It loses what it learned at a restart.
 //   - It needs fentry or kprobes to start.
 //   - It overwrites the callback flags of other sock_ops programs.
 //   - Its query port is unauthenticated TCP.
 
-// lossy is a world of one remote behind 5 % loss, where bbr is worth several
-// times the others.
+// lossy is a world of one remote behind 5 % loss, where bbr has several times the goodput
+// of the others.
 func lossy(t *testing.T) (*world, *remote) {
 	t.Helper()
 	w := newWorld(t, "far")
@@ -90,7 +90,7 @@ func TestRootEachHostBehindAGatewayHasItsOwnPath(t *testing.T) {
 			return nil
 		})
 	}
-	// What was learned of one is not held of the other.
+	// The belief about one path does not depend on the other.
 	of := func(prefix string) (rate uint64) {
 		for _, a := range p.path(t, prefix).Arms {
 			rate = max(rate, a.Rate)
@@ -111,7 +111,7 @@ func badAndGood(t *testing.T) (w *world, p *tcpilot, bad, good *series) {
 	return w, p, newSeries(t, p, w.remotes[0], length()), newSeries(t, p, w.remotes[1], length())
 }
 
-// Neither host's connections suffer for the other's.
+// Neither host's connections are slower because of the other's.
 func TestMeasureGoodAndBadHost(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		const learning, judged = 14, 9
@@ -136,7 +136,7 @@ func TestMeasureGoodAndBadHost(t *testing.T) {
 
 func TestRootDualStackClientsHaveTheirOwnAddress(t *testing.T) {
 	w := newWorld(t, "far")
-	// Here the server is tuned: [::] accepts both families.
+	// In this test the server is tuned: [::] accepts both families.
 	server := w.agent(t, w.remotes[0].Host, w.cgroup)
 	_, err := server.Listen(t.Context(), load.ListenSpec{Address: "[::]:5202"})
 	must(t, err)
@@ -170,7 +170,7 @@ func TestRootDualStackClientsHaveTheirOwnAddress(t *testing.T) {
 func TestRootSlowLinksAreScored(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
-	// Half of the peer's unit.
+	// Half of the unit in which bpftune counts rates.
 	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 4e6, link.Queue{} })
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	s := newSeries(t, p, r, 500*time.Millisecond)
@@ -220,9 +220,9 @@ func TestRootApplicationLimitedConnectionsAreNotScored(t *testing.T) {
 	if tiny.Connections != 20 {
 		t.Fatalf("%d of 20 tiny connections: %s", tiny.Connections, tiny.FirstError)
 	}
-	time.Sleep(time.Second) // what would be scored is by now
+	time.Sleep(time.Second) // by now they would be scored
 	if n := scored(p.path(t, "10.77.1.0/24")); n > 0 {
-		t.Errorf("%d connections that say nothing of the path were scored", n)
+		t.Errorf("%d application-limited connections were scored", n)
 	}
 }
 

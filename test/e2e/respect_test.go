@@ -19,7 +19,7 @@ import (
 // whether it was tuned.
 const reno = "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {cc: reno}}\n"
 
-// cc is what a new connection of the tuned client starts with.
+// cc is the congestion control that a new connection of the tuned client starts with.
 func cc(t testing.TB, w *world) string {
 	t.Helper()
 	return bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 20 * time.Millisecond}).CCStart
@@ -29,7 +29,7 @@ func TestRootApplicationChoiceIsKept(t *testing.T) {
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	f := p.follow(t)
-	for range 12 { // bbr is known to be best by then
+	for range 12 { // enough for tcpilot to learn that bbr is best
 		bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: length()})
 	}
 	for range 5 {

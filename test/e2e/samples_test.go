@@ -16,7 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// recordedRules are those of internal/daemon/testdata/kernel.yaml, under which the
+// recordedRules are those of internal/daemon/testdata/kernel.yaml, with which the
 // recording is replayed.
 const recordedRules = `  - name: far
     match: {remote: [10.77.0.0/16, "fd77::/16"]}
@@ -47,7 +47,7 @@ func TestRecordSamples(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(100 * time.Millisecond) // the request follows at once
+	time.Sleep(100 * time.Millisecond) // for the request, which is sent right after the connect
 	const rounds = 90
 	for i := range rounds {
 		for _, r := range w.remotes {
@@ -61,7 +61,7 @@ func TestRecordSamples(t *testing.T) {
 			bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 100 * time.Millisecond, Limit: 100_000})
 		}
 	}
-	time.Sleep(2 * time.Second) // the last connections end, and their samples come
+	time.Sleep(2 * time.Second) // for the samples of the last connections
 	must(t, rec.Process.Signal(unix.SIGINT))
 	if err := rec.Wait(); err != nil {
 		t.Fatalf("tcpilot record: %v: %s", err, &log)
@@ -75,7 +75,7 @@ func checkRecording(t *testing.T, file string, connections int) {
 	f, err := os.Open(file)
 	must(t, err)
 	defer f.Close()
-	must(t, os.Chmod(file, 0o644)) // it is to be committed
+	must(t, os.Chmod(file, 0o644)) // it will be committed
 	r, err := record.NewReader(f)
 	must(t, err)
 	n := 0

@@ -11,9 +11,9 @@ import (
 
 var arms = []string{"cubic", "bbr", "reno"}
 
-// series is consecutive bulk connections to one remote through tcpilot,
-// interleaved with connections that tcpilot does not see and whose application
-// chose an arm: what each arm is worth alone, in the same minutes.
+// series is consecutive bulk connections to one remote that tcpilot tunes, interleaved
+// with connections that tcpilot does not see and whose application chose an arm: these
+// show the goodput of each arm alone, at the same time.
 type series struct {
 	tcpilot  *tcpilot
 	to       string
@@ -27,8 +27,7 @@ func newSeries(t testing.TB, p *tcpilot, r *remote, d time.Duration) *series {
 	return &series{tcpilot: p, to: at(r.Addr4), duration: d, tail: p.follow(t), alone: map[string][]float64{}}
 }
 
-// run makes n connections through tcpilot and as many of the arms alone, in
-// turn.
+// run makes n connections that tcpilot tunes and, alternating, as many with the arms alone.
 func (s *series) run(t testing.TB, w *world, n int) {
 	t.Helper()
 	for i := range n {
@@ -37,7 +36,7 @@ func (s *series) run(t testing.TB, w *world, n int) {
 	}
 }
 
-// many makes n connections through tcpilot and none beside it.
+// many makes n connections that tcpilot tunes, and none with the arms alone.
 func (s *series) many(t testing.TB, w *world, n int) {
 	t.Helper()
 	for range n {
@@ -45,8 +44,8 @@ func (s *series) many(t testing.TB, w *world, n int) {
 	}
 }
 
-// until makes connections through tcpilot until 8 of the last 10 start with an arm.
-// How many that takes is for a measurement; in a hundred it must be.
+// until makes connections that tcpilot tunes until 8 of the last 10 start with an arm. It
+// fails after a hundred; a TestMeasure test measures how many are needed.
 func (s *series) until(t testing.TB, w *world, arm string) {
 	t.Helper()
 	for s.many(t, w, 10); starts(s.last(10), arm) < 8; s.one(t, w) {
@@ -76,7 +75,7 @@ func (s *series) known(t testing.TB) []byte {
 	return out
 }
 
-// best is the arm of the highest mean goodput alone, and that goodput.
+// best returns the arm with the highest mean goodput alone, and that goodput.
 func (s *series) best() (arm string, goodput float64) {
 	for _, a := range arms {
 		if m := mean(s.alone[a]); arm == "" || m > goodput {
@@ -86,7 +85,7 @@ func (s *series) best() (arm string, goodput float64) {
 	return arm, goodput
 }
 
-// since are the connections from the nth on that were not held out.
+// since returns the connections from the nth on that were not in the hold-out.
 func (s *series) since(n int) (out []load.BulkResult) {
 	for _, r := range s.learned[n:] {
 		if !s.tail.holdOut(r) {
@@ -96,13 +95,13 @@ func (s *series) since(n int) (out []load.BulkResult) {
 	return out
 }
 
-// last are the latest n connections that were not held out.
+// last returns the latest n connections that were not in the hold-out.
 func (s *series) last(n int) []load.BulkResult {
 	all := s.since(0)
 	return all[max(0, len(all)-n):]
 }
 
-// String says what was measured, for the test's log.
+// String lists the measured goodputs, for the test's log.
 func (s *series) String() string {
 	var b strings.Builder
 	for _, a := range arms {
@@ -112,7 +111,7 @@ func (s *series) String() string {
 	for _, r := range s.learned {
 		fmt.Fprintf(&b, " %s %.1f", r.CCStart, r.Goodput/1e6)
 		if s.tail.holdOut(r) {
-			fmt.Fprintf(&b, " (held out)")
+			fmt.Fprintf(&b, " (hold-out)")
 		}
 		b.WriteByte(',')
 	}

@@ -45,31 +45,31 @@ func (p *tcpilot) follow(t testing.TB) *tail {
 			f.mu.Unlock()
 		}
 	}()
-	t.Cleanup(func() { // the test's context is over by now
+	t.Cleanup(func() { // the test's context has ended by now
 		<-done
 		cmd.Wait()
 	})
-	// The command says nothing when it is connected.
+	// The command prints nothing when it has connected.
 	eventually(t, 15*time.Second, "the stream of samples", func() error {
 		if len(since(before, p.clients(t))) == 0 {
 			return errors.New("the daemon has no new connection")
 		}
 		return nil
 	})
-	time.Sleep(100 * time.Millisecond) // the request follows at once
+	time.Sleep(100 * time.Millisecond) // for the request, which is sent right after the connect
 	return f
 }
 
-// clients lists the daemon's connections by inode. The table that has them is that of
-// the client's network namespace, or of the daemon's: kernels differ.
+// clients lists the daemon's connections by inode. Depending on the kernel, they are in the
+// table of the client's network namespace or in that of the daemon's.
 func (p *tcpilot) clients(t testing.TB) (inodes []string) {
 	t.Helper()
 	for _, file := range []string{"/proc/thread-self/net/unix", fmt.Sprintf("/proc/%d/net/unix", p.cmd.Process.Pid)} {
 		table, err := os.ReadFile(file)
 		must(t, err)
 		for line := range strings.Lines(string(table)) {
-			// Num RefCount Protocol Flags Type St Inode Path; the socket was made in a
-			// directory below the one where it is now.
+			// Num RefCount Protocol Flags Type St Inode Path. The path is below the socket's
+			// directory: the daemon makes the socket in a subdirectory and renames it.
 			if f := strings.Fields(line); len(f) == 8 && f[5] == "03" && strings.HasPrefix(f[7], filepath.Dir(p.socket)+"/") {
 				inodes = append(inodes, f[6])
 			}
@@ -78,7 +78,7 @@ func (p *tcpilot) clients(t testing.TB) (inodes []string) {
 	return inodes
 }
 
-// find returns the latest sample of a connection that ended and fits.
+// find returns the latest final sample of a connection that matches.
 func (f *tail) find(fits func(api.Sample) bool) (api.Sample, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,23 +90,23 @@ func (f *tail) find(fits func(api.Sample) bool) (api.Sample, bool) {
 	return api.Sample{}, false
 }
 
-// of fits the sample of the client's end of a connection.
+// of matches the sample of the client's end of a connection.
 func of(r load.BulkResult) func(api.Sample) bool {
 	return func(s api.Sample) bool { return s.Cookie == r.Cookie }
 }
 
-// from fits the sample of the server's end of a connection.
+// from matches the sample of the server's end of a connection.
 func from(r load.BulkResult) func(api.Sample) bool {
 	return func(s api.Sample) bool { return s.Remote == r.Local }
 }
 
-// await waits for a sample that fits.
+// await waits for a sample that matches.
 func (f *tail) await(t testing.TB, fits func(api.Sample) bool) (s api.Sample) {
 	t.Helper()
 	eventually(t, 15*time.Second, "the connection's sample", func() error {
 		var ok bool
 		if s, ok = f.find(fits); !ok {
-			return fmt.Errorf("none among %d fits", f.len())
+			return fmt.Errorf("none among %d matches", f.len())
 		}
 		return nil
 	})
@@ -119,8 +119,7 @@ func (f *tail) len() int {
 	return len(f.samples)
 }
 
-// holdOut reports whether a connection was left alone as a control. Not knowing
-// counts as no.
+// holdOut reports whether a connection was in the hold-out; false if that is unknown.
 func (f *tail) holdOut(r load.BulkResult) bool {
 	s, ok := f.find(of(r))
 	return ok && slices.Contains(s.Flags, "hold-out")

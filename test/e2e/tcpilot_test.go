@@ -18,14 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings are what a test wants of tcpilot; zero values are the defaults of
-// these tests.
+// settings configure tcpilot for a test; zero values are the defaults of these tests.
 type settings struct {
 	arms      string // "cubic, bbr, reno" if empty
 	objective string // throughput if empty
 	rules     string // YAML list instead of the one rule that learns
 	holdOut   string // 2% if empty
-	lease     string // 2s if empty, the least: tests wait for it
+	lease     string // 2s if empty, the minimum, because tests wait for it
 	interval  string // 1s if empty
 }
 
@@ -126,7 +125,7 @@ func (p *tcpilot) start(t testing.TB, args ...string) {
 	})
 }
 
-// stop ends the daemon in order and waits for it.
+// stop stops the daemon with SIGTERM and waits for it.
 func (p *tcpilot) stop(t testing.TB) {
 	t.Helper()
 	must(t, p.cmd.Process.Signal(unix.SIGTERM))
@@ -141,7 +140,7 @@ func (p *tcpilot) stop(t testing.TB) {
 	}
 }
 
-// kill ends the daemon at once, if it runs.
+// kill kills the daemon, if it runs.
 func (p *tcpilot) kill() {
 	if p.cmd == nil {
 		return
@@ -151,7 +150,7 @@ func (p *tcpilot) kill() {
 	p.cmd = nil
 }
 
-// run runs a command that asks the daemon.
+// run runs a command that queries the daemon.
 func (p *tcpilot) run(t testing.TB, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -165,7 +164,7 @@ func (p *tcpilot) run(t testing.TB, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// ask runs a command with --json and decodes its answer.
+// ask runs a command with --json and decodes its output.
 func ask[T any](t testing.TB, p *tcpilot, args ...string) (v T) {
 	t.Helper()
 	out, err := p.run(t, append(args, "--json")...)
@@ -178,7 +177,7 @@ func ask[T any](t testing.TB, p *tcpilot, args ...string) (v T) {
 
 func (p *tcpilot) status(t testing.TB) api.Status { t.Helper(); return ask[api.Status](t, p, "status") }
 
-// path is what tcpilot knows of the path with this prefix; nil if nothing.
+// path is tcpilot's state of the path with this prefix, or nil.
 func (p *tcpilot) path(t testing.TB, prefix string) *engine.PathState {
 	t.Helper()
 	for _, s := range ask[api.PathList](t, p, "paths").Paths {
@@ -189,7 +188,7 @@ func (p *tcpilot) path(t testing.TB, prefix string) *engine.PathState {
 	return nil
 }
 
-// scored is how many connections of a path were folded into its arms.
+// scored is how many connections of a path were counted for its arms.
 func scored(s *engine.PathState) (n uint64) {
 	if s == nil {
 		return 0

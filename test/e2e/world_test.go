@@ -13,14 +13,14 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// full asks for the lengths at which the claims of the README are made, instead
-// of those that CI can afford.
+// full reports whether to use the connection lengths of the README's claims, instead of
+// the short ones for CI.
 func full() bool { return os.Getenv("TCPILOT_FULL") == "1" }
 
 // port is where every remote's load server listens.
 const port = 5201
 
-// remote is a server behind the gateway, and the way from there to it.
+// remote is a server behind the gateway, and the link from the gateway to it.
 type remote struct {
 	*topology.Remote
 	agent *load.Agent
@@ -34,14 +34,14 @@ type world struct {
 	star    *topology.Star
 	cgroup  *topology.Cgroup // where tcpilot is attached
 	client  *load.Agent      // in cgroup
-	beside  *load.Agent      // not in cgroup: connections as without tcpilot
+	beside  *load.Agent      // not in cgroup: its connections are not tuned
 	remotes []*remote
 	back    *link.Direction // from the gateway to the client; nil on a perfect wire
 }
 
-// The wires of a world. Without delay the arms are alike at 2 % loss on a veth
-// pair, whose RTT is some 50 us: measured, cubic 3.4, reno 3.3 and bbr 2.9 Gbit/s.
-// With these cubic has 21, reno 25 and bbr 165 Mbit/s, and none is short of CPU.
+// The wires of a world. On a veth pair without delay, whose RTT is some 50 us, the arms
+// hardly differ at 2 % loss: measured, cubic 3.4, reno 3.3 and bbr 2.9 Gbit/s. With this
+// rate and delay cubic has 21, reno 25 and bbr 165 Mbit/s, and CPU is never the limit.
 const (
 	rate  = 200e6 // bit/s towards each remote
 	delay = 5 * time.Millisecond
@@ -53,7 +53,7 @@ func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
 	w := newPlainWorld(t, names...)
 	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
-	// Acknowledgements are delayed, as a rule.
+	// Acknowledgements get the delay.
 	w.back = shape(t, w.star.Entry, w.star.Access, link.Spec{Delay: delay})
 	for _, r := range w.remotes {
 		must(t, link.OffloadsOff(r.Near, r.Far))
@@ -100,8 +100,8 @@ func (w *world) addRemote(t testing.TB, r *topology.Remote) {
 	w.remotes = append(w.remotes, &remote{Remote: r, agent: a})
 }
 
-// tune gives a host the defaults that the tests reason about, and room for many
-// short connections.
+// tune sets the sysctls that the tests depend on, with enough ports for many short
+// connections.
 func (w *world) tune(t testing.TB, h *topology.Host) {
 	t.Helper()
 	must(t, h.SetCongestion("cubic"))
@@ -143,16 +143,16 @@ func (w *world) agent(t testing.TB, h *topology.Host, c *topology.Cgroup) *load.
 	return a
 }
 
-// setLoss sets the loss on the way to a remote.
+// setLoss sets the loss towards a remote.
 func (w *world) setLoss(t testing.TB, r *remote, probability float64) {
 	t.Helper()
 	reshape(t, r.way, func(s *link.Spec) { s.Loss = probability })
 }
 
-// at is a remote's load server.
+// at is the address of a remote's load server.
 func at(addr netip.Addr) string { return netip.AddrPortFrom(addr, port).String() }
 
-// bulk makes one bulk connection and fails the test if it does not come about.
+// bulk makes one bulk connection and fails the test on an error.
 func bulk(t testing.TB, a *load.Agent, s load.BulkSpec) load.BulkResult {
 	t.Helper()
 	r, err := a.Bulk(t.Context(), s)

@@ -1,28 +1,28 @@
 # shellcheck shell=bash disable=SC2034
 #
-# Sourced by run, fetch, gotest and install: which kernels there are, where they are
-# kept, and how to fail.
+# Sourced by run, fetch, gotest and install: the list of kernels, the place of the cache,
+# and functions for errors.
 set -euo pipefail
 
-# The Debian suite that carries each kernel; "7" stands for the newest 7.x.
+# The Debian suite that has each kernel; "7" stands for the newest 7.x.
 KERNELS=(6.1 6.12 6.18 7)
 declare -A SUITE=([6.1]=bookworm [6.12]=bookworm-backports [6.18]=trixie-backports [7]=sid)
 
-# The number is that of the layout that fetch writes and run reads: raise it
-# with the layout, and no run meets an older one.
+# The number is the version of the layout that fetch writes and run reads: raise it when
+# the layout changes, so that run never reads an older one.
 CACHE=$(realpath -m "${TCPILOT_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tcpilot/vm}/1")
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
-# 125 is the runner's own failure, as against that of the command it runs.
+# 125 is a failure of the script itself, not of the command that it runs.
 die() {
 	say "$@"
 	exit 125
 }
 
-# The packages that fetch, run and gotest need, by the command that each has.
-# The scripts may be those that an installed program carries: what is missing is
-# told by the package, not by the script install.
+# The packages that fetch, run and gotest need, by the command that each provides.
+# Messages name packages, not the script install, because an installed tcpilot-lab has
+# these scripts embedded, without a checkout.
 declare -A PACKAGE=(
 	[qemu-system-x86_64]=qemu-system-x86 # the emulator
 	[busybox]=busybox-static             # user space of the initramfs
@@ -31,12 +31,12 @@ declare -A PACKAGE=(
 	[xz]=xz-utils [zstd]=zstd            # kernel images and modules are compressed with either
 	[setpriv]=util-linux                 # ends the machine with the script
 )
-# What Debian's packages are checked against; the variable is for distributions
-# that keep it elsewhere.
+# The keyring that Debian's packages are checked with; the variable is for distributions
+# that have it elsewhere.
 KEYRING=${TCPILOT_VM_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
 KEYRING_PACKAGE=debian-archive-keyring
 
-# need COMMAND...: die unless all are there.
+# need COMMAND...: die unless all are installed.
 need() {
 	local command missing=()
 	for command; do
@@ -46,7 +46,7 @@ need() {
 		die "packages are missing here: on Debian and Ubuntu, apt-get install ${missing[*]}"
 }
 
-# known KERNEL: die unless it is one of ours.
+# known KERNEL: die unless it is in KERNELS.
 known() {
 	[[ -v SUITE[$1] ]] || die "kernel $1: not one of ${KERNELS[*]}"
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/vm"
 )
 
-// Every script that another calls by its directory is carried.
+// Every script that another one calls by its directory is embedded.
 func TestScriptsAreWhole(t *testing.T) {
 	calls := regexp.MustCompile(`\$here/([a-z]+)|BASH_SOURCE\[0\]}"\)/([a-z.]+)`)
 	entries, err := Scripts.ReadDir(".")
@@ -73,8 +73,7 @@ func TestFetchNeedsAKeyring(t *testing.T) {
 	}
 }
 
-// A mirror whose list is not signed is refused, also where the machine's apt would
-// take it.
+// A mirror whose list is not signed is refused, even if the machine's apt accepts it.
 func TestFetchRefusesWhatIsNotSigned(t *testing.T) {
 	dir := t.TempDir()
 	keyring, careless := filepath.Join(dir, "keyring.gpg"), filepath.Join(dir, "careless")
@@ -100,8 +99,8 @@ func TestFetchRefusesWhatIsNotSigned(t *testing.T) {
 	}
 }
 
-// What is missing is told by its package: an installed program carries these
-// scripts, and no checkout.
+// Missing commands are reported by their package: an installed program has these scripts
+// without a checkout.
 func TestMissingCommandsAreNamed(t *testing.T) {
 	cmd := exec.Command("bash", "-c", `source ./lib.sh; PATH=; need qemu-system-x86_64 cpio`)
 	out, err := cmd.CombinedOutput()
@@ -114,13 +113,13 @@ func TestMissingCommandsAreNamed(t *testing.T) {
 	}
 	for _, e := range entries {
 		if text, err := Scripts.ReadFile(e.Name()); err != nil || bytes.Contains(text, []byte("test/vm")) {
-			t.Errorf("%s speaks of the checkout: %v", e.Name(), err)
+			t.Errorf("%s refers to the checkout: %v", e.Name(), err)
 		}
 	}
 }
 
-// It fetches a kernel where there is none in the cache, hence only if asked for:
-// make test-vm-smoke does.
+// It fetches a kernel if there is none in the cache, so it runs only if
+// TCPILOT_VM_TESTS is set, as by make test-vm-smoke.
 func TestRunsUnderAnotherKernel(t *testing.T) {
 	kernel := os.Getenv("TCPILOT_VM_TESTS")
 	if kernel == "" {
