@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Account is what the kernel at the sending side says of a connection.
+// Account is the sending kernel's account of a connection.
 type Account struct {
 	// CCStart and CCEnd are the congestion control once the connection was
 	// established, and at the end.
@@ -19,7 +19,7 @@ type Account struct {
 	Points         []Point
 }
 
-// Point is what the kernel says of a connection at one moment.
+// Point is the kernel's state of a connection at one moment.
 type Point struct {
 	At         Moment
 	BytesAcked uint64
@@ -31,13 +31,13 @@ type Point struct {
 
 // Limits of points.
 const (
-	// MinSample is the least time between points of a connection.
+	// MinSample is the minimum interval between points of a connection.
 	MinSample = time.Millisecond
-	// maxPoints are kept of one connection; later ones are not taken.
+	// maxPoints is the maximum number of points of a connection; later ones are not taken.
 	maxPoints = 1 << 16
 )
 
-// observer keeps the account of a connection while others use it.
+// observer keeps the account of a connection that other goroutines use.
 type observer struct {
 	c    *net.TCPConn
 	a    Account
@@ -45,8 +45,8 @@ type observer struct {
 	done chan struct{}
 }
 
-// observe begins an account, with a point each interval; 0 takes none. end must
-// be called.
+// observe begins an account, with a point every interval, or without points if it is 0.
+// The caller must call end.
 func observe(c *net.TCPConn, every time.Duration) (*observer, error) {
 	o := &observer{c: c}
 	var err error
@@ -94,8 +94,7 @@ func point(c *net.TCPConn) (Point, error) {
 	}, err
 }
 
-// end closes the account; the connection must still be open, though its peer may
-// be gone.
+// end closes the account. The connection must still be open; its peer may be gone.
 func (o *observer) end() (Account, error) {
 	if o.stop != nil {
 		close(o.stop)

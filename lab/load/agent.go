@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Starter starts a process where its sockets shall be: a host of a topology.
+// Starter starts a process where its sockets should be: in a host of a topology.
 type Starter interface {
 	Start(cmd *exec.Cmd) error
 }
@@ -23,8 +23,8 @@ type Placer interface {
 	Put(cmd *exec.Cmd)
 }
 
-// Agent is a process that makes load. Its methods may be called at the same
-// time: orders to one agent run beside each other.
+// Agent is a process that makes load. Its methods may be called concurrently: orders to
+// one agent run at the same time.
 type Agent struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -41,19 +41,19 @@ type Agent struct {
 
 // request and response are the lines between an agent and its parent process.
 type request struct {
-	ID   uint64 // of cancel, that of the order to end
+	ID   uint64 // for cancel, the ID of the order to end
 	Op   string
 	Spec json.RawMessage
 }
 
 type response struct {
 	ID     uint64
-	Result json.RawMessage // as far as it came, if there is an error
+	Result json.RawMessage // partial if there is an error
 	Error  string
 }
 
-// StartAgent starts this program again as an agent; see RunIfAgent. place may
-// be nil: then the agent stays in the cgroup of its parent process.
+// StartAgent starts another process of this program as an agent; see RunIfAgent. If place
+// is nil, the agent stays in the cgroup of its parent process.
 func StartAgent(host Starter, place Placer) (*Agent, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -84,7 +84,7 @@ func StartAgent(host Starter, place Placer) (*Agent, error) {
 	return a, nil
 }
 
-// take hands answers to those who wait for them, until there are no more.
+// take passes answers to the calls that wait for them, until there are no more.
 func (a *Agent) take(stdout io.Reader) error {
 	in := json.NewDecoder(stdout)
 	for {
@@ -102,7 +102,7 @@ func (a *Agent) take(stdout io.Reader) error {
 	}
 }
 
-// receive takes answers until the process ends.
+// receive reads answers until the process ends.
 func (a *Agent) receive(stdout io.Reader) {
 	err := a.take(stdout)
 	if werr := a.cmd.Wait(); werr != nil {
@@ -114,7 +114,7 @@ func (a *Agent) receive(stdout io.Reader) {
 	close(a.gone)
 }
 
-// call gives an order and waits for its end. If ctx ends first, so does the order.
+// call sends an order and waits for its end. If ctx ends first, it cancels the order.
 func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -149,23 +149,23 @@ func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	}
 }
 
-// cancel ends an order; nobody waits for its answer any more.
+// cancel ends an order whose answer is no longer needed.
 func (a *Agent) cancel(id uint64) {
 	a.mu.Lock()
 	delete(a.pending, id)
 	a.mu.Unlock()
-	a.send(request{ID: id, Op: "cancel"}) // an agent that is gone has ended it
+	a.send(request{ID: id, Op: "cancel"}) // an error means that the agent is gone, and the order with it
 }
 
-// send writes a request. The pipe may stay full until the agent's answers are read. They are
-// read meanwhile, because take needs mu only.
+// send writes a request. The pipe may be full until the agent's answers are read. take reads
+// them meanwhile, because it needs only mu.
 func (a *Agent) send(r request) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	return a.out.Encode(r)
 }
 
-// Listen starts a server, which lives as long as the agent or until Collect.
+// Listen starts a server, which runs until Collect or until the agent ends.
 func (a *Agent) Listen(ctx context.Context, s ListenSpec) (at netip.AddrPort, err error) {
 	var l Listening
 	err = a.call(ctx, "listen", s, &l)
@@ -209,7 +209,7 @@ func (a *Agent) Collect(ctx context.Context, grace time.Duration) (accounts map[
 	return accounts, err
 }
 
-// CPU is what the agent's process has spent since it started.
+// CPU is the processor time of the agent's process since it started.
 func (a *Agent) CPU(ctx context.Context) (c CPU, err error) {
 	err = a.call(ctx, "cpu", nil, &c)
 	return c, err

@@ -108,8 +108,8 @@ func TestAgentOrderEndsWithContext(t *testing.T) {
 	}
 }
 
-// A parent that sends a large request and an agent that sends a large answer at the
-// same time wait for each other's pipe, not for ever.
+// A parent that sends a large request while the agent sends a large answer does not
+// deadlock, although both pipes are full.
 func TestPipesBothFull(t *testing.T) {
 	toAgent, fromMaster := io.Pipe()
 	toMaster, fromAgent := io.Pipe()

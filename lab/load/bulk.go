@@ -15,17 +15,17 @@ type BulkSpec struct {
 	Duration time.Duration // of sending
 	// End is when sending ends even if Duration is not over; 0 is none.
 	End Moment
-	// CC is the application's own choice of congestion control; empty leaves it.
+	// CC is the application's own choice of congestion control; empty is no choice.
 	CC string
-	// Download has the server send.
+	// Download makes the server send.
 	Download bool
 	// Abort ends the connection with a RST once the time is over.
 	Abort bool
 	// Limit makes the sender application-limited: bytes per second; 0 is none.
 	Limit uint64
-	// Drain is how long an upload waits, once its time is over, for what is still
-	// on the way; past it the connection is aborted. 0 is half a second, past which
-	// it is closed and ends by itself, as that of any program that exits.
+	// Drain is how long an upload waits, after its time is over, for data still in
+	// flight; then the connection is aborted. 0 is half a second, after which the
+	// connection is closed and ends by itself, like that of any program that exits.
 	Drain time.Duration
 	// Sample is the time between points of an upload; 0 is none.
 	Sample time.Duration
@@ -39,28 +39,28 @@ type BulkResult struct {
 	Cookie        uint64        // of the client's socket (SO_COOKIE)
 	Connect       time.Duration // until connect returned; 0 if it did not
 	Elapsed       time.Duration // of sending
-	// Account is that of an upload at the end of sending. Of a download there is
-	// the congestion control that the server's socket began with.
+	// Account is the account of an upload at the end of sending. For a download it has
+	// only the congestion control that the server's socket began with.
 	Account
-	// Received is what the receiving application had read by the end of sending,
-	// and Goodput that in bits per second. An aborted upload has what was
-	// acknowledged instead.
+	// Received is how many bytes the receiving application had read by the end of
+	// sending, and Goodput the same in bits per second. For an aborted upload both count
+	// acknowledged bytes instead.
 	Received uint64
 	Goodput  float64
-	// Arrived is all of an upload that arrived, what was still on the way at the end
-	// of sending included, and Took the time until then, without Connect. What an
-	// upload that was cut off had acknowledged stands for it.
+	// Arrived is how many bytes of an upload arrived, including those in flight at the
+	// end of sending, and Took the time until then, without Connect. For an upload that
+	// was cut off it is the number of acknowledged bytes.
 	Arrived uint64
 	Took    time.Duration
-	// CutOff says that Drain was over before all had arrived.
+	// CutOff says that Drain was over before all data had arrived.
 	CutOff bool
 }
 
 const (
 	// drain is BulkSpec.Drain if that is 0.
 	drain = 500 * time.Millisecond
-	// leastSending is for a connection that came about after BulkSpec.End: goodput
-	// needs a time.
+	// leastSending is the time of sending if the connection was established only after
+	// BulkSpec.End: goodput needs a time above 0.
 	leastSending = time.Millisecond
 )
 
@@ -107,7 +107,7 @@ func (r *BulkResult) receive(c *net.TCPConn, s BulkSpec) error {
 	if err := t.read(c); err != nil {
 		return fmt.Errorf("read server's congestion control: %w", err)
 	}
-	r.CCStart, r.CCEnd = t.CC.String(), t.CC.String() // the server is not asked again
+	r.CCStart, r.CCEnd = t.CC.String(), t.CC.String() // the server reports it only once
 	t = count(c, s.Duration, make([]byte, chunk), time.Now())
 	r.Elapsed = t.Elapsed
 	r.setReceived(t.Bytes, s.Duration)
@@ -171,13 +171,12 @@ func (r *BulkResult) setReceived(bytes uint64, d time.Duration) {
 	r.Goodput = float64(bytes) * 8 / d.Seconds()
 }
 
-// sendSlowly writes at a rate below what the path could take: a small write
-// every 5 ms.
+// sendSlowly writes at a rate below the capacity of the path: a small write every 5 ms.
 func sendSlowly(c net.Conn, d time.Duration, bytesPerSecond uint64) error {
 	const every = 5 * time.Millisecond
 	piece := make([]byte, max(1, bytesPerSecond*uint64(every)/uint64(time.Second)))
 	if len(piece) > MaxMessage {
-		return errors.New("limit is too high to be a limit")
+		return errors.New("limit is too high to have an effect")
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()

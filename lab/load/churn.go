@@ -18,10 +18,10 @@ import (
 type ChurnSpec struct {
 	To []string // literal addresses and ports of load servers, in turn
 	// CC and ServerCC are the connecting and the serving application's own choice of
-	// congestion control; empty leaves it.
+	// congestion control; empty is no choice.
 	CC, ServerCC string
 	Duration     time.Duration
-	// Count ends it early after so many connections; 0 is no such end.
+	// Count is the maximum number of connections; 0 is no maximum.
 	Count int
 	// Rate is in connections per second, evenly spaced (open loop); 0 is as fast as
 	// the workers can.
@@ -31,49 +31,51 @@ type ChurnSpec struct {
 	// Request and Reply are their sizes in bytes, 64 and 256 if 0.
 	Request int
 	Reply   int
-	// Keep is how many connections a record is kept of, evenly chosen; 0 is none.
-	// Account is the number of the first's account, the others count up; not 0.
+	// Keep is the number of connections, evenly chosen, that are recorded; 0 is none.
+	// Account is the number of the first one's account, those of the others count up from
+	// it; not 0.
 	Keep    int
 	Account uint64
 }
 
 const (
-	// MaxKeep is the most that ChurnSpec.Keep may be.
+	// MaxKeep is the maximum of ChurnSpec.Keep.
 	MaxKeep = 100_000
-	// maxServers is the most that ChurnSpec.To may name.
+	// maxServers is the maximum length of ChurnSpec.To.
 	maxServers = 1 << 16
 	// maxWorkers bounds the connections of one order that are open at a time.
 	maxWorkers = 4096
 )
 
-// ChurnResult is what many short connections did.
+// ChurnResult is the result of many short connections.
 type ChurnResult struct {
-	Connections uint64 // that did all they should
-	// Errors counts connections that did not, those included that were due and for
-	// which there was no worker until overtime was over.
+	Connections uint64 // that were completed
+	// Errors counts connections that were not, including those that were due and got no
+	// worker before overtime was over.
 	Errors     uint64
 	FirstError string
 	Elapsed    time.Duration
 	PerSecond  float64 // connections
-	// Behind is by how much the connection that was latest missed the time that Rate
-	// had for it, because the workers were busy. Records count from that time.
+	// Behind is the greatest delay of a connection's start after the time that Rate had
+	// scheduled for it, because the workers were busy. Records count from the scheduled
+	// time.
 	Behind time.Duration
-	// CPU is what the agent's process spent meanwhile; a server in another agent
-	// has its own.
+	// CPU is the processor time of the agent's process meanwhile; it excludes that of a
+	// server in another agent.
 	CPU CPU
 	// Kept are records of some connections.
 	Kept []Connection
 }
 
-// churnTimeout bounds the connecting of one, and then its request and reply.
+// churnTimeout limits the connect, and then the request and reply, of one connection.
 const churnTimeout = 5 * time.Second
 
 type churner struct {
 	spec     ChurnSpec
-	planned  uint64        // connections; more than there can be if only Duration ends them
+	planned  uint64        // number of connections; unreachably high if only Duration ends them
 	overtime time.Duration // after Duration, for connections that are due
 	begin    Moment
-	next     atomic.Uint64 // connections numbered
+	next     atomic.Uint64 // number of the next connection
 	begun    atomic.Uint64
 	done     atomic.Uint64
 	fail     atomic.Uint64
@@ -139,11 +141,11 @@ func (s ChurnSpec) check() error {
 	return s.order().check()
 }
 
-// planned is how many connections there shall be.
+// planned is how many connections should be made.
 func (s ChurnSpec) planned() uint64 {
 	n := uint64(math.MaxUint64)
 	if s.Rate > 0 {
-		const rounding = 1e-6 // of a connection: no fault of a float may add one
+		const rounding = 1e-6 // of a connection: so that a rounding error does not add one
 		n = uint64(math.Ceil(s.Rate*s.Duration.Seconds() - rounding))
 	}
 	if s.Count > 0 {
@@ -160,7 +162,7 @@ func (s ChurnSpec) order() order {
 		cc: toName(s.ServerCC)}
 }
 
-// work makes one connection after the other until the order is fulfilled.
+// work makes one connection after the other until the order is complete.
 func (c *churner) work(ctx context.Context) {
 	request := make([]byte, c.spec.Request)
 	reply := make([]byte, min(c.spec.Reply, chunk))
@@ -187,9 +189,9 @@ func (c *churner) work(ctx context.Context) {
 	}
 }
 
-// turn gives the next connection its number and waits until it is due; false is
-// the end. At a fixed rate it is due whether or not a worker was free: what waits
-// for one waits as a user would (no coordinated omission).
+// turn returns the number of the next connection when it is due, or false at the end. At
+// a fixed rate it is due at its scheduled time even if no worker is free then, so that
+// the wait for a worker counts as a user's wait (no coordinated omission).
 func (c *churner) turn(ctx context.Context) (n uint64, due Moment, ok bool) {
 	n = c.next.Add(1) - 1
 	if n >= c.planned {
@@ -209,14 +211,14 @@ func (c *churner) turn(ctx context.Context) (n uint64, due Moment, ok bool) {
 	return n, due, true
 }
 
-// late notes how far the schedule is behind.
+// late records how far a connection is behind its schedule.
 func (c *churner) late(by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.behind = max(c.behind, by)
 }
 
-// keeps says whether a record of connection n may be wanted.
+// keeps reports whether a record of connection n may be kept.
 func (c *churner) keeps(n uint64) bool {
 	if c.spec.Keep == 0 {
 		return false
@@ -238,11 +240,11 @@ func (c *churner) failed(ctx context.Context, err error) {
 	c.first = cmp.Or(c.first, err)
 	c.mu.Unlock()
 	if c.spec.Rate == 0 {
-		pause(ctx, time.Millisecond) // a server that is gone refuses at once
+		pause(ctx, time.Millisecond) // so that a refused connection is not tried again in a busy loop
 	}
 }
 
-// connection makes one, and completes its record.
+// connection makes one connection and completes its record.
 func (c *churner) connection(ctx context.Context, to string, request, reply []byte, r *Connection) (err error) {
 	conn, err := dial(ctx, to, c.spec.CC, churnTimeout)
 	if err != nil {

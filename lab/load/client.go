@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Connection is what a client knows of one connection that it made.
+// Connection is the client's record of one connection that it made.
 type Connection struct {
 	Account uint64 // the number under which the server keeps its account
-	// Begin is when it connected; in an open loop when that was due, so that what
-	// kept it waiting counts.
+	// Begin is when it connected; in an open loop when that was due, so that any delay of
+	// the start counts.
 	Begin   Moment
 	Connect time.Duration // Begin until connect returned; 0 if there was no connection
 	Elapsed time.Duration // Begin to the end of data
 	// Bytes arrived of the larger of requests and replies.
 	Bytes     uint64
-	Delivered bool   // whether all was done that should be
-	Error     string // what befell it
-	// Own is the client's account, if the requests are the larger.
+	Delivered bool   // whether all of its data arrived
+	Error     string // why it failed
+	// Own is the client's account, if requests are larger than replies.
 	Own *Account
-	// Port is the client's own, of flows over HTTP: a server that keeps no account
-	// knows the connection by it.
+	// Port is the client's own port, for flows over HTTP: it identifies the connection to
+	// a server that keeps no account.
 	Port uint16
 }
 
@@ -35,12 +35,13 @@ type Exchange struct {
 const (
 	// connectTimeout outlasts four SYNs: the initial RTO is 1 s (RFC 6298, section 2).
 	connectTimeout = 10 * time.Second
-	// overtime is how long what was begun in an order's duration may go on after it.
+	// overtime is how long connections begun within an order's duration may go on after
+	// it.
 	overtime = 10 * time.Second
 )
 
-// clientConn is a client's connection, which waits no longer than idle for
-// anything, and not past its end. When its context ends it is aborted.
+// clientConn is a client's connection. No read or write waits longer than idle or past
+// the end. When its context ends, the connection is aborted.
 type clientConn struct {
 	*net.TCPConn
 	end     time.Time
@@ -56,7 +57,7 @@ func connect(ctx context.Context, to, cc string, end time.Time) (*clientConn, er
 	return &clientConn{c, end, context.AfterFunc(ctx, func() { abort(c) })}, nil
 }
 
-// allow gives what comes next its time.
+// allow sets the deadline of the next operation.
 func (c *clientConn) allow() {
 	until := time.Now().Add(idle)
 	if until.After(c.end) {
@@ -102,10 +103,10 @@ func (c *clientConn) discard(n int, buf []byte) (read int, err error) {
 	return read, nil
 }
 
-// zeros is what is sent, by all connections at once.
+// zeros is the data that all connections send.
 var zeros [chunk]byte
 
-// pause sleeps; false is the end of ctx.
+// pause sleeps; it returns false if ctx ends.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

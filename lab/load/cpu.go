@@ -14,10 +14,10 @@ type CPU struct {
 // Sum is user and system time together.
 func (c CPU) Sum() time.Duration { return c.User + c.System }
 
-// Sub is what was spent since before.
+// Sub returns the time used since before.
 func (c CPU) Sub(before CPU) CPU { return CPU{c.User - before.User, c.System - before.System} }
 
-// ownCPU is what this process has spent. The call cannot fail for oneself.
+// ownCPU is the processor time of this process. The call cannot fail for one's own.
 func ownCPU() CPU {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)

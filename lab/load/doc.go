@@ -7,10 +7,10 @@
 // keeps the accounts of its connections until Agent.Collect.
 //
 // The traffic is made by an agent: a process in a network namespace and a cgroup, so that
-// its sockets belong there and its CPU time can be measured. An agent is this same program
-// started again: a program that starts agents calls RunIfAgent first thing in main. Agents
+// its sockets belong there and its CPU time can be measured. An agent is another process of
+// the same program: a program that starts agents must call RunIfAgent first in main. Agents
 // serve requests from their standard input and exit when it ends.
 //
-// It refuses to run without bounds: every piece of work has a duration or a count, and
-// a limit to both.
+// It refuses to run without bounds: every piece of work has a duration or a count, and both
+// have limits.
 package load

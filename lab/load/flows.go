@@ -16,21 +16,21 @@ import (
 // ask, receive all, close.
 type FlowsSpec struct {
 	To      string
-	CC      string // the serving application's own choice; empty leaves it
-	Account uint64 // the number of the first flow's account, the others count up; not 0
+	CC      string // the serving application's own choice; empty is no choice
+	Account uint64 // number of the first flow's account, those of others count up; not 0
 	Flows   []Flow
-	// Concurrency is the number of flows that go on at a time, each beginning Gap
-	// after the one before at the earliest (closed loop). 0 is an open loop: they
-	// begin when their At has come, however many go on.
+	// Concurrency is the number of flows at a time, each of which begins at least Gap
+	// after the previous one (closed loop). 0 is an open loop: flows begin at their At,
+	// however many are running.
 	Concurrency int
 	Gap         time.Duration
-	// Duration is when the last flow begins at the latest. Repeat has the flows
-	// begin again from the first until then.
+	// Duration is when the last flow begins at the latest. Repeat starts over with the
+	// first flow until then.
 	Duration time.Duration
 	Repeat   bool
 	Sample   time.Duration // between points; 0 is none
-	// HTTP is the path of a file that an HTTP server at To has, if that is no load
-	// server: each flow gets it. The flows' sizes are the file's.
+	// HTTP is the path of a file if To is an HTTP server instead of a load server: each
+	// flow gets that file. The flows' sizes are the file's size.
 	HTTP string
 }
 
@@ -40,10 +40,10 @@ type Flow struct {
 	Size uint32        // bytes, at least 1
 }
 
-// FlowsResult is what became of all flows that were begun.
+// FlowsResult is the result of all flows that were begun.
 type FlowsResult struct {
-	// Connections are by begin. Elapsed is the flow completion time: from connect to
-	// the last byte.
+	// Connections are in the order of their start. Elapsed is the flow completion time:
+	// from connect to the last byte.
 	Connections []Connection
 }
 
@@ -72,7 +72,7 @@ func (s FlowsSpec) check() error {
 	return nil
 }
 
-// order of flow n, which counts on when flows repeat.
+// order is the order of flow n; n counts on when flows repeat.
 func (s FlowsSpec) order(n int) order {
 	return order{kind: transfer, duration: s.Duration, reply: s.Flows[n%len(s.Flows)].Size,
 		account: s.Account + uint64(n), sample: s.Sample, cc: toName(s.CC)}
@@ -85,7 +85,7 @@ type flower struct {
 	buffers sync.Pool
 	client  *http.Client // nil if To is a load server
 	going   sync.WaitGroup
-	free    chan struct{} // has as many places as flows may go on
+	free    chan struct{} // a semaphore of the flows that may run at a time
 	begun   []*Connection
 }
 
@@ -140,7 +140,7 @@ func (f *flower) dispatch(ctx context.Context) {
 			}
 			if err := transfer(ctx, c, f.spec.order(n)); err != nil {
 				c.Error = err.Error()
-				pause(ctx, time.Millisecond) // a server that is gone refuses at once
+				pause(ctx, time.Millisecond) // so that a refused connection is not tried again in a busy loop
 			}
 			<-f.free
 		})
@@ -169,15 +169,15 @@ func (f *flower) flow(ctx context.Context, r *Connection, o order) error {
 		return fmt.Errorf("receive %d of %d bytes: %w", n, o.reply, err)
 	}
 	r.Delivered = true
-	// The server ends the connection: it shall be the one to remember it
-	// (TIME_WAIT), as with most that serve.
+	// The server closes first, so that TIME_WAIT is at the server, as with most real
+	// servers.
 	c.allow()
 	c.Read((*buf)[:1])
 	return nil
 }
 
-// sleepUntil wakes nearer to its time than the runtime's timers, which lag by up
-// to 1 ms when there is little else to do (epoll_wait); false is the end of ctx.
+// sleepUntil wakes more exactly than the runtime's timers, which are up to 1 ms late if
+// the process is mostly idle (epoll_wait). It returns false if ctx ends.
 func sleepUntil(ctx context.Context, m Moment) bool {
 	const nearer = 2 * time.Millisecond
 	if !pause(ctx, m.Sub(Now())-nearer) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// newHTTPClient is a client that makes a connection for each request. What it
-// began ends at the latest at end.
+// newHTTPClient returns a client that makes a connection for each request. No request
+// goes on past end.
 func newHTTPClient(end time.Time) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true, DisableCompression: true, ReadBufferSize: chunk,
@@ -26,8 +26,8 @@ func newHTTPClient(end time.Time) *http.Client {
 	}}
 }
 
-// httpConn is a connection that waits no longer than idle for anything, and not
-// past its end.
+// httpConn is a connection on which no read or write waits longer than idle or past the
+// end.
 type httpConn struct {
 	net.Conn
 	end time.Time
@@ -75,7 +75,7 @@ func (f *flower) get(ctx context.Context, r *Connection, o order) error {
 	return nil
 }
 
-// writeOnly is io.Discard without ReadFrom, whose buffers are small.
+// writeOnly is io.Discard without its ReadFrom, which uses small buffers.
 type writeOnly struct{}
 
 func (writeOnly) Write(b []byte) (int, error) { return len(b), nil }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Each flow over HTTP has a connection of its own, and what is not the file is no
-// delivery.
+// Each flow over HTTP has a connection of its own. It counts as delivered only if it got
+// the file in its full size.
 func TestFlowsOverHTTP(t *testing.T) {
 	var mu sync.Mutex
 	clients := map[string]int{}

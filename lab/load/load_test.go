@@ -66,7 +66,7 @@ func TestBulkEnds(t *testing.T) {
 			t.Errorf("download %v: sent for %s, %d bytes, goodput %.0f", download, r.Elapsed, r.Received, r.Goodput)
 		}
 	}
-	// It comes about too late, and has a goodput all the same.
+	// A connection that is established after its end still has a goodput.
 	r, err := bulk(t.Context(), BulkSpec{To: at, Duration: long, End: Now() - 1})
 	if err != nil || r.Elapsed > long/2 || r.CutOff || math.IsNaN(r.Goodput) || math.IsInf(r.Goodput, 0) {
 		t.Errorf("after its end: %+v, %v", r, err)
@@ -201,7 +201,7 @@ func TestChurnByRate(t *testing.T) {
 	evenly(t, r.Kept, 5*time.Millisecond)
 }
 
-// evenly checks that connections count from their places in a schedule.
+// evenly checks that connections count from their scheduled times.
 func evenly(t *testing.T, kept []Connection, apart time.Duration) {
 	t.Helper()
 	slices.SortFunc(kept, func(a, b Connection) int { return int(a.Begin - b.Begin) })
@@ -212,7 +212,7 @@ func evenly(t *testing.T, kept []Connection, apart time.Duration) {
 	}
 }
 
-// stalling lets its first connection wait.
+// stalling is a server that stalls its first connection.
 type stalling struct {
 	net.Listener
 	first sync.Once
@@ -225,8 +225,8 @@ func (l *stalling) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// A server that stalls keeps the only worker: those whose time comes meanwhile
-// have waited, each from its own time on.
+// A server that stalls blocks the only worker: connections that are due meanwhile count
+// as waiting, each from its own scheduled time.
 func TestChurnByRateCountsWaiting(t *testing.T) {
 	const stall, apart = 300 * time.Millisecond, 10 * time.Millisecond
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -254,7 +254,7 @@ func TestChurnByRateCountsWaiting(t *testing.T) {
 	}
 }
 
-// What is due, and finds no worker in all the time there is, did not come about.
+// Connections that are due and get no worker before the end count as errors.
 func TestChurnByRateCountsTheMissed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -318,7 +318,7 @@ func TestOrdersHaveBounds(t *testing.T) {
 	} {
 		s.To = []string{"127.0.0.1:9"}
 		if _, err := churn(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "check ") {
-			t.Errorf("%s was taken: %v", name, err)
+			t.Errorf("%s was accepted: %v", name, err)
 		}
 	}
 	if _, err := churn(t.Context(), ChurnSpec{Duration: time.Second}); err == nil {

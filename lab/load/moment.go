@@ -10,7 +10,7 @@ import (
 // agents and their parent process share.
 type Moment time.Duration
 
-// Now is the present moment. The call cannot fail for this clock.
+// Now returns the current time. The call cannot fail for this clock.
 func Now() Moment {
 	var t unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// MuxSpec is one lasting connection in the manner of HTTP/2: bursts of requests
-// whose replies share it.
+// MuxSpec is one long-lived connection similar to HTTP/2: bursts of requests whose
+// replies are interleaved.
 type MuxSpec struct {
 	To      string
-	CC      string // the serving application's own choice; empty leaves it
+	CC      string // the serving application's own choice; empty is no choice
 	Account uint64 // the number of the server's account; not 0
 	Request int    // bytes, at least MinMuxRequest
-	// Sizes are those of the replies, in bytes, from request to request; from the
-	// first again after the last.
+	// Sizes are the sizes of the replies, in bytes, one request after the other; after
+	// the last they start over.
 	Sizes []uint32
 	// Concurrency is the number of requests of a burst; at most MaxConcurrency.
 	Concurrency int
@@ -30,17 +30,18 @@ type MuxSpec struct {
 	Sample   time.Duration // between points; 0 is none
 }
 
-// muxHead is the length of what precedes a request's padding and a frame's data:
-// the stream and the bytes that it asks for, or that follow.
+// muxHead is the length of the header of a request or frame: the stream, and the number
+// of bytes that it asks for, or that follow.
 const muxHead = 8
 
 const (
 	// MinMuxRequest is the least size of a mux request in bytes.
 	MinMuxRequest = muxHead
-	// MaxConcurrency of a burst. The server remembers as many without sending, so
-	// that a client may ask for all before it reads.
+	// MaxConcurrency of a burst. The server queues this many requests without sending,
+	// so that a client may send all of them before it reads.
 	MaxConcurrency = 1024
-	// frame is HTTP/2's default largest (RFC 9113, section 6.5.2), in bytes.
+	// frame is the default maximum frame size of HTTP/2 (RFC 9113, section 6.5.2), in
+	// bytes.
 	frame = 16 << 10
 )
 
@@ -135,7 +136,7 @@ func (m *muxClient) ask(s MuxSpec) error {
 	return m.send(requests)
 }
 
-// receive reads frames until all replies are there, and tells of each.
+// receive reads frames until all replies are complete, and reports each.
 func (m *muxClient) receive(done func(size int)) error {
 	for open := len(m.left); open > 0; {
 		m.allow()
@@ -144,7 +145,7 @@ func (m *muxClient) receive(done func(size int)) error {
 			return err
 		}
 		if int(stream) >= len(m.left) || int(length) > m.left[stream] {
-			return fmt.Errorf("%d bytes of stream %d were not asked for", length, stream)
+			return fmt.Errorf("unexpected frame: %d bytes of stream %d", length, stream)
 		}
 		if _, err := m.in.Discard(int(length)); err != nil {
 			return err
@@ -163,7 +164,7 @@ func readMuxHead(r io.Reader) (stream, length uint32, err error) {
 	return binary.BigEndian.Uint32(head[:]), binary.BigEndian.Uint32(head[4:]), err
 }
 
-// reply is one that the server has not yet sent in full.
+// reply is a reply that the server has not yet sent completely.
 type reply struct {
 	stream uint32
 	left   int
@@ -239,7 +240,7 @@ func (r *reply) sendFrame(out *bufio.Writer) error {
 	return errors.Join(herr, err)
 }
 
-// unsent leaves out the replies that are complete.
+// unsent returns the replies that are not complete.
 func unsent(all []reply) []reply {
 	left := all[:0]
 	for _, r := range all {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// kind is what a client wants from a server connection.
+// kind is what a client asks of a server connection.
 type kind uint8
 
 const (
@@ -19,25 +19,25 @@ const (
 	mux      kind = 5 // interleaved replies, see mux.go
 )
 
-// Limits of every order, so that no load outlives its purpose.
+// Limits of every order, so that no load goes on without end.
 const (
 	MaxDuration = 10 * time.Minute
 	MaxMessage  = 1 << 30 // bytes of one request or reply
 )
 
-// order is the first thing that a client sends: what shall happen on the
-// connection. For an exchange it is part of the first request.
+// order is the first message of a client: what should happen on the connection. For an
+// exchange it is part of the first request.
 type order struct {
 	kind     kind
 	duration time.Duration // upload, download
 	request  uint32        // bytes; exchange: at least orderSize, mux: at least muxHead
 	reply    uint32        // bytes; exchange, transfer
-	// account is the number under which the server keeps an account of the
-	// connection, with points by sample; 0 is no account.
+	// account is the number under which the server keeps an account of the connection,
+	// with a point every sample; 0 is no account.
 	account uint64
 	sample  time.Duration
 	// cc is the serving application's own choice of congestion control for the
-	// connection; empty leaves it.
+	// connection; empty is no choice.
 	cc ccName
 }
 
@@ -48,7 +48,7 @@ const orderSize = 56
 // begins with an order.
 const MinRequest = orderSize
 
-// orderMagic tells a load client from anything else that connects.
+// orderMagic distinguishes a load client from anything else that connects.
 const orderMagic = 0x74637032
 
 func (o order) encode(b []byte) {
@@ -91,13 +91,13 @@ func (o order) check() error {
 	case o.kind == mux && (o.request < muxHead || o.request > chunk):
 		return fmt.Errorf("check order: request of %d bytes, at least %d and at most %d", o.request, muxHead, chunk)
 	case o.sample != 0 && o.sample < MinSample:
-		return fmt.Errorf("check order: points each %s, at least %s apart", o.sample, MinSample)
+		return fmt.Errorf("check order: points every %s, minimum %s", o.sample, MinSample)
 	}
 	return nil
 }
 
-// tally is what the counting side of a bulk stream saw; the server sends it to
-// the client of an upload.
+// tally is the count of the receiving side of a bulk stream; the server sends it to the
+// client of an upload.
 type tally struct {
 	Bytes   uint64        // in the order's duration
 	Total   uint64        // until the end

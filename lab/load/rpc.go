@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// RPCSpec is requests and replies on one connection, the next after the reply to
-// the one before.
+// RPCSpec is requests and replies on one connection; each request follows the previous
+// reply.
 type RPCSpec struct {
 	To string
-	// CC is the own choice of congestion control of the application whose messages
-	// are the larger; empty leaves it.
+	// CC is the own choice of congestion control of the application that sends the larger
+	// messages; empty is no choice.
 	CC      string
 	Account uint64 // the number of the server's account; not 0
 	Request int    // bytes, at least MinRequest
@@ -24,17 +24,17 @@ type RPCSpec struct {
 	Sample   time.Duration // between points of the larger side; 0 is none
 }
 
-// MaxThink keeps a connection that rests from being taken for dead.
+// MaxThink is short enough that a resting connection does not count as dead (idle).
 const MaxThink = idle / 2
 
-// RPCResult is what became of an RPC or mux connection.
+// RPCResult is the result of an RPC or mux connection.
 type RPCResult struct {
 	Connection
 	Exchanges uint64     // that were completed
 	Kept      []Exchange // of them, evenly chosen; at most 100,000
 }
 
-// maxExchanges is what is kept of one connection: enough for the 99.9th
+// maxExchanges is how many exchanges of one connection are kept: enough for the 99.9th
 // percentile, and 10 MB in the agent's answer.
 const maxExchanges = 100_000
 

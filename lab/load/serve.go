@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// upload counts what arrives and tells the client once it has sent all.
+// upload counts the bytes that arrive, and sends the count when the client has sent all.
 func (s *server) upload(c *net.TCPConn, o order) {
 	buf := s.buffers.Get().(*[]byte)
 	defer s.buffers.Put(buf)
@@ -17,8 +17,7 @@ func (s *server) upload(c *net.TCPConn, o order) {
 	t.write(c)
 }
 
-// count reads to the end; what arrives after start + duration counts in Total
-// only.
+// count reads to the end; bytes that arrive after start + duration count only in Total.
 func count(c net.Conn, duration time.Duration, buf []byte, start time.Time) (t tally) {
 	end := start.Add(duration)
 	for {
@@ -37,7 +36,7 @@ func count(c net.Conn, duration time.Duration, buf []byte, start time.Time) (t t
 	}
 }
 
-// download says its congestion control, then sends for the order's duration.
+// download reports its congestion control, then sends for the order's duration.
 func (s *server) download(c *net.TCPConn, o order) {
 	cc, _ := congestion(c)
 	if err := (tally{CC: toName(cc)}).write(c); err != nil {
@@ -60,8 +59,8 @@ func (s *server) transfer(c *net.TCPConn, o order) {
 	awaitEnd(c)
 }
 
-// awaitEnd says that nothing more comes, and waits until the client, which has
-// all then, says the same.
+// awaitEnd closes its sending side and waits until the client does the same, because the
+// client has then received everything.
 func awaitEnd(c *net.TCPConn) {
 	c.CloseWrite()
 	c.SetReadDeadline(time.Now().Add(idle))
@@ -114,7 +113,7 @@ func (s *server) exchange(c *net.TCPConn, o order) {
 			}
 		}
 		left = int(o.request)
-		// Small ones take one deadline a request: the first was set for the order.
+		// Small requests need only one deadline each: that of the first was set for the order.
 		if err := c.SetDeadline(time.Now().Add(idle)); err != nil {
 			return
 		}

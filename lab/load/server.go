@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// ListenSpec says where a server shall listen.
+// ListenSpec says where a server should listen.
 type ListenSpec struct {
 	// Address is a literal address and port; [::]:0 is dual-stack.
 	Address string
-	// CC is the application's own choice of congestion control; empty leaves it.
+	// CC is the application's own choice of congestion control; empty is no choice.
 	CC string
-	// Network is tcp4 or tcp6 for one family only; empty is both at a wildcard
-	// address.
+	// Network is tcp4 or tcp6 for a single family; empty is both at a wildcard address.
 	Network string
 }
 
@@ -29,7 +28,7 @@ type Listening struct {
 // server serves the orders of load clients.
 type server struct {
 	l net.Listener
-	// Read buffers are shared: churn would otherwise make one per connection.
+	// Read buffers are pooled: otherwise churn would allocate one per connection.
 	buffers sync.Pool
 
 	mu       sync.Mutex
@@ -40,11 +39,11 @@ type server struct {
 // chunk is the size of one read or write of a bulk stream, in bytes.
 const chunk = 128 << 10
 
-// idle bounds how long a connection may say nothing, so that a dead client does
-// not keep its connection.
+// idle limits how long a connection may be silent, so that the connection of a dead
+// client ends.
 const idle = 30 * time.Second
 
-// maxAccounts bounds what a server remembers.
+// maxAccounts limits the memory of a server.
 const maxAccounts = 1 << 20
 
 func serve(l net.Listener) *server {
@@ -65,7 +64,7 @@ func (s *server) accept() {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
+			time.Sleep(10 * time.Millisecond) // no descriptors left: wait until some are closed
 			continue
 		}
 		tc := c.(*net.TCPConn)
@@ -88,7 +87,7 @@ func (s *server) handle(c *net.TCPConn) {
 		return
 	}
 	if err := setCongestionOf(c, o.cc.String()); err != nil {
-		return // the client sees that nothing comes
+		return // the client's read fails
 	}
 	if o.account != 0 {
 		book, err := observe(c, o.sample)
@@ -121,7 +120,7 @@ func (s *server) closed(c *net.TCPConn) {
 func (s *server) keep(account uint64, book *observer) {
 	a, err := book.end()
 	if err != nil {
-		return // the client's record then lacks it
+		return // the client's record then has no account
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

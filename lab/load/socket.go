@@ -46,8 +46,8 @@ func tcpInfo(c syscall.Conn) (info *unix.TCPInfo, err error) {
 	return info, err
 }
 
-// CountsRTOs says whether the kernel counts retransmission timeouts: Linux 6.7
-// and later, whose tcp_info is long enough to have them.
+// CountsRTOs reports whether the kernel counts retransmission timeouts: Linux 6.7 and
+// later, as the length of tcp_info shows.
 func CountsRTOs() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -61,7 +61,7 @@ func CountsRTOs() bool {
 	return errno == 0 && uintptr(n) >= unsafe.Offsetof(info.Total_rto)+unsafe.Sizeof(info.Total_rto)
 }
 
-// cookie reads the name that the kernel gives a socket until reboot.
+// cookie reads the socket's cookie, which is unique until reboot.
 func cookie(c syscall.Conn) (n uint64, err error) {
 	err = control(c, func(fd int) (err error) {
 		n, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
@@ -91,7 +91,7 @@ func setCongestion(cc string) func(_, _ string, c syscall.RawConn) error {
 	}
 }
 
-// setCongestionOf is the same for a connection that is accepted.
+// setCongestionOf does the same for an accepted connection.
 func setCongestionOf(c syscall.Conn, cc string) error {
 	if cc == "" {
 		return nil
@@ -101,7 +101,7 @@ func setCongestionOf(c syscall.Conn, cc string) error {
 	})
 }
 
-// abort closes a connection with a RST, unsent data and all.
+// abort closes a connection with a RST and discards unsent data.
 func abort(c net.Conn) {
 	if tc, ok := c.(*net.TCPConn); ok {
 		tc.SetLinger(0)

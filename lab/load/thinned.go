@@ -2,8 +2,8 @@ package load
 
 import "slices"
 
-// thinned keeps what belongs to every n-th number, n growing by doubling so that
-// no more than limit are kept. It is for results whose count nobody knows before.
+// thinned keeps the values of every n-th number. n is doubled as needed, so that no more
+// than limit are kept. It is for results whose count is not known in advance.
 type thinned[T any] struct {
 	limit  int
 	stride uint64 // every 1st if 0
@@ -15,10 +15,10 @@ type numbered[T any] struct {
 	v T
 }
 
-// takes says whether number n would be kept as things stand.
+// takes reports whether number n would be kept at present.
 func (t *thinned[T]) takes(n uint64) bool { return t.limit > 0 && n%max(t.stride, 1) == 0 }
 
-// add keeps what belongs to number n, or not. Numbers may come in any order.
+// add keeps the value of number n if takes(n). Numbers may come in any order.
 func (t *thinned[T]) add(n uint64, v T) {
 	for t.takes(n) && len(t.kept) >= t.limit {
 		t.stride = 2 * max(t.stride, 1)
@@ -29,7 +29,7 @@ func (t *thinned[T]) add(n uint64, v T) {
 	}
 }
 
-// all is what was kept.
+// all returns the kept values.
 func (t *thinned[T]) all() []T {
 	all := make([]T, len(t.kept))
 	for i, k := range t.kept {

@@ -84,8 +84,8 @@ func TestFlowsKeepGapAndRepeat(t *testing.T) {
 }
 
 func TestFlowsOpenLoopDoesNotWait(t *testing.T) {
-	// Nobody answers: each flow hangs once it is connected, and the next begins all
-	// the same.
+	// The server never answers: each flow hangs after the connect, and the next one begins
+	// anyway.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -111,8 +111,8 @@ func TestFlowsOpenLoopDoesNotWait(t *testing.T) {
 	}
 }
 
-// An open loop has places for so many; whoever waits for one, waits from its
-// own time on, and is begun even if the time for that is over.
+// An open loop runs a limited number of flows at a time. A flow that waits for a place
+// counts from its own time on, and is begun even if the duration is over.
 func TestFlowsOpenLoopCountsWaiting(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -178,7 +178,7 @@ func TestMuxRepliesAreComplete(t *testing.T) {
 			t.Errorf("%d replies of %d bytes, want 6", got[uint64(size)], size)
 		}
 	}
-	// Of one burst the least come first, whatever was asked first.
+	// In a burst the smallest replies are complete first, whatever was requested first.
 	if first := r.Kept[0].Bytes; first > 100 {
 		t.Errorf("the first reply has %d bytes", first)
 	}
@@ -226,7 +226,7 @@ func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// It reads and answers nothing: no order ends by itself.
+			// The server reads and answers nothing, so no order ends by itself.
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -242,7 +242,7 @@ func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			time.Sleep(100 * time.Millisecond) // it is in the midst of it
+			time.Sleep(100 * time.Millisecond) // until the order is running
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Errorf("order ended with %v", err)
@@ -287,7 +287,7 @@ func TestSpecsOfTrafficHaveBounds(t *testing.T) {
 		"negative time": {Account: 1, Duration: time.Second, Flows: flow, Gap: -1},
 	} {
 		if _, err := flows(t.Context(), s); err == nil {
-			t.Errorf("flows: %s was taken", name)
+			t.Errorf("flows: %s was accepted", name)
 		}
 	}
 	for name, s := range map[string]RPCSpec{
@@ -296,7 +296,7 @@ func TestSpecsOfTrafficHaveBounds(t *testing.T) {
 		"short request": {Request: 10, Reply: 1, Duration: time.Second},
 	} {
 		if _, err := rpc(t.Context(), s); err == nil {
-			t.Errorf("RPC: %s was taken", name)
+			t.Errorf("RPC: %s was accepted", name)
 		}
 	}
 	for name, s := range map[string]MuxSpec{
@@ -306,7 +306,7 @@ func TestSpecsOfTrafficHaveBounds(t *testing.T) {
 		"wide":           {Request: 8, Concurrency: MaxConcurrency + 1, Duration: time.Second, Sizes: []uint32{1}},
 	} {
 		if _, err := multiplex(t.Context(), s); err == nil {
-			t.Errorf("mux: %s was taken", name)
+			t.Errorf("mux: %s was accepted", name)
 		}
 	}
 }
@@ -320,7 +320,7 @@ func TestThinnedKeepsAnEvenShare(t *testing.T) {
 		t.Errorf("kept %v, want %v", got, want)
 	}
 	k = thinned[int]{limit: 3}
-	for _, n := range []int{5, 4, 0, 1, 2, 7, 3, 6} { // as connections end
+	for _, n := range []int{5, 4, 0, 1, 2, 7, 3, 6} { // the order in which connections end
 		k.add(uint64(n), n)
 	}
 	if got := k.all(); len(got) > 3 || !slices.Contains(got, 0) || !slices.Contains(got, 4) {

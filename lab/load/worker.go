@@ -88,7 +88,7 @@ func (w *worker) answer(ctx context.Context, r request) {
 	w.mu.Unlock()
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	w.answers.Encode(a) // if it fails, the parent process is gone, and in ends as well
+	w.answers.Encode(a) // an error means that the parent process is gone; then in ends too
 }
 
 func (w *worker) perform(ctx context.Context, r request) (any, error) {
