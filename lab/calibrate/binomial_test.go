@@ -39,7 +39,7 @@ func TestIntervalLeavesATenthOfAPercentOutside(t *testing.T) {
 	}
 }
 
-// TestInflationIsThatOfAChannel compares with channels that are played through.
+// TestInflationIsThatOfAChannel compares with simulated channels.
 func TestInflationIsThatOfAChannel(t *testing.T) {
 	for _, s := range []link.Spec{
 		{Loss: 0.02},
@@ -85,7 +85,7 @@ func TestOvertakers(t *testing.T) {
 		want int
 	}{
 		{nil, 0},
-		{[]uint32{0, 1, 5, 9}, 0},          // losses are none
+		{[]uint32{0, 1, 5, 9}, 0},          // losses do not count
 		{[]uint32{4, 0, 1, 2, 3, 5, 6}, 1}, // one went ahead of four
 		{[]uint32{3, 5, 0, 1, 2, 4, 6}, 2},
 		{[]uint32{2, 1, 0}, 2},

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Row is one property, configured and measured, for people.
+// Row is one property as configured and as measured, as text.
 type Row struct {
 	Name     string `json:"name"` // such as "loss forward"
 	Asked    string `json:"asked"`
@@ -35,7 +35,7 @@ func (m Measured) Check() error {
 	return errors.Join(wrong...)
 }
 
-// String is the rows as a table.
+// String formats the rows as a table.
 func (m Measured) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -54,7 +54,7 @@ func (m Measured) Rows() []Row {
 	return append(rows, m.Backward.rows("backward", m.Floor)...)
 }
 
-// probeBytes is about the frame of a small probe.
+// probeBytes is about the frame size of a small probe, in bytes.
 const probeBytes = 100
 
 func (m Measured) roundTrip() Row {
@@ -97,10 +97,10 @@ func (d Direction) rows(name string, floor time.Duration) (rows []Row) {
 	return rows
 }
 
-// percent writes a share with three digits that count.
+// percent formats a share with three significant digits.
 func percent(share float64) string { return fmt.Sprintf("%.3g %%", 100*share) }
 
-// short writes a duration with three digits that count.
+// short formats a duration with three significant digits.
 func short(d time.Duration) string {
 	for unit := time.Second; unit >= time.Microsecond; unit /= 1000 {
 		if d >= unit {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Spread is how times are spread over probes.
+// Spread is the distribution of times over probes.
 type Spread struct {
 	Probes int           `json:"probes"` // that came back
 	Min    time.Duration `json:"min_ns"`
@@ -26,26 +26,25 @@ func spread(times []time.Duration) Spread {
 	return Spread{Probes: len(times), Min: times[0], Median: at(0.5), P10: at(0.1), P90: at(0.9)}
 }
 
-// jitter is half the width of the uniform distribution whose tenth and ninetieth
-// percentiles lie so far apart.
+// jitter is half the width of the uniform distribution with this distance between its
+// tenth and ninetieth percentiles.
 func (s Spread) jitter() time.Duration { return (s.P90 - s.P10) * 5 / 8 }
 
-// round is the times of one set of probes: of the whole round trip, and of each
-// way. There counts those too that were lost on their way back.
+// round is the times of one set of probes: of the whole round trip, and of each direction.
+// There includes probes that were lost on the way back.
 type round struct {
 	sent              int
 	trip, there, back Spread
 }
 
-// probe sends packets to a socket for a while, space apart, and each is sent back
-// at once. It waits for those that are late, but not longer than linger. That
-// none comes is no error.
+// probe sends packets to a socket for a while, space apart; each is sent back at once. It
+// waits for late ones, but not longer than linger. It is not an error if none arrives.
 func probe(ctx context.Context, number uint32, from, to *socket, within, space, linger time.Duration) (round, error) {
 	var failed error
 	var trips, theres, backs []time.Duration
 	stopEcho := to.collect(number, func(a arrival, payload []byte) {
 		theres = append(theres, a.delay())
-		// It goes back as it came, with the time of its turn behind its head.
+		// The packet is sent back unchanged, with the time of its return after its head.
 		head{sent: a.at}.put(payload[headLen:])
 		failed = errors.Join(failed, to.write(payload, nil, from))
 	})
@@ -60,29 +59,29 @@ func probe(ctx context.Context, number uint32, from, to *socket, within, space, 
 	}
 	err = errors.Join(err, stop(ctx, sent, linger), stopEcho(ctx, 0, 0))
 	if err = errors.Join(err, failed); err == nil {
-		err = ctx.Err() // it cut the wait short
+		err = ctx.Err() // ctx ended the wait early
 	}
 	return round{sent, spread(trips), spread(theres), spread(backs)}, err
 }
 
-// worst is how long a packet may take, with room for a machine that is late.
+// worst is how long a packet may take, with a reserve for delays of the machine.
 func (a Asked) worst() time.Duration {
 	return a.Delay + 2*a.Jitter + a.Queue + packetLen*a.perByte + 300*time.Millisecond
 }
 
-// Standard errors of what is found of a jitter, as shares of it, with one probe;
-// they shrink with the root of the number of probes. By the density f at the
-// quantiles that it is found from (the variance of a quantile q is
-// q * (1-q) / (n * f^2)): of a uniform distribution, and of the normal one that the
-// sum of several links comes close to, of the same standard deviation.
+// Standard errors of measurements of a jitter, as shares of it, with one probe; they
+// shrink with the square root of the number of probes. They follow from the density f at
+// the quantiles that are measured (the variance of a quantile q is q * (1-q) / (n * f^2)),
+// for a uniform distribution, and for the normal distribution of the same standard
+// deviation, which the sum of several links approximates.
 const (
-	medianError     = 1.0 // 0.72 where it is normal
+	medianError     = 1.0 // 0.72 if normal
 	jitterError     = 0.5
 	jitterErrorMany = 0.82
 )
 
-// byChance is how far something may be off by chance, with 99.9 %, whose standard
-// error with one probe is that share of a jitter.
+// byChance is by how much a measurement may be off by chance, with a probability of
+// 99.9 %, if its standard error with one probe is the given share of a jitter.
 func byChance(share float64, jitter time.Duration, probes int) time.Duration {
 	const deviations = 3.29
 	return time.Duration(deviations * share * float64(jitter) / math.Sqrt(float64(max(1, probes))))

@@ -1,11 +1,10 @@
-// Package calibrate finds out what a lab link really does, and whether the
-// machine left an experiment undisturbed: delay, jitter, loss, reordering, rate,
-// queue and marks measured against what was asked; processors busy, stolen or
-// stalled.
+// Package calibrate measures what a lab link actually does, and whether the machine
+// disturbed an experiment: it compares delay, jitter, loss, reordering, rate, queue and
+// marks with what was asked, and checks whether processors were busy, stolen or stalled.
 //
-// Link measures with probes of its own, UDP sockets in the namespaces of both
-// hosts; since one process holds both, the delay of each direction is known, not
-// only their sum. Watch looks at the host.
+// Link measures with its own probes, on UDP sockets in the namespaces of both hosts.
+// Because both are in one process, the delay of each direction is known, not only the
+// sum. Watch measures the host.
 //
-// It refuses to correct a figure: what is not sane is said, and does not count.
+// It refuses to correct a figure: one that is not plausible is reported and excluded.
 package calibrate

@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// Rate, queue and marks are found by a flood of full packets.
+// Rate, queue and marks are measured with a flood of full packets.
 const (
-	// over is how much more than the rate is sent while it is measured, as a share
-	// of it, and overPolicer than a policer's, so that its bucket is soon empty.
+	// over is by how much a flood exceeds the rate, as a share of it. overPolicer is the
+	// same for the rate of a policer, greater so that its bucket is soon empty.
 	over, overPolicer = 0.2, 1.0
-	// fill is how soon a flood fills the queue, if the machine can send so much.
+	// fill is the time in which a flood fills the queue, if the machine can send that fast.
 	fill = 300 * time.Millisecond
-	// longFill is from when on a queue counts as one that cannot be filled.
+	// longFill: a queue that takes longer than this to fill counts as one that cannot be
+	// filled.
 	longFill = 4 * time.Second
-	// settle is left for the queue to be as full as it gets.
+	// settle is extra time for the queue to become completely full.
 	settle = 100 * time.Millisecond
-	// enough is how many packets tell a rate.
+	// enough is how many packets are needed to measure a rate.
 	enough = 100
-	// reached is the share of a flood that must have been sent for it to have filled
-	// a queue.
+	// reached is the share of a flood that must have been sent for its queue to count as
+	// filled.
 	reached = 0.97
 )
 
-// flood is how a way is flooded.
+// flood describes how one direction is flooded.
 type flood struct {
 	stream
-	before time.Duration // until its queue is full or its bucket empty
+	before time.Duration // time until the queue is full or the bucket empty
 	fills  bool          // whether the queue will be full
 }
 
-// easyBits is the rate of full frames that the machine carries easily.
+// easyBits is a rate of full frames, in bit/s, that the machine carries easily.
 func (w *way) easyBits() float64 { return w.easy * 8 * (packetLen + ethernetHead) }
 
 // plan makes a flood that lasts hold once the queue is full.
@@ -39,7 +40,8 @@ func (w *way) plan(number uint32, hold time.Duration) flood {
 	a := w.asked
 	payload := packetLen - (w.overhead - ethernetHead)
 	pps := a.Rate / 8 / (packetLen + ethernetHead)
-	// What is sent beyond the rate, as a share of it: first to fill, then to hold.
+	// By how much the rate is exceeded, as a share of it: first to fill the queue, then
+	// to keep it full.
 	hot, warm, before := over, over, time.Duration(0)
 	switch {
 	case a.policed:
@@ -55,14 +57,14 @@ func (w *way) plan(number uint32, hold time.Duration) flood {
 	hold = max(hold, min(longFill, time.Duration(enough/pps*1e9)))
 	f.stream = stream{number: number, payload: payload, group: 1,
 		legs: []leg{{f.before, (1 + hot) * pps}, {hold, (1 + warm) * pps}}}
-	f.burst = int(max(8, pps/20)) // a late wake-up is to fill the queue again
+	f.burst = int(max(8, pps/20)) // enough to fill the queue again after a late wake-up
 	if a.offload {
 		f.group = int(min(maxGroup, max(1, pps/1000)))
 	}
 	return f
 }
 
-// probeRate floods the way, if its rate is limited.
+// probeRate floods the direction, if its rate is limited.
 func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, d *Direction) error {
 	if w.asked.Rate == 0 {
 		return nil
@@ -77,8 +79,8 @@ func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, 
 	if len(c.arrivals) == 0 {
 		return nil
 	}
-	// From when the queue is full the limit is never idle, until the last packet has
-	// left. What is sent from then on meets a full queue.
+	// From the time when the queue is full until the last packet has left, the limit is
+	// never idle. Packets sent in that time find a full queue.
 	var busy []time.Duration // arrivals
 	var waits []time.Duration
 	marked := 0
@@ -108,9 +110,9 @@ func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, 
 	return nil
 }
 
-// perSecond is how many arrivals there are in a second, of two or more: the median over all
-// that are half of them apart. A machine that stood still delays some, which then come at
-// once; what is first or last may be one of these.
+// perSecond is the rate of two or more arrivals, in 1/s: the median over all pairs that are
+// half of the arrivals apart. A stall of the machine delays some arrivals, which then come
+// together; the first or the last may be one of them.
 func perSecond(at []time.Duration) float64 {
 	half := len(at) / 2
 	spans := make([]time.Duration, 0, len(at)-half)

@@ -13,21 +13,20 @@ import (
 // Direction is the configuration and the measurement of one direction of a path.
 type Direction struct {
 	Asked Asked  `json:"asked"`
-	Delay Spread `json:"delay"` // one way, with nothing else on the path; no probes: none came
+	Delay Spread `json:"delay"` // one way, with nothing else on the path; Probes is 0 if none arrived
 	Sent  int    `json:"sent"`  // packets that Loss and Reorder are of
 	Lost  int    `json:"lost"`
 	// Loss and Reorder are shares of the packets.
 	Loss    float64 `json:"loss"`
 	Reorder float64 `json:"reorder"`
-	// Of a flood, where a rate was asked: what was sent and what came, in bit/s of
-	// frames; the median wait in the queue, and the share of packets that were
-	// marked.
+	// Results of a flood, if a rate was asked: what was sent and what arrived, in bit/s of
+	// frames; the median wait in the queue; and the share of packets that were marked.
 	Offered float64       `json:"offered,omitempty"`
 	Rate    float64       `json:"rate,omitempty"`
 	Queue   time.Duration `json:"queue_ns,omitempty"`
 	Marked  float64       `json:"marked,omitempty"`
 
-	canReorder bool // the probes came close enough to overtake
+	canReorder bool // the probes were close enough together to overtake
 	filled     bool // the flood was long enough for the queue
 }
 
@@ -39,13 +38,13 @@ type Measured struct {
 	RTT      Spread    `json:"rtt"`
 	Forward  Direction `json:"forward"`
 	Backward Direction `json:"backward"`
-	// Floor is the round trip of the same probes within one host: how long this
-	// process takes to see a packet.
+	// Floor is the round trip of the same probes within one host: the time that this
+	// process needs to receive a packet.
 	Floor time.Duration `json:"floor_ns"`
 	Host  Host          `json:"host"` // meanwhile
 }
 
-// effort is how long each kind of probe goes on.
+// effort is how long each kind of probe runs.
 type effort struct{ delay, loss, rate time.Duration }
 
 var (
@@ -53,7 +52,7 @@ var (
 	quick  = effort{delay: 500 * time.Millisecond, loss: time.Second, rate: 500 * time.Millisecond}
 )
 
-// Fewest probes that find a delay, and a jitter: they go on for longer where they
+// Minimum numbers of probes that measure a delay, and a jitter: they run longer if they
 // must be far apart.
 const (
 	delayProbes  = 5
@@ -65,7 +64,7 @@ const (
 func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want Want) (m Measured, err error) {
 	watch := StartWatch()
 	defer func() { m.Host = watch.Stop() }()
-	defer link.Reserve(2)() // for one that sends each way
+	defer link.Reserve(2)() // for the sending threads of both directions
 	m.From, m.To = from.Name, to.Name
 	m.Forward.Asked, m.Backward.Asked = ask(want.Forward), ask(want.Backward)
 	if want.Emulated {
@@ -103,16 +102,15 @@ func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want
 	return m, nil
 }
 
-// easyMost is how many packets, in 1/s, are sent in each direction where nothing
-// else limits them: more tell no more. A slow machine sends one for each time that
+// easyMost is the maximum number of packets per second in each direction if nothing else
+// limits them: more add no information. A slow machine sends one packet in the time that
 // one takes to a socket and back, most of which is waiting.
 const easyMost = 10_000
 
-// path is both directions of what is measured.
+// path is both directions of the measured path.
 type path struct{ there, back way }
 
-// measure takes one kind of probe after the other: what one needs, another would
-// disturb.
+// measure runs one kind of probe after the other, because they would disturb each other.
 func (p *path) measure(ctx context.Context, e effort, m *Measured) error {
 	linger := p.there.asked.worst() + p.back.asked.worst()
 	space := max(p.there.asked.space(), p.back.asked.space())
@@ -129,14 +127,14 @@ func (p *path) measure(ctx context.Context, e effort, m *Measured) error {
 		func() error { return p.there.probeLoss(ctx, 2, e.loss, &m.Forward) },
 		func() error { return p.back.probeLoss(ctx, 3, e.loss, &m.Backward) })
 	if err != nil || r.trip.Probes == 0 {
-		return err // by the losses it can be told which way is cut off
+		return err // with the losses, which show which direction is cut off
 	}
 	return inTurn(p.there.asked.Rate+p.back.asked.Rate <= p.there.easyBits(),
 		func() error { return p.there.probeRate(ctx, 4, e.rate, &m.Forward) },
 		func() error { return p.back.probeRate(ctx, 5, e.rate, &m.Backward) })
 }
 
-// inTurn does two things at the same time or one after the other.
+// inTurn runs two functions at the same time or one after the other.
 func inTurn(together bool, a, b func() error) error {
 	if !together {
 		return errors.Join(a(), b())
@@ -146,14 +144,14 @@ func inTurn(together bool, a, b func() error) error {
 	return errors.Join(b(), <-done)
 }
 
-// space is left between single packets, so that none waits for the one before:
-// more than twice the jitter, and four times what it takes to send.
+// space is the time between single packets, so that none waits for the previous one: more
+// than twice the jitter, and four times the time to send one.
 func (a Asked) space() time.Duration {
 	return max(4*time.Millisecond, 2*a.Jitter, 4*probeBytes*a.perByte)
 }
 
-// floorTries is how often the floor is measured until a probe comes back: an
-// emulated machine that waits for its host may send none in its time.
+// floorTries is how often the floor is measured until a probe comes back: an emulated
+// machine that waits for its host may send none in the given time.
 const floorTries = 5
 
 // floor is the round trip between two sockets of one host.

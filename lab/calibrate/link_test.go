@@ -12,7 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// wire builds one link that does what forward and backward say.
+// wire builds one link with the Specs forward and backward.
 func wire(t *testing.T, forward, backward link.Spec) *topology.Layout {
 	t.Helper()
 	testenv.Root(t)
@@ -44,7 +44,7 @@ func wire(t *testing.T, forward, backward link.Spec) *topology.Layout {
 	return l
 }
 
-// asked are links that do what was asked of them.
+// asked are Specs of links for the tests.
 var asked = []struct {
 	name              string
 	forward, backward link.Spec
@@ -62,7 +62,7 @@ var asked = []struct {
 }
 
 // TestRootLinksAreFoundAsAsked measures links that do what was asked. Whatever else the
-// machine does, none is found to be better than that.
+// machine does, no measurement is better than what was asked.
 func TestRootLinksAreFoundAsAsked(t *testing.T) {
 	for _, tc := range asked[:2] {
 		t.Run(tc.name, func(t *testing.T) {
@@ -103,8 +103,8 @@ func TestMeasureLinksAreFoundAsAsked(t *testing.T) {
 	})
 }
 
-// TestRootBrokenLinksAreCaught measures links that do something else than was
-// asked: each time that they are measured, this must be found.
+// TestRootBrokenLinksAreCaught measures links that do something other than what was asked:
+// each measurement must detect it.
 func TestRootBrokenLinksAreCaught(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -135,7 +135,7 @@ func TestRootBrokenLinksAreCaught(t *testing.T) {
 	}
 }
 
-// A link that carries nothing is not sane, which is no error.
+// Link returns no error for a link that carries nothing; Check does.
 func TestRootDeadLinkIsRefused(t *testing.T) {
 	l := wire(t, link.Spec{Loss: 1}, link.Spec{})
 	want := Want{Forward: []link.Spec{{Rate: 10e6}}, Backward: []link.Spec{{}}, Quick: true}
@@ -155,7 +155,8 @@ func TestRootDeadLinkIsRefused(t *testing.T) {
 	}
 }
 
-// Neither probes nor the wait for those that are late, here of ten seconds, go on.
+// When the context ends, the probes end and so does the wait for late ones, here of ten
+// seconds.
 func TestRootLinkEndsWithItsContext(t *testing.T) {
 	l := wire(t, link.Spec{Loss: 1}, link.Spec{})
 	late := Want{Forward: []link.Spec{{Delay: 10 * time.Second}}, Backward: []link.Spec{{}}, Quick: true}

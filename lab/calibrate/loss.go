@@ -6,20 +6,18 @@ import (
 	"time"
 )
 
-// lossShare is at most how much of a limited rate the small packets take that
-// loss is found by, so that none waits for long and none is dropped for want of
-// room.
+// lossShare is the maximum share of a limited rate that the small probes of loss use, so
+// that none waits for long and none is dropped because the queue is full.
 const lossShare = 0.5
 
-// lossHits is how many losses are to be expected, so that twice or half as many
-// are told apart from chance; the probes go on for them up to lossLonger times as
-// long as otherwise.
+// lossHits is how many losses should be expected, so that twice or half as many can be
+// distinguished from chance; to reach it the probes run up to lossLonger times longer.
 const (
 	lossHits   = 60
 	lossLonger = 3
 )
 
-// probeLoss counts what is lost and what overtakes.
+// probeLoss counts packets that are lost and packets that overtake.
 func (w *way) probeLoss(ctx context.Context, number uint32, within time.Duration, d *Direction) error {
 	const payload = 2 * headLen
 	frame := float64(payload + w.overhead)
@@ -31,7 +29,7 @@ func (w *way) probeLoss(ctx context.Context, number uint32, within time.Duration
 		need := lossHits / a.Loss * a.inflation / s.legs[0].pps
 		s.legs[0].duration = max(within, min(lossLonger*within, time.Duration(need*1e9)))
 	}
-	// A quarter of the narrowest queue leaves room for what waits there already.
+	// A quarter of the smallest queue leaves room for packets that already wait there.
 	s.burst = int(max(1, min(w.easy/100, w.asked.burstPackets/4, w.asked.burstBytes/4/frame)))
 	c, err := w.run(ctx, s)
 	if err != nil {
@@ -44,8 +42,8 @@ func (w *way) probeLoss(ctx context.Context, number uint32, within time.Duration
 		seqs[i] = a.seq
 	}
 	d.Reorder = float64(overtakers(seqs)) / math.Max(1, float64(len(seqs)))
-	// Without the delay a packet arrives before those that were sent up to a delay
-	// earlier: with none in that time it overtakes nothing.
+	// A packet without the delay overtakes those that were sent less than a delay before
+	// it; if there are none, it overtakes nothing.
 	d.canReorder = w.asked.Delay.Seconds()*s.legs[0].pps >= 3
 	return nil
 }

@@ -16,18 +16,17 @@ import (
 // A probe's payload begins with its stream, its number and the time it was sent.
 const headLen = 16
 
-// Sizes of what is around a payload.
+// Sizes of the headers around a payload, in bytes.
 const (
 	ethernetHead = 14
 	udpHead      = 8
-	// packetLen is the greatest IP packet; links have Ethernet's MTU.
+	// packetLen is the largest IP packet; links have Ethernet's MTU.
 	packetLen = 1500
 	// maxGroup is how many full packets one aggregate holds (64 KB).
 	maxGroup = 40
 )
 
-// clock counts from here; both ends of a path read it, since they are in one
-// process.
+// clock counts from here; both ends of a path use it, because they are in one process.
 var clock = time.Now()
 
 func now() time.Duration { return time.Since(clock) }
@@ -38,8 +37,8 @@ type socket struct {
 	addr netip.AddrPort
 }
 
-// open makes a socket whose packets say that they can be marked, and whose
-// buffer holds what comes while this process waits for a processor.
+// open makes a socket whose packets are ECN-capable, and whose buffer is large enough for
+// packets that arrive while this process waits for a processor.
 func open(h *topology.Host, at netip.Addr) (*socket, error) {
 	var s socket
 	err := h.Do(func() (err error) {
@@ -88,7 +87,7 @@ func (s *socket) set(options [][3]int) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// head is what a probe carries.
+// head is the header in a probe's payload.
 type head struct {
 	stream, seq uint32
 	sent        time.Duration
@@ -104,21 +103,21 @@ func readHead(b []byte) head {
 	return head{binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint32(b[4:]), time.Duration(binary.NativeEndian.Uint64(b[8:]))}
 }
 
-// arrival is a probe that came.
+// arrival is a probe that arrived.
 type arrival struct {
 	head
 	at     time.Duration
 	marked bool
 }
 
-// delay is one way.
+// delay is the one-way delay.
 func (a arrival) delay() time.Duration { return a.at - a.sent }
 
-// drain is how long nothing must come after the read deadline, so that what waits
-// for a late reader still counts.
+// drain: after the deadline, reading ends when nothing arrives for so long, so that
+// packets that wait for a late reader still count.
 const drain = 10 * time.Millisecond
 
-// receive hands over what arrives until the read deadline.
+// receive passes on packets that arrive until the read deadline.
 func (s *socket) receive(each func(a arrival, payload []byte)) error {
 	buf, oob := make([]byte, 64<<10), make([]byte, 256)
 	idle := false
@@ -148,7 +147,7 @@ func (s *socket) receive(each func(a arrival, payload []byte)) error {
 	}
 }
 
-// ancillary reads the mark, and the size of the packets of an aggregate.
+// ancillary reads the ECN mark, and the size of the packets in an aggregate.
 func ancillary(oob []byte, marked *bool, size *int) error {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -167,7 +166,7 @@ func ancillary(oob []byte, marked *bool, size *int) error {
 	return nil
 }
 
-// segmentation tells the kernel to cut one long payload into packets of size.
+// segmentation makes the kernel split one long payload into packets of the given size.
 func segmentation(size int) []byte {
 	oob := make([]byte, unix.CmsgSpace(2))
 	binary.NativeEndian.PutUint64(oob, uint64(unix.CmsgLen(2)))

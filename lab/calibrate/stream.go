@@ -18,22 +18,23 @@ type leg struct {
 	pps      float64
 }
 
-// stream is what is sent one way.
+// stream is the packets sent in one direction.
 type stream struct {
 	number  uint32
 	payload int // bytes
 	legs    []leg
-	// burst is how many packets go at once at most; what falls further behind is
-	// left out, so that a late wake-up overflows no queue.
+	// burst is the maximum number of packets sent at once. If the sender is late by more,
+	// the rest is left out, so that a late wake-up does not overflow a queue.
 	burst int
-	// group is how many packets are sent as one aggregate, for links that carry such.
+	// group is how many packets are sent as one aggregate, for links that carry
+	// aggregates.
 	group int
 }
 
-// tick is how often a stream sends, if there is something to send.
+// tick is the interval at which a stream sends the packets that are due.
 const tick = 250 * time.Microsecond
 
-// due is how many packets shall have been sent by then; more is false at the end.
+// due is how many packets should have been sent by then; more is false at the end.
 func (s stream) due(elapsed time.Duration) (packets int, more bool) {
 	sum := 0.0
 	for _, l := range s.legs {
@@ -50,10 +51,10 @@ func (s stream) send(ctx context.Context, from, to *socket) (sent int, err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for what follows; ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-		// A short queue runs empty where others get the processor first. Without the
-		// right to it that may happen, and is found.
+		// If other threads get the processor first, a short queue runs empty. The error is
+		// ignored: without the privilege that may happen, and the measurement shows it.
 		unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
 		sent, err = s.pace(ctx, from, to)
 	}()
@@ -93,16 +94,16 @@ func (s stream) pace(ctx context.Context, from, to *socket) (sent int, err error
 
 func (s *socket) write(payload, oob []byte, to *socket) error {
 	_, _, err := s.WriteMsgUDPAddrPort(payload, oob, to.addr)
-	// A qdisc that drops tells the sender so: that is loss, and counts as such.
+	// A qdisc that drops reports it to the sender: it counts as loss.
 	if err != nil && !errors.Is(err, unix.ENOBUFS) {
 		return fmt.Errorf("send probes: %w", err)
 	}
 	return nil
 }
 
-// collect hands over what arrives of a stream, from a goroutine of its own, until
-// stop has been called, and all that was sent is there, or linger has passed, or
-// ctx has ended.
+// collect passes on packets of a stream that arrive, from a goroutine of its own. It ends
+// when stop has been called and either all packets have arrived or linger has passed, or
+// when ctx ends.
 func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (stop func(ctx context.Context, sent int, linger time.Duration) error) {
 	s.SetReadDeadline(time.Time{})
 	var came, expected atomic.Int64
@@ -134,17 +135,17 @@ type way struct {
 	from, to *socket
 	asked    Asked
 	overhead int     // bytes of a frame around a payload
-	easy     float64 // packets/s that the machine carries easily
+	easy     float64 // rate that the machine carries easily, packets/s
 }
 
-// caught is what came of a stream.
+// caught is the received part of a stream.
 type caught struct {
 	began, ended time.Duration // sending
 	sent         int
 	arrivals     []arrival
 }
 
-// run sends a stream and collects what arrives of it.
+// run sends a stream and collects the packets that arrive.
 func (w *way) run(ctx context.Context, s stream) (c caught, err error) {
 	stop := w.to.collect(s.number, func(a arrival, _ []byte) { c.arrivals = append(c.arrivals, a) })
 	began := now()
@@ -156,7 +157,7 @@ func (w *way) run(ctx context.Context, s stream) (c caught, err error) {
 	}
 	err = errors.Join(err, stop(ctx, sent, linger))
 	if err == nil {
-		err = ctx.Err() // it cut the wait short
+		err = ctx.Err() // ctx ended the wait early
 	}
 	c.began, c.ended, c.sent = began, ended, sent
 	return c, err

@@ -13,15 +13,15 @@ import (
 type Want struct {
 	Forward, Backward []link.Spec
 	IPv6              bool
-	// Quick measures for 3 s instead of 10 s: it finds a loss that is twice as
-	// asked, but not one that is a fifth off.
+	// Quick measures for 3 s instead of 10 s: it detects a loss twice as high as asked, but
+	// not one that differs by a fifth.
 	Quick bool
-	// Emulated allows for the processors of an emulated machine.
+	// Emulated widens the tolerances for the processors of an emulated machine.
 	Emulated bool
 }
 
-// Along collects the Specs of the links between two hosts; spec says what a
-// link was asked to do in each of its own directions.
+// Along collects the Specs of the links between two hosts; spec returns what a link was
+// asked to do in each of its own directions.
 func Along(l *topology.Layout, from, to *topology.Host, spec func(wire string) (forward, backward link.Spec)) (Want, error) {
 	var w Want
 	there, err := l.Path(from, to)
@@ -46,23 +46,22 @@ type Asked struct {
 	Loss    float64       `json:"loss"`      // share of packets
 	Reorder float64       `json:"reorder"`   // share of packets
 	Rate    float64       `json:"rate"`      // bit/s of frames; 0 is no limit
-	// Queue is how long a packet waits that comes to a full queue; 0 where nothing
-	// waits.
+	// Queue is how long a packet waits that finds a full queue; 0 if nothing waits.
 	Queue time.Duration `json:"queue_ns"`
 	ECN   bool          `json:"ecn"`
 
-	// jitterError is the standard error of finding Jitter: see byChance.
+	// jitterError is the standard error of a measurement of Jitter: see byChance.
 	jitterError float64
-	// inflation is by how much losses in bursts vary more than single ones.
+	// inflation is the factor by which losses in bursts vary more than single ones.
 	inflation float64
-	marks     bool   // for sure, once the queue is full
+	marks     bool   // packets are certainly marked when the queue is full
 	policed   bool   // Rate is a policer's
-	bucket    uint64 // bytes that it lets pass at first
-	// burst is how many bytes, and packets, fit into the narrowest queue.
+	bucket    uint64 // bytes that the policer lets pass at first
+	// burst is how many bytes, and packets, fit into the smallest queue.
 	burstBytes, burstPackets float64
-	perByte                  time.Duration // of sending, over all links
+	perByte                  time.Duration // time to send a byte, over all links
 	offload                  bool          // all links carry aggregates
-	loose                    float64       // by how much tolerances are wider, 1 or slack
+	loose                    float64       // factor of the tolerances, 1 or slack
 }
 
 // ask adds up the Specs of a direction.
@@ -111,8 +110,8 @@ func (a *Asked) narrow(s link.Spec) {
 	}
 }
 
-// inflation is by how much more the share of lost packets varies than if each
-// were lost on its own: 1 + 2 * the sum of the autocorrelations. The state of a
+// inflation is the factor by which the variance of the share of lost packets exceeds that
+// of independent losses: 1 + 2 * the sum of the autocorrelations. The state of a
 // Gilbert-Elliott channel k packets later is correlated by (1-ToBad-ToGood)^k.
 func inflation(s link.Spec) float64 {
 	b, p := s.Bursts, s.LossShare()

@@ -11,9 +11,9 @@ import (
 
 const ms = time.Millisecond
 
-func TestAlongTurnsLinksRound(t *testing.T) {
+func TestAlongReversesLinks(t *testing.T) {
 	g := topology.Chain(2)
-	// The second link is drawn against the traffic.
+	// The second link is defined against the direction of the traffic.
 	g.Edges[1].From, g.Edges[1].To = g.Edges[1].To, g.Edges[1].From
 	l := &topology.Layout{Graph: g}
 	for _, e := range g.Edges {
@@ -117,8 +117,8 @@ func TestFloodFillsTheQueue(t *testing.T) {
 	}
 }
 
-// What a stalled machine delays does not change the rate: 100 arrivals a second, of which
-// those that came during a stall come together at its end.
+// A stall of the machine does not change the measured rate: 100 arrivals a second, of which
+// those during a stall arrive together at its end.
 func TestRateBesideStalls(t *testing.T) {
 	for _, tc := range []struct {
 		name        string

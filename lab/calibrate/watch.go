@@ -26,15 +26,15 @@ const (
 // Host is the result of a Watch. Shares are of the time of all processors.
 type Host struct {
 	Elapsed time.Duration `json:"elapsed_ns"`
-	Busy    float64       `json:"busy"` // all that is not idle, Steal and Softirq included
+	Busy    float64       `json:"busy"` // all time that is not idle, including Steal and Softirq
 	Steal   float64       `json:"steal"`
-	Softirq float64       `json:"softirq"` // hard interrupts included
+	Softirq float64       `json:"softirq"` // including hard interrupts
 	Busiest float64       `json:"busiest"` // the busiest processor's own share
-	// Stalls count the times that a thread which comes before all others woke more
-	// than 20 ms late: the machine, not its load, stood still.
+	// Stalls counts how often a thread with priority over all ordinary ones woke more than
+	// 20 ms late: the machine itself stood still, not only a thread for lack of a processor.
 	Stalls  int           `json:"stalls"`
-	Longest time.Duration `json:"longest_ns"` // of them
-	Stalled time.Duration `json:"stalled_ns"` // all together
+	Longest time.Duration `json:"longest_ns"` // longest stall
+	Stalled time.Duration `json:"stalled_ns"` // sum of all stalls
 }
 
 // Watch measures the load of the host while traffic runs.
@@ -64,11 +64,11 @@ func (w *Watch) Stop() Host {
 	return h
 }
 
-// sleep sleeps a tick at a time and notes by how much it was too long.
+// sleep sleeps a tick at a time and records by how much each sleep was too long.
 func (w *Watch) sleep() {
-	runtime.LockOSThread() // ends with this goroutine
-	// Without the right to it the watch sees the load's stalls as well, and errs on
-	// the safe side.
+	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+	// The error is ignored: without the privilege the watch also counts delays due to
+	// load, which is on the safe side.
 	unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO,
 		Priority: watchPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 	var h Host
@@ -81,13 +81,13 @@ func (w *Watch) sleep() {
 		default:
 		}
 		before := time.Now()
-		if unix.Nanosleep(&tick, nil) == nil { // else a signal came
+		if unix.Nanosleep(&tick, nil) == nil { // otherwise a signal interrupted it
 			h.slept(time.Since(before))
 		}
 	}
 }
 
-// slept notes how long a sleep of one tick took.
+// slept records how long a sleep of one tick took.
 func (h *Host) slept(d time.Duration) {
 	late := d - watchTick
 	if late <= stallOver {
@@ -101,8 +101,8 @@ func (h *Host) slept(d time.Duration) {
 // processor is a line of /proc/stat, in ticks.
 type processor struct{ all, idle, steal, softirq uint64 }
 
-// processors reads /proc/stat: all processors together, then each. It is empty
-// if that cannot be read.
+// processors reads /proc/stat: all processors together, then each. It is empty if the file
+// cannot be read.
 func processors() []processor {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -132,13 +132,13 @@ func parseStat(stat string) (list []processor) {
 	return list
 }
 
-// account works out the shares.
+// account computes the shares.
 func (h *Host) account(before, after []processor) {
 	if len(before) == 0 || len(before) != len(after) {
-		return // a processor came or went
+		return // a processor went on- or offline
 	}
 	for i := range after {
-		// Counters of idle time may go back a little.
+		// Counters of idle time may decrease a little.
 		share := func(a, b uint64) float64 {
 			return float64(max(a, b)-b) / float64(max(1, max(after[i].all, before[i].all)-before[i].all))
 		}
@@ -153,7 +153,7 @@ func (h *Host) account(before, after []processor) {
 	}
 }
 
-// Limits bound the load of a host during an experiment that counts.
+// Limits are the maximum load of a host during an experiment that counts.
 type Limits struct {
 	Busy    float64       // share; 1 is no limit
 	Steal   float64       // share
@@ -161,13 +161,12 @@ type Limits struct {
 	Longest time.Duration // one stall
 }
 
-// DefaultLimits are for hosts that shall not be the bottleneck. Stalls of 40 to
-// 500 ms are usual on shared machines; one of that length now and then moves no
-// median, 5 % of the time does.
+// DefaultLimits are for hosts that must not be the bottleneck. Stalls of 40 to 500 ms are
+// usual on shared machines; an occasional one does not change a median, stalls for 5 % of
+// the time do.
 var DefaultLimits = Limits{Busy: 0.9, Steal: 0.05, Stalled: 0.05, Longest: 500 * time.Millisecond}
 
-// Sane returns an error if the load of the host makes figures worthless, with what to do
-// about it.
+// Sane returns an error, with what to do, if the load of the host makes figures useless.
 func (h Host) Sane(l Limits) error {
 	stalled := float64(h.Stalled) / float64(max(1, h.Elapsed))
 	switch {

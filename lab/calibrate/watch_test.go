@@ -69,7 +69,7 @@ func TestSane(t *testing.T) {
 	}
 }
 
-// used is the time of processors that this process got.
+// used is the processor time that this process got.
 func used(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage
@@ -95,7 +95,7 @@ func TestWatchSeesBusyProcessors(t *testing.T) {
 	}
 	burners.Wait()
 	h := w.Stop()
-	// The counters' ticks are of 10 ms.
+	// The counters have ticks of 10 ms.
 	const ticks = 0.05
 	got := (used(t) - before).Seconds() / d.Seconds() / float64(len(processors())-1)
 	if h.Elapsed < d || h.Busy < 0.8*got-ticks || h.Busy > 1 || h.Busiest < h.Busy-ticks {

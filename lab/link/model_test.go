@@ -29,7 +29,7 @@ func TestChance(t *testing.T) {
 	}
 }
 
-func TestInstantPartHoldsNothing(t *testing.T) {
+func TestInstantPartDelaysNothing(t *testing.T) {
 	s := Spec{Delay: 10 * ms, Jitter: ms, Reorder: 0.1, Loss: 0.5, Rate: 1e6, ECN: 1000, Policer: Policer{8e6, 10_000}}
 	c := s.instant()
 	if c.Delay|c.Jitter|c.Reorder|c.Cost|c.QueueBytes|c.Ecn|uint64(c.Hold) != 0 {

@@ -113,7 +113,7 @@ func TestSampleOfManyConnections(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeToldIsAbsent(t *testing.T) {
+func TestUnknownMetricsAreAbsent(t *testing.T) {
 	same(t, "nothing", Of(&Result{}), map[string]float64{})
 	r := &Result{Connections: []Connection{{Bytes: 1, Delivered: true}}, NoRTOs: true}
 	same(t, "no time", Of(r), map[string]float64{"errors": 0})

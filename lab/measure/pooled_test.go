@@ -8,7 +8,7 @@ import (
 )
 
 // The statistics of a pool are those of its values, each round repeated by its weight.
-func TestPoolIsWhatItsValuesAre(t *testing.T) {
+func TestPoolStatistics(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for range 50 {
 		var rounds [][]float64

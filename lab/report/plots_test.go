@@ -79,7 +79,7 @@ func TestRoundPlotWithinBudget(t *testing.T) {
 }
 
 // Reports that no run writes must not cause a panic.
-func TestRoundPlotOfNonsense(t *testing.T) {
+func TestRoundPlotOfInvalidReports(t *testing.T) {
 	for name, all := range map[string][]measure.Point{
 		"negative": {{At: -1}, {At: math.MinInt64}}, "huge": {{At: math.MaxInt64}, {At: 0}, {At: -5}}, "at once": {{At: 0}, {At: 0}, {At: 0}},
 	} {

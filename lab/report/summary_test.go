@@ -72,7 +72,7 @@ func TestSummaryOfTimes(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotCount(t *testing.T) {
+func TestRefusedRoundsAreExcluded(t *testing.T) {
 	c := caseOf("goodput", "cubic", three, map[string][]float64{"cubic": {10, 10, 10}, "tcpilot": {20, 20, 1000, 20}})
 	c.Rounds[5].Refused = "the host stalled" // 1000
 	c.Rounds[5].Errors, c.Rounds[4].Errors, c.Rounds[4].FirstError = 7, 2, "refused"
@@ -98,7 +98,7 @@ func TestWhatDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestNobodyIsBestOfEquals(t *testing.T) {
+func TestNoBestAmongEquals(t *testing.T) {
 	c := caseOf("retrans", "cubic", three, map[string][]float64{"cubic": {0}, "bbr": {0}, "tcpilot": {0}})
 	for _, s := range c.Summarise().Subjects {
 		if v := s.Metrics["retrans"]; v.Best || v.Baseline != nil {
@@ -167,7 +167,7 @@ func TestRegretOfFlows(t *testing.T) {
 // There is no regret if the oracle is the best in something other than goodput, or if no
 // subject tunes the connections of the primary metric. Other connections that no subject
 // tunes are excluded.
-func TestRegretOnlyWhereItMeansSomething(t *testing.T) {
+func TestRegretOnlyOfTunedGoodput(t *testing.T) {
 	for primary, want := range map[string]int{
 		"goodput": 1, "ours/goodput": 1, "ours/fct_p99": 1,
 		"theirs/goodput": 0, "rtt": 0, "ours/rtt": 0, "retrans": 0, "jain": 0, "connections_per_second": 0,
@@ -257,7 +257,7 @@ func TestComparedCasesThatDiffer(t *testing.T) {
 }
 
 // Too few rounds give no verdict. Medians that are known exactly but hardly differ agree.
-func TestComparedAtTheEdges(t *testing.T) {
+func TestComparedWithFewRoundsOrSmallDifferences(t *testing.T) {
 	always := func(v float64) []float64 { return slices.Repeat([]float64{v}, measure.MinSample) }
 	for i, c := range []struct {
 		a, b []float64

@@ -46,7 +46,7 @@ func TestConstructors(t *testing.T) {
 	}
 }
 
-func TestCheckNamesWhatIsWrong(t *testing.T) {
+func TestCheckReportsMistakes(t *testing.T) {
 	two := []Node{{"s", Sender}, {"r", Receiver}}
 	hub := append(slices.Clone(two), Node{"hub", Router})
 	wire := Edge{"w", "s", "r"}

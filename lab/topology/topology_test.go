@@ -185,7 +185,7 @@ func TestRootProcessRunsInNamespaceAndCgroup(t *testing.T) {
 	}
 }
 
-func TestRootNetThatIsClosedTakesNothing(t *testing.T) {
+func TestRootClosedNetRefusesAdditions(t *testing.T) {
 	n := newNet(t)
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func allCommands(t *testing.T) {
 	commandsHere(t, names...)
 }
 
-func TestHandsOver(t *testing.T) {
+func TestRunsTheScript(t *testing.T) {
 	allCommands(t)
 	var out, errs bytes.Buffer
 	m := Machine{
@@ -83,7 +83,7 @@ func TestHandsOver(t *testing.T) {
 }
 
 // Problems with the machine are errors that say what to do.
-func TestSaysWhatIsWrong(t *testing.T) {
+func TestReportsProblems(t *testing.T) {
 	for _, c := range []struct {
 		name, kernel, run string
 		here              []string

@@ -17,7 +17,7 @@ import (
 )
 
 // Every script that another one calls by its directory is embedded.
-func TestScriptsAreWhole(t *testing.T) {
+func TestScriptsAreComplete(t *testing.T) {
 	calls := regexp.MustCompile(`\$here/([a-z]+)|BASH_SOURCE\[0\]}"\)/([a-z.]+)`)
 	entries, err := Scripts.ReadDir(".")
 	if err != nil {
