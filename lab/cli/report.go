@@ -23,8 +23,8 @@ func (a *app) report() *cobra.Command {
 		Short: "Show the report of a run: table, page, Markdown or JSON",
 		Long: `Show reports that 'tcpilot lab run --out' wrote: as a table, as one page with plots
 that needs no network (--html), as Markdown, or as a JSON summary. Several files are
-shown one after the other, each under its name, in JSON as one document each; on a page
-they share an overview. A report that was cut off is shown up to its last round.`,
+shown one after the other, each under its name, in JSON as one document each; on a
+page they share an overview. A report that was cut off is shown up to its last round.`,
 		Example: `  tcpilot lab report today.jsonl.gz
   tcpilot lab report today.jsonl.gz --html today.html`,
 		Args: console.Args(1, 100, "FILE"),

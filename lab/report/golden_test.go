@@ -60,7 +60,7 @@ func TestTableFits(t *testing.T) {
 		var out bytes.Buffer
 		must(t, Table(&out, r, Style{Width: width}))
 		for line := range strings.Lines(out.String()) {
-			if strings.HasPrefix(line, "Make it again") || strings.HasPrefix(line, "tcpilot 0.2.0") {
+			if strings.HasPrefix(line, "Repeat with") || strings.HasPrefix(line, "tcpilot 0.2.0") {
 				continue // the command, one line so that it can be copied
 			}
 			if n := len([]rune(strings.TrimRight(line, "\n"))); n > width {

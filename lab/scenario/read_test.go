@@ -93,7 +93,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"queue", with("links: {bottleneck: {rate: 1Mbit/s, queue: 5km}}"), "6:44", "links.bottleneck.queue", "not a queue", "1.5bdp"},
 	{"no bdp", with("links: {bottleneck: {rate: 1Mbit/s, queue: 1bdp}}"), "6:44", "links.bottleneck.queue",
 		"no bandwidth-delay product without a delay", "delay"},
-	{"queue of no rate", with("links: {bottleneck: {forward: {queue: 9kB}}}"), "6:39", "links.bottleneck.forward.queue", "without a rate", ""},
+	{"queue of no rate", with("links: {bottleneck: {forward: {queue: 9kB}}}"), "6:39", "links.bottleneck.forward.queue", "requires a rate", ""},
 	{"jitter", with("links: {bottleneck: {forward: {delay: 1ms, jitter: 2ms}}}"), "6:52", "links.bottleneck.forward.jitter", "0 to the delay", ""},
 	{"change without time", with("links: {bottleneck: {schedule: [{loss: 1%}]}}"), "6:33", "links.bottleneck.schedule[0]", "without a time", "at:"},
 	{"changes in disorder", with("links: {bottleneck: {schedule: [{at: 2s, loss: 1%}, {at: 1s}]}}"), "6:58",
