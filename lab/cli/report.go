@@ -24,7 +24,7 @@ func (a *app) report() *cobra.Command {
 		Long: `Show reports that 'tcpilot lab run --out' wrote: as a table, as one page with plots
 that needs no network (--html), as Markdown, or as a JSON summary. Several files are
 shown one after the other, each under its name, in JSON as one document each; on a
-page they share an overview. A report that was cut off is shown up to its last round.`,
+page they share an overview. A report that was cut off is shown to its last round.`,
 		Example: `  tcpilot lab report today.jsonl.gz
   tcpilot lab report today.jsonl.gz --html today.html`,
 		Args: console.Args(1, 100, "FILE"),
