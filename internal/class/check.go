@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Check reports the first promise of Table's documentation that t breaks. It is
-// for tests and for whoever builds a table by hand.
+// Check reports the first requirement of Table's documentation that t violates. It is for
+// tests and for code that builds a table by hand.
 func (t *Table) Check() error {
 	if len(t.Classes) > MaxRules {
 		return fmt.Errorf("%d classes, at most %d fit", len(t.Classes), MaxRules)

@@ -21,9 +21,8 @@ func Full(n int) Set {
 	return s
 }
 
-// Classify returns the index of the first rule that c satisfies, or -1. It does
-// what the datapath does with the same table, and no more: one look-up for each
-// dimension in t.Dims.
+// Classify returns the index of the first rule that c satisfies, or -1. It works as the
+// datapath does with the same table: one look-up for each dimension in t.Dims.
 func (t *Table) Classify(c *Conn) (rule int) {
 	remote, local := c.Remote.Unmap(), c.Local.Unmap()
 	s := Full(len(t.Classes))
@@ -72,12 +71,12 @@ func (t *Table) Classify(c *Conn) (rule int) {
 	return s.First()
 }
 
-// holds reports whether both addresses are of p's family and agree in its bits.
+// holds reports whether both addresses are of p's family and have the same first p.Bits bits.
 func (p *SamePrefix) holds(a, b netip.Addr) bool {
 	return a.Is4() == p.V4 && b.Is4() == p.V4 && commonBits(a, b) >= p.Bits
 }
 
-// portSet finds the range that holds port; the ranges are in order, without gap.
+// portSet finds the range that contains port; the ranges are in order, without gaps.
 func portSet(rs []PortRange, port uint16) Set {
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].Last >= port })
 	if i == len(rs) || rs[i].First > port {
@@ -88,9 +87,9 @@ func portSet(rs []PortRange, port uint16) Set {
 
 // longest returns the rules of a's longest match among rows.
 //
-// The last row that is not after a either holds a, or shares with it only some
-// leading bits. In the second case every row that holds a is a prefix of those
-// bits, and the search goes on with them: at most one step per prefix length.
+// The last row that is not after a either contains a, or shares only some leading bits with
+// it. In the second case, every row that contains a is a prefix of those bits, and the search
+// continues with them: at most one step per prefix length.
 func longest(rows []PrefixSet, a netip.Addr) Set {
 	at, length := a, a.BitLen()
 	for {

@@ -41,7 +41,7 @@ func TestSamePrefixHolds(t *testing.T) {
 		{SamePrefix{Bits: 128}, "fd00::1", "fd00::2", false},
 		{SamePrefix{Bits: 65}, "fd00::8000:0:0:0", "fd00::", false},
 		{SamePrefix{Bits: 64}, "fd00::8000:0:0:0", "fd00::", true},
-		{SamePrefix{Bits: 44}, "10.0.0.1", "10.0.0.1", false}, // IPv6 is asked for
+		{SamePrefix{Bits: 44}, "10.0.0.1", "10.0.0.1", false}, // only IPv6 has a length here
 		{SamePrefix{V4: true, Bits: 16}, "10.1.0.1", "10.1.255.1", true},
 		{SamePrefix{V4: true, Bits: 16}, "10.1.0.1", "10.2.0.1", false},
 		{SamePrefix{V4: true, Bits: 16}, "10.1.0.1", "fd00::1", false},
@@ -53,8 +53,8 @@ func TestSamePrefixHolds(t *testing.T) {
 	}
 }
 
-// table has a rule 0 that cares about every dimension and a rule 1 that cares
-// about none; the connection satisfies both.
+// table has a rule 0 that matches on every dimension and a rule 1 that matches on none; the
+// connection satisfies both.
 func table() (*Table, Conn) {
 	all := Full(2)
 	rest := setOf(1)

@@ -66,16 +66,16 @@ const (
 	DimSamePrefix
 )
 
-// Class is what a rule's connections are treated as.
+// Class tells how connections of a rule are treated.
 type Class struct {
 	ID    uint32 // stable while the daemon runs; 0 is no class
 	Leave bool   // touch nothing, report nothing
-	// OwnScope: the network namespace learns for itself.
+	// OwnScope: each network namespace learns separately.
 	OwnScope bool
-	// Named: the rule names a network namespace or a cgroup, and so goes before the
+	// Named: the rule names a network namespace or a cgroup, and so has priority over the
 	// settings of the namespace.
 	Named bool
-	// Watch has the bits of Watch* events counted for a share of connections.
+	// Watch has the bits of the events that are counted for a share of connections.
 	Watch      uint8
 	WatchShare uint32 // share of connections watched, in 1/65536
 }
@@ -87,8 +87,8 @@ const (
 	WatchState                        // BPF_SOCK_OPS_STATE_CB_FLAG
 )
 
-// PrefixSet is one row of a prefix dimension: every rule that an address whose
-// longest match is Prefix satisfies.
+// PrefixSet is one row of a prefix dimension: the rules that an address satisfies if Prefix
+// is its longest match.
 type PrefixSet struct {
 	Prefix netip.Prefix // masked, not v4-mapped
 	Rules  Set
@@ -100,17 +100,17 @@ type PortRange struct {
 	Rules       Set
 }
 
-// SamePrefix is a set of rules that ask for local and remote addresses with the
-// same first Bits bits, within one family.
+// SamePrefix is a set of rules that require local and remote addresses with the same first
+// Bits bits, in one family.
 type SamePrefix struct {
 	V4    bool
 	Bits  int
 	Rules Set
 }
 
-// Table is a compiled list of rules. In every dimension the listed sets already
-// hold the rules that do not care about it, so that each look-up yields one set.
-// A dimension whose bit is not in Dims is never looked up.
+// Table is a compiled list of rules. In every dimension, each set includes the rules that do
+// not match on this dimension, so that each look-up yields one set. A dimension whose bit is
+// not in Dims is never looked up.
 type Table struct {
 	Dims    Dim
 	Classes []Class // by rule
@@ -118,7 +118,7 @@ type Table struct {
 	// Remote and Local hold ::/0 and 0.0.0.0/0 whenever the dimension is in Dims.
 	// Their rows are in order of address (IPv4 first), then of prefix length.
 	Remote, Local []PrefixSet
-	// RemotePort and LocalPort cover 0 to 65535 in order, without gap.
+	// RemotePort and LocalPort cover 0 to 65535 in order, without gaps.
 	RemotePort, LocalPort []PortRange
 	// Cgroup maps a cgroup id to the rules that name it; a socket satisfies those
 	// of its own cgroup and of every ancestor, and AnyCgroup.

@@ -68,7 +68,7 @@ func (a *app) renderControls(w io.Writer, l []api.CongestionControl) {
 	t.Write(w, a.Paint, "")
 }
 
-// armWord says where a loaded control is an arm.
+// armWord says in which rules a loaded control is an arm.
 func armWord(c *api.CongestionControl) string {
 	switch {
 	case !c.Auto && c.NeedsECN:
@@ -210,7 +210,7 @@ rule names is not unloaded: change the rule first.`,
 	return cmd
 }
 
-// done says what was done, or prints the daemon's answer.
+// done reports success, as text or as the daemon's JSON answer.
 func (a *app) done(answer any, line string) error {
 	if !a.JSON {
 		return a.Print([]byte(line + "\n"))
@@ -218,7 +218,7 @@ func (a *app) done(answer any, line string) error {
 	return a.PrintJSON(answer)
 }
 
-// completeControls completes the names of those that a filter takes.
+// completeControls completes the names of the controls that pass a filter.
 func (a *app) completeControls(take func(*api.CongestionControl) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var names []string

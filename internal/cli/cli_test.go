@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// result is what one command left behind.
+// result is the output and the exit code of one command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -78,7 +78,7 @@ func (w *world) runPlain(ctx context.Context, args ...string) result {
 	return result{code, out.String(), errs}
 }
 
-// runUntil interrupts it when something was written n times.
+// runUntil interrupts the command when something was written n times.
 func (w *world) runUntil(ctx context.Context, what string, n int, args ...string) result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -97,7 +97,7 @@ func (w *world) runInto(ctx context.Context, out io.Writer, args []string) (code
 	return code, errs.String()
 }
 
-// until calls end when something was written n times.
+// until calls end when a text was written n times.
 type until struct {
 	b    bytes.Buffer
 	what string
@@ -113,7 +113,7 @@ func (u *until) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// golden compares what a command did with testdata/NAME.golden.
+// golden compares the result of a command with testdata/NAME.golden.
 func (r result) golden(t *testing.T, name string, hide ...string) {
 	t.Helper()
 	got := r.stdout
@@ -204,8 +204,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// In mode observe every command that shows what is decided says that it is not done.
-// The verdict is the first line, and by --check the exit status.
+// The verdict is the first line and, with --check, the exit status.
 func TestStatusCheck(t *testing.T) {
 	w := newWorld(t)
 	const degraded = "degraded: the configuration that was read last is not in force; rto_max is not active\n"
@@ -234,6 +233,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// In mode observe, every command that shows decisions says that they are not applied.
 func TestObserveIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Snap.Mode = engine.ModeObserve
@@ -250,7 +250,7 @@ func TestObserveIsShown(t *testing.T) {
 	}
 }
 
-// With --json a command writes exactly what the API answers.
+// With --json a command writes the API's answer unchanged.
 func TestJSONIsTheAPIs(t *testing.T) {
 	w := newWorld(t)
 	c := api.NewClient(w.socket)
@@ -309,7 +309,7 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// What keeps tcpilot from its work is shown, and is the exit status of doctor.
+// Problems are shown, and set the exit status of doctor.
 func TestProblems(t *testing.T) {
 	w := newWorld(t)
 	if r := w.run(t.Context(), "doctor"); r.code != console.ExitOK {
@@ -333,7 +333,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// What must work without a daemon does.
+// Some commands work without a daemon.
 func TestWithoutDaemon(t *testing.T) {
 	w := newWorld(t)
 	w.socket = "/nonexistent/tcpilot.sock"

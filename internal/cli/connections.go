@@ -124,23 +124,24 @@ var (
 	controlWidths = []int{13, 8, 6, 6, 7, 6}
 )
 
-// sampleColumn is a column of a live tail, whose widths are fixed since lines are written
-// as they come.
+// sampleColumn is a column of a live tail. Widths are fixed, because each line is written
+// before the next ones are known.
 type sampleColumn struct {
 	head  string
 	width int
-	left  bool // aligned so
+	left  bool // left-aligned
 	text  bool // may be cut
-	// broken: what is too long has a line of its own, and the rest follows on the next.
+	// broken: a cell that is too long gets its own line; the other cells follow on the
+	// next line.
 	broken bool
-	// rank is the order in which columns are taken as long as there is room.
+	// rank is the order in which columns are added as long as there is room.
 	rank int
 	cell func(*api.Sample) string
 }
 
 const (
 	connectionColumn = 2  // of sampleColumns
-	connectionWidth  = 46 // that of two IPv4 addresses with ports
+	connectionWidth  = 46 // width of two IPv4 addresses with ports
 	leastConnection  = 40
 )
 
@@ -203,7 +204,7 @@ func sampleLines(width int, wide bool) []sampleColumn {
 	return slices.DeleteFunc(all, func(c sampleColumn) bool { return c.rank > taken })
 }
 
-// sampleLine writes one sample, by its cells, or the headings.
+// sampleLine writes the cells of one sample, or the headings.
 func sampleLine(columns []sampleColumn, cell func(*sampleColumn) string) string {
 	var b strings.Builder
 	at := 0
@@ -301,7 +302,7 @@ func controlCells(c *api.ControlState) []string {
 		return []string{console.None, console.None, console.None, console.None, console.None, console.None}
 	}
 	alpha, wMax := console.None, console.None
-	if c.ECN { // else no mark has been answered yet
+	if c.ECN { // otherwise no mark has been answered yet
 		alpha = fmtShare(c.Alpha)
 	}
 	if c.WMax > 0 {
@@ -317,8 +318,8 @@ func fmtBound(packets *uint32) string {
 	return fmtCount(uint64(*packets))
 }
 
-// renderLive lists what the congestion controls of live connections, the samples
-// of which are given, go by. It prints nothing without samples.
+// renderLive lists the state of the congestion controls of live connections, by their
+// samples. It prints nothing without samples.
 func (a *app) renderLive(w io.Writer, live []api.Sample) {
 	if len(live) == 0 {
 		return

@@ -15,11 +15,11 @@ import (
 
 func TestConnectionsWide(t *testing.T) {
 	w := newWorld(t)
-	w.fake.Feed = 5 // the last has a state of its congestion control
+	w.fake.Feed = 5 // the last one has congestion control state
 	w.run(t.Context(), "connections", "--wide", "--count", "5").golden(t, "connections-wide")
 }
 
-// A terminal gets lines that fit, and the more columns the wider it is.
+// Lines fit the terminal; a wider terminal shows more columns.
 func TestConnectionsFitTheTerminal(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Feed = 5
@@ -52,7 +52,7 @@ func TestConnectionsFitTheTerminal(t *testing.T) {
 	}
 }
 
-// Addresses are never cut: if they are too long the rest follows on the next line.
+// Addresses are never cut: if they are too long, the other cells follow on the next line.
 func TestLongAddressesHaveTheirOwnLine(t *testing.T) {
 	s := api.Sample{Local: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:50001"), Remote: netip.MustParseAddrPort("[2001:db8::1]:443"),
 		CC: "cubic"}

@@ -32,7 +32,7 @@ run out with their lease, and the next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("socket") { // else as the configuration says
+			if cmd.Flags().Changed("socket") { // otherwise the configuration decides
 				o.Socket = a.socket
 			}
 			err := a.Run(cmd.Context(), o)

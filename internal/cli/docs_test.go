@@ -32,7 +32,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// Every command says what it does, and shows how.
+// Every command has a description and an example.
 func TestHelpIsComplete(t *testing.T) {
 	for _, c := range New(Env{}).Commands() {
 		if c.Name() == "version" {
@@ -81,7 +81,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("completing %q: exit %d, %q, want %s", args, code, out.String(), want)
 		}
 	}
-	w.fake.Err = io.ErrUnexpectedEOF // a daemon in trouble must not break the shell
+	w.fake.Err = io.ErrUnexpectedEOF // an error of the daemon must not break completion
 	w.socket = "/nonexistent"
 	if r := w.run(t.Context(), "__complete", "paths", "--rule", ""); r.code != 0 {
 		t.Errorf("%+v", r)

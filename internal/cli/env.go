@@ -16,7 +16,7 @@ import (
 // DefaultConfig is the configuration file that is read if it exists.
 const DefaultConfig = "/etc/tcpilot/tcpilot.yaml"
 
-// Env is the world of a command. main fills it in; tests replace parts of it.
+// Env is what commands use outside this package. main fills it in; tests replace parts of it.
 type Env struct {
 	console.Streams
 	Version string
@@ -37,12 +37,12 @@ type Env struct {
 	Replay func(ctx context.Context, o ReplayOptions) (*engine.Snapshot, error)
 	// Doctor tries out what the kernel allows while no daemon runs.
 	Doctor func(ctx context.Context, o RunOptions) (api.Doctor, error)
-	// Detach takes back what a daemon that no longer runs left behind, and says
+	// Detach removes what a daemon that no longer runs left in the kernel, and returns
 	// what that was.
 	Detach func(ctx context.Context, o RunOptions) (Detached, error)
 }
 
-// RunOptions are the flags of run, and of what acts in the daemon's stead.
+// RunOptions are the flags of run, and of the commands that work without a daemon.
 type RunOptions struct {
 	Config       string // file; empty: DefaultConfig if it exists, else built-in defaults
 	Socket       string
@@ -67,7 +67,7 @@ type ReplayOptions struct {
 	Samples iter.Seq[*tcp.Sample]
 }
 
-// Detached is what was taken back.
+// Detached is what was removed.
 type Detached struct {
 	Undone []string `json:"undone"` // "detach program tcpilot_sockops from /sys/fs/cgroup", ...
 }
@@ -78,7 +78,8 @@ func Main(ctx context.Context, env Env, args []string) int {
 	return console.Run(ctx, New(env), env.Stderr, args, explainError)
 }
 
-// explainError is what is known of an error of the daemon, or of one that is missing.
+// explainError returns the exit code and the hint for an error of the daemon, or for a
+// daemon that does not run.
 func explainError(err error) (code int, hint string) {
 	var (
 		missing *api.NotRunningError

@@ -35,7 +35,7 @@ func scaled(v float64, unit string) string {
 // fmtBytes writes an amount of data: 1.20 MB.
 func fmtBytes(n uint64) string { return scaled(float64(n), "B") }
 
-// fmtRate writes bytes per second as people read rates: 94.1 Mbit/s.
+// fmtRate writes bytes per second in bits per second: 94.1 Mbit/s.
 func fmtRate(bytesPerSecond float64) string {
 	if bytesPerSecond <= 0 {
 		return console.None
@@ -70,19 +70,19 @@ func fmtAgo(now, t time.Time) string {
 	return console.Span(now.Sub(t)) + " ago"
 }
 
-// fmtTime writes a moment in the user's zone.
+// fmtTime writes a time in the user's time zone.
 func fmtTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 MST") }
 
 // fmtShare writes a share as a percentage.
 func fmtShare(f float64) string { return strconv.FormatFloat(100*f, 'f', 1, 64) + "%" }
 
-// fmtConfigured writes a share that somebody has written, with no more digits than that.
+// fmtConfigured writes a configured share with as many digits as in the file.
 func fmtConfigured(f float64) string {
 	return strconv.FormatFloat(math.Round(1e8*f)/1e6, 'f', -1, 64) + "%"
 }
 
-// fmtGain writes by what factor connections are faster than those held out, with its
-// interval; without one there is nothing to say.
+// fmtGain writes by what factor connections are faster than the hold-out, with its interval;
+// "-" if there is no interval.
 func fmtGain(g engine.Gain) string {
 	if !g.Known() {
 		return "-"

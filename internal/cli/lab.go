@@ -9,7 +9,7 @@ import (
 )
 
 // The lab is a program of its own, tcpilot-lab: its traffic generators and emulated links
-// are not part of a daemon that runs as root. These commands hand over to it.
+// are not part of a daemon that runs as root. These commands execute it.
 
 func (a *app) lab() *cobra.Command {
 	return a.handOver(&cobra.Command{
@@ -41,11 +41,10 @@ PATH.`,
 	}, "demo")
 }
 
-// handOver has cmd run tcpilot-lab, with first and what follows on the command line for
-// arguments.
+// handOver makes cmd execute tcpilot-lab with first and all arguments that follow.
 func (a *app) handOver(cmd *cobra.Command, first ...string) *cobra.Command {
 	with := func(args []string) []string { return append(first[:len(first):len(first)], args...) }
-	cmd.DisableFlagParsing = true // all of them are the lab's
+	cmd.DisableFlagParsing = true // all flags belong to tcpilot-lab
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return a.ExecLab(with(args)) }
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		ask := append([]string{cobra.ShellCompRequestCmd}, with(append(args[:len(args):len(args)], word))...)
@@ -58,8 +57,8 @@ func (a *app) handOver(cmd *cobra.Command, first ...string) *cobra.Command {
 	return cmd
 }
 
-// completions reads what a program of cobra's offers: a word on each line, and the
-// directive on the last one.
+// completions reads the completions of a program that uses cobra: one on each line, and the
+// directive on the last line.
 func completions(out []byte) ([]string, cobra.ShellCompDirective) {
 	lines := strings.Split(string(bytes.TrimSpace(out)), "\n")
 	last := len(lines) - 1

@@ -10,8 +10,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-// All that follows lab or demo is the lab's, flags and all.
-func TestLabIsHandedOver(t *testing.T) {
+// All arguments after lab or demo, flags included, are passed to tcpilot-lab.
+func TestArgumentsArePassedToTheLab(t *testing.T) {
 	for line, want := range map[string][]string{
 		"lab":                             nil,
 		"lab --help":                      {"--help"},
@@ -37,7 +37,7 @@ func TestLabIsMissing(t *testing.T) {
 	}
 }
 
-// The shell is offered what the lab offers.
+// Completions are those of tcpilot-lab.
 func TestLabCompletes(t *testing.T) {
 	w := newWorld(t)
 	var asked []string

@@ -141,7 +141,7 @@ func prefixArg(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// watch shows the paths until the user has seen enough.
+// watch shows the paths again and again until the user interrupts it.
 func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource, render func(io.Writer, api.PathList)) error {
 	if interval < 100*time.Millisecond {
 		return console.Usagef("--interval %s: want at least 100ms", interval)
@@ -172,7 +172,8 @@ func (a *app) watch(ctx context.Context, interval time.Duration, r api.Resource,
 	}
 }
 
-// renderPaths returns what writes a list of paths: what people ask of them, or, wide, all.
+// renderPaths returns a function that writes a list of paths: the main columns or, if wide
+// is set, all columns.
 func (a *app) renderPaths(wide bool) func(io.Writer, api.PathList) {
 	return func(w io.Writer, l api.PathList) {
 		if noPaths(w, &l) {
@@ -195,24 +196,8 @@ func noPaths(w io.Writer, l *api.PathList) bool {
 	if len(l.Paths) > 0 {
 		return false
 	}
-	fmt.Fprintln(w, "no such path yet: one appears when the first connection of a rule that learns has ended")
+	fmt.Fprintln(w, "no such path yet: a path appears when the first connection of a rule that learns has ended")
 	return true
-}
-
-// renderNetworks writes the metrics of each path.
-func (a *app) renderNetworks(w io.Writer, l api.PathList) {
-	if noPaths(w, &l) {
-		return
-	}
-	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">LOSS", ">RATE", ">RECEIVE RATE", ">MEASURED")
-	for _, p := range l.Paths {
-		m := &p.PathMetrics
-		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtSsthresh(m), fmtLoss(m),
-			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtAgo(l.At, m.Updated))
-	}
-	t.Fit(a.Width)
-	t.Write(w, a.Paint, "")
-	a.renderPathCount(w, &l)
 }
 
 // pathTable has a line for every arm of a path, and one for its hold-out.
@@ -261,7 +246,7 @@ func pathTable(l *api.PathList, wide bool) *console.Table {
 
 const heldOut = "(hold-out)"
 
-// renderPathNotes says what the table of paths has no room for.
+// renderPathNotes writes what does not fit into the table of paths.
 func (a *app) renderPathNotes(w io.Writer, l *api.PathList) {
 	isDefault := func(arm engine.PathArm) bool { return arm.Default }
 	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return slices.ContainsFunc(p.Arms, isDefault) }) {
@@ -292,23 +277,7 @@ func (a *app) renderPathCount(w io.Writer, l *api.PathList) {
 	}
 }
 
-// fmtSsthresh writes the slow start threshold of a path, in packets.
-func fmtSsthresh(m *engine.PathMetrics) string {
-	if m.Ssthresh == 0 {
-		return console.None
-	}
-	return fmtCount(m.Ssthresh)
-}
-
-// fmtLoss writes which share of the data packets of a path was lost.
-func fmtLoss(m *engine.PathMetrics) string {
-	if m.DataSegs == 0 {
-		return console.None
-	}
-	return strconv.FormatFloat(100*m.LossShare, 'f', 2, 64) + "%"
-}
-
-// fmtPrefix writes a prefix; a host by its address.
+// fmtPrefix writes a prefix, or the address if it is a host.
 func fmtPrefix(prefix string) string {
 	if p, err := netip.ParsePrefix(prefix); err == nil && p.IsSingleIP() {
 		return p.Addr().String()
@@ -316,7 +285,7 @@ func fmtPrefix(prefix string) string {
 	return prefix
 }
 
-// fmtVersus is fmtGain in few columns.
+// fmtVersus is a shorter fmtGain.
 func fmtVersus(g engine.Gain) string {
 	if !g.Known() {
 		return console.None
@@ -328,7 +297,7 @@ func fmtVersus(g engine.Gain) string {
 	return fmt.Sprintf("%.2fx %s", g.Ratio, interval)
 }
 
-// fmtRetrans writes which share of the data packets was sent again.
+// fmtRetrans writes the share of retransmits in the data packets.
 func fmtRetrans(r *engine.Recent) string {
 	if r.DataSegs == 0 {
 		return console.None
@@ -336,7 +305,7 @@ func fmtRetrans(r *engine.Recent) string {
 	return strconv.FormatFloat(100*r.Retrans, 'f', 2, 64) + "%"
 }
 
-// bestMean is the greatest reward that is believed of an arm.
+// bestMean is the greatest believed reward of any arm.
 func bestMean(arms []engine.PathArm) float64 {
 	best := math.Inf(-1)
 	for i := range arms {
@@ -349,7 +318,7 @@ func bestMean(arms []engine.PathArm) float64 {
 
 // fmtBelief writes an arm's believed reward, a natural logarithm, as a factor of the best one.
 func fmtBelief(arm *engine.PathArm, best float64, learner string) string {
-	if arm.Count == 0 || learner == "epsilon-greedy" { // of which it is no logarithm
+	if arm.Count == 0 || learner == "epsilon-greedy" { // epsilon-greedy's is not a logarithm
 		return console.None
 	}
 	text := fmt.Sprintf("%.2fx", math.Exp(arm.Mean-best))
@@ -359,7 +328,7 @@ func fmtBelief(arm *engine.PathArm, best float64, learner string) string {
 	return text
 }
 
-// retiredLine says why an arm has no share of a path.
+// retiredLine says why an arm is not used on a path.
 func (a *app) retiredLine(p *engine.PathState, arm *engine.PathArm, now time.Time) string {
 	r := arm.Retired
 	return a.Paint.Warn("retired:") + fmt.Sprintf(" %s from %s for another %s (%s): %s",
@@ -381,7 +350,7 @@ func byWeight(arms []engine.PathArm) []engine.PathArm {
 	return arms
 }
 
-// completionTimeout bounds how long a shell waits for a word.
+// completionTimeout bounds how long a shell waits for completions.
 const completionTimeout = time.Second
 
 func (a *app) completeRules(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

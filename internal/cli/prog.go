@@ -14,9 +14,8 @@ import (
 
 func (a *app) prog() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "prog",
-		Short: "Show, load and unload your own sock_ops programs",
-		// Where somebody looks for its commands.
+		Use:        "prog",
+		Short:      "Show, load and unload your own sock_ops programs",
 		SuggestFor: []string{"load", "unload", "loaded"},
 		Long: `Your own eBPF programs of the type sock_ops, attached to a cgroup beside tcpilot's.
 

@@ -75,7 +75,7 @@ type recording struct {
 	told        time.Time // when progress was last shown
 }
 
-// progressEvery is how often record says how far it is.
+// progressEvery is how often record shows its progress.
 const progressEvery = time.Second
 
 func (r *recording) run(ctx context.Context, name string, force bool, f api.SampleFilter) error {
@@ -99,8 +99,7 @@ func (r *recording) run(ctx context.Context, name string, force bool, f api.Samp
 	return err
 }
 
-// copy writes samples to out until there is enough of them, ctx ends or the
-// daemon stops.
+// copy writes samples to out until there are enough, ctx ends or the daemon stops.
 func (r *recording) copy(ctx context.Context, out io.Writer, meta record.Meta, f api.SampleFilter) error {
 	put, flush, err := r.sink(out, meta)
 	if err != nil {
@@ -148,7 +147,7 @@ func (r *recording) summary(name string) {
 	fmt.Fprintf(r.a.Stderr, "%s%s: %s in %s%s\n", start, name, console.Plural(int(r.count), "sample"), console.Span(r.a.Now().Sub(r.started)), lost)
 }
 
-// sink returns how to write one sample in the form asked for.
+// sink returns a function that writes one sample in the requested format.
 func (r *recording) sink(out io.Writer, meta record.Meta) (put func(*api.Sample) error, flush func() error, err error) {
 	if r.json {
 		e := json.NewEncoder(out)
@@ -169,7 +168,7 @@ func (r *recording) sink(out io.Writer, meta record.Meta) (put func(*api.Sample)
 	}, w.Flush, nil
 }
 
-// meta asks the daemon what the samples will mean.
+// meta asks the daemon for the recording's metadata.
 func (r *recording) meta(ctx context.Context) (m record.Meta, err error) {
 	c := r.a.client()
 	status, err := c.Status(ctx)

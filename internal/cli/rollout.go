@@ -14,7 +14,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// observeLine says what mode observe means, wherever it is shown.
+// observeLine explains mode observe; several commands show it.
 const observeLine = "mode observe: nothing is set on any connection"
 
 func (a *app) rollout() *cobra.Command {
@@ -78,7 +78,7 @@ func (a *app) renderRolloutList(w io.Writer, l api.RuleList) {
 	t.Write(w, a.Paint, "")
 }
 
-// rolloutBy says who changed a rollout, if somebody did.
+// rolloutBy says who changed a rollout; empty if nobody did.
 func rolloutBy(r *engine.Rollout, now time.Time) string {
 	if r.By == "" {
 		return " get what it gives"
@@ -122,7 +122,7 @@ func (a *app) setRollout(ctx context.Context, rule, share string) error {
 		r.Rule, fmtShare(r.Share), fmtShare(r.Configured))))
 }
 
-// renderRollouts lists what status has of them.
+// renderRollouts lists the rollouts in the output of status.
 func (a *app) renderRollouts(w io.Writer, now time.Time, list []api.RuleRollout) {
 	if len(list) == 0 {
 		return

@@ -80,7 +80,7 @@ const jsonDoc = "write the API's JSON document"
 // client returns a client of the daemon.
 func (a *app) client() *api.Client { return a.Client(a.socket) }
 
-// show reads r from the daemon and writes it, rendered for people or as it is.
+// show reads r from the daemon and writes it, as text or as JSON.
 func show[T any](ctx context.Context, a *app, r api.Resource, render func(io.Writer, T)) error {
 	doc, err := a.client().Get(ctx, r)
 	if err != nil {
@@ -89,7 +89,7 @@ func show[T any](ctx context.Context, a *app, r api.Resource, render func(io.Wri
 	return console.Emit(a.Output, doc, render)
 }
 
-// fileArg makes a path that the daemon, with another working directory, finds.
+// fileArg makes a path absolute, because the daemon has another working directory.
 func fileArg(path string) (string, error) {
 	if strings.HasPrefix(path, "/") {
 		return path, nil

@@ -209,7 +209,7 @@ func (a *app) emitDoctor(doc []byte) error {
 	return doctorVerdict(d, console.Emit(a.Output, doc, a.renderDoctor))
 }
 
-// doctorVerdict makes problems, which are shown already, an exit status.
+// doctorVerdict returns an error, for the exit status, if there are problems.
 func doctorVerdict(d api.Doctor, err error) error {
 	if err == nil && len(d.Problems) > 0 {
 		return console.Silent{Err: errors.New(d.Problems[0])}
@@ -250,8 +250,8 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 }
 
 // renderOptions writes the options as rows and the hooks as columns. A field is usable if
-// the kernel takes it at one hook at least: what it does not take before a connection is
-// established is set afterwards. Below are those that are not, with the kernel's words.
+// the kernel accepts it at one hook or more: if it does not accept it before a connection is
+// established, the field is set afterwards. Unusable fields follow, with the kernel's errors.
 func (a *app) renderOptions(w io.Writer, options []api.OptionCheck) {
 	var hooks []string
 	var rows []*optionRow
@@ -304,17 +304,17 @@ func (a *app) renderOptions(w io.Writer, options []api.OptionCheck) {
 	}
 }
 
-// congestionOption begins the option of a congestion control, which is tried as fields are.
+// congestionOption is the prefix of a congestion control's option. It is tested like a field.
 const congestionOption = "TCP_CONGESTION="
 
-// optionRow is what the kernel said to one field at each hook.
+// optionRow is the kernel's answer for one field at each hook.
 type optionRow struct {
 	field, option string
 	usable        bool
 	at            map[string]*api.OptionCheck // by hook
 }
 
-// why lists the kernel's answers, those that are alike together.
+// why lists the kernel's answers; hooks with equal answers are listed together.
 func (r *optionRow) why(hooks []string) string {
 	var answers []string
 	where := map[string][]string{}

@@ -28,7 +28,7 @@ func TestAction(t *testing.T) {
 	}
 }
 
-// Values are shown in the unit that they were written in.
+// Values are shown in the unit used in the file.
 func TestCheckEchoesWhatIsWritten(t *testing.T) {
 	r := engine.RuleState{Action: "set", Set: []engine.Setting{
 		{Field: "rto_min", Value: 5000, Unit: "us", Configured: "0.005s"}, {Field: "sndbuf", Value: 1 << 20, Unit: "B", Configured: "1MiB"}},

@@ -47,7 +47,7 @@ work. With --check only that line is shown; the exit status is 1 if it is not ok
 	return cmd
 }
 
-// checkStatus writes the verdict, and is an error if it is not ok.
+// checkStatus writes the verdict, and returns an error if it is not ok.
 func (a *app) checkStatus(ctx context.Context) error {
 	s, err := a.client().Status(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *app) renderCounters(w io.Writer, c metrics.Counters, totals engine.Tota
 	a.renderEvents(w, c.Events)
 }
 
-// renderEvents lists what was counted of the connections that rules watch.
+// renderEvents lists the event counts of the connections that rules watch.
 func (a *app) renderEvents(w io.Writer, events []metrics.EventCount) {
 	if len(events) == 0 {
 		return
@@ -208,7 +208,7 @@ func (a *app) renderEvents(w io.Writer, events []metrics.EventCount) {
 	t.Write(w, a.Paint, "  ")
 }
 
-// renderConnectionCounts says what was done with connections, and what came of it.
+// renderConnectionCounts writes the counts of decisions, samples and refused options.
 func (a *app) renderConnectionCounts(w io.Writer, c metrics.Counters, totals engine.Totals) {
 	var words []string
 	for _, n := range c.Decisions {

@@ -7,43 +7,43 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Prefix begins the names of tcpilot's own, and of no others.
+// Prefix is the prefix of the names of tcpilot's own controls, and of no others.
 const Prefix = "tcpilot_"
 
 // Control is what is known of a congestion control.
 type Control struct {
 	CC tcp.CC
-	// NeedsECN: it does harm where marks are not answered, and is an arm only on
-	// paths that have proved to answer them. Without marks, such controls answer loss
-	// like Reno (RFC 8257, 3.5 for DCTCP; RFC 9331 for Prague).
+	// NeedsECN: it relies on ECN marks, and is an arm only on paths that have proved to
+	// mark. Without marks, such controls answer loss like Reno (RFC 8257, 3.5 for DCTCP;
+	// RFC 9331 for Prague).
 	NeedsECN bool
 	// IgnoresECN: it negotiates ECN as any connection does, but does not slow down when
-	// marks come, against RFC 3168, 6.1.2: no arm on paths that mark. In Linux,
-	// cong_control stands in for tcp_enter_cwr, and tcp_bbr.c does not look at marks.
+	// packets are marked, against RFC 3168, 6.1.2. So it is not an arm on paths that mark.
+	// In Linux, cong_control replaces tcp_enter_cwr, and tcp_bbr.c does not read marks.
 	IgnoresECN bool
-	// LossTolerant: it models the path's rate, and so does not take each loss for
-	// congestion.
+	// LossTolerant: it models the rate of the path, and so does not slow down for each
+	// loss.
 	LossTolerant bool
-	// ByName: arms: auto does not mean it, only a rule that names it has it.
+	// ByName: arms: auto excludes it; only a rule that names it uses it.
 	ByName bool
-	// InsteadOf is one of Linux's that auto does not mean where this one is at hand.
+	// InsteadOf is a control of Linux that arms: auto excludes if this one is loaded.
 	InsteadOf tcp.CC
-	// VariantOf is another from which it differs only in a few improvements. It is
-	// expected to be as good, or better by ExpectedLead, a natural logarithm of speeds.
+	// VariantOf is a control from which it differs only in a few improvements. It is
+	// expected to be better by ExpectedLead, a natural logarithm of speed; 0 is as good.
 	VariantOf    tcp.CC
 	ExpectedLead float64
 }
 
-// catalogue begins with those that come before all others where there are more than a
-// policy holds: what Linux runs by default, what learns the rate of a path, and what
-// answers marks. The others follow by name.
+// catalogue begins with the controls that are preferred if there are more than a policy
+// holds: the default of Linux, those that model the rate of a path, and those that answer
+// marks. The others follow by name.
 //
-// tcpilot_bbr3 does what bbr does, with a third of its retransmits, and leaves more to
-// others. tcpilot_cubic does what cubic does, and does not leave slow start for a burst: it
-// is 0.16 ahead where cubic ends slow start early, and not in long flows, so that what a
-// path has of it lies between (docs/benchmarks.md). tcpilot_ledbat yields to everybody and
-// so would never be found the best, and tcpilot_prague is an experiment where the kernel
-// has no accurate ECN.
+// tcpilot_bbr3 works like bbr, with a third of its retransmits, and leaves more to other
+// connections. tcpilot_cubic works like cubic, but does not end slow start at a burst: it is
+// 0.16 ahead where cubic ends slow start early, and not ahead in long flows, so most paths
+// lie between (docs/benchmarks.md). tcpilot_ledbat gives way to all other traffic, and so
+// would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate
+// ECN.
 var catalogue = []Control{
 	{CC: tcp.CCOf("cubic")},
 	{CC: tcp.CCOf("bbr"), LossTolerant: true, IgnoresECN: true},
@@ -59,14 +59,14 @@ var catalogue = []Control{
 	{CC: tcp.CCOf("tcpilot_prague"), NeedsECN: true, ByName: true},
 }
 
-// preferred is the number of those at the head of the catalogue that come before all others.
+// preferred is the number of controls at the head of the catalogue that are preferred.
 const preferred = 7
 
 func index(cc tcp.CC) int {
 	return slices.IndexFunc(catalogue, func(c Control) bool { return c.CC == cc })
 }
 
-// Of is what is known of cc by its name alone.
+// Of returns what is known about cc by its name alone.
 func Of(cc tcp.CC) Control {
 	if i := index(cc); i >= 0 {
 		return catalogue[i]
@@ -91,22 +91,22 @@ var own = func() (list []Control) {
 var Linux = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
 	"reno", "scalable", "vegas", "veno", "westwood", "yeah"}
 
-// InLinux reports whether Linux has cc, be it in this kernel or not: a module may come
-// later.
+// InLinux reports whether cc is part of Linux, whether or not this kernel has it: a module may
+// be loaded later.
 func InLinux(cc tcp.CC) bool { return slices.Contains(Linux, cc.String()) }
 
-// IsLinux reports whether Linux has cc, or is widely patched with it, be it in this
-// kernel or not.
+// IsLinux reports whether cc is part of Linux or of a common patch, whether or not this
+// kernel has it.
 func IsLinux(cc tcp.CC) bool { return InLinux(cc) || index(cc) >= 0 && !HasOwnName(cc) }
 
 // IsOwn reports whether cc is one of tcpilot's own.
 func IsOwn(cc tcp.CC) bool { return HasOwnName(cc) && index(cc) >= 0 }
 
-// HasOwnName reports whether cc has the name of one of tcpilot's own, be there such a
-// one or not.
+// HasOwnName reports whether the name of cc is reserved for tcpilot's own, whether or not
+// such a control exists.
 func HasOwnName(cc tcp.CC) bool { return bytes.HasPrefix(cc[:], []byte(Prefix)) }
 
-// Compare orders by preference, and by name where there is none.
+// Compare orders by preference, then by name.
 func Compare(a, b Control) int {
 	if x, y := rank(a.CC), rank(b.CC); x != y {
 		return x - y

@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Every control in bpf/cc is in the catalogue, and the other way round.
+// The catalogue and bpf/cc contain the same controls.
 func TestCatalogueIsThatOfTheSource(t *testing.T) {
 	files, err := filepath.Glob("../../bpf/cc/*.bpf.c")
 	if err != nil || len(files) == 0 {
@@ -80,7 +80,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Paths with more arms than a policy holds keep those that most need.
+// If there are more arms than a policy holds, the preferred ones are kept.
 func TestOrderOfPreference(t *testing.T) {
 	list := []Control{Of(tcp.CCOf("vegas")), Of(tcp.CCOf("tcpilot_ledbat")), Of(tcp.CCOf("reno")), Of(tcp.CCOf("bbr3")), Of(tcp.CCOf("bbr")), Of(tcp.CCOf("cubic"))}
 	slices.SortFunc(list, Compare)

@@ -1,5 +1,5 @@
-// Package congestion is the catalogue of congestion controls: what is known of each of
-// Linux's and of tcpilot's own by its name. CONTRIBUTING.md says what else a new one needs.
+// Package congestion is the catalogue of congestion controls: what is known of each control
+// of Linux and of tcpilot by its name. CONTRIBUTING.md lists what else a new one needs.
 //
-// It refuses to know what is loaded, or what a path thinks of it.
+// It refuses to know what is loaded, or what was learned about it.
 package congestion

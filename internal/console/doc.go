@@ -1,5 +1,5 @@
-// Package console is what tcpilot's programs share as command lines: streams, tables
-// and JSON, how arguments are checked, exit codes, and pages of documentation.
+// Package console has what the command lines of tcpilot's programs share: streams, tables,
+// JSON, checks of arguments, exit codes, and pages of documentation.
 //
-// It refuses to know a command.
+// It refuses to contain any command.
 package console

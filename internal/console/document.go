@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Document writes a command line as a page of documentation: a section for the root and for
-// each of its commands, down to those of commands.
+// Document writes a page of documentation, with a section for the root command and for each
+// command below it.
 func Document(w io.Writer, root *cobra.Command) {
 	section(w, root)
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
-			continue // cobra's own, and long
+			continue // part of cobra, and long
 		}
 		if c.IsAvailableCommand() {
 			section(w, c)

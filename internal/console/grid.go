@@ -11,10 +11,10 @@ import (
 type Grid struct {
 	Columns []Column
 	Rows    []GridRow
-	// How it looks on a terminal: Indent is before each line, Gap between columns.
+	// Indent is written before each line, Gap between columns (terminal only).
 	Indent, Gap string
-	// Spill puts a cell of the first column that makes a line too long on a line of its
-	// own. Otherwise the columns that do not fit follow below the others.
+	// Spill puts a cell of the first column on a line of its own if the line would be too
+	// long. Without Spill, columns that do not fit follow below the others.
 	Spill bool
 }
 
@@ -23,11 +23,11 @@ type Column struct {
 	Head, Unit string
 	Left       bool // left-aligned
 	Marked     bool // has a best cell
-	Tight      bool // belongs to the column before: one blank between them
+	Tight      bool // one blank after the previous column, instead of Gap
 }
 
-// GridRow has a cell for each column, where those at the end may be missing; or only the
-// first and a note across the rest.
+// GridRow has a cell for each column; the last ones may be missing. Or it has only the first
+// cell and a note across the other columns.
 type GridRow struct {
 	Cells []Cell
 	Note  string
@@ -37,13 +37,13 @@ type GridRow struct {
 type Cell struct {
 	Text string
 	Tone Tone
-	Best bool // of its column
+	Best bool // the best of its column
 }
 
-// TextCell is a cell with text from elsewhere.
+// TextCell is a cell with text that may contain control characters.
 func TextCell(text string) Cell { return Cell{Text: Clean(text)} }
 
-// gap is what is before a column.
+// gap is the text before a column.
 func (g *Grid) gap(column int) string {
 	if g.Columns[column].Tight {
 		return " "
@@ -72,7 +72,8 @@ func (g *Grid) Write(w io.Writer, p Painter, width int) {
 	}
 }
 
-// narrow makes the first column as wide as its longest cell with which a line fits.
+// narrow sets the width of the first column to that of its longest cell with which the line
+// still fits.
 func (g *Grid) narrow(widths []int, width int) {
 	room := width - utf8.RuneCountInString(g.Indent)
 	for i := 1; i < len(widths); i++ {
@@ -89,7 +90,7 @@ func (g *Grid) narrow(widths []int, width int) {
 	}
 }
 
-// block writes some columns; notes come with the last.
+// block writes some of the columns; notes are written with the last ones.
 func (g *Grid) block(w io.Writer, p Painter, columns, widths []int, width int, notes bool) {
 	var heads, units GridRow
 	hasUnit := false

@@ -15,8 +15,8 @@ import (
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Terminal: Stdout is one, so that output may be coloured and redrawn;
-	// StderrTerminal: progress may be shown there.
+	// Terminal: Stdout is a terminal, so that output may be coloured and redrawn.
+	// StderrTerminal: Stderr is one, so that progress may be shown there.
 	Terminal, StderrTerminal bool
 	// Width is how many columns Stdout has; 0 is no limit.
 	Width int
@@ -42,14 +42,14 @@ func isTerminal(f *os.File) bool {
 	return err == nil && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
 }
 
-// Attach has cmd use the streams.
+// Attach makes cmd use the streams.
 func (s Streams) Attach(cmd *cobra.Command) {
 	cmd.SetIn(s.Stdin)
 	cmd.SetOut(s.Stdout)
 	cmd.SetErr(s.Stderr)
 }
 
-// Output writes what a command has to say, for people or as JSON.
+// Output writes the result of a command, as text or as JSON.
 type Output struct {
 	Paint Painter
 	JSON  bool // by --json
@@ -65,7 +65,7 @@ func (o *Output) JSONFlag(cmd *cobra.Command, doc string) {
 	cmd.Flags().BoolVar(&o.JSON, "json", false, doc)
 }
 
-// Emit writes a JSON document, rendered for people or as it is.
+// Emit writes a JSON document, rendered as text or unchanged.
 func Emit[T any](o *Output, doc []byte, render func(io.Writer, T)) error {
 	if o.JSON {
 		return o.Print(doc)
@@ -79,7 +79,7 @@ func Emit[T any](o *Output, doc []byte, render func(io.Writer, T)) error {
 	return o.Print(b.Bytes())
 }
 
-// EmitValue is Emit for what is not JSON yet.
+// EmitValue is Emit for a value that is not encoded as JSON yet.
 func EmitValue[T any](o *Output, v T, render func(io.Writer, T)) error {
 	if o.JSON {
 		return o.PrintJSON(v)

@@ -7,12 +7,12 @@ import (
 	"syscall"
 )
 
-// Process is what main does: it runs a command line until it ends or SIGINT or SIGTERM
-// asks it to, and exits with its code.
+// Process is the body of main: it runs a command line until it ends, or until SIGINT or
+// SIGTERM, and exits with its code.
 func Process(run func(ctx context.Context, args []string) (code int)) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// After the first signal the default action is back: a second one ends a
-	// command that does not stop by itself.
+	// The first signal restores the default action, so that a second signal ends a command
+	// that does not stop.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:]))
 }

@@ -26,7 +26,7 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%ds", seconds)
 }
 
-// Plural counts things.
+// Plural writes a number with its noun, in the plural unless the number is 1.
 func Plural(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -61,7 +61,7 @@ func (t *Table) Row(cells ...string) {
 }
 
 // Fit keeps the table within width columns, 0 for no limit: a cell of the first column that
-// is too long stands on a line of its own, above the rest of its row.
+// is too long gets a line of its own, above the rest of its row.
 func (t *Table) Fit(width int) { t.width = width }
 
 // Write prints the table with each line indented; without rows it prints

@@ -37,7 +37,7 @@ func TestTableAlignsByRune(t *testing.T) {
 	}
 }
 
-// What is too long for the width of the terminal stands on a line of its own.
+// A cell that is too long for the terminal gets a line of its own.
 func TestTableFits(t *testing.T) {
 	tab := NewTable("NAME", ">N")
 	tab.Row("short", "1")
@@ -66,7 +66,7 @@ func TestColourOnlyOnTerminals(t *testing.T) {
 	}
 }
 
-// What is too long for the width of the terminal stands on a line of its own.
+// A cell that is too long for the terminal gets a line of its own.
 func TestGridSpills(t *testing.T) {
 	g := Grid{
 		Columns: []Column{{Head: "NAME", Left: true}, {Head: "N"}}, Indent: "  ", Gap: "  ", Spill: true,
@@ -86,7 +86,7 @@ func TestGridSpills(t *testing.T) {
 	}
 }
 
-// Without Spill the columns that do not fit follow below.
+// Without Spill, columns that do not fit follow below the others.
 func TestGridContinuesBelow(t *testing.T) {
 	g := Grid{
 		Columns: []Column{{Head: "NAME", Left: true}, {Head: "A"}, {Head: "B", Marked: true}}, Gap: "  ",

@@ -19,7 +19,7 @@ const (
 	Faint  Tone = "faint"
 )
 
-// codes are the terminal's, by tone.
+// codes are escape sequences of the terminal, by tone.
 var codes = map[Tone]string{Strong: "1", Good: "32", Warn: "33", Bad: "31", Faint: "2"}
 
 // Painter colours text on a terminal.
@@ -37,7 +37,8 @@ func (p Painter) Bold(s string) string { return p.Paint(Strong, s) }
 func (p Painter) Warn(s string) string { return p.Paint(Warn, s) }
 func (p Painter) Bad(s string) string  { return p.Paint(Bad, s) }
 
-// Clean replaces control characters, which a terminal would obey: names come from files.
+// Clean replaces control characters, which a terminal would interpret. Names from files may
+// contain them.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -56,7 +57,7 @@ func Fold(text string, width int, indent string) string {
 	return FoldWords(strings.Fields(Clean(text)), width, indent)
 }
 
-// FoldWords is Fold for words that may have spaces in them, where no line ends.
+// FoldWords is Fold for words that may contain spaces; it breaks lines only between words.
 func FoldWords(words []string, width int, indent string) string {
 	var b strings.Builder
 	at := 0
@@ -76,7 +77,7 @@ func FoldWords(words []string, width int, indent string) string {
 	return b.String()
 }
 
-// Escape keeps text from being Markdown or HTML.
+// Escape escapes the special characters of Markdown and HTML.
 func Escape(text string) string { return markup.Replace(Clean(text)) }
 
 var markup = strings.NewReplacer(

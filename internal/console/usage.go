@@ -19,13 +19,13 @@ const (
 	ExitNotRunning = 3 // the daemon is not running
 )
 
-// usageError is a command line that makes no sense.
+// usageError is an error in the command line.
 type usageError struct{ err error }
 
 func (e usageError) Error() string { return e.err.Error() }
 func (e usageError) Unwrap() error { return e.err }
 
-// Usagef is the error of a command line that makes no sense.
+// Usagef returns an error for an invalid command line.
 func Usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
 
 // Silent is an error whose text was already written.
@@ -34,9 +34,8 @@ type Silent struct{ Err error }
 func (e Silent) Error() string { return e.Err.Error() }
 func (e Silent) Unwrap() error { return e.Err }
 
-// Root makes cmd the root of a command line: what it is given is checked, mistyped
-// commands get a suggestion, --version says which version it is, and errors are left to
-// Run.
+// Root makes cmd the root of a command line: arguments are checked, mistyped commands get a
+// suggestion, --version prints the version, and Run prints errors.
 func Root(cmd *cobra.Command, version string) {
 	cmd.Version = version
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
@@ -53,13 +52,13 @@ func rootArgs(cmd *cobra.Command, args []string) error {
 	}
 	msg := fmt.Sprintf("unknown command %q", args[0])
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		slices.Sort(s) // cobra has them in any order
+		slices.Sort(s) // cobra returns them in no fixed order
 		msg += ": did you mean " + strings.Join(s, " or ") + "?"
 	}
 	return Usagef("%s", msg)
 }
 
-// Args takes from least to most arguments; what they are called is for the error.
+// Args accepts from least to most arguments; the names of the arguments are for the error.
 func Args(least, most int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, a []string) error {
 		switch {
@@ -75,8 +74,8 @@ func Args(least, most int, what string) cobra.PositionalArgs {
 }
 
 // Run runs the command line args (without the program's name), writes its error to
-// stderr, and returns the exit code. explain gives what is known of an error beside its
-// text: an exit code, and a hint, which may be empty; nil is nothing.
+// stderr, and returns the exit code. explain returns the exit code of an error and a hint,
+// which may be empty; explain may be nil.
 func Run(ctx context.Context, root *cobra.Command, stderr io.Writer, args []string, explain func(error) (code int, hint string)) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -84,7 +83,7 @@ func Run(ctx context.Context, root *cobra.Command, stderr io.Writer, args []stri
 		return ExitOK
 	}
 	if Interrupted(ctx, err) {
-		return ExitError // the user knows
+		return ExitError // the error was already written
 	}
 	var (
 		quiet Silent
@@ -107,8 +106,7 @@ func Run(ctx context.Context, root *cobra.Command, stderr io.Writer, args []stri
 	return code
 }
 
-// Interrupted reports whether err is only the end of ctx, which the user asked for with
-// Ctrl-C.
+// Interrupted reports whether err only says that ctx ended, for example by Ctrl-C.
 func Interrupted(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }

@@ -2,7 +2,7 @@ package console
 
 import "runtime/debug"
 
-// Version is the release that the linker set, or else the module's version.
+// Version is the release that the linker set; if it set none, the module's version.
 func Version(release string) string {
 	if release != "" {
 		return release

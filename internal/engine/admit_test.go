@@ -17,9 +17,9 @@ func nth(n int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// Many connections from one network, from one host or from all of its hosts, do not
-// become what every other network starts with.
-func TestOneNetworkDoesNotSpeakForAll(t *testing.T) {
+// Many connections of one network, from one host or from all of its hosts, do not decide
+// with which arm every other network starts.
+func TestOneNetworkDoesNotDecideForAll(t *testing.T) {
 	for _, hosts := range []int{1, 250} {
 		w := newWorld(t, nil)
 		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
@@ -43,8 +43,8 @@ func TestOneNetworkDoesNotSpeakForAll(t *testing.T) {
 	}
 }
 
-// Who connects once from each of many networks does not push out what is in use.
-func TestPassersByDoNotPushOutWhatIsInUse(t *testing.T) {
+// A client that connects once from each of many networks does not evict paths that are in use.
+func TestSingleConnectionsDoNotEvictPathsInUse(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Limit = 400 })
 	for range 5 {
 		for i := range 200 {
@@ -68,8 +68,8 @@ func TestPassersByDoNotPushOutWhatIsInUse(t *testing.T) {
 	}
 }
 
-// A connection that says nothing of the path does not make one.
-func TestOnlyWhatIsScoredMakesAPath(t *testing.T) {
+// A connection that is not scored does not create a path.
+func TestOnlyScoredConnectionsCreateAPath(t *testing.T) {
 	w := newWorld(t, nil)
 	s := w.connect(ip("203.0.113.9"), clean)
 	s.BytesAcked, s.Arm = 100, cubic
@@ -79,7 +79,7 @@ func TestOnlyWhatIsScoredMakesAPath(t *testing.T) {
 	}
 }
 
-// What is forgotten before it was saved does not stay in memory.
+// A path that is evicted before it was saved does not stay in memory.
 func TestMemoryIsBoundedUnderChurn(t *testing.T) {
 	const limit = 1000
 	w := newWorld(t, func(o *Options) { o.Limit = limit })

@@ -11,7 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// arms: auto leaves out what is only for rules that name it.
+// arms: auto excludes arms that are only for rules that name them.
 func TestArmsByName(t *testing.T) {
 	ledbat := cc("tcpilot_ledbat")
 	named := learnRule("background", func(r *policy.Rule) {
@@ -45,7 +45,7 @@ func TestArmsByName(t *testing.T) {
 	}
 }
 
-// A kernel with every module has more than a policy holds.
+// A kernel with every module has more congestion controls than a policy can hold.
 func TestArmsThatMatterComeFirst(t *testing.T) {
 	names := []string{"tcpilot_dctcp", "bic", "cdg", "cubic", "highspeed", "htcp", "hybla", "illinois", "bbr", "tcpilot_cubic", "tcpilot_bbr3"}
 	var all []tcp.CC
@@ -59,9 +59,9 @@ func TestArmsThatMatterComeFirst(t *testing.T) {
 	}
 }
 
-// arms: auto means tcpilot_bbr3 where it is at hand, and bbr where it is not; a rule
-// that names bbr has it. So it is with cubic.
-func TestOurOwnStandIn(t *testing.T) {
+// arms: auto uses tcpilot_bbr3 instead of bbr if it is loaded, and bbr otherwise. A rule that
+// names bbr uses bbr. The same holds for cubic.
+func TestOurOwnReplaceTheKernels(t *testing.T) {
 	bbr3 := cc("tcpilot_bbr3")
 	for _, c := range []struct {
 		name  string

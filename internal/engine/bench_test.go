@@ -24,7 +24,7 @@ func (w *world) scored(n, hosts, perSecond int) []tcp.Sample {
 	for i := range out {
 		s := w.sample(addrOf(w.rng.IntN(hosts)))
 		s.Class = w.e.byRule[0].class
-		s.Arm = three[max(0, w.rng.IntN(32)-29)] // a learned path tries others now and then
+		s.Arm = three[max(0, w.rng.IntN(32)-29)] // a learned path seldom tries others
 		w.transfer(s, g)
 		s.At = w.now + int64(i)*second/int64(perSecond)
 		out[i] = *s
@@ -157,7 +157,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// connectAny is a scored sample of the first rule's class; the sink may be none.
+// connectAny is a scored sample of the first rule's class; it works without a sink.
 func (w *world) connectAny() *tcp.Sample {
 	s := w.sample(ip("10.0.0.1"))
 	s.Class = w.e.byRule[0].class

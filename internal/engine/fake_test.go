@@ -34,7 +34,7 @@ func cc(name string) tcp.CC {
 	return c
 }
 
-// offer is what the kernel has.
+// offer lists the congestion controls that the kernel has.
 func offer(ccs ...tcp.CC) (list []congestion.Control) {
 	for _, c := range ccs {
 		list = append(list, congestion.Of(c))
@@ -44,7 +44,7 @@ func offer(ccs ...tcp.CC) (list []congestion.Control) {
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// fakeSink is a kernel's tables, and a log of what was written to them.
+// fakeSink has the tables of a kernel, and a log of the writes to them.
 type fakeSink struct {
 	table   *class.Table
 	rows    map[path.Key]path.Entry
@@ -121,7 +121,7 @@ func (f *fakeSink) lookup(class uint32, scope uint64, addr netip.Addr) (path.Ent
 	return path.Entry{}, false
 }
 
-// world is an engine, the kernel beneath it, and connections of its own making.
+// world is an engine with a simulated kernel and simulated connections.
 type world struct {
 	t    testing.TB
 	e    *Engine
@@ -217,7 +217,7 @@ func (w *world) draw(slice uint8, salt uint64) uint32 {
 	return rand.New(rand.NewPCG(uint64(w.now>>slice), salt)).Uint32N(policy.One)
 }
 
-// transfer fills in how much its congestion control got through.
+// transfer sets how much data the sample's congestion control delivered.
 func (w *world) transfer(s *tcp.Sample, g goods) {
 	w.t.Helper()
 	if s.Arm != (tcp.CC{}) {
@@ -234,7 +234,7 @@ func (w *world) transfer(s *tcp.Sample, g goods) {
 	s.SegsOut = s.DataSegsOut
 }
 
-// sample is one of a healthy bulk connection of a second.
+// sample is that of a bulk connection of one second without losses.
 func (w *world) sample(to netip.Addr, change ...func(*tcp.Sample)) *tcp.Sample {
 	s := &tcp.Sample{
 		Kind: tcp.KindClose, End: tcp.EndFin, Flags: tcp.FlagOutgoing, At: w.now, NetNS: 7,

@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// evenly shares connections among all arms, whatever was learned.
+// evenly gives every arm the same share, whatever was learned.
 type evenly struct{ learn.Learner }
 
 func (evenly) Weights(w []float64, arms []tcp.CC, _ int, _, _ *learn.Belief, _ int64) int {
@@ -26,7 +26,7 @@ var (
 	bbrFails    = goods{cubic: 100, reno: 100, bbr: 20}
 )
 
-// guardedWorld holds a quarter of the connections out, and tries all arms alike.
+// guardedWorld has a hold-out of a quarter, and uses all arms equally.
 func guardedWorld(t *testing.T) *world {
 	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
 		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.25 }))
@@ -34,11 +34,10 @@ func guardedWorld(t *testing.T) *world {
 	return w
 }
 
-// retired is what keeps an arm from the path of the host.
+// retired is why an arm is not used on the path of the host.
 func (w *world) retired(prefix string, c tcp.CC) *ArmRetirement { return w.path(prefix).arm(c).Retired }
 
-// sendsAgain is the share of its packets that a connection with bbr, and that any
-// other, sends again.
+// sendsAgain sets the share of retransmitted packets, of bbr and of the other arms.
 func sendsAgain(ofBBR, others float64) func(*tcp.Sample) {
 	return func(s *tcp.Sample) {
 		share := others
@@ -89,8 +88,8 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// What is not the objective's is not free: an arm with the shortest queue of all that
-// brings next to nothing is retired, one that trades some goodput is not.
+// An objective other than goodput does not allow any loss of goodput: an arm with the
+// shortest queue but hardly any goodput is retired, one that loses some goodput is not.
 func TestGoodputCollapse(t *testing.T) {
 	shortQueue := func(s *tcp.Sample) {
 		if s.Arm == bbr {
@@ -110,7 +109,7 @@ func TestGoodputCollapse(t *testing.T) {
 			appLimited(s)
 		}
 	}
-	// A connection held out floods the queue, and takes from those that share it.
+	// A hold-out connection fills the queue, and takes from the connections that share it.
 	heldTakes := func(s *tcp.Sample) {
 		shortQueue(s)
 		if s.Has(tcp.FlagHoldOut) {
@@ -149,8 +148,7 @@ func TestGoodputCollapse(t *testing.T) {
 	}
 }
 
-// Among many connections of a slice that tell nothing of goodput, those that do count
-// in full.
+// If most connections of a slice are not scored for goodput, the others count in full.
 func TestGoodputCollapseOnABusyPath(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.Objective, r.Learn.HoldOut = learn.Latency, 0.1 }))
 	g := goods{cubic: 100, reno: 100, bbr: 8}
@@ -182,9 +180,8 @@ func TestGoodputCollapseOnABusyPath(t *testing.T) {
 	}
 }
 
-// Arms that differ as they usually do, and a path that gets worse for all of them,
-// are no matter for guards.
-func TestGuardsKeepStill(t *testing.T) {
+// Guards retire no arm for ordinary differences, nor if a path gets worse for all arms.
+func TestGuardsDoNotActWithoutHarm(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(1500, guardedHost, goods{cubic: 100, reno: 80, bbr: 70}, sendsAgain(0.03, 0.02))
 	w.run(400, guardedHost, goods{cubic: 12, reno: 9, bbr: 9}, sendsAgain(0.08, 0.08))
@@ -210,7 +207,7 @@ func TestGuardsNeedAHoldOut(t *testing.T) {
 	}
 }
 
-func TestArmComesBackAfterAWhile(t *testing.T) {
+func TestBanEndsAndGrowsIfRepeated(t *testing.T) {
 	w := guardedWorld(t)
 	const path = "203.0.113.0/24"
 	length := func() time.Duration {
@@ -237,7 +234,7 @@ func TestArmComesBackAfterAWhile(t *testing.T) {
 	if first != 10*time.Minute || second != 2*first || third != 2*second {
 		t.Errorf("away for %v, %v, %v", first, second, third)
 	}
-	wait(third + third) // as long without as with
+	wait(third + third) // as long without a ban as the last one lasted
 	if again := length(); again != first {
 		t.Errorf("away for %v though it was long ago, want %v", again, first)
 	}
@@ -265,7 +262,7 @@ func TestBansOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// What happened on the one host of a path is that host's when others come.
+// A ban from the time when a path had one host stays with that host when others connect.
 func TestBansStayWithTheHost(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(200, guardedHost, bbrFails)

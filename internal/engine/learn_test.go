@@ -32,8 +32,8 @@ func TestOnePathConverges(t *testing.T) {
 	}
 }
 
-// A path that turns is followed, also where the engine decides rarely: where many
-// connections share a slice, it takes as many slices.
+// The engine adapts to a path that changes, also if decisions are rare: if many connections
+// share a slice, it takes the same number of slices.
 func TestChangedPathIsFollowed(t *testing.T) {
 	for gap, within := range map[int64]int{second: 15, second / 200: 15 * 200 / 15} {
 		w := newWorld(t, nil)
@@ -48,8 +48,8 @@ func TestChangedPathIsFollowed(t *testing.T) {
 	}
 }
 
-// Peer weakness 4: a clean host inherits a bad host's choice, since both are
-// behind one gateway.
+// bpftune keeps one choice for both, so that a clean host gets that of a lossy host behind
+// the same gateway.
 func TestHostsOfOnePathLearnForThemselves(t *testing.T) {
 	w := newWorld(t, nil)
 	bad, good := ip("203.0.113.9"), ip("203.0.113.10")
@@ -70,7 +70,7 @@ func TestHostsOfOnePathLearnForThemselves(t *testing.T) {
 	}
 }
 
-// Peer weakness 1: an algorithm that the kernel does not have stalls learning.
+// In bpftune, a congestion control that the kernel does not have stalls learning.
 func TestMissingArmDoesNotStall(t *testing.T) {
 	w := newWorld(t, nil, learnRule("r", func(r *policy.Rule) { r.Learn.Arms = []tcp.CC{cc("htcp"), cubic, bbr, dctcp} }))
 	w.e.ArmMissing(cc("htcp"), "no module")
@@ -127,7 +127,7 @@ func TestArmThatFailsIsRetiredAndNeverScored(t *testing.T) {
 	if got := w.run(5, to, lossy); count(got, bbr) != 0 {
 		t.Error("the same list of congestion controls, and it is back")
 	}
-	w.e.SetOffered(offer(bbr, cubic), tcp.CC{}) // a module was unloaded: another list
+	w.e.SetOffered(offer(bbr, cubic), tcp.CC{}) // a module was unloaded: the list changed
 	if got := w.run(40, to, lossy); count(got, bbr) == 0 {
 		t.Error("the kernel's list changed, and it did not get another chance")
 	}
@@ -155,8 +155,9 @@ func TestECNOnlyArms(t *testing.T) {
 	}
 }
 
-// An arm that takes no notice of marks wins from those that do, until all have it.
-func TestArmsThatAreDeafToMarks(t *testing.T) {
+// An arm that ignores marks would take from those that answer them, until all connections
+// have it.
+func TestArmsThatIgnoreMarks(t *testing.T) {
 	w := newWorld(t, nil)
 	w.e.SetOffered([]congestion.Control{congestion.Of(cubic), congestion.Of(bbr), congestion.Of(dctcp)}, tcp.CC{})
 	g := goods{cubic: 100, bbr: 300, dctcp: 110}
@@ -174,7 +175,7 @@ func TestArmsThatAreDeafToMarks(t *testing.T) {
 	}
 }
 
-// Peer weakness 8: it scores whatever ends by FIN, and nothing that ends by RST.
+// bpftune scores every connection that ends by FIN, and none that ends by RST.
 func TestWhatIsScored(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -209,8 +210,7 @@ func TestWhatIsScored(t *testing.T) {
 	}
 }
 
-// What the host gives by default is used until another arm is shown to be better, and for
-// those held out.
+// The host's default is used until another arm is shown to be better, and for the hold-out.
 func TestTheDefaultIsKeptUntilAnotherIsShownToBeBetter(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -242,8 +242,8 @@ func TestTheDefaultIsKeptUntilAnotherIsShownToBeBetter(t *testing.T) {
 	}
 }
 
-// The default is an arm also of a rule that does not name it, and where another stands in
-// for it.
+// The default is an arm even if the rule does not name it, or another arm replaces it in
+// arms: auto.
 func TestTheDefaultIsAlwaysAnArm(t *testing.T) {
 	bbr3 := cc("tcpilot_bbr3")
 	for _, arms := range [][]tcp.CC{nil, {cubic, reno}} {
@@ -257,7 +257,7 @@ func TestTheDefaultIsAlwaysAnArm(t *testing.T) {
 	}
 }
 
-// A path on which treated connections do worse is left to the default, says so, and is
+// A path on which treated connections do worse is left to the default, reports that, and is
 // tuned again later.
 func TestWorseThanDefaultIsLeftToIt(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
@@ -276,14 +276,14 @@ func TestWorseThanDefaultIsLeftToIt(t *testing.T) {
 	}
 	w.now = p.LeftToDefault.Until.UnixNano() + 1
 	w.e.Settle(w.now)
-	w.now += int64(6 * time.Minute) // what was written is renewed
+	w.now += int64(6 * time.Minute) // policies are renewed
 	w.e.Tick(w.now)
 	if got := w.run(50, to, g); count(got, cubic) == 50 {
 		t.Error("it is never tuned again")
 	}
 }
 
-// Whenever one looks: comparing all the time must not find harm where there is none.
+// Comparing after every outcome must not find harm if there is none.
 func TestTheDefaultGuardSeldomErrs(t *testing.T) {
 	wrong := 0
 	for seed := range uint64(200) {
@@ -297,13 +297,13 @@ func TestTheDefaultGuardSeldomErrs(t *testing.T) {
 			wrong++
 		}
 	}
-	if wrong > 10 { // 5 % of 200, which the boundary keeps to; it is wider than it must be
+	if wrong > 10 { // 5 % of 200; the boundary is wider than necessary
 		t.Errorf("%d of 200 paths that tcpilot does no harm to were left to the default", wrong)
 	}
 }
 
-// The first trials of bad arms are the price of finding a good one: a new path is not left
-// to the default for them.
+// The first trials of bad arms are the cost of finding a good one: a new path is not left to
+// the default because of them.
 func TestTheDefaultGuardAllowsFirstTrials(t *testing.T) {
 	left := 0
 	for seed := range uint64(200) {
@@ -321,15 +321,15 @@ func TestTheDefaultGuardAllowsFirstTrials(t *testing.T) {
 	}
 }
 
-// What one path says of an arm is not known of the next: a path whose losses one arm
-// withstands finds that arm, also if its neighbour has found it bad and a noisy host hides that
-// its queue is short.
-func TestOnePathDoesNotSpeakForAnother(t *testing.T) {
+// Evidence of one path does not decide for another. A path with random loss finds the arm
+// that tolerates it, even if that arm was bad on a neighbouring path and a noisy host hides
+// that the queue is short.
+func TestOnePathDoesNotDecideForAnother(t *testing.T) {
 	good, bad := goods{cubic: 30, bbr: 12, reno: 30}, goods{cubic: 4, bbr: 40, reno: 4}
 	for seed := range uint64(50) {
 		w := newWorld(t, nil)
 		w.rng = rand.New(rand.NewPCG(seed, 9))
-		w.now += int64(seed) * 17 * second // slices draw by the time
+		w.now += int64(seed) * 17 * second // the draw of a slice depends on the time
 		w.gap = 360 * int64(time.Millisecond)
 		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
 		w.e.Settle(w.now)
@@ -363,7 +363,7 @@ func TestHoldOutShowsTheGain(t *testing.T) {
 	}
 }
 
-// A sample's path is its address, however it is written.
+// IPv4 addresses and their v4-mapped form belong to the same path.
 func TestMappedAddresses(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, a := range []string{"203.0.113.9", "::ffff:203.0.113.9", "2001:db8:1:2::3", "2001:db8:1:ffff::4"} {
@@ -394,7 +394,7 @@ func TestUnattributed(t *testing.T) {
 	}
 }
 
-// A scan of addresses that never answer must not push out what was learned.
+// A scan of addresses that never answer must not evict learned paths.
 func TestFailedConnectsMakeNoPath(t *testing.T) {
 	w := newWorld(t, nil)
 	s := w.connect(ip("203.0.113.9"), lossy)

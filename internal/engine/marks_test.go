@@ -12,14 +12,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Of package guard: how many connections in a row must meet no mark, and how many of them
-// one after the other.
+// Constants of package guard: how many connections in a row must get no mark, and how many
+// of them must be sequential.
 const unmarkedMost, unmarkedApart = 8, 3
 
-// insideHost is of a private network, where arms that need ECN may be used.
+// insideHost is in a private network, where arms that need ECN may be used.
 var insideHost = ip("10.0.113.9")
 
-// Whoever answers a connection can forge a mark.
+// Any peer can forge a mark, so one marked connection is not enough.
 func TestMarksMustBeProved(t *testing.T) {
 	marks := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN; s.DeliveredCE = 5 }
 	g := goods{cubic: 100, bbr: 100, dctcp: 100}
@@ -28,7 +28,7 @@ func TestMarksMustBeProved(t *testing.T) {
 		host      string
 		marked    int
 		arms      []tcp.CC // of the rule
-		want, bbr bool     // used afterwards: dctcp, bbr
+		want, bbr bool     // whether dctcp, and bbr, is used afterwards
 	}{
 		{"one mark", "10.0.113.9", 1, nil, false, true},
 		{"several", "10.0.113.9", provenMarks, nil, true, false},
@@ -82,7 +82,7 @@ func TestMarksLost(t *testing.T) {
 	}
 }
 
-// noECN is a connection made without ECN, where the arm that needs it becomes Reno.
+// noECN is a connection without ECN, in which an arm that needs ECN falls back to Reno.
 func noECN(s *tcp.Sample) {
 	if s.Arm == dctcp {
 		s.CC, s.Flags = reno, s.Flags|tcp.FlagCCChanged
@@ -98,7 +98,7 @@ func provenWorld(t *testing.T) *world {
 	return w
 }
 
-// A host that made marks once negotiates ECN no more: nothing of the arm is scored.
+// A path that had marks no longer negotiates ECN: no sample of the arm is scored.
 func TestMarksLostWithoutECN(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -140,7 +140,7 @@ func TestMarksLostWithoutECN(t *testing.T) {
 	}
 }
 
-// What others did with the connection says nothing of the path's ECN.
+// A connection whose congestion control tcpilot did not choose is no evidence about ECN.
 func TestMarksLostByOthers(t *testing.T) {
 	for _, flag := range []tcp.Flags{tcp.FlagAppCC, tcp.FlagArmFailed, tcp.FlagAdopted, tcp.FlagHoldOut} {
 		w := provenWorld(t)
@@ -156,7 +156,7 @@ func TestMarksLostByOthers(t *testing.T) {
 }
 
 // One burst may overflow a queue that marks: its losses are one event, however many
-// connections it had and whenever they end. Three of them are not.
+// connections were in it and whenever they end. Three bursts are evidence.
 func TestMarksLostInOneBurst(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		w := newWorld(t, nil)
@@ -187,7 +187,7 @@ func TestMarksLostInOneBurst(t *testing.T) {
 	}
 }
 
-// A host of which nothing was scored has the policy, and the proof, of its prefix.
+// A host without a scored connection uses the policy, and the proof of ECN, of its prefix.
 func TestMarksLostOfThePrefix(t *testing.T) {
 	w := provenWorld(t)
 	w.run(3, ip("10.0.113.10"), goods{cubic: 100, dctcp: 100}) // hosts have paths of their own

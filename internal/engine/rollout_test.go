@@ -18,7 +18,7 @@ func withFields(r *policy.Rule) {
 	r.Set.Set(tcp.SynRTO, 100)
 }
 
-// touched reports whether some row lets the kernel do something.
+// touched reports whether some row makes the kernel set something.
 func (f *fakeSink) touched() (rows []path.Entry) {
 	for _, en := range f.rows {
 		_, answers := en.Policy.Params.Get(tcp.SynRTO)
@@ -29,8 +29,8 @@ func (f *fakeSink) touched() (rows []path.Entry) {
 	return rows
 }
 
-// In mode observe no row lets the kernel do anything, while the path is learned and
-// what would be decided is shown; then tuning begins with what was learned.
+// In mode observe no row makes the kernel set anything, but the path is learned, and
+// decisions are shown. Tuning then begins with what was learned.
 func TestObserve(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", withFields))
 	if len(w.sink.touched()) == 0 {
@@ -55,7 +55,7 @@ func TestObserve(t *testing.T) {
 	if s := w.e.Summary(time.Unix(0, w.now)); s.Mode != "observe" || w.e.Fields() != 0 {
 		t.Errorf("mode %s, fields %b", s.Mode, w.e.Fields())
 	}
-	// A new rule is not in force for one moment.
+	// A new rule is not in force at any time.
 	w.sink.onWrite = func() {
 		if rows := w.sink.touched(); len(rows) != 0 {
 			t.Errorf("while rules change: %+v", rows)
@@ -73,8 +73,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// The rows of a rule hold out what its rollout leaves, beside its own hold-out; and
-// a rule that only sets values can be compared that way.
+// The hold-out in a rule's rows includes all connections outside its rollout. So a rule that
+// only sets values can be compared as well.
 func TestRollout(t *testing.T) {
 	fixed := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.25}
 	w := newWorld(t, nil, fixed)
@@ -95,8 +95,8 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// A rule that is rolled out and does harm is taken back by the guard, also one that
-// only sets values; one that does not is left alone.
+// The guard sets the rollout of a rule that does harm to 0, also of a rule that only sets
+// values. It does not change that of other rules.
 func TestGuardTakesRolloutBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		goods goods
@@ -118,13 +118,13 @@ func TestGuardTakesRolloutBack(t *testing.T) {
 	}
 }
 
-// What is found to do harm is taken back by itself, is said so, and stays back until
-// somebody says otherwise.
+// A rollout that does harm is set to 0 and reported, and stays at 0 until an operator changes
+// it.
 func TestRollBack(t *testing.T) {
 	var log bytes.Buffer
 	w := newWorld(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) }, learnRule("all", withFields), policy.Rule{Name: "left", Leave: true})
 	rollout := func() *Rollout { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout }
-	for range 2 { // a guard may say it again
+	for range 2 { // a guard may report it twice
 		if err := w.e.RollBack("all", "p95 is 1.4 times the default's", w.now); err != nil {
 			t.Fatal(err)
 		}

@@ -101,8 +101,8 @@ func (l *lifetimes) areMany() bool {
 	return l.n >= lifeMemory && l.atOnce() >= float64(from)
 }
 
-// lives are those that n's slices follow: those of the network, which draws for all its
-// hosts.
+// sliceLifetimes returns the lifetimes that n's slices follow: those of the network, because
+// one draw holds for all its hosts.
 func (n *node) sliceLifetimes() *lifetimes {
 	if n.parent != nil && n.parent.hosts {
 		return &n.parent.lifetimes
@@ -174,7 +174,7 @@ func (e *Engine) deferNode(n *node, lowPriority bool) {
 	*list = append(*list, n)
 }
 
-// release has those decided on whose slice has ended, or all of them.
+// releaseDeferred marks the deferred paths whose slice has ended, or all of them.
 func (e *Engine) releaseDeferred(now int64, all bool) {
 	for i := range e.deferred {
 		if shift := leastSlice + i; len(e.deferred[i]) == 0 || !all && now>>shift == e.releasedAt>>shift {

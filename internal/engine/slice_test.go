@@ -42,8 +42,7 @@ func TestSliceFollowsLength(t *testing.T) {
 	}
 }
 
-// An interval sample is of a connection that goes on: it does not say how long one
-// lasts.
+// An interval sample is of a live connection: it does not show how long connections last.
 func TestSliceIgnoresLiveConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	to := ip("203.0.113.9")
@@ -54,9 +53,9 @@ func TestSliceIgnoresLiveConnections(t *testing.T) {
 	}
 }
 
-// share gives four connections that begin at once what they get of a link of 8
-// Gbit/s: reno takes thrice what cubic does, and alone with its like gets no more than
-// anybody, with 3 % of it sent twice.
+// share divides a link of 8 Gbit/s among four connections that begin together. reno takes
+// three times as much as cubic; among reno connections only, each gets the same as others
+// would, with 3 % retransmits.
 func (w *world) share(to netip.Addr) (flooding int) {
 	var batch []*tcp.Sample
 	total := 0.0
@@ -87,8 +86,8 @@ func (w *world) share(to netip.Addr) (flooding int) {
 	return flooding
 }
 
-// Drawn for each connection, the arm that takes from the others looks best, and
-// everybody ends up with it; drawn for a slice of time, it is seen for what it is.
+// If an arm is drawn for each connection, the arm that takes from the others looks best, and
+// all connections get it. If it is drawn for a slice of time, it does not look better.
 func TestArmThatTakesFromOthersIsNotBest(t *testing.T) {
 	flooding := func(alone bool) (last int) {
 		w := newWorld(t, nil)
@@ -110,7 +109,7 @@ func TestArmThatTakesFromOthersIsNotBest(t *testing.T) {
 	}
 }
 
-// Within a slice shares stay as they are, so that its draw means one arm.
+// Shares do not change within a slice, so that all of its connections get one arm.
 func TestSharesStayWithinSlice(t *testing.T) {
 	w := newWorld(t, nil)
 	w.gap = second / 50
@@ -138,8 +137,9 @@ func TestSharesStayWithinSlice(t *testing.T) {
 	}
 }
 
-// What cannot wait does not: Settle, a change of what is on offer, a mark, a ban.
-func TestSliceHoldsNothingUrgent(t *testing.T) {
+// Urgent decisions do not wait for the end of the slice: Settle, a change of the offered
+// arms, a mark, a ban.
+func TestUrgentDecisionsDoNotWaitForTheSlice(t *testing.T) {
 	to := ip("203.0.113.9")
 	for name, act := range map[string]func(*world){
 		"settle": func(w *world) { w.e.Settle(w.now) },
@@ -181,13 +181,13 @@ func TestSliceHoldsNothingUrgent(t *testing.T) {
 	}
 }
 
-// Guards of a busy path: in every second slice there were enough of the hold-out for
-// what was seen to fade, and still the slices add up.
+// On a busy path, every second slice has so many hold-out connections that earlier evidence
+// fades. The evidence of several slices must still add up.
 func TestGuardsOfBusyPaths(t *testing.T) {
 	w := newWorld(t, nil)
 	to := ip("203.0.113.9")
 	bad := goods{cubic: 100, bbr: 100, reno: 5}
-	for range 12 { // slices, as they are for many at a time
+	for range 12 { // slices as long as with many connections at a time
 		const slice = firstSlice + manyShift
 		w.now = w.now>>slice<<slice + 1<<slice + 2<<firstSlice
 		for i := range 400 {
@@ -212,9 +212,9 @@ func TestGuardsOfBusyPaths(t *testing.T) {
 	}
 }
 
-// What could wait before it was put off can wait still when its slice ends: a thousand
-// paths whose slices end at one time are not decided on in one tick.
-func TestWhoCanWaitWaitsAfterItsSlice(t *testing.T) {
+// A deferred decision that is not urgent still waits in Engine.later after its slice: a
+// thousand paths whose slices end together are not decided on in one tick.
+func TestDecisionsThatAreNotUrgentWaitAfterTheSlice(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run(3, ip("203.0.113.9"), goods{cubic: 100, bbr: 100, reno: 100})
 	e := w.e
@@ -239,8 +239,8 @@ func TestWhoCanWaitWaitsAfterItsSlice(t *testing.T) {
 	}
 }
 
-// However their lengths scatter, connections one after the other are one at a time, and
-// nine are many.
+// Whatever their lengths, sequential connections count as one at a time, and nine concurrent
+// ones as many.
 func TestHowManyAtATime(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var alone lifetimes

@@ -26,8 +26,9 @@ const (
 	// not decided on after each of its connections.
 	pace = int64(50 * time.Millisecond)
 	// settledAt is the number of observations, since a path was first seen or changed,
-	// from which another outcome of the best arm goes to Engine.later. It does not if the
-	// sum of the change detector is urgentSum or more (a quarter of its limit, see learn).
+	// from which the decision after another outcome of the best arm goes to Engine.later,
+	// unless the sum of the change detector is urgentSum or more (a quarter of its limit,
+	// see learn).
 	settledAt = 16
 	urgentSum = 1.5
 	// laterRate is how many decisions a second are made about the paths in Engine.later: at

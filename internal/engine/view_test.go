@@ -7,9 +7,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// What a path's latest connections were like comes back in units of the network, the price
-// that the reward puts on retransmits taken out.
-func TestRecentIsWhatWasSent(t *testing.T) {
+// Recent shows goodput, retransmits and round-trip time of the latest connections, without
+// the price of retransmits that is part of the reward.
+func TestRecentIsWithoutThePrice(t *testing.T) {
 	w := newWorld(t, nil)
 	again := func(s *tcp.Sample) { s.Retrans = s.DataSegsOut / 50 }
 	w.run(60, ip("203.0.113.9"), lossy, again)

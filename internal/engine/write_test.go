@@ -66,8 +66,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// The kernel counts on another clock: a clock that is set back must not let rows
-// expire there.
+// The kernel uses another clock: rows must not expire there when the wall clock is set back.
 func TestRenewalWhenTheClockIsSetBack(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run(5, ip("203.0.113.9"), lossy)
@@ -105,7 +104,7 @@ func TestRefusedWritesAreTriedAgain(t *testing.T) {
 	if _, ok := w.sink.rows[k]; !ok {
 		t.Fatalf("not written again: %v", w.sink.rows)
 	}
-	// A row whose second write failed may be there: it is deleted with its path.
+	// A row whose second write failed may be in the kernel: it is deleted with its path.
 	w.sink.refuse = errRefused
 	w.e.SetOffered(offer(cubic, bbr), tcp.CC{})
 	w.e.Settle(w.now)
@@ -148,8 +147,8 @@ func TestEvictionDeletesRows(t *testing.T) {
 	}
 }
 
-// A path that is forgotten and met again before the next tick keeps its new row.
-func TestForgottenAndMetAgain(t *testing.T) {
+// A path that is evicted and created again before the next tick keeps its new row.
+func TestEvictedAndCreatedAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	to := ip("203.0.113.9")
 	w.run(3, to, lossy)
@@ -166,7 +165,7 @@ func TestForgottenAndMetAgain(t *testing.T) {
 	}
 }
 
-// Nothing of a set of rules is in force after it was refused.
+// If a set of rules is refused, no part of it is in force.
 func TestRefusedRules(t *testing.T) {
 	set := func(v uint64) policy.Rule {
 		r := policy.Rule{Name: "set"}
@@ -248,8 +247,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// From the moment that changed rules are in force no connection gets what a rule
-// gave before, and what was learned is kept.
+// As soon as changed rules are in force, no connection gets the old settings of a rule. What
+// was learned is kept.
 func TestReloadWithoutOldRows(t *testing.T) {
 	set := func(cwnd uint64) policy.Rule {
 		return learnRule("all", func(r *policy.Rule) { r.Set.Set(tcp.InitCwnd, cwnd) })
@@ -299,7 +298,7 @@ func TestReloadWithoutOldRows(t *testing.T) {
 	if n := w.e.View(time.Unix(0, w.now)).Totals.Unattributed; n != 0 {
 		t.Errorf("%d samples unattributed", n)
 	}
-	// Refused: the old rules' rows are all there, and nothing else for long.
+	// Refused: all rows of the old rules are there, and soon no others.
 	w.sink.noRules = errors.New("no room")
 	if err := w.e.SetRules([]policy.Rule{set(50)}, policy.Resolver{}, w.now); err == nil {
 		t.Error("no error")
@@ -343,7 +342,7 @@ func TestRecompileFollowsNames(t *testing.T) {
 	}
 }
 
-// memories takes everything that is unsaved, through JSON as the store keeps it.
+// memories saves all unsaved changes, encoded and decoded as the store does it.
 func memories(t *testing.T, e *Engine, saved error) (changed []Memory, forgotten []Place) {
 	t.Helper()
 	for more := true; more; {
@@ -370,7 +369,7 @@ func memories(t *testing.T, e *Engine, saved error) (changed []Memory, forgotten
 	return changed, forgotten
 }
 
-// revive starts an engine with what another one kept.
+// revive starts an engine with the memories of another one.
 func revive(t *testing.T, opt func(*Options), kept []Memory, rules ...policy.Rule) (*world, int) {
 	t.Helper()
 	w, n := newWorld(t, opt, learnRule("placeholder")), 0
@@ -431,7 +430,7 @@ func TestPersistence(t *testing.T) {
 	}
 }
 
-func TestMemoriesThatNobodyWants(t *testing.T) {
+func TestMemoriesThatNoLongerApply(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run(20, ip("203.0.113.9"), lossy)
 	w.run(20, ip("203.0.113.10"), lossy)
@@ -463,7 +462,7 @@ func TestMemoriesThatNobodyWants(t *testing.T) {
 	}
 }
 
-// What was used last is what stays, whatever the order in the file.
+// The paths that were used last are kept, whatever their order in the file.
 func TestRestoredOrderOfUse(t *testing.T) {
 	w := newWorld(t, nil)
 	for i := range 20 {
@@ -484,7 +483,7 @@ func TestFailedSaveLosesNothing(t *testing.T) {
 	if len(all) == 0 || len(again) != len(all) {
 		t.Fatalf("%d, and after a failed save %d", len(all), len(again))
 	}
-	for i := range 20 { // pushes it out; most of these were never saved
+	for i := range 20 { // evicts it; most of these were never saved
 		w.run(1, netip.AddrFrom4([4]byte{10, 0, byte(i), 1}), lossy)
 	}
 	for _, saved := range []error{errRefused, nil} {
@@ -521,7 +520,7 @@ func TestYields(t *testing.T) {
 		t.Errorf("%+v", y)
 	}
 	w.e.Tick(w.now)
-	for _, row := range w.sink.rows { // other network namespaces get it still
+	for _, row := range w.sink.rows { // other network namespaces still get it
 		if row.Policy.NumArms == 0 && row.Policy.Params.Mask() == 0 {
 			t.Errorf("nothing is given: %+v", row)
 		}
@@ -606,7 +605,7 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// Readers and writers from all sides; for the race detector.
+// Concurrent readers and writers, for the race detector.
 func TestConcurrentUse(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Limit = 64 })
 	var samples []*tcp.Sample
@@ -646,8 +645,8 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// Samples come in while the kernel is written to, paths are made and evicted meanwhile, and
-// what is in the kernel afterwards is what the engine thinks.
+// Samples are observed during writes to the kernel, while paths are created and evicted.
+// Afterwards the rows in the kernel are those that the engine has recorded.
 func TestSamplesDoNotWaitForWrites(t *testing.T) {
 	const limit = 400
 	w := newWorld(t, func(o *Options) { o.Limit = limit }, learnRule("all"))

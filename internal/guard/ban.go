@@ -23,7 +23,7 @@ type Ban struct {
 	Until int64  `json:"until"` // Unix ns; later it is an arm again
 }
 
-// Bans are those of a path, including arms that are back. They are few.
+// Bans are the bans of a path, including those that have ended. There are few.
 type Bans []Ban
 
 // Add takes an arm from the path at now, Unix ns, and returns until when.

@@ -39,12 +39,11 @@ const (
 	// goodputCollapse is the same for goodput, a factor of 4, because other objectives may
 	// trade some goodput. The other arms must be above by as much, too.
 	goodputCollapse = 2 * math.Ln2
-	// expectedNoise is the standard deviation of one outcome that is expected of an
-	// arm before its own is known, and expectedN the outcomes that this counts for:
-	// learn.ThompsonOptions' Noise and NoiseN.
+	// expectedNoise is the standard deviation expected of one outcome before the arm's own
+	// is known; it counts as expectedN outcomes (learn.ThompsonOptions' Noise and NoiseN).
 	expectedNoise = 0.4
 	expectedN     = 4
-	// The least numbers of ended connections for a comparison.
+	// Least numbers of ended connections for a comparison.
 	leastCollapse = 10 // of the arm, for either collapse
 	leastStorm    = 20 // of the arm: a single burst of losses is not a storm
 	leastHoldOut  = 5  // of the hold-out, for each comparison
@@ -130,8 +129,8 @@ func (w *Watch) arm(cc tcp.CC) *Arm {
 	return &w.arms[i]
 }
 
-// Judge says what an arm does wrong; why is empty if it does not. expectsMarks: it needs
-// ECN, and the path has proved to mark.
+// Judge says what harm an arm does; why is empty if it does none. expectsMarks: it needs ECN,
+// and the path has proved to mark.
 func (w *Watch) Judge(a *Arm, expectsMarks bool) (which Kind, why string) {
 	h := &w.holdOut
 	switch {

@@ -14,7 +14,7 @@ const (
 	// unmarkedMost is how many connections in a row may lose packets without a mark, or
 	// be made without ECN, before the path's proof of ECN is given up.
 	unmarkedMost = 8
-	// unmarkedApart of them one after the other.
+	// unmarkedApart is how many of them must be sequential.
 	unmarkedApart = 3
 )
 
@@ -22,7 +22,7 @@ const (
 // and did not.
 type unmarked struct {
 	n       int
-	without int // of these, made without ECN
+	without int // of these, without ECN
 	// apart of them each began after the one before had ended, the latest at end (Unix
 	// ns): one burst may overflow any queue.
 	apart int

@@ -10,7 +10,7 @@ import (
 // outcomes are the rewards and goodputs of the connections of an arm, or of the hold-out.
 type outcomes struct {
 	reward  series // by the objective, of all of them
-	goodput series // ln(bytes/s) of those that the path bounded; none where it is the objective
+	goodput series // ln(bytes/s) of those that the path limited; empty if goodput is the objective
 	packets
 }
 
@@ -31,7 +31,7 @@ func (o *outcomes) fade(old bool) {
 // series is a mean of logarithms.
 type series struct {
 	ended  float64 // connections
-	slices float64 // of time in which they came; of the hold-out, which has none, outcomes
+	slices float64 // slices of time with outcomes; for the hold-out the number of outcomes
 	slice  int64   // the latest
 	nth    int32   // outcomes in it
 
@@ -56,7 +56,7 @@ func (v *series) add(s *tcp.Sample, out learn.Outcome) {
 	v.merge(out.Weight*learn.Novelty(v.nth), out.Reward, 0)
 }
 
-// merge adds outcomes of a mean of their own (Chan, Golub and LeVeque, 1979).
+// merge adds another series (Chan, Golub and LeVeque, 1979).
 func (v *series) merge(weight, mean, m2 float64) {
 	if weight == 0 {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Slices fade with time also where the hold-out brings so much that all else fades
-// much sooner.
+// The number of slices fades only with time, even if a large hold-out makes everything else
+// fade much sooner.
 func TestSlicesOfBusyPathsFade(t *testing.T) {
 	const second = int64(time.Second)
 	w := New(1, 0)

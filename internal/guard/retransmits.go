@@ -15,13 +15,14 @@ const (
 	// times the hold-out's.
 	storm       = 0.05
 	stormFactor = 2
-	// together is as how many independent packets those of one connection count at most; a
-	// connection of that many packets counts as half of it (as learn's halfPackets). By
+	// together is the greatest number of independent packets that one connection counts
+	// as; a connection of that many packets counts as half of it (as learn's halfPackets). By
 	// Kish's design effect this is a correlation of 1/50 between the losses of a connection.
 	// If the observed correlation is greater, scatter corrects for it.
 	together = 50
-	// holdOutPackets at the share of both are added to the hold-out's, as learn's
-	// lossPackets are to a connection's: a few that all arrived do not make a share of 0.
+	// holdOutPackets packets with the common share of retransmits are added to the
+	// hold-out's, as learn's lossPackets are to a connection's: a few packets without loss do
+	// not prove a share of 0.
 	holdOutPackets = 100
 	// liveWeight is what a sample of a live connection counts for: learn's
 	// intervalWeight.
@@ -30,9 +31,9 @@ const (
 
 // packets are sums over connections, each weighted as above.
 type packets struct {
-	sent  float64 // with data, those sent again included
+	sent  float64 // data packets, retransmits included
 	again float64
-	// Of sent squared, sent times again, again squared: how much connections differ.
+	// Sums of sent squared, sent times again, and again squared: how much connections differ.
 	sent2, both, again2 float64
 }
 
@@ -85,8 +86,8 @@ func stormy(arm, holdOut *packets) bool {
 	if arm.sent == 0 || holdOut.sent == 0 {
 		return false
 	}
-	// How many packets count as one: over both, because a hold-out without losses does not
-	// show how losses are correlated.
+	// How many packets count as one, over arm and hold-out together: a hold-out without
+	// losses does not show how losses are correlated.
 	alike := 1.0
 	if chance := arm.chance() + holdOut.chance(); chance > 0 {
 		alike = max(1, (arm.scatter()+holdOut.scatter())/chance)

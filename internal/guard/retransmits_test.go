@@ -15,11 +15,11 @@ func named(name string) (cc tcp.CC) {
 	return cc
 }
 
-// loses is a connection's packets: how many it sends, and again.
+// loses returns how many packets a connection sends, and how many of them are retransmits.
 type loses func(r *rand.Rand, held bool) (sent, again uint32)
 
-// stormAfter is how many connections there were, every fourth held out at random,
-// when the guard took the arm; 0 if it did not after n.
+// stormAfter is the number of connections, a random quarter of them in the hold-out, after
+// which the guard retired the arm; 0 if it did not within n.
 func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
 	w := &Watch{}
 	for i := range n {
@@ -43,7 +43,7 @@ func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
 	return 0
 }
 
-// atRandom loses each packet by itself.
+// atRandom loses packets independently.
 func atRandom(r *rand.Rand, sent uint32, share float64) (again uint32) {
 	for range sent {
 		if r.Float64() < share {
@@ -53,7 +53,7 @@ func atRandom(r *rand.Rand, sent uint32, share float64) (again uint32) {
 	return again
 }
 
-// Arms that lose as the hold-out does are left alone, however often it is looked at.
+// An arm that loses as much as the hold-out is not retired, however often it is checked.
 func TestNoStormByChance(t *testing.T) {
 	const runs, connections = 4000, 300
 	for _, c := range []struct {
@@ -88,8 +88,8 @@ func TestNoStormByChance(t *testing.T) {
 	}
 }
 
-// What bbr does on a policed path is found out within a few dozen connections, of
-// which 20 have to be the arm's.
+// The losses of bbr on a policed path are detected within a few dozen connections, of which 20
+// must be the arm's.
 func TestStormIsSeen(t *testing.T) {
 	for _, packets := range []uint32{20, 200, 5000} {
 		r, most, sum := rand.New(rand.NewPCG(5, 6)), 0, 0
@@ -99,7 +99,7 @@ func TestStormIsSeen(t *testing.T) {
 				if held {
 					return packets, 0
 				}
-				return packets, atRandom(r, packets, 2*0.17*r.Float64()) // now more, now less
+				return packets, atRandom(r, packets, 2*0.17*r.Float64()) // varies from connection to connection
 			})
 			if n == 0 {
 				t.Fatalf("%d packets: not seen", packets)
@@ -113,7 +113,7 @@ func TestStormIsSeen(t *testing.T) {
 	}
 }
 
-// Thousands of packets of few connections are few.
+// Thousands of packets of a few connections are little evidence.
 func TestStormPackets(t *testing.T) {
 	var few, many, none packets
 	for range 5 {

@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// Source is what is shown.
+// Source is where the metrics are read from.
 type Source interface {
 	// Snapshot is the engine's latest, nil before the first.
 	Snapshot() *engine.Snapshot
@@ -18,7 +18,7 @@ type Source interface {
 	Counters() (Counters, error)
 }
 
-// other is the prefix of what is summed over all remaining paths.
+// other is the prefix label of the sums over all remaining paths.
 const other = "other"
 
 // Collector is a prometheus.Collector over a Source. It holds no values: every
@@ -77,7 +77,7 @@ func (s *scrape) one(f *family, v float64, labels ...string) {
 	}
 	s.seen[key] = true
 	m, err := prometheus.NewConstMetric(f.desc, f.kind, v, labels...)
-	if err != nil { // a label that is not UTF-8: the scrape says so
+	if err != nil { // a label that is not UTF-8: the scrape reports the error
 		m = prometheus.NewInvalidMetric(f.desc, err)
 	}
 	s.out <- m
@@ -142,7 +142,7 @@ func (s *scrape) rules(snap *engine.Snapshot) {
 	}
 }
 
-// gain writes a gain with its interval; without one there is nothing to say.
+// gain writes a gain with its interval; nothing if there is no interval.
 func (s *scrape) gain(ratio, low, high *family, g engine.Gain, labels ...string) {
 	if !g.Known() {
 		return

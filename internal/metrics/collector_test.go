@@ -187,7 +187,7 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 func TestGainHasItsInterval(t *testing.T) {
 	f := full(2)
 	f.snap.Rules[0].Gain = engine.Gain{Ratio: 2, Low: 1.5, High: 2.6}
-	f.snap.Paths[1].HoldOut.Gain = engine.Gain{Ratio: 3} // of too little to have one
+	f.snap.Paths[1].HoldOut.Gain = engine.Gain{Ratio: 3} // too few observations for an interval
 	got := gather(t, f, topPaths)
 	for name, want := range map[string]float64{"": 2, "_low": 1.5, "_high": 2.6} {
 		if v := value(t, got, "tcpilot_rule_gain_ratio"+name, "rule="+f.snap.Rules[0].Name); v != want {
@@ -239,7 +239,7 @@ func series(got map[string]*dto.MetricFamily) (n int) {
 	return n
 }
 
-func TestUnreadableCountersLeaveTheRest(t *testing.T) {
+func TestUnreadableCountersDoNotHideOtherMetrics(t *testing.T) {
 	f := full(3)
 	f.err = errors.New("map is gone")
 	got := gather(t, f, topPaths)

@@ -1,4 +1,4 @@
-// Package metrics shows the engine's snapshot and the datapath's counters to
+// Package metrics exports the engine's snapshot and the datapath's counters to
 // Prometheus.
 //
 // It refuses to let a label grow with traffic: rules, congestion controls and the paths

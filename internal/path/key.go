@@ -9,8 +9,8 @@ import (
 // address of the class".
 type Key struct {
 	Class uint32 // id of the class; 0 is no class
-	// Scope is 0 for what all network namespaces share, or the cookie of the
-	// one that learns for itself.
+	// Scope is 0 if all network namespaces share the path, or the cookie of the one network
+	// namespace that it belongs to.
 	Scope uint64
 	// Prefix is the remote prefix, masked. IPv4 prefixes are kept as IPv4; the
 	// root of both families is ::/0.
@@ -36,7 +36,7 @@ func (k Key) String() string {
 }
 
 // Of returns the key of addr at the given prefix length (0 to 32 for IPv4, 0 to
-// 128 for IPv6; longer lengths are cut to the address's own). Length 0 is the root.
+// 128 for IPv6; longer lengths count as 32 or 128). Length 0 is the root.
 // A v4-mapped address counts as IPv4.
 func Of(class uint32, scope uint64, addr netip.Addr, bits int) Key {
 	addr = addr.Unmap().WithZone("")

@@ -11,9 +11,9 @@ type Arm struct {
 	// Weight is the share in 1/65536; the weights of a policy sum to 65536, or
 	// the policy has no arms.
 	Weight uint32 `json:"weight"`
-	// Default is the arm of connections whose congestion control is left as it is:
-	// what they would have without tcpilot. CC is then the host's default; a network
-	// namespace or a route may have another.
+	// Default marks the arm of connections that keep the congestion control that they would
+	// have without tcpilot. CC is then the host's default; a network namespace or a route
+	// may have another one.
 	Default bool `json:"default,omitempty"`
 }
 
@@ -29,11 +29,11 @@ type Policy struct {
 	HoldOut uint32 // share of connections left at kernel defaults, in 1/65536
 	// Slice is for how long one draw of an arm holds, as the binary logarithm of
 	// nanoseconds, at most 63: all connections to one network (/24, or /48 of IPv6)
-	// that begin in one slice of the wall clock are given the same arm. 0: each draws
-	// its own.
+	// that begin in one slice of the wall clock are given the same arm. 0: each connection
+	// draws its own.
 	Slice uint8
-	// HoldSlices is the share of slices that are held out whole, in 1/65536, besides
-	// the connections of HoldOut. Without Slice it means nothing.
+	// HoldSlices is the share of slices that are in the hold-out as a whole, in 1/65536, in
+	// addition to the connections of HoldOut. It has no effect without Slice.
 	HoldSlices uint32
 }
 

@@ -23,12 +23,12 @@ const (
 	bufferSize  = 256 << 10
 )
 
-// Meta says where the samples of a file come from.
+// Meta describes where the samples of a file come from.
 type Meta struct {
 	Created time.Time  `json:"created"`
 	Version string     `json:"version"` // of the tcpilot that wrote it
 	Kernel  string     `json:"kernel"`  // release of the host recorded
-	Rules   []RuleName `json:"rules"`   // what the samples' classes stand for
+	Rules   []RuleName `json:"rules"`   // names of the samples' classes
 }
 
 // RuleName names a class.
@@ -87,11 +87,11 @@ func (w *Writer) Flush() error {
 // ErrForeign is wrapped by NewReader when the file is not a recording at all.
 var ErrForeign = errors.New("not a tcpilot recording")
 
-// DamageError says where a recording stops being readable. Everything before
-// was delivered.
+// DamageError is the position at which a recording becomes unreadable. All samples before it
+// were delivered.
 type DamageError struct {
 	Offset  int64  // of the record in the file
-	Samples uint64 // whole ones before it
+	Samples uint64 // complete samples before it
 	Err     error
 }
 
@@ -151,8 +151,8 @@ func (r *Reader) Count() uint64 { return r.count }
 func (r *Reader) Err() error { return r.err }
 
 // Read reads the next sample into s; every field is written and nothing is
-// allocated. It returns io.EOF after the last one, and a DamageError where the
-// file stops being readable.
+// allocated. It returns io.EOF after the last one, and a DamageError if the rest of the file
+// is unreadable.
 func (r *Reader) Read(s *tcp.Sample) error {
 	if r.err != nil {
 		return r.err
@@ -170,14 +170,14 @@ func (r *Reader) Read(s *tcp.Sample) error {
 		r.err = &DamageError{Offset: r.offset, Samples: r.count, Err: err}
 		return r.err
 	}
-	_, _ = r.r.Discard(Size) // buffered: it was peeked at
+	_, _ = r.r.Discard(Size) // cannot fail: Peek has buffered it
 	r.offset += int64(Size)
 	r.count++
 	return nil
 }
 
-// All yields every sample that is left. The sample is overwritten by the next:
-// copy it to keep it. See Err afterwards.
+// All yields every remaining sample. The next sample overwrites it: copy it to keep it. Check
+// Err afterwards.
 func (r *Reader) All() iter.Seq[*tcp.Sample] {
 	return func(yield func(*tcp.Sample) bool) {
 		var s tcp.Sample

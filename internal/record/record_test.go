@@ -14,8 +14,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// filled returns a sample in which every field differs from zero and from the
-// others, so that a field left out or swapped is seen.
+// filled returns a sample in which every field differs from zero and from the others, so that
+// the test detects a missing or swapped field.
 func filled(t testing.TB) (s tcp.Sample) {
 	t.Helper()
 	fill(t, reflect.ValueOf(&s).Elem())
@@ -59,7 +59,7 @@ func TestRoundTripKeepsEveryField(t *testing.T) {
 	for _, want := range []tcp.Sample{v4, v6, none} {
 		buf := [Size]byte{}
 		for i := range buf {
-			buf[i] = 0xff // what an earlier record left
+			buf[i] = 0xff // bytes of an earlier record
 		}
 		Encode(&buf, &want)
 		got := filled(t)
@@ -284,7 +284,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		b := make([]byte, Size)
 		copy(b, in)
-		le.PutUint32(b[len(b)-crc:], sum(b)) // else the fuzzer would only meet the checksum
+		le.PutUint32(b[len(b)-crc:], sum(b)) // otherwise the fuzzer would test only the checksum
 		var s tcp.Sample
 		if decode(&s, b) != nil {
 			return

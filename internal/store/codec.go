@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Key names what a record is about.
+// Key identifies the path of a record.
 type Key struct {
 	Rule   string
 	Scope  uint64 // network namespace cookie; 0 is shared

@@ -14,8 +14,8 @@ import (
 	"path/filepath"
 )
 
-// The file is a line of JSON (struct about), the records one after another, and a
-// checksum of all that is before it (CRC-32C, 4 bytes).
+// The file is a line of JSON (struct about), the records, and a checksum of everything
+// before it (CRC-32C, 4 bytes).
 
 // schema counts the incompatible layouts of the file. A file of another schema is not
 // migrated: what was learned is learned again.
@@ -26,7 +26,7 @@ const format = "tcpilot beliefs"
 type about struct {
 	Format string `json:"format"`
 	Schema int    `json:"schema"`
-	// Boot is the boot in which the file was written: cookies of network namespaces
+	// Boot identifies the boot in which the file was written: cookies of network namespaces
 	// start over with the next.
 	Boot string `json:"boot"`
 }
@@ -39,7 +39,7 @@ const (
 // castagnoli has hardware support on amd64 and arm64.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// damage is why a file cannot be used, where a new one can.
+// damage is why a file cannot be used, if a new file can replace it.
 type damage struct{ why string }
 
 func (d *damage) Error() string { return d.why }
@@ -52,9 +52,9 @@ type entry struct {
 	last        int64
 }
 
-// scan reads a file from its begin to its end and calls f for every record; the entry is
-// f's only until it returns. The checksum is known at the end: what f got before it is to
-// be trusted only if scan returns nil. An empty file has no records.
+// scan reads a whole file and calls f for every record; f must not keep the entry. The
+// checksum is verified at the end: the records are valid only if scan returns nil. An empty
+// file has no records.
 func scan(file *os.File, f func(entry) error) (about, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -108,7 +108,7 @@ func readAbout(r *bufio.Reader) (a about, line []byte, err error) {
 	return a, line, err
 }
 
-// readEntry reads a record of at most left bytes into buf, and says how many it has.
+// readEntry reads a record of at most left bytes into buf, and returns its length.
 func readEntry(r io.Reader, buf []byte, left int64) (e entry, n int, err error) {
 	if left < recordHead {
 		return e, 0, errCut
@@ -130,18 +130,18 @@ func readEntry(r io.Reader, buf []byte, left int64) (e entry, n int, err error) 
 func readFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errCut // it became shorter
+		return errCut // the file became shorter
 	}
 	return err
 }
 
-// writer writes a file that takes the place of another when it is complete.
+// writer writes a file that replaces another one when it is complete.
 type writer struct {
 	path string
 	file *os.File
 	buf  *bufio.Writer
 	sum  hash.Hash32
-	out  io.Writer // to both
+	out  io.Writer // to the file and the checksum
 	head [recordHead]byte
 }
 
@@ -174,7 +174,7 @@ func (w *writer) put(e entry) error {
 	return err
 }
 
-// commit puts the file in its place, and returns it open. On an error the former one is
+// commit renames the file into place, and returns it open. On an error the old file is
 // still there.
 func (w *writer) commit() (*os.File, error) {
 	_, err := w.buf.Write(binary.LittleEndian.AppendUint32(nil, w.sum.Sum32()))
@@ -190,8 +190,8 @@ func (w *writer) commit() (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, w.abort())
 	}
-	// The rename is in effect also if the directory cannot be written out; only a crash
-	// of the machine may bring the former file back.
+	// The rename is in effect even if the directory cannot be synced. Then only a crash of
+	// the machine could bring the old file back.
 	if dir, err := os.Open(filepath.Dir(w.path)); err == nil {
 		_ = dir.Sync()
 		dir.Close()

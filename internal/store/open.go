@@ -13,13 +13,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// bootID reads the name of the current boot.
+// bootID reads the id of the current boot.
 var bootID = func() (string, error) { return sysctl.Read("kernel.random.boot_id") }
 
-// Open opens the belief file at path, or makes an empty one. A file that is damaged,
-// foreign or of another schema is moved aside, and moved says so; the store then starts
-// empty. Records of a single network namespace do not outlive a reboot. The lock file
-// beside it keeps other processes away until Close.
+// Open opens the belief file at path, or creates an empty one. A file that is damaged,
+// foreign or of another schema is moved aside, which moved reports; the store then starts
+// empty. Records of a single network namespace are dropped after a reboot. Until Close, a
+// lock file beside it excludes other processes.
 func Open(path string) (s *Store, moved string, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, "", fmt.Errorf("open beliefs: %w", err)
@@ -45,7 +45,7 @@ func Open(path string) (s *Store, moved string, err error) {
 	return s, moved, nil
 }
 
-// moveAside renames a file to a name that is free.
+// moveAside renames a file to an unused name.
 func moveAside(path string) (aside string, err error) {
 	base := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405Z")
 	for i := 1; ; i++ {
@@ -59,7 +59,7 @@ func moveAside(path string) (aside string, err error) {
 	}
 }
 
-// open checks the whole file, every record of it.
+// open checks the whole file, with every record.
 func (s *Store) open() (err error) {
 	if s.boot, err = bootID(); err != nil {
 		return err
@@ -90,8 +90,8 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// openRegular opens a file. It asks for permission to write, though Save writes another
-// file, so that a file that may not be written is found now and not at the first Save.
+// openRegular opens a file for writing, although Save writes another file, so that a missing
+// permission is reported now and not at the first Save.
 func openRegular(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NONBLOCK, 0o600)
 	if err != nil {

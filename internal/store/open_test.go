@@ -112,7 +112,7 @@ func TestOpenTruncated(t *testing.T) {
 	}
 }
 
-// Whatever bit is flipped, the store opens and the file is moved aside.
+// If any bit is flipped, the store opens and the file is moved aside.
 func TestOpenFlipped(t *testing.T) {
 	data := fileOf(t, 500)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -132,8 +132,8 @@ func TestOpenFlipped(t *testing.T) {
 	}
 }
 
-// openBytesFast is openBytes without a write, on a memory file system where the
-// host has one: it is called thousands of times.
+// openBytesFast is openBytes without a write, on a memory file system if the host has one,
+// because it is called thousands of times.
 func openBytesFast(t *testing.T, data []byte) (moved string, n int) {
 	t.Helper()
 	base := "/dev/shm"
@@ -218,7 +218,7 @@ func TestOpenLocked(t *testing.T) {
 	}
 }
 
-// mountTmpfs mounts a file system of its own, of a size.
+// mountTmpfs mounts a tmpfs of the given size.
 func mountTmpfs(t *testing.T, options string) (dir string) {
 	t.Helper()
 	testenv.Root(t)

@@ -28,16 +28,16 @@ type Store struct {
 
 var errClosed = errors.New("store is closed")
 
-// Keep makes room for at least n records, so that what the engine is configured to
-// hold is there again after a restart.
+// Keep raises the limit of the file to at least n records, so that all paths that the engine
+// may hold are restored after a restart.
 func (s *Store) Keep(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = max(s.limit, n)
 }
 
-// Load calls f for every record. The record is f's to keep. An error of f ends
-// the loading and is returned. f must not call the store.
+// Load calls f for every record; f may keep it. An error of f ends the loading and is
+// returned. f must not call the store.
 func (s *Store) Load(f func(Record) error) error {
 	return s.use("load beliefs", func() error {
 		return s.each(func(e entry) error {
@@ -51,8 +51,8 @@ func (s *Store) Load(f func(Record) error) error {
 }
 
 // Save writes the changed records and removes the deleted ones, all or none. A
-// key in both is kept. Beyond the file's limit the records that were not used
-// for the longest time go.
+// key in both is kept. If the file would exceed its limit, the least recently used records
+// are dropped.
 //
 // It copies the file with the changes and puts the copy in its place; memory is needed
 // for the changes only.
@@ -69,7 +69,7 @@ func (s *Store) Save(changed []Record, deleted []Key) error {
 	})
 }
 
-// Close writes nothing more: Save has done so.
+// Close does not write: Save already has.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Store) use(verb string, f func() error) error {
 	return nil
 }
 
-// each calls f for every record of the file that counts.
+// each calls f for every valid record of the file.
 func (s *Store) each(f func(entry) error) error {
 	_, err := scan(s.file, func(e entry) error {
 		if s.rebooted && isScoped(e.key) {
@@ -149,7 +149,7 @@ func (s *Store) edited(changes edits, f func(entry) error) error {
 	return err
 }
 
-// rewrite replaces the file by one with the edits. If it fails, the former file stays.
+// rewrite replaces the file by one with the edits. If it fails, the old file stays.
 func (s *Store) rewrite(changes edits) error {
 	drop, err := s.surplus(changes)
 	if err != nil {
@@ -179,8 +179,8 @@ func (s *Store) rewrite(changes edits) error {
 	return nil
 }
 
-// surplus says which records go, by their latest use, so that a file over its limit is an
-// eighth below it and not over it again at once.
+// surplus selects the records to drop, by their latest use. It leaves an eighth of the limit
+// free, so that the file does not exceed its limit again at once.
 func (s *Store) surplus(changes edits) (drop func(last int64) bool, err error) {
 	none := func(int64) bool { return false }
 	if s.count+len(changes) <= s.limit {
@@ -198,7 +198,7 @@ func (s *Store) surplus(changes edits) (drop func(last int64) bool, err error) {
 		oldest = lasts[surplus]
 	}
 	older, _ := slices.BinarySearch(lasts, oldest)
-	ties := surplus - older // of those last used at that very time
+	ties := surplus - older // of the records last used at exactly that time
 	return func(last int64) bool {
 		if last == oldest && ties > 0 {
 			ties--

@@ -158,7 +158,7 @@ func TestLimit(t *testing.T) {
 	save(t, s, all[:800])
 	wantRecords(t, s, all[:800])
 	save(t, s, all[800:])
-	wantRecords(t, s, all[300:]) // 700 are left, those used last
+	wantRecords(t, s, all[300:]) // the 700 most recently used are left
 }
 
 // Records that were last used at the same time are bounded too.
@@ -190,7 +190,7 @@ func TestSaveAfterTheFileWasRemoved(t *testing.T) {
 	wantRecords(t, openNew(t, path), want)
 }
 
-// More than the usual bound is kept if it is asked for.
+// Keep raises the limit.
 func TestKeep(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "beliefs.db")
 	s := openNew(t, path)
@@ -220,7 +220,7 @@ func TestReboot(t *testing.T) {
 	wantRecords(t, s, []Record{shared, scoped})
 	s.Close()
 	boot("second")
-	for range 2 { // also if nothing was saved in between
+	for range 2 { // even if nothing was saved in between
 		s = openNew(t, path)
 		wantRecords(t, s, []Record{shared})
 		s.Close()

@@ -5,19 +5,18 @@ import (
 	"strings"
 )
 
-// ControlState is what a congestion control of tcpilot's own says of itself: the
-// public part of its private state in the kernel (struct cc_state in bpf/include/abi.h).
-// The zero value is that of all others. What a control does not model is 0, or
-// NoBound.
+// ControlState is the state that one of tcpilot's own congestion controls reports: the public
+// part of its private state in the kernel (struct cc_state in bpf/include/abi.h). For all
+// other controls it is zero. A field that a control does not model is 0, or NoBound.
 type ControlState struct {
 	BW         uint64       // bytes per second
-	MinRTT     uint32       // microseconds, as the control believes: Sample.MinRTT is the kernel's
+	MinRTT     uint32       // microseconds, the control's own estimate; Sample.MinRTT is the kernel's
 	InflightHi uint32       // packets that the path holds; NoBound
 	InflightLo uint32       // packets that are safe for now; NoBound
 	Alpha      uint32       // share of packets marked, smoothed, in 1/AlphaOne
 	WMax       uint32       // packets; the window before the last reduction
 	Mode       uint8        // by control: see Sample.ControlMode
-	Flags      ControlFlags // none: there is no state
+	Flags      ControlFlags // 0: there is no state
 }
 
 // ControlFlags are the yes/no facts of a ControlState. The bits are part of the ABI
@@ -46,7 +45,7 @@ func (c *ControlState) Known() bool { return c.Flags&ControlKnown != 0 }
 // Has reports whether every bit of f is set.
 func (c *ControlState) Has(f ControlFlags) bool { return c.Flags&f == f }
 
-// controlModes has the words of each control's modes, at their numbers in bpf/include/abi.h.
+// controlModes has the names of each control's modes, indexed by number (bpf/include/abi.h).
 var controlModes = map[CC][]string{
 	CCOf("tcpilot_bbr3"):   {"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"},
 	CCOf("tcpilot_cubic"):  {"slow-start", "css", "reno", "concave", "convex"},
@@ -57,20 +56,21 @@ var controlModes = map[CC][]string{
 
 var scalableModes = []string{"slow-start", "avoidance"}
 
-// CCOf is the congestion control of a name that is known to fit: ParseCC is for others.
+// CCOf returns the congestion control of a name that is known to be valid. For other names,
+// use ParseCC.
 func CCOf(name string) (cc CC) {
 	copy(cc[:], name)
 	return cc
 }
 
-// ControlModes lists the words of a control's modes, by number; nil for a control
-// that is not tcpilot's own.
+// ControlModes lists the names of a control's modes, by number; nil for a control that is not
+// tcpilot's own.
 func ControlModes(cc CC) []string { return controlModes[cc] }
 
-// unnamedMode begins the word of a mode that this version has no word for.
+// unnamedMode is the prefix of the name of a mode that this version does not know.
 const unnamedMode = "mode-"
 
-// ControlMode is the word of the control's mode; empty when there is no state.
+// ControlMode is the name of the control's mode; empty if there is no state.
 func (s *Sample) ControlMode() string {
 	if !s.Control.Known() {
 		return ""

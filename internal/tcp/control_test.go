@@ -2,7 +2,7 @@ package tcp
 
 import "testing"
 
-func TestControlModesHaveWords(t *testing.T) {
+func TestControlModesHaveNames(t *testing.T) {
 	for name, n := range map[string]int{
 		"tcpilot_bbr3": 7, "tcpilot_cubic": 5, "tcpilot_dctcp": 2, "tcpilot_prague": 2, "tcpilot_ledbat": 4,
 		"bbr": 0, "tcpilot": 0, "": 0,
@@ -25,8 +25,8 @@ func TestControlModesHaveWords(t *testing.T) {
 	}
 }
 
-// A newer kernel object, adopted, or a recording of a newer tcpilot.
-func TestControlModeWithoutAWord(t *testing.T) {
+// An adopted kernel object, or a recording, of a newer tcpilot may have unknown modes.
+func TestControlModeWithoutAName(t *testing.T) {
 	cc, _ := ParseCC("tcpilot_dctcp")
 	s := Sample{CC: cc, Control: ControlState{Mode: 200, Flags: ControlKnown}}
 	if got := s.ControlMode(); got != "mode-200" {

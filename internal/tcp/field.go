@@ -42,7 +42,7 @@ const (
 	NumFields
 )
 
-// When says at which moment of a connection a field can be applied.
+// When tells when in a connection's life a field can be applied.
 type When uint8
 
 const (
@@ -56,7 +56,7 @@ const (
 	AtRequest
 )
 
-// FieldSpec describes a field to people and to the configuration.
+// FieldSpec describes a field, for the configuration and the documentation.
 type FieldSpec struct {
 	Name   string // key in the configuration
 	Unit   Unit
@@ -64,8 +64,8 @@ type FieldSpec struct {
 	Max    uint64 // greatest value that the kernel takes, in Unit
 	When   When
 	Kernel string // what it is in the kernel
-	// Sysctl is the setting that gives the kernel's default; when somebody
-	// changes it while tcpilot runs, the field is no longer set. Empty if none.
+	// Sysctl sets the kernel's default. If it is changed while tcpilot runs, the field is
+	// no longer set. Empty if there is none.
 	Sysctl string
 	Doc    string
 }

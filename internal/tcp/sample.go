@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Kind says at which moment of a connection's life a sample was taken.
+// Kind tells when in a connection's life a sample was taken.
 type Kind uint8
 
 const (
@@ -13,8 +13,8 @@ const (
 	// Its counters cover the time since the connection's last interval sample
 	// (its whole life if there was none).
 	KindClose Kind = 1 + iota
-	// KindInterval is a sample of a live connection; counters are deltas since
-	// its last one.
+	// KindInterval is a sample of a live connection; counters are deltas since the previous
+	// sample.
 	KindInterval
 	// KindFailedConnect is a connect that ended before it was established.
 	KindFailedConnect
@@ -33,7 +33,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// End says how a connection ended, as far as its socket still knows.
+// End tells how a connection ended, as far as its socket shows it.
 type End uint8
 
 const (
@@ -85,12 +85,12 @@ const (
 	FlagLater Flags = 1 << 13 // an earlier sample has the beginning of the connection
 )
 
-// Sample is what one connection says about its path: once when it ends, and
-// for long-lived connections every few seconds. A Sample holds no pointers into
-// the kernel's record: it can be kept, written to a file, and replayed.
+// Sample is the report of one connection: at its end and, for long-lived connections, every
+// few seconds. A Sample has no pointers into the kernel's record: it can be kept, written to
+// a file, and replayed.
 //
 // The tags are the API's: name, unit and meaning, from which docs/samples.md is written.
-// What has no name here the API writes in other words.
+// The API encodes fields without a name (json:"-") itself.
 type Sample struct {
 	Kind      Kind           `json:"-"`
 	End       End            `json:"-"`
@@ -132,14 +132,14 @@ type Sample struct {
 	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
 	DeliveryRate uint64 `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 
-	Control ControlState `json:"-"` // what CC says of itself, if it is one of tcpilot's own
+	Control ControlState `json:"-"` // the state that CC reports, if it is one of tcpilot's own
 }
 
 // Has reports whether every bit of f is set.
 func (s *Sample) Has(f Flags) bool { return s.Flags&f == f }
 
-// SendLimited is the time in which the path, and neither the application, nor
-// the peer's window, nor the send buffer, bounded what was sent.
+// SendLimited is the time in which the path limited what was sent: not the application, the
+// peer's window, or the send buffer.
 func (s *Sample) SendLimited() time.Duration {
 	return max(0, s.Busy-s.RwndLtd-s.SndbufLtd)
 }

@@ -81,7 +81,7 @@ func TestSendLimitedIsNeverNegative(t *testing.T) {
 	}
 }
 
-func TestWordsAreDistinct(t *testing.T) {
+func TestNamesAreDistinct(t *testing.T) {
 	seen := map[string]bool{}
 	for e := EndNone; e <= EndOther; e++ {
 		if seen[e.String()] {

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"io"
+	"strconv"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/internal/engine"
+)
+
+// renderNetworks writes the metrics of each path.
+func (a *app) renderNetworks(w io.Writer, l api.PathList) {
+	if noPaths(w, &l) {
+		return
+	}
+	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">LOSS", ">RATE", ">RECEIVE RATE", ">MEASURED")
+	for _, p := range l.Paths {
+		m := &p.PathMetrics
+		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtSsthresh(m), fmtLoss(m),
+			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtAgo(l.At, m.Updated))
+	}
+	t.Fit(a.Width)
+	t.Write(w, a.Paint, "")
+	a.renderPathCount(w, &l)
+}
+
+// fmtSsthresh writes the slow start threshold of a path, in packets.
+func fmtSsthresh(m *engine.PathMetrics) string {
+	if m.Ssthresh == 0 {
+		return console.None
+	}
+	return fmtCount(m.Ssthresh)
+}
+
+// fmtLoss writes which share of the data packets of a path was lost.
+func fmtLoss(m *engine.PathMetrics) string {
+	if m.DataSegs == 0 {
+		return console.None
+	}
+	return strconv.FormatFloat(100*m.LossShare, 'f', 2, 64) + "%"
+}
