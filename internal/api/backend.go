@@ -17,21 +17,21 @@ type Backend interface {
 	Explain(ctx context.Context, r ExplainRequest) (Explanation, error)
 	// Samples subscribes to every sample from now on; see Hub.
 	Samples(ctx context.Context) (*Subscription, error)
-	// Doctor says what the kernel allows. again: what was tried out before is tried out
-	// again, which loads programs; else only what never was.
+	// Doctor reports what the kernel allows. again: all tests are repeated, which loads
+	// programs; otherwise only tests that were never made are made.
 	Doctor(ctx context.Context, again bool) (Doctor, error)
-	// Reload reads the configuration again. When it is not valid the old one
-	// stays in force and the error says where it is wrong.
+	// Reload reads the configuration again. If it is not valid, the old one stays in force,
+	// and the error has the positions of the mistakes.
 	Reload(ctx context.Context) (ReloadResult, error)
-	// Detach takes every program and setting back and ends the daemon once the
+	// Detach removes every program and undoes every setting, and ends the daemon after the
 	// answer is sent.
 	Detach(ctx context.Context) error
-	// SetRollout gives a rule another rollout, until the next reload.
+	// SetRollout changes the rollout of a rule until the next reload.
 	SetRollout(ctx context.Context, r RolloutRequest) (RuleRollout, error)
 	Load(ctx context.Context, r LoadRequest) (Loaded, error)
 	Unload(ctx context.Context, name string) error
 	Loaded(ctx context.Context) ([]Loaded, error)
-	// Controls lists tcpilot's own congestion controls and users' own.
+	// Controls lists tcpilot's own congestion controls and those of users.
 	Controls(ctx context.Context) ([]CongestionControl, error)
 	// LoadControl loads one of tcpilot's own, or a user's from a file.
 	LoadControl(ctx context.Context, name string, r ControlRequest) (CongestionControl, error)

@@ -20,7 +20,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// NotRunningError says that no daemon listens.
+// NotRunningError means that no daemon listens.
 type NotRunningError struct {
 	Socket string
 	Stale  bool // the socket is there, but nobody listens on it
@@ -37,7 +37,7 @@ func (e *NotRunningError) Error() string {
 // Client talks to a daemon. It is safe for concurrent use.
 type Client struct {
 	socket string
-	reader *http.Client // by the socket for reading, if it is there
+	reader *http.Client // by the socket for reading, if it exists
 	admin  *http.Client
 }
 
@@ -50,9 +50,9 @@ func ReadSocket(socket string) string {
 	return socket + "-read"
 }
 
-// NewClient returns a client of the daemon at socket, the administrators' one. What
-// only reads goes by the socket for reading, which may be given as well. The client
-// connects when it is used.
+// NewClient returns a client of the daemon at socket, the administrators' one. Requests that
+// only read use the socket for reading; socket may be that one as well. The client connects
+// when it is used.
 func NewClient(socket string) *Client {
 	return &Client{socket: socket, reader: httpClient(ReadSocket(socket), socket), admin: httpClient(socket)}
 }
@@ -63,7 +63,7 @@ func (c *Client) Close() {
 	c.admin.CloseIdleConnections()
 }
 
-// httpClient connects to the first socket that lets it.
+// httpClient connects to the first socket that accepts the connection.
 func httpClient(sockets ...string) *http.Client {
 	d := net.Dialer{Timeout: headerTimeout}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -91,7 +91,7 @@ type dialError struct {
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// tells ranks what a dial met by how much it says about the daemon.
+// tells ranks the errors of dial by how much they tell about the daemon.
 func tells(err error) int {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -107,7 +107,7 @@ func tells(err error) int {
 // Resource is something that can be read: its path and query.
 type Resource string
 
-// What can be read with Get.
+// The resources for Get.
 const (
 	ResourceStatus   Resource = pathStatus
 	ResourceSnapshot Resource = pathSnapshot
@@ -156,7 +156,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return get[Status](ctx, c, ResourceStatus)
 }
 
-// Snapshot returns the engine's state. The paths' keys are not carried over.
+// Snapshot returns the engine's state, without the keys of paths.
 func (c *Client) Snapshot(ctx context.Context) (*engine.Snapshot, error) {
 	return get[*engine.Snapshot](ctx, c, ResourceSnapshot)
 }
@@ -191,13 +191,13 @@ func (c *Client) Reload(ctx context.Context) (r ReloadResult, err error) {
 	return post[ReloadResult](ctx, c, pathReload, nil)
 }
 
-// Detach makes the daemon take everything back and end.
+// Detach makes the daemon undo everything and end.
 func (c *Client) Detach(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodPost, pathDetach, nil)
 	return err
 }
 
-// SetRollout gives a rule another rollout, until the next reload.
+// SetRollout changes the rollout of a rule until the next reload.
 func (c *Client) SetRollout(ctx context.Context, r RolloutRequest) (RuleRollout, error) {
 	return post[RuleRollout](ctx, c, pathRollout, r)
 }
@@ -213,7 +213,7 @@ func (c *Client) Unload(ctx context.Context, name string) error {
 	return err
 }
 
-// Controls lists tcpilot's own congestion controls and users' own.
+// Controls lists tcpilot's own congestion controls and those of users.
 func (c *Client) Controls(ctx context.Context) ([]CongestionControl, error) {
 	return get[[]CongestionControl](ctx, c, ResourceControls)
 }
@@ -223,7 +223,7 @@ func (c *Client) LoadControl(ctx context.Context, name string, r ControlRequest)
 	return post[CongestionControl](ctx, c, controlPath(name), r)
 }
 
-// UnloadControl takes a congestion control from the kernel.
+// UnloadControl unloads a congestion control from the kernel.
 func (c *Client) UnloadControl(ctx context.Context, name string) (u Unloaded, err error) {
 	b, err := c.do(ctx, http.MethodDelete, controlPath(name), nil)
 	if err != nil {
@@ -246,8 +246,8 @@ func post[T any](ctx context.Context, c *Client, path string, body any) (v T, er
 	return v, nil
 }
 
-// Stream returns samples as they come, until ctx ends or the daemon stops. The
-// error, if any, comes last with a zero Sample; the end of ctx is none.
+// Stream returns samples as they arrive, until ctx ends or the daemon stops. The error, if
+// any, comes last with a zero Sample; the end of ctx is not an error.
 func (c *Client) Stream(ctx context.Context, f SampleFilter) iter.Seq2[Sample, error] {
 	return func(yield func(Sample, error) bool) {
 		body, err := c.open(ctx, f)
@@ -282,7 +282,7 @@ func (c *Client) open(ctx context.Context, f SampleFilter) (io.ReadCloser, error
 	return resp.Body, nil
 }
 
-// do returns the body of an answer that is no error.
+// do returns the body of an answer, or the error that it contains.
 func (c *Client) do(ctx context.Context, method, path string, body any) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTimeout+stopTimeout)
 	defer cancel()
@@ -332,7 +332,7 @@ func (c *Client) send(ctx context.Context, method, path string, body any) (*http
 	return nil, e
 }
 
-// explain turns what a dial can meet into what to do about it.
+// explain turns an error of dial into one that tells what to do.
 func (c *Client) explain(err error, method string) error {
 	socket := c.socket
 	var de *dialError
@@ -354,7 +354,7 @@ func (c *Client) explain(err error, method string) error {
 	}
 	var u *url.Error
 	if errors.As(err, &u) {
-		err = u.Err // the made-up host says nothing
+		err = u.Err // the URL's host is only a placeholder
 	}
 	return fmt.Errorf("ask tcpilot at %s: %w", socket, err)
 }

@@ -47,7 +47,7 @@ func TestStaleSocketIsNotRunning(t *testing.T) {
 	}
 }
 
-func TestAnswerThatIsNoneOfOurs(t *testing.T) {
+func TestAnswerOfAnotherServer(t *testing.T) {
 	path := socketPath(t)
 	l, err := Listen(path, 0o600, -1)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// ControlState is a tcp.ControlState as the API writes it. What the control does
-// not model is left out.
+// ControlState is a tcp.ControlState as the API writes it. Fields that the control does not
+// model are left out.
 type ControlState struct {
 	Mode       string  `json:"mode"` // by control: see tcp.ControlModes
 	BW         uint64  `json:"bw_bytes_per_second,omitempty"`
@@ -34,7 +34,7 @@ func fromControl(s *tcp.Sample) *ControlState {
 	}
 }
 
-// state returns what the control cc says of itself; the zero value for nil.
+// state returns the state that the control cc reports; the zero value for nil.
 func (c *ControlState) state(cc tcp.CC) tcp.ControlState {
 	if c == nil {
 		return tcp.ControlState{}

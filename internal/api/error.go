@@ -7,8 +7,7 @@ import (
 	"net/http"
 )
 
-// Error is an answer that is not the one asked for. Hint, if any, says what to
-// do about it.
+// Error is the answer to a request that failed. Hint, if any, says what to do about it.
 type Error struct {
 	Code    int    `json:"-"` // HTTP status
 	Message string `json:"error"`
@@ -34,7 +33,7 @@ func NotFound(format string, a ...any) *Error {
 	return &Error{Code: http.StatusNotFound, Message: fmt.Sprintf(format, a...)}
 }
 
-// Conflicts is a request that something which exists stands against.
+// Conflicts is a request that conflicts with something that exists.
 func Conflicts(format string, a ...any) *Error {
 	return &Error{Code: http.StatusConflict, Message: fmt.Sprintf(format, a...)}
 }
@@ -48,12 +47,12 @@ func malformed(format string, a ...any) *Error {
 	return &Error{Code: http.StatusBadRequest, Message: fmt.Sprintf(format, a...)}
 }
 
-// asError gives every error a code.
+// asError adds a code to every error.
 func asError(err error) *Error {
 	var e *Error
 	switch {
 	case errors.As(err, &e):
-		// The text of what wraps it is kept.
+		// The text of the wrapping errors is kept.
 		return &Error{Code: e.Code, Message: err.Error(), Hint: e.Hint}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &Error{Code: http.StatusGatewayTimeout, Message: "timed out: " + err.Error()}

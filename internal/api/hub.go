@@ -8,16 +8,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Hub hands samples on to whoever watches. Its zero value is ready.
+// Hub passes samples to its subscribers. Its zero value is ready.
 type Hub struct {
 	subs atomic.Pointer[[]*Subscription] // replaced whole under mu, never changed
 	mu   sync.Mutex
 	lost atomic.Uint64
 }
 
-// Subscription is one watcher of a Hub.
+// Subscription is one subscriber of a Hub.
 type Subscription struct {
-	// C is never closed: the watcher leaves with its context or Close.
+	// C is never closed: the subscription ends with its context or Close.
 	C    <-chan tcp.Sample
 	c    chan tcp.Sample
 	hub  *Hub
@@ -26,14 +26,14 @@ type Subscription struct {
 	stop func() bool
 }
 
-// StreamBuffer is how many samples a watcher may be behind before it loses some:
+// StreamBuffer is how many samples a subscriber may be behind before it loses some:
 // about 1 MB, and 0.8 s at 5,000 connections a second.
 const StreamBuffer = 4096
 
-// MaxStreams bounds the watchers of one Hub, and with them its memory.
+// MaxStreams bounds the subscribers of one Hub, and so its memory.
 const MaxStreams = 8
 
-// Subscribe returns a watcher that ends with ctx or Close.
+// Subscribe returns a subscription that ends with ctx or Close.
 func (h *Hub) Subscribe(ctx context.Context) (*Subscription, error) {
 	return h.subscribe(ctx, StreamBuffer)
 }
@@ -54,8 +54,8 @@ func (h *Hub) subscribe(ctx context.Context, buffer int) (*Subscription, error) 
 	return s, nil
 }
 
-// Publish hands *s to every watcher. It never blocks and costs one load while
-// nobody watches.
+// Publish passes *s to every subscriber. It never blocks, and costs one atomic load if there
+// is no subscriber.
 func (h *Hub) Publish(s *tcp.Sample) {
 	for _, sub := range h.load() {
 		select {
@@ -67,7 +67,7 @@ func (h *Hub) Publish(s *tcp.Sample) {
 	}
 }
 
-// Lost counts the samples that watchers were too slow for.
+// Lost counts the samples that subscribers missed because they were too slow.
 func (h *Hub) Lost() uint64 { return h.lost.Load() }
 
 func (h *Hub) load() []*Subscription {
@@ -77,7 +77,7 @@ func (h *Hub) load() []*Subscription {
 	return nil
 }
 
-// Lost counts the samples that this watcher was too slow for.
+// Lost counts the samples that this subscriber missed because it was too slow.
 func (s *Subscription) Lost() uint64 { return s.lost.Load() }
 
 // Close ends the subscription. It may be called more than once.

@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-func TestSlowWatcherLosesAndNobodyWaits(t *testing.T) {
+func TestSlowSubscriberLosesSamplesAndBlocksNobody(t *testing.T) {
 	var h Hub
 	slow, err := h.subscribe(t.Context(), 2)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	}
 }
 
-func TestWatchersAreBounded(t *testing.T) {
+func TestSubscribersAreBounded(t *testing.T) {
 	var h Hub
 	for range MaxStreams {
 		if _, err := h.Subscribe(t.Context()); err != nil {

@@ -15,10 +15,10 @@ import (
 // DefaultSocket is where the daemon listens unless told otherwise.
 const DefaultSocket = "/run/tcpilot/tcpilot.sock"
 
-// Listen makes the unix socket at path with the given permissions and group (-1
-// leaves the group). The socket appears with its permissions already set. One
-// that a dead daemon left behind is replaced; one that somebody listens on, or
-// anything that is not a socket, is an error. Closing the listener removes it.
+// Listen creates the unix socket at path with the given permissions and group (-1 keeps the
+// group). The socket appears with its permissions already set. A socket that nobody listens on
+// is replaced; a socket in use, or anything that is not a socket, is an error. Closing the
+// listener removes the socket.
 func Listen(path string, mode fs.FileMode, gid int) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -27,7 +27,7 @@ func Listen(path string, mode fs.FileMode, gid int) (net.Listener, error) {
 	if err := checkFree(path); err != nil {
 		return nil, err
 	}
-	// The socket is made where nobody else can reach it, and moved when it is ready.
+	// The socket is created where nobody else can reach it, and moved when it is ready.
 	aside, err := os.MkdirTemp(dir, ".new-")
 	if err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
@@ -89,7 +89,7 @@ func publish(tmp, path string, mode fs.FileMode, gid int) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// listener removes its socket when it is closed, unless another took its place.
+// listener removes its socket when it is closed, unless another one has replaced it.
 type listener struct {
 	*net.UnixListener
 	path string

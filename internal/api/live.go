@@ -13,10 +13,10 @@ import (
 // liveSlots bounds the connections that Live remembers: about 80 kB.
 const liveSlots = 256
 
-// Live remembers the latest interval sample of connections whose congestion
-// control says something of itself, for explanations. It is a view, not a list of
-// all: of two connections whose cookies meet in a slot, the one sampled last is
-// kept. Its zero value is ready; its methods may be called from any goroutine.
+// Live keeps the latest interval sample of connections whose congestion control reports its
+// state, for explanations. It is not complete: if the cookies of two connections map to the
+// same slot, the one sampled last is kept. Its zero value is ready; its methods may be called
+// from any goroutine.
 type Live struct {
 	mu    sync.Mutex
 	slots [liveSlots]tcp.Sample // by cookie
@@ -37,9 +37,8 @@ func (l *Live) Observe(s *tcp.Sample) {
 	}
 }
 
-// Of returns what is remembered of connections to remote, the latest sample first,
-// at most limit. Samples from before since are left out: such a connection is idle,
-// or its end was not seen.
+// Of returns the samples of connections to remote, the latest first, at most limit. Samples
+// older than since are left out: such a connection is idle, or its end was not seen.
 func (l *Live) Of(remote netip.Addr, since time.Time, limit int) []Sample {
 	var found []tcp.Sample
 	l.mu.Lock()

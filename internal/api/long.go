@@ -11,8 +11,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// patient writes to a client that has to read on: one that takes nothing for
-// patience loses its connection, so that it holds no memory.
+// patient writes to a client, and closes the connection if the client does not read for
+// patience, so that stuck clients do not occupy memory.
 type patient struct {
 	w        http.ResponseWriter
 	patience time.Duration
@@ -20,14 +20,14 @@ type patient struct {
 
 // Write implements io.Writer.
 func (p patient) Write(b []byte) (int, error) {
-	// A recorder of a test has no deadlines.
+	// The response recorder of tests has no deadlines.
 	if err := http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(p.patience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return p.w.Write(b)
 }
 
-// takeOut returns a document without its paths, and these.
+// takeOut returns a document without its paths, and the paths.
 func takeOut(v any) (rest any, paths []*engine.PathState, has bool) {
 	none := []*engine.PathState{}
 	switch v := v.(type) {
@@ -45,8 +45,8 @@ func takeOut(v any) (rest any, paths []*engine.PathState, has bool) {
 // longIndent is the indentation of the paths of a document.
 const longIndent = "    "
 
-// writeLong writes rest with paths in place of its empty list, one after the other:
-// as a whole the text would be twice as long as what it describes.
+// writeLong writes rest with paths in place of its empty list, one path at a time, because
+// the whole text would take twice the memory of the paths.
 func writeLong(w http.ResponseWriter, rest any, paths []*engine.PathState) error {
 	text, err := json.MarshalIndent(rest, "", "  ")
 	if err != nil {

@@ -39,7 +39,7 @@ func manyPaths(n int) []*engine.PathState {
 	return list
 }
 
-// However many paths there are, the text of all of them is never in memory.
+// The text of all paths is never in memory as a whole.
 func TestPathsAreWrittenOneByOne(t *testing.T) {
 	list := manyPaths(20_000)
 	for _, v := range []any{PathList{Paths: list}, &engine.Snapshot{Paths: list}} {

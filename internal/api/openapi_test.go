@@ -23,7 +23,7 @@ import (
 
 //go:generate go test . -run ^TestAPIPagesAreUpToDate$ -update
 
-// route is one row of the API's documentation. The tests of this file hold it against the
+// route is one row of the API's documentation. The tests of this file compare it with the
 // handlers; field names and their comments come from the Go types.
 type route struct {
 	method, path string
@@ -318,7 +318,7 @@ func apiPage() []byte {
 	return b.Bytes()
 }
 
-// typeWord is a type by its name in the document's schemas.
+// typeWord is the name of a type in the document's schemas.
 func typeWord(v any) string {
 	if v == nil {
 		return ""

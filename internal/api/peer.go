@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// caller is who is at the other end of a connection, as the kernel noted it when
-// the connection was made.
+// caller is the process at the other end of a connection, by the credentials that the kernel
+// recorded when the connection was made.
 type caller struct {
 	pid      int32
 	uid      uint32
 	groups   []uint32 // supplementary ones, and the primary one
-	unknown  error    // why the rest is not known
-	readOnly bool     // came by the socket for reading
+	unknown  error    // why the other fields are not known
+	readOnly bool     // connected to the socket for reading
 }
 
 type callerKey struct{}
 
-// withCaller makes the caller of a connection known to its requests.
+// withCaller adds the caller of a connection to the context of its requests.
 func withCaller(ctx context.Context, c net.Conn, readOnly bool) context.Context {
 	who := peerOf(c)
 	who.readOnly = readOnly
@@ -100,7 +100,7 @@ func (s *Server) mayChange(who caller) *Error {
 		WithHint("be root (sudo), or a member of the group that socket.admins names in the configuration")
 }
 
-// change lets only those in who may change something, and logs who asked for what.
+// change refuses callers that may not change anything, and logs each request with its caller.
 func (s *Server) change(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who := callerOf(r)

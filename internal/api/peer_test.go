@@ -22,7 +22,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// stub is a Backend that notes what changed it.
+// stub is a Backend that records the requests that change something.
 type stub struct {
 	Backend
 	hub     Hub
@@ -85,7 +85,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// both serves b by both sockets until the test ends.
+// both serves b on both sockets until the test ends.
 func both(t *testing.T, b Backend, admins int, change ...func(*Server)) (socket string, log *syncBuffer) {
 	t.Helper()
 	log = &syncBuffer{}
@@ -107,7 +107,7 @@ func both(t *testing.T, b Backend, admins int, change ...func(*Server)) (socket 
 	return socket, log
 }
 
-// change asks for everything that changes something.
+// change makes every request that changes something.
 func change(ctx context.Context, c *Client) (errs []error) {
 	_, reload := c.Reload(ctx)
 	_, load := c.Load(ctx, LoadRequest{Object: "/a.o", Cgroup: "/c"})
@@ -117,8 +117,8 @@ func change(ctx context.Context, c *Client) (errs []error) {
 	return []error{rollout, reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.Detach(ctx)}
 }
 
-// By the socket for reading everything can be read, and nothing changed, not even
-// by root.
+// Through the socket for reading everything can be read, and nothing changed, not even by
+// root.
 func TestReadOnlySocket(t *testing.T) {
 	b := &stub{}
 	socket, log := both(t, b, -1)
@@ -140,7 +140,7 @@ func TestReadOnlySocket(t *testing.T) {
 	}
 }
 
-// Who may only read does not make the kernel work for each question.
+// A caller that may only read cannot make the daemon repeat its tests of the kernel.
 func TestDoctorOfReaders(t *testing.T) {
 	b := &stub{}
 	s := NewServer(b, -1, slog.New(slog.DiscardHandler))
@@ -154,8 +154,8 @@ func TestDoctorOfReaders(t *testing.T) {
 	}
 }
 
-// The daemon's own user may change things by the administrators' socket, and that
-// is logged with who it was. The client picks the socket by itself.
+// The daemon's own user may change things through the administrators' socket, and the log has
+// the caller. The client chooses the socket.
 func TestAdministratorsSocket(t *testing.T) {
 	b := &stub{}
 	socket, log := both(t, b, -1)
@@ -204,7 +204,7 @@ func TestMayChange(t *testing.T) {
 	}
 }
 
-// A request that came by no socket of ours changes nothing.
+// A request without known credentials changes nothing.
 func TestUnknownCallerIsRefused(t *testing.T) {
 	b := &stub{}
 	s := NewServer(b, -1, slog.New(slog.DiscardHandler))
@@ -228,7 +228,7 @@ func askAs(t *testing.T, uid uint32, groups []uint32, socket string) string {
 	return string(out)
 }
 
-// TestHelperAsks is the other user.
+// TestHelperAsks is run as the other user.
 func TestHelperAsks(t *testing.T) {
 	socket := os.Getenv("TCPILOT_ASK")
 	if socket == "" {
@@ -247,8 +247,8 @@ func TestHelperAsks(t *testing.T) {
 	fmt.Println()
 }
 
-// Who may only read reads, and is told why nothing else; a member of the
-// administrators' group by its supplementary groups may change things.
+// A user that may only read gets answers, and an error with the reason for changes. A member
+// of the administrators' group, by a supplementary group, may change things.
 func TestRootOtherUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		if os.Getenv("TCPILOT_ROOT_TESTS") == "1" {
@@ -272,7 +272,7 @@ func TestRootOtherUsers(t *testing.T) {
 	if !strings.Contains(out, "detach: <nil>") || len(b.changes) != 1 {
 		t.Errorf("an administrator, changed %v:\n%s", b.changes, out)
 	}
-	// As in a real installation the administrators' socket lets others not even in.
+	// As in a real installation, others cannot even connect to the administrators' socket.
 	if err := os.Chmod(socket, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -289,9 +289,9 @@ func TestRootOtherUsers(t *testing.T) {
 	}
 }
 
-// A reader of a stream that takes nothing is left after a while, and its
-// subscription with it.
-func TestStuckReaderIsLeft(t *testing.T) {
+// A reader of a stream that does not read is disconnected after streamPatience, and its
+// subscription ends.
+func TestStuckReaderIsDisconnected(t *testing.T) {
 	b := &stub{}
 	socket, log := both(t, b, -1, func(s *Server) { s.patience = 100 * time.Millisecond })
 	c, err := net.Dial("unix", socket)

@@ -57,8 +57,8 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// Page by page every path is seen once, whatever the order; by prefix also while
-// paths come and go.
+// The pages together contain every path once, in any order; ordered by prefix, also while
+// paths are created and evicted.
 func TestPages(t *testing.T) {
 	snap := &engine.Snapshot{}
 	add := func(i int) {

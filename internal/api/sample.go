@@ -7,14 +7,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// measures are written as they are, by the tags of tcp.Sample.
+// measures are encoded by the tags of tcp.Sample.
 type measures = tcp.Sample
 
 // Sample is a tcp.Sample as the API writes it: one line of a stream. A line of
 // kind KindLost carries only Lost.
 type Sample struct {
 	Kind string `json:"kind"`
-	// Lost samples, since this client was too slow for them.
+	// Lost is the number of samples missed because this client was too slow.
 	Lost uint64 `json:"lost_samples,omitempty"`
 
 	At       time.Time      `json:"at,omitzero"`
@@ -34,7 +34,8 @@ type Sample struct {
 // KindLost is the kind of a line that says how many samples the client missed.
 const KindLost = "lost"
 
-// flagNames are the words of tcp.Flags, by bit. Bits without one stay in the kernel.
+// flagNames are the names of tcp.Flags, by bit. Bits without a name are used only in the
+// kernel.
 var flagNames = [...]string{"outgoing", "hold-out", "app-cc", "arm-failed", "cc-changed",
 	"app-limited", "ecn", "ecn-seen", "adopted", "default-arm", "held-slice", 13: "later"}
 
@@ -57,7 +58,7 @@ func FromSample(s *tcp.Sample) Sample {
 	return out
 }
 
-// Sample returns the line as a tcp.Sample, without loss.
+// Sample returns the line as a tcp.Sample; it is the exact inverse of FromSample.
 func (l *Sample) Sample() tcp.Sample {
 	s := l.measures
 	s.StandsFor = max(1, l.StandsFor)
@@ -77,7 +78,7 @@ func (l *Sample) Sample() tcp.Sample {
 	return s
 }
 
-// Has reports whether the line has a flag, by its word.
+// Has reports whether the line has a flag, by its name.
 func (l *Sample) Has(flag string) bool {
 	for _, f := range l.Flags {
 		if f == flag {
@@ -112,14 +113,14 @@ type SampleFilter struct {
 	MinBytes uint64       // acked and received together
 }
 
-// Match reports whether s is wanted.
+// Match reports whether s passes the filter.
 func (f SampleFilter) Match(s *tcp.Sample) bool {
 	return (f.Kind == 0 || s.Kind == f.Kind) &&
 		s.BytesAcked+s.BytesReceived >= f.MinBytes &&
 		(!f.Remote.IsValid() || f.Remote.Contains(s.Remote.Addr()))
 }
 
-// ParseKind finds a kind by its word.
+// ParseKind finds a kind by its name.
 func ParseKind(word string) (tcp.Kind, error) {
 	if k := kindOf(word); k != 0 {
 		return k, nil

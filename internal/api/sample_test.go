@@ -12,11 +12,11 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Every field of a sample must survive JSON: a recording is made through it.
+// Every field of a sample must survive JSON, because recordings are made from it.
 func TestSampleSurvivesJSON(t *testing.T) {
 	var want tcp.Sample
 	fill(reflect.ValueOf(&want).Elem())
-	want.CC, _ = tcp.ParseCC("tcpilot_bbr3") // its name says what the mode is called
+	want.CC, _ = tcp.ParseCC("tcpilot_bbr3") // the names of modes depend on the control
 	bound, empty := want, want
 	bound.Control.InflightHi, bound.Control.InflightLo = tcp.NoBound, tcp.NoBound
 	empty.Control = tcp.ControlState{}
@@ -36,7 +36,7 @@ func TestSampleSurvivesJSON(t *testing.T) {
 	}
 }
 
-// fill gives every field a value of its own.
+// fill gives every field a different value.
 func fill(v reflect.Value) {
 	for i := range v.NumField() {
 		f, n := v.Field(i), uint64(0x0102030405060000+i)
@@ -69,7 +69,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-func TestEveryWordIsRead(t *testing.T) {
+func TestEveryNameIsParsed(t *testing.T) {
 	for k := tcp.KindClose; k <= tcp.KindFailedConnect; k++ {
 		if got, err := ParseKind(k.String()); got != k || err != nil {
 			t.Errorf("ParseKind(%q) = %v, %v", k, got, err)
@@ -92,7 +92,7 @@ func TestEveryWordIsRead(t *testing.T) {
 	}
 }
 
-func TestControlStateInWords(t *testing.T) {
+func TestControlStateHasModeName(t *testing.T) {
 	s := tcp.Sample{Control: tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 120, InflightLo: tcp.NoBound,
 		Alpha: 256, WMax: 140, Mode: 5, Flags: tcp.ControlKnown | tcp.ControlFullPipe}}
 	s.CC, _ = tcp.ParseCC("tcpilot_bbr3")
@@ -111,7 +111,7 @@ func TestControlStateInWords(t *testing.T) {
 	}
 }
 
-// Numbers are exact both ways, though JSON's are binary fractions.
+// Numbers are exact both ways, although clients may read JSON numbers as floating point.
 func TestControlStateIsExact(t *testing.T) {
 	bbr3, _ := tcp.ParseCC("tcpilot_bbr3")
 	for _, us := range []uint32{0, 1, 3, 333_333, 999_999, 1_000_001, 4_294_967_295} {
@@ -122,7 +122,7 @@ func TestControlStateIsExact(t *testing.T) {
 	}
 }
 
-// TestSampleFieldsAreDocumented wants every field, and every mode, in docs/samples.md.
+// Every field, and every mode, must be in docs/samples.md.
 func TestSampleFieldsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/samples.md")
 	if err != nil {

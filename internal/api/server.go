@@ -17,13 +17,13 @@ const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second // of a request's body
 	askTimeout    = 10 * time.Second // for answers from memory
-	workTimeout   = 60 * time.Second // for doctor, reload, load: they talk to the kernel
+	workTimeout   = 60 * time.Second // for doctor, reload, load: they use the kernel
 	idleTimeout   = 2 * time.Minute
-	stopTimeout   = 2 * time.Second // for answers under way when the daemon stops
+	stopTimeout   = 2 * time.Second // for answers in progress when the daemon stops
 	maxHeader     = 16 << 10        // bytes
 	maxBody       = 64 << 10        // bytes
-	// streamPatience is how long a reader of a stream may take nothing. Its buffers
-	// are full then: it has lost samples for as long.
+	// streamPatience is how long a reader of a stream may stop reading. Its buffers are full
+	// then, and it has lost samples all that time.
 	streamPatience = 15 * time.Second
 )
 
@@ -43,10 +43,10 @@ func NewServer(b Backend, admins int, log *slog.Logger) *Server {
 	return &Server{backend: b, log: log, now: time.Now, admins: admins, patience: streamPatience}
 }
 
-// Serve answers on l until ctx ends, finishes what is under way, and closes l.
+// Serve answers on l until ctx ends, finishes the requests in progress, and closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.serve(ctx, l, false) }
 
-// ServeReadOnly is Serve for a socket by which nobody can change anything.
+// ServeReadOnly is Serve for a socket through which nobody can change anything.
 func (s *Server) ServeReadOnly(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, l, true)
 }
@@ -125,7 +125,7 @@ func answer[T any](timeout time.Duration, f func(context.Context, *http.Request)
 		defer cancel()
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		v, err := f(ctx, r)
-		// A client that does not read its answer is not waited for.
+		// A client that does not read its answer must not block the server.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
 		if err != nil {
 			writeError(w, asError(err))
@@ -139,12 +139,12 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	if rest, paths, long := takeOut(v); long {
-		_ = writeLong(w, rest, paths) // as below
+		_ = writeLong(w, rest, paths) // errors are ignored: see below
 		return
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	// The status is sent: all that can fail now is the client's connection.
+	// The status is already sent; only the client's connection can fail now.
 	_ = e.Encode(v)
 }
 
@@ -194,8 +194,8 @@ func notNull[T any](list *[]T) {
 	}
 }
 
-// doctor has the kernel asked again only by those who may change something, by whichever
-// socket they come: clients read by the one for reading.
+// doctor repeats the tests of the kernel only for callers that may change something, on
+// either socket, because clients read through the one for reading.
 func (s *Server) doctor(ctx context.Context, r *http.Request) (Doctor, error) {
 	who := callerOf(r)
 	who.readOnly = false

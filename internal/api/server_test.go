@@ -24,7 +24,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// same compares two values by their JSON: what the API promises.
+// same compares two values by their JSON.
 func same(t *testing.T, what string, got, want any) {
 	t.Helper()
 	g, err := json.Marshal(got)
@@ -205,7 +205,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 }
 
-// ask sends one request as it is.
+// ask sends one request unchanged.
 func ask(t *testing.T, socket, method, target, body string) (code int, answer string) {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
@@ -296,7 +296,8 @@ func publish(t *testing.T, f *apitest.Fake) (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// A reader that does not read must neither stop the publisher nor be lied to.
+// A reader that does not read must not block the publisher, and is told how many samples it
+// missed.
 func TestSlowReaderIsToldWhatItLost(t *testing.T) {
 	f := apitest.New()
 	conn, err := net.Dial("unix", apitest.Serve(t, f))
@@ -388,14 +389,14 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// A client that loops over a list must not meet null.
+// An empty list is never null, so that clients can loop over it.
 func TestEmptyListsAreNotNull(t *testing.T) {
 	socket := apitest.Serve(t, empty{apitest.New()})
 	for _, r := range []string{"GET /v1/status", "GET /v1/paths", "GET /v1/rules", "GET /v1/explain?remote=::1", "GET /v1/doctor",
 		"POST /v1/reload", "GET /v1/programs", "GET /v1/cc"} {
 		method, target, _ := strings.Cut(r, " ")
 		code, text := ask(t, socket, method, target, "")
-		// Maps of counts may be null: null | keys fails as well, but [] would lie.
+		// Maps of counts may be null: [] would be the wrong type.
 		body := strings.NewReplacer(`"samples": null`, "", `"connections": null`, "", `"ignored": null`, "", `"decisions": null`, "", `"guarded": null`, "").Replace(text)
 		if code != 200 || strings.Contains(body, "null") {
 			t.Errorf("%s: %d\n%s", r, code, text)
@@ -403,7 +404,7 @@ func TestEmptyListsAreNotNull(t *testing.T) {
 	}
 }
 
-// empty is a daemon of which nothing is known.
+// empty is a daemon without any data.
 type empty struct{ *apitest.Fake }
 
 func (empty) Snapshot() *engine.Snapshot                                { return &engine.Snapshot{} }

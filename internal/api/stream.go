@@ -12,13 +12,12 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// streamKeepalive is how often a quiet stream is flushed, so that a client which
-// went away is noticed.
+// streamKeepalive is how often an idle stream is flushed, to detect that the client is gone.
 const streamKeepalive = time.Second
 
-// samples streams what the filter asks for until the client leaves or ctx, the
-// server's, ends. What it writes may block: only the subscription fills up then, and
-// a client that does not read at all is left.
+// samples streams the samples that pass the filter until the client disconnects or ctx, the
+// server's, ends. A write may block: then only the subscription fills up. A client that does
+// not read at all is disconnected.
 func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	f, err := parseSampleFilter(r.URL.Query())
 	if err != nil {
@@ -75,13 +74,13 @@ type stream struct {
 	enc      *json.Encoder
 	sub      *Subscription
 	filter   SampleFilter
-	told     uint64 // losses that the client knows of
+	told     uint64 // losses that were reported to the client
 	snapshot func() *engine.Snapshot
 	seen     *engine.Snapshot
 	names    map[uint32]string // rules by class, of seen
 }
 
-// drain writes everything that waits, and what was lost meanwhile.
+// drain writes all waiting samples, and the number of samples lost meanwhile.
 func (st *stream) drain() error {
 	for range StreamBuffer {
 		select {

@@ -12,7 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// documents are what the API takes and answers.
+// documents are the types of requests and answers.
 var documents = []reflect.Type{
 	reflect.TypeFor[api.Status](), reflect.TypeFor[engine.Snapshot](), reflect.TypeFor[api.PathList](), reflect.TypeFor[api.RuleList](),
 	reflect.TypeFor[api.ExplainRequest](), reflect.TypeFor[api.Explanation](), reflect.TypeFor[api.Doctor](), reflect.TypeFor[api.ReloadResult](),
@@ -21,7 +21,7 @@ var documents = []reflect.Type{
 	reflect.TypeFor[api.Sample](), reflect.TypeFor[api.Error](),
 }
 
-// TestUnitsAreInNames holds the fields of every answer to the rules of the package's
+// TestUnitsAreInNames checks the fields of every answer against the rules in the package's
 // documentation.
 func TestUnitsAreInNames(t *testing.T) {
 	w := walker{seen: map[reflect.Type]bool{}, units: map[string]string{}}
@@ -36,8 +36,8 @@ func TestUnitsAreInNames(t *testing.T) {
 	}
 }
 
-// The rules find what they are about.
-func TestUnitsAreMissed(t *testing.T) {
+// The rules detect names without units.
+func TestMissingUnitsAreDetected(t *testing.T) {
 	for want, typ := range map[string]reflect.Type{
 		"a duration": reflect.TypeFor[struct {
 			A time.Duration `json:"lease_ms"`
@@ -75,7 +75,7 @@ func TestUnitsAreMissed(t *testing.T) {
 			t.Errorf("%s is not found", want)
 		}
 	}
-	// A time.Time is written as the rules say.
+	// A time.Time is written in RFC 3339.
 	if b, err := json.Marshal(time.Unix(0, 1).UTC()); err != nil || string(b) != `"1970-01-01T00:00:00.000000001Z"` {
 		t.Errorf("a time is %s, %v", b, err)
 	}
@@ -88,7 +88,7 @@ var (
 	moment     = regexp.MustCompile("(^|_)(at|since|until|expires|started|last_used|last_saved|created|attached)$")
 )
 
-// walker looks at every field that JSON has of a type, and of those within it.
+// walker visits every JSON field of a type, and of the types within it.
 type walker struct {
 	seen  map[reflect.Type]bool
 	units map[string]string // of each name without its unit

@@ -63,7 +63,7 @@ func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
 	return rules
 }
 
-// builtinRules keeps tcpilot's hands off the loopback and its own traffic.
+// builtinRules excludes loopback and tcpilot's own traffic.
 func builtinRules(listen string) []policy.Rule {
 	rules := []policy.Rule{{
 		Name:    "loopback",
@@ -86,8 +86,7 @@ func builtinRules(listen string) []policy.Rule {
 	})
 }
 
-// rule makes a rule of what is written, and checks what its parts say about
-// each other.
+// rule makes a rule from its form in the file, and checks that its parts are consistent.
 func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
 	p := policy.Rule{Name: r.Name, Match: r.Match.build(), Leave: r.Leave != nil && *r.Leave}
 	before := len(d.errs)
@@ -98,7 +97,7 @@ func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
 		p.Learn = r.Learn.build(holdOut)
 	}
 	p.Adapt = d.adapt(r, &p, name+".adapt")
-	if r.Rollout != nil && *r.Rollout < 1 { // all of them is as if it were not written
+	if r.Rollout != nil && *r.Rollout < 1 { // 100 % is the same as no rollout
 		p.Rollout = *r.Rollout
 	}
 	if r.Watch != nil {
@@ -133,8 +132,8 @@ func (l *fileLearn) build(holdOut float64) *policy.Learn {
 	return p
 }
 
-// defaultWatchShare is the share of connections watched unless it is written:
-// enough to see a path's habits, too few to cost anything.
+// defaultWatchShare is the share of connections watched by default: enough to characterise a
+// path, at negligible cost.
 const defaultWatchShare = 0.01
 
 func (d *decoder) watch(w *fileWatch, name string) policy.Watch {
@@ -260,9 +259,9 @@ func (d *decoder) checkSame(raw *fileRules) {
 	}
 }
 
-// checkRoom bounds the prefixes and ports of all rules to what the datapath's
-// tables hold. It counts what the rules can need at most: two rows for everything
-// else, and two cuts for each range of ports.
+// checkRoom bounds the prefixes and ports of all rules to what the datapath's tables hold. It
+// counts the most that the rules can need: two rows for all other addresses, and two cuts for
+// each range of ports.
 func (d *decoder) checkRoom(raw *fileRules, rules []policy.Rule, builtin int) {
 	prefixes := [2]map[netip.Prefix]bool{{}, {}}
 	cuts := [2]map[int]bool{{0: true}, {0: true}}
@@ -295,9 +294,8 @@ func (d *decoder) checkRoom(raw *fileRules, rules []policy.Rule, builtin int) {
 	}
 }
 
-// checkShadows refuses rules that can never match since earlier ones take all
-// that they ask for. Rules with other mistakes are not looked at: they do not
-// say what was meant.
+// checkShadows refuses rules that can never match because earlier rules match all of their
+// connections. Rules with other mistakes are skipped, because their intention is unknown.
 func (d *decoder) checkShadows(raw *fileRules, rules []policy.Rule, builtin int) {
 	var sound []policy.Rule
 	var index []int // into rules

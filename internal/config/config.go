@@ -14,9 +14,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// Config is the whole configuration. Its tags are read by the decoder and by
-// the reference: key is the name in the file, min and max bound the value, is
-// and oneof restrict text, doc describes it.
+// Config is the whole configuration. The decoder and the reference use its tags: key is the
+// name in the file, min and max bound the value, is and oneof restrict text, doc describes it.
 type Config struct {
 	Cgroup   string        `key:"cgroup" is:"path" doc:"cgroup2 directory whose sockets, and those below it, are tuned; empty is the root of the cgroup2 hierarchy, wherever it is mounted"`
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
@@ -28,13 +27,13 @@ type Config struct {
 	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
-	// CongestionControls is what of tcpilot's own is to be loaded, auto resolved.
+	// CongestionControls are those of tcpilot's own to load, with auto resolved.
 	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is tcpilot_bbr3, tcpilot_cubic, tcpilot_dctcp and whichever the rules name; see congestion-controls.md"`
 	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
 	Rules              []policy.Rule `key:"rules" doc:"what to do with which connections; the first rule that matches counts"`
 }
 
-// Socket is where the API listens.
+// Socket configures the API's socket.
 type Socket struct {
 	Path   string      `key:"path" is:"path" doc:"path of the administrators' socket; empty is tcpilot.sock in run_dir"`
 	Mode   fs.FileMode `key:"mode" doc:"permissions of that socket, in octal; 0660 instead if group or admins is named"`
@@ -43,26 +42,26 @@ type Socket struct {
 	Read   ReadSocket  `key:"read" doc:"the socket for reading: nobody can change anything by it"`
 }
 
-// ReadSocket is where the API listens for those who only read.
+// ReadSocket configures the API's socket for reading.
 type ReadSocket struct {
 	Path  string      `key:"path" is:"path" doc:"path of the socket; empty is beside the administrators' one: tcpilot-read.sock for tcpilot.sock"`
 	Mode  fs.FileMode `key:"mode" doc:"permissions of the socket, in octal"`
 	Group string      `key:"group" is:"group" doc:"group that owns the socket, by name or number; empty leaves it to the daemon's own"`
 }
 
-// Metrics is where Prometheus scrapes.
+// Metrics configures the HTTP endpoint for Prometheus.
 type Metrics struct {
 	Listen   string `key:"listen" is:"listen" doc:"address and port to listen on; empty is off"`
 	TopPaths int    `key:"top_paths" min:"0" max:"10000" doc:"paths that get labels of their own, most samples first; the rest is summed up as other"`
 }
 
-// Log is how the daemon logs.
+// Log configures the daemon's log.
 type Log struct {
 	Level  slog.Level `key:"level" oneof:"debug info warn error" doc:"least severe records to write"`
 	Format string     `key:"format" oneof:"text json" doc:"form of the records"`
 }
 
-// Learning is how beliefs are formed and acted on.
+// Learning configures the learner.
 type Learning struct {
 	Learner      string        `key:"learner" oneof:"thompson epsilon-greedy" doc:"algorithm that shares connections among arms; epsilon-greedy is the published one, kept for comparison"`
 	HoldOut      float64       `key:"hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, to compare the others with; a rule can have its own"`
@@ -74,7 +73,7 @@ type Learning struct {
 	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
 }
 
-// Paths says which remote addresses learn together.
+// Paths defines which remote addresses form a path.
 type Paths struct {
 	IPv4      int        `key:"ipv4" min:"8" max:"32" doc:"prefix length of a path's IPv4 addresses"`
 	IPv6      int        `key:"ipv6" min:"16" max:"128" doc:"prefix length of a path's IPv6 addresses"`
@@ -115,8 +114,8 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
-// Written returns the values of set as the file at path has them, by rule and field: what
-// Load makes of them has lost the unit.
+// Written returns the values of set as in the file at path, by rule and field, because the
+// values that Load returns have no unit.
 func Written(path string) (map[string]map[string]string, error) {
 	data, err := read(path)
 	if err != nil {
@@ -176,7 +175,7 @@ func Default() *Config {
 	return c
 }
 
-// base has the defaults of everything that does not depend on something else.
+// base has the defaults that do not depend on other keys.
 func base() *Config {
 	return &Config{
 		BPFFS:        "/sys/fs/bpf",
@@ -200,8 +199,7 @@ func base() *Config {
 	}
 }
 
-// finish fills in what follows from other keys, and checks what one key says
-// about another.
+// finish sets the values that depend on other keys, and checks that the keys are consistent.
 func (c *Config) finish(d *decoder, raw *fileRules) {
 	if c.Socket.Path == "" {
 		c.Socket.Path = filepath.Join(c.RunDir, "tcpilot.sock")

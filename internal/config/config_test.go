@@ -128,8 +128,8 @@ builtin_rules: false
 	}
 }
 
-// Without a word about it only root reaches the administrators' socket; a group that
-// is named can use it.
+// By default only root can use the administrators' socket; a configured group can use it as
+// well.
 func TestSocketPermissions(t *testing.T) {
 	for file, want := range map[string]Socket{
 		"":                                  {Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
@@ -236,8 +236,8 @@ func allKeys(t reflect.Type) (keys []string) {
 	return keys
 }
 
-// Every configuration key and every text in the tags has to be usable: a range
-// that does not parse would silently be none.
+// Every key and every text in the tags must be valid: a range that does not parse would
+// silently be ignored.
 func TestTagsAreSound(t *testing.T) {
 	var check func(reflect.Type)
 	check = func(s reflect.Type) {
@@ -280,7 +280,7 @@ func TestReferenceIsUpToDate(t *testing.T) {
 	}
 }
 
-// matched compiles the rules of a configuration and names the one that c meets.
+// matched compiles the rules of a configuration and returns the name of the one that matches c.
 func matched(t *testing.T, cfg *Config, c class.Conn) *policy.Rule {
 	t.Helper()
 	ids := make([]uint32, len(cfg.Rules))

@@ -47,7 +47,7 @@ func (d *decoder) controls(n ast.Node, name string, list *ControlList) {
 	}
 }
 
-// notOurs is the mistake of a name that none of tcpilot's own has.
+// notOurs is the mistake of a name that is not one of tcpilot's own.
 func notOurs(s string) *valueError {
 	var names []string
 	for _, c := range congestion.Own() {
@@ -60,15 +60,15 @@ func notOurs(s string) *valueError {
 	return &valueError{fmt.Sprintf("%q is none of tcpilot's own congestion controls", s), chooseFrom(near, names)}
 }
 
-// finishControls resolves auto. A rule must not name one of tcpilot's own that the
-// file says not to load.
+// finishControls resolves auto. It is a mistake if a rule names one of tcpilot's own that
+// congestion_controls excludes.
 func (c *Config) finishControls(d *decoder, raw *fileRules) {
 	if c.CongestionControls == nil {
 		c.CongestionControls = autoControls(policy.Wanted(c.Rules))
 		return
 	}
 	if d.broken[&c.CongestionControls] {
-		return // it does not say what was meant
+		return // a list with mistakes does not show which were meant
 	}
 	unloaded := func(cc tcp.CC, at yamlfile.Position, name string) {
 		if congestion.HasOwnName(cc) && !slices.Contains(c.CongestionControls, cc) {
@@ -89,7 +89,7 @@ func (c *Config) finishControls(d *decoder, raw *fileRules) {
 	}
 }
 
-// autoControls is what auto means beside rules that name these.
+// autoControls is the meaning of auto, if rules name the given controls.
 func autoControls(named []tcp.CC) ControlList {
 	list := ControlList{}
 	for _, c := range congestion.Own() {

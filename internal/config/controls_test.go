@@ -13,7 +13,7 @@ func cc(name string) tcp.CC {
 	return c
 }
 
-// What is loaded, by what the file says.
+// The controls that are loaded, by configuration.
 func TestControlsToLoad(t *testing.T) {
 	const rules = "rules: [{name: a, match: {remote_port: 1}, set: {cc: tcpilot_ledbat}}, {name: b, learn: {arms: [bbr, tcpilot_cubic]}}]\n"
 	for file, want := range map[string]string{

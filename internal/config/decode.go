@@ -12,14 +12,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// decoder fills structs from the syntax tree of one file and collects what is
-// wrong on the way; it never stops at the first mistake.
+// decoder fills structs from the syntax tree of one file and collects all mistakes; it never
+// stops at the first one.
 type decoder struct {
 	file string
 	errs Errors
-	// at has the position of each decoded value, by pointer to where it went.
+	// at has the position of each decoded value, by pointer to its destination.
 	at map[any]yamlfile.Position
-	// broken has the structs, by pointer, in which something was wrong.
+	// broken has the structs, by pointer, that contain a mistake.
 	broken map[any]bool
 }
 
@@ -49,7 +49,7 @@ func (d *decoder) root(n ast.Node, c *Config, raw *fileRules) {
 	d.mapping(n, "", targets, nil)
 }
 
-// target is where the value of a key goes.
+// target is the destination of a key's value.
 type target struct {
 	value reflect.Value
 	tag   reflect.StructTag
@@ -67,8 +67,8 @@ func targetsOf(v reflect.Value) map[string]target {
 	return m
 }
 
-// mapping decodes the entries of a mapping. misplaced can say where a key that is
-// unknown here belongs.
+// mapping decodes the entries of a mapping. For a key that is unknown here, misplaced says
+// where it belongs, if anywhere.
 func (d *decoder) mapping(n ast.Node, name string, targets map[string]target, misplaced func(key string) string) {
 	entries, ok := d.entries(n, name)
 	if !ok {
@@ -134,7 +134,7 @@ func (d *decoder) unknown(at yamlfile.Position, name, key string, targets map[st
 	d.fail(at, name, fmt.Sprintf("unknown key %q", key), fix)
 }
 
-// unsupported reports YAML that this file format does without.
+// unsupported reports YAML that this file format does not support.
 func (d *decoder) unsupported(n ast.Node, name string) bool {
 	what := yamlfile.Unsupported(n)
 	if _, block := n.(*ast.LiteralNode); block {

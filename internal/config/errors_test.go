@@ -14,7 +14,7 @@ func rule(lines ...string) string {
 	return "rules:\n- name: a\n  " + strings.Join(lines, "\n  ") + "\n"
 }
 
-// Each mistake is named with where it is, what is wrong, and what to do.
+// Each mistake is reported with its position, what is wrong, and what to do.
 var mistakes = []struct{ name, file, at, problem, fix string }{
 	// The form of the file.
 	{"no YAML", "log: [\n", "1:6", "not YAML", "correct the YAML"},

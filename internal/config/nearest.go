@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// Nearest returns the word that was probably meant by s, at most two letters away,
-// the first of those that are as near, or "".
+// Nearest returns the word that was probably meant by s: the first of the nearest words at an
+// edit distance of 2 or less, or "" if there is none.
 func Nearest(s string, words []string) string {
 	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
 	best, least := "", 3

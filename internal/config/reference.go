@@ -91,7 +91,7 @@ func Reference() string {
 }
 
 // writeSection writes the table of a struct's keys.
-// Defaults are the struct's values, or else what the tags say.
+// Defaults are the struct's values, or else those in the tags.
 func writeSection(b *strings.Builder, v reflect.Value, defaults bool) {
 	b.WriteString("| key | value | range | default | meaning |\n|---|---|---|---|---|\n")
 	for i := range v.NumField() {
@@ -149,7 +149,7 @@ func writeField(b *strings.Builder, f tcp.Field) {
 	fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", s.Name, value, limits, when, cell(s.Kernel), s.Sysctl, cell(s.Doc))
 }
 
-// valueWord says what kind of value a key takes.
+// valueWord is the kind of value that a key takes.
 func valueWord(t reflect.Type, tag reflect.StructTag) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -208,7 +208,7 @@ func plural(word string) string {
 	return word + "s"
 }
 
-// rangeWord says what bounds a key's value.
+// rangeWord is the range of a key's value.
 func rangeWord(t reflect.Type, tag reflect.StructTag) string {
 	low, high := tag.Get("min"), tag.Get("max")
 	if t.Kind() == reflect.Pointer {
@@ -229,7 +229,7 @@ func rangeWord(t reflect.Type, tag reflect.StructTag) string {
 	return low + " to " + high
 }
 
-// defaultWord writes the default of a key as the file would have it.
+// defaultWord writes the default of a key as in a file.
 func defaultWord(v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case time.Duration:
@@ -253,5 +253,5 @@ func defaultWord(v reflect.Value) string {
 	return ""
 }
 
-// cell keeps text from ending a table's cell.
+// cell escapes text for a table's cell.
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }

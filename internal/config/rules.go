@@ -19,7 +19,7 @@ type fileRules struct {
 	Rules []fileRule `key:"rules"`
 }
 
-// fileRule is a rule as it is written.
+// fileRule is a rule as written in the file.
 type fileRule struct {
 	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it is kept across reloads, and so is what its connections taught"`
 	Match   fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
@@ -63,13 +63,13 @@ type fileWatch struct {
 type setValues struct {
 	params  tcp.Params
 	cc      tcp.CC
-	written map[string]string // fields as they are written
+	written map[string]string // fields as written in the file
 }
 
 // armList is auto, which is nil, or a list of congestion controls.
 type armList []tcp.CC
 
-// ruleKeyElsewhere says where a key belongs that stands at a rule's top level.
+// ruleKeyElsewhere says where a misplaced key at a rule's top level belongs.
 func ruleKeyElsewhere(key string) string {
 	if _, ok := tcp.FieldByName(key); ok || key == "cc" {
 		return fmt.Sprintf("put it under set: set: {%s: ...}", key)

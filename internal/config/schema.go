@@ -29,13 +29,13 @@ func Schema() []byte {
 	s["type"] = []string{"object", "null"} // an empty file is the default
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic("config: schema: " + err.Error()) // it is made of maps, lists and texts
+		panic("config: schema: " + err.Error()) // cannot happen: it consists of maps, lists and strings
 	}
 	return append(text, '\n')
 }
 
-// structSchema is of a struct with keys. Defaults are the struct's values, or else what
-// the tags say.
+// structSchema is the schema of a struct with keys. Defaults are the struct's values, or else
+// those in the tags.
 func structSchema(v reflect.Value, defaults bool) schema {
 	properties := schema{}
 	for i := range v.NumField() {
@@ -54,7 +54,7 @@ func structSchema(v reflect.Value, defaults bool) schema {
 	return schema{"type": "object", "additionalProperties": false, "properties": properties}
 }
 
-// plain is a default as the file would have it: true and 5 are not texts.
+// plain is a default as written in a file: true and 5 are not strings.
 func plain(word string) any {
 	if n, err := strconv.Atoi(word); err == nil && strconv.Itoa(n) == word {
 		return n
@@ -65,7 +65,7 @@ func plain(word string) any {
 	return word
 }
 
-// describe is a key's meaning, and its range where a schema cannot say it.
+// describe is a key's meaning, with its range if a schema cannot express it.
 func describe(t reflect.Type, tag reflect.StructTag) string {
 	text := tag.Get("doc")
 	if t == reflect.TypeFor[time.Duration]() {
@@ -123,12 +123,12 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 	return schema{"type": "string"}
 }
 
-// elemSchema is of an element of a list, whose tag is the list's.
+// elemSchema is the schema of an element of a list; tag is that of the list.
 func elemSchema(t reflect.Type, tag reflect.StructTag) schema {
 	return valueSchema(reflect.Zero(t), tag, false)
 }
 
-// listSchema is of a list, or one value alone.
+// listSchema is the schema of a list, or of a single value.
 func listSchema(elem, also schema) schema {
 	list := schema{"type": "array", "minItems": 1, "items": elem}
 	for key, value := range also {
@@ -139,7 +139,7 @@ func listSchema(elem, also schema) schema {
 
 func nameSchema() schema { return schema{"type": "string", "minLength": 1, "maxLength": 15} }
 
-// shareSchema is of a share: text with %, or a number below 1.
+// shareSchema is the schema of a share: a string with %, or a number below 1.
 func shareSchema(tag reflect.StructTag) schema {
 	s := schema{"type": []string{"string", "number"}, "pattern": `^[0-9]+(\.[0-9]+)?%?$`, "minimum": number(tag.Get("min"))}
 	if most := number(tag.Get("max")); most == json.Number("1") {
@@ -154,7 +154,7 @@ func number(text string) json.Number { return json.Number(text) }
 
 const durationForm = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$`
 
-// unitSchema is of a number with a unit; only 0 needs none.
+// unitSchema is the schema of a number with a unit; only 0 needs no unit.
 func unitSchema(form string) schema {
 	return schema{"type": []string{"string", "integer"}, "pattern": form, "minimum": 0, "maximum": 0}
 }

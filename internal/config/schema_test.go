@@ -42,7 +42,7 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// validate is what an editor does with a file.
+// validate checks a file as an editor would.
 func validate(t *testing.T, s *jsonschema.Schema, text string) error {
 	t.Helper()
 	var v any
@@ -60,7 +60,7 @@ func validate(t *testing.T, s *jsonschema.Schema, text string) error {
 	return s.Validate(doc)
 }
 
-// The files that are shipped, and the README's example, are valid by the schema too.
+// The shipped files, and the README's example, are valid by the schema too.
 func TestShippedFilesFitTheSchema(t *testing.T) {
 	s := compiledSchema(t)
 	files, err := filepath.Glob(filepath.Join(docs, "examples", "*.yaml"))
@@ -84,7 +84,7 @@ func TestShippedFilesFitTheSchema(t *testing.T) {
 	}
 }
 
-// The schema and the parser agree on what can be said by a schema.
+// The schema and the parser agree on everything that a schema can express.
 func TestSchemaAgreesWithTheParser(t *testing.T) {
 	s := compiledSchema(t)
 	rule := func(text string) string { return "rules: [{name: a, " + text + "}]" }

@@ -66,7 +66,7 @@ func parseUnits(s, what string, units []unit, hint string) (uint64, error) {
 		return 0, nil
 	}
 	if what == "size" && len(suffix) == 2 && suffix[1] == 'i' {
-		suffix += "B" // Ki is KiB: nobody reads it otherwise
+		suffix += "B" // Ki can only mean KiB
 	}
 	for _, u := range units {
 		if u.suffix == suffix {
@@ -87,7 +87,7 @@ func didYouMean(number string, units []unit, hint string) string {
 	var list []string
 	for _, u := range units {
 		text := number + u.suffix
-		// What k and Ki stand for is told where both may be meant.
+		// Explain k and Ki if both may be meant.
 		if v, err := scale(text, number, u, hint); err == nil && len(units) > 1 && strings.HasSuffix(u.suffix, "B") && u.num > 1 {
 			text += fmt.Sprintf(" (%d bytes)", v)
 		}
@@ -152,7 +152,7 @@ func meant(suffix string, units []unit) (list []unit) {
 	return list
 }
 
-// splitNumber cuts s behind the leading digits and dots.
+// splitNumber splits s after the leading digits and dots.
 func splitNumber(s string) (number, suffix string) {
 	i := strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
 	if i < 0 {
@@ -161,7 +161,7 @@ func splitNumber(s string) (number, suffix string) {
 	return s[:i], s[i:]
 }
 
-// scale returns number times u, which has to be whole. 18 digits fit a uint64.
+// scale returns number times u, which must be a whole number. 18 digits fit a uint64.
 func scale(s, number string, u unit, hint string) (uint64, error) {
 	whole, fraction, _ := strings.Cut(number, ".")
 	mantissa, err := strconv.ParseUint(whole+fraction, 10, 64)
@@ -321,7 +321,7 @@ func fieldRange(f tcp.Field) string {
 		return durationRange(spec.Min, spec.Max, time.Second)
 	}
 	if spec.Unit == tcp.Bytes || spec.Unit == tcp.BytesPerSecond {
-		return fmt.Sprintf("%d%s to %d%s", spec.Min, spec.Unit, spec.Max, spec.Unit) // as it can be written
+		return fmt.Sprintf("%d%s to %d%s", spec.Min, spec.Unit, spec.Max, spec.Unit) // as in the file
 	}
 	return strings.TrimSpace(fmt.Sprintf("%d to %d %s", spec.Min, spec.Max, spec.Unit))
 }

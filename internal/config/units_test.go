@@ -119,7 +119,7 @@ func TestParseField(t *testing.T) {
 	}
 }
 
-// inUnit writes a value as the configuration wants it.
+// inUnit writes a value as in the configuration.
 func inUnit(u tcp.Unit, v uint64) string {
 	text := strconv.FormatUint(v, 10)
 	if u != tcp.Packets {
@@ -128,8 +128,8 @@ func inUnit(u tcp.Unit, v uint64) string {
 	return text
 }
 
-// A number without a unit is refused where the field has one, and what is offered
-// instead is a value of the field and means what was probably meant.
+// A number without a unit is refused if the field has a unit. The suggestion is a valid value
+// of the field, and means what was probably meant.
 func TestUnitsAreSuggested(t *testing.T) {
 	for _, c := range []struct {
 		f          tcp.Field

@@ -65,8 +65,8 @@ func (d *decoder) into(n ast.Node, name string, t target) {
 	}
 }
 
-// slice decodes a list; where its elements are single values, one value is
-// enough.
+// slice decodes a list; a single value is accepted as a list of one if the elements are single
+// values.
 func (d *decoder) slice(n ast.Node, name string, t target) {
 	elem := t.value.Type().Elem()
 	if _, isList := n.(*ast.SequenceNode); !isList && !isText(elem) {
@@ -81,7 +81,7 @@ func (d *decoder) slice(n ast.Node, name string, t target) {
 		return
 	}
 	if len(nodes) == 0 {
-		return // the same as no key
+		return // the same as a missing key
 	}
 	list := reflect.MakeSlice(t.value.Type(), len(nodes), len(nodes))
 	t.value.Set(list)
@@ -107,7 +107,7 @@ func isText(t reflect.Type) bool {
 	return true
 }
 
-// text decodes a single value by the type of where it goes.
+// text decodes a single value by the type of its destination.
 func (d *decoder) text(at yamlfile.Position, name, s string, t target) {
 	err := d.parseText(s, t)
 	switch e := err.(type) {
@@ -237,7 +237,7 @@ func parseMode(s string) (fs.FileMode, error) {
 	return fs.FileMode(v), nil
 }
 
-// parsePrefix reads a prefix, or an address as the prefix that holds only it.
+// parsePrefix reads a prefix, or an address as a prefix of its full length.
 func parsePrefix(s string) (netip.Prefix, error) {
 	const hint = "write a prefix such as 10.0.0.0/8 or 2001:db8::/32, or an address"
 	p, err := netip.ParsePrefix(s)
@@ -297,7 +297,7 @@ var (
 	groupForm = regexp.MustCompile(`^[A-Za-z0-9_.-]*$`)
 )
 
-// checkText checks text of the form that the tag is names.
+// checkText checks text against the form that the tag "is" names.
 func checkText(s, form string) error {
 	switch form {
 	case "name":

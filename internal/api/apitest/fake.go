@@ -16,10 +16,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Now is the moment at which the fake daemon lives.
+// Now is the time of the fake daemon's clock.
 var Now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// Fake is an api.Backend. Err, if set, is every method's answer.
+// Fake is an api.Backend. If Err is set, every method returns it.
 type Fake struct {
 	Hub      api.Hub
 	Snap     *engine.Snapshot
@@ -27,7 +27,7 @@ type Fake struct {
 	CCs      []api.CongestionControl
 	Err      error
 	Problems []string // of Status and Doctor
-	Healthy  bool     // of Status: all that is wanted is active, and the configuration in force
+	Healthy  bool     // of Status: every wanted feature is active, and the configuration is in force
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
@@ -140,7 +140,7 @@ func Snapshot() *engine.Snapshot {
 	}
 }
 
-// Sample returns the i-th of a row of samples.
+// Sample returns the i-th sample of a fixed sequence.
 func Sample(i int) tcp.Sample {
 	s := tcp.Sample{
 		Kind: tcp.KindClose, End: tcp.EndFin, Flags: tcp.FlagOutgoing, At: Now.Add(time.Duration(i) * time.Second).UnixNano(),
