@@ -1,5 +1,5 @@
-// Command tcpilot-lab measures tcpilot and what it is compared with, on networks of this
-// machine's own.
+// Command tcpilot-lab measures tcpilot and the subjects that it is compared with, on networks
+// in namespaces of this machine.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 var release string
 
 func main() {
-	load.RunIfAgent() // clients and servers of the experiments are this program again
+	load.RunIfAgent() // clients and servers of the experiments are processes of this program
 	console.Process(func(ctx context.Context, args []string) int { return cli.Main(ctx, environment(), args) })
 }
 
@@ -46,7 +46,7 @@ func runDemo(ctx context.Context, tcpilot string) error {
 	return demo.Run(ctx, demo.Options{Binary: tcpilot, Stdout: s.Stdout, Terminal: s.Terminal})
 }
 
-// fetchLimit is how long a kernel may take to be fetched: 130 MB at 0.6 Mbit/s.
+// fetchLimit is the longest time to download a kernel: 130 MB at 0.6 Mbit/s.
 const fetchLimit = 30 * time.Minute
 
 // runVM runs this program under another kernel.

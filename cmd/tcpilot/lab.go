@@ -12,8 +12,7 @@ import (
 
 func findLab() (string, error) { return console.FindProgram("tcpilot-lab", "install-lab") }
 
-// execLab runs the lab in place of this process, so that it has the terminal and all
-// signals.
+// execLab replaces this process by tcpilot-lab, which so gets the terminal and all signals.
 func execLab(args []string) error {
 	lab, err := findLab()
 	if err != nil {

@@ -111,7 +111,7 @@ func TestControlStateHasModeName(t *testing.T) {
 	}
 }
 
-// Numbers are exact both ways, although clients may read JSON numbers as floating point.
+// Fractions are converted to JSON and back exactly.
 func TestControlStateIsExact(t *testing.T) {
 	bbr3, _ := tcp.ParseCC("tcpilot_bbr3")
 	for _, us := range []uint32{0, 1, 3, 333_333, 999_999, 1_000_001, 4_294_967_295} {

@@ -22,7 +22,7 @@ type Status struct {
 	ConfigLoaded time.Time `json:"config_loaded"`
 	// ConfigError is why the latest reload was refused; empty once one succeeds.
 	ConfigError string `json:"config_error,omitempty"`
-	// Problems keep tcpilot from its work; 'tcpilot doctor' fails because of them.
+	// Problems prevent tcpilot from working; 'tcpilot doctor' fails because of them.
 	Problems []string `json:"problems,omitempty"`
 	// Degraded lists what does not work as configured, Problems included. It is empty if
 	// everything works.
@@ -32,12 +32,12 @@ type Status struct {
 	Attached time.Time `json:"attached"` // since when
 	// Adopted: the programs were already attached by an earlier daemon.
 	Adopted bool          `json:"adopted"`
-	Lease   time.Duration `json:"lease_ns"` // policies outlive the daemon by at most this
+	Lease   time.Duration `json:"lease_ns"` // longest time that policies outlive the daemon
 	Metrics string        `json:"metrics"`  // address; empty if off
 
 	// Mode is tune, or observe: nothing is set on any connection.
 	Mode string `json:"mode"`
-	// Rollouts are of the rules that not all of their connections get what they give.
+	// Rollouts are those of rules that apply to only a part of their connections.
 	Rollouts []RuleRollout `json:"rollouts"`
 
 	Features []Feature         `json:"features"`
@@ -62,14 +62,14 @@ func (s *Status) SetDegraded() {
 	}
 }
 
-// RuleRollout is for which share of a rule's connections it counts.
+// RuleRollout is the share of a rule's connections that the rule applies to.
 type RuleRollout struct {
 	Rule string `json:"rule"`
 	engine.Rollout
 }
 
-// RolloutsOf lists the rules that not all of their connections get what they give, and
-// those whose rollout somebody has changed.
+// RolloutsOf lists the rules that apply to only a part of their connections, and those whose
+// rollout was changed.
 func RolloutsOf(rules []engine.RuleState) (list []RuleRollout) {
 	for _, r := range rules {
 		if r.Rollout != nil && (r.Rollout.Share < 1 || r.Rollout.By != "") {
@@ -79,13 +79,13 @@ func RolloutsOf(rules []engine.RuleState) (list []RuleRollout) {
 	return list
 }
 
-// RolloutRequest asks for another rollout of a rule.
+// RolloutRequest asks to change the rollout of a rule.
 type RolloutRequest struct {
 	Rule  string  `json:"rule"`
 	Share float64 `json:"share"` // 0 to 1
 }
 
-// Feature is something that tcpilot can do where the kernel lets it.
+// Feature is something that tcpilot can do if the kernel supports it.
 type Feature struct {
 	Name   string `json:"name"`
 	Wanted bool   `json:"wanted"`
@@ -98,16 +98,16 @@ type PathList struct {
 	At      time.Time `json:"at"`
 	Learner string    `json:"learner"`
 	Mode    string    `json:"mode"` // observe: arms' weights are what would be used
-	// Rollouts are of the rules that not all of their connections get what they give.
+	// Rollouts are those of rules that apply to only a part of their connections.
 	Rollouts []RuleRollout       `json:"rollouts,omitempty"`
-	Total    int                 `json:"total"`          // paths that match; Paths may hold fewer
-	Next     string              `json:"next,omitempty"` // PathQuery.After for those that follow; empty: these are the last
+	Total    int                 `json:"total"`          // paths that match; Paths may have fewer
+	Next     string              `json:"next,omitempty"` // PathQuery.After of the next page; empty: this is the last page
 	Paths    []*engine.PathState `json:"paths"`
 }
 
 // PathQuery selects and orders paths.
 type PathQuery struct {
-	Prefix netip.Prefix // paths within it, and paths that it is within; zero is all
+	Prefix netip.Prefix // paths inside it, and paths that contain it; zero is all
 	Rule   string       // empty is all
 	Sort   PathSort     // empty is SortSamples
 	Limit  int          // 0 is no limit
@@ -153,11 +153,10 @@ type Explanation struct {
 	Class   uint32         `json:"class"`
 	Match   string         `json:"match,omitempty"`  // the rule's conditions
 	Action  string         `json:"action,omitempty"` // leave, set, learn, set+learn
-	// Reason is the decision's reason, from a closed list; Why says it in a
-	// sentence.
+	// Reason is the decision's reason, from a closed list; Why is the same as a sentence.
 	Reason string `json:"reason"`
 	Why    string `json:"why"`
-	// Mode observe: the rest is what a connection would get; it gets nothing.
+	// In mode observe the other fields are what a connection would get in mode tune.
 	Mode   string      `json:"mode"`
 	Entry  *Entry      `json:"entry,omitempty"` // longest match among the path policies
 	Fields []FieldWhy  `json:"fields"`
@@ -168,8 +167,8 @@ type Explanation struct {
 	Rollout *engine.Rollout `json:"rollout,omitempty"`
 	// Path is what is known of the exact path of the remote address, if anything.
 	Path *engine.PathState `json:"path,omitempty"`
-	// Live has the latest samples of connections to the remote address whose
-	// congestion control says something of itself, as a Live remembers them.
+	// Live has the latest samples of connections to the remote address whose congestion
+	// control reports its state.
 	Live  []Sample `json:"live,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
@@ -197,7 +196,7 @@ type ArmWeight struct {
 	Why    string  `json:"why,omitempty"`
 }
 
-// Doctor is what this kernel lets tcpilot do, tried out.
+// Doctor is what this kernel allows tcpilot to do, found by trying it.
 type Doctor struct {
 	Kernel    string         `json:"kernel"`
 	Cgroup    string         `json:"cgroup"`
@@ -209,7 +208,7 @@ type Doctor struct {
 	Problems  []string       `json:"problems,omitempty"` // as in Status
 }
 
-// OptionCheck says whether the kernel took one field at one hook.
+// OptionCheck says whether the kernel accepted one field at one hook.
 type OptionCheck struct {
 	Field    string `json:"field"`
 	Option   string `json:"option"` // kernel's name
@@ -226,7 +225,7 @@ type CCCheck struct {
 	Why       string `json:"why,omitempty"`
 }
 
-// Conflict is somebody else who changes what tcpilot changes.
+// Conflict is another program or setting that changes what tcpilot changes.
 type Conflict struct {
 	Kind   string `json:"kind"`   // program, sysctl, service
 	What   string `json:"what"`   // "sock_ops program 42 (bpftune) on /sys/fs/cgroup"
@@ -265,12 +264,12 @@ type CongestionControl struct {
 	Name        string                 `json:"name"`
 	State       string                 `json:"state"`         // available, loaded, absent, elsewhere: by another process
 	Why         string                 `json:"why,omitempty"` // why it is absent, or elsewhere
-	Source      string                 `json:"source"`        // what it was written from; of a user's, the file
+	Source      string                 `json:"source"`        // specification it implements; for a user's own, the file
 	User        bool                   `json:"user"`          // a user's own
 	Wanted      bool                   `json:"wanted"`        // the configuration asks for it
 	Rules       []string               `json:"rules"`         // that name it
 	NeedsECN    bool                   `json:"needs_ecn"`     // an arm only where ECN has proved to work
-	Auto        bool                   `json:"auto"`          // arms: auto means it, once it is loaded
+	Auto        bool                   `json:"auto"`          // arms: auto includes it, once it is loaded
 	Version     string                 `json:"version"`       // of the object
 	Outdated    bool                   `json:"outdated"`      // the daemon has another version than the kernel
 	Connections int                    `json:"connections"`   // sockets that use it now
@@ -281,12 +280,12 @@ type CongestionControl struct {
 type ControlRequest struct {
 	// File is the absolute path of a user's object; empty for one of tcpilot's own.
 	File string `json:"file,omitempty"`
-	Auto bool   `json:"auto"` // it is meant by arms: auto, and not by name alone
+	Auto bool   `json:"auto"` // arms: auto includes it, not only rules that name it
 }
 
-// Unloaded says what goes on without a congestion control in the kernel's list.
+// Unloaded is the result of unloading a congestion control.
 type Unloaded struct {
-	Connections int `json:"connections"` // that keep it to their end
+	Connections int `json:"connections"` // connections that keep it until they end
 }
 
 // Program is one BPF program of a user's object.

@@ -1,3 +1,3 @@
-// Package filelock locks files and directories against other processes (flock(2)); the
-// kernel releases a lock when its holder dies. It refuses to break a lock that is held.
+// Package filelock locks files and directories against other processes (flock(2)). The kernel
+// releases a lock when its holder exits. The package refuses to break a lock.
 package filelock

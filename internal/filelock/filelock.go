@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldError says that another process holds a lock.
+// HeldError means that another process holds the lock.
 type HeldError struct {
 	Path   string
 	Holder string // "process 1234", or "another process" if that is not known
@@ -24,8 +24,8 @@ func (e *HeldError) Error() string {
 
 func (e *HeldError) Unwrap() error { return unix.EWOULDBLOCK }
 
-// Lock makes this process the only one to hold the lock file at path. release removes it.
-// If another process holds it, the error is a HeldError.
+// Lock acquires an exclusive lock on the lock file at path. release removes the file. If
+// another process holds the lock, the error is a HeldError.
 func Lock(path string) (release func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -38,8 +38,8 @@ func Lock(path string) (release func() error, err error) {
 		if err := Try(file); err != nil {
 			return nil, errors.Join(err, file.Close())
 		}
-		// The former holder may have removed the file between open and flock: then
-		// this is a lock on a file that nobody else will find.
+		// The previous holder may have removed the file between open and flock: then
+		// this lock is on a file that no other process can open.
 		if !sameFile(file, path) {
 			file.Close()
 			continue
@@ -48,16 +48,15 @@ func Lock(path string) (release func() error, err error) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 		}
 		return func() error {
-			// Removed while still locked, so that it is nobody else's.
+			// Remove the file while it is locked, so that no other process has it.
 			return errors.Join(os.Remove(path), file.Close())
 		}, nil
 	}
 }
 
-// LockDir makes this process the only one to hold the directory at path, on
-// whatever file system, and makes it if need be. release removes the directory if it is
-// empty. What is in it is not touched. If another process holds it, the error is a
-// HeldError.
+// LockDir acquires an exclusive lock on the directory at path, on any file system, and creates
+// the directory if needed. release removes the directory if it is empty; its contents are not
+// touched. If another process holds the lock, the error is a HeldError.
 func LockDir(path string) (release func() error, err error) {
 	for {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -73,7 +72,7 @@ func LockDir(path string) (release func() error, err error) {
 		if err := Try(dir); err != nil {
 			return nil, errors.Join(err, dir.Close())
 		}
-		// As in Lock: the former holder may have removed it.
+		// As in Lock: the previous holder may have removed it.
 		if !sameFile(dir, path) {
 			dir.Close()
 			continue
@@ -119,8 +118,8 @@ func flock(file *os.File, how int) error {
 	}
 }
 
-// holder says who holds the lock of an open file, by /proc/locks. A process of another
-// PID namespace is not shown there, but a lock file holds its number.
+// holder names the process that holds the lock of an open file, by /proc/locks. A process of
+// another PID namespace is not listed there, but its PID is in the lock file.
 func holder(file *os.File) string {
 	if pid := holderByLocks(file); pid != "" {
 		name, _ := os.ReadFile("/proc/" + pid + "/comm")

@@ -36,7 +36,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// A killed holder leaves its file, with its pid, unlocked.
+// When a holder is killed, its file remains, unlocked and with its PID.
 func TestLockTakesOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	if err := os.WriteFile(path, []byte("1234567890\n"), 0o644); err != nil {
@@ -95,7 +95,8 @@ func TestLockErrors(t *testing.T) {
 	}
 }
 
-// asHolder makes the test binary hold the directory that it names, until killed.
+// asHolder is the environment variable with a directory that the test binary locks until it is
+// killed.
 const asHolder = "TCPILOT_TEST_LOCKDIR"
 
 func TestLockDir(t *testing.T) {
@@ -104,7 +105,7 @@ func TestLockDir(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Println("held")
-		time.Sleep(time.Hour) // for ever is a deadlock, where Go builds without cgo: it ends the program
+		time.Sleep(time.Hour) // not for ever: without cgo, Go detects that as a deadlock and ends the program
 	}
 	dir := filepath.Join(t.TempDir(), "pins")
 	holder := exec.Command(os.Args[0], "-test.run", "^TestLockDir$")

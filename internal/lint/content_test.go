@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// elsewhere matches what works on one machine only. The two halves keep this
-// file from matching itself.
+// elsewhere matches paths that exist on one machine only. It is written in two halves so
+// that this file does not match itself.
 var elsewhere = regexp.MustCompile(strings.Join([]string{
 	`/wo` + `rk/`, `/ro` + `ot/go`, `/ho` + `me/[a-z]`,
 	`proxy\.gol` + `ang\.org`, `sum\.gol` + `ang\.org`, `goproxy\.` + `io`,
@@ -35,8 +35,8 @@ func TestNoMachinePaths(t *testing.T) {
 	}
 }
 
-// The compiled objects are committed; debug information may hold the paths of
-// the machine that compiled them.
+// The compiled objects are committed; their debug information may contain paths of the
+// machine that compiled them.
 func TestNoMachinePathsInObjects(t *testing.T) {
 	for _, file := range files(t) {
 		if path.Ext(file) != ".o" {
@@ -50,7 +50,7 @@ func TestNoMachinePathsInObjects(t *testing.T) {
 
 const licence = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause"
 
-// All C is BPF.
+// All C code is BPF, with the licence header.
 func TestLicenceOfBPF(t *testing.T) {
 	found := false
 	for _, file := range files(t) {
@@ -72,7 +72,7 @@ func TestLicenceOfBPF(t *testing.T) {
 	}
 }
 
-// The compiler of generated code is named in one place.
+// The version of the compiler is named in one place.
 func TestClangIsPinnedOnce(t *testing.T) {
 	pin := regexp.MustCompile(`clang-[0-9]+`)
 	for _, file := range files(t) {
@@ -86,7 +86,7 @@ func TestClangIsPinnedOnce(t *testing.T) {
 	}
 }
 
-// A kernel has what it has, whatever its version says.
+// Features of a kernel are probed, never derived from its version.
 func TestNoVersionsOfKernels(t *testing.T) {
 	compare := regexp.MustCompile(`LINUX_VERSION_CODE|KERNEL_VERSION\(|LINUX_KERNEL_VERSION`)
 	for _, file := range files(t) {

@@ -85,7 +85,7 @@ func TestReadme(t *testing.T) {
 	if n := strings.Count(text, "\n"); n > maxReadme {
 		t.Errorf("README.md has %d lines, at most %d", n, maxReadme)
 	}
-	// A title, a sentence or a few, and the commands: before any other heading.
+	// Before the second heading: a title, a few sentences, and the commands.
 	opening := regexp.MustCompile("(?s)^# tcpilot\n\n([^#`\n][^#]*?)\n\n```[a-z]*\n(.*?)```\n").FindStringSubmatch(text)
 	if opening == nil {
 		t.Fatal("README.md does not begin with a title, a sentence, and a block of commands")

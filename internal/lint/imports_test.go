@@ -12,8 +12,8 @@ import (
 )
 
 // mayImport is the table of the architecture: for each package below internal/, and of
-// lab/, the others that it may import. "*" is any of internal/. Core and edge never meet
-// but in daemon, and nothing of the product imports the lab.
+// lab/, the others that it may import. "*" is any of internal/. Only daemon imports both core
+// and edge, and nothing of the product imports the lab.
 var mayImport = map[string][]string{
 	// core: no I/O
 	"tcp":        {},
@@ -96,8 +96,8 @@ var (
 // imported is one import of a file that is not a test.
 type imported struct{ pkg, file, path string }
 
-// imports lists those of all packages; a package is named by its directory,
-// below internal/ if it is there.
+// imports lists the imports of all packages. A package is named by its directory, relative to
+// internal/ if it is there.
 func imports(t *testing.T) []imported {
 	t.Helper()
 	var all []imported

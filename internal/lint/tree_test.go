@@ -14,8 +14,8 @@ const (
 	root   = "../.."
 )
 
-// files lists the repository's files by their path below the root, without what
-// is built, kept by tools or hidden from version control.
+// files lists the repository's files by their path below the root, without build results,
+// files of tools, and files hidden from version control.
 func files(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -50,7 +50,7 @@ func read(t *testing.T, rel string) string {
 	return string(text)
 }
 
-// isGenerated goes by the line that Go's tools agree on (go help generate).
+// isGenerated looks for the line that marks generated code (go help generate).
 func isGenerated(text string) bool {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -1,3 +1,3 @@
-// Package netns enters network namespaces, names them and reads their cookies. It refuses
-// to leave a thread behind in a foreign one: a thread that cannot go back ends.
+// Package netns enters network namespaces, names them and reads their cookies. It refuses to
+// leave a thread in a foreign namespace: a thread that cannot return is terminated.
 package netns

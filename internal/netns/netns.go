@@ -31,8 +31,8 @@ func Path(name string) string {
 	return filepath.Join(Dir, name)
 }
 
-// In runs f on a thread in a namespace (path or name, as Path takes it). Goroutines that
-// f starts are elsewhere; sockets that it makes keep the namespace.
+// In runs f on a thread in a namespace (path or name, as for Path). Goroutines that f starts
+// are not in the namespace; sockets that f creates stay in it.
 func In(name string, f func() error) error {
 	ns, err := open(Path(name))
 	if err != nil {
@@ -49,7 +49,7 @@ func Do(ns int, f func() error) error {
 	return <-done
 }
 
-// do leaves the main thread where it is: it could not end if it could not be brought back.
+// do never moves the main thread, which cannot be terminated if moving it back fails.
 func do(ns int, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -65,9 +65,9 @@ func do(ns int, f func() error) error {
 	return err
 }
 
-// Enter moves the calling goroutine and its thread into a namespace. leave moves both
-// back; if that fails, the goroutine stays locked to the thread, so that the runtime ends
-// both together.
+// Enter moves the calling goroutine and its thread into a namespace. leave moves both back;
+// if that fails, the goroutine stays locked to the thread, so that the runtime terminates the
+// thread when the goroutine ends.
 func Enter(ns int) (leave func() error, err error) {
 	runtime.LockOSThread()
 	back, err := open(Own)
@@ -90,8 +90,8 @@ func Enter(ns int) (leave func() error, err error) {
 	}, nil
 }
 
-// InNew runs f in a namespace of its own, which ends with the thread unless something
-// that f made keeps it.
+// InNew runs f in a new namespace. The namespace ends with the thread, unless something that f
+// created keeps it alive.
 func InNew(f func() error) error {
 	return thread.Apart(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -101,7 +101,7 @@ func InNew(f func() error) error {
 	})
 }
 
-// Cookie is the number by which BPF knows a namespace (path or name, as Path takes it).
+// Cookie is the number that identifies a namespace in BPF (path or name, as for Path).
 // It is not used again until reboot.
 func Cookie(name string) (cookie uint64, err error) {
 	err = In(name, func() error {
@@ -119,8 +119,8 @@ func Cookie(name string) (cookie uint64, err error) {
 	return cookie, err
 }
 
-// open refuses a file that is not a namespace: a name whose mount is gone is left as an
-// empty file.
+// open refuses a file that is not a namespace: when the mount of a name is gone, an empty file
+// remains.
 func open(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -62,7 +62,7 @@ func TestRootIn(t *testing.T) {
 	if after, _ := os.Readlink(netns.Own); after != before {
 		t.Errorf("after is %s, before %s", after, before)
 	}
-	// No thread may be left behind there; one that is about to end may be seen.
+	// No thread may remain in the namespace; one that is about to end may still be there.
 	var left []string
 	for range 100 {
 		if left = threadsIn(want); left == nil {

@@ -1,6 +1,6 @@
-// Package regular reads files that somebody else names: an object to load, for
-// example, whose path comes through the API.
+// Package regular reads files whose path comes from outside, for example an object to load
+// whose path comes through the API.
 //
-// It refuses to open what is not a regular file: a FIFO waits for a writer, and a
-// device may act on being opened.
+// It refuses to open anything that is not a regular file: a FIFO blocks until there is a
+// writer, and opening a device may have side effects.
 package regular

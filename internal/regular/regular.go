@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read returns the contents of a regular file of at most limit bytes. It
-// looks at the file before it opens it, and opens the very file that it looked at:
-// what is put in its place meanwhile is not touched.
+// Read returns the contents of a regular file of at most limit bytes. It checks the type of
+// the file before it opens the file, and opens exactly the file that it checked: a file that
+// replaces it meanwhile is not opened.
 func Read(path string, limit int64) ([]byte, error) {
 	at, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// What is no regular file is refused at once, whether somebody writes to it or not.
+// Anything that is not a regular file is refused at once, also a FIFO without a writer.
 func TestReadRefusesOthers(t *testing.T) {
 	dir := t.TempDir()
 	fifo, socket, link := filepath.Join(dir, "fifo"), filepath.Join(dir, "socket"), filepath.Join(dir, "link")

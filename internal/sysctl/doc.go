@@ -1,3 +1,3 @@
-// Package sysctl maps the names of sysctls to their files. What is below net. shows the
+// Package sysctl maps the names of sysctls to their files. Sysctls below net. belong to the
 // network namespace of the thread that opens the file. It refuses to interpret a value.
 package sysctl

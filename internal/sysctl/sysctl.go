@@ -12,8 +12,8 @@ const Root = "/proc/sys"
 // Path is the file of a sysctl such as net.ipv4.tcp_congestion_control.
 func Path(name string) string { return PathBelow(Root, name) }
 
-// PathBelow is the file below another root. As in sysctl(8), dots separate, and a slash
-// stands for a dot within one part (net.ipv4.conf.eth0/1.forwarding).
+// PathBelow is the file below another root. As in sysctl(8), parts are separated by dots, and
+// a slash stands for a dot within a part (net.ipv4.conf.eth0/1.forwarding).
 func PathBelow(root, name string) string {
 	return filepath.Join(root, strings.NewReplacer(".", "/", "/", ".").Replace(name))
 }

@@ -19,7 +19,7 @@ import (
 // CG is a cgroup v2 directory that lives as long as its test.
 type CG struct {
 	Path string // absolute
-	ID   uint64 // as BPF sees it: kn->id
+	ID   uint64 // kn->id, as in BPF
 }
 
 var cgroups atomic.Uint32
@@ -38,8 +38,8 @@ func CgroupRoot(t testing.TB) string {
 	return ""
 }
 
-// Cgroup makes a child of the cgroup2 root and moves this process there until
-// the test ends. Sockets keep the cgroup that they were made in.
+// Cgroup creates a child of the cgroup2 root and moves this process there until the test
+// ends. Sockets stay in the cgroup in which they were created.
 func Cgroup(t testing.TB) *CG {
 	t.Helper()
 	Root(t)
@@ -51,14 +51,14 @@ func Cgroup(t testing.TB) *CG {
 	return c
 }
 
-// Child makes a cgroup below c; no process is moved.
+// Child creates a cgroup below c; no process is moved.
 func (c *CG) Child(t testing.TB) *CG {
 	t.Helper()
 	return makeCgroup(t, c.Path)
 }
 
-// Do runs f with this process in c, and moves it back to where it was. Every
-// goroutine of the test binary moves along.
+// Do runs f with this process in c, and then moves the process back. This affects every
+// goroutine of the test binary.
 func (c *CG) Do(t testing.TB, f func()) {
 	t.Helper()
 	before := filepath.Join(CgroupRoot(t), ownCgroup(t))
@@ -81,7 +81,7 @@ func makeCgroup(t testing.TB, parent string) *CG {
 	return &CG{Path: path, ID: info.Sys().(*syscall.Stat_t).Ino}
 }
 
-// removeCgroup waits for processes of the cgroup that are dying.
+// removeCgroup waits until the last processes in the cgroup have exited.
 func removeCgroup(t testing.TB, path string) {
 	t.Helper()
 	var err error

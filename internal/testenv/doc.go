@@ -1,7 +1,7 @@
-// Package testenv gives tests the kernel objects that they need: network
-// namespaces, veth pairs, cgroups and sysctls, each undone when the test ends; and
-// keeps measurements, which fail no test, apart from tests.
+// Package testenv creates the kernel objects that tests need: network namespaces, veth pairs,
+// cgroups and sysctls, each undone when the test ends. It also runs measurements, which never
+// fail a test.
 //
-// It uses next to nothing of this module, so that the tests of any package may use it.
-// It refuses to be imported by anything but tests.
+// It imports almost nothing of this module, so that the tests of any package may use it. It
+// refuses to be imported by anything but tests.
 package testenv

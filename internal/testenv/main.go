@@ -26,9 +26,9 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// leakedFDs lists what is open now and was not before. Descriptors that only a
-// finalizer closes count as leaked only when a collection does not close them;
-// a second is left for goroutines that are about to close theirs.
+// leakedFDs lists descriptors that are open now and were not before. It runs a garbage
+// collection first, because finalizers may close some, and waits up to a second for
+// goroutines that are about to close theirs.
 func leakedFDs(before map[string]string) []string {
 	var leaked []string
 	for range 20 {
@@ -51,8 +51,7 @@ func leakedFDs(before map[string]string) []string {
 
 const fdDir = "/proc/self/fd"
 
-// openFDs maps each open descriptor to what it refers to, without the one that
-// reads the directory.
+// openFDs maps each open descriptor to its target, without the one that reads the directory.
 func openFDs() map[string]string {
 	entries, err := os.ReadDir(fdDir)
 	if err != nil {

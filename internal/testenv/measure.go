@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// MeasureRounds is the environment variable that asks for measurements, and says of
-// how many rounds each is. make measure sets it.
+// MeasureRounds is the environment variable that enables measurements: the number of rounds
+// of each. make measure sets it.
 const MeasureRounds = "TCPILOT_MEASURE"
 
-// Measurement is a number of comparisons that are made several times. What they find
-// depends on what else the machine does, so that none of them fails a test.
+// Measurement is a number of comparisons that are repeated. Their results depend on the load
+// of the machine, so they never fail a test.
 type Measurement struct {
 	rows  []*comparison
 	print func(row string)
@@ -27,12 +27,12 @@ type comparison struct {
 	held    int
 }
 
-// Measure makes the comparisons of a round as often as MeasureRounds says, and prints
-// what was found: one row for each comparison. A test that calls it is named
-// TestMeasure..., and is skipped unless measurements are asked for. What is wrong in
-// any case, on whatever machine, belongs in a test.
+// Measure runs the comparisons for MeasureRounds rounds and prints the results: one row for
+// each comparison. A test that calls it is named TestMeasure..., and is skipped unless
+// measurements are enabled. A check whose result does not depend on the machine belongs in a
+// test.
 //
-// Each round is a subtest, which undoes what it makes.
+// Each round is a subtest that undoes its changes.
 func Measure(t *testing.T, round func(t *testing.T, m *Measurement)) {
 	t.Helper()
 	rounds, _ := strconv.Atoi(os.Getenv(MeasureRounds))
@@ -52,7 +52,7 @@ func (m *Measurement) table() {
 	}
 }
 
-// Holds notes whether a comparison held in this round, what it is to be, and its
+// Holds records whether a comparison held in this round, with the wanted and the measured
 // figure.
 func (m *Measurement) Holds(what, want string, held bool, figure string) {
 	var c *comparison
@@ -71,17 +71,17 @@ func (m *Measurement) Holds(what, want string, held bool, figure string) {
 	}
 }
 
-// number is what comparisons are of: counts, ratios, durations.
+// number is a measured figure: a count, ratio or duration.
 type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// AtLeast compares a figure with the least that it is to be.
+// AtLeast compares a figure with its lower limit.
 func AtLeast[T number](m *Measurement, what string, got, least T) {
 	m.Holds(what, "at least "+figure(least), got >= least, figure(got))
 }
 
-// AtMost compares a figure with the most that it is to be.
+// AtMost compares a figure with its upper limit.
 func AtMost[T number](m *Measurement, what string, got, most T) {
 	m.Holds(what, "at most "+figure(most), got <= most, figure(got))
 }

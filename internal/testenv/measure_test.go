@@ -27,9 +27,9 @@ func TestTableCountsWhatHeld(t *testing.T) {
 	}
 }
 
-// Without the variable nothing is measured, and with it nothing that does not hold
-// fails.
-func TestOnlyWhatIsAskedForIsMeasured(t *testing.T) {
+// Without the variable nothing is measured. With it, a comparison that does not hold does not
+// fail the test.
+func TestMeasuresOnlyIfEnabled(t *testing.T) {
 	ran := 0
 	measure := func(t *testing.T) {
 		Measure(t, func(_ *testing.T, m *Measurement) { ran++; AtLeast(m, "one", 1, 2) })

@@ -20,8 +20,8 @@ type NS struct {
 	file *os.File
 }
 
-// NetNS makes a network namespace with lo up. The caller stays where it is: see
-// Do and Enter.
+// NetNS creates a network namespace with lo up. The caller does not enter it: see Do and
+// Enter.
 func NetNS(t testing.TB) *NS {
 	t.Helper()
 	Root(t)
@@ -51,7 +51,7 @@ func newNetNS() (file *os.File, err error) {
 	return file, err
 }
 
-// Path opens to the namespace from any process while the test runs.
+// Path is a file by which any process can open the namespace while the test runs.
 func (n *NS) Path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
 }
@@ -70,8 +70,8 @@ func (n *NS) netlink(t testing.TB) *netlink.Handle {
 }
 
 // Do runs f on the calling goroutine with its thread in the namespace. f may
-// call t.Fatal. Goroutines that f starts are not in the namespace; sockets keep
-// the namespace that they were made in.
+// call t.Fatal. Goroutines that f starts are not in the namespace; sockets stay in the
+// namespace in which they were created.
 func (n *NS) Do(t testing.TB, f func()) {
 	t.Helper()
 	leave := n.enter(t)

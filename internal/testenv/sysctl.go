@@ -31,9 +31,9 @@ func Sysctl(t testing.TB, n *NS, name, value string) {
 	})
 }
 
-// allow lets a congestion control be a namespace's default until the test ends:
-// outside of its own namespace the kernel takes only what the machine's list has
-// (tcp_set_default_congestion_control).
+// allow lets a congestion control be a namespace's default until the test ends. In other
+// namespaces than the initial one, the kernel accepts only those in the machine's list of
+// allowed congestion controls (tcp_set_default_congestion_control).
 func allow(t testing.TB, cc string) {
 	t.Helper()
 	const list = "net.ipv4.tcp_allowed_congestion_control"

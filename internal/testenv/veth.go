@@ -20,8 +20,8 @@ type End struct {
 	V4, V6 netip.Addr
 }
 
-// pairs numbers the pairs of this process: each has subnets of its own, so that
-// one namespace may hold ends of several.
+// pairs numbers the pairs of this process: each has its own subnets, so that one namespace
+// may have ends of several pairs.
 var pairs atomic.Uint32
 
 // Veth joins two namespaces by a veth pair, up on both sides, with the
@@ -44,8 +44,8 @@ func Veth(t testing.TB, a, b *NS) (End, End) {
 	if err != nil {
 		t.Fatalf("add veth: %v", err)
 	}
-	// A veth pair outlives neither namespace, and other descriptors may keep the
-	// namespace: delete it.
+	// A veth pair ends with either namespace, but other descriptors may keep the
+	// namespaces: delete it.
 	t.Cleanup(func() {
 		h := a.netlink(t)
 		defer h.Close()
@@ -63,7 +63,7 @@ func Veth(t testing.TB, a, b *NS) (End, End) {
 }
 
 // awaitUp waits until the kernel's link watch has seen the carrier; a SYN sent
-// before that is lost, and the next comes a second later.
+// before that is lost, and is retransmitted only a second later.
 func (e *End) awaitUp(t testing.TB, h *netlink.Handle) {
 	t.Helper()
 	for range 3000 {
@@ -92,7 +92,7 @@ func (e *End) configure(t testing.TB, h *netlink.Handle, pair uint32, host byte)
 	for _, p := range []netip.Prefix{netip.PrefixFrom(e.V4, 24), netip.PrefixFrom(e.V6, 64)} {
 		addr := &netlink.Addr{
 			IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
-			// Without it an address is tentative, and unusable, for a second.
+			// Without this, the address is tentative, and so unusable, for a second.
 			Flags: unix.IFA_F_NODAD,
 		}
 		if p.Addr().Is4() {

@@ -38,8 +38,8 @@ func TestApartIsNeverTheMainThread(t *testing.T) {
 	}
 }
 
-// idleMain has the main thread, unless it is busy, be the last that became idle,
-// which the runtime takes next.
+// idleMain makes the main thread, unless it is busy, the last one that became idle: the runtime
+// uses that one next.
 func idleMain() {
 	held := make(chan struct{})
 	defer close(held)

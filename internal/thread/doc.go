@@ -1,3 +1,3 @@
-// Package thread runs functions on threads that end with them. It refuses the main
-// thread, which cannot end.
+// Package thread runs functions on OS threads that are terminated afterwards. It refuses to
+// use the main thread, which cannot be terminated.
 package thread

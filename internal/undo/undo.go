@@ -13,12 +13,12 @@ type step struct {
 	do   func() error
 }
 
-// Push adds a step. what stands in front of its error ("release lock"); it may be
-// empty if the error says that itself.
+// Push adds a step. what is the prefix of its error ("release lock"); it may be empty if the
+// error already says it.
 func (s *Stack) Push(what string, do func() error) { s.steps = append(s.steps, step{what, do}) }
 
-// Run does all steps, the last one first, also after one has failed, and forgets them.
-// The error joins those of the steps.
+// Run executes and removes all steps, the last one first; it continues after an error. Its
+// error joins those of the steps.
 func (s *Stack) Run() error {
 	var errs []error
 	for len(s.steps) > 0 {

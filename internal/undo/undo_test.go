@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRunGoesBackwardsAndOn(t *testing.T) {
+func TestRunGoesBackwardsAndContinuesAfterErrors(t *testing.T) {
 	var got []string
 	var u Stack
 	u.Push("first", func() error { got = append(got, "first"); return nil })

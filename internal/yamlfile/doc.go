@@ -1,3 +1,3 @@
-// Package yamlfile reads the syntax of a file of YAML strictly, with the place of every
-// mistake. It refuses to convert a value: that is the work of who knows the keys.
+// Package yamlfile parses YAML strictly, and reports the position of every mistake. It refuses
+// to convert values: the caller knows the keys and their types.
 package yamlfile

@@ -7,7 +7,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Position is a place in a file, from 1; the zero Position is none.
+// Position is a line and a column, from 1; the zero Position means none.
 type Position struct{ Line, Col int }
 
 var start = Position{1, 1}
@@ -20,7 +20,7 @@ func (p Position) Or(q Position) Position {
 	return p
 }
 
-// Begin is where a node begins: for a block mapping that is its first key.
+// Begin is the position of a node: for a block mapping, that of its first key.
 func Begin(n ast.Node) Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -43,7 +43,7 @@ func tokenBegin(t *token.Token) Position {
 	return Position{t.Position.Line, max(1, t.Position.Column)}
 }
 
-// Entries are those of a mapping.
+// Entries are the keys and values of a mapping.
 func Entries(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -87,8 +87,8 @@ func IsNull(n ast.Node) bool {
 	return n == nil || null
 }
 
-// Unsupported names YAML that our formats do without ("anchors (&name)"); it is empty for
-// the rest.
+// Unsupported names a feature of YAML that our formats do not support ("anchors (&name)");
+// empty if n uses none.
 func Unsupported(n ast.Node) string {
 	switch n.(type) {
 	case *ast.AnchorNode:
@@ -101,7 +101,7 @@ func Unsupported(n ast.Node) string {
 	return ""
 }
 
-// Join adds a key to the name of the mapping that it stands in: rules[0].match.
+// Join adds a key to the name of its mapping: rules[0].match.
 func Join(name, key string) string {
 	if name == "" {
 		return key

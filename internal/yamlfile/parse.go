@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Mistake is what is wrong with a file, where, and what to do about it.
+// Mistake is an error in a file, with its position and what to do about it.
 type Mistake struct {
 	At                Position
 	Problem, WhatToDo string
@@ -21,8 +21,8 @@ type Mistake struct {
 
 func (m *Mistake) Error() string { return m.Problem + "; " + m.WhatToDo }
 
-// Parse returns the root of a file's only document; nil if there is none. A key that stands
-// twice in a mapping is in the tree twice. The error is a Mistake.
+// Parse returns the root of a file's only document; nil if there is none. A duplicate key of
+// a mapping is in the tree twice. The error is a Mistake.
 func Parse(data []byte, maxBytes int) (root ast.Node, err error) {
 	if len(data) > maxBytes {
 		return nil, &Mistake{start, fmt.Sprintf("the file is larger than %d bytes", maxBytes), "make it shorter"}
