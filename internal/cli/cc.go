@@ -16,9 +16,9 @@ func (a *app) cc() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cc",
 		Short: "Show, load and unload congestion controls in BPF",
-		Long: `Congestion controls in BPF: those that tcpilot brings along (tcpilot_*), for any
-kernel that takes them, and your own. Which of tcpilot's own are loaded is up to
-congestion_controls in the configuration; a loaded one is an arm like the kernel's.
+		Long: `Congestion controls in BPF: those of tcpilot (tcpilot_*), for every kernel that
+accepts them, and your own. The key congestion_controls of the configuration selects
+which of tcpilot's are loaded; a loaded one can be an arm like the kernel's.
 
 docs/congestion-controls.md says what each is written from and where it departs.
 
@@ -37,14 +37,14 @@ Your own programs of the type sock_ops are loaded with 'tcpilot prog load' inste
 func (a *app) ccList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "Those that tcpilot brings along, and your own",
-		Long: `List the congestion controls that tcpilot brings along, and your own.
+		Short: "List tcpilot's congestion controls, and your own",
+		Long: `List the congestion controls of tcpilot, and your own.
 
-  STATE  loaded: connections may be given it; available: this kernel takes it;
-         absent: it does not, and WHY says why; elsewhere: another process, as
-         another tcpilot, has loaded it, and it is used as it is
-  ARM    auto: meant by arms: auto; ecn: the same, on paths where ECN has proved
-         to work; by name: only where a rule names it
+  STATE  loaded: connections may get it; available: this kernel accepts it; absent:
+         this kernel does not accept it (see WHY); elsewhere: another process, for
+         example another tcpilot, has loaded it, and it is used unchanged
+  ARM    auto: included in arms: auto; ecn: the same, on paths where ECN has proved
+         to work; by name: only in rules that name it
   CONNS  sockets that use it now`,
 		Example: "  tcpilot cc list",
 		Args:    console.Args(0, 0, ""),
@@ -84,7 +84,7 @@ func armWord(c *api.CongestionControl) string {
 func (a *app) ccShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "One of them, with what its programs cost",
+		Short: "Show one congestion control, with the cost of its programs",
 		Long: `Show a congestion control: what it was written from, its version, whether this kernel
 takes it, which rules name it, how many sockets use it, and how often and how long
 its programs ran, where the kernel counts that.`,
@@ -147,13 +147,13 @@ func (a *app) ccLoad() *cobra.Command {
 		Short: "Load your own, or one of tcpilot's until the next reload",
 		Long: `Load your own congestion control from an eBPF object, as NAME: one struct
 tcp_congestion_ops in section ".struct_ops.link". The daemon reads the file, checks
-it, and has it send data in a network namespace of its own before any other
-connection can get it; that takes seconds. One of the same name is replaced in
-place, and its connections go on. It stays until 'tcpilot cc unload', 'tcpilot
-detach', a normal end of the daemon, or a reboot.
+it, and tests it with connections in a separate network namespace before any other
+connection can get it; that takes seconds. A loaded control of the same name is
+replaced in place; its connections continue with the old version. The control stays
+until 'tcpilot cc unload', 'tcpilot detach', a normal end of the daemon, or a reboot.
 
-Without FILE one of tcpilot's own is loaded, until the next reload; to have it for
-longer, name it in congestion_controls of the configuration.`,
+Without FILE, one of tcpilot's own is loaded until the next reload. To load it
+permanently, name it in congestion_controls of the configuration.`,
 		Example: `  sudo tcpilot cc load mine ./mine.bpf.o
   sudo tcpilot cc load mine ./mine.bpf.o --auto
   sudo tcpilot cc load tcpilot_cubic`,
@@ -173,7 +173,7 @@ longer, name it in congestion_controls of the configuration.`,
 		},
 	}
 	a.JSONFlag(cmd, jsonDoc)
-	cmd.Flags().BoolVar(&r.Auto, "auto", false, "make it an arm of every rule with arms: auto, not only where a rule names it")
+	cmd.Flags().BoolVar(&r.Auto, "auto", false, "make it an arm of every rule with arms: auto, not only of rules that name it")
 	return cmd
 }
 
@@ -187,10 +187,10 @@ func (a *app) completeLoad(cmd *cobra.Command, argv []string, word string) ([]st
 func (a *app) ccUnload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unload NAME",
-		Short: "Take one from the kernel",
-		Long: `Take a congestion control from the kernel: first from the policies of all paths, then
-from the kernel's list. Connections that use it keep it to their end. One that a
-rule names is not unloaded: change the rule first.`,
+		Short: "Unload one from the kernel",
+		Long: `Unload a congestion control: remove it first from the policies of all paths, then
+from the kernel's list. Connections that use it keep it until they end. If a rule
+names it, it is not unloaded: change the rule first.`,
 		Example:           "  sudo tcpilot cc unload mine",
 		Args:              console.Args(1, 1, "NAME"),
 		ValidArgsFunction: a.completeControls(func(c *api.CongestionControl) bool { return c.State == "loaded" }),

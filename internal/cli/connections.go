@@ -49,7 +49,7 @@ func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
 }
 
 const connectionsLong = `Show connections as they end, and long-lived ones every few seconds, one line each
-(the samples that the learner uses, as they come). Ctrl-C ends it.
+(these are the samples that the learner uses). Ctrl-C ends it.
 
   CONNECTION  local address and port, -> outgoing or <- incoming, remote ones
   CC, MODE    congestion control in use, and what it is doing, if it is one of
@@ -61,8 +61,8 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
   NOTE        how it ended, and: hold-out (left alone), app-cc (the application
               chose), arm-failed, cc-changed, adopted
 
-A terminal gets as many of the columns as it has room for. With --wide all are
-shown, and the state of tcpilot's own congestion controls (tcpilot_*):
+On a terminal, as many columns are shown as fit. With --wide all columns are shown,
+and the state of tcpilot's own congestion controls (tcpilot_*):
 
   BW, BASE    estimates of the bandwidth, and of the round-trip time without a queue
   HI, LO      bounds on the packets in flight: by what the path holds, and for now

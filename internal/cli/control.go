@@ -26,9 +26,9 @@ func (a *app) run() *cobra.Command {
 		Short: "Run the daemon in the foreground",
 		Long: `Run the daemon: attach the eBPF programs, tune new connections, learn from their
 samples, and answer on the socket. It needs root. SIGHUP reads the configuration
-again; SIGINT and SIGTERM end it, and then everything is as it was before, unless
---keep-attached is given: the programs then stay in the kernel, where the policies
-run out with their lease, and the next daemon adopts them without a gap.`,
+again. SIGINT and SIGTERM end the daemon and undo everything. With --keep-attached,
+the programs stay in the kernel, where the policies expire with their lease, and the
+next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,8 +54,8 @@ func (a *app) reload() *cobra.Command {
 		Use:   "reload",
 		Short: "Make the daemon read its configuration again",
 		Long: `Make the daemon read its configuration again (as SIGHUP does). No connection and
-no sample is lost. When the file is not valid the rules in force stay, the errors
-are shown, and the exit status is 1.`,
+no sample is lost. If the file is not valid, the rules in force stay, the errors are
+shown, and the exit status is 1.`,
 		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml && tcpilot reload",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,10 +91,10 @@ func (a *app) detach() *cobra.Command {
 	var o RunOptions
 	cmd := &cobra.Command{
 		Use:   "detach",
-		Short: "Take everything back and end the daemon",
-		Long: `Take back every program, policy and setting, and end the daemon. When it does not
-run, what an earlier one left behind is taken back by this command, which then
-needs root. What was learned stays on disk.`,
+		Short: "Undo everything and end the daemon",
+		Long: `Remove every program and policy, undo every setting, and end the daemon. If no daemon
+runs, this command removes what an earlier one left in the kernel, and then needs
+root. What was learned stays on disk.`,
 		Example: "  sudo tcpilot detach",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,7 +109,7 @@ needs root. What was learned stays on disk.`,
 			return a.Print([]byte("detached: the daemon takes everything back and ends\n"))
 		},
 	}
-	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `file`, where no daemon runs")
+	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `file`, if no daemon runs")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	return cmd
 }

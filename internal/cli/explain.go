@@ -21,10 +21,10 @@ func (a *app) explain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain ADDR[:PORT]",
 		Short: "Show what a new connection would get, and why",
-		Long: `Show what a new connection to ADDR would get: the rule that it falls under, the
-entry of the kernel's policy table that matches it longest, each field with its
-value and reason, and the shares of the congestion controls. With --incoming the
-connection is one that ADDR makes to this host.`,
+		Long: `Show what a new connection to ADDR would get: the rule that it matches, the entry of
+the kernel's policy table with the longest match, each field with its value and
+reason, and the shares of the congestion controls. With --incoming, ADDR connects to
+this host.`,
 		Example: `  tcpilot explain 192.0.2.7:443
   tcpilot explain 2001:db8::7 --incoming --local-port 443
   tcpilot explain [2001:db8::7]:443 --cgroup /sys/fs/cgroup/system.slice/nginx.service`,

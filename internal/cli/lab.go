@@ -14,10 +14,10 @@ import (
 func (a *app) lab() *cobra.Command {
 	return a.handOver(&cobra.Command{
 		Use:   "lab COMMAND",
-		Short: "Measure on networks of this machine's own what tcpilot does",
+		Short: "Measure tcpilot in networks of namespaces on this machine",
 		Long: `Experiments: networks of namespaces on this machine, links that delay, lose and
 queue, real traffic, and several subjects that take turns: the kernel's default,
-each congestion control, initial windows by route, tcpilot, bpftune where it is
+each congestion control, initial windows by route, tcpilot, bpftune if it is
 installed, or any command that starts a tuner.
 
 It is the program tcpilot-lab, which is installed beside tcpilot or is in PATH.
@@ -30,7 +30,7 @@ It is the program tcpilot-lab, which is installed beside tcpilot or is in PATH.
 func (a *app) demo() *cobra.Command {
 	return a.handOver(&cobra.Command{
 		Use:   "demo",
-		Short: "Show on a lossy link between namespaces what tcpilot does",
+		Short: "Show the effect of tcpilot on a lossy link between namespaces",
 		Long: `Show in a minute what tcpilot does: three network namespaces, a link that loses
 packets, and one bulk connection after the other, without tcpilot and with it. It
 needs root. Nothing else on this machine is touched, and all is removed at the end.

@@ -19,32 +19,33 @@ import (
 )
 
 const pathsLong = `Show what was learned: for every path (a rule and a remote prefix) one line per
-congestion control, and one for the connections that were held out, which have the
-kernel's defaults. "*" marks the congestion control that is the default.
+congestion control, and one for the hold-out, which has the kernel's defaults. "*"
+marks the congestion control that is the default.
 
   SHARE        share of the path's next connections; in mode observe WOULD GET, the
                share that they would get
-  CONNECTIONS  those that were scored
+  CONNECTIONS  number of scored connections
   GOODPUT      typical goodput of the latest ones, if the rule learns for throughput
-  RETRANS      share of the data packets that they sent again
+  RETRANS      their share of retransmits in the data packets
   RTT          their typical round-trip time
-  VS-DEFAULT   by what factor the path's connections are faster than those held out,
-               with its 95 % interval; "unclear" if the interval includes 1, "-" as
-               long as there are too few to say
+  VS-DEFAULT   by what factor the path's connections are faster than the hold-out, with
+               its 95 % interval; "unclear" if the interval includes 1, "-" if there are
+               too few connections
 
-Of a prefix the hosts of which are told apart, each host has lines of its own, with
+If the hosts of a prefix are learned separately, each host has its own lines, with
 its goodput and round-trip time.
 
 With --wide also:
 
-  NETNS    network namespace, of rules that tell them apart
-  GREEDY   connections that were given it while it was the best known, and
-  EXPLORE  to learn more
-  MIN RTT  least round-trip time seen lately, MAX RATE greatest delivery rate
+  NETNS    network namespace, for rules that learn for each namespace
+  GREEDY   connections that got it while it was the best known
+  EXPLORE  connections that got it to learn more
+  MIN RTT  least recent round-trip time
+  MAX RATE greatest recent delivery rate
   VS-BEST  believed reward, as a factor of that of the path's best one (+- its
            standard deviation); not with the epsilon-greedy learner
 
-With --network, instead, one line per path: what its connections show of the network,
+With --network, one line per path instead: what its connections show of the network,
 whatever congestion control they had.
 
   MIN RTT       least round-trip time of the last 10 minutes before MEASURED
@@ -56,9 +57,8 @@ whatever congestion control they had.
   RECEIVE RATE  greatest rate at which a connection received
   MEASURED      age of the latest sample
 
-With PREFIX only the paths within it, and those that it is within, are shown. The
-last line says how many there are in all, if they are not all shown: those with
-most samples come first.`
+With PREFIX, only the paths inside it and the paths that contain it are shown. Paths
+with most samples come first. If not all are shown, the last line has their number.`
 
 func (a *app) paths() *cobra.Command {
 	var (
@@ -107,10 +107,10 @@ func (a *app) paths() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
 	f.IntVarP(&q.Limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
-	f.StringVar(&q.After, "after", "", "only those that follow: next `CURSOR` of an earlier --json answer")
+	f.StringVar(&q.After, "after", "", "only the paths after `CURSOR`: the field next of an earlier --json answer")
 	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
-	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two looks")
+	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two updates of --watch")
 	f.BoolVar(&wide, "wide", false, wideDoc)
 	f.BoolVar(&network, "network", false, "what the paths' connections show of the network")
 	cmd.MarkFlagsMutuallyExclusive("wide", "network")

@@ -33,7 +33,7 @@ A congestion control in BPF is loaded with 'tcpilot cc load' instead.`,
 func (a *app) progList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "Those that are loaded",
+		Short:   "List the loaded programs",
 		Long:    "List the programs that 'tcpilot prog load' attached. What tcpilot's own programs cost\nis in 'tcpilot status'; congestion controls are in 'tcpilot cc list'.",
 		Example: "  tcpilot prog list",
 		Args:    console.Args(0, 0, ""),
@@ -55,7 +55,7 @@ func (a *app) progLoad() *cobra.Command {
 	var r api.LoadRequest
 	cmd := &cobra.Command{
 		Use:   "load NAME FILE.o --cgroup PATH",
-		Short: "Attach your own to a cgroup",
+		Short: "Attach your own program to a cgroup",
 		Long: `Attach the sock_ops programs of your own eBPF object, as NAME, to a cgroup beside
 tcpilot's. The daemon reads the file, and refuses one that has programs of another
 type; for a congestion control see 'tcpilot cc load'. The programs stay until
@@ -95,7 +95,7 @@ type; for a congestion control see 'tcpilot cc load'. The programs stay until
 func (a *app) progUnload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "unload NAME",
-		Short:   "Detach one from its cgroup",
+		Short:   "Detach a program from its cgroup",
 		Long:    "Detach what 'tcpilot prog load' attached, by the name that 'tcpilot prog list' shows.",
 		Example: "  sudo tcpilot prog unload my-iw",
 		Args:    console.Args(1, 1, "NAME"),

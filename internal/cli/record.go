@@ -29,8 +29,8 @@ func (a *app) record() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "record FILE",
-		Short: "Keep samples in a file, for replay",
-		Long: `Keep samples in FILE, in a compact form that 'tcpilot replay' reads; "-" is the
+		Short: "Write samples to a file, for replay",
+		Long: `Write samples to FILE, in a compact form that 'tcpilot replay' reads; "-" is the
 standard output. It ends after --count samples, after --duration, or with Ctrl-C.
 With --json the file has one JSON object per line, for people and other programs;
 it cannot be replayed. The file says which addresses this host talked to: it can

@@ -20,11 +20,11 @@ const observeLine = "mode observe: nothing is set on any connection"
 func (a *app) rollout() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
-		Short: "Show and change for which share of its connections a rule counts",
-		Long: `Show and change for which share of its connections a rule counts. The others are
-held out: they keep the kernel's defaults, and show what the rule is worth. The
-share is 'rollout' of the rule in the configuration. A guard that finds that a rule
-does worse than the defaults takes its rollout back to 0 %.`,
+		Short: "Show and change the share of connections that a rule applies to",
+		Long: `Show and change the share of its connections that a rule applies to. The others are
+in the hold-out: they keep the kernel's defaults, for comparison. The share is the
+key rollout of the rule in the configuration. If connections of the rule do worse
+than the hold-out, a guard sets its rollout to 0 %.`,
 		Example: `  tcpilot rollout list
   sudo tcpilot rollout set web 10%`,
 		Args: console.Args(0, 0, ""),
@@ -37,17 +37,17 @@ does worse than the defaults takes its rollout back to 0 %.`,
 func (a *app) rolloutList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "The rules, their rollouts, and what they are worth",
-		Long: `List the rules that give something to their connections.
+		Short: "List the rules with their rollouts and gains",
+		Long: `List the rules that set or learn something for their connections.
 
-  ROLLOUT     share of connections that get it now, CONFIGURED by the configuration
-  WITH        observations of connections that got it, and WITHOUT, of those held
-              out, lately: slices of time, or single connections if the rule learns
-              nothing
-  GAIN        by what factor the former were faster, slow ones counting most, with
-              an interval that holds with 95 %, whenever one looks: see 'tcpilot
-              paths'. A rule that learns nothing is compared while its rollout is
-              below 100 %
+  ROLLOUT     share of connections that the rule applies to now
+  CONFIGURED  the same share in the configuration
+  WITH        recent observations of connections that the rule applied to: slices of
+              time, or single connections if the rule learns nothing
+  WITHOUT     the same, of the hold-out
+  GAIN        by what factor connections of WITH were faster, slow ones counting most,
+              with a 95 % interval that is valid at any time: see 'tcpilot paths'. A
+              rule that learns nothing is compared while its rollout is below 100 %
   CHANGED BY  guard, operator, or nobody since the configuration was read`,
 		Example: "  tcpilot rollout list",
 		Args:    console.Args(0, 0, ""),
@@ -93,10 +93,10 @@ func rolloutBy(r *engine.Rollout, now time.Time) string {
 func (a *app) rolloutSet() *cobra.Command {
 	return &cobra.Command{
 		Use:   "set RULE SHARE",
-		Short: "Change it until the next reload",
-		Long: `Change for which share of its connections a rule counts, 0% to 100%, from now on.
-It holds until the next reload or restart: what is to stay belongs into the
-configuration. Connections that are there already keep what they have.`,
+		Short: "Change the rollout of a rule until the next reload",
+		Long: `Change the share of its connections that a rule applies to, 0% to 100%, from now on.
+The change lasts until the next reload or restart; for a permanent change, edit the
+configuration. Connections that exist already do not change.`,
 		Example: "  sudo tcpilot rollout set web 10%",
 		Args:    console.Args(2, 2, "RULE or SHARE"),
 		ValidArgsFunction: func(cmd *cobra.Command, argv []string, word string) ([]string, cobra.ShellCompDirective) {

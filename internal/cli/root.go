@@ -20,20 +20,21 @@ type app struct {
 	socket string
 }
 
-const rootLong = `tcpilot makes TCP fast on this host without touching applications, and proves it.
+const rootLong = `tcpilot makes TCP fast on this host without changes to applications, and measures the
+gain.
 
 One daemon attaches eBPF programs, puts every new connection into a class by the
-rules of its configuration, sets the options that the rules ask for, and learns
-for each remote prefix which congestion control serves it best. A share of the
-connections is left alone, so that the gain is always measured.
+rules of its configuration, sets the options that the rules name, and learns for
+each remote prefix which congestion control is best. A share of the connections
+keeps the kernel's defaults, so that the gain is always measured.
 
-Start it with 'tcpilot run' as root; everything else asks the running daemon.
-The words that read (status, paths, rules ...) take --json and then write what
-the API on the socket answers.
+Start it with 'tcpilot run' as root; all other commands ask the running daemon.
+With --json, commands that read (status, paths, rules ...) write the answer of the
+API on the socket.
 
-What changes something needs root, or membership in the group that socket.admins
-names. What reads goes by a socket of its own beside it (tcpilot-read.sock), which
-the configuration can open to another group: socket.read.
+Commands that change something need root, or membership in the group that
+socket.admins names. Commands that only read use a second socket
+(tcpilot-read.sock), which the configuration can open to another group: socket.read.
 
 Exit status: 0 success, 1 error, 2 wrong usage, 3 the daemon is not running.`
 
@@ -53,7 +54,7 @@ func New(env Env) *cobra.Command {
 	}
 	console.Root(root, env.Version)
 	env.Attach(root)
-	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`; what only reads tries the one for reading beside it first")
+	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`; commands that only read try the socket for reading beside it first")
 	cobra.CheckErr(root.MarkPersistentFlagFilename("socket", "sock"))
 
 	root.AddGroup(

@@ -21,7 +21,7 @@ func (a *app) rules() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rules",
 		Short:   "Show the rules in force, in the order of matching",
-		Long:    "Show the rules in force. The first that a connection matches decides what it is\ntreated as; a connection that matches none is left alone.",
+		Long:    "Show the rules in force. The first rule that a connection matches applies to it; a\nconnection that matches none is left alone.",
 		Example: "  tcpilot rules\n  tcpilot rules --json | jq '.rules[].name'",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -141,7 +141,7 @@ It needs neither root nor a running daemon.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for errors")
+	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as errors")
 	a.JSONFlag(cmd, "write the rules as JSON")
 	return cmd
 }
@@ -165,12 +165,12 @@ func (a *app) doctor() *cobra.Command {
 		Short: "Show what this kernel allows, tried out",
 		Long: `Show what tcpilot can do on this kernel: its features, every option at every
 hook with the kernel's answer, the congestion controls, and whoever else changes
-what tcpilot changes. A field is usable if the kernel takes it at one hook at least:
-what it does not take before a connection is established is set afterwards.
-Nothing is read off a version number: everything is tried.
-Without a running daemon the trials are made by this command, which needs root.
-The exit status is 1 when something keeps tcpilot from its work here, for example a
-cgroup hierarchy that is only that of a container.`,
+what tcpilot changes. A field is usable if the kernel accepts it at one hook or more:
+a field that it does not accept before a connection is established is set afterwards.
+Everything is found by trying it, never from the kernel's version. If no daemon runs,
+this command does the tests, and needs root. The exit status is 1 if something
+prevents tcpilot from working here, for example a cgroup hierarchy that is only that
+of a container.`,
 		Example: "  sudo tcpilot doctor",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -184,7 +184,7 @@ cgroup hierarchy that is only that of a container.`,
 			return a.emitDoctor(doc)
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", "", "configuration `file`, where no daemon runs")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `file`, if no daemon runs")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
@@ -196,7 +196,7 @@ func (a *app) doctorAlone(ctx context.Context, config string) error {
 		return fmt.Errorf("examine kernel (no daemon runs): %w", err)
 	}
 	if !a.JSON {
-		fmt.Fprintln(a.Stderr, "(no daemon runs: tried out by this command)")
+		fmt.Fprintln(a.Stderr, "(no daemon runs: tested by this command)")
 	}
 	return doctorVerdict(d, console.EmitValue(a.Output, d, a.renderDoctor))
 }

@@ -26,12 +26,12 @@ func (a *app) status() *cobra.Command {
 		Long: `Show what the daemon does: what it is attached to, which features are active and
 why others are not, how many connections it treated and for which reason, the
 congestion controls that it may choose, the settings that it yielded to the
-administrator, how often events came that rules watch for, and what its programs
-cost.
+administrator, the counts of the events that rules watch, and the cost of its
+programs.
 
-The first line is ok, or degraded and why: the latest configuration was refused,
-something that is wanted does not work on this kernel, or tcpilot is kept from its
-work. With --check only that line is shown; the exit status is 1 if it is not ok.`,
+The first line is ok, or degraded and why: the latest configuration was refused, a
+wanted feature does not work on this kernel, or a problem prevents tcpilot from
+working. With --check, only that line is shown; the exit status is 1 if it is not ok.`,
 		Example: "  tcpilot status\n  tcpilot status --check || tcpilot doctor\n  tcpilot status --json | jq .counters.samples",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

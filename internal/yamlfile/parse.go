@@ -32,7 +32,7 @@ func Parse(data []byte, maxBytes int) (root ast.Node, err error) {
 		return nil, &Mistake{at, "a byte that is no text (UTF-8)", "remove it"}
 	}
 	defer func() {
-		// The parser is not ours; a file that it stumbles over must not stop a
+		// The parser is a library. If it panics because of a file, that must not stop a
 		// running daemon from going on with its old rules.
 		if r := recover(); r != nil {
 			root, err = nil, &Mistake{start, fmt.Sprintf("the file cannot be parsed as YAML: %v", r), "simplify it"}
