@@ -162,7 +162,7 @@ func (a *app) doctor() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Show what this kernel allows, tried out",
+		Short: "Show what this kernel allows, found by trying it",
 		Long: `Show what tcpilot can do on this kernel: its features, every option at every
 hook with the kernel's answer, the congestion controls, and whoever else changes
 what tcpilot changes. A field is usable if the kernel accepts it at one hook or more:

@@ -39,7 +39,7 @@ type Socket struct {
 	Mode   fs.FileMode `key:"mode" doc:"permissions of that socket, in octal; 0660 instead if group or admins is named"`
 	Group  string      `key:"group" is:"group" doc:"group that owns that socket, by name or number; empty is that of admins, or the daemon's own"`
 	Admins string      `key:"admins" is:"group" doc:"group whose members may change something: reload, detach, load programs and congestion controls; empty leaves it to root and the daemon's own user"`
-	Read   ReadSocket  `key:"read" doc:"the socket for reading: nobody can change anything by it"`
+	Read   ReadSocket  `key:"read" doc:"the socket for reading: nobody can change anything through it"`
 }
 
 // ReadSocket configures the API's socket for reading.
