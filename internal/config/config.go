@@ -78,7 +78,7 @@ type Paths struct {
 	IPv4      int        `key:"ipv4" min:"8" max:"32" doc:"prefix length of a path's IPv4 addresses"`
 	IPv6      int        `key:"ipv6" min:"16" max:"128" doc:"prefix length of a path's IPv6 addresses"`
 	Overrides []Override `key:"overrides" doc:"other lengths for the addresses of some prefixes; the longest prefix counts"`
-	Limit     int        `key:"limit" min:"64" max:"1048576" doc:"paths to remember; the least recently used goes first"`
+	Limit     int        `key:"limit" min:"64" max:"1048576" doc:"paths to remember; the least recently used is dropped first"`
 }
 
 // Override is the path length within one prefix.

@@ -21,7 +21,7 @@ type fileRules struct {
 
 // fileRule is a rule as written in the file.
 type fileRule struct {
-	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it is kept across reloads, and so is what its connections taught"`
+	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it identifies the rule across reloads, which keep what was learned for it"`
 	Match   fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
 	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn and watch"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
