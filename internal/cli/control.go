@@ -92,9 +92,9 @@ func (a *app) detach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach",
 		Short: "Undo everything and end the daemon",
-		Long: `Remove every program and policy, undo every setting, and end the daemon. If no daemon
-runs, this command removes what an earlier one left in the kernel, and then needs
-root. What was learned stays on disk.`,
+		Long: `Remove every program and policy, undo every setting, and end the daemon. If no
+daemon runs, this command removes what an earlier one left in the kernel, and then
+needs root. What was learned stays on disk.`,
 		Example: "  sudo tcpilot detach",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -28,9 +28,9 @@ marks the congestion control that is the default.
   GOODPUT      typical goodput of the latest ones, if the rule learns for throughput
   RETRANS      their share of retransmits in the data packets
   RTT          their typical round-trip time
-  VS-DEFAULT   by what factor the path's connections are faster than the hold-out, with
-               its 95 % interval; "unclear" if the interval includes 1, "-" if there are
-               too few connections
+  VS-DEFAULT   by what factor the path's connections are faster than the hold-out,
+               with its 95 % interval; "unclear" if the interval includes 1, "-" if
+               there are too few connections
 
 If the hosts of a prefix are learned separately, each host has its own lines, with
 its goodput and round-trip time.

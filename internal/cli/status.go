@@ -31,7 +31,8 @@ programs.
 
 The first line is ok, or degraded and why: the latest configuration was refused, a
 wanted feature does not work on this kernel, or a problem prevents tcpilot from
-working. With --check, only that line is shown; the exit status is 1 if it is not ok.`,
+working. With --check, only that line is shown; the exit status is 1 if it is not
+ok.`,
 		Example: "  tcpilot status\n  tcpilot status --check || tcpilot doctor\n  tcpilot status --json | jq .counters.samples",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
