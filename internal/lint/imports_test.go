@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"class":      {"tcp"},
 	"learn":      {"tcp", "path", "congestion"},
 	"learn/sim":  {"tcp", "learn"},
-	"policy":     {"tcp", "path", "class", "learn", "congestion"},
+	"policy":     {"tcp", "path", "class", "learn", "estimate", "congestion"},
 	"congestion": {"tcp"},
 	"guard":      {"tcp", "learn"},
 	"estimate":   {"tcp"},

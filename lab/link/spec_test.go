@@ -49,10 +49,10 @@ func TestString(t *testing.T) {
 		"150 µs ± 50 µs":        {Delay: 150 * time.Microsecond, Jitter: 50 * time.Microsecond},
 		"0.1 % loss":            {Loss: 0.001},
 		"2.5 % loss in bursts":  {Bursts: Bursts{ToBad: 0.05, ToGood: 0.95, LossBad: 0.5}},
-		"8 kbit/s, queue 64 KB": {Rate: 8000, Queue: Queue{Bytes: 64_000}},
-		"200 Mbit/s, 10 ms ± 2 ms, 1 % loss, queue 500 KB": {Rate: 200e6, Delay: 10 * ms, Jitter: 2 * ms, Loss: 0.01,
+		"8 kbit/s, queue 64 kB": {Rate: 8000, Queue: Queue{Bytes: 64_000}},
+		"200 Mbit/s, 10 ms ± 2 ms, 1 % loss, queue 500 kB": {Rate: 200e6, Delay: 10 * ms, Jitter: 2 * ms, Loss: 0.01,
 			Queue: Queue{Bytes: 500_000}},
-		"1.5 Gbit/s, 1.2 s, 10 % reordered, queue 100 packets, ECN from 30 KB, policed to 1 Gbit/s, burst 1 MB": {
+		"1.5 Gbit/s, 1.2 s, 10 % reordered, queue 100 packets, ECN from 30 kB, policed to 1 Gbit/s, burst 1 MB": {
 			Rate: 1.5e9, Delay: 1200 * ms, Reorder: 0.1, Queue: Queue{Packets: 100}, ECN: 30_000, Policer: Policer{1e9, 1e6}},
 	} {
 		if got := s.String(); got != want {
