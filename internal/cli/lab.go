@@ -14,7 +14,7 @@ import (
 func (a *app) lab() *cobra.Command {
 	return a.handOver(&cobra.Command{
 		Use:   "lab COMMAND",
-		Short: "Measure tcpilot in networks of namespaces on this machine",
+		Short: "Measure what tcpilot does, on emulated networks on this machine",
 		Long: `Experiments: networks of namespaces on this machine, links that delay, lose and
 queue, real traffic, and several subjects that take turns: the kernel's default,
 each congestion control, initial windows by route, tcpilot, bpftune if it is
@@ -30,10 +30,10 @@ It is the program tcpilot-lab, which is installed beside tcpilot or is in PATH.
 func (a *app) demo() *cobra.Command {
 	return a.handOver(&cobra.Command{
 		Use:   "demo",
-		Short: "Show the effect of tcpilot on a lossy link between namespaces",
+		Short: "Show what tcpilot does, on a lossy link between namespaces",
 		Long: `Show in a minute what tcpilot does: three network namespaces, a link that loses
-packets, and one bulk connection after the other, without tcpilot and with it. It
-needs root. Nothing else on this machine is touched, and all is removed at the end.
+packets, and bulk connections one after the other, without tcpilot and with it. It
+needs root. Nothing else on this machine is changed, and all is removed at the end.
 
 It is the command demo of tcpilot-lab, which is installed beside tcpilot or is in
 PATH.`,

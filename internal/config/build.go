@@ -176,7 +176,7 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.
 			f, _ := tcp.FieldByName(key) // one of those that the tag names
 			switch why := p.Match.CannotApply(f); {
 			case slices.Contains(fields, f):
-				fail(key+" stands in the list twice", "remove one of them")
+				fail(key+" is in the list twice", "remove one of them")
 			case p.Set.Mask()&(1<<f) != 0:
 				fail("the rule sets "+key+" as well", "remove it from adapt, or from set")
 			case why != "":

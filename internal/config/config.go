@@ -237,7 +237,7 @@ func (c *Config) checkOverrides(d *decoder) {
 				fmt.Sprintf("write %d to %d", max(1, least), most))
 		}
 		if seen[o.Prefix] {
-			d.fail(d.at[&o.Prefix], name+".prefix", fmt.Sprintf("%s stands in the list already", o.Prefix), "remove one of them")
+			d.fail(d.at[&o.Prefix], name+".prefix", fmt.Sprintf("%s is in the list twice", o.Prefix), "remove one of them")
 		}
 		seen[o.Prefix] = true
 	}

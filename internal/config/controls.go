@@ -42,7 +42,7 @@ func (d *decoder) controls(n ast.Node, name string, list *ControlList) {
 			err := notOurs(ccs[i].String())
 			d.fail(yamlfile.Begin(e), name, err.problem, err.whatToDo)
 		case slices.Contains(ccs[:i], ccs[i]):
-			d.fail(yamlfile.Begin(e), name, fmt.Sprintf("%s stands in the list already", ccs[i]), "remove one of them")
+			d.fail(yamlfile.Begin(e), name, fmt.Sprintf("%s is in the list twice", ccs[i]), "remove one of them")
 		}
 	}
 }

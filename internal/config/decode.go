@@ -82,7 +82,7 @@ func (d *decoder) mapping(n ast.Node, name string, targets map[string]target, mi
 		}
 		full := yamlfile.Join(name, key)
 		if p, dup := first[key]; dup {
-			d.fail(at, full, fmt.Sprintf("the key stands in line %d already", p.Line), "remove one of them")
+			d.fail(at, full, fmt.Sprintf("the key is already in line %d", p.Line), "remove one of them")
 			continue
 		}
 		first[key] = at
@@ -116,7 +116,7 @@ func (d *decoder) key(e *ast.MappingValueNode, name string) (string, yamlfile.Po
 	case e.Key.IsMergeKey():
 		d.fail(at, name, "merge keys (<<) are not supported", "write the entries out")
 	default:
-		d.fail(at, name, "a key that is no plain word", "see docs/config.md for the keys")
+		d.fail(at, name, "the key is not a plain word", "see docs/config.md for the keys")
 	}
 	return key, at, ok
 }

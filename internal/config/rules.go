@@ -102,7 +102,7 @@ func (d *decoder) set(n ast.Node, name string, s *setValues) {
 		}
 		full := yamlfile.Join(name, key)
 		if p, dup := first[key]; dup {
-			d.fail(at, full, fmt.Sprintf("the key stands in line %d already", p.Line), "remove one of them")
+			d.fail(at, full, fmt.Sprintf("the key is already in line %d", p.Line), "remove one of them")
 			continue
 		}
 		first[key] = at
@@ -177,7 +177,7 @@ func (d *decoder) arms(n ast.Node, name string, list *armList) {
 	seen := make(map[tcp.CC]bool)
 	for i, cc := range ccs {
 		if seen[cc] {
-			d.fail(yamlfile.Begin(nodes[i]), name, fmt.Sprintf("%s stands in the list already", cc), "remove one of them")
+			d.fail(yamlfile.Begin(nodes[i]), name, fmt.Sprintf("%s is in the list twice", cc), "remove one of them")
 		}
 		seen[cc] = true
 	}

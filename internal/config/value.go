@@ -77,7 +77,7 @@ func (d *decoder) slice(n ast.Node, name string, t target) {
 	}
 	nodes := d.list(n)
 	if len(nodes) == 0 && isText(elem) {
-		d.fail(yamlfile.Begin(n), name, "the list is empty", "name something, or remove the key")
+		d.fail(yamlfile.Begin(n), name, "the list is empty", "write at least one value, or remove the key")
 		return
 	}
 	if len(nodes) == 0 {

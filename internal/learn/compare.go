@@ -105,7 +105,7 @@ func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 	case Treated:
 		c.Treated.add(e, o.Slice)
 	}
-	if held := max(c.Slices.N, c.Connections.N); min(c.Treated.N, held) > comparedMemory || c.Treated.N+held > mostCompared {
+	if holdOut := max(c.Slices.N, c.Connections.N); min(c.Treated.N, holdOut) > comparedMemory || c.Treated.N+holdOut > mostCompared {
 		c.age()
 	}
 }
@@ -228,26 +228,26 @@ func (c *Comparison) Gain() Gain {
 // gainOf compares two groups. One slow observation, such as a bad trial, can dominate the
 // mean of a few cubes. So each bound must also hold without the slowest observation of the
 // group that the bound counts against.
-func gainOf(treated, held *Group) Gain {
-	g := Gain{Treated: treated.N, HeldOut: held.N}
-	if treated.N <= 0 || held.N <= 0 || treated.Mean <= 0 || held.Mean <= 0 {
+func gainOf(treated, holdOut *Group) Gain {
+	g := Gain{Treated: treated.N, HeldOut: holdOut.N}
+	if treated.N <= 0 || holdOut.N <= 0 || treated.Mean <= 0 || holdOut.Mean <= 0 {
 		return g
 	}
-	g.Ratio = gainRatio(treated, held)
-	if treated.N < leastCompared || held.N < leastCompared {
+	g.Ratio = gainRatio(treated, holdOut)
+	if treated.N < leastCompared || holdOut.N < leastCompared {
 		return g
 	}
-	low, high := bounds(treated, held)
+	low, high := bounds(treated, holdOut)
 	spared := treated.withoutMost()
-	_, otherHigh := bounds(&spared, held)
-	spared = held.withoutMost()
+	_, otherHigh := bounds(&spared, holdOut)
+	spared = holdOut.withoutMost()
 	otherLow, _ := bounds(treated, &spared)
 	g.Low, g.High = min(low, otherLow), max(high, otherHigh)
 	return g
 }
 
-func gainRatio(treated, held *Group) float64 {
-	return math.Pow(held.Mean/treated.Mean, 1./aversion)
+func gainRatio(treated, holdOut *Group) float64 {
+	return math.Pow(holdOut.Mean/treated.Mean, 1./aversion)
 }
 
 // bounds is the interval of the gain. Often most observations are fast and a few are slow.
@@ -256,18 +256,18 @@ func gainRatio(treated, held *Group) float64 {
 // which a small mean does not count as more certain than a great one. A group that happens
 // to contain more slow ones than usual overestimates the mean: then the difference of the
 // logarithms is more conservative. The wider of the two intervals is used.
-func bounds(treated, held *Group) (low, high float64) {
-	n := treated.N + held.N
-	vt, vh := treated.relativeVariance(), held.relativeVariance()
-	pooled := (vt*treated.N + vh*held.N) / n
-	off := Boundary(1/(1/treated.N+1/held.N), alpha) *
-		math.Sqrt(max(vt, pooled)/treated.N+max(vh, pooled)/held.N)
+func bounds(treated, holdOut *Group) (low, high float64) {
+	n := treated.N + holdOut.N
+	vt, vh := treated.relativeVariance(), holdOut.relativeVariance()
+	pooled := (vt*treated.N + vh*holdOut.N) / n
+	off := Boundary(1/(1/treated.N+1/holdOut.N), alpha) *
+		math.Sqrt(max(vt, pooled)/treated.N+max(vh, pooled)/holdOut.N)
 	// The least x by which the ratio of the means may be smaller than seen: where
 	// 1 - x is off standard errors of what they are together, or ln x is.
 	least := func(a, b float64) float64 {
 		x := min(math.Exp(-off), (1-off*a/n)/(1+off*b/n))
 		return math.Pow(max(x, math.Exp(-aversion*comparedClip)), 1./aversion)
 	}
-	ratio := gainRatio(treated, held)
-	return ratio * least(held.N, treated.N), ratio / least(treated.N, held.N)
+	ratio := gainRatio(treated, holdOut)
+	return ratio * least(holdOut.N, treated.N), ratio / least(treated.N, holdOut.N)
 }

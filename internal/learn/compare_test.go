@@ -18,14 +18,14 @@ func TestOneSlowSliceShowsNothing(t *testing.T) {
 		{"every other", []float64{1, 8, 7, 1, 8, 1, 7, 1, 8, 7, 8, 1, 7}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var treated, held Comparison
+			var treated, holdOut Comparison
 			slice := int64(0)
 			fold := func(s float64, slow bool) {
 				slice++
 				of := map[bool]Assignment{true: Treated, false: HoldOutSlice}
 				o := Outcome{Reward: -math.Log(s), Weight: 1, Slice: slice}
 				treated.Add(o, of[slow])
-				held.Add(o, of[!slow])
+				holdOut.Add(o, of[!slow])
 			}
 			for i, s := range c.times {
 				fold(alike[i%len(alike)], false)
@@ -34,7 +34,7 @@ func TestOneSlowSliceShowsNothing(t *testing.T) {
 			if g := treated.Gain(); g.Worse() != c.known {
 				t.Errorf("treated slices were slow: %+v", g)
 			}
-			if g := held.Gain(); g.Better() != c.known {
+			if g := holdOut.Gain(); g.Better() != c.known {
 				t.Errorf("slices held out were slow: %+v", g)
 			}
 		})
@@ -62,8 +62,8 @@ func TestTheComparisonSeldomErrs(t *testing.T) {
 		return 0.05 * r.NormFloat64()
 	}
 	for _, c := range []struct {
-		name          string
-		treated, held func(*rand.Rand) float64 // the logarithm of a time
+		name             string
+		treated, holdOut func(*rand.Rand) float64 // the logarithm of a time
 	}{
 		{"one in six is slow", seldomSlow, seldomSlow},
 		{"one in a hundred is slow", oneInAHundred, oneInAHundred},
@@ -80,7 +80,7 @@ func TestTheComparisonSeldomErrs(t *testing.T) {
 				for i := range int64(observations) {
 					o := Outcome{Weight: 1, Slice: (i + 1) * second}
 					if rng.Float64() < share {
-						o.Reward = -c.held(rng)
+						o.Reward = -c.holdOut(rng)
 						cmp.Add(o, HoldOutSlice)
 					} else {
 						o.Reward = -c.treated(rng)

@@ -202,7 +202,7 @@ func (s *scrape) path(p *engine.PathState) {
 	if !p.Updated.IsZero() {
 		s.one(pathMeasured, float64(p.Updated.UnixNano())/1e9, l...)
 	}
-	s.one(pathHeld, float64(p.HoldOut.Count), l...)
+	s.one(pathHoldOut, float64(p.HoldOut.Count), l...)
 	s.gain(pathGain, pathGainLow, pathGainHigh, p.HoldOut.Gain, l...)
 	s.one(pathLeft, truth(p.LeftToDefault != nil), l...)
 	for i := range p.Arms {

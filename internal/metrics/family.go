@@ -88,7 +88,7 @@ var (
 	pathSsthresh    = gauge("path_ssthresh_packets", "Greatest slow start threshold of the path's connections in the 15 to 30 seconds before path_measured_timestamp_seconds; of those without one, their bandwidth-delay product.", pathLabels...)
 	pathLoss        = gauge("path_loss_ratio", "Share of the path's recent data packets that were lost.", pathLabels...)
 	pathMeasured    = gauge("path_measured_timestamp_seconds", "When the path's latest sample was taken, Unix time.", pathLabels...)
-	pathHeld        = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
+	pathHoldOut     = gauge("path_hold_out_connections", "Scored connections of the path that were left at kernel defaults.", pathLabels...)
 	pathGain        = gauge("path_gain_ratio", "By what factor the path's connections are faster than the hold-out, in a mean that counts slow ones most; absent until it has an interval.", pathLabels...)
 	pathGainLow     = gauge("path_gain_ratio_low", "Lower end of the 95 % interval of path_gain_ratio, which is valid at any time.", pathLabels...)
 	pathGainHigh    = gauge("path_gain_ratio_high", "Upper end of that interval.", pathLabels...)
@@ -119,7 +119,7 @@ var families = []*family{
 	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
 	pathCount, pathLimit, pathEvicted, yields, armState, armsGuarded, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
-	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathSsthresh, pathLoss, pathMeasured, pathHeld, pathGain, pathGainLow, pathGainHigh, pathLeft,
+	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathSsthresh, pathLoss, pathMeasured, pathHoldOut, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,
 }

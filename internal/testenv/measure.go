@@ -24,7 +24,7 @@ type comparison struct {
 	what    string
 	want    string
 	figures []string
-	held    int
+	passed  int
 }
 
 // Measure runs the comparisons for MeasureRounds rounds and prints the results: one row for
@@ -48,13 +48,13 @@ func Measure(t *testing.T, round func(t *testing.T, m *Measurement)) {
 
 func (m *Measurement) table() {
 	for _, c := range m.rows {
-		m.print(fmt.Sprintf("%s\t%s\t%d of %d\t%s", c.what, c.want, c.held, len(c.figures), strings.Join(c.figures, " ")))
+		m.print(fmt.Sprintf("%s\t%s\t%d of %d\t%s", c.what, c.want, c.passed, len(c.figures), strings.Join(c.figures, " ")))
 	}
 }
 
 // Holds records whether a comparison held in this round, with the wanted and the measured
 // figure.
-func (m *Measurement) Holds(what, want string, held bool, figure string) {
+func (m *Measurement) Holds(what, want string, passed bool, figure string) {
 	var c *comparison
 	for _, row := range m.rows {
 		if row.what == what {
@@ -66,8 +66,8 @@ func (m *Measurement) Holds(what, want string, held bool, figure string) {
 		m.rows = append(m.rows, c)
 	}
 	c.figures = append(c.figures, strings.ReplaceAll(figure, " ", ""))
-	if held {
-		c.held++
+	if passed {
+		c.passed++
 	}
 }
 

@@ -90,7 +90,9 @@ func TestLacking(t *testing.T) {
 	}
 }
 
-func TestTrouble(t *testing.T) {
+// A round is invalid if its link dropped packets itself, was late too often, or carried
+// aggregates without being asked to.
+func TestInvalidLinkCounters(t *testing.T) {
 	plain := func(c link.Counters) counts { return counts{"a forward": {Counters: c}, "b forward": {}} }
 	before := plain(link.Counters{Passed: 1000, Aggregates: 4, Failed: 3, Late: 5})
 	if err := plain(link.Counters{Passed: 3000, Aggregates: 4, Failed: 3, Late: 15}).check(before, lateShare); err != nil {

@@ -92,7 +92,7 @@ func (e *emulator) set(s Spec) (modelLinkConfig, error) {
 		e.epochsNow.Store(&all)
 		e.wakeUp()
 	}
-	return s.held(now), nil
+	return s.delaying(now), nil
 }
 
 // count adds what went wrong.

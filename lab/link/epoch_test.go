@@ -73,17 +73,17 @@ func TestEpochsLatest(t *testing.T) {
 // A change of the departure times keeps delays and order.
 func TestLineChange(t *testing.T) {
 	var l line
-	l.put(held{id: 1, leaves: 50, delay: 1})
-	l.put(held{id: 2, leaves: 100, delay: 3}) // packets behind it are not due before it
-	l.put(held{id: 3, leaves: 200, delay: 2})
+	l.put(delayed{id: 1, leaves: 50, delay: 1})
+	l.put(delayed{id: 2, leaves: 100, delay: 3}) // packets behind it are not due before it
+	l.put(delayed{id: 3, leaves: 200, delay: 2})
 	l.take(2000)
 	l.change(func(leaves int64) int64 { return leaves * 10 })
-	for _, want := range []held{{2, 3, 1000, 1000 + 3<<10}, {3, 2, 2000, 1000 + 3<<10}} {
+	for _, want := range []delayed{{2, 3, 1000, 1000 + 3<<10}, {3, 2, 2000, 1000 + 3<<10}} {
 		if got, ok := l.take(forever); !ok || got != want {
 			t.Errorf("took %+v, want %+v", got, want)
 		}
 	}
-	l.put(held{id: 4, leaves: 10})
+	l.put(delayed{id: 4, leaves: 10})
 	if got := l.first(); got != 1000+3<<10 {
 		t.Errorf("one that comes later is due at %d", got)
 	}

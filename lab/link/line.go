@@ -11,7 +11,7 @@ import (
 const forever = math.MaxInt64
 
 // held is a packet in the kernel's queue, with its times on the worker's clock.
-type held struct {
+type delayed struct {
 	id     uint32
 	delay  uint32 // after the bottleneck, in units of 1024 ns
 	leaves int64  // when it leaves the bottleneck
@@ -20,13 +20,13 @@ type held struct {
 
 // line is a queue of packets in the order in which they leave, kept in a ring that grows.
 type line struct {
-	ring       []held // its length is a power of two, or 0
+	ring       []delayed // its length is a power of two, or 0
 	head, tail uint
 	last       int64 // when the last is due
 }
 
 // put appends a packet; it is not due before the one before it.
-func (l *line) put(h held) {
+func (l *line) put(h delayed) {
 	if l.tail-l.head == uint(len(l.ring)) {
 		l.grow()
 	}
@@ -48,7 +48,7 @@ func (l *line) change(departure func(leaves int64) int64) {
 }
 
 func (l *line) grow() {
-	bigger := make([]held, max(1024, 2*len(l.ring)))
+	bigger := make([]delayed, max(1024, 2*len(l.ring)))
 	n := uint(0)
 	for ; l.head != l.tail; l.head++ {
 		bigger[n] = l.ring[l.head%uint(len(l.ring))]
@@ -66,7 +66,7 @@ func (l *line) first() int64 {
 }
 
 // take removes the first packet if it is due.
-func (l *line) take(now int64) (h held, ok bool) {
+func (l *line) take(now int64) (h delayed, ok bool) {
 	if l.first() > now || l.head == l.tail {
 		return h, false
 	}

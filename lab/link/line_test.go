@@ -16,7 +16,7 @@ func TestLineKeepsOrder(t *testing.T) {
 	for range 50_000 {
 		now += int64(rng.IntN(10))
 		for range rng.IntN(4) {
-			l.put(held{id: id, leaves: now + int64(rng.IntN(1000))})
+			l.put(delayed{id: id, leaves: now + int64(rng.IntN(1000))})
 			id++
 		}
 		for {

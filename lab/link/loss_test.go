@@ -82,12 +82,12 @@ func TestRootLossIsOfOneDirection(t *testing.T) {
 // rate.
 func TestRootPolicer(t *testing.T) {
 	a, b := newPair(t)
-	const payload, held = 958, 20 // frames of 1000 bytes, of which the bucket holds 20
-	d := shape(t, a, b, Spec{Policer: Policer{Rate: 8e6, Burst: held * 1000}}, Auto)
+	const payload, burst = 958, 20 // frames of 1000 bytes, of which the bucket holds 20
+	d := shape(t, a, b, Spec{Policer: Policer{Rate: 8e6, Burst: burst * 1000}}, Auto)
 	began := time.Now()
 	all := stream(t, a, b, 400, payload, 0, nil)
-	if took := int(time.Since(began)/ms - 2*quiet/ms); len(all) < held || len(all) > held+took+1 {
-		t.Errorf("of a burst %d packets passed in %d ms, want %d and one for each", len(all), took, held)
+	if took := int(time.Since(began)/ms - 2*quiet/ms); len(all) < burst || len(all) > burst+took+1 {
+		t.Errorf("of a burst %d packets passed in %d ms, want %d and one for each", len(all), took, burst)
 	}
 	// Twice the rate for a second: 1000 of 2000 packets pass, plus the full bucket,
 	// unless the sender was stalled.
@@ -96,10 +96,10 @@ func TestRootPolicer(t *testing.T) {
 		s = own
 		return s.paced(payload, 500*time.Microsecond, nil)
 	})
-	want, tokens, last := 0, float64(held), 0.0
+	want, tokens, last := 0, float64(burst), 0.0
 	for i := range s.sent {
 		at := float64(s.sent[i].Load()) / 1e6 // each ms adds a packet
-		tokens = min(held, tokens+at-last)
+		tokens = min(burst, tokens+at-last)
 		if last = at; tokens >= 1 {
 			tokens--
 			want++

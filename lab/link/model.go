@@ -132,9 +132,9 @@ func (s Spec) instant() modelLinkConfig {
 	return c
 }
 
-// held is the instant part and everything that makes packets wait, from the start of
+// delaying is the instant part and everything that makes packets wait, from the start of
 // the epoch on; the emulator must hold each packet until its time.
-func (s Spec) held(e epoch) modelLinkConfig {
+func (s Spec) delaying(e epoch) modelLinkConfig {
 	c := s.instant()
 	c.Delay, c.Jitter = nanoseconds(s.Delay), nanoseconds(s.Jitter)
 	c.Reorder = chance(s.Reorder)

@@ -38,7 +38,7 @@ func TestInstantPartDelaysNothing(t *testing.T) {
 	if c.Loss != 1<<31 || c.PoliceCost != 1000<<20 || c.PoliceBurst != 10e6 {
 		t.Errorf("instant part is %+v", c)
 	}
-	h := s.held(epoch{generation: 2, cost: cost(s.Rate), since: 5, served: 6})
+	h := s.delaying(epoch{generation: 2, cost: cost(s.Rate), since: 5, served: 6})
 	if h.Delay != 10e6 || h.Jitter != 1e6 || h.Hold != 1 || h.Cost != 8000<<20 || h.Since != 5 || h.Served != 6 || h.Generation != 2 || h.QueueBytes != 65_536 || h.Ecn != 1000 {
 		t.Errorf("all is %+v", h)
 	}

@@ -93,7 +93,7 @@ func (w *worker) release(now, until int64) {
 		}
 		w.single.send(w.queue.fd, h.id)
 	}
-	var last held
+	var last delayed
 	n, late := 0, uint64(0)
 	for {
 		h, ok := w.ordered.take(until)
@@ -166,7 +166,7 @@ func (w *worker) adopt() {
 
 func (w *worker) enter(p packetMessage, now int64) {
 	leaves, overtakes := readMark(p.mark, now)
-	h := held{
+	h := delayed{
 		id:     p.id,
 		delay:  p.priority & (1<<29 - 1),
 		leaves: w.epochs.departure(w.epochs.latest(p.priority>>29), leaves),

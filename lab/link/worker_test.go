@@ -25,9 +25,9 @@ func TestPacketsLeaveTogether(t *testing.T) {
 	e.epochsNow.Store(&epochs{{}})
 	e.early.Store(int64(100 * time.Microsecond))
 	w := &worker{emulator: e}
-	w.ordered.put(held{id: 1, leaves: int64(10 * ms)})
-	w.ordered.put(held{id: 2, leaves: int64(10*ms + 80*time.Microsecond)})
-	w.ordered.put(held{id: 3, leaves: int64(10*ms + 300*time.Microsecond)})
+	w.ordered.put(delayed{id: 1, leaves: int64(10 * ms)})
+	w.ordered.put(delayed{id: 2, leaves: int64(10*ms + 80*time.Microsecond)})
+	w.ordered.put(delayed{id: 3, leaves: int64(10*ms + 300*time.Microsecond)})
 	leaving := func(now int64) (n int) {
 		until := w.until(now)
 		for _, ok := w.ordered.take(until); ok; _, ok = w.ordered.take(until) {
