@@ -44,9 +44,10 @@ func TestEncodePolicy(t *testing.T) {
 	e.Policy.Params.Set(tcp.InitCwnd, 20)
 	e.Policy.Params.Set(tcp.MaxPacingRate, 1<<32-2)
 	e.Policy.Params.Set(tcp.NoDelay, 0)
+	e.Policy.Adapted = 1 << tcp.InitCwnd
 	got, err := encodePolicy(&e, &ccs, 1000)
 	must(t, err)
-	want := abiPathPolicy{ExpiresNs: 4000, Set: 1<<tcp.InitCwnd | 1<<tcp.MaxPacingRate | 1<<tcp.NoDelay, Id: 7, HoldOut: 1311, NumArms: 3, SliceShift: 28}
+	want := abiPathPolicy{ExpiresNs: 4000, Set: 1<<tcp.InitCwnd | 1<<tcp.MaxPacingRate | 1<<tcp.NoDelay, Id: 7, HoldOut: 1311, NumArms: 3, SliceShift: 28, Adapted: 1 << tcp.InitCwnd}
 	want.Arm = [8]uint8{0, 1, 2}
 	want.Weight = [8]uint32{30000, 65536, 65536}
 	want.Value[tcp.InitCwnd], want.Value[tcp.MaxPacingRate] = 20, 1<<32-2
