@@ -122,7 +122,9 @@ func TestRootAdaptedSynRTO(t *testing.T) {
 		p.Params.Set(tcp.SynRTO, 125)
 		p.Adapted = 1 << tcp.SynRTO
 	})
-	for _, c := range []struct{ chosen, want int }{{0, 6 + 3}, {4, 4}} {
+	for _, c := range []struct {
+		chosen, connects, want int
+	}{{0, 1, 6 + 3}, {0, 2, 6 + 3}, {4, 1, 4}} {
 		var fd, retries int
 		r.ns.Do(t, func() {
 			var err error
@@ -131,8 +133,13 @@ func TestRootAdaptedSynRTO(t *testing.T) {
 			if c.chosen != 0 {
 				must(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, c.chosen))
 			}
-			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
-				t.Errorf("connect: %v", err)
+			for i := range c.connects {
+				if i > 0 {
+					connectUnspec(fd)
+				}
+				if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
+					t.Errorf("connect: %v", err)
+				}
 			}
 			retries, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
 			must(t, err)
