@@ -57,7 +57,7 @@
  *   route flag and an RTT below 5 ms, because it needs a receiver that echoes each mark,
  *   and is such a receiver itself. This one echoes as its kernel does. With a peer that
  *   echoes as in RFC 3168, every round with a mark looks fully marked: the cut is then a
- *   third, about as for a loss. No quick new probe when marks cease. Startup ends as soon
+ *   third, about as for a loss. No new probe begins when marks cease. Startup ends as soon
  *   as half of what was delivered in a round trip is marked while a queue is seen; Google's
  *   waits for two such rounds, in which what is in flight doubles twice.
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Asks the kernel which options it takes at which hook, on connections of one
+/* Asks the kernel which options the kernel accepts, by hook, on connections of one
  * network namespace that was made for the purpose.
  */
 #include "../include/tcp.bpf.h"

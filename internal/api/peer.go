@@ -96,7 +96,7 @@ func (s *Server) mayChange(who caller) *Error {
 	case s.admins >= 0 && slices.Contains(who.groups, uint32(s.admins)):
 		return nil
 	}
-	return (&Error{Code: http.StatusForbidden, Message: fmt.Sprintf("uid %d may read, and not change anything", who.uid)}).
+	return (&Error{Code: http.StatusForbidden, Message: fmt.Sprintf("uid %d may read but not change anything", who.uid)}).
 		WithHint("be root (sudo), or a member of the group that socket.admins names in the configuration")
 }
 

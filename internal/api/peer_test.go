@@ -262,7 +262,7 @@ func TestRootOtherUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := askAs(t, 65533, nil, socket)
-	if !strings.Contains(out, "read: <nil>") || !strings.Contains(out, "detach: uid 65533 may read, and not change anything (be root (sudo), or a member of the group that socket.admins names") {
+	if !strings.Contains(out, "read: <nil>") || !strings.Contains(out, "detach: uid 65533 may read but not change anything (be root (sudo), or a member of the group that socket.admins names") {
 		t.Errorf("somebody else:\n%s", out)
 	}
 	if len(b.changes) != 0 || !strings.Contains(log.String(), "uid=65533") {

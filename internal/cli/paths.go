@@ -191,7 +191,7 @@ func (a *app) renderPaths(wide bool) func(io.Writer, api.PathList) {
 	}
 }
 
-// noPaths says so if a list is empty, and reports whether it is.
+// noPaths reports whether a list is empty, and then writes why.
 func noPaths(w io.Writer, l *api.PathList) bool {
 	if len(l.Paths) > 0 {
 		return false

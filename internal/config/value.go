@@ -155,7 +155,7 @@ func (d *decoder) parseText(s string, t target) (err error) {
 }
 
 func notOneOf(s string, words []string) error {
-	return bad(chooseFrom(Nearest(s, words), words), "%q is not a choice", s)
+	return bad(chooseFrom(Nearest(s, words), words), "%q is not one of the choices", s)
 }
 
 // chooseFrom says what to write: near, unless it is empty, or one of words.

@@ -107,7 +107,7 @@ func TestMarksLostWithoutECN(t *testing.T) {
 		want   string
 	}{
 		{"none has ECN", 0, 0, "8 connections in a row were made without ECN"},
-		{"some have, and lose", 0, 3, "8 connections in a row met no mark: 6 were made without ECN"},
+		{"some have, and lose", 0, 3, "8 connections in a row received no mark: 6 were made without ECN"},
 		{"some have, and marks", 5, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

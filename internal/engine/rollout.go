@@ -107,7 +107,7 @@ func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
 	if o, changed := e.overrides[name]; changed && o.by == ByGuard {
 		return
 	}
-	e.log.Warn("rollout taken back", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
+	e.log.Warn("rollout set to 0 by a guard", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
 	e.overrides[name] = override{by: ByGuard, why: why, since: now}
 	e.totals.RolledBack++
 	e.markAll()

@@ -112,7 +112,7 @@ func TestGuardTakesRolloutBack(t *testing.T) {
 		if n := count(starts[500:], reno); (n == 0) != c.back {
 			t.Errorf("%s: %d of the last 500 connections have what the rule gives", name, n)
 		}
-		if n := strings.Count(log.String(), `msg="rollout taken back" rule=fixed from=0.25 to=0`); n != 1 && c.back || n != 0 && !c.back {
+		if n := strings.Count(log.String(), `msg="rollout set to 0 by a guard" rule=fixed from=0.25 to=0`); n != 1 && c.back || n != 0 && !c.back {
 			t.Errorf("%s: logged %d times:\n%s", name, n, log.String())
 		}
 	}
@@ -139,7 +139,7 @@ func TestRollBack(t *testing.T) {
 	if r := rollout(); r.Share != 0 || r.Configured != 1 || r.By != ByGuard || r.Why != "p95 is 1.4 times the default's" || r.Since.IsZero() {
 		t.Errorf("%+v", r)
 	}
-	if n := strings.Count(log.String(), `msg="rollout taken back" rule=all from=1 to=0 why="p95 is 1.4 times the default's"`); n != 1 {
+	if n := strings.Count(log.String(), `msg="rollout set to 0 by a guard" rule=all from=1 to=0 why="p95 is 1.4 times the default's"`); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, log.String())
 	}
 	if n := w.e.Summary(time.Unix(0, w.now)).Totals.RolledBack; n != 1 {

@@ -98,7 +98,7 @@ type PathState struct {
 	Arms     []PathArm     `json:"arms"`
 	Slice    time.Duration `json:"slice_ns"` // how long one draw of an arm lasts
 	HoldOut  PathHoldOut   `json:"hold_out"`
-	// LeftToDefault is set while the path has kernel defaults because it did worse than they.
+	// LeftToDefault is set while the path has kernel defaults because it did worse than the hold-out.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
 	PathMetrics
 }

@@ -52,9 +52,9 @@ func (u *unmarked) meet(s *tcp.Sample) {
 func (u *unmarked) why() string {
 	switch u.without {
 	case 0:
-		return fmt.Sprintf("%d connections in a row lost packets and met no mark", u.n)
+		return fmt.Sprintf("%d connections in a row lost packets and received no mark", u.n)
 	case u.n:
 		return fmt.Sprintf("%d connections in a row were made without ECN, which it needs", u.n)
 	}
-	return fmt.Sprintf("%d connections in a row met no mark: %d were made without ECN, the others lost packets", u.n, u.without)
+	return fmt.Sprintf("%d connections in a row received no mark: %d were made without ECN, the others lost packets", u.n, u.without)
 }

@@ -4,22 +4,20 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // safest orders arms of which nothing is known: first those that most of the Internet uses
 // (RFC 9438, the default of Linux; RFC 5681; bbr), then those that are not in this list,
-// and last those that need help from the network (RFC 8257: dctcp must not be used without
-// ECN marking for it).
+// and last those that need ECN marks from the network (RFC 8257 for dctcp).
 var safest = [...]tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("reno"), tcp.CCOf("bbr")}
-
-var dctcp = tcp.CCOf("dctcp")
 
 func safety(cc tcp.CC) int {
 	if i := slices.Index(safest[:], cc); i >= 0 {
 		return i
 	}
-	if cc == dctcp {
+	if congestion.Of(cc).NeedsECN {
 		return len(safest) + 1
 	}
 	return len(safest)

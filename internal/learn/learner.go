@@ -238,7 +238,7 @@ type Learner interface {
 	ObserveHoldOut(b *Belief, o Outcome)
 	// Weights writes to w[i] the share, 0 to 1, that arms[i] should get of the
 	// path's new connections; the shares sum to 1. base is the index of the default:
-	// what a connection gets without tcpilot; -1 if it is none of the arms. b may be
+	// what a connection gets without tcpilot; -1 if the default is not one of the arms. b may be
 	// nil: nothing is known. parent is the belief of the nearest enclosing prefix that
 	// has any, nil if none has. best is the arm that is now in use, or -1 while
 	// nothing is known. Arms that b knows but that are not in arms are ignored.

@@ -362,7 +362,7 @@ const (
 	leastReprobe = 1. / 4096 // least share: 16 of the kernel's steps of 1/65536
 	// steadyAfter is the number of observations without a change after which trials that
 	// only look for unseen changes become rarer, because they cost more than they gain. With
-	// a change every n connections, a share of about 1/sqrt(n) is right, hence the root.
+	// a change every n connections, a share of about 1/sqrt(n) is right, therefore the share follows the square root.
 	steadyAfter = 500
 )
 

@@ -82,7 +82,7 @@ func TestDecide(t *testing.T) {
 		{"set and learn", Input{Rule: &both, Arms: offered, Learner: even}, NewPath, "cubic:32768 bbr:32768", -1, 1 << tcp.RTOMin, 32768},
 		{"some of the rule's arms", Input{Rule: &some, Arms: offered, Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
 		{"retired arm", Input{Rule: &auto, Arms: offered, Retired: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
-		{"auto, but for those by name", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
+		{"auto, except those used by name only", Input{Rule: &auto, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "cubic:65536", -1, 0, 32768},
 		{"by name", Input{Rule: &some, Arms: offered, ByName: ccs("bbr"), Learner: even}, NewPath, "bbr:65536", -1, 0, 0},
 		{"set, rolled out", Input{Rule: &set, NotRolledOut: 0.9}, ByRule, "", -1, 1 << tcp.RTOMin, 58982},
 		{"fixed cc, rolled out", Input{Rule: &fixed, NotRolledOut: 0.5}, ByRule, "bbr:65536", 0, 0, 32768},

@@ -126,7 +126,7 @@ type Sample struct {
 
 	MinRTT       uint32 `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
 	SRTT         uint32 `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`
-	RTTVar       uint32 `json:"rttvar_us,omitempty" unit:"us" doc:"the variation of that"`
+	RTTVar       uint32 `json:"rttvar_us,omitempty" unit:"us" doc:"the variation of srtt_us"`
 	Cwnd         uint32 `json:"cwnd,omitempty" unit:"packets" doc:"congestion window"`
 	Ssthresh     uint32 `json:"ssthresh,omitempty" unit:"packets" doc:"slow start threshold; 2147483647: never left slow start"`
 	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`

@@ -84,7 +84,7 @@ func (o *offloads) restore() error {
 }
 
 // boundAggregates limits how many segments an aggregate that leaves an end may have.
-// Larger ones are split, whoever made them. Turning the features off is not enough: it
+// Larger packets are split, whatever their source. Turning the features off is not enough: it
 // leaves aggregates of UDP_SEGMENT whole (gso_features_check).
 func boundAggregates(e *topology.End, segments uint32) error {
 	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: e.Index, Name: e.Device}}

@@ -21,7 +21,7 @@ func checkConfig(text string) error {
 	}
 	for _, item := range top {
 		if key := fmt.Sprint(item.Key); slices.Contains(OwnKeys, key) {
-			return fmt.Errorf("read config: %s is not for a scenario to set", key)
+			return fmt.Errorf("read config: %s may not be set by a scenario", key)
 		}
 	}
 	return nil

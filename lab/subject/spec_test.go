@@ -29,7 +29,7 @@ func TestCheck(t *testing.T) {
 		{Spec{Name: "a", Kind: Route}, "needs initcwnd"},
 		{Spec{Name: "a", Kind: Route, InitCwnd: -1}, "1 to 65535"},
 		{Spec{Name: "a", Kind: Route, InitRwnd: 1 << 20}, "1 to 65535"},
-		{Spec{Name: "a", Kind: Tcpilot, Config: "bpffs: /tmp"}, "bpffs is not for a scenario"},
+		{Spec{Name: "a", Kind: Tcpilot, Config: "bpffs: /tmp"}, "bpffs may not be set by a scenario"},
 		{Spec{Name: "a", Kind: Tcpilot, Config: "- a"}, "read config"},
 		{Spec{Name: "a", Kind: Tcpilot, Config: "rules: ["}, "read config"},
 		{Spec{Name: "a", Kind: Command}, "needs begin"},

@@ -12,7 +12,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// sysctlRoot shows the sysctls of the network namespace of whoever looks.
+// sysctlRoot shows the sysctls of the network namespace of the calling thread.
 const sysctlRoot = sysctl.Root + "/net"
 
 // sysctls are values of a namespace's sysctls, by file, without the default

@@ -15,7 +15,7 @@ const runLock = "/run/tcpilot-lab-run.lock"
 
 // Exclusive locks the machine for one run, because two runs at the same time disturb
 // each other's figures. If another run has the lock, the error names its process. The
-// kernel releases the lock when the process ends, in whatever way. release lets the
+// kernel releases the lock when the process ends, for any reason. release lets the
 // next run begin.
 func Exclusive() (release func(), err error) { return exclusive(runLock) }
 

@@ -44,7 +44,7 @@ const patience = 15 * time.Second
 
 // Run runs argv, as root, in the current directory and with the current environment, and
 // returns its exit code. The error is about the machine: its kernel could not be fetched,
-// it could not start, its time was up, or ctx ended, which stops it. A command that exits
+// it could not start, its time limit expired, or ctx ended, which stops it. A command that exits
 // with 124 or 125 is taken for such an error.
 func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Writer) (exit int, err error) {
 	if err := m.check(); err != nil {

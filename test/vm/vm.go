@@ -1,6 +1,5 @@
 // Package vm embeds the scripts in its directory, so that an installed tcpilot-lab has
-// them; lab/vm runs them. It imports the standard library and refuses to do anything
-// itself.
+// them; lab/vm runs them. It refuses to do anything itself.
 package vm
 
 import "embed"
