@@ -253,7 +253,7 @@ enum sample_flags {		/* tcp.Flags */
 	/* never leave the kernel */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
-	F_SYN_RETRIES = 1 << 14, /* the SYN is retransmitted more often: its timeout may be adapted */
+	F_SYN_HALVED = 3 << 14,	/* a number: how often the timeout of the SYN was halved */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */

@@ -212,6 +212,7 @@ struct tcp_sock {
 	__u32 prior_ssthresh;
 	__u32 total_retrans;
 	__u16 total_rto;
+	bool is_mptcp;
 };
 
 #pragma clang attribute pop

@@ -41,26 +41,6 @@ __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy
 	return 0;
 }
 
-/* A shorter timeout of the SYN must not make a connect fail earlier. So for each time that
- * the timeout is halved, from the kernel's TCP_TIMEOUT_INIT of a second, the SYN is
- * retransmitted once more. False if the application has chosen the number of
- * retransmissions, which it keeps. The same number is taken for ours: it is that of an
- * earlier connect of the socket, which the kernel does not reset. */
-static __always_inline bool add_syn_retries(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-					    __u32 timeout_ms)
-{
-	struct net *net = tcp_sk_sock(tp)->__sk_common.skc_net.net;
-	int retries = net->ipv4.sysctl_tcp_syn_retries;
-
-	for (int i = 0; i < 8 && timeout_ms < 1000; i++) {
-		timeout_ms *= 2;
-		retries++;
-	}
-	if (tp->inet_conn.icsk_syn_retries)
-		return tp->inet_conn.icsk_syn_retries == retries;
-	return !bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
-}
-
 /* Gives the socket the arm that was drawn. Returns flags to remember. */
 static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 				      const struct runtime_config *cfg, __u32 arm)

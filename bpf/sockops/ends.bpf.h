@@ -7,6 +7,7 @@
 
 #include "report.bpf.h"
 #include "slots.bpf.h"
+#include "syn.bpf.h"
 
 /* A connection and where its state is. */
 struct known {
@@ -177,10 +178,12 @@ int tcpilot_error(__u64 *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp || !known_find(&k, sk))
 		return 0;
-	if (k.track->flags & F_ESTABLISHED)
+	if (k.track->flags & F_ESTABLISHED) {
 		k.track->err = err;	/* all errno of TCP fit 8 bits */
-	else
-		connection_over(&k, tp, 0);
+		return 0;
+	}
+	note_syn_retries(sk, tp, k.track);
+	connection_over(&k, tp, 0);
 	return 0;
 }
 

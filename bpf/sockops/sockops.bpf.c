@@ -32,6 +32,14 @@ struct {
 	__type(value, __u64);
 } netns_yields SEC(".maps");
 
+/* Sockets whose number of SYN retransmissions tcpilot raised for a connect that failed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u8);
+} raised_retries SEC(".maps");
+
 /* ---- maps of this object alone: the programs write ------------------------ */
 
 /* By field, then by congestion control. */
@@ -62,6 +70,7 @@ struct {
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "remember.bpf.h"
+#include "syn.bpf.h"
 #include "apply.bpf.h"
 #include "ends.bpf.h"
 
@@ -125,6 +134,8 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 }
 
 /* ---- the hooks ----------------------------------------------------------- */
+
+#define OP(name) (1U << BPF_SOCK_OPS_##name)
 
 /* The context of one call of a hook. */
 struct conn_ctx {
@@ -244,9 +255,9 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (t.flags & F_FIELDS) {
 		__u64 set = ctx->policy->set & ~ctx->yield;
 
-		if (outgoing && (ctx->policy->adapted & (1U << FIELD_SYN_RTO)) &&
-		    add_syn_retries(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]))
-			t.flags |= F_SYN_RETRIES;
+		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
+		    (ctx->cfg->requests & OP(TIMEOUT_INIT)))
+			t.flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
 			apply_fields(skops, ctx->policy, set, true);
@@ -288,6 +299,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	const struct path_policy *p = ctx->policy;
 	struct track *t;
 	__u32 field;
+	__u64 value;
 
 	/* A program of a cgroup further down, which ran before, has answered. The kernel
 	 * begins with 0 (tcp_call_bpf), and -1 is customary for no answer. */
@@ -311,12 +323,16 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	t = full ? recall(skops) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;
-	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)) && !(t && (t->flags & F_SYN_RETRIES)))
-		return;
+	value = p->value[field];
+	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field))) {
+		value = syn_timeout_given(t);
+		if (!value)
+			return;
+	}
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
-		skops->reply = (p->value[field] * 1000 + jiffy_us - 1) / jiffy_us;
+		skops->reply = (value * 1000 + jiffy_us - 1) / jiffy_us;
 	else
-		skops->reply = p->value[field];
+		skops->reply = value;
 	count(COUNT_REPLIES);
 }
 
@@ -336,8 +352,6 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 		/* if another CPU was faster, its count is on its own CPU */
 		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
 }
-
-#define OP(name) (1U << BPF_SOCK_OPS_##name)
 
 enum {
 	/* ops that are always handled; request ops only if some policy answers them */
@@ -400,8 +414,11 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	ctx.now = bpf_ktime_get_ns();
 	ctx.tp = skops_tcp(skops);
-	if (begins && ctx.tp)
+	if (begins && ctx.tp) {
 		forget(skops, ctx.tp);
+		if (op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+			restore_syn_retries(skops, ctx.tp);
+	}
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		late = on_active_established(skops, ctx.now);
 		if (!late)

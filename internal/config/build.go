@@ -167,7 +167,7 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.
 			return nil
 		}
 		for _, f := range policy.Adaptive {
-			if p.Match.CannotApply(f) == "" && p.Set.Mask()&(1<<f) == 0 {
+			if p.Match.CannotApply(f) == "" && p.MayAdapt(f) {
 				fields = append(fields, f)
 			}
 		}
@@ -179,6 +179,8 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.
 				fail(key+" is in the list twice", "remove one of them")
 			case p.Set.Mask()&(1<<f) != 0:
 				fail("the rule sets "+key+" as well", "remove it from adapt, or from set")
+			case !p.MayAdapt(f):
+				fail("the rule sets syn_count, which "+key+" would have to raise", "remove one of them")
 			case why != "":
 				fail(key+" can never take effect: it "+why, "remove it, or widen the match")
 			}

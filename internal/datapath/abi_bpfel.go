@@ -284,7 +284,7 @@ const (
 	abiSampleFlagsF_HOLD_OUT_SLICE abiSampleFlags = 1024
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
-	abiSampleFlagsF_SYN_RETRIES    abiSampleFlags = 16384
+	abiSampleFlagsF_SYN_HALVED     abiSampleFlags = 49152
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_LATER          abiSampleFlags = 8192
 	abiSampleFlagsF_SAMPLE         abiSampleFlags = 10239

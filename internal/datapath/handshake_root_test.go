@@ -112,45 +112,107 @@ func TestRootSynRTO(t *testing.T) {
 }
 
 // TestRootAdaptedSynRTO: a timeout that was computed comes with more retransmissions, so that
-// a connect does not fail earlier; an application that chose their number keeps it, and the
-// kernel's timeout.
+// a connect does not fail earlier. An application that chose their number keeps it, and the
+// kernel's timeout. A socket that connects again begins with the usual number.
 func TestRootAdaptedSynRTO(t *testing.T) {
+	const usual = 6 // net.ipv4.tcp_syn_retries
 	r := newRig(t)
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
 	vanish(t, near, far)
-	r.policy(t, func(p *path.Policy) {
-		p.Params.Set(tcp.SynRTO, 125)
-		p.Adapted = 1 << tcp.SynRTO
-	})
-	for _, c := range []struct {
-		chosen, connects, want int
-	}{{0, 1, 6 + 3}, {0, 2, 6 + 3}, {4, 1, 4}} {
-		var fd, retries int
+	adapted := func(ms uint64) func(*path.Policy) {
+		return func(p *path.Policy) {
+			p.Params.Set(tcp.SynRTO, ms)
+			p.Adapted = 1 << tcp.SynRTO
+		}
+	}
+	connect := func(fd int) (retries int, timeout time.Duration) {
 		r.ns.Do(t, func() {
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
+				t.Errorf("connect: %v", err)
+			}
 			var err error
-			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-			must(t, err)
-			if c.chosen != 0 {
-				must(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, c.chosen))
-			}
-			for i := range c.connects {
-				if i > 0 {
-					connectUnspec(fd)
-				}
-				if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
-					t.Errorf("connect: %v", err)
-				}
-			}
 			retries, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
 			must(t, err)
 		})
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		must(t, err)
-		must(t, unix.Close(fd))
-		if retries != c.want || info.Rto > 200_000 != (c.chosen != 0) {
-			t.Errorf("the application chose %d: %d retransmissions, want %d; timeout %d us", c.chosen, retries, c.want, info.Rto)
+		return retries, time.Duration(info.Rto) * time.Microsecond
+	}
+	check := func(name string, fd, wantRetries int, wantTimeout time.Duration) {
+		t.Helper()
+		retries, timeout := connect(fd)
+		if retries != wantRetries || timeout < wantTimeout || timeout > wantTimeout+20*time.Millisecond {
+			t.Errorf("%s: %d retransmissions, timeout %v; want %d, %v", name, retries, timeout, wantRetries, wantTimeout)
 		}
 	}
+	socket := func() (fd int) {
+		r.ns.Do(t, func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+		})
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	fd := socket()
+	r.policy(t, adapted(125))
+	check("first connect", fd, usual+3, 125*time.Millisecond)
+	connectUnspec(fd)
+	r.policy(t, adapted(500))
+	check("second connect, another timeout", fd, usual+1, 500*time.Millisecond)
+	connectUnspec(fd)
+	r.policy(t, nil)
+	check("third connect, nothing adapted", fd, usual, time.Second)
+
+	chosen := socket()
+	must(t, unix.SetsockoptInt(chosen, unix.IPPROTO_TCP, unix.TCP_SYNCNT, 4))
+	r.policy(t, adapted(125))
+	check("the application chose 4", chosen, 4, time.Second)
+	connectUnspec(chosen)
+	check("and keeps them", chosen, 4, time.Second)
+
+	r.policy(t, func(p *path.Policy) { p.Params.Set(tcp.SynRTO, 125) })
+	check("a rule sets the timeout", socket(), usual, 125*time.Millisecond)
+}
+
+// TestRootPendingConnectKeepsItsTimeout: the kernel asks for the timeout again before it gives
+// up, when the policy may have changed.
+func TestRootPendingConnectKeepsItsTimeout(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	vanish(t, near, far)
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_syn_retries", "1")
+	if path := "net.ipv4.tcp_syn_linear_timeouts"; sysctlExists(path) {
+		testenv.Sysctl(t, r.ns, path, "0")
+	}
+	adapt := func(ms uint64) {
+		r.policy(t, func(p *path.Policy) {
+			p.Params.Set(tcp.SynRTO, ms)
+			p.Adapted = 1 << tcp.SynRTO
+		})
+	}
+	adapt(500) // two retransmissions: after 0.5 and 1.5 s, and it fails after 3.5 s
+	begun := time.Now()
+	done := make(chan error, 1)
+	go r.ns.Do(t, func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			defer unix.Close(fd)
+			err = unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()})
+		}
+		done <- err
+	})
+	time.Sleep(200 * time.Millisecond)
+	adapt(125)
+	err := <-done
+	if took := time.Since(begun); err != unix.ETIMEDOUT || took < 3300*time.Millisecond {
+		t.Errorf("connect ended after %v: %v; want a timeout after 3.5 s", took, err)
+	}
+}
+
+func sysctlExists(name string) bool {
+	_, err := os.Stat("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+	return err == nil
 }
 
 // TestRootSynAckRTO loses SYN-ACKs, and measures when the second one goes out.

@@ -28,6 +28,7 @@ const (
 	sockopsMapPathPolicies    = "path_policies"
 	sockopsMapPortRules       = "port_rules"
 	sockopsMapPortSets        = "port_sets"
+	sockopsMapRaisedRetries   = "raised_retries"
 	sockopsMapRemoteRules     = "remote_rules"
 	sockopsMapRuleBanks       = "rule_banks"
 	sockopsMapRuntimeConfig   = "runtime_config"
@@ -108,6 +109,7 @@ type sockopsMapSpecs struct {
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
+	RaisedRetries *ebpf.MapSpec `ebpf:"raised_retries"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
 	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
@@ -156,6 +158,7 @@ type sockopsMaps struct {
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
+	RaisedRetries *ebpf.Map `ebpf:"raised_retries"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
 	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
@@ -178,6 +181,7 @@ func (m *sockopsMaps) Close() error {
 		m.PathPolicies,
 		m.PortRules,
 		m.PortSets,
+		m.RaisedRetries,
 		m.RemoteRules,
 		m.RuleBanks,
 		m.RuntimeConfig,

@@ -108,3 +108,22 @@ func TestMetricsAreStored(t *testing.T) {
 	}
 	t.Errorf("another engine has %+v", next.View(time.Unix(0, w.now)).Paths)
 }
+
+// A path that became slower gets a longer timeout at its next samples, even if they have no
+// outcome, and in the middle of a slice of time.
+func TestAdaptFollowsASlowerPath(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", adaptRule))
+	to, g := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(30, to, g)
+	small := func(s *tcp.Sample) {
+		s.MinRTT, s.SRTT, s.RTTVar = 100_000, 120_000, 30_000
+		s.Flags |= tcp.FlagAppLimited
+		s.BytesAcked, s.DataSegsOut, s.Delivered, s.Busy = 2000, 2, 2, time.Millisecond
+	}
+	w.gap = second / 10
+	w.run(20, to, g, small)
+	row := w.sink.rows[path.Of(1, 0, to, 24)]
+	if v, ok := row.Policy.Params.Get(tcp.SynRTO); ok && v < 500 {
+		t.Errorf("syn_rto is still %d ms on a path of 120 ms", v)
+	}
+}

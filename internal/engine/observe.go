@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -90,7 +91,23 @@ func (e *Engine) note(at position, s *tcp.Sample) {
 		e.noteSample(at.host, s)
 	}
 	e.noteSample(at.path, s)
+	e.readapt(at.leaf(), s)
 	e.watchECN(at.leaf(), s)
+}
+
+// readapt asks for a decision if the values that were computed for a path change with a
+// sample: at once if they are too short now.
+func (e *Engine) readapt(n *node, s *tcp.Sample) {
+	if len(n.rule.rule.Adapt) == 0 || n.id == 0 || n.policy.holdOut == policy.One || n.back != nil {
+		return
+	}
+	switch now := n.rule.rule.Readapt(&n.metrics, n.policy.adapted, s.At); {
+	case now == n.policy.adapted:
+	case now.Longer(n.policy.adapted):
+		e.markUrgent(n)
+	default:
+		e.mark(n)
+	}
 }
 
 // noteSample is note for one node.
@@ -167,10 +184,10 @@ func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
 			e.beliefChanged(m, tcp.CC{})
 		}
-		// If the rule sets no fields, a hold-out slice is also an observation of the default
+		// If the rule sets and adapts no fields, a hold-out slice is also an observation of the default
 		// as an arm, except for connections whose application chose another congestion
 		// control. In mode observe all connections have the default.
-		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && e.offered.def != (tcp.CC{})
+		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && len(leaf.rule.rule.Adapt) == 0 && e.offered.def != (tcp.CC{})
 		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
 			return
 		}

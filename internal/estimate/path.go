@@ -34,8 +34,9 @@ const (
 	lossHalfLife = time.Minute
 
 	// maxHandshake is the duration of a handshake from which it says nothing of the
-	// round-trip time: the kernel sends the SYN again after a second (TCP_TIMEOUT_INIT).
-	maxHandshake = time.Second
+	// round-trip time, because the SYN may have been sent again: the least timeout that
+	// package policy computes.
+	maxHandshake = 125 * time.Millisecond
 )
 
 // Path is the metrics of a path, in the direction from this host to the remote one unless a
@@ -46,10 +47,11 @@ type Path struct {
 	ReceiveRate Window  `json:"receive_rate"` // greatest rate at which a connection received, bytes/s: a lower bound
 	Ssthresh    Window  `json:"ssthresh"`     // greatest slow start threshold, packets
 	SRTT        float32 `json:"srtt"`         // smoothed round-trip time, microseconds; 0 is unknown
-	RTTVar      float32 `json:"rttvar"`       // its variation, microseconds
+	RTTVar      float32 `json:"rttvar"`       // its variation, within connections and between them, microseconds
 	Sent        float32 `json:"sent"`         // data packets, discounted
 	Lost        float32 `json:"lost"`         // those of them that the sender marked as lost
-	Samples     uint32  `json:"samples"`      // number of samples
+	RTTs        uint32  `json:"rtts"`         // number of samples with a smoothed round-trip time
+	RTTAt       int64   `json:"rtt_at"`       // Unix nanoseconds of the latest of them; 0 is never
 	Updated     int64   `json:"updated"`      // Unix nanoseconds of the latest sample; 0 is never
 }
 
@@ -61,7 +63,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	if p.Updated != 0 {
 		elapsed = time.Duration(at - p.Updated)
 	}
-	p.observeRTT(s, at, elapsed)
+	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
@@ -69,10 +71,9 @@ func (p *Path) Observe(s *tcp.Sample) {
 		p.Ssthresh.Max(at, ssthresh(s), ssthreshWindow)
 	}
 	p.Updated = at
-	p.Samples += min(1, math.MaxUint32-p.Samples)
 }
 
-func (p *Path) observeRTT(s *tcp.Sample, at int64, elapsed time.Duration) {
+func (p *Path) observeRTT(s *tcp.Sample, at int64) {
 	p.MinRTT.Min(at, uint64(s.MinRTT), rttWindow)
 	if s.Connect < maxHandshake {
 		p.MinRTT.Min(at, uint64(s.Connect.Microseconds()), rttWindow)
@@ -80,12 +81,15 @@ func (p *Path) observeRTT(s *tcp.Sample, at int64, elapsed time.Duration) {
 	if s.SRTT == 0 {
 		return
 	}
-	gain := float32(1)
+	gain, off := float32(1), float32(0)
 	if p.SRTT != 0 {
-		gain = max(srttGain, 1-keep(elapsed, srttHalfLife))
+		gain = max(srttGain, 1-keep(time.Duration(at-p.RTTAt), srttHalfLife))
+		off = float32(math.Abs(float64(s.SRTT) - float64(p.SRTT))) // between connections
 	}
 	p.SRTT += gain * (float32(s.SRTT) - p.SRTT)
-	p.RTTVar += gain * (float32(s.RTTVar) - p.RTTVar)
+	p.RTTVar += gain * (max(float32(s.RTTVar), off) - p.RTTVar)
+	p.RTTAt = at
+	p.RTTs += min(1, math.MaxUint32-p.RTTs)
 }
 
 func (p *Path) observeLoss(s *tcp.Sample, elapsed time.Duration) {

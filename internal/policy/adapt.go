@@ -20,6 +20,8 @@ type Adapted struct {
 const (
 	// metricsAge is the age from which the metrics of a path are not used any more.
 	metricsAge = 10 * time.Minute
+	// clockSlack is how far in the future metrics may be: farther, the clock was set back.
+	clockSlack = time.Minute
 	// metricsSamples is the number of samples from which they are used.
 	metricsSamples = 10
 
@@ -41,14 +43,37 @@ var synTimeouts = []uint16{125, 250, 500}
 // unfinished handshake earlier: after 16 s with 250 ms, instead of 63 s.
 var synAckTimeouts = []uint16{250, 500}
 
+// MayAdapt reports whether the rule leaves f to be adapted. A rule that sets the number of
+// SYN retransmissions leaves no room for the timeout: more of them would be needed.
+func (r *Rule) MayAdapt(f tcp.Field) bool {
+	set := r.Set.Mask()
+	return set&(1<<f) == 0 && (f != tcp.SynRTO || set&(1<<tcp.SynCount) == 0)
+}
+
+// Readapt returns what Decide would compute for a path now; was is the part of its policy.
+func (r *Rule) Readapt(m *estimate.Path, was Adapted, now int64) Adapted {
+	in := Input{Rule: r, Metrics: m, Adapted: was, Now: now}
+	return in.adapt()
+}
+
+// Longer reports whether a has a longer timeout than b, or none where b has one: what b gives
+// is too short now.
+func (a Adapted) Longer(b Adapted) bool {
+	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO)
+}
+
 // adapt computes the values of the fields that the rule adapts, from in.Metrics.
 func (in *Input) adapt() (a Adapted) {
 	m := in.Metrics
-	if m == nil || m.Samples < metricsSamples || m.SRTT == 0 || in.Now-m.Updated > int64(metricsAge) {
+	if m == nil || m.RTTs < metricsSamples || m.SRTT == 0 {
+		return a
+	}
+	if age := time.Duration(in.Now - m.RTTAt); age > metricsAge || age < -clockSlack {
 		return a
 	}
 	for _, f := range in.Rule.Adapt {
-		if in.Rule.Set.Mask()&(1<<f) != 0 {
+		if !in.Rule.MayAdapt(f) {
 			continue
 		}
 		switch f {
@@ -106,7 +131,7 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 
 // WhyAdapted explains a value of an adapted field by the metrics that led to it.
 func WhyAdapted(f tcp.Field, m *estimate.Path) string {
-	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s: the least timeout of at least twice that", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
+	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s: the least timeout of at least 2 to 2.5 times that", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }
 
 func micros(us float32) time.Duration {

@@ -13,13 +13,14 @@ const adaptNow = int64(1_700_000_000e9)
 
 // measured are the metrics of a path, of round-trip times in milliseconds.
 func measured(srtt, rttvar float32) *estimate.Path {
-	return &estimate.Path{SRTT: 1000 * srtt, RTTVar: 1000 * rttvar, Samples: 50, Updated: adaptNow - int64(time.Minute)}
+	return &estimate.Path{SRTT: 1000 * srtt, RTTVar: 1000 * rttvar, RTTs: 50, RTTAt: adaptNow - int64(time.Minute)}
 }
 
 func TestAdaptHandshakeTimeouts(t *testing.T) {
-	old, few := measured(10, 1), measured(10, 1)
-	old.Updated = adaptNow - int64(metricsAge) - 1
-	few.Samples = metricsSamples - 1
+	old, few, future := measured(10, 1), measured(10, 1), measured(10, 1)
+	future.RTTAt = adaptNow + int64(time.Hour)
+	old.RTTAt = adaptNow - int64(metricsAge) - 1
+	few.RTTs = metricsSamples - 1
 	for _, c := range []struct {
 		name    string
 		metrics *estimate.Path
@@ -35,9 +36,10 @@ func TestAdaptHandshakeTimeouts(t *testing.T) {
 		{"the same of a new path", measured(48, 3), Adapted{}, Adapted{SynRTO: 250, SynAckRTO: 250}},
 		{"raised", measured(60, 3), Adapted{SynRTO: 125, SynAckRTO: 250}, Adapted{SynRTO: 250, SynAckRTO: 250}},
 		{"metrics are old", old, Adapted{SynRTO: 125}, Adapted{}},
+		{"the clock was set back", future, Adapted{SynRTO: 125}, Adapted{}},
 		{"metrics are few", few, Adapted{}, Adapted{}},
 		{"no metrics", nil, Adapted{}, Adapted{}},
-		{"no round-trip time", &estimate.Path{Samples: 50, Updated: adaptNow}, Adapted{}, Adapted{}},
+		{"no round-trip time", &estimate.Path{RTTs: 50, RTTAt: adaptNow}, Adapted{}, Adapted{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &Rule{Learn: &Learn{}, Adapt: Adaptive}
@@ -64,13 +66,14 @@ func TestAdaptOnlyWhatTheRuleAsksFor(t *testing.T) {
 	}{
 		{Rule{Learn: &Learn{}}, 0, 0},
 		{Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.SynAckRTO}}, 1 << tcp.SynAckRTO, 1 << tcp.SynAckRTO},
+		{Rule{Learn: &Learn{}, Adapt: Adaptive, Set: params(tcp.SynCount, 3)}, 1<<tcp.SynCount | 1<<tcp.SynAckRTO, 1 << tcp.SynAckRTO},
 		{Rule{Learn: &Learn{}, Adapt: Adaptive, Set: params(tcp.SynRTO, 50)}, 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, 1 << tcp.SynAckRTO},
 	} {
 		d := Decide(&Input{Rule: &c.rule, Arms: ccs("cubic"), Learner: &fixedLearner{}, Metrics: measured(10, 1), Now: adaptNow})
 		if d.Policy.Params.Mask() != c.want || d.Policy.Adapted != c.adapted {
 			t.Errorf("%s: fields %b, adapted %b; want %b, %b", c.rule.Describe(), d.Policy.Params.Mask(), d.Policy.Adapted, c.want, c.adapted)
 		}
-		if v, ok := d.Policy.Params.Get(tcp.SynRTO); ok && c.rule.Set.Mask() != 0 && v != 50 {
+		if v, ok := d.Policy.Params.Get(tcp.SynRTO); ok && c.rule.Set.Mask()>>tcp.SynRTO&1 == 1 && v != 50 {
 			t.Errorf("syn_rto %d: the rule says 50", v)
 		}
 	}

@@ -94,7 +94,9 @@ func Decide(in *Input) Decision {
 		d.Adapted = in.adapt()
 		d.Adapted.addTo(&d.Policy)
 	}
-	in.holdOut(&d.Policy)
+	if in.holdOut(&d.Policy); d.Policy.Adapted == 0 {
+		d.Adapted = Adapted{}
+	}
 	return d
 }
 
