@@ -58,7 +58,7 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
   RTT         smoothed round-trip time, MIN RTT least one
   RETR        segments retransmitted / data segments sent
   RATE        the kernel's latest delivery rate; "~": the application was the limit
-  NOTE        how it ended, and: hold-out (left alone), app-cc (the application
+  NOTE        how it ended, and: hold-out (kernel defaults), app-cc (the application
               chose), arm-failed, cc-changed, adopted
 
 On a terminal, as many columns are shown as fit. With --wide all columns are shown,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/netns"
@@ -114,12 +115,12 @@ func armText(a *engine.PathArm) string {
 	}
 	what := ""
 	if a.Default {
-		what = "the default, left as it is: "
+		what = "the default, for which nothing is set: "
 	}
 	if a.Count == 0 {
 		return what + "not tried on this path yet"
 	}
-	return what + fmt.Sprintf("%d connections scored, believed reward %.2f ± %.2f (natural log)", a.Count, a.Mean, a.StdDev)
+	return what + fmt.Sprintf("%s scored, believed reward %.2f ± %.2f (natural log)", console.Plural(int(a.Count), "connection"), a.Mean, a.StdDev)
 }
 
 // explainConn turns a request into the connection that rules match.
