@@ -14,9 +14,15 @@
 
 enum {
 	SYN_TIMEOUT_MS = 1000,	/* TCP_TIMEOUT_INIT */
-	SYN_HALVED_SHIFT = 14,	/* of F_SYN_HALVED */
-	SYN_HALVED_MAX = 3,
+	SYN_HALVED_SHIFT = __builtin_ctz(F_SYN_HALVED),
+	SYN_HALVED_MAX = F_SYN_HALVED >> SYN_HALVED_SHIFT,
 };
+
+/* The number of retransmissions that sockets of the namespace have by default. */
+static __always_inline __u8 usual_syn_retries(struct tcp_sock *tp)
+{
+	return tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_syn_retries;
+}
 
 static __always_inline bool set_syn_retries(struct bpf_sock_ops *skops, int retries)
 {
@@ -29,7 +35,7 @@ static __always_inline bool set_syn_retries(struct bpf_sock_ops *skops, int retr
 static __always_inline __u16 halve_syn_timeout(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 					       __u32 timeout_ms)
 {
-	__u8 usual = tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_syn_retries;
+	__u8 usual = usual_syn_retries(tp);
 	__u8 chosen = tp->inet_conn.icsk_syn_retries;
 	__u16 halved = 0;
 
@@ -77,7 +83,7 @@ static __always_inline void restore_syn_retries(struct bpf_sock_ops *skops, stru
 	if (!raised)
 		return;
 	if (*raised == tp->inet_conn.icsk_syn_retries)
-		set_syn_retries(skops, tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_syn_retries);
+		set_syn_retries(skops, usual_syn_retries(tp));
 	bpf_sk_storage_delete(&raised_retries, sk);
 }
 

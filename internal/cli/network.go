@@ -2,7 +2,6 @@ package cli
 
 import (
 	"io"
-	"strconv"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/console"
@@ -34,9 +33,4 @@ func fmtSsthresh(m *engine.PathMetrics) string {
 }
 
 // fmtLoss writes which share of the data packets of a path was lost.
-func fmtLoss(m *engine.PathMetrics) string {
-	if m.DataSegs == 0 {
-		return console.None
-	}
-	return strconv.FormatFloat(100*m.LossShare, 'f', 2, 64) + "%"
-}
+func fmtLoss(m *engine.PathMetrics) string { return fmtOfPackets(m.LossShare, m.DataSegs) }

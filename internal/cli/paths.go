@@ -297,12 +297,15 @@ func fmtVersus(g engine.Gain) string {
 	return fmt.Sprintf("%.2fx %s", g.Ratio, interval)
 }
 
-// fmtRetrans writes the share of retransmits in the data packets.
-func fmtRetrans(r *engine.Recent) string {
-	if r.DataSegs == 0 {
+// fmtRetrans writes which share of the data packets were retransmits.
+func fmtRetrans(r *engine.Recent) string { return fmtOfPackets(r.Retrans, r.DataSegs) }
+
+// fmtOfPackets writes a share of a number of packets, with two decimals because it is small.
+func fmtOfPackets(share float64, packets uint64) string {
+	if packets == 0 {
 		return console.None
 	}
-	return strconv.FormatFloat(100*r.Retrans, 'f', 2, 64) + "%"
+	return strconv.FormatFloat(100*share, 'f', 2, 64) + "%"
 }
 
 // bestMean is the greatest believed reward of any arm.

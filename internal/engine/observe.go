@@ -101,7 +101,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 	if len(n.rule.rule.Adapt) == 0 || n.id == 0 || n.policy.holdOut == policy.One || n.back != nil {
 		return
 	}
-	switch now := n.rule.rule.Readapt(&n.metrics, n.policy.adapted, s.At); {
+	switch now := n.rule.rule.Adapted(&n.metrics, n.policy.adapted, s.At); {
 	case now == n.policy.adapted:
 	case now.Longer(n.policy.adapted):
 		e.markUrgent(n)

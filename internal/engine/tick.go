@@ -222,7 +222,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	}
 	d := policy.Decide(e.input(n, now))
 	n.reason, n.best = d.Reason, int8(d.Best)
-	w := e.writtenOf(n.rule, &d)
+	w := e.writtenOf(n.rule, &d.Policy)
 	if n.id != 0 && e.fresh(n, now) && w.same(&n.policy) {
 		return en, false
 	}
@@ -257,18 +257,12 @@ func (e *Engine) leftToParent(n *node) bool {
 }
 
 // writtenOf returns the part of a policy that is needed to compare it with the next one.
-func (e *Engine) writtenOf(rs *ruleState, d *policy.Decision) written {
-	p, fixed := &d.Policy, d.Policy.Params
-	for f := tcp.Field(0); p.Adapted>>f != 0; f++ {
-		if p.Adapted&(1<<f) != 0 {
-			fixed.Unset(f)
-		}
-	}
-	if fixed != rs.params {
+func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
+	if fixed := p.Params.Without(p.Adapted); fixed != rs.params {
 		rs.params = fixed
 		rs.paramStamp++
 	}
-	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: d.Adapted}
+	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: policy.AdaptedIn(p)}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight

@@ -184,17 +184,22 @@ func (e *Engine) settings(r *policy.Rule) []Setting {
 		if e.yieldFs&(1<<f) != 0 {
 			why = policy.YieldedSysctl
 		}
-		out = append(out, Setting{Field: f.String(), Value: v, Unit: tcp.Fields[f].Unit.String(), Reason: why.String()})
+		out = append(out, setting(f, v, why))
 	}
 	return out
+}
+
+func setting(f tcp.Field, v uint64, why policy.Reason) Setting {
+	return Setting{Field: f.String(), Value: v, Unit: tcp.Fields[f].Unit.String(), Reason: why.String()}
 }
 
 // adaptedSettings lists the values that were computed from the metrics of n.
 func adaptedSettings(a policy.Adapted, n *node) (out []Setting) {
 	for _, f := range policy.Adaptive {
 		if v := a.Value(f); v != 0 {
-			out = append(out, Setting{Field: f.String(), Value: v, Unit: tcp.Fields[f].Unit.String(),
-				Reason: policy.FromMetrics.String(), Why: policy.WhyAdapted(f, &n.metrics)})
+			s := setting(f, v, policy.FromMetrics)
+			s.Why = policy.WhyAdapted(&n.metrics)
+			out = append(out, s)
 		}
 	}
 	return out

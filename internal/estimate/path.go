@@ -22,9 +22,6 @@ const (
 	// initial window of RFC 6928. A short connection with an early loss ends below it, and
 	// says nothing of what the path can carry.
 	minSsthresh = 10
-	// infiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h): the connection never
-	// left slow start.
-	infiniteSsthresh = 0x7fffffff
 
 	// srttGain is the weight of a sample that comes soon after another (RFC 6298, alpha).
 	srttGain = 1. / 8
@@ -136,11 +133,11 @@ func receiveRate(s *tcp.Sample) uint64 {
 // connection had in flight at its delivery rate, without a queue: the bandwidth-delay product.
 func ssthresh(s *tcp.Sample) uint64 {
 	window := uint64(s.Ssthresh)
-	if s.Ssthresh == 0 || s.Ssthresh >= infiniteSsthresh {
+	if s.Ssthresh == 0 || s.Ssthresh >= tcp.InfiniteSsthresh {
 		if s.MSS == 0 {
 			return 0
 		}
-		window = uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), infiniteSsthresh))
+		window = uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), tcp.InfiniteSsthresh))
 	}
 	if window < minSsthresh {
 		return 0

@@ -26,7 +26,7 @@ func short(at int64) *tcp.Sample {
 	return &tcp.Sample{
 		Kind: tcp.KindClose, At: at, Duration: 30 * time.Millisecond, Busy: 20 * time.Millisecond, BytesAcked: 4000,
 		Flags: tcp.FlagAppLimited, DataSegsOut: 3, SegsOut: 5, Delivered: 3,
-		MinRTT: 20_100, SRTT: 21_000, RTTVar: 5000, Cwnd: 10, Ssthresh: infiniteSsthresh, MSS: 1448, DeliveryRate: 200_000,
+		MinRTT: 20_100, SRTT: 21_000, RTTVar: 5000, Cwnd: 10, Ssthresh: tcp.InfiniteSsthresh, MSS: 1448, DeliveryRate: 200_000,
 	}
 }
 
@@ -93,7 +93,7 @@ func TestOldConditionsAreForgotten(t *testing.T) {
 // bbr does not set the slow start threshold: the bandwidth-delay product takes its place.
 func TestSsthreshWithoutOne(t *testing.T) {
 	s := bulk(t0)
-	s.Ssthresh = infiniteSsthresh
+	s.Ssthresh = tcp.InfiniteSsthresh
 	if got, want := ssthresh(s), uint64(172); got != want { // 12.5e6 x 0.020 / 1448
 		t.Errorf("%d, want %d", got, want)
 	}

@@ -231,16 +231,12 @@ func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 	return Scored
 }
 
-// infiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h): no congestion
-// control has left slow start yet.
-const infiniteSsthresh = 0x7fffffff
-
 // unpressed reports whether nothing has made the connection slow down. Then only the used
 // share of its window shows whether it ever filled the path. The kernel's flag is not
 // enough: it is about the latest round trip, which is often not application-limited when
 // the connection ends with its last request.
 func unpressed(s *tcp.Sample) bool {
-	return s.Ssthresh >= infiniteSsthresh && s.Retrans == 0 && s.Lost == 0
+	return s.Ssthresh >= tcp.InfiniteSsthresh && s.Retrans == 0 && s.Lost == 0
 }
 
 func latency(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32, realtime bool) Ignored {

@@ -50,12 +50,6 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 	return set&(1<<f) == 0 && (f != tcp.SynRTO || set&(1<<tcp.SynCount) == 0)
 }
 
-// Readapt returns what Decide would compute for a path now; was is the part of its policy.
-func (r *Rule) Readapt(m *estimate.Path, was Adapted, now int64) Adapted {
-	in := Input{Rule: r, Metrics: m, Adapted: was, Now: now}
-	return in.adapt()
-}
-
 // Longer reports whether a has a longer timeout than b, or none where b has one: what b gives
 // is too short now.
 func (a Adapted) Longer(b Adapted) bool {
@@ -63,24 +57,24 @@ func (a Adapted) Longer(b Adapted) bool {
 	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO)
 }
 
-// adapt computes the values of the fields that the rule adapts, from in.Metrics.
-func (in *Input) adapt() (a Adapted) {
-	m := in.Metrics
+// Adapted computes the values for a path from its metrics, which may be nil. was are the
+// values in use, now is in Unix nanoseconds.
+func (r *Rule) Adapted(m *estimate.Path, was Adapted, now int64) (a Adapted) {
 	if m == nil || m.RTTs < metricsSamples || m.SRTT == 0 {
 		return a
 	}
-	if age := time.Duration(in.Now - m.RTTAt); age > metricsAge || age < -clockSlack {
+	if age := time.Duration(now - m.RTTAt); age > metricsAge || age < -clockSlack {
 		return a
 	}
-	for _, f := range in.Rule.Adapt {
-		if !in.Rule.MayAdapt(f) {
+	for _, f := range r.Adapt {
+		if !r.MayAdapt(f) {
 			continue
 		}
 		switch f {
 		case tcp.SynRTO:
-			a.SynRTO = handshakeTimeout(synTimeouts, m, in.Adapted.SynRTO)
+			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO)
 		case tcp.SynAckRTO:
-			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, in.Adapted.SynAckRTO)
+			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO)
 		}
 	}
 	return a
@@ -118,6 +112,18 @@ func (a Adapted) addTo(p *path.Policy) {
 	}
 }
 
+// AdaptedIn returns the values that a policy has from addTo.
+func AdaptedIn(p *path.Policy) (a Adapted) {
+	value := func(f tcp.Field) uint16 {
+		if p.Adapted&(1<<f) == 0 {
+			return 0
+		}
+		v, _ := p.Params.Get(f)
+		return uint16(v)
+	}
+	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO)}
+}
+
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
 func (a Adapted) Value(f tcp.Field) uint64 {
 	switch f {
@@ -129,9 +135,9 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 	return 0
 }
 
-// WhyAdapted explains a value of an adapted field by the metrics that led to it.
-func WhyAdapted(f tcp.Field, m *estimate.Path) string {
-	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s: the least timeout of at least 2 to 2.5 times that", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
+// WhyAdapted explains an adapted timeout by the metrics that led to it.
+func WhyAdapted(m *estimate.Path) string {
+	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }
 
 func micros(us float32) time.Duration {

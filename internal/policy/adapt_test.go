@@ -44,8 +44,8 @@ func TestAdaptHandshakeTimeouts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := &Rule{Learn: &Learn{}, Adapt: Adaptive}
 			d := Decide(&Input{Rule: r, Arms: ccs("cubic"), Learner: &fixedLearner{}, Metrics: c.metrics, Adapted: c.was, Now: adaptNow})
-			if d.Adapted != c.want {
-				t.Errorf("got %+v, want %+v", d.Adapted, c.want)
+			if got := AdaptedIn(&d.Policy); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 			for _, f := range Adaptive {
 				v, ok := d.Policy.Params.Get(f)
@@ -102,10 +102,11 @@ func TestAdaptIsSteady(t *testing.T) {
 				m = measured(1.1*srtt, 1.1*srtt/10)
 			}
 			d := Decide(&Input{Rule: r, Arms: ccs("cubic"), Learner: &fixedLearner{}, Metrics: m, Adapted: was, Now: adaptNow})
-			if d.Adapted != was {
+			now := AdaptedIn(&d.Policy)
+			if now != was {
 				changes++
 			}
-			was = d.Adapted
+			was = now
 		}
 		if changes > 2 {
 			t.Errorf("srtt %v ms: %d changes", srtt, changes)
@@ -114,7 +115,7 @@ func TestAdaptIsSteady(t *testing.T) {
 }
 
 func TestWhyAdapted(t *testing.T) {
-	if got := WhyAdapted(tcp.SynRTO, measured(12.34, 3)); !strings.HasPrefix(got, "srtt 12.3ms + 4 x rttvar 3ms is 24.3ms") {
+	if got := WhyAdapted(measured(12.34, 3)); !strings.HasPrefix(got, "srtt 12.3ms + 4 x rttvar 3ms is 24.3ms") {
 		t.Error(got)
 	}
 }

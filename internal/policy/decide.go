@@ -55,10 +55,8 @@ type Input struct {
 // Decision is what a path gives to its new connections, and why.
 type Decision struct {
 	Policy path.Policy
-	// Adapted is the part of Policy that was computed from the path's metrics.
-	Adapted Adapted
-	Reason  Reason
-	Best    int // index into Policy.Arms of the arm that is best known, or -1
+	Reason Reason
+	Best   int // index into Policy.Arms of the arm that is best known, or -1
 }
 
 // changeReporter is a learner that reports changes of paths.
@@ -90,13 +88,8 @@ func Decide(in *Input) Decision {
 	default:
 		d.Reason = ByRule
 	}
-	if len(in.Rule.Adapt) > 0 {
-		d.Adapted = in.adapt()
-		d.Adapted.addTo(&d.Policy)
-	}
-	if in.holdOut(&d.Policy); d.Policy.Adapted == 0 {
-		d.Adapted = Adapted{}
-	}
+	in.Rule.Adapted(in.Metrics, in.Adapted, in.Now).addTo(&d.Policy)
+	in.holdOut(&d.Policy)
 	return d
 }
 

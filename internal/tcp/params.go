@@ -27,6 +27,16 @@ func (p *Params) Get(f Field) (v uint64, ok bool) {
 // Mask has the bit 1<<f set for every field f that is set.
 func (p *Params) Mask() uint64 { return p.set }
 
+// Without returns p without the fields f whose bit 1<<f is in mask.
+func (p Params) Without(mask uint64) Params {
+	for f := Field(0); mask>>f != 0; f++ {
+		if mask&(1<<f) != 0 {
+			p.Unset(f)
+		}
+	}
+	return p
+}
+
 // Fields returns the fields that are set, in order.
 func (p *Params) Fields() []Field {
 	var fs []Field

@@ -85,6 +85,10 @@ const (
 	FlagLater Flags = 1 << 13 // an earlier sample has the beginning of the connection
 )
 
+// InfiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h), the Ssthresh of a connection
+// that never left slow start.
+const InfiniteSsthresh = 0x7fffffff
+
 // Sample is the report of one connection: at its end and, for long-lived connections, every
 // few seconds. A Sample has no pointers into the kernel's record: it can be kept, written to
 // a file, and replayed.

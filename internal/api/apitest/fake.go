@@ -217,7 +217,7 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 		Fields: []api.FieldWhy{
 			{Setting: engine.Setting{Field: "init_cwnd", Value: 32, Unit: "packets", Reason: "rule", Why: "rule default sets it"}, Applied: true},
 			{Setting: engine.Setting{Field: "syn_rto", Value: 125, Unit: "ms", Reason: "metrics",
-				Why: "srtt 15ms + 4 x rttvar 900us is 18.6ms: the least timeout of at least twice that"}, Applied: true},
+				Why: "srtt 15ms + 4 x rttvar 900us is 18.6ms; times 2 to 2.5, rounded up to the next allowed timeout"}, Applied: true},
 			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule", Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"}},
 		},
 		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
