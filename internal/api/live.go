@@ -24,7 +24,7 @@ type Live struct {
 
 // Observe takes a sample: *s is copied. A connection that has ended is forgotten.
 func (l *Live) Observe(s *tcp.Sample) {
-	if !s.Control.Known() {
+	if !s.CCState.Known() {
 		return
 	}
 	l.mu.Lock()

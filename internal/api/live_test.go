@@ -16,7 +16,7 @@ func TestLiveRemembersTheLatest(t *testing.T) {
 		s := tcp.Sample{Kind: kind, Cookie: cookie, Remote: netip.AddrPortFrom(remote, 443), At: begin.Add(after).UnixNano()}
 		s.CC, _ = tcp.ParseCC("tcpilot_dctcp")
 		if known {
-			s.Control = tcp.ControlState{Mode: 1, WMax: uint32(after / time.Second), Flags: tcp.ControlKnown}
+			s.CCState = tcp.CCState{Mode: 1, WMax: uint32(after / time.Second), Flags: tcp.CCFlagKnown}
 		}
 		l.Observe(&s)
 	}
@@ -27,7 +27,7 @@ func TestLiveRemembersTheLatest(t *testing.T) {
 			t.Fatalf("%s: %+v, want %d", what, got, cookies)
 		}
 		for i, c := range cookies {
-			if got[i].Cookie != c || got[i].Control == nil || got[i].Control.Mode != "avoidance" {
+			if got[i].Cookie != c || got[i].CCState == nil || got[i].CCState.Mode != "avoidance" {
 				t.Errorf("%s: number %d is %+v, want %d", what, i, got[i], c)
 			}
 		}
@@ -44,7 +44,7 @@ func TestLiveRemembersTheLatest(t *testing.T) {
 	expect("lately", near, 2*time.Second, 10, 2)
 	observe(1, near, tcp.KindInterval, 5*time.Second, true)
 	expect("again", near, 0, 10, 1, 2)
-	if got := l.Of(near, begin, 1)[0].Control.WMax; got != 5 {
+	if got := l.Of(near, begin, 1)[0].CCState.WMax; got != 5 {
 		t.Errorf("the sample of %d s is kept", got)
 	}
 	observe(1+liveSlots, near, tcp.KindInterval, 6*time.Second, true)
@@ -56,7 +56,7 @@ func TestLiveRemembersTheLatest(t *testing.T) {
 
 func TestLiveDoesNotAllocate(t *testing.T) {
 	var l Live
-	s := tcp.Sample{Kind: tcp.KindInterval, Cookie: 7, Control: tcp.ControlState{Flags: tcp.ControlKnown}}
+	s := tcp.Sample{Kind: tcp.KindInterval, Cookie: 7, CCState: tcp.CCState{Flags: tcp.CCFlagKnown}}
 	if n := testing.AllocsPerRun(100, func() { l.Observe(&s) }); n != 0 {
 		t.Errorf("%g allocations", n)
 	}

@@ -28,7 +28,7 @@ type Sample struct {
 	Arm      string         `json:"arm,omitempty"`
 	CC       string         `json:"cc,omitempty"`
 	measures
-	Control *ControlState `json:"control,omitempty"` // of tcpilot's own congestion controls only
+	CCState *CCState `json:"cc_state,omitempty"` // of tcpilot's own congestion controls only
 }
 
 // KindLost is the kind of a line that says how many samples the client missed.
@@ -50,7 +50,7 @@ func FromSample(s *tcp.Sample) Sample {
 	out := Sample{
 		Kind: s.Kind.String(), At: time.Unix(0, s.At).UTC(), End: s.End.String(), Flags: flags,
 		Local: s.Local, Remote: s.Remote, Class: s.Class, PolicyID: s.PolicyID,
-		Arm: s.Arm.String(), CC: s.CC.String(), measures: *s, Control: fromControl(s),
+		Arm: s.Arm.String(), CC: s.CC.String(), measures: *s, CCState: fromCCState(s),
 	}
 	if s.StandsFor == 1 {
 		out.StandsFor = 0
@@ -66,7 +66,7 @@ func (l *Sample) Sample() tcp.Sample {
 	s.Local, s.Remote, s.Class, s.PolicyID = l.Local, l.Remote, l.Class, l.PolicyID
 	s.Arm, _ = tcp.ParseCC(l.Arm)
 	s.CC, _ = tcp.ParseCC(l.CC)
-	s.Control = l.Control.state(s.CC)
+	s.CCState = l.CCState.state(s.CC)
 	s.Flags = 0
 	for _, f := range l.Flags {
 		for i, name := range flagNames {

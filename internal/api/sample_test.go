@@ -18,8 +18,8 @@ func TestSampleSurvivesJSON(t *testing.T) {
 	fill(reflect.ValueOf(&want).Elem())
 	want.CC, _ = tcp.ParseCC("tcpilot_bbr3") // the names of modes depend on the control
 	bound, empty := want, want
-	bound.Control.InflightHi, bound.Control.InflightLo = tcp.NoBound, tcp.NoBound
-	empty.Control = tcp.ControlState{}
+	bound.CCState.InflightHi, bound.CCState.InflightLo = tcp.NoBound, tcp.NoBound
+	empty.CCState = tcp.CCState{}
 	for _, want := range []tcp.Sample{want, bound, empty} {
 		line := FromSample(&want)
 		b, err := json.Marshal(&line)
@@ -55,9 +55,9 @@ func fill(v reflect.Value) {
 					*p |= 1 << i
 				}
 			}
-		case *tcp.ControlFlags:
-			*p = tcp.AllControlFlags
-		case *tcp.ControlState:
+		case *tcp.CCFlags:
+			*p = tcp.AllCCFlags
+		case *tcp.CCState:
 			fill(f)
 		default:
 			if f.CanUint() {
@@ -92,12 +92,12 @@ func TestEveryNameIsParsed(t *testing.T) {
 	}
 }
 
-func TestControlStateHasModeName(t *testing.T) {
-	s := tcp.Sample{Control: tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 120, InflightLo: tcp.NoBound,
-		Alpha: 256, WMax: 140, Mode: 5, Flags: tcp.ControlKnown | tcp.ControlFullPipe}}
+func TestCCStateHasModeName(t *testing.T) {
+	s := tcp.Sample{CCState: tcp.CCState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 120, InflightLo: tcp.NoBound,
+		Alpha: 256, WMax: 140, Mode: 5, Flags: tcp.CCFlagKnown | tcp.CCFlagFullPipe}}
 	s.CC, _ = tcp.ParseCC("tcpilot_bbr3")
 	line := FromSample(&s)
-	got, err := json.Marshal(line.Control)
+	got, err := json.Marshal(line.CCState)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,17 +106,17 @@ func TestControlStateHasModeName(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	other := FromSample(&tcp.Sample{})
-	if other.Control != nil {
-		t.Errorf("a sample without a state has %+v", other.Control)
+	if other.CCState != nil {
+		t.Errorf("a sample without a state has %+v", other.CCState)
 	}
 }
 
 // Fractions are converted to JSON and back exactly.
-func TestControlStateIsExact(t *testing.T) {
+func TestCCStateIsExact(t *testing.T) {
 	bbr3, _ := tcp.ParseCC("tcpilot_bbr3")
 	for _, us := range []uint32{0, 1, 3, 333_333, 999_999, 1_000_001, 4_294_967_295} {
-		s := tcp.Sample{CC: bbr3, Control: tcp.ControlState{MinRTT: us, Alpha: us % 1025, Flags: tcp.ControlKnown}}
-		if back := fromControl(&s).state(bbr3); back != s.Control {
+		s := tcp.Sample{CC: bbr3, CCState: tcp.CCState{MinRTT: us, Alpha: us % 1025, Flags: tcp.CCFlagKnown}}
+		if back := fromCCState(&s).state(bbr3); back != s.CCState {
 			t.Errorf("%d us came back as %+v", us, back)
 		}
 	}
@@ -134,7 +134,7 @@ func TestSampleFieldsAreDocumented(t *testing.T) {
 			t.Errorf("%s is not in docs/samples.md", word)
 		}
 	}
-	for _, of := range []reflect.Type{reflect.TypeFor[Sample](), reflect.TypeFor[ControlState]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[Sample](), reflect.TypeFor[CCState]()} {
 		for f := range of.Fields() {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); !f.Anonymous {
 				documented(name)
@@ -147,7 +147,7 @@ func TestSampleFieldsAreDocumented(t *testing.T) {
 		}
 	}
 	for _, own := range congestion.Own() {
-		for _, mode := range tcp.ControlModes(own.CC) {
+		for _, mode := range own.Modes {
 			documented(own.CC.String())
 			documented(mode)
 		}

@@ -14,16 +14,16 @@ import (
 
 const samplesPage = "../../docs/samples.md"
 
-// TestMeasuresInDocumentation compares the rows of docs/samples.md between cc and control
+// TestMeasuresInDocumentation compares the rows of docs/samples.md between cc and cc_state
 // with the tags of tcp.Sample, from which they are written.
 func TestMeasuresInDocumentation(t *testing.T) {
 	page, err := os.ReadFile(samplesPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := regexp.MustCompile("(?s)(\n\\| `cc` [^\n]*\n)(.*?)(\\| `control` )")
+	rows := regexp.MustCompile("(?s)(\n\\| `cc` [^\n]*\n)(.*?)(\\| `cc_state` )")
 	if len(rows.FindAll(page, -1)) != 1 {
-		t.Fatal("docs/samples.md has no rows cc and control")
+		t.Fatal("docs/samples.md has no rows cc and cc_state")
 	}
 	var out strings.Builder
 	for f := range reflect.TypeFor[tcp.Sample]().Fields() {

@@ -134,7 +134,7 @@ func validName(name string) error {
 	if strings.HasPrefix(name, congestion.Prefix) {
 		return fmt.Errorf("name %q: names that begin with %s are reserved for tcpilot", name, congestion.Prefix)
 	}
-	if congestion.InLinux(tcp.CCOf(name)) || name == "default" {
+	if congestion.Of(tcp.CCOf(name)).InLinux || name == "default" {
 		return fmt.Errorf("name %q: it is the name of one of the kernel's own", name)
 	}
 	return nil

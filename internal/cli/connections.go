@@ -118,10 +118,10 @@ func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64, wide b
 	return nil
 }
 
-// The columns of --wide, and how wide they are; see controlCells.
+// The columns of --wide, and how wide they are; see ccStateCells.
 var (
-	controlHeads  = []string{"BW", "BASE", "HI", "LO", "ALPHA", "WMAX"}
-	controlWidths = []int{13, 8, 6, 6, 7, 6}
+	ccStateHeads  = []string{"BW", "BASE", "HI", "LO", "ALPHA", "WMAX"}
+	ccStateWidths = []int{13, 8, 6, 6, 7, 6}
 )
 
 // sampleColumn is a column of a live tail. Widths are fixed, because each line is written
@@ -153,7 +153,7 @@ func sampleColumns() []sampleColumn {
 		{head: "CONNECTION", width: leastConnection, left: true, broken: true, rank: 1, cell: fmtConnection},
 		{head: "KIND", width: 8, left: true, rank: 8, cell: func(s *api.Sample) string { return strings.TrimSuffix(s.Kind, "-connect") }},
 		{head: "CC", width: 15, left: true, rank: 1, cell: func(s *api.Sample) string { return s.CC }},
-		{head: "MODE", width: 12, left: true, rank: 13, cell: func(s *api.Sample) string { return fmtMode(s.Control) }},
+		{head: "MODE", width: 12, left: true, rank: 13, cell: func(s *api.Sample) string { return fmtMode(s.CCState) }},
 		{head: "DURATION", width: 8, rank: 11, cell: func(s *api.Sample) string { return fmtDuration(s.Duration.Round(time.Microsecond)) }},
 		{head: "ACKED", width: 8, rank: 2, cell: func(s *api.Sample) string { return fmtBytes(s.BytesAcked) }},
 		{head: "RECV", width: 8, rank: 10, cell: func(s *api.Sample) string { return fmtBytes(s.BytesReceived) }},
@@ -172,8 +172,8 @@ func sampleLines(width int, wide bool) []sampleColumn {
 		last := len(all) - 1
 		note := all[last]
 		all = all[:last]
-		for i, head := range controlHeads {
-			all = append(all, sampleColumn{head: head, width: controlWidths[i], cell: func(s *api.Sample) string { return controlCells(s.Control)[i] }})
+		for i, head := range ccStateHeads {
+			all = append(all, sampleColumn{head: head, width: ccStateWidths[i], cell: func(s *api.Sample) string { return ccStateCells(s.CCState)[i] }})
 		}
 		all = append(all, note)
 	}
@@ -289,15 +289,15 @@ func fmtConnection(s *api.Sample) string {
 	return fmt.Sprintf("%s %s %s", s.Local, arrow, s.Remote)
 }
 
-func fmtMode(c *api.ControlState) string {
+func fmtMode(c *api.CCState) string {
 	if c == nil {
 		return console.None
 	}
 	return c.Mode
 }
 
-// controlCells are the cells below controlHeads; c may be nil.
-func controlCells(c *api.ControlState) []string {
+// ccStateCells are the cells below ccStateHeads; c may be nil.
+func ccStateCells(c *api.CCState) []string {
 	if c == nil {
 		return []string{console.None, console.None, console.None, console.None, console.None, console.None}
 	}
@@ -326,14 +326,14 @@ func (a *app) renderLive(w io.Writer, live []api.Sample) {
 	}
 	a.Heading(w, "Live connections")
 	heads := []string{"CONNECTION", "CC", "MODE", ">CWND", ">RTT"}
-	for _, h := range controlHeads {
+	for _, h := range ccStateHeads {
 		heads = append(heads, ">"+h)
 	}
 	t := console.NewTable(append(heads, "SEEN")...)
 	for i := range live {
 		s := &live[i]
-		row := []string{fmtConnection(s), s.CC, fmtMode(s.Control), fmtCount(uint64(s.Cwnd)), fmtMicros(s.SRTT)}
-		row = append(row, controlCells(s.Control)...)
+		row := []string{fmtConnection(s), s.CC, fmtMode(s.CCState), fmtCount(uint64(s.Cwnd)), fmtMicros(s.SRTT)}
+		row = append(row, ccStateCells(s.CCState)...)
 		t.Row(append(row, fmtAgo(a.Now(), s.At))...)
 	}
 	t.Write(w, a.Paint, "  ")

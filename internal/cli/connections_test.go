@@ -81,7 +81,7 @@ func TestRenderLive(t *testing.T) {
 	s.At = apitest.Now.Add(-4 * time.Second).UnixNano()
 	ledbat := s
 	ledbat.CC, ledbat.Flags = apitest.CC("tcpilot_ledbat"), 0
-	ledbat.Control = tcp.ControlState{MinRTT: 80, InflightHi: tcp.NoBound, InflightLo: tcp.NoBound, Mode: 2, Flags: tcp.ControlKnown}
+	ledbat.CCState = tcp.CCState{MinRTT: 80, InflightHi: tcp.NoBound, InflightLo: tcp.NoBound, Mode: 2, Flags: tcp.CCFlagKnown}
 	a.renderLive(&out, []api.Sample{api.FromSample(&s), api.FromSample(&ledbat)})
 	result{stdout: out.String()}.golden(t, "live")
 }

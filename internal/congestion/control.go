@@ -2,6 +2,8 @@ package congestion
 
 import (
 	"bytes"
+	"cmp"
+	"math"
 	"slices"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -13,6 +15,14 @@ const Prefix = "tcpilot_"
 // Control is what is known of a congestion control.
 type Control struct {
 	CC tcp.CC
+	// InLinux: it is part of Linux (net/ipv4/tcp_*.c), whether or not this kernel has it: a
+	// module may be loaded later.
+	InLinux bool
+	// Preferred: it is kept if there are more controls than a policy holds. See Compare.
+	Preferred bool
+	// Deployed is its rank by how much of the Internet uses it, 1 is the most; 0: little, or
+	// unknown. See Safer.
+	Deployed int
 	// NeedsECN: it relies on ECN marks, and is an arm only on paths that have proved to
 	// mark. Without marks, such controls answer loss like Reno (RFC 8257, 3.5 for DCTCP;
 	// RFC 9331 for Prague).
@@ -32,11 +42,19 @@ type Control struct {
 	// expected to be better by ExpectedLead, a natural logarithm of speed; 0 is as good.
 	VariantOf    tcp.CC
 	ExpectedLead float64
+	// Modes are the names of the modes that it reports, by number (NAME_mode in
+	// bpf/include/abi.h). Only tcpilot's own report one.
+	Modes []string
 }
 
-// catalogue begins with the controls that are preferred if there are more than a policy
-// holds: the default of Linux, those that model the rate of a path, and those that answer
-// marks. The others follow by name.
+// scalableModes are those of controls that follow the share of marks (bpf/cc/scalable.bpf.h).
+var scalableModes = []string{"slow-start", "avoidance"}
+
+// catalogue begins with the controls that are preferred, in this order: the default of Linux,
+// those that model the rate of a path, and those that answer marks. The order of the others
+// has no meaning.
+//
+// Deployed: cubic is the default of Linux (RFC 9438), reno is the standard (RFC 5681).
 //
 // tcpilot_bbr3 works like bbr, with a third of its retransmits, and leaves more to other
 // connections. tcpilot_cubic works like cubic, but does not end slow start at a burst: it is
@@ -45,22 +63,38 @@ type Control struct {
 // would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate
 // ECN.
 var catalogue = []Control{
-	{CC: tcp.CCOf("cubic")},
-	{CC: tcp.CCOf("bbr"), LossTolerant: true, IgnoresECN: true},
-	{CC: tcp.CCOf("tcpilot_bbr3"), LossTolerant: true, InsteadOf: tcp.CCOf("bbr")},
-	{CC: tcp.CCOf("tcpilot_cubic"), InsteadOf: tcp.CCOf("cubic"), VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03},
-	{CC: tcp.CCOf("tcpilot_dctcp"), NeedsECN: true, VariantOf: tcp.CCOf("dctcp")},
-	{CC: tcp.CCOf("dctcp"), NeedsECN: true},
-	{CC: tcp.CCOf("reno")},
+	{CC: tcp.CCOf("cubic"), InLinux: true, Preferred: true, Deployed: 1},
+	{CC: tcp.CCOf("bbr"), InLinux: true, Preferred: true, Deployed: 3, LossTolerant: true, IgnoresECN: true},
+	{CC: tcp.CCOf("tcpilot_bbr3"), Preferred: true, LossTolerant: true, InsteadOf: tcp.CCOf("bbr"),
+		Modes: []string{"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"}},
+	{CC: tcp.CCOf("tcpilot_cubic"), Preferred: true, InsteadOf: tcp.CCOf("cubic"), VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03,
+		Modes: []string{"slow-start", "css", "reno", "concave", "convex"}},
+	{CC: tcp.CCOf("tcpilot_dctcp"), Preferred: true, NeedsECN: true, VariantOf: tcp.CCOf("dctcp"), Modes: scalableModes},
+	{CC: tcp.CCOf("dctcp"), InLinux: true, Preferred: true, NeedsECN: true},
+	{CC: tcp.CCOf("reno"), InLinux: true, Preferred: true, Deployed: 2},
+
+	{CC: tcp.CCOf("tcpilot_ledbat"), ByName: true, Modes: []string{"start", "steady", "slowdown", "regrow"}},
+	{CC: tcp.CCOf("tcpilot_prague"), NeedsECN: true, ByName: true, Modes: scalableModes},
+
+	// Patches of Linux.
 	{CC: tcp.CCOf("bbr2"), LossTolerant: true},
 	{CC: tcp.CCOf("bbr3"), LossTolerant: true},
 	{CC: tcp.CCOf("prague"), NeedsECN: true},
-	{CC: tcp.CCOf("tcpilot_ledbat"), ByName: true},
-	{CC: tcp.CCOf("tcpilot_prague"), NeedsECN: true, ByName: true},
-}
 
-// preferred is the number of controls at the head of the catalogue that are preferred.
-const preferred = 7
+	{CC: tcp.CCOf("bic"), InLinux: true},
+	{CC: tcp.CCOf("cdg"), InLinux: true},
+	{CC: tcp.CCOf("highspeed"), InLinux: true},
+	{CC: tcp.CCOf("htcp"), InLinux: true},
+	{CC: tcp.CCOf("hybla"), InLinux: true},
+	{CC: tcp.CCOf("illinois"), InLinux: true},
+	{CC: tcp.CCOf("lp"), InLinux: true},
+	{CC: tcp.CCOf("nv"), InLinux: true},
+	{CC: tcp.CCOf("scalable"), InLinux: true},
+	{CC: tcp.CCOf("vegas"), InLinux: true},
+	{CC: tcp.CCOf("veno"), InLinux: true},
+	{CC: tcp.CCOf("westwood"), InLinux: true},
+	{CC: tcp.CCOf("yeah"), InLinux: true},
+}
 
 func index(cc tcp.CC) int {
 	return slices.IndexFunc(catalogue, func(c Control) bool { return c.CC == cc })
@@ -77,27 +111,29 @@ func Of(cc tcp.CC) Control {
 // Own lists tcpilot's own (bpf/cc), by name. The caller must not change the list.
 func Own() []Control { return own }
 
-var own = func() (list []Control) {
-	for _, c := range catalogue {
-		if HasOwnName(c.CC) {
-			list = append(list, c)
+// Linux lists the controls of Linux, by name. The caller must not change the list.
+func Linux() []Control { return linux }
+
+var (
+	own   = selected(func(c *Control) bool { return HasOwnName(c.CC) })
+	linux = selected(func(c *Control) bool { return c.InLinux })
+)
+
+func selected(which func(*Control) bool) (list []Control) {
+	for i := range catalogue {
+		if which(&catalogue[i]) {
+			list = append(list, catalogue[i])
 		}
 	}
-	slices.SortFunc(list, func(a, b Control) int { return slices.Compare(a.CC[:], b.CC[:]) })
+	slices.SortFunc(list, byName)
 	return list
-}()
+}
 
-// Linux lists the controls of Linux's net/ipv4/tcp_*.c. The caller must not change it.
-var Linux = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspeed", "htcp", "hybla", "illinois", "lp", "nv",
-	"reno", "scalable", "vegas", "veno", "westwood", "yeah"}
-
-// InLinux reports whether cc is part of Linux, whether or not this kernel has it: a module may
-// be loaded later.
-func InLinux(cc tcp.CC) bool { return slices.Contains(Linux, cc.String()) }
+func byName(a, b Control) int { return slices.Compare(a.CC[:], b.CC[:]) }
 
 // IsLinux reports whether cc is part of Linux or of a common patch, whether or not this
 // kernel has it.
-func IsLinux(cc tcp.CC) bool { return InLinux(cc) || index(cc) >= 0 && !HasOwnName(cc) }
+func IsLinux(cc tcp.CC) bool { return index(cc) >= 0 && !HasOwnName(cc) }
 
 // IsOwn reports whether cc is one of tcpilot's own.
 func IsOwn(cc tcp.CC) bool { return HasOwnName(cc) && index(cc) >= 0 }
@@ -107,16 +143,30 @@ func IsOwn(cc tcp.CC) bool { return HasOwnName(cc) && index(cc) >= 0 }
 func HasOwnName(cc tcp.CC) bool { return bytes.HasPrefix(cc[:], []byte(Prefix)) }
 
 // Compare orders by preference, then by name.
-func Compare(a, b Control) int {
-	if x, y := rank(a.CC), rank(b.CC); x != y {
-		return x - y
-	}
-	return slices.Compare(a.CC[:], b.CC[:])
-}
+func Compare(a, b Control) int { return cmp.Or(rank(a.CC)-rank(b.CC), byName(a, b)) }
 
 func rank(cc tcp.CC) int {
-	if i := index(cc); i >= 0 {
-		return min(i, preferred)
+	if i := index(cc); i >= 0 && catalogue[i].Preferred {
+		return i
 	}
-	return preferred
+	return len(catalogue)
+}
+
+// Safer orders arms of which nothing was learned yet: first those that most of the Internet
+// uses, then others, last those that need ECN marks from the network (RFC 8257 for dctcp).
+func Safer(a, b *Control) bool {
+	if x, y := a.risk(), b.risk(); x != y {
+		return x < y
+	}
+	return bytes.Compare(a.CC[:], b.CC[:]) < 0
+}
+
+func (c *Control) risk() int {
+	switch {
+	case c.Deployed > 0:
+		return c.Deployed
+	case c.NeedsECN:
+		return math.MaxInt
+	}
+	return math.MaxInt - 1
 }

@@ -23,7 +23,7 @@ func TestCatalogueIsThatOfTheSource(t *testing.T) {
 	}
 	for _, c := range Own() {
 		have = append(have, c.CC.String())
-		if got := Of(c.CC); got != c || !IsOwn(c.CC) {
+		if got := Of(c.CC); got.CC != c.CC || !IsOwn(c.CC) {
 			t.Errorf("%s is found as %+v", c.CC, got)
 		}
 	}
@@ -52,11 +52,11 @@ func TestCatalogueIsThatOfTheSource(t *testing.T) {
 
 func TestIsLinux(t *testing.T) {
 	for name, want := range map[string][2]bool{
-		"cubic": {true, true}, "vegas": {true, true}, "bbr3": {false, true}, "prague": {false, true},
+		"cubic": {true, true}, "vegas": {true, true}, "yeah": {true, true}, "bbr3": {false, true}, "prague": {false, true},
 		"tcpilot_bbr3": {}, "mine": {},
 	} {
-		if cc := tcp.CCOf(name); InLinux(cc) != want[0] || IsLinux(cc) != want[1] {
-			t.Errorf("%s: in Linux %v, or patched into it %v; want %v", name, InLinux(cc), IsLinux(cc), want)
+		if c := Of(tcp.CCOf(name)); c.InLinux != want[0] || IsLinux(c.CC) != want[1] {
+			t.Errorf("%s: in Linux %v, or patched into it %v; want %v", name, c.InLinux, IsLinux(c.CC), want)
 		}
 	}
 }
@@ -80,15 +80,54 @@ func TestOf(t *testing.T) {
 	}
 }
 
+func controls(names string) (list []Control) {
+	for _, name := range strings.Fields(names) {
+		list = append(list, Of(tcp.CCOf(name)))
+	}
+	return list
+}
+
+func names(list []Control) string {
+	var out []string
+	for _, c := range list {
+		out = append(out, c.CC.String())
+	}
+	return strings.Join(out, " ")
+}
+
 // If there are more arms than a policy holds, the preferred ones are kept.
 func TestOrderOfPreference(t *testing.T) {
-	list := []Control{Of(tcp.CCOf("vegas")), Of(tcp.CCOf("tcpilot_ledbat")), Of(tcp.CCOf("reno")), Of(tcp.CCOf("bbr3")), Of(tcp.CCOf("bbr")), Of(tcp.CCOf("cubic"))}
+	list := controls("vegas tcpilot_ledbat reno bbr3 mine bbr tcpilot_dctcp cubic tcpilot_cubic dctcp tcpilot_bbr3")
 	slices.SortFunc(list, Compare)
-	var names []string
-	for _, c := range list {
-		names = append(names, c.CC.String())
+	if got := names(list); got != "cubic bbr tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp dctcp reno bbr3 mine tcpilot_ledbat vegas" {
+		t.Error(got)
 	}
-	if got := strings.Join(names, " "); got != "cubic bbr reno bbr3 tcpilot_ledbat vegas" {
+}
+
+func TestSafer(t *testing.T) {
+	list := controls("prague vegas reno dctcp mine bbr tcpilot_bbr3 cubic")
+	slices.SortFunc(list, func(a, b Control) int {
+		if Safer(&a, &b) {
+			return -1
+		}
+		return 1
+	})
+	if got := names(list); got != "cubic reno bbr mine tcpilot_bbr3 vegas dctcp prague" {
+		t.Error(got)
+	}
+}
+
+// The preferred controls are at the head of the catalogue, because their order is their rank.
+func TestPreferredAreFirst(t *testing.T) {
+	for i := range catalogue[1:] {
+		if catalogue[i+1].Preferred && !catalogue[i].Preferred {
+			t.Errorf("%s is preferred, and follows %s, which is not", catalogue[i+1].CC, catalogue[i].CC)
+		}
+	}
+}
+
+func TestLinux(t *testing.T) {
+	if got := names(Linux()); got != "bbr bic cdg cubic dctcp highspeed htcp hybla illinois lp nv reno scalable vegas veno westwood yeah" {
 		t.Error(got)
 	}
 }

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"bytes"
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -18,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -91,27 +93,27 @@ func TestABIFlags(t *testing.T) {
 	}
 }
 
-func TestABIControlFlags(t *testing.T) {
-	for c, want := range map[abiCcFlags]tcp.ControlFlags{
-		abiCcFlagsCC_ECN:       tcp.ControlECN,
-		abiCcFlagsCC_FULL_PIPE: tcp.ControlFullPipe,
-		abiCcFlagsCC_KNOWN:     tcp.ControlKnown,
+func TestABICCFlags(t *testing.T) {
+	for c, want := range map[abiCcFlags]tcp.CCFlags{
+		abiCcFlagsCC_ECN:       tcp.CCFlagECN,
+		abiCcFlagsCC_FULL_PIPE: tcp.CCFlagFullPipe,
+		abiCcFlagsCC_KNOWN:     tcp.CCFlagKnown,
 	} {
-		if tcp.ControlFlags(c) != want || want&^tcp.AllControlFlags != 0 {
+		if tcp.CCFlags(c) != want || want&^tcp.AllCCFlags != 0 {
 			t.Errorf("flag %#x is %#x in Go", c, want)
 		}
 	}
 }
 
-// TestABIControlModes: each mode of each control has its name in Go: the header's name,
+// TestABICCModes: each mode of each control has its name in Go: the header's name,
 // without case and dashes.
-func TestABIControlModes(t *testing.T) {
-	for control, enum := range map[string]string{
-		"bbr3": "bbr3", "cubic": "cubic", "dctcp": "scalable", "prague": "scalable", "ledbat": "ledbat",
-	} {
+func TestABICCModes(t *testing.T) {
+	shared := map[string]string{"dctcp": "scalable", "prague": "scalable"}
+	for _, own := range congestion.Own() {
+		control := strings.TrimPrefix(own.CC.String(), congestion.Prefix)
+		enum := cmp.Or(shared[control], control)
 		var e *btf.Enum
 		must(t, objectTypes(t, _AbiBytes).TypeByName(enum+"_mode", &e))
-		words := tcp.ControlModes(cc("tcpilot_" + control))
 		var want []string
 		for i, v := range e.Values {
 			if v.Value != uint64(i) {
@@ -119,8 +121,8 @@ func TestABIControlModes(t *testing.T) {
 			}
 			want = append(want, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, strings.ToUpper(enum)+"_")), "_", "-"))
 		}
-		if last := len(want) - 1; want[last] != "modes" || !slices.Equal(words, want[:last]) {
-			t.Errorf("%s has the modes %q in Go, %q in bpf/include/abi.h", control, words, want)
+		if last := len(want) - 1; want[last] != "modes" || !slices.Equal(own.Modes, want[:last]) {
+			t.Errorf("%s has the modes %q in Go, %q in bpf/include/abi.h", control, own.Modes, want)
 		}
 	}
 }

@@ -40,10 +40,10 @@ func registerState(t testing.TB) {
 // reports. Its w_max grows with every ACK that lets the window grow.
 func wantState(t testing.TB, what string, s *tcp.Sample, leastWMax uint32) {
 	t.Helper()
-	want := tcp.ControlState{BW: 0x1122334455667788, MinRTT: 1001, InflightHi: 1002, InflightLo: tcp.NoBound, Alpha: 1004,
-		WMax: s.Control.WMax, Mode: 6, Flags: tcp.ControlKnown | tcp.ControlECN}
-	if s.Control != want || s.Control.WMax < leastWMax || s.CC != cc(stateCC) {
-		t.Errorf("%s: %s with %+v, want %+v and w_max at least %d", what, s.CC, s.Control, want, leastWMax)
+	want := tcp.CCState{BW: 0x1122334455667788, MinRTT: 1001, InflightHi: 1002, InflightLo: tcp.NoBound, Alpha: 1004,
+		WMax: s.CCState.WMax, Mode: 6, Flags: tcp.CCFlagKnown | tcp.CCFlagECN}
+	if s.CCState != want || s.CCState.WMax < leastWMax || s.CC != cc(stateCC) {
+		t.Errorf("%s: %s with %+v, want %+v and w_max at least %d", what, s.CC, s.CCState, want, leastWMax)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRootCCState(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // the last ACK
 		end(c, s)
 		final, peer := r.find(t, "client", isFinal), r.find(t, "server", isPeer)
-		wantState(t, name+", last", &final, live.Control.WMax)
+		wantState(t, name+", last", &final, live.CCState.WMax)
 		wantState(t, name+", server", &peer, begun)
 	}
 }
@@ -93,8 +93,8 @@ func TestRootNoCCState(t *testing.T) {
 	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 	nothing := func(what string, s *tcp.Sample) {
 		t.Helper()
-		if s.Control != (tcp.ControlState{}) {
-			t.Errorf("%s: %s has %+v", what, s.CC, s.Control)
+		if s.CCState != (tcp.CCState{}) {
+			t.Errorf("%s: %s has %+v", what, s.CC, s.CCState)
 		}
 	}
 	c, s := r.pair(t, "127.0.0.1:0") // cubic, which uses icsk_ca_priv for itself
@@ -135,8 +135,8 @@ func TestRootCCChanges(t *testing.T) {
 		got := r.count(t, i+1, isInterval)[i]
 		if name == stateCC {
 			wantState(t, "after a change", &got, 1005)
-		} else if got.Control != (tcp.ControlState{}) || got.CC != cc(name) {
-			t.Errorf("%s has %+v", got.CC, got.Control)
+		} else if got.CCState != (tcp.CCState{}) || got.CC != cc(name) {
+			t.Errorf("%s has %+v", got.CC, got.CCState)
 		}
 	}
 	closeAll(t, c, s)
@@ -167,15 +167,15 @@ func TestRootOwnCCs(t *testing.T) {
 		got := r.find(t, name, isLive)
 		closeAll(t, c, s)
 		must(t, release())
-		mode, words := got.ControlMode(), tcp.ControlModes(own.CC)
-		if got.CC != own.CC || words != nil && !slices.Contains(words, mode) {
-			t.Errorf("%s: %s has mode %q, %+v", name, got.CC, mode, got.Control)
+		mode := congestion.ModeName(got.CC, &got.CCState)
+		if got.CC != own.CC || !slices.Contains(own.Modes, mode) {
+			t.Errorf("%s: %s has mode %q, %+v", name, got.CC, mode, got.CCState)
 		}
-		if got.Control.Alpha > tcp.AlphaOne || got.Control.MinRTT > 1_000_000 || got.Control.Flags&^tcp.AllControlFlags != 0 {
-			t.Errorf("%s: %+v", name, got.Control)
+		if got.CCState.Alpha > tcp.AlphaOne || got.CCState.MinRTT > 1_000_000 || got.CCState.Flags&^tcp.AllCCFlags != 0 {
+			t.Errorf("%s: %+v", name, got.CCState)
 		}
-		if name == "tcpilot_bbr3" && (got.Control.BW < 1_000_000 || got.Control.MinRTT == 0) {
-			t.Errorf("%s has no model of the path: %+v", name, got.Control)
+		if name == "tcpilot_bbr3" && (got.CCState.BW < 1_000_000 || got.CCState.MinRTT == 0) {
+			t.Errorf("%s has no model of the path: %+v", name, got.CCState)
 		}
 	}
 }

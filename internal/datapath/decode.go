@@ -72,7 +72,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		MSS:          r.Mss,
 		DeliveryRate: r.DeliveryRate,
 
-		Control: tcp.ControlState{
+		CCState: tcp.CCState{
 			BW:         r.CcState.Bw,
 			MinRTT:     r.CcState.MinRttUs,
 			InflightHi: r.CcState.InflightHi,
@@ -80,7 +80,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 			Alpha:      r.CcState.Alpha,
 			WMax:       r.CcState.W_max,
 			Mode:       r.CcState.Mode,
-			Flags:      tcp.ControlFlags(r.CcState.Flags) & tcp.AllControlFlags,
+			Flags:      tcp.CCFlags(r.CcState.Flags) & tcp.AllCCFlags,
 		},
 	}
 	if s.Flags&tcp.FlagDefaultArm != 0 {

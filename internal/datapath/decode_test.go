@@ -56,15 +56,15 @@ func TestDecode(t *testing.T) {
 		At: int64(r.AtNs) + 1000, Local: netip.MustParseAddrPort("192.0.2.1:443"), Remote: netip.MustParseAddrPort("[2001:db8::1]:50000"),
 		Arm: cc("bbr"), CC: cc("reno"),
 		Retrans: r.TotalRetrans, RwndLtd: micros(r.RwndLimitedUs), SndbufLtd: micros(r.SndbufLimitedUs),
-		Control: tcp.ControlState{Flags: tcp.AllControlFlags},
+		CCState: tcp.CCState{Flags: tcp.AllCCFlags},
 	}
 	takeByName(reflect.ValueOf(&want).Elem(), reflect.ValueOf(r).Elem())
-	takeByName(reflect.ValueOf(&want.Control).Elem(), reflect.ValueOf(&r.CcState).Elem())
+	takeByName(reflect.ValueOf(&want.CCState).Elem(), reflect.ValueOf(&r.CcState).Elem())
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	// A field that decode misses would be zero; no member of the record is.
-	for _, v := range []reflect.Value{reflect.ValueOf(got), reflect.ValueOf(got.Control)} {
+	for _, v := range []reflect.Value{reflect.ValueOf(got), reflect.ValueOf(got.CCState)} {
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() {
 				t.Errorf("%s is not decoded", v.Type().Field(i).Name)
@@ -91,13 +91,13 @@ func takeByName(sample, record reflect.Value) {
 	}
 }
 
-func TestDecodeWithoutControlState(t *testing.T) {
+func TestDecodeWithoutCCState(t *testing.T) {
 	r := distinct()
 	r.CcState = abiCcState{}
-	s := tcp.Sample{Control: tcp.ControlState{BW: 1, Flags: tcp.ControlKnown}} // from the record before
+	s := tcp.Sample{CCState: tcp.CCState{BW: 1, Flags: tcp.CCFlagKnown}} // from the record before
 	must(t, decode(&s, record(r), 0, someCCs(t)))
-	if s.Control != (tcp.ControlState{}) {
-		t.Errorf("%+v", s.Control)
+	if s.CCState != (tcp.CCState{}) {
+		t.Errorf("%+v", s.CCState)
 	}
 }
 
@@ -210,7 +210,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		if s.Kind.String() == "unknown" || s.Duration < 0 || s.Busy < 0 || s.RwndLtd < 0 || s.SndbufLtd < 0 ||
 			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags&^tcp.FlagLater >= tcp.FlagHoldOutSlice<<1 ||
-			s.Control.Flags&^tcp.AllControlFlags != 0 {
+			s.CCState.Flags&^tcp.AllCCFlags != 0 {
 			t.Fatalf("impossible sample %+v", s)
 		}
 		if (s.Kind == tcp.KindInterval) != (s.End == tcp.EndNone) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"reflect"
 	"slices"
 
 	"github.com/tcpilot/tcpilot/internal/congestion"
@@ -66,7 +67,7 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	o := newOffers(list, def)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.offered.list != nil && e.offered.def == def && slices.Equal(e.offered.list, o.list) {
+	if e.offered.list != nil && e.offered.def == def && reflect.DeepEqual(e.offered.list, o.list) {
 		return
 	}
 	e.offered = o

@@ -205,7 +205,7 @@ func leader(cs []candidate, chance []float64, onlySeen bool) int {
 		}
 		if best < 0 {
 			best = i
-		} else if d := chance[i] - chance[best]; d > 1e-9 || d > -1e-9 && before(cs[i].CC, cs[best].CC) {
+		} else if d := chance[i] - chance[best]; d > 1e-9 || d > -1e-9 && congestion.Safer(&cs[i].Control, &cs[best].Control) {
 			best = i
 		}
 	}
@@ -320,7 +320,7 @@ func (t thompson) sooner(a, b *candidate) bool {
 	if d := a.post.mean - b.post.mean; math.Abs(d) > 1e-9 {
 		return d > 0
 	}
-	return before(a.CC, b.CC)
+	return congestion.Safer(&a.Control, &b.Control)
 }
 
 const (

@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"config/gen": {"config"},
 	"yamlfile":   {},
 	"metrics":    {"congestion", "engine"},
-	"api":        {"tcp", "engine", "metrics"},
+	"api":        {"tcp", "congestion", "engine", "metrics"},
 	"console":    {},
 	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "policy", "record"},
 	"daemon":     {"*"},

@@ -42,7 +42,7 @@ const (
 	offDuration   = 176 // 5 x i64
 	offBytes      = 216 // 3 x u64
 	offRate       = 240 // u64
-	offControl    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes
+	offCCState    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes
 
 	// At the end.
 	spare = 8 // 4 zero bytes
@@ -90,12 +90,12 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint64(b[offBytes+8:], s.BytesReceived)
 	le.PutUint64(b[offBytes+16:], s.BytesRetrans)
 	le.PutUint64(b[offRate:], s.DeliveryRate)
-	encodeControl((*[32]byte)(b[offControl:]), &s.Control)
+	encodeCCState((*[32]byte)(b[offCCState:]), &s.CCState)
 	clear(b[Size-spare : Size-crc])
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
-func encodeControl(b *[32]byte, c *tcp.ControlState) {
+func encodeCCState(b *[32]byte, c *tcp.CCState) {
 	le.PutUint64(b[0:], c.BW)
 	put32(b[8:], c.MinRTT, c.InflightHi, c.InflightLo, c.Alpha)
 	le.PutUint32(b[24:], c.WMax)
@@ -127,7 +127,7 @@ func decode(s *tcp.Sample, b []byte) error {
 		return fmt.Errorf("a sample that stands for %d others: out of range", others)
 	}
 	s.StandsFor = others + 1
-	if err := decodeControl(&s.Control, (*[32]byte)(b[offControl:])); err != nil {
+	if err := decodeCCState(&s.CCState, (*[32]byte)(b[offCCState:])); err != nil {
 		return err
 	}
 	s.Local = netip.AddrPortFrom(local, le.Uint16(b[offLocalPort:]))
@@ -145,13 +145,13 @@ func decode(s *tcp.Sample, b []byte) error {
 	return nil
 }
 
-func decodeControl(c *tcp.ControlState, b *[32]byte) error {
+func decodeCCState(c *tcp.CCState, b *[32]byte) error {
 	if le.Uint16(b[30:]) != 0 {
 		return errZero
 	}
-	*c = tcp.ControlState{
+	*c = tcp.CCState{
 		BW: le.Uint64(b[0:]), MinRTT: le.Uint32(b[8:]), InflightHi: le.Uint32(b[12:]), InflightLo: le.Uint32(b[16:]),
-		Alpha: le.Uint32(b[20:]), WMax: le.Uint32(b[24:]), Mode: b[28], Flags: tcp.ControlFlags(b[29]),
+		Alpha: le.Uint32(b[20:]), WMax: le.Uint32(b[24:]), Mode: b[28], Flags: tcp.CCFlags(b[29]),
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func fill(t testing.TB, v reflect.Value) {
 			*p = tcp.KindFailedConnect
 		case *tcp.End:
 			*p = tcp.EndRefused
-		case *tcp.ControlState:
+		case *tcp.CCState:
 			fill(t, f)
 		default:
 			if f.CanUint() {
@@ -87,7 +87,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"a long IPv4":       {func(b *[Size]byte) { b[offRemote+7] = 1 }, true, "not valid"},
 		"a spare byte used": {func(b *[Size]byte) { b[Size-spare] = 1 }, true, "zero"},
 		"too many others":   {func(b *[Size]byte) { copy(b[offStandsFor:], "\xff\xff\xff\xff") }, true, "stands for"},
-		"a byte of padding": {func(b *[Size]byte) { b[offControl+31] = 1 }, true, "zero"},
+		"a byte of padding": {func(b *[Size]byte) { b[offCCState+31] = 1 }, true, "zero"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b [Size]byte

@@ -17,6 +17,13 @@ func ParseCC(name string) (cc CC, ok bool) {
 	return cc, true
 }
 
+// CCOf returns the congestion control of a name that is known to be valid. For other names,
+// use ParseCC.
+func CCOf(name string) (cc CC) {
+	copy(cc[:], name)
+	return cc
+}
+
 // String returns the name without its padding.
 func (c CC) String() string {
 	if i := bytes.IndexByte(c[:], 0); i >= 0 {

@@ -136,7 +136,7 @@ type Sample struct {
 	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
 	DeliveryRate uint64 `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 
-	Control ControlState `json:"-"` // the state that CC reports, if it is one of tcpilot's own
+	CCState CCState `json:"-"` // the state that CC reports, if it is one of tcpilot's own
 }
 
 // Has reports whether every bit of f is set.

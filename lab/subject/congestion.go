@@ -23,7 +23,7 @@ const (
 
 // linuxControls are the congestion controls of Linux, all of which may be modules, and bbr3
 // and prague, which some kernels are patched with.
-var linuxControls = slices.Sorted(slices.Values(slices.Concat(congestion.Linux, []string{"bbr3", "prague"})))
+var linuxControls = slices.Sorted(slices.Values(append(names(congestion.Linux()), "bbr3", "prague")))
 
 // KnownControls are those of Linux and tcpilot's own.
 var KnownControls = slices.Concat(linuxControls, ownControls())
@@ -45,9 +45,11 @@ func Controls() ([]string, error) {
 	return list, nil
 }
 
-func ownControls() (names []string) {
-	for _, c := range congestion.Own() {
-		names = append(names, c.CC.String())
+func ownControls() []string { return names(congestion.Own()) }
+
+func names(list []congestion.Control) (names []string) {
+	for i := range list {
+		names = append(names, list[i].CC.String())
 	}
 	return names
 }

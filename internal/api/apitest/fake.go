@@ -162,8 +162,8 @@ func Sample(i int) tcp.Sample {
 			Duration: 250 * time.Microsecond, CC: CC("cubic"), StandsFor: 3}
 	case 4:
 		s.Kind, s.End, s.Arm, s.CC = tcp.KindInterval, tcp.EndNone, CC("tcpilot_bbr3"), CC("tcpilot_bbr3")
-		s.Control = tcp.ControlState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 131, InflightLo: tcp.NoBound, Alpha: 64, WMax: 140,
-			Mode: 5, Flags: tcp.ControlKnown | tcp.ControlFullPipe | tcp.ControlECN}
+		s.CCState = tcp.CCState{BW: 11_760_000, MinRTT: 12_300, InflightHi: 131, InflightLo: tcp.NoBound, Alpha: 64, WMax: 140,
+			Mode: 5, Flags: tcp.CCFlagKnown | tcp.CCFlagFullPipe | tcp.CCFlagECN}
 	}
 	return s
 }

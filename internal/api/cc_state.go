@@ -3,13 +3,14 @@ package api
 import (
 	"math"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// ControlState is a tcp.ControlState as the API writes it. Fields that the control does not
+// CCState is a tcp.CCState as the API writes it. Fields that the congestion control does not
 // model are left out.
-type ControlState struct {
-	Mode       string  `json:"mode"` // by control: see tcp.ControlModes
+type CCState struct {
+	Mode       string  `json:"mode"` // by control: see congestion.ModeName
 	BW         uint64  `json:"bw_bytes_per_second,omitempty"`
 	MinRTT     uint32  `json:"min_rtt_us,omitempty"`
 	InflightHi *uint32 `json:"inflight_hi,omitempty"` // packets
@@ -20,35 +21,35 @@ type ControlState struct {
 	FullPipe   bool    `json:"full_pipe,omitempty"`   // the path has been filled once
 }
 
-// fromControl returns the state in s, nil if there is none.
-func fromControl(s *tcp.Sample) *ControlState {
-	c := &s.Control
+// fromCCState returns the state in s, nil if there is none.
+func fromCCState(s *tcp.Sample) *CCState {
+	c := &s.CCState
 	if !c.Known() {
 		return nil
 	}
-	return &ControlState{
-		Mode: s.ControlMode(), BW: c.BW, MinRTT: c.MinRTT,
+	return &CCState{
+		Mode: congestion.ModeName(s.CC, c), BW: c.BW, MinRTT: c.MinRTT,
 		InflightHi: bound(c.InflightHi), InflightLo: bound(c.InflightLo),
 		Alpha: float64(c.Alpha) / tcp.AlphaOne, WMax: c.WMax,
-		ECN: c.Has(tcp.ControlECN), FullPipe: c.Has(tcp.ControlFullPipe),
+		ECN: c.Has(tcp.CCFlagECN), FullPipe: c.Has(tcp.CCFlagFullPipe),
 	}
 }
 
-// state returns the state that the control cc reports; the zero value for nil.
-func (c *ControlState) state(cc tcp.CC) tcp.ControlState {
+// state returns the state that cc reports; the zero value for nil.
+func (c *CCState) state(cc tcp.CC) tcp.CCState {
 	if c == nil {
-		return tcp.ControlState{}
+		return tcp.CCState{}
 	}
-	s := tcp.ControlState{
+	s := tcp.CCState{
 		BW: c.BW, MinRTT: c.MinRTT, InflightHi: packets(c.InflightHi), InflightLo: packets(c.InflightLo),
-		Alpha: uint32(math.Round(c.Alpha * tcp.AlphaOne)), WMax: c.WMax, Flags: tcp.ControlKnown,
+		Alpha: uint32(math.Round(c.Alpha * tcp.AlphaOne)), WMax: c.WMax, Flags: tcp.CCFlagKnown,
 	}
-	s.Mode, _ = tcp.ParseControlMode(cc, c.Mode)
+	s.Mode, _ = congestion.ParseMode(cc, c.Mode)
 	if c.ECN {
-		s.Flags |= tcp.ControlECN
+		s.Flags |= tcp.CCFlagECN
 	}
 	if c.FullPipe {
-		s.Flags |= tcp.ControlFullPipe
+		s.Flags |= tcp.CCFlagFullPipe
 	}
 	return s
 }
