@@ -223,7 +223,7 @@ func (a *app) renderConnectionCounts(w io.Writer, c metrics.Counters, totals eng
 		words = append(words, fmt.Sprintf("%s %d", f.Field, f.Count))
 	}
 	writeWords(w, "refused", words)
-	acted := maps.Clone(totals.Guarded)
+	acted := maps.Clone(totals.Retired)
 	maps.DeleteFunc(acted, func(_ string, n uint64) bool { return n == 0 })
 	writeWords(w, "retired from paths", countWords(acted))
 }

@@ -12,7 +12,7 @@ func TestGuardsDoNotActOnTheRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, learner := range []string{"thompson", "epsilon-greedy"} {
-		for guard, n := range replayUnder(t, recordedConfig, data, learner).Totals.Guarded {
+		for guard, n := range replayUnder(t, recordedConfig, data, learner).Totals.Retired {
 			if n != 0 {
 				t.Errorf("%s: %s acted %d times", learner, guard, n)
 			}

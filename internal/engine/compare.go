@@ -81,10 +81,10 @@ func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
 	if n.back != nil {
 		last = *n.back
 	}
-	length := guard.BanLength(last.Since, last.Until, now)
+	length := guard.Length(last.Since, last.Until, now)
 	n.back = &Back{Why: whyWorse(g), Since: now, Until: now + length}
 	n.compared = &learn.Comparison{}
-	e.guarded[guard.WorseThanDefault]++
+	e.retirements[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.back.Why, "for", time.Duration(length))
 	e.beliefChanged(n, tcp.CC{})

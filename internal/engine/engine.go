@@ -67,14 +67,14 @@ type Engine struct {
 	classes uint32       // last class id allocated
 	ids     uint32       // last policy id allocated
 
-	offered offers
-	arms    map[tcp.CC]*ArmState
-	retired []tcp.CC // refused by the kernel
-	banned  []tcp.CC // scratch: retired, and the arms that guards took from one path
-	armSets []*armSet
-	yields  map[string]Yield
-	yieldCC bool
-	yieldFs uint64
+	offered  offers
+	arms     map[tcp.CC]*ArmState
+	retired  []tcp.CC // refused by the kernel
+	unusable []tcp.CC // scratch: retired, and the arms that guards retired on one path
+	armSets  []*armSet
+	yields   map[string]Yield
+	yieldCC  bool
+	yieldFs  uint64
 
 	observe   bool
 	overrides map[string]override // rollouts, by rule
@@ -116,12 +116,12 @@ type Engine struct {
 	batch    []path.Entry
 	batched  []*node
 
-	totals  Totals
-	ignored [learn.NumIgnored]uint64
-	noArm   uint64
-	guarded [guard.NumKinds]uint64
-	reasons []uint64 // by policy.Reason
-	kinds   [tcp.KindFailedConnect + 1]uint64
+	totals      Totals
+	ignored     [learn.NumIgnored]uint64
+	noArm       uint64
+	retirements [guard.NumKinds]uint64
+	reasons     []uint64 // by policy.Reason
+	kinds       [tcp.KindFailedConnect + 1]uint64
 	// stoodFor counts the connections that the samples of each kind stand for.
 	stoodFor [tcp.KindFailedConnect + 1]uint64
 	started  time.Time

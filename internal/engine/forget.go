@@ -9,7 +9,7 @@ import (
 )
 
 // Forget drops what is known of a congestion control, because another one was registered
-// under its name: beliefs, bans, and that the arm was retired. Connections that began with
+// under its name: beliefs, and that the arm was retired. Connections that began with
 // the former one may still report, and count for the new one. The kernel's counter of
 // failures is not reset: only a new failure retires the arm again.
 func (e *Engine) Forget(cc tcp.CC) {
@@ -36,11 +36,11 @@ func (e *Engine) Forget(cc tcp.CC) {
 
 // forget is Forget for one node. It reports whether anything changed that may be stored.
 func (n *node) forget(cc tcp.CC) bool {
-	arms, bans := len(n.belief.Arms), len(n.bans)
+	arms, retired := len(n.belief.Arms), len(n.retired)
 	n.belief.Arms = slices.DeleteFunc(n.belief.Arms, func(a learn.ArmBelief) bool { return a.CC == cc })
-	n.bans = slices.DeleteFunc(n.bans, func(b guard.Ban) bool { return b.CC == cc })
+	n.retired = slices.DeleteFunc(n.retired, func(r guard.Retirement) bool { return r.CC == cc })
 	if n.guard != nil {
 		n.guard.Forget(cc)
 	}
-	return len(n.belief.Arms) != arms || len(n.bans) != bans
+	return len(n.belief.Arms) != arms || len(n.retired) != retired
 }

@@ -34,7 +34,7 @@ func TestForget(t *testing.T) {
 	}
 	for _, m := range kept {
 		if slices.ContainsFunc(m.Belief.Arms, func(a learn.ArmBelief) bool { return a.CC == bbr }) ||
-			slices.ContainsFunc(m.Bans, func(b guard.Ban) bool { return b.CC == bbr }) {
+			slices.ContainsFunc(m.Retired, func(r guard.Retirement) bool { return r.CC == bbr }) {
 			t.Errorf("%s: %+v", m.Prefix, m)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// watch passes an outcome to the guards of a path, and takes the arm from the path if a
+// watch passes an outcome to the guards of a path, and retires the arm on the path if a
 // guard decides so.
 func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 	if !(out.Weight > 0) || math.IsInf(out.Reward, 0) || math.IsNaN(out.Reward) {
@@ -18,8 +18,8 @@ func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
 	}
 	holdOut := s.Has(tcp.FlagHoldOut)
 	switch {
-	case !holdOut && n.bans.Until(s.Arm) > s.At:
-		return // the connection began before the ban
+	case !holdOut && n.retired.Until(s.Arm) > s.At:
+		return // the connection began before the retirement
 	case n.guard == nil && !holdOut && !n.ecn:
 		return // nothing to compare with yet; saves the memory on most paths
 	}
@@ -41,21 +41,21 @@ func (n *node) guardAt(now int64) *guard.Watch {
 	return n.guard
 }
 
-// judge takes an arm from a path if a guard decides so.
+// judge retires an arm on a path if a guard decides so.
 func (e *Engine) judge(n *node, a *guard.Arm, now int64) {
 	if which, why := n.guard.Judge(a, n.ecn && e.offered.needsECN(a.CC)); why != "" {
-		e.ban(n, a.CC, which, why, now)
+		e.retire(n, a.CC, which, why, now)
 	}
 }
 
-// ban takes an arm from a path for a limited time, and resets the guards' state.
-func (e *Engine) ban(n *node, cc tcp.CC, which guard.Kind, why string, now int64) {
-	until := n.bans.Add(cc, which, why, now)
+// retire retires an arm on a path for a limited time, and resets the guards' state.
+func (e *Engine) retire(n *node, cc tcp.CC, which guard.Kind, why string, now int64) {
+	until := n.retired.Add(cc, which, why, now)
 	n.guard = nil
 	if which == guard.MarksLost {
 		n.ecn, n.marked = false, 0
 	}
-	e.guarded[which]++
+	e.retirements[which]++
 	e.log.Warn("arm retired from a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.ArmRetired, "guard", which, "why", why, "for", time.Duration(until-now))
 	e.markUrgent(n)
@@ -63,14 +63,14 @@ func (e *Engine) ban(n *node, cc tcp.CC, which guard.Kind, why string, now int64
 
 // retiredFor lists the arms that must not be used on a path now.
 func (e *Engine) retiredFor(n *node, now int64) []tcp.CC {
-	if len(n.bans) == 0 {
+	if len(n.retired) == 0 {
 		return e.retired
 	}
-	e.banned = append(e.banned[:0], e.retired...)
-	for i := range n.bans {
-		if n.bans[i].Until > now {
-			e.banned = append(e.banned, n.bans[i].CC)
+	e.unusable = append(e.unusable[:0], e.retired...)
+	for i := range n.retired {
+		if n.retired[i].Until > now {
+			e.unusable = append(e.unusable, n.retired[i].CC)
 		}
 	}
-	return e.banned
+	return e.unusable
 }

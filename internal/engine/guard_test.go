@@ -76,13 +76,13 @@ func TestGuards(t *testing.T) {
 				t.Errorf("%d of the last 100 connections have it", count(starts[200:], bbr))
 			}
 			total := w.e.View(time.Unix(0, w.now)).Totals
-			for which, n := range total.Guarded {
+			for which, n := range total.Retired {
 				if (n == 1) != (which == c.want) {
-					t.Errorf("counted %v, want %q once", total.Guarded, c.want)
+					t.Errorf("counted %v, want %q once", total.Retired, c.want)
 				}
 			}
-			if len(total.Guarded) != int(guard.NumKinds) {
-				t.Errorf("counted %v", total.Guarded)
+			if len(total.Retired) != int(guard.NumKinds) {
+				t.Errorf("counted %v", total.Retired)
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func TestGuardsDoNotActWithoutHarm(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(1500, guardedHost, goods{cubic: 100, reno: 80, bbr: 70}, sendsAgain(0.03, 0.02))
 	w.run(400, guardedHost, goods{cubic: 12, reno: 9, bbr: 9}, sendsAgain(0.08, 0.08))
-	for which, n := range w.e.View(time.Unix(0, w.now)).Totals.Guarded {
+	for which, n := range w.e.View(time.Unix(0, w.now)).Totals.Retired {
 		if n != 0 {
 			t.Errorf("%s acted %d times", which, n)
 		}
@@ -207,7 +207,7 @@ func TestGuardsNeedAHoldOut(t *testing.T) {
 	}
 }
 
-func TestBanEndsAndGrowsIfRepeated(t *testing.T) {
+func TestRetirementEndsAndGrowsIfRepeated(t *testing.T) {
 	w := guardedWorld(t)
 	const path = "203.0.113.0/24"
 	length := func() time.Duration {
@@ -234,7 +234,7 @@ func TestBanEndsAndGrowsIfRepeated(t *testing.T) {
 	if first != 10*time.Minute || second != 2*first || third != 2*second {
 		t.Errorf("away for %v, %v, %v", first, second, third)
 	}
-	wait(third + third) // as long without a ban as the last one lasted
+	wait(third + third) // as long without a retirement as the last one lasted
 	if again := length(); again != first {
 		t.Errorf("away for %v though it was long ago, want %v", again, first)
 	}
@@ -244,13 +244,13 @@ func TestBanEndsAndGrowsIfRepeated(t *testing.T) {
 	}
 }
 
-func TestBansOutliveTheProcess(t *testing.T) {
+func TestRetirementsOutliveTheProcess(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(200, guardedHost, bbrFails)
 	kept, _ := memories(t, w.e, nil)
 	for i := range kept {
-		for k := range kept[i].Bans {
-			kept[i].Bans[k].Until = start + 2*3600*second // revive is an hour later
+		for k := range kept[i].Retired {
+			kept[i].Retired[k].Until = start + 2*3600*second // revive is an hour later
 		}
 	}
 	v, _ := revive(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} }, kept, w.e.Rules()...)
@@ -262,13 +262,13 @@ func TestBansOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// A ban from the time when a path had one host stays with that host when others connect.
-func TestBansStayWithTheHost(t *testing.T) {
+// A retirement from the time when a path had one host stays with that host when others connect.
+func TestRetirementsStayWithTheHost(t *testing.T) {
 	w := guardedWorld(t)
 	w.run(200, guardedHost, bbrFails)
 	w.run(3, ip("203.0.113.10"), allAlike)
 	if w.retired("203.0.113.9/32", bbr) == nil || w.retired("203.0.113.0/24", bbr) != nil {
-		t.Error("the ban is not the host's")
+		t.Error("the retirement is not the host's")
 	}
 	if got := w.run(30, ip("203.0.113.77"), allAlike); count(got, bbr) == 0 {
 		t.Error("another host goes without")

@@ -293,7 +293,7 @@ func TestTheDefaultGuardSeldomErrs(t *testing.T) {
 		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
 		w.e.Settle(w.now)
 		w.run(1000, ip("203.0.113.9"), goods{cubic: 100, bbr: 100, reno: 100})
-		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[guard.WorseThanDefault.String()] > 0 {
+		if w.e.View(time.Unix(0, w.now)).Totals.Retired[guard.WorseThanDefault.String()] > 0 {
 			wrong++
 		}
 	}
@@ -312,7 +312,7 @@ func TestTheDefaultGuardAllowsFirstTrials(t *testing.T) {
 		w.e.SetOffered(offer(cubic, bbr, reno, cc("vegas")), cubic)
 		w.e.Settle(w.now)
 		w.run(60, ip("203.0.113.9"), goods{cubic: 20, bbr: 60, reno: 2, cc("vegas"): 2})
-		if w.e.View(time.Unix(0, w.now)).Totals.Guarded[guard.WorseThanDefault.String()] > 0 {
+		if w.e.View(time.Unix(0, w.now)).Totals.Retired[guard.WorseThanDefault.String()] > 0 {
 			left++
 		}
 	}

@@ -30,7 +30,7 @@ type Memory struct {
 	Hosts     bool              `json:"hosts,omitempty"`
 	Compared  *learn.Comparison `json:"compared,omitempty"`
 	Back      *Back             `json:"back,omitempty"`
-	Bans      guard.Bans        `json:"bans,omitempty"`
+	Retired   guard.Retirements `json:"retired,omitempty"`
 	Metrics   estimate.Path     `json:"metrics"`
 }
 
@@ -43,7 +43,7 @@ func (e *Engine) memory(n *node) Memory {
 	m := Memory{
 		Place: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		Back: n.back, Bans: slices.Clone(n.bans), Metrics: n.metrics,
+		Back: n.back, Retired: slices.Clone(n.retired), Metrics: n.metrics,
 	}
 	if n.compared != nil {
 		compared := *n.compared
@@ -129,7 +129,7 @@ func (e *Engine) remember(m Memory) bool {
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
 		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.compared, n.back, n.bans, n.metrics = m.Compared, m.Back, m.Bans, m.Metrics
+		n.compared, n.back, n.retired, n.metrics = m.Compared, m.Back, m.Retired, m.Metrics
 		n.stored = true
 		return true
 	}

@@ -52,8 +52,8 @@ type node struct {
 	compared       *learn.Comparison // with the hold-out; nil before its first sample
 	back           *Back             // nil unless the path was once left to the default
 
-	guard *guard.Watch // nil until there is something to compare with
-	bans  guard.Bans   // arms that guards took from the path, including expired bans
+	guard   *guard.Watch      // nil until there is something to compare with
+	retired guard.Retirements // arms that guards retired on the path, also in the past
 
 	// What is in the kernel. id 0: no row. expires 0: the row is to be written again,
 	// whatever it contains.
@@ -183,7 +183,7 @@ func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics, n.ecn
 	h.lifetimes, h.marked = n.lifetimes, n.marked
-	h.guard, h.bans, n.guard, n.bans = n.guard, n.bans, nil, nil
+	h.guard, h.retired, n.guard, n.retired = n.guard, n.retired, nil, nil
 	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
@@ -302,7 +302,7 @@ func (e *Engine) drop(n *node) {
 	n.id, n.gone = 0, true
 	// dirty, later, deferred and unsaved keep the node until they are next walked, which can
 	// take long for unsaved. So free its memory now.
-	n.belief, n.compared, n.guard, n.bans, n.back = learn.Belief{}, nil, nil, nil, nil
+	n.belief, n.compared, n.guard, n.retired, n.back = learn.Belief{}, nil, nil, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
 		if e.listed++; e.listed > e.opt.Limit/trialPart {
 			e.dropListed()

@@ -138,7 +138,7 @@ func TestSharesStayWithinSlice(t *testing.T) {
 }
 
 // Urgent decisions do not wait for the end of the slice: Settle, a change of the offered
-// arms, a mark, a ban.
+// arms, a mark, a retirement.
 func TestUrgentDecisionsDoNotWaitForTheSlice(t *testing.T) {
 	to := ip("203.0.113.9")
 	for name, act := range map[string]func(*world){
@@ -151,10 +151,10 @@ func TestUrgentDecisionsDoNotWaitForTheSlice(t *testing.T) {
 				w.e.Observe(s)
 			}
 		},
-		"ban": func(w *world) {
+		"retirement": func(w *world) {
 			w.e.mu.Lock()
 			defer w.e.mu.Unlock()
-			w.e.ban(w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, to, 24)], reno, guard.RetransmitStorm, "test", w.now)
+			w.e.retire(w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, to, 24)], reno, guard.RetransmitStorm, "test", w.now)
 		},
 	} {
 		w := newWorld(t, nil)

@@ -178,7 +178,7 @@ type Totals struct {
 	Unattributed uint64            `json:"unattributed"`        // samples whose class no longer exists: begun under earlier rules, or an earlier process
 	Ignored      map[string]uint64 `json:"ignored"`             // samples not scored, by reason
 	Decisions    map[string]uint64 `json:"decisions"`           // policies written, by reason
-	Guarded      map[string]uint64 `json:"guarded"`             // arms taken from a path, by guard
+	Retired      map[string]uint64 `json:"retired"`             // arms retired on a path, by guard
 	Paths        int               `json:"paths"`               // beliefs in memory
 	PathLimit    int               `json:"path_limit"`          //
 	Evicted      uint64            `json:"evicted"`             // beliefs dropped because of the path limit

@@ -124,7 +124,7 @@ func (e *Engine) head(now time.Time) *Snapshot {
 func (e *Engine) viewTotals() Totals {
 	t := e.totals
 	t.Connections = map[string]uint64{}
-	t.Samples, t.Ignored, t.Decisions, t.Guarded = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+	t.Samples, t.Ignored, t.Decisions, t.Retired = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	for k := tcp.KindClose; k <= tcp.KindFailedConnect; k++ {
 		t.Samples[k.String()], t.Connections[k.String()] = e.kinds[k], e.stoodFor[k]
 	}
@@ -141,8 +141,8 @@ func (e *Engine) viewTotals() Totals {
 			t.Decisions[policy.Reason(r).String()] = n
 		}
 	}
-	for g, n := range e.guarded {
-		t.Guarded[guard.Kind(g).String()] = n
+	for g, n := range e.retirements {
+		t.Retired[guard.Kind(g).String()] = n
 	}
 	t.Paths, t.PathLimit = e.byUse.len, e.opt.Limit
 	return t
@@ -244,24 +244,24 @@ func (v *viewer) path(p *PathState, n *node) {
 			v.arms = append(v.arms, v.arm(n, cc, 0))
 		}
 	}
-	for i := range n.bans {
-		v.ban(first, n, &n.bans[i])
+	for i := range n.retired {
+		v.retire(first, n, &n.retired[i])
 	}
 	p.Arms = v.arms[first:len(v.arms):len(v.arms)]
 }
 
-// ban marks an arm that a guard took from a path, among v.arms from first on.
-func (v *viewer) ban(first int, n *node, ban *guard.Ban) {
-	if ban.Until <= v.now.UnixNano() {
+// retire marks an arm that a guard retired on a path, among v.arms from first on.
+func (v *viewer) retire(first int, n *node, r *guard.Retirement) {
+	if r.Until <= v.now.UnixNano() {
 		return
 	}
-	i := slices.IndexFunc(v.arms[first:], func(a PathArm) bool { return a.CC == ban.CC })
+	i := slices.IndexFunc(v.arms[first:], func(a PathArm) bool { return a.CC == r.CC })
 	if i < 0 {
 		i = len(v.arms) - first
-		v.arms = append(v.arms, v.arm(n, ban.CC, 0))
+		v.arms = append(v.arms, v.arm(n, r.CC, 0))
 	}
 	v.arms[first+i].Retired = &ArmRetirement{
-		Guard: ban.Guard, Why: ban.Why, Since: time.Unix(0, ban.Since), Until: time.Unix(0, ban.Until),
+		Guard: r.Guard, Why: r.Why, Since: time.Unix(0, r.Since), Until: time.Unix(0, r.Until),
 	}
 }
 

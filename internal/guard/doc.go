@@ -5,5 +5,5 @@
 // path's hold-out, so that an arm is not blamed for a bad path.
 //
 // It refuses to read a clock and to act: times are those of samples, and package engine
-// takes the arm from the path.
+// retires the arm on the path.
 package guard

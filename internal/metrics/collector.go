@@ -105,7 +105,7 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	s.each(sampled, t.Connections)
 	s.each(ignored, t.Ignored)
 	s.each(policyReasons, t.Decisions)
-	s.each(armsGuarded, t.Guarded)
+	s.each(armsRetired, t.Retired)
 	s.one(unattributed, float64(t.Unattributed))
 	s.one(learned, float64(t.ObserveCount))
 	s.one(ticks, float64(t.Ticks))

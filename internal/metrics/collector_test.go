@@ -55,7 +55,7 @@ func full(paths int) *fake {
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
 		Totals: engine.Totals{
 			Samples: map[string]uint64{"close": 10, "interval": 3}, Connections: map[string]uint64{"close": 25, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
-			Decisions: map[string]uint64{"learned": 5}, Guarded: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickTime: 500 * time.Millisecond,
+			Decisions: map[string]uint64{"learned": 5}, Retired: map[string]uint64{"marks-lost": 1}, Paths: paths, PathLimit: 20000, Ticks: 100, TickTime: 500 * time.Millisecond,
 			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
 		},
 	}

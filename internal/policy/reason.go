@@ -19,7 +19,7 @@ const (
 	HoldOut                        // left at kernel defaults, to compare with
 	YieldedSysctl                  // somebody set the sysctl that gives the kernel's default
 	AppChose                       // the application chose its congestion control
-	ArmRetired                     // the congestion control is missing, or the kernel refused it, or a guard took it from the path
+	ArmRetired                     // the congestion control is missing, or the kernel refused it, or a guard retired it on the path
 	LeaseExpired                   // no daemon has renewed the policy
 	numReasons
 )

@@ -1,0 +1,58 @@
+package guard
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+const (
+	// An arm is retired for shortest, the next time for twice as long, and so on. If as much
+	// time passes without a retirement, it starts over.
+	shortest = int64(10 * time.Minute)
+	longest  = int64(24 * time.Hour)
+)
+
+// Retirement is an arm that a guard retired on a path.
+type Retirement struct {
+	CC    tcp.CC `json:"cc"`
+	Guard string `json:"guard"` // Kind
+	Why   string `json:"why"`   // with figures
+	Since int64  `json:"since"` // Unix ns
+	Until int64  `json:"until"` // Unix ns; later it is an arm again
+}
+
+// Retirements are those of a path, including those that have ended. There are few.
+type Retirements []Retirement
+
+// Add retires an arm on the path at now, Unix ns, and returns until when.
+func (rs *Retirements) Add(cc tcp.CC, which Kind, why string, now int64) (until int64) {
+	i := slices.IndexFunc(*rs, func(r Retirement) bool { return r.CC == cc })
+	if i < 0 {
+		i = len(*rs)
+		*rs = append(*rs, Retirement{CC: cc})
+	}
+	r := &(*rs)[i]
+	*r = Retirement{CC: cc, Guard: which.String(), Why: why, Since: now, Until: now + Length(r.Since, r.Until, now)}
+	return r.Until
+}
+
+// Until is the end of the latest retirement of cc, Unix ns; 0 if there was none.
+func (rs Retirements) Until(cc tcp.CC) int64 {
+	for i := range rs {
+		if rs[i].CC == cc {
+			return rs[i].Until
+		}
+	}
+	return 0
+}
+
+// Length is for how long a guard acts now, nanoseconds, after it acted from since to until
+// (both 0 if it did not): twice as long, or shortest if as much time has passed since.
+func Length(since, until, now int64) int64 {
+	if last := until - since; last > 0 && now-until < last {
+		return min(2*last, longest)
+	}
+	return shortest
+}
