@@ -15,10 +15,10 @@ func round() *Result {
 		Elapsed: 10 * time.Second,
 		Connections: []Connection{
 			{Group: "bulk", ID: 0, From: "s1", To: "r1", Elapsed: 10 * time.Second, Bytes: 10e6, Segments: 8000, Retrans: 80, RTOs: 1,
-				MinRTT: 10 * ms, MeanRTT: 30 * ms, Delivered: true},
+				MinRTT: 10_000, MeanRTT: 30_000, Delivered: true},
 			{Group: "bulk", ID: 1, From: "s1", To: "r1", Elapsed: 5 * time.Second, Bytes: 15e6, Segments: 12000, Retrans: 20, RTOs: 2,
-				MinRTT: 20 * ms, MeanRTT: 40 * ms, Delivered: true},
-			{Group: "web/small", ID: 2, From: "s2", To: "r1", Elapsed: 2 * time.Second, Bytes: 1e6, MinRTT: 5 * ms},
+				MinRTT: 20_000, MeanRTT: 40_000, Delivered: true},
+			{Group: "web/small", ID: 2, From: "s2", To: "r1", Elapsed: 2 * time.Second, Bytes: 1e6, MinRTT: 5000},
 		},
 		Requests: []Request{
 			{Group: "web/small", Conn: 2, Elapsed: 100 * ms, Bytes: 1000}, {Group: "web/small", Conn: 2, Elapsed: 300 * ms, Bytes: 1000},

@@ -49,6 +49,15 @@ type CPU struct {
 	System time.Duration `json:"system_ns"`
 }
 
+// RTT is a round-trip time in microseconds, as the kernel has it; 0 is unknown.
+type RTT uint32
+
+// RTTOf returns d in whole microseconds.
+func RTTOf(d time.Duration) RTT { return RTT(d.Microseconds()) }
+
+// Seconds returns the time in seconds.
+func (r RTT) Seconds() float64 { return (time.Duration(r) * time.Microsecond).Seconds() }
+
 // Connection is the record of one TCP connection. The data flows from From to To,
 // whichever of them connected.
 type Connection struct {
@@ -64,12 +73,12 @@ type Connection struct {
 	Segments uint32        `json:"segments,omitempty"` // sent with data, retransmits included
 	Retrans  uint32        `json:"retrans,omitempty"`  // segments
 	RTOs     uint32        `json:"rtos,omitempty"`     // Linux 6.7 and later
-	MinRTT   time.Duration `json:"min_rtt_ns,omitempty"`
-	SRTT     time.Duration `json:"srtt_ns,omitempty"` // at the end
+	MinRTT   RTT           `json:"min_rtt_us,omitempty"`
+	SRTT     RTT           `json:"srtt_us,omitempty"` // at the end
 	// MeanRTT is the mean of the smoothed round trips of the connection's points, or the
 	// SRTT at the end if the connection was too short for points.
-	MeanRTT   time.Duration `json:"mean_rtt_ns,omitempty"`
-	Delivered bool          `json:"delivered"` // whether all of its data or requests were completed
+	MeanRTT   RTT  `json:"mean_rtt_us,omitempty"`
+	Delivered bool `json:"delivered"` // whether all of its data or requests were completed
 }
 
 // Request is one request and its reply, or one flow, on a connection.
@@ -86,7 +95,7 @@ type Point struct {
 	Conn    int           `json:"conn"` // Connection.ID
 	At      time.Duration `json:"at_ns"`
 	Goodput float64       `json:"goodput"` // bit/s acknowledged since the previous point
-	SRTT    time.Duration `json:"srtt_ns"`
+	SRTT    RTT           `json:"srtt_us"`
 	Cwnd    uint32        `json:"cwnd"` // packets
 	Retrans uint32        `json:"retrans"`
 	CC      string        `json:"cc,omitempty"`

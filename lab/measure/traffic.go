@@ -9,7 +9,7 @@ type traffic struct {
 	requests    []*Request
 	total       Total
 	done        uint64 // requests, or connections if a group has no requests
-	floors      map[pair]time.Duration
+	floors      map[pair]RTT
 	cpu         time.Duration // 0 if unknown
 	errors      uint64
 	errorsKnown bool
@@ -21,7 +21,7 @@ type pair struct{ from, to string }
 
 func whole(r *Result) *traffic {
 	t := &traffic{
-		elapsed: r.Elapsed.Seconds(), floors: make(map[pair]time.Duration),
+		elapsed: r.Elapsed.Seconds(), floors: make(map[pair]RTT),
 		errors: r.Errors, errorsKnown: true, noRTOs: r.NoRTOs,
 	}
 	for i := range r.Connections {

@@ -34,12 +34,12 @@ func writeSmall(t testing.TB, w *Writer) {
 			Elapsed: 2 * time.Second, CPU: map[string]measure.CPU{"s1": {User: time.Millisecond, System: 2 * time.Millisecond}},
 			Connections: []measure.Connection{{
 				Group: "web", ID: 0, From: "s1", To: "r1", Start: time.Millisecond, Elapsed: time.Second, Bytes: uint64(1e6 * (i + 1)),
-				CC: "cubic", CCEnd: "bbr", Segments: 700, Retrans: 7, RTOs: 1, MinRTT: 10 * time.Millisecond, SRTT: 12 * time.Millisecond,
-				MeanRTT: 11 * time.Millisecond, Delivered: true,
+				CC: "cubic", CCEnd: "bbr", Segments: 700, Retrans: 7, RTOs: 1, MinRTT: 10_000, SRTT: 12_000,
+				MeanRTT: 11_000, Delivered: true,
 			}},
 			Requests: []measure.Request{{Group: "web", Conn: 0, Start: time.Millisecond, Elapsed: 500 * time.Millisecond, Bytes: 1000}},
 			Points: []measure.Point{{
-				Conn: 0, At: 100 * time.Millisecond, Goodput: 8e6, SRTT: 12 * time.Millisecond, Cwnd: 10, Retrans: 1, CC: "cubic",
+				Conn: 0, At: 100 * time.Millisecond, Goodput: 8e6, SRTT: 12_000, Cwnd: 10, Retrans: 1, CC: "cubic",
 			}},
 			Errors: 1, FirstError: "connect: refused",
 		}
@@ -83,6 +83,18 @@ func TestWriteAndRead(t *testing.T) {
 	if round.Subject != "tcpilot" || round.Metrics["goodput"] != 12e6 || round.Groups["web"]["fct_p50"] != 0.5 || round.Errors != 1 ||
 		len(round.Connections) != 1 || round.Connections[0].Bytes != 3e6 || round.Requests[0].Bytes != 1000 || round.Points[0].Cwnd != 10 {
 		t.Errorf("round %+v", round)
+	}
+}
+
+// A report of version 1 has round-trip times in nanoseconds.
+func TestReadVersion1(t *testing.T) {
+	var b bytes.Buffer
+	writeSmall(t, NewWriter(&b))
+	old := strings.NewReplacer(`"version":2`, `"version":1`, `"srtt_us":12000`, `"srtt_ns":12000000`).Replace(b.String())
+	r, err := Read(strings.NewReader(old))
+	must(t, err)
+	if got := r.Cases[0].Rounds[0].Points[0].SRTT; !strings.Contains(old, "srtt_ns") || got != 12_000 {
+		t.Errorf("round-trip time %d us, want 12000", got)
 	}
 }
 
@@ -149,7 +161,7 @@ func TestDamage(t *testing.T) {
 		"foreign":         {"hello\n", "line 1: this is not a report of the lab"},
 		"foreign JSON":    {`{"type":"case"}` + "\n", "line 1: this is not a report of the lab"},
 		"no version":      {`{"type":"run","run":{}}` + "\n", "line 1: this is not a report of the lab"},
-		"newer":           {with(0, `{"type":"run","run":{"version":2,"cpus":"many"}}`), "line 1: the report is of version 2, and this tcpilot reads up to 1"},
+		"newer":           {with(0, `{"type":"run","run":{"version":3,"cpus":"many"}}`), "line 1: the report is of version 3, and this tcpilot reads up to 2"},
 		"not JSON":        {with(4, "{"), "line 5: unexpected end of JSON input"},
 		"second run":      {with(1, strings.TrimSpace(lines[0])), "line 2: a second run record: a report is of one run"},
 		"joined":          {b.String() + b.String(), "a second run record: a report is of one run"},

@@ -158,7 +158,7 @@ func TestPageSize(t *testing.T) {
 				})
 				for p := range points {
 					round.Points = append(round.Points, measure.Point{
-						Conn: n, At: time.Duration(p) * 100 * time.Millisecond, Goodput: 1.234567e8 * float64(1+p%7), SRTT: 12345678, Cwnd: 1234, CC: "cubic",
+						Conn: n, At: time.Duration(p) * 100 * time.Millisecond, Goodput: 1.234567e8 * float64(1+p%7), SRTT: 12345, Cwnd: 1234, CC: "cubic",
 					})
 				}
 			}

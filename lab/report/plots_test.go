@@ -23,7 +23,7 @@ func points(conn, n int, from time.Duration, cc string) []measure.Point {
 	all := make([]measure.Point, n)
 	for i := range all {
 		all[i] = measure.Point{
-			Conn: conn, At: from + time.Duration(i)*100*time.Millisecond, Goodput: float64(i) * 1e6, SRTT: 20 * time.Millisecond, Cwnd: 10, CC: cc,
+			Conn: conn, At: from + time.Duration(i)*100*time.Millisecond, Goodput: float64(i) * 1e6, SRTT: 20_000, Cwnd: 10, CC: cc,
 		}
 	}
 	return all

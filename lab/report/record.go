@@ -9,7 +9,9 @@ import (
 
 // Version is the version of the schema. It is raised if readers of the previous version
 // would misread the new one.
-const Version = 1
+//
+// 2: round-trip times are in microseconds (min_rtt_us, srtt_us, mean_rtt_us).
+const Version = 2
 
 // Record is one line of a report. Exactly one of the pointers is set, the one
 // that Type names.

@@ -112,7 +112,7 @@ func (s *synthetic) chosen(subject Subject, n int, best string) string {
 func (s *synthetic) connection(r *measure.Result, group string, cc string, start, d time.Duration, goodput func(time.Duration) float64, base time.Duration) {
 	c := measure.Connection{
 		Group: group, ID: len(r.Connections), From: "s1", To: "r1", Start: start, Elapsed: d, CC: cc,
-		MinRTT: base, Delivered: true,
+		MinRTT: measure.RTTOf(base), Delivered: true,
 	}
 	every := max(100*time.Millisecond, d/time.Duration(8*s.size))
 	var sum, rtts float64
@@ -124,13 +124,13 @@ func (s *synthetic) connection(r *measure.Result, group string, cc string, start
 		rtts += float64(srtt)
 		n++
 		r.Points = append(r.Points, measure.Point{
-			Conn: c.ID, At: start + at, Goodput: math.Round(g), SRTT: srtt, CC: cc,
+			Conn: c.ID, At: start + at, Goodput: math.Round(g), SRTT: measure.RTTOf(srtt), CC: cc,
 			Cwnd: uint32(max(2, g*srtt.Seconds()/8/1448)),
 		})
-		c.SRTT = srtt
+		c.SRTT = measure.RTTOf(srtt)
 	}
 	c.Bytes = uint64(sum)
-	c.MeanRTT = time.Duration(rtts / float64(max(1, n))).Round(time.Microsecond)
+	c.MeanRTT = measure.RTTOf(time.Duration(rtts / float64(max(1, n))).Round(time.Microsecond))
 	c.Segments = uint32(sum/1448) + 1
 	c.Retrans = uint32(float64(c.Segments) * 0.05 * s.noise(0.1))
 	c.RTOs = c.Retrans / 400
@@ -218,7 +218,7 @@ func (s *synthetic) flows(t testing.TB) {
 				d := time.Duration((0.022*(1+trips) + size*8/40e6) * s.noise(0.2) * 1e9)
 				r.Connections = append(r.Connections, measure.Connection{
 					Group: "flows", ID: i, From: "s1", To: "r1", Start: at, Elapsed: d, Bytes: uint64(size), CC: "cubic",
-					Segments: uint32(size/1448) + 1, MinRTT: 20 * time.Millisecond, MeanRTT: 24 * time.Millisecond, Delivered: true,
+					Segments: uint32(size/1448) + 1, MinRTT: 20_000, MeanRTT: 24_000, Delivered: true,
 				})
 				r.Requests = append(r.Requests, measure.Request{Group: "flows", Conn: i, Start: at, Elapsed: d, Bytes: uint64(size)})
 				r.Elapsed = max(r.Elapsed, at+d)

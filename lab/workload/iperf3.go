@@ -81,7 +81,7 @@ type iperf3Report struct {
 			BitsPerSec  float64 `json:"bits_per_second"`
 			Retransmits uint32
 			Cwnd        float64 `json:"snd_cwnd"`
-			RTT         int64
+			RTT         measure.RTT
 		}
 	}
 	End struct {
@@ -92,8 +92,8 @@ type iperf3Report struct {
 				Seconds     float64
 				Bytes       uint64
 				Retransmits uint32
-				MinRTT      int64 `json:"min_rtt"`
-				MeanRTT     int64 `json:"mean_rtt"`
+				MinRTT      measure.RTT `json:"min_rtt"`
+				MeanRTT     measure.RTT `json:"mean_rtt"`
 			}
 			Receiver struct{ Bytes uint64 }
 		}
@@ -119,8 +119,7 @@ func parseIperf3(raw []byte) ([]entry, error) {
 		e.CC = r.End.CC
 		e.Retrans = s.Sender.Retransmits
 		e.Segments = uint32(float64(s.Sender.Bytes)/mss) + e.Retrans
-		e.MinRTT = time.Duration(s.Sender.MinRTT) * time.Microsecond
-		e.MeanRTT = time.Duration(s.Sender.MeanRTT) * time.Microsecond
+		e.MinRTT, e.MeanRTT = s.Sender.MinRTT, s.Sender.MeanRTT
 		e.SRTT = e.MeanRTT
 		var retrans uint32
 		for _, n := range r.Intervals {
@@ -129,7 +128,7 @@ func parseIperf3(raw []byte) ([]entry, error) {
 					continue
 				}
 				retrans += p.Retransmits
-				e.SRTT = time.Duration(p.RTT) * time.Microsecond
+				e.SRTT = p.RTT
 				e.points = append(e.points, measure.Point{
 					At: time.Duration(p.End * float64(time.Second)), Goodput: p.BitsPerSec, SRTT: e.SRTT,
 					Cwnd: uint32(p.Cwnd / mss), Retrans: retrans, CC: r.End.CC,

@@ -151,13 +151,13 @@ func (e *entry) take(a *load.Account) {
 		e.CCEnd = a.CCEnd
 	}
 	e.Segments, e.Retrans, e.RTOs = a.Segments, a.Retrans, a.RTOs
-	e.MinRTT, e.SRTT, e.MeanRTT = a.MinRTT, a.SRTT, a.SRTT
+	e.MinRTT, e.SRTT, e.MeanRTT = measure.RTTOf(a.MinRTT), measure.RTTOf(a.SRTT), measure.RTTOf(a.SRTT)
 	if n := len(a.Points); n > 0 {
 		var sum time.Duration
 		for _, p := range a.Points {
 			sum += p.SRTT
 		}
-		e.MeanRTT = sum / time.Duration(n)
+		e.MeanRTT = measure.RTTOf(sum / time.Duration(n))
 	}
 }
 
@@ -166,7 +166,7 @@ func (r *round) points(start time.Duration, all []load.Point) []measure.Point {
 	points := make([]measure.Point, len(all))
 	before, acked := start, uint64(0)
 	for i, p := range all {
-		points[i] = measure.Point{At: r.at(p.At), SRTT: p.SRTT, Cwnd: p.Cwnd, Retrans: p.Retrans, CC: p.CC}
+		points[i] = measure.Point{At: r.at(p.At), SRTT: measure.RTTOf(p.SRTT), Cwnd: p.Cwnd, Retrans: p.Retrans, CC: p.CC}
 		points[i].Goodput = float64(p.BytesAcked-acked) * 8 / (points[i].At - before).Seconds()
 		before, acked = points[i].At, p.BytesAcked
 	}
