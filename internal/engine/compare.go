@@ -20,9 +20,9 @@ import (
 
 // Back is a path, or a rule, that is left to the default.
 type Back struct {
-	Why   string `json:"why"`   // with figures
-	Since int64  `json:"since"` // Unix ns
-	Until int64  `json:"until"` // Unix ns; later it is tuned again
+	Why   string `json:"why"`      // with figures
+	Since int64  `json:"since_ns"` // Unix ns
+	Until int64  `json:"until_ns"` // Unix ns; later it is tuned again
 }
 
 // compare updates the comparisons with the hold-out by an outcome.

@@ -24,7 +24,7 @@ type Memory struct {
 	Learner   string            `json:"learner"`
 	Belief    learn.Belief      `json:"belief"`
 	Samples   uint64            `json:"samples"`
-	LastUsed  int64             `json:"last_used"` // Unix ns
+	LastUsed  int64             `json:"last_used_ns"` // Unix ns
 	ECN       bool              `json:"ecn,omitempty"`
 	Host      netip.Addr        `json:"host,omitzero"`
 	Hosts     bool              `json:"hosts,omitempty"`

@@ -17,10 +17,10 @@ const (
 // Retirement is an arm that a guard retired on a path.
 type Retirement struct {
 	CC    tcp.CC `json:"cc"`
-	Guard string `json:"guard"` // Kind
-	Why   string `json:"why"`   // with figures
-	Since int64  `json:"since"` // Unix ns
-	Until int64  `json:"until"` // Unix ns; later it is an arm again
+	Guard string `json:"guard"`    // Kind
+	Why   string `json:"why"`      // with figures
+	Since int64  `json:"since_ns"` // Unix ns
+	Until int64  `json:"until_ns"` // Unix ns; later it is an arm again
 }
 
 // Retirements are those of a path, including those that have ended. There are few.

@@ -25,7 +25,7 @@ type Group struct {
 	Most float64 `json:"most,omitempty"` // the slowest observation
 
 	// The open slice of time: its connections are one observation.
-	Slice int64   `json:"slice,omitempty"`
+	Slice int64   `json:"slice_ns,omitempty"`
 	Sum   float64 `json:"sum,omitempty"`
 	Count float64 `json:"count,omitempty"`
 }

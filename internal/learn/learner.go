@@ -79,18 +79,18 @@ func (o *Outcome) usable() bool {
 // what the store keeps.
 type Belief struct {
 	Arms    []ArmBelief `json:"arms"`
-	HoldOut ArmBelief   `json:"hold_out"` // connections left at kernel defaults
-	MinRTT  uint32      `json:"min_rtt"`  // microseconds, lowest recent value of any arm; 0 is unknown
-	Rate    uint64      `json:"rate"`     // bytes/s, greatest recent of any arm; 0 is unknown
-	Last    int64       `json:"last"`     // Unix ns of the latest outcome
-	Began   int64       `json:"began"`    // Unix ns at which the latest observation began
+	HoldOut ArmBelief   `json:"hold_out"`              // connections left at kernel defaults
+	MinRTT  uint32      `json:"min_rtt_us"`            // microseconds, lowest recent value of any arm; 0 is unknown
+	Rate    uint64      `json:"rate_bytes_per_second"` // bytes/s, greatest recent of any arm; 0 is unknown
+	Last    int64       `json:"last_ns"`               // Unix ns of the latest outcome
+	Began   int64       `json:"began_ns"`              // Unix ns at which the latest observation began
 	// Count is the number of observations of all arms: outcomes, or slices of them.
 	Count uint64 `json:"count"`
 	// Gap is the recent mean time between observations in seconds: with many of them a
 	// second, a small share explores as fast as a large one.
-	Gap     float64 `json:"gap"`
-	Changes uint64  `json:"changes"` // times that the path was seen to change
-	Changed int64   `json:"changed"` // Unix ns of the latest change; 0 is never
+	Gap     float64 `json:"gap_seconds"`
+	Changes uint64  `json:"changes"`    // times that the path was seen to change
+	Changed int64   `json:"changed_ns"` // Unix ns of the latest change; 0 is never
 	// ChangedAt is Count at the latest change.
 	ChangedAt uint64 `json:"changed_at"`
 	// Fall is how far the reward fell at the latest change, in natural log; 0 if it did not
@@ -124,11 +124,11 @@ func (b *Belief) manyOverlap() bool { return b.AtOnce >= manyOverlapping }
 // ArmBelief is what is known about one arm of a path.
 type ArmBelief struct {
 	CC     tcp.CC `json:"cc"`
-	Count  uint64 `json:"count"`   // outcomes
-	Greedy uint64 `json:"greedy"`  // the part of Count from when the arm was the best known
-	Last   int64  `json:"last"`    // Unix ns of the latest outcome
-	SeenAt uint64 `json:"seen_at"` // Belief.Count at the latest outcome
-	Rate   uint64 `json:"rate"`    // bytes/s; 0 is unknown
+	Count  uint64 `json:"count"`                 // outcomes
+	Greedy uint64 `json:"greedy"`                // the part of Count from when the arm was the best known
+	Last   int64  `json:"last_ns"`               // Unix ns of the latest outcome
+	SeenAt uint64 `json:"seen_at"`               // Belief.Count at the latest outcome
+	Rate   uint64 `json:"rate_bytes_per_second"` // bytes/s; 0 is unknown
 
 	// Mean is the believed reward; for epsilon-greedy the negated published cost.
 	Mean float64 `json:"mean"`
@@ -162,7 +162,7 @@ type ArmBelief struct {
 	Since Losses `json:"since"`
 	// MinRTT is the least round-trip time, microseconds; 0 is unknown. It stands beside other
 	// fields of 4 bytes, so that none are lost to alignment.
-	MinRTT uint32 `json:"min_rtt"`
+	MinRTT uint32 `json:"min_rtt_us"`
 
 	open slice
 }

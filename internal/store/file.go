@@ -17,9 +17,9 @@ import (
 // The file is a line of JSON (struct about), the records, and a checksum of everything
 // before it (CRC-32C, 4 bytes).
 
-// schema counts the incompatible layouts of the file. A file of another schema is not
+// schema counts the incompatible layouts of the file and of the beliefs in it. A file of another schema is not
 // migrated: what was learned is learned again.
-const schema = 2
+const schema = 3
 
 const format = "tcpilot beliefs"
 
