@@ -12,9 +12,6 @@ import (
 	"time"
 )
 
-// DefaultSocket is where the daemon listens unless told otherwise.
-const DefaultSocket = "/run/tcpilot/tcpilot.sock"
-
 // Listen creates the unix socket at path with the given permissions and group (-1 keeps the
 // group). The socket appears with its permissions already set. A socket that nobody listens on
 // is replaced; a socket in use, or anything that is not a socket, is an error. Closing the

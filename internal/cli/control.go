@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
@@ -43,7 +44,7 @@ next daemon adopts them without a gap.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Config, "config", "", "configuration `file` (default "+DefaultConfig+" if it exists)")
+	f.StringVar(&o.Config, "config", "", "configuration `file` (default "+config.DefaultFile+" if it exists)")
 	f.BoolVar(&o.KeepAttached, "keep-attached", false, "leave programs and policies in the kernel at the end")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	return cmd

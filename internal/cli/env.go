@@ -13,9 +13,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// DefaultConfig is the configuration file that is read if it exists.
-const DefaultConfig = "/etc/tcpilot/tcpilot.yaml"
-
 // Env is what commands use outside this package. main fills it in; tests replace parts of it.
 type Env struct {
 	console.Streams
@@ -44,7 +41,7 @@ type Env struct {
 
 // RunOptions are the flags of run, and of the commands that work without a daemon.
 type RunOptions struct {
-	Config       string // file; empty: DefaultConfig if it exists, else built-in defaults
+	Config       string // file; empty: config.DefaultFile if it exists, else built-in defaults
 	Socket       string
 	KeepAttached bool // leave programs and policies in the kernel at the end
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
@@ -54,7 +55,7 @@ func New(env Env) *cobra.Command {
 	}
 	console.Root(root, env.Version)
 	env.Attach(root)
-	root.PersistentFlags().StringVar(&a.socket, "socket", api.DefaultSocket, "the daemon's unix `socket`; commands that only read try the socket for reading beside it first")
+	root.PersistentFlags().StringVar(&a.socket, "socket", config.Default().Socket.Path, "the daemon's unix `socket`; commands that only read try the socket for reading beside it first")
 	cobra.CheckErr(root.MarkPersistentFlagFilename("socket", "sock"))
 
 	root.AddGroup(

@@ -14,6 +14,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
+// DefaultFile is the file that is read, if it exists, unless another is named.
+const DefaultFile = "/etc/tcpilot/tcpilot.yaml"
+
 // Config is the whole configuration. The decoder and the reference use its tags: key is the
 // name in the file, min and max bound the value, is and oneof restrict text, doc describes it.
 type Config struct {

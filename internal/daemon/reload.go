@@ -27,7 +27,7 @@ type reloadAnswer struct {
 // reload puts the rules of the configuration file into force. If the file has a mistake,
 // nothing changes.
 func (d *Daemon) reload() (api.ReloadResult, error) {
-	next, file, err := loadConfigAgain(d.opt.Config, DefaultConfig)
+	next, file, err := loadConfigAgain(d.opt.Config, config.DefaultFile)
 	if err == nil {
 		err = d.apply(next)
 	}

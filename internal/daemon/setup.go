@@ -17,9 +17,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// DefaultConfig is the file that is read, if it exists, unless another is named.
-const DefaultConfig = "/etc/tcpilot/tcpilot.yaml"
-
 // loadConfig reads the named file, or the default one if none is named and it exists. It
 // returns which file it read; empty is none.
 func loadConfig(file string) (cfg *config.Config, read string, err error) {
@@ -27,11 +24,11 @@ func loadConfig(file string) (cfg *config.Config, read string, err error) {
 		cfg, err = config.Load(file)
 		return cfg, file, err
 	}
-	cfg, err = config.Load(DefaultConfig)
+	cfg, err = config.Load(config.DefaultFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return config.Default(), "", nil
 	}
-	return cfg, DefaultConfig, err
+	return cfg, config.DefaultFile, err
 }
 
 func newLogger(w io.Writer, c config.Log) *slog.Logger {

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -140,13 +139,5 @@ func TestReloadReadsRegularFiles(t *testing.T) {
 		if c.want == "" && (err != nil || cfg == nil || read != "") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %q, %v", c, read, err)
 		}
-	}
-}
-
-// A client without a named socket uses the one on which a daemon without configuration
-// listens.
-func TestDefaultSocketIsThatOfTheConfiguration(t *testing.T) {
-	if want := config.Default().Socket.Path; api.DefaultSocket != want {
-		t.Errorf("clients look at %s, the daemon listens on %s", api.DefaultSocket, want)
 	}
 }
