@@ -26,6 +26,9 @@ func Amount(v float64, unit string) string {
 	return Digits(v) + " " + prefix + unit
 }
 
+// Bytes writes a number of bytes: 625 kB.
+func Bytes(n float64) string { return Amount(n, "B") }
+
 // Digits writes a number with three significant digits, without zeros at the end, or with
 // all digits before the point.
 func Digits(v float64) string {

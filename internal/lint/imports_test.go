@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"lab/workload":   {"console", "lab/load", "lab/measure", "lab/topology"},
 	"lab/subject":    {"cc", "congestion", "lab/topology", "sysctl", "undo"},
 	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
-	"lab/calibrate":  {"lab/link", "lab/topology"},
+	"lab/calibrate":  {"console", "lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
 	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
 	"lab/vm":         {},

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"text/tabwriter"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // Row is one property as configured and as measured, as text.
@@ -37,13 +38,12 @@ func (m Measured) Check() error {
 
 // String formats the rows as a table.
 func (m Measured) String() string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%s to %s\tasked\tmeasured\t\n", m.From, m.To)
+	t := console.NewTable(m.From+" to "+m.To, "asked", "measured", "")
 	for _, r := range m.Rows() {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Name, r.Asked, r.Measured, r.Words())
+		t.Row(r.Name, r.Asked, r.Measured, r.Words())
 	}
-	w.Flush()
+	var b strings.Builder
+	t.Write(&b, console.Painter{}, "")
 	return b.String()
 }
 

@@ -31,16 +31,16 @@ func (s Spec) String() string {
 		say("%s loss in bursts", percent(share))
 	}
 	if s.Queue.Bytes > 0 {
-		say("queue %s", inBytes(s.Queue.Bytes))
+		say("queue %s", console.Bytes(float64(s.Queue.Bytes)))
 	}
 	if s.Queue.Packets > 0 {
 		say("queue %d packets", s.Queue.Packets)
 	}
 	if s.ECN > 0 {
-		say("ECN from %s", inBytes(s.ECN))
+		say("ECN from %s", console.Bytes(float64(s.ECN)))
 	}
 	if s.Policer.Rate > 0 {
-		say("policed to %s, burst %s", inBits(s.Policer.Rate), inBytes(s.Policer.Burst))
+		say("policed to %s, burst %s", inBits(s.Policer.Rate), console.Bytes(float64(s.Policer.Burst)))
 	}
 	if len(words) == 0 {
 		say("perfect")
@@ -52,7 +52,6 @@ func (s Spec) String() string {
 }
 
 func inBits(perSecond uint64) string { return console.Amount(float64(perSecond), "bit/s") }
-func inBytes(n uint64) string        { return console.Amount(float64(n), "B") }
 
 func percent(share float64) string { return console.Digits(100*share) + " %" }
 

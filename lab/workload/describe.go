@@ -107,8 +107,8 @@ func (s Spec) what() string {
 	case Iperf3:
 		return s.lines(s.streams(), "iperf3 stream")
 	case RPC:
-		return fmt.Sprintf("%s of %s and %s back on %s", s.amount("request"), inBytes(float64(s.request())),
-			inBytes(float64(s.reply())), several(s.streams(), "connection"))
+		return fmt.Sprintf("%s of %s and %s back on %s", s.amount("request"), console.Bytes(float64(s.request())),
+			console.Bytes(float64(s.reply())), several(s.streams(), "connection"))
 	case Flows:
 		if n := len(s.Trace); n > 0 {
 			return several(n, "flow") + " by trace"
@@ -156,9 +156,7 @@ func several(n int, what string) string {
 // String describes the size.
 func (s Size) String() string {
 	if s.Fixed > 0 || s.Alpha == 0 {
-		return inBytes(float64(s.Fixed))
+		return console.Bytes(float64(s.Fixed))
 	}
-	return fmt.Sprintf("%s on average (Pareto %v, %s to %s)", inBytes(s.Mean()), s.Alpha, inBytes(s.Scale), inBytes(s.Max))
+	return fmt.Sprintf("%s on average (Pareto %v, %s to %s)", console.Bytes(s.Mean()), s.Alpha, console.Bytes(s.Scale), console.Bytes(s.Max))
 }
-
-func inBytes(n float64) string { return console.Amount(n, "B") }

@@ -28,7 +28,7 @@ func TestRegretTable(t *testing.T) {
 	if testing.Verbose() {
 		out = os.Stdout
 	}
-	rows := Table(out, learn.DefaultThompson(), published(), 0, seeds)
+	rows := table(out, learn.DefaultThompson(), published(), 0, seeds)
 	// The exceptions, and why. The default is replaced only by an arm that is shown to be
 	// better; the published learner tries every arm at once and then believes one outcome.
 	// once: if each host connects once, that is quick. Evidence of one path does not count

@@ -1,11 +1,8 @@
 package sim
 
 import (
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
 )
@@ -67,33 +64,4 @@ func spread(v []float64) Spread {
 		sum += x
 	}
 	return Spread{sum / float64(len(v)), v[len(v)/2], v[min(len(v)-1, len(v)*9/10)]}
-}
-
-// Table writes the comparison of a learner with a reference over the shipped
-// scenarios, and returns its rows. Seeds are as for Compare.
-func Table(w io.Writer, l, reference learn.Learner, first, seeds int) []Row {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tw, "\tconns\tregret\tmedian\tp90\tpublished\tmedian\tp90\tratio\tof medians\tgoodput of last 20\tpublished\trecovery p50/p90\tpublished\tfirst use p50/p90\tchanges seen\tmean time over default's\tp95\t\n")
-	var rows []Row
-	var sum [2]float64
-	for i := range Scenarios {
-		r := Compare(&Scenarios[i], l, reference, first, seeds)
-		rows = append(rows, r)
-		a, b := r.Regret[0], r.Regret[1]
-		sum[0] += a.Mean
-		sum[1] += b.Mean
-		fmt.Fprintf(tw, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%.1f\t%.3f\t%.3f\t\n",
-			r.Name, r.Connections, a.Mean, a.Median, a.P90, b.Mean, b.Median, b.P90, r.Ratio(), a.Median/b.Median,
-			r.Goodput[0], r.Goodput[1], both(r.Recovery[0]), both(r.Recovery[1]), both(r.FirstUse[0]), r.Changes, r.MeanTime.Median, r.P95Time.Median)
-	}
-	fmt.Fprintf(tw, "sum\t\t%.1f\t\t\t%.1f\t\t\t%.2f\t\t\t\t\t\t\t\t\n", sum[0], sum[1], sum[0]/sum[1])
-	tw.Flush()
-	return rows
-}
-
-func both(s Spread) string {
-	if s == (Spread{}) {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f/%.0f", s.Median, s.P90)
 }
