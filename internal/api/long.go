@@ -12,7 +12,7 @@ import (
 )
 
 // patient writes to a client, and closes the connection if the client does not read for
-// patience, so that stuck clients do not occupy memory.
+// patience, so that stalled clients do not occupy memory.
 type patient struct {
 	w        http.ResponseWriter
 	patience time.Duration

@@ -291,7 +291,7 @@ func TestRootOtherUsers(t *testing.T) {
 
 // A reader of a stream that does not read is disconnected after streamPatience, and its
 // subscription ends.
-func TestStuckReaderIsDisconnected(t *testing.T) {
+func TestStalledReaderIsDisconnected(t *testing.T) {
 	b := &stub{}
 	socket, log := both(t, b, -1, func(s *Server) { s.patience = 100 * time.Millisecond })
 	c, err := net.Dial("unix", socket)

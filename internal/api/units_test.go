@@ -85,7 +85,7 @@ var (
 	unitSuffix = regexp.MustCompile("_(ns|us|ms|s|sec|seconds|bytes_per_second|bytes|bits)$")
 	roundTrip  = regexp.MustCompile("(^|_)s?(rtt|rttvar)(_|$)")
 	rate       = regexp.MustCompile("(^|_)(rate|bw|goodput|throughput)(_|$)")
-	moment     = regexp.MustCompile("(^|_)(at|since|until|expires|started|last_used|last_saved|created|attached)$")
+	timeName   = regexp.MustCompile("(^|_)(at|since|until|expires|started|last_used|last_saved|created|attached)$")
 )
 
 // walker visits every JSON field of a type, and of the types within it.
@@ -134,7 +134,7 @@ func (w *walker) field(t reflect.Type, f *reflect.StructField, name string) {
 		if unit != "" {
 			say("a time has no unit")
 		}
-	case moment.MatchString(name):
+	case timeName.MatchString(name):
 		say("a time is a time.Time, which is written as of RFC 3339")
 	case number && roundTrip.MatchString(name):
 		if unit != "_us" || typ.Kind() == reflect.Float64 {

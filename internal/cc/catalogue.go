@@ -78,7 +78,7 @@ func (c *Catalogue) adopt() error {
 			if err := removePins(path); err != nil {
 				return err
 			}
-			if err := awaitGone(entry.Name()); err != nil {
+			if err := waitUnregistered(entry.Name()); err != nil {
 				c.log.Warn("cannot remove the pins of a congestion control", "cc", entry.Name(), "error", err)
 			}
 			continue
@@ -150,7 +150,7 @@ func (c *Catalogue) Unload(name string) (connections int, err error) {
 		return connections, fmt.Errorf("unload congestion control %s: %w", name, errors.Join(err, gone))
 	}
 	delete(c.registered, name)
-	if err := errors.Join(err, r.close(), awaitGone(name)); err != nil {
+	if err := errors.Join(err, r.close(), waitUnregistered(name)); err != nil {
 		return connections, fmt.Errorf("unload congestion control %s: %w", name, err)
 	}
 	c.log.Info("unloaded congestion control", "cc", name, "version", r.Version, "connections", connections)

@@ -175,7 +175,7 @@ func TestRootPinsRemovedUnderConnections(t *testing.T) {
 	c, s := r.pair(t, testName)
 	must(t, r.Close())
 	must(t, os.RemoveAll(r.dir))
-	must(t, awaitGone(testName))
+	must(t, waitUnregistered(testName))
 	exchange(t, c, s, 8<<20)
 	if got := ccOf(t, c); got != testName {
 		t.Errorf("the connection now has %s", got)

@@ -42,7 +42,7 @@ func newRig(t testing.TB) *rig {
 	t.Cleanup(func() { // removes the pins, which the next test must not find
 		must(t, unix.Unmount(fs, 0))
 		for _, o := range append(renamedEmbedded(), plain(testName)) {
-			must(t, awaitGone(o.name()))
+			must(t, waitUnregistered(o.name()))
 		}
 	})
 	r := &rig{dir: filepath.Join(fs, "cc"), known: []Control{plain(testName)}, ns: testenv.NetNS(t)}

@@ -163,18 +163,18 @@ func nameIsFree(name string) error {
 	return err
 }
 
-// goneWithin limits the time that the kernel takes to release a control whose pin was
+// unregisterTimeout limits the time that the kernel takes to release a control whose pin was
 // removed: a grace period of RCU, and a run of a work queue.
-const goneWithin = 2 * time.Second
+const unregisterTimeout = 2 * time.Second
 
-// awaitGone waits until a name is not registered any more.
-func awaitGone(name string) error {
+// waitUnregistered waits until a name is not registered any more.
+func waitUnregistered(name string) error {
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		here, err := isRegistered(name)
 		if err != nil || !here {
 			return err
 		}
-		if time.Since(begin) > goneWithin {
+		if time.Since(begin) > unregisterTimeout {
 			return errors.New("another process keeps it registered")
 		}
 	}

@@ -238,12 +238,12 @@ func TestObserveIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Snap.Mode = engine.ModeObserve
 	w.fake.Snap.Rules[1].Rollout = &engine.Rollout{Configured: 0.5, By: engine.ByGuard, Why: "p95 is 1.4 times the default's", Since: apitest.Now.Add(-time.Minute)}
-	for _, words := range []string{"status", "paths", "explain 192.0.2.7:443", "rollout list", "reload"} {
-		name := "observe-" + strings.Fields(words)[0]
+	for _, args := range []string{"status", "paths", "explain 192.0.2.7:443", "rollout list", "reload"} {
+		name := "observe-" + strings.Fields(args)[0]
 		t.Run(name, func(t *testing.T) {
-			r := w.run(t.Context(), strings.Fields(words)...)
+			r := w.run(t.Context(), strings.Fields(args)...)
 			if !strings.Contains(r.stdout, "observe: nothing is set on any connection") {
-				t.Error("not said")
+				t.Error("not reported")
 			}
 			r.golden(t, name)
 		})

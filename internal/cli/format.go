@@ -117,11 +117,11 @@ func fmtValue(v uint64, unit string) string {
 	return fmtCount(v) + " " + unit // bytes are exact: they were set
 }
 
-// wrap joins words with ", " into lines of at most width characters.
-func wrap(words []string, width int, indent string) string {
-	words = slices.Clone(words)
-	for i := range len(words) - 1 {
-		words[i] += ","
+// wrap joins items with ", " into lines of at most width characters.
+func wrap(items []string, width int, indent string) string {
+	items = slices.Clone(items)
+	for i := range len(items) - 1 {
+		items[i] += ","
 	}
-	return console.FoldWords(words, width, indent)
+	return console.FoldItems(items, width, indent)
 }

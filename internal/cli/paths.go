@@ -86,7 +86,7 @@ func (a *app) paths() *cobra.Command {
 			}
 			q.Sort = api.PathSort(order)
 			if !slices.Contains(api.PathSorts, q.Sort) {
-				return console.Usagef("--sort %q: want %s", order, sortWords())
+				return console.Usagef("--sort %q: want %s", order, sortOrders())
 			}
 			if q.Limit < 0 {
 				return console.Usagef("--limit %d: want 0 for all, or more", q.Limit)
@@ -105,7 +105,7 @@ func (a *app) paths() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
+	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortOrders())
 	f.IntVarP(&q.Limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
 	f.StringVar(&q.After, "after", "", "only the paths after `CURSOR`: the field next of an earlier --json answer")
 	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
@@ -124,14 +124,14 @@ func (a *app) paths() *cobra.Command {
 const wideDoc = "all columns"
 
 func sortCompletions() []string {
-	var words []string
+	var orders []string
 	for _, s := range api.PathSorts {
-		words = append(words, string(s))
+		orders = append(orders, string(s))
 	}
-	return words
+	return orders
 }
 
-func sortWords() string { return strings.Join(sortCompletions(), ", ") }
+func sortOrders() string { return strings.Join(sortCompletions(), ", ") }
 
 func prefixArg(s string) (netip.Prefix, error) {
 	p, err := api.ParsePrefix(s)
@@ -380,11 +380,11 @@ func (a *app) completePrefixes(cmd *cobra.Command, argv []string, _ string) ([]s
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var words []string
+	var prefixes []string
 	for _, p := range l.Paths {
-		if !slices.Contains(words, p.Prefix) {
-			words = append(words, p.Prefix)
+		if !slices.Contains(prefixes, p.Prefix) {
+			prefixes = append(prefixes, p.Prefix)
 		}
 	}
-	return words, cobra.ShellCompDirectiveNoFileComp
+	return prefixes, cobra.ShellCompDirectiveNoFileComp
 }

@@ -83,7 +83,7 @@ type; for a congestion control see 'tcpilot cc load'. The programs stay until
 			if err != nil {
 				return err
 			}
-			return a.done(l, fmt.Sprintf("loaded %s: %s on %s", l.Name, programWords(l.Programs), l.Cgroup))
+			return a.done(l, fmt.Sprintf("loaded %s: %s on %s", l.Name, fmtPrograms(l.Programs), l.Cgroup))
 		},
 	}
 	cmd.Flags().StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` to attach to")
@@ -124,15 +124,15 @@ func (a *app) progUnload() *cobra.Command {
 func (a *app) renderLoaded(w io.Writer, l []api.Loaded, indent string) {
 	t := console.NewTable("NAME", "PROGRAMS", "CGROUP", "OBJECT", "SINCE")
 	for _, p := range l {
-		t.Row(p.Name, programWords(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
+		t.Row(p.Name, fmtPrograms(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
 	}
 	t.Write(w, a.Paint, indent)
 }
 
-func programWords(programs []api.Program) string {
-	var words []string
+func fmtPrograms(programs []api.Program) string {
+	var parts []string
 	for _, p := range programs {
-		words = append(words, fmt.Sprintf("%s (%s, id %d)", p.Name, p.Type, p.ID))
+		parts = append(parts, fmt.Sprintf("%s (%s, id %d)", p.Name, p.Type, p.ID))
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(parts, ", ")
 }

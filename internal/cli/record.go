@@ -226,7 +226,7 @@ neither root nor a running daemon.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Config, "config", "", "configuration `file`")
 	f.StringVar(&o.Learner, "learner", "", "`learner` to use instead of the configuration's: thompson, epsilon-greedy")
-	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortWords())
+	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortOrders())
 	f.IntVarP(&limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
 	f.BoolVar(&wide, "wide", false, wideDoc)
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
@@ -289,7 +289,7 @@ func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Read
 	m := r.Meta()
 	fmt.Fprintf(&b, "%s over %s, recorded %s on kernel %s; learner %s\n", console.Plural(int(r.Count()), "sample"), console.Span(span),
 		fmtTime(m.Created), m.Kernel, snap.Learner)
-	if ignored := countWords(snap.Totals.Ignored); len(ignored) > 0 {
+	if ignored := fmtCounts(snap.Totals.Ignored); len(ignored) > 0 {
 		fmt.Fprintf(&b, "not scored: %s\n", strings.Join(ignored, ", "))
 	}
 	fmt.Fprintln(&b)

@@ -211,35 +211,35 @@ func (a *app) renderEvents(w io.Writer, events []metrics.EventCount) {
 
 // renderConnectionCounts writes the counts of decisions, samples and refused options.
 func (a *app) renderConnectionCounts(w io.Writer, c metrics.Counters, totals engine.Totals) {
-	var words []string
+	var parts []string
 	for _, n := range c.Decisions {
-		words = append(words, fmt.Sprintf("%s %d", n.Reason, n.Count))
+		parts = append(parts, fmt.Sprintf("%s %d", n.Reason, n.Count))
 	}
-	writeWords(w, "decided", words)
-	writeWords(w, "sampled", countWords(totals.Samples))
-	writeWords(w, "ignored", countWords(totals.Ignored))
-	words = nil
+	writeList(w, "decided", parts)
+	writeList(w, "sampled", fmtCounts(totals.Samples))
+	writeList(w, "ignored", fmtCounts(totals.Ignored))
+	parts = nil
 	for _, f := range c.SetErrors {
-		words = append(words, fmt.Sprintf("%s %d", f.Field, f.Count))
+		parts = append(parts, fmt.Sprintf("%s %d", f.Field, f.Count))
 	}
-	writeWords(w, "refused", words)
+	writeList(w, "refused", parts)
 	acted := maps.Clone(totals.Retired)
 	maps.DeleteFunc(acted, func(_ string, n uint64) bool { return n == 0 })
-	writeWords(w, "retired from paths", countWords(acted))
+	writeList(w, "retired from paths", fmtCounts(acted))
 }
 
-// countWords writes counts by name, in a stable order.
-func countWords(counts map[string]uint64) []string {
-	var words []string
+// fmtCounts writes counts by name, in a stable order.
+func fmtCounts(counts map[string]uint64) []string {
+	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
-		words = append(words, fmt.Sprintf("%s %d", k, counts[k]))
+		parts = append(parts, fmt.Sprintf("%s %d", k, counts[k]))
 	}
-	return words
+	return parts
 }
 
-func writeWords(w io.Writer, name string, words []string) {
-	if len(words) > 0 {
-		fmt.Fprintf(w, "  %s: %s\n", name, wrap(words, 78, strings.Repeat(" ", len(name)+4)))
+func writeList(w io.Writer, name string, parts []string) {
+	if len(parts) > 0 {
+		fmt.Fprintf(w, "  %s: %s\n", name, wrap(parts, 78, strings.Repeat(" ", len(name)+4)))
 	}
 }
 

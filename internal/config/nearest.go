@@ -2,12 +2,12 @@ package config
 
 import "strings"
 
-// Nearest returns the word that was probably meant by s: the first of the nearest words at an
+// Nearest returns the name that was probably meant by s: the first of the nearest names at an
 // edit distance of 2 or less, or "" if there is none.
-func Nearest(s string, words []string) string {
+func Nearest(s string, names []string) string {
 	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
 	best, least := "", 3
-	for _, w := range words {
+	for _, w := range names {
 		if n := distance(fold(s), fold(w)); n <= max(1, min(2, len(w)/3)) && n < least {
 			best, least = w, n
 		}

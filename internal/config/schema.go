@@ -79,8 +79,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 	if t.Kind() == reflect.Pointer {
 		return valueSchema(reflect.Zero(t.Elem()), tag, false)
 	}
-	if words := strings.Fields(tag.Get("oneof")); len(words) > 0 && t.Kind() != reflect.Slice {
-		return schema{"enum": words}
+	if choices := strings.Fields(tag.Get("oneof")); len(choices) > 0 && t.Kind() != reflect.Slice {
+		return schema{"enum": choices}
 	}
 	switch t {
 	case reflect.TypeFor[armList]():

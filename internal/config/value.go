@@ -120,8 +120,8 @@ func (d *decoder) text(at yamlfile.Position, name, s string, t target) {
 }
 
 func (d *decoder) parseText(s string, t target) (err error) {
-	if words := t.tag.Get("oneof"); words != "" && !slices.Contains(strings.Fields(words), s) {
-		return notOneOf(s, strings.Fields(words))
+	if choices := t.tag.Get("oneof"); choices != "" && !slices.Contains(strings.Fields(choices), s) {
+		return notOneOf(s, strings.Fields(choices))
 	}
 	switch p := t.value.Addr().Interface().(type) {
 	case *bool:
@@ -154,13 +154,13 @@ func (d *decoder) parseText(s string, t target) (err error) {
 	return err
 }
 
-func notOneOf(s string, words []string) error {
-	return bad(chooseFrom(Nearest(s, words), words), "%q is not one of the choices", s)
+func notOneOf(s string, choices []string) error {
+	return bad(chooseFrom(Nearest(s, choices), choices), "%q is not one of the choices", s)
 }
 
-// chooseFrom says what to write: near, unless it is empty, or one of words.
-func chooseFrom(near string, words []string) string {
-	fix := "write " + strings.Join(words, ", ")
+// chooseFrom says what to write: near, unless it is empty, or one of choices.
+func chooseFrom(near string, choices []string) string {
+	fix := "write " + strings.Join(choices, ", ")
 	if i := strings.LastIndex(fix, ", "); i > 0 {
 		fix = fix[:i] + " or" + fix[i+1:]
 	}

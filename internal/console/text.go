@@ -54,15 +54,15 @@ func Clean(text string) string {
 // Fold breaks text into lines of at most width characters; all but the first
 // begin with indent.
 func Fold(text string, width int, indent string) string {
-	return FoldWords(strings.Fields(Clean(text)), width, indent)
+	return FoldItems(strings.Fields(Clean(text)), width, indent)
 }
 
-// FoldWords is Fold for words that may contain spaces; it breaks lines only between words.
-func FoldWords(words []string, width int, indent string) string {
+// FoldItems is Fold for items that may contain spaces; it breaks lines only between items.
+func FoldItems(items []string, width int, indent string) string {
 	var b strings.Builder
 	at := 0
-	for _, word := range words {
-		n := utf8.RuneCountInString(word)
+	for _, item := range items {
+		n := utf8.RuneCountInString(item)
 		switch {
 		case at > 0 && at+1+n > width:
 			b.WriteString("\n" + indent)
@@ -71,7 +71,7 @@ func FoldWords(words []string, width int, indent string) string {
 			b.WriteByte(' ')
 			at++
 		}
-		b.WriteString(word)
+		b.WriteString(item)
 		at += n
 	}
 	return b.String()

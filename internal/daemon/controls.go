@@ -30,14 +30,14 @@ import (
 type controls struct {
 	*cc.Catalogue
 
-	mu      sync.Mutex                    // also keeps calls to the engine in order
-	wanted  []tcp.CC                      // of tcpilot's own, by the configuration
-	byHand  map[tcp.CC]bool               // of tcpilot's own, loaded by the API since; true: auto
-	users   map[tcp.CC]congestion.Control // loaded
-	leaving map[tcp.CC]bool               // about to be unloaded
-	failed  map[tcp.CC]error              // wanted, and not loaded
-	modules map[tcp.CC]error              // named by rules, but the kernel has no module for them
-	here    []tcp.CC                      // what the kernel had at the last poll
+	mu        sync.Mutex                    // also keeps calls to the engine in order
+	wanted    []tcp.CC                      // of tcpilot's own, by the configuration
+	requested map[tcp.CC]bool               // of tcpilot's own, loaded by the API since; true: auto
+	users     map[tcp.CC]congestion.Control // loaded
+	leaving   map[tcp.CC]bool               // about to be unloaded
+	failed    map[tcp.CC]error              // wanted, and not loaded
+	modules   map[tcp.CC]error              // named by rules, but the kernel has no module for them
+	here      []tcp.CC                      // what the kernel had at the last poll
 }
 
 // controlPins is the directory of the catalogue's pins, beside the datapath's versions.
@@ -49,7 +49,7 @@ func openControls(bpffs string, log *slog.Logger) (*controls, error) {
 		return nil, fmt.Errorf("open congestion controls: %w", err)
 	}
 	return &controls{
-		Catalogue: catalogue, byHand: map[tcp.CC]bool{}, failed: map[tcp.CC]error{},
+		Catalogue: catalogue, requested: map[tcp.CC]bool{}, failed: map[tcp.CC]error{},
 		users: map[tcp.CC]congestion.Control{}, leaving: map[tcp.CC]bool{}, modules: map[tcp.CC]error{},
 	}, nil
 }
@@ -68,17 +68,17 @@ func (c *controls) want(ctx context.Context, wanted []tcp.CC, rules []policy.Rul
 	c.wanted, c.failed, c.modules = slices.Clone(wanted), failed, modules
 }
 
-// forgetByHand drops what was loaded by hand, so that only what the configuration wants
+// forgetRequested drops what was loaded by request, so that only what the configuration wants
 // is left.
-func (c *controls) forgetByHand() {
+func (c *controls) forgetRequested() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.byHand)
+	clear(c.requested)
 }
 
-// regain loads what could not be loaded because another process had registered it, once
+// retryLoads loads what could not be loaded because another process had registered it, once
 // that process has unloaded it.
-func (c *controls) regain(ctx context.Context) {
+func (c *controls) retryLoads(ctx context.Context) {
 	c.mu.Lock()
 	var gone []tcp.CC
 	for name, err := range c.failed {
@@ -116,7 +116,7 @@ func tryModules(rules []policy.Rule) map[tcp.CC]error {
 func (c *controls) trim() error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
-		if _, byHand := c.isByHand(row.CC); !row.User && !byHand && !c.isWanted(row.CC) {
+		if _, requested := c.isRequested(row.CC); !row.User && !requested && !c.isWanted(row.CC) {
 			_, unloaded := c.Unload(row.CC.String())
 			err = errors.Join(err, unloaded)
 		}
@@ -130,12 +130,12 @@ func (c *controls) isWanted(name tcp.CC) bool {
 	return slices.Contains(c.wanted, name)
 }
 
-// isByHand reports whether name was loaded by hand, and whether as an arm of auto.
-func (c *controls) isByHand(name tcp.CC) (auto, byHand bool) {
+// isRequested reports whether name was loaded by request, and whether as an arm of auto.
+func (c *controls) isRequested(name tcp.CC) (auto, requested bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	auto, byHand = c.byHand[name]
-	return auto, byHand
+	auto, requested = c.requested[name]
+	return auto, requested
 }
 
 // version is the version of a loaded control, and empty for others.
@@ -197,11 +197,11 @@ func (c *controls) offers() []congestion.Control {
 		} else if !congestion.HasOwnName(name) && !congestion.IsLinux(name) {
 			o.ByName = true
 		}
-		auto, byHand := c.byHand[name]
+		auto, requested := c.requested[name]
 		switch {
 		case c.leaving[name]:
 			continue
-		case congestion.HasOwnName(name) && !byHand && !slices.Contains(c.wanted, name):
+		case congestion.HasOwnName(name) && !requested && !slices.Contains(c.wanted, name):
 			continue
 		case auto:
 			o.ByName = false
@@ -225,13 +225,13 @@ func (c *controls) refresh() error {
 	return err
 }
 
-// loadByHand loads one of tcpilot's own until the next reload.
-func (c *controls) loadByHand(ctx context.Context, name tcp.CC, auto bool) error {
+// loadRequested loads one of tcpilot's own until the next reload.
+func (c *controls) loadRequested(ctx context.Context, name tcp.CC, auto bool) error {
 	err := c.Load(ctx, name.String())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
-		c.byHand[name] = auto
+		c.requested[name] = auto
 		delete(c.failed, name)
 	}
 	return err
@@ -248,7 +248,7 @@ func (c *controls) leave(name tcp.CC, leaving bool) {
 func (c *controls) forget(name tcp.CC) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.byHand, name)
+	delete(c.requested, name)
 	c.wanted = slices.DeleteFunc(c.wanted, func(w tcp.CC) bool { return w == name })
 }
 
@@ -332,7 +332,7 @@ func (d *Daemon) control(row *cc.Control) api.CongestionControl {
 		NeedsECN: row.NeedsECN, Auto: !row.ByName, Version: row.Version, Outdated: row.Outdated, Connections: row.Connections,
 	}
 	out.Wanted = out.Wanted || len(out.Rules) > 0
-	auto, _ := d.controls.isByHand(name)
+	auto, _ := d.controls.isRequested(name)
 	out.Auto = out.Auto || auto
 	for _, p := range row.Programs {
 		out.Programs = append(out.Programs, metrics.ProgramStats{
@@ -363,7 +363,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequ
 		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", name).
 			WithHint("see 'tcpilot cc list'; to load your own, name its file: tcpilot cc load NAME FILE")
 	case r.File == "":
-		err, hint = d.controls.loadByHand(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel takes"
+		err, hint = d.controls.loadRequested(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel takes"
 	default:
 		if err = d.dp.RoomForCC(parsed); err == nil {
 			err = d.controls.LoadUser(ctx, name, r.File, r.Auto)

@@ -13,10 +13,10 @@ import (
 
 func TestOffers(t *testing.T) {
 	c := &controls{
-		wanted:  []tcp.CC{named("tcpilot_bbr3"), named("tcpilot_prague")},
-		byHand:  map[tcp.CC]bool{named("tcpilot_cubic"): true, named("tcpilot_ledbat"): false},
-		users:   map[tcp.CC]congestion.Control{named("mine"): {CC: named("mine"), NeedsECN: true, ByName: true}},
-		leaving: map[tcp.CC]bool{named("gone"): true},
+		wanted:    []tcp.CC{named("tcpilot_bbr3"), named("tcpilot_prague")},
+		requested: map[tcp.CC]bool{named("tcpilot_cubic"): true, named("tcpilot_ledbat"): false},
+		users:     map[tcp.CC]congestion.Control{named("mine"): {CC: named("mine"), NeedsECN: true, ByName: true}},
+		leaving:   map[tcp.CC]bool{named("gone"): true},
 	}
 	c.here = parseCCs([]string{"cubic", "dctcp", "gone", "mine", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp",
 		"tcpilot_ledbat", cc.Trial})
@@ -25,7 +25,7 @@ func TestOffers(t *testing.T) {
 		{CC: named("dctcp"), NeedsECN: true},
 		{CC: named("mine"), NeedsECN: true, ByName: true},
 		{CC: named("tcpilot_bbr3")},
-		{CC: named("tcpilot_cubic")}, // loaded by hand, and for auto
+		{CC: named("tcpilot_cubic")}, // loaded by request, and for auto
 		{CC: named("tcpilot_ledbat"), ByName: true},
 	}
 	same := func(a, b congestion.Control) bool {
@@ -37,11 +37,11 @@ func TestOffers(t *testing.T) {
 }
 
 func TestWantedControls(t *testing.T) {
-	c := &controls{wanted: parseCCs([]string{"tcpilot_bbr3", "tcpilot_dctcp"}), byHand: map[tcp.CC]bool{named("tcpilot_cubic"): true}}
+	c := &controls{wanted: parseCCs([]string{"tcpilot_bbr3", "tcpilot_dctcp"}), requested: map[tcp.CC]bool{named("tcpilot_cubic"): true}}
 	c.forget(named("tcpilot_bbr3"))
 	c.forget(named("tcpilot_cubic"))
-	if c.isWanted(named("tcpilot_bbr3")) || !c.isWanted(named("tcpilot_dctcp")) || len(c.byHand) != 0 {
-		t.Errorf("%v, by hand %v", c.wanted, c.byHand)
+	if c.isWanted(named("tcpilot_bbr3")) || !c.isWanted(named("tcpilot_dctcp")) || len(c.requested) != 0 {
+		t.Errorf("%v, requested %v", c.wanted, c.requested)
 	}
 	c.failed = map[tcp.CC]error{named("tcpilot_dctcp"): errors.New("no such thing")}
 	if f := c.features(); len(f) != 1 || f[0].Active || !f[0].Wanted || f[0].Why != "no such thing" {

@@ -104,7 +104,7 @@ func (d *Daemon) apply(next *config.Config) error {
 		return errors.Join(err, d.controls.trim())
 	}
 	d.engine.SetObserve(observe, time.Now().UnixNano())
-	d.controls.forgetByHand()
+	d.controls.forgetRequested()
 	d.engine.ClearYields()
 	d.sysctls.refresh()
 	d.engine.ReviveArms()

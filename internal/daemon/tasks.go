@@ -194,7 +194,7 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 				return err
 			}
 		}
-		d.controls.regain(ctx)
+		d.controls.retryLoads(ctx)
 		if err := d.controls.offer(d.engine); err != nil {
 			d.log.Debug("congestion controls not looked up", "error", err)
 		}

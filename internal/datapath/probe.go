@@ -15,7 +15,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Hook is a moment at which sock_ops programs can set options.
+// Hook is an event at which sock_ops programs can set options.
 type Hook string
 
 // The hooks that are probed.

@@ -8,7 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Snapshot is the state of the engine at one moment. It is immutable: readers
+// Snapshot is the state of the engine at one time. It is immutable: readers
 // share it without locks.
 type Snapshot struct {
 	At      time.Time `json:"at"`

@@ -82,7 +82,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 		}
 	}
 	t.limits(most, harm, cs, base, best, b, search)
-	t.ration(w, most, harm, base, best, unprovenOf(b))
+	t.limitUnproven(w, most, harm, base, best, unprovenOf(b))
 	if i := t.trial(cs, chance, b, guided, most); i >= 0 && i != best {
 		mix(w, i, min(t.trialShare(b, now), most[i]))
 	} else {
@@ -185,9 +185,9 @@ func unprovenOf(b *Belief) float64 {
 	return mostUnproven
 }
 
-// ration bounds the shares of arms that are not shown to be better by the budget, and by the
-// share that they may have together. The rest goes to the arm in use.
-func (t thompson) ration(w, most, harm []float64, base, best int, together float64) {
+// limitUnproven bounds the shares of arms that are not shown to be better by the budget, and
+// by the share that they may have together. The rest goes to the arm in use.
+func (t thompson) limitUnproven(w, most, harm []float64, base, best int, together float64) {
 	loss, unproven := 0.0, 0.0
 	for i := range w {
 		w[i] = min(w[i], most[i])

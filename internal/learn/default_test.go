@@ -43,7 +43,7 @@ func feedSlices(b *Belief, name string, slices, n int, reward float64, set func(
 
 // A trial affects all connections that begin in a slice. So an unknown arm is tried soon if
 // connections come one at a time, and seldom if many overlap.
-func TestUnknownArmsAreRationedIfManyOverlap(t *testing.T) {
+func TestUnknownArmsAreLimitedIfManyOverlap(t *testing.T) {
 	arms := []string{"bbr", "tcpilot_bbr3", "cubic", "reno"}
 	for _, c := range []struct {
 		n, slices   int

@@ -96,7 +96,7 @@ type Belief struct {
 	// Fall is how far the reward fell at the latest change, in natural log; 0 if it did not
 	// fall.
 	Fall float64 `json:"fall,omitempty"`
-	// AtOnce is how many connections there are at a time, as the latest outcome said; 0 is
+	// AtOnce is how many connections there are at a time, by the latest outcome; 0 is
 	// unknown.
 	AtOnce float32 `json:"at_once,omitempty"`
 	// Level is the mean reward of the first connections of paths, without the effect of

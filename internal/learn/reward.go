@@ -47,11 +47,11 @@ const (
 	// halfPackets is the number of packets at which a sample weighs 1/2: after about
 	// 5 round trips of slow start a congestion control has made a difference.
 	halfPackets = 50
-	// stuckTime is how long the path must have blocked a connection for it to be scored in
+	// stallTime is how long the path must have blocked a connection for it to be scored in
 	// spite of few packets: the kernel's TCP_RTO_MIN. Without this, the worst arm of all
 	// would never be scored.
-	stuckTime = 200 * time.Millisecond
-	stuckRTTs = 8 // and so many round trips
+	stallTime = 200 * time.Millisecond
+	stallRTTs = 8 // and so many round trips
 
 	// limitedShare is the share of the busy time limited by something else from which a
 	// sample says nothing about the path's throughput. Below it, weight falls in proportion.
@@ -205,7 +205,7 @@ func throughput(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignore
 
 func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 	busy := busyTime(s)
-	if pkts < minPackets && !stuck(s, pkts) {
+	if pkts < minPackets && !stalled(s, pkts) {
 		return TooSmall
 	}
 	if s.RwndLtd > time.Duration(limitedShare*float64(busy)) {
@@ -240,7 +240,7 @@ func unpressed(s *tcp.Sample) bool {
 }
 
 func latency(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32, realtime bool) Ignored {
-	if pkts < minRTTPackets && !stuck(s, pkts) {
+	if pkts < minRTTPackets && !stalled(s, pkts) {
 		return TooSmall
 	}
 	if s.SRTT == 0 || minRTT == 0 {
@@ -264,7 +264,7 @@ func completion(out *Outcome, s *tcp.Sample, pkts float64, minRTT uint32) Ignore
 	if s.End == tcp.EndAborted || s.End == tcp.EndReset {
 		return Aborted
 	}
-	if pkts < minPackets && !stuck(s, pkts) {
+	if pkts < minPackets && !stalled(s, pkts) {
 		return TooSmall
 	}
 	if s.RwndLtd > time.Duration(limitedShare*float64(busyTime(s))) {
@@ -308,12 +308,12 @@ func packets(s *tcp.Sample) float64 {
 	return float64(s.BytesAcked) / float64(max(s.MSS, 536)) // RFC 9293 3.7.1: the default MSS
 }
 
-// stuck reports whether the path let next to nothing through for many round trips although
+// stalled reports whether the path let next to nothing through for many round trips although
 // there was data to send.
-func stuck(s *tcp.Sample, pkts float64) bool {
+func stalled(s *tcp.Sample, pkts float64) bool {
 	held := s.SendLimited()
-	return pkts >= 1 && (s.Retrans > 0 || !s.Has(tcp.FlagAppLimited)) && held >= stuckTime &&
-		held >= stuckRTTs*time.Duration(s.SRTT)*time.Microsecond
+	return pkts >= 1 && (s.Retrans > 0 || !s.Has(tcp.FlagAppLimited)) && held >= stallTime &&
+		held >= stallRTTs*time.Duration(s.SRTT)*time.Microsecond
 }
 
 // leastRTT is the least round-trip time known of the path. The duration of the handshake

@@ -162,7 +162,7 @@ func TestShorterQueueIsBetterOnAFullLink(t *testing.T) {
 }
 
 // An arm with hardly any goodput must be scored, although its connections carry few packets.
-func TestStuckConnectionIsScored(t *testing.T) {
+func TestStalledConnectionIsScored(t *testing.T) {
 	s := bulk(5 * 1448)
 	s.Retrans, s.DataSegsOut = 4, 9
 	if out, why := Reward(Throughput, &s, 0); why != Scored || out.Reward > math.Log(1e4) {

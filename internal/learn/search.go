@@ -2,9 +2,9 @@ package learn
 
 import "math"
 
-// A search tries arms at once, without rationing. Two things begin one: the rewards of the
-// arm in use fell, or the default takes random loss for congestion. Both mean that the
-// default does badly now.
+// A search tries arms at once, without a bound on their share. Two things begin one: the
+// rewards of the arm in use fell, or the default takes random loss for congestion. Both mean
+// that the default does badly now.
 
 const (
 	// manyFall is the least fall of rewards that begins a search if many connections overlap,
@@ -34,9 +34,10 @@ type search struct {
 	fell   bool // rewards fell: any arm may be tried
 	random bool // random loss, and the default slows down for each loss: tolerant arms may be tried
 	lossy  bool // random loss: arms that slow down for each loss are not tried
-	// outdone: the default slows down for each loss, and a tolerant arm does far better. Other
-	// arms that slow down for each loss are not tried, except variants of the default.
-	outdone bool
+	// tolerantAhead: the default slows down for each loss, and a tolerant arm does far
+	// better. Other arms that slow down for each loss are not tried, except variants of the
+	// default.
+	tolerantAhead bool
 }
 
 // searchOf returns which searches are on for a path.
@@ -45,13 +46,14 @@ func (t thompson) searchOf(cs []candidate, base *candidate, b *Belief, now int64
 	s.random = !base.LossTolerant && base.losesAtRandom(b) && b.Count-b.ChangedAt <= searching
 	last := latestOf(cs)
 	s.lossy = s.random || last != nil && last.losesAtRandom(b)
-	s.outdone = !base.LossTolerant && t.outdone(cs, base)
+	s.tolerantAhead = !base.LossTolerant && t.tolerantAhead(cs, base)
 	return s
 }
 
-// outdone reports whether an arm that does not slow down for each loss did far better than
-// the default. It is needed because the queue of such an arm may hide that losses are random.
-func (t thompson) outdone(cs []candidate, base *candidate) bool {
+// tolerantAhead reports whether an arm that does not slow down for each loss did far better
+// than the default. It is needed because the queue of such an arm may hide that losses are
+// random.
+func (t thompson) tolerantAhead(cs []candidate, base *candidate) bool {
 	for i := range cs {
 		c := &cs[i]
 		if c.LossTolerant && c.trials() >= tried && c.value() > base.value()+t.opt.HarmGap {
@@ -63,7 +65,7 @@ func (t thompson) outdone(cs []candidate, base *candidate) bool {
 
 // excludes reports whether c is not to be tried.
 func (s search) excludes(c *candidate) bool {
-	return !c.LossTolerant && (s.lossy || s.outdone && !c.variant)
+	return !c.LossTolerant && (s.lossy || s.tolerantAhead && !c.variant)
 }
 
 // fell reports whether rewards fell recently, so that the arms are tried again.

@@ -305,7 +305,7 @@ func (t thompson) enough(c *candidate, chance float64, b *Belief, guided bool) f
 		return tried // evidence of other paths, of the parent or of before the change confirms it
 	case pooled:
 		return settled
-	case c.arm != nil && c.arm.Trials < thrice && c.arm.M2 > surprise*surprise*expected:
+	case c.arm != nil && c.arm.Trials < thrice && c.arm.M2 > outlier*outlier*expected:
 		return thrice // its first two outcomes contradict each other
 	case chance >= contends:
 		return settled * min(noisy, max(1, c.noise/expected))

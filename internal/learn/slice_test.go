@@ -142,7 +142,7 @@ func TestSliceIsLittleEvidenceForTheParent(t *testing.T) {
 	}
 }
 
-// The first two observations of an arm, as a whole, are its first trials. Neither a surprise
+// The first two observations of an arm, as a whole, are its first trials. Neither an outlier
 // nor a change of the path makes it new again.
 func TestFirstTrialsEnd(t *testing.T) {
 	b, reno := &Belief{Last: start}, tcp.CCOf("reno")
@@ -170,7 +170,7 @@ func TestFirstTrialsEnd(t *testing.T) {
 	}
 	observe(7)
 	if a := b.Arm(reno); exempt != 6 || a.Trials >= settled {
-		t.Errorf("%d after a surprise, %v trials", exempt, a.Trials)
+		t.Errorf("%d after an outlier, %v trials", exempt, a.Trials)
 	}
 	for b.Changes == 0 {
 		at += second

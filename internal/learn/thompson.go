@@ -87,9 +87,9 @@ const (
 	// leastTrial is the least that an outcome counts for as a trial, so that a path
 	// of small connections does not explore for ever.
 	leastTrial = 1. / 3
-	// surprise is how far, in standard deviations, the first outcome of a stale belief must
+	// outlier is how far, in standard deviations, the first outcome of a stale belief must
 	// lie from what was believed for the belief to be dropped rather than averaged.
-	surprise = 2.5
+	outlier = 2.5
 	// staleAfter is how many outcomes of other arms make a belief stale.
 	staleAfter = 20
 	// reopened is the evidence that each arm keeps after the reward of one arm changed;
@@ -123,7 +123,7 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	v := t.noise(a, t.pooledNoise(b))
 	if !another {
 		known := a.known()
-		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > staleAfter) && t.surprised(a, o, v) {
+		if a.Weight > 0 && (a.Trials == 0 || b.Count-a.SeenAt > staleAfter) && t.isOutlier(a, o, v) {
 			a.Weight, a.M2, a.Trials, a.Tail = 0, 0, 0, Tail{}
 		}
 		a.next(o.Slice, known)
@@ -138,10 +138,10 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	}
 }
 
-// surprised reports whether an outcome contradicts what is believed of a.
-func (t thompson) surprised(a *ArmBelief, o Outcome, v float64) bool {
+// isOutlier reports whether an outcome contradicts what is believed of a.
+func (t thompson) isOutlier(a *ArmBelief, o Outcome, v float64) bool {
 	d := o.Reward - a.Mean
-	return d*d > surprise*surprise*one(a, o, v)
+	return d*d > outlier*outlier*one(a, o, v)
 }
 
 // one is the variance of a single outcome around the believed mean; v is the variance of an

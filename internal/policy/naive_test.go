@@ -200,10 +200,10 @@ func checkWorld(t *testing.T, seed uint64, conns int) {
 			t.Fatalf("seed %d: %+v: got rule %d, want %d", seed, c, got, want)
 		}
 		if want >= 0 && never[want] {
-			t.Fatalf("seed %d: %+v: rule %d matches (%s), and is said never to", seed, c, want, rules[want].Match.String())
+			t.Fatalf("seed %d: %+v: rule %d matches (%s), and is reported never to match", seed, c, want, rules[want].Match.String())
 		}
 		if want >= 0 && rules[want].Match.Impossible() != "" {
-			t.Fatalf("seed %d: %+v: rule %d matches, and is said to be impossible: %s", seed, c, want, rules[want].Match.Impossible())
+			t.Fatalf("seed %d: %+v: rule %d matches, and is reported to be impossible: %s", seed, c, want, rules[want].Match.Impossible())
 		}
 	}
 }

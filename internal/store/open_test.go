@@ -60,7 +60,7 @@ func openBytes(t *testing.T, what string, data []byte) (moved string, n int) {
 	}
 	aside, _ := filepath.Glob(path + ".corrupt-*")
 	if len(aside) != 1 || !strings.Contains(moved, aside[0]) {
-		t.Fatalf("%s: moved to %q, said %q", what, aside, moved)
+		t.Fatalf("%s: moved to %q, reported %q", what, aside, moved)
 	}
 	if kept, err := os.ReadFile(aside[0]); err != nil || string(kept) != string(data) {
 		t.Errorf("%s: the file that was moved aside was changed (%v)", what, err)

@@ -11,7 +11,7 @@ import (
 func TestApartEndsItsThread(t *testing.T) {
 	var thread int
 	if err := Apart(func() error { thread = unix.Gettid(); return os.ErrClosed }); err != os.ErrClosed {
-		t.Errorf("Apart says %v, its function said %v", err, os.ErrClosed)
+		t.Errorf("Apart returned %v, its function %v", err, os.ErrClosed)
 	}
 	for range 1000 {
 		if unix.Tgkill(os.Getpid(), thread, 0) == unix.ESRCH {

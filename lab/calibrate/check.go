@@ -40,7 +40,7 @@ func (m Measured) Check() error {
 func (m Measured) String() string {
 	t := console.NewTable(m.From+" to "+m.To, "asked", "measured", "")
 	for _, r := range m.Rows() {
-		t.Row(r.Name, r.Asked, r.Measured, r.Words())
+		t.Row(r.Name, r.Asked, r.Measured, r.Reason())
 	}
 	var b strings.Builder
 	t.Write(&b, console.Painter{}, "")

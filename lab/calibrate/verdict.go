@@ -38,8 +38,8 @@ type Verdict struct {
 	Untold string `json:"untold,omitempty"` // why it cannot be judged
 }
 
-// Words returns whichever of the two is set.
-func (v Verdict) Words() string {
+// Reason returns whichever of the two is set.
+func (v Verdict) Reason() string {
 	if v.Untold != "" {
 		return "not judged: " + v.Untold
 	}

@@ -77,7 +77,7 @@ func (r *runner) showCalibration(c experiment.Calibration) error {
 		fmt.Fprintf(&b, "%s to %s\n", c.From, c.To)
 		t := console.NewTable("", ">ASKED", ">MEASURED", "")
 		for _, row := range c.Measured.Rows() {
-			t.Row(row.Name, row.Asked, row.Measured, row.Words())
+			t.Row(row.Name, row.Asked, row.Measured, row.Reason())
 		}
 		t.Write(&b, r.Paint, "  ")
 	}

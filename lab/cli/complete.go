@@ -23,7 +23,7 @@ func completeFlags(cmd *cobra.Command) {
 			for _, s := range c.Subjects {
 				names = append(names, s.Name)
 			}
-			return append(names, scenario.SubjectWords()...)
+			return append(names, scenario.SubjectNames()...)
 		}),
 	} {
 		if cmd.Flags().Lookup(name) != nil {

@@ -191,11 +191,11 @@ type arm struct {
 func (p path) shares() string {
 	arms := slices.Clone(p.Arms)
 	slices.SortStableFunc(arms, func(a, b arm) int { return int(1e6 * (b.Weight - a.Weight)) })
-	var words []string
+	var parts []string
 	for _, a := range arms {
-		words = append(words, fmt.Sprintf("%s %.0f%%", a.CC, 100*a.Weight))
+		parts = append(parts, fmt.Sprintf("%s %.0f%%", a.CC, 100*a.Weight))
 	}
-	return strings.Join(words, "  ")
+	return strings.Join(parts, "  ")
 }
 
 // path asks tcpilot for the path; an unknown one has no arms.

@@ -130,7 +130,7 @@ func (o Options) cases() (todo []job, err error) {
 	for _, want := range o.Subjects {
 		if !slices.Contains(subjects, want) {
 			return nil, fmt.Errorf("no subject %q; there are %q, and what a word alone stands for: %q", want,
-				slices.Compact(slices.Sorted(slices.Values(subjects))), subject.Words())
+				slices.Compact(slices.Sorted(slices.Values(subjects))), subject.Names())
 		}
 	}
 	return todo, nil

@@ -136,11 +136,11 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 		for _, cmd := range []string{"iptables-legacy -t raw -S", "ip6tables-legacy -t raw -S",
 			"tc qdisc show dev eth0", "tc filter show dev eth0 ingress", "cat /proc/self/net/netfilter/nfnetlink_queue",
 			"ip -d -o link show dev eth0"} {
-			words := strings.Fields(cmd)
+			args := strings.Fields(cmd)
 			for _, e := range []*struct {
 				run func(string, ...string) (string, error)
 			}{{a.Host.Run}, {b.Host.Run}} {
-				out, err := e.run(words[0], words[1:]...)
+				out, err := e.run(args[0], args[1:]...)
 				must(t, err)
 				// The first qdisc sets a veth's queue length permanently; nothing uses it.
 				all = append(all, strings.ReplaceAll(out, " qlen 1000", " "))

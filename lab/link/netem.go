@@ -96,9 +96,9 @@ type netemTree [4]string
 func (n *netem) set(s Spec) (modelLinkConfig, error) {
 	tree := s.netem(n.end.Device)
 	var commands strings.Builder
-	for i, words := range tree {
-		if words != n.tree[i] || i == 3 && tree[2] != n.tree[2] {
-			commands.WriteString(words)
+	for i, command := range tree {
+		if command != n.tree[i] || i == 3 && tree[2] != n.tree[2] {
+			commands.WriteString(command)
 		}
 	}
 	n.tree = netemTree{} // if tc fails, the state is unknown: the next set runs all commands

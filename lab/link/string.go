@@ -10,8 +10,8 @@ import (
 
 // String describes the link for people.
 func (s Spec) String() string {
-	var words []string
-	say := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
+	var parts []string
+	say := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if s.Rate > 0 {
 		say("%s", inBits(s.Rate))
 	}
@@ -42,13 +42,13 @@ func (s Spec) String() string {
 	if s.Policer.Rate > 0 {
 		say("policed to %s, burst %s", inBits(s.Policer.Rate), console.Bytes(float64(s.Policer.Burst)))
 	}
-	if len(words) == 0 {
+	if len(parts) == 0 {
 		say("perfect")
 	}
 	if s.Offload {
 		say("offloads on")
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(parts, ", ")
 }
 
 func inBits(perSecond uint64) string { return console.Amount(float64(perSecond), "bit/s") }

@@ -19,9 +19,9 @@ type Account struct {
 	Points         []Point
 }
 
-// Point is the kernel's state of a connection at one moment.
+// Point is the kernel's state of a connection at one time.
 type Point struct {
-	At         Moment
+	At         Time
 	BytesAcked uint64
 	SRTT       time.Duration
 	Cwnd       uint32 // packets

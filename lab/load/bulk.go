@@ -14,7 +14,7 @@ type BulkSpec struct {
 	To       string        // literal address and port of a load server
 	Duration time.Duration // of sending
 	// End is when sending ends even if Duration is not over; 0 is none.
-	End Moment
+	End Time
 	// CC is the application's own choice of congestion control; empty is no choice.
 	CC string
 	// Download makes the server send.
@@ -34,7 +34,7 @@ type BulkSpec struct {
 // BulkResult is what one bulk connection did.
 type BulkResult struct {
 	Start         time.Time
-	Begin         Moment // the same as Start
+	Begin         Time // the same as Start
 	Local, Remote netip.AddrPort
 	Cookie        uint64        // of the client's socket (SO_COOKIE)
 	Connect       time.Duration // until connect returned; 0 if it did not

@@ -74,7 +74,7 @@ type churner struct {
 	spec     ChurnSpec
 	planned  uint64        // number of connections; unreachably high if only Duration ends them
 	overtime time.Duration // after Duration, for connections that are due
-	begin    Moment
+	begin    Time
 	next     atomic.Uint64 // number of the next connection
 	begun    atomic.Uint64
 	done     atomic.Uint64
@@ -192,7 +192,7 @@ func (c *churner) work(ctx context.Context) {
 // turn returns the number of the next connection when it is due, or false at the end. At
 // a fixed rate it is due at its scheduled time even if no worker is free then, so that
 // the wait for a worker counts as a user's wait (no coordinated omission).
-func (c *churner) turn(ctx context.Context) (n uint64, due Moment, ok bool) {
+func (c *churner) turn(ctx context.Context) (n uint64, due Time, ok bool) {
 	n = c.next.Add(1) - 1
 	if n >= c.planned {
 		return n, 0, false

@@ -11,7 +11,7 @@ type Connection struct {
 	Account uint64 // the number under which the server keeps its account
 	// Begin is when it connected; in an open loop when that was due, so that any delay of
 	// the start counts.
-	Begin   Moment
+	Begin   Time
 	Connect time.Duration // Begin until connect returned; 0 if there was no connection
 	Elapsed time.Duration // Begin to the end of data
 	// Bytes arrived of the larger of requests and replies.
@@ -27,7 +27,7 @@ type Connection struct {
 
 // Exchange is one request and its reply.
 type Exchange struct {
-	Begin   Moment
+	Begin   Time
 	Elapsed time.Duration // first byte of the request to last of the reply
 	Bytes   uint64        // of the larger of the two
 }

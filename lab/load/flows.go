@@ -80,7 +80,7 @@ func (s FlowsSpec) order(n int) order {
 
 type flower struct {
 	spec    FlowsSpec
-	begin   Moment
+	begin   Time
 	end     time.Time
 	buffers sync.Pool
 	client  *http.Client // nil if To is a load server
@@ -178,7 +178,7 @@ func (f *flower) flow(ctx context.Context, r *Connection, o order) error {
 
 // sleepUntil wakes more exactly than the runtime's timers, which are up to 1 ms late if
 // the process is mostly idle (epoll_wait). It returns false if ctx ends.
-func sleepUntil(ctx context.Context, m Moment) bool {
+func sleepUntil(ctx context.Context, m Time) bool {
 	const nearer = 2 * time.Millisecond
 	if !pause(ctx, m.Sub(Now())-nearer) {
 		return false

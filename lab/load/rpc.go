@@ -132,7 +132,7 @@ func (r *RPCResult) converse(ctx context.Context, c *clientConn, s RPCSpec, end 
 }
 
 // done counts an exchange that has just ended.
-func (r *RPCResult) done(begin Moment, size int, kept *thinned[Exchange]) {
+func (r *RPCResult) done(begin Time, size int, kept *thinned[Exchange]) {
 	now := Now()
 	kept.add(r.Exchanges, Exchange{begin, now.Sub(begin), uint64(size)})
 	r.Exchanges++

@@ -90,7 +90,7 @@ type Request struct {
 	Bytes   uint64        `json:"bytes"`      // of the larger of request and reply
 }
 
-// Point is the kernel's state of a connection at one moment.
+// Point is the kernel's state of a connection at one time.
 type Point struct {
 	Conn    int           `json:"conn"` // Connection.ID
 	At      time.Duration `json:"at_ns"`

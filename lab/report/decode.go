@@ -15,8 +15,8 @@ type decoder struct {
 	report Report
 	cases  map[[2]string]*openCase
 	line   []byte
-	// words holds each name once, because tens of thousands of connections share them.
-	words map[string]string
+	// names holds each name once, because tens of thousands of connections share them.
+	names map[string]string
 }
 
 // openCase is a case with rounds still to be read, by their order.
@@ -190,12 +190,12 @@ func (d *decoder) addData(data *Data) error {
 	return nil
 }
 
-func (d *decoder) intern(words ...*string) {
-	for _, w := range words {
-		if known, ok := d.words[*w]; ok {
+func (d *decoder) intern(names ...*string) {
+	for _, w := range names {
+		if known, ok := d.names[*w]; ok {
 			*w = known
 		} else {
-			d.words[*w] = *w
+			d.names[*w] = *w
 		}
 	}
 }

@@ -63,7 +63,7 @@ func Read(r io.Reader) (*Report, error) {
 		}
 		in = bufio.NewReaderSize(zip, 1<<16)
 	}
-	d := &decoder{words: make(map[string]string), cases: make(map[[2]string]*openCase)}
+	d := &decoder{names: make(map[string]string), cases: make(map[[2]string]*openCase)}
 	n := 0
 	for {
 		line, err := readLine(in, d.line[:0])

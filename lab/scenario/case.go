@@ -36,7 +36,7 @@ func (r *reader) readCase(n *node) Case {
 		field{"baseline", r.text(&c.Baseline)},
 		field{"cc", r.text(&c.CC)},
 		field{"primary", r.text(&c.Primary)},
-		field{"metrics", r.words(&c.Metrics)},
+		field{"metrics", r.texts(&c.Metrics)},
 		field{"repeat", r.count(&c.Repeat, 1, 1000)},
 		field{"warmup", r.count(&c.Warmup, 0, 1000)},
 		field{"pause", r.duration(&c.Pause, 0, time.Minute)},
@@ -103,11 +103,11 @@ func (r *reader) metric(at *node, name string, traffic []workload.Spec) {
 		name = name[i+1:]
 	}
 	if _, ok := measure.Find(name); !ok {
-		var words []string
+		var names []string
 		for _, m := range measure.Metrics {
-			words = append(words, m.Name)
+			names = append(names, m.Name)
 		}
-		r.unknown(at, "metric", name, words)
+		r.unknown(at, "metric", name, names)
 	}
 }
 

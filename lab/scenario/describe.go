@@ -89,7 +89,7 @@ func (c Case) lines() (lines []string) {
 
 // network lists the hosts, grouped by role.
 func network(g topology.Graph) string {
-	var words []string
+	var parts []string
 	for _, role := range []topology.Role{topology.Sender, topology.Router, topology.Receiver} {
 		var names []string
 		for _, n := range g.Nodes {
@@ -99,12 +99,12 @@ func network(g topology.Graph) string {
 		}
 		switch n := len(names); {
 		case n > 4:
-			words = append(words, fmt.Sprintf("%s ... %s", names[0], names[n-1]))
+			parts = append(parts, fmt.Sprintf("%s ... %s", names[0], names[n-1]))
 		case n > 0:
-			words = append(words, strings.Join(names, " "))
+			parts = append(parts, strings.Join(names, " "))
 		}
 	}
-	return strings.Join(words, " | ")
+	return strings.Join(parts, " | ")
 }
 
 // Describe describes what the link with this name does.

@@ -36,8 +36,8 @@ func (r *reader) topology(n *node) *topology.Graph {
 	} else {
 		var kind string
 		size := make(map[string]int)
-		known := []field{{"kind", word(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")}}
-		word(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")(n.get("kind"))
+		known := []field{{"kind", oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")}}
+		oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")(n.get("kind"))
 		for _, key := range shapes[kind].keys {
 			size[key] = 1
 			known = append(known, field{key, func(n *node) {
@@ -69,7 +69,7 @@ func (r *reader) nodes(n *node, g *topology.Graph) {
 	}
 	for _, e := range n.entries {
 		node := topology.Node{Name: e.key}
-		word(r, "role", &node.Role, topology.Sender, topology.Receiver, topology.Router)(e.value)
+		oneOf(r, "role", &node.Role, topology.Sender, topology.Receiver, topology.Router)(e.value)
 		g.Nodes = append(g.Nodes, node)
 	}
 }

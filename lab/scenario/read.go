@@ -117,11 +117,11 @@ func (r *reader) want(n *node, k kind) bool {
 	return false
 }
 
-// unknown reports a word that is not one of the known ones.
-func (r *reader) unknown(at *node, what, word string, words []string) {
-	fix := "there are " + strings.Join(words, ", ")
-	if near := config.Nearest(word, words); near != "" {
+// unknown reports a name that is not one of the known ones.
+func (r *reader) unknown(at *node, what, name string, known []string) {
+	fix := "there are " + strings.Join(known, ", ")
+	if near := config.Nearest(name, known); near != "" {
 		fix = fmt.Sprintf("did you mean %q?", near)
 	}
-	r.fail(at, fmt.Sprintf("unknown %s %q", what, word), fix)
+	r.fail(at, fmt.Sprintf("unknown %s %q", what, name), fix)
 }

@@ -36,7 +36,7 @@ func (r *reader) named(n *node) subject.Spec {
 	if !ok {
 		fix := fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; for one of your own write {name: %s, cc: %[2]s}",
 			subject.KernelOnly, n.text)
-		if near := config.Nearest(n.text, subject.Words()); near != "" {
+		if near := config.Nearest(n.text, subject.Names()); near != "" {
 			fix = fmt.Sprintf("did you mean %q?", near)
 		}
 		r.fail(n, fmt.Sprintf("unknown subject %q", n.text), fix)
@@ -45,8 +45,8 @@ func (r *reader) named(n *node) subject.Spec {
 	return s
 }
 
-// SubjectWords lists the subjects that need no settings.
-func SubjectWords() []string { return subject.Words() }
+// SubjectNames lists the subjects that need no settings.
+func SubjectNames() []string { return subject.Names() }
 
 // subject reads a subject with settings; its keys determine its kind.
 func (r *reader) subject(n *node) subject.Spec {
@@ -140,10 +140,10 @@ func (w *yamlWriter) at(line, col int, otherwise *node) *node {
 	return l.value
 }
 
-func (w *yamlWriter) line(depth int, lead, value *node, words ...string) {
+func (w *yamlWriter) line(depth int, lead, value *node, parts ...string) {
 	indent := strings.Repeat("  ", depth)
-	w.lines = append(w.lines, written{lead, value, len(indent) + len(words[0]) + 2})
-	w.WriteString(indent + strings.Join(words, " ") + "\n")
+	w.lines = append(w.lines, written{lead, value, len(indent) + len(parts[0]) + 2})
+	w.WriteString(indent + strings.Join(parts, " ") + "\n")
 }
 
 func (w *yamlWriter) mapping(n *node, depth int) {

@@ -32,7 +32,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 	s := workload.Spec{Name: name}
 	before := r.failed
 	r.fields(n,
-		field{"kind", word(r, "kind of traffic", &s.Kind, workload.Bulk, workload.RPC, workload.Flows,
+		field{"kind", oneOf(r, "kind of traffic", &s.Kind, workload.Bulk, workload.RPC, workload.Flows,
 			workload.Churn, workload.Mux, workload.Iperf3, workload.Wrk, workload.Web)},
 		field{"from", r.hosts(&s.From, g)},
 		field{"to", r.hosts(&s.To, g)},
@@ -47,7 +47,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"reply", r.size(&s.Reply)},
 		field{"think", r.duration(&s.Think, 0, maxDuration)},
 		field{"concurrency", r.count(&s.Concurrency, 1, 10_000)},
-		field{"client", word(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
+		field{"client", oneOf(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
 		field{"first", r.count(&s.First, 1, maxCount)},
 		field{"gap", r.duration(&s.Gap, 0, maxDuration)},
 		field{"rate", r.number(&s.Rate, 1e6)},
@@ -95,13 +95,13 @@ func (r *reader) wrong(n *node, err error, more ...*node) {
 
 // hosts reads the hosts that a part's traffic is from or to.
 func (r *reader) hosts(to *string, g topology.Graph) func(*node) {
-	words := []string{"senders", "receivers"}
+	names := []string{"senders", "receivers"}
 	for _, n := range g.Nodes {
 		if n.Role != topology.Router {
-			words = append(words, n.Name)
+			names = append(names, n.Name)
 		}
 	}
-	return word(r, "host", to, words...)
+	return oneOf(r, "host", to, names...)
 }
 
 // sizes reads a fixed size, or a bounded Pareto distribution.

@@ -28,19 +28,19 @@ func (r *reader) text(to *string) func(*node) {
 	}
 }
 
-// word reads one of a closed set of words.
-func word[T ~string](r *reader, what string, to *T, words ...T) func(*node) {
+// oneOf reads one of a closed set of values.
+func oneOf[T ~string](r *reader, what string, to *T, values ...T) func(*node) {
 	return func(n *node) {
 		if !r.want(n, text) {
 			return
 		}
-		all := make([]string, len(words))
-		for i, w := range words {
-			if string(w) == n.text {
-				*to = w
+		all := make([]string, len(values))
+		for i, v := range values {
+			if string(v) == n.text {
+				*to = v
 				return
 			}
-			all[i] = string(w)
+			all[i] = string(v)
 		}
 		r.unknown(n, what, n.text, all)
 	}
@@ -156,7 +156,7 @@ func (r *reader) each(n *node, read func(*node)) {
 	}
 }
 
-func (r *reader) words(to *[]string) func(*node) {
+func (r *reader) texts(to *[]string) func(*node) {
 	return func(n *node) {
 		*to = nil
 		r.each(n, func(item *node) {

@@ -6,23 +6,23 @@ import "slices"
 // own.
 const KernelOnly = "tcpilot-kernel"
 
-// Named returns the subject that a word alone stands for.
-func Named(word string) (s Spec, ok bool) {
-	s.Name = word
-	switch k := Kind(word); {
+// Named returns the subject that a name alone stands for.
+func Named(name string) (s Spec, ok bool) {
+	s.Name = name
+	switch k := Kind(name); {
 	case k == Default, k == Tcpilot, k == Bpftune:
 		s.Kind = k
-	case word == KernelOnly:
+	case name == KernelOnly:
 		s.Kind, s.Config = Tcpilot, "congestion_controls: none\n"
-	case slices.Contains(KnownControls, word):
-		s.Kind, s.CC = Fixed, word
+	case slices.Contains(KnownControls, name):
+		s.Kind, s.CC = Fixed, name
 	default:
 		return Spec{}, false
 	}
 	return s, true
 }
 
-// Words lists what Named knows.
-func Words() []string {
+// Names lists what Named knows.
+func Names() []string {
 	return append([]string{string(Default), string(Tcpilot), KernelOnly, string(Bpftune)}, KnownControls...)
 }

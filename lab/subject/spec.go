@@ -93,16 +93,16 @@ func (s Spec) checkOthers() error {
 	return errors.Join(errs...)
 }
 
-// String is the subject in words; of the default, it says which that is here.
+// String describes the subject; for the default, it names the congestion control.
 func (s Spec) String() string {
-	words := s.words()
+	text := s.what()
 	if s.CC != "" && s.Kind != Fixed {
-		words += ", beginning with " + s.CC
+		text += ", beginning with " + s.CC
 	}
-	return words
+	return text
 }
 
-func (s Spec) words() string {
+func (s Spec) what() string {
 	switch s.Kind {
 	case Default:
 		cc, err := machineCongestion()

@@ -132,8 +132,8 @@ func beVictim(t *testing.T) {
 		"tc qdisc add dev access root tbf rate 10mbit burst 16k latency 50ms",
 		"iptables-legacy -t raw -A PREROUTING -i access -j ACCEPT",
 	} {
-		words := strings.Fields(command)
-		_, err := l.Senders[0].Run(words[0], words[1:]...)
+		args := strings.Fields(command)
+		_, err := l.Senders[0].Run(args[0], args[1:]...)
 		must(t, err)
 	}
 	inside, apart := exec.Command("sleep", "120"), exec.Command("sleep", "120")

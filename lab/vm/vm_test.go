@@ -142,8 +142,8 @@ func TestFetches(t *testing.T) {
 			if ran := out.String() == "run\n"; ran != c.ran {
 				t.Errorf("out %q", &out)
 			}
-			if said := errs.String(); c.ran && said != "<-q 6.12>\n" || strings.Contains(said, "late") {
-				t.Errorf("fetch said %q", said)
+			if printed := errs.String(); c.ran && printed != "<-q 6.12>\n" || strings.Contains(printed, "late") {
+				t.Errorf("fetch printed %q", printed)
 			}
 			if took := time.Since(began); took > patience/2 {
 				t.Errorf("it took %v", took)
@@ -185,8 +185,8 @@ func TestCancel(t *testing.T) {
 	if took := time.Since(began); took > patience/2 {
 		t.Errorf("it took %v", took)
 	}
-	if said := cleaned.String(); !strings.HasSuffix(said, "cleaned\n") || strings.Contains(said, "late") {
-		t.Errorf("the script printed %q; want that it cleaned up, and nothing after", said)
+	if printed := cleaned.String(); !strings.HasSuffix(printed, "cleaned\n") || strings.Contains(printed, "late") {
+		t.Errorf("the script printed %q; want that it cleaned up, and nothing after", printed)
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)

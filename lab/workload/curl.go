@@ -38,16 +38,16 @@ func (l *lane) webCurl(ctx context.Context, at string) ([]load.Connection, error
 	return list, err
 }
 
-// curlReport takes in what curl writes, with the moment of each line: curl says how
+// curlReport takes in what curl writes, with the time of each line: curl reports how
 // long a request took, but not when it began.
 type curlReport struct {
-	mu   sync.Mutex
-	rest []byte
-	said []curlLine
+	mu    sync.Mutex
+	rest  []byte
+	lines []curlLine
 }
 
 type curlLine struct {
-	at   load.Moment
+	at   load.Time
 	text string
 }
 
@@ -61,7 +61,7 @@ func (r *curlReport) Write(b []byte) (int, error) {
 		if !ok {
 			return len(b), nil
 		}
-		r.said = append(r.said, curlLine{now, string(line)})
+		r.lines = append(r.lines, curlLine{now, string(line)})
 		r.rest = append([]byte(nil), rest...)
 	}
 }
@@ -70,7 +70,7 @@ func (r *curlReport) Write(b []byte) (int, error) {
 func (r *curlReport) connections(size uint64) (list []load.Connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, line := range r.said {
+	for _, line := range r.lines {
 		if c, ok := line.connection(size); ok {
 			list = append(list, c)
 		}
@@ -87,7 +87,7 @@ func (line curlLine) connection(size uint64) (c load.Connection, ok bool) {
 	if !ok {
 		return c, false
 	}
-	words := strings.SplitN(text, " ", 6)
+	parts := strings.SplitN(text, " ", 6)
 	if n, err := fmt.Sscan(text, &c.Port, &connect, &total, &c.Bytes, &code); n < 5 || err != nil {
 		return c, false
 	}
@@ -95,8 +95,8 @@ func (line curlLine) connection(size uint64) (c load.Connection, ok bool) {
 	c.Elapsed = time.Duration(total * float64(time.Second))
 	c.Begin = line.at.Add(-c.Elapsed)
 	switch {
-	case code != 200 && len(words) == 6 && words[5] != "":
-		c.Error = "curl: " + words[5]
+	case code != 200 && len(parts) == 6 && parts[5] != "":
+		c.Error = "curl: " + parts[5]
 	case code != 200:
 		c.Error = fmt.Sprintf("curl: status %d", code)
 	case c.Bytes != size:

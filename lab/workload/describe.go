@@ -82,10 +82,10 @@ func (s Spec) Length() time.Duration {
 
 // String describes the part.
 func (s Spec) String() string {
-	words := []string{s.what()}
+	parts := []string{s.what()}
 	add := func(ok bool, format string, args ...any) {
 		if ok {
-			words = append(words, fmt.Sprintf(format, args...))
+			parts = append(parts, fmt.Sprintf(format, args...))
 		}
 	}
 	add(s.Concurrency > 0 && s.Kind != Mux, "%d at a time", s.Concurrency)
@@ -97,7 +97,7 @@ func (s Spec) String() string {
 	add(s.IPv6, "IPv6")
 	add(s.Start > 0, "from %s on", s.Start)
 	add(s.End > 0, "until %s", s.End)
-	return strings.Join(words, ", ")
+	return strings.Join(parts, ", ")
 }
 
 func (s Spec) what() string {

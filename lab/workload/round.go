@@ -14,7 +14,7 @@ import (
 type round struct {
 	*Fleet
 	lanes []*lane
-	begin load.Moment
+	begin load.Time
 
 	mu       sync.Mutex
 	blocks   uint64
@@ -44,7 +44,7 @@ func (r *round) block() uint64 {
 }
 
 // at is a time relative to the begin of the round, as in the result.
-func (r *round) at(m load.Moment) time.Duration { return m.Sub(r.begin) }
+func (r *round) at(m load.Time) time.Duration { return m.Sub(r.begin) }
 
 func (r *round) add(e entry) {
 	r.mu.Lock()

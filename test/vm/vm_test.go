@@ -44,7 +44,7 @@ func TestKernels(t *testing.T) {
 }
 
 // fetch runs the script, with an empty cache and with these variables.
-func fetch(t *testing.T, kernel string, env ...string) (exit int, said string) {
+func fetch(t *testing.T, kernel string, env ...string) (exit int, output string) {
 	t.Helper()
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		t.Skip(err)
@@ -66,9 +66,9 @@ func TestFetchNeedsAKeyring(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, keyring := range []string{"/nonesuch.gpg", empty} {
-		exit, said := fetch(t, "6.12", "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file:///nonesuch")
-		if exit != 125 || !strings.Contains(said, keyring) || !strings.Contains(said, "apt-get install debian-archive-keyring") {
-			t.Errorf("exit %d: %s", exit, said)
+		exit, output := fetch(t, "6.12", "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file:///nonesuch")
+		if exit != 125 || !strings.Contains(output, keyring) || !strings.Contains(output, "apt-get install debian-archive-keyring") {
+			t.Errorf("exit %d: %s", exit, output)
 		}
 	}
 }
@@ -93,9 +93,9 @@ func TestFetchRefusesWhatIsNotSigned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exit, said := fetch(t, "6.12", "APT_CONFIG="+careless, "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file://"+dir+"/debian")
-	if exit != 125 || !strings.Contains(said, "not signed") {
-		t.Errorf("exit %d: %s", exit, said)
+	exit, output := fetch(t, "6.12", "APT_CONFIG="+careless, "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file://"+dir+"/debian")
+	if exit != 125 || !strings.Contains(output, "not signed") {
+		t.Errorf("exit %d: %s", exit, output)
 	}
 }
 
