@@ -219,7 +219,7 @@ func (c *Client) Controls(ctx context.Context) ([]CongestionControl, error) {
 }
 
 // LoadControl loads a congestion control.
-func (c *Client) LoadControl(ctx context.Context, name string, r ControlRequest) (CongestionControl, error) {
+func (c *Client) LoadControl(ctx context.Context, name string, r LoadControlRequest) (CongestionControl, error) {
 	return post[CongestionControl](ctx, c, controlPath(name), r)
 }
 

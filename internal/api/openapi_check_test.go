@@ -128,7 +128,7 @@ func TestRoutesAreThoseOfTheHandlers(t *testing.T) {
 var bodies = map[string]any{
 	"/v1/rollout":   api.RolloutRequest{Rule: "default", Share: 0.1},
 	"/v1/programs":  api.LoadRequest{Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Name: "my-iw"},
-	"/v1/cc/{name}": api.ControlRequest{File: "/opt/mine.bpf.o"},
+	"/v1/cc/{name}": api.LoadControlRequest{File: "/opt/mine.bpf.o"},
 }
 
 func request(t *testing.T, r route) *http.Request {

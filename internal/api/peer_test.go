@@ -59,7 +59,7 @@ func (s *stub) Unload(context.Context, string) error {
 	s.changes = append(s.changes, "unload")
 	return nil
 }
-func (s *stub) LoadControl(context.Context, string, ControlRequest) (CongestionControl, error) {
+func (s *stub) LoadControl(context.Context, string, LoadControlRequest) (CongestionControl, error) {
 	s.changes = append(s.changes, "cc load")
 	return CongestionControl{}, nil
 }
@@ -111,7 +111,7 @@ func both(t *testing.T, b Backend, admins int, change ...func(*Server)) (socket 
 func change(ctx context.Context, c *Client) (errs []error) {
 	_, reload := c.Reload(ctx)
 	_, load := c.Load(ctx, LoadRequest{Object: "/a.o", Cgroup: "/c"})
-	_, ccLoad := c.LoadControl(ctx, "x", ControlRequest{})
+	_, ccLoad := c.LoadControl(ctx, "x", LoadControlRequest{})
 	_, ccUnload := c.UnloadControl(ctx, "x")
 	_, rollout := c.SetRollout(ctx, RolloutRequest{Rule: "x", Share: 0.5})
 	return []error{rollout, reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.Detach(ctx)}

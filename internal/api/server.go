@@ -312,7 +312,7 @@ func (s *Server) control(ctx context.Context, r *http.Request) (CongestionContro
 }
 
 func (s *Server) loadControl(ctx context.Context, r *http.Request) (CongestionControl, error) {
-	q, err := decode[ControlRequest](r)
+	q, err := decode[LoadControlRequest](r)
 	if err != nil {
 		return CongestionControl{}, err
 	}

@@ -107,7 +107,7 @@ func checkControls(t *testing.T, c *api.Client, f *apitest.Fake) {
 	one, err := c.Get(t.Context(), api.ControlResource("tcpilot_bbr3"))
 	checkErr(t, err)
 	same(t, "one of them", json.RawMessage(one), f.CCs[1])
-	load, err := c.LoadControl(t.Context(), "mine2", api.ControlRequest{File: "/a.o", Auto: true})
+	load, err := c.LoadControl(t.Context(), "mine2", api.LoadControlRequest{File: "/a.o", Auto: true})
 	if err != nil || load.Name != "mine2" || load.Source != "/a.o" || !load.Auto || load.Rules == nil {
 		t.Errorf("load: %+v, %v", load, err)
 	}
@@ -117,7 +117,7 @@ func checkControls(t *testing.T, c *api.Client, f *apitest.Fake) {
 	for what, err := range map[string]error{
 		"show":   func() error { _, err := c.Get(t.Context(), api.ControlResource("no/such")); return err }(),
 		"unload": func() error { _, err := c.UnloadControl(t.Context(), "tcpilot_ledbat"); return err }(),
-		"load":   func() error { _, err := c.LoadControl(t.Context(), "nope", api.ControlRequest{}); return err }(),
+		"load":   func() error { _, err := c.LoadControl(t.Context(), "nope", api.LoadControlRequest{}); return err }(),
 	} {
 		var e *api.Error
 		if !errors.As(err, &e) || e.Code != 404 || e.Hint == "" {

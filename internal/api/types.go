@@ -202,7 +202,7 @@ type Doctor struct {
 	Cgroup    string         `json:"cgroup"`
 	Features  []Feature      `json:"features"`
 	Options   []OptionCheck  `json:"options"`
-	CCs       []CCCheck      `json:"congestion_controls"`
+	CCs       []ControlCheck `json:"congestion_controls"`
 	Conflicts []Conflict     `json:"conflicts"`
 	Yields    []engine.Yield `json:"yields,omitempty"`
 	Problems  []string       `json:"problems,omitempty"` // as in Status
@@ -217,8 +217,8 @@ type OptionCheck struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// CCCheck is one congestion control.
-type CCCheck struct {
+// ControlCheck says whether the kernel has a congestion control.
+type ControlCheck struct {
 	Name      string `json:"name"`
 	Available bool   `json:"available"` // can be set now
 	Loadable  bool   `json:"loadable"`  // a kernel module or BPF object offers it
@@ -276,8 +276,8 @@ type CongestionControl struct {
 	Programs    []metrics.ProgramStats `json:"programs"`      // in the kernel
 }
 
-// ControlRequest asks for a congestion control to be loaded.
-type ControlRequest struct {
+// LoadControlRequest asks for a congestion control to be loaded.
+type LoadControlRequest struct {
 	// File is the absolute path of a user's object; empty for one of tcpilot's own.
 	File string `json:"file,omitempty"`
 	Auto bool   `json:"auto"` // arms: auto includes it, not only rules that name it

@@ -17,7 +17,7 @@ var documents = []reflect.Type{
 	reflect.TypeFor[api.Status](), reflect.TypeFor[engine.Snapshot](), reflect.TypeFor[api.PathList](), reflect.TypeFor[api.RuleList](),
 	reflect.TypeFor[api.ExplainRequest](), reflect.TypeFor[api.Explanation](), reflect.TypeFor[api.Doctor](), reflect.TypeFor[api.ReloadResult](),
 	reflect.TypeFor[api.RolloutRequest](), reflect.TypeFor[api.RuleRollout](), reflect.TypeFor[api.LoadRequest](), reflect.TypeFor[api.Loaded](),
-	reflect.TypeFor[api.CongestionControl](), reflect.TypeFor[api.ControlRequest](), reflect.TypeFor[api.Unloaded](),
+	reflect.TypeFor[api.CongestionControl](), reflect.TypeFor[api.LoadControlRequest](), reflect.TypeFor[api.Unloaded](),
 	reflect.TypeFor[api.Sample](), reflect.TypeFor[api.Error](),
 }
 

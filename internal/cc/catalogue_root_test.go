@@ -76,7 +76,7 @@ func checkViews(t *testing.T, c *Catalogue, row Control) {
 	}
 }
 
-func isSsthresh(p Program) bool { return p.Name == "plain_ssthresh" && p.ID != 0 }
+func isSsthresh(p ProgramStats) bool { return p.Name == "plain_ssthresh" && p.ID != 0 }
 
 func TestRootLoadRefuses(t *testing.T) {
 	r := newRig(t)

@@ -2,6 +2,7 @@ package cc
 
 import (
 	"regexp"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/congestion"
 )
@@ -37,18 +38,19 @@ type Control struct {
 	knobs map[string]any // variables of the program to set
 
 	State       State
-	Why         string    // of Absent and Elsewhere
-	Outdated    bool      // registered, and Load would replace it
-	Connections int       // sockets that use it now, listening ones included
-	Programs    []Program // programs in the kernel, if it is loaded; not set by Loaded
+	Why         string         // of Absent and Elsewhere
+	Outdated    bool           // registered, and Load would replace it
+	Connections int            // sockets that use it now, listening ones included
+	Programs    []ProgramStats // programs in the kernel, if it is loaded; not set by Loaded
 }
 
-// Program is one function of a registered control.
-type Program struct {
-	Name    string
-	ID      uint32
-	Runs    uint64 // zero unless the kernel counts (sysctl kernel.bpf_stats_enabled)
-	Nanosec uint64 // spent in all runs
+// ProgramStats says what one function of a registered control has cost. The counts are 0
+// unless the kernel's bpf_stats_enabled is on.
+type ProgramStats struct {
+	Name     string
+	ID       uint32
+	RunCount uint64
+	RunTime  time.Duration
 }
 
 // Trial is the name of a user's control during its trial: the kernel lists it then, and

@@ -62,8 +62,8 @@ func TestRootIdleRestart(t *testing.T) {
 			})
 		}
 		row := r.row(t, "test_"+name)
-		i := slices.IndexFunc(row.Programs, func(p Program) bool { return p.Name == name+"_"+hook })
-		if i < 0 || row.Programs[i].Runs < times {
+		i := slices.IndexFunc(row.Programs, func(p ProgramStats) bool { return p.Name == name+"_"+hook })
+		if i < 0 || row.Programs[i].RunCount < times {
 			t.Errorf("%s: %s did not run %d times: %+v", name, hook, times, row.Programs)
 		}
 	}

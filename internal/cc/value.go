@@ -37,7 +37,7 @@ func (r *registration) connections() (int, error) {
 }
 
 // programs lists the functions of the control.
-func (r *registration) programs() ([]Program, error) {
+func (r *registration) programs() ([]ProgramStats, error) {
 	value, err := r.value()
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (r *registration) programs() ([]Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Program
+	var out []ProgramStats
 	for _, off := range offsets {
 		if off+8 > len(value) {
 			continue
@@ -83,8 +83,8 @@ var functionOffsets = sync.OnceValues(func() ([]int, error) {
 	return out, nil
 })
 
-func describeProgram(id uint32) Program {
-	out := Program{ID: id}
+func describeProgram(id uint32) ProgramStats {
+	out := ProgramStats{ID: id}
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	if err != nil {
 		return out
@@ -94,7 +94,7 @@ func describeProgram(id uint32) Program {
 		out.Name = info.Name
 	}
 	if st, err := p.Stats(); err == nil {
-		out.Runs, out.Nanosec = st.RunCount, uint64(st.Runtime)
+		out.RunCount, out.RunTime = st.RunCount, st.Runtime
 	}
 	return out
 }

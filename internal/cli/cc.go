@@ -141,7 +141,7 @@ func wantedWord(c *api.CongestionControl) string {
 }
 
 func (a *app) ccLoad() *cobra.Command {
-	var r api.ControlRequest
+	var r api.LoadControlRequest
 	cmd := &cobra.Command{
 		Use:   "load NAME [FILE.o]",
 		Short: "Load your own, or one of tcpilot's until the next reload",

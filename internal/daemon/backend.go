@@ -118,7 +118,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	}
 	for _, p := range progs {
 		c.Programs = append(c.Programs, metrics.ProgramStats{
-			Name: p.Name, ID: p.ID, Stats: p.Runs > 0, RunCount: p.Runs, RunTime: p.Runtime,
+			Name: p.Name, ID: p.ID, Stats: p.RunCount > 0, RunCount: p.RunCount, RunTime: p.RunTime,
 		})
 	}
 	return c, d.classCounts(&c)

@@ -336,7 +336,7 @@ func (d *Daemon) control(row *cc.Control) api.CongestionControl {
 	out.Auto = out.Auto || auto
 	for _, p := range row.Programs {
 		out.Programs = append(out.Programs, metrics.ProgramStats{
-			Name: p.Name, ID: p.ID, Stats: p.Runs > 0, RunCount: p.Runs, RunTime: time.Duration(p.Nanosec),
+			Name: p.Name, ID: p.ID, Stats: p.RunCount > 0, RunCount: p.RunCount, RunTime: p.RunTime,
 		})
 	}
 	return out
@@ -353,7 +353,7 @@ func rulesNaming(rules []policy.Rule, name tcp.CC) (names []string) {
 }
 
 // LoadControl implements api.Backend.
-func (d *Daemon) LoadControl(ctx context.Context, name string, r api.ControlRequest) (api.CongestionControl, error) {
+func (d *Daemon) LoadControl(ctx context.Context, name string, r api.LoadControlRequest) (api.CongestionControl, error) {
 	var err error
 	hint := "docs/congestion-controls.md describes what an object of your own must have"
 	parsed, valid := tcp.ParseCC(name)

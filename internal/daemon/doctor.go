@@ -123,11 +123,11 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.Trial })
 	for _, name := range names {
-		doc.CCs = append(doc.CCs, api.CCCheck{Name: name, Available: true, Loadable: true})
+		doc.CCs = append(doc.CCs, api.ControlCheck{Name: name, Available: true, Loadable: true})
 	}
 	for _, name := range policy.Wanted(rules) {
 		if err := missing[name]; err != nil {
-			doc.CCs = append(doc.CCs, api.CCCheck{Name: name.String(), Why: err.Error()})
+			doc.CCs = append(doc.CCs, api.ControlCheck{Name: name.String(), Why: err.Error()})
 		}
 	}
 	cgroup, err := ownCgroup()
@@ -152,8 +152,8 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 func addControls(doc *api.Doctor, rows []cc.Control) {
 	for _, row := range rows {
 		name := row.CC.String()
-		if !slices.ContainsFunc(doc.CCs, func(c api.CCCheck) bool { return c.Name == name && c.Available }) {
-			doc.CCs = append(doc.CCs, api.CCCheck{Name: name, Loadable: row.State != cc.Absent, Why: row.Why})
+		if !slices.ContainsFunc(doc.CCs, func(c api.ControlCheck) bool { return c.Name == name && c.Available }) {
+			doc.CCs = append(doc.CCs, api.ControlCheck{Name: name, Loadable: row.State != cc.Absent, Why: row.Why})
 		}
 	}
 }

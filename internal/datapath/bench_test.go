@@ -104,7 +104,7 @@ func runtimeOf(t testing.TB, r *rig) (sum time.Duration) {
 	progs, err := r.Programs()
 	must(t, err)
 	for _, p := range progs {
-		sum += p.Runtime
+		sum += p.RunTime
 	}
 	return sum
 }

@@ -154,17 +154,17 @@ func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
 	return sum, nil
 }
 
-// Program is a loaded program and, if the kernel's bpf_stats_enabled is on, its run count
-// and run time.
-type Program struct {
-	Name    string
-	ID      uint32
-	Runs    uint64
-	Runtime time.Duration
+// ProgramStats says what one program has cost. The counts are 0 unless the kernel's
+// bpf_stats_enabled is on.
+type ProgramStats struct {
+	Name     string
+	ID       uint32
+	RunCount uint64
+	RunTime  time.Duration
 }
 
 // Programs lists the programs in force.
-func (d *Datapath) Programs() ([]Program, error) {
+func (d *Datapath) Programs() ([]ProgramStats, error) {
 	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport, d.objs.TcpilotReset, d.objs.TcpilotError}
 	if d.live != nil {
 		progs = append(progs, d.live.prog)
@@ -174,7 +174,7 @@ func (d *Datapath) Programs() ([]Program, error) {
 		progs = append(progs, d.objs.TcpilotSpare)
 	}
 	d.mu.Unlock()
-	var out []Program
+	var out []ProgramStats
 	for _, p := range progs {
 		info, err := p.Info()
 		if err != nil {
@@ -185,7 +185,7 @@ func (d *Datapath) Programs() ([]Program, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read program statistics: %w", err)
 		}
-		out = append(out, Program{Name: info.Name, ID: uint32(id), Runs: st.RunCount, Runtime: st.Runtime})
+		out = append(out, ProgramStats{Name: info.Name, ID: uint32(id), RunCount: st.RunCount, RunTime: st.Runtime})
 	}
 	return out, nil
 }

@@ -260,7 +260,7 @@ func Doctor() api.Doctor {
 			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "connect", Accepted: true},
 			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "established", Accepted: true},
 		},
-		CCs: []api.CCCheck{{Name: "cubic", Available: true, Loadable: true}, {Name: "dctcp", Why: "no module tcp_dctcp"}},
+		CCs: []api.ControlCheck{{Name: "cubic", Available: true, Loadable: true}, {Name: "dctcp", Why: "no module tcp_dctcp"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
 			Advice: "stop bpftune: both would choose congestion controls"}},
 	}
@@ -318,7 +318,7 @@ func (f *Fake) Loaded(context.Context) ([]api.Loaded, error) { return f.Programs
 func (f *Fake) Controls(context.Context) ([]api.CongestionControl, error) { return f.CCs, f.Err }
 
 // LoadControl implements api.Backend.
-func (f *Fake) LoadControl(_ context.Context, name string, r api.ControlRequest) (api.CongestionControl, error) {
+func (f *Fake) LoadControl(_ context.Context, name string, r api.LoadControlRequest) (api.CongestionControl, error) {
 	switch {
 	case f.Err != nil:
 		return api.CongestionControl{}, f.Err
