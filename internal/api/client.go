@@ -117,6 +117,11 @@ const (
 	ResourceControls Resource = pathControls
 )
 
+// LoadedResource is one of the users' own programs.
+func LoadedResource(name string) Resource { return Resource(loadedPath(name)) }
+
+func loadedPath(name string) string { return pathLoaded + "/" + url.PathEscape(name) }
+
 // ControlResource is one congestion control.
 func ControlResource(name string) Resource { return Resource(controlPath(name)) }
 
@@ -209,7 +214,7 @@ func (c *Client) Load(ctx context.Context, r LoadRequest) (Loaded, error) {
 
 // Unload detaches a user's own object.
 func (c *Client) Unload(ctx context.Context, name string) error {
-	_, err := c.do(ctx, http.MethodDelete, pathLoaded+"/"+url.PathEscape(name), nil)
+	_, err := c.do(ctx, http.MethodDelete, loadedPath(name), nil)
 	return err
 }
 

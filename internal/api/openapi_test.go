@@ -63,6 +63,7 @@ var routes = []route{
 		{"min_bytes", "1", "only samples with at least this many bytes acked and received together"},
 	}},
 	{method: "GET", path: "/v1/programs", summary: "Users' own sock_ops programs", answer: []api.Loaded{}},
+	{method: "GET", path: "/v1/programs/{name}", summary: "One of the users' own sock_ops programs", answer: api.Loaded{}},
 	{method: "GET", path: "/v1/cc", summary: "Congestion controls in BPF: tcpilot's own, and users'", answer: []api.CongestionControl{}},
 	{method: "GET", path: "/v1/cc/{name}", summary: "One congestion control in BPF", answer: api.CongestionControl{}},
 	{method: "POST", path: "/v1/reload", summary: "Read the configuration again", answer: api.ReloadResult{}, change: true},

@@ -102,6 +102,7 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	}))
 	change("POST "+pathRollout, answer(workTimeout, s.setRollout))
 	mux.HandleFunc("GET "+pathLoaded, answer(askTimeout, s.loaded))
+	mux.HandleFunc("GET "+pathLoaded+"/{name}", answer(askTimeout, s.loadedOne))
 	change("POST "+pathLoaded, answer(workTimeout, s.load))
 	change("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
 		return struct{}{}, b.Unload(ctx, r.PathValue("name"))
@@ -270,6 +271,20 @@ func (s *Server) loaded(ctx context.Context, _ *http.Request) ([]Loaded, error) 
 	l, err := s.backend.Loaded(ctx)
 	notNull(&l)
 	return l, err
+}
+
+func (s *Server) loadedOne(ctx context.Context, r *http.Request) (Loaded, error) {
+	l, err := s.loaded(ctx, r)
+	if err != nil {
+		return Loaded{}, err
+	}
+	name := r.PathValue("name")
+	for _, p := range l {
+		if p.Name == name {
+			return p, nil
+		}
+	}
+	return Loaded{}, NotFound("no program %q is loaded", name).WithHint("see 'tcpilot prog list'")
 }
 
 func (s *Server) load(ctx context.Context, r *http.Request) (Loaded, error) {

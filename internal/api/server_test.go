@@ -92,6 +92,12 @@ func TestClientMirrorsBackend(t *testing.T) {
 	loaded, err := c.Loaded(ctx)
 	same(t, "loaded", loaded, f.Programs)
 	checkErr(t, err)
+	one, err := c.Get(ctx, api.LoadedResource("my-iw"))
+	checkErr(t, err)
+	same(t, "one program", json.RawMessage(one), f.Programs[0])
+	if _, err := c.Get(ctx, api.LoadedResource("no/such")); !errors.As(err, new(*api.Error)) {
+		t.Errorf("an unknown program: %v", err)
+	}
 	checkControls(t, c, f)
 	checkErr(t, c.Detach(ctx))
 	if !f.Detached {

@@ -290,7 +290,6 @@ type Unloaded struct {
 
 // Program is one BPF program of a user's object.
 type Program struct {
-	Name string `json:"name"`
-	ID   uint32 `json:"id"`
+	metrics.ProgramStats
 	Type string `json:"type"`
 }

@@ -87,7 +87,7 @@ func (a *app) ccShow() *cobra.Command {
 		Short: "Show one congestion control, with the cost of its programs",
 		Long: `Show a congestion control: what it was written from, its version, whether this kernel
 takes it, which rules name it, how many sockets use it, and how often and how long
-its programs ran, where the kernel counts that.`,
+its programs ran, if the kernel counts that.`,
 		Example:           "  tcpilot cc show tcpilot_bbr3",
 		Args:              console.Args(1, 1, "NAME"),
 		ValidArgsFunction: a.completeControls(func(*api.CongestionControl) bool { return true }),
@@ -100,9 +100,7 @@ its programs ran, where the kernel counts that.`,
 }
 
 func (a *app) renderControl(w io.Writer, c api.CongestionControl) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
-	}
+	line := func(name, format string, args ...any) { writeDetail(w, name, format, args...) }
 	kind := "tcpilot's own"
 	if c.User {
 		kind = "your own"
@@ -128,6 +126,11 @@ func (a *app) renderControl(w io.Writer, c api.CongestionControl) {
 	if len(c.Programs) > 0 {
 		a.renderPrograms(w, c.Programs)
 	}
+}
+
+// writeDetail writes one line of what show commands show.
+func writeDetail(w io.Writer, name, format string, args ...any) {
+	fmt.Fprintf(w, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 }
 
 func wantedWord(c *api.CongestionControl) string {

@@ -168,6 +168,8 @@ func TestGolden(t *testing.T) {
 		"prog-load":           "prog load iw /opt/iw.bpf.o --cgroup /sys/fs/cgroup/web",
 		"prog-load-refused":   "prog load iw /etc/passwd --cgroup /sys/fs/cgroup/web",
 		"prog-list":           "prog list",
+		"prog-show":           "prog show my-iw",
+		"prog-show-unknown":   "prog show nope",
 		"prog-unload":         "prog unload my-iw",
 		"prog-unload-unknown": "prog unload nope",
 		"cc-list":             "cc list",
@@ -261,6 +263,7 @@ func TestJSONIsTheAPIs(t *testing.T) {
 		"rules":                                api.ResourceRules,
 		"doctor":                               api.ResourceDoctor,
 		"prog list":                            api.ResourceLoaded,
+		"prog show my-iw":                      "/v1/programs/my-iw",
 		"cc list":                              api.ResourceControls,
 		"cc show tcpilot_bbr3":                 "/v1/cc/tcpilot_bbr3",
 		"explain 192.0.2.7:443 --local-port 1": "/v1/explain?local_port=1&remote=192.0.2.7&remote_port=443",
@@ -300,7 +303,7 @@ func TestNotRunning(t *testing.T) {
 	w := newWorld(t)
 	w.socket = "/nonexistent/tcpilot.sock"
 	for _, args := range []string{"status", "paths", "paths --watch", "connections", "explain ::1", "rules", "reload",
-		"prog load x x.o --cgroup /", "prog unload x", "prog list", "record -", "cc list", "cc show x", "cc load x y.o", "cc unload x"} {
+		"prog load x x.o --cgroup /", "prog unload x", "prog list", "prog show x", "record -", "cc list", "cc show x", "cc load x y.o", "cc unload x"} {
 		r := w.run(t.Context(), strings.Fields(args)...)
 		want := "tcpilot: tcpilot is not running (no socket at /nonexistent/tcpilot.sock): start it with 'tcpilot run' as root\n"
 		if r.code != console.ExitNotRunning || r.stdout != "" || r.stderr != want {

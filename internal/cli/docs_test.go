@@ -61,6 +61,7 @@ func TestCompletion(t *testing.T) {
 		"paths --sort ":       "gain",
 		"paths --rule ":       "datacentre",
 		"paths ":              "192.0.2.0/24",
+		"prog show ":          "my-iw",
 		"prog unload ":        "my-iw",
 		"prog l":              "list",
 		"paths --wi":          "--wide",

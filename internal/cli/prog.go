@@ -10,6 +10,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/internal/metrics"
 )
 
 func (a *app) prog() *cobra.Command {
@@ -21,12 +22,13 @@ func (a *app) prog() *cobra.Command {
 
 A congestion control in BPF is loaded with 'tcpilot cc load' instead.`,
 		Example: `  tcpilot prog list
+  tcpilot prog show my-iw
   sudo tcpilot prog load my-iw ./my_iw.bpf.o --cgroup /sys/fs/cgroup/web
   sudo tcpilot prog unload my-iw`,
 		Args: console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.progList(), a.progLoad(), a.progUnload())
+	cmd.AddCommand(a.progList(), a.progShow(), a.progLoad(), a.progUnload())
 	return cmd
 }
 
@@ -49,6 +51,37 @@ func (a *app) progList() *cobra.Command {
 	}
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
+}
+
+func (a *app) progShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show one of your programs, with its cost",
+		Long: `Show what 'tcpilot prog load' attached: its object file, its cgroup, and how often and
+how long its programs ran, if the kernel counts that.`,
+		Example:           "  tcpilot prog show my-iw",
+		Args:              console.Args(1, 1, "NAME"),
+		ValidArgsFunction: a.completeLoaded,
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return show(cmd.Context(), a, api.LoadedResource(argv[0]), a.renderProgram)
+		},
+	}
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderProgram(w io.Writer, l api.Loaded) {
+	fmt.Fprintf(w, "%s, your own: attached\n\n", a.Paint.Bold(l.Name))
+	writeDetail(w, "object", "%s", l.Object)
+	writeDetail(w, "cgroup", "%s", l.Cgroup)
+	writeDetail(w, "since", "%s", fmtAgo(a.Now(), l.Since))
+	var programs []metrics.ProgramStats
+	for _, p := range l.Programs {
+		programs = append(programs, p.ProgramStats)
+	}
+	if len(programs) > 0 {
+		a.renderPrograms(w, programs)
+	}
 }
 
 func (a *app) progLoad() *cobra.Command {
@@ -94,22 +127,12 @@ type; for a congestion control see 'tcpilot cc load'. The programs stay until
 
 func (a *app) progUnload() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "unload NAME",
-		Short:   "Detach a program from its cgroup",
-		Long:    "Detach what 'tcpilot prog load' attached, by the name that 'tcpilot prog list' shows.",
-		Example: "  sudo tcpilot prog unload my-iw",
-		Args:    console.Args(1, 1, "NAME"),
-		ValidArgsFunction: func(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
-			var names []string
-			ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
-			defer cancel()
-			if l, err := a.client().Loaded(ctx); err == nil && len(argv) == 0 {
-				for _, p := range l {
-					names = append(names, p.Name)
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
+		Use:               "unload NAME",
+		Short:             "Detach a program from its cgroup",
+		Long:              "Detach what 'tcpilot prog load' attached, by the name that 'tcpilot prog list' shows.",
+		Example:           "  sudo tcpilot prog unload my-iw",
+		Args:              console.Args(1, 1, "NAME"),
+		ValidArgsFunction: a.completeLoaded,
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			if err := a.client().Unload(cmd.Context(), argv[0]); err != nil {
 				return err
@@ -119,6 +142,19 @@ func (a *app) progUnload() *cobra.Command {
 	}
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
+}
+
+// completeLoaded completes the names of loaded programs.
+func (a *app) completeLoaded(cmd *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	if l, err := a.client().Loaded(ctx); err == nil && len(argv) == 0 {
+		for _, p := range l {
+			names = append(names, p.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (a *app) renderLoaded(w io.Writer, l []api.Loaded, indent string) {

@@ -117,11 +117,13 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 		return metrics.Counters{}, err
 	}
 	for _, p := range progs {
-		c.Programs = append(c.Programs, metrics.ProgramStats{
-			Name: p.Name, ID: p.ID, Stats: p.RunCount > 0, RunCount: p.RunCount, RunTime: p.RunTime,
-		})
+		c.Programs = append(c.Programs, programStats(p.Name, p))
 	}
 	return c, d.classCounts(&c)
+}
+
+func programStats(name string, p datapath.ProgramStats) metrics.ProgramStats {
+	return metrics.ProgramStats{Name: name, ID: p.ID, Stats: p.RunCount > 0, RunCount: p.RunCount, RunTime: p.RunTime}
 }
 
 func (d *Daemon) classCounts(c *metrics.Counters) error {
@@ -211,6 +213,7 @@ func (d *Daemon) loaded() []api.Loaded {
 }
 
 func loadedOf(u datapath.UserObject) api.Loaded {
+	stats := programStats(u.Program, datapath.StatsOf(u.ID))
 	return api.Loaded{Name: u.Name, Object: u.Object, Cgroup: u.Cgroup, Since: u.Since,
-		Programs: []api.Program{{Name: u.Program, ID: u.ID, Type: "sock_ops"}}}
+		Programs: []api.Program{{ProgramStats: stats, Type: "sock_ops"}}}
 }

@@ -163,6 +163,23 @@ type ProgramStats struct {
 	RunTime  time.Duration
 }
 
+// StatsOf describes the program of an id. It has no name if there is no such program.
+func StatsOf(id uint32) ProgramStats {
+	out := ProgramStats{ID: id}
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		return out
+	}
+	defer p.Close()
+	if info, err := p.Info(); err == nil {
+		out.Name = info.Name
+	}
+	if st, err := p.Stats(); err == nil {
+		out.RunCount, out.RunTime = st.RunCount, st.Runtime
+	}
+	return out
+}
+
 // Programs lists the programs in force.
 func (d *Datapath) Programs() ([]ProgramStats, error) {
 	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport, d.objs.TcpilotReset, d.objs.TcpilotError}

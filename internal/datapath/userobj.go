@@ -72,12 +72,7 @@ func (u *userObject) describe() {
 		return
 	}
 	u.info.ID = uint32(info.Program)
-	if prog, err := ebpf.NewProgramFromID(info.Program); err == nil {
-		if pi, err := prog.Info(); err == nil {
-			u.info.Program = pi.Name
-		}
-		_ = prog.Close()
-	}
+	u.info.Program = StatsOf(u.info.ID).Name
 }
 
 // maxObject limits the size of a user's object, in bytes: tcpilot's largest is a

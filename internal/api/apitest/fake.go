@@ -39,7 +39,7 @@ type Fake struct {
 func New() *Fake {
 	return &Fake{Snap: Snapshot(), Programs: []api.Loaded{{
 		Name: "my-iw", Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
-		Programs: []api.Program{{Name: "iw", ID: 77, Type: "sock_ops"}},
+		Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 77, Stats: true, RunCount: 1200, RunTime: 300 * time.Microsecond}, Type: "sock_ops"}},
 	}}, CCs: Controls()}
 }
 
@@ -298,7 +298,7 @@ func (f *Fake) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) {
 	if filepath.Ext(r.Object) != ".o" {
 		return api.Loaded{}, api.Invalid("%s is not an eBPF object", r.Object).WithHint("compile it with clang -target bpf")
 	}
-	return api.Loaded{Name: r.Name, Object: r.Object, Cgroup: r.Cgroup, Since: Now, Programs: []api.Program{{Name: "iw", ID: 78, Type: "sock_ops"}}}, nil
+	return api.Loaded{Name: r.Name, Object: r.Object, Cgroup: r.Cgroup, Since: Now, Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 78}, Type: "sock_ops"}}}, nil
 }
 
 // Unload implements api.Backend.
