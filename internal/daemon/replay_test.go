@@ -27,7 +27,8 @@ const (
 	// TestRecordSamples of test/e2e.
 	recorded       = "../../test/samples/kernel.tcpilot"
 	recordedConfig = "testdata/kernel.yaml"
-	// Synthetic samples in version 1 of the format: do not write them again.
+	// Synthetic samples as an earlier tcpilot recorded them. They are written again only for
+	// another version of the format.
 	synthetic    = "../../test/samples/paths.tcpilot"
 	replayConfig = "testdata/replay.yaml"
 )
@@ -283,8 +284,8 @@ func best(snap *engine.Snapshot) map[string]string {
 	return all
 }
 
-// The file of an older version leads to the same decisions as the same samples recorded
-// in the present version.
+// A file that an earlier tcpilot recorded leads to the same decisions as the same samples
+// recorded now.
 func TestReplayOfAnOlderFile(t *testing.T) {
 	old, err := os.ReadFile(synthetic)
 	if err != nil {

@@ -1,61 +1,85 @@
 package lint
 
 import (
-	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// packages maps the packages below internal/, and those of lab/, to their documentation.
-func packages(t *testing.T) map[string]string {
+// commented is a package, and the comments on it in all of its files.
+type commented struct {
+	name     string // main, for a command
+	sources  int    // files that are not tests
+	comments map[string]string
+}
+
+// packages lists the packages by directory, without internal/.
+func packages(t *testing.T) map[string]*commented {
 	t.Helper()
-	all := make(map[string]string)
+	all := make(map[string]*commented)
 	for _, file := range files(t) {
-		dir, ok := strings.CutPrefix(path.Dir(file), "internal/")
-		if !ok && !within(dir, "lab") || !strings.HasSuffix(file, ".go") || strings.Contains(dir, "testdata") {
+		dir := strings.TrimPrefix(path.Dir(file), "internal/")
+		if !strings.HasSuffix(file, ".go") || strings.Contains(dir, "testdata") {
 			continue
 		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.PackageClauseOnly|parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if parsed.Name.Name == "main" {
-			continue
+		p := all[dir]
+		if p == nil {
+			p = &commented{comments: make(map[string]string)}
+			all[dir] = p
 		}
-		if _, ok := all[dir]; !ok {
-			all[dir] = ""
+		p.name = strings.TrimSuffix(parsed.Name.Name, "_test")
+		if !strings.HasSuffix(file, "_test.go") {
+			p.sources++
 		}
-		if path.Base(file) == "doc.go" {
-			all[dir] = docOf(parsed)
+		if doc := strings.Join(strings.Fields(parsed.Doc.Text()), " "); doc != "" {
+			p.comments[path.Base(file)] = doc
 		}
 	}
 	return all
 }
 
-func docOf(f *ast.File) string {
-	return strings.Join(strings.Fields(f.Doc.Text()), " ")
+// A package has one comment: in doc.go, or in its only file. A second one elsewhere would
+// be shown with it.
+func TestPackageDocs(t *testing.T) {
+	for dir, p := range packages(t) {
+		if len(p.comments) != 1 {
+			t.Errorf("package %s has comments in the files %q, want one, in doc.go", dir, slices.Sorted(maps.Keys(p.comments)))
+		}
+		for file, doc := range p.comments {
+			if p.name == "main" {
+				if want := "Command " + path.Base(dir) + " "; !strings.HasPrefix(doc, want) {
+					t.Errorf("%s/%s: its comment does not begin with %q", dir, file, want)
+				}
+				continue
+			}
+			checkDoc(t, dir+"/"+file, p, doc)
+			if file != "doc.go" && p.sources > 1 {
+				t.Errorf("%s/%s: the comment on the package belongs in doc.go", dir, file)
+			}
+		}
+	}
 }
 
-func TestPackageDocs(t *testing.T) {
-	for pkg, doc := range packages(t) {
-		if doc == "" {
-			t.Errorf("package %s has no doc.go with a comment", pkg)
-			continue
-		}
-		if want := "Package " + path.Base(pkg) + " "; !strings.HasPrefix(doc, want) {
-			t.Errorf("package %s: its comment does not begin with %q", pkg, want)
-		}
-		if strings.Contains(doc, "It imports ") {
-			t.Errorf("package %s: what it imports is for the table of imports to say", pkg)
-		}
-		if !strings.Contains(doc, "refuses ") {
-			t.Errorf("package %s: its comment does not say what it refuses", pkg)
-		}
+func checkDoc(t *testing.T, file string, p *commented, doc string) {
+	t.Helper()
+	if want := "Package " + p.name + " "; !strings.HasPrefix(doc, want) {
+		t.Errorf("%s: its comment does not begin with %q", file, want)
+	}
+	if strings.Contains(doc, "It imports ") {
+		t.Errorf("%s: what it imports is for the table of imports to say", file)
+	}
+	if !strings.Contains(doc, "refuses ") {
+		t.Errorf("%s: its comment does not say what the package refuses", file)
 	}
 }
 

@@ -4,4 +4,6 @@
 // Its tests need root. TCPILOT_FULL=1 runs them with the connection lengths of the
 // documented claims (some 15 minutes); without it they are as short as is reliable.
 // TCPILOT_BIN names a binary to test instead of building one.
+//
+// It refuses to test what a package can test by itself.
 package e2e
