@@ -19,7 +19,7 @@ type ControlList []tcp.CC
 
 // controls decodes the value of congestion_controls.
 func (d *decoder) controls(n ast.Node, name string, list *ControlList) {
-	if _, isList := n.(*ast.SequenceNode); !isList {
+	if _, isList := yamlfile.Items(n); !isList {
 		text, ok := d.scalar(n, name)
 		switch {
 		case !ok || text == "auto":

@@ -162,8 +162,8 @@ func (d *decoder) scalar(n ast.Node, name string) (string, bool) {
 
 // list returns the elements of a sequence; a single value is a list of one.
 func (d *decoder) list(n ast.Node) []ast.Node {
-	if s, ok := n.(*ast.SequenceNode); ok {
-		return s.Values
+	if items, ok := yamlfile.Items(n); ok {
+		return items
 	}
 	return []ast.Node{n}
 }

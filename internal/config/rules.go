@@ -160,7 +160,7 @@ type ccAt struct{ set *setValues }
 
 // arms decodes the value of arms.
 func (d *decoder) arms(n ast.Node, name string, list *armList) {
-	if _, isList := n.(*ast.SequenceNode); !isList {
+	if _, isList := yamlfile.Items(n); !isList {
 		text, ok := d.scalar(n, name)
 		if !ok || text == "auto" {
 			return

@@ -69,7 +69,7 @@ func (d *decoder) into(n ast.Node, name string, t target) {
 // values.
 func (d *decoder) slice(n ast.Node, name string, t target) {
 	elem := t.value.Type().Elem()
-	if _, isList := n.(*ast.SequenceNode); !isList && !isText(elem) {
+	if _, isList := yamlfile.Items(n); !isList && !isText(elem) {
 		if !d.unsupported(n, name) {
 			d.fail(yamlfile.Begin(n), name, "want a list, found "+kindOf(n), `begin each entry with "- "`)
 		}
@@ -87,7 +87,7 @@ func (d *decoder) slice(n ast.Node, name string, t target) {
 	t.value.Set(list)
 	for i, e := range nodes {
 		at := name
-		if _, isList := n.(*ast.SequenceNode); isList {
+		if _, isList := yamlfile.Items(n); isList {
 			at = fmt.Sprintf("%s[%d]", name, i)
 		}
 		d.into(e, at, target{list.Index(i), t.tag})

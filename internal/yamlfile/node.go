@@ -54,6 +54,26 @@ func Entries(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
 	return nil, false
 }
 
+// Get returns the value of a key of a mapping.
+func Get(n ast.Node, key string) (value ast.Node, ok bool) {
+	entries, _ := Entries(n)
+	for _, e := range entries {
+		if k, isText := Key(e.Key); isText && k == key {
+			return e.Value, true
+		}
+	}
+	return nil, false
+}
+
+// Items are the elements of a list.
+func Items(n ast.Node) (items []ast.Node, ok bool) {
+	list, ok := n.(*ast.SequenceNode)
+	if !ok {
+		return nil, false
+	}
+	return list.Values, true
+}
+
 // Key returns the text of a key. A merge key (<<), a list and a mapping are not ok.
 func Key(k ast.MapKeyNode) (text string, ok bool) {
 	if k.IsMergeKey() {

@@ -121,12 +121,14 @@ func (r *reader) tree(a ast.Node, path string) *node {
 		r.fail(n, what+" are not supported", "write the value out")
 		return n
 	}
-	switch a := a.(type) {
-	case *ast.SequenceNode:
+	if items, ok := yamlfile.Items(a); ok {
 		n.kind = list
-		for i, v := range a.Values {
+		for i, v := range items {
 			n.items = append(n.items, r.tree(v, fmt.Sprintf("%s[%d]", path, i)))
 		}
+		return n
+	}
+	switch a := a.(type) {
 	case *ast.LiteralNode:
 		n.text = strings.TrimRight(a.Value.Value, "\n")
 	case nil, *ast.NullNode:

@@ -145,14 +145,17 @@ func TestDrawAlike(t *testing.T) {
 	}{
 		"empty":            {"", []string{"learning: {draw_key: K}"}},
 		"no section":       {strings.TrimSuffix(rule, "\n"), []string{"rules:", "- name: a", "  learn: {hold_out: 5%}", "learning: {draw_key: K}"}},
-		"a section":        {"interval: 1s\nlearning:\n    hold_out: 10%\n", []string{"interval: 1s", "learning:", "  hold_out: 10%", "  draw_key: K"}},
-		"one in one line":  {"learning: {lease: 3s, paths: {ipv4: 32}}", []string{"learning:", "  lease: 3s", "  paths:", "    ipv4: 32", "  draw_key: K"}},
+		"a section":        {"interval: 1s\nlearning:\n    hold_out: 10%\n", []string{"interval: 1s", "learning:", "    draw_key: K", "    hold_out: 10%"}},
+		"one in one line":  {"learning: {lease: 3s, paths: {ipv4: 32}}\n", []string{"learning: {draw_key: K, lease: 3s, paths: {ipv4: 32}}"}},
 		"its own":          {"learning: {draw_key: mine}\n", []string{"learning: {draw_key: mine}"}},
-		"an empty section": {"learning:\n", []string{"learning:", "  draw_key: K"}},
+		"an empty section": {"learning: {}\n", []string{"learning: {draw_key: K}"}},
 	} {
 		got, err := drawAlike(tt.config, "K")
 		if want := strings.Join(tt.want, "\n") + "\n"; got != want || err != nil {
 			t.Errorf("%s: %v,\n%s\nwant\n%s", name, err, got, want)
 		}
+	}
+	if _, err := drawAlike("learning:\n", "K"); err == nil || !strings.Contains(err.Error(), "has no keys") {
+		t.Errorf("a section without keys: %v", err)
 	}
 }
