@@ -63,7 +63,7 @@ func calibrateCase(ctx context.Context, j job, o Options, tell func(Calibration)
 
 // paths measures a path through every link that does something, with few paths:
 // from each sender to each receiver whose path has such a link that no path
-// before had, and at least one. IPv6 is measured where the traffic is IPv6.
+// before had, and at least one. IPv6 is measured if the traffic is IPv6.
 func (n *network) paths(ctx context.Context, tell func(Calibration)) error {
 	seen := map[string]bool{}
 	for _, from := range n.layout.Senders {

@@ -107,7 +107,7 @@ func TestInvalidLinkCounters(t *testing.T) {
 	}
 	offloads := counts{"a forward": {link.Counters{Passed: 3000, Aggregates: 700}, true}}
 	if err := offloads.check(counts{}, lateShare); err != nil {
-		t.Errorf("where offloads are on: %v", err)
+		t.Errorf("with offloads on: %v", err)
 	}
 }
 

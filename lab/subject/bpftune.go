@@ -94,7 +94,7 @@ func newBpftune(_ Spec, w World) (*bpftune, error) {
 	b := &bpftune{at: at, sites: all}
 	err = b.supported()
 	if err != nil && at.Root != "" {
-		// Where it does not run by itself, some of its tuners may: see tools/bpftune-root.
+		// If it does not run by itself, some of its tuners may: see tools/bpftune-root.
 		b.preload = true
 		if preloaded := b.supported(); preloaded != nil {
 			err = errors.Join(err, fmt.Errorf("with %s: %w", bpftunePreload, preloaded))

@@ -135,7 +135,7 @@ func (s *subject) setCongestion() error {
 		if err != nil {
 			return err
 		}
-		// Also where it is right already: a tuner may change it.
+		// Also if it is right already: a tuner may change it.
 		s.undo.Push("", func() error { return h.SetCongestion(before) })
 		if err := h.SetCongestion(name); err != nil {
 			return err

@@ -50,7 +50,7 @@ func (s Spec) sizes(pair, n int) []uint32 {
 	return sizes
 }
 
-// cycle is how many sizes are drawn where nobody knows how many it takes; then
+// cycle is how many sizes are drawn if it is not known how many it takes; then
 // they come again. Enough for the mean of a heavy tail to settle.
 const cycle = 1 << 14
 
