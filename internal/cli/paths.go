@@ -334,7 +334,7 @@ func fmtBelief(arm *engine.PathArm, best float64, learner string) string {
 // retiredLine says why an arm is not used on a path.
 func (a *app) retiredLine(p *engine.PathState, arm *engine.PathArm, now time.Time) string {
 	r := arm.Retired
-	return a.Paint.Warn("retired:") + fmt.Sprintf(" %s from %s for another %s (%s): %s",
+	return a.Paint.Warn("retired:") + fmt.Sprintf(" %s on %s for another %s (%s): %s",
 		arm.CC, p.Prefix, console.Span(r.Until.Sub(now)), r.Guard, r.Why)
 }
 

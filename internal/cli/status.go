@@ -225,7 +225,7 @@ func (a *app) renderConnectionCounts(w io.Writer, c metrics.Counters, totals eng
 	writeList(w, "refused", parts)
 	acted := maps.Clone(totals.Retired)
 	maps.DeleteFunc(acted, func(_ string, n uint64) bool { return n == 0 })
-	writeList(w, "retired from paths", fmtCounts(acted))
+	writeList(w, "retired on paths", fmtCounts(acted))
 }
 
 // fmtCounts writes counts by name, in a stable order.

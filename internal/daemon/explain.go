@@ -111,7 +111,7 @@ func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netn
 
 func armText(a *engine.PathArm) string {
 	if r := a.Retired; r != nil {
-		return fmt.Sprintf("retired from this path until %s (%s): %s", r.Until.Format(time.TimeOnly), r.Guard, r.Why)
+		return fmt.Sprintf("retired on this path until %s (%s): %s", r.Until.Format(time.TimeOnly), r.Guard, r.Why)
 	}
 	what := ""
 	if a.Default {

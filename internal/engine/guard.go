@@ -56,7 +56,7 @@ func (e *Engine) retire(n *node, cc tcp.CC, which guard.Kind, why string, now in
 		n.ecn, n.marked = false, 0
 	}
 	e.retirements[which]++
-	e.log.Warn("arm retired from a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
+	e.log.Warn("arm retired on a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.ArmRetired, "guard", which, "why", why, "for", time.Duration(until-now))
 	e.markUrgent(n)
 }

@@ -65,7 +65,7 @@ var (
 	pathEvicted    = counter("paths_evicted_total", "Paths dropped because of the limit.")
 	yields         = gauge("yield_info", "1 for each field that tcpilot does not set because the administrator changed its sysctl.", "field", "sysctl")
 	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
-	armsRetired    = counter("path_arms_retired_total", "How often a guard retired a congestion control from a path because it did harm, or left a path or rule to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
+	armsRetired    = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, or left a path or rule to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
 	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
 	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
 	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults to compare with.", "rule")
