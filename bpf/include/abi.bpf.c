@@ -14,6 +14,7 @@ const struct {
 	struct class_entry class_entry;
 	struct path_key path_key;
 	struct path_policy path_policy;
+	struct flow_count flow_count;
 	struct runtime_config runtime_config;
 	struct cc_state cc_state;
 	struct track track;

@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 6,	/* in the name of the directory with the pins */
+	ABI_VERSION = 7,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -123,6 +123,16 @@ struct path_policy {
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule */
 	__u64 value[NUM_FIELDS];
+	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
+	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
+	__u32 flow;		/* index into flow_counts; 0: its connections are not counted */
+};
+
+/* Established connections of one path: begun less ended. */
+struct flow_count {
+	__u64 path;		/* by user space: which one; 0: none */
+	__u32 begun;
+	__u32 ended;
 };
 
 /* Fields that are answers to request ops (tcp.Field); the others are options. */
@@ -132,6 +142,11 @@ enum request_field {
 	FIELD_INIT_RWND = 28,
 	FIELD_ECN = 29,
 	FIELD_BASE_RTT = 30,
+};
+
+/* An option whose value, if adapted, depends on the connection: see init_cwnd.bpf.h. */
+enum {
+	FIELD_INIT_CWND = 0,
 };
 
 /* ---- runtime configuration ----------------------------------------------- */
@@ -228,6 +243,9 @@ struct track {
 	__u16 flags;		/* enum sample_flags */
 	__u8 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
 	__u8 err;		/* latest sk_err: reading it clears it in the socket */
+	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
+	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
+	__u16 init_lost;	/* retransmissions of that window's packets */
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -253,6 +271,7 @@ enum sample_flags {		/* tcp.Flags */
 	/* never leave the kernel */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
+	F_WATCHED = 1 << 13,	/* its events are counted */
 	F_SYN_HALVED = 3 << 14,	/* a number: how often the timeout of the SYN was halved */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
@@ -303,6 +322,9 @@ struct conn_sample {
 	__u32 ssthresh;
 	__u32 mss;
 	struct cc_state cc_state; /* all zero unless cc is a tcpilot_* */
+	__u16 init_cwnd;	/* track.init_cwnd, in the first sample of a connection */
+	__u16 init_lost;
+	__u32 pad;
 };
 
 enum closed_bits {
@@ -381,10 +403,11 @@ _Static_assert(sizeof(struct cc_state) == 32, "abi");
 _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
-_Static_assert(sizeof(struct path_policy) == 80 + 8 * NUM_FIELDS, "abi");
+_Static_assert(sizeof(struct path_policy) == 96 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
-_Static_assert(sizeof(struct track) == 32, "abi");
-_Static_assert(sizeof(struct conn_sample) == 264, "abi");
+_Static_assert(sizeof(struct flow_count) == 16, "abi");
+_Static_assert(sizeof(struct track) == 40, "abi");
+_Static_assert(sizeof(struct conn_sample) == 272, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

@@ -26,7 +26,9 @@ enum {				/* include/net/tcp_states.h */
 	TCP_FIN_WAIT2 = 5,
 	TCP_CLOSE = 7,
 	TCP_CLOSE_WAIT = 8,
+	TCP_LAST_ACK = 9,
 	TCP_LISTEN = 10,
+	TCP_CLOSING = 11,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

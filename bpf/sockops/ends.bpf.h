@@ -5,6 +5,7 @@
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H
 
+#include "flows.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "syn.bpf.h"
@@ -111,6 +112,7 @@ static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u
 			count(COUNT_THINNED);
 		}
 	}
+	flow_end_of(k->track);
 	if (!k->live)
 		slot_free(k->track);
 	else if (tp)
@@ -180,6 +182,8 @@ int tcpilot_error(__u64 *ctx)
 		return 0;
 	if (k.track->flags & F_ESTABLISHED) {
 		k.track->err = err;	/* all errno of TCP fit 8 bits */
+		if (sk->__sk_common.skc_state == TCP_CLOSE)
+			flow_end_of(k.track);	/* its socket may stay open for long */
 		return 0;
 	}
 	note_syn_retries(sk, tp, k.track);

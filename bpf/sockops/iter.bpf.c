@@ -24,6 +24,15 @@ struct bpf_iter__tcp {
 /* Only connections of this cgroup and below are handled; 0: of any. */
 const volatile __u64 attached_cgroup;
 
+/* Established connections found since user space cleared it, by index into flow_counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u64);
+} flows_found SEC(".maps");
+
 /* ---- adoption ------------------------------------------------------------ */
 
 static __always_inline bool attached_to(struct tcp_sock *tp)
@@ -100,7 +109,23 @@ static __always_inline struct live_conn *settle(struct tcp_sock *tp, struct trac
 enum {
 	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
 		      1 << TCP_CLOSE_WAIT,
+	/* in which a connection counts as one of its path: until its socket is unhashed */
+	FLOW_STATES = LIVE_STATES | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING,
 };
+
+static __always_inline void flow_found(struct sock_common *skc, const struct live_conn *l)
+{
+	const struct track *t = l ? &l->track : slot_find(skc->skc_cookie.counter);
+	__u64 *n;
+	__u32 flow;
+
+	if (!t || !(t->flags & F_ESTABLISHED) || !t->flow)
+		return;
+	flow = t->flow;
+	n = bpf_map_lookup_elem(&flows_found, &flow);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
 
 SEC("iter/tcp")
 int tcpilot_live(struct bpf_iter__tcp *ctx)
@@ -114,17 +139,22 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	__u32 zero = 0;
 	__u64 ns, cookie;
 
-	if (!skc || !(1U << (skc->skc_state & 31) & LIVE_STATES))
+	if (!skc || !(1U << (skc->skc_state & 31) & FLOW_STATES))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp)
+		return 0;
+	l = bpf_sk_storage_get(&live, tp, 0, 0);
+	flow_found(skc, l);
+	if (!(1U << (skc->skc_state & 31) & LIVE_STATES))
+		return 0;
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	if (!tp || !cfg || !cfg->interval_ns)
+	if (!cfg || !cfg->interval_ns)
 		return 0;
 	ns = bpf_ktime_get_ns();
 	if (ns >= cfg->lease_ns)
 		return 0;
 
-	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	if (!l) {
 		cookie = bpf_get_socket_cookie(tp);
 		t = slot_find(cookie);

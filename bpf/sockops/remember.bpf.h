@@ -5,11 +5,13 @@
 #ifndef TCPILOT_REMEMBER_BPF_H
 #define TCPILOT_REMEMBER_BPF_H
 
+#include "flows.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 
-/* Stores the connection's state in a slot, or in socket storage if both are in use. */
-static __always_inline void remember(struct bpf_sock_ops *skops, const struct track *t)
+/* Stores the connection's state in a slot, or in socket storage if both are in use; false:
+ * there is no room. */
+static __always_inline bool remember(struct bpf_sock_ops *skops, const struct track *t)
 {
 	struct track *slot = slot_take(t->cookie);
 	struct live_conn *l;
@@ -17,17 +19,18 @@ static __always_inline void remember(struct bpf_sock_ops *skops, const struct tr
 	if (slot) {
 		*slot = *t;
 		count(COUNT_SLOT);
-		return;
+		return true;
 	}
 	if (!skops->sk)
-		return;
+		return false;
 	l = bpf_sk_storage_get(&live, skops->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!l) {
 		count(COUNT_UNTRACKED);
-		return;
+		return false;
 	}
 	l->track = *t;
 	count(COUNT_STORAGE);
+	return true;
 }
 
 /* A socket begins a connection. Removes the state of an earlier one whose end no hook
@@ -35,17 +38,24 @@ static __always_inline void remember(struct bpf_sock_ops *skops, const struct tr
 static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
 	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
+	struct bpf_sock *sk = skops->sk;
+	struct live_conn *l;
 	struct track *t;
 
 	if (!cookie)		/* no hook has seen it, or it would have a cookie */
 		return;
 	t = slot_find(cookie);
 	if (t) {
+		flow_end_of(t);
 		slot_free(t);
 		count(COUNT_FORGOTTEN);
 	}
-	if (skops->sk && !bpf_sk_storage_delete(&live, skops->sk))
+	l = sk ? bpf_sk_storage_get(&live, sk, 0, 0) : NULL;
+	if (l) {
+		flow_end_of(&l->track);
+		bpf_sk_storage_delete(&live, sk);
 		count(COUNT_FORGOTTEN);
+	}
 }
 
 static __always_inline struct track *recall(struct bpf_sock_ops *skops)

@@ -227,6 +227,9 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	report_totals(s, now, last);
 	report_path(s, tp);
 	report_cc_state(s, tp, cc);
+	s->init_cwnd = last->at_ns ? 0 : t->init_cwnd;
+	s->init_lost = last->at_ns ? 0 : t->init_lost;
+	s->pad = 0;
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
 		last_wake_ns = now->at_ns;

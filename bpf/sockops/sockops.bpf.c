@@ -72,6 +72,7 @@ struct {
 #include "remember.bpf.h"
 #include "syn.bpf.h"
 #include "apply.bpf.h"
+#include "init_cwnd.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -113,11 +114,14 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 	return bpf_map_lookup_elem(&path_policies, &key);
 }
 
-static __always_inline void watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
+/* Returns the flag to remember. */
+static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
 {
-	if (cls->cb_flags && (bpf_get_prandom_u32() & 0xffff) < cls->watch_share)
-		/* other programs of this cgroup may have asked for callbacks */
-		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
+	if (!cls->cb_flags || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
+		return 0;
+	/* other programs of this cgroup may have asked for callbacks */
+	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
+	return F_WATCHED;
 }
 
 static __always_inline void count_class(__u32 class, bool outgoing)
@@ -217,6 +221,7 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 		return;
 	}
 	t->policy_id = ctx->policy->id;
+	t->flow = ctx->policy->flow;
 	if (ctx->policy->num_arms && cc_owned(ctx))
 		t->flags |= F_APP_CC;	/* not comparable, not even as a hold-out */
 	if (ctx->policy->num_arms || ctx->policy->hold_out_slices)
@@ -239,12 +244,29 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 		t->flags |= F_FIELDS;
 }
 
+/* Sets the fields that act on the send side once the handshake is over. active is the number
+ * of the path's connections. */
+static __always_inline void apply_established(struct bpf_sock_ops *skops,
+					      const struct conn_ctx *ctx, struct track *t,
+					      __u32 active)
+{
+	__u64 set = ctx->policy->set & ~ctx->yield, init_cwnd = 1ULL << FIELD_INIT_CWND;
+
+	if (set & ctx->policy->adapted & init_cwnd) {
+		set &= ~init_cwnd;
+		if (ctx->tp)
+			t->init_cwnd = raise_init_cwnd(skops, ctx->tp, ctx->policy, ctx->now, active);
+	}
+	apply_fields(skops, ctx->policy, set, true);
+}
+
 /* A connection begins. Outgoing: before the SYN; fields that affect the handshake are set
  * now, the others after it. Incoming: it is already established. */
 static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				     const struct conn *c)
 {
 	bool outgoing = c->outgoing;
+	__u32 active = 0;
 	struct track t = { .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id };
 
 	if (!ctx->tp)
@@ -252,6 +274,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
 	t.cookie = bpf_get_socket_cookie(skops);
 	decide(ctx, &t, c);
+	if (!outgoing)
+		active = flow_begin(t.flow);
 	if (t.flags & F_FIELDS) {
 		__u64 set = ctx->policy->set & ~ctx->yield;
 
@@ -260,17 +284,19 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 			t.flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
-			apply_fields(skops, ctx->policy, set, true);
+			apply_established(skops, ctx, &t, active);
 	}
 	if (!outgoing)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
-	watch(skops, ctx->cls);
-	remember(skops, &t);
+	t.flags |= watch(skops, ctx->cls);
+	if (!remember(skops, &t))
+		flow_end_of(&t);
 }
 
 /* The handshake of an outgoing connection is over. Returns the connection if there is
- * something left to set. */
-static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now)
+ * something left to set. active is the number of the path's connections. */
+static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now,
+							   __u32 *active)
 {
 	struct track *t = recall(skops);
 
@@ -278,6 +304,7 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 		return NULL;
 	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
+	*active = flow_begin(t->flow);
 	if (t->flags & F_HOLD_OUT || (t->arm == NO_ARM && !(t->flags & F_FIELDS)))
 		return NULL;
 	return t;
@@ -344,6 +371,14 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 
 	if (!t)
 		return;
+	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB) {
+		struct tcp_sock *tp = skops_tcp(skops);
+
+		if (tp)
+			first_window_lost(skops, tp, t);
+	}
+	if (!(t->flags & F_WATCHED))
+		return;
 	key.class = t->class;
 	n = bpf_map_lookup_elem(&events, &key);
 	if (n)
@@ -385,11 +420,11 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 /* Sets what must be set after an outgoing connection's handshake: fields first, because
  * a congestion control starts from the current window. */
 static __always_inline void on_late(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
-				    struct track *late)
+				    struct track *late, __u32 active)
 {
 	/* another class: rules changed meanwhile */
 	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
-		apply_fields(skops, ctx->policy, ctx->policy->set & ~ctx->yield, true);
+		apply_established(skops, ctx, late, active);
 	if (ctx->tp)
 		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
 }
@@ -397,7 +432,7 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct con
 SEC("sockops")
 int tcpilot_sockops(struct bpf_sock_ops *skops)
 {
-	__u32 op = skops->op, zero = 0;
+	__u32 op = skops->op, zero = 0, active = 0;
 	struct track *late = NULL;
 	struct conn_ctx ctx = {};
 	struct conn c = {};
@@ -420,7 +455,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 			restore_syn_retries(skops, ctx.tp);
 	}
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
-		late = on_active_established(skops, ctx.now);
+		late = on_active_established(skops, ctx.now, &active);
 		if (!late)
 			return 1;
 	}
@@ -434,7 +469,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	barrier_var(late);
 	if (late)
-		on_late(skops, &ctx, late);
+		on_late(skops, &ctx, late, active);
 	else if (begins)
 		on_begin(skops, &ctx, &c);
 	else

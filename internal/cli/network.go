@@ -13,11 +13,11 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 	if noPaths(w, &l) {
 		return
 	}
-	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">LOSS", ">RATE", ">RECEIVE RATE", ">MEASURED")
+	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">LOSS", ">RATE", ">RECEIVE RATE", ">ACTIVE", ">MEASURED")
 	for _, p := range l.Paths {
 		m := &p.PathMetrics
 		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtSsthresh(m), fmtLoss(m),
-			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtAgo(l.At, m.Updated))
+			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtActive(m), fmtAgo(l.At, m.Updated))
 	}
 	t.Fit(a.Width)
 	t.Write(w, a.Paint, "")
@@ -30,6 +30,14 @@ func fmtSsthresh(m *engine.PathMetrics) string {
 		return console.None
 	}
 	return fmtCount(m.Ssthresh)
+}
+
+// fmtActive writes the number of established connections of a path.
+func fmtActive(m *engine.PathMetrics) string {
+	if m.Active == nil {
+		return console.None
+	}
+	return fmtCount(uint64(*m.Active))
 }
 
 // fmtLoss writes which share of the data packets of a path was lost.

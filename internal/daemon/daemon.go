@@ -310,7 +310,7 @@ func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 	u.Push("close list of network namespaces", d.sysctls.close)
 	d.engine = engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
-		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Log: d.log, Clock: time.Now,
+		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Flows: d.dp.Flows, Log: d.log, Clock: time.Now,
 		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
 	d.engine.SetObserve(cfg.Mode == engine.ModeObserve, d.started.UnixNano())

@@ -237,7 +237,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 			return nil
 		}
 		seen, last = d.intervals.Load(), start
-		all, err := d.walk(list)
+		all, err := d.walkAndCheck(list)
 		if err != nil {
 			return err
 		}
@@ -259,6 +259,18 @@ const (
 	// handshake, and those that were reset and not closed by their process yet.
 	lostAfter = 10 * time.Minute
 )
+
+// walkAndCheck is walk, and corrects the numbers of connections of paths by what it found.
+func (d *Daemon) walkAndCheck(list *host.NetNSList) (all bool, err error) {
+	tooMany, tooFew, err := d.dp.CheckFlows(func() (bool, error) {
+		all, err = d.walk(list)
+		return all, err
+	})
+	if tooMany+tooFew > 0 {
+		d.log.Info("corrected the numbers of connections of paths", "too_many", tooMany, "too_few", tooFew)
+	}
+	return all, err
+}
 
 // walk reports whether it read all namespaces.
 func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {

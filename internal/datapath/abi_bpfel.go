@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 6
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 7
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -128,6 +128,9 @@ type abiConnSample struct {
 	Ssthresh        uint32
 	Mss             uint32
 	CcState         abiCcState
+	InitCwnd        uint16
+	InitLost        uint16
+	Pad             uint32
 }
 
 type abiCounter uint32
@@ -163,6 +166,13 @@ type abiEventKey struct {
 	Op    uint32
 }
 
+type abiFlowCount struct {
+	_     structs.HostLayout
+	Path  uint64
+	Begun uint32
+	Ended uint32
+}
+
 type abiMaskedPrefix struct {
 	_     structs.HostLayout
 	Addr  [16]uint8
@@ -179,18 +189,21 @@ type abiPathKey struct {
 }
 
 type abiPathPolicy struct {
-	_             structs.HostLayout
-	ExpiresNs     uint64
-	Set           uint64
-	Id            uint32
-	HoldOut       uint32
-	NumArms       uint32
-	Arm           [8]uint8
-	Weight        [8]uint32
-	SliceShift    uint32
-	HoldOutSlices uint32
-	Adapted       uint32
-	Value         [31]uint64
+	_               structs.HostLayout
+	ExpiresNs       uint64
+	Set             uint64
+	Id              uint32
+	HoldOut         uint32
+	NumArms         uint32
+	Arm             [8]uint8
+	Weight          [8]uint32
+	SliceShift      uint32
+	HoldOutSlices   uint32
+	Adapted         uint32
+	Value           [31]uint64
+	WindowExpiresNs uint64
+	Window          uint32
+	Flow            uint32
 }
 
 type abiProbeHook uint32
@@ -284,6 +297,7 @@ const (
 	abiSampleFlagsF_HOLD_OUT_SLICE abiSampleFlags = 1024
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
+	abiSampleFlagsF_WATCHED        abiSampleFlags = 8192
 	abiSampleFlagsF_SYN_HALVED     abiSampleFlags = 49152
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_LATER          abiSampleFlags = 8192
@@ -309,6 +323,9 @@ type abiTrack struct {
 	Flags     uint16
 	Arm       uint8
 	Err       uint8
+	Flow      uint32
+	InitCwnd  uint16
+	InitLost  uint16
 }
 
 // Names of all BPF objects in the ELF.

@@ -63,6 +63,7 @@ type Datapath struct {
 	loading sync.Mutex // one user's object at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
+	flows   flows
 	user    map[string]*userObject
 	closed  bool
 }
@@ -105,6 +106,9 @@ func (d *Datapath) start(opt Options) error {
 		return err
 	}
 	d.loadLive()
+	if err := d.openFlows(); err != nil {
+		return err
+	}
 	d.adoptUser()
 	return nil
 }
@@ -123,6 +127,7 @@ func (d *Datapath) load(maxPolicies int) error {
 	}
 	if maxPolicies > 0 {
 		spec.Maps["path_policies"].MaxEntries = uint32(maxPolicies)
+		spec.Maps["flow_counts"].MaxEntries = uint32(maxPolicies) + 1 // row 0 is not used
 	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}}
 	err = spec.LoadAndAssign(&d.objs, opts)
@@ -220,6 +225,7 @@ func (d *Datapath) Close() error {
 	for _, u := range d.user {
 		errs = append(errs, u.close())
 	}
+	errs = append(errs, d.flows.close())
 	d.mu.Unlock()
 	errs = append(errs, d.objs.Close())
 	d.objs.sockopsVariables = sockopsVariables{} // mapped memory holds a map

@@ -71,6 +71,8 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		Ssthresh:     r.Ssthresh,
 		MSS:          r.Mss,
 		DeliveryRate: r.DeliveryRate,
+		InitCwnd:     r.InitCwnd,
+		InitLost:     r.InitLost,
 
 		CCState: tcp.CCState{
 			BW:         r.CcState.Bw,

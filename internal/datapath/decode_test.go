@@ -34,6 +34,7 @@ func distinct() *abiConnSample {
 	r.Flags = 0xffff &^ uint16(tcp.FlagDefaultArm)
 	r.Cc = cc("reno")
 	r.CcState.Flags = 0xff
+	r.InitLost = 7 // the upper half of its four bytes
 	return r
 }
 

@@ -42,6 +42,9 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		SliceShift:    uint32(e.Policy.Slice),
 		HoldOutSlices: e.Policy.HoldSlices,
 		Adapted:       uint32(e.Policy.Adapted),
+
+		Window:          e.Policy.Window,
+		WindowExpiresNs: uint64(max(0, e.Policy.WindowExpires-monoOffset)),
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -190,13 +191,15 @@ func TestRootEndWithoutAnswer(t *testing.T) {
 
 // vanish directs packets for the far end to a link-layer address that does not exist,
 // until the test ends.
-func vanish(t testing.TB, near, far testenv.End) {
+func vanish(t testing.TB, near, far testenv.End) (restore func()) {
 	t.Helper()
 	neigh := func(args ...string) {
 		near.NS.Run(t, "ip", append([]string{"neigh"}, append(args, "dev", near.Name)...)...)
 	}
 	neigh("replace", far.V4.String(), "lladdr", "02:00:00:00:00:99", "nud", "permanent")
-	t.Cleanup(func() { neigh("del", far.V4.String()) })
+	restore = sync.OnceFunc(func() { neigh("del", far.V4.String()) })
+	t.Cleanup(restore)
+	return restore
 }
 
 func awaitErr(t testing.TB, c net.Conn, want error) {

@@ -42,6 +42,7 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	if err := spec.Variables[iterVarAttachedCgroup].Set(cgroup); err != nil {
 		return nil, fmt.Errorf("set cgroup: %w", err)
 	}
+	spec.Maps["flows_found"].MaxEntries = m.FlowCounts.MaxEntries()
 	it := &liveIterator{}
 	if err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: m.replacements(spec)}); err != nil {
 		return nil, explainLoad("iter", err)

@@ -32,6 +32,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 		if values[i], err = encodePolicy(&entries[i], &d.ccs, offset); err != nil {
 			return err
 		}
+		if entries[i].Policy.CountFlows {
+			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i])
+		}
 	}
 	// A policy must never name an arm that the runtime configuration does not have yet.
 	if d.ccs.n.Load() != known {
@@ -59,6 +62,7 @@ func (d *Datapath) DeletePolicies(keys []path.Key) error {
 		if err := d.maps.PathPolicies.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete policy of %s: %w", k, err)
 		}
+		d.flows.release(&key)
 	}
 	return nil
 }
@@ -69,6 +73,7 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 	if err := deleteWhere(d.maps.PathPolicies, func(k *abiPathKey) bool { return !keep(k.Class) }); err != nil {
 		return fmt.Errorf("delete old policies: %w", err)
 	}
+	d.flows.releaseExcept(keep)
 	return nil
 }
 

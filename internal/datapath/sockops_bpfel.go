@@ -21,6 +21,7 @@ const (
 	sockopsMapClasses         = "classes"
 	sockopsMapCounters        = "counters"
 	sockopsMapEvents          = "events"
+	sockopsMapFlowCounts      = "flow_counts"
 	sockopsMapLive            = "live"
 	sockopsMapLocalRules      = "local_rules"
 	sockopsMapNetnsRules      = "netns_rules"
@@ -102,6 +103,7 @@ type sockopsMapSpecs struct {
 	Classes       *ebpf.MapSpec `ebpf:"classes"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
+	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
@@ -151,6 +153,7 @@ type sockopsMaps struct {
 	Classes       *ebpf.Map `ebpf:"classes"`
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Events        *ebpf.Map `ebpf:"events"`
+	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
@@ -174,6 +177,7 @@ func (m *sockopsMaps) Close() error {
 		m.Classes,
 		m.Counters,
 		m.Events,
+		m.FlowCounts,
 		m.Live,
 		m.LocalRules,
 		m.NetnsRules,

@@ -9,7 +9,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-func adaptRule(r *policy.Rule) { r.Adapt = policy.Adaptive }
+func adaptRule(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO} }
 
 // A path gets values by its own round-trip times, another path its own, and a path of which
 // nothing is known gets none.
@@ -125,5 +125,60 @@ func TestAdaptFollowsASlowerPath(t *testing.T) {
 	row := w.sink.rows[path.Of(1, 0, to, 24)]
 	if v, ok := row.Policy.Params.Get(tcp.SynRTO); ok && v < 500 {
 		t.Errorf("syn_rto is still %d ms on a path of 120 ms", v)
+	}
+}
+
+func windowRule(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.InitCwnd} }
+
+// windowOf is the row of a path: the greatest initial window, and what it is a share of.
+func windowOf(w *world, to string) (most uint64, row path.Entry) {
+	row = w.sink.rows[path.Of(1, 0, ip(to), 24)]
+	most, _ = row.Policy.Params.Get(tcp.InitCwnd)
+	return most, row
+}
+
+// While connections show what the path holds, the row is written again before its window
+// expires, but not with each of them. Later it is not extended.
+func TestAdaptedWindowIsExtendedWhileItIsShown(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", windowRule))
+	w.gap = second / 2
+	g := goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(20, ip("198.51.100.7"), g)
+	most, row := windowOf(w, "198.51.100.7")
+	if most != 64 || row.Policy.Window != 80 || !row.Policy.CountFlows || row.Rule != "all" {
+		t.Fatalf("at most %d, row %+v", most, row)
+	}
+	ids := map[uint32]bool{}
+	for range 240 { // two minutes
+		w.run(1, ip("198.51.100.7"), g)
+		_, row = windowOf(w, "198.51.100.7")
+		ids[row.ID] = true
+		if left := row.Policy.WindowExpires - w.now; left < 25*second {
+			t.Fatalf("expires in %d ns, while the path is in use", left)
+		}
+	}
+	if len(ids) > 60 { // it is also written when shares of arms change
+		t.Errorf("240 connections wrote %d rows", len(ids))
+	}
+	small := func(s *tcp.Sample) {
+		s.Ssthresh, s.Flags, s.BytesAcked, s.DataSegsOut, s.Cwnd = tcp.InfiniteSsthresh, tcp.FlagAppLimited, 2000, 2, 10
+	}
+	for range 140 {
+		w.run(1, ip("198.51.100.7"), g, small)
+	}
+	if most, row = windowOf(w, "198.51.100.7"); row.Policy.WindowExpires > w.now {
+		t.Errorf("small connections extended the window: at most %d, expires in %d ns", most, row.Policy.WindowExpires-w.now)
+	}
+}
+
+// Losses in first windows lower them at once, in the middle of a slice.
+func TestAdaptedWindowFallsWithLossesInFirstWindows(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", windowRule))
+	w.gap = second / 10
+	g := goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(30, ip("198.51.100.7"), g)
+	w.run(1, ip("198.51.100.7"), g, func(s *tcp.Sample) { s.InitCwnd, s.InitLost = 64, 30 })
+	if most, _ := windowOf(w, "198.51.100.7"); most != 32 {
+		t.Errorf("at most %d, want 32", most)
 	}
 }

@@ -42,7 +42,10 @@ type Options struct {
 	// TTL is how long the kernel applies a policy that is not renewed; 0 is 10 min.
 	TTL  time.Duration
 	Sink Sink
-	Log  *slog.Logger // nil: nothing is logged
+	// Flows returns how many established connections the path of a policy has; false: they
+	// are not counted. It must not block. May be nil.
+	Flows func(path.Key) (uint32, bool)
+	Log   *slog.Logger // nil: nothing is logged
 	// Clock measures how long a tick takes; nil: it is not measured.
 	Clock func() time.Time
 	// FirstClass is the first class id to allocate; smaller ids may still be in the

@@ -33,6 +33,7 @@ type node struct {
 	best      int8 // index into policy.arms, -1 is none
 	lifetimes lifetimes
 	metrics   estimate.Path
+	first     policy.FirstWindows
 
 	hosts bool // there are several hosts, with nodes of their own
 	ecn   bool // provenMarks connections negotiated ECN and got CE marks
@@ -78,6 +79,8 @@ type written struct {
 	slice   uint8  // path.Policy's
 	params  uint32 // stamp of the rule's fixed fields
 	adapted policy.Adapted
+	// windowExpires is the policy's: a later one alone is written if policy.WindowRenewed.
+	windowExpires int64
 }
 
 // armSet is a list of arms. Paths with equal lists share one.

@@ -101,9 +101,12 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 	if len(n.rule.rule.Adapt) == 0 || n.id == 0 || n.policy.holdOut == policy.One || n.back != nil {
 		return
 	}
-	switch now := n.rule.rule.Adapted(&n.metrics, n.policy.adapted, s.At); {
+	switch now := n.rule.rule.Adapted(&n.metrics, &n.first, n.policy.adapted, s.At); {
 	case now == n.policy.adapted:
-	case now.Longer(n.policy.adapted):
+		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
+			e.mark(n)
+		}
+	case now.Safer(n.policy.adapted):
 		e.markUrgent(n)
 	default:
 		e.mark(n)
@@ -115,6 +118,8 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
 	n.metrics.Observe(s)
+	loss, _ := n.metrics.Loss()
+	n.first.Observe(s, loss)
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
 		if n.marked++; n.marked >= provenMarks {
 			n.ecn = true

@@ -114,6 +114,7 @@ type PathMetrics struct {
 	Ssthresh    uint64    `json:"ssthresh"`                       // packets, greatest slow start threshold of the last 15 to 30 seconds; 0 is unknown
 	LossShare   float64   `json:"loss_share"`                     // of the recent data packets, 0 to 1
 	DataSegs    uint64    `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown
+	Active      *uint32   `json:"active_connections,omitempty"`   // established now; absent: not counted, because nothing needs it
 	Updated     time.Time `json:"measured_at,omitzero"`           // time of the latest sample; the last minutes are those before it
 }
 

@@ -233,7 +233,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	n.id, n.policy, n.expires = e.ids, w, now+int64(e.opt.TTL)
 	e.byWrite.remove(n)
 	e.byWrite.pushBack(n)
-	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Policy: d.Policy}, true
+	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Rule: n.rule.rule.Name, Policy: d.Policy}, true
 }
 
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and
@@ -262,7 +262,7 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 		rs.params = fixed
 		rs.paramStamp++
 	}
-	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: policy.AdaptedIn(p)}
+	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: policy.AdaptedIn(p), windowExpires: p.WindowExpires}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight
@@ -282,7 +282,7 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 // same reports whether the policies are equal, apart from differences of shares that are
 // too small to be written.
 func (w *written) same(o *written) bool {
-	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted {
+	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
 		return false
 	}
 	// The hold-out share of a new path falls with each outcome: a change by an eighth or
@@ -307,6 +307,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.Back = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
+	in.First = &n.first
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()

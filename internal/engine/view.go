@@ -198,7 +198,7 @@ func adaptedSettings(a policy.Adapted, n *node) (out []Setting) {
 	for _, f := range policy.Adaptive {
 		if v := a.Value(f); v != 0 {
 			s := setting(f, v, policy.FromMetrics)
-			s.Why = policy.WhyAdapted(&n.metrics)
+			s.Why = policy.WhyAdapted(f, a, &n.metrics)
 			out = append(out, s)
 		}
 	}
@@ -231,6 +231,11 @@ func (v *viewer) path(p *PathState, n *node) {
 		Samples: n.samples, Set: set,
 		PathMetrics: viewMetrics(&n.metrics),
 		Slice:       from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
+	}
+	if v.e.opt.Flows != nil {
+		if n, ok := v.e.opt.Flows(from.key.path()); ok {
+			p.Active = &n
+		}
 	}
 	first := len(v.arms)
 	arms := from.policy.arms.list()

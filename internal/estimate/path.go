@@ -49,6 +49,7 @@ type Path struct {
 	Lost        float32 `json:"lost"`         // those of them that the sender marked as lost
 	RTTs        uint32  `json:"rtts"`         // number of samples with a smoothed round-trip time
 	RTTAt       int64   `json:"rtt_at"`       // Unix nanoseconds of the latest of them; 0 is never
+	SsthreshAt  int64   `json:"ssthresh_at"`  // Unix nanoseconds of the latest value of Ssthresh; 0 is never
 	Updated     int64   `json:"updated"`      // Unix nanoseconds of the latest sample; 0 is never
 }
 
@@ -65,7 +66,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)
-		p.Ssthresh.Max(at, ssthresh(s), ssthreshWindow)
+		p.observeSsthresh(s, at)
 	}
 	p.Updated = at
 }
@@ -87,6 +88,13 @@ func (p *Path) observeRTT(s *tcp.Sample, at int64) {
 	p.RTTVar += gain * (max(float32(s.RTTVar), off) - p.RTTVar)
 	p.RTTAt = at
 	p.RTTs += min(1, math.MaxUint32-p.RTTs)
+}
+
+func (p *Path) observeSsthresh(s *tcp.Sample, at int64) {
+	if v := ssthresh(s); v != 0 {
+		p.Ssthresh.Max(at, v, ssthreshWindow)
+		p.SsthreshAt = at
+	}
 }
 
 func (p *Path) observeLoss(s *tcp.Sample, elapsed time.Duration) {
@@ -130,17 +138,33 @@ func receiveRate(s *tcp.Sample) uint64 {
 // ssthresh is the window in packets up to which the connection could have grown fast; 0 if
 // it has not shown any. A congestion control that models the path, as bbr, leaves the slow
 // start threshold alone, and so does a connection without a loss. Then it is what the
-// connection had in flight at its delivery rate, without a queue: the bandwidth-delay product.
+// connection had in flight without harm.
 func ssthresh(s *tcp.Sample) uint64 {
 	window := uint64(s.Ssthresh)
 	if s.Ssthresh == 0 || s.Ssthresh >= tcp.InfiniteSsthresh {
-		if s.MSS == 0 {
-			return 0
-		}
-		window = uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), tcp.InfiniteSsthresh))
+		window = max(delivered(s), carried(s))
 	}
 	if window < minSsthresh {
 		return 0
 	}
 	return window
+}
+
+// delivered is what the connection had in flight at its delivery rate, without a queue:
+// the bandwidth-delay product, in packets; 0 if it is unknown.
+func delivered(s *tcp.Sample) uint64 {
+	if s.MSS == 0 {
+		return 0
+	}
+	return uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), tcp.InfiniteSsthresh))
+}
+
+// carried is a number of packets that the connection has had in flight without a loss; 0 if
+// it had losses. In slow start, the kernel lets the congestion window grow to twice what was
+// in flight (tcp_is_cwnd_limited).
+func carried(s *tcp.Sample) uint64 {
+	if s.Lost > 0 || s.Retrans > 0 {
+		return 0
+	}
+	return uint64(min(s.Cwnd/2, s.DataSegsOut))
 }

@@ -99,8 +99,18 @@ func TestSsthreshWithoutOne(t *testing.T) {
 	}
 	s.Flags = tcp.FlagAppLimited
 	if got := ssthresh(s); got != 0 {
-		t.Errorf("limited by the application: %d, want 0", got)
+		t.Errorf("limited by the application, with losses: %d, want 0", got)
 	}
+	s.Lost, s.Retrans = 0, 0
+	if got, want := ssthresh(s), uint64(90); got != want { // half of its window of 180
+		t.Errorf("limited by the application: %d, want %d", got, want)
+	}
+	s.DataSegsOut = 50
+	if got, want := ssthresh(s), uint64(50); got != want {
+		t.Errorf("of 50 packets: %d, want %d", got, want)
+	}
+	s.Flags |= tcp.FlagAppLimited
+	s.Lost = 1
 	s.Flags, s.MSS = 0, 0
 	if got := ssthresh(s); got != 0 {
 		t.Errorf("without a segment size: %d, want 0", got)

@@ -195,6 +195,9 @@ func (s *scrape) path(p *engine.PathState) {
 	s.known(pathMinRTT, float64(p.MinRTT)/1e6, l...)
 	s.known(pathRate, float64(p.Rate), l...)
 	s.known(pathReceiveRate, float64(p.ReceiveRate), l...)
+	if p.Active != nil {
+		s.one(pathActive, float64(*p.Active), l...)
+	}
 	s.known(pathSsthresh, float64(p.Ssthresh), l...)
 	if p.DataSegs > 0 {
 		s.one(pathLoss, p.LossShare, l...)

@@ -21,6 +21,13 @@ type Arm struct {
 // nothing. It is comparable: two equal policies need no write.
 type Policy struct {
 	Params tcp.Params // values of fields
+	// Window is how many packets in flight the path has shown to hold, until WindowExpires
+	// (Unix nanoseconds). If init_cwnd is adapted, a connection gets as initial window its
+	// share among the connections of the path, at most the field's value.
+	Window        uint32
+	WindowExpires int64
+	// CountFlows: the established connections of the path are counted.
+	CountFlows bool
 	// Adapted has the bit 1<<f for each field of Params that was computed from the metrics of
 	// the path, and not set by a rule.
 	Adapted uint64
@@ -42,5 +49,6 @@ type Entry struct {
 	Key     Key
 	ID      uint32 // nonzero, new at every write; echoed by samples
 	Expires int64  // Unix nanoseconds; afterwards the kernel ignores the entry
+	Rule    string // name of the rule, which identifies the class over restarts
 	Policy  Policy
 }

@@ -10,11 +10,15 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd}
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
 	SynRTO, SynAckRTO uint16 // milliseconds
+	// InitCwnd is the greatest initial window of a connection, packets. It gets less if its
+	// share of Window, among the connections of the path, is less.
+	InitCwnd uint16
+	Window   uint32
 }
 
 const (
@@ -50,16 +54,16 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 	return set&(1<<f) == 0 && (f != tcp.SynRTO || set&(1<<tcp.SynCount) == 0)
 }
 
-// Longer reports whether a has a longer timeout than b, or none where b has one: what b gives
-// is too short now.
-func (a Adapted) Longer(b Adapted) bool {
+// Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
+// window, or leaves the field to the kernel.
+func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
-	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO)
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || a.InitCwnd < b.InitCwnd || a.Window < b.Window
 }
 
-// Adapted computes the values for a path from its metrics, which may be nil. was are the
-// values in use, now is in Unix nanoseconds.
-func (r *Rule) Adapted(m *estimate.Path, was Adapted, now int64) (a Adapted) {
+// Adapted computes the values for a path from its metrics and its raised initial windows,
+// which may be nil. was are the values in use, now is in Unix nanoseconds.
+func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
 	if m == nil || m.RTTs < metricsSamples || m.SRTT == 0 {
 		return a
 	}
@@ -75,6 +79,11 @@ func (r *Rule) Adapted(m *estimate.Path, was Adapted, now int64) (a Adapted) {
 			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO)
 		case tcp.SynAckRTO:
 			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO)
+		case tcp.InitCwnd:
+			if most := first.bound(now); most != 0 {
+				a.Window = window(m, was.Window, now)
+				a.InitCwnd = uint16(min(uint32(most), a.Window))
+			}
 		}
 	}
 	return a
@@ -102,13 +111,16 @@ func rttBound(m *estimate.Path) time.Duration {
 	return time.Duration((m.SRTT + 4*m.RTTVar) * float32(time.Microsecond))
 }
 
-// addTo puts the values into a policy.
-func (a Adapted) addTo(p *path.Policy) {
+// addTo puts the values into a policy. m are the metrics that they come from.
+func (a Adapted) addTo(p *path.Policy, m *estimate.Path) {
 	for _, f := range Adaptive {
 		if v := a.Value(f); v != 0 {
 			p.Params.Set(f, v)
 			p.Adapted |= 1 << f
 		}
+	}
+	if a.Window != 0 {
+		p.Window, p.WindowExpires = a.Window, WindowExpires(m)
 	}
 }
 
@@ -121,7 +133,7 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 		v, _ := p.Params.Get(f)
 		return uint16(v)
 	}
-	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO)}
+	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO), InitCwnd: value(tcp.InitCwnd), Window: p.Window}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -131,12 +143,17 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.SynRTO)
 	case tcp.SynAckRTO:
 		return uint64(a.SynAckRTO)
+	case tcp.InitCwnd:
+		return uint64(a.InitCwnd)
 	}
 	return 0
 }
 
-// WhyAdapted explains an adapted timeout by the metrics that led to it.
-func WhyAdapted(m *estimate.Path) string {
+// WhyAdapted explains an adapted value by the metrics that led to it.
+func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
+	if f == tcp.InitCwnd {
+		return whyWindow(a, m)
+	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }
 

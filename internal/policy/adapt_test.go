@@ -115,7 +115,7 @@ func TestAdaptIsSteady(t *testing.T) {
 }
 
 func TestWhyAdapted(t *testing.T) {
-	if got := WhyAdapted(measured(12.34, 3)); !strings.HasPrefix(got, "srtt 12.3ms + 4 x rttvar 3ms is 24.3ms") {
+	if got := WhyAdapted(tcp.SynRTO, Adapted{}, measured(12.34, 3)); !strings.HasPrefix(got, "srtt 12.3ms + 4 x rttvar 3ms is 24.3ms") {
 		t.Error(got)
 	}
 }

@@ -36,6 +36,7 @@ type Input struct {
 	Belief  *learn.Belief  // of this path; nil is a path without samples
 	Metrics *estimate.Path // of this path; nil is a path without samples
 	Adapted Adapted        // of the policy in use
+	First   *FirstWindows  // of this path; nil is a path without samples
 	Parent  *learn.Belief  // of the enclosing prefix; nil at the root
 	Now     int64          // Unix nanoseconds
 	Slice   uint8          // path.Policy's, for paths that learn
@@ -75,6 +76,7 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
+	d.Policy.CountFlows = slices.Contains(in.Rule.Adapt, tcp.InitCwnd)
 	if in.Back {
 		d.Reason = WorseThanDefault
 		return d
@@ -88,7 +90,7 @@ func Decide(in *Input) Decision {
 	default:
 		d.Reason = ByRule
 	}
-	in.Rule.Adapted(in.Metrics, in.Adapted, in.Now).addTo(&d.Policy)
+	in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now).addTo(&d.Policy, in.Metrics)
 	in.holdOut(&d.Policy)
 	return d
 }

@@ -44,9 +44,9 @@ const (
 	offRate       = 240 // u64
 	offCCState    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes
 
-	// At the end.
-	spare = 8 // 4 zero bytes
-	crc   = 4 // u32: CRC-32C of all before it
+	offInitCwnd = 280 // 2 x u16; zero in files from before they existed
+
+	crc = 4 // u32 at the end: CRC-32C of all before it
 )
 
 var (
@@ -91,7 +91,8 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint64(b[offBytes+16:], s.BytesRetrans)
 	le.PutUint64(b[offRate:], s.DeliveryRate)
 	encodeCCState((*[32]byte)(b[offCCState:]), &s.CCState)
-	clear(b[Size-spare : Size-crc])
+	le.PutUint16(b[offInitCwnd:], s.InitCwnd)
+	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
@@ -119,7 +120,7 @@ func decode(s *tcp.Sample, b []byte) error {
 	if !okL || !okR {
 		return fmt.Errorf("address of family %d or %d is not valid", b[offLocalFam], b[offRemoteFam])
 	}
-	if uint32(le.Uint16(b[offPolicy-2:]))|le.Uint32(b[len(b)-spare:]) != 0 {
+	if le.Uint16(b[offPolicy-2:]) != 0 {
 		return errZero
 	}
 	others := le.Uint32(b[offStandsFor:])
@@ -180,6 +181,8 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.Ssthresh = le.Uint32(b[offMinRTT+16:])
 	s.MSS = le.Uint32(b[offMinRTT+20:])
 	s.DeliveryRate = le.Uint64(b[offRate:])
+	s.InitCwnd = le.Uint16(b[offInitCwnd:])
+	s.InitLost = le.Uint16(b[offInitCwnd+2:])
 }
 
 func put32(b []byte, v0, v1, v2, v3 uint32) {

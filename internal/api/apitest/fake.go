@@ -113,7 +113,7 @@ func Snapshot() *engine.Snapshot {
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
 				LastUsed: Now.Add(-2 * time.Second), Samples: 200, PathMetrics: engine.PathMetrics{
 					MinRTT: 12_300, SRTT: 15_000, RTTVar: 900, Rate: 11_760_000, ReceiveRate: 150_000, Ssthresh: 96,
-					LossShare: 0.0012, DataSegs: 41_000, Updated: Now.Add(-2 * time.Second),
+					LossShare: 0.0012, DataSegs: 41_000, Active: new(uint32(12)), Updated: Now.Add(-2 * time.Second),
 				},
 				Arms: []engine.PathArm{
 					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now,

@@ -1,0 +1,177 @@
+package datapath
+
+import (
+	"io"
+	"math"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// window is a policy with an adapted initial window: each connection's share of held, at most
+// most.
+func window(most, held uint64, left time.Duration) func(*path.Policy) {
+	return func(p *path.Policy) {
+		p.Params.Set(tcp.InitCwnd, most)
+		p.Adapted = 1 << tcp.InitCwnd
+		p.Window, p.WindowExpires, p.CountFlows = uint32(held), time.Now().Add(left).UnixNano(), true
+	}
+}
+
+func TestRootAdaptedInitCwnd(t *testing.T) {
+	r := newRig(t)
+	cwnds := func() (client, server uint32) {
+		c, s := r.pair(t, "127.0.0.1:0")
+		defer closeAll(t, c, s)
+		return tcpInfo(t, c).Snd_cwnd, tcpInfo(t, s).Snd_cwnd
+	}
+	for _, c := range []struct {
+		name           string
+		policy         func(*path.Policy)
+		client, server uint32
+	}{
+		// The client is established first, and so is the first of two.
+		{"room for all", window(64, 1000, time.Minute), 64, 64},
+		{"its share", window(64, 60, time.Minute), 60, 30},
+		{"a share below the kernel's window", window(64, 15, time.Minute), 15, 10},
+		{"expired", window(64, 1000, -time.Second), 10, 10},
+		{"none", nil, 10, 10},
+	} {
+		r.policy(t, c.policy)
+		if client, server := cwnds(); client != c.client || server != c.server {
+			t.Errorf("%s: initial windows %d and %d, want %d and %d", c.name, client, server, c.client, c.server)
+		}
+	}
+}
+
+// A raised window is paced over half a round trip, and leaves no limit on the rate. An
+// application that chose a rate keeps it.
+func TestRootAdaptedInitCwndIsPaced(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, window(64, 1000, time.Minute))
+	c, _ := r.pair(t, "127.0.0.1:0")
+	if got := sockopt(t, c, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); uint32(got) != 1<<32-1 {
+		t.Errorf("greatest pacing rate %d", uint32(got))
+	}
+	info := tcpInfo(t, c) // the kernel computes no rate before it is sent an ACK
+	want := min(2*64*float64(info.Snd_mss)/float64(info.Rtt)*1e6, math.MaxUint32-1)
+	if got := float64(info.Pacing_rate); math.Abs(got/want-1) > 0.05 { // the rtt is rounded to microseconds
+		t.Errorf("the first window is paced at %.0f bytes/s, want %.0f", got, want)
+	}
+	chosen := control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 1e6) })
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	c = dial(t, r.ns, l.Addr().String(), chosen)
+	if got := sockopt(t, c, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); got != 1e6 {
+		t.Errorf("an application's pacing rate of 1e6 became %d", got)
+	}
+}
+
+// The sample of a connection has its raised window, and how many of its packets were sent
+// again after a loss.
+func TestRootAdaptedInitCwndLosses(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	r.policy(t, window(40, 1000, time.Minute))
+	l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+	for _, lossy := range []bool{false, true} {
+		c := dial(t, r.ns, l.Addr().String(), nil)
+		s := accept(t, l)
+		isC := ofConn(c)
+		restore := func() {}
+		if lossy {
+			restore = vanish(t, near, far)
+		}
+		_, err := c.Write(make([]byte, 30*1448))
+		must(t, err)
+		if lossy {
+			time.Sleep(50 * time.Millisecond)
+			restore()
+		}
+		_, err = io.CopyN(io.Discard, s, 30*1448)
+		must(t, err)
+		exchange(t, c, s, 500_000)
+		closeAll(t, c, s)
+		got := r.find(t, "client", isC)
+		if got.InitCwnd != 40 || got.InitLost > 0 != lossy || got.InitLost > 40 {
+			t.Errorf("lossy %v: initial window %d, lost %d", lossy, got.InitCwnd, got.InitLost)
+		}
+		if lossy && int(got.InitLost) < 20 {
+			t.Errorf("lost %d packets of 30", got.InitLost)
+		}
+	}
+}
+
+// Connections are counted from their handshake to their end, however they end.
+func TestRootFlowCounts(t *testing.T) {
+	r := newRig(t)
+	root := path.Root(1, 0)
+	r.policy(t, window(64, 1000, time.Minute))
+	r.settled(t, root, 0)
+	c1, s1 := r.pair(t, "127.0.0.1:0")
+	c2, s2 := r.pair(t, "127.0.0.1:0")
+	r.settled(t, root, 4)
+	closeAll(t, c1, s1)
+	r.settled(t, root, 2)
+	must(t, c2.(*net.TCPConn).SetLinger(0))
+	closeAll(t, c2) // sends a RST: s2 is over, though its process has it open
+	r.settled(t, root, 0)
+	closeAll(t, s2)
+	r.settled(t, root, 0)
+	if _, err := dialErr(t, r.ns, "", "127.0.0.1:1", nil); err == nil {
+		t.Error("connected to a closed port")
+	}
+	r.settled(t, root, 0)
+}
+
+// settled waits until a path has the given number of connections: ends are asynchronous.
+func (r *rig) settled(t *testing.T, k path.Key, want uint32) {
+	t.Helper()
+	n := uint32(0)
+	for range 1000 {
+		if n, _ = r.Flows(k); n == want {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Fatalf("%d connections are counted, want %d", n, want)
+}
+
+// Counts stay exact over restarts: rows belong to a rule's paths, and not to classes, of which
+// each process has new ones. What a walk finds agrees with them.
+func TestRootFlowCountsOverRestarts(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	var live []io.Closer
+	for id := uint32(1); id <= 4; id++ {
+		r.rules(t, class.Table{Classes: []class.Class{{ID: id}}})
+		k := path.Root(id, 0)
+		r.policyOf(t, k, time.Now().Add(time.Minute), window(64, 1000, time.Minute))
+		must(t, r.DeletePoliciesExcept(func(c uint32) bool { return c == id }))
+		for i := range 500 {
+			c := dial(t, r.ns, l.Addr().String(), nil)
+			s := accept(t, l)
+			if i%100 == 0 {
+				live = append(live, c, s)
+				continue
+			}
+			must(t, c.(*net.TCPConn).SetLinger(0)) // a RST: both ends are over at once
+			closeAll(t, c, s)
+		}
+		r.settled(t, k, uint32(len(live)))
+		tooMany, tooFew, err := r.CheckFlows(func() (bool, error) { r.walk(t, r.ns); return true, nil })
+		if tooMany+tooFew != 0 || err != nil {
+			t.Errorf("a walk found %d too many, %d too few: %v", tooMany, tooFew, err)
+		}
+		r.crash(t)
+		r.open(t)
+	}
+}
