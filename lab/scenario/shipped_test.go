@@ -11,7 +11,7 @@ import (
 func TestLoad(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"los", `no scenario "los"; did you mean "loss"?`},
-		{"nothing", "there are bufferbloat, "},
+		{"nothing", "there are adapt, bufferbloat, "},
 		{"../files/loss", "no such file"},
 		{"there-is-none.yaml", "no such file"},
 	} {
