@@ -144,7 +144,8 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
-/* An option whose value, if adapted, depends on the connection: see init_cwnd.bpf.h. */
+/* An option whose value, if adapted, depends on the connection (init_cwnd.bpf.h). FIELD_INIT_RWND,
+ * if adapted, is no answer either (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
 };

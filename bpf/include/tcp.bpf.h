@@ -14,6 +14,7 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define SOL_IP 0
+#define SOL_SOCKET 1
 #define SOL_TCP 6
 #define SOL_IPV6 41
 #define TCP_SYNCNT 7
@@ -90,6 +91,8 @@ struct sock {
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
 	unsigned int sk_gso_max_size;
+	int sk_rcvbuf;
+	int sk_rcvlowat;
 	int sk_err;
 	struct sock_cgroup_data sk_cgrp_data;
 };

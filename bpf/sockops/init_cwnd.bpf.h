@@ -12,7 +12,6 @@
 enum {
 	TCP_INIT_CWND = 10,		/* include/net/tcp.h; RFC 6928 */
 	TCP_CA_RECOVERY = 3,		/* enum tcp_ca_state; CA_Loss is the next */
-	SOL_SOCKET = 1,
 	SO_MAX_PACING_RATE = 47,
 };
 

@@ -73,6 +73,7 @@ struct {
 #include "syn.bpf.h"
 #include "apply.bpf.h"
 #include "init_cwnd.bpf.h"
+#include "init_rwnd.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -282,6 +283,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
 		    (ctx->cfg->requests & OP(TIMEOUT_INIT)))
 			t.flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
+			raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
 			apply_established(skops, ctx, &t, active);
@@ -347,6 +350,8 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	}
 	if (!p || ctx->now >= p->expires_ns || !(p->set & ~ctx->yield & (1ULL << field)))
 		return;
+	if (field == FIELD_INIT_RWND && (p->adapted & (1U << field)))
+		return;		/* not a bound: raise_init_rwnd */
 	t = full ? recall(skops) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;

@@ -26,7 +26,7 @@ type fileRule struct {
 	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt and watch"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
-	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them; only with learn"`
+	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them; only with learn"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
 	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd}
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -19,6 +19,7 @@ type Adapted struct {
 	// share of Window, among the connections of the path, is less.
 	InitCwnd uint16
 	Window   uint32
+	InitRwnd uint16 // packets
 }
 
 const (
@@ -84,6 +85,8 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 				a.Window = window(m, was.Window, now)
 				a.InitCwnd = uint16(min(uint32(most), a.Window))
 			}
+		case tcp.InitRwnd:
+			a.InitRwnd = receiveWindow(m, was.InitRwnd)
 		}
 	}
 	return a
@@ -133,7 +136,8 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 		v, _ := p.Params.Get(f)
 		return uint16(v)
 	}
-	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO), InitCwnd: value(tcp.InitCwnd), Window: p.Window}
+	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO), InitCwnd: value(tcp.InitCwnd), Window: p.Window,
+		InitRwnd: value(tcp.InitRwnd)}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -145,14 +149,19 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.SynAckRTO)
 	case tcp.InitCwnd:
 		return uint64(a.InitCwnd)
+	case tcp.InitRwnd:
+		return uint64(a.InitRwnd)
 	}
 	return 0
 }
 
 // WhyAdapted explains an adapted value by the metrics that led to it.
 func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
-	if f == tcp.InitCwnd {
+	switch f {
+	case tcp.InitCwnd:
 		return whyWindow(a, m)
+	case tcp.InitRwnd:
+		return whyReceiveWindow(m)
 	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }
