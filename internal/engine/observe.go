@@ -25,16 +25,14 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		return
 	}
 	at := e.find(rs, s)
-	e.note(at, s)
-	out, scored := e.outcome(rs, at, s)
-	if !scored {
-		return
-	}
-	leaf := e.place(rs, at, s)
-	if e.attribute(leaf, s, &out) {
-		e.compare(leaf, s, out)
-		e.learn(leaf, s, out)
-		e.watch(leaf, s, out)
+	e.note(rs, &at, s)
+	if out, scored := e.outcome(rs, at, s); scored {
+		leaf := e.place(rs, at, s)
+		if e.attribute(leaf, s, &out) {
+			e.compare(leaf, s, out)
+			e.learn(leaf, s, out)
+			e.watch(leaf, s, out)
+		}
 	}
 	e.evict() // last: it may drop the nodes used above
 }
@@ -82,10 +80,15 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 	return at
 }
 
-// note records what every sample contains, whether it has an outcome or not.
-func (e *Engine) note(at position, s *tcp.Sample) {
+// note records what every sample contains, whether it has an outcome or not. It creates the
+// path if values can be adapted to it: connections that only receive have no outcome, but have
+// round-trip times and rates.
+func (e *Engine) note(rs *ruleState, at *position, s *tcp.Sample) {
 	if at.path == nil {
-		return
+		if len(rs.rule.Adapt) == 0 || s.SRTT == 0 {
+			return
+		}
+		at.path = e.node(rs, at.scope, at.addr, true)
 	}
 	if at.host != nil {
 		e.noteSample(at.host, s)
@@ -98,7 +101,7 @@ func (e *Engine) note(at position, s *tcp.Sample) {
 // readapt asks for a decision if the values that were computed for a path change with a
 // sample: at once if they are too short now.
 func (e *Engine) readapt(n *node, s *tcp.Sample) {
-	if len(n.rule.rule.Adapt) == 0 || n.id == 0 || n.policy.holdOut == policy.One || n.back != nil {
+	if len(n.rule.rule.Adapt) == 0 || e.observe || n.policy.holdOut == policy.One || n.back != nil {
 		return
 	}
 	switch now := n.rule.rule.Adapted(&n.metrics, &n.first, n.policy.adapted, s.At); {
@@ -146,8 +149,8 @@ func (e *Engine) outcome(rs *ruleState, at position, s *tcp.Sample) (out learn.O
 	return out, true
 }
 
-// place returns the node that an outcome belongs to, and creates it if needed. Nodes are
-// created only here: an address without a scored connection gets none.
+// place returns the node that an outcome belongs to, and creates it if needed. Without adapt,
+// nodes are created only here: an address without a scored connection gets none.
 func (e *Engine) place(rs *ruleState, at position, s *tcp.Sample) *node {
 	if at.path == nil {
 		at.path = e.node(rs, at.scope, at.addr, true)

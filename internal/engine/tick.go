@@ -217,7 +217,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 		return en, false
 	}
 	n.decided, n.stamp, n.changes = now, e.stamp, n.belief.Changes
-	if e.leftToParent(n) {
+	if e.leftToParent(n, now) {
 		return en, false
 	}
 	d := policy.Decide(e.input(n, now))
@@ -239,9 +239,10 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and
 // removes the row that it may have had. Then the kernel matches the row of an ancestor,
 // which stays up to date, as a copy would not.
-func (e *Engine) leftToParent(n *node) bool {
+func (e *Engine) leftToParent(n *node, now int64) bool {
 	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.armsFor(n))
-	if n.belief.Count > 0 || ownArms || n.back != nil || n.key == rootKey(n.key.class, 0) {
+	adapted := n.rule.rule.Adapted(&n.metrics, &n.first, n.policy.adapted, now) != (policy.Adapted{})
+	if n.belief.Count > 0 || ownArms || adapted || n.back != nil || n.key == rootKey(n.key.class, 0) {
 		return false
 	}
 	if n.id != 0 {
