@@ -227,6 +227,13 @@ static __always_inline struct sock *tcp_sk_sock(struct tcp_sock *tp)
 	return &tp->inet_conn.icsk_inet.sk;
 }
 
+static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
+{
+	struct bpf_sock *sk = skops->sk;
+
+	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+}
+
 /* The name of the congestion control in use, as two words to compare or copy. */
 struct cc_words {
 	__u64 w[2];

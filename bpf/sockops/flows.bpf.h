@@ -2,6 +2,8 @@
 /* Counts the established connections of a path, in the row of flow_counts that its policy
  * names. A connection is counted in the same row at its beginning and at its end, whatever
  * happens to the policy meanwhile, so that no count drifts.
+ *
+ * Needs the map flow_counts of the including object.
  */
 #ifndef TCPILOT_FLOWS_BPF_H
 #define TCPILOT_FLOWS_BPF_H

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* An initial window from what the path has shown to hold, shared among its connections
  * (Hung, Zhang and Lu, "Fine-Grained TCP Tuning": ssthresh / flow_count).
- *
- * Needs the functions of apply.bpf.h.
  */
 #ifndef TCPILOT_INIT_CWND_BPF_H
 #define TCPILOT_INIT_CWND_BPF_H
@@ -39,13 +37,20 @@ static __always_inline void pace_window(struct bpf_sock_ops *skops, struct tcp_s
 
 /* Raises the initial window of a connection, which is one of `active`. Returns the window, or
  * 0 if it is not changed: the path has not shown more, the window is already larger (by the
- * route), or it is smaller, because the handshake lost packets (tcp_init_transfer). */
-static __always_inline __u16 raise_init_cwnd(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-					     const struct path_policy *p, __u64 now, __u32 active)
+ * route), or it is smaller, because the handshake lost packets (tcp_init_transfer).
+ *
+ * A global function, so that it is verified once and not at every call. */
+__noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 now,
+			       __u32 active)
 {
-	__u32 most = p->value[FIELD_INIT_CWND], cwnd = tp->snd_cwnd, want;
+	struct tcp_sock *tp = skops_tcp(skops);
+	__u32 most, cwnd, want;
 
-	if (now >= p->window_expires_ns || cwnd < TCP_INIT_CWND)
+	if (!tp || !p || now >= p->window_expires_ns)
+		return 0;
+	most = p->value[FIELD_INIT_CWND];
+	cwnd = tp->snd_cwnd;
+	if (cwnd < TCP_INIT_CWND)
 		return 0;
 	want = p->window / (active ?: 1);
 	if (want > most)
@@ -63,14 +68,18 @@ static __always_inline __u16 raise_init_cwnd(struct bpf_sock_ops *skops, struct 
 }
 
 /* Packets are sent again. Counts those of a raised initial window; after the first one that
- * is not, the kernel is not asked to call again, unless a rule watches the connection. */
-static __always_inline void first_window_lost(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-					      struct track *t)
+ * is not, the kernel is not asked to call again, unless a rule watches the connection. Global
+ * as well. */
+__noinline int first_window_lost(struct bpf_sock_ops *skops, struct track *t)
 {
-	/* bytes from the first one that the connection sent, give or take the SYN */
-	__u32 offset = skops->args[0] - tp->snd_una + (__u32)tp->bytes_acked;
-	__u32 lost = t->init_lost + skops->args[1];
+	struct tcp_sock *tp = skops_tcp(skops);
+	__u32 offset, lost;
 
+	if (!tp || !t)
+		return 0;
+	/* bytes from the first one that the connection sent, give or take the SYN */
+	offset = skops->args[0] - tp->snd_una + (__u32)tp->bytes_acked;
+	lost = t->init_lost + skops->args[1];
 	if (offset < t->init_cwnd * tp->mss_cache) {
 		/* not a tail loss probe, which need not follow a loss */
 		if (BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
@@ -78,6 +87,7 @@ static __always_inline void first_window_lost(struct bpf_sock_ops *skops, struct
 	} else if (!(t->flags & F_WATCHED)) {
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	}
+	return 0;
 }
 
 #endif

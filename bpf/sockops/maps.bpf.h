@@ -76,15 +76,6 @@ struct {
 	__type(value, struct track);
 } slots SEC(".maps");
 
-/* Room for as many as path_policies; user space sets the number. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads, and corrects them */
-	__uint(max_entries, 65536);
-	__type(key, __u32);
-	__type(value, struct flow_count);
-} flow_counts SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

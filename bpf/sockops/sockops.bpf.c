@@ -65,6 +65,15 @@ struct {
 	__type(value, __u64);
 } events SEC(".maps");
 
+/* Room for as many as path_policies; user space sets the number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads, and corrects them */
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct flow_count);
+} flow_counts SEC(".maps");
+
 #include "classify.bpf.h"
 #include "draws.bpf.h"
 #include "report.bpf.h"
@@ -77,13 +86,6 @@ struct {
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
-
-static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
-{
-	struct bpf_sock *sk = skops->sk;
-
-	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
-}
 
 static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops *skops, __u32 bank,
 							    struct tcp_sock *tp, struct conn *c)
@@ -255,8 +257,7 @@ static __always_inline void apply_established(struct bpf_sock_ops *skops,
 
 	if (set & ctx->policy->adapted & init_cwnd) {
 		set &= ~init_cwnd;
-		if (ctx->tp)
-			t->init_cwnd = raise_init_cwnd(skops, ctx->tp, ctx->policy, ctx->now, active);
+		t->init_cwnd = raise_init_cwnd(skops, ctx->policy, ctx->now, active);
 	}
 	apply_fields(skops, ctx->policy, set, true);
 }
@@ -376,12 +377,8 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 
 	if (!t)
 		return;
-	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB) {
-		struct tcp_sock *tp = skops_tcp(skops);
-
-		if (tp)
-			first_window_lost(skops, tp, t);
-	}
+	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB)
+		first_window_lost(skops, t);
 	if (!(t->flags & F_WATCHED))
 		return;
 	key.class = t->class;

@@ -19,7 +19,6 @@ const (
 	iterMapCgroupRules    = "cgroup_rules"
 	iterMapClasses        = "classes"
 	iterMapCounters       = "counters"
-	iterMapFlowCounts     = "flow_counts"
 	iterMapFlowsFound     = "flows_found"
 	iterMapLive           = "live"
 	iterMapLocalRules     = "local_rules"
@@ -88,7 +87,6 @@ type iterMapSpecs struct {
 	CgroupRules   *ebpf.MapSpec `ebpf:"cgroup_rules"`
 	Classes       *ebpf.MapSpec `ebpf:"classes"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
 	FlowsFound    *ebpf.MapSpec `ebpf:"flows_found"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
@@ -133,7 +131,6 @@ type iterMaps struct {
 	CgroupRules   *ebpf.Map `ebpf:"cgroup_rules"`
 	Classes       *ebpf.Map `ebpf:"classes"`
 	Counters      *ebpf.Map `ebpf:"counters"`
-	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
 	FlowsFound    *ebpf.Map `ebpf:"flows_found"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
@@ -152,7 +149,6 @@ func (m *iterMaps) Close() error {
 		m.CgroupRules,
 		m.Classes,
 		m.Counters,
-		m.FlowCounts,
 		m.FlowsFound,
 		m.Live,
 		m.LocalRules,
