@@ -52,6 +52,17 @@ enum bbr3_constants {
 #define PROBE_WAIT_MIN TICKS(2 * USEC_PER_SEC)		/* 5.3.3.5.3 PickProbeWait */
 #define PROBE_WAIT_RANDOM TICKS(USEC_PER_SEC)
 
+enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
+	BBR3_STARTUP,
+	BBR3_DRAIN,
+	BBR3_PROBE_DOWN,
+	BBR3_PROBE_CRUISE,
+	BBR3_PROBE_REFILL,
+	BBR3_PROBE_UP,
+	BBR3_PROBE_RTT,
+	BBR3_MODES,
+};
+
 enum ack_phase {		/* 2.14 BBR.ack_phase */
 	ACKS_INIT,
 	ACKS_REFILLING,

@@ -56,6 +56,13 @@
  * - slow start is shortened only the first time (9406 4.3), not after timeouts
  * - times more than four minutes from the plateau do not overflow
  */
+#include "cc.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 16);	/* the largest page size */
+} cubic_transitions SEC(".maps");
+
 #include "cubic_hystart.bpf.h"
 
 enum {

@@ -12,10 +12,14 @@ const volatile bool like_kernel = true;
  * empty. */
 const volatile bool trace_transitions = false;
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 16);	/* the largest page size */
-} cubic_transitions SEC(".maps");
+enum cubic_mode {
+	CUBIC_SLOW_START,
+	CUBIC_CSS,		/* conservative slow start, RFC 9406 4.2 */
+	CUBIC_RENO,		/* Reno-friendly region, RFC 9438 4.3 */
+	CUBIC_CONCAVE,		/* below w_max, RFC 9438 4.4 */
+	CUBIC_CONVEX,		/* above w_max, RFC 9438 4.5 */
+	CUBIC_MODES,
+};
 
 enum {				/* RFC 9406 4.3 */
 	MIN_RTT_THRESH_US = 4000,

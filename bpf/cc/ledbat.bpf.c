@@ -35,6 +35,14 @@ const volatile __u32 ledbat_target_us = 60000;
 #define LEDBAT_BASE_SLOT (120 * USEC_PER_SEC / 1024)	/* units of 1024 us */
 #define LEDBAT_NO_RTT 0xffffffff
 
+enum ledbat_mode {
+	LEDBAT_START,
+	LEDBAT_STEADY,
+	LEDBAT_SLOWDOWN,	/* minimal window: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
+	LEDBAT_REGROW,		/* slow start to the window before the slowdown */
+	LEDBAT_MODES,
+};
+
 struct ledbat {
 	struct cc_state s;	/* min_rtt_us: base delay; w_max: window before last cut */
 	__u32 base[LEDBAT_BASE_SLOTS];	/* least RTT of each slot, in us; newest first */

@@ -15,6 +15,12 @@ enum {
 	ICSK_ACK_NOW = 16,
 };
 
+enum scalable_mode {		/* of every control that includes this file */
+	SCALABLE_SLOW_START,
+	SCALABLE_AVOIDANCE,
+	SCALABLE_MODES,
+};
+
 /* ---- is there ECN ---------------------------------------------------------- */
 
 static __always_inline bool tcp_ecn_ok(struct tcp_sock *tp)

@@ -26,10 +26,6 @@ const struct {
 	enum abi_limits limits;
 	enum sample_flags flags;
 	enum cc_flags cc_flags;
-	enum bbr3_mode bbr3_mode;
-	enum cubic_mode cubic_mode;
-	enum scalable_mode scalable_mode;
-	enum ledbat_mode ledbat_mode;
 	enum closed_bits closed;
 	enum class_flags class_flags;
 	enum counter counter;

@@ -182,7 +182,7 @@ struct cc_state {
 	__u32 inflight_lo;	/* packets; CC_NO_BOUND */
 	__u32 alpha;		/* share of packets marked, smoothed, in 1/1024 */
 	__u32 w_max;		/* packets; window before the last reduction */
-	__u8 mode;		/* enum <cc>_mode */
+	__u8 mode;		/* enum NAME_mode of its source */
 	__u8 flags;		/* enum cc_flags */
 	__u8 pad[2];
 };
@@ -195,40 +195,6 @@ enum cc_flags {
 	CC_ECN = 1 << 0,	/* it responds to marks */
 	CC_FULL_PIPE = 1 << 1,	/* startup is over: the path has been filled once */
 	CC_KNOWN = 1 << 7,	/* in samples only: cc_state is valid */
-};
-
-enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
-	BBR3_STARTUP,
-	BBR3_DRAIN,
-	BBR3_PROBE_DOWN,
-	BBR3_PROBE_CRUISE,
-	BBR3_PROBE_REFILL,
-	BBR3_PROBE_UP,
-	BBR3_PROBE_RTT,
-	BBR3_MODES,
-};
-
-enum cubic_mode {
-	CUBIC_SLOW_START,
-	CUBIC_CSS,		/* conservative slow start, RFC 9406 4.2 */
-	CUBIC_RENO,		/* Reno-friendly region, RFC 9438 4.3 */
-	CUBIC_CONCAVE,		/* below w_max, RFC 9438 4.4 */
-	CUBIC_CONVEX,		/* above w_max, RFC 9438 4.5 */
-	CUBIC_MODES,
-};
-
-enum scalable_mode {		/* of dctcp and prague */
-	SCALABLE_SLOW_START,
-	SCALABLE_AVOIDANCE,
-	SCALABLE_MODES,
-};
-
-enum ledbat_mode {
-	LEDBAT_START,
-	LEDBAT_STEADY,
-	LEDBAT_SLOWDOWN,	/* minimal window: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
-	LEDBAT_REGROW,		/* slow start to the window before the slowdown */
-	LEDBAT_MODES,
 };
 
 /* ---- live connections --------------------------------------------------- */

@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// The modes of tcpilot_cubic.
+// The modes of tcpilot_cubic, in the order of enum cubic_mode.
 type cubicMode uint8
 
 const (
-	slowStart = cubicMode(traceCubicModeCUBIC_SLOW_START)
-	css       = cubicMode(traceCubicModeCUBIC_CSS)
-	reno      = cubicMode(traceCubicModeCUBIC_RENO)
-	concave   = cubicMode(traceCubicModeCUBIC_CONCAVE)
-	convex    = cubicMode(traceCubicModeCUBIC_CONVEX)
+	slowStart cubicMode = iota
+	css
+	reno
+	concave
+	convex
 )
 
 func (m cubicMode) String() string {

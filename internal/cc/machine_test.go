@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// The modes of BBRv3.
+// The modes of BBRv3, in the order of enum bbr3_mode.
 type mode uint8
 
 const (
-	startup  = mode(traceBbr3ModeBBR3STARTUP)
-	drain    = mode(traceBbr3ModeBBR3DRAIN)
-	down     = mode(traceBbr3ModeBBR3PROBE_DOWN)
-	cruise   = mode(traceBbr3ModeBBR3PROBE_CRUISE)
-	refill   = mode(traceBbr3ModeBBR3PROBE_REFILL)
-	up       = mode(traceBbr3ModeBBR3PROBE_UP)
-	probeRTT = mode(traceBbr3ModeBBR3PROBE_RTT)
+	startup mode = iota
+	drain
+	down
+	cruise
+	refill
+	up
+	probeRTT
 )
 
 var modeNames = []string{"Startup", "Drain", "Down", "Cruise", "Refill", "Up", "ProbeRTT"}

@@ -13,19 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type traceBbr3Mode uint32
-
-const (
-	traceBbr3ModeBBR3STARTUP      traceBbr3Mode = 0
-	traceBbr3ModeBBR3DRAIN        traceBbr3Mode = 1
-	traceBbr3ModeBBR3PROBE_DOWN   traceBbr3Mode = 2
-	traceBbr3ModeBBR3PROBE_CRUISE traceBbr3Mode = 3
-	traceBbr3ModeBBR3PROBE_REFILL traceBbr3Mode = 4
-	traceBbr3ModeBBR3PROBE_UP     traceBbr3Mode = 5
-	traceBbr3ModeBBR3PROBE_RTT    traceBbr3Mode = 6
-	traceBbr3ModeBBR3MODES        traceBbr3Mode = 7
-)
-
 type traceBbr3Transition struct {
 	_          structs.HostLayout
 	AtNs       uint64
@@ -67,17 +54,6 @@ const (
 	traceBbr3WhyBBR3PROBE_SAFE  traceBbr3Why = 11
 	traceBbr3WhyBBR3SPURIOUS    traceBbr3Why = 12
 	traceBbr3WhyBBR3DRAIN_TIME  traceBbr3Why = 13
-)
-
-type traceCubicMode uint32
-
-const (
-	traceCubicModeCUBIC_SLOW_START traceCubicMode = 0
-	traceCubicModeCUBIC_CSS        traceCubicMode = 1
-	traceCubicModeCUBIC_RENO       traceCubicMode = 2
-	traceCubicModeCUBIC_CONCAVE    traceCubicMode = 3
-	traceCubicModeCUBIC_CONVEX     traceCubicMode = 4
-	traceCubicModeCUBIC_MODES      traceCubicMode = 5
 )
 
 type traceCubicTransition struct {

@@ -31,7 +31,7 @@ type Config struct {
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
-	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is tcpilot_bbr3, tcpilot_cubic, tcpilot_dctcp and whichever the rules name; see congestion-controls.md"`
+	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
 	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
 	Rules              []policy.Rule `key:"rules" doc:"what to do with which connections; the first rule that matches counts"`
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -15,11 +16,20 @@ func cc(name string) tcp.CC {
 
 // The controls that are loaded, by configuration.
 func TestControlsToLoad(t *testing.T) {
+	var auto []string // of the catalogue
+	for _, c := range congestion.Own() {
+		if !c.ByName {
+			auto = append(auto, c.CC.String())
+		}
+	}
+	all := strings.Join(auto, " ")
+	withLedbat := append(auto, "tcpilot_ledbat")
+	slices.Sort(withLedbat)
 	const rules = "rules: [{name: a, match: {remote_port: 1}, set: {cc: tcpilot_ledbat}}, {name: b, learn: {arms: [bbr, tcpilot_cubic]}}]\n"
 	for file, want := range map[string]string{
-		"":                                      "tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp",
-		"congestion_controls: auto\n":           "tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp",
-		rules:                                   "tcpilot_bbr3 tcpilot_cubic tcpilot_dctcp tcpilot_ledbat",
+		"":                                      all,
+		"congestion_controls: auto\n":           all,
+		rules:                                   strings.Join(withLedbat, " "),
 		"congestion_controls: none\n":           "",
 		"congestion_controls: tcpilot_prague\n": "tcpilot_prague",
 		"congestion_controls: [tcpilot_bbr3]\n": "tcpilot_bbr3",

@@ -42,8 +42,8 @@ type Control struct {
 	// expected to be better by ExpectedLead, a natural logarithm of speed; 0 is as good.
 	VariantOf    tcp.CC
 	ExpectedLead float64
-	// Modes are the names of the modes that it reports, by number (NAME_mode in
-	// bpf/include/abi.h). Only tcpilot's own report one.
+	// Modes are the names of the modes that it reports, by number (enum NAME_mode
+	// in its source). Only tcpilot's own report one.
 	Modes []string
 }
 

@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"bytes"
-	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -105,26 +104,49 @@ func TestABICCFlags(t *testing.T) {
 	}
 }
 
-// TestABICCModes: each mode of each control has its name in Go: the header's name,
-// without case and dashes.
+// TestABICCModes: the modes of each control in the catalogue are those of enum NAME_mode in
+// its source: the C names, without case, prefix and underscores.
 func TestABICCModes(t *testing.T) {
-	shared := map[string]string{"dctcp": "scalable", "prague": "scalable"}
 	for _, own := range congestion.Own() {
-		control := strings.TrimPrefix(own.CC.String(), congestion.Prefix)
-		enum := cmp.Or(shared[control], control)
-		var e *btf.Enum
-		must(t, objectTypes(t, _AbiBytes).TypeByName(enum+"_mode", &e))
-		var want []string
-		for i, v := range e.Values {
-			if v.Value != uint64(i) {
-				t.Errorf("%s is %d, but is number %d in its enum", v.Name, v.Value, i)
-			}
-			want = append(want, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, strings.ToUpper(enum)+"_")), "_", "-"))
-		}
-		if last := len(want) - 1; want[last] != "modes" || !slices.Equal(own.Modes, want[:last]) {
-			t.Errorf("%s has the modes %q in Go, %q in bpf/include/abi.h", control, own.Modes, want)
+		name := strings.TrimPrefix(own.CC.String(), congestion.Prefix)
+		if got := modesInSource(t, name+".bpf.c"); len(got) == 0 || !slices.Equal(own.Modes, got) {
+			t.Errorf("%s has the modes %q in the catalogue, %q in bpf/cc", name, own.Modes, got)
 		}
 	}
+}
+
+var (
+	includedCC = regexp.MustCompile(`(?m)^#include "([a-z0-9_]+\.bpf\.h)"`)
+	modesOfCC  = regexp.MustCompile(`(?ms)^enum ([a-z0-9]+)_mode \{(.*?)^\};`)
+	enumerator = regexp.MustCompile(`(?m)^\t([A-Z0-9_]+)( = |,)`)
+)
+
+// modesInSource reads the modes from bpf/cc/file, or from a header that it includes. The
+// text is read because enums that no object's data uses are not in its BTF. An enum of modes
+// ends with PREFIX_MODES, their number.
+func modesInSource(t *testing.T, file string) (modes []string) {
+	t.Helper()
+	src, err := os.ReadFile("../../bpf/cc/" + file)
+	must(t, err)
+	for _, enum := range modesOfCC.FindAllStringSubmatch(string(src), -1) {
+		prefix := strings.ToUpper(enum[1]) + "_"
+		var names []string
+		for _, v := range enumerator.FindAllStringSubmatch(enum[2], -1) {
+			if v[2] != "," {
+				t.Errorf("%s: %s has a value of its own; names follow the order", file, v[1])
+			}
+			names = append(names, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v[1], prefix)), "_", "-"))
+		}
+		if last := len(names) - 1; last > 0 && names[last] == "modes" {
+			return names[:last]
+		}
+	}
+	for _, include := range includedCC.FindAllStringSubmatch(string(src), -1) {
+		if modes = modesInSource(t, include[1]); modes != nil {
+			return modes
+		}
+	}
+	return nil
 }
 
 // objectTypes is the BTF of an embedded object.

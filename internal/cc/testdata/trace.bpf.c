@@ -7,10 +7,8 @@
 
 const struct {
 	struct bbr3_transition bbr3_transition;
-	enum bbr3_mode bbr3_mode;
 	enum bbr3_why bbr3_why;
 	struct cubic_transition cubic_transition;
-	enum cubic_mode cubic_mode;
 	enum cubic_why cubic_why;
 } trace SEC(".rodata");
 
