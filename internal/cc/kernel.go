@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/jiffies"
 )
 
 // kernelKnobs are the program variables that describe this kernel.
@@ -19,7 +21,7 @@ var kernelKnobs = sync.OnceValues(func() (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"cong_control_with_ack": withAck, "jiffy_us": jiffyMicros()}, nil
+	return map[string]any{"cong_control_with_ack": withAck, "jiffy_us": jiffies.Micros()}, nil
 })
 
 // kernelOps is struct tcp_congestion_ops of this kernel, from its BTF.
@@ -51,16 +53,6 @@ func congControlWithAck() (bool, error) {
 	}
 	proto, _ := btf.As[*btf.FuncProto](ptr.Target)
 	return proto != nil && len(proto.Params) == 4, nil
-}
-
-// jiffyMicros is the length of a jiffy in microseconds: the coarse clock advances once a
-// tick (TICK_NSEC), which it reports as its resolution.
-func jiffyMicros() uint32 {
-	var ts unix.Timespec
-	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil || ts.Nano() < 1000 {
-		return 4000 // CONFIG_HZ=250
-	}
-	return uint32((ts.Nano() + 500) / 1000)
 }
 
 // errNoLinks: only a link lets a control outlive the process and still end when its pins

@@ -75,7 +75,4 @@ func TestCongControl(t *testing.T) {
 	if want := major > 6 || major == 6 && minor >= 10; withAck != want {
 		t.Errorf("on Linux %s cong_control has the ack and flag: %t, want %t", release, withAck, want)
 	}
-	if us := jiffyMicros(); us < 1000 || us > 10_000 {
-		t.Errorf("a jiffy of %d us", us)
-	}
 }

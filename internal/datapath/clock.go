@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/jiffies"
 )
 
 // monotonic is what the programs call bpf_ktime_get_ns: CLOCK_MONOTONIC.
@@ -33,12 +35,5 @@ func wallOffset() (offset int64) {
 	return offset
 }
 
-// jiffyMicros is the length of a jiffy in microseconds. The coarse clock advances once a
-// tick (TICK_NSEC), and clock_getres reports that as its resolution.
-func jiffyMicros() uint32 {
-	var ts unix.Timespec
-	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil || ts.Nano() < 1000 {
-		return 4000 // CONFIG_HZ=250
-	}
-	return uint32((ts.Nano() + 500) / 1000)
-}
+// jiffyMicros is the length of a jiffy in microseconds, as the programs need it.
+func jiffyMicros() uint32 { return jiffies.Micros() }
