@@ -1,10 +1,12 @@
 package lint
 
 import (
+	"cmp"
 	"go/parser"
 	"go/token"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,12 +15,13 @@ import (
 
 // mayImport is the table of the architecture: for each package below internal/, and of
 // lab/, the others that it may import. "*" is any of internal/. Only daemon imports both core
-// and edge, and nothing of the product imports the lab.
+// and edge, and nothing of the product imports the lab. docs/ARCHITECTURE.md has the same
+// table, with what each package is.
 var mayImport = map[string][]string{
 	// core: no I/O
 	"tcp":        {},
 	"path":       {"tcp"},
-	"class":      {"tcp"},
+	"class":      {},
 	"learn":      {"tcp", "path", "congestion"},
 	"learn/sim":  {"tcp", "learn"},
 	"policy":     {"tcp", "path", "class", "learn", "estimate", "congestion"},
@@ -28,10 +31,11 @@ var mayImport = map[string][]string{
 	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion"},
 
 	// edge: the kernel, the disk
-	"datapath": {"tcp", "path", "class", "netns", "regular"},
-	"cc":       {"tcp", "congestion", "netns", "regular", "sysctl"},
+	"datapath": {"tcp", "path", "class", "jiffies", "netns", "regular"},
+	"cc":       {"tcp", "congestion", "jiffies", "netns", "regular", "sysctl"},
 	"filelock": {},
-	"host":     {"path", "netns", "sysctl"},
+	"host":     {"netns", "sysctl"},
+	"jiffies":  {},
 	"netns":    {"thread"},
 	"regular":  {},
 	"store":    {"filelock", "sysctl"},
@@ -47,7 +51,7 @@ var mayImport = map[string][]string{
 	"metrics":    {"congestion", "engine"},
 	"api":        {"tcp", "congestion", "engine", "metrics"},
 	"console":    {},
-	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "policy", "record"},
+	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "record"},
 	"daemon":     {"*"},
 
 	// for tests
@@ -64,7 +68,7 @@ var mayImport = map[string][]string{
 	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"console", "lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
-	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/measure", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
+	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
 	"lab/vm":         {},
 	"lab/demo":       {"lab/link", "lab/load", "lab/topology", "undo"},
 	"lab/cli":        {"console", "lab/experiment", "lab/link", "lab/report", "lab/scenario"},
@@ -74,7 +78,7 @@ var mayImport = map[string][]string{
 // library, apart from tests.
 var onlyIn = map[string][]string{
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "lab/link", "lab/subject"},
-	"github.com/vishvananda/netlink":          {"host", "testenv", "lab/topology", "lab/link", "lab/workload"},
+	"github.com/vishvananda/netlink":          {"testenv", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
 	"github.com/goccy/go-yaml":                {"config", "yamlfile", "lab/scenario"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},
@@ -89,7 +93,7 @@ var onlyIn = map[string][]string{
 
 // pure packages take time, randomness and I/O as arguments.
 var (
-	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "policy", "guard", "engine"}
+	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "policy", "guard", "estimate", "engine"}
 	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
 )
 
@@ -150,6 +154,49 @@ func TestEveryPackageIsInTheTable(t *testing.T) {
 	for pkg := range packages(t) {
 		if _, ok := mayImport[pkg]; !ok && !strings.HasSuffix(pkg, "test") && !within(pkg, "cmd") && !within(pkg, "test") {
 			t.Errorf("package %s is not in the table of imports: add it, and to docs/ARCHITECTURE.md", pkg)
+		}
+	}
+}
+
+// The table of docs/ARCHITECTURE.md is mayImport, one row for each package.
+func TestArchitectureTable(t *testing.T) {
+	rows := make(map[string]string)
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z0-9/]*[a-z0-9])` \\| [^|]* \\| ([^|]*) \\|$").FindAllStringSubmatch(read(t, "docs/ARCHITECTURE.md"), -1) {
+		if _, twice := rows[row[1]]; twice {
+			t.Errorf("docs/ARCHITECTURE.md has two rows for %s", row[1])
+		}
+		rows[row[1]] = row[2]
+	}
+	for pkg, allowed := range mayImport {
+		want := cmp.Or(strings.Join(allowed, " "), "std")
+		if slices.Contains(allowed, "*") {
+			want = "all but the lab"
+		}
+		if got, ok := rows[pkg]; !ok {
+			t.Errorf("docs/ARCHITECTURE.md has no row for %s (may import: %s)", pkg, want)
+		} else if got != want {
+			t.Errorf("docs/ARCHITECTURE.md: %s may import %q, want %q", pkg, got, want)
+		}
+		delete(rows, pkg)
+	}
+	for pkg := range rows {
+		t.Errorf("docs/ARCHITECTURE.md has a row for %s, which is not in the table of imports", pkg)
+	}
+}
+
+// The table allows nothing that no file uses.
+func TestImportTableIsUsed(t *testing.T) {
+	used := make(map[string][]string)
+	for _, im := range imports(t) {
+		if target, ours := strings.CutPrefix(im.path, module+"/"); ours {
+			used[im.pkg] = append(used[im.pkg], strings.TrimPrefix(target, "internal/"))
+		}
+	}
+	for pkg, allowed := range mayImport {
+		for _, target := range allowed {
+			if target != "*" && !slices.Contains(used[pkg], target) {
+				t.Errorf("%s may import %s, and does not: remove it from the table", pkg, target)
+			}
 		}
 	}
 }
