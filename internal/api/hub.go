@@ -26,23 +26,23 @@ type Subscription struct {
 	stop func() bool
 }
 
-// StreamBuffer is how many samples a subscriber may be behind before it loses some:
+// streamBuffer is how many samples a subscriber may be behind before it loses some:
 // about 1 MB, and 0.8 s at 5,000 connections a second.
-const StreamBuffer = 4096
+const streamBuffer = 4096
 
-// MaxStreams bounds the subscribers of one Hub, and so its memory.
-const MaxStreams = 8
+// maxStreams bounds the subscribers of one Hub, and so its memory.
+const maxStreams = 8
 
 // Subscribe returns a subscription that ends with ctx or Close.
 func (h *Hub) Subscribe(ctx context.Context) (*Subscription, error) {
-	return h.subscribe(ctx, StreamBuffer)
+	return h.subscribe(ctx, streamBuffer)
 }
 
 func (h *Hub) subscribe(ctx context.Context, buffer int) (*Subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	old := h.load()
-	if len(old) >= MaxStreams {
+	if len(old) >= maxStreams {
 		return nil, Unavailable("%d clients already watch samples", len(old)).
 			WithHint("end a 'tcpilot connections' or 'tcpilot record' first")
 	}

@@ -58,7 +58,7 @@ func TestSubscriptionEnds(t *testing.T) {
 
 func TestSubscribersAreBounded(t *testing.T) {
 	var h Hub
-	for range MaxStreams {
+	for range maxStreams {
 		if _, err := h.Subscribe(t.Context()); err != nil {
 			t.Fatal(err)
 		}

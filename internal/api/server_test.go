@@ -52,7 +52,7 @@ func TestClientMirrorsBackend(t *testing.T) {
 	want.Counters.Sort()
 	want.Counters.ArmFailures, want.Counters.Controls = []metrics.ArmCount{}, map[string]int{}
 	same(t, "status", status, want)
-	if err != nil || status.Counters.Connections[3].Rule != metrics.RemovedRule {
+	if err != nil || status.Counters.Connections[3].Rule != "removed" {
 		t.Errorf("rules are not named: %+v, %v", status.Counters.Connections, err)
 	}
 	snap, err := c.Snapshot(ctx)

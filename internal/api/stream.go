@@ -82,7 +82,7 @@ type stream struct {
 
 // drain writes all waiting samples, and the number of samples lost meanwhile.
 func (st *stream) drain() error {
-	for range StreamBuffer {
+	for range streamBuffer {
 		select {
 		case sample := <-st.sub.C:
 			if !st.filter.Match(&sample) {

@@ -249,7 +249,7 @@ func newPath(t *testing.T) *path {
 	t.Helper()
 	n, err := topology.New()
 	must(t, err)
-	stop := n.CloseOnSignal()
+	stop := testenv.CloseOnSignal(n)
 	t.Cleanup(func() {
 		stop()
 		must(t, n.Close())

@@ -27,36 +27,36 @@ func (t *Table) Classify(c *Conn) (rule int) {
 	remote, local := c.Remote.Unmap(), c.Local.Unmap()
 	s := Full(len(t.Classes))
 	if t.Dims&DimRemote != 0 {
-		s = s.And(longest(t.Remote, remote))
+		s = s.and(longest(t.Remote, remote))
 	}
 	if t.Dims&DimLocal != 0 {
-		s = s.And(longest(t.Local, local))
+		s = s.and(longest(t.Local, local))
 	}
 	if t.Dims&DimRemotePort != 0 {
-		s = s.And(portSet(t.RemotePort, c.RemotePort))
+		s = s.and(portSet(t.RemotePort, c.RemotePort))
 	}
 	if t.Dims&DimLocalPort != 0 {
-		s = s.And(portSet(t.LocalPort, c.LocalPort))
+		s = s.and(portSet(t.LocalPort, c.LocalPort))
 	}
 	if t.Dims&DimCgroup != 0 {
 		g := t.AnyCgroup
 		for _, id := range c.Cgroups {
 			g = g.Or(t.Cgroup[id])
 		}
-		s = s.And(g)
+		s = s.and(g)
 	}
 	if t.Dims&DimNetNS != 0 {
 		n, ok := t.NetNS[c.NetNS]
 		if !ok {
 			n = t.AnyNetNS
 		}
-		s = s.And(n)
+		s = s.and(n)
 	}
 	if t.Dims&DimDirection != 0 {
 		if c.Outgoing {
-			s = s.And(t.Outgoing)
+			s = s.and(t.Outgoing)
 		} else {
-			s = s.And(t.Incoming)
+			s = s.and(t.Incoming)
 		}
 	}
 	if t.Dims&DimSamePrefix != 0 {
@@ -66,7 +66,7 @@ func (t *Table) Classify(c *Conn) (rule int) {
 				g = g.Or(t.Same[i].Rules)
 			}
 		}
-		s = s.And(g)
+		s = s.and(g)
 	}
 	return s.First()
 }

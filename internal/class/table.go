@@ -26,7 +26,7 @@ func (s *Set) Add(i int) { s[i/64] |= 1 << (i % 64) }
 func (s Set) Has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }
 
 // And returns the rules in both sets.
-func (s Set) And(t Set) Set {
+func (s Set) and(t Set) Set {
 	for i := range s {
 		s[i] &= t[i]
 	}

@@ -48,6 +48,8 @@ func TestEmptyFilesAreTheDefault(t *testing.T) {
 	}
 }
 
+func ruleText(r *policy.Rule) string { return r.Name + ": " + r.Match.String() + ": " + r.Action() }
+
 func TestDefault(t *testing.T) {
 	c := Default()
 	if c.Socket.Path != "/run/tcpilot/tcpilot.sock" || c.Learning.Lease != 10*time.Second || c.Learning.HoldOut != 0.02 {
@@ -55,12 +57,15 @@ func TestDefault(t *testing.T) {
 	}
 	var names []string
 	for _, r := range c.Rules {
-		names = append(names, r.Describe())
+		names = append(names, ruleText(&r))
 	}
 	want := []string{
-		"loopback: remote 127.0.0.0/8|::1/128: leave alone",
-		"own-traffic: local port 9732: leave alone",
-		"default: every connection: learn every congestion control of the kernel for throughput, hold out 2 %",
+		"loopback: remote 127.0.0.0/8|::1/128: leave",
+		"own-traffic: local port 9732: leave",
+		"default: every connection: learn",
+	}
+	if l := c.Rules[2].Learn; l.Arms != nil || l.Objective != learn.Throughput || l.HoldOut != 0.02 {
+		t.Errorf("the rule of a file that has none: %+v", l)
 	}
 	if !reflect.DeepEqual(names, want) {
 		t.Errorf("rules:\n got %q\nwant %q", names, want)
@@ -313,15 +318,15 @@ func TestDatacentreClampExample(t *testing.T) {
 	r := matched(t, cfg, conn("2401:db00:21::1", "2401:db00:2f:7::1"))
 	want := map[string]uint64{"syn_rto": 10, "synack_rto": 10, "sndbuf": 150000, "rcvbuf": 150000, "cwnd_clamp": 100}
 	if r.Name != "datacentre" || !reflect.DeepEqual(values(r), want) {
-		t.Errorf("within the datacentre: %s", r.Describe())
+		t.Errorf("within the datacentre: %s", ruleText(r))
 	}
 	for _, c := range []class.Conn{conn("2401:db00:21::1", "2401:db00:31::1"), conn("10.0.0.1", "10.0.0.2")} {
 		if r := matched(t, cfg, c); r.Name != "default" {
-			t.Errorf("%v: %s", c, r.Describe())
+			t.Errorf("%v: %s", c, ruleText(r))
 		}
 	}
 	if r := matched(t, cfg, conn("::1", "::1")); r.Name != "loopback" {
-		t.Errorf("loopback: %s", r.Describe())
+		t.Errorf("loopback: %s", ruleText(r))
 	}
 }
 
@@ -331,13 +336,13 @@ func TestInitialWindowExample(t *testing.T) {
 	want := map[string]uint64{"init_cwnd": 40, "init_rwnd": 40, "sndbuf": 1500000, "rcvbuf": 1500000}
 	for range 2 {
 		if r := matched(t, cfg, conn); !reflect.DeepEqual(values(r), want) {
-			t.Errorf("port 5560: %s", r.Describe())
+			t.Errorf("port 5560: %s", ruleText(r))
 		}
 		conn.LocalPort, conn.RemotePort = conn.RemotePort, conn.LocalPort
 	}
 	conn.RemotePort = 5561
 	if r := matched(t, cfg, conn); r.Name != "default" {
-		t.Errorf("another port: %s", r.Describe())
+		t.Errorf("another port: %s", ruleText(r))
 	}
 }
 

@@ -132,7 +132,7 @@ func (d *decoder) setOne(e *ast.MappingValueNode, at yamlfile.Position, name, ke
 	var err error
 	if known {
 		var v uint64
-		if v, err = ParseField(f, text); err == nil {
+		if v, err = parseField(f, text); err == nil {
 			s.params.Set(f, v)
 			if s.written == nil {
 				s.written = make(map[string]string)

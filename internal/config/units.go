@@ -217,9 +217,9 @@ func ParseShare(s string) (float64, error) {
 	return v, nil
 }
 
-// ParseField reads a value of field f. Durations, sizes and rates need a unit,
+// parseField reads a value of field f. Durations, sizes and rates need a unit,
 // because a bare number would mean something else from field to field.
-func ParseField(f tcp.Field, s string) (uint64, error) {
+func parseField(f tcp.Field, s string) (uint64, error) {
 	spec := &tcp.Fields[f]
 	v, err := parseInUnit(spec.Unit, s)
 	if err != nil {

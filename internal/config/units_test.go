@@ -102,7 +102,7 @@ func TestParseField(t *testing.T) {
 		{tcp.Mark, "0x10", 16},
 		{tcp.TOS, "0", 0},
 	} {
-		if got, err := ParseField(c.f, c.in); err != nil || got != c.want {
+		if got, err := parseField(c.f, c.in); err != nil || got != c.want {
 			t.Errorf("%s %q: got %d, %v, want %d", c.f, c.in, got, err, c.want)
 		}
 	}
@@ -112,7 +112,7 @@ func TestParseField(t *testing.T) {
 			continue
 		}
 		for v, ok := range map[uint64]bool{spec.Min: true, spec.Max: true, spec.Max + 1: false} {
-			if _, err := ParseField(field, inUnit(spec.Unit, v)); (err == nil) != ok {
+			if _, err := parseField(field, inUnit(spec.Unit, v)); (err == nil) != ok {
 				t.Errorf("%s: %d: %v", field, v, err)
 			}
 		}
@@ -158,7 +158,7 @@ func TestUnitsAreSuggested(t *testing.T) {
 		{tcp.RTOMin, "5000", "did you mean 5000us? write a duration"},
 		{tcp.KeepIdle, "120", "did you mean 120s? write a duration"},
 	} {
-		_, err := ParseField(c.f, c.in)
+		_, err := parseField(c.f, c.in)
 		ve, told := err.(*valueError)
 		if !told || !strings.HasPrefix(ve.whatToDo, c.advice) {
 			t.Errorf("%s: %s: got %v\nwant %s", c.f, c.in, err, c.advice)
@@ -178,7 +178,7 @@ func FuzzUnits(f *testing.F) {
 			t.Errorf("duration %q is %s", s, v)
 		}
 		for n := range tcp.Fields {
-			v, err := ParseField(tcp.Field(n), s)
+			v, err := parseField(tcp.Field(n), s)
 			spec := &tcp.Fields[n]
 			if err == nil && (v < spec.Min || v > spec.Max) {
 				t.Errorf("%s %q is %d", spec.Name, s, v)

@@ -164,7 +164,7 @@ func New(opt Options) *Engine {
 		opt.TTL = defaultTTL
 	}
 	if opt.Bits == nil {
-		opt.Bits = DefaultBits
+		opt.Bits = defaultBits
 	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -184,9 +184,9 @@ func New(opt Options) *Engine {
 	return e
 }
 
-// DefaultBits is the default prefix length of an address's path: 24 for IPv4 and 48 for
+// defaultBits is the default prefix length of an address's path: 24 for IPv4 and 48 for
 // IPv6, the longest prefixes that networks commonly announce.
-func DefaultBits(a netip.Addr) int {
+func defaultBits(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 24
 	}

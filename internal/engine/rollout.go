@@ -89,19 +89,9 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 	})
 }
 
-// RollBack sets a rule's rollout to 0 because it does harm: its connections keep the
-// kernel's defaults until rules are loaded again or SetRollout is called.
-func (e *Engine) RollBack(rule, why string, now int64) error {
-	return e.rewrite(now, func() error {
-		rs, err := e.rolledOut(rule)
-		if err == nil {
-			e.rollBack(rs, why, now)
-		}
-		return err
-	})
-}
-
-// rollBack is RollBack under the lock; the next tick writes what changes.
+// rollBack sets a rule's rollout to 0 because it does harm: its connections keep the kernel's
+// defaults until rules are loaded again or SetRollout is called. The caller has the lock; the
+// next tick writes what changes.
 func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
 	name := rs.rule.Name
 	if o, changed := e.overrides[name]; changed && o.by == ByGuard {

@@ -118,6 +118,17 @@ func TestGuardTakesRolloutBack(t *testing.T) {
 	}
 }
 
+// rollBack is what a guard does, at once.
+func rollBack(w *world, rule, why string) error {
+	return w.e.rewrite(w.now, func() error {
+		rs, err := w.e.rolledOut(rule)
+		if err == nil {
+			w.e.rollBack(rs, why, w.now)
+		}
+		return err
+	})
+}
+
 // A rollout that does harm is set to 0 and reported, and stays at 0 until an operator changes
 // it.
 func TestRollBack(t *testing.T) {
@@ -125,7 +136,7 @@ func TestRollBack(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) }, learnRule("all", withFields), policy.Rule{Name: "left", Leave: true})
 	rollout := func() *Rollout { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout }
 	for range 2 { // a guard may report it twice
-		if err := w.e.RollBack("all", "p95 is 1.4 times the default's", w.now); err != nil {
+		if err := rollBack(w, "all", "p95 is 1.4 times the default's"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +165,7 @@ func TestRollBack(t *testing.T) {
 	if tuned < 0.089 || tuned > 0.098 || rollout().By != ByOperator { // a tenth, of which the hold-out takes 2 to 10 %
 		t.Errorf("%.3f tuned; %+v", tuned, rollout())
 	}
-	if err := w.e.RollBack("all", "again", w.now); err != nil || rollout().Share != 0 {
+	if err := rollBack(w, "all", "again"); err != nil || rollout().Share != 0 {
 		t.Errorf("%v, %+v", err, rollout())
 	}
 	if err := w.e.SetRules([]policy.Rule{learnRule("all", withFields)}, policy.Resolver{}, w.now); err != nil {
@@ -168,7 +179,7 @@ func TestRollBack(t *testing.T) {
 			t.Errorf("rollout %g of rule %s was taken", share, rule)
 		}
 	}
-	if w.e.RollBack("none", "", w.now) == nil {
+	if rollBack(w, "none", "") == nil {
 		t.Error("a rule that is not there was taken back")
 	}
 }

@@ -35,7 +35,7 @@ func Lock(path string) (release func() error, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
-		if err := Try(file); err != nil {
+		if err := try(file); err != nil {
 			return nil, errors.Join(err, file.Close())
 		}
 		// The previous holder may have removed the file between open and flock: then
@@ -69,7 +69,7 @@ func LockDir(path string) (release func() error, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
-		if err := Try(dir); err != nil {
+		if err := try(dir); err != nil {
 			return nil, errors.Join(err, dir.Close())
 		}
 		// As in Lock: the previous holder may have removed it.
@@ -87,9 +87,9 @@ func LockDir(path string) (release func() error, err error) {
 	}
 }
 
-// Try locks an open file until it is closed. If another process holds the lock, the
+// try locks an open file until it is closed. If another process holds the lock, the
 // error is a HeldError.
-func Try(file *os.File) error {
+func try(file *os.File) error {
 	err := flock(file, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return &HeldError{file.Name(), holder(file)}

@@ -18,8 +18,8 @@ type Cgroup struct {
 	ID   uint64 // as BPF sees it: kn->id
 }
 
-// ErrNoCgroup2 is returned if no cgroup2 hierarchy is mounted.
-var ErrNoCgroup2 = errors.New("no cgroup2 hierarchy is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
+// errNoCgroup2 is returned if no cgroup2 hierarchy is mounted.
+var errNoCgroup2 = errors.New("no cgroup2 hierarchy is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
 
 // CgroupRoot finds where the cgroup2 hierarchy is mounted. It is not always
 // /sys/fs/cgroup: beside v1 controllers it is often /sys/fs/cgroup/unified.
@@ -47,7 +47,7 @@ func cgroupRoot(mounts []*mountinfo.Info, visible func(dir string) bool) (string
 		}
 	}
 	if part == "" {
-		return "", ErrNoCgroup2
+		return "", errNoCgroup2
 	}
 	return part, nil
 }
@@ -136,5 +136,5 @@ func ProcessCgroup(pid int) (Cgroup, error) {
 		}
 		return Cgroup{path, id}, nil
 	}
-	return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, ErrNoCgroup2)
+	return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, errNoCgroup2)
 }

@@ -51,8 +51,8 @@ func TestCgroupRoot(t *testing.T) {
 		}
 	}
 	for _, none := range []string{"", "31 23 0:28 / /a rw - tmpfs tmpfs rw\n"} {
-		if _, err := cgroupRoot(cgroup2In(t, none), all); !errors.Is(err, ErrNoCgroup2) {
-			t.Errorf("%q: %v, want ErrNoCgroup2", none, err)
+		if _, err := cgroupRoot(cgroup2In(t, none), all); !errors.Is(err, errNoCgroup2) {
+			t.Errorf("%q: %v, want errNoCgroup2", none, err)
 		}
 	}
 }

@@ -2,14 +2,14 @@ package learn
 
 import "math"
 
-// Boundary is how many standard errors the difference of two means must lie from 0 to be
+// boundary is how many standard errors the difference of two means must lie from 0 to be
 // significant at level alpha, at any time and however often it is checked:
 // Robbins' Normal mixture (H. Robbins, "Statistical Methods Related to the Law of the
 // Iterated Logarithm", Ann. Math. Stat. 41, 1970), which holds for means in general as n
 // grows (I. Waudby-Smith et al., "Time-uniform central limit theory and asymptotic
 // confidence sequences", Ann. Stat. 52, 2024). n is the evidence of the difference, in
 // observations: 1/(1/n1 + 1/n2).
-func Boundary(n, alpha float64) float64 {
+func boundary(n, alpha float64) float64 {
 	return math.Sqrt((1 + mixture/n) * (2*math.Log(1/alpha) + math.Log(1+n/mixture)))
 }
 
@@ -260,7 +260,7 @@ func bounds(treated, holdOut *Group) (low, high float64) {
 	n := treated.N + holdOut.N
 	vt, vh := treated.relativeVariance(), holdOut.relativeVariance()
 	pooled := (vt*treated.N + vh*holdOut.N) / n
-	off := Boundary(1/(1/treated.N+1/holdOut.N), alpha) *
+	off := boundary(1/(1/treated.N+1/holdOut.N), alpha) *
 		math.Sqrt(max(vt, pooled)/treated.N+max(vh, pooled)/holdOut.N)
 	// The least x by which the ratio of the means may be smaller than seen: where
 	// 1 - x is off standard errors of what they are together, or ln x is.

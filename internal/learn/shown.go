@@ -56,7 +56,7 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 	pb, vb := base.premium(tail, nb)
 	mean := a.wait() - base.wait()
 	value := mean - pa + pb
-	sure := Boundary(1/(1/wa+1/wb), alpha/2)
+	sure := boundary(1/(1/wa+1/wb), alpha/2)
 	return mean > 0 && value > 0 &&
 		(value > sure*math.Sqrt(va/wa+vb/wb) || mean > sure*math.Sqrt(na/wa+nb/wb))
 }

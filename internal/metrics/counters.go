@@ -89,7 +89,7 @@ type UnseenCount struct {
 // Names that stand for a class that has no rule.
 const (
 	NoRule      = "none"    // class 0: no rule matched
-	RemovedRule = "removed" // the class of a rule that a reload took away
+	removedRule = "removed" // the class of a rule that a reload took away
 )
 
 // NameRules fills in the rule of every class that has none yet. The classes of removed rules are
@@ -107,7 +107,7 @@ func (c *Counters) NameRules(rules []engine.RuleState) {
 		if n, ok := names[class]; ok {
 			return class, n
 		}
-		return 0, RemovedRule
+		return 0, removedRule
 	}
 	c.Connections = slices.Clone(c.Connections)
 	conns := c.Connections[:0]

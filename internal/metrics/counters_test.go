@@ -15,7 +15,7 @@ func TestNameRulesSumsRemovedClasses(t *testing.T) {
 	}
 	c.NameRules([]engine.RuleState{{Name: "web", Class: 1}})
 	want := []ClassCount{{Class: 0, Rule: NoRule, Outgoing: 1}, {Class: 1, Rule: "web", Incoming: 2},
-		{Class: 0, Rule: RemovedRule, Outgoing: 7, Incoming: 1}}
+		{Class: 0, Rule: removedRule, Outgoing: 7, Incoming: 1}}
 	if len(c.Connections) != len(want) {
 		t.Fatalf("Connections = %+v, want %+v", c.Connections, want)
 	}
@@ -24,7 +24,7 @@ func TestNameRulesSumsRemovedClasses(t *testing.T) {
 			t.Errorf("Connections[%d] = %+v, want %+v", i, c.Connections[i], want[i])
 		}
 	}
-	if len(c.Events) != 3 || c.Events[1].Rule != RemovedRule || c.Events[1].Count != 5 || c.Events[2].Event != "state" {
+	if len(c.Events) != 3 || c.Events[1].Rule != removedRule || c.Events[1].Count != 5 || c.Events[2].Event != "state" {
 		t.Errorf("Events = %+v", c.Events)
 	}
 	if orig[2].Rule != "" || orig[2].Outgoing != 3 {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/class"
-	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -157,38 +156,6 @@ func TestEmptyTableMatchesNothing(t *testing.T) {
 	}
 	if got := table.Classify(&class.Conn{}); got != -1 {
 		t.Errorf("got rule %d", got)
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	cubic, _ := tcp.ParseCC("cubic")
-	bbr, _ := tcp.ParseCC("bbr")
-	for _, c := range []struct {
-		rule           Rule
-		action, phrase string
-	}{
-		{Rule{Name: "a", Leave: true, Match: Match{Remote: prefixes("127.0.0.0/8", "::1/128")}}, "leave",
-			"a: remote 127.0.0.0/8|::1/128: leave alone"},
-		{Rule{Name: "b", CC: bbr, Set: params(tcp.InitCwnd, 40), Match: Match{LocalPort: []PortRange{{443, 443}, {8000, 8100}}, Direction: Incoming}}, "set",
-			"b: local port 443|8000-8100, incoming: set cc bbr, init_cwnd 40 packets"},
-		{Rule{Name: "c", Learn: &Learn{HoldOut: 0.02}}, "learn",
-			"c: every connection: learn every congestion control of the kernel for throughput, hold out 2 %"},
-		{Rule{Name: "d", Set: params(tcp.NoDelay, 1), Learn: &Learn{Arms: []tcp.CC{cubic, bbr}, Objective: learn.FCT, OwnScope: true},
-			Match: Match{Cgroup: []string{"/a"}, NetNS: []string{"n"}, Same: Same{IPv4: 16, IPv6: 44}}}, "set+learn",
-			"d: cgroup /a, netns n, same prefix ipv6 /44|ipv4 /16: set nodelay on; learn cubic|bbr for fct, hold out 0 %, each network namespace for itself"},
-		{Rule{Name: "e", Watch: Watch{class.WatchRTO | class.WatchState, 0.01}, Match: Match{RemotePort: []PortRange{{1, 2}}, Local: prefixes("10.0.0.0/8")}}, "watch",
-			"e: local 10.0.0.0/8, remote port 1-2: watch rto|state of 1 %"},
-		{Rule{Name: "f"}, "none", "f: every connection: nothing"},
-	} {
-		if got := c.rule.Describe(); got != c.phrase {
-			t.Errorf("got  %q\nwant %q", got, c.phrase)
-		}
-		if got := c.rule.Action(); got != c.action {
-			t.Errorf("%s: got %q, want %q", c.rule.Name, got, c.action)
-		}
-	}
-	if got := FormatValue(tcp.NoDelay, 0) + FormatValue(tcp.TOS, 8) + FormatValue(tcp.SynRTO, 10); got != "off810 ms" {
-		t.Errorf("got %q", got)
 	}
 }
 

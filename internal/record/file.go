@@ -87,19 +87,19 @@ func (w *Writer) Flush() error {
 // ErrForeign is wrapped by NewReader when the file is not a recording at all.
 var ErrForeign = errors.New("not a tcpilot recording")
 
-// DamageError is the position at which a recording becomes unreadable. All samples before it
+// damageError is the position at which a recording becomes unreadable. All samples before it
 // were delivered.
-type DamageError struct {
+type damageError struct {
 	Offset  int64  // of the record in the file
 	Samples uint64 // complete samples before it
 	Err     error
 }
 
-func (e *DamageError) Error() string {
+func (e *damageError) Error() string {
 	return fmt.Sprintf("sample %d at byte %d: %v", e.Samples+1, e.Offset, e.Err)
 }
 
-func (e *DamageError) Unwrap() error { return e.Err }
+func (e *damageError) Unwrap() error { return e.Err }
 
 // Reader reads a recording from its beginning to its end, once.
 type Reader struct {
@@ -151,7 +151,7 @@ func (r *Reader) Count() uint64 { return r.count }
 func (r *Reader) Err() error { return r.err }
 
 // Read reads the next sample into s; every field is written and nothing is
-// allocated. It returns io.EOF after the last one, and a DamageError if the rest of the file
+// allocated. It returns io.EOF after the last one, and a damageError if the rest of the file
 // is unreadable.
 func (r *Reader) Read(s *tcp.Sample) error {
 	if r.err != nil {
@@ -167,7 +167,7 @@ func (r *Reader) Read(s *tcp.Sample) error {
 		err = fmt.Errorf("cut short after %d of %d bytes: %w", len(b), Size, io.ErrUnexpectedEOF)
 	}
 	if err != nil {
-		r.err = &DamageError{Offset: r.offset, Samples: r.count, Err: err}
+		r.err = &damageError{Offset: r.offset, Samples: r.count, Err: err}
 		return r.err
 	}
 	_, _ = r.r.Discard(Size) // cannot fail: Peek has buffered it

@@ -175,9 +175,9 @@ func TestDamagedFileIsReadUpToTheDamage(t *testing.T) {
 			for range r.All() {
 				n++
 			}
-			var d *DamageError
+			var d *damageError
 			if !errors.As(r.Err(), &d) {
-				t.Fatalf("Err = %v, want a DamageError", r.Err())
+				t.Fatalf("Err = %v, want a damageError", r.Err())
 			}
 			if n != tt.samples || d.Samples != n || d.Offset != int64(tt.offset) || !errors.Is(d, tt.is) {
 				t.Errorf("%d samples, then %+v; want %d and offset %d", n, d, tt.samples, tt.offset)

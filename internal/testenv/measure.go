@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// MeasureRounds is the environment variable that enables measurements: the number of rounds
+// roundsVar is the environment variable that enables measurements: the number of rounds
 // of each. make measure sets it.
-const MeasureRounds = "TCPILOT_MEASURE"
+const roundsVar = "TCPILOT_MEASURE"
 
 // Measurement is a number of comparisons that are repeated. Their results depend on the load
 // of the machine, so they never fail a test.
@@ -27,7 +27,7 @@ type comparison struct {
 	passed  int
 }
 
-// Measure runs the comparisons for MeasureRounds rounds and prints the results: one row for
+// Measure runs the comparisons for roundsVar rounds and prints the results: one row for
 // each comparison. A test that calls it is named TestMeasure..., and is skipped unless
 // measurements are enabled. A check whose result does not depend on the machine belongs in a
 // test.
@@ -35,7 +35,7 @@ type comparison struct {
 // Each round is a subtest that undoes its changes.
 func Measure(t *testing.T, round func(t *testing.T, m *Measurement)) {
 	t.Helper()
-	rounds, _ := strconv.Atoi(os.Getenv(MeasureRounds))
+	rounds, _ := strconv.Atoi(os.Getenv(roundsVar))
 	if rounds < 1 {
 		t.Skip("a measurement: make measure")
 	}

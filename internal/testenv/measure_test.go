@@ -34,12 +34,12 @@ func TestMeasuresOnlyIfEnabled(t *testing.T) {
 	measure := func(t *testing.T) {
 		Measure(t, func(_ *testing.T, m *Measurement) { ran++; AtLeast(m, "one", 1, 2) })
 	}
-	t.Setenv(MeasureRounds, "")
+	t.Setenv(roundsVar, "")
 	t.Run("skipped", measure)
 	if ran != 0 {
 		t.Errorf("%d rounds without being asked", ran)
 	}
-	t.Setenv(MeasureRounds, "2")
+	t.Setenv(roundsVar, "2")
 	if ok := t.Run("asked for", measure); !ok || ran != 2 {
 		t.Errorf("ok %t after %d rounds, want 2", ok, ran)
 	}

@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// RootTests is the environment variable that makes skipped root tests fail. It is set to 1
+// rootTestsVar is the environment variable that makes skipped root tests fail. It is set to 1
 // where root tests must run, so that no test is skipped unnoticed.
-const RootTests = "TCPILOT_ROOT_TESTS"
+const rootTestsVar = "TCPILOT_ROOT_TESTS"
 
-// Lacks is the environment variable with the features that the kernel is known to lack: a
-// regular expression of reasons for which a test may be skipped even if RootTests is 1.
+// lacksVar is the environment variable with the features that the kernel is known to lack: a
+// regular expression of reasons for which a test may be skipped even if rootTestsVar is 1.
 // test/vm/gotest sets it for the oldest kernel.
-const Lacks = "TCPILOT_KERNEL_LACKS"
+const lacksVar = "TCPILOT_KERNEL_LACKS"
 
-// Root skips the test unless it runs as root; if RootTests is 1, the test fails instead.
+// Root skips the test unless it runs as root; if rootTestsVar is 1, the test fails instead.
 // Tests that call it are named TestRoot...
 func Root(t testing.TB) {
 	t.Helper()
@@ -26,17 +26,17 @@ func Root(t testing.TB) {
 }
 
 // Missing ends a test because its environment lacks something: it skips the test, or fails it
-// if RootTests is 1.
+// if rootTestsVar is 1.
 func Missing(t testing.TB, why string) {
 	t.Helper()
-	if os.Getenv(RootTests) == "1" && !known(why) {
-		t.Fatalf("%s, and %s=1 forbids to skip", why, RootTests)
+	if os.Getenv(rootTestsVar) == "1" && !known(why) {
+		t.Fatalf("%s, and %s=1 forbids to skip", why, rootTestsVar)
 	}
 	t.Skip(why)
 }
 
 // known reports whether reason matches what the kernel is known to lack.
 func known(why string) bool {
-	lacks := os.Getenv(Lacks)
+	lacks := os.Getenv(lacksVar)
 	return lacks != "" && regexp.MustCompile(lacks).MatchString(why)
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Supports returns an error that names what this backend cannot do of the Spec on
+// supports returns an error that names what this backend cannot do of the Spec on
 // any kernel.
-func (b Backend) Supports(s Spec) error {
+func (b Backend) supports(s Spec) error {
 	switch b {
 	case Auto, Emulator:
 		return nil
@@ -37,12 +37,12 @@ func (b Backend) For(specs ...Spec) (Backend, error) {
 		return Netem, nil
 	}
 	for _, s := range append(specs, Spec{}) {
-		if err := b.Supports(s); err != nil {
+		if err := b.supports(s); err != nil {
 			return b, err
 		}
 	}
 	if b == Netem {
-		return b, HasNetem()
+		return b, hasNetem()
 	}
 	return b, nil
 }

@@ -66,7 +66,7 @@ func (d *Direction) Set(s Spec) error {
 	defer d.mu.Unlock()
 	err := s.Check()
 	if err == nil {
-		err = d.backend.Supports(s)
+		err = d.backend.supports(s)
 	}
 	if err == nil {
 		err = d.set(s)

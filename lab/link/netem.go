@@ -16,19 +16,17 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// ErrNoNetem reports that this kernel cannot delay packets with netem.
-var ErrNoNetem = errors.New("this kernel has no netem (CONFIG_NET_SCH_NETEM)")
+// errNoNetem reports that this kernel cannot delay packets with netem.
+var errNoNetem = errors.New("this kernel has no netem (CONFIG_NET_SCH_NETEM)")
 
-// HasNetem returns nil if netem can be used, ErrNoNetem if the kernel has none, or
+// hasNetem returns nil if netem can be used, errNoNetem if the kernel has none, or
 // another reason why it cannot be used.
-func HasNetem() error { return hasNetem() }
-
 var hasNetem = sync.OnceValue(func() error {
 	err := tryQdisc(func(device int) netlink.Qdisc {
 		return netlink.NewNetem(netemRoot(device), netlink.NetemQdiscAttrs{Limit: 1})
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return ErrNoNetem
+		return errNoNetem
 	}
 	return err
 })
@@ -37,7 +35,7 @@ var hasNetem = sync.OnceValue(func() error {
 // be used.
 func HasQdisc(kind string) error {
 	if kind == "netem" {
-		return HasNetem()
+		return hasNetem()
 	}
 	err := tryQdisc(func(device int) netlink.Qdisc {
 		return &netlink.GenericQdisc{QdiscAttrs: netemRoot(device), QdiscType: kind}

@@ -36,8 +36,8 @@ func TestNetemCommands(t *testing.T) {
 func TestRootNoNetem(t *testing.T) {
 	a, b := newPair(t)
 	d, err := Shape(Ends{a, b}, Spec{Delay: ms}, Netem)
-	if want := HasNetem(); !errors.Is(err, want) || (want == nil) != (err == nil) {
-		t.Errorf("Shape returned %v, HasNetem %v", err, want)
+	if want := hasNetem(); !errors.Is(err, want) || (want == nil) != (err == nil) {
+		t.Errorf("Shape returned %v, hasNetem %v", err, want)
 	}
 	if d != nil {
 		must(t, d.Close())
@@ -72,7 +72,7 @@ func measure(t *testing.T, backend Backend) (got behaviour) {
 
 // If a kernel has both backends, they do the same.
 func TestRootBackendsAgree(t *testing.T) {
-	if errors.Is(HasNetem(), ErrNoNetem) {
+	if errors.Is(hasNetem(), errNoNetem) {
 		t.Log("this kernel has no netem: make test-vm compares them elsewhere")
 		return
 	}

@@ -124,7 +124,7 @@ func TestRootQueue(t *testing.T) {
 		const payload, sent = 958, 1500 // a sender that takes more than 3 s to send them would not fill the queue
 		for _, c := range queues {
 			s := Spec{Rate: uint64(8000 / each.Seconds()), Queue: c.queue}
-			if backend.Supports(s) != nil {
+			if backend.supports(s) != nil {
 				continue
 			}
 			must(t, d.Set(s))
@@ -160,7 +160,7 @@ func TestMeasureQueue(t *testing.T) {
 			d := shape(t, a, b, Spec{}, backend)
 			for _, c := range queues {
 				s := Spec{Rate: uint64(8000 / each.Seconds()), Queue: c.queue}
-				if backend.Supports(s) != nil {
+				if backend.supports(s) != nil {
 					continue
 				}
 				must(t, d.Set(s))

@@ -24,7 +24,7 @@ func newPair(t testing.TB) (a, b *topology.End) {
 	testenv.Root(t)
 	n, err := topology.New()
 	must(t, err)
-	stop := n.CloseOnSignal()
+	stop := testenv.CloseOnSignal(n)
 	t.Cleanup(func() {
 		stop()
 		must(t, n.Close())
@@ -50,9 +50,9 @@ func newPair(t testing.TB) (a, b *topology.End) {
 func onBackends(t *testing.T, test func(*testing.T, Backend)) {
 	t.Helper()
 	all := []Backend{Emulator}
-	if err := HasNetem(); err == nil {
+	if err := hasNetem(); err == nil {
 		all = append(all, Netem)
-	} else if !errors.Is(err, ErrNoNetem) {
+	} else if !errors.Is(err, errNoNetem) {
 		t.Fatal(err)
 	}
 	for _, b := range all {

@@ -167,7 +167,7 @@ func (a *Agent) send(r request) error {
 
 // Listen starts a server, which runs until Collect or until the agent ends.
 func (a *Agent) Listen(ctx context.Context, s ListenSpec) (at netip.AddrPort, err error) {
-	var l Listening
+	var l listening
 	err = a.call(ctx, "listen", s, &l)
 	return l.Address, err
 }

@@ -39,8 +39,8 @@ type ChurnSpec struct {
 }
 
 const (
-	// MaxKeep is the maximum of ChurnSpec.Keep.
-	MaxKeep = 100_000
+	// maxKeep is the maximum of ChurnSpec.Keep.
+	maxKeep = 100_000
 	// maxServers is the maximum length of ChurnSpec.To.
 	maxServers = 1 << 16
 	// maxWorkers bounds the connections of one order that are open at a time.
@@ -135,7 +135,7 @@ func (s ChurnSpec) check() error {
 		return fmt.Errorf("check churn: %d addresses, want 1 to %d", len(s.To), maxServers)
 	case s.Duration <= 0 || s.Count < 0 || s.Rate < 0 || s.Workers > maxWorkers:
 		return fmt.Errorf("check churn: duration %s, count %d, rate %v, %d workers", s.Duration, s.Count, s.Rate, s.Workers)
-	case s.Keep < 0 || s.Keep > MaxKeep || s.Keep > 0 && s.Account == 0:
+	case s.Keep < 0 || s.Keep > maxKeep || s.Keep > 0 && s.Account == 0:
 		return fmt.Errorf("check churn: %d records to keep, of accounts from %d on", s.Keep, s.Account)
 	}
 	return s.order().check()

@@ -20,8 +20,8 @@ type ListenSpec struct {
 	Network string
 }
 
-// Listening is where a server listens.
-type Listening struct {
+// listening is where a server listens.
+type listening struct {
 	Address netip.AddrPort
 }
 

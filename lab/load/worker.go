@@ -121,7 +121,7 @@ func with[S, R any](ctx context.Context, raw json.RawMessage, f func(context.Con
 	return f(ctx, s)
 }
 
-func (w *worker) listen(ctx context.Context, s ListenSpec) (Listening, error) {
+func (w *worker) listen(ctx context.Context, s ListenSpec) (listening, error) {
 	lc := net.ListenConfig{Control: setCongestion(s.CC), KeepAlive: -1}
 	network := s.Network
 	if network == "" {
@@ -129,12 +129,12 @@ func (w *worker) listen(ctx context.Context, s ListenSpec) (Listening, error) {
 	}
 	l, err := lc.Listen(ctx, network, s.Address)
 	if err != nil {
-		return Listening{}, err
+		return listening{}, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.servers = append(w.servers, serve(l)) // until the process ends, or until collect
-	return Listening{Address: l.Addr().(*net.TCPAddr).AddrPort()}, nil
+	return listening{Address: l.Addr().(*net.TCPAddr).AddrPort()}, nil
 }
 
 // collect ends all servers and returns their accounts.

@@ -95,7 +95,7 @@ func (p pool) statistic(s Completion, weights []int) float64 {
 	if s == meanCompletion || total == 0 {
 		return sum / float64(total)
 	}
-	// Like Quantile: linear between the two nearest.
+	// Like quantile: linear between the two nearest.
 	at := float64(s) * float64(total-1)
 	below, share := int(at), at-float64(int(at))
 	first := p.at(below, weights)

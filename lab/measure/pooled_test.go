@@ -30,7 +30,7 @@ func TestPoolStatistics(t *testing.T) {
 		}
 		p := newPool(rounds)
 		for metric, want := range map[string]float64{
-			"fct_mean": mean(all), "web/later/fct_p50": Quantile(all, 0.5), "fct_p95": Quantile(all, 0.95), "fct_p99": Quantile(all, 0.99),
+			"fct_mean": mean(all), "web/later/fct_p50": quantile(all, 0.5), "fct_p95": quantile(all, 0.95), "fct_p99": quantile(all, 0.99),
 		} {
 			s, ok := Completions(metric)
 			if got := p.statistic(s, weights); !ok || math.Abs(got-want) > 1e-9*want {
@@ -61,7 +61,7 @@ func TestPooledRatioSeesFewSlowRounds(t *testing.T) {
 			}
 		}
 		subject, baseline = append(subject, own), append(baseline, base)
-		a, b = append(a, Quantile(own, 0.95)), append(b, Quantile(base, 0.95))
+		a, b = append(a, quantile(own, 0.95)), append(b, quantile(base, 0.95))
 	}
 	byRound, ok := PairedRatio(a, b)
 	if !ok || byRound.Ratio != 1 {

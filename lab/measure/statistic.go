@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Quantile returns the value below which the share p (0 to 1) of values lies,
+// quantile returns the value below which the share p (0 to 1) of values lies,
 // linear between the two nearest: type 7 of Hyndman and Fan, "Sample Quantiles in
 // Statistical Packages", The American Statistician 50, 1996. NaN if there are no values.
-func Quantile(values []float64, p float64) float64 {
+func quantile(values []float64, p float64) float64 {
 	return quantileSorted(slices.Sorted(slices.Values(values)), p)
 }
 
@@ -26,7 +26,7 @@ func quantileSorted(sorted []float64, p float64) float64 {
 }
 
 // Median is NaN if there are no values.
-func Median(values []float64) float64 { return Quantile(values, 0.5) }
+func Median(values []float64) float64 { return quantile(values, 0.5) }
 
 // Quartiles are NaN if there are no values.
 func Quartiles(values []float64) (first, third float64) {
@@ -42,11 +42,11 @@ func mean(values []float64) float64 {
 	return sum / float64(len(values))
 }
 
-// Jain is the fairness index (sum x)^2 / (n sum x^2) of R. Jain, D. Chiu and W.
+// jain is the fairness index (sum x)^2 / (n sum x^2) of R. Jain, D. Chiu and W.
 // Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
 // Allocation in Shared Computer Systems", DEC-TR-301, 1984. It returns false if all values
 // are 0.
-func Jain(values []float64) (float64, bool) {
+func jain(values []float64) (float64, bool) {
 	var sum, squares float64
 	for _, v := range values {
 		sum += v
@@ -70,8 +70,8 @@ func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
 func (i Interval) Overlaps(o Interval) bool { return i.Low <= o.High && o.Low <= i.High }
 
 const (
-	// Confidence is the level that intervals should reach.
-	Confidence = 0.95
+	// confidence is the level that intervals should reach.
+	confidence = 0.95
 	// MinSample is the smallest number of values that get an interval. The interval from
 	// the least to the greatest of 5 values contains the true median in 93.75 % of
 	// samples, which is accepted as near enough; with 4 it would be 87.5 %.
@@ -87,7 +87,7 @@ const (
 // the k-th largest. They enclose it in 1 - 2 P(B < k) of samples of any continuous
 // distribution, where B is binomial with n trials of 1/2 (H. A. David and H. N. Nagaraja,
 // "Order Statistics", 3rd edition, 2003, chapter 7.1). k is the greatest that reaches
-// Confidence; for 5 values none does, and k is 1. Level is the level reached: 93.75 % for
+// confidence; for 5 values none does, and k is 1. Level is the level reached: 93.75 % for
 // 5, 96.9 % for 6, 98.4 % for 7, 99.2 % for 8, 96.1 % for 9. It returns false for fewer
 // than MinSample values.
 func MedianCI(values []float64) (Interval, bool) {
@@ -98,7 +98,7 @@ func MedianCI(values []float64) (Interval, bool) {
 	k, outside := 1, 2*binomial(n, 0)
 	for {
 		wider := outside + 2*binomial(n, k)
-		if wider > 1-Confidence {
+		if wider > 1-confidence {
 			break
 		}
 		k, outside = k+1, wider
@@ -190,7 +190,7 @@ func percentiles(statistic func() float64) (Interval, bool) {
 		values[i] = statistic()
 	}
 	slices.Sort(values)
-	ci := Interval{quantileSorted(values, (1-Confidence)/2), quantileSorted(values, (1+Confidence)/2), Confidence}
+	ci := Interval{quantileSorted(values, (1-confidence)/2), quantileSorted(values, (1+confidence)/2), confidence}
 	return ci, finite(ci.Low) && finite(ci.High)
 }
 

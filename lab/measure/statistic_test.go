@@ -21,7 +21,7 @@ func TestQuantile(t *testing.T) {
 		{[]float64{10, 20, 30, 40, 50}, 0.9, 46}, // as R's quantile(x, 0.9)
 	} {
 		values := append([]float64(nil), c.values...)
-		if have := Quantile(values, c.p); math.Abs(have-c.want) > 1e-12 {
+		if have := quantile(values, c.p); math.Abs(have-c.want) > 1e-12 {
 			t.Errorf("%v at %v: %v, want %v", c.values, c.p, have, c.want)
 		}
 		for i := range values {
@@ -43,11 +43,11 @@ func TestJain(t *testing.T) {
 		values []float64
 		want   float64
 	}{{[]float64{5, 5, 5, 5}, 1}, {[]float64{0, 0, 0, 9}, 0.25}, {[]float64{1, 2, 3}, 36. / 42}} {
-		if have, ok := Jain(c.values); !ok || math.Abs(have-c.want) > 1e-12 {
+		if have, ok := jain(c.values); !ok || math.Abs(have-c.want) > 1e-12 {
 			t.Errorf("%v: %v %v, want %v", c.values, have, ok, c.want)
 		}
 	}
-	if v, ok := Jain([]float64{0, 0}); ok {
+	if v, ok := jain([]float64{0, 0}); ok {
 		t.Errorf("fairness of nothing is %v", v)
 	}
 }
@@ -75,7 +75,7 @@ func TestMedianCI(t *testing.T) {
 			t.Errorf("of %v: %+v %v, want %+v", all, ci, ok, c.want)
 		}
 	}
-	if ci, _ := MedianCI(make([]float64, 5000)); ci.Level < Confidence || ci.Level > Confidence+0.01 {
+	if ci, _ := MedianCI(make([]float64, 5000)); ci.Level < confidence || ci.Level > confidence+0.01 {
 		t.Errorf("of 5000 values the level is %v", ci.Level)
 	}
 }

@@ -138,7 +138,7 @@ func completionMean(t *traffic) (float64, bool) {
 
 func completion(p float64) func(*traffic) (float64, bool) {
 	return func(t *traffic) (float64, bool) {
-		return Quantile(t.completions(), p), len(t.requests) > 0
+		return quantile(t.completions(), p), len(t.requests) > 0
 	}
 }
 
@@ -190,7 +190,7 @@ func fairness(t *traffic) (float64, bool) {
 	if len(values) < 2 {
 		return 0, false
 	}
-	return Jain(values)
+	return jain(values)
 }
 
 func cpuPerByte(t *traffic) (float64, bool) {

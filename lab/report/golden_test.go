@@ -42,7 +42,7 @@ func TestGolden(t *testing.T) {
 		"table-120.golden":   func(w io.Writer) error { return Table(w, r, Style{Width: 120, Colour: true}) },
 		"report.md.golden":   func(w io.Writer) error { return Markdown(w, r) },
 		"overview.golden":    func(w io.Writer) error { return Overview(w, Summarise(r), Style{}) },
-		"overview.md.golden": func(w io.Writer) error { return OverviewMarkdown(w, Summarise(r), "tcpilot", OracleColumn, "reno") },
+		"overview.md.golden": func(w io.Writer) error { return OverviewMarkdown(w, Summarise(r), "tcpilot", oracleColumn, "reno") },
 		"compare.golden":     func(w io.Writer) error { return Compare(w, r, b, Style{}) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,12 +12,12 @@ import (
 
 // Columns of an overview that stand for a different subject in each case.
 const (
-	OracleColumn   = "oracle"
-	BaselineColumn = "baseline"
+	oracleColumn   = "oracle"
+	baselineColumn = "baseline"
 )
 
 // overviewColumns are the default columns of an overview.
-var overviewColumns = []string{"tcpilot", OracleColumn, BaselineColumn, "bpftune"}
+var overviewColumns = []string{"tcpilot", oracleColumn, baselineColumn, "bpftune"}
 
 // Overview writes one table over all cases for a terminal: each case's primary
 // metric for the subjects of columns, with the ratio to the case's baseline.
@@ -53,7 +53,7 @@ func overviewGrid(cases []CaseSummary, columns []string) console.Grid {
 	})
 	for _, name := range columns {
 		g.Columns = append(g.Columns, console.Column{Head: console.Clean(name), Marked: true})
-		if name != BaselineColumn {
+		if name != baselineColumn {
 			g.Columns = append(g.Columns, console.Column{Head: "x", Tight: true})
 		}
 	}
@@ -73,11 +73,11 @@ func (c *CaseSummary) overviewRow(columns []string) console.GridRow {
 	for _, column := range columns {
 		s := c.column(column)
 		v := c.overviewValue(s)
-		if s != nil && s.Name != column && column != BaselineColumn {
+		if s != nil && s.Name != column && column != baselineColumn {
 			v.Text = console.Clean(s.Name) + " " + v.Text
 		}
 		r.Cells = append(r.Cells, v)
-		if column != BaselineColumn {
+		if column != baselineColumn {
 			r.Cells = append(r.Cells, c.overviewRatio(s))
 		}
 	}
@@ -88,9 +88,9 @@ func (c *CaseSummary) overviewRow(columns []string) console.GridRow {
 // the first named NAME-SOMETHING; nil if the case has none that ran.
 func (c *CaseSummary) column(name string) *SubjectSummary {
 	switch name {
-	case OracleColumn:
+	case oracleColumn:
 		name = c.Oracle
-	case BaselineColumn:
+	case baselineColumn:
 		name = c.Baseline
 	}
 	if s := c.Subject(name); s != nil && s.Rounds > 0 {

@@ -25,8 +25,8 @@ const (
 // and prague, which some kernels are patched with.
 var linuxControls = slices.Sorted(slices.Values(append(names(congestion.Linux()), "bbr3", "prague")))
 
-// KnownControls are those of Linux and tcpilot's own.
-var KnownControls = slices.Concat(linuxControls, ownControls())
+// knownControls are those of Linux and tcpilot's own.
+var knownControls = slices.Concat(linuxControls, ownControls())
 
 // Controls lists the congestion controls that this kernel has, the modules of
 // the known ones included, which it loads.

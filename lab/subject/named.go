@@ -14,7 +14,7 @@ func Named(name string) (s Spec, ok bool) {
 		s.Kind = k
 	case name == KernelOnly:
 		s.Kind, s.Config = Tcpilot, "congestion_controls: none\n"
-	case slices.Contains(KnownControls, name):
+	case slices.Contains(knownControls, name):
 		s.Kind, s.CC = Fixed, name
 	default:
 		return Spec{}, false
@@ -24,5 +24,5 @@ func Named(name string) (s Spec, ok bool) {
 
 // Names lists what Named knows.
 func Names() []string {
-	return append([]string{string(Default), string(Tcpilot), KernelOnly, string(Bpftune)}, KnownControls...)
+	return append([]string{string(Default), string(Tcpilot), KernelOnly, string(Bpftune)}, knownControls...)
 }

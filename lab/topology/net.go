@@ -1,11 +1,8 @@
 package topology
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -63,26 +60,6 @@ func (n *Net) Close() error {
 	}
 	n.closed = true
 	return n.undo.Run()
-}
-
-// CloseOnSignal closes the network when the process gets SIGINT or SIGTERM, and
-// then lets the signal end the process. It is for test binaries, whose cleanup functions
-// do not run on Ctrl-C; a command cancels its context and calls Close instead.
-func (n *Net) CloseOnSignal() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
-	go func() {
-		defer signal.Stop(signals)
-		select {
-		case <-ctx.Done():
-		case s := <-signals:
-			n.Close()
-			signal.Reset(s)
-			unix.Kill(os.Getpid(), s.(unix.Signal))
-		}
-	}()
-	return cancel
 }
 
 // Host adds a host: a network namespace with lo up.

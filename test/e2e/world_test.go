@@ -68,7 +68,7 @@ func newPlainWorld(t testing.TB, names ...string) *world {
 	testenv.Root(t)
 	n, err := topology.New()
 	must(t, err)
-	stop := n.CloseOnSignal()
+	stop := testenv.CloseOnSignal(n)
 	t.Cleanup(func() {
 		stop()
 		if err := n.Close(); err != nil {
