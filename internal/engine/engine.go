@@ -82,6 +82,23 @@ type Engine struct {
 	observe   bool
 	overrides map[string]override // rollouts, by rule
 
+	lists
+	saves
+	waits
+	scratch
+	counts
+
+	slices bool // the learner uses slices
+	// armsOnly: guards judge single arms, and not the path as a whole. For tests of the
+	// guards of arms.
+	armsOnly bool
+
+	viewing  sync.Mutex // held while a snapshot is built; lock it before mu
+	snapshot atomic.Pointer[Snapshot]
+}
+
+// lists are the nodes, and the orders in which they are visited.
+type lists struct {
 	nodes   map[key]*node
 	byUse   list    // all but the rules' own roots
 	byTrial list    // the part of byUse with fewer than admittedAt observations
@@ -91,34 +108,41 @@ type Engine struct {
 	later   []*node // to be decided on at a limited rate (laterRate), in this order
 	removed []key   // to be deleted from the kernel
 	retryAt int64   // 0 unless the latest write failed
-	// allowance is how many of later may be decided on, as of allowed (Unix ns): a token
-	// bucket.
-	allowance float64
-	allowed   int64
+	listed  int     // nodes that were dropped but are still in dirty, later, deferred or unsaved
+}
 
-	listed int // nodes that were dropped but are still in dirty, later, deferred or unsaved
-
+// saves are on their way to the store.
+type saves struct {
 	unsaved    []*node // whose belief the store does not have
 	forgotten  []Place // to be deleted from the store
 	saving     []*node // on the way to the store, not confirmed
 	forgetting []Place
+}
 
+// waits limit how soon paths are decided on.
+type waits struct {
+	// allowance is how many of later may be decided on, as of allowed (Unix ns): a token
+	// bucket.
+	allowance float64
+	allowed   int64
 	// deferred are paths that wait for their slice to end, by the length of the slice.
 	// releasedAt (Unix ns) is when releaseDeferred last ran.
 	deferred   [longestSlice + manyShift - leastSlice + 1][]*node
 	releasedAt int64
-	slices     bool // the learner uses slices
-	// armsOnly: guards judge single arms, and not the path as a whole. For tests of the
-	// guards of arms.
-	armsOnly bool
+}
 
-	in policy.Input // scratch
+// scratch is memory that is used again.
+type scratch struct {
+	in policy.Input
 	// Used by the goroutine that holds writing.
 	deciding []*node // not yet decided on in this round
 	spare    []*node // memory of the last round, to be used again
 	batch    []path.Entry
 	batched  []*node
+}
 
+// counts are counters since the start.
+type counts struct {
 	totals      Totals
 	ignored     [learn.NumIgnored]uint64
 	noArm       uint64
@@ -128,9 +152,6 @@ type Engine struct {
 	// stoodFor counts the connections that the samples of each kind stand for.
 	stoodFor [tcp.KindFailedConnect + 1]uint64
 	started  time.Time
-
-	viewing  sync.Mutex // held while a snapshot is built; lock it before mu
-	snapshot atomic.Pointer[Snapshot]
 }
 
 // ruleState is one rule in force.
@@ -175,10 +196,11 @@ func New(opt Options) *Engine {
 		classes: max(opt.FirstClass, 1) - 1,
 		arms:    map[tcp.CC]*ArmState{},
 		yields:  map[string]Yield{}, overrides: map[string]override{},
-		nodes: map[key]*node{},
-		byUse: list{which: listUse}, byTrial: list{which: listTrial}, byWrite: list{which: listWrite},
-		reasons: make([]uint64, len(policy.Reasons())),
-		started: time.Unix(0, opt.Now),
+		lists: lists{
+			nodes: map[key]*node{},
+			byUse: list{which: listUse}, byTrial: list{which: listTrial}, byWrite: list{which: listWrite},
+		},
+		counts: counts{reasons: make([]uint64, len(policy.Reasons())), started: time.Unix(0, opt.Now)},
 	}
 	e.in.Learner, e.slices = opt.Learner, learn.UsesSlices(opt.Learner)
 	return e

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 
@@ -10,24 +9,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
-// Start puts the first rules into force, with the beliefs of earlier processes: load calls
-// keep for each stored one. Policies are written to the kernel before the rules, so that
-// connections never see rules without policies when one daemon replaces another. After an
-// error the engine cannot be used.
-func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(Memory) bool) error, now int64) error {
-	found := lookUp(rules, r)
-	e.writing.Lock()
-	defer e.writing.Unlock()
-	p, err := e.begin(rules, found, load)
-	if err != nil {
-		return err
-	}
-	if err := e.settle(now, true); err != nil {
-		return fmt.Errorf("write first policies: %w", err)
-	}
-	return e.opt.Sink.WriteRules(p.table)
-}
-
+// begin decides what Start writes.
 func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Memory) bool) error) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -46,26 +28,6 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Mem
 		e.evict()
 	}
 	return p, nil
-}
-
-// SetRules replaces the rules in force. A rule that keeps its name keeps what was learned
-// for it, unless its objective or scope changed. On an error all the old rules stay in
-// force.
-func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
-	found := lookUp(rules, r)
-	e.writing.Lock()
-	defer e.writing.Unlock()
-	p, err := e.prepare(rules, found, now)
-	if err != nil {
-		return err
-	}
-	if err := e.write(p); err != nil {
-		e.abandon(p)
-		return err
-	}
-	e.putIntoForce(p)
-	_ = e.settle(now, true) // counted, logged, and tried again
-	return nil
 }
 
 // prepare decides what SetRules writes.
@@ -112,15 +74,6 @@ func (e *Engine) abandon(p *plan) {
 	for _, n := range p.made {
 		e.drop(n)
 	}
-}
-
-// write writes the policies of new roots, then the rules: a class must not be in the
-// kernel before the policy of its root.
-func (e *Engine) write(p *plan) error {
-	if err := e.opt.Sink.WritePolicies(p.rows); err != nil {
-		return fmt.Errorf("write policies of rules: %w", err)
-	}
-	return e.opt.Sink.WriteRules(p.table)
 }
 
 func (e *Engine) putIntoForce(p *plan) {
@@ -277,27 +230,6 @@ func (e *Engine) install(p *plan) {
 		}
 	}
 	e.markAll()
-}
-
-// Recompile looks up the names of cgroups and namespaces again, and writes the rules again
-// if the ids changed.
-func (e *Engine) Recompile(r policy.Resolver) error {
-	rules := e.Rules()
-	found := lookUp(rules, r) // system calls: not under a lock
-	e.writing.Lock()
-	defer e.writing.Unlock()
-	table, waiting, err := e.recompile(rules, found)
-	if err != nil || table == nil {
-		return err
-	}
-	if err := e.opt.Sink.WriteRules(table); err != nil {
-		return err
-	}
-	e.log.Info("rules follow cgroups and network namespaces", "waiting", len(waiting))
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.table, e.waiting, e.names = table, waiting, found
-	return nil
 }
 
 // recompile returns the table of rules with the ids that were found; nil if they are the
