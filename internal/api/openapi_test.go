@@ -350,7 +350,7 @@ curl --unix-socket /run/tcpilot/tcpilot.sock -X POST -d '{"rule": "web", "share"
 ` + "```" + `
 
 [openapi.json](openapi.json) describes every document and field (OpenAPI 3.1). Within ` + "`v1`" + ` fields are added, never removed or changed: ignore those that you
-do not know. Durations are integers in nanoseconds if the name ends in ` + "`_ns`" + `; times are RFC 3339 unless the description says otherwise.
+do not know. Durations are integers in nanoseconds if the name ends in ` + "`_ns`" + `; times are RFC 3339.
 
 An error has a status of 400 or above and the document ` + "`{\"error\": \"what failed\", \"hint\": \"what to do\"}`" + `: 400 a malformed request, 403 not allowed, 404 no such
 thing, 409 a conflict with the present state, 413 a body that is too long, 422 a file or request that is not valid, 503 not available now, or not on this kernel, 504 it took too long.

@@ -198,14 +198,14 @@ type ArmWeight struct {
 
 // Doctor is what this kernel allows tcpilot to do, found by trying it.
 type Doctor struct {
-	Kernel    string         `json:"kernel"`
-	Cgroup    string         `json:"cgroup"`
-	Features  []Feature      `json:"features"`
-	Options   []OptionCheck  `json:"options"`
-	CCs       []ControlCheck `json:"congestion_controls"`
-	Conflicts []Conflict     `json:"conflicts"`
-	Yields    []engine.Yield `json:"yields,omitempty"`
-	Problems  []string       `json:"problems,omitempty"` // as in Status
+	Kernel    string            `json:"kernel"`
+	Cgroup    string            `json:"cgroup"`
+	Features  []Feature         `json:"features"`
+	Options   []OptionCheck     `json:"options"`
+	CCs       []engine.ArmState `json:"congestion_controls"`
+	Conflicts []Conflict        `json:"conflicts"`
+	Yields    []engine.Yield    `json:"yields,omitempty"`
+	Problems  []string          `json:"problems,omitempty"` // as in Status
 }
 
 // OptionCheck says whether the kernel accepted one field at one hook.
@@ -215,14 +215,6 @@ type OptionCheck struct {
 	Hook     string `json:"hook"`   // connect, active-established, passive-established...
 	Accepted bool   `json:"accepted"`
 	Error    string `json:"error,omitempty"`
-}
-
-// ControlCheck says whether the kernel has a congestion control.
-type ControlCheck struct {
-	Name      string `json:"name"`
-	Available bool   `json:"available"` // can be set now
-	Loadable  bool   `json:"loadable"`  // a kernel module or BPF object offers it
-	Why       string `json:"why,omitempty"`
 }
 
 // Conflict is another program or setting that changes what tcpilot changes.

@@ -226,14 +226,14 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	a.renderOptions(w, d.Options)
 	available := 0
 	for _, c := range d.CCs {
-		if c.Available {
+		if c.State == engine.ArmActive {
 			available++
 		}
 	}
 	a.Heading(w, fmt.Sprintf("Congestion controls: %d of %d available", available, len(d.CCs)))
-	t := console.NewTable("NAME", "AVAILABLE", "LOADABLE", "WHY")
+	t := console.NewTable("NAME", "STATE", "WHY")
 	for _, c := range d.CCs {
-		t.Row(c.Name, yesNo(c.Available), yesNo(c.Loadable), c.Why)
+		t.Row(c.CC.String(), c.State, c.Reason)
 	}
 	t.Write(w, a.Paint, "  ")
 	a.renderYields(w, a.Now(), d.Yields)

@@ -15,8 +15,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Doctor implements api.Backend.
@@ -123,11 +125,11 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.Trial })
 	for _, name := range names {
-		doc.CCs = append(doc.CCs, api.ControlCheck{Name: name, Available: true, Loadable: true})
+		doc.CCs = append(doc.CCs, engine.ArmState{CC: tcp.CCOf(name), State: engine.ArmActive})
 	}
 	for _, name := range policy.Wanted(rules) {
 		if err := missing[name]; err != nil {
-			doc.CCs = append(doc.CCs, api.ControlCheck{Name: name.String(), Why: err.Error()})
+			doc.CCs = append(doc.CCs, engine.ArmState{CC: name, State: engine.ArmMissing, Reason: err.Error()})
 		}
 	}
 	cgroup, err := ownCgroup()
@@ -151,10 +153,14 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 // addControls adds those in BPF that are not registered.
 func addControls(doc *api.Doctor, rows []cc.Control) {
 	for _, row := range rows {
-		name := row.CC.String()
-		if !slices.ContainsFunc(doc.CCs, func(c api.ControlCheck) bool { return c.Name == name && c.Available }) {
-			doc.CCs = append(doc.CCs, api.ControlCheck{Name: name, Loadable: row.State != cc.Absent, Why: row.Why})
+		if slices.ContainsFunc(doc.CCs, func(a engine.ArmState) bool { return a.CC == row.CC && a.State == engine.ArmActive }) {
+			continue
 		}
+		state := engine.ArmLoadable
+		if row.State == cc.Absent {
+			state = engine.ArmMissing
+		}
+		doc.CCs = append(doc.CCs, engine.ArmState{CC: row.CC, State: state, Reason: row.Why})
 	}
 }
 

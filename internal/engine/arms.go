@@ -53,11 +53,13 @@ func (o *offers) needsECN(cc tcp.CC) bool {
 	return slices.Contains(o.all, cc) && !slices.Contains(o.plain, cc)
 }
 
-// States of an arm.
+// States of an arm. The engine has no loadable arms: whether a missing one can be loaded is for
+// the diagnosis of the host.
 const (
-	armActive  = "active"
-	armRetired = "retired"
-	armMissing = "missing"
+	ArmActive   = "active"
+	ArmRetired  = "retired"
+	ArmMissing  = "missing"
+	ArmLoadable = "loadable"
 )
 
 // SetOffered sets the list of congestion controls that connections may get, in any
@@ -72,13 +74,13 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	}
 	e.offered = o
 	for _, a := range e.arms {
-		if !slices.Contains(o.all, a.CC) && (a.State != armMissing || a.Reason == "") {
-			a.State, a.Reason = armMissing, "the kernel does not offer it"
+		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Reason == "") {
+			a.State, a.Reason = ArmMissing, "the kernel does not offer it"
 		}
 	}
 	for _, cc := range o.all {
 		a := e.arm(cc)
-		a.State, a.Reason = armActive, ""
+		a.State, a.Reason = ArmActive, ""
 	}
 	e.retired = nil
 	e.markAll()
@@ -90,10 +92,10 @@ func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := e.arm(cc)
-	if a.State == armMissing && a.Reason == why {
+	if a.State == ArmMissing && a.Reason == why {
 		return
 	}
-	a.State, a.Reason = armMissing, why
+	a.State, a.Reason = ArmMissing, why
 	e.log.Warn("congestion control that the configuration wants is missing", "cc", cc, "error", why)
 }
 
@@ -117,10 +119,10 @@ func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 		return
 	}
 	a.Failures = failures
-	if a.State == armRetired {
+	if a.State == ArmRetired {
 		return
 	}
-	a.State, a.Reason = armRetired, "the kernel refused it on a connection"
+	a.State, a.Reason = ArmRetired, "the kernel refused it on a connection"
 	e.retired = append(slices.Clone(e.retired), cc)
 	e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", a.Reason)
 	e.markAll()
@@ -135,9 +137,9 @@ func (e *Engine) ReviveArms() {
 		return
 	}
 	for _, cc := range e.retired {
-		if a := e.arm(cc); a.State == armRetired {
-			a.State, a.Reason = armActive, ""
-			e.log.Info("arm has another chance", "cc", cc)
+		if a := e.arm(cc); a.State == ArmRetired {
+			a.State, a.Reason = ArmActive, ""
+			e.log.Info("arm is active again", "cc", cc)
 		}
 	}
 	e.retired = nil

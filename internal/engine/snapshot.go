@@ -60,10 +60,10 @@ type Setting struct {
 	Configured string `json:"configured,omitempty"`
 }
 
-// ArmState is a congestion control that tcpilot may choose.
+// ArmState says whether an arm can be used now.
 type ArmState struct {
 	CC       tcp.CC `json:"cc"`
-	State    string `json:"state"` // active, retired, missing
+	State    string `json:"state"` // active, retired, missing; in the answer of doctor also loadable: missing, but a BPF object offers it
 	Reason   string `json:"reason,omitempty"`
 	Failures uint64 `json:"failures"` // how often setting it failed in the kernel
 }

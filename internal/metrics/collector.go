@@ -123,7 +123,7 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 		s.one(yields, 1, y.Field, y.Sysctl)
 	}
 	for _, a := range snap.Arms {
-		for _, state := range []string{"active", "retired", "missing"} {
+		for _, state := range []string{engine.ArmActive, engine.ArmRetired, engine.ArmMissing} {
 			s.one(armState, truth(a.State == state), a.CC.String(), state)
 		}
 	}

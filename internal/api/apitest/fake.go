@@ -122,7 +122,7 @@ func Snapshot() *engine.Snapshot {
 						Recent: engine.Recent{Goodput: 9_800_000, Retrans: 0.0127, DataSegs: 160_000, SRTT: 14_100}},
 					{CC: CC("reno"), Count: 21, Mean: 13.1, StdDev: 0.2, MinRTT: 12400, Rate: 400_000, LastUsed: Now,
 						Recent: engine.Recent{Goodput: 380_000, Retrans: 0.011, DataSegs: 6_000, SRTT: 12_900},
-						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is by a factor of 2.5 below the hold-out's, over 21 connections and 5 of the hold-out",
+						Retired: &engine.ArmRetirement{Guard: "reward-collapse", Why: "its reward is 2.5 times less than the hold-out's, over 21 connections and 5 of the hold-out",
 							Since: Now.Add(-time.Minute), Until: Now.Add(9 * time.Minute)}},
 				},
 				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
@@ -260,7 +260,7 @@ func Doctor() api.Doctor {
 			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "connect", Accepted: true},
 			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "established", Accepted: true},
 		},
-		CCs: []api.ControlCheck{{Name: "cubic", Available: true, Loadable: true}, {Name: "dctcp", Why: "no module tcp_dctcp"}},
+		CCs: []engine.ArmState{{CC: CC("cubic"), State: engine.ArmActive}, {CC: CC("dctcp"), State: engine.ArmMissing, Reason: "no module tcp_dctcp"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
 			Advice: "stop bpftune: both would choose congestion controls"}},
 	}
