@@ -106,7 +106,7 @@ func TestJitterByNumberOfProbes(t *testing.T) {
 		for off, right := range map[time.Duration]bool{-300 * time.Microsecond: false, 300 * time.Microsecond: true} {
 			half := (tc.least + off) * 8 / 10
 			s := Spread{Probes: tc.probes, Median: 40 * ms, P10: 40*ms - half, P90: 40*ms + half}
-			if v := a.jitterVerdict(s, 0); (v.Wrong == "") != right || v.Untold != "" {
+			if v := a.jitterVerdict(s, 0); (v.Wrong == "") != right || v.Undecided != "" {
 				t.Errorf("%d probes through %d links find ± %s of %s: %+v", tc.probes, len(tc.links), s.jitter(), a.Jitter, v)
 			}
 		}
@@ -158,16 +158,16 @@ func TestCheckReportsUndecidedProperties(t *testing.T) {
 	if err := m.Check(); err != nil {
 		t.Errorf("Check() = %v", err)
 	}
-	untold := map[string]bool{}
+	undecided := map[string]bool{}
 	for _, r := range m.Rows() {
-		if untold[r.Name] = r.Untold != ""; r.Untold != "" && !strings.Contains(m.String(), r.Untold) {
+		if undecided[r.Name] = r.Undecided != ""; r.Undecided != "" && !strings.Contains(m.String(), r.Undecided) {
 			t.Errorf("%s is not judged, and the table does not say so:\n%s", r.Name, m)
 		}
 	}
 	for name, want := range map[string]bool{"delay forward": true, "jitter forward": true, "reordering forward": true,
 		"full queue forward": true, "loss forward": false, "rate forward": false, "delay backward": false} {
-		if untold[name] != want {
-			t.Errorf("%s is not judged: %t, want %t", name, untold[name], want)
+		if undecided[name] != want {
+			t.Errorf("%s is not judged: %t, want %t", name, undecided[name], want)
 		}
 	}
 }

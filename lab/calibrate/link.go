@@ -21,8 +21,8 @@ type Direction struct {
 	Reorder float64 `json:"reorder"`
 	// Results of a flood, if a rate was asked: what was sent and what arrived, in bit/s of
 	// frames; the median wait in the queue; and the share of packets that were marked.
-	Offered float64       `json:"offered,omitempty"`
-	Rate    float64       `json:"rate,omitempty"`
+	Offered float64       `json:"offered_bits_per_second,omitempty"`
+	Rate    float64       `json:"rate_bits_per_second,omitempty"`
 	Queue   time.Duration `json:"queue_ns,omitempty"`
 	Marked  float64       `json:"marked,omitempty"`
 

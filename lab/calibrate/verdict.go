@@ -34,20 +34,20 @@ const (
 // Verdict is the result of comparing a measurement with the configuration; empty if they
 // agree.
 type Verdict struct {
-	Wrong  string `json:"wrong,omitempty"`  // why it differs from the configuration
-	Untold string `json:"untold,omitempty"` // why it cannot be judged
+	Wrong     string `json:"wrong,omitempty"`     // why it differs from the configuration
+	Undecided string `json:"undecided,omitempty"` // why it cannot be judged
 }
 
 // Reason returns whichever of the two is set.
 func (v Verdict) Reason() string {
-	if v.Untold != "" {
-		return "not judged: " + v.Untold
+	if v.Undecided != "" {
+		return "not judged: " + v.Undecided
 	}
 	return v.Wrong
 }
 
-func wrong(why string) Verdict  { return Verdict{Wrong: why} }
-func untold(why string) Verdict { return Verdict{Untold: why} }
+func wrong(why string) Verdict     { return Verdict{Wrong: why} }
+func undecided(why string) Verdict { return Verdict{Undecided: why} }
 
 // within is the tolerance of a time: a fixed one, or a share of the configured value.
 func within(off time.Duration, share float64, asked time.Duration, loose float64) time.Duration {
@@ -68,7 +68,7 @@ func (a Asked) delayVerdict(s Spread, floor time.Duration) Verdict {
 	// below the middle.
 	ahead := a.overtake(s.Probes)
 	if ahead >= 0.5 {
-		return untold("half of the probes may have gone without it")
+		return undecided("half of the probes may have gone without it")
 	}
 	low := time.Duration(ahead / (1 - ahead) * float64(a.Jitter))
 	off := within(delayOff, delayShare, a.Delay, a.loose) + floor + byChance(medianError/(1-ahead), a.Jitter, s.Probes)
@@ -86,7 +86,7 @@ func (a Asked) jitterVerdict(s Spread, floor time.Duration) Verdict {
 	// not, but further from the middle; the same holds for the ninetieth.
 	ahead := a.overtake(s.Probes)
 	if ahead >= 0.1 {
-		return untold("a tenth of the probes may have overtaken, without any")
+		return undecided("a tenth of the probes may have overtaken, without any")
 	}
 	off := within(jitterOff, jitterShare, a.Jitter, a.loose) + floor + byChance(a.jitterError, a.Jitter, s.Probes)
 	wide := time.Duration(ahead / (1 - ahead) * float64(a.Jitter))
@@ -124,9 +124,9 @@ func (d Direction) reorderVerdict() Verdict {
 		}
 		return Verdict{}
 	case asked > maxReorder:
-		return untold("so many went ahead that the order of arrival does not show how many")
+		return undecided("so many went ahead that the order of arrival does not show how many")
 	case !d.canReorder:
-		return untold("the probes were too far apart to overtake")
+		return undecided("the probes were too far apart to overtake")
 	}
 	low, high := interval(n, asked)
 	switch off := reorderShare * d.Asked.loose * asked; {
@@ -156,7 +156,7 @@ func (d Direction) rateVerdict() Verdict {
 func (d Direction) queueVerdict() Verdict {
 	a := d.Asked
 	if a.overtake(d.Delay.Probes) >= 0.5 {
-		return untold("half of the packets may have gone without the delay")
+		return undecided("half of the packets may have gone without the delay")
 	}
 	switch {
 	case d.Rate < a.Rate*(1-rateShare*a.loose)*(1-a.Loss): // not full, or the rate is to blame

@@ -42,10 +42,10 @@ func Along(l *topology.Layout, from, to *topology.Host, spec func(wire string) (
 // Asked is the combined effect of the Specs of one direction.
 type Asked struct {
 	Delay   time.Duration `json:"delay_ns"`
-	Jitter  time.Duration `json:"jitter_ns"` // of several links, the root of the sum of squares
-	Loss    float64       `json:"loss"`      // share of packets
-	Reorder float64       `json:"reorder"`   // share of packets
-	Rate    float64       `json:"rate"`      // bit/s of frames; 0 is no limit
+	Jitter  time.Duration `json:"jitter_ns"`            // of several links, the root of the sum of squares
+	Loss    float64       `json:"loss"`                 // share of packets
+	Reorder float64       `json:"reorder"`              // share of packets
+	Rate    float64       `json:"rate_bits_per_second"` // of frames; 0 is no limit
 	// Queue is how long a packet waits that finds a full queue; 0 if nothing waits.
 	Queue time.Duration `json:"queue_ns"`
 	ECN   bool          `json:"ecn"`

@@ -94,7 +94,7 @@ type Request struct {
 type Point struct {
 	Conn    int           `json:"conn"` // Connection.ID
 	At      time.Duration `json:"at_ns"`
-	Goodput float64       `json:"goodput"` // bit/s acknowledged since the previous point
+	Goodput float64       `json:"goodput_bits_per_second"` // acknowledged since the previous point
 	SRTT    RTT           `json:"srtt_us"`
 	Cwnd    uint32        `json:"cwnd"` // packets
 	Retrans uint32        `json:"retrans"`

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
-
-	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
 // decoder builds a report line by line.
@@ -43,11 +40,6 @@ func (d *decoder) record(line []byte, n int) error {
 	if err := r.check(n); err != nil {
 		return err
 	}
-	if d.report.Run.Version == 1 && r.Data != nil && r.Data.Point != nil {
-		if err := pointOfVersion1(r.Data.Point, line); err != nil {
-			return err
-		}
-	}
 	switch {
 	case d.report.End != nil:
 		return fmt.Errorf("a record of type %q after the end record", r.Type)
@@ -74,25 +66,10 @@ func checkVersion(line []byte) error {
 	switch err := json.Unmarshal(line, &first); {
 	case err != nil || first.Type != "run" || first.Run.Version < 1:
 		return errors.New("this is not a report of the lab")
-	case first.Run.Version > Version:
-		return fmt.Errorf("the report is of version %d, and this tcpilot reads up to %d", first.Run.Version, Version)
+	case first.Run.Version != Version:
+		return fmt.Errorf("the report is of version %d, and this tcpilot reads version %d", first.Run.Version, Version)
 	}
 	return nil
-}
-
-// pointOfVersion1 reads the round-trip time, which version 1 has in nanoseconds. Reports use
-// no others: their metrics were computed in the run.
-func pointOfVersion1(p *measure.Point, line []byte) error {
-	var old struct {
-		Data struct {
-			Point struct {
-				SRTT time.Duration `json:"srtt_ns"`
-			}
-		}
-	}
-	err := json.Unmarshal(line, &old)
-	p.SRTT = measure.RTTOf(old.Data.Point.SRTT)
-	return err
 }
 
 // check makes sure that the record is what its type says.

@@ -86,18 +86,6 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// A report of version 1 has round-trip times in nanoseconds.
-func TestReadVersion1(t *testing.T) {
-	var b bytes.Buffer
-	writeSmall(t, NewWriter(&b))
-	old := strings.NewReplacer(`"version":2`, `"version":1`, `"srtt_us":12000`, `"srtt_ns":12000000`).Replace(b.String())
-	r, err := Read(strings.NewReader(old))
-	must(t, err)
-	if got := r.Cases[0].Rounds[0].Points[0].SRTT; !strings.Contains(old, "srtt_ns") || got != 12_000 {
-		t.Errorf("round-trip time %d us, want 12000", got)
-	}
-}
-
 // A run may be killed after any byte. If the first line is complete, the rest can be
 // read: it has only complete rounds, and Truncated is set.
 func TestCutOff(t *testing.T) {
@@ -161,7 +149,8 @@ func TestDamage(t *testing.T) {
 		"foreign":         {"hello\n", "line 1: this is not a report of the lab"},
 		"foreign JSON":    {`{"type":"case"}` + "\n", "line 1: this is not a report of the lab"},
 		"no version":      {`{"type":"run","run":{}}` + "\n", "line 1: this is not a report of the lab"},
-		"newer":           {with(0, `{"type":"run","run":{"version":3,"cpus":"many"}}`), "line 1: the report is of version 3, and this tcpilot reads up to 2"},
+		"newer":           {with(0, `{"type":"run","run":{"version":4,"cpus":"many"}}`), "line 1: the report is of version 4, and this tcpilot reads version 3"},
+		"older":           {with(0, `{"type":"run","run":{"version":2}}`), "line 1: the report is of version 2, and this tcpilot reads version 3"},
 		"not JSON":        {with(4, "{"), "line 5: unexpected end of JSON input"},
 		"second run":      {with(1, strings.TrimSpace(lines[0])), "line 2: a second run record: a report is of one run"},
 		"joined":          {b.String() + b.String(), "a second run record: a report is of one run"},
@@ -186,7 +175,7 @@ func TestDamage(t *testing.T) {
 func TestDamagedCompression(t *testing.T) {
 	var b bytes.Buffer
 	zip := gzip.NewWriter(&b)
-	fmt.Fprintln(zip, `{"type":"run","run":{"version":1}}`)
+	fmt.Fprintln(zip, `{"type":"run","run":{"version":3}}`)
 	must(t, zip.Close())
 	damaged := b.Bytes()
 	damaged[len(damaged)-6] ^= 1 // a bit of the checksum
@@ -248,7 +237,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(small.Bytes())
 	f.Add(zipped.Bytes())
 	f.Add(small.Bytes()[:1500])
-	f.Add([]byte(`{"type":"run","run":{"version":1}}` + "\n"))
+	f.Add([]byte(`{"type":"run","run":{"version":3}}` + "\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > 1<<16 {
 			return

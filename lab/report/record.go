@@ -11,7 +11,7 @@ import (
 // would misread the new one.
 //
 // 2: round-trip times are in microseconds (min_rtt_us, srtt_us, mean_rtt_us).
-const Version = 2
+const Version = 3
 
 // Record is one line of a report. Exactly one of the pointers is set, the one
 // that Type names.
