@@ -20,7 +20,8 @@ func Prefix(v float64) (scaled float64, prefix string) {
 }
 
 // Amount writes a quantity as somebody has written it: 625 kB, 1.5 Mbit/s. It has three
-// significant digits, without zeros at the end.
+// significant digits, without zeros at the end. dustin/go-humanize has neither three
+// significant digits without zeros at the end, nor bit/s.
 func Amount(v float64, unit string) string {
 	v, prefix := Prefix(v)
 	return Digits(v) + " " + prefix + unit

@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 	"lab/report":     {"console", "lab/measure"},
 	"lab/experiment": {"lab/calibrate", "lab/link", "lab/load", "lab/report", "lab/scenario", "lab/subject", "lab/topology", "lab/workload", "undo"},
 	"lab/vm":         {},
-	"lab/demo":       {"lab/link", "lab/load", "lab/topology", "undo"},
+	"lab/demo":       {"console", "lab/link", "lab/load", "lab/topology", "undo"},
 	"lab/cli":        {"console", "lab/experiment", "lab/link", "lab/report", "lab/scenario"},
 }
 

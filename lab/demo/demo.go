@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
@@ -46,7 +47,7 @@ func (o *Options) defaults() {
 // load.RunIfAgent first thing in main.
 func Run(ctx context.Context, o Options) (err error) {
 	o.defaults()
-	s := &screen{out: o.Stdout, terminal: o.Terminal, scale: rate}
+	s := &screen{out: o.Stdout, paint: console.Painter{On: o.Terminal}, scale: rate}
 	lab, err := build(o.Binary, o.Loss)
 	if err != nil {
 		return fmt.Errorf("build demo network: %w", err)
@@ -83,7 +84,7 @@ func baseline(ctx context.Context, s *screen, lab *lab, o Options) (mean float64
 		mean += r.Goodput / float64(o.Baseline)
 		s.connection(i+1, o.Baseline, r.CCStart, r.Goodput, "")
 	}
-	s.printf("  mean %s\n\n", s.bold(mbit(mean)))
+	s.printf("  mean %s\n\n", s.bold(inBits(mean)))
 	return mean, nil
 }
 

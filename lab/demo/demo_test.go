@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/load"
 )
@@ -24,12 +25,12 @@ func TestMain(m *testing.M) {
 func TestScreen(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
 		var out bytes.Buffer
-		s := &screen{out: &out, terminal: terminal, scale: 100e6}
+		s := &screen{out: &out, paint: console.Painter{On: terminal}, scale: 100e6}
 		s.connection(3, 36, "bbr", 50e6, "bbr 97%")
 		s.connection(4, 36, "cubic", 250e6, "")
 		s.summary(10e6, 50e6, 18, path{})
 		text := out.String()
-		for _, want := range []string{"3/36 bbr", "50.0 Mbit/s", "5.0x"} {
+		for _, want := range []string{"3/36 bbr", "50 Mbit/s", "5.0x"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("terminal %v: no %q in\n%s", terminal, want, text)
 			}

@@ -5,14 +5,16 @@ import (
 	"io"
 	"math"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // screen writes the demo's output: with colours and block characters on a terminal, as
 // plain text elsewhere.
 type screen struct {
-	out      io.Writer
-	terminal bool
-	scale    float64 // goodput of a full bar, bit/s
+	out   io.Writer
+	paint console.Painter // On: a terminal
+	scale float64         // goodput of a full bar, bit/s
 }
 
 // barWidth is the length of a full bar, in characters.
@@ -20,22 +22,15 @@ const barWidth = 30
 
 func (s *screen) printf(format string, args ...any) { fmt.Fprintf(s.out, format, args...) }
 
-func (s *screen) bold(text string) string { return s.style("1", text) }
-func (s *screen) dim(text string) string  { return s.style("2", text) }
+func (s *screen) bold(text string) string { return s.paint.Bold(text) }
+func (s *screen) dim(text string) string  { return s.paint.Paint(console.Faint, text) }
 
-func (s *screen) style(code, text string) string {
-	if !s.terminal {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
-// colours are those of the demo's congestion controls.
-var colours = map[string]string{"cubic": "33", "bbr": "32", "reno": "35"}
+// tones are those of the demo's congestion controls; reno is plain.
+var tones = map[string]console.Tone{"cubic": console.Warn, "bbr": console.Good}
 
 // connection writes one connection's line; note may be empty.
 func (s *screen) connection(n, of int, cc string, goodput float64, note string) {
-	line := fmt.Sprintf("  %2d/%d %-6s%s %11s", n, of, cc, s.bar(goodput, cc), mbit(goodput))
+	line := fmt.Sprintf("  %2d/%d %-6s%s %11s", n, of, cc, s.bar(goodput, cc), inBits(goodput))
 	if note != "" {
 		line += "   " + s.dim(note)
 	}
@@ -45,7 +40,7 @@ func (s *screen) connection(n, of int, cc string, goodput float64, note string) 
 // bar draws a goodput, on a terminal with a resolution of an eighth of a character.
 func (s *screen) bar(goodput float64, cc string) string {
 	length := min(1, goodput/s.scale) * barWidth
-	if !s.terminal {
+	if !s.paint.On {
 		n := int(math.Round(length))
 		return strings.Repeat("#", n) + strings.Repeat(".", barWidth-n)
 	}
@@ -55,14 +50,14 @@ func (s *screen) bar(goodput float64, cc string) string {
 		bar += string([]rune(" ▏▎▍▌▋▊▉")[part])
 		whole++
 	}
-	return s.style(colours[cc], bar) + strings.Repeat(" ", barWidth-whole)
+	return s.paint.Paint(tones[cc], bar) + strings.Repeat(" ", barWidth-whole)
 }
 
 // summary compares the goodput without tcpilot with that of the last n connections.
 func (s *screen) summary(before, after float64, n int, p path) {
 	s.printf("\n%s\n", s.bold("Result"))
-	s.printf("  without tcpilot      %12s\n", mbit(before))
-	s.printf("  with tcpilot         %12s   (the last %d connections)\n", mbit(after), n)
+	s.printf("  without tcpilot      %12s\n", inBits(before))
+	s.printf("  with tcpilot         %12s   (the last %d connections)\n", inBits(after), n)
 	if before > 0 {
 		s.printf("  gain                   %s\n", s.bold(fmt.Sprintf("%9.1fx", after/before)))
 	}
@@ -75,5 +70,5 @@ func (s *screen) summary(before, after float64, n int, p path) {
 	}
 }
 
-// mbit formats a rate.
-func mbit(bitsPerSecond float64) string { return fmt.Sprintf("%.1f Mbit/s", bitsPerSecond/1e6) }
+// inBits writes a rate.
+func inBits(bitsPerSecond float64) string { return console.Amount(bitsPerSecond, "bit/s") }
