@@ -107,7 +107,7 @@ needs root. What was learned stays on disk.`,
 			if err != nil {
 				return err
 			}
-			return a.Print([]byte("detached: the daemon takes everything back and ends\n"))
+			return a.Print([]byte("detached: the daemon removes everything from the kernel and ends\n"))
 		},
 	}
 	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `file`, if no daemon runs")
@@ -121,7 +121,7 @@ func (a *app) detachAlone(ctx context.Context, o RunOptions) error {
 		return fmt.Errorf("detach (no daemon runs): %w", err)
 	}
 	if len(d.Undone) == 0 {
-		return a.Print([]byte("nothing to detach: no daemon runs, and none left anything behind\n"))
+		return a.Print([]byte("nothing to detach: no daemon runs, and an earlier one left nothing\n"))
 	}
 	return a.Print([]byte("detached what an earlier daemon left behind:\n  " + strings.Join(d.Undone, "\n  ") + "\n"))
 }

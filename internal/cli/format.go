@@ -93,7 +93,7 @@ func fmtGain(g engine.Gain) string {
 	}
 	interval := fmt.Sprintf("%.2fx to %.2fx%s", g.Low, g.High, how)
 	if !g.Better() && !g.Worse() {
-		return "not told apart (" + interval + ")"
+		return "unclear (" + interval + ")"
 	}
 	return fmt.Sprintf("%.2fx (%s)", g.Ratio, interval)
 }

@@ -32,7 +32,7 @@ func TestFormat(t *testing.T) {
 		{fmtGain(engine.Gain{Ratio: 1.4231}), "-"},
 		{fmtGain(engine.Gain{Ratio: 1.4231, Low: 1.2, High: 1.7, BySlice: true}), "1.42x (1.20x to 1.70x)"},
 		{fmtGain(engine.Gain{Ratio: 0.7, Low: 0.5, High: 0.9}), "0.70x (0.50x to 0.90x, by connections)"},
-		{fmtGain(engine.Gain{Ratio: 1.1, Low: 0.9, High: 1.3, BySlice: true}), "not told apart (0.90x to 1.30x)"},
+		{fmtGain(engine.Gain{Ratio: 1.1, Low: 0.9, High: 1.3, BySlice: true}), "unclear (0.90x to 1.30x)"},
 		{fmtValue(5000, "us"), "5.00 ms"},
 		{fmtValue(1000, "ms"), "1.00 s"},
 		{fmtValue(60, "s"), "60.0 s"},

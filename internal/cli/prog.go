@@ -103,7 +103,7 @@ type; for a congestion control see 'tcpilot cc load'. The programs stay until
 		},
 		RunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if r.Cgroup == "" {
-				return console.Usagef("--cgroup is missing: to which cgroup v2 directory shall it be attached?")
+				return console.Usagef("--cgroup is missing: name the cgroup v2 directory to attach to")
 			}
 			r.Name = argv[0]
 			if r.Object, err = fileArg(argv[1]); err != nil {

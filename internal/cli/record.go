@@ -138,7 +138,7 @@ func (r *recording) take(line *api.Sample, put func(*api.Sample) error) error {
 func (r *recording) summary(name string) {
 	lost := ""
 	if r.lost > 0 {
-		lost = fmt.Sprintf(", %d lost since this program was too slow", r.lost)
+		lost = fmt.Sprintf(", %d lost because this program was too slow", r.lost)
 	}
 	start := ""
 	if !r.told.IsZero() {

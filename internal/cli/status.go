@@ -105,7 +105,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 		lost = a.Paint.Warn(fmt.Sprintf("%s (%d ring full, %d malformed)", lost, s.Counters.Samples.Dropped, s.Counters.Samples.Malformed))
 	}
 	line("samples", "%d received, %d learned from, %s", s.Counters.Samples.Received, s.Totals.ObserveCount, lost)
-	line("policies", "%d written in %d ticks of %s, %s", s.Totals.Writes, s.Totals.Ticks,
+	line("policies", "%d written in %d rounds of %s, %s", s.Totals.Writes, s.Totals.Ticks,
 		fmtDuration(perTick(s.Totals)), a.errorCount(s.Totals.WriteErrors))
 
 	a.renderRollouts(w, now, s.Rollouts)

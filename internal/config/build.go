@@ -161,7 +161,7 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.
 	if auto := slices.Contains(r.Adapt, "auto"); auto || slices.Contains(r.Adapt, "off") {
 		switch {
 		case len(r.Adapt) > 1:
-			fail("auto and off stand alone", "write adapt: auto, adapt: off, or names of fields only")
+			fail("auto and off cannot be combined with other values", "write adapt: auto, adapt: off, or names of fields only")
 			return nil
 		case !auto:
 			return nil
@@ -328,7 +328,7 @@ func (d *decoder) checkShadows(raw *fileRules, rules []policy.Rule, builtin int)
 			fix = strings.Replace(fix, "move it before it, narrow it", "move it before that one, narrow that one", 1)
 		}
 		d.fail(d.at[r], fmt.Sprintf("rules[%d]", n),
-			fmt.Sprintf("rule %q can never match: %s takes all that it asks for", r.Name, strings.Join(by, " and ")), fix)
+			fmt.Sprintf("rule %q can never match: every connection that it matches is already matched by %s", r.Name, strings.Join(by, " and ")), fix)
 	}
 }
 

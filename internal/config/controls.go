@@ -57,7 +57,7 @@ func notOurs(s string) *valueError {
 	if near == "" {
 		near = Nearest(congestion.Prefix+s, names) // bbr3
 	}
-	return &valueError{fmt.Sprintf("%q is none of tcpilot's own congestion controls", s), chooseFrom(near, names)}
+	return &valueError{fmt.Sprintf("%q is not one of tcpilot's own congestion controls", s), chooseFrom(near, names)}
 }
 
 // finishControls resolves auto. It is a mistake if a rule names one of tcpilot's own that

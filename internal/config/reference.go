@@ -42,7 +42,7 @@ Editors complete and check keys with [config.schema.json](config.schema.json), a
 Durations, sizes and rates need a unit. A number without one is a mistake, because it would be milliseconds in one field and seconds in the next; only 0 needs none.
 k, M, G and T stand for 1000, 1000², 1000³ and 1000⁴; Ki, Mi, Gi and Ti for 1024, 1024², 1024³ and 1024⁴: ` + "`64kB` is 64000 bytes, `64KiB` is 65536" + `.
 ` + "`64k`, `64K` and `64KB`" + ` are refused, because some programs read them one way and some the other; the error names both.
-` + "`1`" + ` is refused as a share, because it can be read as 1% and as everything.
+` + "`1`" + ` is refused as a share, because it is ambiguous: 1% or 100%.
 
 Inside ` + "`[ ]`" + ` put IPv6 addresses that begin with a colon in quotes: ` + "`[\"::1/128\"]`" + `. YAML anchors, aliases, tags and merge keys are not supported.
 `

@@ -185,7 +185,7 @@ func (d *decoder) arms(n ast.Node, name string, list *armList) {
 		d.fail(yamlfile.Begin(nodes[path.MaxArms]), name, fmt.Sprintf("%d arms", len(ccs)), fmt.Sprintf("name at most %d", path.MaxArms))
 	}
 	if seen[autoArms] {
-		d.fail(yamlfile.Begin(n), name, "auto stands among names", "write arms: auto, or names only")
+		d.fail(yamlfile.Begin(n), name, "auto cannot be combined with names", "write arms: auto, or names only")
 	}
 }
 

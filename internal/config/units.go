@@ -60,7 +60,7 @@ func parseUnits(s, what string, units []unit, hint string) (uint64, error) {
 		return 0, bad(hint, "%q is not a %s", s, what)
 	}
 	if _, err := strconv.ParseFloat(number, 64); err != nil || number[0] == '.' || strings.HasSuffix(number, ".") {
-		return 0, bad(hint, "%q has no usable number", s)
+		return 0, bad(hint, "%q does not begin with a valid number", s)
 	}
 	if suffix == "" && strings.Trim(number, "0") == "" {
 		return 0, nil
@@ -166,7 +166,7 @@ func scale(s, number string, u unit, hint string) (uint64, error) {
 	whole, fraction, _ := strings.Cut(number, ".")
 	mantissa, err := strconv.ParseUint(whole+fraction, 10, 64)
 	if err != nil || whole == "" || strings.HasSuffix(number, ".") || len(whole+fraction) > 18 {
-		return 0, bad(hint, "%q has no usable number", s)
+		return 0, bad(hint, "%q does not begin with a valid number", s)
 	}
 	den := u.den
 	for range len(fraction) {
@@ -178,7 +178,7 @@ func scale(s, number string, u unit, hint string) (uint64, error) {
 	}
 	v, rest := bits.Div64(hi, lo, den)
 	if rest != 0 {
-		return 0, bad("write a value that comes out even", "%q is not a whole number of bytes", s)
+		return 0, bad("write a value that is a whole number of bytes", "%q is not a whole number of bytes", s)
 	}
 	return v, nil
 }
@@ -208,11 +208,11 @@ func ParseShare(s string) (float64, error) {
 	case suffix == "%" && v <= 100:
 		return v / 100, nil
 	case v == 1:
-		return 0, bad(oneHint, "%s can be read as 1%% and as everything", s)
+		return 0, bad(oneHint, "%s is ambiguous: 1%% or 100%%", s)
 	case v > 1 && v <= 100 && suffix == "":
-		return 0, bad("did you mean "+number+"%? A number without % is a share below 1", "%s is more than everything", s)
+		return 0, bad("did you mean "+number+"%? A number without % is a share below 1", "%s is more than 100%%", s)
 	case suffix == "%" || v > 1:
-		return 0, bad(shareHint, "%s is more than everything", s)
+		return 0, bad(shareHint, "%s is more than 100%%", s)
 	}
 	return v, nil
 }

@@ -165,7 +165,7 @@ func chooseFrom(near string, choices []string) string {
 		fix = fix[:i] + " or" + fix[i+1:]
 	}
 	if near != "" {
-		fix = fmt.Sprintf("did you mean %q? Or else %s", near, fix)
+		fix = fmt.Sprintf("did you mean %q? Otherwise %s", near, fix)
 	}
 	return fix
 }
@@ -232,7 +232,7 @@ func parseMode(s string) (fs.FileMode, error) {
 	}
 	v, _ := strconv.ParseUint(strings.TrimPrefix(s[1:], "o"), 8, 32)
 	if v&^0o666 != 0 || v&0o200 == 0 {
-		return 0, bad("write 0200 to 0666 without execute bits, with write for the owner, such as 0660", "%s does not suit a socket", s)
+		return 0, bad("write 0200 to 0666 without execute bits, with write for the owner, such as 0660", "%s is not a mode for a socket", s)
 	}
 	return fs.FileMode(v), nil
 }

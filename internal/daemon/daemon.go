@@ -271,7 +271,7 @@ func (d *Daemon) openStore(cfg *config.Config, u *undo.Stack) error {
 		return err
 	}
 	if moved != "" {
-		d.log.Warn("learned beliefs unreadable, starting without", "file", path, "error", moved)
+		d.log.Warn("stored beliefs cannot be read, starting without them", "file", path, "error", moved)
 	}
 	s.Keep(cfg.Learning.Paths.Limit + maxRoots)
 	d.store = s

@@ -141,7 +141,7 @@ func (w *Watch) Judge(a *Arm, expectsMarks bool) (which Kind, why string) {
 	case a.goodput.collapsed(&h.goodput, goodputCollapse) && a.goodput.collapsed(w.others(a.CC), goodputCollapse):
 		return GoodputCollapse, whyBelow("goodput", &a.goodput, &h.goodput)
 	case a.reward.ended >= leastStorm && a.reward.slices >= leastSlices && h.reward.ended >= leastHoldOut && stormy(&a.packets, &h.packets):
-		return RetransmitStorm, fmt.Sprintf("it sent %.1f %% of its packets again, the hold-out %.1f %%, over %.0f connections and %.0f of the hold-out",
+		return RetransmitStorm, fmt.Sprintf("it retransmitted %.1f %% of its packets, the hold-out %.1f %%, over %.0f connections and %.0f of the hold-out",
 			100*a.share(), 100*h.share(), a.reward.ended, h.reward.ended)
 	}
 	return 0, ""
@@ -162,6 +162,6 @@ func (w *Watch) others(but tcp.CC) *series {
 }
 
 func whyBelow(what string, arm, holdOut *series) string {
-	return fmt.Sprintf("its %s is by a factor of %.1f below the hold-out's, over %.0f connections and %.0f of the hold-out",
+	return fmt.Sprintf("its %s is %.1f times less than the hold-out's, over %.0f connections and %.0f of the hold-out",
 		what, math.Exp(holdOut.mean-arm.mean), arm.ended, holdOut.ended)
 }

@@ -62,7 +62,7 @@ func (r *runner) calibrate(cmd *cobra.Command, o experiment.Options) error {
 		return err
 	}
 	if wrong > 0 {
-		return console.Silent{Err: fmt.Errorf("%d paths are not as asked", wrong)}
+		return console.Silent{Err: fmt.Errorf("%d paths differ from the scenario", wrong)}
 	}
 	return nil
 }

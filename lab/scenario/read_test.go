@@ -89,7 +89,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"link", with("links: {botleneck: {rtt: 2ms}}"), "6:9", "links", `unknown key "botleneck"`, `"bottleneck"?`},
 	{"delay", with("links: {bottleneck: {delay: 5}}"), "6:29", "links.bottleneck.delay", "has no unit", "such as 10ms"},
 	{"rate without unit", with("links: {bottleneck: {rate: 10}}"), "6:28", "links.bottleneck.rate", "has no unit", "20Mbit/s"},
-	{"share", with("links: {bottleneck: {loss: 5}}"), "6:28", "links.bottleneck.loss", "more than everything", "5%"},
+	{"share", with("links: {bottleneck: {loss: 5}}"), "6:28", "links.bottleneck.loss", "more than 100%", "5%"},
 	{"queue", with("links: {bottleneck: {rate: 1Mbit/s, queue: 5km}}"), "6:44", "links.bottleneck.queue", "not a queue", "1.5bdp"},
 	{"no bdp", with("links: {bottleneck: {rate: 1Mbit/s, queue: 1bdp}}"), "6:44", "links.bottleneck.queue",
 		"no bandwidth-delay product without a delay", "delay"},
