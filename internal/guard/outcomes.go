@@ -53,7 +53,7 @@ func (v *series) add(s *tcp.Sample, out learn.Outcome) {
 		v.slice, v.nth = out.Slice, 0
 	}
 	v.nth++
-	v.merge(out.Weight*learn.Novelty(v.nth), out.Reward, 0)
+	v.merge(out.Weight*learn.SliceWeight(v.nth), out.Reward, 0)
 }
 
 // merge adds another series (Chan, Golub and LeVeque, 1979).

@@ -40,7 +40,7 @@ type Comparison struct {
 	Treated     Group `json:"treated"`     // an observation is a slice of time
 	Slices      Group `json:"slices"`      // held out whole: an observation is a slice
 	Connections Group `json:"connections"` // held out one by one
-	// Level is the mean of Outcome.Wait of all of them, Seen their number. Moments are
+	// Level is the mean of Outcome.LogSpeed of all of them, Seen their number. Moments are
 	// relative to Reference.
 	Level     float64 `json:"level"`
 	Seen      float64 `json:"seen"`
@@ -72,7 +72,7 @@ const (
 
 // Add adds an outcome. Outcomes of one Slice are one observation; 0: it is an observation by
 // itself.
-func (c *Comparison) Add(o Outcome, by Assignment) { c.add(o.Wait(), o, by) }
+func (c *Comparison) Add(o Outcome, by Assignment) { c.add(o.LogSpeed(), o, by) }
 
 // AddRelative adds an outcome of one of several paths to the comparison of all of them. path
 // is the comparison of the one path; its level is subtracted.
@@ -81,7 +81,7 @@ func (c *Comparison) AddRelative(path *Comparison, o Outcome, by Assignment) {
 		return // its level is not known yet
 	}
 	// Slices of different paths are different observations.
-	c.add(o.Wait()-path.Level, o, by)
+	c.add(o.LogSpeed()-path.Level, o, by)
 }
 
 func (c *Comparison) add(x float64, o Outcome, by Assignment) {

@@ -3,7 +3,7 @@ package learn
 import "math"
 
 // The default is what a connection would get without tcpilot. It is in use until another
-// arm is shown to be better by what users wait for (Outcome.Wait, as valued in tail.go), in
+// arm is shown to be better by what users wait for (Outcome.LogSpeed, as valued in tail.go), in
 // a test whose error probability is valid at any time (boundary). Until then the share of
 // an arm is bounded by a budget of the users' time that it is expected to cost: a small
 // share at first, up to half of the slices once it looks better than the default.

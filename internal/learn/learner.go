@@ -61,9 +61,9 @@ type Outcome struct {
 	AtOnce float64
 }
 
-// Wait is the natural log of how fast the connection was for its own user: bytes
+// LogSpeed is the natural log of how fast the connection was for its own user: bytes
 // (or completions of its size) over the time that they took.
-func (o *Outcome) Wait() float64 { return o.Reward + o.Price }
+func (o *Outcome) LogSpeed() float64 { return o.Reward + o.Price }
 
 // maxReward is far beyond any logarithm of a measured ratio or rate.
 const maxReward = 1e3
@@ -201,8 +201,8 @@ func (l *Losses) alike() bool {
 	return float64(l.Resent/l.Judged) > allAlike*some
 }
 
-// wait is the believed Outcome.Wait.
-func (a *ArmBelief) wait() float64 { return a.Mean + float64(a.Price) }
+// logSpeed is the believed Outcome.LogSpeed.
+func (a *ArmBelief) logSpeed() float64 { return a.Mean + float64(a.Price) }
 
 // Arm returns the belief about cc, adding it if the path has none yet.
 func (b *Belief) Arm(cc tcp.CC) *ArmBelief {

@@ -18,7 +18,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 		if own.open.n > toParent {
 			return 0 // more outcomes of the slice add next to nothing
 		}
-		o.Weight *= Novelty(max(1, own.open.n))
+		o.Weight *= SliceWeight(max(1, own.open.n))
 	}
 	o.Slice = 0 // of the child, not of the parent
 	sure := 1.0
@@ -30,7 +30,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 		}
 	} else if child.Count > 1 || own != nil && own.Count > 1 {
 		return 0 // one arm only: its outcomes say nothing about the others
-	} else if level, sure, known = t.newcomer(parent, cc, &o); !known {
+	} else if level, sure, known = t.evidenceFromNewPath(parent, cc, &o); !known {
 		return 0
 	}
 	o.Reward -= level
@@ -66,12 +66,12 @@ func (t thompson) level(child, parent *Belief, cc tcp.CC) (level float64, ok boo
 	return level / n, true
 }
 
-// newcomer compares the first connection of a path with the first ones of others. Its arm
+// evidenceFromNewPath compares the first connection of a path with the first ones of others. Its arm
 // was drawn by the parent's shares, independent of the path, so that the comparison is
 // unbiased. But it is weak evidence, because paths differ in speed. It is the only evidence
 // if every host connects once. sure is the part of its weight that remains in view of the
 // differences in speed.
-func (t thompson) newcomer(parent *Belief, cc tcp.CC, o *Outcome) (level, sure float64, ok bool) {
+func (t thompson) evidenceFromNewPath(parent *Belief, cc tcp.CC, o *Outcome) (level, sure float64, ok bool) {
 	l := &parent.Level
 	x := o.Reward - parent.effect(cc)
 	w := min(o.Weight, 1)

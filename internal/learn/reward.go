@@ -215,7 +215,7 @@ func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 		return SndbufLimited
 	}
 	rate := float64(s.BytesAcked) / busy.Seconds()
-	if s.Has(tcp.FlagAppLimited) || unpressed(s) {
+	if s.Has(tcp.FlagAppLimited) || neverFilledWindow(s) {
 		// Little's law: what was in flight on average is the rate times srtt.
 		flight := rate * float64(s.SRTT) * 1e-6
 		if s.SendLimited() < time.Duration(appLimitedShare*float64(s.Duration)) ||
@@ -231,11 +231,11 @@ func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 	return Scored
 }
 
-// unpressed reports whether nothing has made the connection slow down. Then only the used
+// neverFilledWindow reports whether nothing has made the connection slow down. Then only the used
 // share of its window shows whether it ever filled the path. The kernel's flag is not
 // enough: it is about the latest round trip, which is often not application-limited when
 // the connection ends with its last request.
-func unpressed(s *tcp.Sample) bool {
+func neverFilledWindow(s *tcp.Sample) bool {
 	return s.Ssthresh >= tcp.InfiniteSsthresh && s.Retrans == 0 && s.Lost == 0
 }
 

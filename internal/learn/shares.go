@@ -28,7 +28,7 @@ type candidate struct {
 	noise  float64    // variance of one outcome
 	post   posterior  // of the reward's value (see tail.go)
 	price  float64    // believed Outcome.Price
-	seen   float64    // mean of its own rewards, minus the premium of its tail
+	seen   float64    // mean of its own rewards, minus the penalty of its tail
 	scale  float64    // variance of one observation in seen
 	unfit  bool       // takes the random losses of this path for congestion
 	// variant: of the default (if many connections overlap, a variant counts as any other
@@ -181,10 +181,10 @@ func (t thompson) posteriors(cs []candidate, b *Belief, tails bool, now int64) (
 		if po > 0 {
 			c.post.mean = (pp*(level+c.effect) + po*c.arm.Mean) / (pp + po)
 		}
-		premium, noise := c.arm.premium(tail, c.noise)
-		c.post.mean -= premium
+		penalty, noise := c.arm.tailPenalty(tail, c.noise)
+		c.post.mean -= penalty
 		if c.arm != nil {
-			c.seen, c.scale = c.arm.Mean-premium, noise
+			c.seen, c.scale = c.arm.Mean-penalty, noise
 		}
 		if po > 0 { // the tail may be less certain than the mean
 			po = c.weight / noise

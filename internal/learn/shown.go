@@ -28,7 +28,7 @@ func (t thompson) shown(c, base *candidate, pooled bool) bool {
 	if t.better(c.arm, base.arm, c.weight, base.weight, pooled) {
 		return true
 	}
-	if !pooled && c.variant && min(c.trials(), base.trials()) >= thrice && c.arm.wait() > base.arm.wait() &&
+	if !pooled && c.variant && min(c.trials(), base.trials()) >= thrice && c.arm.logSpeed() > base.arm.logSpeed() &&
 		c.lead > 0 && upper(c.lead/c.leadSD) < alpha {
 		return true
 	}
@@ -52,9 +52,9 @@ func (t thompson) better(a, base *ArmBelief, wa, wb float64, manyPaths bool) boo
 		tail = t.tailOf([]ArmBelief{*a, *base}, usual)
 	}
 	na, nb := t.noise(a, usual), t.noise(base, usual)
-	pa, va := a.premium(tail, na)
-	pb, vb := base.premium(tail, nb)
-	mean := a.wait() - base.wait()
+	pa, va := a.tailPenalty(tail, na)
+	pb, vb := base.tailPenalty(tail, nb)
+	mean := a.logSpeed() - base.logSpeed()
 	value := mean - pa + pb
 	sure := boundary(1/(1/wa+1/wb), alpha/2)
 	return mean > 0 && value > 0 &&

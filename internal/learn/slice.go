@@ -80,7 +80,7 @@ func UsesSlices(l Learner) bool {
 	return ok
 }
 
-// Novelty is the weight of the n-th outcome of a slice, from 1 on, beside those before it:
+// SliceWeight is the weight of the n-th outcome of a slice, from 1 on, beside those before it:
 // 2/(n(n+1)), so that n of them are worth 2n/(n+1), always less than two. That is Kish's
 // design effect at a correlation of one half.
-func Novelty(n int32) float64 { return 2 / (float64(n) * float64(n+1)) }
+func SliceWeight(n int32) float64 { return 2 / (float64(n) * float64(n+1)) }

@@ -72,7 +72,7 @@ func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
 	}
 	for i := range arms {
 		a := &arms[i]
-		l := a.Tail.at(a.wait())
+		l := a.Tail.at(a.logSpeed())
 		all.Mean += (l.Mean - all.Mean) * l.N / max(all.N+l.N, 1)
 		all.Square += (l.Square - all.Square) * l.N / max(all.N+l.N, 1)
 		all.N += l.N
@@ -80,27 +80,27 @@ func (t thompson) tailOf(arms []ArmBelief, variance float64) Tail {
 	return all
 }
 
-// premium is how far an arm's value lies below its mean. noise is the variance of one
+// tailPenalty is how far an arm's value lies below its mean. noise is the variance of one
 // observation of the value, and mean is that of one observation of the mean. The arm's tail
-// is shrunk toward that of all arms. Without any tail the premium is 0.
-func (a *ArmBelief) premium(all Tail, mean float64) (premium, noise float64) {
+// is shrunk toward that of all arms. Without any tail the penalty is 0.
+func (a *ArmBelief) tailPenalty(all Tail, mean float64) (penalty, noise float64) {
 	if all.N == 0 {
 		return 0, mean
 	}
-	premium, noise = a.tailValue(all)
+	penalty, noise = a.tailValue(all)
 	if a != nil && a.Scatter > 0 {
 		// An observation of several outcomes says more than one outcome, by as much as its
 		// mean scatters less.
 		noise *= mean / (mean + a.Scatter)
 	}
-	return premium, max(noise, mean)
+	return penalty, max(noise, mean)
 }
 
-// tailValue is premium, with the variance of one outcome.
-func (a *ArmBelief) tailValue(all Tail) (premium, noise float64) {
+// tailValue is tailPenalty, with the variance of one outcome.
+func (a *ArmBelief) tailValue(all Tail) (penalty, noise float64) {
 	mean, square := all.Mean, all.Square
 	if a != nil && a.Tail.N > 0 {
-		l := a.Tail.at(a.wait())
+		l := a.Tail.at(a.logSpeed())
 		mean = (tailPrior*all.Mean + l.N*l.Mean) / (tailPrior + l.N)
 		square = (tailPrior*all.Square + l.N*l.Square) / (tailPrior + l.N)
 	}

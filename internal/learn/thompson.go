@@ -198,7 +198,7 @@ func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
 	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, float64(b.AtOnce)))))
-	a.Tail.add(o.Wait(), a.wait(), o.Weight)
+	a.Tail.add(o.LogSpeed(), a.logSpeed(), o.Weight)
 }
 
 // lossMemory, times the number of connections at a time, is the number of outcomes over
@@ -305,7 +305,7 @@ func (t thompson) noise(a *ArmBelief, pooled float64) float64 {
 // changed updates the change detectors by an outcome, and reports whether one fired.
 func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	reward, loss := false, false
-	novelty := Novelty(a.open.n + 1)
+	novelty := SliceWeight(a.open.n + 1)
 	if a.Trials >= settled && a.Weight >= baseline {
 		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, math.Sqrt(one(a, o, v)), novelty)
 	}

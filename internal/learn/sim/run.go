@@ -184,8 +184,8 @@ func (w *world) connect(p *simPath) {
 	out := w.outcome(mu[i], truth[i])
 	out.Greedy = greedy
 	if !held {
-		w.result.Times = append(w.result.Times, math.Exp(-out.Wait()))
-		w.result.Default = append(w.result.Default, math.Exp(-would.Wait()))
+		w.result.Times = append(w.result.Times, math.Exp(-out.LogSpeed()))
+		w.result.Default = append(w.result.Default, math.Exp(-would.LogSpeed()))
 	}
 	w.pending = append(w.pending, pending{p, w.arms[i], out, held})
 }
