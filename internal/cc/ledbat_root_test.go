@@ -20,7 +20,7 @@ type bench struct {
 	t    testing.TB
 	l    *net.TCPListener
 	to   string
-	line *line
+	line *emulatedLink
 }
 
 // onLine runs f in a namespace with a line in it.
@@ -31,7 +31,7 @@ func onLine(t testing.TB, sh shape, f func(b *bench)) {
 		must(t, err)
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).Port
-		line, err := openLine(uint16(port), sh)
+		line, err := openEmulatedLink(uint16(port), sh)
 		must(t, err)
 		defer func() { must(t, line.close()) }()
 		f(&bench{t, l.(*net.TCPListener), net.JoinHostPort(lineThere, fmt.Sprint(port)), line})

@@ -91,7 +91,7 @@ func TestOnDescriptor(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	st := stage{maxRetrans: 0.25}
+	st := trialStep{maxRetrans: 0.25}
 	if err := st.judge(delivery{packets: 1000, retrans: 250}); err != nil {
 		t.Error(err)
 	}
@@ -104,7 +104,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestBottleneck(t *testing.T) {
-	l := &line{shape: shape{rate: 1000, buffer: 2000}}
+	l := &emulatedLink{shape: shape{rate: 1000, buffer: 2000}}
 	now := time.Unix(100, 0)
 	for i, want := range []time.Duration{1, 2, 3} { // 1000 bytes take a second; 2000 may wait
 		at, ok := l.bottleneck(now, 1000)

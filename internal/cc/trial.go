@@ -14,8 +14,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
-// stage is one transfer of a trial.
-type stage struct {
+// trialStep is one transfer of a trial.
+type trialStep struct {
 	name    string
 	bytes   int
 	minRate float64 // bytes per second
@@ -27,8 +27,8 @@ type stage struct {
 // Loopback shows faults at high rates, the line shows faults on a long path. Any control
 // whose window grows reaches an eighth of the line's rate.
 var (
-	loopbackStage = stage{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
-	lineStage     = stage{name: "on a line of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
+	loopbackStep = trialStep{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
+	linkStep     = trialStep{name: "on a line of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
 )
 
 // tryOut registers o under the name Trial and sends data with it in a network namespace
@@ -63,25 +63,25 @@ func tryStages(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer here.Close()
-	if err := loopbackStage.run(ctx, log, here, here.Addr().String()); err != nil {
+	if err := loopbackStep.run(ctx, log, here, here.Addr().String()); err != nil {
 		return err
 	}
-	there, err := bufferedListener(lineStage.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
+	there, err := bufferedListener(linkStep.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer there.Close()
 	port := there.Addr().(*net.TCPAddr).Port
-	line, err := openLine(uint16(port), trialShape)
+	line, err := openEmulatedLink(uint16(port), trialShape)
 	if err != nil {
 		return err
 	}
-	err = lineStage.run(ctx, log, there, net.JoinHostPort(lineThere, fmt.Sprint(port)))
+	err = linkStep.run(ctx, log, there, net.JoinHostPort(lineThere, fmt.Sprint(port)))
 	return errors.Join(err, line.close())
 }
 
 // run dials the address to, which must lead to l, and sends with the control under trial.
-func (st stage) run(ctx context.Context, log *slog.Logger, l net.Listener, to string) error {
+func (st trialStep) run(ctx context.Context, log *slog.Logger, l net.Listener, to string) error {
 	c, err := dialer(Trial).DialContext(ctx, "tcp4", to)
 	if err != nil {
 		return fmt.Errorf("%s: connect: %w", st.name, err)
@@ -125,7 +125,7 @@ func bufferedListener(n int) *net.ListenConfig {
 	}}
 }
 
-func (st stage) judge(got delivery) error {
+func (st trialStep) judge(got delivery) error {
 	if got.packets > 0 && float64(got.retrans) > st.maxRetrans*float64(got.packets) {
 		return fmt.Errorf("%d of %d packets were retransmitted, more than %.0f %%: it does not answer loss",
 			got.retrans, got.packets, 100*st.maxRetrans)

@@ -31,9 +31,9 @@ const (
 	lineThere = "198.18.0.2"
 )
 
-// line is a TUN device that returns each packet with its addresses exchanged. So both
+// emulatedLink is a TUN device that returns each packet with its addresses exchanged. So both
 // ends of a connection are on this host, and each packet crosses the simulated path.
-type line struct {
+type emulatedLink struct {
 	shape
 	tun  *os.File
 	free time.Time // when the bottleneck has sent what it holds
@@ -47,15 +47,15 @@ type packet struct {
 	bytes []byte
 }
 
-// openLine creates the line in the calling thread's network namespace. Packets to port
+// openEmulatedLink creates the line in the calling thread's network namespace. Packets to port
 // pass the bottleneck.
-func openLine(port uint16, shape shape) (*line, error) {
+func openEmulatedLink(port uint16, shape shape) (*emulatedLink, error) {
 	tun, err := openTUN()
 	if err != nil {
 		return nil, fmt.Errorf("create a line for the trial: %w", err)
 	}
 	const room = 4096 // packets; more than buffer and path hold
-	l := &line{shape: shape, tun: tun, data: make(chan packet, room), acks: make(chan packet, room)}
+	l := &emulatedLink{shape: shape, tun: tun, data: make(chan packet, room), acks: make(chan packet, room)}
 	l.done.Add(3)
 	go l.read(port)
 	go l.write(l.data)
@@ -63,14 +63,14 @@ func openLine(port uint16, shape shape) (*line, error) {
 	return l, nil
 }
 
-func (l *line) close() error {
+func (l *emulatedLink) close() error {
 	err := l.tun.Close()
 	l.done.Wait()
 	return err
 }
 
 // read returns packets until the device is closed.
-func (l *line) read(port uint16) {
+func (l *emulatedLink) read(port uint16) {
 	defer l.done.Done()
 	defer close(l.data)
 	defer close(l.acks)
@@ -99,7 +99,7 @@ func (l *line) read(port uint16) {
 
 // bottleneck returns when n bytes that arrive now have passed; ok is false if the buffer
 // has no room for them.
-func (l *line) bottleneck(now time.Time, n int) (at time.Time, ok bool) {
+func (l *emulatedLink) bottleneck(now time.Time, n int) (at time.Time, ok bool) {
 	if l.free.Before(now) {
 		l.free = now
 	}
@@ -111,7 +111,7 @@ func (l *line) bottleneck(now time.Time, n int) (at time.Time, ok bool) {
 }
 
 // time is how long the bottleneck takes for n bytes.
-func (l *line) time(n int) time.Duration {
+func (l *emulatedLink) time(n int) time.Duration {
 	return time.Duration(n) * time.Second / time.Duration(l.rate)
 }
 
@@ -122,7 +122,7 @@ func send(to chan<- packet, p packet) {
 	}
 }
 
-func (l *line) write(from <-chan packet) {
+func (l *emulatedLink) write(from <-chan packet) {
 	defer l.done.Done()
 	for p := range from {
 		time.Sleep(time.Until(p.at))
