@@ -15,15 +15,15 @@ import (
 const saveBatch = 2048
 
 // remember passes every stored belief to keep, which reports whether a rule uses it.
-func (d *Daemon) remember(keep func(engine.Memory) bool) error {
+func (d *Daemon) remember(keep func(engine.StoredPath) bool) error {
 	kept, unwanted := 0, 0
 	err := d.store.Load(func(r store.Record) error {
-		var m engine.Memory
+		var m engine.StoredPath
 		if err := json.Unmarshal(r.Belief, &m); err != nil {
 			unwanted++ // of another version; overwritten when the path is used
 			return nil
 		}
-		m.Place = engine.Place{Rule: r.Rule, Scope: r.Scope, Prefix: r.Prefix}
+		m.PathID = engine.PathID{Rule: r.Rule, Scope: r.Scope, Prefix: r.Prefix}
 		if keep(m) {
 			kept++
 		} else {
@@ -56,8 +56,8 @@ func (d *Daemon) saveBeliefs(ctx context.Context) error {
 
 func (d *Daemon) save() {
 	for more := true; more; {
-		var changed []engine.Memory
-		var forgotten []engine.Place
+		var changed []engine.StoredPath
+		var forgotten []engine.PathID
 		changed, forgotten, more = d.engine.Unsaved(saveBatch)
 		err := d.store.Save(records(changed), keys(forgotten))
 		d.engine.Saved(time.Now(), err)
@@ -68,7 +68,7 @@ func (d *Daemon) save() {
 	}
 }
 
-func records(ms []engine.Memory) []store.Record {
+func records(ms []engine.StoredPath) []store.Record {
 	out := make([]store.Record, 0, len(ms))
 	for i := range ms {
 		b, err := json.Marshal(&ms[i])
@@ -80,7 +80,7 @@ func records(ms []engine.Memory) []store.Record {
 	return out
 }
 
-func keys(places []engine.Place) []store.Key {
+func keys(places []engine.PathID) []store.Key {
 	out := make([]store.Key, 0, len(places))
 	for _, p := range places {
 		out = append(out, store.Key{Rule: p.Rule, Scope: p.Scope, Prefix: p.Prefix})

@@ -44,7 +44,7 @@ func learned(t *testing.T, file string, paths int) {
 	}
 	defer st.Close()
 	for more := true; more; {
-		var changed []engine.Memory
+		var changed []engine.StoredPath
 		changed, _, more = e.Unsaved(1000)
 		if err := st.Save(records(changed), nil); err != nil {
 			t.Fatal(err)

@@ -92,7 +92,7 @@ func TestMetricsAreStored(t *testing.T) {
 	changed, _, _ := w.e.Unsaved(100)
 	next := New(options(newSink()))
 	next.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
-	restore := func(keep func(Memory) bool) error {
+	restore := func(keep func(StoredPath) bool) error {
 		for _, m := range changed {
 			keep(m)
 		}

@@ -113,10 +113,10 @@ type lists struct {
 
 // saves are on their way to the store.
 type saves struct {
-	unsaved    []*node // whose belief the store does not have
-	forgotten  []Place // to be deleted from the store
-	saving     []*node // on the way to the store, not confirmed
-	forgetting []Place
+	unsaved    []*node  // whose belief the store does not have
+	forgotten  []PathID // to be deleted from the store
+	saving     []*node  // on the way to the store, not confirmed
+	forgetting []PathID
 }
 
 // waits limit how soon paths are decided on.

@@ -10,16 +10,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 )
 
-// Place names a path in terms that outlive the process: its rule, not its class.
-type Place struct {
+// PathID names a path in terms that outlive the process: its rule, not its class.
+type PathID struct {
 	Rule   string       `json:"rule"`
 	Scope  uint64       `json:"scope,omitempty"` // network namespace cookie; 0 is shared
 	Prefix netip.Prefix `json:"prefix"`
 }
 
-// Memory is what is kept of a path across restarts.
-type Memory struct {
-	Place
+// StoredPath is what is kept of a path across restarts.
+type StoredPath struct {
+	PathID
 	Objective string            `json:"objective"`
 	Learner   string            `json:"learner"`
 	Belief    learn.Belief      `json:"belief"`
@@ -34,14 +34,14 @@ type Memory struct {
 	Metrics   estimate.Path     `json:"metrics"`
 }
 
-func (n *node) place() Place {
+func (n *node) place() PathID {
 	k := n.key.path()
-	return Place{Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix}
+	return PathID{Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix}
 }
 
-func (e *Engine) memory(n *node) Memory {
-	m := Memory{
-		Place: n.place(), Learner: e.opt.Learner.Name(),
+func (e *Engine) memory(n *node) StoredPath {
+	m := StoredPath{
+		PathID: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
 		Back: n.back, Retired: slices.Clone(n.retired), Metrics: n.metrics,
 	}
@@ -60,7 +60,7 @@ func (e *Engine) memory(n *node) Memory {
 // store; more says that there are more changes. A path may be in both lists, if it was
 // dropped and created again. The caller reports the result by Saved before it calls Unsaved
 // again.
-func (e *Engine) Unsaved(limit int) (changed []Memory, forgotten []Place, more bool) {
+func (e *Engine) Unsaved(limit int) (changed []StoredPath, forgotten []PathID, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.putBack()
@@ -115,14 +115,14 @@ func (e *Engine) putBack() {
 
 // remember restores the stored belief of a path. It reports whether it did: not if the rule
 // is gone, or has another objective, scope or learner now.
-func (e *Engine) remember(m Memory) bool {
+func (e *Engine) remember(m StoredPath) bool {
 	for _, rs := range e.byRule {
 		l := rs.rule.Learn
 		if rs.rule.Name != m.Rule || l == nil || l.OwnScope != (m.Scope != 0) ||
 			l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner {
 			continue
 		}
-		n := e.rememberNode(rs, m.Place)
+		n := e.rememberNode(rs, m.PathID)
 		if n == nil {
 			return false
 		}
@@ -138,7 +138,7 @@ func (e *Engine) remember(m Memory) bool {
 
 // rememberNode returns the node of a stored prefix; nil if the configuration now asks for
 // another prefix length.
-func (e *Engine) rememberNode(rs *ruleState, p Place) *node {
+func (e *Engine) rememberNode(rs *ruleState, p PathID) *node {
 	if !p.Prefix.IsValid() {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // begin decides what Start writes.
-func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Memory) bool) error) (*plan, error) {
+func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(StoredPath) bool) error) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p, err := e.plan(rules, found)

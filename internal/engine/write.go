@@ -17,7 +17,7 @@ import (
 // keep for each stored one. Policies are written to the kernel before the rules, so that
 // connections never see rules without policies when one daemon replaces another. After an
 // error the engine cannot be used.
-func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(Memory) bool) error, now int64) error {
+func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(StoredPath) bool) error, now int64) error {
 	found := lookUp(rules, r)
 	e.writing.Lock()
 	defer e.writing.Unlock()

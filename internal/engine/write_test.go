@@ -343,18 +343,18 @@ func TestRecompileFollowsNames(t *testing.T) {
 }
 
 // memories saves all unsaved changes, encoded and decoded as the store does it.
-func memories(t *testing.T, e *Engine, saved error) (changed []Memory, forgotten []Place) {
+func memories(t *testing.T, e *Engine, saved error) (changed []StoredPath, forgotten []PathID) {
 	t.Helper()
 	for more := true; more; {
-		var c []Memory
-		var f []Place
+		var c []StoredPath
+		var f []PathID
 		c, f, more = e.Unsaved(3)
 		for _, m := range c {
 			b, err := json.Marshal(m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var back Memory
+			var back StoredPath
 			if err := json.Unmarshal(b, &back); err != nil {
 				t.Fatal(err)
 			}
@@ -370,7 +370,7 @@ func memories(t *testing.T, e *Engine, saved error) (changed []Memory, forgotten
 }
 
 // revive starts an engine with the memories of another one.
-func revive(t *testing.T, opt func(*Options), kept []Memory, rules ...policy.Rule) (*world, int) {
+func revive(t *testing.T, opt func(*Options), kept []StoredPath, rules ...policy.Rule) (*world, int) {
 	t.Helper()
 	w, n := newWorld(t, opt, learnRule("placeholder")), 0
 	w.e = New(options(w.sink))
@@ -381,7 +381,7 @@ func revive(t *testing.T, opt func(*Options), kept []Memory, rules ...policy.Rul
 	}
 	w.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
 	w.sink.rows, w.sink.log = map[path.Key]path.Entry{}, nil
-	err := w.e.Start(rules, policy.Resolver{}, func(keep func(Memory) bool) error {
+	err := w.e.Start(rules, policy.Resolver{}, func(keep func(StoredPath) bool) error {
 		for _, m := range kept {
 			if keep(m) {
 				n++
