@@ -73,7 +73,7 @@ func httpClient(sockets ...string) *http.Client {
 			if err == nil {
 				return c, nil
 			}
-			if worst == nil || tells(err) >= tells(worst) {
+			if worst == nil || errorDetail(err) >= errorDetail(worst) {
 				worst = &dialError{s, err}
 			}
 		}
@@ -91,8 +91,8 @@ type dialError struct {
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// tells ranks the errors of dial by how much they tell about the daemon.
-func tells(err error) int {
+// errorDetail ranks the errors of dial by how much they tell about the daemon.
+func errorDetail(err error) int {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0

@@ -139,7 +139,7 @@ func answer[T any](timeout time.Duration, f func(context.Context, *http.Request)
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	if rest, paths, long := takeOut(v); long {
+	if rest, paths, long := splitPaths(v); long {
 		_ = writeLong(w, rest, paths) // errors are ignored: see below
 		return
 	}

@@ -36,7 +36,7 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 	w.WriteHeader(http.StatusOK)
 	_ = out.Flush() // the client knows that it is subscribed
 
-	buf := bufio.NewWriterSize(patient{w, s.patience}, 64<<10)
+	buf := bufio.NewWriterSize(deadlineWriter{w, s.patience}, 64<<10)
 	st := stream{enc: json.NewEncoder(buf), sub: sub, filter: f, snapshot: s.backend.Snapshot}
 	tick := time.NewTicker(streamKeepalive)
 	defer tick.Stop()

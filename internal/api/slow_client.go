@@ -11,15 +11,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// patient writes to a client, and closes the connection if the client does not read for
+// deadlineWriter writes to a client, and closes the connection if the client does not read for
 // patience, so that stalled clients do not occupy memory.
-type patient struct {
+type deadlineWriter struct {
 	w        http.ResponseWriter
 	patience time.Duration
 }
 
 // Write implements io.Writer.
-func (p patient) Write(b []byte) (int, error) {
+func (p deadlineWriter) Write(b []byte) (int, error) {
 	// The response recorder of tests has no deadlines.
 	if err := http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(p.patience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
@@ -27,8 +27,8 @@ func (p patient) Write(b []byte) (int, error) {
 	return p.w.Write(b)
 }
 
-// takeOut returns a document without its paths, and the paths.
-func takeOut(v any) (rest any, paths []*engine.PathState, has bool) {
+// splitPaths returns a document without its paths, and the paths.
+func splitPaths(v any) (rest any, paths []*engine.PathState, has bool) {
 	none := []*engine.PathState{}
 	switch v := v.(type) {
 	case PathList:
@@ -54,7 +54,7 @@ func writeLong(w http.ResponseWriter, rest any, paths []*engine.PathState) error
 	}
 	head, tail, _ := bytes.Cut(text, []byte("\n  \"paths\": []"))
 	// Write errors stay in b: the first one ends the loop.
-	b := bufio.NewWriterSize(patient{w, askTimeout}, 64<<10)
+	b := bufio.NewWriterSize(deadlineWriter{w, askTimeout}, 64<<10)
 	b.Write(head)
 	b.WriteString("\n  \"paths\": [")
 	for i, p := range paths {
