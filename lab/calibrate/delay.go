@@ -52,7 +52,7 @@ func probe(ctx context.Context, number uint32, from, to *socket, within, space, 
 		trips = append(trips, a.delay())
 		backs = append(backs, a.at-readHead(payload[headLen:]).sent)
 	})
-	s := stream{number: number, payload: 2 * headLen, burst: 1, group: 1, legs: []leg{{within, 1 / space.Seconds()}}}
+	s := stream{number: number, payload: 2 * headLen, burst: 1, group: 1, segments: []segment{{within, 1 / space.Seconds()}}}
 	sent, err := s.send(ctx, from, to)
 	if err != nil {
 		linger = 0

@@ -33,10 +33,10 @@ type flood struct {
 }
 
 // easyBits is a rate of full frames, in bit/s, that the machine carries easily.
-func (w *way) easyBits() float64 { return w.easy * 8 * (packetLen + ethernetHead) }
+func (w *direction) easyBits() float64 { return w.easy * 8 * (packetLen + ethernetHead) }
 
 // plan makes a flood that lasts hold once the queue is full.
-func (w *way) plan(number uint32, hold time.Duration) flood {
+func (w *direction) plan(number uint32, hold time.Duration) flood {
 	a := w.asked
 	payload := packetLen - (w.overhead - ethernetHead)
 	pps := a.Rate / 8 / (packetLen + ethernetHead)
@@ -56,7 +56,7 @@ func (w *way) plan(number uint32, hold time.Duration) flood {
 	f.before = min(before, longFill) + settle
 	hold = max(hold, min(longFill, time.Duration(enough/pps*1e9)))
 	f.stream = stream{number: number, payload: payload, group: 1,
-		legs: []leg{{f.before, (1 + hot) * pps}, {hold, (1 + warm) * pps}}}
+		segments: []segment{{f.before, (1 + hot) * pps}, {hold, (1 + warm) * pps}}}
 	f.burst = int(max(8, pps/20)) // enough to fill the queue again after a late wake-up
 	if a.offload {
 		f.group = int(min(maxGroup, max(1, pps/1000)))
@@ -65,7 +65,7 @@ func (w *way) plan(number uint32, hold time.Duration) flood {
 }
 
 // probeRate floods the direction, if its rate is limited.
-func (w *way) probeRate(ctx context.Context, number uint32, hold time.Duration, d *Direction) error {
+func (w *direction) probeRate(ctx context.Context, number uint32, hold time.Duration, d *Direction) error {
 	if w.asked.Rate == 0 {
 		return nil
 	}

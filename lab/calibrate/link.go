@@ -44,12 +44,12 @@ type Measured struct {
 	Host  Host          `json:"host"` // meanwhile
 }
 
-// effort is how long each kind of probe runs.
-type effort struct{ delay, loss, rate time.Duration }
+// probeTimes is how long each kind of probe runs.
+type probeTimes struct{ delay, loss, rate time.Duration }
 
 var (
-	normal = effort{delay: 1500 * time.Millisecond, loss: 4 * time.Second, rate: 1500 * time.Millisecond}
-	quick  = effort{delay: 500 * time.Millisecond, loss: time.Second, rate: 500 * time.Millisecond}
+	normal = probeTimes{delay: 1500 * time.Millisecond, loss: 4 * time.Second, rate: 1500 * time.Millisecond}
+	quick  = probeTimes{delay: 500 * time.Millisecond, loss: time.Second, rate: 500 * time.Millisecond}
 )
 
 // Minimum numbers of probes that measure a delay, and a jitter: they run longer if they
@@ -93,8 +93,8 @@ func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want
 	overhead := ethernetHead + ipHead(want.IPv6) + udpHead
 	easy := min(easyMost, 1/m.Floor.Seconds())
 	p := path{
-		there: way{near, far, m.Forward.Asked, overhead, easy},
-		back:  way{far, near, m.Backward.Asked, overhead, easy},
+		there: direction{near, far, m.Forward.Asked, overhead, easy},
+		back:  direction{far, near, m.Backward.Asked, overhead, easy},
 	}
 	if err := p.measure(ctx, e, &m); err != nil {
 		return fail(err)
@@ -108,10 +108,10 @@ func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want
 const easyMost = 10_000
 
 // path is both directions of the measured path.
-type path struct{ there, back way }
+type path struct{ there, back direction }
 
 // measure runs one kind of probe after the other, because they would disturb each other.
-func (p *path) measure(ctx context.Context, e effort, m *Measured) error {
+func (p *path) measure(ctx context.Context, e probeTimes, m *Measured) error {
 	linger := p.there.asked.worst() + p.back.asked.worst()
 	space := max(p.there.asked.space(), p.back.asked.space())
 	fewest := time.Duration(delayProbes)

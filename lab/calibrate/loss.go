@@ -18,16 +18,16 @@ const (
 )
 
 // probeLoss counts packets that are lost and packets that overtake.
-func (w *way) probeLoss(ctx context.Context, number uint32, within time.Duration, d *Direction) error {
+func (w *direction) probeLoss(ctx context.Context, number uint32, within time.Duration, d *Direction) error {
 	const payload = 2 * headLen
 	frame := float64(payload + w.overhead)
-	s := stream{number: number, payload: payload, group: 1, legs: []leg{{within, w.easy}}}
+	s := stream{number: number, payload: payload, group: 1, segments: []segment{{within, w.easy}}}
 	if w.asked.Rate > 0 {
-		s.legs[0].pps = min(w.easy, lossShare*w.asked.Rate/8/frame)
+		s.segments[0].pps = min(w.easy, lossShare*w.asked.Rate/8/frame)
 	}
 	if a := w.asked; a.Loss > 0 {
-		need := lossHits / a.Loss * a.inflation / s.legs[0].pps
-		s.legs[0].duration = max(within, min(lossLonger*within, time.Duration(need*1e9)))
+		need := lossHits / a.Loss * a.inflation / s.segments[0].pps
+		s.segments[0].duration = max(within, min(lossLonger*within, time.Duration(need*1e9)))
 	}
 	// A quarter of the smallest queue leaves room for packets that already wait there.
 	s.burst = int(max(1, min(w.easy/100, w.asked.burstPackets/4, w.asked.burstBytes/4/frame)))
@@ -44,6 +44,6 @@ func (w *way) probeLoss(ctx context.Context, number uint32, within time.Duration
 	d.Reorder = float64(overtakers(seqs)) / math.Max(1, float64(len(seqs)))
 	// A packet without the delay overtakes those that were sent less than a delay before
 	// it; if there are none, it overtakes nothing.
-	d.canReorder = w.asked.Delay.Seconds()*s.legs[0].pps >= 3
+	d.canReorder = w.asked.Delay.Seconds()*s.segments[0].pps >= 3
 	return nil
 }

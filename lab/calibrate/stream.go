@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leg is a part of a stream: packets at an even rate.
-type leg struct {
+// segment is a part of a stream: packets at an even rate.
+type segment struct {
 	duration time.Duration
 	pps      float64
 }
 
 // stream is the packets sent in one direction.
 type stream struct {
-	number  uint32
-	payload int // bytes
-	legs    []leg
+	number   uint32
+	payload  int // bytes
+	segments []segment
 	// burst is the maximum number of packets sent at once. If the sender is late by more,
 	// the rest is left out, so that a late wake-up does not overflow a queue.
 	burst int
@@ -37,7 +37,7 @@ const tick = 250 * time.Microsecond
 // due is how many packets should have been sent by then; more is false at the end.
 func (s stream) due(elapsed time.Duration) (packets int, more bool) {
 	sum := 0.0
-	for _, l := range s.legs {
+	for _, l := range s.segments {
 		sum += l.pps * min(elapsed, l.duration).Seconds()
 		if elapsed -= l.duration; elapsed < 0 {
 			return int(sum), true
@@ -130,23 +130,23 @@ func (s *socket) collect(number uint32, each func(a arrival, payload []byte)) (s
 	}
 }
 
-// way is one direction of a path.
-type way struct {
+// direction is one direction of a path.
+type direction struct {
 	from, to *socket
 	asked    Asked
 	overhead int     // bytes of a frame around a payload
 	easy     float64 // rate that the machine carries easily, packets/s
 }
 
-// caught is the received part of a stream.
-type caught struct {
+// received is the received part of a stream.
+type received struct {
 	began, ended time.Duration // sending
 	sent         int
 	arrivals     []arrival
 }
 
 // run sends a stream and collects the packets that arrive.
-func (w *way) run(ctx context.Context, s stream) (c caught, err error) {
+func (w *direction) run(ctx context.Context, s stream) (c received, err error) {
 	stop := w.to.collect(s.number, func(a arrival, _ []byte) { c.arrivals = append(c.arrivals, a) })
 	began := now()
 	sent, err := s.send(ctx, w.from, w.to)

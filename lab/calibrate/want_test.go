@@ -94,7 +94,7 @@ func TestFloodFillsTheQueue(t *testing.T) {
 		{"minutes", link.Spec{Rate: 1e9, Queue: link.Queue{Bytes: 10e9}}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := way{asked: ask([]link.Spec{tc.spec}), overhead: 42, easy: 10_000}
+			w := direction{asked: ask([]link.Spec{tc.spec}), overhead: 42, easy: 10_000}
 			f := w.plan(1, 500*ms)
 			packets, more := f.due(f.before)
 			if !more {
@@ -110,7 +110,7 @@ func TestFloodFillsTheQueue(t *testing.T) {
 			if more || f.payload != 1472 {
 				t.Errorf("payload %d, ends: %t", f.payload, !more)
 			}
-			if rate := float64(all-packets) * 8 * 1514 * (1 - tc.spec.Loss) / (f.legs[1].duration).Seconds(); rate < 1.19*w.asked.Rate {
+			if rate := float64(all-packets) * 8 * 1514 * (1 - tc.spec.Loss) / (f.segments[1].duration).Seconds(); rate < 1.19*w.asked.Rate {
 				t.Errorf("holds by %.3g bit/s, want 1.2 times %.3g", rate, w.asked.Rate)
 			}
 		})

@@ -61,10 +61,10 @@ func (r *runner) calibrateElsewhere(ctx context.Context, names []string, list []
 	return r.VM(ctx, vm)
 }
 
-// elsewhere runs the same command under another kernel, where everything except a
+// runUnderKernel runs the same command under another kernel, where everything except a
 // directory for the report is read-only. If the report cannot be copied from that
 // directory, it stays there.
-func (r *runner) elsewhere(ctx context.Context, names []string, list []*scenario.Scenario) (*report.Report, error) {
+func (r *runner) runUnderKernel(ctx context.Context, names []string, list []*scenario.Scenario) (*report.Report, error) {
 	o, err := r.options(list)
 	if err != nil {
 		return nil, err

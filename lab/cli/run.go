@@ -116,7 +116,7 @@ func (r *runner) run(ctx context.Context, names []string) error {
 	var result *report.Report
 	var stopped error
 	if r.kernel != "" {
-		result, stopped = r.elsewhere(ctx, names, list)
+		result, stopped = r.runUnderKernel(ctx, names, list)
 	} else {
 		result, stopped = r.here(ctx, list)
 	}

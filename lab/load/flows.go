@@ -78,7 +78,7 @@ func (s FlowsSpec) order(n int) order {
 		account: s.Account + uint64(n), sample: s.Sample, cc: toName(s.CC)}
 }
 
-type flower struct {
+type flowClient struct {
 	spec    FlowsSpec
 	begin   Time
 	end     time.Time
@@ -89,8 +89,8 @@ type flower struct {
 	begun   []*Connection
 }
 
-func newFlower(s FlowsSpec, places int) *flower {
-	return &flower{spec: s, begin: Now(), end: time.Now().Add(s.Duration), free: make(chan struct{}, places),
+func newFlowClient(s FlowsSpec, places int) *flowClient {
+	return &flowClient{spec: s, begin: Now(), end: time.Now().Add(s.Duration), free: make(chan struct{}, places),
 		buffers: sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}}
 }
 
@@ -98,7 +98,7 @@ func flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
 	if err := s.check(); err != nil {
 		return r, err
 	}
-	f := newFlower(s, cmp.Or(s.Concurrency, maxWorkers))
+	f := newFlowClient(s, cmp.Or(s.Concurrency, maxWorkers))
 	if s.HTTP != "" {
 		f.client = newHTTPClient(f.end.Add(overtime))
 	}
@@ -111,7 +111,7 @@ func flows(ctx context.Context, s FlowsSpec) (r FlowsResult, err error) {
 }
 
 // dispatch begins one flow after the other.
-func (f *flower) dispatch(ctx context.Context) {
+func (f *flowClient) dispatch(ctx context.Context) {
 	due := f.begin
 	openLoop := f.spec.Concurrency == 0
 	for n := 0; n < MaxFlows && (f.spec.Repeat || n < len(f.spec.Flows)); n++ {
@@ -149,7 +149,7 @@ func (f *flower) dispatch(ctx context.Context) {
 }
 
 // flow is one transfer.
-func (f *flower) flow(ctx context.Context, r *Connection, o order) error {
+func (f *flowClient) flow(ctx context.Context, r *Connection, o order) error {
 	c, err := connect(ctx, f.spec.To, "", f.end.Add(overtime))
 	if err != nil {
 		return err

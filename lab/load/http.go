@@ -43,7 +43,7 @@ func (c *httpConn) Read(b []byte) (int, error) {
 }
 
 // get is one transfer over HTTP.
-func (f *flower) get(ctx context.Context, r *Connection, o order) error {
+func (f *flowClient) get(ctx context.Context, r *Connection, o order) error {
 	trace := httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		r.Connect = since(r.Begin)
 		r.Port = uint16(i.Conn.LocalAddr().(*net.TCPAddr).Port)

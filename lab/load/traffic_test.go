@@ -121,7 +121,7 @@ func TestFlowsOpenLoopCountsWaiting(t *testing.T) {
 	}
 	defer l.Close()
 	serve(&stalling{Listener: l, stall: stall})
-	f := newFlower(FlowsSpec{To: l.Addr().String(), Account: 1, Duration: 100 * time.Millisecond,
+	f := newFlowClient(FlowsSpec{To: l.Addr().String(), Account: 1, Duration: 100 * time.Millisecond,
 		Flows: []Flow{{Size: 1}, {At: 10 * time.Millisecond, Size: 1}}}, 1)
 	f.dispatch(t.Context())
 	f.going.Wait()

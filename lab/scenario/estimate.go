@@ -53,7 +53,7 @@ func (c Case) transfer(p workload.Spec) time.Duration {
 	const trips = 4 // connect, ask, and a window or two
 	rate, rtt := c.bottleneck()
 	count := float64(max(p.Count, 1))
-	bytes := count * (float64(p.Request+p.Reply) + p.Size.Mean()) * float64(c.froms(p))
+	bytes := count * (float64(p.Request+p.Reply) + p.Size.Mean()) * float64(c.numSenders(p))
 	turns := count / float64(max(p.Streams, 1)*max(p.Concurrency, 1))
 	takes := max(bytes*8/rate, turns*trips*rtt.Seconds())
 	if p.Duration > 0 {
@@ -62,8 +62,8 @@ func (c Case) transfer(p workload.Spec) time.Duration {
 	return time.Duration(min(takes, maxDuration.Seconds()) * float64(time.Second))
 }
 
-// froms is how many hosts run this part.
-func (c Case) froms(p workload.Spec) (n int) {
+// numSenders is how many hosts run this part.
+func (c Case) numSenders(p workload.Spec) (n int) {
 	for _, h := range c.Graph.Nodes {
 		from := p.From
 		if from == "" {

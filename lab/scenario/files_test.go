@@ -103,7 +103,7 @@ func TestShippedWarmup(t *testing.T) {
 				}
 				round := 0
 				for _, p := range c.Traffic {
-					n := max(p.Count, 1) * max(p.Streams, 1) * c.froms(p)
+					n := max(p.Count, 1) * max(p.Streams, 1) * c.numSenders(p)
 					if p.Kind == workload.Flows || p.Kind == workload.Churn || p.Kind == workload.Wrk {
 						n = p.Count + int(p.Duration.Seconds()*1000)
 					}

@@ -20,7 +20,7 @@ const curlFormat = `%{stderr}\ntcpilot %{local_port} %{time_connect} %{time_tota
 
 // webCurl has curl make the requests. "Connection: close" makes it and nginx use
 // a connection for one request only.
-func (l *lane) webCurl(ctx context.Context, at string) ([]load.Connection, error) {
+func (l *hostPair) webCurl(ctx context.Context, at string) ([]load.Connection, error) {
 	var told curlReport
 	p, err := l.startWith(&told, l.to, "curl", "--silent", "--parallel", "--parallel-immediate",
 		"--parallel-max", strconv.Itoa(l.places()), "--max-time", strconv.Itoa(int(l.bound().Seconds())),

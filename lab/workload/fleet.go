@@ -60,7 +60,7 @@ func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 	before := r.cpu(ctx)
 	r.begin = load.Now()
 	var going sync.WaitGroup
-	for _, l := range r.lanes {
+	for _, l := range r.hostPairs {
 		going.Go(func() { l.run(ctx) })
 	}
 	going.Wait()
@@ -104,11 +104,11 @@ func (r *round) plan(parts []Spec) error {
 			return fmt.Errorf("%s: to: one host has all the paths, not %d", s.group(), len(to))
 		}
 		for i, h := range from {
-			l := &lane{round: r, Spec: s, number: len(r.lanes), pair: i, from: h, to: to[i%len(to)]}
+			l := &hostPair{round: r, Spec: s, number: len(r.hostPairs), pair: i, from: h, to: to[i%len(to)]}
 			if l.from == l.to {
 				return fmt.Errorf("%s: to: %s has no traffic with itself", s.group(), h.Name)
 			}
-			r.lanes = append(r.lanes, l)
+			r.hostPairs = append(r.hostPairs, l)
 		}
 	}
 	return nil

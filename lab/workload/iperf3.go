@@ -13,7 +13,7 @@ import (
 )
 
 // iperf3 has the witness of bulk run, as often as the part's count.
-func (l *lane) iperf3(ctx context.Context) {
+func (l *hostPair) iperf3(ctx context.Context) {
 	for range max(l.Count, 1) {
 		if err := l.iperf3Once(ctx); err != nil && ctx.Err() == nil {
 			l.fail(err)
@@ -21,7 +21,7 @@ func (l *lane) iperf3(ctx context.Context) {
 	}
 }
 
-func (l *lane) iperf3Once(ctx context.Context) error {
+func (l *hostPair) iperf3Once(ctx context.Context) error {
 	port := witnessPort + l.number
 	server, err := l.start(l.to, "iperf3", "-s", "-1", "-p", strconv.Itoa(port))
 	if err != nil {

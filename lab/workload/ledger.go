@@ -49,19 +49,19 @@ type ledger struct {
 	going sync.WaitGroup
 
 	mu       sync.Mutex
-	controls map[uint16]control
+	controls map[uint16]ccSeen
 	accounts map[uint16][]load.Account // a port may be used again
 }
 
-// control is the congestion control of a connection when it was first and last
+// ccSeen is the congestion control of a connection when it was first and last
 // seen.
-type control struct{ first, last string }
+type ccSeen struct{ first, last string }
 
 // openLedger begins to keep the accounts of a server on a host. Its owner closes
 // it.
 func openLedger(h *topology.Host, port int) (l *ledger, err error) {
 	l = &ledger{port: uint16(port), stop: make(chan struct{}),
-		controls: map[uint16]control{}, accounts: map[uint16][]load.Account{}}
+		controls: map[uint16]ccSeen{}, accounts: map[uint16][]load.Account{}}
 	err = h.Do(func() (err error) {
 		if l.ends, err = nl.Subscribe(unix.NETLINK_SOCK_DIAG, tcpDestroyed4, tcpDestroyed6); err != nil {
 			return err

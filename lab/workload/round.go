@@ -13,8 +13,8 @@ import (
 // round is one round of traffic and its measurements.
 type round struct {
 	*Fleet
-	lanes []*lane
-	begin load.Time
+	hostPairs []*hostPair
+	begin     load.Time
 
 	mu       sync.Mutex
 	blocks   uint64

@@ -13,13 +13,13 @@ const webFile = "/file"
 
 // web has nginx at the sender and a client at the receiver make the part's
 // requests.
-func (l *lane) web(ctx context.Context) {
+func (l *hostPair) web(ctx context.Context) {
 	if err := l.webOnce(ctx); err != nil && ctx.Err() == nil {
 		l.fail(err)
 	}
 }
 
-func (l *lane) webOnce(ctx context.Context) error {
+func (l *hostPair) webOnce(ctx context.Context) error {
 	_, at, stop, err := l.nginx(ctx)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (l *lane) webOnce(ctx context.Context) error {
 }
 
 // webGo has the load agent make the requests.
-func (l *lane) webGo(ctx context.Context, at string) ([]load.Connection, error) {
+func (l *hostPair) webGo(ctx context.Context, at string) ([]load.Connection, error) {
 	s := load.FlowsSpec{To: at, HTTP: webFile, Account: l.block(), Duration: l.bound(), Concurrency: l.places()}
 	for range l.Count {
 		s.Flows = append(s.Flows, load.Flow{Size: uint32(l.Size.Fixed)})
@@ -60,7 +60,7 @@ func (l *lane) webGo(ctx context.Context, at string) ([]load.Connection, error) 
 }
 
 // webRequest records the connection of the part's i-th request.
-func (l *lane) webRequest(i int, r load.Connection) {
+func (l *hostPair) webRequest(i int, r load.Connection) {
 	c := l.connection(false)
 	switch {
 	case l.First == 0:

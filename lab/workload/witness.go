@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// witnessPort is the first lane's server's, the others count up.
+	// witnessPort is the first hostPair's server's, the others count up.
 	witnessPort = 5300
 	// witnessOvertime is how long a witness may take beyond its duration, to
 	// connect, to have its last bytes acknowledged, and to tell.
@@ -27,7 +27,7 @@ const (
 
 // program is an outside program that runs on a host.
 type program struct {
-	lane      *lane
+	hostPair  *hostPair
 	host      *topology.Host
 	cmd       *exec.Cmd
 	out, says bytes.Buffer
@@ -37,13 +37,13 @@ type program struct {
 
 // start starts a program on a host, in the host's cgroup. Whoever starts it
 // calls stop.
-func (l *lane) start(h *topology.Host, name string, args ...string) (*program, error) {
+func (l *hostPair) start(h *topology.Host, name string, args ...string) (*program, error) {
 	return l.startWith(nil, h, name, args...)
 }
 
 // startWith is start with another place for what the program writes to stderr.
-func (l *lane) startWith(stderr io.Writer, h *topology.Host, name string, args ...string) (*program, error) {
-	p := &program{lane: l, host: h, cmd: exec.Command(name, args...), ended: make(chan struct{})}
+func (l *hostPair) startWith(stderr io.Writer, h *topology.Host, name string, args ...string) (*program, error) {
+	p := &program{hostPair: l, host: h, cmd: exec.Command(name, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.says
 	if stderr != nil {
@@ -99,7 +99,7 @@ func (p *program) stop() {
 		<-p.ended
 	}
 	s := p.cmd.ProcessState
-	p.lane.cost(p.host.Name, load.CPU{User: s.UserTime(), System: s.SystemTime()})
+	p.hostPair.cost(p.host.Name, load.CPU{User: s.UserTime(), System: s.SystemTime()})
 }
 
 // serving waits until the program listens on a port.

@@ -59,13 +59,13 @@ end
 
 // wrk has the witnesses of flows run: nginx at the sender, wrk at the receiver, a
 // connection for each request.
-func (l *lane) wrk(ctx context.Context) {
+func (l *hostPair) wrk(ctx context.Context) {
 	if err := l.wrkOnce(ctx); err != nil && ctx.Err() == nil {
 		l.fail(err)
 	}
 }
 
-func (l *lane) wrkOnce(ctx context.Context) error {
+func (l *hostPair) wrkOnce(ctx context.Context) error {
 	dir, at, stop, err := l.nginx(ctx)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (l *lane) wrkOnce(ctx context.Context) error {
 }
 
 // nginx starts nginx at the sender, in a directory of its own.
-func (l *lane) nginx(ctx context.Context) (dir string, at netip.AddrPort, stop func(), err error) {
+func (l *hostPair) nginx(ctx context.Context) (dir string, at netip.AddrPort, stop func(), err error) {
 	port := witnessPort + l.number
 	if dir, err = l.files(port); err != nil {
 		return "", at, nil, err
@@ -112,7 +112,7 @@ func (l *lane) nginx(ctx context.Context) (dir string, at netip.AddrPort, stop f
 }
 
 // files writes what nginx and wrk read.
-func (l *lane) files(port int) (dir string, err error) {
+func (l *hostPair) files(port int) (dir string, err error) {
 	l.mu.Lock()
 	if l.dir == "" {
 		l.dir, err = l.layout.Net.Dir("workload")
@@ -199,7 +199,7 @@ func (r wrkReport) quantiles(n int) (values []time.Duration) {
 
 // witness records what wrk says: one connection stands for all, since it says
 // nothing of each; requests have its latencies, but not its times.
-func (l *lane) witness(r wrkReport, start time.Duration) {
+func (l *hostPair) witness(r wrkReport, start time.Duration) {
 	var failed uint64
 	for _, n := range r.errors {
 		failed += n

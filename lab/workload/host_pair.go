@@ -11,17 +11,17 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// lane is a part's traffic between two hosts.
-type lane struct {
+// hostPair is a part's traffic between two hosts.
+type hostPair struct {
 	*round
 	Spec
-	number   int // among the round's lanes, from 0
+	number   int // among the round's hostPairs, from 0
 	pair     int // among the part's
 	from, to *topology.Host
 }
 
-// run makes the lane's traffic.
-func (l *lane) run(ctx context.Context) {
+// run makes the hostPair's traffic.
+func (l *hostPair) run(ctx context.Context) {
 	if !wait(ctx, l.Start) {
 		return
 	}
@@ -46,7 +46,7 @@ func (l *lane) run(ctx context.Context) {
 }
 
 // each runs every stream at the same time.
-func (l *lane) each(ctx context.Context, stream func(context.Context, int)) {
+func (l *hostPair) each(ctx context.Context, stream func(context.Context, int)) {
 	var going sync.WaitGroup
 	for n := range l.streams() {
 		going.Go(func() { stream(ctx, n) })
@@ -54,12 +54,12 @@ func (l *lane) each(ctx context.Context, stream func(context.Context, int)) {
 	going.Wait()
 }
 
-func (l *lane) address(h *topology.Host) string {
+func (l *hostPair) address(h *topology.Host) string {
 	return netip.AddrPortFrom(l.layout.Addr(h, l.IPv6), Port).String()
 }
 
-// connection begins a record; reverse is data that goes against the lane.
-func (l *lane) connection(reverse bool) measure.Connection {
+// connection begins a record; reverse is data that goes against the hostPair.
+func (l *hostPair) connection(reverse bool) measure.Connection {
 	c := measure.Connection{Group: l.group(), From: l.from.Name, To: l.to.Name}
 	if reverse {
 		c.From, c.To = c.To, c.From
@@ -68,7 +68,7 @@ func (l *lane) connection(reverse bool) measure.Connection {
 }
 
 // bulk is one line of connections, one after the other.
-func (l *lane) bulk(ctx context.Context, _ int) {
+func (l *hostPair) bulk(ctx context.Context, _ int) {
 	s := load.BulkSpec{To: l.address(l.to), Duration: l.Duration, CC: l.CC, Sample: l.Sample, Drain: drain}
 	if l.End > 0 {
 		s.End = l.begin.Add(l.End)
@@ -101,14 +101,14 @@ func (l *lane) bulk(ctx context.Context, _ int) {
 // largest, 4 MB, at 10 Mbit/s.
 const drain = 4 * time.Second
 
-func (l *lane) rpc(ctx context.Context, _ int) {
+func (l *hostPair) rpc(ctx context.Context, _ int) {
 	s := load.RPCSpec{To: l.address(l.to), CC: l.CC, Account: l.block(), Request: l.request(), Reply: l.reply(),
 		Count: l.times(0), Duration: l.bound(), Think: l.Think, Sample: l.Sample}
 	r, err := l.agents[l.from.Name].RPC(ctx, s)
 	l.conversation(ctx, r, err, s.Reply >= s.Request)
 }
 
-func (l *lane) mux(ctx context.Context, stream int) {
+func (l *hostPair) mux(ctx context.Context, stream int) {
 	s := load.MuxSpec{To: l.address(l.from), CC: l.CC, Account: l.block(), Request: l.request(),
 		Concurrency: l.places(), Count: l.times(0), Duration: l.bound(), Think: l.Think, Sample: l.Sample}
 	sizes := cycle
@@ -121,7 +121,7 @@ func (l *lane) mux(ctx context.Context, stream int) {
 }
 
 // conversation records a connection with many requests.
-func (l *lane) conversation(ctx context.Context, r load.RPCResult, err error, reverse bool) {
+func (l *hostPair) conversation(ctx context.Context, r load.RPCResult, err error, reverse bool) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -133,7 +133,7 @@ func (l *lane) conversation(ctx context.Context, r load.RPCResult, err error, re
 }
 
 // client records a connection as its client saw it.
-func (l *lane) client(r load.Connection, exchanges []load.Exchange, reverse bool) measure.Connection {
+func (l *hostPair) client(r load.Connection, exchanges []load.Exchange, reverse bool) measure.Connection {
 	c := l.connection(reverse)
 	if r.Error != "" {
 		l.failed(1, r.Error)
@@ -147,7 +147,7 @@ func (l *lane) client(r load.Connection, exchanges []load.Exchange, reverse bool
 }
 
 // sum adds a connection and its completed requests to the part's totals.
-func (l *lane) sum(c measure.Connection, requests uint64) {
+func (l *hostPair) sum(c measure.Connection, requests uint64) {
 	t := measure.Total{Requests: requests, Bytes: c.Bytes}
 	if c.Delivered {
 		t.Connections = 1
@@ -155,7 +155,7 @@ func (l *lane) sum(c measure.Connection, requests uint64) {
 	l.total(l.group(), t)
 }
 
-func (l *lane) transfers(ctx context.Context) {
+func (l *hostPair) transfers(ctx context.Context) {
 	s := load.FlowsSpec{To: l.address(l.from), CC: l.CC, Account: l.block(), Flows: l.flows(l.pair),
 		Gap: l.Gap, Duration: l.bound(), Sample: l.Sample}
 	if !l.openLoop() {
@@ -183,7 +183,7 @@ func (l *lane) transfers(ctx context.Context) {
 // keep is how many of churn's connections are recorded one by one.
 const keep = 10_000
 
-func (l *lane) churn(ctx context.Context) {
+func (l *hostPair) churn(ctx context.Context) {
 	s := load.ChurnSpec{To: l.servers(), CC: l.CC, Duration: l.bound(), Count: l.Count, Rate: l.Rate,
 		Workers: l.streams(), Request: l.request(), Reply: l.reply(), Keep: keep, Account: l.block()}
 	reverse := s.Reply >= s.Request
@@ -211,7 +211,7 @@ func (l *lane) churn(ctx context.Context) {
 }
 
 // servers are the addresses that churn connects to.
-func (l *lane) servers() []string {
+func (l *hostPair) servers() []string {
 	if l.Paths <= 1 {
 		return []string{l.address(l.to)}
 	}
