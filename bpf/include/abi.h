@@ -126,6 +126,8 @@ struct path_policy {
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
 	__u32 flow;		/* index into flow_counts; 0: its connections are not counted */
+	__u32 switch_from;	/* bit per index into arm[]: running connections with it ... */
+	__u32 switch_to;	/* ... get this congestion control, an index into runtime_config.cc */
 };
 
 /* Established connections of one path: begun less ended. */
@@ -133,6 +135,8 @@ struct flow_count {
 	__u64 path;		/* by user space: which one; 0: none */
 	__u32 begun;
 	__u32 ended;
+	__u32 given_ms;		/* CLOCK_MONOTONIC: since then, initial windows ... */
+	__u32 given;		/* ... of that many packets were given */
 };
 
 /* Fields that are answers to request ops (tcp.Field); the others are options. */
@@ -238,7 +242,7 @@ enum sample_flags {		/* tcp.Flags */
 	/* never leave the kernel */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
-	F_WATCHED = 1 << 13,	/* its events are counted */
+	F_WATCH_RETRANS = 1 << 13, /* a rule counts its retransmissions */
 	F_SYN_HALVED = 3 << 14,	/* a number: how often the timeout of the SYN was halved */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
@@ -289,9 +293,9 @@ struct conn_sample {
 	__u32 ssthresh;
 	__u32 mss;
 	struct cc_state cc_state; /* all zero unless cc is a tcpilot_* */
-	__u16 init_cwnd;	/* track.init_cwnd, in the first sample of a connection */
-	__u16 init_lost;
-	__u32 pad;
+	__u16 init_cwnd;	/* track.init_cwnd */
+	__u16 init_lost;	/* in the first sample of a connection */
+	__u32 flows;		/* connections of the path now, itself included; 0: not counted */
 };
 
 enum closed_bits {
@@ -323,6 +327,7 @@ enum counter {
 	COUNT_FORGOTTEN,	/* socket began another connection before a sample was sent */
 	COUNT_ENDS,		/* of short connections, while only a share is reported */
 	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
+	COUNT_SWITCHED,		/* running connections that got a better arm */
 	COUNT_BACKWARDS,	/* samples dropped because a counter was less than before */
 	NUM_COUNTERS,
 };
@@ -370,9 +375,9 @@ _Static_assert(sizeof(struct cc_state) == 32, "abi");
 _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
-_Static_assert(sizeof(struct path_policy) == 96 + 8 * NUM_FIELDS, "abi");
+_Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
-_Static_assert(sizeof(struct flow_count) == 16, "abi");
+_Static_assert(sizeof(struct flow_count) == 24, "abi");
 _Static_assert(sizeof(struct track) == 40, "abi");
 _Static_assert(sizeof(struct conn_sample) == 272, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");

@@ -23,6 +23,7 @@
 enum {				/* include/net/tcp_states.h */
 	TCP_ESTABLISHED = 1,
 	TCP_SYN_SENT = 2,
+	TCP_SYN_RECV = 3,
 	TCP_FIN_WAIT1 = 4,
 	TCP_FIN_WAIT2 = 5,
 	TCP_CLOSE = 7,
@@ -44,6 +45,7 @@ struct in6_addr {
 struct netns_ipv4 {
 	const struct tcp_congestion_ops *tcp_congestion_control;
 	__u8 sysctl_tcp_syn_retries;
+	__u8 sysctl_tcp_moderate_rcvbuf;
 };
 
 struct net {
@@ -174,6 +176,7 @@ struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 mss_cache;
 	__u32 snd_cwnd;
+	__u32 window_clamp;
 	__u32 lost_out;
 	__u32 sacked_out;
 	__u32 retrans_out;

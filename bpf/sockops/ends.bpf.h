@@ -5,7 +5,6 @@
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H
 
-#include "flows.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "syn.bpf.h"
@@ -182,8 +181,10 @@ int tcpilot_error(__u64 *ctx)
 		return 0;
 	if (k.track->flags & F_ESTABLISHED) {
 		k.track->err = err;	/* all errno of TCP fit 8 bits */
-		if (sk->__sk_common.skc_state == TCP_CLOSE)
-			flow_end_of(k.track);	/* its socket may stay open for long */
+		/* Its socket may stay open for long. Before Linux 6.10, a timeout is reported
+		 * before the state changes. */
+		if (sk->__sk_common.skc_state == TCP_CLOSE || err == TIMED_OUT)
+			flow_end_of(k.track);
 		return 0;
 	}
 	note_syn_retries(sk, tp, k.track);

@@ -1,30 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Counts the established connections of a path, in the row of flow_counts that its policy
  * names. A connection is counted in the same row at its beginning and at its end, whatever
- * happens to the policy meanwhile, so that no count drifts.
- *
- * Needs the map flow_counts of the including object.
+ * happens to the policy meanwhile. User space corrects what ends that no hook saw leave
+ * (Walk in internal/datapath).
  */
 #ifndef TCPILOT_FLOWS_BPF_H
 #define TCPILOT_FLOWS_BPF_H
 
 #include "maps.bpf.h"
 
-/* Returns how many connections of the path there are now, this one included. */
-static __always_inline __u32 flow_begin(__u32 flow)
+static __always_inline struct flow_count *flow_row(__u32 flow)
 {
-	struct flow_count *n = flow ? bpf_map_lookup_elem(&flow_counts, &flow) : NULL;
-	__u32 now;
+	return flow ? bpf_map_lookup_elem(&flow_counts, &flow) : NULL;
+}
 
-	if (!n)
-		return 1;
-	now = __sync_fetch_and_add(&n->begun, 1) + 1 - n->ended;
-	return (__s32)now > 0 ? now : 1;	/* an end was counted in between */
+/* How many connections of the path there are; 0: they are not counted. */
+static __always_inline __u32 flow_active(__u32 flow)
+{
+	struct flow_count *n = flow_row(flow);
+	__s32 now = n ? n->begun - n->ended : 0;
+
+	return now > 0 ? now : 0;
+}
+
+static __always_inline void flow_begin(__u32 flow)
+{
+	struct flow_count *n = flow_row(flow);
+
+	if (n)
+		__sync_fetch_and_add(&n->begun, 1);
 }
 
 static __always_inline void flow_end(__u32 flow)
 {
-	struct flow_count *n = flow ? bpf_map_lookup_elem(&flow_counts, &flow) : NULL;
+	struct flow_count *n = flow_row(flow);
 
 	if (n)
 		__sync_fetch_and_add(&n->ended, 1);

@@ -6,6 +6,7 @@
 #define TCPILOT_INIT_CWND_BPF_H
 
 #include "apply.bpf.h"
+#include "flows.bpf.h"
 
 enum {
 	TCP_INIT_CWND = 10,		/* include/net/tcp.h; RFC 6928 */
@@ -13,81 +14,92 @@ enum {
 	SO_MAX_PACING_RATE = 47,
 };
 
-/* SO_MAX_PACING_RATE of 32 bits: all ones are no limit. */
-#define NO_PACING_LIMIT 0xffffffffU
-
-static __always_inline bool set_pacing_limit(struct bpf_sock_ops *skops, __u32 rate)
+/* Turns pacing on: a limit of the rate does that, and it stays on without the limit
+ * (sk_setsockopt). Then the kernel spreads each window of slow start over half a round trip
+ * (tcp_pacing_ss_ratio); a connection that connect opened has its rate for the kernel's window
+ * until the first ACK. An application that chose a limit is paced anyway. */
+static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
-	return !bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+	__u32 most = ~1U, none = ~0U;	/* bytes per second; no limit */
+
+	if (tcp_sk_sock(tp)->sk_max_pacing_rate == ~0UL &&
+	    !bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &most, sizeof(most)))
+		bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
 }
 
-/* Spreads a window of n packets over half a round trip, as the kernel paces slow start
- * (tcp_pacing_ss_ratio). Any limit turns pacing on (sk_setsockopt), and lowers the present
- * rate; without the limit, the kernel computes the next rates from the window. */
-static __always_inline void pace_window(struct bpf_sock_ops *skops, struct tcp_sock *tp, __u32 n)
+/* Takes packets from what all connections of a path may be given in one round trip: its
+ * window. Returns how many there are, at most `want`. If another CPU is faster, none: a
+ * connection without them begins as usual. */
+static __always_inline __u32 take_packets(struct flow_count *n, const struct path_policy *p,
+					  __u64 now, __u32 srtt_us, __u32 want)
 {
-	__u64 srtt_us = tp->srtt_us >> 3, rate;
+	__u64 *both = (__u64 *)&n->given_ms, was = *both, is;
+	__u32 ms = now / NSEC_PER_MSEC, since = (__u32)was, given = was >> 32;
 
-	if (!srtt_us || tcp_sk_sock(tp)->sk_max_pacing_rate != ~0UL)
-		return;		/* the application has chosen a rate, and so is paced */
-	rate = 2 * USEC_PER_SEC * n * tp->mss_cache / srtt_us;
-	if (set_pacing_limit(skops, rate < NO_PACING_LIMIT ? rate : NO_PACING_LIMIT - 1))
-		set_pacing_limit(skops, NO_PACING_LIMIT);
+	if ((ms - since) * 1000ULL > srtt_us) {
+		since = ms;
+		given = 0;
+	}
+	if (given >= p->window)
+		return 0;
+	if (want > p->window - given)
+		want = p->window - given;
+	is = (__u64)(given + want) << 32 | since;
+	return __sync_bool_compare_and_swap(both, was, is) ? want : 0;
 }
 
-/* Raises the initial window of a connection, which is one of `active`. Returns the window, or
- * 0 if it is not changed: the path has not shown more, the window is already larger (by the
- * route), or it is smaller, because the handshake lost packets (tcp_init_transfer).
+/* Raises the initial window of a connection. Returns the window; 0: it is not changed. It is not if the route or the application chose another one than the
+ * kernel's, if the handshake lost a packet (RFC 5681, 3.1), if its round-trip time is unknown
+ * (TCP Fast Open, SYN cookies), or if the connection is counted in another row than the
+ * policy's. The threshold and the clamp of the kernel's own metrics of the route are bounds.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 now,
-			       __u32 active)
+			       __u32 flow)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
-	__u32 most, cwnd, want;
+	struct flow_count *n;
+	__u32 want;
 
-	if (!tp || !p || now >= p->window_expires_ns)
+	if (!tp || !p || now >= p->window_expires_ns || !flow || p->flow != flow ||
+	    tp->snd_cwnd != TCP_INIT_CWND || tp->total_retrans || !tp->srtt_us)
 		return 0;
-	most = p->value[FIELD_INIT_CWND];
-	cwnd = tp->snd_cwnd;
-	if (cwnd < TCP_INIT_CWND)
+	n = flow_row(flow);
+	want = p->window / (flow_active(flow) ?: 1);
+	if (want > p->value[FIELD_INIT_CWND])
+		want = p->value[FIELD_INIT_CWND];
+	if (want > tp->snd_cwnd_clamp)
+		want = tp->snd_cwnd_clamp;
+	if (want > tp->snd_ssthresh)
+		want = tp->snd_ssthresh;
+	if (!n || want <= TCP_INIT_CWND)
 		return 0;
-	want = p->window / (active ?: 1);
-	if (want > most)
-		want = most;
-	if (want <= cwnd)
+	want = take_packets(n, p, now, tp->srtt_us >> 3, want);
+	if (want <= TCP_INIT_CWND)
 		return 0;
 	if (bpf_setsockopt(skops, SOL_TCP, TCP_BPF_IW, &want, sizeof(want))) {
 		count_failure(FIELD_INIT_CWND);
 		return 0;
 	}
-	pace_window(skops, tp, want);
+	turn_pacing_on(skops, tp);
 	/* for first_window_lost */
 	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	return want;
 }
 
-/* Packets are sent again. Counts those of a raised initial window; after the first one that
- * is not, the kernel is not asked to call again, unless a rule watches the connection. Global
- * as well. */
-__noinline int first_window_lost(struct bpf_sock_ops *skops, struct track *t)
+/* Packets are sent again. Counts those of a raised initial window. */
+static __always_inline void first_window_lost(struct bpf_sock_ops *skops, struct tcp_sock *tp,
+					      struct track *t)
 {
-	struct tcp_sock *tp = skops_tcp(skops);
-	__u32 offset, lost;
+	/* number of the first byte among those that the connection sent (with the SYN, if it
+	 * sent one) */
+	__u32 offset = skops->args[0] - tp->snd_una + (__u32)tp->bytes_acked;
+	__u32 lost = t->init_lost + skops->args[1];
 
-	if (!tp || !t)
-		return 0;
-	/* bytes from the first one that the connection sent, give or take the SYN */
-	offset = skops->args[0] - tp->snd_una + (__u32)tp->bytes_acked;
-	lost = t->init_lost + skops->args[1];
-	if (offset < t->init_cwnd * tp->mss_cache) {
-		/* not a tail loss probe, which need not follow a loss */
-		if (BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
-			t->init_lost = lost < t->init_cwnd ? lost : t->init_cwnd;
-	} else if (!(t->flags & F_WATCHED)) {
-		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_RETRANS_CB_FLAG);
-	}
-	return 0;
+	/* A tail loss probe need not follow a loss. */
+	if (offset < t->init_cwnd * tp->mss_cache && !skops->args[2] &&
+	    BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
+		t->init_lost = lost < t->init_cwnd ? lost : t->init_cwnd;
 }
 
 #endif

@@ -3,7 +3,7 @@
  * that come from net.ipv4.tcp_rmem.
  *
  * The kernel computes the initial window from the receive buffer (tcp_select_initial_window).
- * The SYN announces at most 64 KB of it, the first ACK all. SO_RCVBUF would make the buffer
+ * The SYN announces at most 64 KB of it; the first ACK all, since Linux 6.10. SO_RCVBUF would make the buffer
  * larger, but ends its autotuning (SOCK_RCVBUF_LOCK), and is bounded by net.core.rmem_max.
  * SO_RCVLOWAT makes room for the low-water mark without either (tcp_set_rcvlowat), and the
  * buffer keeps its size when the mark is set back.
@@ -15,19 +15,30 @@
 
 #define SO_RCVLOWAT 18
 
-/* Before the SYN of an outgoing connection: window is in packets. It does nothing if the
- * application has chosen the size of the buffer, because tcp_set_rcvlowat respects that, and
- * for MPTCP, whose receive window is that of all subflows. */
+#define TCP_WINDOW_CLAMP 10
+#define NO_WINDOW_CLAMP (65535 << 14)	/* tcp_select_initial_window, if the clamp is 0 */
+
+/* Before the SYN of an outgoing connection: window is in packets. Not if the application has
+ * chosen the size of its buffer (tcp_set_rcvlowat respects that) or of its window, if the
+ * kernel does not tune buffers, and not for MPTCP, whose receive window is that of all
+ * subflows. */
 static __always_inline void raise_init_rwnd(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 					    __u32 window)
 {
 	struct sock *sk = tcp_sk_sock(tp);
-	int mark = window * 1460, usual = sk->sk_rcvlowat;	/* mss of Ethernet, RFC 1122 */
+	int mark = window * 1460, usual = sk->sk_rcvlowat, clamp = NO_WINDOW_CLAMP;
 
-	if (sk->sk_rcvbuf >= 2 * mark || (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp))
+	if (tp->window_clamp || sk->sk_rcvbuf >= 2 * mark ||
+	    !sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_moderate_rcvbuf ||
+	    (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp))
 		return;
-	if (!bpf_setsockopt(skops, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof(mark)))
-		bpf_setsockopt(skops, SOL_SOCKET, SO_RCVLOWAT, &usual, sizeof(usual));
+	if (bpf_setsockopt(skops, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof(mark)))
+		return;
+	bpf_setsockopt(skops, SOL_SOCKET, SO_RCVLOWAT, &usual, sizeof(usual));
+	/* Kernels before October 2025 ("tcp: take care of zero tp->window_clamp in
+	 * tcp_set_rcvlowat()") set a clamp, from which the scale of the window would follow. */
+	if (tp->window_clamp)
+		bpf_setsockopt(skops, SOL_TCP, TCP_WINDOW_CLAMP, &clamp, sizeof(clamp));
 }
 
 #endif

@@ -5,10 +5,13 @@
  * storage, which also keeps the counters of its last sample, so that each
  * sample is a delta. A connection that is older than tcpilot is adopted: it is reported
  * from now on, but has no class, because it is not known which end opened it.
+ *
+ * A connection whose path has a much better congestion control by now is switched to it.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
+#include "switch.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -110,8 +113,40 @@ enum {
 	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
 		      1 << TCP_CLOSE_WAIT,
 	/* in which a connection counts as one of its path: until its socket is unhashed */
-	FLOW_STATES = LIVE_STATES | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING,
+	FLOW_STATES = LIVE_STATES | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING |
+		      1 << TCP_SYN_RECV, /* TCP Fast Open */
 };
+
+/* The policy that the connection would get if it began now. */
+static __always_inline const struct path_policy *conn_policy(struct tcp_sock *tp,
+							     const struct track *t, __u64 now)
+{
+	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = t->class };
+	const struct path_policy *p;
+	struct conn c = {};
+
+	conn_read_sock(tp, &c);
+	__builtin_memcpy(key.addr, c.remote, sizeof(key.addr));
+	/* first a policy of its namespace alone */
+	key.scope = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	p = bpf_map_lookup_elem(&path_policies, &key);
+	if (!p) {
+		key.scope = 0;
+		p = bpf_map_lookup_elem(&path_policies, &key);
+	}
+	return p && now < p->expires_ns ? p : NULL;
+}
+
+/* Counts a connection in the row of its present policy: the path may have had none of its own
+ * when the connection began. */
+static __always_inline void flow_follow(struct track *t, const struct path_policy *p)
+{
+	if (!p->flow || p->flow == t->flow)
+		return;
+	flow_end(t->flow);
+	flow_begin(p->flow);
+	t->flow = p->flow;
+}
 
 static __always_inline void flow_found(struct sock_common *skc, const struct live_conn *l)
 {
@@ -131,6 +166,7 @@ SEC("iter/tcp")
 int tcpilot_live(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
+	const struct path_policy *p;
 	struct totals now = {};
 	struct live_conn *l;
 	struct runtime_config *cfg;
@@ -144,14 +180,17 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	tp = bpf_skc_to_tcp_sock(skc);
 	if (!tp)
 		return 0;
+	ns = bpf_ktime_get_ns();
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
+	p = l && l->track.class ? conn_policy(tp, &l->track, ns) : NULL;
+	if (p)
+		flow_follow(&l->track, p);
 	flow_found(skc, l);
 	if (!(1U << (skc->skc_state & 31) & LIVE_STATES))
 		return 0;
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
 	if (!cfg || !cfg->interval_ns)
 		return 0;
-	ns = bpf_ktime_get_ns();
 	if (ns >= cfg->lease_ns)
 		return 0;
 
@@ -175,6 +214,8 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		return 0;		/* idle: nothing new about the path */
 	report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
 	l->last = now;
+	if (p)
+		switch_cc(tp, &l->track, cfg, p);
 	return 0;
 }
 

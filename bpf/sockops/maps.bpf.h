@@ -18,6 +18,14 @@ struct {
 } runtime_config SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct path_key);
+	__type(value, struct path_policy);
+} path_policies SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, BANKS);
 	__type(key, __u32);
@@ -75,6 +83,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct track);
 } slots SEC(".maps");
+
+/* Room for as many as path_policies; user space sets the number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads, and corrects them */
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct flow_count);
+} flow_counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -5,7 +5,6 @@
 #ifndef TCPILOT_REMEMBER_BPF_H
 #define TCPILOT_REMEMBER_BPF_H
 
-#include "flows.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 

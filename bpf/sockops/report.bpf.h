@@ -3,7 +3,7 @@
 #ifndef TCPILOT_REPORT_BPF_H
 #define TCPILOT_REPORT_BPF_H
 
-#include "maps.bpf.h"
+#include "flows.bpf.h"
 
 #define USEC_PER_SEC 1000000ULL
 
@@ -227,9 +227,9 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	report_totals(s, now, last);
 	report_path(s, tp);
 	report_cc_state(s, tp, cc);
-	s->init_cwnd = last->at_ns ? 0 : t->init_cwnd;
+	s->init_cwnd = t->init_cwnd;
 	s->init_lost = last->at_ns ? 0 : t->init_lost;
-	s->pad = 0;
+	s->flows = flow_active(t->flow);
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
 		last_wake_ns = now->at_ns;

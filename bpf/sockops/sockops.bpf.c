@@ -14,14 +14,6 @@ const volatile struct sock_option options[NUM_FIELDS];
 
 /* ---- maps of this object alone: user space writes ------------------------ */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct path_key);
-	__type(value, struct path_policy);
-} path_policies SEC(".maps");
-
 /* What each network namespace owns, by cookie. Read only if runtime_config.yield has the
  * field. */
 struct {
@@ -64,15 +56,6 @@ struct {
 	__type(key, struct event_key);
 	__type(value, __u64);
 } events SEC(".maps");
-
-/* Room for as many as path_policies; user space sets the number. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads, and corrects them */
-	__uint(max_entries, 65536);
-	__type(key, __u32);
-	__type(value, struct flow_count);
-} flow_counts SEC(".maps");
 
 #include "classify.bpf.h"
 #include "draws.bpf.h"
@@ -117,14 +100,14 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 	return bpf_map_lookup_elem(&path_policies, &key);
 }
 
-/* Returns the flag to remember. */
+/* Returns a flag to remember. */
 static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
 {
 	if (!cls->cb_flags || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
 		return 0;
 	/* other programs of this cgroup may have asked for callbacks */
 	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
-	return F_WATCHED;
+	return cls->cb_flags & BPF_SOCK_OPS_RETRANS_CB_FLAG ? F_WATCH_RETRANS : 0;
 }
 
 static __always_inline void count_class(__u32 class, bool outgoing)
@@ -247,17 +230,15 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 		t->flags |= F_FIELDS;
 }
 
-/* Sets the fields that act on the send side once the handshake is over. active is the number
- * of the path's connections. */
+/* Sets the fields that act on the send side once the handshake is over. */
 static __always_inline void apply_established(struct bpf_sock_ops *skops,
-					      const struct conn_ctx *ctx, struct track *t,
-					      __u32 active)
+					      const struct conn_ctx *ctx, struct track *t)
 {
 	__u64 set = ctx->policy->set & ~ctx->yield, init_cwnd = 1ULL << FIELD_INIT_CWND;
 
 	if (set & ctx->policy->adapted & init_cwnd) {
 		set &= ~init_cwnd;
-		t->init_cwnd = raise_init_cwnd(skops, ctx->policy, ctx->now, active);
+		t->init_cwnd = raise_init_cwnd(skops, ctx->policy, ctx->now, t->flow);
 	}
 	apply_fields(skops, ctx->policy, set, true);
 }
@@ -268,7 +249,6 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 				     const struct conn *c)
 {
 	bool outgoing = c->outgoing;
-	__u32 active = 0;
 	struct track t = { .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id };
 
 	if (!ctx->tp)
@@ -277,7 +257,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	t.cookie = bpf_get_socket_cookie(skops);
 	decide(ctx, &t, c);
 	if (!outgoing)
-		active = flow_begin(t.flow);
+		flow_begin(t.flow);
 	if (t.flags & F_FIELDS) {
 		__u64 set = ctx->policy->set & ~ctx->yield;
 
@@ -288,7 +268,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 			raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
-			apply_established(skops, ctx, &t, active);
+			apply_established(skops, ctx, &t);
 	}
 	if (!outgoing)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
@@ -298,9 +278,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 }
 
 /* The handshake of an outgoing connection is over. Returns the connection if there is
- * something left to set. active is the number of the path's connections. */
-static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now,
-							   __u32 *active)
+ * something left to set. */
+static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now)
 {
 	struct track *t = recall(skops);
 
@@ -308,7 +287,7 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 		return NULL;
 	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
-	*active = flow_begin(t->flow);
+	flow_begin(t->flow);
 	if (t->flags & F_HOLD_OUT || (t->arm == NO_ARM && !(t->flags & F_FIELDS)))
 		return NULL;
 	return t;
@@ -377,10 +356,14 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 
 	if (!t)
 		return;
-	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB)
-		first_window_lost(skops, t);
-	if (!(t->flags & F_WATCHED))
-		return;
+	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB) {
+		struct tcp_sock *tp = skops_tcp(skops);
+
+		if (tp)
+			first_window_lost(skops, tp, t);
+		if (!(t->flags & F_WATCH_RETRANS))
+			return;
+	}
 	key.class = t->class;
 	n = bpf_map_lookup_elem(&events, &key);
 	if (n)
@@ -422,11 +405,11 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 /* Sets what must be set after an outgoing connection's handshake: fields first, because
  * a congestion control starts from the current window. */
 static __always_inline void on_late(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
-				    struct track *late, __u32 active)
+				    struct track *late)
 {
 	/* another class: rules changed meanwhile */
 	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
-		apply_established(skops, ctx, late, active);
+		apply_established(skops, ctx, late);
 	if (ctx->tp)
 		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
 }
@@ -434,7 +417,7 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct con
 SEC("sockops")
 int tcpilot_sockops(struct bpf_sock_ops *skops)
 {
-	__u32 op = skops->op, zero = 0, active = 0;
+	__u32 op = skops->op, zero = 0;
 	struct track *late = NULL;
 	struct conn_ctx ctx = {};
 	struct conn c = {};
@@ -457,7 +440,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 			restore_syn_retries(skops, ctx.tp);
 	}
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
-		late = on_active_established(skops, ctx.now, &active);
+		late = on_active_established(skops, ctx.now);
 		if (!late)
 			return 1;
 	}
@@ -471,7 +454,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	barrier_var(late);
 	if (late)
-		on_late(skops, &ctx, late, active);
+		on_late(skops, &ctx, late);
 	else if (begins)
 		on_begin(skops, &ctx, &c);
 	else

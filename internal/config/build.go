@@ -13,6 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // buildRules makes the rules in order of matching: the built-in ones, then the
@@ -97,6 +98,7 @@ func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
 		p.Learn = r.Learn.build(holdOut)
 	}
 	p.Adapt = d.adapt(r, &p, name+".adapt")
+	d.bounds(r, &p, name+".adapt_bounds")
 	if r.Rollout != nil && *r.Rollout < 1 { // 100 % is the same as no rollout
 		p.Rollout = *r.Rollout
 	}
@@ -125,7 +127,7 @@ func (m *fileMatch) build() policy.Match {
 }
 
 func (l *fileLearn) build(holdOut float64) *policy.Learn {
-	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns"}
+	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns", Switch: l.Switch}
 	if l.HoldOut != nil {
 		p.HoldOut = *l.HoldOut
 	}
@@ -150,6 +152,29 @@ func (d *decoder) watch(w *fileWatch, name string) policy.Watch {
 		d.fail(d.at[w], name, "no events are named", "add events: [rto, retransmit]")
 	}
 	return p
+}
+
+// bounds sets the bounds of the fields that a rule adapts.
+func (d *decoder) bounds(r *fileRule, p *policy.Rule, name string) {
+	b := &r.Bounds
+	for _, x := range []struct {
+		field tcp.Field
+		at    any
+		value uint64
+	}{
+		{tcp.InitCwnd, &b.InitCwnd, uint64(b.InitCwnd)},
+		{tcp.InitRwnd, &b.InitRwnd, uint64(b.InitRwnd)},
+		{tcp.SynRTO, &b.SynRTO, uint64(b.SynRTO.Milliseconds())},
+		{tcp.SynAckRTO, &b.SynAckRTO, uint64(b.SynAckRTO.Milliseconds())},
+	} {
+		switch {
+		case x.value == 0 || d.broken[x.at]:
+		case !slices.Contains(p.Adapt, x.field):
+			d.fail(d.at[x.at], yamlfile.Join(name, x.field.String()), "the rule does not adapt "+x.field.String(), "add it to adapt, or remove the bound")
+		default:
+			p.Bounds.Set(x.field, x.value)
+		}
+	}
 }
 
 // adapt returns the fields that a rule adapts to its paths.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -27,6 +28,7 @@ type fileRule struct {
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
 	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them; only with learn"`
+	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
 	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
 }
@@ -51,7 +53,15 @@ type fileLearn struct {
 	Arms      armList         `key:"arms" default:"auto" doc:"congestion controls to choose among, at most 8; auto is what the kernel has of Linux's own, and those of tcpilot's own that are loaded, such as tcpilot_bbr3 instead of bbr; congestion-controls.md lists them"`
 	Objective learn.Objective `key:"objective" default:"throughput" oneof:"throughput latency fct realtime" doc:"what the connections want: throughput (goodput while the network is the limit), latency (round-trip time above the least, and retransmits), fct (completion time of connections of one size), realtime (latency and its variation)"`
 	HoldOut   *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included"`
+	Switch    bool            `key:"switch" default:"false" doc:"running connections get a better congestion control too, if theirs is believed to be less than half as fast on their path; those whose application chose one are left alone"`
 	Scope     string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: all network namespaces learn together; netns: each for itself"`
+}
+
+type fileBounds struct {
+	InitCwnd  int           `key:"init_cwnd" default:"64" min:"11" max:"1000" doc:"greatest initial window, packets"`
+	InitRwnd  int           `key:"init_rwnd" default:"718" min:"46" max:"4096" doc:"greatest initial receive window, packets of 1460 bytes"`
+	SynRTO    time.Duration `key:"syn_rto" default:"125ms" min:"125ms" max:"500ms" doc:"least timeout of a SYN"`
+	SynAckRTO time.Duration `key:"synack_rto" default:"250ms" min:"250ms" max:"500ms" doc:"least timeout of a SYN-ACK"`
 }
 
 type fileWatch struct {

@@ -262,7 +262,7 @@ const (
 
 // walkAndCheck is walk, and corrects the numbers of connections of paths by what it found.
 func (d *Daemon) walkAndCheck(list *host.NetNSList) (all bool, err error) {
-	tooMany, tooFew, err := d.dp.CheckFlows(func() (bool, error) {
+	tooMany, tooFew, err := d.dp.Walk(func() (bool, error) {
 		all, err = d.walk(list)
 		return all, err
 	})

@@ -130,7 +130,7 @@ type abiConnSample struct {
 	CcState         abiCcState
 	InitCwnd        uint16
 	InitLost        uint16
-	Pad             uint32
+	Flows           uint32
 }
 
 type abiCounter uint32
@@ -156,8 +156,9 @@ const (
 	abiCounterCOUNT_FORGOTTEN    abiCounter = 17
 	abiCounterCOUNT_ENDS         abiCounter = 18
 	abiCounterCOUNT_THINNED      abiCounter = 19
-	abiCounterCOUNT_BACKWARDS    abiCounter = 20
-	abiCounterNUM_COUNTERS       abiCounter = 21
+	abiCounterCOUNT_SWITCHED     abiCounter = 20
+	abiCounterCOUNT_BACKWARDS    abiCounter = 21
+	abiCounterNUM_COUNTERS       abiCounter = 22
 )
 
 type abiEventKey struct {
@@ -167,10 +168,12 @@ type abiEventKey struct {
 }
 
 type abiFlowCount struct {
-	_     structs.HostLayout
-	Path  uint64
-	Begun uint32
-	Ended uint32
+	_       structs.HostLayout
+	Path    uint64
+	Begun   uint32
+	Ended   uint32
+	GivenMs uint32
+	Given   uint32
 }
 
 type abiMaskedPrefix struct {
@@ -204,6 +207,8 @@ type abiPathPolicy struct {
 	WindowExpiresNs uint64
 	Window          uint32
 	Flow            uint32
+	SwitchFrom      uint32
+	SwitchTo        uint32
 }
 
 type abiProbeHook uint32
@@ -297,7 +302,7 @@ const (
 	abiSampleFlagsF_HOLD_OUT_SLICE abiSampleFlags = 1024
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
-	abiSampleFlagsF_WATCHED        abiSampleFlags = 8192
+	abiSampleFlagsF_WATCH_RETRANS  abiSampleFlags = 8192
 	abiSampleFlagsF_SYN_HALVED     abiSampleFlags = 49152
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_LATER          abiSampleFlags = 8192

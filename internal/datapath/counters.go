@@ -54,6 +54,7 @@ var decisionNames = map[abiCounter]string{
 	abiCounterCOUNT_CC_FAILED: "cc-failed",
 
 	abiCounterCOUNT_CC_DEFAULT: "cc-default",
+	abiCounterCOUNT_SWITCHED:   "switched",
 }
 
 // Counters reads all counters.

@@ -71,6 +71,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		Ssthresh:     r.Ssthresh,
 		MSS:          r.Mss,
 		DeliveryRate: r.DeliveryRate,
+		Flows:        r.Flows,
 		InitCwnd:     r.InitCwnd,
 		InitLost:     r.InitLost,
 

@@ -66,6 +66,9 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		sum += a.Weight
 		p.Arm[i], p.Weight[i] = id, sum
 	}
+	if p.SwitchFrom = uint32(e.Policy.SwitchFrom); p.SwitchFrom != 0 {
+		p.SwitchTo = uint32(p.Arm[e.Policy.SwitchTo])
+	}
 	if e.Policy.NumArms > 0 && sum != 1<<16 {
 		return p, fmt.Errorf("encode policy %d of %s: weights sum to %d, want 65536", e.ID, e.Key, sum)
 	}

@@ -110,7 +110,7 @@ func (f *flows) unused() uint32 {
 		if f.look++; int(f.look) >= len(f.counts) {
 			f.look = 1
 		}
-		if f.used[f.look] == 0 && f.active(f.look) == 0 {
+		if c := load(&f.counts[f.look]); f.used[f.look] == 0 && c.Begun == c.Ended {
 			return f.look
 		}
 	}
@@ -168,28 +168,38 @@ func (d *Datapath) Flows(k path.Key) (n uint32, ok bool) {
 	return f.active(row), true
 }
 
-// CheckFlows compares the counts with the connections that walk finds, which must call
-// SampleLive in all network namespaces and report whether it could. A row is corrected if it
-// was wrong after the walk before as well, because a connection may begin or end during a
-// walk. CheckFlows returns how many connections were counted too many, or too few.
-func (d *Datapath) CheckFlows(walk func() (all bool, err error)) (tooMany, tooFew int, err error) {
+// switchesPerWalk bounds how many running connections one walk switches to another congestion
+// control.
+const switchesPerWalk = 100
+
+// Walk runs walk, which must call SampleLive in all network namespaces and report whether it
+// could. Then it compares the counts of connections with what was found. A row is corrected
+// if it was wrong after the walk before as well, because a connection may begin or end during
+// a walk. Walk returns how many connections were counted too many, or too few.
+func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int, err error) {
 	f := &d.flows
-	f.mu.Lock()
-	before := make([]abiFlowCount, f.next)
-	f.mu.Unlock()
-	if f.found == nil {
+	if d.live == nil {
 		_, err := walk()
 		return 0, 0, err
 	}
+	if err := d.live.objs.SwitchesLeft.Set(uint32(switchesPerWalk)); err != nil {
+		return 0, 0, fmt.Errorf("set how many connections may be switched: %w", err)
+	}
+	f.mu.Lock()
+	before := make([]abiFlowCount, f.next)
 	for i := range before {
 		before[i] = load(&f.counts[i])
 		atomic.StoreUint64(&f.found[i], 0)
 	}
+	f.mu.Unlock()
 	if all, err := walk(); err != nil || !all {
 		return 0, 0, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.counts == nil {
+		return 0, 0, nil // closed meanwhile
+	}
 	for row := range before {
 		fix := f.check(row, before[row])
 		switch c := &f.counts[row]; {

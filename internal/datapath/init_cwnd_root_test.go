@@ -29,6 +29,7 @@ func window(most, held uint64, left time.Duration) func(*path.Policy) {
 func TestRootAdaptedInitCwnd(t *testing.T) {
 	r := newRig(t)
 	cwnds := func() (client, server uint32) {
+		time.Sleep(3 * time.Millisecond) // a round trip: what others were given counts for one
 		c, s := r.pair(t, "127.0.0.1:0")
 		defer closeAll(t, c, s)
 		return tcpInfo(t, c).Snd_cwnd, tcpInfo(t, s).Snd_cwnd
@@ -40,7 +41,8 @@ func TestRootAdaptedInitCwnd(t *testing.T) {
 	}{
 		// The client is established first, and so is the first of two.
 		{"room for all", window(64, 1000, time.Minute), 64, 64},
-		{"its share", window(64, 60, time.Minute), 60, 30},
+		{"half of it for the second", window(64, 100, time.Minute), 64, 36},
+		{"nothing left for the second", window(64, 60, time.Minute), 60, 10},
 		{"a share below the kernel's window", window(64, 15, time.Minute), 15, 10},
 		{"expired", window(64, 1000, -time.Second), 10, 10},
 		{"none", nil, 10, 10},
@@ -167,7 +169,7 @@ func TestRootFlowCountsOverRestarts(t *testing.T) {
 			closeAll(t, c, s)
 		}
 		r.settled(t, k, uint32(len(live)))
-		tooMany, tooFew, err := r.CheckFlows(func() (bool, error) { r.walk(t, r.ns); return true, nil })
+		tooMany, tooFew, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
 		if tooMany+tooFew != 0 || err != nil {
 			t.Errorf("a walk found %d too many, %d too few: %v", tooMany, tooFew, err)
 		}

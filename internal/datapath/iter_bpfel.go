@@ -19,10 +19,12 @@ const (
 	iterMapCgroupRules    = "cgroup_rules"
 	iterMapClasses        = "classes"
 	iterMapCounters       = "counters"
+	iterMapFlowCounts     = "flow_counts"
 	iterMapFlowsFound     = "flows_found"
 	iterMapLive           = "live"
 	iterMapLocalRules     = "local_rules"
 	iterMapNetnsRules     = "netns_rules"
+	iterMapPathPolicies   = "path_policies"
 	iterMapPortRules      = "port_rules"
 	iterMapPortSets       = "port_sets"
 	iterMapRemoteRules    = "remote_rules"
@@ -33,6 +35,7 @@ const (
 	iterProgTcpilotLive   = "tcpilot_live"
 	iterVarAttachedCgroup = "attached_cgroup"
 	iterVarJiffyUs        = "jiffy_us"
+	iterVarSwitchesLeft   = "switches_left"
 )
 
 // loadIter returns the embedded CollectionSpec for iter.
@@ -87,10 +90,12 @@ type iterMapSpecs struct {
 	CgroupRules   *ebpf.MapSpec `ebpf:"cgroup_rules"`
 	Classes       *ebpf.MapSpec `ebpf:"classes"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
 	FlowsFound    *ebpf.MapSpec `ebpf:"flows_found"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
@@ -106,6 +111,7 @@ type iterMapSpecs struct {
 type iterVariableSpecs struct {
 	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
+	SwitchesLeft   *ebpf.VariableSpec `ebpf:"switches_left"`
 }
 
 // iterObjects contains all objects after they have been loaded into the kernel.
@@ -131,10 +137,12 @@ type iterMaps struct {
 	CgroupRules   *ebpf.Map `ebpf:"cgroup_rules"`
 	Classes       *ebpf.Map `ebpf:"classes"`
 	Counters      *ebpf.Map `ebpf:"counters"`
+	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
 	FlowsFound    *ebpf.Map `ebpf:"flows_found"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
@@ -149,10 +157,12 @@ func (m *iterMaps) Close() error {
 		m.CgroupRules,
 		m.Classes,
 		m.Counters,
+		m.FlowCounts,
 		m.FlowsFound,
 		m.Live,
 		m.LocalRules,
 		m.NetnsRules,
+		m.PathPolicies,
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,
@@ -169,6 +179,7 @@ func (m *iterMaps) Close() error {
 type iterVariables struct {
 	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
+	SwitchesLeft   *ebpf.Variable `ebpf:"switches_left"`
 }
 
 // iterPrograms contains all programs after they have been loaded into the kernel.

@@ -42,6 +42,8 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	if err := spec.Variables[iterVarAttachedCgroup].Set(cgroup); err != nil {
 		return nil, fmt.Errorf("set cgroup: %w", err)
 	}
+	spec.Maps["path_policies"].MaxEntries = m.PathPolicies.MaxEntries()
+	spec.Maps["flow_counts"].MaxEntries = m.FlowCounts.MaxEntries()
 	spec.Maps["flows_found"].MaxEntries = m.FlowCounts.MaxEntries()
 	it := &liveIterator{}
 	if err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: m.replacements(spec)}); err != nil {

@@ -33,7 +33,7 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 			return err
 		}
 		if entries[i].Policy.CountFlows {
-			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i])
+			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0, if there is no room, raises no window
 		}
 	}
 	// A policy must never name an arm that the runtime configuration does not have yet.

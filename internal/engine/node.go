@@ -33,7 +33,7 @@ type node struct {
 	best      int8 // index into policy.arms, -1 is none
 	lifetimes lifetimes
 	metrics   estimate.Path
-	first     policy.FirstWindows
+	first     *policy.FirstWindows // nil until an initial window was raised
 
 	hosts bool // there are several hosts, with nodes of their own
 	ecn   bool // provenMarks connections negotiated ECN and got CE marks
@@ -79,6 +79,8 @@ type written struct {
 	slice   uint8  // path.Policy's
 	params  uint32 // stamp of the rule's fixed fields
 	adapted policy.Adapted
+	// switchFrom and switchTo are the policy's.
+	switchFrom, switchTo uint8
 	// windowExpires is the policy's: a later one alone is written if policy.WindowRenewed.
 	windowExpires int64
 }
@@ -186,6 +188,10 @@ func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics, n.ecn
 	h.lifetimes, h.marked = n.lifetimes, n.marked
+	if n.first != nil {
+		first := *n.first
+		h.first = &first
+	}
 	h.guard, h.retired, n.guard, n.retired = n.guard, n.retired, nil, nil
 	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
@@ -209,9 +215,12 @@ func (e *Engine) touch(n *node, now int64) {
 // that connects once from each of many networks does not evict paths that are in use.
 const admittedAt = 3
 
+// admittedSamples is the same in samples, for paths without outcomes.
+const admittedSamples = 10
+
 // admit takes n out of byTrial if enough is known of it.
 func (e *Engine) admit(n *node) {
-	if n.belief.Count >= admittedAt || n.children > 0 {
+	if n.belief.Count >= admittedAt || n.metrics.RTTs >= admittedSamples || n.children > 0 {
 		e.byTrial.remove(n)
 	}
 }

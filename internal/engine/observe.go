@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -81,11 +82,11 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 }
 
 // note records what every sample contains, whether it has an outcome or not. It creates the
-// path if values can be adapted to it: connections that only receive have no outcome, but have
-// round-trip times and rates.
+// path if values can be adapted to it and the sample shows what it carries: connections that only
+// receive, or that the application limits, have no outcome.
 func (e *Engine) note(rs *ruleState, at *position, s *tcp.Sample) {
 	if at.path == nil {
-		if len(rs.rule.Adapt) == 0 || s.SRTT == 0 {
+		if len(rs.rule.Adapt) == 0 || e.observe || !estimate.ShowsCapacity(s) {
 			return
 		}
 		at.path = e.node(rs, at.scope, at.addr, true)
@@ -94,17 +95,20 @@ func (e *Engine) note(rs *ruleState, at *position, s *tcp.Sample) {
 		e.noteSample(at.host, s)
 	}
 	e.noteSample(at.path, s)
-	e.readapt(at.leaf(), s)
+	if at.host != nil {
+		e.readapt(at.host, s)
+	}
+	e.readapt(at.path, s)
 	e.watchECN(at.leaf(), s)
 }
 
 // readapt asks for a decision if the values that were computed for a path change with a
 // sample: at once if they are too short now.
 func (e *Engine) readapt(n *node, s *tcp.Sample) {
-	if len(n.rule.rule.Adapt) == 0 || e.observe || n.policy.holdOut == policy.One || n.back != nil {
+	if len(n.rule.rule.Adapt) == 0 || e.observe || n.policy.holdOut == policy.One || n.leftToDefault(s.At) {
 		return
 	}
-	switch now := n.rule.rule.Adapted(&n.metrics, &n.first, n.policy.adapted, s.At); {
+	switch now := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, s.At); {
 	case now == n.policy.adapted:
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.mark(n)
@@ -121,8 +125,13 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
 	n.metrics.Observe(s)
-	loss, _ := n.metrics.Loss()
-	n.first.Observe(s, loss)
+	e.admit(n)
+	if s.InitCwnd != 0 && n.first == nil {
+		n.first = new(policy.FirstWindows)
+	}
+	if n.first != nil {
+		n.first.Observe(s)
+	}
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
 		if n.marked++; n.marked >= provenMarks {
 			n.ecn = true

@@ -241,7 +241,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // which stays up to date, as a copy would not.
 func (e *Engine) leftToParent(n *node, now int64) bool {
 	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.armsFor(n))
-	adapted := n.rule.rule.Adapted(&n.metrics, &n.first, n.policy.adapted, now) != (policy.Adapted{})
+	adapted := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 	if n.belief.Count > 0 || ownArms || adapted || n.back != nil || n.key == rootKey(n.key.class, 0) {
 		return false
 	}
@@ -263,7 +263,8 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 		rs.params = fixed
 		rs.paramStamp++
 	}
-	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: policy.AdaptedIn(p), windowExpires: p.WindowExpires}
+	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: rs.paramStamp, adapted: policy.AdaptedIn(p), windowExpires: p.WindowExpires,
+		switchFrom: p.SwitchFrom, switchTo: p.SwitchTo}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight
@@ -283,7 +284,8 @@ func (e *Engine) writtenOf(rs *ruleState, p *path.Policy) written {
 // same reports whether the policies are equal, apart from differences of shares that are
 // too small to be written.
 func (w *written) same(o *written) bool {
-	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
+	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted ||
+		w.switchFrom != o.switchFrom || w.switchTo != o.switchTo || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
 		return false
 	}
 	// The hold-out share of a new path falls with each outcome: a change by an eighth or
@@ -308,7 +310,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.Back = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
-	in.First = &n.first
+	in.First = n.first
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()

@@ -232,9 +232,9 @@ func (v *viewer) path(p *PathState, n *node) {
 		PathMetrics: viewMetrics(&n.metrics),
 		Slice:       from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
-	if v.e.opt.Flows != nil {
-		if n, ok := v.e.opt.Flows(from.key.path()); ok {
-			p.Active = &n
+	if v.e.opt.Flows != nil && from == n {
+		if active, ok := v.e.opt.Flows(k); ok {
+			p.Active = &active
 		}
 	}
 	first := len(v.arms)

@@ -43,6 +43,7 @@ type Path struct {
 	Rate        Window  `json:"rate"`         // greatest delivery rate that the application did not limit, bytes/s
 	ReceiveRate Window  `json:"receive_rate"` // greatest rate at which a connection received, bytes/s: a lower bound
 	Ssthresh    Window  `json:"ssthresh"`     // greatest slow start threshold, packets
+	Carried     Window  `json:"carried"`      // most that connections had in flight together without a loss, packets
 	SRTT        float32 `json:"srtt"`         // smoothed round-trip time, microseconds; 0 is unknown
 	RTTVar      float32 `json:"rttvar"`       // its variation, within connections and between them, microseconds
 	Sent        float32 `json:"sent"`         // data packets, discounted
@@ -50,6 +51,7 @@ type Path struct {
 	RTTs        uint32  `json:"rtts"`         // number of samples with a smoothed round-trip time
 	RTTAt       int64   `json:"rtt_at"`       // Unix nanoseconds of the latest of them; 0 is never
 	SsthreshAt  int64   `json:"ssthresh_at"`  // Unix nanoseconds of the latest value of Ssthresh; 0 is never
+	CarriedAt   int64   `json:"carried_at"`   // the same of Carried
 	Updated     int64   `json:"updated"`      // Unix nanoseconds of the latest sample; 0 is never
 }
 
@@ -66,7 +68,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)
-		p.observeSsthresh(s, at)
+		p.observeWindows(s, at)
 	}
 	p.Updated = at
 }
@@ -90,10 +92,14 @@ func (p *Path) observeRTT(s *tcp.Sample, at int64) {
 	p.RTTs += min(1, math.MaxUint32-p.RTTs)
 }
 
-func (p *Path) observeSsthresh(s *tcp.Sample, at int64) {
+func (p *Path) observeWindows(s *tcp.Sample, at int64) {
 	if v := ssthresh(s); v != 0 {
 		p.Ssthresh.Max(at, v, ssthreshWindow)
 		p.SsthreshAt = at
+	}
+	if v := carried(s); v != 0 {
+		p.Carried.Max(at, v, ssthreshWindow)
+		p.CarriedAt = at
 	}
 }
 
@@ -125,6 +131,9 @@ func deliveryRate(s *tcp.Sample) uint64 {
 	return s.DeliveryRate
 }
 
+// ShowsCapacity reports whether a sample shows how much the path carries, in either direction.
+func ShowsCapacity(s *tcp.Sample) bool { return ssthresh(s)|carried(s)|receiveRate(s) != 0 }
+
 // receiveRate is the mean rate at which a connection received, bytes/s; 0 if it received
 // less than an initial window, or for less than a round trip.
 func receiveRate(s *tcp.Sample) uint64 {
@@ -135,14 +144,16 @@ func receiveRate(s *tcp.Sample) uint64 {
 	return uint64(float64(s.BytesReceived) / took.Seconds())
 }
 
-// ssthresh is the window in packets up to which the connection could have grown fast; 0 if
-// it has not shown any. A congestion control that models the path, as bbr, leaves the slow
-// start threshold alone, and so does a connection without a loss. Then it is what the
-// connection had in flight without harm.
+// ssthresh is the window in packets at which the connection left slow start; 0 if it did not.
+// A congestion control that models the path, as bbr, leaves the slow start threshold alone.
+// If it lost packets, what it had in flight counts.
 func ssthresh(s *tcp.Sample) uint64 {
 	window := uint64(s.Ssthresh)
 	if s.Ssthresh == 0 || s.Ssthresh >= tcp.InfiniteSsthresh {
-		window = max(delivered(s), carried(s))
+		if s.Lost == 0 && s.Retrans == 0 {
+			return 0
+		}
+		window = delivered(s)
 	}
 	if window < minSsthresh {
 		return 0
@@ -150,8 +161,8 @@ func ssthresh(s *tcp.Sample) uint64 {
 	return window
 }
 
-// delivered is what the connection had in flight at its delivery rate, without a queue:
-// the bandwidth-delay product, in packets; 0 if it is unknown.
+// delivered is what the connection had in flight at its delivery rate, without a queue: the
+// bandwidth-delay product, in packets; 0 if it is unknown.
 func delivered(s *tcp.Sample) uint64 {
 	if s.MSS == 0 {
 		return 0
@@ -159,12 +170,27 @@ func delivered(s *tcp.Sample) uint64 {
 	return uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), tcp.InfiniteSsthresh))
 }
 
-// carried is a number of packets that the connection has had in flight without a loss; 0 if
-// it had losses. In slow start, the kernel lets the congestion window grow to twice what was
-// in flight (tcp_is_cwnd_limited).
+// mostFlows bounds the number of connections that are assumed to have carried as much as one:
+// idle ones are counted as well.
+const mostFlows = 8
+
+// carried is a number of packets that the connections of the path have had in flight together,
+// if this one had no losses; else 0. One that left slow start had its threshold in flight. In
+// slow start, the kernel lets the congestion window grow to at most twice what was in flight
+// (tcp_is_cwnd_limited), so that the window must have grown from its initial value.
 func carried(s *tcp.Sample) uint64 {
 	if s.Lost > 0 || s.Retrans > 0 {
 		return 0
 	}
-	return uint64(min(s.Cwnd/2, s.DataSegsOut))
+	one := delivered(s)
+	switch {
+	case s.Ssthresh != 0 && s.Ssthresh < tcp.InfiniteSsthresh:
+		one = max(one, uint64(min(s.Ssthresh, s.DataSegsOut)))
+	case !s.Has(tcp.FlagLater) && s.Cwnd > max(minSsthresh, uint32(s.InitCwnd)):
+		one = max(one, uint64(min(s.Cwnd/2, s.DataSegsOut)))
+	}
+	if one <= minSsthresh {
+		return 0
+	}
+	return one * uint64(min(max(1, s.Flows), mostFlows))
 }

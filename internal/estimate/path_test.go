@@ -90,7 +90,8 @@ func TestOldConditionsAreForgotten(t *testing.T) {
 	}
 }
 
-// bbr does not set the slow start threshold: the bandwidth-delay product takes its place.
+// bbr does not set the slow start threshold: with losses, the bandwidth-delay product takes its
+// place.
 func TestSsthreshWithoutOne(t *testing.T) {
 	s := bulk(t0)
 	s.Ssthresh = tcp.InfiniteSsthresh
@@ -99,21 +100,54 @@ func TestSsthreshWithoutOne(t *testing.T) {
 	}
 	s.Flags = tcp.FlagAppLimited
 	if got := ssthresh(s); got != 0 {
-		t.Errorf("limited by the application, with losses: %d, want 0", got)
+		t.Errorf("limited by the application: %d, want 0", got)
 	}
-	s.Lost, s.Retrans = 0, 0
-	if got, want := ssthresh(s), uint64(90); got != want { // half of its window of 180
-		t.Errorf("limited by the application: %d, want %d", got, want)
+	s.Flags, s.Lost, s.Retrans = 0, 0, 0
+	if got := ssthresh(s); got != 0 {
+		t.Errorf("without losses: %d, want 0", got)
 	}
-	s.DataSegsOut = 50
-	if got, want := ssthresh(s), uint64(50); got != want {
-		t.Errorf("of 50 packets: %d, want %d", got, want)
-	}
-	s.Flags |= tcp.FlagAppLimited
-	s.Lost = 1
-	s.Flags, s.MSS = 0, 0
+	s.MSS, s.Lost = 0, 1
 	if got := ssthresh(s); got != 0 {
 		t.Errorf("without a segment size: %d, want 0", got)
+	}
+}
+
+// A connection in slow start has had half of its window in flight, and so have the others that
+// were there, up to a number.
+func TestCarried(t *testing.T) {
+	slowStart := func(change func(s *tcp.Sample)) *tcp.Sample {
+		s := bulk(t0)
+		s.Ssthresh, s.Lost, s.Retrans, s.Flags, s.Cwnd, s.DataSegsOut, s.Flows = tcp.InfiniteSsthresh, 0, 0, tcp.FlagAppLimited, 180, 700, 1
+		change(s)
+		return s
+	}
+	for _, c := range []struct {
+		name   string
+		sample *tcp.Sample
+		want   uint64
+	}{
+		{"alone", slowStart(func(*tcp.Sample) {}), 90},
+		{"one of five", slowStart(func(s *tcp.Sample) { s.Flows = 5 }), 450},
+		{"one of 1000, most of them idle", slowStart(func(s *tcp.Sample) { s.Flows = 1000 }), 720},
+		{"connections are not counted", slowStart(func(s *tcp.Sample) { s.Flows = 0 }), 90},
+		{"at its delivery rate", slowStart(func(s *tcp.Sample) { s.Flags, s.Flows = 0, 2 }), 344},
+		{"later, at its delivery rate", slowStart(func(s *tcp.Sample) { s.Flags = tcp.FlagLater }), 172},
+		{"it left slow start", slowStart(func(s *tcp.Sample) { s.Ssthresh, s.Flows = 100, 3 }), 300},
+		{"it sent less", slowStart(func(s *tcp.Sample) { s.DataSegsOut = 50 }), 50},
+		{"with a loss", slowStart(func(s *tcp.Sample) { s.Lost = 1 }), 0},
+		{"with a retransmission", slowStart(func(s *tcp.Sample) { s.Retrans = 1 }), 0},
+		{"not its beginning", slowStart(func(s *tcp.Sample) { s.Flags |= tcp.FlagLater }), 0},
+		{"a raised window that it did not use", slowStart(func(s *tcp.Sample) { s.Cwnd, s.InitCwnd = 64, 64 }), 0},
+		{"a raised window that grew", slowStart(func(s *tcp.Sample) { s.Cwnd, s.InitCwnd = 128, 64 }), 64},
+		{"the kernel's window", slowStart(func(s *tcp.Sample) { s.Cwnd = 10 }), 0},
+	} {
+		if got := carried(c.sample); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+		var p Path
+		if p.Observe(c.sample); p.Carried.Greatest() != c.want || (p.CarriedAt == t0) != (c.want != 0) {
+			t.Errorf("%s: %+v", c.name, p)
+		}
 	}
 }
 
@@ -168,7 +202,7 @@ func FuzzObserve(f *testing.F) {
 				BytesReceived: r.Uint64() >> r.IntN(64), DeliveryRate: r.Uint64() >> r.IntN(64),
 				DataSegsOut: r.Uint32() >> r.IntN(32), Lost: r.Uint32() >> r.IntN(32),
 				MinRTT: r.Uint32() >> r.IntN(32), SRTT: r.Uint32() >> r.IntN(32), RTTVar: r.Uint32() >> r.IntN(32),
-				Ssthresh: r.Uint32() >> r.IntN(32), MSS: r.Uint32() >> r.IntN(32),
+				Ssthresh: r.Uint32() >> r.IntN(32), MSS: r.Uint32() >> r.IntN(32), Cwnd: r.Uint32() >> r.IntN(32), Flows: r.Uint32() >> r.IntN(32),
 			})
 		}
 		if loss, ok := p.Loss(); ok && !(loss >= 0 && loss <= 1) {

@@ -26,6 +26,9 @@ type Policy struct {
 	// share among the connections of the path, at most the field's value.
 	Window        uint32
 	WindowExpires int64
+	// SwitchFrom has the bit 1<<i for each of Arms whose running connections are switched to
+	// Arms[SwitchTo], which is not the default.
+	SwitchFrom, SwitchTo uint8
 	// CountFlows: the established connections of the path are counted.
 	CountFlows bool
 	// Adapted has the bit 1<<f for each field of Params that was computed from the metrics of

@@ -77,31 +77,39 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 		}
 		switch f {
 		case tcp.SynRTO:
-			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO)
+			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO, r.bound(f, 0))
 		case tcp.SynAckRTO:
-			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO)
+			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO, r.bound(f, 0))
 		case tcp.InitCwnd:
-			if most := first.bound(now); most != 0 {
+			if most := min(first.bound(now), r.bound(f, mostWindow)); most > kernelWindow {
 				a.Window = window(m, was.Window, now)
 				a.InitCwnd = uint16(min(uint32(most), a.Window))
 			}
 		case tcp.InitRwnd:
-			a.InitRwnd = receiveWindow(m, was.InitRwnd)
+			a.InitRwnd = receiveWindow(m, was.InitRwnd, r.bound(f, mostReceive))
 		}
 	}
 	return a
 }
 
-// handshakeTimeout returns the least of timeouts with enough margin over the path's
-// round-trip time, 0 if there is none. was is the one in use, or 0.
-func handshakeTimeout(timeouts []uint16, m *estimate.Path, was uint16) uint16 {
+// bound is the rule's bound of a field, or its default.
+func (r *Rule) bound(f tcp.Field, usual uint16) uint16 {
+	if v, ok := r.Bounds.Get(f); ok {
+		return uint16(v)
+	}
+	return usual
+}
+
+// handshakeTimeout returns the least of timeouts, from `least` on, with enough margin over
+// the path's round-trip time; 0 if there is none. was is the one in use, or 0.
+func handshakeTimeout(timeouts []uint16, m *estimate.Path, was, least uint16) uint16 {
 	bound := rttBound(m)
 	for _, ms := range timeouts {
 		margin := time.Duration(synMargin * float64(bound))
 		if was == 0 || ms < was {
 			margin = time.Duration(synMarginToLower * float64(bound))
 		}
-		if time.Duration(ms)*time.Millisecond >= margin {
+		if ms >= least && time.Duration(ms)*time.Millisecond >= margin {
 			return ms
 		}
 	}

@@ -120,7 +120,7 @@ func (in *Input) holdOut(p *path.Policy) {
 	}
 	tuned := (1 - in.NotRolledOut) * (1 - share)
 	if in.Observe || tuned <= 0 {
-		p.HoldOut = One
+		p.HoldOut, p.SwitchFrom = One, 0
 		for _, f := range p.Params.Fields() {
 			if tcp.Fields[f].When == tcp.AtRequest {
 				p.Params.Unset(f)
@@ -137,12 +137,16 @@ func (in *Input) holdOut(p *path.Policy) {
 	p.HoldSlices = shareOf(1 - tuned/(1-single))
 }
 
-// observations is the number of observations of the path.
+// observations is the number of observations of the path, or of its parent if the path has
+// none: a path whose connections only receive never has any.
 func (in *Input) observations() float64 {
-	if in.Belief == nil {
-		return 0
+	switch {
+	case in.Belief != nil && in.Belief.Count > 0:
+		return float64(in.Belief.Count)
+	case in.Parent != nil:
+		return float64(in.Parent.Count)
 	}
-	return float64(in.Belief.Count)
+	return 0
 }
 
 // fixed gives the path the one congestion control that the rule names.
@@ -180,6 +184,9 @@ func (in *Input) learned(d *Decision) Reason {
 	weigh(d.Policy.Arms[:len(arms)], shares)
 	d.Policy.Slice = in.Slice
 	d.Best = best
+	if in.Rule.Learn.Switch && best >= 0 && best != base && d.Policy.Arms[best].Weight >= learnedShare*One {
+		d.Policy.SwitchFrom, d.Policy.SwitchTo = learn.Replaced(in.Learner, arms, base, best, b, in.Now), uint8(best)
+	}
 	if c, ok := in.Learner.(changeReporter); ok && c.Changed(b, in.Now) {
 		return ChangeDetected
 	}

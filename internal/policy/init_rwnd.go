@@ -21,30 +21,31 @@ const (
 	// receiveSegment is the number of bytes that a packet of the window stands for.
 	receiveSegment = 1460
 	// usualReceive is what the kernel announces at first, in packets: 64 KB, half of the
-	// default of net.ipv4.tcp_rmem. mostReceive is the greatest adapted one: 1 MB.
+	// default of net.ipv4.tcp_rmem. mostReceive is the greatest adapted one, 1 MB, unless the
+	// rule has another bound.
 	usualReceive = 65536 / receiveSegment
 	mostReceive  = 1 << 20 / receiveSegment
 )
 
 // receiveWindow is the initial receive window of a path in packets, 0 if the kernel's is
-// enough. was is the one in use.
-func receiveWindow(m *estimate.Path, was uint16) uint16 {
+// enough. was is the one in use, most the greatest.
+func receiveWindow(m *estimate.Path, was, most uint16) uint16 {
 	least := time.Duration(m.MinRTT.Least()) * time.Microsecond
 	if least < leastWindowRTT {
 		return 0
 	}
 	bytes := receiveBeta * float64(m.ReceiveRate.Greatest()) * least.Seconds()
-	w := min(bytes/receiveSegment, mostReceive)
+	w := min(bytes/receiveSegment, float64(most))
 	switch {
-	case w <= usualReceive:
+	case w <= usualReceive || was == 0 && w < windowRise*usualReceive:
 		return 0
-	case w >= windowFall*float64(was) && w <= windowRise*float64(was) && w != mostReceive:
+	case w >= windowFall*float64(was) && w <= windowRise*float64(was) && w != float64(most):
 		return was
 	}
 	return uint16(w)
 }
 
 func whyReceiveWindow(m *estimate.Path) string {
-	return fmt.Sprintf("%d times what a connection received in a least round-trip time of %s (%.1f Mbit/s), at most 1 MB; the buffer is still tuned by the kernel",
+	return fmt.Sprintf("%d times what a connection received in a least round-trip time of %s (%.1f Mbit/s); the kernel goes on tuning the buffer",
 		receiveBeta, time.Duration(m.MinRTT.Least())*time.Microsecond, float64(m.ReceiveRate.Greatest())*8/1e6)
 }

@@ -20,7 +20,10 @@ type Rule struct {
 	// Adapt lists the fields, of Adaptive, whose values are computed from the metrics of each
 	// path. Only with Learn, without which paths have no metrics.
 	Adapt []tcp.Field
-	Watch Watch
+	// Bounds are the greatest windows and the least timeouts that Adapt computes. A field that
+	// is not set has its default bound.
+	Bounds tcp.Params
+	Watch  Watch
 	// Rollout is the share of connections that the rule applies to, above 0 to 1; the
 	// others are in the hold-out. 0 means all connections.
 	Rollout float64
@@ -72,6 +75,7 @@ type Learn struct {
 	Arms      []tcp.CC // what to choose from; nil is auto: what is offered, except Input.ByName
 	Objective learn.Objective
 	HoldOut   float64 // share left at kernel defaults, 0 to 1
+	Switch    bool    // running connections are switched to a much better arm
 	OwnScope  bool    // each network namespace learns for itself
 }
 

@@ -12,10 +12,10 @@ import (
 )
 
 // Version of the format. No other is read.
-const Version = 3
+const Version = 4
 
 // Size is the length of one encoded sample in bytes.
-const Size = 288
+const Size = 292
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -44,7 +44,8 @@ const (
 	offRate       = 240 // u64
 	offCCState    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes
 
-	offInitCwnd = 280 // 2 x u16; zero in files from before they existed
+	offFlows    = 280 // u32
+	offInitCwnd = 284 // 2 x u16
 
 	crc = 4 // u32 at the end: CRC-32C of all before it
 )
@@ -91,6 +92,7 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint64(b[offBytes+16:], s.BytesRetrans)
 	le.PutUint64(b[offRate:], s.DeliveryRate)
 	encodeCCState((*[32]byte)(b[offCCState:]), &s.CCState)
+	le.PutUint32(b[offFlows:], s.Flows)
 	le.PutUint16(b[offInitCwnd:], s.InitCwnd)
 	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
 	le.PutUint32(b[Size-crc:], sum(b[:]))
@@ -181,6 +183,7 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.Ssthresh = le.Uint32(b[offMinRTT+16:])
 	s.MSS = le.Uint32(b[offMinRTT+20:])
 	s.DeliveryRate = le.Uint64(b[offRate:])
+	s.Flows = le.Uint32(b[offFlows:])
 	s.InitCwnd = le.Uint16(b[offInitCwnd:])
 	s.InitLost = le.Uint16(b[offInitCwnd+2:])
 }

@@ -136,8 +136,9 @@ type Sample struct {
 	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
 	DeliveryRate uint64 `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 
+	Flows    uint32 `json:"flows,omitempty" unit:"connections" doc:"established connections of the path then, itself included; absent: they are not counted"`
 	InitCwnd uint16 `json:"init_cwnd,omitempty" unit:"packets" doc:"initial window that was computed from the path's metrics; absent: the kernel's"`
-	InitLost uint16 `json:"init_lost,omitempty" unit:"packets" doc:"packets of that window that were retransmitted after a loss"`
+	InitLost uint16 `json:"init_lost,omitempty" unit:"packets" doc:"retransmissions of that window's packets after a loss, in the first sample of a connection"`
 
 	CCState CCState `json:"-"` // the state that CC reports, if it is one of tcpilot's own
 }

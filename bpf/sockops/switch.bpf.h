@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Gives running connections a better congestion control than the one that they began with, if
+ * the policy of their path says so. Called by the iterator, which holds the socket's lock.
+ */
+#ifndef TCPILOT_SWITCH_BPF_H
+#define TCPILOT_SWITCH_BPF_H
+
+#include "report.bpf.h"
+
+/* How many more connections may be switched. User space sets it before each walk, so that
+ * a wrong belief does not change all connections at once. */
+__u32 switches_left;
+
+/* One connection in SWITCH_HOLD_OUT keeps its arm, so that the arm is still observed. Its
+ * cookie selects it: cookies are given in sequence, and not by the peer. */
+#define SWITCH_HOLD_OUT 16
+
+/* Whether the policy replaces an arm. */
+static __always_inline bool replaces(const struct path_policy *p, __u8 arm)
+{
+	for (int i = 0; i < MAX_ARMS; i++)
+		if (i < p->num_arms && p->arm[i] == arm)
+			return p->switch_from & (1U << i);
+	return false;
+}
+
+/* Whether the congestion control is still the one that tcpilot gave, or left: an
+ * application's own choice is respected. */
+static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *t,
+				       const struct runtime_config *cfg)
+{
+	struct cc_words now = tcp_ca_name(tp);
+	const __u64 *want;
+	__u32 arm = t->arm;
+
+	if (arm == ARM_DEFAULT)
+		return !tcp_ca_chosen(tp) && tcp_ca_default(tp);
+	if (!bounded(arm, MAX_CC))
+		return false;
+	want = (const __u64 *)cfg->cc[arm];
+	return now.w[0] == want[0] && now.w[1] == want[1];
+}
+
+static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,
+				      const struct runtime_config *cfg,
+				      const struct path_policy *p)
+{
+	__u32 to;
+
+	if (!switches_left || t->arm == NO_ARM || t->cookie % SWITCH_HOLD_OUT == 0 ||
+	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED | F_ADOPTED)))
+		return;
+	if (!p->switch_from || !replaces(p, t->arm) || !cc_is_ours(tp, t, cfg))
+		return;
+	to = p->switch_to;
+	if (!bounded(to, MAX_CC) ||
+	    bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[to], CC_NAME))
+		return;
+	t->arm = to;
+	t->flags |= F_CC_CHANGED;	/* its samples are of no arm alone */
+	switches_left--;
+	count(COUNT_SWITCHED);
+}
+
+#endif

@@ -1,0 +1,106 @@
+package datapath
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Running connections get the better congestion control at the next walk, if theirs is one that
+// the policy replaces. An application's own choice, the hold-out, and a share of the others
+// keep theirs.
+func TestRootRunningConnectionsAreSwitched(t *testing.T) {
+	const holdOut = 16 // SWITCH_HOLD_OUT
+	r := newRig(t)
+	r.needLive(t)
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	walk := func() {
+		t.Helper()
+		time.Sleep(15 * time.Millisecond)
+		_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
+		must(t, err)
+	}
+	both := func(from uint8) func(*path.Policy) {
+		return func(p *path.Policy) {
+			p.NumArms = 3
+			p.Arms[0] = path.Arm{CC: cc("cubic"), Default: true}
+			p.Arms[1] = path.Arm{CC: cc("reno"), Weight: 1 << 16}
+			p.Arms[2] = path.Arm{CC: cc("bbr")}
+			p.SwitchFrom, p.SwitchTo = from, 2
+		}
+	}
+	policy := func(change func(*path.Policy)) {
+		t.Helper()
+		r.policy(t, change)
+		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	}
+	// pair has both ends outside or inside the share that is not switched.
+	pair := func(kept bool) (c, s net.Conn) {
+		t.Helper()
+		for i := range 1000 {
+			if i%3 == 0 { // cookies are given in sequence: reach the odd ones as well
+				l := listen(t, r.ns, "127.0.0.1:0", nil)
+				cookieOf(l)
+				closeAll(t, l)
+			}
+			c, s = r.pair(t, "127.0.0.1:0")
+			if cookieOf(c)%holdOut == 0 == kept {
+				exchange(t, c, s, 1000)
+				return c, s
+			}
+			closeAll(t, c, s)
+		}
+		t.Fatal("no connection with such a cookie")
+		return nil, nil
+	}
+	policy(both(0))
+	c, s := pair(false)
+	chosen, chosenPeer := pair(false)
+	setCC(t, chosen, "cubic")
+	kept, keptPeer := pair(true)
+	policy(func(p *path.Policy) { both(0)(p); p.HoldOut = 1 << 16 })
+	out, outPeer := pair(false)
+	policy(func(p *path.Policy) { both(0)(p); p.Arms[0].Weight, p.Arms[1].Weight = 1<<16, 0 })
+	usual, usualPeer := pair(false)
+	send := func() {
+		t.Helper()
+		exchange(t, c, s, 1000)
+		exchange(t, chosen, chosenPeer, 1000)
+		exchange(t, kept, keptPeer, 1000)
+		exchange(t, out, outPeer, 1000)
+		exchange(t, usual, usualPeer, 1000)
+	}
+	check := func(when string, want ...string) {
+		t.Helper()
+		for i, conn := range []net.Conn{c, chosen, kept, out, usual} {
+			if got := ccOf(t, conn); got != want[i] {
+				t.Errorf("%s: connection %d has %s, want %s", when, i, got, want[i])
+			}
+		}
+	}
+	send()
+	walk()
+	check("nothing to replace", "reno", "cubic", "reno", "cubic", "cubic")
+	policy(both(1 << 1))
+	send()
+	walk()
+	check("reno is replaced", "bbr", "cubic", "reno", "cubic", "cubic")
+	policy(both(1<<0 | 1<<1))
+	send()
+	walk()
+	check("the default as well", "bbr", "cubic", "reno", "cubic", "bbr")
+	n, err := r.Counters()
+	must(t, err)
+	if got := n.Decisions["switched"]; got < 2 {
+		t.Errorf("%d switches are counted", got)
+	}
+	exchange(t, c, s, 1000)
+	isC := ofConn(c)
+	closeAll(t, c, s)
+	if got := r.find(t, "the switched connection", isC); !got.Has(tcp.FlagCCChanged) || got.Arm != cc("bbr") || got.CC != cc("bbr") {
+		t.Errorf("its sample has arm %s, congestion control %s, flags %b", got.Arm, got.CC, got.Flags)
+	}
+}

@@ -1,0 +1,44 @@
+package learn
+
+import (
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+func TestReplaced(t *testing.T) {
+	l := DefaultThompson()
+	arms := []tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("tcpilot_bbr3"), tcp.CCOf("reno")}
+	now := int64(1e18)
+	observe := func(b *Belief, arm int, n int, reward float64) {
+		for range n {
+			now += 1e9
+			l.Observe(b, arms[arm], Outcome{At: now, Reward: reward, Weight: 1, Slice: now})
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		observe func(b *Belief)
+		want    uint8
+	}{
+		{"cubic at a third of the speed", func(b *Belief) { observe(b, 0, 10, 1); observe(b, 1, 10, 2.1) }, 1 << 0},
+		{"both others", func(b *Belief) { observe(b, 0, 10, 1); observe(b, 2, 10, 0.8); observe(b, 1, 10, 2.1) }, 1<<0 | 1<<2},
+		{"cubic a quarter slower", func(b *Belief) { observe(b, 0, 10, 1.8); observe(b, 1, 10, 2.1) }, 0},
+		{"the better arm was tried once", func(b *Belief) { observe(b, 0, 10, 1); observe(b, 1, 1, 2.1) }, 0},
+		{"cubic was never tried", func(b *Belief) { observe(b, 1, 10, 2.1) }, 0},
+		{"nothing is known", func(*Belief) {}, 0},
+	} {
+		var b Belief
+		c.observe(&b)
+		if got := Replaced(l, arms, 0, 1, &b, now); got != c.want {
+			t.Errorf("%s: %b, want %b", c.name, got, c.want)
+		}
+		b.Pooled = true
+		if got := Replaced(l, arms, 0, 1, &b, now); got != 0 {
+			t.Errorf("%s, of many paths: %b", c.name, got)
+		}
+	}
+	if got := Replaced(NewEpsilonGreedy(0.1, 0.1), arms, 0, 1, &Belief{}, now); got != 0 {
+		t.Errorf("another learner: %b", got)
+	}
+}

@@ -1,0 +1,103 @@
+package policy
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// transfer is a connection of n packets that began with a raised window, of which packets were
+// lost. It began at the time of the latest one and took a tenth of a second.
+type transfers struct {
+	now int64
+	f   FirstWindows
+}
+
+func (x *transfers) add(window uint16, n, lost uint32) {
+	x.now += int64(100 * time.Millisecond)
+	x.f.Observe(&tcp.Sample{
+		At: x.now, Duration: 100 * time.Millisecond, InitCwnd: window, InitLost: uint16(lost),
+		DataSegsOut: n + lost, Retrans: lost, Lost: lost,
+	})
+}
+
+// A path that holds less than before loses packets of the first windows: after few connections
+// these are small enough, whatever the size of the transfers.
+func TestFirstWindowsFollowASmallerPath(t *testing.T) {
+	const holds = 20 // packets of a first window
+	for _, size := range []uint32{40, 64, 700, 10_000} {
+		x := transfers{now: adaptNow}
+		for range 20 {
+			x.add(64, size, 0)
+		}
+		sent, lost := uint32(0), uint32(0)
+		for i := range 40 {
+			window := max(kernelWindow, min(x.f.bound(x.now), mostWindow))
+			over := max(holds, min(uint32(window), size)) - holds
+			if i >= 10 {
+				sent, lost = sent+uint32(window), lost+over
+			}
+			x.add(window, size, over)
+		}
+		if share := float64(lost) / float64(sent); share > lossyWindow {
+			t.Errorf("transfers of %d packets: after ten connections, %.1f %% of first windows are lost", size, 100*share)
+		}
+	}
+}
+
+func TestFirstWindowsRecover(t *testing.T) {
+	x := transfers{now: adaptNow}
+	x.add(64, 700, 30)
+	if got := x.f.bound(x.now); got != 32 {
+		t.Fatalf("after a lossy window of 64: at most %d, want 32", got)
+	}
+	begun := x.now
+	for n := 0; x.f.bound(x.now) < mostWindow && n < 10_000; n++ {
+		x.add(x.f.bound(x.now), 700, 0)
+	}
+	if took := time.Duration(x.now - begun); took < 10*time.Second || took > 60*time.Second {
+		t.Errorf("at %d again after %s, want 10 to 60 s", mostWindow, took)
+	}
+}
+
+// Connections that began before a cut say nothing of the smaller window; neither do those that
+// did not use it.
+func TestFirstWindowsIgnoreEarlierConnections(t *testing.T) {
+	x := transfers{now: adaptNow}
+	x.add(64, 700, 30)
+	x.add(32, 700, 16)
+	x.add(16, 700, 8)
+	if got := x.f.bound(x.now); got != 0 {
+		t.Fatalf("three lossy windows: at most %d, want none", got)
+	}
+	old := &tcp.Sample{At: x.now + 1, Duration: time.Minute, InitCwnd: 64, InitLost: 30, DataSegsOut: 730, Retrans: 30, Lost: 30}
+	x.f.Observe(old)
+	if got := x.f.bound(x.now); got != 0 {
+		t.Errorf("an earlier connection ends the pause: at most %d", got)
+	}
+	x = transfers{now: adaptNow}
+	x.add(64, 700, 30)
+	for range 100 {
+		x.add(32, 15, 0)
+	}
+	if got := x.f.bound(x.now); got != 32 {
+		t.Errorf("transfers of 15 packets raise the bound to %d", got)
+	}
+}
+
+// What a path loses whatever its first windows are does not lower them.
+func TestFirstWindowsOfALossyPath(t *testing.T) {
+	x := transfers{now: adaptNow}
+	for range 100 { // 5 % of all packets
+		x.now += 1e9
+		x.f.Observe(&tcp.Sample{At: x.now, Duration: 1e9, InitCwnd: 60, InitLost: 3, DataSegsOut: 1050, Retrans: 50, Lost: 50})
+	}
+	if got := x.f.bound(x.now); got != endWindow {
+		t.Errorf("at most %d, want no bound", got)
+	}
+	x.f.Observe(&tcp.Sample{At: x.now, DataSegsOut: 100, Lost: 90, InitLost: 5}) // of a window that was not raised
+	if got := x.f.bound(x.now); got != endWindow {
+		t.Errorf("a connection with the kernel's window: at most %d", got)
+	}
+}
