@@ -84,10 +84,13 @@ func action(r engine.RuleState) string {
 		if r.HoldOut > 0 {
 			learn += ", hold-out " + fmtConfigured(r.HoldOut)
 		}
+		if r.Switch {
+			learn += ", running connections as well"
+		}
 		parts = append(parts, learn)
 	}
 	if len(r.Adapt) > 0 {
-		parts = append(parts, "adapt "+strings.Join(r.Adapt, ", "))
+		parts = append(parts, "adapt "+strings.Join(adapted(&r), ", "))
 	}
 	if len(r.Watch) > 0 {
 		parts = append(parts, fmt.Sprintf("watch %s of %s", strings.Join(r.Watch, "/"), fmtConfigured(r.WatchShare)))
@@ -99,6 +102,22 @@ func action(r engine.RuleState) string {
 		parts = append(parts, "rolled out to "+fmtConfigured(r.Rollout.Share))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// adapted lists the fields that a rule adapts, with the bounds that it sets.
+func adapted(r *engine.RuleState) (fields []string) {
+	for _, field := range r.Adapt {
+		text := field
+		if i := slices.IndexFunc(r.AdaptBounds, func(s engine.Setting) bool { return s.Field == field }); i >= 0 {
+			b, bound := r.AdaptBounds[i], "at least"
+			if b.Unit == tcp.Packets.String() {
+				bound = "at most"
+			}
+			text += fmt.Sprintf(" (%s %s)", bound, fmtValue(b.Value, b.Unit))
+		}
+		fields = append(fields, text)
+	}
+	return fields
 }
 
 func (a *app) check() *cobra.Command {

@@ -28,6 +28,19 @@ func TestAction(t *testing.T) {
 	}
 }
 
+func TestActionShowsBoundsAndRunningConnections(t *testing.T) {
+	r := engine.RuleState{
+		Action: "learn", Arms: []tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("bbr")}, Objective: "throughput", Switch: true,
+		Adapt: []string{"syn_rto", "synack_rto", "init_cwnd"}, AdaptBounds: []engine.Setting{
+			{Field: "init_cwnd", Value: 128, Unit: "packets"}, {Field: "syn_rto", Value: 250, Unit: "ms"},
+		},
+	}
+	want := "learn cubic/bbr for throughput, running connections as well; adapt syn_rto (at least 250 ms), synack_rto, init_cwnd (at most 128 packets)"
+	if got := action(r); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // Values are shown in the unit used in the file.
 func TestCheckEchoesWhatIsWritten(t *testing.T) {
 	r := engine.RuleState{Action: "set", Set: []engine.Setting{

@@ -174,6 +174,7 @@ func TestRootEndWithoutAnswer(t *testing.T) {
 			for _, conn := range conns {
 				c.late(t, conn)
 				must(t, conn.Close())
+				time.Sleep(30 * time.Millisecond) // one softirq would end them all, and may not be shown (see unshown)
 			}
 			for _, s := range r.countShown(t, n, func(s *tcp.Sample) bool {
 				return mine[s.Cookie] && s.Kind != tcp.KindInterval

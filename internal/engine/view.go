@@ -166,8 +166,13 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	for _, f := range r.Adapt {
 		s.Adapt = append(s.Adapt, f.String())
 	}
+	for _, f := range r.Bounds.Fields() {
+		v, _ := r.Bounds.Get(f)
+		s.AdaptBounds = append(s.AdaptBounds, setting(f, v, policy.ByRule))
+	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
+		s.Switch = l.Switch
 		if s.Arms == nil {
 			s.Arms = e.offered.auto
 		}
