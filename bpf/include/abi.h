@@ -163,6 +163,7 @@ struct runtime_config {
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
+	__u64 rules_ns;		/* CLOCK_MONOTONIC; when the rule table came into force */
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
 	__u32 num_cc;
@@ -376,7 +377,7 @@ _Static_assert(sizeof(struct rule_prefix) == 24, "abi");
 _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
-_Static_assert(sizeof(struct runtime_config) == 88 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
+_Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 24, "abi");
 _Static_assert(sizeof(struct track) == 40, "abi");
 _Static_assert(sizeof(struct conn_sample) == 272, "abi");

@@ -53,6 +53,24 @@ static __always_inline void conn_read_sock(struct tcp_sock *tp, struct conn *c)
 	c->local_port = k->skc_num;
 }
 
+/* Whether the default congestion control of the connection's namespace is one that new
+ * namespaces have: otherwise its owner chose it. */
+static __always_inline bool netns_cc_inherited(struct tcp_sock *tp,
+					       const struct runtime_config *cfg)
+{
+	const __u64 *has = (const __u64 *)cfg->inherited;
+	struct cc_words own;
+
+	if (!cfg->num_inherited)
+		return true;
+	own = tcp_ca_default_name(tp);
+	for (int i = 0; i < MAX_INHERITED; i++)
+		if (i < cfg->num_inherited && own.w[0] == has[2 * i] &&
+		    own.w[1] == has[2 * i + 1])
+			return true;
+	return false;
+}
+
 static __always_inline void set_and(struct rule_set *a, const struct rule_set *b)
 {
 	a->word[0] &= b->word[0];

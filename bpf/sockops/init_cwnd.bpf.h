@@ -44,6 +44,8 @@ static __always_inline __u32 take_packets(struct flow_count *n, const struct pat
 		return 0;
 	if (want > p->window - given)
 		want = p->window - given;
+	if (want <= TCP_INIT_CWND)
+		return 0;
 	is = (__u64)(given + want) << 32 | since;
 	return __sync_bool_compare_and_swap(both, was, is) ? want : 0;
 }

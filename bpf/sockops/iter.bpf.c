@@ -141,7 +141,7 @@ static __always_inline const struct path_policy *conn_policy(struct tcp_sock *tp
  * when the connection began. */
 static __always_inline void flow_follow(struct track *t, const struct path_policy *p)
 {
-	if (!p->flow || p->flow == t->flow)
+	if (!p->flow || p->flow == t->flow || !(t->flags & F_ESTABLISHED))
 		return;
 	flow_end(t->flow);
 	flow_begin(p->flow);

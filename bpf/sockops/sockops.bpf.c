@@ -175,21 +175,10 @@ static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn
 	return mask ? *mask : 0;
 }
 
-/* Whether the namespace's owner chose its default congestion control: it is not one that
- * new namespaces have. */
+/* Whether the namespace's owner chose its default congestion control. */
 static __always_inline bool cc_owned(const struct conn_ctx *ctx)
 {
-	const __u64 *has = (const __u64 *)ctx->cfg->inherited;
-	struct cc_words own;
-
-	if (!ctx->cfg->num_inherited || (ctx->cls->flags & CLASS_NAMED))
-		return false;
-	own = tcp_ca_default_name(ctx->tp);
-	for (int i = 0; i < MAX_INHERITED; i++)
-		if (i < ctx->cfg->num_inherited && own.w[0] == has[2 * i] &&
-		    own.w[1] == has[2 * i + 1])
-			return false;
-	return true;
+	return !(ctx->cls->flags & CLASS_NAMED) && !netns_cc_inherited(ctx->tp, ctx->cfg);
 }
 
 /* Draws what a connection gets and stores it in t. */

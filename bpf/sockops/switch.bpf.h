@@ -11,9 +11,12 @@
  * a wrong belief does not change all connections at once. */
 __u32 switches_left;
 
-/* One connection in SWITCH_HOLD_OUT keeps its arm, so that the arm is still observed. Its
- * cookie selects it: cookies are given in sequence, and not by the peer. */
-#define SWITCH_HOLD_OUT 16
+/* One connection in 16 keeps its arm, so that the arm is still observed: the upper four bits
+ * of its cookie, which is given in sequence, times 2^64 over the golden ratio. */
+static __always_inline bool keeps_arm(const struct track *t)
+{
+	return !(t->cookie * 0x9e3779b97f4a7c15ULL >> 60);
+}
 
 /* Whether the policy replaces an arm. */
 static __always_inline bool replaces(const struct path_policy *p, __u8 arm)
@@ -47,8 +50,10 @@ static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,
 {
 	__u32 to;
 
-	if (!switches_left || t->arm == NO_ARM || t->cookie % SWITCH_HOLD_OUT == 0 ||
-	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED | F_ADOPTED)))
+	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	if (!switches_left || t->arm == NO_ARM || keeps_arm(t) || t->start_ns < cfg->rules_ns ||
+	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED | F_ADOPTED)) ||
+	    (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
 		return;
 	if (!p->switch_from || !replaces(p, t->arm) || !cc_is_ours(tp, t, cfg))
 		return;

@@ -110,8 +110,8 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		p := e.Path
 		line("path", "%s: %s, gain over hold-out %s", p.Prefix, console.Plural(int(p.Samples), "sample"), fmtGain(p.HoldOut.Gain))
 		if m := &p.PathMetrics; !m.Updated.IsZero() {
-			line("network", "min RTT %s, RTT %s, ssthresh %s, loss %s, rate %s, receive rate %s%s; measured %s", fmtMicros(m.MinRTT), fmtMicros(m.SRTT),
-				fmtSsthresh(m), fmtLoss(m), fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), activeNow(m), fmtAgo(a.Now(), m.Updated))
+			line("network", "min RTT %s, RTT %s, ssthresh %s, carried %s, loss %s, rate %s, receive rate %s%s; measured %s", fmtMicros(m.MinRTT), fmtMicros(m.SRTT),
+				fmtPackets(m.Ssthresh), fmtPackets(m.Carried), fmtLoss(m), fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), activeNow(m), fmtAgo(a.Now(), m.Updated))
 		}
 		if b := p.LeftToDefault; b != nil {
 			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)

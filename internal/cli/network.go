@@ -13,10 +13,10 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 	if noPaths(w, &l) {
 		return
 	}
-	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">LOSS", ">RATE", ">RECEIVE RATE", ">ACTIVE", ">MEASURED")
+	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">CARRIED", ">LOSS", ">RATE", ">RECEIVE RATE", ">ACTIVE", ">MEASURED")
 	for _, p := range l.Paths {
 		m := &p.PathMetrics
-		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtSsthresh(m), fmtLoss(m),
+		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtPackets(m.Ssthresh), fmtPackets(m.Carried), fmtLoss(m),
 			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtActive(m), fmtAgo(l.At, m.Updated))
 	}
 	t.Fit(a.Width)
@@ -24,12 +24,12 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 	a.renderPathCount(w, &l)
 }
 
-// fmtSsthresh writes the slow start threshold of a path, in packets.
-func fmtSsthresh(m *engine.PathMetrics) string {
-	if m.Ssthresh == 0 {
+// fmtPackets writes a number of packets; 0 is unknown.
+func fmtPackets(n uint64) string {
+	if n == 0 {
 		return console.None
 	}
-	return fmtCount(m.Ssthresh)
+	return fmtCount(n)
 }
 
 // fmtActive writes the number of established connections of a path.

@@ -51,10 +51,13 @@ whatever congestion control they had.
   MIN RTT       least round-trip time of the last 10 minutes before MEASURED
   RTT           smoothed round-trip time
   SSTHRESH      greatest slow start threshold of the last 30 seconds, packets; of
-                connections without one, their bandwidth-delay product
+                connections without one that lost packets, their bandwidth-delay
+                product
+  CARRIED       most packets that connections had in flight together without a loss
   LOSS          share of the recent data packets that were lost
   RATE          greatest delivery rate of the last 2 minutes
   RECEIVE RATE  greatest rate at which a connection received
+  ACTIVE        established connections now, "-" if they are not counted
   MEASURED      age of the latest sample
 
 With PREFIX, only the paths inside it and the paths that contain it are shown. Paths

@@ -266,6 +266,7 @@ type abiRuntimeConfig struct {
 	Yield        uint64
 	IntervalNs   uint64
 	WallOffsetNs uint64
+	RulesNs      uint64
 	Bank         uint32
 	Requests     uint32
 	NumCc        uint32

@@ -27,7 +27,7 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	if err := d.writeBank(bank, t); err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
-	d.config.Bank = bank
+	d.config.Bank, d.config.RulesNs = bank, uint64(monotonic())
 	if err := d.putConfig(); err != nil {
 		d.config.Bank = 1 - bank
 		return fmt.Errorf("switch rules: %w", err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -13,7 +14,6 @@ import (
 // the policy replaces. An application's own choice, the hold-out, and a share of the others
 // keep theirs.
 func TestRootRunningConnectionsAreSwitched(t *testing.T) {
-	const holdOut = 16 // SWITCH_HOLD_OUT
 	r := newRig(t)
 	r.needLive(t)
 	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
@@ -40,14 +40,9 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	// pair has both ends outside or inside the share that is not switched.
 	pair := func(kept bool) (c, s net.Conn) {
 		t.Helper()
-		for i := range 1000 {
-			if i%3 == 0 { // cookies are given in sequence: reach the odd ones as well
-				l := listen(t, r.ns, "127.0.0.1:0", nil)
-				cookieOf(l)
-				closeAll(t, l)
-			}
+		for range 1000 {
 			c, s = r.pair(t, "127.0.0.1:0")
-			if cookieOf(c)%holdOut == 0 == kept {
+			if cookieOf(c)*0x9e3779b97f4a7c15>>60 == 0 == kept {
 				exchange(t, c, s, 1000)
 				return c, s
 			}
@@ -92,6 +87,15 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	send()
 	walk()
 	check("the default as well", "bbr", "cubic", "reno", "cubic", "bbr")
+	later, laterPeer := pair(false)
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1}}}) // the connection may be another rule's by now
+	exchange(t, later, laterPeer, 1000)
+	walk()
+	exchange(t, later, laterPeer, 1000)
+	walk()
+	if got := ccOf(t, later); got != "reno" {
+		t.Errorf("a connection from before the latest rules has %s, want reno", got)
+	}
 	n, err := r.Counters()
 	must(t, err)
 	if got := n.Decisions["switched"]; got < 2 {

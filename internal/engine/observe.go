@@ -111,7 +111,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 	switch now := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, s.At); {
 	case now == n.policy.adapted:
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
-			e.mark(n)
+			e.markUrgent(n) // a slice may be longer than the window is valid
 		}
 	case now.Safer(n.policy.adapted):
 		e.markUrgent(n)

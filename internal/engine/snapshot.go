@@ -114,6 +114,7 @@ type PathMetrics struct {
 	RTTVar      uint32    `json:"rttvar_us"`                      // microseconds, its variation
 	Rate        uint64    `json:"delivery_rate_bytes_per_second"` // greatest of the last 1 to 2 minutes, not limited by the application; 0 is unknown
 	ReceiveRate uint64    `json:"receive_rate_bytes_per_second"`  // greatest at which a connection received; 0 is unknown
+	Carried     uint64    `json:"carried"`                        // packets, most that connections had in flight together without a loss in the last 15 to 30 seconds; 0 is unknown
 	Ssthresh    uint64    `json:"ssthresh"`                       // packets, greatest slow start threshold of the last 15 to 30 seconds; 0 is unknown
 	LossShare   float64   `json:"loss_share"`                     // of the recent data packets, 0 to 1
 	DataSegs    uint64    `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown

@@ -221,6 +221,9 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 		return en, false
 	}
 	d := policy.Decide(e.input(n, now))
+	if n.isRoot() {
+		d.Policy.CountFlows = false // connections of many paths
+	}
 	n.reason, n.best = d.Reason, int8(d.Best)
 	w := e.writtenOf(n.rule, &d.Policy)
 	if n.id != 0 && e.fresh(n, now) && w.same(&n.policy) {

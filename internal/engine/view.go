@@ -316,7 +316,7 @@ func (n *node) recent(a *learn.ArmBelief) Recent {
 func viewMetrics(m *estimate.Path) PathMetrics {
 	out := PathMetrics{
 		MinRTT: uint32(m.MinRTT.Least()), SRTT: uint32(m.SRTT), RTTVar: uint32(m.RTTVar),
-		Rate: m.Rate.Greatest(), ReceiveRate: m.ReceiveRate.Greatest(), Ssthresh: m.Ssthresh.Greatest(),
+		Rate: m.Rate.Greatest(), ReceiveRate: m.ReceiveRate.Greatest(), Ssthresh: m.Ssthresh.Greatest(), Carried: m.Carried.Greatest(),
 		DataSegs: uint64(math.Ceil(float64(m.Sent))),
 	}
 	out.LossShare, _ = m.Loss()

@@ -13,8 +13,8 @@ type FirstWindows struct {
 	sent, lost           float32 // packets of raised windows, discounted by connections
 	otherSent, otherLost float32 // all other packets
 	most                 uint16  // packets; 0 is no bound
-	cut                  bool    // the latest change of most was a cut
-	changedAt            int64   // Unix nanoseconds, of that
+	changedAt            int64   // Unix nanoseconds, of most
+	cutAt                int64   // Unix nanoseconds, of the latest cut
 }
 
 const (
@@ -54,12 +54,12 @@ func (f *FirstWindows) Observe(s *tcp.Sample) {
 	begun := s.At - int64(s.Duration)
 	switch {
 	case lost > 0 && f.lost > (lossyWindow+f.usualLoss())*(f.sent+firstWindowPrior):
-		if !f.cut || begun >= f.changedAt { // otherwise it began before the cut
+		if begun >= f.cutAt { // otherwise it had the window of before
 			f.halve(s)
 		}
 	case lost == 0 && f.most != 0 && sent >= uint32(f.most) && begun >= f.changedAt && s.At-f.changedAt >= int64(growthPause):
-		f.changedAt, f.cut = s.At, false
-		if f.most += max(1, f.most/windowGrowth); f.most >= endWindow {
+		f.changedAt = s.At
+		if f.most = max(smallWindow, f.most+max(1, f.most/windowGrowth)); f.most >= endWindow {
 			f.most = 0
 		}
 	}
@@ -67,7 +67,7 @@ func (f *FirstWindows) Observe(s *tcp.Sample) {
 
 func (f *FirstWindows) halve(s *tcp.Sample) {
 	most := max(kernelWindow, min(f.bound(s.At), s.InitCwnd)/2)
-	*f = FirstWindows{otherSent: f.otherSent, otherLost: f.otherLost, most: most, changedAt: s.At, cut: true}
+	*f = FirstWindows{otherSent: f.otherSent, otherLost: f.otherLost, most: most, changedAt: s.At, cutAt: s.At}
 }
 
 // usualLoss is the share of packets that the path loses outside raised windows.

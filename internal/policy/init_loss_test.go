@@ -76,6 +76,15 @@ func TestFirstWindowsIgnoreEarlierConnections(t *testing.T) {
 	if got := x.f.bound(x.now); got != 0 {
 		t.Errorf("an earlier connection ends the pause: at most %d", got)
 	}
+	x.now += int64(windowPause)
+	x.add(smallWindow, 700, 0)
+	if got := x.f.bound(x.now); got < smallWindow {
+		t.Errorf("a good window after the pause: at most %d", got)
+	}
+	x.f.Observe(old)
+	if got := x.f.bound(x.now); got < smallWindow {
+		t.Errorf("an earlier connection cuts after the window grew: at most %d", got)
+	}
 	x = transfers{now: adaptNow}
 	x.add(64, 700, 30)
 	for range 100 {

@@ -112,7 +112,7 @@ func Snapshot() *engine.Snapshot {
 		Paths: []*engine.PathState{
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
 				LastUsed: Now.Add(-2 * time.Second), Samples: 200, PathMetrics: engine.PathMetrics{
-					MinRTT: 12_300, SRTT: 15_000, RTTVar: 900, Rate: 11_760_000, ReceiveRate: 150_000, Ssthresh: 96,
+					MinRTT: 12_300, SRTT: 15_000, RTTVar: 900, Rate: 11_760_000, ReceiveRate: 150_000, Ssthresh: 96, Carried: 240,
 					LossShare: 0.0012, DataSegs: 41_000, Active: new(uint32(12)), Updated: Now.Add(-2 * time.Second),
 				},
 				Arms: []engine.PathArm{
