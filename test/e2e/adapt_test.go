@@ -75,3 +75,36 @@ func TestMeasureLostSYN(t *testing.T) {
 		testenv.AtMost(m, "connect with a lost SYN, ms", connectLosingSYN(t, w, w.client).Milliseconds(), 150)
 	})
 }
+
+// Connections of a path that is known and not filled begin with a larger window, which their
+// samples report. Before anything is known, they begin with the kernel's.
+func TestRootInitialWindowOnAKnownPath(t *testing.T) {
+	w := newWorld(t, "far")
+	r := w.remotes[0]
+	reshape(t, r.way, func(s *link.Spec) { s.Delay, s.Rate, s.Queue = delay, 0, link.Queue{} })
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd]}\n"})
+	samples := p.follow(t)
+	transfer := func() uint16 {
+		sent := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 40 * time.Millisecond})
+		window := uint16(0)
+		eventually(t, 10*time.Second, "the sample of a connection", func() error {
+			s, ok := samples.find(of(sent))
+			if !ok {
+				return fmt.Errorf("no sample of %+v", sent)
+			}
+			window = s.InitCwnd
+			return nil
+		})
+		return window
+	}
+	if got := transfer(); got != 0 {
+		t.Errorf("the first connection began with a window of %d", got)
+	}
+	most := uint16(0)
+	for n := 0; n < 100 && most == 0; n++ {
+		most = transfer()
+	}
+	if most <= 10 || most > 64 {
+		t.Errorf("connections begin with %d packets, want 11 to 64\n%s", most, newSeries(t, p, r, 0).known(t))
+	}
+}
