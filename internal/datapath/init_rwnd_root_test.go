@@ -7,6 +7,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // The first ACK of an outgoing connection announces the adapted window, and the kernel goes on
@@ -28,7 +29,10 @@ func TestRootAdaptedInitRwnd(t *testing.T) {
 		p.Params.Set(tcp.InitRwnd, packets)
 		p.Adapted = 1 << tcp.InitRwnd
 	})
-	window, _, locked, mark := connect(nil)
+	window, larger, locked, mark := connect(nil)
+	if window == usual && larger > buffer {
+		testenv.Missing(t, "initial receive windows above 64 KB (Linux 6.10)")
+	}
 	if window < packets*1200 || window < 2*usual || locked != 0 || mark != 1 {
 		t.Errorf("window %d (usually %d), locks %d, low-water mark %d", window, usual, locked, mark)
 	}
