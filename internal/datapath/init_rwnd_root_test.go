@@ -30,7 +30,7 @@ func TestRootAdaptedInitRwnd(t *testing.T) {
 		p.Adapted = 1 << tcp.InitRwnd
 	})
 	window, larger, locked, mark := connect(nil)
-	if window == usual && larger > buffer {
+	if window <= 65536 && larger > buffer {
 		testenv.Missing(t, "initial receive windows above 64 KB (Linux 6.10)")
 	}
 	if window < packets*1200 || window < 2*usual || locked != 0 || mark != 1 {

@@ -51,6 +51,8 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 		t.Fatal("no connection with such a cookie")
 		return nil, nil
 	}
+	any, _ := r.pair(t, "127.0.0.1:0")
+	setCC(t, any, "bbr") // loads the kernel's module, which programs cannot
 	policy(both(0))
 	c, s := pair(false)
 	chosen, chosenPeer := pair(false)
