@@ -81,11 +81,12 @@ func TestMeasureLostSYN(t *testing.T) {
 func TestRootInitialWindowOnAKnownPath(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
-	reshape(t, r.way, func(s *link.Spec) { s.Delay, s.Rate, s.Queue = delay, 0, link.Queue{} })
+	// So long that delays of a busy machine do not look like a queue.
+	reshape(t, r.way, func(s *link.Spec) { s.Delay, s.Rate, s.Queue = 8*delay, 0, link.Queue{} })
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd]}\n"})
 	samples := p.follow(t)
 	transfer := func() uint16 {
-		sent := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 40 * time.Millisecond})
+		sent := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 200 * time.Millisecond})
 		window := uint16(0)
 		eventually(t, 10*time.Second, "the sample of a connection", func() error {
 			s, ok := samples.find(of(sent))
