@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The records of a trace of mode changes (trace_transitions), for the tests of
  * internal/cc. They are not part of the ABI: the product neither enables nor reads the
- * trace. Modes are those of the
- * control's own header.
+ * trace. Modes are those of the control's own source.
  */
 #ifndef TCPILOT_TRACE_H
 #define TCPILOT_TRACE_H

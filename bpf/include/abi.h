@@ -148,8 +148,8 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
-/* An option whose value, if adapted, depends on the connection (init_cwnd.bpf.h). FIELD_INIT_RWND,
- * if adapted, is no answer either (init_rwnd.bpf.h). */
+/* An option whose value, if adapted, depends on the connection (init_cwnd.bpf.h). If
+ * FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
 };

@@ -237,10 +237,23 @@ static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
 	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 }
 
+/* MPTCP counts retransmissions and windows over all subflows. */
+static __always_inline bool tcp_is_mptcp(struct tcp_sock *tp)
+{
+	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
+}
+
 /* The name of the congestion control in use, as two words to compare or copy. */
 struct cc_words {
 	__u64 w[2];
 };
+
+static __always_inline bool cc_is(struct cc_words a, const __u8 name[CC_NAME])
+{
+	const __u64 *b = (const __u64 *)name;
+
+	return a.w[0] == b[0] && a.w[1] == b[1];
+}
 
 static __always_inline struct cc_words ca_ops_name(const struct tcp_congestion_ops *ops)
 {

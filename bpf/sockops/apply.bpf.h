@@ -45,9 +45,6 @@ __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy
 static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 				      const struct runtime_config *cfg, __u32 arm)
 {
-	struct cc_words now;
-	const __u64 *want;
-
 	if (arm != ARM_DEFAULT && !bounded(arm, MAX_CC))
 		return 0;
 	if (tcp_ca_chosen(tp) || !tcp_ca_default(tp)) {
@@ -58,9 +55,7 @@ static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_soc
 		count(COUNT_CC_DEFAULT);
 		return 0;
 	}
-	want = (const __u64 *)cfg->cc[arm];
-	now = tcp_ca_name(tp);
-	if (now.w[0] == want[0] && now.w[1] == want[1]) {
+	if (cc_is(tcp_ca_name(tp), cfg->cc[arm])) {
 		count(COUNT_CC_SAME);
 		return 0;
 	}

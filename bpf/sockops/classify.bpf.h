@@ -58,15 +58,13 @@ static __always_inline void conn_read_sock(struct tcp_sock *tp, struct conn *c)
 static __always_inline bool netns_cc_inherited(struct tcp_sock *tp,
 					       const struct runtime_config *cfg)
 {
-	const __u64 *has = (const __u64 *)cfg->inherited;
 	struct cc_words own;
 
 	if (!cfg->num_inherited)
 		return true;
 	own = tcp_ca_default_name(tp);
 	for (int i = 0; i < MAX_INHERITED; i++)
-		if (i < cfg->num_inherited && own.w[0] == has[2 * i] &&
-		    own.w[1] == has[2 * i + 1])
+		if (i < cfg->num_inherited && cc_is(own, cfg->inherited[i]))
 			return true;
 	return false;
 }

@@ -29,8 +29,7 @@ static __always_inline void raise_init_rwnd(struct bpf_sock_ops *skops, struct t
 	int mark = window * 1460, usual = sk->sk_rcvlowat, clamp = NO_WINDOW_CLAMP;
 
 	if (tp->window_clamp || sk->sk_rcvbuf >= 2 * mark ||
-	    !sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_moderate_rcvbuf ||
-	    (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp))
+	    !sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_moderate_rcvbuf || tcp_is_mptcp(tp))
 		return;
 	if (bpf_setsockopt(skops, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof(mark)))
 		return;

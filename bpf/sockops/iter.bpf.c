@@ -148,15 +148,13 @@ static __always_inline void flow_follow(struct track *t, const struct path_polic
 	t->flow = p->flow;
 }
 
-static __always_inline void flow_found(struct sock_common *skc, const struct live_conn *l)
+static __always_inline void flow_found(const struct track *t)
 {
-	const struct track *t = l ? &l->track : slot_find(skc->skc_cookie.counter);
+	__u32 flow = t->flow;
 	__u64 *n;
-	__u32 flow;
 
-	if (!t || !(t->flags & F_ESTABLISHED) || !t->flow)
+	if (!(t->flags & F_ESTABLISHED) || !flow)
 		return;
-	flow = t->flow;
 	n = bpf_map_lookup_elem(&flows_found, &flow);
 	if (n)
 		__sync_fetch_and_add(n, 1);
@@ -181,11 +179,14 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (!tp)
 		return 0;
 	ns = bpf_ktime_get_ns();
+	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
-	p = l && l->track.class ? conn_policy(tp, &l->track, ns) : NULL;
+	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
+	p = l && t->class ? conn_policy(tp, t, ns) : NULL;
 	if (p)
-		flow_follow(&l->track, p);
-	flow_found(skc, l);
+		flow_follow(t, p);
+	if (t)
+		flow_found(t);
 	if (!(1U << (skc->skc_state & 31) & LIVE_STATES))
 		return 0;
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
@@ -195,11 +196,9 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		return 0;
 
 	if (!l) {
-		cookie = bpf_get_socket_cookie(tp);
-		t = slot_find(cookie);
 		if (!t) {
 			if (attached_to(tp) && wanted(tp, cfg->bank & 1))
-				adopt(tp, cookie, ns);
+				adopt(tp, bpf_get_socket_cookie(tp), ns);
 			return 0;
 		}
 		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < cfg->interval_ns)

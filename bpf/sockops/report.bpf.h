@@ -128,9 +128,7 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 	__u32 arm = t->arm;
 
 	if (bounded(arm, MAX_CC)) {
-		const __u64 *want = (const __u64 *)cfg->cc[arm];
-
-		if ((want[0] != cc.w[0] || want[1] != cc.w[1]) && (t->flags & F_ESTABLISHED) &&
+		if (!cc_is(cc, cfg->cc[arm]) && (t->flags & F_ESTABLISHED) &&
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
 	} else if (tcp_ca_chosen(tp)) {

@@ -32,16 +32,11 @@ static __always_inline bool replaces(const struct path_policy *p, __u8 arm)
 static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *t,
 				       const struct runtime_config *cfg)
 {
-	struct cc_words now = tcp_ca_name(tp);
-	const __u64 *want;
 	__u32 arm = t->arm;
 
 	if (arm == ARM_DEFAULT)
 		return !tcp_ca_chosen(tp) && tcp_ca_default(tp);
-	if (!bounded(arm, MAX_CC))
-		return false;
-	want = (const __u64 *)cfg->cc[arm];
-	return now.w[0] == want[0] && now.w[1] == want[1];
+	return bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]);
 }
 
 static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,

@@ -39,8 +39,7 @@ static __always_inline __u16 halve_syn_timeout(struct bpf_sock_ops *skops, struc
 	__u8 chosen = tp->inet_conn.icsk_syn_retries;
 	__u16 halved = 0;
 
-	if ((chosen && chosen != usual) ||
-	    (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp))
+	if ((chosen && chosen != usual) || tcp_is_mptcp(tp))
 		return 0;
 	for (__u32 ms = SYN_TIMEOUT_MS; halved < SYN_HALVED_MAX && ms > timeout_ms; ms /= 2)
 		halved++;

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/progstats"
 )
 
 func TestRootLoadCountUnload(t *testing.T) {
@@ -76,7 +78,7 @@ func checkViews(t *testing.T, c *Catalogue, row Control) {
 	}
 }
 
-func isSsthresh(p ProgramStats) bool { return p.Name == "plain_ssthresh" && p.ID != 0 }
+func isSsthresh(p progstats.Stats) bool { return p.Name == "plain_ssthresh" && p.ID != 0 }
 
 func TestRootLoadRefuses(t *testing.T) {
 	r := newRig(t)
@@ -154,12 +156,12 @@ func TestRootUpgrade(t *testing.T) {
 	if second.Outdated || second.Version != "another" || second.Connections != 1 || second.Programs[0].ID == first.Programs[0].ID {
 		t.Errorf("upgraded from %+v to %+v", first, second)
 	}
-	if old := describeProgram(first.Programs[0].ID); old.Name == "" {
+	if old := progstats.Of(first.Programs[0].ID); old.Name == "" {
 		t.Error("the version before is gone although a connection uses it")
 	}
 	must(t, errors.Join(c.Close(), s.Close()))
 	eventually(t, func() error {
-		if describeProgram(first.Programs[0].ID).Name != "" {
+		if progstats.Of(first.Programs[0].ID).Name != "" {
 			return errors.New("the version before is left although no connection uses it")
 		}
 		return nil

@@ -2,9 +2,9 @@ package cc
 
 import (
 	"regexp"
-	"time"
 
 	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/progstats"
 )
 
 // State is the state of a control on this host.
@@ -38,19 +38,10 @@ type Control struct {
 	knobs map[string]any // variables of the program to set
 
 	State       State
-	Why         string         // of Absent and Elsewhere
-	Outdated    bool           // registered, and Load would replace it
-	Connections int            // sockets that use it now, listening ones included
-	Programs    []ProgramStats // programs in the kernel, if it is loaded; not set by Loaded
-}
-
-// ProgramStats says what one function of a registered control has cost. The counts are 0
-// unless the kernel's bpf_stats_enabled is on.
-type ProgramStats struct {
-	Name     string
-	ID       uint32
-	RunCount uint64
-	RunTime  time.Duration
+	Why         string            // of Absent and Elsewhere
+	Outdated    bool              // registered, and Load would replace it
+	Connections int               // sockets that use it now, listening ones included
+	Programs    []progstats.Stats // programs in the kernel, if it is loaded; not set by Loaded
 }
 
 // Trial is the name of a user's control during its trial: the kernel lists it then, and

@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/progstats"
 )
 
 // TestDropTxStart: a program for the hook is dropped if the kernel has no such hook, and
@@ -62,7 +64,7 @@ func TestRootIdleRestart(t *testing.T) {
 			})
 		}
 		row := r.row(t, "test_"+name)
-		i := slices.IndexFunc(row.Programs, func(p ProgramStats) bool { return p.Name == name+"_"+hook })
+		i := slices.IndexFunc(row.Programs, func(p progstats.Stats) bool { return p.Name == name+"_"+hook })
 		if i < 0 || row.Programs[i].RunCount < times {
 			t.Errorf("%s: %s did not run %d times: %+v", name, hook, times, row.Programs)
 		}

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/tcpilot/tcpilot/internal/progstats"
 )
 
 // value reads the control's struct from the kernel: struct bpf_struct_ops_common_value
@@ -37,7 +38,7 @@ func (r *registration) connections() (int, error) {
 }
 
 // programs lists the functions of the control.
-func (r *registration) programs() ([]ProgramStats, error) {
+func (r *registration) programs() ([]progstats.Stats, error) {
 	value, err := r.value()
 	if err != nil {
 		return nil, err
@@ -46,13 +47,13 @@ func (r *registration) programs() ([]ProgramStats, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []ProgramStats
+	var out []progstats.Stats
 	for _, off := range offsets {
 		if off+8 > len(value) {
 			continue
 		}
 		if id := binary.NativeEndian.Uint64(value[off:]); id != 0 {
-			out = append(out, describeProgram(uint32(id)))
+			out = append(out, progstats.Of(uint32(id)))
 		}
 	}
 	return out, nil
@@ -82,19 +83,3 @@ var functionOffsets = sync.OnceValues(func() ([]int, error) {
 	}
 	return out, nil
 })
-
-func describeProgram(id uint32) ProgramStats {
-	out := ProgramStats{ID: id}
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-	if err != nil {
-		return out
-	}
-	defer p.Close()
-	if info, err := p.Info(); err == nil {
-		out.Name = info.Name
-	}
-	if st, err := p.Stats(); err == nil {
-		out.RunCount, out.RunTime = st.RunCount, st.Runtime
-	}
-	return out
-}

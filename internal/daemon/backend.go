@@ -13,6 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/progstats"
 )
 
 var _ api.Backend = (*Daemon)(nil)
@@ -122,7 +123,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	return c, d.classCounts(&c)
 }
 
-func programStats(name string, p datapath.ProgramStats) metrics.ProgramStats {
+func programStats(name string, p progstats.Stats) metrics.ProgramStats {
 	return metrics.ProgramStats{Name: name, ID: p.ID, Stats: p.RunCount > 0, RunCount: p.RunCount, RunTime: p.RunTime}
 }
 
@@ -213,7 +214,7 @@ func (d *Daemon) loaded() []api.Loaded {
 }
 
 func loadedOf(u datapath.UserObject) api.Loaded {
-	stats := programStats(u.Program, datapath.StatsOf(u.ID))
+	stats := programStats(u.Program, progstats.Of(u.ID))
 	return api.Loaded{Name: u.Name, Object: u.Object, Cgroup: u.Cgroup, Since: u.Since,
 		Programs: []api.Program{{ProgramStats: stats, Type: "sock_ops"}}}
 }

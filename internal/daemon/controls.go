@@ -18,7 +18,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
-	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"golang.org/x/sys/unix"
@@ -335,9 +334,7 @@ func (d *Daemon) control(row *cc.Control) api.CongestionControl {
 	auto, _ := d.controls.isRequested(name)
 	out.Auto = out.Auto || auto
 	for _, p := range row.Programs {
-		out.Programs = append(out.Programs, metrics.ProgramStats{
-			Name: p.Name, ID: p.ID, Stats: p.RunCount > 0, RunCount: p.RunCount, RunTime: p.RunTime,
-		})
+		out.Programs = append(out.Programs, programStats(p.Name, p))
 	}
 	return out
 }

@@ -3,11 +3,11 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/progstats"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -155,34 +155,8 @@ func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
 	return sum, nil
 }
 
-// ProgramStats says what one program has cost. The counts are 0 unless the kernel's
-// bpf_stats_enabled is on.
-type ProgramStats struct {
-	Name     string
-	ID       uint32
-	RunCount uint64
-	RunTime  time.Duration
-}
-
-// StatsOf describes the program of an id. It has no name if there is no such program.
-func StatsOf(id uint32) ProgramStats {
-	out := ProgramStats{ID: id}
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-	if err != nil {
-		return out
-	}
-	defer p.Close()
-	if info, err := p.Info(); err == nil {
-		out.Name = info.Name
-	}
-	if st, err := p.Stats(); err == nil {
-		out.RunCount, out.RunTime = st.RunCount, st.Runtime
-	}
-	return out
-}
-
 // Programs lists the programs in force.
-func (d *Datapath) Programs() ([]ProgramStats, error) {
+func (d *Datapath) Programs() ([]progstats.Stats, error) {
 	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport, d.objs.TcpilotReset, d.objs.TcpilotError}
 	if d.live != nil {
 		progs = append(progs, d.live.prog)
@@ -192,7 +166,7 @@ func (d *Datapath) Programs() ([]ProgramStats, error) {
 		progs = append(progs, d.objs.TcpilotSpare)
 	}
 	d.mu.Unlock()
-	var out []ProgramStats
+	var out []progstats.Stats
 	for _, p := range progs {
 		info, err := p.Info()
 		if err != nil {
@@ -203,7 +177,7 @@ func (d *Datapath) Programs() ([]ProgramStats, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read program statistics: %w", err)
 		}
-		out = append(out, ProgramStats{Name: info.Name, ID: uint32(id), RunCount: st.RunCount, RunTime: st.Runtime})
+		out = append(out, progstats.Stats{Name: info.Name, ID: uint32(id), RunCount: st.RunCount, RunTime: st.Runtime})
 	}
 	return out, nil
 }

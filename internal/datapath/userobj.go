@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/tcpilot/tcpilot/internal/progstats"
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
@@ -72,7 +73,7 @@ func (u *userObject) describe() {
 		return
 	}
 	u.info.ID = uint32(info.Program)
-	u.info.Program = StatsOf(u.info.ID).Name
+	u.info.Program = progstats.Of(u.info.ID).Name
 }
 
 // maxObject limits the size of a user's object, in bytes: tcpilot's largest is a

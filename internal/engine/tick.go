@@ -221,9 +221,6 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 		return en, false
 	}
 	d := policy.Decide(e.input(n, now))
-	if n.isRoot() {
-		d.Policy.CountFlows = false // connections of many paths
-	}
 	n.reason, n.best = d.Reason, int8(d.Best)
 	w := e.writtenOf(n.rule, &d.Policy)
 	if n.id != 0 && e.fresh(n, now) && w.same(&n.policy) {
@@ -243,9 +240,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // removes the row that it may have had. Then the kernel matches the row of an ancestor,
 // which stays up to date, as a copy would not.
 func (e *Engine) leftToParent(n *node, now int64) bool {
-	ownArms := n.ecn && !slices.Equal(e.offered.plain, e.armsFor(n))
-	adapted := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
-	if n.belief.Count > 0 || ownArms || adapted || n.back != nil || n.key == rootKey(n.key.class, 0) {
+	if n.belief.Count > 0 || n.back != nil || n.key == rootKey(n.key.class, 0) || e.hasOwnPolicy(n, now) {
 		return false
 	}
 	if n.id != 0 {
@@ -258,6 +253,13 @@ func (e *Engine) leftToParent(n *node, now int64) bool {
 		n.reason = policy.Inherited
 	}
 	return true
+}
+
+// hasOwnPolicy reports whether n gets another policy than its parent although it has no
+// observations: other arms, or values adapted to it.
+func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
+	return n.ecn && !slices.Equal(e.offered.plain, e.armsFor(n)) ||
+		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 
 // writtenOf returns the part of a policy that is needed to compare it with the next one.
@@ -313,7 +315,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.Back = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
-	in.First = n.first
+	in.First, in.Root = n.first, n.isRoot()
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices {
 		in.Slice = n.sliceShift()

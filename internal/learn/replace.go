@@ -3,7 +3,6 @@ package learn
 import (
 	"math"
 
-	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -26,10 +25,7 @@ const certain = 2
 
 func (t thompson) replaced(arms []tcp.CC, base, best int, b *Belief, now int64) (mask uint8) {
 	var buf [stackArms]candidate
-	cs := buf[:0]
-	for _, cc := range arms {
-		cs = append(cs, candidate{Control: congestion.Of(cc), arm: b.find(cc)})
-	}
+	cs := candidates(buf[:0], arms, b)
 	t.priors(cs, nil, t.opt.Spread, now)
 	t.posteriors(cs, b, base >= 0, now)
 	t.prices(cs, max(0, base))

@@ -46,6 +46,14 @@ func (c *candidate) trials() float64 {
 	return c.arm.Trials
 }
 
+// candidates appends the arms of a path to cs.
+func candidates(cs []candidate, arms []tcp.CC, b *Belief) []candidate {
+	for _, cc := range arms {
+		cs = append(cs, candidate{Control: congestion.Of(cc), arm: b.find(cc)})
+	}
+	return cs
+}
+
 // Weights implements Learner.
 func (t thompson) Weights(w []float64, arms []tcp.CC, base int, b, parent *Belief, now int64) int {
 	if len(arms) == 0 {
@@ -55,10 +63,7 @@ func (t thompson) Weights(w []float64, arms []tcp.CC, base int, b, parent *Belie
 		b = &Belief{}
 	}
 	var buf [stackArms]candidate
-	cs := buf[:0]
-	for _, cc := range arms {
-		cs = append(cs, candidate{Control: congestion.Of(cc), arm: b.find(cc)})
-	}
+	cs := candidates(buf[:0], arms, b)
 	spread := t.opt.Spread
 	if base >= 0 && !t.fell(b, now) {
 		spread = t.opt.Calm

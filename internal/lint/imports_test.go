@@ -31,18 +31,19 @@ var mayImport = map[string][]string{
 	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion"},
 
 	// edge: the kernel, the disk
-	"datapath": {"tcp", "path", "class", "jiffies", "netns", "regular"},
-	"cc":       {"tcp", "congestion", "jiffies", "netns", "regular", "sysctl"},
-	"filelock": {},
-	"host":     {"netns", "sysctl"},
-	"jiffies":  {},
-	"netns":    {"thread"},
-	"regular":  {},
-	"store":    {"filelock", "sysctl"},
-	"sysctl":   {},
-	"thread":   {},
-	"undo":     {},
-	"record":   {"tcp"},
+	"datapath":  {"tcp", "path", "class", "jiffies", "netns", "progstats", "regular"},
+	"cc":        {"tcp", "congestion", "jiffies", "netns", "progstats", "regular", "sysctl"},
+	"filelock":  {},
+	"host":      {"netns", "sysctl"},
+	"jiffies":   {},
+	"progstats": {},
+	"netns":     {"thread"},
+	"regular":   {},
+	"store":     {"filelock", "sysctl"},
+	"sysctl":    {},
+	"thread":    {},
+	"undo":      {},
+	"record":    {"tcp"},
 
 	// face
 	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "yamlfile"},
@@ -77,7 +78,7 @@ var mayImport = map[string][]string{
 // onlyIn names the packages that may import a module or a part of the standard
 // library, apart from tests.
 var onlyIn = map[string][]string{
-	"github.com/cilium/ebpf":                  {"datapath", "cc", "lab/link", "lab/subject"},
+	"github.com/cilium/ebpf":                  {"datapath", "cc", "progstats", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"testenv", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
 	"github.com/goccy/go-yaml":                {"config", "yamlfile", "lab/scenario"},

@@ -68,7 +68,7 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 	if m == nil || m.RTTs < metricsSamples || m.SRTT == 0 {
 		return a
 	}
-	if age := time.Duration(now - m.RTTAt); age > metricsAge || age < -clockSlack {
+	if !recent(m.RTTAt, now, metricsAge) {
 		return a
 	}
 	for _, f := range r.Adapt {
@@ -90,6 +90,13 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 		}
 	}
 	return a
+}
+
+// recent reports whether something that was measured at `at`, 0 for never, may be used now: it
+// is not older than age, nor of the future, except for a clock that was set back a little.
+func recent(at, now int64, age time.Duration) bool {
+	since := time.Duration(now - at)
+	return at != 0 && since <= age && since >= -clockSlack
 }
 
 // bound is the rule's bound of a field, or its default.

@@ -37,7 +37,8 @@ type Input struct {
 	Belief  *learn.Belief  // of this path; nil is a path without samples
 	Metrics *estimate.Path // of this path; nil is a path without samples
 	Adapted Adapted        // of the policy in use
-	First   *FirstWindows  // of this path; nil is a path without samples
+	First   *FirstWindows  // of this path; nil: no initial window was raised
+	Root    bool           // the policy is that of all unknown paths
 	Parent  *learn.Belief  // of the enclosing prefix; nil at the root
 	Now     int64          // Unix nanoseconds
 	Slice   uint8          // path.Policy's, for paths that learn
@@ -77,7 +78,7 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
-	d.Policy.CountFlows = slices.Contains(in.Rule.Adapt, tcp.InitCwnd)
+	d.Policy.CountFlows = !in.Root && slices.Contains(in.Rule.Adapt, tcp.InitCwnd)
 	if in.Back {
 		d.Reason = WorseThanDefault
 		return d

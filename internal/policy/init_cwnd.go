@@ -40,32 +40,35 @@ const (
 // window is the number of packets that new connections share; 0 if the path has not shown
 // any, or is filled. was is the one in use.
 func window(m *estimate.Path, was uint32, now int64) uint32 {
-	age := time.Duration(now - m.CarriedAt)
-	if m.CarriedAt == 0 || age > windowAge || age < -clockSlack || filled(m, was) {
+	if !recent(m.CarriedAt, now, windowAge) || shortPath(m) || filled(m, was) {
 		return 0
 	}
 	w := float64(m.Carried.Greatest())
 	switch {
 	case w <= kernelWindow || was == 0 && w < smallWindow:
 		return 0
-	case w >= windowFall*float64(was) && w <= windowRise*float64(was):
+	case keeps(float64(was), w):
 		return was
 	}
 	return uint32(w)
 }
 
-// filled reports whether connections fill the path, or whether its round trips are too short.
+// keeps reports whether a window in use is so close to the computed one that it stays.
+func keeps(was, w float64) bool { return w >= windowFall*was && w <= windowRise*was }
+
+// shortPath reports whether the round trips of a path are too short for adapted windows.
+func shortPath(m *estimate.Path) bool {
+	return time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT
+}
+
+// filled reports whether connections fill the path.
 func filled(m *estimate.Path, was uint32) bool {
-	least := float64(m.MinRTT.Least())
-	if least < float64(leastWindowRTT/time.Microsecond) {
-		return true
-	}
 	most := filledRTT
 	if was == 0 {
 		most = filledEnds
 	}
 	loss, _ := m.Loss()
-	return float64(m.SRTT) >= most*least || loss >= filledLoss
+	return float64(m.SRTT) >= most*float64(m.MinRTT.Least()) || loss >= filledLoss
 }
 
 // WindowExpires is when what the path has shown is too old, Unix nanoseconds.

@@ -30,16 +30,15 @@ const (
 // receiveWindow is the initial receive window of a path in packets, 0 if the kernel's is
 // enough. was is the one in use, most the greatest.
 func receiveWindow(m *estimate.Path, was, most uint16) uint16 {
-	least := time.Duration(m.MinRTT.Least()) * time.Microsecond
-	if least < leastWindowRTT {
+	if shortPath(m) {
 		return 0
 	}
-	bytes := receiveBeta * float64(m.ReceiveRate.Greatest()) * least.Seconds()
+	bytes := receiveBeta * float64(m.ReceiveRate.Greatest()) * float64(m.MinRTT.Least()) / 1e6
 	w := min(bytes/receiveSegment, float64(most))
 	switch {
 	case w <= usualReceive || was == 0 && w < windowRise*usualReceive:
 		return 0
-	case w >= windowFall*float64(was) && w <= windowRise*float64(was) && w != float64(most):
+	case keeps(float64(was), w) && w != float64(most):
 		return was
 	}
 	return uint16(w)

@@ -240,7 +240,7 @@ func (c *churner) failed(ctx context.Context, err error) {
 	c.first = cmp.Or(c.first, err)
 	c.mu.Unlock()
 	if c.spec.Rate == 0 {
-		pause(ctx, time.Millisecond) // so that a refused connection is not tried again in a busy loop
+		Pause(ctx, time.Millisecond) // so that a refused connection is not tried again in a busy loop
 	}
 }
 

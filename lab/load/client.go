@@ -106,8 +106,8 @@ func (c *clientConn) discard(n int, buf []byte) (read int, err error) {
 // zeros is the data that all connections send.
 var zeros [chunk]byte
 
-// pause sleeps; it returns false if ctx ends.
-func pause(ctx context.Context, d time.Duration) bool {
+// Pause sleeps; it returns false if ctx ends.
+func Pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}

@@ -140,7 +140,7 @@ func (f *flowClient) dispatch(ctx context.Context) {
 			}
 			if err := transfer(ctx, c, f.spec.order(n)); err != nil {
 				c.Error = err.Error()
-				pause(ctx, time.Millisecond) // so that a refused connection is not tried again in a busy loop
+				Pause(ctx, time.Millisecond) // so that a refused connection is not tried again in a busy loop
 			}
 			<-f.free
 		})
@@ -180,7 +180,7 @@ func (f *flowClient) flow(ctx context.Context, r *Connection, o order) error {
 // the process is mostly idle (epoll_wait). It returns false if ctx ends.
 func sleepUntil(ctx context.Context, m Time) bool {
 	const nearer = 2 * time.Millisecond
-	if !pause(ctx, m.Sub(Now())-nearer) {
+	if !Pause(ctx, m.Sub(Now())-nearer) {
 		return false
 	}
 	for left := m.Sub(Now()); left > 0; left = m.Sub(Now()) {

@@ -105,7 +105,7 @@ func (r *RPCResult) multiplex(ctx context.Context, s MuxSpec) error {
 	defer func() { r.Kept = kept.all() }()
 	m := &muxClient{clientConn: c, in: bufio.NewReaderSize(c, chunk), sizes: s.Sizes}
 	for n := 0; s.Count == 0 || n < s.Count; n++ {
-		if n > 0 && !pause(ctx, s.Think) {
+		if n > 0 && !Pause(ctx, s.Think) {
 			return ctx.Err()
 		}
 		if n > 0 && !time.Now().Before(end) {

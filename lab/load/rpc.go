@@ -107,7 +107,7 @@ func (r *RPCResult) converse(ctx context.Context, c *clientConn, s RPCSpec, end 
 	reply := make([]byte, min(s.Reply, chunk))
 	size := max(s.Request, s.Reply)
 	for n := 0; s.Count == 0 || n < s.Count; n++ {
-		if n > 0 && !pause(ctx, s.Think) {
+		if n > 0 && !Pause(ctx, s.Think) {
 			return ctx.Err()
 		}
 		if n > 0 && !time.Now().Before(end) {

@@ -22,7 +22,7 @@ type hostPair struct {
 
 // run makes the hostPair's traffic.
 func (l *hostPair) run(ctx context.Context) {
-	if !wait(ctx, l.Start) {
+	if !load.Pause(ctx, l.Start) {
 		return
 	}
 	switch l.Kind {
@@ -85,7 +85,7 @@ func (l *hostPair) bulk(ctx context.Context, _ int) {
 			l.fail(err)
 		}
 		if b.Connect == 0 {
-			wait(ctx, time.Millisecond) // a server that has ended refuses at once
+			load.Pause(ctx, time.Millisecond) // a server that has ended refuses at once
 			continue
 		}
 		c := l.connection(false)
@@ -220,16 +220,4 @@ func (l *hostPair) servers() []string {
 		all[i] = netip.AddrPortFrom(topology.SpreadAddr(i, l.IPv6), Port).String()
 	}
 	return all
-}
-
-// wait sleeps; false is the end of ctx.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -228,7 +228,7 @@ func (l *ledger) account(ctx context.Context, port uint16, deadline time.Time) (
 			return list[0], true
 		}
 		l.mu.Unlock()
-		if time.Now().After(deadline) || !wait(ctx, time.Millisecond) {
+		if time.Now().After(deadline) || !load.Pause(ctx, time.Millisecond) {
 			return a, false
 		}
 	}

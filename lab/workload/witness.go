@@ -116,7 +116,7 @@ func (p *program) serving(ctx context.Context, port int) error {
 			return fmt.Errorf("start %s: %w: %s%s", p.cmd.Args[0], errors.Join(p.err), p.says.String(), p.out.String())
 		default:
 		}
-		if !wait(ctx, 10*time.Millisecond) {
+		if !load.Pause(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
