@@ -104,7 +104,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	if s.Counters.Samples.Lost() > 0 {
 		lost = a.Paint.Warn(fmt.Sprintf("%s (%d ring full, %d malformed)", lost, s.Counters.Samples.Dropped, s.Counters.Samples.Malformed))
 	}
-	line("samples", "%d received, %d learned from, %s", s.Counters.Samples.Received, s.Totals.ObserveCount, lost)
+	line("samples", "%d received, %d used in beliefs, %s", s.Counters.Samples.Received, s.Totals.ObserveCount, lost)
 	line("policies", "%d written in %d rounds of %s, %s", s.Totals.Writes, s.Totals.Ticks,
 		fmtDuration(perTick(s.Totals)), a.errorCount(s.Totals.WriteErrors))
 
@@ -138,7 +138,7 @@ func (a *app) renderYields(w io.Writer, now time.Time, yields []engine.Yield) {
 	if len(yields) == 0 {
 		return
 	}
-	a.Heading(w, "Left to the administrator")
+	a.Heading(w, "Yielded to the administrator")
 	t := console.NewTable("FIELD", "SYSCTL", "BEFORE", "AFTER", "SINCE")
 	for _, y := range yields {
 		if y.NetNS != "" {

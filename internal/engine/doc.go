@@ -1,6 +1,5 @@
-// Package engine is the one loop of tcpilot: it observes samples, decides on
-// what each path should give to its connections, writes what changed, and
-// publishes a snapshot. It owns all learned state.
+// Package engine holds all learned state: it observes samples, decides what each path gives
+// to its connections, writes what changed, and publishes a snapshot.
 //
 // It refuses to touch the world: samples come in through calls, policies leave through
 // a Sink, and time is an argument, so that a recorded file replays to the same

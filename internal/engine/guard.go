@@ -10,9 +10,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// watch passes an outcome to the guards of a path, and retires the arm on the path if a
+// runGuards passes an outcome to the guards of a path, and retires the arm on the path if a
 // guard decides so.
-func (e *Engine) watch(n *node, s *tcp.Sample, out learn.Outcome) {
+func (e *Engine) runGuards(n *node, s *tcp.Sample, out learn.Outcome) {
 	if !(out.Weight > 0) || math.IsInf(out.Reward, 0) || math.IsNaN(out.Reward) {
 		return
 	}

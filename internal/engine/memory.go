@@ -20,18 +20,18 @@ type PathID struct {
 // StoredPath is what is kept of a path across restarts.
 type StoredPath struct {
 	PathID
-	Objective string            `json:"objective"`
-	Learner   string            `json:"learner"`
-	Belief    learn.Belief      `json:"belief"`
-	Samples   uint64            `json:"samples"`
-	LastUsed  int64             `json:"last_used_ns"` // Unix ns
-	ECN       bool              `json:"ecn,omitempty"`
-	Host      netip.Addr        `json:"host,omitzero"`
-	Hosts     bool              `json:"hosts,omitempty"`
-	Compared  *learn.Comparison `json:"compared,omitempty"`
-	Back      *Back             `json:"back,omitempty"`
-	Retired   guard.Retirements `json:"retired,omitempty"`
-	Metrics   estimate.Path     `json:"metrics"`
+	Objective     string            `json:"objective"`
+	Learner       string            `json:"learner"`
+	Belief        learn.Belief      `json:"belief"`
+	Samples       uint64            `json:"samples"`
+	LastUsed      int64             `json:"last_used_ns"` // Unix ns
+	ECN           bool              `json:"ecn,omitempty"`
+	Host          netip.Addr        `json:"host,omitzero"`
+	Hosts         bool              `json:"hosts,omitempty"`
+	Compared      *learn.Comparison `json:"compared,omitempty"`
+	LeftToDefault *StoredLeft       `json:"back,omitempty"`
+	Retired       guard.Retirements `json:"retired,omitempty"`
+	Metrics       estimate.Path     `json:"metrics"`
 }
 
 func (n *node) place() PathID {
@@ -43,7 +43,7 @@ func (e *Engine) memory(n *node) StoredPath {
 	m := StoredPath{
 		PathID: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		Back: n.back, Retired: slices.Clone(n.retired), Metrics: n.metrics,
+		LeftToDefault: n.left, Retired: slices.Clone(n.retired), Metrics: n.metrics,
 	}
 	if n.compared != nil {
 		compared := *n.compared
@@ -129,7 +129,7 @@ func (e *Engine) remember(m StoredPath) bool {
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
 		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.compared, n.back, n.retired, n.metrics = m.Compared, m.Back, m.Retired, m.Metrics
+		n.compared, n.left, n.retired, n.metrics = m.Compared, m.LeftToDefault, m.Retired, m.Metrics
 		n.stored = true
 		return true
 	}

@@ -51,7 +51,7 @@ type node struct {
 	rootEvidence   float64           // evidence that this path gave to the root of its rule, as of rootEvidenceAt
 	rootEvidenceAt int64             // Unix ns
 	compared       *learn.Comparison // with the hold-out; nil before its first sample
-	back           *Back             // nil unless the path was once left to the default
+	left           *StoredLeft       // nil unless the path was once left to the default
 
 	guard   *guard.Watch      // nil until there is something to compare with
 	retired guard.Retirements // arms that guards retired on the path, also in the past
@@ -193,7 +193,7 @@ func (e *Engine) split(n *node) {
 		h.first = &first
 	}
 	h.guard, h.retired, n.guard, n.retired = n.guard, n.retired, nil, nil
-	h.compared, h.back, n.compared, n.back = n.compared, n.back, nil, nil
+	h.compared, h.left, n.compared, n.left = n.compared, n.left, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.beliefChanged(n, tcp.CC{})
@@ -314,7 +314,7 @@ func (e *Engine) drop(n *node) {
 	n.id, n.gone = 0, true
 	// dirty, later, deferred and unsaved keep the node until they are next walked, which can
 	// take long for unsaved. So free its memory now.
-	n.belief, n.compared, n.guard, n.retired, n.back = learn.Belief{}, nil, nil, nil, nil
+	n.belief, n.compared, n.guard, n.retired, n.left = learn.Belief{}, nil, nil, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
 		if e.listed++; e.listed > e.opt.Limit/trialPart {
 			e.dropListed()

@@ -26,13 +26,13 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		return
 	}
 	at := e.find(rs, s)
-	e.note(rs, &at, s)
+	e.updateMetrics(rs, &at, s)
 	if out, scored := e.outcome(rs, at, s); scored {
-		leaf := e.place(rs, at, s)
-		if e.attribute(leaf, s, &out) {
+		leaf := e.ensureNode(rs, at, s)
+		if e.assignSlice(leaf, s, &out) {
 			e.compare(leaf, s, out)
-			e.learn(leaf, s, out)
-			e.watch(leaf, s, out)
+			e.updateBeliefs(leaf, s, out)
+			e.runGuards(leaf, s, out)
 		}
 	}
 	e.evict() // last: it may drop the nodes used above
@@ -81,10 +81,10 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 	return at
 }
 
-// note records what every sample contains, whether it has an outcome or not. It creates the
+// updateMetrics records what every sample contains, whether it has an outcome or not. It creates the
 // path if values can be adapted to it and the sample shows what it carries: connections that only
 // receive, or that the application limits, have no outcome.
-func (e *Engine) note(rs *ruleState, at *position, s *tcp.Sample) {
+func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	if at.path == nil {
 		if len(rs.rule.Adapt) == 0 || e.observe || !estimate.ShowsCapacity(s) {
 			return
@@ -158,9 +158,9 @@ func (e *Engine) outcome(rs *ruleState, at position, s *tcp.Sample) (out learn.O
 	return out, true
 }
 
-// place returns the node that an outcome belongs to, and creates it if needed. Without adapt,
+// ensureNode returns the node that an outcome belongs to, and creates it if needed. Without adapt,
 // nodes are created only here: an address without a scored connection gets none.
-func (e *Engine) place(rs *ruleState, at position, s *tcp.Sample) *node {
+func (e *Engine) ensureNode(rs *ruleState, at position, s *tcp.Sample) *node {
 	if at.path == nil {
 		at.path = e.node(rs, at.scope, at.addr, true)
 		e.noteSample(at.path, s)
@@ -173,9 +173,9 @@ func (e *Engine) place(rs *ruleState, at position, s *tcp.Sample) *node {
 	return at.leaf()
 }
 
-// attribute sets the number of concurrent connections and the slice of time of an outcome;
+// assignSlice sets the number of concurrent connections and the slice of time of an outcome;
 // false: it counts for no slice, and is ignored.
-func (e *Engine) attribute(leaf *node, s *tcp.Sample, out *learn.Outcome) bool {
+func (e *Engine) assignSlice(leaf *node, s *tcp.Sample, out *learn.Outcome) bool {
 	leaf.noteLifetime(s)
 	out.AtOnce = leaf.sliceLifetimes().atOnce()
 	if !e.slices {
@@ -192,9 +192,9 @@ func (e *Engine) attribute(leaf *node, s *tcp.Sample, out *learn.Outcome) bool {
 	return true
 }
 
-// learn updates the beliefs of a path and of its ancestors by an outcome: of the hold-out,
+// updateBeliefs updates the beliefs of a path and of its ancestors by an outcome: of the hold-out,
 // of an arm, or of both if a slice of the hold-out had the default.
-func (e *Engine) learn(leaf *node, s *tcp.Sample, out learn.Outcome) {
+func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	arm, by := s.Arm, assignmentOf(s)
 	if by != learn.Treated {
 		for m := leaf; m != nil; m = m.parent {

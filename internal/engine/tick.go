@@ -240,7 +240,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 // removes the row that it may have had. Then the kernel matches the row of an ancestor,
 // which stays up to date, as a copy would not.
 func (e *Engine) leftToParent(n *node, now int64) bool {
-	if n.belief.Count > 0 || n.back != nil || n.key == rootKey(n.key.class, 0) || e.hasOwnPolicy(n, now) {
+	if n.belief.Count > 0 || n.left != nil || n.key == rootKey(n.key.class, 0) || e.hasOwnPolicy(n, now) {
 		return false
 	}
 	if n.id != 0 {
@@ -313,7 +313,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Rule = n.rule.rule
 	in.Arms, in.ByName, in.Default = e.armsFor(n), e.offered.byName, e.offered.def
 	in.Retired = e.retiredFor(n, now)
-	in.Back = n.leftToDefault(now)
+	in.LeftToDefault = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
 	in.First, in.Root = n.first, n.isRoot()
 	in.Parent = e.parentBelief(n)

@@ -311,9 +311,9 @@ func packets(s *tcp.Sample) float64 {
 // stalled reports whether the path let next to nothing through for many round trips although
 // there was data to send.
 func stalled(s *tcp.Sample, pkts float64) bool {
-	held := s.SendLimited()
-	return pkts >= 1 && (s.Retrans > 0 || !s.Has(tcp.FlagAppLimited)) && held >= stallTime &&
-		held >= stallRTTs*time.Duration(s.SRTT)*time.Microsecond
+	limited := s.SendLimited()
+	return pkts >= 1 && (s.Retrans > 0 || !s.Has(tcp.FlagAppLimited)) && limited >= stallTime &&
+		limited >= stallRTTs*time.Duration(s.SRTT)*time.Microsecond
 }
 
 // leastRTT is the least round-trip time known of the path. The duration of the handshake

@@ -2,7 +2,7 @@ package learn
 
 import "math"
 
-// A search tries arms at once, without a bound on their share. Two things begin one: the
+// A search tries arms immediately, without a bound on their share. Two things begin one: the
 // rewards of the arm in use fell, or the default takes random loss for congestion. Both mean
 // that the default does badly now.
 
@@ -29,7 +29,7 @@ const (
 	ownQueue = 0.25
 )
 
-// search is why arms are to be tried at once.
+// search is why arms are to be tried immediately.
 type search struct {
 	fell   bool // rewards fell: any arm may be tried
 	random bool // random loss, and the default slows down for each loss: tolerant arms may be tried

@@ -82,7 +82,7 @@ func TestAdaptOnlyWhatTheRuleAsksFor(t *testing.T) {
 // In mode observe, and on a path that is left to the default, nothing is adapted.
 func TestAdaptNothingForAHoldOut(t *testing.T) {
 	r := &Rule{Learn: &Learn{}, Adapt: Adaptive}
-	for name, in := range map[string]*Input{"observe": {Observe: true}, "left to the default": {Back: true}} {
+	for name, in := range map[string]*Input{"observe": {Observe: true}, "left to the default": {LeftToDefault: true}} {
 		in.Rule, in.Arms, in.Learner, in.Metrics, in.Now = r, ccs("cubic"), &fixedLearner{}, measured(10, 1), adaptNow
 		if d := Decide(in); d.Policy.Params.Mask() != 0 || d.Policy.Adapted != 0 {
 			t.Errorf("%s: fields %b, adapted %b", name, d.Policy.Params.Mask(), d.Policy.Adapted)

@@ -42,9 +42,9 @@ type Input struct {
 	Parent  *learn.Belief  // of the enclosing prefix; nil at the root
 	Now     int64          // Unix nanoseconds
 	Slice   uint8          // path.Policy's, for paths that learn
-	// Back says that the path was shown to do worse than with the default, and gets the
+	// LeftToDefault says that the path was shown to do worse than with the default, and gets the
 	// default for now.
-	Back bool
+	LeftToDefault bool
 	// Observe puts every connection into the hold-out. NotRolledOut is the share (0 to 1)
 	// that a partial rollout puts there, in addition to the rule's own hold-out.
 	Observe      bool
@@ -79,7 +79,7 @@ func Decide(in *Input) Decision {
 		return d
 	}
 	d.Policy.CountFlows = !in.Root && slices.Contains(in.Rule.Adapt, tcp.InitCwnd)
-	if in.Back {
+	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
 		return d
 	}

@@ -250,7 +250,7 @@ func TestHoldOutFallsWithEvidence(t *testing.T) {
 func TestDecideLeavesAPathToTheDefault(t *testing.T) {
 	in := Input{
 		Rule: &Rule{Set: params(tcp.RTOMin, 5000), Learn: &Learn{HoldOut: 0.02}}, Arms: ccs("cubic bbr"),
-		Learner: &evenLearner{}, Back: true,
+		Learner: &evenLearner{}, LeftToDefault: true,
 	}
 	if d := Decide(&in); d.Reason != WorseThanDefault || d.Policy != (path.Policy{}) {
 		t.Errorf("%s: %+v", d.Reason, d.Policy)

@@ -2,6 +2,5 @@
 // cgroups and sysctls, each undone when the test ends. It also runs measurements, which never
 // fail a test.
 //
-// It uses almost nothing of this module, so that the tests of any package may use it. It
-// refuses to be imported by anything but tests.
+// It refuses to be imported by anything but tests.
 package testenv
