@@ -167,7 +167,7 @@ struct runtime_config {
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
 	__u32 num_cc;
-	__u32 report_rate;	/* approximate number of ends reported a second; 0: all */
+	__u32 report_rate;	/* approximate number of ends reported a second, at most; 0: all */
 	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */
 	__u64 slice_key[2];	/* key of the draw of each slice; hosts may share it */
 	__u8 cc[MAX_CC][CC_NAME];

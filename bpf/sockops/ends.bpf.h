@@ -36,17 +36,28 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 
 /* Above runtime_config.report_rate ends a second, over all CPUs, one of `stands_for` ends is
  * reported, drawn at random. Its sample counts for that many, so that sums over samples
- * are unbiased. stands_for follows from the rate of the last window. A CPU adds to the
+ * are unbiased. stands_for follows from the rate of the last window. The busier the host, the
+ * fewer are reported, because most of what a connection costs beyond its options is its
+ * report: report_rate squared / ends, but not less than report_rate / PACE_LEAST. A CPU adds to the
  * shared count once in PACE_BATCH ends, without a lock. If two CPUs close a window at
  * once, only one succeeds. */
 #define PACE_WINDOW_NS (100 * NSEC_PER_MSEC)
 #define PACE_BATCH 16	/* a power of two */
+#define PACE_LEAST 4
 
 static struct {
 	__u64 begun_ns;		/* of the window */
 	__u64 ends;		/* in it */
 	__u64 stands_for;	/* 0, 1: all are reported */
 } pace;
+
+/* Of how many ends one is reported. */
+static __always_inline __u64 pace_share(__u64 ends, __u64 rate)
+{
+	__u64 more = ends > PACE_LEAST * rate ? PACE_LEAST * rate : ends;
+
+	return (ends * more + rate * rate - 1) / (rate * rate);
+}
 
 /* A window also closes after a number of ends, so that a burst counts within milliseconds. */
 static __always_inline void pace_close(__u64 now, __u32 rate)
@@ -58,7 +69,7 @@ static __always_inline void pace_close(__u64 now, __u32 rate)
 	if (!__sync_bool_compare_and_swap(&pace.begun_ns, begun, now))
 		return;
 	__sync_fetch_and_add(&pace.ends, -ends);
-	pace.stands_for = (ends * NSEC_PER_SEC / took + rate - 1) / (rate ?: 1);
+	pace.stands_for = pace_share(ends * NSEC_PER_SEC / took, rate ?: 1);
 }
 
 /* How many ends this one stands for; 0: it is not reported. */

@@ -122,8 +122,9 @@ type Settings struct {
 	Inherited []tcp.CC
 	// Interval is the age from which live connections are sampled; 0 is never.
 	Interval time.Duration
-	// ReportRate is about how many ends of connections are reported a second. If there are
-	// more, each sample stands for several. 0 is all.
+	// ReportRate is about how many ends of connections are reported a second at most. If there
+	// are more, each sample stands for several: twice as many ends, half the samples, down to a
+	// quarter of ReportRate. 0 is all.
 	ReportRate uint32
 }
 

@@ -47,7 +47,7 @@ func TestRootEndsThinned(t *testing.T) {
 	c := r.ends(t, n)
 	samples := r.count(t, int(c.Samples), func(*tcp.Sample) bool { return true })
 
-	var sum, variance, thinned float64
+	var sum, variance, thinned, largest float64
 	byArm := map[tcp.CC]float64{}
 	for i := range samples {
 		s := &samples[i]
@@ -62,6 +62,7 @@ func TestRootEndsThinned(t *testing.T) {
 		sum += k
 		variance += k * (k - 1)
 		thinned++
+		largest = max(largest, k)
 	}
 	failed := float64(c.Decisions["cc-failed"])
 	if math.Abs(byArm[cc("nosuchcc")]-failed) > float64(unshown(2*n)) || failed < n/10 {
@@ -75,6 +76,10 @@ func TestRootEndsThinned(t *testing.T) {
 	}
 	if a, b := byArm[cc("cubic")], byArm[cc("reno")]; math.Abs(a-b) > 4.5*math.Sqrt(variance+ends) {
 		t.Errorf("they stand for %g with cubic and %g with reno, want the same", a, b)
+	}
+	// The busier the host, the fewer are reported.
+	if least := 2 * ends / took.Seconds() / rate; largest < least {
+		t.Errorf("a sample stands for at most %g ends, want %g or more", largest, least)
 	}
 	// The first window is not thinned, and shares are whole numbers.
 	if most := rate*took.Seconds()*1.5 + 600; thinned > most || thinned > ends/2 {
