@@ -65,11 +65,13 @@ func block(b *testing.B, w *world, server *load.Agent, to string, d time.Duratio
 }
 
 // BenchmarkCostPairs compares blocks of connections with and without tcpilot, in pairs whose
-// order alternates: with a congestion control set on each connection, and in the default
-// configuration, which learns.
+// order alternates: with a congestion control set on each connection, in the default
+// configuration, which learns, and with a rule that leaves the connections alone, which is what
+// classification and the daemon cost.
 func BenchmarkCostPairs(b *testing.B) {
 	b.Run("set", func(b *testing.B) { costPairs(b, bothEnds) })
 	b.Run("learn", func(b *testing.B) { costPairs(b, "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {}}\n") })
+	b.Run("leave", func(b *testing.B) { costPairs(b, "  - {name: lab, match: {remote: [10.0.0.0/8]}, leave: true}\n") })
 }
 
 func costPairs(b *testing.B, rules string) {
