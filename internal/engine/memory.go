@@ -29,7 +29,7 @@ type StoredPath struct {
 	Host          netip.Addr        `json:"host,omitzero"`
 	Hosts         bool              `json:"hosts,omitempty"`
 	Compared      *learn.Comparison `json:"compared,omitempty"`
-	LeftToDefault *StoredLeft       `json:"back,omitempty"`
+	LeftToDefault *StoredLeft       `json:"left_to_default,omitempty"`
 	Retired       guard.Retirements `json:"retired,omitempty"`
 	Metrics       estimate.Path     `json:"metrics"`
 }

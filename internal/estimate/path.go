@@ -39,20 +39,20 @@ const (
 // Path is the metrics of a path, in the direction from this host to the remote one unless a
 // field says otherwise. The zero Path knows nothing.
 type Path struct {
-	MinRTT      Window  `json:"min_rtt"`      // minimum, microseconds
-	Rate        Window  `json:"rate"`         // greatest delivery rate that the application did not limit, bytes/s
-	ReceiveRate Window  `json:"receive_rate"` // greatest rate at which a connection received, bytes/s: a lower bound
-	Ssthresh    Window  `json:"ssthresh"`     // greatest slow start threshold, packets
-	Carried     Window  `json:"carried"`      // most that connections had in flight together without a loss, packets
-	SRTT        float32 `json:"srtt"`         // smoothed round-trip time, microseconds; 0 is unknown
-	RTTVar      float32 `json:"rttvar"`       // its variation, within connections and between them, microseconds
-	Sent        float32 `json:"sent"`         // data packets, discounted
-	Lost        float32 `json:"lost"`         // those of them that the sender marked as lost
-	RTTs        uint32  `json:"rtts"`         // number of samples with a smoothed round-trip time
-	RTTAt       int64   `json:"rtt_at"`       // Unix nanoseconds of the latest of them; 0 is never
-	SsthreshAt  int64   `json:"ssthresh_at"`  // Unix nanoseconds of the latest value of Ssthresh; 0 is never
-	CarriedAt   int64   `json:"carried_at"`   // the same of Carried
-	Updated     int64   `json:"updated"`      // Unix nanoseconds of the latest sample; 0 is never
+	MinRTT      Window  `json:"min_rtt_us"`                    // minimum, microseconds
+	Rate        Window  `json:"rate_bytes_per_second"`         // greatest delivery rate that the application did not limit, bytes/s
+	ReceiveRate Window  `json:"receive_rate_bytes_per_second"` // greatest rate at which a connection received, bytes/s: a lower bound
+	Ssthresh    Window  `json:"ssthresh_packets"`              // greatest slow start threshold, packets
+	Carried     Window  `json:"carried_packets"`               // most that connections had in flight together without a loss, packets
+	SRTT        float32 `json:"srtt_us"`                       // smoothed round-trip time, microseconds; 0 is unknown
+	RTTVar      float32 `json:"rttvar_us"`                     // its variation, within connections and between them, microseconds
+	Sent        float32 `json:"sent_packets"`                  // data packets, discounted
+	Lost        float32 `json:"lost_packets"`                  // those of them that the sender marked as lost
+	RTTs        uint32  `json:"rtts"`                          // number of samples with a smoothed round-trip time
+	RTTAt       int64   `json:"rtt_at_ns"`                     // Unix nanoseconds of the latest of them; 0 is never
+	SsthreshAt  int64   `json:"ssthresh_at_ns"`                // Unix nanoseconds of the latest value of Ssthresh; 0 is never
+	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
+	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 }
 
 // Observe updates the metrics by a sample, whether or not it can be scored. Samples may

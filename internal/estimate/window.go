@@ -9,7 +9,7 @@ import "time"
 type Window struct {
 	Half   uint64 `json:"half"`             // extreme of the half that began at Began; 0 is unknown
 	Before uint64 `json:"before,omitempty"` // extreme of the half before it; 0 is unknown
-	Began  int64  `json:"began"`            // Unix nanoseconds
+	Began  int64  `json:"began_ns"`         // Unix nanoseconds
 }
 
 // Max adds a value to the maximum of a window; 0 is ignored. at, in Unix nanoseconds, must
