@@ -36,14 +36,12 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 
 /* Above runtime_config.report_rate ends a second, over all CPUs, one of `stands_for` ends is
  * reported, drawn at random. Its sample counts for that many, so that sums over samples
- * are unbiased. stands_for follows from the rate of the last window. The busier the host, the
- * fewer are reported, because most of what a connection costs beyond its options is its
- * report: report_rate squared / ends, but not less than report_rate / PACE_LEAST. A CPU adds to the
- * shared count once in PACE_BATCH ends, without a lock. If two CPUs close a window at
+ * are unbiased. stands_for follows from the rate of the last window (pace_share). A CPU adds
+ * to the shared count once in PACE_BATCH ends, without a lock. If two CPUs close a window at
  * once, only one succeeds. */
 #define PACE_WINDOW_NS (100 * NSEC_PER_MSEC)
 #define PACE_BATCH 16	/* a power of two */
-#define PACE_LEAST 4
+#define PACE_FLOOR 4	/* at least report_rate / PACE_FLOOR ends a second are reported */
 
 static struct {
 	__u64 begun_ns;		/* of the window */
@@ -51,12 +49,14 @@ static struct {
 	__u64 stands_for;	/* 0, 1: all are reported */
 } pace;
 
-/* Of how many ends one is reported. */
+/* Of how many ends one is reported, if there are `ends` a second. Twice as many ends, half the
+ * reports, because a report is the most expensive piece: rate * rate / ends a second, down to
+ * the floor. Rounded up. */
 static __always_inline __u64 pace_share(__u64 ends, __u64 rate)
 {
-	__u64 more = ends > PACE_LEAST * rate ? PACE_LEAST * rate : ends;
+	__u64 bounded_ends = ends > PACE_FLOOR * rate ? PACE_FLOOR * rate : ends;
 
-	return (ends * more + rate * rate - 1) / (rate * rate);
+	return (ends * bounded_ends + rate * rate - 1) / (rate * rate);
 }
 
 /* A window also closes after a number of ends, so that a burst counts within milliseconds. */

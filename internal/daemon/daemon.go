@@ -344,9 +344,8 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 	return d.engine.Start(cfg.Rules, resolver(), d.remember, time.Now().UnixNano())
 }
 
-// reportRate is how many ends of connections are reported a second at most; down to a quarter of
-// it the more there are. Learning needs far fewer; a sample costs about 1 us in the kernel, and
-// as much in the daemon.
+// reportRate is how many ends of connections are reported a second at most (Settings.ReportRate).
+// Learning needs far fewer; a sample costs about 1 us in the kernel, and as much in the daemon.
 const reportRate = 2000
 
 // putSettings writes the settings of all connections to the datapath.

@@ -18,8 +18,8 @@ import (
 // a new path to the default before a good arm is found. Their cost is bounded, because they
 // are few. A prefix or a rule leaves them out until it has tried the arm twice itself.
 
-// StoredLeft is a path, or a rule, that is left to the default.
-type StoredLeft struct {
+// StoredLeftToDefault is a path, or a rule, that is left to the default.
+type StoredLeftToDefault struct {
 	Why   string `json:"why"`      // with figures
 	Since int64  `json:"since_ns"` // Unix ns
 	Until int64  `json:"until_ns"` // Unix ns; later it is tuned again
@@ -77,12 +77,12 @@ func (e *Engine) judgeDefault(n *node, now int64) bool {
 // leaveToDefault returns a path, or a rule, to the kernel's defaults for a limited time, and
 // resets its comparison.
 func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
-	var last StoredLeft
+	var last StoredLeftToDefault
 	if n.left != nil {
 		last = *n.left
 	}
 	length := guard.Length(last.Since, last.Until, now)
-	n.left = &StoredLeft{Why: whyWorse(g), Since: now, Until: now + length}
+	n.left = &StoredLeftToDefault{Why: whyWorse(g), Since: now, Until: now + length}
 	n.compared = &learn.Comparison{}
 	e.retirements[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
@@ -116,7 +116,7 @@ func (n *node) within(around *node) bool {
 }
 
 // leftNow is why a path, or an ancestor of it, is left to the default now; nil if it is not.
-func (n *node) leftNow(now int64) *StoredLeft {
+func (n *node) leftNow(now int64) *StoredLeftToDefault {
 	for ; n != nil; n = n.parent {
 		if n.left != nil && now < n.left.Until {
 			return n.left

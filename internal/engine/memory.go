@@ -20,18 +20,18 @@ type PathID struct {
 // StoredPath is what is kept of a path across restarts.
 type StoredPath struct {
 	PathID
-	Objective     string            `json:"objective"`
-	Learner       string            `json:"learner"`
-	Belief        learn.Belief      `json:"belief"`
-	Samples       uint64            `json:"samples"`
-	LastUsed      int64             `json:"last_used_ns"` // Unix ns
-	ECN           bool              `json:"ecn,omitempty"`
-	Host          netip.Addr        `json:"host,omitzero"`
-	Hosts         bool              `json:"hosts,omitempty"`
-	Compared      *learn.Comparison `json:"compared,omitempty"`
-	LeftToDefault *StoredLeft       `json:"left_to_default,omitempty"`
-	Retired       guard.Retirements `json:"retired,omitempty"`
-	Metrics       estimate.Path     `json:"metrics"`
+	Objective     string               `json:"objective"`
+	Learner       string               `json:"learner"`
+	Belief        learn.Belief         `json:"belief"`
+	Samples       uint64               `json:"samples"`
+	LastUsed      int64                `json:"last_used_ns"` // Unix ns
+	ECN           bool                 `json:"ecn,omitempty"`
+	Host          netip.Addr           `json:"host,omitzero"`
+	Hosts         bool                 `json:"hosts,omitempty"`
+	Compared      *learn.Comparison    `json:"compared,omitempty"`
+	LeftToDefault *StoredLeftToDefault `json:"left_to_default,omitempty"`
+	Retired       guard.Retirements    `json:"retired,omitempty"`
+	Metrics       estimate.Path        `json:"metrics"`
 }
 
 func (n *node) place() PathID {

@@ -48,10 +48,10 @@ type node struct {
 	stored      bool // the store has a record of it
 	gone        bool // dropped, but some list may still contain it
 
-	rootEvidence   float64           // evidence that this path gave to the root of its rule, as of rootEvidenceAt
-	rootEvidenceAt int64             // Unix ns
-	compared       *learn.Comparison // with the hold-out; nil before its first sample
-	left           *StoredLeft       // nil unless the path was once left to the default
+	rootEvidence   float64              // evidence that this path gave to the root of its rule, as of rootEvidenceAt
+	rootEvidenceAt int64                // Unix ns
+	compared       *learn.Comparison    // with the hold-out; nil before its first sample
+	left           *StoredLeftToDefault // nil unless the path was once left to the default
 
 	guard   *guard.Watch      // nil until there is something to compare with
 	retired guard.Retirements // arms that guards retired on the path, also in the past
