@@ -60,8 +60,11 @@ func TestRootBufferbloatCountsAgainstAnArm(t *testing.T) {
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	reshape(t, w.back, func(s *link.Spec) { s.Delay = 20 * time.Millisecond })
-	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 20e6, link.Queue{Packets: 1000} })
+	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 20e6, link.Queue{Packets: 400} })
 	s := newSeries(t, startTcpilot(t, w, settings{objective: "latency"}), r, max(length(), 400*time.Millisecond))
+	// A full queue takes 240 ms, and a closed connection lives until its last packet is
+	// acknowledged: without a pause, connections would overlap, and trials be rationed.
+	s.pause = 250 * time.Millisecond
 	s.until(t, w, "bbr")
 }
 

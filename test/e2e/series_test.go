@@ -18,6 +18,7 @@ type series struct {
 	tcpilot  *tcpilot
 	to       string
 	duration time.Duration
+	pause    time.Duration // after each connection
 	tail     *tail
 	learned  []load.BulkResult
 	alone    map[string][]float64 // goodput by arm
@@ -59,6 +60,7 @@ func (s *series) until(t testing.TB, w *world, arm string) {
 func (s *series) one(t testing.TB, w *world) {
 	t.Helper()
 	s.learned = append(s.learned, bulk(t, w.client, load.BulkSpec{To: s.to, Duration: s.duration}))
+	time.Sleep(s.pause)
 }
 
 func (s *series) oneAlone(t testing.TB, w *world, arm string) {
