@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 7,	/* in the name of the directory with the pins */
+	ABI_VERSION = 8,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -247,8 +247,10 @@ enum sample_flags {		/* tcp.Flags */
 	F_SYN_HALVED = 3 << 14,	/* a number: how often the timeout of the SYN was halved */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
+	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */
+	F_SNDBUF_MAX = 1 << 12,	/* its send buffer has grown to the maximum of tcp_wmem */
 	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */
-	F_SAMPLE = F_MASK | F_LATER,
+	F_SAMPLE = F_MASK | F_RCVBUF_MAX | F_SNDBUF_MAX | F_LATER,
 };
 
 struct conn_sample {

@@ -46,6 +46,8 @@ struct netns_ipv4 {
 	const struct tcp_congestion_ops *tcp_congestion_control;
 	__u8 sysctl_tcp_syn_retries;
 	__u8 sysctl_tcp_moderate_rcvbuf;
+	int sysctl_tcp_wmem[3];
+	int sysctl_tcp_rmem[3];
 };
 
 struct net {
@@ -94,6 +96,8 @@ struct sock {
 	unsigned long sk_max_pacing_rate;
 	unsigned int sk_gso_max_size;
 	int sk_rcvbuf;
+	int sk_sndbuf;
+	__u8 sk_userlocks : 4;
 	int sk_rcvlowat;
 	int sk_err;
 	struct sock_cgroup_data sk_cgrp_data;

@@ -16,6 +16,8 @@ enum {
 	CHRONO_RWND = 1,
 	CHRONO_SNDBUF = 2,
 	TIMED_OUT = 110,	/* ETIMEDOUT, asm-generic/errno.h */
+	SNDBUF_LOCK = 1,	/* sock.sk_userlocks: the application chose the size (SO_SNDBUF) */
+	RCVBUF_LOCK = 2,
 };
 
 /* The reader is woken at most this often. After each batch it pauses for longer
@@ -121,6 +123,20 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 		s->delivery_rate = (__u64)tp->rate_delivered * s->mss * USEC_PER_SEC / interval;
 }
 
+/* Whether buffers that the kernel tunes have grown as far as the namespace lets them. */
+static __always_inline __u16 report_buffers(struct sock *sk)
+{
+	struct netns_ipv4 *ipv4 = &sk->__sk_common.skc_net.net->ipv4;
+	__u8 locks = BPF_CORE_READ_BITFIELD(sk, sk_userlocks);
+	__u16 flags = 0;
+
+	if (!(locks & RCVBUF_LOCK) && sk->sk_rcvbuf >= ipv4->sysctl_tcp_rmem[2])
+		flags |= F_RCVBUF_MAX;
+	if (!(locks & SNDBUF_LOCK) && sk->sk_sndbuf >= ipv4->sysctl_tcp_wmem[2])
+		flags |= F_SNDBUF_MAX;
+	return flags;
+}
+
 static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,
 					  const struct track *t, const struct runtime_config *cfg)
 {
@@ -142,7 +158,7 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		flags |= F_ECN;
 	if (tp->ecn_flags & TCP_ECN_SEEN)
 		flags |= F_ECN_SEEN;
-	return flags;
+	return flags | report_buffers(tcp_sk_sock(tp));
 }
 
 /* The state of a congestion control of tcpilot's, if one is in use. It is valid until the

@@ -47,6 +47,24 @@ type Status struct {
 	Yields   []engine.Yield    `json:"yields"`
 	Totals   engine.Totals     `json:"totals"`
 	Loaded   []Loaded          `json:"loaded"` // users' own programs
+	// Buffers are the raised buffer limits; absent unless buffers.adapt is on.
+	Buffers *Buffers `json:"buffers,omitempty"`
+}
+
+// Buffers are the buffer limits that tcpilot has raised.
+type Buffers struct {
+	Limits      []BufferLimit `json:"limits"`                // raised now
+	PausedUntil time.Time     `json:"paused_until,omitzero"` // nothing is raised before, because TCP was short of memory
+}
+
+// BufferLimit is a raised limit: the third value of a sysctl in a network namespace.
+type BufferLimit struct {
+	NetNS    string    `json:"netns,omitempty"` // name or cookie; empty is the daemon's own
+	Sysctl   string    `json:"sysctl"`
+	Original uint64    `json:"original_bytes"` // before tcpilot raised it
+	Limit    uint64    `json:"limit_bytes"`
+	Since    time.Time `json:"since"` // of the latest raise
+	Why      string    `json:"why"`
 }
 
 // SetDegraded sets Degraded from the other fields.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,6 +111,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 
 	a.renderRollouts(w, now, s.Rollouts)
 	a.renderYields(w, now, s.Yields)
+	a.renderBuffers(w, now, s.Buffers)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)
 	a.renderArms(w, s.Arms)
@@ -145,6 +147,21 @@ func (a *app) renderYields(w io.Writer, now time.Time, yields []engine.Yield) {
 			y.Sysctl += " in network namespace " + y.NetNS
 		}
 		t.Row(y.Field, y.Sysctl, y.Before, y.After, fmtAgo(now, y.Since))
+	}
+	t.Write(w, a.Paint, "  ")
+}
+
+func (a *app) renderBuffers(w io.Writer, now time.Time, b *api.Buffers) {
+	if b == nil || len(b.Limits) == 0 && b.PausedUntil.IsZero() {
+		return
+	}
+	a.Heading(w, "Raised buffer limits")
+	if !b.PausedUntil.IsZero() {
+		fmt.Fprintln(w, "  "+a.Paint.Warn("TCP was short of memory: nothing is raised for another "+console.Span(b.PausedUntil.Sub(now))))
+	}
+	t := console.NewTable("NETNS", "SYSCTL", "MAXIMUM", "BEFORE", "SINCE", "WHY")
+	for _, l := range b.Limits {
+		t.Row(cmp.Or(l.NetNS, "own"), l.Sysctl, fmtBytes(l.Limit), fmtBytes(l.Original), fmtAgo(now, l.Since), l.Why)
 	}
 	t.Write(w, a.Paint, "  ")
 }

@@ -30,6 +30,7 @@ type Config struct {
 	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
+	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
 	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
 	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
@@ -74,6 +75,12 @@ type Learning struct {
 	DrawKey      string        `key:"draw_key" doc:"secret that the hosts of a fleet share, so that at one time they draw the same congestion control for the same network; empty is a random one for each host"`
 	SaveInterval time.Duration `key:"save_interval" min:"5s" max:"1h" doc:"time between two writes of what was learned to state_dir"`
 	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
+}
+
+// Buffers configures the limits of buffers (package buffers).
+type Buffers struct {
+	Adapt bool   `key:"adapt" doc:"raise the maxima of net.ipv4.tcp_rmem and net.ipv4.tcp_wmem in network namespaces whose connections are bound by them, and take the raises back if TCP is short of memory, and at the end"`
+	Max   uint64 `key:"max" min:"4MiB" max:"1GiB" doc:"greatest maximum to which they are raised"`
 }
 
 // Paths defines which remote addresses form a path.
@@ -190,6 +197,7 @@ func base() *Config {
 		Metrics:      Metrics{Listen: "127.0.0.1:9732", TopPaths: 20},
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
+		Buffers:      Buffers{Max: 64 << 20},
 		Learning: Learning{
 			Learner:      "thompson",
 			HoldOut:      0.02,

@@ -112,10 +112,12 @@ learning:
   draw_key: fleet
   save_interval: 30s
   paths: {ipv4: 32, ipv6: 64, limit: 100, overrides: [{prefix: 10.0.0.0/8, bits: 16}]}
+buffers: {adapt: true, max: 1GiB}
 congestion_controls: [tcpilot_ledbat, tcpilot_bbr3]
 builtin_rules: false
 `)
 	want := &Config{
+		Buffers:            Buffers{Adapt: true, Max: 1 << 30},
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
 		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", Mode: "observe",
 		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm", Read: ReadSocket{Mode: 0o660}},

@@ -177,6 +177,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 		return "true or false"
 	case reflect.Int:
 		return "number"
+	case reflect.Uint64:
+		return "size"
 	case reflect.Float64:
 		return "share"
 	case reflect.Slice:
@@ -238,6 +240,8 @@ func defaultWord(v reflect.Value) string {
 		return fmt.Sprintf("`%04o`", uint32(x))
 	case slog.Level:
 		return "`" + strings.ToLower(x.String()) + "`"
+	case uint64:
+		return fmt.Sprintf("`%dMiB`", x>>20)
 	case float64:
 		return fmt.Sprintf("`%g%%`", x*100)
 	case string:

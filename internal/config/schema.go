@@ -68,7 +68,7 @@ func plain(word string) any {
 // describe is a key's meaning, with its range if a schema cannot express it.
 func describe(t reflect.Type, tag reflect.StructTag) string {
 	text := tag.Get("doc")
-	if t == reflect.TypeFor[time.Duration]() {
+	if t == reflect.TypeFor[time.Duration]() || t.Kind() == reflect.Uint64 {
 		text += " (" + rangeWord(t, tag) + ")"
 	}
 	return text
@@ -107,6 +107,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 		return schema{"type": "boolean"}
 	case reflect.Int:
 		return schema{"type": "integer", "minimum": number(tag.Get("min")), "maximum": number(tag.Get("max"))}
+	case reflect.Uint64:
+		return unitSchema(unitsForm(sizeUnits, "Ki", "Mi", "Gi", "Ti"))
 	case reflect.Float64:
 		return shareSchema(tag)
 	case reflect.Struct:

@@ -128,6 +128,8 @@ func (d *decoder) parseText(s string, t target) (err error) {
 		*p, err = parseBool(s)
 	case *int:
 		*p, err = parseInt(s, t.tag)
+	case *uint64:
+		*p, err = parseSizeIn(s, t.tag)
 	case *float64:
 		*p, err = parseShareIn(s, t.tag)
 	case *time.Duration:
@@ -188,6 +190,19 @@ func parseInt(s string, tag reflect.StructTag) (int, error) {
 		return 0, bad(fmt.Sprintf("write %d to %d", low, high), "%s is out of range", s)
 	}
 	return int(v), nil
+}
+
+func parseSizeIn(s string, tag reflect.StructTag) (uint64, error) {
+	v, err := ParseSize(s)
+	if err != nil {
+		return 0, err
+	}
+	low, _ := ParseSize(tag.Get("min"))
+	high, _ := ParseSize(tag.Get("max"))
+	if v < low || v > high {
+		return 0, bad(fmt.Sprintf("write %s to %s", tag.Get("min"), tag.Get("max")), "%s is out of range", s)
+	}
+	return v, nil
 }
 
 func parseShareIn(s string, tag reflect.StructTag) (float64, error) {

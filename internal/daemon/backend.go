@@ -39,7 +39,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
 		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
-		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(),
+		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(), Buffers: d.buffers.state(),
 	}
 	s.Problems = d.problems()
 	if e := d.reloadErr.Load(); e != nil {
@@ -67,7 +67,7 @@ func (d *Daemon) problems() (list []string) {
 	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
 		list = append(list, p)
 	}
-	return append(list, d.tasks.problems()...)
+	return append(append(list, d.buffers.problems()...), d.tasks.problems()...)
 }
 
 // features lists the parts of the datapath, and why one is not active.
@@ -113,6 +113,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 		c.Events = append(c.Events, metrics.EventCount{Class: e.Class, Event: e.Name, Count: e.Count})
 	}
 	c.Controls = d.controls.counts(d.log)
+	c.Buffers = d.buffers.counts()
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err

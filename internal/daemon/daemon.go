@@ -57,6 +57,7 @@ type Daemon struct {
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
 	tasks     *supervisor
 	sysctls   *sysctls
+	buffers   *bufferLimits // nil: not adapted
 	settings  settings
 	diagnoses diagnoses
 	reloads   chan reloadRequest
@@ -154,7 +155,10 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 	if err := d.openStore(cfg, u); err != nil {
 		return err
 	}
-	return d.openEngine(cfg, u)
+	if err := d.openEngine(cfg, u); err != nil {
+		return err
+	}
+	return d.openBuffers(cfg, u)
 }
 
 // lockRunDir prevents a second daemon with the same run directory. At the end the directory

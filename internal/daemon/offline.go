@@ -203,6 +203,11 @@ func Detach(file string) (undone []string, err error) {
 		}
 		undone = append(undone, "BPF file system mounted at "+private)
 	}
+	buffers, err := restoreBuffers(cfg)
+	if err != nil {
+		return undone, err
+	}
+	undone = append(undone, buffers...)
 	for _, socket := range []string{cfg.Socket.Path, readSocket(&cfg.Socket)} {
 		if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != fs.ModeSocket {
 			continue

@@ -107,6 +107,7 @@ func (d *Daemon) apply(next *config.Config) error {
 	d.controls.forgetRequested()
 	d.engine.ClearYields()
 	d.sysctls.refresh()
+	d.buffers.release()
 	d.engine.ReviveArms()
 	return nil
 }

@@ -37,10 +37,13 @@ type sysctls struct {
 	polls     int
 	names     []string // sysctls that were read last time
 	owned     map[uint64][]engine.Yield
+	changed   map[string]bool              // in the daemon's own namespace, while it runs
+	ours      map[uint64]map[string]string // values that tcpilot wrote, by namespace and sysctl
 }
 
 func newSysctls(log *slog.Logger) (*sysctls, error) {
-	s := &sysctls{log: log, defaults: map[string]engine.Default{sysctlCC: {CC: true}}, inherited: map[string][]string{}}
+	s := &sysctls{log: log, defaults: map[string]engine.Default{sysctlCC: {CC: true}}, inherited: map[string][]string{},
+		changed: map[string]bool{}, ours: map[uint64]map[string]string{}}
 	names := []string{sysctlCC}
 	for f := range tcp.NumFields {
 		if name := tcp.Fields[f].Sysctl; name != "" {
@@ -71,6 +74,7 @@ func (s *sysctls) refresh() {
 		s.inherit(values)
 	}
 	s.inheritNew()
+	clear(s.changed)
 }
 
 func (s *sysctls) inheritNew() {
@@ -104,6 +108,7 @@ func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.watch.Poll() {
+		s.changed[c.Name] = true
 		y := engine.Yield{Sysctl: c.Name, Before: c.Before, After: c.After, Since: time.Now()}
 		if e.SetYield(y, s.defaults[c.Name]) {
 			changed = true
@@ -178,7 +183,7 @@ func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned
 	for _, name := range names {
 		value, has := values[name]
 		list := s.inherited[name]
-		if !has || slices.Contains(list, value) {
+		if !has || slices.Contains(list, value) || s.ours[ns.Cookie][name] == value {
 			continue
 		}
 		y := engine.Yield{NetNS: spaceName(ns), Sysctl: name, Field: s.defaults[name].String(), After: value, Since: time.Now()}
@@ -201,6 +206,32 @@ func (s *sysctls) anyOwned(names []string, values map[string]string) bool {
 		value, has := values[name]
 		return has && !slices.Contains(s.inherited[name], value)
 	})
+}
+
+// wrote notes a value that tcpilot wrote: it is no change by an administrator.
+func (s *sysctls) wrote(netns uint64, name, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if netns == s.own {
+		s.watch.Expect(name, value)
+		return
+	}
+	if s.ours[netns] == nil {
+		s.ours[netns] = map[string]string{}
+	}
+	s.ours[netns][name] = value
+}
+
+// ownerChose reports whether a value is one that the owner of a network namespace chose: in
+// the daemon's own, by a change while it runs; in another one, because new namespaces do not
+// have it.
+func (s *sysctls) ownerChose(netns uint64, name, value string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if netns == s.own {
+		return s.changed[name]
+	}
+	return s.ours[netns][name] != value && !slices.Contains(s.inherited[name], value)
 }
 
 func spaceName(ns host.NetNS) string {

@@ -54,6 +54,9 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 			return sockets[1].serve(func(l net.Listener) error { return server.ServeReadOnly(ctx, l) })
 		}},
 	}
+	if d.buffers != nil {
+		tasks = append(tasks, task{"buffer limits", d.adaptBuffers})
+	}
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}
@@ -152,6 +155,7 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 		}
 		d.engine.Observe(s)
 		d.live.Observe(s)
+		d.buffers.observe(s)
 		d.hub.Publish(s)
 	}, func() { d.engine.Tick(time.Now().UnixNano()) })
 }

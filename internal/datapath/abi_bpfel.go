@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 7
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 8
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -306,8 +306,10 @@ const (
 	abiSampleFlagsF_WATCH_RETRANS  abiSampleFlags = 8192
 	abiSampleFlagsF_SYN_HALVED     abiSampleFlags = 49152
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
+	abiSampleFlagsF_RCVBUF_MAX     abiSampleFlags = 2048
+	abiSampleFlagsF_SNDBUF_MAX     abiSampleFlags = 4096
 	abiSampleFlagsF_LATER          abiSampleFlags = 8192
-	abiSampleFlagsF_SAMPLE         abiSampleFlags = 10239
+	abiSampleFlagsF_SAMPLE         abiSampleFlags = 16383
 )
 
 type abiSockOption struct {

@@ -69,6 +69,8 @@ func TestABIFlags(t *testing.T) {
 		abiSampleFlagsF_ADOPTED:        tcp.FlagAdopted,
 		abiSampleFlagsF_DEFAULT_ARM:    tcp.FlagDefaultArm,
 		abiSampleFlagsF_HOLD_OUT_SLICE: tcp.FlagHoldOutSlice,
+		abiSampleFlagsF_RCVBUF_MAX:     tcp.FlagRcvbufMax,
+		abiSampleFlagsF_SNDBUF_MAX:     tcp.FlagSndbufMax,
 		abiSampleFlagsF_LATER:          tcp.FlagLater,
 	} {
 		if tcp.Flags(c) != want {

@@ -53,6 +53,13 @@ func (w *SysctlWatch) Poll() []Change {
 	return changes
 }
 
+// Expect makes a value known that this process wrote: it is not a change.
+func (w *SysctlWatch) Expect(name, value string) {
+	if _, seen := w.last[name]; seen {
+		w.last[name] = value
+	}
+}
+
 // ReadSysctls reads the sysctls in a network namespace (path or name, as netns.Path
 // takes it). What the kernel does not have there is left out.
 func ReadSysctls(ns string, names []string) (values map[string]string, err error) {

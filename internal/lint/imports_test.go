@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"congestion": {"tcp"},
 	"guard":      {"tcp", "learn"},
 	"estimate":   {"tcp"},
+	"buffers":    {"tcp"},
 	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion"},
 
 	// edge: the kernel, the disk
@@ -94,7 +95,7 @@ var onlyIn = map[string][]string{
 
 // pure packages take time, randomness and I/O as arguments.
 var (
-	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "policy", "guard", "estimate", "engine"}
+	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "policy", "guard", "estimate", "buffers", "engine"}
 	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
 )
 

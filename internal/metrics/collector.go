@@ -258,6 +258,11 @@ func (s *scrape) counters(c Counters) {
 	s.one(unseen, float64(c.Unseen.Missed), "missed")
 	s.one(unseen, float64(c.Unseen.Thinned), "thinned")
 	s.one(unseen, float64(c.Unseen.Backwards), "backwards")
+	for _, n := range c.Buffers {
+		s.one(bufferRaised, float64(n.Raised), n.Sysctl)
+		s.one(bufferRaises, float64(n.Raises), n.Sysctl)
+		s.one(bufferTakenBack, float64(n.TakenBack), n.Sysctl)
+	}
 	s.programs(c.Programs)
 }
 

@@ -20,6 +20,15 @@ type Counters struct {
 	Programs    []ProgramStats `json:"programs"`
 	Controls    map[string]int `json:"controls"` // sockets that use each loaded congestion control in BPF, by its name
 	Unseen      UnseenCount    `json:"unseen"`
+	Buffers     []BufferCount  `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
+}
+
+// BufferCount counts network namespaces and raises of one limit of buffers.
+type BufferCount struct {
+	Sysctl    string `json:"sysctl"`
+	Raised    int    `json:"raised"`     // namespaces in which it is raised now
+	Raises    uint64 `json:"raises"`     // since the start
+	TakenBack uint64 `json:"taken_back"` // of them, because TCP was short of memory
 }
 
 // ClassCount counts the connections of one class.

@@ -40,6 +40,10 @@ var (
 	controlLoaded      = gauge("congestion_control_loaded", "1 if the congestion control, of tcpilot's own or a user's, is loaded, 0 if not.", "cc")
 	controlConnections = gauge("congestion_control_connections", "Sockets that use the loaded congestion control, listening ones included; sockets that still use a version from before an upgrade are not counted.", "cc")
 
+	bufferRaised    = gauge("buffer_limits_raised", "Network namespaces in which the maximum of a sysctl (net.ipv4.tcp_rmem, net.ipv4.tcp_wmem) is raised now.", "sysctl")
+	bufferRaises    = counter("buffer_limit_raises_total", "Raises of the maximum of a sysctl because connections were bound by it.", "sysctl")
+	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raises that were taken back because TCP was short of memory.", "sysctl")
+
 	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")

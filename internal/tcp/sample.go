@@ -81,6 +81,8 @@ const (
 	FlagAdopted                        // older than tcpilot: seen first by the iterator
 	FlagDefaultArm                     // the arm drawn was the default: nothing was set, Arm is CC
 	FlagHoldOutSlice                   // with FlagHoldOut: the whole slice of time was held out
+	FlagRcvbufMax                      // its receive buffer has grown to the maximum of tcp_rmem
+	FlagSndbufMax                      // its send buffer has grown to the maximum of tcp_wmem
 
 	FlagLater Flags = 1 << 13 // an earlier sample has the beginning of the connection
 )

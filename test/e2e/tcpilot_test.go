@@ -26,6 +26,7 @@ type settings struct {
 	holdOut   string // 2% if empty
 	lease     string // 2s if empty, the minimum, because tests wait for it
 	interval  string // 1s if empty
+	keys      string // further keys of the file, as lines
 }
 
 // tcpilot is a configured daemon, running or not.
@@ -99,8 +100,8 @@ learning:
   hold_out: %s
   lease: %s
   save_interval: 5s
-rules:
-%s`, p.w.cgroup.Path, p.dir, p.dir, p.dir, s.interval, s.holdOut, s.lease, s.rules)
+%srules:
+%s`, p.w.cgroup.Path, p.dir, p.dir, p.dir, s.interval, s.holdOut, s.lease, s.keys, s.rules)
 	must(t, os.WriteFile(p.config, []byte(text), 0o644))
 }
 

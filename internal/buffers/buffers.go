@@ -1,0 +1,305 @@
+package buffers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Which is one of the two limits of a namespace.
+type Which uint8
+
+const (
+	Receive Which = iota // net.ipv4.tcp_rmem
+	Send                 // net.ipv4.tcp_wmem
+	Both                 // their number
+)
+
+// Sysctl is the sysctl whose third value is the limit.
+func (w Which) Sysctl() string {
+	if w == Send {
+		return "net.ipv4.tcp_wmem"
+	}
+	return "net.ipv4.tcp_rmem"
+}
+
+// Limits are the maxima of a namespace in bytes, as they are now, by Which; 0 is unknown.
+type Limits [Both]uint64
+
+const (
+	// evidence is the number of samples of bound connections before a limit is raised. A
+	// connection is sampled every few seconds.
+	evidence = 2
+	// evidenceAge is how long a sample counts.
+	evidenceAge = time.Minute
+	// receiveShare is the least product of receive rate and least round-trip time, as a share
+	// of the receive limit, with which a connection needs more: half of the buffer is overhead
+	// (tcp_adv_win_scale; since Linux 6.6, the measured ratio), and the rate of a sample
+	// contains idle time.
+	receiveShare = 1. / 4
+	// sendShare is the same of send rate and smoothed round-trip time for the send limit, of
+	// which a connection that is bound has between two thirds (sk_stream_min_wspace) and all in
+	// flight while it sends.
+	sendShare = 0.4
+	// windowRoom is by how much the congestion window must exceed what is in flight: then
+	// something else bounds the connection. The kernel's own measure, the time limited by the
+	// send buffer, is 0 to 18 % for connections at a third of the rate that the path has.
+	windowRoom = 1.4
+	// step is the factor of one raise: as much as the kernel's autotuning grows in a round trip.
+	step = 2
+	// Least is the limit in bytes below which an administrator is assumed to save memory: the
+	// kernel's own limits are 4 MiB and more, except on hosts with less than 512 MiB
+	// (tcp_init, net/ipv4/tcp.c).
+	Least = 4 << 20
+
+	// firstPause is for how long nothing is raised after a shortage of memory. It doubles with
+	// each shortage, up to lastPause.
+	firstPause = 10 * time.Minute
+	lastPause  = 4 * time.Hour
+)
+
+// Change is a limit to write.
+type Change struct {
+	NetNS    uint64
+	Which    Which
+	From, To uint64 // bytes
+	Why      string
+}
+
+// Raised is a limit that was raised.
+type Raised struct {
+	NetNS    uint64 `json:"netns"` // cookie
+	Which    Which  `json:"which"`
+	Original uint64 `json:"original_bytes"` // before the first raise
+	Limit    uint64 `json:"limit_bytes"`    // as written
+	At       int64  `json:"at_ns"`          // Unix nanoseconds of the latest raise
+	Why      string `json:"why"`
+}
+
+// Controller holds what is known of each namespace. It is not safe for concurrent use.
+type Controller struct {
+	max    uint64
+	limits map[key]*limit
+	pause  time.Duration
+	until  int64 // Unix nanoseconds: nothing is raised before
+}
+
+type key struct {
+	netns uint64
+	which Which
+}
+
+type limit struct {
+	raised Raised // Limit is 0 if it was not raised
+	left   bool   // to the administrator, who changed it
+	bound  int    // samples of bound connections since the limit changed
+	need   uint64 // bytes, of the latest of them: rate x round-trip time
+	at     int64  // Unix nanoseconds, of the latest of them
+}
+
+// New returns a controller that raises limits up to max bytes.
+func New(max uint64) *Controller {
+	return &Controller{max: max, limits: make(map[key]*limit)}
+}
+
+// Observe notes whether a connection is bound by its buffers. Samples of connections that are
+// not bound cost next to nothing.
+func (c *Controller) Observe(s *tcp.Sample) {
+	if !s.Has(tcp.FlagRcvbufMax) && !s.Has(tcp.FlagSndbufMax) || s.MinRTT == 0 || s.Kind == tcp.KindFailedConnect {
+		return
+	}
+	if s.Has(tcp.FlagRcvbufMax) {
+		c.note(s, Receive, inFlight(s.BytesReceived, s.Duration, s.MinRTT))
+	}
+	if s.Has(tcp.FlagSndbufMax) {
+		sent := inFlight(s.BytesAcked, s.Busy, s.SRTT)
+		if float64(s.Cwnd)*float64(s.MSS) > windowRoom*float64(sent) {
+			c.note(s, Send, sent)
+		}
+	}
+}
+
+// inFlight is how many bytes are in flight, by Little's law. rtt is in microseconds.
+func inFlight(bytes uint64, in time.Duration, rtt uint32) uint64 {
+	if in <= 0 {
+		return 0
+	}
+	return uint64(float64(bytes) / in.Seconds() * float64(rtt) * 1e-6)
+}
+
+func (c *Controller) note(s *tcp.Sample, w Which, need uint64) {
+	if need == 0 {
+		return
+	}
+	k := key{s.NetNS, w}
+	l := c.limits[k]
+	if l == nil {
+		l = &limit{}
+		c.limits[k] = l
+	}
+	if l.left {
+		return
+	}
+	if time.Duration(s.At-l.at) > evidenceAge {
+		l.bound = 0
+	}
+	l.bound, l.need, l.at = l.bound+1, need, max(l.at, s.At)
+}
+
+// Wanted lists the namespaces whose limits Decide needs, in order: those with evidence, and
+// those with raised limits.
+func (c *Controller) Wanted() []uint64 {
+	var list []uint64
+	for k, l := range c.limits {
+		if !l.left && (l.bound >= evidence || l.raised.Limit != 0) {
+			list = append(list, k.netns)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Decide returns what to write now. current are the limits of the namespaces in Wanted;
+// short says that TCP is short of memory. Then nothing stays raised. left are those that an
+// administrator has changed since; they are left alone from now on. The caller reports each
+// change that it wrote by Wrote.
+func (c *Controller) Decide(now int64, current map[uint64]Limits, short bool) (changes []Change, left []Raised) {
+	for k, l := range c.limits {
+		have := current[k.netns][k.which]
+		if r := l.raised; r.Limit != 0 && have != 0 && have != r.Limit {
+			*l = limit{left: true}
+			left = append(left, r)
+		}
+	}
+	if short {
+		c.shortage(now)
+		changes = c.restore("TCP is short of memory")
+	} else if now >= c.until {
+		changes = c.raise(now, current)
+	}
+	slices.SortFunc(changes, func(a, b Change) int {
+		return cmp.Or(cmp.Compare(a.NetNS, b.NetNS), cmp.Compare(a.Which, b.Which))
+	})
+	return changes, left
+}
+
+// shortage begins a pause, a longer one if the latest has not been over for as long.
+func (c *Controller) shortage(now int64) {
+	switch {
+	case now < c.until:
+		return
+	case c.until != 0 && time.Duration(now-c.until) < lastPause:
+		c.pause = min(2*c.pause, lastPause)
+	default:
+		c.pause = firstPause
+	}
+	c.until = now + int64(c.pause)
+}
+
+// restore returns the changes that take back every raise.
+func (c *Controller) restore(why string) (changes []Change) {
+	for k, l := range c.limits {
+		l.bound = 0
+		if r := l.raised; r.Limit != 0 {
+			changes = append(changes, Change{NetNS: k.netns, Which: k.which, From: r.Limit, To: r.Original, Why: why})
+		}
+	}
+	return changes
+}
+
+func (c *Controller) raise(now int64, current map[uint64]Limits) (changes []Change) {
+	for k, l := range c.limits {
+		have := current[k.netns][k.which]
+		if l.left || l.bound < evidence || have == 0 || time.Duration(now-l.at) > evidenceAge {
+			continue
+		}
+		l.bound = 0 // older evidence is of the limit that was
+		to := min(step*have, c.max)
+		if have < Least || to <= have || l.need < needed(k.which, have) {
+			continue
+		}
+		changes = append(changes, Change{NetNS: k.netns, Which: k.which, From: have, To: to, Why: fmt.Sprintf(
+			"connections are bound by it with %.1f MB in flight", float64(l.need)/1e6)})
+	}
+	return changes
+}
+
+// needed is how much a connection must have in flight to need more than a limit.
+func needed(w Which, limit uint64) uint64 {
+	if w == Send {
+		return uint64(sendShare * float64(limit))
+	}
+	return uint64(receiveShare * float64(limit))
+}
+
+// Wrote notes that a change was written.
+func (c *Controller) Wrote(ch Change, now int64) {
+	k := key{ch.NetNS, ch.Which}
+	l := c.limits[k]
+	if l == nil {
+		return
+	}
+	if ch.To == l.raised.Original {
+		l.raised = Raised{}
+		return
+	}
+	l.raised = c.After(ch, now)
+}
+
+// After is the raised limit as it will be after a change.
+func (c *Controller) After(ch Change, now int64) Raised {
+	r := Raised{NetNS: ch.NetNS, Which: ch.Which, Original: ch.From, Limit: ch.To, At: now, Why: ch.Why}
+	if l := c.limits[key{ch.NetNS, ch.Which}]; l != nil && l.raised.Limit != 0 {
+		r.Original = l.raised.Original
+	}
+	return r
+}
+
+// Adopt takes over a limit that an earlier process raised, or that a namespace has inherited
+// from one with a raised limit.
+func (c *Controller) Adopt(r Raised) {
+	if k := (key{r.NetNS, r.Which}); c.limits[k] == nil {
+		c.limits[k] = &limit{raised: r}
+	}
+}
+
+// RestoreAll returns the changes that take back every raise, for the end.
+func (c *Controller) RestoreAll() []Change { return c.restore("tcpilot stops") }
+
+// Raised lists the limits that are raised now, in order.
+func (c *Controller) Raised() (list []Raised) {
+	for _, l := range c.limits {
+		if l.raised.Limit != 0 {
+			list = append(list, l.raised)
+		}
+	}
+	slices.SortFunc(list, func(a, b Raised) int {
+		return cmp.Or(cmp.Compare(a.NetNS, b.NetNS), cmp.Compare(a.Which, b.Which))
+	})
+	return list
+}
+
+// Forget drops namespaces that are gone.
+func (c *Controller) Forget(exists func(netns uint64) bool) {
+	for k := range c.limits {
+		if !exists(k.netns) {
+			delete(c.limits, k)
+		}
+	}
+}
+
+// Release lets limits be raised again that were left to the administrator.
+func (c *Controller) Release() {
+	for k, l := range c.limits {
+		if l.left {
+			delete(c.limits, k)
+		}
+	}
+}
+
+// PausedUntil is the time in Unix nanoseconds until which nothing is raised because TCP was short
+// of memory; 0 if it never was.
+func (c *Controller) PausedUntil() int64 { return c.until }
