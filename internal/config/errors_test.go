@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // rule wraps the lines of one rule's body: its first line is line 3.
@@ -183,7 +185,7 @@ func TestMistakes(t *testing.T) {
 	for _, c := range mistakes {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, err := Parse("tcpilot.yaml", []byte(c.file))
-			var list Errors
+			var list yamlfile.Errors
 			if !errors.As(err, &list) || cfg != nil {
 				t.Fatalf("want a mistake, got %v, %v", cfg, err)
 			}
@@ -224,7 +226,7 @@ func TestAllMistakesAreReportedInOrder(t *testing.T) {
 			t.Errorf("mistake %d: want %s...\n got %s", i, want[i], line)
 		}
 	}
-	var one *Error
+	var one *yamlfile.Error
 	if !errors.As(err, &one) || one.Line != 1 || !isMistake(err) {
 		t.Errorf("errors.As finds %v", one)
 	}
@@ -283,7 +285,7 @@ func TestTooManyPrefixesAndPorts(t *testing.T) {
 // isMistake reports whether err lists mistakes in a file, rather than that it could not
 // be read.
 func isMistake(err error) bool {
-	var list Errors
+	var list yamlfile.Errors
 	return errors.As(err, &list)
 }
 

@@ -81,7 +81,7 @@ var onlyIn = map[string][]string{
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "progstats", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"testenv", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
-	"github.com/goccy/go-yaml":                {"config", "yamlfile", "lab/scenario"},
+	"github.com/goccy/go-yaml":                {"yamlfile"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},
 	"github.com/prometheus/client_golang":     {"metrics"},
 	"github.com/stretchr/testify":             {},
