@@ -32,10 +32,12 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "netns", "progstats", "regular"},
-	"cc":        {"tcp", "congestion", "jiffies", "netns", "progstats", "regular", "sysctl"},
+	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
+	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
 	"jiffies":   {},
+	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
 	"regular":   {},
@@ -56,16 +58,16 @@ var mayImport = map[string][]string{
 	"daemon":     {"*"},
 
 	// for tests
-	"testenv": {"netns", "sysctl"},
+	"testenv": {"cgroup", "netns", "sysctl"},
 	"lint":    {},
 
 	// the lab
-	"lab/topology":   {"filelock", "host", "netns", "sysctl", "thread", "undo"},
+	"lab/topology":   {"cgroup", "filelock", "kernelcc", "netns", "sysctl", "thread", "undo"},
 	"lab/link":       {"console", "lab/topology", "netns"},
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"console", "lab/load", "lab/measure", "lab/topology"},
-	"lab/subject":    {"cc", "congestion", "lab/topology", "sysctl", "undo", "yamlfile"},
+	"lab/subject":    {"cc", "congestion", "kernelcc", "lab/topology", "sysctl", "undo", "yamlfile"},
 	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"console", "lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
@@ -86,7 +88,7 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/client_golang":     {"metrics"},
 	"github.com/stretchr/testify":             {},
 	"gonum.org/v1/gonum":                      {},
-	"github.com/moby/sys/mountinfo":           {"host", "testenv", "lab/topology"},
+	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "lab/topology"},
 	"golang.org/x/exp":                        {},
 	"math/rand":                               {},
 	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},

@@ -4,21 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/congestion"
-	"github.com/tcpilot/tcpilot/internal/sysctl"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/lab/topology"
-	"golang.org/x/sys/unix"
-)
-
-const (
-	congestionKey  = "net.ipv4.tcp_congestion_control"
-	availableFile  = sysctl.Root + "/net/ipv4/tcp_available_congestion_control"
-	congestionFile = sysctl.Root + "/net/ipv4/tcp_congestion_control"
 )
 
 // linuxControls are the congestion controls of Linux, all of which may be modules, and bbr3
@@ -36,13 +27,9 @@ func Controls() ([]string, error) {
 			return nil, err
 		}
 	}
-	names, err := os.ReadFile(availableFile)
-	if err != nil {
-		return nil, fmt.Errorf("list congestion controls: %w", err)
-	}
-	list := strings.Fields(string(names))
+	list, err := kernelcc.Available()
 	slices.Sort(list)
-	return list, nil
+	return list, err
 }
 
 func ownControls() []string { return names(congestion.Own()) }
@@ -69,37 +56,19 @@ func tryCongestion(name string) error {
 	return release()
 }
 
-// tryModule sets a congestion control on a socket that is never connected, for
-// which the kernel loads the module if there is one.
+// tryModule checks that this kernel has a congestion control, and loads its module.
 func tryModule(name string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err != nil {
-		return fmt.Errorf("try congestion control %s: %w", name, err)
-	}
-	defer unix.Close(fd)
-	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	err := kernelcc.Try(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("congestion control %s: %w: the kernel has none of this name", name, ErrUnavailable)
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if err != nil {
-		return fmt.Errorf("try congestion control %s: %w", name, err)
-	}
-	return nil
-}
-
-// machineCongestion is the default of this host's kernel, outside of the lab.
-func machineCongestion() (string, error) {
-	name, err := os.ReadFile(congestionFile)
-	if err != nil {
-		return "", fmt.Errorf("read default congestion control: %w", err)
-	}
-	return strings.TrimSpace(string(name)), nil
+	return err
 }
 
 // setCongestion gives all hosts the default congestion control that they begin
 // with.
 func (s *subject) setCongestion() error {
-	own, err := machineCongestion()
+	own, err := kernelcc.Default()
 	if err != nil {
 		return err
 	}
@@ -131,7 +100,7 @@ func (s *subject) setCongestion() error {
 		if slices.Contains(s.world.Tuned, h) {
 			name = tuned
 		}
-		before, err := h.Sysctl(congestionKey)
+		before, err := h.Sysctl(kernelcc.DefaultKey)
 		if err != nil {
 			return err
 		}

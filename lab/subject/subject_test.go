@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 )
 
 // defaultControls are the default congestion controls of all hosts.
@@ -15,7 +17,7 @@ func defaultControls(t *testing.T, w World) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for name, h := range w.Layout.Hosts {
-		cc, err := h.Sysctl(congestionKey)
+		cc, err := h.Sysctl(kernelcc.DefaultKey)
 		must(t, err)
 		all[name] = cc
 	}
@@ -25,7 +27,7 @@ func defaultControls(t *testing.T, w World) map[string]string {
 func TestRootCongestionIsSetAndUndone(t *testing.T) {
 	w := newWorld(t)
 	before := look(t, w)
-	own, err := machineCongestion()
+	own, err := kernelcc.Default()
 	must(t, err)
 	given := w
 	given.Default = "cubic"
