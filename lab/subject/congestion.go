@@ -1,12 +1,14 @@
 package subject
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os/exec"
 	"slices"
+	"strings"
 
-	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/lab/topology"
@@ -45,15 +47,39 @@ func isOurs(name string) bool { return slices.Contains(ownControls(), name) }
 
 // tryCongestion checks that this kernel has a congestion control, or takes it if it
 // is one of tcpilot's own.
-func tryCongestion(name string) error {
+func (w *World) tryCongestion(name string) error {
 	if !isOurs(name) {
 		return tryModule(name)
 	}
-	release, err := cc.Hold(name)
+	release, err := w.hold(context.Background(), name)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return release()
+}
+
+// hold has tcpilot load one of its own congestion controls into the kernel, until release.
+func (w *World) hold(ctx context.Context, name string) (release func() error, err error) {
+	if len(w.Tuned) == 0 {
+		return nil, errNoHost
+	}
+	p := &process{name: "tcpilot cc hold " + name, log: &tail{}, patience: patience}
+	if err := p.start(w.Tuned[0], nil, exec.Command(w.Binary, "cc", "hold", name)); err != nil {
+		return nil, err
+	}
+	err = p.ready(ctx, func() error {
+		if !strings.HasPrefix(p.log.String(), "holding ") {
+			return errors.New("it is not loaded yet")
+		}
+		return nil
+	})
+	if err != nil {
+		if p.lost() == nil {
+			err = errors.Join(err, p.end())
+		}
+		return nil, err
+	}
+	return p.end, nil
 }
 
 // tryModule checks that this kernel has a congestion control, and loads its module.
@@ -67,7 +93,7 @@ func tryModule(name string) error {
 
 // setCongestion gives all hosts the default congestion control that they begin
 // with.
-func (s *subject) setCongestion() error {
+func (s *subject) setCongestion(ctx context.Context) error {
 	own, err := kernelcc.Default()
 	if err != nil {
 		return err
@@ -89,7 +115,7 @@ func (s *subject) setCongestion() error {
 		if !isOurs(name) {
 			continue
 		}
-		release, err := cc.Hold(name)
+		release, err := s.world.hold(ctx, name)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // defaultControls are the default congestion controls of all hosts.
@@ -67,6 +68,31 @@ func TestRootCongestionIsSetAndUndone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A congestion control of tcpilot's own is loaded by tcpilot, without a daemon.
+func TestRootOwnCongestionControl(t *testing.T) {
+	w := newWorld(t)
+	bin, err := build()
+	must(t, err)
+	w.Binary = bin
+	before := look(t, w)
+	s, err := New(Spec{Name: "own", Kind: Fixed, CC: "tcpilot_cubic"}, w)
+	if errors.Is(err, ErrUnavailable) {
+		testenv.Missing(t, err.Error())
+	}
+	must(t, err)
+	unchanged(t, w, before)
+	for range 2 {
+		must(t, s.Start(t.Context()))
+		controls := defaultControls(t, w)
+		if controls["sender1"] != "tcpilot_cubic" || controls["receiver1"] != "reno" {
+			t.Errorf("the hosts have %v", controls)
+		}
+		must(t, s.Stop(t.Context()))
+		unchanged(t, w, before)
+	}
+	must(t, s.Close())
 }
 
 func TestRootCongestionThatTheKernelLacks(t *testing.T) {
