@@ -109,12 +109,12 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	// Congestion controls of tcpilot's own.
 	{"unknown control", "congestion_controls: [tcpilot_bbr3, tcpilot_cubik]\n", "1:37", `"tcpilot_cubik" is not one of tcpilot's own`, `did you mean "tcpilot_cubic"?`},
 	{"control by its short name", "congestion_controls: bbr3\n", "1:22", `"bbr3" is not one`, `did you mean "tcpilot_bbr3"?`},
-	{"control of the kernel", "congestion_controls: [htcp]\n", "1:23", `"htcp" is not one`, "write tcpilot_bbr3, tcpilot_cubic"},
+	{"control of the kernel", "congestion_controls: [htcp]\n", "1:23", `"htcp" is not one`, "tcpilot_bbr3, "},
 	{"control twice", "congestion_controls: [tcpilot_bbr3, tcpilot_bbr3]\n", "1:37", "is in the list twice", "remove one"},
-	{"control and auto", "congestion_controls: [tcpilot_bbr3, auto]\n", "1:37", `"auto" is not one`, "write tcpilot_bbr3"},
+	{"control and auto", "congestion_controls: [tcpilot_bbr3, auto]\n", "1:37", `"auto" is not one`, "tcpilot_bbr3, "},
 	{"no controls", "congestion_controls: []\n", "1:22", "list is empty", ""},
 	{"unknown control in set", rule("set: {cc: tcpilot_bbr}"), "3:13", `"tcpilot_bbr" is not one of tcpilot's own`, `did you mean "tcpilot_bbr3"?`},
-	{"unknown control among arms", rule("learn: {arms: [cubic, tcpilot_vegas]}"), "3:25", `"tcpilot_vegas" is not one`, "write tcpilot_bbr3"},
+	{"unknown control among arms", rule("learn: {arms: [cubic, tcpilot_vegas]}"), "3:25", `"tcpilot_vegas" is not one`, "tcpilot_bbr3, "},
 	{"control in set is not loaded", "congestion_controls: none\n" + rule("set: {cc: tcpilot_bbr3}"), "4:9", "tcpilot_bbr3 is not loaded", "congestion_controls: auto"},
 	{"arm is not loaded", "congestion_controls: [tcpilot_bbr3]\n" + rule("learn: {arms: [tcpilot_bbr3, tcpilot_cubic]}"), "4:32", "tcpilot_cubic is not loaded", "add it there"},
 
