@@ -123,7 +123,7 @@ func (m *fileMatch) build() policy.Match {
 }
 
 func (l *fileLearn) build(holdOut float64) *policy.Learn {
-	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns", Switch: l.Switch}
+	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns", SwitchRunning: l.SwitchRunning}
 	if l.HoldOut != nil {
 		p.HoldOut = *l.HoldOut
 	}
