@@ -84,7 +84,7 @@ var openToLab = map[string]string{
 	"config":     "a scenario may contain a part of tcpilot's configuration; units are written alike in both",
 	"congestion": "the names of congestion controls, Linux's and tcpilot's own",
 	"yamlfile":   "scenarios are read as strictly as the configuration",
-	"console":    "both programs have the same command line manners",
+	"console":    "both command lines print, report errors and exit alike",
 	"cgroup":     "where the cgroup2 hierarchy is",
 	"kernelcc":   "which congestion controls the kernel has",
 	"netns":      "to enter network namespaces",
