@@ -50,7 +50,7 @@ test: ## all tests that this machine can run; root tests too if you are root
 samples: ## record anew the kernel's samples that tests replay (committed)
 	@tools/deps test
 	@TCPILOT_SAMPLES=$(CURDIR)/test/samples/kernel.tcpilot go test -count 1 -v -run '^TestRecordSamples$$' ./test/e2e
-	@go test ./internal/daemon -run '^TestReplay' -update
+	@go test ./internal/cli ./internal/daemon -run '^TestReplay' -update
 
 .PHONY: test-fresh
 test-fresh: ## run, demo and test in an empty Debian root, where nothing is installed yet

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/cli"
 	"github.com/tcpilot/tcpilot/internal/console"
 )
@@ -27,6 +28,7 @@ func environment() cli.Env {
 		Replay:    replay,
 		Doctor:    doctor,
 		Detach:    detach,
+		Hold:      cc.Hold,
 	}
 }
 

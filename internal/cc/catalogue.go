@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 )
 
 // Catalogue holds the registered controls, and knows those that can be registered. Its
@@ -164,7 +166,7 @@ func (c *Catalogue) List() ([]Control, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out, err := c.each(c.describeWhole)
-	there, listed := listRegistered()
+	there, listed := kernelcc.Available()
 	for _, o := range c.known {
 		if c.registered[o.name()] == nil {
 			out = append(out, c.notLoaded(o, slices.Contains(there, o.name())))

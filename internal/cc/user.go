@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/regular"
-	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -140,17 +140,8 @@ func validName(name string) error {
 	return nil
 }
 
-// listRegistered lists the congestion controls of the machine, whoever registered them.
-func listRegistered() ([]string, error) {
-	list, err := sysctl.Read("net.ipv4.tcp_available_congestion_control")
-	if err != nil {
-		return nil, fmt.Errorf("list congestion controls: %w", err)
-	}
-	return strings.Fields(list), nil
-}
-
 func isRegistered(name string) (bool, error) {
-	names, err := listRegistered()
+	names, err := kernelcc.Available()
 	return slices.Contains(names, name), err
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -30,7 +31,7 @@ Your own programs of the type sock_ops are loaded with 'tcpilot prog load' inste
 		Args: console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.ccList(), a.ccShow(), a.ccLoad(), a.ccUnload())
+	cmd.AddCommand(a.ccList(), a.ccShow(), a.ccLoad(), a.ccUnload(), a.ccHold())
 	return cmd
 }
 
@@ -211,6 +212,30 @@ names it, it is not unloaded: change the rule first.`,
 	}
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
+}
+
+func (a *app) ccHold() *cobra.Command {
+	return &cobra.Command{
+		Use:   "hold NAME",
+		Short: "Load one of tcpilot's without a daemon, until interrupted",
+		Long: `Load one of tcpilot's congestion controls into the kernel without a daemon, until
+Ctrl-C or SIGTERM. Meanwhile applications and sysctls (net.ipv4.tcp_congestion_control)
+can choose it, to compare it with others. Connections that have it at the end keep it.
+If it is loaded already, for example by a daemon, that one is left as it is.`,
+		Example: "  sudo tcpilot cc hold tcpilot_bbr3",
+		Args:    console.Args(1, 1, "NAME"),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			release, err := a.Hold(argv[0])
+			if err != nil {
+				return err
+			}
+			err = a.Print([]byte("holding " + argv[0] + " until interrupted\n"))
+			if err == nil {
+				<-cmd.Context().Done()
+			}
+			return errors.Join(err, release())
+		},
+	}
 }
 
 // done reports success, as text or as the daemon's JSON answer.

@@ -406,3 +406,23 @@ func TestCheckJSON(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// A control is held until the command is interrupted, and then released.
+func TestHold(t *testing.T) {
+	w := newWorld(t)
+	held := ""
+	w.env.Hold = func(name string) (func() error, error) {
+		if name == "nope" {
+			return nil, errors.New("tcpilot has none of this name")
+		}
+		held = name
+		return func() error { held = ""; return errors.New("released late") }, nil
+	}
+	r := w.runUntil(t.Context(), "holding tcpilot_bbr3 until interrupted\n", 1, "cc", "hold", "tcpilot_bbr3")
+	if held != "" || r.code != console.ExitError || !strings.Contains(r.stderr, "released late") {
+		t.Errorf("held %q, %+v", held, r)
+	}
+	if r := w.run(t.Context(), "cc", "hold", "nope"); r.code != console.ExitError || r.stdout != "" || !strings.Contains(r.stderr, "none of this name") {
+		t.Errorf("%+v", r)
+	}
+}

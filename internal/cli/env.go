@@ -37,6 +37,8 @@ type Env struct {
 	// Detach removes what a daemon that no longer runs left in the kernel, and returns
 	// what that was.
 	Detach func(ctx context.Context, o RunOptions) (Detached, error)
+	// Hold loads one of tcpilot's congestion controls until release, without a daemon.
+	Hold func(name string) (release func() error, err error)
 }
 
 // RunOptions are the flags of run, and of the commands that work without a daemon.

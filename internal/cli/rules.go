@@ -84,7 +84,7 @@ func action(r engine.RuleState) string {
 		if r.HoldOut > 0 {
 			learn += ", hold-out " + fmtConfigured(r.HoldOut)
 		}
-		if r.Switch {
+		if r.SwitchRunning {
 			learn += ", running connections as well"
 		}
 		parts = append(parts, learn)

@@ -30,7 +30,7 @@ func TestAction(t *testing.T) {
 
 func TestActionShowsBoundsAndRunningConnections(t *testing.T) {
 	r := engine.RuleState{
-		Action: "learn", Arms: []tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("bbr")}, Objective: "throughput", Switch: true,
+		Action: "learn", Arms: []tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("bbr")}, Objective: "throughput", SwitchRunning: true,
 		Adapt: []string{"syn_rto", "synack_rto", "init_cwnd"}, AdaptBounds: []engine.Setting{
 			{Field: "init_cwnd", Value: 128, Unit: "packets"}, {Field: "syn_rto", Value: 250, Unit: "ms"},
 		},

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
-	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // buildRules makes the rules in order of matching: the built-in ones, then the
@@ -36,24 +34,22 @@ func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
 	}
 	for i := range raw.Rules {
 		r := &raw.Rules[i]
-		name := fmt.Sprintf("rules[%d]", i)
-		rules = append(rules, d.rule(r, name, c.Learning.HoldOut))
-		at := d.at[&r.Name].Or(d.at[r])
+		rules = append(rules, d.rule(r, c.Learning.HoldOut))
 		if r.Name == "" {
 			if !d.broken[r] {
-				d.fail(at, name, "the rule has no name", "add name: and a word of your choice")
+				d.Fail(d.at[r], "the rule has no name", "add name: and a word of your choice")
 			}
 			continue
 		}
+		at := d.at[&r.Name]
 		if where, dup := lines[r.Name]; dup {
-			d.fail(at, name+".name", fmt.Sprintf("%q %s", r.Name, where), "give every rule its own name")
+			d.Fail(at, fmt.Sprintf("%q %s", r.Name, where), "give every rule its own name")
 			continue
 		}
 		lines[r.Name] = fmt.Sprintf("is the name of the rule in line %d", at.Line)
 	}
 	if most := class.MaxRules - builtin; len(raw.Rules) > most {
-		r := &raw.Rules[most]
-		d.fail(d.at[r], fmt.Sprintf("rules[%d]", most),
+		d.Fail(d.at[&raw.Rules[most]],
 			fmt.Sprintf("%d rules, of which %d are built in", len(rules), builtin),
 			fmt.Sprintf("keep at most %d; one rule takes lists of prefixes and ports", most))
 		return nil
@@ -88,26 +84,26 @@ func builtinRules(listen string) []policy.Rule {
 }
 
 // rule makes a rule from its form in the file, and checks that its parts are consistent.
-func (d *decoder) rule(r *fileRule, name string, holdOut float64) policy.Rule {
+func (d *decoder) rule(r *fileRule, holdOut float64) policy.Rule {
 	p := policy.Rule{Name: r.Name, Match: r.Match.build(), Leave: r.Leave != nil && *r.Leave}
-	before := len(d.errs)
+	before := d.Failed
 	if s := r.Set; s != nil {
 		p.Set, p.CC = s.params, s.cc
 	}
 	if r.Learn != nil {
 		p.Learn = r.Learn.build(holdOut)
 	}
-	p.Adapt = d.adapt(r, &p, name+".adapt")
-	d.bounds(r, &p, name+".adapt_bounds")
+	p.Adapt = d.adapt(r, &p)
+	d.bounds(r, &p)
 	if r.Rollout != nil && *r.Rollout < 1 { // 100 % is the same as no rollout
 		p.Rollout = *r.Rollout
 	}
 	if r.Watch != nil {
-		p.Watch = d.watch(r.Watch, name+".watch")
+		p.Watch = d.watch(r.Watch)
 	}
-	d.checkAction(r, &p, name)
-	d.checkMatch(r, &p, name)
-	if len(d.errs) != before {
+	d.checkAction(r, &p)
+	d.checkMatch(r, &p)
+	if d.Failed > before {
 		d.broken[r] = true
 	}
 	return p
@@ -127,7 +123,7 @@ func (m *fileMatch) build() policy.Match {
 }
 
 func (l *fileLearn) build(holdOut float64) *policy.Learn {
-	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns", Switch: l.Switch}
+	p := &policy.Learn{Arms: l.Arms, Objective: l.Objective, HoldOut: holdOut, OwnScope: l.Scope == "netns", SwitchRunning: l.SwitchRunning}
 	if l.HoldOut != nil {
 		p.HoldOut = *l.HoldOut
 	}
@@ -138,7 +134,7 @@ func (l *fileLearn) build(holdOut float64) *policy.Learn {
 // path, at negligible cost.
 const defaultWatchShare = 0.01
 
-func (d *decoder) watch(w *fileWatch, name string) policy.Watch {
+func (d *decoder) watch(w *fileWatch) policy.Watch {
 	p := policy.Watch{Share: defaultWatchShare}
 	if w.Share != nil {
 		p.Share = *w.Share
@@ -149,13 +145,13 @@ func (d *decoder) watch(w *fileWatch, name string) policy.Watch {
 		}
 	}
 	if p.Events == 0 && !d.broken[w] && !d.broken[&w.Events] {
-		d.fail(d.at[w], name, "no events are named", "add events: [rto, retransmit]")
+		d.Fail(d.at[w], "no events are named", "add events: [rto, retransmit]")
 	}
 	return p
 }
 
 // bounds sets the bounds of the fields that a rule adapts.
-func (d *decoder) bounds(r *fileRule, p *policy.Rule, name string) {
+func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 	b := &r.Bounds
 	for _, x := range []struct {
 		field tcp.Field
@@ -170,7 +166,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule, name string) {
 		switch {
 		case x.value == 0 || d.broken[x.at]:
 		case !slices.Contains(p.Adapt, x.field):
-			d.fail(d.at[x.at], yamlfile.Join(name, x.field.String()), "the rule does not adapt "+x.field.String(), "add it to adapt, or remove the bound")
+			d.Fail(d.at[x.at], "the rule does not adapt "+x.field.String(), "add it to adapt, or remove the bound")
 		default:
 			p.Bounds.Set(x.field, x.value)
 		}
@@ -178,11 +174,11 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule, name string) {
 }
 
 // adapt returns the fields that a rule adapts to its paths.
-func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.Field) {
+func (d *decoder) adapt(r *fileRule, p *policy.Rule) (fields []tcp.Field) {
 	if d.broken[&r.Adapt] || len(r.Adapt) == 0 || p.Leave {
 		return nil
 	}
-	fail := func(problem, whatToDo string) { d.fail(d.at[&r.Adapt], name, problem, whatToDo) }
+	fail := func(problem, whatToDo string) { d.Fail(d.at[&r.Adapt], problem, whatToDo) }
 	if auto := slices.Contains(r.Adapt, "auto"); auto || slices.Contains(r.Adapt, "off") {
 		switch {
 		case len(r.Adapt) > 1:
@@ -219,47 +215,43 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule, name string) (fields []tcp.
 }
 
 // checkAction refuses actions that exclude each other, and a rule without any.
-func (d *decoder) checkAction(r *fileRule, p *policy.Rule, name string) {
+func (d *decoder) checkAction(r *fileRule, p *policy.Rule) {
 	if p.Leave {
-		for _, other := range []struct {
-			key  string
-			at   any
-			here bool
-		}{{"set", &r.Set, r.Set != nil}, {"learn", &r.Learn, r.Learn != nil}, {"adapt", &r.Adapt, r.Adapt != nil}, {"watch", &r.Watch, r.Watch != nil}, {"rollout", &r.Rollout, r.Rollout != nil}} {
-			if other.here {
-				d.fail(d.at[other.at], name+"."+other.key, "the rule says leave: true as well", "remove one of them")
+		for _, other := range []any{&r.Set, &r.Learn, &r.Adapt, &r.Watch, &r.Rollout} {
+			if at, here := d.at[other]; here {
+				d.Fail(at, "the rule says leave: true as well", "remove one of them")
 			}
 		}
 		return
 	}
 	if r.Rollout != nil && r.Set == nil && r.Learn == nil && !d.broken[r] {
-		d.fail(d.at[&r.Rollout], name+".rollout", "the rule gives nothing that could be rolled out", "add set or learn, or remove it")
+		d.Fail(d.at[&r.Rollout], "the rule gives nothing that could be rolled out", "add set or learn, or remove it")
 	}
 	if p.CC != (tcp.CC{}) && p.Learn != nil {
-		d.fail(d.at[ccAt{r.Set}], name+".set.cc", "a fixed congestion control leaves nothing to learn", "remove cc from set, or remove learn")
+		d.Fail(d.at[ccAt{r.Set}], "a fixed congestion control leaves nothing to learn", "remove cc from set, or remove learn")
 	}
 	if r.Set == nil && r.Learn == nil && r.Watch == nil && !d.broken[r] {
-		d.fail(d.at[r], name, "the rule does nothing", "add set, learn, watch, or leave: true")
+		d.Fail(d.at[r], "the rule does nothing", "add set, learn, watch, or leave: true")
 	}
 }
 
 // checkMatch refuses a match that nothing satisfies, and fields that have no
 // effect on what it matches.
-func (d *decoder) checkMatch(r *fileRule, p *policy.Rule, name string) {
+func (d *decoder) checkMatch(r *fileRule, p *policy.Rule) {
 	if d.broken[&r.Match] {
 		return
 	}
 	if r.Match.Same != nil && p.Match.Same == (policy.Same{}) {
-		d.fail(d.at[&r.Match.Same], name+".match.same_prefix", "no family is named", "write such as {ipv6: 44, ipv4: 16}")
+		d.Fail(d.at[&r.Match.Same], "no family is named", "write such as {ipv6: 44, ipv4: 16}")
 		return
 	}
 	if why := p.Match.Impossible(); why != "" {
-		d.fail(d.at[&r.Match], name+".match", "the rule can never match: "+why, "correct the match, or remove the rule")
+		d.Fail(d.at[&r.Match], "the rule can never match: "+why, "correct the match, or remove the rule")
 		return
 	}
 	for _, f := range p.Set.Fields() {
 		if why := p.Match.CannotApply(f); why != "" {
-			d.fail(d.at[fieldAt{r.Set, f}], name+".set."+f.String(), "the field can never take effect: it "+why,
+			d.Fail(d.at[fieldAt{r.Set, f}], "the field can never take effect: it "+why,
 				"remove it, or widen the match")
 		}
 	}
@@ -279,7 +271,7 @@ func (d *decoder) checkSame(raw *fileRules) {
 			}
 		}
 		if len(seen) > class.MaxSamePrefix {
-			d.fail(d.at[&raw.Rules[i].Match.Same], fmt.Sprintf("rules[%d].match.same_prefix", i),
+			d.Fail(d.at[&raw.Rules[i].Match.Same],
 				fmt.Sprintf("more than %d different prefix lengths", class.MaxSamePrefix), "use one of those above")
 			return
 		}
@@ -307,14 +299,14 @@ func (d *decoder) checkRoom(raw *fileRules, rules []policy.Rule, builtin int) {
 		if i < builtin {
 			continue
 		}
-		at, name := d.at[&raw.Rules[i-builtin].Match], fmt.Sprintf("rules[%d].match", i-builtin)
+		at := d.at[&raw.Rules[i-builtin].Match]
 		for dim, side := range []string{"remote", "local"} {
 			if len(prefixes[dim])+2 > class.MaxPrefixes {
-				d.fail(at, name, fmt.Sprintf("with this rule there are more than %d %s prefixes", class.MaxPrefixes-2, side), "join neighbouring prefixes")
+				d.Fail(at, fmt.Sprintf("with this rule there are more than %d %s prefixes", class.MaxPrefixes-2, side), "join neighbouring prefixes")
 				return
 			}
 			if len(cuts[dim]) > class.MaxPortRanges {
-				d.fail(at, name, fmt.Sprintf("with this rule there are more than %d %s port ranges", class.MaxPortRanges/2, side), "join neighbouring ports to ranges")
+				d.Fail(at, fmt.Sprintf("with this rule there are more than %d %s port ranges", class.MaxPortRanges/2, side), "join neighbouring ports to ranges")
 				return
 			}
 		}
@@ -352,7 +344,7 @@ func (d *decoder) checkShadows(raw *fileRules, rules []policy.Rule, builtin int)
 			fix = strings.ReplaceAll(fix, "them", "it")
 			fix = strings.Replace(fix, "move it before it, narrow it", "move it before that one, narrow that one", 1)
 		}
-		d.fail(d.at[r], fmt.Sprintf("rules[%d]", n),
+		d.Fail(d.at[r],
 			fmt.Sprintf("rule %q can never match: every connection that it matches is already matched by %s", r.Name, strings.Join(by, " and ")), fix)
 	}
 }
@@ -364,6 +356,3 @@ func fieldNames() []string {
 	}
 	return names
 }
-
-// keysOf lists the keys of a struct, given a pointer to it.
-func keysOf(p any) map[string]target { return targetsOf(reflect.ValueOf(p).Elem()) }

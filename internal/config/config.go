@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -115,7 +116,7 @@ func (p *Paths) Bits(addr netip.Addr) int {
 // MaxFile is the greatest length of a configuration file, bytes: some 50,000 prefixes fit.
 const MaxFile = 1 << 20
 
-// Load reads the configuration file at path. Mistakes in it come back as Errors.
+// Load reads the configuration file at path. Mistakes in it come back as yamlfile.Errors.
 func Load(path string) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
@@ -158,30 +159,38 @@ func read(path string) ([]byte, error) {
 }
 
 // Parse reads a configuration; name is what errors call it. The mistakes in it
-// come back as Errors, all of them.
+// come back as yamlfile.Errors, all of them.
 func Parse(name string, data []byte) (*Config, error) {
 	c, _, err := parseRaw(name, data)
 	return c, err
 }
 
 func parseRaw(name string, data []byte) (*Config, *fileRules, error) {
-	d := &decoder{file: name, at: make(map[any]yamlfile.Position)}
-	c := base()
-	var raw fileRules
-	if root := d.parse(data); root != nil {
-		d.root(root, c, &raw)
+	y := &yamlfile.Decoder{File: name}
+	c, raw := decode(y, y.Read(data, MaxFile))
+	if err := y.Err(); err != nil {
+		return nil, nil, err
 	}
-	c.finish(d, &raw)
-	if len(d.errs) != 0 {
-		return nil, nil, d.errs.sorted()
+	return c, raw, nil
+}
+
+// Check checks a configuration that is part of another file: y collects its mistakes.
+func Check(y *yamlfile.Decoder, n *yamlfile.Node) { decode(y, n) }
+
+// decode decodes a tree; nil is that of an empty file.
+func decode(y *yamlfile.Decoder, root *yamlfile.Node) (*Config, *fileRules) {
+	d := newDecoder(y)
+	c, raw := base(), &fileRules{}
+	if root != nil {
+		d.structs(root, nil, reflect.ValueOf(raw).Elem(), reflect.ValueOf(c).Elem())
 	}
-	return c, &raw, nil
+	c.finish(d, raw)
+	return c, raw
 }
 
 // Default is the configuration of an empty file.
 func Default() *Config {
-	c := base()
-	c.finish(&decoder{at: make(map[any]yamlfile.Position)}, &fileRules{})
+	c, _ := decode(&yamlfile.Decoder{}, nil)
 	return c
 }
 
@@ -223,8 +232,7 @@ func (c *Config) finish(d *decoder, raw *fileRules) {
 	}
 	l := &c.Learning
 	if l.PolicyTTL < l.Lease {
-		d.fail(d.at[&l.PolicyTTL].Or(d.at[&l.Lease]), "learning.policy_ttl",
-			fmt.Sprintf("%s is shorter than learning.lease, %s", shortDuration(l.PolicyTTL), shortDuration(l.Lease)),
+		d.Fail(d.at[&l.PolicyTTL], fmt.Sprintf("%s is shorter than learning.lease, %s", shortDuration(l.PolicyTTL), shortDuration(l.Lease)),
 			"write a policy_ttl of at least the lease")
 	}
 	c.checkOverrides(d)
@@ -236,19 +244,18 @@ func (c *Config) checkOverrides(d *decoder) {
 	seen := make(map[netip.Prefix]bool)
 	for i := range c.Learning.Paths.Overrides {
 		o := &c.Learning.Paths.Overrides[i]
-		name := fmt.Sprintf("learning.paths.overrides[%d]", i)
 		if !o.Prefix.IsValid() || o.Bits == 0 {
 			if !d.broken[o] {
-				d.fail(d.at[o], name, "prefix or bits is missing", "write both, such as {prefix: 10.0.0.0/8, bits: 16}")
+				d.Fail(d.at[o], "prefix or bits is missing", "write both, such as {prefix: 10.0.0.0/8, bits: 16}")
 			}
 			continue
 		}
 		if least, most := o.Prefix.Bits(), o.Prefix.Addr().BitLen(); o.Bits < least || o.Bits > most {
-			d.fail(d.at[&o.Bits], name+".bits", fmt.Sprintf("%d does not fit %s", o.Bits, o.Prefix),
+			d.Fail(d.at[&o.Bits], fmt.Sprintf("%d does not fit %s", o.Bits, o.Prefix),
 				fmt.Sprintf("write %d to %d", max(1, least), most))
 		}
 		if seen[o.Prefix] {
-			d.fail(d.at[&o.Prefix], name+".prefix", fmt.Sprintf("%s is in the list twice", o.Prefix), "remove one of them")
+			d.Fail(d.at[&o.Prefix], fmt.Sprintf("%s is in the list twice", o.Prefix), "remove one of them")
 		}
 		seen[o.Prefix] = true
 	}

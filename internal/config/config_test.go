@@ -16,6 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 var update = flag.Bool("update", false, "write docs/config.md")
@@ -364,7 +365,7 @@ func FuzzParse(f *testing.F) {
 		if (cfg == nil) == (err == nil) {
 			t.Fatalf("got %v and %v", cfg, err)
 		}
-		var list Errors
+		var list yamlfile.Errors
 		if err != nil && (!errors.As(err, &list) || len(list) == 0) {
 			t.Fatalf("not a list of mistakes: %v", err)
 		}

@@ -1,183 +1,171 @@
 package config
 
 import (
-	"errors"
-	"fmt"
-	"maps"
+	"io/fs"
+	"log/slog"
+	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
+	"time"
 
-	"github.com/goccy/go-yaml/ast"
-
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// decoder fills structs from the syntax tree of one file and collects all mistakes; it never
-// stops at the first one.
+// decoder fills structs from the tree of one file.
 type decoder struct {
-	file string
-	errs Errors
-	// at has the position of each decoded value, by pointer to its destination.
-	at map[any]yamlfile.Position
+	*yamlfile.Decoder
+	// at has the place of each decoded value, by pointer to its destination.
+	at map[any]yamlfile.Place
 	// broken has the structs, by pointer, that contain a mistake.
 	broken map[any]bool
 }
 
-func (d *decoder) fail(p yamlfile.Position, key, problem, whatToDo string) {
-	p = p.Or(yamlfile.Position{Line: 1, Col: 1})
-	d.errs = append(d.errs, &Error{File: d.file, Line: p.Line, Col: p.Col, Key: key, Problem: problem, WhatToDo: whatToDo})
+func newDecoder(d *yamlfile.Decoder) *decoder {
+	return &decoder{d, make(map[any]yamlfile.Place), make(map[any]bool)}
 }
 
-// parse returns the root of the file's only document; nil if the document is
-// empty, or not YAML, which is then in d.errs.
-func (d *decoder) parse(data []byte) (root ast.Node) {
-	d.broken = make(map[any]bool)
-	root, err := yamlfile.Parse(data, MaxFile)
-	if m := (*yamlfile.Mistake)(nil); errors.As(err, &m) {
-		d.fail(m.At, "", m.Problem, m.WhatToDo)
-	}
-	return root
-}
-
-// root decodes the whole file: the top level's keys into c, but rules into raw.
-func (d *decoder) root(n ast.Node, c *Config, raw *fileRules) {
-	cv, rv := reflect.ValueOf(c).Elem(), reflect.ValueOf(raw).Elem()
-	targets := targetsOf(cv)
-	for key, t := range targetsOf(rv) {
-		targets[key] = t
-	}
-	d.mapping(n, "", targets, nil)
-}
-
-// target is the destination of a key's value.
-type target struct {
-	value reflect.Value
-	tag   reflect.StructTag
-}
-
-// targetsOf lists the fields of a struct by key.
-func targetsOf(v reflect.Value) map[string]target {
-	m := make(map[string]target)
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if key := f.Tag.Get("key"); key != "" {
-			m[key] = target{v.Field(i), f.Tag}
+// structs decodes the entries of a mapping into the fields of structs; of two fields with one key,
+// the first is filled. For an unknown key, misplaced says where it belongs, if anywhere.
+func (d *decoder) structs(n *yamlfile.Node, misplaced func(key string) string, structs ...reflect.Value) {
+	var keys []string
+	var into []func(*yamlfile.Node)
+	for _, v := range structs {
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			keys = append(keys, f.Tag.Get("key"))
+			into = append(into, func(value *yamlfile.Node) { d.into(value, v.Field(i), f.Tag) })
 		}
 	}
-	return m
+	d.Fields(n, keys, func(key string) string {
+		if misplaced != nil {
+			if where := misplaced(key); where != "" {
+				return where
+			}
+		}
+		return "see docs/config.md for the keys that exist here"
+	}, func(i int, value *yamlfile.Node) { into[i](value) })
 }
 
-// mapping decodes the entries of a mapping. For a key that is unknown here, misplaced says
-// where it belongs, if anywhere.
-func (d *decoder) mapping(n ast.Node, name string, targets map[string]target, misplaced func(key string) string) {
-	entries, ok := d.entries(n, name)
-	if !ok {
+// into decodes a node into a struct field of any kind, by its type and tag.
+func (d *decoder) into(n *yamlfile.Node, v reflect.Value, tag reflect.StructTag) {
+	p := v.Addr().Interface()
+	before := d.Failed
+	defer func() {
+		if d.Failed > before {
+			d.broken[p] = true
+		}
+	}()
+	d.at[p] = n.Place
+	switch p := p.(type) {
+	case *setValues:
+		d.set(n, p)
+		return
+	case *armList:
+		d.arms(n, p)
+		return
+	case *ControlList:
+		d.controls(n, p)
 		return
 	}
-	first := make(map[string]yamlfile.Position)
-	for _, e := range entries {
-		key, at, ok := d.key(e, name)
-		if !ok {
-			continue
-		}
-		full := yamlfile.Join(name, key)
-		if p, dup := first[key]; dup {
-			d.fail(at, full, fmt.Sprintf("the key is already in line %d", p.Line), "remove one of them")
-			continue
-		}
-		first[key] = at
-		t, known := targets[key]
-		if !known {
-			d.unknown(at, name, key, targets, misplaced)
-			continue
-		}
-		if yamlfile.IsNull(e.Value) {
-			d.fail(at, full, "the key has no value", "write one, or remove the key to have the default")
-			continue
-		}
-		d.into(e.Value, full, t)
-	}
-}
-
-func (d *decoder) entries(n ast.Node, name string) ([]*ast.MappingValueNode, bool) {
-	entries, ok := yamlfile.Entries(n)
-	if !ok && !d.unsupported(n, name) {
-		d.fail(yamlfile.Begin(n), name, "want key: value entries, found "+kindOf(n), "see docs/config.md for the keys")
-	}
-	return entries, ok
-}
-
-// key returns the text of an entry's key.
-func (d *decoder) key(e *ast.MappingValueNode, name string) (string, yamlfile.Position, bool) {
-	at := yamlfile.Begin(e.Key)
-	key, ok := yamlfile.Key(e.Key)
 	switch {
-	case ok:
-	case e.Key.IsMergeKey():
-		d.fail(at, name, "merge keys (<<) are not supported", "write the entries out")
-	default:
-		d.fail(at, name, "the key is not a plain word", "see docs/config.md for the keys")
-	}
-	return key, at, ok
-}
-
-func (d *decoder) unknown(at yamlfile.Position, name, key string, targets map[string]target, misplaced func(string) string) {
-	keys := slices.Sorted(maps.Keys(targets))
-	fix := "see docs/config.md for the keys that exist here"
-	if near := Nearest(key, keys); near != "" {
-		fix = fmt.Sprintf("did you mean %q?", near)
-	} else if misplaced != nil {
-		if where := misplaced(key); where != "" {
-			fix = where
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.into(n, v.Elem(), tag)
+	case isText(v.Type()):
+		if s, ok := d.text(n); ok {
+			if err := parseText(s, v, tag); err != nil {
+				d.Wrong(n, err)
+			}
 		}
+	case v.Type() == reflect.TypeFor[fileRule]():
+		d.structs(n, ruleKeyElsewhere, v)
+	case v.Kind() == reflect.Struct:
+		d.structs(n, nil, v)
+	case v.Kind() == reflect.Slice:
+		d.slice(n, v, tag)
+	default:
+		panic("config: no decoder for " + v.Type().String())
 	}
-	d.fail(at, name, fmt.Sprintf("unknown key %q", key), fix)
 }
 
-// unsupported reports YAML that this file format does not support.
-func (d *decoder) unsupported(n ast.Node, name string) bool {
-	what := yamlfile.Unsupported(n)
-	if _, block := n.(*ast.LiteralNode); block {
-		what = "text blocks (| and >)"
+// slice decodes a list; a single value is accepted as a list of one if the elements are single
+// values. An empty list of structs is the same as a missing key.
+func (d *decoder) slice(n *yamlfile.Node, v reflect.Value, tag reflect.StructTag) {
+	nodes := n.Items
+	if isText(v.Type().Elem()) {
+		nodes = d.Values(n)
+	} else if !d.Want(n, yamlfile.List) {
+		return
 	}
-	if what == "" {
+	if len(nodes) == 0 {
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(nodes), len(nodes)))
+	for i, e := range nodes {
+		d.into(e, v.Index(i), tag)
+	}
+}
+
+// isText reports whether values of t are written as a single value.
+func isText(t reflect.Type) bool {
+	switch t {
+	case reflect.TypeFor[netip.Prefix](), reflect.TypeFor[policy.PortRange](), reflect.TypeFor[tcp.CC]():
+		return true
+	}
+	switch t.Kind() {
+	case reflect.Struct, reflect.Slice, reflect.Pointer:
 		return false
 	}
-	d.fail(yamlfile.Begin(n), name, what+" are not supported", "write the value out")
 	return true
 }
 
-// scalar returns the text of a single value.
-func (d *decoder) scalar(n ast.Node, name string) (string, bool) {
-	text, ok := yamlfile.Scalar(n)
-	switch {
-	case ok:
-	case yamlfile.IsNull(n):
-		d.fail(yamlfile.Begin(n), name, "a value is missing", "write one")
-	case !d.unsupported(n, name):
-		d.fail(yamlfile.Begin(n), name, "want a single value, found "+kindOf(n), "write one value")
+// text returns the text of a single value.
+func (d *decoder) text(n *yamlfile.Node) (string, bool) {
+	if n.Style == yamlfile.Block {
+		d.Fail(n.Place, "text blocks (| and >) are not supported", "write the value out")
+		return "", false
 	}
-	return text, ok
+	return n.Text, d.Want(n, yamlfile.Text)
 }
 
-// list returns the elements of a sequence; a single value is a list of one.
-func (d *decoder) list(n ast.Node) []ast.Node {
-	if items, ok := yamlfile.Items(n); ok {
-		return items
+// parseText parses a single value by the type and tag of its destination.
+func parseText(s string, v reflect.Value, tag reflect.StructTag) (err error) {
+	if choices := tag.Get("oneof"); choices != "" && !slices.Contains(strings.Fields(choices), s) {
+		return notOneOf(s, strings.Fields(choices))
 	}
-	return []ast.Node{n}
-}
-
-func kindOf(n ast.Node) string {
-	switch n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-		return "key: value entries"
-	case *ast.SequenceNode:
-		return "a list"
-	case nil, *ast.NullNode:
-		return "nothing"
-	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return "a single value"
+	switch p := v.Addr().Interface().(type) {
+	case *bool:
+		*p, err = ParseBool(s)
+	case *int:
+		*p, err = parseInt(s, tag)
+	case *uint64:
+		*p, err = parseSizeIn(s, tag)
+	case *float64:
+		*p, err = parseShareIn(s, tag)
+	case *time.Duration:
+		*p, err = parseDurationIn(s, tag)
+	case *fs.FileMode:
+		*p, err = parseMode(s)
+	case *slog.Level:
+		err = p.UnmarshalText([]byte(s))
+	case *netip.Prefix:
+		*p, err = parsePrefix(s)
+	case *policy.PortRange:
+		*p, err = parsePorts(s)
+	case *policy.Direction:
+		*p = policy.Direction(slices.Index([]string{"either", "outgoing", "incoming"}, s))
+	case *learn.Objective:
+		*p, err = learn.ParseObjective(s)
+	case *tcp.CC:
+		*p, err = parseCC(s)
+	case *string:
+		*p, err = s, checkText(s, tag.Get("is"))
+	default:
+		panic("config: no parser for " + v.Type().String())
 	}
-	return "something else"
+	return err
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // rule wraps the lines of one rule's body: its first line is line 3.
@@ -107,12 +109,12 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	// Congestion controls of tcpilot's own.
 	{"unknown control", "congestion_controls: [tcpilot_bbr3, tcpilot_cubik]\n", "1:37", `"tcpilot_cubik" is not one of tcpilot's own`, `did you mean "tcpilot_cubic"?`},
 	{"control by its short name", "congestion_controls: bbr3\n", "1:22", `"bbr3" is not one`, `did you mean "tcpilot_bbr3"?`},
-	{"control of the kernel", "congestion_controls: [htcp]\n", "1:23", `"htcp" is not one`, "write tcpilot_bbr3, tcpilot_cubic"},
+	{"control of the kernel", "congestion_controls: [htcp]\n", "1:23", `"htcp" is not one`, "tcpilot_bbr3, "},
 	{"control twice", "congestion_controls: [tcpilot_bbr3, tcpilot_bbr3]\n", "1:37", "is in the list twice", "remove one"},
-	{"control and auto", "congestion_controls: [tcpilot_bbr3, auto]\n", "1:37", `"auto" is not one`, "write tcpilot_bbr3"},
+	{"control and auto", "congestion_controls: [tcpilot_bbr3, auto]\n", "1:37", `"auto" is not one`, "tcpilot_bbr3, "},
 	{"no controls", "congestion_controls: []\n", "1:22", "list is empty", ""},
 	{"unknown control in set", rule("set: {cc: tcpilot_bbr}"), "3:13", `"tcpilot_bbr" is not one of tcpilot's own`, `did you mean "tcpilot_bbr3"?`},
-	{"unknown control among arms", rule("learn: {arms: [cubic, tcpilot_vegas]}"), "3:25", `"tcpilot_vegas" is not one`, "write tcpilot_bbr3"},
+	{"unknown control among arms", rule("learn: {arms: [cubic, tcpilot_vegas]}"), "3:25", `"tcpilot_vegas" is not one`, "tcpilot_bbr3, "},
 	{"control in set is not loaded", "congestion_controls: none\n" + rule("set: {cc: tcpilot_bbr3}"), "4:9", "tcpilot_bbr3 is not loaded", "congestion_controls: auto"},
 	{"arm is not loaded", "congestion_controls: [tcpilot_bbr3]\n" + rule("learn: {arms: [tcpilot_bbr3, tcpilot_cubic]}"), "4:32", "tcpilot_cubic is not loaded", "add it there"},
 
@@ -183,7 +185,7 @@ func TestMistakes(t *testing.T) {
 	for _, c := range mistakes {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, err := Parse("tcpilot.yaml", []byte(c.file))
-			var list Errors
+			var list yamlfile.Errors
 			if !errors.As(err, &list) || cfg != nil {
 				t.Fatalf("want a mistake, got %v, %v", cfg, err)
 			}
@@ -224,7 +226,7 @@ func TestAllMistakesAreReportedInOrder(t *testing.T) {
 			t.Errorf("mistake %d: want %s...\n got %s", i, want[i], line)
 		}
 	}
-	var one *Error
+	var one *yamlfile.Error
 	if !errors.As(err, &one) || one.Line != 1 || !isMistake(err) {
 		t.Errorf("errors.As finds %v", one)
 	}
@@ -283,7 +285,7 @@ func TestTooManyPrefixesAndPorts(t *testing.T) {
 // isMistake reports whether err lists mistakes in a file, rather than that it could not
 // be read.
 func isMistake(err error) bool {
-	var list Errors
+	var list yamlfile.Errors
 	return errors.As(err, &list)
 }
 

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -50,11 +49,11 @@ type fileSame struct {
 }
 
 type fileLearn struct {
-	Arms      armList         `key:"arms" default:"auto" doc:"congestion controls to choose among, at most 8; auto is what the kernel has of Linux's own, and those of tcpilot's own that are loaded, such as tcpilot_bbr3 instead of bbr; congestion-controls.md lists them"`
-	Objective learn.Objective `key:"objective" default:"throughput" oneof:"throughput latency fct realtime" doc:"what the connections want: throughput (goodput while the network is the limit), latency (round-trip time above the least, and retransmits), fct (completion time of connections of one size), realtime (latency and its variation)"`
-	HoldOut   *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included"`
-	Switch    bool            `key:"switch" default:"false" doc:"running connections get a better congestion control too, if theirs is believed to be less than half as fast on their path; those whose application chose one are left alone"`
-	Scope     string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: all network namespaces learn together; netns: each for itself"`
+	Arms          armList         `key:"arms" default:"auto" doc:"congestion controls to choose among, at most 8; auto is what the kernel has of Linux's own, and those of tcpilot's own that are loaded, such as tcpilot_bbr3 instead of bbr; congestion-controls.md lists them"`
+	Objective     learn.Objective `key:"objective" default:"throughput" oneof:"throughput latency fct realtime" doc:"what the connections want: throughput (goodput while the network is the limit), latency (round-trip time above the least, and retransmits), fct (completion time of connections of one size), realtime (latency and its variation)"`
+	HoldOut       *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included"`
+	SwitchRunning bool            `key:"switch" default:"false" doc:"running connections get a better congestion control too, if theirs is believed to be less than half as fast on their path; those whose application chose one are left alone"`
+	Scope         string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: all network namespaces learn together; netns: each for itself"`
 }
 
 type fileBounds struct {
@@ -86,9 +85,9 @@ func ruleKeyElsewhere(key string) string {
 	}
 	for _, section := range []struct {
 		name string
-		keys any
-	}{{"match", &fileMatch{}}, {"learn", &fileLearn{}}, {"watch", &fileWatch{}}} {
-		if _, ok := keysOf(section.keys)[key]; ok {
+		keys reflect.Type
+	}{{"match", reflect.TypeFor[fileMatch]()}, {"learn", reflect.TypeFor[fileLearn]()}, {"watch", reflect.TypeFor[fileWatch]()}} {
+		if slices.ContainsFunc(reflect.VisibleFields(section.keys), func(f reflect.StructField) bool { return f.Tag.Get("key") == key }) {
 			return fmt.Sprintf("put it under %s: %s: {%s: ...}", section.name, section.name, key)
 		}
 	}
@@ -96,46 +95,27 @@ func ruleKeyElsewhere(key string) string {
 }
 
 // set decodes the entries of set.
-func (d *decoder) set(n ast.Node, name string, s *setValues) {
-	entries, ok := d.entries(n, name)
-	if !ok {
-		return
+func (d *decoder) set(n *yamlfile.Node, s *setValues) {
+	if d.Want(n, yamlfile.Mapping) && len(n.Entries) == 0 {
+		d.Fail(n.Place, "no field is named", "name one, or remove the key")
 	}
-	if len(entries) == 0 {
-		d.fail(yamlfile.Begin(n), name, "no field is named", "name one, or remove the key")
-	}
-	first := make(map[string]yamlfile.Position)
-	for _, e := range entries {
-		key, at, ok := d.key(e, name)
-		if !ok {
-			continue
-		}
-		full := yamlfile.Join(name, key)
-		if p, dup := first[key]; dup {
-			d.fail(at, full, fmt.Sprintf("the key is already in line %d", p.Line), "remove one of them")
-			continue
-		}
-		first[key] = at
-		d.setOne(e, at, name, key, s)
+	for _, e := range n.Entries {
+		d.setOne(e, s)
 	}
 }
 
-func (d *decoder) setOne(e *ast.MappingValueNode, at yamlfile.Position, name, key string, s *setValues) {
-	full := yamlfile.Join(name, key)
-	f, known := tcp.FieldByName(key)
-	if !known && key != "cc" {
-		fix := "see docs/config.md for the fields"
-		if near := Nearest(key, fieldNames()); near != "" {
-			fix = fmt.Sprintf("did you mean %q?", near)
-		}
-		d.fail(at, name, fmt.Sprintf("unknown field %q", key), fix)
+func (d *decoder) setOne(e *yamlfile.Entry, s *setValues) {
+	f, known := tcp.FieldByName(e.Key)
+	at := yamlfile.Place{Line: e.At.Line, Col: e.At.Col, Path: e.Value.Path}
+	switch {
+	case !known && e.Key != "cc":
+		d.Unknown(e.At, "field", e.Key, fieldNames(), "see docs/config.md for the fields")
+		return
+	case e.Value.Kind == yamlfile.Null:
+		d.Fail(at, "the field has no value", "write one, or remove the field to leave it to the kernel")
 		return
 	}
-	if yamlfile.IsNull(e.Value) {
-		d.fail(at, full, "the field has no value", "write one, or remove the field to leave it to the kernel")
-		return
-	}
-	text, ok := d.scalar(e.Value, full)
+	text, ok := d.text(e.Value)
 	if !ok {
 		return
 	}
@@ -147,15 +127,15 @@ func (d *decoder) setOne(e *ast.MappingValueNode, at yamlfile.Position, name, ke
 			if s.written == nil {
 				s.written = make(map[string]string)
 			}
-			s.written[key] = text
+			s.written[e.Key] = text
 			d.at[fieldAt{s, f}] = at
 		}
 	} else {
 		s.cc, err = parseCC(text)
 		d.at[ccAt{s}] = at
 	}
-	if ve, wrong := err.(*valueError); wrong {
-		d.fail(yamlfile.Begin(e.Value), full, ve.problem, ve.whatToDo)
+	if err != nil {
+		d.Wrong(e.Value, err)
 	}
 }
 
@@ -169,34 +149,36 @@ type fieldAt struct {
 type ccAt struct{ set *setValues }
 
 // arms decodes the value of arms.
-func (d *decoder) arms(n ast.Node, name string, list *armList) {
-	if _, isList := yamlfile.Items(n); !isList {
-		text, ok := d.scalar(n, name)
-		if !ok || text == "auto" {
-			return
-		}
-	}
-	var ccs []tcp.CC
-	before := len(d.errs)
-	d.slice(n, name, target{value: reflect.ValueOf(&ccs).Elem()})
-	*list = ccs
-	if len(d.errs) != before {
+func (d *decoder) arms(n *yamlfile.Node, list *armList) {
+	if n.Kind == yamlfile.Text && n.Text == "auto" {
 		return
 	}
-	nodes := d.list(n)
-	seen := make(map[tcp.CC]bool)
-	for i, cc := range ccs {
-		if seen[cc] {
-			d.fail(yamlfile.Begin(nodes[i]), name, fmt.Sprintf("%s is in the list twice", cc), "remove one of them")
+	nodes, ok := d.controlNames(n, (*[]tcp.CC)(list))
+	if !ok {
+		return
+	}
+	if len(nodes) > path.MaxArms {
+		d.Fail(nodes[path.MaxArms].Place, fmt.Sprintf("%d arms", len(nodes)), fmt.Sprintf("name at most %d", path.MaxArms))
+	}
+	if slices.Contains(*list, autoArms) {
+		d.Fail(n.Place, "auto cannot be combined with names", "write arms: auto, or names only")
+	}
+}
+
+// controlNames decodes a list of congestion controls, each of which may be in it once.
+func (d *decoder) controlNames(n *yamlfile.Node, list *[]tcp.CC) (nodes []*yamlfile.Node, ok bool) {
+	before := d.Failed
+	d.slice(n, reflect.ValueOf(list).Elem(), "")
+	if d.Failed > before {
+		return nil, false
+	}
+	nodes = d.Values(n)
+	for i, cc := range *list {
+		if slices.Contains((*list)[:i], cc) {
+			d.Fail(nodes[i].Place, fmt.Sprintf("%s is in the list twice", cc), "remove one of them")
 		}
-		seen[cc] = true
 	}
-	if len(ccs) > path.MaxArms {
-		d.fail(yamlfile.Begin(nodes[path.MaxArms]), name, fmt.Sprintf("%d arms", len(ccs)), fmt.Sprintf("name at most %d", path.MaxArms))
-	}
-	if seen[autoArms] {
-		d.fail(yamlfile.Begin(n), name, "auto cannot be combined with names", "write arms: auto, or names only")
-	}
+	return nodes, true
 }
 
 var autoArms, _ = tcp.ParseCC("auto")

@@ -59,7 +59,7 @@ func plain(word string) any {
 	if n, err := strconv.Atoi(word); err == nil && strconv.Itoa(n) == word {
 		return n
 	}
-	if b, err := parseBool(word); err == nil {
+	if b, err := ParseBool(word); err == nil {
 		return b
 	}
 	return word

@@ -8,15 +8,12 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// valueError is a value that cannot be used, and what to write instead.
-type valueError struct{ problem, whatToDo string }
-
-func (e *valueError) Error() string { return e.problem + "; " + e.whatToDo }
-
+// bad is the mistake of a value that cannot be used, and what to write instead.
 func bad(whatToDo, format string, args ...any) error {
-	return &valueError{fmt.Sprintf(format, args...), whatToDo}
+	return &yamlfile.Error{Problem: fmt.Sprintf(format, args...), WhatToDo: whatToDo}
 }
 
 // unit is a suffix and what it stands for, as a fraction of the base unit. Units are
@@ -257,13 +254,11 @@ func isDuration(u tcp.Unit) bool {
 func parseInUnit(u tcp.Unit, s string) (uint64, error) {
 	switch u {
 	case tcp.Bool:
-		switch s {
-		case "true":
+		v, err := ParseBool(s)
+		if v {
 			return 1, nil
-		case "false":
-			return 0, nil
 		}
-		return 0, bad("write true or false", "%q is neither true nor false", s)
+		return 0, err
 	case tcp.Bytes:
 		return ParseSize(s)
 	case tcp.BytesPerSecond:
@@ -275,13 +270,13 @@ func parseInUnit(u tcp.Unit, s string) (uint64, error) {
 	case tcp.Seconds:
 		return parseTicks(s, u, time.Second)
 	case tcp.Packets:
-		return parseCount(s, "a number of packets")
+		return ParseCount(s, "a number of packets")
 	}
-	return parseCount(s, "a number")
+	return ParseCount(s, "a number")
 }
 
-// parseCount reads decimal digits, or hexadecimal ones after 0x.
-func parseCount(s, what string) (uint64, error) {
+// ParseCount reads decimal digits, or hexadecimal ones after 0x.
+func ParseCount(s, what string) (uint64, error) {
 	digits, base := s, 10
 	if hex, ok := strings.CutPrefix(s, "0x"); ok {
 		digits, base = hex, 16

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 func TestParseSizeAndRate(t *testing.T) {
@@ -159,8 +160,8 @@ func TestUnitsAreSuggested(t *testing.T) {
 		{tcp.KeepIdle, "120", "did you mean 120s? write a duration"},
 	} {
 		_, err := parseField(c.f, c.in)
-		ve, told := err.(*valueError)
-		if !told || !strings.HasPrefix(ve.whatToDo, c.advice) {
+		ve, told := err.(*yamlfile.Error)
+		if !told || !strings.HasPrefix(ve.WhatToDo, c.advice) {
 			t.Errorf("%s: %s: got %v\nwant %s", c.f, c.in, err, c.advice)
 		}
 	}
@@ -183,7 +184,7 @@ func FuzzUnits(f *testing.F) {
 			if err == nil && (v < spec.Min || v > spec.Max) {
 				t.Errorf("%s %q is %d", spec.Name, s, v)
 			}
-			if _, told := err.(*valueError); err != nil && !told {
+			if _, told := err.(*yamlfile.Error); err != nil && !told {
 				t.Errorf("%s %q: an error without advice: %v", spec.Name, s, err)
 			}
 		}

@@ -3,161 +3,23 @@ package config
 import (
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/netip"
 	"path"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/tcpilot/tcpilot/internal/congestion"
-	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// into decodes a node into a struct field of any kind.
-func (d *decoder) into(n ast.Node, name string, t target) {
-	v := t.value
-	before := len(d.errs)
-	defer func() {
-		if p := v.Addr().Interface(); len(d.errs) > before {
-			d.broken[p] = true
-		}
-	}()
-	d.at[v.Addr().Interface()] = yamlfile.Begin(n)
-	switch p := v.Addr().Interface().(type) {
-	case *setValues:
-		d.set(n, name, p)
-		return
-	case *armList:
-		d.arms(n, name, p)
-		return
-	case *ControlList:
-		d.controls(n, name, p)
-		return
-	}
-	switch {
-	case v.Kind() == reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		d.into(n, name, target{v.Elem(), t.tag})
-	case isText(v.Type()):
-		if s, ok := d.scalar(n, name); ok {
-			d.text(yamlfile.Begin(n), name, s, t)
-		}
-	case v.Kind() == reflect.Struct:
-		var misplaced func(string) string
-		if v.Type() == reflect.TypeFor[fileRule]() {
-			misplaced = ruleKeyElsewhere
-		}
-		d.mapping(n, name, targetsOf(v), misplaced)
-	case v.Kind() == reflect.Slice:
-		d.slice(n, name, t)
-	default:
-		panic("config: no decoder for " + v.Type().String())
-	}
-}
-
-// slice decodes a list; a single value is accepted as a list of one if the elements are single
-// values.
-func (d *decoder) slice(n ast.Node, name string, t target) {
-	elem := t.value.Type().Elem()
-	if _, isList := yamlfile.Items(n); !isList && !isText(elem) {
-		if !d.unsupported(n, name) {
-			d.fail(yamlfile.Begin(n), name, "want a list, found "+kindOf(n), `begin each entry with "- "`)
-		}
-		return
-	}
-	nodes := d.list(n)
-	if len(nodes) == 0 && isText(elem) {
-		d.fail(yamlfile.Begin(n), name, "the list is empty", "write at least one value, or remove the key")
-		return
-	}
-	if len(nodes) == 0 {
-		return // the same as a missing key
-	}
-	list := reflect.MakeSlice(t.value.Type(), len(nodes), len(nodes))
-	t.value.Set(list)
-	for i, e := range nodes {
-		at := name
-		if _, isList := yamlfile.Items(n); isList {
-			at = fmt.Sprintf("%s[%d]", name, i)
-		}
-		d.into(e, at, target{list.Index(i), t.tag})
-	}
-}
-
-// isText reports whether values of t are written as a single value.
-func isText(t reflect.Type) bool {
-	switch t {
-	case reflect.TypeFor[netip.Prefix](), reflect.TypeFor[policy.PortRange](), reflect.TypeFor[tcp.CC]():
-		return true
-	}
-	switch t.Kind() {
-	case reflect.Struct, reflect.Slice, reflect.Pointer:
-		return false
-	}
-	return true
-}
-
-// text decodes a single value by the type of its destination.
-func (d *decoder) text(at yamlfile.Position, name, s string, t target) {
-	err := d.parseText(s, t)
-	switch e := err.(type) {
-	case nil:
-	case *valueError:
-		d.fail(at, name, e.problem, e.whatToDo)
-	default:
-		d.fail(at, name, e.Error(), "correct it")
-	}
-}
-
-func (d *decoder) parseText(s string, t target) (err error) {
-	if choices := t.tag.Get("oneof"); choices != "" && !slices.Contains(strings.Fields(choices), s) {
-		return notOneOf(s, strings.Fields(choices))
-	}
-	switch p := t.value.Addr().Interface().(type) {
-	case *bool:
-		*p, err = parseBool(s)
-	case *int:
-		*p, err = parseInt(s, t.tag)
-	case *uint64:
-		*p, err = parseSizeIn(s, t.tag)
-	case *float64:
-		*p, err = parseShareIn(s, t.tag)
-	case *time.Duration:
-		*p, err = parseDurationIn(s, t.tag)
-	case *fs.FileMode:
-		*p, err = parseMode(s)
-	case *slog.Level:
-		err = p.UnmarshalText([]byte(s))
-	case *netip.Prefix:
-		*p, err = parsePrefix(s)
-	case *policy.PortRange:
-		*p, err = parsePorts(s)
-	case *policy.Direction:
-		*p = policy.Direction(slices.Index([]string{"either", "outgoing", "incoming"}, s))
-	case *learn.Objective:
-		*p, err = learn.ParseObjective(s)
-	case *tcp.CC:
-		*p, err = parseCC(s)
-	case *string:
-		*p, err = s, checkText(s, t.tag.Get("is"))
-	default:
-		panic("config: no parser for " + t.value.Type().String())
-	}
-	return err
-}
-
 func notOneOf(s string, choices []string) error {
-	return bad(chooseFrom(Nearest(s, choices), choices), "%q is not one of the choices", s)
+	return bad(chooseFrom(yamlfile.Nearest(s, choices), choices), "%q is not one of the choices", s)
 }
 
 // chooseFrom says what to write: near, unless it is empty, or one of choices.
@@ -172,7 +34,8 @@ func chooseFrom(near string, choices []string) string {
 	return fix
 }
 
-func parseBool(s string) (bool, error) {
+// ParseBool reads true or false.
+func ParseBool(s string) (bool, error) {
 	if s != "true" && s != "false" {
 		return false, bad("write true or false", "%q is neither true nor false", s)
 	}
@@ -180,7 +43,7 @@ func parseBool(s string) (bool, error) {
 }
 
 func parseInt(s string, tag reflect.StructTag) (int, error) {
-	v, err := parseCount(s, "a whole number")
+	v, err := ParseCount(s, "a whole number")
 	if err != nil {
 		return 0, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"golang.org/x/sys/unix"
@@ -104,7 +104,7 @@ func tryModules(rules []policy.Rule) map[tcp.CC]error {
 		if congestion.HasOwnName(name) {
 			continue
 		}
-		if err := host.TryCongestionControl(name.String()); err != nil {
+		if err := kernelcc.Try(name.String()); err != nil {
 			missing[name] = err
 		}
 	}
@@ -165,7 +165,11 @@ func (c *controls) unloadAll(log *slog.Logger) error {
 func (c *controls) offer(e *engine.Engine) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	names, def, err := host.CongestionControls()
+	names, err := kernelcc.Available()
+	if err != nil {
+		return err
+	}
+	def, err := kernelcc.Default()
 	if err != nil {
 		return err
 	}

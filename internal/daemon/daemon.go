@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
@@ -260,9 +261,9 @@ func privateBPFFS(cfg *config.Config) string { return filepath.Join(cfg.RunDir, 
 // cgroupDir is the configured cgroup's directory, or the root of the hierarchy.
 func cgroupDir(path string) (string, error) {
 	if path == "" {
-		return host.CgroupRoot()
+		return cgroup.Root()
 	}
-	return host.CgroupDir(path)
+	return cgroup.Dir(path)
 }
 
 func (d *Daemon) openStore(cfg *config.Config, u *undo.Stack) error {

@@ -14,9 +14,10 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -85,11 +86,11 @@ func kernelRelease() string {
 // ownCgroup is the cgroup of this process, for programs that must see only its own
 // connections.
 func ownCgroup() (string, error) {
-	cg, err := host.ProcessCgroup(os.Getpid())
+	path, err := cgroup.OfProcess(os.Getpid())
 	if err != nil {
 		return "", err
 	}
-	return host.CgroupDir(cg.Path)
+	return cgroup.Dir(path)
 }
 
 // diagnoses keeps the latest diagnosis, because making one is expensive and may load modules.
@@ -119,7 +120,7 @@ func (k *diagnoses) latest(again bool, rules []policy.Rule) (api.Doctor, error) 
 func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	doc := api.Doctor{Kernel: kernelRelease()}
 	missing := tryModules(rules)
-	names, _, err := host.CongestionControls()
+	names, err := kernelcc.Available()
 	if err != nil {
 		return doc, err
 	}
@@ -132,11 +133,11 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 			doc.CCs = append(doc.CCs, engine.ArmState{CC: name, State: engine.ArmMissing, Reason: err.Error()})
 		}
 	}
-	cgroup, err := ownCgroup()
+	own, err := ownCgroup()
 	if err != nil {
 		return doc, err
 	}
-	verdicts, err := datapath.Probe(cgroup, parseCCs(names))
+	verdicts, err := datapath.Probe(own, parseCCs(names))
 	if err != nil {
 		return doc, err
 	}
@@ -164,14 +165,14 @@ func addControls(doc *api.Doctor, rows []cc.Control) {
 	}
 }
 
-// conflicts lists the sock_ops programs of others in cgroup and its ancestors.
-func conflicts(cgroup string, ours []uint32) []api.Conflict {
+// conflicts lists the sock_ops programs of others where ours are attached, and above.
+func conflicts(attached string, ours []uint32) []api.Conflict {
 	out := []api.Conflict{}
-	root, err := host.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		return out
 	}
-	for dir := cgroup; strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
+	for dir := attached; strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
 		for _, p := range datapath.OtherSockops(dir, ours) {
 			out = append(out, api.Conflict{
 				Kind: "program", What: p.String() + " on " + dir,

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -152,17 +152,17 @@ func explainConn(r api.ExplainRequest) (c class.Conn, notes []string, err error)
 }
 
 // withAncestors lists the ids of a cgroup and of its ancestors.
-func withAncestors(cgroup string) (ids []uint64, err error) {
-	root, err := host.CgroupRoot()
+func withAncestors(path string) (ids []uint64, err error) {
+	root, err := cgroup.Root()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := host.CgroupDir(cgroup)
+	dir, err := cgroup.Dir(path)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		id, err := host.CgroupID(dir)
+		id, err := cgroup.ID(dir)
 		if err != nil {
 			return nil, err
 		}

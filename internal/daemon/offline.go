@@ -16,6 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -55,7 +56,7 @@ func Warnings(file string) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	names, _, err := host.CongestionControls()
+	names, err := kernelcc.Available()
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/datapath"
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -489,7 +489,7 @@ func TestRootYieldsToTheAdministrator(t *testing.T) {
 func TestRootNetNSOwnsItsSettings(t *testing.T) {
 	const lowat = 65536
 	p := newPlace(t)
-	_, inherited, err := host.CongestionControls()
+	inherited, err := kernelcc.Default()
 	if err != nil {
 		t.Fatal(err)
 	}

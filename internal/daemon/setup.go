@@ -9,8 +9,8 @@ import (
 	"os/user"
 	"strconv"
 
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/config"
-	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -50,7 +50,7 @@ func newLearner(c config.Learning) learn.Learner {
 func resolver() policy.Resolver {
 	return policy.Resolver{
 		Cgroup: func(path string) []uint64 {
-			id, err := host.CgroupID(path)
+			id, err := cgroup.ID(path)
 			if err != nil {
 				return nil // does not exist yet
 			}
@@ -72,7 +72,7 @@ func cgroupProblem(cfg *config.Config, dir string) string {
 	if cfg.Cgroup != "" {
 		return ""
 	}
-	if whole, err := host.CgroupIsWhole(dir); err != nil || whole {
+	if whole, err := cgroup.IsWhole(dir); err != nil || whole {
 		return ""
 	}
 	return dir + " is not the root of the host's cgroup hierarchy: this is a private cgroup namespace, so that only connections " +

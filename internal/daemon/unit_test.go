@@ -14,6 +14,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 func getCC(fd int) (string, error) {
@@ -80,7 +81,7 @@ func TestCheckAndWarnings(t *testing.T) {
 		}
 	}
 	write("rules: [{name: a, lern: {}}]")
-	var mistakes config.Errors
+	var mistakes yamlfile.Errors
 	if _, err := Check(file); !errors.As(err, &mistakes) {
 		t.Errorf("error %v", err)
 	}

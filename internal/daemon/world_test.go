@@ -23,7 +23,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -228,7 +228,7 @@ const usersName = "daemontest"
 
 func kernelCCs(t *testing.T) []string {
 	t.Helper()
-	names, _, err := host.CongestionControls()
+	names, err := kernelcc.Available()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,12 +26,12 @@ func (n *node) inside() bool {
 // notDrawn are the flags of connections that do not use a drawn arm.
 const notDrawn = tcp.FlagHoldOut | tcp.FlagAppCC | tcp.FlagArmFailed | tcp.FlagAdopted
 
-// watchECN counts connections without ECN that had an arm which needs it. Such an arm falls
+// countWithoutECN counts connections without ECN that had an arm which needs it. Such an arm falls
 // back to Reno (ours do, and the kernel's dctcp; see fall_back in bpf/cc/scalable.bpf.h), so
 // the sample is not scored, and neither the learner nor the other guards see it. Without
 // this count the path would count as one with ECN for ever. The connection counts for the
 // node whose policy gave the arm, which may be an ancestor of the host's node.
-func (e *Engine) watchECN(leaf *node, s *tcp.Sample) {
+func (e *Engine) countWithoutECN(leaf *node, s *tcp.Sample) {
 	if !s.Has(tcp.FlagCCChanged) || s.Kind != tcp.KindClose || s.Flags&(tcp.FlagECN|notDrawn) != 0 {
 		return
 	}

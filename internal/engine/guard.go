@@ -34,7 +34,7 @@ func (e *Engine) runGuards(n *node, s *tcp.Sample, out learn.Outcome) {
 }
 
 // guardAt returns the guards' state of a path; a new one if the path changed.
-func (n *node) guardAt(now int64) *guard.Watch {
+func (n *node) guardAt(now int64) *guard.State {
 	if !n.guard.Current(n.belief.Changes) {
 		n.guard = guard.New(now, n.belief.Changes)
 	}

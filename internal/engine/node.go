@@ -53,7 +53,7 @@ type node struct {
 	compared       *learn.Comparison    // with the hold-out; nil before its first sample
 	left           *StoredLeftToDefault // nil unless the path was once left to the default
 
-	guard   *guard.Watch      // nil until there is something to compare with
+	guard   *guard.State      // nil until there is something to compare with
 	retired guard.Retirements // arms that guards retired on the path, also in the past
 
 	// What is in the kernel. id 0: no row. expires 0: the row is to be written again,

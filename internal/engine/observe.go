@@ -99,7 +99,7 @@ func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 		e.readapt(at.host, s)
 	}
 	e.readapt(at.path, s)
-	e.watchECN(at.leaf(), s)
+	e.countWithoutECN(at.leaf(), s)
 }
 
 // readapt asks for a decision if the values that were computed for a path change with a

@@ -36,9 +36,9 @@ type RuleState struct {
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
 	Adapt     []string  `json:"adapt,omitempty"`     // fields that are computed for each path
 	// AdaptBounds are bounds of these fields that the rule sets: greatest windows, least timeouts.
-	AdaptBounds []Setting `json:"adapt_bounds,omitempty"`
-	Switch      bool      `json:"switch,omitempty"`  // running connections are switched to a much better arm
-	Rollout     *Rollout  `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
+	AdaptBounds   []Setting `json:"adapt_bounds,omitempty"`
+	SwitchRunning bool      `json:"switch,omitempty"`  // running connections are switched to a much better arm
+	Rollout       *Rollout  `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
 	// Watch names the events that are counted of a share of the rule's connections.
 	Watch      []string `json:"watch,omitempty"`
 	WatchShare float64  `json:"watch_share,omitempty"` // 0 to 1

@@ -172,7 +172,7 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
-		s.Switch = l.Switch
+		s.SwitchRunning = l.SwitchRunning
 		if s.Arms == nil {
 			s.Arms = e.offered.auto
 		}

@@ -57,9 +57,9 @@ const (
 	halfLife      = int64(6 * time.Hour)
 )
 
-// Watch is the state of the guards of a path: the connections since the first one of the
+// State is that of the guards of a path: the connections since the first one of the
 // hold-out, or since the path changed, or since a guard last acted.
-type Watch struct {
+type State struct {
 	holdOut outcomes
 	arms    []Arm
 	aged    int64 // Unix ns: when the counts were last halved by time
@@ -73,72 +73,72 @@ type Arm struct {
 	unmarked unmarked
 }
 
-// New returns a watch that begins at now, Unix ns. It is valid as long as the path does not
+// New returns a State that begins at now, Unix ns. It is valid as long as the path does not
 // change: changes is learn.Belief.Changes.
-func New(now int64, changes uint64) *Watch { return &Watch{aged: now, changes: changes} }
+func New(now int64, changes uint64) *State { return &State{aged: now, changes: changes} }
 
-// Current reports whether the path has not changed since w began; false for nil.
-func (w *Watch) Current(changes uint64) bool { return w != nil && w.changes == changes }
+// Current reports whether the path has not changed since g began; false for nil.
+func (g *State) Current(changes uint64) bool { return g != nil && g.changes == changes }
 
 // Add adds a connection's outcomes: by the rule's objective, and by goodput (without weight
 // if there is none, or if it is the objective). It returns the arm; nil is the hold-out.
-func (w *Watch) Add(s *tcp.Sample, reward, goodput learn.Outcome) *Arm {
-	old := s.At-w.aged > halfLife
+func (g *State) Add(s *tcp.Sample, reward, goodput learn.Outcome) *Arm {
+	old := s.At-g.aged > halfLife
 	if old {
-		w.aged = s.At
+		g.aged = s.At
 	}
-	if old || w.holdOut.reward.weight > holdOutMemory {
-		w.fade(old)
+	if old || g.holdOut.reward.weight > holdOutMemory {
+		g.fade(old)
 	}
 	if s.Has(tcp.FlagHoldOut) {
-		w.holdOut.add(s, reward, goodput)
+		g.holdOut.add(s, reward, goodput)
 		return nil
 	}
-	a := w.arm(s.Arm)
+	a := g.arm(s.Arm)
 	a.add(s, reward, goodput)
 	a.unmarked.meet(s)
 	return a
 }
 
 // AddWithoutECN adds a connection without ECN of an arm that needs it, and returns the arm.
-func (w *Watch) AddWithoutECN(s *tcp.Sample) *Arm {
-	a := w.arm(s.Arm)
+func (g *State) AddWithoutECN(s *tcp.Sample) *Arm {
+	a := g.arm(s.Arm)
 	a.unmarked.add(s)
 	a.unmarked.without++
 	return a
 }
 
 // Forget drops what is known of an arm.
-func (w *Watch) Forget(cc tcp.CC) {
-	w.arms = slices.DeleteFunc(w.arms, func(a Arm) bool { return a.CC == cc })
+func (g *State) Forget(cc tcp.CC) {
+	g.arms = slices.DeleteFunc(g.arms, func(a Arm) bool { return a.CC == cc })
 }
 
-func (w *Watch) fade(old bool) {
-	w.holdOut.fade(old)
-	for i := range w.arms {
-		w.arms[i].fade(old)
+func (g *State) fade(old bool) {
+	g.holdOut.fade(old)
+	for i := range g.arms {
+		g.arms[i].fade(old)
 	}
 }
 
-func (w *Watch) arm(cc tcp.CC) *Arm {
-	i := slices.IndexFunc(w.arms, func(a Arm) bool { return a.CC == cc })
+func (g *State) arm(cc tcp.CC) *Arm {
+	i := slices.IndexFunc(g.arms, func(a Arm) bool { return a.CC == cc })
 	if i < 0 {
-		i = len(w.arms)
-		w.arms = append(w.arms, Arm{CC: cc})
+		i = len(g.arms)
+		g.arms = append(g.arms, Arm{CC: cc})
 	}
-	return &w.arms[i]
+	return &g.arms[i]
 }
 
 // Judge says what harm an arm does; why is empty if it does none. expectsMarks: it needs ECN,
 // and the path has proved to mark.
-func (w *Watch) Judge(a *Arm, expectsMarks bool) (which Kind, why string) {
-	h := &w.holdOut
+func (g *State) Judge(a *Arm, expectsMarks bool) (which Kind, why string) {
+	h := &g.holdOut
 	switch {
 	case expectsMarks && a.unmarked.tooMany():
 		return MarksLost, a.unmarked.why()
 	case a.reward.collapsed(&h.reward, collapse):
 		return RewardCollapse, whyBelow("reward", &a.reward, &h.reward)
-	case a.goodput.collapsed(&h.goodput, goodputCollapse) && a.goodput.collapsed(w.others(a.CC), goodputCollapse):
+	case a.goodput.collapsed(&h.goodput, goodputCollapse) && a.goodput.collapsed(g.others(a.CC), goodputCollapse):
 		return GoodputCollapse, whyBelow("goodput", &a.goodput, &h.goodput)
 	case a.reward.ended >= leastStorm && a.reward.slices >= leastSlices && h.reward.ended >= leastHoldOut && stormy(&a.packets, &h.packets):
 		return RetransmitStorm, fmt.Sprintf("it retransmitted %.1f %% of its packets, the hold-out %.1f %%, over %.0f connections and %.0f of the hold-out",
@@ -150,10 +150,10 @@ func (w *Watch) Judge(a *Arm, expectsMarks bool) (which Kind, why string) {
 // others is the goodput of all arms but one, each in its own slices of time. It is compared
 // as well, because a single connection of the hold-out competes with those of the arm, and
 // may have taken its goodput from them.
-func (w *Watch) others(but tcp.CC) *series {
+func (g *State) others(but tcp.CC) *series {
 	var all series
-	for i := range w.arms {
-		if a := &w.arms[i]; a.CC != but {
+	for i := range g.arms {
+		if a := &g.arms[i]; a.CC != but {
 			all.ended += a.goodput.ended
 			all.merge(a.goodput.weight, a.goodput.mean, a.goodput.m2)
 		}

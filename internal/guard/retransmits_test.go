@@ -21,7 +21,7 @@ type loses func(r *rand.Rand, held bool) (sent, again uint32)
 // stormAfter is the number of connections, a random quarter of them in the hold-out, after
 // which the guard retired the arm; 0 if it did not within n.
 func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
-	w := &Watch{}
+	g := &State{}
 	for i := range n {
 		s := tcp.Sample{Kind: tcp.KindClose, Arm: bbr}
 		held := r.IntN(4) == 0
@@ -29,11 +29,11 @@ func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
 			s.Flags = tcp.FlagHoldOut
 		}
 		s.DataSegsOut, s.Retrans = l(r, held)
-		a := w.Add(&s, learn.Outcome{Weight: 1}, learn.Outcome{})
+		a := g.Add(&s, learn.Outcome{Weight: 1}, learn.Outcome{})
 		if a == nil {
 			continue
 		}
-		if which, why := w.Judge(a, false); why != "" {
+		if which, why := g.Judge(a, false); why != "" {
 			if which != RetransmitStorm {
 				t.Fatal(which, why)
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -33,10 +34,12 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "netns", "progstats", "regular"},
-	"cc":        {"tcp", "congestion", "jiffies", "netns", "progstats", "regular", "sysctl"},
+	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
+	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
 	"jiffies":   {},
+	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
 	"regular":   {},
@@ -57,16 +60,16 @@ var mayImport = map[string][]string{
 	"daemon":     {"*"},
 
 	// for tests
-	"testenv": {"netns", "sysctl"},
+	"testenv": {"cgroup", "netns", "sysctl"},
 	"lint":    {},
 
 	// the lab
-	"lab/topology":   {"filelock", "host", "netns", "sysctl", "thread", "undo"},
+	"lab/topology":   {"cgroup", "filelock", "kernelcc", "netns", "sysctl", "thread", "undo"},
 	"lab/link":       {"console", "lab/topology", "netns"},
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"console", "lab/load", "lab/measure", "lab/topology"},
-	"lab/subject":    {"cc", "congestion", "lab/topology", "sysctl", "undo", "yamlfile"},
+	"lab/subject":    {"congestion", "kernelcc", "lab/topology", "sysctl", "undo", "yamlfile"},
 	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"console", "lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
@@ -76,18 +79,34 @@ var mayImport = map[string][]string{
 	"lab/cli":        {"console", "lab/experiment", "lab/link", "lab/report", "lab/scenario"},
 }
 
+// openToLab names the packages below internal/ that the lab may import, and why. All else of
+// the product it uses as a user does: it starts the program tcpilot. docs/ARCHITECTURE.md has the same table.
+var openToLab = map[string]string{
+	"config":     "a scenario may contain a part of tcpilot's configuration; units are written alike in both",
+	"congestion": "the names of congestion controls, Linux's and tcpilot's own",
+	"yamlfile":   "scenarios are read as strictly as the configuration",
+	"console":    "both command lines print, report errors and exit alike",
+	"cgroup":     "where the cgroup2 hierarchy is",
+	"kernelcc":   "which congestion controls the kernel has",
+	"netns":      "to enter network namespaces",
+	"sysctl":     "to read and write sysctls",
+	"filelock":   "locks against other runs",
+	"thread":     "threads that end in a foreign namespace",
+	"undo":       "steps to undo",
+}
+
 // onlyIn names the packages that may import a module or a part of the standard
 // library, apart from tests.
 var onlyIn = map[string][]string{
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "progstats", "lab/link", "lab/subject"},
 	"github.com/vishvananda/netlink":          {"testenv", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
-	"github.com/goccy/go-yaml":                {"config", "yamlfile", "lab/scenario"},
+	"github.com/goccy/go-yaml":                {"yamlfile"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},
 	"github.com/prometheus/client_golang":     {"metrics"},
 	"github.com/stretchr/testify":             {},
 	"gonum.org/v1/gonum":                      {},
-	"github.com/moby/sys/mountinfo":           {"host", "testenv", "lab/topology"},
+	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "lab/topology"},
 	"golang.org/x/exp":                        {},
 	"math/rand":                               {},
 	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},
@@ -148,6 +167,35 @@ func TestImportGraph(t *testing.T) {
 			t.Errorf("%s imports testenv, which is for tests only", im.file)
 		} else if !slices.Contains(allowed, target) && (within(target, "lab") || !slices.Contains(allowed, "*")) {
 			t.Errorf("%s: package %s may not import %s (it may: %s)", im.file, im.pkg, target, strings.Join(allowed, " "))
+		}
+	}
+}
+
+// The lab imports nothing of the product but what is open to it.
+func TestOpenToLab(t *testing.T) {
+	used := make(map[string]bool)
+	for _, im := range imports(t) {
+		target, ours := strings.CutPrefix(im.path, module+"/internal/")
+		if !ours || !within(im.pkg, "lab") && im.pkg != "cmd/tcpilot-lab" {
+			continue
+		}
+		used[target] = true
+		if openToLab[target] == "" {
+			t.Errorf("%s imports %s, which is not open to the lab", im.file, target)
+		}
+	}
+	rows := make(map[string]string)
+	_, section, _ := strings.Cut(read(t, "docs/ARCHITECTURE.md"), "| open to the lab |")
+	section, _, _ = strings.Cut(section, "\n\n")
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\| (.*) \\|$").FindAllStringSubmatch(section, -1) {
+		rows[row[1]] = row[2]
+	}
+	if !maps.Equal(rows, openToLab) {
+		t.Errorf("docs/ARCHITECTURE.md has for the lab %v, want %v", rows, openToLab)
+	}
+	for pkg := range openToLab {
+		if !used[pkg] {
+			t.Errorf("%s is open to the lab, which does not import it", pkg)
 		}
 	}
 }

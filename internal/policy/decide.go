@@ -186,7 +186,7 @@ func (in *Input) learned(d *Decision) Reason {
 	weigh(d.Policy.Arms[:len(arms)], shares)
 	d.Policy.Slice = in.Slice
 	d.Best = best
-	if in.Rule.Learn.Switch && best >= 0 && best != base && !congestion.Of(arms[best]).NeedsECN && d.Policy.Arms[best].Weight >= learnedShare*One {
+	if in.Rule.Learn.SwitchRunning && best >= 0 && best != base && !congestion.Of(arms[best]).NeedsECN && d.Policy.Arms[best].Weight >= learnedShare*One {
 		d.Policy.SwitchFrom, d.Policy.SwitchTo = learn.Replaced(in.Learner, arms, base, best, b, in.Now), uint8(best)
 	}
 	if c, ok := in.Learner.(changeReporter); ok && c.Changed(b, in.Now) {

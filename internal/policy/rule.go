@@ -72,11 +72,11 @@ type Same struct{ IPv4, IPv6 int }
 
 // Learn says what is learned for the connections of a rule.
 type Learn struct {
-	Arms      []tcp.CC // what to choose from; nil is auto: what is offered, except Input.ByName
-	Objective learn.Objective
-	HoldOut   float64 // share left at kernel defaults, 0 to 1
-	Switch    bool    // running connections are switched to a much better arm
-	OwnScope  bool    // each network namespace learns for itself
+	Arms          []tcp.CC // what to choose from; nil is auto: what is offered, except Input.ByName
+	Objective     learn.Objective
+	HoldOut       float64 // share left at kernel defaults, 0 to 1
+	SwitchRunning bool    // running connections are switched to a much better arm
+	OwnScope      bool    // each network namespace learns for itself
 }
 
 // Watch counts events of a share of connections.

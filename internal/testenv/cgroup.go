@@ -7,13 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 )
 
 // CG is a cgroup v2 directory that lives as long as its test.
@@ -27,15 +26,11 @@ var cgroups atomic.Uint32
 // CgroupRoot is where cgroup2 is mounted.
 func CgroupRoot(t testing.TB) string {
 	t.Helper()
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
+	root, err := cgroup.Root()
 	if err != nil {
-		t.Fatal(err)
+		Missing(t, err.Error())
 	}
-	if len(mounts) > 0 {
-		return mounts[0].Mountpoint
-	}
-	Missing(t, "no cgroup2 is mounted")
-	return ""
+	return root
 }
 
 // Cgroup creates a child of the cgroup2 root and moves this process there until the test
@@ -98,17 +93,11 @@ func removeCgroup(t testing.TB, path string) {
 // ownCgroup is this process's cgroup2, relative to the root.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
-	lines, err := os.ReadFile("/proc/self/cgroup")
+	path, err := cgroup.OfProcess(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(lines)) {
-		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			return strings.TrimSuffix(path, "\n")
-		}
-	}
-	t.Fatal("/proc/self/cgroup has no cgroup2 entry")
-	return ""
+	return path
 }
 
 func join(t testing.TB, path string) {

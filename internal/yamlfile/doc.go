@@ -1,3 +1,4 @@
-// Package yamlfile parses YAML strictly, and reports the position of every mistake. It refuses
-// to convert values: the caller knows the keys and their types.
+// Package yamlfile decodes YAML strictly: it parses a file into a tree of nodes, which know their
+// place in it, and collects all mistakes, each with its place and what to do about it. It refuses to
+// convert values: the caller knows the keys and their types.
 package yamlfile

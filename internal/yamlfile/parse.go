@@ -13,55 +13,58 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Mistake is an error in a file, with its position and what to do about it.
-type Mistake struct {
-	At                Position
-	Problem, WhatToDo string
-}
-
-func (m *Mistake) Error() string { return m.Problem + "; " + m.WhatToDo }
-
-// Parse returns the root of a file's only document; nil if there is none. A duplicate key of
-// a mapping is in the tree twice. The error is a Mistake.
-func Parse(data []byte, maxBytes int) (root ast.Node, err error) {
+// Read returns the tree of the file's only document; nil if there is none, or if the file is
+// not YAML.
+func (d *Decoder) Read(data []byte, maxBytes int) (root *Node) {
 	if len(data) > maxBytes {
-		return nil, &Mistake{start, fmt.Sprintf("the file is larger than %d bytes", maxBytes), "make it shorter"}
+		d.Fail(start, fmt.Sprintf("the file is larger than %d bytes", maxBytes), "make it shorter")
+		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if at, ok := notText(data); ok {
-		return nil, &Mistake{at, "a byte that is no text (UTF-8)", "remove it"}
+		d.Fail(at, "a byte that is no text (UTF-8)", "remove it")
+		return nil
 	}
 	defer func() {
 		// The parser is a library. If it panics because of a file, that must not stop a
 		// running daemon from going on with its old rules.
 		if r := recover(); r != nil {
-			root, err = nil, &Mistake{start, fmt.Sprintf("the file cannot be parsed as YAML: %v", r), "simplify it"}
+			root = nil
+			d.Fail(start, fmt.Sprintf("the file cannot be parsed as YAML: %v", r), "simplify it")
 		}
 	}()
 	tokens := lexer.Tokenize(string(data))
 	if at, ok := tooDeep(tokens); ok {
-		return nil, &Mistake{at, fmt.Sprintf("more than %d levels, one inside the other", maxDepth), "close the brackets"}
+		d.Fail(at, fmt.Sprintf("more than %d levels, one inside the other", maxDepth), "close the brackets")
+		return nil
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, syntax(err, data)
+		d.syntax(err, data)
+		return nil
 	}
+	var document ast.Node
 	for _, doc := range file.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.CommentType {
-			continue
+		switch {
+		case doc.Body == nil || doc.Body.Type() == ast.CommentType:
+		case document != nil:
+			d.Fail(begin(doc.Body), "a second document", "keep one document: remove the --- above this line")
+			return nil
+		default:
+			document = doc.Body
 		}
-		if root != nil {
-			return nil, &Mistake{Begin(doc.Body), "a second document", "keep one document: remove the --- above this line"}
-		}
-		root = doc.Body
 	}
-	return root, nil
+	if document == nil {
+		return nil
+	}
+	return d.tree(document, "")
 }
 
-func syntax(err error, data []byte) *Mistake {
+func (d *Decoder) syntax(err error, data []byte) {
 	var ye yaml.Error
 	if !errors.As(err, &ye) {
-		return &Mistake{start, "not YAML: " + err.Error(), "correct it"}
+		d.Fail(start, "not YAML: "+err.Error(), "correct it")
+		return
 	}
 	at := tokenBegin(ye.GetToken())
 	fix := "correct the YAML here"
@@ -69,11 +72,11 @@ func syntax(err error, data []byte) *Mistake {
 	if n := at.Line - 1; n >= 0 && n < len(lines) && bytes.Contains(lines[n], []byte("::")) && bytes.ContainsAny(lines[n], "[{") {
 		fix = `between [ ] or { }, put IPv6 addresses in quotes: ["::1/128"]`
 	}
-	return &Mistake{at, "not YAML: " + ye.GetMessage(), fix}
+	d.Fail(at, "not YAML: "+ye.GetMessage(), fix)
 }
 
 // notText finds the first byte that is not UTF-8 or is a control character.
-func notText(data []byte) (Position, bool) {
+func notText(data []byte) (Place, bool) {
 	p := start
 	for len(data) > 0 {
 		r, n := utf8.DecodeRune(data)
@@ -81,13 +84,13 @@ func notText(data []byte) (Position, bool) {
 		case r == utf8.RuneError && n == 1, r < ' ' && r != '\n' && r != '\t' && r != '\r', r == 0x7f:
 			return p, true
 		case r == '\n':
-			p = Position{p.Line + 1, 1}
+			p = Place{Line: p.Line + 1, Col: 1}
 		default:
 			p.Col++
 		}
 		data = data[n:]
 	}
-	return Position{}, false
+	return Place{}, false
 }
 
 // maxDepth bounds the levels that begin within a line; our formats have five. The
@@ -95,7 +98,7 @@ func notText(data []byte) (Position, bool) {
 const maxDepth = 32
 
 // tooDeep finds the bracket or dash that opens one level too many.
-func tooDeep(tokens token.Tokens) (Position, bool) {
+func tooDeep(tokens token.Tokens) (Place, bool) {
 	brackets, dashes := 0, 0
 	for _, t := range tokens {
 		switch t.Type {
@@ -113,5 +116,5 @@ func tooDeep(tokens token.Tokens) (Position, bool) {
 			return tokenBegin(t), true
 		}
 	}
-	return Position{}, false
+	return Place{}, false
 }

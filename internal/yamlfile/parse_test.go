@@ -6,26 +6,34 @@ import (
 	"testing"
 )
 
-func TestParse(t *testing.T) {
+func TestRead(t *testing.T) {
 	for name, c := range map[string]struct {
-		text    string
-		at      Position
-		problem string // empty: there is none
+		text      string
+		line, col int
+		problem   string // empty: there is none
 	}{
 		"mapping":           {text: "a: 1\nb: {c: [2]}\n"},
 		"byte order mark":   {text: "\ufeffa: 1\n"},
 		"comments":          {text: "# only\n"},
 		"empty":             {text: ""},
-		"same key":          {text: "a: 1\na: 2\n"},
-		"too long":          {strings.Repeat("#", 101), Position{1, 1}, "larger than 100 bytes"},
-		"not UTF-8":         {"a: 1\nb: \xff\n", Position{2, 4}, "no text"},
-		"control character": {"a: \x01\n", Position{1, 4}, "no text"},
-		"too deep":          {strings.Repeat("[", 40), Position{1, 33}, "more than 32 levels"},
-		"two documents":     {"a: 1\n---\nb: 2\n", Position{3, 1}, "a second document"},
-		"syntax":            {"a: [1\n", Position{1, 4}, "not YAML"},
+		"same key":          {"a: 1\nb: {c: 1, c: 2}\n", 2, 11, "b.c: the key is already in line 2"},
+		"too long":          {strings.Repeat("#", 101), 1, 1, "larger than 100 bytes"},
+		"not UTF-8":         {"a: 1\nb: \xff\n", 2, 4, "no text"},
+		"control character": {"a: \x01\n", 1, 4, "no text"},
+		"too deep":          {strings.Repeat("[", 40), 1, 33, "more than 32 levels"},
+		"two documents":     {"a: 1\n---\nb: 2\n", 3, 1, "a second document"},
+		"syntax":            {"a: [1\n", 1, 4, "not YAML"},
+		"anchor":            {"a: {b: &x 1}\n", 1, 8, "a.b: anchors (&name) are not supported"},
+		"alias":             {"a: *x\n", 1, 4, "a: aliases (*name) are not supported"},
+		"tag":               {"a: !!str 1\n", 1, 4, "a: tags (!name) are not supported"},
+		"merge key":         {"a: {<<: {b: 1}}\n", 1, 5, "a: merge keys (<<) are not supported"},
+		"complex key":       {"? a\n: 1\n", 1, 1, "the key is not a plain word"},
+		"empty element":     {"a: [1, ~]\n", 1, 8, "a[1]: a value is missing"},
 	} {
-		root, err := Parse([]byte(c.text), 100)
-		var m *Mistake
+		d := Decoder{File: "f"}
+		root := d.Read([]byte(c.text), 100)
+		err := d.Err()
+		var all Errors
 		switch {
 		case c.problem == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -33,27 +41,9 @@ func TestParse(t *testing.T) {
 			if hasNone := strings.Trim(c.text, "# only\n") == ""; (root == nil) != hasNone {
 				t.Errorf("%s: root is %v", name, root)
 			}
-		case !errors.As(err, &m) || m.At != c.at || !strings.Contains(m.Problem, c.problem):
-			t.Errorf("%s: %v at %v, want %q at %v", name, err, m, c.problem, c.at)
-		}
-	}
-}
-
-func TestKeys(t *testing.T) {
-	root, err := Parse([]byte("plain: 1\n'quoted': 2\n443: 3\n<<: {a: b}\n"), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, ok := Entries(root)
-	if !ok || len(entries) != 4 {
-		t.Fatalf("%d entries, %v", len(entries), ok)
-	}
-	for i, want := range []string{"plain", "quoted", "443", "<<"} {
-		if key, ok := Key(entries[i].Key); key != want || ok == (want == "<<") {
-			t.Errorf("key %d is %q, %v; want %q", i, key, ok, want)
-		}
-		if at := Begin(entries[i].Key); at != (Position{i + 1, 1}) {
-			t.Errorf("key %d is at %v", i, at)
+		case !errors.As(err, &all) || len(all) != 1 || all[0].Line != c.line || all[0].Col != c.col ||
+			!strings.Contains(err.Error(), c.problem) || all[0].WhatToDo == "":
+			t.Errorf("%s: %v, want %q at %d:%d", name, err, c.problem, c.line, c.col)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/measure"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"github.com/tcpilot/tcpilot/lab/workload"
@@ -15,9 +16,9 @@ import (
 func (r *reader) readCase(n *node) Case {
 	c := Case{Repeat: 5, Primary: "goodput", Sysctls: map[string]string{}}
 	// The network is read first, because other keys refer to names in it.
-	t := n.get("topology")
+	t := n.Get("topology")
 	if t == nil {
-		r.fail(n, "no topology", "write topology: {kind: dumbbell}")
+		r.Fail(n.Place, "no topology", "write topology: {kind: dumbbell}")
 		return c
 	}
 	g := r.topology(t)
@@ -44,7 +45,7 @@ func (r *reader) readCase(n *node) Case {
 		field{"fresh", r.bool(&c.Fresh)},
 		field{"ratios", r.bool(&c.Ratios)},
 	)
-	if n.get("tuned") == nil {
+	if n.Get("tuned") == nil {
 		c.Tuned, _ = hostsBy("senders", c.Graph)
 	}
 	r.check(n, &c)
@@ -54,16 +55,16 @@ func (r *reader) readCase(n *node) Case {
 // check checks keys that depend on each other, and fills in what follows from them.
 func (r *reader) check(n *node, c *Case) {
 	at := func(key string) *node {
-		if v := n.get(key); v != nil {
+		if v := n.Get(key); v != nil {
 			return v
 		}
 		return n
 	}
-	if n.get("traffic") == nil {
-		r.fail(n, "no traffic", "write traffic: and its parts, each with a name, such as {bulk: {kind: bulk, duration: 5s}}")
+	if n.Get("traffic") == nil {
+		r.Fail(n.Place, "no traffic", "write traffic: and its parts, each with a name, such as {bulk: {kind: bulk, duration: 5s}}")
 	}
-	if n.get("subjects") == nil {
-		r.fail(n, "no subjects", "write subjects: [cubic, bbr, tcpilot]")
+	if n.Get("subjects") == nil {
+		r.Fail(n.Place, "no subjects", "write subjects: [cubic, bbr, tcpilot]")
 		return
 	}
 	var names []string
@@ -74,21 +75,21 @@ func (r *reader) check(n *node, c *Case) {
 		c.Baseline = names[0]
 	}
 	if !slices.Contains(names, c.Baseline) {
-		r.unknown(at("baseline"), "subject", c.Baseline, names)
+		r.Unknown(at("baseline").Place, "subject", c.Baseline, names, "")
 	}
-	r.metric(at("primary"), c.Primary, c.Traffic)
+	r.metric(at("primary").Place, c.Primary, c.Traffic)
 	for i, m := range c.Metrics {
 		in := at("metrics")
-		if in.kind == list {
-			in = in.items[i]
+		if in.Kind == yamlfile.List {
+			in = in.Items[i]
 		}
-		r.metric(in, m, c.Traffic)
+		r.metric(in.Place, m, c.Traffic)
 	}
 	c.Metrics = append([]string{c.Primary}, slices.DeleteFunc(c.Metrics, func(m string) bool { return m == c.Primary })...)
 }
 
 // metric checks a name, METRIC or PART/METRIC.
-func (r *reader) metric(at *node, name string, traffic []workload.Spec) {
+func (r *reader) metric(at yamlfile.Place, name string, traffic []workload.Spec) {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		var parts []string
 		for _, t := range traffic {
@@ -98,7 +99,7 @@ func (r *reader) metric(at *node, name string, traffic []workload.Spec) {
 			}
 		}
 		if !slices.Contains(parts, name[:i]) {
-			r.unknown(at, "part of the traffic", name[:i], parts)
+			r.Unknown(at, "part of the traffic", name[:i], parts, "")
 		}
 		name = name[i+1:]
 	}
@@ -107,22 +108,22 @@ func (r *reader) metric(at *node, name string, traffic []workload.Spec) {
 		for _, m := range measure.Metrics {
 			names = append(names, m.Name)
 		}
-		r.unknown(at, "metric", name, names)
+		r.Unknown(at, "metric", name, names, "")
 	}
 }
 
 func (r *reader) sysctls(to map[string]string) func(*node) {
 	return func(n *node) {
-		if !r.want(n, mapping) {
+		if !r.Want(n, yamlfile.Mapping) {
 			return
 		}
-		for _, e := range n.entries {
+		for _, e := range n.Entries {
 			switch {
-			case !r.want(e.value, text):
-			case !strings.HasPrefix(e.key, "net."):
-				r.fail(e.value, fmt.Sprintf("%q is not a sysctl of a network namespace", e.key), "write one that begins with net.")
+			case !r.Want(e.Value, yamlfile.Text):
+			case !strings.HasPrefix(e.Key, "net."):
+				r.Fail(e.Value.Place, fmt.Sprintf("%q is not a sysctl of a network namespace", e.Key), "write one that begins with net.")
 			default:
-				to[e.key] = e.value.text
+				to[e.Key] = e.Value.Text
 			}
 		}
 	}
@@ -130,17 +131,20 @@ func (r *reader) sysctls(to map[string]string) func(*node) {
 
 // tuned lists the hosts that subjects act on.
 func (r *reader) tuned(n *node, g topology.Graph) (hosts []string) {
-	r.each(n, func(item *node) {
-		named, all := hostsBy(item.text, g)
+	for _, item := range r.Values(n) {
+		if !r.Want(item, yamlfile.Text) {
+			continue
+		}
+		named, all := hostsBy(item.Text, g)
 		if len(named) == 0 {
-			r.unknown(item, "host", item.text, append([]string{"senders", "receivers", "all"}, all...))
+			r.Unknown(item.Place, "host", item.Text, append([]string{"senders", "receivers", "all"}, all...), "")
 		}
 		for _, h := range named {
 			if !slices.Contains(hosts, h) {
 				hosts = append(hosts, h)
 			}
 		}
-	})
+	}
 	return hosts
 }
 

@@ -2,9 +2,9 @@
 // traffic, the subjects and what is expected of them, in one YAML file each. The
 // shipped ones are embedded.
 //
-// It does not use the decoder of package config: a file is merged before it is decoded, the
-// sections of a variant over those of a case over those of the file, and a mistake in what
-// cases share must be reported once, at its place in the file. Both use yamlfile as the parser.
+// A file is merged before it is read: the sections of a variant over those of a case over those of
+// the file. A mistake in what cases share is reported once, at its place in the file. Part of
+// tcpilot's configuration in a scenario is checked by package config.
 //
 // It refuses to run anything: it reads, checks and explains.
 package scenario

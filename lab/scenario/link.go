@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -17,7 +18,7 @@ func (r *reader) links(n *node, g topology.Graph) map[string]Link {
 	if n == nil {
 		return nil
 	}
-	scratch := &reader{seen: make(map[config.Error]bool)}
+	scratch := &reader{}
 	delays := scratch.eachLink(n, g, func(string) time.Duration { return time.Second })
 	return r.eachLink(n, g, func(edge string) time.Duration { return rttThrough(g, delays, edge) })
 }
@@ -39,11 +40,11 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 	backward := direction{r: r, spec: &l.Backward, rtt: rtt}
 	var schedule *node
 	r.both(n, &forward, &backward, field{"schedule", func(n *node) { schedule = n }})
-	if schedule == nil || !r.want(schedule, list) {
+	if schedule == nil || !r.Want(schedule, yamlfile.List) {
 		return l
 	}
 	last := time.Duration(-1)
-	for _, item := range schedule.items {
+	for _, item := range schedule.Items {
 		// A change starts from what the link did before it.
 		c := Change{At: -1, Forward: l.Forward, Backward: l.Backward}
 		if k := len(l.Schedule); k > 0 {
@@ -52,10 +53,10 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 		forward.spec, backward.spec = &c.Forward, &c.Backward
 		r.both(item, &forward, &backward, field{"at", r.duration(&c.At, 0, maxDuration)})
 		switch {
-		case item.kind == mapping && item.get("at") == nil:
-			r.fail(item, "a change without a time", "write at: and its time in the round, such as 10s")
+		case item.Kind == yamlfile.Mapping && item.Get("at") == nil:
+			r.Fail(item.Place, "a change without a time", "write at: and its time in the round, such as 10s")
 		case c.At >= 0 && c.At <= last:
-			r.fail(item.get("at"), "not later than the previous change", "put changes in the order of time")
+			r.Fail(item.Get("at").Place, "not later than the previous change", "put changes in the order of time")
 		}
 		last = max(last, c.At)
 		l.Schedule = append(l.Schedule, c)
@@ -66,14 +67,14 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 // both reads a link's or a change's keys. Keys of a direction apply to both directions,
 // unless forward or backward have their own.
 func (r *reader) both(n *node, forward, backward *direction, own field) {
-	if !r.want(n, mapping) {
+	if !r.Want(n, yamlfile.Mapping) {
 		return
 	}
 	var rtt time.Duration
 	common := []field{
 		{"rtt", r.duration(&rtt, 0, 2*maxDelay)},
-		{"forward", func(n *node) { r.want(n, mapping) }},
-		{"backward", func(n *node) { r.want(n, mapping) }},
+		{"forward", func(n *node) { r.Want(n, yamlfile.Mapping) }},
+		{"backward", func(n *node) { r.Want(n, yamlfile.Mapping) }},
 		own,
 	}
 	r.fields(n, append(common, (&direction{r: r, spec: &link.Spec{}, rtt: time.Second}).fields()...)...)
@@ -81,11 +82,11 @@ func (r *reader) both(n *node, forward, backward *direction, own field) {
 		side string
 		*direction
 	}{{"forward", forward}, {"backward", backward}} {
-		if n.get("rtt") != nil {
+		if n.Get("rtt") != nil {
 			d.spec.Delay = rtt / 2
 		}
-		d.read(n.without(keysOf(common)...))
-		if own := n.get(d.side); own != nil && own.kind == mapping {
+		d.read(without(n, keysOf(common)...))
+		if own := n.Get(d.side); own != nil && own.Kind == yamlfile.Mapping {
 			d.read(own)
 			d.check(own, n)
 		} else {
@@ -124,7 +125,7 @@ func (d *direction) fields() []field {
 				field{"to_bad", r.share(&s.Bursts.ToBad)}, field{"to_good", r.share(&s.Bursts.ToGood)},
 				field{"loss_bad", r.share(&s.Bursts.LossBad)}, field{"loss_good", r.share(&s.Bursts.LossGood)})
 			if s.Bursts != (link.Bursts{}) && (s.Bursts.ToBad == 0 || s.Bursts.ToGood == 0 || s.Bursts.LossBad == 0) {
-				r.fail(n, "loss in bursts needs the chances of both state changes and of loss", "give to_bad, to_good and loss_bad")
+				r.Fail(n.Place, "loss in bursts needs the chances of both state changes and of loss", "give to_bad, to_good and loss_bad")
 			}
 		}},
 		{"rate", r.rate(&s.Rate)},
@@ -140,12 +141,12 @@ func (d *direction) fields() []field {
 
 // queue reads the length of the rate's queue: "64KiB", "1000p" or "1.5bdp".
 func (d *direction) queue(n *node) {
-	if !d.r.want(n, text) {
+	if !d.r.Want(n, yamlfile.Text) {
 		return
 	}
-	bytes, packets, bdp, err := parseQueue(n.text)
+	bytes, packets, bdp, err := parseQueue(n.Text)
 	if err != nil {
-		d.r.fail(n, err.Error(), "")
+		d.r.Wrong(n, err)
 		return
 	}
 	d.spec.Queue = link.Queue{Bytes: bytes, Packets: packets}
@@ -156,8 +157,8 @@ func parseQueue(s string) (bytes, packets uint64, bdp float64, err error) {
 	if s == "0" { // the default, instead of an inherited value
 		return 0, 0, 0, nil
 	}
-	bad := fmt.Errorf("%q is not a queue; write a size such as 64KiB, packets as 1000p, "+
-		"or a multiple of the bandwidth-delay product as 1.5bdp", s)
+	bad := &yamlfile.Error{Problem: fmt.Sprintf("%q is not a queue", s),
+		WhatToDo: "write a size such as 64KiB, packets as 1000p, or a multiple of the bandwidth-delay product as 1.5bdp"}
 	if number, ok := strings.CutSuffix(s, "bdp"); ok {
 		bdp, err = strconv.ParseFloat(number, 64)
 		if err != nil || !(bdp > 0 && bdp <= 1000) {
@@ -184,7 +185,7 @@ func (d *direction) check(in ...*node) {
 	s := d.spec
 	if d.bdp > 0 && s.Rate > 0 {
 		if d.rtt == 0 {
-			d.r.fail(d.at, "no bandwidth-delay product without a delay", "give the links a delay, or the queue a size")
+			d.r.Fail(d.at.Place, "no bandwidth-delay product without a delay", "give the links a delay, or the queue a size")
 			return
 		}
 		s.Queue.Bytes = max(uint64(d.bdp*float64(s.Rate)/8*d.rtt.Seconds()), minQueue)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
@@ -24,12 +25,12 @@ var shapes = map[string]struct {
 // topology reads a network: one of the shapes, or hosts and links by name. It returns
 // nil if the network is invalid.
 func (r *reader) topology(n *node) *topology.Graph {
-	if !r.want(n, mapping) {
+	if !r.Want(n, yamlfile.Mapping) {
 		return nil
 	}
 	var g topology.Graph
-	before := r.failed
-	if n.get("kind") == nil {
+	before := r.Failed
+	if n.Get("kind") == nil {
 		r.fields(n,
 			field{"hosts", func(n *node) { r.nodes(n, &g) }},
 			field{"links", func(n *node) { r.edges(n, &g) }})
@@ -37,7 +38,7 @@ func (r *reader) topology(n *node) *topology.Graph {
 		var kind string
 		size := make(map[string]int)
 		known := []field{{"kind", oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")}}
-		oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")(n.get("kind"))
+		oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")(n.Get("kind"))
 		for _, key := range shapes[kind].keys {
 			size[key] = 1
 			known = append(known, field{key, func(n *node) {
@@ -52,11 +53,11 @@ func (r *reader) topology(n *node) *topology.Graph {
 		r.fields(n, known...)
 		g = shapes[kind].make(size)
 	}
-	if r.failed > before {
+	if r.Failed > before {
 		return nil
 	}
 	if err := g.Check(); err != nil {
-		r.fail(n, err.Error(), "write {hosts: {a: sender, b: receiver}, links: {wire: [a, b]}} or {kind: dumbbell}")
+		r.Fail(n.Place, err.Error(), "write {hosts: {a: sender, b: receiver}, links: {wire: [a, b]}} or {kind: dumbbell}")
 		return nil
 	}
 	return &g
@@ -64,27 +65,27 @@ func (r *reader) topology(n *node) *topology.Graph {
 
 // nodes reads hosts: their names and roles.
 func (r *reader) nodes(n *node, g *topology.Graph) {
-	if !r.want(n, mapping) {
+	if !r.Want(n, yamlfile.Mapping) {
 		return
 	}
-	for _, e := range n.entries {
-		node := topology.Node{Name: e.key}
-		oneOf(r, "role", &node.Role, topology.Sender, topology.Receiver, topology.Router)(e.value)
+	for _, e := range n.Entries {
+		node := topology.Node{Name: e.Key}
+		oneOf(r, "role", &node.Role, topology.Sender, topology.Receiver, topology.Router)(e.Value)
 		g.Nodes = append(g.Nodes, node)
 	}
 }
 
 // edges reads links: their names and both ends.
 func (r *reader) edges(n *node, g *topology.Graph) {
-	if !r.want(n, mapping) {
+	if !r.Want(n, yamlfile.Mapping) {
 		return
 	}
-	for _, e := range n.entries {
-		if e.value.kind != list || len(e.value.items) != 2 {
-			r.fail(e.value, "a link has two ends", fmt.Sprintf("write %s: [a, b], from the senders' side to the receivers'", e.key))
+	for _, e := range n.Entries {
+		if e.Value.Kind != yamlfile.List || len(e.Value.Items) != 2 {
+			r.Fail(e.Value.Place, "a link has two ends", fmt.Sprintf("write %s: [a, b], from the senders' side to the receivers'", e.Key))
 			continue
 		}
-		g.Edges = append(g.Edges, topology.Edge{Name: e.key, From: e.value.items[0].text, To: e.value.items[1].text})
+		g.Edges = append(g.Edges, topology.Edge{Name: e.Key, From: e.Value.Items[0].Text, To: e.Value.Items[1].Text})
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // lines is a valid file, line by line; tests replace a line of it.
@@ -46,9 +46,9 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"two documents", with() + "---\nname: b\n", "10:1", "", "a second document", "remove the ---"},
 	{"too large", strings.Repeat("# much\n", 10_000), "1:1", "", "larger than", "shorter"},
 	{"anchor", with("cc: &x bbr"), "9:5", "cc", "anchors (&name)", "write the value out"},
-	{"merge key", with("links: {<<: {a: b}}"), "6:9", "links.<<", "not a plain word", ""},
+	{"merge key", with("links: {<<: {a: b}}"), "6:9", "links", "merge keys (<<)", "write the entries out"},
 	{"no value", with("baseline:"), "9:1", "baseline", "has no value", "remove the key"},
-	{"twice", with() + "name: b\n", "9:1", "name", "already set in line 1", "remove one"},
+	{"twice", with() + "name: b\n", "9:1", "name", "already in line 1", "remove one"},
 	{"list for value", with("cc: [bbr]"), "9:5", "cc", "want a single value, found a list", "write one value"},
 	{"value for list", with("cases: a"), "9:8", "cases", "want a list, found a single value", `"- "`},
 	{"empty list", with("metrics: []"), "9:10", "metrics", "the list is empty", "remove the key"},
@@ -71,7 +71,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"case without name", with("cases: [{cc: bbr}]"), "9:9", "cases[0]", "a case without a name", "write name"},
 	{"second case", with("cases: [{name: b}, {name: b}]"), "9:27", "cases[1].name", `a second case "b"`, "another name"},
 	{"repeat", with("repeat: 0"), "9:9", "repeat", "0 is out of range", "write 1 to 1000"},
-	{"no number", with("warmup: some"), "9:9", "warmup", "not a whole number", "digits"},
+	{"no number", with("warmup: some"), "9:9", "warmup", "not a whole number", "bare"},
 	{"no bool", with("cpu_bound: yes"), "9:12", "cpu_bound", "neither true nor false", "true or false"},
 	{"need", with("needs: [netm]"), "9:9", "needs[0]", `unknown need "netm"`, "cc:dctcp"},
 	{"sysctl", with("sysctls: {kernel.panic: 1}"), "9:25", "sysctls.kernel.panic", "not a sysctl of a network namespace", "net."},
@@ -134,9 +134,9 @@ func TestMistakes(t *testing.T) {
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
 			_, err := Read("a.yaml", []byte(m.file), Options{})
-			var all config.Errors
+			var all yamlfile.Errors
 			if !errors.As(err, &all) {
-				t.Fatalf("%v is not a config.Errors, for\n%s", err, m.file)
+				t.Fatalf("%v is not a yamlfile.Errors, for\n%s", err, m.file)
 			}
 			for _, e := range all {
 				if m.at == fmt.Sprintf("%d:%d", e.Line, e.Col) && e.Key == m.key &&
@@ -191,8 +191,8 @@ func FuzzRead(f *testing.F) {
 			if err := s.Describe(t.Output()); err != nil {
 				t.Error(err)
 			}
-		} else if !errors.As(err, new(config.Errors)) {
-			t.Errorf("%v is not a config.Errors", err)
+		} else if !errors.As(err, new(yamlfile.Errors)) {
+			t.Errorf("%v is not a yamlfile.Errors", err)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 //go:embed files/*.yaml
@@ -31,7 +31,7 @@ func Source(name string) ([]byte, error) {
 	data, err := files.ReadFile("files/" + name + ".yaml")
 	if err != nil {
 		what := "there are " + strings.Join(Names(), ", ")
-		if near := config.Nearest(name, Names()); near != "" {
+		if near := yamlfile.Nearest(name, Names()); near != "" {
 			what = fmt.Sprintf("did you mean %q?", near)
 		}
 		return nil, fmt.Errorf("no scenario %q; %s", name, what)

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,33 +13,29 @@ import (
 
 // subjects reads what is compared: bare names, or mappings with a name.
 func (r *reader) subjects(n *node) (specs []subject.Spec) {
-	r.each(n, func(item *node) {
+	for _, item := range r.Values(n) {
 		var s subject.Spec
-		switch item.kind {
-		case text:
+		switch item.Kind {
+		case yamlfile.Text:
 			s = r.named(item)
 		default:
 			s = r.subject(item)
 		}
 		if slices.ContainsFunc(specs, func(o subject.Spec) bool { return o.Name == s.Name && s.Name != "" }) {
-			r.fail(item, fmt.Sprintf("a second subject %q", s.Name), "give it another name")
+			r.Fail(item.Place, fmt.Sprintf("a second subject %q", s.Name), "give it another name")
 		}
 		specs = append(specs, s)
-	})
+	}
 	return specs
 }
 
 // named is a subject without settings.
 func (r *reader) named(n *node) subject.Spec {
-	s, ok := subject.Named(n.text)
+	s, ok := subject.Named(n.Text)
 	if !ok {
-		fix := fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; for one of your own write {name: %s, cc: %[2]s}",
-			subject.KernelOnly, n.text)
-		if near := config.Nearest(n.text, subject.Names()); near != "" {
-			fix = fmt.Sprintf("did you mean %q?", near)
-		}
-		r.fail(n, fmt.Sprintf("unknown subject %q", n.text), fix)
-		s.Name = n.text
+		r.Unknown(n.Place, "subject", n.Text, subject.Names(), fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; for one of your own write {name: %s, cc: %[2]s}",
+			subject.KernelOnly, n.Text))
+		s.Name = n.Text
 	}
 	return s
 }
@@ -60,7 +55,7 @@ func (r *reader) subject(n *node) subject.Spec {
 			read(n)
 		}
 	}
-	before := r.failed
+	before := r.Failed
 	r.fields(n,
 		field{"name", r.text(&s.Name)},
 		field{"cc", r.text(&s.CC)},
@@ -77,12 +72,12 @@ func (r *reader) subject(n *node) subject.Spec {
 		s.Kind = kinds[0]
 	case len(kinds) == 0 && s.CC != "":
 		s.Kind = subject.Fixed
-	case r.failed == before:
-		r.fail(n, "want exactly one of cc, route, tcpilot, bpftune and begin", "see tcpilot lab show incast-clamp")
+	case r.Failed == before:
+		r.Fail(n.Place, "want exactly one of cc, route, tcpilot, bpftune and begin", "see tcpilot lab show incast-clamp")
 	}
-	if r.failed == before {
+	if r.Failed == before {
 		if err := s.Check(); err != nil {
-			r.fail(n, err.Error(), "")
+			r.Fail(n.Place, err.Error(), "")
 		}
 	}
 	return s
@@ -91,88 +86,44 @@ func (r *reader) subject(n *node) subject.Spec {
 // configuration reads a part of tcpilot's configuration and returns its text. tcpilot's
 // own reader checks it, and its errors are reported at their place in this file.
 func (r *reader) configuration(n *node) string {
-	if !r.want(n, mapping) {
+	if !r.Want(n, yamlfile.Mapping) {
 		return ""
 	}
 	for _, key := range subject.OwnKeys {
-		if v := n.get(key); v != nil {
-			r.fail(v, "the lab sets "+key+" itself", "remove it")
+		if v := n.Get(key); v != nil {
+			r.Fail(v.Place, "the lab sets "+key+" itself", "remove it")
 		}
 	}
-	var w yamlWriter
-	w.mapping(n, 0)
-	var found config.Errors
-	if _, err := config.Parse(r.file, []byte(w.String())); errors.As(err, &found) {
-		for _, e := range found {
-			at := *w.at(e.Line, e.Col, n)
-			if e.Key != "" {
-				at.path = n.path + "." + e.Key
-			}
-			r.fail(&at, e.Problem, e.WhatToDo)
-		}
-	} else if err != nil {
-		r.fail(n, err.Error(), "")
-	}
-	return w.String()
+	config.Check(&r.Decoder, n)
+	var b strings.Builder
+	writeMapping(&b, n, 0)
+	return b.String()
 }
 
-// yamlWriter writes a tree as YAML, each key and each value of a list on a line
-// of its own, and records which nodes are on which line.
-type yamlWriter struct {
-	strings.Builder
-	lines []written
-}
-
-type written struct {
-	lead, value *node
-	col         int // where the value begins
-}
-
-// at returns the node at a place of the text, or otherwise if there is none.
-func (w *yamlWriter) at(line, col int, otherwise *node) *node {
-	if line > len(w.lines) {
-		return otherwise
-	}
-	l := w.lines[line-1]
-	if col < l.col {
-		return l.lead
-	}
-	return l.value
-}
-
-func (w *yamlWriter) line(depth int, lead, value *node, parts ...string) {
-	indent := strings.Repeat("  ", depth)
-	w.lines = append(w.lines, written{lead, value, len(indent) + len(parts[0]) + 2})
-	w.WriteString(indent + strings.Join(parts, " ") + "\n")
-}
-
-func (w *yamlWriter) mapping(n *node, depth int) {
-	for _, e := range n.entries {
-		key := &node{line: e.line, col: e.col, path: yamlfile.Join(n.path, e.key)}
-		w.value(key, strconv.Quote(e.key)+":", e.value, depth)
+// writeMapping writes a mapping as YAML, each key and each value of a list on a line of its own.
+func writeMapping(b *strings.Builder, n *node, depth int) {
+	for _, e := range n.Entries {
+		writeValue(b, strconv.Quote(e.Key)+":", e.Value, depth)
 	}
 }
 
-// value writes a value after its key or dash.
-func (w *yamlWriter) value(at *node, lead string, v *node, depth int) {
+// writeValue writes a value after its key or dash.
+func writeValue(b *strings.Builder, lead string, v *node, depth int) {
+	var text string
 	switch {
-	case v.kind == mapping && len(v.entries) > 0:
-		w.line(depth, at, at, lead)
-		w.mapping(v, depth+1)
-	case v.kind == list && len(v.items) > 0:
-		w.line(depth, at, at, lead)
-		for _, item := range v.items {
-			w.value(item, "-", item, depth+1)
-		}
-	case v.kind == mapping:
-		w.line(depth, at, v, lead, "{}")
-	case v.kind == list:
-		w.line(depth, at, v, lead, "[]")
-	case v.kind == null:
-		w.line(depth, at, v, lead, "null")
-	case v.plain:
-		w.line(depth, at, v, lead, v.text)
+	case len(v.Entries) > 0 || len(v.Items) > 0:
+	case v.Kind == yamlfile.Mapping:
+		text = " {}"
+	case v.Kind == yamlfile.List:
+		text = " []"
+	case v.Style == yamlfile.Plain:
+		text = " " + v.Text
 	default:
-		w.line(depth, at, v, lead, strconv.Quote(v.text))
+		text = " " + strconv.Quote(v.Text)
+	}
+	b.WriteString(strings.Repeat("  ", depth) + lead + text + "\n")
+	writeMapping(b, v, depth+1)
+	for _, item := range v.Items {
+		writeValue(b, "-", item, depth+1)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
@@ -14,15 +15,15 @@ const sampled = 100 * time.Millisecond
 
 // traffic reads the parts of a round's traffic, by name.
 func (r *reader) traffic(n *node, g topology.Graph) (parts []workload.Spec) {
-	if !r.want(n, mapping) {
+	if !r.Want(n, yamlfile.Mapping) {
 		return nil
 	}
-	for _, e := range n.entries {
-		if e.key == "" || strings.ContainsAny(e.key, "/\n") {
-			r.fail(e.value, "a part's name must not be empty and has no /", "rename it")
+	for _, e := range n.Entries {
+		if e.Key == "" || strings.ContainsAny(e.Key, "/\n") {
+			r.Fail(e.Value.Place, "a part's name must not be empty and has no /", "rename it")
 		}
-		if r.want(e.value, mapping) {
-			parts = append(parts, r.part(e.key, e.value, g))
+		if r.Want(e.Value, yamlfile.Mapping) {
+			parts = append(parts, r.part(e.Key, e.Value, g))
 		}
 	}
 	return parts
@@ -30,7 +31,7 @@ func (r *reader) traffic(n *node, g topology.Graph) (parts []workload.Spec) {
 
 func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 	s := workload.Spec{Name: name}
-	before := r.failed
+	before := r.Failed
 	r.fields(n,
 		field{"kind", oneOf(r, "kind of traffic", &s.Kind, workload.Bulk, workload.RPC, workload.Flows,
 			workload.Churn, workload.Mux, workload.Iperf3, workload.Wrk, workload.Web)},
@@ -62,13 +63,13 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"sample", r.duration(&s.Sample, 0, time.Minute)},
 	)
 	lasting := []workload.Kind{workload.Bulk, workload.RPC, workload.Mux}
-	if n.get("sample") == nil && slices.Contains(lasting, s.Kind) {
+	if n.Get("sample") == nil && slices.Contains(lasting, s.Kind) {
 		s.Sample = sampled
 	}
 	switch {
-	case n.get("kind") == nil:
-		r.fail(n, "traffic without a kind", "write kind: bulk, rpc, flows, churn, mux, iperf3, wrk or web")
-	case r.failed == before:
+	case n.Get("kind") == nil:
+		r.Fail(n.Place, "traffic without a kind", "write kind: bulk, rpc, flows, churn, mux, iperf3, wrk or web")
+	case r.Failed == before:
 		if err := s.Check(); err != nil {
 			r.wrong(n, err)
 		}
@@ -84,12 +85,12 @@ func (r *reader) wrong(n *node, err error, more ...*node) {
 		key, what, ok := strings.Cut(line, ": ")
 		at := n
 		for _, in := range append([]*node{n}, more...) {
-			if v := in.get(key); ok && v != nil {
+			if v := in.Get(key); ok && v != nil {
 				at, line = v, what
 				break
 			}
 		}
-		r.fail(at, line, "correct it, or the key that it depends on")
+		r.Fail(at.Place, line, "correct it, or the key that it depends on")
 	}
 }
 
@@ -108,13 +109,13 @@ func (r *reader) hosts(to *string, g topology.Graph) func(*node) {
 func (r *reader) sizes(to *workload.Size) func(*node) {
 	return func(n *node) {
 		*to = workload.Size{}
-		if n.kind == text {
+		if n.Kind == yamlfile.Text {
 			r.size(&to.Fixed)(n)
 			return
 		}
 		r.fields(n, field{"alpha", r.number(&to.Alpha, 10)}, field{"scale", r.bytes(&to.Scale)}, field{"max", r.bytes(&to.Max)})
 		if to.Alpha == 0 || to.Scale == 0 || to.Max <= to.Scale {
-			r.fail(n, "a bounded Pareto distribution needs alpha, scale (its minimum) and a max above scale",
+			r.Fail(n.Place, "a bounded Pareto distribution needs alpha, scale (its minimum) and a max above scale",
 				"write {alpha: 0.8, scale: 20kB, max: 20MB}")
 		}
 	}
@@ -124,14 +125,14 @@ func (r *reader) sizes(to *workload.Size) func(*node) {
 func (r *reader) trace(to *[]workload.Arrival) func(*node) {
 	return func(n *node) {
 		*to = nil
-		if !r.want(n, list) {
+		if !r.Want(n, yamlfile.List) {
 			return
 		}
-		for _, item := range n.items {
+		for _, item := range n.Items {
 			var a workload.Arrival
 			r.fields(item, field{"at", r.duration(&a.At, 0, maxDuration)}, field{"size", r.size(&a.Size)})
 			if k := len(*to); k > 0 && a.At < (*to)[k-1].At {
-				r.fail(item, "earlier than the previous arrival", "put arrivals in the order of time")
+				r.Fail(item.Place, "earlier than the previous arrival", "put arrivals in the order of time")
 			}
 			*to = append(*to, a)
 		}

@@ -2,10 +2,12 @@ package scenario
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // Upper limits of values: larger ones are taken for typing errors.
@@ -22,8 +24,8 @@ const (
 
 func (r *reader) text(to *string) func(*node) {
 	return func(n *node) {
-		if r.want(n, text) {
-			*to = n.text
+		if r.Want(n, yamlfile.Text) {
+			*to = n.Text
 		}
 	}
 }
@@ -31,49 +33,43 @@ func (r *reader) text(to *string) func(*node) {
 // oneOf reads one of a closed set of values.
 func oneOf[T ~string](r *reader, what string, to *T, values ...T) func(*node) {
 	return func(n *node) {
-		if !r.want(n, text) {
+		if !r.Want(n, yamlfile.Text) {
 			return
 		}
 		all := make([]string, len(values))
 		for i, v := range values {
-			if string(v) == n.text {
+			if string(v) == n.Text {
 				*to = v
 				return
 			}
 			all[i] = string(v)
 		}
-		r.unknown(n, what, n.text, all)
+		r.Unknown(n.Place, what, n.Text, all, "")
 	}
 }
 
-func (r *reader) bool(to *bool) func(*node) {
-	return func(n *node) {
-		switch {
-		case !r.want(n, text):
-		case n.text != "true" && n.text != "false":
-			r.fail(n, fmt.Sprintf("%q is neither true nor false", n.text), "write true or false")
-		default:
-			*to = n.text == "true"
-		}
-	}
-}
-
-// parsed reads a value by a parser of package config.
+// parsed reads a value by a parser, mostly of package config; limits say what ok allows.
 func parsed[T any](r *reader, to *T, parse func(string) (T, error), ok func(T) bool, limits string) func(*node) {
 	return func(n *node) {
-		if !r.want(n, text) {
+		if !r.Want(n, yamlfile.Text) {
 			return
 		}
-		v, err := parse(n.text)
+		v, err := parse(n.Text)
 		switch {
 		case err != nil:
-			r.fail(n, err.Error(), "") // the error says what to do
+			r.Wrong(n, err)
 		case !ok(v):
-			r.fail(n, n.text+" is out of range", "write "+limits)
+			r.Fail(n.Place, n.Text+" is out of range", "write "+limits)
 		default:
 			*to = v
 		}
 	}
+}
+
+func always[T any](T) bool { return true }
+
+func (r *reader) bool(to *bool) func(*node) {
+	return parsed(r, to, config.ParseBool, always, "")
 }
 
 func (r *reader) duration(to *time.Duration, low, high time.Duration) func(*node) {
@@ -82,7 +78,7 @@ func (r *reader) duration(to *time.Duration, low, high time.Duration) func(*node
 }
 
 func (r *reader) share(to *float64) func(*node) {
-	return parsed(r, to, config.ParseShare, func(float64) bool { return true }, "")
+	return parsed(r, to, config.ParseShare, always, "")
 }
 
 func (r *reader) size(to *uint64) func(*node) {
@@ -96,7 +92,7 @@ func (r *reader) rate(to *uint64) func(*node) {
 
 func parseBits(s string) (uint64, error) {
 	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" {
-		return 0, fmt.Errorf("%q has no unit; write a rate such as 20Mbit/s", s)
+		return 0, &yamlfile.Error{Problem: fmt.Sprintf("%q has no unit", s), WhatToDo: "write a rate such as 20Mbit/s"}
 	}
 	v, err := config.ParseRate(s)
 	return 8 * v, err
@@ -118,11 +114,8 @@ func (r *reader) count(to *int, low, high int) func(*node) {
 }
 
 func parseCount(s string) (int, error) {
-	v, err := strconv.Atoi(s)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a whole number; write digits only", s)
-	}
-	return v, nil
+	v, err := config.ParseCount(s, "a whole number")
+	return int(min(v, math.MaxInt)), err
 }
 
 // number reads a positive number.
@@ -134,35 +127,18 @@ func (r *reader) number(to *float64, high float64) func(*node) {
 func parseNumber(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a number; write digits, with a decimal point if needed", s)
+		return 0, &yamlfile.Error{Problem: fmt.Sprintf("%q is not a number", s), WhatToDo: "write digits, with a decimal point if needed"}
 	}
 	return v, nil
-}
-
-// each reads the entries of a list, or a single value as a list of one.
-func (r *reader) each(n *node, read func(*node)) {
-	switch n.kind {
-	case list:
-		if len(n.items) == 0 {
-			r.fail(n, "the list is empty", "add an entry, or remove the key")
-		}
-		for _, item := range n.items {
-			read(item)
-		}
-	case text:
-		read(n)
-	default:
-		r.want(n, list)
-	}
 }
 
 func (r *reader) texts(to *[]string) func(*node) {
 	return func(n *node) {
 		*to = nil
-		r.each(n, func(item *node) {
-			if r.want(item, text) {
-				*to = append(*to, item.text)
+		for _, item := range r.Values(n) {
+			if r.Want(item, yamlfile.Text) {
+				*to = append(*to, item.Text)
 			}
-		})
+		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // variants are the sections that are merged over a file and its cases, in this
@@ -34,33 +36,33 @@ var (
 func (r *reader) scenario(root *node, o Options) *Scenario {
 	var s Scenario
 	r.head(root, &s)
-	common := root.without(ofFile...)
+	common := without(root, ofFile...)
 	var changes, kept []*node
 	for _, section := range r.sections(root, o) {
-		if only := section.get("only"); only != nil {
+		if only := section.Get("only"); only != nil {
 			kept = append(kept, only)
 		}
-		changes = append(changes, section.without("only"))
+		changes = append(changes, without(section, "only"))
 	}
-	cases := root.get("cases")
+	cases := root.Get("cases")
 	if cases == nil {
-		own := &node{kind: mapping, line: root.line, col: root.col}
+		own := &node{Place: root.Place, Kind: yamlfile.Mapping}
 		s.Cases = []Case{r.readCase(inherit(own, common, changes))}
 	} else {
-		r.each(cases, func(own *node) {
-			if !r.want(own, mapping) {
-				return
+		for _, own := range r.Values(cases) {
+			if !r.Want(own, yamlfile.Mapping) {
+				continue
 			}
-			own = inherit(own.without(ofCase[1:]...), common, append(slices.Clone(changes), r.sections(own, o)...))
+			own = inherit(without(own, ofCase[1:]...), common, append(slices.Clone(changes), r.sections(own, o)...))
 			c := r.readCase(own)
 			switch {
-			case own.get("name") == nil:
-				r.fail(own, "a case without a name", "write name: and a few words")
+			case own.Get("name") == nil:
+				r.Fail(own.Place, "a case without a name", "write name: and a few words")
 			case c.Name != "" && slices.ContainsFunc(s.Cases, func(o Case) bool { return o.Name == c.Name }):
-				r.fail(own.get("name"), fmt.Sprintf("a second case %q", c.Name), "give it another name")
+				r.Fail(own.Get("name").Place, fmt.Sprintf("a second case %q", c.Name), "give it another name")
 			}
 			s.Cases = append(s.Cases, c)
-		})
+		}
 	}
 	r.keep(&s, kept)
 	if o.Emulated && emulates(root) {
@@ -71,22 +73,22 @@ func (r *reader) scenario(root *node, o Options) *Scenario {
 
 // emulates reports whether a file or one of its cases has an emulated section.
 func emulates(root *node) bool {
-	cases := root.get("cases")
-	return root.get("emulated") != nil ||
-		cases != nil && slices.ContainsFunc(cases.items, func(c *node) bool { return c.get("emulated") != nil })
+	cases := root.Get("cases")
+	return root.Get("emulated") != nil ||
+		cases != nil && slices.ContainsFunc(cases.Items, func(c *node) bool { return c.Get("emulated") != nil })
 }
 
 // head reads the keys that are common to all cases.
 func (r *reader) head(root *node, s *Scenario) {
-	r.fields(root.with(ofFile...),
+	r.fields(pick(root, ofFile...),
 		field{"name", r.text(&s.Name)}, field{"title", r.text(&s.Title)},
 		field{"source", r.text(&s.Source)}, field{"expect", r.text(&s.Expect)},
 		field{"needs", r.needs(&s.Needs)},
-		field{"cases", func(n *node) { r.want(n, list) }},
-		field{"emulated", func(n *node) { r.want(n, mapping) }}, field{"quick", func(n *node) { r.want(n, mapping) }})
+		field{"cases", func(n *node) { r.Want(n, yamlfile.List) }},
+		field{"emulated", func(n *node) { r.Want(n, yamlfile.Mapping) }}, field{"quick", func(n *node) { r.Want(n, yamlfile.Mapping) }})
 	for _, h := range header {
-		if root.get(h.key) == nil {
-			r.fail(root, "no "+h.key, "write "+h.key+": and "+h.write)
+		if root.Get(h.key) == nil {
+			r.Fail(root.Place, "no "+h.key, "write "+h.key+": and "+h.write)
 		}
 	}
 }
@@ -94,13 +96,13 @@ func (r *reader) head(root *node, s *Scenario) {
 // sections returns the sections of a file or a case that the options choose.
 func (r *reader) sections(n *node, o Options) (list []*node) {
 	for _, v := range variants {
-		section := n.get(v.key)
-		if section == nil || !v.asked(o) || !r.want(section, mapping) {
+		section := n.Get(v.key)
+		if section == nil || !v.asked(o) || !r.Want(section, yamlfile.Mapping) {
 			continue
 		}
 		for _, key := range append(slices.Clone(ofFile), ofCase...) {
-			if in := section.get(key); in != nil {
-				r.fail(in, "a variant does not change "+key, "to leave cases out, list those to keep in only")
+			if in := section.Get(key); in != nil {
+				r.Fail(in.Place, "a variant does not change "+key, "to leave cases out, list those to keep in only")
 			}
 		}
 		list = append(list, section)
@@ -115,7 +117,7 @@ func inherit(own, common *node, sections []*node) *node {
 	for _, s := range sections {
 		merged = *merge(&merged, s)
 	}
-	merged.line, merged.col, merged.path = own.line, own.col, own.path
+	merged.Place = own.Place
 	return &merged
 }
 
@@ -127,16 +129,16 @@ func (r *reader) keep(s *Scenario, lists []*node) {
 	}
 	for _, only := range lists {
 		var kept []string
-		r.each(only, func(item *node) {
-			if r.want(item, text) && !slices.Contains(names, item.text) {
-				r.unknown(item, "case", item.text, names)
+		for _, item := range r.Values(only) {
+			if r.Want(item, yamlfile.Text) && !slices.Contains(names, item.Text) {
+				r.Unknown(item.Place, "case", item.Text, names, "")
 			}
-			kept = append(kept, item.text)
-		})
+			kept = append(kept, item.Text)
+		}
 		s.Cases = slices.DeleteFunc(s.Cases, func(c Case) bool { return !slices.Contains(kept, c.Name) })
 	}
 	if len(lists) > 1 && len(s.Cases) == 0 && len(names) > 0 {
-		r.fail(lists[1], "quick and emulated together select no case", "name a case that the other names too")
+		r.Fail(lists[1].Place, "quick and emulated together select no case", "name a case that the other names too")
 	}
 }
 
@@ -144,16 +146,16 @@ func (r *reader) keep(s *Scenario, lists []*node) {
 func (r *reader) needs(to *[]string) func(*node) {
 	return func(n *node) {
 		*to = nil
-		r.each(n, func(item *node) {
-			what, which, _ := strings.Cut(item.text, ":")
+		for _, item := range r.Values(n) {
+			what, which, _ := strings.Cut(item.Text, ":")
 			switch {
-			case !r.want(item, text):
-			case item.text == "netem", item.text == "fq", (what == "cc" || what == "program") && which != "":
-				*to = append(*to, item.text)
+			case !r.Want(item, yamlfile.Text):
+			case item.Text == "netem", item.Text == "fq", (what == "cc" || what == "program") && which != "":
+				*to = append(*to, item.Text)
 			default:
-				r.fail(item, fmt.Sprintf("unknown need %q", item.text),
+				r.Fail(item.Place, fmt.Sprintf("unknown need %q", item.Text),
 					"write netem, fq, a congestion control as cc:dctcp, or a program as program:iperf3")
 			}
-		})
+		}
 	}
 }

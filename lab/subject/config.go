@@ -13,71 +13,63 @@ import (
 // OwnKeys of tcpilot's configuration are the subject's to set, and no scenario's.
 var OwnKeys = []string{"cgroup", "bpffs", "run_dir", "state_dir", "socket", "metrics"}
 
+// readConfig reads a part of a configuration; nil is an empty one.
+func readConfig(text string) (*yamlfile.Node, error) {
+	d := yamlfile.Decoder{File: "config"}
+	root := d.Read([]byte(text), len(text))
+	if root != nil {
+		d.Want(root, yamlfile.Mapping)
+	}
+	if err := d.Err(); err != nil {
+		return nil, fmt.Errorf("read %w", err)
+	}
+	return root, nil
+}
+
 // checkConfig checks that a part of a configuration is valid YAML, and has no keys that the
 // subject sets. `tcpilot check` checks the rest.
 func checkConfig(text string) error {
-	root, err := yamlfile.Parse([]byte(text), len(text))
+	root, err := readConfig(text)
 	if err != nil {
-		return readError(err)
+		return err
 	}
-	entries, ok := yamlfile.Entries(root)
-	if root != nil && !ok {
-		return errors.New("read config: want key: value entries")
-	}
-	for _, e := range entries {
-		if key, _ := yamlfile.Key(e.Key); slices.Contains(OwnKeys, key) {
+	for _, key := range OwnKeys {
+		if root.Get(key) != nil {
 			return fmt.Errorf("read config: %s may not be set by a scenario", key)
 		}
 	}
 	return nil
 }
 
-func readError(err error) error {
-	if m := (*yamlfile.Mistake)(nil); errors.As(err, &m) {
-		return fmt.Errorf("read config: line %d, column %d: %w", m.At.Line, m.At.Col, m)
-	}
-	return fmt.Errorf("read config: %w", err)
-}
-
 // configLearns reports whether tcpilot learns by a part of a configuration: a rule
 // of it does, or it has none and so tcpilot's own, which does.
 func configLearns(text string) bool {
-	root, err := yamlfile.Parse([]byte(text), len(text))
-	if err != nil {
-		return true
-	}
-	value, _ := yamlfile.Get(root, "rules")
-	rules, _ := yamlfile.Items(value)
-	for _, rule := range rules {
-		if _, learns := yamlfile.Get(rule, "learn"); learns {
-			return true
-		}
-	}
-	return len(rules) == 0
+	root, err := readConfig(text)
+	rules := root.Get("rules")
+	return err != nil || rules == nil || len(rules.Items) == 0 ||
+		slices.ContainsFunc(rules.Items, func(rule *yamlfile.Node) bool { return rule.Get("learn") != nil })
 }
 
 // drawAlike adds the key of draws to a configuration, if it has none, because daemons whose
 // connections share a queue should draw the same. Other lines do not change.
 func drawAlike(text, key string) (string, error) {
-	root, err := yamlfile.Parse([]byte(text), len(text))
+	root, err := readConfig(text)
 	if err != nil {
-		return "", readError(err)
+		return "", err
 	}
 	entry := "draw_key: " + key
-	section, ok := yamlfile.Get(root, "learning")
-	if !ok {
+	section := root.Get("learning")
+	switch {
+	case section == nil:
 		return withLine(text, "learning: {"+entry+"}"), nil
-	}
-	if yamlfile.IsNull(section) {
+	case section.Kind == yamlfile.Null:
 		return "", errors.New("read config: learning has no keys: remove it")
-	}
-	if _, has := yamlfile.Get(section, "draw_key"); has {
+	case section.Get("draw_key") != nil:
 		return text, nil
 	}
-	at := yamlfile.Begin(section)
 	lines := strings.Split(text, "\n")
-	line := lines[at.Line-1]
-	before, after := line[:at.Col-1], line[at.Col-1:]
+	line := lines[section.Line-1]
+	before, after := line[:section.Col-1], line[section.Col-1:]
 	switch rest, flow := strings.CutPrefix(after, "{"); {
 	case flow && strings.HasPrefix(strings.TrimSpace(rest), "}"):
 		line = before + "{" + entry + rest
@@ -86,7 +78,7 @@ func drawAlike(text, key string) (string, error) {
 	default:
 		line = before + entry + "\n" + line
 	}
-	lines[at.Line-1] = line
+	lines[section.Line-1] = line
 	return strings.Join(lines, "\n"), nil
 }
 

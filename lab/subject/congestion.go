@@ -1,24 +1,17 @@
 package subject
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
-	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/congestion"
-	"github.com/tcpilot/tcpilot/internal/sysctl"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/lab/topology"
-	"golang.org/x/sys/unix"
-)
-
-const (
-	congestionKey  = "net.ipv4.tcp_congestion_control"
-	availableFile  = sysctl.Root + "/net/ipv4/tcp_available_congestion_control"
-	congestionFile = sysctl.Root + "/net/ipv4/tcp_congestion_control"
 )
 
 // linuxControls are the congestion controls of Linux, all of which may be modules, and bbr3
@@ -36,13 +29,9 @@ func Controls() ([]string, error) {
 			return nil, err
 		}
 	}
-	names, err := os.ReadFile(availableFile)
-	if err != nil {
-		return nil, fmt.Errorf("list congestion controls: %w", err)
-	}
-	list := strings.Fields(string(names))
+	list, err := kernelcc.Available()
 	slices.Sort(list)
-	return list, nil
+	return list, err
 }
 
 func ownControls() []string { return names(congestion.Own()) }
@@ -58,48 +47,54 @@ func isOurs(name string) bool { return slices.Contains(ownControls(), name) }
 
 // tryCongestion checks that this kernel has a congestion control, or takes it if it
 // is one of tcpilot's own.
-func tryCongestion(name string) error {
+func (w *World) tryCongestion(name string) error {
 	if !isOurs(name) {
 		return tryModule(name)
 	}
-	release, err := cc.Hold(name)
+	release, err := w.hold(context.Background(), name)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return release()
 }
 
-// tryModule sets a congestion control on a socket that is never connected, for
-// which the kernel loads the module if there is one.
-func tryModule(name string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+// hold has tcpilot load one of its own congestion controls into the kernel, until release.
+func (w *World) hold(ctx context.Context, name string) (release func() error, err error) {
+	if len(w.Tuned) == 0 {
+		return nil, errNoHost
+	}
+	p := &process{name: "tcpilot cc hold " + name, log: &tail{}, patience: patience}
+	if err := p.start(w.Tuned[0], nil, exec.Command(w.Binary, "cc", "hold", name)); err != nil {
+		return nil, err
+	}
+	err = p.ready(ctx, func() error {
+		if !strings.HasPrefix(p.log.String(), "holding ") {
+			return errors.New("it is not loaded yet")
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("try congestion control %s: %w", name, err)
+		if p.lost() == nil {
+			err = errors.Join(err, p.end())
+		}
+		return nil, err
 	}
-	defer unix.Close(fd)
-	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("congestion control %s: %w: the kernel has none of this name", name, ErrUnavailable)
-	}
-	if err != nil {
-		return fmt.Errorf("try congestion control %s: %w", name, err)
-	}
-	return nil
+	return p.end, nil
 }
 
-// machineCongestion is the default of this host's kernel, outside of the lab.
-func machineCongestion() (string, error) {
-	name, err := os.ReadFile(congestionFile)
-	if err != nil {
-		return "", fmt.Errorf("read default congestion control: %w", err)
+// tryModule checks that this kernel has a congestion control, and loads its module.
+func tryModule(name string) error {
+	err := kernelcc.Try(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return strings.TrimSpace(string(name)), nil
+	return err
 }
 
 // setCongestion gives all hosts the default congestion control that they begin
 // with.
-func (s *subject) setCongestion() error {
-	own, err := machineCongestion()
+func (s *subject) setCongestion(ctx context.Context) error {
+	own, err := kernelcc.Default()
 	if err != nil {
 		return err
 	}
@@ -120,7 +115,7 @@ func (s *subject) setCongestion() error {
 		if !isOurs(name) {
 			continue
 		}
-		release, err := cc.Hold(name)
+		release, err := s.world.hold(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -131,7 +126,7 @@ func (s *subject) setCongestion() error {
 		if slices.Contains(s.world.Tuned, h) {
 			name = tuned
 		}
-		before, err := h.Sysctl(congestionKey)
+		before, err := h.Sysctl(kernelcc.DefaultKey)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
@@ -87,7 +88,7 @@ func look(t *testing.T, w World) (lines []string) {
 	t.Helper()
 	for _, name := range []string{"sender1", "sender2", "receiver1", "switch"} {
 		h := w.Layout.Hosts[name]
-		for _, key := range []string{congestionKey, "net.ipv4.tcp_wmem"} {
+		for _, key := range []string{kernelcc.DefaultKey, "net.ipv4.tcp_wmem"} {
 			value, err := h.Sysctl(key)
 			must(t, err)
 			lines = append(lines, name+": "+value)

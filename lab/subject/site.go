@@ -26,9 +26,11 @@ type site struct {
 // sites are all tuned hosts.
 type sites []*site
 
+var errNoHost = errors.New("there is no host to tune")
+
 func newSites(w World) (sites, error) {
 	if len(w.Tuned) == 0 {
-		return nil, errors.New("there is no host to tune")
+		return nil, errNoHost
 	}
 	var all sites
 	for _, h := range w.Tuned {

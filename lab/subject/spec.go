@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 )
 
 var (
@@ -105,7 +107,7 @@ func (s Spec) String() string {
 func (s Spec) what() string {
 	switch s.Kind {
 	case Default:
-		cc, err := machineCongestion()
+		cc, err := kernelcc.Default()
 		if err != nil {
 			return "default"
 		}

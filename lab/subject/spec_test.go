@@ -3,6 +3,8 @@ package subject
 import (
 	"strings"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 )
 
 func TestCheck(t *testing.T) {
@@ -46,7 +48,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	own, err := machineCongestion()
+	own, err := kernelcc.Default()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +128,7 @@ func TestControls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := machineCongestion()
+	own, err := kernelcc.Default()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func New(s Spec, w World) (Subject, error) {
 		return nil, fmt.Errorf("subject %s: %w", s.Name, err)
 	}
 	if s.CC != "" {
-		if err := tryCongestion(s.CC); err != nil {
+		if err := w.tryCongestion(s.CC); err != nil {
 			return nil, fmt.Errorf("subject %s: %w", s.Name, err)
 		}
 	}
@@ -163,7 +163,7 @@ func (s *subject) Start(ctx context.Context) error {
 	if s.started {
 		return errors.New("it is started")
 	}
-	err := s.setCongestion()
+	err := s.setCongestion(ctx)
 	if err == nil {
 		err = s.tuner.begin(ctx, &s.undo)
 	}

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // defaultControls are the default congestion controls of all hosts.
@@ -15,7 +18,7 @@ func defaultControls(t *testing.T, w World) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for name, h := range w.Layout.Hosts {
-		cc, err := h.Sysctl(congestionKey)
+		cc, err := h.Sysctl(kernelcc.DefaultKey)
 		must(t, err)
 		all[name] = cc
 	}
@@ -25,7 +28,7 @@ func defaultControls(t *testing.T, w World) map[string]string {
 func TestRootCongestionIsSetAndUndone(t *testing.T) {
 	w := newWorld(t)
 	before := look(t, w)
-	own, err := machineCongestion()
+	own, err := kernelcc.Default()
 	must(t, err)
 	given := w
 	given.Default = "cubic"
@@ -65,6 +68,31 @@ func TestRootCongestionIsSetAndUndone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A congestion control of tcpilot's own is loaded by tcpilot, without a daemon.
+func TestRootOwnCongestionControl(t *testing.T) {
+	w := newWorld(t)
+	bin, err := build()
+	must(t, err)
+	w.Binary = bin
+	before := look(t, w)
+	s, err := New(Spec{Name: "own", Kind: Fixed, CC: "tcpilot_cubic"}, w)
+	if errors.Is(err, ErrUnavailable) {
+		testenv.Missing(t, err.Error())
+	}
+	must(t, err)
+	unchanged(t, w, before)
+	for range 2 {
+		must(t, s.Start(t.Context()))
+		controls := defaultControls(t, w)
+		if controls["sender1"] != "tcpilot_cubic" || controls["receiver1"] != "reno" {
+			t.Errorf("the hosts have %v", controls)
+		}
+		must(t, s.Stop(t.Context()))
+		unchanged(t, w, before)
+	}
+	must(t, s.Close())
 }
 
 func TestRootCongestionThatTheKernelLacks(t *testing.T) {

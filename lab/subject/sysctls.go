@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/topology"
@@ -24,7 +25,7 @@ func readSysctls(h *topology.Host) (sysctls, error) {
 	all := sysctls{}
 	err := h.Do(func() error {
 		return filepath.WalkDir(sysctlRoot, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || e.IsDir() || path == congestionFile {
+			if err != nil || e.IsDir() || path == sysctl.Path(kernelcc.DefaultKey) {
 				return err
 			}
 			info, err := e.Info()

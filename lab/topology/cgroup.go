@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 )
 
 // Cgroup is a cgroup v2 directory that exists as long as its Net.
@@ -21,7 +21,7 @@ type Cgroup struct {
 
 // Cgroup makes a child of the cgroup2 root. Net.Close kills the processes in it.
 func (n *Net) Cgroup(name string) (*Cgroup, error) {
-	root, err := host.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -9,12 +9,12 @@ import (
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/filelock"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
 const (
-	congestionKey = "net.ipv4.tcp_congestion_control"
-	allowedKey    = "net.ipv4.tcp_allowed_congestion_control"
+	allowedKey = "net.ipv4.tcp_allowed_congestion_control"
 	// allowedLock is locked while the machine's list is extended, so that two runs do
 	// not undo each other's change. Meanwhile the file contains the list as it was. If
 	// the next process that locks it finds a list there, the previous owner was
@@ -35,7 +35,7 @@ func (h *Host) SetCongestion(cc string) error {
 		return fmt.Errorf("read %s: %w", allowedKey, err)
 	}
 	if slices.Contains(strings.Fields(now), cc) {
-		return h.SetSysctl(congestionKey, cc)
+		return h.SetSysctl(kernelcc.DefaultKey, cc)
 	}
 	lock, err := lockAllowed(os.O_CREATE)
 	if err != nil {
@@ -48,7 +48,7 @@ func (h *Host) SetCongestion(cc string) error {
 	}
 	names := strings.Fields(before)
 	if slices.Contains(names, cc) {
-		return h.SetSysctl(congestionKey, cc) // another run had extended the list when it was first read
+		return h.SetSysctl(kernelcc.DefaultKey, cc) // another run had extended the list when it was first read
 	}
 	if _, err := lock.WriteString(before); err != nil {
 		return fmt.Errorf("save %s: %w", allowedKey, err)
@@ -57,7 +57,7 @@ func (h *Host) SetCongestion(cc string) error {
 	if err != nil {
 		err = fmt.Errorf("allow %s: %w", cc, err)
 	} else {
-		err = h.SetSysctl(congestionKey, cc)
+		err = h.SetSysctl(kernelcc.DefaultKey, cc)
 	}
 	return errors.Join(err, restoreAllowed(lock))
 }

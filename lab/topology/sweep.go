@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
@@ -14,7 +14,7 @@ import (
 // with their processes; and the lock. It leaves runs alone whose process is alive, and
 // returns the names of what it removed.
 func Sweep() (removed []string, err error) {
-	root, err := host.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -93,7 +93,7 @@ func TestRootSweepRemovesWhatAKilledRunLeft(t *testing.T) {
 // directories, cgroups and mounts.
 func named(t *testing.T, id string) (left []string) {
 	t.Helper()
-	root, err := host.CgroupRoot()
+	root, err := cgroup.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

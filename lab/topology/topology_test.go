@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"golang.org/x/sys/unix"
@@ -258,7 +259,7 @@ func otherCongestion(t *testing.T) []string {
 	var restricted, free []string
 	for _, cc := range read("net.ipv4.tcp_available_congestion_control") {
 		switch {
-		case slices.Contains(read(congestionKey), cc):
+		case slices.Contains(read(kernelcc.DefaultKey), cc):
 		case slices.Contains(allowed, cc):
 			free = append(free, cc)
 		default:
@@ -269,7 +270,7 @@ func otherCongestion(t *testing.T) []string {
 }
 
 func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
-	before, err := os.ReadFile(sysctl.Path(congestionKey))
+	before, err := os.ReadFile(sysctl.Path(kernelcc.DefaultKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,8 +292,8 @@ func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
 	if err := h.SetCongestion(otherCongestion(t)[0]); err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := os.ReadFile(sysctl.Path(congestionKey)); string(after) != string(before) {
-		t.Errorf("the caller's %s went from %s to %s", congestionKey, before, after)
+	if after, _ := os.ReadFile(sysctl.Path(kernelcc.DefaultKey)); string(after) != string(before) {
+		t.Errorf("the caller's %s went from %s to %s", kernelcc.DefaultKey, before, after)
 	}
 	if cookie, err := h.Cookie(); err != nil || cookie == 0 {
 		t.Errorf("Cookie = %d, %v", cookie, err)
@@ -350,13 +351,13 @@ func TestRootSetCongestionRestoresTheMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cc := range otherCongestion(t) {
-		if got, err := h.Sysctl(congestionKey); err != nil || got == cc {
+		if got, err := h.Sysctl(kernelcc.DefaultKey); err != nil || got == cc {
 			t.Fatalf("default is %q, %v: setting %s changes nothing", got, err, cc)
 		}
 		if err := h.SetCongestion(cc); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := h.Sysctl(congestionKey); err != nil || got != cc {
+		if got, err := h.Sysctl(kernelcc.DefaultKey); err != nil || got != cc {
 			t.Errorf("default is %q, %v, want %s", got, err, cc)
 		}
 	}

@@ -1,4 +1,4 @@
-package host
+package kernelcc
 
 import (
 	"errors"
@@ -10,35 +10,38 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// CongestionControls lists the congestion controls that the kernel offers
-// without loading a module, and the default of new sockets.
-func CongestionControls() (available []string, def string, err error) {
-	return congestionControls(sysctl.Root)
+// DefaultKey is the sysctl with the default of new sockets, of one network namespace.
+const DefaultKey = "net.ipv4.tcp_congestion_control"
+
+// Available lists what the kernel offers without loading a module.
+func Available() ([]string, error) {
+	names, err := sysctl.Read("net.ipv4.tcp_available_congestion_control")
+	if err != nil {
+		return nil, fmt.Errorf("list congestion controls: %w", err)
+	}
+	return strings.Fields(names), nil
 }
 
-func congestionControls(root string) (available []string, def string, err error) {
-	names, err := readSysctl(root, "net.ipv4.tcp_available_congestion_control")
+// Default is the default of new sockets in the calling thread's network namespace.
+func Default() (string, error) {
+	name, err := sysctl.Read(DefaultKey)
 	if err != nil {
-		return nil, "", fmt.Errorf("list congestion controls: %w", err)
+		return "", fmt.Errorf("read default congestion control: %w", err)
 	}
-	def, err = readSysctl(root, "net.ipv4.tcp_congestion_control")
-	if err != nil {
-		return nil, "", fmt.Errorf("read default congestion control: %w", err)
-	}
-	return strings.Fields(names), def, nil
+	return name, nil
 }
 
-// maxCCName is TCP_CA_NAME_MAX (include/net/tcp.h) without its closing NUL: the
+// maxName is TCP_CA_NAME_MAX (include/net/tcp.h) without its closing NUL: the
 // kernel would cut a longer name and might find another control.
-const maxCCName = 15
+const maxName = 15
 
-// TryCongestionControl sets a congestion control on a socket that is never connected. The
+// Try sets a congestion control on a socket that is never connected. The
 // kernel then loads the module, if the process has CAP_NET_ADMIN. The error is
 // fs.ErrNotExist if the kernel does not have the control, and fs.ErrPermission if the
 // process lacks a privilege for it.
-func TryCongestionControl(name string) error {
-	if name == "" || len(name) > maxCCName {
-		return fmt.Errorf("try congestion control %q: a name has 1 to %d bytes", name, maxCCName)
+func Try(name string) error {
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("try congestion control %q: a name has 1 to %d bytes", name, maxName)
 	}
 	fd, err := tcpSocket()
 	if err != nil {

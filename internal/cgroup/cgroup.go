@@ -1,4 +1,4 @@
-package host
+package cgroup
 
 import (
 	"errors"
@@ -12,28 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cgroup is a cgroup of the cgroup2 hierarchy.
-type Cgroup struct {
-	Path string // below the hierarchy's root, which is "/", as in /proc/PID/cgroup
-	ID   uint64 // as BPF sees it: kn->id
-}
-
 // errNoCgroup2 is returned if no cgroup2 hierarchy is mounted.
 var errNoCgroup2 = errors.New("no cgroup2 hierarchy is mounted (mount -t cgroup2 none /sys/fs/cgroup)")
 
-// CgroupRoot finds where the cgroup2 hierarchy is mounted. It is not always
+// Root finds where the cgroup2 hierarchy is mounted. It is not always
 // /sys/fs/cgroup: beside v1 controllers it is often /sys/fs/cgroup/unified.
-func CgroupRoot() (string, error) {
+func Root() (string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
 		return "", fmt.Errorf("find cgroup2: read mounts: %w", err)
 	}
-	return cgroupRoot(mounts, isCgroup2)
+	return wholeBeforePart(mounts, isCgroup2)
 }
 
-// cgroupRoot prefers a mount of the whole hierarchy to a bind mount of a part, and
+// wholeBeforePart prefers a mount of the whole hierarchy to a bind mount of a part, and
 // ignores mounts that another one hides.
-func cgroupRoot(mounts []*mountinfo.Info, visible func(dir string) bool) (string, error) {
+func wholeBeforePart(mounts []*mountinfo.Info, visible func(dir string) bool) (string, error) {
 	part := ""
 	for _, m := range mounts {
 		if !visible(m.Mountpoint) {
@@ -57,11 +51,11 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.CGROUP2_SUPER_MAGIC
 }
 
-// CgroupIsWhole reports whether the directory of a cgroup is the root of the whole
+// IsWhole reports whether the directory of a cgroup is the root of the whole
 // hierarchy. In a cgroup namespace of its own a process sees only a part. The directory
 // of that looks like the root, but has files that the root does not have.
-func CgroupIsWhole(dir string) (bool, error) {
-	if _, err := cgroupID(dir); err != nil {
+func IsWhole(dir string) (bool, error) {
+	if _, err := idOf(dir); err != nil {
 		return false, err
 	}
 	// cgroup.type exists in all cgroups except the root (cgroup-v2.rst, "Core
@@ -73,26 +67,26 @@ func CgroupIsWhole(dir string) (bool, error) {
 	return false, err
 }
 
-// CgroupID is the id of a cgroup given as a directory below the mount or, as in
+// ID is the id of a cgroup as BPF sees it (kn->id). It is given as a directory below the mount or, as in
 // /proc/PID/cgroup, below the hierarchy's root.
-func CgroupID(path string) (uint64, error) {
-	root, err := CgroupRoot()
+func ID(path string) (uint64, error) {
+	root, err := Root()
 	if err != nil {
 		return 0, err
 	}
-	return cgroupID(cgroupDir(root, path))
+	return idOf(dirOf(root, path))
 }
 
-// CgroupDir is the directory of a cgroup given as for CgroupID.
-func CgroupDir(path string) (string, error) {
-	root, err := CgroupRoot()
+// Dir is the directory of a cgroup given as for ID.
+func Dir(path string) (string, error) {
+	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	return cgroupDir(root, path), nil
+	return dirOf(root, path), nil
 }
 
-func cgroupDir(root, path string) string {
+func dirOf(root, path string) string {
 	path = filepath.Clean("/" + path)
 	if path == root || strings.HasPrefix(path, root+"/") {
 		return path
@@ -100,8 +94,8 @@ func cgroupDir(root, path string) string {
 	return filepath.Join(root, path)
 }
 
-// cgroupID is the directory's inode number, which is kn->id since Linux 5.5.
-func cgroupID(dir string) (uint64, error) {
+// idOf is the directory's inode number, which is kn->id since Linux 5.5.
+func idOf(dir string) (uint64, error) {
 	if !isCgroup2(dir) {
 		if _, err := os.Stat(dir); err != nil {
 			return 0, fmt.Errorf("find cgroup: %w", err)
@@ -118,23 +112,16 @@ func cgroupID(dir string) (uint64, error) {
 	return s.Ino, nil
 }
 
-// ProcessCgroup is the cgroup of a process.
-func ProcessCgroup(pid int) (Cgroup, error) {
+// OfProcess is the cgroup of a process, below the hierarchy's root, which is "/".
+func OfProcess(pid int) (path string, err error) {
 	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
-		return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, err)
+		return "", fmt.Errorf("find cgroup of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(lines)) {
-		path, ok := strings.CutPrefix(line, "0::")
-		if !ok {
-			continue
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			return strings.TrimSuffix(path, "\n"), nil
 		}
-		path = strings.TrimSuffix(path, "\n")
-		id, err := CgroupID(path)
-		if err != nil {
-			return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, err)
-		}
-		return Cgroup{path, id}, nil
 	}
-	return Cgroup{}, fmt.Errorf("find cgroup of process %d: %w", pid, errNoCgroup2)
+	return "", fmt.Errorf("find cgroup of process %d: %w", pid, errNoCgroup2)
 }

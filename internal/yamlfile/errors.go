@@ -1,12 +1,13 @@
-package config
+package yamlfile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// Error is one mistake in a configuration file.
+// Error is one mistake in a file. Without File it is one in a value whose place the caller knows.
 type Error struct {
 	File     string `json:"file"`
 	Line     int    `json:"line"`          // from 1
@@ -19,7 +20,9 @@ type Error struct {
 // Error writes "file:line:col: key: problem; what to do".
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s:%d:%d: ", e.File, e.Line, e.Col)
+	if e.File != "" {
+		fmt.Fprintf(&b, "%s:%d:%d: ", e.File, e.Line, e.Col)
+	}
 	if e.Key != "" {
 		b.WriteString(e.Key + ": ")
 	}
@@ -30,8 +33,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errors are all mistakes in a configuration file, in order of position. It is
-// never empty.
+// Errors are all mistakes in a file, in order of position. It is never empty.
 type Errors []*Error
 
 // Error writes one mistake a line.
@@ -52,12 +54,6 @@ func (es Errors) Unwrap() []error {
 	return list
 }
 
-func (es Errors) sorted() Errors {
-	slices.SortStableFunc(es, func(a, b *Error) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Col - b.Col
-	})
-	return es
+func (es Errors) sort() {
+	slices.SortStableFunc(es, func(a, b *Error) int { return cmp.Or(a.Line-b.Line, a.Col-b.Col) })
 }
