@@ -1,0 +1,103 @@
+package estimate
+
+import (
+	"math"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+const (
+	// floorNear is how much longer than the floor the least round-trip time of a connection
+	// that met it may be, as a share, and leastNear the least such difference in microseconds: timers
+	// and interrupts of the hosts.
+	floorNear, leastNear = 0.02, 100
+	// floorClose is the same for connections that came close to it.
+	floorClose = 0.1
+	// manyFloors is the number of connections at which the counts are halved, so that the
+	// latest ones count most.
+	manyFloors = 512
+
+	// mostSmall is the number of data packets up to which a connection is small: packets that
+	// are sent at once wait for each other.
+	mostSmall = 4
+	// shortSmall is how many least round-trip times a small connection may last. In a later
+	// exchange the peer may delay its acknowledgement by more than the path does.
+	shortSmall = 8
+	// leastDifference is the least difference within a connection, in microseconds: the
+	// logarithm of 0 has no mean.
+	leastDifference = 10
+	// spreadGain is the weight of a small connection in the spread.
+	spreadGain = 1. / 16
+
+	// queueSegs is the number of data packets from which a connection can keep a queue.
+	queueSegs = 64
+	// queueWindow is how long the greatest queue is remembered.
+	queueWindow = 2 * time.Minute
+)
+
+// Floor counts how connections relate to the least round-trip time of the path. The connection
+// that lowered it does not count as one that met it.
+type Floor struct {
+	RTT   float32 `json:"rtt_us"` // least round-trip time to which the counts relate, microseconds
+	Met   float32 `json:"met"`    // connections whose least round-trip time is the same
+	Close float32 `json:"close"`  // connections that came close, including these
+	All   float32 `json:"all"`    // all connections
+}
+
+// observe counts a connection by its least round-trip time. floor is that of the path, with
+// this connection; both are in microseconds.
+func (f *Floor) observe(rtt, floor float32) {
+	near := max(leastNear, floorNear*floor)
+	switch {
+	case floor < f.RTT-near: // earlier connections did not meet the new floor
+		f.Met = 0
+		if floor < f.RTT*(1-floorClose) {
+			f.Close = 0
+		}
+		f.RTT = floor
+		f.All++
+		return
+	case floor > f.RTT+near: // the old floor was forgotten, or is the first
+		*f = Floor{RTT: floor, All: 1}
+		return
+	}
+	f.All++
+	if rtt <= f.RTT+near {
+		f.Met++
+	}
+	if rtt <= f.RTT+max(near, floorClose*floor) {
+		f.Close++
+	}
+	if f.All >= manyFloors {
+		f.Met, f.Close, f.All = f.Met/2, f.Close/2, f.All/2
+	}
+}
+
+// observeDelay notes what a sample shows of how the delay of the path varies, and of its queue.
+func (p *Path) observeDelay(s *tcp.Sample, at int64) {
+	floor := float32(p.MinRTT.Least())
+	if s.MinRTT == 0 || s.SRTT == 0 || floor == 0 {
+		return
+	}
+	whole := s.Kind == tcp.KindClose && !s.Has(tcp.FlagLater)
+	if whole {
+		p.Floor.observe(float32(s.MinRTT), floor)
+	}
+	if whole && isSmall(s) {
+		d := float32(math.Log2(float64(max(leastDifference, max(s.SRTT, s.MinRTT)-s.MinRTT))))
+		p.Small += min(1, math.MaxUint32-p.Small)
+		p.Spread += max(spreadGain, 1/float32(p.Small)) * (d - p.Spread)
+	}
+	// A round-trip time that still changes by much shows no standing queue.
+	if d := float32(s.SRTT) - floor; s.DataSegsOut >= queueSegs && d > 4*float32(s.RTTVar) {
+		p.Queue.Max(at, uint64(d), queueWindow)
+	}
+}
+
+// isSmall reports whether a sample is of a connection that sent a few packets at once, without
+// a loss.
+func isSmall(s *tcp.Sample) bool {
+	return s.DataSegsOut > 0 && s.DataSegsOut <= mostSmall && s.Lost == 0 && s.Retrans == 0 &&
+		s.Duration <= shortSmall*time.Duration(s.MinRTT)*time.Microsecond
+}
