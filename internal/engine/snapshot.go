@@ -120,6 +120,9 @@ type PathMetrics struct {
 	DataSegs    uint64    `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown
 	Active      *uint32   `json:"active_connections,omitempty"`   // established now; absent: not counted, because nothing needs it
 	Updated     time.Time `json:"measured_at,omitzero"`           // time of the latest sample; the last minutes are those before it
+	// NetworkType is unknown, datacentre, lan, wifi, cellular, long-fat, satellite, policed or bufferbloated.
+	NetworkType string `json:"network_type"`
+	NetworkWhy  string `json:"network_why"` // metrics that led to it, with their bounds; of unknown: what is missing
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.

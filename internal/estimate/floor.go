@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	// floorNear is how much longer than the floor the least round-trip time of a connection
-	// that met it may be, as a share, and leastNear the least such difference in microseconds: timers
-	// and interrupts of the hosts.
-	floorNear, leastNear = 0.02, 100
-	// floorClose is the same for connections that came close to it.
-	floorClose = 0.1
+	// floorNear is the greatest difference from the floor of a connection that met it, as a
+	// share, and leastNear the least such difference in microseconds: interrupts of the hosts, and
+	// departure times of paced packets (recorded: 0.2 ms).
+	floorNear, leastNear = 0.05, 250
+	// floorClose is the difference of connections that came close to the floor, in that of
+	// those that met it.
+	floorClose = 4
 	// manyFloors is the number of connections at which the counts are halved, so that the
 	// latest ones count most.
 	manyFloors = 512
@@ -36,40 +37,35 @@ const (
 	queueWindow = 2 * time.Minute
 )
 
-// Floor counts how connections relate to the least round-trip time of the path. The connection
-// that lowered it does not count as one that met it.
+// Floor counts how the least round-trip times of connections relate to that of the path. The
+// connection that lowered it does not count as one that met it.
 type Floor struct {
-	RTT   float32 `json:"rtt_us"` // least round-trip time to which the counts relate, microseconds
-	Met   float32 `json:"met"`    // connections whose least round-trip time is the same
+	RTT   float32 `json:"rtt_us"` // least round-trip time of a connection, microseconds; 0 is unknown
+	Met   float32 `json:"met"`    // connections that had the same
 	Close float32 `json:"close"`  // connections that came close, including these
 	All   float32 `json:"all"`    // all connections
 }
 
-// observe counts a connection by its least round-trip time. floor is that of the path, with
-// this connection; both are in microseconds.
-func (f *Floor) observe(rtt, floor float32) {
-	near := max(leastNear, floorNear*floor)
+// observe counts a connection by its least round-trip time. path is that of the path; both
+// are in microseconds.
+func (f *Floor) observe(rtt, path float32) {
+	near := max(leastNear, floorNear*f.RTT)
 	switch {
-	case floor < f.RTT-near: // earlier connections did not meet the new floor
-		f.Met = 0
-		if floor < f.RTT*(1-floorClose) {
+	case f.RTT == 0 || path > f.RTT+floorClose*near: // unknown, or the path became longer
+		*f = Floor{RTT: rtt, All: 1}
+		return
+	case rtt < f.RTT-near: // the connections before this one did not meet the new floor
+		if rtt < f.RTT-floorClose*near {
 			f.Close = 0
 		}
-		f.RTT = floor
-		f.All++
-		return
-	case floor > f.RTT+near: // the old floor was forgotten, or is the first
-		*f = Floor{RTT: floor, All: 1}
-		return
-	}
-	f.All++
-	if rtt <= f.RTT+near {
+		f.RTT, f.Met = rtt, 0
+	case rtt <= f.RTT+near:
 		f.Met++
-	}
-	if rtt <= f.RTT+max(near, floorClose*floor) {
+		f.Close++
+	case rtt <= f.RTT+floorClose*near:
 		f.Close++
 	}
-	if f.All >= manyFloors {
+	if f.All++; f.All >= manyFloors {
 		f.Met, f.Close, f.All = f.Met/2, f.Close/2, f.All/2
 	}
 }
@@ -81,7 +77,7 @@ func (p *Path) observeDelay(s *tcp.Sample, at int64) {
 		return
 	}
 	whole := s.Kind == tcp.KindClose && !s.Has(tcp.FlagLater)
-	if whole {
+	if whole && s.Retrans == 0 { // round-trip times of retransmitted packets are in milliseconds (tcp_rtt_tsopt_us)
 		p.Floor.observe(float32(s.MinRTT), floor)
 	}
 	if whole && isSmall(s) {

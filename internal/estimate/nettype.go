@@ -80,14 +80,10 @@ const (
 	// fatBits is ten times what RFC 7323, section 1.1, has in flight on a long fat network, bits.
 	fatBits = 1e6
 
-	// metFloor is the share of connections that met the floor below which a delay varies. On
-	// the emulated radio links 0 to 3 % met it, on wired ones at least 8 %, of which the
-	// least is with a queue that seldom drains.
-	metFloor = 0.05
 	// sharpFloor is the share of the connections close to the floor that met it from which
 	// the delay is fixed: a path without a queue always takes the same time. If times near
-	// the floor were equally frequent, the share would be floorNear/floorClose.
-	sharpFloor = 0.5
+	// the floor were equally frequent, the share would be 1/floorClose; wired links had 0.8 and more.
+	sharpFloor = 0.6
 	// leastSpread is the spread from which a delay varies, and leastSpreadShare the same in
 	// floors. It was 0.03 to 0.2 on emulated radio links, and less than 0.02 on wired
 	// links without a queue.
@@ -104,9 +100,12 @@ const (
 
 	// leastRTTs is the number of samples from which a least round-trip time is believed.
 	leastRTTs = 4
-	// leastFloors is the number of connections from which it is known whether a delay
-	// varies, and leastMet how many of them must have met the floor if it does not.
-	leastFloors, leastMet = 16, 2
+	// leastMet is the number of connections that met the floor, or leastClose that came close,
+	// from which it is known whether the delay varies. It is also known if of leastFloors
+	// connections at most the share seldomMet met it: 0 to 4 % of them did on emulated radio
+	// links, 8 % on the wired link whose queue drained least.
+	leastMet, leastClose   = 3, 8
+	leastFloors, seldomMet = 16, 0.065
 	// leastSmall is the number of small connections from which a spread is known.
 	leastSmall = 4
 )
@@ -118,8 +117,7 @@ type measure uint8
 const (
 	policedRate measure = iota // bytes/s; unknown if no policer was found
 	leastRTT                   // least round-trip time, microseconds
-	met                        // share of connections that met the floor
-	sharpness                  // share of those that came close to the floor that met it
+	sharpness                  // share of the connections close to the floor that met it
 	spread                     // mean difference of round-trip times within a small connection, microseconds
 	spreadShare                // the same in floors
 	queue                      // greatest standing queue, microseconds
@@ -142,9 +140,9 @@ var networkRules = [...]struct {
 	{Policed, []condition{{policedRate, false, 1}}},
 	{Satellite, []condition{{leastRTT, false, geostationaryRTT}}},
 	{Datacentre, []condition{{leastRTT, true, datacentreRTT}}},
-	{Cellular, []condition{{leastRTT, false, cellularRTT}, {met, true, metFloor}, {sharpness, true, sharpFloor}, {spread, false, cellularSpread}, {spreadShare, false, leastSpreadShare}}},
-	{Cellular, []condition{{leastRTT, false, cellularRTT}, {met, true, metFloor}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}, {queue, false, cellularQueue}}},
-	{Wifi, []condition{{leastRTT, false, wifiRTT}, {met, true, metFloor}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}}},
+	{Cellular, []condition{{leastRTT, false, cellularRTT}, {sharpness, true, sharpFloor}, {spread, false, cellularSpread}, {spreadShare, false, leastSpreadShare}}},
+	{Cellular, []condition{{leastRTT, false, cellularRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}, {queue, false, cellularQueue}}},
+	{Wifi, []condition{{leastRTT, false, wifiRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}}},
 	{Bufferbloated, []condition{{sharpness, false, sharpFloor}, {queue, false, bloatedQueue}, {queueShare, false, bloatedShare}}},
 	{LAN, []condition{{leastRTT, true, lanRTT}, {sharpness, false, sharpFloor}}},
 	{LongFat, []condition{{leastRTT, false, longRTT}, {sharpness, false, sharpFloor}, {inFlight, false, fatBits}}},
@@ -183,13 +181,10 @@ func (p *Path) measure(m measure, policed uint64) float64 {
 		known, v = policed > 0, float64(policed)
 	case leastRTT:
 		known, v = floor > 0 && p.RTTs >= leastRTTs, floor
-	case met:
-		known, v = p.Floor.All >= leastFloors, float64(p.Floor.Met/(p.Floor.All-1))
 	case sharpness:
-		known = p.Floor.All >= leastFloors || p.Floor.Met >= leastMet
-		if p.Floor.Met >= leastMet {
-			v = float64(p.Floor.Met / p.Floor.Close)
-		}
+		f := &p.Floor
+		known = f.Met >= leastMet || f.Close >= leastClose || f.All >= leastFloors && f.Met <= seldomMet*f.All
+		v = float64(f.Met / max(1, f.Close))
 	case spread:
 		known, v = p.Small >= leastSmall, math.Exp2(float64(p.Spread))
 	case spreadShare:

@@ -19,8 +19,12 @@ func (p *Path) WhyNetwork(policed uint64) string {
 		return why
 	}
 	samples, wait := p.Network.wait()
-	return fmt.Sprintf("it was so until now, but the latest %d samples show %s (%s); %d of them within at least %s change the type",
-		p.Network.Shown, now, why, samples, wait)
+	return fmt.Sprintf("of the %d samples and %s that change it to %s, there are %d: %s", samples, wait, now, p.Network.Shown, why)
+}
+
+// NetworkJudged reports whether enough is known of the path to say that no type fits.
+func (p *Path) NetworkJudged() bool {
+	return p.RTTs >= leastRTTs && !math.IsNaN(p.measure(sharpness, 0))
 }
 
 // explain writes the measures of conditions with their bounds. A measure with several bounds is written once.
@@ -46,10 +50,11 @@ func (p *Path) whyUnknown() string {
 	case p.RTTs < leastRTTs:
 		return fmt.Sprintf("%d samples have a round-trip time, fewer than %d", p.RTTs, leastRTTs)
 	case math.IsNaN(p.measure(sharpness, 0)):
-		return fmt.Sprintf("%.0f connections are too few to know whether the delay varies: %d are needed", p.Floor.All, leastFloors)
+		return fmt.Sprintf("it is not known yet whether the delay varies: of %.0f connections without a retransmission, %.0f had the least round-trip time again",
+			p.Floor.All, p.Floor.Met)
 	}
 	parts := []string{}
-	for _, m := range []measure{leastRTT, met, sharpness, spread, queue, inFlight} {
+	for _, m := range []measure{leastRTT, sharpness, spread, queue, inFlight} {
 		if v := p.measure(m, 0); !math.IsNaN(v) {
 			parts = append(parts, m.text(v))
 		}
@@ -62,8 +67,7 @@ func (m measure) text(v float64) string {
 	return fmt.Sprintf([...]string{
 		policedRate: "a policer limits it to %s",
 		leastRTT:    "least round-trip time %s",
-		met:         "%s of connections met it",
-		sharpness:   "%s of those that came close met it",
+		sharpness:   "%s of the connections that came within 20 %% of it came within 5 %%",
 		spread:      "round-trip times within a small connection differ by %s",
 		spreadShare: "that is %s of the least one",
 		queue:       "greatest queue %s",
@@ -79,7 +83,7 @@ func (m measure) unit(v float64) string {
 		return fmt.Sprintf("%.3g Mbit/s", v*8/1e6)
 	case inFlight:
 		return fmt.Sprintf("%.3g Mbit", v/1e6)
-	case met, sharpness, spreadShare, queueShare:
+	case sharpness, spreadShare, queueShare:
 		return fmt.Sprintf("%.3g %%", 100*v)
 	}
 	d := time.Duration(math.Min(v, 1e12)) * time.Microsecond

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/scenario"
+)
+
+// network is a link whose type of network tcpilot is to find.
+type network struct {
+	name           string
+	scenario, edge string // of a shipped scenario; empty is its own link
+	of             string // case of the scenario; empty is the first one
+	emulated       bool   // as its section for slow processors has it
+	link           scenario.Link
+	small          bool // only small requests use it
+	want           []string
+}
+
+// networks has a link of each shipped type, and others like them. A policer has no type of its own yet.
+var networks = []network{
+	{name: "datacentre", scenario: "datacentre", edge: "bottleneck", want: []string{"datacentre"}},
+	{name: "lan", link: scenario.Link{Forward: link.Spec{Delay: delay / 10, Rate: rate}, Backward: link.Spec{Delay: delay / 10}}, want: []string{"lan"}},
+	{name: "wifi", scenario: "wifi-like", edge: "bottleneck", emulated: true, want: []string{"wifi"}},
+	{name: "cellular", scenario: "cellular-like", edge: "bottleneck", want: []string{"cellular"}},
+	{name: "satellite", scenario: "satellite", edge: "bottleneck", want: []string{"satellite"}},
+	{name: "bufferbloated", scenario: "bufferbloat", edge: "bottleneck", want: []string{"bufferbloated"}},
+	{name: "policer", scenario: "policer", edge: "bottleneck", emulated: true, want: []string{"unknown", "policed"}},
+	{name: "loss", scenario: "loss", edge: "hop1", of: "1 % at 20 ms", emulated: true, want: []string{"unknown"}},
+	{name: "long-fat", scenario: "delay", edge: "hop1", of: "100 ms, limited", want: []string{"long-fat"}},
+	{name: "small requests", scenario: "bufferbloat", edge: "bottleneck", small: true, want: []string{"unknown"}},
+}
+
+// TestRootNetworkType: a host that serves files of 1 to 5 MB and answers small requests finds
+// the type of the network to its clients, for a link of each shipped type.
+func TestRootNetworkType(t *testing.T) {
+	var names []string
+	for i := range networks {
+		names = append(names, fmt.Sprintf("client%d", i))
+	}
+	w := newPlainWorld(t, names...)
+	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
+	w.back = shape(t, w.star.Entry, w.star.Access, link.Spec{})
+	_, err := w.client.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
+	must(t, err)
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {}}\n"})
+	for i, n := range networks {
+		t.Run(n.name, func(t *testing.T) {
+			r := w.remotes[i]
+			must(t, link.OffloadsOff(r.Near, r.Far))
+			r.way = shape(t, r.Near, r.Far, link.Spec{})
+			w.serve(t, r, n.shipped(t), n.small)
+			found := func() *engine.NetworkType {
+				e := ask[api.Explanation](t, p, "explain", r.Addr4.String(), "--incoming")
+				if e.Network == nil {
+					t.Fatalf("no type of network: %+v", e)
+				}
+				return e.Network
+			}
+			got := found()
+			for end := time.Now().Add(time.Second); !slices.Contains(n.want, got.Type) && time.Now().Before(end); got = found() {
+				time.Sleep(100 * time.Millisecond) // the latest samples
+			}
+			t.Logf("%s: %s", got.Type, got.Why)
+			if !slices.Contains(n.want, got.Type) || got.AssumedFrom != "" {
+				t.Errorf("type %+v, want one of %v", got, n.want)
+			}
+		})
+	}
+}
+
+// shipped is the link of the network.
+func (n *network) shipped(t *testing.T) scenario.Link {
+	t.Helper()
+	if n.scenario == "" {
+		return n.link
+	}
+	s, err := scenario.Load(n.scenario, scenario.Options{Emulated: n.emulated})
+	must(t, err)
+	i := max(0, slices.IndexFunc(s.Cases, func(c scenario.Case) bool { return c.Name == n.of }))
+	l, ok := s.Cases[i].Links[n.edge]
+	if !ok {
+		t.Fatalf("scenario %s has no link %s", n.scenario, n.edge)
+	}
+	return l
+}
+
+// serve makes a remote the client of the world's tuned host for some seconds, over a link.
+func (w *world) serve(t *testing.T, r *remote, l scenario.Link, small bool) {
+	t.Helper()
+	must(t, w.back.Set(l.Backward))
+	must(t, r.way.Set(l.Forward))
+	during := 4*time.Second + 4*(l.Forward.Delay+l.Backward.Delay)
+	if small {
+		during /= 2
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), during)
+	defer cancel()
+	var all sync.WaitGroup
+	all.Go(func() {
+		begin := time.Now()
+		for _, c := range l.Schedule {
+			if !load.Pause(ctx, time.Until(begin.Add(c.At))) {
+				return
+			}
+			if err := r.way.Set(c.Forward); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	// What is still running at the end is aborted, like the connections of a client that leaves.
+	flows := func(first uint64, concurrency int, gap time.Duration, sizes ...uint32) {
+		s := load.FlowsSpec{To: at(w.star.Access.Addr4.Addr()), Account: first, Concurrency: concurrency, Gap: gap, Duration: during, Repeat: true}
+		for _, size := range sizes {
+			s.Flows = append(s.Flows, load.Flow{Size: size})
+		}
+		r.agent.Flows(ctx, s)
+	}
+	all.Go(func() { flows(1e6, 3, 40*time.Millisecond, 4e3, 1e3, 20e3) })
+	if !small {
+		all.Go(func() {
+			flows(2e6, 1, time.Second, 3e5)
+		})
+		all.Go(func() {
+			if load.Pause(ctx, during/4) {
+				flows(3e6, 2, 100*time.Millisecond, 1e6, 3e6, 2e6, 5e6)
+			}
+		})
+	}
+	all.Wait()
+}
