@@ -9,12 +9,12 @@ import (
 
 const (
 	// floorNear is the greatest difference from the floor of a connection that met it, as a
-	// share, and leastNear the least such difference in microseconds: interrupts of the hosts, and
-	// departure times of paced packets (recorded: 0.2 ms).
-	floorNear, leastNear = 0.05, 250
+	// share. leastNear and mostNear bound it, in microseconds: interrupts of the hosts and
+	// departure times of paced packets (recorded: 0.2 ms) do not depend on the path's length.
+	floorNear, leastNear, mostNear = 0.05, 300, 1000
 	// floorClose is the difference of connections that came close to the floor, in that of
 	// those that met it.
-	floorClose = 4
+	floorClose = 6
 	// manyFloors is the number of connections at which the counts are halved, so that the
 	// latest ones count most.
 	manyFloors = 512
@@ -46,20 +46,24 @@ type Floor struct {
 	All   float32 `json:"all"`    // all connections
 }
 
+// near is the greatest difference from the floor of a connection that met it, microseconds.
+func (f *Floor) near() float32 { return min(max(leastNear, floorNear*f.RTT), mostNear) }
+
 // observe counts a connection by its least round-trip time. path is that of the path; both
 // are in microseconds.
 func (f *Floor) observe(rtt, path float32) {
-	near := max(leastNear, floorNear*f.RTT)
+	near := f.near()
 	switch {
 	case f.RTT == 0 || path > f.RTT+floorClose*near: // unknown, or the path became longer
 		*f = Floor{RTT: rtt, All: 1}
 		return
-	case rtt < f.RTT-near: // the connections before this one did not meet the new floor
+	case rtt < f.RTT-near/2: // the connections before this one did not meet the new floor
 		if rtt < f.RTT-floorClose*near {
 			f.Close = 0
 		}
 		f.RTT, f.Met = rtt, 0
 	case rtt <= f.RTT+near:
+		f.RTT = min(f.RTT, rtt)
 		f.Met++
 		f.Close++
 	case rtt <= f.RTT+floorClose*near:
@@ -68,6 +72,17 @@ func (f *Floor) observe(rtt, path float32) {
 	if f.All++; f.All >= manyFloors {
 		f.Met, f.Close, f.All = f.Met/2, f.Close/2, f.All/2
 	}
+}
+
+// sharpOdds is the natural logarithm of the likelihood of the counts for a connection that met
+// the floor, and apartOdds for one that only came close: if the delay is fixed, over if it
+// varies.
+var sharpOdds, apartOdds = float32(math.Log(fixedShare / varyingShare)), float32(math.Log((1 - fixedShare) / (1 - varyingShare)))
+
+// decided reports whether the counts tell if the delay is fixed or varies.
+func (f *Floor) decided() bool {
+	odds := f.Met*sharpOdds + (f.Close-f.Met)*apartOdds
+	return odds >= floorOdds || odds <= -floorOdds || f.All >= leastFloors && f.Met <= seldomMet*f.All
 }
 
 // observeDelay notes what a sample shows of how the delay of the path varies, and of its queue.

@@ -80,9 +80,11 @@ const (
 	// fatBits is ten times what RFC 7323, section 1.1, has in flight on a long fat network, bits.
 	fatBits = 1e6
 
-	// sharpFloor is the share of the connections close to the floor that met it from which
-	// the delay is fixed: a path without a queue always takes the same time. If times near
-	// the floor were equally frequent, the share would be 1/floorClose; wired links had 0.8 and more.
+	// fixedShare is the share of the connections close to the floor that met it if the delay
+	// is fixed: a wired path without a queue always takes the same time. On emulated wired links
+	// it was 0.8 to 1. varyingShare is the same if times near the floor are equally frequent.
+	fixedShare, varyingShare = 0.9, 1. / floorClose
+	// sharpFloor is the share from which a fixed delay is the more likely one of the two.
 	sharpFloor = 0.6
 	// leastSpread is the spread from which a delay varies, and leastSpreadShare the same in
 	// floors. It was 0.03 to 0.2 on emulated radio links, and less than 0.02 on wired
@@ -100,12 +102,11 @@ const (
 
 	// leastRTTs is the number of samples from which a least round-trip time is believed.
 	leastRTTs = 4
-	// leastMet is the number of connections that met the floor, or leastClose that came close,
-	// from which it is known whether the delay varies. It is also known if of leastFloors
-	// connections at most the share seldomMet met it: 0 to 4 % of them did on emulated radio
-	// links, 8 % on the wired link whose queue drained least.
-	leastMet, leastClose   = 3, 8
-	leastFloors, seldomMet = 16, 0.065
+	// floorOdds is the natural logarithm of the odds at which it is known whether the delay is fixed
+	// or varies (A. Wald, "Sequential Tests of Statistical Hypotheses", 1945): 50 to 1. It also varies
+	// if of leastFloors connections at most the share seldomMet met the floor.
+	floorOdds              = 4
+	leastFloors, seldomMet = 16, 0.05
 	// leastSmall is the number of small connections from which a spread is known.
 	leastSmall = 4
 )
@@ -182,9 +183,7 @@ func (p *Path) measure(m measure, policed uint64) float64 {
 	case leastRTT:
 		known, v = floor > 0 && p.RTTs >= leastRTTs, floor
 	case sharpness:
-		f := &p.Floor
-		known = f.Met >= leastMet || f.Close >= leastClose || f.All >= leastFloors && f.Met <= seldomMet*f.All
-		v = float64(f.Met / max(1, f.Close))
+		known, v = p.Floor.decided(), float64(p.Floor.Met/max(1, p.Floor.Close))
 	case spread:
 		known, v = p.Small >= leastSmall, math.Exp2(float64(p.Spread))
 	case spreadShare:

@@ -31,7 +31,7 @@ func (p *Path) NetworkJudged() bool {
 func (p *Path) explain(conditions []condition, policed uint64) string {
 	var parts []string
 	for _, c := range conditions {
-		part := c.measure.text(p.measure(c.measure, policed))
+		part := p.text(c.measure, p.measure(c.measure, policed))
 		switch bound := c.measure.unit(c.bound); {
 		case c.measure == policedRate:
 		case c.below:
@@ -56,18 +56,21 @@ func (p *Path) whyUnknown() string {
 	parts := []string{}
 	for _, m := range []measure{leastRTT, sharpness, spread, queue, inFlight} {
 		if v := p.measure(m, 0); !math.IsNaN(v) {
-			parts = append(parts, m.text(v))
+			parts = append(parts, p.text(m, v))
 		}
 	}
 	return "no type fits: " + strings.Join(parts, ", ")
 }
 
 // text writes a measure with its name.
-func (m measure) text(v float64) string {
+func (p *Path) text(m measure, v float64) string {
+	if m == sharpness {
+		near := float64(p.Floor.near())
+		return fmt.Sprintf("%s of the connections that came within %s of it came within %s", m.unit(v), leastRTT.unit(floorClose*near), leastRTT.unit(near))
+	}
 	return fmt.Sprintf([...]string{
 		policedRate: "a policer limits it to %s",
 		leastRTT:    "least round-trip time %s",
-		sharpness:   "%s of the connections that came within 20 %% of it came within 5 %%",
 		spread:      "round-trip times within a small connection differ by %s",
 		spreadShare: "that is %s of the least one",
 		queue:       "greatest queue %s",

@@ -23,21 +23,22 @@ type network struct {
 	emulated       bool   // as its section for slow processors has it
 	link           scenario.Link
 	small          bool // only small requests use it
+	seconds        time.Duration
 	want           []string
 }
 
 // networks has a link of each shipped type, and others like them. A policer has no type of its own yet.
 var networks = []network{
-	{name: "datacentre", scenario: "datacentre", edge: "bottleneck", want: []string{"datacentre"}},
-	{name: "lan", link: scenario.Link{Forward: link.Spec{Delay: delay / 10, Rate: rate}, Backward: link.Spec{Delay: delay / 10}}, want: []string{"lan"}},
-	{name: "wifi", scenario: "wifi-like", edge: "bottleneck", emulated: true, want: []string{"wifi"}},
-	{name: "cellular", scenario: "cellular-like", edge: "bottleneck", want: []string{"cellular"}},
-	{name: "satellite", scenario: "satellite", edge: "bottleneck", want: []string{"satellite"}},
-	{name: "bufferbloated", scenario: "bufferbloat", edge: "bottleneck", want: []string{"bufferbloated"}},
-	{name: "policer", scenario: "policer", edge: "bottleneck", emulated: true, want: []string{"unknown", "policed"}},
-	{name: "loss", scenario: "loss", edge: "hop1", of: "1 % at 20 ms", emulated: true, want: []string{"unknown"}},
-	{name: "long-fat", scenario: "delay", edge: "hop1", of: "100 ms, limited", want: []string{"long-fat"}},
-	{name: "small requests", scenario: "bufferbloat", edge: "bottleneck", small: true, want: []string{"unknown"}},
+	{name: "datacentre", seconds: 3, scenario: "datacentre", edge: "bottleneck", want: []string{"datacentre"}},
+	{name: "lan", seconds: 3, link: scenario.Link{Forward: link.Spec{Delay: delay / 10, Rate: rate, Queue: link.Queue{Bytes: 128e3}}, Backward: link.Spec{Delay: delay / 10}}, want: []string{"lan"}},
+	{name: "wifi", seconds: 5, scenario: "wifi-like", edge: "bottleneck", emulated: true, want: []string{"wifi"}},
+	{name: "cellular", seconds: 8, scenario: "cellular-like", edge: "bottleneck", want: []string{"cellular"}},
+	{name: "satellite", seconds: 8, scenario: "satellite", edge: "bottleneck", want: []string{"satellite"}},
+	{name: "bufferbloated", seconds: 5, scenario: "bufferbloat", edge: "bottleneck", want: []string{"bufferbloated"}},
+	{name: "policer", seconds: 4, scenario: "policer", edge: "bottleneck", emulated: true, want: []string{"unknown", "policed"}},
+	{name: "loss", seconds: 4, scenario: "loss", edge: "hop1", of: "1 % at 20 ms", emulated: true, want: []string{"unknown"}},
+	{name: "long-fat", seconds: 4, scenario: "delay", edge: "hop1", of: "100 ms, limited", want: []string{"long-fat"}},
+	{name: "small requests", seconds: 2, scenario: "bufferbloat", edge: "bottleneck", small: true, want: []string{"unknown"}},
 }
 
 // TestRootNetworkType: a host that serves files of 1 to 5 MB and answers small requests finds
@@ -58,7 +59,7 @@ func TestRootNetworkType(t *testing.T) {
 			r := w.remotes[i]
 			must(t, link.OffloadsOff(r.Near, r.Far))
 			r.way = shape(t, r.Near, r.Far, link.Spec{})
-			w.serve(t, r, n.shipped(t), n.small)
+			w.serve(t, r, n.shipped(t), n.seconds*time.Second, n.small)
 			found := func() *engine.NetworkType {
 				e := ask[api.Explanation](t, p, "explain", r.Addr4.String(), "--incoming")
 				if e.Network == nil {
@@ -95,14 +96,10 @@ func (n *network) shipped(t *testing.T) scenario.Link {
 }
 
 // serve makes a remote the client of the world's tuned host for some seconds, over a link.
-func (w *world) serve(t *testing.T, r *remote, l scenario.Link, small bool) {
+func (w *world) serve(t *testing.T, r *remote, l scenario.Link, during time.Duration, small bool) {
 	t.Helper()
 	must(t, w.back.Set(l.Backward))
 	must(t, r.way.Set(l.Forward))
-	during := 4*time.Second + 4*(l.Forward.Delay+l.Backward.Delay)
-	if small {
-		during /= 2
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), during)
 	defer cancel()
 	var all sync.WaitGroup
