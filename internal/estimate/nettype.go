@@ -63,10 +63,10 @@ const (
 	// geostationaryRTT is the time that light needs to a satellite directly above and back,
 	// for both directions: 4 x 35786 km. Real positions have 560 ms (RFC 2488, section 2).
 	geostationaryRTT = 477e3
-	// datacentreRTT is twice the 250 us that M. Alizadeh et al., "Data Center TCP", SIGCOMM
-	// 2010, have as the greatest round-trip time without a queue, for virtual switches.
+	// datacentreRTT is twice the 250 us below which round-trip times without a queue are in M.
+	// Alizadeh et al., "Data Center TCP", SIGCOMM 2010; the rest is for virtual switches.
 	datacentreRTT = 500
-	// lanRTT is what 100 km of fibre take, 1 ms, and the same again for the devices.
+	// lanRTT is what 100 km of fibre take in both directions, 1 ms, and as much for the devices.
 	lanRTT = 2e3
 	// wifiRTT is less than two frames of 802.11 take with their back-offs and interrupts. A
 	// wired host that is busy varies as much below it.
@@ -82,22 +82,22 @@ const (
 
 	// fixedShare is the share of the connections close to the floor that met it if the delay
 	// is fixed: a wired path without a queue always takes the same time. On emulated wired links
-	// it was 0.8 to 1. varyingShare is the same if times near the floor are equally frequent.
+	// it was 0.7 to 1, on radio links 0 to 0.1. varyingShare is the same if times near the floor are equally frequent.
 	fixedShare, varyingShare = 0.9, 1. / floorClose
 	// sharpFloor is the share from which a fixed delay is the more likely one of the two.
 	sharpFloor = 0.6
 	// leastSpread is the spread from which a delay varies, and leastSpreadShare the same in
-	// floors. It was 0.03 to 0.2 on emulated radio links, and less than 0.02 on wired
-	// links without a queue.
+	// floors. On emulated radio links the share was 0.06 to 0.35, on wired ones without a queue
+	// less than 0.02.
 	leastSpread, leastSpreadShare = 500, 0.03
 	// cellularSpread is the mean wait for a frame of 802.11 that is being sent: half of the
 	// longest (aPPDUMaxTime, 5484 us). LTE sends again after 8 ms.
 	cellularSpread = 5484 / 2
 	// cellularQueue: H. Jiang et al., "Tackling Bufferbloat in 3G/4G Networks", IMC 2012, have
-	// queues of several hundred milliseconds in each of four networks.
+	// queues of several hundred milliseconds in the networks of four carriers.
 	cellularQueue = 200e3
-	// bloatedQueue is where the usual grades of bufferbloat begin to call a queue bad, and
-	// bloatedShare the same in floors: a buffer of one bandwidth-delay product has at most 1.
+	// bloatedQueue is the delay from which the test of waveform.com grades a path C, and bloatedShare
+	// the same in floors: the queue in a buffer of one bandwidth-delay product has at most 1.
 	bloatedQueue, bloatedShare = 60e3, 2
 
 	// leastRTTs is the number of samples from which a least round-trip time is believed.
@@ -119,7 +119,7 @@ const (
 	policedRate measure = iota // bytes/s; unknown if no policer was found
 	leastRTT                   // least round-trip time, microseconds
 	sharpness                  // share of the connections close to the floor that met it
-	spread                     // mean difference of round-trip times within a small connection, microseconds
+	spread                     // typical difference of round-trip times within a small connection, microseconds
 	spreadShare                // the same in floors
 	queue                      // greatest standing queue, microseconds
 	queueShare                 // the same in floors
@@ -146,6 +146,7 @@ var networkRules = [...]struct {
 	{Wifi, []condition{{leastRTT, false, wifiRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}}},
 	{Bufferbloated, []condition{{sharpness, false, sharpFloor}, {queue, false, bloatedQueue}, {queueShare, false, bloatedShare}}},
 	{LAN, []condition{{leastRTT, true, lanRTT}, {sharpness, false, sharpFloor}}},
+	{LAN, []condition{{leastRTT, true, lanRTT}, {sharpness, true, sharpFloor}, {spread, true, leastSpread}}},
 	{LongFat, []condition{{leastRTT, false, longRTT}, {sharpness, false, sharpFloor}, {inFlight, false, fatBits}}},
 }
 

@@ -33,7 +33,7 @@ var networks = []network{
 	{name: "lan", seconds: 3, link: scenario.Link{Forward: link.Spec{Delay: delay / 10, Rate: rate, Queue: link.Queue{Bytes: 128e3}}, Backward: link.Spec{Delay: delay / 10}}, want: []string{"lan"}},
 	{name: "wifi", seconds: 5, scenario: "wifi-like", edge: "bottleneck", emulated: true, want: []string{"wifi"}},
 	{name: "cellular", seconds: 8, scenario: "cellular-like", edge: "bottleneck", want: []string{"cellular"}},
-	{name: "satellite", seconds: 8, scenario: "satellite", edge: "bottleneck", want: []string{"satellite"}},
+	{name: "satellite", seconds: 12, scenario: "satellite", edge: "bottleneck", want: []string{"satellite"}},
 	{name: "bufferbloated", seconds: 5, scenario: "bufferbloat", edge: "bottleneck", want: []string{"bufferbloated"}},
 	{name: "policer", seconds: 4, scenario: "policer", edge: "bottleneck", emulated: true, want: []string{"unknown", "policed"}},
 	{name: "loss", seconds: 4, scenario: "loss", edge: "hop1", of: "1 % at 20 ms", emulated: true, want: []string{"unknown"}},
@@ -128,7 +128,7 @@ func (w *world) serve(t *testing.T, r *remote, l scenario.Link, during time.Dura
 			flows(2e6, 1, time.Second, 3e5)
 		})
 		all.Go(func() {
-			if load.Pause(ctx, during/4) {
+			if load.Pause(ctx, time.Second) {
 				flows(3e6, 2, 100*time.Millisecond, 1e6, 3e6, 2e6, 5e6)
 			}
 		})
