@@ -28,6 +28,9 @@ func NetworkTypes() (words []string) {
 	return words
 }
 
+// ReadNetworkReason returns a PathMetrics.NetworkWhy that was written.
+func ReadNetworkReason(text string) estimate.NetworkReason { return estimate.ReadNetworkReason(text) }
+
 // networkType returns the type of network of an address in a class: that of its path or, if too
 // little is known of it, that of the other paths in the enclosing prefix, if these agree.
 func (e *Engine) networkType(rs *ruleState, scope uint64, addr netip.Addr) *NetworkType {
@@ -38,9 +41,9 @@ func (e *Engine) networkType(rs *ruleState, scope uint64, addr netip.Addr) *Netw
 	}
 	out := &NetworkType{Type: estimate.UnknownNetwork.String(), Why: "no connection of the path has ended yet"}
 	if n != nil {
-		m := &n.metrics
-		out.Type, out.Why = m.Network.Type.String(), m.WhyNetwork(0)
-		if m.Network.Type != estimate.UnknownNetwork || m.NetworkJudged() {
+		is, why := n.metrics.Network.Type, n.metrics.WhyNetwork(0)
+		out.Type, out.Why = is.String(), why.String()
+		if is != estimate.UnknownNetwork || why.Judged() {
 			return out
 		}
 	}

@@ -38,7 +38,7 @@ func TestNetworkTypeIsAssumedFromSiblings(t *testing.T) {
 	w.wantType("198.51.100.1", "unknown", "")
 	w.run(20, ip("198.51.100.1"), clean, rtt(600))
 	p := w.path("198.51.100.0/24")
-	if p.NetworkType != "satellite" || !strings.Contains(p.NetworkWhy, "600ms (at least 477ms)") {
+	if p.NetworkType != "satellite" || !strings.Contains(p.NetworkWhy.String(), "600ms (at least 477ms)") {
 		t.Errorf("%+v", p.PathMetrics)
 	}
 	w.wantType("198.51.100.1", "satellite", "")

@@ -25,8 +25,8 @@ const (
 	// shortSmall is how many least round-trip times a small connection may last. In a later
 	// exchange the peer may delay its acknowledgement by more than the path does.
 	shortSmall = 8
-	// leastDifference is the least difference within a connection, in microseconds: the
-	// logarithm of 0 has no mean.
+	// leastDifference is the least difference within a connection, in microseconds: a geometric
+	// mean with 0 is 0.
 	leastDifference = 10
 	// spreadGain is the weight of a small connection in the spread.
 	spreadGain = 1. / 16
@@ -96,9 +96,12 @@ func (p *Path) observeDelay(s *tcp.Sample, at int64) {
 		p.Floor.observe(float32(s.MinRTT), floor)
 	}
 	if whole && isSmall(s) {
-		d := float32(math.Log2(float64(max(leastDifference, max(s.SRTT, s.MinRTT)-s.MinRTT))))
+		d := float64(max(leastDifference, max(s.SRTT, s.MinRTT)-s.MinRTT))
 		p.Small += min(1, math.MaxUint32-p.Small)
-		p.Spread += max(spreadGain, 1/float32(p.Small)) * (d - p.Spread)
+		if p.Spread > 0 {
+			d = float64(p.Spread) * math.Pow(d/float64(p.Spread), max(spreadGain, 1/float64(p.Small)))
+		}
+		p.Spread = float32(d)
 	}
 	// A round-trip time that still changes by much shows no standing queue.
 	if d := float32(s.SRTT) - floor; s.DataSegsOut >= queueSegs && d > 4*float32(s.RTTVar) {

@@ -111,8 +111,7 @@ const (
 	leastSmall = 4
 )
 
-// measure is a quantity that rules compare with a bound. One that is not known is NaN, which no
-// bound fits.
+// measure is a quantity that rules compare with a bound. No bound fits one that is not known.
 type measure uint8
 
 const (
@@ -124,13 +123,15 @@ const (
 	queue                      // greatest standing queue, microseconds
 	queueShare                 // the same in floors
 	inFlight                   // bandwidth-delay product, bits
+
+	numMeasures
 )
 
 // condition is one comparison of a rule: a measure is at least a bound, or below it.
 type condition struct {
 	measure measure
 	below   bool
-	bound   float64
+	bound   float32
 }
 
 // networkRules are tried in this order; the first one applies whose conditions all hold.
@@ -143,21 +144,21 @@ var networkRules = [...]struct {
 	{Datacentre, []condition{{leastRTT, true, datacentreRTT}}},
 	{Cellular, []condition{{leastRTT, false, cellularRTT}, {sharpness, true, sharpFloor}, {spread, false, cellularSpread}, {spreadShare, false, leastSpreadShare}}},
 	{Cellular, []condition{{leastRTT, false, cellularRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}, {queue, false, cellularQueue}}},
-	{Wifi, []condition{{leastRTT, false, wifiRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}}},
+	{Wifi, []condition{{leastRTT, false, wifiRTT}, {leastRTT, true, cellularRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}}},
+	{Wifi, []condition{{leastRTT, false, cellularRTT}, {sharpness, true, sharpFloor}, {spread, false, leastSpread}, {spreadShare, false, leastSpreadShare}, {queue, true, cellularQueue}}},
 	{Bufferbloated, []condition{{sharpness, false, sharpFloor}, {queue, false, bloatedQueue}, {queueShare, false, bloatedShare}}},
 	{LAN, []condition{{leastRTT, true, lanRTT}, {sharpness, false, sharpFloor}}},
 	{LAN, []condition{{leastRTT, true, lanRTT}, {sharpness, true, sharpFloor}, {spread, true, leastSpread}}},
 	{LongFat, []condition{{leastRTT, false, longRTT}, {sharpness, false, sharpFloor}, {inFlight, false, fatBits}}},
 }
 
-// classify returns the type that the metrics show now, and the conditions of its rule. policed
-// is the rate in bytes/s to which a policer was found to limit the path, 0 if none was.
-func (p *Path) classify(policed uint64) (NetworkType, []condition) {
+// classify returns the type that the metrics show now, and the conditions of its rule.
+func (m *measures) classify() (NetworkType, []condition) {
 rules:
 	for i := range networkRules {
 		r := &networkRules[i]
 		for _, c := range r.conditions {
-			if !c.holds(p.measure(c.measure, policed)) {
+			if !c.holds(m[c.measure]) {
 				continue rules
 			}
 		}
@@ -166,81 +167,90 @@ rules:
 	return UnknownNetwork, nil
 }
 
-// holds reports whether the condition holds for a value: not if it is NaN.
-func (c condition) holds(v float64) bool {
+// holds reports whether the condition holds for a value: not if it is not known.
+func (c condition) holds(v float32) bool {
 	if c.below {
-		return v < c.bound
+		return known(v) && v < c.bound
 	}
 	return v >= c.bound
 }
 
-// measure returns a measure of the path; NaN if it is not known.
-func (p *Path) measure(m measure, policed uint64) float64 {
-	floor := float64(p.MinRTT.Least())
-	known, v := false, 0.
-	switch m {
-	case policedRate:
-		known, v = policed > 0, float64(policed)
-	case leastRTT:
-		known, v = floor > 0 && p.RTTs >= leastRTTs, floor
-	case sharpness:
-		known, v = p.Floor.decided(), float64(p.Floor.Met/max(1, p.Floor.Close))
-	case spread:
-		known, v = p.Small >= leastSmall, math.Exp2(float64(p.Spread))
-	case spreadShare:
-		known, v = p.Small >= leastSmall && floor > 0, math.Exp2(float64(p.Spread))/floor
-	case queue:
-		v = float64(p.Queue.Greatest())
-		known = v > 0
-	case queueShare:
-		v = float64(p.Queue.Greatest()) / floor
-		known = v > 0 && floor > 0
-	case inFlight:
-		v = float64(p.Rate.Greatest()) * 8 * floor / 1e6
-		known = v > 0
+// measures are the values of all measures.
+type measures [numMeasures]float32
+
+// unknown is the value of a measure that is not known.
+const unknown = -1
+
+func known(v float32) bool { return v >= 0 } // nor is NaN
+
+// measures returns what is known of the path. policed is the rate in bytes/s to which a policer
+// was found to limit it, 0 if none was.
+func (p *Path) measures(policed uint64) measures {
+	m := measures{unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown}
+	if policed > 0 {
+		m[policedRate] = float32(policed)
 	}
-	if !known {
-		return math.NaN()
+	if p.Floor.decided() {
+		m[sharpness] = p.Floor.Met / max(1, p.Floor.Close)
 	}
-	return v
+	floor, queued := float32(p.MinRTT.Least()), float32(p.Queue.Greatest())
+	if floor == 0 {
+		return m
+	}
+	if p.RTTs >= leastRTTs {
+		m[leastRTT] = floor
+	}
+	if p.Small >= leastSmall {
+		m[spread], m[spreadShare] = p.Spread, p.Spread/floor
+	}
+	if queued > 0 {
+		m[queue], m[queueShare] = queued, queued/floor
+	}
+	if rate := float32(p.Rate.Greatest()); rate > 0 {
+		m[inFlight] = rate * 8 * floor / 1e6
+	}
+	return m
 }
 
-// Network is the type of a path, which changes only after its metrics have shown another one for some
-// time.
+// Network is the type of a path. It changes only after the metrics have shown another one for
+// some time.
 type Network struct {
 	Type  NetworkType `json:"type"`
+	From  int64       `json:"from_ns"`            // Unix nanoseconds since which it has been so; 0 is always
 	Next  NetworkType `json:"next,omitempty"`     // what the latest samples show instead; only if Shown is not 0
 	Shown uint16      `json:"shown,omitempty"`    // number of the latest samples that show Next
 	Since int64       `json:"since_ns,omitempty"` // Unix nanoseconds of the first of these
 }
 
-// A type that was unknown becomes known after this many samples and this time; it changes
-// after more of both, so that the usual variation of a metric near its bound does not change it.
+// A type changes after samples have shown another one for half of the time that it lasted, but at least
+// leastTime and at most mostTime. So a first guess is soon corrected, and the usual
+// variation of a metric near its bound changes nothing. There must be as many samples as such
+// times at one each leastTime, and at least leastShown.
 const (
-	firstSamples, firstTime   = 4, time.Second
-	changeSamples, changeTime = 16, 10 * time.Second
+	leastShown, leastTime = 4, time.Second
+	mostTime              = 10 * time.Second
 )
 
 // show notes what type the metrics show with a sample.
 func (n *Network) show(t NetworkType, at int64) {
 	if t == n.Type {
-		*n = Network{Type: t}
+		*n = Network{Type: t, From: n.From}
 		return
 	}
 	if t != n.Next || n.Shown == 0 {
-		*n = Network{Type: n.Type, Next: t, Since: at}
+		*n = Network{Type: n.Type, From: n.From, Next: t, Since: at}
 	}
 	n.Shown += min(1, math.MaxUint16-n.Shown)
-	samples, wait := n.wait()
-	if n.Shown >= samples && at-n.Since >= int64(wait) {
-		*n = Network{Type: t}
+	wait := n.wait()
+	if n.Shown >= max(leastShown, uint16(wait/leastTime)) && at-n.Since >= int64(wait) {
+		*n = Network{Type: t, From: at}
 	}
 }
 
-// wait is how many samples, and for how long, must show another type until it applies.
-func (n *Network) wait() (samples uint16, wait time.Duration) {
+// wait is for how long samples must show another type until it applies.
+func (n *Network) wait() time.Duration {
 	if n.Type == UnknownNetwork {
-		return firstSamples, firstTime
+		return leastTime
 	}
-	return changeSamples, changeTime
+	return min(max(time.Duration(n.Since-n.From)/2, leastTime), mostTime)
 }

@@ -116,9 +116,9 @@ func TestWhyNetwork(t *testing.T) {
 		{wire{rtt: 600, rate: 20}, 0, []string{"least round-trip time 600ms (at least 477ms)"}},
 		{wire{rtt: 20, queue: 200, rate: 20}, 0, []string{"ms (at least 60ms)", "100 % of the connections that came within 6ms of it came within 1ms (at least 60 %)"}},
 		{wire{rtt: 20, rate: 100}, 0, []string{"no type fits: least round-trip time 20ms, 100 %", "bandwidth-delay product 2 Mbit"}},
-		{wire{rtt: 20, rate: 100}, 2_500_000, []string{"of the 4 samples and 1s that change it to policed, there are 0: a policer limits it to 20 Mbit/s"}},
+		{wire{rtt: 20, rate: 100}, 2_500_000, []string{"show policed, which applies after 1s of such samples: a policer limits it to 20 Mbit/s"}},
 	} {
-		why := c.wire.path(1, 8, false).WhyNetwork(c.policed)
+		why := c.wire.path(1, 8, false).WhyNetwork(c.policed).String()
 		for _, want := range c.want {
 			if !strings.Contains(why, want) {
 				t.Errorf("%+v: %q lacks %q", c.wire, why, want)
@@ -126,12 +126,12 @@ func TestWhyNetwork(t *testing.T) {
 		}
 	}
 	var p Path
-	if got, want := p.WhyNetwork(0), "0 samples have a round-trip time, fewer than 4"; got != want {
+	if got, want := p.WhyNetwork(0).String(), "no round-trip time is known"; got != want {
 		t.Errorf("nothing known: %q, want %q", got, want)
 	}
 	p = *wire{rtt: 20}.path(1, 1, true)
 	p.Floor = Floor{RTT: 20_000, Met: 1, Close: 2, All: 12}
-	if got, want := p.WhyNetwork(0), "of 12 connections without a retransmission, 1 had the least round-trip time again"; !strings.Contains(got, want) {
+	if got, want := p.WhyNetwork(0).String(), "of 12 connections without a retransmission, 1 had the least round-trip time again"; !strings.Contains(got, want) {
 		t.Errorf("little known: %q lacks %q", got, want)
 	}
 }
@@ -139,7 +139,8 @@ func TestWhyNetwork(t *testing.T) {
 // The rate of a policer that was found decides alone, whatever else the path looks like.
 func TestPoliced(t *testing.T) {
 	for _, l := range []wire{{rtt: 0.1, rate: 1000}, {rtt: 600, rate: 20}, {rtt: 20, rate: 20}} {
-		if got, _ := l.path(1, 5, false).classify(2_500_000); got != Policed {
+		m := l.path(1, 5, false).measures(2_500_000)
+		if got, _ := m.classify(); got != Policed {
 			t.Errorf("%+v with a policer: %s", l, got)
 		}
 	}
@@ -150,7 +151,7 @@ func TestPoliced(t *testing.T) {
 func TestConditions(t *testing.T) {
 	for _, r := range networkRules {
 		for _, c := range r.conditions {
-			if c.holds(c.bound) == c.below || c.holds(math.Nextafter(c.bound, 0)) != c.below || c.holds(math.NaN()) {
+			if c.holds(c.bound) == c.below || c.holds(math.Nextafter32(c.bound, 0)) != c.below || c.holds(unknown) || c.holds(float32(math.NaN())) {
 				t.Errorf("%s: %+v", r.is, c)
 			}
 		}
@@ -173,11 +174,12 @@ func FuzzNetworkType(f *testing.F) {
 			Floor:   Floor{RTT: float(), Met: float(), Close: float(), All: float()},
 			Network: Network{Type: NetworkType(r.UintN(300)), Next: NetworkType(r.UintN(300)), Shown: uint16(r.Uint32()), Since: r.Int64()},
 		}
-		got, _ := p.classify(policed)
-		if again, _ := p.classify(policed); got >= numNetworkTypes || again != got {
+		m := p.measures(policed)
+		got, _ := m.classify()
+		if again, _ := m.classify(); got >= numNetworkTypes || again != got {
 			t.Errorf("%+v: type %d, then %d", p, got, again)
 		}
-		if p.WhyNetwork(policed) == "" {
+		if p.WhyNetwork(policed).String() == "" {
 			t.Errorf("%+v: no reason", p)
 		}
 		p.Observe(short(t0))
@@ -187,40 +189,44 @@ func FuzzNetworkType(f *testing.F) {
 	})
 }
 
-// A type changes only if another one is shown by enough samples in a row, over enough time.
+// A type changes only if another one is shown by enough samples in a row, for half of the time
+// that it lasted.
 func TestTypeDoesNotFlap(t *testing.T) {
-	n := Network{Type: Wifi}
+	const ms = int64(time.Millisecond)
+	n := Network{Type: Wifi, From: t0}
 	for i := range int64(1000) {
-		n.show([]NetworkType{Wifi, LAN}[i%2], t0+i*int64(time.Second))
-		if n.Type != Wifi {
+		if n.show([]NetworkType{Wifi, LAN}[i%2], t0+i*1000*ms); n.Type != Wifi {
 			t.Fatalf("changed after %d alternating samples: %+v", i, n)
 		}
 	}
-	n.show(Wifi, t0)
-	at := int64(0)
-	for ; n.Type == Wifi && at < 1000; at++ {
-		n.show(LAN, t0+at*int64(time.Second))
+	for i := range int64(1000) { // other types, no two in a row
+		if n.show([]NetworkType{Satellite, LAN}[i%2], t0+i*1000*ms); n.Type != Wifi {
+			t.Fatalf("changed after %d samples of two others in turn: %+v", i, n)
+		}
 	}
-	if n != (Network{Type: LAN}) || at != changeSamples {
-		t.Errorf("one sample a second: %+v after %d", n, at)
-	}
-	for at = 0; n.Type == LAN && at < 1000; at++ {
-		n.show(UnknownNetwork, t0+at*int64(100*time.Millisecond))
-	}
-	if n != (Network{}) || time.Duration(at-1)*100*time.Millisecond != changeTime {
-		t.Errorf("ten samples a second: %+v after %d", n, at)
-	}
-	for at = 0; n.Type == UnknownNetwork && at < 1000; at++ {
-		n.show(Cellular, t0+at*int64(firstTime))
-	}
-	if n != (Network{Type: Cellular}) || at != firstSamples {
-		t.Errorf("from unknown: %+v after %d", n, at)
-	}
-	for at = 0; at < 1000; at++ { // no two in a row
-		n.show([]NetworkType{Wifi, LAN}[at%2], t0+at*int64(time.Second))
-	}
-	if n.Type != Cellular {
-		t.Errorf("two others in turn: %+v", n)
+	for _, c := range []struct {
+		name    string
+		is      NetworkType
+		lasted  int64 // ms
+		every   int64 // ms
+		samples int
+	}{
+		{"from unknown, few samples", UnknownNetwork, 1e6, 1000, 4},
+		{"from unknown, many samples", UnknownNetwork, 1e6, 10, 101},
+		{"from a first guess", Wifi, 1000, 100, 11},
+		{"after some time, many samples", Wifi, 6000, 10, 301},
+		{"after some time, few samples", Wifi, 6000, 2000, 4},
+		{"after a long time, many samples", Wifi, 1e6, 10, 1001},
+		{"after a long time, few samples", Wifi, 1e6, 5000, 10},
+		{"restored", Wifi, t0 / ms, 10, 1001},
+	} {
+		n, begin, shown := Network{Type: c.is, From: t0 - c.lasted*ms}, t0, 0
+		for ; n.Type == c.is && shown < 10_000; shown++ {
+			n.show(Cellular, begin+int64(shown)*c.every*ms)
+		}
+		if want := (Network{Type: Cellular, From: begin + int64(shown-1)*c.every*ms}); n != want || shown != c.samples {
+			t.Errorf("%s: %+v after %d samples, want %+v after %d", c.name, n, shown, want, c.samples)
+		}
 	}
 }
 

@@ -7,31 +7,60 @@ import (
 	"time"
 )
 
-// WhyNetwork explains the type of the path: the measures that led to it, and their bounds. policed is
-// the rate in bytes/s to which a policer was found to limit the path, 0 if none was.
-func (p *Path) WhyNetwork(policed uint64) string {
-	now, conditions := p.classify(policed)
-	why := p.whyUnknown()
-	if now != UnknownNetwork {
-		why = p.explain(conditions, policed)
+// NetworkReason says why a path has its type of network. It is kept as figures, and written only if
+// somebody asks for it: a snapshot has one for each path.
+type NetworkReason struct {
+	text     string // if it was read
+	network  Network
+	measures measures
+	floor    Floor
+	rtts     uint32
+}
+
+// WhyNetwork returns the reason of the path's type. policed is the rate in bytes/s to which a policer
+// was found to limit the path, 0 if none was.
+func (p *Path) WhyNetwork(policed uint64) NetworkReason {
+	return NetworkReason{network: p.Network, measures: p.measures(policed), floor: p.Floor, rtts: p.RTTs}
+}
+
+// ReadNetworkReason returns a reason that was written.
+func ReadNetworkReason(text string) NetworkReason { return NetworkReason{text: text} }
+
+// MarshalText writes the reason as a sentence.
+func (r NetworkReason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText has written.
+func (r *NetworkReason) UnmarshalText(text []byte) error {
+	*r = ReadNetworkReason(string(text))
+	return nil
+}
+
+// Judged reports whether enough is known of the path to say that no type fits.
+func (r *NetworkReason) Judged() bool {
+	return known(r.measures[leastRTT]) && known(r.measures[sharpness])
+}
+
+// String names the measures that led to the type, with their bounds.
+func (r NetworkReason) String() string {
+	if r.text != "" {
+		return r.text
 	}
-	if now == p.Network.Type {
+	now, conditions := r.measures.classify()
+	why := r.unknown()
+	if now != UnknownNetwork {
+		why = r.explain(conditions)
+	}
+	if now == r.network.Type {
 		return why
 	}
-	samples, wait := p.Network.wait()
-	return fmt.Sprintf("of the %d samples and %s that change it to %s, there are %d: %s", samples, wait, now, p.Network.Shown, why)
+	return fmt.Sprintf("the latest %d samples show %s, which applies after %s of such samples: %s", r.network.Shown, now, r.network.wait().Round(time.Second), why)
 }
 
-// NetworkJudged reports whether enough is known of the path to say that no type fits.
-func (p *Path) NetworkJudged() bool {
-	return p.RTTs >= leastRTTs && !math.IsNaN(p.measure(sharpness, 0))
-}
-
-// explain writes the measures of conditions with their bounds. A measure with several bounds is written once.
-func (p *Path) explain(conditions []condition, policed uint64) string {
+// explain writes the measures of conditions with their bounds.
+func (r *NetworkReason) explain(conditions []condition) string {
 	var parts []string
 	for _, c := range conditions {
-		part := p.text(c.measure, p.measure(c.measure, policed))
+		part := r.figure(c.measure)
 		switch bound := c.measure.unit(c.bound); {
 		case c.measure == policedRate:
 		case c.below:
@@ -44,52 +73,58 @@ func (p *Path) explain(conditions []condition, policed uint64) string {
 	return strings.Join(parts, ", ")
 }
 
-// whyUnknown says what is missing to know the type, or what is known if no type fits.
-func (p *Path) whyUnknown() string {
+// unknown says what is missing to know the type, or what is known if no type fits.
+func (r *NetworkReason) unknown() string {
 	switch {
-	case p.RTTs < leastRTTs:
-		return fmt.Sprintf("%d samples have a round-trip time, fewer than %d", p.RTTs, leastRTTs)
-	case math.IsNaN(p.measure(sharpness, 0)):
+	case r.rtts == 0:
+		return "no round-trip time is known"
+	case r.rtts < leastRTTs:
+		return fmt.Sprintf("%d samples have a round-trip time, fewer than %d", r.rtts, leastRTTs)
+	case !known(r.measures[sharpness]):
 		return fmt.Sprintf("it is not known yet whether the delay varies: of %.0f connections without a retransmission, %.0f had the least round-trip time again",
-			p.Floor.All, p.Floor.Met)
+			r.floor.All, r.floor.Met)
 	}
 	parts := []string{}
 	for _, m := range []measure{leastRTT, sharpness, spread, queue, inFlight} {
-		if v := p.measure(m, 0); !math.IsNaN(v) {
-			parts = append(parts, p.text(m, v))
+		if known(r.measures[m]) {
+			parts = append(parts, r.figure(m))
 		}
 	}
 	return "no type fits: " + strings.Join(parts, ", ")
 }
 
-// text writes a measure with its name.
-func (p *Path) text(m measure, v float64) string {
-	if m == sharpness {
-		near := float64(p.Floor.near())
-		return fmt.Sprintf("%s of the connections that came within %s of it came within %s", m.unit(v), leastRTT.unit(floorClose*near), leastRTT.unit(near))
+// figure writes a measure with its name.
+func (r *NetworkReason) figure(m measure) string {
+	v := m.unit(r.measures[m])
+	switch m {
+	case policedRate:
+		return "a policer limits it to " + v
+	case leastRTT:
+		return "least round-trip time " + v
+	case sharpness:
+		near := r.floor.near()
+		return fmt.Sprintf("%s of the connections that came within %s of it came within %s", v, leastRTT.unit(floorClose*near), leastRTT.unit(near))
+	case spread:
+		return "round-trip times within a small connection differ by " + v
+	case spreadShare, queueShare:
+		return "that is " + v + " of the least one"
+	case queue:
+		return "greatest queue " + v
 	}
-	return fmt.Sprintf([...]string{
-		policedRate: "a policer limits it to %s",
-		leastRTT:    "least round-trip time %s",
-		spread:      "round-trip times within a small connection differ by %s",
-		spreadShare: "that is %s of the least one",
-		queue:       "greatest queue %s",
-		queueShare:  "that is %s of the least round-trip time",
-		inFlight:    "bandwidth-delay product %s",
-	}[m], m.unit(v))
+	return "bandwidth-delay product " + v
 }
 
 // unit writes a value of a measure.
-func (m measure) unit(v float64) string {
+func (m measure) unit(v float32) string {
 	switch m {
 	case policedRate:
 		return fmt.Sprintf("%.3g Mbit/s", v*8/1e6)
 	case inFlight:
 		return fmt.Sprintf("%.3g Mbit", v/1e6)
 	case sharpness, spreadShare, queueShare:
-		return fmt.Sprintf("%.3g %%", 100*v)
+		return fmt.Sprintf("%.0f %%", 100*v)
 	}
-	d := time.Duration(math.Min(v, 1e12)) * time.Microsecond
+	d := time.Duration(math.Min(float64(v), 1e12)) * time.Microsecond
 	if d > 10*time.Millisecond {
 		return d.Round(time.Millisecond).String()
 	}

@@ -56,9 +56,9 @@ type Path struct {
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
-	Queue   Window  `json:"queue_us"`       // greatest standing queue of a connection, microseconds: smoothed round-trip time less MinRTT
-	Spread  float32 `json:"spread_log2_us"` // mean of what round-trip times within small connections differ by, as a logarithm
-	Small   uint32  `json:"small"`          // number of connections that Spread is the mean of
+	Queue   Window  `json:"queue_us"`  // greatest standing queue of a connection, microseconds: smoothed round-trip time less MinRTT
+	Spread  float32 `json:"spread_us"` // geometric mean of what round-trip times within small connections differ by, microseconds
+	Small   uint32  `json:"small"`     // number of connections that Spread is the mean of
 	Network Network `json:"network"`
 }
 
@@ -78,7 +78,8 @@ func (p *Path) Observe(s *tcp.Sample) {
 		p.observeWindows(s, at)
 		p.observeDelay(s, at)
 	}
-	now, _ := p.classify(0)
+	m := p.measures(0)
+	now, _ := m.classify()
 	p.Network.show(now, at)
 	p.Updated = at
 }

@@ -53,7 +53,7 @@ func TestRootNetworkType(t *testing.T) {
 	w.back = shape(t, w.star.Entry, w.star.Access, link.Spec{})
 	_, err := w.client.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
 	must(t, err)
-	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {}}\n"})
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {hold_out: 0}}\n"})
 	for i, n := range networks {
 		t.Run(n.name, func(t *testing.T) {
 			r := w.remotes[i]
