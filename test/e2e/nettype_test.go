@@ -77,6 +77,9 @@ func TestRootNetworkType(t *testing.T) {
 			}
 		})
 	}
+	all, err := p.run(t, "paths", "--network", "--sort", "prefix")
+	must(t, err)
+	t.Logf("paths:\n%s", all)
 }
 
 // shipped is the link of the network.
