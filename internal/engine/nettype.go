@@ -28,9 +28,6 @@ func NetworkTypes() (words []string) {
 	return words
 }
 
-// ReadNetworkReason returns a PathMetrics.NetworkWhy that was written.
-func ReadNetworkReason(text string) estimate.NetworkReason { return estimate.ReadNetworkReason(text) }
-
 // networkType returns the type of network of an address in a class: that of its path or, if too
 // little is known of it, that of the other paths in the enclosing prefix, if these agree.
 func (e *Engine) networkType(rs *ruleState, scope uint64, addr netip.Addr) *NetworkType {
@@ -39,7 +36,7 @@ func (e *Engine) networkType(rs *ruleState, scope uint64, addr netip.Addr) *Netw
 	if n != nil && n.hosts {
 		parent, n = n, e.host(n, addr)
 	}
-	out := &NetworkType{Type: estimate.UnknownNetwork.String(), Why: "no connection of the path has ended yet"}
+	out := &NetworkType{Type: estimate.UnknownNetwork.String(), Why: "nothing is known of the path yet: no connection of it was scored"}
 	if n != nil {
 		is, why := n.metrics.Network.Type, n.metrics.WhyNetwork(0)
 		out.Type, out.Why = is.String(), why.String()

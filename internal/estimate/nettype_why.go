@@ -23,15 +23,12 @@ func (p *Path) WhyNetwork(policed uint64) NetworkReason {
 	return NetworkReason{network: p.Network, measures: p.measures(policed), floor: p.Floor, rtts: p.RTTs}
 }
 
-// ReadNetworkReason returns a reason that was written.
-func ReadNetworkReason(text string) NetworkReason { return NetworkReason{text: text} }
-
 // MarshalText writes the reason as a sentence.
 func (r NetworkReason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads what MarshalText has written.
 func (r *NetworkReason) UnmarshalText(text []byte) error {
-	*r = ReadNetworkReason(string(text))
+	*r = NetworkReason{text: string(text)}
 	return nil
 }
 

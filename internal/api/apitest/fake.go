@@ -98,7 +98,7 @@ func Snapshot() *engine.Snapshot {
 	start := Now.Add(-3 * time.Hour)
 	web := path.Of(2, 0, netip.MustParseAddr("192.0.2.7"), 24)
 	lab := path.Of(2, 4026531840, netip.MustParseAddr("2001:db8:1::7"), 48)
-	return &engine.Snapshot{
+	s := &engine.Snapshot{
 		At: Now, Started: start, Learner: "thompson", Mode: engine.ModeTune,
 		Rules: []engine.RuleState{
 			{Name: "datacentre", Class: 1, Match: "remote 10.0.0.0/8", Action: "set", Samples: 12,
@@ -118,7 +118,7 @@ func Snapshot() *engine.Snapshot {
 				LastUsed: Now.Add(-2 * time.Second), Samples: 200, PathMetrics: engine.PathMetrics{
 					MinRTT: 12_300, SRTT: 15_000, RTTVar: 900, Rate: 11_760_000, ReceiveRate: 150_000, Ssthresh: 96, Carried: 240,
 					LossShare: 0.0012, DataSegs: 41_000, Active: new(uint32(12)), Updated: Now.Add(-2 * time.Second),
-					NetworkType: "wifi", NetworkWhy: engine.ReadNetworkReason(wifi),
+					NetworkType: "wifi",
 				},
 				Arms: []engine.PathArm{
 					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now,
@@ -133,7 +133,7 @@ func Snapshot() *engine.Snapshot {
 				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
 					Recent: engine.Recent{Goodput: 740_000, Retrans: 0.0101, DataSegs: 9_000, SRTT: 13_000}, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000, NetworkType: "datacentre", NetworkWhy: engine.ReadNetworkReason("least round-trip time 80µs (below 500µs)")},
+				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000, NetworkType: "datacentre"},
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
@@ -143,6 +143,12 @@ func Snapshot() *engine.Snapshot {
 			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
 		},
 	}
+	for i, why := range []string{wifi, "least round-trip time 80µs (below 500µs)"} {
+		if err := s.Paths[i].NetworkWhy.UnmarshalText([]byte(why)); err != nil {
+			panic(err) // cannot fail
+		}
+	}
+	return s
 }
 
 // Sample returns the i-th sample of a fixed sequence.
