@@ -38,7 +38,7 @@ func (e *Engine) networkType(rs *ruleState, scope uint64, addr netip.Addr) *Netw
 	}
 	out := &NetworkType{Type: estimate.UnknownNetwork.String(), Why: "nothing is known of the path yet: no connection of it was scored"}
 	if n != nil {
-		is, why := n.metrics.Network.Type, n.metrics.WhyNetwork(0)
+		is, why := n.metrics.Network.Type, n.metrics.WhyNetwork()
 		out.Type, out.Why = is.String(), why.String()
 		if is != estimate.UnknownNetwork || why.Judged() {
 			return out

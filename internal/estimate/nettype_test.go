@@ -100,7 +100,7 @@ func TestNetworkTypes(t *testing.T) {
 		for seed := range uint64(10) {
 			p := c.wire.path(seed, c.seconds, c.small)
 			if got := p.Network.Type; got != c.want {
-				t.Errorf("%s, seed %d: %s, want %s: %s; %+v", c.name, seed, got, c.want, p.WhyNetwork(0), *p)
+				t.Errorf("%s, seed %d: %s, want %s: %s; %+v", c.name, seed, got, c.want, p.WhyNetwork(), *p)
 			}
 		}
 	}
@@ -115,10 +115,12 @@ func TestWhyNetwork(t *testing.T) {
 	}{
 		{wire{rtt: 600, rate: 20}, 0, []string{"least round-trip time 600ms (at least 477ms)"}},
 		{wire{rtt: 20, queue: 200, rate: 20}, 0, []string{"ms (at least 60ms)", "100 % of the connections that came within 6ms of it came within 1ms (at least 60 %)"}},
+		{wire{rtt: 12, jitter: 8}, 0, []string{"least round-trip time 1", "ms (at least 1ms, below 30ms), ", " % of the connections that came within"}},
 		{wire{rtt: 20, rate: 100}, 0, []string{"no type fits: least round-trip time 20ms, 100 %", "bandwidth-delay product 2 Mbit"}},
 		{wire{rtt: 20, rate: 100}, 2_500_000, []string{"show policed, which applies after 1s of such samples: a policer limits it to 20 Mbit/s"}},
 	} {
-		why := c.wire.path(1, 8, false).WhyNetwork(c.policed).String()
+		p := c.wire.path(1, 8, false)
+		why := p.why(p.measures(c.policed)).String()
 		for _, want := range c.want {
 			if !strings.Contains(why, want) {
 				t.Errorf("%+v: %q lacks %q", c.wire, why, want)
@@ -126,12 +128,12 @@ func TestWhyNetwork(t *testing.T) {
 		}
 	}
 	var p Path
-	if got, want := p.WhyNetwork(0).String(), "no round-trip time is known"; got != want {
+	if got, want := p.WhyNetwork().String(), "no round-trip time is known"; got != want {
 		t.Errorf("nothing known: %q, want %q", got, want)
 	}
 	p = *wire{rtt: 20}.path(1, 1, true)
 	p.Floor = Floor{RTT: 20_000, Met: 1, Close: 2, All: 12}
-	if got, want := p.WhyNetwork(0).String(), "of 12 connections without a retransmission, 1 had the least round-trip time again"; !strings.Contains(got, want) {
+	if got, want := p.WhyNetwork().String(), "of 12 connections without a retransmission, 1 had the least round-trip time again"; !strings.Contains(got, want) {
 		t.Errorf("little known: %q lacks %q", got, want)
 	}
 }
@@ -179,7 +181,7 @@ func FuzzNetworkType(f *testing.F) {
 		if again, _ := m.classify(); got >= numNetworkTypes || again != got {
 			t.Errorf("%+v: type %d, then %d", p, got, again)
 		}
-		if p.WhyNetwork(policed).String() == "" {
+		if p.why(m).String() == "" {
 			t.Errorf("%+v: no reason", p)
 		}
 		p.Observe(short(t0))

@@ -17,10 +17,11 @@ type NetworkReason struct {
 	rtts     uint32
 }
 
-// WhyNetwork returns the reason of the path's type. policed is the rate in bytes/s to which a policer
-// was found to limit the path, 0 if none was.
-func (p *Path) WhyNetwork(policed uint64) NetworkReason {
-	return NetworkReason{network: p.Network, measures: p.measures(policed), floor: p.Floor, rtts: p.RTTs}
+// WhyNetwork returns the reason of the path's type.
+func (p *Path) WhyNetwork() NetworkReason { return p.why(p.shown()) }
+
+func (p *Path) why(m measures) NetworkReason {
+	return NetworkReason{network: p.Network, measures: m, floor: p.Floor, rtts: p.RTTs}
 }
 
 // MarshalText writes the reason as a sentence.
@@ -56,16 +57,20 @@ func (r NetworkReason) String() string {
 // explain writes the measures of conditions with their bounds.
 func (r *NetworkReason) explain(conditions []condition) string {
 	var parts []string
-	for _, c := range conditions {
-		part := r.figure(c.measure)
-		switch bound := c.measure.unit(c.bound); {
-		case c.measure == policedRate:
-		case c.below:
-			part += " (below " + bound + ")"
-		default:
-			part += " (at least " + bound + ")"
+	for i, c := range conditions {
+		bound := "at least " + c.measure.unit(c.bound)
+		if c.below {
+			bound = "below " + c.measure.unit(c.bound)
 		}
-		parts = append(parts, part)
+		last := len(parts) - 1
+		switch {
+		case c.measure == policedRate:
+			parts = append(parts, r.figure(c.measure))
+		case i > 0 && conditions[i-1].measure == c.measure:
+			parts[last] = strings.TrimSuffix(parts[last], ")") + ", " + bound + ")"
+		default:
+			parts = append(parts, r.figure(c.measure)+" ("+bound+")")
+		}
 	}
 	return strings.Join(parts, ", ")
 }

@@ -78,7 +78,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 		p.observeWindows(s, at)
 		p.observeDelay(s, at)
 	}
-	m := p.measures(0)
+	m := p.shown()
 	now, _ := m.classify()
 	p.Network.show(now, at)
 	p.Updated = at

@@ -90,7 +90,7 @@ func CC(name string) tcp.CC {
 }
 
 // wifi is why the first path of Snapshot has its type of network.
-const wifi = "least round-trip time 12ms (at least 1ms), 20 % of the connections that came within 3.69ms of it came within 610µs (below 60 %), " +
+const wifi = "least round-trip time 12ms (at least 1ms, below 30ms), 20 % of the connections that came within 3.69ms of it came within 610µs (below 60 %), " +
 	"round-trip times within a small connection differ by 1.9ms (at least 500µs), that is 15 % of the least one (at least 3 %)"
 
 // Snapshot returns an engine's state with two learned paths.
