@@ -185,6 +185,8 @@ type Explanation struct {
 	Rollout *engine.Rollout `json:"rollout,omitempty"`
 	// Path is what is known of the exact path of the remote address, if anything.
 	Path *engine.PathState `json:"path,omitempty"`
+	// Network is the type of network of the path, also if too little is known of it; absent if the rule does not learn.
+	Network *engine.NetworkType `json:"network,omitempty"`
 	// Live has the latest samples of connections to the remote address whose congestion
 	// control reports its state.
 	Live  []Sample `json:"live,omitempty"`

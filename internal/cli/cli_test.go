@@ -155,6 +155,7 @@ func TestGolden(t *testing.T) {
 		"paths-none":          "paths --rule nope",
 		"connections":         "connections --count 4",
 		"explain":             "explain 192.0.2.7:443",
+		"paths-network":       "paths --network",
 		"explain-incoming":    "explain 2001:db8::7 --incoming --local-port 443",
 		"rules":               "rules",
 		"doctor":              "doctor",

@@ -113,6 +113,15 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 			line("network", "min RTT %s, RTT %s, ssthresh %s, carried %s, loss %s, rate %s, receive rate %s%s; measured %s", fmtMicros(m.MinRTT), fmtMicros(m.SRTT),
 				fmtPackets(m.Ssthresh), fmtPackets(m.Carried), fmtLoss(m), fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), activeNow(m), fmtAgo(a.Now(), m.Updated))
 		}
+	}
+	if n := e.Network; n != nil {
+		assumed := ""
+		if n.AssumedFrom != "" {
+			assumed = ", assumed from " + n.AssumedFrom
+		}
+		line("type", "%s%s: %s", n.Type, assumed, n.Why)
+	}
+	if p := e.Path; p != nil {
 		if b := p.LeftToDefault; b != nil {
 			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)
 		}

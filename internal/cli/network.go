@@ -13,10 +13,10 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 	if noPaths(w, &l) {
 		return
 	}
-	t := console.NewTable("PREFIX", "RULE", ">MIN RTT", ">RTT", ">SSTHRESH", ">CARRIED", ">LOSS", ">RATE", ">RECEIVE RATE", ">ACTIVE", ">MEASURED")
+	t := console.NewTable("PREFIX", "RULE", "TYPE", ">MIN RTT", ">RTT", ">SSTHRESH", ">CARRIED", ">LOSS", ">RATE", ">RECEIVE RATE", ">ACTIVE", ">MEASURED")
 	for _, p := range l.Paths {
 		m := &p.PathMetrics
-		t.Row(fmtPrefix(p.Prefix), p.Rule, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtPackets(m.Ssthresh), fmtPackets(m.Carried), fmtLoss(m),
+		t.Row(fmtPrefix(p.Prefix), p.Rule, m.NetworkType, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtPackets(m.Ssthresh), fmtPackets(m.Carried), fmtLoss(m),
 			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtActive(m), fmtAgo(l.At, m.Updated))
 	}
 	t.Fit(a.Width)

@@ -48,6 +48,8 @@ With --wide also:
 With --network, one line per path instead: what its connections show of the network,
 whatever congestion control they had.
 
+  TYPE          type of network: datacentre, lan, wifi, cellular, long-fat,
+                satellite, policed, bufferbloated or unknown; explain says why
   MIN RTT       least round-trip time of the last 10 minutes before MEASURED
   RTT           smoothed round-trip time
   SSTHRESH      greatest slow start threshold of the last 30 seconds, packets; of

@@ -44,7 +44,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 		out.Reason, out.Why = policy.NewPath.String(), "no policy is written for the class yet: kernel defaults"
 	}
 	out.Rule, out.Class, out.Match, out.Action = e.Rule.Name, e.Rule.Class, e.Rule.Match, e.Rule.Action
-	out.Rollout = e.Rule.Rollout
+	out.Rollout, out.Network = e.Rule.Rollout, e.Network
 	if e.Entry == nil {
 		return out, nil
 	}

@@ -209,6 +209,7 @@ func decisions(s *engine.Snapshot) []byte {
 		if p.HoldOut.Count > 0 {
 			fmt.Fprintf(&b, " of %d, gain %.1f", p.HoldOut.Count, p.HoldOut.Gain.Ratio)
 		}
+		fmt.Fprintf(&b, "\n  network %s: %s", p.NetworkType, p.NetworkWhy)
 		b.WriteByte('\n')
 		for _, a := range p.Arms {
 			fmt.Fprintf(&b, "  %-6s weight %.2f, %3d scored, %3d greedy, mean %.1f\n", a.CC, a.Weight, a.Count, a.Greedy, a.Mean)

@@ -13,6 +13,8 @@ type Explanation struct {
 	// prefix; nil if nothing is written for the class.
 	Entry  *PathState
 	IsRoot bool
+	// Network is the type of network of the connection's path; nil if the rule does not learn.
+	Network *NetworkType
 }
 
 // Explain classifies a connection as the datapath does, and finds the row that it would
@@ -37,6 +39,9 @@ func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 	scope := uint64(0)
 	if rs.rule.Learn != nil && rs.rule.Learn.OwnScope {
 		scope = c.NetNS
+	}
+	if rs.rule.Learn != nil {
+		out.Network = e.networkType(rs, scope, c.Remote)
 	}
 	n := e.longest(rs, scope, c)
 	if n == nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -120,6 +121,10 @@ type PathMetrics struct {
 	DataSegs    uint64    `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown
 	Active      *uint32   `json:"active_connections,omitempty"`   // established now; absent: not counted, because nothing needs it
 	Updated     time.Time `json:"measured_at,omitzero"`           // time of the latest sample; the last minutes are those before it
+	// NetworkType is unknown, datacentre, lan, wifi, cellular, long-fat, satellite, policed or bufferbloated.
+	NetworkType string `json:"network_type"`
+	// NetworkWhy has the metrics that led to it, with their bounds; of unknown, what is missing.
+	NetworkWhy estimate.NetworkReason `json:"network_why"`
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.

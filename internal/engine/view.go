@@ -323,6 +323,7 @@ func viewMetrics(m *estimate.Path) PathMetrics {
 	if m.Updated != 0 {
 		out.Updated = time.Unix(0, m.Updated)
 	}
+	out.NetworkType, out.NetworkWhy = m.Network.Type.String(), m.WhyNetwork()
 	return out
 }
 

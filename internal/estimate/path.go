@@ -53,6 +53,13 @@ type Path struct {
 	SsthreshAt  int64   `json:"ssthresh_at_ns"`                // Unix nanoseconds of the latest value of Ssthresh; 0 is never
 	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
+
+	// What only the type of network follows from.
+	Floor   Floor   `json:"floor"`
+	Queue   Window  `json:"queue_us"`  // greatest standing queue of a connection, microseconds: smoothed round-trip time less MinRTT
+	Spread  float32 `json:"spread_us"` // geometric mean of what round-trip times within small connections differ by, microseconds
+	Small   uint32  `json:"small"`     // number of connections that Spread is the mean of
+	Network Network `json:"network"`
 }
 
 // Observe updates the metrics by a sample, whether or not it can be scored. Samples may
@@ -69,7 +76,11 @@ func (p *Path) Observe(s *tcp.Sample) {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)
 		p.observeWindows(s, at)
+		p.observeDelay(s, at)
 	}
+	m := p.shown()
+	now, _ := m.classify()
+	p.Network.show(now, at)
 	p.Updated = at
 }
 

@@ -12,8 +12,9 @@ import (
 
 // exportedAnyway are exported names that no other package mentions, each with its reason.
 var exportedAnyway = map[string]string{
-	"daemon.Daemon":   "its exported methods are those of api.Backend",
-	"tcp.MarshalText": "encoding/json calls it",
+	"daemon.Daemon":        "its exported methods are those of api.Backend",
+	"estimate.MarshalText": "encoding/json calls it",
+	"tcp.MarshalText":      "encoding/json calls it",
 }
 
 // source is one file of Go.

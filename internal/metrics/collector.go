@@ -159,6 +159,13 @@ func (s *scrape) paths(paths []*engine.PathState, top int) {
 	for _, p := range paths[:top] {
 		s.path(p)
 	}
+	types := map[string]int{}
+	for _, p := range paths {
+		types[p.NetworkType]++
+	}
+	for _, t := range engine.NetworkTypes() {
+		s.one(networkPaths, float64(types[t]), t)
+	}
 	type key struct{ rule, cc string }
 	rest := map[string]float64{}   // samples by rule
 	counts := map[key][2]float64{} // connections, greedy ones

@@ -65,6 +65,7 @@ var (
 	storeErrors    = counter("store_errors_total", "Failed attempts to save what was learned.")
 	storeSaved     = gauge("store_saved_timestamp_seconds", "When what was learned was last saved, Unix time; absent before the first time.")
 	pathCount      = gauge("paths", "Paths in memory.")
+	networkPaths   = gauge("network_type_paths", "Paths in memory by the type of network that their connections show.", "type")
 	pathLimit      = gauge("paths_limit", "Greatest number of paths that are kept.")
 	pathEvicted    = counter("paths_evicted_total", "Paths dropped because of the limit.")
 	yields         = gauge("yield_info", "1 for each field that tcpilot does not set because the administrator changed its sysctl.", "field", "sysctl")
@@ -123,7 +124,7 @@ var families = []*family{
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
 	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, pathLimit, pathEvicted, yields, armState, armsRetired, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
+	pathCount, networkPaths, pathLimit, pathEvicted, yields, armState, armsRetired, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathActive, pathSsthresh, pathLoss, pathMeasured, pathHoldOut, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,

@@ -89,12 +89,16 @@ func CC(name string) tcp.CC {
 	return c
 }
 
+// wifi is why the first path of Snapshot has its type of network.
+const wifi = "least round-trip time 12ms (at least 1ms, below 30ms), 20 % of the connections that came within 3.69ms of it came within 610µs (below 60 %), " +
+	"round-trip times within a small connection differ by 1.9ms (at least 500µs), that is 15 % of the least one (at least 3 %)"
+
 // Snapshot returns an engine's state with two learned paths.
 func Snapshot() *engine.Snapshot {
 	start := Now.Add(-3 * time.Hour)
 	web := path.Of(2, 0, netip.MustParseAddr("192.0.2.7"), 24)
 	lab := path.Of(2, 4026531840, netip.MustParseAddr("2001:db8:1::7"), 48)
-	return &engine.Snapshot{
+	s := &engine.Snapshot{
 		At: Now, Started: start, Learner: "thompson", Mode: engine.ModeTune,
 		Rules: []engine.RuleState{
 			{Name: "datacentre", Class: 1, Match: "remote 10.0.0.0/8", Action: "set", Samples: 12,
@@ -114,6 +118,7 @@ func Snapshot() *engine.Snapshot {
 				LastUsed: Now.Add(-2 * time.Second), Samples: 200, PathMetrics: engine.PathMetrics{
 					MinRTT: 12_300, SRTT: 15_000, RTTVar: 900, Rate: 11_760_000, ReceiveRate: 150_000, Ssthresh: 96, Carried: 240,
 					LossShare: 0.0012, DataSegs: 41_000, Active: new(uint32(12)), Updated: Now.Add(-2 * time.Second),
+					NetworkType: "wifi",
 				},
 				Arms: []engine.PathArm{
 					{CC: CC("cubic"), Default: true, Weight: 0.05, Count: 40, Greedy: 12, Mean: 14.2, StdDev: 0.11, MinRTT: 12500, Rate: 800_000, LastUsed: Now,
@@ -128,7 +133,7 @@ func Snapshot() *engine.Snapshot {
 				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
 					Recent: engine.Recent{Goodput: 740_000, Retrans: 0.0101, DataSegs: 9_000, SRTT: 13_000}, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000},
+				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000, NetworkType: "datacentre"},
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{
@@ -138,6 +143,12 @@ func Snapshot() *engine.Snapshot {
 			Writes: 42, LastSaved: Now.Add(-20 * time.Second), ObserveCount: 230,
 		},
 	}
+	for i, why := range []string{wifi, "least round-trip time 80µs (below 500µs)"} {
+		if err := s.Paths[i].NetworkWhy.UnmarshalText([]byte(why)); err != nil {
+			panic(err) // cannot fail
+		}
+	}
+	return s
 }
 
 // Sample returns the i-th sample of a fixed sequence.
@@ -221,7 +232,7 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule", Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"}},
 		},
 		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
-		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout, Path: f.Snap.Paths[0], Notes: []string{"the application may still choose for itself"},
+		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout, Path: f.Snap.Paths[0], Network: &engine.NetworkType{Type: "wifi", Why: wifi}, Notes: []string{"the application may still choose for itself"},
 	}, nil
 }
 
