@@ -148,10 +148,11 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
-/* An option whose value, if adapted, depends on the connection (init_cwnd.bpf.h). If
+/* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h). If
  * FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
+	FIELD_RTO_MIN = 2,
 };
 
 /* ---- runtime configuration ----------------------------------------------- */
@@ -218,6 +219,8 @@ struct track {
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
+	__u32 rto_min;		/* jiffies; given, because it was computed from the path's metrics; 0: none */
+	__u32 pad;
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -299,6 +302,8 @@ struct conn_sample {
 	__u16 init_cwnd;	/* track.init_cwnd */
 	__u16 init_lost;	/* in the first sample of a connection */
 	__u32 flows;		/* connections of the path now, itself included; 0: not counted */
+	__u32 dsacks;		/* segments that the peer got twice (tcp_sock.dsack_dups) */
+	__u32 rto_min_us;	/* icsk_rto_min; a route may have another one */
 };
 
 enum closed_bits {
@@ -381,8 +386,8 @@ _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 24, "abi");
-_Static_assert(sizeof(struct track) == 40, "abi");
-_Static_assert(sizeof(struct conn_sample) == 272, "abi");
+_Static_assert(sizeof(struct track) == 48, "abi");
+_Static_assert(sizeof(struct conn_sample) == 280, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

@@ -155,6 +155,7 @@ struct tcp_congestion_ops {
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	__u32 icsk_rto;
+	__u32 icsk_rto_min;	/* jiffies */
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
@@ -174,6 +175,10 @@ struct minmax_sample {
 
 struct minmax {
 	struct minmax_sample s[3];
+};
+
+struct tcp_options_received {
+	__u16 sack_ok : 3;	/* SACK was agreed */
 };
 
 struct tcp_sock {
@@ -223,6 +228,8 @@ struct tcp_sock {
 	__u32 prior_cwnd;
 	__u32 prior_ssthresh;
 	__u32 total_retrans;
+	__u32 dsack_dups;
+	struct tcp_options_received rx_opt;
 	__u16 total_rto;
 	bool is_mptcp;
 };
@@ -245,6 +252,11 @@ static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
 static __always_inline bool tcp_is_mptcp(struct tcp_sock *tp)
 {
 	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
+}
+
+static __always_inline bool tcp_has_sack(struct tcp_sock *tp)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED(tp, rx_opt.sack_ok);
 }
 
 /* The name of the congestion control in use, as two words to compare or copy. */

@@ -6,12 +6,14 @@
  * sample is a delta. A connection that is older than tcpilot is adopted: it is reported
  * from now on, but has no class, because it is not known which end opened it.
  *
- * A connection whose path has a much better congestion control by now is switched to it.
+ * A connection whose path has a much better congestion control by now is switched to it, and
+ * one whose path has another adapted RTO_MIN gets that.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "switch.bpf.h"
+#include "rto_min.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -213,8 +215,10 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		return 0;		/* idle: nothing new about the path */
 	report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
 	l->last = now;
-	if (p)
+	if (p) {
 		switch_cc(tp, &l->track, cfg, p);
+		follow_rto_min(tp, &l->track, cfg, p);
+	}
 	return 0;
 }
 

@@ -73,6 +73,7 @@ static __always_inline void totals_read(struct totals *n, struct tcp_sock *tp, _
 	n->delivered_ce = tp->delivered_ce;
 	n->lost = tp->lost;
 	n->rtos = tcp_total_rto(tp);
+	n->dsacks = tp->dsack_dups;
 }
 
 static __always_inline void report_addresses(struct conn_sample *s, struct tcp_sock *tp)
@@ -103,6 +104,7 @@ static __always_inline void report_totals(struct conn_sample *s, const struct to
 	s->delivered_ce = n->delivered_ce - l->delivered_ce;
 	s->lost = n->lost - l->lost;
 	s->rtos = n->rtos - l->rtos;
+	s->dsacks = n->dsacks - l->dsacks;
 }
 
 /* The state of the path as the socket sees it now. */
@@ -118,6 +120,7 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 	s->cwnd = tp->snd_cwnd;
 	s->ssthresh = tp->snd_ssthresh;
 	s->mss = tp->mss_cache;
+	s->rto_min_us = jiffies_us(tp->inet_conn.icsk_rto_min);
 	s->delivery_rate = 0;
 	if (interval)		/* tcp_compute_delivery_rate */
 		s->delivery_rate = (__u64)tp->rate_delivered * s->mss * USEC_PER_SEC / interval;

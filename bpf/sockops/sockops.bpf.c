@@ -66,6 +66,7 @@ struct {
 #include "apply.bpf.h"
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
+#include "rto_min.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -255,6 +256,11 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 			t.flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 			raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
+		if (set & ctx->policy->adapted & RTO_MIN_BIT) {
+			set &= ~RTO_MIN_BIT;
+			t.rto_min = lower_rto_min(skops, ctx->tp, ctx->policy->value[FIELD_RTO_MIN],
+						  outgoing);
+		}
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
 			apply_established(skops, ctx, &t);
@@ -399,8 +405,10 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct con
 	/* another class: rules changed meanwhile */
 	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
 		apply_established(skops, ctx, late);
-	if (ctx->tp)
+	if (ctx->tp) {
+		check_rto_min(skops, ctx->tp, late);
 		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
+	}
 }
 
 SEC("sockops")

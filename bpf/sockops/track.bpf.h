@@ -34,6 +34,7 @@ struct totals {
 	__u32 delivered_ce;
 	__u32 lost;
 	__u32 rtos;
+	__u32 dsacks;
 };
 
 struct live_conn {

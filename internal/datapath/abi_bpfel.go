@@ -131,6 +131,8 @@ type abiConnSample struct {
 	InitCwnd        uint16
 	InitLost        uint16
 	Flows           uint32
+	Dsacks          uint32
+	RtoMinUs        uint32
 }
 
 type abiCounter uint32
@@ -334,6 +336,8 @@ type abiTrack struct {
 	Flow      uint32
 	InitCwnd  uint16
 	InitLost  uint16
+	RtoMin    uint32
+	Pad       uint32
 }
 
 // Names of all BPF objects in the ELF.

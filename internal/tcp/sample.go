@@ -129,12 +129,14 @@ type Sample struct {
 	DeliveredCE   uint32 `json:"delivered_ce,omitempty" unit:"packets" doc:"those of them whose congestion mark (CE) was echoed"`
 	Lost          uint32 `json:"lost,omitempty" unit:"packets" doc:"that the sender marked as lost (tp->lost)"`
 	RTOs          uint32 `json:"rtos,omitempty" doc:"retransmission timeouts"`
+	DSACKs        uint32 `json:"dsacks,omitempty" unit:"segments" doc:"that the peer reported as received twice (RFC 2883): spurious retransmissions, or duplicates that the network made"`
 
 	MinRTT       uint32 `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
 	SRTT         uint32 `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`
 	RTTVar       uint32 `json:"rttvar_us,omitempty" unit:"us" doc:"the variation of srtt_us"`
 	Cwnd         uint32 `json:"cwnd,omitempty" unit:"packets" doc:"congestion window"`
 	Ssthresh     uint32 `json:"ssthresh,omitempty" unit:"packets" doc:"slow start threshold; 2147483647: never left slow start"`
+	RTOMin       uint32 `json:"rto_min_us,omitempty" unit:"us" doc:"least retransmission timeout beyond srtt; a route's own is not reported"`
 	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
 	DeliveryRate uint64 `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 
