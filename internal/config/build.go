@@ -162,6 +162,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 		{tcp.InitRwnd, &b.InitRwnd, uint64(b.InitRwnd)},
 		{tcp.SynRTO, &b.SynRTO, uint64(b.SynRTO.Milliseconds())},
 		{tcp.SynAckRTO, &b.SynAckRTO, uint64(b.SynAckRTO.Milliseconds())},
+		{tcp.RTOMin, &b.RTOMin, uint64(b.RTOMin.Microseconds())},
 	} {
 		switch {
 		case x.value == 0 || d.broken[x.at]:
@@ -188,7 +189,7 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule) (fields []tcp.Field) {
 			return nil
 		}
 		for _, f := range policy.Adaptive {
-			if p.Match.CannotApply(f) == "" && p.MayAdapt(f) {
+			if p.Match.CannotApply(f) == "" && p.MayAdapt(f) && !policy.ByNameOnly(f) {
 				fields = append(fields, f)
 			}
 		}

@@ -52,6 +52,7 @@ type Path struct {
 	RTTAt       int64   `json:"rtt_at_ns"`                     // Unix nanoseconds of the latest of them; 0 is never
 	SsthreshAt  int64   `json:"ssthresh_at_ns"`                // Unix nanoseconds of the latest value of Ssthresh; 0 is never
 	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
+	RTOMin      RTOMin  `json:"rto_min"`                       // what spurious retransmissions show of each RTO_MIN
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 
 	// What only the type of network follows from.
@@ -72,6 +73,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	}
 	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
+	p.RTOMin.Observe(s)
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)

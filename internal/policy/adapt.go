@@ -10,7 +10,10 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.RTOMin}
+
+// ByNameOnly reports whether a rule adapts f only if it names it, and not by `auto`.
+func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin }
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -20,6 +23,7 @@ type Adapted struct {
 	InitCwnd uint16
 	Window   uint32
 	InitRwnd uint16 // packets
+	RTOMin   uint16 // milliseconds; one of estimate.RTOMins
 }
 
 const (
@@ -59,7 +63,7 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 // window, or leaves the field to the kernel.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
-	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || a.InitCwnd < b.InitCwnd || a.Window < b.Window
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || a.InitCwnd < b.InitCwnd || a.Window < b.Window
 }
 
 // Adapted computes the values for a path from its metrics and its raised initial windows,
@@ -87,6 +91,8 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 			}
 		case tcp.InitRwnd:
 			a.InitRwnd = receiveWindow(m, was.InitRwnd, r.bound(f, mostReceive))
+		case tcp.RTOMin:
+			a.RTOMin = r.rtoMin(m, was.RTOMin, now)
 		}
 	}
 	return a
@@ -144,15 +150,15 @@ func (a Adapted) addTo(p *path.Policy, m *estimate.Path) {
 
 // AdaptedIn returns the values that a policy has from addTo.
 func AdaptedIn(p *path.Policy) (a Adapted) {
-	value := func(f tcp.Field) uint16 {
+	value := func(f tcp.Field) uint64 {
 		if p.Adapted&(1<<f) == 0 {
 			return 0
 		}
 		v, _ := p.Params.Get(f)
-		return uint16(v)
+		return v
 	}
-	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO), InitCwnd: value(tcp.InitCwnd), Window: p.Window,
-		InitRwnd: value(tcp.InitRwnd)}
+	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
+		InitRwnd: uint16(value(tcp.InitRwnd)), RTOMin: uint16(value(tcp.RTOMin) / 1000)}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -166,6 +172,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.InitCwnd)
 	case tcp.InitRwnd:
 		return uint64(a.InitRwnd)
+	case tcp.RTOMin:
+		return uint64(a.RTOMin) * 1000 // microseconds
 	}
 	return 0
 }
@@ -177,6 +185,8 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 		return whyWindow(a, m)
 	case tcp.InitRwnd:
 		return whyReceiveWindow(m)
+	case tcp.RTOMin:
+		return whyRTOMin(a, m)
 	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }

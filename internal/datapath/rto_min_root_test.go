@@ -1,0 +1,214 @@
+package datapath
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+const kernelRTOMin = 200_000 // microseconds: TCP_RTO_MIN
+
+// rtoMin is a policy with an adapted RTO_MIN in microseconds.
+func rtoMin(us uint64) func(*path.Policy) {
+	return func(p *path.Policy) {
+		p.Params.Set(tcp.RTOMin, us)
+		p.Adapted = 1 << tcp.RTOMin
+	}
+}
+
+// roundUp rounds a timeout of the kernel up to its clock.
+func roundUp(us uint32) uint32 { return (us + jiffyMicros() - 1) / jiffyMicros() * jiffyMicros() }
+
+// checkRTOMin compares RTO_MIN of a closed connection's sample, and its timeout before, with what
+// is wanted in microseconds.
+func (r *rig) checkRTOMin(t *testing.T, what string, c net.Conn, want uint32) {
+	t.Helper()
+	is, info := ofConn(c), tcpInfo(t, c)
+	closeAll(t, c)
+	s := r.find(t, what, is)
+	if got, want := s.RTOMin, roundUp(want); got+1000 < want || got > want+1000 {
+		t.Errorf("%s: RTO_MIN %d us, want %d", what, got, want)
+	}
+	// It is rounded up to a jiffy, and the handshake of a slow machine takes as long.
+	if low := info.Rto < kernelRTOMin; low != (want < kernelRTOMin) && s.SRTT < kernelRTOMin/8 {
+		t.Errorf("%s: timeout %d us, srtt %d us", what, info.Rto, s.SRTT)
+	}
+}
+
+// An outgoing connection begins with the adapted RTO_MIN: its first timeout follows from it. An
+// incoming one gets it when it is established, after its first round-trip time.
+func TestRootAdaptedRTOMin(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, rtoMin(50_000))
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		c, s := r.pair(t, address)
+		isS := ofConn(s)
+		r.checkRTOMin(t, "outgoing "+address, c, 50_000)
+		closeAll(t, s)
+		if got := r.find(t, "incoming", isS).RTOMin; got > roundUp(50_000)+1000 {
+			t.Errorf("incoming %s: RTO_MIN %d us", address, got)
+		}
+	}
+	r.policy(t, rtoMin(10_000))
+	c, _ := r.pair(t, "127.0.0.1:0")
+	r.checkRTOMin(t, "10 ms", c, 10_000)
+}
+
+// These keep the kernel's RTO_MIN, or their own.
+func TestRootAdaptedRTOMinIsNotFor(t *testing.T) {
+	r := newRig(t)
+	plain := func(change func(*path.Policy)) func() net.Conn {
+		return func() net.Conn {
+			r.policy(t, change)
+			c, _ := r.pair(t, "127.0.0.1:0")
+			return c
+		}
+	}
+	holdOut := func(p *path.Policy) { rtoMin(50_000)(p); p.HoldOut = 1 << 16 }
+	r.checkRTOMin(t, "no value", plain(nil)(), kernelRTOMin)
+	r.checkRTOMin(t, "hold-out", plain(holdOut)(), kernelRTOMin)
+	r.checkRTOMin(t, "expired", func() net.Conn {
+		r.policyOf(t, path.Root(1, 0), time.Now().Add(-time.Second), rtoMin(50_000))
+		c, _ := r.pair(t, "127.0.0.1:0")
+		return c
+	}(), kernelRTOMin)
+	t.Run("without SACK", func(t *testing.T) {
+		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_sack", "0")
+		c := plain(rtoMin(50_000))()
+		is := ofConn(c)
+		closeAll(t, c)
+		if got := r.find(t, "no SACK", is).RTOMin; got+1000 < kernelRTOMin {
+			t.Errorf("without SACK: RTO_MIN %d us", got)
+		}
+	})
+	t.Run("incoming without SACK", func(t *testing.T) {
+		near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+		testenv.Sysctl(t, far.NS, "net.ipv4.tcp_sack", "0")
+		r.policy(t, rtoMin(50_000))
+		l := listen(t, near.NS, netip.AddrPortFrom(near.V4, 0).String(), nil)
+		dial(t, far.NS, l.Addr().String(), nil)
+		r.checkRTOMin(t, "incoming, no SACK", accept(t, l), kernelRTOMin)
+	})
+	t.Run("chosen by the application", func(t *testing.T) {
+		const tcpRTOMinUs = 45 // TCP_RTO_MIN_US
+		l := listen(t, r.ns, "127.0.0.1:0", nil)
+		missing := false
+		c := dial(t, r.ns, l.Addr().String(), func(fd int) error {
+			err := unix.SetsockoptInt(fd, unix.SOL_TCP, tcpRTOMinUs, 120_000)
+			missing = err == syscall.ENOPROTOOPT
+			return nil
+		})
+		if missing {
+			testenv.Missing(t, "TCP_RTO_MIN_US (Linux 6.15)")
+		}
+		r.checkRTOMin(t, "application", c, 120_000)
+	})
+	t.Run("chosen by the sysctl", func(t *testing.T) {
+		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_rto_min_us", "120000")
+		r.checkRTOMin(t, "sysctl", plain(rtoMin(50_000))(), 120_000)
+	})
+}
+
+// A route's RTO_MIN is in force whatever the connection's is.
+func TestRootAdaptedRTOMinOfARoute(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	near.NS.Run(t, "ip", "route", "replace", far.V4.String(), "dev", near.Name, "rto_min", "300ms")
+	r.policy(t, rtoMin(50_000))
+	l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+	c := dial(t, near.NS, l.Addr().String(), nil)
+	accept(t, l)
+	if got := tcpInfo(t, c).Rto; got < 300_000 {
+		t.Errorf("timeout %d us, the route's least one is 300 ms", got)
+	}
+}
+
+// Running connections get their path's value at the next walk: a shorter one, a longer one, or
+// the kernel's. The hold-out, and what an application chose meanwhile, stay as they are.
+func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	policy := func(change func(*path.Policy)) {
+		t.Helper()
+		r.policy(t, change)
+		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	}
+	policy(nil)
+	c, s := r.pair(t, "127.0.0.1:0")
+	policy(func(p *path.Policy) { rtoMin(50_000)(p); p.HoldOut = 1 << 16 })
+	out, outPeer := r.pair(t, "127.0.0.1:0")
+	isC, isOut := intervalOf(c), intervalOf(out)
+	latest := func(is func(*tcp.Sample) bool) (us uint32) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, s := range r.samples {
+			if is(&s) {
+				us = s.RTOMin
+			}
+		}
+		return us
+	}
+	// walk lets tcpilot see all connections; a sample has the value of before the walk.
+	walk := func() {
+		t.Helper()
+		for range 3 {
+			exchange(t, c, s, 1000)
+			exchange(t, out, outPeer, 1000)
+			time.Sleep(15 * time.Millisecond)
+			_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
+			must(t, err)
+			time.Sleep(30 * time.Millisecond)
+		}
+	}
+	for _, x := range []struct {
+		name   string
+		policy func(*path.Policy)
+		want   uint32
+	}{
+		{"lowered", rtoMin(50_000), 50_000},
+		{"lower", rtoMin(25_000), 25_000},
+		{"raised", rtoMin(100_000), 100_000},
+		{"the kernel's", nil, kernelRTOMin},
+		{"lowered again", rtoMin(50_000), 50_000},
+	} {
+		policy(x.policy)
+		walk()
+		if got, want := latest(isC), roundUp(x.want); got+1000 < want || got > want+1000 {
+			t.Errorf("%s: RTO_MIN %d us, want %d", x.name, got, want)
+		}
+		if got := latest(isOut); got+1000 < kernelRTOMin {
+			t.Errorf("%s: hold-out has an RTO_MIN of %d us", x.name, got)
+		}
+	}
+}
+
+// Segments that the peer received twice are in the sample of their sender.
+func TestRootSamplesCountDSACKs(t *testing.T) {
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	r.policy(t, rtoMin(10_000))
+	l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+	c := dial(t, near.NS, l.Addr().String(), nil)
+	s := accept(t, l)
+	is := ofConn(c)
+	exchange(t, c, s, 1000)
+	restore := vanish(t, far, near) // of ACKs: data that has arrived is sent again
+	exchange(t, c, s, 1000)
+	time.Sleep(50 * time.Millisecond)
+	restore()
+	time.Sleep(200 * time.Millisecond)
+	exchange(t, c, s, 1000)
+	closeAll(t, c, s)
+	got := r.find(t, "client", is)
+	if got.DSACKs == 0 || got.DSACKs > got.Retrans {
+		t.Errorf("%d segments reported twice, %d retransmitted: %+v", got.DSACKs, got.Retrans, got)
+	}
+}

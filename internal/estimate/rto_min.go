@@ -1,0 +1,122 @@
+package estimate
+
+import (
+	"math"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// RTOMins are the values of RTO_MIN that a path may get, in milliseconds: the kernel's
+// (TCP_RTO_MIN), and shorter ones.
+var RTOMins = [...]uint16{200, 100, 50, 25, 10}
+
+const (
+	// spuriousMost is the share of data packets that may be spurious retransmissions.
+	spuriousMost = 0.001
+	// spuriousProof is the number of spurious retransmissions that are added before a value
+	// counts as safe: so it needs 2000 packets without any.
+	spuriousProof = 2
+	// spuriousPrior is a number of packets without any that is added before a value counts
+	// as too short, so that one spurious retransmission among few packets is not a high share.
+	spuriousPrior = 1000
+	// spuriousMemory is the number of packets over which they are counted, and
+	// spuriousHalfLife the time in which the counts halve.
+	spuriousMemory   = 16_000
+	spuriousHalfLife = time.Hour
+
+	// A value that was too short is not used for barredFirst, and for twice as long each time
+	// that it is again, up to barredLongest. Afterwards, that is forgotten as slowly.
+	barredFirst   = 10 * time.Minute
+	barredLongest = 24 * time.Hour
+
+	// tick is the longest jiffy (HZ=100), to which the kernel rounds RTO_MIN up.
+	tick = 10 * time.Millisecond
+)
+
+// Spurious counts the spurious retransmissions of connections, discounted by packets and time.
+type Spurious struct {
+	Sent   float32 `json:"sent_packets"`  // data packets
+	DSACKs float32 `json:"dsack_packets"` // those that the peer reported as received twice
+}
+
+// RTOMin is what spurious retransmissions show of the values of RTO_MIN on a path. The zero
+// RTOMin knows nothing, and allows the kernel's value.
+type RTOMin struct {
+	Counts [len(RTOMins)]Spurious `json:"counts"`              // by value: an index into RTOMins
+	At     int64                  `json:"at_ns"`               // Unix nanoseconds, of the latest count
+	Barred uint8                  `json:"barred,omitempty"`    // this value and shorter ones are not used ...
+	Until  int64                  `json:"until_ns,omitempty"`  // ... until then, Unix nanoseconds
+	For    time.Duration          `json:"barred_ns,omitempty"` // the length of that time
+}
+
+// Observe counts a sample's packets for the value that its connection had. Values that are not
+// in RTOMins were chosen by someone else, and are not counted.
+func (r *RTOMin) Observe(s *tcp.Sample) {
+	i := rtoMinIndex(s.RTOMin)
+	if i < 0 || s.DataSegsOut == 0 {
+		return
+	}
+	at := max(s.At, r.At)
+	if r.isBarred(i, at) {
+		return // it began before
+	}
+	if r.At != 0 && at > r.At {
+		k := keep(time.Duration(at-r.At), spuriousHalfLife)
+		for j := range r.Counts {
+			r.Counts[j].Sent *= k
+			r.Counts[j].DSACKs *= k
+		}
+	}
+	r.At = at
+	c := &r.Counts[i]
+	c.Sent += float32(s.DataSegsOut)
+	c.DSACKs += float32(min(s.DSACKs, s.DataSegsOut))
+	if c.Sent > spuriousMemory {
+		c.DSACKs *= spuriousMemory / c.Sent
+		c.Sent = spuriousMemory
+	}
+	if i > 0 && c.DSACKs > spuriousMost*(c.Sent+spuriousPrior) {
+		r.bar(i, at)
+	}
+}
+
+// bar excludes a value and those below it for a time. They are counted anew afterwards.
+func (r *RTOMin) bar(i int, at int64) {
+	if at-r.Until > int64(r.For) {
+		r.For = 0 // it has been used for as long as it was barred
+	}
+	r.For = min(max(2*r.For, barredFirst), barredLongest)
+	r.Barred, r.Until = uint8(i), at+int64(r.For)
+	clear(r.Counts[i:])
+}
+
+func (r *RTOMin) isBarred(i int, now int64) bool {
+	return r.Barred != 0 && i >= int(r.Barred) && now < r.Until && r.Until-now <= int64(barredLongest)
+}
+
+// Allows reports whether a value, an index into RTOMins, may be used, if that of index `was` is in
+// use: it is not barred, and either not shorter, or the next longer one has been shown to cause
+// few spurious retransmissions.
+func (r *RTOMin) Allows(i, was int, now int64) bool {
+	return i == 0 || !r.isBarred(i, now) && (i <= was || r.Counts[i-1].few())
+}
+
+// few reports whether the share of spurious retransmissions is small, with confidence.
+func (c Spurious) few() bool { return c.DSACKs+spuriousProof <= spuriousMost*c.Sent }
+
+// Share is the share of data packets that were spurious retransmissions, 0 to 1.
+func (c Spurious) Share() float64 {
+	return float64(c.DSACKs) / math.Max(1, float64(c.Sent))
+}
+
+// rtoMinIndex is the index into RTOMins of a connection's RTO_MIN in microseconds, or -1.
+func rtoMinIndex(us uint32) int {
+	for i, ms := range RTOMins {
+		// A jiffy of a third of a centisecond is reported as 3333 us.
+		if v := uint32(ms) * 1000; us >= v-v/1000 && us <= v+uint32(tick.Microseconds()) {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,59 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// RTO_MIN is what the kernel adds to the smoothed round-trip time before it retransmits, if four
+// times the variation is less. It has to exceed what the round-trip time of the path may rise by
+// all at once, and the time by which peers delay their ACKs: 40 ms (TCP_DELACK_MIN of Linux), and
+// up to 200 ms on other systems. If it is too short, peers report packets that they got twice:
+// estimate.RTOMin counts them.
+
+const (
+	// rtoMinMargin is the least ratio of RTO_MIN to the bound of what round trips take beyond
+	// the least one, and rtoMinMarginKept the same for a value that is not shorter than the
+	// one in use.
+	rtoMinMargin     = 2
+	rtoMinMarginKept = 1.5
+	// leastRTOMin is the least value in milliseconds, unless the rule has another bound: the
+	// usual delay of ACKs, and a jiffy.
+	leastRTOMin = 50
+)
+
+// rtoMin is the least RTO_MIN that is long enough for the path, in milliseconds; 0: the kernel's.
+// was is the one in use, or 0.
+func (r *Rule) rtoMin(m *estimate.Path, was uint16, now int64) uint16 {
+	least := uint64(leastRTOMin * 1000)
+	if v, ok := r.Bounds.Get(tcp.RTOMin); ok {
+		least = v
+	}
+	in := max(0, slices.Index(estimate.RTOMins[:], was))
+	rise := rttRise(m)
+	for i := len(estimate.RTOMins) - 1; i > 0; i-- {
+		ms, need := estimate.RTOMins[i], rtoMinMargin*rise
+		if i <= in {
+			need = time.Duration(rtoMinMarginKept * float64(rise))
+		}
+		if uint64(ms)*1000 >= least && time.Duration(ms)*time.Millisecond >= need && m.RTOMin.Allows(i, in, now) {
+			return ms
+		}
+	}
+	return 0
+}
+
+// rttRise is a bound of what round trips take beyond the least one: rttBound less that.
+func rttRise(m *estimate.Path) time.Duration {
+	return max(0, rttBound(m)-time.Duration(m.MinRTT.Least())*time.Microsecond)
+}
+
+func whyRTOMin(a Adapted, m *estimate.Path) string {
+	c := m.RTOMin.Counts[max(0, slices.Index(estimate.RTOMins[:], a.RTOMin))]
+	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s above the least round-trip time; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f arrived twice",
+		micros(m.SRTT), micros(m.RTTVar), rttRise(m).Round(100*time.Microsecond), c.Sent, c.DSACKs)
+}
