@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+)
+
+// adaptRTOMin learns for the first remote's network, and adapts RTO_MIN.
+const adaptRTOMin = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 5%}, adapt: [rto_min]}\n"
+
+// spurious counts by RTO_MIN in milliseconds.
+type spurious map[uint32]*struct{ conns, sent, dsacks, rtos uint64 }
+
+// bySample adds up what samples say, by the RTO_MIN of their connections.
+func (f *tail) bySample() spurious {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := spurious{}
+	for _, s := range f.samples {
+		ms := s.RTOMin / 1000
+		if out[ms] == nil {
+			out[ms] = &struct{ conns, sent, dsacks, rtos uint64 }{}
+		}
+		n := out[ms]
+		n.conns++
+		n.sent += uint64(s.DataSegsOut)
+		n.dsacks += uint64(s.DSACKs)
+		n.rtos += uint64(s.RTOs)
+	}
+	return out
+}
+
+func (s spurious) String() (text string) {
+	var all []uint32
+	for ms := range s {
+		all = append(all, ms)
+	}
+	slices.Sort(all)
+	for _, ms := range all {
+		n := s[ms]
+		text += fmt.Sprintf("\n%4d ms: %5d samples, %7d segments, %4d arrived twice (%.3f %%), %d RTOs", ms, n.conns, n.sent, n.dsacks,
+			100*float64(n.dsacks)/float64(max(1, n.sent)), n.rtos)
+	}
+	return text
+}
+
+// share of all segments that arrived twice, and of those of lowered connections.
+func (s spurious) share() (all, lowered float64) {
+	var sent, dsacks, lowSent, lowDSACKs uint64
+	for ms, n := range s {
+		sent, dsacks = sent+n.sent, dsacks+n.dsacks
+		if ms < 200 {
+			lowSent, lowDSACKs = lowSent+n.sent, lowDSACKs+n.dsacks
+		}
+	}
+	return float64(dsacks) / float64(max(1, sent)), float64(lowDSACKs) / float64(max(1, lowSent))
+}
+
+// jittery is a link in both directions, and what changes in it, over and over.
+type jittery struct {
+	name          string
+	forward, back link.Spec
+	changes       []change
+}
+
+// change is a state of the forward direction, for a time.
+type change struct {
+	last    time.Duration
+	rate    uint64        // bit/s
+	stalled time.Duration // added to the delay
+}
+
+const ms = time.Millisecond
+
+// jitteryLinks are those of the lab's scenarios of these names, without and with stalls: a
+// station that scans other channels or sleeps, or a handover.
+var jitteryLinks = []jittery{
+	{"calm", link.Spec{Delay: ms / 2}, link.Spec{Delay: ms / 2}, nil},
+	{"wifi-like", link.Spec{Delay: 10 * ms, Jitter: 4 * ms, Reorder: 0.001, Rate: 50e6, Queue: link.Queue{Packets: 256}, Bursts: link.Bursts{ToBad: 0.002, ToGood: 0.2, LossBad: 0.5}},
+		link.Spec{Delay: 10 * ms, Jitter: 4 * ms}, []change{{time.Second, 50e6, 0}, {time.Second, 30e6, 0}, {time.Second, 15e6, 0}, {time.Second, 40e6, 0}}},
+	{"wifi-like, short, with stalls", link.Spec{Delay: 2 * ms, Jitter: 2 * ms, Rate: 50e6, Queue: link.Queue{Packets: 256}},
+		link.Spec{Delay: 2 * ms, Jitter: 2 * ms}, []change{{1700 * ms, 50e6, 0}, {80 * ms, 50e6, 80 * ms}, {2300 * ms, 50e6, 0}, {120 * ms, 50e6, 120 * ms}}},
+	{"cellular-like", link.Spec{Delay: 30 * ms, Jitter: 10 * ms, Rate: 20e6, Queue: link.Queue{Packets: 1000}},
+		link.Spec{Delay: 30 * ms, Jitter: 10 * ms, Rate: 10e6}, []change{{time.Second, 30e6, 0}, {time.Second, 8e6, 0}, {time.Second, 3e6, 0}, {2 * time.Second, 15e6, 0}}},
+	{"cellular-like, with stalls", link.Spec{Delay: 25 * ms, Jitter: 5 * ms, Rate: 20e6, Queue: link.Queue{Packets: 1000}},
+		link.Spec{Delay: 25 * ms, Jitter: 5 * ms, Rate: 10e6}, []change{{2900 * ms, 20e6, 0}, {150 * ms, 20e6, 150 * ms}, {4700 * ms, 20e6, 0}, {250 * ms, 20e6, 250 * ms}}},
+}
+
+// run changes a direction until the context ends.
+func (j *jittery) run(ctx context.Context, d *link.Direction) error {
+	for len(j.changes) > 0 {
+		for _, c := range j.changes {
+			s := j.forward
+			s.Rate, s.Delay = c.rate, s.Delay+c.stalled
+			if err := d.Set(s); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(c.last):
+			}
+		}
+	}
+	return nil
+}
+
+// askAll makes connections of all kinds to a remote at once: requests of one packet and of
+// several, and bulk transfers that end after a while.
+func askAll(t testing.TB, w *world, r *remote, d time.Duration) {
+	t.Helper()
+	end := time.Now().Add(d)
+	var wg sync.WaitGroup
+	account := uint64(1)
+	loop := func(one func(account uint64) error) {
+		first := account
+		account += 1_000_000
+		wg.Go(func() {
+			for n := first; time.Now().Before(end); n++ {
+				if err := one(n); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for i, request := range []int{150, 150, 150, 1200, 1200, 5000, 30_000} {
+		think := []time.Duration{0, 10 * ms, 100 * ms}[i%3]
+		loop(func(account uint64) error {
+			_, err := w.client.RPC(t.Context(), load.RPCSpec{To: at(r.Addr4), Account: account, Request: request, Reply: 100, Think: think, Duration: time.Second})
+			return err
+		})
+	}
+	loop(func(uint64) error {
+		_, err := w.client.Bulk(t.Context(), load.BulkSpec{To: at(r.Addr4), Duration: 150 * ms})
+		time.Sleep(500 * ms)
+		return err
+	})
+	wg.Wait()
+}
+
+// TestMeasureSpuriousUnderJitter is the claim: at most 0.1 % of segments.
+func TestMeasureSpuriousUnderJitter(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, j := range jitteryLinks {
+			t.Run(j.name, func(t *testing.T) {
+				w := newWorld(t, "far")
+				r := w.remotes[0]
+				must(t, r.way.Set(j.forward))
+				must(t, w.back.Set(j.back))
+				p := startTcpilot(t, w, settings{rules: adaptRTOMin})
+				samples := p.follow(t)
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- j.run(ctx, r.way) }()
+				askAll(t, w, r, 40*time.Second)
+				stop()
+				must(t, <-done)
+				time.Sleep(time.Second)
+				got := samples.bySample()
+				t.Logf("%s%s\nfields %+v", j.name, got, ask[api.Explanation](t, p, "explain", r.Addr4.String()).Fields)
+				all, lowered := got.share()
+				testenv.AtMost(m, j.name+": segments that arrived twice, %", 100*all, 0.1)
+				testenv.AtMost(m, j.name+": those with a lowered RTO_MIN, %", 100*lowered, 0.1)
+			})
+		}
+	})
+}
