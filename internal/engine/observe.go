@@ -3,6 +3,8 @@ package engine
 import (
 	"math"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/learn"
@@ -124,7 +126,11 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
+	barred := n.metrics.RTOMin.Until
 	n.metrics.Observe(s)
+	if n.metrics.RTOMin.Until != barred {
+		e.logBarred(n)
+	}
 	e.admit(n)
 	if s.InitCwnd != 0 && n.first == nil {
 		n.first = new(policy.FirstWindows)
@@ -138,6 +144,16 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 			e.markUrgent(n)
 		}
 	}
+}
+
+// logBarred reports that a value of RTO_MIN is not used on a path for a time.
+func (e *Engine) logBarred(n *node) {
+	if !slices.Contains(n.rule.rule.Adapt, tcp.RTOMin) {
+		return
+	}
+	r := &n.metrics.RTOMin
+	e.log.Warn("rto_min too short for a path", "rto_min", time.Duration(estimate.RTOMins[r.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
+		"path", n.key.path().Prefix, "why", "spurious retransmissions, which the peers reported (DSACK)", "for", r.For)
 }
 
 // outcome is the outcome of a sample for an arm or for the default; false: it has none.

@@ -1,7 +1,6 @@
 package estimate
 
 import (
-	"math"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -17,9 +16,15 @@ const (
 	// spuriousProof is the number of spurious retransmissions that are added before a value
 	// counts as safe: so it needs 2000 packets without any.
 	spuriousProof = 2
+	// spuriousTime is for how long a value has to be in use before it counts as safe: a fast
+	// path sends that many packets in no time.
+	spuriousTime = 10 * time.Second
 	// spuriousPrior is a number of packets without any that is added before a value counts
 	// as too short, so that one spurious retransmission among few packets is not a high share.
 	spuriousPrior = 1000
+	// spuriousSample is the number of packets that a sample counts as at most: the spurious
+	// retransmissions of a long transfer come in bursts, also for other reasons.
+	spuriousSample = 250
 	// spuriousMemory is the number of packets over which they are counted, and
 	// spuriousHalfLife the time in which the counts halve.
 	spuriousMemory   = 16_000
@@ -38,6 +43,7 @@ const (
 type Spurious struct {
 	Sent   float32 `json:"sent_packets"`  // data packets
 	DSACKs float32 `json:"dsack_packets"` // those that the peer reported as received twice
+	Since  int64   `json:"since_ns"`      // Unix nanoseconds of the first sample; 0: none
 }
 
 // RTOMin is what spurious retransmissions show of the values of RTO_MIN on a path. The zero
@@ -70,8 +76,12 @@ func (r *RTOMin) Observe(s *tcp.Sample) {
 	}
 	r.At = at
 	c := &r.Counts[i]
-	c.Sent += float32(s.DataSegsOut)
-	c.DSACKs += float32(min(s.DSACKs, s.DataSegsOut))
+	if c.Since == 0 {
+		c.Since = at
+	}
+	sent := min(float32(s.DataSegsOut), spuriousSample)
+	c.Sent += sent
+	c.DSACKs += sent * float32(min(s.DSACKs, s.DataSegsOut)) / float32(s.DataSegsOut)
 	if c.Sent > spuriousMemory {
 		c.DSACKs *= spuriousMemory / c.Sent
 		c.Sent = spuriousMemory
@@ -99,15 +109,13 @@ func (r *RTOMin) isBarred(i int, now int64) bool {
 // use: it is not barred, and either not shorter, or the next longer one has been shown to cause
 // few spurious retransmissions.
 func (r *RTOMin) Allows(i, was int, now int64) bool {
-	return i == 0 || !r.isBarred(i, now) && (i <= was || r.Counts[i-1].few())
+	return i == 0 || !r.isBarred(i, now) && (i <= was || r.safe(i-1))
 }
 
-// few reports whether the share of spurious retransmissions is small, with confidence.
-func (c Spurious) few() bool { return c.DSACKs+spuriousProof <= spuriousMost*c.Sent }
-
-// Share is the share of data packets that were spurious retransmissions, 0 to 1.
-func (c Spurious) Share() float64 {
-	return float64(c.DSACKs) / math.Max(1, float64(c.Sent))
+// safe reports whether a value causes few spurious retransmissions, with confidence.
+func (r *RTOMin) safe(i int) bool {
+	c := &r.Counts[i]
+	return c.DSACKs+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime)
 }
 
 // rtoMinIndex is the index into RTOMins of a connection's RTO_MIN in microseconds, or -1.

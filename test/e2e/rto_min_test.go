@@ -168,6 +168,9 @@ func TestMeasureSpuriousUnderJitter(t *testing.T) {
 				time.Sleep(time.Second)
 				got := samples.bySample()
 				t.Logf("%s%s\nfields %+v", j.name, got, ask[api.Explanation](t, p, "explain", r.Addr4.String()).Fields)
+				if s := p.path(t, "10.77.1.0/24"); s != nil {
+					t.Logf("%+v", s.PathMetrics)
+				}
 				all, lowered := got.share()
 				testenv.AtMost(m, j.name+": segments that arrived twice, %", 100*all, 0.1)
 				testenv.AtMost(m, j.name+": those with a lowered RTO_MIN, %", 100*lowered, 0.1)
