@@ -112,6 +112,9 @@ func TestRootAdaptedRTOMinIsNotFor(t *testing.T) {
 		r.checkRTOMin(t, "application", c, 120_000)
 	})
 	t.Run("chosen by the sysctl", func(t *testing.T) {
+		if !exists("/proc/sys/net/ipv4/tcp_rto_min_us") {
+			testenv.Missing(t, "tcp_rto_min_us (Linux 6.11)")
+		}
 		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_rto_min_us", "120000")
 		r.checkRTOMin(t, "sysctl", plain(rtoMin(50_000))(), 120_000)
 	})

@@ -201,17 +201,42 @@ func rtoMinSetting(t testing.TB, p *tcpilot, r *remote) engine.Setting {
 	return engine.Setting{}
 }
 
-// newSteadyWorld is a path of 1 ms on which RTO_MIN is 50 ms by now.
+// newSteadyWorld is a path of 1 ms on which RTO_MIN is 50 ms by now. If the machine stalls,
+// retransmissions are spurious here too, and shorter values are not used for 10 minutes: then
+// another tcpilot begins anew.
 func newSteadyWorld(t *testing.T) (*world, *tcpilot) {
 	t.Helper()
 	w, p := newJitteryWorld(t, &jitteryLinks[0])
-	r := w.remotes[0]
-	for end := time.Now().Add(90 * time.Second); rtoMinSetting(t, p, r).Value != 50_000; askAll(t, w, r, 2*time.Second) {
-		if time.Now().After(end) {
-			t.Fatalf("RTO_MIN is %+v\npath %+v", rtoMinSetting(t, p, r), p.path(t, "10.77.1.0/24"))
+	for range 3 {
+		for end := time.Now().Add(40 * time.Second); time.Now().Before(end); {
+			askSome(t, w, w.remotes[0], 2*time.Second)
+			if rtoMinSetting(t, p, w.remotes[0]).Value == 50_000 {
+				return w, p
+			}
 		}
+		t.Logf("RTO_MIN is %+v\n%s", rtoMinSetting(t, p, w.remotes[0]), p.log)
+		p.stop(t)
+		p = startTcpilot(t, w, settings{rules: adaptRTOMin})
 	}
-	return w, p
+	t.Fatal("RTO_MIN does not become 50 ms")
+	return nil, nil
+}
+
+// askSome sends requests of one packet, on several connections.
+func askSome(t testing.TB, w *world, r *remote, d time.Duration) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i := range uint64(4) {
+		wg.Go(func() {
+			for end, n := time.Now().Add(d), uint64(1); time.Now().Before(end); n++ {
+				if _, err := w.client.RPC(t.Context(), load.RPCSpec{To: at(r.Addr4), Account: i*1e6 + n, Request: 150, Reply: 100, Think: 5 * ms, Duration: 500 * ms}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // lostRequests sends requests of one packet over a path that loses some, and returns the median
@@ -252,7 +277,7 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 	stalls := jittery{changes: []change{{150 * ms, 0, 0}, {150 * ms, 0, 90 * ms}}}
 	go func() { done <- stalls.run(ctx, w.remotes[0].way) }()
 	eventually(t, 30*time.Second, "RTO_MIN is longer than 50 ms", func() error {
-		askAll(t, w, w.remotes[0], time.Second)
+		askSome(t, w, w.remotes[0], time.Second)
 		if s := rtoMinSetting(t, p, w.remotes[0]); s.Value == 50_000 {
 			return fmt.Errorf("it is %+v, path %+v", s, p.path(t, "10.77.1.0/24"))
 		}
