@@ -88,7 +88,7 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 // receive, or that the application limits, have no outcome.
 func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	if at.path == nil {
-		if len(rs.rule.Adapt) == 0 || e.observe || !estimate.ShowsCapacity(s) {
+		if len(rs.rule.Adapt) == 0 || e.observe || !showsPath(rs, s) {
 			return
 		}
 		at.path = e.node(rs, at.scope, at.addr, true)
@@ -102,6 +102,11 @@ func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	}
 	e.readapt(at.path, s)
 	e.countWithoutECN(at.leaf(), s)
+}
+
+// showsPath reports whether a sample shows something that the rule adapts values to.
+func showsPath(rs *ruleState, s *tcp.Sample) bool {
+	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && slices.Contains(rs.rule.Adapt, tcp.RTOMin)
 }
 
 // readapt asks for a decision if the values that were computed for a path change with a

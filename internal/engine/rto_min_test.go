@@ -84,3 +84,22 @@ func TestRTOMinIsNotAdaptedUnasked(t *testing.T) {
 		t.Errorf("RTO_MIN %d ms", rtoMinOf(w, "198.51.100.7"))
 	}
 }
+
+// A path whose applications send little has no outcomes, but gets an RTO_MIN.
+func TestAdaptRTOMinWithoutOutcomes(t *testing.T) {
+	for _, adapt := range []bool{true, false} {
+		rule := learnRule("all", adaptRTOMin)
+		if !adapt {
+			rule = learnRule("all", adaptRule)
+		}
+		w := newWorld(t, nil, rule)
+		w.gap = second
+		w.run(30, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}, func(s *tcp.Sample) {
+			*s = tcp.Sample{Kind: s.Kind, Class: s.Class, Remote: s.Remote, Local: s.Local, Arm: s.Arm, CC: s.CC, Flags: s.Flags | tcp.FlagAppLimited, Duration: second,
+				BytesAcked: 15_000, DataSegsOut: 100, SegsOut: 100, Delivered: 100, MinRTT: 1000, SRTT: 1200, RTTVar: 100, MSS: 1448, RTOMin: 200_000}
+		})
+		if got, want := rtoMinOf(w, "198.51.100.7"), map[bool]uint32{true: 100}[adapt]; got != want {
+			t.Errorf("adapt %v: RTO_MIN is %d ms, want %d", adapt, got, want)
+		}
+	}
+}

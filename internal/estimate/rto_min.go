@@ -25,6 +25,8 @@ const (
 	// spuriousSample is the number of packets that a sample counts as at most: the spurious
 	// retransmissions of a long transfer come in bursts, also for other reasons.
 	spuriousSample = 250
+	// leastSent is the number of packets from which a sample shows timeouts.
+	leastSent = 10
 	// spuriousMemory is the number of packets over which they are counted, and
 	// spuriousHalfLife the time in which the counts halve.
 	spuriousMemory   = 16_000
@@ -116,6 +118,12 @@ func (r *RTOMin) Allows(i, was int, now int64) bool {
 func (r *RTOMin) safe(i int) bool {
 	c := &r.Counts[i]
 	return c.DSACKs+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime)
+}
+
+// ShowsTimeouts reports whether a sample shows how long RTO_MIN may be. A connection whose
+// application sends little shows that, but not what the path carries (ShowsCapacity).
+func ShowsTimeouts(s *tcp.Sample) bool {
+	return s.SRTT != 0 && s.DataSegsOut >= leastSent && rtoMinIndex(s.RTOMin) >= 0
 }
 
 // rtoMinIndex is the index into RTOMins of a connection's RTO_MIN in microseconds, or -1.

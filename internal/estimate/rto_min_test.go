@@ -173,3 +173,21 @@ func TestRTOMinIndex(t *testing.T) {
 		}
 	}
 }
+
+func TestShowsTimeouts(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *tcp.Sample)
+		want   bool
+	}{
+		"requests":           {func(*tcp.Sample) {}, true},
+		"few packets":        {func(s *tcp.Sample) { s.DataSegsOut = 9 }, false},
+		"no round-trip time": {func(s *tcp.Sample) { s.SRTT = 0 }, false},
+		"its own RTO_MIN":    {func(s *tcp.Sample) { s.RTOMin = 1_000_000 }, false},
+	} {
+		s := sender(t0, 200, 0)
+		s.SRTT = 1000
+		if c.change(s); ShowsTimeouts(s) != c.want {
+			t.Errorf("%s: %v", name, !c.want)
+		}
+	}
+}
