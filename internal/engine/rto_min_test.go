@@ -95,7 +95,7 @@ func TestAdaptRTOMinWithoutOutcomes(t *testing.T) {
 		w := newWorld(t, nil, rule)
 		w.gap = second
 		w.run(30, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}, func(s *tcp.Sample) {
-			*s = tcp.Sample{Kind: s.Kind, Class: s.Class, Remote: s.Remote, Local: s.Local, Arm: s.Arm, CC: s.CC, Flags: s.Flags | tcp.FlagAppLimited, Duration: second,
+			*s = tcp.Sample{Kind: s.Kind, Class: s.Class, Remote: s.Remote, Local: s.Local, Arm: s.Arm, CC: s.CC, Flags: s.Flags | tcp.FlagAppLimited, Duration: time.Second,
 				BytesAcked: 15_000, DataSegsOut: 100, SegsOut: 100, Delivered: 100, MinRTT: 1000, SRTT: 1200, RTTVar: 100, MSS: 1448, RTOMin: 200_000}
 		})
 		if got, want := rtoMinOf(w, "198.51.100.7"), map[bool]uint32{true: 100}[adapt]; got != want {
