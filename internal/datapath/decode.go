@@ -70,7 +70,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		RTTVar:       r.RttvarUs,
 		Cwnd:         r.Cwnd,
 		Ssthresh:     r.Ssthresh,
-		RTOMin:       r.RtoMinUs,
+		RTOMin:       micros(uint64(r.RtoMinUs)),
 		MSS:          r.Mss,
 		DeliveryRate: r.DeliveryRate,
 		Flows:        r.Flows,

@@ -27,6 +27,8 @@ func rtoMin(us uint64) func(*path.Policy) {
 // roundUp rounds a timeout of the kernel up to its clock.
 func roundUp(us uint32) uint32 { return (us + jiffyMicros() - 1) / jiffyMicros() * jiffyMicros() }
 
+func micros32(d time.Duration) uint32 { return uint32(d.Microseconds()) }
+
 // checkRTOMin compares RTO_MIN of a closed connection's sample, and its timeout before, with what
 // is wanted in microseconds.
 func (r *rig) checkRTOMin(t *testing.T, what string, c net.Conn, want uint32) {
@@ -34,7 +36,7 @@ func (r *rig) checkRTOMin(t *testing.T, what string, c net.Conn, want uint32) {
 	is, info := ofConn(c), tcpInfo(t, c)
 	closeAll(t, c)
 	s := r.find(t, what, is)
-	if got, want := s.RTOMin, roundUp(want); got+1000 < want || got > want+1000 {
+	if got, want := micros32(s.RTOMin), roundUp(want); got+1000 < want || got > want+1000 {
 		t.Errorf("%s: RTO_MIN %d us, want %d", what, got, want)
 	}
 	// It is rounded up to a jiffy, and the handshake of a slow machine takes as long.
@@ -53,7 +55,7 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 		isS := ofConn(s)
 		r.checkRTOMin(t, "outgoing "+address, c, 50_000)
 		closeAll(t, s)
-		if got := r.find(t, "incoming", isS).RTOMin; got > roundUp(50_000)+1000 {
+		if got := micros32(r.find(t, "incoming", isS).RTOMin); got > roundUp(50_000)+1000 {
 			t.Errorf("incoming %s: RTO_MIN %d us", address, got)
 		}
 	}
@@ -85,7 +87,7 @@ func TestRootAdaptedRTOMinIsNotFor(t *testing.T) {
 		c := plain(rtoMin(50_000))()
 		is := ofConn(c)
 		closeAll(t, c)
-		if got := r.find(t, "no SACK", is).RTOMin; got+1000 < kernelRTOMin {
+		if got := micros32(r.find(t, "no SACK", is).RTOMin); got+1000 < kernelRTOMin {
 			t.Errorf("without SACK: RTO_MIN %d us", got)
 		}
 	})
@@ -154,7 +156,7 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 		defer r.mu.Unlock()
 		for _, s := range r.samples {
 			if is(&s) {
-				us = s.RTOMin
+				us = micros32(s.RTOMin)
 			}
 		}
 		return us

@@ -30,7 +30,9 @@ func runRTOMin(w *world, n int, dsacks uint32) {
 		}
 		w.run(1, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100},
 			func(s *tcp.Sample) { s.MinRTT, s.SRTT, s.RTTVar = 1000, 1200, 100 },
-			func(s *tcp.Sample) { s.RTOMin, s.DataSegsOut, s.DSACKs = ms*1000, 100, dsacks })
+			func(s *tcp.Sample) {
+				s.RTOMin, s.DataSegsOut, s.DSACKs = time.Duration(ms)*time.Millisecond, 100, dsacks
+			})
 	}
 }
 
@@ -96,7 +98,7 @@ func TestAdaptRTOMinWithoutOutcomes(t *testing.T) {
 		w.gap = second
 		w.run(30, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}, func(s *tcp.Sample) {
 			*s = tcp.Sample{Kind: s.Kind, Class: s.Class, Remote: s.Remote, Local: s.Local, Arm: s.Arm, CC: s.CC, Flags: s.Flags | tcp.FlagAppLimited, Duration: time.Second,
-				BytesAcked: 15_000, DataSegsOut: 100, SegsOut: 100, Delivered: 100, MinRTT: 1000, SRTT: 1200, RTTVar: 100, MSS: 1448, RTOMin: 200_000}
+				BytesAcked: 15_000, DataSegsOut: 100, SegsOut: 100, Delivered: 100, MinRTT: 1000, SRTT: 1200, RTTVar: 100, MSS: 1448, RTOMin: 200 * time.Millisecond}
 		})
 		if got, want := rtoMinOf(w, "198.51.100.7"), map[bool]uint32{true: 100}[adapt]; got != want {
 			t.Errorf("adapt %v: RTO_MIN is %d ms, want %d", adapt, got, want)

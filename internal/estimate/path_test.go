@@ -203,7 +203,7 @@ func FuzzObserve(f *testing.F) {
 				DataSegsOut: r.Uint32() >> r.IntN(32), Lost: r.Uint32() >> r.IntN(32),
 				MinRTT: r.Uint32() >> r.IntN(32), SRTT: r.Uint32() >> r.IntN(32), RTTVar: r.Uint32() >> r.IntN(32),
 				Ssthresh: r.Uint32() >> r.IntN(32), MSS: r.Uint32() >> r.IntN(32), Cwnd: r.Uint32() >> r.IntN(32), Flows: r.Uint32() >> r.IntN(32),
-				RTOMin: uint32(RTOMins[r.IntN(len(RTOMins))]) * 1000, DSACKs: r.Uint32() >> r.IntN(32),
+				RTOMin: time.Duration(RTOMins[r.IntN(len(RTOMins))]) * time.Millisecond, DSACKs: r.Uint32() >> r.IntN(32),
 			})
 		}
 		if loss, ok := p.Loss(); ok && !(loss >= 0 && loss <= 1) {

@@ -126,11 +126,11 @@ func ShowsTimeouts(s *tcp.Sample) bool {
 	return s.SRTT != 0 && s.DataSegsOut >= leastSent && rtoMinIndex(s.RTOMin) >= 0
 }
 
-// rtoMinIndex is the index into RTOMins of a connection's RTO_MIN in microseconds, or -1.
-func rtoMinIndex(us uint32) int {
+// rtoMinIndex is the index into RTOMins of a connection's RTO_MIN, or -1.
+func rtoMinIndex(value time.Duration) int {
 	for i, ms := range RTOMins {
 		// A jiffy of a third of a centisecond is reported as 3333 us.
-		if v := uint32(ms) * 1000; us >= v-v/1000 && us <= v+uint32(tick.Microseconds()) {
+		if v := time.Duration(ms) * time.Millisecond; value >= v-v/1000 && value <= v+tick {
 			return i
 		}
 	}

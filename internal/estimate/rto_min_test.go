@@ -9,7 +9,7 @@ import (
 
 // sender is a connection of 100 packets with an RTO_MIN in milliseconds.
 func sender(at int64, ms, dsacks uint32) *tcp.Sample {
-	return &tcp.Sample{Kind: tcp.KindClose, At: at, Duration: time.Second, DataSegsOut: 100, RTOMin: ms * 1000, DSACKs: dsacks}
+	return &tcp.Sample{Kind: tcp.KindClose, At: at, Duration: time.Second, DataSegsOut: 100, RTOMin: time.Duration(ms) * time.Millisecond, DSACKs: dsacks}
 }
 
 // run lets n connections end, one a second, and returns when the last did.
@@ -118,7 +118,7 @@ func TestRTOMinIsBarred(t *testing.T) {
 		}
 	}
 	at += int64(3 * time.Hour)
-	if at = run(&r, at, 3, 50, 1); r.For != 10*time.Minute {
+	if run(&r, at, 3, 50, 1); r.For != 10*time.Minute {
 		t.Errorf("after three hours, it is barred for %s", r.For)
 	}
 }
@@ -163,12 +163,12 @@ func TestRTOMinEvidenceFades(t *testing.T) {
 
 // The kernel rounds up to its clock.
 func TestRTOMinIndex(t *testing.T) {
-	for us, want := range map[uint32]int{
+	for us, want := range map[time.Duration]int{
 		200_000: at200, 199_980: at200, 100_000: at100, 99_990: at100, 52_000: at50, 50_000: at50, 60_000: at50,
 		28_000: at25, 26_664: at25, 30_000: at25, 12_000: 4, 20_000: 4, 9_999: 4,
 		0: -1, 8_000: -1, 300_000: -1, 150_000: -1, 40_000: -1, 190_000: -1,
 	} {
-		if got := rtoMinIndex(us); got != want {
+		if got := rtoMinIndex(us * time.Microsecond); got != want {
 			t.Errorf("%d us is number %d, want %d", us, got, want)
 		}
 	}
@@ -182,7 +182,7 @@ func TestShowsTimeouts(t *testing.T) {
 		"requests":           {func(*tcp.Sample) {}, true},
 		"few packets":        {func(s *tcp.Sample) { s.DataSegsOut = 9 }, false},
 		"no round-trip time": {func(s *tcp.Sample) { s.SRTT = 0 }, false},
-		"its own RTO_MIN":    {func(s *tcp.Sample) { s.RTOMin = 1_000_000 }, false},
+		"its own RTO_MIN":    {func(s *tcp.Sample) { s.RTOMin = time.Second }, false},
 	} {
 		s := sender(t0, 200, 0)
 		s.SRTT = 1000

@@ -15,7 +15,7 @@ import (
 const Version = 5
 
 // Size is the length of one encoded sample in bytes.
-const Size = 300
+const Size = 304
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -46,7 +46,8 @@ const (
 
 	offFlows    = 280 // u32
 	offInitCwnd = 284 // 2 x u16
-	offDSACKs   = 288 // 2 x u32: DSACKs, RTOMin
+	offDSACKs   = 288 // u32
+	offRTOMin   = 292 // i64
 
 	crc = 4 // u32 at the end: CRC-32C of all before it
 )
@@ -97,7 +98,7 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint16(b[offInitCwnd:], s.InitCwnd)
 	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
 	le.PutUint32(b[offDSACKs:], s.DSACKs)
-	le.PutUint32(b[offDSACKs+4:], s.RTOMin)
+	le.PutUint64(b[offRTOMin:], uint64(s.RTOMin))
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
@@ -190,7 +191,7 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.InitCwnd = le.Uint16(b[offInitCwnd:])
 	s.InitLost = le.Uint16(b[offInitCwnd+2:])
 	s.DSACKs = le.Uint32(b[offDSACKs:])
-	s.RTOMin = le.Uint32(b[offDSACKs+4:])
+	s.RTOMin = time.Duration(le.Uint64(b[offRTOMin:]))
 }
 
 func put32(b []byte, v0, v1, v2, v3 uint32) {

@@ -131,14 +131,14 @@ type Sample struct {
 	RTOs          uint32 `json:"rtos,omitempty" doc:"retransmission timeouts"`
 	DSACKs        uint32 `json:"dsacks,omitempty" unit:"segments" doc:"that the peer reported as received twice (RFC 2883): spurious retransmissions, or duplicates that the network made"`
 
-	MinRTT       uint32 `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
-	SRTT         uint32 `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`
-	RTTVar       uint32 `json:"rttvar_us,omitempty" unit:"us" doc:"the variation of srtt_us"`
-	Cwnd         uint32 `json:"cwnd,omitempty" unit:"packets" doc:"congestion window"`
-	Ssthresh     uint32 `json:"ssthresh,omitempty" unit:"packets" doc:"slow start threshold; 2147483647: never left slow start"`
-	RTOMin       uint32 `json:"rto_min_us,omitempty" unit:"us" doc:"least retransmission timeout beyond srtt; a route's own is not reported"`
-	MSS          uint32 `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
-	DeliveryRate uint64 `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
+	MinRTT       uint32        `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
+	SRTT         uint32        `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`
+	RTTVar       uint32        `json:"rttvar_us,omitempty" unit:"us" doc:"the variation of srtt_us"`
+	Cwnd         uint32        `json:"cwnd,omitempty" unit:"packets" doc:"congestion window"`
+	Ssthresh     uint32        `json:"ssthresh,omitempty" unit:"packets" doc:"slow start threshold; 2147483647: never left slow start"`
+	RTOMin       time.Duration `json:"rto_min_ns,omitempty" unit:"ns" doc:"least retransmission timeout beyond srtt; a route's own is not reported"`
+	MSS          uint32        `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
+	DeliveryRate uint64        `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 
 	Flows    uint32 `json:"flows,omitempty" unit:"connections" doc:"established connections of the path then, itself included; absent: they are not counted"`
 	InitCwnd uint16 `json:"init_cwnd,omitempty" unit:"packets" doc:"initial window that was computed from the path's metrics; absent: the kernel's"`

@@ -27,7 +27,7 @@ func (f *tail) bySample() spurious {
 	defer f.mu.Unlock()
 	out := spurious{}
 	for _, s := range f.samples {
-		ms := s.RTOMin / 1000
+		ms := uint32(s.RTOMin.Milliseconds())
 		if out[ms] == nil {
 			out[ms] = &struct{ conns, sent, dsacks, rtos uint64 }{}
 		}
