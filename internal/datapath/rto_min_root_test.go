@@ -183,6 +183,7 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 		{"raised", rtoMin(100_000), 100_000},
 		{"the kernel's", nil, kernelRTOMin},
 		{"lowered again", rtoMin(50_000), 50_000},
+		{"all are in the hold-out", func(p *path.Policy) { rtoMin(50_000)(p); p.HoldOut = 1 << 16 }, kernelRTOMin},
 	} {
 		policy(x.policy)
 		walk()
