@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -98,6 +99,20 @@ func TestRootAdaptedRTOMinIsNotFor(t *testing.T) {
 		l := listen(t, near.NS, netip.AddrPortFrom(near.V4, 0).String(), nil)
 		dial(t, far.NS, l.Addr().String(), nil)
 		r.checkRTOMin(t, "incoming, no SACK", accept(t, l), kernelRTOMin)
+	})
+	t.Run("MPTCP", func(t *testing.T) {
+		r := newRig(t)
+		r.policy(t, rtoMin(50_000))
+		c, s := r.multipath(t)
+		if on, err := c.MultipathTCP(); err != nil || !on {
+			testenv.Missing(t, fmt.Sprintf("the kernel has no MPTCP: %v", err))
+		}
+		closeAll(t, c, s)
+		for _, s := range r.countShown(t, 2, func(s *tcp.Sample) bool { return s.Kind == tcp.KindClose }) {
+			if micros32(s.RTOMin)+1000 < kernelRTOMin {
+				t.Errorf("a subflow has an RTO_MIN of %s", s.RTOMin)
+			}
+		}
 	})
 	t.Run("chosen by the application", func(t *testing.T) {
 		const tcpRTOMinUs = 45 // TCP_RTO_MIN_US
