@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 8,	/* in the name of the directory with the pins */
+	ABI_VERSION = 9,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
