@@ -121,7 +121,7 @@ struct path_policy {
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
-	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule */
+	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
 	__u64 value[NUM_FIELDS];
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
@@ -148,10 +148,11 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
-/* An option whose value, if adapted, depends on the connection (init_cwnd.bpf.h). If
- * FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
+/* Options whose value, if adapted, depends on the connection (init_cwnd.bpf.h,
+ * pacing.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
+	FIELD_MAX_PACING_RATE = 10,
 };
 
 /* ---- runtime configuration ----------------------------------------------- */
@@ -218,6 +219,8 @@ struct track {
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
+	__u32 loss_rtt_us;	/* smoothed round-trip time of what was delivered when losses were found; 0: none */
+	__u32 pad;
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -299,6 +302,9 @@ struct conn_sample {
 	__u16 init_cwnd;	/* track.init_cwnd */
 	__u16 init_lost;	/* in the first sample of a connection */
 	__u32 flows;		/* connections of the path now, itself included; 0: not counted */
+	__u64 max_pacing_rate;	/* bytes per second; limit of the socket; 0: none */
+	__u32 loss_rtt_us;	/* track.loss_rtt_us */
+	__u32 pad;
 };
 
 enum closed_bits {
@@ -381,8 +387,8 @@ _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 24, "abi");
-_Static_assert(sizeof(struct track) == 40, "abi");
-_Static_assert(sizeof(struct conn_sample) == 272, "abi");
+_Static_assert(sizeof(struct track) == 48, "abi");
+_Static_assert(sizeof(struct conn_sample) == 288, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

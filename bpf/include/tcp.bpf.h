@@ -176,8 +176,13 @@ struct minmax {
 	struct minmax_sample s[3];
 };
 
+struct tcp_rack {
+	__u32 rtt_us;		/* of the packet that was sent last, of those delivered */
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct tcp_rack rack;
 	__u32 mss_cache;
 	__u32 snd_cwnd;
 	__u32 window_clamp;

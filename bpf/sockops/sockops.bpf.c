@@ -66,6 +66,7 @@ struct {
 #include "apply.bpf.h"
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
+#include "pacing.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -229,6 +230,8 @@ static __always_inline void apply_established(struct bpf_sock_ops *skops,
 		set &= ~init_cwnd;
 		t->init_cwnd = raise_init_cwnd(skops, ctx->policy, ctx->now, t->flow);
 	}
+	if (set & ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE))
+		limit_pacing(skops, ctx->policy, t->flow);
 	apply_fields(skops, ctx->policy, set, true);
 }
 
@@ -255,6 +258,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 			t.flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 			raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
+		/* limit_pacing divides it once the connection is counted */
+		set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
 			apply_established(skops, ctx, &t);
@@ -262,6 +267,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!outgoing)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
+	if (watches_losses(ctx->policy, ctx->now))
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	if (!remember(skops, &t))
 		flow_end_of(&t);
 }
@@ -345,11 +352,13 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 
 	if (!t)
 		return;
-	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB) {
+	if (key.op == BPF_SOCK_OPS_RETRANS_CB) {
 		struct tcp_sock *tp = skops_tcp(skops);
 
-		if (tp)
+		if (tp && t->init_cwnd)
 			first_window_lost(skops, tp, t);
+		if (tp)
+			note_loss(tp, t);
 		if (!(t->flags & F_WATCH_RETRANS))
 			return;
 	}

@@ -162,6 +162,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 		{tcp.InitRwnd, &b.InitRwnd, uint64(b.InitRwnd)},
 		{tcp.SynRTO, &b.SynRTO, uint64(b.SynRTO.Milliseconds())},
 		{tcp.SynAckRTO, &b.SynAckRTO, uint64(b.SynAckRTO.Milliseconds())},
+		{tcp.MaxPacingRate, &b.Pacing, uint64(b.Pacing)},
 	} {
 		switch {
 		case x.value == 0 || d.broken[x.at]:

@@ -131,6 +131,9 @@ type abiConnSample struct {
 	InitCwnd        uint16
 	InitLost        uint16
 	Flows           uint32
+	MaxPacingRate   uint64
+	LossRttUs       uint32
+	Pad             uint32
 }
 
 type abiCounter uint32
@@ -334,6 +337,8 @@ type abiTrack struct {
 	Flow      uint32
 	InitCwnd  uint16
 	InitLost  uint16
+	LossRttUs uint32
+	Pad       uint32
 }
 
 // Names of all BPF objects in the ELF.

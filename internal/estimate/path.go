@@ -53,6 +53,7 @@ type Path struct {
 	SsthreshAt  int64   `json:"ssthresh_at_ns"`                // Unix nanoseconds of the latest value of Ssthresh; 0 is never
 	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
+	Policer     Policer `json:"policer"`                       // a rate limit without a queue
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
@@ -72,6 +73,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	}
 	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
+	p.Policer.observe(s, at)
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)

@@ -10,7 +10,7 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate}
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -20,6 +20,9 @@ type Adapted struct {
 	InitCwnd uint16
 	Window   uint32
 	InitRwnd uint16 // packets
+	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. Each gets
+	// its share when it begins.
+	PacingRate uint32
 }
 
 const (
@@ -56,23 +59,21 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 }
 
 // Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
-// window, or leaves the field to the kernel.
+// window, or leaves the field to the kernel. A pacing rate is too high or too low for all
+// connections that begin, so any other is safer.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
-	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || a.InitCwnd < b.InitCwnd || a.Window < b.Window
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate
 }
 
 // Adapted computes the values for a path from its metrics and its raised initial windows,
 // which may be nil. was are the values in use, now is in Unix nanoseconds.
 func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
-	if m == nil || m.RTTs < metricsSamples || m.SRTT == 0 {
-		return a
-	}
-	if !recent(m.RTTAt, now, metricsAge) {
+	if m == nil || m.SRTT == 0 || !recent(m.RTTAt, now, metricsAge) {
 		return a
 	}
 	for _, f := range r.Adapt {
-		if !r.MayAdapt(f) {
+		if !r.MayAdapt(f) || m.RTTs < metricsSamples && f != tcp.MaxPacingRate { // whose search counts for itself
 			continue
 		}
 		switch f {
@@ -87,6 +88,8 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 			}
 		case tcp.InitRwnd:
 			a.InitRwnd = receiveWindow(m, was.InitRwnd, r.bound(f, mostReceive))
+		case tcp.MaxPacingRate:
+			a.PacingRate = pacingRate(m, r.leastPacing())
 		}
 	}
 	return a
@@ -144,15 +147,15 @@ func (a Adapted) addTo(p *path.Policy, m *estimate.Path) {
 
 // AdaptedIn returns the values that a policy has from addTo.
 func AdaptedIn(p *path.Policy) (a Adapted) {
-	value := func(f tcp.Field) uint16 {
+	value := func(f tcp.Field) uint64 {
 		if p.Adapted&(1<<f) == 0 {
 			return 0
 		}
 		v, _ := p.Params.Get(f)
-		return uint16(v)
+		return v
 	}
-	return Adapted{SynRTO: value(tcp.SynRTO), SynAckRTO: value(tcp.SynAckRTO), InitCwnd: value(tcp.InitCwnd), Window: p.Window,
-		InitRwnd: value(tcp.InitRwnd)}
+	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
+		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate))}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -166,6 +169,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.InitCwnd)
 	case tcp.InitRwnd:
 		return uint64(a.InitRwnd)
+	case tcp.MaxPacingRate:
+		return uint64(a.PacingRate)
 	}
 	return 0
 }
@@ -177,6 +182,8 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 		return whyWindow(a, m)
 	case tcp.InitRwnd:
 		return whyReceiveWindow(m)
+	case tcp.MaxPacingRate:
+		return WhyRateLimit(m)
 	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }

@@ -12,10 +12,10 @@ import (
 )
 
 // Version of the format. No other is read.
-const Version = 4
+const Version = 5
 
 // Size is the length of one encoded sample in bytes.
-const Size = 292
+const Size = 304
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -46,6 +46,8 @@ const (
 
 	offFlows    = 280 // u32
 	offInitCwnd = 284 // 2 x u16
+	offPacing   = 288 // u64
+	offLossRTT  = 296 // u32
 
 	crc = 4 // u32 at the end: CRC-32C of all before it
 )
@@ -95,6 +97,8 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint32(b[offFlows:], s.Flows)
 	le.PutUint16(b[offInitCwnd:], s.InitCwnd)
 	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
+	le.PutUint64(b[offPacing:], s.MaxPacingRate)
+	le.PutUint32(b[offLossRTT:], s.LossRTT)
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
@@ -186,6 +190,8 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.Flows = le.Uint32(b[offFlows:])
 	s.InitCwnd = le.Uint16(b[offInitCwnd:])
 	s.InitLost = le.Uint16(b[offInitCwnd+2:])
+	s.MaxPacingRate = le.Uint64(b[offPacing:])
+	s.LossRTT = le.Uint32(b[offLossRTT:])
 }
 
 func put32(b []byte, v0, v1, v2, v3 uint32) {
