@@ -51,6 +51,7 @@ samples: ## record anew the kernel's samples that tests replay (committed)
 	@tools/deps test
 	@TCPILOT_SAMPLES=$(CURDIR)/test/samples/kernel.tcpilot go test -count 1 -v -run '^TestRecordSamples$$' ./test/e2e
 	@go test ./internal/cli ./internal/daemon -run '^TestReplay' -update
+	@TCPILOT_LINK_SAMPLES=$(CURDIR)/internal/estimate/testdata/links.jsonl go test -count 1 -v -run '^TestRecordLinks$$' ./test/e2e
 
 .PHONY: test-fresh
 test-fresh: ## run, demo and test in an empty Debian root, where nothing is installed yet

@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 9,	/* in the name of the directory with the pins */
+	ABI_VERSION = 8,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -121,7 +121,7 @@ struct path_policy {
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
-	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule */
+	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
 	__u64 value[NUM_FIELDS];
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
@@ -148,11 +148,12 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
-/* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h). If
- * FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
+/* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
+ * pacing.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
 	FIELD_RTO_MIN = 2,
+	FIELD_MAX_PACING_RATE = 10,
 };
 
 /* ---- runtime configuration ----------------------------------------------- */
@@ -220,7 +221,7 @@ struct track {
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
 	__u32 rto_min;		/* jiffies; given, because it was computed from the path's metrics; 0: none */
-	__u32 pad;
+	__u32 loss_rtt_us;	/* smoothed round-trip time of what was delivered when losses were found; 0: none */
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -304,6 +305,9 @@ struct conn_sample {
 	__u32 flows;		/* connections of the path now, itself included; 0: not counted */
 	__u32 dsacks;		/* segments that the peer got twice (tcp_sock.dsack_dups) */
 	__u32 rto_min_us;	/* icsk_rto_min; a route may have another one */
+	__u64 max_pacing_rate;	/* bytes per second; limit of the socket; 0: none */
+	__u32 loss_rtt_us;	/* track.loss_rtt_us */
+	__u32 pad;
 };
 
 enum closed_bits {
@@ -387,7 +391,7 @@ _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 24, "abi");
 _Static_assert(sizeof(struct track) == 48, "abi");
-_Static_assert(sizeof(struct conn_sample) == 280, "abi");
+_Static_assert(sizeof(struct conn_sample) == 296, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

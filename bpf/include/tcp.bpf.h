@@ -181,8 +181,13 @@ struct tcp_options_received {
 	__u16 sack_ok : 3;	/* SACK was agreed */
 };
 
+struct tcp_rack {
+	__u32 rtt_us;		/* of the packet that was sent last, of those delivered */
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct tcp_rack rack;
 	__u32 mss_cache;
 	__u32 snd_cwnd;
 	__u32 window_clamp;

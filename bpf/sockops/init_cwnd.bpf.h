@@ -11,7 +11,6 @@
 enum {
 	TCP_INIT_CWND = 10,		/* include/net/tcp.h; RFC 6928 */
 	TCP_CA_RECOVERY = 3,		/* enum tcp_ca_state; CA_Loss is the next */
-	SO_MAX_PACING_RATE = 47,
 };
 
 /* Turns pacing on: a limit of the rate does that, and it stays on without the limit

@@ -247,6 +247,9 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	s->init_cwnd = t->init_cwnd;
 	s->init_lost = last->at_ns ? 0 : t->init_lost;
 	s->flows = flow_active(t->flow);
+	s->loss_rtt_us = t->loss_rtt_us;
+	s->pad = 0;
+	s->max_pacing_rate = sk->sk_max_pacing_rate == ~0UL ? 0 : sk->sk_max_pacing_rate;
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {
 		last_wake_ns = now->at_ns;

@@ -67,6 +67,7 @@ struct {
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
 #include "rto_min.bpf.h"
+#include "pacing.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -230,6 +231,8 @@ static __always_inline void apply_established(struct bpf_sock_ops *skops,
 		set &= ~init_cwnd;
 		t->init_cwnd = raise_init_cwnd(skops, ctx->policy, ctx->now, t->flow);
 	}
+	if (set & ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE))
+		limit_pacing(skops, ctx->policy, t->flow);
 	apply_fields(skops, ctx->policy, set, true);
 }
 
@@ -261,6 +264,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 			t.rto_min = lower_rto_min(skops, ctx->tp, ctx->policy->value[FIELD_RTO_MIN],
 						  outgoing);
 		}
+		/* limit_pacing divides it once the connection is counted */
+		set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 		apply_fields(skops, ctx->policy, set, false);
 		if (!outgoing)
 			apply_established(skops, ctx, &t);
@@ -268,6 +273,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!outgoing)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
+	if (watches_losses(ctx->policy, ctx->now))
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	if (!remember(skops, &t))
 		flow_end_of(&t);
 }
@@ -351,11 +358,13 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 
 	if (!t)
 		return;
-	if (t->init_cwnd && key.op == BPF_SOCK_OPS_RETRANS_CB) {
+	if (key.op == BPF_SOCK_OPS_RETRANS_CB) {
 		struct tcp_sock *tp = skops_tcp(skops);
 
-		if (tp)
+		if (tp && t->init_cwnd)
 			first_window_lost(skops, tp, t);
+		if (tp)
+			note_loss(tp, t);
 		if (!(t->flags & F_WATCH_RETRANS))
 			return;
 	}

@@ -122,6 +122,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		line("type", "%s%s: %s", n.Type, assumed, n.Why)
 	}
 	if p := e.Path; p != nil {
+		if why := p.RateLimitWhy; why != "" {
+			line("policer", "%s", why)
+		}
 		if b := p.LeftToDefault; b != nil {
 			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)
 		}

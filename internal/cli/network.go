@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -13,14 +14,19 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 	if noPaths(w, &l) {
 		return
 	}
-	t := console.NewTable("PREFIX", "RULE", "TYPE", ">MIN RTT", ">RTT", ">SSTHRESH", ">CARRIED", ">LOSS", ">RATE", ">RECEIVE RATE", ">ACTIVE", ">MEASURED")
+	t := console.NewTable("PREFIX", "RULE", "TYPE", ">MIN RTT", ">RTT", ">SSTHRESH", ">CARRIED", ">LOSS", ">RATE", ">RECEIVE RATE", ">RATE LIMIT", ">ACTIVE", ">MEASURED")
 	for _, p := range l.Paths {
 		m := &p.PathMetrics
 		t.Row(fmtPrefix(p.Prefix), p.Rule, m.NetworkType, fmtMicros(m.MinRTT), fmtMicros(m.SRTT), fmtPackets(m.Ssthresh), fmtPackets(m.Carried), fmtLoss(m),
-			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtActive(m), fmtAgo(l.At, m.Updated))
+			fmtRate(float64(m.Rate)), fmtRate(float64(m.ReceiveRate)), fmtRate(float64(m.RateLimit)), fmtActive(m), fmtAgo(l.At, m.Updated))
 	}
 	t.Fit(a.Width)
 	t.Write(w, a.Paint, "")
+	for _, p := range l.Paths {
+		if p.RateLimitWhy != "" {
+			fmt.Fprintf(w, "%s: %s\n", fmtPrefix(p.Prefix), p.RateLimitWhy)
+		}
+	}
 	a.renderPathCount(w, &l)
 }
 

@@ -59,6 +59,8 @@ whatever congestion control they had.
   LOSS          share of the recent data packets that were lost
   RATE          greatest delivery rate of the last 2 minutes
   RECEIVE RATE  greatest rate at which a connection received
+  RATE LIMIT    of a policer, if one was found: the greatest rate of payload at
+                which paced connections together lost nothing
   ACTIVE        established connections now, "-" if they are not counted
   MEASURED      age of the latest sample
 

@@ -142,6 +142,8 @@ func parseText(s string, v reflect.Value, tag reflect.StructTag) (err error) {
 		*p, err = ParseBool(s)
 	case *int:
 		*p, err = parseInt(s, tag)
+	case *rate:
+		*p, err = parseRateIn(s, tag)
 	case *uint64:
 		*p, err = parseSizeIn(s, tag)
 	case *float64:

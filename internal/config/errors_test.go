@@ -151,6 +151,8 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"adapt beside syn_count", rule("learn: {}", "adapt: [syn_rto]", "set: {syn_count: 3}"), "4:10", "sets syn_count", "remove one"},
 	{"adapt twice", rule("learn: {}", "adapt: [syn_rto, syn_rto]"), "4:10", "twice", "remove one"},
 	{"a bound of what is not adapted", rule("learn: {}", "adapt: [syn_rto]", "adapt_bounds: {init_cwnd: 32}"), "5:29", "does not adapt init_cwnd", "add it to adapt"},
+	{"a bound of rates without unit", rule("learn: {}", "adapt: auto", "adapt_bounds: {max_pacing_rate: 125000}"), "5:35", "has no unit", "bit/s"},
+	{"a bound of rates out of range", rule("learn: {}", "adapt: auto", "adapt_bounds: {max_pacing_rate: 1kbit/s}"), "5:35", "out of range", "100kbit/s to 34Gbit/s"},
 	{"a bound without unit", rule("learn: {}", "adapt: auto", "adapt_bounds: {syn_rto: 250}"), "5:27", "has no unit", "ms"},
 	{"adapt in the wrong direction", rule("learn: {}", "adapt: [synack_rto]", "match: {direction: outgoing}"), "4:10", "incoming connections only", "widen the match"},
 	{"rollout of nothing", rule("watch: {events: rto}", "rollout: 10%"), "4:12", "nothing that could be rolled out", "add set or learn"},

@@ -163,6 +163,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 		return "see below"
 	case reflect.TypeFor[time.Duration]():
 		return "duration"
+	case reflect.TypeFor[rate]():
+		return "rate"
 	case reflect.TypeFor[fs.FileMode]():
 		return "octal mode"
 	case reflect.TypeFor[netip.Prefix]():

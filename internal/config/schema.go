@@ -95,6 +95,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 		return schema{"type": "array", "items": rule}
 	case reflect.TypeFor[time.Duration]():
 		return unitSchema(durationForm)
+	case reflect.TypeFor[rate]():
+		return unitSchema(unitsForm(rateUnits))
 	case reflect.TypeFor[fs.FileMode]():
 		return schema{"type": []string{"string", "integer"}} // YAML reads 0600 as a number
 	case reflect.TypeFor[netip.Prefix]():

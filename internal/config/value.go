@@ -68,6 +68,19 @@ func parseSizeIn(s string, tag reflect.StructTag) (uint64, error) {
 	return v, nil
 }
 
+func parseRateIn(s string, tag reflect.StructTag) (rate, error) {
+	v, err := ParseRate(s)
+	if err != nil {
+		return 0, err
+	}
+	low, _ := ParseRate(tag.Get("min"))
+	high, _ := ParseRate(tag.Get("max"))
+	if v < low || v > high {
+		return 0, bad(fmt.Sprintf("write %s to %s", tag.Get("min"), tag.Get("max")), "%s is out of range", s)
+	}
+	return rate(v), nil
+}
+
 func parseShareIn(s string, tag reflect.StructTag) (float64, error) {
 	v, err := ParseShare(s)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 9
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 8
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -133,6 +133,9 @@ type abiConnSample struct {
 	Flows           uint32
 	Dsacks          uint32
 	RtoMinUs        uint32
+	MaxPacingRate   uint64
+	LossRttUs       uint32
+	Pad             uint32
 }
 
 type abiCounter uint32
@@ -337,7 +340,7 @@ type abiTrack struct {
 	InitCwnd  uint16
 	InitLost  uint16
 	RtoMin    uint32
-	Pad       uint32
+	LossRttUs uint32
 }
 
 // Names of all BPF objects in the ELF.

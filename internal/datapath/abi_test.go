@@ -189,6 +189,7 @@ func TestABIHeaderConstants(t *testing.T) {
 	in := enums(t)
 	for name, want := range map[string]uint64{
 		"FIELD_SYN_RTO": uint64(tcp.SynRTO), "FIELD_SYNACK_RTO": uint64(tcp.SynAckRTO),
+		"FIELD_INIT_CWND": uint64(tcp.InitCwnd), "FIELD_MAX_PACING_RATE": uint64(tcp.MaxPacingRate),
 		"FIELD_INIT_RWND": uint64(tcp.InitRwnd), "FIELD_ECN": uint64(tcp.ECN), "FIELD_BASE_RTT": uint64(tcp.BaseRTT),
 		"DIM_REMOTE": uint64(class.DimRemote), "DIM_LOCAL": uint64(class.DimLocal),
 		"DIM_REMOTE_PORT": uint64(class.DimRemotePort), "DIM_LOCAL_PORT": uint64(class.DimLocalPort),

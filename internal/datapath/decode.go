@@ -77,6 +77,9 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		InitCwnd:     r.InitCwnd,
 		InitLost:     r.InitLost,
 
+		MaxPacingRate: r.MaxPacingRate,
+		LossRTT:       r.LossRttUs,
+
 		CCState: tcp.CCState{
 			BW:         r.CcState.Bw,
 			MinRTT:     r.CcState.MinRttUs,

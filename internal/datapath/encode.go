@@ -46,6 +46,9 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		Window:          e.Policy.Window,
 		WindowExpiresNs: uint64(max(0, e.Policy.WindowExpires-monoOffset)),
 	}
+	if e.Policy.WatchLosses {
+		p.Adapted |= 1 << tcp.MaxPacingRate
+	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -188,5 +189,75 @@ func TestAdaptedWindowFallsWithLossesInFirstWindows(t *testing.T) {
 	w.run(1, ip("198.51.100.7"), g, slowStart, func(s *tcp.Sample) { s.InitCwnd, s.InitLost, s.Lost, s.Retrans = 64, 30, 30, 30 })
 	if most, _ := windowOf(w, "198.51.100.7"); most != 32 {
 		t.Errorf("at most %d, want 32", most)
+	}
+}
+
+// policedBy changes samples as a policer of that rate (bytes/s) does, for the pacing rate that a
+// row says.
+func policedBy(w *world, to string, rate float64) func(*tcp.Sample) {
+	return func(s *tcp.Sample) {
+		row, _ := w.sink.lookup(1, 0, ip(to))
+		pace, _ := row.Policy.Params.Get(tcp.MaxPacingRate)
+		if s.Has(tcp.FlagHoldOut) {
+			pace = 0
+		}
+		reached, lost := 0.75*rate, 0.03
+		switch {
+		case pace != 0 && float64(pace) <= rate:
+			reached, lost = 0.95*float64(pace), 0
+		case pace != 0:
+			reached, lost = 0.95*rate, 1-rate/float64(pace)
+		}
+		s.BytesAcked = uint64(reached)
+		s.DataSegsOut = uint32(reached / mss * (1 + lost))
+		s.Lost, s.MaxPacingRate = uint32(reached/mss*lost), pace
+		s.Retrans, s.LossRTT = s.Lost, s.MinRTT+s.MinRTT/50
+	}
+}
+
+// A path with a policer is paced just under it after some connections, which is explained. Another
+// path, and the policy of unknown paths, are not.
+func TestPolicedPathIsPaced(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.MaxPacingRate} }))
+	w.gap = second + second/10
+	to, g := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+	const rate = 6e6
+	found := 0
+	for n := 1; n <= 30; n++ {
+		w.run(1, ip(to), g, policedBy(w, to, rate))
+		if found == 0 && w.path("198.51.100.0/24").RateLimit != 0 {
+			found = n
+		}
+	}
+	w.run(20, ip("203.0.113.9"), g)
+	p := w.path("198.51.100.0/24")
+	if found == 0 || found > 12 || p.RateLimit < 0.9*rate || p.RateLimit > rate || !strings.HasPrefix(p.RateLimitWhy, "rate limit ") {
+		t.Errorf("found after %d: %d bytes/s: %s", found, p.RateLimit, p.RateLimitWhy)
+	}
+	if len(p.Set) != 1 || p.Set[0].Field != "max_pacing_rate" || p.Set[0].Value != p.RateLimit || p.Set[0].Why != p.RateLimitWhy {
+		t.Errorf("explained as %+v", p.Set)
+	}
+	for _, addr := range []string{"203.0.113.9", "192.0.2.200"} {
+		if row, _ := w.sink.lookup(1, 0, ip(addr)); row.Policy.Adapted != 0 || !row.Policy.WatchLosses {
+			t.Errorf("%s: %+v", addr, row.Policy)
+		}
+	}
+	// A restart keeps it.
+	changed, _, _ := w.e.Unsaved(100)
+	next := New(options(newSink()))
+	next.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
+	restore := func(keep func(StoredPath) bool) error {
+		for _, m := range changed {
+			keep(m)
+		}
+		return nil
+	}
+	if err := next.Start([]policy.Rule{learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.MaxPacingRate} })}, policy.Resolver{}, restore, w.now); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range next.View(time.Unix(0, w.now)).Paths {
+		if q.Prefix == p.Prefix && (q.RateLimit != p.RateLimit || len(q.Set) != 1) {
+			t.Errorf("after a restart: %+v, want a limit of %d", q, p.RateLimit)
+		}
 	}
 }

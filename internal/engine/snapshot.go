@@ -110,17 +110,22 @@ type PathState struct {
 // PathMetrics is what the samples of a path show of the network: package estimate. The
 // direction is from this host to the remote one unless a field says otherwise.
 type PathMetrics struct {
-	MinRTT      uint32    `json:"min_rtt_us"`                     // microseconds, least of the last 5 to 10 minutes; 0 is unknown
-	SRTT        uint32    `json:"srtt_us"`                        // microseconds, smoothed; 0 is unknown
-	RTTVar      uint32    `json:"rttvar_us"`                      // microseconds, its variation
-	Rate        uint64    `json:"delivery_rate_bytes_per_second"` // greatest of the last 1 to 2 minutes, not limited by the application; 0 is unknown
-	ReceiveRate uint64    `json:"receive_rate_bytes_per_second"`  // greatest at which a connection received; 0 is unknown
-	Carried     uint64    `json:"carried"`                        // packets, most that connections had in flight together without a loss in the last 15 to 30 seconds; 0 is unknown
-	Ssthresh    uint64    `json:"ssthresh"`                       // packets, greatest slow start threshold of the last 15 to 30 seconds; 0 is unknown
-	LossShare   float64   `json:"loss_share"`                     // of the recent data packets, 0 to 1
-	DataSegs    uint64    `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown
-	Active      *uint32   `json:"active_connections,omitempty"`   // established now; absent: not counted, because nothing needs it
-	Updated     time.Time `json:"measured_at,omitzero"`           // time of the latest sample; the last minutes are those before it
+	MinRTT      uint32  `json:"min_rtt_us"`                     // microseconds, least of the last 5 to 10 minutes; 0 is unknown
+	SRTT        uint32  `json:"srtt_us"`                        // microseconds, smoothed; 0 is unknown
+	RTTVar      uint32  `json:"rttvar_us"`                      // microseconds, its variation
+	Rate        uint64  `json:"delivery_rate_bytes_per_second"` // greatest of the last 1 to 2 minutes, not limited by the application; 0 is unknown
+	ReceiveRate uint64  `json:"receive_rate_bytes_per_second"`  // greatest at which a connection received; 0 is unknown
+	Carried     uint64  `json:"carried"`                        // packets, most that connections had in flight together without a loss in the last 15 to 30 seconds; 0 is unknown
+	Ssthresh    uint64  `json:"ssthresh"`                       // packets, greatest slow start threshold of the last 15 to 30 seconds; 0 is unknown
+	LossShare   float64 `json:"loss_share"`                     // of the recent data packets, 0 to 1
+	DataSegs    uint64  `json:"data_segs_out"`                  // number of these; 0: LossShare is unknown
+	Active      *uint32 `json:"active_connections,omitempty"`   // established now; absent: not counted, because nothing needs it
+	// RateLimit is that of a policer on the path: the greatest rate of payload at which the path's
+	// paced connections together lost nothing; 0: none was found. RateLimitWhy is its evidence, or
+	// that of a limit that is searched for.
+	RateLimit    uint64    `json:"rate_limit_bytes_per_second,omitempty"`
+	RateLimitWhy string    `json:"rate_limit_why,omitempty"`
+	Updated      time.Time `json:"measured_at,omitzero"` // time of the latest sample; the last minutes are those before it
 	// NetworkType is unknown, datacentre, lan, wifi, cellular, long-fat, satellite, policed or bufferbloated.
 	NetworkType string `json:"network_type"`
 	// NetworkWhy has the metrics that led to it, with their bounds; of unknown, what is missing.

@@ -320,6 +320,11 @@ func viewMetrics(m *estimate.Path) PathMetrics {
 		DataSegs: uint64(math.Ceil(float64(m.Sent))),
 	}
 	out.LossShare, _ = m.Loss()
+	if m.Policer.State != estimate.NoPolicer {
+		limit, _ := m.Policer.Limit()
+		out.RateLimit = uint64(limit)
+		out.RateLimitWhy = policy.WhyRateLimit(m)
+	}
 	if m.Updated != 0 {
 		out.Updated = time.Unix(0, m.Updated)
 	}

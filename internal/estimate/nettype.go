@@ -183,8 +183,11 @@ const unknown = -1
 
 func known(v float32) bool { return v >= 0 } // nor is NaN
 
-// shown are the measures that the path shows now. Nothing looks for policers yet.
-func (p *Path) shown() measures { return p.measures(0) }
+// shown are the measures that the path shows now.
+func (p *Path) shown() measures {
+	limit, _ := p.Policer.Limit()
+	return p.measures(uint64(limit))
+}
 
 // measures returns what is known of the path. policed is the rate in bytes/s to which a policer
 // was found to limit it, 0 if none was.

@@ -54,6 +54,7 @@ type Path struct {
 	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
 	RTOMin      RTOMin  `json:"rto_min"`                       // what spurious retransmissions show of each RTO_MIN
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
+	Policer     Policer `json:"policer"`                       // a rate limit without a queue
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
@@ -74,6 +75,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
 	p.RTOMin.Observe(s)
+	p.Policer.observe(s, at)
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)

@@ -205,6 +205,7 @@ func (s *scrape) path(p *engine.PathState) {
 	if p.Active != nil {
 		s.one(pathActive, float64(*p.Active), l...)
 	}
+	s.known(pathRateLimit, float64(p.RateLimit), l...)
 	s.known(pathSsthresh, float64(p.Ssthresh), l...)
 	if p.DataSegs > 0 {
 		s.one(pathLoss, p.LossShare, l...)

@@ -64,7 +64,7 @@ func full(paths int) *fake {
 		key := path.Of(1, 0, addr, 24)
 		s.Paths = append(s.Paths, &engine.PathState{
 			Key: key, Rule: "web", Prefix: key.Prefix.String(), Samples: uint64(2 * (paths - i)),
-			PathMetrics: engine.PathMetrics{MinRTT: 12_000, SRTT: 15_000, RTTVar: 500, Rate: 1e6, ReceiveRate: 2e6, Ssthresh: 42, LossShare: 0.01, DataSegs: 1000, Active: new(uint32(3)), Updated: time.Unix(1_700_000_000, 0), NetworkType: "lan"},
+			PathMetrics: engine.PathMetrics{MinRTT: 12_000, SRTT: 15_000, RTTVar: 500, Rate: 1e6, ReceiveRate: 2e6, Ssthresh: 42, RateLimit: 3e6, LossShare: 0.01, DataSegs: 1000, Active: new(uint32(3)), Updated: time.Unix(1_700_000_000, 0), NetworkType: "lan"},
 			Arms: []engine.PathArm{
 				{CC: cc("bbr"), Weight: 0.75, Count: 8, Greedy: 7, Mean: 4.5, StdDev: 0.1, MinRTT: 12000, Rate: 1e6},
 				{CC: cc("cubic"), Weight: 0.25, Count: 2, Greedy: 1, Mean: 4.1, StdDev: 0.2, MinRTT: 13000, Rate: 9e5},

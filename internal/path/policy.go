@@ -31,6 +31,8 @@ type Policy struct {
 	SwitchFrom, SwitchTo uint8
 	// CountFlows: the established connections of the path are counted.
 	CountFlows bool
+	// WatchLosses: samples report whether packets are lost in a queue (tcp.Sample.LossRTT).
+	WatchLosses bool
 	// Adapted has the bit 1<<f for each field of Params that was computed from the metrics of
 	// the path, and not set by a rule.
 	Adapted uint64

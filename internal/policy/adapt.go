@@ -10,7 +10,7 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.RTOMin}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin}
 
 // ByNameOnly reports whether a rule adapts f only if it names it, and not by `auto`.
 func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin }
@@ -24,6 +24,9 @@ type Adapted struct {
 	Window   uint32
 	InitRwnd uint16 // packets
 	RTOMin   uint16 // milliseconds; one of estimate.RTOMins
+	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. Each gets
+	// its share when it begins.
+	PacingRate uint32
 }
 
 const (
@@ -60,23 +63,22 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 }
 
 // Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
-// window, or leaves the field to the kernel.
+// window, or leaves the field to the kernel. A pacing rate is too high or too low for all
+// connections that begin, so any other is safer.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
-	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || a.InitCwnd < b.InitCwnd || a.Window < b.Window
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) ||
+		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate
 }
 
 // Adapted computes the values for a path from its metrics and its raised initial windows,
 // which may be nil. was are the values in use, now is in Unix nanoseconds.
 func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
-	if m == nil || m.RTTs < metricsSamples || m.SRTT == 0 {
-		return a
-	}
-	if !recent(m.RTTAt, now, metricsAge) {
+	if m == nil || m.SRTT == 0 || !recent(m.RTTAt, now, metricsAge) {
 		return a
 	}
 	for _, f := range r.Adapt {
-		if !r.MayAdapt(f) {
+		if !r.MayAdapt(f) || m.RTTs < metricsSamples && f != tcp.MaxPacingRate { // whose search counts for itself
 			continue
 		}
 		switch f {
@@ -93,6 +95,8 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 			a.InitRwnd = receiveWindow(m, was.InitRwnd, r.bound(f, mostReceive))
 		case tcp.RTOMin:
 			a.RTOMin = r.rtoMin(m, was.RTOMin, now)
+		case tcp.MaxPacingRate:
+			a.PacingRate = pacingRate(m, r.leastPacing())
 		}
 	}
 	return a
@@ -158,7 +162,7 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 		return v
 	}
 	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
-		InitRwnd: uint16(value(tcp.InitRwnd)), RTOMin: uint16(value(tcp.RTOMin) / 1000)}
+		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), RTOMin: uint16(value(tcp.RTOMin) / 1000)}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -174,6 +178,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.InitRwnd)
 	case tcp.RTOMin:
 		return uint64(a.RTOMin) * 1000 // microseconds
+	case tcp.MaxPacingRate:
+		return uint64(a.PacingRate)
 	}
 	return 0
 }
@@ -187,6 +193,8 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 		return whyReceiveWindow(m)
 	case tcp.RTOMin:
 		return whyRTOMin(a, m)
+	case tcp.MaxPacingRate:
+		return WhyRateLimit(m)
 	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }

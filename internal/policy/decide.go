@@ -78,7 +78,9 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
-	d.Policy.CountFlows = !in.Root && slices.Contains(in.Rule.Adapt, tcp.InitCwnd)
+	paces := slices.Contains(in.Rule.Adapt, tcp.MaxPacingRate)
+	d.Policy.CountFlows = !in.Root && (paces || slices.Contains(in.Rule.Adapt, tcp.InitCwnd))
+	d.Policy.WatchLosses = paces && in.Rule.MayAdapt(tcp.MaxPacingRate)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
 		return d

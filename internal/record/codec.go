@@ -15,7 +15,7 @@ import (
 const Version = 5
 
 // Size is the length of one encoded sample in bytes.
-const Size = 304
+const Size = 316
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -48,6 +48,8 @@ const (
 	offInitCwnd = 284 // 2 x u16
 	offDSACKs   = 288 // u32
 	offRTOMin   = 292 // i64
+	offPacing   = 300 // u64
+	offLossRTT  = 308 // u32
 
 	crc = 4 // u32 at the end: CRC-32C of all before it
 )
@@ -99,6 +101,8 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
 	le.PutUint32(b[offDSACKs:], s.DSACKs)
 	le.PutUint64(b[offRTOMin:], uint64(s.RTOMin))
+	le.PutUint64(b[offPacing:], s.MaxPacingRate)
+	le.PutUint32(b[offLossRTT:], s.LossRTT)
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
@@ -192,6 +196,8 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.InitLost = le.Uint16(b[offInitCwnd+2:])
 	s.DSACKs = le.Uint32(b[offDSACKs:])
 	s.RTOMin = time.Duration(le.Uint64(b[offRTOMin:]))
+	s.MaxPacingRate = le.Uint64(b[offPacing:])
+	s.LossRTT = le.Uint32(b[offLossRTT:])
 }
 
 func put32(b []byte, v0, v1, v2, v3 uint32) {

@@ -144,6 +144,9 @@ type Sample struct {
 	InitCwnd uint16 `json:"init_cwnd,omitempty" unit:"packets" doc:"initial window that was computed from the path's metrics; absent: the kernel's"`
 	InitLost uint16 `json:"init_lost,omitempty" unit:"packets" doc:"retransmissions of that window's packets after a loss, in the first sample of a connection"`
 
+	MaxPacingRate uint64 `json:"max_pacing_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"limit of the socket's pacing rate, whoever set it; absent: none"`
+	LossRTT       uint32 `json:"loss_rtt_us,omitempty" unit:"us" doc:"smoothed round-trip time of the packets that were delivered when losses were found: of a full queue, if there is one; only if the rule adapts max_pacing_rate"`
+
 	CCState CCState `json:"-"` // the state that CC reports, if it is one of tcpilot's own
 }
 

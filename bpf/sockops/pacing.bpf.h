@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A limit of the pacing rate, just under the rate limit that the path was found to have, shared
+ * among its connections.
+ */
+#ifndef TCPILOT_PACING_BPF_H
+#define TCPILOT_PACING_BPF_H
+
+#include "apply.bpf.h"
+#include "flows.bpf.h"
+
+enum {
+	MOST_SHARES = 8,	/* estimate.mostFlows: idle connections are counted as well */
+};
+
+/* Limits the pacing rate of a connection to its share. The limit also turns pacing on
+ * (sk_setsockopt). A limit that the application chose, or inherited from its listener, stays.
+ * A connection that is counted in another row than the policy's is not limited.
+ *
+ * A global function, so that it is verified once and not at every call. */
+__noinline int limit_pacing(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	__u32 share, flows = flow_active(flow) ?: 1;
+
+	if (!tp || !p || !flow || p->flow != flow ||
+	    tcp_sk_sock(tp)->sk_max_pacing_rate != ~0UL)
+		return 0;
+	share = p->value[FIELD_MAX_PACING_RATE] / (flows < MOST_SHARES ? flows : MOST_SHARES);
+	if (share && bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &share, sizeof(share)))
+		count_failure(FIELD_MAX_PACING_RATE);
+	return 0;
+}
+
+/* Whether samples are to tell a policer, which drops without a queue, from a queue. */
+static __always_inline bool watches_losses(const struct path_policy *p, __u64 now)
+{
+	return p && now < p->expires_ns && (p->adapted & (1U << FIELD_MAX_PACING_RATE));
+}
+
+/* Packets are sent again. If they were lost in a full queue, those that were delivered just now
+ * have been in it (Flach et al., "An Internet-Wide Analysis of Traffic Policing", SIGCOMM 2016:
+ * losses without a longer round-trip time). */
+static __always_inline void note_loss(struct tcp_sock *tp, struct track *t)
+{
+	__u32 rtt = tp->rack.rtt_us, was = t->loss_rtt_us;
+
+	if (rtt && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
+		t->loss_rtt_us = was ? was - was / 8 + rtt / 8 : rtt;
+}
+
+#endif

@@ -1,0 +1,65 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// A path with a policer drops what exceeds its rate. Connections that are paced just under it
+// lose nothing, and are faster than those that lose packets. The search for the rate is in package
+// estimate, because each step follows from what the connections of the step before have shown. The
+// programs divide the rate by the number of the path's connections when one begins.
+
+const (
+	// leastPacingRate is the least rate of a path to which its connections are paced, bytes/s,
+	// unless the rule has another bound: 1 Mbit/s. Below, a wrong finding would cost much, and a
+	// connection sends but a few packets a round trip.
+	leastPacingRate = 125_000
+	// mostPacingRate is the greatest rate that programs can pass to SO_MAX_PACING_RATE.
+	mostPacingRate = 1<<32 - 2
+)
+
+// pacingRate is the rate at which all connections of a path together are to be paced, bytes/s;
+// 0 if they are not.
+func pacingRate(m *estimate.Path, least uint64) uint32 {
+	rate := m.Policer.Pace
+	if uint64(rate) < least || rate > mostPacingRate {
+		return 0
+	}
+	return rate
+}
+
+// leastPacing is the rule's bound of pacing rates, or its default.
+func (r *Rule) leastPacing() uint64 {
+	if v, ok := r.Bounds.Get(tcp.MaxPacingRate); ok {
+		return v
+	}
+	return leastPacingRate
+}
+
+// WhyRateLimit explains a rate limit that was found, or that is searched for, by what connections
+// have shown.
+func WhyRateLimit(m *estimate.Path) string {
+	p := &m.Policer
+	mbits := func(rate uint32) string { return fmt.Sprintf("%.1f Mbit/s", float64(rate)*8/1e6) }
+	what := "a rate limit is suspected"
+	if limit, ok := p.Limit(); ok {
+		what = "rate limit " + mbits(limit)
+	} else if p.State == estimate.PolicerFound {
+		what = "a rate limit below " + mbits(p.Excess)
+	}
+	text := fmt.Sprintf("%s: connections without pacing lost %.1f%% of their packets at %s, while round trips were %.2f times the least",
+		what, 100*p.Free.Loss(), mbits(p.Free.Rate()), p.Free.Stretch)
+	if p.Clean != 0 {
+		text += "; paced at " + mbits(p.Clean) + ", hardly any"
+	}
+	if p.Excess != 0 {
+		text += "; at " + mbits(p.Excess) + ", many again"
+	}
+	if p.Pace != p.Clean {
+		text += "; a trial paces at " + mbits(p.Pace)
+	}
+	return text
+}

@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+)
+
+const (
+	// policed is the rate of the policer in bit/s, of whole frames. Its payload is 1448 of 1514
+	// bytes.
+	policed        = 50e6
+	policedPayload = policed * 1448 / 1514
+)
+
+const paceRules = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 10%}, adapt: [max_pacing_rate]}\n"
+
+// newPolicedPath is a world with a path of 20 ms and 1 Gbit/s, in which a policer with a small
+// bucket drops what exceeds its rate.
+func newPolicedPath(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t, "far")
+	reshape(t, w.remotes[0].way, func(s *link.Spec) {
+		*s = link.Spec{Delay: 20*time.Millisecond - delay, Rate: 1e9, Policer: link.Policer{Rate: policed, Burst: 100e3}}
+	})
+	return w
+}
+
+// sums of connections.
+type sums struct {
+	segments, retrans uint32
+	goodputs          []float64 // bit/s
+}
+
+func (s *sums) add(r load.BulkResult) {
+	s.segments += r.Segments
+	s.retrans += r.Retrans
+	s.goodputs = append(s.goodputs, r.Goodput)
+}
+
+func (s *sums) share() float64 { return float64(s.retrans) / float64(max(1, s.segments)) }
+
+func (s *sums) String() string {
+	return fmt.Sprintf("%d connections: %.2f%% of %d segments retransmitted, %.1f Mbit/s", len(s.goodputs), 100*s.share(), s.segments, mean(s.goodputs)/1e6)
+}
+
+// rateLimit is the limit that tcpilot found on the path, bytes/s.
+func rateLimit(t *testing.T, p *tcpilot) (rate uint64, why string) {
+	if s := p.path(t, "10.77.1.0/24"); s != nil {
+		return s.RateLimit, s.RateLimitWhy
+	}
+	return 0, ""
+}
+
+// policerRun makes connections through a policer: without tcpilot, until the limit is found, and
+// then more.
+func policerRun(t *testing.T, later int, long time.Duration) (found int, before, paced, heldOut sums) {
+	t.Helper()
+	w := newPolicedPath(t)
+	r := w.remotes[0]
+	for range 4 {
+		before.add(bulk(t, w.beside, load.BulkSpec{To: at(r.Addr4), Duration: long}))
+	}
+	p := startTcpilot(t, w, settings{rules: paceRules})
+	samples := p.follow(t)
+	one := func() (load.BulkResult, api.Sample) {
+		c := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: long})
+		return c, samples.await(t, of(c))
+	}
+	for n := 1; n <= 40 && found == 0; n++ {
+		c, s := one()
+		time.Sleep(200 * time.Millisecond) // for the decision that follows from its sample
+		rate, why := rateLimit(t, p)
+		t.Logf("%d: %.1f Mbit/s, paced at %.1f, %d of %d retransmitted, %.2f times the least round-trip time then, %v: %s",
+			n, c.Goodput/1e6, float64(s.MaxPacingRate)*8/1e6, c.Retrans, c.Segments, float64(s.LossRTT)/float64(max(1, s.MinRTT)), s.Flags, why)
+		if rate != 0 {
+			found = n
+		}
+	}
+	for n := range later {
+		c, s := one()
+		time.Sleep(100 * time.Millisecond)
+		sum := &paced
+		if slices.Contains(s.Flags, "hold-out") {
+			if sum = &heldOut; s.MaxPacingRate != 0 {
+				t.Errorf("a connection of the hold-out is paced at %d bytes/s", s.MaxPacingRate)
+			}
+		}
+		sum.add(c)
+		_, why := rateLimit(t, p)
+		t.Logf("later %d: %.1f Mbit/s, paced at %.1f, %d of %d retransmitted: %s", n, c.Goodput/1e6, float64(s.MaxPacingRate)*8/1e6, c.Retrans, c.Segments, why)
+	}
+	t.Logf("found after %d connections; before: %s; later: %s; hold-out: %s", found, &before, &paced, &heldOut)
+	t.Logf("%+v", ask[api.Explanation](t, p, "explain", r.Addr4.String()).Fields)
+	return found, before, paced, heldOut
+}
+
+// A policer is found, and connections are paced just under its rate: they lose hardly anything and
+// are not slower.
+func TestRootPolicerIsFound(t *testing.T) {
+	found, before, paced, _ := policerRun(t, 10, time.Second)
+	if found == 0 {
+		t.Fatal("the rate limit was not found")
+	}
+	if paced.share() > before.share()/2 || mean(paced.goodputs) < mean(before.goodputs) {
+		t.Errorf("later connections: %s, want fewer retransmits and as much goodput as %s", &paced, &before)
+	}
+}
+
+// TestMeasurePolicer is the claim: found within 10 connections, 90 % fewer retransmits, 0.9 of the
+// limit.
+func TestMeasurePolicer(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		found, before, paced, _ := policerRun(t, 20, 2*time.Second)
+		testenv.AtLeast(m, "found", found, 1)
+		testenv.AtMost(m, "connections until it was found", found, 10)
+		testenv.AtMost(m, "share of retransmits, of that without tcpilot", paced.share()/before.share(), 0.1)
+		testenv.AtLeast(m, "goodput, of the policer's payload", mean(paced.goodputs)/policedPayload, 0.9)
+	})
+}
+
+// TestMeasureNoFalsePolicer: on links that lose packets for other reasons, no rate limit is found,
+// whatever connections have tried, and trials cost little.
+func TestMeasureNoFalsePolicer(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		var links []*recordedLink
+		var names []string
+		for i := range recordedLinks {
+			if l := &recordedLinks[i]; l.spec.Policer == (link.Policer{}) && l.name != "satellite" {
+				links, names = append(links, l), append(names, fmt.Sprint("link", i))
+			}
+		}
+		w := newWorld(t, names...)
+		p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic, bbr, reno]}, adapt: [max_pacing_rate]}\n"})
+		samples := p.follow(t)
+		for i, l := range links {
+			r := w.remotes[i]
+			must(t, r.way.Set(l.spec))
+			paced, found := 0, ""
+			for n := range 24 {
+				if l.then != nil {
+					reshape(t, r.way, func(s *link.Spec) { s.Rate = l.then[n%len(l.then)] })
+				}
+				spec := load.BulkSpec{To: at(r.Addr4), Duration: 700 * time.Millisecond}
+				if n%6 == 5 {
+					spec.CC = arms[n/6%len(arms)] // so that each is seen, whatever is learned
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					if l.beside {
+						bulk(t, w.beside, load.BulkSpec{To: at(r.Addr4), Duration: 700 * time.Millisecond, CC: "cubic"})
+					}
+				}()
+				c := bulk(t, w.client, spec)
+				<-done
+				if samples.await(t, of(c)).MaxPacingRate != 0 {
+					paced++
+				}
+				time.Sleep(100 * time.Millisecond)
+				if s := p.path(t, fmt.Sprintf("10.77.%d.0/24", i+1)); s != nil {
+					if s.RateLimit != 0 {
+						found = s.RateLimitWhy
+					} else if s.RateLimitWhy != "" {
+						t.Logf("%s: %s", l.name, s.RateLimitWhy)
+					}
+				}
+			}
+			t.Logf("%s: %d of 24 connections were paced; found %q", l.name, paced, found)
+			m.Holds(l.name+": no rate limit is found", "none", found == "", fmt.Sprintf("%d paced", paced))
+		}
+	})
+}
