@@ -30,8 +30,8 @@ func (w Which) Sysctl() string {
 type Limits [Both]uint64
 
 const (
-	// evidence is the number of samples of bound connections before a limit is raised. A
-	// connection is sampled every few seconds.
+	// evidence is the number of samples of bound connections, of one or of several, before a
+	// limit is raised. A running connection is sampled every few seconds.
 	evidence = 2
 	// evidenceAge is how long a sample counts.
 	evidenceAge = time.Minute
@@ -95,10 +95,17 @@ type key struct {
 type limit struct {
 	raised Raised // Limit is 0 if it was not raised
 	left   bool   // to the administrator, who changed it
-	bound  int    // samples of bound connections since the limit changed
-	need   uint64 // bytes, of the latest of them: rate x round-trip time
-	at     int64  // Unix nanoseconds, of the latest of them
+	// needs are the greatest bytes in flight of bound connections since the limit changed, the
+	// greatest first: one sample for each. at is the time of the latest, Unix nanoseconds.
+	needs [evidence]uint64
+	at    int64
 }
+
+// clear forgets the evidence.
+func (l *limit) clear() { l.needs = [evidence]uint64{} }
+
+// need is what as many connections as evidence asks for have in flight; 0 if there are fewer.
+func (l *limit) need() uint64 { return l.needs[evidence-1] }
 
 // New returns a controller that raises limits up to max bytes.
 func New(max uint64) *Controller {
@@ -144,17 +151,27 @@ func (c *Controller) note(s *tcp.Sample, w Which, need uint64) {
 		return
 	}
 	if time.Duration(s.At-l.at) > evidenceAge {
-		l.bound = 0
+		l.clear()
 	}
-	l.bound, l.need, l.at = l.bound+1, need, max(l.at, s.At)
+	for i, other := range l.needs {
+		if need > other {
+			copy(l.needs[i+1:], l.needs[i:])
+			l.needs[i] = need
+			break
+		}
+	}
+	l.at = max(l.at, s.At)
 }
 
 // Wanted lists the namespaces whose limits Decide needs, in order: those with evidence, and
 // those with raised limits.
-func (c *Controller) Wanted() []uint64 {
+func (c *Controller) Wanted(now int64) []uint64 {
 	var list []uint64
 	for k, l := range c.limits {
-		if !l.left && (l.bound >= evidence || l.raised.Limit != 0) {
+		if time.Duration(now-l.at) > evidenceAge {
+			l.clear()
+		}
+		if !l.left && (l.need() != 0 || l.raised.Limit != 0) {
 			list = append(list, k.netns)
 		}
 	}
@@ -202,7 +219,7 @@ func (c *Controller) shortage(now int64) {
 // restore returns the changes that take back every raise.
 func (c *Controller) restore(why string) (changes []Change) {
 	for k, l := range c.limits {
-		l.bound = 0
+		l.clear()
 		if r := l.raised; r.Limit != 0 {
 			changes = append(changes, Change{NetNS: k.netns, Which: k.which, From: r.Limit, To: r.Original, Why: why})
 		}
@@ -213,16 +230,17 @@ func (c *Controller) restore(why string) (changes []Change) {
 func (c *Controller) raise(now int64, current map[uint64]Limits) (changes []Change) {
 	for k, l := range c.limits {
 		have := current[k.netns][k.which]
-		if l.left || l.bound < evidence || have == 0 || time.Duration(now-l.at) > evidenceAge {
+		need := l.need()
+		if l.left || need == 0 || have == 0 || time.Duration(now-l.at) > evidenceAge {
 			continue
 		}
-		l.bound = 0 // older evidence is of the limit that was
 		to := min(step*have, c.max)
-		if have < Least || to <= have || l.need < needed(k.which, have) {
+		if have < Least || to <= have || need < needed(k.which, have) {
 			continue
 		}
+		l.clear() // it is of the limit that was
 		changes = append(changes, Change{NetNS: k.netns, Which: k.which, From: have, To: to, Why: fmt.Sprintf(
-			"connections are bound by it with %.1f MB in flight", float64(l.need)/1e6)})
+			"connections are bound by it with %.1f MB in flight", float64(need)/1e6)})
 	}
 	return changes
 }
@@ -261,9 +279,19 @@ func (c *Controller) After(ch Change, now int64) Raised {
 // Adopt takes over a limit that an earlier process raised, or that a namespace has inherited
 // from one with a raised limit.
 func (c *Controller) Adopt(r Raised) {
-	if k := (key{r.NetNS, r.Which}); c.limits[k] == nil {
+	k := key{r.NetNS, r.Which}
+	switch l := c.limits[k]; {
+	case l == nil:
 		c.limits[k] = &limit{raised: r}
+	case !l.left && l.raised.Limit == 0:
+		l.raised = r
 	}
+}
+
+// IsRaised reports whether a limit is raised now.
+func (c *Controller) IsRaised(netns uint64, w Which) bool {
+	l := c.limits[key{netns, w}]
+	return l != nil && l.raised.Limit != 0
 }
 
 // RestoreAll returns the changes that take back every raise, for the end.

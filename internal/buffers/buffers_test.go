@@ -49,7 +49,7 @@ func TestBoundConnectionsRaiseTheirLimit(t *testing.T) {
 			t.Errorf("%s: one connection: %+v", which.Sysctl(), got)
 		}
 		c.Observe(sample(t0 + 1e9))
-		if got := c.Wanted(); len(got) != 1 || got[0] != here {
+		if got := c.Wanted(t0); len(got) != 1 || got[0] != here {
 			t.Errorf("wanted: %v", got)
 		}
 		got := decide(c, t0+1e9, limits(4*mib, 4*mib), false)
@@ -115,6 +115,26 @@ func TestLimitsOfRaises(t *testing.T) {
 	}
 	if got := decide(bound(64*mib), t0+int64(2*time.Minute), limits(4*mib, 4*mib), false); got != nil {
 		t.Errorf("evidence of two minutes ago: %+v", got)
+	}
+}
+
+// Connections that need less, among those that need more, neither raise a limit nor prevent it.
+func TestSecondGreatestNeedCounts(t *testing.T) {
+	c := New(64 * mib)
+	little := func() *tcp.Sample {
+		s := upload(t0)
+		s.BytesAcked /= 10
+		return s
+	}
+	c.Observe(upload(t0))
+	c.Observe(little())
+	if got := decide(c, t0, limits(4*mib, 4*mib), false); got != nil {
+		t.Errorf("one connection that needs more: %+v", got)
+	}
+	c.Observe(upload(t0))
+	c.Observe(little())
+	if got := decide(c, t0, limits(4*mib, 4*mib), false); len(got) != 1 {
+		t.Errorf("two connections that need more: %+v", got)
 	}
 }
 
@@ -184,7 +204,7 @@ func TestAdoptAndForget(t *testing.T) {
 		t.Errorf("after a second raise: %+v", r)
 	}
 	c.Forget(func(uint64) bool { return false })
-	if len(c.Raised()) != 0 || len(c.Wanted()) != 0 {
+	if len(c.Raised()) != 0 || len(c.Wanted(t0)) != 0 {
 		t.Error("a namespace that is gone is known")
 	}
 }

@@ -73,3 +73,11 @@ func (j bufferJournal) write(raised []buffers.Raised) error {
 	}
 	return nil
 }
+
+// setAside renames a journal that cannot be read, so that it is not overwritten.
+func (j bufferJournal) setAside() error {
+	if err := os.Rename(string(j), string(j)+".damaged"); err != nil {
+		return fmt.Errorf("set aside the note of raised buffer limits: %w", err)
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -31,14 +32,21 @@ type bufferLimits struct {
 	log     *slog.Logger
 	sysctls *sysctls
 	journal bufferJournal
+	adapt   bool // buffers.adapt
 
-	mu      sync.Mutex
-	control *buffers.Controller
-	spaces  *host.NetNSList
-	raises  [buffers.Both]uint64 // since the start
-	backs   [buffers.Both]uint64 // raises that a shortage of memory took back
-	problem string               // why nothing can be raised; empty if it can
-	initial string               // path of the initial network namespace; empty is not known
+	// Of the task, and of the start and the end.
+	spaces     *host.NetNSList
+	seen       map[uint64]bool  // namespaces that were listed before, by cookie
+	unresolved []buffers.Raised // of the journal, whose namespaces are not listed
+	initial    string           // path of the initial network namespace; empty is not known
+
+	mu       sync.Mutex // of what follows
+	control  *buffers.Controller
+	list     []host.NetNS         // as listed last
+	raises   [buffers.Both]uint64 // since the start
+	backs    [buffers.Both]uint64 // limits that a shortage of memory took back
+	problem  string               // why nothing can be raised; empty if it can
+	leftOver string               // why raises of an earlier tcpilot could not be taken back
 }
 
 // openBuffers takes over what an earlier process raised. If the configuration does not want
@@ -49,18 +57,24 @@ func (d *Daemon) openBuffers(cfg *config.Config, u *undo.Stack) error {
 		return err
 	}
 	u.Push("close list of network namespaces", b.spaces.Close)
-	if err := b.adopt(); err != nil {
-		d.log.Warn("raised buffer limits of an earlier tcpilot not taken over", "error", err)
-	}
-	if !cfg.Buffers.Adapt {
-		return b.restore()
-	}
 	d.buffers = b
+	b.adapt = cfg.Buffers.Adapt
+	if err := b.adopt(); err != nil {
+		return err
+	}
+	if !b.adapt {
+		if _, err := b.restore(); err != nil {
+			b.leftOver = fmt.Sprintf("raised buffer limits of an earlier tcpilot cannot be taken back: %v", err)
+			d.log.Warn(b.leftOver)
+		}
+		return nil
+	}
 	u.Push("restore buffer limits", func() error {
 		if d.keep() {
 			return nil
 		}
-		return b.restore()
+		_, err := b.restore()
+		return err
 	})
 	return nil
 }
@@ -70,7 +84,7 @@ func newBufferLimits(cfg *config.Config, s *sysctls, log *slog.Logger) (*bufferL
 	if err != nil {
 		return nil, err
 	}
-	return &bufferLimits{log: log, sysctls: s, spaces: spaces, control: buffers.New(cfg.Buffers.Max),
+	return &bufferLimits{log: log, sysctls: s, spaces: spaces, seen: map[uint64]bool{}, control: buffers.New(cfg.Buffers.Max),
 		journal: bufferJournal(filepath.Join(cfg.StateDir, bufferJournalName))}, nil
 }
 
@@ -88,22 +102,20 @@ func restoreBuffers(cfg *config.Config) (undone []string, err error) {
 	if err := b.adopt(); err != nil {
 		return nil, err
 	}
-	for _, r := range b.control.Raised() {
+	changes, err := b.restore()
+	for _, c := range changes {
 		where := ""
-		if r.NetNS != s.own {
-			where = " in network namespace " + b.nameOf(r.NetNS)
+		if c.NetNS != s.own {
+			where = " in network namespace " + b.nameOf(c.NetNS)
 		}
-		undone = append(undone, fmt.Sprintf("maximum of %s%s, raised from %d to %d", r.Which.Sysctl(), where, r.Original, r.Limit))
+		undone = append(undone, fmt.Sprintf("maximum of %s%s, raised from %d to %d", c.Which.Sysctl(), where, c.To, c.From))
 	}
-	if err := b.restore(); err != nil {
-		return nil, err
-	}
-	return undone, nil
+	return undone, err
 }
 
 // observe passes a sample on.
 func (b *bufferLimits) observe(s *tcp.Sample) {
-	if b == nil || !s.Has(tcp.FlagRcvbufMax) && !s.Has(tcp.FlagSndbufMax) {
+	if !b.adapt || !s.Has(tcp.FlagRcvbufMax) && !s.Has(tcp.FlagSndbufMax) {
 		return
 	}
 	b.mu.Lock()
@@ -120,66 +132,109 @@ func (d *Daemon) adaptBuffers(ctx context.Context) error {
 }
 
 func (b *bufferLimits) poll(now int64, observe bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	spaces, changed, err := b.spaces.Poll()
-	if err != nil {
+	if err := b.listSpaces(now); err != nil {
 		b.log.Debug("network namespaces not listed", "error", err)
 		return
 	}
-	if changed {
-		b.forgetGone(spaces)
-		b.adoptInherited(spaces, now)
-	}
-	wanted := b.control.Wanted()
+	b.mu.Lock()
+	wanted := b.control.Wanted(now)
+	b.mu.Unlock()
 	if len(wanted) == 0 {
+		b.setProblem("")
 		return
 	}
-	short, err := b.shortOfMemory(spaces)
-	problem := ""
-	if err != nil {
-		problem = fmt.Sprintf("buffer limits are not raised, because the memory of TCP cannot be watched: %v", err)
-		short = true // what cannot be watched is not raised
+	short, err := b.shortOfMemory()
+	if err != nil { // what cannot be watched is not raised
+		b.setProblem(fmt.Sprintf("buffer limits are not raised, because the memory of TCP cannot be watched: %v", err))
+		return
 	}
+	current := b.current(wanted)
+	b.mu.Lock()
+	changes, left := b.control.Decide(now, current, short)
+	b.mu.Unlock()
+	for _, r := range left {
+		b.log.Info("a buffer limit was changed by an administrator, left alone from now on", "netns", r.NetNS, "sysctl", r.Which.Sysctl(), "raised_to_bytes", r.Limit)
+	}
+	problem := ""
+	for _, c := range changes {
+		if observe && c.To > c.From {
+			b.log.Info("buffer limit would be raised", changeAttrs(c)...)
+			continue
+		}
+		if err := b.apply(c, now); err != nil {
+			problem = fmt.Sprintf("%s cannot be written: %v", c.Which.Sysctl(), err)
+			b.log.Debug("buffer limit not changed", append(changeAttrs(c), "error", err)...)
+			continue
+		}
+		b.noteChange(c)
+	}
+	b.setProblem(problem)
+	if len(left) > 0 {
+		b.save()
+	}
+}
+
+func (b *bufferLimits) noteChange(c buffers.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.To > c.From {
+		b.raises[c.Which]++
+		b.log.Info("buffer limit raised", changeAttrs(c)...)
+		return
+	}
+	b.backs[c.Which]++
+	b.log.Info("buffer limit taken back", changeAttrs(c)...)
+}
+
+// setProblem says why limits are not raised; empty if they are.
+func (b *bufferLimits) setProblem(problem string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if problem != b.problem && problem != "" {
 		b.log.Warn(problem)
 	}
 	b.problem = problem
-	changes, left := b.control.Decide(now, b.current(spaces, wanted), short)
-	for _, r := range left {
-		b.log.Info("a buffer limit was changed by an administrator, left alone from now on", "netns", r.NetNS, "sysctl", r.Which.Sysctl(), "raised_to", r.Limit)
-	}
-	for _, c := range changes {
-		if observe {
-			b.log.Info("buffer limit would be raised", changeAttrs(c)...)
-			continue
-		}
-		if err := b.apply(spaces, c, now); err != nil {
-			b.log.Warn("buffer limit not changed", append(changeAttrs(c), "error", err)...)
-			continue
-		}
-		if c.To > c.From {
-			b.raises[c.Which]++
-			b.log.Info("buffer limit raised", changeAttrs(c)...)
-		} else {
-			b.backs[c.Which]++
-			b.log.Info("buffer limit taken back", changeAttrs(c)...)
-		}
-	}
-	if len(left) > 0 {
-		b.save()
-	}
 }
 
 func changeAttrs(c buffers.Change) []any {
 	return []any{"netns", c.NetNS, "sysctl", c.Which.Sysctl(), "from_bytes", c.From, "to_bytes", c.To, "why", c.Why}
 }
 
+// listSpaces lists the network namespaces, forgets those that are gone, and takes over what new
+// ones have inherited.
+func (b *bufferLimits) listSpaces(now int64) error {
+	list, changed, err := b.spaces.Poll()
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.list = list
+	if changed {
+		b.control.Forget(func(cookie uint64) bool { _, ok := space(list, cookie); return ok })
+	}
+	b.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	adopted := b.resolve()
+	for _, ns := range list {
+		if !b.seen[ns.Cookie] {
+			adopted = b.adoptInherited(ns, now) || adopted
+			b.seen[ns.Cookie] = true
+		}
+	}
+	maps.DeleteFunc(b.seen, func(cookie uint64, _ bool) bool { _, ok := space(list, cookie); return !ok })
+	if adopted {
+		b.save()
+	}
+	return nil
+}
+
 // shortOfMemory reports whether the memory of all TCP sockets is nearer to the kernel's
 // pressure threshold, from which it shrinks windows, than to the amount below which it does not
 // care (tcp_mem in ip-sysctl.rst).
-func (b *bufferLimits) shortOfMemory(spaces []host.NetNS) (bool, error) {
-	thresholds, err := b.tcpMem(spaces)
+func (b *bufferLimits) shortOfMemory() (bool, error) {
+	thresholds, err := b.tcpMem()
 	if err != nil {
 		return false, err
 	}
@@ -191,7 +246,7 @@ func (b *bufferLimits) shortOfMemory(spaces []host.NetNS) (bool, error) {
 }
 
 // tcpMem reads net.ipv4.tcp_mem, which only the initial network namespace has.
-func (b *bufferLimits) tcpMem(spaces []host.NetNS) (value string, err error) {
+func (b *bufferLimits) tcpMem() (value string, err error) {
 	read := func() (err error) {
 		value, err = sysctl.Read("net.ipv4.tcp_mem")
 		return err
@@ -199,7 +254,7 @@ func (b *bufferLimits) tcpMem(spaces []host.NetNS) (value string, err error) {
 	if b.initial != "" && netns.In(b.initial, read) == nil {
 		return value, nil
 	}
-	for _, ns := range spaces {
+	for _, ns := range b.list {
 		if err = netns.In(ns.Path, read); err == nil {
 			b.initial = ns.Path
 			return value, nil
@@ -233,11 +288,12 @@ func isShort(thresholds, sockstat string) (bool, error) {
 	return false, errors.New("/proc/net/sockstat does not have the memory of TCP")
 }
 
-// current reads the limits of namespaces. One whose owner chose its limits is left out.
-func (b *bufferLimits) current(spaces []host.NetNS, wanted []uint64) map[uint64]buffers.Limits {
+// current reads the limits of namespaces. One that the owner of the namespace chose is left out,
+// unless tcpilot has raised it.
+func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
 	limits := make(map[uint64]buffers.Limits, len(wanted))
 	for _, cookie := range wanted {
-		ns, ok := space(spaces, cookie)
+		ns, ok := space(b.list, cookie)
 		if !ok {
 			continue
 		}
@@ -248,8 +304,12 @@ func (b *bufferLimits) current(spaces []host.NetNS, wanted []uint64) map[uint64]
 		}
 		var l buffers.Limits
 		for w := range buffers.Both {
-			if !b.sysctls.ownerChose(cookie, w.Sysctl(), values[w.Sysctl()]) {
-				l[w] = thirdOf(values[w.Sysctl()])
+			value := values[w.Sysctl()]
+			b.mu.Lock()
+			raised := b.control.IsRaised(cookie, w)
+			b.mu.Unlock()
+			if raised || !b.sysctls.ownerChose(cookie, w.Sysctl(), value) {
+				l[w] = thirdOf(value)
 			}
 		}
 		limits[cookie] = l
@@ -281,141 +341,183 @@ func thirdOf(value string) uint64 {
 	return n
 }
 
-// apply writes a change, after the journal.
-func (b *bufferLimits) apply(spaces []host.NetNS, c buffers.Change, now int64) error {
-	ns, ok := space(spaces, c.NetNS)
+// apply writes a change. A raise is noted before, because a crash may come next.
+func (b *bufferLimits) apply(c buffers.Change, now int64) error {
+	ns, ok := space(b.list, c.NetNS)
 	if !ok {
 		return errors.New("the network namespace is gone")
 	}
-	// Both, because a crash may come before or after the write.
-	before, after := b.control.Raised(), b.control.After(c, now)
-	if err := b.journal.write(append(before, after)); err != nil {
-		return err
+	before := b.raised()
+	if c.To > c.From {
+		b.mu.Lock()
+		after := b.control.After(c, now)
+		b.mu.Unlock()
+		if err := b.journal.write(append(before, after)); err != nil {
+			return err
+		}
+		if values, err := host.ReadSysctls(ns.Path, bufferSysctls); ns.Own && err == nil {
+			// Older namespaces have the value of before the first raise.
+			b.sysctls.inheritedBefore(c.Which.Sysctl(), withThird(values[c.Which.Sysctl()], after.Original))
+		}
 	}
-	value, err := writeLimit(ns, c)
-	if err != nil {
+	if err := b.write(ns, c); err != nil {
 		return errors.Join(err, b.journal.write(before))
 	}
-	b.sysctls.wrote(c.NetNS, c.Which.Sysctl(), value)
+	b.mu.Lock()
 	b.control.Wrote(c, now)
-	return b.journal.write(b.control.Raised())
+	b.mu.Unlock()
+	b.save()
+	return nil
+}
+
+// raised are the limits for the journal.
+func (b *bufferLimits) raised() []buffers.Raised {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append(b.control.Raised(), b.unresolved...)
+}
+
+// write writes a limit in a namespace, if it is still what it was.
+func (b *bufferLimits) write(ns host.NetNS, c buffers.Change) error {
+	name := c.Which.Sysctl()
+	return b.sysctls.write(c.NetNS, name, func() (value string, err error) {
+		err = netns.In(ns.Path, func() error {
+			now, err := sysctl.Read(name)
+			if err != nil {
+				return err
+			}
+			if thirdOf(now) != c.From {
+				return fmt.Errorf("%w: it is %q", errLimitChanged, now)
+			}
+			value = withThird(now, c.To)
+			return sysctl.Write(name, value)
+		})
+		return value, err
+	})
 }
 
 var errLimitChanged = errors.New("an administrator has changed the value")
 
-// writeLimit writes a limit in a namespace, if it is still what it was, and returns the whole
-// value.
-func writeLimit(ns host.NetNS, c buffers.Change) (value string, err error) {
-	name := c.Which.Sysctl()
-	err = netns.In(ns.Path, func() error {
-		now, err := sysctl.Read(name)
-		if err != nil {
-			return err
-		}
-		if thirdOf(now) != c.From {
-			return fmt.Errorf("%w: it is %q", errLimitChanged, now)
-		}
-		f := strings.Fields(now)
-		value = fmt.Sprintf("%s %s %d", f[0], f[1], min(c.To, math.MaxInt32))
-		return sysctl.Write(name, value)
-	})
-	return value, err
+// withThird replaces the limit in a value, in the form in which sysctls are compared.
+func withThird(value string, limit uint64) string {
+	f := strings.Fields(value)
+	if len(f) != 3 {
+		return value
+	}
+	return fmt.Sprintf("%s %s %d", f[0], f[1], min(limit, math.MaxInt32))
 }
 
 // adopt takes over the raises of the journal that are still in force.
 func (b *bufferLimits) adopt() error {
 	raised, err := b.journal.read()
-	if err != nil || len(raised) == 0 {
-		return err
+	if err != nil {
+		b.log.Warn("raised buffer limits of an earlier tcpilot are not known", "error", err)
+		return b.journal.setAside()
 	}
-	spaces, _, err := b.spaces.Poll()
+	list, _, err := b.spaces.Poll()
 	if err != nil {
 		return err
 	}
-	for _, r := range raised {
-		ns, ok := space(spaces, r.NetNS)
-		if !ok {
-			continue
-		}
-		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
-		// A raise of which only the journal was written, and one that an administrator has
-		// changed since, are not in force.
-		if name := r.Which.Sysctl(); err == nil && thirdOf(values[name]) == r.Limit {
-			b.control.Adopt(r)
-			b.sysctls.wrote(r.NetNS, name, values[name])
-		}
+	b.list, b.unresolved = list, raised
+	b.resolve()
+	for _, ns := range list {
+		b.seen[ns.Cookie] = true
 	}
 	return nil
 }
 
-// adoptInherited takes over limits of namespaces that began with the raised limit of the
-// initial one, so that they are taken back too.
-func (b *bufferLimits) adoptInherited(spaces []host.NetNS, now int64) {
-	for _, r := range b.control.Raised() {
-		if r.NetNS != b.sysctls.own {
+// resolve takes over raises of the journal whose namespaces are listed now.
+func (b *bufferLimits) resolve() (adopted bool) {
+	waiting := b.unresolved
+	b.unresolved = nil
+	for _, r := range waiting {
+		ns, ok := space(b.list, r.NetNS)
+		name := r.Which.Sysctl()
+		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
+		if !ok || err != nil {
+			b.unresolved = append(b.unresolved, r)
 			continue
 		}
-		for _, ns := range spaces {
-			if ns.Own {
-				continue
-			}
-			name := r.Which.Sysctl()
-			if values, err := host.ReadSysctls(ns.Path, bufferSysctls); err == nil && thirdOf(values[name]) == r.Limit {
-				b.control.Adopt(buffers.Raised{NetNS: ns.Cookie, Which: r.Which, Original: r.Original, Limit: r.Limit, At: now,
-					Why: "inherited from the initial network namespace"})
-				b.sysctls.wrote(ns.Cookie, name, values[name])
-			}
+		// A raise of which only the journal was written, and one that an administrator has
+		// changed since, are not in force.
+		if thirdOf(values[name]) != r.Limit {
+			continue
 		}
+		b.mu.Lock()
+		b.control.Adopt(r)
+		b.mu.Unlock()
+		if ns.Own {
+			b.sysctls.inheritedBefore(name, withThird(values[name], r.Original))
+		}
+		b.sysctls.wrote(r.NetNS, name, values[name])
+		adopted = true
 	}
-	b.save()
+	return adopted
 }
 
-func (b *bufferLimits) forgetGone(spaces []host.NetNS) {
-	b.control.Forget(func(cookie uint64) bool {
-		_, ok := space(spaces, cookie)
-		return ok
-	})
+// adoptInherited takes over the limits of a new namespace that began with raised ones of the
+// initial namespace (tcp_sk_init, net/ipv4/tcp_ipv4.c), so that they are taken back too.
+func (b *bufferLimits) adoptInherited(ns host.NetNS, now int64) (adopted bool) {
+	own, _ := space(b.list, b.sysctls.own)
+	if ns.Own || own.Path != b.initial {
+		return false
+	}
+	for _, r := range b.raised() {
+		if r.NetNS != own.Cookie {
+			continue
+		}
+		name := r.Which.Sysctl()
+		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
+		if err != nil || thirdOf(values[name]) != r.Limit {
+			continue
+		}
+		b.mu.Lock()
+		b.control.Adopt(buffers.Raised{NetNS: ns.Cookie, Which: r.Which, Original: r.Original, Limit: r.Limit, At: now,
+			Why: "inherited from the initial network namespace"})
+		b.mu.Unlock()
+		b.sysctls.wrote(ns.Cookie, name, values[name])
+		adopted = true
+	}
+	return adopted
 }
 
 func (b *bufferLimits) save() {
-	if err := b.journal.write(b.control.Raised()); err != nil {
+	if err := b.journal.write(b.raised()); err != nil {
 		b.log.Warn("raised buffer limits not noted: after a crash they would not be taken back", "error", err)
 	}
 }
 
-// restore takes back all raises.
-func (b *bufferLimits) restore() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	spaces, _, err := b.spaces.Poll()
-	if err != nil {
-		return err
+// restore takes back all raises, and returns those that it wrote.
+func (b *bufferLimits) restore() (written []buffers.Change, err error) {
+	if err := b.listSpaces(time.Now().UnixNano()); err != nil {
+		return nil, err
 	}
-	b.adoptInherited(spaces, time.Now().UnixNano())
+	b.mu.Lock()
+	changes := b.control.RestoreAll()
+	b.mu.Unlock()
 	var errs []error
-	for _, c := range b.control.RestoreAll() {
-		ns, ok := space(spaces, c.NetNS)
+	for _, c := range changes {
+		ns, ok := space(b.list, c.NetNS)
 		if !ok {
 			continue
 		}
-		value, err := writeLimit(ns, c)
+		err := b.write(ns, c)
 		if err != nil && !errors.Is(err, errLimitChanged) {
 			errs = append(errs, fmt.Errorf("network namespace %s: %w", spaceName(ns), err))
 			continue
 		}
 		if err == nil {
-			b.sysctls.wrote(c.NetNS, c.Which.Sysctl(), value)
+			written = append(written, c)
 		}
+		b.mu.Lock()
 		b.control.Wrote(c, 0)
+		b.mu.Unlock()
 	}
-	return errors.Join(append(errs, b.journal.write(b.control.Raised()))...)
+	return written, errors.Join(append(errs, b.journal.write(b.raised()))...)
 }
 
 // release lets limits be raised again that were left to the administrator.
 func (b *bufferLimits) release() {
-	if b == nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.control.Release()
@@ -423,7 +525,7 @@ func (b *bufferLimits) release() {
 
 // state is what status shows; nil if limits are not adapted.
 func (b *bufferLimits) state() *api.Buffers {
-	if b == nil {
+	if !b.adapt {
 		return nil
 	}
 	b.mu.Lock()
@@ -441,7 +543,7 @@ func (b *bufferLimits) state() *api.Buffers {
 
 // counts are the metrics; nil if limits are not adapted.
 func (b *bufferLimits) counts() (list []metrics.BufferCount) {
-	if b == nil {
+	if !b.adapt {
 		return nil
 	}
 	b.mu.Lock()
@@ -463,22 +565,19 @@ func (b *bufferLimits) nameOf(cookie uint64) string {
 	if cookie == b.sysctls.own {
 		return ""
 	}
-	if spaces, _, err := b.spaces.Poll(); err == nil {
-		if ns, ok := space(spaces, cookie); ok {
-			return spaceName(ns)
-		}
+	if ns, ok := space(b.list, cookie); ok {
+		return spaceName(ns)
 	}
 	return strconv.FormatUint(cookie, 10)
 }
 
-func (b *bufferLimits) problems() []string {
-	if b == nil {
-		return nil
-	}
+func (b *bufferLimits) problems() (list []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.problem == "" {
-		return nil
+	for _, p := range []string{b.problem, b.leftOver} {
+		if p != "" {
+			list = append(list, p)
+		}
 	}
-	return []string{b.problem}
+	return list
 }

@@ -58,7 +58,7 @@ type Daemon struct {
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
 	tasks     *supervisor
 	sysctls   *sysctls
-	buffers   *bufferLimits // nil: not adapted
+	buffers   *bufferLimits
 	settings  settings
 	diagnoses diagnoses
 	reloads   chan reloadRequest

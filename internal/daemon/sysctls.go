@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -38,12 +39,13 @@ type sysctls struct {
 	names     []string // sysctls that were read last time
 	owned     map[uint64][]engine.Yield
 	changed   map[string]bool              // in the daemon's own namespace, while it runs
-	ours      map[uint64]map[string]string // values that tcpilot wrote, by namespace and sysctl
+	ours      map[uint64]map[string]string // values that tcpilot wrote into other namespaces, by sysctl
+	before    map[string]string            // see inheritedBefore
 }
 
 func newSysctls(log *slog.Logger) (*sysctls, error) {
 	s := &sysctls{log: log, defaults: map[string]engine.Default{sysctlCC: {CC: true}}, inherited: map[string][]string{},
-		changed: map[string]bool{}, ours: map[uint64]map[string]string{}}
+		changed: map[string]bool{}, ours: map[uint64]map[string]string{}, before: map[string]string{}}
 	names := []string{sysctlCC}
 	for f := range tcp.NumFields {
 		if name := tcp.Fields[f].Sysctl; name != "" {
@@ -150,6 +152,10 @@ func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 		s.owned[ns.Cookie] = now
 		changed = changed || !slices.EqualFunc(was, now, sameYield)
 	}
+	maps.DeleteFunc(s.ours, func(cookie uint64, _ map[string]string) bool {
+		_, here := s.owned[cookie]
+		return !here
+	})
 	for cookie, was := range before {
 		if _, here := s.owned[cookie]; !here && len(was) > 0 {
 			changed = true
@@ -177,13 +183,13 @@ func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned
 	if err != nil {
 		return nil, err
 	}
-	if s.anyOwned(names, values) {
+	if s.anyOwned(ns.Cookie, names, values) {
 		s.inheritNew() // the values of new namespaces may have changed
 	}
 	for _, name := range names {
 		value, has := values[name]
 		list := s.inherited[name]
-		if !has || slices.Contains(list, value) || s.ours[ns.Cookie][name] == value {
+		if !has || !s.foreign(ns.Cookie, name, value) {
 			continue
 		}
 		y := engine.Yield{NetNS: spaceName(ns), Sysctl: name, Field: s.defaults[name].String(), After: value, Since: time.Now()}
@@ -201,17 +207,33 @@ func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned
 	return owned, nil
 }
 
-func (s *sysctls) anyOwned(names []string, values map[string]string) bool {
+func (s *sysctls) anyOwned(netns uint64, names []string, values map[string]string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		value, has := values[name]
-		return has && !slices.Contains(s.inherited[name], value)
+		return has && s.foreign(netns, name, value)
 	})
 }
 
-// wrote notes a value that tcpilot wrote: it is no change by an administrator.
+// write has a sysctl of a network namespace written by f, which returns the value. Nothing else
+// looks at sysctls meanwhile, so that the value is no change by an administrator.
+func (s *sysctls) write(netns uint64, name string, f func() (value string, err error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	value, err := f()
+	if err == nil {
+		s.note(netns, name, value)
+	}
+	return err
+}
+
+// wrote notes a value that an earlier tcpilot wrote.
 func (s *sysctls) wrote(netns uint64, name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.note(netns, name, value)
+}
+
+func (s *sysctls) note(netns uint64, name, value string) {
 	if netns == s.own {
 		s.watch.Expect(name, value)
 		return
@@ -220,6 +242,14 @@ func (s *sysctls) wrote(netns uint64, name, value string) {
 		s.ours[netns] = map[string]string{}
 	}
 	s.ours[netns][name] = value
+}
+
+// inheritedBefore makes a value known that new namespaces had before tcpilot wrote another one
+// into the initial namespace: older namespaces have it.
+func (s *sysctls) inheritedBefore(name, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before[name] = value
 }
 
 // ownerChose reports whether a value is one that the owner of a network namespace chose: in
@@ -231,7 +261,12 @@ func (s *sysctls) ownerChose(netns uint64, name, value string) bool {
 	if netns == s.own {
 		return s.changed[name]
 	}
-	return s.ours[netns][name] != value && !slices.Contains(s.inherited[name], value)
+	return s.foreign(netns, name, value)
+}
+
+// foreign reports whether a value of another namespace is neither inherited nor tcpilot's.
+func (s *sysctls) foreign(netns uint64, name, value string) bool {
+	return s.ours[netns][name] != value && s.before[name] != value && !slices.Contains(s.inherited[name], value)
 }
 
 func spaceName(ns host.NetNS) string {

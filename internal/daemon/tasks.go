@@ -54,7 +54,7 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 			return sockets[1].serve(func(l net.Listener) error { return server.ServeReadOnly(ctx, l) })
 		}},
 	}
-	if d.buffers != nil {
+	if d.buffers.adapt {
 		tasks = append(tasks, task{"buffer limits", d.adaptBuffers})
 	}
 	if cfg.Metrics.Listen == "" {

@@ -28,7 +28,7 @@ type BufferCount struct {
 	Sysctl    string `json:"sysctl"`
 	Raised    int    `json:"raised"`     // namespaces in which it is raised now
 	Raises    uint64 `json:"raises"`     // since the start
-	TakenBack uint64 `json:"taken_back"` // of them, because TCP was short of memory
+	TakenBack uint64 `json:"taken_back"` // limits that went back because TCP was short of memory
 }
 
 // ClassCount counts the connections of one class.

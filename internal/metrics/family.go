@@ -42,7 +42,7 @@ var (
 
 	bufferRaised    = gauge("buffer_limits_raised", "Network namespaces in which the maximum of a sysctl (net.ipv4.tcp_rmem, net.ipv4.tcp_wmem) is raised now.", "sysctl")
 	bufferRaises    = counter("buffer_limit_raises_total", "Raises of the maximum of a sysctl because connections were bound by it.", "sysctl")
-	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raises that were taken back because TCP was short of memory.", "sysctl")
+	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raised maxima of a sysctl that went back because TCP was short of memory.", "sysctl")
 
 	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
