@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -200,94 +198,6 @@ func changeAttrs(c buffers.Change) []any {
 	return []any{"netns", c.NetNS, "sysctl", c.Which.Sysctl(), "from_bytes", c.From, "to_bytes", c.To, "why", c.Why}
 }
 
-// listSpaces lists the network namespaces, forgets those that are gone, and takes over what new
-// ones have inherited.
-func (b *bufferLimits) listSpaces(now int64) error {
-	list, changed, err := b.spaces.Poll()
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	b.list = list
-	if changed {
-		b.control.Forget(func(cookie uint64) bool { _, ok := space(list, cookie); return ok })
-	}
-	b.mu.Unlock()
-	if !changed {
-		return nil
-	}
-	adopted := b.resolve()
-	for _, ns := range list {
-		if !b.seen[ns.Cookie] {
-			adopted = b.adoptInherited(ns, now) || adopted
-			b.seen[ns.Cookie] = true
-		}
-	}
-	maps.DeleteFunc(b.seen, func(cookie uint64, _ bool) bool { _, ok := space(list, cookie); return !ok })
-	if adopted {
-		b.save()
-	}
-	return nil
-}
-
-// shortOfMemory reports whether the memory of all TCP sockets is nearer to the kernel's
-// pressure threshold, from which it shrinks windows, than to the amount below which it does not
-// care (tcp_mem in ip-sysctl.rst).
-func (b *bufferLimits) shortOfMemory() (bool, error) {
-	thresholds, err := b.tcpMem()
-	if err != nil {
-		return false, err
-	}
-	stat, err := os.ReadFile("/proc/net/sockstat")
-	if err != nil {
-		return false, err
-	}
-	return isShort(thresholds, string(stat))
-}
-
-// tcpMem reads net.ipv4.tcp_mem, which only the initial network namespace has.
-func (b *bufferLimits) tcpMem() (value string, err error) {
-	read := func() (err error) {
-		value, err = sysctl.Read("net.ipv4.tcp_mem")
-		return err
-	}
-	if b.initial != "" && netns.In(b.initial, read) == nil {
-		return value, nil
-	}
-	for _, ns := range b.list {
-		if err = netns.In(ns.Path, read); err == nil {
-			b.initial = ns.Path
-			return value, nil
-		}
-	}
-	return "", fmt.Errorf("net.ipv4.tcp_mem is not visible here: %w", err)
-}
-
-// isShort compares the values of tcp_mem (low, pressure, high; pages) with the pages in use,
-// as /proc/net/sockstat writes them: "TCP: inuse 2 orphan 0 tw 0 alloc 2 mem 26".
-func isShort(thresholds, sockstat string) (bool, error) {
-	var low, pressure, high, pages uint64
-	if n, err := fmt.Sscan(thresholds, &low, &pressure, &high); n != 3 {
-		return false, fmt.Errorf("net.ipv4.tcp_mem is %q: %w", thresholds, err)
-	}
-	for line := range strings.Lines(sockstat) {
-		if rest, ok := strings.CutPrefix(line, "TCP:"); ok {
-			f := strings.Fields(rest)
-			for i := 0; i+1 < len(f); i += 2 {
-				if f[i] != "mem" {
-					continue
-				}
-				var err error
-				if pages, err = strconv.ParseUint(f[i+1], 10, 64); err != nil {
-					return false, fmt.Errorf("/proc/net/sockstat: %w", err)
-				}
-				return pages > low/2+pressure/2, nil
-			}
-		}
-	}
-	return false, errors.New("/proc/net/sockstat does not have the memory of TCP")
-}
-
 // current reads the limits of namespaces. One that the owner of the namespace chose is left out,
 // unless tcpilot has raised it.
 func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
@@ -405,80 +315,6 @@ func withThird(value string, limit uint64) string {
 		return value
 	}
 	return fmt.Sprintf("%s %s %d", f[0], f[1], min(limit, math.MaxInt32))
-}
-
-// adopt takes over the raises of the journal that are still in force.
-func (b *bufferLimits) adopt() error {
-	raised, err := b.journal.read()
-	if err != nil {
-		b.log.Warn("raised buffer limits of an earlier tcpilot are not known", "error", err)
-		return b.journal.setAside()
-	}
-	list, _, err := b.spaces.Poll()
-	if err != nil {
-		return err
-	}
-	b.list, b.unresolved = list, raised
-	b.resolve()
-	for _, ns := range list {
-		b.seen[ns.Cookie] = true
-	}
-	return nil
-}
-
-// resolve takes over raises of the journal whose namespaces are listed now.
-func (b *bufferLimits) resolve() (adopted bool) {
-	waiting := b.unresolved
-	b.unresolved = nil
-	for _, r := range waiting {
-		ns, ok := space(b.list, r.NetNS)
-		name := r.Which.Sysctl()
-		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
-		if !ok || err != nil {
-			b.unresolved = append(b.unresolved, r)
-			continue
-		}
-		// A raise of which only the journal was written, and one that an administrator has
-		// changed since, are not in force.
-		if thirdOf(values[name]) != r.Limit {
-			continue
-		}
-		b.mu.Lock()
-		b.control.Adopt(r)
-		b.mu.Unlock()
-		if ns.Own {
-			b.sysctls.inheritedBefore(name, withThird(values[name], r.Original))
-		}
-		b.sysctls.wrote(r.NetNS, name, values[name])
-		adopted = true
-	}
-	return adopted
-}
-
-// adoptInherited takes over the limits of a new namespace that began with raised ones of the
-// initial namespace (tcp_sk_init, net/ipv4/tcp_ipv4.c), so that they are taken back too.
-func (b *bufferLimits) adoptInherited(ns host.NetNS, now int64) (adopted bool) {
-	own, _ := space(b.list, b.sysctls.own)
-	if ns.Own || own.Path != b.initial {
-		return false
-	}
-	for _, r := range b.raised() {
-		if r.NetNS != own.Cookie {
-			continue
-		}
-		name := r.Which.Sysctl()
-		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
-		if err != nil || thirdOf(values[name]) != r.Limit {
-			continue
-		}
-		b.mu.Lock()
-		b.control.Adopt(buffers.Raised{NetNS: ns.Cookie, Which: r.Which, Original: r.Original, Limit: r.Limit, At: now,
-			Why: "inherited from the initial network namespace"})
-		b.mu.Unlock()
-		b.sysctls.wrote(ns.Cookie, name, values[name])
-		adopted = true
-	}
-	return adopted
 }
 
 func (b *bufferLimits) save() {

@@ -51,9 +51,6 @@ func (r NetworkReason) String() string {
 	if now == r.network.Type {
 		return why
 	}
-	if r.network.Shown == 0 { // from a store of an earlier version
-		return why
-	}
 	return fmt.Sprintf("the latest %d samples show %s, which applies after %s of such samples: %s", r.network.Shown, now, r.network.wait().Round(time.Second), why)
 }
 
