@@ -84,7 +84,6 @@ type change struct {
 	stalled time.Duration // added to the delay
 }
 
-
 // jitteryLinks are those of the lab's scenarios of these names, without and with stalls: a
 // station that scans other channels or sleeps, or a handover.
 var jitteryLinks = []jittery{
