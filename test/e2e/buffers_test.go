@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,18 +43,12 @@ func TestRootBufferLimitsFollowConnections(t *testing.T) {
 	w := longFat(t)
 	p := startTcpilot(t, w, settings{keys: adaptBuffers,
 		rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic]}}\n"})
-	limits := map[string]bool{"net.ipv4.tcp_wmem": false, "net.ipv4.tcp_rmem": true} // of uploads, downloads
-	before := bothWays(t, w, 1)
 	for n := 0; w.limit(t, "net.ipv4.tcp_wmem") == "4194304" || w.limit(t, "net.ipv4.tcp_rmem") == "4194304"; n++ {
 		if n == 4 {
-			t.Fatalf("after %d connections each way tcp_wmem is %s and tcp_rmem is %s", 2*n+1, w.limit(t, "net.ipv4.tcp_wmem"), w.limit(t, "net.ipv4.tcp_rmem"))
+			t.Fatalf("after %d connections each way tcp_wmem is %s and tcp_rmem is %s", 2*n, w.limit(t, "net.ipv4.tcp_wmem"), w.limit(t, "net.ipv4.tcp_rmem"))
 		}
 		bothWays(t, w, 2)
 		time.Sleep(5 * time.Second) // tcpilot decides
-	}
-	after := bothWays(t, w, 1)
-	for sysctl, download := range limits {
-		t.Logf("%s of %s: %.0f Mbit/s before, %.0f after", sysctl, w.limit(t, sysctl), before[download]/1e6, after[download]/1e6)
 	}
 	status := p.status(t)
 	for _, y := range status.Yields {
@@ -104,28 +99,17 @@ func TestMeasureBufferLimits(t *testing.T) {
 	})
 }
 
-// bothWays makes n uploads and n downloads at once, and returns the goodput of all uploads and
-// of all downloads (true).
-func bothWays(t *testing.T, w *world, n int) map[bool]float64 {
+// bothWays makes n uploads and n downloads at once.
+func bothWays(t *testing.T, w *world, n int) {
 	t.Helper()
-	type result struct {
-		download bool
-		goodput  float64
-		err      error
-	}
-	results := make(chan result)
+	var all sync.WaitGroup
 	for i := range 2 * n {
-		go func() {
+		all.Go(func() {
 			s := load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 8 * time.Second, Download: i%2 == 0}
-			r, err := w.client.Bulk(t.Context(), s)
-			results <- result{s.Download, r.Goodput, err}
-		}()
+			if _, err := w.client.Bulk(t.Context(), s); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	sums := map[bool]float64{}
-	for range 2 * n {
-		r := <-results
-		must(t, r.err)
-		sums[r.download] += r.goodput
-	}
-	return sums
+	all.Wait()
 }

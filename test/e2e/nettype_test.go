@@ -3,13 +3,16 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/scenario"
@@ -25,28 +28,52 @@ type network struct {
 	small          bool // only small requests use it
 	seconds        time.Duration
 	want           []string
+	test           bool // part of the test; the others are only measured
 }
 
-// networks has a link of each shipped type, and others like them. A policer has no type of its own yet.
+// networks has a link of each shipped type, and others like them. A policer is found only if the rule adapts the pacing rate.
 var networks = []network{
-	{name: "datacentre", seconds: 3, scenario: "datacentre", edge: "bottleneck", want: []string{"datacentre"}},
+	{name: "datacentre", seconds: 3, scenario: "datacentre", edge: "bottleneck", want: []string{"datacentre"}, test: true},
 	{name: "lan", seconds: 3, link: scenario.Link{Forward: link.Spec{Delay: delay / 10, Rate: rate, Queue: link.Queue{Bytes: 128e3}}, Backward: link.Spec{Delay: delay / 10}}, want: []string{"lan"}},
-	{name: "wifi", seconds: 5, scenario: "wifi-like", edge: "bottleneck", emulated: true, want: []string{"wifi"}},
+	{name: "wifi", seconds: 5, scenario: "wifi-like", edge: "bottleneck", emulated: true, want: []string{"wifi"}, test: true},
 	{name: "cellular", seconds: 8, scenario: "cellular-like", edge: "bottleneck", want: []string{"cellular"}},
 	{name: "satellite", seconds: 12, scenario: "satellite", edge: "bottleneck", want: []string{"satellite"}},
-	{name: "bufferbloated", seconds: 5, scenario: "bufferbloat", edge: "bottleneck", want: []string{"bufferbloated"}},
+	{name: "bufferbloated", seconds: 5, scenario: "bufferbloat", edge: "bottleneck", want: []string{"bufferbloated"}, test: true},
 	{name: "policer", seconds: 4, scenario: "policer", edge: "bottleneck", emulated: true, want: []string{"unknown", "policed"}},
 	{name: "loss", seconds: 4, scenario: "loss", edge: "hop1", of: "1 % at 20 ms", emulated: true, want: []string{"unknown"}},
-	{name: "long-fat", seconds: 4, scenario: "delay", edge: "hop1", of: "100 ms, limited", want: []string{"long-fat"}},
+	{name: "long-fat", seconds: 4, scenario: "delay", edge: "hop1", of: "100 ms, limited", want: []string{"long-fat"}, test: true},
 	{name: "small requests", seconds: 2, scenario: "bufferbloat", edge: "bottleneck", small: true, want: []string{"unknown"}},
 }
 
 // TestRootNetworkType: a host that serves files of 1 to 5 MB and answers small requests finds
-// the type of the network to its clients, for a link of each shipped type.
+// the type of the network to its clients.
 func TestRootNetworkType(t *testing.T) {
+	for n, got := range findTypes(t, func(n *network) bool { return n.test }) {
+		t.Logf("%s: %s: %s", n.name, got.Type, got.Why)
+		if !slices.Contains(n.want, got.Type) || got.AssumedFrom != "" {
+			t.Errorf("%s: type %+v, want one of %v", n.name, got, n.want)
+		}
+	}
+}
+
+// TestMeasureNetworkType: the same for a link of each shipped type.
+func TestMeasureNetworkType(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for n, got := range findTypes(t, func(*network) bool { return true }) {
+			m.Holds(n.name, strings.Join(n.want, " or "), slices.Contains(n.want, got.Type), got.Type)
+		}
+	})
+}
+
+// findTypes has traffic over each chosen link in turn, and yields the type that tcpilot finds.
+func findTypes(t *testing.T, chosen func(*network) bool) iter.Seq2[*network, *engine.NetworkType] {
+	var links []*network
 	var names []string
 	for i := range networks {
-		names = append(names, fmt.Sprintf("client%d", i))
+		if n := &networks[i]; chosen(n) {
+			links = append(links, n)
+			names = append(names, fmt.Sprintf("client%d", i))
+		}
 	}
 	w := newPlainWorld(t, names...)
 	must(t, link.OffloadsOff(w.star.Access, w.star.Entry))
@@ -54,8 +81,8 @@ func TestRootNetworkType(t *testing.T) {
 	_, err := w.client.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
 	must(t, err)
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {hold_out: 0}}\n"})
-	for i, n := range networks {
-		t.Run(n.name, func(t *testing.T) {
+	return func(yield func(*network, *engine.NetworkType) bool) {
+		for i, n := range links {
 			r := w.remotes[i]
 			must(t, link.OffloadsOff(r.Near, r.Far))
 			r.way = shape(t, r.Near, r.Far, link.Spec{})
@@ -71,15 +98,11 @@ func TestRootNetworkType(t *testing.T) {
 			for end := time.Now().Add(time.Second); !slices.Contains(n.want, got.Type) && time.Now().Before(end); got = found() {
 				time.Sleep(100 * time.Millisecond) // the latest samples
 			}
-			t.Logf("%s: %s", got.Type, got.Why)
-			if !slices.Contains(n.want, got.Type) || got.AssumedFrom != "" {
-				t.Errorf("type %+v, want one of %v", got, n.want)
+			if !yield(n, got) {
+				return
 			}
-		})
+		}
 	}
-	all, err := p.run(t, "paths", "--network", "--sort", "prefix")
-	must(t, err)
-	t.Logf("paths:\n%s", all)
 }
 
 // shipped is the link of the network.
