@@ -83,20 +83,20 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 		}
 		switch f {
 		case tcp.SynRTO:
-			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO, r.bound(f, 0))
+			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO, uint16(r.bound(f, 0)))
 		case tcp.SynAckRTO:
-			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO, r.bound(f, 0))
+			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO, uint16(r.bound(f, 0)))
 		case tcp.InitCwnd:
-			if most := min(first.bound(now), r.bound(f, mostWindow)); most > kernelWindow {
+			if most := min(first.bound(now), uint16(r.bound(f, mostWindow))); most > kernelWindow {
 				a.Window = window(m, was.Window, now)
 				a.InitCwnd = uint16(min(uint32(most), a.Window))
 			}
 		case tcp.InitRwnd:
-			a.InitRwnd = receiveWindow(m, was.InitRwnd, r.bound(f, mostReceive))
+			a.InitRwnd = receiveWindow(m, was.InitRwnd, uint16(r.bound(f, mostReceive)))
 		case tcp.RTOMin:
-			a.RTOMin = r.rtoMin(m, was.RTOMin, now)
+			a.RTOMin = rtoMin(m, was.RTOMin, r.bound(f, leastRTOMin), now)
 		case tcp.MaxPacingRate:
-			a.PacingRate = pacingRate(m, r.leastPacing())
+			a.PacingRate = pacingRate(m, r.bound(f, leastPacingRate))
 		}
 	}
 	return a
@@ -110,9 +110,9 @@ func recent(at, now int64, age time.Duration) bool {
 }
 
 // bound is the rule's bound of a field, or its default.
-func (r *Rule) bound(f tcp.Field, usual uint16) uint16 {
+func (r *Rule) bound(f tcp.Field, usual uint64) uint64 {
 	if v, ok := r.Bounds.Get(f); ok {
-		return uint16(v)
+		return v
 	}
 	return usual
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
-	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // A path with a policer drops what exceeds its rate. Connections that are paced just under it
@@ -29,14 +28,6 @@ func pacingRate(m *estimate.Path, least uint64) uint32 {
 		return 0
 	}
 	return rate
-}
-
-// leastPacing is the rule's bound of pacing rates, or its default.
-func (r *Rule) leastPacing() uint64 {
-	if v, ok := r.Bounds.Get(tcp.MaxPacingRate); ok {
-		return v
-	}
-	return leastPacingRate
 }
 
 // WhyRateLimit explains a rate limit that was found, or that is searched for, by what connections

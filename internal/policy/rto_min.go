@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
-	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // RTO_MIN is what the kernel adds to the smoothed round-trip time before it retransmits, if four
@@ -21,18 +20,14 @@ const (
 	// one in use.
 	rtoMinMargin     = 2
 	rtoMinMarginKept = 1.5
-	// leastRTOMin is the least value in milliseconds, unless the rule has another bound: the
+	// leastRTOMin is the least value in microseconds, unless the rule has another bound: the
 	// usual delay of ACKs, and a jiffy.
-	leastRTOMin = 50
+	leastRTOMin = 50_000
 )
 
 // rtoMin is the least RTO_MIN that is long enough for the path, in milliseconds; 0: the kernel's.
-// was is the one in use, or 0.
-func (r *Rule) rtoMin(m *estimate.Path, was uint16, now int64) uint16 {
-	least := uint64(leastRTOMin * 1000)
-	if v, ok := r.Bounds.Get(tcp.RTOMin); ok {
-		least = v
-	}
+// was is the one in use, or 0; least is the rule's bound in microseconds.
+func rtoMin(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
 	in := max(0, slices.Index(estimate.RTOMins[:], was))
 	rise := rttRise(m)
 	for i := len(estimate.RTOMins) - 1; i > 0; i-- {
