@@ -9,12 +9,11 @@
 #ifndef TCPILOT_RTO_MIN_BPF_H
 #define TCPILOT_RTO_MIN_BPF_H
 
-#include "track.bpf.h"
+#include "report.bpf.h"
 
 #define RTO_MIN_BIT (1ULL << FIELD_RTO_MIN)
 
 enum {
-	USEC_PER_SECOND = 1000000,
 	KERNEL_RTO_MIN_US = 200000,	/* TCP_RTO_MIN */
 };
 
@@ -22,7 +21,7 @@ enum {
  * on every kernel, but the number of them in a second is. */
 static __always_inline __u32 us_to_jiffies(__u32 us)
 {
-	return ((__u64)us * (USEC_PER_SECOND / jiffy_us) + USEC_PER_SECOND - 1) / USEC_PER_SECOND;
+	return ((__u64)us * (USEC_PER_SEC / jiffy_us) + USEC_PER_SEC - 1) / USEC_PER_SEC;
 }
 
 /* Sets RTO_MIN to `us` if it still is `was` jiffies: what the application (TCP_RTO_MIN_US) or

@@ -13,13 +13,11 @@ import (
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
-
-// sysctlCC is the kernel's default congestion control.
-const sysctlCC = "net.ipv4.tcp_congestion_control"
 
 // sysctls watches, in every network namespace, the sysctls that are the kernel's defaults of
 // what tcpilot sets. In the daemon's own namespace, a field is yielded if its sysctl is
@@ -44,9 +42,9 @@ type sysctls struct {
 }
 
 func newSysctls(log *slog.Logger) (*sysctls, error) {
-	s := &sysctls{log: log, defaults: map[string]engine.Default{sysctlCC: {CC: true}}, inherited: map[string][]string{},
+	s := &sysctls{log: log, defaults: map[string]engine.Default{kernelcc.DefaultKey: {CC: true}}, inherited: map[string][]string{},
 		changed: map[string]bool{}, ours: map[uint64]map[string]string{}, before: map[string]string{}}
-	names := []string{sysctlCC}
+	names := []string{kernelcc.DefaultKey}
 	for f := range tcp.NumFields {
 		if name := tcp.Fields[f].Sysctl; name != "" {
 			names = append(names, name)
@@ -101,7 +99,7 @@ func (s *sysctls) inherit(values map[string]string) {
 func (s *sysctls) ccs() []tcp.CC {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return parseCCs(s.inherited[sysctlCC])
+	return parseCCs(s.inherited[kernelcc.DefaultKey])
 }
 
 // poll yields the fields whose sysctls were changed since the last call, and reports whether

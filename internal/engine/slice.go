@@ -45,16 +45,13 @@ type lifetimes struct {
 
 // noteLifetime notes how long a connection of n lasted, for n and its ancestors.
 func (n *node) noteLifetime(s *tcp.Sample) {
-	if !whole(s) || s.Duration <= 0 {
+	if !s.Whole() || s.Duration <= 0 {
 		return
 	}
 	for ; n != nil; n = n.parent {
 		n.lifetimes.add(s.Duration, uint32(s.At/int64(time.Millisecond)), max(1, s.StandsFor), !n.isRoot())
 	}
 }
-
-// whole reports whether a sample covers a connection from its beginning to its end.
-func whole(s *tcp.Sample) bool { return s.Kind == tcp.KindClose && !s.Has(tcp.FlagLater) }
 
 // add notes a connection that ended, and standsFor-1 others like it. shared says that
 // connections that overlap share a path.
@@ -129,7 +126,7 @@ func (n *node) sliceShift() uint8 {
 // another arm.
 func (n *node) sliceOf(s *tcp.Sample) (id int64, edge bool) {
 	at, shift := s.At, n.drawnFor()
-	if n.sliceLifetimes().many && whole(s) {
+	if n.sliceLifetimes().many && s.Whole() {
 		const parts = 1 << manyShift
 		at -= int64(s.Duration)
 		part := at >> (shift - manyShift) & (parts - 1)

@@ -91,11 +91,10 @@ func (p *Path) observeDelay(s *tcp.Sample, at int64) {
 	if s.MinRTT == 0 || s.SRTT == 0 || floor == 0 {
 		return
 	}
-	whole := s.Kind == tcp.KindClose && !s.Has(tcp.FlagLater)
-	if whole && s.Retrans == 0 { // round-trip times of retransmitted packets are in milliseconds (tcp_rtt_tsopt_us)
+	if s.Whole() && s.Retrans == 0 { // round-trip times of retransmitted packets are in milliseconds (tcp_rtt_tsopt_us)
 		p.Floor.observe(float32(s.MinRTT), floor)
 	}
-	if whole && isSmall(s) {
+	if s.Whole() && isSmall(s) {
 		d := float64(max(leastDifference, max(s.SRTT, s.MinRTT)-s.MinRTT))
 		p.Small += min(1, math.MaxUint32-p.Small)
 		if p.Spread > 0 {

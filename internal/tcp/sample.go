@@ -153,6 +153,9 @@ type Sample struct {
 // Has reports whether every bit of f is set.
 func (s *Sample) Has(f Flags) bool { return s.Flags&f == f }
 
+// Whole reports whether the sample covers a connection from its beginning to its end.
+func (s *Sample) Whole() bool { return s.Kind == KindClose && !s.Has(FlagLater) }
+
 // SendLimited is the time in which the path limited what was sent: not the application, the
 // peer's window, or the send buffer.
 func (s *Sample) SendLimited() time.Duration {
