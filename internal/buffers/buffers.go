@@ -13,9 +13,9 @@ import (
 type Which uint8
 
 const (
-	Receive Which = iota // net.ipv4.tcp_rmem
-	Send                 // net.ipv4.tcp_wmem
-	Both                 // their number
+	Receive   Which = iota // net.ipv4.tcp_rmem
+	Send                   // net.ipv4.tcp_wmem
+	NumLimits              // how many there are
 )
 
 // Sysctl is the sysctl whose third value is the limit.
@@ -27,7 +27,7 @@ func (w Which) Sysctl() string {
 }
 
 // Limits are the maxima of a namespace in bytes, as they are now, by Which; 0 is unknown.
-type Limits [Both]uint64
+type Limits [NumLimits]uint64
 
 const (
 	// evidence is the number of samples of bound connections, of one or of several, before a

@@ -62,22 +62,26 @@ func (b *bufferLimits) resolve() (adopted bool) {
 	b.unresolved = nil
 	for _, r := range waiting {
 		ns, ok := space(b.list, r.NetNS)
+		if !ok {
+			b.unresolved = append(b.unresolved, r)
+			continue
+		}
 		name := r.Which.Sysctl()
 		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
-		if !ok || err != nil {
+		if err != nil {
 			b.unresolved = append(b.unresolved, r)
 			continue
 		}
 		// A raise of which only the journal was written, and one that an administrator has
 		// changed since, are not in force.
-		if thirdOf(values[name]) != r.Limit {
+		if maximumOf(values[name]) != r.Limit {
 			continue
 		}
 		b.mu.Lock()
 		b.control.Adopt(r)
 		b.mu.Unlock()
 		if ns.Own {
-			b.sysctls.inheritedBefore(name, withThird(values[name], r.Original))
+			b.sysctls.inheritedBefore(name, withMaximum(values[name], r.Original))
 		}
 		b.sysctls.wrote(r.NetNS, name, values[name])
 		adopted = true
@@ -98,7 +102,7 @@ func (b *bufferLimits) adoptInherited(ns host.NetNS, now int64) (adopted bool) {
 		}
 		name := r.Which.Sysctl()
 		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
-		if err != nil || thirdOf(values[name]) != r.Limit {
+		if err != nil || maximumOf(values[name]) != r.Limit {
 			continue
 		}
 		b.mu.Lock()

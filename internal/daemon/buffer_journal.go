@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/tcpilot/tcpilot/internal/buffers"
+	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/regular"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
@@ -21,6 +23,16 @@ const maxBufferJournal = 8 << 20
 
 // bufferJournal is the path of the journal.
 type bufferJournal string
+
+func journalIn(cfg *config.Config) bufferJournal {
+	return bufferJournal(filepath.Join(cfg.StateDir, bufferJournalName))
+}
+
+// exists reports whether an earlier process may have left raised limits.
+func (j bufferJournal) exists() bool {
+	_, err := os.Lstat(string(j))
+	return !errors.Is(err, fs.ErrNotExist)
+}
 
 type bufferRecord struct {
 	Boot   string           `json:"boot"` // cookies of network namespaces are of one boot

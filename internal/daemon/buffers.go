@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,13 +37,13 @@ type bufferLimits struct {
 	unresolved []buffers.Raised // of the journal, whose namespaces are not listed
 	initial    string           // path of the initial network namespace; empty is not known
 
-	mu       sync.Mutex // of what follows
-	control  *buffers.Controller
-	list     []host.NetNS         // as listed last
-	raises   [buffers.Both]uint64 // since the start
-	backs    [buffers.Both]uint64 // limits that a shortage of memory took back
-	problem  string               // why nothing can be raised; empty if it can
-	leftOver string               // why raises of an earlier tcpilot could not be taken back
+	mu        sync.Mutex // of what follows
+	control   *buffers.Controller
+	list      []host.NetNS              // as listed last
+	raises    [buffers.NumLimits]uint64 // since the start
+	takenBack [buffers.NumLimits]uint64 // limits that a shortage of memory took back
+	problem   string                    // why nothing can be raised; empty if it can
+	leftOver  string                    // why raises of an earlier tcpilot could not be taken back
 }
 
 // openBuffers takes over what an earlier process raised. If the configuration does not want
@@ -57,6 +56,9 @@ func (d *Daemon) openBuffers(cfg *config.Config, u *undo.Stack) error {
 	u.Push("close list of network namespaces", b.spaces.Close)
 	d.buffers = b
 	b.adapt = cfg.Buffers.Adapt
+	if !b.adapt && !b.journal.exists() {
+		return nil
+	}
 	if err := b.adopt(); err != nil {
 		return err
 	}
@@ -83,11 +85,14 @@ func newBufferLimits(cfg *config.Config, s *sysctls, log *slog.Logger) (*bufferL
 		return nil, err
 	}
 	return &bufferLimits{log: log, sysctls: s, spaces: spaces, seen: map[uint64]bool{}, control: buffers.New(cfg.Buffers.Max),
-		journal: bufferJournal(filepath.Join(cfg.StateDir, bufferJournalName))}, nil
+		journal: journalIn(cfg)}, nil
 }
 
 // restoreBuffers takes back what a daemon that no longer runs raised, and returns what that was.
 func restoreBuffers(cfg *config.Config) (undone []string, err error) {
+	if !journalIn(cfg).exists() {
+		return nil, nil
+	}
 	s, err := newSysctls(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
@@ -180,7 +185,7 @@ func (b *bufferLimits) noteChange(c buffers.Change) {
 		b.log.Info("buffer limit raised", changeAttrs(c)...)
 		return
 	}
-	b.backs[c.Which]++
+	b.takenBack[c.Which]++
 	b.log.Info("buffer limit taken back", changeAttrs(c)...)
 }
 
@@ -213,13 +218,13 @@ func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
 			continue
 		}
 		var l buffers.Limits
-		for w := range buffers.Both {
+		for w := range buffers.NumLimits {
 			value := values[w.Sysctl()]
 			b.mu.Lock()
 			raised := b.control.IsRaised(cookie, w)
 			b.mu.Unlock()
 			if raised || !b.sysctls.ownerChose(cookie, w.Sysctl(), value) {
-				l[w] = thirdOf(value)
+				l[w] = maximumOf(value)
 			}
 		}
 		limits[cookie] = l
@@ -238,8 +243,8 @@ func space(spaces []host.NetNS, cookie uint64) (host.NetNS, bool) {
 	return host.NetNS{}, false
 }
 
-// thirdOf is the limit in a value of tcp_rmem or tcp_wmem; 0 if it is not three numbers.
-func thirdOf(value string) uint64 {
+// maximumOf is the third number in a value of tcp_rmem or tcp_wmem; 0 if it is not three numbers.
+func maximumOf(value string) uint64 {
 	f := strings.Fields(value)
 	if len(f) != 3 {
 		return 0
@@ -265,9 +270,10 @@ func (b *bufferLimits) apply(c buffers.Change, now int64) error {
 		if err := b.journal.write(append(before, after)); err != nil {
 			return err
 		}
-		if values, err := host.ReadSysctls(ns.Path, bufferSysctls); ns.Own && err == nil {
-			// Older namespaces have the value of before the first raise.
-			b.sysctls.inheritedBefore(c.Which.Sysctl(), withThird(values[c.Which.Sysctl()], after.Original))
+		if ns.Own { // older namespaces have the value of before the first raise
+			if now, err := sysctl.Read(c.Which.Sysctl()); err == nil {
+				b.sysctls.inheritedBefore(c.Which.Sysctl(), withMaximum(now, after.Original))
+			}
 		}
 	}
 	if err := b.write(ns, c); err != nil {
@@ -296,10 +302,10 @@ func (b *bufferLimits) write(ns host.NetNS, c buffers.Change) error {
 			if err != nil {
 				return err
 			}
-			if thirdOf(now) != c.From {
+			if maximumOf(now) != c.From {
 				return fmt.Errorf("%w: it is %q", errLimitChanged, now)
 			}
-			value = withThird(now, c.To)
+			value = withMaximum(now, c.To)
 			return sysctl.Write(name, value)
 		})
 		return value, err
@@ -308,8 +314,8 @@ func (b *bufferLimits) write(ns host.NetNS, c buffers.Change) error {
 
 var errLimitChanged = errors.New("an administrator has changed the value")
 
-// withThird replaces the limit in a value, in the form in which sysctls are compared.
-func withThird(value string, limit uint64) string {
+// withMaximum replaces the third number in a value, in the form in which sysctls are compared.
+func withMaximum(value string, limit uint64) string {
 	f := strings.Fields(value)
 	if len(f) != 3 {
 		return value
@@ -384,8 +390,8 @@ func (b *bufferLimits) counts() (list []metrics.BufferCount) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for w := range buffers.Both {
-		n := metrics.BufferCount{Sysctl: w.Sysctl(), Raises: b.raises[w], TakenBack: b.backs[w]}
+	for w := range buffers.NumLimits {
+		n := metrics.BufferCount{Sysctl: w.Sysctl(), Raises: b.raises[w], TakenBack: b.takenBack[w]}
 		for _, r := range b.control.Raised() {
 			if r.Which == w {
 				n.Raised++

@@ -94,7 +94,7 @@ func TestRootRestoreBuffers(t *testing.T) {
 		})
 		raised = append(raised, buffers.Raised{NetNS: cookie, Which: buffers.Send, Original: 4194304, Limit: 8388608})
 	}
-	journal := bufferJournal(filepath.Join(cfg.StateDir, bufferJournalName))
+	journal := journalIn(cfg)
 	if err := journal.write(raised); err != nil {
 		t.Fatal(err)
 	}
