@@ -19,6 +19,7 @@ const struct {
 	struct cc_state cc_state;
 	struct track track;
 	struct conn_sample conn_sample;
+	struct counters counters;
 	struct class_count class_count;
 	struct event_key event_key;
 	struct sock_option sock_option;

@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 8,	/* in the name of the directory with the pins */
+	ABI_VERSION = 9,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -76,6 +76,8 @@ struct rule_bank {		/* the rest of one rule table */
 	__u32 dims;
 	__u32 num_same;
 	__u32 num_few[2];	/* 0: too many prefixes, they are in the trie */
+	__u32 num_rules;
+	__u32 pad;
 	struct rule_set outgoing;
 	struct rule_set incoming;
 	struct masked_prefix few[2][MAX_FEW_PREFIX];	/* longest first */
@@ -111,21 +113,21 @@ enum {
 	PATH_FIXED_BITS = 96,	/* class and scope always match completely */
 };
 
-struct path_policy {
+struct path_policy {		/* what most connections need first, in one cache line */
 	__u64 expires_ns;	/* CLOCK_MONOTONIC; ignored from then on */
 	__u64 set;		/* bit per field of value[] to set */
 	__u32 id;
+	__u32 flow;		/* index into flow_counts; 0: its connections are not counted */
+	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
+	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 hold_out;		/* share of connections in the hold-out, in 1/65536 */
+	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
+	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
 	__u32 num_arms;
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
-	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
-	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
-	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
 	__u64 value[NUM_FIELDS];
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
-	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
-	__u32 flow;		/* index into flow_counts; 0: its connections are not counted */
 	__u32 switch_from;	/* bit per index into arm[]: running connections with it ... */
 	__u32 switch_to;	/* ... get this congestion control, an index into runtime_config.cc */
 };
@@ -342,6 +344,10 @@ enum counter {
 	COUNT_SWITCHED,		/* running connections that got a better arm */
 	COUNT_BACKWARDS,	/* samples dropped because a counter was less than before */
 	NUM_COUNTERS,
+};
+
+struct counters {		/* of one CPU */
+	__u64 n[NUM_COUNTERS];
 };
 
 struct class_count {		/* connections classified; index is class % MAX_CLASS_COUNTS */

@@ -8,6 +8,14 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
+/* Keeps what is rarely executed out of the way of what always is: programs run once in a few
+ * microseconds at most, so each line of their code is likely to be fetched from a slower cache.
+ * In bpf_helpers.h since libbpf 1.6. */
+#ifndef likely
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+#endif
+
 /* Length of a jiffy in microseconds. Not the kconfig extern CONFIG_HZ, which needs
  * a configuration file that many kernels do not carry: user space reads the
  * resolution of CLOCK_MONOTONIC_COARSE, which is one tick. */

@@ -45,19 +45,15 @@ __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy
 	return 0;
 }
 
-/* Gives the socket the arm that was drawn. Returns flags to remember. */
-static __always_inline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-				      const struct runtime_config *cfg, __u32 arm)
+/* Gives the socket the congestion control that was drawn. Returns flags to remember. */
+static __noinline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
+				 const struct runtime_config *cfg, __u32 arm)
 {
-	if (arm != ARM_DEFAULT && !bounded(arm, MAX_CC))
+	if (!bounded(arm, MAX_CC))
 		return 0;
 	if (tcp_ca_chosen(tp) || !tcp_ca_default(tp)) {
 		count(COUNT_APP_CC);
 		return F_APP_CC;
-	}
-	if (!bounded(arm, MAX_CC)) {
-		count(COUNT_CC_DEFAULT);
-		return 0;
 	}
 	if (cc_is(tcp_ca_name(tp), cfg->cc[arm])) {
 		count(COUNT_CC_SAME);

@@ -21,9 +21,13 @@ struct conn {
 /* cgroup v2 trees deeper than this match by their first levels only. */
 #define MAX_CGROUP_LEVELS 16
 
-static __always_inline void conn_read(struct bpf_sock_ops *skops, struct conn *c)
+/* volatile: clang would merge reads of different members into one at a computed offset, which the
+ * verifier refuses. */
+static __always_inline void conn_read(const volatile struct bpf_sock_ops *skops, struct conn *c)
 {
-	if (skops->family == AF_INET6) {
+	bool v6 = skops->family == AF_INET6;
+
+	if (unlikely(v6)) {
 		c->remote[0] = skops->remote_ip6[0];
 		c->remote[1] = skops->remote_ip6[1];
 		c->remote[2] = skops->remote_ip6[2];
@@ -35,8 +39,7 @@ static __always_inline void conn_read(struct bpf_sock_ops *skops, struct conn *c
 	}
 	/* A dual-stack listener's IPv4 children may carry their addresses in the
 	 * IPv4 members alone. */
-	if (skops->family == AF_INET ||
-	    !(c->remote[0] | c->remote[1] | c->remote[2] | c->remote[3])) {
+	if (!v6 || !(c->remote[0] | c->remote[1] | c->remote[2] | c->remote[3])) {
 		map_v4(c->remote, skops->remote_ip4);
 		map_v4(c->local, skops->local_ip4);
 	}
@@ -69,12 +72,20 @@ static __always_inline bool netns_cc_inherited(struct tcp_sock *tp,
 	return false;
 }
 
-static __always_inline void set_and(struct rule_set *a, const struct rule_set *b)
+/* Sets of up to 64 rules have one word. */
+static __always_inline bool many(const struct rule_bank *b)
+{
+	return unlikely(b->num_rules > 64);
+}
+
+static __always_inline void set_and(struct rule_set *a, const struct rule_set *b, bool many)
 {
 	a->word[0] &= b->word[0];
-	a->word[1] &= b->word[1];
-	a->word[2] &= b->word[2];
-	a->word[3] &= b->word[3];
+	if (many) {
+		a->word[1] &= b->word[1];
+		a->word[2] &= b->word[2];
+		a->word[3] &= b->word[3];
+	}
 }
 
 static __always_inline void set_or(struct rule_set *a, const struct rule_set *b)
@@ -85,16 +96,18 @@ static __always_inline void set_or(struct rule_set *a, const struct rule_set *b)
 	a->word[3] |= b->word[3];
 }
 
-static __always_inline int set_first(const struct rule_set *s)
+static __always_inline int set_first(const struct rule_set *s, bool many)
 {
-	if (s->word[0])
+	if (likely(s->word[0]))
 		return __builtin_ctzll(s->word[0]);
-	if (s->word[1])
-		return 64 + __builtin_ctzll(s->word[1]);
-	if (s->word[2])
-		return 128 + __builtin_ctzll(s->word[2]);
-	if (s->word[3])
-		return 192 + __builtin_ctzll(s->word[3]);
+	if (many) {
+		if (s->word[1])
+			return 64 + __builtin_ctzll(s->word[1]);
+		if (s->word[2])
+			return 128 + __builtin_ctzll(s->word[2]);
+		if (s->word[3])
+			return 192 + __builtin_ctzll(s->word[3]);
+	}
 	return -1;
 }
 
@@ -112,10 +125,9 @@ static __always_inline bool under(const __u32 addr[4], const struct masked_prefi
 static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32 bank,
 				       const struct rule_bank *b, int which, const __u32 addr[4])
 {
-	struct rule_prefix key = { .prefixlen = 32 + 128, .bank = bank };
 	const struct rule_set *s = NULL;
 
-	if (b->num_few[which]) {
+	if (likely(b->num_few[which])) {
 		for (int i = 0; i < MAX_FEW_PREFIX; i++) {
 			if (i >= b->num_few[which])
 				break;
@@ -125,17 +137,20 @@ static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32
 			}
 		}
 	} else {
+		struct rule_prefix key = { .prefixlen = 32 + 128, .bank = bank };
+
 		__builtin_memcpy(key.addr, addr, sizeof(key.addr));
 		s = bpf_map_lookup_elem(trie, &key);
 	}
-	if (s)
-		set_and(rules, s);
+	if (likely(s))
+		set_and(rules, s, many(b));
 	else
 		__builtin_memset(rules, 0, sizeof(*rules));
 }
 
 /* which: 0 remote, 1 local. Each port has the index of a set. */
-static __always_inline void and_port(struct rule_set *rules, __u32 bank, __u32 which, __u16 port)
+static __always_inline void and_port(struct rule_set *rules, const struct rule_bank *b,
+				     __u32 bank, __u32 which, __u16 port)
 {
 	__u32 index = ((bank * 2 + which) << 16) | port;
 	const __u32 *run = bpf_map_lookup_elem(&port_rules, &index);
@@ -146,7 +161,7 @@ static __always_inline void and_port(struct rule_set *rules, __u32 bank, __u32 w
 	index = (bank * 2 + which) * MAX_PORT_SETS + *run;
 	s = bpf_map_lookup_elem(&port_sets, &index);
 	if (s)
-		set_and(rules, s);
+		set_and(rules, s, many(b));
 }
 
 /* A rule that names a cgroup matches everything below it, so the result is the union
@@ -173,7 +188,7 @@ static __always_inline void and_cgroup(struct rule_set *rules, const struct rule
 		if (s)
 			set_or(&found, s);
 	}
-	set_and(rules, &found);
+	set_and(rules, &found, many(b));
 }
 
 static __always_inline bool same_bits(const struct conn *c, const __u8 mask[16])
@@ -196,42 +211,54 @@ static __always_inline void and_same_prefix(struct rule_set *rules, const struct
 		if (!!b->same[i].v4 == v4 && same_bits(c, b->same[i].mask))
 			set_or(&found, &b->same[i].rules);
 	}
-	set_and(rules, &found);
+	set_and(rules, &found, many(b));
 }
 
-/* tp is NULL on a request socket; netns is 0 if no rule needs it. */
-static __always_inline const struct class_entry *classify(const struct conn *c, __u32 bank,
-							  struct tcp_sock *tp, __u64 netns)
+/* The dimensions that few configurations use. */
+static __always_inline void and_others(struct rule_set *rules, const struct conn *c,
+				       const struct rule_bank *b, __u32 bank, struct tcp_sock *tp,
+				       __u64 netns)
 {
-	struct rule_set rules;
-	const struct rule_bank *b;
-	__u32 index = bank;
-	int rule;
-
-	b = bpf_map_lookup_elem(&rule_banks, &index);
-	if (!b)
-		return NULL;
-	rules = c->outgoing ? b->outgoing : b->incoming;
-	if (b->dims & DIM_REMOTE)
-		and_prefix(&rules, &remote_rules, bank, b, FEW_REMOTE, c->remote);
 	if (b->dims & DIM_LOCAL)
-		and_prefix(&rules, &local_rules, bank, b, FEW_LOCAL, c->local);
+		and_prefix(rules, &local_rules, bank, b, FEW_LOCAL, c->local);
 	if (b->dims & DIM_REMOTE_PORT)
-		and_port(&rules, bank, 0, c->remote_port);
+		and_port(rules, b, bank, 0, c->remote_port);
 	if (b->dims & DIM_LOCAL_PORT)
-		and_port(&rules, bank, 1, c->local_port);
+		and_port(rules, b, bank, 1, c->local_port);
 	if (tp && (b->dims & DIM_CGROUP))
-		and_cgroup(&rules, b, bank, tp);
+		and_cgroup(rules, b, bank, tp);
 	if (b->dims & DIM_NETNS) {
 		struct rule_id key = { .bank = bank, .id = netns };
 		const struct rule_set *s = bpf_map_lookup_elem(&netns_rules, &key);
 
-		set_and(&rules, s ? s : &b->any_netns);
+		set_and(rules, s ? s : &b->any_netns, many(b));
 	}
 	if (b->dims & DIM_SAME_PREFIX)
-		and_same_prefix(&rules, b, c);
+		and_same_prefix(rules, b, c);
+}
 
-	rule = set_first(&rules);
+/* The table of rules in force; NULL: there is none. */
+static __always_inline const struct rule_bank *rules_of(__u32 bank)
+{
+	return bpf_map_lookup_elem(&rule_banks, &bank);
+}
+
+/* tp is NULL on a request socket; netns is 0 if no rule needs it. */
+static __always_inline const struct class_entry *classify(const struct conn *c, const struct rule_bank *b,
+							  __u32 bank, struct tcp_sock *tp, __u64 netns)
+{
+	const struct rule_set *all = c->outgoing ? &b->outgoing : &b->incoming;
+	struct rule_set rules = { .word[0] = all->word[0] };
+	__u32 index;
+	int rule;
+
+	if (many(b))
+		rules = *all;
+	if (b->dims & DIM_REMOTE)
+		and_prefix(&rules, &remote_rules, bank, b, FEW_REMOTE, c->remote);
+	if (unlikely(b->dims & ~(DIM_REMOTE | DIM_DIRECTION)))
+		and_others(&rules, c, b, bank, tp, netns);
+	rule = set_first(&rules, many(b));
 	if (rule < 0)
 		return NULL;
 	/* A request socket has no cgroup: if a rule with a cgroup could match, the class

@@ -73,14 +73,13 @@ static __always_inline void pace_close(__u64 now, __u32 rate)
 }
 
 /* How many ends this one stands for; 0: it is not reported. */
-static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
+static __always_inline __u32 pace_draw(struct counters *c, __u64 now, __u32 rate)
 {
-	__u32 i = COUNT_ENDS;
-	__u64 *n = bpf_map_lookup_elem(&counters, &i), k;
+	__u64 k;
 
-	if (!n || !rate)
+	if (!rate)
 		return 1;
-	if (!(++*n & (PACE_BATCH - 1))) {
+	if (!(++c->n[COUNT_ENDS] & (PACE_BATCH - 1))) {
 		__sync_fetch_and_add(&pace.ends, PACE_BATCH);
 		pace_close(now, rate);
 	} else if (now - pace.begun_ns >= PACE_WINDOW_NS) {
@@ -94,12 +93,13 @@ static __always_inline __u32 pace_draw(__u64 now, __u32 rate)
 
 /* A failed arm is always reported, because the policy may have to change. So is the
  * last sample of a connection with earlier ones, because samples are deltas. */
-static __always_inline __u32 end_stands_for(const struct known *k, const struct runtime_config *cfg)
+static __always_inline __u32 end_stands_for(const struct known *k, const struct runtime_config *cfg,
+					    struct counters *c)
 {
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return 1;
 	/* The time of the last tick is accurate enough, and cheaper to read. */
-	return pace_draw(jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
+	return pace_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
 }
 
 /* Not inlined: three programs call it, and the cost of a call does not matter here. */
@@ -108,18 +108,19 @@ static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u
 	static const struct totals none;
 	struct totals now = {};
 	__u32 zero = 0, stands_for;
+	struct counters *c = counters_here();
 	struct runtime_config *cfg;
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	if (tp && cfg) {
-		stands_for = end_stands_for(k, cfg);
-		if (stands_for) {
+	if (tp && cfg && c) {
+		stands_for = end_stands_for(k, cfg, c);
+		if (unlikely(stands_for)) {
 			totals_read(&now, tp, bpf_ktime_get_ns());
 			report(tp, k->track, &now, k->live ? &k->live->last : &none, cfg,
 			       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
 			       closed, stands_for);
 		} else {
-			count(COUNT_THINNED);
+			c->n[COUNT_THINNED]++;
 		}
 	}
 	flow_end_of(k->track);

@@ -68,14 +68,17 @@ static __always_inline bool attached_to(struct tcp_sock *tp)
 static __always_inline bool wanted(struct tcp_sock *tp, __u32 bank)
 {
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	const struct rule_bank *b = rules_of(bank);
 	const struct class_entry *cls;
 	struct conn c = {};
 	bool any = false;
 
+	if (!b)
+		return false;
 	conn_read_sock(tp, &c);
 	for (int i = 0; i < 2; i++) {
 		c.outgoing = i;
-		cls = classify(&c, bank, tp, netns);
+		cls = classify(&c, b, bank, tp, netns);
 		if (!cls || !cls->id)
 			continue;
 		if (cls->flags & CLASS_LEAVE)

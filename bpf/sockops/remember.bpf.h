@@ -10,14 +10,15 @@
 
 /* Stores the connection's state in a slot, or in socket storage if both are in use; false:
  * there is no room. */
-static __always_inline bool remember(struct bpf_sock_ops *skops, const struct track *t)
+static __always_inline bool remember(struct bpf_sock_ops *skops, const struct track *t,
+				     struct counters *n)
 {
 	struct track *slot = slot_take(t->cookie);
 	struct live_conn *l;
 
-	if (slot) {
+	if (likely(slot)) {
 		*slot = *t;
-		count(COUNT_SLOT);
+		n->n[COUNT_SLOT]++;
 		return true;
 	}
 	if (!skops->sk)
@@ -41,7 +42,7 @@ static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *
 	struct live_conn *l;
 	struct track *t;
 
-	if (!cookie)		/* no hook has seen it, or it would have a cookie */
+	if (likely(!cookie))	/* no hook has seen it, or it would have a cookie */
 		return;
 	t = slot_find(cookie);
 	if (t) {
@@ -62,7 +63,7 @@ static __always_inline struct track *recall(struct bpf_sock_ops *skops)
 	struct track *t = slot_find(bpf_get_socket_cookie(skops));
 	struct live_conn *l;
 
-	if (t || !skops->sk)
+	if (likely(t) || !skops->sk)
 		return t;
 	l = bpf_sk_storage_get(&live, skops->sk, 0, 0);
 	return l ? &l->track : NULL;

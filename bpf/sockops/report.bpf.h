@@ -27,13 +27,21 @@ enum {
 
 static __u64 last_wake_ns;
 
+/* The counters of this CPU; never NULL in practice, but the verifier does not know. */
+static __always_inline struct counters *counters_here(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&counters, &zero);
+}
+
+/* For what is rare: who counts several things looks up once. */
 static __always_inline void count(enum counter which)
 {
-	__u32 i = which;
-	__u64 *n = bpf_map_lookup_elem(&counters, &i);
+	struct counters *c = counters_here();
 
-	if (n)
-		(*n)++;
+	if (c)
+		c->n[which]++;
 }
 
 static __always_inline __u64 jiffies_us(__u64 jiffies)
@@ -150,7 +158,7 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		if (!cc_is(cc, cfg->cc[arm]) && (t->flags & F_ESTABLISHED) &&
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
-	} else if (tcp_ca_chosen(tp)) {
+	} else if (tcp_ca_chosen(tp) || (arm == ARM_DEFAULT && !tcp_ca_default(tp))) {
 		flags |= F_APP_CC;	/* nothing was set, so it was not us */
 	}
 	if (arm == ARM_DEFAULT)

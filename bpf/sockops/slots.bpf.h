@@ -5,22 +5,34 @@
 
 #include "maps.bpf.h"
 
-static __always_inline __u32 slot_index(__u64 cookie)
+/* The kernel gives cookies in sequence, to each CPU 4,096 at a time (COOKIE_LOCAL_BATCH in
+ * include/linux/cookie.h). The first of a connection's two slots is one of 256 for each such
+ * batch, so that connections that begin on one CPU use the same few cache lines again and again.
+ * The second may be any slot, so that many connections find room as well. */
+enum {
+	SLOT_BATCH_SHIFT = 12,
+	SLOTS_PER_BATCH = 256,
+};
+
+static __always_inline __u32 first_slot(__u64 cookie)
 {
-	/* Not hashed: the kernel allocates cookies in sequence, from a batch for each CPU.
-	 * So the slots of connections that begin together share cache lines and pages, and
-	 * are likely still cached at their ends. */
+	return ((cookie >> SLOT_BATCH_SHIFT) * SLOTS_PER_BATCH | (cookie & (SLOTS_PER_BATCH - 1))) &
+	       (NUM_SLOTS - 1);
+}
+
+static __always_inline __u32 second_slot(__u64 cookie)
+{
 	return cookie & (NUM_SLOTS - 1);
 }
 
 static __always_inline struct track *slot_find(__u64 cookie)
 {
-	__u32 i = slot_index(cookie);
+	__u32 i = first_slot(cookie);
 	struct track *t = bpf_map_lookup_elem(&slots, &i);
 
-	if (t && t->cookie == cookie)
+	if (likely(t && t->cookie == cookie))
 		return t;
-	i ^= 1;
+	i = second_slot(cookie);
 	t = bpf_map_lookup_elem(&slots, &i);
 	if (t && t->cookie == cookie)
 		return t;
@@ -33,12 +45,12 @@ static __always_inline struct track *slot_find(__u64 cookie)
  * the latter, after walks of all connections. */
 static __always_inline struct track *slot_take(__u64 cookie)
 {
-	__u32 i = slot_index(cookie);
+	__u32 i = first_slot(cookie);
 	struct track *t = bpf_map_lookup_elem(&slots, &i);
 
-	if (t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie))
+	if (likely(t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie)))
 		return t;
-	i ^= 1;
+	i = second_slot(cookie);
 	t = bpf_map_lookup_elem(&slots, &i);
 	if (t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie))
 		return t;

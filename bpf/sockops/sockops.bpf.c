@@ -75,11 +75,12 @@ struct {
 static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops *skops, __u32 bank,
 							    struct tcp_sock *tp, struct conn *c)
 {
-	const struct rule_bank *b = bpf_map_lookup_elem(&rule_banks, &bank);
-	__u64 netns = b && (b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0;
+	const struct rule_bank *b = rules_of(bank);
 
+	if (!b)
+		return NULL;
 	conn_read(skops, c);
-	return classify(c, bank, tp, netns);
+	return classify(c, b, bank, tp, unlikely(b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0);
 }
 
 /* Longest match of the remote address among the class's paths. A namespace with its own
@@ -92,7 +93,7 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 	const struct path_policy *p;
 
 	__builtin_memcpy(key.addr, remote, sizeof(key.addr));
-	if (cls->flags & CLASS_OWN_SCOPE) {
+	if (unlikely(cls->flags & CLASS_OWN_SCOPE)) {
 		key.scope = bpf_get_netns_cookie(skops);
 		p = bpf_map_lookup_elem(&path_policies, &key);
 		if (p)
@@ -105,7 +106,7 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 /* Returns a flag to remember. */
 static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
 {
-	if (!cls->cb_flags || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
+	if (likely(!cls->cb_flags) || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
 		return 0;
 	/* other programs of this cgroup may have asked for callbacks */
 	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
@@ -132,6 +133,7 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 /* The context of one call of a hook. */
 struct conn_ctx {
 	struct runtime_config *cfg;
+	struct counters *counters;
 	struct tcp_sock *tp;		/* NULL on a request socket */
 	const struct class_entry *cls;	/* has an id, and is not to be left alone */
 	const struct path_policy *policy; /* may be NULL or expired */
@@ -155,13 +157,15 @@ static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct
 	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
 }
 
-/* Whether the connection is a hold-out by itself. */
+/* Whether the connection is a hold-out by itself. While no policy answers requests, nothing
+ * draws for the request socket, so that any random number will do. */
 static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
 {
 	__u32 share = ctx->policy->hold_out;
 
-	return share && (c->outgoing ? bpf_get_prandom_u32() >> 16 :
-				       incoming_draw(c, ctx->cfg->draw_key)) < share;
+	return share && (c->outgoing || likely(!ctx->cfg->requests) ?
+				 bpf_get_prandom_u32() >> 16 :
+				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
 
 /* What the network namespace of a connection owns. Nothing if the rule names the
@@ -170,7 +174,7 @@ static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn
 {
 	__u64 cookie, *mask;
 
-	if (!ctx->cfg->yield || (ctx->cls->flags & CLASS_NAMED))
+	if (likely(!ctx->cfg->yield) || (ctx->cls->flags & CLASS_NAMED))
 		return 0;
 	cookie = bpf_get_netns_cookie(skops);
 	mask = bpf_map_lookup_elem(&netns_yields, &cookie);
@@ -189,17 +193,17 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 {
 	struct slice slice = {};
 
-	if (!ctx->policy) {
+	if (unlikely(!ctx->policy)) {
 		count(COUNT_NO_POLICY);
 		return;
 	}
-	if (ctx->now >= ctx->policy->expires_ns) {
+	if (unlikely(ctx->now >= ctx->policy->expires_ns)) {
 		count(COUNT_EXPIRED);
 		return;
 	}
 	t->policy_id = ctx->policy->id;
 	t->flow = ctx->policy->flow;
-	if (ctx->policy->num_arms && cc_owned(ctx))
+	if (ctx->policy->num_arms && unlikely(cc_owned(ctx)))
 		t->flags |= F_APP_CC;	/* not comparable, not even as a hold-out */
 	if (ctx->policy->num_arms || ctx->policy->hold_out_slices)
 		slice = slice_of(ctx, c);
@@ -208,22 +212,25 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 		t->flags |= F_HOLD_OUT | F_HOLD_OUT_SLICE;
 	else if (conn_is_hold_out(ctx, c))
 		t->flags |= F_HOLD_OUT;
-	if (t->flags & F_HOLD_OUT) {
+	if (unlikely(t->flags & F_HOLD_OUT)) {
 		count(COUNT_HOLD_OUT);
 		return;
 	}
-	count(COUNT_SET);
-	if (t->flags & F_APP_CC)
+	ctx->counters->n[COUNT_SET]++;
+	if (unlikely(t->flags & F_APP_CC))
 		count(COUNT_APP_CC);
-	else if (!(ctx->yield & YIELD_CC))
+	else if (likely(!(ctx->yield & YIELD_CC)))
 		t->arm = draw_arm(ctx->policy, slice.arm);
-	if (ctx->policy->set & ~ctx->yield)
+	if (t->arm == ARM_DEFAULT)	/* nothing will be set */
+		ctx->counters->n[tcp_ca_chosen(ctx->tp) ? COUNT_APP_CC : COUNT_CC_DEFAULT]++;
+	if (unlikely(ctx->policy->set & ~ctx->yield))
 		t->flags |= F_FIELDS;
 }
 
-/* Sets the fields that act on the send side once the handshake is over. */
-static __always_inline void apply_established(struct bpf_sock_ops *skops,
-					      const struct conn_ctx *ctx, struct track *t)
+/* Sets the fields that act on the send side once the handshake is over. Not inlined: most
+ * connections have none. */
+static __noinline void apply_established(struct bpf_sock_ops *skops,
+					 const struct conn_ctx *ctx, struct track *t)
 {
 	__u64 set = ctx->policy->set & ~ctx->yield, init_cwnd = 1ULL << FIELD_INIT_CWND;
 
@@ -234,6 +241,30 @@ static __always_inline void apply_established(struct bpf_sock_ops *skops,
 	if (set & ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE))
 		limit_pacing(skops, ctx->policy, t->flow);
 	apply_fields(skops, ctx->policy, set, true);
+}
+
+/* Sets the fields of the policy when a connection begins: of an outgoing one, those that affect
+ * the handshake. Not inlined: most connections have none. */
+static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
+				   struct track *t, bool outgoing)
+{
+	__u64 set = ctx->policy->set & ~ctx->yield;
+
+	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
+	    (ctx->cfg->requests & OP(TIMEOUT_INIT)))
+		t->flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
+		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
+	if (set & ctx->policy->adapted & RTO_MIN_BIT) {
+		set &= ~RTO_MIN_BIT;
+		t->rto_min = lower_rto_min(skops, ctx->tp, ctx->policy->value[FIELD_RTO_MIN],
+					   outgoing);
+	}
+	/* limit_pacing divides it once the connection is counted */
+	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
+	apply_fields(skops, ctx->policy, set, false);
+	if (!outgoing)
+		apply_established(skops, ctx, t);
 }
 
 /* A connection begins. Outgoing: before the SYN; fields that affect the handshake are set
@@ -251,31 +282,14 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	decide(ctx, &t, c);
 	if (!outgoing)
 		flow_begin(t.flow);
-	if (t.flags & F_FIELDS) {
-		__u64 set = ctx->policy->set & ~ctx->yield;
-
-		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
-		    (ctx->cfg->requests & OP(TIMEOUT_INIT)))
-			t.flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
-		if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
-			raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
-		if (set & ctx->policy->adapted & RTO_MIN_BIT) {
-			set &= ~RTO_MIN_BIT;
-			t.rto_min = lower_rto_min(skops, ctx->tp, ctx->policy->value[FIELD_RTO_MIN],
-						  outgoing);
-		}
-		/* limit_pacing divides it once the connection is counted */
-		set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
-		apply_fields(skops, ctx->policy, set, false);
-		if (!outgoing)
-			apply_established(skops, ctx, &t);
-	}
-	if (!outgoing)
+	if (unlikely(t.flags & F_FIELDS))
+		apply_begin(skops, ctx, &t, outgoing);
+	if (!outgoing && t.arm < MAX_CC)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
-	if (watches_losses(ctx->policy, ctx->now))
+	if (unlikely(watches_losses(ctx->policy, ctx->now)))
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
-	if (!remember(skops, &t))
+	if (unlikely(!remember(skops, &t, ctx->counters)))
 		flow_end_of(&t);
 }
 
@@ -290,9 +304,9 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
 	flow_begin(t->flow);
-	if (t->flags & F_HOLD_OUT || (t->arm == NO_ARM && !(t->flags & F_FIELDS)))
+	if (likely(t->arm >= MAX_CC && !(t->flags & F_FIELDS)))	/* ARM_DEFAULT, or NO_ARM as a hold-out has */
 		return NULL;
-	return t;
+	return t->flags & F_HOLD_OUT ? NULL : t;
 }
 
 /* Whether a request socket will be a hold-out, by the same draw as in decide. The results
@@ -391,7 +405,7 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 	ctx->cls = conn_class(skops, ctx->cfg->bank & 1, ctx->tp, c);
 	if (begins)
 		count_class(ctx->cls ? ctx->cls->id : 0, c->outgoing);
-	if (!ctx->cls || !ctx->cls->id) {
+	if (unlikely(!ctx->cls || !ctx->cls->id)) {
 		if (begins)
 			count(COUNT_NO_RULE);
 		return false;
@@ -433,11 +447,14 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	ctx.cfg = bpf_map_lookup_elem(&runtime_config, &zero);
 	if (!ctx.cfg || op > 31 || !((ALWAYS | ctx.cfg->requests) & (1U << op)))
 		return 1;
-	if (op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB) {
+	if (unlikely(op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB)) {
 		on_event(skops);
 		return 1;
 	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	ctx.counters = counters_here();
+	if (!ctx.counters)
+		return 1;
 	ctx.now = bpf_ktime_get_ns();
 	ctx.tp = skops_tcp(skops);
 	if (begins && ctx.tp) {
@@ -451,7 +468,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 			return 1;
 	}
 	/* Without a daemon the lease expires: then connections keep kernel defaults. */
-	if (ctx.now >= ctx.cfg->lease_ns)
+	if (unlikely(ctx.now >= ctx.cfg->lease_ns))
 		return 1;
 
 	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;

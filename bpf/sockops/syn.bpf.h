@@ -76,7 +76,7 @@ static __always_inline void restore_syn_retries(struct bpf_sock_ops *skops, stru
 	struct bpf_sock *sk = skops->sk;
 	__u8 *raised;
 
-	if (!tp->inet_conn.icsk_syn_retries || !sk)
+	if (likely(!tp->inet_conn.icsk_syn_retries) || !sk)
 		return;
 	raised = bpf_sk_storage_get(&raised_retries, sk, 0, 0);
 	if (!raised)

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 8
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 9
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -166,6 +166,11 @@ const (
 	abiCounterNUM_COUNTERS       abiCounter = 22
 )
 
+type abiCounters struct {
+	_ structs.HostLayout
+	N [22]uint64
+}
+
 type abiEventKey struct {
 	_     structs.HostLayout
 	Class uint32
@@ -201,17 +206,17 @@ type abiPathPolicy struct {
 	ExpiresNs       uint64
 	Set             uint64
 	Id              uint32
+	Flow            uint32
+	SliceShift      uint32
+	HoldOutSlices   uint32
 	HoldOut         uint32
+	Adapted         uint32
+	Window          uint32
 	NumArms         uint32
 	Arm             [8]uint8
 	Weight          [8]uint32
-	SliceShift      uint32
-	HoldOutSlices   uint32
-	Adapted         uint32
 	Value           [31]uint64
 	WindowExpiresNs uint64
-	Window          uint32
-	Flow            uint32
 	SwitchFrom      uint32
 	SwitchTo        uint32
 }
@@ -237,6 +242,8 @@ type abiRuleBank struct {
 	Dims      uint32
 	NumSame   uint32
 	NumFew    [2]uint32
+	NumRules  uint32
+	Pad       uint32
 	Outgoing  abiRuleSet
 	Incoming  abiRuleSet
 	Few       [2][8]abiMaskedPrefix

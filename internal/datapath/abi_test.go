@@ -247,7 +247,7 @@ func TestABILayout(t *testing.T) {
 		"rule_set": abiRuleSet{}, "rule_prefix": abiRulePrefix{}, "rule_id": abiRuleId{}, "rule_bank": abiRuleBank{},
 		"same_prefix": abiSamePrefix{}, "class_entry": abiClassEntry{}, "path_key": abiPathKey{},
 		"path_policy": abiPathPolicy{}, "runtime_config": abiRuntimeConfig{}, "track": abiTrack{}, "conn_sample": abiConnSample{}, "cc_state": abiCcState{},
-		"class_count": abiClassCount{}, "event_key": abiEventKey{}, "sock_option": abiSockOption{},
+		"class_count": abiClassCount{}, "counters": abiCounters{}, "event_key": abiEventKey{}, "sock_option": abiSockOption{},
 		"probe_result": abiProbeResult{},
 	} {
 		found := 0
@@ -302,7 +302,7 @@ func TestABIMaps(t *testing.T) {
 	}
 	for name, size := range map[string]int{
 		"port_rules": 2 * 2 * numPorts, "port_sets": 2 * 2 * maxPortSets, "classes": 2 * class.MaxRules,
-		"counters": int(abiCounterNUM_COUNTERS), "set_failures": int(tcp.NumFields) + maxCC,
+		"counters": 1, "set_failures": int(tcp.NumFields) + maxCC,
 	} {
 		if got := hooks.Maps[name].MaxEntries; int(got) != size {
 			t.Errorf("%s has %d entries, want %d", name, got, size)

@@ -60,16 +60,18 @@ var decisionNames = map[abiCounter]string{
 // Counters reads all counters.
 func (d *Datapath) Counters() (*Counters, error) {
 	c := &Counters{Decisions: map[string]uint64{}, SamplesBad: d.badSamples.Load()}
+	var perCPU []abiCounters
+	if err := d.maps.Counters.Lookup(uint32(0), &perCPU); err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
 	var n [abiCounterNUM_COUNTERS]uint64
-	for i := range n {
-		v, err := perCPUSum(d.maps.Counters, uint32(i))
-		if err != nil {
-			return nil, fmt.Errorf("read counter %d: %w", i, err)
+	for _, cpu := range perCPU {
+		for i, v := range cpu.N {
+			n[i] += v
 		}
-		n[i] = v
-		if name, ok := decisionNames[abiCounter(i)]; ok {
-			c.Decisions[name] = v
-		}
+	}
+	for i, name := range decisionNames {
+		c.Decisions[name] = n[i]
 	}
 	c.Samples, c.SamplesLost = n[abiCounterCOUNT_SAMPLES], n[abiCounterCOUNT_SAMPLES_LOST]
 	d.mu.Lock()

@@ -240,8 +240,22 @@ func TestRootSlotIsKept(t *testing.T) {
 		t.Log("ages are cut at the machine's start")
 	}
 	old := max(monotonic()-day, 1)
-	of := r.slotIndex(cookie)
-	for _, i := range []uint32{of, of ^ 1} { // it has one, and the other is free
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	fd := -1
+	var of [2]uint32
+	for range 1 << 20 {
+		var err error
+		r.ns.Do(t, func() { fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) })
+		must(t, err)
+		rival, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+		must(t, err)
+		if of = r.slots(rival); of[0] == r.slots(cookie)[0] {
+			break
+		}
+		must(t, unix.Close(fd))
+		fd = -1
+	}
+	for _, i := range of { // the old connection has the first one
 		var slot abiTrack
 		must(t, r.maps.Slots.Lookup(i, &slot))
 		if slot.Cookie == 0 {
@@ -249,20 +263,6 @@ func TestRootSlotIsKept(t *testing.T) {
 		}
 		slot.StartNs = uint64(old)
 		must(t, r.maps.Slots.Put(i, &slot))
-	}
-	l := listen(t, r.ns, "127.0.0.1:0", nil)
-	fd := -1
-	for range 1 << 20 {
-		var err error
-		r.ns.Do(t, func() { fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) })
-		must(t, err)
-		rival, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-		must(t, err)
-		if i := r.slotIndex(rival); i == of || i == of^1 {
-			break
-		}
-		must(t, unix.Close(fd))
-		fd = -1
 	}
 	r.connectTo(t, l, fd)
 	rival := connOf(t, fd)
@@ -290,7 +290,7 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	is, age := ofConn(c), 10*time.Millisecond
 	must(t, r.SetSettings(Settings{Interval: age}))
 	time.Sleep(2 * age)
-	used := r.slotIndex(cookieOf(c))
+	used := r.slots(cookieOf(c))[0]
 	put := func(i uint32, start int64) uint32 {
 		must(t, r.maps.Slots.Put(i, &abiTrack{Cookie: noSocket, StartNs: uint64(start)}))
 		return i
@@ -319,9 +319,11 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	}
 }
 
-// slotIndex is slot_index of bpf/sockops/slots.bpf.h.
-func (r *rig) slotIndex(cookie uint64) uint32 {
-	return uint32(cookie) & (r.maps.Slots.MaxEntries() - 1)
+// slots are the two slots that a connection may have: first_slot and second_slot of
+// bpf/sockops/slots.bpf.h.
+func (r *rig) slots(cookie uint64) [2]uint32 {
+	mask := r.maps.Slots.MaxEntries() - 1
+	return [2]uint32{uint32(cookie>>12<<8|cookie&255) & mask, uint32(cookie) & mask}
 }
 
 // TestRootIteratorSharesMaps: the iterator reads and writes the maps of the hooks, and

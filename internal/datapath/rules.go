@@ -39,6 +39,7 @@ func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }
 
 func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 	b := abiRuleBank{
+		NumRules:  uint32(len(t.Classes)),
 		AnyCgroup: ruleSet(t.AnyCgroup), AnyNetns: ruleSet(t.AnyNetNS),
 		Outgoing: ruleSet(t.Outgoing), Incoming: ruleSet(t.Incoming),
 		AnySame: ruleSet(t.AnySame),
