@@ -118,12 +118,32 @@ func TestMeasureBBR3Policed(t *testing.T) {
 
 var marking = link.Spec{Rate: 30e6, Delay: 10 * time.Millisecond, Queue: link.Queue{Bytes: 300_000}, ECN: 15_000}
 
-// TestRootBBR3Marked: marks end Startup.
+// TestRootBBR3Marked: marks end Startup. If a machine pauses, ACKs that arrive together can
+// show the path's rate before there is a queue, and Startup ends because bandwidth has
+// stopped growing. On emulated machines this happens in one connection of ten. Such a
+// connection must not have had more marks than a round trip may have without an answer.
 func TestRootBBR3Marked(t *testing.T) {
 	requireControls(t)
-	trace := traceOver(t, tracedBBR3(t, "test_trace"), marking, startup)
-	if one := trace[len(trace)-1]; one.Why != highECN {
-		t.Errorf("Startup ends for another reason than marks: %s", one)
+	ring := tracedBBR3(t, "test_trace")
+	acks := observeArrivals(t)
+	const connections = 5
+	marked := 0
+	for range connections {
+		trace := traceOver(t, ring, marking, startup)
+		one := trace[len(trace)-1]
+		t.Log(one)
+		if one.Why == highECN {
+			marked++
+			continue
+		}
+		// The answer is to more than half of what was delivered in a round trip, which is
+		// at most the window.
+		if n := readArrivals(t, acks, one.LocalPort).marked(one.At); n > one.Cwnd/2 {
+			t.Errorf("Startup ends for another reason than %d marks: %s", n, one)
+		}
+	}
+	if marked <= connections/2 {
+		t.Errorf("marks ended Startup in %d of %d connections", marked, connections)
 	}
 }
 
@@ -184,8 +204,9 @@ func traceOver(t *testing.T, ring *ringbuf.Reader, over link.Spec, leaves mode) 
 	c := path.connect(t, "test_trace")
 	go func() { _, _ = io.Copy(c, content()) }()
 	defer func() { must(t, c.Close()) }()
+	port := c.LocalAddr().(*net.TCPAddr).Port
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
-		for _, one := range readTrace(t, ring, 100*time.Millisecond) {
+		for _, one := range of(readTrace(t, ring, 100*time.Millisecond), port) {
 			if trace = append(trace, one); one.From == leaves {
 				return trace
 			}
