@@ -26,18 +26,25 @@ static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tc
 		bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
 }
 
-/* Takes packets from what all connections of a path may be given in one round trip: its
- * window. Returns how many there are, at most `want`. If another CPU is faster, none: a
- * connection without them begins as usual. */
+/* Takes packets from what all connections of a path may be given: its window, which is full
+ * again after a round trip, and fills evenly meanwhile (a token bucket). So not more than a
+ * window is given at once. Returns how many packets there are, at most `want`. If another CPU is
+ * faster, none: a connection without them begins as usual. */
 static __always_inline __u32 take_packets(struct flow_count *n, const struct path_policy *p,
 					  __u64 now, __u32 srtt_us, __u32 want)
 {
 	__u64 *both = (__u64 *)&n->given_ms, was = *both, is;
 	__u32 ms = now / NSEC_PER_MSEC, since = (__u32)was, given = was >> 32;
+	__u64 us = (ms - since) * 1000ULL, back;
 
-	if ((ms - since) * 1000ULL > srtt_us) {
+	if (us > srtt_us) {
 		since = ms;
 		given = 0;
+	} else {
+		/* Time that is less than a packet is not lost. */
+		back = us * p->window / (srtt_us ?: 1);
+		since += back * srtt_us / (p->window ?: 1) / 1000;
+		given -= back < given ? back : given;
 	}
 	if (given >= p->window)
 		return 0;

@@ -38,6 +38,9 @@ struct {
 	__type(value, __u64);
 } flows_found SEC(".maps");
 
+/* Connections that are in no row and have no policy, found since user space cleared it. */
+__u32 uncounted;
+
 /* ---- adoption ------------------------------------------------------------ */
 
 static __always_inline bool attached_to(struct tcp_sock *tp)
@@ -122,11 +125,11 @@ enum {
 		      1 << TCP_SYN_RECV, /* TCP Fast Open */
 };
 
-/* The policy that the connection would get if it began now. */
-static __always_inline const struct path_policy *conn_policy(struct tcp_sock *tp,
-							     const struct track *t, __u64 now)
+/* The policy that a connection of the class would get if it began now. */
+static __always_inline const struct path_policy *conn_policy(struct tcp_sock *tp, __u32 class,
+							     __u64 now)
 {
-	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = t->class };
+	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = class };
 	const struct path_policy *p;
 	struct conn c = {};
 
@@ -187,9 +190,11 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
-	p = l && t->class ? conn_policy(tp, t, ns) : NULL;
+	p = l && t->class ? conn_policy(tp, t->class, ns) : NULL;
 	if (p)
 		flow_follow(t, p);
+	else if (l && !t->flow)
+		uncounted++;
 	if (t)
 		flow_found(t);
 	if (!(1U << (skc->skc_state & 31) & LIVE_STATES))
@@ -202,8 +207,10 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 
 	if (!l) {
 		if (!t) {
-			if (attached_to(tp) && wanted(tp, cfg->bank & 1))
+			if (attached_to(tp) && wanted(tp, cfg->bank & 1)) {
 				adopt(tp, bpf_get_socket_cookie(tp), ns);
+				uncounted++;
+			}
 			return 0;
 		}
 		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < cfg->interval_ns)
@@ -211,6 +218,8 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		l = settle(tp, t);
 		if (!l)
 			return 0;
+		if (!l->track.flow)
+			uncounted++;
 	}
 	totals_read(&now, tp, ns);
 	if (now.bytes_acked == l->last.bytes_acked && now.total_retrans == l->last.total_retrans &&
@@ -222,6 +231,62 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		switch_cc(tp, &l->track, cfg, p);
 		follow_rto_min(tp, &l->track, cfg, p);
 	}
+	return 0;
+}
+
+/* The class that a connection would get if it began now. Of an adopted one it is not known
+ * which end opened it: 0 if that matters. */
+static __always_inline __u32 class_now(struct tcp_sock *tp, __u32 bank, __u32 flags)
+{
+	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	const struct rule_bank *b = rules_of(bank);
+	const struct class_entry *cls;
+	struct conn c = {};
+	__u32 id = 0;
+
+	if (!b)
+		return 0;
+	conn_read_sock(tp, &c);
+	for (int i = 0; i < 2; i++) {
+		c.outgoing = flags & F_ADOPTED ? i : (flags & F_OUTGOING) != 0;
+		cls = classify(&c, b, bank, tp, netns);
+		if (!cls || (i && cls->id != id))
+			return 0;
+		id = cls->id;
+	}
+	return id;
+}
+
+/* Counts connections that no hook counted: those that are older than tcpilot, and those whose
+ * path had no row as long as their class existed, which each daemon makes anew. A program of
+ * its own, because it is rarely needed. */
+SEC("iter/tcp")
+int tcpilot_join(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	const struct path_policy *p;
+	struct runtime_config *cfg;
+	struct live_conn *l;
+	struct tcp_sock *tp;
+	__u32 zero = 0, class;
+
+	if (!skc || !(1U << (skc->skc_state & 31) & FLOW_STATES))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp)
+		return 0;
+	l = bpf_sk_storage_get(&live, tp, 0, 0);
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!l || l->track.flow || !cfg)
+		return 0;
+	class = class_now(tp, cfg->bank & 1, l->track.flags);
+	if (!class)
+		return 0;
+	p = conn_policy(tp, class, bpf_ktime_get_ns());
+	if (!p)
+		return 0;
+	flow_follow(&l->track, p);
+	flow_found(&l->track);
 	return 0;
 }
 

@@ -62,7 +62,7 @@ struct {
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "remember.bpf.h"
-#include "syn.bpf.h"
+#include "answer.bpf.h"
 #include "apply.bpf.h"
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
@@ -243,6 +243,10 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 	apply_fields(skops, ctx->policy, set, true);
 }
 
+/* Fields that are only answers: nothing is set after the handshake. */
+#define ANSWER_FIELDS (1ULL << FIELD_SYN_RTO | 1ULL << FIELD_SYNACK_RTO | 1ULL << FIELD_INIT_RWND | \
+		       1ULL << FIELD_ECN | 1ULL << FIELD_BASE_RTT)
+
 /* Sets the fields of the policy when a connection begins: of an outgoing one, those that affect
  * the handshake. Not inlined: most connections have none. */
 static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
@@ -263,6 +267,8 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	/* limit_pacing divides it once the connection is counted */
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 	apply_fields(skops, ctx->policy, set, false);
+	if (outgoing && !(ctx->policy->set & ~ANSWER_FIELDS))
+		t->flags &= ~F_FIELDS;	/* no look-up after the handshake */
 	if (!outgoing)
 		apply_established(skops, ctx, t);
 }
@@ -348,17 +354,14 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 		return;
 	if (field == FIELD_INIT_RWND && (p->adapted & (1U << field)))
 		return;		/* not a bound: raise_init_rwnd */
+	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)))
+		return;		/* syn_timeout_answered */
 	t = full ? recall(skops) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;
 	value = p->value[field];
-	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field))) {
-		value = syn_timeout_given(t);
-		if (!value)
-			return;
-	}
-	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)	/* asked in jiffies */
-		skops->reply = (value * 1000 + jiffy_us - 1) / jiffy_us;
+	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)
+		reply_timeout(skops, value);
 	else
 		skops->reply = value;
 	count(COUNT_REPLIES);
@@ -451,6 +454,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		on_event(skops);
 		return 1;
 	}
+	if (op == BPF_SOCK_OPS_TIMEOUT_INIT && skops->is_fullsock && syn_timeout_answered(skops))
+		return 1;
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	ctx.counters = counters_here();
 	if (!ctx.counters)

@@ -53,9 +53,13 @@ static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,
 	if (!p->switch_from || !replaces(p, t->arm) || !cc_is_ours(tp, t, cfg))
 		return;
 	to = p->switch_to;
-	if (!bounded(to, MAX_CC) ||
-	    bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[to], CC_NAME))
+	if (!bounded(to, MAX_CC))
 		return;
+	if (bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[to], CC_NAME)) {
+		t->flags |= F_ARM_FAILED;	/* not tried again */
+		count(COUNT_CC_FAILED);
+		return;
+	}
 	t->arm = to;
 	t->flags |= F_CC_CHANGED;	/* its samples are of no arm alone */
 	switches_left--;

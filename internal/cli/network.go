@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/console"
@@ -26,8 +27,16 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 		if p.RateLimitWhy != "" {
 			fmt.Fprintf(w, "%s: %s\n", fmtPrefix(p.Prefix), p.RateLimitWhy)
 		}
+		if b := p.RTOMinBarred; b != nil {
+			fmt.Fprintf(w, "%s: RTO_MIN %s\n", fmtPrefix(p.Prefix), fmtBarred(b, l.At))
+		}
 	}
 	a.renderPathCount(w, &l)
+}
+
+// fmtBarred says which value of RTO_MIN is not used, and for how long.
+func fmtBarred(b *engine.BarredRTOMin, now time.Time) string {
+	return fmt.Sprintf("%s and less are not used for %s: peers reported spurious retransmissions (DSACK)", fmtDuration(b.RTOMin), console.Span(b.Until.Sub(now)))
 }
 
 // fmtPackets writes a number of packets; 0 is unknown.

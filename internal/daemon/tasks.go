@@ -14,9 +14,11 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -229,7 +231,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 	defer list.Close()
 	var seen uint64
 	var next, last time.Time
-	return every(ctx, interval, func() error {
+	return everyOr(ctx, interval, d.switches, func(asked bool) error {
 		start := time.Now()
 		found := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
 		if !found {
@@ -237,7 +239,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 				return err
 			}
 		}
-		if !found || start.Before(next) {
+		if !found || !asked && start.Before(next) {
 			return nil
 		}
 		seen, last = d.intervals.Load(), start
@@ -292,6 +294,42 @@ func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {
 	return all, nil
 }
 
+// sink is the datapath. It asks for a walk when a path begins to have its running connections
+// switched, which a walk does.
+type sink struct {
+	*datapath.Datapath
+	switches  chan<- struct{}
+	switching map[path.Key]uint8 // SwitchFrom of the rows that have one
+}
+
+func (s *sink) WritePolicies(entries []path.Entry) error {
+	if err := s.Datapath.WritePolicies(entries); err != nil {
+		return err
+	}
+	for i := range entries {
+		k, from := entries[i].Key, entries[i].Policy.SwitchFrom
+		switch {
+		case from == s.switching[k]:
+		case from == 0:
+			delete(s.switching, k)
+		default:
+			s.switching[k] = from
+			select {
+			case s.switches <- struct{}{}:
+			default: // it is asked already
+			}
+		}
+	}
+	return nil
+}
+
+func (s *sink) DeletePolicies(keys []path.Key) error {
+	for _, k := range keys {
+		delete(s.switching, k)
+	}
+	return s.Datapath.DeletePolicies(keys)
+}
+
 func (d *Daemon) freeLost(age time.Duration) {
 	n, err := d.dp.FreeLost(age)
 	if err != nil {
@@ -321,6 +359,38 @@ func (d *Daemon) serveReloads(ctx context.Context) error {
 			result, err := d.reload()
 			r.done <- reloadAnswer{result, err}
 		}
+	}
+}
+
+// everyOr is every, and calls f also when it is asked to, at most once a second.
+func everyOr(ctx context.Context, interval time.Duration, ask <-chan struct{}, f func(asked bool) error) error {
+	for isAsked := false; ; {
+		if err := f(isAsked); err != nil {
+			return err
+		}
+		now := time.Now()
+		t := time.NewTimer(now.Truncate(interval).Add(interval).Sub(now))
+		pause := time.NewTimer(time.Second)
+		asked := (<-chan struct{})(nil)
+	wait:
+		for {
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				pause.Stop()
+				return nil
+			case <-pause.C:
+				asked = ask
+			case <-asked:
+				isAsked = true
+				break wait
+			case <-t.C:
+				isAsked = false
+				break wait
+			}
+		}
+		t.Stop()
+		pause.Stop()
 	}
 }
 

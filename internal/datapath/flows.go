@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -30,6 +31,12 @@ type flows struct {
 	counts []abiFlowCount // the map's memory
 	found  []uint64       // that of the iterator's map; nil without an iterator
 	off    []int32        // by row, what the last check found: connections too many or too few
+	given  uint64         // how often a policy was given a row
+
+	// Of join; only the caller of Walk uses them.
+	joining  bool // SampleLive counts what is not counted
+	joined   joinState
+	joinedAt int64 // monotonic nanoseconds
 }
 
 // openFlows maps the counts, and reads which path each row belongs to.
@@ -95,6 +102,7 @@ func (f *flows) row(rule string, k *abiPathKey) uint32 {
 	}
 	f.keys[*k] = row
 	f.used[row]++
+	f.given++
 	return row
 }
 
@@ -173,9 +181,10 @@ func (d *Datapath) Flows(k path.Key) (n uint32, ok bool) {
 const switchesPerWalk = 100
 
 // Walk runs walk, which must call SampleLive in all network namespaces and report whether it
-// could. Then it compares the counts of connections with what was found. A row is corrected
-// if it was wrong after the walk before as well, because a connection may begin or end during
-// a walk. Walk returns how many connections were counted too many, or too few.
+// could; a second time if there are connections that no hook counted. Then it compares the counts
+// of connections with what was found. A row is corrected if it was wrong after the walk before as
+// well, because a connection may begin or end during a walk. Walk returns how many connections
+// were counted too many, or too few.
 func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int, err error) {
 	f := &d.flows
 	if d.live == nil {
@@ -192,7 +201,13 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 		atomic.StoreUint64(&f.found[i], 0)
 	}
 	f.mu.Unlock()
+	if err := d.live.objs.Uncounted.Set(uint32(0)); err != nil {
+		return 0, 0, fmt.Errorf("clear the number of connections that are not counted: %w", err)
+	}
 	if all, err := walk(); err != nil || !all {
+		return 0, 0, err
+	}
+	if all, err := d.join(walk); err != nil || !all {
 		return 0, 0, err
 	}
 	f.mu.Lock()
@@ -212,6 +227,37 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 		}
 	}
 	return tooMany, tooFew, nil
+}
+
+// joinPause is the least time between two walks that find the same number of uncounted
+// connections: most of those that a walk did not count are of paths whose policies do not count.
+const joinPause = time.Minute
+
+// join walks once more, if there are connections that no hook counted and policies that count
+// them.
+func (d *Datapath) join(walk func() (bool, error)) (all bool, err error) {
+	f := &d.flows
+	var n uint32
+	if err := d.live.objs.Uncounted.Get(&n); err != nil {
+		return false, fmt.Errorf("read the number of connections that are not counted: %w", err)
+	}
+	f.mu.Lock()
+	state, now := joinState{n, f.given}, monotonic()
+	due := n > 0 && len(f.keys) > 0 && (state != f.joined || now-f.joinedAt >= int64(joinPause))
+	f.mu.Unlock()
+	if !due {
+		return true, nil
+	}
+	f.joining = true
+	defer func() { f.joining = false }()
+	f.joined, f.joinedAt = state, now
+	return walk()
+}
+
+// joinState is when it is worth to look for uncounted connections again: if it has changed.
+type joinState struct {
+	uncounted uint32 // connections
+	given     uint64 // flows.given
 }
 
 // check returns how many connections a row counts too many; negative: too few. before is what

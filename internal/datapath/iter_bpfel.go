@@ -32,10 +32,12 @@ const (
 	iterMapRuntimeConfig  = "runtime_config"
 	iterMapSamples        = "samples"
 	iterMapSlots          = "slots"
+	iterProgTcpilotJoin   = "tcpilot_join"
 	iterProgTcpilotLive   = "tcpilot_live"
 	iterVarAttachedCgroup = "attached_cgroup"
 	iterVarJiffyUs        = "jiffy_us"
 	iterVarSwitchesLeft   = "switches_left"
+	iterVarUncounted      = "uncounted"
 )
 
 // loadIter returns the embedded CollectionSpec for iter.
@@ -80,6 +82,7 @@ type iterSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterProgramSpecs struct {
+	TcpilotJoin *ebpf.ProgramSpec `ebpf:"tcpilot_join"`
 	TcpilotLive *ebpf.ProgramSpec `ebpf:"tcpilot_live"`
 }
 
@@ -112,6 +115,7 @@ type iterVariableSpecs struct {
 	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
 	SwitchesLeft   *ebpf.VariableSpec `ebpf:"switches_left"`
+	Uncounted      *ebpf.VariableSpec `ebpf:"uncounted"`
 }
 
 // iterObjects contains all objects after they have been loaded into the kernel.
@@ -180,17 +184,20 @@ type iterVariables struct {
 	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
 	SwitchesLeft   *ebpf.Variable `ebpf:"switches_left"`
+	Uncounted      *ebpf.Variable `ebpf:"uncounted"`
 }
 
 // iterPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterPrograms struct {
+	TcpilotJoin *ebpf.Program `ebpf:"tcpilot_join"`
 	TcpilotLive *ebpf.Program `ebpf:"tcpilot_live"`
 }
 
 func (p *iterPrograms) Close() error {
 	return _IterClose(
+		p.TcpilotJoin,
 		p.TcpilotLive,
 	)
 }

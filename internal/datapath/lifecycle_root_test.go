@@ -343,7 +343,7 @@ func TestRootVerifierLimits(t *testing.T) {
 	r := newRig(t)
 	progs := []*ebpf.Program{r.objs.TcpilotSockops, r.objs.TcpilotReport, r.objs.TcpilotReset, r.objs.TcpilotError}
 	if r.live != nil {
-		progs = append(progs, r.live.prog)
+		progs = append(progs, r.live.prog, r.live.objs.TcpilotJoin)
 	}
 	for _, p := range progs {
 		info, err := p.Info()

@@ -15,6 +15,7 @@ import (
 type liveIterator struct {
 	prog *ebpf.Program
 	iter *link.Iter
+	join *link.Iter // counts connections that no hook counted; only used during Walk
 	objs iterObjects
 }
 
@@ -53,6 +54,9 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	if it.iter, err = link.AttachIter(link.IterOptions{Program: it.prog}); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.objs.Close())
 	}
+	if it.join, err = link.AttachIter(link.IterOptions{Program: it.objs.TcpilotJoin}); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.iter.Close(), it.objs.Close())
+	}
 	return it, nil
 }
 
@@ -69,7 +73,7 @@ func (m *sockopsMaps) replacements(spec *ebpf.CollectionSpec) map[string]*ebpf.M
 
 func (it *liveIterator) Close() error {
 	it.objs.iterVariables = iterVariables{} // mapped memory holds a map
-	return errors.Join(it.iter.Close(), it.objs.Close())
+	return errors.Join(it.join.Close(), it.iter.Close(), it.objs.Close())
 }
 
 // SampleLive reports the long-lived connections of the calling thread's network
@@ -78,7 +82,11 @@ func (d *Datapath) SampleLive() error {
 	if d.live == nil {
 		return nil
 	}
-	r, err := d.live.iter.Open()
+	it := d.live.iter
+	if d.flows.joining {
+		it = d.live.join
+	}
+	r, err := it.Open()
 	if err != nil {
 		return fmt.Errorf("open TCP iterator: %w", err)
 	}

@@ -110,3 +110,39 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 		t.Errorf("its sample has arm %s, congestion control %s, flags %b", got.Arm, got.CC, got.Flags)
 	}
 }
+
+// A switch that the kernel refuses is counted, and not tried again on that connection.
+func TestRootRefusedSwitch(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, func(p *path.Policy) {
+		p.NumArms = 2
+		p.Arms[0] = path.Arm{CC: cc("reno"), Weight: 1 << 16}
+		p.Arms[1] = path.Arm{CC: cc("no_such_cc")}
+		p.SwitchFrom, p.SwitchTo = 1<<0, 1
+	})
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	kept := func(c net.Conn) bool { return cookieOf(c)*0x9e3779b97f4a7c15>>60 == 0 }
+	c, s := r.pair(t, "127.0.0.1:0")
+	for kept(c) || kept(s) { // of the share that is not switched
+		c, s = r.pair(t, "127.0.0.1:0")
+	}
+	failed := func() uint64 {
+		n, err := r.Counters()
+		must(t, err)
+		return n.Decisions["cc-failed"]
+	}
+	var first uint64
+	for i := range 3 {
+		exchange(t, c, s, 1000)
+		time.Sleep(15 * time.Millisecond)
+		_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
+		must(t, err)
+		if i == 1 { // both ends
+			first = failed()
+		}
+	}
+	if got := failed(); first != 2 || got != first || ccOf(t, c) != "reno" {
+		t.Errorf("%d refused switches, then %d, want 2 and 2; the connection has %s", first, got, ccOf(t, c))
+	}
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -259,5 +260,66 @@ func TestPolicedPathIsPaced(t *testing.T) {
 		if q.Prefix == p.Prefix && (q.RateLimit != p.RateLimit || len(q.Set) != 1) {
 			t.Errorf("after a restart: %+v, want a limit of %d", q, p.RateLimit)
 		}
+	}
+}
+
+// The first connections of a host are counted with those of its path: their samples do not say
+// how many the host has.
+func TestHostsOwnNumberOfConnections(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.InitCwnd} }))
+	g := goods{cubic: 100, bbr: 100, reno: 100}
+	many := func(s *tcp.Sample) { s.Flows, s.Ssthresh, s.DataSegsOut, s.DeliveryRate = 8, 80, 1000, 0 }
+	w.run(5, ip("198.51.100.7"), g, many)
+	w.run(1, ip("198.51.100.8"), g, many)
+	if p := w.path("198.51.100.8/32"); p == nil || p.Carried != 80 {
+		t.Errorf("a new host: %+v, want 80 packets carried", p)
+	}
+	w.run(20, ip("198.51.100.8"), g, many)
+	if p := w.path("198.51.100.8/32"); p == nil || p.Carried != 640 {
+		t.Errorf("a host with a count of its own: %+v, want 640 packets carried", p)
+	}
+}
+
+// An adapted receive window is set before the SYN: the kernel need not ask for it.
+func TestFieldsThatTheKernelAsksFor(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.InitRwnd, tcp.SynRTO} }))
+	if got := w.e.Fields(); got != 1<<tcp.SynRTO {
+		t.Errorf("adapted: fields %b", got)
+	}
+	w = newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Set.Set(tcp.InitRwnd, 10) }))
+	if got := w.e.Fields(); got != 1<<tcp.InitRwnd {
+		t.Errorf("set: fields %b", got)
+	}
+}
+
+// A path that only receives has a row of its own, with adapted values, and the arms of its rule:
+// as they are now, and not as they were when the row was written.
+func TestPathsThatOnlyReceiveFollowTheirRule(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.SynRTO, tcp.InitRwnd} }))
+	receives := func(s *tcp.Sample) {
+		s.Flags |= tcp.FlagAppLimited
+		s.BytesAcked, s.DataSegsOut, s.Busy, s.BytesReceived = 200, 1, time.Millisecond, 1e6
+	}
+	even := goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(15, ip("203.0.113.9"), even, receives)
+	k := path.Of(1, 0, ip("203.0.113.9"), 24)
+	before, ok := w.sink.rows[k]
+	if !ok || before.Policy.Adapted == 0 {
+		t.Fatalf("no row with adapted values: %+v", before)
+	}
+	w.gap = second / 5
+	for i := range 12 { // paths that learn
+		w.run(60, ip(fmt.Sprintf("198.51.%d.7", i)), goods{cubic: 10, bbr: 100, reno: 10})
+	}
+	for range 12 {
+		w.now += second
+		w.e.Tick(w.now)
+	}
+	bbrs := func(k path.Key) uint32 { return w.sink.rows[k].Policy.Arms[1].Weight }
+	if was := before.Policy.Arms[1].Weight; bbrs(path.Root(1, 0)) < policy.One*9/10 || was > policy.One/2 {
+		t.Fatalf("the rule's share of bbr is %d, the path's was %d", bbrs(path.Root(1, 0)), was)
+	}
+	if got := bbrs(k); got < policy.One*9/10 {
+		t.Errorf("its share of bbr is %d, its rule's %d", got, bbrs(path.Root(1, 0)))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -147,7 +148,9 @@ type counts struct {
 	ignored     [learn.NumIgnored]uint64
 	noArm       uint64
 	retirements [guard.NumKinds]uint64
-	reasons     []uint64 // by policy.Reason
+	hostSample  tcp.Sample                    // of ofHost
+	barred      [len(estimate.RTOMins)]uint64 // values of RTO_MIN found too short, by index
+	reasons     []uint64                      // by policy.Reason
 	kinds       [tcp.KindFailedConnect + 1]uint64
 	// stoodFor counts the connections that the samples of each kind stand for.
 	stoodFor [tcp.KindFailedConnect + 1]uint64
@@ -166,6 +169,10 @@ type ruleState struct {
 	// changes.
 	params     tcp.Params
 	paramStamp uint32
+	// The root's row was written since copiedAt, Unix ns, when the paths that copy its arms were
+	// last decided on (updateCopies).
+	copiesDue bool
+	copiedAt  int64
 	// changed says that the rule was edited, and kept its name and what it learns.
 	changed bool
 }
@@ -229,7 +236,9 @@ func (e *Engine) Rules() []policy.Rule {
 	return e.rules
 }
 
-// Fields has the bit 1<<f for each field that some rule sets or adapts: none in mode observe.
+// Fields has the bit 1<<f for each field that some rule sets or adapts: none in mode observe. An
+// adapted initial receive window is not among them: it is set before the SYN, and the kernel's
+// question for it, which would cost a look-up at both ends, is not answered with it.
 func (e *Engine) Fields() (mask uint64) {
 	if e.Mode() == ModeObserve {
 		return 0
@@ -237,7 +246,9 @@ func (e *Engine) Fields() (mask uint64) {
 	for _, r := range e.Rules() {
 		mask |= r.Set.Mask()
 		for _, f := range r.Adapt {
-			mask |= 1 << f
+			if f != tcp.InitRwnd {
+				mask |= 1 << f
+			}
 		}
 	}
 	return mask

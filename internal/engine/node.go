@@ -61,6 +61,7 @@ type node struct {
 	id      uint32
 	reason  policy.Reason
 	expires int64
+	rowAt   int64 // Unix ns since when there is a row; 0: there is none
 	policy  written
 	decided int64  // Unix ns of the latest decision
 	changes uint64 // belief.Changes then
@@ -127,6 +128,9 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 
 // isRoot reports whether n is the root of a class, which applies where no path is known.
 func (n *node) isRoot() bool { return n.parent == nil }
+
+// adapts reports whether the node's rule adapts a field.
+func (n *node) adapts(f tcp.Field) bool { return slices.Contains(n.rule.rule.Adapt, f) }
 
 // policyNode returns the node whose policy the kernel applies to connections of n: n
 // itself, or its nearest ancestor with a row in the kernel.

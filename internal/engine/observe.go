@@ -94,7 +94,7 @@ func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 		at.path = e.node(rs, at.scope, at.addr, true)
 	}
 	if at.host != nil {
-		e.noteSample(at.host, s)
+		e.noteSample(at.host, e.ofHost(at.host, s))
 	}
 	e.noteSample(at.path, s)
 	if at.host != nil {
@@ -102,6 +102,17 @@ func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	}
 	e.readapt(at.path, s)
 	e.countWithoutECN(at.leaf(), s)
+}
+
+// ofHost returns a sample with the number of connections of its host. One that began before the
+// host had a row of its own was counted with the path's, which may be many more.
+func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
+	if s.Flows <= 1 || host.rowAt != 0 && s.At-int64(s.Duration) >= host.rowAt {
+		return s
+	}
+	e.hostSample = *s
+	e.hostSample.Flows = 1
+	return &e.hostSample
 }
 
 // showsPath reports whether a sample shows something that the rule adapts values to.
@@ -153,10 +164,11 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 
 // logBarred reports that a value of RTO_MIN is not used on a path for a time.
 func (e *Engine) logBarred(n *node) {
-	if !slices.Contains(n.rule.rule.Adapt, tcp.RTOMin) {
+	if !n.adapts(tcp.RTOMin) {
 		return
 	}
 	r := &n.metrics.RTOMin
+	e.barred[r.Barred]++
 	e.log.Warn("rto_min too short for a path", "rto_min", time.Duration(estimate.RTOMins[r.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
 		"path", n.key.path().Prefix, "why", "spurious retransmissions, which the peers reported (DSACK)", "for", r.For)
 }
@@ -188,7 +200,7 @@ func (e *Engine) ensureNode(rs *ruleState, at position, s *tcp.Sample) *node {
 	}
 	if at.host == nil {
 		if at.host = e.makeHost(at.path, at.addr); at.host != nil {
-			e.noteSample(at.host, s)
+			e.noteSample(at.host, e.ofHost(at.host, s))
 		}
 	}
 	return at.leaf()

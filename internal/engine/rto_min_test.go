@@ -52,6 +52,13 @@ func TestAdaptRTOMin(t *testing.T) {
 	if runRTOMin(w, 10, 1); rtoMinOf(w, "198.51.100.7") != 100 {
 		t.Errorf("with spurious retransmissions, RTO_MIN is %d ms, want 100", rtoMinOf(w, "198.51.100.7"))
 	}
+	p = w.path("198.51.100.0/24")
+	if b := p.RTOMinBarred; b == nil || b.RTOMin != 50*time.Millisecond || b.For != 10*time.Minute || p.RTOMin != 100*time.Millisecond {
+		t.Errorf("barred is %+v, RTO_MIN %v", b, p.RTOMin)
+	}
+	if n := w.e.View(time.Unix(0, w.now)).Totals.RTOMinBarred; n["0.05"] != 1 || n["0.1"] != 0 {
+		t.Errorf("counted are %v", n)
+	}
 	if runRTOMin(w, 60, 0); rtoMinOf(w, "198.51.100.7") != 100 {
 		t.Errorf("a minute later, RTO_MIN is %d ms, want 100", rtoMinOf(w, "198.51.100.7"))
 	}

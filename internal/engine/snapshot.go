@@ -123,13 +123,26 @@ type PathMetrics struct {
 	// RateLimit is that of a policer on the path: the greatest rate of payload at which the path's
 	// paced connections together lost nothing; 0: none was found. RateLimitWhy is its evidence, or
 	// that of a limit that is searched for.
-	RateLimit    uint64    `json:"rate_limit_bytes_per_second,omitempty"`
-	RateLimitWhy string    `json:"rate_limit_why,omitempty"`
-	Updated      time.Time `json:"measured_at,omitzero"` // time of the latest sample; the last minutes are those before it
+	RateLimit    uint64 `json:"rate_limit_bytes_per_second,omitempty"`
+	RateLimitWhy string `json:"rate_limit_why,omitempty"`
+	// RTOMin is what new connections get if the rule adapts it: the kernel's value or an adapted
+	// one; 0: it does not.
+	RTOMin time.Duration `json:"rto_min_ns,omitempty"`
+	// RTOMinBarred is set while a value of RTO_MIN is not used on the path, because peers reported
+	// spurious retransmissions with it.
+	RTOMinBarred *BarredRTOMin `json:"rto_min_barred,omitempty"`
+	Updated      time.Time     `json:"measured_at,omitzero"` // time of the latest sample; the last minutes are those before it
 	// NetworkType is unknown, datacentre, lan, wifi, cellular, long-fat, satellite, policed or bufferbloated.
 	NetworkType string `json:"network_type"`
 	// NetworkWhy has the metrics that led to it, with their bounds; of unknown, what is missing.
 	NetworkWhy estimate.NetworkReason `json:"network_why"`
+}
+
+// BarredRTOMin is a value of RTO_MIN that is too short for a path.
+type BarredRTOMin struct {
+	RTOMin time.Duration `json:"rto_min_ns"` // this value and shorter ones are not used ...
+	Until  time.Time     `json:"until"`      // ... until then
+	For    time.Duration `json:"for_ns"`     // the length of that time
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.
@@ -194,6 +207,7 @@ type Totals struct {
 	Ignored      map[string]uint64 `json:"ignored"`             // samples not scored, by reason
 	Decisions    map[string]uint64 `json:"decisions"`           // policies written, by reason
 	Retired      map[string]uint64 `json:"retired"`             // arms retired on a path, by guard
+	RTOMinBarred map[string]uint64 `json:"rto_min_barred"`      // values of RTO_MIN found too short for a path, by value in seconds
 	Paths        int               `json:"paths"`               // beliefs in memory
 	PathLimit    int               `json:"path_limit"`          //
 	Evicted      uint64            `json:"evicted"`             // beliefs dropped because of the path limit

@@ -25,6 +25,9 @@ const (
 	// pace is the least time between two decisions about one path, so that a busy path is
 	// not decided on after each of its connections.
 	pace = int64(50 * time.Millisecond)
+	// copyPace is the least time between two such decisions about the paths that copy the arms
+	// of their rule's root: there may be many.
+	copyPace = int64(10 * time.Second)
 	// settledAt is the number of observations, since a path was first seen or changed,
 	// from which the decision after another outcome of the best arm goes to Engine.later,
 	// unless the sum of the change detector is urgentSum or more (a quarter of its limit,
@@ -110,9 +113,26 @@ func (e *Engine) renew(now int64) {
 // or whose write failed, are marked for the next one.
 func (e *Engine) beginRound(now int64) {
 	e.renew(now)
+	e.updateCopies(now)
 	e.deciding, e.dirty, e.spare = e.dirty, e.spare[:0], nil
 	e.allowance = min(laterRate, e.allowance+laterRate*max(0, float64(now-e.allowed)*1e-9))
 	e.allowed = now
+}
+
+// updateCopies decides again on paths that have a row of their own, because values are adapted to
+// them, and no observations of arms: their arms are a copy of the root's.
+func (e *Engine) updateCopies(now int64) {
+	for _, rs := range e.byRule {
+		if !rs.copiesDue || now-rs.copiedAt < copyPace {
+			continue
+		}
+		rs.copiesDue, rs.copiedAt = false, now
+		e.byUse.each(func(n *node) {
+			if n.rule == rs && n.id != 0 && n.belief.Count == 0 && !n.isRoot() {
+				e.mark(n)
+			}
+		})
+	}
 }
 
 // decideSome decides on paths until a batch of rows is full, or the round is done. In the
@@ -230,6 +250,12 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	if e.ids++; e.ids == 0 {
 		e.ids = 1 // 0 is no policy
 	}
+	if n.id == 0 {
+		n.rowAt = now
+	}
+	if n.isRoot() && len(n.rule.rule.Adapt) > 0 {
+		n.rule.copiesDue = true
+	}
 	n.id, n.policy, n.expires = e.ids, w, now+int64(e.opt.TTL)
 	e.byWrite.remove(n)
 	e.byWrite.pushBack(n)
@@ -247,7 +273,7 @@ func (e *Engine) leftToParent(n *node, now int64) bool {
 		e.removed = append(e.removed, n.key)
 		e.byWrite.remove(n)
 	}
-	n.id, n.expires, n.policy, n.best = 0, 0, written{}, -1
+	n.id, n.rowAt, n.expires, n.policy, n.best = 0, 0, 0, written{}, -1
 	n.reason = policy.NewPath
 	if e.parentBelief(n) != nil {
 		n.reason = policy.Inherited

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
@@ -141,6 +142,12 @@ func (e *Engine) viewTotals() Totals {
 			t.Decisions[policy.Reason(r).String()] = n
 		}
 	}
+	t.RTOMinBarred = map[string]uint64{}
+	for i, n := range e.barred {
+		if i > 0 { // the kernel's value is never barred
+			t.RTOMinBarred[RTOMinLabel(time.Duration(estimate.RTOMins[i])*time.Millisecond)] = n
+		}
+	}
 	for g, n := range e.retirements {
 		t.Retired[guard.Kind(g).String()] = n
 	}
@@ -237,6 +244,10 @@ func (v *viewer) path(p *PathState, n *node) {
 		PathMetrics: viewMetrics(&n.metrics),
 		Slice:       from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
+	if n.adapts(tcp.RTOMin) {
+		p.RTOMinBarred = viewBarred(&n.metrics.RTOMin, v.now)
+		p.RTOMin = cmp.Or(time.Duration(from.policy.adapted.RTOMin), time.Duration(estimate.RTOMins[0])) * time.Millisecond
+	}
 	if v.e.opt.Flows != nil && from == n {
 		if active, ok := v.e.opt.Flows(k); ok {
 			p.Active = &active
@@ -331,6 +342,26 @@ func viewMetrics(m *estimate.Path) PathMetrics {
 	out.NetworkType, out.NetworkWhy = m.Network.Type.String(), m.WhyNetwork()
 	return out
 }
+
+func viewBarred(r *estimate.RTOMin, now time.Time) *BarredRTOMin {
+	value := r.BarredAt(now.UnixNano())
+	if value == 0 {
+		return nil
+	}
+	return &BarredRTOMin{RTOMin: value, Until: time.Unix(0, r.Until), For: r.For}
+}
+
+// RTOMins are the values of RTO_MIN that paths may have, in the form of RTOMinLabel: the kernel's
+// first.
+func RTOMins() (values []string) {
+	for _, ms := range estimate.RTOMins {
+		values = append(values, RTOMinLabel(time.Duration(ms)*time.Millisecond))
+	}
+	return values
+}
+
+// RTOMinLabel is a value of RTO_MIN as metrics name it: in seconds.
+func RTOMinLabel(v time.Duration) string { return strconv.FormatFloat(v.Seconds(), 'g', -1, 64) }
 
 func holdOut(n, from *node) PathHoldOut {
 	slices := float64(from.policy.slices) / policy.One

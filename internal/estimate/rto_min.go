@@ -107,6 +107,14 @@ func (r *RTOMin) isBarred(i int, now int64) bool {
 	return r.Barred != 0 && i >= int(r.Barred) && now < r.Until && r.Until-now <= int64(barredLongest)
 }
 
+// BarredAt is the value that is not used at a time, with all shorter ones; 0: none.
+func (r *RTOMin) BarredAt(now int64) time.Duration {
+	if !r.isBarred(int(r.Barred), now) {
+		return 0
+	}
+	return time.Duration(RTOMins[r.Barred]) * time.Millisecond
+}
+
 // Allows reports whether a value, an index into RTOMins, may be used, if that of index `was` is in
 // use: it is not barred, and either not shorter, or the next longer one has been shown to cause
 // few spurious retransmissions.

@@ -7,7 +7,7 @@ import (
 )
 
 // Replaced returns the arms whose running connections are better off with arms[best], as the
-// bit 1<<i for arms[i]: those that are believed to be less than half as fast on this path, by
+// bit 1<<i for arms[i] (best is the arm that nearly all new connections get): those that are believed to be less than half as fast on this path, by
 // evidence of the path itself since it was first seen or changed. base is as for Weights. A
 // learner that does not support it replaces none.
 func Replaced(l Learner, arms []tcp.CC, base, best int, b *Belief, now int64) uint8 {

@@ -106,6 +106,7 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	s.each(ignored, t.Ignored)
 	s.each(policyReasons, t.Decisions)
 	s.each(armsRetired, t.Retired)
+	s.each(rtoMinBars, t.RTOMinBarred)
 	s.one(unattributed, float64(t.Unattributed))
 	s.one(learned, float64(t.ObserveCount))
 	s.one(ticks, float64(t.Ticks))
@@ -166,6 +167,7 @@ func (s *scrape) paths(paths []*engine.PathState, top int) {
 	for _, t := range engine.NetworkTypes() {
 		s.one(networkPaths, float64(types[t]), t)
 	}
+	s.rtoMins(paths)
 	type key struct{ rule, cc string }
 	rest := map[string]float64{}   // samples by rule
 	counts := map[key][2]float64{} // connections, greedy ones
@@ -188,6 +190,26 @@ func (s *scrape) paths(paths []*engine.PathState, top int) {
 		s.one(pathArmCount, n[0], k.rule, other, "", k.cc)
 		s.one(pathArmGreedy, n[1], k.rule, other, "", k.cc)
 		s.one(pathArmWeight, weights[k]/total[k.rule], k.rule, other, "", k.cc)
+	}
+}
+
+// rtoMins counts the paths by their RTO_MIN, and by the value that is barred. Paths of rules that
+// do not adapt it have neither.
+func (s *scrape) rtoMins(paths []*engine.PathState) {
+	given, barred := map[string]int{}, map[string]int{}
+	for _, p := range paths {
+		if p.RTOMin != 0 {
+			given[engine.RTOMinLabel(p.RTOMin)]++
+		}
+		if p.RTOMinBarred != nil {
+			barred[engine.RTOMinLabel(p.RTOMinBarred.RTOMin)]++
+		}
+	}
+	for i, value := range engine.RTOMins() {
+		s.one(rtoMinPaths, float64(given[value]), value)
+		if i > 0 { // the kernel's value is never barred
+			s.one(rtoMinBarred, float64(barred[value]), value)
+		}
 	}
 }
 

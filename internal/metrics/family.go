@@ -69,6 +69,9 @@ var (
 	pathLimit      = gauge("paths_limit", "Greatest number of paths that are kept.")
 	pathEvicted    = counter("paths_evicted_total", "Paths dropped because of the limit.")
 	yields         = gauge("yield_info", "1 for each field that tcpilot does not set because the administrator changed its sysctl.", "field", "sysctl")
+	rtoMinPaths    = gauge("rto_min_paths", "Paths in memory by the RTO_MIN in seconds that their connections get, of rules that adapt it; 0.2 is the kernel's value.", "seconds")
+	rtoMinBarred   = gauge("rto_min_barred_paths", "Paths in memory on which a value of RTO_MIN in seconds, and shorter ones, are not used for a time.", "seconds")
+	rtoMinBars     = counter("rto_min_barred_total", "How often a value of RTO_MIN in seconds was found too short for a path, because peers reported spurious retransmissions.", "seconds")
 	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
 	armsRetired    = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, or left a path or rule to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
 	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
@@ -125,7 +128,7 @@ var families = []*family{
 	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
 	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, networkPaths, pathLimit, pathEvicted, yields, armState, armsRetired, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
+	pathCount, networkPaths, pathLimit, pathEvicted, yields, rtoMinPaths, rtoMinBarred, rtoMinBars, armState, armsRetired, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathActive, pathRateLimit, pathSsthresh, pathLoss, pathMeasured, pathHoldOut, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,

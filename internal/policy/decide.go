@@ -188,8 +188,12 @@ func (in *Input) learned(d *Decision) Reason {
 	weigh(d.Policy.Arms[:len(arms)], shares)
 	d.Policy.Slice = in.Slice
 	d.Best = best
-	if in.Rule.Learn.SwitchRunning && best >= 0 && best != base && !congestion.Of(arms[best]).NeedsECN && d.Policy.Arms[best].Weight >= learnedShare*One {
-		d.Policy.SwitchFrom, d.Policy.SwitchTo = learn.Replaced(in.Learner, arms, base, best, b, in.Now), uint8(best)
+	if in.Rule.Learn.SwitchRunning {
+		// Not best: while the default does badly, nearly all new connections may have another
+		// arm before that is shown to be better for good.
+		if to := usual(d.Policy.Arms[:len(arms)]); to >= 0 && to != base && !congestion.Of(arms[to]).NeedsECN {
+			d.Policy.SwitchFrom, d.Policy.SwitchTo = learn.Replaced(in.Learner, arms, base, to, b, in.Now), uint8(to)
+		}
 	}
 	if c, ok := in.Learner.(changeReporter); ok && c.Changed(b, in.Now) {
 		return ChangeDetected
@@ -205,6 +209,11 @@ func (in *Input) learned(d *Decision) Reason {
 		return Learned
 	}
 	return Exploring
+}
+
+// usual is the arm that nearly all new connections get; -1: there is none.
+func usual(arms []path.Arm) int {
+	return slices.IndexFunc(arms, func(a path.Arm) bool { return a.Weight >= learnedShare*One })
 }
 
 // usable writes to in.arms the arms that the rule allows and that are available and not

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -269,5 +270,36 @@ func TestDefaultIsAnArm(t *testing.T) {
 		if strings.Join(got, " ") != want || base != 0 {
 			t.Errorf("rule %q: %v, default %d; want %s", rule, got, base, want)
 		}
+	}
+}
+
+// Running connections follow new ones, as soon as nearly all of these have another arm because the
+// default does badly.
+func TestRunningConnectionsFollowNewOnes(t *testing.T) {
+	arms := ccs("cubic bbr")
+	cubic, bbr := arms[0], arms[1]
+	rule := Rule{Name: "all", Learn: &Learn{Arms: arms, SwitchRunning: true}}
+	l, b, now := learn.DefaultThompson(), &learn.Belief{}, int64(1e18)
+	seen := func(n int, cc tcp.CC, rate, loss float64) Decision {
+		for range n {
+			now += int64(time.Second)
+			l.Observe(b, cc, learn.Outcome{At: now, Slice: now, Reward: math.Log(rate), Weight: 0.9,
+				AtOnce: 1, Sent: 1000, Again: 1000 * loss, Loss: loss, Stretch: 0.02})
+		}
+		return Decide(&Input{Rule: &rule, Learner: l, Arms: arms, Default: cubic, Belief: b, Now: now})
+	}
+	if d := seen(30, cubic, 10e6, 0); d.Policy.SwitchFrom != 0 {
+		t.Errorf("the default does well: %+v", d.Policy)
+	}
+	if d := seen(4, cubic, 1e6, 0.01); d.Policy.SwitchFrom != 0 {
+		t.Errorf("nothing is known of the other arm: %+v", d.Policy)
+	}
+	d := seen(2, bbr, 8e6, 0.01)
+	if p := d.Policy; p.SwitchFrom != 1<<0 || p.SwitchTo != 1 || p.Arms[1].Weight < learnedShare*One {
+		t.Errorf("%+v", p)
+	}
+	rule.Learn.SwitchRunning = false
+	if d := seen(1, bbr, 10e6, 0.01); d.Policy.SwitchFrom != 0 {
+		t.Errorf("not asked for: %+v", d.Policy)
 	}
 }

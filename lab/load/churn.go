@@ -31,6 +31,8 @@ type ChurnSpec struct {
 	// Request and Reply are their sizes in bytes, 64 and 256 if 0.
 	Request int
 	Reply   int
+	// Reset ends one connection in so many with a RST instead of a FIN; 0 is none.
+	Reset int
 	// Keep is the number of connections, evenly chosen, that are recorded; 0 is none.
 	// Account is the number of the first one's account, those of the others count up from
 	// it; not 0.
@@ -133,7 +135,7 @@ func (s ChurnSpec) check() error {
 	switch {
 	case len(s.To) == 0 || len(s.To) > maxServers:
 		return fmt.Errorf("check churn: %d addresses, want 1 to %d", len(s.To), maxServers)
-	case s.Duration <= 0 || s.Count < 0 || s.Rate < 0 || s.Workers > maxWorkers:
+	case s.Duration <= 0 || s.Count < 0 || s.Rate < 0 || s.Reset < 0 || s.Workers > maxWorkers:
 		return fmt.Errorf("check churn: duration %s, count %d, rate %v, %d workers", s.Duration, s.Count, s.Rate, s.Workers)
 	case s.Keep < 0 || s.Keep > maxKeep || s.Keep > 0 && s.Account == 0:
 		return fmt.Errorf("check churn: %d records to keep, of accounts from %d on", s.Keep, s.Account)
@@ -176,7 +178,8 @@ func (c *churner) work(ctx context.Context) {
 			o.account = r.Account
 		}
 		o.encode(request)
-		err := c.connection(ctx, c.spec.To[n%uint64(len(c.spec.To))], request, reply, &r)
+		reset := c.spec.Reset > 0 && n%uint64(c.spec.Reset) == 0
+		err := c.connection(ctx, c.spec.To[n%uint64(len(c.spec.To))], request, reply, reset, &r)
 		r.Elapsed = since(r.Begin)
 		if err != nil {
 			c.failed(ctx, err)
@@ -245,7 +248,7 @@ func (c *churner) failed(ctx context.Context, err error) {
 }
 
 // connection makes one connection and completes its record.
-func (c *churner) connection(ctx context.Context, to string, request, reply []byte, r *Connection) (err error) {
+func (c *churner) connection(ctx context.Context, to string, request, reply []byte, reset bool, r *Connection) (err error) {
 	conn, err := dial(ctx, to, c.spec.CC, churnTimeout)
 	if err != nil {
 		return err
@@ -270,6 +273,9 @@ func (c *churner) connection(ctx context.Context, to string, request, reply []by
 			return err
 		}
 		r.Own = &a
+	}
+	if reset {
+		return conn.SetLinger(0)
 	}
 	return nil
 }

@@ -1,11 +1,18 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/store"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
@@ -108,4 +115,192 @@ func TestRootInitialWindowOnAKnownPath(t *testing.T) {
 	if most <= 10 || most > 64 {
 		t.Errorf("connections begin with %d packets, want 11 to 64\n%s", most, newSeries(t, p, r, 0).known(t))
 	}
+}
+
+const windowRules = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd]}\n"
+
+// served is a world in which the tuned host serves objects to a remote, 50 ms away.
+type served struct {
+	*world
+	to      string
+	account uint64
+	samples *tail
+}
+
+func newServed(t *testing.T, rules string, forward link.Spec) (*served, *tcpilot) {
+	t.Helper()
+	w := newWorld(t, "far")
+	forward.Delay = 50*time.Millisecond - delay
+	must(t, w.remotes[0].way.Set(forward))
+	at, err := w.client.Listen(t.Context(), load.ListenSpec{Address: netip.AddrPortFrom(w.star.Access.Addr4.Addr(), 0).String()})
+	must(t, err)
+	p := startTcpilot(t, w, settings{rules: rules, interval: "30s"}) // one sample for each connection
+	return &served{world: w, to: at.String(), account: 1, samples: p.follow(t)}, p
+}
+
+// objects transfers n objects, so many at a time, and returns their completion times.
+func (s *served) objects(t *testing.T, n int, size uint32, concurrency int) (took []time.Duration) {
+	t.Helper()
+	flows := make([]load.Flow, n)
+	for i := range flows {
+		flows[i].Size = size
+	}
+	r, err := s.remotes[0].agent.Flows(t.Context(), load.FlowsSpec{To: s.to, Account: s.account, Flows: flows, Concurrency: concurrency, Duration: time.Minute})
+	must(t, err)
+	s.account += uint64(n)
+	for _, c := range r.Connections {
+		if c.Error != "" {
+			t.Error(c.Error)
+		}
+		took = append(took, c.Elapsed)
+	}
+	return took
+}
+
+// begun are the samples of connections that began after a time, in the order in which they began.
+func (s *served) begun(t *testing.T, after time.Time, n int) (out []api.Sample) {
+	t.Helper()
+	began := func(x api.Sample) time.Time { return x.At.Add(-x.Duration) }
+	eventually(t, 15*time.Second, "samples of all connections", func() error {
+		s.samples.mu.Lock()
+		defer s.samples.mu.Unlock()
+		out = out[:0]
+		for _, x := range s.samples.samples {
+			if x.Kind == "close" && began(x).After(after) {
+				out = append(out, x)
+			}
+		}
+		if len(out) < n {
+			return fmt.Errorf("%d of %d", len(out), n)
+		}
+		return nil
+	})
+	slices.SortFunc(out, func(a, b api.Sample) int { return began(a).Compare(began(b)) })
+	return out
+}
+
+// firstWindows is what is lost of the packets of raised initial windows.
+func firstWindows(samples []api.Sample) (raised int, sent, lost uint32) {
+	for _, x := range samples {
+		if x.InitCwnd > 0 {
+			raised, sent, lost = raised+1, sent+uint32(x.InitCwnd), lost+uint32(x.InitLost)
+		}
+	}
+	return raised, sent, lost
+}
+
+// TestMeasureHalvedBottleneck: a bottleneck halves while objects of 1 MB, or 100 kB, are served, 5 at a time.
+// After 10 connections, less than 2 % of the packets of initial windows are lost again.
+func TestMeasureHalvedBottleneck(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, c := range []struct {
+			rate  uint64
+			size  uint32
+			later int
+		}{{500e6, 1e6, 100}, {100e6, 1e6, 100}, {100e6, 100e3, 250}} {
+			rate, name := c.rate, fmt.Sprintf("%d Mbit/s, %d kB", c.rate/1e6, c.size/1000)
+			t.Run(name, func(t *testing.T) {
+				s, _ := newServed(t, windowRules, link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
+				s.objects(t, 60, c.size, 5)
+				begin := time.Now().Add(-5 * time.Second)
+				raised, sent, lost := firstWindows(s.begun(t, begin, 1))
+				t.Logf("before: %d raised, %d packets, %d lost", raised, sent, lost)
+				done := make(chan struct{})
+				go func() { defer close(done); s.objects(t, c.later, c.size, 5) }()
+				time.Sleep(2 * time.Second)
+				reshape(t, s.remotes[0].way, func(l *link.Spec) { l.Rate, l.Queue.Bytes = rate/2, rate/2/8/20 })
+				turned := time.Now()
+				<-done
+				after := s.begun(t, turned, 30)
+				share := func(x []api.Sample) float64 {
+					raised, sent, lost := firstWindows(x)
+					t.Logf("%d connections: %d raised, %d packets, %d lost", len(x), raised, sent, lost)
+					return 100 * float64(lost) / float64(max(1, sent))
+				}
+				for i, x := range after[:min(len(after), 25)] {
+					t.Logf("connection %d: window %d, lost %d; srtt %v, %d of %d sent again", i+1, x.InitCwnd, x.InitLost, x.SRTT, x.Retrans, x.DataSegsOut)
+				}
+				first, later := share(after[:10]), share(after[10:])
+				t.Logf("lost of first windows: %.2f %% of the first 10 connections, %.2f %% of the others", first, later)
+				testenv.AtMost(m, name+" halved: % lost of first windows, from the 11th connection on", later, 2)
+			})
+		}
+	})
+}
+
+// older makes what tcpilot has stored, while it is stopped, older: all of its times.
+func (p *tcpilot) older(t *testing.T, by time.Duration) {
+	t.Helper()
+	db, _, err := store.Open(filepath.Join(p.dir, "state", "beliefs.db"))
+	must(t, err)
+	now := time.Now()
+	var shift func(v any) any
+	shift = func(v any) any {
+		switch v := v.(type) {
+		case map[string]any:
+			for k := range v {
+				v[k] = shift(v[k])
+			}
+		case []any:
+			for i := range v {
+				v[i] = shift(v[i])
+			}
+		case json.Number: // Unix nanoseconds, or another quantity
+			if n, err := v.Int64(); err == nil && now.Sub(time.Unix(0, n)).Abs() < time.Hour {
+				return n - int64(by)
+			}
+		}
+		return v
+	}
+	var all []store.Record
+	must(t, db.Load(func(r store.Record) error {
+		in := json.NewDecoder(bytes.NewReader(r.Belief))
+		in.UseNumber()
+		var v any
+		if err := in.Decode(&v); err != nil {
+			return err
+		}
+		var err error
+		r.Belief, err = json.Marshal(shift(v))
+		all = append(all, r)
+		return err
+	}))
+	must(t, db.Save(all, nil))
+	must(t, db.Close())
+	t.Logf("%d stored paths are %v older", len(all), by)
+}
+
+// TestMeasureSlowerAfterAnHour: a path becomes ten times slower while it is not used for an hour. The
+// first connection is no worse than without tcpilot.
+func TestMeasureSlowerAfterAnHour(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		const rate = 500e6
+		s, p := newServed(t, strings.Replace(windowRules, "[init_cwnd]", "auto", 1), link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
+		plain := *s
+		at, err := s.beside.Listen(t.Context(), load.ListenSpec{Address: netip.AddrPortFrom(s.star.Access.Addr4.Addr(), 0).String()})
+		must(t, err)
+		plain.to = at.String()
+		before := s.objects(t, 40, 1e6, 5)
+		t.Logf("before: the last of %d took %v", len(before), before[len(before)-1])
+		raised, sent, lost := firstWindows(s.begun(t, time.Now().Add(-time.Minute), 40))
+		t.Logf("before: %d initial windows raised, %d packets, %d lost", raised, sent, lost)
+		p.stop(t)
+		p.older(t, time.Hour)
+		reshape(t, s.remotes[0].way, func(l *link.Spec) { l.Rate, l.Queue.Bytes = rate/10, rate/10/8/20 })
+		var without []time.Duration
+		for range 5 {
+			without = append(without, plain.objects(t, 1, 1e6, 1)...)
+			time.Sleep(200 * time.Millisecond)
+		}
+		slices.Sort(without)
+		p.start(t)
+		s.samples = p.follow(t)
+		begin := time.Now()
+		first := s.objects(t, 1, 1e6, 1)[0]
+		x := s.begun(t, begin, 1)[0]
+		t.Logf("first connection: %v, window %d, pacing %d, sent again %d; without tcpilot %v", first, x.InitCwnd, x.MaxPacingRate, x.Retrans, without)
+		testenv.AtLeast(m, "initial windows raised before the pause", raised, 1)
+		testenv.AtMost(m, "raised initial window of the first connection after it, packets", int(x.InitCwnd), 0)
+		testenv.AtMost(m, "its completion time, of that without tcpilot (median of 5)", first.Seconds()/without[2].Seconds(), 1.05)
+	})
 }

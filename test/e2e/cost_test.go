@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/tcpilot/tcpilot/internal/api"
+	labLink "github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"golang.org/x/sys/unix"
@@ -161,6 +163,88 @@ func BenchmarkCostBPF(b *testing.B) {
 			b.ReportMetric(calls/float64(connections), "calls/conn")
 		})
 	}
+}
+
+// BenchmarkCostAdapt compares the run time of tcpilot's programs per connection, both ends, with and
+// without adapted values, in pairs whose order alternates: on a perfect wire, where timeouts are
+// adapted, and with connections of 64 KB over 4 ms, where initial windows are as well.
+func BenchmarkCostAdapt(b *testing.B) {
+	b.Run("near", func(b *testing.B) { costAdapt(b, 0, load.ChurnSpec{Rate: 4000, Workers: 16}) })
+	b.Run("far", func(b *testing.B) {
+		costAdapt(b, 2*time.Millisecond, load.ChurnSpec{Rate: 500, Workers: 32, Reply: 64 << 10})
+	})
+}
+
+func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
+	pairs := 4
+	if full() {
+		pairs = 12
+	}
+	w, _, to := newChurn(b)
+	if oneWay > 0 {
+		shape(b, w.star.Entry, w.star.Access, labLink.Spec{Delay: oneWay})
+		shape(b, w.remotes[0].Near, w.remotes[0].Far, labLink.Spec{Delay: oneWay})
+	}
+	churn.To = to
+	with := func(more string) settings {
+		return settings{lease: "10s", interval: "5s", rules: "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {}" + more + "}\n"}
+	}
+	p := startTcpilot(b, w, with(""))
+	some := func(d time.Duration) float64 {
+		s := churn
+		s.Duration = d
+		r, err := w.client.Churn(b.Context(), s)
+		must(b, err)
+		if r.Errors > 0 {
+			b.Errorf("%d connections failed: %s", r.Errors, r.FirstError)
+		}
+		return float64(r.Connections)
+	}
+	parts := map[string][]runTime{} // by configuration and program
+	measure := func(more string) (ns float64) {
+		p.configure(b, with(more))
+		_, err := p.run(b, "reload")
+		must(b, err)
+		some(700 * time.Millisecond)
+		stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+		must(b, err)
+		defer stats.Close()
+		before := p.runTimes(b)
+		connections := some(1500 * time.Millisecond)
+		for name, after := range p.runTimes(b) {
+			d := runTime{(after.ns - before[name].ns) / connections, (after.calls - before[name].calls) / connections}
+			parts[more+" "+name] = append(parts[more+" "+name], d)
+			ns += d.ns
+		}
+		return ns
+	}
+	some(5 * time.Second) // what is learned first
+	var off, more []float64
+	for range b.N {
+		for i := range pairs {
+			var plain, adapted float64
+			if i%2 == 0 {
+				plain, adapted = measure(""), measure(", adapt: auto")
+			} else {
+				adapted, plain = measure(", adapt: auto"), measure("")
+			}
+			off, more = append(off, plain), append(more, adapted-plain)
+			b.Logf("pair %d: %.0f ns without, %+.0f ns with adapt", i, plain, adapted-plain)
+		}
+	}
+	for _, f := range ask[api.Explanation](b, p, "explain", w.remotes[0].Addr4.String()).Fields {
+		b.Logf("%s %d: %s", f.Field, f.Value, f.Why)
+	}
+	b.ReportMetric(0, "ns/op")
+	for name, runs := range parts {
+		var ns, calls []float64
+		for _, r := range runs {
+			ns, calls = append(ns, r.ns), append(calls, r.calls)
+		}
+		b.Logf("learn: {}%s: %.2f calls, %.0f ns a connection (medians)", name, median(calls), median(ns))
+	}
+	b.ReportMetric(median(off), "ns-bpf/conn")
+	publish(b, more, "ns-more/conn")
 }
 
 // BenchmarkCostDaemon reads the daemon's memory and CPU with 10,000 learned

@@ -133,7 +133,8 @@ func Snapshot() *engine.Snapshot {
 				HoldOut: engine.PathHoldOut{Share: 0.02, Slices: 0.01, Count: 25,
 					Recent: engine.Recent{Goodput: 740_000, Retrans: 0.0101, DataSegs: 9_000, SRTT: 13_000}, Gain: engine.Gain{Ratio: 7.39, Low: 5.1, High: 10.7, BySlice: true, Treated: 300, HeldOut: 8}}},
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
-				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000, NetworkType: "datacentre"},
+				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000, NetworkType: "datacentre",
+					RTOMin: 100 * time.Millisecond, RTOMinBarred: &engine.BarredRTOMin{RTOMin: 50 * time.Millisecond, Until: Now.Add(7 * time.Minute), For: 10 * time.Minute}},
 				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
 		},
 		Totals: engine.Totals{

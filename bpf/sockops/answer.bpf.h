@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Answers to the kernel's question for the timeout of a SYN or SYN-ACK. */
+#ifndef TCPILOT_ANSWER_BPF_H
+#define TCPILOT_ANSWER_BPF_H
+
+#include "remember.bpf.h"
+#include "syn.bpf.h"
+
+/* In jiffies. */
+static __always_inline void reply_timeout(struct bpf_sock_ops *skops, __u64 ms)
+{
+	skops->reply = (ms * 1000 + jiffy_us - 1) / jiffy_us;
+}
+
+/* A connection whose timeout of the SYN was adapted gets it, without another look-up of its
+ * policy. 0: it was not adapted.
+ *
+ * A global function, so that it is verified once and not at every call. */
+__noinline int syn_timeout_answered(struct bpf_sock_ops *skops)
+{
+	__u32 given = syn_timeout_given(recall(skops));
+
+	if (given && (__s32)skops->reply <= 0) {
+		reply_timeout(skops, given);
+		count(COUNT_REPLIES);
+	}
+	return given;
+}
+
+#endif
