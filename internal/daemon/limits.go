@@ -22,7 +22,7 @@ const (
 	limitInterval = 250 * time.Millisecond
 	// limitBudget is the part of one CPU, as 1/limitBudget, that this may take.
 	limitBudget = 50
-	// limitIdle is how often it is looked for connections under limits.
+	// limitIdle is how often it is looked for connections under limits, if there are limits.
 	limitIdle = time.Second
 	// limitFollow is the least time between two walks for connections that do not notice their share.
 	limitFollow = 5 * time.Second
@@ -67,13 +67,17 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 	var div limit.Divider
 	var followed time.Time
 	for {
-		start, wait := time.Now(), limitIdle
-		n, behind, err := d.divideOnce(&div)
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			wait = max(limitInterval, time.Since(start)*limitBudget)
+		start, wait, behind := time.Now(), tickInterval, false
+		if limits := d.dp.Limits(); len(limits) == 0 {
+			d.limits.latest.Store(nil)
+		} else {
+			n, late, err := d.divideOnce(&div, limits)
+			if err != nil {
+				return err
+			}
+			if wait, behind = limitIdle, late; n > 0 {
+				wait = max(limitInterval, time.Since(start)*limitBudget)
+			}
 		}
 		if behind && time.Since(followed) >= limitFollow {
 			d.followLimits(list)
@@ -95,12 +99,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 
 // divideOnce divides all limits. It returns how many connections are under them, and whether
 // some do not follow.
-func (d *Daemon) divideOnce(div *limit.Divider) (n int, behind bool, err error) {
-	limits := d.dp.Limits()
-	if len(limits) == 0 {
-		d.limits.latest.Store(nil)
-		return 0, false, nil
-	}
+func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit) (n int, behind bool, err error) {
 	conns, err := d.dp.Limited()
 	if err != nil {
 		d.log.Debug("connections under rate limits not listed", "error", err)

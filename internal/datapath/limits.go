@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/limit"
 	"github.com/tcpilot/tcpilot/internal/path"
@@ -151,7 +152,14 @@ func (d *Datapath) limitPath(row uint32, rate uint64) error {
 	case rate == 0 && had:
 		return d.endLimit(key)
 	case rate != 0 && rate != old.Rate:
-		return d.putLimit(key, limit.Limit{Rate: rate})
+		err := d.putLimit(key, limit.Limit{Rate: rate})
+		if errors.Is(err, unix.E2BIG) { // no room: the connections of this path are not paced
+			l.mu.Lock()
+			delete(l.paths, key)
+			l.mu.Unlock()
+			return nil
+		}
+		return err
 	}
 	return nil
 }
