@@ -15,6 +15,9 @@ const struct {
 	struct path_key path_key;
 	struct path_policy path_policy;
 	struct flow_count flow_count;
+	struct limit limit;
+	struct limited limited;
+	struct limit_member limit_member;
 	struct runtime_config runtime_config;
 	struct cc_state cc_state;
 	struct track track;

@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 9,	/* in the name of the directory with the pins */
+	ABI_VERSION = 10,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 31,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -98,6 +98,7 @@ struct class_entry {		/* the class of the rule that matched */
 	__u32 flags;
 	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
 	__u32 watch_share;	/* share of connections watched, in 1/65536 */
+	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none */
 };
 
 /* ---- path policies ----------------------------------------------------- */
@@ -141,6 +142,46 @@ struct flow_count {
 	__u32 given;		/* ... of that many packets were given */
 };
 
+/* ---- rate limits --------------------------------------------------------- */
+
+/* A rate limit of connections together. User space replaces it whenever it has divided it
+ * among them, with a new epoch. */
+struct limit {
+	__u64 rate;		/* bytes per second, of all of them; 0: only each is limited */
+	__u64 connection;	/* bytes per second, of each; 0: no bound */
+	__u32 base;		/* 1/256: among how many a connection that begins now shares it */
+	__u32 fresh;		/* by programs: how many have begun, or have become active, since */
+	__u32 epoch;		/* not 0 */
+	__u32 pad;
+};
+
+/* What a connection has of the limits that it is under: socket storage, by programs. */
+struct limited {
+	__u64 rule;		/* key of limits, of its rule; 0: none */
+	__u64 path;		/* key of limits, of its path; 0: none */
+	__u64 own;		/* bytes per second; limit that the application or a rule set; ~0: none */
+	__u64 given;		/* bytes per second; what the socket has by us; ~0: none; 0: it is new */
+	__u64 since_ns;		/* CLOCK_MONOTONIC; since when it has that */
+	__u64 sent;		/* bytes sent before it came under the limit */
+	__u32 share;		/* bytes per second, by user space; 0: none */
+	__u32 epoch;		/* of the limits that share is of */
+	__u32 fresh;		/* counted in limit.fresh of that epoch */
+	__u32 pad;
+};
+
+/* One of them, as user space reads them. */
+struct limit_member {
+	__u64 cookie;
+	__u64 rule;
+	__u64 path;
+	__u64 own;
+	__u64 given;
+	__u64 since_ns;
+	__u64 sent;		/* bytes, retransmissions included, since it came under the limit */
+	__u32 unsent;		/* bytes that wait to be sent */
+	__u32 state;		/* of TCP */
+};
+
 /* Fields that are answers to request ops (tcp.Field); the others are options. */
 enum request_field {
 	FIELD_SYN_RTO = 26,
@@ -176,7 +217,7 @@ struct runtime_config {
 	__u64 slice_key[2];	/* key of the draw of each slice; hosts may share it */
 	__u8 cc[MAX_CC][CC_NAME];
 	__u32 num_inherited;	/* 0: every default may be replaced */
-	__u32 pad;
+	__u32 limits;		/* not 0: some connections may be in the map limited */
 	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults of new network namespaces */
 };
 
@@ -396,6 +437,10 @@ _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 24, "abi");
+_Static_assert(sizeof(struct class_entry) == 24, "abi");
+_Static_assert(sizeof(struct limit) == 32, "abi");
+_Static_assert(sizeof(struct limited) == 64, "abi");
+_Static_assert(sizeof(struct limit_member) == 64, "abi");
 _Static_assert(sizeof(struct track) == 48, "abi");
 _Static_assert(sizeof(struct conn_sample) == 296, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");

@@ -17,6 +17,7 @@
 #define SOL_SOCKET 1
 #define SOL_TCP 6
 #define SOL_IPV6 41
+#define SO_MAX_PACING_RATE 47
 #define TCP_SYNCNT 7
 #define TCP_CONGESTION 13
 
@@ -224,6 +225,8 @@ struct tcp_sock {
 	__u64 bytes_received;
 	__u64 bytes_acked;
 	__u64 bytes_retrans;
+	__u64 bytes_sent;
+	__u8 bpf_sock_ops_cb_flags;
 	__u32 rate_delivered;
 	__u32 rate_interval_us;
 	__u64 delivered_mstamp;

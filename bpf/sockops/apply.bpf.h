@@ -8,10 +8,6 @@
 
 #include "report.bpf.h"
 
-enum {
-	SO_MAX_PACING_RATE = 47,
-};
-
 static __always_inline void count_failure(__u32 which)
 {
 	__u64 *n = bpf_map_lookup_elem(&set_failures, &which);

@@ -8,6 +8,7 @@
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "syn.bpf.h"
+#include "limits.bpf.h"
 
 /* A connection and where its state is. */
 struct known {
@@ -102,6 +103,32 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 	return pace_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
 }
 
+/* ---- rate limits --------------------------------------------------------- */
+
+static __always_inline void limit_add_sent(__u64 key, __u64 bytes)
+{
+	__u64 *sum = key ? bpf_map_lookup_elem(&limit_ended, &key) : NULL;
+
+	if (sum)
+		__sync_fetch_and_add(sum, bytes);
+}
+
+/* The connection of a socket that is under a rate limit is over. */
+static __noinline int limit_end(struct tcp_sock *tp)
+{
+	struct limited *m = bpf_sk_storage_get(&limited, tp, 0, 0);
+
+	if (!m)
+		return 0;
+	limit_unfresh(m);
+	limit_add_sent(m->rule, tp->bytes_sent - m->sent);
+	limit_add_sent(m->path, tp->bytes_sent - m->sent);
+	m->rule = m->path = 0;	/* several programs may see the end */
+	return 0;
+}
+
+/* ---- the end ------------------------------------------------------------- */
+
 /* Not inlined: three programs call it, and the cost of a call does not matter here. */
 static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u32 closed)
 {
@@ -123,6 +150,8 @@ static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u
 			c->n[COUNT_THINNED]++;
 		}
 	}
+	if (tp && cfg && unlikely(cfg->limits))
+		limit_end(tp);
 	flow_end_of(k->track);
 	if (!k->live)
 		slot_free(k->track);

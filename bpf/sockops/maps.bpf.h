@@ -69,7 +69,41 @@ struct {
 	__type(value, struct rule_set);
 } cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
 
+/* Rate limits, of rules and of paths: their keys are derived from names. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct limit);
+} limits SEC(".maps");
+
+/* Shares of the connections that were active lately, bytes per second, by cookie. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} limit_shares SEC(".maps");
+
 /* ---- maps that the programs write -------------------------------------- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct limited);
+} limited SEC(".maps");
+
+/* Bytes that the connections of each limit have sent that are over. User space adds the keys. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u64);
+} limit_ended SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -1,33 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A limit of the pacing rate, just under the rate limit that the path was found to have, shared
- * among its connections.
+/* A limit of the pacing rate, just under the rate limit that the path was found to have. It is
+ * divided among its connections like the rate limit of a rule (limits.bpf.h).
  */
 #ifndef TCPILOT_PACING_BPF_H
 #define TCPILOT_PACING_BPF_H
 
 #include "apply.bpf.h"
 #include "flows.bpf.h"
-
-enum {
-	MOST_SHARES = 8,	/* estimate.mostFlows: idle connections are counted as well */
-};
+#include "limits.bpf.h"
 
 /* Limits the pacing rate of a connection to its share. The limit also turns pacing on
- * (sk_setsockopt). A limit that the application chose, or inherited from its listener, stays.
- * A connection that is counted in another row than the policy's is not limited.
+ * (sk_setsockopt). A lower limit that the application chose, or inherited from its listener,
+ * stays. A connection that is counted in another row than the policy's is not limited.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int limit_pacing(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
 {
-	struct tcp_sock *tp = skops_tcp(skops);
-	__u32 share, flows = flow_active(flow) ?: 1;
+	struct flow_count *n = flow_row(flow);
 
-	if (!tp || !p || !flow || p->flow != flow ||
-	    tcp_sk_sock(tp)->sk_max_pacing_rate != ~0UL)
-		return 0;
-	share = p->value[FIELD_MAX_PACING_RATE] / (flows < MOST_SHARES ? flows : MOST_SHARES);
-	if (share && bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &share, sizeof(share)))
-		count_failure(FIELD_MAX_PACING_RATE);
+	if (p && n && p->flow == flow)
+		limit_begin(skops, 0, n->path);
 	return 0;
 }
 

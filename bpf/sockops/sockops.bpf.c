@@ -290,6 +290,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 		flow_begin(t.flow);
 	if (unlikely(t.flags & F_FIELDS))
 		apply_begin(skops, ctx, &t, outgoing);
+	if (unlikely(ctx->cls->limit))
+		limit_begin(skops, ctx->cls->limit, 0);
 	if (!outgoing && t.arm < MAX_CC)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
@@ -397,7 +399,7 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 enum {
 	/* ops that are always handled; request ops only if some policy answers them */
 	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
-		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
+		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB) | OP(RTT_CB),
 };
 
 /* Classifies the connection and finds its policy. It is called in one place only, so
@@ -456,6 +458,10 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT && skops->is_fullsock && syn_timeout_answered(skops))
 		return 1;
+	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
+		limit_rtt(skops);
+		return 1;
+	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	ctx.counters = counters_here();
 	if (!ctx.counters)
@@ -464,6 +470,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	ctx.tp = skops_tcp(skops);
 	if (begins && ctx.tp) {
 		forget(skops, ctx.tp);
+		if (unlikely(ctx.cfg->limits))
+			limit_forget(skops);
 		if (op == BPF_SOCK_OPS_TCP_CONNECT_CB)
 			restore_syn_retries(skops, ctx.tp);
 	}

@@ -183,6 +183,8 @@ type Explanation struct {
 	HoldOut float64 `json:"hold_out"`
 	// Rollout is the rule's; nil if it leaves its connections alone.
 	Rollout *engine.Rollout `json:"rollout,omitempty"`
+	// RateLimit is what the rule's rate limit gives; absent if it has none.
+	RateLimit *RateLimit `json:"rate_limit,omitempty"`
 	// Path is what is known of the exact path of the remote address, if anything.
 	Path *engine.PathState `json:"path,omitempty"`
 	// Network is the type of network of the path, also if too little is known of it; absent if the rule does not learn.
@@ -191,6 +193,13 @@ type Explanation struct {
 	// control reports its state.
 	Live  []Sample `json:"live,omitempty"`
 	Notes []string `json:"notes,omitempty"`
+}
+
+// RateLimit is a rule's rate limit, and what one more connection gets of it.
+type RateLimit struct {
+	metrics.LimitCount
+	New uint64 `json:"new_rate_bytes_per_second"` // what one more connection gets
+	Why string `json:"why"`
 }
 
 // Entry is a row of the kernel's policy table.

@@ -78,6 +78,7 @@ type Class struct {
 	// Watch has the bits of the events that are counted for a share of connections.
 	Watch      uint8
 	WatchShare uint32 // share of connections watched, in 1/65536
+	Limit      uint64 // key of the rule's rate limit, the same over reloads and restarts; 0 is none
 }
 
 // Events that can be counted per connection (BPF_SOCK_OPS_*_CB_FLAG).

@@ -58,6 +58,8 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
   RTT         smoothed round-trip time, MIN RTT least one
   RETR        segments retransmitted / data segments sent
   RATE        the kernel's latest delivery rate; "~": the application was the limit
+  PACED       limit of the pacing rate: its share of a rate limit (of the rule, or
+              of the path), or what the application or the rule has set
   NOTE        how it ended, and: hold-out (kernel defaults), app-cc (the application
               chose), arm-failed, cc-changed, adopted
 
@@ -161,6 +163,7 @@ func sampleColumns() []sampleColumn {
 		{head: "MIN RTT", width: 7, rank: 12, cell: func(s *api.Sample) string { return fmtMicros(s.MinRTT) }},
 		{head: "RETR", width: 10, rank: 6, cell: func(s *api.Sample) string { return fmt.Sprintf("%d/%d", s.Retrans, s.DataSegsOut) }},
 		{head: "RATE", width: 12, rank: 4, cell: fmtSampleRate},
+		{head: "PACED", width: 11, rank: 14, cell: func(s *api.Sample) string { return fmtRate(float64(s.MaxPacingRate)) }},
 		{head: "NOTE", width: 8, left: true, text: true, rank: 5, cell: fmtNote},
 	}
 }

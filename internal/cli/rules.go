@@ -92,6 +92,9 @@ func action(r engine.RuleState) string {
 	if len(r.Adapt) > 0 {
 		parts = append(parts, "adapt "+strings.Join(adapted(&r), ", "))
 	}
+	if l := r.RateLimit; l != nil {
+		parts = append(parts, "limit to "+limits(l.Total, l.Connection))
+	}
 	if len(r.Watch) > 0 {
 		parts = append(parts, fmt.Sprintf("watch %s of %s", strings.Join(r.Watch, "/"), fmtConfigured(r.WatchShare)))
 	}
@@ -102,6 +105,18 @@ func action(r engine.RuleState) string {
 		parts = append(parts, "rolled out to "+fmtConfigured(r.Rollout.Share))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// limits writes a rate limit: "100 Mbit/s together, 20 Mbit/s each".
+func limits(total, connection uint64) string {
+	var parts []string
+	if total != 0 {
+		parts = append(parts, fmtRate(float64(total))+" together")
+	}
+	if connection != 0 {
+		parts = append(parts, fmtRate(float64(connection))+" each")
+	}
+	return strings.Join(parts, ", ")
 }
 
 // adapted lists the fields that a rule adapts, with the bounds that it sets.

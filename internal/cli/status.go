@@ -111,6 +111,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 
 	a.renderRollouts(w, now, s.Rollouts)
 	a.renderYields(w, now, s.Yields)
+	a.renderLimits(w, s.Counters.Limits)
 	a.renderBuffers(w, now, s.Buffers)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)
@@ -162,6 +163,22 @@ func (a *app) renderBuffers(w io.Writer, now time.Time, b *api.Buffers) {
 	t := console.NewTable("NETNS", "SYSCTL", "MAXIMUM", "BEFORE", "SINCE", "WHY")
 	for _, l := range b.Limits {
 		t.Row(cmp.Or(l.NetNS, "own"), l.Sysctl, fmtBytes(l.Limit), fmtBytes(l.Original), fmtAgo(now, l.Since), l.Why)
+	}
+	t.Write(w, a.Paint, "  ")
+}
+
+func (a *app) renderLimits(w io.Writer, limits []metrics.LimitCount) {
+	if len(limits) == 0 {
+		return
+	}
+	a.Heading(w, "Rate limits")
+	t := console.NewTable("RULE", ">TOGETHER", ">MEASURED", ">EACH", ">CONNECTIONS", ">ACTIVE", ">SHARE")
+	for _, l := range limits {
+		share := fmtRate(float64(l.Share))
+		if l.Share == 0 && l.Active > 0 {
+			share = "as needed"
+		}
+		t.Row(l.Rule, fmtRate(float64(l.Total)), fmtRate(l.Measured), fmtRate(float64(l.Connection)), fmt.Sprint(l.Connections), fmt.Sprint(l.Active), share)
 	}
 	t.Write(w, a.Paint, "  ")
 }

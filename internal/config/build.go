@@ -101,6 +101,9 @@ func (d *decoder) rule(r *fileRule, holdOut float64) policy.Rule {
 	if r.Watch != nil {
 		p.Watch = d.watch(r.Watch)
 	}
+	if r.Limit != nil {
+		p.Limit = d.rateLimit(r.Limit)
+	}
 	d.checkAction(r, &p)
 	d.checkMatch(r, &p)
 	if d.Failed > before {
@@ -148,6 +151,17 @@ func (d *decoder) watch(w *fileWatch) policy.Watch {
 		d.Fail(d.at[w], "no events are named", "add events: [rto, retransmit]")
 	}
 	return p
+}
+
+func (d *decoder) rateLimit(l *fileLimit) policy.RateLimit {
+	switch {
+	case d.broken[l] || d.broken[&l.Total] || d.broken[&l.Connection]:
+	case l.Total == 0 && l.Connection == 0:
+		d.Fail(d.at[l], "no rate is named", "write such as {total: 100Mbit/s, connection: 20Mbit/s}")
+	case l.Total != 0 && l.Connection > l.Total:
+		d.Fail(d.at[&l.Connection], "one connection may have more than all together", "lower it, or remove it")
+	}
+	return policy.RateLimit{Total: uint64(l.Total), Connection: uint64(l.Connection)}
 }
 
 // bounds sets the bounds of the fields that a rule adapts.
@@ -219,7 +233,7 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule) (fields []tcp.Field) {
 // checkAction refuses actions that exclude each other, and a rule without any.
 func (d *decoder) checkAction(r *fileRule, p *policy.Rule) {
 	if p.Leave {
-		for _, other := range []any{&r.Set, &r.Learn, &r.Adapt, &r.Watch, &r.Rollout} {
+		for _, other := range []any{&r.Set, &r.Learn, &r.Adapt, &r.Limit, &r.Watch, &r.Rollout} {
 			if at, here := d.at[other]; here {
 				d.Fail(at, "the rule says leave: true as well", "remove one of them")
 			}
@@ -232,8 +246,8 @@ func (d *decoder) checkAction(r *fileRule, p *policy.Rule) {
 	if p.CC != (tcp.CC{}) && p.Learn != nil {
 		d.Fail(d.at[ccAt{r.Set}], "a fixed congestion control leaves nothing to learn", "remove cc from set, or remove learn")
 	}
-	if r.Set == nil && r.Learn == nil && r.Watch == nil && !d.broken[r] {
-		d.Fail(d.at[r], "the rule does nothing", "add set, learn, watch, or leave: true")
+	if r.Set == nil && r.Learn == nil && r.Watch == nil && r.Limit == nil && !d.broken[r] {
+		d.Fail(d.at[r], "the rule does nothing", "add set, learn, rate_limit, watch, or leave: true")
 	}
 }
 

@@ -23,11 +23,12 @@ type fileRules struct {
 type fileRule struct {
 	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it identifies the rule across reloads, which keep what was learned for it"`
 	Match   fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
-	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt and watch"`
+	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt, rate_limit and watch"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
 	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd max_pacing_rate rto_min" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them except rto_min; only with learn"`
 	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
+	Limit   *fileLimit `key:"rate_limit" doc:"bounds of the rate at which the rule's connections send, payload with retransmissions, see rate-limits.md; also for connections that learn, hold_out and rollout leave at kernel defaults"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
 	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
 }
@@ -65,6 +66,11 @@ type fileBounds struct {
 	Pacing    rate          `key:"max_pacing_rate" default:"1Mbit/s" min:"100kbit/s" max:"34Gbit/s" doc:"least sum of the pacing rates of a path's connections: lower rate limits are not answered"`
 }
 
+type fileLimit struct {
+	Total      rate `key:"total" min:"100kbit/s" max:"1Tbit/s" doc:"of all connections of the rule together, divided among them by what they need"`
+	Connection rate `key:"connection" min:"10kbit/s" max:"34Gbit/s" doc:"of each connection"`
+}
+
 // rate is a number of bytes per second.
 type rate uint64
 
@@ -91,7 +97,7 @@ func ruleKeyElsewhere(key string) string {
 	for _, section := range []struct {
 		name string
 		keys reflect.Type
-	}{{"match", reflect.TypeFor[fileMatch]()}, {"learn", reflect.TypeFor[fileLearn]()}, {"watch", reflect.TypeFor[fileWatch]()}} {
+	}{{"match", reflect.TypeFor[fileMatch]()}, {"learn", reflect.TypeFor[fileLearn]()}, {"watch", reflect.TypeFor[fileWatch]()}, {"rate_limit", reflect.TypeFor[fileLimit]()}} {
 		if slices.ContainsFunc(reflect.VisibleFields(section.keys), func(f reflect.StructField) bool { return f.Tag.Get("key") == key }) {
 			return fmt.Sprintf("put it under %s: %s: {%s: ...}", section.name, section.name, key)
 		}

@@ -113,6 +113,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 		c.Events = append(c.Events, metrics.EventCount{Class: e.Class, Event: e.Name, Count: e.Count})
 	}
 	c.Controls = d.controls.counts(d.log)
+	c.Limits = d.limitCounts()
 	c.Buffers = d.buffers.counts()
 	progs, err := d.dp.Programs()
 	if err != nil {

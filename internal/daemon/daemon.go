@@ -60,6 +60,7 @@ type Daemon struct {
 	tasks     *supervisor
 	sysctls   *sysctls
 	buffers   *bufferLimits
+	limits    rateLimits
 	settings  settings
 	diagnoses diagnoses
 	reloads   chan reloadRequest
@@ -95,6 +96,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 		cfg.Socket.Path = opt.Socket
 	}
 	d := &Daemon{opt: opt, log: opt.Log, started: time.Now(), reloads: make(chan reloadRequest), hup: make(chan os.Signal, 1), switches: make(chan struct{}, 1)}
+	d.limits.changed = make(chan struct{}, 1)
 	if d.log == nil {
 		d.log = newLogger(os.Stderr, cfg.Log)
 	}
@@ -234,7 +236,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 		if d.keep() {
 			return d.dp.Close()
 		}
-		return d.dp.Detach()
+		return errors.Join(d.undoLimits(), d.dp.Detach())
 	})
 	return nil
 }
@@ -332,6 +334,9 @@ func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 		d.log.Warn("congestion controls stay loaded", "error", err)
 	}
 	if err := d.putSettings(); err != nil {
+		return err
+	}
+	if err := d.setLimits(cfg); err != nil {
 		return err
 	}
 	return d.dp.SetLease(cfg.Learning.Lease)

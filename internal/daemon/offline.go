@@ -227,5 +227,23 @@ func removePins(bpffs string) (err error) {
 	if err := lockPins(bpffs, &u); err != nil {
 		return err
 	}
-	return datapath.Remove(bpffs)
+	return errors.Join(releaseLimits(bpffs), datapath.Remove(bpffs))
+}
+
+// releaseLimits gives connections back what they had before the limits of a daemon that is gone.
+func releaseLimits(bpffs string) error {
+	list, err := host.NewNetNSList()
+	if err != nil {
+		return err
+	}
+	err = datapath.ReleaseLimits(bpffs, func(walk func() error) error {
+		spaces, _, err := list.Poll()
+		for _, ns := range spaces {
+			if one := inNetNS(ns, walk); one != nil && !errors.Is(one, os.ErrNotExist) {
+				err = errors.Join(err, one)
+			}
+		}
+		return err
+	})
+	return errors.Join(err, list.Close())
 }

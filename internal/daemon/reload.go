@@ -59,6 +59,9 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	if err := d.putSettings(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": trying again")
 	}
+	if err := d.setLimits(&merged); err != nil {
+		result.Warnings = append(result.Warnings, err.Error()+": the rate limits before stay in force")
+	}
 	if offered == nil { // no policy names the other congestion controls any more
 		if err := d.controls.trim(); err != nil {
 			result.Warnings = append(result.Warnings, err.Error())

@@ -47,6 +47,7 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 		{"lease", d.renewLease},
 		{"watch", d.watchHost},
 		{"live connections", d.sampleLive},
+		{"rate limits", d.divideLimits},
 		{"store", d.saveBeliefs},
 		{"reload", d.serveReloads},
 		{"api", func(ctx context.Context) error {
@@ -269,7 +270,7 @@ const (
 // walkAndCheck is walk, and corrects the numbers of connections of paths by what it found.
 func (d *Daemon) walkAndCheck(list *host.NetNSList) (all bool, err error) {
 	tooMany, tooFew, err := d.dp.Walk(func() (bool, error) {
-		all, err = d.walk(list)
+		all, err = d.inAll(list, d.dp.SampleLive)
 		return all, err
 	})
 	if tooMany+tooFew > 0 {
@@ -278,15 +279,15 @@ func (d *Daemon) walkAndCheck(list *host.NetNSList) (all bool, err error) {
 	return all, err
 }
 
-// walk reports whether it read all namespaces.
-func (d *Daemon) walk(list *host.NetNSList) (all bool, err error) {
+// inAll calls f in every network namespace, and reports whether it succeeded in all of them.
+func (d *Daemon) inAll(list *host.NetNSList, f func() error) (all bool, err error) {
 	spaces, _, err := list.Poll()
 	if err != nil {
 		return false, err
 	}
 	all = true
 	for _, ns := range spaces {
-		if err := d.sampleNetNS(ns); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := inNetNS(ns, f); err != nil && !errors.Is(err, os.ErrNotExist) {
 			all = false
 			d.log.Debug("cannot read the live connections of a network namespace", "netns", ns.Path, "error", err)
 		}
@@ -340,11 +341,11 @@ func (d *Daemon) freeLost(age time.Duration) {
 	}
 }
 
-func (d *Daemon) sampleNetNS(ns host.NetNS) error {
+func inNetNS(ns host.NetNS, f func() error) error {
 	if ns.Own {
-		return d.dp.SampleLive()
+		return f()
 	}
-	return netns.In(ns.Path, d.dp.SampleLive)
+	return netns.In(ns.Path, f)
 }
 
 // serveReloads reads the configuration again on SIGHUP or when the API asks.

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 9
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 10
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -66,6 +66,7 @@ type abiClassEntry struct {
 	Flags      uint32
 	CbFlags    uint32
 	WatchShare uint32
+	Limit      uint64
 }
 
 type abiClassFlags uint32
@@ -186,6 +187,43 @@ type abiFlowCount struct {
 	Given   uint32
 }
 
+type abiLimit struct {
+	_          structs.HostLayout
+	Rate       uint64
+	Connection uint64
+	Base       uint32
+	Fresh      uint32
+	Epoch      uint32
+	Pad        uint32
+}
+
+type abiLimitMember struct {
+	_       structs.HostLayout
+	Cookie  uint64
+	Rule    uint64
+	Path    uint64
+	Own     uint64
+	Given   uint64
+	SinceNs uint64
+	Sent    uint64
+	Unsent  uint32
+	State   uint32
+}
+
+type abiLimited struct {
+	_       structs.HostLayout
+	Rule    uint64
+	Path    uint64
+	Own     uint64
+	Given   uint64
+	SinceNs uint64
+	Sent    uint64
+	Share   uint32
+	Epoch   uint32
+	Fresh   uint32
+	Pad     uint32
+}
+
 type abiMaskedPrefix struct {
 	_     structs.HostLayout
 	Addr  [16]uint8
@@ -287,7 +325,7 @@ type abiRuntimeConfig struct {
 	SliceKey     [2]uint64
 	Cc           [32][16]uint8
 	NumInherited uint32
-	Pad          uint32
+	Limits       uint32
 	Inherited    [4][16]uint8
 }
 

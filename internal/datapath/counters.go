@@ -164,6 +164,9 @@ func (d *Datapath) Programs() ([]progstats.Stats, error) {
 		progs = append(progs, d.live.prog)
 	}
 	d.mu.Lock()
+	if d.config.Limits != 0 && d.limits.err == nil {
+		progs = append(progs, d.limits.objs.TcpilotLimited, d.limits.objs.TcpilotLimitWalk)
+	}
 	if d.spare != nil {
 		progs = append(progs, d.objs.TcpilotSpare)
 	}

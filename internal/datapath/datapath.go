@@ -64,6 +64,7 @@ type Datapath struct {
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
 	flows   flows
+	limits  limits
 	user    map[string]*userObject
 	closed  bool
 }
@@ -109,6 +110,7 @@ func (d *Datapath) start(opt Options) error {
 	if err := d.openFlows(); err != nil {
 		return err
 	}
+	d.loadLimits()
 	d.adoptUser()
 	return nil
 }
@@ -220,6 +222,7 @@ func (d *Datapath) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
+	errs = append(errs, d.limits.close())
 	d.mu.Lock()
 	d.closed = true
 	for _, u := range d.user {

@@ -21,17 +21,18 @@ const (
 	featureReport  = "tp_btf/tcp_destroy_sock: samples at the end of connections"
 	featureEnds    = "tp_btf/tcp_send_reset, tp_btf/inet_sk_error_report: resets and errors"
 	featureLive    = "iter/tcp: samples of live connections"
+	featureLimits  = "iter/bpf_sk_storage_map: rate limits are divided by need"
 )
 
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
-	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}}
+	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}}
 }
 
 // TryLoad loads every object without attaching it, to find out which ones this kernel
 // accepts, and unloads them.
 func TryLoad() []Feature {
-	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}}
+	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}, {Name: featureLimits}}
 	var objs sockopsObjects
 	spec, err := sockopsSpec()
 	if err == nil {
@@ -51,6 +52,11 @@ func TryLoad() []Feature {
 	} else {
 		_ = it.Close()
 	}
+	var l limits
+	out[4].Err = l.load(func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+		return objs.sockopsMaps.replacements(spec), nil
+	})
+	_ = l.close()
 	return out
 }
 

@@ -125,26 +125,49 @@ func (f *flows) unused() uint32 {
 	return 0
 }
 
-// release notes that the policy of a path was deleted.
-func (f *flows) release(k *abiPathKey) {
+// release notes that the policy of a path was deleted. It returns the row if no policy uses it
+// any more; else 0.
+func (f *flows) release(k *abiPathKey) uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if row := f.keys[*k]; row != 0 {
-		delete(f.keys, *k)
-		f.used[row]--
+	return f.drop(k)
+}
+
+func (f *flows) drop(k *abiPathKey) uint32 {
+	row := f.keys[*k]
+	if row == 0 {
+		return 0
 	}
+	delete(f.keys, *k)
+	if f.used[row]--; f.used[row] != 0 {
+		return 0
+	}
+	return row
 }
 
 // releaseExcept is release for the policies of all classes for which keep returns false.
-func (f *flows) releaseExcept(keep func(class uint32) bool) {
+func (f *flows) releaseExcept(keep func(class uint32) bool) (unused []uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for k, row := range f.keys {
-		if !keep(k.Class) {
-			delete(f.keys, k)
-			f.used[row]--
+	for k := range f.keys {
+		if keep(k.Class) {
+			continue
+		}
+		if row := f.drop(&k); row != 0 {
+			unused = append(unused, row)
 		}
 	}
+	return unused
+}
+
+// path is the id of the path of a row; 0 is none.
+func (f *flows) path(row uint32) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if row == 0 || int(row) >= len(f.counts) {
+		return 0
+	}
+	return f.counts[row].Path
 }
 
 // active is how many connections a row counts now.

@@ -21,6 +21,10 @@ const (
 	iterMapCounters       = "counters"
 	iterMapFlowCounts     = "flow_counts"
 	iterMapFlowsFound     = "flows_found"
+	iterMapLimitEnded     = "limit_ended"
+	iterMapLimitShares    = "limit_shares"
+	iterMapLimited        = "limited"
+	iterMapLimits         = "limits"
 	iterMapLive           = "live"
 	iterMapLocalRules     = "local_rules"
 	iterMapNetnsRules     = "netns_rules"
@@ -95,6 +99,10 @@ type iterMapSpecs struct {
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
 	FlowsFound    *ebpf.MapSpec `ebpf:"flows_found"`
+	LimitEnded    *ebpf.MapSpec `ebpf:"limit_ended"`
+	LimitShares   *ebpf.MapSpec `ebpf:"limit_shares"`
+	Limited       *ebpf.MapSpec `ebpf:"limited"`
+	Limits        *ebpf.MapSpec `ebpf:"limits"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
@@ -143,6 +151,10 @@ type iterMaps struct {
 	Counters      *ebpf.Map `ebpf:"counters"`
 	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
 	FlowsFound    *ebpf.Map `ebpf:"flows_found"`
+	LimitEnded    *ebpf.Map `ebpf:"limit_ended"`
+	LimitShares   *ebpf.Map `ebpf:"limit_shares"`
+	Limited       *ebpf.Map `ebpf:"limited"`
+	Limits        *ebpf.Map `ebpf:"limits"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
@@ -163,6 +175,10 @@ func (m *iterMaps) Close() error {
 		m.Counters,
 		m.FlowCounts,
 		m.FlowsFound,
+		m.LimitEnded,
+		m.LimitShares,
+		m.Limited,
+		m.Limits,
 		m.Live,
 		m.LocalRules,
 		m.NetnsRules,

@@ -345,6 +345,9 @@ func TestRootVerifierLimits(t *testing.T) {
 	if r.live != nil {
 		progs = append(progs, r.live.prog, r.live.objs.TcpilotJoin)
 	}
+	if r.limits.err == nil {
+		progs = append(progs, r.limits.objs.TcpilotLimited, r.limits.objs.TcpilotLimitWalk)
+	}
 	for _, p := range progs {
 		info, err := p.Info()
 		must(t, err)

@@ -55,8 +55,11 @@ func TestRootAdaptedPacing(t *testing.T) {
 		is := ofConn(client)
 		closeAll(t, client, server)
 		want := uint64(c.client)
-		if want == none {
+		switch {
+		case want == none:
 			want = 0
+		case c.client != c.server:
+			want = uint64(c.server) // as of the ACK after the other began
 		}
 		if s := r.find(t, c.name, is); s.MaxPacingRate != want {
 			t.Errorf("%s: its sample has the pacing rate %d, want %d", c.name, s.MaxPacingRate, want)
@@ -76,15 +79,20 @@ func TestRootAdaptedPacingLeavesWhatTheApplicationChose(t *testing.T) {
 	}
 }
 
-// Idle connections are counted as well, so that a share is an eighth at least.
-func TestRootAdaptedPacingHasALeastShare(t *testing.T) {
+// Connections that began before the others are paced anew.
+func TestRootAdaptedPacingOfRunningConnections(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, pacing(8e6))
-	for range 6 {
-		r.pair(t, "127.0.0.1:0") // two connections of the path
+	client, server := r.pair(t, "127.0.0.1:0")
+	r.pair(t, "127.0.0.1:0")
+	follow(t, client, server)
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != 2e6 || b != 2e6 {
+		t.Errorf("pacing rates %d and %d, want 2e6, a quarter of the path's", a, b)
 	}
-	if c, _ := r.pair(t, "127.0.0.1:0"); pacingOf(t, c) != 1e6 {
-		t.Errorf("the 13th connection has the pacing rate %d, want 1e6", pacingOf(t, c))
+	r.policy(t, func(p *path.Policy) { p.CountFlows, p.WatchLosses = true, true })
+	follow(t, client, server)
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != noPacing || b != noPacing {
+		t.Errorf("pacing rates %d and %d once the path has no limit, want none", a, b)
 	}
 }
 

@@ -35,6 +35,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 		if entries[i].Policy.CountFlows {
 			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0, if there is no room, raises no window
 		}
+		if err := d.limitPath(values[i].Flow, pacedRate(&entries[i].Policy)); err != nil {
+			return err
+		}
 	}
 	// A policy must never name an arm that the runtime configuration does not have yet.
 	if d.ccs.n.Load() != known {
@@ -62,7 +65,14 @@ func (d *Datapath) DeletePolicies(keys []path.Key) error {
 		if err := d.maps.PathPolicies.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete policy of %s: %w", k, err)
 		}
-		d.flows.release(&key)
+		if row := d.flows.release(&key); row != 0 {
+			d.mu.Lock()
+			err := d.limitPath(row, 0)
+			d.mu.Unlock()
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -73,7 +83,13 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 	if err := deleteWhere(d.maps.PathPolicies, func(k *abiPathKey) bool { return !keep(k.Class) }); err != nil {
 		return fmt.Errorf("delete old policies: %w", err)
 	}
-	d.flows.releaseExcept(keep)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, row := range d.flows.releaseExcept(keep) {
+		if err := d.limitPath(row, 0); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -138,7 +138,7 @@ func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {
 }
 
 func classEntry(c class.Class) abiClassEntry {
-	e := abiClassEntry{Id: c.ID, WatchShare: c.WatchShare}
+	e := abiClassEntry{Id: c.ID, WatchShare: c.WatchShare, Limit: c.Limit}
 	if c.Leave {
 		e.Flags |= uint32(abiClassFlagsCLASS_LEAVE)
 	}

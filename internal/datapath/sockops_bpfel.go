@@ -22,6 +22,10 @@ const (
 	sockopsMapCounters        = "counters"
 	sockopsMapEvents          = "events"
 	sockopsMapFlowCounts      = "flow_counts"
+	sockopsMapLimitEnded      = "limit_ended"
+	sockopsMapLimitShares     = "limit_shares"
+	sockopsMapLimited         = "limited"
+	sockopsMapLimits          = "limits"
 	sockopsMapLive            = "live"
 	sockopsMapLocalRules      = "local_rules"
 	sockopsMapNetnsRules      = "netns_rules"
@@ -104,6 +108,10 @@ type sockopsMapSpecs struct {
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
+	LimitEnded    *ebpf.MapSpec `ebpf:"limit_ended"`
+	LimitShares   *ebpf.MapSpec `ebpf:"limit_shares"`
+	Limited       *ebpf.MapSpec `ebpf:"limited"`
+	Limits        *ebpf.MapSpec `ebpf:"limits"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
@@ -154,6 +162,10 @@ type sockopsMaps struct {
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Events        *ebpf.Map `ebpf:"events"`
 	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
+	LimitEnded    *ebpf.Map `ebpf:"limit_ended"`
+	LimitShares   *ebpf.Map `ebpf:"limit_shares"`
+	Limited       *ebpf.Map `ebpf:"limited"`
+	Limits        *ebpf.Map `ebpf:"limits"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
@@ -178,6 +190,10 @@ func (m *sockopsMaps) Close() error {
 		m.Counters,
 		m.Events,
 		m.FlowCounts,
+		m.LimitEnded,
+		m.LimitShares,
+		m.Limited,
+		m.Limits,
 		m.Live,
 		m.LocalRules,
 		m.NetnsRules,

@@ -37,9 +37,11 @@ type RuleState struct {
 	HoldOut   float64   `json:"hold_out"`            // share, 0 to 1
 	Adapt     []string  `json:"adapt,omitempty"`     // fields that are computed for each path
 	// AdaptBounds are bounds of these fields that the rule sets: greatest windows, least timeouts.
-	AdaptBounds   []Setting `json:"adapt_bounds,omitempty"`
-	SwitchRunning bool      `json:"switch,omitempty"`  // running connections are switched to a much better arm
-	Rollout       *Rollout  `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
+	AdaptBounds []Setting `json:"adapt_bounds,omitempty"`
+	// RateLimit bounds the rate of the rule's connections; absent: nothing does.
+	RateLimit     *RateLimit `json:"rate_limit,omitempty"`
+	SwitchRunning bool       `json:"switch,omitempty"`  // running connections are switched to a much better arm
+	Rollout       *Rollout   `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
 	// Watch names the events that are counted of a share of the rule's connections.
 	Watch      []string `json:"watch,omitempty"`
 	WatchShare float64  `json:"watch_share,omitempty"` // 0 to 1
@@ -50,6 +52,12 @@ type RuleState struct {
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
 	Paths         int            `json:"paths"`   // learned paths in this class
 	Samples       uint64         `json:"samples"` // samples of this class since start
+}
+
+// RateLimit bounds the rate at which the connections of a rule send.
+type RateLimit struct {
+	Total      uint64 `json:"total_rate_bytes_per_second,omitempty"`      // of all of them together
+	Connection uint64 `json:"connection_rate_bytes_per_second,omitempty"` // of each
 }
 
 // Setting is one field with its value and why it has it.

@@ -165,6 +165,9 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	if s.Watch != nil {
 		s.WatchShare = r.Watch.Share
 	}
+	if l := r.Limit; l != (policy.RateLimit{}) {
+		s.RateLimit = &RateLimit{Total: l.Total, Connection: l.Connection}
+	}
 	if rs.root != nil {
 		if s.LeftToDefault = rs.root.viewBack(now); rs.root.compared != nil {
 			s.Gain = rs.root.compared.Gain()

@@ -30,10 +30,11 @@ var mayImport = map[string][]string{
 	"guard":      {"tcp", "learn"},
 	"estimate":   {"tcp"},
 	"buffers":    {"tcp"},
+	"limit":      {},
 	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion"},
 
 	// edge: the kernel, the disk
-	"datapath":  {"tcp", "path", "class", "jiffies", "netns", "progstats", "regular"},
+	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
 	"cgroup":    {},
 	"filelock":  {},

@@ -288,6 +288,18 @@ func (s *scrape) counters(c Counters) {
 	s.one(unseen, float64(c.Unseen.Missed), "missed")
 	s.one(unseen, float64(c.Unseen.Thinned), "thinned")
 	s.one(unseen, float64(c.Unseen.Backwards), "backwards")
+	for _, n := range c.Limits {
+		if n.Total != 0 {
+			s.one(limitTotal, float64(n.Total), n.Rule)
+		}
+		if n.Connection != 0 {
+			s.one(limitConnection, float64(n.Connection), n.Rule)
+		}
+		s.one(limitMeasured, n.Measured, n.Rule)
+		s.one(limitSent, float64(n.Sent), n.Rule)
+		s.one(limitConnections, float64(n.Connections), n.Rule)
+		s.one(limitActive, float64(n.Active), n.Rule)
+	}
 	for _, n := range c.Buffers {
 		s.one(bufferRaised, float64(n.Raised), n.Sysctl)
 		s.one(bufferRaises, float64(n.Raises), n.Sysctl)

@@ -20,7 +20,21 @@ type Counters struct {
 	Programs    []ProgramStats `json:"programs"`
 	Controls    map[string]int `json:"controls"` // sockets that use each loaded congestion control in BPF, by its name
 	Unseen      UnseenCount    `json:"unseen"`
-	Buffers     []BufferCount  `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
+	// Limits are the rate limits of rules that are in force.
+	Limits  []LimitCount  `json:"limits,omitempty"`
+	Buffers []BufferCount `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
+}
+
+// LimitCount is what a rule's rate limit does now.
+type LimitCount struct {
+	Rule        string  `json:"rule"`
+	Total       uint64  `json:"total_rate_bytes_per_second,omitempty"`      // of all connections together
+	Connection  uint64  `json:"connection_rate_bytes_per_second,omitempty"` // of each
+	Connections int     `json:"connections"`                                // that are under it
+	Active      int     `json:"active"`                                     // of them, those that send now
+	Share       uint64  `json:"share_rate_bytes_per_second,omitempty"`      // most that a connection gets now; absent: as much as it needs
+	Measured    float64 `json:"measured_rate_bytes_per_second"`             // what they send together, retransmissions included
+	Sent        uint64  `json:"sent_bytes"`                                 // since the limit is in force
 }
 
 // BufferCount counts network namespaces and raises of one limit of buffers.

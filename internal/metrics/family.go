@@ -40,6 +40,13 @@ var (
 	controlLoaded      = gauge("congestion_control_loaded", "1 if the congestion control, of tcpilot's own or a user's, is loaded, 0 if not.", "cc")
 	controlConnections = gauge("congestion_control_connections", "Sockets that use the loaded congestion control, listening ones included; sockets that still use a version from before an upgrade are not counted.", "cc")
 
+	limitTotal       = gauge("rate_limit_bytes_per_second", "Rate limit in force of all connections of the rule together, of payload. Absent if the rule has none.", "rule")
+	limitConnection  = gauge("rate_limit_connection_bytes_per_second", "Rate limit in force of each connection of the rule. Absent if the rule has none.", "rule")
+	limitMeasured    = gauge("rate_limit_measured_bytes_per_second", "Rate at which the connections under the rule's limit send together, payload with retransmissions, in about the last second.", "rule")
+	limitSent        = counter("rate_limit_sent_bytes_total", "Payload with retransmissions that connections have sent under the rule's limit.", "rule")
+	limitConnections = gauge("rate_limit_connections", "Connections under the rule's limit.", "rule")
+	limitActive      = gauge("rate_limit_active_connections", "Connections under the rule's limit that send now, among which it is divided.", "rule")
+
 	bufferRaised    = gauge("buffer_limits_raised", "Network namespaces in which the maximum of a sysctl (net.ipv4.tcp_rmem, net.ipv4.tcp_wmem) is raised now.", "sysctl")
 	bufferRaises    = counter("buffer_limit_raises_total", "Raises of the maximum of a sysctl because connections were bound by it.", "sysctl")
 	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raised maxima of a sysctl that went back because TCP was short of memory.", "sysctl")
@@ -129,6 +136,7 @@ var families = []*family{
 	samples, sampled, ignored, unattributed, learned,
 	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
 	pathCount, networkPaths, pathLimit, pathEvicted, yields, rtoMinPaths, rtoMinBarred, rtoMinBars, armState, armsRetired, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
+	limitTotal, limitConnection, limitMeasured, limitSent, limitConnections, limitActive,
 	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathActive, pathRateLimit, pathSsthresh, pathLoss, pathMeasured, pathHoldOut, pathGain, pathGainLow, pathGainHigh, pathLeft,
 	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
 	programRuns, programSeconds, datapathUp,

@@ -24,8 +24,8 @@ type Adapted struct {
 	Window   uint32
 	InitRwnd uint16 // packets
 	RTOMin   uint16 // milliseconds; one of estimate.RTOMins
-	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. Each gets
-	// its share when it begins.
+	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. It is
+	// divided among those that run.
 	PacingRate uint32
 }
 

@@ -82,6 +82,7 @@ func classOf(r *Rule, id uint32) class.Class {
 		c.Named = len(r.Match.NetNS) != 0 || len(r.Match.Cgroup) != 0
 		c.OwnScope = r.Learn != nil && r.Learn.OwnScope
 		c.Watch, c.WatchShare = r.Watch.Events, shareOf(r.Watch.Share)
+		c.Limit = r.LimitKey()
 	}
 	if c.Watch == 0 {
 		c.WatchShare = 0

@@ -9,7 +9,7 @@ import (
 // A path with a policer drops what exceeds its rate. Connections that are paced just under it
 // lose nothing, and are faster than those that lose packets. The search for the rate is in package
 // estimate, because each step follows from what the connections of the step before have shown. The
-// programs divide the rate by the number of the path's connections when one begins.
+// rate is divided among the path's connections like the rate limit of a rule (package limit).
 
 const (
 	// leastPacingRate is the least rate of a path to which its connections are paced, bytes/s,

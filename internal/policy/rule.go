@@ -24,6 +24,8 @@ type Rule struct {
 	// is not set has its default bound.
 	Bounds tcp.Params
 	Watch  Watch
+	// Limit bounds the rate of all connections of the rule, those of the hold-out included.
+	Limit RateLimit
 	// Rollout is the share of connections that the rule applies to, above 0 to 1; the
 	// others are in the hold-out. 0 means all connections.
 	Rollout float64
@@ -86,7 +88,7 @@ type Watch struct {
 }
 
 // Action is what the rule does, in one word for tables: leave, set, learn,
-// set+learn, watch, or none.
+// set+learn, limit, watch, or none.
 func (r *Rule) Action() string {
 	set := r.Set.Mask() != 0 || r.CC != (tcp.CC{})
 	switch {
@@ -98,6 +100,8 @@ func (r *Rule) Action() string {
 		return "set"
 	case r.Learn != nil:
 		return "learn"
+	case r.Limit != (RateLimit{}):
+		return "limit"
 	case r.Watch.Events != 0:
 		return "watch"
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +123,43 @@ func TestMeasurePolicer(t *testing.T) {
 		testenv.AtMost(m, "connections until it was found", found, 10)
 		testenv.AtMost(m, "share of retransmits, of that without tcpilot", paced.share()/before.share(), 0.1)
 		testenv.AtLeast(m, "goodput, of the policer's payload", mean(paced.goodputs)/policedPayload, 0.9)
+	})
+}
+
+// TestMeasurePolicerTogether: connections that begin together do not exceed the limit that was found.
+func TestMeasurePolicerTogether(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		w := newPolicedPath(t)
+		r := w.remotes[0]
+		together := func(a *load.Agent) (s sums) {
+			results := make([]load.BulkResult, 5)
+			var wg sync.WaitGroup
+			for i := range results {
+				wg.Go(func() {
+					var err error
+					if results[i], err = a.Bulk(t.Context(), load.BulkSpec{To: at(r.Addr4), Duration: 4 * time.Second}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, c := range results {
+				s.add(c)
+			}
+			return s
+		}
+		before := together(w.beside)
+		p := startTcpilot(t, w, settings{rules: paceRules})
+		found := uint64(0)
+		for n := 1; n <= 40 && found == 0; n++ {
+			bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: time.Second})
+			time.Sleep(200 * time.Millisecond)
+			found, _ = rateLimit(t, p)
+		}
+		paced := together(w.client)
+		t.Logf("limit %.1f Mbit/s; without tcpilot: %s; with: %s", float64(found)*8/1e6, &before, &paced)
+		testenv.AtMost(m, "share of retransmits of 5 that begin together, of that without tcpilot", paced.share()/before.share(), 0.25)
+		testenv.AtLeast(m, "goodput of 5 that begin together, of the policer's payload", 5*mean(paced.goodputs)/policedPayload, 0.85)
 	})
 }
 

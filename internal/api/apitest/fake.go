@@ -192,6 +192,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 			Decisions:   []metrics.ReasonCount{{Reason: "arm", Count: 260}, {Reason: "hold-out", Count: 5}, {Reason: "app-cc", Count: 4}},
 			Samples:     metrics.SampleCount{Submitted: 245, Dropped: 2, Received: 243, Malformed: 1},
 			SetErrors:   []metrics.FieldCount{{Field: "rto_max", Count: 7}},
+			Limits:      []metrics.LimitCount{limitCount()},
 			Events:      []metrics.EventCount{{Class: 2, Event: "retransmit", Count: 310}, {Class: 2, Event: "rto", Count: 4}, {Class: 9, Event: "rto", Count: 1}},
 			Programs: []metrics.ProgramStats{{Name: "tcpilot_sockops", ID: 41, Stats: true, RunCount: 2500, RunTime: 750 * time.Microsecond},
 				{Name: "tcpilot_iter", ID: 42}},
@@ -203,6 +204,10 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 	}
 	s.SetDegraded()
 	return s, f.Err
+}
+
+func limitCount() metrics.LimitCount {
+	return metrics.LimitCount{Rule: "default", Total: 12_500_000, Connection: 2_500_000, Connections: 40, Active: 9, Share: 1_600_000, Measured: 12_400_000, Sent: 9e9}
 }
 
 func features() []api.Feature {
@@ -233,7 +238,9 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule", Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"}},
 		},
 		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
-		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout, Path: f.Snap.Paths[0], Network: &engine.NetworkType{Type: "wifi", Why: wifi}, Notes: []string{"the application may still choose for itself"},
+		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout,
+		RateLimit: &api.RateLimit{LimitCount: limitCount(), New: 1_250_000, Why: "shared with 9 active connections, each of which gets what it needs, but not more than its fair share"},
+		Path:      f.Snap.Paths[0], Network: &engine.NetworkType{Type: "wifi", Why: wifi}, Notes: []string{"the application may still choose for itself"},
 	}, nil
 }
 

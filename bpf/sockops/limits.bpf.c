@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Reads and changes the connections that are under a rate limit. It shares the maps of
+ * sockops.bpf.c, and may fail to load alone: then each limit is divided equally among all
+ * connections that have begun under it.
+ */
+#include "classify.bpf.h"
+#include "slots.bpf.h"
+#include "limits.bpf.h"
+
+#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008	/* since Linux 6.12 */
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	void *value;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+} __attribute__((preserve_access_index));
+
+/* Lists all of them, of all network namespaces. It takes no locks. If the reader's buffer is
+ * full, a connection is shown again, so nothing is changed here. */
+SEC("iter/bpf_sk_storage_map")
+int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	const struct limited *m = ctx->value;
+	struct limit_member out = {};
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp;
+
+	if (!sk || !m)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || !(m->rule | m->path))
+		return 0;
+	out.cookie = sk->__sk_common.skc_cookie.counter;
+	out.rule = m->rule;
+	out.path = m->path;
+	out.own = m->own;
+	out.given = m->given;
+	out.since_ns = m->since_ns;
+	out.sent = tp->bytes_sent - m->sent;
+	out.unsent = tp->write_seq - tp->snd_nxt;
+	out.state = sk->__sk_common.skc_state;
+	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));
+	return 0;
+}
+
+/* A running connection whose rule has a limit now. The direction is known, because a hook has
+ * seen it begin. */
+static __always_inline void enrol(struct tcp_sock *tp, const struct track *t, __u32 bank)
+{
+	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	const struct rule_bank *b = rules_of(bank);
+	const struct class_entry *cls;
+	struct limited *m;
+	struct conn c = {};
+	__u32 flags;
+
+	if (!b || !(t->flags & F_ESTABLISHED) || (t->flags & F_ADOPTED))
+		return;
+	conn_read_sock(tp, &c);
+	c.outgoing = t->flags & F_OUTGOING;
+	cls = classify(&c, b, bank, tp, netns);
+	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE) || !limit_find(cls->limit))
+		return;
+	m = limit_join(tp, cls->limit, 0);
+	if (!m)
+		return;
+	limit_follow(tp, tp, m);
+	/* Without it, the connection takes over its share at each walk only. */
+	flags = tp->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG;
+	bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+}
+
+/* Brings running connections, also idle ones, in line with the limits of now. */
+SEC("iter/tcp")
+int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct runtime_config *cfg;
+	struct live_conn *l;
+	struct limited *m;
+	struct tcp_sock *tp;
+	struct track *t;
+	__u32 zero = 0;
+	__u64 cookie;
+
+	if (!skc || skc->skc_state == TCP_LISTEN)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!tp || !cfg)
+		return 0;
+	m = bpf_sk_storage_get(&limited, tp, 0, 0);
+	if (m) {
+		limit_follow(tp, tp, m);
+		return 0;
+	}
+	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
+	l = bpf_sk_storage_get(&live, tp, 0, 0);
+	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
+	if (t && bpf_ktime_get_ns() < cfg->lease_ns)
+		enrol(tp, t, cfg->bank & 1);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Rate limits of connections together: of a rule, and of a path that has a policer.
+ *
+ * Each connection is paced at its share. User space divides a limit a few times a second among
+ * the connections that need it (internal/limit), and writes each share by cookie. A connection
+ * takes over its share when an ACK shows a round-trip time, which the kernel reports once a round
+ * trip (tcp_rtt_estimator). There it also makes room for those that have begun since: these have
+ * no share, and get what is left of the limit by their number. A connection that was idle has no
+ * share either: when it sends again, it counts as one that begins.
+ */
+#ifndef TCPILOT_LIMITS_BPF_H
+#define TCPILOT_LIMITS_BPF_H
+
+#include "maps.bpf.h"
+
+#define NO_RATE (~0ULL)		/* sk_max_pacing_rate: no limit */
+#define MOST_RATE 0xfffffffeU	/* the greatest that bpf_setsockopt can set: ~0 is none */
+
+static __always_inline struct limit *limit_find(__u64 key)
+{
+	return key ? bpf_map_lookup_elem(&limits, &key) : NULL;
+}
+
+static __always_inline void limit_count(struct limit *l, __s32 by)
+{
+	if (l)
+		__sync_fetch_and_add(&l->fresh, by);
+}
+
+/* The most of one connection, bytes per second. A connection with a share, which was computed
+ * for base, gets less only if others have begun since. */
+static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
+{
+	__u64 most = NO_RATE, sum, among;
+	__s32 fresh;
+
+	if (!l)
+		return most;
+	if (l->connection)
+		most = l->connection;
+	sum = l->rate;
+	fresh = l->fresh;
+	if (fresh < 0)		/* replaced at the same time */
+		fresh = 0;
+	if (!sum || (has_share && !fresh))
+		return most;
+	among = l->base + ((__u64)fresh << 8);
+	if (among < 1 << 8)
+		among = 1 << 8;
+	sum = (sum << 8) / among ?: 1;
+	return sum < most ? sum : most;
+}
+
+/* Gives the socket a limit. One that is lower, of the application or of a rule's fixed value,
+ * stays, also if it was set meanwhile. */
+static __always_inline void limit_set(void *ctx, struct tcp_sock *tp, struct limited *m, __u64 want)
+{
+	__u64 is = tcp_sk_sock(tp)->sk_max_pacing_rate;
+	__u32 value = ~0U;
+
+	if (is != m->given)
+		m->own = is;
+	if (want < m->own)
+		value = want < MOST_RATE ? want : MOST_RATE;
+	else if (m->own < ~0U)
+		value = m->own;
+	want = value == ~0U ? NO_RATE : value;
+	/* An application's limit of more than 32 bits cannot be set again. */
+	if (want != is && !(want == NO_RATE && is == m->own) &&
+	    bpf_setsockopt(ctx, SOL_SOCKET, SO_MAX_PACING_RATE, &value, sizeof(value)))
+		return;
+	if (want != m->given)
+		m->since_ns = bpf_ktime_get_ns();
+	m->given = tcp_sk_sock(tp)->sk_max_pacing_rate;
+}
+
+/* The connection is not counted as fresh any more. */
+static __always_inline void limit_unfresh(struct limited *m)
+{
+	struct limit *rule = limit_find(m->rule), *path = limit_find(m->path);
+
+	if (!m->fresh)
+		return;
+	m->fresh = 0;
+	if (rule && rule->epoch == m->epoch)
+		limit_count(rule, -1);
+	if (path && path->epoch == m->epoch)
+		limit_count(path, -1);
+}
+
+/* Paces the connection at its present share. Without limits, or after the lease, it gets back
+ * what it had. */
+static __noinline int limit_follow(void *ctx, struct tcp_sock *tp, struct limited *m)
+{
+	struct limit *rule = limit_find(m->rule), *path = limit_find(m->path), *any;
+	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
+	struct runtime_config *cfg;
+	__u64 want = NO_RATE, most;
+	__u32 zero = 0, *share;
+
+	any = rule ?: path;
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!any || !cfg || bpf_ktime_get_ns() >= cfg->lease_ns) {
+		limit_set(ctx, tp, m, NO_RATE);
+		return 0;
+	}
+	if (m->epoch != any->epoch) {
+		share = bpf_map_lookup_elem(&limit_shares, &cookie);
+		m->epoch = any->epoch;
+		m->share = share ? *share : 0;
+		m->fresh = !m->share;
+		if (m->fresh) {
+			limit_count(rule, 1);
+			limit_count(path, 1);
+		}
+	}
+	if (m->share)
+		want = m->share;
+	most = limit_most(rule, m->share);
+	if (most < want)
+		want = most;
+	most = limit_most(path, m->share);
+	if (most < want)
+		want = most;
+	limit_set(ctx, tp, m, want);
+	return 0;
+}
+
+/* The connection comes under the limit of a rule, or of a path. */
+static __always_inline struct limited *limit_join(struct tcp_sock *tp, __u64 rule, __u64 path)
+{
+	struct limited *m = bpf_sk_storage_get(&limited, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!m)
+		return NULL;
+	if (!m->given) {
+		m->own = m->given = tcp_sk_sock(tp)->sk_max_pacing_rate;
+		m->sent = tp->bytes_sent;
+		m->since_ns = bpf_ktime_get_ns();
+	}
+	limit_unfresh(m);
+	m->rule = rule ?: m->rule;
+	m->path = path ?: m->path;
+	m->epoch = 0;
+	return m;
+}
+
+/* Global functions, so that each is verified once and not at every call. */
+
+/* A connection begins under a limit of its rule, or of its path. */
+__noinline int limit_begin(struct bpf_sock_ops *skops, __u64 rule, __u64 path)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct limited *m;
+
+	if (!tp || !(limit_find(rule) ?: limit_find(path)))
+		return 0;
+	m = limit_join(tp, rule, path);
+	if (!m)
+		return 0;
+	limit_follow(skops, tp, m);
+	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
+	return 0;
+}
+
+/* An ACK has shown a round-trip time. */
+__noinline int limit_rtt(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct limited *m = tp ? bpf_sk_storage_get(&limited, tp, 0, 0) : NULL;
+
+	if (m)
+		limit_follow(skops, tp, m);
+	return 0;
+}
+
+/* The socket begins another connection. */
+__noinline int limit_forget(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct limited *m = tp ? bpf_sk_storage_get(&limited, tp, 0, 0) : NULL;
+
+	if (!m)
+		return 0;
+	limit_unfresh(m);
+	limit_set(skops, tp, m, NO_RATE);
+	bpf_sk_storage_delete(&limited, tp);
+	return 0;
+}
+
+#endif

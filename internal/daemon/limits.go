@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+)
+
+const (
+	// limitInterval is how often limits are divided while connections are under them. What
+	// begins or wakes up in between gets its share in the kernel, within a round trip.
+	limitInterval = 250 * time.Millisecond
+	// limitBudget is the part of one CPU, as 1/limitBudget, that this may take.
+	limitBudget = 50
+	// limitIdle is how often it is looked for connections under limits, if there are limits.
+	limitIdle = time.Second
+	// limitFollow is the least time between two walks for connections that do not notice their share.
+	limitFollow = 5 * time.Second
+)
+
+// rateLimits divides rate limits among connections.
+type rateLimits struct {
+	changed chan struct{} // the rules that have limits are others now
+	latest  atomic.Pointer[limit.Result]
+}
+
+// limitsOf are the rate limits of the rules, by their keys. In mode observe there are none.
+func limitsOf(cfg *config.Config) map[uint64]limit.Limit {
+	limits := map[uint64]limit.Limit{}
+	for i := range cfg.Rules {
+		if r := &cfg.Rules[i]; r.LimitKey() != 0 && cfg.Mode != engine.ModeObserve {
+			limits[r.LimitKey()] = limit.Limit{Rate: r.Limit.Total, Connection: r.Limit.Connection}
+		}
+	}
+	return limits
+}
+
+// setLimits puts the limits of cfg into force.
+func (d *Daemon) setLimits(cfg *config.Config) error {
+	if err := d.dp.SetLimits(limitsOf(cfg)); err != nil {
+		return err
+	}
+	select {
+	case d.limits.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// divideLimits divides rate limits again and again, according to what connections send.
+func (d *Daemon) divideLimits(ctx context.Context) error {
+	list, err := host.NewNetNSList()
+	if err != nil {
+		return err
+	}
+	defer list.Close()
+	var div limit.Divider
+	var followed time.Time
+	for {
+		start, wait, behind := time.Now(), tickInterval, false
+		if limits := d.dp.Limits(); len(limits) == 0 {
+			d.limits.latest.Store(nil)
+		} else {
+			n, late, err := d.divideOnce(&div, limits)
+			if err != nil {
+				return err
+			}
+			if wait, behind = limitIdle, late; n > 0 {
+				wait = max(limitInterval, time.Since(start)*limitBudget)
+			}
+		}
+		if behind && time.Since(followed) >= limitFollow {
+			d.followLimits(list)
+			followed = time.Now()
+		}
+		// Together with other periodic work.
+		t := time.NewTimer(time.Until(start.Truncate(wait).Add(wait)))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		case <-d.limits.changed:
+			t.Stop()
+			d.followLimits(list)
+		}
+	}
+}
+
+// divideOnce divides all limits. It returns how many connections are under them, and whether
+// some do not follow.
+func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit) (n int, behind bool, err error) {
+	conns, err := d.dp.Limited()
+	if err != nil {
+		d.log.Debug("connections under rate limits not listed", "error", err)
+		return 0, false, nil
+	}
+	r := div.Divide(datapath.Monotonic(), limits, conns)
+	d.limits.latest.Store(&r)
+	return len(conns), r.Behind > 0, d.dp.WriteShares(&r)
+}
+
+// followLimits brings the connections of all network namespaces in line with the limits of now.
+func (d *Daemon) followLimits(list *host.NetNSList) {
+	if _, err := d.inAll(list, d.dp.FollowLimits); err != nil {
+		d.log.Warn("running connections follow rate limits when they send next", "error", err)
+	}
+}
+
+// undoLimits gives running connections back what they had before limits.
+func (d *Daemon) undoLimits() error {
+	if !d.dp.LimitsUsed() {
+		return nil
+	}
+	if err := d.dp.EndLimits(); err != nil {
+		return err
+	}
+	list, err := host.NewNetNSList()
+	if err != nil {
+		return err
+	}
+	_, err = d.inAll(list, d.dp.FollowLimits)
+	return errors.Join(err, list.Close())
+}
+
+// limitCounts is what the rate limits of rules do now.
+func (d *Daemon) limitCounts() (list []metrics.LimitCount) {
+	cfg, r := d.cfg.Load(), d.limits.latest.Load()
+	for i := range cfg.Rules {
+		rule := &cfg.Rules[i]
+		key := rule.LimitKey()
+		if key == 0 || cfg.Mode == engine.ModeObserve {
+			continue
+		}
+		n := metrics.LimitCount{Rule: rule.Name, Total: rule.Limit.Total, Connection: rule.Limit.Connection}
+		if r != nil {
+			s := r.Limits[key]
+			n.Connections, n.Active, n.Share, n.Measured, n.Sent = s.Connections, s.Active, s.Level, s.Measured, s.Sent
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// explainLimit is what the limit of a rule would give to one more connection; nil if it has none.
+func (d *Daemon) explainLimit(rule string) *api.RateLimit {
+	for _, n := range d.limitCounts() {
+		if n.Rule != rule {
+			continue
+		}
+		x := &api.RateLimit{LimitCount: n, New: n.Connection}
+		if r := d.limits.latest.Load(); n.Total != 0 {
+			cfg, base := d.cfg.Load(), 0.
+			for i := range cfg.Rules {
+				if r != nil && cfg.Rules[i].Name == rule {
+					base = r.Limits[cfg.Rules[i].LimitKey()].Base
+				}
+			}
+			x.New = uint64(float64(n.Total) / (base + 1))
+			if n.Connection != 0 {
+				x.New = min(x.New, n.Connection)
+			}
+		}
+		switch {
+		case n.Total == 0:
+			x.Why = "the rule limits each connection"
+		case n.Active == 0:
+			x.Why = "no connection of the rule sends now: the first gets all"
+		case n.Share == 0:
+			x.Why = "no active connection is held back: a new one gets its fair share of what they leave, among " + console.Plural(n.Active, "active connection")
+		default:
+			x.Why = "shared with " + console.Plural(n.Active, "active connection") + ", each of which gets what it needs, but not more than its fair share"
+		}
+		return x
+	}
+	return nil
+}

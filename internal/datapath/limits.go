@@ -1,0 +1,389 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// limits are the rate limits in force: of rules, as the configuration says, and of paths that have
+// a policer.
+type limits struct {
+	mu    sync.Mutex
+	rules map[uint64]limit.Limit // by key
+	paths map[uint64]limit.Limit
+	epoch uint32              // of the latest division
+	bases map[uint64]uint32   // limit.base of it
+	given map[uint64]struct{} // cookies in the map of shares
+	count map[uint64]struct{} // keys in the map of ended bytes
+
+	objs limitsObjects
+	list *link.Iter // nil: connections cannot be listed
+	walk *link.Iter
+	err  error // why it is not
+}
+
+// loadLimits loads the programs that list and change connections under limits, and removes the
+// limits of an earlier process. Connections of these that are under a limit that is set again come
+// under it at once. If the programs cannot be loaded, limits are divided by the number of
+// connections.
+func (d *Datapath) loadLimits() {
+	l := &d.limits
+	l.rules, l.paths, l.bases = map[uint64]limit.Limit{}, map[uint64]limit.Limit{}, map[uint64]uint32{}
+	l.given, l.count = map[uint64]struct{}{}, map[uint64]struct{}{}
+	// Not that of an earlier process: what it gave to connections is not valid any more.
+	l.epoch = uint32(monotonic()>>20) | 1
+	l.err = errors.Join(
+		deleteWhere(d.maps.Limits, func(*uint64) bool { return true }),
+		deleteWhere(d.maps.LimitShares, func(*uint64) bool { return true }),
+		deleteWhere(d.maps.LimitEnded, func(*uint64) bool { return true }),
+		l.load(func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) { return d.maps.replacements(spec), nil }))
+	if l.err != nil {
+		d.log.Warn("rate limits are divided by the number of connections only", "error", l.err)
+	}
+}
+
+// load loads the programs with maps that exist already, which find returns by their names.
+func (l *limits) load(find func(*ebpf.CollectionSpec) (map[string]*ebpf.Map, error)) error {
+	spec, err := loadLimits()
+	if err != nil {
+		return fmt.Errorf("read embedded object limits: %w", err)
+	}
+	shared, err := find(spec)
+	if err != nil {
+		return err
+	}
+	for name, m := range shared {
+		spec.Maps[name].MaxEntries = m.MaxEntries() // some depend on the configuration
+	}
+	if err := spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+		return explainLoad("limits", err)
+	}
+	if l.list, err = link.AttachIter(link.IterOptions{Program: l.objs.TcpilotLimited, Map: l.objs.Limited}); err != nil {
+		return fmt.Errorf("attach iterator over limited connections: %w", err)
+	}
+	if l.walk, err = link.AttachIter(link.IterOptions{Program: l.objs.TcpilotLimitWalk}); err != nil {
+		return fmt.Errorf("attach TCP iterator for limits: %w", err)
+	}
+	return nil
+}
+
+func (l *limits) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, it := range []*link.Iter{l.list, l.walk} {
+		if it != nil {
+			errs = append(errs, it.Close())
+		}
+	}
+	l.list, l.walk = nil, nil
+	l.objs.limitsVariables = limitsVariables{} // mapped memory holds a map
+	return errors.Join(append(errs, l.objs.Close())...)
+}
+
+// SetLimits puts the rate limits of rules into force, by their keys (class.Class.Limit). Limits that
+// are not among them end: their connections get back what they had. Running connections follow
+// at their next round trip, or when FollowLimits finds them.
+func (d *Datapath) SetLimits(rules map[uint64]limit.Limit) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := &d.limits
+	l.mu.Lock()
+	old := l.rules
+	l.rules = maps.Clone(rules)
+	l.mu.Unlock()
+	for key := range old {
+		if _, ok := rules[key]; !ok {
+			if err := d.endLimit(key); err != nil {
+				return err
+			}
+		}
+	}
+	for key, x := range rules {
+		if err := d.putLimit(key, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pacedRate is the rate that a policy gives to all connections of its path together, bytes/s.
+func pacedRate(p *path.Policy) uint64 {
+	rate, ok := p.Params.Get(tcp.MaxPacingRate)
+	if !ok || p.Adapted&(1<<tcp.MaxPacingRate) == 0 || p.HoldOut == 1<<16 {
+		return 0
+	}
+	return rate
+}
+
+// limitPath limits the connections that a row of the counts belongs to; 0 is no limit. It is called
+// with the lock held.
+func (d *Datapath) limitPath(row uint32, rate uint64) error {
+	key := d.flows.path(row)
+	if key == 0 {
+		return nil
+	}
+	l := &d.limits
+	l.mu.Lock()
+	old, had := l.paths[key]
+	if rate == 0 {
+		delete(l.paths, key)
+	} else {
+		l.paths[key] = limit.Limit{Rate: rate}
+	}
+	l.mu.Unlock()
+	switch {
+	case rate == 0 && had:
+		return d.endLimit(key)
+	case rate != 0 && rate != old.Rate:
+		err := d.putLimit(key, limit.Limit{Rate: rate})
+		if errors.Is(err, unix.E2BIG) { // no room: the connections of this path are not paced
+			l.mu.Lock()
+			delete(l.paths, key)
+			l.mu.Unlock()
+			return nil
+		}
+		return err
+	}
+	return nil
+}
+
+// putLimit writes one limit, and begins to count what its connections send.
+func (d *Datapath) putLimit(key uint64, x limit.Limit) error {
+	if d.config.Limits == 0 {
+		d.config.Limits = 1 // ends are noticed from now on
+		if err := d.putConfig(); err != nil {
+			return err
+		}
+	}
+	l := &d.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.count[key]; !ok {
+		if err := d.maps.LimitEnded.Put(key, uint64(0)); err != nil {
+			return fmt.Errorf("count what connections of a limit send: %w", err)
+		}
+		l.count[key] = struct{}{}
+	}
+	l.nextEpoch() // the number of those that have begun is counted again
+	return d.writeLimit(key, x)
+}
+
+// nextEpoch makes connections look their shares up again.
+func (l *limits) nextEpoch() {
+	if l.epoch++; l.epoch == 0 {
+		l.epoch = 1
+	}
+}
+
+func (d *Datapath) writeLimit(key uint64, x limit.Limit) error {
+	l := &d.limits
+	v := abiLimit{Rate: x.Rate, Connection: x.Connection, Base: l.bases[key], Epoch: l.epoch}
+	if err := d.maps.Limits.Put(key, &v); err != nil {
+		return fmt.Errorf("write rate limit: %w", err)
+	}
+	return nil
+}
+
+func (d *Datapath) endLimit(key uint64) error {
+	l := &d.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.count, key)
+	delete(l.bases, key)
+	for _, m := range []*ebpf.Map{d.maps.Limits, d.maps.LimitEnded} {
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("end rate limit: %w", err)
+		}
+	}
+	return nil
+}
+
+// LimitsUsed reports whether connections may be under a limit, or may have been.
+func (d *Datapath) LimitsUsed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config.Limits != 0
+}
+
+// EndLimits ends all rate limits, for FollowLimits to undo what running connections have of them.
+func (d *Datapath) EndLimits() error {
+	err := d.SetLimits(nil)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := &d.limits
+	l.mu.Lock()
+	paths := l.paths
+	l.paths = map[uint64]limit.Limit{}
+	l.mu.Unlock()
+	for key := range paths {
+		err = errors.Join(err, d.endLimit(key))
+	}
+	return err
+}
+
+// Limits returns the rate limits in force, with what connections have sent under each that are over.
+func (d *Datapath) Limits() map[uint64]limit.Limit {
+	l := &d.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make(map[uint64]limit.Limit, len(l.rules)+len(l.paths))
+	for _, list := range []map[uint64]limit.Limit{l.paths, l.rules} {
+		for key, x := range list {
+			_ = d.maps.LimitEnded.Lookup(key, &x.Ended)
+			out[key] = x
+		}
+	}
+	return out
+}
+
+// memberSize is the size of struct limit_member.
+const memberSize = 64
+
+// Limited returns the connections that are under a limit, or were.
+func (d *Datapath) Limited() ([]limit.Conn, error) {
+	l := &d.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.list == nil {
+		return nil, l.err
+	}
+	r, err := l.list.Open()
+	if err != nil {
+		return nil, fmt.Errorf("open iterator over limited connections: %w", err)
+	}
+	defer r.Close()
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("list limited connections: %w", err)
+	}
+	conns := make([]limit.Conn, 0, len(raw)/memberSize)
+	for ; len(raw) >= memberSize; raw = raw[memberSize:] {
+		word := func(i int) uint64 { return binary.LittleEndian.Uint64(raw[8*i:]) }
+		rate := func(i int) uint64 {
+			if word(i) == math.MaxUint64 {
+				return 0
+			}
+			return word(i)
+		}
+		conns = append(conns, limit.Conn{Cookie: word(0), Rule: word(1), Path: word(2), Own: rate(3), Given: rate(4),
+			Since: int64(word(5)), Sent: word(6), Unsent: binary.LittleEndian.Uint32(raw[56:])})
+	}
+	return conns, nil
+}
+
+// Monotonic is the clock of limit.Conn.
+func Monotonic() int64 { return monotonic() }
+
+// WriteShares puts a division into force.
+func (d *Datapath) WriteShares(r *limit.Result) error {
+	l := &d.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for cookie := range l.given {
+		if _, ok := r.Shares[cookie]; ok {
+			continue
+		}
+		if err := d.maps.LimitShares.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete share: %w", err)
+		}
+		delete(l.given, cookie)
+	}
+	cookies := slices.Collect(maps.Keys(r.Shares))
+	cookies = cookies[:min(len(cookies), int(d.maps.LimitShares.MaxEntries()))] // the others share what is left
+	shares := make([]uint32, len(cookies))
+	for i, c := range cookies {
+		shares[i], l.given[c] = r.Shares[c], struct{}{}
+	}
+	if err := putBatch(d.maps.LimitShares, cookies, shares); err != nil {
+		return fmt.Errorf("write shares: %w", err)
+	}
+	l.nextEpoch()
+	for key, s := range r.Limits {
+		l.bases[key] = uint32(min(s.Base*256, 1<<30))
+		x, ok := l.rules[key]
+		if !ok {
+			if x, ok = l.paths[key]; !ok {
+				continue // it has ended meanwhile
+			}
+		}
+		if err := d.writeLimit(key, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReleaseLimits ends the limits that a process left which is gone, and gives connections back what
+// they had before. walk must call its argument in all network namespaces.
+func ReleaseLimits(bpffs string, walk func(func() error) error) error {
+	dir := filepath.Join(PinDir(bpffs), pinVersion)
+	if _, err := os.Stat(filepath.Join(dir, "limits")); errors.Is(err, os.ErrNotExist) {
+		return nil // of another version, or never used
+	}
+	l := &limits{}
+	var pinned []*ebpf.Map
+	defer func() {
+		for _, m := range pinned {
+			_ = m.Close()
+		}
+	}()
+	err := l.load(func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+		maps := map[string]*ebpf.Map{}
+		for name := range spec.Maps {
+			if !shared(name) {
+				continue
+			}
+			m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+			if err != nil {
+				return nil, fmt.Errorf("open pinned map %s: %w", name, err)
+			}
+			maps[name], pinned = m, append(pinned, m)
+		}
+		return maps, nil
+	})
+	if err == nil {
+		err = deleteWhere(l.objs.Limits, func(*uint64) bool { return true })
+	}
+	if err == nil {
+		err = walk(func() error { return l.follow() })
+	}
+	return errors.Join(err, l.close())
+}
+
+// FollowLimits brings the connections of the calling thread's network namespace in line with the
+// limits of now: also those that are idle, and those whose rule had no limit when they began.
+func (d *Datapath) FollowLimits() error {
+	if d.limits.walk == nil {
+		return d.limits.err
+	}
+	return d.limits.follow()
+}
+
+func (l *limits) follow() error {
+	r, err := l.walk.Open()
+	if err != nil {
+		return fmt.Errorf("open TCP iterator for limits: %w", err)
+	}
+	defer r.Close()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return fmt.Errorf("walk TCP sockets for limits: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package datapath
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/limit"
+)
+
+const limitKey = 77
+
+const noPacing = 1<<32 - 1
+
+// limitRig is a rig whose only class is under a rate limit.
+func limitRig(t *testing.T, l limit.Limit) *rig {
+	r := newRig(t)
+	r.limitTo(t, &l)
+	return r
+}
+
+// limitTo gives the class another limit; nil is none.
+func (r *rig) limitTo(t *testing.T, l *limit.Limit) {
+	t.Helper()
+	c, limits := class.Class{ID: 1}, map[uint64]limit.Limit{}
+	if l != nil {
+		c.Limit, limits[limitKey] = limitKey, *l
+	}
+	r.rules(t, class.Table{Classes: []class.Class{c}})
+	must(t, r.SetLimits(limits))
+}
+
+// divide divides the limits once more, as the daemon does every 250 ms.
+func (r *rig) divide(t *testing.T, d *limit.Divider) limit.Result {
+	t.Helper()
+	conns, err := r.Limited()
+	must(t, err)
+	res := d.Divide(Monotonic(), r.Limits(), conns)
+	must(t, r.WriteShares(&res))
+	return res
+}
+
+// follow makes one round trip each, so that both ends notice what they get.
+func follow(t *testing.T, client, server net.Conn) {
+	t.Helper()
+	for range 3 {
+		exchange(t, client, server, 1)
+		exchange(t, server, client, 1)
+	}
+}
+
+// Connections share a limit as they begin, also those that began before the others.
+func TestRootLimitIsSharedByConnectionsThatBegin(t *testing.T) {
+	r := limitRig(t, limit.Limit{Rate: 12e6})
+	var conns [][2]net.Conn
+	for range 3 {
+		c, s := r.pair(t, "127.0.0.1:0") // two connections of the class
+		conns = append(conns, [2]net.Conn{c, s})
+	}
+	for i, c := range conns {
+		follow(t, c[0], c[1])
+		if a, b := pacingOf(t, c[0]), pacingOf(t, c[1]); a != 2e6 || b != 2e6 {
+			t.Errorf("pair %d: pacing rates %d and %d, want 2e6, a sixth of the limit", i, a, b)
+		}
+	}
+	closeAll(t, conns[0][0], conns[0][1], conns[1][0], conns[1][1])
+	for try := 0; pacingOf(t, conns[2][0]) != 6e6; try++ {
+		if try == 200 {
+			t.Fatalf("pacing rate %d after the others ended, want 6e6", pacingOf(t, conns[2][0]))
+		}
+		time.Sleep(5 * time.Millisecond)
+		follow(t, conns[2][0], conns[2][1])
+	}
+}
+
+// Of a limit that is divided by need, idle connections get nothing; they get a share again when they send.
+func TestRootLimitIsDividedByNeed(t *testing.T) {
+	r := limitRig(t, limit.Limit{Rate: 8e6})
+	idle, idleServer := r.pair(t, "127.0.0.1:0")
+	busy, busyServer := r.pair(t, "127.0.0.1:0")
+	var d limit.Divider
+	r.divide(t, &d)
+	follow(t, busy, busyServer)
+	res := r.divide(t, &d)
+	if _, ok := res.Shares[cookieOf(idle)]; ok || res.Limits[limitKey].Connections != 4 || res.Limits[limitKey].Active != 2 {
+		t.Errorf("an idle connection has a share, or not 2 of 4 connections are active: %+v", res)
+	}
+	follow(t, busy, busyServer)
+	if got := pacingOf(t, busy); got < 3_900_000 {
+		t.Errorf("the busy connection has the pacing rate %d, want what the others do not use", got)
+	}
+	before := pacingOf(t, idle)
+	follow(t, idle, idleServer)
+	if got := pacingOf(t, idle); got == before || got > 8e6 || got < 8e6/4 {
+		t.Errorf("a connection that wakes up has the pacing rate %d (before: %d), want a fair share", got, before)
+	}
+}
+
+// What the application chose stays if it is lower, and comes back when the limit ends; so does no
+// limit at all. Idle connections get it by a walk.
+func TestRootLimitIsUndone(t *testing.T) {
+	r := limitRig(t, limit.Limit{Rate: 8e6, Connection: 3e6})
+	chosen := func(rate int) control {
+		return func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate) }
+	}
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	var clients []net.Conn
+	for _, c := range []struct {
+		choice control
+		want   uint32
+	}{{nil, 3e6}, {chosen(1e6), 1e6}, {chosen(7e6), 0}} {
+		before := len(clients)
+		clients = append(clients, dial(t, r.ns, l.Addr().String(), c.choice))
+		if got := pacingOf(t, clients[before]); before < 2 && got != c.want {
+			t.Errorf("connection %d: pacing rate %d, want %d", before, got, c.want)
+		}
+	}
+	setsockopt(t, clients[0], unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 500_000) // while it runs
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	if got := pacingOf(t, clients[0]); got != 500_000 {
+		t.Errorf("the application's pacing rate of 500000 became %d", got)
+	}
+	r.limitTo(t, nil)
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	for i, want := range []uint32{500_000, 1e6, 7e6} {
+		if got := pacingOf(t, clients[i]); got != want {
+			t.Errorf("connection %d after the limit ended: pacing rate %d, want %d", i, got, want)
+		}
+	}
+}
+
+// A running connection comes under a limit that its rule gets, and loses it when the daemon is gone
+// and the lease is over.
+func TestRootLimitOfRunningConnections(t *testing.T) {
+	r := newRig(t)
+	client, server := r.pair(t, "127.0.0.1:0")
+	follow(t, client, server)
+	if got := pacingOf(t, client); got != noPacing {
+		t.Fatalf("pacing rate %d without a limit", got)
+	}
+	r.limitTo(t, &limit.Limit{Rate: 4e6})
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	follow(t, client, server)
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != 2e6 || b != 2e6 {
+		t.Errorf("pacing rates %d and %d of running connections, want half of the limit each", a, b)
+	}
+	must(t, r.SetLease(0))
+	follow(t, client, server)
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != noPacing || b != noPacing {
+		t.Errorf("pacing rates %d and %d after the lease, want none", a, b)
+	}
+}
+
+// Another daemon takes the limits over.
+func TestRootLimitSurvivesARestart(t *testing.T) {
+	r := limitRig(t, limit.Limit{Rate: 4e6})
+	client, server := r.pair(t, "127.0.0.1:0")
+	r.crash(t)
+	r.open(t)
+	r.limitTo(t, &limit.Limit{Rate: 2e6})
+	follow(t, client, server)
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != 1e6 || b != 1e6 {
+		t.Errorf("pacing rates %d and %d after a restart with another limit, want half of it each", a, b)
+	}
+}
+
+// What a daemon left that is gone is undone without it, also on idle connections.
+func TestRootLimitIsUndoneWithoutADaemon(t *testing.T) {
+	r := limitRig(t, limit.Limit{Rate: 4e6})
+	client, server := r.pair(t, "127.0.0.1:0")
+	r.crash(t)
+	must(t, ReleaseLimits(r.opt.BPFFS, func(walk func() error) error {
+		var err error
+		r.ns.Do(t, func() { err = walk() })
+		return err
+	}))
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != noPacing || b != noPacing {
+		t.Errorf("pacing rates %d and %d, want none", a, b)
+	}
+	must(t, ReleaseLimits(t.TempDir(), nil)) // nothing is there
+	r.open(t)
+}

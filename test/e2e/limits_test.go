@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+)
+
+// settled is how long after connections have begun or ended the sum is at the limit again:
+// an interval of the division, and some round trips.
+const settled = 500 * time.Millisecond
+
+// limitPhase is a time in which the same connections run.
+type limitPhase struct {
+	conns int
+	sum   float64 // bit/s
+	least float64 // rate of the slowest, as a part of the fair share
+}
+
+// newLimitWorld has a path of 10 ms and no limit but the CPU.
+func newLimitWorld(t *testing.T) *world {
+	t.Helper()
+	w := newPlainWorld(t, "far")
+	r := w.remotes[0]
+	r.way = shape(t, r.Near, r.Far, link.Spec{Delay: 10 * time.Millisecond})
+	return w
+}
+
+// limitRun makes n connections begin together under a limit. After 2 s half as many begin, and end
+// after 2 s more.
+func limitRun(t *testing.T, w *world, n int) (phases [3]limitPhase) {
+	t.Helper()
+	const phase = 2 * time.Second
+	more := (n + 1) / 2
+	results := make([]load.BulkResult, n+more)
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for i := range results {
+		wg.Go(func() {
+			spec := load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 3 * phase, Sample: 20 * time.Millisecond}
+			if i >= n {
+				time.Sleep(time.Until(begin.Add(phase)))
+				spec.Duration, spec.Abort = phase, true // what a closed connection has in its buffer would still be sent
+			}
+			var err error
+			if results[i], err = w.client.Bulk(t.Context(), spec); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	start := results[0].Begin
+	for i := range phases {
+		p := &phases[i]
+		from, to := start+load.Time(time.Duration(i)*phase+settled), start+load.Time(time.Duration(i+1)*phase-100*time.Millisecond)
+		p.least = math.Inf(1)
+		for j := range results {
+			if j >= n && i != 1 {
+				continue
+			}
+			rate := 8 * (ackedAt(results[j].Points, to) - ackedAt(results[j].Points, from)) / time.Duration(to-from).Seconds()
+			p.conns, p.sum, p.least = p.conns+1, p.sum+rate, min(p.least, rate)
+		}
+		p.least /= p.sum / float64(p.conns)
+	}
+	return phases
+}
+
+// ackedAt is how many bytes of a connection were acknowledged at a time.
+func ackedAt(points []load.Point, at load.Time) float64 {
+	for i := 1; i < len(points); i++ {
+		a, b := points[i-1], points[i]
+		if b.At >= at {
+			part := max(0, float64(at-a.At)/float64(b.At-a.At))
+			return float64(a.BytesAcked) + part*float64(b.BytesAcked-a.BytesAcked)
+		}
+	}
+	if len(points) == 0 {
+		return 0
+	}
+	return float64(points[len(points)-1].BytesAcked)
+}
+
+func limitRules(mbits int) string {
+	return fmt.Sprintf("  - {name: lab, match: {remote: [10.77.0.0/16]}, rate_limit: {total: %dMbit/s}}\n", mbits)
+}
+
+// Connections that come and go do not exceed the limit together, and none of them starves.
+func TestRootRateLimit(t *testing.T) {
+	w := newLimitWorld(t)
+	startTcpilot(t, w, settings{rules: limitRules(50)})
+	for _, n := range []int{1, 5} {
+		for i, p := range limitRun(t, w, n) {
+			t.Logf("%d connections, phase %d: %+v", n, i+1, p)
+			if p.sum > 1.05*50e6 || p.least < 0.25 {
+				t.Errorf("%d connections, phase %d: %.1f Mbit/s, and the slowest had %.2f of its fair share", n, i+1, p.sum/1e6, p.least)
+			}
+		}
+	}
+}
+
+// A limit that is added, changed and removed by a reload is in force at once for running connections,
+// and is undone when the daemon is stopped.
+func TestRootRateLimitOfRunningConnections(t *testing.T) {
+	w := newLimitWorld(t)
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {nodelay: true}}\n"})
+	var points []load.Point
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r, err := w.client.Bulk(t.Context(), load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 7 * time.Second, Sample: 20 * time.Millisecond})
+		if err != nil {
+			t.Error(err)
+		}
+		points = r.Points
+	}()
+	time.Sleep(time.Second) // without a limit
+	reload := func(rules string) {
+		p.configure(t, settings{rules: rules})
+		_, err := p.run(t, "reload")
+		must(t, err)
+	}
+	reload(limitRules(50))
+	time.Sleep(1500 * time.Millisecond)
+	if l := p.status(t).Counters.Limits; len(l) != 1 || l[0].Total != 50e6/8 || l[0].Connections != 1 || l[0].Active != 1 || l[0].Measured > 1.1*50e6/8 || l[0].Measured < 0.5*50e6/8 {
+		t.Errorf("the limit is %+v", l)
+	}
+	if e := ask[api.Explanation](t, p, "explain", w.remotes[0].Addr4.String()); e.RateLimit == nil || e.RateLimit.New < 50e6/8/2-1 || e.RateLimit.New > 50e6/8/2+1 {
+		t.Errorf("one more connection would get %+v, want half of the limit", e.RateLimit)
+	}
+	reload(limitRules(100))
+	time.Sleep(1500 * time.Millisecond)
+	p.stop(t)
+	<-done
+	rate := func(from, to time.Duration) float64 {
+		start := points[0].At - load.Time(20*time.Millisecond)
+		return 8 * (ackedAt(points, start+load.Time(to)) - ackedAt(points, start+load.Time(from))) / (to - from).Seconds()
+	}
+	t.Logf("%.0f, %.0f, %.0f and %.0f Mbit/s", rate(0, time.Second)/1e6, rate(1500*time.Millisecond, 2300*time.Millisecond)/1e6,
+		rate(3500*time.Millisecond, 3900*time.Millisecond)/1e6, rate(5500*time.Millisecond, 6500*time.Millisecond)/1e6)
+	if r := rate(1500*time.Millisecond, 2300*time.Millisecond); r > 1.05*50e6 {
+		t.Errorf("%.0f Mbit/s, want at most 50", r/1e6)
+	}
+	if r := rate(3500*time.Millisecond, 3900*time.Millisecond); r > 1.05*100e6 || r < 55e6 {
+		t.Errorf("%.0f Mbit/s, want up to 100", r/1e6)
+	}
+	if r := rate(5500*time.Millisecond, 6500*time.Millisecond); r < 110e6 {
+		t.Errorf("%.0f Mbit/s once tcpilot is stopped: the limit is still in force", r/1e6)
+	}
+}
+
+// TestMeasureRateLimit is the claim: the sum is within 5 % of the limit half a second after
+// connections have begun or ended, and nobody has less than half of the fair share.
+func TestMeasureRateLimit(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, mbits := range []int{50, 500} {
+			w := newLimitWorld(t)
+			startTcpilot(t, w, settings{rules: limitRules(mbits)})
+			for _, n := range []int{1, 5, 20, 50} {
+				for i, p := range limitRun(t, w, n) {
+					what := fmt.Sprintf("%d Mbit/s, %d connections", mbits, p.conns)
+					if i == 2 {
+						what += " after others ended"
+					}
+					part := p.sum / 1e6 / float64(mbits)
+					m.Holds(what+": sum, of the limit", "0.95 to 1.05", part >= 0.95 && part <= 1.05, fmt.Sprintf("%.3f", part))
+					testenv.AtLeast(m, what+": the slowest, of the fair share", p.least, 0.5)
+				}
+			}
+		}
+	})
+}
