@@ -9,7 +9,7 @@
 
 enum abi_limits {
 	ABI_VERSION = 10,	/* in the name of the directory with the pins */
-	NUM_FIELDS = 31,	/* tcp.NumFields */
+	NUM_FIELDS = 33,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
 	CC_NAME = 16,		/* TCP_CA_NAME_MAX */
@@ -191,11 +191,18 @@ enum request_field {
 	FIELD_BASE_RTT = 30,
 };
 
+/* Fields that the iterator sets on connections that mostly receive (ack_marks.bpf.h). */
+enum {
+	FIELD_ACK_PRIORITY = 31,
+	FIELD_ACK_DSCP = 32,
+};
+
 /* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
- * pacing.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
+ * delack.bpf.h, pacing.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
 	FIELD_RTO_MIN = 2,
+	FIELD_DELACK_MAX = 4,
 	FIELD_MAX_PACING_RATE = 10,
 };
 
@@ -263,7 +270,8 @@ struct track {
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
-	__u32 rto_min;		/* jiffies; given, because it was computed from the path's metrics; 0: none */
+	__u16 rto_min;		/* jiffies; given, because it was computed from the path's metrics; 0: none */
+	__u16 delack_max;	/* the same */
 	__u32 loss_rtt_us;	/* smoothed round-trip time of what was delivered when losses were found; 0: none */
 };
 
@@ -350,6 +358,8 @@ struct conn_sample {
 	__u32 rto_min_us;	/* icsk_rto_min; a route may have another one */
 	__u64 max_pacing_rate;	/* bytes per second; limit of the socket; 0: none */
 	__u32 loss_rtt_us;	/* track.loss_rtt_us */
+	__u32 delack_max_us;	/* icsk_delack_max */
+	__u32 data_segs_in;
 	__u32 pad;
 };
 
@@ -442,7 +452,7 @@ _Static_assert(sizeof(struct limit) == 32, "abi");
 _Static_assert(sizeof(struct limited) == 64, "abi");
 _Static_assert(sizeof(struct limit_member) == 64, "abi");
 _Static_assert(sizeof(struct track) == 48, "abi");
-_Static_assert(sizeof(struct conn_sample) == 296, "abi");
+_Static_assert(sizeof(struct conn_sample) == 304, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

@@ -18,6 +18,9 @@
 #define SOL_TCP 6
 #define SOL_IPV6 41
 #define SO_MAX_PACING_RATE 47
+#define SO_PRIORITY 12
+#define IP_TOS 1
+#define IPV6_TCLASS 67
 #define TCP_SYNCNT 7
 #define TCP_CONGESTION 13
 
@@ -92,6 +95,7 @@ struct sock_cgroup_data {
 
 struct sock {
 	struct sock_common __sk_common;
+	__u32 sk_priority;
 	__u32 sk_pacing_status;
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
@@ -104,9 +108,15 @@ struct sock {
 	struct sock_cgroup_data sk_cgrp_data;
 };
 
+struct ipv6_pinfo {
+	__u8 tclass;
+};
+
 struct inet_sock {
 	struct sock sk;
+	struct ipv6_pinfo *pinet6;
 	__be16 inet_sport;
+	__u8 tos;
 };
 
 struct rate_sample {		/* what an ACK shows about the packet it acknowledges */
@@ -157,6 +167,7 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	__u32 icsk_rto;
 	__u32 icsk_rto_min;	/* jiffies */
+	__u32 icsk_delack_max;	/* jiffies */
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
@@ -202,6 +213,7 @@ struct tcp_sock {
 	struct minmax rtt_min;
 	__u32 segs_out;
 	__u32 segs_in;
+	__u32 data_segs_in;
 	__u32 data_segs_out;
 	__u8 chrono_type : 2;
 	__u32 chrono_start;

@@ -7,13 +7,16 @@
  * from now on, but has no class, because it is not known which end opened it.
  *
  * A connection whose path has a much better congestion control by now is switched to it, and
- * one whose path has another adapted RTO_MIN gets that.
+ * one whose path has another adapted RTO_MIN or DELACK_MAX gets that. Connections that mostly
+ * receive are marked, if the rule asks for it.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "switch.bpf.h"
 #include "rto_min.bpf.h"
+#include "delack.bpf.h"
+#include "ack_marks.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -226,11 +229,14 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	    now.bytes_received == l->last.bytes_received)
 		return 0;		/* idle: nothing new about the path */
 	report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
-	l->last = now;
 	if (p) {
 		switch_cc(tp, &l->track, cfg, p);
 		follow_rto_min(tp, &l->track, cfg, p);
+		follow_delack_max(tp, &l->track, cfg, p);
 	}
+	if (l->marks || (p && (p->set & ACK_MARK_BITS)))
+		mark_acks(tp, l, &now, cfg, p);
+	l->last = now;
 	return 0;
 }
 

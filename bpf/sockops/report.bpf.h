@@ -82,6 +82,7 @@ static __always_inline void totals_read(struct totals *n, struct tcp_sock *tp, _
 	n->lost = tp->lost;
 	n->rtos = tcp_total_rto(tp);
 	n->dsacks = tp->dsack_dups;
+	n->data_segs_in = tp->data_segs_in;
 }
 
 static __always_inline void report_addresses(struct conn_sample *s, struct tcp_sock *tp)
@@ -113,6 +114,7 @@ static __always_inline void report_totals(struct conn_sample *s, const struct to
 	s->lost = n->lost - l->lost;
 	s->rtos = n->rtos - l->rtos;
 	s->dsacks = n->dsacks - l->dsacks;
+	s->data_segs_in = n->data_segs_in - l->data_segs_in;
 }
 
 /* The state of the path as the socket sees it now. */
@@ -129,6 +131,7 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 	s->ssthresh = tp->snd_ssthresh;
 	s->mss = tp->mss_cache;
 	s->rto_min_us = jiffies_us(tp->inet_conn.icsk_rto_min);
+	s->delack_max_us = jiffies_us(tp->inet_conn.icsk_delack_max);
 	s->delivery_rate = 0;
 	if (interval)		/* tcp_compute_delivery_rate */
 		s->delivery_rate = (__u64)tp->rate_delivered * s->mss * USEC_PER_SEC / interval;

@@ -67,6 +67,7 @@ struct {
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
 #include "rto_min.bpf.h"
+#include "delack.bpf.h"
 #include "pacing.bpf.h"
 #include "ends.bpf.h"
 
@@ -263,6 +264,11 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 		set &= ~RTO_MIN_BIT;
 		t->rto_min = lower_rto_min(skops, ctx->tp, ctx->policy->value[FIELD_RTO_MIN],
 					   outgoing);
+	}
+	if (set & ctx->policy->adapted & DELACK_MAX_BIT) {
+		set &= ~DELACK_MAX_BIT;
+		t->delack_max = change_delack_max(skops, ctx->tp, us_to_jiffies(KERNEL_DELACK_MAX_US),
+						  ctx->policy->value[FIELD_DELACK_MAX]);
 	}
 	/* limit_pacing divides it once the connection is counted */
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));

@@ -35,11 +35,16 @@ struct totals {
 	__u32 lost;
 	__u32 rtos;
 	__u32 dsacks;
+	__u32 data_segs_in;
 };
 
 struct live_conn {
 	struct track track;
 	struct totals last;
+	__u32 ack_priority;	/* SO_PRIORITY that was given (ack_marks.bpf.h), with MARK_PRIORITY */
+	__u8 ack_dscp;		/* DSCP that was given, with MARK_DSCP */
+	__u8 marks;		/* enum ack_marks */
+	__u8 pad[2];
 };
 
 #endif

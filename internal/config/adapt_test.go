@@ -21,14 +21,47 @@ func TestAdaptAuto(t *testing.T) {
 	}
 }
 
-func TestAdaptRTOMin(t *testing.T) {
-	r := parse(t, "builtin_rules: false\nrules:\n- {name: a, learn: {}, adapt: [rto_min], adapt_bounds: {rto_min: 10ms}}\n").Rules[0]
-	if us, ok := r.Bounds.Get(tcp.RTOMin); !slices.Equal(r.Adapt, []tcp.Field{tcp.RTOMin}) || !ok || us != 10_000 {
-		t.Errorf("adapts %v, bound %d us", r.Adapt, us)
+func TestAdaptByName(t *testing.T) {
+	for _, c := range []struct {
+		field      tcp.Field
+		bound      string
+		us         uint64
+		outOfRange []string
+	}{
+		{tcp.RTOMin, "10ms", 10_000, []string{"5ms", "200ms"}},
+		{tcp.DelackMax, "4ms", 4000, []string{"3ms", "40ms"}},
+	} {
+		rule := func(bound string) string {
+			return "builtin_rules: false\nrules:\n- {name: a, learn: {}, adapt: [" + c.field.String() + "], adapt_bounds: {" + c.field.String() + ": " + bound + "}}\n"
+		}
+		r := parse(t, rule(c.bound)).Rules[0]
+		if us, ok := r.Bounds.Get(c.field); !slices.Equal(r.Adapt, []tcp.Field{c.field}) || !ok || us != c.us {
+			t.Errorf("adapts %v, bound %d us", r.Adapt, us)
+		}
+		if !policy.ByNameOnly(c.field) {
+			t.Errorf("auto includes %s", c.field)
+		}
+		for _, bound := range c.outOfRange {
+			if _, err := Parse("f", []byte(rule(bound))); err == nil {
+				t.Errorf("%s: a bound of %s is accepted", c.field, bound)
+			}
+		}
 	}
-	for _, bound := range []string{"5ms", "200ms"} {
-		if _, err := Parse("f", []byte("rules:\n- {name: a, learn: {}, adapt: [rto_min], adapt_bounds: {rto_min: "+bound+"}}\n")); err == nil {
-			t.Errorf("a bound of %s is accepted", bound)
+}
+
+// The marks of ACKs are fixed values of a rule.
+func TestSetACKMarks(t *testing.T) {
+	rule := func(dscp string) string {
+		return "builtin_rules: false\nrules:\n- {name: a, set: {ack_priority: 65537, ack_dscp: " + dscp + "}}\n"
+	}
+	r := parse(t, rule("46")).Rules[0]
+	priority, _ := r.Set.Get(tcp.AckPriority)
+	if dscp, _ := r.Set.Get(tcp.AckDSCP); priority != 65537 || dscp != 46 {
+		t.Errorf("priority %d, DSCP %d", priority, dscp)
+	}
+	for _, dscp := range []string{"0", "64"} {
+		if _, err := Parse("f", []byte(rule(dscp))); err == nil {
+			t.Errorf("DSCP %s is accepted", dscp)
 		}
 	}
 }

@@ -177,6 +177,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 		{tcp.SynRTO, &b.SynRTO, uint64(b.SynRTO.Milliseconds())},
 		{tcp.SynAckRTO, &b.SynAckRTO, uint64(b.SynAckRTO.Milliseconds())},
 		{tcp.RTOMin, &b.RTOMin, uint64(b.RTOMin.Microseconds())},
+		{tcp.DelackMax, &b.DelackMax, uint64(b.DelackMax.Microseconds())},
 		{tcp.MaxPacingRate, &b.Pacing, uint64(b.Pacing)},
 	} {
 		switch {

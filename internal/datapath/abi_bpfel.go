@@ -17,7 +17,7 @@ type abiAbiLimits uint32
 
 const (
 	abiAbiLimitsABI_VERSION      abiAbiLimits = 10
-	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 31
+	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 33
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
 	abiAbiLimitsCC_NAME          abiAbiLimits = 16
@@ -136,6 +136,8 @@ type abiConnSample struct {
 	RtoMinUs        uint32
 	MaxPacingRate   uint64
 	LossRttUs       uint32
+	DelackMaxUs     uint32
+	DataSegsIn      uint32
 	Pad             uint32
 }
 
@@ -253,7 +255,7 @@ type abiPathPolicy struct {
 	NumArms         uint32
 	Arm             [8]uint8
 	Weight          [8]uint32
-	Value           [31]uint64
+	Value           [33]uint64
 	WindowExpiresNs uint64
 	SwitchFrom      uint32
 	SwitchTo        uint32
@@ -270,7 +272,7 @@ const (
 
 type abiProbeResult struct {
 	_     structs.HostLayout
-	Field [31]int32
+	Field [33]int32
 	Cc    [32]int32
 	Hits  uint32
 }
@@ -384,7 +386,8 @@ type abiTrack struct {
 	Flow      uint32
 	InitCwnd  uint16
 	InitLost  uint16
-	RtoMin    uint32
+	RtoMin    uint16
+	DelackMax uint16
 	LossRttUs uint32
 }
 

@@ -86,7 +86,8 @@ func TestEveryFieldIsSetOneWay(t *testing.T) {
 	for f := range tcp.NumFields {
 		o, option := options[f]
 		op, request := requestOps[f]
-		if option == request {
+		sampled := tcp.Fields[f].When == tcp.AtSample // by the iterator, with options of other fields
+		if option == request && !sampled {
 			t.Errorf("%s: option %v, request %v", f, option, request)
 		}
 		if request != (tcp.Fields[f].When == tcp.AtRequest) || request && (op < 1 || op > 31) {
@@ -111,7 +112,7 @@ func TestEveryFieldIsSetOneWay(t *testing.T) {
 			t.Errorf("%s goes up to %d", f, tcp.Fields[f].Max)
 		}
 	}
-	if len(options)+len(requestOps) != int(tcp.NumFields) {
+	if len(options)+len(requestOps)+2 != int(tcp.NumFields) {
 		t.Errorf("%d options and %d requests for %d fields", len(options), len(requestOps), tcp.NumFields)
 	}
 }

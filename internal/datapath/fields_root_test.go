@@ -66,6 +66,7 @@ var fieldCases = []fieldCase{
 var otherFieldTests = map[tcp.Field]string{
 	tcp.RTOMin: "TestRootRTOMin", tcp.DelackMax: "TestRootDelackMax", tcp.SynRTO: "TestRootSynRTO",
 	tcp.SynAckRTO: "TestRootSynAckRTO", tcp.InitRwnd: "TestRootInitRwnd", tcp.ECN: "TestRootECN",
+	tcp.AckPriority: "TestRootAckMarks", tcp.AckDSCP: "TestRootAckMarks",
 	tcp.BaseRTT: "only the congestion control nv asks for it; see requestMask",
 }
 

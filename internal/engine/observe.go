@@ -117,7 +117,8 @@ func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
 
 // showsPath reports whether a sample shows something that the rule adapts values to.
 func showsPath(rs *ruleState, s *tcp.Sample) bool {
-	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && slices.Contains(rs.rule.Adapt, tcp.RTOMin)
+	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && slices.Contains(rs.rule.Adapt, tcp.RTOMin) ||
+		estimate.ShowsWaits(s) && slices.Contains(rs.rule.Adapt, tcp.DelackMax)
 }
 
 // readapt asks for a decision if the values that were computed for a path change with a
@@ -142,10 +143,13 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
-	barred := n.metrics.RTOMin.Until
+	barred, costly := n.metrics.RTOMin.Until, n.metrics.Delack.Until
 	n.metrics.Observe(s)
 	if n.metrics.RTOMin.Until != barred {
 		e.logBarred(n)
+	}
+	if n.metrics.Delack.Until != costly {
+		e.logCostlyDelack(n)
 	}
 	e.admit(n)
 	if s.InitCwnd != 0 && n.first == nil {
@@ -171,6 +175,16 @@ func (e *Engine) logBarred(n *node) {
 	e.barred[r.Barred]++
 	e.log.Warn("rto_min too short for a path", "rto_min", time.Duration(estimate.RTOMins[r.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
 		"path", n.key.path().Prefix, "why", "spurious retransmissions, which the peers reported (DSACK)", "for", r.For)
+}
+
+// logCostlyDelack reports the same of a value of DELACK_MAX.
+func (e *Engine) logCostlyDelack(n *node) {
+	if !slices.Contains(n.rule.rule.Adapt, tcp.DelackMax) {
+		return
+	}
+	d := &n.metrics.Delack
+	e.log.Warn("delack_max too short for a path", "delack_max", time.Duration(estimate.DelackMaxes[d.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
+		"path", n.key.path().Prefix, "why", "more ACKs than with the kernel's value", "for", d.For)
 }
 
 // outcome is the outcome of a sample for an arm or for the default; false: it has none.

@@ -53,6 +53,7 @@ type Path struct {
 	SsthreshAt  int64   `json:"ssthresh_at_ns"`                // Unix nanoseconds of the latest value of Ssthresh; 0 is never
 	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
 	RTOMin      RTOMin  `json:"rto_min"`                       // what spurious retransmissions show of each RTO_MIN
+	Delack      Delack  `json:"delack"`                        // what ACKs show of each DELACK_MAX
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 	Policer     Policer `json:"policer"`                       // a rate limit without a queue
 
@@ -75,6 +76,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
 	p.RTOMin.Observe(s)
+	p.Delack.Observe(s)
 	p.Policer.observe(s, at)
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)

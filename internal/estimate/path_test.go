@@ -204,6 +204,7 @@ func FuzzObserve(f *testing.F) {
 				MinRTT: r.Uint32() >> r.IntN(32), SRTT: r.Uint32() >> r.IntN(32), RTTVar: r.Uint32() >> r.IntN(32),
 				Ssthresh: r.Uint32() >> r.IntN(32), MSS: r.Uint32() >> r.IntN(32), Cwnd: r.Uint32() >> r.IntN(32), Flows: r.Uint32() >> r.IntN(32),
 				RTOMin: time.Duration(RTOMins[r.IntN(len(RTOMins))]) * time.Millisecond, DSACKs: r.Uint32() >> r.IntN(32),
+				DelackMax: time.Duration(DelackMaxes[r.IntN(len(DelackMaxes))]) * time.Millisecond, DataSegsIn: r.Uint32() >> r.IntN(32), SegsOut: r.Uint32() >> r.IntN(32),
 				MaxPacingRate: r.Uint64() >> r.IntN(64), LossRTT: r.Uint32() >> r.IntN(32), Busy: time.Duration(r.Int64() >> r.IntN(63)), BytesAcked: r.Uint64() >> r.IntN(64),
 			})
 		}

@@ -10,10 +10,10 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax}
 
 // ByNameOnly reports whether a rule adapts f only if it names it, and not by `auto`.
-func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin }
+func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin || f == tcp.DelackMax }
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -24,6 +24,8 @@ type Adapted struct {
 	Window   uint32
 	InitRwnd uint16 // packets
 	RTOMin   uint16 // milliseconds; one of estimate.RTOMins
+	// DelackMax is in milliseconds: one of estimate.DelackMaxes.
+	DelackMax uint16
 	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. It is
 	// divided among those that run.
 	PacingRate uint32
@@ -67,7 +69,7 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 // connections that begin, so any other is safer.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
-	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) ||
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || longer(a.DelackMax, b.DelackMax) ||
 		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate
 }
 
@@ -95,6 +97,8 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 			a.InitRwnd = receiveWindow(m, was.InitRwnd, uint16(r.bound(f, mostReceive)))
 		case tcp.RTOMin:
 			a.RTOMin = rtoMin(m, was.RTOMin, r.bound(f, leastRTOMin), now)
+		case tcp.DelackMax:
+			a.DelackMax = delackMax(m, was.DelackMax, r.bound(f, leastDelackMax), now)
 		case tcp.MaxPacingRate:
 			a.PacingRate = pacingRate(m, r.bound(f, leastPacingRate))
 		}
@@ -162,7 +166,8 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 		return v
 	}
 	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
-		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), RTOMin: uint16(value(tcp.RTOMin) / 1000)}
+		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), RTOMin: uint16(value(tcp.RTOMin) / 1000),
+		DelackMax: uint16(value(tcp.DelackMax) / 1000)}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -178,6 +183,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.InitRwnd)
 	case tcp.RTOMin:
 		return uint64(a.RTOMin) * 1000 // microseconds
+	case tcp.DelackMax:
+		return uint64(a.DelackMax) * 1000
 	case tcp.MaxPacingRate:
 		return uint64(a.PacingRate)
 	}
@@ -193,6 +200,8 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 		return whyReceiveWindow(m)
 	case tcp.RTOMin:
 		return whyRTOMin(a, m)
+	case tcp.DelackMax:
+		return whyDelackMax(m)
 	case tcp.MaxPacingRate:
 		return WhyRateLimit(m)
 	}

@@ -12,10 +12,10 @@ import (
 )
 
 // Version of the format. No other is read.
-const Version = 5
+const Version = 6
 
 // Size is the length of one encoded sample in bytes.
-const Size = 316
+const Size = 328
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -50,6 +50,8 @@ const (
 	offRTOMin   = 292 // i64
 	offPacing   = 300 // u64
 	offLossRTT  = 308 // u32
+	offDataIn   = 312 // u32
+	offDelack   = 316 // i64
 
 	crc = 4 // u32 at the end: CRC-32C of all before it
 )
@@ -103,6 +105,8 @@ func Encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint64(b[offRTOMin:], uint64(s.RTOMin))
 	le.PutUint64(b[offPacing:], s.MaxPacingRate)
 	le.PutUint32(b[offLossRTT:], s.LossRTT)
+	le.PutUint32(b[offDataIn:], s.DataSegsIn)
+	le.PutUint64(b[offDelack:], uint64(s.DelackMax))
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
@@ -198,6 +202,8 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.RTOMin = time.Duration(le.Uint64(b[offRTOMin:]))
 	s.MaxPacingRate = le.Uint64(b[offPacing:])
 	s.LossRTT = le.Uint32(b[offLossRTT:])
+	s.DataSegsIn = le.Uint32(b[offDataIn:])
+	s.DelackMax = time.Duration(le.Uint64(b[offDelack:]))
 }
 
 func put32(b []byte, v0, v1, v2, v3 uint32) {

@@ -39,6 +39,8 @@ const (
 	InitRwnd
 	ECN
 	BaseRTT
+	AckPriority
+	AckDSCP
 	NumFields
 )
 
@@ -54,6 +56,9 @@ const (
 	// AtRequest fields are answers to a question that the kernel asks during the
 	// handshake, through the reply of the sock_ops program.
 	AtRequest
+	// AtSample fields depend on what a connection does: they are set and taken back when an
+	// interval sample of it is taken.
+	AtSample
 )
 
 // FieldSpec describes a field, for the configuration and the documentation.
@@ -159,6 +164,10 @@ var Fields = [NumFields]FieldSpec{
 		"ask for ECN on this connection even where tcp_ecn would not (RFC 3168)"},
 	BaseRTT: {"base_rtt", Microseconds, 1, maxInt, AtRequest, "BPF_SOCK_OPS_BASE_RTT", "",
 		"round-trip time above which a congestion control that asks (nv) takes a queue for granted"},
+	AckPriority: {"ack_priority", Count, 1, maxInt, AtSample, "SO_PRIORITY", "",
+		"queueing priority of the packets of running connections that mostly receive, which are ACKs; an application's own priority is kept"},
+	AckDSCP: {"ack_dscp", Count, 1, 63, AtSample, "IP_TOS, IPV6_TCLASS", "",
+		"DSCP of the packets of running connections that mostly receive, which are ACKs; an application's own is kept (RFC 2474)"},
 }
 
 // String returns the field's key in the configuration.

@@ -123,6 +123,7 @@ type Sample struct {
 	BytesRetrans  uint64 `json:"bytes_retrans,omitempty" unit:"bytes" doc:"retransmitted"`
 	SegsOut       uint32 `json:"segs_out,omitempty" unit:"segments" doc:"sent"`
 	SegsIn        uint32 `json:"segs_in,omitempty" unit:"segments" doc:"received"`
+	DataSegsIn    uint32 `json:"data_segs_in,omitempty" unit:"segments" doc:"received with data"`
 	DataSegsOut   uint32 `json:"data_segs_out,omitempty" unit:"segments" doc:"sent with data"`
 	Retrans       uint32 `json:"retrans,omitempty" unit:"segments" doc:"retransmitted"`
 	Delivered     uint32 `json:"delivered,omitempty" unit:"packets" doc:"acknowledged, retransmits included"`
@@ -137,6 +138,7 @@ type Sample struct {
 	Cwnd         uint32        `json:"cwnd,omitempty" unit:"packets" doc:"congestion window"`
 	Ssthresh     uint32        `json:"ssthresh,omitempty" unit:"packets" doc:"slow start threshold; 2147483647: never left slow start"`
 	RTOMin       time.Duration `json:"rto_min_ns,omitempty" unit:"ns" doc:"least retransmission timeout beyond srtt; a route's own is not reported"`
+	DelackMax    time.Duration `json:"delack_max_ns,omitempty" unit:"ns" doc:"longest delay of an ACK (icsk_delack_max); the kernel delays most by less"`
 	MSS          uint32        `json:"mss_bytes,omitempty" unit:"bytes" doc:"maximum segment size"`
 	DeliveryRate uint64        `json:"delivery_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"the kernel's latest rate sample"`
 

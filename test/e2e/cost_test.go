@@ -319,7 +319,7 @@ func median(x []float64) float64 {
 }
 
 // machineBusy is the CPU time that the whole machine has used.
-func machineBusy(b *testing.B) (busy time.Duration) {
+func machineBusy(b testing.TB) (busy time.Duration) {
 	stat, err := os.ReadFile("/proc/stat")
 	must(b, err)
 	line, _, _ := strings.Cut(string(stat), "\n")

@@ -1,0 +1,73 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/estimate"
+)
+
+// DELACK_MAX bounds by how much the kernel delays an ACK, so that the answer of the application can
+// carry it. Of small segments, that is 40 ms or more. A peer that waits for the ACK before it sends
+// more waits that long, and then for the round trip. On a long path, the delay is a small part of
+// that. So a value is about a round trip, and the wait is no longer than the round trip itself. The
+// shorter the delay, the more answers come too late to carry the ACK: estimate.Delack counts
+// ACKs, and bars values that cost too many.
+
+const (
+	// leastDelackMax is the least value in microseconds, unless the rule has another bound.
+	// With a clock of 250 Hz, 8 ms is the least value that the kernel takes.
+	leastDelackMax = 8000
+	// leastWaits is how often peers have to wait for a delayed ACK, per segment that is received
+	// with data: at least as often as the bound of additional ACKs. leastWaitsKept is for a
+	// value that is in use.
+	leastWaits     = 0.1
+	leastWaitsKept = 0.05
+	// tripMarginKept is the ratio of a round trip to a value that is in use, up to which that is
+	// not replaced by a longer one.
+	tripMarginKept = 1.25
+)
+
+// delackMax is the DELACK_MAX for a path, in milliseconds; 0: the kernel's. was is the one in use,
+// or 0; least is the rule's bound in microseconds.
+func delackMax(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
+	// The least round-trip time: others contain the delays of the peer's own ACKs.
+	trip, d := time.Duration(m.MinRTT.Least())*time.Microsecond, &m.Delack
+	need := float32(leastWaits)
+	if was != 0 {
+		need = leastWaitsKept
+	}
+	if trip == 0 || trip >= estimate.KernelDelay || d.Share() < need || !d.Comparable() {
+		return 0
+	}
+	// The longest that is not longer than a round trip; if none is, the shortest.
+	for i, ms := range slices.Backward(estimate.DelackMaxes[1:]) {
+		i++
+		if uint64(ms)*1000 < least || d.IsBarred(i, now) {
+			continue
+		}
+		if i == 1 || d.IsBarred(i-1, now) {
+			return ms
+		}
+		longer := time.Duration(estimate.DelackMaxes[i-1]) * time.Millisecond
+		if was == ms {
+			longer = time.Duration(tripMarginKept * float64(longer))
+		}
+		if longer > trip {
+			return ms
+		}
+	}
+	return 0
+}
+
+func whyDelackMax(m *estimate.Path) string {
+	d := &m.Delack
+	text := fmt.Sprintf("of %.0f segments that peers sent, they sent %.0f only after they had waited for a delayed ACK; the least round trip takes %s", d.Received, d.Waits, micros(float32(m.MinRTT.Least())))
+	for i, ms := range estimate.DelackMaxes[1:] {
+		if extra, of := d.Extra(i + 1); of > 0 {
+			text += fmt.Sprintf("; with %d ms, %+.3f ACKs per segment received, compared with the kernel's", ms, extra/of)
+		}
+	}
+	return text
+}
