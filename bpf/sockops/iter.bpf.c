@@ -7,13 +7,15 @@
  * from now on, but has no class, because it is not known which end opened it.
  *
  * A connection whose path has a much better congestion control by now is switched to it, and
- * one whose path has another adapted RTO_MIN gets that.
+ * one whose path has another adapted RTO_MIN gets that. So does one whose path has an adapted
+ * clamp of the congestion window now.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "switch.bpf.h"
 #include "rto_min.bpf.h"
+#include "clamp.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -165,6 +167,22 @@ static __always_inline void flow_found(const struct track *t)
 		__sync_fetch_and_add(n, 1);
 }
 
+/* A connection may be older than the clamp of its path; then it gets no call each round trip. */
+static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
+					 const struct runtime_config *cfg,
+					 const struct path_policy *p)
+{
+	struct flow_count *n = flow_row(t->flow);
+
+	if (!n || p->flow != t->flow || (!n->clamp && !t->clamp))
+		return;
+	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	if (!t->clamp && (t->start_ns < cfg->rules_ns || (cfg->yield & CLAMP_BIT) ||
+			  (t->flags & (F_HOLD_OUT | F_ADOPTED))))
+		return;
+	follow_share(tp, tp, t, n);
+}
+
 SEC("iter/tcp")
 int tcpilot_live(struct bpf_iter__tcp *ctx)
 {
@@ -221,6 +239,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (p) {
 		switch_cc(tp, &l->track, cfg, p);
 		follow_rto_min(tp, &l->track, cfg, p);
+		follow_clamp(tp, &l->track, cfg, p);
 	}
 	return 0;
 }

@@ -68,6 +68,7 @@ struct {
 #include "init_rwnd.bpf.h"
 #include "rto_min.bpf.h"
 #include "pacing.bpf.h"
+#include "clamp.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -124,6 +125,35 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 		n->outgoing++;
 	else
 		n->incoming++;
+}
+
+/* A connection is established whose path has a clamp. Returns its share; 0: none.
+ *
+ * A global function, so that it is verified once and not at every call. */
+__noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct flow_count *n = flow_row(flow);
+	struct track t = {};
+
+	if (!tp || !p || !n || p->flow != flow)
+		return 0;
+	follow_share(skops, tp, &t, n);
+	if (t.clamp)
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
+	return t.clamp;
+}
+
+/* A round trip is over. Other programs of the cgroup may have asked for this call as well. */
+__noinline int on_round_trip(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t = recall(skops);
+	struct flow_count *n = t && t->clamp ? flow_row(t->flow) : NULL;
+
+	if (tp && n)
+		follow_share(skops, tp, t, n);
+	return 0;
 }
 
 /* ---- the hooks ----------------------------------------------------------- */
@@ -240,6 +270,10 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 	}
 	if (set & ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE))
 		limit_pacing(skops, ctx->policy, t->flow);
+	if (set & ctx->policy->adapted & CLAMP_BIT) {
+		set &= ~CLAMP_BIT;
+		t->clamp = clamp_cwnd(skops, ctx->policy, t->flow);
+	}
 	apply_fields(skops, ctx->policy, set, true);
 }
 
@@ -394,7 +428,7 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 enum {
 	/* ops that are always handled; request ops only if some policy answers them */
 	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
-		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB),
+		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB) | OP(RTT_CB),
 };
 
 /* Classifies the connection and finds its policy. It is called in one place only, so
@@ -449,6 +483,11 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB)) {
 		on_event(skops);
+		return 1;
+	}
+	if (op == BPF_SOCK_OPS_RTT_CB) {
+		if (bpf_ktime_get_ns() < ctx.cfg->lease_ns)
+			on_round_trip(skops);
 		return 1;
 	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;

@@ -164,6 +164,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 		{tcp.SynAckRTO, &b.SynAckRTO, uint64(b.SynAckRTO.Milliseconds())},
 		{tcp.RTOMin, &b.RTOMin, uint64(b.RTOMin.Microseconds())},
 		{tcp.MaxPacingRate, &b.Pacing, uint64(b.Pacing)},
+		{tcp.CwndClamp, &b.CwndClamp, uint64(b.CwndClamp)},
 	} {
 		switch {
 		case x.value == 0 || d.broken[x.at]:

@@ -26,7 +26,7 @@ type fileRule struct {
 	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt and watch"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
-	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd max_pacing_rate rto_min" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them except rto_min; only with learn"`
+	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd max_pacing_rate rto_min cwnd_clamp" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them except rto_min and cwnd_clamp; only with learn"`
 	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
 	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
@@ -63,6 +63,7 @@ type fileBounds struct {
 	SynAckRTO time.Duration `key:"synack_rto" default:"250ms" min:"250ms" max:"500ms" doc:"least timeout of a SYN-ACK"`
 	RTOMin    time.Duration `key:"rto_min" default:"50ms" min:"10ms" max:"100ms" doc:"least RTO_MIN"`
 	Pacing    rate          `key:"max_pacing_rate" default:"1Mbit/s" min:"100kbit/s" max:"34Gbit/s" doc:"least sum of the pacing rates of a path's connections: lower rate limits are not answered"`
+	CwndClamp int           `key:"cwnd_clamp" default:"4" min:"2" max:"1000" doc:"least clamp of the congestion window of a connection, packets"`
 }
 
 // rate is a number of bytes per second.

@@ -178,12 +178,14 @@ type abiEventKey struct {
 }
 
 type abiFlowCount struct {
-	_       structs.HostLayout
-	Path    uint64
-	Begun   uint32
-	Ended   uint32
-	GivenMs uint32
-	Given   uint32
+	_          structs.HostLayout
+	Path       uint64
+	Begun      uint32
+	Ended      uint32
+	GivenMs    uint32
+	Given      uint32
+	Clamp      uint32
+	LeastClamp uint32
 }
 
 type abiMaskedPrefix struct {
@@ -346,7 +348,8 @@ type abiTrack struct {
 	Flow      uint32
 	InitCwnd  uint16
 	InitLost  uint16
-	RtoMin    uint32
+	RtoMin    uint16
+	Clamp     uint16
 	LossRttUs uint32
 }
 

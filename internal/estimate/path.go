@@ -55,6 +55,7 @@ type Path struct {
 	RTOMin      RTOMin  `json:"rto_min"`                       // what spurious retransmissions show of each RTO_MIN
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 	Policer     Policer `json:"policer"`                       // a rate limit without a queue
+	Incast      Incast  `json:"incast"`                        // connections that fill the queue together
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
@@ -76,6 +77,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.observeLoss(s, elapsed)
 	p.RTOMin.Observe(s)
 	p.Policer.observe(s, at)
+	p.Incast.observe(s, p.MinRTT.Least(), at)
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)
