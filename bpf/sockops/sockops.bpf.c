@@ -68,7 +68,7 @@ struct {
 #include "init_rwnd.bpf.h"
 #include "rto_min.bpf.h"
 #include "pacing.bpf.h"
-#include "clamp.bpf.h"
+#include "round_trip.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -125,35 +125,6 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 		n->outgoing++;
 	else
 		n->incoming++;
-}
-
-/* A connection is established whose path has a clamp. Returns its share; 0: none.
- *
- * A global function, so that it is verified once and not at every call. */
-__noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
-{
-	struct tcp_sock *tp = skops_tcp(skops);
-	struct flow_count *n = flow_row(flow);
-	struct track t = {};
-
-	if (!tp || !p || !n || p->flow != flow)
-		return 0;
-	follow_share(skops, tp, &t, n);
-	if (t.clamp)
-		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
-	return t.clamp;
-}
-
-/* A round trip is over. Other programs of the cgroup may have asked for this call as well. */
-__noinline int on_round_trip(struct bpf_sock_ops *skops)
-{
-	struct tcp_sock *tp = skops_tcp(skops);
-	struct track *t = recall(skops);
-	struct flow_count *n = t && t->clamp ? flow_row(t->flow) : NULL;
-
-	if (tp && n)
-		follow_share(skops, tp, t, n);
-	return 0;
 }
 
 /* ---- the hooks ----------------------------------------------------------- */

@@ -132,6 +132,9 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
 	barred := n.metrics.RTOMin.Until
+	if n.metrics.Incast == nil && n.rule.rule.Clamps() {
+		n.metrics.Incast = new(estimate.Incast)
+	}
 	n.metrics.Observe(s)
 	if n.metrics.RTOMin.Until != barred {
 		e.logBarred(n)

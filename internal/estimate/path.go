@@ -55,7 +55,9 @@ type Path struct {
 	RTOMin      RTOMin  `json:"rto_min"`                       // what spurious retransmissions show of each RTO_MIN
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 	Policer     Policer `json:"policer"`                       // a rate limit without a queue
-	Incast      Incast  `json:"incast"`                        // connections that fill the queue together
+
+	// Incast is what connections show that fill the queue together; nil: nothing asks for it.
+	Incast *Incast `json:"incast,omitempty"`
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
@@ -63,6 +65,16 @@ type Path struct {
 	Spread  float32 `json:"spread_us"` // geometric mean of what round-trip times within small connections differ by, microseconds
 	Small   uint32  `json:"small"`     // number of connections that Spread is the mean of
 	Network Network `json:"network"`
+}
+
+// Clone returns a copy that shares nothing with p.
+func (p *Path) Clone() Path {
+	c := *p
+	if p.Incast != nil {
+		i := *p.Incast
+		c.Incast = &i
+	}
+	return c
 }
 
 // Observe updates the metrics by a sample, whether or not it can be scored. Samples may
@@ -77,7 +89,9 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.observeLoss(s, elapsed)
 	p.RTOMin.Observe(s)
 	p.Policer.observe(s, at)
-	p.Incast.observe(s, p.MinRTT.Least(), at)
+	if p.Incast != nil {
+		p.Incast.observe(s, p.MinRTT.Least(), at)
+	}
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)

@@ -203,7 +203,7 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 	case tcp.MaxPacingRate:
 		return WhyRateLimit(m)
 	case tcp.CwndClamp:
-		return WhyClamp(m)
+		return whyClamp(m)
 	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }

@@ -31,6 +31,9 @@ const (
 // clamp is how many packets the connections of a path may have in flight together; 0: they have
 // no clamp. was is the number in use.
 func clamp(m *estimate.Path, was uint32, now int64) uint32 {
+	if m.Incast == nil {
+		return 0
+	}
 	w := float64(m.Incast.Window)
 	if w == 0 || m.MinRTT.Least() > estimate.MostIncastRTT || !recent(m.RTTAt, now, clampAge) {
 		return 0
@@ -41,13 +44,13 @@ func clamp(m *estimate.Path, was uint32, now int64) uint32 {
 	return uint32(max(leastClamp, min(w, mostClamp)))
 }
 
-// clamps reports whether the rule adapts the clamp of the congestion window.
-func (r *Rule) clamps() bool {
+// Clamps reports whether the rule adapts the clamp of the congestion window.
+func (r *Rule) Clamps() bool {
 	return slices.Contains(r.Adapt, tcp.CwndClamp) && r.MayAdapt(tcp.CwndClamp)
 }
 
-// WhyClamp explains a clamp by what connections have shown without it and with it.
-func WhyClamp(m *estimate.Path) string {
+// whyClamp explains a clamp by what connections have shown without it and with it.
+func whyClamp(m *estimate.Path) string {
 	before, now, least := &m.Incast.Before, &m.Incast.Now, float32(max(1, m.MinRTT.Least()))
 	return fmt.Sprintf("%.0f connections filled the queue: round trips took %.1f times the least, and %.1f%% of their packets were lost; now %.0f, %.1f times, %.1f%%; "+
 		"the sum is what they deliver in 3 times the least round-trip time, and each gets its share",
