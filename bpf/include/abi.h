@@ -140,6 +140,8 @@ struct flow_count {
 	__u32 ended;
 	__u32 given_ms;		/* CLOCK_MONOTONIC: since then, initial windows ... */
 	__u32 given;		/* ... of that many packets were given */
+	__u32 clamp;		/* by user space: packets that its connections may have in flight together; 0: no clamp */
+	__u32 least_clamp;	/* by user space: packets; the least share of a connection */
 };
 
 /* ---- rate limits --------------------------------------------------------- */
@@ -198,9 +200,10 @@ enum {
 };
 
 /* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
- * delack.bpf.h, pacing.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
+ * delack.bpf.h, pacing.bpf.h, clamp.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
+	FIELD_CWND_CLAMP = 1,
 	FIELD_RTO_MIN = 2,
 	FIELD_DELACK_MAX = 4,
 	FIELD_MAX_PACING_RATE = 10,
@@ -270,8 +273,9 @@ struct track {
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
-	__u16 rto_min;		/* jiffies; given, because it was computed from the path's metrics; 0: none */
-	__u16 delack_max;	/* the same */
+	__u8 rto_min;		/* jiffies, of 100 ms at most; given, because it was computed from the path's metrics; 0: none */
+	__u8 delack_max;	/* the same, of 16 ms at most */
+	__u16 clamp;		/* packets; the same of the clamp of the congestion window */
 	__u32 loss_rtt_us;	/* smoothed round-trip time of what was delivered when losses were found; 0: none */
 };
 
@@ -446,7 +450,7 @@ _Static_assert(sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
-_Static_assert(sizeof(struct flow_count) == 24, "abi");
+_Static_assert(sizeof(struct flow_count) == 32, "abi");
 _Static_assert(sizeof(struct class_entry) == 24, "abi");
 _Static_assert(sizeof(struct limit) == 32, "abi");
 _Static_assert(sizeof(struct limited) == 64, "abi");

@@ -7,8 +7,8 @@
  * from now on, but has no class, because it is not known which end opened it.
  *
  * A connection whose path has a much better congestion control by now is switched to it, and
- * one whose path has another adapted RTO_MIN or DELACK_MAX gets that. Connections that mostly
- * receive are marked, if the rule asks for it.
+ * one whose path has another adapted RTO_MIN, DELACK_MAX or clamp of the congestion window gets that.
+ * Connections that mostly receive are marked, if the rule asks for it.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
@@ -17,6 +17,7 @@
 #include "rto_min.bpf.h"
 #include "delack.bpf.h"
 #include "ack_marks.bpf.h"
+#include "clamp.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -171,6 +172,22 @@ static __always_inline void flow_found(const struct track *t)
 		__sync_fetch_and_add(n, 1);
 }
 
+/* A connection may be older than the clamp of its path; then it gets no call each round trip. */
+static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
+					 const struct runtime_config *cfg,
+					 const struct path_policy *p)
+{
+	struct flow_count *n = flow_row(t->flow);
+
+	if (!n || p->flow != t->flow || (!n->clamp && !t->clamp))
+		return;
+	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	if (!t->clamp && (t->start_ns < cfg->rules_ns || (cfg->yield & CLAMP_BIT) ||
+			  (t->flags & (F_HOLD_OUT | F_ADOPTED))))
+		return;
+	follow_share(tp, tp, t, n);
+}
+
 SEC("iter/tcp")
 int tcpilot_live(struct bpf_iter__tcp *ctx)
 {
@@ -233,6 +250,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		switch_cc(tp, &l->track, cfg, p);
 		follow_rto_min(tp, &l->track, cfg, p);
 		follow_delack_max(tp, &l->track, cfg, p);
+		follow_clamp(tp, &l->track, cfg, p);
 	}
 	if (l->marks || (p && (p->set & ACK_MARK_BITS)))
 		mark_acks(tp, l, &now, cfg, p);

@@ -59,6 +59,7 @@ struct {
 
 #include "classify.bpf.h"
 #include "draws.bpf.h"
+#include "decide.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "remember.bpf.h"
@@ -69,6 +70,7 @@ struct {
 #include "rto_min.bpf.h"
 #include "delack.bpf.h"
 #include "pacing.bpf.h"
+#include "round_trip.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -131,103 +133,6 @@ static __always_inline void count_class(__u32 class, bool outgoing)
 
 #define OP(name) (1U << BPF_SOCK_OPS_##name)
 
-/* The context of one call of a hook. */
-struct conn_ctx {
-	struct runtime_config *cfg;
-	struct counters *counters;
-	struct tcp_sock *tp;		/* NULL on a request socket */
-	const struct class_entry *cls;	/* has an id, and is not to be left alone */
-	const struct path_policy *policy; /* may be NULL or expired */
-	__u64 now;
-	__u64 yield;			/* what the namespace owns: mask of netns_yields */
-};
-
-/* The draw of the slice in which the connection begins. Without slices, a draw for each
- * connection. */
-static __always_inline struct slice slice_of(const struct conn_ctx *ctx, const struct conn *c)
-{
-	if (!ctx->policy->slice_shift)
-		return (struct slice){ .arm = bpf_get_prandom_u32() >> 16 };
-	return slice_draw(c, ctx->cfg->slice_key, ctx->now + ctx->cfg->wall_offset_ns,
-			  ctx->policy->slice_shift);
-}
-
-/* Whether the whole slice is a hold-out. */
-static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct slice s)
-{
-	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
-}
-
-/* Whether the connection is a hold-out by itself. While no policy answers requests, nothing
- * draws for the request socket, so that any random number will do. */
-static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
-{
-	__u32 share = ctx->policy->hold_out;
-
-	return share && (c->outgoing || likely(!ctx->cfg->requests) ?
-				 bpf_get_prandom_u32() >> 16 :
-				 incoming_draw(c, ctx->cfg->draw_key)) < share;
-}
-
-/* What the network namespace of a connection owns. Nothing if the rule names the
- * namespace, or a cgroup: such a rule overrides the namespace's settings. */
-static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn_ctx *ctx)
-{
-	__u64 cookie, *mask;
-
-	if (likely(!ctx->cfg->yield) || (ctx->cls->flags & CLASS_NAMED))
-		return 0;
-	cookie = bpf_get_netns_cookie(skops);
-	mask = bpf_map_lookup_elem(&netns_yields, &cookie);
-	return mask ? *mask : 0;
-}
-
-/* Whether the namespace's owner chose its default congestion control. */
-static __always_inline bool cc_owned(const struct conn_ctx *ctx)
-{
-	return !(ctx->cls->flags & CLASS_NAMED) && !netns_cc_inherited(ctx->tp, ctx->cfg);
-}
-
-/* Draws what a connection gets and stores it in t. */
-static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
-				   const struct conn *c)
-{
-	struct slice slice = {};
-
-	if (unlikely(!ctx->policy)) {
-		count(COUNT_NO_POLICY);
-		return;
-	}
-	if (unlikely(ctx->now >= ctx->policy->expires_ns)) {
-		count(COUNT_EXPIRED);
-		return;
-	}
-	t->policy_id = ctx->policy->id;
-	t->flow = ctx->policy->flow;
-	if (ctx->policy->num_arms && unlikely(cc_owned(ctx)))
-		t->flags |= F_APP_CC;	/* not comparable, not even as a hold-out */
-	if (ctx->policy->num_arms || ctx->policy->hold_out_slices)
-		slice = slice_of(ctx, c);
-	/* The slice first: all connections that begin in a hold-out slice belong to it. */
-	if (slice_is_hold_out(ctx, slice))
-		t->flags |= F_HOLD_OUT | F_HOLD_OUT_SLICE;
-	else if (conn_is_hold_out(ctx, c))
-		t->flags |= F_HOLD_OUT;
-	if (unlikely(t->flags & F_HOLD_OUT)) {
-		count(COUNT_HOLD_OUT);
-		return;
-	}
-	ctx->counters->n[COUNT_SET]++;
-	if (unlikely(t->flags & F_APP_CC))
-		count(COUNT_APP_CC);
-	else if (likely(!(ctx->yield & YIELD_CC)))
-		t->arm = draw_arm(ctx->policy, slice.arm);
-	if (t->arm == ARM_DEFAULT)	/* nothing will be set */
-		ctx->counters->n[tcp_ca_chosen(ctx->tp) ? COUNT_APP_CC : COUNT_CC_DEFAULT]++;
-	if (unlikely(ctx->policy->set & ~ctx->yield))
-		t->flags |= F_FIELDS;
-}
-
 /* Sets the fields that act on the send side once the handshake is over. Not inlined: most
  * connections have none. */
 static __noinline void apply_established(struct bpf_sock_ops *skops,
@@ -241,6 +146,10 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 	}
 	if (set & ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE))
 		limit_pacing(skops, ctx->policy, t->flow);
+	if (set & ctx->policy->adapted & CLAMP_BIT) {
+		set &= ~CLAMP_BIT;
+		t->clamp = clamp_cwnd(skops, ctx->policy, t->flow);
+	}
 	apply_fields(skops, ctx->policy, set, true);
 }
 
@@ -466,6 +375,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
 		limit_rtt(skops);
+		if (bpf_ktime_get_ns() < ctx.cfg->lease_ns)
+			on_round_trip(skops);
 		return 1;
 	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;

@@ -125,7 +125,7 @@ func adapted(r *engine.RuleState) (fields []string) {
 		text := field
 		if i := slices.IndexFunc(r.AdaptBounds, func(s engine.Setting) bool { return s.Field == field }); i >= 0 {
 			b, bound := r.AdaptBounds[i], "at least"
-			if b.Unit == tcp.Packets.String() {
+			if b.Unit == tcp.Packets.String() && field != tcp.CwndClamp.String() {
 				bound = "at most"
 			}
 			text += fmt.Sprintf(" (%s %s)", bound, fmtValue(b.Value, b.Unit))

@@ -179,6 +179,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 		{tcp.RTOMin, &b.RTOMin, uint64(b.RTOMin.Microseconds())},
 		{tcp.DelackMax, &b.DelackMax, uint64(b.DelackMax.Microseconds())},
 		{tcp.MaxPacingRate, &b.Pacing, uint64(b.Pacing)},
+		{tcp.CwndClamp, &b.CwndClamp, uint64(b.CwndClamp)},
 	} {
 		switch {
 		case x.value == 0 || d.broken[x.at]:

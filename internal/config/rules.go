@@ -26,7 +26,7 @@ type fileRule struct {
 	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt, rate_limit and watch"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
-	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd max_pacing_rate rto_min delack_max" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them except rto_min and delack_max; only with learn"`
+	Adapt   []string   `key:"adapt" default:"off" oneof:"off auto syn_rto synack_rto init_cwnd init_rwnd max_pacing_rate rto_min delack_max cwnd_clamp" doc:"fields that are computed for each path from its metrics, see adapt.md; auto is all of them except rto_min, delack_max and cwnd_clamp; only with learn"`
 	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
 	Limit   *fileLimit `key:"rate_limit" doc:"bounds of the rate at which the rule's connections send, payload with retransmissions, see rate-limits.md; also for connections that learn, hold_out and rollout leave at kernel defaults"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
@@ -65,6 +65,7 @@ type fileBounds struct {
 	RTOMin    time.Duration `key:"rto_min" default:"50ms" min:"10ms" max:"100ms" doc:"least RTO_MIN"`
 	DelackMax time.Duration `key:"delack_max" default:"8ms" min:"4ms" max:"16ms" doc:"least DELACK_MAX"`
 	Pacing    rate          `key:"max_pacing_rate" default:"1Mbit/s" min:"100kbit/s" max:"34Gbit/s" doc:"least sum of the pacing rates of a path's connections: lower rate limits are not answered"`
+	CwndClamp int           `key:"cwnd_clamp" default:"4" min:"2" max:"1000" doc:"least clamp of the congestion window of a connection, packets"`
 }
 
 type fileLimit struct {

@@ -181,12 +181,14 @@ type abiEventKey struct {
 }
 
 type abiFlowCount struct {
-	_       structs.HostLayout
-	Path    uint64
-	Begun   uint32
-	Ended   uint32
-	GivenMs uint32
-	Given   uint32
+	_          structs.HostLayout
+	Path       uint64
+	Begun      uint32
+	Ended      uint32
+	GivenMs    uint32
+	Given      uint32
+	Clamp      uint32
+	LeastClamp uint32
 }
 
 type abiLimit struct {
@@ -386,8 +388,9 @@ type abiTrack struct {
 	Flow      uint32
 	InitCwnd  uint16
 	InitLost  uint16
-	RtoMin    uint16
-	DelackMax uint16
+	RtoMin    uint8
+	DelackMax uint8
+	Clamp     uint16
 	LossRttUs uint32
 }
 

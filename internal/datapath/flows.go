@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // flows gives each path whose connections are counted a row of the map flow_counts. Programs
@@ -133,6 +134,7 @@ func (f *flows) release(k *abiPathKey) uint32 {
 	return f.drop(k)
 }
 
+// drop is release, with the lock held.
 func (f *flows) drop(k *abiPathKey) uint32 {
 	row := f.keys[*k]
 	if row == 0 {
@@ -142,7 +144,30 @@ func (f *flows) drop(k *abiPathKey) uint32 {
 	if f.used[row]--; f.used[row] != 0 {
 		return 0
 	}
+	f.setClamp(row, 0, 0)
 	return row
+}
+
+// clamp puts the clamp of a path into its row, for connections that run as well.
+func (f *flows) clamp(row uint32, p *path.Policy) {
+	if row == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.counts == nil {
+		return // closed meanwhile
+	}
+	all := uint64(0)
+	if p.Adapted&(1<<tcp.CwndClamp) != 0 && p.HoldOut < 1<<16 {
+		all, _ = p.Params.Get(tcp.CwndClamp)
+	}
+	f.setClamp(row, uint32(all), uint32(p.LeastClamp))
+}
+
+func (f *flows) setClamp(row, all, least uint32) {
+	atomic.StoreUint32(&f.counts[row].LeastClamp, least)
+	atomic.StoreUint32(&f.counts[row].Clamp, all)
 }
 
 // releaseExcept is release for the policies of all classes for which keep returns false.

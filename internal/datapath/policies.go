@@ -48,6 +48,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	if err := putBatch(d.maps.PathPolicies, keys, values); err != nil {
 		return fmt.Errorf("write %d policies: %w", len(entries), err)
 	}
+	for i := range entries {
+		d.flows.clamp(values[i].Flow, &entries[i].Policy)
+	}
 	return nil
 }
 

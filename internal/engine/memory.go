@@ -43,7 +43,7 @@ func (e *Engine) memory(n *node) StoredPath {
 	m := StoredPath{
 		PathID: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		LeftToDefault: n.left, Retired: slices.Clone(n.retired), Metrics: n.metrics,
+		LeftToDefault: n.left, Retired: slices.Clone(n.retired), Metrics: n.metrics.Clone(),
 	}
 	if n.compared != nil {
 		compared := *n.compared

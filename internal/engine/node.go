@@ -190,7 +190,7 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 // From then on the path's own belief is pooled: how arms differ over its hosts.
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
-	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics, n.ecn
+	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics.Clone(), n.ecn
 	h.lifetimes, h.marked = n.lifetimes, n.marked
 	if n.first != nil {
 		first := *n.first

@@ -144,6 +144,9 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
 	barred, costly := n.metrics.RTOMin.Until, n.metrics.Delack.Until
+	if n.metrics.Incast == nil && n.rule.rule.Clamps() {
+		n.metrics.Incast = new(estimate.Incast)
+	}
 	n.metrics.Observe(s)
 	if n.metrics.RTOMin.Until != barred {
 		e.logBarred(n)

@@ -57,12 +57,25 @@ type Path struct {
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 	Policer     Policer `json:"policer"`                       // a rate limit without a queue
 
+	// Incast is what connections show that fill the queue together; nil: nothing asks for it.
+	Incast *Incast `json:"incast,omitempty"`
+
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
 	Queue   Window  `json:"queue_us"`  // greatest standing queue of a connection, microseconds: smoothed round-trip time less MinRTT
 	Spread  float32 `json:"spread_us"` // geometric mean of what round-trip times within small connections differ by, microseconds
 	Small   uint32  `json:"small"`     // number of connections that Spread is the mean of
 	Network Network `json:"network"`
+}
+
+// Clone returns a copy that shares nothing with p.
+func (p *Path) Clone() Path {
+	c := *p
+	if p.Incast != nil {
+		i := *p.Incast
+		c.Incast = &i
+	}
+	return c
 }
 
 // Observe updates the metrics by a sample, whether or not it can be scored. Samples may
@@ -78,6 +91,9 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.RTOMin.Observe(s)
 	p.Delack.Observe(s)
 	p.Policer.observe(s, at)
+	if p.Incast != nil {
+		p.Incast.observe(s, p.MinRTT.Least(), at)
+	}
 	if s.Kind != tcp.KindFailedConnect {
 		p.Rate.Max(at, deliveryRate(s), rateWindow)
 		p.ReceiveRate.Max(at, receiveRate(s), rateWindow)

@@ -31,6 +31,9 @@ type Policy struct {
 	SwitchFrom, SwitchTo uint8
 	// CountFlows: the established connections of the path are counted.
 	CountFlows bool
+	// LeastClamp is the least share of a connection, packets, if cwnd_clamp is adapted: the
+	// field's value is what all connections of the path may have in flight together.
+	LeastClamp uint16
 	// WatchLosses: samples report whether packets are lost in a queue (tcp.Sample.LossRTT).
 	WatchLosses bool
 	// Adapted has the bit 1<<f for each field of Params that was computed from the metrics of

@@ -10,10 +10,10 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp}
 
 // ByNameOnly reports whether a rule adapts f only if it names it, and not by `auto`.
-func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin || f == tcp.DelackMax }
+func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin || f == tcp.DelackMax || f == tcp.CwndClamp }
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -29,6 +29,9 @@ type Adapted struct {
 	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. It is
 	// divided among those that run.
 	PacingRate uint32
+	// Clamp is how many packets the path's connections may have in flight together. Each gets its
+	// share as clamp of its congestion window.
+	Clamp uint32
 }
 
 const (
@@ -66,11 +69,11 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 
 // Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
 // window, or leaves the field to the kernel. A pacing rate is too high or too low for all
-// connections that begin, so any other is safer.
+// connections that begin, and a clamp for those that run, so any other is safer.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
 	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || longer(a.DelackMax, b.DelackMax) ||
-		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate
+		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate || a.Clamp != b.Clamp
 }
 
 // Adapted computes the values for a path from its metrics and its raised initial windows,
@@ -101,6 +104,8 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 			a.DelackMax = delackMax(m, was.DelackMax, r.bound(f, leastDelackMax), now)
 		case tcp.MaxPacingRate:
 			a.PacingRate = pacingRate(m, r.bound(f, leastPacingRate))
+		case tcp.CwndClamp:
+			a.Clamp = clamp(m, was.Clamp, now)
 		}
 	}
 	return a
@@ -166,7 +171,7 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 		return v
 	}
 	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
-		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), RTOMin: uint16(value(tcp.RTOMin) / 1000),
+		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), Clamp: uint32(value(tcp.CwndClamp)), RTOMin: uint16(value(tcp.RTOMin) / 1000),
 		DelackMax: uint16(value(tcp.DelackMax) / 1000)}
 }
 
@@ -187,6 +192,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.DelackMax) * 1000
 	case tcp.MaxPacingRate:
 		return uint64(a.PacingRate)
+	case tcp.CwndClamp:
+		return uint64(a.Clamp)
 	}
 	return 0
 }
@@ -204,6 +211,8 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 		return whyDelackMax(m)
 	case tcp.MaxPacingRate:
 		return WhyRateLimit(m)
+	case tcp.CwndClamp:
+		return whyClamp(m)
 	}
 	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
 }

@@ -79,7 +79,7 @@ func Decide(in *Input) Decision {
 		return d
 	}
 	paces := slices.Contains(in.Rule.Adapt, tcp.MaxPacingRate)
-	d.Policy.CountFlows = !in.Root && (paces || slices.Contains(in.Rule.Adapt, tcp.InitCwnd))
+	d.Policy.CountFlows = !in.Root && (paces || in.Rule.Clamps() || slices.Contains(in.Rule.Adapt, tcp.InitCwnd))
 	d.Policy.WatchLosses = paces && in.Rule.MayAdapt(tcp.MaxPacingRate)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
@@ -95,6 +95,9 @@ func Decide(in *Input) Decision {
 		d.Reason = ByRule
 	}
 	in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now).addTo(&d.Policy, in.Metrics)
+	if in.Rule.Clamps() {
+		d.Policy.LeastClamp = uint16(in.Rule.bound(tcp.CwndClamp, leastClamp))
+	}
 	in.holdOut(&d.Policy)
 	return d
 }
@@ -108,7 +111,8 @@ const (
 
 // holdOut sets the shares of the hold-out. For a rule that learns, half of the configured
 // share is drawn by connection, and the rest in whole slices of time, which are the unbiased
-// comparison (learn.Comparison). What a partial rollout leaves out is also drawn in slices,
+// comparison (learn.Comparison). If the rule clamps windows, all of it is: one connection without a
+// clamp among others fills the queue for all of them, and gets more than its share. What a partial rollout leaves out is also drawn in slices,
 // if the policy has slices. If everything is in the hold-out, request ops are not answered
 // either: the kernel asks them before a connection is classified as hold-out.
 func (in *Input) holdOut(p *path.Policy) {
@@ -120,6 +124,9 @@ func (in *Input) holdOut(p *path.Policy) {
 		share, single = l.HoldOut, l.HoldOut/2
 		if p.Slice != 0 {
 			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
+			if in.Rule.Clamps() {
+				single = 0
+			}
 		}
 	}
 	tuned := (1 - in.NotRolledOut) * (1 - share)

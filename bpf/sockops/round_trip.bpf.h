@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The clamp of a connection's congestion window at its beginning and at each round trip: functions of
+ * sock_ops.
+ */
+#ifndef TCPILOT_ROUND_TRIP_BPF_H
+#define TCPILOT_ROUND_TRIP_BPF_H
+
+#include "clamp.bpf.h"
+#include "remember.bpf.h"
+
+/* A connection is established whose path has a clamp. Returns its share; 0: none.
+ *
+ * A global function, so that it is verified once and not at every call. */
+__noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct flow_count *n = flow_row(flow);
+	struct track t = {};
+
+	if (!tp || !p || !n || p->flow != flow)
+		return 0;
+	follow_share(skops, tp, &t, n);
+	if (t.clamp)
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
+	return t.clamp;
+}
+
+/* A round trip is over. Other programs of the cgroup may have asked for this call as well. */
+__noinline int on_round_trip(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t = recall(skops);
+	struct flow_count *n = t && t->clamp ? flow_row(t->flow) : NULL;
+
+	if (tp && n)
+		follow_share(skops, tp, t, n);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,140 @@
+package estimate
+
+import (
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Many connections that send to one host at a time fill the queue before it (incast). Each of them
+// grows until packets are lost, and then some wait for timeouts. A clamp of their windows keeps the
+// queue short. What all connections of all hosts may have in flight together is the bandwidth-delay
+// product and a short queue. A sender does not know the others. But in the time in which a packet
+// passes the path with the short queue, its own connections deliver their part of that: their rate
+// times this time. So each host follows its own rate, and the sum is right whatever the number of
+// hosts is.
+
+const (
+	// MostIncastRTT is the greatest least round-trip time of paths with a clamp, microseconds: incast
+	// is a matter of hosts that are close, and on longer paths a clamp that is too small costs more.
+	MostIncastRTT = 10_000
+	// incastStretch and incastSlack make the round-trip time that is aimed at: the least one, times
+	// the one, and microseconds that hosts and network cards take to handle packets. A queue of two
+	// bandwidth-delay products absorbs requests that begin together.
+	incastStretch, incastSlack = 3, 100
+	// incastBegins is the ratio of the round-trip time to the one aimed at from which a queue is
+	// clamped that loses nothing. If packets are lost, incastBeginsLossy, and the ratio to the least
+	// round-trip time above which there is a queue at all.
+	incastBegins, incastBeginsLossy = 2, 1.5
+	// incastLoss is the share of lost packets from which they are lost in the queue, and the aim
+	// is lowered to incastShorter of the present round-trip time, but not below incastLeast times the
+	// least one.
+	incastLoss, incastShorter, incastLeast = 0.002, 0.7, 1.25
+	// incastFlows is the least number of connections of the path that are clamped. One alone, or
+	// its congestion control, is the only one that suffers from its queue.
+	incastFlows = 2
+
+	// A step takes stepPackets packets of stepSamples samples. A sample with fewer than
+	// leastIncastPackets packets shows no rate.
+	stepPackets, stepSamples, leastIncastPackets = 200, 3, 10
+	// incastGain is the weight of a step.
+	incastGain = 0.5
+	// peakWindow is for how long the greatest number of connections is remembered: connections
+	// that end together each report how many are left.
+	peakWindow = 2 * time.Second
+
+	// A clamp ends incastEnds after the latest sample with a queue.
+	incastEnds = time.Minute
+	// If the queue is as long as without a clamp (stillFull of it) after incastTrial, and the rate
+	// is less than lostRate of that before, others fill the queue: the clamp ends, and is tried again
+	// after a minute, then two, up to four hours (leastRetry, mostRetry).
+	incastTrial         = 10 * time.Second
+	stillFull, lostRate = 0.8, 0.5
+)
+
+// Incast is what the samples of a path show of connections that fill its queue together. The zero
+// Incast knows nothing.
+type Incast struct {
+	// Window is how many packets all connections of the path may have in flight together; 0: there
+	// is no clamp.
+	Window float32 `json:"window_packets,omitempty"`
+	Before Crowd   `json:"before"` // without a clamp: what the clamp began with
+	Now    Crowd   `json:"now"`    // at the latest step
+
+	Since   int64  `json:"since_ns,omitempty"`    // when the clamp began, Unix nanoseconds
+	QueueAt int64  `json:"queue_at_ns,omitempty"` // latest step with a queue
+	RetryAt int64  `json:"retry_at_ns,omitempty"` // until then there is no clamp
+	Retry   uint32 `json:"retry_s,omitempty"`     // the pause after the next failure, seconds
+
+	Peak Window `json:"peak"` // greatest number of the path's connections
+	sums crowdSums
+}
+
+// Crowd are connections of one path at a time, as means over their packets.
+type Crowd struct {
+	RTT   float32 `json:"rtt_us,omitempty"`              // smoothed round-trip time, microseconds
+	Loss  float32 `json:"loss,omitempty"`                // share of packets
+	Rate  float32 `json:"rate_packets_per_us,omitempty"` // of all connections together
+	Flows float32 `json:"connections,omitempty"`         // number of connections
+}
+
+// crowdSums are sums over samples since the latest step, weighted by packets. They are not stored.
+type crowdSums struct {
+	samples                      uint32
+	sent, lost, rtt, rate, flows float64
+}
+
+func (i *Incast) observe(s *tcp.Sample, least uint64, at int64) {
+	if s.Kind == tcp.KindFailedConnect || s.Flows == 0 {
+		return
+	}
+	i.Peak.Max(at, uint64(s.Flows), peakWindow)
+	busy := s.SendLimited()
+	if least == 0 || least > MostIncastRTT || s.Has(tcp.FlagHoldOut) || s.SRTT == 0 || busy <= 0 || s.DataSegsOut < leastIncastPackets {
+		return
+	}
+	n, sent := float64(i.Peak.Greatest()), float64(s.DataSegsOut)
+	c := &i.sums
+	c.samples++
+	c.sent += sent
+	c.lost += float64(min(s.Lost, s.DataSegsOut))
+	c.rtt += sent * float64(s.SRTT)
+	c.rate += sent * sent / max(float64(busy.Microseconds()), float64(least)) * n
+	c.flows += sent * n
+	if c.samples >= stepSamples && c.sent >= stepPackets {
+		i.Now = Crowd{RTT: float32(c.rtt / c.sent), Loss: float32(c.lost / c.sent), Rate: float32(c.rate / c.sent), Flows: float32(c.flows / c.sent)}
+		i.sums = crowdSums{}
+		i.step(float64(least), at)
+	}
+}
+
+// step follows the latest crowd. least is the least round-trip time in microseconds.
+func (i *Incast) step(least float64, at int64) {
+	now, rtt := &i.Now, float64(i.Now.RTT)
+	lossy := now.Loss >= incastLoss
+	aim := incastStretch*least + incastSlack
+	begins := rtt >= incastBegins*aim || lossy && rtt >= incastBeginsLossy*least
+	if lossy {
+		aim = min(aim, max(incastShorter*rtt, incastLeast*least))
+	}
+	window := float32(float64(now.Rate) * aim)
+	switch {
+	case i.Window == 0 && (!begins || now.Flows < incastFlows || at < i.RetryAt):
+		return
+	case i.Window == 0:
+		i.Before, i.Since, i.QueueAt, i.Window = *now, at, at, window
+		return
+	}
+	i.Window += incastGain * (window - i.Window)
+	if rtt >= incastBeginsLossy*least || lossy {
+		i.QueueAt = at
+	}
+	switch {
+	case time.Duration(at-i.QueueAt) > incastEnds:
+		i.Window, i.RetryAt, i.Retry = 0, 0, 0
+	case time.Duration(at-i.Since) > incastTrial && now.RTT > stillFull*i.Before.RTT && now.Rate < lostRate*i.Before.Rate:
+		i.Retry = max(leastRetry, min(i.Retry, mostRetry))
+		i.Window, i.RetryAt = 0, at+int64(i.Retry)*int64(time.Second)
+		i.Retry *= 2
+	}
+}

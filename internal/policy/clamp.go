@@ -1,0 +1,58 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Connections that fill the queue of a short path together get a clamp of their congestion windows.
+// How many packets all of them may have in flight follows from their rate: package estimate. The
+// programs divide by the number of the path's connections, also while they run.
+
+const (
+	// leastClamp is the least clamp of a connection, packets, unless the rule has another bound:
+	// with fewer packets in flight than the three duplicate ACKs of RFC 5681 and the lost one
+	// itself, losses are found by timeouts.
+	leastClamp = 4
+	// mostClamp is the greatest sum that is written.
+	mostClamp = 1 << 30
+	// clampAge is how long a clamp is used after the latest round-trip time of the path.
+	clampAge = 2 * time.Minute
+
+	// A sum that is up to clampRise times the one in use, and not below clampFall times, does not
+	// replace it.
+	clampRise, clampFall = 1.25, 0.8
+)
+
+// clamp is how many packets the connections of a path may have in flight together; 0: they have
+// no clamp. was is the number in use.
+func clamp(m *estimate.Path, was uint32, now int64) uint32 {
+	if m.Incast == nil {
+		return 0
+	}
+	w := float64(m.Incast.Window)
+	if w == 0 || m.MinRTT.Least() > estimate.MostIncastRTT || !recent(m.RTTAt, now, clampAge) {
+		return 0
+	}
+	if old := float64(was); was != 0 && w >= clampFall*old && w <= clampRise*old {
+		return was
+	}
+	return uint32(max(leastClamp, min(w, mostClamp)))
+}
+
+// Clamps reports whether the rule adapts the clamp of the congestion window.
+func (r *Rule) Clamps() bool {
+	return slices.Contains(r.Adapt, tcp.CwndClamp) && r.MayAdapt(tcp.CwndClamp)
+}
+
+// whyClamp explains a clamp by what connections have shown without it and with it.
+func whyClamp(m *estimate.Path) string {
+	before, now, least := &m.Incast.Before, &m.Incast.Now, float32(max(1, m.MinRTT.Least()))
+	return fmt.Sprintf("%.0f connections filled the queue: round trips took %.1f times the least, and %.1f%% of their packets were lost; now %.0f, %.1f times, %.1f%%; "+
+		"the sum is what they deliver in 3 times the least round-trip time, and each gets its share",
+		before.Flows, before.RTT/least, 100*before.Loss, now.Flows, now.RTT/least, 100*now.Loss)
+}
