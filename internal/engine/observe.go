@@ -143,15 +143,18 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
-	barred, costly := n.metrics.RTOMin.Until, n.metrics.Delack.Until
-	if n.metrics.Incast == nil && n.rule.rule.Clamps() {
+	if n.metrics.Incast == nil && n.adapts(tcp.CwndClamp) {
 		n.metrics.Incast = new(estimate.Incast)
 	}
+	if n.metrics.Delack == nil && n.adapts(tcp.DelackMax) {
+		n.metrics.Delack = new(estimate.Delack)
+	}
+	barred, costly := n.metrics.RTOMin.Until, n.costlyDelack()
 	n.metrics.Observe(s)
 	if n.metrics.RTOMin.Until != barred {
 		e.logBarred(n)
 	}
-	if n.metrics.Delack.Until != costly {
+	if n.costlyDelack() != costly {
 		e.logCostlyDelack(n)
 	}
 	e.admit(n)
@@ -180,12 +183,17 @@ func (e *Engine) logBarred(n *node) {
 		"path", n.key.path().Prefix, "why", "spurious retransmissions, which the peers reported (DSACK)", "for", r.For)
 }
 
+// costlyDelack is until when a value of DELACK_MAX is barred, Unix nanoseconds.
+func (n *node) costlyDelack() int64 {
+	if n.metrics.Delack == nil {
+		return 0
+	}
+	return n.metrics.Delack.Until
+}
+
 // logCostlyDelack reports the same of a value of DELACK_MAX.
 func (e *Engine) logCostlyDelack(n *node) {
-	if !slices.Contains(n.rule.rule.Adapt, tcp.DelackMax) {
-		return
-	}
-	d := &n.metrics.Delack
+	d := n.metrics.Delack
 	e.log.Warn("delack_max too short for a path", "delack_max", time.Duration(estimate.DelackMaxes[d.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
 		"path", n.key.path().Prefix, "why", "more ACKs than with the kernel's value", "for", d.For)
 }

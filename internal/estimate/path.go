@@ -53,12 +53,12 @@ type Path struct {
 	SsthreshAt  int64   `json:"ssthresh_at_ns"`                // Unix nanoseconds of the latest value of Ssthresh; 0 is never
 	CarriedAt   int64   `json:"carried_at_ns"`                 // the same of Carried
 	RTOMin      RTOMin  `json:"rto_min"`                       // what spurious retransmissions show of each RTO_MIN
-	Delack      Delack  `json:"delack"`                        // what ACKs show of each DELACK_MAX
 	Updated     int64   `json:"updated_ns"`                    // Unix nanoseconds of the latest sample; 0 is never
 	Policer     Policer `json:"policer"`                       // a rate limit without a queue
 
-	// Incast is what connections show that fill the queue together; nil: nothing asks for it.
-	Incast *Incast `json:"incast,omitempty"`
+	// What only some rules ask for; nil: the path's rule does not.
+	Incast *Incast `json:"incast,omitempty"` // what connections show that fill the queue together
+	Delack *Delack `json:"delack,omitempty"` // what ACKs show of each DELACK_MAX
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
@@ -75,6 +75,10 @@ func (p *Path) Clone() Path {
 		i := *p.Incast
 		c.Incast = &i
 	}
+	if p.Delack != nil {
+		d := *p.Delack
+		c.Delack = &d
+	}
 	return c
 }
 
@@ -89,7 +93,9 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
 	p.RTOMin.Observe(s)
-	p.Delack.Observe(s)
+	if p.Delack != nil {
+		p.Delack.Observe(s)
+	}
 	p.Policer.observe(s, at)
 	if p.Incast != nil {
 		p.Incast.observe(s, p.MinRTT.Least(), at)

@@ -44,13 +44,16 @@ func clamp(m *estimate.Path, was uint32, now int64) uint32 {
 	return uint32(max(leastClamp, min(w, mostClamp)))
 }
 
-// Clamps reports whether the rule adapts the clamp of the congestion window.
-func (r *Rule) Clamps() bool {
+// clamps reports whether the rule adapts the clamp of the congestion window.
+func (r *Rule) clamps() bool {
 	return slices.Contains(r.Adapt, tcp.CwndClamp) && r.MayAdapt(tcp.CwndClamp)
 }
 
 // whyClamp explains a clamp by what connections have shown without it and with it.
 func whyClamp(m *estimate.Path) string {
+	if m.Incast == nil {
+		return "the value in use; what showed it is not known any more"
+	}
 	before, now, least := &m.Incast.Before, &m.Incast.Now, float32(max(1, m.MinRTT.Least()))
 	return fmt.Sprintf("%.0f connections filled the queue: round trips took %.1f times the least, and %.1f%% of their packets were lost; now %.0f, %.1f times, %.1f%%; "+
 		"the sum is what they deliver in 3 times the least round-trip time, and each gets its share",

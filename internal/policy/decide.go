@@ -79,7 +79,7 @@ func Decide(in *Input) Decision {
 		return d
 	}
 	paces := slices.Contains(in.Rule.Adapt, tcp.MaxPacingRate)
-	d.Policy.CountFlows = !in.Root && (paces || in.Rule.Clamps() || slices.Contains(in.Rule.Adapt, tcp.InitCwnd))
+	d.Policy.CountFlows = !in.Root && (paces || in.Rule.clamps() || slices.Contains(in.Rule.Adapt, tcp.InitCwnd))
 	d.Policy.WatchLosses = paces && in.Rule.MayAdapt(tcp.MaxPacingRate)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
@@ -95,7 +95,7 @@ func Decide(in *Input) Decision {
 		d.Reason = ByRule
 	}
 	in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now).addTo(&d.Policy, in.Metrics)
-	if in.Rule.Clamps() {
+	if in.Rule.clamps() {
 		d.Policy.LeastClamp = uint16(in.Rule.bound(tcp.CwndClamp, leastClamp))
 	}
 	in.holdOut(&d.Policy)
@@ -124,7 +124,7 @@ func (in *Input) holdOut(p *path.Policy) {
 		share, single = l.HoldOut, l.HoldOut/2
 		if p.Slice != 0 {
 			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
-			if in.Rule.Clamps() {
+			if in.Rule.clamps() {
 				single = 0
 			}
 		}

@@ -33,12 +33,12 @@ const (
 // or 0; least is the rule's bound in microseconds.
 func delackMax(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
 	// The least round-trip time: others contain the delays of the peer's own ACKs.
-	trip, d := time.Duration(m.MinRTT.Least())*time.Microsecond, &m.Delack
+	trip, d := time.Duration(m.MinRTT.Least())*time.Microsecond, m.Delack
 	need := float32(leastWaits)
 	if was != 0 {
 		need = leastWaitsKept
 	}
-	if trip == 0 || trip >= estimate.KernelDelay || d.Share() < need || !d.Comparable() {
+	if d == nil || trip == 0 || trip >= estimate.KernelDelay || d.Share() < need || !d.Comparable() {
 		return 0
 	}
 	// The longest that is not longer than a round trip; if none is, the shortest.
@@ -62,7 +62,10 @@ func delackMax(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
 }
 
 func whyDelackMax(m *estimate.Path) string {
-	d := &m.Delack
+	d := m.Delack
+	if d == nil {
+		return "the value in use; what showed it is not known any more"
+	}
 	text := fmt.Sprintf("of %.0f segments that peers sent, they sent %.0f only after they had waited for a delayed ACK; the least round trip takes %s", d.Received, d.Waits, micros(float32(m.MinRTT.Least())))
 	for i, ms := range estimate.DelackMaxes[1:] {
 		if extra, of := d.Extra(i + 1); of > 0 {

@@ -14,6 +14,7 @@ import (
 func waited(trip uint64, share float32) *estimate.Path {
 	m := measured(float32(trip)/1000, 0.1)
 	m.MinRTT = estimate.Window{Half: trip, Began: adaptNow - int64(time.Minute)}
+	m.Delack = new(estimate.Delack)
 	m.Delack.At, m.Delack.Received, m.Delack.Waits = adaptNow, 1000, 1000*share
 	m.Delack.Counts[0][0] = estimate.ACKs{Received: 1000, Sent: 500}
 	return m
