@@ -204,7 +204,7 @@ func TestTrainCheck(t *testing.T) {
 		{"ends in time", end(at(whole, ms(10.5)), byTrain, 20_000), whole, ""},
 		{"continues", end(at(whole, ms(19)), byLoss, 20_000), whole, "slow start continues"},
 		{"ends too late", end(at(whole, ms(19)), byTrain, 20_000), whole, "slow start continues"},
-		{"conservative slow start comes first", append([]cubicTransition{{At: at(whole, ms(5)), To: css, Why: byDelay}},
+		{"conservative slow start comes first", append([]cubicTransition{{At: at(whole, ms(5)), To: css, Why: byDelay, MinRTT: 20_000}},
 			end(at(whole, ms(19)), byLoss, 20_000)...), whole, ""},
 		{"ends too early", end(at(whole, ms(5)), byTrain, 20_000), whole, "ends for a train of 5ms"},
 		{"no train is long enough", end(at(whole, ms(19)), byLoss, 60_000), whole, ""},
