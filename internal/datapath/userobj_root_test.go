@@ -21,7 +21,7 @@ import (
 )
 
 // object writes an object file. The embedded objects serve as users' objects: the probe
-// has one sock_ops program, the others have more, none, or another type.
+// has one sock_ops program, the others have more, or none.
 func object(t testing.TB, raw []byte) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "user.o")
@@ -56,7 +56,8 @@ func TestRootUserObjectRefused(t *testing.T) {
 		{"x", "/proc/self/exe", r.cg.Path, "not an eBPF ELF object"},
 		{"x", object(t, _AbiBytes), r.cg.Path, "0 programs"},
 		{"x", object(t, _SockopsBytes), r.cg.Path, "5 programs"},
-		{"x", object(t, _IterBytes), r.cg.Path, "want sock_ops"},
+		{"x", object(t, _IterBytes), r.cg.Path, "2 programs"},
+		{"x", object(t, bytes.ReplaceAll(_ProbeBytes, []byte("sockops\x00"), []byte("syscall\x00"))), r.cg.Path, "want sock_ops"},
 		{"x", object(t, invalid(t)), r.cg.Path, "verifier refused it"},
 		{"x", good, dir, "not a directory of a cgroup2 file system"},
 		{"x", good, filepath.Join(dir, "none"), "no such file"},
