@@ -17,6 +17,7 @@ enum {
 	 * start threshold, which the option sets as well, is TCP_INFINITE_SSTHRESH then. */
 	NO_CLAMP = 0x7fffffff,
 	MOST_CLAMP = 0xffff,	/* track.clamp */
+	TCP_CA_OPEN = 0,	/* enum tcp_ca_state */
 };
 
 /* The share of each of the path's connections now; 0: they have no clamp. */
@@ -32,15 +33,17 @@ static __always_inline __u32 clamp_share(const struct flow_count *n)
 	return share < MOST_CLAMP ? share : MOST_CLAMP;
 }
 
-/* Gives a connection its present share, or lifts its clamp. ctx is the context of sock_ops or, in
- * the iterator, the socket. A clamp that is not tcpilot's, but that of a route (RTAX_CWND), is
- * kept. */
+/* Gives a connection its present share, or lifts its clamp (0). ctx is the context of sock_ops or,
+ * in the iterator, the socket. A clamp that is not tcpilot's, but that of a route (RTAX_CWND), is
+ * kept. The option also sets the slow start threshold, by which a recovery is ending: so not in
+ * one. */
 static __always_inline void follow_share(void *ctx, struct tcp_sock *tp, struct track *t,
-					 const struct flow_count *n)
+					 __u32 share)
 {
-	__u32 share = clamp_share(n), clamp = share ?: NO_CLAMP, has = tp->snd_cwnd_clamp;
+	__u32 clamp = share ?: NO_CLAMP, has = tp->snd_cwnd_clamp;
 
-	if (share == t->clamp || (has < NO_CLAMP ? has : 0) != t->clamp)
+	if (share == t->clamp || (has < NO_CLAMP ? has : 0) != t->clamp ||
+	    BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) != TCP_CA_OPEN)
 		return;
 	if (!bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp)))
 		t->clamp = share;

@@ -27,14 +27,14 @@ static __always_inline __u32 change_delack_max(void *ctx, struct tcp_sock *tp, _
 }
 
 /* Gives a running connection the value that its path has now: the kernel's if all of its
- * connections are in the hold-out. */
+ * connections are in the hold-out, or if it has no policy any more (p is NULL). */
 static __always_inline void follow_delack_max(struct tcp_sock *tp, struct track *t,
 					      const struct runtime_config *cfg,
 					      const struct path_policy *p)
 {
 	__u32 was = t->delack_max ?: us_to_jiffies(KERNEL_DELACK_MAX_US), us = KERNEL_DELACK_MAX_US, now;
 
-	if ((p->set & p->adapted & ~cfg->yield & DELACK_MAX_BIT) && p->hold_out < 1 << 16)
+	if (p && (p->set & p->adapted & ~cfg->yield & DELACK_MAX_BIT) && p->hold_out < 1 << 16)
 		us = p->value[FIELD_DELACK_MAX];
 	now = us_to_jiffies(us);
 	if (now == was || (t->flags & (F_HOLD_OUT | F_ADOPTED)))

@@ -172,20 +172,22 @@ static __always_inline void flow_found(const struct track *t)
 		__sync_fetch_and_add(n, 1);
 }
 
-/* A connection may be older than the clamp of its path; then it gets no call each round trip. */
+/* A connection may be older than the clamp of its path; then it gets no call each round trip. p is
+ * NULL if the path has no policy any more. */
 static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
 					 const struct runtime_config *cfg,
 					 const struct path_policy *p)
 {
-	struct flow_count *n = flow_row(t->flow);
+	struct flow_count *n = p && p->flow == t->flow ? flow_row(t->flow) : NULL;
+	__u32 share = n ? clamp_share(n) : 0;
 
-	if (!n || p->flow != t->flow || (!n->clamp && !t->clamp))
+	if (share == t->clamp)
 		return;
 	/* Under rules that are newer, the connection may have another class, or be left alone. */
 	if (!t->clamp && (t->start_ns < cfg->rules_ns || (cfg->yield & CLAMP_BIT) ||
 			  (t->flags & (F_HOLD_OUT | F_ADOPTED))))
 		return;
-	follow_share(tp, tp, t, n);
+	follow_share(tp, tp, t, share);
 }
 
 SEC("iter/tcp")
@@ -200,6 +202,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	struct track *t;
 	__u32 zero = 0;
 	__u64 ns, cookie;
+	bool moved;
 
 	if (!skc || !(1U << (skc->skc_state & 31) & FLOW_STATES))
 		return 0;
@@ -242,16 +245,19 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 			uncounted++;
 	}
 	totals_read(&now, tp, ns);
-	if (now.bytes_acked == l->last.bytes_acked && now.total_retrans == l->last.total_retrans &&
-	    now.bytes_received == l->last.bytes_received)
-		return 0;		/* idle: nothing new about the path */
-	report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
-	if (p) {
+	/* Not of an idle one: there is nothing new about the path. */
+	moved = now.bytes_acked != l->last.bytes_acked || now.total_retrans != l->last.total_retrans ||
+		now.bytes_received != l->last.bytes_received;
+	if (moved)
+		report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
+	/* after the sample, which is of the values until now */
+	follow_rto_min(tp, &l->track, cfg, p);
+	follow_delack_max(tp, &l->track, cfg, p);
+	follow_clamp(tp, &l->track, cfg, p);
+	if (!moved)
+		return 0;
+	if (p)
 		switch_cc(tp, &l->track, cfg, p);
-		follow_rto_min(tp, &l->track, cfg, p);
-		follow_delack_max(tp, &l->track, cfg, p);
-		follow_clamp(tp, &l->track, cfg, p);
-	}
 	if (l->marks || (p && (p->set & ACK_MARK_BITS)))
 		mark_acks(tp, l, &now, cfg, p);
 	l->last = now;

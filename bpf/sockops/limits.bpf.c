@@ -102,10 +102,10 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	if (!tp || !cfg)
 		return 0;
 	m = bpf_sk_storage_get(&limited, tp, 0, 0);
-	if (m) {
+	if (m)
 		limit_follow(tp, tp, m);
-		return 0;
-	}
+	if (m && limit_find(m->rule))
+		return 0;	/* else its rule may have another limit now, or one besides its path's */
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;

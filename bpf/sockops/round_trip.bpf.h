@@ -19,21 +19,22 @@ __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *
 
 	if (!tp || !p || !n || p->flow != flow)
 		return 0;
-	follow_share(skops, tp, &t, n);
+	follow_share(skops, tp, &t, clamp_share(n));
 	if (t.clamp)
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
 	return t.clamp;
 }
 
-/* A round trip is over. Other programs of the cgroup may have asked for this call as well. */
-__noinline int on_round_trip(struct bpf_sock_ops *skops)
+/* A round trip is over. Other programs of the cgroup may have asked for this call as well. If the
+ * lease is over, the clamp is lifted. */
+__noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
 	struct track *t = recall(skops);
 	struct flow_count *n = t && t->clamp ? flow_row(t->flow) : NULL;
 
 	if (tp && n)
-		follow_share(skops, tp, t, n);
+		follow_share(skops, tp, t, leased ? clamp_share(n) : 0);
 	return 0;
 }
 

@@ -55,14 +55,14 @@ static __always_inline void check_rto_min(void *ctx, struct tcp_sock *tp, struct
 }
 
 /* Gives a running connection the value that its path has now: the kernel's if all of its
- * connections are in the hold-out. */
+ * connections are in the hold-out, or if it has no policy any more (p is NULL). */
 static __always_inline void follow_rto_min(struct tcp_sock *tp, struct track *t,
 					   const struct runtime_config *cfg,
 					   const struct path_policy *p)
 {
 	__u32 was = t->rto_min ?: us_to_jiffies(KERNEL_RTO_MIN_US), us = KERNEL_RTO_MIN_US, now;
 
-	if ((p->set & p->adapted & ~cfg->yield & RTO_MIN_BIT) && p->hold_out < 1 << 16)
+	if (p && (p->set & p->adapted & ~cfg->yield & RTO_MIN_BIT) && p->hold_out < 1 << 16)
 		us = p->value[FIELD_RTO_MIN];
 	now = us_to_jiffies(us);
 	if (now == was || (t->flags & (F_HOLD_OUT | F_ADOPTED)))

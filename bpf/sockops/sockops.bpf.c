@@ -375,8 +375,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
 		limit_rtt(skops);
-		if (bpf_ktime_get_ns() < ctx.cfg->lease_ns)
-			on_round_trip(skops);
+		on_round_trip(skops, bpf_ktime_get_ns() < ctx.cfg->lease_ns);
 		return 1;
 	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;

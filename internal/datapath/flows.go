@@ -144,7 +144,9 @@ func (f *flows) drop(k *abiPathKey) uint32 {
 	if f.used[row]--; f.used[row] != 0 {
 		return 0
 	}
-	f.setClamp(row, 0, 0)
+	if f.counts != nil { // else it was closed meanwhile
+		f.setClamp(row, 0, 0)
+	}
 	return row
 }
 

@@ -296,8 +296,14 @@ func (d *Datapath) WriteShares(r *limit.Result) error {
 	l := &d.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	cookies := slices.Collect(maps.Keys(r.Shares))
+	cookies = cookies[:min(len(cookies), int(d.maps.LimitShares.MaxEntries()))] // the others share what is left
+	kept := make(map[uint64]struct{}, len(cookies))
+	for _, c := range cookies {
+		kept[c] = struct{}{}
+	}
 	for cookie := range l.given {
-		if _, ok := r.Shares[cookie]; ok {
+		if _, ok := kept[cookie]; ok {
 			continue
 		}
 		if err := d.maps.LimitShares.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -305,8 +311,6 @@ func (d *Datapath) WriteShares(r *limit.Result) error {
 		}
 		delete(l.given, cookie)
 	}
-	cookies := slices.Collect(maps.Keys(r.Shares))
-	cookies = cookies[:min(len(cookies), int(d.maps.LimitShares.MaxEntries()))] // the others share what is left
 	shares := make([]uint32, len(cookies))
 	for i, c := range cookies {
 		shares[i], l.given[c] = r.Shares[c], struct{}{}

@@ -143,12 +143,8 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
-	if n.metrics.Incast == nil && n.adapts(tcp.CwndClamp) {
-		n.metrics.Incast = new(estimate.Incast)
-	}
-	if n.metrics.Delack == nil && n.adapts(tcp.DelackMax) {
-		n.metrics.Delack = new(estimate.Delack)
-	}
+	n.metrics.Incast = keepIf(n.adapts(tcp.CwndClamp), n.metrics.Incast)
+	n.metrics.Delack = keepIf(n.adapts(tcp.DelackMax), n.metrics.Delack)
 	barred, costly := n.metrics.RTOMin.Until, n.costlyDelack()
 	n.metrics.Observe(s)
 	if n.metrics.RTOMin.Until != barred {
@@ -181,6 +177,17 @@ func (e *Engine) logBarred(n *node) {
 	e.barred[r.Barred]++
 	e.log.Warn("rto_min too short for a path", "rto_min", time.Duration(estimate.RTOMins[r.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
 		"path", n.key.path().Prefix, "why", "spurious retransmissions, which the peers reported (DSACK)", "for", r.For)
+}
+
+// keepIf is what only some rules ask for: p, or a new one, if the rule wants it, and else nil.
+func keepIf[T any](wanted bool, p *T) *T {
+	switch {
+	case !wanted:
+		return nil
+	case p == nil:
+		return new(T)
+	}
+	return p
 }
 
 // costlyDelack is until when a value of DELACK_MAX is barred, Unix nanoseconds.
