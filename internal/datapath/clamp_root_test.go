@@ -116,17 +116,26 @@ func TestRootAdaptedClampOfOlderConnections(t *testing.T) {
 	r.policy(t, unclamped)
 	c, s := r.pair(t, "127.0.0.1:0")
 	exchange(t, c, s, 1000)
-	r.policy(t, clamped(40))
-	for _, want := range []uint32{20, infinite} {
-		for n := 0; ssthreshOf(t, c) != want; n++ {
+	for _, step := range []struct {
+		change func()
+		want   uint32
+	}{
+		{func() { r.policy(t, clamped(40)) }, 20},
+		{func() { r.policy(t, unclamped) }, infinite},
+		{func() { r.policy(t, clamped(40)) }, 20},
+		{func() { must(t, r.DeletePoliciesExcept(func(uint32) bool { return false })) }, infinite},
+	} {
+		step.change()
+		for n := 0; ssthreshOf(t, c) != step.want; n++ {
 			if n == 20 {
-				t.Fatalf("the clamp is %d, want %d", ssthreshOf(t, c), want)
+				t.Fatalf("the clamp is %d, want %d", ssthreshOf(t, c), step.want)
 			}
-			exchange(t, c, s, 1000)
+			if step.want != infinite { // it is lifted from idle connections as well
+				exchange(t, c, s, 1000)
+			}
 			must(t, r.SetSettings(Settings{Fields: 1 << tcp.CwndClamp, Interval: time.Nanosecond}))
 			_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
 			must(t, err)
 		}
-		r.policy(t, unclamped)
 	}
 }
