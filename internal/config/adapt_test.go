@@ -16,6 +16,10 @@ func TestAdaptAuto(t *testing.T) {
 			t.Errorf("auto is %v", got)
 		}
 	}
+	limited := parse(t, "builtin_rules: false\nrules:\n- {name: a, learn: {}, adapt: auto, rate_limit: {total: 1Mbit/s}}\n").Rules[0].Adapt
+	if slices.Contains(limited, tcp.MaxPacingRate) || !slices.Contains(limited, tcp.InitCwnd) {
+		t.Errorf("beside a rate limit, auto is %v", limited)
+	}
 	if policy.ByNameOnly(tcp.SynRTO) || !policy.ByNameOnly(tcp.RTOMin) {
 		t.Error("fields by name")
 	}

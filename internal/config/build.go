@@ -93,6 +93,9 @@ func (d *decoder) rule(r *fileRule, holdOut float64) policy.Rule {
 	if r.Learn != nil {
 		p.Learn = r.Learn.build(holdOut)
 	}
+	if r.Limit != nil {
+		p.Limit = d.rateLimit(r.Limit)
+	}
 	p.Adapt = d.adapt(r, &p)
 	d.bounds(r, &p)
 	if r.Rollout != nil && *r.Rollout < 1 { // 100 % is the same as no rollout
@@ -100,9 +103,6 @@ func (d *decoder) rule(r *fileRule, holdOut float64) policy.Rule {
 	}
 	if r.Watch != nil {
 		p.Watch = d.watch(r.Watch)
-	}
-	if r.Limit != nil {
-		p.Limit = d.rateLimit(r.Limit)
 	}
 	d.checkAction(r, &p)
 	d.checkMatch(r, &p)
@@ -218,6 +218,8 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule) (fields []tcp.Field) {
 				fail(key+" is in the list twice", "remove one of them")
 			case p.Set.Mask()&(1<<f) != 0:
 				fail("the rule sets "+key+" as well", "remove it from adapt, or from set")
+			case f == tcp.MaxPacingRate && !p.MayAdapt(f):
+				fail("the rule's rate_limit would hide the rate limit of a policer, by which "+key+" is adapted", "remove one of them")
 			case !p.MayAdapt(f):
 				fail("the rule sets syn_count, which "+key+" would have to raise", "remove one of them")
 			case why != "":

@@ -154,6 +154,7 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"adapt auto and more", rule("learn: {}", "adapt: [auto, syn_rto]"), "4:10", "cannot be combined", "adapt: auto"},
 	{"adapt what is set", rule("learn: {}", "adapt: [syn_rto]", "set: {syn_rto: 10ms}"), "4:10", "sets syn_rto as well", "remove it"},
 	{"adapt beside syn_count", rule("learn: {}", "adapt: [syn_rto]", "set: {syn_count: 3}"), "4:10", "sets syn_count", "remove one"},
+	{"adapt beside a rate limit", rule("learn: {}", "adapt: [max_pacing_rate]", "rate_limit: {total: 1Mbit/s}"), "4:10", "would hide the rate limit of a policer", "remove one"},
 	{"adapt twice", rule("learn: {}", "adapt: [syn_rto, syn_rto]"), "4:10", "twice", "remove one"},
 	{"a bound of what is not adapted", rule("learn: {}", "adapt: [syn_rto]", "adapt_bounds: {init_cwnd: 32}"), "5:29", "does not adapt init_cwnd", "add it to adapt"},
 	{"a bound of rates without unit", rule("learn: {}", "adapt: auto", "adapt_bounds: {max_pacing_rate: 125000}"), "5:35", "has no unit", "bit/s"},

@@ -61,10 +61,19 @@ var synTimeouts = []uint16{125, 250, 500}
 var synAckTimeouts = []uint16{250, 500}
 
 // MayAdapt reports whether the rule leaves f to be adapted. A rule that sets the number of
-// SYN retransmissions leaves no room for the timeout: more of them would be needed.
+// SYN retransmissions leaves no room for the timeout: more of them would be needed. A rule with a
+// rate limit hides that of a policer: nothing is lost below the rule's.
 func (r *Rule) MayAdapt(f tcp.Field) bool {
 	set := r.Set.Mask()
-	return set&(1<<f) == 0 && (f != tcp.SynRTO || set&(1<<tcp.SynCount) == 0)
+	switch {
+	case set&(1<<f) != 0:
+		return false
+	case f == tcp.SynRTO:
+		return set&(1<<tcp.SynCount) == 0
+	case f == tcp.MaxPacingRate:
+		return r.Limit == (RateLimit{})
+	}
+	return true
 }
 
 // Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
