@@ -13,7 +13,7 @@ static __always_inline void reply_timeout(struct bpf_sock_ops *skops, __u64 ms)
 }
 
 /* A connection whose timeout of the SYN was adapted gets it, without another look-up of its
- * policy. 0: it was not adapted.
+ * policy. Returns the timeout in milliseconds; 0: it was not adapted.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int syn_timeout_answered(struct bpf_sock_ops *skops)

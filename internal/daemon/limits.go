@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/limit"
 	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
 const (
@@ -129,59 +131,63 @@ func (d *Daemon) undoLimits() error {
 	if err != nil {
 		return err
 	}
-	_, err = d.inAll(list, d.dp.FollowLimits)
-	return errors.Join(err, list.Close())
+	return errors.Join(inAllNetNS(list, d.dp.FollowLimits), list.Close())
 }
 
 // limitCounts is what the rate limits of rules do now.
 func (d *Daemon) limitCounts() (list []metrics.LimitCount) {
-	cfg, r := d.cfg.Load(), d.limits.latest.Load()
+	cfg := d.cfg.Load()
 	for i := range cfg.Rules {
-		rule := &cfg.Rules[i]
-		key := rule.LimitKey()
-		if key == 0 || cfg.Mode == engine.ModeObserve {
-			continue
+		if n, _, ok := d.limitCount(cfg, &cfg.Rules[i]); ok {
+			list = append(list, n)
 		}
-		n := metrics.LimitCount{Rule: rule.Name, Total: rule.Limit.Total, Connection: rule.Limit.Connection}
-		if r != nil {
-			s := r.Limits[key]
-			n.Connections, n.Active, n.Share, n.Measured, n.Sent = s.Connections, s.Active, s.Level, s.Measured, s.Sent
-		}
-		list = append(list, n)
 	}
 	return list
 }
 
+// limitCount is what the rate limit of a rule does now, and among how many connections it is shared
+// for one that begins; false: the rule has none in force.
+func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.LimitCount, base float64, ok bool) {
+	key := rule.LimitKey()
+	if key == 0 || cfg.Mode == engine.ModeObserve {
+		return n, 0, false
+	}
+	n = metrics.LimitCount{Rule: rule.Name, Total: rule.Limit.Total, Connection: rule.Limit.Connection}
+	if r := d.limits.latest.Load(); r != nil {
+		s := r.Limits[key]
+		n.Connections, n.Active, n.Share, n.Measured, n.Sent = s.Connections, s.Active, s.Level, s.Measured, s.Sent
+		base = s.Base
+	}
+	return n, base, true
+}
+
 // explainLimit is what the limit of a rule would give to one more connection; nil if it has none.
 func (d *Daemon) explainLimit(rule string) *api.RateLimit {
-	for _, n := range d.limitCounts() {
-		if n.Rule != rule {
-			continue
-		}
-		x := &api.RateLimit{LimitCount: n, New: n.Connection}
-		if r := d.limits.latest.Load(); n.Total != 0 {
-			cfg, base := d.cfg.Load(), 0.
-			for i := range cfg.Rules {
-				if r != nil && cfg.Rules[i].Name == rule {
-					base = r.Limits[cfg.Rules[i].LimitKey()].Base
-				}
-			}
-			x.New = uint64(float64(n.Total) / (base + 1))
-			if n.Connection != 0 {
-				x.New = min(x.New, n.Connection)
-			}
-		}
-		switch {
-		case n.Total == 0:
-			x.Why = "the rule limits each connection"
-		case n.Active == 0:
-			x.Why = "no connection of the rule sends now: the first gets all"
-		case n.Share == 0:
-			x.Why = "no active connection is held back: a new one gets its fair share of what they leave, among " + console.Plural(n.Active, "active connection")
-		default:
-			x.Why = "shared with " + console.Plural(n.Active, "active connection") + ", each of which gets what it needs, but not more than its fair share"
-		}
-		return x
+	cfg := d.cfg.Load()
+	i := slices.IndexFunc(cfg.Rules, func(r policy.Rule) bool { return r.Name == rule })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	n, base, ok := d.limitCount(cfg, &cfg.Rules[i])
+	if !ok {
+		return nil
+	}
+	x := &api.RateLimit{LimitCount: n, New: n.Connection}
+	if n.Total != 0 {
+		x.New = uint64(float64(n.Total) / (base + 1))
+		if n.Connection != 0 {
+			x.New = min(x.New, n.Connection)
+		}
+	}
+	switch {
+	case n.Total == 0:
+		x.Why = "the rule limits each connection"
+	case n.Active == 0:
+		x.Why = "no connection of the rule sends now: the first gets all"
+	case n.Share == 0:
+		x.Why = "no active connection is held back: a new one gets its fair share of what they leave, among " + console.Plural(n.Active, "active connection")
+	default:
+		x.Why = "shared with " + console.Plural(n.Active, "active connection") + ", each of which gets what it needs, but not more than its fair share"
+	}
+	return x
 }

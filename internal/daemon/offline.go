@@ -236,14 +236,6 @@ func releaseLimits(bpffs string) error {
 	if err != nil {
 		return err
 	}
-	err = datapath.ReleaseLimits(bpffs, func(walk func() error) error {
-		spaces, _, err := list.Poll()
-		for _, ns := range spaces {
-			if one := inNetNS(ns, walk); one != nil && !errors.Is(one, os.ErrNotExist) {
-				err = errors.Join(err, one)
-			}
-		}
-		return err
-	})
+	err = datapath.ReleaseLimits(bpffs, func(walk func() error) error { return inAllNetNS(list, walk) })
 	return errors.Join(err, list.Close())
 }

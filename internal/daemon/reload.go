@@ -60,7 +60,7 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 		result.Warnings = append(result.Warnings, err.Error()+": trying again")
 	}
 	if err := d.setLimits(&merged); err != nil {
-		result.Warnings = append(result.Warnings, err.Error()+": the rate limits before stay in force")
+		result.Warnings = append(result.Warnings, err.Error()+": some rate limits may not be in force")
 	}
 	if offered == nil { // no policy names the other congestion controls any more
 		if err := d.controls.trim(); err != nil {

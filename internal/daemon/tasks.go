@@ -14,11 +14,9 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
-	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/netns"
-	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -281,54 +279,35 @@ func (d *Daemon) walkAndCheck(list *host.NetNSList) (all bool, err error) {
 
 // inAll calls f in every network namespace, and reports whether it succeeded in all of them.
 func (d *Daemon) inAll(list *host.NetNSList, f func() error) (all bool, err error) {
+	all = true
+	err = eachNetNS(list, f, func(ns host.NetNS, err error) {
+		all = false
+		d.log.Debug("cannot read the connections of a network namespace", "netns", ns.Path, "error", err)
+	})
+	return all && err == nil, err
+}
+
+// inAllNetNS calls f in every network namespace, and returns the errors of all of them.
+func inAllNetNS(list *host.NetNSList, f func() error) (errs error) {
+	err := eachNetNS(list, f, func(ns host.NetNS, err error) {
+		errs = errors.Join(errs, fmt.Errorf("network namespace %s: %w", ns.Path, err))
+	})
+	return errors.Join(errs, err)
+}
+
+// eachNetNS calls f in every network namespace, and failed where it fails, unless the namespace is
+// gone.
+func eachNetNS(list *host.NetNSList, f func() error, failed func(host.NetNS, error)) error {
 	spaces, _, err := list.Poll()
 	if err != nil {
-		return false, err
-	}
-	all = true
-	for _, ns := range spaces {
-		if err := inNetNS(ns, f); err != nil && !errors.Is(err, os.ErrNotExist) {
-			all = false
-			d.log.Debug("cannot read the live connections of a network namespace", "netns", ns.Path, "error", err)
-		}
-	}
-	return all, nil
-}
-
-// sink is the datapath. It asks for a walk when a path begins to have its running connections
-// switched, which a walk does.
-type sink struct {
-	*datapath.Datapath
-	switches  chan<- struct{}
-	switching map[path.Key]uint8 // SwitchFrom of the rows that have one
-}
-
-func (s *sink) WritePolicies(entries []path.Entry) error {
-	if err := s.Datapath.WritePolicies(entries); err != nil {
 		return err
 	}
-	for i := range entries {
-		k, from := entries[i].Key, entries[i].Policy.SwitchFrom
-		switch {
-		case from == s.switching[k]:
-		case from == 0:
-			delete(s.switching, k)
-		default:
-			s.switching[k] = from
-			select {
-			case s.switches <- struct{}{}:
-			default: // it is asked already
-			}
+	for _, ns := range spaces {
+		if err := inNetNS(ns, f); err != nil && !errors.Is(err, os.ErrNotExist) {
+			failed(ns, err)
 		}
 	}
 	return nil
-}
-
-func (s *sink) DeletePolicies(keys []path.Key) error {
-	for _, k := range keys {
-		delete(s.switching, k)
-	}
-	return s.Datapath.DeletePolicies(keys)
 }
 
 func (d *Daemon) freeLost(age time.Duration) {
@@ -363,52 +342,37 @@ func (d *Daemon) serveReloads(ctx context.Context) error {
 	}
 }
 
-// everyOr is every, and calls f also when it is asked to, at most once a second.
+// every calls f at once and then at each multiple of interval of the wall clock, until ctx
+// ends or f fails. So tasks with the same interval wake up together.
+func every(ctx context.Context, interval time.Duration, f func() error) error {
+	return everyOr(ctx, interval, nil, func(bool) error { return f() })
+}
+
+// everyOr is every, and calls f also when it is asked to, at most once a second. Nobody asks if ask
+// is nil.
 func everyOr(ctx context.Context, interval time.Duration, ask <-chan struct{}, f func(asked bool) error) error {
 	for isAsked := false; ; {
 		if err := f(isAsked); err != nil {
 			return err
 		}
 		now := time.Now()
-		t := time.NewTimer(now.Truncate(interval).Add(interval).Sub(now))
-		pause := time.NewTimer(time.Second)
-		asked := (<-chan struct{})(nil)
-	wait:
-		for {
+		due := time.After(now.Truncate(interval).Add(interval).Sub(now))
+		var pause <-chan time.Time
+		if ask != nil {
+			pause = time.After(time.Second)
+		}
+		var asked <-chan struct{} // ask, after the pause
+		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
-				t.Stop()
-				pause.Stop()
 				return nil
-			case <-pause.C:
+			case <-pause:
 				asked = ask
 			case <-asked:
-				isAsked = true
-				break wait
-			case <-t.C:
-				isAsked = false
-				break wait
+				isAsked, waiting = true, false
+			case <-due:
+				isAsked, waiting = false, false
 			}
-		}
-		t.Stop()
-		pause.Stop()
-	}
-}
-
-// every calls f at once and then at each multiple of interval of the wall clock, until ctx
-// ends or f fails. So tasks with the same interval wake up together.
-func every(ctx context.Context, interval time.Duration, f func() error) error {
-	for {
-		if err := f(); err != nil {
-			return err
-		}
-		now := time.Now()
-		t := time.NewTimer(now.Truncate(interval).Add(interval).Sub(now))
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		case <-t.C:
 		}
 	}
 }

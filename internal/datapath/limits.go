@@ -366,7 +366,7 @@ func ReleaseLimits(bpffs string, walk func(func() error) error) error {
 		err = deleteWhere(l.objs.Limits, func(*uint64) bool { return true })
 	}
 	if err == nil {
-		err = walk(func() error { return l.follow() })
+		err = walk(func() error { return followLimits(l.walk) })
 	}
 	return errors.Join(err, l.close())
 }
@@ -374,14 +374,18 @@ func ReleaseLimits(bpffs string, walk func(func() error) error) error {
 // FollowLimits brings the connections of the calling thread's network namespace in line with the
 // limits of now: also those that are idle, and those whose rule had no limit when they began.
 func (d *Datapath) FollowLimits() error {
-	if d.limits.walk == nil {
-		return d.limits.err
+	l := &d.limits
+	l.mu.Lock()
+	walk := l.walk
+	l.mu.Unlock()
+	if walk == nil {
+		return l.err
 	}
-	return d.limits.follow()
+	return followLimits(walk)
 }
 
-func (l *limits) follow() error {
-	r, err := l.walk.Open()
+func followLimits(walk *link.Iter) error {
+	r, err := walk.Open()
 	if err != nil {
 		return fmt.Errorf("open TCP iterator for limits: %w", err)
 	}

@@ -166,16 +166,6 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 	policy(func(p *path.Policy) { rtoMin(50_000)(p); p.HoldOut = 1 << 16 })
 	out, outPeer := r.pair(t, "127.0.0.1:0")
 	isC, isOut := intervalOf(c), intervalOf(out)
-	latest := func(is func(*tcp.Sample) bool) (us uint32) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, s := range r.samples {
-			if is(&s) {
-				us = micros32(s.RTOMin)
-			}
-		}
-		return us
-	}
 	// walk lets tcpilot see all connections; a sample has the value of before the walk.
 	walk := func() {
 		t.Helper()
@@ -202,10 +192,10 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 	} {
 		policy(x.policy)
 		walk()
-		if got, want := latest(isC), roundUp(x.want); got+1000 < want || got > want+1000 {
+		if got, want := micros32(r.latest(isC).RTOMin), roundUp(x.want); got+1000 < want || got > want+1000 {
 			t.Errorf("%s: RTO_MIN %d us, want %d", x.name, got, want)
 		}
-		if got := latest(isOut); got+1000 < kernelRTOMin {
+		if got := micros32(r.latest(isOut).RTOMin); got+1000 < kernelRTOMin {
 			t.Errorf("%s: hold-out has an RTO_MIN of %d us", x.name, got)
 		}
 	}

@@ -130,7 +130,7 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 func (n *node) isRoot() bool { return n.parent == nil }
 
 // adapts reports whether the node's rule adapts a field.
-func (n *node) adapts(f tcp.Field) bool { return slices.Contains(n.rule.rule.Adapt, f) }
+func (n *node) adapts(f tcp.Field) bool { return n.rule.rule.Adapts(f) }
 
 // policyNode returns the node whose policy the kernel applies to connections of n: n
 // itself, or its nearest ancestor with a row in the kernel.

@@ -3,7 +3,6 @@ package engine
 import (
 	"math"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
@@ -117,8 +116,8 @@ func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
 
 // showsPath reports whether a sample shows something that the rule adapts values to.
 func showsPath(rs *ruleState, s *tcp.Sample) bool {
-	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && slices.Contains(rs.rule.Adapt, tcp.RTOMin) ||
-		estimate.ShowsWaits(s) && slices.Contains(rs.rule.Adapt, tcp.DelackMax)
+	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && rs.rule.Adapts(tcp.RTOMin) ||
+		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)
 }
 
 // readapt asks for a decision if the values that were computed for a path change with a
@@ -145,13 +144,18 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	e.touch(n, s.At)
 	n.metrics.Incast = keepIf(n.adapts(tcp.CwndClamp), n.metrics.Incast)
 	n.metrics.Delack = keepIf(n.adapts(tcp.DelackMax), n.metrics.Delack)
-	barred, costly := n.metrics.RTOMin.Until, n.costlyDelack()
-	n.metrics.Observe(s)
-	if n.metrics.RTOMin.Until != barred {
-		e.logBarred(n)
+	rtoMin, delack := &n.metrics.RTOMin, n.metrics.Delack
+	spurious, costly := rtoMin.Until, int64(0)
+	if delack != nil {
+		costly = delack.Until
 	}
-	if n.costlyDelack() != costly {
-		e.logCostlyDelack(n)
+	n.metrics.Observe(s)
+	if rtoMin.Until != spurious && n.adapts(tcp.RTOMin) {
+		e.barred[rtoMin.Barred]++
+		e.logBarred(n, tcp.RTOMin, estimate.RTOMins[rtoMin.Barred], "spurious retransmissions, which the peers reported (DSACK)", rtoMin.For)
+	}
+	if delack != nil && delack.Until != costly {
+		e.logBarred(n, tcp.DelackMax, estimate.DelackMaxes[delack.Barred], "more ACKs than with the kernel's value", delack.For)
 	}
 	e.admit(n)
 	if s.InitCwnd != 0 && n.first == nil {
@@ -168,15 +172,10 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	}
 }
 
-// logBarred reports that a value of RTO_MIN is not used on a path for a time.
-func (e *Engine) logBarred(n *node) {
-	if !n.adapts(tcp.RTOMin) {
-		return
-	}
-	r := &n.metrics.RTOMin
-	e.barred[r.Barred]++
-	e.log.Warn("rto_min too short for a path", "rto_min", time.Duration(estimate.RTOMins[r.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
-		"path", n.key.path().Prefix, "why", "spurious retransmissions, which the peers reported (DSACK)", "for", r.For)
+// logBarred reports that a value of a field, in milliseconds, is not used on a path for a time.
+func (e *Engine) logBarred(n *node, f tcp.Field, ms uint16, why string, length time.Duration) {
+	e.log.Warn(f.String()+" too short for a path", f.String(), time.Duration(ms)*time.Millisecond, "rule", n.rule.rule.Name,
+		"path", n.key.path().Prefix, "why", why, "for", length)
 }
 
 // keepIf is what only some rules ask for: p, or a new one, if the rule wants it, and else nil.
@@ -188,21 +187,6 @@ func keepIf[T any](wanted bool, p *T) *T {
 		return new(T)
 	}
 	return p
-}
-
-// costlyDelack is until when a value of DELACK_MAX is barred, Unix nanoseconds.
-func (n *node) costlyDelack() int64 {
-	if n.metrics.Delack == nil {
-		return 0
-	}
-	return n.metrics.Delack.Until
-}
-
-// logCostlyDelack reports the same of a value of DELACK_MAX.
-func (e *Engine) logCostlyDelack(n *node) {
-	d := n.metrics.Delack
-	e.log.Warn("delack_max too short for a path", "delack_max", time.Duration(estimate.DelackMaxes[d.Barred])*time.Millisecond, "rule", n.rule.rule.Name,
-		"path", n.key.path().Prefix, "why", "more ACKs than with the kernel's value", "for", d.For)
 }
 
 // outcome is the outcome of a sample for an arm or for the default; false: it has none.

@@ -122,17 +122,21 @@ func (e *Engine) beginRound(now int64) {
 // updateCopies decides again on paths that have a row of their own, because values are adapted to
 // them, and no observations of arms: their arms are a copy of the root's.
 func (e *Engine) updateCopies(now int64) {
+	var due []*ruleState
 	for _, rs := range e.byRule {
-		if !rs.copiesDue || now-rs.copiedAt < copyPace {
-			continue
+		if rs.copiesDue && now-rs.copiedAt >= copyPace {
+			rs.copiesDue, rs.copiedAt = false, now
+			due = append(due, rs)
 		}
-		rs.copiesDue, rs.copiedAt = false, now
-		e.byUse.each(func(n *node) {
-			if n.rule == rs && n.id != 0 && n.belief.Count == 0 && !n.isRoot() {
-				e.mark(n)
-			}
-		})
 	}
+	if due == nil {
+		return
+	}
+	e.byUse.each(func(n *node) {
+		if n.id != 0 && n.belief.Count == 0 && !n.isRoot() && slices.Contains(due, n.rule) {
+			e.mark(n)
+		}
+	})
 }
 
 // decideSome decides on paths until a batch of rows is full, or the round is done. In the

@@ -51,12 +51,10 @@ type Delack struct {
 	// of less than half the MSS on average, and large ones. With large ones, ACKs depend
 	// mostly on their number.
 	Counts   [len(DelackMaxes)][2]ACKs `json:"counts"`
-	Received float32                   `json:"received_segments"`   // with data
-	Waits    float32                   `json:"waits"`               // how often a peer waited for a delayed ACK before it sent more
-	At       int64                     `json:"at_ns"`               // Unix nanoseconds, of the latest count
-	Barred   uint8                     `json:"barred,omitempty"`    // this value and shorter ones are not used ...
-	Until    int64                     `json:"until_ns,omitempty"`  // ... until then, Unix nanoseconds
-	For      time.Duration             `json:"barred_ns,omitempty"` // the length of that time
+	Received float32                   `json:"received_segments"` // with data
+	Waits    float32                   `json:"waits"`             // how often a peer waited for a delayed ACK before it sent more
+	At       int64                     `json:"at_ns"`             // Unix nanoseconds, of the latest count
+	barring                            // values that cost too many ACKs
 }
 
 // Observe counts a sample. Values that are not in DelackMaxes were chosen by someone else, and
@@ -91,6 +89,7 @@ func (d *Delack) Observe(s *tcp.Sample) {
 	}
 	if extra, of := d.Extra(i); i > 0 && extra > extraACKs*(of+extraPrior) {
 		d.bar(i, at)
+		clear(d.Counts[i:]) // they are counted anew afterwards
 	}
 }
 
@@ -115,22 +114,6 @@ func (d *Delack) Extra(i int) (acks, received float32) {
 		}
 	}
 	return acks, received
-}
-
-// bar excludes a value and shorter ones for a time, as RTOMin.bar. They are counted anew afterwards.
-func (d *Delack) bar(i int, at int64) {
-	if at-d.Until > int64(d.For) {
-		d.For = 0 // it has been used for as long as it was barred
-	}
-	d.For = min(max(2*d.For, barredFirst), barredLongest)
-	d.Barred, d.Until = uint8(i), at+int64(d.For)
-	clear(d.Counts[i:])
-}
-
-// IsBarred reports whether a value, an index into DelackMaxes, is not to be used now, because it
-// has cost too many ACKs.
-func (d *Delack) IsBarred(i int, now int64) bool {
-	return d.Barred != 0 && i >= int(d.Barred) && now < d.Until && d.Until-now <= int64(barredLongest)
 }
 
 // Comparable reports whether it is known how many ACKs small segments get with the kernel's value.

@@ -32,11 +32,6 @@ const (
 	spuriousMemory   = 16_000
 	spuriousHalfLife = time.Hour
 
-	// A value that was too short is not used for barredFirst, and for twice as long each time
-	// that it is again, up to barredLongest. Afterwards, that is forgotten as slowly.
-	barredFirst   = 10 * time.Minute
-	barredLongest = 24 * time.Hour
-
 	// tick is the longest jiffy (HZ=100), to which the kernel rounds RTO_MIN up.
 	tick = 10 * time.Millisecond
 )
@@ -51,11 +46,9 @@ type Spurious struct {
 // RTOMin is what spurious retransmissions show of the values of RTO_MIN on a path. The zero
 // RTOMin knows nothing, and allows the kernel's value.
 type RTOMin struct {
-	Counts [len(RTOMins)]Spurious `json:"counts"`              // by value: an index into RTOMins
-	At     int64                  `json:"at_ns"`               // Unix nanoseconds, of the latest count
-	Barred uint8                  `json:"barred,omitempty"`    // this value and shorter ones are not used ...
-	Until  int64                  `json:"until_ns,omitempty"`  // ... until then, Unix nanoseconds
-	For    time.Duration          `json:"barred_ns,omitempty"` // the length of that time
+	Counts  [len(RTOMins)]Spurious `json:"counts"` // by value: an index into RTOMins
+	At      int64                  `json:"at_ns"`  // Unix nanoseconds, of the latest count
+	barring                        // values that caused too many
 }
 
 // Observe counts a sample's packets for the value that its connection had. Values that are not
@@ -66,7 +59,7 @@ func (r *RTOMin) Observe(s *tcp.Sample) {
 		return
 	}
 	at := max(s.At, r.At)
-	if r.isBarred(i, at) {
+	if r.IsBarred(i, at) {
 		return // it began before
 	}
 	if r.At != 0 && at > r.At {
@@ -90,26 +83,13 @@ func (r *RTOMin) Observe(s *tcp.Sample) {
 	}
 	if i > 0 && c.DSACKs > spuriousMost*(c.Sent+spuriousPrior) {
 		r.bar(i, at)
+		clear(r.Counts[i:]) // they are counted anew afterwards
 	}
-}
-
-// bar excludes a value and those below it for a time. They are counted anew afterwards.
-func (r *RTOMin) bar(i int, at int64) {
-	if at-r.Until > int64(r.For) {
-		r.For = 0 // it has been used for as long as it was barred
-	}
-	r.For = min(max(2*r.For, barredFirst), barredLongest)
-	r.Barred, r.Until = uint8(i), at+int64(r.For)
-	clear(r.Counts[i:])
-}
-
-func (r *RTOMin) isBarred(i int, now int64) bool {
-	return r.Barred != 0 && i >= int(r.Barred) && now < r.Until && r.Until-now <= int64(barredLongest)
 }
 
 // BarredAt is the value that is not used at a time, with all shorter ones; 0: none.
 func (r *RTOMin) BarredAt(now int64) time.Duration {
-	if !r.isBarred(int(r.Barred), now) {
+	if int(r.Barred) >= len(RTOMins) || !r.IsBarred(int(r.Barred), now) {
 		return 0
 	}
 	return time.Duration(RTOMins[r.Barred]) * time.Millisecond
@@ -119,7 +99,7 @@ func (r *RTOMin) BarredAt(now int64) time.Duration {
 // use: it is not barred, and either not shorter, or the next longer one has been shown to cause
 // few spurious retransmissions.
 func (r *RTOMin) Allows(i, was int, now int64) bool {
-	return i == 0 || !r.isBarred(i, now) && (i <= was || r.safe(i-1))
+	return i == 0 || !r.IsBarred(i, now) && (i <= was || r.safe(i-1))
 }
 
 // safe reports whether a value causes few spurious retransmissions, with confidence.

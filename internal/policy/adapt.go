@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
@@ -75,6 +76,9 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 	}
 	return true
 }
+
+// Adapts reports whether the rule has f computed for its paths.
+func (r *Rule) Adapts(f tcp.Field) bool { return slices.Contains(r.Adapt, f) && r.MayAdapt(f) }
 
 // Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
 // window, or leaves the field to the kernel. A pacing rate is too high or too low for all

@@ -2,11 +2,9 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
-	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Connections that fill the queue of a short path together get a clamp of their congestion windows.
@@ -42,11 +40,6 @@ func clamp(m *estimate.Path, was uint32, now int64) uint32 {
 		return was
 	}
 	return uint32(max(leastClamp, min(w, mostClamp)))
-}
-
-// clamps reports whether the rule adapts the clamp of the congestion window.
-func (r *Rule) clamps() bool {
-	return slices.Contains(r.Adapt, tcp.CwndClamp) && r.MayAdapt(tcp.CwndClamp)
 }
 
 // whyClamp explains a clamp by what connections have shown without it and with it.

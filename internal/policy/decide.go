@@ -78,9 +78,9 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
-	paces := slices.Contains(in.Rule.Adapt, tcp.MaxPacingRate)
-	d.Policy.CountFlows = !in.Root && (paces || in.Rule.clamps() || slices.Contains(in.Rule.Adapt, tcp.InitCwnd))
-	d.Policy.WatchLosses = paces && in.Rule.MayAdapt(tcp.MaxPacingRate)
+	named := func(f tcp.Field) bool { return slices.Contains(in.Rule.Adapt, f) }
+	d.Policy.CountFlows = !in.Root && (named(tcp.MaxPacingRate) || named(tcp.InitCwnd) || in.Rule.Adapts(tcp.CwndClamp))
+	d.Policy.WatchLosses = in.Rule.Adapts(tcp.MaxPacingRate)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
 		return d
@@ -95,7 +95,7 @@ func Decide(in *Input) Decision {
 		d.Reason = ByRule
 	}
 	in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now).addTo(&d.Policy, in.Metrics)
-	if in.Rule.clamps() {
+	if in.Rule.Adapts(tcp.CwndClamp) {
 		d.Policy.LeastClamp = uint16(in.Rule.bound(tcp.CwndClamp, leastClamp))
 	}
 	in.holdOut(&d.Policy)
@@ -112,8 +112,8 @@ const (
 // holdOut sets the shares of the hold-out. For a rule that learns, half of the configured
 // share is drawn by connection, and the rest in whole slices of time, which are the unbiased
 // comparison (learn.Comparison). If the rule clamps windows, all of it is: one connection without a
-// clamp among others fills the queue for all of them, and gets more than its share. What a partial rollout leaves out is also drawn in slices,
-// if the policy has slices. If everything is in the hold-out, request ops are not answered
+// clamp among others fills the queue for all of them, and gets more than its share. What a partial
+// rollout leaves out is also drawn in slices, if the policy has slices. If everything is in the hold-out, request ops are not answered
 // either: the kernel asks them before a connection is classified as hold-out.
 func (in *Input) holdOut(p *path.Policy) {
 	if p.Params.Mask() == 0 && p.NumArms == 0 {
@@ -124,7 +124,7 @@ func (in *Input) holdOut(p *path.Policy) {
 		share, single = l.HoldOut, l.HoldOut/2
 		if p.Slice != 0 {
 			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
-			if in.Rule.clamps() {
+			if in.Rule.Adapts(tcp.CwndClamp) {
 				single = 0
 			}
 		}
