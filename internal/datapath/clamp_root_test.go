@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -77,7 +79,12 @@ func TestRootAdaptedClampBoundsTheWindow(t *testing.T) {
 		} else {
 			r.policy(t, unclamped)
 		}
-		c, s := r.pair(t, "127.0.0.1:0")
+		// Segments of loopback's size are acknowledged before ten are under way.
+		l := listen(t, r.ns, "127.0.0.1:0", nil)
+		c := dial(t, r.ns, l.Addr().String(), func(fd int) error {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, 1000)
+		})
+		s := accept(t, l)
 		most := uint32(0)
 		go io.Copy(io.Discard, s)
 		for range 200 {
@@ -88,7 +95,7 @@ func TestRootAdaptedClampBoundsTheWindow(t *testing.T) {
 		if bounded := most <= 12; bounded != (all != 0) {
 			t.Errorf("clamp %d: the window was %d", all, most)
 		}
-		closeAll(t, c, s)
+		closeAll(t, c, s, l)
 	}
 }
 
