@@ -176,8 +176,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	}
 	if (set & ctx->policy->adapted & DELACK_MAX_BIT) {
 		set &= ~DELACK_MAX_BIT;
-		t->delack_max = change_delack_max(skops, ctx->tp, us_to_jiffies(KERNEL_DELACK_MAX_US),
-						  ctx->policy->value[FIELD_DELACK_MAX]);
+		t->delack_max = lower_delack_max(skops, ctx->tp, ctx->policy->value[FIELD_DELACK_MAX]);
 	}
 	/* limit_pacing divides it once the connection is counted */
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
