@@ -38,13 +38,12 @@ func newRig(t testing.TB) *rig {
 	t.Helper()
 	requireControls(t)
 	fs := t.TempDir()
-	must(t, unix.Mount("bpf", fs, "bpf", 0, ""))
-	t.Cleanup(func() { // removes the pins, which the next test must not find
-		must(t, unix.Unmount(fs, 0))
+	t.Cleanup(func() { // the next test must not find them registered
 		for _, o := range append(renamedEmbedded(), plain(testName)) {
 			must(t, waitUnregistered(o.name()))
 		}
 	})
+	testenv.MountBPFFS(t, fs)
 	r := &rig{dir: filepath.Join(fs, "cc"), known: []Control{plain(testName)}, ns: testenv.NetNS(t)}
 	r.open(t)
 	t.Cleanup(func() { must(t, r.Close()) })

@@ -288,14 +288,7 @@ func TestRootPinsHaveOneDaemon(t *testing.T) {
 	if err := os.Mkdir(shared, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("bpf", shared, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(shared, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.MountBPFFS(t, shared)
 	p.bpffs = shared
 	p.rules(t, "rules: [{name: all, learn: {hold_out: 0%}}]")
 	d := p.spawn(t, nil)

@@ -99,8 +99,7 @@ func (r *rig) crash(t testing.TB) {
 func mountBPFFS(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	testenv.MountBPFFS(t, dir)
 	return dir
 }
 

@@ -39,6 +39,7 @@ func Cgroup(t testing.TB) *CG {
 	t.Helper()
 	Root(t)
 	root := CgroupRoot(t)
+	removeCgroupsOfKilled(t, root)
 	before := ownCgroup(t)
 	c := makeCgroup(t, root)
 	join(t, c.Path)
@@ -64,7 +65,7 @@ func (c *CG) Do(t testing.TB, f func()) {
 
 func makeCgroup(t testing.TB, parent string) *CG {
 	t.Helper()
-	path := filepath.Join(parent, fmt.Sprintf("tcpilot-test-%d-%d", os.Getpid(), cgroups.Add(1)))
+	path := filepath.Join(parent, fmt.Sprintf("%s-%d", owner(os.Getpid()), cgroups.Add(1)))
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
 	}

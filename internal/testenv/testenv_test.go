@@ -1,11 +1,17 @@
 package testenv
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 )
@@ -116,5 +122,38 @@ func TestLeakedFDs(t *testing.T) {
 	w.Close()
 	if got := leakedFDs(before); len(got) != 0 {
 		t.Errorf("all is closed, leaked: %q", got)
+	}
+}
+
+// What a killed test leaves in the kernel is removed by the next one; what a running one has
+// there is not.
+func TestRootKilledTestsLeaveNothing(t *testing.T) {
+	root := CgroupRoot(t)
+	killed := exec.Command("true")
+	if err := killed.Run(); err != nil {
+		t.Fatal(err)
+	}
+	left, used := owner(killed.ProcessState.Pid()), owner(os.Getpid())
+	leftDir, usedDir, cgroup := t.TempDir(), t.TempDir(), filepath.Join(root, left+"-1")
+	for dir, source := range map[string]string{leftDir: left, usedDir: used} {
+		if err := unix.Mount(source, dir, "bpf", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(cgroup, left+"-2"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("the next", func(t *testing.T) {
+		Cgroup(t)
+		MountBPFFS(t, t.TempDir())
+	})
+	if _, err := os.Stat(cgroup); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the cgroup of a process that is gone: %v", err)
+	}
+	if err := unix.Unmount(leftDir, 0); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("a process that is gone: unmount gives %v, want %v", err, unix.EINVAL)
+	}
+	if err := unix.Unmount(usedDir, 0); err != nil {
+		t.Errorf("this process: %v", err)
 	}
 }

@@ -67,6 +67,7 @@ func connectLosingSYN(t *testing.T, w *world, client *load.Agent) time.Duration 
 // A lost SYN costs a second by default. On a path whose round-trip time is known, it costs
 // little more than the timeout that was adapted to it.
 func TestRootLostSYNOnAKnownPath(t *testing.T) {
+	t.Parallel()
 	w, _ := newKnownPath(t)
 	tuned, beside := connectLosingSYN(t, w, w.client), connectLosingSYN(t, w, w.beside)
 	t.Logf("connect took %v, %v without tcpilot", tuned, beside)
@@ -86,6 +87,7 @@ func TestMeasureLostSYN(t *testing.T) {
 // Connections of a path that is known and not filled begin with a larger window, which their
 // samples report. Before anything is known, they begin with the kernel's.
 func TestRootInitialWindowOnAKnownPath(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	// So long that delays of a busy machine do not look like a queue.

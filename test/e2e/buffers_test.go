@@ -40,6 +40,7 @@ const adaptBuffers = "buffers: {adapt: true, max: 16MiB}\n"
 // The limits go back at the end, also those of a daemon that was killed, but not one that an
 // administrator has changed.
 func TestRootBufferLimitsFollowConnections(t *testing.T) {
+	t.Parallel()
 	w := longFat(t)
 	p := startTcpilot(t, w, settings{keys: adaptBuffers,
 		rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic]}}\n"})

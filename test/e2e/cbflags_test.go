@@ -63,6 +63,7 @@ func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 }
 
 func TestRootCallbacksOfOtherProgramsSurvive(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"other", "tcpilot"} {
 		t.Run(first+" attached first", func(t *testing.T) {
 			w := newWorld(t, "far")

@@ -362,6 +362,7 @@ type runTime struct{ ns, calls float64 }
 
 // TestRootRunTimes: congestion controls are pinned beside the links, and are excluded.
 func TestRootRunTimes(t *testing.T) {
+	t.Parallel()
 	w := newPlainWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.0.0.0/8]}, set: {cc: tcpilot_bbr3}}\n"})
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)

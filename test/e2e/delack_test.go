@@ -177,6 +177,7 @@ func newWaitingWorld(t *testing.T) (w *world, p *tcpilot, pieces string) {
 // A client whose server waits for ACKs gets its answers in a quarter of the time. When its connections
 // send late, so that a shorter delay costs additional ACKs, the delay becomes longer again.
 func TestRootAdaptedDelackMax(t *testing.T) {
+	t.Parallel()
 	w, p, pieces := newWaitingWorld(t)
 	tuned, beside := requestTuned(t, w, p.follow(t), pieces, 40), request(t, w.beside, pieces, 40, 20*time.Second, 0)
 	t.Logf("an answer in two pieces takes %s, %s without tcpilot: %+v", times(tuned), times(beside), delackSetting(t, p, w.remotes[0]))

@@ -20,6 +20,7 @@ func length() time.Duration {
 // TestRootLossyPathGetsItsBestArm: on a new lossy path on which one arm is much better,
 // after some time new connections start with that arm.
 func TestRootLossyPathGetsItsBestArm(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	w.setLoss(t, w.remotes[0], 0.10)
 	newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], length()).until(t, w, "bbr")
@@ -27,6 +28,7 @@ func TestRootLossyPathGetsItsBestArm(t *testing.T) {
 
 // TestRootPathThatTurnsLossyIsFollowed: the same on a path that was clean before.
 func TestRootPathThatTurnsLossyIsFollowed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	s := newSeries(t, startTcpilot(t, w, settings{}), w.remotes[0], length())
 	s.many(t, w, 15)

@@ -97,6 +97,7 @@ func limitRules(mbits int) string {
 
 // Connections that come and go do not exceed the limit together, and none of them starves.
 func TestRootRateLimit(t *testing.T) {
+	t.Parallel()
 	w := newLimitWorld(t)
 	startTcpilot(t, w, settings{rules: limitRules(50)})
 	for _, n := range []int{1, 5} {
@@ -112,6 +113,7 @@ func TestRootRateLimit(t *testing.T) {
 // A limit that is added, changed and removed by a reload is in force at once for running connections,
 // and is undone when the daemon is stopped.
 func TestRootRateLimitOfRunningConnections(t *testing.T) {
+	t.Parallel()
 	w := newLimitWorld(t)
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {nodelay: true}}\n"})
 	var points []load.Point

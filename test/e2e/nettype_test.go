@@ -48,6 +48,7 @@ var networks = []network{
 // TestRootNetworkType: a host that serves files of 1 to 5 MB and answers small requests finds
 // the type of the network to its clients.
 func TestRootNetworkType(t *testing.T) {
+	t.Parallel()
 	for n, got := range findTypes(t, func(n *network) bool { return n.test }) {
 		t.Logf("%s: %s: %s", n.name, got.Type, got.Why)
 		if !slices.Contains(n.want, got.Type) || got.AssumedFrom != "" {

@@ -39,6 +39,7 @@ func lossy(t *testing.T) (*world, *remote) {
 }
 
 func TestRootMissingAlgorithmDoesNotStallLearning(t *testing.T) {
+	t.Parallel()
 	w, r := lossy(t)
 	const missing = "no_such_cc"
 	p := startTcpilot(t, w, settings{arms: missing + ", cubic, bbr"})
@@ -57,6 +58,7 @@ func TestRootMissingAlgorithmDoesNotStallLearning(t *testing.T) {
 }
 
 func TestRootBufferbloatCountsAgainstAnArm(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	reshape(t, w.back, func(s *link.Spec) { s.Delay = 20 * time.Millisecond })
@@ -69,6 +71,7 @@ func TestRootBufferbloatCountsAgainstAnArm(t *testing.T) {
 }
 
 func TestRootNoDCTCPWithoutECN(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: auto}}\n"})
 	s := newSeries(t, p, w.remotes[0], 150*time.Millisecond)
@@ -79,6 +82,7 @@ func TestRootNoDCTCPWithoutECN(t *testing.T) {
 }
 
 func TestRootEachHostBehindAGatewayHasItsOwnPath(t *testing.T) {
+	t.Parallel()
 	w, p, bad, good := badAndGood(t)
 	for range 10 {
 		good.one(t, w)
@@ -138,6 +142,7 @@ func TestMeasureGoodAndBadHost(t *testing.T) {
 }
 
 func TestRootDualStackClientsHaveTheirOwnAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	// In this test the server is tuned: [::] accepts both families.
 	server := w.agent(t, w.remotes[0].Host, w.cgroup)
@@ -171,6 +176,7 @@ func TestRootDualStackClientsHaveTheirOwnAddress(t *testing.T) {
 }
 
 func TestRootSlowLinksAreScored(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	// Half of the unit in which bpftune counts rates.
@@ -192,6 +198,7 @@ func TestRootSlowLinksAreScored(t *testing.T) {
 }
 
 func TestRootResetConnectionsAreScored(t *testing.T) {
+	t.Parallel()
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	f := p.follow(t)
@@ -211,6 +218,7 @@ func TestRootResetConnectionsAreScored(t *testing.T) {
 }
 
 func TestRootApplicationLimitedConnectionsAreNotScored(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	f := p.follow(t)
@@ -230,6 +238,7 @@ func TestRootApplicationLimitedConnectionsAreNotScored(t *testing.T) {
 }
 
 func TestRootSampleNamesBothEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{})
 	f := p.follow(t)
@@ -242,6 +251,7 @@ func TestRootSampleNamesBothEnds(t *testing.T) {
 }
 
 func TestRootStartsWithoutFentry(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {cc: reno}}\n"})
 	r := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 50 * time.Millisecond})

@@ -105,6 +105,7 @@ func policerRun(t *testing.T, later int, long time.Duration) (found int, before,
 // A policer is found, and connections are paced just under its rate: they lose hardly anything and
 // are not slower.
 func TestRootPolicerIsFound(t *testing.T) {
+	t.Parallel()
 	found, before, paced, _ := policerRun(t, 6, time.Second)
 	if found == 0 {
 		t.Fatal("the rate limit was not found")

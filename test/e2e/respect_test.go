@@ -26,6 +26,7 @@ func cc(t testing.TB, w *world) string {
 }
 
 func TestRootApplicationChoiceIsKept(t *testing.T) {
+	t.Parallel()
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	f := p.follow(t)
@@ -44,6 +45,7 @@ func TestRootApplicationChoiceIsKept(t *testing.T) {
 }
 
 func TestRootListenersChoiceIsInherited(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	server := w.agent(t, w.remotes[0].Host, w.cgroup)
 	_, err := server.Listen(t.Context(), load.ListenSpec{Address: "[::]:5202", CC: "bbr"})
@@ -57,6 +59,7 @@ func TestRootListenersChoiceIsInherited(t *testing.T) {
 }
 
 func TestRootAdministratorsSysctlIsKept(t *testing.T) {
+	t.Parallel()
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	s := newSeries(t, p, r, length())
@@ -84,6 +87,7 @@ func TestRootAdministratorsSysctlIsKept(t *testing.T) {
 }
 
 func TestRootKilledDaemonLeavesKernelDefaults(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{rules: reno})
 	if got := cc(t, w); got != "reno" {
@@ -114,6 +118,7 @@ func TestRootKilledDaemonLeavesKernelDefaults(t *testing.T) {
 }
 
 func TestRootLearnedIsKeptAcrossRestarts(t *testing.T) {
+	t.Parallel()
 	w, r := lossy(t)
 	p := startTcpilot(t, w, settings{})
 	newSeries(t, p, r, length()).until(t, w, "bbr")
@@ -136,6 +141,7 @@ func TestRootLearnedIsKeptAcrossRestarts(t *testing.T) {
 }
 
 func TestRootOnlyTheSocketsOwnersAreServed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "far")
 	p := startTcpilot(t, w, settings{})
 	cmd := exec.Command(p.bin, "status", "--socket", p.socket)

@@ -258,6 +258,7 @@ func lostRequests(t testing.TB, w *world, client *load.Agent) time.Duration {
 // a machine that stalls may make 50 ms too short here too. When the path begins to stall, RTO_MIN
 // becomes longer.
 func TestRootAdaptedRTOMin(t *testing.T) {
+	t.Parallel()
 	w, p := newSteadyWorld(t, 100_000)
 	tuned, beside := lostRequests(t, w, w.client), lostRequests(t, w, w.beside)
 	t.Logf("lost requests took %v, %v without tcpilot", tuned, beside)

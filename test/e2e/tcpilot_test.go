@@ -15,6 +15,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,9 +54,7 @@ func newTcpilot(t testing.TB, w *world, s settings) *tcpilot {
 	for _, sub := range []string{"run", "state", "bpf"} {
 		must(t, os.Mkdir(filepath.Join(dir, sub), 0o755))
 	}
-	bpffs := filepath.Join(dir, "bpf")
-	must(t, unix.Mount("bpf", bpffs, "bpf", 0, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(bpffs, unix.MNT_DETACH)) })
+	testenv.MountBPFFS(t, filepath.Join(dir, "bpf"))
 	p.configure(t, s)
 	t.Cleanup(func() {
 		p.kill()
