@@ -107,7 +107,7 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/client_golang":     {"metrics"},
 	"github.com/stretchr/testify":             {},
 	"gonum.org/v1/gonum":                      {},
-	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "lab/topology"},
+	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "testenv", "lab/topology"},
 	"golang.org/x/exp":                        {},
 	"math/rand":                               {},
 	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},
