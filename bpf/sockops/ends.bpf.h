@@ -5,6 +5,7 @@
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H
 
+#include "draws.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "syn.bpf.h"
@@ -74,7 +75,7 @@ static __always_inline void pace_close(__u64 now, __u32 rate)
 }
 
 /* How many ends this one stands for; 0: it is not reported. */
-static __always_inline __u32 pace_draw(struct counters *c, __u64 now, __u32 rate)
+static __always_inline __u32 pace_draw(struct counters *c, __u64 now, __u64 draw, __u32 rate)
 {
 	__u64 k;
 
@@ -89,7 +90,7 @@ static __always_inline __u32 pace_draw(struct counters *c, __u64 now, __u32 rate
 	k = pace.stands_for;
 	if (k <= 1)
 		return 1;
-	return ((__u64)bpf_get_prandom_u32() * k) >> 32 ? 0 : k;
+	return (draw >> 32) * k >> 32 ? 0 : k;
 }
 
 /* A failed arm is always reported, because the policy may have to change. So is the
@@ -100,7 +101,8 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return 1;
 	/* The time of the last tick is accurate enough, and cheaper to read. */
-	return pace_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC, cfg->report_rate);
+	return pace_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC,
+			 cookie_draw(k->track->cookie, cfg->draw_key[1]), cfg->report_rate);
 }
 
 /* ---- rate limits --------------------------------------------------------- */
@@ -129,34 +131,45 @@ static __noinline int limit_end(struct tcp_sock *tp)
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* Not inlined: three programs call it, and the cost of a call does not matter here. */
-static __noinline void connection_over(struct known *k, struct tcp_sock *tp, __u32 closed)
+/* Most ends are thinned where it matters, so that this is a function of its own. */
+static __noinline void report_end(struct known *k, struct tcp_sock *tp, __u32 closed,
+				  __u32 stands_for, const struct runtime_config *cfg)
 {
 	static const struct totals none;
 	struct totals now = {};
-	__u32 zero = 0, stands_for;
+
+	totals_read(&now, tp, bpf_ktime_get_ns());
+	report(tp, k->track, &now, k->live ? &k->live->last : &none, cfg,
+	       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
+	       closed, stands_for);
+}
+
+/* Not inlined: several programs call it. */
+static __noinline void connection_over(struct known *k, struct sock *sk, __u32 closed)
+{
 	struct counters *c = counters_here();
+	__u32 zero = 0, stands_for;
 	struct runtime_config *cfg;
+	struct tcp_sock *tp;
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	if (tp && cfg && c) {
+	if (cfg && c) {
 		stands_for = end_stands_for(k, cfg, c);
-		if (unlikely(stands_for)) {
-			totals_read(&now, tp, bpf_ktime_get_ns());
-			report(tp, k->track, &now, k->live ? &k->live->last : &none, cfg,
-			       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
-			       closed, stands_for);
-		} else {
+		if (likely(!stands_for))
 			c->n[COUNT_THINNED]++;
+		if (unlikely(stands_for || cfg->limits)) {
+			tp = bpf_skc_to_tcp_sock(sk);
+			if (tp && stands_for)
+				report_end(k, tp, closed, stands_for, cfg);
+			if (tp && cfg->limits)
+				limit_end(tp);
 		}
 	}
-	if (tp && cfg && unlikely(cfg->limits))
-		limit_end(tp);
 	flow_end_of(k->track);
 	if (!k->live)
 		slot_free(k->track);
-	else if (tp)
-		bpf_sk_storage_delete(&live, tp);
+	else
+		bpf_sk_storage_delete(&live, sk);
 }
 
 /* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
@@ -167,7 +180,7 @@ int tcpilot_report(__u64 *ctx)
 	struct known k;
 
 	if (known_find(&k, sk))
-		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+		connection_over(&k, sk, 0);
 	return 0;
 }
 
@@ -181,7 +194,7 @@ int tcpilot_spare(__u64 *ctx)
 	struct known k;
 
 	if (known_find(&k, sk))
-		connection_over(&k, bpf_skc_to_tcp_sock(sk), 0);
+		connection_over(&k, sk, 0);
 	return 0;
 }
 
@@ -201,7 +214,7 @@ int tcpilot_reset(__u64 *ctx)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (tp && known_find(&k, tcp_sk_sock(tp)))
-		connection_over(&k, tp, CLOSED_RST_SENT);
+		connection_over(&k, tcp_sk_sock(tp), CLOSED_RST_SENT);
 	return 0;
 }
 
@@ -229,7 +242,7 @@ int tcpilot_error(__u64 *ctx)
 		return 0;
 	}
 	note_syn_retries(sk, tp, k.track);
-	connection_over(&k, tp, 0);
+	connection_over(&k, sk, 0);
 	return 0;
 }
 

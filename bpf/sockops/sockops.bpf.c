@@ -235,7 +235,7 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
  * may differ if the slice ends before the handshake does. */
 static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
 {
-	return conn_is_hold_out(ctx, c) ||
+	return conn_is_hold_out(ctx, c, 0) ||
 	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
 }
 

@@ -17,7 +17,7 @@ import (
 // than WAKE_INTERVAL_NS (bpf/sockops/report.bpf.h), the least time between two wake-ups by
 // the programs: samples added without a wake-up are there when the pause ends. So a busy
 // host has few wake-ups, and on a quiet one a sample is read at once.
-const batchPause = 20 * time.Millisecond
+const batchPause = 50 * time.Millisecond
 
 // safetyPoll is how often the reader reads without a wake-up, in case a producer was delayed
 // between adding a sample and the wake-up.
