@@ -24,9 +24,12 @@ const (
 	// BpftuneCacheEnv is the environment variable that says where tools/bpftune-root
 	// makes its root directory.
 	BpftuneCacheEnv = "TCPILOT_BPFTUNE_CACHE"
-	// bpftuneSettle is what its other tuners get to load once it chooses congestion
-	// controls: it does not say when it is ready.
+	// Its other tuners load once it chooses congestion controls, and it does not say when it
+	// is ready. It is waited for until it uses less than bpftuneIdle of a CPU over
+	// bpftuneSettle, but not for longer than bpftuneLoads: what it uses then is its cost.
 	bpftuneSettle = time.Second
+	bpftuneIdle   = 0.05
+	bpftuneLoads  = 2 * time.Minute
 )
 
 // bpftune runs in the namespace of each tuned host, on its cgroup
@@ -176,12 +179,32 @@ func (b *bpftune) begin(ctx context.Context, u *undo.Stack) error {
 	if err := attached(); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(bpftuneSettle):
-		return attached() // it may have detached what it only tried the kernel with
+	if err := b.sites.settle(ctx); err != nil {
+		return err
 	}
+	return attached() // it may have detached what it only tried the kernel with
+}
+
+// settle waits until what runs in the sites' cgroups has loaded.
+func (all sites) settle(ctx context.Context) error {
+	most := time.Now().Add(bpftuneLoads)
+	for idle := false; !idle && time.Now().Before(most); {
+		before, err := all.cpu()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(bpftuneSettle):
+		}
+		after, err := all.cpu()
+		if err != nil {
+			return err
+		}
+		idle = (after - before).Seconds() < bpftuneIdle*bpftuneSettle.Seconds()
+	}
+	return nil
 }
 
 func (b *bpftune) log() string { return b.sites.text() }

@@ -65,6 +65,18 @@ func (all sites) end() error {
 	return endAll(running)
 }
 
+// cpu is the processor time that the sites' cgroups have used.
+func (all sites) cpu() (sum time.Duration, err error) {
+	for _, s := range all {
+		used, err := s.cgroup.CPU()
+		if err != nil {
+			return 0, err
+		}
+		sum += used
+	}
+	return sum, nil
+}
+
 func (all sites) text() string {
 	var b strings.Builder
 	for _, s := range all {

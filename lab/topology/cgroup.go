@@ -54,6 +54,20 @@ func (c *Cgroup) Put(cmd *exec.Cmd) {
 	cmd.SysProcAttr.CgroupFD = int(c.dir.Fd())
 }
 
+// CPU is the processor time that the cgroup's processes have used, and those of its children
+// (usage_usec of cpu.stat, which is there without the cpu controller as well).
+func (c *Cgroup) CPU() (time.Duration, error) {
+	stat, err := os.ReadFile(filepath.Join(c.Path, "cpu.stat"))
+	if err != nil {
+		return 0, fmt.Errorf("read cgroup's processor time: %w", err)
+	}
+	var us int64
+	if _, err := fmt.Sscanf(string(stat), "usage_usec %d", &us); err != nil {
+		return 0, fmt.Errorf("read cgroup's processor time: %s/cpu.stat: %w", c.Path, err)
+	}
+	return time.Duration(us) * time.Microsecond, nil
+}
+
 // killCgroup kills a cgroup's processes and removes it.
 func killCgroup(path string) error {
 	// Before Linux 5.14 there is no such file; a process that is left then makes the
