@@ -30,7 +30,7 @@ type State struct {
 	Connections int     // that are under it
 	Active      int     // of them, those that have sent lately
 	Level       uint64  // bytes/s; the most that one connection gets; 0: as much as it needs
-	Sent        uint64  // bytes, by all connections so far
+	Sent        uint64  // bytes, by all connections so far; never less than before
 	Measured    float64 // bytes/s, retransmissions included, in about the last second
 	// Base is among how many connections that begin later the limit is shared already.
 	Base float64
@@ -116,7 +116,10 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 		}
 	}
 	for key, s := range r.Limits {
-		s.Measured = d.measure(s, d.before[key], took)
+		before := d.before[key]
+		// A connection that ended after the sums of ended ones were read is in neither.
+		s.Sent = max(s.Sent, before.Sent)
+		s.Measured = d.measure(s, before, took)
 		r.Limits[key] = s
 	}
 	d.at, d.sent, d.shares, d.before = now, sent, r.Shares, r.Limits
@@ -181,7 +184,7 @@ func (d *Divider) behind(c *Conn, took time.Duration) bool {
 
 // measure smooths the rate of a limit's connections.
 func (d *Divider) measure(now, before State, took time.Duration) float64 {
-	if d.at == 0 || took <= 0 || now.Sent < before.Sent {
+	if d.at == 0 || took <= 0 {
 		return before.Measured
 	}
 	rate := float64(now.Sent-before.Sent) / took.Seconds()

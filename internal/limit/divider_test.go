@@ -202,3 +202,20 @@ func TestDividerNoticesWhoDoesNotFollow(t *testing.T) {
 		}
 	}
 }
+
+// A connection may end between the two reads of what was sent: it is counted as ended in the next
+// division, and the sum does not go back in this one.
+func TestSentNeverGoesBack(t *testing.T) {
+	var d Divider
+	live := []Conn{{Cookie: 1, Rule: 7, Sent: 1000}, {Cookie: 2, Rule: 7, Sent: 500}}
+	for n, c := range []struct {
+		ended uint64
+		conns []Conn
+		want  uint64
+	}{{0, live, 1500}, {0, live[:1], 1500}, {600, live[:1], 1600}} {
+		r := d.Divide(int64(n+1)*step, map[uint64]Limit{7: {Rate: 1e6, Ended: c.ended}}, c.conns)
+		if got := r.Limits[7].Sent; got != c.want {
+			t.Errorf("division %d: %d bytes sent, want %d", n, got, c.want)
+		}
+	}
+}
