@@ -19,8 +19,8 @@ func TestFull(t *testing.T) {
 	for _, n := range []int{0, 1, 63, 64, 65, 128, 255, 256} {
 		s := Full(n)
 		for i := range MaxRules {
-			if s.Has(i) != (i < n) {
-				t.Fatalf("Full(%d).Has(%d) = %v", n, i, s.Has(i))
+			if has := s[i/64]&(1<<(i%64)) != 0; has != (i < n) {
+				t.Fatalf("Full(%d) has %d: %v", n, i, has)
 			}
 		}
 	}

@@ -96,23 +96,6 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 	return nil
 }
 
-// Policy returns the row that the kernel would use for a connection, with the
-// prefix that matched; ok is false if there is none. It is for diagnosis only: the engine
-// knows what it wrote.
-func (d *Datapath) Policy(k path.Key) (id uint32, expires time.Time, ok bool, err error) {
-	key, err := encodeKey(k)
-	if err != nil {
-		return 0, time.Time{}, false, err
-	}
-	var p abiPathPolicy
-	if err := d.maps.PathPolicies.Lookup(&key, &p); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return 0, time.Time{}, false, nil
-	} else if err != nil {
-		return 0, time.Time{}, false, fmt.Errorf("look up policy of %s: %w", k, err)
-	}
-	return p.Id, time.Unix(0, int64(p.ExpiresNs)+wallOffset()), true, nil
-}
-
 // SetLease lets the programs act for the given time from now. They stop by themselves if it
 // is not renewed. Because it is called periodically, it also checks whether the kernel skips
 // runs of programs.

@@ -75,9 +75,9 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 	search := t.searchOf(cs, &cs[base], b, now)
 	for i := range cs {
 		c := &cs[i]
-		c.unfit = search.excludes(c)
+		c.mistakesLoss = search.excludes(c)
 		// It replaces the default, but not an arm that is better than both.
-		if c.standsIn = c.variant && !c.unfit && (best == base || best == i); c.standsIn {
+		if c.replacesDefault = c.variant && !c.mistakesLoss && (best == base || best == i); c.replacesDefault {
 			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant
 		}
 	}
@@ -109,9 +109,9 @@ func (t thompson) prices(cs []candidate, base int) {
 // value is the worth of an arm to its own users: the reward without the price.
 func (c *candidate) value() float64 { return c.post.mean + c.price }
 
-// prospects returns the expected gain of an arm over the default, E[max(0, gain)] over what
+// gainOverDefault returns the expected gain of an arm over the default, E[max(0, gain)] over what
 // is believed, and whether the arm is believed to be worse for its users.
-func (c *candidate) prospects(base *candidate) (gain float64, worse bool) {
+func (c *candidate) gainOverDefault(base *candidate) (gain float64, worse bool) {
 	if c.variant {
 		return expectedLoss(-c.lead, c.leadSD, 0), c.lead < -c.leadSD
 	}
@@ -142,14 +142,14 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base, best int, b
 		hopeful := c.trials() < settled || c.value() > cs[base].value()
 		unknown := c.trials() < settled && !c.variant
 		// A variant that leads is not bounded: it has the share that the belief in it gives.
-		leads := c.standsIn && c.lead > 0 && c.trials() >= settled && !b.Pooled
+		leads := c.replacesDefault && c.lead > 0 && c.trials() >= settled && !b.Pooled
 		newHere := b.Count < newPath && !(c.variant && b.Count >= newToVariant) && unfamiliar
 		// The first outcomes of a new path may be the first of many overlapping connections.
 		early := b.Count < newPath && !b.Pooled && (b.Count <= 1 || b.overlaps())
 		switch {
 		case i == base, leads, t.shown(c, &cs[base], b.Pooled):
 			most[i] = 1
-		case c.unfit:
+		case c.mistakesLoss:
 			most[i] = mostWorse / float64(len(cs)-1) // of all such arms together
 		case hopeful && (search.random || search.fell) && !early:
 			most[i] = 1
@@ -164,7 +164,7 @@ func (t thompson) limits(most, harm []float64, cs []candidate, base, best int, b
 			if c.trials() < settled {
 				break
 			}
-			gain, worse := c.prospects(&cs[base])
+			gain, worse := c.gainOverDefault(&cs[base])
 			if gain < worthwhile {
 				most[i] = max(mostWorse, most[i]*gain*gain/(worthwhile*worthwhile))
 			}

@@ -19,24 +19,24 @@ const leastKnown = 1. / 8
 type candidate struct {
 	congestion.Control // what is known of it on any path
 
-	arm    *ArmBelief // nil if the path has no belief about it
-	parent *ArmBelief // nil if the parent has none
-	others float64    // evidence of other paths, by the parent, aged to now
-	weight float64    // own evidence, aged to now
-	effect float64    // prior: above or below the path's level
-	spread float64    // variance of that prior
-	noise  float64    // variance of one outcome
-	post   posterior  // of the reward's value (see tail.go)
-	price  float64    // believed Outcome.Price
-	seen   float64    // mean of its own rewards, minus the penalty of its tail
-	scale  float64    // variance of one observation in seen
-	unfit  bool       // takes the random losses of this path for congestion
+	arm          *ArmBelief // nil if the path has no belief about it
+	parent       *ArmBelief // nil if the parent has none
+	others       float64    // evidence of other paths, by the parent, aged to now
+	weight       float64    // own evidence, aged to now
+	effect       float64    // prior: above or below the path's level
+	spread       float64    // variance of that prior
+	noise        float64    // variance of one outcome
+	post         posterior  // of the reward's value (see tail.go)
+	price        float64    // believed Outcome.Price
+	seen         float64    // mean of its own rewards, minus the penalty of its tail
+	scale        float64    // variance of one observation in seen
+	mistakesLoss bool       // takes the random losses of this path for congestion
 	// variant: of the default (if many connections overlap, a variant counts as any other
 	// arm). lead and leadSD are mean and standard deviation of the believed difference of its
 	// value to the default's.
-	variant      bool
-	lead, leadSD float64
-	standsIn     bool // a variant that replaces the default to the extent that it is believed to lead
+	variant         bool
+	lead, leadSD    float64
+	replacesDefault bool // a variant that replaces the default to the extent that it is believed to lead
 }
 
 func (c *candidate) trials() float64 {
@@ -282,14 +282,14 @@ const (
 // trial picks the arm to try now, -1 if none: on a path that is new or has changed, each arm
 // is tried about twice. Arms with the best prospects go first, and among equals the safest.
 //
-// most bounds the shares; nil is no bound. Arms with a bound of about 0, and unfit arms, are
+// most bounds the shares; nil is no bound. Arms with a bound of about 0, and mistakesLoss arms, are
 // not tried.
 func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool, most []float64) int {
 	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
 	pick := -1
 	for i := range cs {
 		c := &cs[i]
-		if most != nil && (c.unfit || most[i] < leastReprobe) || c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
+		if most != nil && (c.mistakesLoss || most[i] < leastReprobe) || c.trials() >= t.enough(c, chance[i], b, guided && b.Changed == 0) || trust && chance[i] < doubtful {
 			continue
 		}
 		if pick < 0 || t.sooner(c, &cs[pick]) {

@@ -21,7 +21,7 @@ type need struct {
 // 6.5.2). It writes the shares to out. Their sum is at most (1+Slack) times the rate. level is
 // +Inf if nobody wants more than it gets.
 func divide(rate float64, needs []need, out []float64) (level float64) {
-	level = waterLevel(rate, needs)
+	level = fairLevel(rate, needs)
 	var bounded, used float64
 	for _, n := range needs {
 		if x := min(n.rate, n.bound); x < level {
@@ -49,9 +49,9 @@ func divide(rate float64, needs []need, out []float64) (level float64) {
 	return level
 }
 
-// waterLevel is the greatest level at which what connections get, at most the level each, sums to
+// fairLevel is the greatest level at which what connections get, at most the level each, sums to
 // no more than the rate; +Inf if their needs do not exceed the rate.
-func waterLevel(rate float64, needs []need) float64 {
+func fairLevel(rate float64, needs []need) float64 {
 	wants := make([]float64, len(needs))
 	for i, n := range needs {
 		wants[i] = min(n.rate, n.bound)
@@ -71,7 +71,7 @@ func waterLevel(rate float64, needs []need) float64 {
 // among is by how many connections a limit is shared, so that one more that wants as much as it
 // can get finds its fair share as the rate divided by that and itself.
 func among(rate float64, needs []need) float64 {
-	level := waterLevel(rate, append(slices.Clone(needs), need{math.Inf(1), math.Inf(1)}))
+	level := fairLevel(rate, append(slices.Clone(needs), need{math.Inf(1), math.Inf(1)}))
 	if !(level > 0) {
 		return float64(len(needs))
 	}

@@ -14,9 +14,14 @@ type family struct {
 	desc       *prometheus.Desc
 }
 
+// families are all metrics, in the order of their declaration.
+var families []*family
+
 func newFamily(kind prometheus.ValueType, name, help string, labels []string) *family {
 	name = "tcpilot_" + name
-	return &family{name, help, kind, labels, prometheus.NewDesc(name, help, labels, nil)}
+	f := &family{name, help, kind, labels, prometheus.NewDesc(name, help, labels, nil)}
+	families = append(families, f)
+	return f
 }
 
 func counter(name, help string, labels ...string) *family {
@@ -61,39 +66,36 @@ var (
 	sampled      = counter("sampled_connections_total", "Connections that the samples stand for, by kind: if a host ends thousands a second, one sample stands for several.", "kind")
 	ignored      = counter("samples_ignored_total", "Samples that changed no belief, by reason.", "reason")
 	unattributed = counter("samples_unattributed_total", "Samples of a class that no longer exists.")
-	learned      = counter("samples_learned_total", "Samples folded into a belief.")
+	learned      = counter("samples_learned_total", "Samples that changed a belief.")
 
-	ticks          = counter("engine_ticks_total", "Rounds of deciding and writing policies.")
-	tickSeconds    = counter("engine_tick_seconds_total", "Time spent deciding and writing policies.")
-	snapshotTime   = gauge("engine_snapshot_timestamp_seconds", "When the state shown here was taken, Unix time.")
-	policyReasons  = counter("policy_decisions_total", "Policies decided on, by reason.", "reason")
-	policyWrites   = counter("policy_writes_total", "Policies written to the kernel.")
-	policyErrors   = counter("policy_write_errors_total", "Policies that could not be written.")
-	storeErrors    = counter("store_errors_total", "Failed attempts to save what was learned.")
-	storeSaved     = gauge("store_saved_timestamp_seconds", "When what was learned was last saved, Unix time; absent before the first time.")
-	pathCount      = gauge("paths", "Paths in memory.")
-	networkPaths   = gauge("network_type_paths", "Paths in memory by the type of network that their connections show.", "type")
-	pathLimit      = gauge("paths_limit", "Greatest number of paths that are kept.")
-	pathEvicted    = counter("paths_evicted_total", "Paths dropped because of the limit.")
-	yields         = gauge("yield_info", "1 for each field that tcpilot does not set because the administrator changed its sysctl.", "field", "sysctl")
-	rtoMinPaths    = gauge("rto_min_paths", "Paths in memory by the RTO_MIN in seconds that their connections get, of rules that adapt it; 0.2 is the kernel's value.", "seconds")
-	rtoMinBarred   = gauge("rto_min_barred_paths", "Paths in memory on which a value of RTO_MIN in seconds, and shorter ones, are not used for a time.", "seconds")
-	rtoMinBars     = counter("rto_min_barred_total", "How often a value of RTO_MIN in seconds was found too short for a path, because peers reported spurious retransmissions.", "seconds")
-	armState       = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
-	armsRetired    = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, or left a path or rule to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
-	rulePaths      = gauge("rule_paths", "Paths learned under the rule.", "rule")
-	ruleSamples    = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
-	ruleHoldOut    = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults to compare with.", "rule")
-	ruleGain       = gauge("rule_gain_ratio", "By what factor the rule's connections are faster than the hold-out, over all its paths, in a mean that counts slow ones most. Absent until it has an interval.", "rule")
-	ruleGainLow    = gauge("rule_gain_ratio_low", "Lower end of the 95 % interval of rule_gain_ratio, which is valid at any time.", "rule")
-	ruleGainHigh   = gauge("rule_gain_ratio_high", "Upper end of that interval.", "rule")
-	ruleLeft       = gauge("rule_left_to_default", "1 while the rule leaves its connections to kernel defaults because they did worse than the hold-out.", "rule")
-	ruleRollout    = gauge("rule_rollout_ratio", "Share of the rule's connections, without its hold-out, that the rule applies to: less than 1 during a partial rollout, 0 after a guard ended it.", "rule")
-	observing      = gauge("observing", "1 in mode observe, in which nothing is set on any connection, else 0.")
-	rolledBack     = counter("rollbacks_total", "Rollouts that guards set to 0.")
-	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (kernel.bpf_stats_enabled).", "program")
-	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
-	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
+	ticks         = counter("engine_ticks_total", "Rounds of deciding and writing policies.")
+	tickSeconds   = counter("engine_tick_seconds_total", "Time spent deciding and writing policies.")
+	snapshotTime  = gauge("engine_snapshot_timestamp_seconds", "When the state shown here was taken, Unix time.")
+	policyReasons = counter("policy_decisions_total", "Policies decided on, by reason.", "reason")
+	policyWrites  = counter("policy_writes_total", "Policies written to the kernel.")
+	policyErrors  = counter("policy_write_errors_total", "Policies that could not be written.")
+	storeErrors   = counter("store_errors_total", "Failed attempts to save what was learned.")
+	storeSaved    = gauge("store_saved_timestamp_seconds", "When what was learned was last saved, Unix time; absent before the first time.")
+	pathCount     = gauge("paths", "Paths in memory.")
+	networkPaths  = gauge("network_type_paths", "Paths in memory by the type of network that their connections show.", "type")
+	pathLimit     = gauge("paths_limit", "Greatest number of paths that are kept.")
+	pathEvicted   = counter("paths_evicted_total", "Paths dropped because of the limit.")
+	yields        = gauge("yield_info", "1 for each field that tcpilot does not set because the administrator changed its sysctl.", "field", "sysctl")
+	rtoMinPaths   = gauge("rto_min_paths", "Paths in memory by the RTO_MIN in seconds that their connections get, of rules that adapt it; 0.2 is the kernel's value.", "seconds")
+	rtoMinBarred  = gauge("rto_min_barred_paths", "Paths in memory on which a value of RTO_MIN in seconds, and shorter ones, are not used for a time.", "seconds")
+	rtoMinBars    = counter("rto_min_barred_total", "How often a value of RTO_MIN in seconds was found too short for a path, because peers reported spurious retransmissions.", "seconds")
+	armState      = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
+	armsRetired   = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, or left a path or rule to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
+	rulePaths     = gauge("rule_paths", "Paths learned under the rule.", "rule")
+	ruleSamples   = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
+	ruleHoldOut   = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults to compare with.", "rule")
+	ruleGain      = gauge("rule_gain_ratio", "By what factor the rule's connections are faster than the hold-out, over all its paths, in a mean that counts slow ones most. Absent until it has an interval.", "rule")
+	ruleGainLow   = gauge("rule_gain_ratio_low", "Lower end of the 95 % interval of rule_gain_ratio, which is valid at any time.", "rule")
+	ruleGainHigh  = gauge("rule_gain_ratio_high", "Upper end of that interval.", "rule")
+	ruleLeft      = gauge("rule_left_to_default", "1 while the rule leaves its connections to kernel defaults because they did worse than the hold-out.", "rule")
+	ruleRollout   = gauge("rule_rollout_ratio", "Share of the rule's connections, without its hold-out, that the rule applies to: less than 1 during a partial rollout, 0 after a guard ended it.", "rule")
+	observing     = gauge("observing", "1 in mode observe, in which nothing is set on any connection, else 0.")
+	rolledBack    = counter("rollbacks_total", "Rollouts that guards set to 0.")
 
 	pathSamples     = gauge("path_samples", "Samples of the path. A gauge, because a path may enter and leave \"other\".", pathLabels...)
 	pathSRTT        = gauge("path_srtt_seconds", "Smoothed round-trip time of the path.", pathLabels...)
@@ -118,6 +120,10 @@ var (
 	pathArmStdDev = gauge("path_arm_reward_stddev", "Standard deviation of that belief; absent if the learner has none.", armLabels...)
 	pathArmMinRTT = gauge("path_arm_min_rtt_seconds", "Least round-trip time seen with the congestion control.", armLabels...)
 	pathArmRate   = gauge("path_arm_delivery_rate_bytes_per_second", "Greatest delivery rate seen with the congestion control.", armLabels...)
+
+	programRuns    = counter("program_runs_total", "Runs of a BPF program; absent unless the kernel counts them (kernel.bpf_stats_enabled).", "program")
+	programSeconds = counter("program_run_seconds_total", "Run time of a BPF program; absent unless the kernel counts it.", "program")
+	datapathUp     = gauge("datapath_up", "1 if the datapath's counters could be read for this scrape; without them their metrics are absent.")
 )
 
 var (
@@ -126,18 +132,3 @@ var (
 	pathLabels = []string{"rule", "prefix", "scope"}
 	armLabels  = append(slices.Clone(pathLabels), "cc")
 )
-
-// families lists every metric, in the order of docs/metrics.md.
-var families = []*family{
-	buildInfo,
-	connections, decisions, setErrors, armFailures, events,
-	controlLoaded, controlConnections,
-	ringSubmitted, ringDropped, ringReceived, ringMalformed, unseen,
-	samples, sampled, ignored, unattributed, learned,
-	ticks, tickSeconds, snapshotTime, policyReasons, policyWrites, policyErrors, storeErrors, storeSaved,
-	pathCount, networkPaths, pathLimit, pathEvicted, yields, rtoMinPaths, rtoMinBarred, rtoMinBars, armState, armsRetired, rulePaths, ruleSamples, ruleHoldOut, ruleGain, ruleGainLow, ruleGainHigh, ruleLeft, ruleRollout, observing, rolledBack,
-	limitTotal, limitConnection, limitMeasured, limitSent, limitConnections, limitActive,
-	pathSamples, pathSRTT, pathMinRTT, pathRate, pathReceiveRate, pathActive, pathRateLimit, pathSsthresh, pathLoss, pathMeasured, pathHoldOut, pathGain, pathGainLow, pathGainHigh, pathLeft,
-	pathArmWeight, pathArmCount, pathArmGreedy, pathArmReward, pathArmStdDev, pathArmMinRTT, pathArmRate,
-	programRuns, programSeconds, datapathUp,
-}

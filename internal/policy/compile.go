@@ -49,7 +49,7 @@ func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, e
 	waiting = append(waiting, compileNetNS(t, rules, r)...)
 	compileSame(t, rules)
 	for i := range rules {
-		t.Dims |= Dims(&rules[i].Match)
+		t.Dims |= dims(&rules[i].Match)
 	}
 	if err := t.Check(); err != nil {
 		return nil, nil, fmt.Errorf("compile rules: %w", err)
@@ -57,8 +57,8 @@ func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, e
 	return t, waiting, nil
 }
 
-// Dims returns the dimensions in which m has conditions.
-func Dims(m *Match) class.Dim {
+// dims returns the dimensions in which m has conditions.
+func dims(m *Match) class.Dim {
 	var d class.Dim
 	add := func(cares bool, dim class.Dim) {
 		if cares {

@@ -163,7 +163,7 @@ var Fields = [NumFields]FieldSpec{
 	ECN: {"ecn", Bool, 0, 1, AtRequest, "BPF_SOCK_OPS_NEEDS_ECN", "net.ipv4.tcp_ecn",
 		"ask for ECN on this connection even where tcp_ecn would not (RFC 3168)"},
 	BaseRTT: {"base_rtt", Microseconds, 1, maxInt, AtRequest, "BPF_SOCK_OPS_BASE_RTT", "",
-		"round-trip time above which a congestion control that asks (nv) takes a queue for granted"},
+		"round-trip time above which a congestion control that asks (nv) assumes that there is a queue"},
 	AckPriority: {"ack_priority", Count, 1, maxInt, AtSample, "SO_PRIORITY", "",
 		"queueing priority of the packets of running connections that mostly receive, which are ACKs; an application's own priority is kept"},
 	AckDSCP: {"ack_dscp", Count, 1, 63, AtSample, "IP_TOS, IPV6_TCLASS", "",

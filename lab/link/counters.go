@@ -22,16 +22,6 @@ type Counters struct {
 	Failed, Late uint64
 }
 
-// Dropped is the number of packets dropped as the Spec asks.
-func (c Counters) Dropped() uint64 { return c.Lost + c.LostBurst + c.Policed + c.Overflowed }
-
-// LossShare is the share of packets that Loss and Bursts dropped, of those that
-// reached them.
-func (c Counters) LossShare() float64 {
-	lost := c.Lost + c.LostBurst
-	return float64(lost) / float64(max(1, c.Passed+c.Policed+lost))
-}
-
 // Sub returns what was counted after before was read; QueueMax stays the maximum
 // since the direction was shaped.
 func (c Counters) Sub(before Counters) Counters {

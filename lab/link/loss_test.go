@@ -21,11 +21,11 @@ func TestRootLoss(t *testing.T) {
 		before, drops := counters(t, d), backlogDrops(t)
 		got := packets - len(stream(t, a, b, packets, 18, 0, nil)) - drops()
 		c := counters(t, d).Sub(before)
-		if rel := math.Abs(c.LossShare()-asked) / asked; rel > tolerance {
-			t.Errorf("lost %.4f, asked %.4f: %.1f %% off", c.LossShare(), asked, 100*rel)
+		if rel := math.Abs(c.lossShare()-asked) / asked; rel > tolerance {
+			t.Errorf("lost %.4f, asked %.4f: %.1f %% off", c.lossShare(), asked, 100*rel)
 		}
 		// The hosts send some packets of their own.
-		if !about(float64(got), float64(c.Lost), 0.02) || c.Dropped() != c.Lost {
+		if !about(float64(got), float64(c.Lost), 0.02) || c.dropped() != c.Lost {
 			t.Errorf("%d of the stream's packets did not arrive: %+v", got, c)
 		}
 	}
@@ -47,9 +47,9 @@ func TestRootBursts(t *testing.T) {
 		}
 	}
 	c := counters(t, d)
-	t.Logf("lost %.4f, asked %.4f, in bursts of %.2f: %+v", c.LossShare(), s.LossShare(), float64(lost)/float64(bursts), c)
-	if !about(c.LossShare(), s.LossShare(), 0.25) {
-		t.Errorf("lost %.4f of packets, want %.4f", c.LossShare(), s.LossShare())
+	t.Logf("lost %.4f, asked %.4f, in bursts of %.2f: %+v", c.lossShare(), s.LossShare(), float64(lost)/float64(bursts), c)
+	if !about(c.lossShare(), s.LossShare(), 0.25) {
+		t.Errorf("lost %.4f of packets, want %.4f", c.lossShare(), s.LossShare())
 	}
 	if mean := float64(lost) / float64(bursts); !about(mean, 4, 0.2) {
 		t.Errorf("%.2f packets lost in a row, want 4", mean)
@@ -73,7 +73,7 @@ func TestRootLossIsOfOneDirection(t *testing.T) {
 	if c := counters(t, there); c.Passed != 0 || c.Lost < packets {
 		t.Errorf("in the lossy direction: %+v", c)
 	}
-	if c := counters(t, back); c.Passed < packets || c.Dropped() != 0 {
+	if c := counters(t, back); c.Passed < packets || c.dropped() != 0 {
 		t.Errorf("against the lossy direction: %+v", c)
 	}
 }
@@ -108,7 +108,7 @@ func TestRootPolicer(t *testing.T) {
 	if !about(float64(len(all)), float64(want), 0.1) {
 		t.Errorf("%d of 2000 packets passed, want %d", len(all), want)
 	}
-	if c := counters(t, d); c.Policed == 0 || c.Policed != c.Dropped() || c.Policed+c.Passed < 2400 {
+	if c := counters(t, d); c.Policed == 0 || c.Policed != c.dropped() || c.Policed+c.Passed < 2400 {
 		t.Errorf("counted as %+v", c)
 	}
 }

@@ -66,7 +66,7 @@ func measure(t *testing.T, backend Backend) (got behaviour) {
 	must(t, there.Set(Spec{Loss: 0.1}))
 	before := counters(t, there)
 	stream(t, a, b, 20_000, 18, 0, nil)
-	got.loss = counters(t, there).Sub(before).LossShare()
+	got.loss = counters(t, there).Sub(before).lossShare()
 	return got
 }
 

@@ -143,7 +143,7 @@ func TestRootSetNoRate(t *testing.T) {
 	between(t, "what waited for the rate came in", time.Since(set), 0, 20*time.Second+100*slack)
 	c := counters(t, d)
 	// The hosts send some packets of their own, which may fail too.
-	if missing := sent - len(all) - int(c.Failed); missing < -5 || missing > drops() || c.Dropped() > 0 {
+	if missing := sent - len(all) - int(c.Failed); missing < -5 || missing > drops() || c.dropped() > 0 {
 		t.Errorf("%d of %d packets arrived, counted as %+v", len(all), sent, c)
 	}
 	if c.Failed == 0 && slack < emulated {

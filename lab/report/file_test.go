@@ -24,7 +24,7 @@ func writeSmall(t testing.TB, w *Writer) {
 		Tcpilot: "0.2.0", Began: began, Command: "tcpilot lab run loss", Kernel: "6.18", CPUs: 2, CPU: "AMD EPYC", Quick: true, Repeat: 1,
 	}))
 	must(t, w.Case(Case{
-		Scenario: "loss", Case: "5%", Title: "A lossy link", Source: "seeds/001", Expect: "<bbr> wins", Link: "10 Mbit/s", Backend: "emulator",
+		Scenario: "loss", Case: "5%", Title: "A lossy link", Source: "loss", Expect: "<bbr> wins", Link: "10 Mbit/s", Backend: "emulator",
 		Primary: "goodput", Metrics: []string{"goodput", "web/fct_p50"}, Baseline: "cubic",
 		Subjects:    []Subject{{Name: "cubic", Fixed: "cubic"}, {Name: "tcpilot", Learns: true, Warmup: 1}, {Name: "bpftune", Skipped: "none"}},
 		Calibration: json.RawMessage(`{"loss":0.05}`),

@@ -36,7 +36,7 @@ func writeSynthetic(t testing.TB, w io.Writer, size int) {
 	must(t, s.Case(Case{
 		Scenario: "datacentre", Title: "Incast with ECN in a rack", Primary: "fct_p99", Metrics: []string{"fct_p99", "retrans"},
 		Baseline: "cubic", Link: "10 Gbit/s, 100 us, marks from 65 packets on", Backend: "emulator",
-		Source: "seeds/000", Expect: "dctcp keeps the queue short", Refused: "this kernel has no dctcp: run it with --kernel 6.12",
+		Source: "incast", Expect: "dctcp keeps the queue short", Refused: "this kernel has no dctcp: run it with --kernel 6.12",
 	}))
 	must(t, s.End(End{Elapsed: 7*time.Minute + 21*time.Second}))
 	must(t, s.Close())
@@ -150,7 +150,7 @@ func constant(g float64) func(time.Duration) float64 { return func(time.Duration
 func (s *synthetic) loss(t testing.TB) {
 	goodput := map[string]float64{"cubic": 7.2e6, "bbr": 184e6, "reno": 7.9e6}
 	c := Case{
-		Scenario: "loss", Case: "5%", Title: "One bulk transfer after the other over a lossy link", Source: "seeds/001: loss 0, 5 and 10 %",
+		Scenario: "loss", Case: "5%", Title: "One bulk transfer after the other over a lossy link", Source: "loss 0, 5 and 10 %",
 		Expect: "loss-based congestion controls collapse, bbr does not; a learner finds that out", Link: "200 Mbit/s, 2 x 5 ms, loss 5 %",
 		Backend: "emulator", Primary: "goodput", Metrics: []string{"goodput", "retrans", "rtt", "rtt_inflation", "rtos"}, Baseline: "cubic",
 		Subjects: usual(), Calibration: json.RawMessage(`{"rtt_ms":10.1,"loss":0.0499,"rate_mbit":199.8}`),
@@ -200,7 +200,7 @@ func (s *synthetic) shift(t testing.TB) {
 func (s *synthetic) flows(t testing.TB) {
 	for _, average := range []float64{10e3, 1e6} {
 		c := Case{
-			Scenario: "fct-pareto", Case: fmt.Sprintf("%.0fKB", average/1e3), Title: "Flows of Pareto sizes, 5 to 80 at a time", Source: "seeds/002",
+			Scenario: "fct-pareto", Case: fmt.Sprintf("%.0fKB", average/1e3), Title: "Flows of Pareto sizes, 5 to 80 at a time", Source: "flow sizes",
 			Expect: "a larger initial window helps the small ones", Link: "100 Mbit/s, 2 x 10 ms", Backend: "emulator",
 			Primary: "fct_mean", Metrics: []string{"fct_mean", "fct_p50", "fct_p99", "retrans", "requests_per_second"}, Baseline: "iw10",
 			Subjects: []Subject{{Name: "iw10", Fixed: "cubic"}, {Name: "iw40", Fixed: "cubic"}, {Name: "tcpilot", Learns: true, Warmup: 1}},

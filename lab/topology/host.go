@@ -104,6 +104,3 @@ func (h *Host) Sysctl(key string) (value string, err error) {
 	})
 	return value, err
 }
-
-// Cookie is the namespace's cookie, as samples and rules name it.
-func (h *Host) Cookie() (uint64, error) { return netns.Cookie(h.Path()) }

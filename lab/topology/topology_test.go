@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"golang.org/x/sys/unix"
@@ -295,7 +296,7 @@ func TestRootSysctlIsOfTheHostOnly(t *testing.T) {
 	if after, _ := os.ReadFile(sysctl.Path(kernelcc.DefaultKey)); string(after) != string(before) {
 		t.Errorf("the caller's %s went from %s to %s", kernelcc.DefaultKey, before, after)
 	}
-	if cookie, err := h.Cookie(); err != nil || cookie == 0 {
+	if cookie, err := netns.Cookie(h.Path()); err != nil || cookie == 0 {
 		t.Errorf("Cookie = %d, %v", cookie, err)
 	}
 }

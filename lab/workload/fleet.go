@@ -13,8 +13,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// Port is where load agents serve, on both families.
-const Port = 5202
+// loadPort is where load agents serve, on both families.
+const loadPort = 5202
 
 // Fleet is the load agents on the senders and receivers of a layout.
 type Fleet struct {
@@ -133,8 +133,8 @@ func (f *Fleet) hosts(name string) ([]*topology.Host, error) {
 func (r *round) open(ctx context.Context) error {
 	for host, a := range r.agents {
 		for _, s := range []load.ListenSpec{
-			{Network: "tcp4", Address: fmt.Sprintf("0.0.0.0:%d", Port)},
-			{Network: "tcp6", Address: fmt.Sprintf("[::]:%d", Port)},
+			{Network: "tcp4", Address: fmt.Sprintf("0.0.0.0:%d", loadPort)},
+			{Network: "tcp6", Address: fmt.Sprintf("[::]:%d", loadPort)},
 		} {
 			if _, err := a.Listen(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", host, err)

@@ -55,7 +55,7 @@ func (l *hostPair) each(ctx context.Context, stream func(context.Context, int)) 
 }
 
 func (l *hostPair) address(h *topology.Host) string {
-	return netip.AddrPortFrom(l.layout.Addr(h, l.IPv6), Port).String()
+	return netip.AddrPortFrom(l.layout.Addr(h, l.IPv6), loadPort).String()
 }
 
 // connection begins a record; reverse is data that goes against the hostPair.
@@ -217,7 +217,7 @@ func (l *hostPair) servers() []string {
 	}
 	all := make([]string, l.Paths)
 	for i := range all {
-		all[i] = netip.AddrPortFrom(topology.SpreadAddr(i, l.IPv6), Port).String()
+		all[i] = netip.AddrPortFrom(topology.SpreadAddr(i, l.IPv6), loadPort).String()
 	}
 	return all
 }

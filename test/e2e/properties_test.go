@@ -12,22 +12,21 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// The tests of this file, of respect_test.go and of cbflags_test.go are cases that
-// bpftune, as read and run in 2026, does not handle:
+// The tests of this file, of respect_test.go and of cbflags_test.go ask for properties that tools
+// of this kind easily lack:
 //
-//   - A congestion control that the kernel lacks stalls its learning.
-//   - Its minimum RTT never sees bufferbloat.
-//   - On a clean path it chooses dctcp without ECN.
-//   - A clean host gets the choice that was learned from a bad one behind the same gateway.
-//   - It overrides the application's choice and the administrator's sysctl.
-//   - If it is killed, its programs stay attached and active.
-//   - IPv4 clients of a dual-stack listener are all keyed to ::.
-//   - Slow links score 0, application-limited connections count like others, and
-//     connections ended by RST are never scored.
-//   - It loses what it learned at a restart.
-//   - It needs fentry or kprobes to start.
-//   - It overwrites the callback flags of other sock_ops programs.
-//   - Its query port is unauthenticated TCP.
+//   - An algorithm that the kernel lacks does not stall learning.
+//   - Bufferbloat counts against an arm, although the minimum RTT does not see it.
+//   - dctcp is not used without ECN.
+//   - Each host behind one gateway gets what was learned from it.
+//   - The application's choice and the administrator's sysctl are kept.
+//   - A killed daemon leaves kernel defaults.
+//   - IPv4 clients of a dual-stack listener are known by their own address.
+//   - Slow links and connections ended by RST are scored, application-limited ones are not.
+//   - What was learned is kept across restarts.
+//   - Neither fentry nor kprobes are needed to start.
+//   - Callback flags of other sock_ops programs survive.
+//   - Only the owners of the socket are served.
 
 // lossy is a world of one remote behind 5 % loss, where bbr has several times the goodput
 // of the others.
