@@ -59,7 +59,8 @@ var scalableModes = []string{"slow-start", "avoidance"}
 // tcpilot_bbr3 works like bbr, with a third of its retransmits, and leaves more to other
 // connections. tcpilot_cubic works like cubic, but does not end slow start at a burst: it is
 // 0.16 ahead where cubic ends slow start early, and not ahead in long flows, so most paths
-// lie between (docs/benchmarks.md). tcpilot_ledbat gives way to all other traffic, and so
+// lie between. Where many connections overflow a queue together it is a little behind, so that
+// cubic stays an arm beside it (docs/benchmarks.md). tcpilot_ledbat gives way to all other traffic, and so
 // would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate
 // ECN.
 var catalogue = []Control{
@@ -67,7 +68,7 @@ var catalogue = []Control{
 	{CC: tcp.CCOf("bbr"), InLinux: true, Preferred: true, Deployed: 3, LossTolerant: true, IgnoresECN: true},
 	{CC: tcp.CCOf("tcpilot_bbr3"), Preferred: true, LossTolerant: true, InsteadOf: tcp.CCOf("bbr"),
 		Modes: []string{"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"}},
-	{CC: tcp.CCOf("tcpilot_cubic"), Preferred: true, InsteadOf: tcp.CCOf("cubic"), VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03,
+	{CC: tcp.CCOf("tcpilot_cubic"), Preferred: true, VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03,
 		Modes: []string{"slow-start", "css", "reno", "concave", "convex"}},
 	{CC: tcp.CCOf("tcpilot_dctcp"), Preferred: true, NeedsECN: true, VariantOf: tcp.CCOf("dctcp"), Modes: scalableModes},
 	{CC: tcp.CCOf("dctcp"), InLinux: true, Preferred: true, NeedsECN: true},
