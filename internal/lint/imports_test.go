@@ -115,7 +115,7 @@ var onlyIn = map[string][]string{
 
 // pure packages take time, randomness and I/O as arguments.
 var (
-	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "policy", "guard", "estimate", "buffers", "engine"}
+	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "limit", "policy", "guard", "estimate", "buffers", "engine"}
 	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
 )
 
@@ -205,6 +205,21 @@ func TestEveryPackageIsInTheTable(t *testing.T) {
 	for pkg := range packages(t) {
 		if _, ok := mayImport[pkg]; !ok && !strings.HasSuffix(pkg, "test") && !within(pkg, "cmd") && !within(pkg, "test") {
 			t.Errorf("package %s is not in the table of imports: add it, and to docs/ARCHITECTURE.md", pkg)
+		}
+	}
+}
+
+// The drawings of docs/ARCHITECTURE.md show every package, those of the lab in that of the lab.
+func TestDrawingsShowEveryPackage(t *testing.T) {
+	_, house, _ := strings.Cut(read(t, "docs/ARCHITECTURE.md"), "## The house")
+	blocks := strings.Split(house, "```")
+	for pkg := range mayImport {
+		drawing, name := blocks[1], pkg
+		if rest, ok := strings.CutPrefix(pkg, "lab/"); ok {
+			drawing, name = blocks[3], rest
+		}
+		if !regexp.MustCompile(`(^|[\s/])` + regexp.QuoteMeta(name) + `($|[\s,:;])`).MatchString(drawing) {
+			t.Errorf("package %s is in no drawing of docs/ARCHITECTURE.md", pkg)
 		}
 	}
 }
