@@ -61,9 +61,9 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 // whether it did. The partial rollout of a rule is set to 0 instead: only the operator
 // starts it again.
 func (e *Engine) judgeDefault(n *node, now int64) bool {
-	g := n.compared.Gain()
+	g, worse := n.compared.Harm()
 	switch {
-	case !g.Worse():
+	case !worse:
 		return false
 	case n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1:
 		n.compared = nil
