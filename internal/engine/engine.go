@@ -128,7 +128,7 @@ type waits struct {
 	allowed   int64
 	// deferred are paths that wait for their slice to end, by the length of the slice.
 	// releasedAt (Unix ns) is when releaseDeferred last ran.
-	deferred   [longestSlice + manyShift - leastSlice + 1][]*node
+	deferred   [longestSlice + manyShift + 1 - leastSlice + 1][]*node
 	releasedAt int64
 }
 

@@ -129,6 +129,9 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 // isRoot reports whether n is the root of a class, which applies where no path is known.
 func (n *node) isRoot() bool { return n.parent == nil }
 
+// fixed reports whether the node's rule learns nothing: then it is the rule's root.
+func (n *node) fixed() bool { return n.rule.rule.Learn == nil }
+
 // adapts reports whether the node's rule adapts a field.
 func (n *node) adapts(f tcp.Field) bool { return n.rule.rule.Adapts(f) }
 

@@ -152,20 +152,31 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 // compareFixed updates the comparison of a rule that learns nothing, while it is rolled out
 // to a part of its connections. Every connection counts, even if setting an option failed,
 // so that both groups differ only in the random draw (intention to treat). Such a rule has
-// no objective: it is compared for throughput.
+// no objective: it is compared for throughput. The draw is in slices of time: connections that
+// were held out one by one began before the rollout did.
 func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
-	if e.rollout(rs) == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose {
+	share := e.rollout(rs)
+	if share == 0 || share == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose || assignmentOf(s) == learn.HoldOutConnection {
 		return
 	}
 	out, why := learn.Reward(learn.Throughput, s, s.MinRTT)
 	if why != learn.Scored {
 		return
 	}
-	if rs.root.compared == nil {
-		rs.root.compared = &learn.Comparison{}
+	root := rs.root
+	if root.noteLifetime(s); root.sliceShift() != root.policy.slice {
+		e.mark(root)
 	}
-	rs.root.compared.Add(out, assignmentOf(s))
-	e.judgeDefault(rs.root, s.At)
+	slice, edge := root.sliceOf(s)
+	if edge {
+		return
+	}
+	out.Slice = slice
+	if root.compared == nil {
+		root.compared = &learn.Comparison{}
+	}
+	root.compared.Add(out, assignmentOf(s))
+	e.judgeDefault(root, s.At)
 }
 
 // addRollout adds the rollout of a rule to the input of a decision.

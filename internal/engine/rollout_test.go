@@ -79,19 +79,41 @@ func TestRollout(t *testing.T) {
 	fixed := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.25}
 	w := newWorld(t, nil, fixed)
 	en, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
-	if !ok || en.Policy.HoldOut != policy.One*3/4 {
-		t.Fatalf("%d of 65536 held out, want 3 of 4", en.Policy.HoldOut)
+	if !ok || en.Policy.HoldSlices != policy.One*3/4 || en.Policy.HoldOut != 0 {
+		t.Fatalf("%d of 65536 slices held out, and %d of 65536 connections; want 3 of 4, and none", en.Policy.HoldSlices, en.Policy.HoldOut)
 	}
 	starts := w.run(2000, ip("203.0.113.9"), lossy)
 	if n := count(starts, bbr); n < 430 || n > 570 {
 		t.Errorf("%d of 2000 have what the rule gives, want about 500", n)
 	}
 	r := w.e.Summary(time.Unix(0, w.now)).Rules[0]
-	if g := r.Gain; g.Treated < 40 || g.HeldOut < 100 || g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
+	if g := r.Gain; g.Treated < 40 || g.HeldOut < 100 || !g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
 		t.Errorf("bbr has 8 times cubic's goodput here: %+v", g)
 	}
 	if r.Rollout.Share != 0.25 || r.Rollout.Configured != 0.25 || r.Rollout.By != "" {
 		t.Errorf("%+v", r.Rollout)
+	}
+}
+
+// Connections of a rule that only sets values share the path with those that are held out, so
+// they are compared in slices of time. One by one, an arm that takes from the others looks
+// better, although all connections would be slower with it.
+func TestRolloutOfASetRuleIsComparedBySlices(t *testing.T) {
+	for i := range int64(5) {
+		w := newWorld(t, nil, policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5})
+		w.now += i * 977 * second
+		w.e.SetOffered(offer(cubic, bbr), cubic)
+		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
+		for range 12 {
+			c.run(20, 20*time.Minute)
+			if g := w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain; g.Better() || !g.BySlice {
+				t.Fatalf("all would be slower by an eighth: %+v", g)
+			}
+		}
+		g := w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain
+		if g.Treated < 50 || g.HeldOut < 50 || g.Ratio > 1.2 {
+			t.Errorf("all would be slower by an eighth: %+v, %v", g, c.n)
+		}
 	}
 }
 
