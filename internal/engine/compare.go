@@ -27,7 +27,7 @@ type StoredLeftToDefault struct {
 
 // compare updates the comparisons with the hold-out by an outcome.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
-	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
+	if !e.holdsOut(leaf.rule) || leaf.leftToDefault(s.At) {
 		return // the hold-out is empty, or all of the path is in it
 	}
 	if leaf.compared == nil {
@@ -57,33 +57,49 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	}
 }
 
-// judgeDefault leaves a node to the default if that is significantly better, and reports
-// whether it did. The partial rollout of a rule is set to 0 instead: only the operator
-// starts it again.
+// comparable reports whether the connection of a sample was assigned to a group by the rule as it
+// is now.
+func (e *Engine) comparable(rs *ruleState, s *tcp.Sample) bool {
+	return e.holdsOut(rs) && rs.root != nil && s.PolicyID != 0 && !s.Has(tcp.FlagAdopted)
+}
+
+// holdsOut reports whether some connections of a rule are treated and others held out.
+func (e *Engine) holdsOut(rs *ruleState) bool {
+	share := e.rollout(rs)
+	return !e.observe && share > 0 && (share < 1 || rs.rule.Learn != nil && rs.rule.Learn.HoldOut > 0)
+}
+
+// judgeDefault returns a node to the default if that is significantly better, and reports
+// whether it did.
 func (e *Engine) judgeDefault(n *node, now int64) bool {
 	g, worse := n.compared.Harm()
-	switch {
-	case !worse:
-		return false
-	case n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1:
-		n.compared = nil
-		e.rollBack(n.rule, whyWorse(g), now)
-	default:
-		e.leaveToDefault(n, g, now)
+	if worse {
+		e.backToDefault(n, whyWorse(g), now)
 	}
-	return true
+	return worse
+}
+
+// backToDefault leaves a node to the default, because tcpilot does harm there. The partial
+// rollout of a rule is set to 0 instead: only the operator starts it again.
+func (e *Engine) backToDefault(n *node, why string, now int64) {
+	if n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1 {
+		n.compared, n.failures = nil, nil
+		e.rollBack(n.rule, why, now)
+		return
+	}
+	e.leaveToDefault(n, why, now)
 }
 
 // leaveToDefault returns a path, or a rule, to the kernel's defaults for a limited time, and
 // resets its comparison.
-func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
+func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 	var last StoredLeftToDefault
 	if n.left != nil {
 		last = *n.left
 	}
 	length := guard.Length(last.Since, last.Until, now)
-	n.left = &StoredLeftToDefault{Why: whyWorse(g), Since: now, Until: now + length}
-	n.compared = &learn.Comparison{}
+	n.left = &StoredLeftToDefault{Why: why, Since: now, Until: now + length}
+	n.compared, n.failures = &learn.Comparison{}, nil
 	e.retirements[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.left.Why, "for", time.Duration(length))
@@ -97,12 +113,26 @@ func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
 }
 
 func whyWorse(g learn.Gain) string {
-	what := "single connections held out"
-	if g.BySlice {
-		what = "slices of time held out"
-	}
 	return fmt.Sprintf("connections were %.2f times as fast as with the default (95 %%: %.2f to %.2f), over %.0f slices of time and %.0f %s",
-		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, what)
+		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, heldOutAs(g.BySlice))
+}
+
+func heldOutAs(bySlice bool) string {
+	if bySlice {
+		return "slices of time held out"
+	}
+	return "single connections held out"
+}
+
+// above is the node that n is part of: its parent or, of a namespace's root, the rule's own.
+func (n *node) above() *node {
+	if n.parent != nil {
+		return n.parent
+	}
+	if root := n.rule.root; root != n {
+		return root
+	}
+	return nil
 }
 
 // within reports whether around is an ancestor of n.

@@ -13,7 +13,7 @@ import (
 
 // Observe updates what is known of a path by one sample. It does not keep s. Its steps:
 // find rule, path and host; note what every sample contains; compute the outcome, if the
-// sample has one; compare with the hold-out; update the belief; run the guards.
+// sample has one; compare with the hold-out, also whether the connection failed; update the belief; run the guards.
 func (e *Engine) Observe(s *tcp.Sample) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -23,10 +23,12 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	case rs == nil:
 		return
 	case rs.rule.Learn == nil:
+		e.compareFailures(rs, rs.root, s)
 		e.compareFixed(rs, s)
 		return
 	}
 	at := e.find(rs, s)
+	e.compareFailures(rs, at.leaf(), s)
 	e.updateMetrics(rs, &at, s)
 	if out, scored := e.outcome(rs, at, s); scored {
 		leaf := e.ensureNode(rs, at, s)

@@ -83,7 +83,7 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 		}
 		e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
 		e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-		rs.root.compared = nil // measured with another share
+		rs.root.compared, rs.root.failures = nil, nil // measured with another share
 		e.markAll()
 		return nil
 	})
@@ -155,8 +155,7 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 // no objective: it is compared for throughput. The draw is in slices of time: connections that
 // were held out one by one began before the rollout did.
 func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
-	share := e.rollout(rs)
-	if share == 0 || share == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose || assignmentOf(s) == learn.HoldOutConnection {
+	if !e.comparable(rs, s) || s.Kind != tcp.KindClose || assignmentOf(s) == learn.HoldOutConnection {
 		return
 	}
 	out, why := learn.Reward(learn.Throughput, s, s.MinRTT)

@@ -83,7 +83,7 @@ func (e *Engine) putIntoForce(p *plan) {
 	e.install(p)
 	for _, rs := range e.byRule {
 		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
-			rs.root.compared, rs.root.left = nil, nil
+			rs.root.compared, rs.root.failures, rs.root.left = nil, nil, nil
 		}
 		rs.changed = false
 	}
