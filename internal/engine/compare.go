@@ -27,7 +27,7 @@ type StoredLeftToDefault struct {
 
 // compare updates the comparisons with the hold-out by an outcome.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
-	if !e.holdsOut(leaf.rule) || leaf.leftToDefault(s.At) {
+	if !e.comparable(leaf.rule, s) || leaf.leftToDefault(s.At) {
 		return // the hold-out is empty, or all of the path is in it
 	}
 	if leaf.compared == nil {
@@ -58,9 +58,43 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 }
 
 // comparable reports whether the connection of a sample was assigned to a group by the rule as it
-// is now.
+// is now. One that got an earlier default may live on for long.
 func (e *Engine) comparable(rs *ruleState, s *tcp.Sample) bool {
-	return e.holdsOut(rs) && rs.root != nil && s.PolicyID != 0 && !s.Has(tcp.FlagAdopted)
+	return e.holdsOut(rs) && rs.root != nil && s.PolicyID != 0 && s.Class == rs.class && !s.Has(tcp.FlagAdopted) &&
+		!(s.CC == e.formerDefault && s.CC != (tcp.CC{}) && s.Flags&(tcp.FlagHoldOut|tcp.FlagDefaultArm) != 0)
+}
+
+// setDefault notes the host's default; zero: not known. What was compared with another one ends.
+func (e *Engine) setDefault(def tcp.CC) {
+	if def == (tcp.CC{}) || def == e.comparedWith {
+		return
+	}
+	e.formerDefault, e.comparedWith = e.comparedWith, def
+	if e.formerDefault != (tcp.CC{}) {
+		e.endComparisons(nil)
+	}
+}
+
+// endComparisons ends the comparisons of a rule, or of all rules, with what followed from them:
+// what is compared is not the same any more.
+func (e *Engine) endComparisons(rs *ruleState) {
+	end := func(n *node) {
+		if rs != nil && n.rule != rs {
+			return
+		}
+		n.guard = nil
+		if n.compared != nil || n.failures != nil || n.left != nil {
+			n.compared, n.failures, n.left = nil, nil, nil
+			e.beliefChanged(n, tcp.CC{})
+			e.markUrgent(n)
+		}
+	}
+	e.byUse.each(end)
+	for _, r := range e.byRule {
+		if r.root != nil {
+			end(r.root)
+		}
+	}
 }
 
 // holdsOut reports whether some connections of a rule are treated and others held out.

@@ -72,6 +72,10 @@ type Engine struct {
 	ids     uint32       // last policy id allocated
 
 	offered  offers
+	// comparedWith is the default that connections are compared with, the last one that was known;
+	// formerDefault is the one before it.
+	comparedWith, formerDefault tcp.CC
+
 	arms     map[tcp.CC]*ArmState
 	retired  []tcp.CC // refused by the kernel
 	unusable []tcp.CC // scratch: retired, and the arms that guards retired on one path
@@ -173,8 +177,10 @@ type ruleState struct {
 	// last decided on (updateCopies).
 	copiesDue bool
 	copiedAt  int64
-	// changed says that the rule was edited, and kept its name and what it learns.
-	changed bool
+	// changed says that the rule was edited, and kept its name and what it learns. retreated says that
+	// it gives something else now.
+	changed, retreated bool
+	treatment          string // policy.Rule.Treatment
 }
 
 // Defaults of Options.

@@ -8,6 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // PathID names a path in terms that outlive the process: its rule, not its class.
@@ -31,6 +32,10 @@ type StoredPath struct {
 	Compared      *learn.Comparison    `json:"compared,omitempty"`
 	LeftToDefault *StoredLeftToDefault `json:"left_to_default,omitempty"`
 	Retired       guard.Retirements    `json:"retired,omitempty"`
+	// Default and Treatment are what Compared and LeftToDefault are about: the default, and what the
+	// rule gave (policy.Rule.Treatment).
+	Default   tcp.CC `json:"default,omitzero"`
+	Treatment string `json:"treatment,omitempty"`
 	Metrics       estimate.Path        `json:"metrics"`
 }
 
@@ -48,6 +53,9 @@ func (e *Engine) memory(n *node) StoredPath {
 	if n.compared != nil {
 		compared := *n.compared
 		m.Compared = &compared
+	}
+	if n.compared != nil || n.left != nil {
+		m.Default, m.Treatment = e.comparedWith, n.rule.treatment
 	}
 	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
@@ -129,7 +137,10 @@ func (e *Engine) remember(m StoredPath) bool {
 		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
 		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.compared, n.left, n.retired, n.metrics = m.Compared, m.LeftToDefault, m.Retired, m.Metrics
+		n.retired, n.metrics = m.Retired, m.Metrics
+		if m.Default == e.comparedWith && m.Treatment == rs.treatment {
+			n.compared, n.left = m.Compared, m.LeftToDefault
+		}
 		n.stored = true
 		return true
 	}

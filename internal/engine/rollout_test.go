@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -203,5 +204,25 @@ func TestRollBack(t *testing.T) {
 	}
 	if rollBack(w, "none", "") == nil {
 		t.Error("a rule that is not there was taken back")
+	}
+}
+
+// In mode observe, the connections held out are not compared with those that were treated
+// before.
+func TestNothingIsComparedInModeObserve(t *testing.T) {
+	w := newWorld(t, nil, policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5})
+	w.run(200, guardedHost, allAlike)
+	gain := func() learn.Gain { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain }
+	before := gain()
+	if before.Treated == 0 || before.HeldOut == 0 {
+		t.Fatalf("%+v", before)
+	}
+	treated := w.connect(guardedHost, allAlike)
+	w.e.SetObserve(true, w.now)
+	w.run(200, guardedHost, allAlike, func(s *tcp.Sample) { s.Flags |= tcp.FlagHoldOut | tcp.FlagHoldOutSlice })
+	treated.At, treated.Flags = w.now, treated.Flags&^(tcp.FlagHoldOut|tcp.FlagHoldOutSlice)
+	w.e.Observe(treated)
+	if after := gain(); after != before {
+		t.Errorf("before %+v\nafter  %+v", before, after)
 	}
 }
