@@ -71,7 +71,7 @@ type Engine struct {
 	classes uint32       // last class id allocated
 	ids     uint32       // last policy id allocated
 
-	offered  offers
+	offered offers
 	// comparedWith is the default that connections are compared with, the last one that was known;
 	// formerDefault is the one before it.
 	comparedWith, formerDefault tcp.CC

@@ -36,7 +36,9 @@ type StoredPath struct {
 	// rule gave (policy.Rule.Treatment).
 	Default   tcp.CC `json:"default,omitzero"`
 	Treatment string `json:"treatment,omitempty"`
-	Metrics       estimate.Path        `json:"metrics"`
+	// RolledBack is stored of the root of a rule whose rollout a guard took back.
+	RolledBack *StoredRollBack `json:"rolled_back,omitempty"`
+	Metrics    estimate.Path   `json:"metrics"`
 }
 
 func (n *node) place() PathID {
@@ -56,6 +58,9 @@ func (e *Engine) memory(n *node) StoredPath {
 	}
 	if n.compared != nil || n.left != nil {
 		m.Default, m.Treatment = e.comparedWith, n.rule.treatment
+	}
+	if n == n.rule.root {
+		m.RolledBack = e.rolledBack(n.rule)
 	}
 	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
@@ -121,10 +126,17 @@ func (e *Engine) putBack() {
 	e.saving, e.forgetting = nil, nil
 }
 
-// remember restores the stored belief of a path. It reports whether it did: not if the rule
-// is gone, or has another objective, scope or learner now.
+// remember restores what is stored of a path. It reports whether it did: not if the rule is
+// gone, or has another objective, scope or learner now. That a guard took the rollout of a rule
+// back is restored of all rules that were not edited.
 func (e *Engine) remember(m StoredPath) bool {
 	for _, rs := range e.byRule {
+		if b := m.RolledBack; b != nil && rs.rule.Name == m.Rule && b.Rule == rs.rule.Fingerprint() {
+			e.overrides[m.Rule] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
+			if rs.rule.Learn == nil {
+				return true // there is nothing else
+			}
+		}
 		l := rs.rule.Learn
 		if rs.rule.Name != m.Rule || l == nil || l.OwnScope != (m.Scope != 0) ||
 			l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner {

@@ -191,11 +191,12 @@ func TestRollBack(t *testing.T) {
 	if err := rollBack(w, "all", "again"); err != nil || rollout().Share != 0 {
 		t.Errorf("%v, %+v", err, rollout())
 	}
-	if err := w.e.SetRules([]policy.Rule{learnRule("all", withFields)}, policy.Resolver{}, w.now); err != nil {
+	edited := learnRule("all", withFields, func(r *policy.Rule) { r.Learn.HoldOut = 0.03 })
+	if err := w.e.SetRules([]policy.Rule{edited}, policy.Resolver{}, w.now); err != nil {
 		t.Fatal(err)
 	}
 	if r := rollout(); r.Share != 1 || r.By != "" || len(w.sink.touched()) == 0 {
-		t.Errorf("after a reload: %+v", r)
+		t.Errorf("after an edit of the rule: %+v", r)
 	}
 	for rule, share := range map[string]float64{"none": 0.5, "left": 0.5, "all": 1.5} {
 		if w.e.SetRollout(rule, share, w.now) == nil {
@@ -224,5 +225,87 @@ func TestNothingIsComparedInModeObserve(t *testing.T) {
 	w.e.Observe(treated)
 	if after := gain(); after != before {
 		t.Errorf("before %+v\nafter  %+v", before, after)
+	}
+}
+
+// A rollout that a guard took back stays so after a reload or a restart, as long as the rule is
+// the same: an unrelated edit of the file does not start it again. An edit of the rule does, and
+// so does an operator.
+func TestRolloutTakenBackStaysSo(t *testing.T) {
+	other := policy.Rule{Name: "other", CC: bbr}
+	for name, rule := range map[string]policy.Rule{
+		"set":   {Name: "web", CC: reno, Rollout: 0.25},
+		"learn": learnRule("web", func(r *policy.Rule) { r.Rollout = 0.25 }),
+	} {
+		w := newWorld(t, nil, rule)
+		rollout := func() *Rollout { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout }
+		load := func(rules ...policy.Rule) {
+			t.Helper()
+			if err := w.e.SetRules(rules, policy.Resolver{}, w.now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var kept []StoredPath
+		restart := func(rules ...policy.Rule) {
+			t.Helper()
+			changed, _ := memories(t, w.e, nil)
+			kept = append(kept, changed...) // the later record of a path comes later
+			w.e = New(options(w.sink))
+			w.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
+			if err := w.e.Start(rules, policy.Resolver{}, func(keep func(StoredPath) bool) error {
+				last := map[PathID]StoredPath{}
+				for _, m := range kept {
+					last[m.PathID] = m
+				}
+				for _, m := range last {
+					keep(m)
+				}
+				return nil
+			}, w.now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		takenBack := func(when string, want bool) {
+			t.Helper()
+			r := rollout()
+			if got := r.Share == 0 && r.By == ByGuard && r.Why == "harm" && !r.Since.IsZero(); got != want {
+				t.Errorf("%s, %s: %+v", name, when, r)
+			}
+		}
+		again := func() {
+			t.Helper()
+			if err := rollBack(w, "web", "harm"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again()
+		load(rule, other)
+		takenBack("after a reload", true)
+		restart(rule)
+		takenBack("after a restart", true)
+		restart(rule, other)
+		takenBack("after a second restart", true)
+		if got := w.run(10, guardedHost, allAlike); count(got, cubic) != 10 {
+			t.Errorf("%s: %v", name, got)
+		}
+
+		edited := rule
+		edited.Set.Set(tcp.InitCwnd, 20)
+		load(edited)
+		takenBack("after an edit", false)
+		again()
+		restart(rule)
+		takenBack("after an edit and a restart", false)
+
+		again()
+		if err := w.e.SetRollout("web", 0.1, w.now); err != nil || rollout().Share != 0.1 {
+			t.Errorf("%s: %v, %+v", name, err, rollout())
+		}
+		restart(rule)
+		takenBack("after an operator started it and a restart", false)
+		again()
+		load(other)
+		load(rule)
+		takenBack("after the rule was gone", false)
 	}
 }

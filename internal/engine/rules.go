@@ -90,7 +90,7 @@ func (e *Engine) putIntoForce(p *plan) {
 		}
 		rs.changed, rs.retreated = false, false
 	}
-	clear(e.overrides) // the loaded configuration applies again
+	e.endOverrides()
 	e.markAll()
 }
 
