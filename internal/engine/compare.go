@@ -10,7 +10,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Every path, its prefix and its rule compare their connections with the hold-out. If the
+// Every path, its prefix and its rule (also each of its namespaces, if they learn for
+// themselves) compare their connections with the hold-out. If the
 // default is significantly better, the path gets the default again, for a time that
 // doubles if the same happens again soon.
 //
@@ -35,11 +36,15 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	}
 	by := assignmentOf(s)
 	first := by == learn.Treated && leaf.belief.FirstTrial(s.Arm, out)
-	for m := leaf.parent; m != nil; m = m.parent {
+	leaveOut := first
+	for m := leaf.above(); m != nil; m = m.above() {
 		if m.compared == nil {
 			m.compared = &learn.Comparison{}
 		}
-		if !first || !m.belief.FirstTrial(s.Arm, out) {
+		if m.key.scope == leaf.key.scope { // beliefs are those of one namespace
+			leaveOut = first && m.belief.FirstTrial(s.Arm, out)
+		}
+		if !leaveOut {
 			m.compared.AddRelative(leaf.compared, out, by)
 		}
 	}
@@ -50,7 +55,7 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if !s.Has(tcp.FlagHoldOut) || e.armsOnly {
 		return // judging at outcomes of the hold-out alone is often enough
 	}
-	for m := leaf; m != nil; m = m.parent {
+	for m := leaf; m != nil; m = m.above() {
 		if e.judgeDefault(m, s.At) {
 			return
 		}
@@ -116,8 +121,7 @@ func (e *Engine) judgeDefault(n *node, now int64) bool {
 // backToDefault leaves a node to the default, because tcpilot does harm there. The partial
 // rollout of a rule is set to 0 instead: only the operator starts it again.
 func (e *Engine) backToDefault(n *node, why string, now int64) {
-	if n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1 {
-		n.compared, n.failures = nil, nil
+	if n.isRoot() && e.rollout(n.rule) < 1 {
 		e.rollBack(n.rule, why, now)
 		return
 	}
@@ -171,7 +175,7 @@ func (n *node) above() *node {
 
 // within reports whether around is an ancestor of n.
 func (n *node) within(around *node) bool {
-	for n = n.parent; n != nil; n = n.parent {
+	for n = n.above(); n != nil; n = n.above() {
 		if n == around {
 			return true
 		}
@@ -181,7 +185,7 @@ func (n *node) within(around *node) bool {
 
 // leftNow is why a path, or an ancestor of it, is left to the default now; nil if it is not.
 func (n *node) leftNow(now int64) *StoredLeftToDefault {
-	for ; n != nil; n = n.parent {
+	for ; n != nil; n = n.above() {
 		if n.left != nil && now < n.left.Until {
 			return n.left
 		}

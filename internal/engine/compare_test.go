@@ -161,3 +161,30 @@ func TestFailuresEndWithWhatTheRuleSets(t *testing.T) {
 		t.Error("still compared with what failed before")
 	}
 }
+
+// A rule whose network namespaces learn for themselves is compared as a whole as well: its rollout
+// is taken back, and it is left to the default.
+func TestGuardOfARuleThatLearnsByNamespace(t *testing.T) {
+	for _, rollout := range []float64{0, 0.25} {
+		w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) {
+			r.Rollout, r.Learn.HoldOut, r.Learn.OwnScope = rollout, 0.1, true
+			r.Set.Set(tcp.InitCwnd, 1)
+		}))
+		w.e.SetOffered(offer(reno, bbr, cubic), cubic)
+		var r RuleState
+		for i := range 3000 {
+			ns := uint64(7 + i%5)
+			w.run(1, nth(i%300), allAlike, func(s *tcp.Sample) { s.NetNS = ns }, slowIfTreated)
+			if r = w.e.Summary(time.Unix(0, w.now)).Rules[0]; r.Rollout.By != "" || r.LeftToDefault != nil {
+				break
+			}
+		}
+		if rollout != 0 && (r.Rollout.Share != 0 || r.Rollout.By != ByGuard) || rollout == 0 && r.LeftToDefault == nil {
+			t.Errorf("rollout %g: %+v, %+v, %+v", rollout, r.Rollout, r.LeftToDefault, r.Gain)
+		}
+		w.e.Settle(w.now)
+		if got := w.run(20, nth(3), allAlike); count(got, cubic) != 20 {
+			t.Errorf("rollout %g: then %v", rollout, got)
+		}
+	}
+}

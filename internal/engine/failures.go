@@ -13,13 +13,11 @@ import (
 // which a connection failed. All ends but an orderly one count, whoever caused them: what is not
 // tcpilot's doing meets the hold-out as well.
 
-// compareFailures updates the comparison of failures by a connection that ended.
+// compareFailures updates the comparison of failures by a connection that ended. leaf is its
+// path, or the root of its rule if that has no path.
 func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 	if !e.comparable(rs, s) || s.Kind != tcp.KindClose && s.Kind != tcp.KindFailedConnect {
 		return
-	}
-	if leaf == nil {
-		leaf = rs.root
 	}
 	from := leaf.policyNode()
 	by := assignmentOf(s)

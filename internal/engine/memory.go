@@ -130,33 +130,48 @@ func (e *Engine) putBack() {
 // gone, or has another objective, scope or learner now. That a guard took the rollout of a rule
 // back is restored of all rules that were not edited.
 func (e *Engine) remember(m StoredPath) bool {
-	for _, rs := range e.byRule {
-		if b := m.RolledBack; b != nil && rs.rule.Name == m.Rule && b.Rule == rs.rule.Fingerprint() {
-			e.overrides[m.Rule] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
-			if rs.rule.Learn == nil {
-				return true // there is nothing else
-			}
-		}
-		l := rs.rule.Learn
-		if rs.rule.Name != m.Rule || l == nil || l.OwnScope != (m.Scope != 0) ||
-			l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner {
-			continue
-		}
-		n := e.rememberNode(rs, m.PathID)
-		if n == nil {
-			return false
-		}
-		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
-		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
-		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.retired, n.metrics = m.Retired, m.Metrics
-		if m.Default == e.comparedWith && m.Treatment == rs.treatment {
-			n.compared, n.left = m.Compared, m.LeftToDefault
-		}
-		n.stored = true
-		return true
+	i := slices.IndexFunc(e.byRule, func(rs *ruleState) bool { return rs.rule.Name == m.Rule })
+	if i < 0 {
+		return false
 	}
-	return false
+	rs := e.byRule[i]
+	b, l := m.RolledBack, rs.rule.Learn
+	taken := b != nil && b.Rule == rs.rule.Fingerprint()
+	if taken {
+		e.overrides[m.Rule] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
+	}
+	switch {
+	case l == nil:
+		return taken // there is nothing else
+	case l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner:
+		return false
+	case l.OwnScope && m.Scope == 0: // of all namespaces together there is no belief
+		if m.Prefix.Bits() == 0 && m.comparesWith(e, rs) {
+			rs.root.compared, rs.root.left = m.Compared, m.LeftToDefault
+		}
+		return false
+	case l.OwnScope != (m.Scope != 0):
+		return false
+	}
+	n := e.rememberNode(rs, m.PathID)
+	if n == nil {
+		return false
+	}
+	n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
+	n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
+	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
+	n.retired, n.metrics = m.Retired, m.Metrics
+	if m.comparesWith(e, rs) {
+		n.compared, n.left = m.Compared, m.LeftToDefault
+	}
+	n.stored = true
+	return true
+}
+
+// comparesWith reports whether a stored comparison is with the present default, and of what the
+// rule gives now.
+func (m *StoredPath) comparesWith(e *Engine, rs *ruleState) bool {
+	return m.Default == e.comparedWith && m.Treatment == rs.treatment
 }
 
 // rememberNode returns the node of a stored prefix; nil if the configuration now asks for

@@ -141,6 +141,12 @@ func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
 	e.log.Warn("rollout set to 0 by a guard", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
 	e.overrides[name] = override{by: ByGuard, why: why, since: now, rule: rs.rule.Fingerprint()}
 	e.beliefChanged(rs.root, tcp.CC{}) // to be stored
+	e.byUse.each(func(n *node) {
+		if n.rule == rs && n.isRoot() {
+			n.compared, n.failures = nil, nil
+		}
+	})
+	rs.root.compared, rs.root.failures = nil, nil
 	e.totals.RolledBack++
 	e.markAll()
 }
