@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -183,6 +184,10 @@ func TestGuardOfARuleThatLearnsByNamespace(t *testing.T) {
 			t.Errorf("rollout %g: %+v, %+v, %+v", rollout, r.Rollout, r.LeftToDefault, r.Gain)
 		}
 		w.e.Settle(w.now)
+		ex := w.e.Explain(&class.Conn{Remote: ip("192.0.2.77"), NetNS: 7, Outgoing: true}, time.Unix(0, w.now))
+		if r.LeftToDefault != nil && (ex.Entry == nil || ex.Entry.LeftToDefault == nil || *ex.Entry.LeftToDefault != *r.LeftToDefault) {
+			t.Errorf("an unknown address: %+v", ex.Entry)
+		}
 		if got := w.run(20, nth(3), allAlike); count(got, cubic) != 20 {
 			t.Errorf("rollout %g: then %v", rollout, got)
 		}
