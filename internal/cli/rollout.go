@@ -24,7 +24,8 @@ func (a *app) rollout() *cobra.Command {
 		Long: `Show and change the share of its connections that a rule applies to. The others are
 in the hold-out: they keep the kernel's defaults, for comparison. The share is the
 key rollout of the rule in the configuration. If connections of the rule do worse
-than the hold-out, a guard sets its rollout to 0 %.`,
+than the hold-out, or fail more often, a guard sets its rollout to 0 %. It stays so,
+also across reloads and restarts, until the rule is edited or its rollout is set.`,
 		Example: `  tcpilot rollout list
   sudo tcpilot rollout set web 10%`,
 		Args: console.Args(0, 0, ""),
@@ -43,7 +44,7 @@ func (a *app) rolloutList() *cobra.Command {
   ROLLOUT     share of connections that the rule applies to now
   CONFIGURED  the same share in the configuration
   WITH        recent observations of connections that the rule applied to: slices of
-              time, or single connections if the rule learns nothing
+              time, or single connections if the learner does not use slices
   WITHOUT     the same, of the hold-out
   GAIN        by what factor connections of WITH were faster, slow ones counting most,
               with a 95 % interval that is valid at any time: see 'tcpilot paths'. A

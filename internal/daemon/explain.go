@@ -84,6 +84,8 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	out.HoldOut = p.HoldOut.Share
 	if !e.IsRoot {
 		out.Path = p
+	} else if b := p.LeftToDefault; b != nil {
+		out.Why += fmt.Sprintf(" (the rule, until %s): %s", b.Until.Format(time.TimeOnly), b.Why)
 	}
 }
 

@@ -246,9 +246,12 @@ func exchange(t *testing.T, n int) {
 	}
 }
 
-func pair(t *testing.T) (client, server net.Conn) {
+func pair(t *testing.T) (client, server net.Conn) { return pairAt(t, "127.0.0.1") }
+
+// pairAt is pair with both ends at an address of the loopback device.
+func pairAt(t *testing.T, addr string) (client, server net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +261,8 @@ func pair(t *testing.T) (client, server net.Conn) {
 		c, _ := l.Accept()
 		accepted <- c
 	}()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}}
+	if client, err = from.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if server = <-accepted; server == nil {

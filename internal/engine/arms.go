@@ -73,6 +73,7 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 		return
 	}
 	e.offered = o
+	e.setDefault(def)
 	for _, a := range e.arms {
 		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Reason == "") {
 			a.State, a.Reason = ArmMissing, "the kernel does not offer it"

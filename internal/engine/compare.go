@@ -10,7 +10,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Every path, its prefix and its rule compare their connections with the hold-out. If the
+// Every path, its prefix and its rule (also each of its namespaces, if they learn for
+// themselves) compare their connections with the hold-out. If the
 // default is significantly better, the path gets the default again, for a time that
 // doubles if the same happens again soon.
 //
@@ -27,7 +28,7 @@ type StoredLeftToDefault struct {
 
 // compare updates the comparisons with the hold-out by an outcome.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
-	if leaf.rule.rule.Learn.HoldOut <= 0 && e.rollout(leaf.rule) == 1 || e.observe || leaf.leftToDefault(s.At) {
+	if !e.comparable(leaf.rule, s) || leaf.leftToDefault(s.At) {
 		return // the hold-out is empty, or all of the path is in it
 	}
 	if leaf.compared == nil {
@@ -35,11 +36,15 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	}
 	by := assignmentOf(s)
 	first := by == learn.Treated && leaf.belief.FirstTrial(s.Arm, out)
-	for m := leaf.parent; m != nil; m = m.parent {
+	leaveOut := first
+	for m := leaf.above(); m != nil; m = m.above() {
 		if m.compared == nil {
 			m.compared = &learn.Comparison{}
 		}
-		if !first || !m.belief.FirstTrial(s.Arm, out) {
+		if m.key.scope == leaf.key.scope { // beliefs are those of one namespace
+			leaveOut = first && m.belief.FirstTrial(s.Arm, out)
+		}
+		if !leaveOut {
 			m.compared.AddRelative(leaf.compared, out, by)
 		}
 	}
@@ -50,40 +55,89 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if !s.Has(tcp.FlagHoldOut) || e.armsOnly {
 		return // judging at outcomes of the hold-out alone is often enough
 	}
-	for m := leaf; m != nil; m = m.parent {
+	for m := leaf; m != nil; m = m.above() {
 		if e.judgeDefault(m, s.At) {
 			return
 		}
 	}
 }
 
-// judgeDefault leaves a node to the default if that is significantly better, and reports
-// whether it did. The partial rollout of a rule is set to 0 instead: only the operator
-// starts it again.
-func (e *Engine) judgeDefault(n *node, now int64) bool {
-	g := n.compared.Gain()
-	switch {
-	case !g.Worse():
-		return false
-	case n.isRoot() && n.key.scope == 0 && e.rollout(n.rule) < 1:
-		n.compared = nil
-		e.rollBack(n.rule, whyWorse(g), now)
-	default:
-		e.leaveToDefault(n, g, now)
+// comparable reports whether the connection of a sample was assigned to a group by the rule as it
+// is now. One that got an earlier default may live on for long.
+func (e *Engine) comparable(rs *ruleState, s *tcp.Sample) bool {
+	return e.holdsOut(rs) && rs.root != nil && s.PolicyID != 0 && s.Class == rs.class && !s.Has(tcp.FlagAdopted) &&
+		!(s.CC == e.formerDefault && s.CC != (tcp.CC{}) && s.Flags&(tcp.FlagHoldOut|tcp.FlagDefaultArm) != 0)
+}
+
+// setDefault notes the host's default; zero: not known. What was compared with another one ends.
+func (e *Engine) setDefault(def tcp.CC) {
+	if def == (tcp.CC{}) || def == e.comparedWith {
+		return
 	}
-	return true
+	e.formerDefault, e.comparedWith = e.comparedWith, def
+	if e.formerDefault != (tcp.CC{}) {
+		e.endComparisons(nil)
+	}
+}
+
+// endComparisons ends the comparisons of a rule, or of all rules, with what followed from them:
+// what is compared is not the same any more.
+func (e *Engine) endComparisons(rs *ruleState) {
+	end := func(n *node) {
+		if rs != nil && n.rule != rs {
+			return
+		}
+		n.guard = nil
+		if n.compared != nil || n.failures != nil || n.left != nil {
+			n.compared, n.failures, n.left = nil, nil, nil
+			e.beliefChanged(n, tcp.CC{})
+			e.markUrgent(n)
+		}
+	}
+	e.byUse.each(end)
+	for _, r := range e.byRule {
+		if r.root != nil {
+			end(r.root)
+		}
+	}
+}
+
+// holdsOut reports whether some connections of a rule are treated and others held out.
+func (e *Engine) holdsOut(rs *ruleState) bool {
+	share := e.rollout(rs)
+	return !e.observe && share > 0 && (share < 1 || rs.rule.Learn != nil && rs.rule.Learn.HoldOut > 0)
+}
+
+// judgeDefault returns a node to the default if that is significantly better, and reports
+// whether it did.
+func (e *Engine) judgeDefault(n *node, now int64) bool {
+	g, worse := n.compared.Harm()
+	if worse {
+		e.backToDefault(n, whyWorse(g), now)
+	}
+	return worse
+}
+
+// backToDefault leaves a node to the default, because tcpilot does harm there. The partial
+// rollout of a rule is set to 0 instead: only the operator starts it again.
+func (e *Engine) backToDefault(n *node, why string, now int64) {
+	if n.isRoot() && e.rollout(n.rule) < 1 {
+		e.rollBack(n.rule, why, now)
+		return
+	}
+	e.leaveToDefault(n, why, now)
 }
 
 // leaveToDefault returns a path, or a rule, to the kernel's defaults for a limited time, and
 // resets its comparison.
-func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
+func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 	var last StoredLeftToDefault
 	if n.left != nil {
 		last = *n.left
 	}
 	length := guard.Length(last.Since, last.Until, now)
-	n.left = &StoredLeftToDefault{Why: whyWorse(g), Since: now, Until: now + length}
-	n.compared = &learn.Comparison{}
+	n.left = &StoredLeftToDefault{Why: why, Since: now, Until: now + length}
+	n.compared, n.failures = &learn.Comparison{}, nil
 	e.retirements[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.left.Why, "for", time.Duration(length))
@@ -97,17 +151,31 @@ func (e *Engine) leaveToDefault(n *node, g learn.Gain, now int64) {
 }
 
 func whyWorse(g learn.Gain) string {
-	what := "single connections held out"
-	if g.BySlice {
-		what = "slices of time held out"
-	}
 	return fmt.Sprintf("connections were %.2f times as fast as with the default (95 %%: %.2f to %.2f), over %.0f slices of time and %.0f %s",
-		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, what)
+		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, heldOutAs(g.BySlice))
+}
+
+func heldOutAs(bySlice bool) string {
+	if bySlice {
+		return "slices of time held out"
+	}
+	return "single connections held out"
+}
+
+// above is the node that n is part of: its parent or, of a namespace's root, the rule's own.
+func (n *node) above() *node {
+	if n.parent != nil {
+		return n.parent
+	}
+	if root := n.rule.root; root != n {
+		return root
+	}
+	return nil
 }
 
 // within reports whether around is an ancestor of n.
 func (n *node) within(around *node) bool {
-	for n = n.parent; n != nil; n = n.parent {
+	for n = n.above(); n != nil; n = n.above() {
 		if n == around {
 			return true
 		}
@@ -117,7 +185,7 @@ func (n *node) within(around *node) bool {
 
 // leftNow is why a path, or an ancestor of it, is left to the default now; nil if it is not.
 func (n *node) leftNow(now int64) *StoredLeftToDefault {
-	for ; n != nil; n = n.parent {
+	for ; n != nil; n = n.above() {
 		if n.left != nil && now < n.left.Until {
 			return n.left
 		}

@@ -71,7 +71,11 @@ type Engine struct {
 	classes uint32       // last class id allocated
 	ids     uint32       // last policy id allocated
 
-	offered  offers
+	offered offers
+	// comparedWith is the default that connections are compared with, the last one that was known;
+	// formerDefault is the one before it.
+	comparedWith, formerDefault tcp.CC
+
 	arms     map[tcp.CC]*ArmState
 	retired  []tcp.CC // refused by the kernel
 	unusable []tcp.CC // scratch: retired, and the arms that guards retired on one path
@@ -128,7 +132,7 @@ type waits struct {
 	allowed   int64
 	// deferred are paths that wait for their slice to end, by the length of the slice.
 	// releasedAt (Unix ns) is when releaseDeferred last ran.
-	deferred   [longestSlice + manyShift - leastSlice + 1][]*node
+	deferred   [longestSlice + manyShift + 1 - leastSlice + 1][]*node
 	releasedAt int64
 }
 
@@ -173,8 +177,10 @@ type ruleState struct {
 	// last decided on (updateCopies).
 	copiesDue bool
 	copiedAt  int64
-	// changed says that the rule was edited, and kept its name and what it learns.
-	changed bool
+	// changed says that the rule was edited, and kept its name and what it learns. retreated says that
+	// it gives something else now.
+	changed, retreated bool
+	treatment          string // policy.Rule.Treatment
 }
 
 // Defaults of Options.

@@ -8,6 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // PathID names a path in terms that outlive the process: its rule, not its class.
@@ -31,7 +32,13 @@ type StoredPath struct {
 	Compared      *learn.Comparison    `json:"compared,omitempty"`
 	LeftToDefault *StoredLeftToDefault `json:"left_to_default,omitempty"`
 	Retired       guard.Retirements    `json:"retired,omitempty"`
-	Metrics       estimate.Path        `json:"metrics"`
+	// Default and Treatment are what Compared and LeftToDefault are about: the default, and what the
+	// rule gave (policy.Rule.Treatment).
+	Default   tcp.CC `json:"default,omitzero"`
+	Treatment string `json:"treatment,omitempty"`
+	// RolledBack is stored of the root of a rule whose rollout a guard took back.
+	RolledBack *StoredRollBack `json:"rolled_back,omitempty"`
+	Metrics    estimate.Path   `json:"metrics"`
 }
 
 func (n *node) place() PathID {
@@ -48,6 +55,12 @@ func (e *Engine) memory(n *node) StoredPath {
 	if n.compared != nil {
 		compared := *n.compared
 		m.Compared = &compared
+	}
+	if n.compared != nil || n.left != nil {
+		m.Default, m.Treatment = e.comparedWith, n.rule.treatment
+	}
+	if n == n.rule.root {
+		m.RolledBack = e.rolledBack(n.rule)
 	}
 	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
@@ -113,27 +126,52 @@ func (e *Engine) putBack() {
 	e.saving, e.forgetting = nil, nil
 }
 
-// remember restores the stored belief of a path. It reports whether it did: not if the rule
-// is gone, or has another objective, scope or learner now.
+// remember restores what is stored of a path. It reports whether it did: not if the rule is
+// gone, or has another objective, scope or learner now. That a guard took the rollout of a rule
+// back is restored of all rules that were not edited.
 func (e *Engine) remember(m StoredPath) bool {
-	for _, rs := range e.byRule {
-		l := rs.rule.Learn
-		if rs.rule.Name != m.Rule || l == nil || l.OwnScope != (m.Scope != 0) ||
-			l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner {
-			continue
-		}
-		n := e.rememberNode(rs, m.PathID)
-		if n == nil {
-			return false
-		}
-		n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
-		n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
-		n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
-		n.compared, n.left, n.retired, n.metrics = m.Compared, m.LeftToDefault, m.Retired, m.Metrics
-		n.stored = true
-		return true
+	i := slices.IndexFunc(e.byRule, func(rs *ruleState) bool { return rs.rule.Name == m.Rule })
+	if i < 0 {
+		return false
 	}
-	return false
+	rs := e.byRule[i]
+	b, l := m.RolledBack, rs.rule.Learn
+	taken := b != nil && b.Rule == rs.rule.Fingerprint()
+	if taken {
+		e.overrides[m.Rule] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
+	}
+	switch {
+	case l == nil:
+		return taken // there is nothing else
+	case l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner:
+		return false
+	case l.OwnScope && m.Scope == 0: // of all namespaces together there is no belief
+		if m.Prefix.Bits() == 0 && m.comparesWith(e, rs) {
+			rs.root.compared, rs.root.left = m.Compared, m.LeftToDefault
+		}
+		return false
+	case l.OwnScope != (m.Scope != 0):
+		return false
+	}
+	n := e.rememberNode(rs, m.PathID)
+	if n == nil {
+		return false
+	}
+	n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
+	n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
+	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
+	n.retired, n.metrics = m.Retired, m.Metrics
+	if m.comparesWith(e, rs) {
+		n.compared, n.left = m.Compared, m.LeftToDefault
+	}
+	n.stored = true
+	return true
+}
+
+// comparesWith reports whether a stored comparison is with the present default, and of what the
+// rule gives now.
+func (m *StoredPath) comparesWith(e *Engine, rs *ruleState) bool {
+	return m.Default == e.comparedWith && m.Treatment == rs.treatment
 }
 
 // rememberNode returns the node of a stored prefix; nil if the configuration now asks for

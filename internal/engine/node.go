@@ -51,6 +51,7 @@ type node struct {
 	rootEvidence   float64              // evidence that this path gave to the root of its rule, as of rootEvidenceAt
 	rootEvidenceAt int64                // Unix ns
 	compared       *learn.Comparison    // with the hold-out; nil before its first sample
+	failures       *learn.Failures      // the same of connections that fail; nil before the first one failed
 	left           *StoredLeftToDefault // nil unless the path was once left to the default
 
 	guard   *guard.State      // nil until there is something to compare with
@@ -128,6 +129,9 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 
 // isRoot reports whether n is the root of a class, which applies where no path is known.
 func (n *node) isRoot() bool { return n.parent == nil }
+
+// fixed reports whether the node's rule learns nothing: then it is the rule's root.
+func (n *node) fixed() bool { return n.rule.rule.Learn == nil }
 
 // adapts reports whether the node's rule adapts a field.
 func (n *node) adapts(f tcp.Field) bool { return n.rule.rule.Adapts(f) }
@@ -318,7 +322,7 @@ func (e *Engine) drop(n *node) {
 	n.id, n.gone = 0, true
 	// dirty, later, deferred and unsaved keep the node until they are next walked, which can
 	// take long for unsaved. So free its memory now.
-	n.belief, n.compared, n.guard, n.retired, n.left = learn.Belief{}, nil, nil, nil, nil
+	n.belief, n.compared, n.failures, n.guard, n.retired, n.left = learn.Belief{}, nil, nil, nil, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
 		if e.listed++; e.listed > e.opt.Limit/trialPart {
 			e.dropListed()

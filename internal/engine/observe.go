@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"time"
@@ -12,8 +13,9 @@ import (
 )
 
 // Observe updates what is known of a path by one sample. It does not keep s. Its steps:
-// find rule, path and host; note what every sample contains; compute the outcome, if the
-// sample has one; compare with the hold-out; update the belief; run the guards.
+// find rule, path and host; compare failures with those of the hold-out; note what every sample
+// contains; compute the outcome, if the sample has one; compare it with the hold-out; update
+// the belief; run the guards.
 func (e *Engine) Observe(s *tcp.Sample) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -23,10 +25,12 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	case rs == nil:
 		return
 	case rs.rule.Learn == nil:
+		e.compareFailures(rs, rs.root, s)
 		e.compareFixed(rs, s)
 		return
 	}
 	at := e.find(rs, s)
+	e.compareFailures(rs, cmp.Or(at.leaf(), e.nodes[rootKey(rs.class, at.scope)], rs.root), s)
 	e.updateMetrics(rs, &at, s)
 	if out, scored := e.outcome(rs, at, s); scored {
 		leaf := e.ensureNode(rs, at, s)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -19,6 +21,9 @@ type overlapping struct {
 	live  []*transfer
 	n     map[tcp.CC]int // connections ended
 	lossy bool           // packets are lost at random, so that the queue is short
+	// greedy takes four times as much as others from the same queue, and wastes an eighth of the
+	// link on retransmits; zero: bbr.
+	greedy tcp.CC
 }
 
 type transfer struct {
@@ -28,8 +33,7 @@ type transfer struct {
 	began int64
 }
 
-// run keeps size connections live for d. bbr takes four times as much as cubic from
-// the same queue, and wastes an eighth of the link on retransmits.
+// run keeps size connections live for d.
 func (c *overlapping) run(size int, d time.Duration) {
 	const (
 		step    = 20 * time.Millisecond
@@ -44,14 +48,14 @@ func (c *overlapping) run(size int, d time.Duration) {
 		}
 		want, wasted := 0.0, 0.0
 		for _, t := range c.live {
-			want += greed(t.CC)
-			if t.CC == bbr {
-				wasted += greed(t.CC) / 8
+			want += c.greed(t.CC)
+			if t.CC == c.greediest() {
+				wasted += c.greed(t.CC) / 8
 			}
 		}
 		c.now += int64(step)
 		c.live = slices.DeleteFunc(c.live, func(t *transfer) bool {
-			t.left -= linkBps * step.Seconds() * (1 - wasted/want) * greed(t.CC) / want
+			t.left -= linkBps * step.Seconds() * (1 - wasted/want) * c.greed(t.CC) / want
 			if t.left > 0 {
 				return false
 			}
@@ -75,11 +79,18 @@ func (c *overlapping) end(t *transfer) {
 	c.n[t.CC]++
 }
 
-func greed(cc tcp.CC) float64 {
-	if cc == bbr {
+func (c *overlapping) greed(cc tcp.CC) float64 {
+	if cc == c.greediest() {
 		return 4
 	}
 	return 1
+}
+
+func (c *overlapping) greediest() tcp.CC {
+	if c.greedy == (tcp.CC{}) {
+		return bbr
+	}
+	return c.greedy
 }
 
 // An arm that takes from the connections of the neighbouring slices is not better for
@@ -103,6 +114,44 @@ func TestNoGainFromOverlappingConnections(t *testing.T) {
 		t.Errorf("%d observations in %d slices of %v", n.belief.Count, slices, p.Slice)
 	}
 	t.Log(c.n, p.Slice, n.belief.Count)
+}
+
+// lastArm gives all connections to the last arm, as if that was shown to be better.
+type lastArm struct{ learn.Learner }
+
+func (lastArm) Weights(w []float64, arms []tcp.CC, _ int, _, _ *learn.Belief, _ int64) int {
+	clear(w)
+	w[len(arms)-1] = 1
+	return len(arms) - 1
+}
+
+// A default that takes from the connections beside it looks better in single connections that
+// are held out, and is worse in whole slices of time. Guards act on the slices only.
+func TestGuardsIgnoreSingleHoldOutsAmongOverlappingConnections(t *testing.T) {
+	misleading := 0
+	for i, holdOut := range []float64{0.02, 0.02, 0.02, 0.05, 0.1} {
+		w := newWorld(t, func(o *Options) { o.Learner = lastArm{learn.DefaultThompson()} },
+			learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut, r.Learn.Arms = holdOut, []tcp.CC{bbr} }))
+		w.e.slices = true // lastArm hides that its learner uses slices
+		w.now += int64(i) * 977 * second
+		w.e.SetOffered(offer(cubic, bbr), cubic)
+		w.e.Settle(w.now)
+		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}, greedy: cubic}
+		for range 40 {
+			c.run(20, 3*time.Minute)
+			p := w.path("203.0.113.0/24")
+			if g := p.HoldOut.Gain; g.Worse() && !g.BySlice {
+				misleading++
+			}
+			if b := p.LeftToDefault; b != nil {
+				t.Errorf("hold-out %g: left to the default: %s", holdOut, b.Why)
+				break
+			}
+		}
+	}
+	if misleading == 0 {
+		t.Error("single connections never looked better than the rest: this test shows nothing")
+	}
 }
 
 // The first connections that end on a path do not look like many overlapping ones, and

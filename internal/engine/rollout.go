@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
@@ -36,12 +37,50 @@ type Rollout struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// override is a rollout other than the configured one. It lasts until rules are loaded
-// again, or the daemon ends.
+// override is a rollout other than the configured one. An operator's lasts until rules are
+// loaded again, or the daemon ends; a guard's lasts, also across restarts, until the rule is
+// edited or an operator changes its rollout.
 type override struct {
 	share   float64
 	by, why string
-	since   int64 // Unix ns
+	since   int64  // Unix ns
+	rule    string // policy.Rule.Fingerprint of the rule that a guard took back
+}
+
+// StoredRollBack is a rollout that a guard took back.
+type StoredRollBack struct {
+	Why   string `json:"why"`
+	Since int64  `json:"since_ns"` // Unix ns
+	Rule  string `json:"rule"`     // policy.Rule.Fingerprint
+}
+
+// rolledBack is what the store keeps of the override of a rule; nil if there is none of a guard.
+func (e *Engine) rolledBack(rs *ruleState) *StoredRollBack {
+	if o := e.overrides[rs.rule.Name]; o.by == ByGuard {
+		return &StoredRollBack{Why: o.why, Since: o.since, Rule: o.rule}
+	}
+	return nil
+}
+
+// endOverrides applies the rollouts of the configuration that was loaded, except to rules that a
+// guard took back and that were not edited.
+func (e *Engine) endOverrides() {
+	for _, rs := range e.byRule {
+		o, changed := e.overrides[rs.rule.Name]
+		if !changed || o.by == ByGuard && o.rule == rs.rule.Fingerprint() {
+			continue
+		}
+		delete(e.overrides, rs.rule.Name)
+		if o.by == ByGuard && rs.root != nil {
+			e.log.Info("rollout begins again: the rule was edited", "rule", rs.rule.Name, "to", rs.rule.RolloutShare())
+			e.beliefChanged(rs.root, tcp.CC{})
+		}
+	}
+	for name := range e.overrides {
+		if !slices.ContainsFunc(e.byRule, func(rs *ruleState) bool { return rs.rule.Name == name }) {
+			delete(e.overrides, name)
+		}
+	}
 }
 
 // Mode is tune or observe.
@@ -71,7 +110,8 @@ func (e *Engine) SetObserve(on bool, now int64) {
 	})
 }
 
-// SetRollout changes the rollout of a rule, 0 to 1, until rules are loaded again.
+// SetRollout changes the rollout of a rule, 0 to 1, until rules are loaded again. If a guard took
+// it back, it is as configured then.
 func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 	if !(share >= 0 && share <= 1) {
 		return fmt.Errorf("set rollout of rule %s: %g is not a share", rule, share)
@@ -83,14 +123,15 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 		}
 		e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
 		e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-		rs.root.compared = nil // measured with another share
+		rs.root.compared, rs.root.failures = nil, nil // measured with another share
+		e.beliefChanged(rs.root, tcp.CC{})            // what is stored of it
 		e.markAll()
 		return nil
 	})
 }
 
 // rollBack sets a rule's rollout to 0 because it does harm: its connections keep the kernel's
-// defaults until rules are loaded again or SetRollout is called. The caller has the lock; the
+// defaults until the rule is edited or SetRollout is called. The caller has the lock; the
 // next tick writes what changes.
 func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
 	name := rs.rule.Name
@@ -98,7 +139,14 @@ func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
 		return
 	}
 	e.log.Warn("rollout set to 0 by a guard", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
-	e.overrides[name] = override{by: ByGuard, why: why, since: now}
+	e.overrides[name] = override{by: ByGuard, why: why, since: now, rule: rs.rule.Fingerprint()}
+	e.beliefChanged(rs.root, tcp.CC{}) // to be stored
+	e.byUse.each(func(n *node) {
+		if n.rule == rs && n.isRoot() {
+			n.compared, n.failures = nil, nil
+		}
+	})
+	rs.root.compared, rs.root.failures = nil, nil
 	e.totals.RolledBack++
 	e.markAll()
 }
@@ -152,20 +200,30 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 // compareFixed updates the comparison of a rule that learns nothing, while it is rolled out
 // to a part of its connections. Every connection counts, even if setting an option failed,
 // so that both groups differ only in the random draw (intention to treat). Such a rule has
-// no objective: it is compared for throughput.
+// no objective: it is compared for throughput. The draw is in slices of time: connections that
+// were held out one by one began before the rollout did.
 func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
-	if e.rollout(rs) == 1 || rs.root == nil || s.PolicyID == 0 || s.Kind != tcp.KindClose {
+	if !e.comparable(rs, s) || s.Kind != tcp.KindClose || assignmentOf(s) == learn.HoldOutConnection {
 		return
 	}
 	out, why := learn.Reward(learn.Throughput, s, s.MinRTT)
 	if why != learn.Scored {
 		return
 	}
-	if rs.root.compared == nil {
-		rs.root.compared = &learn.Comparison{}
+	root := rs.root
+	if root.noteLifetime(s); root.sliceShift() != root.policy.slice {
+		e.mark(root)
 	}
-	rs.root.compared.Add(out, assignmentOf(s))
-	e.judgeDefault(rs.root, s.At)
+	slice, edge := root.sliceOf(s)
+	if edge {
+		return
+	}
+	out.Slice = slice
+	if root.compared == nil {
+		root.compared = &learn.Comparison{}
+	}
+	root.compared.Add(out, assignmentOf(s))
+	e.judgeDefault(root, s.At)
 }
 
 // addRollout adds the rollout of a rule to the input of a decision.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -79,19 +80,41 @@ func TestRollout(t *testing.T) {
 	fixed := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.25}
 	w := newWorld(t, nil, fixed)
 	en, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("203.0.113.9"))
-	if !ok || en.Policy.HoldOut != policy.One*3/4 {
-		t.Fatalf("%d of 65536 held out, want 3 of 4", en.Policy.HoldOut)
+	if !ok || en.Policy.HoldSlices != policy.One*3/4 || en.Policy.HoldOut != 0 {
+		t.Fatalf("%d of 65536 slices held out, and %d of 65536 connections; want 3 of 4, and none", en.Policy.HoldSlices, en.Policy.HoldOut)
 	}
 	starts := w.run(2000, ip("203.0.113.9"), lossy)
 	if n := count(starts, bbr); n < 430 || n > 570 {
 		t.Errorf("%d of 2000 have what the rule gives, want about 500", n)
 	}
 	r := w.e.Summary(time.Unix(0, w.now)).Rules[0]
-	if g := r.Gain; g.Treated < 40 || g.HeldOut < 100 || g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
+	if g := r.Gain; g.Treated < 40 || g.HeldOut < 100 || !g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
 		t.Errorf("bbr has 8 times cubic's goodput here: %+v", g)
 	}
 	if r.Rollout.Share != 0.25 || r.Rollout.Configured != 0.25 || r.Rollout.By != "" {
 		t.Errorf("%+v", r.Rollout)
+	}
+}
+
+// Connections of a rule that only sets values share the path with those that are held out, so
+// they are compared in slices of time. One by one, an arm that takes from the others looks
+// better, although all connections would be slower with it.
+func TestRolloutOfASetRuleIsComparedBySlices(t *testing.T) {
+	for i := range int64(5) {
+		w := newWorld(t, nil, policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5})
+		w.now += i * 977 * second
+		w.e.SetOffered(offer(cubic, bbr), cubic)
+		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
+		for range 12 {
+			c.run(20, 20*time.Minute)
+			if g := w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain; g.Better() || !g.BySlice {
+				t.Fatalf("all would be slower by an eighth: %+v", g)
+			}
+		}
+		g := w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain
+		if g.Treated < 50 || g.HeldOut < 50 || g.Ratio > 1.2 {
+			t.Errorf("all would be slower by an eighth: %+v, %v", g, c.n)
+		}
 	}
 }
 
@@ -168,11 +191,12 @@ func TestRollBack(t *testing.T) {
 	if err := rollBack(w, "all", "again"); err != nil || rollout().Share != 0 {
 		t.Errorf("%v, %+v", err, rollout())
 	}
-	if err := w.e.SetRules([]policy.Rule{learnRule("all", withFields)}, policy.Resolver{}, w.now); err != nil {
+	edited := learnRule("all", withFields, func(r *policy.Rule) { r.Learn.HoldOut = 0.03 })
+	if err := w.e.SetRules([]policy.Rule{edited}, policy.Resolver{}, w.now); err != nil {
 		t.Fatal(err)
 	}
 	if r := rollout(); r.Share != 1 || r.By != "" || len(w.sink.touched()) == 0 {
-		t.Errorf("after a reload: %+v", r)
+		t.Errorf("after an edit of the rule: %+v", r)
 	}
 	for rule, share := range map[string]float64{"none": 0.5, "left": 0.5, "all": 1.5} {
 		if w.e.SetRollout(rule, share, w.now) == nil {
@@ -181,5 +205,107 @@ func TestRollBack(t *testing.T) {
 	}
 	if rollBack(w, "none", "") == nil {
 		t.Error("a rule that is not there was taken back")
+	}
+}
+
+// In mode observe, the connections held out are not compared with those that were treated
+// before.
+func TestNothingIsComparedInModeObserve(t *testing.T) {
+	w := newWorld(t, nil, policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5})
+	w.run(200, guardedHost, allAlike)
+	gain := func() learn.Gain { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain }
+	before := gain()
+	if before.Treated == 0 || before.HeldOut == 0 {
+		t.Fatalf("%+v", before)
+	}
+	treated := w.connect(guardedHost, allAlike)
+	w.e.SetObserve(true, w.now)
+	w.run(200, guardedHost, allAlike, func(s *tcp.Sample) { s.Flags |= tcp.FlagHoldOut | tcp.FlagHoldOutSlice })
+	treated.At, treated.Flags = w.now, treated.Flags&^(tcp.FlagHoldOut|tcp.FlagHoldOutSlice)
+	w.e.Observe(treated)
+	if after := gain(); after != before {
+		t.Errorf("before %+v\nafter  %+v", before, after)
+	}
+}
+
+// A rollout that a guard took back stays so after a reload or a restart, as long as the rule is
+// the same: an unrelated edit of the file does not start it again. An edit of the rule does, and
+// so does an operator.
+func TestRolloutTakenBackStaysSo(t *testing.T) {
+	other := policy.Rule{Name: "other", CC: bbr}
+	for name, rule := range map[string]policy.Rule{
+		"set":   {Name: "web", CC: reno, Rollout: 0.25},
+		"learn": learnRule("web", func(r *policy.Rule) { r.Rollout = 0.25 }),
+	} {
+		w := newWorld(t, nil, rule)
+		rollout := func() *Rollout { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Rollout }
+		load := func(rules ...policy.Rule) {
+			t.Helper()
+			if err := w.e.SetRules(rules, policy.Resolver{}, w.now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var kept []StoredPath
+		restart := func(rules ...policy.Rule) {
+			t.Helper()
+			changed, _ := memories(t, w.e, nil)
+			kept = append(kept, changed...) // the later record of a path comes later
+			w.e = New(options(w.sink))
+			w.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
+			if err := w.e.Start(rules, policy.Resolver{}, func(keep func(StoredPath) bool) error {
+				last := map[PathID]StoredPath{}
+				for _, m := range kept {
+					last[m.PathID] = m
+				}
+				for _, m := range last {
+					keep(m)
+				}
+				return nil
+			}, w.now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		takenBack := func(when string, want bool) {
+			t.Helper()
+			r := rollout()
+			if got := r.Share == 0 && r.By == ByGuard && r.Why == "harm" && !r.Since.IsZero(); got != want {
+				t.Errorf("%s, %s: %+v", name, when, r)
+			}
+		}
+		again := func() {
+			t.Helper()
+			if err := rollBack(w, "web", "harm"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again()
+		load(rule, other)
+		takenBack("after a reload", true)
+		restart(rule)
+		takenBack("after a restart", true)
+		restart(rule, other)
+		takenBack("after a second restart", true)
+		if got := w.run(10, guardedHost, allAlike); count(got, cubic) != 10 {
+			t.Errorf("%s: %v", name, got)
+		}
+
+		edited := rule
+		edited.Set.Set(tcp.InitCwnd, 20)
+		load(edited)
+		takenBack("after an edit", false)
+		again()
+		restart(rule)
+		takenBack("after an edit and a restart", false)
+
+		again()
+		if err := w.e.SetRollout("web", 0.1, w.now); err != nil || rollout().Share != 0.1 {
+			t.Errorf("%s: %v, %+v", name, err, rollout())
+		}
+		restart(rule)
+		takenBack("after an operator started it and a restart", false)
+		again()
+		load(other)
+		load(rule)
+		takenBack("after the rule was gone", false)
 	}
 }

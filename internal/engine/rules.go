@@ -83,11 +83,14 @@ func (e *Engine) putIntoForce(p *plan) {
 	e.install(p)
 	for _, rs := range e.byRule {
 		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
-			rs.root.compared, rs.root.left = nil, nil
+			rs.root.compared, rs.root.failures, rs.root.left = nil, nil, nil
 		}
-		rs.changed = false
+		if rs.retreated {
+			e.endComparisons(rs)
+		}
+		rs.changed, rs.retreated = false, false
 	}
-	clear(e.overrides) // the loaded configuration applies again
+	e.endOverrides()
 	e.markAll()
 }
 
@@ -123,6 +126,9 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 			rs.class = e.classes
 		}
 		rs.rule = &rules[i]
+		treatment := rs.rule.Treatment()
+		rs.retreated = rs.changed && treatment != rs.treatment
+		rs.treatment = treatment
 		p.states[i], ids[i] = rs, rs.class
 	}
 	var err error

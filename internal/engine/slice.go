@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -13,6 +14,11 @@ import (
 // fill their bottleneck, and one arm's gain is another's loss: then a slice is eight times
 // as long, and connections that begin near its edges are not scored
 // (docs/design/0007-switchback.md).
+//
+// A partial rollout of a rule that learns nothing is drawn in slices of time as well. Such a rule
+// has no paths, so that connections count as overlapping if any of the rule do. It compares two
+// equal groups for a long time, and not a default with few trials: slices are twice as long, for
+// less of what a connection does to others to reach into the next slice.
 
 const (
 	leastSlice   = 26 // 2^26 ns, 67 ms: a few round trips of most paths
@@ -30,7 +36,33 @@ const (
 	manyFrom  = 8
 	manyLeft  = 4
 	manyShift = 3
+
+	// edgeShift: the first and the last 1 >> edgeShift of a long slice are its edges.
+	edgeShift = 3
 )
+
+// overlap says from how many concurrent connections on slices are long, and until how few, and
+// how much longer they are, as a power of two. Zero: connections that overlap share no path.
+type overlap struct {
+	from, until float64
+	shift       int
+}
+
+var (
+	ofPath  = overlap{manyFrom, manyLeft, manyShift}
+	ofFixed = overlap{1.5, 1.2, manyShift + 1} // 1.5 as in package learn
+)
+
+// overlap is that of the node's connections.
+func (n *node) overlap() overlap {
+	switch {
+	case n.fixed():
+		return ofFixed
+	case n.isRoot():
+		return overlap{}
+	}
+	return ofPath
+}
 
 // life is how long connections of a path last, and how many there are at a time.
 type lifetimes struct {
@@ -49,13 +81,13 @@ func (n *node) noteLifetime(s *tcp.Sample) {
 		return
 	}
 	for ; n != nil; n = n.parent {
-		n.lifetimes.add(s.Duration, uint32(s.At/int64(time.Millisecond)), max(1, s.StandsFor), !n.isRoot())
+		n.lifetimes.add(s.Duration, uint32(s.At/int64(time.Millisecond)), max(1, s.StandsFor), n.overlap())
 	}
 }
 
-// add notes a connection that ended, and standsFor-1 others like it. shared says that
-// connections that overlap share a path.
-func (l *lifetimes) add(lasted time.Duration, ended, standsFor uint32, shared bool) {
+// add notes a connection that ended, and standsFor-1 others like it.
+func (l *lifetimes) add(lasted time.Duration, ended, standsFor uint32, o overlap) {
+	shared := o != overlap{}
 	ms := float32(lasted.Seconds() * 1e3)
 	if l.n = min(l.n+1, lifeMemory); shared && l.n > 1 {
 		since := float32(max(0, int32(ended-l.ended))) / float32(standsFor)
@@ -70,9 +102,9 @@ func (l *lifetimes) add(lasted time.Duration, ended, standsFor uint32, shared bo
 		return
 	}
 	at, longest := float64(l.log), longestSlice
-	if l.many = shared && l.areMany(); l.many {
-		at += manyShift
-		longest += manyShift
+	if l.many = shared && l.areMany(o); l.many {
+		at += float64(o.shift)
+		longest += o.shift
 	}
 	at = min(max(at, leastSlice), float64(longest))
 	if l.shift == 0 || math.Abs(at-float64(l.shift)) > lifeSlack {
@@ -90,12 +122,12 @@ func (l *lifetimes) atOnce() float64 {
 	return float64(l.ms / max(l.gap, 1e-3))
 }
 
-func (l *lifetimes) areMany() bool {
-	from := manyFrom
+func (l *lifetimes) areMany(o overlap) bool {
+	from := o.from
 	if l.many {
-		from = manyLeft
+		from = o.until
 	}
-	return l.n >= lifeMemory && l.atOnce() >= float64(from)
+	return l.n >= lifeMemory && l.atOnce() >= from
 }
 
 // sliceLifetimes returns the lifetimes that n's slices follow: those of the network, because
@@ -110,6 +142,9 @@ func (n *node) sliceLifetimes() *lifetimes {
 // sliceShift is path.Policy.Slice for a path: by its own lifetimes, or by those of its
 // nearest ancestor with any.
 func (n *node) sliceShift() uint8 {
+	if n.fixed() && n.lifetimes.n < lifeMemory { // not known yet whether connections overlap
+		return cmp.Or(n.lifetimes.shift, firstSlice) + uint8(ofFixed.shift)
+	}
 	for ; n != nil; n = n.parent {
 		if shift := n.sliceLifetimes().shift; shift != 0 {
 			return shift
@@ -118,18 +153,24 @@ func (n *node) sliceShift() uint8 {
 	return firstSlice
 }
 
+// longSlices reports whether slices are several times as long as a connection lasts.
+func (n *node) longSlices() bool {
+	l := n.sliceLifetimes()
+	return l.many || n.fixed() && l.n < lifeMemory
+}
+
 // sliceOf returns the slice to which a sample belongs, as the time at which the slice
-// began. It is the slice in which the sample arrived or, if many connections overlap, the
+// began. It is the slice in which the sample arrived or, if slices are long, the
 // slice in which the connection began. In the second case edge reports whether it began in
-// the first or the last eighth of the slice, about the length of one connection: then it
+// the first or the last eighth of the slice, the length of one connection or two: then it
 // probably shared the path with connections of the neighbouring slice, which may have
 // another arm.
 func (n *node) sliceOf(s *tcp.Sample) (id int64, edge bool) {
 	at, shift := s.At, n.drawnFor()
-	if n.sliceLifetimes().many && s.Whole() {
-		const parts = 1 << manyShift
+	if n.longSlices() && s.Whole() {
+		const parts = 1 << edgeShift
 		at -= int64(s.Duration)
-		part := at >> (shift - manyShift) & (parts - 1)
+		part := at >> (shift - edgeShift) & (parts - 1)
 		edge = part == 0 || part == parts-1
 	}
 	return at >> shift << shift, edge

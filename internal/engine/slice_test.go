@@ -251,7 +251,7 @@ func TestHowManyAtATime(t *testing.T) {
 			ms = 2000
 		}
 		now += ms
-		alone.add(time.Duration(ms)*time.Millisecond, now, 1, true)
+		alone.add(time.Duration(ms)*time.Millisecond, now, 1, ofPath)
 	}
 	if n := alone.atOnce(); n < 0.99 || n > 1.01 {
 		t.Errorf("one after the other: %.2f at a time", n)
@@ -261,7 +261,7 @@ func TestHowManyAtATime(t *testing.T) {
 	var lasts, ends [9]float64 // ms
 	for n := range 2000 {
 		i := slices.Index(ends[:], slices.Min(ends[:]))
-		nine.add(time.Duration(lasts[i]*1e6), uint32(ends[i]), 1, true)
+		nine.add(time.Duration(lasts[i]*1e6), uint32(ends[i]), 1, ofPath)
 		if n > 100 && nine.atOnce() < 6 {
 			low++
 		}

@@ -347,7 +347,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
 	in.First, in.Root = n.first, n.isRoot()
 	in.Parent = e.parentBelief(n)
-	if in.Now, in.Slice = now, 0; e.slices {
+	if in.Now, in.Slice = now, 0; e.slices || n.fixed() {
 		in.Slice = n.sliceShift()
 	}
 	e.addRollout(in, n.rule)

@@ -40,6 +40,8 @@ type Comparison struct {
 	Treated     Group `json:"treated"`     // an observation is a slice of time
 	Slices      Group `json:"slices"`      // held out whole: an observation is a slice
 	Connections Group `json:"connections"` // held out one by one
+	// Shared is the part of Connections whose path had overlapping connections.
+	Shared float64 `json:"shared,omitempty"`
 	// Level is the mean of Outcome.LogSpeed of all of them, Seen their number. Moments are
 	// relative to Reference.
 	Level     float64 `json:"level"`
@@ -68,6 +70,9 @@ const (
 	mostCompared   = 4000
 	// leastCompared observations of each group make an interval.
 	leastCompared = 5
+	// mostShared is the share of single connections in the hold-out that may have shared their
+	// path for their comparison to count as unbiased.
+	mostShared = 0.1
 )
 
 // Add adds an outcome. Outcomes of one Slice are one observation; 0: it is an observation by
@@ -102,6 +107,9 @@ func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 		c.Slices.add(e, o.Slice)
 	case HoldOutConnection:
 		c.Connections.add(e, 0)
+		if o.AtOnce >= overlapping {
+			c.Shared++
+		}
 	case Treated:
 		c.Treated.add(e, o.Slice)
 	}
@@ -133,6 +141,7 @@ func (c *Comparison) age() {
 		g.M2 /= 2
 		g.Most = 0 // its weight is negligible by now
 	}
+	c.Shared /= 2
 }
 
 func (g *Group) add(e float64, slice int64) {
@@ -223,6 +232,15 @@ func (c *Comparison) Gain() Gain {
 		return g
 	}
 	return gainOf(&treated, &conns)
+}
+
+// Harm is the gain by which guards act, and whether it is significantly below 1. Single
+// connections of the hold-out count only if they did not share their path with treated ones.
+// Where connections overlap, the gain by them is shown and not acted on: a default that takes
+// from the treated connections beside it looks better than it is.
+func (c *Comparison) Harm() (Gain, bool) {
+	g := c.Gain()
+	return g, g.Worse() && (g.BySlice || c.Shared <= mostShared*c.Connections.N)
 }
 
 // gainOf compares two groups. One slow observation, such as a bad trial, can dominate the

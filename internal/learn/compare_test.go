@@ -134,3 +134,29 @@ func TestTheComparisonFinds(t *testing.T) {
 		}
 	}
 }
+
+// A guard acts on single connections of the hold-out only if they did not share their path with
+// treated ones. Slices count in both cases.
+func TestHarmBySingleConnectionsNeedsThemAlone(t *testing.T) {
+	for _, c := range []struct {
+		atOnce float64
+		by     Assignment
+		want   bool
+	}{
+		{1, HoldOutConnection, true}, {0, HoldOutConnection, true}, {20, HoldOutConnection, false}, {20, HoldOutSlice, true},
+	} {
+		var cmp Comparison
+		for i := range int64(100) {
+			o := Outcome{Weight: 1, Slice: (i + 1) * second, AtOnce: c.atOnce, Reward: 0.1 * float64(i%3)}
+			if i%4 != 0 {
+				o.Reward -= math.Ln2
+				cmp.Add(o, Treated)
+			} else {
+				cmp.Add(o, c.by)
+			}
+		}
+		if g, worse := cmp.Harm(); worse != c.want || !g.Worse() || g.BySlice != (c.by == HoldOutSlice) {
+			t.Errorf("%g at a time, held out as %d: harm %t, %+v", c.atOnce, c.by, worse, g)
+		}
+	}
+}

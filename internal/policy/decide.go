@@ -41,7 +41,8 @@ type Input struct {
 	Root    bool           // the policy is that of all unknown paths
 	Parent  *learn.Belief  // of the enclosing prefix; nil at the root
 	Now     int64          // Unix nanoseconds
-	Slice   uint8          // path.Policy's, for paths that learn
+	// Slice is path.Policy's, for paths that learn and for rules that are rolled out to a part.
+	Slice uint8
 	// LeftToDefault says that the path was shown to do worse than with the default, and gets the
 	// default for now.
 	LeftToDefault bool
@@ -113,7 +114,7 @@ const (
 // share is drawn by connection, and the rest in whole slices of time, which are the unbiased
 // comparison (learn.Comparison). If the rule clamps windows, all of it is: one connection without a
 // clamp among others fills the queue for all of them, and gets more than its share. What a partial
-// rollout leaves out is also drawn in slices, if the policy has slices. If everything is in the hold-out, request ops are not answered
+// rollout leaves out is also drawn in slices, whether the rule learns or not. If everything is in the hold-out, request ops are not answered
 // either: the kernel asks them before a connection is classified as hold-out.
 func (in *Input) holdOut(p *path.Policy) {
 	if p.Params.Mask() == 0 && p.NumArms == 0 {
@@ -140,7 +141,10 @@ func (in *Input) holdOut(p *path.Policy) {
 		}
 		return
 	}
-	if p.Slice == 0 {
+	if in.NotRolledOut > 0 {
+		p.Slice = in.Slice
+	}
+	if p.Slice == 0 { // a learner that draws for each connection
 		p.HoldOut = shareOf(1 - tuned)
 		return
 	}

@@ -109,6 +109,29 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// A partial rollout is drawn in slices of time, also of a rule that only sets values. A rule that is
+// rolled out to all connections, or to none, has no slices if it learns nothing.
+func TestRolloutIsDrawnInSlices(t *testing.T) {
+	set := Rule{Set: params(tcp.RTOMin, 5000)}
+	for _, c := range []struct {
+		in                       Input
+		slice                    uint8
+		connections, wholeSlices uint32
+	}{
+		{Input{Rule: &set, Slice: 30, NotRolledOut: 0.75}, 30, 0, One * 3 / 4},
+		{Input{Rule: &set, Slice: 30}, 0, 0, 0},
+		{Input{Rule: &set, Slice: 30, NotRolledOut: 1}, 0, One, 0},
+		{Input{Rule: &set, Slice: 30, NotRolledOut: 0.75, Observe: true}, 0, One, 0},
+		{Input{Rule: &set, NotRolledOut: 0.75}, 0, One * 3 / 4, 0},
+	} {
+		p := Decide(&c.in).Policy
+		if p.Slice != c.slice || p.HoldOut != c.connections || p.HoldSlices != c.wholeSlices {
+			t.Errorf("%+v: slices of 2^%d ns, hold-out %d of connections and %d of slices; want %d, %d, %d",
+				c.in, p.Slice, p.HoldOut, p.HoldSlices, c.slice, c.connections, c.wholeSlices)
+		}
+	}
+}
+
 // auto means tcpilot_bbr3 in place of bbr, as long as it can be used on the path.
 func TestStandIn(t *testing.T) {
 	for _, c := range []struct{ rule, byName, retired, want string }{

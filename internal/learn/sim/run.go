@@ -34,6 +34,9 @@ type Result struct {
 	// next one counts as the number of connections between.
 	FirstUse []int
 	Recovery []int
+	// FarWorse is, for each of these changes, how many of the next 20 connections began with an arm
+	// that was worth a fifth of the best or less.
+	FarWorse []int
 	// Changes seen by the learner, false alarms included.
 	Changes int
 	// Times is the time per byte of each connection that the learner decided, and Default
@@ -283,7 +286,22 @@ func (w *world) summarise() {
 		first, whole := recovery(w.paths[0].used, at, end)
 		w.result.FirstUse = append(w.result.FirstUse, first)
 		w.result.Recovery = append(w.result.Recovery, whole)
+		w.result.FarWorse = append(w.result.FarWorse, farWorse(w.paths[0].used, at))
 	}
+}
+
+// farWorse counts the far worse arms of the 20 connections that were decided from one on.
+func farWorse(used []use, from int) (n int) {
+	i := slices.IndexFunc(used, func(u use) bool { return u.conn >= from })
+	if i < 0 {
+		return 0
+	}
+	for _, u := range used[i:min(i+20, len(used))] {
+		if u.ratio <= 0.2 {
+			n++
+		}
+	}
+	return n
 }
 
 // recovery looks at the connections from, inclusive, to end, exclusive.

@@ -124,6 +124,47 @@ func TestSuddenChangeIsRecoveredFromWithin15Connections(t *testing.T) {
 	}
 }
 
+// After a change that leaves an arm with a fifth of the best one's goodput or less, at most 4 of the
+// next 20 connections begin with such an arm, in 19 runs of 20.
+func TestFarWorseArmsAfterAChange(t *testing.T) {
+	for _, name := range []string{"flip-to-lossy", "flip-fivefold", "limited-flip"} {
+		s, _ := ByName(name)
+		for change := range s.Changes() {
+			var n []int
+			for seed := range 2 * seeds {
+				n = append(n, Run(&s, learn.DefaultThompson(), seeded(seed)).FarWorse[change])
+			}
+			slices.Sort(n)
+			if n[len(n)*95/100] > 4 {
+				t.Errorf("%s, change %d: %d of 20 in one run of twenty, want 4", name, change+1, n[len(n)*95/100])
+			}
+			t.Logf("%s, change %d: %d of 20 (median), %d (p90), %d (p95), %d (most)", name, change+1, n[len(n)/2], n[len(n)*9/10], n[len(n)*95/100], n[len(n)-1])
+		}
+	}
+}
+
+// Where arms tie, trials cost the first 200 connections at most 1 % in the mean, and 3 % of the
+// 95th percentile.
+func TestTrialsOfArmsThatTieCostLittle(t *testing.T) {
+	for _, name := range []string{"clean-tie", "near-tie", "limited", "lockstep"} {
+		s, _ := ByName(name)
+		var took, would, means, p95s []float64
+		for seed := range 2 * seeds {
+			r := Run(&s, learn.DefaultThompson(), seeded(seed))
+			n := min(200, len(r.Times))
+			r.Times, r.Default = r.Times[:n], r.Default[:n]
+			took, would = append(took, r.Times...), append(would, r.Default...)
+			means, p95s = append(means, r.MeanTime()), append(p95s, r.P95Time())
+		}
+		all := Result{Times: took, Default: would}
+		if all.MeanTime() > 1.01 || all.P95Time() > 1.03 {
+			t.Errorf("%s: mean time %.4f, p95 %.4f of the default's", name, all.MeanTime(), all.P95Time())
+		}
+		m, p := spread(means), spread(p95s)
+		t.Logf("%s: mean time %.4f, p95 %.4f of the default's; medians of runs %.4f and %.4f, of one run in ten %.3f and %.3f", name, all.MeanTime(), all.P95Time(), m.Median, p.Median, m.P90, p.P90)
+	}
+}
+
 // factor3 is a new path, 40 connections of 1 s, one at a time.
 func factor3(best int, sd float64) *Scenario {
 	arms := []Arm{{100 * mbit, sd, 0, 0, 1}, {100 * mbit, sd, 0, 0, 1}, {100 * mbit, sd, 0, 0, 1}}

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// A connection that fails has no outcome: it was never established, or says nothing of speed.
+// So how many fail is compared with the hold-out on its own, of the rule and of each path on
+// which a connection failed. All ends but an orderly one count, whoever caused them: what is not
+// tcpilot's doing meets the hold-out as well.
+
+// compareFailures updates the comparison of failures by a connection that ended. leaf is its
+// path, or the root of its rule if that has no path.
+func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
+	if !e.comparable(rs, s) || s.Kind != tcp.KindClose && s.Kind != tcp.KindFailedConnect {
+		return
+	}
+	from := leaf.policyNode()
+	by := assignmentOf(s)
+	weight := from.policy.inverseShare(by) * float64(max(1, s.StandsFor))
+	if weight == 0 || leaf.leftToDefault(s.At) {
+		return
+	}
+	failed, slice := failed(s), int64(0)
+	if shift := from.policy.slice; shift != 0 {
+		slice = (s.At - int64(s.Duration)) >> shift << shift
+	}
+	atOnce := leaf.sliceLifetimes().atOnce()
+	for m := leaf; m != nil; m = m.above() {
+		switch {
+		case m.failures != nil:
+			m.failures.Add(failed, by, weight, slice, atOnce)
+		case m == rs.root:
+			m.failures = &learn.Failures{}
+			m.failures.Add(failed, by, weight, slice, atOnce)
+		case failed:
+			// Most paths need no memory for this. Counting begins after the first failure, because
+			// that of a failure which began it would be biased.
+			m.failures = &learn.Failures{}
+		}
+	}
+	if !failed || by != learn.Treated {
+		return // nothing looks worse than before
+	}
+	for m := leaf; m != nil; m = m.above() {
+		if m.failures == nil {
+			continue
+		}
+		if f, worse := m.failures.Harm(); worse {
+			e.backToDefault(m, whyFailing(f), s.At)
+			return
+		}
+	}
+}
+
+// failed reports whether a connection did not end in order.
+func failed(s *tcp.Sample) bool {
+	return s.Kind == tcp.KindFailedConnect || s.End != tcp.EndFin && s.End != tcp.EndNone
+}
+
+func whyFailing(f learn.FailureShares) string {
+	return fmt.Sprintf("%.3g %% of connections failed or were aborted, with the default %.3g %%, over %.0f slices of time and %.0f %s",
+		100*f.Treated, 100*f.HeldOut, f.N, f.HeldOutN, heldOutAs(f.BySlice))
+}
+
+// inverseShare is the inverse of the share of connections that a policy assigns to a group; 0 if
+// it assigns none.
+func (w *written) inverseShare(by learn.Assignment) float64 {
+	slices, single := float64(w.slices)/policy.One, float64(w.holdOut)/policy.One
+	share := (1 - slices) * (1 - single)
+	switch by {
+	case learn.HoldOutSlice:
+		share = slices
+	case learn.HoldOutConnection:
+		share = (1 - slices) * single
+	}
+	if share <= 0 {
+		return 0
+	}
+	return 1 / share
+}
