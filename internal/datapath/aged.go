@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -49,30 +50,37 @@ func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
 	if d.live == nil { // without the iterator nothing moves them to socket storage
 		return 0, nil
 	}
-	mem, err := d.maps.Slots.Memory()
+	slots, err := mapMemory[abiTrack](d.maps.Slots)
 	if err != nil {
 		return 0, fmt.Errorf("map slots: %w", err)
 	}
-	const cookie = unsafe.Sizeof(abiTrack{}.Cookie) // the first member
-	var zero [trackSize]byte
+	defer func() { err = errors.Join(err, unmapMemory(slots)) }()
 	now := monotonic()
 	for s, err := range d.usedSlots() {
-		if err == nil && !s.olderThan(age, now) {
-			continue
-		}
-		at := int64(s.index) * trackSize
-		if err == nil { // the cookie last, as slot_free of bpf/sockops/slots.bpf.h
-			_, err = mem.WriteAt(zero[cookie:], at+int64(cookie))
-		}
-		if err == nil {
-			_, err = mem.WriteAt(zero[:cookie], at)
-		}
 		if err != nil {
-			return n, fmt.Errorf("free a slot: %w", err)
+			return n, fmt.Errorf("free slots: %w", err)
 		}
-		n++
+		if s.olderThan(age, now) && freeSlot(&slots[s.index], &s.abiTrack) {
+			n++
+		}
 	}
 	return n, nil
+}
+
+// freeing is the cookie of a slot while user space frees it: no socket has it, and no program takes
+// a slot that has one.
+const freeing = ^uint64(0)
+
+// freeSlot frees a slot, unless it belongs to another connection than when it was read. As
+// slot_free of bpf/sockops/slots.bpf.h, it sets the cookie to 0 last, so that the next owner finds
+// no flags.
+func freeSlot(t *abiTrack, read *abiTrack) bool {
+	if atomic.LoadUint64(&t.StartNs) != read.StartNs || !atomic.CompareAndSwapUint64(&t.Cookie, read.Cookie, freeing) {
+		return false
+	}
+	*t = abiTrack{Cookie: freeing}
+	atomic.StoreUint64(&t.Cookie, 0)
+	return true
 }
 
 // usedSlot is a copy of a slot that was used when it was read.
