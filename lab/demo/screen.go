@@ -61,12 +61,12 @@ func (s *screen) summary(before, after float64, n int, p path) {
 	if before > 0 {
 		s.printf("  gain                   %s\n", s.bold(fmt.Sprintf("%9.1fx", after/before)))
 	}
-	if p.HoldOut.Count > 0 && p.HoldOut.Gain.Ratio > 0 {
-		s.printf("  against the hold-out   %9.1fx   (%.0f %% of connections, %d here, keep the kernel's defaults,\n"+
+	if g := p.HoldOut.Gain; g.High > 0 {
+		s.printf("  against the hold-out   %9.1fx   (%.1f to %.1f; %.0f %% of connections, %d here, keep the kernel's defaults,\n"+
 			"                                    so that tcpilot can measure its gain all the time)\n",
-			p.HoldOut.Gain.Ratio, holdOut*100, p.HoldOut.Count)
+			g.Ratio, g.Low, g.High, holdOut*100, p.HoldOut.Count)
 	} else {
-		s.printf("  against the hold-out: none of these few connections was in the hold-out; run the demo again\n")
+		s.printf("  against the hold-out: %d of these few connections had the kernel's defaults, too few to compare with\n", p.HoldOut.Count)
 	}
 }
 
