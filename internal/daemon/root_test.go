@@ -543,6 +543,11 @@ func TestRootNetNSOwnsItsSettings(t *testing.T) {
 	if cc, _ := started(plain); cc != "reno" {
 		t.Errorf("the namespace's new default reno became %s", cc)
 	}
+	if _, n := started(plain); n != lowat {
+		t.Errorf("the namespace that is known gets %d", n)
+	}
+	testenv.Sysctl(t, plain, "net.ipv4.tcp_notsent_lowat", "131072") // seen at the next poll
+	await(t, "a field of a known namespace to be left alone", func() bool { _, n := started(plain); return n != lowat })
 	p.rules(t, fmt.Sprintf("rules: ["+rule+","+rule+"]", "named", "netns: ["+owned.Path()+"]", "all", ""))
 	if _, err := d.Reload(ctx); err != nil {
 		t.Fatal(err)
