@@ -402,9 +402,9 @@ func TestRootSignals(t *testing.T) {
 	p.nothing(t)
 }
 
-// In a cgroup namespace of its own the daemon reaches only its container, and reports
-// that.
-func TestRootPrivateCgroupNamespace(t *testing.T) {
+// In a cgroup namespace of its own the daemon reaches only its container, in a PID namespace of its
+// own it finds only its container's network namespaces. It reports both.
+func TestRootPrivateNamespaces(t *testing.T) {
 	p := newPlace(t)
 	if s := p.start(t).status(t); len(s.Degraded) != 0 {
 		t.Errorf("degraded: %q although a cgroup is configured", s.Degraded)
@@ -418,7 +418,8 @@ func TestRootPrivateCgroupNamespace(t *testing.T) {
 	}
 	d := q.spawn(t, nil, mountCgroupAt+"="+mountpoint)
 	s, err := d.Status(ctx)
-	if err != nil || s.Cgroup != mountpoint || !slices.ContainsFunc(s.Problems, func(p string) bool { return strings.Contains(p, "private cgroup namespace") }) {
+	if err != nil || s.Cgroup != mountpoint || len(s.Problems) != 2 ||
+		!strings.Contains(s.Problems[0], "private cgroup namespace") || !strings.Contains(s.Problems[1], "private PID namespace") {
 		t.Errorf("status: cgroup %s, problems %q, %v", s.Cgroup, s.Problems, err)
 	}
 	doc, err := d.Doctor(ctx)
