@@ -20,6 +20,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // stub is a Backend that records the requests that change something.
@@ -250,12 +251,7 @@ func TestHelperAsks(t *testing.T) {
 // A user that may only read gets answers, and an error with the reason for changes. A member
 // of the administrators' group, by a supplementary group, may change things.
 func TestRootOtherUsers(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("TCPILOT_ROOT_TESTS") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root, to be another user")
-	}
+	testenv.Root(t) // to be another user
 	b := &stub{}
 	socket, log := both(t, b, 4242)
 	if err := os.Chmod(strings.TrimSuffix(socket, "/run/s"), 0o755); err != nil {

@@ -28,8 +28,8 @@ func (a *app) run() *cobra.Command {
 		Long: `Run the daemon: attach the eBPF programs, tune new connections, learn from their
 samples, and answer on the socket. It needs root. SIGHUP reads the configuration
 again. SIGINT and SIGTERM end the daemon and undo everything. With --keep-attached,
-the programs stay in the kernel, where they stop setting anything when the lease expires, and the
-next daemon adopts them without a gap.`,
+the programs stay in the kernel, where they stop setting anything when the lease
+expires, and the next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

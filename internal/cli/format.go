@@ -89,7 +89,7 @@ func fmtGain(g engine.Gain) string {
 	}
 	how := ""
 	if !g.BySlice {
-		how = ", by connections"
+		how = ", by " + g.BySlice.String()
 	}
 	interval := fmt.Sprintf("%.2fx to %.2fx%s", g.Low, g.High, how)
 	if !g.Better() && !g.Worse() {

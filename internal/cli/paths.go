@@ -30,7 +30,9 @@ marks the congestion control that is the default.
   RTT          their typical round-trip time
   VS-DEFAULT   by what factor the path's connections are faster than the hold-out,
                with its 95 % interval; "unclear" if the interval includes 1, "-" if
-               there are too few connections
+               there are too few connections. "+" marks a comparison with single
+               connections of the hold-out instead of slices of time, because there
+               are too few slices: if connections overlap, it may be wrong
 
 If the hosts of a prefix are learned separately, each host has its own lines, with
 its goodput and round-trip time.
@@ -259,6 +261,9 @@ func (a *app) renderPathNotes(w io.Writer, l *api.PathList) {
 	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return slices.ContainsFunc(p.Arms, isDefault) }) {
 		fmt.Fprintln(w, "* the default, which connections have without tcpilot")
 	}
+	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.HoldOut.Gain.Known() && !bool(p.HoldOut.Gain.BySlice) }) {
+		fmt.Fprintln(w, bySingles+" compared with single connections of the hold-out, not with slices of time: if connections overlap, it may be wrong")
+	}
 	for _, p := range l.Paths {
 		for _, arm := range byWeight(p.Arms) {
 			if arm.Retired != nil {
@@ -292,12 +297,18 @@ func fmtPrefix(prefix string) string {
 	return prefix
 }
 
+// bySingles marks a comparison with single connections of the hold-out.
+const bySingles = "+"
+
 // fmtVersus is a shorter fmtGain.
 func fmtVersus(g engine.Gain) string {
 	if !g.Known() {
 		return console.None
 	}
 	interval := "(" + three(g.Low) + "-" + three(g.High) + ")"
+	if !g.BySlice {
+		interval += bySingles
+	}
 	if !g.Better() && !g.Worse() {
 		return "unclear " + interval
 	}

@@ -32,9 +32,10 @@ func TestVersusDefault(t *testing.T) {
 	}{
 		{engine.Gain{}, "-"},
 		{engine.Gain{Ratio: 3, Treated: 1, HeldOut: 1}, "-"}, // of one sample
-		{engine.Gain{Ratio: 1.1, Low: 0.95, High: 1.21}, "unclear (0.95-1.21)"},
-		{engine.Gain{Ratio: 0.7, Low: 0.5, High: 0.9}, "0.70x (0.50-0.90)"},
-		{engine.Gain{Ratio: 1.42, Low: 1.2, High: 1.7}, "1.42x (1.20-1.70)"},
+		{engine.Gain{Ratio: 1.1, Low: 0.95, High: 1.21, BySlice: true}, "unclear (0.95-1.21)"},
+		{engine.Gain{Ratio: 1.1, Low: 0.95, High: 1.21}, "unclear (0.95-1.21)+"},
+		{engine.Gain{Ratio: 0.7, Low: 0.5, High: 0.9}, "0.70x (0.50-0.90)+"},
+		{engine.Gain{Ratio: 1.42, Low: 1.2, High: 1.7, BySlice: true}, "1.42x (1.20-1.70)"},
 	} {
 		if got := fmtVersus(tt.g); got != tt.want {
 			t.Errorf("%+v: got %q, want %q", tt.g, got, tt.want)

@@ -137,7 +137,7 @@ func TestFullDiskIsAnError(t *testing.T) {
 	w := newWorld(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skip("no /dev/full:", err)
+		t.Fatal(err)
 	}
 	defer full.Close()
 	var errs bytes.Buffer

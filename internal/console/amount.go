@@ -19,16 +19,22 @@ func Prefix(v float64) (scaled float64, prefix string) {
 	return v, ""
 }
 
-// Amount writes a quantity as somebody has written it: 625 kB, 1.5 Mbit/s. It has three
+// amount writes a quantity as somebody has written it: 625 kB, 1.5 Mbit/s. It has three
 // significant digits, without zeros at the end. dustin/go-humanize has neither three
 // significant digits without zeros at the end, nor bit/s.
-func Amount(v float64, unit string) string {
+func amount(v float64, unit string) string {
 	v, prefix := Prefix(v)
 	return Digits(v) + " " + prefix + unit
 }
 
 // Bytes writes a number of bytes: 625 kB.
-func Bytes(n float64) string { return Amount(n, "B") }
+func Bytes(n float64) string { return amount(n, "B") }
+
+// BitRate writes a number of bits per second: 1.5 Mbit/s.
+func BitRate(perSecond float64) string { return amount(perSecond, "bit/s") }
+
+// Percent writes a share, 0 to 1, with three significant digits: 0.25 %.
+func Percent(share float64) string { return Digits(100*share) + " %" }
 
 // Digits writes a number with three significant digits, without zeros at the end, or with
 // all digits before the point.

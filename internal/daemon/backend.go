@@ -63,10 +63,8 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 }
 
 // problems describes what does not work now.
-func (d *Daemon) problems() (list []string) {
-	if p := cgroupProblem(d.cfg.Load(), d.cgroup); p != "" {
-		list = append(list, p)
-	}
+func (d *Daemon) problems() []string {
+	list := partProblems(d.cfg.Load(), d.cgroup)
 	return append(append(list, d.buffers.problems()...), d.tasks.problems()...)
 }
 

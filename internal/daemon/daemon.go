@@ -218,7 +218,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 	if d.cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
 		return err
 	}
-	if p := cgroupProblem(cfg, d.cgroup); p != "" {
+	for _, p := range partProblems(cfg, d.cgroup) {
 		d.log.Warn("only a part of the host is tuned", "why", p)
 	}
 	d.dp, err = datapath.Open(datapath.Options{

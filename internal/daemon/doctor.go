@@ -58,9 +58,7 @@ func Doctor(file string) (api.Doctor, error) {
 		return doc, err
 	}
 	doc.Conflicts = conflicts(doc.Cgroup, nil)
-	if p := cgroupProblem(cfg, doc.Cgroup); p != "" {
-		doc.Problems = append(doc.Problems, p)
-	}
+	doc.Problems = partProblems(cfg, doc.Cgroup)
 	doc.Features = []api.Feature{}
 	for _, f := range datapath.TryLoad() {
 		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}

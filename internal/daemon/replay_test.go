@@ -207,7 +207,10 @@ func decisions(s *engine.Snapshot) []byte {
 	for _, p := range s.Paths {
 		fmt.Fprintf(&b, "%s %s: %s, %d samples, min_rtt %s, hold-out %.2f", p.Rule, p.Prefix, p.Reason, p.Samples, time.Duration(p.MinRTT)*time.Microsecond, p.HoldOut.Share)
 		if p.HoldOut.Count > 0 {
-			fmt.Fprintf(&b, " of %d, gain %.1f", p.HoldOut.Count, p.HoldOut.Gain.Ratio)
+			fmt.Fprintf(&b, " of %d", p.HoldOut.Count)
+		}
+		if g := p.HoldOut.Gain; g.Known() {
+			fmt.Fprintf(&b, ", gain %.1f", g.Ratio)
 		}
 		fmt.Fprintf(&b, "\n  network %s: %s", p.NetworkType, p.NetworkWhy)
 		b.WriteByte('\n')

@@ -402,9 +402,9 @@ func TestRootSignals(t *testing.T) {
 	p.nothing(t)
 }
 
-// In a cgroup namespace of its own the daemon reaches only its container, and reports
-// that.
-func TestRootPrivateCgroupNamespace(t *testing.T) {
+// In a cgroup namespace of its own the daemon reaches only its container, in a PID namespace of its
+// own it finds only its container's network namespaces. It reports both.
+func TestRootPrivateNamespaces(t *testing.T) {
 	p := newPlace(t)
 	if s := p.start(t).status(t); len(s.Degraded) != 0 {
 		t.Errorf("degraded: %q although a cgroup is configured", s.Degraded)
@@ -418,7 +418,8 @@ func TestRootPrivateCgroupNamespace(t *testing.T) {
 	}
 	d := q.spawn(t, nil, mountCgroupAt+"="+mountpoint)
 	s, err := d.Status(ctx)
-	if err != nil || s.Cgroup != mountpoint || len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "private cgroup namespace") {
+	if err != nil || s.Cgroup != mountpoint || len(s.Problems) != 2 ||
+		!strings.Contains(s.Problems[0], "private cgroup namespace") || !strings.Contains(s.Problems[1], "private PID namespace") {
 		t.Errorf("status: cgroup %s, problems %q, %v", s.Cgroup, s.Problems, err)
 	}
 	doc, err := d.Doctor(ctx)
@@ -543,6 +544,11 @@ func TestRootNetNSOwnsItsSettings(t *testing.T) {
 	if cc, _ := started(plain); cc != "reno" {
 		t.Errorf("the namespace's new default reno became %s", cc)
 	}
+	if _, n := started(plain); n != lowat {
+		t.Errorf("the namespace that is known gets %d", n)
+	}
+	testenv.Sysctl(t, plain, "net.ipv4.tcp_notsent_lowat", "131072") // seen at the next poll
+	await(t, "a field of a known namespace to be left alone", func() bool { _, n := started(plain); return n != lowat })
 	p.rules(t, fmt.Sprintf("rules: ["+rule+","+rule+"]", "named", "netns: ["+owned.Path()+"]", "all", ""))
 	if _, err := d.Reload(ctx); err != nil {
 		t.Fatal(err)

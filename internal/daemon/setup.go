@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"os"
 	"os/user"
 	"strconv"
 
@@ -78,6 +79,36 @@ func cgroupProblem(cfg *config.Config, dir string) string {
 	return dir + " is not the root of the host's cgroup hierarchy: this is a private cgroup namespace, so that only connections " +
 		"of this container are tuned. Run tcpilot in the host's cgroup namespace (docker run --cgroupns=host) with the host's " +
 		"cgroup2 hierarchy mounted, or set cgroup if that is what you want"
+}
+
+const (
+	ownPIDNS = "/proc/self/ns/pid"
+	// hostPIDNS is the link of the initial PID namespace (PROC_PID_INIT_INO in
+	// include/linux/proc_ns.h).
+	hostPIDNS = "pid:[4026531836]"
+)
+
+// pidProblem describes what cannot be seen from a private PID namespace, if link (that of ownPIDNS)
+// is one; empty if it is not, or if the configuration names a cgroup.
+func pidProblem(cfg *config.Config, link string) string {
+	if cfg.Cgroup != "" || link == hostPIDNS || link == "" {
+		return ""
+	}
+	return "this is a private PID namespace, in which the network namespaces of other containers cannot be found: their " +
+		"connections are tuned and sampled at their end, but not while they run, and settings of their owners are overridden. " +
+		"Run tcpilot in the host's PID namespace (docker run --pid=host, hostPID: true)"
+}
+
+// partProblems describes why only a part of the host is tuned.
+func partProblems(cfg *config.Config, cgroupDir string) (list []string) {
+	if p := cgroupProblem(cfg, cgroupDir); p != "" {
+		list = append(list, p)
+	}
+	link, _ := os.Readlink(ownPIDNS) // unknown if there is no /proc, which others report
+	if p := pidProblem(cfg, link); p != "" {
+		list = append(list, p)
+	}
+	return list
 }
 
 // namesThings reports whether rules name cgroups or namespaces, which come and go.

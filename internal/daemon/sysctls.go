@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,7 +34,7 @@ type sysctls struct {
 	// inherited are the values that new namespaces have, the latest last.
 	inherited map[string][]string
 	spaces    *host.NetNSList
-	polls     int
+	turns     turns
 	names     []string // sysctls that were read last time
 	owned     map[uint64][]engine.Yield
 	changed   map[string]bool              // in the daemon's own namespace, while it runs
@@ -117,39 +118,68 @@ func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 	return s.pollSpaces(e) || changed
 }
 
-// lookAgain is the number of polls after which a namespace is read again: once a minute.
-const lookAgain = 12
+// Namespaces are visited in turn, because a visit has a price: about 50 us.
+const (
+	// lookAgain is the number of polls in which each namespace is visited at least once: a minute.
+	lookAgain = 12
+	// lookBudget is the time that visits at one poll may take beyond that, if rules set fields: a
+	// 500th of a CPU. With less than some 200 namespaces, each is visited at each poll.
+	lookBudget = watchInterval / 500
+)
 
-// pollSpaces reads the sysctls of all network namespaces except the daemon's own.
+// turns chooses the namespaces to visit at a poll.
+type turns struct {
+	next uint64 // cookie of the first one that was not visited last time
+}
+
+// visit calls look for namespaces, those first whose turn it is: for at least one of lookAgain,
+// for more as long as more says so, and for each that must be visited. spaces are sorted by cookie.
+func (t *turns) visit(spaces []host.NetNS, must func(host.NetNS) bool, more func() bool, look func(host.NetNS)) {
+	first, _ := slices.BinarySearchFunc(spaces, t.next, func(ns host.NetNS, cookie uint64) int { return cmp.Compare(ns.Cookie, cookie) })
+	least, inTurn := (len(spaces)+lookAgain-1)/lookAgain, true
+	for i := range spaces {
+		ns := spaces[(first+i)%len(spaces)]
+		if inTurn && i >= least && !more() {
+			inTurn, t.next = false, ns.Cookie
+		}
+		if inTurn || must(ns) {
+			look(ns)
+		}
+	}
+}
+
+// pollSpaces reads the sysctls of other network namespaces than the daemon's own.
 func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 	spaces, _, err := s.spaces.Poll()
 	if err != nil {
 		s.log.Debug("network namespaces not listed", "error", err)
 		return false
 	}
+	spaces = slices.DeleteFunc(slices.Clone(spaces), func(ns host.NetNS) bool { return ns.Own })
 	names := s.wanted(e)
-	all := s.polls%lookAgain == 0 || !slices.Equal(names, s.names)
-	s.polls++
+	all := !slices.Equal(names, s.names)
 	s.names = names
 	before := s.owned
 	s.owned = make(map[uint64][]engine.Yield, len(spaces))
 	for _, ns := range spaces {
-		was, known := before[ns.Cookie]
-		if ns.Own {
-			continue
-		}
-		now := was
-		if all || !known {
-			if now, err = s.look(ns, names, was); err != nil {
-				if !errors.Is(err, os.ErrNotExist) {
-					s.log.Debug("cannot read the sysctls of a network namespace", "netns", ns.Path, "error", err)
-				}
-				now = was
-			}
-		}
-		s.owned[ns.Cookie] = now
-		changed = changed || !slices.EqualFunc(was, now, sameYield)
+		s.owned[ns.Cookie] = before[ns.Cookie]
 	}
+	isField := func(name string) bool { return !s.defaults[name].CC }
+	fields, start := slices.ContainsFunc(names, isField), time.Now()
+	s.turns.visit(spaces, func(ns host.NetNS) bool {
+		_, known := before[ns.Cookie]
+		return all || !known
+	}, func() bool { return fields && time.Since(start) < lookBudget }, func(ns host.NetNS) {
+		was := before[ns.Cookie]
+		now, err := s.look(ns, names, was)
+		switch {
+		case err == nil:
+			s.owned[ns.Cookie] = now
+			changed = changed || !slices.EqualFunc(was, now, sameYield)
+		case !errors.Is(err, os.ErrNotExist):
+			s.log.Debug("cannot read the sysctls of a network namespace", "netns", ns.Path, "error", err)
+		}
+	})
 	maps.DeleteFunc(s.ours, func(cookie uint64, _ map[string]string) bool {
 		_, here := s.owned[cookie]
 		return !here

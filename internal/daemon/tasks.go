@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"runtime/debug"
@@ -234,7 +235,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 		start := time.Now()
 		found := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
 		if !found {
-			if found, err = d.dp.HasAged(interval); err != nil {
+			if found, err = d.dp.HasAged(interval, interval+lostAfter); err != nil {
 				return err
 			}
 		}
@@ -247,7 +248,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 			return err
 		}
 		if all {
-			d.freeLost(max(interval, lostAfter) + time.Since(start))
+			freeLost(d.dp, interval+lostAfter+time.Since(start), d.log)
 		}
 		next = start.Add(time.Since(start) * walkBudget)
 		return nil
@@ -259,10 +260,15 @@ const (
 	quietWalk = time.Minute
 	// walkBudget is the part of one CPU, as 1/walkBudget, that walks may take.
 	walkBudget = 500
-	// lostAfter is the age from which a connection that walks did not find counts as ended
-	// unseen. Connections that live but are not found by walks are younger: those in their
-	// handshake, and those that were reset and not closed by their process yet.
+	// lostAfter, beyond the interval, is the age from which a connection that walks did not find
+	// probably ended unseen. Connections that live but are not found by walks are younger: those
+	// in their handshake, and those that were reset and not closed by their process yet. Those of
+	// a network namespace that is not listed may be older.
 	lostAfter = 10 * time.Minute
+	// scarce is the part of the slots in use from which the slots of such connections are freed:
+	// then a quarter of all connections find both of their slots taken, and get socket storage,
+	// which costs 1.2 us more (docs/design/0001-slots.md).
+	scarce = 0.5
 )
 
 // walkAndCheck is walk, and corrects the numbers of connections of paths by what it found.
@@ -310,13 +316,27 @@ func eachNetNS(list *host.NetNSList, f func() error, failed func(host.NetNS, err
 	return nil
 }
 
-func (d *Daemon) freeLost(age time.Duration) {
-	n, err := d.dp.FreeLost(age)
+// slots are the datapath's slots of young connections.
+type slots interface {
+	UsedSlots() (used, all int, err error)
+	FreeLost(age time.Duration) (n int, err error)
+}
+
+// freeLost frees the slots of connections whose end was missed, if slots are scarce. Not before,
+// because a connection may also live in a network namespace that is not listed: one that only a
+// thread, a socket or a descriptor keeps, or any of another PID namespace. It would not be
+// sampled at its end.
+func freeLost(in slots, age time.Duration, log *slog.Logger) {
+	n, used, all := 0, 0, 0
+	var err error
+	if used, all, err = in.UsedSlots(); err == nil && float64(used) >= scarce*float64(all) {
+		n, err = in.FreeLost(age)
+	}
 	if err != nil {
-		d.log.Warn("cannot free the state of connections whose end was missed, trying again", "error", err)
+		log.Warn("cannot free the state of connections whose end was missed, trying again", "error", err)
 	}
 	if n > 0 {
-		d.log.Info("freed the state of connections whose end was missed", "connections", n)
+		log.Info("freed the state of connections that no walk found", "connections", n, "used", used, "of", all)
 	}
 }
 

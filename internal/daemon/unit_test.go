@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,6 +168,51 @@ func TestReloadReadsRegularFiles(t *testing.T) {
 		cfg, read, err := loadConfigAgain(c.file, c.standard)
 		if c.want == "" && (err != nil || cfg == nil || read != "") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %q, %v", c, read, err)
+		}
+	}
+}
+
+// fakeSlots counts the calls that free slots.
+type fakeSlots struct {
+	used, freed int
+	err         error
+}
+
+func (f *fakeSlots) UsedSlots() (used, all int, err error) { return f.used, 16384, f.err }
+
+func (f *fakeSlots) FreeLost(time.Duration) (int, error) {
+	f.freed++
+	return f.used, f.err
+}
+
+// A connection that no walk found may live in a network namespace that is not listed: it keeps its
+// slot until others need it.
+func TestSlotsAreFreedWhenScarce(t *testing.T) {
+	for used, want := range map[int]int{1: 0, 8000: 0, 8192: 1, 16384: 1} {
+		var log strings.Builder
+		f := &fakeSlots{used: used}
+		freeLost(f, time.Minute, slog.New(slog.NewTextHandler(&log, nil)))
+		if f.freed != want || (log.Len() > 0) != (want > 0) {
+			t.Errorf("%d of 16384 used: freed %d times, want %d; log %q", used, f.freed, want, log.String())
+		}
+	}
+	var log strings.Builder
+	f := &fakeSlots{used: 16384, err: os.ErrClosed}
+	freeLost(f, time.Minute, slog.New(slog.NewTextHandler(&log, nil)))
+	if f.freed != 0 || !strings.Contains(log.String(), "closed") {
+		t.Errorf("freed %d times, log %q", f.freed, log.String())
+	}
+}
+
+func TestPIDNamespaceProblem(t *testing.T) {
+	for link, want := range map[string]bool{"pid:[4026531836]": false, "pid:[4026532501]": true, "": false} {
+		whole, part := config.Default(), config.Default()
+		part.Cgroup = "/system.slice"
+		if p := pidProblem(whole, link); (p != "") != want {
+			t.Errorf("%q: %q", link, p)
+		}
+		if p := pidProblem(part, link); p != "" {
+			t.Errorf("%q, attached to one cgroup: %q", link, p)
 		}
 	}
 }

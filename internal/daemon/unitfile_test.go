@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // unitFile is the systemd unit as it is installed, with programs below bin.
@@ -64,7 +66,7 @@ func TestUnitDetachesOnStopOnly(t *testing.T) {
 func TestUnitIsValid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Skip("systemd-analyze is not installed (package systemd)")
+		testenv.Missing(t, "systemd-analyze is not installed (package systemd)")
 	}
 	bin := t.TempDir()
 	script(t, filepath.Join(bin, "tcpilot"), "")

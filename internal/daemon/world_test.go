@@ -336,7 +336,7 @@ func (p *place) spawn(t *testing.T, ns *testenv.NS, env ...string) *process {
 	}
 	r := &process{Client: p.client(t), cmd: exec.Command(exe), log: &lockedBuffer{}, ended: make(chan struct{})}
 	if p.wholeHierarchy {
-		r.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP}
+		r.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP | syscall.CLONE_NEWPID}
 	}
 	r.cmd.Env = append(append(os.Environ(), asDaemon+"="+p.config), env...)
 	r.cmd.Stderr = r.log

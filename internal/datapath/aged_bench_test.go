@@ -9,7 +9,7 @@ import (
 func BenchmarkRootAged(b *testing.B) {
 	r := newRig(b)
 	for b.Loop() {
-		if _, err := r.HasAged(time.Minute); err != nil {
+		if _, err := r.HasAged(time.Minute, time.Hour); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -327,7 +327,7 @@ func (f *flows) check(row int, before abiFlowCount) (fix int32) {
 
 // mapMemory maps the values of an array map. Atomic operations on it count for programs as
 // well, which those on ebpf.Memory do not.
-func mapMemory[T abiFlowCount | uint64](m *ebpf.Map) ([]T, error) {
+func mapMemory[T abiFlowCount | abiTrack | uint64](m *ebpf.Map) ([]T, error) {
 	n, size := int(m.MaxEntries()), int(unsafe.Sizeof(*new(T)))
 	mem, err := unix.Mmap(m.FD(), 0, n*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -336,7 +336,7 @@ func mapMemory[T abiFlowCount | uint64](m *ebpf.Map) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))), n), nil
 }
 
-func unmapMemory[T abiFlowCount | uint64](values []T) error {
+func unmapMemory[T abiFlowCount | abiTrack | uint64](values []T) error {
 	if values == nil {
 		return nil
 	}

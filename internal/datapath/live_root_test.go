@@ -297,13 +297,19 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	}
 	lost, young := put(used^512, monotonic()-int64(time.Second)), put(used^1024, monotonic()+int64(time.Hour))
 	r.walk(t, r.ns)
-	if found, err := r.HasAged(age); err != nil || !found {
+	if found, err := r.HasAged(age, time.Minute); err != nil || !found {
 		t.Errorf("no old slots after a walk: %t, %v", found, err)
+	}
+	if found, err := r.HasAged(age, 500*time.Millisecond); err != nil || found {
+		t.Errorf("a walk is to look for a connection that earlier ones did not find: %t, %v", found, err)
+	}
+	if used, all, err := r.UsedSlots(); err != nil || used < 2 || all != int(r.maps.Slots.MaxEntries()) {
+		t.Errorf("%d of %d slots used, %v", used, all, err)
 	}
 	if n, err := r.FreeLost(age); err != nil || n != 1 {
 		t.Errorf("%d freed, %v, want 1", n, err)
 	}
-	if found, err := r.HasAged(age); err != nil || found {
+	if found, err := r.HasAged(age, time.Minute); err != nil || found {
 		t.Errorf("some are left: %t, %v", found, err)
 	}
 	for i, want := range map[uint32]uint64{lost: 0, young: noSocket} {

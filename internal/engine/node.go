@@ -23,7 +23,7 @@ type node struct {
 	key      key
 	rule     *ruleState
 	parent   *node // nil for a root
-	children int   // number of nodes whose parent this is
+	children list  // nodes whose parent this is, least recently used first
 	belief   learn.Belief
 
 	samples  uint64
@@ -102,11 +102,11 @@ func (s *armSet) list() []tcp.CC {
 }
 
 func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
-	n := &node{key: k, rule: rs, parent: parent, best: -1}
+	n := &node{key: k, rule: rs, parent: parent, best: -1, children: list{which: listChildren}}
 	n.belief.Pooled = parent == nil
 	e.nodes[k] = n
 	if parent != nil {
-		parent.children++
+		parent.children.pushBack(n)
 		rs.paths++
 	}
 	if parent != nil || k.scope != 0 { // a rule's own root is never evicted; a namespace's is
@@ -168,9 +168,10 @@ func (e *Engine) host(n *node, addr netip.Addr) *node {
 	return e.nodes[hostKey(n, addr)]
 }
 
-// makeHost is host for a connection that is to be scored: it creates the node. At the
-// second host of a path, it moves what the path has learned so far to the first host.
-func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
+// makeHost is host for a connection that is to be scored: it creates the node, unless the path
+// has no room for another host: then it returns nil. At the second host of a path, it moves what
+// the path has learned so far to the first host.
+func (e *Engine) makeHost(n *node, addr netip.Addr, now int64) *node {
 	if n.key.bits == hostBits {
 		return nil
 	}
@@ -187,7 +188,38 @@ func (e *Engine) makeHost(n *node, addr netip.Addr) *node {
 	if h := e.nodes[k]; h != nil {
 		return h
 	}
+	if !e.makeRoom(n, now) {
+		return nil
+	}
 	return e.newNode(k, n.rule, n)
+}
+
+// Hosts of one path share its part of Options.Limit, so that one network cannot displace what is
+// known of others, however many of its addresses connect, and however often.
+const (
+	// hostPart: a path has nodes for 1/hostPart of Options.Limit hosts at most: 256 by default,
+	// as many as a /24 has.
+	hostPart   = 64
+	leastHosts = 8
+	// idleHost is the time in nanoseconds without a connection after which a host makes room for
+	// another one of its path. Until then it keeps what was learned of it.
+	idleHost = 3600 * 1e9
+)
+
+func (e *Engine) mostHosts() int { return max(leastHosts, e.opt.Limit/hostPart) }
+
+// makeRoom reports whether a path may have a node for one more host. At its bound, it drops the
+// least recently used host for that, if little is known of it or if it is idle.
+func (e *Engine) makeRoom(n *node, now int64) bool {
+	if n.children.len < e.mostHosts() {
+		return true
+	}
+	h := n.children.first
+	if !h.links[listTrial].in && now-h.lastUsed < idleHost {
+		return false
+	}
+	e.evictNode(h)
+	return true
 }
 
 // split moves the belief of a path to a new node of the only host that it came from.
@@ -204,6 +236,7 @@ func (e *Engine) split(n *node) {
 	h.compared, h.left, n.compared, n.left = n.compared, n.left, nil, nil
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
+	e.admit(h)
 	e.beliefChanged(n, tcp.CC{})
 	e.beliefChanged(h, tcp.CC{})
 }
@@ -215,8 +248,16 @@ func hostKey(n *node, addr netip.Addr) key {
 // touch makes n the most recently used.
 func (e *Engine) touch(n *node, now int64) {
 	n.lastUsed = max(n.lastUsed, now)
+	e.toBack(n)
+}
+
+// toBack moves n to the end of the lists that are ordered by use.
+func (e *Engine) toBack(n *node) {
 	e.byUse.toBack(n)
 	e.byTrial.toBack(n)
+	if n.parent != nil {
+		n.parent.children.toBack(n)
+	}
 }
 
 // admittedAt is the number of observations from which a path is evicted last: a client
@@ -228,7 +269,7 @@ const admittedSamples = 10
 
 // admit takes n out of byTrial if enough is known of it.
 func (e *Engine) admit(n *node) {
-	if n.belief.Count >= admittedAt || n.metrics.RTTs >= admittedSamples || n.children > 0 {
+	if n.belief.Count >= admittedAt || n.metrics.RTTs >= admittedSamples || n.children.len > 0 {
 		e.byTrial.remove(n)
 	}
 }
@@ -293,17 +334,22 @@ func (e *Engine) evict() {
 		if e.byTrial.len > e.opt.Limit/trialPart {
 			n = e.byTrial.first
 		}
-		if n.children > 0 {
+		if n.children.len > 0 {
 			e.byUse.toBack(n)
 			e.byTrial.remove(n)
 			continue
 		}
-		e.totals.Evicted++
-		if n.stored {
-			e.forgotten = append(e.forgotten, n.place())
-		}
-		e.drop(n)
+		e.evictNode(n)
 	}
+}
+
+// evictNode drops a node, also from the store.
+func (e *Engine) evictNode(n *node) {
+	e.totals.Evicted++
+	if n.stored {
+		e.forgotten = append(e.forgotten, n.place())
+	}
+	e.drop(n)
 }
 
 // drop takes a node out of every list and of the kernel.
@@ -313,7 +359,7 @@ func (e *Engine) drop(n *node) {
 		e.removed = append(e.removed, n.key)
 	}
 	if n.parent != nil {
-		n.parent.children--
+		n.parent.children.remove(n)
 		n.rule.paths--
 	}
 	e.byUse.remove(n)
@@ -342,14 +388,19 @@ func (e *Engine) dropListed() {
 	e.listed = 0
 }
 
-// byLastUse sorts byUse and byTrial by time of use, after many nodes were added at once.
+// byLastUse sorts all lists by time of use, after many nodes were added at once, and drops the
+// hosts of each path beyond its bound.
 func (e *Engine) byLastUse() {
 	all := make([]*node, 0, e.byUse.len)
 	e.byUse.each(func(n *node) { all = append(all, n) })
 	slices.SortStableFunc(all, func(a, b *node) int { return cmp.Compare(a.lastUsed, b.lastUsed) })
 	for _, n := range all {
-		e.byUse.toBack(n)
-		e.byTrial.toBack(n)
+		e.toBack(n)
 		e.admit(n)
+	}
+	for _, n := range all {
+		for !n.gone && !n.isRoot() && n.children.len > e.mostHosts() {
+			e.evictNode(n.children.first)
+		}
 	}
 }

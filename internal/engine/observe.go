@@ -34,7 +34,11 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	e.updateMetrics(rs, &at, s)
 	if out, scored := e.outcome(rs, at, s); scored {
 		leaf := e.ensureNode(rs, at, s)
-		if e.assignSlice(leaf, s, &out) {
+		switch {
+		case !e.assignSlice(leaf, s, &out):
+		case leaf.hosts: // a host without a node: no level is known with which it could be compared
+			e.updateBeliefs(leaf, s, out)
+		default:
 			e.compare(leaf, s, out)
 			e.updateBeliefs(leaf, s, out)
 			e.runGuards(leaf, s, out)
@@ -211,15 +215,16 @@ func (e *Engine) outcome(rs *ruleState, at position, s *tcp.Sample) (out learn.O
 	return out, true
 }
 
-// ensureNode returns the node that an outcome belongs to, and creates it if needed. Without adapt,
-// nodes are created only here: an address without a scored connection gets none.
+// ensureNode returns the node that an outcome belongs to, and creates it if needed. It is the path
+// if that has no room for a node of the host. Without adapt, nodes are created only here: an address
+// without a scored connection gets none.
 func (e *Engine) ensureNode(rs *ruleState, at position, s *tcp.Sample) *node {
 	if at.path == nil {
 		at.path = e.node(rs, at.scope, at.addr, true)
 		e.noteSample(at.path, s)
 	}
 	if at.host == nil {
-		if at.host = e.makeHost(at.path, at.addr); at.host != nil {
+		if at.host = e.makeHost(at.path, at.addr, s.At); at.host != nil {
 			e.noteSample(at.host, e.ofHost(at.host, s))
 		}
 	}
@@ -271,6 +276,10 @@ func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			m.belief.Arms = make([]learn.ArmBelief, 0, max(1, len(arms)))
 		}
 		switch {
+		case leaf.hosts && m.isRoot():
+			continue // the path's other hosts tell enough
+		case leaf.hosts: // as the first connection of a host
+			learn.ObserveParent(e.opt.Learner, &learn.Belief{}, &m.belief, arm, out)
 		case m == leaf:
 			e.opt.Learner.Observe(&m.belief, arm, out)
 		case m.isRoot():
@@ -295,7 +304,7 @@ func (e *Engine) observeRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	path := leaf
 	if path.parent != root {
 		path = path.parent
-		out.Weight /= float64(max(1, path.children))
+		out.Weight /= float64(max(1, path.children.len))
 	}
 	out.AtOnce = 0 // a property of the path, not of the rule
 	path.rootEvidence *= math.Exp2(-max(0, float64(out.At-path.rootEvidenceAt)) / rootHalfLife)

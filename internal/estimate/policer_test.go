@@ -179,7 +179,7 @@ func TestLossesThatEnd(t *testing.T) {
 		x := newSimulated(seed, func(x *simulated) { x.loss = 0.02 })
 		for n := 0; x.path.Policer.State != PolicerTrial; n++ {
 			if x.run(1); n > 100 {
-				t.Skip("no trial")
+				t.Fatalf("seed %d: no trial after %d connections with losses: %+v", seed, n, x.path.Policer)
 			}
 		}
 		x.loss, x.policer, x.bucket, x.free = 0, 1e9, 1e9, 0.1

@@ -99,3 +99,16 @@ func BenchmarkSysctlPoll(b *testing.B) {
 		w.Poll()
 	}
 }
+
+// BenchmarkRootReadSysctls visits another network namespace, and reads the sysctls of three
+// fields there.
+func BenchmarkRootReadSysctls(b *testing.B) {
+	testenv.Root(b)
+	ns := testenv.NetNS(b)
+	names := []string{ccName, "net.ipv4.tcp_notsent_lowat", "net.ipv4.tcp_rto_min_us"}
+	for b.Loop() {
+		if values, err := ReadSysctls(ns.Path(), names); err != nil || values[ccName] == "" {
+			b.Fatal(values, err)
+		}
+	}
+}

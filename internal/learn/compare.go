@@ -1,6 +1,9 @@
 package learn
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // boundary is how many standard errors the difference of two means must lie from 0 to be
 // significant at level alpha, at any time and however often it is checked:
@@ -203,17 +206,42 @@ func (g *Group) relativeVariance() float64 {
 // the cubed times, which weighs slow connections most (see tail.go): above 1 is better than
 // the default.
 type Gain struct {
-	Ratio float64 `json:"ratio"` // 0: not known
+	// Ratio is 0 (absent in JSON), as Low and High, if there are too few observations for an interval.
+	Ratio float64 `json:"ratio,omitempty"`
 	// Low and High are the bounds of a confidence interval (95 %) of Ratio that is valid at
-	// any time; 0 if there are too few observations.
-	Low  float64 `json:"low"`
-	High float64 `json:"high"`
-	// BySlice: slices of the hold-out were compared; otherwise single connections of the
-	// hold-out, which ran among treated ones.
-	BySlice bool `json:"by_slice"`
+	// any time.
+	Low  float64 `json:"low,omitempty"`
+	High float64 `json:"high,omitempty"`
+	// BySlice is what of the hold-out was compared: "slices" of time, which is unbiased, or single
+	// "connections", which ran among treated ones.
+	BySlice BySlice `json:"by"`
 	// Treated and HeldOut count the observations.
 	Treated float64 `json:"treated"`
 	HeldOut float64 `json:"held_out"`
+}
+
+// BySlice says what of the hold-out is compared. As text it is slices or connections.
+type BySlice bool
+
+func (b BySlice) String() string {
+	if b {
+		return "slices"
+	}
+	return "connections"
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (b BySlice) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *BySlice) UnmarshalText(text []byte) error {
+	for _, v := range []BySlice{true, false} {
+		if string(text) == v.String() {
+			*b = v
+			return nil
+		}
+	}
+	return fmt.Errorf("%q: want slices or connections", text)
 }
 
 // Known reports whether there is an interval.
@@ -251,10 +279,10 @@ func gainOf(treated, holdOut *Group) Gain {
 	if treated.N <= 0 || holdOut.N <= 0 || treated.Mean <= 0 || holdOut.Mean <= 0 {
 		return g
 	}
-	g.Ratio = gainRatio(treated, holdOut)
 	if treated.N < leastCompared || holdOut.N < leastCompared {
 		return g
 	}
+	g.Ratio = gainRatio(treated, holdOut)
 	low, high := bounds(treated, holdOut)
 	spared := treated.withoutMost()
 	_, otherHigh := bounds(&spared, holdOut)

@@ -139,18 +139,27 @@ func (s *scrape) rules(snap *engine.Snapshot) {
 			s.one(ruleRollout, r.Rollout.Share, r.Name)
 		}
 		s.one(ruleLeft, truth(r.LeftToDefault != nil), r.Name)
-		s.gain(ruleGain, ruleGainLow, ruleGainHigh, r.Gain, r.Name)
+		s.gain(ruleGains, r.Gain, r.Name)
 	}
 }
 
+// gains are the families of a gain.
+type gains struct{ ratio, low, high, bySlices *family }
+
+var (
+	ruleGains = gains{ruleGain, ruleGainLow, ruleGainHigh, ruleGainBy}
+	pathGains = gains{pathGain, pathGainLow, pathGainHigh, pathGainBy}
+)
+
 // gain writes a gain with its interval; nothing if there is no interval.
-func (s *scrape) gain(ratio, low, high *family, g engine.Gain, labels ...string) {
+func (s *scrape) gain(f gains, g engine.Gain, labels ...string) {
 	if !g.Known() {
 		return
 	}
-	s.one(ratio, g.Ratio, labels...)
-	s.one(low, g.Low, labels...)
-	s.one(high, g.High, labels...)
+	s.one(f.ratio, g.Ratio, labels...)
+	s.one(f.low, g.Low, labels...)
+	s.one(f.high, g.High, labels...)
+	s.one(f.bySlices, truth(bool(g.BySlice)), labels...)
 }
 
 // paths names the first top paths (the snapshot has most samples first) and
@@ -236,7 +245,7 @@ func (s *scrape) path(p *engine.PathState) {
 		s.one(pathMeasured, float64(p.Updated.UnixNano())/1e9, l...)
 	}
 	s.one(pathHoldOut, float64(p.HoldOut.Count), l...)
-	s.gain(pathGain, pathGainLow, pathGainHigh, p.HoldOut.Gain, l...)
+	s.gain(pathGains, p.HoldOut.Gain, l...)
 	s.one(pathLeft, truth(p.LeftToDefault != nil), l...)
 	for i := range p.Arms {
 		a := &p.Arms[i]

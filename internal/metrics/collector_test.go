@@ -207,9 +207,14 @@ func TestValuesAreInBaseUnits(t *testing.T) {
 
 func TestGainHasItsInterval(t *testing.T) {
 	f := full(2)
-	f.snap.Rules[0].Gain = engine.Gain{Ratio: 2, Low: 1.5, High: 2.6}
+	f.snap.Rules[0].Gain = engine.Gain{Ratio: 2, Low: 1.5, High: 2.6, BySlice: true}
 	f.snap.Paths[1].HoldOut.Gain = engine.Gain{Ratio: 3} // too few observations for an interval
 	got := gather(t, f, topPaths)
+	for name, want := range map[string]float64{"tcpilot_rule_gain_by_slices": 1, "tcpilot_path_gain_by_slices": 0} {
+		if v := value(t, got, name, "rule="+f.snap.Rules[0].Name); v != want {
+			t.Errorf("%s = %v, want %v", name, v, want)
+		}
+	}
 	for name, want := range map[string]float64{"": 2, "_low": 1.5, "_high": 2.6} {
 		if v := value(t, got, "tcpilot_rule_gain_ratio"+name, "rule="+f.snap.Rules[0].Name); v != want {
 			t.Errorf("gain%s = %v, want %v", name, v, want)

@@ -92,6 +92,7 @@ var (
 	ruleGain      = gauge("rule_gain_ratio", "By what factor the rule's connections are faster than the hold-out, over all its paths, in a mean that counts slow ones most. Absent until it has an interval.", "rule")
 	ruleGainLow   = gauge("rule_gain_ratio_low", "Lower end of the 95 % interval of rule_gain_ratio, which is valid at any time.", "rule")
 	ruleGainHigh  = gauge("rule_gain_ratio_high", "Upper end of that interval.", "rule")
+	ruleGainBy    = gauge("rule_gain_by_slices", "1 if rule_gain_ratio compares with slices of time held out, 0 if with single connections held out, because there are too few slices: then it may be wrong if connections overlap.", "rule")
 	ruleLeft      = gauge("rule_left_to_default", "1 while the rule leaves its connections to kernel defaults because they did worse than the hold-out.", "rule")
 	ruleRollout   = gauge("rule_rollout_ratio", "Share of the rule's connections, without its hold-out, that the rule applies to: less than 1 during a partial rollout, 0 after a guard ended it.", "rule")
 	observing     = gauge("observing", "1 in mode observe, in which nothing is set on any connection, else 0.")
@@ -111,6 +112,7 @@ var (
 	pathGain        = gauge("path_gain_ratio", "By what factor the path's connections are faster than the hold-out, in a mean that counts slow ones most; absent until it has an interval.", pathLabels...)
 	pathGainLow     = gauge("path_gain_ratio_low", "Lower end of the 95 % interval of path_gain_ratio, which is valid at any time.", pathLabels...)
 	pathGainHigh    = gauge("path_gain_ratio_high", "Upper end of that interval.", pathLabels...)
+	pathGainBy      = gauge("path_gain_by_slices", "1 if path_gain_ratio compares with slices of time held out, 0 if with single connections held out, because there are too few slices: then it may be wrong if connections overlap.", pathLabels...)
 	pathLeft        = gauge("path_left_to_default", "1 while the path is left to kernel defaults because its connections did worse than the hold-out.", pathLabels...)
 
 	pathArmWeight = gauge("path_arm_weight", "Share of the path's next connections that get the congestion control, 0 to 1; for \"other\" the mean over its paths, weighted by samples.", armLabels...)

@@ -76,12 +76,12 @@ func (d Direction) rows(name string, floor time.Duration) (rows []Row) {
 	if d.Delay.Probes > 0 {
 		rows = append(rows, Row{"delay " + name, short(a.Delay), short(d.Delay.Median), a.delayVerdict(d.Delay, floor)})
 	}
-	rows = append(rows, Row{"loss " + name, percent(a.Loss), fmt.Sprintf("%s of %d", percent(d.Loss), d.Sent), d.lossVerdict()})
+	rows = append(rows, Row{"loss " + name, console.Percent(a.Loss), fmt.Sprintf("%s of %d", console.Percent(d.Loss), d.Sent), d.lossVerdict()})
 	if a.Jitter > 0 && d.Delay.Probes > 0 {
 		rows = append(rows, Row{"jitter " + name, "± " + short(a.Jitter), "± " + short(d.Delay.jitter()), a.jitterVerdict(d.Delay, floor)})
 	}
 	if v := d.reorderVerdict(); a.Reorder > 0 || v.Wrong != "" {
-		rows = append(rows, Row{"reordering " + name, percent(a.Reorder), percent(d.Reorder), v})
+		rows = append(rows, Row{"reordering " + name, console.Percent(a.Reorder), console.Percent(d.Reorder), v})
 	}
 	if a.Rate == 0 || d.Offered == 0 { // no limit, or no flood
 		return rows
@@ -92,13 +92,10 @@ func (d Direction) rows(name string, floor time.Duration) (rows []Row) {
 	}
 	if v := d.markVerdict(); a.ECN || v.Wrong != "" {
 		asked := map[bool]string{true: "some", false: "none"}[a.ECN]
-		rows = append(rows, Row{"marks " + name, asked, percent(d.Marked), v})
+		rows = append(rows, Row{"marks " + name, asked, console.Percent(d.Marked), v})
 	}
 	return rows
 }
-
-// percent formats a share with three significant digits.
-func percent(share float64) string { return fmt.Sprintf("%.3g %%", 100*share) }
 
 // short formats a duration with three significant digits.
 func short(d time.Duration) string {

@@ -3,6 +3,8 @@ package calibrate
 import (
 	"fmt"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // Tolerances of links. On an emulated machine, all but that of loss are wider by slack,
@@ -105,7 +107,7 @@ func (d Direction) lossVerdict() Verdict {
 	low, _ := interval(n, asked)
 	_, high := interval(n, max(asked, strayLoss))
 	off := max(strayLoss, lossShareOff*asked)
-	would := fmt.Sprintf("%s to %s would be chance", percent(low), percent(high))
+	would := fmt.Sprintf("%s to %s would be chance", console.Percent(low), console.Percent(high))
 	switch {
 	case d.Loss < low && d.Loss < asked-off:
 		return wrong("too little; " + would)

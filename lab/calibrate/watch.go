@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"golang.org/x/sys/unix"
 )
@@ -172,16 +173,16 @@ func (h Host) Sane(l Limits) error {
 	switch {
 	case h.Steal > l.Steal:
 		return fmt.Errorf("other machines took %s of the processors (%s may be): run it when the host is quieter",
-			percent(h.Steal), percent(l.Steal))
+			console.Percent(h.Steal), console.Percent(l.Steal))
 	case h.Longest > l.Longest:
 		return fmt.Errorf("the machine stood still for %s (%s may be): run it again",
 			short(h.Longest), short(l.Longest))
 	case stalled > l.Stalled:
 		return fmt.Errorf("the machine stood still for %s of %s, in %d stalls (%s may be): run it again, or when the host is quieter",
-			short(h.Stalled), short(h.Elapsed), h.Stalls, percent(l.Stalled))
+			short(h.Stalled), short(h.Elapsed), h.Stalls, console.Percent(l.Stalled))
 	case h.Busy > l.Busy:
 		return fmt.Errorf("the processors were %s busy (%s may be), so they were the bottleneck: end other programs, or ask for a lower rate",
-			percent(h.Busy), percent(l.Busy))
+			console.Percent(h.Busy), console.Percent(l.Busy))
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func baseline(ctx context.Context, s *screen, lab *lab, o Options) (mean float64
 		mean += r.Goodput / float64(o.Baseline)
 		s.connection(i+1, o.Baseline, r.CCStart, r.Goodput, "")
 	}
-	s.printf("  mean %s\n\n", s.bold(inBits(mean)))
+	s.printf("  mean %s\n\n", s.bold(console.BitRate(mean)))
 	return mean, nil
 }
 

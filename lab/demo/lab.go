@@ -177,7 +177,9 @@ type path struct {
 	HoldOut struct {
 		Count uint64 `json:"count"`
 		Gain  struct {
-			Ratio float64 `json:"ratio"` // 0 if unknown
+			Ratio float64 `json:"ratio"` // with its interval; all are 0 if there is none yet
+			Low   float64 `json:"low"`
+			High  float64 `json:"high"`
 		} `json:"gain"`
 	} `json:"hold_out"`
 }

@@ -30,7 +30,7 @@ var tones = map[string]console.Tone{"cubic": console.Warn, "bbr": console.Good}
 
 // connection writes one connection's line; note may be empty.
 func (s *screen) connection(n, of int, cc string, goodput float64, note string) {
-	line := fmt.Sprintf("  %2d/%d %-6s%s %11s", n, of, cc, s.bar(goodput, cc), inBits(goodput))
+	line := fmt.Sprintf("  %2d/%d %-6s%s %11s", n, of, cc, s.bar(goodput, cc), console.BitRate(goodput))
 	if note != "" {
 		line += "   " + s.dim(note)
 	}
@@ -56,19 +56,16 @@ func (s *screen) bar(goodput float64, cc string) string {
 // summary compares the goodput without tcpilot with that of the last n connections.
 func (s *screen) summary(before, after float64, n int, p path) {
 	s.printf("\n%s\n", s.bold("Result"))
-	s.printf("  without tcpilot      %12s\n", inBits(before))
-	s.printf("  with tcpilot         %12s   (the last %d connections)\n", inBits(after), n)
+	s.printf("  without tcpilot      %12s\n", console.BitRate(before))
+	s.printf("  with tcpilot         %12s   (the last %d connections)\n", console.BitRate(after), n)
 	if before > 0 {
 		s.printf("  gain                   %s\n", s.bold(fmt.Sprintf("%9.1fx", after/before)))
 	}
-	if p.HoldOut.Count > 0 && p.HoldOut.Gain.Ratio > 0 {
-		s.printf("  against the hold-out   %9.1fx   (%.0f %% of connections, %d here, keep the kernel's defaults,\n"+
+	if g := p.HoldOut.Gain; g.High > 0 {
+		s.printf("  against the hold-out   %9.1fx   (%.1f to %.1f; %.0f %% of connections, %d here, keep the kernel's defaults,\n"+
 			"                                    so that tcpilot can measure its gain all the time)\n",
-			p.HoldOut.Gain.Ratio, holdOut*100, p.HoldOut.Count)
+			g.Ratio, g.Low, g.High, holdOut*100, p.HoldOut.Count)
 	} else {
-		s.printf("  against the hold-out: none of these few connections was in the hold-out; run the demo again\n")
+		s.printf("  against the hold-out: %d of these few connections had the kernel's defaults, too few to compare with\n", p.HoldOut.Count)
 	}
 }
-
-// inBits writes a rate.
-func inBits(bitsPerSecond float64) string { return console.Amount(bitsPerSecond, "bit/s") }

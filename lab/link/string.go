@@ -13,7 +13,7 @@ func (s Spec) String() string {
 	var parts []string
 	say := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if s.Rate > 0 {
-		say("%s", inBits(s.Rate))
+		say("%s", console.BitRate(float64(s.Rate)))
 	}
 	switch {
 	case s.Jitter > 0:
@@ -22,13 +22,13 @@ func (s Spec) String() string {
 		say("%s", duration(s.Delay))
 	}
 	if s.Reorder > 0 {
-		say("%s reordered", percent(s.Reorder))
+		say("%s reordered", console.Percent(s.Reorder))
 	}
 	if s.Loss > 0 {
-		say("%s loss", percent(s.Loss))
+		say("%s loss", console.Percent(s.Loss))
 	}
 	if share := s.Bursts.Share(); share > 0 {
-		say("%s loss in bursts", percent(share))
+		say("%s loss in bursts", console.Percent(share))
 	}
 	if s.Queue.Bytes > 0 {
 		say("queue %s", console.Bytes(float64(s.Queue.Bytes)))
@@ -40,7 +40,7 @@ func (s Spec) String() string {
 		say("ECN from %s", console.Bytes(float64(s.ECN)))
 	}
 	if s.Policer.Rate > 0 {
-		say("policed to %s, burst %s", inBits(s.Policer.Rate), console.Bytes(float64(s.Policer.Burst)))
+		say("policed to %s, burst %s", console.BitRate(float64(s.Policer.Rate)), console.Bytes(float64(s.Policer.Burst)))
 	}
 	if len(parts) == 0 {
 		say("perfect")
@@ -50,10 +50,6 @@ func (s Spec) String() string {
 	}
 	return strings.Join(parts, ", ")
 }
-
-func inBits(perSecond uint64) string { return console.Amount(float64(perSecond), "bit/s") }
-
-func percent(share float64) string { return console.Digits(100*share) + " %" }
 
 func duration(d time.Duration) string {
 	switch {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
@@ -184,7 +185,7 @@ func TestPageInBrowser(t *testing.T) {
 	}
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Skip("chromium is not installed")
+		testenv.Missing(t, "chromium is not installed")
 	}
 	file := filepath.Join(t.TempDir(), "report.html")
 	must(t, os.WriteFile(file, []byte(pageOf(t, syntheticReport(t))), 0o644))

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/vm"
 )
 
@@ -47,7 +48,7 @@ func TestKernels(t *testing.T) {
 func fetch(t *testing.T, kernel string, env ...string) (exit int, output string) {
 	t.Helper()
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		t.Skip(err)
+		testenv.Missing(t, err.Error())
 	}
 	cmd := exec.Command("./fetch", kernel)
 	cmd.Env = append(os.Environ(), append(env, "TCPILOT_VM_CACHE="+t.TempDir())...)

@@ -135,7 +135,8 @@ func Snapshot() *engine.Snapshot {
 			{Key: lab, Rule: "default", Prefix: lab.Prefix.String(), Scope: lab.Scope, PolicyID: 18, Reason: "exploring", Expires: Now.Add(30 * time.Second),
 				LastUsed: Now.Add(-time.Second), Samples: 30, PathMetrics: engine.PathMetrics{MinRTT: 80, Rate: 1_100_000_000, NetworkType: "datacentre",
 					RTOMin: 100 * time.Millisecond, RTOMinBarred: &engine.BarredRTOMin{RTOMin: 50 * time.Millisecond, Until: Now.Add(7 * time.Minute), For: 10 * time.Minute}},
-				Arms: []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}}},
+				Arms:    []engine.PathArm{{CC: CC("cubic"), Weight: 0.5, Count: 30, Greedy: 15, Mean: 20.5}, {CC: CC("bbr"), Weight: 0.5}},
+				HoldOut: engine.PathHoldOut{Share: 0.1, Count: 6, Gain: engine.Gain{Ratio: 0.97, Low: 0.9, High: 1.05, Treated: 22, HeldOut: 6}}},
 		},
 		Totals: engine.Totals{
 			Samples:     map[string]uint64{"close": 220, "interval": 20, "failed-connect": 2},
