@@ -155,7 +155,7 @@ func whyWorse(g learn.Gain) string {
 		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, heldOutAs(g.BySlice))
 }
 
-func heldOutAs(bySlice bool) string {
+func heldOutAs(bySlice learn.BySlice) string {
 	if bySlice {
 		return "slices of time held out"
 	}

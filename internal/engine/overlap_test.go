@@ -140,7 +140,7 @@ func TestGuardsIgnoreSingleHoldOutsAmongOverlappingConnections(t *testing.T) {
 		for range 40 {
 			c.run(20, 3*time.Minute)
 			p := w.path("203.0.113.0/24")
-			if g := p.HoldOut.Gain; g.Worse() && !g.BySlice {
+			if g := p.HoldOut.Gain; g.Worse() && !bool(g.BySlice) {
 				misleading++
 			}
 			if b := p.LeftToDefault; b != nil {

@@ -88,7 +88,7 @@ func TestRollout(t *testing.T) {
 		t.Errorf("%d of 2000 have what the rule gives, want about 500", n)
 	}
 	r := w.e.Summary(time.Unix(0, w.now)).Rules[0]
-	if g := r.Gain; g.Treated < 40 || g.HeldOut < 100 || !g.BySlice || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
+	if g := r.Gain; g.Treated < 40 || g.HeldOut < 100 || !bool(g.BySlice) || g.Low < 5 || g.High > 12 || !(g.Low < g.Ratio && g.Ratio < g.High) {
 		t.Errorf("bbr has 8 times cubic's goodput here: %+v", g)
 	}
 	if r.Rollout.Share != 0.25 || r.Rollout.Configured != 0.25 || r.Rollout.By != "" {
@@ -107,7 +107,7 @@ func TestRolloutOfASetRuleIsComparedBySlices(t *testing.T) {
 		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}}
 		for range 12 {
 			c.run(20, 20*time.Minute)
-			if g := w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain; g.Better() || !g.BySlice {
+			if g := w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain; g.Better() || !bool(g.BySlice) {
 				t.Fatalf("all would be slower by an eighth: %+v", g)
 			}
 		}

@@ -268,7 +268,7 @@ func (c *Comparison) Gain() Gain {
 // from the treated connections beside it looks better than it is.
 func (c *Comparison) Harm() (Gain, bool) {
 	g := c.Gain()
-	return g, g.Worse() && (g.BySlice || c.Shared <= mostShared*c.Connections.N)
+	return g, g.Worse() && (bool(g.BySlice) || c.Shared <= mostShared*c.Connections.N)
 }
 
 // gainOf compares two groups. One slow observation, such as a bad trial, can dominate the

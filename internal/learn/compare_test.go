@@ -155,7 +155,7 @@ func TestHarmBySingleConnectionsNeedsThemAlone(t *testing.T) {
 				cmp.Add(o, c.by)
 			}
 		}
-		if g, worse := cmp.Harm(); worse != c.want || !g.Worse() || g.BySlice != (c.by == HoldOutSlice) {
+		if g, worse := cmp.Harm(); worse != c.want || !g.Worse() || bool(g.BySlice) != (c.by == HoldOutSlice) {
 			t.Errorf("%g at a time, held out as %d: harm %t, %+v", c.atOnce, c.by, worse, g)
 		}
 	}

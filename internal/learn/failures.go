@@ -46,7 +46,7 @@ const (
 // FailureShares is how many connections fail, as shares from 0 to 1.
 type FailureShares struct {
 	Treated, HeldOut float64
-	BySlice          bool    // as Gain.BySlice
+	BySlice          BySlice // as Gain.BySlice
 	N, HeldOutN      float64 // observations
 }
 
