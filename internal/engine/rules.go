@@ -6,6 +6,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
@@ -76,18 +77,20 @@ func (e *Engine) abandon(p *plan) {
 	}
 }
 
-func (e *Engine) putIntoForce(p *plan) {
+func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.totals.Writes += uint64(len(p.rows))
 	e.install(p)
 	for _, rs := range e.byRule {
-		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
+		if _, changed := e.overrideOf(rs); rs.root != nil && (changed && !keepRollouts || rs.changed) {
 			rs.root.compared, rs.root.left = nil, nil
 		}
 		rs.changed = false
 	}
-	clear(e.overrides) // the loaded configuration applies again
+	if !keepRollouts {
+		clear(e.overrides) // the loaded configuration applies again
+	}
 	e.markAll()
 }
 
@@ -247,14 +250,15 @@ func (e *Engine) recompile(rules []policy.Rule, found names) (*class.Table, []po
 	return policy.Compile(e.rules, ids, found.resolver())
 }
 
-// names are the ids of the cgroups and namespaces that rules name, as last looked up.
+// names are the ids of the cgroups, namespaces and pods that rules name, as last looked up.
 type names struct {
 	cgroups map[string][]uint64
 	netns   map[string]uint64
+	pods    map[*pod.Match][]uint64
 }
 
 func lookUp(rules []policy.Rule, r policy.Resolver) names {
-	n := names{map[string][]uint64{}, map[string]uint64{}}
+	n := names{map[string][]uint64{}, map[string]uint64{}, map[*pod.Match][]uint64{}}
 	for i := range rules {
 		for _, name := range rules[i].Match.Cgroup {
 			if r.Cgroup == nil || n.cgroups[name] != nil {
@@ -272,6 +276,11 @@ func lookUp(rules []policy.Rule, r policy.Resolver) names {
 				n.netns[name] = cookie
 			}
 		}
+		if m := rules[i].Match.Pod; m != nil && r.Pods != nil {
+			if cookies := r.Pods(m); len(cookies) > 0 {
+				n.pods[m] = cookies
+			}
+		}
 	}
 	return n
 }
@@ -283,5 +292,6 @@ func (n names) resolver() policy.Resolver {
 			cookie, ok := n.netns[name]
 			return cookie, ok
 		},
+		Pods: func(m *pod.Match) []uint64 { return n.pods[m] },
 	}
 }
