@@ -161,6 +161,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 		return "auto, none, or list of names"
 	case reflect.TypeFor[setValues](), reflect.TypeFor[[]policy.Rule]():
 		return "see below"
+	case reflect.TypeFor[globs]():
+		return "name: pattern entries"
 	case reflect.TypeFor[time.Duration]():
 		return "duration"
 	case reflect.TypeFor[rate]():
@@ -194,6 +196,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 	switch tag.Get("is") {
 	case "path", "cgroup":
 		return "path"
+	case "podglob":
+		return "pattern"
 	case "listen":
 		return "address:port"
 	case "name", "group", "netns":
