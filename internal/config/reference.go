@@ -64,7 +64,7 @@ const referenceFields = `
 
 What ` + "`set:`" + ` can give to a connection. A field that is not named is left to the kernel; 0 never means "default".
 Fields of packets and plain numbers take a bare number, all others a unit. ` + "`cc`" + ` fixes the congestion control (and excludes ` + "`learn`" + `); a connection whose application chose its own keeps it.
-When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field on the host. In another network namespace, a value that its owner has set holds unless a rule names the namespace or a cgroup. ` + "`tcpilot doctor`" + ` shows which fields this kernel takes.
+When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field on the host. In another network namespace, a value that its owner has set holds unless a rule names the namespace, its pod or a cgroup. ` + "`tcpilot doctor`" + ` shows which fields this kernel takes.
 
 | key | value | range | applied | kernel | sysctl | meaning |
 |---|---|---|---|---|---|---|
