@@ -80,10 +80,10 @@ func cgroupProblem(cfg *config.Config, dir string) string {
 		"cgroup2 hierarchy mounted, or set cgroup if that is what you want"
 }
 
-// namesThings reports whether rules name cgroups or namespaces, which come and go.
+// namesThings reports whether rules name cgroups, namespaces or pods, which come and go.
 func namesThings(rules []policy.Rule) bool {
 	for i := range rules {
-		if len(rules[i].Match.Cgroup) > 0 || len(rules[i].Match.NetNS) > 0 {
+		if rules[i].Match.Named() {
 			return true
 		}
 	}
