@@ -291,11 +291,11 @@ type Pod struct {
 	NetNS       uint64            `json:"netns"` // cookie
 	Container   string            `json:"container_id"`
 	Cgroup      string            `json:"cgroup,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-	Rules       []string          `json:"rules"`             // rules for pods that match it, in the order of matching
-	Control     string            `json:"cc,omitempty"`      // congestion control that its annotation fixes
-	Warning     string            `json:"warning,omitempty"` // why its annotation is not followed
-	Since       time.Time         `json:"since"`             // when the container runtime added it
+	Annotations map[string]string `json:"annotations,omitempty"` // those of tcpilot.io, and those that rules name
+	Rules       []string          `json:"rules"`                 // rules for pods that match it, in the order of matching
+	Control     string            `json:"cc,omitempty"`          // congestion control that its annotation fixes
+	Warning     string            `json:"warning,omitempty"`     // why its annotation is not followed
+	Since       time.Time         `json:"since"`                 // when the container runtime added it
 	// Connections have ended since the daemon knows the pod, without those that rules leave alone.
 	Connections uint64 `json:"connections"`
 }

@@ -359,7 +359,7 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 	for cc, n := range failures {
 		d.engine.ArmFailedBefore(cc, n)
 	}
-	return d.rules.put(cfg.Rules, func(rules []policy.Rule) error {
+	return d.putRules(cfg.Rules, func(rules []policy.Rule) error {
 		return d.engine.Start(rules, d.resolver(), d.remember, time.Now().UnixNano())
 	})
 }

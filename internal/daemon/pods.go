@@ -17,7 +17,6 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
-	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
@@ -80,7 +79,6 @@ func (d *Daemon) openPods(cfg *config.Config) error {
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
 	d.readPods()
-	d.rules.wanted = d.pods.view.Load().wanted()
 	return nil
 }
 
@@ -90,11 +88,11 @@ func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
 	defer d.pods.mu.Unlock()
 	d.readPods()
 	v := d.pods.view.Load()
-	if err := d.followPods(v.wanted()); err != nil {
+	if err := d.followPods(); err != nil {
 		return api.PodSync{}, err
 	}
 	if v.failed != "" {
-		return api.PodSync{}, errors.New(v.failed)
+		return api.PodSync{}, api.Unavailable("%s", v.failed)
 	}
 	return api.PodSync{Pods: v.set.Len(), Refused: v.refused}, nil
 }
@@ -149,13 +147,11 @@ func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (
 		return false, errors.New("its network namespace is the daemon's own")
 	}
 	at := podPlace{r.NetNS, r.Cookie}
+	before, known := p.checked[at]
 	var st unix.Stat_t
-	if err := unix.Stat(r.NetNS, &st); err == nil {
-		c := p.checked[at]
-		if c.dev == st.Dev && c.ino == st.Ino && now.Sub(c.at) < recheckPods {
-			checked[at] = c
-			return false, nil
-		}
+	if err := unix.Stat(r.NetNS, &st); err == nil && known && before.dev == st.Dev && before.ino == st.Ino && now.Sub(before.at) < recheckPods {
+		checked[at] = before
+		return false, nil
 	}
 	cookie, err := netns.Cookie(r.NetNS)
 	switch {
@@ -164,6 +160,9 @@ func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (
 		// that of the container runtime.
 		_, err := os.Stat(filepath.Dir(r.NetNS))
 		return err == nil, fmt.Errorf("its network namespace %s does not exist", r.NetNS)
+	case err != nil && known: // such as too many open files: it is looked at again the next time
+		checked[at] = before
+		return false, nil
 	case err != nil:
 		return false, err
 	case cookie != r.Cookie:
@@ -203,15 +202,15 @@ func (p *pods) observe(s *tcp.Sample) {
 // podControls finds what came of policy.ControlAnnotation for each pod that has it.
 func (d *Daemon) podControls(set *pod.Set) map[uint64]podControl {
 	found := map[uint64]podControl{}
-	var available []string
+	var usable []tcp.CC
 	var err error
 	for _, p := range set.All() {
 		value, asks := p.Annotations[policy.ControlAnnotation]
 		if !asks {
 			continue
 		}
-		if available == nil && err == nil {
-			available, err = kernelcc.Available()
+		if usable == nil && err == nil {
+			usable, err = d.controls.usable()
 		}
 		cc, wrong := config.ParseCC(value)
 		c := podControl{cc: cc}
@@ -220,7 +219,7 @@ func (d *Daemon) podControls(set *pod.Set) map[uint64]podControl {
 			c = podControl{warning: fmt.Sprintf("annotation %s: %.40q cannot be a congestion control", policy.ControlAnnotation, value)}
 		case err != nil:
 			c = podControl{warning: fmt.Sprintf("annotation %s: %v", policy.ControlAnnotation, err)}
-		case !slices.Contains(available, value):
+		case !slices.Contains(usable, cc):
 			c = podControl{warning: fmt.Sprintf("annotation %s: %s is not available here: it needs its kernel module, or 'tcpilot cc load'", policy.ControlAnnotation, value)}
 		}
 		found[p.Cookie] = c
@@ -228,9 +227,9 @@ func (d *Daemon) podControls(set *pod.Set) map[uint64]podControl {
 	return found
 }
 
-// wanted are the congestion controls that pods ask for, in the order of their names.
-func (v *podView) wanted() (ccs []tcp.CC) {
-	for _, c := range v.controls {
+// wantedControls are the congestion controls that annotations fix, in the order of their names.
+func wantedControls(controls map[uint64]podControl) (ccs []tcp.CC) {
+	for _, c := range controls {
 		if c.cc != (tcp.CC{}) && !slices.Contains(ccs, c.cc) {
 			ccs = append(ccs, c.cc)
 		}
@@ -286,7 +285,7 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 		}
 		l.Pods = append(l.Pods, api.Pod{
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
-			Annotations: p.Annotations, Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: c.warning, Since: p.Added,
+			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: c.warning, Since: p.Added,
 			Connections: v.ended[p.Cookie].Load(),
 		})
 	}

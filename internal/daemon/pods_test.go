@@ -197,6 +197,12 @@ func TestPathsAreEnteredAgain(t *testing.T) {
 	if gone, err := p.check(&r, start, map[podPlace]podCheck{}); !gone || err == nil {
 		t.Errorf("a path that is gone: %v, %v", gone, err)
 	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if at := check(start); !at.Equal(start.Add(recheckPods)) {
+		t.Error("a pod is dropped because its path could not be entered once")
+	}
 }
 
 func TestPodControls(t *testing.T) {
@@ -208,6 +214,7 @@ func TestPodControls(t *testing.T) {
 		return pod.Pod{Container: fmt.Sprint(cookie), Cookie: cookie, Annotations: map[string]string{policy.ControlAnnotation: value}}
 	}
 	d, _ := podDaemon("")
+	d.controls = &controls{}
 	set := pod.NewSet([]pod.Pod{asks(1, available[0]), asks(2, "no-such-cc"), asks(3, ""), asks(4, "a b"), asks(5, "tcpilot_nothing"), asks(6, available[0]+" "), {Cookie: 7}})
 	got := d.podControls(set)
 	want := map[uint64]string{1: "", 2: "no-such-cc is not available here", 3: "cannot be", 4: "cannot be", 5: "cannot be", 6: "cannot be"}
@@ -220,9 +227,17 @@ func TestPodControls(t *testing.T) {
 			t.Errorf("%d: %+v, want %q", cookie, c, text)
 		}
 	}
-	v := podView{controls: map[uint64]podControl{1: {cc: tcp.CCOf("reno")}, 2: {cc: tcp.CCOf("bbr")}, 3: {warning: "x"}, 4: {cc: tcp.CCOf("reno")}}}
-	if got := v.wanted(); !slices.Equal(got, []tcp.CC{tcp.CCOf("bbr"), tcp.CCOf("reno")}) {
+	mixed := map[uint64]podControl{1: {cc: tcp.CCOf("reno")}, 2: {cc: tcp.CCOf("bbr")}, 3: {warning: "x"}, 4: {cc: tcp.CCOf("reno")}}
+	if got := wantedControls(mixed); !slices.Equal(got, []tcp.CC{tcp.CCOf("bbr"), tcp.CCOf("reno")}) {
 		t.Errorf("wanted %v", got)
+	}
+}
+
+func TestShownAnnotations(t *testing.T) {
+	d, _ := podDaemon("", policy.Rule{Name: "a"}, policy.Rule{Name: "b", Match: policy.Match{Pod: &pod.Match{Annotations: map[string]string{"team": "x"}}}})
+	p := &pod.Pod{Annotations: map[string]string{"secret": "1", "team": "y", "tcpilot.io/profile": "bulk"}}
+	if got := d.rules.shownAnnotations(p); !maps.Equal(got, map[string]string{"team": "y", "tcpilot.io/profile": "bulk"}) {
+		t.Errorf("%v", got)
 	}
 }
 

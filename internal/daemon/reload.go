@@ -101,7 +101,7 @@ func (d *Daemon) apply(next *config.Config) error {
 	if observe {
 		d.engine.SetObserve(true, time.Now().UnixNano())
 	}
-	err := d.rules.put(next.Rules, func(rules []policy.Rule) error {
+	err := d.putRules(next.Rules, func(rules []policy.Rule) error {
 		return d.engine.SetRules(rules, d.resolver(), time.Now().UnixNano())
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,34 +16,28 @@ import (
 type ruleSet struct {
 	writing sync.Mutex
 
-	mu      sync.Mutex    // protects the rest; lock writing before it
+	mu      sync.Mutex    // protects the rest; to have both, lock writing before it
 	base    []policy.Rule // of the configuration
 	wanted  []tcp.CC      // variants in force, unless tooMany
 	tooMany error         // why there are none
 }
 
-// with are the rules to write for a configuration: with variants, if there is room for them.
-func (r *ruleSet) with(base []policy.Rule, wanted []tcp.CC) (rules []policy.Rule, tooMany error) {
-	rules, tooMany = policy.WithPodControls(base, wanted)
-	if tooMany != nil {
-		return base, tooMany
-	}
-	return rules, nil
+// putRules writes the rules of a configuration by write.
+func (d *Daemon) putRules(base []policy.Rule, write func([]policy.Rule) error) error {
+	d.rules.writing.Lock()
+	defer d.rules.writing.Unlock()
+	// Not those of the last reading: the configuration may want other congestion controls now.
+	controls := d.podControls(d.pods.registry.Pods())
+	return d.rules.write(base, wantedControls(controls), write)
 }
 
-// put writes the rules of a configuration by write.
-func (r *ruleSet) put(base []policy.Rule, write func([]policy.Rule) error) error {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	r.mu.Lock()
-	wanted := r.wanted
-	r.mu.Unlock()
-	return r.write(base, wanted, write)
-}
-
-// write writes rules, and notes them once they are in force. The caller has r.writing.
+// write writes rules, with variants if there is room for them, and notes them once they are in force.
+// The caller has r.writing.
 func (r *ruleSet) write(base []policy.Rule, wanted []tcp.CC, write func([]policy.Rule) error) error {
-	rules, tooMany := r.with(base, wanted)
+	rules, tooMany := policy.WithPodControls(base, wanted)
+	if tooMany != nil {
+		rules = base
+	}
 	if err := write(rules); err != nil {
 		return err
 	}
@@ -73,8 +68,31 @@ func (r *ruleSet) ofPod(p *pod.Pod) []string {
 	return names
 }
 
+// shownAnnotations are those of p that tcpilot or a rule looks at: others are nobody's business who
+// reads the API.
+func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {
+	r.mu.Lock()
+	base := r.base
+	r.mu.Unlock()
+	shown := map[string]string{}
+	for name, value := range p.Annotations {
+		named := func(rule policy.Rule) bool {
+			if rule.Match.Pod == nil {
+				return false
+			}
+			_, named := rule.Match.Pod.Annotations[name]
+			return named
+		}
+		if strings.HasPrefix(name, "tcpilot.io/") || slices.ContainsFunc(base, named) {
+			shown[name] = value
+		}
+	}
+	return shown
+}
+
 // followPods puts the rules for the pods of now into force; nothing is written if they are.
-func (d *Daemon) followPods(wanted []tcp.CC) error {
+func (d *Daemon) followPods() error {
+	wanted := wantedControls(d.pods.view.Load().controls)
 	d.rules.writing.Lock()
 	defer d.rules.writing.Unlock()
 	d.rules.mu.Lock()

@@ -211,7 +211,7 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 		d.pods.mu.Lock() // usually the CNI plugin asks for it
 		defer d.pods.mu.Unlock()
 		d.readPods()
-		return d.followPods(d.pods.view.Load().wanted())
+		return d.followPods()
 	})
 }
 
