@@ -82,6 +82,9 @@ func (d recordDir) read(name string) (r podRecord, err error) {
 	if err != nil {
 		return r, err
 	}
+	if len(data) == 0 { // a crash of the host can leave one
+		return r, fs.ErrNotExist
+	}
 	var p pod.Pod
 	if err := json.Unmarshal(data, &p); err != nil {
 		return r, fmt.Errorf("not a record of a pod: %w", err)

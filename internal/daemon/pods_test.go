@@ -73,7 +73,7 @@ func TestRecordDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range map[string]string{"x.json": "{", ".hidden.json": "{", "notes.txt": "{"} {
+	for name, text := range map[string]string{"x.json": "{", ".hidden.json": "{", "empty.json": "", "notes.txt": "{"} {
 		if err := os.WriteFile(filepath.Join(string(dir), name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
