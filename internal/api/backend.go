@@ -36,4 +36,11 @@ type Backend interface {
 	// LoadControl loads one of tcpilot's own, or a user's from a file.
 	LoadControl(ctx context.Context, name string, r LoadControlRequest) (CongestionControl, error)
 	UnloadControl(ctx context.Context, name string) (Unloaded, error)
+	// Pods lists the pods of this host.
+	Pods(ctx context.Context) (PodList, error)
+	// SyncPods reads the records of pods, and puts the rules for them into force.
+	SyncPods(ctx context.Context) (PodSync, error)
+	// PodName is the namespace/name of the pod of a network namespace, empty if there is none.
+	// It is called for every sample of a stream.
+	PodName(netns uint64) string
 }

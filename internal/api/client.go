@@ -115,6 +115,7 @@ const (
 	ResourceDoctor   Resource = pathDoctor
 	ResourceLoaded   Resource = pathLoaded
 	ResourceControls Resource = pathControls
+	ResourcePods     Resource = pathPods
 )
 
 // LoadedResource is one of the users' own programs.
@@ -238,6 +239,16 @@ func (c *Client) UnloadControl(ctx context.Context, name string) (u Unloaded, er
 		return u, fmt.Errorf("read answer of %s: %w", controlPath(name), err)
 	}
 	return u, nil
+}
+
+// Pods lists the pods of the daemon's host.
+func (c *Client) Pods(ctx context.Context) (PodList, error) {
+	return get[PodList](ctx, c, ResourcePods)
+}
+
+// SyncPods makes the daemon read the records of pods.
+func (c *Client) SyncPods(ctx context.Context) (PodSync, error) {
+	return post[PodSync](ctx, c, pathPodSync, nil)
 }
 
 func post[T any](ctx context.Context, c *Client, path string, body any) (v T, err error) {

@@ -177,6 +177,7 @@ func TestChangesAreForAdministrators(t *testing.T) {
 func TestAnswersFitTheDocument(t *testing.T) {
 	f := apitest.New()
 	f.Feed = 5
+	f.PodList = apitest.Pods()
 	socket := apitest.Serve(t, f)
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

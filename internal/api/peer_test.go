@@ -36,6 +36,7 @@ func (s *stub) Doctor(_ context.Context, again bool) (Doctor, error) {
 	return Doctor{}, nil
 }
 
+func (s *stub) PodName(uint64) string      { return "" }
 func (s *stub) Snapshot() *engine.Snapshot { return &engine.Snapshot{} }
 func (s *stub) Samples(ctx context.Context) (*Subscription, error) {
 	return s.hub.Subscribe(ctx)

@@ -28,6 +28,8 @@ const (
 	pathRollout  = "/v1/rollout"
 	pathLoaded   = "/v1/programs"
 	pathControls = "/v1/cc"
+	pathPods     = "/v1/pods"
+	pathPodSync  = "/v1/pods/sync"
 )
 
 // query reads the parameters of one request; the first error sticks.
@@ -233,7 +235,10 @@ func parseExplain(v url.Values) (ExplainRequest, error) {
 	r := ExplainRequest{
 		Remote: q.addr("remote"), RemotePort: uint16(q.uint("remote_port", 16)),
 		Local: q.addr("local"), LocalPort: uint16(q.uint("local_port", 16)),
-		Cgroup: q.take("cgroup"), NetNS: q.uint("netns", 64), Incoming: q.bool("incoming"),
+		Cgroup: q.take("cgroup"), NetNS: q.uint("netns", 64), Pod: q.take("pod"), Incoming: q.bool("incoming"),
+	}
+	if q.err == nil && r.Pod != "" && r.NetNS != 0 {
+		q.err = malformed("explain: netns and pod exclude each other")
 	}
 	if q.err == nil && !r.Remote.IsValid() {
 		q.err = malformed("explain: want a remote address")
@@ -250,6 +255,7 @@ func (r ExplainRequest) values() url.Values {
 	setUint(v, "local_port", uint64(r.LocalPort))
 	setIf(v, "cgroup", r.Cgroup)
 	setUint(v, "netns", r.NetNS)
+	setIf(v, "pod", r.Pod)
 	if r.Incoming {
 		v.Set("incoming", "true")
 	}

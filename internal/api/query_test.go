@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,14 @@ func TestQueriesSurviveTheURL(t *testing.T) {
 		LocalPort: 1, Cgroup: "/sys/fs/cgroup/a b", NetNS: 1 << 63, Incoming: true}
 	if got, err := parseExplain(explain.values()); got != explain || err != nil {
 		t.Errorf("got %+v, %v", got, err)
+	}
+	explain.NetNS, explain.Pod = 0, "shop/web 1"
+	if got, err := parseExplain(explain.values()); got != explain || err != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	explain.NetNS = 7
+	if _, err := parseExplain(explain.values()); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+		t.Errorf("a pod and a namespace: %v", err)
 	}
 	filter := SampleFilter{Remote: netip.MustParsePrefix("192.0.2.0/24"), Kind: tcp.KindFailedConnect, MinBytes: 7}
 	if got, err := parseSampleFilter(filter.values()); got != filter || err != nil {

@@ -23,6 +23,7 @@ type Sample struct {
 	Local    netip.AddrPort `json:"local,omitzero"`
 	Remote   netip.AddrPort `json:"remote,omitzero"`
 	Rule     string         `json:"rule,omitempty"`
+	Pod      string         `json:"pod,omitempty"` // namespace/name
 	Class    uint32         `json:"class,omitempty"`
 	PolicyID uint32         `json:"policy_id,omitempty"`
 	Arm      string         `json:"arm,omitempty"`

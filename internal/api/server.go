@@ -107,6 +107,8 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	change("DELETE "+pathLoaded+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (struct{}, error) {
 		return struct{}{}, b.Unload(ctx, r.PathValue("name"))
 	}))
+	mux.HandleFunc("GET "+pathPods, answer(askTimeout, s.pods))
+	change("POST "+pathPodSync, answer(workTimeout, s.syncPods))
 	mux.HandleFunc("GET "+pathControls, answer(workTimeout, s.controls))
 	mux.HandleFunc("GET "+pathControls+"/{name}", answer(workTimeout, s.control))
 	change("POST "+pathControls+"/{name}", answer(workTimeout, s.loadControl))
@@ -285,6 +287,22 @@ func (s *Server) loadedOne(ctx context.Context, r *http.Request) (Loaded, error)
 		}
 	}
 	return Loaded{}, NotFound("no program %q is loaded", name).WithHint("see 'tcpilot prog list'")
+}
+
+func (s *Server) pods(ctx context.Context, _ *http.Request) (PodList, error) {
+	l, err := s.backend.Pods(ctx)
+	notNull(&l.Pods)
+	notNull(&l.Refused)
+	for i := range l.Pods {
+		notNull(&l.Pods[i].Rules)
+	}
+	return l, err
+}
+
+func (s *Server) syncPods(ctx context.Context, _ *http.Request) (PodSync, error) {
+	r, err := s.backend.SyncPods(ctx)
+	notNull(&r.Refused)
+	return r, err
 }
 
 func (s *Server) load(ctx context.Context, r *http.Request) (Loaded, error) {

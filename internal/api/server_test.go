@@ -99,6 +99,13 @@ func TestClientMirrorsBackend(t *testing.T) {
 		t.Errorf("an unknown program: %v", err)
 	}
 	checkControls(t, c, f)
+	f.PodList = apitest.Pods()
+	pods, err := c.Pods(ctx)
+	same(t, "pods", pods, f.PodList)
+	checkErr(t, err)
+	synced, err := c.SyncPods(ctx)
+	same(t, "sync of pods", synced, api.PodSync{Pods: 2, Refused: f.PodList.Refused})
+	checkErr(t, err)
 	checkErr(t, c.Detach(ctx))
 	if !f.Detached {
 		t.Error("Detach did not arrive")

@@ -37,7 +37,7 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 	_ = out.Flush() // the client knows that it is subscribed
 
 	buf := bufio.NewWriterSize(deadlineWriter{w, s.patience}, 64<<10)
-	st := stream{enc: json.NewEncoder(buf), sub: sub, filter: f, snapshot: s.backend.Snapshot}
+	st := stream{enc: json.NewEncoder(buf), sub: sub, filter: f, snapshot: s.backend.Snapshot, pod: s.backend.PodName}
 	tick := time.NewTicker(streamKeepalive)
 	defer tick.Stop()
 	for {
@@ -78,6 +78,7 @@ type stream struct {
 	snapshot func() *engine.Snapshot
 	seen     *engine.Snapshot
 	names    map[uint32]string // rules by class, of seen
+	pod      func(netns uint64) string
 }
 
 // drain writes all waiting samples, and the number of samples lost meanwhile.
@@ -114,6 +115,6 @@ func (st *stream) write(line *Sample) error {
 			}
 		}
 	}
-	line.Rule = st.names[line.Class]
+	line.Rule, line.Pod = st.names[line.Class], st.pod(line.NetNS)
 	return st.enc.Encode(line)
 }

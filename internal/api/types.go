@@ -49,6 +49,16 @@ type Status struct {
 	Loaded   []Loaded          `json:"loaded"` // users' own programs
 	// Buffers are the raised buffer limits; absent unless buffers.adapt is on.
 	Buffers *Buffers `json:"buffers,omitempty"`
+	// Pods says how many pods are known, and what is wrong; absent unless there are pods.
+	Pods *PodStatus `json:"pods,omitempty"`
+}
+
+// PodStatus is the pods in numbers, and what is wrong with them.
+type PodStatus struct {
+	Count   int `json:"count"`
+	Refused int `json:"refused"` // records that are not used
+	// Warnings are of pods whose annotations are not followed.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Buffers are the buffer limits that tcpilot has raised.
@@ -161,13 +171,15 @@ type ExplainRequest struct {
 	LocalPort  uint16     `json:"local_port,omitempty"`
 	Cgroup     string     `json:"cgroup,omitempty"` // path
 	NetNS      uint64     `json:"netns,omitempty"`  // cookie; 0 is the daemon's own
+	Pod        string     `json:"pod,omitempty"`    // namespace/name, instead of netns
 	Incoming   bool       `json:"incoming"`
 }
 
 // Explanation is what a new connection would get, and why.
 type Explanation struct {
 	Request ExplainRequest `json:"request"`
-	Rule    string         `json:"rule"` // empty when none matches
+	Pod     string         `json:"pod,omitempty"` // namespace/name of the pod whose network namespace it is
+	Rule    string         `json:"rule"`          // empty when none matches
 	Class   uint32         `json:"class"`
 	Match   string         `json:"match,omitempty"`  // the rule's conditions
 	Action  string         `json:"action,omitempty"` // leave, set, learn, set+learn
@@ -262,6 +274,44 @@ type ReloadResult struct {
 	Removed  []string `json:"removed"`
 	Changed  []string `json:"changed"`
 	Warnings []string `json:"warnings,omitempty"` // changes that need a restart
+}
+
+// PodList is the pods of this host.
+type PodList struct {
+	At      time.Time    `json:"at"`
+	Pods    []Pod        `json:"pods"`
+	Refused []RefusedPod `json:"refused"` // records that are not used
+}
+
+// Pod is a pod, by its network namespace.
+type Pod struct {
+	Pod         string            `json:"pod"`       // namespace/name
+	Namespace   string            `json:"namespace"` // empty if the container is not of Kubernetes
+	Name        string            `json:"name"`
+	NetNS       uint64            `json:"netns"` // cookie
+	Container   string            `json:"container_id"`
+	Cgroup      string            `json:"cgroup,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"` // those of tcpilot.io, and those that rules name
+	Rules       []string          `json:"rules"`                 // rules for pods that match it, in the order of matching
+	Control     string            `json:"cc,omitempty"`          // congestion control that its annotation fixes
+	Warning     string            `json:"warning,omitempty"`     // why its annotation is not followed
+	Since       time.Time         `json:"since"`                 // when the container runtime added it
+	// Connections have ended since the daemon knows the pod, without those that rules leave alone.
+	Connections uint64 `json:"connections"`
+}
+
+// RefusedPod is a record that is not used.
+type RefusedPod struct {
+	Record  string `json:"record"` // file
+	Pod     string `json:"pod,omitempty"`
+	Why     string `json:"why"`
+	Removed bool   `json:"removed"` // the file was removed, because the pod is gone
+}
+
+// PodSync is the result of reading the records of pods. The rules for the pods are in force.
+type PodSync struct {
+	Pods    int          `json:"pods"`
+	Refused []RefusedPod `json:"refused"` // by this reading
 }
 
 // LoadRequest asks for a user's own sock_ops object to be attached.

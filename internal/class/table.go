@@ -69,7 +69,7 @@ type Class struct {
 	Leave bool   // touch nothing, report nothing
 	// OwnScope: each network namespace learns separately.
 	OwnScope bool
-	// Named: the rule names a network namespace or a cgroup, and so has priority over the
+	// Named: the rule names a network namespace, a pod or a cgroup, and so has priority over the
 	// settings of the namespace.
 	Named bool
 	// Watch has the bits of the events that are counted for a share of connections.

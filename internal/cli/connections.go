@@ -51,6 +51,7 @@ func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
 const connectionsLong = `Show connections as they end, and long-lived ones every few seconds, one line each
 (these are the samples that the learner uses). Ctrl-C ends it.
 
+  POD         pod of the socket, if there are pods
   CONNECTION  local address and port, -> outgoing or <- incoming, remote ones
   CC, MODE    congestion control in use, and what it is doing, if it is one of
               tcpilot's own
@@ -100,7 +101,7 @@ func (a *app) connections() *cobra.Command {
 // tail prints samples until there are count (0: no limit) or ctx ends.
 func (a *app) tail(ctx context.Context, f api.SampleFilter, count uint64, wide bool) error {
 	var n uint64
-	l := sampleLines(a.Width, wide)
+	l := sampleLines(a.Width, wide, !a.JSON && a.hasPods(ctx))
 	first := true
 	for line, err := range a.client().Stream(ctx, f) {
 		if err == nil {
@@ -142,7 +143,8 @@ type sampleColumn struct {
 }
 
 const (
-	connectionColumn = 2  // of sampleColumns
+	podColumn        = 2  // of sampleColumns
+	connectionColumn = 3  // of sampleColumns
 	connectionWidth  = 46 // width of two IPv4 addresses with ports
 	leastConnection  = 40
 )
@@ -152,6 +154,7 @@ func sampleColumns() []sampleColumn {
 	return []sampleColumn{
 		{head: "TIME", width: 8, left: true, rank: 1, cell: func(s *api.Sample) string { return s.At.Local().Format(time.TimeOnly) }},
 		{head: "RULE", width: 10, left: true, text: true, rank: 9, cell: func(s *api.Sample) string { return orNone(s.Rule) }},
+		{head: "POD", width: 24, left: true, text: true, rank: 7, cell: func(s *api.Sample) string { return orNone(s.Pod) }},
 		{head: "CONNECTION", width: leastConnection, left: true, broken: true, rank: 1, cell: fmtConnection},
 		{head: "KIND", width: 8, left: true, rank: 8, cell: func(s *api.Sample) string { return strings.TrimSuffix(s.Kind, "-connect") }},
 		{head: "CC", width: 15, left: true, rank: 1, cell: func(s *api.Sample) string { return s.CC }},
@@ -169,8 +172,13 @@ func sampleColumns() []sampleColumn {
 }
 
 // sampleLines returns the columns to show in a terminal of so many columns, 0 for no limit.
-func sampleLines(width int, wide bool) []sampleColumn {
+func sampleLines(width int, wide, pods bool) []sampleColumn {
 	all := sampleColumns()
+	connection := connectionColumn
+	if !pods {
+		all = slices.Delete(all, podColumn, podColumn+1)
+		connection--
+	}
 	if wide {
 		last := len(all) - 1
 		note := all[last]
@@ -182,7 +190,7 @@ func sampleLines(width int, wide bool) []sampleColumn {
 	}
 	if wide || width == 0 {
 		all[0].width, all[0].cell = 12, func(s *api.Sample) string { return s.At.Local().Format("15:04:05.000") }
-		all[connectionColumn].width = connectionWidth
+		all[connection].width = connectionWidth
 		for i := range all {
 			all[i].text, all[i].broken = false, false
 		}
@@ -202,7 +210,7 @@ func sampleLines(width int, wide bool) []sampleColumn {
 		taken = c.rank
 	}
 	grow := max(0, min(room, connectionWidth-leastConnection))
-	all[connectionColumn].width += grow
+	all[connection].width += grow
 	all[len(all)-1].width += max(0, room-grow) // NOTE
 	return slices.DeleteFunc(all, func(c sampleColumn) bool { return c.rank > taken })
 }

@@ -58,7 +58,7 @@ func TestLongAddressesHaveTheirOwnLine(t *testing.T) {
 		CC: "cubic"}
 	s.BytesAcked = 1000
 	line := func(width int) string {
-		return sampleLine(sampleLines(width, false), func(c *sampleColumn) string { return c.cell(&s) })
+		return sampleLine(sampleLines(width, false, false), func(c *sampleColumn) string { return c.cell(&s) })
 	}
 	want := "00:00:00 [2001:db8:1234:5678:9abc:def0:1234:5678]:50001 <- [2001:db8::1]:443\n" +
 		strings.Repeat(" ", 8+1+46+1) + "cubic            1.00 kB"

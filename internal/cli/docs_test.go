@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/api/apitest"
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
@@ -51,6 +52,7 @@ func TestHelpIsComplete(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	w := newWorld(t)
+	w.fake.PodList = apitest.Pods()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if r := w.run(t.Context(), "completion", shell); r.code != 0 || !strings.Contains(r.stdout, "tcpilot") {
 			t.Errorf("completion %s: exit %d, %d bytes, %s", shell, r.code, len(r.stdout), r.stderr)
@@ -72,6 +74,8 @@ func TestCompletion(t *testing.T) {
 		"cc unload ":          "tcpilot_bbr3",
 		"connections --kind ": "failed-connect",
 		"replay --learner ":   "epsilon-greedy",
+		"pod":                 "pods",
+		"explain ::1 --pod ":  "shop/web-1",
 	} {
 		word := args[strings.LastIndex(args, " ")+1:]
 		argv := append([]string{"__complete", "--socket", w.socket}, strings.Fields(strings.TrimSuffix(args, word))...)

@@ -33,6 +33,9 @@ this host.`,
 			if r.Remote, r.RemotePort, err = parseTarget(argv[0]); err != nil {
 				return err
 			}
+			if r.Pod != "" && r.NetNS != 0 {
+				return console.Usagef("--pod and --netns exclude each other")
+			}
 			if local != "" {
 				if r.Local, err = netip.ParseAddr(local); err != nil {
 					return console.Usagef("--local %q is not an IP address", local)
@@ -51,6 +54,8 @@ this host.`,
 	f.Uint16Var(&r.LocalPort, "local-port", 0, "local `port`")
 	f.StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` of the socket")
 	f.Uint64Var(&r.NetNS, "netns", 0, "network namespace `cookie` of the socket; 0 is the daemon's own")
+	f.StringVar(&r.Pod, "pod", "", "the socket's `pod`, as namespace/name, instead of --netns")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("pod", a.completePods))
 	f.BoolVar(&r.Incoming, "incoming", false, "the remote side connects")
 	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))
 	a.JSONFlag(cmd, jsonDoc)
@@ -84,6 +89,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	fmt.Fprintf(w, "A new connection %s %s: %s\n\n", verb, a.Paint.Bold(target), e.Why)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "  %-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	if e.Pod != "" {
+		line("pod", "%s", e.Pod)
 	}
 	if e.Rule == "" {
 		line("rule", "none")

@@ -64,7 +64,7 @@ func New(env Env) *cobra.Command {
 		&cobra.Group{ID: "file", Title: "Files:"},
 	)
 	for id, cmds := range map[string][]*cobra.Command{
-		"read":   {a.status(), a.paths(), a.connections(), a.explain(), a.rules(), a.doctor(), a.cc(), a.prog(), a.demo(), a.lab()},
+		"read":   {a.status(), a.paths(), a.connections(), a.explain(), a.rules(), a.pods(), a.doctor(), a.cc(), a.prog(), a.demo(), a.lab()},
 		"change": {a.run(), a.reload(), a.rollout(), a.detach()},
 		"file":   {a.check(), a.record(), a.replay()},
 		"":       {a.version()},

@@ -109,6 +109,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	line("policies", "%d written in %d rounds of %s, %s", s.Totals.Writes, s.Totals.Ticks,
 		fmtDuration(perTick(s.Totals)), a.errorCount(s.Totals.WriteErrors))
 
+	a.renderPodStatus(line, s.Pods)
 	a.renderRollouts(w, now, s.Rollouts)
 	a.renderYields(w, now, s.Yields)
 	a.renderLimits(w, s.Counters.Limits)

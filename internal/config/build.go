@@ -10,6 +10,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -118,6 +119,9 @@ func (m *fileMatch) build() policy.Match {
 		RemotePort: m.RemotePort, LocalPort: m.LocalPort,
 		Cgroup: m.Cgroup, NetNS: m.NetNS,
 		Direction: m.Direction,
+	}
+	if m.Pod != nil {
+		p.Pod = &pod.Match{Namespace: m.Pod.Namespace, Name: m.Pod.Name, Annotations: m.Pod.Annotation}
 	}
 	if m.Same != nil {
 		p.Same = policy.Same{IPv4: m.Same.IPv4, IPv6: m.Same.IPv6}

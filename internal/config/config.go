@@ -25,6 +25,7 @@ type Config struct {
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
 	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
 	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
+	PodsDir  string        `key:"pods_dir" is:"path" doc:"directory of the records of pods, which the CNI plugin tcpilot-cni writes; no pods are known if it does not exist"`
 	Mode     string        `key:"mode" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
 	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
 	Socket   Socket        `key:"socket" doc:"the unix sockets of the API: one for administrators, who may change something, and one for reading"`
@@ -57,7 +58,7 @@ type ReadSocket struct {
 // Metrics configures the HTTP endpoint for Prometheus.
 type Metrics struct {
 	Listen   string `key:"listen" is:"listen" doc:"address and port to listen on; empty is off"`
-	TopPaths int    `key:"top_paths" min:"0" max:"10000" doc:"paths that get labels of their own, most samples first; the rest is summed up as other"`
+	TopPaths int    `key:"top_paths" min:"0" max:"10000" doc:"paths that get labels of their own, most samples first, and pods, most connections first; the rest is summed up as other"`
 }
 
 // Log configures the daemon's log.
@@ -200,6 +201,7 @@ func base() *Config {
 		BPFFS:        "/sys/fs/bpf",
 		RunDir:       "/run/tcpilot",
 		StateDir:     "/var/lib/tcpilot",
+		PodsDir:      "/var/lib/tcpilot/pods",
 		Mode:         "tune",
 		Interval:     5 * time.Second,
 		Socket:       Socket{Mode: 0o600, Read: ReadSocket{Mode: 0o660}},

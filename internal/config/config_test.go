@@ -14,6 +14,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
@@ -99,6 +100,7 @@ cgroup: /sys/fs/cgroup/web
 bpffs: /mnt/bpf
 run_dir: /run/x
 state_dir: /var/x
+pods_dir: /var/lib/p
 interval: 0
 socket: {path: /run/y.sock, mode: 0o600, group: adm}
 metrics: {listen: "[::1]:9000", top_paths: 0}
@@ -120,7 +122,7 @@ builtin_rules: false
 	want := &Config{
 		Buffers:            Buffers{Adapt: true, Max: 1 << 30},
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
-		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", Mode: "observe",
+		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", PodsDir: "/var/lib/p", Mode: "observe",
 		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm", Read: ReadSocket{Mode: 0o660}},
 		Metrics: Metrics{Listen: "[::1]:9000"},
 		Log:     Log{Level: slog.LevelWarn, Format: "json"},
@@ -165,12 +167,16 @@ rules:
     local_port: 80
     cgroup: /system.slice/nginx.service
     netns: [blue, /proc/7/ns/net, 42]
+    pod: {namespace: shop, name: [web-*, 7], annotation: {tcpilot.io/profile: bulk, a/b: true}}
     direction: outgoing
     same_prefix: {ipv6: 44, ipv4: 16}
   set: {init_cwnd: 40, syn_rto: 10ms}
   learn: {arms: [cubic, bbr], objective: fct, hold_out: 5%, scope: netns}
   watch: {events: [rto, state]}
   rollout: 12.5%
+- name: any-pod
+  match: {pod: {}}
+  learn: {}
 - name: rest
   set: {cc: bbr}
 `).Rules[2:]
@@ -187,12 +193,14 @@ rules:
 				RemotePort: []policy.PortRange{{First: 443, Last: 443}, {First: 8000, Last: 8100}},
 				LocalPort:  []policy.PortRange{{First: 80, Last: 80}},
 				Cgroup:     []string{"/system.slice/nginx.service"}, NetNS: []string{"blue", "/proc/7/ns/net", "42"},
+				Pod:       &pod.Match{Namespace: []string{"shop"}, Name: []string{"web-*", "7"}, Annotations: map[string]string{"tcpilot.io/profile": "bulk", "a/b": "true"}},
 				Direction: policy.Outgoing, Same: policy.Same{IPv6: 44, IPv4: 16},
 			},
 			Set:   set,
 			Learn: &policy.Learn{Arms: []tcp.CC{cc("cubic"), cc("bbr")}, Objective: learn.FCT, HoldOut: 0.05, OwnScope: true},
 			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125,
 		},
+		{Name: "any-pod", Match: policy.Match{Pod: &pod.Match{}}, Learn: &policy.Learn{HoldOut: 0.02}},
 		{Name: "rest", CC: cc("bbr")},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -70,6 +70,9 @@ func (d *decoder) into(n *yamlfile.Node, v reflect.Value, tag reflect.StructTag)
 	case *ControlList:
 		d.controls(n, p)
 		return
+	case *globs:
+		d.globs(n, p)
+		return
 	}
 	switch {
 	case v.Kind() == reflect.Pointer:
@@ -117,7 +120,7 @@ func isText(t reflect.Type) bool {
 		return true
 	}
 	switch t.Kind() {
-	case reflect.Struct, reflect.Slice, reflect.Pointer:
+	case reflect.Struct, reflect.Slice, reflect.Map, reflect.Pointer:
 		return false
 	}
 	return true

@@ -56,6 +56,9 @@ A file without rules has one: ` + "`{name: default, learn: {arms: auto, objectiv
 There may be 256 rules, the built-in ones included; their number does not change what a connection costs.
 All rules together may name 8190 remote and 8190 local prefixes, 256 remote and 256 local port ranges that do not touch, and 8 lengths of same_prefix.
 A rule needs a name and at least one of set, learn, watch and leave. A rule that can never match is a mistake.
+A rule for pods matches nothing as long as no pod meets its conditions; that is no mistake. A pod's annotation ` + "`tcpilot.io/congestion-control: NAME`" + ` fixes the congestion control of its
+connections, which then learn and adapt nothing; otherwise they get what their rule gives, under a variant of it that is called RULE@NAME in rules and metrics. A rule with ` + "`leave`" + ` leaves them alone all the same.
+If the name is not available here, the pod follows its rules, and ` + "`tcpilot pods`" + ` says so.
 A rule for one port on either side is written as two rules, one with ` + "`remote_port`" + ` and one with ` + "`local_port`" + `.
 `
 
@@ -64,7 +67,7 @@ const referenceFields = `
 
 What ` + "`set:`" + ` can give to a connection. A field that is not named is left to the kernel; 0 never means "default".
 Fields of packets and plain numbers take a bare number, all others a unit. ` + "`cc`" + ` fixes the congestion control (and excludes ` + "`learn`" + `); a connection whose application chose its own keeps it.
-When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field on the host. In another network namespace, a value that its owner has set holds unless a rule names the namespace or a cgroup. ` + "`tcpilot doctor`" + ` shows which fields this kernel takes.
+When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field on the host. In another network namespace, a value that its owner has set holds unless a rule names the namespace, its pod or a cgroup. ` + "`tcpilot doctor`" + ` shows which fields this kernel takes.
 
 | key | value | range | applied | kernel | sysctl | meaning |
 |---|---|---|---|---|---|---|
@@ -161,6 +164,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 		return "auto, none, or list of names"
 	case reflect.TypeFor[setValues](), reflect.TypeFor[[]policy.Rule]():
 		return "see below"
+	case reflect.TypeFor[globs]():
+		return "name: pattern entries"
 	case reflect.TypeFor[time.Duration]():
 		return "duration"
 	case reflect.TypeFor[rate]():
@@ -194,6 +199,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 	switch tag.Get("is") {
 	case "path", "cgroup":
 		return "path"
+	case "podglob":
+		return "pattern"
 	case "listen":
 		return "address:port"
 	case "name", "group", "netns":

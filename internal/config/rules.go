@@ -40,9 +40,19 @@ type fileMatch struct {
 	LocalPort  []policy.PortRange `key:"local_port" doc:"the same for the local port"`
 	Cgroup     []string           `key:"cgroup" is:"cgroup" doc:"the socket belongs to any of these cgroups or to one below; paths from the root of the cgroup2 hierarchy; one that does not exist yet is waited for"`
 	NetNS      []string           `key:"netns" is:"netns" doc:"the socket belongs to any of these network namespaces: a name in /run/netns, an absolute path, or a cookie; one that does not exist yet is waited for"`
+	Pod        *filePod           `key:"pod" doc:"the socket belongs to any of these pods, as the CNI plugin tcpilot-cni recorded them; {} for any pod; together with netns and cgroup all have to hold"`
 	Direction  policy.Direction   `key:"direction" default:"either" oneof:"outgoing incoming" doc:"outgoing: this host called connect; incoming: it accepted"`
 	Same       *fileSame          `key:"same_prefix" doc:"local and remote address begin with the same bits, as in one datacentre; a family that is not named does not match"`
 }
+
+type filePod struct {
+	Namespace  []string `key:"namespace" is:"podglob" doc:"the pod's namespace is one of these patterns, in which * is any text, ? any character, and [a-z] one of these"`
+	Name       []string `key:"name" is:"podglob" doc:"the same for its name"`
+	Annotation globs    `key:"annotation" doc:"the pod has all of these annotations with such a value, such as {tcpilot.io/profile: bulk}"`
+}
+
+// globs are patterns of values, by name.
+type globs map[string]string
 
 type fileSame struct {
 	IPv6 int `key:"ipv6" min:"1" max:"128" doc:"bits that IPv6 addresses have to share"`
@@ -160,6 +170,24 @@ type fieldAt struct {
 
 // ccAt finds the position of set's cc in decoder.at.
 type ccAt struct{ set *setValues }
+
+// globs decodes patterns of values, by name.
+func (d *decoder) globs(n *yamlfile.Node, g *globs) {
+	if d.Want(n, yamlfile.Mapping) && len(n.Entries) == 0 {
+		d.Fail(n.Place, "no name is given", "write such as {tcpilot.io/profile: bulk}, or remove the key")
+	}
+	*g = make(globs, len(n.Entries))
+	for _, e := range n.Entries {
+		text, ok := d.text(e.Value)
+		if !ok {
+			continue
+		}
+		if err := checkGlob(text); err != nil {
+			d.Wrong(e.Value, err)
+		}
+		(*g)[e.Key] = text
+	}
+}
 
 // arms decodes the value of arms.
 func (d *decoder) arms(n *yamlfile.Node, list *armList) {

@@ -87,6 +87,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 		return schema{"anyOf": []schema{{"const": "auto"}, listSchema(nameSchema(), schema{"maxItems": path.MaxArms})}}
 	case reflect.TypeFor[ControlList]():
 		return schema{"anyOf": []schema{{"enum": []string{"auto", "none"}}, listSchema(nameSchema(), nil)}}
+	case reflect.TypeFor[globs]():
+		return schema{"type": "object", "minProperties": 1, "additionalProperties": schema{"type": []string{"string", "integer", "boolean"}}}
 	case reflect.TypeFor[setValues]():
 		return setSchema()
 	case reflect.TypeFor[[]policy.Rule]():
@@ -121,7 +123,7 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 		}
 		return listSchema(elemSchema(t.Elem(), tag), nil)
 	}
-	if is := tag.Get("is"); is == "group" || is == "netns" {
+	if is := tag.Get("is"); is == "group" || is == "netns" || is == "podglob" {
 		return schema{"type": []string{"string", "integer"}}
 	}
 	return schema{"type": "string"}

@@ -135,6 +135,10 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 		rule("rto_min: 5ms"):                                      false,
 		rule("learn: {}, set: {mark: 4294967295, rto_max: 2.5s}"): true,
 		rule("match: {netns: [blue, 17], cgroup: /a}, learn: {}"): true,
+		rule("match: {pod: {}}, learn: {}"):                       true,
+		rule("match: {pod: {namespace: shop, name: [web-*, 7], annotation: {tcpilot.io/profile: bulk}}}, learn: {}"): true,
+		rule("match: {pod: {annotation: {}}}, learn: {}"):                                                            false,
+		rule("match: {pod: {label: web}}, learn: {}"):                                                                false,
 	} {
 		_, parsed := Parse("x.yaml", []byte(text))
 		if (parsed == nil) != valid {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
@@ -170,6 +171,10 @@ func parsePorts(s string) (policy.PortRange, error) {
 
 var ccForm = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
+// ParseCC reads the name of a congestion control: any of the form that the kernel takes, but of
+// names that begin as tcpilot's own do only those that exist.
+func ParseCC(s string) (tcp.CC, error) { return parseCC(s) }
+
 func parseCC(s string) (tcp.CC, error) {
 	cc, ok := tcp.ParseCC(s)
 	if !ok || !ccForm.MatchString(s) {
@@ -207,12 +212,24 @@ func checkText(s, form string) error {
 		if !netnsForm.MatchString(s) && (!path.IsAbs(s) || path.Clean(s) != s) {
 			return bad("write a name as in /run/netns, an absolute path, or a cookie (a number)", "%q is not a network namespace", s)
 		}
+	case "podglob":
+		if strings.Contains(s, "/") {
+			return bad("write the namespace and the name as two keys: {namespace: shop, name: web-*}", "%q has a /, which no name of a pod has", s)
+		}
+		return checkGlob(s)
 	case "group":
 		if !groupForm.MatchString(s) {
 			return bad("write a group's name or number", "%q is not a group", s)
 		}
 	case "listen":
 		return checkListen(s)
+	}
+	return nil
+}
+
+func checkGlob(s string) error {
+	if err := pod.CheckGlob(s); err != nil {
+		return bad(`write a pattern such as web-* or [a-c]?; a \ before a character takes its meaning away`, "%v", err)
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
 		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(), Buffers: d.buffers.state(),
+		Pods: d.podStatus(),
 	}
 	s.Problems = d.problems()
 	if e := d.reloadErr.Load(); e != nil {
@@ -113,6 +114,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c.Controls = d.controls.counts(d.log)
 	c.Limits = d.limitCounts()
 	c.Buffers = d.buffers.counts()
+	c.Pods = d.podCounts()
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err

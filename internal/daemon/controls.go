@@ -214,6 +214,21 @@ func (c *controls) offers() []congestion.Control {
 	return list
 }
 
+// usable lists the controls that offers would offer now.
+func (c *controls) usable() (ccs []tcp.CC, err error) {
+	names, err := kernelcc.Available()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.here = parseCCs(names)
+	for _, o := range c.offers() {
+		ccs = append(ccs, o.CC)
+	}
+	return ccs, nil
+}
+
 // refresh reads what users have loaded.
 func (c *controls) refresh() error {
 	rows, err := c.Loaded() // has a row even for one that cannot be read

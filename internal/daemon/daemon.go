@@ -26,6 +26,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/filelock"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/store"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -59,6 +60,8 @@ type Daemon struct {
 	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
 	tasks     *supervisor
 	sysctls   *sysctls
+	pods      pods
+	rules     ruleSet
 	buffers   *bufferLimits
 	limits    rateLimits
 	settings  settings
@@ -155,6 +158,9 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 		return err
 	}
 	if err := d.openDatapath(cfg, u); err != nil {
+		return err
+	}
+	if err := d.openPods(cfg); err != nil {
 		return err
 	}
 	if err := d.openStore(cfg, u); err != nil {
@@ -353,7 +359,9 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 	for cc, n := range failures {
 		d.engine.ArmFailedBefore(cc, n)
 	}
-	return d.engine.Start(cfg.Rules, resolver(), d.remember, time.Now().UnixNano())
+	return d.putRules(cfg.Rules, func(rules []policy.Rule) error {
+		return d.engine.Start(rules, d.resolver(), d.remember, time.Now().UnixNano())
+	})
 }
 
 // reportRate is how many ends of connections are reported a second at most (Settings.ReportRate).

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -26,14 +25,25 @@ const (
 
 // Explain implements api.Backend.
 func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation, error) {
+	asked := r
+	if r.Pod != "" {
+		p := d.pods.registry.Pods().ByName(r.Pod)
+		if p == nil {
+			return api.Explanation{}, api.NotFound("no pod %q", r.Pod).WithHint("see 'tcpilot pods'")
+		}
+		r.NetNS = p.Cookie
+	}
 	conn, notes, err := explainConn(r)
 	if err != nil {
 		return api.Explanation{}, err
 	}
 	now := time.Now()
 	e := d.engine.Explain(&conn, now)
-	out := api.Explanation{Request: r, Fields: []api.FieldWhy{}, Arms: []api.ArmWeight{}, Notes: notes, Mode: d.engine.Mode()}
+	out := api.Explanation{Request: asked, Pod: d.PodName(conn.NetNS), Fields: []api.FieldWhy{}, Arms: []api.ArmWeight{}, Notes: notes, Mode: d.engine.Mode()}
 	out.Live = d.live.Of(conn.Remote, now.Add(-liveAge*d.cfg.Load().Interval), liveShown)
+	for i := range out.Live {
+		out.Live[i].Pod = d.PodName(out.Live[i].NetNS)
+	}
 	switch {
 	case e.Rule == nil:
 		out.Reason, out.Why = policy.NoRule.String(), "no rule matches: kernel defaults"
@@ -90,12 +100,10 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 }
 
 // explainYields removes the settings that the network namespace of the connection owns,
-// unless the rule names a namespace or cgroup.
+// unless the rule names a namespace, a pod or a cgroup.
 func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netns uint64) {
-	if i := slices.IndexFunc(d.engine.Rules(), func(r policy.Rule) bool { return r.Name == e.Rule.Name }); i >= 0 {
-		if m := d.engine.Rules()[i].Match; len(m.NetNS)+len(m.Cgroup) > 0 {
-			return
-		}
+	if r := d.ruleNamed(e.Rule.Name); r != nil && r.Match.Named() {
+		return
 	}
 	cc, fields := d.sysctls.ownedBy(d.engine, netns)
 	for i := range out.Fields {

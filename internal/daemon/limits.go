@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -164,6 +165,9 @@ func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.Li
 // explainLimit is what the limit of a rule would give to one more connection; nil if it has none.
 func (d *Daemon) explainLimit(rule string) *api.RateLimit {
 	cfg := d.cfg.Load()
+	if r := d.ruleNamed(rule); r != nil {
+		rule = cmp.Or(r.Of, rule) // a variant is under the limit of its rule
+	}
 	i := slices.IndexFunc(cfg.Rules, func(r policy.Rule) bool { return r.Name == rule })
 	if i < 0 {
 		return nil

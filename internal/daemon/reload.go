@@ -101,7 +101,10 @@ func (d *Daemon) apply(next *config.Config) error {
 	if observe {
 		d.engine.SetObserve(true, time.Now().UnixNano())
 	}
-	if err := d.engine.SetRules(next.Rules, resolver(), time.Now().UnixNano()); err != nil {
+	err := d.putRules(next.Rules, func(rules []policy.Rule) error {
+		return d.engine.SetRules(rules, d.resolver(), time.Now().UnixNano())
+	})
+	if err != nil {
 		d.engine.SetObserve(old.Mode == engine.ModeObserve, time.Now().UnixNano())
 		d.controls.want(context.Background(), old.CongestionControls, old.Rules)
 		return errors.Join(err, d.controls.trim())

@@ -111,10 +111,10 @@ func partProblems(cfg *config.Config, cgroupDir string) (list []string) {
 	return list
 }
 
-// namesThings reports whether rules name cgroups or namespaces, which come and go.
+// namesThings reports whether rules name cgroups, namespaces or pods, which come and go.
 func namesThings(rules []policy.Rule) bool {
 	for i := range rules {
-		if len(rules[i].Match.Cgroup) > 0 || len(rules[i].Match.NetNS) > 0 {
+		if rules[i].Match.Named() {
 			return true
 		}
 	}

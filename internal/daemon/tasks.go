@@ -157,6 +157,7 @@ func (d *Daemon) readSamples(ctx context.Context) error {
 		}
 		d.engine.Observe(s)
 		d.live.Observe(s)
+		d.pods.observe(s)
 		d.buffers.observe(s)
 		d.hub.Publish(s)
 	}, func() { d.engine.Tick(time.Now().UnixNano()) })
@@ -189,8 +190,8 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 	})
 }
 
-// watchHost polls for changes of the host: sysctls, congestion controls, and the cgroups and
-// namespaces that rules name.
+// watchHost polls for changes of the host: sysctls, congestion controls, and the cgroups,
+// namespaces and pods that rules name.
 func (d *Daemon) watchHost(ctx context.Context) error {
 	revived := time.Now()
 	return every(ctx, watchInterval, func() error {
@@ -208,10 +209,10 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 			d.engine.ReviveArms()
 			revived = now
 		}
-		if namesThings(d.engine.Rules()) {
-			return d.engine.Recompile(resolver())
-		}
-		return nil
+		d.pods.mu.Lock() // usually the CNI plugin asks for it
+		defer d.pods.mu.Unlock()
+		d.readPods()
+		return d.followPods()
 	})
 }
 

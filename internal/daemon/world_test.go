@@ -69,9 +69,9 @@ func (p *place) rules(t *testing.T, rules string) {
 	if !strings.Contains(rules, "congestion_controls:") {
 		rules = "congestion_controls: none\n" + rules
 	}
-	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
+	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\npods_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
 		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
-		p.attachTo(), cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), rules)
+		p.attachTo(), cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), p.path("pods"), rules)
 	if err := os.WriteFile(p.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

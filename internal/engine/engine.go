@@ -63,7 +63,7 @@ type Engine struct {
 	log     *slog.Logger
 
 	rules   []policy.Rule
-	names   names // cgroups and namespaces that rules name, as last looked up
+	names   names // cgroups, namespaces and pods that rules name, as last looked up
 	table   *class.Table
 	waiting []policy.Waiting
 	byClass map[uint32]*ruleState

@@ -180,10 +180,19 @@ func (e *Engine) rewrite(now int64, change func() error) error {
 
 // rollout is the share of a rule's connections that get what it gives.
 func (e *Engine) rollout(rs *ruleState) float64 {
-	if o, changed := e.overrides[rs.rule.Name]; changed {
+	if o, changed := e.overrideOf(rs); changed {
 		return o.share
 	}
 	return rs.rule.RolloutShare()
+}
+
+// overrideOf is the override of a rule, or else that of the rule that it is a variant of.
+func (e *Engine) overrideOf(rs *ruleState) (override, bool) {
+	o, changed := e.overrides[rs.rule.Name]
+	if !changed && rs.rule.Of != "" {
+		o, changed = e.overrides[rs.rule.Of]
+	}
+	return o, changed
 }
 
 func (e *Engine) viewRollout(rs *ruleState) *Rollout {
@@ -191,7 +200,7 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 		return nil
 	}
 	r := &Rollout{Share: e.rollout(rs), Configured: rs.rule.RolloutShare()}
-	if o, changed := e.overrides[rs.rule.Name]; changed {
+	if o, changed := e.overrideOf(rs); changed {
 		r.By, r.Why, r.Since = o.by, o.why, time.Unix(0, o.since)
 	}
 	return r

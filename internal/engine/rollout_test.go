@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -307,5 +309,74 @@ func TestRolloutTakenBackStaysSo(t *testing.T) {
 		load(other)
 		load(rule)
 		takenBack("after the rule was gone", false)
+	}
+}
+
+// Variants of rules come and go with pods: neither changes a rollout that the operator has set, and a
+// variant is rolled out as its rule.
+func TestVariantsKeepRollouts(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all"))
+	if err := w.e.SetRollout("all", 0.25, w.now); err != nil {
+		t.Fatal(err)
+	}
+	base := []policy.Rule{learnRule("all")}
+	for _, ccs := range [][]tcp.CC{{bbr}, {bbr, reno}, nil} {
+		rules, err := policy.WithPodControls(base, ccs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.e.SetVariants(rules, policy.Resolver{}, w.now); err != nil {
+			t.Fatal(err)
+		}
+		states := w.e.View(time.Unix(0, w.now)).Rules
+		if len(states) != 1+len(ccs) {
+			t.Fatalf("%d rules", len(states))
+		}
+		for _, r := range states {
+			if r.Rollout.Share != 0.25 || r.Rollout.By != ByOperator {
+				t.Errorf("%s: %+v", r.Name, r.Rollout)
+			}
+		}
+	}
+	if err := w.e.SetRules(base, policy.Resolver{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.e.View(time.Unix(0, w.now)).Rules[0].Rollout; r.Share != 1 || r.By != "" {
+		t.Errorf("after a reload: %+v", r)
+	}
+}
+
+// Rules follow pods, and are written only if the matching ones changed.
+func TestRecompileFollowsPods(t *testing.T) {
+	web := learnRule("web", func(r *policy.Rule) { r.Match.Pod = &pod.Match{Name: []string{"web"}} })
+	w := newWorld(t, nil, web)
+	var set *pod.Set
+	r := policy.Resolver{Pods: func(m *pod.Match) []uint64 { return set.Cookies(m) }}
+	for i, c := range []struct {
+		pods   []pod.Pod
+		writes int
+		rule   string // of a connection of namespace 7
+	}{
+		{nil, 0, ""},
+		{[]pod.Pod{{Name: "db", Cookie: 7}}, 0, ""},
+		{[]pod.Pod{{Name: "web", Cookie: 7}}, 1, "web"},
+		{[]pod.Pod{{Name: "web", Cookie: 7}, {Name: "db", Cookie: 8}}, 0, "web"},
+		{[]pod.Pod{{Name: "web", Cookie: 8}}, 1, ""},
+	} {
+		set = pod.NewSet(c.pods)
+		calls := w.sink.calls
+		if err := w.e.Recompile(r); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.sink.calls - calls; got != c.writes {
+			t.Errorf("%d: %d writes, want %d", i, got, c.writes)
+		}
+		name := ""
+		if e := w.e.Explain(&class.Conn{Remote: ip("192.0.2.1"), NetNS: 7}, time.Unix(0, w.now)); e.Rule != nil {
+			name = e.Rule.Name
+		}
+		if name != c.rule {
+			t.Errorf("%d: rule %q, want %q", i, name, c.rule)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 )
 
@@ -76,13 +77,13 @@ func (e *Engine) abandon(p *plan) {
 	}
 }
 
-func (e *Engine) putIntoForce(p *plan) {
+func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.totals.Writes += uint64(len(p.rows))
 	e.install(p)
 	for _, rs := range e.byRule {
-		if _, changed := e.overrides[rs.rule.Name]; rs.root != nil && (changed || rs.changed) {
+		if _, changed := e.overrideOf(rs); rs.root != nil && (changed && !keepRollouts || rs.changed) {
 			rs.root.compared, rs.root.failures, rs.root.left = nil, nil, nil
 		}
 		if rs.retreated {
@@ -90,7 +91,9 @@ func (e *Engine) putIntoForce(p *plan) {
 		}
 		rs.changed, rs.retreated = false, false
 	}
-	e.endOverrides()
+	if !keepRollouts {
+		e.endOverrides()
+	}
 	e.markAll()
 }
 
@@ -253,14 +256,15 @@ func (e *Engine) recompile(rules []policy.Rule, found names) (*class.Table, []po
 	return policy.Compile(e.rules, ids, found.resolver())
 }
 
-// names are the ids of the cgroups and namespaces that rules name, as last looked up.
+// names are the ids of the cgroups, namespaces and pods that rules name, as last looked up.
 type names struct {
 	cgroups map[string][]uint64
 	netns   map[string]uint64
+	pods    map[*pod.Match][]uint64
 }
 
 func lookUp(rules []policy.Rule, r policy.Resolver) names {
-	n := names{map[string][]uint64{}, map[string]uint64{}}
+	n := names{map[string][]uint64{}, map[string]uint64{}, map[*pod.Match][]uint64{}}
 	for i := range rules {
 		for _, name := range rules[i].Match.Cgroup {
 			if r.Cgroup == nil || n.cgroups[name] != nil {
@@ -278,6 +282,11 @@ func lookUp(rules []policy.Rule, r policy.Resolver) names {
 				n.netns[name] = cookie
 			}
 		}
+		if m := rules[i].Match.Pod; m != nil && r.Pods != nil {
+			if cookies := r.Pods(m); len(cookies) > 0 {
+				n.pods[m] = cookies
+			}
+		}
 	}
 	return n
 }
@@ -289,5 +298,6 @@ func (n names) resolver() policy.Resolver {
 			cookie, ok := n.netns[name]
 			return cookie, ok
 		},
+		Pods: func(m *pod.Match) []uint64 { return n.pods[m] },
 	}
 }

@@ -35,6 +35,16 @@ func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep fu
 // for it, unless its objective or scope changed. On an error all the old rules stay in
 // force.
 func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
+	return e.setRules(rules, r, now, false)
+}
+
+// SetVariants is SetRules for the same configuration with other variants of its rules
+// (policy.WithPodControls): rollouts that were changed since it was loaded stay.
+func (e *Engine) SetVariants(rules []policy.Rule, r policy.Resolver, now int64) error {
+	return e.setRules(rules, r, now, true)
+}
+
+func (e *Engine) setRules(rules []policy.Rule, r policy.Resolver, now int64, keepRollouts bool) error {
 	found := lookUp(rules, r)
 	e.writing.Lock()
 	defer e.writing.Unlock()
@@ -46,7 +56,7 @@ func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) err
 		e.abandon(p)
 		return err
 	}
-	e.putIntoForce(p)
+	e.putIntoForce(p, keepRollouts)
 	_ = e.settle(now, true) // counted, logged, and tried again
 	return nil
 }
@@ -60,7 +70,7 @@ func (e *Engine) write(p *plan) error {
 	return e.opt.Sink.WriteRules(p.table)
 }
 
-// Recompile looks up the names of cgroups and namespaces again, and writes the rules again
+// Recompile looks up cgroups, namespaces and pods again, and writes the rules again
 // if the ids changed.
 func (e *Engine) Recompile(r policy.Resolver) error {
 	rules := e.Rules()
@@ -74,7 +84,7 @@ func (e *Engine) Recompile(r policy.Resolver) error {
 	if err := e.opt.Sink.WriteRules(table); err != nil {
 		return err
 	}
-	e.log.Info("rules follow cgroups and network namespaces", "waiting", len(waiting))
+	e.log.Info("rules follow cgroups, network namespaces and pods", "waiting", len(waiting))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.table, e.waiting, e.names = table, waiting, found

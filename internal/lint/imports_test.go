@@ -25,13 +25,13 @@ var mayImport = map[string][]string{
 	"class":      {},
 	"learn":      {"tcp", "path", "congestion"},
 	"learn/sim":  {"tcp", "learn"},
-	"policy":     {"tcp", "path", "class", "learn", "estimate", "congestion"},
+	"policy":     {"tcp", "path", "class", "learn", "estimate", "congestion", "pod"},
 	"congestion": {"tcp"},
 	"guard":      {"tcp", "learn"},
 	"estimate":   {"tcp"},
 	"buffers":    {"tcp"},
 	"limit":      {},
-	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion"},
+	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion", "pod"},
 
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
@@ -43,6 +43,7 @@ var mayImport = map[string][]string{
 	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
+	"pod":       {},
 	"regular":   {},
 	"store":     {"filelock", "sysctl"},
 	"sysctl":    {},
@@ -51,7 +52,7 @@ var mayImport = map[string][]string{
 	"record":    {"tcp"},
 
 	// face
-	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "yamlfile"},
+	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "pod", "yamlfile"},
 	"config/gen": {"config"},
 	"yamlfile":   {},
 	"metrics":    {"congestion", "engine"},

@@ -1,6 +1,9 @@
 package metrics
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +21,7 @@ type Source interface {
 	Counters() (Counters, error)
 }
 
-// other is the prefix label of the sums over all remaining paths.
+// other is the label of the sums over all remaining paths, and over all remaining pods.
 const other = "other"
 
 // Collector is a prometheus.Collector over a Source. It holds no values: every
@@ -29,7 +32,8 @@ type Collector struct {
 	top     int
 }
 
-// NewCollector returns a collector that names the top paths with most samples.
+// NewCollector returns a collector that names the top paths with most samples, and the top pods with
+// most connections.
 func NewCollector(s Source, version string, top int) *Collector {
 	return &Collector{source: s, version: version, top: max(0, top)}
 }
@@ -58,6 +62,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	s.one(datapathUp, truth(err == nil))
 	if err == nil {
 		s.counters(counters)
+		s.pods(counters.Pods, c.top)
 	}
 }
 
@@ -315,6 +320,30 @@ func (s *scrape) counters(c Counters) {
 		s.one(bufferTakenBack, float64(n.TakenBack), n.Sysctl)
 	}
 	s.programs(c.Programs)
+}
+
+// pods names the top pods with most connections, and sums up the rest.
+func (s *scrape) pods(list []PodCount, top int) {
+	s.one(pods, float64(len(list)))
+	byName := map[string]uint64{} // two pods have one name while one replaces the other
+	for _, p := range list {
+		byName[p.Pod] += p.Connections
+	}
+	names := slices.SortedFunc(maps.Keys(byName), func(a, b string) int {
+		return cmp.Or(cmp.Compare(byName[b], byName[a]), cmp.Compare(a, b))
+	})
+	top = min(top, len(names))
+	for _, name := range names[:top] {
+		s.one(podConnections, float64(byName[name]), name)
+	}
+	if top == len(names) {
+		return
+	}
+	rest := uint64(0)
+	for _, name := range names[top:] {
+		rest += byName[name]
+	}
+	s.one(podConnections, float64(rest), other)
 }
 
 // programs sums the programs of one name: a label by id would grow at every

@@ -23,6 +23,13 @@ type Counters struct {
 	// Limits are the rate limits of rules that are in force.
 	Limits  []LimitCount  `json:"limits,omitempty"`
 	Buffers []BufferCount `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
+	Pods    []PodCount    `json:"pods,omitempty"`    // pods of now
+}
+
+// PodCount counts the connections of a pod.
+type PodCount struct {
+	Pod         string `json:"pod"`         // namespace/name
+	Connections uint64 `json:"connections"` // that have ended since the daemon knows the pod
 }
 
 // LimitCount is what a rule's rate limit does now.
@@ -171,6 +178,9 @@ func (c *Counters) Sort() {
 	})
 	c.ArmFailures = slices.SortedFunc(slices.Values(c.ArmFailures), func(a, b ArmCount) int {
 		return most(a.Count, b.Count, a.CC, b.CC)
+	})
+	c.Pods = slices.SortedFunc(slices.Values(c.Pods), func(a, b PodCount) int {
+		return most(a.Connections, b.Connections, a.Pod, b.Pod)
 	})
 	c.Events = slices.SortedStableFunc(slices.Values(c.Events), func(a, b EventCount) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Event, b.Event))

@@ -56,6 +56,9 @@ var (
 	bufferRaises    = counter("buffer_limit_raises_total", "Raises of the maximum of a sysctl because connections were bound by it.", "sysctl")
 	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raised maxima of a sysctl that went back because TCP was short of memory.", "sysctl")
 
+	pods           = gauge("pods", "Pods that are known.")
+	podConnections = gauge("pod_connections", "Connections of the pod that have ended since the daemon knows it, without those that rules leave alone. A gauge, because a pod may enter and leave \"other\".", "pod")
+
 	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")

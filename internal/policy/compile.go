@@ -7,15 +7,19 @@ import (
 	"strconv"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// Resolver looks up the kernel's ids of cgroups and network namespaces.
+// Resolver looks up the kernel's ids of cgroups, network namespaces and pods.
 type Resolver struct {
 	// Cgroup returns the ids of the cgroups at a path; none if it does not exist yet.
 	Cgroup func(path string) []uint64
 	// NetNS returns the cookie of a network namespace by name or path; ok is
 	// false if it does not exist yet.
 	NetNS func(name string) (cookie uint64, ok bool)
+	// Pods returns the cookies of the network namespaces of the pods that m selects now, in
+	// ascending order.
+	Pods func(m *pod.Match) []uint64
 }
 
 // Waiting is a name in a rule that does not exist yet. Until it does, the rule
@@ -28,7 +32,8 @@ type Waiting struct {
 
 // Compile turns rules into the table that the datapath executes. ids are the
 // class ids by rule. Names that do not exist yet are returned, and are not an error:
-// compile again when they appear.
+// compile again when they appear. That a rule selects no pods now is as usual as that it selects
+// some: it matches nothing then, and is not returned.
 func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, error) {
 	if len(rules) > class.MaxRules {
 		return nil, nil, fmt.Errorf("compile rules: %d rules, at most %d fit", len(rules), class.MaxRules)
@@ -70,7 +75,7 @@ func dims(m *Match) class.Dim {
 	add(len(m.RemotePort) != 0, class.DimRemotePort)
 	add(len(m.LocalPort) != 0, class.DimLocalPort)
 	add(len(m.Cgroup) != 0, class.DimCgroup)
-	add(len(m.NetNS) != 0, class.DimNetNS)
+	add(m.namesNetNS(), class.DimNetNS)
 	add(m.Direction != Either, class.DimDirection)
 	add(m.Same != Same{}, class.DimSamePrefix)
 	return d
@@ -79,7 +84,7 @@ func dims(m *Match) class.Dim {
 func classOf(r *Rule, id uint32) class.Class {
 	c := class.Class{ID: id, Leave: r.Leave}
 	if !r.Leave {
-		c.Named = len(r.Match.NetNS) != 0 || len(r.Match.Cgroup) != 0
+		c.Named = r.Match.Named()
 		c.OwnScope = r.Learn != nil && r.Learn.OwnScope
 		c.Watch, c.WatchShare = r.Watch.Events, shareOf(r.Watch.Share)
 		c.Limit = r.LimitKey()
@@ -223,16 +228,20 @@ func compileCgroup(t *class.Table, rules []Rule, r Resolver) (waiting []Waiting)
 func compileNetNS(t *class.Table, rules []Rule, r Resolver) (waiting []Waiting) {
 	t.NetNS = make(map[uint64]class.Set)
 	for i := range rules {
-		names := rules[i].Match.NetNS
-		if len(names) == 0 {
+		m := &rules[i].Match
+		if !m.namesNetNS() {
 			t.AnyNetNS.Add(i)
+			continue
 		}
-		for _, name := range names {
-			cookie, ok := netnsCookie(name, r)
-			if !ok {
+		var cookies []uint64
+		for _, name := range m.NetNS {
+			if cookie, ok := netnsCookie(name, r); ok {
+				cookies = append(cookies, cookie)
+			} else {
 				waiting = append(waiting, Waiting{Rule: rules[i].Name, Kind: "netns", Name: name})
-				continue
 			}
+		}
+		for _, cookie := range ofPods(m, cookies, r) {
 			s := t.NetNS[cookie]
 			s.Add(i)
 			t.NetNS[cookie] = s
@@ -243,6 +252,29 @@ func compileNetNS(t *class.Table, rules []Rule, r Resolver) (waiting []Waiting) 
 	}
 	return waiting
 }
+
+// ofPods returns the cookies of the network namespaces that m asks for: named are those of its
+// names. If it asks for pods as well, a namespace has to be of both.
+func ofPods(m *Match, named []uint64, r Resolver) []uint64 {
+	if m.Pod == nil {
+		return named
+	}
+	if r.Pods == nil {
+		return nil
+	}
+	pods := r.Pods(m.Pod)
+	if len(m.NetNS) == 0 {
+		return pods
+	}
+	return slices.DeleteFunc(named, func(cookie uint64) bool { return !slices.Contains(pods, cookie) })
+}
+
+// namesNetNS reports whether m asks for network namespaces, by name or as those of pods.
+func (m *Match) namesNetNS() bool { return len(m.NetNS) != 0 || m.Pod != nil }
+
+// Named reports whether m names a network namespace, a pod or a cgroup: such a rule has priority
+// over the settings of the namespace.
+func (m *Match) Named() bool { return m.namesNetNS() || len(m.Cgroup) != 0 }
 
 // netnsCookie parses a cookie, which is a plain number, or looks up the cookie of a name.
 func netnsCookie(name string, r Resolver) (cookie uint64, ok bool) {

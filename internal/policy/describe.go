@@ -22,6 +22,9 @@ func (m *Match) String() string {
 	add("local port", join(m.LocalPort))
 	add("cgroup", strings.Join(m.Cgroup, "|"))
 	add("netns", strings.Join(m.NetNS, "|"))
+	if m.Pod != nil {
+		add("pod", m.Pod.String())
+	}
 	if m.Direction != Either {
 		parts = append(parts, m.Direction.String())
 	}

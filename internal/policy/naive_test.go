@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
 // The world of the random tests: few of everything, so that rules meet.
@@ -17,6 +18,10 @@ var (
 	worldMembers = [][]uint64{nil, {1}, {1, 2}, {1, 2, 3}, {1, 4}}
 	worldNetNS   = map[string]uint64{"blue": 11, "/proc/7/ns/net": 12}
 	worldNames   = []string{"blue", "/proc/7/ns/net", "13", "gone"}
+	worldPods    = []pod.Pod{{Cookie: 11, Namespace: "shop", Name: "web-1"}, {Cookie: 12, Namespace: "shop", Name: "db", Annotations: map[string]string{"p": "bulk"}},
+		{Cookie: 14, Namespace: "prod", Name: "web-1"}}
+	worldSelectors = []*pod.Match{{}, {Namespace: []string{"shop"}}, {Name: []string{"web-*"}}, {Name: []string{"*"}, Annotations: map[string]string{"p": "bulk"}},
+		{Namespace: []string{"prod", "shop"}}, {Namespace: []string{"gone"}}}
 )
 
 func worldResolver() Resolver {
@@ -31,6 +36,7 @@ func worldResolver() Resolver {
 			cookie, ok := worldNetNS[name]
 			return cookie, ok
 		},
+		Pods: pod.NewSet(worldPods).Cookies,
 	}
 }
 
@@ -93,6 +99,9 @@ func randomMatch(r *rand.Rand) Match {
 		m.NetNS = some(r, func() string { return worldNames[r.IntN(len(worldNames))] })
 	}
 	if r.IntN(4) == 0 {
+		m.Pod = worldSelectors[r.IntN(len(worldSelectors))]
+	}
+	if r.IntN(4) == 0 {
 		m.Direction = Direction(r.IntN(3))
 	}
 	if r.IntN(4) == 0 {
@@ -139,6 +148,7 @@ func naive(m *Match, c *class.Conn) bool {
 		}
 		return ok && cookie == c.NetNS
 	})
+	ofPod := m.Pod == nil || slices.ContainsFunc(worldPods, func(p pod.Pod) bool { return p.Cookie == c.NetNS && m.Pod.Match(&p) })
 	same := m.Same == Same{}
 	if !same {
 		n := m.Same.IPv6
@@ -152,7 +162,7 @@ func naive(m *Match, c *class.Conn) bool {
 	}
 	direction := m.Direction == Either || (m.Direction == Outgoing) == c.Outgoing
 	return in(m.Remote, remote) && in(m.Local, local) && port(m.RemotePort, c.RemotePort) &&
-		port(m.LocalPort, c.LocalPort) && cgroup && netns && same && direction
+		port(m.LocalPort, c.LocalPort) && cgroup && netns && ofPod && same && direction
 }
 
 func naiveFirst(rules []Rule, c *class.Conn) int {

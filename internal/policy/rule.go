@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -12,11 +13,13 @@ import (
 type Rule struct {
 	Name    string
 	Builtin bool // from tcpilot, not from the operator's configuration
-	Match   Match
-	Leave   bool       // touch nothing, report nothing
-	Set     tcp.Params // fixed values
-	CC      tcp.CC     // fixed congestion control; zero is none
-	Learn   *Learn     // nil is nothing to learn
+	// Of names the rule that this one is a variant of (WithPodControls); empty for all others.
+	Of    string
+	Match Match
+	Leave bool       // touch nothing, report nothing
+	Set   tcp.Params // fixed values
+	CC    tcp.CC     // fixed congestion control; zero is none
+	Learn *Learn     // nil is nothing to learn
 	// Adapt lists the fields, of Adaptive, whose values are computed from the metrics of each
 	// path. Only with Learn, without which paths have no metrics.
 	Adapt []tcp.Field
@@ -46,6 +49,7 @@ type Match struct {
 	RemotePort, LocalPort []PortRange    // any of these
 	Cgroup                []string       // at or below any of these paths
 	NetNS                 []string       // any of these: name, path, or cookie
+	Pod                   *pod.Match     // of one of these pods; nil: also of none
 	Direction             Direction
 	Same                  Same
 }

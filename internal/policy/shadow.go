@@ -43,7 +43,8 @@ func shadowedBy(rules []Rule, j int) []int {
 	for dim := class.Dim(1); dim < allDims; dim <<= 1 {
 		var by []int
 		for i := range j {
-			if uncovered[i] == dim {
+			// Of several rules, only names of namespaces are united, not pods.
+			if uncovered[i] == dim && (dim != class.DimNetNS || podsCover(&rules[i].Match, &rules[j].Match)) {
 				by = append(by, i)
 			}
 		}
@@ -119,11 +120,14 @@ func uncoveredDims(m, o *Match) class.Dim {
 	check(class.DimRemotePort, portsCover(m.RemotePort, o.RemotePort))
 	check(class.DimLocalPort, portsCover(m.LocalPort, o.LocalPort))
 	check(class.DimCgroup, namesCover(m.Cgroup, o.Cgroup, below))
-	check(class.DimNetNS, namesCover(m.NetNS, o.NetNS, func(a, b string) bool { return a == b }))
+	check(class.DimNetNS, namesCover(m.NetNS, o.NetNS, func(a, b string) bool { return a == b }) && podsCover(m, o))
 	check(class.DimDirection, m.Direction == Either || m.Direction == o.Direction)
 	check(class.DimSamePrefix, sameCovers(m.Same, o.Same))
 	return d
 }
+
+// podsCover reports whether m does not ask for pods, or selects all that o selects.
+func podsCover(m, o *Match) bool { return m.Pod == nil || o.Pod != nil && m.Pod.Covers(o.Pod) }
 
 func namesCover(m, o []string, covers func(a, b string) bool) bool {
 	if len(m) == 0 {

@@ -31,6 +31,8 @@ type Fake struct {
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
+	PodList api.PodList // of New: without pods
+
 	Asked    api.ExplainRequest // by the latest Explain
 	Detached bool
 }
@@ -40,7 +42,51 @@ func New() *Fake {
 	return &Fake{Snap: Snapshot(), Programs: []api.Loaded{{
 		Name: "my-iw", Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
 		Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 77, Stats: true, RunCount: 1200, RunTime: 300 * time.Microsecond}, Type: "sock_ops"}},
-	}}, CCs: Controls()}
+	}}, CCs: Controls(), PodList: api.PodList{At: Now, Pods: []api.Pod{}, Refused: []api.RefusedPod{}}}
+}
+
+// Pods are two pods, and a record that is not used. Samples of network namespace 1 are of the first.
+func Pods() api.PodList {
+	return api.PodList{At: Now, Pods: []api.Pod{
+		{Pod: "shop/web-1", Namespace: "shop", Name: "web-1", NetNS: 1, Container: "0123456789abcdef", Cgroup: "/kubepods.slice/x",
+			Annotations: map[string]string{"tcpilot.io/congestion-control": "bbr"}, Rules: []string{"web", "any-pod"}, Control: "bbr",
+			Since: Now.Add(-2 * time.Hour), Connections: 1234},
+		{Pod: "shop/db-0", Namespace: "shop", Name: "db-0", NetNS: 4711, Container: "fedcba9876543210", Rules: []string{}, Since: Now.Add(-time.Minute),
+			Annotations: map[string]string{"tcpilot.io/congestion-control": "vegas"},
+			Warning:     "annotation tcpilot.io/congestion-control: vegas is not available on this kernel"},
+	}, Refused: []api.RefusedPod{{Record: "aa-eth0.json", Pod: "shop/old", Why: "network namespace /run/netns/cni-1 does not exist", Removed: true}}}
+}
+
+// Pods implements api.Backend.
+func (f *Fake) Pods(context.Context) (api.PodList, error) { return f.PodList, f.Err }
+
+// SyncPods implements api.Backend.
+func (f *Fake) SyncPods(context.Context) (api.PodSync, error) {
+	return api.PodSync{Pods: len(f.PodList.Pods), Refused: f.PodList.Refused}, f.Err
+}
+
+// PodName implements api.Backend.
+func (f *Fake) PodName(netns uint64) string {
+	for i := range f.PodList.Pods {
+		if p := &f.PodList.Pods[i]; p.NetNS == netns {
+			return p.Pod
+		}
+	}
+	return ""
+}
+
+// podStatus is the part of the status.
+func (f *Fake) podStatus() *api.PodStatus {
+	if len(f.PodList.Pods) == 0 {
+		return nil
+	}
+	s := &api.PodStatus{Count: len(f.PodList.Pods), Refused: len(f.PodList.Refused)}
+	for i := range f.PodList.Pods {
+		if p := &f.PodList.Pods[i]; p.Warning != "" {
+			s.Warnings = append(s.Warnings, "pod "+p.Pod+": "+p.Warning)
+		}
+	}
+	return s
 }
 
 // Controls is the fake daemon's catalogue.
@@ -199,6 +245,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 				{Name: "tcpilot_iter", ID: 42}},
 		},
 	}
+	s.Pods = f.podStatus()
 	s.Counters.NameRules(f.Snap.Rules)
 	if f.Healthy {
 		s.ConfigError, s.Features = "", s.Features[:1]
@@ -229,7 +276,7 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 		return api.Explanation{}, f.Err
 	}
 	return api.Explanation{
-		Request: r, Rule: "default", Class: 2, Match: "any", Action: "learn", Reason: "learned",
+		Request: r, Pod: r.Pod, Rule: "default", Class: 2, Match: "any", Action: "learn", Reason: "learned",
 		Why:   "rule default learns; 200 samples of 192.0.2.0/24 are in favour of bbr.",
 		Entry: &api.Entry{Prefix: "192.0.2.0/24", PolicyID: 17, Reason: "learned", Expires: Now.Add(28 * time.Second)},
 		Fields: []api.FieldWhy{

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/console"
+)
+
+func (a *app) pods() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pods",
+		Short: "Show the pods of this host, and which rules are for them",
+		Long: `Show the pods that the CNI plugin tcpilot-cni has recorded (pods_dir in the
+configuration), in the order of their names.
+
+  RULES        rules with a condition on pods (match: {pod: ...}) that the pod
+               meets, in the order of matching, and the congestion control that its
+               annotation tcpilot.io/congestion-control fixes
+  SINCE        when the container runtime added it
+  CONNECTIONS  that have ended since the daemon knows the pod, without those that
+               rules leave alone
+
+Below the table: annotations that are not followed, and records that are not used,
+each with the reason.`,
+		Example: "  tcpilot pods\n  tcpilot pods --json | jq -r '.pods[].pod'\n  tcpilot explain 192.0.2.7:443 --pod shop/web-1",
+		Args:    console.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(cmd.Context(), a, api.ResourcePods, a.renderPods)
+		},
+	}
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderPods(w io.Writer, l api.PodList) {
+	if len(l.Pods) == 0 {
+		fmt.Fprintln(w, "no pods: tcpilot-cni has recorded none on this host")
+	} else {
+		t := console.NewTable("POD", ">NETNS COOKIE", "RULES", "SINCE", ">CONNECTIONS")
+		for i := range l.Pods {
+			p := &l.Pods[i]
+			t.Row(p.Pod, fmtCount(p.NetNS), podRules(p), fmtAgo(l.At, p.Since), fmtCount(p.Connections))
+		}
+		t.Fit(a.Width)
+		t.Write(w, a.Paint, "")
+	}
+	for i := range l.Pods {
+		if p := &l.Pods[i]; p.Warning != "" {
+			fmt.Fprintf(w, "%s: %s\n", p.Pod, a.Paint.Warn(p.Warning))
+		}
+	}
+	for _, r := range l.Refused {
+		fmt.Fprintf(w, "%s\n", a.Paint.Warn("not used: "+refusedPod(r)))
+	}
+}
+
+// podRules lists the rules for a pod, and what its annotation fixes.
+func podRules(p *api.Pod) string {
+	parts := p.Rules
+	if p.Control != "" {
+		parts = append(parts[:len(parts):len(parts)], "cc="+p.Control)
+	}
+	return cmp.Or(strings.Join(parts, ", "), console.None)
+}
+
+func refusedPod(r api.RefusedPod) string {
+	text := r.Record
+	if r.Pod != "" {
+		text += " (" + r.Pod + ")"
+	}
+	text += ": " + r.Why
+	if r.Removed {
+		text += "; removed"
+	}
+	return text
+}
+
+// renderPodStatus is the line of pods in status.
+func (a *app) renderPodStatus(line func(name, format string, args ...any), p *api.PodStatus) {
+	if p == nil {
+		return
+	}
+	text := fmt.Sprint(p.Count)
+	if p.Refused > 0 {
+		text += ", " + a.Paint.Warn(console.Plural(p.Refused, "record")+" not used: see 'tcpilot pods'")
+	}
+	line("pods", "%s", text)
+	for _, warning := range p.Warnings {
+		line("", "%s", a.Paint.Warn(warning))
+	}
+}
+
+// hasPods reports whether the daemon knows pods. One that does not answer, or is older than pods, has none.
+func (a *app) hasPods(ctx context.Context) bool {
+	l, err := a.client().Pods(ctx)
+	return err == nil && len(l.Pods) > 0
+}
+
+func (a *app) completePods(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	l, err := a.client().Pods(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for i := range l.Pods {
+		names = append(names, l.Pods[i].Pod)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/api/apitest"
+)
+
+func TestPods(t *testing.T) {
+	w := newWorld(t)
+	w.run(t.Context(), "pods").golden(t, "pods-none")
+	if r := w.run(t.Context(), "status"); strings.Contains(r.stdout, "pods") {
+		t.Errorf("status shows pods that do not exist:\n%s", r.stdout)
+	}
+	w.fake.PodList = apitest.Pods()
+	w.run(t.Context(), "pods").golden(t, "pods")
+	w.run(t.Context(), "connections", "--count", "2").golden(t, "pods-connections")
+	w.run(t.Context(), "explain", "192.0.2.7:443", "--pod", "shop/web-1").golden(t, "pods-explain")
+	if w.fake.Asked.Pod != "shop/web-1" {
+		t.Errorf("asked for %+v", w.fake.Asked)
+	}
+	if r := w.run(t.Context(), "explain", "192.0.2.7", "--pod", "shop/web-1", "--netns", "7"); r.code != 2 {
+		t.Errorf("a pod and a namespace: %+v", r)
+	}
+	r := w.run(t.Context(), "status")
+	for _, want := range []string{"\n  pods       2, 1 record not used: see 'tcpilot pods'\n", "pod shop/db-0: annotation tcpilot.io/congestion-control: vegas is not available"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("status lacks %q:\n%s", want, r.stdout)
+		}
+	}
+	if r := w.run(t.Context(), "connections", "--count", "2", "--json"); !strings.Contains(r.stdout, `"pod":"shop/web-1"`) {
+		t.Errorf("%s", r.stdout)
+	}
+	w.fake.PodList.Pods = []api.Pod{}
+	w.run(t.Context(), "pods").golden(t, "pods-refused")
+}

@@ -1,0 +1,328 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// pods are the pods of this host, by the records of the CNI plugin (design note 18).
+type pods struct {
+	records  podRecords
+	own      uint64 // cookie of the daemon's network namespace, which is no pod's
+	registry pod.Registry
+	view     atomic.Pointer[podView]
+
+	mu      sync.Mutex // one reading at a time, until its rules are in force
+	checked map[podPlace]podCheck
+	refused []api.RefusedPod // by the latest reading
+	failed  string           // why the latest reading failed
+}
+
+// podView is what is known of the pods of one time. All but the counters is immutable.
+type podView struct {
+	set      *pod.Set
+	names    map[uint64]string
+	ended    map[uint64]*atomic.Uint64 // connections that ended
+	controls map[uint64]podControl     // of those whose annotation fixes one
+	refused  []api.RefusedPod
+	failed   string
+}
+
+// podControl is what came of policy.ControlAnnotation.
+type podControl struct {
+	cc      tcp.CC // zero: not followed
+	warning string // why not
+}
+
+// podPlace is where a record says that a pod is.
+type podPlace struct {
+	path   string
+	cookie uint64
+}
+
+// podCheck is when a path was last seen to lead to the cookie, and by which file.
+type podCheck struct {
+	dev, ino uint64
+	at       time.Time
+}
+
+// recheckPods is how often a path is entered again although it refers to the same file as before:
+// the number of a file may be used again once the namespace is gone.
+const recheckPods = time.Minute
+
+// openPods reads the records before the first rules are written.
+func (d *Daemon) openPods(cfg *config.Config) error {
+	own, err := netns.Cookie("")
+	if err != nil {
+		return err
+	}
+	d.pods.records, d.pods.own, d.rules.base = recordDir(cfg.PodsDir), own, cfg.Rules
+	d.pods.mu.Lock()
+	defer d.pods.mu.Unlock()
+	d.readPods()
+	return nil
+}
+
+// SyncPods implements api.Backend.
+func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
+	d.pods.mu.Lock()
+	defer d.pods.mu.Unlock()
+	d.readPods()
+	v := d.pods.view.Load()
+	if err := d.followPods(); err != nil {
+		return api.PodSync{}, err
+	}
+	if v.failed != "" {
+		return api.PodSync{}, api.Unavailable("%s", v.failed)
+	}
+	return api.PodSync{Pods: v.set.Len(), Refused: v.refused}, nil
+}
+
+// readPods reads the records, and drops those of pods that are gone. The caller has pods.mu.
+func (d *Daemon) readPods() {
+	p := &d.pods
+	records, refused, err := p.records.List()
+	if err != nil { // the pods of before stay
+		if p.failed != err.Error() {
+			d.log.Warn("records of pods not read, those of before are used", "error", err)
+		}
+		p.failed = err.Error()
+		p.publish(p.registry.Pods(), d.podControls)
+		return
+	}
+	p.failed = ""
+	now := time.Now()
+	var here []pod.Pod
+	checked := make(map[podPlace]podCheck, len(records))
+	for i := range records {
+		r := &records[i]
+		gone, err := p.check(&r.Pod, now, checked)
+		if err == nil {
+			here = append(here, r.Pod)
+			continue
+		}
+		bad := api.RefusedPod{Record: r.file, Pod: r.FullName(), Why: err.Error()}
+		if gone {
+			if err := p.records.Remove(r); err != nil {
+				bad.Why += "; " + err.Error()
+			} else {
+				bad.Removed = true
+			}
+		}
+		refused = append(refused, bad)
+	}
+	p.checked = checked
+	d.logRefused(refused)
+	p.refused = refused
+	set := pod.NewSet(here)
+	before := p.view.Load()
+	added, removed := p.registry.Replace(set)
+	p.publish(set, d.podControls)
+	d.logPods(before, added, removed)
+}
+
+// check returns an error unless the path of a pod leads to its network namespace. gone says that
+// the pod certainly is no more.
+func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (gone bool, err error) {
+	if r.Cookie == p.own {
+		return false, errors.New("its network namespace is the daemon's own")
+	}
+	at := podPlace{r.NetNS, r.Cookie}
+	before, known := p.checked[at]
+	var st unix.Stat_t
+	if err := unix.Stat(r.NetNS, &st); err == nil && known && before.dev == st.Dev && before.ino == st.Ino && now.Sub(before.at) < recheckPods {
+		checked[at] = before
+		return false, nil
+	}
+	cookie, err := netns.Cookie(r.NetNS)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// If the directory is not there either, this may be another view of the file system than
+		// that of the container runtime.
+		_, err := os.Stat(filepath.Dir(r.NetNS))
+		return err == nil, fmt.Errorf("its network namespace %s does not exist", r.NetNS)
+	case err != nil && known: // such as too many open files: it is looked at again the next time
+		checked[at] = before
+		return false, nil
+	case err != nil:
+		return false, err
+	case cookie != r.Cookie:
+		return true, fmt.Errorf("%s is another network namespace (cookie %d, not %d)", r.NetNS, cookie, r.Cookie)
+	}
+	checked[at] = podCheck{st.Dev, st.Ino, now}
+	return false, nil
+}
+
+// publish makes a view of set. Counters of pods that stay go on.
+func (p *pods) publish(set *pod.Set, controls func(*pod.Set) map[uint64]podControl) {
+	v := &podView{set: set, names: make(map[uint64]string, set.Len()), ended: make(map[uint64]*atomic.Uint64, set.Len()),
+		controls: controls(set), refused: p.refused, failed: p.failed}
+	before := p.view.Load()
+	for _, one := range set.All() {
+		v.names[one.Cookie] = one.FullName()
+		if before != nil && before.ended[one.Cookie] != nil {
+			v.ended[one.Cookie] = before.ended[one.Cookie]
+		} else {
+			v.ended[one.Cookie] = new(atomic.Uint64)
+		}
+	}
+	p.view.Store(v)
+}
+
+// observe counts the ends of the connections of pods.
+func (p *pods) observe(s *tcp.Sample) {
+	v := p.view.Load()
+	if v == nil || len(v.ended) == 0 || s.Kind != tcp.KindClose {
+		return
+	}
+	if n := v.ended[s.NetNS]; n != nil {
+		n.Add(uint64(max(1, s.StandsFor)))
+	}
+}
+
+// podControls finds what came of policy.ControlAnnotation for each pod that has it.
+func (d *Daemon) podControls(set *pod.Set) map[uint64]podControl {
+	found := map[uint64]podControl{}
+	var usable []tcp.CC
+	var err error
+	for _, p := range set.All() {
+		value, asks := p.Annotations[policy.ControlAnnotation]
+		if !asks {
+			continue
+		}
+		if usable == nil && err == nil {
+			usable, err = d.controls.usable()
+		}
+		cc, wrong := config.ParseCC(value)
+		c := podControl{cc: cc}
+		switch {
+		case wrong != nil:
+			c = podControl{warning: fmt.Sprintf("annotation %s: %.40q cannot be a congestion control", policy.ControlAnnotation, value)}
+		case err != nil:
+			c = podControl{warning: fmt.Sprintf("annotation %s: %v", policy.ControlAnnotation, err)}
+		case !slices.Contains(usable, cc):
+			c = podControl{warning: fmt.Sprintf("annotation %s: %s is not available here: it needs its kernel module, or 'tcpilot cc load'", policy.ControlAnnotation, value)}
+		}
+		found[p.Cookie] = c
+	}
+	return found
+}
+
+// wantedControls are the congestion controls that annotations fix, in the order of their names.
+func wantedControls(controls map[uint64]podControl) (ccs []tcp.CC) {
+	for _, c := range controls {
+		if c.cc != (tcp.CC{}) && !slices.Contains(ccs, c.cc) {
+			ccs = append(ccs, c.cc)
+		}
+	}
+	slices.SortFunc(ccs, func(a, b tcp.CC) int { return strings.Compare(a.String(), b.String()) })
+	return ccs
+}
+
+// logRefused logs the records that the reading before did not refuse for the same reason.
+func (d *Daemon) logRefused(refused []api.RefusedPod) {
+	for _, r := range refused {
+		if !slices.Contains(d.pods.refused, r) {
+			d.log.Warn("record of a pod not used", "record", r.Record, "pod", r.Pod, "why", r.Why, "removed", r.Removed)
+		}
+	}
+}
+
+func (d *Daemon) logPods(before *podView, added, removed []*pod.Pod) {
+	v := d.pods.view.Load()
+	for _, p := range removed {
+		if v.set.ByCookie(p.Cookie) == nil {
+			d.log.Info("pod removed", "pod", p.FullName(), "netns", p.Cookie, "rules", d.rules.ofPod(p))
+		}
+	}
+	if before == nil && len(added) > 0 {
+		d.log.Info("pods read", "pods", len(added))
+		added = nil
+	}
+	for _, p := range added {
+		message := "pod added"
+		if before.set.ByCookie(p.Cookie) != nil {
+			message = "pod changed"
+		}
+		d.log.Info(message, "pod", p.FullName(), "netns", p.Cookie, "rules", d.rules.ofPod(p), "cc", v.controls[p.Cookie].cc)
+	}
+	for _, p := range v.set.All() {
+		why := v.controls[p.Cookie].warning
+		if why != "" && (before == nil || before.controls[p.Cookie].warning != why) {
+			d.log.Warn("annotation of a pod not followed", "pod", p.FullName(), "why", why)
+		}
+	}
+}
+
+// Pods implements api.Backend.
+func (d *Daemon) Pods(context.Context) (api.PodList, error) {
+	v := d.pods.view.Load()
+	l := api.PodList{At: time.Now(), Pods: make([]api.Pod, 0, v.set.Len())}
+	noRoom := d.rules.noRoom()
+	for _, p := range v.set.All() {
+		c := v.controls[p.Cookie]
+		if c.cc != (tcp.CC{}) && noRoom != nil {
+			c = podControl{warning: fmt.Sprintf("annotation %s: %v", policy.ControlAnnotation, noRoom)}
+		}
+		l.Pods = append(l.Pods, api.Pod{
+			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
+			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: c.warning, Since: p.Added,
+			Connections: v.ended[p.Cookie].Load(),
+		})
+	}
+	for _, r := range v.refused {
+		if !r.Removed {
+			l.Refused = append(l.Refused, r)
+		}
+	}
+	return l, nil
+}
+
+// PodName implements api.Backend.
+func (d *Daemon) PodName(netns uint64) string { return d.pods.view.Load().names[netns] }
+
+// podStatus is the part of the status; nil without pods.
+func (d *Daemon) podStatus() *api.PodStatus {
+	l, _ := d.Pods(context.Background())
+	failed := d.pods.view.Load().failed
+	if len(l.Pods) == 0 && len(l.Refused) == 0 && failed == "" {
+		return nil
+	}
+	s := &api.PodStatus{Count: len(l.Pods), Refused: len(l.Refused)}
+	if failed != "" {
+		s.Warnings = append(s.Warnings, failed)
+	}
+	for i := range l.Pods {
+		if p := &l.Pods[i]; p.Warning != "" {
+			s.Warnings = append(s.Warnings, "pod "+p.Pod+": "+p.Warning)
+		}
+	}
+	return s
+}
+
+func (d *Daemon) podCounts() (list []metrics.PodCount) {
+	v := d.pods.view.Load()
+	for _, p := range v.set.All() {
+		list = append(list, metrics.PodCount{Pod: v.names[p.Cookie], Connections: v.ended[p.Cookie].Load()})
+	}
+	return list
+}

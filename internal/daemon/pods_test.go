@@ -1,0 +1,287 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// putRecord writes a record as the CNI plugin does: by rename.
+func putRecord(t *testing.T, dir string, p *pod.Pod) (file string) {
+	t.Helper()
+	data, err := json.Marshal(p)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	name := p.Container + "@eth0.json"
+	temporary := filepath.Join(dir, "."+name)
+	if err == nil {
+		err = os.WriteFile(temporary, data, 0o600)
+	}
+	file = filepath.Join(dir, name)
+	if err == nil {
+		err = os.Rename(temporary, file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+func TestRecordDir(t *testing.T) {
+	dir := recordDir(t.TempDir())
+	if records, bad, err := recordDir(string(dir) + "/gone").List(); len(records)+len(bad) != 0 || err != nil {
+		t.Errorf("a directory that does not exist: %v, %v, %v", records, bad, err)
+	}
+	good := pod.Pod{Container: "c1", Namespace: "shop", Name: "web-1", NetNS: "/run/netns/x", Cookie: 7}
+	putRecord(t, string(dir), &good)
+	for name, change := range map[string]func(*pod.Pod){
+		"no cookie":           func(p *pod.Pod) { p.Cookie = 0 },
+		"not the path":        func(p *pod.Pod) { p.NetNS = "x" },
+		"cannot be the name":  func(p *pod.Pod) { p.Name = "a\x1b[2J" },
+		"namespace of a pod":  func(p *pod.Pod) { p.Namespace = "" },
+		"cannot be the id of": func(p *pod.Pod) { p.Container = " " },
+	} {
+		p := good
+		p.Container = "bad"
+		change(&p)
+		file := putRecord(t, string(dir), &p)
+		records, bad, err := dir.List()
+		if len(records) != 1 || len(bad) != 1 || !strings.Contains(bad[0].Why, name) || err != nil {
+			t.Errorf("%s: %v, %v, %v", name, records, bad, err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"x.json": "{", ".hidden.json": "{", "empty.json": "", "notes.txt": "{"} {
+		if err := os.WriteFile(filepath.Join(string(dir), name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(string(dir), "d.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	records, bad, err := dir.List()
+	if err != nil || len(records) != 1 || len(bad) != 2 || bad[0].Record != "d.json" || bad[1].Record != "x.json" {
+		t.Fatalf("%v, %v, %v", records, bad, err)
+	}
+	if !strings.Contains(bad[0].Why, "a directory") || !strings.Contains(bad[1].Why, "not a record") {
+		t.Errorf("%v", bad)
+	}
+
+	file := putRecord(t, string(dir), &good) // it was read before
+	if err := dir.Remove(&records[0]); err == nil || !strings.Contains(err.Error(), "written again") || !exists(file) {
+		t.Errorf("a newer record is removed: %v", err)
+	}
+	records, _, _ = dir.List()
+	for range 2 { // also if it is gone
+		if err := dir.Remove(&records[0]); err != nil || exists(file) {
+			t.Errorf("remove: %v", err)
+		}
+	}
+}
+
+// podDaemon is a daemon that only reads records.
+func podDaemon(dir string, rules ...policy.Rule) (*Daemon, *lockedBuffer) {
+	log := &lockedBuffer{}
+	d := &Daemon{log: slog.New(slog.NewTextHandler(log, nil))}
+	d.pods.records, d.rules.base = recordDir(dir), rules
+	return d, log
+}
+
+func TestStaleRecords(t *testing.T) {
+	own, err := netns.Cookie("")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "netns")
+	if err := os.Symlink("/proc/self/ns/net", path); err != nil {
+		t.Fatal(err)
+	}
+	put := func(container, path string, cookie uint64) string {
+		return putRecord(t, filepath.Join(dir, "pods"), &pod.Pod{Container: container, Namespace: "n", Name: container, NetNS: path, Cookie: cookie})
+	}
+	d, log := podDaemon(filepath.Join(dir, "pods"), policy.Rule{Name: "all", Match: policy.Match{Pod: &pod.Match{}}})
+	files := map[string]string{
+		"good": put("good", path, own), "other": put("other", path, own+1), "gone": put("gone", filepath.Join(dir, "nothing"), own),
+		"elsewhere": put("elsewhere", filepath.Join(dir, "no", "such", "directory"), own), "file": put("file", "/etc/passwd", own),
+	}
+	d.readPods()
+	v := d.pods.view.Load()
+	if v.set.Len() != 1 || v.names[own] != "n/good" {
+		t.Errorf("pods %v", v.names)
+	}
+	kept := []string{"elsewhere", "file", "good"}
+	for name, file := range files {
+		if exists(file) != slices.Contains(kept, name) {
+			t.Errorf("record %s: exists %v", name, exists(file))
+		}
+	}
+	if len(v.refused) != 4 || !slices.ContainsFunc(v.refused, func(r api.RefusedPod) bool { return r.Pod == "n/other" && r.Removed }) {
+		t.Errorf("refused %+v", v.refused)
+	}
+	n := strings.Count(log.String(), "record of a pod not used")
+	if n != 4 || !strings.Contains(log.String(), `msg="pods read" pods=1`) {
+		t.Errorf("log:\n%s", log)
+	}
+	d.readPods() // what is refused again for the same reason is not logged again
+	if l, _ := d.Pods(ctx); strings.Count(log.String(), "record of a pod not used") != n || len(l.Refused) != 2 || len(l.Pods) != 1 || !slices.Equal(l.Pods[0].Rules, []string{"all"}) {
+		t.Errorf("%+v\n%s", l, log)
+	}
+
+	d.pods.own = own // a record of the daemon's own namespace is no pod's
+	d.readPods()
+	if v := d.pods.view.Load(); v.set.Len() != 0 || !exists(files["good"]) {
+		t.Errorf("the daemon's own namespace is that of a pod: %v", v.names)
+	}
+	if !strings.Contains(log.String(), `msg="pod removed" pod=n/good`) {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// The path is entered again if another file is in its place, and once a minute.
+func TestPathsAreEnteredAgain(t *testing.T) {
+	own, err := netns.Cookie("")
+	if err != nil {
+		t.Skip(err)
+	}
+	path := filepath.Join(t.TempDir(), "netns")
+	if err := os.Symlink("/proc/self/ns/net", path); err != nil {
+		t.Fatal(err)
+	}
+	var p pods
+	start := time.Now()
+	r := pod.Pod{NetNS: path, Cookie: own}
+	check := func(at time.Time) time.Time {
+		t.Helper()
+		checked := map[podPlace]podCheck{}
+		if _, err := p.check(&r, at, checked); err != nil {
+			t.Fatal(err)
+		}
+		p.checked = checked
+		return checked[podPlace{path, own}].at
+	}
+	check(start)
+	if at := check(start.Add(time.Second)); !at.Equal(start) {
+		t.Error("entered again at once")
+	}
+	if at := check(start.Add(recheckPods)); at.Equal(start) {
+		t.Error("not entered again after a minute")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := p.check(&r, start, map[podPlace]podCheck{}); !gone || err == nil {
+		t.Errorf("a path that is gone: %v, %v", gone, err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if at := check(start); !at.Equal(start.Add(recheckPods)) {
+		t.Error("a pod is dropped because its path could not be entered once")
+	}
+}
+
+func TestPodControls(t *testing.T) {
+	available, err := kernelcc.Available()
+	if err != nil {
+		t.Skip(err)
+	}
+	asks := func(cookie uint64, value string) pod.Pod {
+		return pod.Pod{Container: fmt.Sprint(cookie), Cookie: cookie, Annotations: map[string]string{policy.ControlAnnotation: value}}
+	}
+	d, _ := podDaemon("")
+	d.controls = &controls{}
+	set := pod.NewSet([]pod.Pod{asks(1, available[0]), asks(2, "no-such-cc"), asks(3, ""), asks(4, "a b"), asks(5, "tcpilot_nothing"), asks(6, available[0]+" "), {Cookie: 7}})
+	got := d.podControls(set)
+	want := map[uint64]string{1: "", 2: "no-such-cc is not available here", 3: "cannot be", 4: "cannot be", 5: "cannot be", 6: "cannot be"}
+	if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))) {
+		t.Fatalf("%+v", got)
+	}
+	for cookie, text := range want {
+		c := got[cookie]
+		if (c.cc != tcp.CC{}) != (text == "") || (c.warning == "") != (text == "") || !strings.Contains(c.warning, text) {
+			t.Errorf("%d: %+v, want %q", cookie, c, text)
+		}
+	}
+	mixed := map[uint64]podControl{1: {cc: tcp.CCOf("reno")}, 2: {cc: tcp.CCOf("bbr")}, 3: {warning: "x"}, 4: {cc: tcp.CCOf("reno")}}
+	if got := wantedControls(mixed); !slices.Equal(got, []tcp.CC{tcp.CCOf("bbr"), tcp.CCOf("reno")}) {
+		t.Errorf("wanted %v", got)
+	}
+}
+
+func TestShownAnnotations(t *testing.T) {
+	d, _ := podDaemon("", policy.Rule{Name: "a"}, policy.Rule{Name: "b", Match: policy.Match{Pod: &pod.Match{Annotations: map[string]string{"team": "x"}}}})
+	p := &pod.Pod{Annotations: map[string]string{"secret": "1", "team": "y", "tcpilot.io/profile": "bulk"}}
+	if got := d.rules.shownAnnotations(p); !maps.Equal(got, map[string]string{"team": "y", "tcpilot.io/profile": "bulk"}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestPodsCountEnds(t *testing.T) {
+	var p pods
+	none := func(*pod.Set) map[uint64]podControl { return nil }
+	p.observe(&tcp.Sample{Kind: tcp.KindClose, NetNS: 7}) // before the first reading
+	p.publish(pod.NewSet([]pod.Pod{{Cookie: 7}}), none)
+	p.observe(&tcp.Sample{Kind: tcp.KindClose, NetNS: 7, StandsFor: 3})
+	p.observe(&tcp.Sample{Kind: tcp.KindClose, NetNS: 7})
+	p.observe(&tcp.Sample{Kind: tcp.KindInterval, NetNS: 7})
+	p.observe(&tcp.Sample{Kind: tcp.KindClose, NetNS: 8})
+	p.publish(pod.NewSet([]pod.Pod{{Cookie: 7}, {Cookie: 8}}), none)
+	if v := p.view.Load(); v.ended[7].Load() != 4 || v.ended[8].Load() != 0 {
+		t.Errorf("%d and %d", v.ended[7].Load(), v.ended[8].Load())
+	}
+}
+
+// What a record may contain is decided by a runtime, and by users of Kubernetes: whatever it is, names that are
+// accepted can be shown, and annotations give a congestion control or a warning.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"container_id":"c1","namespace":"shop","name":"web","netns":"/run/netns/x","netns_cookie":7,"annotations":{"tcpilot.io/congestion-control":"bbr"}}`))
+	f.Add([]byte(`{"container_id":"c1","netns":"/x","netns_cookie":1,"annotations":null}`))
+	f.Add([]byte(`{"namespace":"\u001b"}`))
+	d, _ := podDaemon("")
+	d.controls = &controls{}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var p pod.Pod
+		if json.Unmarshal(data, &p) != nil || checkPod(&p) != nil {
+			return
+		}
+		if name := p.FullName(); strings.Count(name, "/") != 1 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			t.Errorf("name %q", name)
+		}
+		value, asks := p.Annotations[policy.ControlAnnotation]
+		c, found := d.podControls(pod.NewSet([]pod.Pod{p}))[p.Cookie]
+		switch {
+		case found != asks:
+			t.Errorf("%q: found %v", value, found)
+		case asks && (c.cc == tcp.CC{}) == (c.warning == ""):
+			t.Errorf("%q: %+v", value, c)
+		case c.cc != tcp.CC{} && c.cc.String() != value:
+			t.Errorf("%q became %s", value, c.cc)
+		}
+		if _, err := policy.WithPodControls([]policy.Rule{{Name: "a"}}, wantedControls(map[uint64]podControl{1: c})); err != nil {
+			t.Error(err)
+		}
+	})
+}

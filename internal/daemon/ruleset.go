@@ -1,0 +1,135 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// ruleSet is the configured rules, and the variants that are in force for pods. One writer at a time
+// looks names up and writes rules, so that older ids never replace newer ones.
+type ruleSet struct {
+	writing sync.Mutex
+
+	mu      sync.Mutex    // protects the rest; to have both, lock writing before it
+	base    []policy.Rule // of the configuration
+	wanted  []tcp.CC      // variants in force, unless tooMany
+	tooMany error         // why there are none
+}
+
+// putRules writes the rules of a configuration by write.
+func (d *Daemon) putRules(base []policy.Rule, write func([]policy.Rule) error) error {
+	d.rules.writing.Lock()
+	defer d.rules.writing.Unlock()
+	// Not those of the last reading: the configuration may want other congestion controls now.
+	controls := d.podControls(d.pods.registry.Pods())
+	return d.rules.write(base, wantedControls(controls), write)
+}
+
+// write writes rules, with variants if there is room for them, and notes them once they are in force.
+// The caller has r.writing.
+func (r *ruleSet) write(base []policy.Rule, wanted []tcp.CC, write func([]policy.Rule) error) error {
+	rules, tooMany := policy.WithPodControls(base, wanted)
+	if tooMany != nil {
+		rules = base
+	}
+	if err := write(rules); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.base, r.wanted, r.tooMany = base, wanted, tooMany
+	return nil
+}
+
+// noRoom says why no annotation of a pod is followed; nil if they are.
+func (r *ruleSet) noRoom() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tooMany
+}
+
+// ofPod are the configured rules with a condition on pods that p meets, in the order of matching.
+func (r *ruleSet) ofPod(p *pod.Pod) []string {
+	r.mu.Lock()
+	base := r.base
+	r.mu.Unlock()
+	names := []string{}
+	for i := range base {
+		if m := base[i].Match.Pod; m != nil && m.Match(p) {
+			names = append(names, base[i].Name)
+		}
+	}
+	return names
+}
+
+// shownAnnotations are those of p that tcpilot or a rule looks at: others are nobody's business who
+// reads the API.
+func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {
+	r.mu.Lock()
+	base := r.base
+	r.mu.Unlock()
+	shown := map[string]string{}
+	for name, value := range p.Annotations {
+		named := func(rule policy.Rule) bool {
+			if rule.Match.Pod == nil {
+				return false
+			}
+			_, named := rule.Match.Pod.Annotations[name]
+			return named
+		}
+		if strings.HasPrefix(name, "tcpilot.io/") || slices.ContainsFunc(base, named) {
+			shown[name] = value
+		}
+	}
+	return shown
+}
+
+// followPods puts the rules for the pods of now into force; nothing is written if they are.
+func (d *Daemon) followPods() error {
+	wanted := wantedControls(d.pods.view.Load().controls)
+	d.rules.writing.Lock()
+	defer d.rules.writing.Unlock()
+	d.rules.mu.Lock()
+	base, before := d.rules.base, d.rules.wanted
+	d.rules.mu.Unlock()
+	if slices.Equal(before, wanted) {
+		return d.recompile()
+	}
+	err := d.rules.write(base, wanted, func(rules []policy.Rule) error {
+		return d.engine.SetVariants(rules, d.resolver(), time.Now().UnixNano())
+	})
+	if err == nil && d.rules.noRoom() != nil {
+		d.log.Warn("annotations of pods not followed", "why", d.rules.noRoom())
+	}
+	return err
+}
+
+// recompile looks up again what rules name. The caller has rules.writing.
+func (d *Daemon) recompile() error {
+	if !namesThings(d.engine.Rules()) {
+		return nil
+	}
+	return d.engine.Recompile(d.resolver())
+}
+
+// resolver is resolver with the pods of now.
+func (d *Daemon) resolver() policy.Resolver {
+	r := resolver()
+	r.Pods = func(m *pod.Match) []uint64 { return d.pods.registry.Pods().Cookies(m) }
+	return r
+}
+
+// ruleNamed is a rule in force; nil if there is none of that name.
+func (d *Daemon) ruleNamed(name string) *policy.Rule {
+	rules := d.engine.Rules()
+	if i := slices.IndexFunc(rules, func(r policy.Rule) bool { return r.Name == name }); i >= 0 {
+		return &rules[i]
+	}
+	return nil
+}

@@ -1,0 +1,4 @@
+// Package pod knows the pods of this host: what a container runtime told the CNI plugin
+// tcpilot-cni of each. The plugin writes one record a pod into a directory, whether the
+// daemon runs or not; the daemon reads it at its start and whenever the plugin calls it.
+package pod

@@ -1,0 +1,123 @@
+package pod
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync/atomic"
+)
+
+// FullName is the pod's namespace and name, "shop/web-1". A container that is not of Kubernetes has
+// neither, and is named by the first characters of its id.
+func (p *Pod) FullName() string {
+	if p.Namespace == "" && p.Name == "" {
+		return "container/" + p.Container[:min(len(p.Container), 12)]
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// Set is the pods of one time, by cookie. It is immutable: readers share it without locks. Its zero
+// value, and nil, have no pods.
+type Set struct {
+	pods   []*Pod // in the order of namespace, name, cookie
+	cookie map[uint64]*Pod
+	name   map[string]*Pod
+}
+
+// NewSet returns the pods of these records. If several records have one cookie, because a pod has
+// several interfaces, the one with the first interface by name counts.
+func NewSet(records []Pod) *Set {
+	s := &Set{cookie: make(map[uint64]*Pod, len(records)), name: make(map[string]*Pod, len(records))}
+	for i := range records {
+		p := &records[i]
+		if had := s.cookie[p.Cookie]; had == nil || cmp.Or(cmp.Compare(p.Interface, had.Interface), cmp.Compare(p.Container, had.Container)) < 0 {
+			s.cookie[p.Cookie] = p
+		}
+	}
+	for _, p := range s.cookie {
+		s.pods = append(s.pods, p)
+	}
+	slices.SortFunc(s.pods, func(a, b *Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Cookie, b.Cookie))
+	})
+	for _, p := range s.pods {
+		// Of a pod that was replaced under its name and is not removed yet, the later one counts.
+		if had := s.name[p.FullName()]; had == nil || !p.Added.Before(had.Added) {
+			s.name[p.FullName()] = p
+		}
+	}
+	return s
+}
+
+// Len is the number of pods.
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.pods)
+}
+
+// All lists the pods in the order of namespace and name. The caller must not change them.
+func (s *Set) All() []*Pod {
+	if s == nil {
+		return nil
+	}
+	return s.pods
+}
+
+// ByCookie is the pod of a network namespace; nil if there is none.
+func (s *Set) ByCookie(cookie uint64) *Pod {
+	if s == nil {
+		return nil
+	}
+	return s.cookie[cookie]
+}
+
+// ByName is the pod of a full name; nil if there is none.
+func (s *Set) ByName(name string) *Pod {
+	if s == nil {
+		return nil
+	}
+	return s.name[name]
+}
+
+// Cookies lists the network namespaces of the pods that m selects, in ascending order.
+func (s *Set) Cookies(m *Match) (cookies []uint64) {
+	for _, p := range s.All() {
+		if m.Match(p) {
+			cookies = append(cookies, p.Cookie)
+		}
+	}
+	slices.Sort(cookies)
+	return cookies
+}
+
+// Registry holds the pods of now. Its zero value has none; its methods may be called from any
+// goroutine.
+type Registry struct{ set atomic.Pointer[Set] }
+
+// Pods are the pods of now.
+func (r *Registry) Pods() *Set { return r.set.Load() }
+
+// Replace makes s the pods of now. It returns which came, and which went; a pod whose record
+// changed did both.
+func (r *Registry) Replace(s *Set) (added, removed []*Pod) {
+	old := r.set.Swap(s)
+	for _, p := range s.All() {
+		if !same(p, old.ByCookie(p.Cookie)) {
+			added = append(added, p)
+		}
+	}
+	for _, p := range old.All() {
+		if !same(p, s.ByCookie(p.Cookie)) {
+			removed = append(removed, p)
+		}
+	}
+	return added, removed
+}
+
+// same reports whether two records describe one pod in the same way to rules and to people.
+func same(a, b *Pod) bool {
+	return a != nil && b != nil && a.Cookie == b.Cookie && a.FullName() == b.FullName() && a.Container == b.Container &&
+		maps.Equal(a.Annotations, b.Annotations)
+}

@@ -1,0 +1,87 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+func names(pods []*Pod) (list []string) {
+	for _, p := range pods {
+		list = append(list, fmt.Sprint(p.FullName(), " ", p.Interface, " ", p.Cookie))
+	}
+	return list
+}
+
+func TestSet(t *testing.T) {
+	start := time.Unix(1000, 0)
+	s := NewSet([]Pod{
+		{Namespace: "shop", Name: "web", Cookie: 7, Interface: "net1", Added: start},
+		{Namespace: "shop", Name: "web", Cookie: 7, Interface: "eth0", Added: start},
+		{Namespace: "shop", Name: "web", Cookie: 5, Interface: "eth0", Added: start.Add(time.Minute)}, // the later one of that name
+		{Namespace: "prod", Name: "web", Cookie: 9},
+		{Container: "0123456789abcdef", Cookie: 4},
+	})
+	if got := names(s.All()); !slices.Equal(got, []string{"container/0123456789ab  4", "prod/web  9", "shop/web eth0 5", "shop/web eth0 7"}) {
+		t.Errorf("%q", got)
+	}
+	if p := s.ByName("shop/web"); p == nil || p.Cookie != 5 {
+		t.Errorf("by name: %+v", p)
+	}
+	if p := s.ByCookie(7); p == nil || p.Interface != "eth0" || s.ByCookie(8) != nil || s.ByName("shop/db") != nil {
+		t.Errorf("by cookie: %+v", p)
+	}
+	if got := s.Cookies(&Match{Name: []string{"web"}}); !slices.Equal(got, []uint64{5, 7, 9}) {
+		t.Errorf("cookies %v", got)
+	}
+	var none *Set
+	if none.Len() != 0 || none.All() != nil || none.ByCookie(1) != nil || none.ByName("") != nil || none.Cookies(&Match{}) != nil {
+		t.Error("a nil set has pods")
+	}
+}
+
+func TestReplace(t *testing.T) {
+	var r Registry
+	web := Pod{Namespace: "shop", Name: "web", Cookie: 5}
+	db := Pod{Namespace: "shop", Name: "db", Cookie: 6, Annotations: map[string]string{"a": "1"}}
+	changed := db
+	changed.Annotations = map[string]string{"a": "2"}
+	for i, c := range []struct {
+		pods           []Pod
+		added, removed []string
+	}{
+		{[]Pod{web, db}, []string{"shop/db  6", "shop/web  5"}, nil},
+		{[]Pod{db, web}, nil, nil},
+		{[]Pod{changed, web}, []string{"shop/db  6"}, []string{"shop/db  6"}},
+		{[]Pod{web}, nil, []string{"shop/db  6"}},
+		{nil, nil, []string{"shop/web  5"}},
+	} {
+		added, removed := r.Replace(NewSet(c.pods))
+		if !slices.Equal(names(added), c.added) || !slices.Equal(names(removed), c.removed) {
+			t.Errorf("%d: added %q, removed %q", i, names(added), names(removed))
+		}
+		if r.Pods().Len() != len(c.pods) {
+			t.Errorf("%d: %d pods", i, r.Pods().Len())
+		}
+	}
+}
+
+// For the race detector: readers have a consistent set while it is replaced.
+func TestRegistryConcurrently(t *testing.T) {
+	var r Registry
+	var wg sync.WaitGroup
+	for n := range 4 {
+		wg.Go(func() {
+			for i := range 200 {
+				if n == 0 {
+					r.Replace(NewSet(make([]Pod, i%2)))
+				} else if s := r.Pods(); s.Len() != len(s.All()) {
+					t.Error("inconsistent")
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

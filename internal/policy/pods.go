@@ -1,0 +1,76 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// ControlAnnotation is the annotation of a pod that fixes the congestion control of its connections.
+const ControlAnnotation = "tcpilot.io/congestion-control"
+
+// WithPodControls adds what pods ask for by ControlAnnotation, whose values of now are ccs. Before each
+// rule it puts a variant for each value, which matches the connections of the rule that are of pods with the
+// value: it fixes the congestion control and so learns and adapts nothing, and is like the rule
+// otherwise. Connections of these pods that no rule matches get a rule at the end. Rules that leave
+// their connections alone have no variants.
+//
+// The name of a variant is that of the rule, an @, and the congestion control: no rule of a file
+// has an @ in its name.
+func WithPodControls(rules []Rule, ccs []tcp.CC) ([]Rule, error) {
+	if len(ccs) == 0 {
+		return rules, nil
+	}
+	var out []Rule
+	rest := true // some connections may match none of rules
+	for i := range rules {
+		for _, cc := range ccs {
+			if m, ok := withControl(rules[i].Match.Pod, cc); ok && !rules[i].Leave {
+				out = append(out, variant(&rules[i], m, cc))
+			}
+		}
+		out = append(out, rules[i])
+		rest = rest && uncoveredDims(&rules[i].Match, &Match{}) != 0
+	}
+	for _, cc := range ccs {
+		if m, ok := withControl(nil, cc); ok && rest {
+			out = append(out, Rule{Name: "@" + cc.String(), Builtin: true, CC: cc, Match: Match{Pod: m}})
+		}
+	}
+	if len(out) > class.MaxRules {
+		return nil, fmt.Errorf("%d rules and %d congestion controls that pods ask for make %d rules, at most %d fit", len(rules), len(ccs), len(out), class.MaxRules)
+	}
+	return out, nil
+}
+
+func variant(r *Rule, m *pod.Match, cc tcp.CC) Rule {
+	v := *r
+	v.Name, v.Of, v.Builtin = r.Name+"@"+cc.String(), r.Name, true
+	v.Match.Pod, v.CC = m, cc
+	v.Learn, v.Adapt, v.Bounds = nil, nil, tcp.Params{}
+	return v
+}
+
+// withControl selects the pods of m, nil being all, that ask for cc; not ok: there can be none.
+func withControl(m *pod.Match, cc tcp.CC) (both *pod.Match, ok bool) {
+	if m == nil {
+		m = &pod.Match{}
+	}
+	asks := map[string]string{ControlAnnotation: cc.String()}
+	if g, here := m.Annotations[ControlAnnotation]; here {
+		only := pod.Match{Annotations: map[string]string{ControlAnnotation: g}}
+		if !only.Match(&pod.Pod{Annotations: asks}) {
+			return nil, false
+		}
+	}
+	both = &pod.Match{Namespace: slices.Clone(m.Namespace), Name: slices.Clone(m.Name), Annotations: maps.Clone(m.Annotations)}
+	if both.Annotations == nil {
+		both.Annotations = map[string]string{}
+	}
+	maps.Copy(both.Annotations, asks)
+	return both, true
+}
