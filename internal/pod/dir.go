@@ -1,0 +1,277 @@
+package pod
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/regular"
+)
+
+// Dir is the directory of the records: one file an attachment, CONTAINER@INTERFACE.json. It needs
+// no lock: there is no index that two processes could write at the same time, and each record is
+// put in its place by rename(2), so that a reader, and whoever comes after a process that was
+// killed, finds a whole record or none.
+//
+// Records are not synced to disk. A crash of the host ends all network namespaces, and with them
+// what records are about; until then the page cache has them. Waiting for the disk would delay
+// pods by seconds while images are unpacked.
+type Dir string
+
+// DefaultDir is where plugin and daemon expect the records.
+const DefaultDir Dir = "/var/lib/tcpilot/pods"
+
+// maxRecord is the largest record in bytes. A pod's annotations have at most 256 KiB (Kubernetes,
+// TotalAnnotationSizeLimitB), and JSON writes one byte as six at worst.
+const maxRecord = 2 << 20
+
+// Put writes the record of p in place of its previous one, if any. It creates the directory.
+func (d Dir) Put(p *Pod) error {
+	data, err := encode(p)
+	// Delete and Keep remove temporary files that they find, also this one.
+	for range 3 {
+		if err != nil {
+			break
+		}
+		if err = d.replace(p.Key().file(), data); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write record of pod: %w", err)
+	}
+	return nil
+}
+
+func (d Dir) replace(file string, data []byte) error {
+	temporary, err := d.writeTemporary(file, data)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, d.path(file)); err != nil {
+		return errors.Join(err, remove(temporary))
+	}
+	return nil
+}
+
+// writeTemporary writes a file that Delete and Keep remove if this process does not. Its mode is
+// 0600.
+func (d Dir) writeTemporary(file string, data []byte) (path string, err error) {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(string(d), temporaryPrefix(file)+"*"+temporarySuffix)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, remove(f.Name()))
+	}
+	return f.Name(), nil
+}
+
+// Get returns the record of an attachment; without one the error is fs.ErrNotExist.
+func (d Dir) Get(k Key) (p Pod, err error) {
+	if err := k.check(); err != nil {
+		return p, fmt.Errorf("read record of pod: %w", err)
+	}
+	p, err = d.read(k.file())
+	if err != nil {
+		return p, fmt.Errorf("read record of pod: %w", err)
+	}
+	return p, nil
+}
+
+// Delete removes the record of an attachment, and what a process that was killed while it wrote it
+// has left. It is not an error if there is none; removed says whether there was one.
+func (d Dir) Delete(k Key) (removed bool, err error) {
+	if err := k.check(); err != nil {
+		return false, fmt.Errorf("delete record of pod: %w", err)
+	}
+	err = os.Remove(d.path(k.file()))
+	removed = err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	files, listed := d.files()
+	err = errors.Join(err, listed)
+	for _, file := range files {
+		if isTemporary(file) && strings.HasPrefix(file, temporaryPrefix(k.file())) {
+			err = errors.Join(err, remove(d.path(file)))
+		}
+	}
+	if err != nil {
+		return removed, fmt.Errorf("delete record of pod: %w", err)
+	}
+	return removed, nil
+}
+
+// List reads all records, in the order of their files' names. It skips files that are not valid
+// records; the error then names them, and pods are the others. Without a directory there are none.
+func (d Dir) List() (pods []Pod, err error) {
+	files, err := d.files()
+	if err != nil {
+		return nil, fmt.Errorf("list records of pods: %w", err)
+	}
+	var bad []error
+	for _, file := range files {
+		if isTemporary(file) {
+			continue
+		}
+		p, err := d.read(file)
+		switch {
+		case err == nil:
+			pods = append(pods, p)
+		case !errors.Is(err, fs.ErrNotExist): // deleted since
+			bad = append(bad, err)
+		}
+	}
+	if bad != nil {
+		return pods, fmt.Errorf("list records of pods: %w", joinFirst(bad))
+	}
+	return pods, nil
+}
+
+// Keep deletes the records of a network except those of valid attachments, and what processes that
+// were killed have left of any network. It goes on after errors; removed counts the records.
+func (d Dir) Keep(network string, valid []Key) (removed int, err error) {
+	keep := make(map[Key]bool, len(valid))
+	for _, k := range valid {
+		keep[k] = true
+	}
+	files, err := d.files()
+	var failed []error
+	if err != nil {
+		failed = append(failed, err)
+	}
+	for _, file := range files {
+		if isTemporary(file) {
+			if err := remove(d.path(file)); err != nil {
+				failed = append(failed, err)
+			}
+			continue
+		}
+		if k, ok := keyOf(file); ok && keep[k] {
+			continue
+		}
+		p, err := d.read(file)
+		if err == nil && p.Network == network {
+			if err = os.Remove(d.path(file)); err == nil {
+				removed++
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	if failed != nil {
+		return removed, fmt.Errorf("delete records of pods that are gone: %w", joinFirst(failed))
+	}
+	return removed, nil
+}
+
+// Writable says why no record can be written, by writing a file and removing it. It creates the
+// directory.
+func (d Dir) Writable() error {
+	temporary, err := d.writeTemporary("status", []byte("tcpilot\n"))
+	if err == nil {
+		err = remove(temporary)
+	}
+	if err != nil {
+		return fmt.Errorf("write into directory of pods: %w", err)
+	}
+	return nil
+}
+
+func (d Dir) path(file string) string { return filepath.Join(string(d), file) }
+
+// files lists the names in the directory in order.
+func (d Dir) files() (names []string, err error) {
+	entries, err := os.ReadDir(string(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// read reads one record. An empty file is none: a crash of the host can leave one.
+func (d Dir) read(file string) (p Pod, err error) {
+	path := d.path(file)
+	data, err := regular.Read(path, maxRecord)
+	if err != nil {
+		return p, err
+	}
+	if len(data) == 0 {
+		return p, &fs.PathError{Op: "read", Path: path, Err: fs.ErrNotExist}
+	}
+	if err := json.Unmarshal(data, &p); err != nil {
+		return p, fmt.Errorf("%s is not a record of a pod: %w", path, err)
+	}
+	if err := p.check(); err != nil {
+		return p, fmt.Errorf("%s is not a record of a pod: %w", path, err)
+	}
+	if p.Key().file() != file {
+		return p, fmt.Errorf("%s is the record of another pod: container %s, interface %s", path, p.Container, p.Interface)
+	}
+	return p, nil
+}
+
+func encode(p *Pod) ([]byte, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(p); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxRecord {
+		return nil, fmt.Errorf("it has %d bytes, at most %d are possible: are there large annotations?", b.Len(), maxRecord)
+	}
+	return b.Bytes(), nil
+}
+
+func (p *Pod) check() error {
+	if p.Cookie == 0 {
+		return errors.New("the cookie of the network namespace is missing")
+	}
+	return p.Key().check()
+}
+
+const temporarySuffix = ".tmp"
+
+// temporaryPrefix begins the names of a record's temporary files. A record's own name cannot begin
+// with a dot.
+func temporaryPrefix(file string) string { return "." + file + "." }
+
+func isTemporary(file string) bool {
+	return strings.HasPrefix(file, ".") && strings.HasSuffix(file, temporarySuffix)
+}
+
+// remove removes a file, which may be gone already.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// joinFirst joins the first errors of a list that may be as long as the directory.
+func joinFirst(all []error) error {
+	const most = 8
+	if len(all) <= most {
+		return errors.Join(all...)
+	}
+	return errors.Join(append(all[:most:most], fmt.Errorf("%d files more", len(all)-most))...)
+}
