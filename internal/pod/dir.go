@@ -10,13 +10,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/filelock"
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
-// Dir is the directory of the records: one file an attachment, CONTAINER@INTERFACE.json. It needs
-// no lock: there is no index that two processes could write at the same time, and each record is
-// put in its place by rename(2), so that a reader, and whoever comes after a process that was
-// killed, finds a whole record or none.
+// Dir is the directory of the records: one file an attachment, CONTAINER@INTERFACE.json. Its users
+// need no common lock: there is no index that two processes could write at the same time, and each
+// record is put in its place by rename(2), so that a reader, and whoever comes after a process that
+// was killed, finds a whole record or none.
 //
 // Records are not synced to disk. A crash of the host ends all network namespaces, and with them
 // what records are about; until then the page cache has them. Waiting for the disk would delay
@@ -33,14 +36,10 @@ const maxRecord = 2 << 20
 // Put writes the record of p in place of its previous one, if any. It creates the directory.
 func (d Dir) Put(p *Pod) error {
 	data, err := encode(p)
-	// Delete and Keep remove temporary files that they find, also this one.
-	for range 3 {
-		if err != nil {
-			break
-		}
-		if err = d.replace(p.Key().file(), data); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
+	if err == nil {
+		err = d.withTemporary(p.Key().file(), data, func(path string) error {
+			return os.Rename(path, d.path(p.Key().file()))
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("write record of pod: %w", err)
@@ -48,32 +47,59 @@ func (d Dir) Put(p *Pod) error {
 	return nil
 }
 
-func (d Dir) replace(file string, data []byte) error {
-	temporary, err := d.writeTemporary(file, data)
+// withTemporary writes a file of mode 0600 and calls f, after which the file is gone from its
+// path. Should the process be killed before that, Delete and Keep remove the file.
+func (d Dir) withTemporary(file string, data []byte, f func(path string) error) error {
+	t, err := d.createTemporary(file)
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temporary, d.path(file)); err != nil {
-		return errors.Join(err, remove(temporary))
+	defer t.Close() // until then it is locked
+	if _, err = t.Write(data); err == nil {
+		err = f(t.Name())
+	}
+	if err != nil {
+		return errors.Join(err, remove(t.Name()))
 	}
 	return nil
 }
 
-// writeTemporary writes a file that Delete and Keep remove if this process does not. Its mode is
-// 0600.
-func (d Dir) writeTemporary(file string, data []byte) (path string, err error) {
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return "", err
+// createTemporary creates a file and locks it, which tells others that this process lives. One that
+// is not locked yet may be removed by them.
+func (d Dir) createTemporary(file string) (*os.File, error) {
+	for {
+		if err := os.MkdirAll(string(d), 0o700); err != nil {
+			return nil, err
+		}
+		t, err := os.CreateTemp(string(d), temporaryPrefix(file)+"*"+temporarySuffix)
+		if err != nil {
+			return nil, err
+		}
+		var st unix.Stat_t
+		if err = filelock.Wait(t); err == nil {
+			err = unix.Fstat(int(t.Fd()), &st)
+		}
+		if err == nil && st.Nlink > 0 {
+			return t, nil
+		}
+		t.Close()
+		if err != nil {
+			return nil, errors.Join(err, remove(t.Name()))
+		}
 	}
-	f, err := os.CreateTemp(string(d), temporaryPrefix(file)+"*"+temporarySuffix)
+}
+
+// removeTemporary removes a temporary file if the process that wrote it has ended.
+func removeTemporary(path string) error {
+	release, err := filelock.Lock(path)
+	var held *filelock.HeldError
+	if errors.As(err, &held) {
+		return nil
+	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, remove(f.Name()))
-	}
-	return f.Name(), nil
+	return release() // removes it
 }
 
 // Get returns the record of an attachment; without one the error is fs.ErrNotExist.
@@ -103,7 +129,7 @@ func (d Dir) Delete(k Key) (removed bool, err error) {
 	err = errors.Join(err, listed)
 	for _, file := range files {
 		if isTemporary(file) && strings.HasPrefix(file, temporaryPrefix(k.file())) {
-			err = errors.Join(err, remove(d.path(file)))
+			err = errors.Join(err, removeTemporary(d.path(file)))
 		}
 	}
 	if err != nil {
@@ -152,7 +178,7 @@ func (d Dir) Keep(network string, valid []Key) (removed int, err error) {
 	}
 	for _, file := range files {
 		if isTemporary(file) {
-			if err := remove(d.path(file)); err != nil {
+			if err := removeTemporary(d.path(file)); err != nil {
 				failed = append(failed, err)
 			}
 			continue
@@ -179,11 +205,7 @@ func (d Dir) Keep(network string, valid []Key) (removed int, err error) {
 // Writable says why no record can be written, by writing a file and removing it. It creates the
 // directory.
 func (d Dir) Writable() error {
-	temporary, err := d.writeTemporary("status", []byte("tcpilot\n"))
-	if err == nil {
-		err = remove(temporary)
-	}
-	if err != nil {
+	if err := d.withTemporary("status", []byte("tcpilot\n"), os.Remove); err != nil {
 		return fmt.Errorf("write into directory of pods: %w", err)
 	}
 	return nil

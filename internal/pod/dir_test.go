@@ -319,7 +319,7 @@ func TestConcurrent(t *testing.T) {
 						t.Errorf("a record of two processes: cookie %d", p.Cookie)
 					}
 				}
-				// Removes temporary files that are in use.
+				// Finds temporary files that are in use, and leaves them.
 				if _, err := d.Keep("none", nil); err != nil {
 					t.Error(err)
 				}
