@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
@@ -64,8 +66,8 @@ func (p *plugin) run() (exit int) {
 	c, err := parseConfig(data)
 	if c.Version != "" && !knows(c.Version, e.command) {
 		// First, because another version may have other types of keys.
-		return p.fail(fail(codeVersion, "%s of CNI version %.16q is not supported", e.command, c.Version).
-			because("supported versions: %q", versions), c.Version)
+		f := fail(codeVersion, "%s of CNI version %.16q is not supported", e.command, c.Version)
+		return p.fail(f.because("supported versions: %s", strings.Join(versions[max(0, slices.Index(versions, since[e.command])):], ", ")), c.Version)
 	}
 	if err == nil && c.Version == "" {
 		err = fail(codeConfig, "the network configuration has no cniVersion")
