@@ -85,7 +85,7 @@ func (p *plugin) run() (exit int) {
 		_, err := within(ctx, func() (struct{}, error) { return struct{}{}, syncPods(ctx, c.Socket) })
 		if err != nil {
 			// The record is what counts: the daemon reads it when it starts.
-			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v\n", e.command, a.pod, explainSync(c.Socket, err))
+			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v\n", e.command, a.pod, explainSync(e.command, c.Socket, err))
 		}
 	}
 	if err != nil {

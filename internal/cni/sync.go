@@ -60,16 +60,19 @@ func syncPods(ctx context.Context, socket string) error {
 	return errors.New(answer.Error)
 }
 
-// explainSync says what an error of syncPods means for the pod.
-func explainSync(socket string, err error) string {
-	const later = "the pod runs with the kernel's defaults until tcpilot starts and reads its record"
+// explainSync says what an error of syncPods means.
+func explainSync(command, socket string, err error) string {
+	why := fmt.Sprintf("tcpilot at %s has not read the records: %v", socket, err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf("tcpilot is not running (no socket at %s): %s", socket, later)
+		why = fmt.Sprintf("tcpilot is not running (no socket at %s)", socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("tcpilot is not running (nobody listens on %s): %s", socket, later)
+		why = fmt.Sprintf("tcpilot is not running (nobody listens on %s)", socket)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Sprintf("tcpilot at %s has not answered in time: its rules may not hold for the pod yet", socket)
+		why = fmt.Sprintf("tcpilot at %s has not answered in time", socket)
 	}
-	return fmt.Sprintf("tcpilot at %s has not read the records: %v", socket, err)
+	if command == "ADD" {
+		return why + "; rules for pods hold once it has read the record, at its next start at the latest"
+	}
+	return why + "; it drops what is gone when it reads the records next"
 }
