@@ -127,11 +127,14 @@ func (c call) fails(t *testing.T, want code, text string) {
 
 func newDir(t *testing.T) pod.Dir { return pod.Dir(filepath.Join(t.TempDir(), "pods")) }
 
-func records(t *testing.T, d pod.Dir) []pod.Pod {
+func records(t *testing.T, d pod.Dir) (pods []pod.Pod) {
 	t.Helper()
-	pods, err := d.List()
-	if err != nil {
-		t.Fatal(err)
+	records, refused, err := d.List()
+	if err != nil || refused != nil {
+		t.Errorf("list records: %v, %v", refused, err)
+	}
+	for _, r := range records {
+		pods = append(pods, r.Pod)
 	}
 	return pods
 }
@@ -375,8 +378,8 @@ func TestGC(t *testing.T) {
 	left := func(want ...string) {
 		t.Helper()
 		var got []string
-		pods, _ := d.List()
-		for _, p := range pods {
+		records, _, _ := d.List()
+		for _, p := range records {
 			got = append(got, p.Network+" "+p.Container+" "+p.Interface)
 		}
 		if !slices.Equal(got, want) {

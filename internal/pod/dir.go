@@ -107,11 +107,11 @@ func (d Dir) Get(k Key) (p Pod, err error) {
 	if err := k.check(); err != nil {
 		return p, fmt.Errorf("read record of pod: %w", err)
 	}
-	p, err = d.read(k.file())
+	r, err := d.read(k.file())
 	if err != nil {
 		return p, fmt.Errorf("read record of pod: %w", err)
 	}
-	return p, nil
+	return r.Pod, nil
 }
 
 // Delete removes the record of an attachment, and what a process that was killed while it wrote it
@@ -138,30 +138,55 @@ func (d Dir) Delete(k Key) (removed bool, err error) {
 	return removed, nil
 }
 
-// List reads all records, in the order of their files' names. It skips files that are not valid
-// records; the error then names them, and pods are the others. Without a directory there are none.
-func (d Dir) List() (pods []Pod, err error) {
+// Record is a pod's record as it was read.
+type Record struct {
+	Pod
+	File string // its name in the directory
+	info fs.FileInfo
+}
+
+// Refused is a file of the directory that is not a valid record.
+type Refused struct {
+	File string
+	Why  error
+}
+
+// List reads all records, in the order of their files' names. Without a directory there are none.
+func (d Dir) List() (records []Record, refused []Refused, err error) {
 	files, err := d.files()
 	if err != nil {
-		return nil, fmt.Errorf("list records of pods: %w", err)
+		return nil, nil, fmt.Errorf("list records of pods: %w", err)
 	}
-	var bad []error
 	for _, file := range files {
 		if isTemporary(file) {
 			continue
 		}
-		p, err := d.read(file)
+		r, err := d.read(file)
 		switch {
 		case err == nil:
-			pods = append(pods, p)
+			records = append(records, r)
 		case !errors.Is(err, fs.ErrNotExist): // deleted since
-			bad = append(bad, err)
+			refused = append(refused, Refused{file, err})
 		}
 	}
-	if bad != nil {
-		return pods, fmt.Errorf("list records of pods: %w", joinFirst(bad))
+	return records, refused, nil
+}
+
+// Remove removes a record that was listed, unless another one has taken its place since. It is not an
+// error if it is gone.
+func (d Dir) Remove(r *Record) error {
+	path := d.path(r.File)
+	now, err := os.Lstat(path)
+	if err == nil {
+		if !os.SameFile(now, r.info) || !now.ModTime().Equal(r.info.ModTime()) {
+			return fmt.Errorf("remove record of pod: %s was written again meanwhile", path)
+		}
+		err = os.Remove(path)
 	}
-	return pods, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record of pod: %w", err)
+	}
+	return nil
 }
 
 // Keep deletes the records of a network except those of valid attachments, and what processes that
@@ -186,8 +211,8 @@ func (d Dir) Keep(network string, valid []Key) (removed int, err error) {
 		if k, ok := keyOf(file); ok && keep[k] {
 			continue
 		}
-		p, err := d.read(file)
-		if err == nil && p.Network == network {
+		r, err := d.read(file)
+		if err == nil && r.Network == network {
 			if err = os.Remove(d.path(file)); err == nil {
 				removed++
 			}
@@ -226,25 +251,30 @@ func (d Dir) files() (names []string, err error) {
 }
 
 // read reads one record. An empty file is none: a crash of the host can leave one.
-func (d Dir) read(file string) (p Pod, err error) {
+func (d Dir) read(file string) (r Record, err error) {
 	path := d.path(file)
+	// Before the file is read: should another one take its place in between, Remove finds it.
+	if r.info, err = os.Lstat(path); err != nil {
+		return r, err
+	}
 	data, err := regular.Read(path, maxRecord)
 	if err != nil {
-		return p, err
+		return r, err
 	}
 	if len(data) == 0 {
-		return p, &fs.PathError{Op: "read", Path: path, Err: fs.ErrNotExist}
+		return r, &fs.PathError{Op: "read", Path: path, Err: fs.ErrNotExist}
 	}
-	if err := json.Unmarshal(data, &p); err != nil {
-		return p, fmt.Errorf("%s is not a record of a pod: %w", path, err)
+	if err := json.Unmarshal(data, &r.Pod); err != nil {
+		return r, fmt.Errorf("%s is not a record of a pod: %w", path, err)
 	}
-	if err := p.check(); err != nil {
-		return p, fmt.Errorf("%s is not a record of a pod: %w", path, err)
+	if err := r.check(); err != nil {
+		return r, fmt.Errorf("%s is not a record of a pod: %w", path, err)
 	}
-	if p.Key().file() != file {
-		return p, fmt.Errorf("%s is the record of another pod: container %s, interface %s", path, p.Container, p.Interface)
+	if r.Key().file() != file {
+		return r, fmt.Errorf("%s is the record of another pod: container %s, interface %s", path, r.Container, r.Interface)
 	}
-	return p, nil
+	r.File = file
+	return r, nil
 }
 
 func encode(p *Pod) ([]byte, error) {

@@ -57,8 +57,8 @@ func put(t *testing.T, d Dir, network, container, iface string) Key {
 
 func TestPutAndRead(t *testing.T) {
 	d := Dir(filepath.Join(t.TempDir(), "a", "pods"))
-	if pods, err := d.List(); err != nil || pods != nil {
-		t.Errorf("without a directory: %v, %v", pods, err)
+	if records, refused, err := d.List(); err != nil || records != nil || refused != nil {
+		t.Errorf("without a directory: %v, %v, %v", records, refused, err)
 	}
 	p := example()
 	for range 2 { // the second replaces the first
@@ -99,13 +99,13 @@ func TestFilesDiffer(t *testing.T) {
 	for _, k := range []Key{{"a-b", "c"}, {"a", "b-c"}, {"a.json", "b"}, {"a", "b.json"}, {"a", "@b"}, {"a", "b@b"}, {"A", "b@b"}} {
 		want[put(t, d, "n", k.Container, k.Interface)] = true
 	}
-	pods, err := d.List()
+	records, refused, err := d.List()
 	got := map[Key]bool{}
-	for i := range pods {
-		got[pods[i].Key()] = true
+	for _, r := range records {
+		got[r.Key()] = true
 	}
-	if err != nil || !maps.Equal(got, want) {
-		t.Errorf("got %v, %v; want %v", got, err, want)
+	if err != nil || refused != nil || !maps.Equal(got, want) {
+		t.Errorf("got %v, %v, %v; want %v", got, refused, err, want)
 	}
 	for file := range slices.Values(files(t, d)) {
 		if k, ok := keyOf(file); !ok || k.file() != file {
@@ -114,7 +114,7 @@ func TestFilesDiffer(t *testing.T) {
 	}
 }
 
-func TestListSkipsBadFiles(t *testing.T) {
+func TestListRefusesBadFiles(t *testing.T) {
 	d := Dir(t.TempDir())
 	put(t, d, "n", "good", "eth0")
 	put(t, d, "n", "renamed", "eth0")
@@ -134,28 +134,55 @@ func TestListSkipsBadFiles(t *testing.T) {
 	if err := os.Mkdir(d.path("dir@eth0.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	pods, err := d.List()
-	if len(pods) != 1 || pods[0].Container != "good" || err == nil {
-		t.Fatalf("%+v, %v", pods, err)
+	records, refused, err := d.List()
+	if len(records) != 1 || records[0].Container != "good" || records[0].File != "good@eth0.json" || err != nil {
+		t.Errorf("%+v, %v", records, err)
 	}
-	for _, name := range []string{"README", "cut@", "nocookie@", "large@", "outside@", "fifo@", "dir@", "other@"} {
-		if !strings.Contains(err.Error(), d.path(name)) {
-			t.Errorf("%s is not in the error: %v", name, err)
+	got := make(map[string]string)
+	for _, r := range refused {
+		got[r.File] = r.Why.Error()
+		if !strings.Contains(r.Why.Error(), d.path(r.File)) {
+			t.Errorf("%s is not in its error: %v", r.File, r.Why)
 		}
 	}
-	for _, name := range []string{"empty@", ".half@", "good@"} {
-		if strings.Contains(err.Error(), name) {
-			t.Errorf("%s is in the error: %v", name, err)
+	want := map[string]string{
+		"README": "not a record", "cut@eth0.json": "not a record", "nocookie@eth0.json": "cookie", "large@eth0.json": "larger than 2 MB",
+		"outside@eth0.json": "not a container id", "fifo@eth0.json": "a FIFO", "dir@eth0.json": "a directory", "other@eth0.json": "the record of another pod: container renamed",
+	}
+	if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))) {
+		t.Errorf("refused %q", got)
+	}
+	for file, why := range want {
+		if !strings.Contains(got[file], why) {
+			t.Errorf("%s: %q, want %q", file, got[file], why)
 		}
 	}
-	for i := range 2000 {
-		write(t, d, fmt.Sprint("x", i), "")
+	if _, _, err := Dir(d.path("README")).List(); err == nil || !strings.Contains(err.Error(), "list records of pods") {
+		t.Errorf("a file in place of the directory: %v", err)
 	}
-	for i := range 2000 {
-		write(t, d, fmt.Sprint("y", i), "{}")
+}
+
+// A record that was written again since it was read is not removed.
+func TestRemove(t *testing.T) {
+	d := Dir(t.TempDir())
+	put(t, d, "n", "a", "eth0")
+	put(t, d, "n", "b", "eth0")
+	put(t, d, "n", "c", "eth0")
+	records, _, err := d.List()
+	if err != nil || len(records) != 3 {
+		t.Fatalf("%+v, %v", records, err)
 	}
-	if _, err := d.List(); err == nil || len(err.Error()) > 4000 || !strings.Contains(err.Error(), "files more") {
-		t.Errorf("the error has %d bytes", len(fmt.Sprint(err)))
+	put(t, d, "n", "b", "eth0")
+	if _, err := d.Delete(records[2].Key()); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "written again meanwhile", ""} {
+		if err := d.Remove(&records[i]); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", records[i].File, err, want)
+		}
+	}
+	if got := files(t, d); !slices.Equal(got, []string{"b@eth0.json"}) {
+		t.Errorf("left %q", got)
 	}
 }
 
@@ -201,6 +228,17 @@ func TestPutRefuses(t *testing.T) {
 	long.Annotations = map[string]string{"a": strings.Repeat("\x01", 256<<10)} // the worst that Kubernetes allows
 	if err := d.Put(long); err != nil {
 		t.Error(err)
+	}
+}
+
+// The errors of a directory full of other files are bounded.
+func TestKeepBoundsErrors(t *testing.T) {
+	d := Dir(t.TempDir())
+	for i := range 100 {
+		write(t, d, fmt.Sprint("x", i), "{}")
+	}
+	if _, err := d.Keep("n", nil); err == nil || len(err.Error()) > 2000 || !strings.Contains(err.Error(), "92 files more") {
+		t.Errorf("the error has %d bytes: %.2000v", len(fmt.Sprint(err)), err)
 	}
 }
 
@@ -310,11 +348,11 @@ func TestConcurrent(t *testing.T) {
 					return
 				default:
 				}
-				pods, err := d.List()
-				if err != nil {
-					t.Errorf("a reader sees a damaged record: %v", err)
+				records, refused, err := d.List()
+				if err != nil || refused != nil {
+					t.Errorf("a reader sees a damaged record: %v, %v", refused, err)
 				}
-				for _, p := range pods {
+				for _, p := range records {
 					if a := p.Annotations["a"]; strings.ReplaceAll(a, fmt.Sprint(p.Cookie, " "), "") != "" {
 						t.Errorf("a record of two processes: cookie %d", p.Cookie)
 					}
@@ -336,12 +374,12 @@ func TestConcurrent(t *testing.T) {
 	}
 	delete(want, shared)
 	got := make(map[Key]uint64)
-	pods, err := d.List()
-	if err != nil {
-		t.Error(err)
+	records, refused, err := d.List()
+	if err != nil || refused != nil {
+		t.Error(refused, err)
 	}
-	for i := range pods {
-		got[pods[i].Key()] = pods[i].Cookie
+	for _, r := range records {
+		got[r.Key()] = r.Cookie
 	}
 	delete(got, shared)
 	if !maps.Equal(got, want) {
