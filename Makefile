@@ -16,6 +16,7 @@ VM_TESTS := ./internal/datapath ./internal/cc ./internal/host ./lab/topology ./l
 PREFIX  := /usr/local
 DESTDIR :=
 UNITDIR := /etc/systemd/system
+CNI_BIN := /opt/cni/bin
 
 VERSION := $(shell git describe --tags --dirty 2>/dev/null)
 
@@ -126,9 +127,17 @@ install: build ## to DESTDIR and PREFIX, with the systemd unit, shell completion
 install-lab: build ## to DESTDIR and PREFIX, the lab: experiments and the demo
 	install -D -m 755 bin/tcpilot-lab $(DESTDIR)$(PREFIX)/bin/tcpilot-lab
 
+# A container runtime may run the plugin at any moment: it finds the old one or the new one.
+.PHONY: install-cni
+install-cni: build ## to DESTDIR and CNI_BIN, the CNI plugin; docs/pods.md has the configuration
+	install -D -m 755 bin/tcpilot-cni $(DESTDIR)$(CNI_BIN)/.tcpilot-cni.new
+	mv -f $(DESTDIR)$(CNI_BIN)/.tcpilot-cni.new $(DESTDIR)$(CNI_BIN)/tcpilot-cni
+	@stat -c '%n: %s bytes' $(DESTDIR)$(CNI_BIN)/tcpilot-cni
+
 .PHONY: uninstall
-uninstall: ## what install and install-lab put there, but for /etc/tcpilot and what was learned
+uninstall: ## what install, install-lab and install-cni put there, but for /etc/tcpilot, what was learned, and pods
 	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot-lab $(DESTDIR)$(UNITDIR)/tcpilot.service
+	rm -f $(DESTDIR)$(CNI_BIN)/tcpilot-cni
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
 	rm -rf $(DESTDIR)$(PREFIX)/share/tcpilot

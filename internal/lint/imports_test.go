@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
+	"cni":       {"netns", "pod"},
 	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
@@ -43,7 +44,7 @@ var mayImport = map[string][]string{
 	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
-	"pod":       {},
+	"pod":       {"filelock", "regular"},
 	"regular":   {},
 	"store":     {"filelock", "sysctl"},
 	"sysctl":    {},
@@ -110,6 +111,7 @@ var onlyIn = map[string][]string{
 	"gonum.org/v1/gonum":                      {},
 	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "testenv", "lab/topology"},
 	"golang.org/x/exp":                        {},
+	"github.com/containernetworking/cni":      {}, // internal/cni tells why not there
 	"math/rand":                               {},
 	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},
 }

@@ -4,6 +4,7 @@ import "time"
 
 // Pod is one attachment of a pod's network namespace, as the runtime described it at ADD.
 type Pod struct {
+	Network   string `json:"network"`      // name of the network configuration: GC is for one network
 	Container string `json:"container_id"` // CNI_CONTAINERID
 	Interface string `json:"interface"`    // CNI_IFNAME
 	NetNS     string `json:"netns"`        // CNI_NETNS: a path
@@ -14,5 +15,16 @@ type Pod struct {
 	UID         string            `json:"uid,omitempty"`
 	Cgroup      string            `json:"cgroup,omitempty"` // capability cgroupPath
 	Annotations map[string]string `json:"annotations,omitempty"`
+	Bandwidth   Bandwidth         `json:"bandwidth,omitzero"` // capability bandwidth
 	Added       time.Time         `json:"added"`
 }
+
+// Bandwidth is what the runtime asks for a pod, in bits per second; 0 is no limit. It has no
+// bursts, because runtimes pass 2^32-1 or 2^64-1 bits for any rate.
+type Bandwidth struct {
+	Egress  uint64 `json:"egress,omitempty"`
+	Ingress uint64 `json:"ingress,omitempty"`
+}
+
+// Key identifies the pod's attachment.
+func (p *Pod) Key() Key { return Key{p.Container, p.Interface} }

@@ -1,0 +1,174 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/pod"
+)
+
+const (
+	defaultSocket  = "/run/tcpilot/tcpilot.sock" // the daemon's, if its configuration names no other
+	defaultTimeout = time.Second
+	maxTimeout     = 10 * time.Second
+	maxConfig      = 4 << 20 // bytes: annotations, and the results of other plugins
+)
+
+// versions are the versions of the specification in which the plugin answers. Chains exist since 0.3.0.
+var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+
+// since is the version in which a command came, if that is not the first one.
+var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+func knows(version, command string) bool {
+	at := slices.Index(versions, version)
+	return at >= 0 && at >= slices.Index(versions, since[command])
+}
+
+// config is the part of the network configuration that all commands read. Other keys are allowed,
+// because runtimes add some.
+type config struct {
+	Version string  `json:"cniVersion"`
+	Network string  `json:"name"`
+	Dir     pod.Dir `json:"dir"`
+	Socket  string  `json:"socket"`
+	Timeout string  `json:"timeout"`
+
+	// These are decoded by the commands that use them, so that a mistake in them does not prevent
+	// DEL.
+	Runtime    json.RawMessage `json:"runtimeConfig"`
+	PrevResult json.RawMessage `json:"prevResult"`
+	Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
+
+	timeout time.Duration // Timeout
+}
+
+// isNetwork is section 1: name.
+var isNetwork = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`).MatchString
+
+// parseConfig reads the network configuration. With an error, what could be read is returned too.
+func parseConfig(data []byte) (c config, err error) {
+	err = decode(data, "", &c)
+	if c.Dir == "" {
+		c.Dir = pod.DefaultDir
+	}
+	if c.Socket == "" {
+		c.Socket = defaultSocket
+	}
+	c.timeout = defaultTimeout
+	switch {
+	case err != nil:
+		return c, err
+	case !isNetwork(c.Network):
+		return c, fail(codeConfig, "the network configuration's name is %q: it must be a letter or digit, then letters, digits, _ . and -", c.Network)
+	case !filepath.IsAbs(string(c.Dir)):
+		return c, fail(codeConfig, "the network configuration's dir is %q: it must be an absolute path", c.Dir)
+	case !filepath.IsAbs(c.Socket):
+		return c, fail(codeConfig, "the network configuration's socket is %q: it must be an absolute path", c.Socket)
+	case c.Timeout == "":
+		return c, nil
+	}
+	c.timeout, err = time.ParseDuration(c.Timeout)
+	if err != nil || c.timeout <= 0 || c.timeout > maxTimeout {
+		return c, fail(codeConfig, "the network configuration's timeout is %q: it must be more than 0 and at most %v, for example 1s", c.Timeout, maxTimeout)
+	}
+	return c, nil
+}
+
+// runtimeConfig is what the runtime adds for the capabilities that the configuration names
+// (CONVENTIONS.md of the CNI repository). Keys are found in any case: containerd writes EgressRate.
+type runtimeConfig struct {
+	Bandwidth struct {
+		Ingress uint64 `json:"ingressRate"` // bits per second
+		Egress  uint64 `json:"egressRate"`
+	} `json:"bandwidth"`
+	Cgroup      string            `json:"cgroupPath"`
+	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+}
+
+func (c *config) runtime() (r runtimeConfig, err error) {
+	if c.Runtime == nil {
+		return r, nil
+	}
+	return r, decode(c.Runtime, "runtimeConfig", &r)
+}
+
+// validAttachments are those that GC keeps. null is an empty list, but without the key nothing
+// can be said of any attachment.
+func (c *config) validAttachments() (keys []pod.Key, err error) {
+	const key = "cni.dev/valid-attachments"
+	if c.Valid == nil {
+		return nil, fail(codeConfig, "the network configuration has no %s", key)
+	}
+	return keys, decode(c.Valid, key, &keys)
+}
+
+// result is the result that a chained plugin was given, and gives on unchanged but for its
+// version, which has to be the configuration's (section 5: ADD Success).
+func (c *config) result() (json.RawMessage, error) {
+	var keys map[string]json.RawMessage
+	if c.PrevResult != nil {
+		if err := decode(c.PrevResult, "prevResult", &keys); err != nil {
+			return nil, err
+		}
+	}
+	if keys == nil {
+		return nil, fail(codeConfig, "the network configuration has no prevResult: tcpilot-cni is a chained plugin; put it after the plugin that makes the interface")
+	}
+	var version string
+	if json.Unmarshal(keys["cniVersion"], &version) == nil && version == c.Version {
+		return c.PrevResult, nil
+	}
+	// Up to 0.4.0, libraries left the version out.
+	keys["cniVersion"], _ = json.Marshal(c.Version)
+	return json.Marshal(keys)
+}
+
+// decode decodes a part of the network configuration; an error names the key.
+func decode(data []byte, prefix string, to any) error {
+	err := json.Unmarshal(data, to)
+	if err == nil {
+		return nil
+	}
+	var mistyped *json.UnmarshalTypeError
+	if !errors.As(err, &mistyped) {
+		return fail(codeDecode, "decode network configuration: %v", err)
+	}
+	key := strings.Trim(prefix+"."+mistyped.Field, ".")
+	if key == "" {
+		return fail(codeConfig, "the network configuration is %s, want an object", article(mistyped.Value))
+	}
+	return fail(codeConfig, "the network configuration's %s is %s, want %s", key, article(mistyped.Value), wanted(mistyped.Type))
+}
+
+// article makes of "string", which is encoding/json's word, "a string".
+func article(kind string) string {
+	switch {
+	case kind == "bool":
+		return "true or false"
+	case strings.HasPrefix(kind, "number "):
+		return fmt.Sprintf("the %s", kind)
+	case strings.ContainsAny(kind[:1], "aeiou"):
+		return "an " + kind
+	}
+	return "a " + kind
+}
+
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Uint64:
+		return "a whole number from 0 to 18446744073709551615"
+	case reflect.Slice:
+		return "an array"
+	}
+	return "an object"
+}

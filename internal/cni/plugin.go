@@ -1,0 +1,189 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+)
+
+// Process is what the runtime gives to the plugin's process.
+type Process struct {
+	Getenv         func(string) string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Run executes one command and returns the exit code. It returns in time also if Stdin, the file
+// system or the daemon block.
+func (p Process) Run() (exit int) {
+	return (&plugin{p, netns.Cookie, maxTimeout}).run()
+}
+
+type plugin struct {
+	Process
+	cookie func(path string) (uint64, error)
+	// patience is how long the plugin waits for its input, which says how long the rest may take.
+	patience time.Duration
+}
+
+// answer is the outcome of a command.
+type answer struct {
+	output  json.RawMessage // nothing, or for standard output
+	changed bool            // the daemon should read the records again, also after an error
+	pod     string          // for messages
+}
+
+// request is a command with all that was passed.
+type request struct {
+	environment
+	config
+	cookie func(path string) (uint64, error)
+}
+
+func (p *plugin) run() (exit int) {
+	start := time.Now()
+	e, err := parseEnvironment(p.Getenv)
+	if err != nil {
+		return p.fail(err, "")
+	}
+	if e.command == "VERSION" {
+		p.patience = min(p.patience, defaultTimeout) // a person may not know of the input
+		data, _ := p.input()
+		return p.print(versionInfo(data))
+	}
+	data, err := p.input()
+	if err != nil {
+		return p.fail(err, "")
+	}
+	c, err := parseConfig(data)
+	if c.Version != "" && !knows(c.Version, e.command) {
+		// First, because another version may have other types of keys.
+		f := fail(codeVersion, "%s of CNI version %.16q is not supported", e.command, c.Version)
+		return p.fail(f.because("supported versions: %s", strings.Join(versions[max(0, slices.Index(versions, since[e.command])):], ", ")), c.Version)
+	}
+	if err == nil && c.Version == "" {
+		err = fail(codeConfig, "the network configuration has no cniVersion")
+	}
+	if err != nil {
+		return p.fail(err, c.Version)
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), start.Add(c.timeout))
+	defer cancel()
+	a, err := within(ctx, func() (answer, error) { return (&request{e, c, p.cookie}).do() })
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fail(codeTryAgain, "%s did not finish within %v", e.command, c.timeout).because("timeout of the network configuration")
+	}
+	if a.changed {
+		_, err := within(ctx, func() (struct{}, error) { return struct{}{}, syncPods(ctx, c.Socket) })
+		if err != nil {
+			// The record is what counts: the daemon reads it when it starts.
+			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v\n", e.command, a.pod, explainSync(e.command, c.Socket, err))
+		}
+	}
+	if err != nil {
+		return p.fail(err, c.Version)
+	}
+	if a.output == nil {
+		return 0
+	}
+	return p.print(a.output)
+}
+
+// within calls f on a goroutine of its own, and does not wait longer than ctx: a system call
+// cannot be cancelled. The goroutine ends with the process.
+func within[T any](ctx context.Context, f func() (T, error)) (v T, err error) {
+	type outcome struct {
+		v   T
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		v, err := f()
+		done <- outcome{v, err}
+	}()
+	select {
+	case o := <-done:
+		return o.v, o.err
+	case <-ctx.Done():
+		return v, ctx.Err()
+	}
+}
+
+// input reads the network configuration.
+func (p *plugin) input() ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.patience)
+	defer cancel()
+	data, err := within(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(p.Stdin, maxConfig+1)) })
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fail(codeIO, "the network configuration did not arrive on standard input within %v", p.patience)
+	case err != nil:
+		return nil, fail(codeIO, "read network configuration from standard input: %v", err)
+	case len(data) > maxConfig:
+		return nil, fail(codeIO, "the network configuration has more than %d bytes", maxConfig)
+	}
+	return data, nil
+}
+
+func (p *plugin) print(document any) (exit int) {
+	b, err := json.Marshal(document)
+	if raw, ok := document.(json.RawMessage); ok {
+		b = raw // unchanged: Marshal would compact it
+	}
+	if err == nil {
+		_, err = p.Stdout.Write(append(b[:len(b):len(b)], '\n'))
+	}
+	if err != nil {
+		fmt.Fprintf(p.Stderr, "tcpilot-cni: print answer: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// fail prints an error in the version of the configuration, if that is known.
+func (p *plugin) fail(err error, version string) (exit int) {
+	f := &failure{Code: codeIO, Message: err.Error()}
+	if known := (*failure)(nil); errors.As(err, &known) {
+		f = known
+	}
+	f.Version = versions[len(versions)-1]
+	if knows(version, "") {
+		f.Version = version
+	}
+	p.print(f)
+	return 1
+}
+
+// versionDocument is section 5: VERSION Success.
+type versionDocument struct {
+	Version   string   `json:"cniVersion"`
+	Supported []string `json:"supportedVersions"`
+}
+
+// versionInfo answers in the version of the request, which people who call the program by hand
+// leave out.
+func versionInfo(data []byte) versionDocument {
+	var asked struct {
+		Version string `json:"cniVersion"`
+	}
+	if json.Unmarshal(data, &asked) != nil || asked.Version == "" {
+		asked.Version = versions[len(versions)-1]
+	}
+	return versionDocument{asked.Version, versions}
+}
+
+// name is how messages call the attachment's pod.
+func name(namespace, name string, key pod.Key) string {
+	if name == "" {
+		return "container " + key.Container
+	}
+	return "pod " + namespace + "/" + name
+}

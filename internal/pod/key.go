@@ -1,0 +1,87 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Key identifies an attachment (CNI 1.1, section 3). It is written in JSON as in
+// cni.dev/valid-attachments.
+type Key struct {
+	Container string `json:"containerID"`
+	Interface string `json:"ifname"`
+}
+
+const (
+	// maxContainer keeps file names, also temporary ones, within NAME_MAX (255 bytes). Runtimes
+	// use 64 characters.
+	maxContainer = 200
+	maxInterface = 15 // bytes: IFNAMSIZ - 1
+)
+
+// CheckContainer says what is wrong with a container id (CNI 1.1, section 2: CNI_CONTAINERID).
+func CheckContainer(id string) error {
+	switch {
+	case id == "":
+		return errors.New("the container id is empty")
+	case len(id) > maxContainer:
+		return fmt.Errorf("the container id has %d bytes, at most %d are possible", len(id), maxContainer)
+	}
+	for i := range len(id) {
+		if !isAlphanumeric(id[i]) && (i == 0 || !strings.Contains("_.-", id[i:i+1])) {
+			return fmt.Errorf("%.32q is not a container id: a letter or digit, then letters, digits, _ . and -", id)
+		}
+	}
+	return nil
+}
+
+// CheckInterface says what is wrong with an interface's name (the kernel's dev_valid_name, and
+// neither control characters nor invalid UTF-8, which JSON does not keep).
+func CheckInterface(name string) error {
+	switch {
+	case name == "":
+		return errors.New("the interface name is empty")
+	case len(name) > maxInterface:
+		return fmt.Errorf("the interface name has %d bytes, at most %d are possible", len(name), maxInterface)
+	case name == "." || name == ".." || !utf8.ValidString(name) || strings.ContainsFunc(name, notInInterface):
+		return fmt.Errorf("%q is not an interface name", name)
+	}
+	return nil
+}
+
+func notInInterface(r rune) bool {
+	return r == '/' || r == ':' || unicode.IsSpace(r) || unicode.IsControl(r)
+}
+
+func isAlphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+func (k Key) check() error {
+	if err := CheckContainer(k.Container); err != nil {
+		return err
+	}
+	return CheckInterface(k.Interface)
+}
+
+// separator is between container id and interface in a file's name. A container id cannot contain
+// it, so that no two attachments have the same file.
+const separator = "@"
+
+const recordSuffix = ".json"
+
+// file is the name of the attachment's record. The key must be valid.
+func (k Key) file() string { return k.Container + separator + k.Interface + recordSuffix }
+
+// keyOf is the attachment of a record's file name.
+func keyOf(file string) (k Key, ok bool) {
+	name, ok := strings.CutSuffix(file, recordSuffix)
+	if !ok {
+		return k, false
+	}
+	k.Container, k.Interface, ok = strings.Cut(name, separator)
+	return k, ok && k.check() == nil
+}
