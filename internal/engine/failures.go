@@ -27,7 +27,11 @@ func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 	}
 	failed, slice := failed(s), int64(0)
 	if shift := from.policy.slice; shift != 0 {
-		slice = (s.At - int64(s.Duration)) >> shift << shift
+		at := s.At
+		if !s.Has(tcp.FlagLater) { // otherwise it is not known when the connection began
+			at -= int64(s.Duration)
+		}
+		slice = at >> shift << shift
 	}
 	atOnce := leaf.sliceLifetimes().atOnce()
 	for m := leaf; m != nil; m = m.above() {
