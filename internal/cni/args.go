@@ -2,7 +2,6 @@ package cni
 
 import (
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
@@ -10,9 +9,6 @@ import (
 
 // podArgs is what CNI_ARGS says of the pod; it is empty for a container that is not of Kubernetes.
 type podArgs struct{ Namespace, Name, UID string }
-
-// maxArg is the largest value in bytes: names of Kubernetes have at most 253.
-const maxArg = 253
 
 // parseArgs reads CNI_ARGS: KEY=VALUE;KEY=VALUE. A key that it does not know is an error unless
 // IgnoreUnknown is true, as in the CNI library.
@@ -51,8 +47,8 @@ func parseArgs(text string) (a podArgs, err error) {
 			unknown = key
 			continue
 		}
-		if !isText(value) {
-			return a, fail(codeEnvironment, "CNI_ARGS: the value of %.64q is %.64q: at most %d bytes of printable text are possible", key, value, maxArg)
+		if !pod.IsName(value) {
+			return a, fail(codeEnvironment, "CNI_ARGS: the value of %.64q is %.64q: at most 253 bytes of printable text are possible", key, value)
 		}
 		*to = value
 	}
@@ -60,11 +56,6 @@ func parseArgs(text string) (a podArgs, err error) {
 		return a, fail(codeEnvironment, "CNI_ARGS: unknown key %.64q, and IgnoreUnknown is not set", unknown)
 	}
 	return a, nil
-}
-
-// isText reports whether a value can be shown in a terminal.
-func isText(s string) bool {
-	return len(s) <= maxArg && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // environment is what the runtime passes in environment variables (section 2: Parameters).

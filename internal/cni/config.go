@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 const (
@@ -35,11 +36,11 @@ func knows(version, command string) bool {
 // config is the part of the network configuration that all commands read. Other keys are allowed,
 // because runtimes add some.
 type config struct {
-	Version string  `json:"cniVersion"`
-	Network string  `json:"name"`
-	Dir     pod.Dir `json:"dir"`
-	Socket  string  `json:"socket"`
-	Timeout string  `json:"timeout"`
+	Version string        `json:"cniVersion"`
+	Network string        `json:"name"`
+	Dir     podrecord.Dir `json:"dir"`
+	Socket  string        `json:"socket"`
+	Timeout string        `json:"timeout"`
 
 	// These are decoded by the commands that use them, so that a mistake in them does not prevent
 	// DEL.
@@ -57,7 +58,7 @@ var isNetwork = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`).MatchString
 func parseConfig(data []byte) (c config, err error) {
 	err = decode(data, "", &c)
 	if c.Dir == "" {
-		c.Dir = pod.DefaultDir
+		c.Dir = podrecord.DefaultDir
 	}
 	if c.Socket == "" {
 		c.Socket = defaultSocket

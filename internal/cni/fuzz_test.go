@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 // tree lists all that is below a directory.
@@ -58,7 +59,7 @@ func FuzzConfig(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.Dir = pod.Dir(filepath.Join(root, "pods"))
+			c.Dir = podrecord.Dir(filepath.Join(root, "pods"))
 			a, err := (&request{e, c, fakeCookie}).do()
 			if err == nil && command == "ADD" {
 				var result map[string]any
@@ -89,7 +90,7 @@ func FuzzEnvironment(f *testing.F) {
 	f.Add(strings.Repeat("a", 200), strings.Repeat("b", 15), "X=1;IgnoreUnknown=0")
 	f.Fuzz(func(t *testing.T, container, iface, args string) {
 		root := t.TempDir()
-		d := pod.Dir(filepath.Join(root, "a", "pods"))
+		d := podrecord.Dir(filepath.Join(root, "a", "pods"))
 		env := map[string]string{"CNI_CONTAINERID": container, "CNI_IFNAME": iface, "CNI_ARGS": args}
 		o := call{command: "ADD", dir: d, env: env}.run(t)
 
@@ -106,7 +107,7 @@ func FuzzEnvironment(f *testing.F) {
 			K8S_POD_NAMESPACE, K8S_POD_NAME, K8S_POD_UID, K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString
 		}
 		got, err := parseArgs(args)
-		if types.LoadArgs(args, &library) == nil && isText(string(library.K8S_POD_NAMESPACE)) && isText(string(library.K8S_POD_NAME)) && isText(string(library.K8S_POD_UID)) &&
+		if types.LoadArgs(args, &library) == nil && pod.IsName(string(library.K8S_POD_NAMESPACE)) && pod.IsName(string(library.K8S_POD_NAME)) && pod.IsName(string(library.K8S_POD_UID)) &&
 			!strings.Contains(args, "CommonArgs=") { // the library takes it for a key
 			want := podArgs{string(library.K8S_POD_NAMESPACE), string(library.K8S_POD_NAME), string(library.K8S_POD_UID)}
 			if overwritten := strings.Count(args, "K8S_POD_") > 4; err != nil && !overwritten || err == nil && got != want {

@@ -25,6 +25,7 @@ import (
 
 	daemonconfig "github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 // prevResult is of an earlier plugin: with keys that no version knows, and white space.
@@ -38,7 +39,7 @@ type call struct {
 	env     map[string]string // over those of the test's pod
 	keys    map[string]any    // over the usual ones; nil removes
 	stdin   string            // in place of all that
-	dir     pod.Dir
+	dir     podrecord.Dir
 }
 
 type outcome struct {
@@ -125,9 +126,9 @@ func (c call) fails(t *testing.T, want code, text string) {
 	}
 }
 
-func newDir(t *testing.T) pod.Dir { return pod.Dir(filepath.Join(t.TempDir(), "pods")) }
+func newDir(t *testing.T) podrecord.Dir { return podrecord.Dir(filepath.Join(t.TempDir(), "pods")) }
 
-func records(t *testing.T, d pod.Dir) (pods []pod.Pod) {
+func records(t *testing.T, d podrecord.Dir) (pods []pod.Pod) {
 	t.Helper()
 	records, refused, err := d.List()
 	if err != nil || refused != nil {
@@ -350,7 +351,7 @@ func TestDel(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	call{command: "DEL", dir: pod.Dir(file)}.fails(t, codeIO, "delete record of pod")
+	call{command: "DEL", dir: podrecord.Dir(file)}.fails(t, codeIO, "delete record of pod")
 }
 
 func TestCheck(t *testing.T) {
@@ -420,7 +421,7 @@ func TestStatus(t *testing.T) {
 }
 
 // daemon answers on a socket in the directory's parent until the test ends.
-func daemon(t *testing.T, d pod.Dir, answer http.HandlerFunc) (socket string) {
+func daemon(t *testing.T, d podrecord.Dir, answer http.HandlerFunc) (socket string) {
 	t.Helper()
 	socket = filepath.Join(filepath.Dir(string(d)), "tcpilot.sock")
 	l, err := net.Listen("unix", socket)
@@ -558,7 +559,7 @@ func TestDefaultsAreTheDaemons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != pod.Dir(d.StateDir+"/pods") || c.timeout != time.Second {
+	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.StateDir+"/pods") || c.timeout != time.Second {
 		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and state_dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.StateDir)
 	}
 }

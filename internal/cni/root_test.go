@@ -29,6 +29,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -81,7 +82,7 @@ func removeLink(a *skel.CmdArgs) error { return testenv.RemovePodLink(a.Netns, a
 type chain struct {
 	*libcni.CNIConfig
 	list    *libcni.NetworkConfigList
-	records pod.Dir
+	records podrecord.Dir
 	bin     string
 	log     *bytes.Buffer // standard error of the plugins
 	// plain is the list with tcpilot-cni alone: for GC without DEL.
@@ -94,7 +95,7 @@ func newChain(t *testing.T, version, socket string) *chain {
 	t.Helper()
 	testenv.NetNS(t).Enter(t)
 	dir := t.TempDir()
-	c := &chain{records: pod.Dir(filepath.Join(dir, "pods")), bin: filepath.Join(dir, "bin"), log: new(bytes.Buffer)}
+	c := &chain{records: podrecord.Dir(filepath.Join(dir, "pods")), bin: filepath.Join(dir, "bin"), log: new(bytes.Buffer)}
 	build := exec.Command("go", "build", "-o", filepath.Join(c.bin, "tcpilot-cni"), "github.com/tcpilot/tcpilot/cmd/tcpilot-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -160,7 +161,7 @@ func lifeOfPod(t *testing.T, v string, up bool) {
 	var mu sync.Mutex
 	asked := 0
 	if up {
-		socket = daemon(t, pod.Dir(socket), func(w http.ResponseWriter, _ *http.Request) {
+		socket = daemon(t, podrecord.Dir(socket), func(w http.ResponseWriter, _ *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++
@@ -303,7 +304,7 @@ func (c *chain) run(ctx context.Context, command, container, ns, config string) 
 // only, and GC leaves those of attachments that the runtime still has, and nothing else.
 func TestRootKilled(t *testing.T) {
 	testenv.Root(t)
-	socket := daemon(t, pod.Dir(filepath.Join(t.TempDir(), "pods")), func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") })
+	socket := daemon(t, podrecord.Dir(filepath.Join(t.TempDir(), "pods")), func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") })
 	c := newChain(t, "1.1.0", socket)
 	ns := testenv.NetNS(t)
 	// Large records take time to write.

@@ -20,13 +20,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // pods are the pods of this host, by the records of the CNI plugin (design note 18).
 type pods struct {
-	records  podRecords
+	records  podrecord.Dir
 	own      uint64 // cookie of the daemon's network namespace, which is no pod's
 	registry pod.Registry
 	view     atomic.Pointer[podView]
@@ -75,7 +76,7 @@ func (d *Daemon) openPods(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	d.pods.records, d.pods.own, d.rules.base = recordDir(cfg.PodsDir), own, cfg.Rules
+	d.pods.records, d.pods.own, d.rules.base = podrecord.Dir(cfg.PodsDir), own, cfg.Rules
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
 	d.readPods()
@@ -100,7 +101,7 @@ func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
 // readPods reads the records, and drops those of pods that are gone. The caller has pods.mu.
 func (d *Daemon) readPods() {
 	p := &d.pods
-	records, refused, err := p.records.List()
+	records, bad, err := p.records.List()
 	if err != nil { // the pods of before stay
 		if p.failed != err.Error() {
 			d.log.Warn("records of pods not read, those of before are used", "error", err)
@@ -112,6 +113,10 @@ func (d *Daemon) readPods() {
 	p.failed = ""
 	now := time.Now()
 	var here []pod.Pod
+	var refused []api.RefusedPod
+	for _, b := range bad {
+		refused = append(refused, api.RefusedPod{Record: b.File, Why: b.Why.Error()})
+	}
 	checked := make(map[podPlace]podCheck, len(records))
 	for i := range records {
 		r := &records[i]
@@ -120,7 +125,7 @@ func (d *Daemon) readPods() {
 			here = append(here, r.Pod)
 			continue
 		}
-		bad := api.RefusedPod{Record: r.file, Pod: r.FullName(), Why: err.Error()}
+		bad := api.RefusedPod{Record: r.File, Pod: r.FullName(), Why: err.Error()}
 		if gone {
 			if err := p.records.Remove(r); err != nil {
 				bad.Why += "; " + err.Error()

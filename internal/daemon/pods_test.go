@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,35 +10,25 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// putRecord writes a record as the CNI plugin does: by rename.
+// putRecord writes a record as the CNI plugin does.
 func putRecord(t *testing.T, dir string, p *pod.Pod) (file string) {
 	t.Helper()
-	data, err := json.Marshal(p)
-	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
-	name := p.Container + "@eth0.json"
-	temporary := filepath.Join(dir, "."+name)
-	if err == nil {
-		err = os.WriteFile(temporary, data, 0o600)
-	}
-	file = filepath.Join(dir, name)
-	if err == nil {
-		err = os.Rename(temporary, file)
-	}
-	if err != nil {
+	p.Interface = "eth0"
+	if err := podrecord.Dir(dir).Put(p); err != nil {
 		t.Fatal(err)
 	}
-	return file
+	return filepath.Join(dir, p.Container+"@eth0.json")
 }
 
 func exists(file string) bool {
@@ -47,72 +36,18 @@ func exists(file string) bool {
 	return err == nil
 }
 
-func TestRecordDir(t *testing.T) {
-	dir := recordDir(t.TempDir())
-	if records, bad, err := recordDir(string(dir) + "/gone").List(); len(records)+len(bad) != 0 || err != nil {
-		t.Errorf("a directory that does not exist: %v, %v, %v", records, bad, err)
-	}
-	good := pod.Pod{Container: "c1", Namespace: "shop", Name: "web-1", NetNS: "/run/netns/x", Cookie: 7}
-	putRecord(t, string(dir), &good)
-	for name, change := range map[string]func(*pod.Pod){
-		"no cookie":           func(p *pod.Pod) { p.Cookie = 0 },
-		"not the path":        func(p *pod.Pod) { p.NetNS = "x" },
-		"cannot be the name":  func(p *pod.Pod) { p.Name = "a\x1b[2J" },
-		"namespace of a pod":  func(p *pod.Pod) { p.Namespace = "" },
-		"cannot be the id of": func(p *pod.Pod) { p.Container = " " },
-	} {
-		p := good
-		p.Container = "bad"
-		change(&p)
-		file := putRecord(t, string(dir), &p)
-		records, bad, err := dir.List()
-		if len(records) != 1 || len(bad) != 1 || !strings.Contains(bad[0].Why, name) || err != nil {
-			t.Errorf("%s: %v, %v, %v", name, records, bad, err)
-		}
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, text := range map[string]string{"x.json": "{", ".hidden.json": "{", "empty.json": "", "notes.txt": "{"} {
-		if err := os.WriteFile(filepath.Join(string(dir), name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(string(dir), "d.json"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	records, bad, err := dir.List()
-	if err != nil || len(records) != 1 || len(bad) != 2 || bad[0].Record != "d.json" || bad[1].Record != "x.json" {
-		t.Fatalf("%v, %v, %v", records, bad, err)
-	}
-	if !strings.Contains(bad[0].Why, "a directory") || !strings.Contains(bad[1].Why, "not a record") {
-		t.Errorf("%v", bad)
-	}
-
-	file := putRecord(t, string(dir), &good) // it was read before
-	if err := dir.Remove(&records[0]); err == nil || !strings.Contains(err.Error(), "written again") || !exists(file) {
-		t.Errorf("a newer record is removed: %v", err)
-	}
-	records, _, _ = dir.List()
-	for range 2 { // also if it is gone
-		if err := dir.Remove(&records[0]); err != nil || exists(file) {
-			t.Errorf("remove: %v", err)
-		}
-	}
-}
-
 // podDaemon is a daemon that only reads records.
 func podDaemon(dir string, rules ...policy.Rule) (*Daemon, *lockedBuffer) {
 	log := &lockedBuffer{}
 	d := &Daemon{log: slog.New(slog.NewTextHandler(log, nil))}
-	d.pods.records, d.rules.base = recordDir(dir), rules
+	d.pods.records, d.rules.base = podrecord.Dir(dir), rules
 	return d, log
 }
 
 func TestStaleRecords(t *testing.T) {
 	own, err := netns.Cookie("")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "netns")
@@ -164,7 +99,7 @@ func TestStaleRecords(t *testing.T) {
 func TestPathsAreEnteredAgain(t *testing.T) {
 	own, err := netns.Cookie("")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "netns")
 	if err := os.Symlink("/proc/self/ns/net", path); err != nil {
@@ -206,7 +141,7 @@ func TestPathsAreEnteredAgain(t *testing.T) {
 func TestPodControls(t *testing.T) {
 	available, err := kernelcc.Available()
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	asks := func(cookie uint64, value string) pod.Pod {
 		return pod.Pod{Container: fmt.Sprint(cookie), Cookie: cookie, Annotations: map[string]string{policy.ControlAnnotation: value}}
@@ -257,17 +192,22 @@ func TestPodsCountEnds(t *testing.T) {
 // What a record may contain is decided by a runtime, and by users of Kubernetes: whatever it is, names that are
 // accepted can be shown, and annotations give a congestion control or a warning.
 func FuzzRecord(f *testing.F) {
-	f.Add([]byte(`{"container_id":"c1","namespace":"shop","name":"web","netns":"/run/netns/x","netns_cookie":7,"annotations":{"tcpilot.io/congestion-control":"bbr"}}`))
-	f.Add([]byte(`{"container_id":"c1","netns":"/x","netns_cookie":1,"annotations":null}`))
+	f.Add([]byte(`{"container_id":"c1","interface":"eth0","namespace":"shop","name":"web","netns":"/run/netns/x","netns_cookie":7,"annotations":{"tcpilot.io/congestion-control":"bbr"}}`))
+	f.Add([]byte(`{"container_id":"c1","interface":"eth0","netns":"/x","netns_cookie":1,"annotations":null}`))
 	f.Add([]byte(`{"namespace":"\u001b"}`))
 	d, _ := podDaemon("")
 	d.controls = &controls{}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var p pod.Pod
-		if json.Unmarshal(data, &p) != nil || checkPod(&p) != nil {
+		dir := podrecord.Dir(t.TempDir())
+		if err := os.WriteFile(filepath.Join(string(dir), "c1@eth0.json"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		records, _, err := dir.List()
+		if err != nil || len(records) == 0 {
 			return
 		}
-		if name := p.FullName(); strings.Count(name, "/") != 1 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		p := records[0].Pod
+		if name := p.FullName(); strings.Count(name, "/") != 1 || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("name %q", name)
 		}
 		value, asks := p.Annotations[policy.ControlAnnotation]

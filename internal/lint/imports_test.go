@@ -31,12 +31,13 @@ var mayImport = map[string][]string{
 	"estimate":   {"tcp"},
 	"buffers":    {"tcp"},
 	"limit":      {},
+	"pod":        {},
 	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion", "pod"},
 
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
-	"cni":       {"netns", "pod"},
+	"cni":       {"netns", "pod", "podrecord"},
 	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
@@ -44,7 +45,7 @@ var mayImport = map[string][]string{
 	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
-	"pod":       {"filelock", "regular"},
+	"podrecord": {"filelock", "pod", "regular"},
 	"regular":   {},
 	"store":     {"filelock", "sysctl"},
 	"sysctl":    {},
@@ -118,7 +119,7 @@ var onlyIn = map[string][]string{
 
 // pure packages take time, randomness and I/O as arguments.
 var (
-	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "limit", "policy", "guard", "estimate", "buffers", "engine"}
+	pure      = []string{"tcp", "path", "class", "congestion", "learn", "learn/sim", "limit", "pod", "policy", "guard", "estimate", "buffers", "engine"}
 	notInPure = []string{"os", "net", "net/http", "syscall", "golang.org/x/sys/unix", "crypto/rand", "math/rand", "log", "io/fs"}
 )
 

@@ -1,7 +1,5 @@
-// Package pod knows the pods of this host: what a container runtime told the CNI plugin
-// tcpilot-cni of each. The plugin writes one record a pod into a directory, whether the
-// daemon runs or not; the daemon reads it at its start and whenever the plugin calls it.
+// Package pod says what a pod of this host is, which pods a rule selects, and which there are now.
 //
-// It refuses to name a file after anything but a valid container id and interface name, so that
-// no record is outside of the directory.
+// It refuses what cannot be the id of a container, the name of an interface or the name of a pod:
+// files are named after the first two (package podrecord), and terminals and metrics show the last.
 package pod

@@ -60,28 +60,10 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-func (k Key) check() error {
+// Check says what is wrong with the attachment's names.
+func (k Key) Check() error {
 	if err := CheckContainer(k.Container); err != nil {
 		return err
 	}
 	return CheckInterface(k.Interface)
-}
-
-// separator is between container id and interface in a file's name. A container id cannot contain
-// it, so that no two attachments have the same file.
-const separator = "@"
-
-const recordSuffix = ".json"
-
-// file is the name of the attachment's record. The key must be valid.
-func (k Key) file() string { return k.Container + separator + k.Interface + recordSuffix }
-
-// keyOf is the attachment of a record's file name.
-func keyOf(file string) (k Key, ok bool) {
-	name, ok := strings.CutSuffix(file, recordSuffix)
-	if !ok {
-		return k, false
-	}
-	k.Container, k.Interface, ok = strings.Cut(name, separator)
-	return k, ok && k.check() == nil
 }

@@ -1,6 +1,14 @@
 package pod
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
 
 // Pod is one attachment of a pod's network namespace, as the runtime described it at ADD.
 type Pod struct {
@@ -28,3 +36,27 @@ type Bandwidth struct {
 
 // Key identifies the pod's attachment.
 func (p *Pod) Key() Key { return Key{p.Container, p.Interface} }
+
+// maxName is the most that a name in Kubernetes has, bytes (RFC 1123 subdomain).
+const maxName = 253
+
+// IsName reports whether a name of a pod, or of the namespace that it is in, can be shown in a
+// terminal. It may be empty: a runtime without Kubernetes gives none.
+func IsName(s string) bool {
+	return len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || !unicode.IsPrint(r) })
+}
+
+// Check says what is wrong with a record.
+func (p *Pod) Check() error {
+	switch {
+	case p.Cookie == 0:
+		return errors.New("the cookie of the network namespace is missing")
+	case !filepath.IsAbs(p.NetNS):
+		return fmt.Errorf("%.40q is not the path of a network namespace", p.NetNS)
+	case !IsName(p.Namespace):
+		return fmt.Errorf("%.40q cannot be the namespace of a pod", p.Namespace)
+	case !IsName(p.Name):
+		return fmt.Errorf("%.40q cannot be the name of a pod", p.Name)
+	}
+	return p.Key().Check()
+}

@@ -1,4 +1,4 @@
-package pod
+package podrecord
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/filelock"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
@@ -34,11 +35,11 @@ const DefaultDir Dir = "/var/lib/tcpilot/pods"
 const maxRecord = 2 << 20
 
 // Put writes the record of p in place of its previous one, if any. It creates the directory.
-func (d Dir) Put(p *Pod) error {
+func (d Dir) Put(p *pod.Pod) error {
 	data, err := encode(p)
 	if err == nil {
-		err = d.withTemporary(p.Key().file(), data, func(path string) error {
-			return os.Rename(path, d.path(p.Key().file()))
+		err = d.withTemporary(fileOf(p.Key()), data, func(path string) error {
+			return os.Rename(path, d.path(fileOf(p.Key())))
 		})
 	}
 	if err != nil {
@@ -103,11 +104,11 @@ func removeTemporary(path string) error {
 }
 
 // Get returns the record of an attachment; without one the error is fs.ErrNotExist.
-func (d Dir) Get(k Key) (p Pod, err error) {
-	if err := k.check(); err != nil {
+func (d Dir) Get(k pod.Key) (p pod.Pod, err error) {
+	if err := k.Check(); err != nil {
 		return p, fmt.Errorf("read record of pod: %w", err)
 	}
-	r, err := d.read(k.file())
+	r, err := d.read(fileOf(k))
 	if err != nil {
 		return p, fmt.Errorf("read record of pod: %w", err)
 	}
@@ -116,11 +117,11 @@ func (d Dir) Get(k Key) (p Pod, err error) {
 
 // Delete removes the record of an attachment, and what a process that was killed while it wrote it
 // has left. It is not an error if there is none; removed says whether there was one.
-func (d Dir) Delete(k Key) (removed bool, err error) {
-	if err := k.check(); err != nil {
+func (d Dir) Delete(k pod.Key) (removed bool, err error) {
+	if err := k.Check(); err != nil {
 		return false, fmt.Errorf("delete record of pod: %w", err)
 	}
-	err = os.Remove(d.path(k.file()))
+	err = os.Remove(d.path(fileOf(k)))
 	removed = err == nil
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -128,7 +129,7 @@ func (d Dir) Delete(k Key) (removed bool, err error) {
 	files, listed := d.files()
 	err = errors.Join(err, listed)
 	for _, file := range files {
-		if isTemporary(file) && strings.HasPrefix(file, temporaryPrefix(k.file())) {
+		if isTemporary(file) && strings.HasPrefix(file, temporaryPrefix(fileOf(k))) {
 			err = errors.Join(err, removeTemporary(d.path(file)))
 		}
 	}
@@ -140,7 +141,7 @@ func (d Dir) Delete(k Key) (removed bool, err error) {
 
 // Record is a pod's record as it was read.
 type Record struct {
-	Pod
+	pod.Pod
 	File string // its name in the directory
 	info fs.FileInfo
 }
@@ -191,8 +192,8 @@ func (d Dir) Remove(r *Record) error {
 
 // Keep deletes the records of a network except those of valid attachments, and what processes that
 // were killed have left of any network. It goes on after errors; removed counts the records.
-func (d Dir) Keep(network string, valid []Key) (removed int, err error) {
-	keep := make(map[Key]bool, len(valid))
+func (d Dir) Keep(network string, valid []pod.Key) (removed int, err error) {
+	keep := make(map[pod.Key]bool, len(valid))
 	for _, k := range valid {
 		keep[k] = true
 	}
@@ -267,18 +268,18 @@ func (d Dir) read(file string) (r Record, err error) {
 	if err := json.Unmarshal(data, &r.Pod); err != nil {
 		return r, fmt.Errorf("%s is not a record of a pod: %w", path, err)
 	}
-	if err := r.check(); err != nil {
+	if err := r.Check(); err != nil {
 		return r, fmt.Errorf("%s is not a record of a pod: %w", path, err)
 	}
-	if r.Key().file() != file {
+	if fileOf(r.Key()) != file {
 		return r, fmt.Errorf("%s is the record of another pod: container %s, interface %s", path, r.Container, r.Interface)
 	}
 	r.File = file
 	return r, nil
 }
 
-func encode(p *Pod) ([]byte, error) {
-	if err := p.check(); err != nil {
+func encode(p *pod.Pod) ([]byte, error) {
+	if err := p.Check(); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
@@ -292,13 +293,6 @@ func encode(p *Pod) ([]byte, error) {
 		return nil, fmt.Errorf("it has %d bytes, at most %d are possible: are there large annotations?", b.Len(), maxRecord)
 	}
 	return b.Bytes(), nil
-}
-
-func (p *Pod) check() error {
-	if p.Cookie == 0 {
-		return errors.New("the cookie of the network namespace is missing")
-	}
-	return p.Key().check()
 }
 
 const temporarySuffix = ".tmp"
@@ -326,4 +320,23 @@ func joinFirst(all []error) error {
 		return errors.Join(all...)
 	}
 	return errors.Join(append(all[:most:most], fmt.Errorf("%d files more", len(all)-most))...)
+}
+
+// separator is between container id and interface in a file's name. A container id cannot contain
+// it, so that no two attachments have the same file.
+const separator = "@"
+
+const recordSuffix = ".json"
+
+// fileOf is the name of the attachment's record. The key must be valid.
+func fileOf(k pod.Key) string { return k.Container + separator + k.Interface + recordSuffix }
+
+// keyOf is the attachment of a record's file name.
+func keyOf(file string) (k pod.Key, ok bool) {
+	name, ok := strings.CutSuffix(file, recordSuffix)
+	if !ok {
+		return k, false
+	}
+	k.Container, k.Interface, ok = strings.Cut(name, separator)
+	return k, ok && k.Check() == nil
 }

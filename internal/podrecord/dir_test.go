@@ -1,4 +1,4 @@
-package pod
+package podrecord
 
 import (
 	"errors"
@@ -16,15 +16,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
 // example is a pod with all fields.
-func example() *Pod {
-	return &Pod{
+func example() *pod.Pod {
+	return &pod.Pod{
 		Network: "shop-net", Container: "0123abcd", Interface: "eth0", NetNS: "/run/netns/cni-1", Cookie: 4105,
 		Namespace: "shop", Name: "web-1", UID: "f5", Cgroup: "/kubepods/burstable/podf5",
 		Annotations: map[string]string{"tcpilot.io/profile": "bulk", "html": "<a>\x01\u2028"},
-		Bandwidth:   Bandwidth{Egress: 1 << 60, Ingress: 7},
+		Bandwidth:   pod.Bandwidth{Egress: 1 << 60, Ingress: 7},
 		Added:       time.Date(2026, 11, 25, 18, 0, 0, 5, time.UTC),
 	}
 }
@@ -46,9 +48,9 @@ func write(t *testing.T, d Dir, file, content string) {
 	}
 }
 
-func put(t *testing.T, d Dir, network, container, iface string) Key {
+func put(t *testing.T, d Dir, network, container, iface string) pod.Key {
 	t.Helper()
-	p := &Pod{Network: network, Container: container, Interface: iface, Cookie: 1}
+	p := &pod.Pod{Network: network, Container: container, Interface: iface, NetNS: "/run/netns/x", Cookie: 1}
 	if err := d.Put(p); err != nil {
 		t.Fatal(err)
 	}
@@ -95,12 +97,12 @@ func TestPutAndRead(t *testing.T) {
 // Attachments whose names run together the same way have files of their own.
 func TestFilesDiffer(t *testing.T) {
 	d := Dir(t.TempDir())
-	want := map[Key]bool{}
-	for _, k := range []Key{{"a-b", "c"}, {"a", "b-c"}, {"a.json", "b"}, {"a", "b.json"}, {"a", "@b"}, {"a", "b@b"}, {"A", "b@b"}} {
+	want := map[pod.Key]bool{}
+	for _, k := range []pod.Key{{Container: "a-b", Interface: "c"}, {Container: "a", Interface: "b-c"}, {Container: "a.json", Interface: "b"}, {Container: "a", Interface: "b.json"}, {Container: "a", Interface: "@b"}, {Container: "a", Interface: "b@b"}, {Container: "A", Interface: "b@b"}} {
 		want[put(t, d, "n", k.Container, k.Interface)] = true
 	}
 	records, refused, err := d.List()
-	got := map[Key]bool{}
+	got := map[pod.Key]bool{}
 	for _, r := range records {
 		got[r.Key()] = true
 	}
@@ -108,7 +110,7 @@ func TestFilesDiffer(t *testing.T) {
 		t.Errorf("got %v, %v, %v; want %v", got, refused, err, want)
 	}
 	for file := range slices.Values(files(t, d)) {
-		if k, ok := keyOf(file); !ok || k.file() != file {
+		if k, ok := keyOf(file); !ok || fileOf(k) != file {
 			t.Errorf("%s is the file of %v", file, k)
 		}
 	}
@@ -125,7 +127,7 @@ func TestListRefusesBadFiles(t *testing.T) {
 	write(t, d, "cut@eth0.json", `{"container_id": "cut"`)
 	write(t, d, "nocookie@eth0.json", `{"container_id": "nocookie", "interface": "eth0"}`)
 	write(t, d, "large@eth0.json", strings.Repeat(" ", maxRecord+1))
-	write(t, d, "outside@eth0.json", `{"container_id": "../x", "interface": "eth0", "netns_cookie": 5}`)
+	write(t, d, "outside@eth0.json", `{"container_id": "../x", "interface": "eth0", "netns": "/run/netns/x", "netns_cookie": 5}`)
 	write(t, d, "empty@eth0.json", "")
 	write(t, d, ".half@eth0.json.12.tmp", "{")
 	if err := unix.Mkfifo(d.path("fifo@eth0.json"), 0o600); err != nil {
@@ -190,30 +192,30 @@ func TestPutRefuses(t *testing.T) {
 	parent := t.TempDir()
 	d := Dir(filepath.Join(parent, "pods"))
 	for _, c := range []struct {
-		change func(*Pod)
+		change func(*pod.Pod)
 		want   string
 	}{
-		{func(p *Pod) { p.Container = "" }, "is empty"},
-		{func(p *Pod) { p.Container = "../../etc/x" }, "not a container id"},
-		{func(p *Pod) { p.Container = ".hidden" }, "not a container id"},
-		{func(p *Pod) { p.Container = "a@b" }, "not a container id"},
-		{func(p *Pod) { p.Container = "a\x00" }, "not a container id"},
-		{func(p *Pod) { p.Container = strings.Repeat("a", 201) }, "201 bytes"},
-		{func(p *Pod) { p.Interface = "" }, "is empty"},
-		{func(p *Pod) { p.Interface = "a/b" }, "not an interface name"},
-		{func(p *Pod) { p.Interface = ".." }, "not an interface name"},
-		{func(p *Pod) { p.Interface = "a\xff" }, "not an interface name"},
-		{func(p *Pod) { p.Interface = "a\x01" }, "not an interface name"},
-		{func(p *Pod) { p.Interface = "sixteen-bytes-xx" }, "16 bytes"},
-		{func(p *Pod) { p.Cookie = 0 }, "cookie"},
-		{func(p *Pod) { p.Annotations = map[string]string{"a": strings.Repeat("x", maxRecord)} }, "annotations"},
+		{func(p *pod.Pod) { p.Container = "" }, "is empty"},
+		{func(p *pod.Pod) { p.Container = "../../etc/x" }, "not a container id"},
+		{func(p *pod.Pod) { p.Container = ".hidden" }, "not a container id"},
+		{func(p *pod.Pod) { p.Container = "a@b" }, "not a container id"},
+		{func(p *pod.Pod) { p.Container = "a\x00" }, "not a container id"},
+		{func(p *pod.Pod) { p.Container = strings.Repeat("a", 201) }, "201 bytes"},
+		{func(p *pod.Pod) { p.Interface = "" }, "is empty"},
+		{func(p *pod.Pod) { p.Interface = "a/b" }, "not an interface name"},
+		{func(p *pod.Pod) { p.Interface = ".." }, "not an interface name"},
+		{func(p *pod.Pod) { p.Interface = "a\xff" }, "not an interface name"},
+		{func(p *pod.Pod) { p.Interface = "a\x01" }, "not an interface name"},
+		{func(p *pod.Pod) { p.Interface = "sixteen-bytes-xx" }, "16 bytes"},
+		{func(p *pod.Pod) { p.Cookie = 0 }, "cookie"},
+		{func(p *pod.Pod) { p.Annotations = map[string]string{"a": strings.Repeat("x", maxRecord)} }, "annotations"},
 	} {
 		p := example()
 		c.change(p)
 		if err := d.Put(p); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q %q: %v, want %q", p.Container, p.Interface, err, c.want)
 		}
-		if _, err := d.Delete(p.Key()); p.check() != nil && p.Cookie != 0 && err == nil {
+		if _, err := d.Delete(p.Key()); p.Check() != nil && p.Cookie != 0 && err == nil {
 			t.Errorf("%q %q: deleted", p.Container, p.Interface)
 		}
 	}
@@ -221,7 +223,7 @@ func TestPutRefuses(t *testing.T) {
 		t.Errorf("left %v, %v", left, err)
 	}
 	long := example()
-	long.Container, long.Interface = strings.Repeat("a", maxContainer), strings.Repeat("b", maxInterface)
+	long.Container, long.Interface = strings.Repeat("a", 200), strings.Repeat("b", 15) // as long as possible
 	if err := d.Put(long); err != nil {
 		t.Error(err)
 	}
@@ -253,11 +255,11 @@ func TestKeep(t *testing.T) {
 	write(t, d, "bad@eth0.json", "{")
 	write(t, d, ".gone@eth0.json.77.tmp", "{")
 	write(t, d, ".keep", "somebody's")
-	removed, err := d.Keep("a", []Key{valid, {"never", "seen"}, {"../x", ""}})
+	removed, err := d.Keep("a", []pod.Key{valid, {Container: "never", Interface: "seen"}, {Container: "../x", Interface: ""}})
 	if removed != 2 || err == nil || !strings.Contains(err.Error(), "bad@eth0.json") {
 		t.Errorf("removed %d, %v", removed, err)
 	}
-	if got, want := files(t, d), []string{".keep", "bad@eth0.json", other.file(), valid.file()}; !slices.Equal(got, want) {
+	if got, want := files(t, d), []string{".keep", "bad@eth0.json", fileOf(other), fileOf(valid)}; !slices.Equal(got, want) {
 		t.Errorf("left %q, want %q", got, want)
 	}
 	if removed, err := Dir(filepath.Join(t.TempDir(), "none")).Keep("a", nil); removed != 0 || err != nil {
@@ -271,7 +273,7 @@ func TestDeleteRemovesTemporaries(t *testing.T) {
 	write(t, d, ".a@eth0.json.1.tmp", "{")
 	write(t, d, ".a@eth0.json.2.tmp", "")
 	write(t, d, ".b@eth0.json.1.tmp", "{")
-	if removed, err := d.Delete(Key{"a", "eth0"}); removed || err != nil {
+	if removed, err := d.Delete(pod.Key{Container: "a", Interface: "eth0"}); removed || err != nil {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 	if got := files(t, d); !slices.Equal(got, []string{".b@eth0.json.1.tmp"}) {
@@ -308,17 +310,17 @@ func TestWritable(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	d := Dir(filepath.Join(t.TempDir(), "pods"))
 	const writers, steps = 8, 150
-	shared := Key{"shared", "eth0"} // all write it: whole, but of no order
+	shared := pod.Key{Container: "shared", Interface: "eth0"} // all write it: whole, but of no order
 	kept := put(t, d, "kept", "kept", "eth0")
-	last := make([]map[Key]uint64, writers)
+	last := make([]map[pod.Key]uint64, writers)
 	var workers, readers sync.WaitGroup
 	stop := make(chan struct{})
 	for w := range writers {
-		last[w] = make(map[Key]uint64)
+		last[w] = make(map[pod.Key]uint64)
 		workers.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(w)))
 			for step := range steps {
-				k := Key{fmt.Sprint("c", w, "-", r.IntN(5)), "eth0"}
+				k := pod.Key{Container: fmt.Sprint("c", w, "-", r.IntN(5)), Interface: "eth0"}
 				if r.IntN(4) == 0 {
 					k = shared
 				}
@@ -331,7 +333,7 @@ func TestConcurrent(t *testing.T) {
 				}
 				cookie := uint64(w*steps + step + 1)
 				// The size differs, so that a record that is written over shows.
-				p := &Pod{Network: "n", Container: k.Container, Interface: k.Interface, Cookie: cookie, Annotations: map[string]string{
+				p := &pod.Pod{Network: "n", Container: k.Container, Interface: k.Interface, NetNS: "/run/netns/x", Cookie: cookie, Annotations: map[string]string{
 					"a": strings.Repeat(fmt.Sprint(cookie, " "), r.IntN(2000))}}
 				if err := d.Put(p); err != nil {
 					t.Error(err)
@@ -368,12 +370,12 @@ func TestConcurrent(t *testing.T) {
 	close(stop)
 	readers.Wait()
 
-	want := map[Key]uint64{kept: 1}
+	want := map[pod.Key]uint64{kept: 1}
 	for _, m := range last {
 		maps.Copy(want, m)
 	}
 	delete(want, shared)
-	got := make(map[Key]uint64)
+	got := make(map[pod.Key]uint64)
 	records, refused, err := d.List()
 	if err != nil || refused != nil {
 		t.Error(refused, err)
@@ -388,7 +390,7 @@ func TestConcurrent(t *testing.T) {
 	if _, err := d.Keep("n", nil); err != nil {
 		t.Error(err)
 	}
-	if got := files(t, d); !slices.Equal(got, []string{kept.file()}) {
+	if got := files(t, d); !slices.Equal(got, []string{fileOf(kept)}) {
 		t.Errorf("after Keep: %q", got)
 	}
 }
