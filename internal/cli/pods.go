@@ -14,6 +14,7 @@ import (
 )
 
 func (a *app) pods() *cobra.Command {
+	sync := false
 	cmd := &cobra.Command{
 		Use:   "pods",
 		Short: "Show the pods of this host, and which rules are for them",
@@ -28,15 +29,39 @@ configuration), in the order of their names.
                rules leave alone
 
 Below the table: annotations that are not followed, and records that are not used,
-each with the reason.`,
+each with the reason.
+
+The daemon reads the records when the plugin asks it to, and every 5 s. With --sync
+it reads them now, and the command waits until the rules for the pods are in force;
+that needs root, or membership in the group that socket.admins names.`,
 		Example: "  tcpilot pods\n  tcpilot pods --json | jq -r '.pods[].pod'\n  tcpilot explain 192.0.2.7:443 --pod shop/web-1",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if sync {
+				if err := a.syncPods(cmd.Context()); err != nil {
+					return err
+				}
+			}
 			return show(cmd.Context(), a, api.ResourcePods, a.renderPods)
 		},
 	}
+	cmd.Flags().BoolVar(&sync, "sync", false, "have the records read first")
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
+}
+
+// syncPods has the records read, and says which were removed: the list does not have them.
+func (a *app) syncPods(ctx context.Context) error {
+	r, err := a.client().SyncPods(ctx)
+	if err != nil {
+		return err
+	}
+	for _, refused := range r.Refused {
+		if refused.Removed {
+			fmt.Fprintln(a.Stderr, "record "+refusedPod(refused))
+		}
+	}
+	return nil
 }
 
 func (a *app) renderPods(w io.Writer, l api.PodList) {

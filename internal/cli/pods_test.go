@@ -16,6 +16,9 @@ func TestPods(t *testing.T) {
 	}
 	w.fake.PodList = apitest.Pods()
 	w.run(t.Context(), "pods").golden(t, "pods")
+	if r := w.run(t.Context(), "pods", "--sync"); r.code != 0 || !strings.Contains(r.stdout, "shop/web-1") || r.stderr != "record aa-eth0.json (shop/old): network namespace /run/netns/cni-1 does not exist; removed\n" {
+		t.Errorf("%+v", r)
+	}
 	w.run(t.Context(), "connections", "--count", "2").golden(t, "pods-connections")
 	w.run(t.Context(), "explain", "192.0.2.7:443", "--pod", "shop/web-1").golden(t, "pods-explain")
 	if w.fake.Asked.Pod != "shop/web-1" {
@@ -33,6 +36,10 @@ func TestPods(t *testing.T) {
 	if r := w.run(t.Context(), "connections", "--count", "2", "--json"); !strings.Contains(r.stdout, `"pod":"shop/web-1"`) {
 		t.Errorf("%s", r.stdout)
 	}
-	w.fake.PodList.Pods = []api.Pod{}
+	w.fake.Err = api.Unavailable("list records of pods: permission denied")
+	if r := w.run(t.Context(), "pods", "--sync"); r.code != 1 || !strings.Contains(r.stderr, "permission denied") {
+		t.Errorf("%+v", r)
+	}
+	w.fake.Err, w.fake.PodList.Pods = nil, []api.Pod{}
 	w.run(t.Context(), "pods").golden(t, "pods-refused")
 }
