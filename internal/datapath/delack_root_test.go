@@ -165,7 +165,7 @@ func TestRootRunningConnectionsFollowDelackMax(t *testing.T) {
 			exchange(t, out, outPeer, 1000)
 			time.Sleep(15 * time.Millisecond)
 			r.walk(t, r.ns)
-			time.Sleep(30 * time.Millisecond)
+			r.caughtUp(t)
 		}
 		if got, want := micros32(r.latest(isC).DelackMax), givenDelackMax(x.want); got+1000 < want || got > want+1000 {
 			t.Errorf("%s: DELACK_MAX %d us, want %d", x.name, got, want)

@@ -194,6 +194,24 @@ func (r *rig) countShown(t testing.TB, n int, is func(*tcp.Sample) bool) []tcp.S
 	return r.await(t, n, n-unshown(n), is)
 }
 
+// caughtUp waits until the reader, which pauses after each batch, has all samples of before.
+func (r *rig) caughtUp(t testing.TB) {
+	t.Helper()
+	c, err := r.Counters()
+	must(t, err)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		r.mu.Lock()
+		n := uint64(len(r.samples))
+		r.mu.Unlock()
+		if n >= c.Samples {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d samples were read", n, c.Samples)
+		}
+	}
+}
+
 // await accepts `least` samples once it has waited for n long enough.
 func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
 	t.Helper()

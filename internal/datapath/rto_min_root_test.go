@@ -175,7 +175,7 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 			time.Sleep(15 * time.Millisecond)
 			_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
 			must(t, err)
-			time.Sleep(30 * time.Millisecond)
+			r.caughtUp(t)
 		}
 	}
 	for _, x := range []struct {
