@@ -131,7 +131,8 @@ static __noinline int limit_end(struct tcp_sock *tp)
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* Most ends are thinned where it matters, so that this is a function of its own. */
+/* A function of its own, because a host with many ends reports few of them: the others do not
+ * prepare its memory. */
 static __noinline void report_end(struct known *k, struct tcp_sock *tp, __u32 closed,
 				  __u32 stands_for, const struct runtime_config *cfg)
 {

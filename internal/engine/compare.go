@@ -29,7 +29,7 @@ type StoredLeftToDefault struct {
 // compare updates the comparisons with the hold-out by an outcome.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if !e.comparable(leaf.rule, s) || leaf.leftToDefault(s.At) {
-		return // the hold-out is empty, or all of the path is in it
+		return // it is not comparable, or its path has the default now
 	}
 	if leaf.compared == nil {
 		leaf.compared = &learn.Comparison{}

@@ -132,7 +132,7 @@ type waits struct {
 	allowed   int64
 	// deferred are paths that wait for their slice to end, by the length of the slice.
 	// releasedAt (Unix ns) is when releaseDeferred last ran.
-	deferred   [longestSlice + manyShift + 1 - leastSlice + 1][]*node
+	deferred   [longestSlice + fixedShift - leastSlice + 1][]*node
 	releasedAt int64
 }
 
@@ -177,10 +177,10 @@ type ruleState struct {
 	// last decided on (updateCopies).
 	copiesDue bool
 	copiedAt  int64
-	// changed says that the rule was edited, and kept its name and what it learns. retreated says that
-	// it gives something else now.
-	changed, retreated bool
-	treatment          string // policy.Rule.Treatment
+	// changed says that the rule was edited, and kept its name and what it learns.
+	// treatmentChanged says that what it gives to connections changed.
+	changed, treatmentChanged bool
+	treatment                 string // policy.Rule.Treatment
 }
 
 // Defaults of Options.

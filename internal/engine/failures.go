@@ -16,7 +16,7 @@ import (
 // compareFailures updates the comparison of failures by a connection that ended. leaf is its
 // path, or the root of its rule if that has no path.
 func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
-	if !e.comparable(rs, s) || s.Kind != tcp.KindClose && s.Kind != tcp.KindFailedConnect {
+	if s.Kind != tcp.KindClose && s.Kind != tcp.KindFailedConnect || !e.comparable(rs, s) {
 		return
 	}
 	from := leaf.policyNode()
@@ -25,7 +25,7 @@ func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 	if weight == 0 || leaf.leftToDefault(s.At) {
 		return
 	}
-	failed, slice := failed(s), int64(0)
+	failed, slice := hasFailed(s), int64(0)
 	if shift := from.policy.slice; shift != 0 {
 		at := s.At
 		if !s.Has(tcp.FlagLater) { // otherwise it is not known when the connection began
@@ -61,14 +61,14 @@ func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 	}
 }
 
-// failed reports whether a connection did not end in order.
-func failed(s *tcp.Sample) bool {
+// hasFailed reports whether a connection did not end in order.
+func hasFailed(s *tcp.Sample) bool {
 	return s.Kind == tcp.KindFailedConnect || s.End != tcp.EndFin && s.End != tcp.EndNone
 }
 
 func whyFailing(f learn.FailureShares) string {
 	return fmt.Sprintf("%.3g %% of connections failed or were aborted, with the default %.3g %%, over %.0f slices of time and %.0f %s",
-		100*f.Treated, 100*f.HeldOut, f.N, f.HeldOutN, heldOutAs(f.BySlice))
+		100*f.TreatedShare, 100*f.HeldOutShare, f.Treated, f.HeldOut, heldOutAs(f.BySlice))
 }
 
 // inverseShare is the inverse of the share of connections that a policy assigns to a group; 0 if

@@ -399,7 +399,7 @@ func (e *Engine) byLastUse() {
 		e.admit(n)
 	}
 	for _, n := range all {
-		for !n.gone && !n.isRoot() && n.children.len > e.mostHosts() {
+		for !n.isRoot() && n.children.len > e.mostHosts() {
 			e.evictNode(n.children.first)
 		}
 	}

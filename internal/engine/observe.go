@@ -30,7 +30,11 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		return
 	}
 	at := e.find(rs, s)
-	e.compareFailures(rs, cmp.Or(at.leaf(), e.nodes[rootKey(rs.class, at.scope)], rs.root), s)
+	leaf := at.leaf()
+	if leaf == nil {
+		leaf = cmp.Or(e.nodes[rootKey(rs.class, at.scope)], rs.root)
+	}
+	e.compareFailures(rs, leaf, s)
 	e.updateMetrics(rs, &at, s)
 	if out, scored := e.outcome(rs, at, s); scored {
 		leaf := e.ensureNode(rs, at, s)

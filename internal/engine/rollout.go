@@ -212,7 +212,7 @@ func (e *Engine) viewRollout(rs *ruleState) *Rollout {
 // no objective: it is compared for throughput. The draw is in slices of time: connections that
 // were held out one by one began before the rollout did.
 func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
-	if !e.comparable(rs, s) || s.Kind != tcp.KindClose || assignmentOf(s) == learn.HoldOutConnection {
+	if s.Kind != tcp.KindClose || !e.comparable(rs, s) || assignmentOf(s) == learn.HoldOutConnection {
 		return
 	}
 	out, why := learn.Reward(learn.Throughput, s, s.MinRTT)

@@ -86,10 +86,10 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 		if _, changed := e.overrideOf(rs); rs.root != nil && (changed && !keepRollouts || rs.changed) {
 			rs.root.compared, rs.root.failures, rs.root.left = nil, nil, nil
 		}
-		if rs.retreated {
+		if rs.treatmentChanged {
 			e.endComparisons(rs)
 		}
-		rs.changed, rs.retreated = false, false
+		rs.changed, rs.treatmentChanged = false, false
 	}
 	if !keepRollouts {
 		e.endOverrides()
@@ -130,7 +130,7 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 		}
 		rs.rule = &rules[i]
 		treatment := rs.rule.Treatment()
-		rs.retreated = rs.changed && treatment != rs.treatment
+		rs.treatmentChanged = rs.changed && treatment != rs.treatment
 		rs.treatment = treatment
 		p.states[i], ids[i] = rs, rs.class
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -36,8 +37,10 @@ const (
 	manyFrom  = 8
 	manyLeft  = 4
 	manyShift = 3
+	// fixedShift is manyShift for rules that learn nothing.
+	fixedShift = manyShift + 1
 
-	// edgeShift: the first and the last 1 >> edgeShift of a long slice are its edges.
+	// edgeShift: the first and the last 2^-edgeShift of a long slice are its edges.
 	edgeShift = 3
 )
 
@@ -50,7 +53,7 @@ type overlap struct {
 
 var (
 	ofPath  = overlap{manyFrom, manyLeft, manyShift}
-	ofFixed = overlap{1.5, 1.2, manyShift + 1} // 1.5 as in package learn
+	ofFixed = overlap{learn.Overlapping, 1.2, fixedShift}
 )
 
 // overlap is that of the node's connections.

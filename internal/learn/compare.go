@@ -110,7 +110,7 @@ func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 		c.Slices.add(e, o.Slice)
 	case HoldOutConnection:
 		c.Connections.add(e, 0)
-		if o.AtOnce >= overlapping {
+		if o.AtOnce >= Overlapping {
 			c.Shared++
 		}
 	case Treated:
@@ -268,7 +268,10 @@ func (c *Comparison) Gain() Gain {
 // from the treated connections beside it looks better than it is.
 func (c *Comparison) Harm() (Gain, bool) {
 	g := c.Gain()
-	return g, g.Worse() && (bool(g.BySlice) || c.Shared <= mostShared*c.Connections.N)
+	if !g.BySlice && c.Shared > mostShared*c.Connections.N {
+		return g, false
+	}
+	return g, g.Worse()
 }
 
 // gainOf compares two groups. One slow observation, such as a bad trial, can dominate the

@@ -35,19 +35,19 @@ type failureGroup struct {
 
 const (
 	// Beyond failureMemory observations of the smaller group, or mostFailures of both, all
-	// groups are halved. More than of times: failures are rare.
+	// groups are halved. More than mostCompared, because failures are rare.
 	failureMemory = 1000
 	mostFailures  = 40_000
-	// plain is the difference of the shares that fail from which single connections of the hold-out
-	// count although they share the path with treated ones: they cannot make that many fail.
-	plain = 0.5
+	// beyondSharing is the difference of the shares that fail which cannot come from connections
+	// that share a path: from there on, single connections of the hold-out count.
+	beyondSharing = 0.5
 )
 
-// FailureShares is how many connections fail, as shares from 0 to 1.
+// FailureShares is how many connections fail.
 type FailureShares struct {
-	Treated, HeldOut float64
-	BySlice          BySlice // as Gain.BySlice
-	N, HeldOutN      float64 // observations
+	TreatedShare, HeldOutShare float64 // 0 to 1
+	Treated, HeldOut           float64 // observations
+	BySlice                    BySlice // as Gain.BySlice
 }
 
 // Add adds a connection that ended. weight is the inverse probability of its assignment,
@@ -62,7 +62,7 @@ func (f *Failures) Add(failed bool, by Assignment, weight float64, slice int64, 
 		f.slices.add(failed, weight, slice)
 	case HoldOutConnection:
 		n := f.connections.n
-		if f.connections.add(failed, weight, slice); atOnce >= overlapping {
+		if f.connections.add(failed, weight, slice); atOnce >= Overlapping {
 			f.shared += f.connections.n - n
 		}
 	default:
@@ -86,11 +86,11 @@ func (f *Failures) Harm() (FailureShares, bool) {
 	}
 	s := sharesOf(&treated, &conns)
 	shared := f.shared > mostShared*conns.n
-	return s, moreFail(&treated, &conns) && (!shared || s.Treated-s.HeldOut >= plain)
+	return s, moreFail(&treated, &conns) && (!shared || s.TreatedShare-s.HeldOutShare >= beyondSharing)
 }
 
 func sharesOf(treated, holdOut *failureGroup) FailureShares {
-	return FailureShares{Treated: treated.share(), HeldOut: holdOut.share(), N: treated.n, HeldOutN: holdOut.n}
+	return FailureShares{TreatedShare: treated.share(), HeldOutShare: holdOut.share(), Treated: treated.n, HeldOut: holdOut.n}
 }
 
 // moreFail reports whether significantly more connections fail in the first group. A group
@@ -110,7 +110,7 @@ func moreFail(treated, holdOut *failureGroup) bool {
 	return treated.share()-holdOut.share() > off
 }
 
-// add adds a connection. One of an earlier slice than the open one counts for that, so that a
+// add adds a connection. One of an earlier slice counts in the open one, so that a
 // slice with slow connections is not counted in pieces.
 func (g *failureGroup) add(failed bool, weight float64, slice int64) {
 	if slice == 0 || slice > g.slice {

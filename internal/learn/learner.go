@@ -108,15 +108,15 @@ type Belief struct {
 }
 
 const (
-	// overlapping is the mean number of concurrent connections from which a trial affects
-	// more than one connection.
-	overlapping = 1.5
+	// Overlapping is the mean number of concurrent connections of a path from which a trial
+	// affects more than one connection.
+	Overlapping = 1.5
 	// manyOverlapping is the mean number from which a trial or a search affects many.
 	manyOverlapping = 6
 )
 
 // overlaps reports whether connections of the path usually overlap.
-func (b *Belief) overlaps() bool { return b.AtOnce >= overlapping }
+func (b *Belief) overlaps() bool { return b.AtOnce >= Overlapping }
 
 // manyOverlap reports whether many connections overlap.
 func (b *Belief) manyOverlap() bool { return b.AtOnce >= manyOverlapping }

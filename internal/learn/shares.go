@@ -282,8 +282,8 @@ const (
 // trial picks the arm to try now, -1 if none: on a path that is new or has changed, each arm
 // is tried about twice. Arms with the best prospects go first, and among equals the safest.
 //
-// most bounds the shares; nil is no bound. Arms with a bound of about 0, and mistakesLoss arms, are
-// not tried.
+// most bounds the shares; nil is no bound. Arms with a bound of about 0, and those that take
+// random losses for congestion, are not tried.
 func (t thompson) trial(cs []candidate, chance []float64, b *Belief, guided bool, most []float64) int {
 	trust := guided && b.Changed == 0 && float64(b.Count) < t.opt.Patience
 	pick := -1
