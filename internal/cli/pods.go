@@ -45,7 +45,7 @@ that needs root, or membership in the group that socket.admins names.`,
 			return show(cmd.Context(), a, api.ResourcePods, a.renderPods)
 		},
 	}
-	cmd.Flags().BoolVar(&sync, "sync", false, "have the records read first")
+	cmd.Flags().BoolVar(&sync, "sync", false, "read the records first")
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
 }

@@ -1,6 +1,6 @@
 // Package cni is the plugin tcpilot-cni: the commands of the Container Network Interface
 // (CNI 0.3.0 to 1.1.0), for a plugin that is chained behind another one. It records each pod in
-// package pod's directory and makes the daemon read it. The section numbers in comments are those
+// the directory of package podrecord and makes the daemon read it. The section numbers in comments are those
 // of the specification, version 1.1.0.
 //
 // It does not use the skeleton of the CNI library, which requires CNI_PATH of commands for which

@@ -84,7 +84,7 @@ func (p *plugin) run() (exit int) {
 	if a.changed {
 		_, err := within(ctx, func() (struct{}, error) { return struct{}{}, syncPods(ctx, c.Socket) })
 		if err != nil {
-			// The record is what counts: the daemon reads it when it starts.
+			// The record is what counts: the daemon reads it when it starts, and every 5 s.
 			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v\n", e.command, a.pod, explainSync(e.command, c.Socket, err))
 		}
 	}

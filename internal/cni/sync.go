@@ -72,7 +72,7 @@ func explainSync(command, socket string, err error) string {
 		why = fmt.Sprintf("tcpilot at %s has not answered in time", socket)
 	}
 	if command == "ADD" {
-		return why + "; rules for pods hold once it has read the record, at its next start at the latest"
+		return why + "; rules for the pod take effect when tcpilot reads the record: within about 5 s if it runs, otherwise when it starts"
 	}
-	return why + "; it drops what is gone when it reads the records next"
+	return why + "; tcpilot forgets the pod when it reads the records next"
 }

@@ -102,7 +102,7 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 // explainYields removes the settings that the network namespace of the connection owns,
 // unless the rule names a namespace, a pod or a cgroup.
 func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netns uint64) {
-	if r := d.ruleNamed(e.Rule.Name); r != nil && r.Match.Named() {
+	if r := ruleNamed(d.engine.Rules(), e.Rule.Name); r != nil && r.Match.Named() {
 		return
 	}
 	cc, fields := d.sysctls.ownedBy(d.engine, netns)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -165,14 +164,14 @@ func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.Li
 // explainLimit is what the limit of a rule would give to one more connection; nil if it has none.
 func (d *Daemon) explainLimit(rule string) *api.RateLimit {
 	cfg := d.cfg.Load()
-	if r := d.ruleNamed(rule); r != nil {
+	if r := ruleNamed(d.engine.Rules(), rule); r != nil {
 		rule = cmp.Or(r.Of, rule) // a variant is under the limit of its rule
 	}
-	i := slices.IndexFunc(cfg.Rules, func(r policy.Rule) bool { return r.Name == rule })
-	if i < 0 {
+	r := ruleNamed(cfg.Rules, rule)
+	if r == nil {
 		return nil
 	}
-	n, base, ok := d.limitCount(cfg, &cfg.Rules[i])
+	n, base, ok := d.limitCount(cfg, r)
 	if !ok {
 		return nil
 	}

@@ -48,7 +48,7 @@ type podView struct {
 	failed   string
 }
 
-// podControl is what came of policy.ControlAnnotation.
+// podControl is the result of reading policy.ControlAnnotation.
 type podControl struct {
 	cc      tcp.CC // zero: not followed
 	warning string // why not
@@ -104,7 +104,7 @@ func (d *Daemon) readPods() {
 	records, bad, err := p.records.List()
 	if err != nil { // the pods of before stay
 		if p.failed != err.Error() {
-			d.log.Warn("records of pods not read, those of before are used", "error", err)
+			d.log.Warn("records of pods not read, the previous pods stay in force", "error", err)
 		}
 		p.failed = err.Error()
 		p.publish(p.registry.Pods(), d.podControls)

@@ -119,15 +119,8 @@ func (d *Daemon) apply(next *config.Config) error {
 }
 
 func diffRules(old, next []policy.Rule) (r api.ReloadResult) {
-	find := func(rules []policy.Rule, name string) *policy.Rule {
-		i := slices.IndexFunc(rules, func(r policy.Rule) bool { return r.Name == name })
-		if i < 0 {
-			return nil
-		}
-		return &rules[i]
-	}
 	for i := range next {
-		was := find(old, next[i].Name)
+		was := ruleNamed(old, next[i].Name)
 		switch {
 		case was == nil:
 			r.Added = append(r.Added, next[i].Name)
@@ -136,7 +129,7 @@ func diffRules(old, next []policy.Rule) (r api.ReloadResult) {
 		}
 	}
 	for i := range old {
-		if find(next, old[i].Name) == nil {
+		if ruleNamed(next, old[i].Name) == nil {
 			r.Removed = append(r.Removed, old[i].Name)
 		}
 	}

@@ -68,8 +68,8 @@ func (r *ruleSet) ofPod(p *pod.Pod) []string {
 	return names
 }
 
-// shownAnnotations are those of p that tcpilot or a rule looks at: others are nobody's business who
-// reads the API.
+// shownAnnotations are the annotations of p that tcpilot or a rule uses. Others may be confidential,
+// and the API does not show them.
 func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {
 	r.mu.Lock()
 	base := r.base
@@ -125,9 +125,8 @@ func (d *Daemon) resolver() policy.Resolver {
 	return r
 }
 
-// ruleNamed is a rule in force; nil if there is none of that name.
-func (d *Daemon) ruleNamed(name string) *policy.Rule {
-	rules := d.engine.Rules()
+// ruleNamed is the rule of that name; nil if there is none.
+func ruleNamed(rules []policy.Rule, name string) *policy.Rule {
 	if i := slices.IndexFunc(rules, func(r policy.Rule) bool { return r.Name == name }); i >= 0 {
 		return &rules[i]
 	}

@@ -99,8 +99,8 @@ type Registry struct{ set atomic.Pointer[Set] }
 // Pods are the pods of now.
 func (r *Registry) Pods() *Set { return r.set.Load() }
 
-// Replace makes s the pods of now. It returns which came, and which went; a pod whose record
-// changed did both.
+// Replace makes s the pods of now. It returns the pods that were added and those that were
+// removed; a pod whose record changed is in both.
 func (r *Registry) Replace(s *Set) (added, removed []*Pod) {
 	old := r.set.Swap(s)
 	for _, p := range s.All() {

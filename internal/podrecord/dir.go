@@ -17,7 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
-// Dir is the directory of the records: one file an attachment, CONTAINER@INTERFACE.json. Its users
+// Dir is the directory of the records: one file for each attachment, CONTAINER@INTERFACE.json. Its users
 // need no common lock: there is no index that two processes could write at the same time, and each
 // record is put in its place by rename(2), so that a reader, and whoever comes after a process that
 // was killed, finds a whole record or none.
