@@ -44,10 +44,11 @@ type Outcome struct {
 	MinRTT uint32  // microseconds; 0 is unknown
 	Rate   uint64  // delivery rate, bytes per second; 0 is unknown
 	Loss   float64 // retransmitted share of the data packets, 0 to 1; negative is unknown
-	// Sent and Again count data packets, and those of them that were retransmits;
-	// Stretch is ln(srtt/min_rtt), how full the queue was. Together they tell random
-	// loss from an overflowing queue. Sent 0: unknown.
-	Sent, Again, Stretch float64
+	// Sent and Again count data packets, and those of them that were retransmits. Sent 0:
+	// unknown. Stretch is ln(srtt/min_rtt). Queue is the same without what jitter and delayed
+	// ACKs add, ln((srtt-rttvar)/min_rtt), how full the queue was: it tells random loss from
+	// an overflowing queue.
+	Sent, Again, Stretch, Queue float64
 	// Size is the class of how much was sent, from 1; 0 where the reward does not
 	// depend on it. See AdjustSize.
 	Size   uint8
@@ -138,9 +139,6 @@ type ArmBelief struct {
 	M2     float64 `json:"m2"`
 	// Trials is the evidence since the path was first seen, or since it changed.
 	Trials float64 `json:"trials"`
-	// Given is the evidence, discounted as of Last, that this path gave to the enclosing
-	// prefix. It is subtracted from the prefix's evidence, so as not to count twice.
-	Given float64 `json:"given"`
 	// Up and Down watch the reward for a change, Loss the share of retransmits.
 	Up   Run    `json:"up"`
 	Down Run    `json:"down"`
@@ -152,8 +150,13 @@ type ArmBelief struct {
 	// outcomes after the first of each observation, discounted.
 	Within float32 `json:"within,omitempty"`
 	Beyond float32 `json:"beyond,omitempty"`
+	// Given is the evidence, discounted as of Last, that this path gave to the enclosing
+	// prefix. It is subtracted from the prefix's evidence, so as not to count twice.
+	Given float32 `json:"given"`
 	// Price is the believed Outcome.Price.
 	Price float32 `json:"price"`
+	// Stretch is the mean of Outcome.Stretch, over the same outcomes as Losses.
+	Stretch float32 `json:"stretch"`
 	// Tail is how outcomes spread on the slow side of the mean.
 	Tail Tail `json:"tail"`
 	// Losses are those of the latest outcomes, discounted; Since are those of the outcomes
@@ -174,7 +177,7 @@ type Losses struct {
 	Judged float32 `json:"judged,omitempty"` // outcomes
 	Resent float32 `json:"resent,omitempty"` // outcomes with retransmits
 
-	Stretch float32 `json:"stretch"` // mean of Outcome.Stretch
+	Queue float32 `json:"queue"` // mean of Outcome.Queue
 }
 
 // add adds an outcome and discounts the earlier ones by keep, 0 to 1.
@@ -188,7 +191,7 @@ func (l *Losses) add(o Outcome, keep float32) {
 	}
 	l.Sent, l.Again = l.Sent*keep+float32(o.Sent), l.Again*keep+float32(o.Again)
 	l.Judged, l.Resent = l.Judged*keep+1, l.Resent*keep+resent
-	l.Stretch += (float32(o.Stretch) - l.Stretch) / l.Judged
+	l.Queue += (float32(o.Queue) - l.Queue) / l.Judged
 }
 
 // allAlike is the least ratio of the connections that had losses to the number that would

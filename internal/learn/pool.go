@@ -41,7 +41,7 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 		a.M2 = before + sure*(a.M2-before)
 	}
 	if own != nil {
-		own.Given += min(o.Weight, 1)
+		own.Given += float32(min(o.Weight, 1))
 	}
 	return min(o.Weight, 1)
 }

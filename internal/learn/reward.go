@@ -167,6 +167,7 @@ func outcomeOf(s *tcp.Sample, pkts float64) Outcome {
 	}
 	if s.MinRTT != 0 {
 		out.Stretch = stretch(float64(s.SRTT), s.MinRTT)
+		out.Queue = stretch(float64(s.SRTT)-float64(s.RTTVar), s.MinRTT)
 	}
 	if s.Kind == tcp.KindInterval {
 		out.Weight *= intervalWeight

@@ -19,12 +19,12 @@ const (
 	// from which the share is computed.
 	randomLoss = 0.003
 	leastSent  = 500
-	// noQueue is the greatest ln(srtt/min_rtt) that counts as a path without a queue;
-	// noQueueAlone is the same for connections one at a time. Measured with cubic, 1 MB,
-	// a queue of one round trip: with 1 % loss 0.05 (5 at a time), 0.1 to 0.13 (one or two,
-	// 3 % loss, 10 ms, where one millisecond is 0.1), without loss 0.2 (5) and 0.4 (20).
-	noQueue      = 0.12
-	noQueueAlone = 0.15
+	// noQueue is the greatest Outcome.Queue, in the mean, that counts as a path without a queue.
+	// Measured with cubic: with 3 % loss 0.01 to 0.02 (two at a time, 10 ms); without random loss
+	// 0.16 (1 MB, 5 at a time, a queue of one round trip) and more. The same of Outcome.Stretch is
+	// 0.1 to 0.15 and 0.19: jitter and delayed ACKs make it useless where one millisecond is a
+	// tenth of a round trip.
+	noQueue = 0.08
 	// ownQueue is the same for controls that keep a queue of their own: 0.2 and 0.45.
 	ownQueue = 0.25
 )
@@ -93,11 +93,9 @@ func (c *candidate) losesAtRandom(b *Belief) bool {
 		queue = ownQueue
 	case b.manyOverlap():
 		return false
-	case b.AtOnce > 0 && !b.overlaps():
-		queue = noQueueAlone
 	}
 	return a != nil && a.Sent >= leastSent && a.Again > randomLoss*a.Sent &&
-		float64(a.Stretch) < queue && a.alike()
+		float64(a.Queue) < queue && a.alike()
 }
 
 // latestOf is the arm that was seen last, of those that sent enough to tell; nil if none did.

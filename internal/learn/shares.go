@@ -121,7 +121,7 @@ func (t thompson) priors(cs []candidate, parent *Belief, unknown float64, now in
 		c.parent = p
 		w := p.Weight * t.keep(p.Last, max(now, p.Last))
 		if c.arm != nil {
-			w -= c.arm.Given * t.keep(c.arm.Last, max(now, c.arm.Last))
+			w -= float64(c.arm.Given) * t.keep(c.arm.Last, max(now, c.arm.Last))
 		}
 		c.others = max(0, w)
 		if w < leastKnown {

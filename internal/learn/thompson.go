@@ -192,12 +192,15 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 	h.note(b, o)
 }
 
-// learnTail updates price, losses and tail. Each outcome counts by itself there, also within
+// learnTail updates price, losses, stretch and tail. Each outcome counts by itself there, also within
 // one observation.
 func (a *ArmBelief) learnTail(b *Belief, o Outcome) {
 	rate := float32(o.Weight / max(a.Weight, o.Weight))
 	a.Price += (float32(o.Price) - a.Price) * rate
 	a.Losses.add(o, float32(1-o.Weight/(lossMemory*max(1, float64(b.AtOnce)))))
+	if o.Sent > 0 {
+		a.Stretch += (float32(o.Stretch) - a.Stretch) / a.Judged
+	}
 	a.Tail.add(o.LogSpeed(), a.logSpeed(), o.Weight)
 }
 
@@ -267,7 +270,7 @@ func (t thompson) age(a *ArmBelief, now int64) {
 	a.Weight *= keep
 	a.M2 *= keep
 	a.Tail.N *= float32(keep)
-	a.Given *= keep
+	a.Given *= float32(keep)
 	a.Loss.Weight *= keep
 	a.Loss.M2 *= keep
 }

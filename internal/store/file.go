@@ -19,7 +19,7 @@ import (
 
 // schema counts the incompatible layouts of the file and of the beliefs in it. A file of another schema is not
 // migrated: what was learned is learned again.
-const schema = 5
+const schema = 6
 
 const format = "tcpilot beliefs"
 

@@ -90,11 +90,11 @@ func TestOpenForeign(t *testing.T) {
 func TestOpenOtherFormat(t *testing.T) {
 	for text, want := range map[string]string{
 		"{\n":                                    "not a file of beliefs",
-		`{"format":"recipes","schema":5}` + "\n": "not a file of beliefs",
-		`{"format":"tcpilot beliefs","schema":5}`:        "not a file of beliefs",
+		`{"format":"recipes","schema":6}` + "\n": "not a file of beliefs",
+		`{"format":"tcpilot beliefs","schema":6}`:        "not a file of beliefs",
 		`{"format":"tcpilot beliefs","schema":2}` + "\n": "schema 2",
 		`{"format":"tcpilot beliefs"}` + "\n":            "schema 0",
-		`{"format":"tcpilot beliefs","schema":5}` + "\n": "damaged",
+		`{"format":"tcpilot beliefs","schema":6}` + "\n": "damaged",
 	} {
 		if moved, _ := openBytes(t, text, []byte(text)); !strings.Contains(moved, want) {
 			t.Errorf("%s: %q, want %q", text, moved, want)
