@@ -34,7 +34,7 @@ type Backend interface {
 	// Controls lists tcpilot's own congestion controls and those of users.
 	Controls(ctx context.Context) ([]CongestionControl, error)
 	// LoadControl loads one of tcpilot's own, or a user's from a file.
-	LoadControl(ctx context.Context, name string, r LoadControlRequest) (CongestionControl, error)
+	LoadControl(ctx context.Context, r LoadControlRequest) (CongestionControl, error)
 	UnloadControl(ctx context.Context, name string) (Unloaded, error)
 	// Pods lists the pods of this host.
 	Pods(ctx context.Context) (PodList, error)

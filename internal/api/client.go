@@ -225,8 +225,8 @@ func (c *Client) Controls(ctx context.Context) ([]CongestionControl, error) {
 }
 
 // LoadControl loads a congestion control.
-func (c *Client) LoadControl(ctx context.Context, name string, r LoadControlRequest) (CongestionControl, error) {
-	return post[CongestionControl](ctx, c, controlPath(name), r)
+func (c *Client) LoadControl(ctx context.Context, r LoadControlRequest) (CongestionControl, error) {
+	return post[CongestionControl](ctx, c, pathControls, r)
 }
 
 // UnloadControl unloads a congestion control from the kernel.

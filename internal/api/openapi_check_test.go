@@ -126,9 +126,9 @@ func TestRoutesAreThoseOfTheHandlers(t *testing.T) {
 
 // bodies are requests that the fake daemon grants.
 var bodies = map[string]any{
-	"/v1/rollout":   api.RolloutRequest{Rule: "default", Share: 0.1},
-	"/v1/programs":  api.LoadRequest{Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Name: "my-iw"},
-	"/v1/cc/{name}": api.LoadControlRequest{File: "/opt/mine.bpf.o"},
+	"/v1/rollout":  api.RolloutRequest{Rule: "default", Share: 0.1},
+	"/v1/programs": api.LoadRequest{Name: "my-iw", File: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web"},
+	"/v1/cc":       api.LoadControlRequest{Name: "mine", File: "/opt/mine.bpf.o"},
 }
 
 func request(t *testing.T, r route) *http.Request {
@@ -177,7 +177,7 @@ func TestChangesAreForAdministrators(t *testing.T) {
 func TestAnswersFitTheDocument(t *testing.T) {
 	f := apitest.New()
 	f.Feed = 5
-	f.PodList = apitest.Pods()
+	f.AddPods()
 	socket := apitest.Serve(t, f)
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

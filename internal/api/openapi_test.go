@@ -74,7 +74,7 @@ var routes = []route{
 	{method: "POST", path: "/v1/rollout", summary: "Change the rollout of a rule until the next reload", body: api.RolloutRequest{}, answer: api.RuleRollout{}, change: true},
 	{method: "POST", path: "/v1/programs", summary: "Attach a user's own sock_ops programs", body: api.LoadRequest{}, answer: api.Loaded{}, change: true},
 	{method: "DELETE", path: "/v1/programs/{name}", summary: "Detach a user's own programs, by name", answer: struct{}{}, change: true},
-	{method: "POST", path: "/v1/cc/{name}", summary: "Load one of tcpilot's own congestion controls, or a user's from a file", body: api.LoadControlRequest{}, answer: api.CongestionControl{}, change: true},
+	{method: "POST", path: "/v1/cc", summary: "Load one of tcpilot's own congestion controls, or a user's from a file", body: api.LoadControlRequest{}, answer: api.CongestionControl{}, change: true},
 	{method: "DELETE", path: "/v1/cc/{name}", summary: "Unload a congestion control from the kernel", answer: api.Unloaded{}, change: true},
 }
 

@@ -61,7 +61,7 @@ func (s *stub) Unload(context.Context, string) error {
 	s.changes = append(s.changes, "unload")
 	return nil
 }
-func (s *stub) LoadControl(context.Context, string, LoadControlRequest) (CongestionControl, error) {
+func (s *stub) LoadControl(context.Context, LoadControlRequest) (CongestionControl, error) {
 	s.changes = append(s.changes, "cc load")
 	return CongestionControl{}, nil
 }
@@ -112,8 +112,8 @@ func both(t *testing.T, b Backend, admins int, change ...func(*Server)) (socket 
 // change makes every request that changes something.
 func change(ctx context.Context, c *Client) (errs []error) {
 	_, reload := c.Reload(ctx)
-	_, load := c.Load(ctx, LoadRequest{Object: "/a.o", Cgroup: "/c"})
-	_, ccLoad := c.LoadControl(ctx, "x", LoadControlRequest{})
+	_, load := c.Load(ctx, LoadRequest{File: "/a.o", Cgroup: "/c"})
+	_, ccLoad := c.LoadControl(ctx, LoadControlRequest{Name: "x"})
 	_, ccUnload := c.UnloadControl(ctx, "x")
 	_, rollout := c.SetRollout(ctx, RolloutRequest{Rule: "x", Share: 0.5})
 	return []error{rollout, reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.Detach(ctx)}

@@ -104,7 +104,7 @@ func (q *query) done() error {
 		return q.err
 	}
 	for name := range q.values {
-		return malformed("unknown parameter %q", name)
+		return malformed("unknown parameter %q", name).WithHint("docs/api.md lists the parameters of each request")
 	}
 	return nil
 }
@@ -238,7 +238,7 @@ func parseExplain(v url.Values) (ExplainRequest, error) {
 		Cgroup: q.take("cgroup"), NetNS: q.uint("netns", 64), Pod: q.take("pod"), Incoming: q.bool("incoming"),
 	}
 	if q.err == nil && r.Pod != "" && r.NetNS != 0 {
-		q.err = malformed("explain: netns and pod exclude each other")
+		q.err = malformed("explain: netns and pod exclude each other: name one of them")
 	}
 	if q.err == nil && !r.Remote.IsValid() {
 		q.err = malformed("explain: want a remote address")

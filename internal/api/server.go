@@ -111,7 +111,7 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	change("POST "+pathPodSync, answer(workTimeout, s.syncPods))
 	mux.HandleFunc("GET "+pathControls, answer(workTimeout, s.controls))
 	mux.HandleFunc("GET "+pathControls+"/{name}", answer(workTimeout, s.control))
-	change("POST "+pathControls+"/{name}", answer(workTimeout, s.loadControl))
+	change("POST "+pathControls, answer(workTimeout, s.loadControl))
 	change("DELETE "+pathControls+"/{name}", answer(workTimeout, func(ctx context.Context, r *http.Request) (Unloaded, error) {
 		return b.UnloadControl(ctx, r.PathValue("name"))
 	}))
@@ -310,8 +310,8 @@ func (s *Server) load(ctx context.Context, r *http.Request) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, err
 	}
-	if q.Object == "" || q.Cgroup == "" {
-		return Loaded{}, malformed("load: want an object and a cgroup")
+	if q.File == "" || q.Cgroup == "" {
+		return Loaded{}, malformed("load: want a file and a cgroup")
 	}
 	return s.backend.Load(ctx, q)
 }
@@ -349,7 +349,10 @@ func (s *Server) loadControl(ctx context.Context, r *http.Request) (CongestionCo
 	if err != nil {
 		return CongestionControl{}, err
 	}
-	c, err := s.backend.LoadControl(ctx, r.PathValue("name"), q)
+	if q.Name == "" {
+		return CongestionControl{}, malformed("load: want the name of a congestion control")
+	}
+	c, err := s.backend.LoadControl(ctx, q)
 	c.notNull()
 	return c, err
 }

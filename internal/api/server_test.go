@@ -84,8 +84,8 @@ func TestClientMirrorsBackend(t *testing.T) {
 	if err != nil || rolled.Rule != "default" || rolled.Share != 0.1 || rolled.By != "operator" {
 		t.Errorf("rollout: %+v, %v", rolled, err)
 	}
-	load, err := c.Load(ctx, api.LoadRequest{Object: "/a.o", Cgroup: "/c", Name: "x"})
-	if err != nil || load.Name != "x" || load.Object != "/a.o" {
+	load, err := c.Load(ctx, api.LoadRequest{Name: "x", File: "/a.o", Cgroup: "/c"})
+	if err != nil || load.Name != "x" || load.File != "/a.o" {
 		t.Errorf("load: %+v, %v", load, err)
 	}
 	checkErr(t, c.Unload(ctx, "my-iw"))
@@ -99,12 +99,12 @@ func TestClientMirrorsBackend(t *testing.T) {
 		t.Errorf("an unknown program: %v", err)
 	}
 	checkControls(t, c, f)
-	f.PodList = apitest.Pods()
+	f.AddPods()
 	pods, err := c.Pods(ctx)
 	same(t, "pods", pods, f.PodList)
 	checkErr(t, err)
 	synced, err := c.SyncPods(ctx)
-	same(t, "sync of pods", synced, api.PodSync{Pods: 2, Refused: f.PodList.Refused})
+	same(t, "sync of pods", synced, api.PodSync{Pods: 2, Refused: append(f.Stale, f.PodList.Refused...)})
 	checkErr(t, err)
 	checkErr(t, c.Detach(ctx))
 	if !f.Detached {
@@ -120,7 +120,7 @@ func checkControls(t *testing.T, c *api.Client, f *apitest.Fake) {
 	one, err := c.Get(t.Context(), api.ControlResource("tcpilot_bbr3"))
 	checkErr(t, err)
 	same(t, "one of them", json.RawMessage(one), f.CCs[1])
-	load, err := c.LoadControl(t.Context(), "mine2", api.LoadControlRequest{File: "/a.o", Auto: true})
+	load, err := c.LoadControl(t.Context(), api.LoadControlRequest{Name: "mine2", File: "/a.o", Auto: true})
 	if err != nil || load.Name != "mine2" || load.Source != "/a.o" || !load.Auto || load.Rules == nil {
 		t.Errorf("load: %+v, %v", load, err)
 	}
@@ -130,7 +130,7 @@ func checkControls(t *testing.T, c *api.Client, f *apitest.Fake) {
 	for what, err := range map[string]error{
 		"show":   func() error { _, err := c.Get(t.Context(), api.ControlResource("no/such")); return err }(),
 		"unload": func() error { _, err := c.UnloadControl(t.Context(), "tcpilot_ledbat"); return err }(),
-		"load":   func() error { _, err := c.LoadControl(t.Context(), "nope", api.LoadControlRequest{}); return err }(),
+		"load":   func() error { _, err := c.LoadControl(t.Context(), api.LoadControlRequest{Name: "nope"}); return err }(),
 	} {
 		var e *api.Error
 		if !errors.As(err, &e) || e.Code != 404 || e.Hint == "" {
@@ -197,13 +197,14 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		"bad kind":          {"GET", "/v1/samples?kind=x", "", 400, "failed-connect"},
 		"bad JSON":          {"POST", "/v1/programs", "{", 400, "request body"},
 		"unknown key":       {"POST", "/v1/programs", `{"objekt":"x"}`, 400, "objekt"},
-		"nothing to load":   {"POST", "/v1/programs", `{}`, 400, "want an object and a cgroup"},
+		"nothing to load":   {"POST", "/v1/programs", `{}`, 400, "want a file and a cgroup"},
+		"no control":        {"POST", "/v1/cc", `{}`, 400, "want the name of a congestion control"},
 		"no rule":           {"POST", "/v1/rollout", `{"share":0.5}`, 400, "want a rule"},
 		"no share":          {"POST", "/v1/rollout", `{"rule":"a","share":1.5}`, 400, "share of 0 to 1"},
 		"unknown rule":      {"POST", "/v1/rollout", `{"rule":"a","share":0.5}`, 404, "no rule"},
-		"huge body":         {"POST", "/v1/programs", `{"object":"` + strings.Repeat("x", 70<<10), 413, "too large"},
+		"huge body":         {"POST", "/v1/programs", `{"file":"` + strings.Repeat("x", 70<<10), 413, "too large"},
 		"no such program":   {"DELETE", "/v1/programs/none", "", 404, "no program"},
-		"bad object":        {"POST", "/v1/programs", `{"object":"/etc/passwd","cgroup":"/"}`, 422, "not an eBPF object"},
+		"bad object":        {"POST", "/v1/programs", `{"file":"/etc/passwd","cgroup":"/"}`, 422, "not an eBPF object"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, body := ask(t, socket, tt.method, tt.target, tt.body)

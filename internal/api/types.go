@@ -283,6 +283,24 @@ type PodList struct {
 	Refused []RefusedPod `json:"refused"` // records that are not used
 }
 
+// Status is the part of the status; nil if there is nothing to say of pods. failed is why the records
+// could not be read; empty if they could.
+func (l *PodList) Status(failed string) *PodStatus {
+	if len(l.Pods) == 0 && len(l.Refused) == 0 && failed == "" {
+		return nil
+	}
+	s := &PodStatus{Count: len(l.Pods), Refused: len(l.Refused)}
+	if failed != "" {
+		s.Warnings = append(s.Warnings, failed)
+	}
+	for i := range l.Pods {
+		if p := &l.Pods[i]; p.Warning != "" {
+			s.Warnings = append(s.Warnings, "pod "+p.Pod+": "+p.Warning)
+		}
+	}
+	return s
+}
+
 // Pod is a pod, by its network namespace.
 type Pod struct {
 	Pod         string            `json:"pod"`       // namespace/name
@@ -316,15 +334,15 @@ type PodSync struct {
 
 // LoadRequest asks for a user's own sock_ops object to be attached.
 type LoadRequest struct {
-	Object string `json:"object"` // absolute path of an ELF file, read by the daemon
+	Name   string `json:"name"`   // empty: the file's base name
+	File   string `json:"file"`   // absolute path of an ELF file, read by the daemon
 	Cgroup string `json:"cgroup"` // absolute path of a cgroup v2 directory
-	Name   string `json:"name"`   // empty: the object's base name
 }
 
 // Loaded is a user's own program.
 type Loaded struct {
 	Name     string    `json:"name"`
-	Object   string    `json:"object"`
+	File     string    `json:"file"`
 	Cgroup   string    `json:"cgroup"`
 	Programs []Program `json:"programs"`
 	Since    time.Time `json:"since"`
@@ -349,6 +367,7 @@ type CongestionControl struct {
 
 // LoadControlRequest asks for a congestion control to be loaded.
 type LoadControlRequest struct {
+	Name string `json:"name"`
 	// File is the absolute path of a user's object; empty for one of tcpilot's own.
 	File string `json:"file,omitempty"`
 	Auto bool   `json:"auto"` // arms: auto includes it, not only rules that name it

@@ -169,7 +169,8 @@ permanently, name it in congestion_controls of the configuration.`,
 					return err
 				}
 			}
-			c, err := a.client().LoadControl(cmd.Context(), argv[0], r)
+			r.Name = argv[0]
+			c, err := a.client().LoadControl(cmd.Context(), r)
 			if err != nil {
 				return err
 			}

@@ -230,7 +230,7 @@ func TestStatusCheck(t *testing.T) {
 func TestVersion(t *testing.T) {
 	w := newWorld(t)
 	for _, line := range []string{"version", "--version"} {
-		if r := w.run(t.Context(), line); r.code != 0 || r.stdout != "tcpilot 1.2.3\n" {
+		if r := w.run(t.Context(), line); r.code != 0 || r.stdout != "tcpilot version 1.2.3\n" {
 			t.Errorf("%s: %+v", line, r)
 		}
 	}
@@ -287,7 +287,7 @@ func TestJSONIsTheAPIs(t *testing.T) {
 
 func TestConnectionsJSON(t *testing.T) {
 	w := newWorld(t)
-	r := w.run(t.Context(), "connections", "--json", "-n", "1", "--kind", "close", "--remote", "192.0.2.0/24", "--min-bytes", "1000")
+	r := w.run(t.Context(), "connections", "--json", "--count", "1", "--kind", "close", "--remote", "192.0.2.0/24", "--min-bytes", "1000")
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	if len(lines) != 1 {
 		t.Errorf("%d lines, want 1", len(lines))

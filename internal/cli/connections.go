@@ -26,9 +26,9 @@ type sampleFlags struct {
 func (s *sampleFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&s.remote, "remote", "", "only connections with a remote address in `PREFIX`")
-	f.StringVar(&s.kind, "kind", "", "only samples of this `kind`: close, interval, failed-connect")
+	f.StringVar(&s.kind, "kind", "", "only samples of this `KIND`: close, interval, failed-connect")
 	f.Uint64Var(&s.minBytes, "min-bytes", 0, "only samples with at least `N` bytes acked and received")
-	f.Uint64VarP(&s.count, "count", "n", 0, "end after `N` samples; 0 is no limit")
+	f.Uint64Var(&s.count, "count", 0, "end after `N` samples; 0 is no limit")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kind",
 		cobra.FixedCompletions([]string{"close", "interval", "failed-connect"}, cobra.ShellCompDirectiveNoFileComp)))
 }

@@ -44,14 +44,14 @@ expires, and the next daemon adopts them without a gap.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Config, "config", "", "configuration `file` (default "+config.DefaultFile+" if it exists)")
+	f.StringVar(&o.Config, "config", "", "configuration `FILE` (default "+config.DefaultFile+" if it exists)")
 	f.BoolVar(&o.KeepAttached, "keep-attached", false, "leave programs and policies in the kernel at the end")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	return cmd
 }
 
 func (a *app) reload() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Make the daemon read its configuration again",
 		Long: `Make the daemon read its configuration again (as SIGHUP does). No connection and
@@ -64,27 +64,32 @@ shown, and the exit status is 1.`,
 			if err != nil {
 				return err
 			}
-			var changes []string
-			for _, c := range []struct {
-				what  string
-				names []string
-			}{{"added", r.Added}, {"removed", r.Removed}, {"changed", r.Changed}} {
-				if len(c.names) > 0 {
-					changes = append(changes, c.what+" "+strings.Join(c.names, ", "))
-				}
-			}
-			if len(changes) == 0 {
-				changes = []string{"nothing changed"}
-			}
-			out := fmt.Sprintf("reloaded: %s; %s\n", console.Plural(r.Rules, "rule"), strings.Join(changes, "; "))
-			if r.Mode == engine.ModeObserve {
-				out += observeLine + "\n"
-			}
-			for _, w := range r.Warnings {
-				out += a.Paint.Warn("warning:") + " " + w + "\n"
-			}
-			return a.Print([]byte(out))
+			return console.EmitValue(a.Output, r, a.renderReload)
 		},
+	}
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
+}
+
+func (a *app) renderReload(w io.Writer, r api.ReloadResult) {
+	var changes []string
+	for _, c := range []struct {
+		what  string
+		names []string
+	}{{"added", r.Added}, {"removed", r.Removed}, {"changed", r.Changed}} {
+		if len(c.names) > 0 {
+			changes = append(changes, c.what+" "+strings.Join(c.names, ", "))
+		}
+	}
+	if len(changes) == 0 {
+		changes = []string{"nothing changed"}
+	}
+	fmt.Fprintf(w, "reloaded: %s; %s\n", console.Plural(r.Rules, "rule"), strings.Join(changes, "; "))
+	if r.Mode == engine.ModeObserve {
+		fmt.Fprintln(w, observeLine)
+	}
+	for _, warning := range r.Warnings {
+		fmt.Fprintln(w, a.Paint.Warn("warning:")+" "+warning)
 	}
 }
 
@@ -107,11 +112,12 @@ needs root. What was learned stays on disk.`,
 			if err != nil {
 				return err
 			}
-			return a.Print([]byte("detached: the daemon removes everything from the kernel and ends\n"))
+			return a.done(Detached{Daemon: true, Undone: []string{}}, "detached: the daemon removes everything from the kernel and ends")
 		},
 	}
-	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `file`, if no daemon runs")
+	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `FILE`, if no daemon runs")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
+	a.JSONFlag(cmd, "write JSON: whether a daemon ran, and what was removed if not")
 	return cmd
 }
 
@@ -121,25 +127,8 @@ func (a *app) detachAlone(ctx context.Context, o RunOptions) error {
 		return fmt.Errorf("detach (no daemon runs): %w", err)
 	}
 	if len(d.Undone) == 0 {
-		return a.Print([]byte("nothing to detach: no daemon runs, and an earlier one left nothing\n"))
+		d.Undone = []string{}
+		return a.done(d, "nothing to detach: no daemon runs, and an earlier one left nothing")
 	}
-	return a.Print([]byte("detached what an earlier daemon left behind:\n  " + strings.Join(d.Undone, "\n  ") + "\n"))
-}
-
-func (a *app) version() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Show the version of this program",
-		Args:  console.Args(0, 0, ""),
-		RunE: func(*cobra.Command, []string) error {
-			type version struct {
-				Version string `json:"version"`
-			}
-			return console.EmitValue(a.Output, version{a.Version}, func(w io.Writer, v version) {
-				fmt.Fprintf(w, "tcpilot %s\n", v.Version)
-			})
-		},
-	}
-	a.JSONFlag(cmd, "write JSON")
-	return cmd
+	return a.done(d, "detached what an earlier daemon left behind:\n  "+strings.Join(d.Undone, "\n  "))
 }

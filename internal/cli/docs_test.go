@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tcpilot/tcpilot/internal/api/apitest"
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
@@ -52,7 +51,7 @@ func TestHelpIsComplete(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	w := newWorld(t)
-	w.fake.PodList = apitest.Pods()
+	w.fake.AddPods()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if r := w.run(t.Context(), "completion", shell); r.code != 0 || !strings.Contains(r.stdout, "tcpilot") {
 			t.Errorf("completion %s: exit %d, %d bytes, %s", shell, r.code, len(r.stdout), r.stderr)

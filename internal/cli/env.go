@@ -68,6 +68,7 @@ type ReplayOptions struct {
 
 // Detached is what was removed.
 type Detached struct {
+	Daemon bool     `json:"daemon"` // a daemon ran: it removes everything
 	Undone []string `json:"undone"` // "detach program tcpilot_sockops from /sys/fs/cgroup", ...
 }
 

@@ -34,7 +34,7 @@ this host.`,
 				return err
 			}
 			if r.Pod != "" && r.NetNS != 0 {
-				return console.Usagef("--pod and --netns exclude each other")
+				return console.Usagef("--pod and --netns exclude each other: use one of them")
 			}
 			if local != "" {
 				if r.Local, err = netip.ParseAddr(local); err != nil {
@@ -50,11 +50,11 @@ this host.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&local, "local", "", "local `address`")
-	f.Uint16Var(&r.LocalPort, "local-port", 0, "local `port`")
-	f.StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` of the socket")
-	f.Uint64Var(&r.NetNS, "netns", 0, "network namespace `cookie` of the socket; 0 is the daemon's own")
-	f.StringVar(&r.Pod, "pod", "", "the socket's `pod`, as namespace/name, instead of --netns")
+	f.StringVar(&local, "local", "", "local `ADDRESS`")
+	f.Uint16Var(&r.LocalPort, "local-port", 0, "local `PORT`")
+	f.StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `DIRECTORY` of the socket")
+	f.Uint64Var(&r.NetNS, "netns", 0, "network namespace `COOKIE` of the socket; 0 is the daemon's own")
+	f.StringVar(&r.Pod, "pod", "", "the socket's `POD`, as namespace/name, instead of --netns")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("pod", a.completePods))
 	f.BoolVar(&r.Incoming, "incoming", false, "the remote side connects")
 	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))

@@ -88,7 +88,7 @@ func fmtGain(g engine.Gain) string {
 		return "-"
 	}
 	how := ""
-	if !g.BySlice {
+	if g.BySingles() {
 		how = ", by " + g.BySlice.String()
 	}
 	interval := fmt.Sprintf("%.2fx to %.2fx%s", g.Low, g.High, how)

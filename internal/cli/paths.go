@@ -108,18 +108,18 @@ func (a *app) paths() *cobra.Command {
 				return show(cmd.Context(), a, q.Resource(), render)
 			}
 			if a.JSON {
-				return console.Usagef("--watch and --json do not go together")
+				return console.Usagef("--watch and --json exclude each other: use one of them")
 			}
 			return a.watch(cmd.Context(), interval, q.Resource(), render)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortOrders())
+	f.StringVar(&order, "sort", string(api.SortSamples), "`ORDER`: "+sortOrders())
 	f.IntVarP(&q.Limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
 	f.StringVar(&q.After, "after", "", "only the paths after `CURSOR`: the field next of an earlier --json answer")
-	f.StringVar(&q.Rule, "rule", "", "only paths of this `rule`")
+	f.StringVar(&q.Rule, "rule", "", "only paths of this `RULE`")
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
-	f.DurationVar(&interval, "interval", 2*time.Second, "`time` between two updates of --watch")
+	f.DurationVar(&interval, "interval", 2*time.Second, "`TIME` between two updates of --watch")
 	f.BoolVar(&wide, "wide", false, wideDoc)
 	f.BoolVar(&network, "network", false, "what the paths' connections show of the network")
 	cmd.MarkFlagsMutuallyExclusive("wide", "network")
@@ -261,7 +261,7 @@ func (a *app) renderPathNotes(w io.Writer, l *api.PathList) {
 	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return slices.ContainsFunc(p.Arms, isDefault) }) {
 		fmt.Fprintln(w, "* the default, which connections have without tcpilot")
 	}
-	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.HoldOut.Gain.Known() && !bool(p.HoldOut.Gain.BySlice) }) {
+	if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.HoldOut.Gain.BySingles() }) {
 		fmt.Fprintln(w, bySingles+" compared with single connections of the hold-out, not with slices of time: if connections overlap, it may be wrong")
 	}
 	for _, p := range l.Paths {
@@ -306,7 +306,7 @@ func fmtVersus(g engine.Gain) string {
 		return console.None
 	}
 	interval := "(" + three(g.Low) + "-" + three(g.High) + ")"
-	if !g.BySlice {
+	if g.BySingles() {
 		interval += bySingles
 	}
 	if !g.Better() && !g.Worse() {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/api"
-	"github.com/tcpilot/tcpilot/internal/api/apitest"
 )
 
 func TestPods(t *testing.T) {
@@ -14,9 +13,9 @@ func TestPods(t *testing.T) {
 	if r := w.run(t.Context(), "status"); strings.Contains(r.stdout, "pods") {
 		t.Errorf("status shows pods that do not exist:\n%s", r.stdout)
 	}
-	w.fake.PodList = apitest.Pods()
+	w.fake.AddPods()
 	w.run(t.Context(), "pods").golden(t, "pods")
-	if r := w.run(t.Context(), "pods", "--sync"); r.code != 0 || !strings.Contains(r.stdout, "shop/web-1") || r.stderr != "record aa-eth0.json (shop/old): network namespace /run/netns/cni-1 does not exist; removed\n" {
+	if r := w.run(t.Context(), "pods", "--sync"); r.code != 0 || !strings.Contains(r.stdout, "shop/web-1") || r.stderr != "record 00112233445566@eth0.json (shop/old): its network namespace /run/netns/cni-1 does not exist; removed\n" {
 		t.Errorf("%+v", r)
 	}
 	w.run(t.Context(), "connections", "--count", "2").golden(t, "pods-connections")

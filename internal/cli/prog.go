@@ -72,7 +72,7 @@ how long its programs ran, if the kernel counts that.`,
 
 func (a *app) renderProgram(w io.Writer, l api.Loaded) {
 	fmt.Fprintf(w, "%s, your own: attached\n\n", a.Paint.Bold(l.Name))
-	writeDetail(w, "object", "%s", l.Object)
+	writeDetail(w, "file", "%s", l.File)
 	writeDetail(w, "cgroup", "%s", l.Cgroup)
 	writeDetail(w, "since", "%s", fmtAgo(a.Now(), l.Since))
 	var programs []metrics.ProgramStats
@@ -87,7 +87,7 @@ func (a *app) renderProgram(w io.Writer, l api.Loaded) {
 func (a *app) progLoad() *cobra.Command {
 	var r api.LoadRequest
 	cmd := &cobra.Command{
-		Use:   "load NAME FILE.o --cgroup PATH",
+		Use:   "load NAME FILE.o --cgroup DIRECTORY",
 		Short: "Attach your own program to a cgroup",
 		Long: `Attach the sock_ops programs of your own eBPF object, as NAME, to a cgroup beside
 tcpilot's. The daemon reads the file, and refuses one that has programs of another
@@ -106,7 +106,7 @@ type; for a congestion control see 'tcpilot cc load'. The programs stay until
 				return console.Usagef("--cgroup is missing: name the cgroup v2 directory to attach to")
 			}
 			r.Name = argv[0]
-			if r.Object, err = fileArg(argv[1]); err != nil {
+			if r.File, err = fileArg(argv[1]); err != nil {
 				return err
 			}
 			if r.Cgroup, err = fileArg(r.Cgroup); err != nil {
@@ -119,7 +119,7 @@ type; for a congestion control see 'tcpilot cc load'. The programs stay until
 			return a.done(l, fmt.Sprintf("loaded %s: %s on %s", l.Name, fmtPrograms(l.Programs), l.Cgroup))
 		},
 	}
-	cmd.Flags().StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `directory` to attach to")
+	cmd.Flags().StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `DIRECTORY` to attach to")
 	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd
@@ -158,9 +158,9 @@ func (a *app) completeLoaded(cmd *cobra.Command, argv []string, _ string) ([]str
 }
 
 func (a *app) renderLoaded(w io.Writer, l []api.Loaded, indent string) {
-	t := console.NewTable("NAME", "PROGRAMS", "CGROUP", "OBJECT", "SINCE")
+	t := console.NewTable("NAME", "PROGRAMS", "CGROUP", "FILE", "SINCE")
 	for _, p := range l {
-		t.Row(p.Name, fmtPrograms(p.Programs), p.Cgroup, p.Object, fmtAgo(a.Now(), p.Since))
+		t.Row(p.Name, fmtPrograms(p.Programs), p.Cgroup, p.File, fmtAgo(a.Now(), p.Since))
 	}
 	t.Write(w, a.Paint, indent)
 }

@@ -57,7 +57,7 @@ be read by its owner only.`,
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&duration, "duration", 0, "end after this `time`; 0 is no limit")
+	f.DurationVar(&duration, "duration", 0, "end after this `TIME`; 0 is no limit")
 	f.BoolVar(&force, "force", false, "overwrite FILE if it exists")
 	sf.add(cmd)
 	a.JSONFlag(cmd, "write JSON lines instead, which cannot be replayed")
@@ -224,9 +224,9 @@ neither root nor a running daemon.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Config, "config", "", "configuration `file`")
-	f.StringVar(&o.Learner, "learner", "", "`learner` to use instead of the configuration's: thompson, epsilon-greedy")
-	f.StringVar(&order, "sort", string(api.SortSamples), "`order`: "+sortOrders())
+	f.StringVar(&o.Config, "config", "", "configuration `FILE`")
+	f.StringVar(&o.Learner, "learner", "", "`LEARNER` to use instead of the configuration's: thompson, epsilon-greedy")
+	f.StringVar(&order, "sort", string(api.SortSamples), "`ORDER`: "+sortOrders())
 	f.IntVarP(&limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
 	f.BoolVar(&wide, "wide", false, wideDoc)
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))

@@ -92,7 +92,7 @@ func rolloutBy(r *engine.Rollout, now time.Time) string {
 }
 
 func (a *app) rolloutSet() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "set RULE SHARE",
 		Short: "Change the rollout of a rule until the next reload",
 		Long: `Change the share of its connections that a rule applies to, 0% to 100%, from now on.
@@ -108,6 +108,8 @@ configuration. Connections that exist already do not change.`,
 		},
 		RunE: func(cmd *cobra.Command, argv []string) error { return a.setRollout(cmd.Context(), argv[0], argv[1]) },
 	}
+	a.JSONFlag(cmd, jsonDoc)
+	return cmd
 }
 
 func (a *app) setRollout(ctx context.Context, rule, share string) error {
@@ -119,8 +121,8 @@ func (a *app) setRollout(ctx context.Context, rule, share string) error {
 	if err != nil {
 		return err
 	}
-	return a.Print([]byte(fmt.Sprintf("rule %s: %s of new connections get what it gives, until the next reload (configured: %s)\n",
-		r.Rule, fmtShare(r.Share), fmtShare(r.Configured))))
+	return a.done(r, fmt.Sprintf("rule %s: %s of new connections get what it gives, until the next reload (configured: %s)",
+		r.Rule, fmtShare(r.Share), fmtShare(r.Configured)))
 }
 
 // renderRollouts lists the rollouts in the output of status.

@@ -30,8 +30,7 @@ each remote prefix which congestion control is best. A share of the connections
 keeps the kernel's defaults, so that the gain is always measured.
 
 Start it with 'tcpilot run' as root; all other commands ask the running daemon.
-With --json, commands that read (status, paths, rules ...) write the answer of the
-API on the socket.
+With --json, they write the answer of the API on the socket.
 
 Commands that change something need root, or membership in the group that
 socket.admins names. Commands that only read use a second socket
@@ -55,7 +54,7 @@ func New(env Env) *cobra.Command {
 	}
 	console.Root(root, env.Version)
 	env.Attach(root)
-	root.PersistentFlags().StringVar(&a.socket, "socket", config.Default().Socket.Path, "the daemon's unix `socket`; commands that only read try the socket for reading beside it first")
+	root.PersistentFlags().StringVar(&a.socket, "socket", config.Default().Socket.Path, "the daemon's unix `SOCKET`; commands that only read try the socket for reading beside it first")
 	cobra.CheckErr(root.MarkPersistentFlagFilename("socket", "sock"))
 
 	root.AddGroup(
@@ -67,7 +66,7 @@ func New(env Env) *cobra.Command {
 		"read":   {a.status(), a.paths(), a.connections(), a.explain(), a.rules(), a.pods(), a.doctor(), a.cc(), a.prog(), a.demo(), a.lab()},
 		"change": {a.run(), a.reload(), a.rollout(), a.detach()},
 		"file":   {a.check(), a.record(), a.replay()},
-		"":       {a.version()},
+		"":       {console.VersionCommand(a.Output, a.Version)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = id

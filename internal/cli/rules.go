@@ -218,7 +218,7 @@ that is only that of a container.`,
 			return a.emitDoctor(doc)
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", "", "configuration `file`, if no daemon runs")
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE`, if no daemon runs")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	a.JSONFlag(cmd, jsonDoc)
 	return cmd

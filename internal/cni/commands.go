@@ -8,7 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// do executes a command other than VERSION.
+// do executes a command other than VERSION. An error that is not a *failure has codeIO.
 func (r *request) do() (answer, error) {
 	switch r.command {
 	case "ADD":
@@ -54,7 +54,7 @@ func (r *request) add() (a answer, err error) {
 		Added:       time.Now().UTC(),
 	}
 	if err := r.Dir.Put(p); err != nil {
-		return a, fail(codeIO, "%v", err)
+		return a, err
 	}
 	a.changed, a.pod = true, name(p.Namespace, p.Name, r.key)
 	return a, nil
@@ -65,7 +65,7 @@ func (r *request) add() (a answer, err error) {
 func (r *request) netnsCookie() (cookie uint64, err error) {
 	own, err := r.cookie("")
 	if err != nil {
-		return 0, fail(codeIO, "%v", err)
+		return 0, err
 	}
 	if cookie, err = r.cookie(r.netns); err != nil {
 		return 0, fail(codeEnvironment, "CNI_NETNS: %v", err)
@@ -79,7 +79,7 @@ func (r *request) netnsCookie() (cookie uint64, err error) {
 // del succeeds if there is nothing to delete. It needs neither CNI_NETNS nor prevResult.
 func (r *request) del() (a answer, err error) {
 	if a.changed, err = r.Dir.Delete(r.key); err != nil {
-		return a, fail(codeIO, "%v", err)
+		return a, err
 	}
 	args, _ := parseArgs(r.args)
 	a.pod = name(args.Namespace, args.Name, r.key)
@@ -98,7 +98,7 @@ func (r *request) check() error {
 			because("ADD makes it")
 	}
 	if err != nil {
-		return fail(codeIO, "%v", err)
+		return err
 	}
 	cookie, err := r.netnsCookie()
 	if err != nil {
@@ -119,10 +119,7 @@ func (r *request) collect() (a answer, err error) {
 	}
 	removed, err := r.Dir.Keep(r.Network, valid)
 	a.changed, a.pod = removed > 0, "network "+r.Network
-	if err != nil {
-		return a, fail(codeIO, "%v", err)
-	}
-	return a, nil
+	return a, err
 }
 
 // status says whether ADD can write a record. The daemon does not matter for that.

@@ -6,17 +6,16 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/defaults"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 const (
-	defaultSocket  = "/run/tcpilot/tcpilot.sock" // the daemon's, if its configuration names no other
 	defaultTimeout = time.Second
 	maxTimeout     = 10 * time.Second
 	maxConfig      = 4 << 20 // bytes: annotations, and the results of other plugins
@@ -51,23 +50,20 @@ type config struct {
 	timeout time.Duration // Timeout
 }
 
-// isNetwork is section 1: name.
-var isNetwork = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`).MatchString
-
 // parseConfig reads the network configuration. With an error, what could be read is returned too.
 func parseConfig(data []byte) (c config, err error) {
 	err = decode(data, "", &c)
 	if c.Dir == "" {
-		c.Dir = podrecord.DefaultDir
+		c.Dir = defaults.PodsDir
 	}
 	if c.Socket == "" {
-		c.Socket = defaultSocket
+		c.Socket = defaults.Socket
 	}
 	c.timeout = defaultTimeout
 	switch {
 	case err != nil:
 		return c, err
-	case !isNetwork(c.Network):
+	case !pod.IsIdentifier(c.Network):
 		return c, fail(codeConfig, "the network configuration's name is %q: it must be a letter or digit, then letters, digits, _ . and -", c.Network)
 	case !filepath.IsAbs(string(c.Dir)):
 		return c, fail(codeConfig, "the network configuration's dir is %q: it must be an absolute path", c.Dir)

@@ -559,8 +559,8 @@ func TestDefaultsAreTheDaemons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.StateDir+"/pods") || c.timeout != time.Second {
-		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and state_dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.StateDir)
+	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.PodsDir) || c.timeout != time.Second {
+		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and pods_dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.PodsDir)
 	}
 }
 

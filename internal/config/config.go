@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/defaults"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
@@ -199,9 +200,9 @@ func Default() *Config {
 func base() *Config {
 	return &Config{
 		BPFFS:        "/sys/fs/bpf",
-		RunDir:       "/run/tcpilot",
-		StateDir:     "/var/lib/tcpilot",
-		PodsDir:      "/var/lib/tcpilot/pods",
+		RunDir:       defaults.RunDir,
+		StateDir:     defaults.StateDir,
+		PodsDir:      defaults.PodsDir,
 		Mode:         "tune",
 		Interval:     5 * time.Second,
 		Socket:       Socket{Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
@@ -224,7 +225,7 @@ func base() *Config {
 // finish sets the values that depend on other keys, and checks that the keys are consistent.
 func (c *Config) finish(d *decoder, raw *fileRules) {
 	if c.Socket.Path == "" {
-		c.Socket.Path = filepath.Join(c.RunDir, "tcpilot.sock")
+		c.Socket.Path = filepath.Join(c.RunDir, defaults.SocketName)
 	}
 	if c.Socket.Group == "" {
 		c.Socket.Group = c.Socket.Admins

@@ -166,7 +166,7 @@ func parseText(s string, v reflect.Value, tag reflect.StructTag) (err error) {
 	case *learn.Objective:
 		*p, err = learn.ParseObjective(s)
 	case *tcp.CC:
-		*p, err = parseCC(s)
+		*p, err = ParseCC(s)
 	case *string:
 		*p, err = s, checkText(s, tag.Get("is"))
 	default:

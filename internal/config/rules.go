@@ -154,7 +154,7 @@ func (d *decoder) setOne(e *yamlfile.Entry, s *setValues) {
 			d.at[fieldAt{s, f}] = at
 		}
 	} else {
-		s.cc, err = parseCC(text)
+		s.cc, err = ParseCC(text)
 		d.at[ccAt{s}] = at
 	}
 	if err != nil {

@@ -173,9 +173,7 @@ var ccForm = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
 // ParseCC reads the name of a congestion control: any of the form that the kernel takes, but of
 // names that begin as tcpilot's own do only those that exist.
-func ParseCC(s string) (tcp.CC, error) { return parseCC(s) }
-
-func parseCC(s string) (tcp.CC, error) {
+func ParseCC(s string) (tcp.CC, error) {
 	cc, ok := tcp.ParseCC(s)
 	if !ok || !ccForm.MatchString(s) {
 		return tcp.CC{}, bad("write a name of at most 15 characters, as in net.ipv4.tcp_available_congestion_control",

@@ -60,7 +60,7 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 			return api.RuleRollout{Rule: r.Rule, Rollout: *rule.Rollout}, nil
 		}
 	}
-	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule)
+	return api.RuleRollout{}, api.NotFound("rule %q is gone: the configuration was reloaded meanwhile", r.Rule).WithHint("see 'tcpilot rollout list'")
 }
 
 // problems describes what does not work now.
@@ -178,18 +178,18 @@ func (d *Daemon) Detach(context.Context) error {
 // Load implements api.Backend.
 func (d *Daemon) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) {
 	if r.Name == "" {
-		r.Name = strings.TrimSuffix(filepath.Base(r.Object), ".o")
+		r.Name = strings.TrimSuffix(filepath.Base(r.File), ".o")
 		r.Name = strings.ReplaceAll(r.Name, ".", "_")
 	}
 	dir, err := cgroupDir(r.Cgroup)
 	if err != nil {
 		return api.Loaded{}, err
 	}
-	u, err := d.dp.LoadUser(r.Name, r.Object, dir)
+	u, err := d.dp.LoadUser(r.Name, r.File, dir)
 	if err != nil {
 		return api.Loaded{}, api.Invalid("%v", err)
 	}
-	d.log.Info("user's program attached", "name", u.Name, "object", u.Object, "cgroup", u.Cgroup, "program", u.Program)
+	d.log.Info("user's program attached", "name", u.Name, "file", u.Object, "cgroup", u.Cgroup, "program", u.Program)
 	return loadedOf(u), nil
 }
 
@@ -217,6 +217,6 @@ func (d *Daemon) loaded() []api.Loaded {
 
 func loadedOf(u datapath.UserObject) api.Loaded {
 	stats := programStats(u.Program, progstats.Of(u.ID))
-	return api.Loaded{Name: u.Name, Object: u.Object, Cgroup: u.Cgroup, Since: u.Since,
+	return api.Loaded{Name: u.Name, File: u.Object, Cgroup: u.Cgroup, Since: u.Since,
 		Programs: []api.Program{{ProgramStats: stats, Type: "sock_ops"}}}
 }

@@ -160,20 +160,27 @@ func (c *controls) unloadAll(log *slog.Logger) error {
 	return err
 }
 
+// poll reads what the kernel has. The caller has c.mu.
+func (c *controls) poll() error {
+	names, err := kernelcc.Available()
+	if err == nil {
+		c.here = parseCCs(names)
+	}
+	return err
+}
+
 // offer passes the engine the congestion controls that connections may get now: the
 // kernel's, and the wanted ones in BPF.
 func (c *controls) offer(e *engine.Engine) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	names, err := kernelcc.Available()
-	if err != nil {
+	if err := c.poll(); err != nil {
 		return err
 	}
 	def, err := kernelcc.Default()
 	if err != nil {
 		return err
 	}
-	c.here = parseCCs(names)
 	usual, _ := tcp.ParseCC(def)
 	e.SetOffered(c.offers(), usual)
 	for _, missing := range []map[tcp.CC]error{c.failed, c.modules} {
@@ -216,13 +223,11 @@ func (c *controls) offers() []congestion.Control {
 
 // usable lists the controls that offers would offer now.
 func (c *controls) usable() (ccs []tcp.CC, err error) {
-	names, err := kernelcc.Available()
-	if err != nil {
-		return nil, err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.here = parseCCs(names)
+	if err := c.poll(); err != nil {
+		return nil, err
+	}
 	for _, o := range c.offers() {
 		ccs = append(ccs, o.CC)
 	}
@@ -369,20 +374,20 @@ func rulesNaming(rules []policy.Rule, name tcp.CC) (names []string) {
 }
 
 // LoadControl implements api.Backend.
-func (d *Daemon) LoadControl(ctx context.Context, name string, r api.LoadControlRequest) (api.CongestionControl, error) {
+func (d *Daemon) LoadControl(ctx context.Context, r api.LoadControlRequest) (api.CongestionControl, error) {
 	var err error
 	hint := "docs/congestion-controls.md describes what an object of your own must have"
-	parsed, valid := tcp.ParseCC(name)
+	parsed, valid := tcp.ParseCC(r.Name)
 	before := d.controls.version(parsed)
 	switch {
 	case r.File == "" && !(valid && congestion.IsOwn(parsed)):
-		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", name).
+		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", r.Name).
 			WithHint("see 'tcpilot cc list'; to load your own, name its file: tcpilot cc load NAME FILE")
 	case r.File == "":
 		err, hint = d.controls.loadRequested(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel takes"
 	default:
 		if err = d.dp.RoomForCC(parsed); err == nil {
-			err = d.controls.LoadUser(ctx, name, r.File, r.Auto)
+			err = d.controls.LoadUser(ctx, r.Name, r.File, r.Auto)
 		}
 	}
 	if errors.Is(err, unix.EEXIST) {
@@ -392,7 +397,7 @@ func (d *Daemon) LoadControl(ctx context.Context, name string, r api.LoadControl
 	if err != nil {
 		return api.CongestionControl{}, api.Invalid("%v", err).WithHint("%s", hint)
 	}
-	after, err := d.controls.One(name)
+	after, err := d.controls.One(r.Name)
 	if err == nil && before != "" && before != after.Version {
 		d.engine.Forget(parsed) // what was learned is about the version before
 	}

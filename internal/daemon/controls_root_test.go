@@ -138,7 +138,7 @@ func TestRootUsersControl(t *testing.T) {
 	p.rules(t, "congestion_controls: none\nrules: [{name: all, set: {cc: "+usersName+"}}]")
 	d := p.start(t, keep)
 	file := userObject(t)
-	c, err := d.LoadControl(ctx, usersName, api.LoadControlRequest{File: file})
+	c, err := d.LoadControl(ctx, api.LoadControlRequest{Name: usersName, File: file})
 	if err != nil || c.State != "loaded" || !c.User || c.Auto || c.Source != file {
 		t.Fatalf("%+v, %v", c, err)
 	}
@@ -149,7 +149,7 @@ func TestRootUsersControl(t *testing.T) {
 		t.Errorf("unloaded although a rule names it: %v", err)
 	}
 	for name, want := range map[string]string{"tcpilot_mine": "reserved for tcpilot", "cubic": "the kernel's own", "x": "no such file"} {
-		if _, err := d.LoadControl(ctx, name, api.LoadControlRequest{File: "/no/such/file"}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := d.LoadControl(ctx, api.LoadControlRequest{Name: name, File: "/no/such/file"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
@@ -199,10 +199,10 @@ func TestRootDetachUnloadsControls(t *testing.T) {
 	p := withControls(t)
 	p.rules(t, "congestion_controls: [tcpilot_bbr3]\nrules: [{name: all, learn: {hold_out: 0%}}]")
 	d := p.start(t, func(o *Options) { o.KeepAttached = true })
-	if _, err := d.LoadControl(ctx, usersName, api.LoadControlRequest{File: userObject(t), Auto: true}); err != nil {
+	if _, err := d.LoadControl(ctx, api.LoadControlRequest{Name: usersName, File: userObject(t), Auto: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.LoadControl(ctx, "tcpilot_ledbat", api.LoadControlRequest{}); err != nil {
+	if _, err := d.LoadControl(ctx, api.LoadControlRequest{Name: "tcpilot_ledbat"}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := d.Rules(ctx)

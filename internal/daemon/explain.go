@@ -27,7 +27,7 @@ const (
 func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation, error) {
 	asked := r
 	if r.Pod != "" {
-		p := d.pods.registry.Pods().ByName(r.Pod)
+		p := d.pods.now().ByName(r.Pod)
 		if p == nil {
 			return api.Explanation{}, api.NotFound("no pod %q", r.Pod).WithHint("see 'tcpilot pods'")
 		}

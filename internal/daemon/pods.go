@@ -27,10 +27,9 @@ import (
 
 // pods are the pods of this host, by the records of the CNI plugin (design note 18).
 type pods struct {
-	records  podrecord.Dir
-	own      uint64 // cookie of the daemon's network namespace, which is no pod's
-	registry pod.Registry
-	view     atomic.Pointer[podView]
+	records podrecord.Dir
+	own     uint64 // cookie of the daemon's network namespace, which is no pod's
+	view    atomic.Pointer[podView]
 
 	mu      sync.Mutex // one reading at a time, until its rules are in force
 	checked map[podPlace]podCheck
@@ -107,7 +106,7 @@ func (d *Daemon) readPods() {
 			d.log.Warn("records of pods not read, the previous pods stay in force", "error", err)
 		}
 		p.failed = err.Error()
-		p.publish(p.registry.Pods(), d.podControls)
+		p.publish(p.now(), d.podControls)
 		return
 	}
 	p.failed = ""
@@ -140,7 +139,7 @@ func (d *Daemon) readPods() {
 	p.refused = refused
 	set := pod.NewSet(here)
 	before := p.view.Load()
-	added, removed := p.registry.Replace(set)
+	added, removed := set.Since(p.now())
 	p.publish(set, d.podControls)
 	d.logPods(before, added, removed)
 }
@@ -175,6 +174,14 @@ func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (
 	}
 	checked[at] = podCheck{st.Dev, st.Ino, now}
 	return false, nil
+}
+
+// now is the pods of the latest reading.
+func (p *pods) now() *pod.Set {
+	if v := p.view.Load(); v != nil {
+		return v.set
+	}
+	return nil
 }
 
 // publish makes a view of set. Counters of pods that stay go on.
@@ -308,20 +315,7 @@ func (d *Daemon) PodName(netns uint64) string { return d.pods.view.Load().names[
 // podStatus is the part of the status; nil without pods.
 func (d *Daemon) podStatus() *api.PodStatus {
 	l, _ := d.Pods(context.Background())
-	failed := d.pods.view.Load().failed
-	if len(l.Pods) == 0 && len(l.Refused) == 0 && failed == "" {
-		return nil
-	}
-	s := &api.PodStatus{Count: len(l.Pods), Refused: len(l.Refused)}
-	if failed != "" {
-		s.Warnings = append(s.Warnings, failed)
-	}
-	for i := range l.Pods {
-		if p := &l.Pods[i]; p.Warning != "" {
-			s.Warnings = append(s.Warnings, "pod "+p.Pod+": "+p.Warning)
-		}
-	}
-	return s
+	return l.Status(d.pods.view.Load().failed)
 }
 
 func (d *Daemon) podCounts() (list []metrics.PodCount) {

@@ -132,10 +132,10 @@ func TestRootFIFO(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if _, err := d.Load(short, api.LoadRequest{Object: fifo, Cgroup: p.cgroup.Path}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
+	if _, err := d.Load(short, api.LoadRequest{File: fifo, Cgroup: p.cgroup.Path}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
 		t.Errorf("load: %v", err)
 	}
-	if _, err := d.LoadControl(short, usersName, api.LoadControlRequest{File: fifo}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
+	if _, err := d.LoadControl(short, api.LoadControlRequest{Name: usersName, File: fifo}); err == nil || !strings.Contains(err.Error(), "is a FIFO") {
 		t.Errorf("cc load: %v", err)
 	}
 	if err := os.Rename(fifo, p.config); err != nil {

@@ -27,7 +27,7 @@ func (d *Daemon) putRules(base []policy.Rule, write func([]policy.Rule) error) e
 	d.rules.writing.Lock()
 	defer d.rules.writing.Unlock()
 	// Not those of the last reading: the configuration may want other congestion controls now.
-	controls := d.podControls(d.pods.registry.Pods())
+	controls := d.podControls(d.pods.now())
 	return d.rules.write(base, wantedControls(controls), write)
 }
 
@@ -121,7 +121,7 @@ func (d *Daemon) recompile() error {
 // resolver is resolver with the pods of now.
 func (d *Daemon) resolver() policy.Resolver {
 	r := resolver()
-	r.Pods = func(m *pod.Match) []uint64 { return d.pods.registry.Pods().Cookies(m) }
+	r.Pods = func(m *pod.Match) []uint64 { return d.pods.now().Cookies(m) }
 	return r
 }
 

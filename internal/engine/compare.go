@@ -151,15 +151,8 @@ func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 }
 
 func whyWorse(g learn.Gain) string {
-	return fmt.Sprintf("connections were %.2f times as fast as with the default (95 %%: %.2f to %.2f), over %.0f slices of time and %.0f %s",
-		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, heldOutAs(g.BySlice))
-}
-
-func heldOutAs(bySlice learn.BySlice) string {
-	if bySlice {
-		return "slices of time held out"
-	}
-	return "single connections held out"
+	return fmt.Sprintf("connections were %.2f times as fast as with the default (95 %%: %.2f to %.2f), over %.0f slices of time and %.0f %s held out",
+		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, g.BySlice)
 }
 
 // above is the node that n is part of: its parent or, of a namespace's root, the rule's own.

@@ -67,8 +67,8 @@ func hasFailed(s *tcp.Sample) bool {
 }
 
 func whyFailing(f learn.FailureShares) string {
-	return fmt.Sprintf("%.3g %% of connections failed or were aborted, with the default %.3g %%, over %.0f slices of time and %.0f %s",
-		100*f.TreatedShare, 100*f.HeldOutShare, f.Treated, f.HeldOut, heldOutAs(f.BySlice))
+	return fmt.Sprintf("%.3g %% of connections failed or were aborted, with the default %.3g %%, over %.0f slices of time and %.0f %s held out",
+		100*f.TreatedShare, 100*f.HeldOutShare, f.Treated, f.HeldOut, f.BySlice)
 }
 
 // inverseShare is the inverse of the share of connections that a policy assigns to a group; 0 if

@@ -247,6 +247,10 @@ func (b *BySlice) UnmarshalText(text []byte) error {
 // Known reports whether there is an interval.
 func (g Gain) Known() bool { return g.High > 0 }
 
+// BySingles reports whether there is an interval, found with single connections of the hold-out:
+// if connections overlap, it may be wrong.
+func (g Gain) BySingles() bool { return g.Known() && !bool(g.BySlice) }
+
 // Better and Worse report whether the gain is significantly above or below 1.
 func (g Gain) Better() bool { return g.Known() && g.Low > 1 }
 func (g Gain) Worse() bool  { return g.Known() && g.High < 1 }

@@ -1,115 +1,135 @@
 package lint
 
 import (
+	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"path"
+	"go/types"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	gopackages "golang.org/x/tools/go/packages"
 )
 
-// exportedAnyway are exported names that no other package mentions, each with its reason.
-var exportedAnyway = map[string]string{
-	"daemon.Daemon":        "its exported methods are those of api.Backend",
-	"estimate.MarshalText": "encoding/json calls it",
-	"learn.MarshalText":    "encoding/json calls it",
-	"tcp.MarshalText":      "encoding/json calls it",
-}
+// exportedAnyway are exported names that no other package uses, each with its reason.
+var exportedAnyway = map[string]string{}
 
-// source is one file of Go.
+// source is one file of Go with its types.
 type source struct {
 	pkg    string // as in mayImport
 	test   bool
 	parsed *ast.File
+	info   *types.Info
+	fset   *token.FileSet
 }
 
-func sources(t *testing.T) (all []source) {
+// load type-checks all packages, with their tests.
+func load(t *testing.T) (all []source, loaded []*gopackages.Package) {
 	t.Helper()
-	for _, file := range files(t) {
-		if !strings.HasSuffix(file, ".go") || strings.Contains(file, "testdata/") {
-			continue
-		}
-		text := read(t, file)
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), text, parser.SkipObjectResolution)
-		if err != nil {
+	loaded, err := gopackages.Load(&gopackages.Config{
+		Dir: root, Tests: true,
+		Mode: gopackages.NeedName | gopackages.NeedFiles | gopackages.NeedImports | gopackages.NeedTypes | gopackages.NeedSyntax | gopackages.NeedTypesInfo,
+	}, "./...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range loaded {
+		for _, err := range p.Errors {
 			t.Fatal(err)
 		}
-		test := strings.HasSuffix(file, "_test.go")
-		if test && strings.HasSuffix(parsed.Name.Name, "_test") {
-			continue // the package's own tests, from outside
+		pkg, ours := strings.CutPrefix(strings.TrimSuffix(p.PkgPath, "_test"), module+"/")
+		if !ours {
+			continue // the main package of tests
 		}
-		if !test && isGenerated(text) {
-			continue
+		for _, f := range p.Syntax {
+			test := strings.HasSuffix(p.Fset.File(f.FileStart).Name(), "_test.go")
+			if strings.HasSuffix(p.PkgPath, "_test") && !test || !test && p.ID != p.PkgPath {
+				continue // the package itself is in the list once more
+			}
+			all = append(all, source{strings.TrimPrefix(pkg, "internal/"), test, f, p.TypesInfo, p.Fset})
 		}
-		all = append(all, source{strings.TrimPrefix(path.Dir(file), "internal/"), test, parsed})
 	}
-	return all
+	return all, loaded
 }
 
-// exported lists the exported functions, methods of exported types, constants, variables and
-// types of a file. Constants of an exported type are left out, because a list of values is
-// exported as a whole.
-func exported(f *ast.File) (names []string) {
-	add := func(ids ...*ast.Ident) {
+// place identifies an object in all variants of its package: it is type-checked once more for tests, and
+// what an import has of it is positions without columns.
+func (s *source) place(o types.Object) string {
+	at := s.fset.Position(o.Pos())
+	return fmt.Sprintf("%s:%d: %s", at.Filename, at.Line, o.Name())
+}
+
+// export is an exported function, method, constant, variable or type.
+type export struct {
+	name   string
+	place  string
+	method *types.Func // nil for others
+}
+
+// exported lists what a file exports. Constants of an exported type are left out, because a list of
+// values is exported as a whole.
+func (s *source) exported() (list []export) {
+	add := func(of string, ids ...*ast.Ident) {
 		for _, id := range ids {
-			if id.IsExported() {
-				names = append(names, id.Name)
+			o := s.info.Defs[id]
+			if !id.IsExported() || o == nil {
+				continue
 			}
+			e := export{name: s.pkg + "." + of + id.Name, place: s.place(o)}
+			if of != "" {
+				e.method = o.(*types.Func)
+			}
+			list = append(list, e)
 		}
 	}
-	for _, decl := range f.Decls {
+	for _, decl := range s.parsed.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
-			if d.Recv == nil || ast.IsExported(receiver(d)) {
-				add(d.Name)
+			if d.Recv == nil {
+				add("", d.Name)
+			} else if r := receiver(s.info.Defs[d.Name].(*types.Func)); r.Exported() {
+				add(r.Name()+".", d.Name)
 			}
 		case *ast.GenDecl:
-			value := "" // type of a constant, which those below it inherit
 			for _, spec := range d.Specs {
-				switch s := spec.(type) {
+				switch v := spec.(type) {
 				case *ast.ValueSpec:
-					if id, ok := s.Type.(*ast.Ident); ok {
-						value = id.Name
-					} else if len(s.Values) > 0 {
-						value = ""
-					}
-					if d.Tok != token.CONST || !ast.IsExported(value) {
-						add(s.Names...)
+					named, ok := s.info.Defs[v.Names[0]].Type().(*types.Named)
+					if d.Tok != token.CONST || !ok || !named.Obj().Exported() {
+						add("", v.Names...)
 					}
 				case *ast.TypeSpec:
-					add(s.Name)
+					add("", v.Name)
 				}
 			}
 		}
 	}
-	return names
+	return list
 }
 
-// receiver is the name of the type that a method belongs to.
-func receiver(d *ast.FuncDecl) (name string) {
-	ast.Inspect(d.Recv.List[0].Type, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok && name == "" {
-			name = id.Name
-		}
-		return name == ""
-	})
-	return name
+// receiver is the type that a method belongs to.
+func receiver(m *types.Func) *types.TypeName {
+	typ := m.Signature().Recv().Type()
+	if p, ok := typ.(*types.Pointer); ok {
+		typ = p.Elem()
+	}
+	return types.Unalias(typ).(*types.Named).Obj()
 }
 
-// signatures adds the names of the types that exported declarations of a file mention: another
-// package can use such a type without its name.
-func signatures(f *ast.File, mentioned map[string]bool) {
+// inSignatures lists what the exported declarations of a file mention: another package can use such a
+// type without its name.
+func (s *source) inSignatures() (places []string) {
 	add := func(n ast.Node) {
 		ast.Inspect(n, func(n ast.Node) bool {
-			if id, ok := n.(*ast.Ident); ok {
-				mentioned[id.Name] = true
+			if id, ok := n.(*ast.Ident); ok && s.info.Uses[id] != nil {
+				places = append(places, s.place(s.info.Uses[id]))
 			}
 			return true
 		})
 	}
-	for _, decl := range f.Decls {
+	for _, decl := range s.parsed.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
 			if d.Name.IsExported() {
@@ -117,65 +137,109 @@ func signatures(f *ast.File, mentioned map[string]bool) {
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				switch s := spec.(type) {
+				switch v := spec.(type) {
 				case *ast.ValueSpec:
-					if s.Names[0].IsExported() {
-						add(s)
+					if v.Names[0].IsExported() {
+						add(v)
 					}
 				case *ast.TypeSpec:
-					if s.Name.IsExported() {
-						add(s.Type)
+					if v.Name.IsExported() {
+						add(v.Type)
 					}
 				}
 			}
 		}
 	}
+	return places
 }
 
-// A name is exported only if another package mentions it. Names are compared without their
-// packages and types, so one that is also the name of something else is not found.
-func TestExportedNamesAreUsed(t *testing.T) {
-	all := sources(t)
-	mentions := make(map[string]map[string]bool) // by name: the packages
-	types := make(map[string]map[string]bool)    // by package
-	for _, s := range all {
-		if types[s.pkg] == nil {
-			types[s.pkg] = make(map[string]bool)
+// origin is the declaration of a function, method or variable of a generic type.
+func origin(o types.Object) types.Object {
+	switch o := o.(type) {
+	case *types.Func:
+		return o.Origin()
+	case *types.Var:
+		return o.Origin()
+	}
+	return o
+}
+
+// interfaces lists the interfaces with methods that the packages know, by the names of their methods.
+func interfaces(loaded []*gopackages.Package) map[string][]*types.Interface {
+	all := make(map[string][]*types.Interface)
+	seen := make(map[types.Object]bool)
+	add := func(o types.Object) {
+		name, ok := o.(*types.TypeName)
+		if !ok || seen[o] {
+			return
 		}
-		signatures(s.parsed, types[s.pkg])
-		ast.Inspect(s.parsed, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if mentions[sel.Sel.Name] == nil {
-					mentions[sel.Sel.Name] = make(map[string]bool)
-				}
-				mentions[sel.Sel.Name][s.pkg] = true
+		seen[o] = true
+		if i, ok := name.Type().Underlying().(*types.Interface); ok {
+			for m := range i.Methods() {
+				all[m.Name()] = append(all[m.Name()], i)
 			}
-			return true
-		})
+		}
+	}
+	add(types.Universe.Lookup("error"))
+	for _, p := range loaded {
+		for _, imported := range append(p.Types.Imports(), p.Types) {
+			for _, name := range imported.Scope().Names() {
+				add(imported.Scope().Lookup(name))
+			}
+		}
+		for _, tv := range p.TypesInfo.Types {
+			if i, ok := tv.Type.(*types.Interface); ok && tv.IsType() { // a literal
+				for m := range i.Methods() {
+					all[m.Name()] = append(all[m.Name()], i)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// implements reports whether a method is called through an interface.
+func implements(m *types.Func, known map[string][]*types.Interface) bool {
+	typ := receiver(m).Type()
+	return slices.ContainsFunc(known[m.Name()], func(i *types.Interface) bool {
+		return types.Implements(typ, i) || types.Implements(types.NewPointer(typ), i)
+	})
+}
+
+// A name is exported only if another package uses it, or a method of its is called through an interface.
+func TestExportedNamesAreUsed(t *testing.T) {
+	all, loaded := load(t)
+	known := interfaces(loaded)
+	used := make(map[string]bool) // by place
+	for _, s := range all {
+		for _, place := range s.inSignatures() {
+			used[place] = true
+		}
+		here := filepath.Dir(s.fset.File(s.parsed.FileStart).Name())
+		for _, o := range s.info.Uses {
+			if o = origin(o); o.Pos().IsValid() && filepath.Dir(s.fset.Position(o.Pos()).Filename) != here {
+				used[s.place(o)] = true
+			}
+		}
 	}
 	found := make(map[string]bool)
 	for _, s := range all {
-		if s.test || within(s.pkg, "cmd") || within(s.pkg, "test") {
+		if s.test || ast.IsGenerated(s.parsed) || within(s.pkg, "cmd") || within(s.pkg, "test") {
 			continue
 		}
-		for _, name := range exported(s.parsed) {
-			used := types[s.pkg][name]
-			for pkg := range mentions[name] {
-				used = used || pkg != s.pkg
-			}
-			full := s.pkg + "." + name
-			if used {
+		for _, e := range s.exported() {
+			if used[e.place] || e.method != nil && implements(e.method, known) {
 				continue
 			}
-			found[full] = true
-			if exportedAnyway[full] == "" {
-				t.Errorf("%s is exported, but no other package mentions it", full)
+			found[e.name] = true
+			if exportedAnyway[e.name] == "" {
+				t.Errorf("%s is exported, but no other package uses it", e.name)
 			}
 		}
 	}
-	for full := range exportedAnyway {
-		if !found[full] {
-			t.Errorf("%s is not such a name (any more)", full)
+	for name := range exportedAnyway {
+		if !found[name] {
+			t.Errorf("%s is not such a name (any more)", name)
 		}
 	}
 }

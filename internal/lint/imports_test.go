@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
-	"cni":       {"netns", "pod", "podrecord"},
+	"cni":       {"defaults", "netns", "pod", "podrecord"},
 	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
@@ -54,12 +54,13 @@ var mayImport = map[string][]string{
 	"record":    {"tcp"},
 
 	// face
-	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "pod", "yamlfile"},
+	"config":     {"tcp", "path", "class", "learn", "policy", "congestion", "defaults", "pod", "yamlfile"},
 	"config/gen": {"config"},
 	"yamlfile":   {},
 	"metrics":    {"congestion", "engine"},
 	"api":        {"tcp", "congestion", "engine", "metrics"},
 	"console":    {},
+	"defaults":   {},
 	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "record"},
 	"daemon":     {"*"},
 
@@ -114,6 +115,8 @@ var onlyIn = map[string][]string{
 	"golang.org/x/exp":                        {},
 	"github.com/containernetworking/cni":      {}, // internal/cni tells why not there
 	"math/rand":                               {},
+	"text/template":                           {}, // it finds methods by name, so that the linker has to keep those of all types: 3 MB
+	"html/template":                           {"lab/report"},
 	"github.com/tcpilot/tcpilot/internal/cli": {"cmd/tcpilot"},
 }
 

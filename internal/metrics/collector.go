@@ -164,7 +164,7 @@ func (s *scrape) gain(f gains, g engine.Gain, labels ...string) {
 	s.one(f.ratio, g.Ratio, labels...)
 	s.one(f.low, g.Low, labels...)
 	s.one(f.high, g.High, labels...)
-	s.one(f.bySlices, truth(bool(g.BySlice)), labels...)
+	s.one(f.bySlices, truth(g.BySlice), labels...)
 }
 
 // paths names the first top paths (the snapshot has most samples first) and
@@ -364,7 +364,7 @@ func (s *scrape) programs(programs []ProgramStats) {
 
 func unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-func truth(b bool) float64 {
+func truth[B ~bool](b B) float64 {
 	if b {
 		return 1
 	}

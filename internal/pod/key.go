@@ -30,12 +30,21 @@ func CheckContainer(id string) error {
 	case len(id) > maxContainer:
 		return fmt.Errorf("the container id has %d bytes, at most %d are possible", len(id), maxContainer)
 	}
-	for i := range len(id) {
-		if !isAlphanumeric(id[i]) && (i == 0 || !strings.Contains("_.-", id[i:i+1])) {
-			return fmt.Errorf("%.32q is not a container id: a letter or digit, then letters, digits, _ . and -", id)
-		}
+	if !IsIdentifier(id) {
+		return fmt.Errorf("%.32q is not a container id: a letter or digit, then letters, digits, _ . and -", id)
 	}
 	return nil
+}
+
+// IsIdentifier reports whether s can be the name of a network or the id of a container (CNI 1.1,
+// section 1: name, section 2: CNI_CONTAINERID).
+func IsIdentifier(s string) bool {
+	for i := range len(s) {
+		if !isAlphanumeric(s[i]) && (i == 0 || !strings.Contains("_.-", s[i:i+1])) {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // CheckInterface says what is wrong with an interface's name (the kernel's dev_valid_name, and

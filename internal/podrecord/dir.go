@@ -27,9 +27,6 @@ import (
 // pods by seconds while images are unpacked.
 type Dir string
 
-// DefaultDir is where plugin and daemon expect the records.
-const DefaultDir Dir = "/var/lib/tcpilot/pods"
-
 // maxRecord is the largest record in bytes. A pod's annotations have at most 256 KiB (Kubernetes,
 // TotalAnnotationSizeLimitB), and JSON writes one byte as six at worst.
 const maxRecord = 2 << 20

@@ -36,9 +36,9 @@ func WithPodControls(rules []Rule, ccs []tcp.CC) ([]Rule, error) {
 		out = append(out, rules[i])
 		rest = rest && uncoveredDims(&rules[i].Match, &Match{}) != 0
 	}
-	for _, cc := range ccs {
-		if m, ok := withControl(nil, cc); ok && rest {
-			out = append(out, Rule{Name: "@" + cc.String(), Builtin: true, CC: cc, Match: Match{Pod: m}})
+	if rest {
+		for _, cc := range ccs {
+			out = append(out, Rule{Name: "@" + cc.String(), Builtin: true, CC: cc, Match: Match{Pod: &pod.Match{Annotations: asks(cc)}}})
 		}
 	}
 	if len(out) > class.MaxRules {
@@ -55,15 +55,17 @@ func variant(r *Rule, m *pod.Match, cc tcp.CC) Rule {
 	return v
 }
 
+// asks is the annotation by which a pod asks for cc.
+func asks(cc tcp.CC) map[string]string { return map[string]string{ControlAnnotation: cc.String()} }
+
 // withControl selects the pods of m, nil being all, that ask for cc; not ok: there can be none.
 func withControl(m *pod.Match, cc tcp.CC) (both *pod.Match, ok bool) {
 	if m == nil {
 		m = &pod.Match{}
 	}
-	asks := map[string]string{ControlAnnotation: cc.String()}
 	if g, here := m.Annotations[ControlAnnotation]; here {
 		only := pod.Match{Annotations: map[string]string{ControlAnnotation: g}}
-		if !only.Match(&pod.Pod{Annotations: asks}) {
+		if !only.Match(&pod.Pod{Annotations: asks(cc)}) {
 			return nil, false
 		}
 	}
@@ -71,6 +73,6 @@ func withControl(m *pod.Match, cc tcp.CC) (both *pod.Match, ok bool) {
 	if both.Annotations == nil {
 		both.Annotations = map[string]string{}
 	}
-	maps.Copy(both.Annotations, asks)
+	maps.Copy(both.Annotations, asks(cc))
 	return both, true
 }

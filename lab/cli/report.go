@@ -57,8 +57,8 @@ page they share an overview. A report that was cut off is shown to its last roun
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&html, "html", "", "write a page with plots to this `file`")
-	f.BoolVarP(&force, "force", "f", false, "let --html overwrite a file")
+	f.StringVar(&html, "html", "", "write a page with plots to this `FILE`")
+	f.BoolVar(&force, "force", false, "let --html overwrite a file")
 	view.flags(f)
 	a.JSONFlag(cmd, "write the summary as a JSON document, one for each file")
 	cmd.MarkFlagsMutuallyExclusive("html", "markdown", "json")

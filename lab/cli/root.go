@@ -72,7 +72,8 @@ directory, then in PATH.`,
 	}
 	console.Root(root, env.Version)
 	env.Attach(root)
-	root.AddCommand(a.list(), a.show(), a.run(), a.calibrate(), a.report(), a.compare(), a.clean(), a.demo(), a.version())
+	root.AddCommand(a.list(), a.show(), a.run(), a.calibrate(), a.report(), a.compare(), a.clean(), a.demo(),
+		console.VersionCommand(a.Output, a.Version))
 	for _, sub := range root.Commands() {
 		completeFlags(sub)
 	}
@@ -101,14 +102,5 @@ needs root. Nothing else on this machine is changed, and all is removed at the e
 			}
 			return a.Demo(cmd.Context(), tcpilot)
 		},
-	}
-}
-
-func (a *app) version() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  console.Args(0, 0, ""),
-		RunE:  func(*cobra.Command, []string) error { return a.Print([]byte("tcpilot-lab " + a.Version + "\n")) },
 	}
 }

@@ -69,10 +69,10 @@ processors: slow, so that scenarios use lower rates there.`,
 	f := cmd.Flags()
 	f.BoolVar(&r.all, "all", false, "run every scenario that comes with tcpilot")
 	r.choose(cmd)
-	f.StringArrayVar(&r.subjects, "subject", nil, "only this `subject` and the baseline; need not be one of the scenario's; may be repeated")
-	f.IntVar(&r.repeat, "repeat", 0, "`rounds` that count, instead of the scenario's")
-	f.StringVarP(&r.out, "out", "o", "", "write the records to this `file` (JSON lines; compressed if it ends in .gz)")
-	f.StringVar(&r.html, "html", "", "write a page with plots to this `file`")
+	f.StringArrayVar(&r.subjects, "subject", nil, "only this `SUBJECT` and the baseline; need not be one of the scenario's; may be repeated")
+	f.IntVar(&r.repeat, "repeat", 0, "`ROUNDS` that count, instead of the scenario's")
+	f.StringVarP(&r.out, "out", "o", "", "write the records to this `FILE` (JSON lines; compressed if it ends in .gz)")
+	f.StringVar(&r.html, "html", "", "write a page with plots to this `FILE`")
 	f.StringVar(&r.command, "command", "", "the command that repeats the run, instead of this command line")
 	cobra.CheckErr(f.MarkHidden("command"))
 	r.view.flags(f)
@@ -85,11 +85,11 @@ processors: slow, so that scenarios use lower rates there.`,
 // choose adds the flags that run and calibrate share.
 func (r *runner) choose(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `kernel`: "+strings.Join(kernels, ", "))
+	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `KERNEL`: "+strings.Join(kernels, ", "))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions(kernels, cobra.ShellCompDirectiveNoFileComp)))
-	f.StringArrayVar(&r.cases, "case", nil, "only this `case` of the scenarios; may be repeated")
+	f.StringArrayVar(&r.cases, "case", nil, "only this `CASE` of the scenarios; may be repeated")
 	f.BoolVar(&r.quick, "quick", false, "fewer and shorter rounds, if the scenario has such a variant")
-	f.StringVar(&r.backend, "backend", string(link.Auto), "what emulates delay and rate: auto, netem or emulator")
+	f.StringVar(&r.backend, "backend", string(link.Auto), "`BACKEND` that emulates delay and rate: auto, netem or emulator")
 	f.BoolVar(&r.emulated, "emulated", false, "the variant for slow processors, if the scenario has one")
 	cobra.CheckErr(f.MarkHidden("emulated"))
 }
@@ -106,7 +106,7 @@ func (r *runner) run(ctx context.Context, names []string) error {
 			continue
 		}
 		if _, err := os.Stat(file); err == nil {
-			return console.Usagef("%s exists: a report is not overwritten", file)
+			return console.Usagef("%s exists, and a report is not overwritten: name another file, or remove it", file)
 		}
 	}
 	list, err := readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.emulated || r.kernel != ""})

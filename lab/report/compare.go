@@ -167,11 +167,11 @@ func (c *CaseRounds) series(subject, metric string) []float64 {
 // fill computes the figure. It returns false if neither side has it.
 func (f *Figure) fill(a, b []float64) bool {
 	if len(a) > 0 {
-		v := valueOf(a)
+		v := valueOf(f.Metric, a)
 		f.A = &v
 	}
 	if len(b) > 0 {
-		v := valueOf(b)
+		v := valueOf(f.Metric, b)
 		f.B = &v
 	}
 	if ratio, ok := measure.UnpairedRatio(b, a); ok {

@@ -65,6 +65,7 @@ type SubjectSummary struct {
 
 // Value is a metric over the rounds of a subject.
 type Value struct {
+	Unit     string            `json:"unit,omitempty"` // of Median and quartiles, as of measure.Metric
 	N        int               `json:"n"`
 	Median   float64           `json:"median"`
 	Q1       float64           `json:"q1"`
@@ -150,7 +151,7 @@ func (c *CaseRounds) subject(subject Subject) SubjectSummary {
 	}
 	for _, name := range c.names(c.Metrics) {
 		if values := c.values(s.Name, name); len(values) > 0 {
-			s.Metrics[name] = valueOf(measured(values))
+			s.Metrics[name] = valueOf(name, measured(values))
 		}
 	}
 	return s
@@ -188,8 +189,9 @@ func repeats(byRepeat map[int]float64) []int {
 	return all
 }
 
-func valueOf(values []float64) Value {
-	v := Value{N: len(values), Median: measure.Median(values)}
+func valueOf(metric string, values []float64) Value {
+	m, _ := measure.Find(metric)
+	v := Value{Unit: m.Unit, N: len(values), Median: measure.Median(values)}
 	v.Q1, v.Q3 = measure.Quartiles(values)
 	if ci, ok := measure.MedianCI(values); ok {
 		v.CI = &ci

@@ -59,10 +59,12 @@ func parseName(name string) (id runID, ok bool) {
 // ended; a process whose state cannot be read counts as running.
 func (id runID) alive() bool {
 	start, err := startTime(id.pid)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, errEnded) {
-		return false
-	}
-	return err != nil || start == id.start
+	return !hasEnded(err) && (err != nil || start == id.start)
+}
+
+// hasEnded reports whether an error of startTime says that the process has ended.
+func hasEnded(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, errEnded)
 }
 
 // errEnded reports that a process is a zombie: it has ended, and its parent has not

@@ -206,8 +206,7 @@ func must(t *testing.T, err error) {
 func waitGone(t *testing.T, pid int) {
 	t.Helper()
 	for range 500 {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
+		if _, err := startTime(pid); hasEnded(err) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -31,7 +31,8 @@ type Fake struct {
 	// Feed is how many samples a new subscription finds waiting.
 	Feed int
 
-	PodList api.PodList // of New: without pods
+	PodList api.PodList      // of New: without pods
+	Stale   []api.RefusedPod // records that SyncPods removes
 
 	Asked    api.ExplainRequest // by the latest Explain
 	Detached bool
@@ -40,21 +41,24 @@ type Fake struct {
 // New returns a daemon that has run for three hours.
 func New() *Fake {
 	return &Fake{Snap: Snapshot(), Programs: []api.Loaded{{
-		Name: "my-iw", Object: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
+		Name: "my-iw", File: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
 		Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 77, Stats: true, RunCount: 1200, RunTime: 300 * time.Microsecond}, Type: "sock_ops"}},
 	}}, CCs: Controls(), PodList: api.PodList{At: Now, Pods: []api.Pod{}, Refused: []api.RefusedPod{}}}
 }
 
-// Pods are two pods, and a record that is not used. Samples of network namespace 1 are of the first.
-func Pods() api.PodList {
-	return api.PodList{At: Now, Pods: []api.Pod{
+// AddPods adds two pods, a record that is not used, and one that SyncPods removes. Samples of network
+// namespace 1 are of the second pod.
+func (f *Fake) AddPods() {
+	f.PodList.Pods = []api.Pod{
+		{Pod: "shop/db-0", Namespace: "shop", Name: "db-0", NetNS: 4711, Container: "fedcba9876543210", Rules: []string{}, Since: Now.Add(-time.Minute),
+			Annotations: map[string]string{"tcpilot.io/congestion-control": "vegas"},
+			Warning:     "annotation tcpilot.io/congestion-control: vegas is not available here: it needs its kernel module, or 'tcpilot cc load'"},
 		{Pod: "shop/web-1", Namespace: "shop", Name: "web-1", NetNS: 1, Container: "0123456789abcdef", Cgroup: "/kubepods.slice/x",
 			Annotations: map[string]string{"tcpilot.io/congestion-control": "bbr"}, Rules: []string{"web", "any-pod"}, Control: "bbr",
 			Since: Now.Add(-2 * time.Hour), Connections: 1234},
-		{Pod: "shop/db-0", Namespace: "shop", Name: "db-0", NetNS: 4711, Container: "fedcba9876543210", Rules: []string{}, Since: Now.Add(-time.Minute),
-			Annotations: map[string]string{"tcpilot.io/congestion-control": "vegas"},
-			Warning:     "annotation tcpilot.io/congestion-control: vegas is not available on this kernel"},
-	}, Refused: []api.RefusedPod{{Record: "aa-eth0.json", Pod: "shop/old", Why: "network namespace /run/netns/cni-1 does not exist", Removed: true}}}
+	}
+	f.PodList.Refused = []api.RefusedPod{{Record: "abcdef0123456789@eth0.json", Pod: "shop/node-agent", Why: "its network namespace is the daemon's own"}}
+	f.Stale = []api.RefusedPod{{Record: "00112233445566@eth0.json", Pod: "shop/old", Why: "its network namespace /run/netns/cni-1 does not exist", Removed: true}}
 }
 
 // Pods implements api.Backend.
@@ -62,7 +66,7 @@ func (f *Fake) Pods(context.Context) (api.PodList, error) { return f.PodList, f.
 
 // SyncPods implements api.Backend.
 func (f *Fake) SyncPods(context.Context) (api.PodSync, error) {
-	return api.PodSync{Pods: len(f.PodList.Pods), Refused: f.PodList.Refused}, f.Err
+	return api.PodSync{Pods: len(f.PodList.Pods), Refused: append(f.Stale[:len(f.Stale):len(f.Stale)], f.PodList.Refused...)}, f.Err
 }
 
 // PodName implements api.Backend.
@@ -73,20 +77,6 @@ func (f *Fake) PodName(netns uint64) string {
 		}
 	}
 	return ""
-}
-
-// podStatus is the part of the status.
-func (f *Fake) podStatus() *api.PodStatus {
-	if len(f.PodList.Pods) == 0 {
-		return nil
-	}
-	s := &api.PodStatus{Count: len(f.PodList.Pods), Refused: len(f.PodList.Refused)}
-	for i := range f.PodList.Pods {
-		if p := &f.PodList.Pods[i]; p.Warning != "" {
-			s.Warnings = append(s.Warnings, "pod "+p.Pod+": "+p.Warning)
-		}
-	}
-	return s
 }
 
 // Controls is the fake daemon's catalogue.
@@ -245,7 +235,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 				{Name: "tcpilot_iter", ID: 42}},
 		},
 	}
-	s.Pods = f.podStatus()
+	s.Pods = f.PodList.Status("")
 	s.Counters.NameRules(f.Snap.Rules)
 	if f.Healthy {
 		s.ConfigError, s.Features = "", s.Features[:1]
@@ -362,10 +352,10 @@ func (f *Fake) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) {
 	if f.Err != nil {
 		return api.Loaded{}, f.Err
 	}
-	if filepath.Ext(r.Object) != ".o" {
-		return api.Loaded{}, api.Invalid("%s is not an eBPF object", r.Object).WithHint("compile it with clang -target bpf")
+	if filepath.Ext(r.File) != ".o" {
+		return api.Loaded{}, api.Invalid("%s is not an eBPF object", r.File).WithHint("compile it with clang -target bpf")
 	}
-	return api.Loaded{Name: r.Name, Object: r.Object, Cgroup: r.Cgroup, Since: Now, Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 78}, Type: "sock_ops"}}}, nil
+	return api.Loaded{Name: r.Name, File: r.File, Cgroup: r.Cgroup, Since: Now, Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 78}, Type: "sock_ops"}}}, nil
 }
 
 // Unload implements api.Backend.
@@ -385,16 +375,16 @@ func (f *Fake) Loaded(context.Context) ([]api.Loaded, error) { return f.Programs
 func (f *Fake) Controls(context.Context) ([]api.CongestionControl, error) { return f.CCs, f.Err }
 
 // LoadControl implements api.Backend.
-func (f *Fake) LoadControl(_ context.Context, name string, r api.LoadControlRequest) (api.CongestionControl, error) {
+func (f *Fake) LoadControl(_ context.Context, r api.LoadControlRequest) (api.CongestionControl, error) {
 	switch {
 	case f.Err != nil:
 		return api.CongestionControl{}, f.Err
-	case r.File == "" && name != "tcpilot_ledbat":
-		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q", name).WithHint("name the file of your own: tcpilot cc load NAME FILE")
+	case r.File == "" && r.Name != "tcpilot_ledbat":
+		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q", r.Name).WithHint("name the file of your own: tcpilot cc load NAME FILE")
 	case r.File == "":
-		return api.CongestionControl{Name: name, State: "loaded", Source: "RFC 6817", Version: "c0ffee00c0ff", Auto: r.Auto}, nil
+		return api.CongestionControl{Name: r.Name, State: "loaded", Source: "RFC 6817", Version: "c0ffee00c0ff", Auto: r.Auto}, nil
 	}
-	return api.CongestionControl{Name: name, State: "loaded", Source: r.File, User: true, Version: "0123456789ab", Auto: r.Auto}, nil
+	return api.CongestionControl{Name: r.Name, State: "loaded", Source: r.File, User: true, Version: "0123456789ab", Auto: r.Auto}, nil
 }
 
 // UnloadControl implements api.Backend.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"sync/atomic"
 )
 
 // FullName is the pod's namespace and name, "shop/web-1". A container that is not of Kubernetes has
@@ -92,28 +91,18 @@ func (s *Set) Cookies(m *Match) (cookies []uint64) {
 	return cookies
 }
 
-// Registry holds the pods of now. Its zero value has none; its methods may be called from any
-// goroutine.
-type Registry struct{ set atomic.Pointer[Set] }
-
-// Pods are the pods of now.
-func (r *Registry) Pods() *Set { return r.set.Load() }
-
-// Replace makes s the pods of now. It returns the pods that were added and those that were
-// removed; a pod whose record changed is in both.
-func (r *Registry) Replace(s *Set) (added, removed []*Pod) {
-	old := r.set.Swap(s)
-	for _, p := range s.All() {
-		if !same(p, old.ByCookie(p.Cookie)) {
-			added = append(added, p)
+// Since compares s with an earlier set: the pods that were added, and those that were removed. A pod
+// whose record changed is in both.
+func (s *Set) Since(old *Set) (added, removed []*Pod) {
+	missing := func(from, in *Set) (list []*Pod) {
+		for _, p := range from.All() {
+			if !same(p, in.ByCookie(p.Cookie)) {
+				list = append(list, p)
+			}
 		}
+		return list
 	}
-	for _, p := range old.All() {
-		if !same(p, s.ByCookie(p.Cookie)) {
-			removed = append(removed, p)
-		}
-	}
-	return added, removed
+	return missing(s, old), missing(old, s)
 }
 
 // same reports whether two records describe one pod in the same way to rules and to people.

@@ -3,7 +3,6 @@ package pod
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 )
@@ -42,8 +41,8 @@ func TestSet(t *testing.T) {
 	}
 }
 
-func TestReplace(t *testing.T) {
-	var r Registry
+func TestSince(t *testing.T) {
+	var old *Set
 	web := Pod{Namespace: "shop", Name: "web", Cookie: 5}
 	db := Pod{Namespace: "shop", Name: "db", Cookie: 6, Annotations: map[string]string{"a": "1"}}
 	changed := db
@@ -58,30 +57,11 @@ func TestReplace(t *testing.T) {
 		{[]Pod{web}, nil, []string{"shop/db  6"}},
 		{nil, nil, []string{"shop/web  5"}},
 	} {
-		added, removed := r.Replace(NewSet(c.pods))
+		now := NewSet(c.pods)
+		added, removed := now.Since(old)
 		if !slices.Equal(names(added), c.added) || !slices.Equal(names(removed), c.removed) {
 			t.Errorf("%d: added %q, removed %q", i, names(added), names(removed))
 		}
-		if r.Pods().Len() != len(c.pods) {
-			t.Errorf("%d: %d pods", i, r.Pods().Len())
-		}
+		old = now
 	}
-}
-
-// For the race detector: readers have a consistent set while it is replaced.
-func TestRegistryConcurrently(t *testing.T) {
-	var r Registry
-	var wg sync.WaitGroup
-	for n := range 4 {
-		wg.Go(func() {
-			for i := range 200 {
-				if n == 0 {
-					r.Replace(NewSet(make([]Pod, i%2)))
-				} else if s := r.Pods(); s.Len() != len(s.All()) {
-					t.Error("inconsistent")
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
