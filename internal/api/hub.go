@@ -77,11 +77,11 @@ func (h *Hub) load() []*Subscription {
 	return nil
 }
 
-// Lost counts the samples that this subscriber missed because it was too slow.
-func (s *Subscription) Lost() uint64 { return s.lost.Load() }
+// missed counts the samples that this subscriber missed because it was too slow.
+func (s *Subscription) missed() uint64 { return s.lost.Load() }
 
-// Close ends the subscription. It may be called more than once.
-func (s *Subscription) Close() {
+// close ends the subscription. It may be called more than once.
+func (s *Subscription) close() {
 	s.stop()
 	s.remove()
 }

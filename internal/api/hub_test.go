@@ -23,8 +23,8 @@ func TestSlowSubscriberLosesSamplesAndBlocksNobody(t *testing.T) {
 	for i := range 10 {
 		h.Publish(&tcp.Sample{Cookie: uint64(i)})
 	}
-	if slow.Lost() != 8 || fast.Lost() != 0 || h.Lost() != 8 {
-		t.Errorf("lost: slow %d, fast %d, all %d; want 8, 0, 8", slow.Lost(), fast.Lost(), h.Lost())
+	if slow.missed() != 8 || fast.missed() != 0 || h.Lost() != 8 {
+		t.Errorf("lost: slow %d, fast %d, all %d; want 8, 0, 8", slow.missed(), fast.missed(), h.Lost())
 	}
 	for i := range 10 {
 		if s := <-fast.C; s.Cookie != uint64(i) {
@@ -46,8 +46,8 @@ func TestSubscriptionEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Close()
-	s.Close()
+	s.close()
+	s.close()
 	cancel()
 	for deadline := time.Now().Add(5 * time.Second); len(h.load()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

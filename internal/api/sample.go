@@ -114,8 +114,8 @@ type SampleFilter struct {
 	MinBytes uint64       // acked and received together
 }
 
-// Match reports whether s passes the filter.
-func (f SampleFilter) Match(s *tcp.Sample) bool {
+// match reports whether s passes the filter.
+func (f SampleFilter) match(s *tcp.Sample) bool {
 	return (f.Kind == 0 || s.Kind == f.Kind) &&
 		s.BytesAcked+s.BytesReceived >= f.MinBytes &&
 		(!f.Remote.IsValid() || f.Remote.Contains(s.Remote.Addr()))

@@ -167,7 +167,7 @@ func TestSampleFilter(t *testing.T) {
 		{SampleFilter{Remote: netip.MustParsePrefix("192.0.3.0/24")}, false},
 		{SampleFilter{Remote: netip.MustParsePrefix("::/0")}, false},
 	} {
-		if got := tt.f.Match(&s); got != tt.want {
+		if got := tt.f.match(&s); got != tt.want {
 			t.Errorf("%+v.Match = %v, want %v", tt.f, got, tt.want)
 		}
 	}

@@ -29,7 +29,7 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 		writeError(w, asError(err))
 		return
 	}
-	defer sub.Close()
+	defer sub.close()
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // readTimeout is for requests
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -49,7 +49,7 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 		case <-tick.C:
 			err = st.drain()
 		case sample := <-sub.C:
-			if f.Match(&sample) {
+			if f.match(&sample) {
 				line := FromSample(&sample)
 				err = st.write(&line)
 			}
@@ -86,7 +86,7 @@ func (st *stream) drain() error {
 	for range streamBuffer {
 		select {
 		case sample := <-st.sub.C:
-			if !st.filter.Match(&sample) {
+			if !st.filter.match(&sample) {
 				continue
 			}
 			line := FromSample(&sample)
@@ -98,7 +98,7 @@ func (st *stream) drain() error {
 		}
 		break
 	}
-	if lost := st.sub.Lost(); lost != st.told {
+	if lost := st.sub.missed(); lost != st.told {
 		line := Sample{Kind: KindLost, Lost: lost - st.told}
 		st.told = lost
 		return st.enc.Encode(&line)

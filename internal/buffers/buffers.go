@@ -53,7 +53,7 @@ const (
 	// Least is the limit in bytes below which an administrator is assumed to save memory: the
 	// kernel's own limits are 4 MiB and more, except on hosts with less than 512 MiB
 	// (tcp_init, net/ipv4/tcp.c).
-	Least = 4 << 20
+	least = 4 << 20
 
 	// firstPause is for how long nothing is raised after a shortage of memory. It doubles with
 	// each shortage, up to lastPause.
@@ -235,7 +235,7 @@ func (c *Controller) raise(now int64, current map[uint64]Limits) (changes []Chan
 			continue
 		}
 		to := min(step*have, c.max)
-		if have < Least || to <= have || need < needed(k.which, have) {
+		if have < least || to <= have || need < needed(k.which, have) {
 			continue
 		}
 		l.clear() // it is of the limit that was

@@ -68,7 +68,7 @@ func (t *Table) Classify(c *Conn) (rule int) {
 		}
 		s = s.and(g)
 	}
-	return s.First()
+	return s.first()
 }
 
 // holds reports whether both addresses are of p's family and have the same first p.Bits bits.

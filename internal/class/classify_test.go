@@ -24,7 +24,7 @@ func TestFull(t *testing.T) {
 			}
 		}
 	}
-	if Full(0).First() != -1 || setOf(200, 130).First() != 130 {
+	if Full(0).first() != -1 || setOf(200, 130).first() != 130 {
 		t.Error("First is wrong")
 	}
 }
@@ -135,7 +135,7 @@ func TestLongestMatchAgainstAllRows(t *testing.T) {
 				}
 			}
 			if got := longest(rows, a); got != want {
-				t.Fatalf("%s in %v: got rule %d, want %d", a, rows, got.First(), want.First())
+				t.Fatalf("%s in %v: got rule %d, want %d", a, rows, got.first(), want.first())
 			}
 		}
 	}

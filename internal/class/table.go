@@ -38,8 +38,8 @@ func (s Set) Or(t Set) Set {
 	return s
 }
 
-// First returns the lowest rule of the set, or -1.
-func (s Set) First() int {
+// first returns the lowest rule of the set, or -1.
+func (s Set) first() int {
 	for i, w := range s {
 		if w != 0 {
 			return i*64 + bits.TrailingZeros64(w)

@@ -57,9 +57,9 @@ type Delack struct {
 	barring                            // values that cost too many ACKs
 }
 
-// Observe counts a sample. Values that are not in DelackMaxes were chosen by someone else, and
+// observe counts a sample. Values that are not in DelackMaxes were chosen by someone else, and
 // are not counted.
-func (d *Delack) Observe(s *tcp.Sample) {
+func (d *Delack) observe(s *tcp.Sample) {
 	i := delackIndex(s.DelackMax)
 	if i < 0 || s.DataSegsIn == 0 || s.Kind == tcp.KindFailedConnect {
 		return

@@ -19,7 +19,7 @@ func receiver(at int64, ms, acks uint32) *tcp.Sample {
 func receive(d *Delack, at int64, n int, ms, acks uint32) int64 {
 	for range n {
 		at += int64(time.Second)
-		d.Observe(receiver(at, ms, acks))
+		d.observe(receiver(at, ms, acks))
 	}
 	return at
 }
@@ -93,7 +93,7 @@ func TestDelackShare(t *testing.T) {
 	s.DataSegsIn, s.BytesReceived = 1_000_000, 1_000_000*1448
 	if before := d.Received; d.Share() == 0 || before == 0 {
 		t.Error("nothing is known")
-	} else if d.Observe(s); d.Received-before > delackSample+1 {
+	} else if d.observe(s); d.Received-before > delackSample+1 {
 		t.Errorf("a download counts as %v segments", d.Received-before)
 	}
 }
@@ -146,8 +146,8 @@ func TestDelackBarNeedsProof(t *testing.T) {
 	}
 	for range 50 {
 		at = receive(&d, at, 10, 200, 0)
-		d.Observe(download(at, 200))
-		d.Observe(download(at, 8))
+		d.observe(download(at, 200))
+		d.observe(download(at, 8))
 	}
 	if d.Until != 0 {
 		t.Errorf("downloads with a shorter delay, requests without: %+v", d)
@@ -160,7 +160,7 @@ func TestDelackBarNeedsProof(t *testing.T) {
 func TestDelackFades(t *testing.T) {
 	var d Delack
 	at := receive(&d, t0, 100, 200, 20)
-	if d.Observe(receiver(at+int64(10*time.Hour), 200, 0)); d.Received > 60 || d.Comparable() {
+	if d.observe(receiver(at+int64(10*time.Hour), 200, 0)); d.Received > 60 || d.Comparable() {
 		t.Errorf("after ten hours: %+v", d)
 	}
 	if receive(&d, d.At, 1000, 200, 20); d.Received > delackMemory || d.Counts[usual][0].Received > delackMemory {

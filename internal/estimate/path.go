@@ -92,9 +92,9 @@ func (p *Path) Observe(s *tcp.Sample) {
 	}
 	p.observeRTT(s, at)
 	p.observeLoss(s, elapsed)
-	p.RTOMin.Observe(s)
+	p.RTOMin.observe(s)
 	if p.Delack != nil {
-		p.Delack.Observe(s)
+		p.Delack.observe(s)
 	}
 	p.Policer.observe(s, at)
 	if p.Incast != nil {

@@ -51,9 +51,9 @@ type RTOMin struct {
 	barring                        // values that caused too many
 }
 
-// Observe counts a sample's packets for the value that its connection had. Values that are not
+// observe counts a sample's packets for the value that its connection had. Values that are not
 // in RTOMins were chosen by someone else, and are not counted.
-func (r *RTOMin) Observe(s *tcp.Sample) {
+func (r *RTOMin) observe(s *tcp.Sample) {
 	i := rtoMinIndex(s.RTOMin)
 	if i < 0 || s.DataSegsOut == 0 {
 		return

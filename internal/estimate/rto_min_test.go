@@ -16,7 +16,7 @@ func sender(at int64, ms, dsacks uint32) *tcp.Sample {
 func run(r *RTOMin, at int64, n int, ms, dsacks uint32) int64 {
 	for range n {
 		at += int64(time.Second)
-		r.Observe(sender(at, ms, dsacks))
+		r.observe(sender(at, ms, dsacks))
 	}
 	return at
 }
@@ -57,19 +57,19 @@ func TestRTOMinNeedsProof(t *testing.T) {
 	for name, observe := range map[string]func(r *RTOMin){
 		"in no time": func(r *RTOMin) {
 			for range 1000 {
-				r.Observe(sender(t0, 200, 0))
+				r.observe(sender(t0, 200, 0))
 			}
 		},
 		"one long transfer": func(r *RTOMin) {
 			s := sender(t0, 200, 0)
 			s.DataSegsOut = 1_000_000
-			r.Observe(s)
-			r.Observe(sender(t0+int64(time.Minute), 200, 0))
+			r.observe(s)
+			r.observe(sender(t0+int64(time.Minute), 200, 0))
 		},
 		"spurious retransmissions": func(r *RTOMin) { run(r, t0, 500, 200, 1) },
 		"0.1 %": func(r *RTOMin) {
 			for i := range 500 {
-				r.Observe(sender(t0+int64(i)*1e9, 200, uint32(max(0, i%10-8))))
+				r.observe(sender(t0+int64(i)*1e9, 200, uint32(max(0, i%10-8))))
 			}
 		},
 		"an application's value": func(r *RTOMin) { run(r, t0, 500, 150, 0) },
@@ -77,7 +77,7 @@ func TestRTOMinNeedsProof(t *testing.T) {
 			for i := range 500 {
 				s := sender(t0+int64(i)*1e9, 200, 0)
 				s.DataSegsOut = 0
-				r.Observe(s)
+				r.observe(s)
 			}
 		},
 	} {
@@ -148,7 +148,7 @@ func TestRTOMinOfTheKernelIsNotBarred(t *testing.T) {
 func TestRTOMinEvidenceFades(t *testing.T) {
 	var r RTOMin
 	at := run(&r, t0, 30, 200, 0)
-	r.Observe(sender(at+int64(10*time.Hour), 200, 0))
+	r.observe(sender(at+int64(10*time.Hour), 200, 0))
 	if r.Allows(at100, at200, r.At) {
 		t.Errorf("3000 packets ten hours ago: %+v", r)
 	}

@@ -101,12 +101,12 @@ func TestAChangeOpensAllArms(t *testing.T) {
 	if !l.Changed(b, b.Last) || l.Changed(b, b.Last+1e18) {
 		t.Error("the change is not reported while it is recent, or is reported for ever")
 	}
-	in := b.Arm(ccs("bbr")[0])
+	in := b.arm(ccs("bbr")[0])
 	if math.Abs(in.Mean-7) > 0.75 {
 		t.Errorf("the arm in use is believed to be at %v, not at 7", in.Mean)
 	}
 	for _, name := range []string{"cubic", "reno"} {
-		if a := b.Arm(ccs(name)[0]); a.Trials != 0 || a.Weight > reopened {
+		if a := b.arm(ccs(name)[0]); a.Trials != 0 || a.Weight > reopened {
 			t.Errorf("%s: trials %v, weight %v", name, a.Trials, a.Weight)
 		}
 	}
@@ -128,7 +128,7 @@ func TestAnArmThatBecameBetterUnseenIsBelieved(t *testing.T) {
 	feed(b, seeded(5), 0, 3, 0.3, map[string]float64{"cubic": 10, "bbr": 9, "reno": 9.5})
 	feed(b, seeded(6), 3, 60, 0.3, map[string]float64{"cubic": 10})
 	l.Observe(b, ccs("bbr")[0], outcome(64, 11.5))
-	if a := b.Arm(ccs("bbr")[0]); math.Abs(a.Mean-11.5) > 0.01 {
+	if a := b.arm(ccs("bbr")[0]); math.Abs(a.Mean-11.5) > 0.01 {
 		t.Errorf("believed to be at %v", a.Mean)
 	}
 	if w, _ := shares(t, trio, b, nil, b.Last); w[1] < 0.9 {

@@ -280,7 +280,7 @@ func TestSearchKnowsWhatOpenedIt(t *testing.T) {
 		}
 		feedSlices(b, "cubic", 1, 1, 8, func(o *Outcome) { o.Sent, o.Again, o.Loss, o.Queue = 250, 12, 0.05, 0.05 })
 	}
-	if a := b.Arm(tcp.CCOf("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
+	if a := b.arm(tcp.CCOf("cubic")); a.Sent < leastSent || a.Again < 0.045*a.Sent {
 		t.Errorf("of the losses that showed the change %v is known", a.Losses)
 	}
 	if w := beside(t, []string{"cubic", "bbr", "reno"}, b); w[1] < 0.5 || w[2] > mostWorse+1e-9 {
@@ -436,7 +436,7 @@ func TestLateOutcomesAreNotObservations(t *testing.T) {
 			DefaultThompson().Observe(b, tcp.CCOf("cubic"), o)
 		}
 	}
-	if a := b.Arm(tcp.CCOf("cubic")); b.Count != 20 || a.Weight > 20 || b.Changes != 0 {
+	if a := b.arm(tcp.CCOf("cubic")); b.Count != 20 || a.Weight > 20 || b.Changes != 0 {
 		t.Errorf("%d observations of 20 slices, evidence %.1f, %d changes", b.Count, a.Weight, b.Changes)
 	}
 	var c Comparison

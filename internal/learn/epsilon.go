@@ -39,7 +39,7 @@ func (e epsilonGreedy) Observe(b *Belief, cc tcp.CC, o Outcome) {
 	}
 	b.Count++
 	b.Last = max(b.Last, o.At)
-	e.fold(b, b.Arm(cc), o)
+	e.fold(b, b.arm(cc), o)
 }
 
 func (e epsilonGreedy) ObserveHoldOut(b *Belief, o Outcome) {

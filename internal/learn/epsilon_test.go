@@ -29,7 +29,7 @@ func TestEpsilonGreedyFollowsThePublishedCost(t *testing.T) {
 	}
 	mean := func(i int, want float64) {
 		t.Helper()
-		if got := b.Arm(arms[i]).Mean; math.Abs(got-want) > 1e-12 {
+		if got := b.arm(arms[i]).Mean; math.Abs(got-want) > 1e-12 {
 			t.Errorf("mean of %v is %v, want %v", arms[i], got, want)
 		}
 	}
@@ -59,7 +59,7 @@ func TestEpsilonGreedyGoesForTheUnexplored(t *testing.T) {
 	if w[0] > 0.02 || w[2] < 0.4 {
 		t.Errorf("shares %v", w)
 	}
-	if a := b.Arm(arms[0]); a.Count != 1 || a.Greedy != 1 || l.StdDev(a, 0) != 0 || b.Count != 2 {
+	if a := b.arm(arms[0]); a.Count != 1 || a.Greedy != 1 || l.StdDev(a, 0) != 0 || b.Count != 2 {
 		t.Errorf("arm %+v", a)
 	}
 }

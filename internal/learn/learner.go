@@ -207,8 +207,8 @@ func (l *Losses) alike() bool {
 // logSpeed is the believed Outcome.LogSpeed.
 func (a *ArmBelief) logSpeed() float64 { return a.Mean + float64(a.Price) }
 
-// Arm returns the belief about cc, adding it if the path has none yet.
-func (b *Belief) Arm(cc tcp.CC) *ArmBelief {
+// arm returns the belief about cc, adding it if the path has none yet.
+func (b *Belief) arm(cc tcp.CC) *ArmBelief {
 	if a := b.find(cc); a != nil {
 		return a
 	}

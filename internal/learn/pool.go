@@ -34,9 +34,9 @@ func (t thompson) pool(child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 		return 0
 	}
 	o.Reward -= level
-	before := parent.Arm(cc).M2
+	before := parent.arm(cc).M2
 	t.Observe(parent, cc, o)
-	if a := parent.Arm(cc); a.M2 > before {
+	if a := parent.arm(cc); a.M2 > before {
 		// The weight already includes the uncertainty of the level.
 		a.M2 = before + sure*(a.M2-before)
 	}

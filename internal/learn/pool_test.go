@@ -28,7 +28,7 @@ func TestParentLearnsFromDifferencesNotFromSpeeds(t *testing.T) {
 	if best != 1 || w[1] < 0.8 {
 		t.Errorf("a new path gets best %d of %v", best, w)
 	}
-	if d := root.Arm(arms[1]).Mean - root.Arm(arms[0]).Mean; math.Abs(d-1) > 0.35 {
+	if d := root.arm(arms[1]).Mean - root.arm(arms[0]).Mean; math.Abs(d-1) > 0.35 {
 		t.Errorf("bbr is believed to be worth exp(%v) times cubic", d)
 	}
 	if !root.Pooled || root.Changes != 0 {
@@ -63,7 +63,7 @@ func TestABusyChildDoesNotDominateItsParent(t *testing.T) {
 		l.Observe(child, arms[i%2], o)
 		ObserveParent(l, child, root, arms[i%2], o)
 	}
-	if n := root.Arm(arms[1]).Weight; n > 25 {
+	if n := root.arm(arms[1]).Weight; n > 25 {
 		t.Errorf("2000 connections of one path weigh %v at its parent", n)
 	}
 }

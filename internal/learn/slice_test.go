@@ -17,7 +17,7 @@ func TestSliceIsOneObservation(t *testing.T) {
 	for i := range 8 {
 		l.Observe(&b, cubic, Outcome{At: start + int64(i)*ms, Reward: float64(i), Weight: 0.5, Slice: 5})
 	}
-	a := b.Arm(cubic)
+	a := b.arm(cubic)
 	if b.Count != 1 || a.Count != 8 || a.Trials != 1 {
 		t.Errorf("%d observations, %d outcomes, %g trials; want 1, 8, 1", b.Count, a.Count, a.Trials)
 	}
@@ -42,8 +42,8 @@ func TestSliceOfTwoArms(t *testing.T) {
 		}
 		l.Observe(&b, cc, Outcome{At: start + int64(i)*ms, Reward: float64(i % 2), Weight: 1, Slice: 5})
 	}
-	if b.Count != 2 || b.Arm(cubic).Weight != 1 || b.Arm(bbr).Mean != 1 {
-		t.Errorf("%d observations, cubic's weigh %g, bbr's mean is %g; want 2, 1, 1", b.Count, b.Arm(cubic).Weight, b.Arm(bbr).Mean)
+	if b.Count != 2 || b.arm(cubic).Weight != 1 || b.arm(bbr).Mean != 1 {
+		t.Errorf("%d observations, cubic's weigh %g, bbr's mean is %g; want 2, 1, 1", b.Count, b.arm(cubic).Weight, b.arm(bbr).Mean)
 	}
 }
 
@@ -66,8 +66,8 @@ func TestOutcomesWithoutSliceAreObservations(t *testing.T) {
 	for i := range 5 {
 		l.Observe(&b, cubic, Outcome{At: start + int64(i)*ms, Reward: 1, Weight: 1})
 	}
-	if b.Count != 5 || b.Arm(cubic).Weight < 4.5 {
-		t.Errorf("%d observations of weight %g, want 5 of nearly 5", b.Count, b.Arm(cubic).Weight)
+	if b.Count != 5 || b.arm(cubic).Weight < 4.5 {
+		t.Errorf("%d observations of weight %g, want 5 of nearly 5", b.Count, b.arm(cubic).Weight)
 	}
 }
 
@@ -90,8 +90,8 @@ func TestChangeWithinSlice(t *testing.T) {
 	}
 	feed(100, 20, -2)
 	feed(101, 20, -2)
-	if b.Changes == 0 || b.Arm(cubic).Mean > -1.8 {
-		t.Errorf("%d changes, mean %g; want one, and about -2", b.Changes, b.Arm(cubic).Mean)
+	if b.Changes == 0 || b.arm(cubic).Mean > -1.8 {
+		t.Errorf("%d changes, mean %g; want one, and about -2", b.Changes, b.arm(cubic).Mean)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestSliceIsLittleEvidenceForTheParent(t *testing.T) {
 			ObserveParent(l, &child, &parent, cc, o)
 		}
 	}
-	if w := parent.Arm(bbr).Weight; w > 2 || w < 1 {
+	if w := parent.arm(bbr).Weight; w > 2 || w < 1 {
 		t.Errorf("the parent holds evidence %g of a slice of 10, want less than 2", w)
 	}
 }
@@ -169,7 +169,7 @@ func TestFirstTrialsEnd(t *testing.T) {
 		l.Observe(b, tcp.CCOf("cubic"), Outcome{Reward: 10, Weight: 1, At: at, Slice: at})
 	}
 	observe(7)
-	if a := b.Arm(reno); exempt != 6 || a.Trials >= settled {
+	if a := b.arm(reno); exempt != 6 || a.Trials >= settled {
 		t.Errorf("%d after an outlier, %v trials", exempt, a.Trials)
 	}
 	for b.Changes == 0 {

@@ -113,7 +113,7 @@ func (t thompson) Observe(b *Belief, cc tcp.CC, o Outcome) {
 		return
 	}
 	o.Weight = min(o.Weight, 1)
-	a := b.Arm(cc)
+	a := b.arm(cc)
 	another := a.open.holds(o)
 	b.note(o, !another)
 	if another {

@@ -245,7 +245,7 @@ func TestBeliefsAge(t *testing.T) {
 			break
 		}
 	}
-	if a := b.Arm(ccs("bbr")[0]); l.StdDev(a, now) > 0.2 || l.StdDev(a, far) < 1.4 {
+	if a := b.arm(ccs("bbr")[0]); l.StdDev(a, now) > 0.2 || l.StdDev(a, far) < 1.4 {
 		t.Errorf("standard deviation %v, a month later %v", l.StdDev(a, now), l.StdDev(a, far))
 	}
 	// A minimum or maximum fades if it is not reached again.

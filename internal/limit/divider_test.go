@@ -109,7 +109,7 @@ func TestDividerUsesTheLimit(t *testing.T) {
 					continue // a second after a change
 				}
 				sum, steps = sum+got, steps+1
-				if got > 1e6*(1+Slack) {
+				if got > 1e6*(1+slack) {
 					t.Fatalf("step %d: %g bytes/s of 1e6", i, got)
 				}
 			}

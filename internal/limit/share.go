@@ -8,7 +8,7 @@ import (
 // Slack is how much more than the limit the shares may sum to, as a part of the limit. It is the
 // room in which connections that do not use their whole share can grow before the next division,
 // and nobody uses it all the time.
-const Slack = 1. / 8
+const slack = 1. / 8
 
 // need is what one connection wants of a limit.
 type need struct {
@@ -29,7 +29,7 @@ func divide(rate float64, needs []need, out []float64) (level float64) {
 			used += x
 		}
 	}
-	room := Slack * rate
+	room := slack * rate
 	if math.IsInf(level, 1) {
 		room = max(room, rate-used) // nobody else wants it now
 	}

@@ -39,7 +39,7 @@ func TestDivide(t *testing.T) {
 				t.Fatalf("%g: %+v gets %g, less than it needs, at level %g", rate, n, out[i], level)
 			}
 		}
-		if sum > rate*(1+Slack)*(1+1e-9) {
+		if sum > rate*(1+slack)*(1+1e-9) {
 			t.Fatalf("%g: the shares of %+v sum to %g", rate, needs, sum)
 		}
 		if want := min(rate, wanted); math.Abs(used-want) > 1e-6*want {

@@ -118,7 +118,7 @@ type UnseenCount struct {
 
 // Names that stand for a class that has no rule.
 const (
-	NoRule      = "none"    // class 0: no rule matched
+	noRule      = "none"    // class 0: no rule matched
 	removedRule = "removed" // the class of a rule that a reload took away
 )
 
@@ -126,7 +126,7 @@ const (
 // summed under one name, so that reloads do not add labels without end.
 func (c *Counters) NameRules(rules []engine.RuleState) {
 	names := make(map[uint32]string, len(rules)+1)
-	names[0] = NoRule
+	names[0] = noRule
 	for _, r := range rules {
 		names[r.Class] = r.Name
 	}

@@ -14,7 +14,7 @@ func TestNameRulesSumsRemovedClasses(t *testing.T) {
 			{Class: 8, Event: "rto", Count: 3}, {Class: 8, Event: "state", Count: 4}},
 	}
 	c.NameRules([]engine.RuleState{{Name: "web", Class: 1}})
-	want := []ClassCount{{Class: 0, Rule: NoRule, Outgoing: 1}, {Class: 1, Rule: "web", Incoming: 2},
+	want := []ClassCount{{Class: 0, Rule: noRule, Outgoing: 1}, {Class: 1, Rule: "web", Incoming: 2},
 		{Class: 0, Rule: removedRule, Outgoing: 7, Incoming: 1}}
 	if len(c.Connections) != len(want) {
 		t.Fatalf("Connections = %+v, want %+v", c.Connections, want)

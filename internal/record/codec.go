@@ -11,8 +11,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Version of the format. No other is read.
-const Version = 6
+// formatVersion is the version of the format. No other is read.
+const formatVersion = 6
 
 // Size is the length of one encoded sample in bytes.
 const Size = 328
@@ -64,8 +64,8 @@ var (
 	errZero     = errors.New("bytes that this version leaves zero are not")
 )
 
-// Encode writes s to b. A zone of an address is not kept: no sample has one.
-func Encode(b *[Size]byte, s *tcp.Sample) {
+// encode writes s to b. A zone of an address is not kept: no sample has one.
+func encode(b *[Size]byte, s *tcp.Sample) {
 	clear(b[offPolicy-2 : offPolicy])
 	b[offKind], b[offEnd] = byte(s.Kind), byte(s.End)
 	le.PutUint16(b[offFlags:], uint16(s.Flags))

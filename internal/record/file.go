@@ -55,7 +55,7 @@ func NewWriter(w io.Writer, m Meta) (*Writer, error) {
 	}
 	bw := bufio.NewWriterSize(w, bufferSize)
 	h := append([]byte(nil), magic[:]...)
-	h = le.AppendUint16(h, Version)
+	h = le.AppendUint16(h, formatVersion)
 	h = le.AppendUint16(h, Size)
 	h = le.AppendUint32(h, uint32(len(meta)))
 	bw.Write(h)
@@ -68,7 +68,7 @@ func NewWriter(w io.Writer, m Meta) (*Writer, error) {
 
 // Write adds s.
 func (w *Writer) Write(s *tcp.Sample) error {
-	Encode(&w.buf, s)
+	encode(&w.buf, s)
 	if _, err := w.w.Write(w.buf[:]); err != nil {
 		return fmt.Errorf("write sample %d: %w", w.count+1, err)
 	}
@@ -124,8 +124,8 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, fmt.Errorf("%w: it does not start with the right eight bytes", ErrForeign)
 	}
 	version, size, length := le.Uint16(h[8:]), int(le.Uint16(h[10:])), le.Uint32(h[12:])
-	if version != Version {
-		return nil, fmt.Errorf("recording has version %d: this tcpilot reads version %d", version, Version)
+	if version != formatVersion {
+		return nil, fmt.Errorf("recording has version %d: this tcpilot reads version %d", version, formatVersion)
 	}
 	if size != Size || length > maxMeta {
 		return nil, fmt.Errorf("header is damaged: records of %d bytes (want %d), %d bytes of description", size, Size, length)
@@ -150,10 +150,10 @@ func (r *Reader) Count() uint64 { return r.count }
 // Err is why reading stopped before the end of the file; nil at its end.
 func (r *Reader) Err() error { return r.err }
 
-// Read reads the next sample into s; every field is written and nothing is
+// read reads the next sample into s; every field is written and nothing is
 // allocated. It returns io.EOF after the last one, and a damageError if the rest of the file
 // is unreadable.
-func (r *Reader) Read(s *tcp.Sample) error {
+func (r *Reader) read(s *tcp.Sample) error {
 	if r.err != nil {
 		return r.err
 	}
@@ -181,7 +181,7 @@ func (r *Reader) Read(s *tcp.Sample) error {
 func (r *Reader) All() iter.Seq[*tcp.Sample] {
 	return func(yield func(*tcp.Sample) bool) {
 		var s tcp.Sample
-		for r.Read(&s) == nil {
+		for r.read(&s) == nil {
 			if !yield(&s) {
 				return
 			}

@@ -61,7 +61,7 @@ func TestRoundTripKeepsEveryField(t *testing.T) {
 		for i := range buf {
 			buf[i] = 0xff // bytes of an earlier record
 		}
-		Encode(&buf, &want)
+		encode(&buf, &want)
 		got := filled(t)
 		got.Cookie++
 		if err := decode(&got, buf[:]); err != nil {
@@ -91,7 +91,7 @@ func TestDecodeRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b [Size]byte
-			Encode(&b, &s)
+			encode(&b, &s)
 			tt.spoil(&b)
 			if tt.resum {
 				le.PutUint32(b[Size-crc:], sum(b[:]))
@@ -148,7 +148,7 @@ func TestFileRoundTrip(t *testing.T) {
 		t.Errorf("%d samples, Count %d, Err %v; want %d without error", i, r.Count(), r.Err(), n)
 	}
 	var s tcp.Sample
-	if err := r.Read(&s); err != io.EOF {
+	if err := r.read(&s); err != io.EOF {
 		t.Errorf("after the end: %v, want io.EOF", err)
 	}
 }
@@ -200,9 +200,9 @@ func TestNewReaderRefuses(t *testing.T) {
 	}{
 		"empty":         {nil, true, "too few"},
 		"text":          {[]byte(`{"tcpilot_samples": 1, "more": 2}`), true, "right eight bytes"},
-		"newer":         {edit(func(b []byte) { b[8] = Version + 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", Version+1, Version)},
+		"newer":         {edit(func(b []byte) { b[8] = formatVersion + 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", formatVersion+1, formatVersion)},
 		"version 0":     {edit(func(b []byte) { b[8] = 0 }), false, "version 0"},
-		"older":         {edit(func(b []byte) { b[8] = Version - 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", Version-1, Version)},
+		"older":         {edit(func(b []byte) { b[8] = formatVersion - 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", formatVersion-1, formatVersion)},
 		"other size":    {edit(func(b []byte) { b[10] = 1 }), false, "damaged"},
 		"huge meta":     {edit(func(b []byte) { b[15] = 0xff }), false, "damaged"},
 		"cut in meta":   {good[:20], false, "cut short"},
@@ -229,7 +229,7 @@ func TestNoAllocationPerSample(t *testing.T) {
 	}
 	var s tcp.Sample
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := r.Read(&s); err != nil {
+		if err := r.read(&s); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.Write(&s); err != nil {
@@ -278,7 +278,7 @@ func TestWriterReportsErrors(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	s := filled(f)
 	var b [Size]byte
-	Encode(&b, &s)
+	encode(&b, &s)
 	f.Add(b[:])
 	f.Add(make([]byte, Size))
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -290,7 +290,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		var again [Size]byte
-		Encode(&again, &s)
+		encode(&again, &s)
 		if !bytes.Equal(again[:], b) {
 			t.Errorf("decodes, but encodes to other bytes\n in %x\nout %x", b, again)
 		}

@@ -23,8 +23,8 @@ type Record struct {
 	Last   int64  // Unix nanoseconds of the latest use
 }
 
-// Key returns the record's key.
-func (r *Record) Key() Key { return Key{r.Rule, r.Scope, r.Prefix} }
+// key returns the record's key.
+func (r *Record) key() Key { return Key{r.Rule, r.Scope, r.Prefix} }
 
 const (
 	maxRule   = 1 << 10 // bytes

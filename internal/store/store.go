@@ -121,7 +121,7 @@ func encode(changed []Record, deleted []Key) (edits, error) {
 	}
 	for i := range changed {
 		r := &changed[i]
-		key, err := appendKey(nil, r.Key())
+		key, err := appendKey(nil, r.key())
 		if err != nil {
 			return nil, err
 		}

@@ -54,7 +54,7 @@ func load(t testing.TB, s *Store) map[Key]Record {
 	t.Helper()
 	all := make(map[Key]Record)
 	err := s.Load(func(r Record) error {
-		all[r.Key()] = r
+		all[r.key()] = r
 		return nil
 	})
 	if err != nil {
@@ -64,14 +64,14 @@ func load(t testing.TB, s *Store) map[Key]Record {
 }
 
 func sameRecord(a, b Record) bool {
-	return a.Key() == b.Key() && a.Last == b.Last && bytes.Equal(a.Belief, b.Belief)
+	return a.key() == b.key() && a.Last == b.Last && bytes.Equal(a.Belief, b.Belief)
 }
 
 func wantRecords(t testing.TB, s *Store, want []Record) {
 	t.Helper()
 	byKey := make(map[Key]Record, len(want))
 	for _, r := range want {
-		byKey[r.Key()] = r
+		byKey[r.key()] = r
 	}
 	got := load(t, s)
 	if !maps.EqualFunc(got, byKey, sameRecord) {
@@ -109,9 +109,9 @@ func TestSaveAndLoad(t *testing.T) {
 	s = openNew(t, path)
 	wantRecords(t, s, want)
 	want[1].Belief, want[1].Last = []byte("changed"), 5
-	save(t, s, want[1:2], want[0].Key(), Key{Rule: "none", Prefix: want[0].Prefix})
+	save(t, s, want[1:2], want[0].key(), Key{Rule: "none", Prefix: want[0].Prefix})
 	wantRecords(t, s, want[1:])
-	save(t, s, want[2:3], want[2].Key()) // in both: kept
+	save(t, s, want[2:3], want[2].key()) // in both: kept
 	save(t, s, nil)
 	wantRecords(t, s, want[1:])
 }
@@ -125,7 +125,7 @@ func TestSaveIsAllOrNothing(t *testing.T) {
 		"long rule":   {Rule: strings.Repeat("x", maxRule+1), Prefix: good[0].Prefix},
 		"long belief": {Prefix: good[0].Prefix, Belief: make([]byte, maxBelief+1)},
 	} {
-		if err := s.Save([]Record{good[7], bad}, []Key{good[0].Key()}); err == nil {
+		if err := s.Save([]Record{good[7], bad}, []Key{good[0].key()}); err == nil {
 			t.Errorf("%s: saved", name)
 		}
 		wantRecords(t, s, good[:5])
@@ -268,7 +268,7 @@ func TestKeyRoundTrip(t *testing.T) {
 
 func FuzzParseKey(f *testing.F) {
 	r := record(1, 10)
-	key, _ := appendKey(nil, r.Key())
+	key, _ := appendKey(nil, r.key())
 	f.Add(key)
 	f.Fuzz(func(t *testing.T, key []byte) {
 		k, err := parseKey(key)

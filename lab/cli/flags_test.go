@@ -32,7 +32,7 @@ func TestFlagsAgree(t *testing.T) {
 			}
 		})
 	}
-	for _, root := range []*cobra.Command{tcpilot.New(tcpilot.Env{}), New(Env{})} {
+	for _, root := range []*cobra.Command{tcpilot.New(tcpilot.Env{}), newRoot(Env{})} {
 		for _, cmd := range root.Commands() {
 			check(cmd)
 			for _, sub := range cmd.Commands() {

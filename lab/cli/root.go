@@ -47,8 +47,8 @@ type app struct {
 	*console.Output
 }
 
-// New returns the command line.
-func New(env Env) *cobra.Command {
+// newRoot returns the command line.
+func newRoot(env Env) *cobra.Command {
 	a := &app{Env: env, Output: console.NewOutput(env.Streams)}
 	root := &cobra.Command{
 		Use:         "tcpilot-lab",
@@ -83,7 +83,7 @@ directory, then in PATH.`,
 // Main runs the command line args (without the program's name) and returns the exit
 // code.
 func Main(ctx context.Context, env Env, args []string) int {
-	return console.Run(ctx, New(env), env.Stderr, args, nil)
+	return console.Run(ctx, newRoot(env), env.Stderr, args, nil)
 }
 
 func (a *app) demo() *cobra.Command {

@@ -142,11 +142,11 @@ func (s Spec) QueueDelay() time.Duration {
 }
 
 // LossShare is the share of packets that Loss and Bursts drop in the long run.
-func (s Spec) LossShare() float64 { return 1 - (1-s.Loss)*(1-s.Bursts.Share()) }
+func (s Spec) LossShare() float64 { return 1 - (1-s.Loss)*(1-s.Bursts.share()) }
 
-// Share is the share of packets lost in the long run: the channel is bad for
+// share is the share of packets lost in the long run: the channel is bad for
 // ToBad / (ToBad + ToGood) of them.
-func (b Bursts) Share() float64 {
+func (b Bursts) share() float64 {
 	if b.ToBad == 0 {
 		return b.LossGood
 	}

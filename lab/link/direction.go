@@ -106,12 +106,6 @@ func (d *Direction) newHolder() (holder, error) {
 	return newEmulator(d.ends.To)
 }
 
-// Ends returns the ends of the direction.
-func (d *Direction) Ends() Ends { return d.ends }
-
-// Backend is Netem or Emulator.
-func (d *Direction) Backend() Backend { return d.backend }
-
 // Spec is what the direction does now.
 func (d *Direction) Spec() Spec {
 	d.mu.Lock()

@@ -170,7 +170,7 @@ func TestRootCloseLeavesNothing(t *testing.T) {
 		stream(t, a, b, 10, 100, 0, nil)
 		must(t, d.Close())
 		if after := traces(); after != before {
-			t.Errorf("%s left\n%s\nof\n%s", d.Backend(), after, before)
+			t.Errorf("%s left\n%s\nof\n%s", d.backend, after, before)
 		}
 		gone := false
 		for range 500 { // the kernel frees it after a grace period

@@ -27,7 +27,7 @@ func (s Spec) String() string {
 	if s.Loss > 0 {
 		say("%s loss", console.Percent(s.Loss))
 	}
-	if share := s.Bursts.Share(); share > 0 {
+	if share := s.Bursts.share(); share > 0 {
 		say("%s loss in bursts", console.Percent(share))
 	}
 	if s.Queue.Bytes > 0 {

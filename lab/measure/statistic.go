@@ -63,8 +63,8 @@ type Interval struct {
 	Level float64 `json:"level"`
 }
 
-// Contains reports whether v lies in the interval.
-func (i Interval) Contains(v float64) bool { return i.Low <= v && v <= i.High }
+// contains reports whether v lies in the interval.
+func (i Interval) contains(v float64) bool { return i.Low <= v && v <= i.High }
 
 // Overlaps reports whether the intervals have a value in common.
 func (i Interval) Overlaps(o Interval) bool { return i.Low <= o.High && o.Low <= i.High }
@@ -166,7 +166,7 @@ type Ratio struct {
 }
 
 // Distinct reports whether the ratio is known to differ from 1.
-func (r Ratio) Distinct() bool { return r.CI != nil && !r.CI.Contains(1) }
+func (r Ratio) Distinct() bool { return r.CI != nil && !r.CI.contains(1) }
 
 // resampler returns a function that draws a sample of the same size, with
 // replacement, and returns its median. Streams are independent of each other.

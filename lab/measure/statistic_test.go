@@ -97,7 +97,7 @@ func TestCoverage(t *testing.T) {
 		contains, overlaps, level := 0, 0, 0.0
 		for range runs {
 			a, b := draw(n), draw(n)
-			if level = a.Level; a.Contains(1) {
+			if level = a.Level; a.contains(1) {
 				contains++
 			}
 			if a.Overlaps(b) {

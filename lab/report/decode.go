@@ -33,7 +33,7 @@ func (d *decoder) record(line []byte, n int) error {
 			return err
 		}
 	}
-	var r Record
+	var r record
 	if err := json.Unmarshal(line, &r); err != nil {
 		return err
 	}
@@ -66,14 +66,14 @@ func checkVersion(line []byte) error {
 	switch err := json.Unmarshal(line, &first); {
 	case err != nil || first.Type != "run" || first.Run.Version < 1:
 		return errors.New("this is not a report of the lab")
-	case first.Run.Version != Version:
-		return fmt.Errorf("the report is of version %d, and this tcpilot reads version %d", first.Run.Version, Version)
+	case first.Run.Version != version:
+		return fmt.Errorf("the report is of version %d, and this tcpilot reads version %d", first.Run.Version, version)
 	}
 	return nil
 }
 
 // check makes sure that the record is what its type says.
-func (r *Record) check(n int) error {
+func (r *record) check(n int) error {
 	if r.Type == "run" && n > 1 {
 		return errors.New("a second run record: a report is of one run")
 	}
@@ -147,7 +147,7 @@ func sane(metrics map[string]float64) error {
 	return nil
 }
 
-func (d *decoder) addData(data *Data) error {
+func (d *decoder) addData(data *data) error {
 	_, round, err := d.round(data.Scenario, data.Case, data.Order)
 	if err != nil {
 		return err

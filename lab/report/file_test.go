@@ -268,7 +268,7 @@ func FuzzRead(f *testing.F) {
 // normal is a report as JSON, in which an empty and a missing list are the same.
 func normal(t testing.TB, r *Report) string {
 	t.Helper()
-	r.Run.Version = Version
+	r.Run.Version = version
 	text, err := json.Marshal(r)
 	must(t, err)
 	return string(text)

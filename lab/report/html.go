@@ -146,7 +146,7 @@ func (p *page) setOverview(cases []CaseSummary) {
 }
 
 func newCaseView(c *CaseRounds, id string, ccs map[string]int, budget int) caseView {
-	s := c.Summarise()
+	s := c.summarise()
 	v := caseView{
 		ID: id, Summary: s, Link: linkLine(&s), Source: c.Source, Expect: c.Expect, Notes: notes(&s),
 		Calibration: pretty(c.Calibration), Plots: &casePlots{ID: id},

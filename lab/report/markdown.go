@@ -27,8 +27,8 @@ func Markdown(w io.Writer, r *Report) error {
 }
 
 func markdownCase(w io.Writer, c *CaseRounds) {
-	s := c.Summarise()
-	fmt.Fprintf(w, "\n### %s\n\n%s.", console.Escape(s.FullName()), console.Escape(s.Title))
+	s := c.summarise()
+	fmt.Fprintf(w, "\n### %s\n\n%s.", console.Escape(s.fullName()), console.Escape(s.Title))
 	if link := linkLine(&s); link != "" {
 		fmt.Fprintf(w, " Link: %s.", console.Escape(link))
 	}

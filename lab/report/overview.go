@@ -64,7 +64,7 @@ func overviewGrid(cases []CaseSummary, columns []string) console.Grid {
 }
 
 func (c *CaseSummary) overviewRow(columns []string) console.GridRow {
-	r := console.GridRow{Cells: []console.Cell{console.TextCell(c.FullName())}}
+	r := console.GridRow{Cells: []console.Cell{console.TextCell(c.fullName())}}
 	if c.Refused != "" {
 		r.Note = "refused: " + c.Refused
 		return r

@@ -106,7 +106,7 @@ func TestCDF(t *testing.T) {
 	}
 	c.Rounds[1].Requests = append(c.Rounds[1].Requests, measure.Request{Group: "a"}) // took no time: not a request
 	c.Rounds[2].Requests = []measure.Request{{Group: "b", Elapsed: time.Second}}
-	s := c.Summarise()
+	s := c.summarise()
 	plots := newCDFs(c, &s)
 	if len(plots) != 2 || plots[0].Group != "a" || len(plots[0].Curves) != 2 || plots[1].Curves[0].Subject != 2 {
 		t.Fatalf("%+v", plots)
@@ -145,7 +145,7 @@ func TestChoices(t *testing.T) {
 	for _, r := range c.Rounds {
 		r.Connections = append(r.Connections, measure.Connection{Group: "theirs", CC: "cubic"})
 	}
-	s := c.Summarise()
+	s := c.summarise()
 	plots := newChoicePlots(c, &s, make(map[string]int))
 	if len(plots) != 1 {
 		t.Fatalf("%+v", plots)
@@ -191,7 +191,7 @@ func TestColours(t *testing.T) {
 // All marks of a subject's rounds are within its strip.
 func TestStrips(t *testing.T) {
 	c := caseOf("goodput", "cubic", three, map[string][]float64{"cubic": {10, 12, 11, 11, 11}, "bbr": {95, 100, 90, 95, 96}, "tcpilot": {1, 1, 1, 1, 1}})
-	s := c.Summarise()
+	s := c.summarise()
 	a := newAxis(c, &s, "goodput")
 	if a.Ends() != [2]string{"0.00", "100.00"} && a.Ends() != [2]string{"0", "100"} || !a.HasReference() || a.Only() != "" {
 		t.Errorf("axis %v, %q", a.Ends(), a.Only())
@@ -203,7 +203,7 @@ func TestStrips(t *testing.T) {
 		}
 	}
 	same := caseOf("retrans", "cubic", three, map[string][]float64{"cubic": {0}, "bbr": {0}})
-	s = same.Summarise()
+	s = same.summarise()
 	a = newAxis(same, &s, "retrans")
 	if a.X(0) != stripWidth/2 || a.Only() != "0" || a.Ends() != [2]string{} {
 		t.Errorf("one value: %v %q %v", a.X(0), a.Only(), a.Ends())

@@ -25,7 +25,7 @@ func TestRatios(t *testing.T) {
 		}
 		c.Case.Ratios = true
 		text, compared, pooled := write(), 0, 0
-		for _, s := range c.Summarise().Subjects {
+		for _, s := range c.summarise().Subjects {
 			for _, metric := range c.Metrics {
 				v, ok := s.Metrics[metric]
 				if !ok || s.Name == c.Baseline {

@@ -11,16 +11,16 @@ import (
 // would misread the new one.
 //
 // 2: round-trip times are in microseconds (min_rtt_us, srtt_us, mean_rtt_us).
-const Version = 3
+const version = 3
 
 // Record is one line of a report. Exactly one of the pointers is set, the one
 // that Type names.
-type Record struct {
+type record struct {
 	Type  string `json:"type"` // run, case, round, connection, request, point, end
 	Run   *Run   `json:"run,omitempty"`
 	Case  *Case  `json:"case,omitempty"`
 	Round *Round `json:"round,omitempty"`
-	Data  *Data  `json:"data,omitempty"` // connection, request and point
+	Data  *data  `json:"data,omitempty"` // connection, request and point
 	End   *End   `json:"end,omitempty"`
 }
 
@@ -115,7 +115,7 @@ func (r *Round) counts() bool { return r.Refused == "" && r.Repeat > 0 }
 
 // Data is a piece of a round, identified by the round's order. It precedes the line of
 // its round, so that a round whose line exists is complete.
-type Data struct {
+type data struct {
 	Scenario   string              `json:"scenario"`
 	Case       string              `json:"case"`
 	Order      int                 `json:"order"`

@@ -32,8 +32,8 @@ type CaseSummary struct {
 	Subjects []SubjectSummary `json:"subjects"`
 }
 
-// FullName is SCENARIO/CASE, or SCENARIO if it has only one case.
-func (c *CaseSummary) FullName() string { return fullName(c.Scenario, c.Case) }
+// fullName is SCENARIO/CASE, or SCENARIO if it has only one case.
+func (c *CaseSummary) fullName() string { return fullName(c.Scenario, c.Case) }
 
 // Subject returns the subject with this name, or nil.
 func (c *CaseSummary) Subject(name string) *SubjectSummary {
@@ -88,13 +88,13 @@ func (r *Report) Summary() Summary {
 func Summarise(r *Report) []CaseSummary {
 	all := make([]CaseSummary, 0, len(r.Cases))
 	for _, c := range r.Cases {
-		all = append(all, c.Summarise())
+		all = append(all, c.summarise())
 	}
 	return all
 }
 
-// Summarise computes the result of the case.
-func (c *CaseRounds) Summarise() CaseSummary {
+// summarise computes the result of the case.
+func (c *CaseRounds) summarise() CaseSummary {
 	s := CaseSummary{
 		Scenario: c.Scenario, Case: c.Case.Case, Title: c.Title, Link: c.Link, Backend: c.Backend,
 		Primary: c.Primary, Metrics: slices.Clone(c.Metrics), Baseline: c.Baseline, Ratios: c.Ratios, Refused: c.Refused,

@@ -32,7 +32,7 @@ func TestSummary(t *testing.T) {
 	c := caseOf("goodput", "cubic", three, map[string][]float64{
 		"cubic": {10, 20, 5, 10, 10}, "bbr": {20, 40, 10, 20, 20}, "tcpilot": {19, 39, 9, 19, 19},
 	})
-	s := c.Summarise()
+	s := c.summarise()
 	if s.Oracle != "bbr" {
 		t.Errorf("oracle is %q", s.Oracle)
 	}
@@ -63,7 +63,7 @@ func TestSummaryOfTimes(t *testing.T) {
 			Subject: three[i].Name, Repeat: 1, Groups: map[string]map[string]float64{"web": {"fct_p99": v}},
 		}})
 	}
-	s := c.Summarise()
+	s := c.summarise()
 	if s.Oracle != "cubic" || !s.Subject("tcpilot").Metrics["web/fct_p99"].Best {
 		t.Errorf("oracle %q, %+v", s.Oracle, s.Subjects)
 	}
@@ -77,7 +77,7 @@ func TestRefusedRoundsAreExcluded(t *testing.T) {
 	c.Rounds[5].Refused = "the host stalled" // 1000
 	c.Rounds[5].Errors, c.Rounds[4].Errors, c.Rounds[4].FirstError = 7, 2, "refused"
 	c.Rounds = append(c.Rounds, &RoundData{Round: Round{Subject: "tcpilot", Repeat: 0, Metrics: map[string]float64{"goodput": 1}}})
-	s := c.Summarise()
+	s := c.summarise()
 	pilot := s.Subject("tcpilot")
 	if pilot.Rounds != 3 || pilot.Refused != 1 || pilot.RefusedWhy != "the host stalled" || pilot.Warmup != 1 || pilot.Errors != 2 || pilot.FirstError != "refused" {
 		t.Errorf("%+v", pilot)
@@ -90,7 +90,7 @@ func TestRefusedRoundsAreExcluded(t *testing.T) {
 	}
 	c.Case.Subjects = slices.Clone(c.Case.Subjects)
 	c.Case.Subjects[1].Skipped = "this kernel has none"
-	if s := c.Summarise(); s.Oracle != "cubic" {
+	if s := c.summarise(); s.Oracle != "cubic" {
 		t.Errorf("bbr cannot run; the oracle is %q", s.Oracle)
 	}
 	if v := s.Subject("cubic").Metrics["goodput"]; v.Best || v.Baseline.Ratio != 1 {
@@ -100,7 +100,7 @@ func TestRefusedRoundsAreExcluded(t *testing.T) {
 
 func TestNoBestAmongEquals(t *testing.T) {
 	c := caseOf("retrans", "cubic", three, map[string][]float64{"cubic": {0}, "bbr": {0}, "tcpilot": {0}})
-	for _, s := range c.Summarise().Subjects {
+	for _, s := range c.summarise().Subjects {
 		if v := s.Metrics["retrans"]; v.Best || v.Baseline != nil {
 			t.Errorf("%s: %+v", s.Name, v)
 		}
@@ -127,7 +127,7 @@ func TestRegretOfConnections(t *testing.T) {
 		bulk("tcpilot", 2, 0, 0, 0),
 	}
 	c.Rounds[4].Refused = "stalled"
-	s := c.Summarise()
+	s := c.summarise()
 	r := s.Subject("tcpilot").Regret
 	if r == nil || r.Connections != 6 || math.Abs(r.Total-1.8) > 1e-9 || math.Abs(r.LastHalf+0.1) > 1e-9 {
 		t.Fatalf("regret %+v, want 1.8 of 6, -0.1 in the second half", r)
@@ -159,7 +159,7 @@ func TestRegretOfFlows(t *testing.T) {
 	flow("cubic", 1, 0.1, 0.2)
 	flow("bbr", 1, 0.05, 0.1)
 	flow("tcpilot", 1, 0.1, 0.1)
-	if r := c.Summarise().Subjects[2].Regret; r == nil || r.Connections != 2 || math.Abs(r.Total-0.5) > 1e-9 {
+	if r := c.summarise().Subjects[2].Regret; r == nil || r.Connections != 2 || math.Abs(r.Total-0.5) > 1e-9 {
 		t.Errorf("regret %+v, want half a connection of 2", r)
 	}
 }
@@ -187,7 +187,7 @@ func TestRegretOnlyOfTunedGoodput(t *testing.T) {
 			}
 			c.Rounds = append(c.Rounds, r)
 		}
-		s := c.Summarise()
+		s := c.summarise()
 		if s.Oracle == "" {
 			t.Fatalf("%s has no oracle", primary)
 		}

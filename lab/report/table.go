@@ -77,8 +77,8 @@ func problems(r *Report) []string {
 }
 
 func writeCase(w io.Writer, c *CaseRounds, s Style) {
-	sum := c.Summarise()
-	name := console.Clean(sum.FullName())
+	sum := c.summarise()
+	name := console.Clean(sum.fullName())
 	fmt.Fprintf(w, "%s   %s\n", s.paint(console.Strong, name), console.Fold(sum.Title, s.width()-len(name)-3, strings.Repeat(" ", len(name)+3)))
 	if link := linkLine(&sum); link != "" {
 		fmt.Fprintf(w, "%s%s\n", indent, s.paint(console.Faint, console.Fold(link, s.width()-len(indent), indent)))

@@ -56,14 +56,14 @@ func Create(name string) (*Writer, error) {
 
 // Run writes the first line. It sets the version.
 func (w *Writer) Run(r Run) error {
-	r.Version = Version
-	w.line(Record{Type: "run", Run: &r})
+	r.Version = version
+	w.line(record{Type: "run", Run: &r})
 	return w.flush()
 }
 
 // Case writes a case, before its rounds.
 func (w *Writer) Case(c Case) error {
-	w.line(Record{Type: "case", Case: &c})
+	w.line(record{Type: "case", Case: &c})
 	return w.flush()
 }
 
@@ -73,25 +73,25 @@ func (w *Writer) Round(r Round, result *measure.Result) error {
 	if result != nil {
 		w.data(&r, result)
 	}
-	w.line(Record{Type: "round", Round: &r})
+	w.line(record{Type: "round", Round: &r})
 	return w.flush()
 }
 
 func (w *Writer) data(r *Round, result *measure.Result) {
 	for i := range result.Connections {
-		w.line(Record{Type: "connection", Data: &Data{r.Scenario, r.Case, r.Order, &result.Connections[i], nil, nil}})
+		w.line(record{Type: "connection", Data: &data{r.Scenario, r.Case, r.Order, &result.Connections[i], nil, nil}})
 	}
 	for i := range result.Requests {
-		w.line(Record{Type: "request", Data: &Data{r.Scenario, r.Case, r.Order, nil, &result.Requests[i], nil}})
+		w.line(record{Type: "request", Data: &data{r.Scenario, r.Case, r.Order, nil, &result.Requests[i], nil}})
 	}
 	for i := range result.Points {
-		w.line(Record{Type: "point", Data: &Data{r.Scenario, r.Case, r.Order, nil, nil, &result.Points[i]}})
+		w.line(record{Type: "point", Data: &data{r.Scenario, r.Case, r.Order, nil, nil, &result.Points[i]}})
 	}
 }
 
 // End writes the last line.
 func (w *Writer) End(e End) error {
-	w.line(Record{Type: "end", End: &e})
+	w.line(record{Type: "end", End: &e})
 	return w.flush()
 }
 
@@ -108,7 +108,7 @@ func (w *Writer) Close() error {
 	return w.err
 }
 
-func (w *Writer) line(r Record) {
+func (w *Writer) line(r record) {
 	if w.err == nil {
 		w.fail(w.enc.Encode(r))
 	}

@@ -74,7 +74,7 @@ func (c Case) lines() (lines []string) {
 	say("tuned     %s", strings.Join(c.Tuned, ", "))
 	say("metrics   %s", strings.Join(c.Metrics, ", "))
 	say("rounds    %d of each subject, after %d warm-up rounds of those that learn; a round takes about %v",
-		c.Repeat, c.Warmup, c.Round().Round(100*time.Millisecond))
+		c.Repeat, c.Warmup, c.round().Round(100*time.Millisecond))
 	if cc := c.DefaultCC(); cc != "" {
 		say("default   congestion control %s", cc)
 	}

@@ -29,12 +29,12 @@ func (c Case) Estimate() time.Duration {
 			rounds += c.Warmup * c.Repeat // they lose what they learned at each stop
 		}
 	}
-	return caseCost + time.Duration(rounds)*(c.Round()+c.Pause+roundCost)
+	return caseCost + time.Duration(rounds)*(c.round()+c.Pause+roundCost)
 }
 
-// Round is about how long one round's traffic takes: exact if durations determine it,
+// round is about how long one round's traffic takes: exact if durations determine it,
 // else estimated from the links.
-func (c Case) Round() time.Duration {
+func (c Case) round() time.Duration {
 	var longest time.Duration
 	for _, p := range c.Traffic {
 		takes := p.Length()

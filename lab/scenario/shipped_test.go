@@ -75,16 +75,16 @@ func TestEstimate(t *testing.T) {
 		}
 	}
 	c := read(t, with("repeat: 10", "warmup: 6", "traffic: {bulk: {kind: bulk, duration: 2s, count: 3, start: 1s}}", "pause: 500ms"), Options{}).Cases[0]
-	near("round", c.Round(), 7*time.Second)
+	near("round", c.round(), 7*time.Second)
 	near("case", c.Estimate(), caseCost+26*(7500*time.Millisecond+roundCost))
 	c = read(t, with("repeat: 10", "warmup: 6", "subjects: [cubic, bpftune]"), Options{}).Cases[0]
 	near("a subject that learns anew each time", c.Estimate(), caseCost+(10+70)*(time.Second+roundCost))
 
 	// By what the link allows: 2 hosts send 100 times 100 kB at 10 Mbit/s.
 	c = read(t, with("traffic: {flows: {kind: flows, count: 100, concurrency: 5, size: 100kB}}"), Options{}).Cases[0]
-	near("flows", c.Round(), 16*time.Second)
+	near("flows", c.round(), 16*time.Second)
 	c = read(t, with("traffic: {flows: {kind: flows, count: 100, size: 1kB}}"), Options{}).Cases[0]
-	near("flows one by one", c.Round(), 100*4*20*time.Millisecond)
+	near("flows one by one", c.round(), 100*4*20*time.Millisecond)
 	c = read(t, with("traffic: {flows: {kind: flows, count: 100, size: 1MB, duration: 9s}}"), Options{}).Cases[0]
-	near("flows with an end", c.Round(), 9*time.Second)
+	near("flows with an end", c.round(), 9*time.Second)
 }

@@ -65,7 +65,7 @@ func (l *Layout) addHost(node Node) error {
 	case Receiver:
 		l.Receivers = append(l.Receivers, h)
 	case Router:
-		return h.Forward()
+		return h.forward()
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (l *Layout) addHost(node Node) error {
 func (l *Layout) route(h *Host) error {
 	end, gateway := l.access(h)
 	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
-		if err := h.Route(all, gateway.addr(all)); err != nil {
+		if err := h.route(all, gateway.addr(all)); err != nil {
 			return err
 		}
 	}
@@ -94,8 +94,8 @@ func (l *Layout) routers(h, but *Host, to netip.Prefix) error {
 		if router == but || !l.isRouter(router) {
 			continue
 		}
-		_, gateway := l.hop(step).Ends()
-		if err := router.Route(to, gateway.addr(to)); err != nil {
+		_, gateway := l.hop(step).ends()
+		if err := router.route(to, gateway.addr(to)); err != nil {
 			return err
 		}
 	}
@@ -136,8 +136,8 @@ func (l *Layout) Host(name string) (*Host, error) {
 	return nil, fmt.Errorf("there is no host %q", name)
 }
 
-// Wire finds a wire by its name.
-func (l *Layout) Wire(name string) (*Wire, error) {
+// wire finds a wire by its name.
+func (l *Layout) wire(name string) (*Wire, error) {
 	i := slices.IndexFunc(l.Wires, func(w *Wire) bool { return w.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("there is no link %q", name)
@@ -151,8 +151,8 @@ type Hop struct {
 	Backward bool // from its To to its From
 }
 
-// Ends returns where packets enter and leave the wire.
-func (h Hop) Ends() (from, to *End) {
+// ends returns where packets enter and leave the wire.
+func (h Hop) ends() (from, to *End) {
 	if h.Backward {
 		return h.To, h.From
 	}

@@ -62,18 +62,18 @@ func TestRootReceiversArePathsOfTheirOwn(t *testing.T) {
 	}
 	var way []string
 	for _, h := range hops {
-		from, to := h.Ends()
+		from, to := h.ends()
 		way = append(way, fmt.Sprintf("%s:%s-%s", h.Name, from.Host.Name, to.Host.Name))
 	}
 	if got := strings.Join(way, " "); got != "path2:receiver2-gateway access:gateway-sender1" {
 		t.Errorf("path %s", got)
 	}
 	for _, name := range []string{"access", "path1"} {
-		if w, err := l.Wire(name); err != nil || w.Name != name {
+		if w, err := l.wire(name); err != nil || w.Name != name {
 			t.Errorf("Wire(%s) = %v, %v", name, w, err)
 		}
 	}
-	if _, err := l.Wire("bottleneck"); err == nil {
+	if _, err := l.wire("bottleneck"); err == nil {
 		t.Error("found a wire that does not exist")
 	}
 	if _, err := l.Host("nobody"); err == nil {

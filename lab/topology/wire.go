@@ -104,8 +104,8 @@ func (e *End) neighbour(other *End) error {
 	return nil
 }
 
-// Route sends a prefix through a gateway.
-func (h *Host) Route(to netip.Prefix, via netip.Addr) error {
+// route sends a prefix through a gateway.
+func (h *Host) route(to netip.Prefix, via netip.Addr) error {
 	r := &netlink.Route{Dst: ipNet(to), Gw: via.AsSlice()}
 	if err := h.link.RouteReplace(r); err != nil {
 		return fmt.Errorf("add route %s via %s to %s: %w", to, via, h.Name, err)
@@ -113,8 +113,8 @@ func (h *Host) Route(to netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-// Forward makes the host a router.
-func (h *Host) Forward() error {
+// forward makes the host a router.
+func (h *Host) forward() error {
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 		if err := h.SetSysctl(key, "1"); err != nil {
 			return err

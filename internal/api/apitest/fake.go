@@ -40,10 +40,10 @@ type Fake struct {
 
 // New returns a daemon that has run for three hours.
 func New() *Fake {
-	return &Fake{Snap: Snapshot(), Programs: []api.Loaded{{
+	return &Fake{Snap: snapshot(), Programs: []api.Loaded{{
 		Name: "my-iw", File: "/opt/my_iw.bpf.o", Cgroup: "/sys/fs/cgroup/web", Since: Now.Add(-time.Minute),
 		Programs: []api.Program{{ProgramStats: metrics.ProgramStats{Name: "iw", ID: 77, Stats: true, RunCount: 1200, RunTime: 300 * time.Microsecond}, Type: "sock_ops"}},
-	}}, CCs: Controls(), PodList: api.PodList{At: Now, Pods: []api.Pod{}, Refused: []api.RefusedPod{}}}
+	}}, CCs: controls(), PodList: api.PodList{At: Now, Pods: []api.Pod{}, Refused: []api.RefusedPod{}}}
 }
 
 // AddPods adds two pods, a record that is not used, and one that SyncPods removes. Samples of network
@@ -79,8 +79,8 @@ func (f *Fake) PodName(netns uint64) string {
 	return ""
 }
 
-// Controls is the fake daemon's catalogue.
-func Controls() []api.CongestionControl {
+// controls is the fake daemon's catalogue.
+func controls() []api.CongestionControl {
 	return []api.CongestionControl{
 		{Name: "mine", State: "loaded", Source: "/opt/mine.bpf.o", User: true, Rules: []string{}, Version: "0123456789ab", Connections: 1,
 			Programs: []metrics.ProgramStats{{Name: "mine_cong_avoid", ID: 91}}},
@@ -129,8 +129,8 @@ func CC(name string) tcp.CC {
 const wifi = "least round-trip time 12ms (at least 1ms, below 30ms), 20 % of the connections that came within 3.69ms of it came within 610µs (below 60 %), " +
 	"round-trip times within a small connection differ by 1.9ms (at least 500µs), that is 15 % of the least one (at least 3 %)"
 
-// Snapshot returns an engine's state with two learned paths.
-func Snapshot() *engine.Snapshot {
+// snapshot returns an engine's state with two learned paths.
+func snapshot() *engine.Snapshot {
 	start := Now.Add(-3 * time.Hour)
 	web := path.Of(2, 0, netip.MustParseAddr("192.0.2.7"), 24)
 	lab := path.Of(2, 4026531840, netip.MustParseAddr("2001:db8:1::7"), 48)
