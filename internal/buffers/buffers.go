@@ -50,7 +50,7 @@ const (
 	windowRoom = 1.4
 	// step is the factor of one raise: as much as the kernel's autotuning grows in a round trip.
 	step = 2
-	// Least is the limit in bytes below which an administrator is assumed to save memory: the
+	// least is the limit in bytes below which an administrator is assumed to save memory: the
 	// kernel's own limits are 4 MiB and more, except on hosts with less than 512 MiB
 	// (tcp_init, net/ipv4/tcp.c).
 	least = 4 << 20

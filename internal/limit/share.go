@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Slack is how much more than the limit the shares may sum to, as a part of the limit. It is the
+// slack is how much more than the limit the shares may sum to, as a part of the limit. It is the
 // room in which connections that do not use their whole share can grow before the next division,
 // and nobody uses it all the time.
 const slack = 1. / 8

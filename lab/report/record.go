@@ -7,13 +7,13 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// Version is the version of the schema. It is raised if readers of the previous version
+// version is the version of the schema. It is raised if readers of the previous version
 // would misread the new one.
 //
 // 2: round-trip times are in microseconds (min_rtt_us, srtt_us, mean_rtt_us).
 const version = 3
 
-// Record is one line of a report. Exactly one of the pointers is set, the one
+// record is one line of a report. Exactly one of the pointers is set, the one
 // that Type names.
 type record struct {
 	Type  string `json:"type"` // run, case, round, connection, request, point, end
@@ -113,7 +113,7 @@ func (r *Round) metric(name string) (float64, bool) { return measure.Lookup(r.Me
 // counts reports whether the round is used for figures.
 func (r *Round) counts() bool { return r.Refused == "" && r.Repeat > 0 }
 
-// Data is a piece of a round, identified by the round's order. It precedes the line of
+// data is a piece of a round, identified by the round's order. It precedes the line of
 // its round, so that a round whose line exists is complete.
 type data struct {
 	Scenario   string              `json:"scenario"`
