@@ -136,15 +136,6 @@ func (l *Layout) Host(name string) (*Host, error) {
 	return nil, fmt.Errorf("there is no host %q", name)
 }
 
-// wire finds a wire by its name.
-func (l *Layout) wire(name string) (*Wire, error) {
-	i := slices.IndexFunc(l.Wires, func(w *Wire) bool { return w.Name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("there is no link %q", name)
-	}
-	return l.Wires[i], nil
-}
-
 // Hop is a wire that packets cross.
 type Hop struct {
 	*Wire

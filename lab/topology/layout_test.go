@@ -68,14 +68,6 @@ func TestRootReceiversArePathsOfTheirOwn(t *testing.T) {
 	if got := strings.Join(way, " "); got != "path2:receiver2-gateway access:gateway-sender1" {
 		t.Errorf("path %s", got)
 	}
-	for _, name := range []string{"access", "path1"} {
-		if w, err := l.wire(name); err != nil || w.Name != name {
-			t.Errorf("Wire(%s) = %v, %v", name, w, err)
-		}
-	}
-	if _, err := l.wire("bottleneck"); err == nil {
-		t.Error("found a wire that does not exist")
-	}
 	if _, err := l.Host("nobody"); err == nil {
 		t.Error("found a host that does not exist")
 	}
