@@ -109,7 +109,7 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		line("entry", "%s, policy %d (%s), valid for %s", en.Prefix, en.PolicyID, en.Reason, console.Span(en.Expires.Sub(a.Now())))
 	}
 	if r := e.Rollout; r != nil && (r.Share < 1 || r.By != "") {
-		line("rollout", "%s of connections%s", fmtShare(r.Share), rolloutBy(r, a.Now()))
+		line("rollout", "%s", fmtRollout(r, a.Now()))
 	}
 	if e.HoldOut > 0 {
 		line("hold-out", "%s of connections get kernel defaults, to compare with", fmtShare(e.HoldOut))

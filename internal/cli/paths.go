@@ -48,7 +48,7 @@ With --wide also:
            standard deviation); not with the epsilon-greedy learner
 
 With --network, one line per path instead: what its connections show of the network,
-whatever congestion control they had.
+with any congestion control.
 
   TYPE          type of network: datacentre, lan, wifi, cellular, long-fat,
                 satellite, policed, bufferbloated or unknown; explain says why
@@ -276,7 +276,7 @@ func (a *app) renderPathNotes(w io.Writer, l *api.PathList) {
 	}
 	for _, r := range l.Rollouts {
 		if slices.ContainsFunc(l.Paths, func(p *engine.PathState) bool { return p.Rule == r.Rule }) {
-			fmt.Fprintf(w, "rollout: rule %s: %s of connections%s\n", r.Rule, fmtShare(r.Share), rolloutBy(&r.Rollout, l.At))
+			fmt.Fprintf(w, "rollout: rule %s %s\n", r.Rule, fmtRollout(&r.Rollout, l.At))
 		}
 	}
 	a.renderPathCount(w, l)

@@ -79,12 +79,13 @@ func (a *app) renderRolloutList(w io.Writer, l api.RuleList) {
 	t.Write(w, a.Paint, "")
 }
 
-// rolloutBy says who changed a rollout; empty if nobody did.
-func rolloutBy(r *engine.Rollout, now time.Time) string {
+// fmtRollout writes to how many connections a rule applies, and who changed that.
+func fmtRollout(r *engine.Rollout, now time.Time) string {
+	text := "applies to " + fmtShare(r.Share) + " of connections"
 	if r.By == "" {
-		return " get what it gives"
+		return text
 	}
-	text := fmt.Sprintf(" get what it gives, set by %s %s; configured %s", r.By, fmtAgo(now, r.Since), fmtShare(r.Configured))
+	text += fmt.Sprintf(", set by %s %s; configured %s", r.By, fmtAgo(now, r.Since), fmtShare(r.Configured))
 	if r.Why != "" {
 		text += ": " + r.Why
 	}
@@ -121,7 +122,7 @@ func (a *app) setRollout(ctx context.Context, rule, share string) error {
 	if err != nil {
 		return err
 	}
-	return a.done(r, fmt.Sprintf("rule %s: %s of new connections get what it gives, until the next reload (configured: %s)",
+	return a.done(r, fmt.Sprintf("rule %s applies to %s of new connections, until the next reload (configured: %s)",
 		r.Rule, fmtShare(r.Share), fmtShare(r.Configured)))
 }
 

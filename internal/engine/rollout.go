@@ -27,7 +27,7 @@ const (
 	ByOperator = "operator"
 )
 
-// Rollout is the share of a rule's connections that get what the rule gives.
+// Rollout is the share of a rule's connections that the rule applies to.
 type Rollout struct {
 	Share      float64 `json:"share"`      // in force, 0 to 1
 	Configured float64 `json:"configured"` // of the configuration
@@ -178,7 +178,7 @@ func (e *Engine) rewrite(now int64, change func() error) error {
 	return err
 }
 
-// rollout is the share of a rule's connections that get what it gives.
+// rollout is the share of a rule's connections that it applies to.
 func (e *Engine) rollout(rs *ruleState) float64 {
 	if o, changed := e.overrideOf(rs); changed {
 		return o.share
