@@ -258,16 +258,16 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	}
 	a.renderFeatures(w, d.Features)
 	a.renderOptions(w, d.Options)
-	available := 0
+	active := 0
 	for _, c := range d.CCs {
 		if c.State == engine.ArmActive {
-			available++
+			active++
 		}
 	}
-	a.Heading(w, fmt.Sprintf("Congestion controls: %d of %d available", available, len(d.CCs)))
+	a.Heading(w, fmt.Sprintf("Congestion controls: %d of %d active", active, len(d.CCs)))
 	t := console.NewTable("NAME", "STATE", "WHY")
 	for _, c := range d.CCs {
-		t.Row(c.CC.String(), c.State, c.Reason)
+		t.Row(c.CC.String(), c.State, c.Why)
 	}
 	t.Write(w, a.Paint, "  ")
 	a.renderYields(w, a.Now(), d.Yields)

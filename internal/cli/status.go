@@ -282,7 +282,7 @@ func (a *app) renderArms(w io.Writer, arms []engine.ArmState) {
 	a.Heading(w, "Congestion controls")
 	t := console.NewTable("NAME", "STATE", ">REFUSED", "WHY")
 	for _, c := range arms {
-		t.Row(c.CC.String(), c.State, fmtCount(c.Failures), c.Reason)
+		t.Row(c.CC.String(), c.State, fmtCount(c.Failures), c.Why)
 	}
 	t.Write(w, a.Paint, "  ")
 }

@@ -5,8 +5,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/congestion"
+	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -60,5 +62,18 @@ func TestRulesNaming(t *testing.T) {
 	}
 	if got := rulesNaming(rules, named("mine")); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// The diagnosis names the states of controls that are not registered as 'tcpilot cc list' does.
+func TestControlsOfTheDiagnosis(t *testing.T) {
+	doc := api.Doctor{CCs: []engine.ArmState{{CC: named("cubic"), State: engine.ArmActive}, {CC: named("tcpilot_bbr3"), State: engine.ArmActive}}}
+	row := func(name string, state cc.State, why string) cc.Control {
+		return cc.Control{Control: congestion.Control{CC: named(name)}, State: state, Why: why}
+	}
+	addControls(&doc, []cc.Control{row("tcpilot_bbr3", cc.Loaded, ""), row("tcpilot_cubic", cc.Available, ""), row("tcpilot_dctcp", cc.Absent, "too old")})
+	want := []engine.ArmState{doc.CCs[0], doc.CCs[1], {CC: named("tcpilot_cubic"), State: "available"}, {CC: named("tcpilot_dctcp"), State: "missing", Why: "too old"}}
+	if !slices.Equal(doc.CCs, want) {
+		t.Errorf("%+v, want %+v", doc.CCs, want)
 	}
 }

@@ -128,7 +128,7 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	}
 	for _, name := range policy.Wanted(rules) {
 		if err := missing[name]; err != nil {
-			doc.CCs = append(doc.CCs, engine.ArmState{CC: name, State: engine.ArmMissing, Reason: err.Error()})
+			doc.CCs = append(doc.CCs, engine.ArmState{CC: name, State: engine.ArmMissing, Why: err.Error()})
 		}
 	}
 	own, err := ownCgroup()
@@ -155,11 +155,11 @@ func addControls(doc *api.Doctor, rows []cc.Control) {
 		if slices.ContainsFunc(doc.CCs, func(a engine.ArmState) bool { return a.CC == row.CC && a.State == engine.ArmActive }) {
 			continue
 		}
-		state := engine.ArmLoadable
+		state := string(cc.Available)
 		if row.State == cc.Absent {
 			state = engine.ArmMissing
 		}
-		doc.CCs = append(doc.CCs, engine.ArmState{CC: row.CC, State: state, Reason: row.Why})
+		doc.CCs = append(doc.CCs, engine.ArmState{CC: row.CC, State: state, Why: row.Why})
 	}
 }
 

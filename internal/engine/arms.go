@@ -53,13 +53,11 @@ func (o *offers) needsECN(cc tcp.CC) bool {
 	return slices.Contains(o.all, cc) && !slices.Contains(o.plain, cc)
 }
 
-// States of an arm. The engine has no loadable arms: whether a missing one can be loaded is for
-// the diagnosis of the host.
+// States of an arm.
 const (
-	ArmActive   = "active"
-	ArmRetired  = "retired"
-	ArmMissing  = "missing"
-	ArmLoadable = "loadable"
+	ArmActive  = "active"
+	ArmRetired = "retired"
+	ArmMissing = "missing"
 )
 
 // SetOffered sets the list of congestion controls that connections may get, in any
@@ -75,13 +73,13 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	e.offered = o
 	e.setDefault(def)
 	for _, a := range e.arms {
-		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Reason == "") {
-			a.State, a.Reason = ArmMissing, "the kernel does not offer it"
+		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Why == "") {
+			a.State, a.Why = ArmMissing, "the kernel does not offer it"
 		}
 	}
 	for _, cc := range o.all {
 		a := e.arm(cc)
-		a.State, a.Reason = ArmActive, ""
+		a.State, a.Why = ArmActive, ""
 	}
 	e.retired = nil
 	e.markAll()
@@ -93,10 +91,10 @@ func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := e.arm(cc)
-	if a.State == ArmMissing && a.Reason == why {
+	if a.State == ArmMissing && a.Why == why {
 		return
 	}
-	a.State, a.Reason = ArmMissing, why
+	a.State, a.Why = ArmMissing, why
 	e.log.Warn("congestion control that the configuration wants is missing", "cc", cc, "error", why)
 }
 
@@ -123,9 +121,9 @@ func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 	if a.State == ArmRetired {
 		return
 	}
-	a.State, a.Reason = ArmRetired, "the kernel refused it on a connection"
+	a.State, a.Why = ArmRetired, "the kernel refused it on a connection"
 	e.retired = append(slices.Clone(e.retired), cc)
-	e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", a.Reason)
+	e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", a.Why)
 	e.markAll()
 }
 
@@ -139,7 +137,7 @@ func (e *Engine) ReviveArms() {
 	}
 	for _, cc := range e.retired {
 		if a := e.arm(cc); a.State == ArmRetired {
-			a.State, a.Reason = ArmActive, ""
+			a.State, a.Why = ArmActive, ""
 			e.log.Info("arm is active again", "cc", cc)
 		}
 	}

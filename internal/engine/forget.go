@@ -27,7 +27,7 @@ func (e *Engine) Forget(cc tcp.CC) {
 	}
 	e.byUse.each(forget)
 	if a := e.arms[cc]; a != nil && a.State == ArmRetired {
-		a.State, a.Reason = ArmActive, ""
+		a.State, a.Why = ArmActive, ""
 	}
 	e.retired = slices.DeleteFunc(slices.Clone(e.retired), func(r tcp.CC) bool { return r == cc })
 	e.log.Info("beliefs about a congestion control dropped", "cc", cc)

@@ -85,7 +85,7 @@ func TestMissingArmDoesNotStall(t *testing.T) {
 	}
 	states := map[tcp.CC]string{}
 	for _, a := range w.e.View(time.Unix(0, w.now)).Arms {
-		states[a.CC] = a.State + ": " + a.Reason
+		states[a.CC] = a.State + ": " + a.Why
 	}
 	if states[cc("htcp")] != "missing: no module" || states[bbr] != "active: " {
 		t.Errorf("arms: %v", states)

@@ -75,8 +75,8 @@ type Setting struct {
 // ArmState says whether an arm can be used now.
 type ArmState struct {
 	CC       tcp.CC `json:"cc"`
-	State    string `json:"state"` // active, retired, missing; in the answer of doctor also loadable: missing, but a BPF object offers it
-	Reason   string `json:"reason,omitempty"`
+	State    string `json:"state"` // active, retired, missing; in the answer of doctor also available: the kernel accepts it once it is loaded
+	Why      string `json:"why,omitempty"`
 	Failures uint64 `json:"failures"` // how often setting it failed in the kernel
 }
 

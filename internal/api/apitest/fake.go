@@ -147,7 +147,7 @@ func snapshot() *engine.Snapshot {
 			{Name: "loopback", Class: 3, Match: "remote 127.0.0.0/8", Action: "leave"},
 		},
 		Arms: []engine.ArmState{{CC: CC("cubic"), State: "active"}, {CC: CC("bbr"), State: "active"},
-			{CC: CC("dctcp"), State: "retired", Reason: "the kernel refused it", Failures: 3}},
+			{CC: CC("dctcp"), State: "retired", Why: "the kernel refused it", Failures: 3}},
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us", Before: "200000", After: "20000", Since: Now.Add(-time.Hour)}},
 		Paths: []*engine.PathState{
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
@@ -317,7 +317,7 @@ func Doctor() api.Doctor {
 			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "connect", Accepted: true},
 			{Field: "cubic", Option: "TCP_CONGESTION=cubic", Hook: "established", Accepted: true},
 		},
-		CCs: []engine.ArmState{{CC: CC("cubic"), State: engine.ArmActive}, {CC: CC("dctcp"), State: engine.ArmMissing, Reason: "no module tcp_dctcp"}},
+		CCs: []engine.ArmState{{CC: CC("cubic"), State: engine.ArmActive}, {CC: CC("dctcp"), State: engine.ArmMissing, Why: "no module tcp_dctcp"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
 			Advice: "stop bpftune: both would choose congestion controls"}},
 	}
