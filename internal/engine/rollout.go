@@ -178,7 +178,7 @@ func (e *Engine) rewrite(now int64, change func() error) error {
 	return err
 }
 
-// rollout is the share of a rule's connections that it applies to.
+// rollout is the share of a rule's connections that get what it gives.
 func (e *Engine) rollout(rs *ruleState) float64 {
 	if o, changed := e.overrideOf(rs); changed {
 		return o.share
