@@ -26,6 +26,20 @@ type StoredLeftToDefault struct {
 	Until int64  `json:"until_ns"` // Unix ns; later it is tuned again
 }
 
+// comparisons compare the connections of a node with those held out.
+type comparisons struct {
+	compared *learn.Comparison    // by how long they take; nil before the first sample
+	failures *learn.Failures      // by how many fail; nil before the first one failed
+	left     *StoredLeftToDefault // nil unless the node was once left to the default
+}
+
+// end drops them, and reports whether there were any.
+func (c *comparisons) end() bool {
+	was := *c
+	*c = comparisons{}
+	return was != *c
+}
+
 // compare updates the comparisons with the hold-out by an outcome.
 func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 	if !e.comparable(leaf.rule, s) || leaf.leftToDefault(s.At) {
@@ -46,6 +60,7 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		}
 		if !leaveOut {
 			m.compared.AddRelative(leaf.compared, out, by)
+			e.toSave(m) // no belief of it changes if it is the root of a rule whose namespaces learn for themselves
 		}
 	}
 	if first {
@@ -76,30 +91,52 @@ func (e *Engine) setDefault(def tcp.CC) {
 	}
 	e.formerDefault, e.comparedWith = e.comparedWith, def
 	if e.formerDefault != (tcp.CC{}) {
-		e.endComparisons(nil)
+		e.endComparisons(func(*node) bool { return true })
 	}
 }
 
-// endComparisons ends the comparisons of a rule, or of all rules, with what followed from them:
-// what is compared is not the same any more.
-func (e *Engine) endComparisons(rs *ruleState) {
+// endComparisons ends the comparisons of some nodes, with what followed from them: what is
+// compared is not the same any more. It is called for
+//
+//   - all nodes, if the default changes;
+//   - the nodes of a rule (ruleState.has), if what it gives changes;
+//   - the rule as a whole (hasAsAWhole), if only its conditions, or the share of its connections
+//     that get it, change: of each path, the same connections are compared as before.
+func (e *Engine) endComparisons(of func(*node) bool) {
 	end := func(n *node) {
-		if rs != nil && n.rule != rs {
+		if !of(n) {
 			return
 		}
 		n.guard = nil
-		if n.compared != nil || n.failures != nil || n.left != nil {
-			n.compared, n.failures, n.left = nil, nil, nil
+		if n.comparisons.end() {
 			e.beliefChanged(n, tcp.CC{})
 			e.markUrgent(n)
 		}
 	}
-	e.byUse.each(end)
+	e.cache.byUse.each(end)
 	for _, r := range e.byRule {
 		if r.root != nil {
 			end(r.root)
 		}
 	}
+}
+
+// has reports whether n is a node of the rule.
+func (rs *ruleState) has(n *node) bool { return n.rule == rs }
+
+// hasAsAWhole reports whether the comparisons of n are about all connections of the rule, or of a
+// variant of it, in one network namespace or in all: a variant is rolled out as its rule.
+func (rs *ruleState) hasAsAWhole(n *node) bool {
+	return n.isRoot() && (n.rule == rs || n.rule.rule.Of == rs.rule.Name)
+}
+
+// subject identifies what is compared: on a path, what the rule gives to its connections; of a
+// rule as a whole, also which connections get it, and how many of them.
+func (e *Engine) subject(n *node) string {
+	if n.isRoot() {
+		return fmt.Sprint(n.rule.fingerprint, " ", e.rollout(n.rule))
+	}
+	return n.rule.treatment
 }
 
 // holdsOut reports whether some connections of a rule are treated and others held out.
@@ -143,7 +180,7 @@ func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 		"reason", policy.WorseThanDefault, "why", n.left.Why, "for", time.Duration(length))
 	e.beliefChanged(n, tcp.CC{})
 	e.markUrgent(n)
-	e.byUse.each(func(m *node) {
+	e.cache.byUse.each(func(m *node) {
 		if m.within(n) {
 			e.markUrgent(m)
 		}

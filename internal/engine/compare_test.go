@@ -193,3 +193,22 @@ func TestGuardOfARuleThatLearnsByNamespace(t *testing.T) {
 		}
 	}
 }
+
+// The comparison of a rule whose network namespaces learn for themselves is saved, although there is
+// no belief of it.
+func TestComparisonOfARuleThatLearnsByNamespaceIsSaved(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut, r.Learn.OwnScope = 0.1, true }))
+	w.run(20, guardedHost, allAlike)
+	memories(t, w.e, nil)
+	root := w.e.byRule[0].root
+	before := *root.compared
+	live := w.connect(guardedHost, allAlike, func(s *tcp.Sample) { s.Kind = tcp.KindInterval })
+	w.e.Observe(live)
+	kept, _ := memories(t, w.e, nil)
+	for _, m := range kept {
+		if m.PathID == root.place() && *root.compared != before && *m.Compared == *root.compared {
+			return
+		}
+	}
+	t.Errorf("before %+v, now %+v, saved %+v", before, *root.compared, kept)
+}

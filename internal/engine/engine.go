@@ -105,8 +105,7 @@ type Engine struct {
 // lists are the nodes, and the orders in which they are visited.
 type lists struct {
 	nodes   map[key]*node
-	byUse   list    // all but the rules' own roots
-	byTrial list    // the part of byUse with fewer than admittedAt observations
+	cache   cache
 	byWrite list    // nodes with a row in the kernel
 	stamp   uint32  // incremented when something changed that all decisions depend on
 	dirty   []*node // to be decided on at the next tick
@@ -175,12 +174,13 @@ type ruleState struct {
 	paramStamp uint32
 	// The root's row was written since copiedAt, Unix ns, when the paths that copy its arms were
 	// last decided on (updateCopies).
-	copiesDue bool
-	copiedAt  int64
-	// changed says that the rule was edited, and kept its name and what it learns.
-	// treatmentChanged says that what it gives to connections changed.
-	changed, treatmentChanged bool
-	treatment                 string // policy.Rule.Treatment
+	copiesDue   bool
+	copiedAt    int64
+	treatment   string // policy.Rule.Treatment
+	fingerprint string // policy.Rule.Fingerprint
+	// changed says that the rule was edited, and kept its name and what it learns; the others, that
+	// treatment and fingerprint are not what they were before that.
+	changed, treatmentChanged, fingerprintChanged bool
 }
 
 // Defaults of Options.
@@ -211,7 +211,7 @@ func New(opt Options) *Engine {
 		yields:  map[string]Yield{}, overrides: map[string]override{},
 		lists: lists{
 			nodes: map[key]*node{},
-			byUse: list{which: listUse}, byTrial: list{which: listTrial}, byWrite: list{which: listWrite},
+			cache: newCache(opt.Limit), byWrite: list{which: listWrite},
 		},
 		counts: counts{reasons: make([]uint64, len(policy.Reasons())), started: time.Unix(0, opt.Now)},
 	}

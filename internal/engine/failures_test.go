@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -132,5 +134,57 @@ func TestGuardDoesNotBlameARuleForItsPeers(t *testing.T) {
 			t.Errorf("%s: in %d of 40 runs", name, wrong)
 		}
 		t.Log(name, wrong)
+	}
+}
+
+// How many connections fail is compared over restarts, of the rule and of the path, unless what is
+// compared changed meanwhile.
+func TestComparisonOfFailuresOutlivesTheProcess(t *testing.T) {
+	for name, rule := range map[string]policy.Rule{
+		"set":                  {Name: "all", Rollout: 0.5, CC: reno},
+		"learn":                initialWindow(1),
+		"learn in a namespace": learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut, r.Learn.OwnScope = 0.1, true; r.Set.Set(tcp.InitCwnd, 1) }),
+	} {
+		w := newWorld(t, nil, rule)
+		i := 0
+		w.run(100, guardedHost, allAlike, func(s *tcp.Sample) {
+			if i++; i%9 == 8 {
+				s.Kind, s.End, s.BytesAcked = tcp.KindFailedConnect, tcp.EndTimeout, 0
+			}
+		})
+		kept, _ := memories(t, w.e, nil)
+		failures := func(w *world) (all []learn.Failures) {
+			add := func(n *node) {
+				if n != nil && n.failures != nil {
+					all = append(all, *n.failures)
+				}
+			}
+			rs := w.e.byRule[0]
+			add(rs.root)
+			add(w.e.nodes[rootKey(rs.class, 7)])
+			for _, scope := range []uint64{0, 7} {
+				add(w.e.nodes[keyOf(rs.class, scope, guardedHost, 24)])
+			}
+			return all
+		}
+		before := failures(w)
+		if want := map[string]int{"set": 1, "learn": 2, "learn in a namespace": 3}[name]; len(before) != want || before[0].Treated.N == 0 || before[0].Treated.Failed == 0 {
+			t.Fatalf("%s: %+v", name, before)
+		}
+		v, _ := revive(t, nil, kept, rule)
+		if after := failures(v); !reflect.DeepEqual(before, after) {
+			t.Errorf("%s:\nbefore %+v\nafter  %+v", name, before, after)
+		}
+		more := w.connect(guardedHost, allAlike) // one more is saved as well
+		more.Kind, more.End, more.At = tcp.KindFailedConnect, tcp.EndTimeout, w.now
+		w.e.Observe(more)
+		later, _ := memories(t, w.e, nil)
+		if v, _ := revive(t, nil, append(kept, later...), rule); !reflect.DeepEqual(failures(w), failures(v)) || reflect.DeepEqual(before, failures(w)) {
+			t.Errorf("%s: the latest is not saved", name)
+		}
+		rule.Set.Set(tcp.InitCwnd, 10)
+		if v, _ := revive(t, nil, kept, rule); len(failures(v)) != 0 {
+			t.Errorf("%s: what failed with another value counts", name)
+		}
 	}
 }

@@ -25,7 +25,7 @@ func (e *Engine) Forget(cc tcp.CC) {
 			forget(rs.root)
 		}
 	}
-	e.byUse.each(forget)
+	e.cache.byUse.each(forget)
 	if a := e.arms[cc]; a != nil && a.State == ArmRetired {
 		a.State, a.Why = ArmActive, ""
 	}

@@ -33,8 +33,12 @@ func keyOf(class uint32, scope uint64, addr netip.Addr, bits int) key {
 	if addr.Is4() || addr.Is4In6() {
 		bits += mappedLen
 	}
-	bits = min(bits, hostBits)
 	k.hi, k.lo = binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	return k.cut(min(bits, hostBits))
+}
+
+// cut is the key at a shorter prefix length, that of the v4-mapped address.
+func (k key) cut(bits int) key {
 	if bits <= 64 {
 		k.hi, k.lo = k.hi&^(1<<(64-bits)-1), 0
 	} else {
@@ -43,6 +47,9 @@ func keyOf(class uint32, scope uint64, addr netip.Addr, bits int) key {
 	k.bits = uint32(bits)
 	return k
 }
+
+// is4 reports whether the key is of an IPv4 prefix.
+func (k key) is4() bool { return k.hi == 0 && k.lo&^0xffffffff == mappedLo && k.bits > mappedLen }
 
 // rootKey is the key of a root: it matches every address of a class and scope.
 func rootKey(class uint32, scope uint64) key { return key{scope: scope, class: class} }
@@ -56,7 +63,7 @@ func (k key) path() path.Key {
 	binary.BigEndian.PutUint64(b[:8], k.hi)
 	binary.BigEndian.PutUint64(b[8:], k.lo)
 	bits := int(k.bits)
-	if k.hi == 0 && k.lo&^0xffffffff == mappedLo && bits > mappedLen {
+	if k.is4() {
 		bits -= mappedLen
 	}
 	return path.Key{Class: k.class, Scope: k.scope, Prefix: netip.PrefixFrom(netip.AddrFrom16(b).Unmap(), bits)}

@@ -419,7 +419,7 @@ func TestOwnScope(t *testing.T) {
 	for ns := range uint64(50) { // namespaces come and go
 		w.run(2, to, clean, in(100+ns))
 	}
-	if n := w.e.byUse.len; n > 4 {
+	if n := w.e.cache.byUse.len; n > 4 {
 		t.Errorf("%d nodes: the roots of namespaces that are gone stay for ever", n)
 	}
 	if len(w.sink.rows) > 6 {

@@ -7,13 +7,11 @@ const (
 	listTrial           // the part of listUse that is not admitted yet
 	listWrite           // least recently written first
 	listChildren        // those of one parent, least recently used first
-	numLists
+	listNetwork         // those of one network, of each length in networkLevels
+	numLists     = listNetwork + len(networkLevels)
 )
 
-type links struct {
-	prev, next *node
-	in         bool
-}
+type links struct{ prev, next *node }
 
 // list is a doubly linked list of nodes.
 type list struct {
@@ -23,8 +21,8 @@ type list struct {
 }
 
 func (l *list) pushBack(n *node) {
-	k := &n.links[l.which]
-	*k = links{prev: l.last, in: true}
+	n.links[l.which] = links{prev: l.last}
+	n.memberOf |= 1 << l.which
 	if l.last != nil {
 		l.last.links[l.which].next = n
 	} else {
@@ -36,10 +34,10 @@ func (l *list) pushBack(n *node) {
 
 // remove takes n out; a node that is not in the list is left as it is.
 func (l *list) remove(n *node) {
-	k := &n.links[l.which]
-	if !k.in {
+	if !l.has(n) {
 		return
 	}
+	k := &n.links[l.which]
 	if k.prev != nil {
 		k.prev.links[l.which].next = k.next
 	} else {
@@ -51,12 +49,16 @@ func (l *list) remove(n *node) {
 		l.last = k.prev
 	}
 	*k = links{}
+	n.memberOf &^= 1 << l.which
 	l.len--
 }
 
+// has reports whether n is in the list, or in another one of the same kind.
+func (l *list) has(n *node) bool { return n.memberOf&(1<<l.which) != 0 }
+
 // toBack moves n to the end, if it is in the list.
 func (l *list) toBack(n *node) {
-	if l.last != n && n.links[l.which].in {
+	if l.last != n && l.has(n) {
 		l.remove(n)
 		l.pushBack(n)
 	}

@@ -30,10 +30,11 @@ type StoredPath struct {
 	Host          netip.Addr           `json:"host,omitzero"`
 	Hosts         bool                 `json:"hosts,omitempty"`
 	Compared      *learn.Comparison    `json:"compared,omitempty"`
+	Failures      *learn.Failures      `json:"failures,omitempty"`
 	LeftToDefault *StoredLeftToDefault `json:"left_to_default,omitempty"`
 	Retired       guard.Retirements    `json:"retired,omitempty"`
-	// Default and Treatment are what Compared and LeftToDefault are about: the default, and what the
-	// rule gave (policy.Rule.Treatment).
+	// Default and Treatment are what Compared, Failures and LeftToDefault are about: the default, and
+	// what the rule gave (policy.Rule.Treatment; of a rule as a whole, its Fingerprint and rollout).
 	Default   tcp.CC `json:"default,omitzero"`
 	Treatment string `json:"treatment,omitempty"`
 	// RolledBack is stored of the root of a rule whose rollout a guard took back.
@@ -56,8 +57,12 @@ func (e *Engine) memory(n *node) StoredPath {
 		compared := *n.compared
 		m.Compared = &compared
 	}
-	if n.compared != nil || n.left != nil {
-		m.Default, m.Treatment = e.comparedWith, n.rule.treatment
+	if n.failures != nil {
+		failures := *n.failures
+		m.Failures = &failures
+	}
+	if n.comparisons != (comparisons{}) {
+		m.Default, m.Treatment = e.comparedWith, e.subject(n)
 	}
 	if n == n.rule.root {
 		m.RolledBack = e.rolledBack(n.rule)
@@ -141,15 +146,12 @@ func (e *Engine) remember(m StoredPath) bool {
 		e.overrides[m.Rule] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
 	}
 	switch {
-	case l == nil:
-		return taken // there is nothing else
+	case l == nil: // there are only the comparisons of the rule as a whole
+		return rs.root != nil && m.Prefix.Bits() == 0 && e.rememberComparisons(rs.root, &m) || taken
 	case l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner:
 		return false
 	case l.OwnScope && m.Scope == 0: // of all namespaces together there is no belief
-		if m.Prefix.Bits() == 0 && m.comparesWith(e, rs) {
-			rs.root.compared, rs.root.left = m.Compared, m.LeftToDefault
-		}
-		return false
+		return m.Prefix.Bits() == 0 && e.rememberComparisons(rs.root, &m)
 	case l.OwnScope != (m.Scope != 0):
 		return false
 	}
@@ -161,17 +163,20 @@ func (e *Engine) remember(m StoredPath) bool {
 	n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
 	n.retired, n.metrics = m.Retired, m.Metrics
-	if m.comparesWith(e, rs) {
-		n.compared, n.left = m.Compared, m.LeftToDefault
-	}
+	e.rememberComparisons(n, &m)
 	n.stored = true
 	return true
 }
 
-// comparesWith reports whether a stored comparison is with the present default, and of what the
-// rule gives now.
-func (m *StoredPath) comparesWith(e *Engine, rs *ruleState) bool {
-	return m.Default == e.comparedWith && m.Treatment == rs.treatment
+// rememberComparisons restores the stored comparisons of n, if there are any, and if they are with
+// the present default and about what the rule gives now. It reports whether it did.
+func (e *Engine) rememberComparisons(n *node, m *StoredPath) bool {
+	c := comparisons{m.Compared, m.Failures, m.LeftToDefault}
+	if c == (comparisons{}) || m.Default != e.comparedWith || m.Treatment != e.subject(n) {
+		return false
+	}
+	n.comparisons = c
+	return true
 }
 
 // rememberNode returns the node of a stored prefix; nil if the configuration now asks for

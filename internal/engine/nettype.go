@@ -55,7 +55,7 @@ func (e *Engine) networkType(rs *ruleState, scope uint64, addr netip.Addr) *Netw
 // number. except is not counted.
 func (e *Engine) agreedType(parent, except *node) (t estimate.NetworkType, known int) {
 	differ := false
-	e.byUse.each(func(n *node) {
+	e.cache.byUse.each(func(n *node) {
 		is := n.metrics.Network.Type
 		if n.parent != parent || parent == nil || n == except || is == estimate.UnknownNetwork {
 			return

@@ -48,11 +48,9 @@ type node struct {
 	stored      bool // the store has a record of it
 	gone        bool // dropped, but some list may still contain it
 
-	rootEvidence   float64              // evidence that this path gave to the root of its rule, as of rootEvidenceAt
-	rootEvidenceAt int64                // Unix ns
-	compared       *learn.Comparison    // with the hold-out; nil before its first sample
-	failures       *learn.Failures      // the same of connections that fail; nil before the first one failed
-	left           *StoredLeftToDefault // nil unless the path was once left to the default
+	rootEvidence   float64 // evidence that this path gave to the root of its rule, as of rootEvidenceAt
+	rootEvidenceAt int64   // Unix ns
+	comparisons
 
 	guard   *guard.State      // nil until there is something to compare with
 	retired guard.Retirements // arms that guards retired on the path, also in the past
@@ -68,7 +66,12 @@ type node struct {
 	changes uint64 // belief.Changes then
 	stamp   uint32 // Engine.stamp then
 
-	links [numLists]links
+	// Where it is in Engine.cache.
+	networks   [len(networkLevels)]*network
+	passedOver int64 // lastUsed when network.victim last passed it over
+
+	links    [numLists]links
+	memberOf uint8 // the lists that it is in, by bit
 }
 
 // written is the part of a policy that differs between the paths of a rule. It is kept
@@ -110,8 +113,7 @@ func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
 		rs.paths++
 	}
 	if parent != nil || k.scope != 0 { // a rule's own root is never evicted; a namespace's is
-		e.byUse.pushBack(n)
-		e.byTrial.pushBack(n)
+		e.cache.add(n)
 	}
 	e.mark(n)
 	return n
@@ -215,7 +217,7 @@ func (e *Engine) makeRoom(n *node, now int64) bool {
 		return true
 	}
 	h := n.children.first
-	if !h.links[listTrial].in && now-h.lastUsed < idleHost {
+	if !e.cache.byTrial.has(h) && now-h.lastUsed < idleHost {
 		return false
 	}
 	e.evictNode(h)
@@ -233,7 +235,7 @@ func (e *Engine) split(n *node) {
 		h.first = &first
 	}
 	h.guard, h.retired, n.guard, n.retired = n.guard, n.retired, nil, nil
-	h.compared, h.left, n.compared, n.left = n.compared, n.left, nil, nil
+	h.compared, h.left, n.compared, n.left = n.compared, n.left, nil, nil // failures have no level: they stay the path's
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.admit(h)
@@ -253,8 +255,7 @@ func (e *Engine) touch(n *node, now int64) {
 
 // toBack moves n to the end of the lists that are ordered by use.
 func (e *Engine) toBack(n *node) {
-	e.byUse.toBack(n)
-	e.byTrial.toBack(n)
+	e.cache.touch(n)
 	if n.parent != nil {
 		n.parent.children.toBack(n)
 	}
@@ -267,10 +268,10 @@ const admittedAt = 3
 // admittedSamples is the same in samples, for paths without outcomes.
 const admittedSamples = 10
 
-// admit takes n out of byTrial if enough is known of it.
+// admit ends the trial of n if enough is known of it.
 func (e *Engine) admit(n *node) {
 	if n.belief.Count >= admittedAt || n.metrics.RTTs >= admittedSamples || n.children.len > 0 {
-		e.byTrial.remove(n)
+		e.cache.admit(n)
 	}
 }
 
@@ -298,7 +299,7 @@ func (e *Engine) markAll() {
 			e.mark(rs.root)
 		}
 	}
-	e.byUse.each(e.mark)
+	e.cache.byUse.each(e.mark)
 }
 
 // beliefChanged notes that an outcome of arm changed a node's belief.
@@ -308,6 +309,11 @@ func (e *Engine) beliefChanged(n *node, arm tcp.CC) {
 	} else {
 		e.mark(n)
 	}
+	e.toSave(n)
+}
+
+// toSave notes that the store does not have what is known of a node.
+func (e *Engine) toSave(n *node) {
 	if !n.changed && !n.gone {
 		n.changed = true
 		e.unsaved = append(e.unsaved, n)
@@ -323,22 +329,9 @@ func (e *Engine) enqueue(n *node) {
 	}
 }
 
-// trialPart: paths that are not admitted yet have at least 1/trialPart of the room.
-const trialPart = 8
-
-// evict drops the least recently used paths beyond the limit, each after the hosts within
-// it. Paths that are not admitted yet go first, unless they are few.
-func (e *Engine) evict() {
-	for e.byUse.len > e.opt.Limit {
-		n := e.byUse.first
-		if e.byTrial.len > e.opt.Limit/trialPart {
-			n = e.byTrial.first
-		}
-		if n.children.len > 0 {
-			e.byUse.toBack(n)
-			e.byTrial.remove(n)
-			continue
-		}
+// evict drops paths beyond the limit, each after the hosts within it.
+func (e *Engine) evict(now int64) {
+	for n := e.cache.victim(now); n != nil; n = e.cache.victim(now) {
 		e.evictNode(n)
 	}
 }
@@ -362,13 +355,12 @@ func (e *Engine) drop(n *node) {
 		n.parent.children.remove(n)
 		n.rule.paths--
 	}
-	e.byUse.remove(n)
-	e.byTrial.remove(n)
+	e.cache.remove(n)
 	e.byWrite.remove(n)
 	n.id, n.gone = 0, true
 	// dirty, later, deferred and unsaved keep the node until they are next walked, which can
 	// take long for unsaved. So free its memory now.
-	n.belief, n.compared, n.failures, n.guard, n.retired, n.left = learn.Belief{}, nil, nil, nil, nil, nil
+	n.belief, n.comparisons, n.guard, n.retired = learn.Belief{}, comparisons{}, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
 		if e.listed++; e.listed > e.opt.Limit/trialPart {
 			e.dropListed()
@@ -391,8 +383,8 @@ func (e *Engine) dropListed() {
 // byLastUse sorts all lists by time of use, after many nodes were added at once, and drops the
 // hosts of each path beyond its bound.
 func (e *Engine) byLastUse() {
-	all := make([]*node, 0, e.byUse.len)
-	e.byUse.each(func(n *node) { all = append(all, n) })
+	all := make([]*node, 0, e.cache.byUse.len)
+	e.cache.byUse.each(func(n *node) { all = append(all, n) })
 	slices.SortStableFunc(all, func(a, b *node) int { return cmp.Compare(a.lastUsed, b.lastUsed) })
 	for _, n := range all {
 		e.toBack(n)

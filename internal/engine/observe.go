@@ -48,7 +48,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 			e.runGuards(leaf, s, out)
 		}
 	}
-	e.evict() // last: it may drop the nodes used above
+	e.evict(s.At) // last: it may drop the nodes used above
 }
 
 // ruleOf counts a sample, and returns the rule of its class; nil if the class no longer

@@ -67,7 +67,7 @@ func (e *Engine) rolledBack(rs *ruleState) *StoredRollBack {
 func (e *Engine) endOverrides() {
 	for _, rs := range e.byRule {
 		o, changed := e.overrides[rs.rule.Name]
-		if !changed || o.by == ByGuard && o.rule == rs.rule.Fingerprint() {
+		if !changed || o.by == ByGuard && o.rule == rs.fingerprint {
 			continue
 		}
 		delete(e.overrides, rs.rule.Name)
@@ -123,8 +123,8 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 		}
 		e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
 		e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-		rs.root.compared, rs.root.failures = nil, nil // measured with another share
-		e.beliefChanged(rs.root, tcp.CC{})            // what is stored of it
+		e.endComparisons(rs.hasAsAWhole)   // measured with another share
+		e.beliefChanged(rs.root, tcp.CC{}) // what is stored of the rollout
 		e.markAll()
 		return nil
 	})
@@ -139,14 +139,9 @@ func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
 		return
 	}
 	e.log.Warn("rollout set to 0 by a guard", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
-	e.overrides[name] = override{by: ByGuard, why: why, since: now, rule: rs.rule.Fingerprint()}
+	e.overrides[name] = override{by: ByGuard, why: why, since: now, rule: rs.fingerprint}
 	e.beliefChanged(rs.root, tcp.CC{}) // to be stored
-	e.byUse.each(func(n *node) {
-		if n.rule == rs && n.isRoot() {
-			n.compared, n.failures = nil, nil
-		}
-	})
-	rs.root.compared, rs.root.failures = nil, nil
+	e.endComparisons(rs.hasAsAWhole)
 	e.totals.RolledBack++
 	e.markAll()
 }
@@ -232,6 +227,7 @@ func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
 		root.compared = &learn.Comparison{}
 	}
 	root.compared.Add(out, assignmentOf(s))
+	e.toSave(root)
 	e.judgeDefault(root, s.At)
 }
 

@@ -380,3 +380,132 @@ func TestRecompileFollowsPods(t *testing.T) {
 		}
 	}
 }
+
+// compared returns the nodes of a rule as a whole, or of a path, that have comparisons.
+func (w *world) compared(rule string, paths bool) (n int) {
+	w.t.Helper()
+	count := func(m *node) {
+		if m.rule.rule.Name == rule && m.isRoot() != paths && m.comparisons != (comparisons{}) {
+			n++
+		}
+	}
+	w.e.cache.byUse.each(count)
+	for _, rs := range w.e.byRule {
+		if rs.root != nil {
+			count(rs.root)
+		}
+	}
+	return n
+}
+
+// What is known of a rule as a whole, with its variants and in each network namespace, ends when
+// another share of its connections, or other connections, get what it gives. What is known of its
+// paths stays. It does not come back with a restart.
+func TestComparisonsOfARuleEndTogether(t *testing.T) {
+	base := learnRule("web", func(r *policy.Rule) { r.Rollout, r.Learn.HoldOut, r.Learn.OwnScope = 0.5, 0.1, true })
+	edited := base
+	edited.Learn = &policy.Learn{Objective: base.Learn.Objective, HoldOut: 0.2, OwnScope: true}
+	watched := base
+	watched.Watch.Share = 0.5
+	variants := func(r policy.Rule) []policy.Rule {
+		rules, err := policy.WithPodControls([]policy.Rule{r}, []tcp.CC{bbr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(rules[:2:2], policy.Rule{Name: "other", CC: bbr, Rollout: 0.5})
+	}
+	pods := policy.Resolver{Pods: func(*pod.Match) []uint64 { return []uint64{9} }}
+	load := func(r policy.Rule) func(w *world) error {
+		return func(w *world) error { return w.e.SetRules(variants(r), pods, w.now) }
+	}
+	for name, c := range map[string]struct {
+		change func(w *world) error
+		ends   bool
+		after  policy.Rule
+	}{
+		"another hold-out":         {load(edited), true, edited},
+		"another rollout":          {func(w *world) error { return w.e.SetRollout("web", 0.3, w.now) }, true, base},
+		"taken back":               {func(w *world) error { return rollBack(w, "web", "harm") }, true, base},
+		"other events are counted": {load(watched), false, watched},
+		"nothing":                  {load(base), false, base},
+		"another rule, taken back": {func(w *world) error { return rollBack(w, "other", "harm") }, false, base},
+	} {
+		w := newWorld(t, nil)
+		if err := w.e.SetRules(variants(base), pods, w.now); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 150 {
+			for _, ns := range []uint64{7, 8, 9} { // 9 is the pod's
+				w.run(1, guardedHost, allAlike, func(s *tcp.Sample) { s.NetNS = ns }, func(s *tcp.Sample) {
+					if i%10 == 9 {
+						s.End = tcp.EndReset
+					}
+				})
+			}
+		}
+		// The rule has its own root, and those of two namespaces.
+		if a, b, paths := w.compared("web", false), w.compared("web@bbr", false), w.compared("web", true); a != 3 || b != 1 || paths != 2 {
+			t.Fatalf("%d roots, %d of the variant and %d paths are compared", a, b, paths)
+		}
+		kept, _ := memories(t, w.e, nil)
+		if err := c.change(w); err != nil {
+			t.Fatal(err)
+		}
+		later, _ := memories(t, w.e, nil)
+		v := newWorld(t, nil)
+		v.e = New(options(v.sink))
+		v.e.SetOffered(offer(reno, bbr, cubic), tcp.CC{})
+		if err := v.e.Start(variants(c.after), pods, func(keep func(StoredPath) bool) error {
+			last := map[PathID]StoredPath{}
+			for _, m := range append(kept, later...) {
+				last[m.PathID] = m
+			}
+			for _, m := range last {
+				keep(m)
+			}
+			return nil
+		}, w.now); err != nil {
+			t.Fatal(err)
+		}
+		roots, variant := 3, 1
+		if c.ends {
+			roots, variant = 0, 0
+		}
+		for when, e := range map[string]*world{"at once": w, "after a restart": v} {
+			if a, b, paths := e.compared("web", false), e.compared("web@bbr", false), e.compared("web", true); a != roots || b != variant || paths != 2 {
+				t.Errorf("%s, %s: %d roots, %d of the variant and %d paths are compared, want %d, %d and 2", name, when, a, b, paths, roots, variant)
+			}
+		}
+	}
+}
+
+// A comparison with a share that an operator set is not continued with the configured share after
+// a restart.
+func TestComparisonEndsWithAnOperatorsRollout(t *testing.T) {
+	rule := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5}
+	w := newWorld(t, nil, rule)
+	if err := w.e.SetRollout("fixed", 0.25, w.now); err != nil {
+		t.Fatal(err)
+	}
+	w.run(300, guardedHost, lossy)
+	if w.compared("fixed", false) != 1 {
+		t.Fatal("not compared")
+	}
+	kept, _ := memories(t, w.e, nil)
+	if v, _ := revive(t, nil, kept, rule); v.compared("fixed", false) != 0 {
+		t.Error("the comparison with the operator's share goes on with the configured one")
+	}
+}
+
+// A rule that only sets values is compared over restarts: a rollout to a small share can take hours
+// to show anything.
+func TestComparisonOfASetRuleOutlivesTheProcess(t *testing.T) {
+	rule := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5}
+	w := newWorld(t, nil, rule)
+	w.run(300, guardedHost, lossy)
+	gain := func(w *world) learn.Gain { return w.e.Summary(time.Unix(0, w.now)).Rules[0].Gain }
+	kept, _ := memories(t, w.e, nil)
+	if v, _ := revive(t, nil, kept, rule); !gain(w).Known() || gain(v) != gain(w) {
+		t.Errorf("before %+v\nafter  %+v", gain(w), gain(v))
+	}
+}

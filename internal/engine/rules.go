@@ -11,7 +11,7 @@ import (
 )
 
 // begin decides what Start writes.
-func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(StoredPath) bool) error) (*plan, error) {
+func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(StoredPath) bool) error, now int64) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p, err := e.plan(rules, found)
@@ -26,7 +26,7 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Sto
 			return nil, err
 		}
 		e.byLastUse()
-		e.evict()
+		e.evict(now)
 	}
 	return p, nil
 }
@@ -83,13 +83,14 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 	e.totals.Writes += uint64(len(p.rows))
 	e.install(p)
 	for _, rs := range e.byRule {
-		if _, changed := e.overrideOf(rs); rs.root != nil && (changed && !keepRollouts || rs.changed) {
-			rs.root.compared, rs.root.failures, rs.root.left = nil, nil, nil
+		_, changed := e.overrideOf(rs)
+		switch {
+		case rs.treatmentChanged:
+			e.endComparisons(rs.has)
+		case rs.fingerprintChanged, changed && !keepRollouts:
+			e.endComparisons(rs.hasAsAWhole)
 		}
-		if rs.treatmentChanged {
-			e.endComparisons(rs)
-		}
-		rs.changed, rs.treatmentChanged = false, false
+		rs.changed, rs.treatmentChanged, rs.fingerprintChanged = false, false, false
 	}
 	if !keepRollouts {
 		e.endOverrides()
@@ -129,9 +130,10 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 			rs.class = e.classes
 		}
 		rs.rule = &rules[i]
-		treatment := rs.rule.Treatment()
+		treatment, fingerprint := rs.rule.Treatment(), rs.rule.Fingerprint()
 		rs.treatmentChanged = rs.changed && treatment != rs.treatment
-		rs.treatment = treatment
+		rs.fingerprintChanged = rs.changed && fingerprint != rs.fingerprint
+		rs.treatment, rs.fingerprint = treatment, fingerprint
 		p.states[i], ids[i] = rs, rs.class
 	}
 	var err error
@@ -232,7 +234,7 @@ func (e *Engine) install(p *plan) {
 		}
 		n.rule = rs
 	}
-	e.byUse.each(adopt)
+	e.cache.byUse.each(adopt)
 	for _, rs := range before {
 		if rs.root != nil {
 			adopt(rs.root)

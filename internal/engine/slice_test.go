@@ -218,7 +218,7 @@ func TestDecisionsThatAreNotUrgentWaitAfterTheSlice(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run(3, ip("203.0.113.9"), goods{cubic: 100, bbr: 100, reno: 100})
 	e := w.e
-	n := e.byUse.first
+	n := e.cache.byUse.first
 	for _, c := range []struct {
 		defers         []bool
 		waits, decided bool

@@ -132,7 +132,7 @@ func (e *Engine) updateCopies(now int64) {
 	if due == nil {
 		return
 	}
-	e.byUse.each(func(n *node) {
+	e.cache.byUse.each(func(n *node) {
 		if n.id != 0 && n.belief.Count == 0 && !n.isRoot() && slices.Contains(due, n.rule) {
 			e.mark(n)
 		}

@@ -90,8 +90,8 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s = e.head(now)
-	nodes = make([]*node, 0, e.byUse.len)
-	e.byUse.each(func(n *node) {
+	nodes = make([]*node, 0, e.cache.byUse.len)
+	e.cache.byUse.each(func(n *node) {
 		if !n.isRoot() {
 			nodes = append(nodes, n)
 			arms += max(len(n.policyNode().policy.arms.list()), len(n.belief.Arms))
@@ -151,7 +151,7 @@ func (e *Engine) viewTotals() Totals {
 	for g, n := range e.retirements {
 		t.Retired[guard.Kind(g).String()] = n
 	}
-	t.Paths, t.PathLimit = e.byUse.len, e.opt.Limit
+	t.Paths, t.PathLimit = e.cache.byUse.len, e.opt.Limit
 	return t
 }
 

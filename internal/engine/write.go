@@ -21,7 +21,7 @@ func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep fu
 	found := lookUp(rules, r)
 	e.writing.Lock()
 	defer e.writing.Unlock()
-	p, err := e.begin(rules, found, load)
+	p, err := e.begin(rules, found, load, now)
 	if err != nil {
 		return err
 	}

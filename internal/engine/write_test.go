@@ -109,8 +109,8 @@ func TestRefusedWritesAreTriedAgain(t *testing.T) {
 	w.e.SetOffered(offer(cubic, bbr), tcp.CC{})
 	w.e.Settle(w.now)
 	w.e.mu.Lock()
-	w.e.opt.Limit = 0
-	w.e.evict()
+	w.e.cache.limit = 0
+	w.e.evict(w.now)
 	w.e.mu.Unlock()
 	w.sink.refuse = nil
 	w.e.Settle(w.now)
@@ -153,10 +153,10 @@ func TestEvictedAndCreatedAgain(t *testing.T) {
 	to := ip("203.0.113.9")
 	w.run(3, to, lossy)
 	w.e.mu.Lock()
-	limit := w.e.opt.Limit
-	w.e.opt.Limit = 0
-	w.e.evict()
-	w.e.opt.Limit = limit
+	limit := w.e.cache.limit
+	w.e.cache.limit = 0
+	w.e.evict(w.now)
+	w.e.cache.limit = limit
 	w.e.mu.Unlock()
 	w.run(1, to, lossy)
 	w.e.Settle(w.now)
@@ -688,8 +688,8 @@ func TestSamplesDoNotWaitForWrites(t *testing.T) {
 	w.sink.onWrite, w.sink.onRules = nil, nil
 	w.e.Settle(w.now)
 
-	if rs := w.e.byRule[0]; rs.samples != observed || rs.paths != w.e.byUse.len {
-		t.Errorf("%d samples and %d paths are counted of %d and %d", rs.samples, rs.paths, observed, w.e.byUse.len)
+	if rs := w.e.byRule[0]; rs.samples != observed || rs.paths != w.e.cache.byUse.len {
+		t.Errorf("%d samples and %d paths are counted of %d and %d", rs.samples, rs.paths, observed, w.e.cache.byUse.len)
 	}
 	rows := 0
 	for k, n := range w.e.nodes {

@@ -16,21 +16,28 @@ import "math"
 // D. Thompson, J. Am. Stat. Assoc. 47, 1952). Otherwise the group with more connections to
 // a bad peer would look worse.
 type Failures struct {
-	treated, slices, connections failureGroup
-	shared                       float64 // observations of connections whose path had overlapping connections
+	Treated     FailureGroup `json:"treated,omitzero"`
+	Slices      FailureGroup `json:"slices,omitzero"`      // held out whole
+	Connections FailureGroup `json:"connections,omitzero"` // held out one by one
+	// Shared is the part of Connections whose path had overlapping connections.
+	Shared float64 `json:"shared,omitempty"` // observations
 }
 
-// failureGroup has sums over the observations of one group. Those of an observation are the
+// FailureGroup has sums over the observations of one group. Those of an observation are the
 // weight of its connections, and of the ones that failed.
-type failureGroup struct {
-	n                     float64 // observations
-	all, failed           float64
-	allAll, failFail, mix float64 // sums of squares, and of products
-	each                  float64 // sum of the squared weights of connections
+type FailureGroup struct {
+	N        float64 `json:"n,omitempty"` // observations
+	All      float64 `json:"all,omitempty"`
+	Failed   float64 `json:"failed,omitempty"`
+	AllAll   float64 `json:"all_squared,omitempty"` // sums of squares ...
+	FailFail float64 `json:"failed_squared,omitempty"`
+	Mix      float64 `json:"all_failed,omitempty"`   // ... and of products
+	Each     float64 `json:"each_squared,omitempty"` // sum of the squared weights of connections
 
 	// The open slice of time.
-	slice             int64
-	openAll, openFail float64
+	Slice    int64   `json:"slice_ns,omitempty"`
+	OpenAll  float64 `json:"open_all,omitempty"`
+	OpenFail float64 `json:"open_failed,omitempty"`
 }
 
 const (
@@ -59,52 +66,52 @@ func (f *Failures) Add(failed bool, by Assignment, weight float64, slice int64, 
 	}
 	switch by {
 	case HoldOutSlice:
-		f.slices.add(failed, weight, slice)
+		f.Slices.add(failed, weight, slice)
 	case HoldOutConnection:
-		n := f.connections.n
-		if f.connections.add(failed, weight, slice); atOnce >= Overlapping {
-			f.shared += f.connections.n - n
+		n := f.Connections.N
+		if f.Connections.add(failed, weight, slice); atOnce >= Overlapping {
+			f.Shared += f.Connections.N - n
 		}
 	default:
-		f.treated.add(failed, weight, slice)
+		f.Treated.add(failed, weight, slice)
 	}
-	if holdOut := max(f.slices.n, f.connections.n); min(f.treated.n, holdOut) > failureMemory || f.treated.n+holdOut > mostFailures {
-		for _, g := range []*failureGroup{&f.treated, &f.slices, &f.connections} {
+	if holdOut := max(f.Slices.N, f.Connections.N); min(f.Treated.N, holdOut) > failureMemory || f.Treated.N+holdOut > mostFailures {
+		for _, g := range []*FailureGroup{&f.Treated, &f.Slices, &f.Connections} {
 			g.halve()
 		}
-		f.shared /= 2
+		f.Shared /= 2
 	}
 }
 
 // Harm is how many connections fail, and whether it is significantly more than in the
 // hold-out, with an error of at most 5 % at any time.
 func (f *Failures) Harm() (FailureShares, bool) {
-	treated, slices, conns := f.treated.closed(), f.slices.closed(), f.connections.closed()
+	treated, slices, conns := f.Treated.closed(), f.Slices.closed(), f.Connections.closed()
 	if s := sharesOf(&treated, &slices); moreFail(&treated, &slices) {
 		s.BySlice = true
 		return s, true
 	}
 	s := sharesOf(&treated, &conns)
-	shared := f.shared > mostShared*conns.n
+	shared := f.Shared > mostShared*conns.N
 	return s, moreFail(&treated, &conns) && (!shared || s.TreatedShare-s.HeldOutShare >= beyondSharing)
 }
 
-func sharesOf(treated, holdOut *failureGroup) FailureShares {
-	return FailureShares{TreatedShare: treated.share(), HeldOutShare: holdOut.share(), Treated: treated.n, HeldOut: holdOut.n}
+func sharesOf(treated, holdOut *FailureGroup) FailureShares {
+	return FailureShares{TreatedShare: treated.share(), HeldOutShare: holdOut.share(), Treated: treated.N, HeldOut: holdOut.N}
 }
 
 // moreFail reports whether significantly more connections fail in the first group. A group
 // without a failure looks certain, and is not: each has at least the variance between the
 // observations of both together, and that of as many independent connections.
-func moreFail(treated, holdOut *failureGroup) bool {
-	if treated.n < leastCompared || holdOut.n < leastCompared || treated.share() <= holdOut.share() {
+func moreFail(treated, holdOut *FailureGroup) bool {
+	if treated.N < leastCompared || holdOut.N < leastCompared || treated.share() <= holdOut.share() {
 		return false
 	}
 	nt, nh := treated.effective(), holdOut.effective()
 	p := (treated.share()*nt + holdOut.share()*nh + 0.5) / (nt + nh + 1)
 	pooled := (treated.variance(p)*nt + holdOut.variance(p)*nh) / (nt + nh)
-	square := func(g *failureGroup) float64 { // of the standard error of the group's share
-		return max(max(pooled, g.variance(g.share()))/g.effective(), p*(1-p)*g.each/(g.all*g.all))
+	square := func(g *FailureGroup) float64 { // of the standard error of the group's share
+		return max(max(pooled, g.variance(g.share()))/g.effective(), p*(1-p)*g.Each/(g.All*g.All))
 	}
 	off := boundary(1/(1/nt+1/nh), alpha/2) * math.Sqrt(square(treated)+square(holdOut)) // half of alpha for each of two tests
 	return treated.share()-holdOut.share() > off
@@ -112,55 +119,55 @@ func moreFail(treated, holdOut *failureGroup) bool {
 
 // add adds a connection. One of an earlier slice counts in the open one, so that a
 // slice with slow connections is not counted in pieces.
-func (g *failureGroup) add(failed bool, weight float64, slice int64) {
-	if slice == 0 || slice > g.slice {
+func (g *FailureGroup) add(failed bool, weight float64, slice int64) {
+	if slice == 0 || slice > g.Slice {
 		g.close()
-		g.slice = slice
+		g.Slice = slice
 	}
-	g.openAll += weight
-	g.each += weight * weight
+	g.OpenAll += weight
+	g.Each += weight * weight
 	if failed {
-		g.openFail += weight
+		g.OpenFail += weight
 	}
 }
 
-func (g *failureGroup) close() {
-	if g.openAll > 0 {
-		g.n++
-		g.all += g.openAll
-		g.failed += g.openFail
-		g.allAll += g.openAll * g.openAll
-		g.failFail += g.openFail * g.openFail
-		g.mix += g.openAll * g.openFail
+func (g *FailureGroup) close() {
+	if g.OpenAll > 0 {
+		g.N++
+		g.All += g.OpenAll
+		g.Failed += g.OpenFail
+		g.AllAll += g.OpenAll * g.OpenAll
+		g.FailFail += g.OpenFail * g.OpenFail
+		g.Mix += g.OpenAll * g.OpenFail
 	}
-	g.openAll, g.openFail = 0, 0
+	g.OpenAll, g.OpenFail = 0, 0
 }
 
 // closed is the group with its open slice as an observation.
-func (g failureGroup) closed() failureGroup {
+func (g FailureGroup) closed() FailureGroup {
 	g.close()
 	return g
 }
 
-func (g *failureGroup) halve() {
-	for _, v := range []*float64{&g.n, &g.all, &g.failed, &g.allAll, &g.failFail, &g.mix, &g.each} {
+func (g *FailureGroup) halve() {
+	for _, v := range []*float64{&g.N, &g.All, &g.Failed, &g.AllAll, &g.FailFail, &g.Mix, &g.Each} {
 		*v /= 2
 	}
 }
 
 // share of the connections that failed.
-func (g *failureGroup) share() float64 {
-	if g.all == 0 {
+func (g *FailureGroup) share() float64 {
+	if g.All == 0 {
 		return 0
 	}
-	return g.failed / g.all
+	return g.Failed / g.All
 }
 
 // effective is the number of observations of equal weight that would say as much (Kish).
-func (g *failureGroup) effective() float64 { return g.all * g.all / g.allAll }
+func (g *FailureGroup) effective() float64 { return g.All * g.All / g.AllAll }
 
 // variance of one such observation around a share.
-func (g *failureGroup) variance(share float64) float64 {
-	squares := g.failFail - 2*share*g.mix + share*share*g.allAll
-	return max(0, squares) / (g.all * g.all) * g.effective()
+func (g *FailureGroup) variance(share float64) float64 {
+	squares := g.FailFail - 2*share*g.Mix + share*share*g.AllAll
+	return max(0, squares) / (g.All * g.All) * g.effective()
 }

@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Options.Limit bounds the nodes that are kept. What is dropped for lack of room is what was not used
+// for longest, but
+//
+//   - nodes of which little is known (on trial) go before others, unless they are few: a client that
+//     connects once from each of many networks does not evict paths that are in use;
+//   - a network that has more than its part of the room goes before others: whoever has a large
+//     prefix, or hosts in one, has many paths and can make connections to be known on each of them.
+//
+// The latter is no bound as long as there is room, and what nobody has used for a day goes first: a
+// server whose clients are all in one network may know as many of them as fit.
+
+// networkLevels are the lengths of prefix by which nodes are counted. part: a network has at most
+// 1/part of the room, of all nodes and of those on trial, if others need it. /16 and /32 are about
+// what one provider has (RIPE-738, 5.1: /32 to /29 without justification), /8 and /24 are what
+// contains several allocations of one.
+var networkLevels = [...]struct{ v4, v6, part int }{
+	{v4: 16, v6: 32, part: 8},
+	{v4: 8, v6: 24, part: 4},
+}
+
+const (
+	// trialPart: nodes on trial have at least 1/trialPart of the room.
+	trialPart = 8
+	// leastNetwork is the least number of nodes that a network may have.
+	leastNetwork = 8
+	// longUnused is the time in nanoseconds without a connection after which a node has no claim to
+	// its room: four times learn.ThompsonOptions.HalfLife, so that 1/16 of its evidence is left.
+	longUnused = 24 * 3600 * 1e9
+)
+
+// cache is the nodes that Options.Limit bounds: all but the rules' own roots.
+type cache struct {
+	limit    int
+	byUse    list // least recently used first
+	byTrial  list // the part of byUse that is on trial
+	networks map[key]*network
+	// crowded are networks with more than their part of the room, crowdedTrial those with more than
+	// their part of that of nodes on trial.
+	crowded, crowdedTrial []*network
+}
+
+// network is the nodes of one prefix, of all rules.
+type network struct {
+	key
+	level int
+	// nodes are in the order in which they were last passed over (victim). That costs nothing when a
+	// node is used, unlike the order of use.
+	nodes   list
+	onTrial int // of nodes
+}
+
+func newCache(limit int) cache {
+	return cache{limit: limit, networks: map[key]*network{}, byUse: list{which: listUse}, byTrial: list{which: listTrial}}
+}
+
+// add adds a node, which is on trial at first.
+func (c *cache) add(n *node) {
+	c.byUse.pushBack(n)
+	c.byTrial.pushBack(n)
+	for level := range networkLevels {
+		if nw := c.network(n.key, level); nw != nil {
+			n.networks[level] = nw
+			nw.nodes.pushBack(n)
+			nw.onTrial++
+			c.count(nw)
+		}
+	}
+}
+
+// network returns the network of a key; nil if the key is not within one.
+func (c *cache) network(k key, level int) *network {
+	bits := networkLevels[level].v6
+	if k.is4() {
+		bits = networkLevels[level].v4 + mappedLen
+	}
+	if int(k.bits) < bits {
+		return nil
+	}
+	k.class, k.scope = 0, 0
+	k = k.cut(bits)
+	nw := c.networks[k]
+	if nw == nil {
+		nw = &network{key: k, level: level, nodes: list{which: listNetwork + level}}
+		c.networks[k] = nw
+	}
+	return nw
+}
+
+// count updates whether a network has more than its part.
+func (c *cache) count(nw *network) {
+	set := func(in *[]*network, more bool) {
+		switch i := slices.Index(*in, nw); {
+		case more && i < 0:
+			*in = append(*in, nw)
+		case !more && i >= 0:
+			*in = slices.Delete(*in, i, i+1)
+		}
+	}
+	part := networkLevels[nw.level].part
+	set(&c.crowded, nw.nodes.len > max(leastNetwork, c.limit/part))
+	set(&c.crowdedTrial, nw.onTrial > max(leastNetwork, c.limit/trialPart/part))
+	if nw.nodes.len == 0 {
+		delete(c.networks, nw.key)
+	}
+}
+
+func (c *cache) remove(n *node) {
+	c.admit(n)
+	c.byUse.remove(n)
+	for _, nw := range n.networks {
+		if nw != nil {
+			nw.nodes.remove(n)
+			c.count(nw)
+		}
+	}
+	n.networks = [len(networkLevels)]*network{}
+}
+
+// admit ends the trial of a node.
+func (c *cache) admit(n *node) {
+	if !c.byTrial.has(n) {
+		return
+	}
+	c.byTrial.remove(n)
+	for _, nw := range n.networks {
+		if nw != nil {
+			nw.onTrial--
+			c.count(nw)
+		}
+	}
+}
+
+// touch makes n the most recently used.
+func (c *cache) touch(n *node) {
+	c.byUse.toBack(n)
+	c.byTrial.toBack(n)
+}
+
+// victim returns the node to drop next; nil if there is room. A node with children is not dropped
+// before them.
+func (c *cache) victim(now int64) *node {
+	for c.byUse.len > c.limit {
+		all, crowded := &c.byUse, c.crowded
+		if c.byTrial.len > c.limit/trialPart {
+			all, crowded = &c.byTrial, c.crowdedTrial
+		}
+		if n := all.first; len(crowded) > 0 && now-n.lastUsed < longUnused {
+			nw := slices.MinFunc(crowded, func(a, b *network) int { return cmp.Compare(a.level, b.level) })
+			if n := nw.victim(all); n != nil {
+				return n
+			}
+		}
+		n := all.first
+		if n.children.len == 0 {
+			return n
+		}
+		c.byUse.toBack(n)
+		c.admit(n)
+	}
+	return nil
+}
+
+// victim returns a node of the network without children that is in the list and was not used since it
+// was last passed over ("second chance", F. J. Corbato, 1968); nil if there is none.
+func (nw *network) victim(in *list) *node {
+	for range 2 * nw.nodes.len { // in the second round, none was used since the first
+		n := nw.nodes.first
+		if in.has(n) && n.children.len == 0 && n.passedOver == n.lastUsed {
+			return n
+		}
+		n.passedOver = n.lastUsed
+		nw.nodes.toBack(n)
+	}
+	return nil
+}
