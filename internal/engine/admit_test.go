@@ -56,7 +56,7 @@ func TestSingleConnectionsDoNotEvictPathsInUse(t *testing.T) {
 	}
 	kept := 0
 	for i := range 200 {
-		if w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, nth(i), 24)] != nil {
+		if w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, nth(i), 24)] != nil {
 			kept++
 		}
 	}
@@ -108,7 +108,7 @@ func TestMemoryIsBoundedUnderChurn(t *testing.T) {
 	if grown := heap() - before; grown > 2<<20 {
 		t.Errorf("%d KB more after 38 times as many paths as are kept", grown>>10)
 	}
-	if n := len(w.e.unsaved); n > 3*limit {
+	if n := len(w.e.saves.changed); n > 3*limit {
 		t.Errorf("%d paths wait to be saved", n)
 	}
 	runtime.KeepAlive(w)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 
@@ -53,12 +54,97 @@ func (o *offers) needsECN(cc tcp.CC) bool {
 	return slices.Contains(o.all, cc) && !slices.Contains(o.plain, cc)
 }
 
+// suit returns the congestion controls that suit a path: without those that need
+// ECN, until ECN is proved on the path, and without those that ignore marks, if the
+// path marks.
+func (o *offers) suit(n *node) []tcp.CC {
+	switch {
+	case n.ecn && n.inside():
+		return o.marked
+	case n.ecn:
+		return o.answering
+	}
+	return o.plain
+}
+
 // States of an arm.
 const (
 	ArmActive  = "active"
 	ArmRetired = "retired"
 	ArmMissing = "missing"
 )
+
+// armStates are the congestion controls that connections may get, and whether they can.
+type armStates struct {
+	offered offers
+	states  map[tcp.CC]*ArmState
+	retired []tcp.CC // refused by the kernel. It is replaced and not changed: decisions hold it
+}
+
+func (as *armStates) of(cc tcp.CC) *ArmState {
+	a := as.states[cc]
+	if a == nil {
+		a = &ArmState{CC: cc}
+		as.states[cc] = a
+	}
+	return a
+}
+
+// offer sets what the kernel offers, and makes retired arms active again; false: it is the same
+// as before.
+func (as *armStates) offer(o offers) bool {
+	if as.offered.list != nil && as.offered.def == o.def && reflect.DeepEqual(as.offered.list, o.list) {
+		return false
+	}
+	as.offered = o
+	for _, a := range as.states {
+		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Why == "") {
+			a.State, a.Why = ArmMissing, "the kernel does not offer it"
+		}
+	}
+	for _, cc := range o.all {
+		a := as.of(cc)
+		a.State, a.Why = ArmActive, ""
+	}
+	as.retired = nil
+	return true
+}
+
+// failed notes how often the kernel has refused cc since the maps were created, and reports whether
+// that retires it.
+func (as *armStates) failed(cc tcp.CC, failures uint64) bool {
+	a := as.of(cc)
+	again := failures > a.Failures
+	a.Failures = failures
+	if !again || a.State == ArmRetired {
+		return false
+	}
+	a.State, a.Why = ArmRetired, "the kernel refused it on a connection"
+	as.retired = append(slices.Clone(as.retired), cc)
+	return true
+}
+
+// revive makes arms active again that the kernel refused, and returns those that it did.
+func (as *armStates) revive(ccs ...tcp.CC) (revived []tcp.CC) {
+	for _, cc := range ccs {
+		if a := as.states[cc]; a != nil && a.State == ArmRetired {
+			a.State, a.Why = ArmActive, ""
+			revived = append(revived, cc)
+		}
+	}
+	as.retired = slices.DeleteFunc(slices.Clone(as.retired), func(cc tcp.CC) bool { return slices.Contains(ccs, cc) })
+	return revived
+}
+
+// list returns them by name.
+func (as *armStates) list() []ArmState {
+	list := make([]ArmState, 0, len(as.states))
+	for _, a := range as.states {
+		list = append(list, *a)
+	}
+	slices.SortFunc(list, func(a, b ArmState) int { return cmp.Compare(a.CC.String(), b.CC.String()) })
+	return list
+}
 
 // SetOffered sets the list of congestion controls that connections may get, in any
 // order, and the host's default; zero: not known. When the list changes, retired arms
@@ -67,22 +153,12 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 	o := newOffers(list, def)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.offered.list != nil && e.offered.def == def && reflect.DeepEqual(e.offered.list, o.list) {
-		return
-	}
-	e.offered = o
-	e.setDefault(def)
-	for _, a := range e.arms {
-		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Why == "") {
-			a.State, a.Why = ArmMissing, "the kernel does not offer it"
+	if e.arms.offer(o) {
+		if e.baseline.set(def) {
+			e.endComparisons(func(*node) bool { return true })
 		}
+		e.markAll()
 	}
-	for _, cc := range o.all {
-		a := e.arm(cc)
-		a.State, a.Why = ArmActive, ""
-	}
-	e.retired = nil
-	e.markAll()
 }
 
 // ArmMissing records that a congestion control that the configuration wants is not
@@ -90,7 +166,7 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := e.arm(cc)
+	a := e.arms.of(cc)
 	if a.State == ArmMissing && a.Why == why {
 		return
 	}
@@ -103,7 +179,7 @@ func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 func (e *Engine) ArmFailedBefore(cc tcp.CC, failures uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.arm(cc).Failures = failures
+	e.arms.of(cc).Failures = failures
 }
 
 // ArmFailed records that the kernel has refused cc failures times since the maps
@@ -112,19 +188,10 @@ func (e *Engine) ArmFailedBefore(cc tcp.CC, failures uint64) {
 func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := e.arm(cc)
-	if failures <= a.Failures {
-		a.Failures = failures
-		return
+	if e.arms.failed(cc, failures) {
+		e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", e.arms.of(cc).Why)
+		e.markAll()
 	}
-	a.Failures = failures
-	if a.State == ArmRetired {
-		return
-	}
-	a.State, a.Why = ArmRetired, "the kernel refused it on a connection"
-	e.retired = append(slices.Clone(e.retired), cc)
-	e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", a.Why)
-	e.markAll()
 }
 
 // ReviveArms makes retired arms active again: the cause may be gone, for example
@@ -132,37 +199,11 @@ func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 func (e *Engine) ReviveArms() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.retired) == 0 {
+	if len(e.arms.retired) == 0 {
 		return
 	}
-	for _, cc := range e.retired {
-		if a := e.arm(cc); a.State == ArmRetired {
-			a.State, a.Why = ArmActive, ""
-			e.log.Info("arm is active again", "cc", cc)
-		}
+	for _, cc := range e.arms.revive(e.arms.retired...) {
+		e.log.Info("arm is active again", "cc", cc)
 	}
-	e.retired = nil
 	e.markAll()
-}
-
-func (e *Engine) arm(cc tcp.CC) *ArmState {
-	a := e.arms[cc]
-	if a == nil {
-		a = &ArmState{CC: cc}
-		e.arms[cc] = a
-	}
-	return a
-}
-
-// armsFor returns the congestion controls that suit a path: without those that need
-// ECN, until ECN is proved on the path, and without those that ignore marks, if the
-// path marks.
-func (e *Engine) armsFor(n *node) []tcp.CC {
-	switch {
-	case n.ecn && n.inside():
-		return e.offered.marked
-	case n.ecn:
-		return e.offered.answering
-	}
-	return e.offered.plain
 }

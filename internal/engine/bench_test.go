@@ -23,7 +23,7 @@ func (w *world) scored(n, hosts, perSecond int) []tcp.Sample {
 	g := goods{cubic: 50, bbr: 150, reno: 45}
 	for i := range out {
 		s := w.sample(addrOf(w.rng.IntN(hosts)))
-		s.Class = w.e.byRule[0].class
+		s.Class = w.e.rules.states[0].class
 		s.Arm = three[max(0, w.rng.IntN(32)-29)] // a learned path seldom tries others
 		w.transfer(s, g)
 		s.At = w.now + int64(i)*second/int64(perSecond)
@@ -160,7 +160,7 @@ func heap() uint64 {
 // connectAny is a scored sample of the first rule's class; it works without a sink.
 func (w *world) connectAny() *tcp.Sample {
 	s := w.sample(ip("10.0.0.1"))
-	s.Class = w.e.byRule[0].class
+	s.Class = w.e.rules.states[0].class
 	s.Arm, s.CC = cubic, cubic
 	s.BytesAcked, s.DataSegsOut, s.DeliveryRate = 6_000_000, 4200, 6_000_000
 	return s

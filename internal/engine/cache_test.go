@@ -53,7 +53,7 @@ func hosts(of func(int) netip.Addr, from, to int) (list []netip.Addr) {
 
 // knows reports whether the path of a host has a node of which more than one connection is known.
 func (w *world) knows(host netip.Addr) bool {
-	n := w.e.nodes[keyOf(w.e.byRule[0].class, 0, host, w.e.opt.Bits(host))]
+	n := w.e.nodes[keyOf(w.e.rules.states[0].class, 0, host, w.e.opt.Bits(host))]
 	return n != nil && n.samples > 1
 }
 
@@ -120,7 +120,7 @@ func TestPathsInUseOfALargeNetworkStay(t *testing.T) {
 		w.meet(1, hosts(large, 0, used)...)
 	}
 	for i := range used {
-		if n := w.e.nodes[keyOf(w.e.byRule[0].class, 0, large(i), 24)]; n == nil || n.samples < 90 {
+		if n := w.e.nodes[keyOf(w.e.rules.states[0].class, 0, large(i), 24)]; n == nil || n.samples < 90 {
 			t.Errorf("%v is in use all the time, and was evicted", large(i))
 		}
 	}

@@ -60,14 +60,14 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		}
 		if !leaveOut {
 			m.compared.AddRelative(leaf.compared, out, by)
-			e.toSave(m) // no belief of it changes if it is the root of a rule whose namespaces learn for themselves
+			e.saves.add(m) // no belief of it changes if it is the root of a rule whose namespaces learn for themselves
 		}
 	}
 	if first {
 		by = learn.OnTrial
 	}
 	leaf.compared.Add(out, by)
-	if !s.Has(tcp.FlagHoldOut) || e.armsOnly {
+	if !s.Has(tcp.FlagHoldOut) {
 		return // judging at outcomes of the hold-out alone is often enough
 	}
 	for m := leaf; m != nil; m = m.above() {
@@ -80,19 +80,27 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 // comparable reports whether the connection of a sample was assigned to a group by the rule as it
 // is now. One that got an earlier default may live on for long.
 func (e *Engine) comparable(rs *ruleState, s *tcp.Sample) bool {
-	return e.holdsOut(rs) && rs.root != nil && s.PolicyID != 0 && s.Class == rs.class && !s.Has(tcp.FlagAdopted) &&
-		!(s.CC == e.formerDefault && s.CC != (tcp.CC{}) && s.Flags&(tcp.FlagHoldOut|tcp.FlagDefaultArm) != 0)
+	return e.rollouts.holdsOut(rs.rule) && rs.root != nil && s.PolicyID != 0 && s.Class == rs.class && !s.Has(tcp.FlagAdopted) &&
+		!e.baseline.predates(s)
 }
 
-// setDefault notes the host's default; zero: not known. What was compared with another one ends.
-func (e *Engine) setDefault(def tcp.CC) {
-	if def == (tcp.CC{}) || def == e.comparedWith {
-		return
+// baseline is the default that connections are compared with, the last one that was known, and the
+// one before it.
+type baseline struct{ now, former tcp.CC }
+
+// set notes the host's default; zero: not known. It reports whether the default is another one than
+// connections were compared with.
+func (b *baseline) set(def tcp.CC) (changed bool) {
+	if def == (tcp.CC{}) || def == b.now {
+		return false
 	}
-	e.formerDefault, e.comparedWith = e.comparedWith, def
-	if e.formerDefault != (tcp.CC{}) {
-		e.endComparisons(func(*node) bool { return true })
-	}
+	b.former, b.now = b.now, def
+	return b.former != (tcp.CC{})
+}
+
+// predates reports whether a connection got the former default.
+func (b *baseline) predates(s *tcp.Sample) bool {
+	return s.CC == b.former && s.CC != (tcp.CC{}) && s.Flags&(tcp.FlagHoldOut|tcp.FlagDefaultArm) != 0
 }
 
 // endComparisons ends the comparisons of some nodes, with what followed from them: what is
@@ -110,11 +118,11 @@ func (e *Engine) endComparisons(of func(*node) bool) {
 		n.guard = nil
 		if n.comparisons.end() {
 			e.beliefChanged(n, tcp.CC{})
-			e.markUrgent(n)
+			e.queue.markUrgent(n)
 		}
 	}
 	e.cache.byUse.each(end)
-	for _, r := range e.byRule {
+	for _, r := range e.rules.states {
 		if r.root != nil {
 			end(r.root)
 		}
@@ -134,15 +142,9 @@ func (rs *ruleState) hasAsAWhole(n *node) bool {
 // rule as a whole, also which connections get it, and how many of them.
 func (e *Engine) subject(n *node) string {
 	if n.isRoot() {
-		return fmt.Sprint(n.rule.fingerprint, " ", e.rollout(n.rule))
+		return fmt.Sprint(n.rule.fingerprint, " ", e.rollouts.share(n.rule.rule))
 	}
 	return n.rule.treatment
-}
-
-// holdsOut reports whether some connections of a rule are treated and others held out.
-func (e *Engine) holdsOut(rs *ruleState) bool {
-	share := e.rollout(rs)
-	return !e.observe && share > 0 && (share < 1 || rs.rule.Learn != nil && rs.rule.Learn.HoldOut > 0)
 }
 
 // judgeDefault returns a node to the default if that is significantly better, and reports
@@ -158,7 +160,7 @@ func (e *Engine) judgeDefault(n *node, now int64) bool {
 // backToDefault leaves a node to the default, because tcpilot does harm there. The partial
 // rollout of a rule is set to 0 instead: only the operator starts it again.
 func (e *Engine) backToDefault(n *node, why string, now int64) {
-	if n.isRoot() && e.rollout(n.rule) < 1 {
+	if n.isRoot() && e.rollouts.share(n.rule.rule) < 1 {
 		e.rollBack(n.rule, why, now)
 		return
 	}
@@ -179,10 +181,10 @@ func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.left.Why, "for", time.Duration(length))
 	e.beliefChanged(n, tcp.CC{})
-	e.markUrgent(n)
+	e.queue.markUrgent(n)
 	e.cache.byUse.each(func(m *node) {
 		if m.within(n) {
-			e.markUrgent(m)
+			e.queue.markUrgent(m)
 		}
 	})
 }

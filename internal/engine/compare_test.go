@@ -151,14 +151,14 @@ func TestFailuresEndWithWhatTheRuleSets(t *testing.T) {
 			s.End = tcp.EndReset
 		}
 	})
-	path := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, guardedHost, 24)]
-	if path.failures == nil || w.e.byRule[0].root.failures == nil {
+	path := w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, guardedHost, 24)]
+	if path.failures == nil || w.e.rules.states[0].root.failures == nil {
 		t.Fatal("not compared")
 	}
 	if err := w.e.SetRules([]policy.Rule{initialWindow(10)}, policy.Resolver{}, w.now); err != nil {
 		t.Fatal(err)
 	}
-	if path.failures != nil || w.e.byRule[0].root.failures != nil {
+	if path.failures != nil || w.e.rules.states[0].root.failures != nil {
 		t.Error("still compared with what failed before")
 	}
 }
@@ -200,7 +200,7 @@ func TestComparisonOfARuleThatLearnsByNamespaceIsSaved(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut, r.Learn.OwnScope = 0.1, true }))
 	w.run(20, guardedHost, allAlike)
 	memories(t, w.e, nil)
-	root := w.e.byRule[0].root
+	root := w.e.rules.states[0].root
 	before := *root.compared
 	live := w.connect(guardedHost, allAlike, func(s *tcp.Sample) { s.Kind = tcp.KindInterval })
 	w.e.Observe(live)

@@ -23,14 +23,10 @@ func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var out Explanation
-	if e.table == nil {
+	rs := e.rules.classify(c)
+	if rs == nil {
 		return out
 	}
-	i := e.table.Classify(c)
-	if i < 0 {
-		return out
-	}
-	rs := e.byRule[i]
 	rule := e.viewRule(rs, now)
 	out.Rule = &rule
 	if rs.rule.Leave {
@@ -74,12 +70,8 @@ func (e *Engine) longest(rs *ruleState, scope uint64, c *class.Conn) *node {
 func (e *Engine) Classify(c *class.Conn) uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.table == nil {
-		return 0
+	if rs := e.rules.classify(c); rs != nil {
+		return rs.class
 	}
-	i := e.table.Classify(c)
-	if i < 0 {
-		return 0
-	}
-	return e.byRule[i].class
+	return 0
 }

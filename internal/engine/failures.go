@@ -38,16 +38,16 @@ func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 		switch {
 		case m.failures != nil:
 			m.failures.Add(failed, by, weight, slice, atOnce)
-			e.toSave(m)
+			e.saves.add(m)
 		case m == rs.root:
 			m.failures = &learn.Failures{}
 			m.failures.Add(failed, by, weight, slice, atOnce)
-			e.toSave(m)
+			e.saves.add(m)
 		case failed:
 			// Most paths need no memory for this. Counting begins after the first failure, because
 			// that of a failure which began it would be biased.
 			m.failures = &learn.Failures{}
-			e.toSave(m)
+			e.saves.add(m)
 		}
 	}
 	if !failed || by != learn.Treated {

@@ -97,7 +97,7 @@ func TestGuardSeesAPathWhoseConnectionsFail(t *testing.T) {
 			left++
 		}
 	}
-	if n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, bad, 24)]; n.left == nil || !strings.Contains(n.left.Why, "failed") || left != 0 {
+	if n := w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, bad, 24)]; n.left == nil || !strings.Contains(n.left.Why, "failed") || left != 0 {
 		t.Errorf("%+v, and %d others", n.left, left)
 	}
 }
@@ -159,7 +159,7 @@ func TestComparisonOfFailuresOutlivesTheProcess(t *testing.T) {
 					all = append(all, *n.failures)
 				}
 			}
-			rs := w.e.byRule[0]
+			rs := w.e.rules.states[0]
 			add(rs.root)
 			add(w.e.nodes[rootKey(rs.class, 7)])
 			for _, scope := range []uint64{0, 7} {

@@ -20,16 +20,13 @@ func (e *Engine) Forget(cc tcp.CC) {
 			e.beliefChanged(n, tcp.CC{})
 		}
 	}
-	for _, rs := range e.byRule {
+	for _, rs := range e.rules.states {
 		if rs.root != nil {
 			forget(rs.root)
 		}
 	}
 	e.cache.byUse.each(forget)
-	if a := e.arms[cc]; a != nil && a.State == ArmRetired {
-		a.State, a.Why = ArmActive, ""
-	}
-	e.retired = slices.DeleteFunc(slices.Clone(e.retired), func(r tcp.CC) bool { return r == cc })
+	e.arms.revive(cc)
 	e.log.Info("beliefs about a congestion control dropped", "cc", cc)
 	e.markAll()
 }

@@ -43,7 +43,7 @@ func (n *node) guardAt(now int64) *guard.State {
 
 // judge retires an arm on a path if a guard decides so.
 func (e *Engine) judge(n *node, a *guard.Arm, now int64) {
-	if which, why := n.guard.Judge(a, n.ecn && e.offered.needsECN(a.CC)); why != "" {
+	if which, why := n.guard.Judge(a, n.ecn && e.arms.offered.needsECN(a.CC)); why != "" {
 		e.retire(n, a.CC, which, why, now)
 	}
 }
@@ -58,15 +58,15 @@ func (e *Engine) retire(n *node, cc tcp.CC, which guard.Kind, why string, now in
 	e.retirements[which]++
 	e.log.Warn("arm retired on a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.ArmRetired, "guard", which, "why", why, "for", time.Duration(until-now))
-	e.markUrgent(n)
+	e.queue.markUrgent(n)
 }
 
 // retiredFor lists the arms that must not be used on a path now.
 func (e *Engine) retiredFor(n *node, now int64) []tcp.CC {
 	if len(n.retired) == 0 {
-		return e.retired
+		return e.arms.retired
 	}
-	e.unusable = append(e.unusable[:0], e.retired...)
+	e.unusable = append(e.unusable[:0], e.arms.retired...)
 	for i := range n.retired {
 		if n.retired[i].Until > now {
 			e.unusable = append(e.unusable, n.retired[i].CC)

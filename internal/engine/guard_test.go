@@ -30,7 +30,7 @@ var (
 func guardedWorld(t *testing.T) *world {
 	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
 		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.25 }))
-	w.e.armsOnly = true
+	w.armsOnly = true
 	return w
 }
 

@@ -30,7 +30,7 @@ func (w *world) hosts() (n int) {
 }
 
 func (w *world) hasHost(n int) bool {
-	return w.e.nodes[keyOf(w.e.byRule[0].class, 0, nthHost(n), hostBits)] != nil
+	return w.e.nodes[keyOf(w.e.rules.states[0].class, 0, nthHost(n), hostBits)] != nil
 }
 
 // The hosts of one prefix do not evict other paths, however many connections each has.
@@ -47,7 +47,7 @@ func TestHostsOfOnePathDoNotEvictOthers(t *testing.T) {
 		}
 		kept := 0
 		for i := range 200 {
-			if w.e.nodes[keyOf(w.e.byRule[0].class, 0, nth(i), 24)] != nil {
+			if w.e.nodes[keyOf(w.e.rules.states[0].class, 0, nth(i), 24)] != nil {
 				kept++
 			}
 		}
@@ -105,7 +105,7 @@ func TestHostsBeyondTheBoundLearnTogether(t *testing.T) {
 	for i := range leastHosts {
 		w.run(admittedAt+2, nthHost(i), goods{cubic: 80, bbr: 80, reno: 80})
 	}
-	n := w.e.nodes[keyOf(w.e.byRule[0].class, 0, nthHost(0), 48)]
+	n := w.e.nodes[keyOf(w.e.rules.states[0].class, 0, nthHost(0), 48)]
 	before := n.belief.Count
 	var got []tcp.CC
 	for i := range 2000 {

@@ -62,10 +62,10 @@ func (e *Engine) memory(n *node) StoredPath {
 		m.Failures = &failures
 	}
 	if n.comparisons != (comparisons{}) {
-		m.Default, m.Treatment = e.comparedWith, e.subject(n)
+		m.Default, m.Treatment = e.baseline.now, e.subject(n)
 	}
 	if n == n.rule.root {
-		m.RolledBack = e.rolledBack(n.rule)
+		m.RolledBack = e.rollouts.stored(n.rule.rule.Name)
 	}
 	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
@@ -81,23 +81,11 @@ func (e *Engine) memory(n *node) StoredPath {
 func (e *Engine) Unsaved(limit int) (changed []StoredPath, forgotten []PathID, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.putBack()
-	e.forgetting, e.forgotten = e.forgotten, nil
-	left := e.unsaved
-	for len(left) > 0 && len(changed) < limit {
-		n := left[0]
-		left = left[1:]
-		n.changed = false
-		if !n.gone {
-			e.saving = append(e.saving, n)
-			changed = append(changed, e.memory(n))
-		}
+	nodes, forgotten, more := e.saves.take(limit)
+	for _, n := range nodes {
+		changed = append(changed, e.memory(n))
 	}
-	e.unsaved = left
-	if len(left) == 0 {
-		e.unsaved = nil
-	}
-	return changed, e.forgetting, len(left) > 0
+	return changed, forgotten, more
 }
 
 // Saved notes the result of storing what Unsaved returned.
@@ -106,46 +94,23 @@ func (e *Engine) Saved(at time.Time, err error) {
 	defer e.mu.Unlock()
 	if err != nil {
 		e.totals.StoreErrors++
-		e.putBack()
+		e.saves.putBack()
 		return
 	}
-	for _, n := range e.saving {
-		n.stored = true
-		if n.gone { // dropped while it was being stored
-			e.forgotten = append(e.forgotten, n.place())
-		}
-	}
-	e.saving, e.forgetting = nil, nil
+	e.saves.confirm()
 	e.totals.LastSaved = at
-}
-
-// putBack returns what was not confirmed by Saved to the lists of unsaved changes.
-func (e *Engine) putBack() {
-	for _, n := range e.saving {
-		if !n.changed && !n.gone {
-			n.changed = true
-			e.unsaved = append(e.unsaved, n)
-		}
-	}
-	e.forgotten = append(e.forgetting, e.forgotten...)
-	e.saving, e.forgetting = nil, nil
 }
 
 // remember restores what is stored of a path. It reports whether it did: not if the rule is
 // gone, or has another objective, scope or learner now. That a guard took the rollout of a rule
 // back is restored of all rules that were not edited.
 func (e *Engine) remember(m StoredPath) bool {
-	i := slices.IndexFunc(e.byRule, func(rs *ruleState) bool { return rs.rule.Name == m.Rule })
-	if i < 0 {
+	rs := e.rules.named(m.Rule)
+	if rs == nil {
 		return false
 	}
-	rs := e.byRule[i]
-	b, l := m.RolledBack, rs.rule.Learn
-	taken := b != nil && b.Rule == rs.rule.Fingerprint()
-	if taken {
-		e.overrides[m.Rule] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
-	}
-	switch {
+	taken := e.rollouts.restore(rs, m.RolledBack)
+	switch l := rs.rule.Learn; {
 	case l == nil: // there are only the comparisons of the rule as a whole
 		return rs.root != nil && m.Prefix.Bits() == 0 && e.rememberComparisons(rs.root, &m) || taken
 	case l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner:
@@ -172,7 +137,7 @@ func (e *Engine) remember(m StoredPath) bool {
 // the present default and about what the rule gives now. It reports whether it did.
 func (e *Engine) rememberComparisons(n *node, m *StoredPath) bool {
 	c := comparisons{m.Compared, m.Failures, m.LeftToDefault}
-	if c == (comparisons{}) || m.Default != e.comparedWith || m.Treatment != e.subject(n) {
+	if c == (comparisons{}) || m.Default != e.baseline.now || m.Treatment != e.subject(n) {
 		return false
 	}
 	n.comparisons = c

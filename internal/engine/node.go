@@ -8,7 +8,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
-	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -40,11 +39,11 @@ type node struct {
 	// marked counts connections that got CE marks, up to provenMarks.
 	marked uint8
 
-	dirty       bool // in Engine.dirty
-	queued      bool // in Engine.later
-	deferred    bool // in Engine.deferred
-	lowPriority bool // deferred, and goes to Engine.later afterwards: nothing urgent has happened
-	changed     bool // in Engine.unsaved
+	dirty       bool // in queue.dirty
+	queued      bool // in queue.later
+	deferred    bool // in queue.deferred
+	lowPriority bool // deferred, and goes to queue.later afterwards: nothing urgent has happened
+	changed     bool // in saves.changed
 	stored      bool // the store has a record of it
 	gone        bool // dropped, but some list may still contain it
 
@@ -64,7 +63,7 @@ type node struct {
 	policy  written
 	decided int64  // Unix ns of the latest decision
 	changes uint64 // belief.Changes then
-	stamp   uint32 // Engine.stamp then
+	stamp   uint32 // queue.stamp then
 
 	// Where it is in Engine.cache.
 	networks   [len(networkLevels)]*network
@@ -72,36 +71,6 @@ type node struct {
 
 	links    [numLists]links
 	memberOf uint8 // the lists that it is in, by bit
-}
-
-// written is the part of a policy that differs between the paths of a rule. It is kept
-// in place of the whole policy to save memory.
-type written struct {
-	arms    *armSet
-	weights [path.MaxArms]uint32
-	holdOut uint32
-	slices  uint32 // held out
-	slice   uint8  // path.Policy's
-	params  uint32 // stamp of the rule's fixed fields
-	adapted policy.Adapted
-	// switchFrom and switchTo are the policy's.
-	switchFrom, switchTo uint8
-	// windowExpires is the policy's: a later one alone is written if policy.WindowRenewed.
-	windowExpires int64
-}
-
-// armSet is a list of arms. Paths with equal lists share one.
-type armSet struct {
-	num       uint8
-	isDefault [path.MaxArms]bool
-	cc        [path.MaxArms]tcp.CC
-}
-
-func (s *armSet) list() []tcp.CC {
-	if s == nil {
-		return nil
-	}
-	return s.cc[:s.num]
 }
 
 func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
@@ -115,7 +84,7 @@ func (e *Engine) newNode(k key, rs *ruleState, parent *node) *node {
 	if parent != nil || k.scope != 0 { // a rule's own root is never evicted; a namespace's is
 		e.cache.add(n)
 	}
-	e.mark(n)
+	e.queue.mark(n)
 	return n
 }
 
@@ -128,6 +97,8 @@ func (e *Engine) node(rs *ruleState, scope uint64, addr netip.Addr, make bool) *
 	}
 	return e.newNode(k, rs, e.root(rs, scope))
 }
+
+func (n *node) isGone() bool { return n.gone }
 
 // isRoot reports whether n is the root of a class, which applies where no path is known.
 func (n *node) isRoot() bool { return n.parent == nil }
@@ -275,58 +246,27 @@ func (e *Engine) admit(n *node) {
 	}
 }
 
-// mark asks for a decision about n at the next tick.
-func (e *Engine) mark(n *node) {
-	if !n.dirty && !n.gone {
-		n.dirty = true
-		e.dirty = append(e.dirty, n)
-	}
-}
-
-// markUrgent asks for a decision at the next tick, even in the middle of a slice.
-func (e *Engine) markUrgent(n *node) {
-	n.stamp = e.stamp - 1
-	e.mark(n)
-}
-
 // markAll asks for a decision about every path, because something changed that all of
 // them depend on. It follows the order of use, not of a map, so that a replay decides in
 // the same order every time.
 func (e *Engine) markAll() {
-	e.stamp++
-	for _, rs := range e.byRule {
+	e.queue.stamp++
+	for _, rs := range e.rules.states {
 		if rs.root != nil {
-			e.mark(rs.root)
+			e.queue.mark(rs.root)
 		}
 	}
-	e.cache.byUse.each(e.mark)
+	e.cache.byUse.each(e.queue.mark)
 }
 
 // beliefChanged notes that an outcome of arm changed a node's belief.
 func (e *Engine) beliefChanged(n *node, arm tcp.CC) {
 	if n.canWait(arm) {
-		e.enqueue(n)
+		e.queue.enqueue(n)
 	} else {
-		e.mark(n)
+		e.queue.mark(n)
 	}
-	e.toSave(n)
-}
-
-// toSave notes that the store does not have what is known of a node.
-func (e *Engine) toSave(n *node) {
-	if !n.changed && !n.gone {
-		n.changed = true
-		e.unsaved = append(e.unsaved, n)
-	}
-}
-
-// enqueue asks for a decision at the limited rate of Engine.later, unless n is marked
-// already.
-func (e *Engine) enqueue(n *node) {
-	if !n.dirty && !n.queued && !n.gone {
-		n.queued = true
-		e.later = append(e.later, n)
-	}
+	e.saves.add(n)
 }
 
 // evict drops paths beyond the limit, each after the hosts within it.
@@ -339,30 +279,24 @@ func (e *Engine) evict(now int64) {
 // evictNode drops a node, also from the store.
 func (e *Engine) evictNode(n *node) {
 	e.totals.Evicted++
-	if n.stored {
-		e.forgotten = append(e.forgotten, n.place())
-	}
+	e.saves.forget(n)
 	e.drop(n)
 }
 
 // drop takes a node out of every list and of the kernel.
 func (e *Engine) drop(n *node) {
 	delete(e.nodes, n.key)
-	if n.id != 0 {
-		e.removed = append(e.removed, n.key)
-	}
+	e.rows.withdraw(n)
 	if n.parent != nil {
 		n.parent.children.remove(n)
 		n.rule.paths--
 	}
 	e.cache.remove(n)
-	e.byWrite.remove(n)
-	n.id, n.gone = 0, true
-	// dirty, later, deferred and unsaved keep the node until they are next walked, which can
-	// take long for unsaved. So free its memory now.
+	n.gone = true
+	// queue and saves keep the node until they are next walked, which can take long for saves. So free its memory now.
 	n.belief, n.comparisons, n.guard, n.retired = learn.Belief{}, comparisons{}, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
-		if e.listed++; e.listed > e.opt.Limit/trialPart {
+		if e.dropped++; e.dropped > e.opt.Limit/trialPart {
 			e.dropListed()
 		}
 	}
@@ -371,13 +305,9 @@ func (e *Engine) drop(n *node) {
 // dropListed removes dropped nodes from the lists that still contain them, so that memory
 // stays bounded if paths are dropped faster than they are saved.
 func (e *Engine) dropListed() {
-	gone := func(n *node) bool { return n.gone }
-	e.dirty, e.later = slices.DeleteFunc(e.dirty, gone), slices.DeleteFunc(e.later, gone)
-	e.unsaved = slices.DeleteFunc(e.unsaved, gone)
-	for i := range e.deferred {
-		e.deferred[i] = slices.DeleteFunc(e.deferred[i], gone)
-	}
-	e.listed = 0
+	e.queue.dropGone()
+	e.saves.dropGone()
+	e.dropped = 0
 }
 
 // byLastUse sorts all lists by time of use, after many nodes were added at once, and drops the

@@ -58,7 +58,7 @@ func (e *Engine) ruleOf(s *tcp.Sample) *ruleState {
 		e.kinds[s.Kind]++
 		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
 	}
-	rs := e.byClass[s.Class]
+	rs := e.rules.byClass[s.Class]
 	if rs == nil {
 		e.totals.Unattributed++
 		return nil
@@ -99,7 +99,7 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 // receive, or that the application limits, have no outcome.
 func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	if at.path == nil {
-		if len(rs.rule.Adapt) == 0 || e.observe || !showsPath(rs, s) {
+		if len(rs.rule.Adapt) == 0 || e.rollouts.observe || !showsPath(rs, s) {
 			return
 		}
 		at.path = e.node(rs, at.scope, at.addr, true)
@@ -135,18 +135,18 @@ func showsPath(rs *ruleState, s *tcp.Sample) bool {
 // readapt asks for a decision if the values that were computed for a path change with a
 // sample: at once if they are too short now.
 func (e *Engine) readapt(n *node, s *tcp.Sample) {
-	if len(n.rule.rule.Adapt) == 0 || e.observe || n.policy.holdOut == policy.One || n.leftToDefault(s.At) {
+	if len(n.rule.rule.Adapt) == 0 || e.rollouts.observe || n.policy.holdOut == policy.One || n.leftToDefault(s.At) {
 		return
 	}
 	switch now := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, s.At); {
 	case now == n.policy.adapted:
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
-			e.markUrgent(n) // a slice may be longer than the window is valid
+			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
 	case now.Safer(n.policy.adapted):
-		e.markUrgent(n)
+		e.queue.markUrgent(n)
 	default:
-		e.mark(n)
+		e.queue.mark(n)
 	}
 }
 
@@ -179,7 +179,7 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
 		if n.marked++; n.marked >= provenMarks {
 			n.ecn = true
-			e.markUrgent(n)
+			e.queue.markUrgent(n)
 		}
 	}
 }
@@ -244,11 +244,11 @@ func (e *Engine) assignSlice(leaf *node, s *tcp.Sample, out *learn.Outcome) bool
 		return true
 	}
 	slice, edge := leaf.sliceOf(s)
-	if edge && !e.observe {
+	if edge && !e.rollouts.observe {
 		e.ignored[learn.SliceEdge]++
 		return false
 	}
-	if e.observe || assignmentOf(s) != learn.HoldOutConnection {
+	if e.rollouts.observe || assignmentOf(s) != learn.HoldOutConnection {
 		out.Slice = slice
 	}
 	return true
@@ -266,8 +266,8 @@ func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		// If the rule sets and adapts no fields, a hold-out slice is also an observation of the default
 		// as an arm, except for connections whose application chose another congestion
 		// control. In mode observe all connections have the default.
-		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && len(leaf.rule.rule.Adapt) == 0 && e.offered.def != (tcp.CC{})
-		if s.CC == (tcp.CC{}) || !isDefault && !e.observe {
+		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && len(leaf.rule.rule.Adapt) == 0 && e.arms.offered.def != (tcp.CC{})
+		if s.CC == (tcp.CC{}) || !isDefault && !e.rollouts.observe {
 			return
 		}
 		arm = s.CC

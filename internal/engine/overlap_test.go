@@ -109,7 +109,7 @@ func TestNoGainFromOverlappingConnections(t *testing.T) {
 	if share := float64(c.n[bbr]) / float64(c.n[bbr]+c.n[cubic]); share > 0.03 {
 		t.Errorf("%.2f of the connections have bbr", share)
 	}
-	n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, c.to, 24)]
+	n := w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, c.to, 24)]
 	if slices := uint64(11 * time.Hour / p.Slice); n.belief.Count > slices*11/10 { // the first slices are shorter
 		t.Errorf("%d observations in %d slices of %v", n.belief.Count, slices, p.Slice)
 	}
@@ -211,7 +211,7 @@ func TestManyAtATime(t *testing.T) {
 				w.e.Observe(s)
 				w.e.Tick(w.now)
 			}
-			n := w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, ip("203.0.113.1"), 24)]
+			n := w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, ip("203.0.113.1"), 24)]
 			if hosts > 1 {
 				n = w.e.host(n, ip("203.0.113.1"))
 			}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/learn"
@@ -54,56 +53,117 @@ type StoredRollBack struct {
 	Rule  string `json:"rule"`     // policy.Rule.Fingerprint
 }
 
-// rolledBack is what the store keeps of the override of a rule; nil if there is none of a guard.
-func (e *Engine) rolledBack(rs *ruleState) *StoredRollBack {
-	if o := e.overrides[rs.rule.Name]; o.by == ByGuard {
+// rollouts are the shares of their connections that rules apply to.
+type rollouts struct {
+	observe bool                // none, of any rule
+	changed map[string]override // by rule; those of others are configured
+}
+
+// of is the override of a rule, or else that of the rule that it is a variant of.
+func (r *rollouts) of(rule *policy.Rule) (override, bool) {
+	o, changed := r.changed[rule.Name]
+	if !changed && rule.Of != "" {
+		o, changed = r.changed[rule.Of]
+	}
+	return o, changed
+}
+
+// share is the share of a rule's connections that get what it gives, in mode tune.
+func (r *rollouts) share(rule *policy.Rule) float64 {
+	if o, changed := r.of(rule); changed {
+		return o.share
+	}
+	return rule.RolloutShare()
+}
+
+// holdsOut reports whether some connections of a rule are treated and others held out.
+func (r *rollouts) holdsOut(rule *policy.Rule) bool {
+	share := r.share(rule)
+	return !r.observe && share > 0 && (share < 1 || rule.Learn != nil && rule.Learn.HoldOut > 0)
+}
+
+func (r *rollouts) mode() string {
+	if r.observe {
+		return ModeObserve
+	}
+	return ModeTune
+}
+
+// set sets the share of a rule for an operator.
+func (r *rollouts) set(rule string, share float64, now int64) {
+	r.changed[rule] = override{share: share, by: ByOperator, since: now}
+}
+
+// takeBack sets the share of a rule to 0 for a guard; false: a guard did so before.
+func (r *rollouts) takeBack(rs *ruleState, why string, now int64) bool {
+	if o, changed := r.changed[rs.rule.Name]; changed && o.by == ByGuard {
+		return false
+	}
+	r.changed[rs.rule.Name] = override{by: ByGuard, why: why, since: now, rule: rs.fingerprint}
+	return true
+}
+
+// stored is what the store keeps of the override of a rule; nil if there is none of a guard.
+func (r *rollouts) stored(rule string) *StoredRollBack {
+	if o := r.changed[rule]; o.by == ByGuard {
 		return &StoredRollBack{Why: o.why, Since: o.since, Rule: o.rule}
 	}
 	return nil
 }
 
-// endOverrides applies the rollouts of the configuration that was loaded, except to rules that a
-// guard took back and that were not edited.
-func (e *Engine) endOverrides() {
-	for _, rs := range e.byRule {
-		o, changed := e.overrides[rs.rule.Name]
-		if !changed || o.by == ByGuard && o.rule == rs.fingerprint {
-			continue
-		}
-		delete(e.overrides, rs.rule.Name)
-		if o.by == ByGuard && rs.root != nil {
-			e.log.Info("rollout begins again: the rule was edited", "rule", rs.rule.Name, "to", rs.rule.RolloutShare())
-			e.beliefChanged(rs.root, tcp.CC{})
+// restore restores what is stored of the override of a rule, unless the rule was edited, and
+// reports whether it did.
+func (r *rollouts) restore(rs *ruleState, b *StoredRollBack) bool {
+	if b == nil || b.Rule != rs.fingerprint {
+		return false
+	}
+	r.changed[rs.rule.Name] = override{by: ByGuard, why: b.Why, since: b.Since, rule: b.Rule}
+	return true
+}
+
+// configure applies the rollouts of the rules that were loaded, except to those that a guard took
+// back and that were not edited. It returns the rules whose rollout begins again.
+func (r *rollouts) configure(rules []*ruleState) (begun []*ruleState) {
+	kept := map[string]override{}
+	for _, rs := range rules {
+		switch o := r.changed[rs.rule.Name]; {
+		case o.by != ByGuard:
+		case o.rule == rs.fingerprint:
+			kept[rs.rule.Name] = o
+		default:
+			begun = append(begun, rs)
 		}
 	}
-	for name := range e.overrides {
-		if !slices.ContainsFunc(e.byRule, func(rs *ruleState) bool { return rs.rule.Name == name }) {
-			delete(e.overrides, name)
-		}
+	r.changed = kept
+	return begun
+}
+
+// view describes the rollout of a rule; nil if the rule leaves its connections alone.
+func (r *rollouts) view(rule *policy.Rule) *Rollout {
+	if rule.Leave {
+		return nil
 	}
+	v := &Rollout{Share: r.share(rule), Configured: rule.RolloutShare()}
+	if o, changed := r.of(rule); changed {
+		v.By, v.Why, v.Since = o.by, o.why, time.Unix(0, o.since)
+	}
+	return v
 }
 
 // Mode is tune or observe.
 func (e *Engine) Mode() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mode()
-}
-
-func (e *Engine) mode() string {
-	if e.observe {
-		return ModeObserve
-	}
-	return ModeTune
+	return e.rollouts.mode()
 }
 
 // SetObserve begins or ends mode observe. If rules are in force, it writes the changed
 // policies before it returns; failed writes are tried again by later ticks.
 func (e *Engine) SetObserve(on bool, now int64) {
 	_ = e.rewrite(now, func() error {
-		if e.observe != on {
-			e.observe = on
-			e.log.Info("mode", "mode", e.mode())
+		if e.rollouts.observe != on {
+			e.rollouts.observe = on
+			e.log.Info("mode", "mode", e.rollouts.mode())
 			e.markAll()
 		}
 		return nil
@@ -121,10 +181,10 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 		if err != nil {
 			return err
 		}
-		e.log.Info("rollout changed", "rule", rule, "from", e.rollout(rs), "to", share)
-		e.overrides[rule] = override{share: share, by: ByOperator, since: now}
-		e.endComparisons(rs.hasAsAWhole)   // measured with another share
-		e.beliefChanged(rs.root, tcp.CC{}) // what is stored of the rollout
+		e.log.Info("rollout changed", "rule", rule, "from", e.rollouts.share(rs.rule), "to", share)
+		e.rollouts.set(rule, share, now)
+		e.endComparisons(rs.hasAsAWhole) // measured with another share
+		e.saves.add(rs.root)
 		e.markAll()
 		return nil
 	})
@@ -134,29 +194,36 @@ func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 // defaults until the rule is edited or SetRollout is called. The caller has the lock; the
 // next tick writes what changes.
 func (e *Engine) rollBack(rs *ruleState, why string, now int64) {
-	name := rs.rule.Name
-	if o, changed := e.overrides[name]; changed && o.by == ByGuard {
+	from := e.rollouts.share(rs.rule)
+	if !e.rollouts.takeBack(rs, why, now) {
 		return
 	}
-	e.log.Warn("rollout set to 0 by a guard", "rule", name, "from", e.rollout(rs), "to", 0.0, "why", why)
-	e.overrides[name] = override{by: ByGuard, why: why, since: now, rule: rs.fingerprint}
-	e.beliefChanged(rs.root, tcp.CC{}) // to be stored
+	e.log.Warn("rollout set to 0 by a guard", "rule", rs.rule.Name, "from", from, "to", 0.0, "why", why)
 	e.endComparisons(rs.hasAsAWhole)
+	e.saves.add(rs.root)
 	e.totals.RolledBack++
 	e.markAll()
 }
 
-func (e *Engine) rolledOut(rule string) (*ruleState, error) {
-	for _, rs := range e.byRule {
-		switch {
-		case rs.rule.Name != rule:
-		case rs.root == nil:
-			return nil, fmt.Errorf("rule %s leaves its connections alone: it has no rollout", rule)
-		default:
-			return rs, nil
+// endOverrides applies the rollouts of the rules that were loaded.
+func (e *Engine) endOverrides() {
+	for _, rs := range e.rollouts.configure(e.rules.states) {
+		if rs.root != nil {
+			e.log.Info("rollout begins again: the rule was edited", "rule", rs.rule.Name, "to", rs.rule.RolloutShare())
+			e.saves.add(rs.root)
 		}
 	}
-	return nil, fmt.Errorf("no rule %q", rule)
+}
+
+func (e *Engine) rolledOut(rule string) (*ruleState, error) {
+	switch rs := e.rules.named(rule); {
+	case rs == nil:
+		return nil, fmt.Errorf("no rule %q", rule)
+	case rs.root == nil:
+		return nil, fmt.Errorf("rule %s leaves its connections alone: it has no rollout", rule)
+	default:
+		return rs, nil
+	}
 }
 
 // rewrite changes something under the lock and writes what that changes, unless there are
@@ -165,40 +232,12 @@ func (e *Engine) rewrite(now int64, change func() error) error {
 	e.writing.Lock()
 	defer e.writing.Unlock()
 	e.mu.Lock()
-	err, begun := change(), len(e.byRule) > 0
+	err, begun := change(), len(e.rules.states) > 0
 	e.mu.Unlock()
 	if err == nil && begun {
 		_ = e.settleAll(now) // counted, logged, and tried again
 	}
 	return err
-}
-
-// rollout is the share of a rule's connections that get what it gives.
-func (e *Engine) rollout(rs *ruleState) float64 {
-	if o, changed := e.overrideOf(rs); changed {
-		return o.share
-	}
-	return rs.rule.RolloutShare()
-}
-
-// overrideOf is the override of a rule, or else that of the rule that it is a variant of.
-func (e *Engine) overrideOf(rs *ruleState) (override, bool) {
-	o, changed := e.overrides[rs.rule.Name]
-	if !changed && rs.rule.Of != "" {
-		o, changed = e.overrides[rs.rule.Of]
-	}
-	return o, changed
-}
-
-func (e *Engine) viewRollout(rs *ruleState) *Rollout {
-	if rs.rule.Leave {
-		return nil
-	}
-	r := &Rollout{Share: e.rollout(rs), Configured: rs.rule.RolloutShare()}
-	if o, changed := e.overrideOf(rs); changed {
-		r.By, r.Why, r.Since = o.by, o.why, time.Unix(0, o.since)
-	}
-	return r
 }
 
 // compareFixed updates the comparison of a rule that learns nothing, while it is rolled out
@@ -216,7 +255,7 @@ func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
 	}
 	root := rs.root
 	if root.noteLifetime(s); root.sliceShift() != root.policy.slice {
-		e.mark(root)
+		e.queue.mark(root)
 	}
 	slice, edge := root.sliceOf(s)
 	if edge {
@@ -227,11 +266,11 @@ func (e *Engine) compareFixed(rs *ruleState, s *tcp.Sample) {
 		root.compared = &learn.Comparison{}
 	}
 	root.compared.Add(out, assignmentOf(s))
-	e.toSave(root)
+	e.saves.add(root)
 	e.judgeDefault(root, s.At)
 }
 
 // addRollout adds the rollout of a rule to the input of a decision.
 func (e *Engine) addRollout(in *policy.Input, rs *ruleState) {
-	in.Observe, in.NotRolledOut = e.observe, 1-e.rollout(rs)
+	in.Observe, in.NotRolledOut = e.rollouts.observe, 1-e.rollouts.share(rs.rule)
 }

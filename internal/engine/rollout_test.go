@@ -390,7 +390,7 @@ func (w *world) compared(rule string, paths bool) (n int) {
 		}
 	}
 	w.e.cache.byUse.each(count)
-	for _, rs := range w.e.byRule {
+	for _, rs := range w.e.rules.states {
 		if rs.root != nil {
 			count(rs.root)
 		}

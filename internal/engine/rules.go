@@ -8,13 +8,48 @@ import (
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
+
+// ruleSet is the rules in force.
+type ruleSet struct {
+	list      []policy.Rule
+	states    []*ruleState // in the order of list
+	byClass   map[uint32]*ruleState
+	names     names // cgroups, namespaces and pods that rules name, as last looked up
+	table     *class.Table
+	waiting   []policy.Waiting
+	lastClass uint32 // allocated
+}
+
+// ruleState is one rule in force.
+type ruleState struct {
+	rule    *policy.Rule
+	class   uint32
+	former  []uint32 // classes that the rule had until it was changed, latest last
+	root    *node    // nil if the rule leaves its connections alone
+	samples uint64
+	paths   int
+	// params are the fields that the rule's latest policy set; paramStamp counts their
+	// changes.
+	params     tcp.Params
+	paramStamp uint32
+	// The root's row was written since copiedAt, Unix ns, when the paths that copy its arms were
+	// last decided on (updateCopies).
+	copiesDue   bool
+	copiedAt    int64
+	treatment   string // policy.Rule.Treatment
+	fingerprint string // policy.Rule.Fingerprint
+	// changed says that the rule was edited, and kept its name and what it learns; the others, that
+	// treatment and fingerprint are not what they were before that.
+	changed, treatmentChanged, fingerprintChanged bool
+}
 
 // begin decides what Start writes.
 func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(StoredPath) bool) error, now int64) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p, err := e.plan(rules, found)
+	p, err := e.rules.plan(rules, found)
 	if err != nil {
 		return nil, err
 	}
@@ -35,12 +70,12 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Sto
 func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p, err := e.plan(rules, found)
+	p, err := e.rules.plan(rules, found)
 	if err != nil {
 		return nil, err
 	}
 	e.makeRoots(p)
-	e.registerClasses(p)
+	e.rules.register(p)
 	for _, n := range p.made {
 		if en, write := e.decide(n, now); write {
 			p.rows = append(p.rows, en)
@@ -49,18 +84,18 @@ func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, er
 	return p, nil
 }
 
-// registerClasses assigns samples of new classes to a rule, of edited rules to the old
+// register assigns samples of new classes to a rule, of edited rules to the old
 // version: the first samples may arrive before SetRules ends.
-func (e *Engine) registerClasses(p *plan) {
+func (r *ruleSet) register(p *plan) {
 	for _, rs := range p.states {
-		if e.byClass[rs.class] != nil {
+		if r.byClass[rs.class] != nil {
 			continue
 		}
 		p.classes = append(p.classes, rs.class)
-		if old := e.byClass[rs.classBefore()]; old != nil {
-			e.byClass[rs.class] = old
+		if old := r.byClass[rs.classBefore()]; old != nil {
+			r.byClass[rs.class] = old
 		} else {
-			e.byClass[rs.class] = rs
+			r.byClass[rs.class] = rs
 		}
 	}
 }
@@ -70,7 +105,7 @@ func (e *Engine) abandon(p *plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, class := range p.classes {
-		delete(e.byClass, class)
+		delete(e.rules.byClass, class)
 	}
 	for _, n := range p.made {
 		e.drop(n)
@@ -82,8 +117,8 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 	defer e.mu.Unlock()
 	e.totals.Writes += uint64(len(p.rows))
 	e.install(p)
-	for _, rs := range e.byRule {
-		_, changed := e.overrideOf(rs)
+	for _, rs := range e.rules.states {
+		_, changed := e.rollouts.of(rs.rule)
 		switch {
 		case rs.treatmentChanged:
 			e.endComparisons(rs.has)
@@ -110,9 +145,10 @@ type plan struct {
 	rows    []path.Entry
 }
 
-func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
+// plan plans to replace the rules in force.
+func (r *ruleSet) plan(rules []policy.Rule, found names) (*plan, error) {
 	kept := map[string]*ruleState{}
-	for _, rs := range e.byRule {
+	for _, rs := range r.states {
 		kept[rs.rule.Name] = rs
 	}
 	p := &plan{rules: rules, names: found, states: make([]*ruleState, len(rules))}
@@ -122,12 +158,12 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 		if old := kept[rules[i].Name]; old != nil && sameLearning(old.rule, &rules[i]) {
 			*rs = *old
 			if !reflect.DeepEqual(old.rule, &rules[i]) {
-				e.classes++
-				rs.move(e.classes)
+				r.lastClass++
+				rs.move(r.lastClass)
 			}
 		} else {
-			e.classes++ // also if the plan fails: an id is never used twice
-			rs.class = e.classes
+			r.lastClass++ // also if the plan fails: an id is never used twice
+			rs.class = r.lastClass
 		}
 		rs.rule = &rules[i]
 		treatment, fingerprint := rs.rule.Treatment(), rs.rule.Fingerprint()
@@ -144,6 +180,15 @@ func (e *Engine) plan(rules []policy.Rule, found names) (*plan, error) {
 // maxFormer is the number of former classes that a rule remembers. Samples of connections
 // that began more changes of the rule ago are not attributed.
 const maxFormer = 8
+
+// paramsOf returns the stamp of the fixed fields of a policy of the rule.
+func (rs *ruleState) paramsOf(p *path.Policy) uint32 {
+	if fixed := p.Params.Without(p.Adapted); fixed != rs.params {
+		rs.params = fixed
+		rs.paramStamp++
+	}
+	return rs.paramStamp
+}
 
 // move gives an edited rule a new class, so that its connections never match policies of
 // the rule's old version while both are in the kernel.
@@ -173,11 +218,7 @@ func (n *node) copyFor(rs *ruleState) *node {
 // rekey moves a node to another class. Its old row is deleted after the new one is written.
 func (e *Engine) rekey(n *node, class uint32) {
 	delete(e.nodes, n.key)
-	if n.id != 0 {
-		e.removed = append(e.removed, n.key)
-	}
-	e.byWrite.remove(n)
-	n.id, n.expires, n.policy, n.best = 0, 0, written{}, -1
+	e.rows.withdraw(n)
 	n.key.class = class
 	e.nodes[n.key] = n
 }
@@ -202,29 +243,56 @@ func (e *Engine) makeRoots(p *plan) {
 	}
 }
 
-// install is called when the rules of p are in force.
-func (e *Engine) install(p *plan) {
-	before := e.byRule
+// install replaces the rules by those of p, and returns what is known of the former ones.
+func (r *ruleSet) install(p *plan) (before []*ruleState) {
+	before = r.states
 	for _, rs := range p.states { // samples were counted since the plan was made
-		if old := e.byClass[rs.classBefore()]; old != nil {
+		if old := r.byClass[rs.classBefore()]; old != nil {
 			rs.samples, rs.paths = old.samples, old.paths
 		}
 	}
-	e.rules, e.names, e.table, e.waiting, e.byRule = p.rules, p.names, p.table, p.waiting, p.states
-	e.byClass = make(map[uint32]*ruleState, len(p.states))
+	r.list, r.names, r.table, r.waiting, r.states = p.rules, p.names, p.table, p.waiting, p.states
+	r.byClass = make(map[uint32]*ruleState, len(p.states))
 	for _, rs := range p.states {
-		e.byClass[rs.class] = rs
+		r.byClass[rs.class] = rs
 		for _, class := range rs.former { // of connections that began before
-			e.byClass[class] = rs
+			r.byClass[class] = rs
 		}
 	}
+	return before
+}
+
+// named returns the rule of a name; nil if there is none.
+func (r *ruleSet) named(name string) *ruleState {
+	i := slices.IndexFunc(r.states, func(rs *ruleState) bool { return rs.rule.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return r.states[i]
+}
+
+// classify returns the rule of a connection; nil if none matches.
+func (r *ruleSet) classify(c *class.Conn) *ruleState {
+	if r.table == nil {
+		return nil
+	}
+	i := r.table.Classify(c)
+	if i < 0 {
+		return nil
+	}
+	return r.states[i]
+}
+
+// install is called when the rules of p are in force.
+func (e *Engine) install(p *plan) {
+	before := e.rules.install(p)
 	for _, n := range p.made {
 		if e.nodes[n.key] != n {
-			e.byWrite.remove(n) // a copy: the root itself is written again
+			e.rows.byWrite.remove(n) // a copy: the root itself is written again
 		}
 	}
 	adopt := func(n *node) {
-		rs := e.byClass[n.key.class]
+		rs := e.rules.byClass[n.key.class]
 		switch {
 		case rs == nil:
 			e.drop(n)
@@ -245,17 +313,15 @@ func (e *Engine) install(p *plan) {
 
 // recompile returns the table of rules with the ids that were found; nil if they are the
 // ones in force.
-func (e *Engine) recompile(rules []policy.Rule, found names) (*class.Table, []policy.Waiting, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(rules) == 0 || len(e.rules) == 0 || &rules[0] != &e.rules[0] || reflect.DeepEqual(found, e.names) {
+func (r *ruleSet) recompile(rules []policy.Rule, found names) (*class.Table, []policy.Waiting, error) {
+	if len(rules) == 0 || len(r.list) == 0 || &rules[0] != &r.list[0] || reflect.DeepEqual(found, r.names) {
 		return nil, nil, nil // unchanged, or SetRules has just looked up the names of new rules
 	}
-	ids := make([]uint32, len(e.byRule))
-	for i, rs := range e.byRule {
+	ids := make([]uint32, len(r.states))
+	for i, rs := range r.states {
 		ids[i] = rs.class
 	}
-	return policy.Compile(e.rules, ids, found.resolver())
+	return policy.Compile(r.list, ids, found.resolver())
 }
 
 // names are the ids of the cgroups, namespaces and pods that rules name, as last looked up.

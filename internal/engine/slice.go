@@ -198,42 +198,7 @@ func (w *written) sliceLength() time.Duration {
 
 // inSlice reports whether n was decided on in the current slice, and only outcomes have come
 // since. Then the decision is deferred: other shares could change the arm in mid-slice.
-func (e *Engine) inSlice(n *node, now int64) bool {
+func (q *queue) inSlice(n *node, now int64) bool {
 	slice := n.policy.slice
-	return slice > 0 && now>>slice == n.decided>>slice && settled(n, e.stamp)
-}
-
-// deferNode defers the decision about n until its slice ends. If lowPriority is set, n goes
-// to Engine.later then.
-func (e *Engine) deferNode(n *node, lowPriority bool) {
-	if n.deferred {
-		n.lowPriority = n.lowPriority && lowPriority
-		return
-	}
-	n.deferred, n.lowPriority = true, lowPriority
-	list := &e.deferred[n.policy.slice-leastSlice]
-	*list = append(*list, n)
-}
-
-// releaseDeferred marks the deferred paths whose slice has ended, or all of them.
-func (e *Engine) releaseDeferred(now int64, all bool) {
-	for i := range e.deferred {
-		if shift := leastSlice + i; len(e.deferred[i]) == 0 || !all && now>>shift == e.releasedAt>>shift {
-			continue
-		}
-		for _, n := range e.deferred[i] {
-			if !n.deferred {
-				continue
-			}
-			n.deferred = false
-			if n.lowPriority {
-				e.enqueue(n)
-			} else {
-				e.mark(n)
-			}
-		}
-		clear(e.deferred[i])
-		e.deferred[i] = e.deferred[i][:0]
-	}
-	e.releasedAt = now
+	return slice > 0 && now>>slice == n.decided>>slice && q.settled(n)
 }

@@ -32,7 +32,7 @@ func TestSliceFollowsLength(t *testing.T) {
 		for _, d := range c.each {
 			w.run(1, to, clean, func(s *tcp.Sample) { s.Duration = d })
 		}
-		n := w.e.byRule[0].root
+		n := w.e.rules.states[0].root
 		if p := w.e.nodes[keyOf(n.key.class, 0, to, 24)]; p != nil {
 			n = p
 		}
@@ -154,7 +154,7 @@ func TestUrgentDecisionsDoNotWaitForTheSlice(t *testing.T) {
 		"retirement": func(w *world) {
 			w.e.mu.Lock()
 			defer w.e.mu.Unlock()
-			w.e.retire(w.e.nodes[keyOf(w.e.byRule[0].root.key.class, 0, to, 24)], reno, guard.RetransmitStorm, "test", w.now)
+			w.e.retire(w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, to, 24)], reno, guard.RetransmitStorm, "test", w.now)
 		},
 	} {
 		w := newWorld(t, nil)
@@ -212,7 +212,7 @@ func TestGuardsOfBusyPaths(t *testing.T) {
 	}
 }
 
-// A deferred decision that is not urgent still waits in Engine.later after its slice: a
+// A deferred decision that is not urgent still waits in queue.later after its slice: a
 // thousand paths whose slices end together are not decided on in one tick.
 func TestDecisionsThatAreNotUrgentWaitAfterTheSlice(t *testing.T) {
 	w := newWorld(t, nil)
@@ -227,12 +227,12 @@ func TestDecisionsThatAreNotUrgentWaitAfterTheSlice(t *testing.T) {
 		{[]bool{true, false}, false, true},
 		{[]bool{false, true}, false, true},
 	} {
-		n.dirty, n.queued, e.dirty, e.later = false, false, nil, nil
+		n.dirty, n.queued, e.queue.dirty, e.queue.later = false, false, nil, nil
 		n.policy.slice = leastSlice
 		for _, lowPriority := range c.defers {
-			e.deferNode(n, lowPriority)
+			e.queue.deferNode(n, lowPriority)
 		}
-		e.releaseDeferred(w.now, true)
+		e.queue.release(w.now, true)
 		if n.queued != c.waits || n.dirty != c.decided || n.deferred {
 			t.Errorf("deferred %v: queued %t, to be decided on %t, deferred %t", c.defers, n.queued, n.dirty, n.deferred)
 		}

@@ -104,55 +104,15 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 // head is a snapshot without paths.
 func (e *Engine) head(now time.Time) *Snapshot {
 	s := &Snapshot{
-		At: now, Started: e.started, Learner: e.opt.Learner.Name(), Mode: e.mode(),
-		Rules: make([]RuleState, 0, len(e.byRule)), Arms: make([]ArmState, 0, len(e.arms)),
-		Yields: make([]Yield, 0, len(e.yields)), Totals: e.viewTotals(),
+		At: now, Started: e.started, Learner: e.opt.Learner.Name(), Mode: e.rollouts.mode(),
+		Rules: make([]RuleState, 0, len(e.rules.states)), Arms: e.arms.list(), Yields: e.yields.list(),
 	}
-	for _, rs := range e.byRule {
+	s.Totals = e.counts.view()
+	s.Totals.Paths, s.Totals.PathLimit = e.cache.byUse.len, e.opt.Limit
+	for _, rs := range e.rules.states {
 		s.Rules = append(s.Rules, e.viewRule(rs, now))
 	}
-	for _, a := range e.arms {
-		s.Arms = append(s.Arms, *a)
-	}
-	slices.SortFunc(s.Arms, func(a, b ArmState) int { return cmp.Compare(a.CC.String(), b.CC.String()) })
-	for _, y := range e.yields {
-		s.Yields = append(s.Yields, y)
-	}
-	slices.SortFunc(s.Yields, func(a, b Yield) int { return cmp.Compare(a.Sysctl, b.Sysctl) })
 	return s
-}
-
-func (e *Engine) viewTotals() Totals {
-	t := e.totals
-	t.Connections = map[string]uint64{}
-	t.Samples, t.Ignored, t.Decisions, t.Retired = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-	for k := tcp.KindClose; k <= tcp.KindFailedConnect; k++ {
-		t.Samples[k.String()], t.Connections[k.String()] = e.kinds[k], e.stoodFor[k]
-	}
-	for i, n := range e.ignored {
-		if n > 0 {
-			t.Ignored[learn.Ignored(i).String()] = n
-		}
-	}
-	if e.noArm > 0 {
-		t.Ignored["no-arm"] = e.noArm
-	}
-	for r, n := range e.reasons {
-		if n > 0 {
-			t.Decisions[policy.Reason(r).String()] = n
-		}
-	}
-	t.RTOMinBarred = map[string]uint64{}
-	for i, n := range e.barred {
-		if i > 0 { // the kernel's value is never barred
-			t.RTOMinBarred[RTOMinLabel(time.Duration(estimate.RTOMins[i])*time.Millisecond)] = n
-		}
-	}
-	for g, n := range e.retirements {
-		t.Retired[guard.Kind(g).String()] = n
-	}
-	t.Paths, t.PathLimit = e.cache.byUse.len, e.opt.Limit
-	return t
 }
 
 func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
@@ -160,7 +120,7 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
 		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
-		Rollout: e.viewRollout(rs), Watch: r.Watch.Names(),
+		Rollout: e.rollouts.view(r), Watch: r.Watch.Names(),
 	}
 	if s.Watch != nil {
 		s.WatchShare = r.Watch.Share
@@ -184,7 +144,7 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
 		s.SwitchRunning = l.SwitchRunning
 		if s.Arms == nil {
-			s.Arms = e.offered.auto
+			s.Arms = e.arms.offered.auto
 		}
 	}
 	return s
@@ -196,7 +156,7 @@ func (e *Engine) settings(r *policy.Rule) []Setting {
 	for _, f := range r.Set.Fields() {
 		v, _ := r.Set.Get(f)
 		why := policy.ByRule
-		if e.yieldFs&(1<<f) != 0 {
+		if e.yields.fields&(1<<f) != 0 {
 			why = policy.YieldedSysctl
 		}
 		out = append(out, setting(f, v, why))

@@ -13,6 +13,12 @@ import (
 // and written without it, so that samples do not wait for the kernel. The writer holds
 // Engine.writing from the decision until the result of the write is noted.
 
+// writer is the batch that is written.
+type writer struct {
+	batch   []path.Entry
+	batched []*node // their nodes
+}
+
 // Start puts the first rules into force, with the beliefs of earlier processes: load calls
 // keep for each stored one. Policies are written to the kernel before the rules, so that
 // connections never see rules without policies when one daemon replaces another. After an
@@ -77,7 +83,9 @@ func (e *Engine) Recompile(r policy.Resolver) error {
 	found := lookUp(rules, r) // system calls: not under a lock
 	e.writing.Lock()
 	defer e.writing.Unlock()
-	table, waiting, err := e.recompile(rules, found)
+	e.mu.Lock()
+	table, waiting, err := e.rules.recompile(rules, found)
+	e.mu.Unlock()
 	if err != nil || table == nil {
 		return err
 	}
@@ -87,7 +95,7 @@ func (e *Engine) Recompile(r policy.Resolver) error {
 	e.log.Info("rules follow cgroups, network namespaces and pods", "waiting", len(waiting))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.table, e.waiting, e.names = table, waiting, found
+	e.rules.table, e.rules.waiting, e.rules.names = table, waiting, found
 	return nil
 }
 
@@ -99,8 +107,9 @@ func (e *Engine) settle(now int64, all bool) error {
 		begun = e.opt.Clock()
 	}
 	e.mu.Lock()
-	e.beginRound(now)
-	round := e.deciding
+	e.renew(now)
+	e.updateCopies(now)
+	round := e.queue.begin(now)
 	e.mu.Unlock()
 	var err error
 	for more := true; more && err == nil; {
@@ -110,7 +119,7 @@ func (e *Engine) settle(now int64, all bool) error {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.endRound(round)
+	e.queue.end(round)
 	e.noteWriting(now, err)
 	e.totals.Ticks++
 	if e.opt.Clock != nil {
@@ -125,32 +134,32 @@ func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 	e.mu.Lock()
 	e.decideSome(now, all)
 	e.mu.Unlock()
-	if len(e.batch) == 0 {
+	if len(e.writer.batch) == 0 {
 		return false, nil
 	}
-	more = len(e.batch) == writeBatch
-	err = e.opt.Sink.WritePolicies(e.batch)
+	more = len(e.writer.batch) == writeBatch
+	err = e.opt.Sink.WritePolicies(e.writer.batch)
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil {
-		e.totals.WriteErrors += uint64(len(e.batch))
-		for _, n := range e.batched {
+		e.totals.WriteErrors += uint64(len(e.writer.batch))
+		for _, n := range e.writer.batched {
 			n.expires = 0 // some rows may have been written: keep id, so that they can be deleted
-			e.mark(n)
+			e.queue.mark(n)
 		}
 	} else {
-		e.totals.Writes += uint64(len(e.batch))
+		e.totals.Writes += uint64(len(e.writer.batch))
 	}
-	clear(e.batched)
-	e.batch, e.batched = e.batch[:0], e.batched[:0]
+	clear(e.writer.batched)
+	e.writer.batch, e.writer.batched = e.writer.batch[:0], e.writer.batched[:0]
 	return more, err
 }
 
 // deleteRemoved deletes the rows of dropped paths, unless they have been created again.
 func (e *Engine) deleteRemoved() error {
 	e.mu.Lock()
-	removed := e.removed // paths may be appended during the write
+	removed := e.rows.removed // paths may be appended during the write
 	var keys []path.Key
 	for _, k := range removed {
 		if n := e.nodes[k]; n == nil || n.id == 0 {
@@ -169,7 +178,7 @@ func (e *Engine) deleteRemoved() error {
 		e.totals.WriteErrors += uint64(len(keys))
 		return err
 	}
-	e.removed = append(e.removed[:0], e.removed[len(removed):]...)
+	e.rows.removed = append(e.rows.removed[:0], e.rows.removed[len(removed):]...)
 	return nil
 }
 
@@ -177,13 +186,13 @@ func (e *Engine) deleteRemoved() error {
 // are only counted.
 func (e *Engine) noteWriting(now int64, err error) {
 	switch {
-	case err != nil && e.retryAt == 0:
+	case err != nil && e.rows.retryAt == 0:
 		e.log.Error("cannot write policies, trying again every second", "error", err)
-	case err == nil && e.retryAt != 0:
+	case err == nil && e.rows.retryAt != 0:
 		e.log.Info("policies can be written again")
 	}
-	e.retryAt = 0
+	e.rows.retryAt = 0
 	if err != nil {
-		e.retryAt = now + retryPause
+		e.rows.retryAt = now + retryPause
 	}
 }

@@ -32,7 +32,7 @@ func TestUnchangedDecisionsAreNotWritten(t *testing.T) {
 		t.Errorf("%d rows in %d calls were written though nothing changed", w.sink.writes-writes, w.sink.calls-calls)
 	}
 	s := w.sample(ip("203.0.113.9"))
-	s.Class = w.e.byRule[0].class // no arm: nothing is learned from it
+	s.Class = w.e.rules.states[0].class // no arm: nothing is learned from it
 	w.e.Observe(s)
 	w.e.Tick(w.now)
 	if w.sink.writes != writes {
@@ -688,7 +688,7 @@ func TestSamplesDoNotWaitForWrites(t *testing.T) {
 	w.sink.onWrite, w.sink.onRules = nil, nil
 	w.e.Settle(w.now)
 
-	if rs := w.e.byRule[0]; rs.samples != observed || rs.paths != w.e.cache.byUse.len {
+	if rs := w.e.rules.states[0]; rs.samples != observed || rs.paths != w.e.cache.byUse.len {
 		t.Errorf("%d samples and %d paths are counted of %d and %d", rs.samples, rs.paths, observed, w.e.cache.byUse.len)
 	}
 	rows := 0

@@ -1,6 +1,10 @@
 package engine
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -19,6 +23,36 @@ func (d Default) String() string {
 	return d.Field.String()
 }
 
+// yields are the defaults of the kernel that an administrator has changed since rules were loaded.
+type yields struct {
+	bySysctl map[string]Yield
+	cc       bool   // the congestion control
+	fields   uint64 // by bit
+}
+
+// add adds a yield, and reports whether it is new.
+func (ys *yields) add(y Yield, d Default) bool {
+	if was, ok := ys.bySysctl[y.Sysctl]; ok {
+		was.After = y.After
+		ys.bySysctl[y.Sysctl] = was
+		return false
+	}
+	ys.bySysctl[y.Sysctl] = y
+	if d.CC {
+		ys.cc = true
+	} else {
+		ys.fields |= 1 << d.Field
+	}
+	return true
+}
+
+// list returns them by sysctl.
+func (ys *yields) list() []Yield {
+	list := slices.AppendSeq(make([]Yield, 0, len(ys.bySysctl)), maps.Values(ys.bySysctl))
+	slices.SortFunc(list, func(a, b Yield) int { return cmp.Compare(a.Sysctl, b.Sysctl) })
+	return list
+}
+
 // SetYield stops setting a field, or the congestion control, because the administrator
 // changed the sysctl that is the kernel's default for it. That lasts until ClearYields,
 // whatever the sysctl is set to later. It does nothing if no rule sets or learns d. It fills
@@ -31,16 +65,8 @@ func (e *Engine) SetYield(y Yield, d Default) bool {
 		return false
 	}
 	y.Field = d.String()
-	if was, ok := e.yields[y.Sysctl]; ok {
-		was.After = y.After
-		e.yields[y.Sysctl] = was
+	if !e.yields.add(y, d) {
 		return false
-	}
-	e.yields[y.Sysctl] = y
-	if d.CC {
-		e.yieldCC = true
-	} else {
-		e.yieldFs |= 1 << d.Field
 	}
 	e.log.Warn("yielding to the administrator", "field", y.Field, "sysctl", y.Sysctl,
 		"before", y.Before, "after", y.After, "reason", policy.YieldedSysctl)
@@ -49,8 +75,8 @@ func (e *Engine) SetYield(y Yield, d Default) bool {
 
 // gives reports whether some rule sets or learns d.
 func (e *Engine) gives(d Default) bool {
-	for i := range e.rules {
-		r := &e.rules[i]
+	for i := range e.rules.list {
+		r := &e.rules.list[i]
 		if d.CC && (r.CC != (tcp.CC{}) || r.Learn != nil) || !d.CC && r.Set.Mask()&(1<<d.Field) != 0 {
 			return true
 		}
@@ -62,11 +88,10 @@ func (e *Engine) gives(d Default) bool {
 func (e *Engine) ClearYields() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.yields) == 0 {
+	if len(e.yields.bySysctl) == 0 {
 		return
 	}
-	clear(e.yields)
-	e.yieldCC, e.yieldFs = false, 0
+	e.yields = yields{bySysctl: map[string]Yield{}}
 	e.log.Info("all settings are managed by tcpilot again: the rules were reloaded")
 }
 
@@ -75,5 +100,5 @@ func (e *Engine) ClearYields() {
 func (e *Engine) Yields() (cc bool, fields uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.yieldCC, e.yieldFs
+	return e.yields.cc, e.yields.fields
 }

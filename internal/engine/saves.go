@@ -1,0 +1,69 @@
+package engine
+
+import "slices"
+
+// saves are what the store does not have.
+type saves struct {
+	changed   []*node  // about which the store has something else, or nothing
+	forgotten []PathID // to be deleted from the store
+	// On the way to the store, not confirmed.
+	saving     []*node
+	forgetting []PathID
+}
+
+// add notes that the store does not have what is known of a node.
+func (sv *saves) add(n *node) {
+	if !n.changed && !n.gone {
+		n.changed = true
+		sv.changed = append(sv.changed, n)
+	}
+}
+
+// forget notes that a node is dropped.
+func (sv *saves) forget(n *node) {
+	if n.stored {
+		sv.forgotten = append(sv.forgotten, n.place())
+	}
+}
+
+// take returns at most limit nodes, and all paths to delete; more says that there are more nodes. It
+// is followed by confirm or putBack; otherwise the next take returns the same again.
+func (sv *saves) take(limit int) (nodes []*node, forgotten []PathID, more bool) {
+	sv.putBack()
+	sv.forgetting, sv.forgotten = sv.forgotten, nil
+	for len(sv.changed) > 0 && len(sv.saving) < limit {
+		n := sv.changed[0]
+		sv.changed = sv.changed[1:]
+		n.changed = false
+		if !n.gone {
+			sv.saving = append(sv.saving, n)
+		}
+	}
+	if len(sv.changed) == 0 {
+		sv.changed = nil
+	}
+	return sv.saving, sv.forgetting, len(sv.changed) > 0
+}
+
+// confirm notes that the store has what take returned.
+func (sv *saves) confirm() {
+	for _, n := range sv.saving {
+		n.stored = true
+		if n.gone { // dropped while it was being stored
+			sv.forget(n)
+		}
+	}
+	sv.saving, sv.forgetting = nil, nil
+}
+
+// putBack returns what was not confirmed to the lists of changes.
+func (sv *saves) putBack() {
+	for _, n := range sv.saving {
+		sv.add(n)
+	}
+	sv.forgotten = append(sv.forgetting, sv.forgotten...)
+	sv.saving, sv.forgetting = nil, nil
+}
+
+// dropGone removes dropped nodes.
+func (sv *saves) dropGone() { sv.changed = slices.DeleteFunc(sv.changed, (*node).isGone) }
