@@ -209,7 +209,7 @@ func (rs *ruleState) classBefore() uint32 {
 // copyFor returns a copy of a root as it will be once the edited rule rs is in force.
 func (n *node) copyFor(rs *ruleState) *node {
 	c := *n
-	c.key, c.rule, c.links = rootKey(rs.class, 0), rs, [numLists]links{}
+	c.key, c.rule, c.links, c.memberOf = rootKey(rs.class, 0), rs, [numLists]links{}, 0
 	c.id, c.expires, c.policy, c.best = 0, 0, written{}, -1
 	c.dirty, c.gone = true, false // it is in no list
 	return &c

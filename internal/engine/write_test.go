@@ -738,3 +738,28 @@ func TestKey(t *testing.T) {
 		t.Error("v4-mapped addresses are other paths")
 	}
 }
+
+// The rows of paths are renewed after a rule was edited as well.
+func TestRenewalAfterAnEdit(t *testing.T) {
+	w := newWorld(t, nil)
+	for i := range 5 {
+		w.run(3, nth(i), lossy)
+	}
+	if err := w.e.SetRules([]policy.Rule{learnRule("all", withFields)}, policy.Resolver{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		w.now += int64(time.Minute)
+		w.e.Tick(w.now)
+		for k, row := range w.sink.rows {
+			if row.Expires <= w.now {
+				t.Fatalf("%v expired", k)
+			}
+		}
+	}
+	n := 0
+	w.e.rows.byWrite.each(func(*node) { n++ })
+	if n != len(w.sink.rows) || n != w.e.rows.byWrite.len {
+		t.Errorf("%d nodes are listed of %d, with %d rows", n, w.e.rows.byWrite.len, len(w.sink.rows))
+	}
+}
