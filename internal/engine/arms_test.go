@@ -86,3 +86,36 @@ func TestOurOwnReplaceTheKernels(t *testing.T) {
 		t.Errorf("a rule that names bbr has %v", row.Policy.Arms[:row.Policy.NumArms])
 	}
 }
+
+func TestStatesOfArms(t *testing.T) {
+	as := armStates{states: map[tcp.CC]*ArmState{}}
+	expect := func(when string, want map[tcp.CC]string, retired ...tcp.CC) {
+		t.Helper()
+		for _, a := range as.list() {
+			if a.State != want[a.CC] {
+				t.Errorf("%s: %s is %s", when, a.CC, a.State)
+			}
+		}
+		if len(as.list()) != len(want) || !slices.Equal(as.retired, retired) {
+			t.Errorf("%s: %v, retired %v", when, as.list(), as.retired)
+		}
+	}
+	if o := newOffers(offer(cubic, bbr), cubic); !as.offer(o) || as.offer(o) {
+		t.Error("the same list is another one")
+	}
+	expect("offered", map[tcp.CC]string{cubic: ArmActive, bbr: ArmActive})
+	if !as.failed(bbr, 2) || as.failed(bbr, 3) || as.failed(cubic, 0) {
+		t.Error("not retired once")
+	}
+	expect("refused", map[tcp.CC]string{cubic: ArmActive, bbr: ArmRetired}, bbr)
+	if got := as.revive(cubic); len(got) != 0 {
+		t.Errorf("revived %v", got)
+	}
+	if got := as.revive(as.retired...); !slices.Equal(got, []tcp.CC{bbr}) || as.failed(bbr, 3) {
+		t.Errorf("revived %v, or retired again without another failure", got)
+	}
+	expect("revived", map[tcp.CC]string{cubic: ArmActive, bbr: ArmActive})
+	as.failed(bbr, 4)
+	as.offer(newOffers(offer(bbr, reno), reno))
+	expect("another list", map[tcp.CC]string{cubic: ArmMissing, bbr: ArmActive, reno: ArmActive})
+}

@@ -162,6 +162,13 @@ func (q *queue) tooSoon(n *node, now int64) bool {
 	return q.settled(n) && since >= 0 && since < pace
 }
 
+// inSlice reports whether n was decided on in the current slice, and only outcomes have come
+// since. Then the decision is deferred: other shares could change the arm in mid-slice.
+func (q *queue) inSlice(n *node, now int64) bool {
+	slice := n.policy.slice
+	return slice > 0 && now>>slice == n.decided>>slice && q.settled(n)
+}
+
 // settled reports whether only outcomes have come since n was decided on.
 func (q *queue) settled(n *node) bool {
 	return n.expires != 0 && n.stamp == q.stamp && n.changes == n.belief.Changes

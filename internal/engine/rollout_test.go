@@ -509,3 +509,44 @@ func TestComparisonOfASetRuleOutlivesTheProcess(t *testing.T) {
 		t.Errorf("before %+v\nafter  %+v", gain(w), gain(v))
 	}
 }
+
+func TestRolloutsOfRules(t *testing.T) {
+	web := &ruleState{rule: &policy.Rule{Name: "web", Rollout: 0.5}, fingerprint: "1"}
+	pod := &policy.Rule{Name: "web@bbr", Of: "web", Rollout: 0.5}
+	r := rollouts{changed: map[string]override{}}
+	expect := func(when string, share, ofPod float64, by string) {
+		t.Helper()
+		if v := r.view(web.rule); r.share(web.rule) != share || r.share(pod) != ofPod || v.Share != share || v.By != by || v.Configured != 0.5 {
+			t.Errorf("%s: %g, of the variant %g, %+v", when, r.share(web.rule), r.share(pod), v)
+		}
+	}
+	expect("as configured", 0.5, 0.5, "")
+	r.set("web", 1, start)
+	expect("by an operator", 1, 1, ByOperator)
+	r.set("web@bbr", 0.1, start)
+	expect("of the variant alone", 1, 0.1, ByOperator)
+	if !r.takeBack(web, "harm", start) || r.takeBack(web, "again", start) || r.holdsOut(web.rule) {
+		t.Error("not taken back once")
+	}
+	expect("by a guard", 0, 0.1, ByGuard)
+	if begun := r.configure([]*ruleState{web}); len(begun) != 0 {
+		t.Errorf("%d begin again", len(begun))
+	}
+	expect("loaded again", 0, 0, ByGuard)
+
+	stored := r.stored("web")
+	web.fingerprint = "2"
+	if begun := r.configure([]*ruleState{web}); len(begun) != 1 || r.restore(web, stored) {
+		t.Errorf("edited: %d begin again", len(begun))
+	}
+	expect("edited", 0.5, 0.5, "")
+	web.fingerprint = "1"
+	if !r.restore(web, stored) || r.restore(web, nil) {
+		t.Error("not restored")
+	}
+	expect("restored", 0, 0, ByGuard)
+	r.observe = true
+	if r.mode() != ModeObserve || r.holdsOut(pod) {
+		t.Error("something is tuned in mode observe")
+	}
+}

@@ -195,10 +195,3 @@ func (w *written) sliceLength() time.Duration {
 	}
 	return 1 << w.slice
 }
-
-// inSlice reports whether n was decided on in the current slice, and only outcomes have come
-// since. Then the decision is deferred: other shares could change the arm in mid-slice.
-func (q *queue) inSlice(n *node, now int64) bool {
-	slice := n.policy.slice
-	return slice > 0 && now>>slice == n.decided>>slice && q.settled(n)
-}

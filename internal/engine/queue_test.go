@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"slices"
+	"testing"
+)
+
+// decided takes the nodes of one round, and notes that they were decided on.
+func decided(q *queue, now int64, all bool) (nodes []*node) {
+	round := q.begin(now)
+	for n := q.next(now, all); n != nil; n = q.next(now, all) {
+		n.decided, n.stamp, n.expires = now, q.stamp, now+1
+		nodes = append(nodes, n)
+	}
+	q.end(round)
+	return nodes
+}
+
+func TestQueue(t *testing.T) {
+	var q queue
+	a, b, c := &node{}, &node{}, &node{}
+	expect := func(when string, now int64, all bool, want ...*node) {
+		t.Helper()
+		if got := decided(&q, now, all); !slices.Equal(got, want) {
+			t.Errorf("%s: %d nodes, want %d", when, len(got), len(want))
+		}
+	}
+	now := start
+	q.mark(a)
+	q.mark(b)
+	q.mark(a)
+	expect("each once, in order", now, false, a, b)
+	q.mark(a)
+	expect("too soon", now+pace-1, false)
+	expect("later", now+pace, false, a)
+
+	// In the middle of a slice a decision waits, unless it is urgent.
+	now += second
+	a.policy.slice, a.decided = firstSlice, now
+	inSlice := now>>firstSlice<<firstSlice + 1<<(firstSlice-1)
+	a.decided = inSlice - pace
+	q.mark(a)
+	expect("in its slice", inSlice, false)
+	if !q.empty() || !a.deferred {
+		t.Error("it is not deferred")
+	}
+	q.release(inSlice+1, false)
+	expect("still in its slice", inSlice+1, false)
+	q.markUrgent(a)
+	expect("urgent", inSlice+2, false, a)
+	q.release(now+2<<firstSlice, false)
+	if !q.empty() {
+		t.Error("it was decided on, and is decided on again")
+	}
+
+	// Nodes that are not urgent are decided on at a limited rate, after the others.
+	now += 3600 * second
+	var many []*node
+	for range laterRate + 10 {
+		n := &node{}
+		many = append(many, n)
+		q.enqueue(n)
+	}
+	q.mark(c)
+	expect("as many as the rate allows", now, false, append([]*node{c}, many[:laterRate]...)...)
+	expect("no more at once", now, false)
+	expect("five hundredths of a second", now+second/100, false, many[laterRate:laterRate+5]...)
+	many[laterRate+6].gone = true
+	q.dropGone()
+	expect("all, but what was dropped", now, true, many[laterRate+5], many[laterRate+7], many[laterRate+8], many[laterRate+9])
+
+	// What a round did not come to is marked for the next one.
+	q.mark(b)
+	q.mark(c)
+	round := q.begin(now)
+	q.next(now, true)
+	q.end(round)
+	expect("the rest", now, true, c)
+}
