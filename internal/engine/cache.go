@@ -18,7 +18,7 @@ import (
 
 // networkLevels are the lengths of prefix by which nodes are counted. part: a network has at most
 // 1/part of the room, of all nodes and of those on trial, if others need it. /16 and /32 are about
-// what one provider has (RIPE-738, 5.1: /32 to /29 without justification), /8 and /24 are what
+// what one provider has (RIPE-738, 5.1.2: /32, up to /29 without justification), /8 and /24 are what
 // contains several allocations of one.
 var networkLevels = [...]struct{ v4, v6, part int }{
 	{v4: 16, v6: 32, part: 8},

@@ -36,7 +36,8 @@ type Options struct {
 	Learner learn.Learner
 	// Bits returns the prefix length of an address's path; nil is /24 and /48.
 	Bits func(netip.Addr) int
-	// Limit bounds the paths kept; the least recently used is dropped first. 0 is 16384.
+	// Limit bounds the paths kept; the least recently used is dropped first, with the exceptions in
+	// cache.go. 0 is 16384.
 	Limit int
 	// TTL is how long the kernel applies a policy that is not renewed; 0 is 10 min.
 	TTL  time.Duration
