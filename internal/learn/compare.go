@@ -116,10 +116,17 @@ func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 	case Treated:
 		c.Treated.add(e, o.Slice)
 	}
-	if holdOut := max(c.Slices.N, c.Connections.N); min(c.Treated.N, holdOut) > comparedMemory || c.Treated.N+holdOut > mostCompared {
+	holdOut := max(c.Slices.N, c.Connections.N)
+	if c.biased() { // they are many, and would halve the few slices before there are enough of these
+		holdOut = c.Slices.N
+	}
+	if min(c.Treated.N, holdOut) > comparedMemory || c.Treated.N+holdOut > mostCompared {
 		c.age()
 	}
 }
+
+// biased reports whether single connections of the hold-out shared their path with treated ones.
+func (c *Comparison) biased() bool { return c.Shared > mostShared*c.Connections.N }
 
 // refer moves the reference. After a jump too great to convert the moments, the comparison
 // starts over.
@@ -272,7 +279,7 @@ func (c *Comparison) Gain() Gain {
 // from the treated connections beside it looks better than it is.
 func (c *Comparison) Harm() (Gain, bool) {
 	g := c.Gain()
-	if !g.BySlice && c.Shared > mostShared*c.Connections.N {
+	if !bool(g.BySlice) && c.biased() {
 		return g, false
 	}
 	return g, g.Worse()

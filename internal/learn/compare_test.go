@@ -160,3 +160,29 @@ func TestHarmBySingleConnectionsNeedsThemAlone(t *testing.T) {
 		}
 	}
 }
+
+// If connections overlap, the many single ones that are held out do not count, and do not make the
+// comparison forget the few slices that do.
+func TestSingleConnectionsDoNotAgeSlices(t *testing.T) {
+	var c Comparison
+	out := func(slice int64, fast float64) Outcome {
+		return Outcome{Weight: 1, Reward: fast, Slice: slice, AtOnce: 20}
+	}
+	for slice := int64(1); slice <= 2000; slice++ {
+		held := slice%100 == 0
+		for i := range 10 {
+			by, fast := Treated, 1.0
+			if held {
+				by, fast = HoldOutSlice, 2
+			}
+			if i == 0 && !held && slice%2 == 0 {
+				c.Add(out(0, 2), HoldOutConnection)
+			}
+			c.Add(out(slice*1e9, fast), by)
+		}
+	}
+	g, worse := c.Harm()
+	if !bool(g.BySlice) || g.HeldOut < 19 || !worse {
+		t.Errorf("after 20 of 2000 slices were held out: %+v, worse %t", g, worse)
+	}
+}
