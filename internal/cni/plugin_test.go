@@ -594,8 +594,8 @@ func TestDefaultsAreTheDaemons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.PodsDir) || c.timeout != time.Second {
-		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and pods_dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.PodsDir)
+	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.Pods.Dir) || c.timeout != time.Second {
+		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and pods.dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.Pods.Dir)
 	}
 }
 
