@@ -21,7 +21,11 @@ func check(_ context.Context, file string) (cli.Checked, error) {
 		return cli.Checked{}, err
 	}
 	warnings, err := daemon.Warnings(file)
-	return cli.Checked{File: file, Rules: rules, Warnings: warnings}, err
+	if err != nil {
+		return cli.Checked{}, err
+	}
+	bypassed, err := daemon.Bypassed(file)
+	return cli.Checked{File: file, Rules: rules, Warnings: warnings, Bypassed: bypassed}, err
 }
 
 func replay(ctx context.Context, o cli.ReplayOptions) (*engine.Snapshot, error) {
@@ -31,6 +35,10 @@ func replay(ctx context.Context, o cli.ReplayOptions) (*engine.Snapshot, error) 
 func doctor(_ context.Context, o cli.RunOptions) (api.Doctor, error) { return daemon.Doctor(o.Config) }
 
 func detach(_ context.Context, o cli.RunOptions) (cli.Detached, error) {
-	undone, err := daemon.Detach(o.Config)
+	undo := daemon.Detach
+	if o.Pods {
+		undo = daemon.DetachPods
+	}
+	undone, err := undo(o.Config)
 	return cli.Detached{Undone: undone}, err
 }

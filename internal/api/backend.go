@@ -40,6 +40,8 @@ type Backend interface {
 	Pods(ctx context.Context) (PodList, error)
 	// SyncPods reads the records of pods, and puts the rules for them into force.
 	SyncPods(ctx context.Context) (PodSync, error)
+	// DetachPods gives the packets of all pods back to the host's stack until the next reload.
+	DetachPods(ctx context.Context) error
 	// PodName is the namespace/name of the pod of a network namespace, empty if there is none.
 	// It is called for every sample of a stream.
 	PodName(netns uint64) string

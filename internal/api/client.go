@@ -251,6 +251,12 @@ func (c *Client) SyncPods(ctx context.Context) (PodSync, error) {
 	return post[PodSync](ctx, c, pathPodSync, nil)
 }
 
+// DetachPods makes the daemon remove its programs from the devices of pods.
+func (c *Client) DetachPods(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, pathPodFree, nil)
+	return err
+}
+
 func post[T any](ctx context.Context, c *Client, path string, body any) (v T, err error) {
 	b, err := c.do(ctx, http.MethodPost, path, body)
 	if err != nil {

@@ -69,6 +69,7 @@ var routes = []route{
 	{method: "GET", path: "/v1/cc/{name}", summary: "One congestion control in BPF", answer: api.CongestionControl{}},
 	{method: "GET", path: "/v1/pods", summary: "Pods of this host, with the rules that match them", answer: api.PodList{}},
 	{method: "POST", path: "/v1/pods/sync", summary: "Read the records of pods; the answer comes when the rules for them are in force", answer: api.PodSync{}, change: true},
+	{method: "POST", path: "/v1/pods/detach", summary: "Give the packets of all pods back to the host's stack until the next reload", answer: struct{}{}, change: true},
 	{method: "POST", path: "/v1/reload", summary: "Read the configuration again", answer: api.ReloadResult{}, change: true},
 	{method: "POST", path: "/v1/detach", summary: "Undo everything, and end the daemon", answer: struct{}{}, change: true},
 	{method: "POST", path: "/v1/rollout", summary: "Change the rollout of a rule until the next reload", body: api.RolloutRequest{}, answer: api.RuleRollout{}, change: true},

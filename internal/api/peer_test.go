@@ -45,6 +45,10 @@ func (s *stub) Detach(context.Context) error {
 	s.changes = append(s.changes, "detach")
 	return nil
 }
+func (s *stub) DetachPods(context.Context) error {
+	s.changes = append(s.changes, "detach-pods")
+	return nil
+}
 func (s *stub) Reload(context.Context) (ReloadResult, error) {
 	s.changes = append(s.changes, "reload")
 	return ReloadResult{}, nil
@@ -116,7 +120,7 @@ func change(ctx context.Context, c *Client) (errs []error) {
 	_, ccLoad := c.LoadControl(ctx, LoadControlRequest{Name: "x"})
 	_, ccUnload := c.UnloadControl(ctx, "x")
 	_, rollout := c.SetRollout(ctx, RolloutRequest{Rule: "x", Share: 0.5})
-	return []error{rollout, reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.Detach(ctx)}
+	return []error{rollout, reload, load, ccLoad, ccUnload, c.Unload(ctx, "x"), c.DetachPods(ctx), c.Detach(ctx)}
 }
 
 // Through the socket for reading everything can be read, and nothing changed, not even by
@@ -171,7 +175,7 @@ func TestAdministratorsSocket(t *testing.T) {
 			t.Errorf("change %d: %v", i, err)
 		}
 	}
-	if len(b.changes) != 7 {
+	if len(b.changes) != 8 {
 		t.Errorf("changed: %v", b.changes)
 	}
 	if want := fmt.Sprintf("request=\"DELETE /v1/programs/x\" pid=%d uid=%d", os.Getpid(), os.Getuid()); !strings.Contains(log.String(), want) {

@@ -30,6 +30,7 @@ const (
 	pathControls = "/v1/cc"
 	pathPods     = "/v1/pods"
 	pathPodSync  = "/v1/pods/sync"
+	pathPodFree  = "/v1/pods/detach"
 )
 
 // query reads the parameters of one request; the first error sticks.

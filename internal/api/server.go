@@ -109,6 +109,9 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	}))
 	mux.HandleFunc("GET "+pathPods, answer(askTimeout, s.pods))
 	change("POST "+pathPodSync, answer(workTimeout, s.syncPods))
+	change("POST "+pathPodFree, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
+		return struct{}{}, b.DetachPods(ctx)
+	}))
 	mux.HandleFunc("GET "+pathControls, answer(workTimeout, s.controls))
 	mux.HandleFunc("GET "+pathControls+"/{name}", answer(workTimeout, s.control))
 	change("POST "+pathControls, answer(workTimeout, s.loadControl))

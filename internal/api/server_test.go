@@ -106,6 +106,10 @@ func TestClientMirrorsBackend(t *testing.T) {
 	synced, err := c.SyncPods(ctx)
 	same(t, "sync of pods", synced, api.PodSync{Pods: 2, Refused: append(f.Stale, f.PodList.Refused...)})
 	checkErr(t, err)
+	checkErr(t, c.DetachPods(ctx))
+	if !f.PodsDetached || f.Detached {
+		t.Errorf("DetachPods: pods %v, all %v", f.PodsDetached, f.Detached)
+	}
 	checkErr(t, c.Detach(ctx))
 	if !f.Detached {
 		t.Error("Detach did not arrive")

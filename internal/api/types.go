@@ -281,6 +281,15 @@ type PodList struct {
 	At      time.Time    `json:"at"`
 	Pods    []Pod        `json:"pods"`
 	Refused []RefusedPod `json:"refused"` // records that are not used
+	// Packets are the packets of pods by what became of them since host routing was switched on; absent
+	// unless it is (pods.host_routing).
+	Packets []metrics.PacketCount `json:"packets,omitempty"`
+}
+
+// PodRouting says whether the packets of a pod are routed without the host's stack.
+type PodRouting struct {
+	Active bool   `json:"active"`
+	Why    string `json:"why,omitempty"` // why not
 }
 
 // Status is the part of the status; nil if there is nothing to say of pods. failed is why the records
@@ -316,6 +325,8 @@ type Pod struct {
 	Since       time.Time         `json:"since"`                 // when the container runtime added it
 	// Connections have ended since the daemon knows the pod, without those that rules leave alone.
 	Connections uint64 `json:"connections"`
+	// Routing is absent unless host routing is configured (pods.host_routing).
+	Routing *PodRouting `json:"host_routing,omitempty"`
 }
 
 // RefusedPod is a record that is not used.

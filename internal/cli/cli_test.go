@@ -57,7 +57,10 @@ func newWorld(t testing.TB) *world {
 			return w.fake.Snap, nil
 		},
 		Doctor: func(context.Context, RunOptions) (api.Doctor, error) { return apitest.Doctor(), nil },
-		Detach: func(context.Context, RunOptions) (Detached, error) {
+		Detach: func(_ context.Context, o RunOptions) (Detached, error) {
+			if o.Pods {
+				return Detached{Undone: []string{"programs at the devices of pods"}}, nil
+			}
 			return Detached{Undone: []string{"detach program tcpilot_sockops from /sys/fs/cgroup", "remove pins in /sys/fs/bpf/tcpilot/v1"}}, nil
 		},
 	}
@@ -161,6 +164,7 @@ func TestGolden(t *testing.T) {
 		"doctor":              "doctor",
 		"reload":              "reload",
 		"detach":              "detach",
+		"detach-pods":         "detach --pods",
 		"rollout-list":        "rollout list",
 		"rollout-set":         "rollout set default 12.5%",
 		"rollout-set-rule":    "rollout set nope 10%",
@@ -343,6 +347,9 @@ func TestWithoutDaemon(t *testing.T) {
 	w.socket = "/nonexistent/tcpilot.sock"
 	w.run(t.Context(), "doctor").golden(t, "doctor-alone")
 	w.run(t.Context(), "detach").golden(t, "detach-alone")
+	if r := w.run(t.Context(), "detach", "--pods"); r.stdout != "detached what an earlier daemon left behind:\n  programs at the devices of pods\n" {
+		t.Errorf("detach --pods: %+v", r)
+	}
 	var d api.Doctor
 	if r := w.run(t.Context(), "doctor", "--json"); json.Unmarshal([]byte(r.stdout), &d) != nil || d.Kernel != "6.18.5" || r.stderr != "" {
 		t.Errorf("doctor --json: %+v", r)
@@ -375,7 +382,7 @@ func TestRunGetsItsFlags(t *testing.T) {
 	var got RunOptions
 	w.env.Run = func(_ context.Context, o RunOptions) error { got = o; return nil }
 	r := w.run(t.Context(), "run", "--config", "x.yaml", "--keep-attached")
-	if want := (RunOptions{"x.yaml", w.socket, true}); r.code != 0 || got != want {
+	if want := (RunOptions{"x.yaml", w.socket, true, false}); r.code != 0 || got != want {
 		t.Errorf("%+v with %+v, want %+v", r, got, want)
 	}
 	w.env.Run = func(context.Context, RunOptions) error { return errors.New("attach program: operation not permitted") }

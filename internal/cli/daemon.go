@@ -95,16 +95,24 @@ func (a *app) renderReload(w io.Writer, r api.ReloadResult) {
 
 func (a *app) detach() *cobra.Command {
 	var o RunOptions
+	undo, did := (*api.Client).Detach, "detached: the daemon removes everything from the kernel and ends"
 	cmd := &cobra.Command{
 		Use:   "detach",
 		Short: "Undo everything and end the daemon",
 		Long: `Remove every program and policy, undo every setting, and end the daemon. If no
 daemon runs, this command removes what an earlier one left in the kernel, and then
-needs root. What was learned stays on disk.`,
-		Example: "  sudo tcpilot detach",
+needs root. What was learned stays on disk.
+
+With --pods, only the programs at the network devices of pods are removed, and the
+daemon goes on: packets of pods take the host's stack until 'tcpilot reload'.
+Connections of pods are not interrupted.`,
+		Example: "  sudo tcpilot detach\n  sudo tcpilot detach --pods",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := a.client().Detach(cmd.Context())
+			if o.Pods {
+				undo, did = (*api.Client).DetachPods, "detached: packets of pods take the host's stack until 'tcpilot reload'"
+			}
+			err := undo(a.client(), cmd.Context())
 			if isNotRunning(err) {
 				o.Socket = a.socket
 				return a.detachAlone(cmd.Context(), o)
@@ -112,12 +120,13 @@ needs root. What was learned stays on disk.`,
 			if err != nil {
 				return err
 			}
-			return a.done(Detached{Daemon: true, Undone: []string{}}, "detached: the daemon removes everything from the kernel and ends")
+			return a.done(Detached{Daemon: true, Undone: []string{}}, did)
 		},
 	}
 	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `FILE`, if no daemon runs")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	a.JSONFlag(cmd, "write JSON: whether a daemon ran, and what was removed if not")
+	cmd.Flags().BoolVar(&o.Pods, "pods", false, "only the programs at the devices of pods")
 	return cmd
 }
 

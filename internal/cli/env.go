@@ -46,6 +46,7 @@ type RunOptions struct {
 	Config       string // file; empty: config.DefaultFile if it exists, else built-in defaults
 	Socket       string
 	KeepAttached bool // leave programs and policies in the kernel at the end
+	Pods         bool // of detach: only the programs at the devices of pods
 }
 
 // Checked is a configuration that is valid.
@@ -53,6 +54,7 @@ type Checked struct {
 	File     string             `json:"file"`
 	Rules    []engine.RuleState `json:"rules"`
 	Warnings []string           `json:"warnings,omitempty"`
+	Bypassed []string           `json:"bypassed,omitempty"` // what of the host packets will not pass
 }
 
 // ReplayOptions are the flags of replay.
@@ -68,7 +70,7 @@ type ReplayOptions struct {
 
 // Detached is what was removed.
 type Detached struct {
-	Daemon bool     `json:"daemon"` // a daemon ran: it removes everything
+	Daemon bool     `json:"daemon"` // a daemon ran: it removes what is asked for
 	Undone []string `json:"undone"` // "detach program tcpilot_sockops from /sys/fs/cgroup", ...
 }
 

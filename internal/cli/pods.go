@@ -18,7 +18,7 @@ func (a *app) pods() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pods",
 		Short: "Show the pods of this host, and which rules are for them",
-		Long: `Show the pods that the CNI plugin tcpilot-cni has recorded (pods_dir in the
+		Long: `Show the pods that the CNI plugin tcpilot-cni has recorded (pods.dir in the
 configuration), in the order of their names.
 
   RULES        rules with a condition on pods (match: {pod: ...}) that the pod
@@ -28,8 +28,10 @@ configuration), in the order of their names.
   CONNECTIONS  that have ended since the daemon knows the pod, without those that
                rules leave alone
 
-Below the table: annotations that are not followed, and records that are not used,
-each with the reason.
+Below the table: annotations that are not followed, pods whose packets take the
+host's stack although host routing is on (pods.host_routing), how many packets were
+routed and how many were left to the stack, and records that are not used, each with
+the reason.
 
 The daemon reads the records when the plugin asks it to, and every 5 s. With --sync
 it reads them now, and the command waits until the rules for the pods are in force;
@@ -81,8 +83,31 @@ func (a *app) renderPods(w io.Writer, l api.PodList) {
 			fmt.Fprintf(w, "%s: %s\n", p.Pod, a.Paint.Warn(p.Warning))
 		}
 	}
+	a.renderRouting(w, &l)
 	for _, r := range l.Refused {
 		fmt.Fprintf(w, "%s\n", a.Paint.Warn("not used: "+refusedPod(r)))
+	}
+}
+
+// renderRouting says what host routing does, where it is on.
+func (a *app) renderRouting(w io.Writer, l *api.PodList) {
+	for i := range l.Pods {
+		if p := &l.Pods[i]; p.Routing != nil && !p.Routing.Active {
+			fmt.Fprintf(w, "%s: packets take the host's stack: %s\n", p.Pod, p.Routing.Why)
+		}
+	}
+	if len(l.Packets) == 0 {
+		return
+	}
+	for _, routed := range []bool{true, false} {
+		var parts []string
+		for _, c := range l.Packets {
+			if c.Routed == routed && c.Packets > 0 {
+				parts = append(parts, c.Fate+" "+fmtCount(c.Packets))
+			}
+		}
+		what := map[bool]string{true: "packets routed without the host's stack (netfilter included)", false: "packets left to the host's stack"}[routed]
+		fmt.Fprintf(w, "%s: %s\n", what, cmp.Or(strings.Join(parts, ", "), console.None))
 	}
 }
 

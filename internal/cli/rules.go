@@ -146,7 +146,8 @@ error is written as FILE:LINE:COLUMN: text, and the exit status is 1.
 
 What the file asks for and this host does not have now (a congestion control, a
 cgroup, a network namespace) is a warning; with --strict it is an error. Values are
-shown as the file has them.
+shown as the file has them. A note says what packets bypass if host routing is on
+(pods.host_routing).
 
 It needs neither root nor a running daemon.`,
 		Example: "  tcpilot check /etc/tcpilot/tcpilot.yaml\n  tcpilot check --strict ./tcpilot.yaml",
@@ -167,6 +168,9 @@ It needs neither root nor a running daemon.`,
 				fmt.Fprintf(w, "ok: %s\n", console.Plural(len(c.Rules), "rule"))
 				for _, warning := range c.Warnings {
 					fmt.Fprintf(w, "%s %s\n", a.Paint.Warn("warning:"), warning)
+				}
+				for _, note := range c.Bypassed {
+					fmt.Fprintf(w, "note: %s\n", note)
 				}
 				if len(c.Rules) > 0 {
 					fmt.Fprintln(w)

@@ -39,6 +39,11 @@ func (r *request) add() (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
+	link, err := r.find(r.netns, r.key.Interface)
+	if err != nil {
+		return a, fail(codeIO, "%v", err)
+	}
+	link.Addresses = r.addresses()
 	p := &pod.Pod{
 		Network:     r.Network,
 		Container:   r.key.Container,
@@ -51,6 +56,7 @@ func (r *request) add() (a answer, err error) {
 		Cgroup:      rc.Cgroup,
 		Annotations: rc.Annotations,
 		Bandwidth:   pod.Bandwidth{Egress: rc.Bandwidth.Egress, Ingress: rc.Bandwidth.Ingress},
+		Link:        link,
 		Added:       time.Now().UTC(),
 	}
 	if err := r.Dir.Put(p); err != nil {

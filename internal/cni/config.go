@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -126,6 +127,32 @@ func (c *config) result() (json.RawMessage, error) {
 	// Up to 0.4.0, libraries left the version out.
 	keys["cniVersion"], _ = json.Marshal(c.Version)
 	return json.Marshal(keys)
+}
+
+// addresses are those that prevResult has for the interface. What another plugin may have written in a
+// form of its own is not an error: the record is without them.
+func (r *request) addresses() (list []netip.Prefix) {
+	var result struct {
+		Interfaces []struct{ Name, Sandbox string }
+		IPs        []struct {
+			Interface *int
+			Address   netip.Prefix
+		}
+	}
+	if json.Unmarshal(r.PrevResult, &result) != nil {
+		return nil
+	}
+	for _, ip := range result.IPs {
+		if at := ip.Interface; at != nil && *at >= 0 && *at < len(result.Interfaces) {
+			if i := result.Interfaces[*at]; i.Name != r.key.Interface || i.Sandbox == "" {
+				continue
+			}
+		}
+		if ip.Address.IsValid() {
+			list = append(list, ip.Address)
+		}
+	}
+	return list
 }
 
 // decode decodes a part of the network configuration; an error names the key.

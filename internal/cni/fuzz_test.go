@@ -48,7 +48,7 @@ func FuzzConfig(f *testing.F) {
 			c, err := parseConfig(data)
 			if err != nil {
 				var stdout, stderr bytes.Buffer
-				p := &plugin{Process{call{command: command}.getenv, bytes.NewReader(data), &stdout, &stderr}, fakeCookie, maxTimeout}
+				p := &plugin{Process{call{command: command}.getenv, bytes.NewReader(data), &stdout, &stderr}, fakeKernel, maxTimeout}
 				var answer failure
 				if exit := p.run(); exit != 1 || json.Unmarshal(stdout.Bytes(), &answer) != nil || answer.Code == 0 {
 					t.Errorf("%s: exit %d, %q, %q", command, exit, &stdout, &stderr)
@@ -60,7 +60,7 @@ func FuzzConfig(f *testing.F) {
 				t.Fatal(err)
 			}
 			c.Dir = podrecord.Dir(filepath.Join(root, "pods"))
-			a, err := (&request{e, c, fakeCookie}).do()
+			a, err := (&request{e, c, fakeKernel}).do()
 			if err == nil && command == "ADD" {
 				var result map[string]any
 				if err := json.Unmarshal(a.output, &result); err != nil || result == nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podnet"
 )
 
 // Process is what the runtime gives to the plugin's process.
@@ -24,12 +25,18 @@ type Process struct {
 // Run executes one command and returns the exit code. It returns in time also if Stdin, the file
 // system or the daemon block.
 func (p Process) Run() (exit int) {
-	return (&plugin{p, netns.Cookie, maxTimeout}).run()
+	return (&plugin{p, kernel{netns.Cookie, podnet.Find}, maxTimeout}).run()
+}
+
+// kernel is what the plugin asks of the kernel.
+type kernel struct {
+	cookie func(netns string) (uint64, error)
+	find   func(netns, name string) (pod.Link, error)
 }
 
 type plugin struct {
 	Process
-	cookie func(path string) (uint64, error)
+	kernel
 	// patience is how long the plugin waits for its input, which says how long the rest may take.
 	patience time.Duration
 }
@@ -45,7 +52,7 @@ type answer struct {
 type request struct {
 	environment
 	config
-	cookie func(path string) (uint64, error)
+	kernel
 }
 
 func (p *plugin) run() (exit int) {
@@ -77,7 +84,7 @@ func (p *plugin) run() (exit int) {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), start.Add(c.timeout))
 	defer cancel()
-	a, err := within(ctx, func() (answer, error) { return (&request{e, c, p.cookie}).do() })
+	a, err := within(ctx, func() (answer, error) { return (&request{e, c, p.kernel}).do() })
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fail(codeTryAgain, "%s did not finish within %v", e.command, c.timeout).because("timeout of the network configuration")
 	}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -58,6 +59,16 @@ func fakeCookie(path string) (uint64, error) {
 	return 0, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 }
 
+// links are the interfaces of the tests' pods.
+var links = map[string]pod.Link{
+	"/run/netns/blue eth0": {Device: pod.Veth, Index: 2, HostIndex: 17},
+	"/run/netns/blue net1": {Device: pod.Netkit, Index: 3},
+}
+
+func fakeFind(path, name string) (pod.Link, error) { return links[path+" "+name], nil }
+
+var fakeKernel = kernel{fakeCookie, fakeFind}
+
 func (c call) config() string {
 	if c.stdin != "" {
 		return c.stdin
@@ -91,7 +102,7 @@ func (c call) getenv(key string) string {
 }
 
 func (c call) plugin(stdout, stderr io.Writer) *plugin {
-	return &plugin{Process{c.getenv, strings.NewReader(c.config()), stdout, stderr}, fakeCookie, maxTimeout}
+	return &plugin{Process{c.getenv, strings.NewReader(c.config()), stdout, stderr}, fakeKernel, maxTimeout}
 }
 
 func (c call) run(t *testing.T) (o outcome) {
@@ -164,7 +175,8 @@ func TestAddRecords(t *testing.T) {
 	pods[0].Added = time.Time{}
 	want := pod.Pod{Network: "shop-net", Container: "c1", Interface: "eth0", NetNS: "/run/netns/blue", Cookie: 4105, Namespace: "shop", Name: "web-1", UID: "f5",
 		Cgroup: "/kubepods/burstable/podf5", Annotations: map[string]string{"tcpilot.io/profile": "bulk", "empty": ""},
-		Bandwidth: pod.Bandwidth{Egress: 18446744073709551615, Ingress: 1000000}}
+		Bandwidth: pod.Bandwidth{Egress: 18446744073709551615, Ingress: 1000000},
+		Link:      pod.Link{Device: pod.Veth, Index: 2, HostIndex: 17, Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/16")}}}
 	if !reflect.DeepEqual(pods[0], want) {
 		t.Errorf("recorded %+v, want %+v", pods[0], want)
 	}
@@ -174,11 +186,34 @@ func TestAddRecords(t *testing.T) {
 func TestAddWithLittle(t *testing.T) {
 	for _, rc := range []any{nil, raw("null"), raw(`{}`), raw(`{"bandwidth": null, "cgroupPath": null, "io.kubernetes.cri.pod-annotations": null}`)} {
 		d := newDir(t)
-		call{command: "ADD", dir: d, env: map[string]string{"CNI_ARGS": ""}, keys: map[string]any{"runtimeConfig": rc}}.succeeds(t)
+		call{command: "ADD", dir: d, env: map[string]string{"CNI_ARGS": ""}, keys: map[string]any{"runtimeConfig": rc, "prevResult": raw(`{"ips": 5}`)}}.succeeds(t)
 		p := records(t, d)[0]
 		p.Added = time.Time{}
-		if want := (pod.Pod{Network: "shop-net", Container: "c1", Interface: "eth0", NetNS: "/run/netns/blue", Cookie: 4105}); !reflect.DeepEqual(p, want) {
+		if want := (pod.Pod{Network: "shop-net", Container: "c1", Interface: "eth0", NetNS: "/run/netns/blue", Cookie: 4105, Link: links["/run/netns/blue eth0"]}); !reflect.DeepEqual(p, want) {
 			t.Errorf("recorded %+v, want %+v", p, want)
+		}
+	}
+}
+
+// The addresses in a record are those of its interface in the pod.
+func TestAddressesOfRecord(t *testing.T) {
+	const interfaces = `"interfaces": [{"name": "eth0"}, {"name": "eth0", "sandbox": "/run/netns/blue"}, {"name": "net1", "sandbox": "/run/netns/blue"}], `
+	for ips, want := range map[string][]string{
+		interfaces + `"ips": [{"address": "10.1.0.5/24", "interface": 1}, {"address": "fd00::5/64", "interface": 1}]`:  {"10.1.0.5/24", "fd00::5/64"},
+		interfaces + `"ips": [{"address": "10.1.0.5/24", "interface": 0}, {"address": "10.1.0.6/24", "interface": 2}]`: nil,
+		interfaces + `"ips": [{"address": "10.1.0.5/24", "interface": -1}, {"address": "10.1.0.6/24"}]`:                {"10.1.0.5/24", "10.1.0.6/24"},
+		`"ips": [{"address": "10.1.0.5/24", "interface": 3}, {"version": "4"}]`:                                        {"10.1.0.5/24"},
+		`"ips": [{"address": "10.1.0.5"}]`: nil,
+		`"ips": null`:                      nil,
+	} {
+		d := newDir(t)
+		call{command: "ADD", dir: d, keys: map[string]any{"prevResult": raw(`{"cniVersion": "1.1.0", ` + ips + `}`)}}.succeeds(t)
+		var got []string
+		for _, a := range records(t, d)[0].Addresses {
+			got = append(got, a.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: recorded %q, want %q", ips, got, want)
 		}
 	}
 }
@@ -559,8 +594,8 @@ func TestDefaultsAreTheDaemons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.PodsDir) || c.timeout != time.Second {
-		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and pods_dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.PodsDir)
+	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.Pods.Dir) || c.timeout != time.Second {
+		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and pods.dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.Pods.Dir)
 	}
 }
 

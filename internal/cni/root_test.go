@@ -200,6 +200,13 @@ func lifeOfPod(t *testing.T, v string, up bool) {
 		p.Annotations["tcpilot.io/profile"] != "bulk" || p.Bandwidth != (pod.Bandwidth{Egress: 1000000}) || p.Network != "shop-net" {
 		t.Errorf("record %+v", p)
 	}
+	outer, err := net.InterfaceByName(r.Interfaces[0].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Device != pod.Veth || p.Index < 2 || p.HostIndex != outer.Index || len(p.Addresses) != 1 || p.Addresses[0].String() != r.IPs[0].Address.String() {
+		t.Errorf("recorded interface %+v; the other end has index %d, the result %v", p.Link, outer.Index, r.IPs)
+	}
 	if err := c.CheckNetworkList(ctx, c.list, rt); err != nil {
 		t.Error(err)
 	}

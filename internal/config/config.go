@@ -26,7 +26,6 @@ type Config struct {
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
 	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
 	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
-	PodsDir  string        `key:"pods_dir" is:"path" doc:"directory of the records of pods, which the CNI plugin tcpilot-cni writes; no pods are known if it does not exist"`
 	Mode     string        `key:"mode" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
 	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
 	Socket   Socket        `key:"socket" doc:"the unix sockets of the API: one for administrators, who may change something, and one for reading"`
@@ -34,6 +33,7 @@ type Config struct {
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
 	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
+	Pods     Pods          `key:"pods" doc:"pods, and the path of their packets through this host"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
 	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
 	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
@@ -85,6 +85,17 @@ type Buffers struct {
 	Adapt bool   `key:"adapt" doc:"raise the maxima of net.ipv4.tcp_rmem and net.ipv4.tcp_wmem in network namespaces whose connections are bound by them, and take the raises back if TCP is short of memory, and at the end"`
 	Max   uint64 `key:"max" min:"4MiB" max:"1GiB" doc:"greatest maximum to which they are raised"`
 }
+
+// Pods configures what is done for pods (docs/pods.md).
+type Pods struct {
+	Dir         string         `key:"dir" is:"path" doc:"directory of the records of pods, which the CNI plugin tcpilot-cni writes; no pods are known if it does not exist"`
+	HostRouting string         `key:"host_routing" oneof:"off on" doc:"on: packets of pods are routed by eBPF programs at the pods' devices, and do not pass through netfilter and the rest of the host's stack (pods.md lists what is bypassed)"`
+	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing; without any only packets from pod to pod of this host are routed"`
+	Networks    []netip.Prefix `key:"networks" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
+}
+
+// RoutesHost reports whether packets of pods are to be routed by programs.
+func (p *Pods) RoutesHost() bool { return p.HostRouting == "on" }
 
 // Paths defines which remote addresses form a path.
 type Paths struct {
@@ -202,7 +213,6 @@ func base() *Config {
 		BPFFS:        "/sys/fs/bpf",
 		RunDir:       defaults.RunDir,
 		StateDir:     defaults.StateDir,
-		PodsDir:      defaults.PodsDir,
 		Mode:         "tune",
 		Interval:     5 * time.Second,
 		Socket:       Socket{Mode: 0o600, Read: ReadSocket{Mode: 0o660}},
@@ -210,6 +220,7 @@ func base() *Config {
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
 		Buffers:      Buffers{Max: 64 << 20},
+		Pods:         Pods{Dir: defaults.PodsDir, HostRouting: "off"},
 		Learning: Learning{
 			Learner:      "thompson",
 			HoldOut:      0.02,

@@ -203,7 +203,7 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 		return "pattern"
 	case "listen":
 		return "address:port"
-	case "name", "group", "netns":
+	case "name", "group", "netns", "device":
 		return "name"
 	}
 	return "word"

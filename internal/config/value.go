@@ -219,6 +219,10 @@ func checkText(s, form string) error {
 		if !groupForm.MatchString(s) {
 			return bad("write a group's name or number", "%q is not a group", s)
 		}
+	case "device":
+		if err := pod.CheckInterface(s); err != nil {
+			return bad("write the name of a network device, such as eth0", "%v", err)
+		}
 	case "listen":
 		return checkListen(s)
 	}

@@ -79,6 +79,9 @@ func (d *Daemon) features() []api.Feature {
 		}
 		out = append(out, a)
 	}
+	if d.cfg.Load().Pods.RoutesHost() {
+		out = append(out, d.routingFeature())
+	}
 	out = append(out, d.controls.features()...)
 	for _, w := range d.engine.Waiting() {
 		out = append(out, api.Feature{
@@ -115,6 +118,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c.Limits = d.limitCounts()
 	c.Buffers = d.buffers.counts()
 	c.Pods = d.podCounts()
+	c.Packets = d.packetCounts()
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err

@@ -56,26 +56,27 @@ type Daemon struct {
 	live     api.Live
 	started  time.Time
 
-	loadedAt  atomic.Int64           // Unix ns of the configuration in force
-	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
-	tasks     *supervisor
-	sysctls   *sysctls
-	pods      pods
-	rules     ruleSet
-	buffers   *bufferLimits
-	limits    rateLimits
-	settings  settings
-	diagnoses diagnoses
-	reloads   chan reloadRequest
-	hup       chan os.Signal
-	switches  chan struct{} // a policy says that running connections are to be switched
-	received  atomic.Uint64 // samples
-	intervals atomic.Uint64 // the part of received that is of live connections
-	found     bool          // an earlier process left its programs attached
-	ran       bool          // the start succeeded
-	detach    atomic.Bool
-	stop      context.CancelFunc
-	ended     <-chan struct{} // closed when the tasks are to stop
+	loadedAt   atomic.Int64           // Unix ns of the configuration in force
+	reloadErr  atomic.Pointer[string] // why the latest reload was refused; nil is none
+	tasks      *supervisor
+	sysctls    *sysctls
+	pods       pods
+	podDevices podDevices
+	rules      ruleSet
+	buffers    *bufferLimits
+	limits     rateLimits
+	settings   settings
+	diagnoses  diagnoses
+	reloads    chan reloadRequest
+	hup        chan os.Signal
+	switches   chan struct{} // a policy says that running connections are to be switched
+	received   atomic.Uint64 // samples
+	intervals  atomic.Uint64 // the part of received that is of live connections
+	found      bool          // an earlier process left its programs attached
+	ran        bool          // the start succeeded
+	detach     atomic.Bool
+	stop       context.CancelFunc
+	ended      <-chan struct{} // closed when the tasks are to stop
 }
 
 // settings serializes writes of datapath.Settings.
@@ -163,6 +164,7 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 	if err := d.openPods(cfg); err != nil {
 		return err
 	}
+	d.openPodDevices(u)
 	if err := d.openStore(cfg, u); err != nil {
 		return err
 	}

@@ -34,6 +34,9 @@ func (d *Daemon) Doctor(_ context.Context, again bool) (api.Doctor, error) {
 	}
 	addControls(&doc, rows)
 	doc.Cgroup, doc.Features, doc.Yields = d.cgroup, d.features(), append(d.engine.Summary(time.Now()).Yields, d.sysctls.yields()...)
+	if !d.cfg.Load().Pods.RoutesHost() {
+		doc.Features = append(doc.Features, triedRouting(false))
+	}
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
 	doc.Problems = d.problems()
 	return doc, nil
@@ -67,6 +70,7 @@ func Doctor(file string) (api.Doctor, error) {
 		}
 		doc.Features = append(doc.Features, a)
 	}
+	doc.Features = append(doc.Features, triedRouting(cfg.Pods.RoutesHost()))
 	for _, name := range cfg.CongestionControls {
 		doc.Features = append(doc.Features, controlFeature(name, whyAbsent(rows, name)))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/podlink"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -73,6 +74,7 @@ func Warnings(file string) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	warnings = append(warnings, routingWarnings(&cfg.Pods)...)
 	for _, w := range waiting {
 		warnings = append(warnings, fmt.Sprintf("rule %s: %s %s does not exist here", w.Rule, w.Kind, w.Name))
 	}
@@ -227,7 +229,8 @@ func removePins(bpffs string) (err error) {
 	if err := lockPins(bpffs, &u); err != nil {
 		return err
 	}
-	return errors.Join(releaseLimits(bpffs), datapath.Remove(bpffs))
+	_, err = podlink.Remove(podPins(bpffs))
+	return errors.Join(err, releaseLimits(bpffs), datapath.Remove(bpffs))
 }
 
 // releaseLimits gives connections back what they had before the limits of a daemon that is gone.

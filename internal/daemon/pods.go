@@ -75,7 +75,7 @@ func (d *Daemon) openPods(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	d.pods.records, d.pods.own, d.rules.base = podrecord.Dir(cfg.PodsDir), own, cfg.Rules
+	d.pods.records, d.pods.own, d.rules.base = podrecord.Dir(cfg.Pods.Dir), own, cfg.Rules
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
 	d.readPods()
@@ -87,6 +87,7 @@ func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
 	d.readPods()
+	d.followPodDevices()
 	v := d.pods.view.Load()
 	if err := d.followPods(); err != nil {
 		return api.PodSync{}, err
@@ -288,7 +289,8 @@ func (d *Daemon) logPods(before *podView, added, removed []*pod.Pod) {
 // Pods implements api.Backend.
 func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 	v := d.pods.view.Load()
-	l := api.PodList{At: time.Now(), Pods: make([]api.Pod, 0, v.set.Len())}
+	l := api.PodList{At: time.Now(), Pods: make([]api.Pod, 0, v.set.Len()), Packets: d.packetCounts()}
+	devices := d.podDevices.view()
 	noRoom := d.rules.noRoom()
 	for _, p := range v.set.All() {
 		c := v.controls[p.Cookie]
@@ -298,7 +300,7 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 		l.Pods = append(l.Pods, api.Pod{
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
 			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: c.warning, Since: p.Added,
-			Connections: v.ended[p.Cookie].Load(),
+			Connections: v.ended[p.Cookie].Load(), Routing: devices.podRouting(p.Cookie, p.Annotations[routingAnnotation]),
 		})
 	}
 	for _, r := range v.refused {

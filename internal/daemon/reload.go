@@ -44,11 +44,14 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	result := diffRules(old.Rules, next.Rules)
 	result.Config, result.Mode, result.Rules = file, next.Mode, len(next.Rules)
 	result.Warnings = needRestart(old, next)
-	// Rules, mode and congestion controls change. Other keys need a restart; the result
+	// Rules, mode, congestion controls and pods change. Other keys need a restart; the result
 	// lists those that differ.
 	merged := *old
 	merged.Rules, merged.CongestionControls, merged.Mode = next.Rules, next.CongestionControls, next.Mode
+	merged.Pods = next.Pods
+	merged.Pods.Dir = old.Pods.Dir
 	d.cfg.Store(&merged)
+	d.reloadPodDevices()
 	d.file.Store(&file)
 	d.loadedAt.Store(time.Now().UnixNano())
 	d.reloadErr.Store(nil)
@@ -141,12 +144,15 @@ func needRestart(old, next *config.Config) (warnings []string) {
 	a, b := reflect.ValueOf(*old), reflect.ValueOf(*next)
 	for i := range a.NumField() {
 		f := a.Type().Field(i)
-		if slices.Contains([]string{"Rules", "BuiltinRules", "CongestionControls", "Mode"}, f.Name) {
+		if slices.Contains([]string{"Rules", "BuiltinRules", "CongestionControls", "Mode", "Pods"}, f.Name) {
 			continue
 		}
 		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
 			warnings = append(warnings, f.Tag.Get("key")+" changed: restart tcpilot for it to take effect")
 		}
+	}
+	if old.Pods.Dir != next.Pods.Dir {
+		warnings = append(warnings, "pods.dir changed: restart tcpilot for it to take effect")
 	}
 	return warnings
 }

@@ -212,6 +212,7 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 		d.pods.mu.Lock() // usually the CNI plugin asks for it
 		defer d.pods.mu.Unlock()
 		d.readPods()
+		d.followPodDevices()
 		return d.followPods()
 	})
 }

@@ -66,12 +66,15 @@ func (p *place) path(elem ...string) string {
 // file system, so that a private one is mounted in the run directory.
 func (p *place) rules(t *testing.T, rules string) {
 	t.Helper()
+	if !strings.Contains(rules, "pods: {") {
+		rules = fmt.Sprintf("pods: {dir: %s}\n", p.path("pods")) + rules
+	}
 	if !strings.Contains(rules, "congestion_controls:") {
 		rules = "congestion_controls: none\n" + rules
 	}
-	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\npods_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
+	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
 		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
-		p.attachTo(), cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), p.path("pods"), rules)
+		p.attachTo(), cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), rules)
 	if err := os.WriteFile(p.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

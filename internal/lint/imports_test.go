@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
-	"cni":       {"defaults", "netns", "pod", "podrecord"},
+	"cni":       {"defaults", "netns", "pod", "podnet", "podrecord"},
 	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
@@ -45,6 +45,8 @@ var mayImport = map[string][]string{
 	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
+	"podnet":    {"netns", "pod"},
+	"podlink":   {"netns", "pod"},
 	"podrecord": {"filelock", "pod", "regular"},
 	"regular":   {},
 	"store":     {"filelock", "sysctl"},
@@ -103,9 +105,9 @@ var openToLab = map[string]string{
 // onlyIn names the packages that may import a module or a part of the standard
 // library, apart from tests.
 var onlyIn = map[string][]string{
-	"github.com/cilium/ebpf":                  {"datapath", "cc", "progstats", "lab/link", "lab/subject"},
-	"github.com/vishvananda/netlink":          {"testenv", "lab/topology", "lab/link", "lab/workload"},
-	"github.com/vishvananda/netns":            {"testenv", "lab/topology"},
+	"github.com/vishvananda/netlink":          {"testenv", "podnet", "lab/topology", "lab/link", "lab/workload"},
+	"github.com/vishvananda/netns":            {"testenv", "podnet", "lab/topology"},
+	"github.com/cilium/ebpf":                  {"datapath", "cc", "podlink", "progstats", "lab/link", "lab/subject"},
 	"github.com/goccy/go-yaml":                {"yamlfile"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},
 	"github.com/prometheus/client_golang":     {"metrics"},

@@ -319,6 +319,13 @@ func (s *scrape) counters(c Counters) {
 		s.one(bufferRaises, float64(n.Raises), n.Sysctl)
 		s.one(bufferTakenBack, float64(n.TakenBack), n.Sysctl)
 	}
+	for _, n := range c.Packets {
+		if n.Routed {
+			s.one(podRouted, float64(n.Packets), n.Fate)
+		} else {
+			s.one(podLeft, float64(n.Packets), n.Fate)
+		}
+	}
 	s.programs(c.Programs)
 }
 

@@ -24,6 +24,14 @@ type Counters struct {
 	Limits  []LimitCount  `json:"limits,omitempty"`
 	Buffers []BufferCount `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
 	Pods    []PodCount    `json:"pods,omitempty"`    // pods of now
+	Packets []PacketCount `json:"packets,omitempty"` // of pods; absent unless pods.host_routing is on
+}
+
+// PacketCount counts the packets of pods that had one fate. A packet of several segments (GSO) is one.
+type PacketCount struct {
+	Fate    string `json:"fate"`   // the way on which it was routed, or why the host's stack got it
+	Routed  bool   `json:"routed"` // without the host's stack
+	Packets uint64 `json:"packets"`
 }
 
 // PodCount counts the connections of a pod.

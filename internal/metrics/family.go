@@ -59,6 +59,9 @@ var (
 	pods           = gauge("pods", "Pods that are known.")
 	podConnections = gauge("pod_connections", "Connections of the pod that have ended since the daemon knows it, without those that rules leave alone. A gauge, because a pod may enter and leave \"other\".", "pod")
 
+	podRouted = counter("pod_packets_routed_total", "Packets of pods that were routed without the host's stack, by way (pod-to-pod, pod-to-wire, wire-to-pod); one of several segments counts once. Absent unless pods.host_routing is on.", "way")
+	podLeft   = counter("pod_packets_left_total", "Packets of pods that host routing left to the host's stack, by reason (pods.md lists them). Absent unless pods.host_routing is on.", "reason")
+
 	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")

@@ -3,6 +3,7 @@ package pod
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -24,7 +25,51 @@ type Pod struct {
 	Cgroup      string            `json:"cgroup,omitempty"` // capability cgroupPath
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Bandwidth   Bandwidth         `json:"bandwidth,omitzero"` // capability bandwidth
-	Added       time.Time         `json:"added"`
+	Link
+	Added time.Time `json:"added"`
+}
+
+// Link is the pod's interface as it was at ADD. It is zero if there was none of that name.
+type Link struct {
+	Device Device `json:"device,omitempty"`
+	Index  int    `json:"ifindex,omitempty"` // in the pod's network namespace
+	// HostIndex is the index of the pair's other end in the host's network namespace; 0 if the
+	// interface is not one of a pair, or the other end is in a third namespace. Indexes are used
+	// again: what it finds is the pod's only if its peer has Index and is in the pod's namespace.
+	HostIndex int            `json:"host_ifindex,omitempty"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+}
+
+// Device is a kind of interface, by the kernel's name (IFLA_INFO_KIND).
+type Device string
+
+// These are the kinds that have an end in the pod and one in the host's namespace. All others are
+// recorded as OtherDevice.
+const (
+	Veth        Device = "veth"
+	Netkit      Device = "netkit"
+	OtherDevice Device = ""
+)
+
+func (l *Link) check() error {
+	switch l.Device {
+	case Veth, Netkit:
+	case OtherDevice:
+		if l.HostIndex != 0 {
+			return errors.New("an interface that is not one of a pair cannot have an end on the host")
+		}
+	default:
+		return fmt.Errorf("%.16q is not a kind of interface: veth, netkit, or nothing", l.Device)
+	}
+	if l.Index < 0 || l.HostIndex < 0 || l.HostIndex > 0 && l.Index == 0 {
+		return fmt.Errorf("%d and %d cannot be the indexes of an interface and its end on the host", l.Index, l.HostIndex)
+	}
+	for _, a := range l.Addresses {
+		if !a.IsValid() {
+			return errors.New("an address is empty")
+		}
+	}
+	return nil
 }
 
 // Bandwidth is what the runtime asks for a pod, in bits per second; 0 is no limit. It has no
@@ -57,6 +102,9 @@ func (p *Pod) Check() error {
 		return fmt.Errorf("%.40q cannot be the namespace of a pod", p.Namespace)
 	case !IsName(p.Name):
 		return fmt.Errorf("%.40q cannot be the name of a pod", p.Name)
+	}
+	if err := p.Link.check(); err != nil {
+		return err
 	}
 	return p.Key().Check()
 }

@@ -105,8 +105,9 @@ func (s *Set) Since(old *Set) (added, removed []*Pod) {
 	return missing(s, old), missing(old, s)
 }
 
-// same reports whether two records describe one pod in the same way to rules and to people.
+// same reports whether two records describe one pod and its interface in the same way.
 func same(a, b *Pod) bool {
 	return a != nil && b != nil && a.Cookie == b.Cookie && a.FullName() == b.FullName() && a.Container == b.Container &&
-		maps.Equal(a.Annotations, b.Annotations)
+		maps.Equal(a.Annotations, b.Annotations) &&
+		a.Device == b.Device && a.Index == b.Index && a.HostIndex == b.HostIndex && slices.Equal(a.Addresses, b.Addresses)
 }

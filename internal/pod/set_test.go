@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -47,6 +48,8 @@ func TestSince(t *testing.T) {
 	db := Pod{Namespace: "shop", Name: "db", Cookie: 6, Annotations: map[string]string{"a": "1"}}
 	changed := db
 	changed.Annotations = map[string]string{"a": "2"}
+	moved := web
+	moved.Link = Link{Device: Veth, Index: 2, HostIndex: 9}
 	for i, c := range []struct {
 		pods           []Pod
 		added, removed []string
@@ -55,6 +58,7 @@ func TestSince(t *testing.T) {
 		{[]Pod{db, web}, nil, nil},
 		{[]Pod{changed, web}, []string{"shop/db  6"}, []string{"shop/db  6"}},
 		{[]Pod{web}, nil, []string{"shop/db  6"}},
+		{[]Pod{moved}, []string{"shop/web  5"}, []string{"shop/web  5"}},
 		{nil, nil, []string{"shop/web  5"}},
 	} {
 		now := NewSet(c.pods)
@@ -63,5 +67,27 @@ func TestSince(t *testing.T) {
 			t.Errorf("%d: added %q, removed %q", i, names(added), names(removed))
 		}
 		old = now
+	}
+}
+
+// A record of an interface that cannot be is not one of a pod.
+func TestCheckLink(t *testing.T) {
+	for l, ok := range map[*Link]bool{
+		{}:                                     true,
+		{Index: 2}:                             true,
+		{Device: Veth, Index: 2, HostIndex: 9}: true,
+		{Device: Netkit, Index: 2}:             true,
+		{Device: Netkit, Index: 2, Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/24")}}: true,
+		{Device: "ipvlan", Index: 2}:            false,
+		{Index: 2, HostIndex: 9}:                false,
+		{Device: Veth, HostIndex: 9}:            false,
+		{Device: Veth, Index: -2}:               false,
+		{Device: Veth, Index: 2, HostIndex: -9}: false,
+		{Addresses: make([]netip.Prefix, 1)}:    false,
+	} {
+		p := Pod{Cookie: 5, NetNS: "/run/netns/x", Container: "c", Interface: "eth0", Link: *l}
+		if err := p.Check(); (err == nil) != ok {
+			t.Errorf("%+v: %v", l, err)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -27,7 +28,9 @@ func example() *pod.Pod {
 		Namespace: "shop", Name: "web-1", UID: "f5", Cgroup: "/kubepods/burstable/podf5",
 		Annotations: map[string]string{"tcpilot.io/profile": "bulk", "html": "<a>\x01\u2028"},
 		Bandwidth:   pod.Bandwidth{Egress: 1 << 60, Ingress: 7},
-		Added:       time.Date(2026, 11, 25, 18, 0, 0, 5, time.UTC),
+		Link: pod.Link{Device: pod.Netkit, Index: 2, HostIndex: 1 << 30,
+			Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/24"), netip.MustParsePrefix("fd00::5/64")}},
+		Added: time.Date(2026, 11, 25, 18, 0, 0, 5, time.UTC),
 	}
 }
 

@@ -45,7 +45,7 @@ func TestRootPodsRules(t *testing.T) {
 	pod := w.remotes[1].Host
 	inPod := w.agent(t, pod, w.cgroup)
 	p := newTcpilot(t, w, settings{})
-	p.configure(t, settings{keys: fmt.Sprintf("pods_dir: %s/pods\n", p.dir),
+	p.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods}\n", p.dir),
 		rules: "  - {name: web, match: {pod: {namespace: shop, name: web-*}}, set: {cc: reno}}\n" +
 			"  - {name: others, match: {remote: [10.0.0.0/8]}, set: {cc: cubic}}\n"})
 	p.start(t)

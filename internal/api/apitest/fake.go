@@ -36,6 +36,8 @@ type Fake struct {
 
 	Asked    api.ExplainRequest // by the latest Explain
 	Detached bool
+	// PodsDetached says that DetachPods was called.
+	PodsDetached bool
 }
 
 // New returns a daemon that has run for three hours.
@@ -52,12 +54,14 @@ func (f *Fake) AddPods() {
 	f.PodList.Pods = []api.Pod{
 		{Pod: "shop/db-0", Namespace: "shop", Name: "db-0", NetNS: 4711, Container: "fedcba9876543210", Rules: []string{}, Since: Now.Add(-time.Minute),
 			Annotations: map[string]string{"tcpilot.io/congestion-control": "vegas"},
-			Warning:     "annotation tcpilot.io/congestion-control: vegas is not available here: it needs its kernel module, or 'tcpilot cc load'"},
+			Warning:     "annotation tcpilot.io/congestion-control: vegas is not available here: it needs its kernel module, or 'tcpilot cc load'",
+			Routing:     &api.PodRouting{Why: "annotation tcpilot.io/host-routing"}},
 		{Pod: "shop/web-1", Namespace: "shop", Name: "web-1", NetNS: 1, Container: "0123456789abcdef", Cgroup: "/kubepods.slice/x",
 			Annotations: map[string]string{"tcpilot.io/congestion-control": "bbr"}, Rules: []string{"web", "any-pod"}, Control: "bbr",
-			Since: Now.Add(-2 * time.Hour), Connections: 1234},
+			Since: Now.Add(-2 * time.Hour), Connections: 1234, Routing: &api.PodRouting{Active: true}},
 	}
 	f.PodList.Refused = []api.RefusedPod{{Record: "abcdef0123456789@eth0.json", Pod: "shop/node-agent", Why: "its network namespace is the daemon's own"}}
+	f.PodList.Packets = []metrics.PacketCount{{Fate: "pod-to-wire", Routed: true, Packets: 81234}, {Fate: "wire-to-pod", Routed: true}, {Fate: "nat", Packets: 12}, {Fate: "ttl"}}
 	f.Stale = []api.RefusedPod{{Record: "00112233445566@eth0.json", Pod: "shop/old", Why: "its network namespace /run/netns/cni-1 does not exist", Removed: true}}
 }
 
@@ -67,6 +71,12 @@ func (f *Fake) Pods(context.Context) (api.PodList, error) { return f.PodList, f.
 // SyncPods implements api.Backend.
 func (f *Fake) SyncPods(context.Context) (api.PodSync, error) {
 	return api.PodSync{Pods: len(f.PodList.Pods), Refused: append(f.Stale[:len(f.Stale):len(f.Stale)], f.PodList.Refused...)}, f.Err
+}
+
+// DetachPods implements api.Backend.
+func (f *Fake) DetachPods(context.Context) error {
+	f.PodsDetached = f.Err == nil
+	return f.Err
 }
 
 // PodName implements api.Backend.

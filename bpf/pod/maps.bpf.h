@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The maps of the programs on pods' devices. User space writes them; programs write only counters. */
+#ifndef TCPILOT_POD_MAPS_BPF_H
+#define TCPILOT_POD_MAPS_BPF_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "pod_abi.h"
+
+/* Verdicts of tcx programs (enum tcx_action_base in linux/bpf.h, Linux 6.6). */
+#define TCX_NEXT (-1)
+
+/* Pods' devices and the outer ones, by interface index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_DEVICES);
+	__type(key, __u32);
+	__type(value, struct device);
+} pod_devices SEC(".maps");
+
+/* From a pod's address to its device's interface index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_ADDRESSES);
+	__uint(key_size, 16);
+	__type(value, __u32);
+} pod_addresses SEC(".maps");
+
+/* What pods reach, and are reached from, without NAT. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_NETWORKS);
+	__type(key, struct network);
+	__type(value, __u8);
+} pod_networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pod_counters);
+} pod_counts SEC(".maps");
+
+static __always_inline void count(enum pod_count what)
+{
+	__u32 zero = 0;
+	struct pod_counters *c = bpf_map_lookup_elem(&pod_counts, &zero);
+
+	if (c && what < NUM_POD_COUNTS)
+		c->n[what]++;
+}
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What host routing must know of a packet. All packets that it does not understand are left to the
+ * host's stack. */
+#ifndef TCPILOT_POD_PACKET_BPF_H
+#define TCPILOT_POD_PACKET_BPF_H
+
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "pod_abi.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IP_MF 0x2000		/* include/net/ip.h */
+#define IP_OFFSET 0x1fff
+#define NEXTHDR_HOP 0		/* include/net/ipv6.h */
+#define IPV6_TLV_JUMBO 194	/* include/uapi/linux/in6.h */
+#define JUMBO_OPTION 8		/* bytes: include/net/ipv6.h, struct hop_jumbo_hdr */
+#define ICMP_HEADER 8		/* bytes before the packet that an error is about */
+#define ICMP_DEST_UNREACH 3	/* RFC 792, as the next two */
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+#define ICMP6_INFO_MASK 0x80	/* types of errors do not have this bit (RFC 4443, section 2.1) */
+
+union address {
+	__u8 byte[16];
+	__be32 word[4];
+};
+
+struct ports {
+	__be16 source, destination;
+};
+
+/* A packet at a device with Ethernet headers, which begins at the MAC header. */
+struct packet {
+	/* The connection that it belongs to, in the direction of the packet. An ICMP error belongs to
+	 * that of the packet which it is about, and is in the direction opposite to that one. */
+	union address source, destination;
+	struct ports ports;
+	__u8 transport;		/* IPPROTO_TCP or IPPROTO_UDP */
+	__u8 family;
+	/* The packet's own header. */
+	__u8 protocol;
+	__u8 ttl;
+	__sum16 check;		/* IPv4 */
+	__u16 length;		/* from the IP header on, of the longest segment */
+	struct bpf_fib_lookup fib;
+};
+
+static __always_inline void map_v4(union address *a, __be32 v4)
+{
+	a->word[0] = a->word[1] = 0;
+	a->word[2] = bpf_htonl(0xffff);
+	a->word[3] = v4;
+}
+
+static __always_inline void copy_v6(union address *a, const struct in6_addr *v6)
+{
+	__builtin_memcpy(a, v6, sizeof(*a));
+}
+
+static __always_inline bool is_equal(const union address *a, const union address *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
+}
+
+static __always_inline bool has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+/* The result of parsing. NUM_POD_COUNTS stands for a packet that was understood, another value for
+ * why it is left to the stack. */
+#define UNDERSTOOD NUM_POD_COUNTS
+
+/* The packet that an ICMP error at offset is about. Only its connection is wanted: in the opposite
+ * direction, so that addresses and ports are exchanged. */
+static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 offset, struct packet *p)
+{
+	struct ports about;
+
+	if (p->family == AF_INET) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+			return LEFT_MALFORMED;
+		if (ip.version != 4 || ip.ihl != 5 || (ip.frag_off & bpf_htons(IP_OFFSET)) || !has_ports(ip.protocol))
+			return LEFT_PROTOCOL;
+		map_v4(&p->source, ip.daddr);
+		map_v4(&p->destination, ip.saddr);
+		p->transport = ip.protocol;
+		offset += sizeof(ip);
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+			return LEFT_MALFORMED;
+		if (ip.version != 6 || !has_ports(ip.nexthdr))
+			return LEFT_PROTOCOL;
+		copy_v6(&p->source, &ip.daddr);
+		copy_v6(&p->destination, &ip.saddr);
+		p->transport = ip.nexthdr;
+		offset += sizeof(ip);
+	}
+	if (bpf_skb_load_bytes(skb, offset, &about, sizeof(about)))
+		return LEFT_MALFORMED;
+	p->ports.source = about.destination;
+	p->ports.destination = about.source;
+	return UNDERSTOOD;
+}
+
+static __always_inline bool is_error(__u8 family, __u8 type)
+{
+	if (family == AF_INET)
+		return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETERPROB;
+	return !(type & ICMP6_INFO_MASK);
+}
+
+/* What follows the IP header, at offset. */
+static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u32 offset, struct packet *p)
+{
+	__u32 header = sizeof(struct udphdr);
+	__u8 byte;
+
+	if (p->protocol == (p->family == AF_INET ? IPPROTO_ICMP : IPPROTO_ICMPV6)) {
+		if (bpf_skb_load_bytes(skb, offset, &byte, sizeof(byte)))
+			return LEFT_MALFORMED;
+		if (!is_error(p->family, byte))
+			return LEFT_PROTOCOL;
+		return parse_error(skb, offset + ICMP_HEADER, p);
+	}
+	if (!has_ports(p->protocol))
+		return LEFT_PROTOCOL;
+	p->transport = p->protocol;
+	if (bpf_skb_load_bytes(skb, offset, &p->ports, sizeof(p->ports)))
+		return LEFT_MALFORMED;
+	if (!skb->gso_size)
+		return UNDERSTOOD;
+	if (p->protocol == IPPROTO_TCP) {
+		/* The data offset, in words of 4 bytes, is in the upper half of byte 12. */
+		if (bpf_skb_load_bytes(skb, offset + 12, &byte, sizeof(byte)))
+			return LEFT_MALFORMED;
+		header = (byte >> 4) * 4;
+	}
+	p->length = offset - ETH_HLEN + header + skb->gso_size;
+	return UNDERSTOOD;
+}
+
+static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct packet *p)
+{
+	struct iphdr ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		return LEFT_MALFORMED;
+	/* A packet above 64 KB (BIG TCP) has the length 0. */
+	if (ip.version != 4 || ip.ihl < 5 || bpf_ntohs(ip.tot_len) > skb->len - ETH_HLEN)
+		return LEFT_MALFORMED;
+	if (ip.ihl != 5)
+		return LEFT_OPTIONS;
+	if (ip.frag_off & bpf_htons(IP_MF | IP_OFFSET))
+		return LEFT_FRAGMENT;
+	if (ip.ttl <= 1)
+		return LEFT_TTL;
+	p->family = AF_INET;
+	p->protocol = ip.protocol;
+	p->ttl = ip.ttl;
+	p->check = ip.check;
+	map_v4(&p->source, ip.saddr);
+	map_v4(&p->destination, ip.daddr);
+	p->fib.ipv4_src = ip.saddr;
+	p->fib.ipv4_dst = ip.daddr;
+	p->fib.tos = ip.tos;
+	return parse_transport(skb, ETH_HLEN + sizeof(ip), p);
+}
+
+/* A packet above 64 KB (BIG TCP) carries its length in an option of 8 bytes (RFC 2675), which it
+ * does not have on the wire. */
+static __always_inline bool has_jumbo_option(struct __sk_buff *skb, __u32 offset, __u8 *next)
+{
+	struct {
+		__u8 next, length, type, size;
+		__be32 payload;
+	} option;
+
+	if (bpf_skb_load_bytes(skb, offset, &option, sizeof(option)))
+		return false;
+	*next = option.next;
+	return option.length == 0 && option.type == IPV6_TLV_JUMBO;
+}
+
+static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 offset = ETH_HLEN + sizeof(struct ipv6hdr);
+	enum pod_count result;
+	struct ipv6hdr ip;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		return LEFT_MALFORMED;
+	if (ip.version != 6 || bpf_ntohs(ip.payload_len) > skb->len - ETH_HLEN - sizeof(ip))
+		return LEFT_MALFORMED;
+	if (ip.hop_limit <= 1)
+		return LEFT_TTL;
+	p->family = AF_INET6;
+	p->protocol = ip.nexthdr;
+	p->ttl = ip.hop_limit;
+	copy_v6(&p->source, &ip.saddr);
+	copy_v6(&p->destination, &ip.daddr);
+	__builtin_memcpy(p->fib.ipv6_src, &ip.saddr, sizeof(ip.saddr));
+	__builtin_memcpy(p->fib.ipv6_dst, &ip.daddr, sizeof(ip.daddr));
+	__builtin_memcpy(&p->fib.flowinfo, &ip, sizeof(p->fib.flowinfo));
+	p->fib.flowinfo &= bpf_htonl(0x0fffffff);	/* IPV6_FLOWINFO_MASK */
+	if (!ip.payload_len && ip.nexthdr == NEXTHDR_HOP && has_jumbo_option(skb, offset, &p->protocol))
+		offset += JUMBO_OPTION;
+	result = parse_transport(skb, offset, p);
+	if (offset != ETH_HLEN + sizeof(ip))
+		p->length -= JUMBO_OPTION;
+	return result;
+}
+
+/* p must be zeroed. */
+static __always_inline enum pod_count parse(struct __sk_buff *skb, struct packet *p)
+{
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return LEFT_LINK;
+	p->length = skb->gso_size ? 0 : skb->len - ETH_HLEN;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return parse_v4(skb, p);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return parse_v6(skb, p);
+	return LEFT_LINK;
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Host routing: packets of pods take the route that the host's tables have for them, without the
+ * host's stack. The stack gets every packet about which there is any doubt; so it also answers what
+ * must be answered (ICMP errors), and counts what cannot be delivered. */
+#ifndef TCPILOT_POD_ROUTE_BPF_H
+#define TCPILOT_POD_ROUTE_BPF_H
+
+#include "maps.bpf.h"
+#include "nat.bpf.h"
+
+/* struct bpf_fib_lookup has the mark, an input, where it later has MAC addresses (Linux 6.10). */
+#define FIB_LOOKUP_MARK (1U << 5)
+
+static __always_inline int pass(enum pod_count why)
+{
+	count(why);
+	return TCX_NEXT;
+}
+
+static __always_inline enum pod_count why_not(long result)
+{
+	switch (result) {
+	case BPF_FIB_LKUP_RET_BLACKHOLE:
+		return LEFT_BLACKHOLE;
+	case BPF_FIB_LKUP_RET_UNREACHABLE:
+		return LEFT_UNREACHABLE;
+	case BPF_FIB_LKUP_RET_PROHIBIT:
+		return LEFT_PROHIBIT;
+	case BPF_FIB_LKUP_RET_NOT_FWDED:
+		return LEFT_NOT_FORWARDED;
+	case BPF_FIB_LKUP_RET_FWD_DISABLED:
+		return LEFT_NO_FORWARDING;
+	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
+		return LEFT_ENCAP;
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return LEFT_TOO_LONG;
+	}
+	return LEFT_LOOKUP;
+}
+
+/* Looks the packet's route up as the stack would for a packet that arrives here: all rules and tables,
+ * multipath, MTU. The next hop's MAC address is not looked up. */
+static __always_inline long look_up_route(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 flags = BPF_FIB_LOOKUP_SKIP_NEIGH, mark = skb->mark;
+
+	p->fib.family = p->family;
+	p->fib.l4_protocol = p->protocol;
+	if (has_ports(p->protocol)) {
+		p->fib.sport = p->ports.source;
+		p->fib.dport = p->ports.destination;
+	}
+	p->fib.tot_len = p->length;
+	p->fib.ifindex = skb->ifindex;
+	if (mark) {	/* a kernel that cannot consider it returns an error */
+		flags |= FIB_LOOKUP_MARK;
+		__builtin_memcpy(p->fib.smac, &mark, sizeof(mark));
+	}
+	return bpf_fib_lookup(skb, &p->fib, sizeof(p->fib), flags);
+}
+
+/* Takes one from the TTL or hop limit, as every router does. */
+static __always_inline long decrease_ttl(struct __sk_buff *skb, const struct packet *p)
+{
+	struct {
+		__u8 ttl, protocol;
+		__sum16 check;
+	} v4 = {.ttl = p->ttl - 1, .protocol = p->protocol};
+	__u8 hop_limit = p->ttl - 1;
+	__u32 sum;
+
+	if (p->family == AF_INET6)
+		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hop_limit, sizeof(hop_limit),
+					   BPF_F_RECOMPUTE_CSUM);
+	/* RFC 1141. The checksum makes up for the TTL, so that the sum of all bytes stays as it is. */
+	sum = p->check + bpf_htons(0x0100);
+	v4.check = sum + (sum >= 0xffff);
+	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &v4, sizeof(v4), 0);
+}
+
+/* Writes the MAC addresses that the pod's device expects: all zero on one without. */
+static __always_inline long address_frame(struct __sk_buff *skb, const struct device *d)
+{
+	struct {
+		__u8 destination[ETH_ALEN], source[ETH_ALEN];
+	} frame;
+
+	__builtin_memcpy(frame.destination, d->mac, ETH_ALEN);
+	__builtin_memcpy(frame.source, d->host_mac, ETH_ALEN);
+	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
+}
+
+static __always_inline int deliver(struct __sk_buff *skb, const struct packet *p, const struct device *to, enum pod_count way)
+{
+	int verdict = to_pod(skb, to);
+
+	if (verdict != TCX_NEXT)
+		return verdict;
+	/* These fail only if memory is short. The stack would decrease the TTL again. */
+	if (address_frame(skb, to) || decrease_ttl(skb, p))
+		return pass(LEFT_LOOKUP);
+	count(way);
+	return bpf_redirect_peer(p->fib.ifindex, 0);
+}
+
+static __always_inline int send(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_redir_neigh next = {.nh_family = p->fib.family};
+
+	if (decrease_ttl(skb, p))
+		return pass(LEFT_LOOKUP);
+	/* A route without a gateway leaves the destination there. */
+	__builtin_memcpy(next.ipv6_nh, p->fib.ipv6_dst, sizeof(next.ipv6_nh));
+	count(ROUTED_POD_TO_WIRE);
+	return bpf_redirect_neigh(p->fib.ifindex, &next, sizeof(next), 0);
+}
+
+static __always_inline bool without_nat(const union address *a)
+{
+	struct network n = {.prefixlen = 128};
+
+	__builtin_memcpy(n.addr, a, sizeof(n.addr));
+	return bpf_map_lookup_elem(&pod_networks, &n);
+}
+
+/* A packet that a pod sent, at the host's end of its pair. */
+static __always_inline int route_from_pod(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	const __u32 *here, *there;
+	const struct device *to;
+	enum pod_count why;
+	long result;
+
+	why = parse(skb, &p);
+	if (why != UNDERSTOOD)
+		return pass(why);
+	here = bpf_map_lookup_elem(&pod_addresses, &p.source);
+	if (!here || *here != skb->ifindex)
+		return pass(LEFT_SOURCE);
+	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
+	if (!there && !without_nat(&p.destination))
+		return pass(LEFT_DESTINATION);
+	if (is_translated(skb, &p))
+		return pass(LEFT_NAT);
+	result = look_up_route(skb, &p);
+	if (result)
+		return pass(why_not(result));
+	to = bpf_map_lookup_elem(&pod_devices, &p.fib.ifindex);
+	if (!to || !(to->flags & DEVICE_ROUTED) || p.fib.ifindex == skb->ifindex)
+		return pass(LEFT_DEVICE);
+	if (to->flags & DEVICE_OUTER)
+		return send(skb, &p);
+	if (!there || *there != p.fib.ifindex)
+		return pass(LEFT_DESTINATION);
+	return deliver(skb, &p, to, ROUTED_POD_TO_POD);
+}
+
+/* A packet that arrives from another host. */
+static __always_inline int route_from_wire(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	const __u32 *there;
+	const struct device *to;
+	long result;
+
+	if (parse(skb, &p) != UNDERSTOOD)
+		return TCX_NEXT;	/* most are the host's own: none are counted */
+	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
+	if (!there)
+		return TCX_NEXT;
+	if (!without_nat(&p.source))
+		return pass(LEFT_SOURCE);
+	if (is_translated(skb, &p))
+		return pass(LEFT_NAT);
+	result = look_up_route(skb, &p);
+	if (result)
+		return pass(why_not(result));
+	to = bpf_map_lookup_elem(&pod_devices, &p.fib.ifindex);
+	if (!to || !(to->flags & DEVICE_ROUTED) || *there != p.fib.ifindex)
+		return pass(LEFT_DEVICE);
+	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
+}
+
+#endif

@@ -1,0 +1,306 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/datapath"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/podlink"
+	"github.com/tcpilot/tcpilot/internal/undo"
+)
+
+// routingAnnotation is the annotation by which a pod's packets take the host's stack.
+const routingAnnotation = "tcpilot.io/host-routing"
+
+// podDevices are the programs on the network devices of pods. The methods that change something need
+// pods.mu.
+type podDevices struct {
+	links    *podlink.Links // nil as long as nothing is wanted, or it is not available
+	detached bool           // on request, until the configuration is read again
+	// Until then it is not tried again.
+	failed    error // why there are no programs
+	noRouting error // why these cannot route
+	shown     atomic.Pointer[podDevicesView]
+}
+
+// podDevicesView is what is known of one time. It is immutable.
+type podDevicesView struct {
+	wanted  bool  // packets are to be routed
+	failed  error // why they are not
+	missing podlink.Missing
+	links   *podlink.Links // for its counters
+}
+
+// view is what is known now.
+func (p *podDevices) view() *podDevicesView {
+	if v := p.shown.Load(); v != nil {
+		return v
+	}
+	return &podDevicesView{}
+}
+
+// podPins is the directory of the pins of pods' devices.
+func podPins(bpffs string) string { return filepath.Join(datapath.PinDir(bpffs), "pods") }
+
+// openPodDevices takes over what an earlier process left at the devices of pods, or removes it.
+func (d *Daemon) openPodDevices(u *undo.Stack) {
+	d.pods.mu.Lock()
+	defer d.pods.mu.Unlock()
+	u.Push("close programs of pods' devices", func() error {
+		d.pods.mu.Lock()
+		defer d.pods.mu.Unlock()
+		return d.podDevices.close(d.keep())
+	})
+	if d.wantedOfPods() == nil {
+		if removed, err := podlink.Remove(podPins(d.bpffs)); err != nil {
+			d.log.Warn("programs that an earlier tcpilot left at devices of pods not removed", "error", err)
+		} else if removed {
+			d.log.Info("programs that an earlier tcpilot left at devices of pods removed")
+		}
+	}
+	d.followPodDevices()
+}
+
+// close ends the use of the programs; with keep they stay attached.
+func (p *podDevices) close(keep bool) (err error) {
+	if p.links == nil {
+		return nil
+	}
+	if keep {
+		err = p.links.Close()
+	} else {
+		err = p.links.Detach()
+	}
+	p.links = nil
+	return err
+}
+
+// routesPods reports whether packets of pods are to be routed now. The caller has pods.mu.
+func (d *Daemon) routesPods() bool {
+	cfg := d.cfg.Load()
+	return cfg.Pods.RoutesHost() && cfg.Mode != engine.ModeObserve && !d.podDevices.detached
+}
+
+// wantedOfPods is what should be at the devices of the pods of now; nil for nothing. The caller has
+// pods.mu.
+func (d *Daemon) wantedOfPods() *podlink.Wanted {
+	if !d.routesPods() || d.podDevices.noRouting != nil {
+		return nil
+	}
+	cfg := &d.cfg.Load().Pods
+	w := &podlink.Wanted{Devices: cfg.Devices, Networks: cfg.Networks}
+	for _, p := range d.pods.now().All() {
+		if value, asks := p.Annotations[routingAnnotation]; !asks || value == "on" {
+			w.Pods = append(w.Pods, podlink.Pod{Pod: p, Route: true})
+		}
+	}
+	return w
+}
+
+// followPodDevices has programs at the devices of the pods of now, and nowhere else. The caller has
+// pods.mu.
+func (d *Daemon) followPodDevices() {
+	p := &d.podDevices
+	before := p.view()
+	w := d.wantedOfPods()
+	if w != nil && p.links == nil && p.failed == nil {
+		d.openPodLinks()
+		w = d.wantedOfPods()
+	}
+	v := &podDevicesView{wanted: d.routesPods(), failed: cmp.Or(p.failed, p.noRouting)}
+	switch {
+	case w == nil:
+		if err := p.close(false); err != nil {
+			d.log.Warn("programs of pods' devices not removed", "error", err)
+		}
+	case p.links != nil:
+		v.links = p.links
+		if v.missing, v.failed = p.links.Set(w); v.failed != nil && !isSame(before.failed, v.failed) {
+			d.log.Warn("devices of pods not all set", "error", v.failed)
+		}
+		d.logMissing(&before.missing, &v.missing)
+	}
+	p.shown.Store(v)
+}
+
+// openPodLinks loads the programs, and finds out whether they can route.
+func (d *Daemon) openPodLinks() {
+	p := &d.podDevices
+	if p.links, p.failed = podlink.Open(podPins(d.bpffs), d.log); p.failed == nil {
+		p.noRouting = p.links.CanRoute()
+	}
+	if err := cmp.Or(p.failed, p.noRouting); err != nil {
+		d.log.Error("packets of pods take the host's stack", "error", err)
+	}
+}
+
+// reloadPodDevices follows a new configuration.
+func (d *Daemon) reloadPodDevices() {
+	d.pods.mu.Lock()
+	defer d.pods.mu.Unlock()
+	d.podDevices.detached, d.podDevices.failed, d.podDevices.noRouting = false, nil, nil
+	d.followPodDevices()
+}
+
+// routingWarnings lists the devices of host routing that this host does not have.
+func routingWarnings(c *config.Pods) (list []string) {
+	for _, name := range c.Devices {
+		if _, err := net.InterfaceByName(name); err != nil {
+			list = append(list, fmt.Sprintf("pods.devices: there is no device %s here", name))
+		}
+	}
+	return list
+}
+
+// Bypassed lists what packets of pods bypass by a configuration; nothing unless host routing is on.
+func Bypassed(file string) ([]string, error) {
+	cfg, err := config.Load(file)
+	if err != nil || !cfg.Pods.RoutesHost() {
+		return nil, err
+	}
+	return []string{"pods.host_routing: TCP and UDP packets between pods, and between pods and pods.networks, bypass netfilter (chain FORWARD, and so network " +
+		"policies by iptables or nftables; connection tracking), IPsec policies, rp_filter, and tc filters of their devices that are not tcx links (docs/pods.md)"}, nil
+}
+
+// DetachPods implements api.Backend.
+func (d *Daemon) DetachPods(context.Context) error {
+	d.pods.mu.Lock()
+	defer d.pods.mu.Unlock()
+	d.podDevices.detached = true
+	err := d.podDevices.close(false)
+	d.followPodDevices()
+	if err == nil {
+		d.log.Info("packets of all pods take the host's stack until the next reload")
+	}
+	return err
+}
+
+// DetachPods removes what a daemon that no longer runs left at the devices of pods, and returns what
+// that was.
+func DetachPods(file string) (undone []string, err error) {
+	cfg, _, err := loadConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	var u undo.Stack
+	defer func() { err = errors.Join(err, u.Run()) }()
+	if err := lockRunDir(cfg.RunDir, &u); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
+		if !host.IsBPFFS(dir) {
+			continue
+		}
+		removed, err := podlink.Remove(podPins(dir))
+		if err != nil {
+			return undone, err
+		}
+		if removed {
+			undone = append(undone, "programs at the devices of pods, pinned in "+podPins(dir))
+		}
+	}
+	return undone, nil
+}
+
+// isSame reports whether two errors say the same.
+func isSame(a, b error) bool { return a != nil && b != nil && a.Error() == b.Error() }
+
+// logMissing logs what is not in force, unless it was not for the same reason before.
+func (d *Daemon) logMissing(before, now *podlink.Missing) {
+	for _, name := range slices.Sorted(maps.Keys(now.Devices)) {
+		if err := now.Devices[name]; !isSame(before.Devices[name], err) {
+			d.log.Warn("packets from other hosts for pods take the host's stack", "device", name, "error", err)
+		}
+	}
+	for cookie, err := range now.Pods {
+		if !isSame(before.Pods[cookie], err) {
+			d.log.Warn("packets of a pod take the host's stack", "pod", d.PodName(cookie), "error", err)
+		}
+	}
+}
+
+// routingFeature is the part of the features.
+func (d *Daemon) routingFeature() api.Feature {
+	v, cfg := d.podDevices.view(), d.cfg.Load()
+	f := api.Feature{Name: featureRouting, Wanted: cfg.Pods.RoutesHost(), Active: v.links != nil && v.failed == nil}
+	var why []error
+	switch {
+	case v.failed != nil:
+		why = append(why, v.failed)
+	case f.Wanted && !v.wanted:
+		why = append(why, errors.New(notNow(cfg)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.missing.Devices)) {
+		why = append(why, fmt.Errorf("packets that arrive at device %s: %w", name, v.missing.Devices[name]))
+	}
+	if err := errors.Join(why...); err != nil {
+		f.Active, f.Why = false, err.Error()
+	}
+	return f
+}
+
+// featureRouting is the feature's name in status and doctor.
+const featureRouting = "tcx: packets of pods are routed without the host's stack"
+
+// triedRouting says whether this kernel can do it, found by trying.
+func triedRouting(wanted bool) api.Feature {
+	f := api.Feature{Name: featureRouting, Wanted: wanted, Active: wanted}
+	if err := podlink.Try(); err != nil {
+		f.Active, f.Why = false, err.Error()
+	} else if !wanted {
+		f.Why = "this kernel can do it; pods.host_routing is off"
+	}
+	return f
+}
+
+func notNow(cfg *config.Config) string {
+	if cfg.Mode == engine.ModeObserve {
+		return "mode is observe"
+	}
+	return "detached on request; 'tcpilot reload' attaches it again"
+}
+
+// podRouting says whether the packets of a pod are routed by programs; nil if that is not configured.
+func (v *podDevicesView) podRouting(cookie uint64, annotation string) *api.PodRouting {
+	switch {
+	case !v.wanted:
+		return nil
+	case annotation == "off":
+		return &api.PodRouting{Why: "annotation " + routingAnnotation}
+	case annotation != "" && annotation != "on":
+		return &api.PodRouting{Why: fmt.Sprintf("annotation %s: %.40q is neither on nor off", routingAnnotation, annotation)}
+	case v.failed != nil:
+		return &api.PodRouting{Why: v.failed.Error()}
+	case v.missing.Pods[cookie] != nil:
+		return &api.PodRouting{Why: v.missing.Pods[cookie].Error()}
+	}
+	return &api.PodRouting{Active: true}
+}
+
+// packetCounts are the counters of the programs; none if there are no programs.
+func (d *Daemon) packetCounts() (list []metrics.PacketCount) {
+	v := d.podDevices.view()
+	if v.links == nil {
+		return nil
+	}
+	counts, err := v.links.Counters()
+	if err != nil { // detached meanwhile
+		return nil
+	}
+	for _, c := range counts {
+		list = append(list, metrics.PacketCount{Fate: c.Name, Routed: c.Routed, Packets: c.Count})
+	}
+	return list
+}

@@ -1,0 +1,80 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+)
+
+// pair is a pod's device, as seen from the host, and the other end, in the pod.
+type pair struct{ host, pod linkInfo }
+
+// find finds the devices of a pod. It returns them only if the kernel says that the recorded device
+// of the host is the other end of the recorded one in the pod's network namespace. An index alone may be that of
+// another device by now.
+func find(p *pod.Pod) (pair, error) {
+	if p.HostIndex == 0 || p.Index == 0 {
+		return pair{}, errors.New("its record does not say which device it has: it was started by an older tcpilot-cni, or its device has no end on the host")
+	}
+	ns, err := os.Open(p.NetNS)
+	if err != nil {
+		return pair{}, fmt.Errorf("open network namespace of pod: %w", err)
+	}
+	defer ns.Close()
+	found, err := findIn(int(ns.Fd()), p)
+	if err != nil {
+		return pair{}, fmt.Errorf("find device %d of pod: %w", p.HostIndex, err)
+	}
+	return found, nil
+}
+
+func findIn(ns int, p *pod.Pod) (found pair, err error) {
+	if found.host, err = linkByIndex(p.HostIndex); err != nil {
+		return found, err
+	}
+	cookie, err := netns.Cookie(fmt.Sprintf("/proc/self/fd/%d", ns)) // the path may lead to another one by now
+	if err != nil {
+		return found, err
+	}
+	if cookie != p.Cookie {
+		return found, fmt.Errorf("%s is another network namespace", p.NetNS)
+	}
+	err = netns.Do(ns, func() (err error) {
+		found.pod, err = linkByIndex(p.Index)
+		return err
+	})
+	if err != nil {
+		return found, err
+	}
+	id, err := netnsID(ns) // after the link: reading that makes the kernel number the namespace
+	if err != nil {
+		return found, err
+	}
+	switch {
+	case found.host.kind != "veth" && found.host.kind != "netkit":
+		return found, fmt.Errorf("it is of the kind %q, neither veth nor netkit", found.host.kind)
+	case found.host.peer != p.Index || found.host.peerNS != id || id == sameNS:
+		return found, errors.New("its other end is not in the pod")
+	}
+	return found, nil
+}
+
+// outer finds a device that leads to other hosts.
+func outer(name string) (linkInfo, error) {
+	d, err := linkByName(name)
+	if errors.Is(err, unix.ENODEV) {
+		return d, fmt.Errorf("there is no device %s", name)
+	}
+	if err != nil {
+		return d, fmt.Errorf("find device %s: %w", name, err)
+	}
+	if d.hardware != unix.ARPHRD_ETHER {
+		return d, fmt.Errorf("device %s has no Ethernet headers", name)
+	}
+	return d, nil
+}

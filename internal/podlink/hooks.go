@@ -1,0 +1,205 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// program is one that is attached to devices.
+type program struct {
+	name string // in the kernel, and in the names of pins
+	at   ebpf.AttachType
+	prog *ebpf.Program
+	id   ebpf.ProgramID
+}
+
+// programs are those of pods' devices, and the one of outer devices.
+type programs struct{ podOut, podIn, wireIn program }
+
+func (p *programs) all() []*program { return []*program{&p.podOut, &p.podIn, &p.wireIn} }
+
+// named are the programs without the loaded ones.
+func named() programs {
+	return programs{
+		podOut: program{name: "tcpilot_pod_out", at: ebpf.AttachTCXIngress},
+		podIn:  program{name: "tcpilot_pod_in", at: ebpf.AttachTCXEgress},
+		wireIn: program{name: "tcpilot_wire_in", at: ebpf.AttachTCXIngress},
+	}
+}
+
+// marker is the name of a map that each of tcpilot's programs on devices uses. The tag of a program
+// differs from build to build; its name alone could be anybody's.
+const marker = "pod_devices"
+
+// attach has the program attached to a device by a pinned link. One of an earlier process gets the
+// program in place, so that no packet is missed, also if its pin is not to be seen, because another
+// BPF file system was mounted meanwhile. Programs of others stay where they are.
+func (l *Links) attach(p *program, ifindex int) error {
+	ours, inForce, err := p.attached(ifindex)
+	if err != nil {
+		return err
+	}
+	if inForce {
+		return nil
+	}
+	for i, old := range ours {
+		if err := l.adopt(p, ifindex, old); err != nil {
+			l.log.Warn("program of an earlier tcpilot on a device not taken over", "program", p.name, "device", ifindex, "error", err)
+			continue
+		}
+		l.adopted = true
+		return detachAll(slices.Delete(ours, i, i+1))
+	}
+	created, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p.prog, Attach: p.at})
+	if err != nil {
+		return fmt.Errorf("attach %s to device %d: %w", p.name, ifindex, err)
+	}
+	defer created.Close()
+	if err := repin(created, l.pin(p, ifindex)); err != nil {
+		return err
+	}
+	return detachAll(ours) // which could not be adopted
+}
+
+// attached lists the links by which programs of this name, of earlier processes of tcpilot, are attached to a device.
+// inForce says that this process's own is.
+func (p *program) attached(ifindex int) (ours []link.ID, inForce bool, err error) {
+	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: p.at})
+	if err != nil {
+		return nil, false, fmt.Errorf("list programs of device %d: %w", ifindex, err)
+	}
+	for _, a := range on.Programs {
+		id, linked := a.LinkID()
+		switch {
+		case p.prog != nil && a.ID == p.id:
+			inForce = true
+		case linked && isOurs(a.ID, p.name):
+			ours = append(ours, id)
+		}
+	}
+	return ours, inForce, nil
+}
+
+// isOurs reports whether a program is one of tcpilot's, of any version.
+func isOurs(id ebpf.ProgramID, name string) bool {
+	prog, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return false
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil || info.Name != name {
+		return false
+	}
+	maps, _ := info.MapIDs()
+	return slices.ContainsFunc(maps, func(id ebpf.MapID) bool {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return false
+		}
+		defer m.Close()
+		info, err := m.Info()
+		return err == nil && info.Name == marker
+	})
+}
+
+func (l *Links) adopt(p *program, ifindex int, id link.ID) error {
+	old, err := link.NewFromID(id)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	if err := old.Update(p.prog); err != nil {
+		return err
+	}
+	return repin(old, l.pin(p, ifindex))
+}
+
+func detachAll(ids []link.ID) (errs error) {
+	for _, id := range ids {
+		old, err := link.NewFromID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(old.Detach(), old.Close())
+		}
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("detach program of an earlier tcpilot: %w", err))
+		}
+	}
+	return errs
+}
+
+// repin pins a link, in place of another one that may have its path.
+func repin(l link.Link, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old pin: %w", err)
+	}
+	if err := l.Pin(path); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	return nil
+}
+
+func (l *Links) pin(p *program, ifindex int) string {
+	return filepath.Join(l.linkPins(), fmt.Sprintf("%s-%d", p.name, ifindex))
+}
+
+// unpin removes all pins but these, which detaches programs.
+func (l *Links) unpin(keep map[string]bool) (errs error) {
+	pins, err := os.ReadDir(l.linkPins())
+	if err != nil {
+		return fmt.Errorf("list pins of devices: %w", err)
+	}
+	for _, pin := range pins {
+		path := filepath.Join(l.linkPins(), pin.Name())
+		if keep[path] {
+			continue
+		}
+		// Without this, the kernel detaches the program some time after the last pin is removed.
+		if pinned, err := link.LoadPinnedLink(path, nil); err == nil {
+			_ = pinned.Detach() // fails if the device is gone
+			_ = pinned.Close()
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = errors.Join(errs, fmt.Errorf("remove pin of device: %w", err))
+		}
+	}
+	return errs
+}
+
+// Remove detaches all programs of tcpilot from the devices of this network namespace, and removes the
+// pins below dir, to give pods back to the host's stack. It is not an error if there is nothing;
+// removed says whether there was anything.
+func Remove(dir string) (removed bool, err error) {
+	var errs []error
+	// Pins may be out of sight, in a BPF file system that was mounted over.
+	devices, err := net.Interfaces()
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list devices: %w", err))
+	}
+	programs := named()
+	for _, d := range devices {
+		for _, p := range programs.all() {
+			ours, _, err := p.attached(d.Index)
+			if err != nil {
+				continue // a kernel without tcx, or the device is gone
+			}
+			removed = removed || ours != nil
+			errs = append(errs, detachAll(ours))
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		removed = true
+	}
+	return removed, errors.Join(append(errs, os.RemoveAll(dir))...)
+}

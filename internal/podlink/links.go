@@ -1,0 +1,313 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+)
+
+// Links are the loaded programs, their maps, and the devices that they are attached to. Its methods
+// may be called from one goroutine at a time, Counters from any.
+type Links struct {
+	log       *slog.Logger
+	dir       string // of pins
+	objs      podObjects
+	programs  programs
+	devices   table[uint32, abiDevice]
+	addresses table[[16]byte, uint32]
+	networks  table[abiNetwork, uint8]
+	found     map[place]pair // that were verified
+	adopted   bool           // programs of an earlier process were taken over
+	// noConntrack says why the kernel cannot be asked whether it translates a connection.
+	noConntrack error
+}
+
+// place is where a record says that a pod's device is.
+type place struct {
+	cookie    uint64
+	host, pod int
+}
+
+// version is part of the name of the directory with the maps, which are never migrated.
+var version = fmt.Sprintf("v%d", abiPodLimitsPOD_ABI_VERSION)
+
+func (l *Links) mapPins() string  { return filepath.Join(l.dir, version) }
+func (l *Links) linkPins() string { return filepath.Join(l.dir, "links") }
+
+// Open loads the programs with the maps that an earlier process left pinned below dir, a directory of
+// a BPF file system. What that process attached stays as it is until Set.
+func Open(dir string, log *slog.Logger) (*Links, error) {
+	l := &Links{log: log, dir: dir, programs: named(), found: map[place]pair{}}
+	if err := l.open(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *Links) open() error {
+	for _, dir := range []string{l.mapPins(), l.linkPins()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("create pin directory: %w", err)
+		}
+	}
+	if err := l.load(l.mapPins()); err != nil {
+		return err
+	}
+	err := l.tryAttach()
+	if err != nil {
+		return err
+	}
+	if l.devices, err = openTable[uint32, abiDevice](l.objs.PodDevices); err != nil {
+		return err
+	}
+	if l.addresses, err = openTable[[16]byte, uint32](l.objs.PodAddresses); err != nil {
+		return err
+	}
+	l.networks, err = openTable[abiNetwork, uint8](l.objs.PodNetworks)
+	return err
+}
+
+// load loads the programs; pins is the directory of their maps, empty for none. Without the kernel's functions for
+// connection tracking they are loaded too, and cannot route.
+func (l *Links) load(pins string) error {
+	tried := l.loadWith(pins, true)
+	if tried == nil {
+		return nil
+	}
+	if err := l.loadWith(pins, false); err != nil {
+		return err
+	}
+	l.noConntrack = fmt.Errorf("%w: %w", errNoConntrack, tried)
+	return nil
+}
+
+func (l *Links) loadWith(pins string, conntrack bool) error {
+	spec, err := loadPod()
+	if err != nil {
+		return fmt.Errorf("read embedded object pod: %w", err)
+	}
+	if err := spec.Variables["has_conntrack"].Set(conntrack); err != nil {
+		return fmt.Errorf("set has_conntrack: %w", err)
+	}
+	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
+	shared := func(name string) bool { return pins != "" && name[0] != '.' } // .rodata belongs to one build
+	for name, m := range spec.Maps {
+		if shared(name) {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	err = spec.LoadAndAssign(&l.objs, opts)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		l.log.Warn("pinned maps of pods are of another build, starting with new ones", "dir", pins, "error", err)
+		for name := range spec.Maps {
+			if err := os.Remove(filepath.Join(pins, name)); shared(name) && err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove pinned map: %w", err)
+			}
+		}
+		err = spec.LoadAndAssign(&l.objs, opts)
+	}
+	if err != nil {
+		return fmt.Errorf("load programs of pods' devices: %w", err)
+	}
+	l.programs.podOut.prog, l.programs.podIn.prog, l.programs.wireIn.prog = l.objs.TcpilotPodOut, l.objs.TcpilotPodIn, l.objs.TcpilotWireIn
+	for _, p := range l.programs.all() {
+		info, err := p.prog.Info()
+		if err != nil {
+			return fmt.Errorf("read program info: %w", err)
+		}
+		p.id, _ = info.ID()
+	}
+	return nil
+}
+
+// Pod is what is wanted for a pod.
+type Pod struct {
+	*pod.Pod
+	Route bool // its packets need not climb the host's stack
+}
+
+// Wanted is what is to be in force.
+type Wanted struct {
+	Pods     []Pod
+	Devices  []string       // names of the devices that lead to other hosts
+	Networks []netip.Prefix // which pods reach without NAT
+}
+
+// Missing is what of Wanted is not in force, and why.
+type Missing struct {
+	Pods    map[uint64]error // by cookie
+	Devices map[string]error
+}
+
+// goal is what the maps and the directory of pins should contain.
+type goal struct {
+	devices   map[uint32]abiDevice
+	addresses map[[16]byte]uint32
+	networks  map[abiNetwork]uint8
+	pins      map[string]bool
+	found     map[place]pair
+}
+
+// Set puts what is wanted into force, and only that. Programs are attached after the maps have what
+// they need; the rows that nothing needs any more go at last.
+func (l *Links) Set(w *Wanted) (Missing, error) {
+	missing := Missing{map[uint64]error{}, map[string]error{}}
+	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[string]bool{}, map[place]pair{}}
+	for _, n := range w.Networks {
+		g.networks[networkOf(n)] = 1
+	}
+	if err := l.networks.add(g.networks); err != nil {
+		return missing, err
+	}
+	for _, name := range w.Devices {
+		if err := l.setOuter(&g, name); err != nil {
+			missing.Devices[name] = err
+		}
+	}
+	for i := range w.Pods {
+		if err := l.setPod(&g, &w.Pods[i]); err != nil {
+			missing.Pods[w.Pods[i].Cookie] = err
+		}
+	}
+	l.found = g.found
+	return missing, errors.Join(l.addresses.trim(g.addresses), l.networks.trim(g.networks), l.devices.trim(g.devices),
+		l.unpin(g.pins), l.removeOtherVersions())
+}
+
+func (l *Links) setOuter(g *goal, name string) error {
+	d, err := outer(name)
+	if err != nil {
+		return err
+	}
+	return l.setDevice(g, d.index, abiDevice{Flags: uint32(abiDeviceFlagsDEVICE_ROUTED | abiDeviceFlagsDEVICE_OUTER), HostMac: d.mac}, &l.programs.wireIn)
+}
+
+func (l *Links) setPod(g *goal, p *Pod) error {
+	where := place{p.Cookie, p.HostIndex, p.Index}
+	devices, known := l.found[where]
+	// An attached program shows that the index still is that of the device which was verified, because a link ends
+	// with its device.
+	if _, attached, err := l.programs.podOut.attached(p.HostIndex); err != nil || !attached || !known {
+		if devices, err = find(p.Pod); err != nil {
+			return err
+		}
+	}
+	d := abiDevice{Mac: devices.pod.mac, HostMac: devices.host.mac}
+	rows := map[[16]byte]uint32{}
+	if p.Route {
+		d.Flags = uint32(abiDeviceFlagsDEVICE_ROUTED)
+		for _, a := range p.Addresses {
+			rows[a.Addr().As16()] = uint32(p.HostIndex)
+			if _, taken := g.addresses[a.Addr().As16()]; taken {
+				return fmt.Errorf("another pod has its address %s", a.Addr())
+			}
+		}
+	}
+	if err := l.setDevice(g, p.HostIndex, d, &l.programs.podOut, &l.programs.podIn); err != nil {
+		return err
+	}
+	g.found[where] = devices
+	maps.Copy(g.addresses, rows)
+	return l.addresses.add(rows)
+}
+
+// setDevice attaches programs to a device. It is in the goal only if all of them are, so that both
+// directions of a connection take one way.
+func (l *Links) setDevice(g *goal, ifindex int, d abiDevice, programs ...*program) error {
+	row := map[uint32]abiDevice{uint32(ifindex): d}
+	if err := l.devices.add(row); err != nil {
+		return err
+	}
+	pins := map[string]bool{}
+	for _, p := range programs {
+		if err := l.attach(p, ifindex); err != nil {
+			return err
+		}
+		pins[l.pin(p, ifindex)] = true
+	}
+	maps.Copy(g.devices, row)
+	maps.Copy(g.pins, pins)
+	return nil
+}
+
+func networkOf(p netip.Prefix) abiNetwork {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return abiNetwork{Prefixlen: uint32(bits), Addr: p.Masked().Addr().As16()}
+}
+
+// removeOtherVersions drops the maps of other builds, which no program uses any more.
+func (l *Links) removeOtherVersions() error {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return fmt.Errorf("list pins of pods: %w", err)
+	}
+	for _, e := range entries {
+		if path := filepath.Join(l.dir, e.Name()); path != l.mapPins() && path != l.linkPins() {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove pins of another version: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Close releases the process's own handles; what is attached stays.
+func (l *Links) Close() error { return l.objs.Close() }
+
+// Detach gives all pods back to the host's stack, and closes.
+func (l *Links) Detach() error {
+	err := l.Close()
+	_, removed := Remove(l.dir)
+	return errors.Join(err, removed)
+}
+
+// errNoConntrack: without these functions, which came with Linux 6.0, the programs cannot ask.
+var errNoConntrack = errors.New("programs cannot ask this kernel whether it translates addresses of a connection (is the kernel module nf_conntrack loaded, and has it BTF?)")
+
+// CanRoute says why packets cannot be routed without the host's stack; nil if they can.
+func (l *Links) CanRoute() error { return l.noConntrack }
+
+// Try says why this kernel cannot have programs on pods' devices, or cannot route by them; nil if it can.
+func Try() error {
+	l := Links{programs: named()}
+	err := l.load("")
+	defer l.Close()
+	if err != nil {
+		return err
+	}
+	if err := l.tryAttach(); err != nil {
+		return err
+	}
+	return l.CanRoute()
+}
+
+// tryAttach attaches a program in a network namespace of its own, to explain at once why a kernel
+// cannot do it.
+func (l *Links) tryAttach() error {
+	return netns.InNew(func() error {
+		const loopback = 1 // the index of the first device of a namespace
+		at, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: l.programs.podOut.prog, Attach: l.programs.podOut.at})
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("this kernel has no tcx links (needs Linux 6.6): %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		return at.Close()
+	})
+}

@@ -1,0 +1,221 @@
+package podlink
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// onDevice lists the names of the programs at one hook of a device, and their links, in order.
+func onDevice(t *testing.T, ifindex int, at ebpf.AttachType) (names []string, links []link.ID) {
+	t.Helper()
+	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range on.Programs {
+		prog, err := ebpf.NewProgramFromID(p.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := prog.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		prog.Close()
+		names = append(names, info.Name)
+		id, _ := p.LinkID()
+		links = append(links, id)
+	}
+	return names, links
+}
+
+// foreign attaches a program of somebody else's to a device.
+func foreign(t *testing.T, ifindex int, name string) {
+	t.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+}
+
+// An earlier process's programs are replaced in place, whether their pins are to be seen or not; so
+// connections go on without the host's stack, and other programs stay.
+func TestRootAdopt(t *testing.T) {
+	for _, remounted := range []bool{false, true} {
+		t.Run(map[bool]string{false: "pinned", true: "remounted"}[remounted], func(t *testing.T) {
+			r := newRig(t)
+			foreign(t, r.a.HostIndex, "before")
+			r.open()
+			r.set(r.wanted())
+			foreign(t, r.a.HostIndex, "tcpilot_pod_out") // somebody else's, in spite of its name
+			names, before := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress)
+			if !slices.Equal(names, []string{"before", "tcpilot_pod_out", "tcpilot_pod_out"}) {
+				t.Fatalf("%q", names)
+			}
+			if err := r.links.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if remounted {
+				testenv.MountBPFFS(t, filepath.Dir(r.dir))
+			}
+			old := r.links.programs.podOut.id
+			r.open()
+			r.set(r.wanted())
+			if !r.links.adopted || r.links.programs.podOut.id == old {
+				t.Errorf("adopted %v, program %d, before %d", r.links.adopted, r.links.programs.podOut.id, old)
+			}
+			if got, after := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress); !slices.Equal(got, names) || !slices.Equal(after, before) {
+				t.Errorf("%q %v, before %q %v", got, after, names, before)
+			}
+			if got := r.grown(func() { exchange(t, r.a.NS, r.c.NS, r.c.V4, 1000) }); got["pod-to-wire"] == 0 || got["wire-to-pod"] == 0 {
+				t.Errorf("routed: %v", got)
+			}
+			pins, err := os.ReadDir(r.links.linkPins())
+			if err != nil || len(pins) != 5 { // two for each pod, one for the wire
+				t.Errorf("pins %v, %v", pins, err)
+			}
+			if err := r.links.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress); !slices.Equal(got, []string{"before", "tcpilot_pod_out"}) {
+				t.Errorf("after detaching: %q", got)
+			}
+			exchange(t, r.a.NS, r.c.NS, r.c.V4, 1000)
+		})
+	}
+}
+
+// Without a process, Remove finds programs whose pins are out of sight.
+func TestRootRemove(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.wanted())
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.MountBPFFS(t, filepath.Dir(r.dir))
+	foreign(t, r.a.HostIndex, "other")
+	for i, want := range []bool{true, false} {
+		if removed, err := Remove(r.dir); err != nil || removed != want {
+			t.Errorf("%d: removed %v, %v", i, removed, err)
+		}
+	}
+	if got, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress); !slices.Equal(got, []string{"other"}) {
+		t.Errorf("left: %q", got)
+	}
+}
+
+// Programs are only at the devices of the pods of now, and maps have only their rows.
+func TestRootFollow(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	w := r.wanted()
+	r.set(w)
+	w.Pods[0].Route = false
+	r.set(w)
+	got := r.grown(func() { exchange(t, r.a.NS, r.b.NS, r.b.V4, 1000); exchange(t, r.c.NS, r.a.NS, r.a.V6, 1000) })
+	if len(got) != 1 || got["destination"] == 0 { // what the other pod sends to it
+		t.Errorf("a pod that is not routed: %v", got)
+	}
+	w.Pods, w.Devices, w.Networks = w.Pods[1:], nil, nil
+	r.set(w)
+	names, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress)
+	egress, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXEgress)
+	if len(names)+len(egress) > 0 {
+		t.Errorf("at the device of a pod that is gone: %q, %q", names, egress)
+	}
+	if d := slices.Collect(maps.Keys(r.links.devices.rows)); len(d) != 1 || int(d[0]) != r.b.HostIndex || len(r.links.addresses.rows) != 2 || len(r.links.networks.rows) != 0 {
+		t.Errorf("rows: devices %v, addresses %v, networks %v", d, r.links.addresses.rows, r.links.networks.rows)
+	}
+	for _, table := range []*ebpf.Map{r.links.objs.PodDevices, r.links.objs.PodAddresses, r.links.objs.PodNetworks} {
+		rows := 0
+		for it, k, v := table.Iterate(), make([]byte, table.KeySize()), make([]byte, table.ValueSize()); it.Next(&k, &v); {
+			rows++
+		}
+		if want := map[*ebpf.Map]int{r.links.objs.PodDevices: 1, r.links.objs.PodAddresses: 2}[table]; rows != want {
+			t.Errorf("%s has %d rows, want %d", table, rows, want)
+		}
+	}
+	r.node.IP(t, "link del "+r.b.Host)
+	missing, err := r.links.Set(w)
+	if err != nil || len(missing.Pods) != 1 {
+		t.Errorf("a device that is gone: %+v, %v", missing, err)
+	}
+	if pins, err := os.ReadDir(r.links.linkPins()); err != nil || len(pins) != 0 {
+		t.Errorf("pins %v, %v", pins, err)
+	}
+}
+
+// A device is not touched unless its other end is in the pod.
+func TestRootOthersDevice(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for want, change := range map[string]func(a, b *Pod){
+		"its other end is not in the pod": func(a, b *Pod) { a.HostIndex = b.HostIndex },
+		"neither veth nor netkit":         func(a, _ *Pod) { a.HostIndex = 1 }, // lo
+		"no such device":                  func(a, _ *Pod) { a.HostIndex = 9999 },
+		"is another network namespace":    func(a, b *Pod) { a.NetNS = b.NetNS },
+		"does not say which device":       func(a, _ *Pod) { a.HostIndex = 0 },
+		"another pod has its address":     func(a, b *Pod) { a.Addresses = b.Addresses },
+	} {
+		w := r.wanted()
+		w.Pods[0], w.Pods[1] = w.Pods[1], w.Pods[0]
+		a := w.Pods[1].Cookie
+		change(&w.Pods[1], &w.Pods[0])
+		missing, err := r.links.Set(w)
+		if err != nil || len(missing.Pods) != 1 || missing.Pods[a] == nil || !strings.Contains(missing.Pods[a].Error(), want) {
+			t.Errorf("want %q: %+v, %v", want, missing.Pods, err)
+		}
+	}
+	for name, want := range map[string]string{"eth9": "there is no device eth9"} {
+		missing, err := r.links.Set(&Wanted{Devices: []string{name}})
+		if err != nil || missing.Devices[name] == nil || missing.Devices[name].Error() != want {
+			t.Errorf("%s: %+v, %v", name, missing.Devices, err)
+		}
+	}
+}
+
+// Without the kernel's functions for connection tracking, no packet is routed.
+func TestRootWithoutConntrack(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.links.loadWith(r.links.mapPins(), false); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if r.links.devices, err = openTable[uint32, abiDevice](r.links.objs.PodDevices); err != nil {
+		t.Fatal(err)
+	}
+	r.links.addresses.m, r.links.networks.m = r.links.objs.PodAddresses, r.links.objs.PodNetworks
+	r.set(r.wanted())
+	if got := r.grown(func() { exchange(t, r.a.NS, r.c.NS, r.c.V4, 1000) }); len(got) != 1 || got["nat"] == 0 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestRootTry(t *testing.T) {
+	needTCX(t)
+	if err := Try(); err != nil {
+		t.Error(err)
+	}
+}
