@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 10,	/* in the name of the directory with the pins */
+	ABI_VERSION = 11,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 33,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -122,7 +122,7 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 hold_out;		/* share of connections in the hold-out, in 1/65536 */
-	__u32 adapted;		/* bit per field of set: computed from the path's metrics, not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
+	__u32 adapted;		/* bit per field of set: computed from the path's metrics, or a default of the objective; not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
 	__u32 num_arms;
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
@@ -200,12 +200,14 @@ enum {
 };
 
 /* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
- * delack.bpf.h, pacing.bpf.h, clamp.bpf.h). If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
+ * delack.bpf.h, pacing.bpf.h, clamp.bpf.h), or that an application keeps if it has set them (defaults.bpf.h).
+ * If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
 	FIELD_CWND_CLAMP = 1,
 	FIELD_RTO_MIN = 2,
 	FIELD_DELACK_MAX = 4,
+	FIELD_NOTSENT_LOWAT = 8,
 	FIELD_MAX_PACING_RATE = 10,
 };
 

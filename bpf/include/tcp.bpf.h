@@ -220,6 +220,7 @@ struct tcp_sock {
 	__u32 chrono_stat[3];
 	__u32 write_seq;
 	__u32 lsndtime;
+	__u32 notsent_lowat;
 	__u64 tcp_wstamp_ns;
 	__u64 tcp_clock_cache;
 	__u64 tcp_mstamp;

@@ -69,6 +69,7 @@ struct {
 #include "init_rwnd.bpf.h"
 #include "rto_min.bpf.h"
 #include "delack.bpf.h"
+#include "defaults.bpf.h"
 #include "pacing.bpf.h"
 #include "round_trip.bpf.h"
 #include "ends.bpf.h"
@@ -178,6 +179,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 		set &= ~DELACK_MAX_BIT;
 		t->delack_max = lower_delack_max(skops, ctx->tp, ctx->policy->value[FIELD_DELACK_MAX]);
 	}
+	set = without_own(ctx->tp, set, ctx->policy->adapted);
 	/* limit_pacing divides it once the connection is counted */
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 	apply_fields(skops, ctx->policy, set, false);

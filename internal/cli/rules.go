@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,24 +56,28 @@ func (a *app) renderRules(w io.Writer, rules []engine.RuleState, live bool) {
 	t.Write(w, a.Paint, "")
 }
 
+// byObjective is the reason of values that a rule has by its objective.
+const byObjective = "objective"
+
 // action says what a rule does in a few words.
 func action(r engine.RuleState) string {
 	if r.Action == "leave" {
 		return "leave alone"
 	}
 	var parts []string
-	if len(r.Set) > 0 || r.CC != (tcp.CC{}) {
-		var set []string
-		if r.CC != (tcp.CC{}) {
-			set = append(set, "cc="+r.CC.String())
-		}
-		for _, s := range r.Set {
-			value := s.Configured
-			if value == "" {
-				value = fmtValue(s.Value, s.Unit)
-			}
+	var set, defaults []string
+	if r.CC != (tcp.CC{}) {
+		set = append(set, "cc="+r.CC.String())
+	}
+	for _, s := range r.Set {
+		value := cmp.Or(s.Configured, fmtValue(s.Value, s.Unit))
+		if s.Reason == byObjective {
+			defaults = append(defaults, s.Field+"="+value)
+		} else {
 			set = append(set, s.Field+"="+value)
 		}
+	}
+	if len(set) > 0 {
 		parts = append(parts, "set "+strings.Join(set, ", "))
 	}
 	if len(r.Arms) > 0 {
@@ -81,6 +86,9 @@ func action(r engine.RuleState) string {
 			arms = append(arms, c.String())
 		}
 		learn := fmt.Sprintf("learn %s for %s", strings.Join(arms, "/"), r.Objective)
+		if len(defaults) > 0 {
+			learn += " (" + strings.Join(defaults, ", ") + ")"
+		}
 		if r.HoldOut > 0 {
 			learn += ", hold-out " + fmtConfigured(r.HoldOut)
 		}

@@ -99,6 +99,7 @@ func (d *decoder) rule(r *fileRule, holdOut float64) policy.Rule {
 	}
 	p.Adapt = d.adapt(r, &p)
 	d.bounds(r, &p)
+	p.UseObjective()
 	if r.Rollout != nil && *r.Rollout < 1 { // 100 % is the same as no rollout
 		p.Rollout = *r.Rollout
 	}

@@ -72,14 +72,18 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	}
 	for _, s := range p.Set {
 		computed := s.Reason == policy.FromMetrics.String()
-		f := api.FieldWhy{Setting: s, Applied: computed || s.Reason == policy.ByRule.String()}
-		if !computed {
+		byObjective := s.Reason == policy.ByObjective.String()
+		f := api.FieldWhy{Setting: s, Applied: computed || byObjective || s.Reason == policy.ByRule.String()}
+		switch {
+		case byObjective:
+			f.Why = "the default of objective " + e.Rule.Objective + ", which rule " + e.Rule.Name + " has; an application's own value is kept"
+		case !computed:
 			f.Why = "rule " + e.Rule.Name + " sets it"
 		}
 		switch {
 		case !f.Applied:
 			f.Why = reasonText(s.Reason)
-		case out.Mode == engine.ModeObserve && computed:
+		case out.Mode == engine.ModeObserve && (computed || byObjective):
 			f.Applied = false
 		case out.Mode == engine.ModeObserve:
 			f.Applied, f.Why = false, "rule "+e.Rule.Name+" would set it"
@@ -189,6 +193,8 @@ func reasonText(reason string) string {
 	switch reason {
 	case policy.ByRule.String():
 		return "the rule sets it, without learning"
+	case policy.ByObjective.String():
+		return "a default of the rule's objective"
 	case policy.NewPath.String():
 		return "nothing is known of this path yet: the default is in use, and others are tried"
 	case policy.Inherited.String():

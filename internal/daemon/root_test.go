@@ -65,14 +65,19 @@ func TestRootExplain(t *testing.T) {
 	p.rules(t, `rules:
   - {name: left, match: {remote: [192.0.2.0/24]}, leave: true}
   - {name: fixed, match: {remote: [198.51.100.0/24]}, set: {init_cwnd: 30}}
+  - {name: quick, match: {remote: [203.0.113.0/25]}, learn: {objective: latency}}
   - {name: all, match: {remote: [127.0.0.0/8]}, learn: {}}`)
 	d := p.start(t)
 	exchange(t, 10)
 	d.awaitSamples(t, 20)
+	quick, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr("203.0.113.1")})
+	if err != nil || len(quick.Fields) != 1 || !quick.Fields[0].Applied || quick.Fields[0].Reason != "objective" || quick.Fields[0].Value != 128<<10 || !strings.Contains(quick.Fields[0].Why, "latency") {
+		t.Errorf("of an objective: %+v, %v", quick.Fields, err)
+	}
 	for addr, want := range map[string][2]string{
-		"192.0.2.1":    {"left", "left-alone"},
-		"198.51.100.1": {"fixed", "rule"},
-		"203.0.113.1":  {"", "no-rule"},
+		"192.0.2.1":     {"left", "left-alone"},
+		"198.51.100.1":  {"fixed", "rule"},
+		"203.0.113.129": {"", "no-rule"},
 	} {
 		e, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr(addr)})
 		if err != nil || e.Rule != want[0] || e.Reason != want[1] {

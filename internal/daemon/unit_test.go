@@ -3,9 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
@@ -138,6 +141,34 @@ func TestCheckOfTheReadme(t *testing.T) {
 	}
 	if r := rules[4]; len(r.Arms) != 2 || r.CC != (tcp.CC{}) {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What an objective decides is shown with that reason; what the file names, as before.
+func TestCheckShowsTheObjective(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tcpilot.yaml")
+	if err := os.WriteFile(file, []byte(`builtin_rules: false
+rules:
+  - {name: games, match: {local_port: [1]}, set: {nodelay: true}, learn: {objective: realtime}, adapt: [rto_min]}
+  - {name: own, learn: {objective: realtime}, set: {notsent_lowat: 1MiB}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rules, err := Check(file)
+	if err != nil || len(rules) != 2 {
+		t.Fatalf("%d rules, %v", len(rules), err)
+	}
+	text := func(r *engine.RuleState) (list []string) {
+		for _, s := range slices.Concat(r.Set, r.AdaptBounds) {
+			list = append(list, fmt.Sprint(s.Field, " ", s.Value, " ", s.Reason, " ", s.Configured))
+		}
+		return list
+	}
+	if got, want := text(&rules[0]), []string{"notsent_lowat 16384 objective ", "nodelay 1 rule true", "rto_min 25000 objective "}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := text(&rules[1]), []string{"notsent_lowat 1048576 rule 1MiB"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 10
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 11
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 33
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32

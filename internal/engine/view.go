@@ -138,7 +138,7 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	}
 	for _, f := range r.Bounds.Fields() {
 		v, _ := r.Bounds.Get(f)
-		s.AdaptBounds = append(s.AdaptBounds, setting(f, v, policy.ByRule))
+		s.AdaptBounds = append(s.AdaptBounds, setting(f, v, r.Source(f)))
 	}
 	if l := r.Learn; l != nil {
 		s.Arms, s.Objective, s.HoldOut = l.Arms, l.Objective.String(), l.HoldOut
@@ -155,7 +155,7 @@ func (e *Engine) settings(r *policy.Rule) []Setting {
 	var out []Setting
 	for _, f := range r.Set.Fields() {
 		v, _ := r.Set.Get(f)
-		why := policy.ByRule
+		why := r.Source(f)
 		if e.yields.fields&(1<<f) != 0 {
 			why = policy.YieldedSysctl
 		}

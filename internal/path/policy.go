@@ -39,9 +39,12 @@ type Policy struct {
 	// Adapted has the bit 1<<f for each field of Params that was computed from the metrics of
 	// the path, and not set by a rule.
 	Adapted uint64
-	Arms    [MaxArms]Arm // the first NumArms count
-	NumArms uint8
-	HoldOut uint32 // share of connections left at kernel defaults, in 1/65536
+	// Defaults has the bit 1<<f for each field of Params that an application keeps if it has set
+	// it: no rule names it.
+	Defaults uint64
+	Arms     [MaxArms]Arm // the first NumArms count
+	NumArms  uint8
+	HoldOut  uint32 // share of connections left at kernel defaults, in 1/65536
 	// Slice is for how long one draw of an arm holds, as the binary logarithm of
 	// nanoseconds, at most 63: all connections to one network (/24, or /48 of IPv6)
 	// that begin in one slice of the wall clock are given the same arm. 0: each connection

@@ -87,6 +87,7 @@ func Decide(in *Input) Decision {
 		return d
 	}
 	d.Policy.Params = in.Rule.Set
+	d.Policy.Defaults = in.Rule.Set.Mask() & in.Rule.ByObjective
 	switch {
 	case in.Rule.CC != (tcp.CC{}):
 		d.Reason = in.fixed(&d)

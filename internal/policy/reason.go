@@ -8,6 +8,7 @@ const (
 	NoRule           Reason = iota // no rule matches
 	LeftAlone                      // a rule says leave
 	ByRule                         // the rule fixes it
+	ByObjective                    // a default of the rule's objective
 	FromMetrics                    // computed from the metrics of the path
 	NewPath                        // nothing is known yet: shares as for an unknown path
 	Inherited                      // nothing is known of this prefix: the enclosing prefix's belief is used
@@ -28,6 +29,7 @@ var reasonNames = [numReasons]string{
 	NoRule:           "no-rule",
 	LeftAlone:        "left-alone",
 	ByRule:           "rule",
+	ByObjective:      "objective",
 	FromMetrics:      "metrics",
 	NewPath:          "new-path",
 	Inherited:        "inherited",

@@ -26,7 +26,10 @@ type Rule struct {
 	// Bounds are the greatest windows and the least timeouts that Adapt computes. A field that
 	// is not set has its default bound.
 	Bounds tcp.Params
-	Watch  Watch
+	// ByObjective has the bit 1<<f for each field f of Set and Bounds that has its value from the
+	// objective: the operator has not named it. See UseObjective.
+	ByObjective uint64
+	Watch       Watch
 	// Limit bounds the rate of all connections of the rule, those of the hold-out included.
 	Limit RateLimit
 	// Rollout is the share of connections that the rule applies to, above 0 to 1; the
@@ -94,7 +97,7 @@ type Watch struct {
 // Action is what the rule does, in one word for tables: leave, set, learn,
 // set+learn, limit, watch, or none.
 func (r *Rule) Action() string {
-	set := r.Set.Mask() != 0 || r.CC != (tcp.CC{})
+	set := r.Set.Mask()&^r.ByObjective != 0 || r.CC != (tcp.CC{})
 	switch {
 	case r.Leave:
 		return "leave"

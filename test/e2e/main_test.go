@@ -17,6 +17,7 @@ var scratch string
 
 func TestMain(m *testing.M) {
 	load.RunIfAgent()
+	runIfLive()
 	os.Exit(run(m))
 }
 

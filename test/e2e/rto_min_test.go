@@ -156,7 +156,7 @@ func TestMeasureSpuriousUnderJitter(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, j := range jitteryLinks {
 			t.Run(j.name, func(t *testing.T) {
-				w, p := newJitteryWorld(t, &j)
+				w, p := newJitteryWorld(t, &j, adaptRTOMin)
 				samples := p.follow(t)
 				askAll(t, w, w.remotes[0], 40*time.Second)
 				time.Sleep(time.Second) // for the last samples
@@ -170,13 +170,13 @@ func TestMeasureSpuriousUnderJitter(t *testing.T) {
 	})
 }
 
-// newJitteryWorld is a world with one path of the given kind, and tcpilot, which adapts RTO_MIN.
-func newJitteryWorld(t *testing.T, j *jittery) (*world, *tcpilot) {
+// newJitteryWorld is a world with one path of the given kind, and tcpilot, whose rules adapt RTO_MIN.
+func newJitteryWorld(t *testing.T, j *jittery, rules string) (*world, *tcpilot) {
 	t.Helper()
 	w := newWorld(t, "far")
 	must(t, w.remotes[0].way.Set(j.forward))
 	must(t, w.back.Set(j.back))
-	p := startTcpilot(t, w, settings{rules: adaptRTOMin})
+	p := startTcpilot(t, w, settings{rules: rules})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- j.run(ctx, w.remotes[0].way) }()
@@ -200,9 +200,9 @@ func rtoMinSetting(t testing.TB, p *tcpilot, r *remote) engine.Setting {
 }
 
 // newSteadyWorld is a path of 1 ms on which RTO_MIN is most microseconds or less by now.
-func newSteadyWorld(t *testing.T, most uint64) (*world, *tcpilot) {
+func newSteadyWorld(t *testing.T, rules string, most uint64) (*world, *tcpilot) {
 	t.Helper()
-	w, p := newJitteryWorld(t, &jitteryLinks[0])
+	w, p := newJitteryWorld(t, &jitteryLinks[0], rules)
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		askSome(t, w, w.remotes[0], 2*time.Second)
 		if v := rtoMinSetting(t, p, w.remotes[0]).Value; v != 0 && v <= most {
@@ -259,7 +259,7 @@ func lostRequests(t testing.TB, w *world, client *load.Agent) time.Duration {
 // becomes longer.
 func TestRootAdaptedRTOMin(t *testing.T) {
 	t.Parallel()
-	w, p := newSteadyWorld(t, 100_000)
+	w, p := newSteadyWorld(t, adaptRTOMin, 100_000)
 	tuned, beside := lostRequests(t, w, w.client), lostRequests(t, w, w.beside)
 	t.Logf("lost requests took %v, %v without tcpilot", tuned, beside)
 	if tuned > 150*ms || beside < 190*ms {
@@ -284,7 +284,7 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 // TestMeasureLostRequest is the claim: at most 65 ms on a path of 1 ms.
 func TestMeasureLostRequest(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		w, _ := newSteadyWorld(t, 50_000)
+		w, _ := newSteadyWorld(t, adaptRTOMin, 50_000)
 		testenv.AtMost(m, "lost request, ms", float64(lostRequests(t, w, w.client).Microseconds())/1000, 65)
 		testenv.AtLeast(m, "without tcpilot, ms", float64(lostRequests(t, w, w.beside).Microseconds())/1000, 190)
 	})

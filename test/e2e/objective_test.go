@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
+)
+
+// Ports of live streams, each with a rule of its own.
+const (
+	realtimePort = 6001
+	latencyPort  = 6002
+	kernelPort   = 6003
+)
+
+// objectiveRules are rules that differ in the objective, and so in what it decides.
+var objectiveRules = fmt.Sprintf(`  - {name: realtime, match: {remote_port: [%d]}, learn: {arms: [cubic], hold_out: 0, objective: realtime}}
+  - {name: latency, match: {remote_port: [%d]}, learn: {arms: [cubic], hold_out: 0, objective: latency}}
+  - {name: kernel, match: {remote_port: [%d]}, learn: {arms: [cubic], hold_out: 0}}
+`, realtimePort, latencyPort, kernelPort)
+
+// The objective decides TCP_NOTSENT_LOWAT, but not that of an application that chose its own.
+func TestRootObjectiveDecidesNotsentLowat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "far")
+	startTcpilot(t, w, settings{rules: objectiveRules})
+	for _, c := range []struct{ port, own, want int }{
+		{realtimePort, 0, 16 << 10}, {latencyPort, 0, 128 << 10}, {kernelPort, 0, 0}, {realtimePort, 5000, 5000},
+	} {
+		if s, _ := w.liveSet(t, w.remotes[0], c.port, 1500*time.Millisecond, c.own); s.Lowat != c.want {
+			t.Errorf("port %d, application's own %d: TCP_NOTSENT_LOWAT is %d, want %d", c.port, c.own, s.Lowat, c.want)
+		}
+	}
+}
+
+// TestMeasureNotsentLowat compares live streams of the objectives: the delay from write to arrival, their
+// memory, context switches and throughput.
+func TestMeasureNotsentLowat(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, c := range []struct {
+			name    string
+			forward link.Spec
+			d       time.Duration
+		}{
+			{"20 Mbit/s, 20 ms", link.Spec{Delay: 15 * ms, Rate: 20e6, Queue: link.Queue{Bytes: 50 * kB}}, 8 * time.Second},
+			{"100 Mbit/s, 150 ms", link.Spec{Delay: 145 * ms, Rate: 100e6, Queue: link.Queue{Bytes: 1900 * kB}}, 12 * time.Second},
+		} {
+			w := newWorld(t, "far")
+			must(t, w.remotes[0].way.Set(c.forward))
+			startTcpilot(t, w, settings{rules: objectiveRules})
+			base, baseline := w.live(t, w.remotes[0], kernelPort, c.d)
+			show := func(what string, s sent, r received) {
+				m.Holds(c.name+", "+what, "", true, fmt.Sprintf("p50=%v,p99=%v,%.1fMbit/s,%.0fkB,most%.0fkB,%d switches,%d wakeups",
+					r.P50.Round(ms/10), r.P99.Round(ms/10), r.Goodput/1e6, s.Queued/1000, s.MostQueued/1000, s.Switches, s.Wakeups))
+			}
+			show("kernel's", base, baseline)
+			for _, o := range []struct {
+				what string
+				port int
+			}{{"realtime", realtimePort}, {"latency", latencyPort}} {
+				what := o.what
+				s, r := w.live(t, w.remotes[0], o.port, c.d)
+				show(what, s, r)
+				testenv.AtMost(m, c.name+", "+what+": p99 of the delay from write to arrival, of the kernel's", r.P99.Seconds()/baseline.P99.Seconds(), 0.9)
+				testenv.AtLeast(m, c.name+", "+what+": goodput, of the kernel's", r.Goodput/baseline.Goodput, 0.97)
+				testenv.AtMost(m, c.name+", "+what+": mean memory of the send queue, of the kernel's", s.Queued/base.Queued, 0.9)
+			}
+		}
+	})
+}
+
+// TestMeasureBoundOfRTOMin compares the bound of RTO_MIN that objective realtime has with that of the
+// others: what a lost request costs, and what is retransmitted in vain.
+func TestMeasureBoundOfRTOMin(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		lost := map[string]time.Duration{}
+		for _, c := range []struct {
+			objective string
+			least     uint64 // microseconds
+		}{{"realtime", 25_000}, {"latency", 50_000}} {
+			w, p := newSteadyWorld(t, strings.Replace(adaptRTOMin, "hold_out: 5%", "hold_out: 0, objective: "+c.objective, 1), c.least)
+			lost[c.objective] = lostRequests(t, w, w.client)
+			samples := p.follow(t)
+			askAll(t, w, w.remotes[0], 15*time.Second)
+			time.Sleep(time.Second)
+			got := samples.bySample()
+			lowered, _ := got.share()
+			t.Logf("%s: lost request %v%s", c.objective, lost[c.objective], got)
+			testenv.AtMost(m, c.objective+": spurious with a lowered RTO_MIN, % of all segments", 100*lowered, 0.1)
+			m.Holds(c.objective+": a lost request, ms", "", true, fmt.Sprintf("%.1f", lost[c.objective].Seconds()*1000))
+		}
+		testenv.AtMost(m, "a lost request with objective realtime, of that with latency", lost["realtime"].Seconds()/lost["latency"].Seconds(), 0.8)
+	})
+}
+
+// TestMeasureBoundOfInitCwnd compares bounds of the initial window: requests on a connection of their own
+// beside objects, each on a new connection, that begin with adapted windows.
+func TestMeasureBoundOfInitCwnd(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, c := range []struct {
+			name string
+			link link.Spec
+			size uint32
+		}{
+			{"100 Mbit/s, 50 ms", link.Spec{Delay: 45 * ms, Rate: 100e6, Queue: link.Queue{Bytes: 625 * kB}}, 200e3},
+			{"20 Mbit/s, 20 ms", link.Spec{Delay: 15 * ms, Rate: 20e6, Queue: link.Queue{Bytes: 200 * kB}}, 50e3},
+		} {
+			w := newWorld(t, "far")
+			must(t, w.remotes[0].way.Set(c.link))
+			rules, to := "", map[int]string{}
+			for _, bound := range []int{16, 32, 64} {
+				at, err := w.client.Listen(t.Context(), load.ListenSpec{Address: netip.AddrPortFrom(w.star.Access.Addr4.Addr(), 0).String()})
+				must(t, err)
+				to[bound] = at.String()
+				rules += fmt.Sprintf("  - {name: bound%d, match: {local_port: [%d]}, learn: {arms: [cubic], hold_out: 0, objective: latency}, adapt: [init_cwnd], adapt_bounds: {init_cwnd: %d}}\n", bound, at.Port(), bound)
+			}
+			p := startTcpilot(t, w, settings{rules: rules, interval: "30s"})
+			samples := p.follow(t)
+			s := &served{world: w, account: 1, samples: samples}
+			for _, bound := range []int{64, 16, 32} {
+				s.to = to[bound]
+				s.objects(t, 30, c.size, 2)
+				begin := time.Now()
+				done := make(chan []time.Duration)
+				go func() { done <- s.objects(t, 60, c.size, 2) }()
+				rpc, err := w.remotes[0].agent.RPC(t.Context(), load.RPCSpec{To: s.to, Account: 1e9 + uint64(bound), Request: 150, Reply: 1000, Think: 3 * ms, Duration: 6 * time.Second})
+				must(t, err)
+				took := <-done
+				raised, _, _ := firstWindows(s.begun(t, begin, 50))
+				var asked []time.Duration
+				for _, e := range rpc.Kept {
+					asked = append(asked, e.Elapsed)
+				}
+				slices.Sort(asked)
+				slices.Sort(took)
+				m.Holds(fmt.Sprintf("%s, at most %d packets: requests p50, p99; objects p50, p99; windows raised", c.name, bound), "", true,
+					fmt.Sprintf("%v,%v,%v,%v,%d", asked[len(asked)/2].Round(ms/10), asked[len(asked)*99/100].Round(ms/10), took[len(took)/2].Round(ms/10), took[len(took)*99/100].Round(ms/10), raised))
+			}
+		}
+	})
+}
