@@ -25,6 +25,7 @@ const struct {
 	struct counters counters;
 	struct class_count class_count;
 	struct event_key event_key;
+	struct timeout_answer timeout_answer;
 	struct sock_option sock_option;
 	struct probe_result probe_result;
 	enum abi_limits limits;
@@ -33,6 +34,7 @@ const struct {
 	enum closed_bits closed;
 	enum class_flags class_flags;
 	enum counter counter;
+	enum event event;
 	enum probe_hook hook;
 } abi SEC(".rodata");
 

@@ -91,6 +91,7 @@ enum class_flags {
 	CLASS_LEAVE = 1 << 0,
 	CLASS_OWN_SCOPE = 1 << 1,
 	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
+	CLASS_TIMEOUTS = 1 << 3, /* timeouts of its connections are answered: timeout_answers */
 };
 
 struct class_entry {		/* the class of the rule that matched */
@@ -99,6 +100,12 @@ struct class_entry {		/* the class of the rule that matched */
 	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
 	__u32 watch_share;	/* share of connections watched, in 1/65536 */
 	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none */
+};
+
+struct timeout_answer {		/* to repeated retransmission timeouts of a connection */
+	__u32 after;		/* number of timeouts */
+	__u32 share;		/* share of connections, in 1/65536 */
+	__u8 cc[CC_NAME];	/* what they get */
 };
 
 /* ---- path policies ----------------------------------------------------- */
@@ -436,7 +443,11 @@ struct class_count {		/* connections classified; index is class % MAX_CLASS_COUN
 
 struct event_key {		/* watched events */
 	__u32 class;
-	__u32 op;		/* BPF_SOCK_OPS_RTO_CB, RETRANS_CB, STATE_CB */
+	__u32 op;		/* BPF_SOCK_OPS_RTO_CB, RETRANS_CB, STATE_CB, or EVENT_ANSWERED */
+};
+
+enum event {
+	EVENT_ANSWERED = 1000,	/* a timeout that was answered: not an op of the kernel */
 };
 
 /* ---- options ----------------------------------------------------------- */
@@ -476,6 +487,7 @@ _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 32, "abi");
 _Static_assert(sizeof(struct class_entry) == 24, "abi");
+_Static_assert(sizeof(struct timeout_answer) == 24, "abi");
 _Static_assert(sizeof(struct limit) == 32, "abi");
 _Static_assert(sizeof(struct limited) == 64, "abi");
 _Static_assert(sizeof(struct limit_member) == 64, "abi");

@@ -72,6 +72,7 @@ struct {
 #include "defaults.bpf.h"
 #include "pacing.bpf.h"
 #include "round_trip.bpf.h"
+#include "timeouts.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -211,6 +212,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!outgoing && t.arm < MAX_CC)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
+	if (unlikely(ctx->cls->flags & CLASS_TIMEOUTS))
+		await_timeouts(skops, ctx->cls->id);
 	if (unlikely(watches_losses(ctx->policy, ctx->now)))
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	if (unlikely(!remember(skops, &t, ctx->counters)))
@@ -285,15 +288,28 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	count(COUNT_REPLIES);
 }
 
+static __always_inline void count_event(__u32 class, __u32 op)
+{
+	struct event_key key = { .class = class, .op = op };
+	__u64 one = 1, *n = bpf_map_lookup_elem(&events, &key);
+
+	if (n)
+		(*n)++;
+	else
+		/* if another CPU was faster, its count is on its own CPU */
+		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
+}
+
 static __always_inline void on_event(struct bpf_sock_ops *skops)
 {
-	struct event_key key = { .op = skops->op };
 	struct track *t = recall(skops);
-	__u64 one = 1, *n;
+	__u32 op = skops->op;
 
 	if (!t)
 		return;
-	if (key.op == BPF_SOCK_OPS_RETRANS_CB) {
+	if (op == BPF_SOCK_OPS_RTO_CB && answer_timeout(skops))
+		count_event(t->class, EVENT_ANSWERED);
+	if (op == BPF_SOCK_OPS_RETRANS_CB) {
 		struct tcp_sock *tp = skops_tcp(skops);
 
 		if (tp && t->init_cwnd)
@@ -303,13 +319,7 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 		if (!(t->flags & F_WATCH_RETRANS))
 			return;
 	}
-	key.class = t->class;
-	n = bpf_map_lookup_elem(&events, &key);
-	if (n)
-		(*n)++;
-	else
-		/* if another CPU was faster, its count is on its own CPU */
-		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
+	count_event(t->class, op);
 }
 
 enum {

@@ -197,6 +197,8 @@ type Explanation struct {
 	Rollout *engine.Rollout `json:"rollout,omitempty"`
 	// RateLimit is what the rule's rate limit gives; absent if it has none.
 	RateLimit *RateLimit `json:"rate_limit,omitempty"`
+	// OnRTO is how the rule answers repeated retransmission timeouts; absent if it does not.
+	OnRTO *engine.OnRTO `json:"on_rto,omitempty"`
 	// Path is what is known of the exact path of the remote address, if anything.
 	Path *engine.PathState `json:"path,omitempty"`
 	// Network is the type of network of the path, also if too little is known of it; absent if the rule does not learn.

@@ -75,7 +75,17 @@ type Class struct {
 	// Watch has the bits of the events that are counted for a share of connections.
 	Watch      uint8
 	WatchShare uint32 // share of connections watched, in 1/65536
-	Limit      uint64 // key of the rule's rate limit, the same over reloads and restarts; 0 is none
+	// Timeouts answers repeated retransmission timeouts of the class's connections.
+	Timeouts Timeouts
+	Limit    uint64 // key of the rule's rate limit, the same over reloads and restarts; 0 is none
+}
+
+// Timeouts is the congestion control that a share of connections get once their retransmission timer
+// has expired a number of times. The zero Timeouts answers none.
+type Timeouts struct {
+	CC    [16]byte // name, as in the kernel (TCP_CA_NAME_MAX)
+	After uint32   // timeouts, at least 1
+	Share uint32   // in 1/65536
 }
 
 // Events that can be counted per connection (BPF_SOCK_OPS_*_CB_FLAG).

@@ -117,6 +117,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	if l := e.RateLimit; l != nil {
 		line("limit", "%s; a new connection gets %s: %s", limits(l.Total, l.Connection), fmtRate(float64(l.New)), l.Why)
 	}
+	if o := e.OnRTO; o != nil {
+		line("on_rto", "%s", onRTO(o))
+	}
 	if e.Path != nil {
 		p := e.Path
 		line("path", "%s: %s, gain over hold-out %s", p.Prefix, console.Plural(int(p.Samples), "sample"), fmtGain(p.HoldOut.Gain))

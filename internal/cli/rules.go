@@ -103,6 +103,9 @@ func action(r engine.RuleState) string {
 	if l := r.RateLimit; l != nil {
 		parts = append(parts, "limit to "+limits(l.Total, l.Connection))
 	}
+	if o := r.OnRTO; o != nil {
+		parts = append(parts, onRTO(o))
+	}
 	if len(r.Watch) > 0 {
 		parts = append(parts, fmt.Sprintf("watch %s of %s", strings.Join(r.Watch, "/"), fmtConfigured(r.WatchShare)))
 	}
@@ -125,6 +128,15 @@ func limits(total, connection uint64) string {
 		parts = append(parts, fmtRate(float64(connection))+" each")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// onRTO writes an answer to timeouts: "cc=bbr after 3 timeouts".
+func onRTO(o *engine.OnRTO) string {
+	text := fmt.Sprintf("cc=%s after %s", o.CC, console.Plural(o.After, "timeout"))
+	if o.Share < 1 {
+		text += ", of " + fmtConfigured(o.Share) + " of connections"
+	}
+	return text
 }
 
 // adapted lists the fields that a rule adapts, with the bounds that it sets.

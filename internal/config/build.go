@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -106,6 +107,9 @@ func (d *decoder) rule(r *fileRule, holdOut float64) policy.Rule {
 	if r.Watch != nil {
 		p.Watch = d.watch(r.Watch)
 	}
+	if r.OnRTO != nil {
+		p.OnRTO = d.onRTO(r.OnRTO)
+	}
 	d.checkAction(r, &p)
 	d.checkMatch(r, &p)
 	if d.Failed > before {
@@ -154,6 +158,20 @@ func (d *decoder) watch(w *fileWatch) policy.Watch {
 	}
 	if p.Events == 0 && !d.broken[w] && !d.broken[&w.Events] {
 		d.Fail(d.at[w], "no events are named", "add events: [rto, retransmit]")
+	}
+	return p
+}
+
+// defaultAfter is the number of timeouts from which they are answered by default.
+const defaultAfter = 3
+
+func (d *decoder) onRTO(o *fileOnRTO) policy.OnRTO {
+	p := policy.OnRTO{CC: o.CC, After: cmp.Or(o.After, defaultAfter), Share: 1}
+	if o.Share != nil {
+		p.Share = *o.Share
+	}
+	if p.CC == (tcp.CC{}) && !d.broken[o] && !d.broken[&o.CC] {
+		d.Fail(d.at[o], "no congestion control is named", "add cc: and its name")
 	}
 	return p
 }
@@ -242,7 +260,7 @@ func (d *decoder) adapt(r *fileRule, p *policy.Rule) (fields []tcp.Field) {
 // checkAction refuses actions that exclude each other, and a rule without any.
 func (d *decoder) checkAction(r *fileRule, p *policy.Rule) {
 	if p.Leave {
-		for _, other := range []any{&r.Set, &r.Learn, &r.Adapt, &r.Limit, &r.Watch, &r.Rollout} {
+		for _, other := range []any{&r.Set, &r.Learn, &r.Adapt, &r.Limit, &r.OnRTO, &r.Watch, &r.Rollout} {
 			if at, here := d.at[other]; here {
 				d.Fail(at, "the rule says leave: true as well", "remove one of them")
 			}
@@ -255,8 +273,8 @@ func (d *decoder) checkAction(r *fileRule, p *policy.Rule) {
 	if p.CC != (tcp.CC{}) && p.Learn != nil {
 		d.Fail(d.at[ccAt{r.Set}], "a fixed congestion control leaves nothing to learn", "remove cc from set, or remove learn")
 	}
-	if r.Set == nil && r.Learn == nil && r.Watch == nil && r.Limit == nil && !d.broken[r] {
-		d.Fail(d.at[r], "the rule does nothing", "add set, learn, rate_limit, watch, or leave: true")
+	if r.Set == nil && r.Learn == nil && r.Watch == nil && r.Limit == nil && r.OnRTO == nil && !d.broken[r] {
+		d.Fail(d.at[r], "the rule does nothing", "add set, learn, rate_limit, on_rto, watch, or leave: true")
 	}
 }
 

@@ -175,12 +175,14 @@ rules:
   set: {init_cwnd: 40, syn_rto: 10ms}
   learn: {arms: [cubic, bbr], objective: fct, hold_out: 5%, scope: netns}
   watch: {events: [rto, state]}
+  on_rto: {cc: bbr, after: 5, share: 50%}
   rollout: 12.5%
 - name: any-pod
   match: {pod: {}}
   learn: {}
 - name: rest
   set: {cc: bbr}
+  on_rto: {cc: reno}
 `).Rules[2:]
 	cc := func(name string) tcp.CC { c, _ := tcp.ParseCC(name); return c }
 	var set tcp.Params
@@ -200,10 +202,10 @@ rules:
 			},
 			Set:   set,
 			Learn: &policy.Learn{Arms: []tcp.CC{cc("cubic"), cc("bbr")}, Objective: learn.FCT, HoldOut: 0.05, OwnScope: true},
-			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125,
+			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125, OnRTO: policy.OnRTO{CC: cc("bbr"), After: 5, Share: 0.5},
 		},
 		{Name: "any-pod", Match: policy.Match{Pod: &pod.Match{}}, Learn: &policy.Learn{HoldOut: 0.02}},
-		{Name: "rest", CC: cc("bbr")},
+		{Name: "rest", CC: cc("bbr"), OnRTO: policy.OnRTO{CC: cc("reno"), After: 3, Share: 1}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -65,6 +65,9 @@ func (c *Config) finishControls(d *decoder, raw *fileRules) {
 		if r.Set != nil {
 			unloaded(r.Set.cc, d.at[ccAt{r.Set}])
 		}
+		if r.OnRTO != nil {
+			unloaded(r.OnRTO.CC, d.at[&r.OnRTO.CC])
+		}
 		if r.Learn != nil {
 			for k := range r.Learn.Arms {
 				unloaded(r.Learn.Arms[k], d.at[&r.Learn.Arms[k]])

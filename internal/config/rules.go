@@ -30,6 +30,7 @@ type fileRule struct {
 	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
 	Limit   *fileLimit `key:"rate_limit" doc:"bounds of the rate at which the rule's connections send, payload with retransmissions, see rate-limits.md; also for connections that learn, hold_out and rollout leave at kernel defaults"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
+	OnRTO   *fileOnRTO `key:"on_rto" doc:"answer to repeated retransmission timeouts of a running connection, see learning.md"`
 	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
 }
 
@@ -89,6 +90,12 @@ type rate uint64
 type fileWatch struct {
 	Events []string `key:"events" oneof:"rto retransmit state" doc:"retransmission timeouts, retransmitted segments, changes of state"`
 	Share  *float64 `key:"share" default:"1%" min:"0" max:"1" doc:"share of connections to watch; each call costs some 100 ns"`
+}
+
+type fileOnRTO struct {
+	CC    tcp.CC   `key:"cc" doc:"congestion control that the connection gets, unless its application chose one"`
+	After int      `key:"after" default:"3" min:"1" max:"100" doc:"number of timeouts, since the beginning of the connection, from which on; on kernels before 6.7, of timeouts in succession"`
+	Share *float64 `key:"share" default:"100%" min:"0" max:"1" doc:"share of the connections"`
 }
 
 // setValues are the entries of set: one for each of tcp.Fields, and cc.

@@ -75,6 +75,7 @@ const (
 	abiClassFlagsCLASS_LEAVE     abiClassFlags = 1
 	abiClassFlagsCLASS_OWN_SCOPE abiClassFlags = 2
 	abiClassFlagsCLASS_NAMED     abiClassFlags = 4
+	abiClassFlagsCLASS_TIMEOUTS  abiClassFlags = 8
 )
 
 type abiClosedBits uint32
@@ -173,6 +174,12 @@ type abiCounters struct {
 	_ structs.HostLayout
 	N [22]uint64
 }
+
+type abiEvent uint32
+
+const (
+	abiEventEVENT_ANSWERED abiEvent = 1000
+)
 
 type abiEventKey struct {
 	_     structs.HostLayout
@@ -373,6 +380,13 @@ type abiSockOption struct {
 	Valid       uint8
 	Established uint8
 	Pad         uint16
+}
+
+type abiTimeoutAnswer struct {
+	_     structs.HostLayout
+	After uint32
+	Share uint32
+	Cc    [16]uint8
 }
 
 type abiTrack struct {

@@ -33,10 +33,11 @@ type Counters struct {
 	Events      []Event
 }
 
-// Event counts one kind of callback of a class's watched connections.
+// Event counts one kind of callback of a class's connections: of those that are watched, or whose timeouts
+// are answered.
 type Event struct {
 	Class uint32
-	Name  string // rto, retransmit, state
+	Name  string // rto, retransmit, state, rto-answered
 	Count uint64
 }
 
@@ -129,12 +130,17 @@ func (d *Datapath) ClassCount(class uint32) (outgoing, incoming uint64, err erro
 	return outgoing, incoming, nil
 }
 
+var eventNames = map[uint32]string{
+	unix.BPF_SOCK_OPS_RTO_CB: "rto", unix.BPF_SOCK_OPS_RETRANS_CB: "retransmit", unix.BPF_SOCK_OPS_STATE_CB: "state",
+	uint32(abiEventEVENT_ANSWERED): "rto-answered",
+}
+
 func (d *Datapath) readEvents(c *Counters) error {
 	var k abiEventKey
 	var perCPU []uint64
 	it := d.maps.Events.Iterate()
 	for it.Next(&k, &perCPU) {
-		e := Event{Class: k.Class, Name: map[uint32]string{unix.BPF_SOCK_OPS_RTO_CB: "rto", unix.BPF_SOCK_OPS_RETRANS_CB: "retransmit", unix.BPF_SOCK_OPS_STATE_CB: "state"}[k.Op]}
+		e := Event{Class: k.Class, Name: eventNames[k.Op]}
 		for _, v := range perCPU {
 			e.Count += v
 		}

@@ -60,6 +60,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		what string
 		do   func() error
 	}{
+		{"answers to timeouts", func() error { return d.writeTimeouts(t.Classes) }},
 		{"classes", func() error { return d.writeClasses(bank, t.Classes) }},
 		{"remote prefixes", func() error { return d.writePrefixes(d.maps.RemoteRules, bank, remote) }},
 		{"local prefixes", func() error { return d.writePrefixes(d.maps.LocalRules, bank, local) }},
@@ -137,6 +138,23 @@ func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {
 	return nil
 }
 
+// writeTimeouts replaces the answers to timeouts, which both banks share: they are found by class. An
+// answer that changes counts at once, also for running connections.
+func (d *Datapath) writeTimeouts(classes []class.Class) error {
+	answered := map[uint32]bool{}
+	for _, c := range classes {
+		if c.Timeouts == (class.Timeouts{}) {
+			continue
+		}
+		answered[c.ID] = true
+		a := abiTimeoutAnswer{After: c.Timeouts.After, Share: c.Timeouts.Share, Cc: c.Timeouts.CC}
+		if err := d.maps.TimeoutAnswers.Put(c.ID, &a); err != nil {
+			return err
+		}
+	}
+	return deleteWhere(d.maps.TimeoutAnswers, func(class *uint32) bool { return !answered[*class] })
+}
+
 func classEntry(c class.Class) abiClassEntry {
 	e := abiClassEntry{Id: c.ID, WatchShare: c.WatchShare, Limit: c.Limit}
 	if c.Leave {
@@ -144,6 +162,9 @@ func classEntry(c class.Class) abiClassEntry {
 	}
 	if c.Named {
 		e.Flags |= uint32(abiClassFlagsCLASS_NAMED)
+	}
+	if c.Timeouts != (class.Timeouts{}) {
+		e.Flags |= uint32(abiClassFlagsCLASS_TIMEOUTS)
 	}
 	if c.OwnScope {
 		e.Flags |= uint32(abiClassFlagsCLASS_OWN_SCOPE)

@@ -40,6 +40,7 @@ const (
 	sockopsMapSamples         = "samples"
 	sockopsMapSetFailures     = "set_failures"
 	sockopsMapSlots           = "slots"
+	sockopsMapTimeoutAnswers  = "timeout_answers"
 	sockopsProgTcpilotError   = "tcpilot_error"
 	sockopsProgTcpilotReport  = "tcpilot_report"
 	sockopsProgTcpilotReset   = "tcpilot_reset"
@@ -102,30 +103,31 @@ type sockopsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockopsMapSpecs struct {
-	CgroupRules   *ebpf.MapSpec `ebpf:"cgroup_rules"`
-	ClassCounts   *ebpf.MapSpec `ebpf:"class_counts"`
-	Classes       *ebpf.MapSpec `ebpf:"classes"`
-	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
-	LimitEnded    *ebpf.MapSpec `ebpf:"limit_ended"`
-	LimitShares   *ebpf.MapSpec `ebpf:"limit_shares"`
-	Limited       *ebpf.MapSpec `ebpf:"limited"`
-	Limits        *ebpf.MapSpec `ebpf:"limits"`
-	Live          *ebpf.MapSpec `ebpf:"live"`
-	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
-	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
-	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
-	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
-	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
-	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
-	RaisedRetries *ebpf.MapSpec `ebpf:"raised_retries"`
-	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
-	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
-	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
-	Samples       *ebpf.MapSpec `ebpf:"samples"`
-	SetFailures   *ebpf.MapSpec `ebpf:"set_failures"`
-	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	CgroupRules    *ebpf.MapSpec `ebpf:"cgroup_rules"`
+	ClassCounts    *ebpf.MapSpec `ebpf:"class_counts"`
+	Classes        *ebpf.MapSpec `ebpf:"classes"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Events         *ebpf.MapSpec `ebpf:"events"`
+	FlowCounts     *ebpf.MapSpec `ebpf:"flow_counts"`
+	LimitEnded     *ebpf.MapSpec `ebpf:"limit_ended"`
+	LimitShares    *ebpf.MapSpec `ebpf:"limit_shares"`
+	Limited        *ebpf.MapSpec `ebpf:"limited"`
+	Limits         *ebpf.MapSpec `ebpf:"limits"`
+	Live           *ebpf.MapSpec `ebpf:"live"`
+	LocalRules     *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsRules     *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields    *ebpf.MapSpec `ebpf:"netns_yields"`
+	PathPolicies   *ebpf.MapSpec `ebpf:"path_policies"`
+	PortRules      *ebpf.MapSpec `ebpf:"port_rules"`
+	PortSets       *ebpf.MapSpec `ebpf:"port_sets"`
+	RaisedRetries  *ebpf.MapSpec `ebpf:"raised_retries"`
+	RemoteRules    *ebpf.MapSpec `ebpf:"remote_rules"`
+	RuleBanks      *ebpf.MapSpec `ebpf:"rule_banks"`
+	RuntimeConfig  *ebpf.MapSpec `ebpf:"runtime_config"`
+	Samples        *ebpf.MapSpec `ebpf:"samples"`
+	SetFailures    *ebpf.MapSpec `ebpf:"set_failures"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	TimeoutAnswers *ebpf.MapSpec `ebpf:"timeout_answers"`
 }
 
 // sockopsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -156,30 +158,31 @@ func (o *sockopsObjects) Close() error {
 //
 // It can be passed to loadSockopsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockopsMaps struct {
-	CgroupRules   *ebpf.Map `ebpf:"cgroup_rules"`
-	ClassCounts   *ebpf.Map `ebpf:"class_counts"`
-	Classes       *ebpf.Map `ebpf:"classes"`
-	Counters      *ebpf.Map `ebpf:"counters"`
-	Events        *ebpf.Map `ebpf:"events"`
-	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
-	LimitEnded    *ebpf.Map `ebpf:"limit_ended"`
-	LimitShares   *ebpf.Map `ebpf:"limit_shares"`
-	Limited       *ebpf.Map `ebpf:"limited"`
-	Limits        *ebpf.Map `ebpf:"limits"`
-	Live          *ebpf.Map `ebpf:"live"`
-	LocalRules    *ebpf.Map `ebpf:"local_rules"`
-	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
-	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
-	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
-	PortRules     *ebpf.Map `ebpf:"port_rules"`
-	PortSets      *ebpf.Map `ebpf:"port_sets"`
-	RaisedRetries *ebpf.Map `ebpf:"raised_retries"`
-	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
-	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
-	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
-	Samples       *ebpf.Map `ebpf:"samples"`
-	SetFailures   *ebpf.Map `ebpf:"set_failures"`
-	Slots         *ebpf.Map `ebpf:"slots"`
+	CgroupRules    *ebpf.Map `ebpf:"cgroup_rules"`
+	ClassCounts    *ebpf.Map `ebpf:"class_counts"`
+	Classes        *ebpf.Map `ebpf:"classes"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Events         *ebpf.Map `ebpf:"events"`
+	FlowCounts     *ebpf.Map `ebpf:"flow_counts"`
+	LimitEnded     *ebpf.Map `ebpf:"limit_ended"`
+	LimitShares    *ebpf.Map `ebpf:"limit_shares"`
+	Limited        *ebpf.Map `ebpf:"limited"`
+	Limits         *ebpf.Map `ebpf:"limits"`
+	Live           *ebpf.Map `ebpf:"live"`
+	LocalRules     *ebpf.Map `ebpf:"local_rules"`
+	NetnsRules     *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields    *ebpf.Map `ebpf:"netns_yields"`
+	PathPolicies   *ebpf.Map `ebpf:"path_policies"`
+	PortRules      *ebpf.Map `ebpf:"port_rules"`
+	PortSets       *ebpf.Map `ebpf:"port_sets"`
+	RaisedRetries  *ebpf.Map `ebpf:"raised_retries"`
+	RemoteRules    *ebpf.Map `ebpf:"remote_rules"`
+	RuleBanks      *ebpf.Map `ebpf:"rule_banks"`
+	RuntimeConfig  *ebpf.Map `ebpf:"runtime_config"`
+	Samples        *ebpf.Map `ebpf:"samples"`
+	SetFailures    *ebpf.Map `ebpf:"set_failures"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	TimeoutAnswers *ebpf.Map `ebpf:"timeout_answers"`
 }
 
 func (m *sockopsMaps) Close() error {
@@ -208,6 +211,7 @@ func (m *sockopsMaps) Close() error {
 		m.Samples,
 		m.SetFailures,
 		m.Slots,
+		m.TimeoutAnswers,
 	)
 }
 

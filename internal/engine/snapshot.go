@@ -39,9 +39,11 @@ type RuleState struct {
 	// AdaptBounds are bounds of these fields that the rule sets: greatest windows, least timeouts.
 	AdaptBounds []Setting `json:"adapt_bounds,omitempty"`
 	// RateLimit bounds the rate of the rule's connections; absent: nothing does.
-	RateLimit     *RateLimit `json:"rate_limit,omitempty"`
-	SwitchRunning bool       `json:"switch,omitempty"`  // running connections are switched to a much better arm
-	Rollout       *Rollout   `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
+	RateLimit *RateLimit `json:"rate_limit,omitempty"`
+	// OnRTO answers repeated retransmission timeouts; absent: nothing does.
+	OnRTO         *OnRTO   `json:"on_rto,omitempty"`
+	SwitchRunning bool     `json:"switch,omitempty"`  // running connections are switched to a much better arm
+	Rollout       *Rollout `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
 	// Watch names the events that are counted of a share of the rule's connections.
 	Watch      []string `json:"watch,omitempty"`
 	WatchShare float64  `json:"watch_share,omitempty"` // 0 to 1
@@ -52,6 +54,14 @@ type RuleState struct {
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
 	Paths         int            `json:"paths"`   // learned paths in this class
 	Samples       uint64         `json:"samples"` // samples of this class since start
+}
+
+// OnRTO is the congestion control that running connections get once their retransmission timer has expired
+// After times.
+type OnRTO struct {
+	CC    tcp.CC  `json:"cc"`
+	After int     `json:"after"`
+	Share float64 `json:"share"` // of the rule's connections, 0 to 1
 }
 
 // RateLimit bounds the rate at which the connections of a rule send.

@@ -128,6 +128,9 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	if l := r.Limit; l != (policy.RateLimit{}) {
 		s.RateLimit = &RateLimit{Total: l.Total, Connection: l.Connection}
 	}
+	if o := r.OnRTO; o != (policy.OnRTO{}) {
+		s.OnRTO = &OnRTO{CC: o.CC, After: o.After, Share: o.Share}
+	}
 	if rs.root != nil {
 		if s.LeftToDefault = rs.root.viewBack(now); rs.root.compared != nil {
 			s.Gain = rs.root.compared.Gain()

@@ -40,7 +40,7 @@ var (
 	decisions   = counter("decisions_total", "Connections, by the reason of the decision about them.", "reason")
 	setErrors   = counter("set_errors_total", "Options that the kernel refused on a connection, by field.", "field")
 	armFailures = counter("arm_failures_total", "Congestion controls that the kernel refused on a connection.", "cc")
-	events      = counter("connection_events_total", "Events (rto, retransmit, state) of the share of connections that a rule watches.", "rule", "event")
+	events      = counter("connection_events_total", "Events (rto, retransmit, state) of the share of connections that a rule watches, and (rto, rto-answered) of those whose timeouts it answers (on_rto).", "rule", "event")
 
 	controlLoaded      = gauge("congestion_control_loaded", "1 if the congestion control, of tcpilot's own or a user's, is loaded, 0 if not.", "cc")
 	controlConnections = gauge("congestion_control_connections", "Sockets that use the loaded congestion control, listening ones included; sockets that still use a version from before an upgrade are not counted.", "cc")

@@ -88,6 +88,9 @@ func classOf(r *Rule, id uint32) class.Class {
 		c.OwnScope = r.Learn != nil && r.Learn.OwnScope
 		c.Watch, c.WatchShare = r.Watch.Events, shareOf(r.Watch.Share)
 		c.Limit = r.LimitKey()
+		if o := r.OnRTO; o != (OnRTO{}) {
+			c.Timeouts = class.Timeouts{CC: o.CC, After: uint32(o.After), Share: shareOf(o.Share)}
+		}
 	}
 	if c.Watch == 0 {
 		c.WatchShare = 0

@@ -30,6 +30,9 @@ func (r *Rule) CCs() []tcp.CC {
 	if r.CC != (tcp.CC{}) {
 		out = append(out, r.CC)
 	}
+	if r.OnRTO != (OnRTO{}) {
+		out = append(out, r.OnRTO.CC)
+	}
 	if r.Learn != nil {
 		out = append(out, r.Learn.Arms...)
 	}

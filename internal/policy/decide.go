@@ -118,7 +118,7 @@ const (
 // rollout leaves out is also drawn in slices, whether the rule learns or not. If everything is in the hold-out, request ops are not answered
 // either: the kernel asks them before a connection is classified as hold-out.
 func (in *Input) holdOut(p *path.Policy) {
-	if p.Params.Mask() == 0 && p.NumArms == 0 {
+	if p.Params.Mask() == 0 && p.NumArms == 0 && in.Rule.OnRTO == (OnRTO{}) {
 		return
 	}
 	share, single := 0.0, 0.0

@@ -90,6 +90,8 @@ func TestDecide(t *testing.T) {
 		{"learn, rolled out", Input{Rule: &auto, Arms: offered, Learner: even, NotRolledOut: 0.5}, NewPath, "cubic:32768 bbr:32768", -1, 0, 49152},
 		{"nothing, rolled out", Input{Rule: &Rule{}, NotRolledOut: 0.5}, ByRule, "", -1, 0, 0},
 		{"set, observed", Input{Rule: &set, Observe: true}, ByRule, "", -1, 1 << tcp.RTOMin, One},
+		{"on_rto, observed", Input{Rule: &Rule{OnRTO: OnRTO{ccs("bbr")[0], 3, 1}}, Observe: true}, ByRule, "", -1, 0, One},
+		{"on_rto", Input{Rule: &Rule{OnRTO: OnRTO{ccs("bbr")[0], 3, 1}}}, ByRule, "", -1, 0, 0},
 		{"request, observed", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, Observe: true}, ByRule, "", -1, 0, One},
 		{"request, taken back", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, NotRolledOut: 1}, ByRule, "", -1, 0, One},
 		{"request, rolled out", Input{Rule: &Rule{Set: params(tcp.SynRTO, 100)}, NotRolledOut: 0.5}, ByRule, "", -1, 1 << tcp.SynRTO, 32768},

@@ -26,6 +26,9 @@ func (r *Rule) Fingerprint() string {
 func (r *Rule) treatment() string {
 	var b strings.Builder
 	fmt.Fprint(&b, values(&r.Set), r.CC, r.Adapt, values(&r.Bounds), r.Limit)
+	if r.OnRTO != (OnRTO{}) {
+		fmt.Fprint(&b, " on_rto ", r.OnRTO)
+	}
 	if l := r.Learn; l != nil {
 		fmt.Fprint(&b, " learn ", l.Arms, l.Arms == nil, l.Objective, l.SwitchRunning)
 	}

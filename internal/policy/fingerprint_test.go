@@ -30,6 +30,7 @@ func TestFingerprints(t *testing.T) {
 		"nothing is learnt": {func(r *Rule) { r.Learn = nil }, true, true},
 		"adapt":             {func(r *Rule) { r.Adapt = nil }, true, true},
 		"a bound":           {func(r *Rule) { r.Bounds = params(tcp.InitCwnd, 20) }, true, true},
+		"on_rto":            {func(r *Rule) { r.OnRTO = OnRTO{ccs("bbr")[0], 3, 1} }, true, true},
 		"a limit":           {func(r *Rule) { r.Limit.Total = 1 << 20 }, true, true},
 		"match":             {func(r *Rule) { r.Match.Remote = nil }, false, true},
 		"rollout":           {func(r *Rule) { r.Rollout = 0.1 }, false, true},

@@ -51,7 +51,7 @@ func variant(r *Rule, m *pod.Match, cc tcp.CC) Rule {
 	v := *r
 	v.Name, v.Of, v.Builtin = r.Name+"@"+cc.String(), r.Name, true
 	v.Match.Pod, v.CC = m, cc
-	v.Learn, v.Adapt, v.Bounds = nil, nil, tcp.Params{}
+	v.Learn, v.Adapt, v.Bounds, v.OnRTO = nil, nil, tcp.Params{}, OnRTO{}
 	return v
 }
 

@@ -30,6 +30,7 @@ type Rule struct {
 	// objective: the operator has not named it. See UseObjective.
 	ByObjective uint64
 	Watch       Watch
+	OnRTO       OnRTO
 	// Limit bounds the rate of all connections of the rule, those of the hold-out included.
 	Limit RateLimit
 	// Rollout is the share of connections that the rule applies to, above 0 to 1; the
@@ -88,6 +89,14 @@ type Learn struct {
 	OwnScope      bool    // each network namespace learns for itself
 }
 
+// OnRTO gives another congestion control to running connections whose retransmission timer has expired
+// After times. The zero OnRTO does nothing.
+type OnRTO struct {
+	CC    tcp.CC
+	After int     // 1 or more
+	Share float64 // of connections, 0 to 1
+}
+
 // Watch counts events of a share of connections.
 type Watch struct {
 	Events uint8   // class.Watch* bits; 0 is nothing
@@ -95,7 +104,7 @@ type Watch struct {
 }
 
 // Action is what the rule does, in one word for tables: leave, set, learn,
-// set+learn, limit, watch, or none.
+// set+learn, limit, on_rto, watch, or none.
 func (r *Rule) Action() string {
 	set := r.Set.Mask()&^r.ByObjective != 0 || r.CC != (tcp.CC{})
 	switch {
@@ -109,6 +118,8 @@ func (r *Rule) Action() string {
 		return "learn"
 	case r.Limit != (RateLimit{}):
 		return "limit"
+	case r.OnRTO != (OnRTO{}):
+		return "on_rto"
 	case r.Watch.Events != 0:
 		return "watch"
 	}
