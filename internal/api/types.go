@@ -49,6 +49,8 @@ type Status struct {
 	Loaded   []Loaded          `json:"loaded"` // users' own programs
 	// Buffers are the raised buffer limits; absent unless buffers.adapt is on.
 	Buffers *Buffers `json:"buffers,omitempty"`
+	// HostSysctls are those that the host profile has set.
+	HostSysctls []HostSysctl `json:"host_sysctls,omitempty"`
 	// Pods says how many pods are known, and what is wrong; absent unless there are pods.
 	Pods *PodStatus `json:"pods,omitempty"`
 }
@@ -65,6 +67,15 @@ type PodStatus struct {
 type Buffers struct {
 	Limits      []BufferLimit `json:"limits"`                // raised now
 	PausedUntil time.Time     `json:"paused_until,omitzero"` // nothing is raised before, because TCP was short of memory
+}
+
+// HostSysctl is a sysctl of a network namespace that has its value from the host profile.
+type HostSysctl struct {
+	NetNS    string    `json:"netns,omitempty"` // name or cookie; absent is the daemon's own
+	Sysctl   string    `json:"sysctl"`
+	Original string    `json:"original"` // comes back at the end
+	Value    string    `json:"value"`
+	Since    time.Time `json:"since"`
 }
 
 // BufferLimit is a raised limit: the third value of a sysctl in a network namespace.
@@ -248,7 +259,15 @@ type Doctor struct {
 	CCs       []engine.ArmState `json:"congestion_controls"`
 	Conflicts []Conflict        `json:"conflicts"`
 	Yields    []engine.Yield    `json:"yields,omitempty"`
+	Ready     []Readiness       `json:"ready,omitempty"`    // for what tcpilot does not do by itself
 	Problems  []string          `json:"problems,omitempty"` // as in Status
+}
+
+// Readiness says whether the host can do something that needs the application, routes or the network card.
+type Readiness struct {
+	What  string `json:"what"`
+	Ready bool   `json:"ready"`
+	Why   string `json:"why"` // what was found
 }
 
 // OptionCheck says whether the kernel accepted one field at one hook.

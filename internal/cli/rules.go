@@ -294,6 +294,7 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 		t.Row(c.CC.String(), c.State, c.Why)
 	}
 	t.Write(w, a.Paint, "  ")
+	a.renderReady(w, d.Ready)
 	a.renderYields(w, a.Now(), d.Yields)
 	a.Heading(w, "Conflicts")
 	if len(d.Conflicts) == 0 {
@@ -305,6 +306,19 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 			fmt.Fprintf(w, "      %s\n", c.Advice)
 		}
 	}
+}
+
+// renderReady writes what the host can do and tcpilot does not do by itself.
+func (a *app) renderReady(w io.Writer, list []api.Readiness) {
+	if len(list) == 0 {
+		return
+	}
+	a.Heading(w, "Ready for")
+	t := console.NewTable("WHAT", "READY", "WHY")
+	for _, r := range list {
+		t.Row(r.What, yesNo(r.Ready), r.Why)
+	}
+	t.Write(w, a.Paint, "  ")
 }
 
 // renderOptions writes the options as rows and the hooks as columns. A field is usable if

@@ -114,6 +114,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	a.renderYields(w, now, s.Yields)
 	a.renderLimits(w, s.Counters.Limits)
 	a.renderBuffers(w, now, s.Buffers)
+	a.renderHostSysctls(w, now, s.HostSysctls)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)
 	a.renderArms(w, s.Arms)
@@ -164,6 +165,18 @@ func (a *app) renderBuffers(w io.Writer, now time.Time, b *api.Buffers) {
 	t := console.NewTable("NETNS", "SYSCTL", "MAXIMUM", "BEFORE", "SINCE", "WHY")
 	for _, l := range b.Limits {
 		t.Row(cmp.Or(l.NetNS, "own"), l.Sysctl, fmtBytes(l.Limit), fmtBytes(l.Original), fmtAgo(now, l.Since), l.Why)
+	}
+	t.Write(w, a.Paint, "  ")
+}
+
+func (a *app) renderHostSysctls(w io.Writer, now time.Time, list []api.HostSysctl) {
+	if len(list) == 0 {
+		return
+	}
+	a.Heading(w, "Sysctls of the host profile")
+	t := console.NewTable("NETNS", "SYSCTL", "VALUE", "BEFORE", "SINCE")
+	for _, s := range list {
+		t.Row(cmp.Or(s.NetNS, "own"), s.Sysctl, s.Value, s.Original, fmtAgo(now, s.Since))
 	}
 	t.Write(w, a.Paint, "  ")
 }

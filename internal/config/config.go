@@ -34,6 +34,7 @@ type Config struct {
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
 	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
 	Pods     Pods          `key:"pods" doc:"pods, and the path of their packets through this host"`
+	Host     Host          `key:"host" doc:"sysctls that tcpilot sets while it runs, see host-profile.md"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
 	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
 	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
@@ -96,6 +97,12 @@ type Pods struct {
 
 // RoutesHost reports whether packets of pods are to be routed by programs.
 func (p *Pods) RoutesHost() bool { return p.HostRouting == "on" }
+
+// Host configures the host profile.
+type Host struct {
+	NetNS   string      `key:"netns" oneof:"own all" doc:"own: in the daemon's network namespace; all: in every one, except where its owner has set a value"`
+	Sysctls HostSysctls `key:"sysctls" doc:"value by name; what was there before comes back at the end"`
+}
 
 // Paths defines which remote addresses form a path.
 type Paths struct {
@@ -221,6 +228,7 @@ func base() *Config {
 		BuiltinRules: true,
 		Buffers:      Buffers{Max: 64 << 20},
 		Pods:         Pods{Dir: defaults.PodsDir, HostRouting: "off"},
+		Host:         Host{NetNS: "own"},
 		Learning: Learning{
 			Learner:      "thompson",
 			HoldOut:      0.02,

@@ -116,11 +116,13 @@ learning:
   save_interval: 30s
   paths: {ipv4: 32, ipv6: 64, limit: 100, overrides: [{prefix: 10.0.0.0/8, bits: 16}]}
 buffers: {adapt: true, max: 1GiB}
+host: {netns: all, sysctls: {net.ipv4.tcp_comp_sack_nr: 0, net.ipv4.tcp_notsent_lowat: 4294967295}}
 congestion_controls: [tcpilot_ledbat, tcpilot_bbr3]
 builtin_rules: false
 `)
 	want := &Config{
 		Buffers:            Buffers{Adapt: true, Max: 1 << 30},
+		Host:               Host{NetNS: "all", Sysctls: HostSysctls{"net.ipv4.tcp_comp_sack_nr": "0", "net.ipv4.tcp_notsent_lowat": "4294967295"}},
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
 		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", Mode: "observe",
 		Pods: Pods{Dir: "/var/lib/p", HostRouting: "on", Devices: []string{"eth0"},

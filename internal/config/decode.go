@@ -73,6 +73,9 @@ func (d *decoder) into(n *yamlfile.Node, v reflect.Value, tag reflect.StructTag)
 	case *globs:
 		d.globs(n, p)
 		return
+	case *HostSysctls:
+		d.hostSysctls(n, p)
+		return
 	}
 	switch {
 	case v.Kind() == reflect.Pointer:

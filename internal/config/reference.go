@@ -164,6 +164,8 @@ func valueWord(t reflect.Type, tag reflect.StructTag) string {
 		return "auto, none, or list of names"
 	case reflect.TypeFor[setValues](), reflect.TypeFor[[]policy.Rule]():
 		return "see below"
+	case reflect.TypeFor[HostSysctls]():
+		return "name: number entries"
 	case reflect.TypeFor[globs]():
 		return "name: pattern entries"
 	case reflect.TypeFor[time.Duration]():

@@ -89,6 +89,8 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 		return schema{"anyOf": []schema{{"enum": []string{"auto", "none"}}, listSchema(nameSchema(), nil)}}
 	case reflect.TypeFor[globs]():
 		return schema{"type": "object", "minProperties": 1, "additionalProperties": schema{"type": []string{"string", "integer", "boolean"}}}
+	case reflect.TypeFor[HostSysctls]():
+		return hostSysctlSchema()
 	case reflect.TypeFor[setValues]():
 		return setSchema()
 	case reflect.TypeFor[[]policy.Rule]():

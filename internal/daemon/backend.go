@@ -39,7 +39,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
 		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
-		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(), Buffers: d.buffers.state(),
+		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(), Buffers: d.buffers.state(), HostSysctls: d.profile.state(),
 		Pods: d.podStatus(),
 	}
 	s.Problems = d.problems()
@@ -66,7 +66,7 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 // problems describes what does not work now.
 func (d *Daemon) problems() []string {
 	list := partProblems(d.cfg.Load(), d.cgroup)
-	return append(append(list, d.buffers.problems()...), d.tasks.problems()...)
+	return append(append(append(list, d.buffers.problems()...), d.profile.problems()...), d.tasks.problems()...)
 }
 
 // features lists the parts of the datapath, and why one is not active.

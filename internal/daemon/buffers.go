@@ -28,7 +28,7 @@ import (
 type bufferLimits struct {
 	log     *slog.Logger
 	sysctls *sysctls
-	journal bufferJournal
+	journal journal[buffers.Raised]
 	adapt   bool // buffers.adapt
 
 	// Of the task, and of the start and the end.
@@ -44,6 +44,11 @@ type bufferLimits struct {
 	takenBack [buffers.NumLimits]uint64 // limits that a shortage of memory took back
 	problem   string                    // why nothing can be raised; empty if it can
 	leftOver  string                    // why raises of an earlier tcpilot could not be taken back
+}
+
+// bufferJournal has the raised limits.
+func bufferJournal(cfg *config.Config) journal[buffers.Raised] {
+	return journalOf[buffers.Raised](cfg, "buffers.json", "raised buffer limits")
 }
 
 // openBuffers takes over what an earlier process raised. If the configuration does not want
@@ -85,12 +90,12 @@ func newBufferLimits(cfg *config.Config, s *sysctls, log *slog.Logger) (*bufferL
 		return nil, err
 	}
 	return &bufferLimits{log: log, sysctls: s, spaces: spaces, seen: map[uint64]bool{}, control: buffers.New(cfg.Buffers.Max),
-		journal: journalIn(cfg)}, nil
+		journal: bufferJournal(cfg)}, nil
 }
 
 // restoreBuffers takes back what a daemon that no longer runs raised, and returns what that was.
 func restoreBuffers(cfg *config.Config) (undone []string, err error) {
-	if !journalIn(cfg).exists() {
+	if !bufferJournal(cfg).exists() {
 		return nil, nil
 	}
 	s, err := newSysctls(slog.New(slog.DiscardHandler))

@@ -30,7 +30,7 @@ func TestIsShort(t *testing.T) {
 }
 
 func TestBufferJournal(t *testing.T) {
-	j := bufferJournal(filepath.Join(t.TempDir(), "buffers.json"))
+	j := journal[buffers.Raised]{filepath.Join(t.TempDir(), "buffers.json"), "raised buffer limits"}
 	if got, err := j.read(); got != nil || err != nil {
 		t.Errorf("without a file: %v, %v", got, err)
 	}
@@ -42,26 +42,26 @@ func TestBufferJournal(t *testing.T) {
 		t.Errorf("read %+v, %v", got, err)
 	}
 	// Cookies of another boot are those of other namespaces.
-	data, _ := os.ReadFile(string(j))
+	data, _ := os.ReadFile(j.file)
 	boot, _ := sysctl.Read("kernel.random.boot_id")
-	if err := os.WriteFile(string(j), []byte(strings.Replace(string(data), boot, "another", 1)), 0o600); err != nil {
+	if err := os.WriteFile(j.file, []byte(strings.Replace(string(data), boot, "another", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := j.read(); got != nil || err != nil {
 		t.Errorf("of another boot: %v, %v", got, err)
 	}
 	for _, bad := range []string{"", "{", `{"raised": 3}`} {
-		if err := os.WriteFile(string(j), []byte(bad), 0o600); err != nil {
+		if err := os.WriteFile(j.file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := j.read(); err == nil || !strings.Contains(err.Error(), string(j)) {
+		if _, err := j.read(); err == nil || !strings.Contains(err.Error(), j.file) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	if err := j.write(nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(string(j)); !os.IsNotExist(err) {
+	if _, err := os.Stat(j.file); !os.IsNotExist(err) {
 		t.Errorf("nothing is raised, and the file is there: %v", err)
 	}
 }
@@ -94,7 +94,7 @@ func TestRootRestoreBuffers(t *testing.T) {
 		})
 		raised = append(raised, buffers.Raised{NetNS: cookie, Which: buffers.Send, Original: 4194304, Limit: 8388608})
 	}
-	journal := journalIn(cfg)
+	journal := bufferJournal(cfg)
 	if err := journal.write(raised); err != nil {
 		t.Fatal(err)
 	}

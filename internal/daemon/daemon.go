@@ -64,6 +64,7 @@ type Daemon struct {
 	podDevices podDevices
 	rules      ruleSet
 	buffers    *bufferLimits
+	profile    *profile
 	limits     rateLimits
 	settings   settings
 	diagnoses  diagnoses
@@ -171,7 +172,10 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 	if err := d.openEngine(cfg, u); err != nil {
 		return err
 	}
-	return d.openBuffers(cfg, u)
+	if err := d.openBuffers(cfg, u); err != nil {
+		return err
+	}
+	return d.openProfile(cfg, u)
 }
 
 // lockRunDir prevents a second daemon with the same run directory. At the end the directory

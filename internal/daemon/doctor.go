@@ -17,6 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -142,6 +143,9 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	verdicts, err := datapath.Probe(own, parseCCs(names))
 	if err != nil {
 		return doc, err
+	}
+	for _, r := range host.CheckReady() {
+		doc.Ready = append(doc.Ready, api.Readiness(r))
 	}
 	for _, v := range verdicts {
 		o := api.OptionCheck{Field: v.Option, Option: v.Kernel, Hook: string(v.Hook), Accepted: v.Err == nil}

@@ -211,6 +211,11 @@ func Detach(file string) (undone []string, err error) {
 		return undone, err
 	}
 	undone = append(undone, buffers...)
+	sysctls, err := restoreProfile(cfg)
+	if err != nil {
+		return undone, err
+	}
+	undone = append(undone, sysctls...)
 	for _, socket := range []string{cfg.Socket.Path, readSocket(&cfg.Socket)} {
 		if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != fs.ModeSocket {
 			continue

@@ -117,6 +117,7 @@ func (d *Daemon) apply(next *config.Config) error {
 	d.engine.ClearYields()
 	d.sysctls.refresh()
 	d.buffers.release()
+	d.profile.release()
 	d.engine.ReviveArms()
 	return nil
 }

@@ -59,6 +59,9 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 	if d.buffers.adapt {
 		tasks = append(tasks, task{"buffer limits", d.adaptBuffers})
 	}
+	if d.profile.wanted() {
+		tasks = append(tasks, task{"host profile", d.holdProfile})
+	}
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}

@@ -9,7 +9,7 @@ import (
 // neither. docs/design/0017-objectives.md has what each was measured by.
 var objectiveDefaults = map[learn.Objective]struct{ set, bounds []value }{
 	learn.Latency: {
-		set: []value{{tcp.NotsentLowat, 128 << 10}},
+		set: []value{{tcp.NotsentLowat, 64 << 10}},
 	},
 	learn.Realtime: {
 		set:    []value{{tcp.NotsentLowat, 16 << 10}},

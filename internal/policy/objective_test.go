@@ -21,7 +21,7 @@ func TestUseObjective(t *testing.T) {
 		{name: "fct", rule: Rule{Learn: &Learn{Objective: learn.FCT}, Adapt: Adaptive}},
 		{name: "nothing is learned", rule: Rule{}},
 		{name: "latency", rule: Rule{Learn: &Learn{Objective: learn.Latency}, Adapt: Adaptive},
-			set: params(tcp.NotsentLowat, 131072), byObjective: 1 << tcp.NotsentLowat},
+			set: params(tcp.NotsentLowat, 65536), byObjective: 1 << tcp.NotsentLowat},
 		{name: "realtime", rule: Rule{Learn: &Learn{Objective: learn.Realtime}, Adapt: Adaptive},
 			set: params(tcp.NotsentLowat, 16384), bounds: params(tcp.RTOMin, 25_000), byObjective: 1<<tcp.NotsentLowat | 1<<tcp.RTOMin},
 		{name: "not adapted", rule: Rule{Learn: &Learn{Objective: learn.Realtime}},

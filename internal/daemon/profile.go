@@ -1,0 +1,391 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
+	"github.com/tcpilot/tcpilot/internal/undo"
+)
+
+// profile gives network namespaces the sysctls that the configuration names (host.sysctls), and what they
+// had before back at the end. In the daemon's own namespace the configuration decides; in another one, a value
+// that new namespaces do not have is its owner's, and stays (design note 8). Whoever changes one
+// while tcpilot runs has the last word.
+type profile struct {
+	log     *slog.Logger
+	sysctls *sysctls
+	journal journal[given]
+	want    config.HostSysctls
+	all     bool // namespaces, not only the daemon's own
+
+	// Of the task, and of the start and the end.
+	spaces *host.NetNSList
+	listed func() (list []host.NetNS, changed bool, err error) // spaces.Poll
+	fresh  map[string]string                                   // what new namespaces have
+	polls  int
+
+	mu       sync.Mutex // of what follows
+	list     []host.NetNS
+	given    []given
+	left     map[sysctlIn]bool // left alone: they had the value before, or someone else has chosen
+	due      bool              // all namespaces are to be visited
+	problem  string
+	leftOver string // why those of an earlier tcpilot could not be taken back
+}
+
+// given is a sysctl that has its value from the profile.
+type given struct {
+	NetNS    uint64 `json:"netns"` // cookie
+	Name     string `json:"name"`
+	Original string `json:"original"`
+	Value    string `json:"value"`
+	At       int64  `json:"at_ns"` // Unix nanoseconds
+}
+
+// sysctlIn is a sysctl of a network namespace.
+type sysctlIn struct {
+	netns uint64
+	name  string
+}
+
+func (g *given) where() sysctlIn { return sysctlIn{g.NetNS, g.Name} }
+
+// openProfile takes back what an earlier process left, and gives the profile for the first time.
+func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
+	p, err := newProfile(cfg, d.sysctls, d.log)
+	if err != nil {
+		return err
+	}
+	u.Push("close list of network namespaces", p.spaces.Close)
+	d.profile = p
+	if p.journal.exists() {
+		if _, err := p.adoptAndRestore(); err != nil {
+			p.leftOver = fmt.Sprintf("sysctls of an earlier tcpilot's host profile cannot be taken back: %v", err)
+			d.log.Warn(p.leftOver)
+		}
+	}
+	if !p.wanted() {
+		return nil
+	}
+	if p.fresh, err = host.NewNetNSSysctls(p.names()); err != nil {
+		return fmt.Errorf("read the sysctls of a new network namespace: %w", err)
+	}
+	u.Push("restore sysctls", func() error {
+		if d.keep() {
+			return nil
+		}
+		_, err := p.restore()
+		return err
+	})
+	p.poll(time.Now(), cfg.Mode == engine.ModeObserve)
+	return nil
+}
+
+func newProfile(cfg *config.Config, s *sysctls, log *slog.Logger) (*profile, error) {
+	spaces, err := host.NewNetNSList()
+	if err != nil {
+		return nil, err
+	}
+	return &profile{log: log, sysctls: s, spaces: spaces, listed: spaces.Poll, journal: profileJournal(cfg),
+		want: cfg.Host.Sysctls, all: cfg.Host.NetNS == "all", left: map[sysctlIn]bool{}, due: true}, nil
+}
+
+// profileJournal has the sysctls of the profile that are in force.
+func profileJournal(cfg *config.Config) journal[given] {
+	return journalOf[given](cfg, "host-profile.json", "the host profile")
+}
+
+// restoreProfile takes back what a daemon that no longer runs gave, and returns what that was.
+func restoreProfile(cfg *config.Config) (undone []string, err error) {
+	if !profileJournal(cfg).exists() {
+		return nil, nil
+	}
+	s, err := newSysctls(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	p, err := newProfile(cfg, s, s.log)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	defer func() { err = errors.Join(err, p.spaces.Close(), s.close()) }()
+	written, err := p.adoptAndRestore()
+	for _, g := range written {
+		undone = append(undone, fmt.Sprintf("%s in network namespace %s, from %s back to %s", g.Name, cmp.Or(p.nameOf(g.NetNS), "own"), g.Value, g.Original))
+	}
+	return undone, err
+}
+
+func (p *profile) wanted() bool { return len(p.want) > 0 }
+
+func (p *profile) names() []string { return p.want.Names() }
+
+// holdProfile is the task that gives the profile to new namespaces, and notices what someone else changes.
+func (d *Daemon) holdProfile(ctx context.Context) error {
+	return every(ctx, watchInterval, func() error {
+		d.profile.poll(time.Now(), d.cfg.Load().Mode == engine.ModeObserve)
+		return nil
+	})
+}
+
+// poll visits namespaces that are new, and all of them once a minute.
+func (p *profile) poll(now time.Time, observe bool) {
+	if observe { // after a reload, what was given is taken back
+		if _, err := p.restore(); err != nil {
+			p.setProblem(fmt.Sprintf("host.sysctls: %v", err))
+		}
+		return
+	}
+	list, changed, err := p.listed()
+	if err != nil {
+		p.log.Debug("network namespaces not listed", "error", err)
+		return
+	}
+	p.mu.Lock()
+	p.list = slices.Clone(list)
+	p.mu.Unlock()
+	if changed {
+		p.forgetGone()
+	}
+	if p.polls++; !changed && p.polls%lookAgain != 0 && !p.takeDue() {
+		return
+	}
+	problem := ""
+	for _, ns := range list {
+		if ns.Cookie != p.sysctls.own && !p.all {
+			continue
+		}
+		if err := p.look(ns, now); err != nil {
+			problem = fmt.Sprintf("host.sysctls of network namespace %s: %v", cmp.Or(p.nameOf(ns.Cookie), "own"), err)
+		}
+	}
+	p.setProblem(problem)
+}
+
+// look gives a namespace what it does not have yet.
+func (p *profile) look(ns host.NetNS, now time.Time) error {
+	values, err := host.ReadSysctls(ns.Path, p.names())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range p.names() {
+		value, has := values[name]
+		at := sysctlIn{ns.Cookie, name}
+		switch {
+		case !has:
+			errs = append(errs, fmt.Errorf("the kernel has no %s", name))
+		case p.isLeft(at):
+		case p.isGiven(at):
+			if value != p.want[name] {
+				p.log.Info("a sysctl of the host profile was changed by an administrator, left alone from now on", "netns", p.nameOf(ns.Cookie), "sysctl", name, "value", value)
+				p.leave(at)
+			}
+		case value == p.want[name], ns.Cookie != p.sysctls.own && value != p.fresh[name]:
+			p.leave(at)
+		default:
+			errs = append(errs, p.give(ns, given{NetNS: ns.Cookie, Name: name, Original: value, Value: p.want[name], At: now.UnixNano()}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// give writes a value. It is noted before, because a crash may come next.
+func (p *profile) give(ns host.NetNS, g given) error {
+	p.mu.Lock()
+	before := p.given
+	after := append(slices.Clone(before), g)
+	p.mu.Unlock()
+	if err := p.journal.write(after); err != nil {
+		return err
+	}
+	if err := p.write(ns, g.Name, g.Original, g.Value); err != nil {
+		return errors.Join(err, p.journal.write(before))
+	}
+	p.mu.Lock()
+	p.given = after
+	p.mu.Unlock()
+	p.log.Info("sysctl set by the host profile", "netns", p.nameOf(ns.Cookie), "sysctl", g.Name, "before", g.Original, "value", g.Value)
+	return nil
+}
+
+// write writes a sysctl of a namespace if it is what it was.
+func (p *profile) write(ns host.NetNS, name, from, to string) error {
+	return p.sysctls.write(ns.Cookie, name, func() (string, error) {
+		return to, netns.In(ns.Path, func() error {
+			now, err := sysctl.Read(name)
+			if err != nil {
+				return err
+			}
+			if now != from {
+				return fmt.Errorf("%w: it is %q", errLimitChanged, now)
+			}
+			return sysctl.Write(name, to)
+		})
+	})
+}
+
+// leave leaves a sysctl to whoever has set it.
+func (p *profile) leave(at sysctlIn) {
+	p.mu.Lock()
+	p.left[at] = true
+	n := len(p.given)
+	p.given = slices.DeleteFunc(slices.Clone(p.given), func(g given) bool { return g.where() == at })
+	changed, now := len(p.given) != n, p.given
+	p.mu.Unlock()
+	if changed {
+		p.save(now)
+	}
+}
+
+// forgetGone forgets namespaces that do not exist any more.
+func (p *profile) forgetGone() {
+	p.mu.Lock()
+	gone := func(cookie uint64) bool { _, ok := space(p.list, cookie); return !ok }
+	n := len(p.given)
+	p.given = slices.DeleteFunc(slices.Clone(p.given), func(g given) bool { return gone(g.NetNS) })
+	maps.DeleteFunc(p.left, func(at sysctlIn, _ bool) bool { return gone(at.netns) })
+	changed, now := len(p.given) != n, p.given
+	p.mu.Unlock()
+	if changed {
+		p.save(now)
+	}
+}
+
+func (p *profile) save(list []given) {
+	if err := p.journal.write(list); err != nil {
+		p.log.Warn("sysctls of the host profile not noted: after a crash they would not be taken back", "error", err)
+	}
+}
+
+// adoptAndRestore takes back what the journal has.
+func (p *profile) adoptAndRestore() ([]given, error) {
+	list, err := p.journal.read()
+	if err != nil {
+		p.log.Warn("the host profile of an earlier tcpilot is not known", "error", err)
+		return nil, p.journal.setAside()
+	}
+	p.given = list
+	return p.restore()
+}
+
+// restore gives back what there was before, except where someone else has changed it, and returns what it wrote.
+// What fails stays in the journal.
+func (p *profile) restore() (written []given, err error) {
+	list, _, err := p.listed()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.list, p.due = slices.Clone(list), true
+	all := p.given
+	p.mu.Unlock()
+	if len(all) == 0 {
+		return nil, nil
+	}
+	var errs []error
+	var stay []given
+	for _, g := range all {
+		ns, ok := space(list, g.NetNS)
+		if !ok {
+			continue
+		}
+		err := p.write(ns, g.Name, g.Value, g.Original)
+		switch {
+		case err == nil:
+			written = append(written, g)
+		case !errors.Is(err, errLimitChanged):
+			stay = append(stay, g)
+			errs = append(errs, fmt.Errorf("network namespace %s: %w", spaceName(ns), err))
+		}
+	}
+	p.mu.Lock()
+	p.given = stay
+	p.mu.Unlock()
+	return written, errors.Join(append(errs, p.journal.write(stay))...)
+}
+
+// release gives the profile again where it was left to the administrator: the configuration was read again.
+func (p *profile) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.left)
+	p.due = true
+}
+
+func (p *profile) takeDue() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	due := p.due
+	p.due = false
+	return due
+}
+
+func (p *profile) isGiven(at sysctlIn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.given, func(g given) bool { return g.where() == at })
+}
+
+func (p *profile) isLeft(at sysctlIn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.left[at]
+}
+
+func (p *profile) setProblem(problem string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if problem != p.problem && problem != "" {
+		p.log.Warn(problem)
+	}
+	p.problem = problem
+}
+
+// nameOf names a namespace; empty is the daemon's own.
+func (p *profile) nameOf(cookie uint64) string {
+	if cookie == p.sysctls.own {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ns, ok := space(p.list, cookie); ok {
+		return spaceName(ns)
+	}
+	return fmt.Sprint(cookie)
+}
+
+// state is what status shows.
+func (p *profile) state() (list []api.HostSysctl) {
+	p.mu.Lock()
+	all := p.given
+	p.mu.Unlock()
+	for _, g := range all {
+		list = append(list, api.HostSysctl{NetNS: p.nameOf(g.NetNS), Sysctl: g.Name, Original: g.Original, Value: g.Value, Since: time.Unix(0, g.At)})
+	}
+	return list
+}
+
+func (p *profile) problems() (list []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, text := range []string{p.problem, p.leftOver} {
+		if text != "" {
+			list = append(list, text)
+		}
+	}
+	return list
+}

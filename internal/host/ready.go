@@ -1,0 +1,180 @@
+package host
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
+)
+
+// Ready says whether this host can do something that tcpilot does not do by itself, because it needs the
+// application, routes or the network card.
+type Ready struct {
+	What  string
+	Ready bool
+	Why   string // what was found
+}
+
+// CheckReady tests what the kernel and the network cards of this network namespace are ready for.
+func CheckReady() []Ready {
+	list := []Ready{sackCompression(), zeroCopyReceive(), usecTimestamps()}
+	return append(list, cards(classNet)...)
+}
+
+// sackCompression: Linux 4.18 has it (tcp_comp_sack_nr).
+func sackCompression() Ready {
+	r := Ready{What: "compression of SACKs"}
+	var parts []string
+	for _, name := range []string{"delay_ns", "slack_ns", "nr"} {
+		value, err := sysctl.Read("net.ipv4.tcp_comp_sack_" + name)
+		if err != nil {
+			r.Why = err.Error()
+			return r
+		}
+		parts = append(parts, "tcp_comp_sack_"+name+" "+value)
+		if name == "nr" {
+			r.Ready = value != "0"
+		}
+	}
+	r.Why = strings.Join(parts, ", ")
+	return r
+}
+
+// zeroCopyReceive tries what a receiver does first: it maps the socket (tcp_mmap).
+func zeroCopyReceive() Ready {
+	r := Ready{What: "TCP_ZEROCOPY_RECEIVE"}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		var pages []byte
+		if pages, err = unix.Mmap(fd, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED); err == nil {
+			err = unix.Munmap(pages)
+		}
+	}
+	if r.Ready = err == nil; err != nil {
+		r.Why = fmt.Sprintf("map a socket: %v", err)
+		return r
+	}
+	r.Why = fmt.Sprintf("sockets can be mapped; an application has to, and data is received in pages of %d bytes", os.Getpagesize())
+	return r
+}
+
+// usecTimestamps tries the feature of a route, in a network namespace that is gone afterwards.
+func usecTimestamps() Ready {
+	r := Ready{What: "timestamps in microseconds"}
+	err := netns.InNew(tryUsecRoute)
+	if r.Ready = err == nil; err != nil {
+		r.Why = fmt.Sprintf("add a route with features tcp_usec_ts: %v", err)
+		return r
+	}
+	r.Why = "routes take them: ip route change ... features tcp_usec_ts, at both ends"
+	return r
+}
+
+const (
+	rtaxFeatures       = 12     // RTAX_FEATURES in include/uapi/linux/rtnetlink.h
+	rtaxFeatureUsecTS  = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS, Linux 6.7
+	sizeofRouteMessage = unix.SizeofNlMsghdr + unix.SizeofRtMsg + 8 + 4 + 8
+)
+
+// tryUsecRoute adds a route that needs no link: one that drops all.
+func tryUsecRoute() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var m []byte
+	u16, u32 := binary.NativeEndian.AppendUint16, binary.NativeEndian.AppendUint32
+	m = u32(m, sizeofRouteMessage)
+	m = u16(m, unix.RTM_NEWROUTE)
+	m = u16(m, unix.NLM_F_REQUEST|unix.NLM_F_CREATE|unix.NLM_F_ACK)
+	m = u32(u32(m, 1), 0)
+	m = append(m, unix.AF_INET, 32, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_BLACKHOLE)
+	m = u32(m, 0)
+	m = append(u16(u16(m, 8), unix.RTA_DST), 192, 0, 2, 1)
+	m = u16(u16(m, 4+8), unix.RTA_METRICS)
+	m = u32(u16(u16(m, 8), rtaxFeatures), rtaxFeatureUsecTS)
+	if err := unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	answer := make([]byte, os.Getpagesize())
+	n, _, err := unix.Recvfrom(fd, answer, 0)
+	if err != nil {
+		return err
+	}
+	if n < unix.SizeofNlMsghdr+4 || binary.NativeEndian.Uint16(answer[4:]) != unix.NLMSG_ERROR {
+		return errors.New("the kernel does not answer")
+	}
+	if errno := int32(binary.NativeEndian.Uint32(answer[unix.SizeofNlMsghdr:])); errno != 0 {
+		return unix.Errno(-errno)
+	}
+	return nil
+}
+
+// classNet has a directory for each network device.
+const classNet = "/sys/class/net"
+
+// pageMTU is the least MTU of packets with 4096 bytes of payload: headers of IPv6 and TCP, and timestamps.
+// A packet that carries SACK blocks as well holds less.
+const pageMTU = 4096 + 40 + 20 + 12
+
+// cards looks at the network cards: devices with hardware behind them.
+func cards(dir string) (list []Ready) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if _, err := os.Stat(filepath.Join(dir, name, "device")); err != nil {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, name, "mtu"))
+		if err != nil {
+			continue
+		}
+		mtu, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		r := Ready{What: name + ": payload of a page in each packet", Ready: mtu >= pageMTU, Why: fmt.Sprintf("MTU %d, at least %d is needed; so is a card that splits headers off (ethtool -g: TCP data split)", mtu, pageMTU)}
+		gro := Ready{What: name + ": GRO"}
+		if on, err := groEnabled(name); err != nil {
+			gro.Why = err.Error()
+		} else if gro.Ready = on; on {
+			gro.Why = "on: packets of a connection are merged, so that there are fewer ACKs"
+		} else {
+			gro.Why = "off: ethtool -K " + name + " gro on"
+		}
+		list = append(list, r, gro)
+	}
+	return slices.Clip(list)
+}
+
+// groEnabled asks a device whether it merges packets (ETHTOOL_GGRO in include/uapi/linux/ethtool.h).
+func groEnabled(device string) (bool, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	value := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GGRO}
+	request := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(request.name[:unix.IFNAMSIZ-1], device)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return false, errno
+	}
+	return value.data != 0, nil
+}
