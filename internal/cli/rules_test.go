@@ -21,6 +21,8 @@ func TestAction(t *testing.T) {
 		"set cc=reno, max_pacing_rate=200 Mbit/s": {Action: "set", CC: apitest.CC("reno"), Set: rate},
 		"set max_pacing_rate=200 Mbit/s; learn cubic/bbr for latency, hold-out 2%": {
 			Action: "set+learn", Set: rate, Arms: two, Objective: "latency", HoldOut: 0.02},
+		"set cc=reno; cc=bbr after 3 timeouts, of 1% of connections": {
+			Action: "set", CC: apitest.CC("reno"), OnRTO: &engine.OnRTO{CC: apitest.CC("bbr"), After: 3, Share: 0.01}},
 		"learn cubic/bbr for realtime (notsent_lowat=16384 B)": {
 			Action: "learn", Set: []engine.Setting{{Field: "notsent_lowat", Value: 16384, Unit: "B", Reason: "objective"}}, Arms: two, Objective: "realtime"},
 	} {

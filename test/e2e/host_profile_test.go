@@ -1,8 +1,16 @@
 package e2e
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 const (
@@ -52,4 +60,55 @@ func TestRootHostProfile(t *testing.T) {
 	must(t, w.star.Client.SetSysctl(sackNr, "9")) // an administrator's
 	p.stop(t)
 	want("after the administrator's change", "9", usual)
+}
+
+// segmentsOut are those that the client's namespace has sent.
+func (w *world) segmentsOut(t *testing.T) uint64 {
+	t.Helper()
+	text, err := w.star.Client.Run("cat", "/proc/net/snmp")
+	must(t, err)
+	var names []string
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case f[0] == "Tcp:" && names == nil:
+			names = f
+		case f[0] == "Tcp:":
+			n, err := strconv.ParseUint(f[slices.Index(names, "OutSegs")], 10, 64)
+			must(t, err)
+			return n
+		}
+	}
+	t.Fatalf("no counters of TCP in %s", text)
+	return 0
+}
+
+// TestMeasureSackCompression compares values of the host profile at a receiver: ACKs for each megabyte that arrives, and
+// throughput, over links that lose packets or change their order.
+func TestMeasureSackCompression(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, l := range []struct {
+			name string
+			back link.Spec
+		}{
+			{"1 % loss", link.Spec{Delay: 20 * ms, Rate: 100e6, Loss: 0.01, Queue: link.Queue{Bytes: 250 * kB}}},
+			{"2 % out of order", link.Spec{Delay: 20 * ms, Rate: 100e6, Reorder: 0.02, Queue: link.Queue{Bytes: 250 * kB}}},
+		} {
+			w := newWorld(t, "far")
+			must(t, w.back.Set(l.back))
+			must(t, w.remotes[0].Host.SetCongestion("bbr")) // losses do not slow it down
+			for _, c := range []struct{ nr, delay string }{{"0", "1000000"}, {"44", "1000000"}, {"255", "5000000"}} {
+				profile := fmt.Sprintf("host: {sysctls: {%s: %s, net.ipv4.tcp_comp_sack_delay_ns: %s}}\n", sackNr, c.nr, c.delay)
+				p := startTcpilot(t, w, settings{keys: profile, rules: objectiveRules})
+				before, megabytes, goodput := w.segmentsOut(t), 0.0, 0.0
+				for range 2 {
+					r := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 4 * time.Second, Download: true})
+					megabytes, goodput = megabytes+float64(r.Received)/1e6, goodput+r.Goodput/2e6
+				}
+				m.Holds(l.name+", nr "+c.nr+", delay "+c.delay+" ns: segments sent for each MB received; Mbit/s", "", true,
+					fmt.Sprintf("%.0f;%.1f", float64(w.segmentsOut(t)-before)/megabytes, goodput))
+				p.stop(t)
+			}
+		}
+	})
 }

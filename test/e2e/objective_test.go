@@ -156,7 +156,7 @@ func TestMeasureBoundOfInitCwnd(t *testing.T) {
 // fill the queue by design: connections of a second, one after the other, over a link with a queue of 1000 packets.
 func TestMeasureArmsOfLatency(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		w := newWorld(t, "all", "some")
+		w := newWorld(t, "first", "second")
 		p := startTcpilot(t, w, settings{rules: `  - {name: all, match: {remote: [10.77.1.0/24]}, learn: {objective: latency}}
   - {name: some, match: {remote: [10.77.2.0/24]}, learn: {objective: latency, arms: [cubic, tcpilot_bbr3]}}
 `})

@@ -245,6 +245,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 				{Name: "tcpilot_iter", ID: 42}},
 		},
 	}
+	s.HostSysctls = []api.HostSysctl{{Sysctl: "net.ipv4.tcp_comp_sack_nr", Original: "44", Value: "100", Since: Now.Add(-3 * time.Hour)}}
 	s.Pods = f.PodList.Status("")
 	s.Counters.NameRules(f.Snap.Rules)
 	if f.Healthy {
@@ -287,6 +288,7 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 		},
 		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
 		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout,
+		OnRTO:     &engine.OnRTO{CC: CC("bbr"), After: 3, Share: 1},
 		RateLimit: &api.RateLimit{LimitCount: limitCount(), New: 1_250_000, Why: "shared with 9 active connections, each of which gets what it needs, but not more than its fair share"},
 		Path:      f.Snap.Paths[0], Network: &engine.NetworkType{Type: "wifi", Why: wifi}, Notes: []string{"the application may still choose for itself"},
 	}, nil
