@@ -55,7 +55,7 @@ A connection that no rule matches is left alone. To learn for all the rest, end 
 A file without rules has one: ` + "`{name: default, learn: {arms: auto, objective: throughput}}`" + `.
 There may be 256 rules, the built-in ones included; their number does not change what a connection costs.
 All rules together may name 8190 remote and 8190 local prefixes, 256 remote and 256 local port ranges that do not touch, and 8 lengths of same_prefix.
-A rule needs a name and at least one of set, learn, watch and leave. A rule that can never match is a mistake.
+A rule needs a name and at least one of set, learn, rate_limit, on_rto, watch and leave. A rule that can never match is a mistake.
 A rule for pods matches nothing as long as no pod meets its conditions; that is no mistake. A pod's annotation ` + "`tcpilot.io/congestion-control: NAME`" + ` fixes the congestion control of its
 connections, which then learn and adapt nothing; otherwise they get what their rule gives, under a variant of it that is called RULE@NAME in rules and metrics. A rule with ` + "`leave`" + ` leaves them alone all the same.
 If the name is not available here, the pod follows its rules, and ` + "`tcpilot pods`" + ` says so.
