@@ -195,14 +195,9 @@ func queued(fd int) (float64, error) {
 	return float64(values[wmemQueued]), nil
 }
 
-// live sends a live stream from the client to a port of a remote. beside: tcpilot does not see it.
-func (w *world) live(t testing.TB, r *remote, port int, d time.Duration) (sent, received) {
-	t.Helper()
-	return w.liveSet(t, r, port, d, 0)
-}
-
-// liveSet is live of a program that sets TCP_NOTSENT_LOWAT itself, unless lowat is 0.
-func (w *world) liveSet(t testing.TB, r *remote, port int, d time.Duration, lowat int) (s sent, got received) {
+// live sends a live stream from the client to a port of a remote. The program sets TCP_NOTSENT_LOWAT to lowat
+// itself, unless that is 0.
+func (w *world) live(t testing.TB, r *remote, port int, d time.Duration, lowat int) (s sent, got received) {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)

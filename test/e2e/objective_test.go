@@ -35,7 +35,7 @@ func TestRootObjectiveDecidesNotsentLowat(t *testing.T) {
 	for _, c := range []struct{ port, own, want int }{
 		{realtimePort, 0, 16 << 10}, {latencyPort, 0, 64 << 10}, {kernelPort, 0, 0}, {realtimePort, 5000, 5000},
 	} {
-		if s, _ := w.liveSet(t, w.remotes[0], c.port, 1500*time.Millisecond, c.own); s.Lowat != c.want {
+		if s, _ := w.live(t, w.remotes[0], c.port, 1500*time.Millisecond, c.own); s.Lowat != c.want {
 			t.Errorf("port %d, application's own %d: TCP_NOTSENT_LOWAT is %d, want %d", c.port, c.own, s.Lowat, c.want)
 		}
 	}
@@ -66,7 +66,7 @@ func TestMeasureNotsentLowat(t *testing.T) {
 			must(t, w.remotes[0].way.Set(c.forward))
 			var baseline received
 			for _, kib := range []int{0, 16, 64, 128} {
-				s, r := w.liveSet(t, w.remotes[0], kernelPort, c.d, kib<<10)
+				s, r := w.live(t, w.remotes[0], kernelPort, c.d, kib<<10)
 				what := fmt.Sprintf("%s, %d KiB", c.name, kib)
 				m.Holds(what+": p50, p99; goodput; send queue mean, greatest; context switches a second", "", true, fmt.Sprintf("%v,%v;%.1fMbit/s;%.0fkB,%.0fkB;%.0f",
 					r.P50.Round(ms/10), r.P99.Round(ms/10), r.Goodput/1e6, s.Queued/1000, s.MostQueued/1000, float64(s.Switches)/c.d.Seconds()))
