@@ -11,16 +11,16 @@ import (
 // HostSysctls are values of sysctls, by name.
 type HostSysctls map[string]string
 
-// HostSysctl is a sysctl of network namespaces that the host profile may set.
-type HostSysctl struct {
+// hostSysctl is a sysctl of network namespaces that the host profile may set.
+type hostSysctl struct {
 	Name string
 	Most uint64 // greatest value
 	Doc  string
 }
 
-// HostSysctlSpecs lists all. None of them is one that new network namespaces inherit from the initial one
+// hostSysctlSpecs lists all. None of them is one that new network namespaces inherit from the initial one
 // (tcp_sk_init in net/ipv4/tcp_ipv4.c).
-var HostSysctlSpecs = []HostSysctl{
+var hostSysctlSpecs = []hostSysctl{
 	{"net.ipv4.tcp_comp_sack_delay_ns", 100_000_000, "SACKs of packets out of order wait this long for more, in nanoseconds, but at most a twentieth of the round-trip time; the kernel's value is 1000000"},
 	{"net.ipv4.tcp_comp_sack_slack_ns", 100_000_000, "by how much later the timer may expire, so that it wakes the CPU less often; the kernel's value is 100000"},
 	{"net.ipv4.tcp_comp_sack_nr", 255, "SACKs that are saved at most before one is sent; 0 turns their compression off; the kernel's value is 44"},
@@ -30,7 +30,7 @@ var HostSysctlSpecs = []HostSysctl{
 }
 
 func hostSysctlNames() (names []string) {
-	for _, s := range HostSysctlSpecs {
+	for _, s := range hostSysctlSpecs {
 		names = append(names, s.Name)
 	}
 	return names
@@ -53,7 +53,7 @@ func (d *decoder) hostSysctls(n *yamlfile.Node, values *HostSysctls) {
 			continue
 		}
 		v, err := ParseCount(text, "a whole number")
-		if most := HostSysctlSpecs[i].Most; err == nil && v > most {
+		if most := hostSysctlSpecs[i].Most; err == nil && v > most {
 			err = bad("write 0 to "+strconv.FormatUint(most, 10), "%s is out of range", text)
 		}
 		if err != nil {
@@ -67,7 +67,7 @@ func (d *decoder) hostSysctls(n *yamlfile.Node, values *HostSysctls) {
 // hostSysctlSchema is the schema of HostSysctls.
 func hostSysctlSchema() schema {
 	properties := schema{}
-	for _, s := range HostSysctlSpecs {
+	for _, s := range hostSysctlSpecs {
 		properties[s.Name] = schema{"type": "integer", "minimum": 0, "maximum": s.Most, "description": s.Doc}
 	}
 	return schema{"type": "object", "additionalProperties": false, "minProperties": 1, "properties": properties}
