@@ -11,16 +11,13 @@
 
 /* Limits the pacing rate of a connection to its share. The limit also turns pacing on
  * (sk_setsockopt). A lower limit that the application chose, or inherited from its listener,
- * stays. A connection that is counted in another row than the policy's is not limited.
- *
- * A global function, so that it is verified once and not at every call. */
-__noinline int limit_pacing(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
+ * stays. A connection that is counted in another row than the policy's is not limited. */
+static __always_inline void limit_pacing(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
 {
 	struct flow_count *n = flow_row(flow);
 
-	if (p && n && p->flow == flow)
+	if (n && p->flow == flow)
 		limit_begin(skops, 0, n->path);
-	return 0;
 }
 
 /* Whether samples are to tell a policer, which drops without a queue, from a queue. */

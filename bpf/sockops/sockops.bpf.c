@@ -186,8 +186,6 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	apply_fields(skops, ctx->policy, set, false);
 	if (outgoing && !(ctx->policy->set & ~ANSWER_FIELDS))
 		t->flags &= ~F_FIELDS;	/* no look-up after the handshake */
-	if (!outgoing)
-		apply_established(skops, ctx, t);
 }
 
 /* A connection begins. Outgoing: before the SYN; fields that affect the handshake are set
@@ -205,8 +203,13 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	decide(ctx, &t, c);
 	if (!outgoing)
 		flow_begin(t.flow);
-	if (unlikely(t.flags & F_FIELDS))
+	if (unlikely(t.flags & F_FIELDS)) {
 		apply_begin(skops, ctx, &t, outgoing);
+		/* Not called there: Linux before 6.5 allows 512 bytes of stack for all frames, each
+		 * rounded up to 32 (check_max_stack_depth). */
+		if (!outgoing)
+			apply_established(skops, ctx, &t);
+	}
 	if (unlikely(ctx->cls->limit))
 		limit_begin(skops, ctx->cls->limit, 0);
 	if (!outgoing && t.arm < MAX_CC)
