@@ -75,8 +75,13 @@ type Class struct {
 	// Watch has the bits of the events that are counted for a share of connections.
 	Watch      uint8
 	WatchShare uint32 // share of connections watched, in 1/65536
-	Limit      uint64 // key of the rule's rate limit, the same over reloads and restarts; 0 is none
+	// Limit is the key of the rule's rate limit, the same over reloads and restarts; 0 is none.
+	Limit uint64
 }
+
+// LimitOfNetNS as Class.Limit: a connection is under the limit whose key is the cookie of its network
+// namespace, if there is one (ABI: LIMIT_OF_NETNS in bpf/include/abi.h).
+const LimitOfNetNS = 1<<64 - 1
 
 // Events that can be counted per connection (BPF_SOCK_OPS_*_CB_FLAG).
 const (

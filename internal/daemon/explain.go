@@ -54,7 +54,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 		out.Reason, out.Why = policy.NewPath.String(), "no policy is written for the class yet: kernel defaults"
 	}
 	out.Rule, out.Class, out.Match, out.Action = e.Rule.Name, e.Rule.Class, e.Rule.Match, e.Rule.Action
-	out.Rollout, out.Network, out.RateLimit = e.Rule.Rollout, e.Network, d.explainLimit(e.Rule.Name)
+	out.Rollout, out.Network, out.RateLimit = e.Rule.Rollout, e.Network, d.explainLimit(e.Rule.Name, conn.NetNS)
 	if e.Entry == nil {
 		return out, nil
 	}
