@@ -25,6 +25,10 @@ enum abi_limits {
 	MAX_INHERITED = 4,	/* runtime_config.inherited */
 };
 
+/* class_entry.limit: the key is the cookie of the connection's network namespace
+ * (class.LimitOfNetNS). */
+#define LIMIT_OF_NETNS (~0ULL)
+
 /* ---- rules ------------------------------------------------------------- */
 
 struct rule_set {
@@ -99,7 +103,7 @@ struct class_entry {		/* the class of the rule that matched */
 	__u32 flags;
 	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
 	__u32 watch_share;	/* share of connections watched, in 1/65536 */
-	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none */
+	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none; or LIMIT_OF_NETNS */
 };
 
 struct timeout_answer {		/* to repeated retransmission timeouts of a connection */
@@ -167,7 +171,7 @@ struct limit {
 /* What a connection has of the limits that it is under: socket storage, by programs. */
 struct limited {
 	__u64 rule;		/* key of limits, of its rule; 0: none */
-	__u64 path;		/* key of limits, of its path; 0: none */
+	__u64 path;		/* key of limits, of its path or network namespace; 0: none */
 	__u64 own;		/* bytes per second; limit that the application or a rule set; ~0: none */
 	__u64 given;		/* bytes per second; what the socket has by us; ~0: none; 0: it is new */
 	__u64 since_ns;		/* CLOCK_MONOTONIC; since when it has that */

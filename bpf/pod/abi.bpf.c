@@ -8,6 +8,7 @@ const struct {
 	struct device device;
 	struct network network;
 	struct pod_counters counters;
+	struct pod_meters meters;
 	enum pod_limits limits;
 	enum device_flags flags;
 	enum pod_count count;

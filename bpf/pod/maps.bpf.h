@@ -37,6 +37,15 @@ struct {
 	__type(value, __u8);
 } pod_networks SEC(".maps");
 
+/* Of the pods that have a limit, by the index of their device. User space adds the keys. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_DEVICES);
+	__type(key, __u32);
+	__type(value, struct pod_meters);
+} pod_meters SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

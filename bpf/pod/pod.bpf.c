@@ -9,11 +9,12 @@
  * that is left to the stack goes on to those behind ours.
  */
 #include "maps.bpf.h"
+#include "bandwidth.bpf.h"
 
 /* What happens to each packet for a pod, whichever way it comes. */
 static __always_inline int to_pod(struct __sk_buff *skb, const struct device *pod)
 {
-	return TCX_NEXT;
+	return bandwidth_pass(skb, pod, POD_INGRESS) ? TCX_NEXT : TCX_DROP;
 }
 
 #include "route.bpf.h"
@@ -21,6 +22,8 @@ static __always_inline int to_pod(struct __sk_buff *skb, const struct device *po
 /* What happens to each packet that a pod sent. */
 static __always_inline int from_pod(struct __sk_buff *skb, const struct device *pod)
 {
+	if (!bandwidth_pass(skb, pod, POD_EGRESS))
+		return TCX_DROP;
 	if (pod->flags & DEVICE_ROUTED)
 		return route_from_pod(skb);
 	return TCX_NEXT;

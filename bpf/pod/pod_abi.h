@@ -5,7 +5,7 @@
 #define TCPILOT_POD_ABI_H
 
 enum pod_limits {
-	POD_ABI_VERSION = 1,	/* in the name of the directory with the pinned maps */
+	POD_ABI_VERSION = 2,	/* in the name of the directory with the pinned maps */
 	MAX_DEVICES = 8192,
 	MAX_ADDRESSES = 65536,
 	MAX_NETWORKS = 1024,
@@ -21,6 +21,27 @@ struct device {
 	__u32 flags;		/* enum device_flags */
 	__u8 mac[6];		/* of the pod's end */
 	__u8 host_mac[6];	/* of the host's end */
+	__u32 index;		/* the device's own, which is the key of pod_meters */
+	__u32 pad;
+	/* Limits of the pod's bandwidth, as it sees it, in bytes per second on the wire; 0: none. */
+	__u64 egress, ingress;
+};
+
+enum pod_direction {
+	POD_EGRESS,
+	POD_INGRESS,
+};
+
+/* What met the limit of one direction. */
+struct pod_meter {
+	__u64 clock_ns;		/* CLOCK_MONOTONIC: when all that has passed would have been sent at the limit */
+	__u64 bytes;		/* passed, on the wire */
+	__u64 marked;		/* packets, after segmentation, that passed with a mark of congestion */
+	__u64 dropped;		/* packets, after segmentation */
+};
+
+struct pod_meters {
+	struct pod_meter egress, ingress;
 };
 
 /* Addresses are IPv6, IPv4 ones mapped (RFC 4291, section 2.5.5.2). */
@@ -61,7 +82,8 @@ struct pod_counters {
 	__u64 n[NUM_POD_COUNTS];
 };
 
-_Static_assert(sizeof(struct device) == 16, "device");
+_Static_assert(sizeof(struct device) == 40, "device");
+_Static_assert(sizeof(struct pod_meters) == 64, "pod_meters");
 _Static_assert(sizeof(struct network) == 20, "network");
 
 #endif

@@ -64,6 +64,7 @@ static __always_inline void enrol(struct tcp_sock *tp, const struct track *t, __
 	const struct class_entry *cls;
 	struct limited *m;
 	struct conn c = {};
+	__u64 rule, path = 0;
 	__u32 flags;
 
 	if (!b || !(t->flags & F_ESTABLISHED) || (t->flags & F_ADOPTED))
@@ -71,9 +72,13 @@ static __always_inline void enrol(struct tcp_sock *tp, const struct track *t, __
 	conn_read_sock(tp, &c);
 	c.outgoing = t->flags & F_OUTGOING;
 	cls = classify(&c, b, bank, tp, netns);
-	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE) || !limit_find(cls->limit))
+	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE))
 		return;
-	m = limit_join(tp, cls->limit, 0);
+	rule = cls->limit;
+	limit_keys(tp, &rule, &path);
+	if (!limit_find(rule))
+		return;
+	m = limit_join(tp, rule, path);
 	if (!m)
 		return;
 	limit_follow(tp, tp, m);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Rate limits of connections together: of a rule, and of a path that has a policer.
+/* Rate limits of connections together: of a rule or a network namespace, and of a path that has a
+ * policer.
  *
  * Each connection is paced at its share. User space divides a limit a few times a second among
  * the connections that need it (internal/limit), and writes each share by cookie. A connection
@@ -19,6 +20,18 @@
 static __always_inline struct limit *limit_find(__u64 key)
 {
 	return key ? bpf_map_lookup_elem(&limits, &key) : NULL;
+}
+
+/* Adds the limit of the connection's network namespace: in the place of that of a path, if the
+ * rule has a limit as well. */
+static __always_inline void limit_keys(struct tcp_sock *tp, __u64 *rule, __u64 *path)
+{
+	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+
+	if (*rule == LIMIT_OF_NETNS)
+		*rule = netns;
+	else if (*rule && !*path)
+		*path = netns;
 }
 
 static __always_inline void limit_count(struct limit *l, __s32 by)
@@ -153,7 +166,10 @@ __noinline int limit_begin(struct bpf_sock_ops *skops, __u64 rule, __u64 path)
 	struct tcp_sock *tp = skops_tcp(skops);
 	struct limited *m;
 
-	if (!tp || !(limit_find(rule) ?: limit_find(path)))
+	if (!tp)
+		return 0;
+	limit_keys(tp, &rule, &path);
+	if (!(limit_find(rule) ?: limit_find(path)))
 		return 0;
 	m = limit_join(tp, rule, path);
 	if (!m)

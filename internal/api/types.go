@@ -206,7 +206,7 @@ type Explanation struct {
 	HoldOut float64 `json:"hold_out"`
 	// Rollout is the rule's; nil if it leaves its connections alone.
 	Rollout *engine.Rollout `json:"rollout,omitempty"`
-	// RateLimit is what the rule's rate limit gives; absent if it has none.
+	// RateLimit is what the rate limit of the rule, or else of the pod, gives; absent if there is none.
 	RateLimit *RateLimit `json:"rate_limit,omitempty"`
 	// OnRTO is how the rule answers repeated retransmission timeouts; absent if it does not.
 	OnRTO *engine.OnRTO `json:"on_rto,omitempty"`
@@ -220,7 +220,7 @@ type Explanation struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// RateLimit is a rule's rate limit, and what one more connection gets of it.
+// RateLimit is the rate limit of a rule, or of the TCP that a pod sends, and what one more connection gets of it.
 type RateLimit struct {
 	metrics.LimitCount
 	New uint64 `json:"new_rate_bytes_per_second"` // what one more connection gets
@@ -342,12 +342,24 @@ type Pod struct {
 	Annotations map[string]string `json:"annotations,omitempty"` // those of tcpilot.io, and those that rules name
 	Rules       []string          `json:"rules"`                 // rules for pods that match it, in the order of matching
 	Control     string            `json:"cc,omitempty"`          // congestion control that its annotation fixes
-	Warning     string            `json:"warning,omitempty"`     // why its annotation is not followed
+	Warning     string            `json:"warning,omitempty"`     // which annotations are not followed, and why
 	Since       time.Time         `json:"since"`                 // when the container runtime added it
 	// Connections have ended since the daemon knows the pod, without those that rules leave alone.
 	Connections uint64 `json:"connections"`
 	// Routing is absent unless host routing is configured (pods.host_routing).
 	Routing *PodRouting `json:"host_routing,omitempty"`
+	// Egress and Ingress limit the bandwidth of the pod; absent without a limit.
+	Egress  *PodBandwidth `json:"egress_bandwidth,omitempty"`
+	Ingress *PodBandwidth `json:"ingress_bandwidth,omitempty"`
+}
+
+// PodBandwidth is the limit of a pod's bandwidth in one direction, and what has met it since the limit
+// is in force: bytes on the wire and packets as they are there, after segmentation.
+type PodBandwidth struct {
+	Limit   uint64 `json:"limit_rate_bytes_per_second"`
+	Passed  uint64 `json:"passed_bytes"`
+	Marked  uint64 `json:"marked_packets"` // passed with a mark of congestion (ECN)
+	Dropped uint64 `json:"dropped_packets"`
 }
 
 // RefusedPod is a record that is not used.

@@ -77,7 +77,8 @@ type Class struct {
 	WatchShare uint32 // share of connections watched, in 1/65536
 	// Timeouts answers repeated retransmission timeouts of the class's connections.
 	Timeouts Timeouts
-	Limit    uint64 // key of the rule's rate limit, the same over reloads and restarts; 0 is none
+	// Limit is the key of the rule's rate limit, the same over reloads and restarts; 0 is none.
+	Limit uint64
 }
 
 // Timeouts is the congestion control that a share of connections get once their retransmission timer
@@ -87,6 +88,10 @@ type Timeouts struct {
 	After uint32   // timeouts, at least 1
 	Share uint32   // in 1/65536
 }
+
+// LimitOfNetNS as Class.Limit: a connection is under the limit whose key is the cookie of its network
+// namespace, if there is one (ABI: LIMIT_OF_NETNS in bpf/include/abi.h).
+const LimitOfNetNS = 1<<64 - 1
 
 // Events that can be counted per connection (BPF_SOCK_OPS_*_CB_FLAG).
 const (

@@ -28,7 +28,15 @@ configuration), in the order of their names.
   CONNECTIONS  that have ended since the daemon knows the pod, without those that
                rules leave alone
 
-Below the table: annotations that are not followed, pods whose packets take the
+A second table has the limits of bandwidth, if there are some:
+
+  LIMIT        on the wire, as the annotations kubernetes.io/egress-bandwidth and
+               kubernetes.io/ingress-bandwidth ask, or the container runtime
+  PASSED       bytes since the limit is in force
+  MARKED       packets that passed with a mark of congestion (ECN)
+  DROPPED      packets beyond the limit
+
+Below: annotations that are not followed, pods whose packets take the
 host's stack although host routing is on (pods.host_routing), how many packets were
 routed and how many were left to the stack, and records that are not used, each with
 the reason.
@@ -77,6 +85,7 @@ func (a *app) renderPods(w io.Writer, l api.PodList) {
 		}
 		t.Fit(a.Width)
 		t.Write(w, a.Paint, "")
+		a.renderBandwidth(w, l.Pods)
 	}
 	for i := range l.Pods {
 		if p := &l.Pods[i]; p.Warning != "" {
@@ -109,6 +118,26 @@ func (a *app) renderRouting(w io.Writer, l *api.PodList) {
 		what := map[bool]string{true: "packets routed without the host's stack (netfilter included)", false: "packets left to the host's stack"}[routed]
 		fmt.Fprintf(w, "%s: %s\n", what, cmp.Or(strings.Join(parts, ", "), console.None))
 	}
+}
+
+// renderBandwidth shows the limits of pods that have some.
+func (a *app) renderBandwidth(w io.Writer, pods []api.Pod) {
+	t, rows := console.NewTable("POD", "DIRECTION", ">LIMIT", ">PASSED", ">MARKED", ">DROPPED"), 0
+	add := func(pod, direction string, b *api.PodBandwidth) {
+		if b != nil {
+			t.Row(pod, direction, fmtRate(float64(b.Limit)), fmtBytes(b.Passed), fmtCount(b.Marked), fmtCount(b.Dropped))
+			rows++
+		}
+	}
+	for i := range pods {
+		add(pods[i].Pod, "egress", pods[i].Egress)
+		add(pods[i].Pod, "ingress", pods[i].Ingress)
+	}
+	if rows == 0 {
+		return
+	}
+	a.Heading(w, "Bandwidth")
+	t.Write(w, a.Paint, "  ")
 }
 
 // podRules lists the rules for a pod, and what its annotation fixes.

@@ -90,10 +90,14 @@ type Buffers struct {
 // Pods configures what is done for pods (docs/pods.md).
 type Pods struct {
 	Dir         string         `key:"dir" is:"path" doc:"directory of the records of pods, which the CNI plugin tcpilot-cni writes; no pods are known if it does not exist"`
+	Bandwidth   string         `key:"bandwidth" oneof:"off on" doc:"on: limit the bandwidth of pods as their annotations kubernetes.io/egress-bandwidth and kubernetes.io/ingress-bandwidth, or the container runtime, ask"`
 	HostRouting string         `key:"host_routing" oneof:"off on" doc:"on: packets of pods are routed by eBPF programs at the pods' devices, and do not pass through netfilter and the rest of the host's stack (pods.md lists what is bypassed)"`
 	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing; without any only packets from pod to pod of this host are routed"`
 	Networks    []netip.Prefix `key:"networks" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
 }
+
+// LimitsBandwidth reports whether pods get the limits that are asked for.
+func (p *Pods) LimitsBandwidth() bool { return p.Bandwidth == "on" }
 
 // RoutesHost reports whether packets of pods are to be routed by programs.
 func (p *Pods) RoutesHost() bool { return p.HostRouting == "on" }
@@ -227,7 +231,7 @@ func base() *Config {
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
 		Buffers:      Buffers{Max: 64 << 20},
-		Pods:         Pods{Dir: defaults.PodsDir, HostRouting: "off"},
+		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off"},
 		Host:         Host{NetNS: "own"},
 		Learning: Learning{
 			Learner:      "thompson",

@@ -119,6 +119,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c.Buffers = d.buffers.counts()
 	c.Pods = d.podCounts()
 	c.Packets = d.packetCounts()
+	c.Bandwidth = d.bandwidthCounts()
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err

@@ -348,7 +348,7 @@ func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 	if err := d.putSettings(); err != nil {
 		return err
 	}
-	if err := d.setLimits(cfg); err != nil {
+	if err := d.putLimits(); err != nil {
 		return err
 	}
 	return d.dp.SetLease(cfg.Learning.Lease)

@@ -55,7 +55,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 	}
 	out.Rule, out.Class, out.Match, out.Action = e.Rule.Name, e.Rule.Class, e.Rule.Match, e.Rule.Action
 	out.OnRTO = e.Rule.OnRTO
-	out.Rollout, out.Network, out.RateLimit = e.Rule.Rollout, e.Network, d.explainLimit(e.Rule.Name)
+	out.Rollout, out.Network, out.RateLimit = e.Rule.Rollout, e.Network, d.explainLimit(e.Rule.Name, conn.NetNS)
 	if e.Entry == nil {
 		return out, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +33,9 @@ const (
 
 // rateLimits divides rate limits among connections.
 type rateLimits struct {
-	changed chan struct{} // the rules that have limits are others now
+	writing sync.Mutex
+	inForce map[uint64]limit.Limit // as last written; writing protects it
+	changed chan struct{}          // other connections are under limits now
 	latest  atomic.Pointer[limit.Result]
 }
 
@@ -45,18 +48,6 @@ func limitsOf(cfg *config.Config) map[uint64]limit.Limit {
 		}
 	}
 	return limits
-}
-
-// setLimits puts the limits of cfg into force.
-func (d *Daemon) setLimits(cfg *config.Config) error {
-	if err := d.dp.SetLimits(limitsOf(cfg)); err != nil {
-		return err
-	}
-	select {
-	case d.limits.changed <- struct{}{}:
-	default:
-	}
-	return nil
 }
 
 // divideLimits divides rate limits again and again, according to what connections send.
@@ -153,16 +144,23 @@ func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.Li
 		return n, 0, false
 	}
 	n = metrics.LimitCount{Rule: rule.Name, Total: rule.Limit.Total, Connection: rule.Limit.Connection}
+	return n, d.countLimit(key, &n), true
+}
+
+// countLimit fills in what the limit of a key does now, and among how many connections it is shared for
+// one that begins.
+func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (base float64) {
 	if r := d.limits.latest.Load(); r != nil {
 		s := r.Limits[key]
 		n.Connections, n.Active, n.Share, n.Measured, n.Sent = s.Connections, s.Active, s.Level, s.Measured, s.Sent
 		base = s.Base
 	}
-	return n, base, true
+	return base
 }
 
-// explainLimit is what the limit of a rule would give to one more connection; nil if it has none.
-func (d *Daemon) explainLimit(rule string) *api.RateLimit {
+// explainLimit is what the limit of a rule, or else of the network namespace, would give to one more
+// connection; nil if there is none.
+func (d *Daemon) explainLimit(rule string, netns uint64) *api.RateLimit {
 	cfg := d.cfg.Load()
 	if r := ruleNamed(d.engine.Rules(), rule); r != nil {
 		rule = cmp.Or(r.Of, rule) // a variant is under the limit of its rule
@@ -172,6 +170,11 @@ func (d *Daemon) explainLimit(rule string) *api.RateLimit {
 		return nil
 	}
 	n, base, ok := d.limitCount(cfg, r)
+	of := "rule"
+	if l, limited := egressLimits(d.bandwidths())[netns]; !ok && limited && !r.Leave {
+		n.Total, of, ok = l.Rate, "pod", true
+		base = d.countLimit(netns, &n)
+	}
 	if !ok {
 		return nil
 	}
@@ -186,7 +189,7 @@ func (d *Daemon) explainLimit(rule string) *api.RateLimit {
 	case n.Total == 0:
 		x.Why = "the rule limits each connection"
 	case n.Active == 0:
-		x.Why = "no connection of the rule sends now: the first gets all"
+		x.Why = "no connection of the " + of + " sends now: the first gets all"
 	case n.Share == 0:
 		x.Why = "no active connection is held back: a new one gets its fair share of what they leave, among " + console.Plural(n.Active, "active connection")
 	default:

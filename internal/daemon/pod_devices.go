@@ -17,6 +17,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podlink"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -27,7 +28,7 @@ const routingAnnotation = "tcpilot.io/host-routing"
 // podDevices are the programs on the network devices of pods. The methods that change something need
 // pods.mu.
 type podDevices struct {
-	links    *podlink.Links // nil as long as nothing is wanted, or it is not available
+	links    *podlink.Links // nil as long as nothing is wanted, or they are not available
 	detached bool           // on request, until the configuration is read again
 	// Until then it is not tried again.
 	failed    error // why there are no programs
@@ -37,10 +38,11 @@ type podDevices struct {
 
 // podDevicesView is what is known of one time. It is immutable.
 type podDevicesView struct {
-	wanted  bool  // packets are to be routed
-	failed  error // why they are not
-	missing podlink.Missing
-	links   *podlink.Links // for its counters
+	wanted    bool  // packets are to be routed
+	failed    error // why they are not
+	unlimited error // why bandwidth is not limited
+	missing   podlink.Missing
+	links     *podlink.Links // for its counters
 }
 
 // view is what is known now.
@@ -96,14 +98,22 @@ func (d *Daemon) routesPods() bool {
 // wantedOfPods is what should be at the devices of the pods of now; nil for nothing. The caller has
 // pods.mu.
 func (d *Daemon) wantedOfPods() *podlink.Wanted {
-	if !d.routesPods() || d.podDevices.noRouting != nil {
+	if d.podDevices.detached {
 		return nil
 	}
-	cfg := &d.cfg.Load().Pods
-	w := &podlink.Wanted{Devices: cfg.Devices, Networks: cfg.Networks}
+	cfg, route, limits := d.cfg.Load(), d.routesPods() && d.podDevices.noRouting == nil, d.bandwidths()
+	if !route && len(limits) == 0 {
+		return nil
+	}
+	w := &podlink.Wanted{}
+	if route {
+		w.Devices, w.Networks = cfg.Pods.Devices, cfg.Pods.Networks
+	}
 	for _, p := range d.pods.now().All() {
-		if value, asks := p.Annotations[routingAnnotation]; !asks || value == "on" {
-			w.Pods = append(w.Pods, podlink.Pod{Pod: p, Route: true})
+		value, asks := p.Annotations[routingAnnotation]
+		one := podlink.Pod{Pod: p, Route: route && (!asks || value == "on"), Limits: limits[p.Cookie]}
+		if one.Route || one.Limits != (pod.Bandwidth{}) {
+			w.Pods = append(w.Pods, one)
 		}
 	}
 	return w
@@ -119,7 +129,10 @@ func (d *Daemon) followPodDevices() {
 		d.openPodLinks()
 		w = d.wantedOfPods()
 	}
-	v := &podDevicesView{wanted: d.routesPods(), failed: cmp.Or(p.failed, p.noRouting)}
+	v := &podDevicesView{wanted: d.routesPods(), failed: cmp.Or(p.failed, p.noRouting), unlimited: p.failed}
+	if p.detached {
+		v.unlimited = errDetached
+	}
 	switch {
 	case w == nil:
 		if err := p.close(false); err != nil {
@@ -127,9 +140,11 @@ func (d *Daemon) followPodDevices() {
 		}
 	case p.links != nil:
 		v.links = p.links
-		if v.missing, v.failed = p.links.Set(w); v.failed != nil && !isSame(before.failed, v.failed) {
-			d.log.Warn("devices of pods not all set", "error", v.failed)
+		var err error
+		if v.missing, err = p.links.Set(w); err != nil && !isSame(before.unlimited, err) {
+			d.log.Warn("devices of pods not all set", "error", err)
 		}
+		v.failed, v.unlimited = cmp.Or(err, p.noRouting), err
 		d.logMissing(&before.missing, &v.missing)
 	}
 	p.shown.Store(v)
@@ -141,8 +156,11 @@ func (d *Daemon) openPodLinks() {
 	if p.links, p.failed = podlink.Open(podPins(d.bpffs), d.log); p.failed == nil {
 		p.noRouting = p.links.CanRoute()
 	}
-	if err := cmp.Or(p.failed, p.noRouting); err != nil {
+	if err := cmp.Or(p.failed, p.noRouting); err != nil && d.routesPods() {
 		d.log.Error("packets of pods take the host's stack", "error", err)
+	}
+	if p.failed != nil && len(d.bandwidths()) > 0 {
+		d.log.Error("only TCP that pods send is limited", "error", p.failed)
 	}
 }
 
@@ -226,7 +244,7 @@ func (d *Daemon) logMissing(before, now *podlink.Missing) {
 	}
 	for cookie, err := range now.Pods {
 		if !isSame(before.Pods[cookie], err) {
-			d.log.Warn("packets of a pod take the host's stack", "pod", d.PodName(cookie), "error", err)
+			d.log.Warn("packets of a pod take the host's stack, and only TCP that it sends is limited", "pod", d.PodName(cookie), "error", err)
 		}
 	}
 }
@@ -234,10 +252,10 @@ func (d *Daemon) logMissing(before, now *podlink.Missing) {
 // routingFeature is the part of the features.
 func (d *Daemon) routingFeature() api.Feature {
 	v, cfg := d.podDevices.view(), d.cfg.Load()
-	f := api.Feature{Name: featureRouting, Wanted: cfg.Pods.RoutesHost(), Active: v.links != nil && v.failed == nil}
+	f := api.Feature{Name: featureRouting, Wanted: cfg.Pods.RoutesHost(), Active: v.wanted && v.links != nil && v.failed == nil}
 	var why []error
 	switch {
-	case v.failed != nil:
+	case v.wanted && v.failed != nil:
 		why = append(why, v.failed)
 	case f.Wanted && !v.wanted:
 		why = append(why, errors.New(notNow(cfg)))
@@ -265,11 +283,13 @@ func triedRouting(wanted bool) api.Feature {
 	return f
 }
 
+var errDetached = errors.New("detached on request; 'tcpilot reload' attaches it again")
+
 func notNow(cfg *config.Config) string {
 	if cfg.Mode == engine.ModeObserve {
 		return "mode is observe"
 	}
-	return "detached on request; 'tcpilot reload' attaches it again"
+	return errDetached.Error()
 }
 
 // podRouting says whether the packets of a pod are routed by programs; nil if that is not configured.
@@ -292,7 +312,7 @@ func (v *podDevicesView) podRouting(cookie uint64, annotation string) *api.PodRo
 // packetCounts are the counters of the programs; none if there are no programs.
 func (d *Daemon) packetCounts() (list []metrics.PacketCount) {
 	v := d.podDevices.view()
-	if v.links == nil {
+	if v.links == nil || !v.wanted {
 		return nil
 	}
 	counts, err := v.links.Counters()

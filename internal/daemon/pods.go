@@ -267,6 +267,11 @@ func (d *Daemon) logPods(before *podView, added, removed []*pod.Pod) {
 			d.log.Info("pod removed", "pod", p.FullName(), "netns", p.Cookie, "rules", d.rules.ofPod(p))
 		}
 	}
+	for _, p := range added {
+		if _, wrong := p.Limits(); wrong != nil {
+			d.log.Warn("bandwidth of a pod not limited", "pod", p.FullName(), "why", strings.Join(wrong, "; "))
+		}
+	}
 	if before == nil && len(added) > 0 {
 		d.log.Info("pods read", "pods", len(added))
 		added = nil
@@ -290,18 +295,23 @@ func (d *Daemon) logPods(before *podView, added, removed []*pod.Pod) {
 func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 	v := d.pods.view.Load()
 	l := api.PodList{At: time.Now(), Pods: make([]api.Pod, 0, v.set.Len()), Packets: d.packetCounts()}
-	devices := d.podDevices.view()
+	devices, limits := d.podDevices.view(), d.bandwidths()
 	noRoom := d.rules.noRoom()
 	for _, p := range v.set.All() {
 		c := v.controls[p.Cookie]
 		if c.cc != (tcp.CC{}) && noRoom != nil {
 			c = podControl{warning: fmt.Sprintf("annotation %s: %v", policy.ControlAnnotation, noRoom)}
 		}
+		wrong := devices.bandwidthWarnings(p, limits[p.Cookie])
+		if c.warning != "" {
+			wrong = append(wrong, c.warning)
+		}
 		l.Pods = append(l.Pods, api.Pod{
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
-			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: c.warning, Since: p.Added,
+			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: strings.Join(wrong, "; "), Since: p.Added,
 			Connections: v.ended[p.Cookie].Load(), Routing: devices.podRouting(p.Cookie, p.Annotations[routingAnnotation]),
 		})
+		devices.showBandwidth(p, limits[p.Cookie], &l.Pods[len(l.Pods)-1])
 	}
 	for _, r := range v.refused {
 		if !r.Removed {

@@ -62,7 +62,7 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	if err := d.putSettings(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": trying again")
 	}
-	if err := d.setLimits(&merged); err != nil {
+	if err := d.putLimits(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": some rate limits may not be in force")
 	}
 	if offered == nil { // no policy names the other congestion controls any more

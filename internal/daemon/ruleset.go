@@ -90,8 +90,16 @@ func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {
 	return shown
 }
 
-// followPods puts the rules for the pods of now into force; nothing is written if they are.
+// followPods puts the rules and rate limits for the pods of now into force; nothing is written if
+// they are.
 func (d *Daemon) followPods() error {
+	if err := d.followPodRules(); err != nil {
+		return err
+	}
+	return d.putLimits()
+}
+
+func (d *Daemon) followPodRules() error {
 	wanted := wantedControls(d.pods.view.Load().controls)
 	d.rules.writing.Lock()
 	defer d.rules.writing.Unlock()
@@ -110,18 +118,14 @@ func (d *Daemon) followPods() error {
 	return err
 }
 
-// recompile looks up again what rules name. The caller has rules.writing.
-func (d *Daemon) recompile() error {
-	if !namesThings(d.engine.Rules()) {
-		return nil
-	}
-	return d.engine.Recompile(d.resolver())
-}
+// recompile looks up again what rules depend on. The caller has rules.writing.
+func (d *Daemon) recompile() error { return d.engine.Recompile(d.resolver()) }
 
 // resolver is resolver with the pods of now.
 func (d *Daemon) resolver() policy.Resolver {
 	r := resolver()
 	r.Pods = func(m *pod.Match) []uint64 { return d.pods.now().Cookies(m) }
+	r.Limited = len(egressLimits(d.bandwidths())) > 0
 	return r
 }
 

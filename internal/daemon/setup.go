@@ -111,16 +111,6 @@ func partProblems(cfg *config.Config, cgroupDir string) (list []string) {
 	return list
 }
 
-// namesThings reports whether rules name cgroups, namespaces or pods, which come and go.
-func namesThings(rules []policy.Rule) bool {
-	for i := range rules {
-		if rules[i].Match.Named() {
-			return true
-		}
-	}
-	return false
-}
-
 func parseCCs(names []string) []tcp.CC {
 	out := make([]tcp.CC, 0, len(names))
 	for _, n := range names {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 const limitKey = 77
@@ -74,6 +76,38 @@ func TestRootLimitIsSharedByConnectionsThatBegin(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		follow(t, conns[2][0], conns[2][1])
 	}
+}
+
+// A network namespace has a limit of its own: its connections are under it, those of others are not.
+func TestRootLimitOfNetNS(t *testing.T) {
+	r := newRig(t)
+	other := testenv.NetNS(t)
+	before := dialIn(t, r.ns)
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Limit: class.LimitOfNetNS}}})
+	cookie, err := netns.Cookie(r.ns.Path())
+	must(t, err)
+	must(t, r.SetLimits(map[uint64]limit.Limit{cookie: {Connection: 3e6}}))
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	both := func(rule uint64) net.Conn { // a rule with a limit of its own
+		r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Limit: limitKey}}})
+		must(t, r.SetLimits(map[uint64]limit.Limit{cookie: {Connection: 3e6}, limitKey: {Connection: rule}}))
+		return dialIn(t, r.ns)
+	}
+	for what, c := range map[string]struct {
+		conn net.Conn
+		want uint32
+	}{"running": {before, 3e6}, "new": {dialIn(t, r.ns), 3e6}, "of another namespace": {dialIn(t, other), noPacing},
+		"of a rule with less": {both(2e6), 2e6}, "of a rule with more": {both(4e6), 3e6}} {
+		if got := pacingOf(t, c.conn); got != c.want {
+			t.Errorf("%s: pacing rate %d, want %d", what, got, c.want)
+		}
+	}
+}
+
+// dialIn makes a connection over loopback in a namespace.
+func dialIn(t *testing.T, ns *testenv.NS) net.Conn {
+	t.Helper()
+	return dial(t, ns, listen(t, ns, "127.0.0.1:0", nil).Addr().String(), nil)
 }
 
 // Of a limit that is divided by need, idle connections get nothing; they get a share again when they send.

@@ -326,6 +326,12 @@ func (s *scrape) counters(c Counters) {
 			s.one(podLeft, float64(n.Packets), n.Fate)
 		}
 	}
+	for _, n := range c.Bandwidth {
+		s.one(podLimited, float64(n.Limited), n.Direction)
+		s.one(podPassed, float64(n.Passed), n.Direction)
+		s.one(podMarked, float64(n.Marked), n.Direction)
+		s.one(podDropped, float64(n.Dropped), n.Direction)
+	}
 	s.programs(c.Programs)
 }
 

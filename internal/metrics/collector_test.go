@@ -84,9 +84,10 @@ func full(paths int) *fake {
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},
-		Pods:    []PodCount{{"shop/web", 7}, {"shop/db", 9}, {"shop/web", 1}},
-		Packets: []PacketCount{{"pod-to-pod", true, 7}, {"nat", false, 9}},
-		Unseen:  UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
+		Pods:      []PodCount{{"shop/web", 7}, {"shop/db", 9}, {"shop/web", 1}},
+		Packets:   []PacketCount{{"pod-to-pod", true, 7}, {"nat", false, 9}},
+		Bandwidth: []BandwidthCount{{Direction: "egress", Limited: 2, Passed: 1e9, Marked: 3, Dropped: 4}, {Direction: "ingress", Limited: 1}},
+		Unseen:    UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
 	}}
 }
 

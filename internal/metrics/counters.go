@@ -25,6 +25,8 @@ type Counters struct {
 	Buffers []BufferCount `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
 	Pods    []PodCount    `json:"pods,omitempty"`    // pods of now
 	Packets []PacketCount `json:"packets,omitempty"` // of pods; absent unless pods.host_routing is on
+	// Bandwidth is what the limits of all pods did, by direction; absent if there never was a limit.
+	Bandwidth []BandwidthCount `json:"bandwidth,omitempty"`
 }
 
 // PacketCount counts the packets of pods that had one fate. A packet of several segments (GSO) is one.
@@ -38,6 +40,16 @@ type PacketCount struct {
 type PodCount struct {
 	Pod         string `json:"pod"`         // namespace/name
 	Connections uint64 `json:"connections"` // that have ended since the daemon knows the pod
+}
+
+// BandwidthCount is what the limits of bandwidth of all pods did in one direction, those of pods that are gone
+// included.
+type BandwidthCount struct {
+	Direction string `json:"direction"` // egress, ingress: as the pod sees it
+	Limited   int    `json:"limited"`   // pods of now that have a limit
+	Passed    uint64 `json:"passed_bytes"`
+	Marked    uint64 `json:"marked_packets"`
+	Dropped   uint64 `json:"dropped_packets"`
 }
 
 // LimitCount is what a rule's rate limit does now.

@@ -58,6 +58,10 @@ var (
 
 	pods           = gauge("pods", "Pods that are known.")
 	podConnections = gauge("pod_connections", "Connections of the pod that have ended since the daemon knows it, without those that rules leave alone. A gauge, because a pod may enter and leave \"other\".", "pod")
+	podLimited     = gauge("pod_bandwidth_limited_pods", "Pods that have a limit of bandwidth, by direction (egress, ingress) as the pod sees it. Absent if there never was one.", "direction")
+	podPassed      = counter("pod_bandwidth_passed_bytes_total", "Bytes on the wire that passed limits of pods, by direction.", "direction")
+	podMarked      = counter("pod_bandwidth_marked_packets_total", "Packets, after segmentation, that passed limits of pods with a mark of congestion (ECN), by direction.", "direction")
+	podDropped     = counter("pod_bandwidth_dropped_packets_total", "Packets, after segmentation, that were dropped because a pod exceeded its limit, by direction.", "direction")
 
 	podRouted = counter("pod_packets_routed_total", "Packets of pods that were routed without the host's stack, by way (pod-to-pod, pod-to-wire, wire-to-pod); one of several segments counts once. Absent unless pods.host_routing is on.", "way")
 	podLeft   = counter("pod_packets_left_total", "Packets of pods that host routing left to the host's stack, by reason (pods.md lists them). Absent unless pods.host_routing is on.", "reason")

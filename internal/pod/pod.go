@@ -72,13 +72,6 @@ func (l *Link) check() error {
 	return nil
 }
 
-// Bandwidth is what the runtime asks for a pod, in bits per second; 0 is no limit. It has no
-// bursts, because runtimes pass 2^32-1 or 2^64-1 bits for any rate.
-type Bandwidth struct {
-	Egress  uint64 `json:"egress_bits_per_second,omitempty"`
-	Ingress uint64 `json:"ingress_bits_per_second,omitempty"`
-}
-
 // Key identifies the pod's attachment.
 func (p *Pod) Key() Key { return Key{p.Container, p.Interface} }
 

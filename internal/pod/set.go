@@ -108,6 +108,6 @@ func (s *Set) Since(old *Set) (added, removed []*Pod) {
 // same reports whether two records describe one pod and its interface in the same way.
 func same(a, b *Pod) bool {
 	return a != nil && b != nil && a.Cookie == b.Cookie && a.FullName() == b.FullName() && a.Container == b.Container &&
-		maps.Equal(a.Annotations, b.Annotations) &&
+		a.Bandwidth == b.Bandwidth && maps.Equal(a.Annotations, b.Annotations) &&
 		a.Device == b.Device && a.Index == b.Index && a.HostIndex == b.HostIndex && slices.Equal(a.Addresses, b.Addresses)
 }

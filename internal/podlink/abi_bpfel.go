@@ -18,6 +18,10 @@ type abiDevice struct {
 	Flags   uint32
 	Mac     [6]uint8
 	HostMac [6]uint8
+	Index   uint32
+	Pad     uint32
+	Egress  uint64
+	Ingress uint64
 }
 
 type abiDeviceFlags uint32
@@ -68,11 +72,29 @@ type abiPodCounters struct {
 type abiPodLimits uint32
 
 const (
-	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 1
+	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 2
 	abiPodLimitsMAX_DEVICES     abiPodLimits = 8192
 	abiPodLimitsMAX_ADDRESSES   abiPodLimits = 65536
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024
 )
+
+type abiPodMeters struct {
+	_      structs.HostLayout
+	Egress struct {
+		_       structs.HostLayout
+		ClockNs uint64
+		Bytes   uint64
+		Marked  uint64
+		Dropped uint64
+	}
+	Ingress struct {
+		_       structs.HostLayout
+		ClockNs uint64
+		Bytes   uint64
+		Marked  uint64
+		Dropped uint64
+	}
+}
 
 // Names of all BPF objects in the ELF.
 //

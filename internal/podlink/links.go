@@ -19,7 +19,7 @@ import (
 )
 
 // Links are the loaded programs, their maps, and the devices that they are attached to. Its methods
-// may be called from one goroutine at a time, Counters from any.
+// may be called from one goroutine at a time, Counters and those of meters from any.
 type Links struct {
 	log       *slog.Logger
 	dir       string // of pins
@@ -28,6 +28,7 @@ type Links struct {
 	devices   table[uint32, abiDevice]
 	addresses table[[16]byte, uint32]
 	networks  table[abiNetwork, uint8]
+	meters    meters
 	found     map[place]pair // that were verified
 	adopted   bool           // programs of an earlier process were taken over
 	// noConntrack says why the kernel cannot be asked whether it translates a connection.
@@ -75,8 +76,10 @@ func (l *Links) open() error {
 	if l.addresses, err = openTable[[16]byte, uint32](l.objs.PodAddresses); err != nil {
 		return err
 	}
-	l.networks, err = openTable[abiNetwork, uint8](l.objs.PodNetworks)
-	return err
+	if l.networks, err = openTable[abiNetwork, uint8](l.objs.PodNetworks); err != nil {
+		return err
+	}
+	return l.meters.open(l.objs.PodMeters)
 }
 
 // load loads the programs; pins is the directory of their maps, empty for none. Without the kernel's functions for
@@ -135,7 +138,8 @@ func (l *Links) loadWith(pins string, conntrack bool) error {
 // Pod is what is wanted for a pod.
 type Pod struct {
 	*pod.Pod
-	Route bool // its packets need not climb the host's stack
+	Route  bool          // its packets need not climb the host's stack
+	Limits pod.Bandwidth // in force for all its packets
 }
 
 // Wanted is what is to be in force.
@@ -156,6 +160,7 @@ type goal struct {
 	devices   map[uint32]abiDevice
 	addresses map[[16]byte]uint32
 	networks  map[abiNetwork]uint8
+	limited   map[uint32]bool // devices of pods with a limit
 	pins      map[string]bool
 	found     map[place]pair
 }
@@ -164,7 +169,7 @@ type goal struct {
 // they need; the rows that nothing needs any more go at last.
 func (l *Links) Set(w *Wanted) (Missing, error) {
 	missing := Missing{map[uint64]error{}, map[string]error{}}
-	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[string]bool{}, map[place]pair{}}
+	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[uint32]bool{}, map[string]bool{}, map[place]pair{}}
 	for _, n := range w.Networks {
 		g.networks[networkOf(n)] = 1
 	}
@@ -182,7 +187,7 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 		}
 	}
 	l.found = g.found
-	return missing, errors.Join(l.addresses.trim(g.addresses), l.networks.trim(g.networks), l.devices.trim(g.devices),
+	return missing, errors.Join(l.addresses.trim(g.addresses), l.networks.trim(g.networks), l.devices.trim(g.devices), l.meters.trim(g.limited),
 		l.unpin(g.pins), l.removeOtherVersions())
 }
 
@@ -214,6 +219,13 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 				return fmt.Errorf("another pod has its address %s", a.Addr())
 			}
 		}
+	}
+	if p.Limits != (pod.Bandwidth{}) {
+		d.Index, d.Egress, d.Ingress = uint32(p.HostIndex), p.Limits.Egress/8, p.Limits.Ingress/8
+		if err := l.meters.add(d.Index); err != nil {
+			return err
+		}
+		g.limited[d.Index] = true
 	}
 	if err := l.setDevice(g, p.HostIndex, d, &l.programs.podOut, &l.programs.podIn); err != nil {
 		return err

@@ -38,7 +38,7 @@ func (r *rig) openFar() *Links {
 
 func (r *rig) farWanted() *Wanted {
 	r.t.Helper()
-	return &Wanted{Pods: []Pod{{record(r.t, r.c), true}}, Devices: []string{"wire"}, Networks: []netip.Prefix{r.node.V4, r.node.V6}}
+	return &Wanted{Pods: []Pod{{Pod: record(r.t, r.c), Route: true}}, Devices: []string{"wire"}, Networks: []netip.Prefix{r.node.V4, r.node.V6}}
 }
 
 // stream is the throughput of one TCP connection, bit/s, and the CPU time of the whole machine for a byte, ns.

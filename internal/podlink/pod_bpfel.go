@@ -19,6 +19,7 @@ const (
 	podMapPodAddresses   = "pod_addresses"
 	podMapPodCounts      = "pod_counts"
 	podMapPodDevices     = "pod_devices"
+	podMapPodMeters      = "pod_meters"
 	podMapPodNetworks    = "pod_networks"
 	podProgTcpilotPodIn  = "tcpilot_pod_in"
 	podProgTcpilotPodOut = "tcpilot_pod_out"
@@ -80,6 +81,7 @@ type podMapSpecs struct {
 	PodAddresses *ebpf.MapSpec `ebpf:"pod_addresses"`
 	PodCounts    *ebpf.MapSpec `ebpf:"pod_counts"`
 	PodDevices   *ebpf.MapSpec `ebpf:"pod_devices"`
+	PodMeters    *ebpf.MapSpec `ebpf:"pod_meters"`
 	PodNetworks  *ebpf.MapSpec `ebpf:"pod_networks"`
 }
 
@@ -113,6 +115,7 @@ type podMaps struct {
 	PodAddresses *ebpf.Map `ebpf:"pod_addresses"`
 	PodCounts    *ebpf.Map `ebpf:"pod_counts"`
 	PodDevices   *ebpf.Map `ebpf:"pod_devices"`
+	PodMeters    *ebpf.Map `ebpf:"pod_meters"`
 	PodNetworks  *ebpf.Map `ebpf:"pod_networks"`
 }
 
@@ -121,6 +124,7 @@ func (m *podMaps) Close() error {
 		m.PodAddresses,
 		m.PodCounts,
 		m.PodDevices,
+		m.PodMeters,
 		m.PodNetworks,
 	)
 }

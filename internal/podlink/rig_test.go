@@ -75,7 +75,7 @@ func record(t *testing.T, p *testenv.Pod) *pod.Pod {
 func (r *rig) wanted() *Wanted {
 	r.t.Helper()
 	return &Wanted{
-		Pods:    []Pod{{record(r.t, r.a), true}, {record(r.t, r.b), true}},
+		Pods:    []Pod{{Pod: record(r.t, r.a), Route: true}, {Pod: record(r.t, r.b), Route: true}},
 		Devices: []string{"wire"}, Networks: []netip.Prefix{r.far.V4, r.far.V6},
 	}
 }

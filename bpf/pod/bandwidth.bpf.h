@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Limits of the bandwidth of a pod, in each direction.
+ *
+ * Each direction has a virtual clock: the time at which all that has passed would have been sent
+ * at the limit. A packet moves it on by the time that its bytes take. If the clock is ahead of the
+ * time of day by more than a bound, the pod sends too fast: packets are marked or dropped. There is
+ * no queue, so that nothing waits behind somebody else's packets, and no lock.
+ *
+ * The pod's own TCP is paced just below the limit (sockops/limits.bpf.h), and seldom gets here
+ * ahead of the clock. The clock is for everything else.
+ */
+#ifndef TCPILOT_BANDWIDTH_BPF_H
+#define TCPILOT_BANDWIDTH_BPF_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.bpf.h"
+
+/* How far ahead of the time of day, in nanoseconds, a clock may be before packets of transports
+ * that understand marks are marked (RFC 3168), and before packets are dropped. The second also bounds
+ * by how much a pod exceeds its limit after it was idle: MOST_AHEAD at its limit, once.
+ * Measured: docs/design/0021-bandwidth.md. */
+#define MARK_AHEAD (5 * 1000 * 1000)
+#define MOST_AHEAD (50 * 1000 * 1000)
+
+#define TCX_DROP 2		/* enum tcx_action_base */
+#define IPPROTO_HOPOPTS 0	/* include/uapi/linux/in6.h */
+#define NSEC_PER_SEC 1000000000ULL
+
+/* How often a packet tries to move the clock on before it adds its time without looking. */
+#define CLOCK_TRIES 4
+
+/* The bytes of the headers of each packet that a GSO packet becomes; 0 if they are not known. */
+static __always_inline __u32 gso_headers(struct __sk_buff *skb)
+{
+	__u32 at = ETH_HLEN;
+	__u8 protocol, byte;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, at, &byte, 1) ||
+		    bpf_skb_load_bytes(skb, at + 9, &protocol, 1))
+			return 0;
+		at += (byte & 0xf) * 4;
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, at + 6, &protocol, 1))
+			return 0;
+		at += 40;
+		if (protocol == IPPROTO_HOPOPTS) {	/* BIG TCP: not on the wire */
+			if (bpf_skb_load_bytes(skb, at, &protocol, 1))
+				return 0;
+			at += 8;
+		}
+	} else {
+		return 0;
+	}
+	if (protocol == IPPROTO_UDP)
+		return at + 8;
+	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + 12, &byte, 1))
+		return 0;
+	return at + (byte >> 4) * 4;
+}
+
+/* The bytes that a packet has on the wire, with Ethernet's header and without its preamble, checksum and gap:
+ * as qdisc_pkt_len_init has it for qdiscs such as TBF. packets is how many there are of it. */
+static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
+{
+	__u32 len = skb->len, size = skb->gso_size, headers;
+
+	*packets = 1;
+	if (!size)
+		return len;
+	headers = gso_headers(skb);
+	if (len <= headers)
+		return len;
+	*packets = (len - headers + size - 1) / size;
+	return len + (*packets - 1) * headers;
+}
+
+/* Moves the clock on by cost, unless it is too far ahead. It returns how far ahead of now it was. Two CPUs that
+ * meet here do not lose the time of either's packet. */
+static __always_inline __u64 clock_advance(__u64 *clock, __u64 now, __u64 cost)
+{
+	for (int i = 0; i < CLOCK_TRIES; i++) {
+		__u64 old = *(volatile __u64 *)clock, start = old > now ? old : now;
+
+		if (start - now > MOST_AHEAD ||
+		    __sync_val_compare_and_swap(clock, old, start + cost) == old)
+			return start - now;
+	}
+	__sync_fetch_and_add(clock, cost);
+	return 0;
+}
+
+/* Whether a packet of a pod, in a direction, may pass. */
+static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
+{
+	__u64 rate = d == POD_EGRESS ? pod->egress : pod->ingress, ahead;
+	struct pod_meters *meters;
+	struct pod_meter *m;
+	__u32 packets, len;
+
+	if (!rate)
+		return true;
+	meters = bpf_map_lookup_elem(&pod_meters, &pod->index);
+	if (!meters)
+		return true;
+	m = d == POD_EGRESS ? &meters->egress : &meters->ingress;
+	len = wire_len(skb, &packets);
+	ahead = clock_advance(&m->clock_ns, bpf_ktime_get_ns(), len * NSEC_PER_SEC / rate);
+	if (ahead > MOST_AHEAD) {
+		__sync_fetch_and_add(&m->dropped, packets);
+		return false;
+	}
+	__sync_fetch_and_add(&m->bytes, len);
+	if (ahead > MARK_AHEAD && bpf_skb_ecn_set_ce(skb))
+		__sync_fetch_and_add(&m->marked, packets);
+	return true;
+}
+
+#endif

@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/metrics"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podlink"
+)
+
+// bandwidths are the limits of the pods of now that have some, by cookie (design note 21). In mode
+// observe there are none.
+func (d *Daemon) bandwidths() map[uint64]pod.Bandwidth {
+	limits := map[uint64]pod.Bandwidth{}
+	if cfg := d.cfg.Load(); cfg == nil || cfg.Mode == engine.ModeObserve || !cfg.Pods.LimitsBandwidth() {
+		return limits
+	}
+	for _, p := range d.pods.now().All() {
+		if b, _ := p.Limits(); b != (pod.Bandwidth{}) {
+			limits[p.Cookie] = b
+		}
+	}
+	return limits
+}
+
+// payload is the part of a pod's egress limit that its TCP connections may use for payload: so
+// much are 1428 bytes of payload of 1514 bytes on the wire, which is an Ethernet frame of TCP over IPv6 with timestamps.
+const payload = 1428. / 1514
+
+// egressLimits are the rate limits of the TCP connections of pods. Their keys are the pods' cookies
+// (class.LimitOfNetNS).
+func egressLimits(pods map[uint64]pod.Bandwidth) map[uint64]limit.Limit {
+	limits := map[uint64]limit.Limit{}
+	for cookie, b := range pods {
+		if b.Egress != 0 {
+			limits[cookie] = limit.Limit{Rate: max(1, uint64(payload*float64(b.Egress)/8))}
+		}
+	}
+	return limits
+}
+
+// putLimits puts the rate limits of rules and pods into force.
+func (d *Daemon) putLimits() error {
+	d.limits.writing.Lock() // so that the last write has the latest values
+	defer d.limits.writing.Unlock()
+	limits := limitsOf(d.cfg.Load())
+	maps.Copy(limits, egressLimits(d.bandwidths()))
+	if maps.Equal(limits, d.limits.inForce) {
+		return nil
+	}
+	if err := d.dp.SetLimits(limits); err != nil {
+		return err
+	}
+	d.limits.inForce = limits
+	select {
+	case d.limits.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// showBandwidth adds the limits of a pod that are in force, and what met them.
+func (v *podDevicesView) showBandwidth(p *pod.Pod, limits pod.Bandwidth, to *api.Pod) {
+	var m podlink.Meters
+	if v.links != nil {
+		m = v.links.Meters(p.HostIndex)
+	}
+	show := func(limit uint64, m podlink.Meter) *api.PodBandwidth {
+		if limit == 0 {
+			return nil
+		}
+		return &api.PodBandwidth{Limit: limit / 8, Passed: m.Passed, Marked: m.Marked, Dropped: m.Dropped}
+	}
+	to.Egress, to.Ingress = show(limits.Egress, m.Egress), show(limits.Ingress, m.Ingress)
+}
+
+// bandwidthWarnings are the limits that a pod asks for and does not have. limits are those that it
+// should have.
+func (v *podDevicesView) bandwidthWarnings(p *pod.Pod, limits pod.Bandwidth) (list []string) {
+	_, list = p.Limits()
+	if err := cmp.Or(v.unlimited, v.missing.Pods[p.Cookie]); err != nil && limits != (pod.Bandwidth{}) {
+		list = append(list, fmt.Sprintf("bandwidth: only TCP that the pod sends is limited: %v", err))
+	}
+	return list
+}
+
+// bandwidthCounts are the sums over all pods; none without a limit.
+func (d *Daemon) bandwidthCounts() []metrics.BandwidthCount {
+	v, limits := d.podDevices.view(), d.bandwidths()
+	if v.links == nil || len(limits) == 0 {
+		return nil
+	}
+	m := v.links.TotalMeters()
+	count := func(direction string, m podlink.Meter, limit func(pod.Bandwidth) uint64) metrics.BandwidthCount {
+		c := metrics.BandwidthCount{Direction: direction, Passed: m.Passed, Marked: m.Marked, Dropped: m.Dropped}
+		for _, b := range limits {
+			if limit(b) != 0 {
+				c.Limited++
+			}
+		}
+		return c
+	}
+	return []metrics.BandwidthCount{
+		count("egress", m.Egress, func(b pod.Bandwidth) uint64 { return b.Egress }),
+		count("ingress", m.Ingress, func(b pod.Bandwidth) uint64 { return b.Ingress }),
+	}
+}

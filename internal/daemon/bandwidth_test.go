@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/pod"
+)
+
+// Pods are limited as they ask, unless the configuration says that nothing is to be limited; TCP gets
+// what is left for payload.
+func TestBandwidths(t *testing.T) {
+	set := pod.NewSet([]pod.Pod{
+		{Cookie: 11, Name: "both", Annotations: map[string]string{pod.EgressAnnotation: "8M", pod.IngressAnnotation: "16M"}},
+		{Cookie: 12, Name: "runtime", Bandwidth: pod.Bandwidth{Ingress: 80e6}},
+		{Cookie: 13, Name: "wrong", Annotations: map[string]string{pod.EgressAnnotation: "much"}},
+		{Cookie: 14, Name: "none"},
+	})
+	all := map[uint64]pod.Bandwidth{11: {Egress: 8e6, Ingress: 16e6}, 12: {Ingress: 80e6}}
+	for text, want := range map[string]map[uint64]pod.Bandwidth{"": all, "mode: observe": {}, "pods: {bandwidth: off}": {}} {
+		var d Daemon
+		d.pods.view.Store(&podView{set: set})
+		cfg, err := config.Parse("", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.cfg.Store(cfg)
+		got := d.bandwidths()
+		if !maps.Equal(got, want) || d.resolver().Limited != (len(want) > 0) {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, d.resolver().Limited, want)
+		}
+		if wrong := d.podDevices.view().bandwidthWarnings(set.ByCookie(13), got[13]); len(wrong) != 1 || !strings.Contains(wrong[0], `"much" is not a quantity`) {
+			t.Errorf("%q: %q", text, wrong)
+		}
+	}
+	v := podDevicesView{unlimited: errDetached}
+	if wrong := v.bandwidthWarnings(set.ByCookie(12), all[12]); len(wrong) != 1 || !strings.Contains(wrong[0], "only TCP that the pod sends is limited: detached") {
+		t.Errorf("without programs: %q", wrong)
+	}
+	if got := egressLimits(all); !maps.Equal(got, map[uint64]limit.Limit{11: {Rate: 943196}}) {
+		t.Errorf("limits of TCP: %+v, want 1428 of 1514 parts of 1 MB/s for the first", got)
+	}
+}

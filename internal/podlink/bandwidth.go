@@ -1,0 +1,107 @@
+package podlink
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// Meter is what met the limit of a pod in one direction since it is in force.
+type Meter struct {
+	Passed  uint64 // bytes on the wire
+	Marked  uint64 // packets, after segmentation, that passed with a mark of congestion (ECN)
+	Dropped uint64 // packets, after segmentation
+}
+
+// Meters are the directions of a pod, as it sees them.
+type Meters struct{ Egress, Ingress Meter }
+
+func (m *Meters) add(raw *abiPodMeters) {
+	m.Egress.Passed += raw.Egress.Bytes
+	m.Egress.Marked += raw.Egress.Marked
+	m.Egress.Dropped += raw.Egress.Dropped
+	m.Ingress.Passed += raw.Ingress.Bytes
+	m.Ingress.Marked += raw.Ingress.Marked
+	m.Ingress.Dropped += raw.Ingress.Dropped
+}
+
+// meters is the map of meters. Its keys are the devices of pods with a limit.
+type meters struct {
+	mu   sync.Mutex
+	m    *ebpf.Map
+	keys map[uint32]bool
+	gone Meters // of pods that are gone
+}
+
+// open reads the keys that an earlier process left, whose meters go on.
+func (t *meters) open(m *ebpf.Map) error {
+	t.m, t.keys = m, map[uint32]bool{}
+	var key uint32
+	var raw abiPodMeters
+	rows := m.Iterate()
+	for rows.Next(&key, &raw) {
+		t.keys[key] = true
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read meters of pods: %w", err)
+	}
+	return nil
+}
+
+// add makes a device's meter, unless it has one.
+func (t *meters) add(ifindex uint32) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys[ifindex] {
+		return nil
+	}
+	if err := t.m.Put(ifindex, &abiPodMeters{}); err != nil {
+		return fmt.Errorf("add meter of pod: %w", err)
+	}
+	t.keys[ifindex] = true
+	return nil
+}
+
+// trim deletes all meters but these.
+func (t *meters) trim(keep map[uint32]bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ifindex := range t.keys {
+		if keep[ifindex] {
+			continue
+		}
+		var raw abiPodMeters
+		if err := t.m.LookupAndDelete(ifindex, &raw); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete meter of pod: %w", err)
+		}
+		t.gone.add(&raw)
+		delete(t.keys, ifindex)
+	}
+	return nil
+}
+
+// Meters are the meters of the pod whose device has the index on the host; zero without a limit.
+func (l *Links) Meters(ifindex int) (m Meters) {
+	var raw abiPodMeters
+	if l.meters.m.Lookup(uint32(ifindex), &raw) == nil {
+		m.add(&raw)
+	}
+	return m
+}
+
+// TotalMeters are the sums over all pods, those that are gone included.
+func (l *Links) TotalMeters() Meters {
+	t := &l.meters
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := t.gone
+	for ifindex := range t.keys {
+		var raw abiPodMeters
+		if t.m.Lookup(ifindex, &raw) == nil {
+			sum.add(&raw)
+		}
+	}
+	return sum
+}

@@ -1,0 +1,225 @@
+package podlink
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// datagrams are the ends of an exchange of datagrams.
+func datagrams(t *testing.T, from, to *testenv.Pod, address netip.Addr) (in, out *net.UDPConn) {
+	t.Helper()
+	var err error
+	to.Do(t, func() { in, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 0))) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close() })
+	out = from.Dial(t, "udp", in.LocalAddr().String()).(*net.UDPConn)
+	t.Cleanup(func() { out.Close() })
+	return in, out
+}
+
+// flood sends datagrams at 80 Mbit/s, and returns what arrived, in bytes on the wire, and the
+// time from the first to the last of them.
+func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(fd int) error, d time.Duration) (arrived float64, took time.Duration) {
+	t.Helper()
+	in, out := datagrams(t, from, to, address)
+	if err := in.SetReadBuffer(8 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if option != nil {
+		raw, err := out.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) { err = option(int(fd)) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	headers := 14 + 20 + 8.
+	if address.Is6() {
+		headers += 20
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 2048)
+		var first time.Time
+		for {
+			_ = in.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+			n, err := in.Read(buf)
+			if err != nil {
+				return
+			}
+			if first.IsZero() {
+				first = time.Now()
+			}
+			arrived, took = arrived+float64(n)+headers, time.Since(first)
+		}
+	}()
+	const rate = 10e6 // bytes per second of payload
+	data := make([]byte, 1000)
+	sent, begin := 0., time.Now()
+	for ; time.Since(begin) < d; time.Sleep(time.Millisecond) {
+		for ; sent < rate*time.Since(begin).Seconds(); sent += float64(len(data)) {
+			_, _ = out.Write(data) // what is dropped at once is an error
+		}
+	}
+	<-done
+	return arrived, took
+}
+
+// limitTo wants limits for the pods a and b, and nothing else.
+func (r *rig) limitTo(a, b pod.Bandwidth, route bool) *Wanted {
+	r.t.Helper()
+	return &Wanted{Pods: []Pod{{Pod: record(r.t, r.a), Route: route, Limits: a}, {Pod: record(r.t, r.b), Route: route, Limits: b}}}
+}
+
+// What passes is the limit over any time, and most of 50 ms of it at the start, whichever way packets take; the
+// meter counts what arrives, with the headers of each segment.
+func TestRootBandwidth(t *testing.T) {
+	const rate = 20e6 / 8 // bytes per second
+	limit := pod.Bandwidth{Egress: 20e6}
+	r := newRig(t)
+	r.open()
+	for _, c := range []struct {
+		name    string
+		a, b    pod.Bandwidth
+		to      *testenv.Pod
+		route   bool
+		segment int
+	}{
+		{"egress", limit, pod.Bandwidth{}, r.b, false, 0},
+		{"egress to another node", limit, pod.Bandwidth{}, r.c, false, 0},
+		{"egress, routed", limit, pod.Bandwidth{}, r.b, true, 0},
+		{"ingress", pod.Bandwidth{}, pod.Bandwidth{Ingress: 20e6}, r.b, false, 0},
+		{"ingress, routed", pod.Bandwidth{}, pod.Bandwidth{Ingress: 20e6}, r.b, true, 0},
+		{"segmented later", limit, pod.Bandwidth{}, r.b, false, 100},
+	} {
+		for family, address := range map[string]netip.Addr{"IPv4": c.to.V4, "IPv6": c.to.V6} {
+			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, c.route))
+			r.set(r.limitTo(c.a, c.b, c.route)) // new meters
+			var option func(int) error
+			if c.segment > 0 {
+				option = func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, c.segment) }
+			}
+			arrived, took := flood(t, r.a, c.to, address, option, time.Second)
+			m := r.links.Meters(r.a.HostIndex).Egress
+			if c.b.Ingress != 0 {
+				m = r.links.Meters(r.b.HostIndex).Ingress
+			}
+			most := rate*(took+60*time.Millisecond).Seconds() + 3000
+			t.Logf("%s, %s: %.0f bytes in %v, %.3f of the limit; %+v", c.name, family, arrived, took, arrived/rate/took.Seconds(), m)
+			if arrived > most || arrived < 0.9*rate*took.Seconds() || m.Dropped == 0 {
+				t.Errorf("%s, %s: %.0f bytes in %v, want at most %.0f; %+v", c.name, family, arrived, took, most, m)
+			}
+			if float64(m.Passed) < arrived || float64(m.Passed) > most+60e-3*rate { // some may be lost behind the meter
+				t.Errorf("%s, %s: the meter counts %d bytes, %.0f arrived", c.name, family, m.Passed, arrived)
+			}
+		}
+	}
+}
+
+// A packet that can be marked is marked before others are dropped.
+func TestRootBandwidthMarks(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.limitTo(pod.Bandwidth{Egress: 8e6}, pod.Bandwidth{}, false))
+	const burst = 40 // of 1000 bytes: 1 ms each
+	send := func(tos int) {
+		_, out := datagrams(t, r.a, r.b, r.b.V4)
+		raw, _ := out.SyscallConn()
+		if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TOS, tos) }); err != nil {
+			t.Fatal(err)
+		}
+		for range burst {
+			if _, err := out.Write(make([]byte, 1000-42)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	send(0)
+	if m := r.links.Meters(r.a.HostIndex).Egress; m.Marked != 0 || m.Dropped != 0 || m.Passed < burst*1000 {
+		t.Errorf("not ECT: %+v", m)
+	}
+	time.Sleep(60 * time.Millisecond) // the clock is in the past again
+	send(2)                           // ECT(0)
+	if m := r.links.Meters(r.a.HostIndex).Egress; m.Marked < 20 || m.Marked > burst-5 || m.Dropped != 0 {
+		t.Errorf("ECT: %+v, want those marked that are more than 5 ms ahead", m)
+	}
+}
+
+// A limit changes without a burst and without losing counts, in a process that comes after as well; totals
+// keep what pods had that are gone.
+func TestRootBandwidthChanges(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.limitTo(pod.Bandwidth{Egress: 80e6}, pod.Bandwidth{}, false))
+	flood(t, r.a, r.b, r.b.V4, nil, 300*time.Millisecond)
+	before := r.links.Meters(r.a.HostIndex).Egress.Passed
+	r.set(r.limitTo(pod.Bandwidth{Egress: 8e6}, pod.Bandwidth{}, false))
+	arrived, took := flood(t, r.a, r.b, r.b.V4, nil, 500*time.Millisecond)
+	if most := 1e6*(took+60*time.Millisecond).Seconds() + 3000; arrived > most {
+		t.Errorf("%.0f bytes in %v after a change to 8 Mbit/s, want at most %.0f", arrived, took, most)
+	}
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	r.set(r.limitTo(pod.Bandwidth{Egress: 8e6}, pod.Bandwidth{}, false))
+	passed := r.links.Meters(r.a.HostIndex).Egress.Passed
+	if passed < before+uint64(arrived) {
+		t.Errorf("%d bytes passed after a restart, %d and %.0f before", passed, before, arrived)
+	}
+	r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{Ingress: 1e9}, false))
+	if m, sum := r.links.Meters(r.a.HostIndex), r.links.TotalMeters(); m != (Meters{}) || sum.Egress.Passed < passed {
+		t.Errorf("without a limit: %+v; in total %+v, want at least %d", m, sum, passed)
+	}
+}
+
+// Packets that two CPUs handle at one time take all of their time from the clock.
+func TestRootBandwidthLosesNoTime(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	const packets, bytes, cost = 10000, 1000, 2000 // on each CPU; nanoseconds of a packet at the limit
+	r.set(r.limitTo(pod.Bandwidth{Egress: 8 * bytes * 1e9 / cost}, pod.Bandwidth{}, false))
+	ctx := make([]byte, 192) // struct __sk_buff
+	binary.NativeEndian.PutUint32(ctx[10*4:], uint32(r.a.HostIndex))
+	var begin unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &begin); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			err := netns.Do(r.node.FD(), func() error {
+				_, err := r.links.programs.podOut.prog.Run(&ebpf.RunOptions{Data: make([]byte, bytes), Context: ctx, Repeat: packets})
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	var raw abiPodMeters
+	if err := r.links.meters.m.Lookup(uint32(r.a.HostIndex), &raw); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Duration(int64(raw.Egress.ClockNs) - begin.Nano())
+	if least := 2 * packets * cost * time.Nanosecond; raw.Egress.Bytes < 2*packets*bytes || raw.Egress.Dropped != 0 || took < least {
+		t.Errorf("%+v: the clock moved on by %v, want at least %v", raw.Egress, took, least)
+	}
+	t.Logf("%+v: %v", raw.Egress, took)
+}

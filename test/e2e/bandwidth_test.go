@@ -1,0 +1,357 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/load"
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// podNode is a node with two pods, on which tcpilot runs, and a host on another node. Devices have the
+// names of the hosts that they join with the node.
+type podNode struct {
+	*world
+	pod, peer, far *podHost
+}
+
+type podHost struct {
+	*topology.Host
+	agent *load.Agent
+	addr  netip.Addr
+}
+
+func newPodNode(t testing.TB) *podNode {
+	t.Helper()
+	testenv.Root(t)
+	n, err := topology.New()
+	must(t, err)
+	stop := testenv.CloseOnSignal(n)
+	t.Cleanup(func() {
+		stop()
+		if err := n.Close(); err != nil {
+			t.Errorf("close network: %v", err)
+		}
+	})
+	l, err := topology.Build(n, topology.Graph{
+		Nodes: []topology.Node{{Name: "node", Role: topology.Router}, {Name: "pod", Role: topology.Sender}, {Name: "peer", Role: topology.Receiver}, {Name: "far", Role: topology.Receiver}},
+		Edges: []topology.Edge{{Name: "pod", From: "pod", To: "node"}, {Name: "peer", From: "node", To: "peer"}, {Name: "far", From: "node", To: "far"}},
+	})
+	must(t, err)
+	w := &world{net: n, star: &topology.Star{Layout: l, Client: l.Hosts["node"]}}
+	w.cgroup, err = n.Cgroup("tuned")
+	must(t, err)
+	host := func(name string, addr netip.Addr, c *topology.Cgroup) *podHost {
+		h := &podHost{l.Hosts[name], nil, addr}
+		w.tune(t, h.Host)
+		h.agent = w.agent(t, h.Host, c)
+		_, err := h.agent.Listen(t.Context(), load.ListenSpec{Address: fmt.Sprintf("[::]:%d", port)})
+		must(t, err)
+		return h
+	}
+	return &podNode{w, host("pod", l.Wires[0].From.Addr4.Addr(), w.cgroup), host("peer", l.Wires[1].To.Addr4.Addr(), w.cgroup), host("far", l.Wires[2].To.Addr4.Addr(), nil)}
+}
+
+// start starts tcpilot with a rule for all connections.
+func (n *podNode) start(t testing.TB) *tcpilot {
+	t.Helper()
+	p := newTcpilot(t, n.world, settings{})
+	p.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods}\n", p.dir), rules: "  - {name: all, learn: {arms: [cubic]}}\n"})
+	p.start(t)
+	return p
+}
+
+// add records a pod with annotations by the CNI plugin; more replaces its annotations.
+func (p *tcpilot) add(t testing.TB, h *podHost, annotations map[string]string) {
+	t.Helper()
+	config, err := json.Marshal(map[string]any{
+		"cniVersion": "1.0.0", "name": "net", "type": "tcpilot-cni", "dir": filepath.Join(p.dir, "pods"), "socket": p.socket, "timeout": "5s",
+		"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": annotations},
+		"prevResult":    map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": h.Name, "sandbox": h.Path()}}},
+	})
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(p.bin), "tcpilot-cni"))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+h.Name, "CNI_IFNAME="+h.Name, "CNI_PATH="+filepath.Dir(p.bin),
+		"CNI_NETNS="+h.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+h.Name)
+	cmd.Stdin = strings.NewReader(string(config))
+	cmd.Env = slices.Clip(cmd.Env)
+	if err := p.w.star.Client.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+}
+
+// limits are the annotations of limits; an empty one is left out.
+func limits(egress, ingress string) map[string]string {
+	a := map[string]string{}
+	if egress != "" {
+		a["kubernetes.io/egress-bandwidth"] = egress
+	}
+	if ingress != "" {
+		a["kubernetes.io/ingress-bandwidth"] = ingress
+	}
+	return a
+}
+
+// onWire is how many bits per second of Ethernet frames a rate of payload is, in segments of 1448
+// bytes: an MTU of 1500 bytes, TCP over IPv4 with timestamps.
+const onWire = 1514. / 1448
+
+// sent is what connections sent together, as rates on the wire, bits per second.
+type sent struct{ first, rest float64 } // first: in the first second; rest: from there on
+
+// upload sends on n connections that begin together.
+func upload(t testing.TB, from, to *podHost, n int, d time.Duration) sent {
+	t.Helper()
+	results := make([]load.BulkResult, n)
+	begin := load.Now()
+	var wg sync.WaitGroup
+	for i := range results {
+		wg.Go(func() {
+			var err error
+			if results[i], err = from.agent.Bulk(t.Context(), load.BulkSpec{To: at(to.addr), Duration: d, Sample: 20 * time.Millisecond, Abort: true}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	between := func(a, b time.Duration) (rate float64) {
+		for _, r := range results {
+			rate += 8 * onWire * (ackedAt(r.Points, begin+load.Time(b)) - ackedAt(r.Points, begin+load.Time(a))) / (b - a).Seconds()
+		}
+		return rate
+	}
+	return sent{between(0, time.Second), between(time.Second, d-100*time.Millisecond)}
+}
+
+// datagram is the payload of each datagram, bytes, and headers are Ethernet's, IPv4's and UDP's.
+const datagram, headers = 1400, 14 + 20 + 8
+
+// uploadUDP sends datagrams at a rate on the wire, bits per second, and returns the rates at which they arrive.
+func uploadUDP(t testing.TB, from, to *podHost, rate float64, d time.Duration) (s sent) {
+	t.Helper()
+	var in *net.UDPConn
+	var out net.Conn
+	must(t, to.Do(func() (err error) { in, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 7001}); return err }))
+	must(t, from.Do(func() (err error) {
+		out, err = net.Dial("udp4", netip.AddrPortFrom(to.addr, 7001).String())
+		return err
+	}))
+	defer out.Close()
+	must(t, in.SetReadBuffer(8<<20))
+	begin := time.Now()
+	done := make(chan [2]float64)
+	go func() {
+		var bytes [2]float64
+		buf := make([]byte, datagram)
+		for {
+			in.SetReadDeadline(begin.Add(d))
+			n, err := in.Read(buf)
+			if err != nil {
+				done <- bytes
+				return
+			}
+			half := 0
+			if time.Since(begin) > time.Second {
+				half = 1
+			}
+			bytes[half] += float64(n + headers)
+		}
+	}()
+	buf := make([]byte, datagram)
+	for sentBytes := 0.; time.Since(begin) < d; {
+		for sentBytes < rate/8*time.Since(begin).Seconds() {
+			out.Write(buf) // a packet that is dropped at once is an error here
+			sentBytes += datagram + headers
+		}
+		time.Sleep(500 * time.Microsecond)
+	}
+	bytes := <-done
+	must(t, in.Close())
+	return sent{8 * bytes[0], 8 * bytes[1] / (d - time.Second).Seconds()}
+}
+
+// pod is what tcpilot says of the pod.
+func (n *podNode) list(t testing.TB, p *tcpilot) api.Pod {
+	t.Helper()
+	for _, one := range ask[api.PodList](t, p, "pods").Pods {
+		if one.Name == n.pod.Name {
+			return one
+		}
+	}
+	t.Fatal("the pod is not listed")
+	return api.Pod{}
+}
+
+// A pod sends no more than its annotation says, over TCP and UDP, to its own node and to another one, from
+// the first second on; and so does what it receives.
+func TestRootPodBandwidth(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t)
+	p := n.start(t)
+	p.add(t, n.pod, limits("20M", ""))
+	check := func(what string, s sent) {
+		t.Helper()
+		t.Logf("%s: %.2f Mbit/s in the first second, then %.2f", what, s.first/1e6, s.rest/1e6)
+		if s.first > 1.15*20e6 || s.rest > 1.1*20e6 || s.rest < 0.5*20e6 { // TestMeasurePodBandwidth is exact
+			t.Errorf("%s: %.2f Mbit/s in the first second, then %.2f, want 20", what, s.first/1e6, s.rest/1e6)
+		}
+	}
+	for name, to := range map[string]*podHost{"same node": n.peer, "other node": n.far} {
+		check(name+", 1 connection", upload(t, n.pod, to, 1, 3*time.Second))
+		check(name+", 10 connections", upload(t, n.pod, to, 10, 3*time.Second))
+		check(name+", UDP", uploadUDP(t, n.pod, to, 40e6, 3*time.Second))
+	}
+	if got := n.list(t, p); got.Egress == nil || got.Egress.Limit != 20e6/8 || got.Egress.Passed < 6*2*20e6/8 || got.Egress.Dropped == 0 || got.Ingress != nil || got.Warning != "" {
+		t.Errorf("the pod: %+v, egress %+v", got, got.Egress)
+	}
+	if e := ask[api.Explanation](t, p, "explain", n.far.addr.String(), "--pod", "shop/pod"); e.RateLimit == nil || e.RateLimit.Total > 20e6/8 || e.RateLimit.Total < 0.9*20e6/8 {
+		t.Errorf("explain: %+v", e.RateLimit)
+	}
+	p.add(t, n.pod, limits("", "20M"))
+	check("received", upload(t, n.far, n.pod, 4, 3*time.Second))
+	check("received, UDP", uploadUDP(t, n.peer, n.pod, 40e6, 3*time.Second))
+	if s := upload(t, n.pod, n.far, 1, 1500*time.Millisecond); s.rest < 40e6 {
+		t.Errorf("%.1f Mbit/s after the limit ended", s.rest/1e6)
+	}
+}
+
+// A limit changes for connections that run, without a burst; one that is wrong is none, and everybody
+// is told.
+func TestRootPodBandwidthChanges(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t)
+	p := n.start(t)
+	p.add(t, n.pod, limits("40M", ""))
+	var points []load.Point
+	done := make(chan struct{})
+	begin := load.Now()
+	go func() {
+		defer close(done)
+		r, err := n.pod.agent.Bulk(t.Context(), load.BulkSpec{To: at(n.far.addr), Duration: 6 * time.Second, Sample: 20 * time.Millisecond, Abort: true})
+		if err != nil {
+			t.Error(err)
+		}
+		points = r.Points
+	}()
+	time.Sleep(2 * time.Second)
+	p.add(t, n.pod, limits("10M", ""))
+	changed := load.Now()
+	time.Sleep(2 * time.Second)
+	ended := load.Now()
+	p.add(t, n.pod, limits("fast", ""))
+	if got := n.list(t, p); got.Egress != nil || !strings.Contains(got.Warning, `kubernetes.io/egress-bandwidth: "fast" is not a quantity`) {
+		t.Errorf("the pod: %+v", got)
+	}
+	if s := p.status(t); s.Pods == nil || !strings.Contains(fmt.Sprint(s.Pods.Warnings), `"fast" is not a quantity`) {
+		t.Errorf("status: %+v", s.Pods)
+	}
+	if !strings.Contains(p.log.String(), `msg="bandwidth of a pod not limited" pod=shop/pod`) {
+		t.Error("nothing is logged")
+	}
+	<-done
+	rate := func(from, to load.Time) float64 {
+		return 8 * onWire * (ackedAt(points, to) - ackedAt(points, from)) / time.Duration(to-from).Seconds()
+	}
+	const half = load.Time(500 * time.Millisecond)
+	before, first, after, free := rate(begin+half, changed), rate(changed, changed+2*half), rate(changed+half, ended), rate(ended+half, ended+3*half)
+	t.Logf("%.1f Mbit/s, then %.1f in a second, %.1f until the end, %.1f without a limit", before/1e6, first/1e6, after/1e6, free/1e6)
+	if before > 1.1*40e6 || before < 0.5*40e6 || first > 1.5*10e6 || after > 1.1*10e6 || after < 0.5*10e6 || free < 60e6 {
+		t.Errorf("%.1f Mbit/s, want 40; then %.1f and %.1f, want 10; %.1f, want no limit", before/1e6, first/1e6, after/1e6, free/1e6)
+	}
+}
+
+// TestMeasurePodBandwidth is the claim: within 3 % of the limit for any number of connections, and below
+// 1.1 of it in the first second.
+func TestMeasurePodBandwidth(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		n := newPodNode(t)
+		p := n.start(t)
+		for _, mbits := range []int{10, 100, 1000} {
+			limit := 1e6 * float64(mbits)
+			p.add(t, n.pod, limits(fmt.Sprintf("%dM", mbits), ""))
+			report := func(what string, s sent) {
+				testenv.Between(m, fmt.Sprintf("%d Mbit/s, %s, of the limit", mbits, what), s.rest/limit, 0.97, 1.03)
+				testenv.AtMost(m, fmt.Sprintf("%d Mbit/s, %s, first second", mbits, what), s.first/limit, 1.1)
+			}
+			for _, to := range []*podHost{n.peer, n.far} {
+				where := map[*podHost]string{n.peer: "same node", n.far: "other node"}[to]
+				for _, conns := range []int{1, 10, 100} {
+					report(fmt.Sprintf("%s, %d connections", where, conns), upload(t, n.pod, to, conns, 4*time.Second))
+				}
+				report(where+", UDP", uploadUDP(t, n.pod, to, 1.5*limit, 4*time.Second))
+			}
+		}
+	})
+}
+
+// tbf limits what a device of the node receives as the CNI project's bandwidth plugin does: a queue
+// behind a token bucket on another device. Its buffer is here what one GSO packet needs; runtimes ask
+// for one of 536 MB, which limits nothing for seconds.
+func (n *podNode) tbf(t testing.TB, device string, mbits int) {
+	t.Helper()
+	const buffer, latency = 65536, 25 * time.Millisecond // bytes; the plugin's latencyInMillis
+	for _, line := range []string{
+		"ip link add ifb0 type ifb", "ip link set ifb0 up",
+		fmt.Sprintf("tc qdisc add dev %s ingress", device),
+		fmt.Sprintf("tc filter add dev %s parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb0", device),
+		fmt.Sprintf("tc qdisc add dev ifb0 root tbf rate %dmbit burst %d limit %d", mbits, buffer, int(float64(mbits)*1e6/8*latency.Seconds())+buffer),
+	} {
+		args := strings.Fields(line)
+		if out, err := n.star.Client.Run(args[0], args[1:]...); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+}
+
+// requestsBeside is the 99th percentile of requests of 1 KB, one every 10 ms, beside a connection
+// that sends as much as it can.
+func requestsBeside(t testing.TB, from, to *podHost) time.Duration {
+	t.Helper()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { upload(t, from, to, 1, 5*time.Second) })
+	time.Sleep(time.Second)
+	r, err := from.agent.RPC(t.Context(), load.RPCSpec{To: at(to.addr), Account: 1, Request: 1024, Reply: 64, Duration: 3500 * time.Millisecond, Think: 10 * time.Millisecond})
+	must(t, err)
+	var all []time.Duration
+	for _, x := range r.Kept {
+		all = append(all, x.Elapsed)
+	}
+	slices.Sort(all)
+	if len(all) < 20 {
+		t.Fatalf("%d requests", len(all))
+	}
+	return all[len(all)*99/100]
+}
+
+// TestMeasurePodBandwidthLatency is the claim: requests beside a bulk connection of the same pod
+// wait a fifth at most of what they wait in the queue of a token bucket.
+func TestMeasurePodBandwidthLatency(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, mbits := range []int{20, 200} {
+			n := newPodNode(t)
+			n.tbf(t, n.pod.Name, mbits)
+			reference := requestsBeside(t, n.pod, n.far)
+			n = newPodNode(t)
+			n.start(t).add(t, n.pod, limits(fmt.Sprintf("%dM", mbits), ""))
+			ours := requestsBeside(t, n.pod, n.far)
+			t.Logf("%d Mbit/s: %v with a token bucket, %v with tcpilot", mbits, reference, ours)
+			testenv.AtLeast(m, fmt.Sprintf("%d Mbit/s: p99 of a request beside a bulk connection, token bucket / tcpilot", mbits), float64(reference)/float64(ours), 5)
+		}
+	})
+}
