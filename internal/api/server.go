@@ -208,6 +208,7 @@ func (s *Server) doctor(ctx context.Context, r *http.Request) (Doctor, error) {
 	d, err := s.backend.Doctor(ctx, s.mayChange(who) == nil)
 	notNull(&d.Features)
 	notNull(&d.Options)
+	notNull(&d.PodDevices)
 	notNull(&d.CCs)
 	notNull(&d.Conflicts)
 	return d, err

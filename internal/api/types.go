@@ -252,15 +252,24 @@ type ArmWeight struct {
 
 // Doctor is what this kernel allows tcpilot to do, found by trying it.
 type Doctor struct {
-	Kernel    string            `json:"kernel"`
-	Cgroup    string            `json:"cgroup"`
-	Features  []Feature         `json:"features"`
-	Options   []OptionCheck     `json:"options"`
-	CCs       []engine.ArmState `json:"congestion_controls"`
-	Conflicts []Conflict        `json:"conflicts"`
-	Yields    []engine.Yield    `json:"yields,omitempty"`
-	Ready     []Readiness       `json:"ready,omitempty"`    // for what tcpilot does not do by itself
-	Problems  []string          `json:"problems,omitempty"` // as in Status
+	Kernel   string            `json:"kernel"`
+	Cgroup   string            `json:"cgroup"`
+	Features []Feature         `json:"features"`
+	Options  []OptionCheck     `json:"options"`
+	CCs      []engine.ArmState `json:"congestion_controls"`
+	// PodDevices are the kinds of devices that tcpilot-cni can make for pods as the main plugin.
+	PodDevices []PodDevice    `json:"pod_devices"`
+	Conflicts  []Conflict     `json:"conflicts"`
+	Yields     []engine.Yield `json:"yields,omitempty"`
+	Ready      []Readiness    `json:"ready,omitempty"`    // for what tcpilot does not do by itself
+	Problems   []string       `json:"problems,omitempty"` // as in Status
+}
+
+// PodDevice says whether the kernel can make a kind of device pair for pods.
+type PodDevice struct {
+	Device    string `json:"device"` // veth, netkit
+	Available bool   `json:"available"`
+	Why       string `json:"why,omitempty"` // why not
 }
 
 // Readiness says whether the host can do something that needs the application, routes or the network card.

@@ -296,6 +296,7 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	}
 	t.Write(w, a.Paint, "  ")
 	a.renderReady(w, d.Ready)
+	a.renderPodDevices(w, d.PodDevices)
 	a.renderYields(w, a.Now(), d.Yields)
 	a.Heading(w, "Conflicts")
 	if len(d.Conflicts) == 0 {
@@ -318,6 +319,19 @@ func (a *app) renderReady(w io.Writer, list []api.Readiness) {
 	t := console.NewTable("WHAT", "READY", "WHY")
 	for _, r := range list {
 		t.Row(r.What, yesNo(r.Ready), r.Why)
+	}
+	t.Write(w, a.Paint, "  ")
+}
+
+// renderPodDevices writes the kinds of devices that tcpilot-cni can make for pods.
+func (a *app) renderPodDevices(w io.Writer, devices []api.PodDevice) {
+	if len(devices) == 0 { // a daemon that is older than these
+		return
+	}
+	a.Heading(w, "Devices for pods (tcpilot-cni as the main plugin)")
+	t := console.NewTable("DEVICE", "AVAILABLE", "WHY NOT")
+	for _, d := range devices {
+		t.Row(d.Device, yesNo(d.Available), d.Why)
 	}
 	t.Write(w, a.Paint, "  ")
 }

@@ -1,6 +1,8 @@
 package cni
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"time"
@@ -24,7 +26,7 @@ func (r *request) do() (answer, error) {
 }
 
 func (r *request) add() (a answer, err error) {
-	if a.output, err = r.result(); err != nil {
+	if err := r.checkPlace(); err != nil {
 		return a, err
 	}
 	args, err := parseArgs(r.args)
@@ -39,11 +41,6 @@ func (r *request) add() (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	link, err := r.find(r.netns, r.key.Interface)
-	if err != nil {
-		return a, fail(codeIO, "%v", err)
-	}
-	link.Addresses = r.addresses()
 	p := &pod.Pod{
 		Network:     r.Network,
 		Container:   r.key.Container,
@@ -56,24 +53,41 @@ func (r *request) add() (a answer, err error) {
 		Cgroup:      rc.Cgroup,
 		Annotations: rc.Annotations,
 		Bandwidth:   pod.Bandwidth{Egress: rc.Bandwidth.Egress, Ingress: rc.Bandwidth.Ingress},
-		Link:        link,
 		Added:       time.Now().UTC(),
 	}
-	if err := r.Dir.Put(p); err != nil {
-		return a, err
+	a.pod = name(p.Namespace, p.Name, r.key)
+	if r.main() {
+		a.output, a.settings, err = r.makeInterface(p)
+	} else {
+		a.output, err = r.recordInterface(p)
 	}
-	a.changed, a.pod = true, name(p.Namespace, p.Name, r.key)
-	return a, nil
+	a.changed = err == nil
+	return a, err
+}
+
+// recordInterface is ADD of the chained plugin: the interface is another plugin's.
+func (r *request) recordInterface(p *pod.Pod) (result json.RawMessage, err error) {
+	if result, err = r.result(); err != nil {
+		return nil, err
+	}
+	if p.Link, err = r.Find(r.netns, r.key.Interface); err != nil {
+		return nil, err
+	}
+	p.Addresses = r.addresses()
+	if err := r.Dir.Put(p); err != nil {
+		return nil, err
+	}
+	return result, nil
 }
 
 // netnsCookie is the cookie of CNI_NETNS. The host's namespace is refused, because a record of it
 // would give the host's connections the rules of a pod.
 func (r *request) netnsCookie() (cookie uint64, err error) {
-	own, err := r.cookie("")
+	own, err := r.Cookie("")
 	if err != nil {
 		return 0, err
 	}
-	if cookie, err = r.cookie(r.netns); err != nil {
+	if cookie, err = r.Cookie(r.netns); err != nil {
 		return 0, fail(codeEnvironment, "CNI_NETNS: %v", err)
 	}
 	if cookie == own {
@@ -84,18 +98,26 @@ func (r *request) netnsCookie() (cookie uint64, err error) {
 
 // del succeeds if there is nothing to delete. It needs neither CNI_NETNS nor prevResult.
 func (r *request) del() (a answer, err error) {
+	args, _ := parseArgs(r.args)
+	a.pod = name(args.Namespace, args.Name, r.key)
+	p, err := r.Dir.Get(r.key)
+	// ADD refuses a configuration whose ipam is wrong, so that without a record there is nothing to remove.
+	_, wrong := r.ipamPlugin()
+	if made := err == nil && p.Made; made || r.main() && wrong == nil {
+		// The record stays until nothing is left that it could be needed for.
+		if err := r.removeInterface(cmp.Or(p.Network, r.Network), r.key, r.netns); err != nil {
+			return a, err
+		}
+	}
 	if a.changed, err = r.Dir.Delete(r.key); err != nil {
 		return a, err
 	}
-	args, _ := parseArgs(r.args)
-	a.pod = name(args.Namespace, args.Name, r.key)
 	return a, nil
 }
 
-// check finds the record, and that it is of the namespace. The plugin makes nothing that prevResult
-// lists, so that it only has to be there.
+// check finds the record, and that it is of the namespace; the chained plugin makes nothing else.
 func (r *request) check() error {
-	if _, err := r.result(); err != nil {
+	if err := r.hasPrevResult(); err != nil {
 		return err
 	}
 	p, err := r.Dir.Get(r.key)
@@ -114,6 +136,9 @@ func (r *request) check() error {
 		return fail(codeOtherNetNS, "the record of container %s, interface %s is of another network namespace: its cookie is %d, that of %s is %d",
 			r.key.Container, r.key.Interface, p.Cookie, r.netns, cookie)
 	}
+	if r.main() {
+		return r.checkInterface(p.Link)
+	}
 	return nil
 }
 
@@ -123,15 +148,26 @@ func (r *request) collect() (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	removed, err := r.Dir.Keep(r.Network, valid)
-	a.changed, a.pod = removed > 0, "network "+r.Network
-	return a, err
+	a.pod = "network " + r.Network
+	kept, err := r.collectInterfaces(valid)
+	// The record of what could not be removed is needed the next time.
+	removed, failed := r.Dir.Keep(r.Network, append(valid, kept...))
+	a.changed = removed > 0
+	return a, errors.Join(err, failed)
 }
 
-// status says whether ADD can write a record. The daemon does not matter for that.
+// status says whether ADD can write a record, and has a plugin that gives addresses. The daemon does
+// not matter for that.
 func (r *request) status() error {
 	if err := r.Dir.Writable(); err != nil {
 		return fail(codeUnavailable, "%v", err)
 	}
-	return nil
+	if !r.main() {
+		return nil
+	}
+	_, err := r.ipam("STATUS", pod.Key{}, "")
+	if f := (*failure)(nil); errors.As(err, &f) && f.Code != codeUnavailable && f.Code != codeLimited {
+		f.Code = codeUnavailable
+	}
+	return err
 }

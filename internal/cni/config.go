@@ -18,8 +18,8 @@ import (
 
 const (
 	defaultTimeout = time.Second
-	maxTimeout     = 10 * time.Second
-	maxConfig      = 4 << 20 // bytes: annotations, and the results of other plugins
+	maxTimeout     = 10 * time.Second // and the main plugin's default: a busy kernel makes it slow, and an ADD that fails helps no one
+	maxConfig      = 4 << 20          // bytes: annotations, and the results of other plugins
 )
 
 // versions are the versions of the specification in which the plugin answers. Chains exist since 0.3.0.
@@ -46,9 +46,11 @@ type config struct {
 	// DEL.
 	Runtime    json.RawMessage `json:"runtimeConfig"`
 	PrevResult json.RawMessage `json:"prevResult"`
+	IPAM       json.RawMessage `json:"ipam"` // with it, this is the main plugin
 	Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
 
 	timeout time.Duration // Timeout
+	wait    time.Duration // for the daemon, within timeout
 }
 
 // parseConfig reads the network configuration. With an error, what could be read is returned too.
@@ -60,7 +62,10 @@ func parseConfig(data []byte) (c config, err error) {
 	if c.Socket == "" {
 		c.Socket = defaults.Socket
 	}
-	c.timeout = defaultTimeout
+	c.timeout, c.wait = defaultTimeout, defaultTimeout
+	if c.main() {
+		c.timeout = maxTimeout
+	}
 	switch {
 	case err != nil:
 		return c, err
@@ -77,6 +82,7 @@ func parseConfig(data []byte) (c config, err error) {
 	if err != nil || c.timeout <= 0 || c.timeout > maxTimeout {
 		return c, fail(codeConfig, "the network configuration's timeout is %q: it must be more than 0 and at most %v, for example 1s", c.Timeout, maxTimeout)
 	}
+	c.wait = c.timeout
 	return c, nil
 }
 
@@ -108,17 +114,37 @@ func (c *config) validAttachments() (keys []pod.Key, err error) {
 	return keys, decode(c.Valid, key, &keys)
 }
 
+// main reports whether the plugin makes the interface, and not one before it.
+func (c *config) main() bool { return isSet(c.IPAM) }
+
+func isSet(m json.RawMessage) bool { return m != nil && string(m) != "null" }
+
+// hasPrevResult says what is wrong if there is no previous result.
+func (c *config) hasPrevResult() error {
+	if isSet(c.PrevResult) {
+		return nil
+	}
+	return fail(codeConfig, "the network configuration has no prevResult, and no ipam: put tcpilot-cni after the plugin that makes the interface, or let it make the interface itself").
+		because("docs/pods.md has both configurations")
+}
+
+// checkPlace says what is wrong with the plugin's place among others, for ADD.
+func (c *config) checkPlace() error {
+	if !c.main() {
+		return c.hasPrevResult()
+	}
+	if isSet(c.PrevResult) {
+		return fail(codeConfig, "the network configuration has ipam, and another plugin has made an interface already: with ipam, tcpilot-cni has to be the first plugin")
+	}
+	return nil
+}
+
 // result is the result that a chained plugin was given, and gives on unchanged but for its
 // version, which has to be the configuration's (section 5: ADD Success).
 func (c *config) result() (json.RawMessage, error) {
 	var keys map[string]json.RawMessage
-	if c.PrevResult != nil {
-		if err := decode(c.PrevResult, "prevResult", &keys); err != nil {
-			return nil, err
-		}
-	}
-	if keys == nil {
-		return nil, fail(codeConfig, "the network configuration has no prevResult: tcpilot-cni is a chained plugin; put it after the plugin that makes the interface")
+	if err := decode(c.PrevResult, "prevResult", &keys); err != nil {
+		return nil, err
 	}
 	var version string
 	if json.Unmarshal(keys["cniVersion"], &version) == nil && version == c.Version {
@@ -191,6 +217,10 @@ func wanted(t reflect.Type) string {
 		return "a string"
 	case reflect.Uint64:
 		return "a whole number from 0 to 18446744073709551615"
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Bool:
+		return "true or false"
 	case reflect.Slice:
 		return "an array"
 	}

@@ -1,12 +1,12 @@
 // Package cni is the plugin tcpilot-cni: the commands of the Container Network Interface
-// (CNI 0.3.0 to 1.1.0), for a plugin that is chained behind another one. It records each pod in
-// the directory of package podrecord and makes the daemon read it. The section numbers in comments are those
-// of the specification, version 1.1.0.
+// (CNI 0.3.0 to 1.1.0), for a plugin that is chained behind another one, or that is the main plugin and
+// makes the pod's interface. It records each pod in the directory of package podrecord and makes the
+// daemon read it. The section numbers in comments are those of the specification, version 1.1.0.
 //
-// It does not use the skeleton of the CNI library, which requires CNI_PATH of commands for which
-// the specification calls it optional, can print an error behind a result, and waits for its input
-// without a limit; and it does not decode prevResult, so that keys that no version knows pass
-// through as well.
+// Of the CNI library it uses what executes other plugins, and the results of all versions. It does not use
+// the skeleton, which requires CNI_PATH of commands for which the specification calls it optional,
+// can print an error behind a result, and waits for its input without a limit; and it does not
+// decode prevResult to pass it on, so that keys that no version knows pass through as well.
 //
 // It refuses to fail because the daemon is down or slow.
 package cni

@@ -1,6 +1,9 @@
 package cni
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // failure is the error that a command prints (section 5: Error).
 type failure struct {
@@ -23,8 +26,12 @@ const (
 	codeConfig      code = 7
 	codeTryAgain    code = 11
 	codeUnavailable code = 50
+	codeLimited     code = 51
 	codeNoRecord    code = 100
 	codeOtherNetNS  code = 101
+	codeExists      code = 102
+	codeNoDevice    code = 103
+	codeChanged     code = 104
 )
 
 func fail(c code, format string, a ...any) *failure {
@@ -35,4 +42,14 @@ func fail(c code, format string, a ...any) *failure {
 func (f *failure) because(format string, a ...any) *failure {
 	f.Details = fmt.Sprintf(format, a...)
 	return f
+}
+
+// asFailure makes any error one that a command can print.
+func asFailure(err error) *failure {
+	if known := (*failure)(nil); errors.As(err, &known) {
+		f := *known
+		f.Message = err.Error() // with what was joined to it
+		return &f
+	}
+	return &failure{Code: codeIO, Message: err.Error()}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -38,17 +39,20 @@ func FuzzConfig(f *testing.F) {
 		`{"cniVersion": "0.4.0", "name": "n", "timeout": "9s", "prevResult": {"ips": []}}`,
 		`{"cniVersion": "1.1.0", "name": "n", "prevResult": {"cniVersion": "1.1.0"}, "runtimeConfig": {"bandwidth": {"EgressRate": 1, "egressburst": 4294967295}}}`,
 		`{"cniVersion": "1.1.0", "name": "n", "prevResult": {}, "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"a": "\u0000\ud800"}, "cgroupPath": "/x"}}`,
+		`{"cniVersion": "1.1.0", "name": "n", "ipam": {"type": "host-local"}, "device": "netkit", "mtu": 1400, "ipMasq": true, "ipMasqExcept": ["10.0.0.0/8"], "dns": {"search": ["a"]}}`,
+		`{"cniVersion": "1.1.0", "name": "n", "ipam": {}}`,
+		`{"cniVersion": "0.3.1", "name": "n", "ipam": {"type": "x"}, "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"tcpilot.io/device": "netkit-l2"}}}`,
 		`{"cniVersion": "1.1.0", "name": "n", "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}, null]}`,
 	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		root := t.TempDir()
+		root, k, ipam := t.TempDir(), newKernel(), newIPAM()
 		for _, command := range []string{"ADD", "CHECK", "GC", "STATUS", "DEL"} {
 			c, err := parseConfig(data)
 			if err != nil {
 				var stdout, stderr bytes.Buffer
-				p := &plugin{Process{call{command: command}.getenv, bytes.NewReader(data), &stdout, &stderr}, fakeKernel, maxTimeout}
+				p := &plugin{Process{call{command: command}.getenv, bytes.NewReader(data), &stdout, &stderr}, newKernel(), new(fakeIPAM).execute, maxTimeout}
 				var answer failure
 				if exit := p.run(); exit != 1 || json.Unmarshal(stdout.Bytes(), &answer) != nil || answer.Code == 0 {
 					t.Errorf("%s: exit %d, %q, %q", command, exit, &stdout, &stderr)
@@ -60,7 +64,9 @@ func FuzzConfig(f *testing.F) {
 				t.Fatal(err)
 			}
 			c.Dir = podrecord.Dir(filepath.Join(root, "pods"))
-			a, err := (&request{e, c, fakeKernel}).do()
+			b := newBound(time.Now().Add(time.Minute))
+			a, err := (&request{environment: e, config: c, kernel: k, delegate: ipam.execute, input: data, bound: b}).do()
+			b.close()
 			if err == nil && command == "ADD" {
 				var result map[string]any
 				if err := json.Unmarshal(a.output, &result); err != nil || result == nil {
@@ -73,6 +79,9 @@ func FuzzConfig(f *testing.F) {
 			if command == "DEL" && err != nil {
 				t.Errorf("DEL: %v", err)
 			}
+		}
+		if len(k.made) > 0 || len(ipam.held) > 0 {
+			t.Errorf("left devices %v, addresses %v", k.made, ipam.held)
 		}
 		if left := tree(t, root); strings.Join(left, " ") != "" && strings.Join(left, " ") != " /pods" {
 			t.Errorf("left %q", left)

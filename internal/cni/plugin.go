@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
-	"github.com/tcpilot/tcpilot/internal/podnet"
 )
 
 // Process is what the runtime gives to the plugin's process.
@@ -25,18 +23,13 @@ type Process struct {
 // Run executes one command and returns the exit code. It returns in time also if Stdin, the file
 // system or the daemon block.
 func (p Process) Run() (exit int) {
-	return (&plugin{p, kernel{netns.Cookie, podnet.Find}, maxTimeout}).run()
-}
-
-// kernel is what the plugin asks of the kernel.
-type kernel struct {
-	cookie func(netns string) (uint64, error)
-	find   func(netns, name string) (pod.Link, error)
+	return (&plugin{p, linux{}, delegates(p.Getenv, p.Stderr), maxTimeout}).run()
 }
 
 type plugin struct {
 	Process
 	kernel
+	delegate delegate
 	// patience is how long the plugin waits for its input, which says how long the rest may take.
 	patience time.Duration
 }
@@ -46,6 +39,8 @@ type answer struct {
 	output  json.RawMessage // nothing, or for standard output
 	changed bool            // the daemon should read the records again, also after an error
 	pod     string          // for messages
+	// settings of the host that were changed, also if there is an error
+	settings []string
 }
 
 // request is a command with all that was passed.
@@ -53,6 +48,9 @@ type request struct {
 	environment
 	config
 	kernel
+	delegate delegate
+	input    []byte // the network configuration as it came, for delegates
+	bound    *bound
 }
 
 func (p *plugin) run() (exit int) {
@@ -82,14 +80,20 @@ func (p *plugin) run() (exit int) {
 	if err != nil {
 		return p.fail(err, c.Version)
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), start.Add(c.timeout))
-	defer cancel()
-	a, err := within(ctx, func() (answer, error) { return (&request{e, c, p.kernel}).do() })
+	ctx := newBound(start.Add(c.timeout))
+	defer ctx.close()
+	r := &request{environment: e, config: c, kernel: p.kernel, delegate: p.delegate, input: data, bound: ctx}
+	a, err := within(ctx, r.do)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fail(codeTryAgain, "%s did not finish within %v", e.command, c.timeout).because("timeout of the network configuration")
 	}
+	for _, what := range a.settings {
+		fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: set %s, so that the host forwards packets of pods\n", e.command, a.pod, what)
+	}
 	if a.changed {
-		_, err := within(ctx, func() (struct{}, error) { return struct{}{}, syncPods(ctx, c.Socket) })
+		wait, cancel := context.WithTimeout(ctx, c.wait)
+		defer cancel()
+		_, err := within(wait, func() (struct{}, error) { return struct{}{}, syncPods(wait, c.Socket) })
 		if err != nil {
 			// The record is what counts: the daemon reads it when it starts, and every 5 s.
 			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v\n", e.command, a.pod, explainSync(e.command, c.Socket, err))
@@ -120,7 +124,7 @@ func within[T any](ctx context.Context, f func() (T, error)) (v T, err error) {
 	case o := <-done:
 		return o.v, o.err
 	case <-ctx.Done():
-		return v, ctx.Err()
+		return v, context.Cause(ctx)
 	}
 }
 
@@ -157,10 +161,7 @@ func (p *plugin) print(document any) (exit int) {
 
 // fail prints an error in the version of the configuration, if that is known.
 func (p *plugin) fail(err error, version string) (exit int) {
-	f := &failure{Code: codeIO, Message: err.Error()}
-	if known := (*failure)(nil); errors.As(err, &known) {
-		f = known
-	}
+	f := asFailure(err)
 	f.Version = versions[len(versions)-1]
 	if knows(version, "") {
 		f.Version = version

@@ -26,6 +26,7 @@ import (
 
 	daemonconfig "github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podnet"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
@@ -41,6 +42,8 @@ type call struct {
 	keys    map[string]any    // over the usual ones; nil removes
 	stdin   string            // in place of all that
 	dir     podrecord.Dir
+	kernel  *fakeKernel // nil: a new one
+	ipam    *fakeIPAM
 }
 
 type outcome struct {
@@ -52,22 +55,86 @@ type outcome struct {
 // cookies are the network namespaces of the tests; "" is the runtime's.
 var cookies = map[string]uint64{"": 1, "/run/netns/host": 1, "/run/netns/blue": 4105, "/run/netns/red": 4106}
 
-func fakeCookie(path string) (uint64, error) {
-	if c, ok := cookies[path]; ok {
-		return c, nil
-	}
-	return 0, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-}
-
 // links are the interfaces of the tests' pods.
 var links = map[string]pod.Link{
 	"/run/netns/blue eth0": {Device: pod.Veth, Index: 2, HostIndex: 17},
 	"/run/netns/blue net1": {Device: pod.Netkit, Index: 3},
 }
 
-func fakeFind(path, name string) (pod.Link, error) { return links[path+" "+name], nil }
+// fakeKernel has cookies and links, and makes what it is told to. Its calls are in order.
+type fakeKernel struct {
+	made  map[string]bool // by name on the host
+	calls []string
+	fails map[string]error // by the first word of a call
+	pair  *podnet.Pair     // of Make
+}
 
-var fakeKernel = kernel{fakeCookie, fakeFind}
+func newKernel() *fakeKernel { return &fakeKernel{made: map[string]bool{}, fails: map[string]error{}} }
+
+func (k *fakeKernel) call(words ...any) error {
+	k.calls = append(k.calls, strings.TrimSpace(fmt.Sprintln(words...)))
+	return k.fails[words[0].(string)]
+}
+
+func (k *fakeKernel) Cookie(path string) (uint64, error) {
+	if c, ok := cookies[path]; ok {
+		return c, nil
+	}
+	return 0, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+}
+
+func (k *fakeKernel) Find(path, name string) (pod.Link, error) { return links[path+" "+name], nil }
+
+func (k *fakeKernel) CheckFree(path, name, hostName string) error {
+	if links[path+" "+name].Index != 0 || k.made[hostName] {
+		return fmt.Errorf("%w: %s", podnet.ErrExists, name)
+	}
+	return k.fails["free"]
+}
+
+func (k *fakeKernel) Make(p *podnet.Pair) (m podnet.Made, err error) {
+	k.pair = p
+	if err := k.call("make", p.HostName); err != nil {
+		return m, err
+	}
+	k.made[p.HostName] = true
+	m.Link = pod.Link{Device: p.Modes[len(p.Modes)-1].Device, Index: 2, HostIndex: 18}
+	for _, a := range p.Addresses {
+		m.Addresses = append(m.Addresses, netip.PrefixFrom(a, a.BitLen()))
+	}
+	m.MAC, m.HostMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	return m, nil
+}
+
+func (k *fakeKernel) Remove(hostName string) error {
+	delete(k.made, hostName)
+	return k.call("remove", hostName)
+}
+
+func (k *fakeKernel) Check(p *podnet.Pair, l pod.Link) error {
+	return k.call("check", p.HostName, l.HostIndex, p.Addresses, p.Routes)
+}
+
+func (k *fakeKernel) MTU(v4, v6 bool) (int, error) { return 9000, k.fails["mtu"] }
+
+func (k *fakeKernel) Forward(v4, v6 bool) ([]string, error) { return nil, k.call("forward", v4, v6) }
+
+func (k *fakeKernel) Masquerade(network, device string, except []netip.Prefix) error {
+	return k.call("masquerade", network, device, except)
+}
+
+func (k *fakeKernel) Unmasquerade(network string, devices ...string) error {
+	return k.call("unmasquerade", network, devices)
+}
+
+func (k *fakeKernel) Masqueraded(network string) (devices []string, err error) {
+	for _, c := range k.calls {
+		if f := strings.Fields(c); f[0] == "masquerade" && f[1] == network {
+			devices = append(devices, f[2])
+		}
+	}
+	return devices, k.fails["masqueraded"]
+}
 
 func (c call) config() string {
 	if c.stdin != "" {
@@ -102,7 +169,10 @@ func (c call) getenv(key string) string {
 }
 
 func (c call) plugin(stdout, stderr io.Writer) *plugin {
-	return &plugin{Process{c.getenv, strings.NewReader(c.config()), stdout, stderr}, fakeKernel, maxTimeout}
+	if c.kernel == nil {
+		c.kernel = newKernel()
+	}
+	return &plugin{Process{c.getenv, strings.NewReader(c.config()), stdout, stderr}, c.kernel, c.ipam.execute, maxTimeout}
 }
 
 func (c call) run(t *testing.T) (o outcome) {
@@ -328,7 +398,7 @@ func TestErrorsOfConfiguration(t *testing.T) {
 		code code
 		want string
 	}{
-		{map[string]any{"prevResult": nil}, codeConfig, "no prevResult: tcpilot-cni is a chained plugin; put it after"},
+		{map[string]any{"prevResult": nil}, codeConfig, "no prevResult, and no ipam"},
 		{map[string]any{"prevResult": raw("null")}, codeConfig, "no prevResult"},
 		{map[string]any{"prevResult": raw("[]")}, codeConfig, "prevResult is an array, want an object"},
 		{map[string]any{"name": nil}, codeConfig, `name is ""`},
@@ -565,6 +635,13 @@ func TestDaemonFails(t *testing.T) {
 	}
 }
 
+type blocked struct {
+	kernel
+	until chan struct{}
+}
+
+func (b blocked) Cookie(string) (uint64, error) { <-b.until; return 0, errors.New("end of test") }
+
 // Nothing that blocks holds the command up.
 func TestTimeout(t *testing.T) {
 	never := make(chan struct{})
@@ -572,7 +649,7 @@ func TestTimeout(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	c := call{command: "ADD", dir: newDir(t), keys: map[string]any{"timeout": "50ms"}}
 	p := c.plugin(&stdout, &stderr)
-	p.cookie = func(string) (uint64, error) { <-never; return 0, errors.New("end of test") }
+	p.kernel = blocked{p.kernel, never}
 	var f failure
 	if exit := p.run(); exit != 1 || json.Unmarshal(stdout.Bytes(), &f) != nil || f.Code != codeTryAgain || f.Message != "ADD did not finish within 50ms" {
 		t.Errorf("exit %d, %s", exit, &stdout)
@@ -596,6 +673,19 @@ func TestDefaultsAreTheDaemons(t *testing.T) {
 	}
 	if d := daemonconfig.Default(); c.Socket != d.Socket.Path || c.Dir != podrecord.Dir(d.Pods.Dir) || c.timeout != time.Second {
 		t.Errorf("socket %s, dir %s, timeout %v; the daemon has socket %s and pods.dir %s", c.Socket, c.Dir, c.timeout, d.Socket.Path, d.Pods.Dir)
+	}
+}
+
+// The main plugin has more time for its work, but not to wait for the daemon, unless the configuration says so.
+func TestTimeouts(t *testing.T) {
+	for keys, want := range map[string][2]time.Duration{
+		``: {time.Second, time.Second}, `, "timeout": "3s"`: {3 * time.Second, 3 * time.Second},
+		`, "ipam": {}`: {10 * time.Second, time.Second}, `, "ipam": {}, "timeout": "3s"`: {3 * time.Second, 3 * time.Second},
+	} {
+		c, err := parseConfig([]byte(`{"cniVersion": "1.1.0", "name": "n"` + keys + `}`))
+		if got := [2]time.Duration{c.timeout, c.wait}; err != nil || got != want {
+			t.Errorf("%q: %v, %v; want %v", keys, got, err, want)
+		}
 	}
 }
 

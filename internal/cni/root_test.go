@@ -89,14 +89,11 @@ type chain struct {
 	plain *libcni.NetworkConfigList
 }
 
-// newChain builds the program. The test's goroutine is the runtime, in a network namespace of its
-// own, which no one else sees.
-func newChain(t *testing.T, version, socket string) *chain {
-	t.Helper()
-	testenv.NetNS(t).Enter(t)
-	dir := t.TempDir()
-	c := &chain{records: podrecord.Dir(filepath.Join(dir, "pods")), bin: filepath.Join(dir, "bin"), log: new(bytes.Buffer)}
-	build := exec.Command("go", "build", "-o", filepath.Join(c.bin, "tcpilot-cni"), "github.com/tcpilot/tcpilot/cmd/tcpilot-cni")
+// buildPlugins returns a directory with the program, and with the plugins that tests put before and behind it.
+func buildPlugins(t *testing.T) (bin string) {
+	testenv.Root(t)
+	bin = t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(bin, "tcpilot-cni"), "github.com/tcpilot/tcpilot/cmd/tcpilot-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build tcpilot-cni: %v\n%s", err, out)
@@ -105,9 +102,29 @@ func newChain(t *testing.T, version, socket string) *chain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(self, filepath.Join(c.bin, linkPlugin)); err != nil {
-		t.Fatal(err)
+	plugins := map[string]string{linkPlugin: self}
+	for _, tool := range []string{"host-local", "portmap"} { // of the CNI project; go.mod has them
+		out, err := exec.Command("go", "tool", "-n", tool).Output() // builds it, and prints its path
+		if err != nil {
+			t.Fatalf("build %s: %v", tool, err)
+		}
+		plugins[tool] = strings.TrimSpace(string(out))
 	}
+	for name, path := range plugins {
+		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bin
+}
+
+// newChain makes the test's goroutine the runtime, in a network namespace of its own, which no one
+// else sees.
+func newChain(t *testing.T, bin, version, socket string) *chain {
+	t.Helper()
+	testenv.NetNS(t).Enter(t)
+	dir := t.TempDir()
+	c := &chain{records: podrecord.Dir(filepath.Join(dir, "pods")), bin: bin, log: new(bytes.Buffer)}
 	ours := fmt.Sprintf(`{"type": "tcpilot-cni", "dir": %q, "socket": %q, "timeout": "10s",
 		"capabilities": {"bandwidth": true, "cgroupPath": true, "io.kubernetes.cri.pod-annotations": true}}`, c.records, socket)
 	parse := func(plugins ...string) *libcni.NetworkConfigList {
@@ -147,15 +164,15 @@ func codeOf(err error) code {
 // A runtime's library drives the program behind another plugin through the life of a pod, in every
 // version that it may choose, with the daemon up and down.
 func TestRootChain(t *testing.T) {
+	bin := buildPlugins(t)
 	for _, v := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 		for _, up := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/daemon=%v", v, up), func(t *testing.T) { lifeOfPod(t, v, up) })
+			t.Run(fmt.Sprintf("%s/daemon=%v", v, up), func(t *testing.T) { lifeOfPod(t, bin, v, up) })
 		}
 	}
 }
 
-func lifeOfPod(t *testing.T, v string, up bool) {
-	testenv.Root(t)
+func lifeOfPod(t *testing.T, bin, v string, up bool) {
 	ctx := t.Context()
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	var mu sync.Mutex
@@ -168,7 +185,7 @@ func lifeOfPod(t *testing.T, v string, up bool) {
 			io.WriteString(w, "{}")
 		})
 	}
-	c := newChain(t, v, socket)
+	c := newChain(t, bin, v, socket)
 	ns := testenv.NetNS(t)
 	rt := attachment(ns.Path(), "c1", "eth0")
 
@@ -264,7 +281,7 @@ func lifeOfPod(t *testing.T, v string, up bool) {
 // Pods come and go at 8 at a time; each finds its own record, and nothing is left.
 func TestRootManyAtOnce(t *testing.T) {
 	testenv.Root(t)
-	c := newChain(t, "1.1.0", filepath.Join(t.TempDir(), "none.sock"))
+	c := newChain(t, buildPlugins(t), "1.1.0", filepath.Join(t.TempDir(), "none.sock"))
 	ns := testenv.NetNS(t)
 	config := string(plainConfig(t, c, nil))
 	var workers sync.WaitGroup
@@ -300,7 +317,11 @@ func plainConfig(t *testing.T, c *chain, keys map[string]any) []byte {
 
 // run executes tcpilot-cni without the library; the end of ctx kills it with SIGKILL.
 func (c *chain) run(ctx context.Context, command, container, ns, config string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "tcpilot-cni"))
+	return c.runPlugin(ctx, "tcpilot-cni", command, container, ns, config)
+}
+
+func (c *chain) runPlugin(ctx context.Context, plugin, command, container, ns, config string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, plugin))
 	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_NETNS=" + ns, "CNI_PATH=" + c.bin,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + container}
 	cmd.Stdin = strings.NewReader(config)
@@ -312,7 +333,7 @@ func (c *chain) run(ctx context.Context, command, container, ns, config string) 
 func TestRootKilled(t *testing.T) {
 	testenv.Root(t)
 	socket := daemon(t, podrecord.Dir(filepath.Join(t.TempDir(), "pods")), func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") })
-	c := newChain(t, "1.1.0", socket)
+	c := newChain(t, buildPlugins(t), "1.1.0", socket)
 	ns := testenv.NetNS(t)
 	// Large records take time to write.
 	config := string(plainConfig(t, c, map[string]any{"runtimeConfig": map[string]any{

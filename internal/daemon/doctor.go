@@ -19,6 +19,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/poddevice"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -153,6 +154,13 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 			o.Error = v.Err.Error()
 		}
 		doc.Options = append(doc.Options, o)
+	}
+	for _, s := range poddevice.Try() {
+		d := api.PodDevice{Device: string(s.Device), Available: s.Err == nil}
+		if s.Err != nil {
+			d.Why = s.Err.Error()
+		}
+		doc.PodDevices = append(doc.PodDevices, d)
 	}
 	return doc, nil
 }

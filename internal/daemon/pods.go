@@ -126,7 +126,10 @@ func (d *Daemon) readPods() {
 			continue
 		}
 		bad := api.RefusedPod{Record: r.File, Pod: r.FullName(), Why: err.Error()}
-		if gone {
+		switch {
+		case gone && r.Made:
+			bad.Why += "; tcpilot-cni removes the record when the container runtime ends the pod (DEL) or lists those that there are (GC)"
+		case gone:
 			if err := p.records.Remove(r); err != nil {
 				bad.Why += "; " + err.Error()
 			} else {

@@ -95,6 +95,18 @@ func TestStaleRecords(t *testing.T) {
 	}
 }
 
+// The record of an interface that the plugin has to remove stays until DEL or GC has read it.
+func TestRecordOfMadeInterfaceStays(t *testing.T) {
+	dir := t.TempDir()
+	file := putRecord(t, dir, &pod.Pod{Container: "made", NetNS: filepath.Join(dir, "nothing"), Cookie: 1 << 40, Made: true})
+	d, _ := podDaemon(dir)
+	d.readPods()
+	v := d.pods.view.Load()
+	if v.set.Len() != 0 || !exists(file) || len(v.refused) != 1 || v.refused[0].Removed || !strings.Contains(v.refused[0].Why, "(DEL)") {
+		t.Errorf("record exists: %v; %d pods, refused %+v", exists(file), v.set.Len(), v.refused)
+	}
+}
+
 // The path is entered again if another file is in its place, and once a minute.
 func TestPathsAreEnteredAgain(t *testing.T) {
 	own, err := netns.Cookie("")

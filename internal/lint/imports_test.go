@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	// edge: the kernel, the disk
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
-	"cni":       {"defaults", "netns", "pod", "podnet", "podrecord"},
+	"cni":       {"defaults", "netns", "pod", "podnet", "podrecord", "undo"},
 	"cgroup":    {},
 	"filelock":  {},
 	"host":      {"netns", "sysctl"},
@@ -45,7 +45,8 @@ var mayImport = map[string][]string{
 	"kernelcc":  {"sysctl"},
 	"progstats": {},
 	"netns":     {"thread"},
-	"podnet":    {"netns", "pod"},
+	"poddevice": {"netns", "pod"},
+	"podnet":    {"netns", "pod", "sysctl", "undo"},
 	"podlink":   {"netns", "pod"},
 	"podrecord": {"filelock", "pod", "regular"},
 	"regular":   {},
@@ -115,7 +116,8 @@ var onlyIn = map[string][]string{
 	"gonum.org/v1/gonum":                      {},
 	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "testenv", "lab/topology"},
 	"golang.org/x/exp":                        {},
-	"github.com/containernetworking/cni":      {}, // internal/cni tells why not there
+	"github.com/containernetworking/cni":      {"cni"},
+	"github.com/google/nftables":              {"podnet"},
 	"math/rand":                               {},
 	"text/template":                           {}, // it finds methods by name, so that the linker has to keep those of all types: 3 MB
 	"html/template":                           {"lab/report"},

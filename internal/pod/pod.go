@@ -25,6 +25,9 @@ type Pod struct {
 	Cgroup      string            `json:"cgroup,omitempty"` // capability cgroupPath
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Bandwidth   Bandwidth         `json:"bandwidth,omitzero"` // capability bandwidth
+	// Made says that tcpilot-cni makes the interface, so that DEL and GC have to remove it; the rest of
+	// Link is zero until it has.
+	Made bool `json:"made,omitempty"`
 	Link
 	Added time.Time `json:"added"`
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Find describes the interface of a name in the pod's network namespace, without its addresses. It is
-// zero if there is none. The calling thread is in the host's namespace.
+// zero if there is none.
 func Find(ns, name string) (l pod.Link, err error) {
 	inside, err := open(ns)
 	if err != nil {

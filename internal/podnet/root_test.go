@@ -1,13 +1,24 @@
 package podnet
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/poddevice"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -55,5 +66,409 @@ func TestRootFind(t *testing.T) {
 	}
 	if _, err := Find("/run/netns/none", "eth0"); err == nil {
 		t.Error("no namespace: no error")
+	}
+}
+
+// node is a host with pods, and a host outside that a wire leads to.
+type node struct {
+	*testing.T
+	host, outside *testenv.NS
+	wire          testenv.End // the outside's
+}
+
+// newNode makes the calling goroutine's thread that of the host.
+func newNode(t *testing.T) *node {
+	n := &node{T: t, host: testenv.NetNS(t), outside: testenv.NetNS(t)}
+	n.host.Enter(t)
+	// Without its link-local address, which is not usable before duplicate address detection has ended,
+	// the host does not find neighbours on the wire.
+	n.host.Run(t, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
+	var own testenv.End
+	own, n.wire = testenv.Veth(t, n.host, n.outside)
+	for _, to := range [][]string{{"-4", n.wire.V4.String()}, {"-6", n.wire.V6.String()}} {
+		n.host.Run(t, "ip", to[0], "route", "add", "default", "via", to[1], "dev", own.Name)
+	}
+	return n
+}
+
+func (n *node) pair(ns *testenv.NS, container string, addresses ...string) *Pair {
+	p := &Pair{NetNS: ns.Path(), Name: "eth0", HostName: HostName(pod.Key{Container: container, Interface: "eth0"}), Modes: []Mode{Netkit, Veth}, MTU: 1400}
+	for _, text := range addresses {
+		a := netip.MustParseAddr(text)
+		p.Addresses = append(p.Addresses, a)
+		all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		if a.Is4() {
+			all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		}
+		p.Routes = append(p.Routes, Route{Dst: all})
+	}
+	return p
+}
+
+func (n *node) make(p *Pair) Made {
+	n.Helper()
+	if _, err := Forward(p.Families()); err != nil {
+		n.Fatal(err)
+	}
+	m, err := Make(p)
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() {
+		if err := Remove(p.HostName); err != nil {
+			n.Error(err)
+		}
+	})
+	return m
+}
+
+// speaks sends a line over TCP from one namespace to an address of another, at once: nothing is to
+// be waited for. It returns the address that the server sees.
+func (n *node) speaks(from, to *testenv.NS, address string) netip.Addr {
+	n.Helper()
+	l := to.Listen(n, "tcp", net.JoinHostPort(address, "0"))
+	seen := make(chan netip.Addr, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			seen <- netip.Addr{}
+			return
+		}
+		defer c.Close()
+		io.Copy(c, c)
+		seen <- c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
+	}()
+	var got []byte
+	from.Do(n, func() {
+		d := net.Dialer{Timeout: 900 * time.Millisecond} // a SYN is sent again after a second
+		c, err := d.Dial("tcp", l.Addr().String())
+		if err != nil {
+			n.Error(err)
+			l.Close()
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		io.WriteString(c, "hello")
+		c.(*net.TCPConn).CloseWrite()
+		got, _ = io.ReadAll(c)
+	})
+	if string(got) != "hello" {
+		n.Errorf("to %s: %q", address, got)
+	}
+	return <-seen
+}
+
+// Pods reach each other, the host and other hosts, in both families, with the first packet, and are
+// reached from there. Nothing is left afterwards.
+func TestRootPair(t *testing.T) {
+	for _, mode := range modes(t) {
+		t.Run(string(mode.Device)+map[bool]string{true: "-l2"}[mode.L2], func(t *testing.T) {
+			n := newNode(t)
+			before := state(t, n.host)
+			a, b := testenv.NetNS(t), testenv.NetNS(t)
+			pa, pb := n.pair(a, "a", "10.77.0.5", "fd77::5"), n.pair(b, "b", "10.77.0.6", "fd77::6")
+			pa.Modes, pb.Modes = []Mode{mode}, []Mode{mode}
+			ma := n.make(pa)
+			n.make(pb)
+			n.outside.Run(t, "ip", "-4", "route", "add", "10.77.0.0/24", "dev", n.wire.Name, "via", hostOf(n.wire.V4).String())
+			n.outside.Run(t, "ip", "-6", "route", "add", "fd77::/64", "dev", n.wire.Name, "via", hostOf(n.wire.V6).String())
+			for _, to := range []struct {
+				from, to *testenv.NS
+				address  string
+				seen     string
+			}{
+				{a, b, "10.77.0.6", "10.77.0.5"}, {b, a, "fd77::5", "fd77::6"},
+				{a, n.outside, n.wire.V4.String(), "10.77.0.5"}, {a, n.outside, n.wire.V6.String(), "fd77::5"},
+				{n.outside, a, "10.77.0.5", n.wire.V4.String()}, {n.outside, b, "fd77::6", n.wire.V6.String()},
+				{a, n.host, hostOf(n.wire.V4).String(), "10.77.0.5"}, {a, n.host, hostOf(n.wire.V6).String(), "fd77::5"},
+				{n.host, a, "10.77.0.5", ""}, {n.host, a, "fd77::5", ""},
+			} {
+				if seen := n.speaks(to.from, to.to, to.address); to.seen != "" && seen.String() != to.seen {
+					t.Errorf("to %s: from %s, want %s", to.address, seen, to.seen)
+				}
+			}
+			if found, err := Find(pa.NetNS, "eth0"); err != nil || found.Index != ma.Index || found.HostIndex != ma.HostIndex || found.Device != mode.Device {
+				t.Errorf("found %+v, %v; made %+v", found, err, ma)
+			}
+			if err := Check(pa, ma.Link); err != nil {
+				t.Error(err)
+			}
+			if text := a.Run(t, "ip", "-o", "link", "show", "eth0"); !strings.Contains(text, "mtu 1400 ") || mode.L2 == strings.Contains(text, "NOARP") || !strings.Contains(text, "link/ether "+ma.MAC.String()) {
+				t.Errorf("%s", text)
+			}
+			for _, p := range []*Pair{pa, pb} {
+				for range 2 {
+					if err := Remove(p.HostName); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if after := state(t, n.host); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+// modes are those that the kernel has. Netkit is tried under other kernels (test/vm).
+func modes(t *testing.T) (list []Mode) {
+	testenv.Root(t)
+	for _, s := range poddevice.Try() {
+		switch {
+		case s.Err != nil && s.Device == pod.Veth:
+			t.Fatal(s.Err)
+		case s.Err != nil:
+			t.Logf("%v", s.Err)
+		case s.Device == pod.Veth:
+			list = append(list, Veth)
+		case s.Device == pod.Netkit:
+			list = append(list, Netkit, NetkitL2)
+		}
+	}
+	return list
+}
+
+// hostOf is the host's address on the wire: testenv.Veth gives it 1, and 2 to the outside.
+func hostOf(wire netip.Addr) netip.Addr {
+	b := wire.AsSlice()
+	b[len(b)-1] = 1
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// state is what a namespace has of links, addresses, routes, neighbours that are permanent, and nftables' tables.
+func state(t *testing.T, ns *testenv.NS) string {
+	t.Helper()
+	var b strings.Builder
+	for _, args := range []string{"-br link", "-br address", "-4 route", "-6 route", "neigh show nud permanent"} {
+		b.WriteString(ns.Run(t, "ip", strings.Fields(args)...))
+	}
+	ns.Do(t, func() {
+		c, err := nftables.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables, err := c.ListTables()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, table := range tables {
+			b.WriteString("table " + table.Name + "\n")
+		}
+	})
+	return b.String()
+}
+
+// What pods send to other hosts has the host's address; to each other, to exceptions and from pods without
+// masquerading, their own. The table ends with its last pod.
+func TestRootMasquerade(t *testing.T) {
+	n := newNode(t)
+	before := state(t, n.host)
+	var pods []*testenv.NS
+	var pairs []*Pair
+	for _, last := range []string{"5", "6", "7"} {
+		ns := testenv.NetNS(t)
+		p := n.pair(ns, "c"+last, "10.77.0."+last, "fd77::"+last)
+		n.make(p)
+		pods, pairs = append(pods, ns), append(pairs, p)
+	}
+	n.outside.Run(t, "ip", "-4", "address", "add", "10.99.0.1/32", "dev", "lo")
+	n.outside.Run(t, "ip", "-4", "route", "add", "10.77.0.0/24", "dev", n.wire.Name, "via", hostOf(n.wire.V4).String())
+	except := []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")}
+	for _, p := range pairs[:2] {
+		for range 2 {
+			if err := Masquerade("net", p.HostName, except); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	expect := func(from, to *testenv.NS, address, want string) {
+		t.Helper()
+		if seen := n.speaks(from, to, address); seen.String() != want {
+			t.Errorf("to %s: from %s, want %s", address, seen, want)
+		}
+	}
+	outside := n.wire.V4.String()
+	expect(pods[0], n.outside, outside, hostOf(n.wire.V4).String())
+	expect(pods[1], n.outside, n.wire.V6.String(), hostOf(n.wire.V6).String())
+	expect(pods[0], n.outside, "10.99.0.1", "10.77.0.5")
+	expect(pods[0], pods[1], "10.77.0.6", "10.77.0.5")
+	expect(pods[0], pods[1], "fd77::6", "fd77::5")
+	expect(pods[2], n.outside, outside, "10.77.0.7")
+	for range 2 {
+		if err := Unmasquerade("net", pairs[0].HostName); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := Masqueraded("net"); err != nil || !slices.Equal(list, []string{pairs[1].HostName}) {
+		t.Errorf("masqueraded %q, %v", list, err)
+	}
+	if list, err := Masqueraded("none"); err != nil || list != nil {
+		t.Errorf("masqueraded %q, %v", list, err)
+	}
+	expect(pods[0], n.outside, outside, "10.77.0.5")
+	expect(pods[1], n.outside, outside, hostOf(n.wire.V4).String())
+	for range 2 {
+		if err := Unmasquerade("net", pairs[1].HostName, pairs[2].HostName); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range pairs {
+		if err := Remove(p.HostName); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := state(t, n.host); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// The tables of other programs, and of other networks, are not touched, and 8 pods that come and go at a time
+// find each other's table, or make it.
+func TestRootMasqueradeAtOnce(t *testing.T) {
+	n := newNode(t)
+	if err := Masquerade("other", "tcp000000000000", nil); err != nil {
+		t.Fatal(err)
+	}
+	before := state(t, n.host)
+	var workers sync.WaitGroup
+	for w := range 8 {
+		workers.Go(func() {
+			n.host.Do(t, func() { // other threads are not in the namespace
+				for i := range 20 {
+					device := HostName(pod.Key{Container: fmt.Sprint("c", w), Interface: "eth0"})
+					if err := Masquerade("net", device, nil); err != nil {
+						t.Errorf("%d: %v", i, err)
+					}
+					if err := Unmasquerade("net", device); err != nil {
+						t.Errorf("%d: %v", i, err)
+					}
+				}
+			})
+		})
+	}
+	workers.Wait()
+	if after := state(t, n.host); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	if err := Unmasquerade("other", "tcp000000000000"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Forward turns on what is off, says it, and keeps the router that the host knows from an
+// advertisement, which the kernel forgets otherwise.
+func TestRootForward(t *testing.T) {
+	for _, careful := range []bool{true, false} {
+		host, router := testenv.NetNS(t), testenv.NetNS(t)
+		for _, ns := range []*testenv.NS{host, router} {
+			ns.Run(t, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
+		}
+		host.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0", "net.ipv6.conf.default.accept_ra=1")
+		inner, outer := testenv.Veth(t, host, router)
+		learned := func() bool { return strings.Contains(host.Run(t, "ip", "-6", "route", "show", "default"), "proto ra") }
+		for end := time.Now().Add(10 * time.Second); !learned() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			advertise(t, router, outer) // until the sender has its link-local address
+		}
+		if !learned() {
+			t.Fatal("the host has not learned the router")
+		}
+		host.Do(t, func() {
+			if !careful {
+				if err := sysctl.Write(forward6, "1"); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			changed, err := Forward(true, true)
+			if want := []string{forward4 + "=1", "net.ipv6.conf." + inner.Name + ".accept_ra=2", forward6 + "=1"}; err != nil || changed[0] != want[0] ||
+				!slices.Contains(changed, want[1]) || changed[len(changed)-1] != want[2] {
+				t.Errorf("changed %q, %v; want %q", changed, err, want)
+			}
+			if changed, err := Forward(true, true); err != nil || changed != nil {
+				t.Errorf("again: changed %q, %v", changed, err)
+			}
+		})
+		if learned() != careful {
+			t.Errorf("careful %v: the router is known: %v", careful, learned())
+		}
+	}
+}
+
+// advertise sends an advertisement of a router (RFC 4861, section 4.2) from one end of a pair.
+func advertise(t *testing.T, ns *testenv.NS, end testenv.End) {
+	t.Helper()
+	ns.Do(t, func() {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		packet := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0} // a router for 30 min
+		to := &unix.SockaddrInet6{ZoneId: uint32(end.Index), Addr: netip.MustParseAddr("ff02::1").As16()}
+		if err := errors.Join(
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, end.Index),
+			unix.Sendto(fd, packet, 0, to)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// The MTU is that of the default routes' devices.
+func TestRootMTU(t *testing.T) {
+	n := newNode(t)
+	n.host.Run(t, "ip", "link", "set", strings.Replace(n.wire.Name, "vb", "va", 1), "mtu", "1420")
+	if mtu, err := MTU(true, true); err != nil || mtu != 1420 {
+		t.Errorf("%d, %v", mtu, err)
+	}
+	n.host.Run(t, "ip", "-6", "route", "del", "default")
+	for _, families := range [][2]bool{{true, true}, {true, false}} {
+		if mtu, err := MTU(families[0], families[1]); err != nil || mtu != 1420 {
+			t.Errorf("%v: %d, %v", families, mtu, err)
+		}
+	}
+	if mtu, err := MTU(false, true); err != nil || mtu != defaultMTU {
+		t.Errorf("without a route: %d, %v", mtu, err)
+	}
+}
+
+// CHECK finds what is missing, and does not mind what another plugin has added.
+func TestRootCheck(t *testing.T) {
+	n := newNode(t)
+	a := testenv.NetNS(t)
+	p := n.pair(a, "a", "10.77.0.5", "fd77::5")
+	m := n.make(p)
+	a.Run(t, "ip", "address", "add", "10.78.0.1/24", "dev", "eth0")
+	a.Run(t, "ip", "link", "set", "eth0", "mtu", "1300")
+	if err := Check(p, m.Link); err != nil {
+		t.Error(err)
+	}
+	other := m.Link
+	other.HostIndex++
+	if err := Check(p, other); err == nil || !strings.Contains(err.Error(), "ADD made") {
+		t.Errorf("another index: %v", err)
+	}
+	for _, c := range []struct {
+		ns         *testenv.NS
+		del, again string
+		want       string
+	}{
+		{a, "route del default", "route add default via 169.254.1.1 dev eth0 onlink", "route to 0.0.0.0/0"},
+		{a, "-6 route del default", "-6 route add default via fe80::1 dev eth0 onlink", "route to ::/0"},
+		{a, "address del fd77::5/128 dev eth0", "address add fd77::5/128 dev eth0 nodad", "address fd77::5"},
+		{n.host, "route replace 10.77.0.5/32 dev lo", "route replace 10.77.0.5/32 dev " + p.HostName, "route to 10.77.0.5 leads to"},
+		{a, "address del 10.77.0.5/32 dev eth0", "address add 10.77.0.5/32 dev eth0", "address 10.77.0.5"},
+	} {
+		c.ns.Run(t, "ip", strings.Fields(c.del)...)
+		if err := Check(p, m.Link); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.del, err)
+		}
+		c.ns.Run(t, "ip", strings.Fields(c.again)...)
+	}
+	a.Run(t, "ip", "link", "del", "eth0")
+	if err := Check(p, m.Link); err == nil {
+		t.Error("the interface is gone: no error")
 	}
 }

@@ -111,11 +111,11 @@ func limits(egress, ingress string) map[string]string {
 // bytes: an MTU of 1500 bytes, TCP over IPv4 with timestamps.
 const onWire = 1514. / 1448
 
-// sent is what connections sent together, as rates on the wire, bits per second.
-type sent struct{ first, rest float64 } // first: in the first second; rest: from there on
+// delivered is what connections sent together, as rates on the wire, bits per second.
+type delivered struct{ first, rest float64 } // first: in the first second; rest: from there on
 
 // upload sends on n connections that begin together.
-func upload(t testing.TB, from, to *podHost, n int, d time.Duration) sent {
+func upload(t testing.TB, from, to *podHost, n int, d time.Duration) delivered {
 	t.Helper()
 	results := make([]load.BulkResult, n)
 	begin := load.Now()
@@ -135,14 +135,14 @@ func upload(t testing.TB, from, to *podHost, n int, d time.Duration) sent {
 		}
 		return rate
 	}
-	return sent{between(0, time.Second), between(time.Second, d-100*time.Millisecond)}
+	return delivered{between(0, time.Second), between(time.Second, d-100*time.Millisecond)}
 }
 
 // datagram is the payload of each datagram, bytes, and headers are Ethernet's, IPv4's and UDP's.
 const datagram, headers = 1400, 14 + 20 + 8
 
 // uploadUDP sends datagrams at a rate on the wire, bits per second, and returns the rates at which they arrive.
-func uploadUDP(t testing.TB, from, to *podHost, rate float64, d time.Duration) (s sent) {
+func uploadUDP(t testing.TB, from, to *podHost, rate float64, d time.Duration) (s delivered) {
 	t.Helper()
 	var in *net.UDPConn
 	var out net.Conn
@@ -182,7 +182,7 @@ func uploadUDP(t testing.TB, from, to *podHost, rate float64, d time.Duration) (
 	}
 	bytes := <-done
 	must(t, in.Close())
-	return sent{8 * bytes[0], 8 * bytes[1] / (d - time.Second).Seconds()}
+	return delivered{8 * bytes[0], 8 * bytes[1] / (d - time.Second).Seconds()}
 }
 
 // pod is what tcpilot says of the pod.
@@ -204,7 +204,7 @@ func TestRootPodBandwidth(t *testing.T) {
 	n := newPodNode(t)
 	p := n.start(t)
 	p.add(t, n.pod, limits("20M", ""))
-	check := func(what string, s sent) {
+	check := func(what string, s delivered) {
 		t.Helper()
 		t.Logf("%s: %.2f Mbit/s in the first second, then %.2f", what, s.first/1e6, s.rest/1e6)
 		if s.first > 1.15*20e6 || s.rest > 1.1*20e6 || s.rest < 0.5*20e6 { // TestMeasurePodBandwidth is exact
@@ -284,7 +284,7 @@ func TestMeasurePodBandwidth(t *testing.T) {
 		for _, mbits := range []int{10, 100, 1000} {
 			limit := 1e6 * float64(mbits)
 			p.add(t, n.pod, limits(fmt.Sprintf("%dM", mbits), ""))
-			report := func(what string, s sent) {
+			report := func(what string, s delivered) {
 				testenv.Between(m, fmt.Sprintf("%d Mbit/s, %s, of the limit", mbits, what), s.rest/limit, 0.97, 1.03)
 				testenv.AtMost(m, fmt.Sprintf("%d Mbit/s, %s, first second", mbits, what), s.first/limit, 1.1)
 			}

@@ -333,7 +333,8 @@ func Doctor() api.Doctor {
 		},
 		Ready: []api.Readiness{{What: "compression of SACKs", Ready: true, Why: "tcp_comp_sack_nr 44"},
 			{What: "eth0: payload of a page in each packet", Why: "MTU 1500, at least 4168 is needed"}},
-		CCs: []engine.ArmState{{CC: CC("cubic"), State: engine.ArmActive}, {CC: CC("dctcp"), State: engine.ArmMissing, Why: "no module tcp_dctcp"}},
+		CCs:        []engine.ArmState{{CC: CC("cubic"), State: engine.ArmActive}, {CC: CC("dctcp"), State: engine.ArmMissing, Why: "no module tcp_dctcp"}},
+		PodDevices: []api.PodDevice{{Device: "veth", Available: true}, {Device: "netkit", Why: "the kernel has no netkit devices: needs Linux 6.7 or later, with CONFIG_NETKIT"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
 			Advice: "stop bpftune: both would choose congestion controls"}},
 	}

@@ -1,0 +1,68 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tcpilot/tcpilot/internal/pod"
+)
+
+// delegate executes a command of another plugin (section 4), with the configuration and environment
+// of this one except for the attachment. The result is nil unless the command is ADD.
+type delegate func(command, plugin string, conf []byte, k pod.Key, netns string) (types.Result, error)
+
+// delegates finds plugins in CNI_PATH. What they write to standard error is written to stderr.
+func delegates(getenv func(string) string, stderr io.Writer) delegate {
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: stderr}}
+	return func(command, plugin string, conf []byte, k pod.Key, netns string) (types.Result, error) {
+		path := getenv("CNI_PATH")
+		program, err := exec.FindInPath(plugin, filepath.SplitList(path))
+		if err != nil {
+			return nil, fail(codeConfig, "%v: CNI_PATH is %q", err, path)
+		}
+		args := &invoke.Args{Command: command, ContainerID: k.Container, IfName: k.Interface, NetNS: netns, PluginArgsStr: getenv("CNI_ARGS"), Path: path}
+		if command == "ADD" {
+			return invoke.ExecPluginWithResult(context.Background(), program, conf, args, exec)
+		}
+		return nil, invoke.ExecPluginWithoutResult(context.Background(), program, conf, args, exec)
+	}
+}
+
+// ipam executes a command of the plugin that gives addresses. Its time is its own.
+func (r *request) ipam(command string, k pod.Key, netns string) (result *types100.Result, err error) {
+	plugin, err := r.ipamPlugin()
+	if err != nil {
+		return nil, err
+	}
+	r.bound.outside(func() {
+		var got types.Result
+		if got, err = r.delegate(command, plugin, r.input, k, netns); err == nil && got != nil {
+			result, err = types100.NewResultFromResult(got)
+		}
+	})
+	if err != nil {
+		return nil, ofDelegate(fmt.Sprintf("%s of IPAM plugin %s", command, plugin), err)
+	}
+	return result, nil
+}
+
+// ofDelegate is a delegate's error as one of this plugin, with the delegate's code (section 4: "If a delegated
+// plugin fails, the error should be returned by the upper plugin").
+func ofDelegate(what string, err error) error {
+	var its *types.Error
+	if errors.As(err, &its) && its.Code != 0 {
+		return fail(code(its.Code), "%s: %s", what, its.Msg).because("%s", its.Details)
+	}
+	var ours *failure
+	if errors.As(err, &ours) {
+		return fail(ours.Code, "%s: %s", what, ours.Message)
+	}
+	return fail(codeIO, "%s: %v", what, err)
+}

@@ -1,0 +1,107 @@
+package podnet
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
+)
+
+const (
+	forward4 = "net.ipv4.ip_forward"
+	forward6 = "net.ipv6.conf.all.forwarding"
+	devices6 = "net.ipv6.conf"
+)
+
+// Forward makes the host forward packets of the families, if it does not yet, and returns what it
+// changed, such as "net.ipv4.ip_forward=1". Nothing changes it back: other programs may rely on
+// forwarding by then, because they found it on.
+//
+// A host that forwards IPv6 forgets the routers that it knows from advertisements (kernel:
+// rt6_purge_dflt_routers), unless accept_ra is 2. So devices with 1 get 2 before, which means the
+// same on a host that forwards as 1 on one that does not.
+func Forward(v4, v6 bool) (changed []string, err error) {
+	set := func(name, value string) error {
+		if err := sysctl.Write(name, value); err != nil {
+			return fmt.Errorf("set %s to %s: %w", name, value, err)
+		}
+		changed = append(changed, name+"="+value)
+		return nil
+	}
+	if v4 {
+		if on, err := sysctl.Read(forward4); err != nil {
+			return changed, fmt.Errorf("read %s: %w", forward4, err)
+		} else if on == "0" {
+			if err := set(forward4, "1"); err != nil {
+				return changed, err
+			}
+		}
+	}
+	if !v6 {
+		return changed, nil
+	}
+	if on, err := sysctl.Read(forward6); err != nil {
+		return changed, fmt.Errorf("read %s: %w", forward6, err)
+	} else if on != "0" {
+		return changed, nil
+	}
+	devices, err := os.ReadDir(sysctl.Path(devices6))
+	if err != nil {
+		return changed, fmt.Errorf("list devices with IPv6: %w", err)
+	}
+	for _, d := range devices {
+		name := devices6 + "." + strings.ReplaceAll(d.Name(), ".", "/") + ".accept_ra"
+		if d.Name() == "all" || d.Name() == "default" {
+			continue
+		}
+		if accept, err := sysctl.Read(name); err == nil && accept == "1" { // it may be gone
+			if err := set(name, "2"); err != nil {
+				return changed, err
+			}
+		}
+	}
+	return changed, set(forward6, "1")
+}
+
+// Addresses in the networks for documentation (RFC 5737, RFC 3849): what leads to them is the
+// default route.
+var (
+	outside4 = netip.MustParseAddr("192.0.2.1")
+	outside6 = netip.MustParseAddr("2001:db8::1")
+)
+
+// defaultMTU is of a host without a default route (Ethernet).
+const defaultMTU = 1500
+
+// MTU is the smaller one of the devices of the default routes of the families.
+func MTU(v4, v6 bool) (int, error) {
+	host, err := open(netns.Own)
+	if err != nil {
+		return 0, err
+	}
+	defer host.Close()
+	mtu := 0
+	for outside, wanted := range map[netip.Addr]bool{outside4: v4, outside6: v6} {
+		if !wanted {
+			continue
+		}
+		index, err := outgoing(host, outside)
+		if err != nil || index == 0 {
+			continue // no default route
+		}
+		l, err := host.LinkByIndex(index)
+		if err != nil {
+			return 0, fmt.Errorf("find the device of the default route: %w", err)
+		}
+		if m := l.Attrs().MTU; mtu == 0 || m < mtu {
+			mtu = m
+		}
+	}
+	if mtu == 0 {
+		mtu = defaultMTU
+	}
+	return mtu, nil
+}

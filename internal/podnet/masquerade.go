@@ -1,0 +1,190 @@
+package podnet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// rules is the table of one network:
+//
+//	table inet tcpilot-NETWORK {
+//		map pods     { type ifname : verdict; elements = { "tcp0123456789ab" : goto masquerade } }
+//		set devices  { type ifname; elements = { "tcp0123456789ab" } }
+//		chain postrouting { type nat hook postrouting priority srcnat; iifname vmap @pods }
+//		chain masquerade {
+//			oifname @devices return
+//			ip daddr 224.0.0.0/4 return
+//			masquerade
+//		}
+//	}
+//
+// An element is a device, whose name is that of one attachment. So DEL needs to know no address, and an
+// address that was given to another pod is not affected. Both have the same elements: a map tells
+// which packets begin here, and the set which end here. Each goto counts as a use of the chain, so that
+// the kernel refuses to delete it as long as there is a pod.
+type rules struct {
+	*nftables.Conn
+	table                   *nftables.Table
+	pods, devices           *nftables.Set
+	postrouting, masquerade *nftables.Chain
+}
+
+// tablePrefix begins the names of the tables; the network's name follows.
+const tablePrefix = "tcpilot-"
+
+func openRules(network string) (*rules, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	r := &rules{Conn: c, table: &nftables.Table{Family: nftables.TableFamilyINet, Name: tablePrefix + network}}
+	r.pods = &nftables.Set{Table: r.table, Name: "pods", IsMap: true, KeyType: nftables.TypeIFName, DataType: nftables.TypeVerdict}
+	r.devices = &nftables.Set{Table: r.table, Name: "devices", KeyType: nftables.TypeIFName}
+	r.postrouting = &nftables.Chain{Table: r.table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource}
+	r.masquerade = &nftables.Chain{Table: r.table, Name: "masquerade"}
+	return r, nil
+}
+
+// Masquerade gives what a pod sends to other hosts the address of the device by which it leaves, except to
+// destinations that know the pod's address. device is the pair's end on the host.
+//
+// It is one transaction, which makes the table if there is none, and writes its rules anew if there is
+// one: the exceptions are those of the network's latest pod.
+func Masquerade(network, device string, except []netip.Prefix) error {
+	r, err := openRules(network)
+	if err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	r.AddTable(r.table)
+	r.AddChain(r.postrouting)
+	r.AddChain(r.masquerade)
+	if err := errors.Join(r.AddSet(r.pods, nil), r.AddSet(r.devices, nil)); err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	r.FlushChain(r.postrouting)
+	r.FlushChain(r.masquerade)
+	r.rule(r.postrouting,
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Lookup{SourceRegister: 1, SetName: r.pods.Name, SetID: r.pods.ID, DestRegister: 0, IsDestRegSet: true})
+	r.rule(r.masquerade,
+		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		&expr.Lookup{SourceRegister: 1, SetName: r.devices.Name, SetID: r.devices.ID},
+		&expr.Verdict{Kind: expr.VerdictReturn})
+	for _, p := range append([]netip.Prefix{multicast4, multicast6}, except...) {
+		r.rule(r.masquerade, append(destination(p), &expr.Verdict{Kind: expr.VerdictReturn})...)
+	}
+	r.rule(r.masquerade, &expr.Masq{})
+	to, member := r.elements(device)
+	if err := errors.Join(r.SetAddElements(r.pods, to), r.SetAddElements(r.devices, member)); err != nil {
+		return fmt.Errorf("masquerade: %w", err)
+	}
+	if err := r.Flush(); err != nil {
+		return fmt.Errorf("masquerade: change nftables table %s: %w", r.table.Name, err)
+	}
+	return nil
+}
+
+// Unmasquerade takes devices out of the network's table, and removes the table when it has no
+// devices any more. It is not an error if there is nothing to take out.
+//
+// It asks before it changes something: a transaction that the kernel refuses is expensive, because it
+// waits for all processors (synchronize_rcu in __nf_tables_abort) while the other pods' transactions wait for it.
+func Unmasquerade(network string, devices ...string) error {
+	r, err := openRules(network)
+	if err != nil {
+		return fmt.Errorf("end masquerading: %w", err)
+	}
+	if have, err := r.list(); err != nil || have == nil {
+		return err
+	}
+	for _, device := range devices {
+		to, member := r.elements(device)
+		if err := errors.Join(r.SetDeleteElements(r.pods, to), r.SetDeleteElements(r.devices, member)); err != nil {
+			return fmt.Errorf("end masquerading: %w", err)
+		}
+		if err := r.Flush(); err != nil && !isAbsent(err) {
+			return fmt.Errorf("end masquerading of %s: change nftables table %s: %w", device, r.table.Name, err)
+		}
+	}
+	if have, err := r.list(); err != nil || len(have) > 0 {
+		return err
+	}
+	r.FlushChain(r.postrouting)
+	r.DelChain(r.masquerade) // is refused, and with it the transaction, if there is a pod by now
+	r.DelTable(r.table)
+	if err := r.Flush(); err != nil && !isAbsent(err) && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("end masquerading: remove nftables table %s: %w", r.table.Name, err)
+	}
+	return nil
+}
+
+// Masqueraded lists the devices in the network's table.
+func Masqueraded(network string) (devices []string, err error) {
+	r, err := openRules(network)
+	if err != nil {
+		return nil, fmt.Errorf("list masqueraded devices: %w", err)
+	}
+	return r.list()
+}
+
+// list returns the devices in the table; nil if there is no table.
+func (r *rules) list() ([]string, error) {
+	elements, err := r.GetSetElements(r.devices)
+	if err != nil {
+		// The library's error of the list does not tell that there is no table.
+		if _, absent := r.ListTableOfFamily(r.table.Name, r.table.Family); isAbsent(absent) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list devices in nftables table %s: %w", r.table.Name, err)
+	}
+	devices := make([]string, len(elements))
+	for i, e := range elements {
+		devices[i] = string(bytes.TrimRight(e.Key, "\x00"))
+	}
+	return devices, nil
+}
+
+// isAbsent reports whether there is nothing of that name, or the kernel has no nftables.
+func isAbsent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
+}
+
+func (r *rules) rule(c *nftables.Chain, e ...expr.Any) {
+	r.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: e})
+}
+
+// elements are those of a device in the map and in the set.
+func (r *rules) elements(device string) (to, member []nftables.SetElement) {
+	key := make([]byte, unix.IFNAMSIZ)
+	copy(key, device)
+	return []nftables.SetElement{{Key: key, VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: r.masquerade.Name}}},
+		[]nftables.SetElement{{Key: key}}
+}
+
+var (
+	multicast4 = netip.MustParsePrefix("224.0.0.0/4") // RFC 5771
+	multicast6 = netip.MustParsePrefix("ff00::/8")    // RFC 4291
+)
+
+// destination matches packets to a prefix.
+func destination(p netip.Prefix) []expr.Any {
+	family, offset := byte(unix.NFPROTO_IPV4), uint32(16) // of the address in the header: RFC 791
+	if p.Addr().Is6() {
+		family, offset = unix.NFPROTO_IPV6, 24 // RFC 8200
+	}
+	n := ipNet(p.Masked())
+	length := uint32(len(n.IP))
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: length, Mask: n.Mask, Xor: make([]byte, length)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: n.IP},
+	}
+}
