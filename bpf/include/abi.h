@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The types shared by the BPF programs and user space, and nothing else.
  *
- * Fixed widths, explicit padding, host byte order unless a comment says
- * otherwise. Any change here raises ABI_VERSION: maps are never migrated.
+ * Fixed widths, explicit padding, host byte order unless a comment says otherwise. Any change raises
+ * ABI_VERSION: maps are never migrated.
  */
 #ifndef TCPILOT_ABI_H
 #define TCPILOT_ABI_H
@@ -25,9 +25,7 @@ enum abi_limits {
 	MAX_INHERITED = 4,	/* runtime_config.inherited */
 };
 
-/* class_entry.limit: the key is the cookie of the connection's network namespace
- * (class.LimitOfNetNS). */
-#define LIMIT_OF_NETNS (~0ULL)
+#define LIMIT_OF_NETNS (~0ULL)	/* class_entry.limit: the key is the cookie of the network namespace (class.LimitOfNetNS) */
 
 /* ---- rules ------------------------------------------------------------- */
 
