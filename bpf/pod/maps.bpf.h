@@ -28,7 +28,8 @@ struct {
 	__type(value, __u32);
 } pod_addresses SEC(".maps");
 
-/* What pods reach, and are reached from, without NAT. */
+/* What pods reach, and are reached from, without NAT. The value is the network's family (AF_INET, AF_INET6): ::/0
+ * contains all mapped addresses, and must not count for IPv4. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

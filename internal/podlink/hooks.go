@@ -139,12 +139,17 @@ func detachAll(ids []link.ID) (errs error) {
 	return errs
 }
 
-// repin pins a link, in place of another one that may have its path.
+// repin pins a link, in place of another one that may have its path. At each time there is one of the
+// two pins: without any, the program would end with the process.
 func repin(l link.Link, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	next := path + "-next" // a name with a dot is refused
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old pin: %w", err)
 	}
-	if err := l.Pin(path); err != nil {
+	if err := l.Pin(next); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
 		return fmt.Errorf("pin link: %w", err)
 	}
 	return nil
