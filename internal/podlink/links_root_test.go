@@ -168,7 +168,8 @@ func TestRootOthersDevice(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	for want, change := range map[string]func(a, b *Pod){
-		"its other end is not in the pod": func(a, b *Pod) { a.HostIndex = b.HostIndex },
+		"its other end is not in the pod": func(a, _ *Pod) { a.Index = 1 }, // lo
+		"another pod has its device":      func(a, b *Pod) { a.HostIndex = b.HostIndex },
 		"neither veth nor netkit":         func(a, _ *Pod) { a.HostIndex = 1 }, // lo
 		"no such device":                  func(a, _ *Pod) { a.HostIndex = 9999 },
 		"is another network namespace":    func(a, b *Pod) { a.NetNS = b.NetNS },
