@@ -7,9 +7,6 @@
 
 #include "packet.bpf.h"
 
-/* include/uapi/linux/netfilter/nf_conntrack_common.h */
-#define IPS_NAT_MASK (1 << 4 | 1 << 5)	/* IPS_SRC_NAT, IPS_DST_NAT */
-
 union nf_inet_addr {
 	__u32 all[4];
 } __attribute__((preserve_access_index));
@@ -38,8 +35,7 @@ struct nf_conntrack_tuple_hash {
 } __attribute__((preserve_access_index));
 
 struct nf_conn {
-	struct nf_conntrack_tuple_hash tuplehash[2];	/* by direction: that of the first packet, the answers */
-	unsigned long status;
+	struct nf_conntrack_tuple_hash tuplehash[2];	/* of the first packet, and of its answers */
 } __attribute__((preserve_access_index));
 
 /* net/netfilter/nf_conntrack_bpf.c: this size is accepted by all versions. */
@@ -65,8 +61,8 @@ static __always_inline bool is_other(const union nf_inet_addr *a, const union nf
 	return a->all[0] != b->all[0] || a->all[1] != b->all[1] || a->all[2] != b->all[2] || a->all[3] != b->all[3];
 }
 
-/* Whether answers are expected from, or to, another address or port than packets go to, or come from. IPVS
- * translates without the bits of NAT (ip_vs_update_conntrack). */
+/* Whether answers come from, or go to, another address or port than the packets go to, or come from. Not
+ * IPS_NAT_MASK of the status: IPVS translates without these bits (ip_vs_update_conntrack). */
 static __always_inline bool is_asymmetric(const struct nf_conn *ct)
 {
 	const struct nf_conntrack_tuple *first = &ct->tuplehash[0].tuple, *answers = &ct->tuplehash[1].tuple;
@@ -99,7 +95,7 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
 	}
 	if (!ct)
 		return false;
-	translated = (ct->status & IPS_NAT_MASK) || is_asymmetric(ct);
+	translated = is_asymmetric(ct);
 	bpf_ct_release(ct);
 	return translated;
 }

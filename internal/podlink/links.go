@@ -33,6 +33,7 @@ type Links struct {
 	meters    meters
 	found     map[place]pair // that were verified
 	adopted   bool           // programs of an earlier process were taken over
+	swept     bool           // and the others of it removed
 	// noConntrack says why the kernel cannot be asked whether it translates a connection.
 	noConntrack error
 }
@@ -189,7 +190,7 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 	}
 	l.found = g.found
 	return missing, errors.Join(errNetworks, l.addresses.trim(g.addresses), l.devices.trim(g.devices), l.meters.trim(g.limited),
-		l.unpin(g.pins), l.removeOtherVersions())
+		l.unpin(g.pins), l.removeEarlier(g.pins), l.removeOtherVersions())
 }
 
 func (l *Links) setOuter(g *goal, name string) error {

@@ -122,6 +122,30 @@ func TestRootRemove(t *testing.T) {
 	}
 }
 
+// What an earlier process left at a device that is not wanted any more goes, also if its pin is out of sight.
+func TestRootEarlier(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	w := r.wanted()
+	r.set(w)
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.MountBPFFS(t, filepath.Dir(r.dir))
+	foreign(t, r.a.HostIndex, "other")
+	r.open()
+	w.Pods = w.Pods[1:]
+	r.set(w)
+	in, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress)
+	out, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXEgress)
+	if !slices.Equal(in, []string{"other"}) || len(out) > 0 {
+		t.Errorf("left: %q, %q", in, out)
+	}
+	if in, _ := onDevice(t, r.b.HostIndex, ebpf.AttachTCXIngress); !slices.Equal(in, []string{"tcpilot_pod_out"}) {
+		t.Errorf("at the other pod's device: %q", in)
+	}
+}
+
 // Programs are only at the devices of the pods of now, and maps have only their rows.
 func TestRootFollow(t *testing.T) {
 	r := newRig(t)
