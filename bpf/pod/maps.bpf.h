@@ -9,6 +9,7 @@
 
 /* Verdicts of tcx programs (enum tcx_action_base in linux/bpf.h, Linux 6.6). */
 #define TCX_NEXT (-1)
+#define TCX_DROP 2
 
 /* Pods' devices and the outer ones, by interface index. */
 struct {
