@@ -27,7 +27,6 @@
 #define MARK_AHEAD (5 * 1000 * 1000)
 #define MOST_AHEAD (50 * 1000 * 1000)
 
-#define TCX_DROP 2		/* enum tcx_action_base */
 #define IPPROTO_HOPOPTS 0	/* include/uapi/linux/in6.h */
 #define NSEC_PER_SEC 1000000000ULL
 

@@ -9,6 +9,7 @@
 
 /* Verdicts of tcx programs (enum tcx_action_base in linux/bpf.h, Linux 6.6). */
 #define TCX_NEXT (-1)
+#define TCX_DROP 2
 
 /* Pods' devices and the outer ones, by interface index. */
 struct {
@@ -28,7 +29,8 @@ struct {
 	__type(value, __u32);
 } pod_addresses SEC(".maps");
 
-/* What pods reach, and are reached from, without NAT. */
+/* What pods reach, and are reached from, without NAT. The value is the network's family (AF_INET, AF_INET6): ::/0
+ * contains all mapped addresses, and must not count for IPv4. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

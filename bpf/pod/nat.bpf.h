@@ -7,11 +7,35 @@
 
 #include "packet.bpf.h"
 
-/* include/uapi/linux/netfilter/nf_conntrack_common.h */
-#define IPS_NAT_MASK (1 << 4 | 1 << 5)	/* IPS_SRC_NAT, IPS_DST_NAT */
+union nf_inet_addr {
+	__u32 all[4];
+} __attribute__((preserve_access_index));
+
+union nf_conntrack_man_proto {
+	__be16 all;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_man {
+	union nf_inet_addr u3;
+	union nf_conntrack_man_proto u;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_tuple {
+	struct nf_conntrack_man src;
+	struct {
+		union nf_inet_addr u3;
+		union {
+			__be16 all;
+		} u;
+	} dst;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_tuple_hash {
+	struct nf_conntrack_tuple tuple;
+} __attribute__((preserve_access_index));
 
 struct nf_conn {
-	unsigned long status;
+	struct nf_conntrack_tuple_hash tuplehash[2];	/* of the first packet, and of its answers */
 } __attribute__((preserve_access_index));
 
 /* net/netfilter/nf_conntrack_bpf.c: this size is accepted by all versions. */
@@ -31,6 +55,21 @@ extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
 /* Whether these functions are there. Not the address of one: the loader cannot give that of a
  * module's. Without them the verifier does not look at the calls. */
 const volatile bool has_conntrack;
+
+static __always_inline bool is_other(const union nf_inet_addr *a, const union nf_inet_addr *b)
+{
+	return a->all[0] != b->all[0] || a->all[1] != b->all[1] || a->all[2] != b->all[2] || a->all[3] != b->all[3];
+}
+
+/* Whether answers come from, or go to, another address or port than the packets go to, or come from. Not
+ * IPS_NAT_MASK of the status: IPVS translates without these bits (ip_vs_update_conntrack). */
+static __always_inline bool is_asymmetric(const struct nf_conn *ct)
+{
+	const struct nf_conntrack_tuple *first = &ct->tuplehash[0].tuple, *answers = &ct->tuplehash[1].tuple;
+
+	return first->src.u.all != answers->dst.u.all || first->dst.u.all != answers->src.u.all ||
+	       is_other(&first->src.u3, &answers->dst.u3) || is_other(&first->dst.u3, &answers->src.u3);
+}
 
 static __always_inline bool is_translated(struct __sk_buff *skb, const struct packet *p)
 {
@@ -56,7 +95,7 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
 	}
 	if (!ct)
 		return false;
-	translated = ct->status & IPS_NAT_MASK;
+	translated = is_asymmetric(ct);
 	bpf_ct_release(ct);
 	return translated;
 }

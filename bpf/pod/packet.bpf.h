@@ -46,6 +46,7 @@ struct packet {
 	struct ports ports;
 	__u8 transport;		/* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 family;
+	bool by_router;		/* an ICMP error, and not of the connection's own end */
 	/* The packet's own header. */
 	__u8 protocol;
 	__u8 ttl;
@@ -66,6 +67,12 @@ static __always_inline void copy_v6(union address *a, const struct in6_addr *v6)
 	__builtin_memcpy(a, v6, sizeof(*a));
 }
 
+/* Whether it is an IPv4 address, mapped. */
+static __always_inline bool is_v4(const union address *a)
+{
+	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline bool is_equal(const union address *a, const union address *b)
 {
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
@@ -81,9 +88,11 @@ static __always_inline bool has_ports(__u8 protocol)
 #define UNDERSTOOD NUM_POD_COUNTS
 
 /* The packet that an ICMP error at offset is about. Only its connection is wanted: in the opposite
- * direction, so that addresses and ports are exchanged. */
+ * direction, so that addresses and ports are exchanged. What is checked of the connection holds for the
+ * error itself, because an error goes to the sender of the packet (RFC 792; RFC 4443, section 2.2). */
 static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 offset, struct packet *p)
 {
+	union address sender, receiver;
 	struct ports about;
 
 	if (p->family == AF_INET) {
@@ -93,8 +102,8 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 			return LEFT_MALFORMED;
 		if (ip.version != 4 || ip.ihl != 5 || (ip.frag_off & bpf_htons(IP_OFFSET)) || !has_ports(ip.protocol))
 			return LEFT_PROTOCOL;
-		map_v4(&p->source, ip.daddr);
-		map_v4(&p->destination, ip.saddr);
+		map_v4(&sender, ip.saddr);
+		map_v4(&receiver, ip.daddr);
 		p->transport = ip.protocol;
 		offset += sizeof(ip);
 	} else {
@@ -104,11 +113,15 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 			return LEFT_MALFORMED;
 		if (ip.version != 6 || !has_ports(ip.nexthdr))
 			return LEFT_PROTOCOL;
-		copy_v6(&p->source, &ip.daddr);
-		copy_v6(&p->destination, &ip.saddr);
+		copy_v6(&sender, &ip.saddr);
+		copy_v6(&receiver, &ip.daddr);
 		p->transport = ip.nexthdr;
 		offset += sizeof(ip);
 	}
+	if (!is_equal(&sender, &p->destination))
+		return LEFT_DESTINATION;
+	p->by_router = !is_equal(&receiver, &p->source);
+	p->source = receiver;
 	if (bpf_skb_load_bytes(skb, offset, &about, sizeof(about)))
 		return LEFT_MALFORMED;
 	p->ports.source = about.destination;
@@ -212,6 +225,9 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 	p->ttl = ip.hop_limit;
 	copy_v6(&p->source, &ip.saddr);
 	copy_v6(&p->destination, &ip.daddr);
+	/* Our maps have IPv4 addresses so; a packet must not (ip6_rcv_core drops it). */
+	if (is_v4(&p->source) || is_v4(&p->destination))
+		return LEFT_MALFORMED;
 	__builtin_memcpy(p->fib.ipv6_src, &ip.saddr, sizeof(ip.saddr));
 	__builtin_memcpy(p->fib.ipv6_dst, &ip.daddr, sizeof(ip.daddr));
 	__builtin_memcpy(&p->fib.flowinfo, &ip, sizeof(p->fib.flowinfo));

@@ -5,7 +5,7 @@
 #define TCPILOT_POD_ABI_H
 
 enum pod_limits {
-	POD_ABI_VERSION = 2,	/* in the name of the directory with the pinned maps */
+	POD_ABI_VERSION = 3,	/* in the name of the directory with the pinned maps */
 	MAX_DEVICES = 8192,
 	MAX_ADDRESSES = 65536,
 	MAX_NETWORKS = 1024,
@@ -58,13 +58,14 @@ enum pod_count {
 	ROUTED_WIRE_TO_POD,
 	/* left to the host's stack, because ... */
 	LEFT_LINK,		/* not IP, not for the device's own MAC address, or of a VLAN */
-	LEFT_MALFORMED,
+	LEFT_MALFORMED,		/* lengths that do not fit; IPv4 addresses in an IPv6 header */
 	LEFT_OPTIONS,		/* it has IP options */
 	LEFT_FRAGMENT,
 	LEFT_PROTOCOL,		/* neither TCP nor UDP, nor an ICMP error about them; or IPv6 extension headers */
 	LEFT_TTL,		/* it must not be forwarded any further */
 	LEFT_SOURCE,		/* not the pod's address; from the wire: not of the networks without NAT */
-	LEFT_DESTINATION,	/* neither a pod's address nor of the networks without NAT */
+	LEFT_DESTINATION,	/* neither a pod's address nor of the networks without NAT; an ICMP error that does
+				 * not go to the sender of the packet that it is about */
 	LEFT_NAT,		/* its connection is translated */
 	LEFT_NOT_FORWARDED,	/* the route is local, or none */
 	LEFT_NO_FORWARDING,	/* forwarding is off */

@@ -92,13 +92,15 @@ static __always_inline long address_frame(struct __sk_buff *skb, const struct de
 
 static __always_inline int deliver(struct __sk_buff *skb, const struct packet *p, const struct device *to, enum pod_count way)
 {
-	int verdict = to_pod(skb, to);
+	int verdict;
 
-	if (verdict != TCX_NEXT)
-		return verdict;
 	/* These fail only if memory is short. The stack would decrease the TTL again. */
 	if (address_frame(skb, to) || decrease_ttl(skb, p))
 		return pass(LEFT_LOOKUP);
+	/* After that: a mark of congestion changes the checksum, which decrease_ttl has from the packet as it came. */
+	verdict = to_pod(skb, to);
+	if (verdict != TCX_NEXT)
+		return verdict;
 	count(way);
 	return bpf_redirect_peer(p->fib.ifindex, 0);
 }
@@ -115,12 +117,14 @@ static __always_inline int send(struct __sk_buff *skb, const struct packet *p)
 	return bpf_redirect_neigh(p->fib.ifindex, &next, sizeof(next), 0);
 }
 
-static __always_inline bool without_nat(const union address *a)
+static __always_inline bool without_nat(const union address *a, __u8 family)
 {
 	struct network n = {.prefixlen = 128};
+	const __u8 *of;
 
 	__builtin_memcpy(n.addr, a, sizeof(n.addr));
-	return bpf_map_lookup_elem(&pod_networks, &n);
+	of = bpf_map_lookup_elem(&pod_networks, &n);
+	return of && *of == family;
 }
 
 /* A packet that a pod sent, at the host's end of its pair. */
@@ -136,10 +140,10 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	if (why != UNDERSTOOD)
 		return pass(why);
 	here = bpf_map_lookup_elem(&pod_addresses, &p.source);
-	if (!here || *here != skb->ifindex)
+	if (p.by_router || !here || *here != skb->ifindex)
 		return pass(LEFT_SOURCE);
 	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
-	if (!there && !without_nat(&p.destination))
+	if (!there && !without_nat(&p.destination, p.family))
 		return pass(LEFT_DESTINATION);
 	if (is_translated(skb, &p))
 		return pass(LEFT_NAT);
@@ -149,8 +153,12 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	to = bpf_map_lookup_elem(&pod_devices, &p.fib.ifindex);
 	if (!to || !(to->flags & DEVICE_ROUTED) || p.fib.ifindex == skb->ifindex)
 		return pass(LEFT_DEVICE);
-	if (to->flags & DEVICE_OUTER)
+	if (to->flags & DEVICE_OUTER) {
+		/* A pod's address that has a route to elsewhere counts as those of other hosts. */
+		if (there && !without_nat(&p.destination, p.family))
+			return pass(LEFT_DESTINATION);
 		return send(skb, &p);
+	}
 	if (!there || *there != p.fib.ifindex)
 		return pass(LEFT_DESTINATION);
 	return deliver(skb, &p, to, ROUTED_POD_TO_POD);
@@ -169,7 +177,7 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
 	if (!there)
 		return TCX_NEXT;
-	if (!without_nat(&p.source))
+	if (!without_nat(&p.source, p.family))
 		return pass(LEFT_SOURCE);
 	if (is_translated(skb, &p))
 		return pass(LEFT_NAT);

@@ -84,7 +84,11 @@ func (v *podDevicesView) showBandwidth(p *pod.Pod, limits pod.Bandwidth, to *api
 func (v *podDevicesView) bandwidthWarnings(p *pod.Pod, limits pod.Bandwidth) (list []string) {
 	_, list = p.Limits()
 	if err := cmp.Or(v.unlimited, v.missing.Pods[p.Cookie]); err != nil && limits != (pod.Bandwidth{}) {
-		list = append(list, fmt.Sprintf("bandwidth: only TCP that the pod sends is limited: %v", err))
+		is := "only TCP that the pod sends is limited"
+		if limits.Egress == 0 {
+			is = "not limited"
+		}
+		list = append(list, fmt.Sprintf("bandwidth: %s: %v", is, err))
 	}
 	return list
 }

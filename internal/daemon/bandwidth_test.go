@@ -37,8 +37,10 @@ func TestBandwidths(t *testing.T) {
 		}
 	}
 	v := podDevicesView{unlimited: errDetached}
-	if wrong := v.bandwidthWarnings(set.ByCookie(12), all[12]); len(wrong) != 1 || !strings.Contains(wrong[0], "only TCP that the pod sends is limited: detached") {
-		t.Errorf("without programs: %q", wrong)
+	for cookie, want := range map[uint64]string{11: "only TCP that the pod sends is limited: detached", 12: "not limited: detached"} {
+		if wrong := v.bandwidthWarnings(set.ByCookie(cookie), all[cookie]); len(wrong) != 1 || !strings.Contains(wrong[0], want) {
+			t.Errorf("without programs: %q, want %q", wrong, want)
+		}
 	}
 	if got := egressLimits(all); !maps.Equal(got, map[uint64]limit.Limit{11: {Rate: 943196}}) {
 		t.Errorf("limits of TCP: %+v, want 1428 of 1514 parts of 1 MB/s for the first", got)

@@ -61,12 +61,14 @@ func (p *routedPlace) put(t *testing.T, in *testenv.Pod, name string, annotation
 	}})
 }
 
-// attached is how many programs are at the devices of pod a.
-func (p *routedPlace) attached(t *testing.T) (n int) {
+// attached is how many programs are at the device of pod a.
+func (p *routedPlace) attached(t *testing.T) int { t.Helper(); return p.attachedTo(t, p.a) }
+
+func (p *routedPlace) attachedTo(t *testing.T, in *testenv.Pod) (n int) {
 	t.Helper()
 	p.node.Do(t, func() {
 		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-			on, err := link.QueryPrograms(link.QueryOptions{Target: p.a.HostIndex, Attach: at})
+			on, err := link.QueryPrograms(link.QueryOptions{Target: in.HostIndex, Attach: at})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,6 +213,11 @@ func TestRootHostRouting(t *testing.T) {
 		t.Errorf("%d programs after it was switched off, %v", p.attached(t), err)
 	}
 	both("switched off")
+	p.put(t, p.b, "b", map[string]string{pod.IngressAnnotation: "1G"})
+	if _, err := d.SyncPods(ctx); err != nil || p.attached(t) != 0 || p.attachedTo(t, p.b) != 2 {
+		t.Errorf("%d programs at a pod without a limit, %d at one with a limit, %v", p.attached(t), p.attachedTo(t, p.b), err)
+	}
+	p.put(t, p.b, "b", map[string]string{routingAnnotation: "off"})
 	p.routing(t, "on")
 	if _, err := d.Reload(ctx); err != nil || p.attached(t) != 2 {
 		t.Errorf("%d programs after it was switched on, %v", p.attached(t), err)

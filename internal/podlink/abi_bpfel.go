@@ -72,7 +72,7 @@ type abiPodCounters struct {
 type abiPodLimits uint32
 
 const (
-	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 2
+	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 3
 	abiPodLimitsMAX_DEVICES     abiPodLimits = 8192
 	abiPodLimitsMAX_ADDRESSES   abiPodLimits = 65536
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024

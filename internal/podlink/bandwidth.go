@@ -84,6 +84,8 @@ func (t *meters) trim(keep map[uint32]bool) error {
 
 // Meters are the meters of the pod whose device has the index on the host; zero without a limit.
 func (l *Links) Meters(ifindex int) (m Meters) {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	var raw abiPodMeters
 	if l.meters.m.Lookup(uint32(ifindex), &raw) == nil {
 		m.add(&raw)
@@ -93,6 +95,8 @@ func (l *Links) Meters(ifindex int) (m Meters) {
 
 // TotalMeters are the sums over all pods, those that are gone included.
 func (l *Links) TotalMeters() Meters {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	t := &l.meters
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -160,6 +160,42 @@ func TestRootBandwidthMarks(t *testing.T) {
 	}
 }
 
+// What is marked on the way to a pod arrives, whichever way it takes: a mark changes the checksum of IPv4.
+func TestRootBandwidthMarksArrive(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for _, route := range []bool{false, true} {
+		for _, address := range []netip.Addr{r.b.V4, r.b.V6} {
+			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, route))
+			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{Ingress: 8e6}, route)) // a new meter
+			in, out := datagrams(t, r.a, r.b, address)
+			level, option := unix.SOL_IP, unix.IP_TOS
+			if address.Is6() {
+				level, option = unix.SOL_IPV6, unix.IPV6_TCLASS
+			}
+			setOption(t, out, level, option, 2) // ECT(0)
+			const burst = 40                    // of 1000 bytes, about: 1 ms each
+			for range burst {
+				if _, err := out.Write(make([]byte, 950)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			arrived := 0
+			for buf := make([]byte, 1000); arrived < burst; arrived++ {
+				if err := in.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := in.Read(buf); err != nil {
+					break
+				}
+			}
+			if m := r.links.Meters(r.b.HostIndex).Ingress; arrived != burst || m.Marked < 20 || m.Dropped != 0 {
+				t.Errorf("routed %v, to %s: %d of %d arrived; %+v", route, address, arrived, burst, m)
+			}
+		}
+	}
+}
+
 // A limit changes without a burst and without losing counts, in a process that comes after as well; totals
 // keep what pods had that are gone.
 func TestRootBandwidthChanges(t *testing.T) {

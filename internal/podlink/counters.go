@@ -36,6 +36,8 @@ var countNames = [abiPodCountNUM_POD_COUNTS]string{
 
 // Counters are sums over all CPUs since the maps were made: they outlive the daemon.
 func (l *Links) Counters() ([]Count, error) {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	var perCPU []abiPodCounters
 	if err := l.objs.PodCounts.Lookup(uint32(0), &perCPU); err != nil {
 		return nil, fmt.Errorf("read counters of pods' packets: %w", err)

@@ -139,12 +139,17 @@ func detachAll(ids []link.ID) (errs error) {
 	return errs
 }
 
-// repin pins a link, in place of another one that may have its path.
+// repin pins a link, in place of another one that may have its path. At each time there is one of the
+// two pins: without any, the program would end with the process.
 func repin(l link.Link, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	next := path + "-next" // a name with a dot is refused
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old pin: %w", err)
 	}
-	if err := l.Pin(path); err != nil {
+	if err := l.Pin(next); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
 		return fmt.Errorf("pin link: %w", err)
 	}
 	return nil
@@ -177,29 +182,52 @@ func (l *Links) unpin(keep map[string]bool) (errs error) {
 	return errs
 }
 
+// eachAttached calls f for each hook of a device of this network namespace that has programs of earlier
+// processes of tcpilot. Their pins may be out of sight, in a BPF file system that was mounted over.
+func (p *programs) eachAttached(f func(p *program, ifindex int, ours []link.ID)) error {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	for _, d := range devices {
+		for _, one := range p.all() {
+			ours, _, err := one.attached(d.Index)
+			if err == nil && len(ours) > 0 { // else a kernel without tcx, or the device is gone
+				f(one, d.Index, ours)
+			}
+		}
+	}
+	return nil
+}
+
+// removeEarlier detaches, once, what earlier processes left at devices that are not wanted any more.
+func (l *Links) removeEarlier(keep map[string]bool) error {
+	if l.swept {
+		return nil
+	}
+	var errs []error
+	err := l.programs.eachAttached(func(p *program, ifindex int, ours []link.ID) {
+		if !keep[l.pin(p, ifindex)] {
+			errs = append(errs, detachAll(ours))
+		}
+	})
+	err = errors.Join(append(errs, err)...)
+	l.swept = err == nil
+	return err
+}
+
 // Remove detaches all programs of tcpilot from the devices of this network namespace, and removes the
 // pins below dir, to give pods back to the host's stack. It is not an error if there is nothing;
 // removed says whether there was anything.
 func Remove(dir string) (removed bool, err error) {
 	var errs []error
-	// Pins may be out of sight, in a BPF file system that was mounted over.
-	devices, err := net.Interfaces()
-	if err != nil {
-		errs = append(errs, fmt.Errorf("list devices: %w", err))
-	}
 	programs := named()
-	for _, d := range devices {
-		for _, p := range programs.all() {
-			ours, _, err := p.attached(d.Index)
-			if err != nil {
-				continue // a kernel without tcx, or the device is gone
-			}
-			removed = removed || ours != nil
-			errs = append(errs, detachAll(ours))
-		}
-	}
+	err = programs.eachAttached(func(_ *program, _ int, ours []link.ID) {
+		removed = true
+		errs = append(errs, detachAll(ours))
+	})
 	if _, err := os.Stat(dir); err == nil {
 		removed = true
 	}
-	return removed, errors.Join(append(errs, os.RemoveAll(dir))...)
+	return removed, errors.Join(append(errs, err, os.RemoveAll(dir))...)
 }

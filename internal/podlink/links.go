@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -21,6 +22,7 @@ import (
 // Links are the loaded programs, their maps, and the devices that they are attached to. Its methods
 // may be called from one goroutine at a time, Counters and those of meters from any.
 type Links struct {
+	reading   sync.RWMutex // of counters and meters: maps must not be closed meanwhile
 	log       *slog.Logger
 	dir       string // of pins
 	objs      podObjects
@@ -31,6 +33,7 @@ type Links struct {
 	meters    meters
 	found     map[place]pair // that were verified
 	adopted   bool           // programs of an earlier process were taken over
+	swept     bool           // and the others of it removed
 	// noConntrack says why the kernel cannot be asked whether it translates a connection.
 	noConntrack error
 }
@@ -171,11 +174,10 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 	missing := Missing{map[uint64]error{}, map[string]error{}}
 	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[uint32]bool{}, map[string]bool{}, map[place]pair{}}
 	for _, n := range w.Networks {
-		g.networks[networkOf(n)] = 1
+		g.networks[networkOf(n)] = familyOf(n)
 	}
-	if err := l.networks.add(g.networks); err != nil {
-		return missing, err
-	}
+	// Without a network's row, its packets take the host's stack. So rows can go first, to make room.
+	errNetworks := errors.Join(l.networks.trim(g.networks), l.networks.add(g.networks))
 	for _, name := range w.Devices {
 		if err := l.setOuter(&g, name); err != nil {
 			missing.Devices[name] = err
@@ -187,8 +189,8 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 		}
 	}
 	l.found = g.found
-	return missing, errors.Join(l.addresses.trim(g.addresses), l.networks.trim(g.networks), l.devices.trim(g.devices), l.meters.trim(g.limited),
-		l.unpin(g.pins), l.removeOtherVersions())
+	return missing, errors.Join(errNetworks, l.addresses.trim(g.addresses), l.devices.trim(g.devices), l.meters.trim(g.limited),
+		l.unpin(g.pins), l.removeEarlier(g.pins), l.removeOtherVersions())
 }
 
 func (l *Links) setOuter(g *goal, name string) error {
@@ -200,6 +202,9 @@ func (l *Links) setOuter(g *goal, name string) error {
 }
 
 func (l *Links) setPod(g *goal, p *Pod) error {
+	if _, taken := g.devices[uint32(p.HostIndex)]; taken {
+		return fmt.Errorf("another pod has its device %d, or it is named as one that leads to other hosts", p.HostIndex)
+	}
 	where := place{p.Cookie, p.HostIndex, p.Index}
 	devices, known := l.found[where]
 	// An attached program shows that the index still is that of the device which was verified, because a link ends
@@ -254,6 +259,14 @@ func (l *Links) setDevice(g *goal, ifindex int, d abiDevice, programs ...*progra
 	return nil
 }
 
+// familyOf is the value of a network's row.
+func familyOf(p netip.Prefix) uint8 {
+	if p.Addr().Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
 func networkOf(p netip.Prefix) abiNetwork {
 	bits := p.Bits()
 	if p.Addr().Is4() {
@@ -279,7 +292,11 @@ func (l *Links) removeOtherVersions() error {
 }
 
 // Close releases the process's own handles; what is attached stays.
-func (l *Links) Close() error { return l.objs.Close() }
+func (l *Links) Close() error {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	return l.objs.Close()
+}
 
 // Detach gives all pods back to the host's stack, and closes.
 func (l *Links) Detach() error {

@@ -122,6 +122,66 @@ func TestRootRemove(t *testing.T) {
 	}
 }
 
+// A process that is killed after it wrote rows and before it attached programs leaves nothing that counts:
+// the next one has only the rows that it wants, and until then packets take the stack.
+func TestRootKilledBeforeAttaching(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	w := r.wanted()
+	r.set(&Wanted{Pods: w.Pods[1:], Devices: w.Devices, Networks: w.Networks})
+	a := uint32(r.a.HostIndex)
+	if err := r.links.meters.add(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.links.devices.add(map[uint32]abiDevice{a: {Flags: uint32(abiDeviceFlagsDEVICE_ROUTED), Index: a, Egress: 1, Ingress: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.grown(func() { exchange(t, r.b.NS, r.a.NS, r.a.V4, 1000) }); len(got) != 1 || got["destination"] == 0 {
+		t.Errorf("before the next process: %v", got)
+	}
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
+	if _, left := r.links.devices.rows[a]; !left || !r.links.meters.keys[a] {
+		t.Error("the next process does not know the rows")
+	}
+	r.set(&Wanted{Pods: w.Pods[1:], Devices: w.Devices, Networks: w.Networks})
+	var d abiDevice
+	var m abiPodMeters
+	if d, m := r.links.objs.PodDevices.Lookup(a, &d), r.links.objs.PodMeters.Lookup(a, &m); d == nil || m == nil {
+		t.Error("rows of a pod that is not wanted are left")
+	}
+	r.set(w)
+	if got := r.grown(func() { exchange(t, r.b.NS, r.a.NS, r.a.V4, 1000) }); len(got) != 1 || got["pod-to-pod"] == 0 {
+		t.Errorf("once it is wanted: %v", got)
+	}
+}
+
+// What an earlier process left at a device that is not wanted any more goes, also if its pin is out of sight.
+func TestRootEarlier(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	w := r.wanted()
+	r.set(w)
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.MountBPFFS(t, filepath.Dir(r.dir))
+	foreign(t, r.a.HostIndex, "other")
+	r.open()
+	w.Pods = w.Pods[1:]
+	r.set(w)
+	in, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXIngress)
+	out, _ := onDevice(t, r.a.HostIndex, ebpf.AttachTCXEgress)
+	if !slices.Equal(in, []string{"other"}) || len(out) > 0 {
+		t.Errorf("left: %q, %q", in, out)
+	}
+	if in, _ := onDevice(t, r.b.HostIndex, ebpf.AttachTCXIngress); !slices.Equal(in, []string{"tcpilot_pod_out"}) {
+		t.Errorf("at the other pod's device: %q", in)
+	}
+}
+
 // Programs are only at the devices of the pods of now, and maps have only their rows.
 func TestRootFollow(t *testing.T) {
 	r := newRig(t)
@@ -168,7 +228,8 @@ func TestRootOthersDevice(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	for want, change := range map[string]func(a, b *Pod){
-		"its other end is not in the pod": func(a, b *Pod) { a.HostIndex = b.HostIndex },
+		"its other end is not in the pod": func(a, _ *Pod) { a.Index = 1 }, // lo
+		"another pod has its device":      func(a, b *Pod) { a.HostIndex = b.HostIndex },
 		"neither veth nor netkit":         func(a, _ *Pod) { a.HostIndex = 1 }, // lo
 		"no such device":                  func(a, _ *Pod) { a.HostIndex = 9999 },
 		"is another network namespace":    func(a, b *Pod) { a.NetNS = b.NetNS },

@@ -355,6 +355,56 @@ func TestRootNAT(t *testing.T) {
 	}
 }
 
+// Masquerading is by the networks: the first packet of a connection that would be masqueraded is not known to
+// connection tracking, and is routed with the pod's address if it goes to one of the networks (docs/pods.md). A
+// connection that was masqueraded before stays so.
+func TestRootMasquerade(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.wanted())
+	r.node.Run(t, "iptables-legacy", "-t", "nat", "-A", "POSTROUTING", "-s", r.node.V4.String(), "-o", "wire", "-j", "MASQUERADE")
+	var server *net.UDPConn
+	var err error
+	r.far.Do(t, func() { server, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(10, 2, 0, 2)}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := server.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	from := func(c net.Conn) netip.Addr {
+		t.Helper()
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		_, sender, err := server.ReadFromUDPAddrPort(make([]byte, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sender.Addr().Unmap()
+	}
+	dial := func() net.Conn {
+		c := r.a.Dial(t, "udp", server.LocalAddr().String())
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	node := netip.MustParseAddr("10.2.0.1")
+	before := dial()
+	if got := from(before); got != node {
+		t.Errorf("outside of the networks: from %s, want %s", got, node)
+	}
+	w := r.wanted()
+	w.Networks = append(w.Networks, netip.MustParsePrefix("10.2.0.0/24"))
+	r.set(w)
+	if got := from(before); got != node {
+		t.Errorf("a connection of before: from %s, want %s", got, node)
+	}
+	if got := from(dial()); got != r.a.V4 {
+		t.Errorf("in the networks: from %s, want %s", got, r.a.V4)
+	}
+}
+
 func keys(m map[string]uint64) (names []string) {
 	for name := range m {
 		names = append(names, name)
