@@ -65,7 +65,8 @@ func (d *Daemon) SetRollout(_ context.Context, r api.RolloutRequest) (api.RuleRo
 
 // problems describes what does not work now.
 func (d *Daemon) problems() []string {
-	list := partProblems(d.cfg.Load(), d.cgroup)
+	cfg := d.cfg.Load()
+	list := append(partProblems(cfg, d.cgroup), timeoutProblems(cfg.Rules, countsTimeouts)...)
 	return append(append(append(list, d.buffers.problems()...), d.profile.problems()...), d.tasks.problems()...)
 }
 

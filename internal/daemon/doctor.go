@@ -63,7 +63,7 @@ func Doctor(file string) (api.Doctor, error) {
 		return doc, err
 	}
 	doc.Conflicts = conflicts(doc.Cgroup, nil)
-	doc.Problems = partProblems(cfg, doc.Cgroup)
+	doc.Problems = append(partProblems(cfg, doc.Cgroup), timeoutProblems(cfg.Rules, countsTimeouts)...)
 	doc.Features = []api.Feature{}
 	for _, f := range datapath.TryLoad() {
 		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}

@@ -75,6 +75,7 @@ func Warnings(file string) (warnings []string, err error) {
 		return nil, err
 	}
 	warnings = append(warnings, routingWarnings(&cfg.Pods)...)
+	warnings = append(warnings, timeoutProblems(cfg.Rules, countsTimeouts)...)
 	for _, w := range waiting {
 		warnings = append(warnings, fmt.Sprintf("rule %s: %s %s does not exist here", w.Rule, w.Kind, w.Name))
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
-	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -34,7 +34,7 @@ type profile struct {
 	// Of the task, and of the start and the end.
 	spaces *host.NetNSList
 	listed func() (list []host.NetNS, changed bool, err error) // spaces.Poll
-	fresh  map[string]string                                   // what new namespaces have
+	fresh  map[string]string                                   // what new namespaces have, if all
 	polls  int
 
 	mu       sync.Mutex // of what follows
@@ -80,8 +80,10 @@ func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
 	if !p.wanted() {
 		return nil
 	}
-	if p.fresh, err = host.NewNetNSSysctls(p.names()); err != nil {
-		return fmt.Errorf("read the sysctls of a new network namespace: %w", err)
+	if p.all {
+		if p.fresh, err = host.NewNetNSSysctls(p.names()); err != nil {
+			return fmt.Errorf("read the sysctls of a new network namespace: %w", err)
+		}
 	}
 	u.Push("restore sysctls", func() error {
 		if d.keep() {
@@ -144,9 +146,11 @@ func (d *Daemon) holdProfile(ctx context.Context) error {
 // poll visits namespaces that are new, and all of them once a minute.
 func (p *profile) poll(now time.Time, observe bool) {
 	if observe { // after a reload, what was given is taken back
+		problem := ""
 		if _, err := p.restore(); err != nil {
-			p.setProblem(fmt.Sprintf("host.sysctls: %v", err))
+			problem = fmt.Sprintf("host.sysctls: %v", err)
 		}
+		p.setProblem(problem)
 		return
 	}
 	list, changed, err := p.listed()
@@ -160,72 +164,107 @@ func (p *profile) poll(now time.Time, observe bool) {
 	if changed {
 		p.forgetGone()
 	}
-	if p.polls++; !changed && p.polls%lookAgain != 0 && !p.takeDue() {
+	due := p.takeDue()
+	if p.polls++; !changed && !due && p.polls%lookAgain != 0 {
 		return
 	}
 	problem := ""
+	note := func(ns host.NetNS, err error) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else the namespace has gone meanwhile
+			problem = fmt.Sprintf("host.sysctls of network namespace %s: %v", cmp.Or(p.nameOf(ns.Cookie), "own"), err)
+		}
+	}
+	var wanting []gift
 	for _, ns := range list {
 		if ns.Cookie != p.sysctls.own && !p.all {
 			continue
 		}
-		if err := p.look(ns, now); err != nil {
-			problem = fmt.Sprintf("host.sysctls of network namespace %s: %v", cmp.Or(p.nameOf(ns.Cookie), "own"), err)
-		}
+		gifts, err := p.look(ns, now)
+		note(ns, err)
+		wanting = append(wanting, gifts...)
+	}
+	if err := p.give(wanting, note); err != nil {
+		problem = fmt.Sprintf("host.sysctls: %v", err)
 	}
 	p.setProblem(problem)
 }
 
-// look gives a namespace what it does not have yet.
-func (p *profile) look(ns host.NetNS, now time.Time) error {
-	values, err := host.ReadSysctls(ns.Path, p.names())
+// gift is a value that a namespace is to get.
+type gift struct {
+	ns host.NetNS
+	given
+}
+
+// look returns what a namespace does not have yet.
+func (p *profile) look(ns host.NetNS, now time.Time) (gifts []gift, err error) {
+	values, err := ns.ReadSysctls(p.names())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var errs []error
 	for _, name := range p.names() {
 		value, has := values[name]
 		at := sysctlIn{ns.Cookie, name}
+		g, given := p.givenAt(at)
 		switch {
 		case !has:
 			errs = append(errs, fmt.Errorf("the kernel has no %s", name))
 		case p.isLeft(at):
-		case p.isGiven(at):
-			if value != p.want[name] {
+		case given:
+			if value != g.Value {
 				p.log.Info("a sysctl of the host profile was changed by an administrator, left alone from now on", "netns", p.nameOf(ns.Cookie), "sysctl", name, "value", value)
 				p.leave(at)
 			}
 		case value == p.want[name], ns.Cookie != p.sysctls.own && value != p.fresh[name]:
 			p.leave(at)
 		default:
-			errs = append(errs, p.give(ns, given{NetNS: ns.Cookie, Name: name, Original: value, Value: p.want[name], At: now.UnixNano()}))
+			gifts = append(gifts, newGift(ns, name, value, p.want[name], now))
 		}
 	}
-	return errors.Join(errs...)
+	return gifts, errors.Join(errs...)
 }
 
-// give writes a value. It is noted before, because a crash may come next.
-func (p *profile) give(ns host.NetNS, g given) error {
+func newGift(ns host.NetNS, name, original, value string, now time.Time) gift {
+	return gift{ns, given{NetNS: ns.Cookie, Name: name, Original: original, Value: value, At: now.UnixNano()}}
+}
+
+// give writes values, and reports to failed where that fails. They are noted before, because a crash may come
+// next: all together, because the note is one file, and there may be thousands of namespaces.
+func (p *profile) give(gifts []gift, failed func(host.NetNS, error)) error {
+	if len(gifts) == 0 {
+		return nil
+	}
 	p.mu.Lock()
 	before := p.given
-	after := append(slices.Clone(before), g)
 	p.mu.Unlock()
-	if err := p.journal.write(after); err != nil {
+	noted, got := slices.Clone(before), slices.Clone(before)
+	for _, g := range gifts {
+		noted = append(noted, g.given)
+	}
+	if err := p.journal.write(noted); err != nil {
 		return err
 	}
-	if err := p.write(ns, g.Name, g.Original, g.Value); err != nil {
-		return errors.Join(err, p.journal.write(before))
+	for _, g := range gifts {
+		if err := p.write(g.ns, g.Name, g.Original, g.Value); err != nil {
+			failed(g.ns, err)
+			continue
+		}
+		got = append(got, g.given)
+		p.log.Info("sysctl set by the host profile", "netns", p.nameOf(g.NetNS), "sysctl", g.Name, "before", g.Original, "value", g.Value)
 	}
 	p.mu.Lock()
-	p.given = after
+	p.given = got
 	p.mu.Unlock()
-	p.log.Info("sysctl set by the host profile", "netns", p.nameOf(ns.Cookie), "sysctl", g.Name, "before", g.Original, "value", g.Value)
+	if len(got) < len(noted) {
+		p.save(got)
+	}
 	return nil
 }
 
 // write writes a sysctl of a namespace if it is what it was.
 func (p *profile) write(ns host.NetNS, name, from, to string) error {
 	return p.sysctls.write(ns.Cookie, name, func() (string, error) {
-		return to, netns.In(ns.Path, func() error {
+		return to, ns.In(func() error {
 			now, err := sysctl.Read(name)
 			if err != nil {
 				return err
@@ -285,17 +324,21 @@ func (p *profile) adoptAndRestore() ([]given, error) {
 // restore gives back what there was before, except where someone else has changed it, and returns what it wrote.
 // What fails stays in the journal.
 func (p *profile) restore() (written []given, err error) {
-	list, _, err := p.listed()
-	if err != nil {
-		return nil, err
-	}
 	p.mu.Lock()
-	p.list, p.due = slices.Clone(list), true
+	p.due = true
 	all := p.given
 	p.mu.Unlock()
 	if len(all) == 0 {
 		return nil, nil
 	}
+	p.spaces.Rescan() // one whose process has moved would not be found
+	list, _, err := p.listed()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.list = slices.Clone(list)
+	p.mu.Unlock()
 	var errs []error
 	var stay []given
 	for _, g := range all {
@@ -307,6 +350,8 @@ func (p *profile) restore() (written []given, err error) {
 		switch {
 		case err == nil:
 			written = append(written, g)
+		case errors.Is(err, fs.ErrNotExist): // gone since it was listed: if not, the journal has it
+			stay = append(stay, g)
 		case !errors.Is(err, errLimitChanged):
 			stay = append(stay, g)
 			errs = append(errs, fmt.Errorf("network namespace %s: %w", spaceName(ns), err))
@@ -334,10 +379,15 @@ func (p *profile) takeDue() bool {
 	return due
 }
 
-func (p *profile) isGiven(at sysctlIn) bool {
+// givenAt is what a sysctl has from the profile: of an earlier configuration, if that could not be taken back.
+func (p *profile) givenAt(at sysctlIn) (given, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.given, func(g given) bool { return g.where() == at })
+	i := slices.IndexFunc(p.given, func(g given) bool { return g.where() == at })
+	if i < 0 {
+		return given{}, false
+	}
+	return p.given[i], true
 }
 
 func (p *profile) isLeft(at sysctlIn) bool {

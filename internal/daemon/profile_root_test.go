@@ -153,6 +153,77 @@ func TestRootHostProfileOfAnotherKernel(t *testing.T) {
 	}
 }
 
+// The process of a namespace's path moves to another namespace: neither is written by the other's name, and what
+// is noted of the first stays noted.
+func TestRootHostProfileOfAMovedProcess(t *testing.T) {
+	testenv.Root(t)
+	cfg := config.Default()
+	cfg.StateDir = t.TempDir()
+	cfg.Host = config.Host{NetNS: "all", Sysctls: config.HostSysctls{sackNr: "7"}}
+	own, other, late, moved := profiled(t), profiled(t), profiled(t), testenv.NetNS(t)
+	p := newProfileIn(t, cfg, own)
+	all, goneFrom := p.listed, map[uint64]bool{}
+	p.listed = func() (list []host.NetNS, changed bool, err error) {
+		list, _, err = all()
+		for i, ns := range list {
+			if goneFrom[ns.Cookie] {
+				list[i].Path = moved.Path()
+			}
+		}
+		return list, true, err
+	}
+	cookie := func(ns *testenv.NS) uint64 {
+		c, err := netns.Cookie(ns.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	goneFrom[cookie(late)] = true
+	own.Do(t, func() { p.poll(time.Now(), false) })
+	goneFrom[cookie(other)] = true
+	own.Do(t, func() { p.poll(time.Now(), false) })
+	for ns, want := range map[*testenv.NS]string{own: "7", other: "7", late: freshNr, moved: freshNr} {
+		if got := readIn(t, ns, sackNr); got != want {
+			t.Errorf("%s is %s in %s, want %s", sackNr, got, ns.Path(), want)
+		}
+	}
+	if p.problem != "" || len(p.given) != 2 {
+		t.Errorf("problem %q, given %+v", p.problem, p.given)
+	}
+	clear(goneFrom)
+	own.Do(t, func() {
+		p.poll(time.Now(), false)
+		if written, err := p.restore(); err != nil || len(written) != 3 {
+			t.Errorf("taken back: %+v, %v", written, err)
+		}
+	})
+	if got := readIn(t, other, sackNr); got != freshNr {
+		t.Errorf("at the end %s is %s", sackNr, got)
+	}
+}
+
+// What an earlier tcpilot gave and could not be taken back is still known under a configuration with another value.
+func TestRootHostProfileLeftOver(t *testing.T) {
+	testenv.Root(t)
+	cfg := config.Default()
+	cfg.StateDir = t.TempDir()
+	cfg.Host.Sysctls = config.HostSysctls{sackNr: "9"}
+	own := profiled(t)
+	testenv.Sysctl(t, own, sackNr, "7")
+	p := newProfileIn(t, cfg, own)
+	p.given = []given{{NetNS: p.sysctls.own, Name: sackNr, Original: "20", Value: "7"}}
+	own.Do(t, func() {
+		p.poll(time.Now(), false)
+		if _, err := p.restore(); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := readIn(t, own, sackNr); got != "20" {
+		t.Errorf("at the end %s is %s, want 20", sackNr, got)
+	}
+}
+
 func TestProfileJournal(t *testing.T) {
 	cfg := config.Default()
 	cfg.StateDir = t.TempDir()

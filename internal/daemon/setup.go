@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"sync"
 
 	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -110,6 +112,23 @@ func partProblems(cfg *config.Config, cgroupDir string) (list []string) {
 	}
 	return list
 }
+
+// timeoutProblems describes what rules with on_rto do not get from this kernel.
+func timeoutProblems(rules []policy.Rule, countsAll func() (bool, error)) (list []string) {
+	for i := range rules {
+		if o := rules[i].OnRTO; o == (policy.OnRTO{}) || o.After == 1 {
+			continue
+		}
+		if all, err := countsAll(); err != nil || all {
+			return nil // what cannot be tested is no problem yet
+		}
+		list = append(list, fmt.Sprintf("rule %s: on_rto counts timeouts in succession only, because this kernel has no total of a connection's timeouts (Linux 6.7 and later has)", rules[i].Name))
+	}
+	return list
+}
+
+// countsTimeouts is host.CountsTimeouts, which always says the same.
+var countsTimeouts = sync.OnceValues(host.CountsTimeouts)
 
 func parseCCs(names []string) []tcp.CC {
 	out := make([]tcp.CC, 0, len(names))

@@ -183,7 +183,8 @@ func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 	})
 	maps.DeleteFunc(s.ours, func(cookie uint64, _ map[string]string) bool {
 		_, here := s.owned[cookie]
-		return !here
+		_, known := before[cookie] // else another list of namespaces has seen it first
+		return known && !here
 	})
 	for cookie, was := range before {
 		if _, here := s.owned[cookie]; !here && len(was) > 0 {

@@ -247,3 +247,16 @@ func TestPIDNamespaceProblem(t *testing.T) {
 		}
 	}
 }
+
+// A rule that counts several timeouts is told if the kernel counts only those in succession.
+func TestTimeoutProblems(t *testing.T) {
+	rules := []policy.Rule{{Name: "none"}, {Name: "first", OnRTO: policy.OnRTO{CC: tcp.CCOf("bbr"), After: 1, Share: 1}},
+		{Name: "third", OnRTO: policy.OnRTO{CC: tcp.CCOf("bbr"), After: 3, Share: 1}}}
+	for all, want := range map[bool]int{true: 0, false: 1} {
+		got := timeoutProblems(rules, func() (bool, error) { return all, nil })
+		if len(got) != want || want == 1 && !strings.HasPrefix(got[0], "rule third: ") {
+			t.Errorf("the kernel counts all: %v: %q", all, got)
+		}
+	}
+	timeoutProblems(rules[:2], func() (bool, error) { t.Error("tested although no rule needs it"); return false, nil })
+}

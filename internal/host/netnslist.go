@@ -22,9 +22,13 @@ type NetNS struct {
 	Inode  uint64 // of nsfs; may be reused once the namespace is gone
 	Cookie uint64 // as BPF sees it
 	Name   string // last part of its bind mount; empty if it has none
-	Path   string // refers to the namespace as long as it exists
+	Path   string // of a mount or a process: see In
 	Own    bool   // the namespace of this process
 }
+
+// In runs f on a thread in the namespace. It fails with fs.ErrNotExist if Path is not of that namespace any more:
+// because it is gone, or because the process of Path has moved, which Poll may not know yet.
+func (ns NetNS) In(f func() error) error { return netns.InSame(ns.Path, ns.Cookie, f) }
 
 // NetNSList lists the network namespaces that a process is in or that are bind mounted.
 // It does not find a namespace that only a thread, a socket or a descriptor keeps alive.
@@ -99,6 +103,9 @@ func (l *NetNSList) Poll() (list []NetNS, changed bool, err error) {
 	l.stamp, l.mounts, l.procs, l.list = stamp, mounts, procs, list
 	return list, changed, nil
 }
+
+// Rescan has the next Poll read every process again.
+func (l *NetNSList) Rescan() { l.polls = 0 }
 
 // processStamp differs whenever a process or thread came or went. It consists of two
 // fields of /proc/loadavg: the number of threads, and the latest id. Ids are given out in

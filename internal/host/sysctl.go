@@ -70,6 +70,15 @@ func ReadSysctls(ns string, names []string) (values map[string]string, err error
 	return values, err
 }
 
+// ReadSysctls is ReadSysctls for a namespace of the list.
+func (ns NetNS) ReadSysctls(names []string) (values map[string]string, err error) {
+	err = ns.In(func() error {
+		values = readSysctls(names)
+		return nil
+	})
+	return values, err
+}
+
 // NewNetNSSysctls reads what a network namespace has from its creation, by creating one.
 // Most of it is the kernel's default, some is inherited from the initial namespace.
 func NewNetNSSysctls(names []string) (values map[string]string, err error) {

@@ -42,6 +42,21 @@ func In(name string, f func() error) error {
 	return Do(ns, f)
 }
 
+// InSame is In for the namespace that has a cookie. A path in /proc refers to another one once its process
+// has moved, or once its id is that of another process: then f does not run.
+func InSame(name string, cookie uint64, f func() error) error {
+	return In(name, func() error {
+		now, err := ownCookie()
+		if err != nil {
+			return err
+		}
+		if now != cookie {
+			return fmt.Errorf("enter network namespace: %w: %s is another one now", fs.ErrNotExist, Path(name))
+		}
+		return f()
+	})
+}
+
 // Do is In for an open descriptor of a namespace.
 func Do(ns int, f func() error) error {
 	done := make(chan error)
@@ -105,18 +120,24 @@ func InNew(f func() error) error {
 // It is not used again until reboot.
 func Cookie(name string) (cookie uint64, err error) {
 	err = In(name, func() error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open socket: %w", err)
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		if err != nil {
-			return fmt.Errorf("read network namespace cookie: %w", err)
-		}
-		return nil
+		cookie, err = ownCookie()
+		return err
 	})
 	return cookie, err
+}
+
+// ownCookie is the cookie of the calling thread's namespace.
+func ownCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("read network namespace cookie: %w", err)
+	}
+	return cookie, nil
 }
 
 // open refuses a file that is not a namespace: when the mount of a name is gone, an empty file
