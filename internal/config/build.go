@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
@@ -172,6 +173,9 @@ func (d *decoder) onRTO(o *fileOnRTO) policy.OnRTO {
 	}
 	if p.CC == (tcp.CC{}) && !d.broken[o] && !d.broken[&o.CC] {
 		d.Fail(d.at[o], "no congestion control is named", "add cc: and its name")
+	}
+	if congestion.Of(p.CC).NeedsECN {
+		d.Fail(d.at[&o.CC], fmt.Sprintf("%s needs ECN, which a running connection cannot negotiate any more", p.CC), "name one that does not, such as bbr")
 	}
 	return p
 }

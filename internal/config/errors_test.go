@@ -187,6 +187,7 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"on_rto after none", rule("on_rto: {cc: bbr, after: 0}"), "3:28", "0 is out of range", "write 1 to 100"},
 	{"leave and on_rto", rule("leave: true", "on_rto: {cc: bbr}"), "4:11", "leave: true as well", "remove one"},
 	{"on_rto, not loaded", "congestion_controls: none\n" + rule("on_rto: {cc: tcpilot_bbr3}"), "4:16", "is not loaded", "add it there"},
+	{"on_rto with ECN", rule("on_rto: {cc: dctcp}"), "3:16", "dctcp needs ECN", "bbr"},
 	{"no events", rule("watch: {share: 1%}"), "3:10", "no events", "add events"},
 	{"unknown event", rule("watch: {events: [rto, rt]}"), "3:25", "not one of the choices", "rto"},
 	{"nine arms", rule("learn: {arms: [a, b, c, d, e, f, g, h, i]}"), "3:42", "9 arms", "at most 8"},
