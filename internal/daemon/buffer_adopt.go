@@ -67,7 +67,7 @@ func (b *bufferLimits) resolve() (adopted bool) {
 			continue
 		}
 		name := r.Which.Sysctl()
-		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
+		values, err := ns.ReadSysctls(bufferSysctls)
 		if err != nil {
 			b.unresolved = append(b.unresolved, r)
 			continue
@@ -101,7 +101,7 @@ func (b *bufferLimits) adoptInherited(ns host.NetNS, now int64) (adopted bool) {
 			continue
 		}
 		name := r.Which.Sysctl()
-		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
+		values, err := ns.ReadSysctls(bufferSysctls)
 		if err != nil || maximumOf(values[name]) != r.Limit {
 			continue
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
-	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/undo"
@@ -217,7 +216,7 @@ func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
 		if !ok {
 			continue
 		}
-		values, err := host.ReadSysctls(ns.Path, bufferSysctls)
+		values, err := ns.ReadSysctls(bufferSysctls)
 		if err != nil {
 			b.log.Debug("cannot read the buffer limits of a network namespace", "netns", ns.Path, "error", err)
 			continue
@@ -302,7 +301,7 @@ func (b *bufferLimits) raised() []buffers.Raised {
 func (b *bufferLimits) write(ns host.NetNS, c buffers.Change) error {
 	name := c.Which.Sysctl()
 	return b.sysctls.write(c.NetNS, name, func() (value string, err error) {
-		err = netns.In(ns.Path, func() error {
+		err = ns.In(func() error {
 			now, err := sysctl.Read(name)
 			if err != nil {
 				return err

@@ -209,7 +209,7 @@ func (s *sysctls) wanted(e *engine.Engine) (names []string) {
 
 // look returns the fields that the owner of a namespace has set.
 func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned []engine.Yield, err error) {
-	values, err := host.ReadSysctls(ns.Path, names)
+	values, err := ns.ReadSysctls(names)
 	if err != nil {
 		return nil, err
 	}
