@@ -124,6 +124,9 @@ func (c *config) hasPrevResult() error {
 	if isSet(c.PrevResult) {
 		return nil
 	}
+	if c.main() {
+		return fail(codeConfig, "the network configuration has no prevResult: CHECK needs the result of ADD")
+	}
 	return fail(codeConfig, "the network configuration has no prevResult, and no ipam: put tcpilot-cni after the plugin that makes the interface, or let it make the interface itself").
 		because("docs/pods.md has both configurations")
 }

@@ -135,6 +135,10 @@ func (r *request) pair(m *mainConfig, given *types100.Result) (*podnet.Pair, err
 		}
 	}
 	if v6 && p.MTU < minMTU6 {
+		if m.MTU == 0 {
+			return nil, fail(codeConfig, "the MTU of the default route's device is %d: IPv6 needs at least %d", p.MTU, minMTU6).
+				because("the network configuration's mtu sets another one")
+		}
 		return nil, fail(codeConfig, "the network configuration's mtu is %d: IPv6 needs at least %d", p.MTU, minMTU6)
 	}
 	return p, nil
@@ -159,8 +163,8 @@ func (r *request) madeResult(m *mainConfig, pair *podnet.Pair, made *podnet.Made
 		},
 		DNS: given.DNS,
 	}
-	if m.DNS != nil {
-		result.DNS = *m.DNS
+	if !m.DNS.IsEmpty() { // Go's types write an empty one into every configuration
+		result.DNS = m.DNS
 	}
 	for _, a := range pair.Addresses {
 		result.IPs = append(result.IPs, &types100.IPConfig{Interface: types100.Int(1), Address: ipNet(netip.PrefixFrom(a, a.BitLen())), Gateway: podnet.Gateway(a).AsSlice()})
@@ -212,8 +216,9 @@ func (r *request) checkInterface(made pod.Link) error {
 	}
 	var prev struct {
 		Routes []struct {
-			Dst netip.Prefix `json:"dst"`
-			GW  netip.Addr   `json:"gw"`
+			Dst   netip.Prefix `json:"dst"`
+			GW    netip.Addr   `json:"gw"`
+			Table int          `json:"table"` // 0: the main one
 		} `json:"routes"`
 	}
 	if err := decode(r.PrevResult, "prevResult", &prev); err != nil {
@@ -225,7 +230,7 @@ func (r *request) checkInterface(made pod.Link) error {
 	}
 	for _, route := range prev.Routes {
 		if route.GW == podnet.Gateway(route.Dst.Addr()) { // otherwise another plugin's
-			pair.Routes = append(pair.Routes, podnet.Route{Dst: route.Dst})
+			pair.Routes = append(pair.Routes, podnet.Route{Dst: route.Dst, Table: route.Table})
 		}
 	}
 	if err := r.Check(pair, made); err != nil {

@@ -16,11 +16,11 @@ const deviceAnnotation = "tcpilot.io/device"
 
 // mainConfig is the part of the network configuration by which the main plugin makes an interface.
 type mainConfig struct {
-	Device     string     `json:"device"`
-	MTU        int        `json:"mtu"`
-	Masquerade bool       `json:"ipMasq"`
-	Except     []string   `json:"ipMasqExcept"`
-	DNS        *types.DNS `json:"dns"`
+	Device     string    `json:"device"`
+	MTU        int       `json:"mtu"`
+	Masquerade bool      `json:"ipMasq"`
+	Except     []string  `json:"ipMasqExcept"`
+	DNS        types.DNS `json:"dns"`
 
 	modes  []podnet.Mode  // Device
 	except []netip.Prefix // Except

@@ -154,6 +154,22 @@ func TestMainKeys(t *testing.T) {
 	}
 }
 
+// An empty dns, which libraries write into configurations, is none.
+func TestMainEmptyDNS(t *testing.T) {
+	for _, dns := range []string{`{}`, `null`, `{"nameservers": []}`} {
+		if o := mainCall(t, "ADD", map[string]any{"dns": raw(dns)}).succeeds(t); !strings.Contains(o.stdout, `"nameservers":["10.0.0.10"]`) {
+			t.Errorf("%s: result %s", dns, o.stdout)
+		}
+	}
+}
+
+// The MTU of the default route's device is not the configuration's mistake.
+func TestMainSmallMTU(t *testing.T) {
+	c := mainCall(t, "ADD", nil)
+	c.kernel.mtu = 1279
+	c.fails(t, codeConfig, "the MTU of the default route's device is 1279: IPv6 needs at least 1280")
+}
+
 // A mistake in a key prevents ADD before anything is made.
 func TestMainErrorsOfConfiguration(t *testing.T) {
 	for _, c := range []struct {
@@ -299,6 +315,15 @@ func TestMainCheck(t *testing.T) {
 	if want := []string{"check " + device + " 18 [10.1.0.5 fd00::5] [{0.0.0.0/0 0 0 0 0} {::/0 0 0 0 0}]"}; !slices.Equal(add.kernel.calls, want) {
 		t.Errorf("%q, want %q", add.kernel.calls, want)
 	}
+	// Routes of a table of their own are looked for there.
+	check.keys["prevResult"] = raw(strings.Replace(prev, `"gw":"169.254.1.1"`, `"gw":"169.254.1.1","table":7`, 1))
+	add.kernel.calls = nil
+	check.succeeds(t)
+	if want := "[{0.0.0.0/0 0 0 0 7} {::/0 0 0 0 0}]"; !strings.HasSuffix(add.kernel.calls[0], want) {
+		t.Errorf("%q, want %q", add.kernel.calls, want)
+	}
+	check.keys["prevResult"] = nil
+	check.fails(t, codeConfig, "no prevResult: CHECK needs the result of ADD")
 	// A route that another plugin has changed is not this one's.
 	check.keys["prevResult"] = raw(strings.Replace(prev, `"gw":"169.254.1.1"`, `"gw":"10.1.0.9"`, 1))
 	add.kernel.calls = nil

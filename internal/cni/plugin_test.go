@@ -67,9 +67,12 @@ type fakeKernel struct {
 	calls []string
 	fails map[string]error // by the first word of a call
 	pair  *podnet.Pair     // of Make
+	mtu   int              // of the default route's device
 }
 
-func newKernel() *fakeKernel { return &fakeKernel{made: map[string]bool{}, fails: map[string]error{}} }
+func newKernel() *fakeKernel {
+	return &fakeKernel{made: map[string]bool{}, fails: map[string]error{}, mtu: 9000}
+}
 
 func (k *fakeKernel) call(words ...any) error {
 	k.calls = append(k.calls, strings.TrimSpace(fmt.Sprintln(words...)))
@@ -115,7 +118,7 @@ func (k *fakeKernel) Check(p *podnet.Pair, l pod.Link) error {
 	return k.call("check", p.HostName, l.HostIndex, p.Addresses, p.Routes)
 }
 
-func (k *fakeKernel) MTU(v4, v6 bool) (int, error) { return 9000, k.fails["mtu"] }
+func (k *fakeKernel) MTU(v4, v6 bool) (int, error) { return k.mtu, k.fails["mtu"] }
 
 func (k *fakeKernel) Forward(v4, v6 bool) ([]string, error) { return nil, k.call("forward", v4, v6) }
 

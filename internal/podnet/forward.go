@@ -76,6 +76,9 @@ var (
 // defaultMTU is of a host without a default route (Ethernet).
 const defaultMTU = 1500
 
+// loopback is the index of lo in each network namespace (kernel: LOOPBACK_IFINDEX).
+const loopback = 1
+
 // MTU is the smaller one of the devices of the default routes of the families.
 func MTU(v4, v6 bool) (int, error) {
 	host, err := open(netns.Own)
@@ -83,15 +86,19 @@ func MTU(v4, v6 bool) (int, error) {
 		return 0, err
 	}
 	defer host.Close()
-	mtu := 0
+	mtu, last := 0, 0
 	for outside, wanted := range map[netip.Addr]bool{outside4: v4, outside6: v6} {
 		if !wanted {
 			continue
 		}
 		index, err := outgoing(host, outside)
-		if err != nil || index == 0 {
-			continue // no default route
+		if err != nil || index == 0 || index == loopback {
+			continue // no default route, or the address is the host's own
 		}
+		if index == last {
+			continue // the device of the other family's route, too
+		}
+		last = index
 		l, err := host.LinkByIndex(index)
 		if err != nil {
 			return 0, fmt.Errorf("find the device of the default route: %w", err)

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,8 +40,12 @@ type rules struct {
 // tablePrefix begins the names of the tables; the network's name follows.
 const tablePrefix = "tcpilot-"
 
+// openRules opens a connection that stays open until the process ends, and is never closed before. The kernel
+// makes the closing of a socket of nftables wait until what transactions removed is freed (nft_rcv_nl_event,
+// nf_tables_trans_destroy_flush_work), which takes all processors' attention (synchronize_rcu) and some 12 ms,
+// while the transactions of other pods wait for it (commit_mutex). Later there is mostly nothing to wait for.
 func openRules(network string) (*rules, error) {
-	c, err := nftables.New()
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +60,18 @@ func openRules(network string) (*rules, error) {
 // Masquerade gives what a pod sends to other hosts the address of the device by which it leaves, except to
 // destinations that know the pod's address. device is the pair's end on the host.
 //
-// It is one transaction, which makes the table if there is none, and writes its rules anew if there is
-// one: the exceptions are those of the network's latest pod.
+// It is one transaction, which makes the table if there is none. It writes the rules anew if they are not those of
+// this call, because the exceptions are those of the network's latest pod.
 func Masquerade(network, device string, except []netip.Prefix) error {
 	r, err := openRules(network)
 	if err != nil {
 		return fmt.Errorf("masquerade: %w", err)
+	}
+	mark := markOf(except)
+	if r.areThere(except, mark) {
+		if err := r.add(device); !isAbsent(err) { // otherwise the table ended meanwhile
+			return err
+		}
 	}
 	r.AddTable(r.table)
 	r.AddChain(r.postrouting)
@@ -69,17 +81,16 @@ func Masquerade(network, device string, except []netip.Prefix) error {
 	}
 	r.FlushChain(r.postrouting)
 	r.FlushChain(r.masquerade)
-	r.rule(r.postrouting,
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-		&expr.Lookup{SourceRegister: 1, SetName: r.pods.Name, SetID: r.pods.ID, DestRegister: 0, IsDestRegSet: true})
-	r.rule(r.masquerade,
-		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Lookup{SourceRegister: 1, SetName: r.devices.Name, SetID: r.devices.ID},
-		&expr.Verdict{Kind: expr.VerdictReturn})
-	for _, p := range append([]netip.Prefix{multicast4, multicast6}, except...) {
-		r.rule(r.masquerade, append(destination(p), &expr.Verdict{Kind: expr.VerdictReturn})...)
+	for chain, list := range r.content(except) {
+		for _, e := range list {
+			r.AddRule(&nftables.Rule{Table: r.table, Chain: chain, Exprs: e, UserData: mark})
+		}
 	}
-	r.rule(r.masquerade, &expr.Masq{})
+	return r.add(device)
+}
+
+// add executes the transaction, with the device's elements at its end.
+func (r *rules) add(device string) error {
 	to, member := r.elements(device)
 	if err := errors.Join(r.SetAddElements(r.pods, to), r.SetAddElements(r.devices, member)); err != nil {
 		return fmt.Errorf("masquerade: %w", err)
@@ -90,6 +101,44 @@ func Masquerade(network, device string, except []netip.Prefix) error {
 	return nil
 }
 
+// content is the rules of each chain, in order.
+func (r *rules) content(except []netip.Prefix) map[*nftables.Chain][][]expr.Any {
+	list := [][]expr.Any{{
+		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		&expr.Lookup{SourceRegister: 1, SetName: r.devices.Name, SetID: r.devices.ID},
+		&expr.Verdict{Kind: expr.VerdictReturn},
+	}}
+	for _, p := range append([]netip.Prefix{multicast4, multicast6}, except...) {
+		list = append(list, append(destination(p), &expr.Verdict{Kind: expr.VerdictReturn}))
+	}
+	return map[*nftables.Chain][][]expr.Any{
+		r.masquerade: append(list, []expr.Any{&expr.Masq{}}),
+		r.postrouting: {{
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+			&expr.Lookup{SourceRegister: 1, SetName: r.pods.Name, SetID: r.pods.ID, DestRegister: 0, IsDestRegSet: true},
+		}},
+	}
+}
+
+// contentVersion is part of markOf: it has to change with content.
+const contentVersion = 1
+
+// markOf is the comment of all rules of a table with these exceptions.
+func markOf(except []netip.Prefix) []byte {
+	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("tcpilot %012x", sum(fmt.Sprint(contentVersion, except))))
+}
+
+// areThere reports whether the table has the rules, by their marks and number.
+func (r *rules) areThere(except []netip.Prefix, mark []byte) bool {
+	for chain, want := range r.content(except) {
+		have, err := r.GetRules(r.table, chain)
+		if err != nil || len(have) != len(want) || slices.ContainsFunc(have, func(h *nftables.Rule) bool { return !bytes.Equal(h.UserData, mark) }) {
+			return false
+		}
+	}
+	return true
+}
+
 // Unmasquerade takes devices out of the network's table, and removes the table when it has no
 // devices any more. It is not an error if there is nothing to take out.
 //
@@ -97,13 +146,20 @@ func Masquerade(network, device string, except []netip.Prefix) error {
 // waits for all processors (synchronize_rcu in __nf_tables_abort) while the other pods' transactions wait for it.
 func Unmasquerade(network string, devices ...string) error {
 	r, err := openRules(network)
+	if isAbsent(err) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("end masquerading: %w", err)
 	}
-	if have, err := r.list(); err != nil || have == nil {
+	have, err := r.list()
+	if err != nil || have == nil {
 		return err
 	}
 	for _, device := range devices {
+		if !slices.Contains(have, device) && len(have) <= maxExact {
+			continue // such as the second DEL of an attachment
+		}
 		to, member := r.elements(device)
 		if err := errors.Join(r.SetDeleteElements(r.pods, to), r.SetDeleteElements(r.devices, member)); err != nil {
 			return fmt.Errorf("end masquerading: %w", err)
@@ -124,9 +180,16 @@ func Unmasquerade(network string, devices ...string) error {
 	return nil
 }
 
+// maxExact is the length of a list that the kernel certainly reads in one go: it writes 28 bytes for a device,
+// into messages of a page. A longer one may lack a device because others were taken out meanwhile.
+const maxExact = 100
+
 // Masqueraded lists the devices in the network's table.
 func Masqueraded(network string) (devices []string, err error) {
 	r, err := openRules(network)
+	if isAbsent(err) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list masqueraded devices: %w", err)
 	}
@@ -150,13 +213,10 @@ func (r *rules) list() ([]string, error) {
 	return devices, nil
 }
 
-// isAbsent reports whether there is nothing of that name, or the kernel has no nftables.
+// isAbsent reports whether there is nothing of that name, also because no table can have it (ERANGE: it is
+// too long), or the kernel has no nftables.
 func isAbsent(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
-}
-
-func (r *rules) rule(c *nftables.Chain, e ...expr.Any) {
-	r.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: e})
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
 // elements are those of a device in the map and in the set.

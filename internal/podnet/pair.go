@@ -56,7 +56,7 @@ type Route struct {
 // Made is what Make has made.
 type Made struct {
 	pod.Link
-	MAC, HostMAC net.HardwareAddr // all zero if packets have no Ethernet headers
+	MAC, HostMAC net.HardwareAddr // all zero, or none, if packets have no Ethernet headers
 }
 
 // ErrExists says that the pod has an interface of that name, or the host has one of the other end's name.
@@ -143,7 +143,8 @@ func CheckFree(ns, name, hostName string) error {
 // create makes the devices, in the first mode that the kernel has.
 func (p *Pair) create(host, inside *handle) (mode Mode, outer netlink.Link, err error) {
 	for _, mode = range p.Modes {
-		err = host.LinkAdd(p.link(mode, inside))
+		outer = p.link(mode, inside)
+		err = host.LinkAdd(outer)
 		if !errors.Is(err, unix.EOPNOTSUPP) {
 			break
 		}
@@ -155,9 +156,10 @@ func (p *Pair) create(host, inside *handle) (mode Mode, outer netlink.Link, err 
 	if err != nil {
 		return mode, nil, fmt.Errorf("make a pair of devices: %w", err)
 	}
-	outer, err = host.LinkByName(p.HostName)
-	if err != nil {
-		return mode, nil, fmt.Errorf("find the new device %s: %w", p.HostName, err)
+	if outer.Attrs().Index == 0 { // LinkAdd has asked for it, but ignores an error
+		if outer, err = host.LinkByName(p.HostName); err != nil {
+			return mode, nil, fmt.Errorf("find the new device %s: %w", p.HostName, err)
+		}
 	}
 	return mode, outer, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -324,6 +325,96 @@ func TestRootMasquerade(t *testing.T) {
 	}
 }
 
+// The rules are written anew only if they are not those that are wanted, because another network's exceptions, or
+// another program, changed them.
+func TestRootMasqueradeRewrites(t *testing.T) {
+	host := testenv.NetNS(t)
+	host.Enter(t)
+	r, err := openRules("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handles := func() (list []uint64) {
+		for _, chain := range []*nftables.Chain{r.postrouting, r.masquerade} {
+			rules, err := r.GetRules(r.table, chain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, rule := range rules {
+				list = append(list, rule.Handle)
+			}
+		}
+		return list
+	}
+	var before []uint64
+	for i, step := range []struct {
+		except string
+		change func()
+		rules  int
+		same   bool
+	}{
+		{"10.0.0.0/8", nil, 6, false},
+		{"10.0.0.0/8", nil, 6, true},
+		{"10.0.0.0/9", nil, 6, false},
+		{"10.0.0.0/9", nil, 6, true},
+		{"10.0.0.0/9", func() { r.FlushChain(r.postrouting) }, 6, false},
+		{"10.0.0.0/9", func() {
+			r.AddRule(&nftables.Rule{Table: r.table, Chain: r.masquerade, Exprs: []expr.Any{&expr.Counter{}}})
+		}, 6, false},
+	} {
+		if step.change != nil {
+			step.change()
+			if err := r.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := Masquerade("net", fmt.Sprint("tcp", i), []netip.Prefix{netip.MustParsePrefix(step.except)}); err != nil {
+			t.Fatal(err)
+		}
+		now := handles()
+		if len(now) != step.rules || slices.Equal(now, before) != step.same {
+			t.Errorf("step %d: rules %v, before %v", i, now, before)
+		}
+		before = now
+		if list, err := Masqueraded("net"); err != nil || len(list) != i+1 {
+			t.Errorf("step %d: %q, %v", i, list, err)
+		}
+	}
+}
+
+// A device that is not in the table is nothing to take out, whether the list of devices is short enough to
+// know that or not, and neither is one of a network whose name no table can have.
+func TestRootUnmasqueradeAbsent(t *testing.T) {
+	testenv.NetNS(t).Enter(t)
+	if err := Unmasquerade(strings.Repeat("n", 300), "tcp0"); err != nil {
+		t.Errorf("a long name: %v", err)
+	}
+	if list, err := Masqueraded(strings.Repeat("n", 300)); err != nil || list != nil {
+		t.Errorf("a long name: %q, %v", list, err)
+	}
+	var devices []string
+	for i := range maxExact + 1 {
+		devices = append(devices, fmt.Sprint("tcp", i))
+		if err := Masquerade("net", devices[i], nil); err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 || i >= maxExact-1 {
+			if err := Unmasquerade("net", "absent"); err != nil {
+				t.Errorf("beside %d devices: %v", i+1, err)
+			}
+			if list, err := Masqueraded("net"); err != nil || len(list) != i+1 {
+				t.Errorf("beside %d devices: %q, %v", i+1, list, err)
+			}
+		}
+	}
+	if err := Unmasquerade("net", append(devices, "absent")...); err != nil {
+		t.Error(err)
+	}
+	if list, err := Masqueraded("net"); err != nil || list != nil {
+		t.Errorf("left %q, %v", list, err)
+	}
+}
+
 // The tables of other programs, and of other networks, are not touched, and 8 pods that come and go at a time
 // find each other's table, or make it.
 func TestRootMasqueradeAtOnce(t *testing.T) {
@@ -432,6 +523,10 @@ func TestRootMTU(t *testing.T) {
 	if mtu, err := MTU(false, true); err != nil || mtu != defaultMTU {
 		t.Errorf("without a route: %d, %v", mtu, err)
 	}
+	n.host.Run(t, "ip", "address", "add", outside4.String()+"/24", "dev", "lo")
+	if mtu, err := MTU(true, false); err != nil || mtu != defaultMTU {
+		t.Errorf("the address asked for is the host's own: %d, %v", mtu, err)
+	}
 }
 
 // CHECK finds what is missing, and does not mind what another plugin has added.
@@ -439,6 +534,7 @@ func TestRootCheck(t *testing.T) {
 	n := newNode(t)
 	a := testenv.NetNS(t)
 	p := n.pair(a, "a", "10.77.0.5", "fd77::5")
+	p.Routes = append(p.Routes, Route{Dst: netip.MustParsePrefix("10.55.0.0/16"), Table: 7})
 	m := n.make(p)
 	a.Run(t, "ip", "address", "add", "10.78.0.1/24", "dev", "eth0")
 	a.Run(t, "ip", "link", "set", "eth0", "mtu", "1300")
@@ -456,6 +552,7 @@ func TestRootCheck(t *testing.T) {
 		want       string
 	}{
 		{a, "route del default", "route add default via 169.254.1.1 dev eth0 onlink", "route to 0.0.0.0/0"},
+		{a, "route del 10.55.0.0/16 table 7", "route add 10.55.0.0/16 via 169.254.1.1 dev eth0 onlink table 7", "route to 10.55.0.0/16"},
 		{a, "-6 route del default", "-6 route add default via fe80::1 dev eth0 onlink", "route to ::/0"},
 		{a, "address del fd77::5/128 dev eth0", "address add fd77::5/128 dev eth0 nodad", "address fd77::5"},
 		{n.host, "route replace 10.77.0.5/32 dev lo", "route replace 10.77.0.5/32 dev " + p.HostName, "route to 10.77.0.5 leads to"},
