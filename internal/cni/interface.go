@@ -163,7 +163,7 @@ func (r *request) madeResult(m *mainConfig, pair *podnet.Pair, made *podnet.Made
 		},
 		DNS: given.DNS,
 	}
-	if !m.DNS.IsEmpty() { // Go's types write an empty one into every configuration
+	if !m.DNS.IsEmpty() { // otherwise it is the empty one of a configuration that a program wrote
 		result.DNS = m.DNS
 	}
 	for _, a := range pair.Addresses {

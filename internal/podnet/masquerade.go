@@ -40,10 +40,10 @@ type rules struct {
 // tablePrefix begins the names of the tables; the network's name follows.
 const tablePrefix = "tcpilot-"
 
-// openRules opens a connection that stays open until the process ends, and is never closed before. The kernel
-// makes the closing of a socket of nftables wait until what transactions removed is freed (nft_rcv_nl_event,
-// nf_tables_trans_destroy_flush_work), which takes all processors' attention (synchronize_rcu) and some 12 ms,
-// while the transactions of other pods wait for it (commit_mutex). Later there is mostly nothing to wait for.
+// openRules opens a connection that stays open until the process ends. When a socket of nftables is closed, the
+// kernel waits until what earlier transactions removed is freed (nft_rcv_nl_event, nf_tables_trans_destroy_flush_work:
+// a grace period of RCU, some 12 ms), and holds the mutex of all transactions (commit_mutex) meanwhile, so that
+// other pods wait as well. When the process ends, mostly nothing is left to wait for.
 func openRules(network string) (*rules, error) {
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
