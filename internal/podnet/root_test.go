@@ -325,7 +325,7 @@ func TestRootMasquerade(t *testing.T) {
 	}
 }
 
-// The rules are written anew only if they are not those that are wanted, because another network's exceptions, or
+// The rules are written anew only if they are not those that are wanted, because another pod's exceptions, or
 // another program, changed them.
 func TestRootMasqueradeRewrites(t *testing.T) {
 	host := testenv.NetNS(t)
