@@ -59,25 +59,27 @@ func (r *request) add() (a answer, err error) {
 	if r.main() {
 		a.output, a.settings, err = r.makeInterface(p)
 	} else {
-		a.output, err = r.recordInterface(p)
+		a.output, a.warning, err = r.recordInterface(p)
 	}
 	a.changed = err == nil
 	return a, err
 }
 
-// recordInterface is ADD of the chained plugin: the interface is another plugin's.
-func (r *request) recordInterface(p *pod.Pod) (result json.RawMessage, err error) {
+// recordInterface is ADD of the chained plugin: the interface is another plugin's. That it cannot be
+// found does not keep the pod from starting.
+func (r *request) recordInterface(p *pod.Pod) (result json.RawMessage, warning, err error) {
 	if result, err = r.result(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if p.Link, err = r.Find(r.netns, r.key.Interface); err != nil {
-		return nil, err
+	link, warning := r.Find(r.netns, r.key.Interface)
+	if warning == nil {
+		p.Link = link
 	}
 	p.Addresses = r.addresses()
 	if err := r.Dir.Put(p); err != nil {
-		return nil, err
+		return nil, warning, err
 	}
-	return result, nil
+	return result, warning, nil
 }
 
 // netnsCookie is the cookie of CNI_NETNS. The host's namespace is refused, because a record of it

@@ -41,6 +41,8 @@ type answer struct {
 	pod     string          // for messages
 	// settings of the host that were changed, also if there is an error
 	settings []string
+	// warning is why the pod's interface could not be found
+	warning error
 }
 
 // request is a command with all that was passed.
@@ -89,6 +91,10 @@ func (p *plugin) run() (exit int) {
 	}
 	for _, what := range a.settings {
 		fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: set %s, so that the host forwards packets of pods\n", e.command, a.pod, what)
+	}
+	if a.warning != nil {
+		fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v; the pod is recorded without its interface: rules hold for it, limits of bandwidth only for TCP that it sends, and its packets are not routed past the host's stack\n",
+			e.command, a.pod, a.warning)
 	}
 	if a.changed {
 		wait, cancel := context.WithTimeout(ctx, c.wait)

@@ -86,7 +86,9 @@ func (k *fakeKernel) Cookie(path string) (uint64, error) {
 	return 0, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 }
 
-func (k *fakeKernel) Find(path, name string) (pod.Link, error) { return links[path+" "+name], nil }
+func (k *fakeKernel) Find(path, name string) (pod.Link, error) {
+	return links[path+" "+name], k.fails["find"]
+}
 
 func (k *fakeKernel) CheckFree(path, name, hostName string) error {
 	if links[path+" "+name].Index != 0 || k.made[hostName] {
@@ -252,6 +254,19 @@ func TestAddRecords(t *testing.T) {
 		Link:      pod.Link{Device: pod.Veth, Index: 2, HostIndex: 17, Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/16")}}}
 	if !reflect.DeepEqual(pods[0], want) {
 		t.Errorf("recorded %+v, want %+v", pods[0], want)
+	}
+}
+
+// A pod whose interface cannot be found starts, and its rules hold.
+func TestAddWithoutTheInterface(t *testing.T) {
+	d, k := newDir(t), newKernel()
+	k.fails["find"] = errors.New("netlink: interrupted")
+	o := call{command: "ADD", dir: d, kernel: k}.succeeds(t)
+	if !strings.Contains(o.stderr, "netlink: interrupted; the pod is recorded without its interface") {
+		t.Errorf("said %q", o.stderr)
+	}
+	if pods := records(t, d); len(pods) != 1 || pods[0].Cookie != 4105 || pods[0].Index != 0 || pods[0].HostIndex != 0 {
+		t.Errorf("recorded %+v", pods)
 	}
 }
 
