@@ -203,7 +203,7 @@ func TestRefusedRules(t *testing.T) {
 }
 
 // A class is never in force before its policy is in the kernel.
-func TestRootsBeforeRules(t *testing.T) {
+func TestPoliciesBeforeRules(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.log = nil
 	if err := w.e.SetRules([]policy.Rule{learnRule("other")}, policy.Resolver{}, w.now); err != nil {

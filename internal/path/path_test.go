@@ -26,7 +26,7 @@ func TestOfMasksAndUnmaps(t *testing.T) {
 	}
 }
 
-func TestRootIsOneForBothFamilies(t *testing.T) {
+func TestOneRootForBothFamilies(t *testing.T) {
 	root := Root(1, 0)
 	if !root.IsRoot() || Of(1, 0, netip.MustParseAddr("10.0.0.1"), 0) != root {
 		t.Errorf("root %+v", root)
