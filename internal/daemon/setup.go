@@ -13,11 +13,11 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/cgroup"
 	"github.com/tcpilot/tcpilot/internal/config"
-	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/tcpinfo"
 )
 
 // loadConfig reads the named file, or the default one if none is named and it exists. It
@@ -127,8 +127,8 @@ func timeoutProblems(rules []policy.Rule, countsAll func() (bool, error)) (list 
 	return list
 }
 
-// countsTimeouts is host.CountsTimeouts, which always says the same.
-var countsTimeouts = sync.OnceValues(host.CountsTimeouts)
+// countsTimeouts is tcpinfo.CountsTimeouts, which always says the same.
+var countsTimeouts = sync.OnceValues(tcpinfo.CountsTimeouts)
 
 func parseCCs(names []string) []tcp.CC {
 	out := make([]tcp.CC, 0, len(names))

@@ -2,7 +2,6 @@ package host
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
@@ -82,44 +82,18 @@ func usecTimestamps() Ready {
 }
 
 const (
-	rtaxFeatures       = 12     // RTAX_FEATURES in include/uapi/linux/rtnetlink.h
-	rtaxFeatureUsecTS  = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS, Linux 6.7
-	sizeofRouteMessage = unix.SizeofNlMsghdr + unix.SizeofRtMsg + 8 + 4 + 8
+	rtaxFeatures      = 12     // RTAX_FEATURES in include/uapi/linux/rtnetlink.h
+	rtaxFeatureUsecTS = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS, Linux 6.7
 )
 
 // tryUsecRoute adds a route that needs no link: one that drops all.
 func tryUsecRoute() error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var m []byte
-	u16, u32 := binary.NativeEndian.AppendUint16, binary.NativeEndian.AppendUint32
-	m = u32(m, sizeofRouteMessage)
-	m = u16(m, unix.RTM_NEWROUTE)
-	m = u16(m, unix.NLM_F_REQUEST|unix.NLM_F_CREATE|unix.NLM_F_ACK)
-	m = u32(u32(m, 1), 0)
-	m = append(m, unix.AF_INET, 32, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_BLACKHOLE)
-	m = u32(m, 0)
-	m = append(u16(u16(m, 8), unix.RTA_DST), 192, 0, 2, 1)
-	m = u16(u16(m, 4+8), unix.RTA_METRICS)
-	m = u32(u16(u16(m, 8), rtaxFeatures), rtaxFeatureUsecTS)
-	if err := unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	answer := make([]byte, os.Getpagesize())
-	n, _, err := unix.Recvfrom(fd, answer, 0)
-	if err != nil {
-		return err
-	}
-	if n < unix.SizeofNlMsghdr+4 || binary.NativeEndian.Uint16(answer[4:]) != unix.NLMSG_ERROR {
-		return errors.New("the kernel does not answer")
-	}
-	if errno := int32(binary.NativeEndian.Uint32(answer[unix.SizeofNlMsghdr:])); errno != 0 {
-		return unix.Errno(-errno)
-	}
-	return nil
+	body := make([]byte, unix.SizeofRtMsg)
+	copy(body, []byte{unix.AF_INET, 32, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_BLACKHOLE})
+	body = append(body, rtnetlink.Attribute(unix.RTA_DST, []byte{192, 0, 2, 1})...)
+	features := rtnetlink.Attribute(rtaxFeatures, binary.NativeEndian.AppendUint32(nil, rtaxFeatureUsecTS))
+	body = append(body, rtnetlink.Attribute(unix.RTA_METRICS, features)...)
+	return rtnetlink.Set(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, body)
 }
 
 // classNet has a directory for each network device.

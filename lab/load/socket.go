@@ -7,7 +7,6 @@ import (
 	"net"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,21 +43,6 @@ func tcpInfo(c syscall.Conn) (info *unix.TCPInfo, err error) {
 		return err
 	})
 	return info, err
-}
-
-// CountsRTOs reports whether the kernel counts retransmission timeouts: Linux 6.7 and
-// later, as the length of tcp_info shows.
-func CountsRTOs() bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	var info unix.TCPInfo
-	n := uint32(unsafe.Sizeof(info))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_INFO,
-		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&n)), 0)
-	return errno == 0 && uintptr(n) >= unsafe.Offsetof(info.Total_rto)+unsafe.Sizeof(info.Total_rto)
 }
 
 // cookie reads the socket's cookie, which is unique until reboot.

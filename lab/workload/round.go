@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/tcpinfo"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
@@ -117,7 +118,8 @@ func (r *round) finish() measure.Result {
 	slices.SortStableFunc(r.entries, func(a, b entry) int { return int(a.Start - b.Start) })
 	out := &r.result
 	out.Elapsed = r.end
-	out.NoRTOs = !load.CountsRTOs()
+	counts, err := tcpinfo.CountsTimeouts()
+	out.NoRTOs = err != nil || !counts
 	for id := range r.entries {
 		e := &r.entries[id]
 		e.ID = id

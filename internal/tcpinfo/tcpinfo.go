@@ -1,4 +1,6 @@
-package host
+// Package tcpinfo knows what the running kernel says of a connection (struct tcp_info), which differs between
+// versions. It refuses to read that of any connection.
+package tcpinfo
 
 import (
 	"unsafe"
