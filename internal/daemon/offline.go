@@ -178,15 +178,10 @@ func (m classMap) of(e *engine.Engine, s *tcp.Sample) uint32 {
 // Detach removes what a daemon that no longer runs left on the host, and returns what that
 // was.
 func Detach(file string) (undone []string, err error) {
-	cfg, _, err := loadConfig(file)
-	if err != nil {
-		return nil, err
-	}
-	var u undo.Stack
-	defer func() { err = errors.Join(err, u.Run()) }()
-	if err := lockRunDir(cfg.RunDir, &u); err != nil {
-		return nil, err
-	}
+	return offline(file, detach)
+}
+
+func detach(cfg *config.Config) (undone []string, err error) {
 	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
 		// On another file system, a directory of that name is not tcpilot's.
 		if !host.IsBPFFS(dir) || !pinned(dir) {
@@ -227,6 +222,49 @@ func Detach(file string) (undone []string, err error) {
 		undone = append(undone, "socket "+socket)
 	}
 	return undone, nil
+}
+
+// DetachPods removes what a daemon that no longer runs left at the devices of pods, and returns what
+// that was.
+func DetachPods(file string) (undone []string, err error) {
+	return offline(file, func(cfg *config.Config) (undone []string, err error) {
+		for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
+			if !host.IsBPFFS(dir) {
+				continue
+			}
+			removed, err := removePodPins(dir)
+			if err != nil {
+				return undone, err
+			}
+			if removed {
+				undone = append(undone, "programs at the devices of pods, pinned in "+podPins(dir))
+			}
+		}
+		return undone, nil
+	})
+}
+
+// offline calls f with the configuration, while no daemon runs with it.
+func offline(file string, f func(*config.Config) ([]string, error)) (undone []string, err error) {
+	cfg, _, err := loadConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	var u undo.Stack
+	defer func() { err = errors.Join(err, u.Run()) }()
+	if err := lockRunDir(cfg.RunDir, &u); err != nil {
+		return nil, err
+	}
+	return f(cfg)
+}
+
+func removePodPins(bpffs string) (removed bool, err error) {
+	var u undo.Stack
+	defer func() { err = errors.Join(err, u.Run()) }()
+	if err := lockPins(bpffs, &u); err != nil {
+		return false, err
+	}
+	return podlink.Remove(podPins(bpffs))
 }
 
 func removePins(bpffs string) (err error) {

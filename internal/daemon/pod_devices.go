@@ -15,7 +15,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
-	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podlink"
@@ -205,33 +204,6 @@ func (d *Daemon) DetachPods(context.Context) error {
 	return err
 }
 
-// DetachPods removes what a daemon that no longer runs left at the devices of pods, and returns what
-// that was.
-func DetachPods(file string) (undone []string, err error) {
-	cfg, _, err := loadConfig(file)
-	if err != nil {
-		return nil, err
-	}
-	var u undo.Stack
-	defer func() { err = errors.Join(err, u.Run()) }()
-	if err := lockRunDir(cfg.RunDir, &u); err != nil {
-		return nil, err
-	}
-	for _, dir := range []string{cfg.BPFFS, privateBPFFS(cfg)} {
-		if !host.IsBPFFS(dir) {
-			continue
-		}
-		removed, err := podlink.Remove(podPins(dir))
-		if err != nil {
-			return undone, err
-		}
-		if removed {
-			undone = append(undone, "programs at the devices of pods, pinned in "+podPins(dir))
-		}
-	}
-	return undone, nil
-}
-
 // isSame reports whether two errors say the same.
 func isSame(a, b error) bool { return a != nil && b != nil && a.Error() == b.Error() }
 
@@ -244,7 +216,7 @@ func (d *Daemon) logMissing(before, now *podlink.Missing) {
 	}
 	for cookie, err := range now.Pods {
 		if !isSame(before.Pods[cookie], err) {
-			d.log.Warn("packets of a pod take the host's stack, and only TCP that it sends is limited", "pod", d.PodName(cookie), "error", err)
+			d.log.Warn("no programs at the device of a pod", "pod", d.PodName(cookie), "error", err)
 		}
 	}
 }

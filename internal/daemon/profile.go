@@ -29,7 +29,8 @@ type profile struct {
 	sysctls *sysctls
 	journal journal[given]
 	want    config.HostSysctls
-	all     bool // namespaces, not only the daemon's own
+	names   []string // of want
+	all     bool     // namespaces, not only the daemon's own
 
 	// Of the task, and of the start and the end.
 	spaces *host.NetNSList
@@ -39,7 +40,7 @@ type profile struct {
 
 	mu       sync.Mutex // of what follows
 	list     []host.NetNS
-	given    []given
+	given    map[sysctlIn]given
 	left     map[sysctlIn]bool // left alone: they had the value before, or someone else has chosen
 	due      bool              // all namespaces are to be visited
 	problem  string
@@ -81,7 +82,7 @@ func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
 		return nil
 	}
 	if p.all {
-		if p.fresh, err = host.NewNetNSSysctls(p.names()); err != nil {
+		if p.fresh, err = host.NewNetNSSysctls(p.names); err != nil {
 			return fmt.Errorf("read the sysctls of a new network namespace: %w", err)
 		}
 	}
@@ -102,7 +103,8 @@ func newProfile(cfg *config.Config, s *sysctls, log *slog.Logger) (*profile, err
 		return nil, err
 	}
 	return &profile{log: log, sysctls: s, spaces: spaces, listed: spaces.Poll, journal: profileJournal(cfg),
-		want: cfg.Host.Sysctls, all: cfg.Host.NetNS == "all", left: map[sysctlIn]bool{}, due: true}, nil
+		want: cfg.Host.Sysctls, names: cfg.Host.Sysctls.Names(), all: cfg.Host.NetNS == "all",
+		given: map[sysctlIn]given{}, left: map[sysctlIn]bool{}, due: true}, nil
 }
 
 // profileJournal has the sysctls of the profile that are in force.
@@ -132,8 +134,6 @@ func restoreProfile(cfg *config.Config) (undone []string, err error) {
 }
 
 func (p *profile) wanted() bool { return len(p.want) > 0 }
-
-func (p *profile) names() []string { return p.want.Names() }
 
 // holdProfile is the task that gives the profile to new namespaces, and notices what someone else changes.
 func (d *Daemon) holdProfile(ctx context.Context) error {
@@ -197,12 +197,12 @@ type gift struct {
 
 // look returns what a namespace does not have yet.
 func (p *profile) look(ns host.NetNS, now time.Time) (gifts []gift, err error) {
-	values, err := ns.ReadSysctls(p.names())
+	values, err := ns.ReadSysctls(p.names)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	for _, name := range p.names() {
+	for _, name := range p.names {
 		value, has := values[name]
 		at := sysctlIn{ns.Cookie, name}
 		g, given := p.givenAt(at)
@@ -234,10 +234,7 @@ func (p *profile) give(gifts []gift, failed func(host.NetNS, error)) error {
 	if len(gifts) == 0 {
 		return nil
 	}
-	p.mu.Lock()
-	before := p.given
-	p.mu.Unlock()
-	noted, got := slices.Clone(before), slices.Clone(before)
+	noted := p.allGiven()
 	for _, g := range gifts {
 		noted = append(noted, g.given)
 	}
@@ -249,14 +246,13 @@ func (p *profile) give(gifts []gift, failed func(host.NetNS, error)) error {
 			failed(g.ns, err)
 			continue
 		}
-		got = append(got, g.given)
+		p.mu.Lock()
+		p.given[g.where()] = g.given
+		p.mu.Unlock()
 		p.log.Info("sysctl set by the host profile", "netns", p.nameOf(g.NetNS), "sysctl", g.Name, "before", g.Original, "value", g.Value)
 	}
-	p.mu.Lock()
-	p.given = got
-	p.mu.Unlock()
-	if len(got) < len(noted) {
-		p.save(got)
+	if now := p.allGiven(); len(now) < len(noted) {
+		p.save(now)
 	}
 	return nil
 }
@@ -281,12 +277,11 @@ func (p *profile) write(ns host.NetNS, name, from, to string) error {
 func (p *profile) leave(at sysctlIn) {
 	p.mu.Lock()
 	p.left[at] = true
-	n := len(p.given)
-	p.given = slices.DeleteFunc(slices.Clone(p.given), func(g given) bool { return g.where() == at })
-	changed, now := len(p.given) != n, p.given
+	_, changed := p.given[at]
+	delete(p.given, at)
 	p.mu.Unlock()
 	if changed {
-		p.save(now)
+		p.save(p.allGiven())
 	}
 }
 
@@ -295,12 +290,12 @@ func (p *profile) forgetGone() {
 	p.mu.Lock()
 	gone := func(cookie uint64) bool { _, ok := space(p.list, cookie); return !ok }
 	n := len(p.given)
-	p.given = slices.DeleteFunc(slices.Clone(p.given), func(g given) bool { return gone(g.NetNS) })
+	maps.DeleteFunc(p.given, func(at sysctlIn, _ given) bool { return gone(at.netns) })
 	maps.DeleteFunc(p.left, func(at sysctlIn, _ bool) bool { return gone(at.netns) })
-	changed, now := len(p.given) != n, p.given
+	changed := len(p.given) != n
 	p.mu.Unlock()
 	if changed {
-		p.save(now)
+		p.save(p.allGiven())
 	}
 }
 
@@ -317,7 +312,9 @@ func (p *profile) adoptAndRestore() ([]given, error) {
 		p.log.Warn("the host profile of an earlier tcpilot is not known", "error", err)
 		return nil, p.journal.setAside()
 	}
-	p.given = list
+	for _, g := range list {
+		p.given[g.where()] = g
+	}
 	return p.restore()
 }
 
@@ -326,8 +323,8 @@ func (p *profile) adoptAndRestore() ([]given, error) {
 func (p *profile) restore() (written []given, err error) {
 	p.mu.Lock()
 	p.due = true
-	all := p.given
 	p.mu.Unlock()
+	all := p.allGiven()
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -358,7 +355,10 @@ func (p *profile) restore() (written []given, err error) {
 		}
 	}
 	p.mu.Lock()
-	p.given = stay
+	clear(p.given)
+	for _, g := range stay {
+		p.given[g.where()] = g
+	}
 	p.mu.Unlock()
 	return written, errors.Join(append(errs, p.journal.write(stay))...)
 }
@@ -383,11 +383,17 @@ func (p *profile) takeDue() bool {
 func (p *profile) givenAt(at sysctlIn) (given, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.given, func(g given) bool { return g.where() == at })
-	if i < 0 {
-		return given{}, false
-	}
-	return p.given[i], true
+	g, ok := p.given[at]
+	return g, ok
+}
+
+// allGiven lists what was given, in the order in which it was.
+func (p *profile) allGiven() []given {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Values(p.given), func(a, b given) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.NetNS, b.NetNS), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 func (p *profile) isLeft(at sysctlIn) bool {
@@ -420,10 +426,7 @@ func (p *profile) nameOf(cookie uint64) string {
 
 // state is what status shows.
 func (p *profile) state() (list []api.HostSysctl) {
-	p.mu.Lock()
-	all := p.given
-	p.mu.Unlock()
-	for _, g := range all {
+	for _, g := range p.allGiven() {
 		list = append(list, api.HostSysctl{NetNS: p.nameOf(g.NetNS), Sysctl: g.Name, Original: g.Original, Value: g.Value, Since: time.Unix(0, g.At)})
 	}
 	return list

@@ -212,7 +212,8 @@ func TestRootHostProfileLeftOver(t *testing.T) {
 	own := profiled(t)
 	testenv.Sysctl(t, own, sackNr, "7")
 	p := newProfileIn(t, cfg, own)
-	p.given = []given{{NetNS: p.sysctls.own, Name: sackNr, Original: "20", Value: "7"}}
+	old := given{NetNS: p.sysctls.own, Name: sackNr, Original: "20", Value: "7"}
+	p.given[old.where()] = old
 	own.Do(t, func() {
 		p.poll(time.Now(), false)
 		if _, err := p.restore(); err != nil {

@@ -310,6 +310,9 @@ func TestRootPinsHaveOneDaemon(t *testing.T) {
 	if _, err := Detach(q.config); err == nil || !strings.Contains(err.Error(), "another tcpilot uses the pins") {
 		t.Errorf("detach: %v", err)
 	}
+	if _, err := DetachPods(q.config); err == nil || !strings.Contains(err.Error(), "another tcpilot uses the pins") {
+		t.Errorf("detach pods: %v", err)
+	}
 	if after := p.pins(t); !slices.Equal(before, after) {
 		t.Errorf("pins were %v, are %v", before, after)
 	}
