@@ -123,36 +123,7 @@ func (c *cluster) leased(t *testing.T) (addresses []string) {
 // and to the address that the client connects to.
 func speaks(t *testing.T, client, server *testenv.NS, to string, listen, connect int) netip.Addr {
 	t.Helper()
-	l := server.Listen(t, "tcp", net.JoinHostPort("", fmt.Sprint(listen)))
-	defer l.Close()
-	seen := make(chan netip.Addr, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			seen <- netip.Addr{}
-			return
-		}
-		defer c.Close()
-		io.Copy(c, c)
-		seen <- c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-	}()
-	client.Do(t, func() {
-		d := net.Dialer{Timeout: 5 * time.Second}
-		c, err := d.Dial("tcp", net.JoinHostPort(to, fmt.Sprint(connect)))
-		if err != nil {
-			t.Error(err)
-			l.Close()
-			return
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
-		io.WriteString(c, "hello")
-		c.(*net.TCPConn).CloseWrite()
-		if got, err := io.ReadAll(c); string(got) != "hello" {
-			t.Errorf("to %s: %q, %v", to, got, err)
-		}
-	})
-	return <-seen
+	return client.Speak(t, server, fmt.Sprintf(":%d", listen), net.JoinHostPort(to, fmt.Sprint(connect)), 5*time.Second)
 }
 
 // kinds are the values of device that the kernel can do. Netkit is tried under other kernels (test/vm).

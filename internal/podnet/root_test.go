@@ -3,7 +3,6 @@ package podnet
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -127,37 +126,7 @@ func (n *node) make(p *Pair) Made {
 // be waited for. It returns the address that the server sees.
 func (n *node) speaks(from, to *testenv.NS, address string) netip.Addr {
 	n.Helper()
-	l := to.Listen(n, "tcp", net.JoinHostPort(address, "0"))
-	seen := make(chan netip.Addr, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			seen <- netip.Addr{}
-			return
-		}
-		defer c.Close()
-		io.Copy(c, c)
-		seen <- c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
-	}()
-	var got []byte
-	from.Do(n, func() {
-		d := net.Dialer{Timeout: 900 * time.Millisecond} // a SYN is sent again after a second
-		c, err := d.Dial("tcp", l.Addr().String())
-		if err != nil {
-			n.Error(err)
-			l.Close()
-			return
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
-		io.WriteString(c, "hello")
-		c.(*net.TCPConn).CloseWrite()
-		got, _ = io.ReadAll(c)
-	})
-	if string(got) != "hello" {
-		n.Errorf("to %s: %q", address, got)
-	}
-	return <-seen
+	return from.Speak(n, to, net.JoinHostPort(address, "0"), "", 900*time.Millisecond) // a SYN is sent again after a second
 }
 
 // Pods reach each other, the host and other hosts, in both families, with the first packet, and are

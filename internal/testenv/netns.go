@@ -3,10 +3,13 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
@@ -129,6 +132,45 @@ func (n *NS) Dial(t testing.TB, network, address string) net.Conn {
 	})
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// Speak sends a line over TCP to a server in another namespace, checks that it comes back, and returns
+// the address that the server sees. The server listens on listen; the client connects to connect, or if
+// that is empty to where the server listens, within the time limit.
+func (n *NS) Speak(t testing.TB, server *NS, listen, connect string, limit time.Duration) netip.Addr {
+	t.Helper()
+	l := server.Listen(t, "tcp", listen)
+	defer l.Close()
+	if connect == "" {
+		connect = l.Addr().String()
+	}
+	seen := make(chan netip.Addr, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			seen <- netip.Addr{}
+			return
+		}
+		defer c.Close()
+		io.Copy(c, c)
+		seen <- c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	}()
+	n.Do(t, func() {
+		c, err := (&net.Dialer{Timeout: limit}).Dial("tcp", connect)
+		if err != nil {
+			t.Error(err)
+			l.Close()
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		io.WriteString(c, "hello")
+		c.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(c); string(got) != "hello" {
+			t.Errorf("to %s: %q, %v", connect, got, err)
+		}
+	})
+	return <-seen
 }
 
 // Start starts a command in the namespace and kills it when the test ends.

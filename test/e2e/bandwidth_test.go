@@ -35,16 +35,7 @@ type podHost struct {
 
 func newPodNode(t testing.TB) *podNode {
 	t.Helper()
-	testenv.Root(t)
-	n, err := topology.New()
-	must(t, err)
-	stop := testenv.CloseOnSignal(n)
-	t.Cleanup(func() {
-		stop()
-		if err := n.Close(); err != nil {
-			t.Errorf("close network: %v", err)
-		}
-	})
+	n := newNet(t)
 	l, err := topology.Build(n, topology.Graph{
 		Nodes: []topology.Node{{Name: "node", Role: topology.Router}, {Name: "pod", Role: topology.Sender}, {Name: "peer", Role: topology.Receiver}, {Name: "far", Role: topology.Receiver}},
 		Edges: []topology.Edge{{Name: "pod", From: "pod", To: "node"}, {Name: "peer", From: "node", To: "peer"}, {Name: "far", From: "node", To: "far"}},

@@ -62,8 +62,8 @@ func newWorld(t testing.TB, names ...string) *world {
 	return w
 }
 
-// newPlainWorld builds a network of perfect wires.
-func newPlainWorld(t testing.TB, names ...string) *world {
+// newNet is a network without hosts, which ends with the test.
+func newNet(t testing.TB) *topology.Net {
 	t.Helper()
 	testenv.Root(t)
 	n, err := topology.New()
@@ -75,9 +75,16 @@ func newPlainWorld(t testing.TB, names ...string) *world {
 			t.Errorf("close network: %v", err)
 		}
 	})
-	w := &world{net: n}
-	w.star, err = topology.NewStar(n, names...)
+	return n
+}
+
+// newPlainWorld builds a network of perfect wires.
+func newPlainWorld(t testing.TB, names ...string) *world {
+	t.Helper()
+	n := newNet(t)
+	star, err := topology.NewStar(n, names...)
 	must(t, err)
+	w := &world{net: n, star: star}
 	w.cgroup, err = n.Cgroup("tuned")
 	must(t, err)
 	other, err := n.Cgroup("beside")
