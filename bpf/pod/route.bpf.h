@@ -127,6 +127,20 @@ static __always_inline bool without_nat(const union address *a, __u8 family)
 	return of && *of == family;
 }
 
+/* Finds the device that the route of a packet leads to: UNDERSTOOD, or why the stack has to take the packet. */
+static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct packet *p, const struct device **to)
+{
+	long result;
+
+	if (is_translated(skb, p))
+		return LEFT_NAT;
+	result = look_up_route(skb, p);
+	if (result)
+		return why_not(result);
+	*to = bpf_map_lookup_elem(&pod_devices, &p->fib.ifindex);
+	return *to && ((*to)->flags & DEVICE_ROUTED) ? UNDERSTOOD : LEFT_DEVICE;
+}
+
 /* A packet that a pod sent, at the host's end of its pair. */
 static __always_inline int route_from_pod(struct __sk_buff *skb)
 {
@@ -134,7 +148,6 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	const __u32 *here, *there;
 	const struct device *to;
 	enum pod_count why;
-	long result;
 
 	why = parse(skb, &p);
 	if (why != UNDERSTOOD)
@@ -145,13 +158,10 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
 	if (!there && !without_nat(&p.destination, p.family))
 		return pass(LEFT_DESTINATION);
-	if (is_translated(skb, &p))
-		return pass(LEFT_NAT);
-	result = look_up_route(skb, &p);
-	if (result)
-		return pass(why_not(result));
-	to = bpf_map_lookup_elem(&pod_devices, &p.fib.ifindex);
-	if (!to || !(to->flags & DEVICE_ROUTED) || p.fib.ifindex == skb->ifindex)
+	why = find_way(skb, &p, &to);
+	if (why != UNDERSTOOD)
+		return pass(why);
+	if (p.fib.ifindex == skb->ifindex)
 		return pass(LEFT_DEVICE);
 	if (to->flags & DEVICE_OUTER) {
 		/* A pod's address that has a route to elsewhere counts as those of other hosts. */
@@ -170,7 +180,7 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 	struct packet p = {};
 	const __u32 *there;
 	const struct device *to;
-	long result;
+	enum pod_count why;
 
 	if (parse(skb, &p) != UNDERSTOOD)
 		return TCX_NEXT;	/* most are the host's own: none are counted */
@@ -179,13 +189,10 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (!without_nat(&p.source, p.family))
 		return pass(LEFT_SOURCE);
-	if (is_translated(skb, &p))
-		return pass(LEFT_NAT);
-	result = look_up_route(skb, &p);
-	if (result)
-		return pass(why_not(result));
-	to = bpf_map_lookup_elem(&pod_devices, &p.fib.ifindex);
-	if (!to || !(to->flags & DEVICE_ROUTED) || *there != p.fib.ifindex)
+	why = find_way(skb, &p, &to);
+	if (why != UNDERSTOOD)
+		return pass(why);
+	if (*there != p.fib.ifindex)
 		return pass(LEFT_DEVICE);
 	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
 }
