@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"strconv"
@@ -348,7 +349,7 @@ func (b *bufferLimits) restore() (written []buffers.Change, err error) {
 			continue
 		}
 		err := b.write(ns, c)
-		if err != nil && !errors.Is(err, errLimitChanged) {
+		if err != nil && !errors.Is(err, errLimitChanged) && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("network namespace %s: %w", spaceName(ns), err))
 			continue
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/metrics"
-	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -349,7 +348,7 @@ func inNetNS(ns host.NetNS, f func() error) error {
 	if ns.Own {
 		return f()
 	}
-	return netns.In(ns.Path, f)
+	return ns.In(f)
 }
 
 // serveReloads reads the configuration again on SIGHUP or when the API asks.

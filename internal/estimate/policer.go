@@ -115,6 +115,10 @@ type Policer struct {
 	Reached      float32 `json:"reached_bytes_per_second,omitempty"`
 	CleanReached float32 `json:"clean_reached_bytes_per_second,omitempty"`
 
+	// Queued says that a connection of this trial lost packets while a queue was full. One such may
+	// have met a delay of the host instead.
+	Queued bool `json:"queued,omitempty"`
+
 	// Free are the connections without pacing that made the search begin.
 	Free FreeConnections `json:"free"`
 
@@ -295,8 +299,12 @@ func (p *Policer) settle(at int64) {
 // tooFast: packets are lost at the present rate.
 func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	share := float64(p.PacedLost) / float64(p.PacedSent)
+	queued := p.State == PolicerTrial && stretch(s) > queueless
 	switch {
-	case p.State == PolicerTrial && stretch(s) > queueless:
+	case queued && !p.Queued:
+		p.Queued = true
+		p.try(p.Pace, at)
+	case queued:
 		p.withdraw(at) // what is too fast waits: a link, and its queue
 	case p.Clean != 0 && p.Pace > p.Clean:
 		p.State = PolicerFound

@@ -140,6 +140,27 @@ func TestPolicerIsFound(t *testing.T) {
 	}
 }
 
+// One connection whose packets the host delayed does not end the search.
+func TestPolicerIsFoundBesideADelay(t *testing.T) {
+	for delayed := range 8 {
+		x := newSimulated(5, func(x *simulated) { x.policer, x.bucket = 48e6, 100e3 })
+		paced := 0
+		for range 10 {
+			s := x.connection()
+			if s.MaxPacingRate != 0 {
+				if paced == delayed {
+					s.LossRTT = 2 * s.MinRTT
+				}
+				paced++
+			}
+			x.path.Observe(s)
+		}
+		if _, ok := x.path.Policer.Limit(); !ok {
+			t.Errorf("paced connection %d was delayed: no limit after 10: %+v", delayed, x.path.Policer)
+		}
+	}
+}
+
 // Losses that do not depend on the rate, and those of a queue, are not a policer's.
 func TestNoPolicer(t *testing.T) {
 	for name, change := range map[string]func(*simulated){

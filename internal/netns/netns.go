@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -43,9 +44,10 @@ func In(name string, f func() error) error {
 }
 
 // InSame is In for the namespace that has a cookie. A path in /proc refers to another one once its process
-// has moved, or once its id is that of another process: then f does not run.
+// has moved, or once its id is that of another process, and a name to an empty file once it is
+// unmounted: then f does not run, and the error is fs.ErrNotExist.
 func InSame(name string, cookie uint64, f func() error) error {
-	return In(name, func() error {
+	err := In(name, func() error {
 		now, err := ownCookie()
 		if err != nil {
 			return err
@@ -55,6 +57,10 @@ func InSame(name string, cookie uint64, f func() error) error {
 		}
 		return f()
 	})
+	if errors.Is(err, errNotNamespace) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return err
 }
 
 // Do is In for an open descriptor of a namespace.
@@ -140,6 +146,8 @@ func ownCookie() (uint64, error) {
 	return cookie, nil
 }
 
+var errNotNamespace = errors.New("is not a namespace")
+
 // open refuses a file that is not a namespace: when the mount of a name is gone, an empty file
 // remains.
 func open(path string) (int, error) {
@@ -150,7 +158,7 @@ func open(path string) (int, error) {
 	var s unix.Statfs_t
 	if err := unix.Fstatfs(fd, &s); err != nil || int64(s.Type) != unix.NSFS_MAGIC {
 		unix.Close(fd)
-		return -1, fmt.Errorf("open network namespace: %s is not a namespace", path)
+		return -1, fmt.Errorf("open network namespace: %s %w", path, errNotNamespace)
 	}
 	return fd, nil
 }

@@ -97,6 +97,9 @@ func TestRootInErrors(t *testing.T) {
 	if err := netns.In(empty, f); err == nil || !strings.Contains(err.Error(), "not a namespace") {
 		t.Errorf("an empty file: %v", err)
 	}
+	if err := netns.InSame(empty, 1, f); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name whose namespace was unmounted: %v", err)
+	}
 	if err := netns.In("/proc/self/ns/mnt", f); err == nil {
 		t.Error("a mount namespace was entered")
 	}
