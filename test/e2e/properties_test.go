@@ -222,7 +222,7 @@ func TestRootApplicationLimitedConnectionsAreNotScored(t *testing.T) {
 	p := startTcpilot(t, w, settings{holdOut: "0%"})
 	f := p.follow(t)
 	for range 4 {
-		c := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 300 * time.Millisecond, Limit: 100_000})
+		c := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: time.Second, Limit: 30_000})
 		t.Logf("%+v", f.await(t, of(c)))
 	}
 	tiny, err := w.client.Churn(t.Context(), load.ChurnSpec{To: []string{at(w.remotes[0].Addr4)}, Duration: 5 * time.Second, Count: 20})
