@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,10 +26,12 @@ import (
 //	go test ./test/e2e -run '^$' -bench Cost           a few pairs, 2 minutes
 //	TCPILOT_FULL=1 go test ./test/e2e -run '^$' -bench Cost
 
-// churnPort is the first of the ports of the server whose cost is measured too. With one port
-// alone, a client runs out of local ports within seconds, and searches for one.
+// churnPort is the first of the ports of the server whose cost is measured too, and plainPort of
+// those whose listeners are not in the tuned cgroup. With one port alone, a client runs out of local
+// ports within seconds, and searches for one.
 const (
 	churnPort  = 5202
+	plainPort  = 5302
 	churnPorts = 16
 )
 
@@ -44,19 +47,45 @@ func newChurn(b *testing.B) (w *world, server *load.Agent, to []string) {
 		must(b, h.SetSysctl("net.ipv4.tcp_max_tw_buckets", "2000"))
 	}
 	server = w.agent(b, w.remotes[0].Host, w.cgroup)
-	for port := range churnPorts {
-		_, err := server.Listen(b.Context(), load.ListenSpec{Address: fmt.Sprintf("0.0.0.0:%d", churnPort+port)})
-		must(b, err)
-		to = append(to, fmt.Sprintf("%s:%d", w.remotes[0].Addr4, churnPort+port))
-	}
-	return w, server, to
+	return w, server, listenChurn(b, w, server, churnPort)
 }
 
-// spent is the cost of connections in one block.
+// listenChurn has the server listen on ports from the first on.
+func listenChurn(b *testing.B, w *world, server *load.Agent, first int) (to []string) {
+	b.Helper()
+	for port := first; port < first+churnPorts; port++ {
+		_, err := server.Listen(b.Context(), load.ListenSpec{Address: fmt.Sprintf("0.0.0.0:%d", port)})
+		must(b, err)
+		to = append(to, fmt.Sprintf("%s:%d", w.remotes[0].Addr4, port))
+	}
+	return to
+}
+
+// spent is the cost of connections.
 type spent struct {
-	perSecond float64 // connections
-	ends      float64 // CPU time of client and server, us per connection
-	machine   float64 // busy time of the whole machine, us per connection
+	connections   uint64
+	elapsed       time.Duration
+	ends, machine time.Duration // CPU time of client and server, and of the whole machine
+}
+
+func (s spent) perSecond() float64 { return float64(s.connections) / s.elapsed.Seconds() }
+func (s spent) perEnds() float64   { return float64(s.ends.Microseconds()) / float64(s.connections) }
+func (s spent) perMachine() float64 {
+	return float64(s.machine.Microseconds()) / float64(s.connections)
+}
+
+func (s spent) String() string {
+	return fmt.Sprintf("%.0f/s %.1f us (machine %.1f us)", s.perSecond(), s.perEnds(), s.perMachine())
+}
+
+func sumSpent(blocks []spent) (sum spent) {
+	for _, s := range blocks {
+		sum.connections += s.connections
+		sum.elapsed += s.elapsed
+		sum.ends += s.ends
+		sum.machine += s.machine
+	}
+	return sum
 }
 
 // block makes connections as fast as it can for d.
@@ -73,52 +102,60 @@ func block(b *testing.B, w *world, server *load.Agent, to []string, d time.Durat
 	if r.Errors > 0 {
 		b.Errorf("%d connections failed: %s", r.Errors, r.FirstError)
 	}
-	per := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(r.Connections) }
-	return spent{r.PerSecond, per(r.CPU.Sum() + after.Sub(before).Sum()), per(busy)}
+	return spent{r.Connections, r.Elapsed, r.CPU.Sum() + after.Sub(before).Sum(), busy}
 }
 
-// BenchmarkCostPairs compares blocks of connections with and without tcpilot, in pairs whose
-// order alternates: with a congestion control set on each connection, in the default
-// configuration, which learns, and with a rule that leaves the connections alone, which is what
-// classification and the daemon cost.
+// BenchmarkCostPairs compares connections with and without tcpilot, which runs all the time: with a
+// congestion control set on each connection, in the default configuration, which learns, and with
+// a rule that leaves the connections alone, which is what classification costs.
 func BenchmarkCostPairs(b *testing.B) {
 	b.Run("set", func(b *testing.B) { costPairs(b, bothEnds) })
 	b.Run("learn", func(b *testing.B) { costPairs(b, "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {}}\n") })
 	b.Run("leave", func(b *testing.B) { costPairs(b, "  - {name: lab, match: {remote: [10.0.0.0/8]}, leave: true}\n") })
 }
 
+// costPairs takes turns of half a second, in the order of the Thue-Morse sequence, so that a host
+// whose speed changes within seconds is as fast for one as for the other. Client and server are the same
+// processes in all of them; they are in the tuned cgroup or in another one.
 func costPairs(b *testing.B, rules string) {
+	const slice = 500 * time.Millisecond
 	pairs, length := 6, 2*time.Second
 	if full() {
 		pairs, length = 24, 4*time.Second
 	}
-	w, server, to := newChurn(b)
-	p := newTcpilot(b, w, settings{rules: rules, lease: "10s", interval: "5s"})
-	block(b, w, server, to, time.Second) // warm up
+	w, server, tuned := newChurn(b)
+	other, err := w.net.Cgroup("other")
+	must(b, err)
+	move(b, server, other)
+	plain := listenChurn(b, w, server, plainPort)
+	startTcpilot(b, w, settings{rules: rules, lease: "10s", interval: "5s"})
 	measure := func(with bool) spent {
+		cgroup, to := other, plain
 		if with {
-			p.start(b)
-			defer p.stop(b)
+			cgroup, to = w.cgroup, tuned
 		}
-		time.Sleep(500 * time.Millisecond)
-		return block(b, w, server, to, length)
+		move(b, w.client, cgroup)
+		return block(b, w, server, to, slice)
 	}
+	measure(true) // warm up
+	measure(false)
 	var rates, ends, machine, base []float64
 	for range b.N {
 		for i := range pairs {
-			with := i%2 == 0
-			first := measure(with)
-			second := measure(!with)
-			on, off := first, second
-			if !with {
-				on, off = second, first
+			var on, off []spent
+			for j := range 2 * int(length/slice) {
+				if bits.OnesCount(uint(j))%2 == 0 {
+					on = append(on, measure(true))
+				} else {
+					off = append(off, measure(false))
+				}
 			}
-			rates = append(rates, on.perSecond/off.perSecond)
-			ends = append(ends, on.ends/off.ends)
-			machine = append(machine, on.machine/off.machine)
-			base = append(base, off.ends)
-			b.Logf("pair %d: without %.0f/s %.1f us (machine %.1f us), with %.0f/s %.1f us (machine %.1f us)", i,
-				off.perSecond, off.ends, off.machine, on.perSecond, on.ends, on.machine)
+			with, without := sumSpent(on), sumSpent(off)
+			rates = append(rates, with.perSecond()/without.perSecond())
+			ends = append(ends, with.perEnds()/without.perEnds())
+			machine = append(machine, with.perMachine()/without.perMachine())
+			base = append(base, without.perEnds())
+			b.Logf("pair %d: without %s, with %s", i, without, with)
 		}
 	}
 	b.ReportMetric(0, "ns/op")
@@ -126,6 +163,13 @@ func costPairs(b *testing.B, rules string) {
 	publish(b, ends, "cpu-ratio")
 	publish(b, machine, "machine-ratio")
 	b.ReportMetric(median(base), "us-cpu/conn")
+}
+
+// move puts a process into a cgroup. Sockets belong to the cgroup in which they were created, and
+// accepted ones to their listener's.
+func move(b *testing.B, a *load.Agent, to *topology.Cgroup) {
+	b.Helper()
+	must(b, os.WriteFile(filepath.Join(to.Path, "cgroup.procs"), strconv.AppendInt(nil, int64(a.Pid()), 10), 0))
 }
 
 // BenchmarkCostBPF sums the run time of tcpilot's programs per connection, both
@@ -297,8 +341,8 @@ func BenchmarkCostDaemonBusy(b *testing.B) {
 			before, begun := p.cpu(b), time.Now()
 			s := block(b, w, server, to, 4*time.Second)
 			share := (p.cpu(b) - before).Seconds() / time.Since(begun).Seconds()
-			b.Logf("%.0f connections a second, daemon %.2f %%", s.perSecond, 100*share)
-			shares = append(shares, 100*share*10_000/s.perSecond)
+			b.Logf("%.0f connections a second, daemon %.2f %%", s.perSecond(), 100*share)
+			shares = append(shares, 100*share*10_000/s.perSecond())
 		}
 	}
 	b.ReportMetric(0, "ns/op")
