@@ -15,6 +15,7 @@ import (
 // Main runs a package's tests and fails if they leave descriptors open. It is
 // the body of a TestMain and does not return.
 func Main(m *testing.M) {
+	PreferOverOthers()
 	before := openFDs()
 	code := m.Run()
 	if code == 0 {

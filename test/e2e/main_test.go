@@ -5,13 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
-	"golang.org/x/sys/unix"
 )
 
 // scratch holds the binary; removed at the end.
@@ -20,26 +19,8 @@ var scratch string
 func TestMain(m *testing.M) {
 	load.RunIfAgent()
 	runIfLive()
-	if err := preferOverOthers(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	testenv.PreferOverOthers()
 	os.Exit(run(m))
-}
-
-// preferOverOthers starts this process again with a priority above that of other work on the machine,
-// because these tests check times that a scheduler's delay would change. What it starts has it too.
-func preferOverOthers() error {
-	const nice = -10
-	// The system call returns 20 - nice (getpriority(2)).
-	if now, err := unix.Getpriority(unix.PRIO_PROCESS, 0); os.Geteuid() != 0 || err != nil || 20-now <= nice {
-		return err
-	}
-	runtime.LockOSThread() // the priority is the thread's, and the new process has that of this thread
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, nice); err != nil {
-		return fmt.Errorf("raise the priority of the tests: %w", err)
-	}
-	return fmt.Errorf("start the tests again: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 func run(m *testing.M) int {
