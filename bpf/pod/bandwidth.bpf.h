@@ -94,20 +94,41 @@ static __always_inline __u64 clock_advance(__u64 *clock, __u64 now, __u64 cost)
 	return 0;
 }
 
+/* The longest packet without BIG TCP, from its IP header on (IP_MAX_MTU, include/net/ip.h). */
+#define MAX_IP_LENGTH 0xffff
+
+static __always_inline struct pod_meter *meter_of(const struct device *pod, enum pod_direction d)
+{
+	struct pod_meters *meters = bpf_map_lookup_elem(&pod_meters, &pod->index);
+
+	if (!meters)
+		return NULL;
+	return d == POD_EGRESS ? &meters->egress : &meters->ingress;
+}
+
+static __always_inline void count_big(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
+{
+	struct pod_meter *m;
+
+	if (skb->len <= MAX_IP_LENGTH + ETH_HLEN || !(pod->flags & DEVICE_BIG))
+		return;
+	m = meter_of(pod, d);
+	if (m)
+		__sync_fetch_and_add(&m->big, 1);
+}
+
 /* Whether a packet of a pod, in a direction, may pass. */
 static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
 {
 	__u64 rate = d == POD_EGRESS ? pod->egress : pod->ingress, ahead;
-	struct pod_meters *meters;
 	struct pod_meter *m;
 	__u32 packets, len;
 
 	if (!rate)
 		return true;
-	meters = bpf_map_lookup_elem(&pod_meters, &pod->index);
-	if (!meters)
+	m = meter_of(pod, d);
+	if (!m)
 		return true;
-	m = d == POD_EGRESS ? &meters->egress : &meters->ingress;
 	len = wire_len(skb, &packets);
 	ahead = clock_advance(&m->clock_ns, bpf_ktime_get_ns(), len * NSEC_PER_SEC / rate);
 	if (ahead > MOST_AHEAD) {

@@ -39,7 +39,7 @@ struct {
 	__type(value, __u8);
 } pod_networks SEC(".maps");
 
-/* Of the pods that have a limit, by the index of their device. User space adds the keys. */
+/* Of the pods that have a limit, or packets above 64 KB, by the index of their device. User space adds the keys. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -14,7 +14,10 @@
 /* What happens to each packet for a pod, whichever way it comes. */
 static __always_inline int to_pod(struct __sk_buff *skb, const struct device *pod)
 {
-	return bandwidth_pass(skb, pod, POD_INGRESS) ? TCX_NEXT : TCX_DROP;
+	if (!bandwidth_pass(skb, pod, POD_INGRESS))
+		return TCX_DROP;
+	count_big(skb, pod, POD_INGRESS);
+	return TCX_NEXT;
 }
 
 #include "route.bpf.h"
@@ -24,6 +27,7 @@ static __always_inline int from_pod(struct __sk_buff *skb, const struct device *
 {
 	if (!bandwidth_pass(skb, pod, POD_EGRESS))
 		return TCX_DROP;
+	count_big(skb, pod, POD_EGRESS);
 	if (pod->flags & DEVICE_ROUTED)
 		return route_from_pod(skb);
 	return TCX_NEXT;

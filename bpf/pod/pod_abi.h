@@ -5,7 +5,7 @@
 #define TCPILOT_POD_ABI_H
 
 enum pod_limits {
-	POD_ABI_VERSION = 3,	/* in the name of the directory with the pinned maps */
+	POD_ABI_VERSION = 4,	/* in the name of the directory with the pinned maps */
 	MAX_DEVICES = 8192,
 	MAX_ADDRESSES = 65536,
 	MAX_NETWORKS = 1024,
@@ -14,6 +14,7 @@ enum pod_limits {
 enum device_flags {
 	DEVICE_ROUTED = 1 << 0,	/* packets may be routed here without the host's stack */
 	DEVICE_OUTER = 1 << 1,	/* leads to other hosts; otherwise it is the host's end of a pod's pair */
+	DEVICE_BIG = 1 << 2,	/* may have packets above 64 KB (BIG TCP), which are counted */
 };
 
 /* A device of the host, by its interface index. */
@@ -32,12 +33,13 @@ enum pod_direction {
 	POD_INGRESS,
 };
 
-/* What met the limit of one direction. */
+/* What met the limit of one direction, and the packets above 64 KB. */
 struct pod_meter {
 	__u64 clock_ns;		/* CLOCK_MONOTONIC: when all that has passed would have been sent at the limit */
 	__u64 bytes;		/* passed, on the wire */
 	__u64 marked;		/* packets, after segmentation, that passed with a mark of congestion */
 	__u64 dropped;		/* packets, after segmentation */
+	__u64 big;		/* packets above 64 KB, before segmentation, that passed */
 };
 
 struct pod_meters {
@@ -84,7 +86,7 @@ struct pod_counters {
 };
 
 _Static_assert(sizeof(struct device) == 40, "device");
-_Static_assert(sizeof(struct pod_meters) == 64, "pod_meters");
+_Static_assert(sizeof(struct pod_meters) == 80, "pod_meters");
 _Static_assert(sizeof(struct network) == 20, "network");
 
 #endif

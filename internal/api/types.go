@@ -360,6 +360,17 @@ type Pod struct {
 	// Egress and Ingress limit the bandwidth of the pod; absent without a limit.
 	Egress  *PodBandwidth `json:"egress_bandwidth,omitempty"`
 	Ingress *PodBandwidth `json:"ingress_bandwidth,omitempty"`
+	// BigTCP is absent unless BIG TCP is configured (pods.big_tcp).
+	BigTCP *PodBigTCP `json:"big_tcp,omitempty"`
+}
+
+// PodBigTCP says whether a pod can have packets above 64 KB, before segmentation, and how many it had.
+type PodBigTCP struct {
+	Active   bool   `json:"active"`
+	Why      string `json:"why,omitempty"`        // why not
+	Size     uint32 `json:"size_bytes,omitempty"` // largest packet
+	Sent     uint64 `json:"sent_packets"`         // above 64 KB, of connections of any age
+	Received uint64 `json:"received_packets"`
 }
 
 // PodBandwidth is the limit of a pod's bandwidth in one direction, and what has met it since the limit

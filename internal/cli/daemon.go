@@ -103,8 +103,9 @@ func (a *app) detach() *cobra.Command {
 daemon runs, this command removes what an earlier one left in the kernel, and then
 needs root. What was learned stays on disk.
 
-With --pods, only the programs at the network devices of pods are removed, and the
-daemon goes on: packets of pods take the host's stack until 'tcpilot reload'.
+With --pods, only the programs at the network devices of pods are removed, and
+devices get back the sizes of packets that they had (BIG TCP). The daemon goes on:
+packets of pods take the host's stack until 'tcpilot reload'.
 Connections of pods are not interrupted.`,
 		Example: "  sudo tcpilot detach\n  sudo tcpilot detach --pods",
 		Args:    console.Args(0, 0, ""),

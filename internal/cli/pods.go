@@ -36,6 +36,9 @@ A second table has the limits of bandwidth, if there are some:
   MARKED       packets that passed with a mark of congestion (ECN)
   DROPPED      packets beyond the limit
 
+A third one has the pods with packets above 64 KB (pods.big_tcp), and how many
+of them they sent and received, before segmentation.
+
 Below: annotations that are not followed, pods whose packets take the
 host's stack although host routing is on (pods.host_routing), how many packets were
 routed and how many were left to the stack, and records that are not used, each with
@@ -86,6 +89,7 @@ func (a *app) renderPods(w io.Writer, l api.PodList) {
 		t.Fit(a.Width)
 		t.Write(w, a.Paint, "")
 		a.renderBandwidth(w, l.Pods)
+		a.renderBigTCP(w, l.Pods)
 	}
 	for i := range l.Pods {
 		if p := &l.Pods[i]; p.Warning != "" {
@@ -138,6 +142,29 @@ func (a *app) renderBandwidth(w io.Writer, pods []api.Pod) {
 	}
 	a.Heading(w, "Bandwidth")
 	t.Write(w, a.Paint, "  ")
+}
+
+// renderBigTCP shows the pods that have packets above 64 KB, where that is on, and why others have none.
+func (a *app) renderBigTCP(w io.Writer, pods []api.Pod) {
+	t, rows := console.NewTable("POD", ">LARGEST PACKET", ">SENT ABOVE 64 KB", ">RECEIVED"), 0
+	var without []string
+	for i := range pods {
+		switch b := pods[i].BigTCP; {
+		case b == nil:
+		case b.Active:
+			t.Row(pods[i].Pod, fmtBytes(uint64(b.Size)), fmtCount(b.Sent), fmtCount(b.Received))
+			rows++
+		default:
+			without = append(without, fmt.Sprintf("%s: packets of at most 64 KB: %s", pods[i].Pod, b.Why))
+		}
+	}
+	if rows > 0 {
+		a.Heading(w, "BIG TCP")
+		t.Write(w, a.Paint, "  ")
+	}
+	for _, line := range without {
+		fmt.Fprintln(w, line)
+	}
 }
 
 // podRules lists the rules for a pod, and what its annotation fixes.

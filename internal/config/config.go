@@ -92,7 +92,8 @@ type Pods struct {
 	Dir         string         `key:"dir" is:"path" doc:"directory of the records of pods, which the CNI plugin tcpilot-cni writes; no pods are known if it does not exist"`
 	Bandwidth   string         `key:"bandwidth" oneof:"off on" doc:"on: limit the bandwidth of pods as their annotations kubernetes.io/egress-bandwidth and kubernetes.io/ingress-bandwidth, or the container runtime, ask"`
 	HostRouting string         `key:"host_routing" oneof:"off on" doc:"on: packets of pods are routed by eBPF programs at the pods' devices, and do not pass through netfilter and the rest of the host's stack (pods.md lists what is bypassed)"`
-	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing; without any only packets from pod to pod of this host are routed"`
+	BigTCP      string         `key:"big_tcp" oneof:"off on" doc:"on: TCP packets of pods have up to 192 KB until they leave the host, where they are segmented (BIG TCP); pods.md says what has to support it, and what is changed"`
+	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing and big_tcp; without any only packets from pod to pod of this host are routed"`
 	Networks    []netip.Prefix `key:"networks" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
 }
 
@@ -101,6 +102,9 @@ func (p *Pods) LimitsBandwidth() bool { return p.Bandwidth == "on" }
 
 // RoutesHost reports whether packets of pods are to be routed by programs.
 func (p *Pods) RoutesHost() bool { return p.HostRouting == "on" }
+
+// HasBigTCP reports whether pods may have packets above 64 KB.
+func (p *Pods) HasBigTCP() bool { return p.BigTCP == "on" }
 
 // Host configures the host profile.
 type Host struct {
@@ -231,7 +235,7 @@ func base() *Config {
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
 		Buffers:      Buffers{Max: 64 << 20},
-		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off"},
+		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off", BigTCP: "off"},
 		Host:         Host{NetNS: "own"},
 		Learning: Learning{
 			Learner:      "thompson",

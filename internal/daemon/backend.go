@@ -83,6 +83,9 @@ func (d *Daemon) features() []api.Feature {
 	if d.cfg.Load().Pods.RoutesHost() {
 		out = append(out, d.routingFeature())
 	}
+	if d.cfg.Load().Pods.HasBigTCP() {
+		out = append(out, d.bigTCPFeature())
+	}
 	out = append(out, d.controls.features()...)
 	for _, w := range d.engine.Waiting() {
 		out = append(out, api.Feature{
@@ -121,6 +124,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c.Pods = d.podCounts()
 	c.Packets = d.packetCounts()
 	c.Bandwidth = d.bandwidthCounts()
+	c.BigTCP = d.bigTCPCounts()
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err

@@ -62,6 +62,7 @@ type Daemon struct {
 	sysctls    *sysctls
 	pods       pods
 	podDevices podDevices
+	bigTCP     *bigTCP
 	rules      ruleSet
 	buffers    *bufferLimits
 	profile    *profile
@@ -165,10 +166,10 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 	if err := d.openPods(cfg); err != nil {
 		return err
 	}
-	d.openPodDevices(u)
-	if err := d.openStore(cfg, u); err != nil {
+	if err := d.openStore(cfg, u); err != nil { // it makes the directory of the journals
 		return err
 	}
+	d.openPodDevices(u)
 	if err := d.openEngine(cfg, u); err != nil {
 		return err
 	}

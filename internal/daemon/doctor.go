@@ -39,6 +39,9 @@ func (d *Daemon) Doctor(_ context.Context, again bool) (api.Doctor, error) {
 	if !d.cfg.Load().Pods.RoutesHost() {
 		doc.Features = append(doc.Features, triedRouting(false))
 	}
+	if !d.cfg.Load().Pods.HasBigTCP() {
+		doc.Features = append(doc.Features, triedBigTCP(false))
+	}
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
 	doc.Problems = d.problems()
 	return doc, nil
@@ -72,7 +75,7 @@ func Doctor(file string) (api.Doctor, error) {
 		}
 		doc.Features = append(doc.Features, a)
 	}
-	doc.Features = append(doc.Features, triedRouting(cfg.Pods.RoutesHost()))
+	doc.Features = append(doc.Features, triedRouting(cfg.Pods.RoutesHost()), triedBigTCP(cfg.Pods.HasBigTCP()))
 	for _, name := range cfg.CongestionControls {
 		doc.Features = append(doc.Features, controlFeature(name, whyAbsent(rows, name)))
 	}

@@ -212,6 +212,11 @@ func detach(cfg *config.Config) (undone []string, err error) {
 		return undone, err
 	}
 	undone = append(undone, sysctls...)
+	sizes, err := restoreBigTCP(cfg)
+	if err != nil {
+		return undone, err
+	}
+	undone = append(undone, sizes...)
 	for _, socket := range []string{cfg.Socket.Path, readSocket(&cfg.Socket)} {
 		if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != fs.ModeSocket {
 			continue
@@ -240,7 +245,8 @@ func DetachPods(file string) (undone []string, err error) {
 				undone = append(undone, "programs at the devices of pods, pinned in "+podPins(dir))
 			}
 		}
-		return undone, nil
+		sizes, err := restoreBigTCP(cfg)
+		return append(undone, sizes...), err
 	})
 }
 

@@ -42,6 +42,7 @@ type podDevicesView struct {
 	unlimited error // why bandwidth is not limited
 	missing   podlink.Missing
 	links     *podlink.Links // for its counters
+	big       bigTCPView
 }
 
 // view is what is known now.
@@ -62,8 +63,12 @@ func (d *Daemon) openPodDevices(u *undo.Stack) {
 	u.Push("close programs of pods' devices", func() error {
 		d.pods.mu.Lock()
 		defer d.pods.mu.Unlock()
-		return d.podDevices.close(d.keep())
+		return d.closePodDevices(d.keep())
 	})
+	d.bigTCP = newBigTCP(d.cfg.Load(), d.log)
+	if err := d.bigTCP.adopt(); err != nil {
+		d.log.Warn("sizes of packets that an earlier tcpilot has set are not known", "error", err)
+	}
 	if d.wantedOfPods() == nil {
 		if removed, err := podlink.Remove(podPins(d.bpffs)); err != nil {
 			d.log.Warn("programs that an earlier tcpilot left at devices of pods not removed", "error", err)
@@ -72,6 +77,14 @@ func (d *Daemon) openPodDevices(u *undo.Stack) {
 		}
 	}
 	d.followPodDevices()
+}
+
+// closePodDevices ends the use of pods' devices; with keep all stays as it is.
+func (d *Daemon) closePodDevices(keep bool) (err error) {
+	if !keep {
+		err = d.bigTCP.restore(func(*resized) bool { return true })
+	}
+	return errors.Join(err, d.podDevices.close(keep))
 }
 
 // close ends the use of the programs; with keep they stay attached.
@@ -101,7 +114,8 @@ func (d *Daemon) wantedOfPods() *podlink.Wanted {
 		return nil
 	}
 	cfg, route, limits := d.cfg.Load(), d.routesPods() && d.podDevices.noRouting == nil, d.bandwidths()
-	if !route && len(limits) == 0 {
+	big := d.wantsBigTCP() && d.bigTCP.refused == nil
+	if !route && len(limits) == 0 && !big {
 		return nil
 	}
 	w := &podlink.Wanted{}
@@ -110,8 +124,8 @@ func (d *Daemon) wantedOfPods() *podlink.Wanted {
 	}
 	for _, p := range d.pods.now().All() {
 		value, asks := p.Annotations[routingAnnotation]
-		one := podlink.Pod{Pod: p, Route: route && (!asks || value == "on"), Limits: limits[p.Cookie]}
-		if one.Route || one.Limits != (pod.Bandwidth{}) {
+		one := podlink.Pod{Pod: p, Route: route && (!asks || value == "on"), Limits: limits[p.Cookie], Big: d.wantsBig(p)}
+		if one.Route || one.Big || one.Limits != (pod.Bandwidth{}) {
 			w.Pods = append(w.Pods, one)
 		}
 	}
@@ -123,6 +137,7 @@ func (d *Daemon) wantedOfPods() *podlink.Wanted {
 func (d *Daemon) followPodDevices() {
 	p := &d.podDevices
 	before := p.view()
+	d.findBigPath()
 	w := d.wantedOfPods()
 	if w != nil && p.links == nil && p.failed == nil {
 		d.openPodLinks()
@@ -146,6 +161,7 @@ func (d *Daemon) followPodDevices() {
 		v.failed, v.unlimited = cmp.Or(err, p.noRouting), err
 		d.logMissing(&before.missing, &v.missing)
 	}
+	v.big = d.followBigTCP(w, v, &before.big)
 	p.shown.Store(v)
 }
 
@@ -168,6 +184,7 @@ func (d *Daemon) reloadPodDevices() {
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
 	d.podDevices.detached, d.podDevices.failed, d.podDevices.noRouting = false, nil, nil
+	clear(d.bigTCP.left)
 	d.followPodDevices()
 }
 

@@ -313,6 +313,7 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
 			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: strings.Join(wrong, "; "), Since: p.Added,
 			Connections: v.ended[p.Cookie].Load(), Routing: devices.podRouting(p.Cookie, p.Annotations[routingAnnotation]),
+			BigTCP: devices.podBigTCP(p),
 		})
 		devices.showBandwidth(p, limits[p.Cookie], &l.Pods[len(l.Pods)-1])
 	}

@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"engine":     {"tcp", "path", "class", "learn", "policy", "guard", "estimate", "congestion", "pod"},
 
 	// edge: the kernel, the disk
+	"bigtcp":    {"netns", "pod", "poddevice", "rtnetlink", "sysctl"},
 	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
 	"cni":       {"defaults", "netns", "pod", "podnet", "podrecord", "undo"},

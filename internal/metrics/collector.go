@@ -332,6 +332,11 @@ func (s *scrape) counters(c Counters) {
 		s.one(podMarked, float64(n.Marked), n.Direction)
 		s.one(podDropped, float64(n.Dropped), n.Direction)
 	}
+	if n := c.BigTCP; n != nil {
+		s.one(podBigPods, float64(n.Pods))
+		s.one(podBigPackets, float64(n.Sent), "egress")
+		s.one(podBigPackets, float64(n.Received), "ingress")
+	}
 	s.programs(c.Programs)
 }
 

@@ -87,6 +87,7 @@ func full(paths int) *fake {
 		Pods:      []PodCount{{"shop/web", 7}, {"shop/db", 9}, {"shop/web", 1}},
 		Packets:   []PacketCount{{"pod-to-pod", true, 7}, {"nat", false, 9}},
 		Bandwidth: []BandwidthCount{{Direction: "egress", Limited: 2, Passed: 1e9, Marked: 3, Dropped: 4}, {Direction: "ingress", Limited: 1}},
+		BigTCP:    &BigTCPCount{Pods: 3, Sent: 40, Received: 50},
 		Unseen:    UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
 	}}
 }

@@ -27,6 +27,7 @@ type Counters struct {
 	Packets []PacketCount `json:"packets,omitempty"` // of pods; absent unless pods.host_routing is on
 	// Bandwidth is what the limits of all pods did, by direction; absent if there never was a limit.
 	Bandwidth []BandwidthCount `json:"bandwidth,omitempty"`
+	BigTCP    *BigTCPCount     `json:"big_tcp,omitempty"` // absent unless pods.big_tcp is on
 }
 
 // PacketCount counts the packets of pods that had one fate. A packet of several segments (GSO) is one.
@@ -50,6 +51,13 @@ type BandwidthCount struct {
 	Passed    uint64 `json:"passed_bytes"`
 	Marked    uint64 `json:"marked_packets"`
 	Dropped   uint64 `json:"dropped_packets"`
+}
+
+// BigTCPCount counts packets of pods above 64 KB, before segmentation, those of pods that are gone included.
+type BigTCPCount struct {
+	Pods     int    `json:"pods"` // of now that can have some
+	Sent     uint64 `json:"sent_packets"`
+	Received uint64 `json:"received_packets"`
 }
 
 // LimitCount is what a rule's rate limit does now.

@@ -63,6 +63,9 @@ var (
 	podMarked      = counter("pod_bandwidth_marked_packets_total", "Packets, after segmentation, that passed limits of pods with a mark of congestion (ECN), by direction.", "direction")
 	podDropped     = counter("pod_bandwidth_dropped_packets_total", "Packets, after segmentation, that were dropped because a pod exceeded its limit, by direction.", "direction")
 
+	podBigPods    = gauge("pod_big_tcp_pods", "Pods that can have packets above 64 KB (BIG TCP). Absent unless pods.big_tcp is on.")
+	podBigPackets = counter("pod_big_tcp_packets_total", "Packets of pods above 64 KB, before segmentation, by direction (egress, ingress) as the pod sees it. Absent unless pods.big_tcp is on.", "direction")
+
 	podRouted = counter("pod_packets_routed_total", "Packets of pods that were routed without the host's stack, by way (pod-to-pod, pod-to-wire, wire-to-pod); one of several segments counts once. Absent unless pods.host_routing is on.", "way")
 	podLeft   = counter("pod_packets_left_total", "Packets of pods that host routing left to the host's stack, by reason (pods.md lists them). Absent unless pods.host_routing is on.", "reason")
 

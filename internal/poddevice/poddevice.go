@@ -21,7 +21,7 @@ type Support struct {
 func Try() []Support {
 	list := []Support{{Device: pod.Veth}, {Device: pod.Netkit}}
 	for i := range list {
-		list[i].Err = netns.InNew(func() error { return makePair(list[i].Device) })
+		list[i].Err = netns.InNew(func() error { return Make(list[i].Device) })
 	}
 	return list
 }
@@ -29,8 +29,8 @@ func Try() []Support {
 // needs is what a kernel without the kind lacks.
 var needs = map[pod.Device]string{pod.Veth: "CONFIG_VETH", pod.Netkit: "Linux 6.7 or later, with CONFIG_NETKIT"}
 
-// makePair asks for a pair with default names.
-func makePair(d pod.Device) error {
+// Make makes a pair with default names in the network namespace of the calling thread.
+func Make(d pod.Device) error {
 	kind := rtnetlink.Attribute(unix.IFLA_INFO_KIND, append([]byte(d), 0))
 	body := append(make([]byte, unix.SizeofIfInfomsg), rtnetlink.Attribute(unix.IFLA_LINKINFO, kind)...)
 	err := rtnetlink.Set(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)

@@ -40,11 +40,11 @@ func TestRootTry(t *testing.T) {
 // What the kernel refuses for another reason is told as it is.
 func TestRootRefused(t *testing.T) {
 	testenv.Root(t)
-	err := netns.InNew(func() error { return makePair("tcpilot-no-such-device") })
+	err := netns.InNew(func() error { return Make("tcpilot-no-such-device") })
 	if err == nil || !strings.Contains(err.Error(), "the kernel has no tcpilot-no-such-device devices") {
 		t.Errorf("%v", err)
 	}
-	if err := netns.InNew(func() error { return makePair(pod.Device(strings.Repeat("x", 100))) }); err == nil || errors.Is(err, unix.EOPNOTSUPP) {
+	if err := netns.InNew(func() error { return Make(pod.Device(strings.Repeat("x", 100))) }); err == nil || errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("%v", err)
 	}
 }

@@ -29,6 +29,7 @@ type abiDeviceFlags uint32
 const (
 	abiDeviceFlagsDEVICE_ROUTED abiDeviceFlags = 1
 	abiDeviceFlagsDEVICE_OUTER  abiDeviceFlags = 2
+	abiDeviceFlagsDEVICE_BIG    abiDeviceFlags = 4
 )
 
 type abiNetwork struct {
@@ -72,7 +73,7 @@ type abiPodCounters struct {
 type abiPodLimits uint32
 
 const (
-	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 3
+	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 4
 	abiPodLimitsMAX_DEVICES     abiPodLimits = 8192
 	abiPodLimitsMAX_ADDRESSES   abiPodLimits = 65536
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024
@@ -86,6 +87,7 @@ type abiPodMeters struct {
 		Bytes   uint64
 		Marked  uint64
 		Dropped uint64
+		Big     uint64
 	}
 	Ingress struct {
 		_       structs.HostLayout
@@ -93,6 +95,7 @@ type abiPodMeters struct {
 		Bytes   uint64
 		Marked  uint64
 		Dropped uint64
+		Big     uint64
 	}
 }
 

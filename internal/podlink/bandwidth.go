@@ -8,11 +8,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Meter is what met the limit of a pod in one direction since it is in force.
+// Meter is what met the limit of a pod in one direction since it is in force, and its packets above 64 KB.
 type Meter struct {
 	Passed  uint64 // bytes on the wire
 	Marked  uint64 // packets, after segmentation, that passed with a mark of congestion (ECN)
 	Dropped uint64 // packets, after segmentation
+	Big     uint64 // packets above 64 KB, before segmentation, that passed; only of Pod.Big
 }
 
 // Meters are the directions of a pod, as it sees them.
@@ -22,12 +23,14 @@ func (m *Meters) add(raw *abiPodMeters) {
 	m.Egress.Passed += raw.Egress.Bytes
 	m.Egress.Marked += raw.Egress.Marked
 	m.Egress.Dropped += raw.Egress.Dropped
+	m.Egress.Big += raw.Egress.Big
 	m.Ingress.Passed += raw.Ingress.Bytes
 	m.Ingress.Marked += raw.Ingress.Marked
 	m.Ingress.Dropped += raw.Ingress.Dropped
+	m.Ingress.Big += raw.Ingress.Big
 }
 
-// meters is the map of meters. Its keys are the devices of pods with a limit.
+// meters is the map of meters. Its keys are the devices of pods with a limit, or packets above 64 KB.
 type meters struct {
 	mu   sync.Mutex
 	m    *ebpf.Map
@@ -82,7 +85,7 @@ func (t *meters) trim(keep map[uint32]bool) error {
 	return nil
 }
 
-// Meters are the meters of the pod whose device has the index on the host; zero without a limit.
+// Meters are the meters of the pod whose device has the index on the host; zero without a limit or packets above 64 KB.
 func (l *Links) Meters(ifindex int) (m Meters) {
 	l.reading.RLock()
 	defer l.reading.RUnlock()

@@ -9,10 +9,11 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
 // pair is a pod's device, as seen from the host, and the other end, in the pod.
-type pair struct{ host, pod linkInfo }
+type pair struct{ host, pod rtnetlink.Link }
 
 // find finds the devices of a pod. It returns them only if the kernel says that the recorded device
 // of the host is the other end of the recorded one in the pod's network namespace. An index alone may be that of
@@ -33,8 +34,14 @@ func find(p *pod.Pod) (pair, error) {
 	return found, nil
 }
 
+// Pair is the host's end of a pod's pair of devices, and the pod's, verified.
+func Pair(p *pod.Pod) (host, inside rtnetlink.Link, err error) {
+	found, err := find(p)
+	return found.host, found.pod, err
+}
+
 func findIn(ns int, p *pod.Pod) (found pair, err error) {
-	if found.host, err = linkByIndex(p.HostIndex); err != nil {
+	if found.host, err = rtnetlink.LinkByIndex(p.HostIndex); err != nil {
 		return found, err
 	}
 	cookie, err := netns.Cookie(fmt.Sprintf("/proc/self/fd/%d", ns)) // the path may lead to another one by now
@@ -45,35 +52,35 @@ func findIn(ns int, p *pod.Pod) (found pair, err error) {
 		return found, fmt.Errorf("%s is another network namespace", p.NetNS)
 	}
 	err = netns.Do(ns, func() (err error) {
-		found.pod, err = linkByIndex(p.Index)
+		found.pod, err = rtnetlink.LinkByIndex(p.Index)
 		return err
 	})
 	if err != nil {
 		return found, err
 	}
-	id, err := netnsID(ns) // after the link: reading that makes the kernel number the namespace
+	id, err := rtnetlink.NetNSID(ns) // after the link: reading that makes the kernel number the namespace
 	if err != nil {
 		return found, err
 	}
 	switch {
-	case found.host.kind != "veth" && found.host.kind != "netkit":
-		return found, fmt.Errorf("it is of the kind %q, neither veth nor netkit", found.host.kind)
-	case found.host.peer != p.Index || found.host.peerNS != id || id == sameNS:
+	case found.host.Kind != "veth" && found.host.Kind != "netkit":
+		return found, fmt.Errorf("it is of the kind %q, neither veth nor netkit", found.host.Kind)
+	case found.host.Below != p.Index || found.host.BelowNS != id || id == rtnetlink.SameNS:
 		return found, errors.New("its other end is not in the pod")
 	}
 	return found, nil
 }
 
 // outer finds a device that leads to other hosts.
-func outer(name string) (linkInfo, error) {
-	d, err := linkByName(name)
+func outer(name string) (rtnetlink.Link, error) {
+	d, err := rtnetlink.LinkByName(name)
 	if errors.Is(err, unix.ENODEV) {
 		return d, fmt.Errorf("there is no device %s", name)
 	}
 	if err != nil {
 		return d, fmt.Errorf("find device %s: %w", name, err)
 	}
-	if d.hardware != unix.ARPHRD_ETHER {
+	if d.Hardware != unix.ARPHRD_ETHER {
 		return d, fmt.Errorf("device %s has no Ethernet headers", name)
 	}
 	return d, nil

@@ -143,6 +143,7 @@ type Pod struct {
 	*pod.Pod
 	Route  bool          // its packets need not climb the host's stack
 	Limits pod.Bandwidth // in force for all its packets
+	Big    bool          // its packets above 64 KB are counted
 }
 
 // Wanted is what is to be in force.
@@ -163,7 +164,7 @@ type goal struct {
 	devices   map[uint32]abiDevice
 	addresses map[[16]byte]uint32
 	networks  map[abiNetwork]uint8
-	limited   map[uint32]bool // devices of pods with a limit
+	metered   map[uint32]bool // devices of pods with a limit, or packets above 64 KB
 	pins      map[string]bool
 	found     map[place]pair
 }
@@ -189,7 +190,7 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 		}
 	}
 	l.found = g.found
-	return missing, errors.Join(errNetworks, l.addresses.trim(g.addresses), l.devices.trim(g.devices), l.meters.trim(g.limited),
+	return missing, errors.Join(errNetworks, l.addresses.trim(g.addresses), l.devices.trim(g.devices), l.meters.trim(g.metered),
 		l.unpin(g.pins), l.removeEarlier(g.pins), l.removeOtherVersions())
 }
 
@@ -198,7 +199,7 @@ func (l *Links) setOuter(g *goal, name string) error {
 	if err != nil {
 		return err
 	}
-	return l.setDevice(g, d.index, abiDevice{Flags: uint32(abiDeviceFlagsDEVICE_ROUTED | abiDeviceFlagsDEVICE_OUTER), HostMac: d.mac}, &l.programs.wireIn)
+	return l.setDevice(g, d.Index, abiDevice{Flags: uint32(abiDeviceFlagsDEVICE_ROUTED | abiDeviceFlagsDEVICE_OUTER), HostMac: d.MAC}, &l.programs.wireIn)
 }
 
 func (l *Links) setPod(g *goal, p *Pod) error {
@@ -214,10 +215,10 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 			return err
 		}
 	}
-	d := abiDevice{Mac: devices.pod.mac, HostMac: devices.host.mac}
+	d := abiDevice{Mac: devices.pod.MAC, HostMac: devices.host.MAC}
 	rows := map[[16]byte]uint32{}
 	if p.Route {
-		d.Flags = uint32(abiDeviceFlagsDEVICE_ROUTED)
+		d.Flags |= uint32(abiDeviceFlagsDEVICE_ROUTED)
 		for _, a := range p.Addresses {
 			rows[a.Addr().As16()] = uint32(p.HostIndex)
 			if _, taken := g.addresses[a.Addr().As16()]; taken {
@@ -225,12 +226,15 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 			}
 		}
 	}
-	if p.Limits != (pod.Bandwidth{}) {
+	if p.Big {
+		d.Flags |= uint32(abiDeviceFlagsDEVICE_BIG)
+	}
+	if p.Limits != (pod.Bandwidth{}) || p.Big {
 		d.Index, d.Egress, d.Ingress = uint32(p.HostIndex), p.Limits.Egress/8, p.Limits.Ingress/8
 		if err := l.meters.add(d.Index); err != nil {
 			return err
 		}
-		g.limited[d.Index] = true
+		g.metered[d.Index] = true
 	}
 	if err := l.setDevice(g, p.HostIndex, d, &l.programs.podOut, &l.programs.podIn); err != nil {
 		return err

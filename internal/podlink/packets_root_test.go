@@ -192,7 +192,7 @@ func TestRootIndexAgain(t *testing.T) {
 		if err != nil || len(missing.Pods) != 1 || missing.Pods[old.Cookie] == nil {
 			t.Errorf("%+v, %v, want only the pod whose device is gone", missing.Pods, err)
 		}
-		if mac := r.links.found[place{w.Pods[0].Cookie, again.HostIndex, again.Index}].pod.mac; r.links.devices.rows[uint32(again.HostIndex)].Mac != mac {
+		if mac := r.links.found[place{w.Pods[0].Cookie, again.HostIndex, again.Index}].pod.MAC; r.links.devices.rows[uint32(again.HostIndex)].Mac != mac {
 			t.Error("the device has the row of the pod that had its index before")
 		}
 	}

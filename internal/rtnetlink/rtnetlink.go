@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShort is the error of an answer that ends too early.
-var ErrShort = errors.New("rtnetlink: an answer that is too short")
+// errShort is the error of an answer that ends too early.
+var errShort = errors.New("rtnetlink: an answer that is too short")
 
-// Get makes a request that has one answer, and returns that without its header. An error of the kernel
+// get makes a request that has one answer, and returns that without its header. An error of the kernel
 // is a unix.Errno.
-func Get(kind uint16, body []byte) ([]byte, error) {
-	answered, answer, err := exchange(kind, 0, body)
+func get(kind uint16, body []byte) ([]byte, error) {
+	answered, answer, err := exchange(unix.NETLINK_ROUTE, kind, 0, body)
 	if err != nil {
 		return nil, err
 	}
 	if answered == unix.NLMSG_ERROR {
-		return nil, cmp.Or(errorOf(answer), ErrShort)
+		return nil, cmp.Or(errorOf(answer), errShort)
 	}
 	return answer, nil
 }
@@ -29,7 +29,7 @@ func Get(kind uint16, body []byte) ([]byte, error) {
 // Set makes a request that the kernel acknowledges. flags are those beside NLM_F_REQUEST and NLM_F_ACK. An
 // error of the kernel is a unix.Errno.
 func Set(kind, flags uint16, body []byte) error {
-	answered, answer, err := exchange(kind, flags|unix.NLM_F_ACK, body)
+	answered, answer, err := exchange(unix.NETLINK_ROUTE, kind, flags|unix.NLM_F_ACK, body)
 	if err != nil {
 		return err
 	}
@@ -39,9 +39,9 @@ func Set(kind, flags uint16, body []byte) error {
 	return errorOf(answer)
 }
 
-// exchange sends a request, and returns the type and the body of the answer.
-func exchange(kind, flags uint16, body []byte) (answered uint16, answer []byte, err error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+// exchange sends a request to a part of the kernel (NETLINK_ROUTE, ...), and returns the type and the body of the answer.
+func exchange(protocol int, kind, flags uint16, body []byte) (answered uint16, answer []byte, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return 0, nil, fmt.Errorf("rtnetlink: %w", os.NewSyscallError("socket", err))
 	}
@@ -60,11 +60,11 @@ func exchange(kind, flags uint16, body []byte) (answered uint16, answer []byte, 
 		return 0, nil, fmt.Errorf("rtnetlink: %w", os.NewSyscallError("recvfrom", err))
 	}
 	if n < unix.SizeofNlMsghdr {
-		return 0, nil, ErrShort
+		return 0, nil, errShort
 	}
 	length := int(binary.NativeEndian.Uint32(answer))
 	if length < unix.SizeofNlMsghdr || length > n {
-		return 0, nil, ErrShort
+		return 0, nil, errShort
 	}
 	return binary.NativeEndian.Uint16(answer[4:]), answer[unix.SizeofNlMsghdr:length], nil
 }
@@ -72,7 +72,7 @@ func exchange(kind, flags uint16, body []byte) (answered uint16, answer []byte, 
 // errorOf is what an answer of the type NLMSG_ERROR says; nil if it acknowledges.
 func errorOf(answer []byte) error {
 	if len(answer) < 4 {
-		return ErrShort
+		return errShort
 	}
 	if code := int32(binary.NativeEndian.Uint32(answer)); code != 0 {
 		return unix.Errno(-code)
@@ -90,12 +90,12 @@ func Attribute(kind uint16, value []byte) []byte {
 // typeMask leaves out the flags of an attribute's type (NLA_TYPE_MASK).
 const typeMask = 1<<14 - 1
 
-// EachAttribute calls f for each attribute of a message, without the flags of its type.
-func EachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
+// eachAttribute calls f for each attribute of a message, without the flags of its type.
+func eachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
 	for len(b) >= unix.SizeofRtAttr {
 		n := int(binary.NativeEndian.Uint16(b))
 		if n < unix.SizeofRtAttr || n > len(b) {
-			return ErrShort
+			return errShort
 		}
 		if err := f(binary.NativeEndian.Uint16(b[2:])&typeMask, b[unix.SizeofRtAttr:n]); err != nil {
 			return err

@@ -60,7 +60,8 @@ func (f *Fake) AddPods() {
 			Annotations: map[string]string{"tcpilot.io/congestion-control": "bbr"}, Rules: []string{"web", "any-pod"}, Control: "bbr",
 			Since: Now.Add(-2 * time.Hour), Connections: 1234, Routing: &api.PodRouting{Active: true},
 			Egress:  &api.PodBandwidth{Limit: 10e6 / 8, Passed: 123456789, Marked: 12, Dropped: 345},
-			Ingress: &api.PodBandwidth{Limit: 1e9 / 8}},
+			Ingress: &api.PodBandwidth{Limit: 1e9 / 8},
+			BigTCP:  &api.PodBigTCP{Active: true, Size: 192 << 10, Sent: 1200, Received: 34}},
 	}
 	f.PodList.Refused = []api.RefusedPod{{Record: "abcdef0123456789@eth0.json", Pod: "shop/node-agent", Why: "its network namespace is the daemon's own"}}
 	f.PodList.Packets = []metrics.PacketCount{{Fate: "pod-to-wire", Routed: true, Packets: 81234}, {Fate: "wire-to-pod", Routed: true}, {Fate: "nat", Packets: 12}, {Fate: "ttl"}}

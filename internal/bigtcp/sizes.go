@@ -1,0 +1,181 @@
+package bigtcp
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/poddevice"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
+)
+
+// Size is the largest packet that is asked for, in bytes. The kernel's limit is 512 KB (GSO_MAX_SIZE); a
+// packet of 192 KB keeps within the fragments that each kernel has in a packet (MAX_SKB_FRAGS is 17 at
+// least) also if these have only 12 KB each, and carries answers of 80 KB in one.
+const Size = 192 << 10
+
+// legacy is the largest packet without BIG TCP, in bytes (GSO_LEGACY_MAX_SIZE).
+const legacy = 65536
+
+// ErrIgnored says that the kernel accepted sizes and has other ones.
+var ErrIgnored = errors.New("the kernel accepted other sizes of packets, but does not have them: BIG TCP for IPv4 and IPv6 needs Linux 6.3")
+
+// jumbo is the length of the extension header that the kernel puts into IPv6 packets above 64 KB, and takes out when it
+// segments them (struct hop_jumbo_hdr), in bytes.
+const jumbo = 8
+
+// minMTU is the least MTU of IPv6, in bytes (IPV6_MIN_MTU).
+const minMTU = 1280
+
+// Values are the sizes of packets of a device, and its MTU of IPv6 (net.ipv6.conf.DEVICE.mtu), in bytes; that is 0 if
+// it has no IPv6, or is not of interest.
+type Values struct {
+	rtnetlink.Sizes
+	MTU6 uint32 `json:"ipv6_mtu,omitempty"`
+}
+
+// Of are the values of a device that are of interest for others.
+func (v Values) Of(others Values) Values {
+	if others.MTU6 == 0 {
+		v.MTU6 = 0
+	}
+	return v
+}
+
+// Read reads a device of the calling thread's network namespace.
+func Read(index int) (d rtnetlink.Link, v Values, err error) {
+	if d, err = rtnetlink.LinkByIndex(index); err != nil {
+		return d, v, err
+	}
+	v.Sizes = d.Sizes
+	text, err := sysctl.Read(mtuOf(d.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, v, nil
+	}
+	if err == nil {
+		_, err = fmt.Sscan(text, &v.MTU6)
+	}
+	return d, v, err
+}
+
+// mtuOf names a sysctl. In its name, a slash stands for a dot.
+func mtuOf(device string) string {
+	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".mtu"
+}
+
+// Goal is what the devices of a pod, or one that leads to other hosts, are to have.
+type Goal struct {
+	Size uint32
+	// MTU6 is the greatest MTU of IPv6, 0 for any: see Path.PodMTU.
+	MTU6 uint32
+	// Forwards says that IPv6 packets that arrive here may be others' and are forwarded. The kernel refuses to forward
+	// those above 64 KB that fill the MTU, because it counts the extension header that they do not have on the wire
+	// (ip6_pkt_too_big, skb_gso_validate_network_len). So none may be made of what arrives.
+	Forwards bool
+}
+
+// Of is what a device has with the goal that had v: what is larger already stays.
+func (g Goal) Of(v Values) Values {
+	to := Values{rtnetlink.Sizes{GSO: max(v.GSO, g.Size), GRO: max(v.GRO, g.Size), GSO4: max(v.GSO4, g.Size), GRO4: max(v.GRO4, g.Size)}, v.MTU6}
+	if g.Forwards {
+		to.GRO = v.GRO
+	}
+	if g.MTU6 != 0 && v.MTU6 != 0 {
+		to.MTU6 = min(v.MTU6, g.MTU6)
+	}
+	return to
+}
+
+// Set gives a device of the calling thread's network namespace its values, and reads them back. The MTU is
+// never too large for packets above 64 KB meanwhile.
+func Set(index int, v Values) error {
+	d, now, err := Read(index)
+	if err != nil {
+		return fmt.Errorf("read sizes of packets: %w", err)
+	}
+	setMTU := func(wanted bool) error {
+		if !wanted || v.MTU6 == 0 {
+			return nil
+		}
+		return sysctl.Write(mtuOf(d.Name), strconv.FormatUint(uint64(v.MTU6), 10))
+	}
+	if err := setMTU(v.MTU6 < now.MTU6); err != nil {
+		return fmt.Errorf("set MTU: %w", err)
+	}
+	if err := rtnetlink.SetSizes(index, v.Sizes); err != nil {
+		return fmt.Errorf("set sizes of packets: %w", err)
+	}
+	if err := setMTU(v.MTU6 > now.MTU6); err != nil {
+		return fmt.Errorf("set MTU: %w", err)
+	}
+	if _, now, err = Read(index); err != nil {
+		return fmt.Errorf("read back sizes of packets: %w", err)
+	}
+	if now = now.Of(v); now != v {
+		return fmt.Errorf("%w (asked for %+v, read %+v)", ErrIgnored, v, now)
+	}
+	return nil
+}
+
+// Restored is what a device has after a change was taken back: what it had before, except where it
+// does not have what it was given any more, because somebody else has changed it.
+func Restored(now, given, before Values) Values {
+	one := func(now, given, before uint32) uint32 {
+		if now == given {
+			return before
+		}
+		return now
+	}
+	return Values{rtnetlink.Sizes{GSO: one(now.GSO, given.GSO, before.GSO), GRO: one(now.GRO, given.GRO, before.GRO),
+		GSO4: one(now.GSO4, given.GSO4, before.GSO4), GRO4: one(now.GRO4, given.GRO4, before.GRO4)}, one(now.MTU6, given.MTU6, before.MTU6)}
+}
+
+// CheckPair says why a pod's pair of devices cannot have packets of the size; nil if it can.
+func (p *Path) CheckPair(host, inside rtnetlink.Link) error {
+	if host.Master != 0 {
+		master, err := rtnetlink.LinkByIndex(host.Master)
+		if err != nil {
+			return fmt.Errorf("find the device that %s belongs to: %w", host.Name, err)
+		}
+		if slices.Contains(unfit, master.Kind) { // not a VRF
+			return fmt.Errorf("its device on the host belongs to %s, of the kind %s, whose other devices would segment each packet again", master.Name, master.Kind)
+		}
+	}
+	for _, d := range []rtnetlink.Link{host, inside} {
+		if d.MaxSize < p.Size {
+			return fmt.Errorf("device %s has packets of at most %d bytes", d.Name, d.MaxSize)
+		}
+	}
+	if p.PodMTU(host) < minMTU {
+		return fmt.Errorf("the MTU of device %s, or of those by which packets leave, is too small for IPv6", host.Name)
+	}
+	return nil
+}
+
+// Try says why this kernel does not have it; nil if it does. It sets the sizes of a pair of devices in a
+// namespace that ends with the attempt.
+func Try() error {
+	return netns.InNew(func() error {
+		if err := poddevice.Make(pod.Veth); err != nil {
+			return err
+		}
+		d, err := rtnetlink.LinkByName("veth0") // the name that the kernel gives the first one
+		if err != nil {
+			return fmt.Errorf("find the new device: %w", err)
+		}
+		if err := checkSize(d); err != nil {
+			return err
+		}
+		_, v, err := Read(d.Index)
+		if err != nil {
+			return err
+		}
+		return Set(d.Index, Goal{Size: Size}.Of(v))
+	})
+}
