@@ -14,6 +14,8 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/bigtcp"
+	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/poddevice"
 	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -216,6 +218,53 @@ func TestRootBigTCP(t *testing.T) {
 	}
 	<-d.ended
 	p.have(t, false, "ended")
+}
+
+// The same sizes are set on pairs of each kind of device that the kernel has; netkit is tried under other kernels
+// (test/vm).
+func TestRootBigTCPDevices(t *testing.T) {
+	for _, s := range poddevice.Try() {
+		if s.Err != nil {
+			t.Logf("not with %s: %v", s.Device, s.Err)
+			continue
+		}
+		t.Run(string(s.Device), func(t *testing.T) {
+			p := newBigPlace(t)
+			in := p.b
+			if s.Device == pod.Netkit {
+				in = p.node.AddNetkitPod(t)
+				p.put(t, in, "n", nil)
+			}
+			p.put(t, p.b, "b", nil)
+			host, inside := sizesOf(t, p.node.NS, in.Host), sizesOf(t, in.NS, "eth0")
+			d := p.spawn(t, p.node.NS)
+			small := raised
+			small.MTU6 = 1492
+			if h, i := sizesOf(t, p.node.NS, in.Host), sizesOf(t, in.NS, "eth0"); h != raised || i != small {
+				t.Errorf("host's end %+v, pod's %+v\n%s", h, i, d.log)
+			}
+			name := map[bool]string{true: "n", false: "b"}[s.Device == pod.Netkit]
+			for _, address := range []netip.Addr{p.c.V4, p.c.V6} {
+				before, sent := podBig(t, d.Client, name).Sent, uint64(0)
+				for range 20 {
+					bulk(t, in.NS, p.c.NS, address)
+					if sent = podBig(t, d.Client, name).Sent - before; sent > 0 {
+						break
+					}
+				}
+				if sent == 0 {
+					t.Errorf("to %s: no packets above 64 KB: %+v", address, podBig(t, d.Client, name))
+				}
+			}
+			if err := d.Detach(ctx); err != nil {
+				t.Fatal(err)
+			}
+			<-d.ended
+			if h, i := sizesOf(t, p.node.NS, in.Host), sizesOf(t, in.NS, "eth0"); h != host || i != inside {
+				t.Errorf("after the end: host's end %+v, want %+v; pod's %+v, want %+v", h, host, i, inside)
+			}
+		})
+	}
 }
 
 // A daemon that is killed between its note and the change, or between two changes, leaves what the next
