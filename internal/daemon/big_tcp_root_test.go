@@ -33,6 +33,11 @@ func newBigPlace(t *testing.T) *bigPlace {
 	if err := bigtcp.Try(); errors.Is(err, bigtcp.ErrIgnored) {
 		testenv.Missing(t, err.Error())
 	}
+	return makeBigPlace(t)
+}
+
+func makeBigPlace(t *testing.T) *bigPlace {
+	t.Helper()
 	p := &bigPlace{routedPlace: newRoutedPlace(t)}
 	p.put(t, p.a, "a", nil)
 	p.put(t, p.b, "b", map[string]string{bigTCPAnnotation: "off"})
@@ -218,6 +223,21 @@ func TestRootBigTCP(t *testing.T) {
 	}
 	<-d.ended
 	p.have(t, false, "ended")
+}
+
+// A kernel that accepts the values of IPv4 and ignores them (6.1) is found out before anything is changed.
+func TestRootBigTCPAsKernelCan(t *testing.T) {
+	testenv.Root(t)
+	p, can := makeBigPlace(t), bigtcp.Try()
+	d := p.spawn(t, p.node.NS)
+	p.have(t, can == nil, "at first")
+	s, err := d.Status(ctx)
+	if err != nil || hasFeature(s, featureBigTCP) != (can == nil) || can != nil && !hasInactive(s, featureBigTCP, can.Error()) {
+		t.Errorf("%v: %+v, %v", can, s.Features, err)
+	}
+	if b := podBig(t, d.Client, "a"); b.Active != (can == nil) || can != nil && !strings.Contains(b.Why, can.Error()) {
+		t.Errorf("%v: %+v", can, b)
+	}
 }
 
 // The same sizes are set on pairs of each kind of device that the kernel has; netkit is tried under other kernels
