@@ -31,6 +31,8 @@ type Host struct {
 	Steal   float64       `json:"steal"`
 	Softirq float64       `json:"softirq"` // including hard interrupts
 	Busiest float64       `json:"busiest"` // the busiest processor's own share
+	// Spent is the processor time of the whole machine, without Steal. It is counted in ticks.
+	Spent time.Duration `json:"spent_ns,omitempty"`
 	// Stalls counts how often a thread with priority over all ordinary ones woke more than
 	// 20 ms late: the machine itself stood still, not only a thread for lack of a processor.
 	Stalls  int           `json:"stalls"`
@@ -99,6 +101,9 @@ func (h *Host) slept(d time.Duration) {
 	h.Stalled += late
 }
 
+// userTick is USER_HZ's period, in which the kernel tells times of processors (proc_stat(5)).
+const userTick = time.Second / 100
+
 // processor is a line of /proc/stat, in ticks.
 type processor struct{ all, idle, steal, softirq uint64 }
 
@@ -110,6 +115,11 @@ func processors() []processor {
 		return nil
 	}
 	return parseStat(string(stat))
+}
+
+// spent is the time that was neither idle nor another machine's.
+func (p processor) spent() time.Duration {
+	return time.Duration(p.all-p.idle-p.steal) * userTick
 }
 
 // parseStat reads the lines of processors; proc_stat(5) has the columns.
@@ -149,6 +159,7 @@ func (h *Host) account(before, after []processor) {
 			continue
 		}
 		h.Busy = max(0, 1-idle)
+		h.Spent = max(0, after[i].spent()-before[i].spent())
 		h.Steal = share(after[i].steal, before[i].steal)
 		h.Softirq = share(after[i].softirq, before[i].softirq)
 	}

@@ -63,11 +63,16 @@ func calibrateCase(ctx context.Context, j job, o Options, tell func(Calibration)
 
 // paths measures a path through every link that does something, with few paths:
 // from each sender to each receiver whose path has such a link that no path
-// before had, and at least one. IPv6 is measured if the traffic is IPv6.
+// before had, and at least one. IPv6 is measured if the traffic is IPv6. A path of a pod is
+// measured at its node, because nothing has connected the pod yet.
 func (n *network) paths(ctx context.Context, tell func(Calibration)) error {
 	seen := map[string]bool{}
-	for _, from := range n.layout.Senders {
-		for _, to := range n.layout.Receivers {
+	for _, sender := range n.layout.Senders {
+		for _, receiver := range n.layout.Receivers {
+			from, to := n.layout.Place(sender), n.layout.Place(receiver)
+			if from == to {
+				continue // there is no link between pods of one node
+			}
 			hops, err := n.layout.Path(from, to)
 			if err != nil {
 				return err

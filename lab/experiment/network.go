@@ -65,7 +65,11 @@ func build(ctx context.Context, c scenario.Case, b link.Backend) (_ *network, er
 		return nil, err
 	}
 	for _, w := range n.layout.Wires {
-		if err := n.shape(w, c.Links[w.Name]); err != nil {
+		l, ok := c.Links[w.Name]
+		if !ok && len(c.Graph.Pods) > 0 {
+			continue // as it is, with its offloads, so that what connects pods is what differs
+		}
+		if err := n.shape(w, l); err != nil {
 			return nil, fmt.Errorf("make link %s: %w", w.Name, err)
 		}
 	}
@@ -82,7 +86,7 @@ func (n *network) prepareHosts(c scenario.Case) (err error) {
 	maps.Copy(settings, c.Sysctls)
 	spread := slices.ContainsFunc(c.Traffic, func(s workload.Spec) bool { return s.Paths > 1 })
 	for _, h := range slices.Concat(n.layout.Senders, n.layout.Receivers) {
-		if n.cgroups[h.Name], err = n.net.Cgroup(h.Name); err != nil {
+		if err := n.addCgroup(h); err != nil {
 			return err
 		}
 		for _, key := range slices.Sorted(maps.Keys(settings)) {
@@ -95,6 +99,18 @@ func (n *network) prepareHosts(c scenario.Case) (err error) {
 		return n.layout.Spread(n.layout.Receivers[0])
 	}
 	return nil
+}
+
+// addCgroup makes the cgroup of a host; that of a pod is in its node's.
+func (n *network) addCgroup(h *topology.Host) (err error) {
+	node := n.layout.Place(h)
+	if n.cgroups[node.Name] == nil {
+		if n.cgroups[node.Name], err = n.net.Cgroup(node.Name); err != nil || node == h {
+			return err
+		}
+	}
+	n.cgroups[h.Name], err = n.cgroups[node.Name].Child(n.net, h.Name)
+	return err
 }
 
 func (n *network) shape(w *topology.Wire, l scenario.Link) (err error) {

@@ -169,6 +169,7 @@ func (r *caseRun) round(ctx context.Context, e subject.Subject, n int) (sane boo
 			return false, fmt.Errorf("ask %s for its state: %w", e.Name(), err)
 		}
 	}
+	result.Machine = host.Spent
 	record.Measure(&result)
 	if err := r.sane(host, after, before); err != nil {
 		record.Refused = err.Error()

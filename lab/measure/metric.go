@@ -31,6 +31,11 @@ var Metrics = []Metric{
 	{"rtt_inflation", "", "a connection's mean round trip over the least between the same two hosts in the round, mean of connections", -1, rttInflation},
 	{"jain", "", "fairness of the connections' goodput (Jain's index): 1 if all are equal, 1/n if one takes all", +1, fairness},
 	{"cpu_per_byte", "s/B", "processor time of the programs that made the traffic, both ends, per byte of payload", -1, cpuPerByte},
+	{"cpu_per_request", "s", "processor time of the programs that made the traffic, both ends, per request (or connection, if there are no requests)", -1, cpuPerRequest},
+	{"machine_per_byte", "s/B", "processor time of the whole machine, per byte of payload", -1, machinePerByte},
+	{"machine_per_request", "s", "processor time of the whole machine, per request (or connection, if there are no requests)", -1, machinePerRequest},
+	{"late", "share", "requests that took longer than their deadline", -1, late},
+	{"stalled", "share", "time by which requests exceeded their deadline, among the time of the round's traffic: what a player waits that has one chunk in advance", -1, stalled},
 	{"errors", "share", "requests (or connections, if there are no requests) that failed, among those tried", -1, failed},
 	{"rtos", "", "retransmission timeouts of all connections", -1, timeouts},
 }

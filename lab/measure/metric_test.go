@@ -60,6 +60,7 @@ func TestOf(t *testing.T) {
 		"rtt_inflation":          3.5,            // 30/10 and 40/10: the same two hosts
 		"jain":                   36 * 36 / (3 * (64. + 576 + 16)),
 		"cpu_per_byte":           5.2 / 26e6,
+		"cpu_per_request":        5.2 / 6, // 4 requests and 2 connections
 		"errors":                 2. / 8, // 2 failed, 2 connections and 4 requests succeeded
 		"rtos":                   3,
 	})

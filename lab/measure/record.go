@@ -18,6 +18,9 @@ type Result struct {
 	NoRTOs bool
 	// CPU is what the processes that made the traffic spent, by host.
 	CPU map[string]CPU
+	// Machine is the processor time of the whole machine meanwhile, the kernel's included that
+	// belongs to no process; 0 is unknown.
+	Machine time.Duration
 	// Totals are exact, by group, also if Connections and Requests are only an even
 	// sample of very many.
 	Totals map[string]Total
@@ -88,6 +91,8 @@ type Request struct {
 	Start   time.Duration `json:"start_ns"`
 	Elapsed time.Duration `json:"elapsed_ns"` // first byte of the request to last of the reply
 	Bytes   uint64        `json:"bytes"`      // of the larger of request and reply
+	// Deadline is how long it may take for a user not to notice; 0 is none.
+	Deadline time.Duration `json:"deadline_ns,omitempty"`
 }
 
 // Point is the kernel's state of a connection at one time.

@@ -11,6 +11,7 @@ type traffic struct {
 	done        uint64 // requests, or connections if a group has no requests
 	floors      map[pair]RTT
 	cpu         time.Duration // 0 if unknown
+	machine     time.Duration // 0 if unknown
 	errors      uint64
 	errorsKnown bool
 	noRTOs      bool
@@ -22,7 +23,7 @@ type pair struct{ from, to string }
 func whole(r *Result) *traffic {
 	t := &traffic{
 		elapsed: r.Elapsed.Seconds(), floors: make(map[pair]RTT),
-		errors: r.Errors, errorsKnown: true, noRTOs: r.NoRTOs,
+		machine: r.Machine, errors: r.Errors, errorsKnown: true, noRTOs: r.NoRTOs,
 	}
 	for i := range r.Connections {
 		c := &r.Connections[i]
@@ -196,6 +197,45 @@ func fairness(t *traffic) (float64, bool) {
 func cpuPerByte(t *traffic) (float64, bool) {
 	bytes := float64(t.total.Bytes)
 	return t.cpu.Seconds() / bytes, t.cpu > 0 && bytes > 0
+}
+
+func cpuPerRequest(t *traffic) (float64, bool) {
+	return t.cpu.Seconds() / float64(t.done), t.cpu > 0 && t.done > 0
+}
+
+func machinePerByte(t *traffic) (float64, bool) {
+	bytes := float64(t.total.Bytes)
+	return t.machine.Seconds() / bytes, t.machine > 0 && bytes > 0
+}
+
+func machinePerRequest(t *traffic) (float64, bool) {
+	return t.machine.Seconds() / float64(t.done), t.machine > 0 && t.done > 0
+}
+
+// overdue is how many requests have a deadline, how many of them missed it, and by how long
+// altogether.
+func (t *traffic) overdue() (all, missed int, by time.Duration) {
+	for _, r := range t.requests {
+		if r.Deadline == 0 {
+			continue
+		}
+		all++
+		if over := r.Elapsed - r.Deadline; over > 0 {
+			missed++
+			by += over
+		}
+	}
+	return all, missed, by
+}
+
+func late(t *traffic) (float64, bool) {
+	all, missed, _ := t.overdue()
+	return float64(missed) / float64(all), all > 0
+}
+
+func stalled(t *traffic) (float64, bool) {
+	all, _, by := t.overdue()
+	return by.Seconds() / t.elapsed, all > 0 && t.elapsed > 0
 }
 
 func failed(t *traffic) (float64, bool) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/measure"
+	"github.com/tcpilot/tcpilot/lab/subject"
 	"github.com/tcpilot/tcpilot/lab/topology"
 	"github.com/tcpilot/tcpilot/lab/workload"
 )
@@ -85,7 +86,26 @@ func (r *reader) check(n *node, c *Case) {
 		}
 		r.metric(in.Place, m, c.Traffic)
 	}
+	r.connects(at("subjects"), c)
 	c.Metrics = append([]string{c.Primary}, slices.DeleteFunc(c.Metrics, func(m string) bool { return m == c.Primary })...)
+}
+
+// connects checks that subjects connect pods if there are some, and otherwise none does.
+func (r *reader) connects(at *node, c *Case) {
+	for i, s := range c.Subjects {
+		in := at
+		if at.Kind == yamlfile.List && i < len(at.Items) {
+			in = at.Items[i]
+		}
+		switch is := s.Kind == subject.Pods; {
+		case is && len(c.Graph.Pods) == 0:
+			r.Fail(in.Place, fmt.Sprintf("subject %s connects pods, and the network has none", s.Name), "write topology: {kind: pods}")
+		case !is && len(c.Graph.Pods) > 0:
+			r.Fail(in.Place, fmt.Sprintf("subject %s does not connect the network's pods", s.Name), "write pods: veth, or cni: and a list of plugins, beside its other keys")
+		case s.Join == topology.JoinHost && (len(c.Graph.Pods) != 2 || len(c.Links) > 0):
+			r.Fail(in.Place, "pods: host joins two pods without the links between", "use it in a case with two pods and without links")
+		}
+	}
 }
 
 // metric checks a name, METRIC or PART/METRIC.

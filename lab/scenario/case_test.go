@@ -220,7 +220,7 @@ func TestSubjects(t *testing.T) {
 	text := got[6].Config
 	got[6].Config = ""
 	for i := range want {
-		if got[i] != want[i] {
+		if !reflect.DeepEqual(got[i], want[i]) {
 			t.Errorf("got  %+v\nwant %+v", got[i], want[i])
 		}
 	}

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -20,7 +21,20 @@ var shapes = map[string]struct {
 	"incast":  {[]string{"senders"}, func(n map[string]int) topology.Graph { return topology.Incast(n["senders"]) }},
 	"chain":   {[]string{"hops"}, func(n map[string]int) topology.Graph { return topology.Chain(n["hops"]) }},
 	"gateway": {[]string{"paths"}, func(n map[string]int) topology.Graph { return topology.Gateway(n["paths"]) }},
+	"pods": {[]string{"nodes"}, func(n map[string]int) topology.Graph {
+		if n["nodes"] == 1 {
+			return topology.Pods()
+		}
+		return topology.PodsOfTwo()
+	}},
+	"pod-server": {nil, func(map[string]int) topology.Graph { return topology.PodServer() }},
 }
+
+// kinds of topology, in the order of messages.
+var kinds = []string{"dumbbell", "incast", "chain", "gateway", "pods", "pod-server"}
+
+// most are the greatest sizes of shapes, 100 if not here.
+var most = map[string]int{"nodes": 2}
 
 // topology reads a network: one of the shapes, or hosts and links by name. It returns
 // nil if the network is invalid.
@@ -33,17 +47,18 @@ func (r *reader) topology(n *node) *topology.Graph {
 	if n.Get("kind") == nil {
 		r.fields(n,
 			field{"hosts", func(n *node) { r.nodes(n, &g) }},
-			field{"links", func(n *node) { r.edges(n, &g) }})
+			field{"links", func(n *node) { r.edges(n, &g) }},
+			field{"pods", func(n *node) { r.pods(n, &g) }})
 	} else {
 		var kind string
 		size := make(map[string]int)
-		known := []field{{"kind", oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")}}
-		oneOf(r, "kind of topology", &kind, "dumbbell", "incast", "chain", "gateway")(n.Get("kind"))
+		known := []field{{"kind", oneOf(r, "kind of topology", &kind, kinds...)}}
+		oneOf(r, "kind of topology", &kind, kinds...)(n.Get("kind"))
 		for _, key := range shapes[kind].keys {
 			size[key] = 1
 			known = append(known, field{key, func(n *node) {
 				v := 1
-				r.count(&v, 1, 100)(n)
+				r.count(&v, 1, cmp.Or(most[key], 100))(n)
 				size[key] = v
 			}})
 		}
@@ -72,6 +87,18 @@ func (r *reader) nodes(n *node, g *topology.Graph) {
 		node := topology.Node{Name: e.Key}
 		oneOf(r, "role", &node.Role, topology.Sender, topology.Receiver, topology.Router)(e.Value)
 		g.Nodes = append(g.Nodes, node)
+	}
+}
+
+// pods reads the hosts that are pods, and the router that is the node of each.
+func (r *reader) pods(n *node, g *topology.Graph) {
+	if !r.Want(n, yamlfile.Mapping) {
+		return
+	}
+	for _, e := range n.Entries {
+		if r.Want(e.Value, yamlfile.Text) {
+			g.Pods = append(g.Pods, topology.Place{Pod: e.Key, Node: e.Value.Text})
+		}
 	}
 }
 

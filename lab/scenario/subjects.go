@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/subject"
+	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
 // subjects reads what is compared: bare names, or mappings with a name.
@@ -66,14 +68,20 @@ func (r *reader) subject(n *node) subject.Spec {
 		field{"bpftune", is(subject.Bpftune, func(n *node) { r.fields(n) })},
 		field{"begin", is(subject.Command, r.text(&s.Begin))},
 		field{"end", is(subject.Command, r.text(&s.End))},
+		field{"pods", is(subject.Pods, oneOf(r, "way to connect pods", &s.Join, topology.Joins...))},
+		field{"cni", is(subject.Pods, func(n *node) { s.Plugins = r.plugins(n) })},
+		field{"annotations", is(subject.Pods, func(n *node) { s.Annotations = r.annotations(n) })},
 	)
+	if slices.Contains(kinds, subject.Pods) { // tcpilot is then on the nodes
+		kinds = slices.DeleteFunc(kinds, func(k subject.Kind) bool { return k == subject.Tcpilot })
+	}
 	switch {
 	case len(kinds) == 1:
 		s.Kind = kinds[0]
 	case len(kinds) == 0 && s.CC != "":
 		s.Kind = subject.Fixed
 	case r.Failed == before:
-		r.Fail(n.Place, "want exactly one of cc, route, tcpilot, bpftune and begin", "see tcpilot lab show incast-clamp")
+		r.Fail(n.Place, "want exactly one of cc, route, tcpilot, bpftune, begin, pods and cni", "see tcpilot lab show incast-clamp")
 	}
 	if r.Failed == before {
 		if err := s.Check(); err != nil {
@@ -81,6 +89,70 @@ func (r *reader) subject(n *node) subject.Spec {
 		}
 	}
 	return s
+}
+
+// plugins reads a chain of CNI plugins: for each its type, and keys of its configuration.
+func (r *reader) plugins(n *node) (list []subject.Plugin) {
+	for _, item := range r.Values(n) {
+		if !r.Want(item, yamlfile.Mapping) {
+			continue
+		}
+		p := subject.Plugin{Keys: map[string]json.RawMessage{}}
+		for _, e := range item.Entries {
+			if e.Key == "type" {
+				r.text(&p.Type)(e.Value)
+				continue
+			}
+			p.Keys[e.Key] = json.RawMessage(toJSON(e.Value))
+		}
+		if p.Type == "" {
+			r.Fail(item.Place, "a plugin without a type", "write {type: ptp}")
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// annotations reads the annotations of pods.
+func (r *reader) annotations(n *node) map[string]string {
+	all := map[string]string{}
+	if !r.Want(n, yamlfile.Mapping) {
+		return all
+	}
+	for _, e := range n.Entries {
+		if r.Want(e.Value, yamlfile.Text) {
+			all[e.Key] = e.Value.Text
+		}
+	}
+	return all
+}
+
+// toJSON writes a value as JSON. A plain scalar that JSON knows, a number, true, false or null, is that;
+// all other text is a string.
+func toJSON(n *node) string {
+	var parts []string
+	switch {
+	case n.Kind == yamlfile.Mapping:
+		for _, e := range n.Entries {
+			parts = append(parts, quoteJSON(e.Key)+":"+toJSON(e.Value))
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	case n.Kind == yamlfile.List:
+		for _, item := range n.Items {
+			parts = append(parts, toJSON(item))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case n.Kind == yamlfile.Null:
+		return "null"
+	case n.Style == yamlfile.Plain && json.Valid([]byte(n.Text)):
+		return n.Text
+	}
+	return quoteJSON(n.Text)
+}
+
+func quoteJSON(text string) string {
+	b, _ := json.Marshal(text) // a string has no error
+	return string(b)
 }
 
 // configuration reads a part of tcpilot's configuration and returns its text. tcpilot's

@@ -47,6 +47,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"request", r.size(&s.Request)},
 		field{"reply", r.size(&s.Reply)},
 		field{"think", r.duration(&s.Think, 0, maxDuration)},
+		field{"deadline", r.duration(&s.Deadline, 0, maxDuration)},
 		field{"concurrency", r.count(&s.Concurrency, 1, 10_000)},
 		field{"client", oneOf(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
 		field{"first", r.count(&s.First, 1, maxCount)},

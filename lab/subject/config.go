@@ -38,6 +38,9 @@ func checkConfig(text string) error {
 			return fmt.Errorf("read config: %s may not be set by a scenario", key)
 		}
 	}
+	if root.Get("pods").Get("dir") != nil {
+		return errors.New("read config: pods.dir may not be set by a scenario")
+	}
 	return nil
 }
 
@@ -53,18 +56,24 @@ func configLearns(text string) bool {
 // drawAlike adds the key of draws to a configuration, if it has none, because daemons whose
 // connections share a queue should draw the same. Other lines do not change.
 func drawAlike(text, key string) (string, error) {
+	return withEntry(text, "learning", "draw_key", key)
+}
+
+// withEntry adds a key to a section of a configuration that does not have it. Other lines do not
+// change.
+func withEntry(text, name, key, value string) (string, error) {
 	root, err := readConfig(text)
 	if err != nil {
 		return "", err
 	}
-	entry := "draw_key: " + key
-	section := root.Get("learning")
+	entry := key + ": " + value
+	section := root.Get(name)
 	switch {
 	case section == nil:
-		return withLine(text, "learning: {"+entry+"}"), nil
+		return withLine(text, name+": {"+entry+"}"), nil
 	case section.Kind == yamlfile.Null:
-		return "", errors.New("read config: learning has no keys: remove it")
-	case section.Get("draw_key") != nil:
+		return "", fmt.Errorf("read config: %s has no keys: remove it", name)
+	case section.Get(key) != nil:
 		return text, nil
 	}
 	lines := strings.Split(text, "\n")
@@ -96,6 +105,7 @@ type files struct{ cgroup, bpffs, dir string }
 func (f files) config() string { return filepath.Join(f.dir, "tcpilot.yaml") }
 func (f files) socket() string { return filepath.Join(f.dir, "tcpilot.sock") }
 func (f files) state() string  { return filepath.Join(f.dir, "state") }
+func (f files) pods() string   { return filepath.Join(f.dir, "pods") }
 
 // configure appends what the daemon needs to a configuration, so that existing lines keep
 // their numbers.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
@@ -55,8 +56,10 @@ func (s Spec) checkKind() error {
 		if strings.TrimSpace(s.Begin) == "" {
 			return errors.New("it needs begin, a command")
 		}
+	case Pods:
+		return s.checkPods()
 	default:
-		return fmt.Errorf("kind %q: it is one of %s, %s, %s, %s, %s and %s", s.Kind, Default, Fixed, Route, Tcpilot, Bpftune, Command)
+		return fmt.Errorf("kind %q: it is one of %s, %s, %s, %s, %s, %s and %s", s.Kind, Default, Fixed, Route, Tcpilot, Bpftune, Command, Pods)
 	}
 	return nil
 }
@@ -80,16 +83,19 @@ func (s Spec) checkOthers() error {
 	for _, f := range []struct {
 		name string
 		set  bool
-		of   Kind
+		of   []Kind
 	}{
-		{"initcwnd", s.InitCwnd != 0, Route},
-		{"initrwnd", s.InitRwnd != 0, Route},
-		{"config", s.Config != "", Tcpilot},
-		{"begin", s.Begin != "", Command},
-		{"end", s.End != "", Command},
+		{"initcwnd", s.InitCwnd != 0, []Kind{Route}},
+		{"initrwnd", s.InitRwnd != 0, []Kind{Route}},
+		{"config", s.Config != "", []Kind{Tcpilot, Pods}},
+		{"begin", s.Begin != "", []Kind{Command}},
+		{"end", s.End != "", []Kind{Command}},
+		{"join", s.Join != "", []Kind{Pods}},
+		{"cni", len(s.Plugins) > 0, []Kind{Pods}},
+		{"annotations", len(s.Annotations) > 0, []Kind{Pods}},
 	} {
-		if f.set && s.Kind != f.of {
-			errs = append(errs, fmt.Errorf("%s is for kind %s", f.name, f.of))
+		if f.set && !slices.Contains(f.of, s.Kind) {
+			errs = append(errs, fmt.Errorf("%s is for kind %s", f.name, f.of[0]))
 		}
 	}
 	return errors.Join(errs...)
@@ -128,6 +134,8 @@ func (s Spec) what() string {
 			return "tcpilot"
 		}
 		return "tcpilot, configured"
+	case Pods:
+		return s.whatPods()
 	case Command:
 		line, more, _ := strings.Cut(strings.TrimSpace(s.Begin), "\n")
 		if more != "" {

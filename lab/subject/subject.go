@@ -20,6 +20,7 @@ const (
 	Tcpilot Kind = "tcpilot"
 	Bpftune Kind = "bpftune"
 	Command Kind = "command" // any tuner
+	Pods    Kind = "pods"    // a way to connect pods, with tcpilot on their nodes if it has a Config
 )
 
 // Spec says what a subject is.
@@ -29,8 +30,14 @@ type Spec struct {
 	CC   string // Fixed; of the others, the default that they begin with: the scenario's baseline's if empty
 	// Route.
 	InitCwnd, InitRwnd int // packets; 0 leaves the route's
+	// Pods: either one of the ways without plugins, or a chain of CNI plugins.
+	Join    topology.Join
+	Plugins []Plugin
+	// Annotations are those of each pod.
+	Annotations map[string]string
 	// Tcpilot: the rules and other parts of the configuration as YAML, without the
-	// paths, which the subject adds; empty learns among all congestion controls.
+	// paths, which the subject adds; empty learns among all congestion controls. Pods: the
+	// same for a daemon on each node; empty is no daemon.
 	Config string
 	// Command, in the tuned host's network namespace and cgroup, by sh. Without End,
 	// Begin stays in the foreground and its process group is ended by SIGTERM. With
@@ -45,7 +52,8 @@ type Spec struct {
 type World struct {
 	Net    *topology.Net
 	Layout *topology.Layout
-	// Tuned are the hosts that the subject tunes, Cgroups theirs, by host name.
+	// Tuned are the hosts that the subject tunes, Cgroups theirs, by host name, and those of
+	// the nodes of pods.
 	Tuned   []*topology.Host
 	Cgroups map[string]*topology.Cgroup
 	Binary  string // tcpilot
@@ -103,6 +111,9 @@ func New(s Spec, w World) (Subject, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
+	if w.Layout != nil && len(w.Layout.Pods) > 0 && s.Kind != Pods {
+		return nil, fmt.Errorf("subject %s: %w: it does not connect the network's pods", s.Name, ErrUnavailable)
+	}
 	t, err := newTuner(s, w)
 	if err != nil {
 		return nil, fmt.Errorf("subject %s: %w", s.Name, err)
@@ -125,6 +136,8 @@ func newTuner(s Spec, w World) (tuner, error) {
 		return newBpftune(s, w)
 	case Command:
 		return newCommand(s, w)
+	case Pods:
+		return newPods(s, w)
 	}
 	return none{}, nil // the congestion control is all
 }
@@ -151,7 +164,13 @@ func (s *subject) Name() string { return s.spec.Name }
 
 // Learns of a command is true since nobody knows.
 func (s *subject) Learns() bool {
-	return s.spec.Kind == Tcpilot && configLearns(s.spec.Config) || s.spec.Kind == Bpftune || s.spec.Kind == Command
+	switch s.spec.Kind {
+	case Tcpilot:
+		return configLearns(s.spec.Config)
+	case Pods:
+		return s.spec.Config != "" && configLearns(s.spec.Config)
+	}
+	return s.spec.Kind == Bpftune || s.spec.Kind == Command
 }
 
 // Forgets of a command is true since nobody knows; bpftune's maps end with it.

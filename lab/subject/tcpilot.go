@@ -33,6 +33,7 @@ type tcpilot struct {
 	binary string
 	config string // what all daemons have in common
 	fresh  bool
+	pods   bool // the sites are nodes of pods, whose records are in a directory of each
 	sites  sites
 	home   home
 }
@@ -132,21 +133,30 @@ func (t *tcpilot) prepare(s *site, u *undo.Stack) (files, error) {
 			return files{}, fmt.Errorf("forget what was learned: %w", err)
 		}
 	}
-	if err := os.WriteFile(f.config(), []byte(f.configure(t.config)), 0o600); err != nil {
+	text := t.config
+	if t.pods {
+		if text, err = withEntry(text, "pods", "dir", f.pods()); err != nil {
+			return files{}, err
+		}
+	}
+	if err := os.WriteFile(f.config(), []byte(f.configure(text)), 0o600); err != nil {
 		return files{}, fmt.Errorf("write config: %w", err)
 	}
 	return f, nil
 }
 
 // state is `tcpilot paths --json` of each tuned host, by its name.
-func (t *tcpilot) state(ctx context.Context) ([]byte, error) {
+func (t *tcpilot) state(ctx context.Context) ([]byte, error) { return t.ask(ctx, "paths") }
+
+// ask is what a command says with --json of each tuned host, by its name.
+func (t *tcpilot) ask(ctx context.Context, command string) ([]byte, error) {
 	all := map[string]json.RawMessage{}
 	for _, s := range t.sites {
 		dir, err := t.home.of(s.host.Name)
 		if err != nil {
 			return nil, err
 		}
-		out, err := t.run(ctx, "paths", "--json", "--socket", files{dir: dir}.socket())
+		out, err := t.run(ctx, command, "--json", "--socket", files{dir: dir}.socket())
 		if err != nil {
 			return nil, errors.Join(err, s.process.lost())
 		}

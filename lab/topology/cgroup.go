@@ -25,7 +25,15 @@ func (n *Net) Cgroup(name string) (*Cgroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(root, n.id.name(name))
+	return n.addCgroup(filepath.Join(root, n.id.name(name)))
+}
+
+// Child makes a cgroup in the cgroup, as that of a pod is in one of its node.
+func (c *Cgroup) Child(n *Net, name string) (*Cgroup, error) {
+	return n.addCgroup(filepath.Join(c.Path, name))
+}
+
+func (n *Net) addCgroup(path string) (*Cgroup, error) {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, fmt.Errorf("add cgroup: %w", err)
 	}

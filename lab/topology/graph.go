@@ -35,6 +35,9 @@ type Edge struct {
 type Graph struct {
 	Nodes []Node
 	Edges []Edge
+	// Pods are the senders and receivers that have no link of their own, because a
+	// subject connects them to their node.
+	Pods []Place
 }
 
 // maxEdges is how many links the third byte of IPv4 addresses can number.
@@ -76,12 +79,15 @@ func (g Graph) Check() error {
 	if err := g.checkEdges(links); err != nil {
 		return err
 	}
-	next := g.toward(g.Nodes[0].Name)
+	if err := g.checkPods(links); err != nil {
+		return err
+	}
+	next := g.toward(g.place(g.Nodes[0].Name))
 	for _, n := range g.Nodes {
-		if _, ok := next[n.Name]; !ok && n != g.Nodes[0] {
+		if _, ok := next[g.place(n.Name)]; !ok && g.place(n.Name) != g.place(g.Nodes[0].Name) {
 			return fmt.Errorf("no path of links from %s to %s", g.Nodes[0].Name, n.Name)
 		}
-		if n.Role != Router && links[n.Name] != 1 {
+		if n.Role != Router && !g.isPod(n.Name) && links[n.Name] != 1 {
 			return fmt.Errorf("%s %s has %d links: only a router has more than one", n.Role, n.Name, links[n.Name])
 		}
 	}

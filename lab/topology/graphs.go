@@ -50,6 +50,32 @@ func Gateway(paths int) Graph {
 	return g
 }
 
+// Pods is a sender and a receiver that are pods on the same node.
+func Pods() Graph {
+	return Graph{
+		Nodes: []Node{{"sender1", Sender}, {"node1", Router}, {"receiver1", Receiver}},
+		Pods:  []Place{{"sender1", "node1"}, {"receiver1", "node1"}},
+	}
+}
+
+// PodsOfTwo is a sender and a receiver that are pods on two nodes. The link between these is wire.
+func PodsOfTwo() Graph {
+	return Graph{
+		Nodes: []Node{{"sender1", Sender}, {"node1", Router}, {"node2", Router}, {"receiver1", Receiver}},
+		Edges: []Edge{{"wire", "node1", "node2"}},
+		Pods:  []Place{{"sender1", "node1"}, {"receiver1", "node2"}},
+	}
+}
+
+// PodServer is a sender that is a pod, and a receiver that is not: wire joins it to the pod's node.
+func PodServer() Graph {
+	return Graph{
+		Nodes: []Node{{"sender1", Sender}, {"node1", Router}, {"receiver1", Receiver}},
+		Edges: []Edge{{"wire", "node1", "receiver1"}},
+		Pods:  []Place{{"sender1", "node1"}},
+	}
+}
+
 func (g *Graph) routers(names ...string) {
 	for _, name := range names {
 		g.Nodes = append(g.Nodes, Node{name, Router})

@@ -20,12 +20,14 @@ type Layout struct {
 	Senders   []*Host // in the graph's order
 	Receivers []*Host
 	Wires     []*Wire // in the graph's order
+	Pods      []*Pod  // in the graph's order
 }
 
 // Build makes the graph's hosts and links. Each link has an IPv4 /24 and an IPv6
 // /48 of its own, so that each receiver is a path of its own with tcpilot's
 // default prefixes. Senders and receivers have a default route; routers have a route
-// to each of them.
+// to each of them. Pods have only lo until a subject connects them; routers have a route to
+// the addresses of each node's pods.
 func Build(n *Net, g Graph) (*Layout, error) {
 	if err := g.Check(); err != nil {
 		return nil, fmt.Errorf("build network: %w", err)
@@ -46,9 +48,15 @@ func Build(n *Net, g Graph) (*Layout, error) {
 		l.Wires = append(l.Wires, &Wire{e.Name, from, to})
 	}
 	for _, h := range slices.Concat(l.Senders, l.Receivers) {
+		if g.isPod(h.Name) {
+			continue
+		}
 		if err := l.route(h); err != nil {
 			return nil, fmt.Errorf("build routes of %s: %w", h.Name, err)
 		}
+	}
+	if err := l.addPods(); err != nil {
+		return nil, fmt.Errorf("build pods: %w", err)
 	}
 	return l, nil
 }
@@ -119,8 +127,12 @@ func (l *Layout) access(h *Host) (own, other *End) {
 	return nil, nil
 }
 
-// Addr is a host's address; for a router, that of its first link.
+// Addr is a host's address; for a router, that of its first link; for a pod, the one that it
+// was connected with, which is invalid while it is not connected.
 func (l *Layout) Addr(h *Host, ipv6 bool) netip.Addr {
+	if p := l.Pod(h); p != nil {
+		return p.addr(ipv6)
+	}
 	end, _ := l.access(h)
 	if ipv6 {
 		return end.Addr6.Addr()

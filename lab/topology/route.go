@@ -11,13 +11,15 @@ type Step struct {
 	Backward bool // from its To to its From
 }
 
-// Path returns the links that packets from one node to another cross, in order.
+// Path returns the links that packets from one node to another cross, in order. Those of a
+// pod are those of its node.
 func (g Graph) Path(from, to string) ([]Step, error) {
 	for _, name := range []string{from, to} {
 		if !slices.ContainsFunc(g.Nodes, func(n Node) bool { return n.Name == name }) {
 			return nil, fmt.Errorf("there is no node %q", name)
 		}
 	}
+	from, to = g.place(from), g.place(to)
 	next := g.toward(to)
 	var steps []Step
 	for from != to {

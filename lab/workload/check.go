@@ -34,6 +34,7 @@ var fields = []field{
 	{"cc", func(s Spec) bool { return s.CC != "" }, []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3}},
 	{"request", func(s Spec) bool { return s.Request != 0 }, []Kind{RPC, Churn, Mux}},
 	{"reply", func(s Spec) bool { return s.Reply != 0 }, []Kind{RPC, Churn}},
+	{"deadline", func(s Spec) bool { return s.Deadline != 0 }, []Kind{RPC}},
 	{"think", func(s Spec) bool { return s.Think != 0 }, []Kind{RPC, Mux}},
 	{"concurrency", func(s Spec) bool { return s.Concurrency != 0 }, []Kind{Flows, Mux, Wrk, Web}},
 	{"gap", func(s Spec) bool { return s.Gap != 0 }, []Kind{Flows}},
@@ -76,6 +77,7 @@ func (s Spec) Check() error {
 	m.unless(0 <= s.Count && s.Count <= maxCount, "count", "%d is not in 0 to %d", s.Count, maxCount)
 	m.unless(0 <= s.Streams && s.Streams <= maxStreams, "streams", "%d is not in 0 to %d", s.Streams, maxStreams)
 	m.unless(0 <= s.Think && s.Think <= load.MaxThink, "think", "%s is not in 0 to %s", s.Think, load.MaxThink)
+	m.unless(0 <= s.Deadline && s.Deadline <= load.MaxDuration, "deadline", "%s is not in 0 to %s", s.Deadline, load.MaxDuration)
 	m.unless(0 <= s.Gap && s.Gap <= load.MaxThink, "gap", "%s is not in 0 to %s", s.Gap, load.MaxThink)
 	m.unless(0 <= s.Rate && s.Rate <= 1e6, "rate", "%v is not in 0 to a million a second", s.Rate)
 	m.unless(0 <= s.Paths && s.Paths <= topology.MaxSpread, "paths", "%d is not in 0 to %d", s.Paths, topology.MaxSpread)

@@ -92,6 +92,7 @@ func (s Spec) String() string {
 	add(s.Gap > 0, "%s apart", s.Gap)
 	add(s.Rate > 0, "%s a second", strconv.FormatFloat(s.Rate, 'g', 4, 64))
 	add(s.Think > 0, "%s apart", s.Think)
+	add(s.Deadline > 0, "late after %s", s.Deadline)
 	add(s.Paths > 1, "over %d paths", s.Paths)
 	add(s.CC != "", "%s by its own choice", s.CC)
 	add(s.IPv6, "IPv6")

@@ -142,7 +142,7 @@ func (l *hostPair) client(r load.Connection, exchanges []load.Exchange, reverse 
 		return c
 	}
 	c.Start, c.Elapsed, c.Bytes, c.Delivered = l.at(r.Begin), r.Elapsed, r.Bytes, r.Delivered
-	l.add(entry{Connection: c, account: r.Account, own: r.Own, exchanges: exchanges})
+	l.add(entry{Connection: c, account: r.Account, own: r.Own, exchanges: exchanges, deadline: l.Deadline})
 	return c
 }
 

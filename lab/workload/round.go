@@ -33,6 +33,7 @@ type entry struct {
 	exchanges []load.Exchange
 	points    []measure.Point // from an outside program
 	requests  []measure.Request
+	deadline  time.Duration // of each exchange; 0 is none
 }
 
 // block reserves account numbers for all connections that a request may make, and returns
@@ -132,7 +133,7 @@ func (r *round) finish() measure.Result {
 		}
 		out.Connections = append(out.Connections, e.Connection)
 		for _, x := range e.exchanges {
-			e.requests = append(e.requests, measure.Request{Start: r.at(x.Begin), Elapsed: x.Elapsed, Bytes: x.Bytes})
+			e.requests = append(e.requests, measure.Request{Start: r.at(x.Begin), Elapsed: x.Elapsed, Bytes: x.Bytes, Deadline: e.deadline})
 		}
 		for _, q := range e.requests {
 			q.Group, q.Conn = e.Group, id

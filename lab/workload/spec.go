@@ -75,6 +75,8 @@ type Spec struct {
 	Request uint64        // bytes; 64 if 0
 	Reply   uint64        // bytes; 256 if 0
 	Think   time.Duration // between requests or bursts
+	// Deadline is RPC's: how long a request may take. What takes longer is late.
+	Deadline time.Duration
 	// Client is web's; OwnClient if empty.
 	Client Client
 	// First is web's: the first so many connections are one group, FirstGroup, the
