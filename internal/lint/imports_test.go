@@ -80,7 +80,7 @@ var mayImport = map[string][]string{
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"console", "lab/load", "lab/measure", "lab/topology", "tcpinfo"},
-	"lab/subject":    {"congestion", "kernelcc", "lab/topology", "sysctl", "undo", "yamlfile"},
+	"lab/subject":    {"congestion", "kernelcc", "lab/topology", "pod", "poddevice", "sysctl", "undo", "yamlfile"},
 	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"console", "lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
@@ -104,6 +104,8 @@ var openToLab = map[string]string{
 	"sysctl":     "to read and write sysctls",
 	"filelock":   "locks against other runs",
 	"thread":     "threads that end in a foreign namespace",
+	"pod":        "the names of devices for pods",
+	"poddevice":  "which devices for pods the kernel has",
 	"undo":       "steps to undo",
 }
 
@@ -120,7 +122,7 @@ var onlyIn = map[string][]string{
 	"gonum.org/v1/gonum":                      {},
 	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "testenv", "lab/topology"},
 	"golang.org/x/exp":                        {},
-	"github.com/containernetworking/cni":      {"cni"},
+	"github.com/containernetworking/cni":      {"cni", "lab/subject"},
 	"github.com/google/nftables":              {"podnet"},
 	"math/rand":                               {},
 	"text/template":                           {}, // it finds methods by name, so that the linker has to keep those of all types: 3 MB

@@ -178,7 +178,10 @@ func TestShowJSON(t *testing.T) {
 		var doc struct {
 			Name  string
 			Cases []struct {
-				Graph    struct{ Nodes []struct{ Name, Role string } }
+				Graph struct {
+					Nodes []struct{ Name, Role string }
+					Pods  []struct{ Pod, Node string }
+				}
 				Links    map[string]struct{ Forward map[string]any }
 				Traffic  []map[string]any
 				Subjects []map[string]any

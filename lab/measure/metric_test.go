@@ -61,9 +61,33 @@ func TestOf(t *testing.T) {
 		"jain":                   36 * 36 / (3 * (64. + 576 + 16)),
 		"cpu_per_byte":           5.2 / 26e6,
 		"cpu_per_request":        5.2 / 6, // 4 requests and 2 connections
-		"errors":                 2. / 8, // 2 failed, 2 connections and 4 requests succeeded
+		"errors":                 2. / 8,  // 2 failed, 2 connections and 4 requests succeeded
 		"rtos":                   3,
 	})
+}
+
+// What a byte and a request cost the machine, and which requests are late, are known only if the
+// round says so.
+func TestMachineAndDeadlines(t *testing.T) {
+	const ms = time.Millisecond
+	r := Result{
+		Elapsed: 2 * time.Second, Machine: 400 * ms,
+		Connections: []Connection{{Group: "a", ID: 0, Elapsed: time.Second, Bytes: 100, Delivered: true}, {Group: "a", ID: 1, Elapsed: time.Second, Bytes: 100, Delivered: true}},
+		Requests: []Request{
+			{Group: "a", Elapsed: 100 * ms, Deadline: 400 * ms}, {Group: "a", Elapsed: 500 * ms, Deadline: 400 * ms},
+			{Group: "a", Conn: 1, Elapsed: 700 * ms, Deadline: 400 * ms}, {Group: "a", Conn: 1, Elapsed: 9000 * ms},
+		},
+	}
+	got := Of(&r)
+	for name, want := range map[string]float64{
+		"machine_per_byte": 0.4 / 200, "machine_per_request": 0.1,
+		"late":    2. / 3,       // one has no deadline
+		"stalled": 0.4 / 2 / 2., // of two connections in 2 s
+	} {
+		if math.Abs(got[name]-want) > 1e-9 {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
 }
 
 func TestGroups(t *testing.T) {

@@ -212,30 +212,32 @@ func machinePerRequest(t *traffic) (float64, bool) {
 	return t.machine.Seconds() / float64(t.done), t.machine > 0 && t.done > 0
 }
 
-// overdue is how many requests have a deadline, how many of them missed it, and by how long
-// altogether.
-func (t *traffic) overdue() (all, missed int, by time.Duration) {
+// overdue is how many requests have a deadline, how many of them missed it, by how long
+// altogether, and on how many connections they were.
+func (t *traffic) overdue() (all, missed int, by time.Duration, connections int) {
+	seen := map[int]bool{}
 	for _, r := range t.requests {
 		if r.Deadline == 0 {
 			continue
 		}
 		all++
+		seen[r.Conn] = true
 		if over := r.Elapsed - r.Deadline; over > 0 {
 			missed++
 			by += over
 		}
 	}
-	return all, missed, by
+	return all, missed, by, len(seen)
 }
 
 func late(t *traffic) (float64, bool) {
-	all, missed, _ := t.overdue()
+	all, missed, _, _ := t.overdue()
 	return float64(missed) / float64(all), all > 0
 }
 
 func stalled(t *traffic) (float64, bool) {
-	all, _, by := t.overdue()
-	return by.Seconds() / t.elapsed, all > 0 && t.elapsed > 0
+	_, _, by, connections := t.overdue()
+	return by.Seconds() / t.elapsed / float64(connections), connections > 0 && t.elapsed > 0
 }
 
 func failed(t *traffic) (float64, bool) {

@@ -1,6 +1,8 @@
 package scenario
 
 import (
+	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -246,5 +248,36 @@ func TestDefaultCC(t *testing.T) {
 	c = Case{Baseline: "default", Subjects: []subject.Spec{{Name: "default", Kind: subject.Default}}}
 	if got := c.DefaultCC(); got != "" {
 		t.Errorf("the machine's: %q", got)
+	}
+}
+
+// A plugin's keys are the JSON that its program reads: numbers and booleans as such, all else text.
+func TestPlugins(t *testing.T) {
+	s := read(t, with("topology: {kind: pods, nodes: 2}", "links: {}",
+		`subjects: [{name: a, cc: bbr, cni: [{type: ptp, mtu: 9000, ipMasq: true, dns: {nameservers: ["1"]}}, {type: bandwidth, egressRate: 1e6}], annotations: {a/b: 10M}}]`,
+		"baseline: a"), Options{}).Cases[0].Subjects[0]
+	got := fmt.Sprintf("%s %s %s", s.Kind, s.CC, s.Annotations["a/b"])
+	for _, p := range s.Plugins {
+		got += " " + p.Type
+		for _, key := range slices.Sorted(maps.Keys(p.Keys)) {
+			got += fmt.Sprintf(" %s=%s", key, p.Keys[key])
+		}
+	}
+	if want := `pods bbr 10M ptp dns={"nameservers":["1"]} ipMasq=true mtu=9000 bandwidth egressRate=1e6`; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+// Subjects of a network with pods connect them, and directly only without links between.
+func TestSubjectsConnectPods(t *testing.T) {
+	for subject, want := range map[string]string{
+		"cubic":                           "does not connect",
+		"{name: a, pods: host}":           "without the links",
+		"{name: a, route: {initcwnd: 3}}": "does not connect",
+	} {
+		_, err := Read("x.yaml", []byte(with("topology: {kind: pods, nodes: 2}", "links: {wire: {rtt: 1ms}}", "subjects: ["+subject+"]", "baseline: "+map[bool]string{true: "cubic", false: "a"}[subject == "cubic"])), Options{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", subject, err, want)
+		}
 	}
 }

@@ -23,7 +23,7 @@ func (c Case) Estimate() time.Duration {
 		switch {
 		case c.Fresh && s.Kind == subject.Tcpilot:
 			rounds += c.Warmup * c.Repeat
-		case s.Kind == subject.Tcpilot:
+		case s.Kind == subject.Tcpilot, s.Kind == subject.Pods && s.Config != "":
 			rounds += c.Warmup
 		case s.Kind == subject.Bpftune, s.Kind == subject.Command:
 			rounds += c.Warmup * c.Repeat // they lose what they learned at each stop

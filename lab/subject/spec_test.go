@@ -1,6 +1,7 @@
 package subject
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -20,6 +21,17 @@ func TestCheck(t *testing.T) {
 		{Spec{Name: "tcpilot", Kind: Tcpilot, Config: "rules: [{name: a, learn: {}}]"}, ""},
 		{Spec{Name: "bpftune", Kind: Bpftune}, ""},
 		{Spec{Name: "mine", Kind: Command, Begin: "true", End: "true"}, ""},
+
+		{Spec{Name: "veth", Kind: Pods, Join: "veth"}, ""},
+		{Spec{Name: "ptp", Kind: Pods, CC: "bbr", Plugins: []Plugin{{Type: "ptp"}}, Config: "rules: [{name: a, learn: {}}]"}, ""},
+		{Spec{Name: "a", Kind: Pods}, "needs either pods"},
+		{Spec{Name: "a", Kind: Pods, Join: "veth", Plugins: []Plugin{{Type: "ptp"}}}, "needs either pods"},
+		{Spec{Name: "a", Kind: Pods, Join: "magic"}, "it is one of"},
+		{Spec{Name: "a", Kind: Pods, Join: "veth", Annotations: map[string]string{"a": "b"}}, "passed to plugins"},
+		{Spec{Name: "a", Kind: Pods, Plugins: []Plugin{{Type: "../ptp"}}}, "no name of a plugin"},
+		{Spec{Name: "a", Kind: Pods, Plugins: []Plugin{{Type: "ptp", Keys: map[string]json.RawMessage{"ipam": nil}}}}, "sets ipam itself"},
+		{Spec{Name: "a", Kind: Pods, Join: "veth", Config: "pods: {dir: /x}"}, "pods.dir may not be set"},
+		{Spec{Name: "a", Kind: Fixed, CC: "bbr", Join: "veth"}, "join is for kind pods"},
 
 		{Spec{Kind: Default}, "a name has"},
 		{Spec{Name: "a\nb", Kind: Default}, "a name has"},

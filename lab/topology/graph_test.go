@@ -24,6 +24,9 @@ func TestConstructors(t *testing.T) {
 		{"chain", Chain(3), "sender1 router1 router2 receiver1", "hop1 hop2 hop3"},
 		{"wire", Chain(1), "sender1 receiver1", "hop1"},
 		{"gateway", Gateway(2), "sender1 gateway receiver1 receiver2", "access path1 path2"},
+		{"pods", Pods(), "sender1 node1 receiver1", ""},
+		{"pods of two nodes", PodsOfTwo(), "sender1 node1 node2 receiver1", "wire"},
+		{"a pod that serves", PodServer(), "sender1 node1 receiver1", "wire"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := tc.graph.Check(); err != nil {
@@ -71,6 +74,10 @@ func TestCheckReportsMistakes(t *testing.T) {
 			Edges: []Edge{wire, {"w2", "s2", "r2"}}}, "from s to s2"},
 		{"lonely router", Graph{Nodes: hub, Edges: []Edge{wire}}, "to hub"},
 		{"two links", Graph{Nodes: hub, Edges: []Edge{{"1", "s", "hub"}, {"2", "s", "hub"}, {"3", "hub", "r"}}}, "sender s has 2 links"},
+		{"pod with a link", Graph{Nodes: two, Edges: []Edge{wire}, Pods: []Place{{"s", "hub"}}}, `node "hub" is no router`},
+		{"linked pod", Graph{Nodes: hub, Edges: []Edge{{"1", "s", "hub"}, {"2", "hub", "r"}}, Pods: []Place{{"s", "hub"}}}, "pod s has a link"},
+		{"pod on two nodes", Graph{Nodes: hub, Edges: []Edge{{"2", "hub", "r"}}, Pods: []Place{{"s", "hub"}, {"s", "hub"}}}, "pod s is on two nodes"},
+		{"router as a pod", Graph{Nodes: hub, Edges: []Edge{{"2", "hub", "r"}}, Pods: []Place{{"hub", "hub"}}}, `pod "hub"`},
 		{"too many", Incast(maxEdges), "257 links, at most 256"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
