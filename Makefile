@@ -104,7 +104,7 @@ lint: ## formatting, vet, staticcheck, functions that nothing uses
 
 .PHONY: bench
 bench: build ## what it does for traffic: every lab scenario, reduced, at most 10 minutes
-	@tools/deps lab
+	@tools/deps lab cni
 	@$(SUDO) bin/tcpilot lab run --all --quick --overview
 
 .PHONY: microbench
