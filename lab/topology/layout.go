@@ -130,7 +130,7 @@ func (l *Layout) access(h *Host) (own, other *End) {
 // Addr is a host's address; for a router, that of its first link; for a pod, the one that it
 // was connected with, which is invalid while it is not connected.
 func (l *Layout) Addr(h *Host, ipv6 bool) netip.Addr {
-	if p := l.Pod(h); p != nil {
+	if p := l.pod(h); p != nil {
 		return p.addr(ipv6)
 	}
 	end, _ := l.access(h)

@@ -98,8 +98,8 @@ func (l *Layout) addPods() error {
 	return nil
 }
 
-// Pod returns the pod that a host is; nil if it is none.
-func (l *Layout) Pod(h *Host) *Pod {
+// pod returns the pod that a host is; nil if it is none.
+func (l *Layout) pod(h *Host) *Pod {
 	for _, p := range l.Pods {
 		if p.Host == h {
 			return p
@@ -110,7 +110,7 @@ func (l *Layout) Pod(h *Host) *Pod {
 
 // Place returns the node that a pod is on; another host itself.
 func (l *Layout) Place(h *Host) *Host {
-	if p := l.Pod(h); p != nil {
+	if p := l.pod(h); p != nil {
 		return p.Node
 	}
 	return h
