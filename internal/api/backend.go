@@ -30,9 +30,9 @@ type Backend interface {
 	SetRollout(ctx context.Context, r RolloutRequest) (RuleRollout, error)
 	Load(ctx context.Context, r LoadRequest) (Loaded, error)
 	Unload(ctx context.Context, name string) error
-	Loaded(ctx context.Context) ([]Loaded, error)
+	Loaded(ctx context.Context) (ProgramList, error)
 	// Controls lists tcpilot's own congestion controls and those of users.
-	Controls(ctx context.Context) ([]CongestionControl, error)
+	Controls(ctx context.Context) (ControlList, error)
 	// LoadControl loads one of tcpilot's own, or a user's from a file.
 	LoadControl(ctx context.Context, r LoadControlRequest) (CongestionControl, error)
 	UnloadControl(ctx context.Context, name string) (Unloaded, error)

@@ -188,8 +188,8 @@ func (c *Client) Doctor(ctx context.Context) (Doctor, error) {
 }
 
 // Loaded lists the users' own programs.
-func (c *Client) Loaded(ctx context.Context) ([]Loaded, error) {
-	return get[[]Loaded](ctx, c, ResourceLoaded)
+func (c *Client) Loaded(ctx context.Context) (ProgramList, error) {
+	return get[ProgramList](ctx, c, ResourceLoaded)
 }
 
 // Reload makes the daemon read its configuration again.
@@ -220,8 +220,8 @@ func (c *Client) Unload(ctx context.Context, name string) error {
 }
 
 // Controls lists tcpilot's own congestion controls and those of users.
-func (c *Client) Controls(ctx context.Context) ([]CongestionControl, error) {
-	return get[[]CongestionControl](ctx, c, ResourceControls)
+func (c *Client) Controls(ctx context.Context) (ControlList, error) {
+	return get[ControlList](ctx, c, ResourceControls)
 }
 
 // LoadControl loads a congestion control.

@@ -181,12 +181,10 @@ func (s *Server) status(ctx context.Context, _ *http.Request) (Status, error) {
 	notNull(&st.Counters.ArmFailures)
 	notNull(&st.Counters.Events)
 	notNull(&st.Counters.Programs)
-	if st.Counters.Controls == nil {
-		st.Counters.Controls = map[string]int{}
-	}
+	mapNotNull(&st.Counters.Controls)
 	notNull(&st.Features)
 	notNull(&st.Rollouts)
-	notNull(&st.Arms)
+	armsNotNull(&st.Arms)
 	notNull(&st.Yields)
 	notNull(&st.Loaded)
 	notNull(&st.Degraded)
@@ -200,6 +198,19 @@ func notNull[T any](list *[]T) {
 	}
 }
 
+// mapNotNull makes an empty map appear as {}.
+func mapNotNull[K comparable, V any](m *map[K]V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+}
+
+func armsNotNull(a *engine.Arms) {
+	notNull(&a.Active)
+	mapNotNull(&a.Retired)
+	mapNotNull(&a.Missing)
+}
+
 // doctor repeats the tests of the kernel only for callers that may change something, on
 // either socket, because clients read through the one for reading.
 func (s *Server) doctor(ctx context.Context, r *http.Request) (Doctor, error) {
@@ -209,7 +220,7 @@ func (s *Server) doctor(ctx context.Context, r *http.Request) (Doctor, error) {
 	notNull(&d.Features)
 	notNull(&d.Options)
 	notNull(&d.PodDevices)
-	notNull(&d.CCs)
+	armsNotNull(&d.Arms)
 	notNull(&d.Conflicts)
 	return d, err
 }
@@ -273,9 +284,9 @@ func (s *Server) explain(ctx context.Context, r *http.Request) (Explanation, err
 	return e, err
 }
 
-func (s *Server) loaded(ctx context.Context, _ *http.Request) ([]Loaded, error) {
+func (s *Server) loaded(ctx context.Context, _ *http.Request) (ProgramList, error) {
 	l, err := s.backend.Loaded(ctx)
-	notNull(&l)
+	notNull(&l.Programs)
 	return l, err
 }
 
@@ -285,7 +296,7 @@ func (s *Server) loadedOne(ctx context.Context, r *http.Request) (Loaded, error)
 		return Loaded{}, err
 	}
 	name := r.PathValue("name")
-	for _, p := range l {
+	for _, p := range l.Programs {
 		if p.Name == name {
 			return p, nil
 		}
@@ -320,11 +331,11 @@ func (s *Server) load(ctx context.Context, r *http.Request) (Loaded, error) {
 	return s.backend.Load(ctx, q)
 }
 
-func (s *Server) controls(ctx context.Context, _ *http.Request) ([]CongestionControl, error) {
+func (s *Server) controls(ctx context.Context, _ *http.Request) (ControlList, error) {
 	l, err := s.backend.Controls(ctx)
-	notNull(&l)
-	for i := range l {
-		l[i].notNull()
+	notNull(&l.Controls)
+	for i := range l.Controls {
+		l.Controls[i].notNull()
 	}
 	return l, err
 }
@@ -340,7 +351,7 @@ func (s *Server) control(ctx context.Context, r *http.Request) (CongestionContro
 		return CongestionControl{}, err
 	}
 	name := r.PathValue("name")
-	for _, c := range l {
+	for _, c := range l.Controls {
 		if c.Name == name {
 			return c, nil
 		}

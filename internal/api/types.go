@@ -40,13 +40,13 @@ type Status struct {
 	// Rollouts are those of rules that apply to only a part of their connections.
 	Rollouts []RuleRollout `json:"rollouts"`
 
-	Features []Feature         `json:"features"`
-	Counters metrics.Counters  `json:"counters"`
-	Learner  string            `json:"learner"`
-	Arms     []engine.ArmState `json:"arms"`
-	Yields   []engine.Yield    `json:"yields"`
-	Totals   engine.Totals     `json:"totals"`
-	Loaded   []Loaded          `json:"loaded"` // users' own programs
+	Features []Feature        `json:"features"`
+	Counters metrics.Counters `json:"counters"`
+	Learner  string           `json:"learner"`
+	Arms     engine.Arms      `json:"arms"`
+	Yields   []engine.Yield   `json:"yields"`
+	Totals   engine.Totals    `json:"totals"`
+	Loaded   []Loaded         `json:"loaded"` // users' own programs
 	// Buffers are the raised buffer limits; absent unless buffers.adapt is on.
 	Buffers *Buffers `json:"buffers,omitempty"`
 	// HostSysctls are those that the host profile has set.
@@ -252,11 +252,11 @@ type ArmWeight struct {
 
 // Doctor is what this kernel allows tcpilot to do, found by trying it.
 type Doctor struct {
-	Kernel   string            `json:"kernel"`
-	Cgroup   string            `json:"cgroup"`
-	Features []Feature         `json:"features"`
-	Options  []OptionCheck     `json:"options"`
-	CCs      []engine.ArmState `json:"congestion_controls"`
+	Kernel   string        `json:"kernel"`
+	Cgroup   string        `json:"cgroup"`
+	Features []Feature     `json:"features"`
+	Options  []OptionCheck `json:"options"`
+	Arms     engine.Arms   `json:"arms"`
 	// PodDevices are the kinds of devices that tcpilot-cni can make for pods as the main plugin.
 	PodDevices []PodDevice    `json:"pod_devices"`
 	Conflicts  []Conflict     `json:"conflicts"`
@@ -403,6 +403,12 @@ type LoadRequest struct {
 	Cgroup string `json:"cgroup"` // absolute path of a cgroup v2 directory
 }
 
+// ProgramList is the users' own programs.
+type ProgramList struct {
+	At       time.Time `json:"at"`
+	Programs []Loaded  `json:"programs"`
+}
+
 // Loaded is a user's own program.
 type Loaded struct {
 	Name     string    `json:"name"`
@@ -410,6 +416,12 @@ type Loaded struct {
 	Cgroup   string    `json:"cgroup"`
 	Programs []Program `json:"programs"`
 	Since    time.Time `json:"since"`
+}
+
+// ControlList is tcpilot's own congestion controls in BPF, and those of users, by name.
+type ControlList struct {
+	At       time.Time           `json:"at"`
+	Controls []CongestionControl `json:"congestion_controls"`
 }
 
 // CongestionControl is one of tcpilot's own in BPF, or a user's.

@@ -9,23 +9,33 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
-	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// documents are the types of requests and answers.
-var documents = []reflect.Type{
-	reflect.TypeFor[api.Status](), reflect.TypeFor[engine.Snapshot](), reflect.TypeFor[api.PathList](), reflect.TypeFor[api.RuleList](),
-	reflect.TypeFor[api.ExplainRequest](), reflect.TypeFor[api.Explanation](), reflect.TypeFor[api.Doctor](), reflect.TypeFor[api.ReloadResult](),
-	reflect.TypeFor[api.RolloutRequest](), reflect.TypeFor[api.RuleRollout](), reflect.TypeFor[api.LoadRequest](), reflect.TypeFor[api.Loaded](),
-	reflect.TypeFor[api.CongestionControl](), reflect.TypeFor[api.LoadControlRequest](), reflect.TypeFor[api.Unloaded](),
-	reflect.TypeFor[api.Sample](), reflect.TypeFor[api.Error](),
+// documents are the types of all requests and answers.
+func documents() []reflect.Type {
+	list := []reflect.Type{reflect.TypeFor[api.Error](), reflect.TypeFor[api.ExplainRequest]()}
+	for _, r := range routes {
+		if list = append(list, reflect.TypeOf(r.answer)); r.body != nil {
+			list = append(list, reflect.TypeOf(r.body))
+		}
+	}
+	return list
+}
+
+// An answer is an object, so that fields can be added to it.
+func TestAnswersAreObjects(t *testing.T) {
+	for _, d := range documents() {
+		if d.Kind() != reflect.Struct {
+			t.Errorf("%s is no object", d)
+		}
+	}
 }
 
 // TestUnitsAreInNames checks the fields of every answer against the rules in the package's
 // documentation.
 func TestUnitsAreInNames(t *testing.T) {
 	w := walker{seen: map[reflect.Type]bool{}, units: map[string]string{}}
-	for _, d := range documents {
+	for _, d := range documents() {
 		w.walk(d)
 	}
 	for _, wrong := range w.wrong {

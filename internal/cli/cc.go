@@ -47,7 +47,7 @@ func (a *app) ccList() *cobra.Command {
   ARM    auto: included in arms: auto; ecn: the same, on paths where ECN has proved
          to work; by name: only in rules that name it
   CONNS  sockets that use it now`,
-		Example: "  tcpilot cc list",
+		Example: "  tcpilot cc list\n  tcpilot cc list --json | jq -r '.congestion_controls[].name'",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd.Context(), a, api.ResourceControls, a.renderControls)
@@ -57,9 +57,9 @@ func (a *app) ccList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) renderControls(w io.Writer, l []api.CongestionControl) {
+func (a *app) renderControls(w io.Writer, l api.ControlList) {
 	t := console.NewTable("NAME", "STATE", "WANTED", "ARM", ">CONNS", "VERSION", "SOURCE", "WHY")
-	for _, c := range l {
+	for _, c := range l.Controls {
 		conns := console.None
 		if c.State == "loaded" {
 			conns = fmt.Sprint(c.Connections)
@@ -254,9 +254,9 @@ func (a *app) completeControls(take func(*api.CongestionControl) bool) cobra.Com
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
 		if l, err := a.client().Controls(ctx); err == nil && len(argv) == 0 {
-			for i := range l {
-				if take(&l[i]) {
-					names = append(names, l[i].Name)
+			for i := range l.Controls {
+				if c := &l.Controls[i]; take(c) {
+					names = append(names, c.Name)
 				}
 			}
 		}

@@ -37,15 +37,15 @@ func (a *app) progList() *cobra.Command {
 		Use:     "list",
 		Short:   "List the loaded programs",
 		Long:    "List the programs that 'tcpilot prog load' attached. What tcpilot's own programs cost\nis in 'tcpilot status'; congestion controls are in 'tcpilot cc list'.",
-		Example: "  tcpilot prog list",
+		Example: "  tcpilot prog list\n  tcpilot prog list --json | jq '.programs[].cgroup'",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd.Context(), a, api.ResourceLoaded, func(w io.Writer, l []api.Loaded) {
-				if len(l) == 0 {
+			return show(cmd.Context(), a, api.ResourceLoaded, func(w io.Writer, l api.ProgramList) {
+				if len(l.Programs) == 0 {
 					fmt.Fprintln(w, "none: see 'tcpilot prog load --help'")
 					return
 				}
-				a.renderLoaded(w, l, "")
+				a.renderLoaded(w, l.Programs, "")
 			})
 		},
 	}
@@ -150,7 +150,7 @@ func (a *app) completeLoaded(cmd *cobra.Command, argv []string, _ string) ([]str
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
 	if l, err := a.client().Loaded(ctx); err == nil && len(argv) == 0 {
-		for _, p := range l {
+		for _, p := range l.Programs {
 			names = append(names, p.Name)
 		}
 	}

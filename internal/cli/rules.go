@@ -283,16 +283,12 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	}
 	a.renderFeatures(w, d.Features)
 	a.renderOptions(w, d.Options)
-	active := 0
-	for _, c := range d.CCs {
-		if c.State == engine.ArmActive {
-			active++
-		}
-	}
-	a.Heading(w, fmt.Sprintf("Congestion controls: %d of %d active", active, len(d.CCs)))
+	ccs := d.Arms.All()
+	a.Heading(w, fmt.Sprintf("Congestion controls: %d of %d active", len(d.Arms.Active), len(ccs)))
 	t := console.NewTable("NAME", "STATE", "WHY")
-	for _, c := range d.CCs {
-		t.Row(c.CC.String(), c.State, c.Why)
+	for _, cc := range ccs {
+		state, why := d.Arms.State(cc)
+		t.Row(cc.String(), state, why)
 	}
 	t.Write(w, a.Paint, "  ")
 	a.renderReady(w, d.Ready)

@@ -117,7 +117,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	a.renderHostSysctls(w, now, s.HostSysctls)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)
-	a.renderArms(w, s.Arms)
+	a.renderArms(w, &s.Arms)
 	a.renderPrograms(w, s.Counters.Programs)
 	if len(s.Loaded) > 0 {
 		a.Heading(w, "Own programs")
@@ -291,11 +291,12 @@ func writeList(w io.Writer, name string, parts []string) {
 	}
 }
 
-func (a *app) renderArms(w io.Writer, arms []engine.ArmState) {
+func (a *app) renderArms(w io.Writer, arms *engine.Arms) {
 	a.Heading(w, "Congestion controls")
 	t := console.NewTable("NAME", "STATE", ">REFUSED", "WHY")
-	for _, c := range arms {
-		t.Row(c.CC.String(), c.State, fmtCount(c.Failures), c.Why)
+	for _, cc := range arms.All() {
+		state, why := arms.State(cc)
+		t.Row(cc.String(), state, fmtCount(arms.Failures[cc]), why)
 	}
 	t.Write(w, a.Paint, "  ")
 }

@@ -215,7 +215,9 @@ func (d *Daemon) Unload(_ context.Context, name string) error {
 }
 
 // Loaded implements api.Backend.
-func (d *Daemon) Loaded(context.Context) ([]api.Loaded, error) { return d.loaded(), nil }
+func (d *Daemon) Loaded(context.Context) (api.ProgramList, error) {
+	return api.ProgramList{At: time.Now(), Programs: d.loaded()}, nil
+}
 
 func (d *Daemon) loaded() []api.Loaded {
 	out := []api.Loaded{}

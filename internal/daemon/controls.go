@@ -222,12 +222,20 @@ func (c *controls) offers() []congestion.Control {
 }
 
 // usable lists the controls that offers would offer now.
-func (c *controls) usable() (ccs []tcp.CC, err error) {
+func (c *controls) usable() ([]tcp.CC, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.poll(); err != nil {
+	err := c.poll()
+	c.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
+	return c.usableBefore()
+}
+
+// usableBefore lists the controls that offers would offer by the latest reading of the kernel's list.
+func (c *controls) usableBefore() (ccs []tcp.CC, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, o := range c.offers() {
 		ccs = append(ccs, o.CC)
 	}
@@ -338,11 +346,11 @@ func tryControls() ([]cc.Control, error) {
 }
 
 // Controls implements api.Backend.
-func (d *Daemon) Controls(context.Context) ([]api.CongestionControl, error) {
+func (d *Daemon) Controls(context.Context) (api.ControlList, error) {
 	rows, err := d.controls.List()
-	out := make([]api.CongestionControl, 0, len(rows))
+	out := api.ControlList{At: time.Now()}
 	for i := range rows {
-		out = append(out, d.control(&rows[i]))
+		out.Controls = append(out.Controls, d.control(&rows[i]))
 	}
 	return out, err
 }

@@ -51,7 +51,7 @@ func (r *running) control(t *testing.T, name string) api.CongestionControl {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range l {
+	for _, c := range l.Controls {
 		if c.Name == name {
 			return c
 		}

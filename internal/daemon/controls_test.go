@@ -67,13 +67,19 @@ func TestRulesNaming(t *testing.T) {
 
 // The diagnosis names the states of controls that are not registered as 'tcpilot cc list' does.
 func TestControlsOfTheDiagnosis(t *testing.T) {
-	doc := api.Doctor{CCs: []engine.ArmState{{CC: named("cubic"), State: engine.ArmActive}, {CC: named("tcpilot_bbr3"), State: engine.ArmActive}}}
+	doc := api.Doctor{Arms: engine.Arms{Active: parseCCs([]string{"cubic", "tcpilot_bbr3"}), Missing: map[tcp.CC]string{}}}
 	row := func(name string, state cc.State, why string) cc.Control {
 		return cc.Control{Control: congestion.Control{CC: named(name)}, State: state, Why: why}
 	}
 	addControls(&doc, []cc.Control{row("tcpilot_bbr3", cc.Loaded, ""), row("tcpilot_cubic", cc.Available, ""), row("tcpilot_dctcp", cc.Absent, "too old")})
-	want := []engine.ArmState{doc.CCs[0], doc.CCs[1], {CC: named("tcpilot_cubic"), State: "available"}, {CC: named("tcpilot_dctcp"), State: "missing", Why: "too old"}}
-	if !slices.Equal(doc.CCs, want) {
-		t.Errorf("%+v, want %+v", doc.CCs, want)
+	for name, want := range map[string][2]string{
+		"cubic": {"active"}, "tcpilot_bbr3": {"active"}, "tcpilot_cubic": {"available"}, "tcpilot_dctcp": {"missing", "too old"},
+	} {
+		if state, why := doc.Arms.State(named(name)); state != want[0] || why != want[1] {
+			t.Errorf("%s is %s (%s), want %s", name, state, why, want)
+		}
+	}
+	if all := doc.Arms.All(); len(all) != 4 {
+		t.Errorf("it lists %v", all)
 	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -118,7 +119,7 @@ func (k *diagnoses) latest(again bool, rules []policy.Rule) (api.Doctor, error) 
 		k.last = &doc
 	}
 	doc := *k.last
-	doc.CCs = slices.Clone(doc.CCs) // appended to below
+	doc.Arms.Missing = maps.Clone(doc.Arms.Missing) // extended below
 	return doc, nil
 }
 
@@ -132,13 +133,9 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 		return doc, err
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.Trial })
-	for _, name := range names {
-		doc.CCs = append(doc.CCs, engine.ArmState{CC: tcp.CCOf(name), State: engine.ArmActive})
-	}
-	for _, name := range policy.Wanted(rules) {
-		if err := missing[name]; err != nil {
-			doc.CCs = append(doc.CCs, engine.ArmState{CC: name, State: engine.ArmMissing, Why: err.Error()})
-		}
+	doc.Arms = engine.Arms{Active: parseCCs(names), Retired: map[tcp.CC]string{}, Missing: map[tcp.CC]string{}}
+	for name, err := range missing {
+		doc.Arms.Missing[name] = err.Error()
 	}
 	own, err := ownCgroup()
 	if err != nil {
@@ -171,14 +168,13 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 // addControls adds those in BPF that are not registered.
 func addControls(doc *api.Doctor, rows []cc.Control) {
 	for _, row := range rows {
-		if slices.ContainsFunc(doc.CCs, func(a engine.ArmState) bool { return a.CC == row.CC && a.State == engine.ArmActive }) {
-			continue
+		switch {
+		case slices.Contains(doc.Arms.Active, row.CC):
+		case row.State == cc.Absent:
+			doc.Arms.Missing[row.CC] = row.Why
+		default:
+			doc.Arms.Available = append(doc.Arms.Available, row.CC)
 		}
-		state := string(cc.Available)
-		if row.State == cc.Absent {
-			state = engine.ArmMissing
-		}
-		doc.CCs = append(doc.CCs, engine.ArmState{CC: row.CC, State: state, Why: row.Why})
 	}
 }
 

@@ -1,7 +1,8 @@
 package engine
 
 import (
-	"cmp"
+	"bytes"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -69,25 +70,61 @@ func (o *offers) suit(n *node) []tcp.CC {
 
 // States of an arm.
 const (
-	ArmActive  = "active"
-	ArmRetired = "retired"
-	ArmMissing = "missing"
+	ArmActive    = "active"
+	ArmRetired   = "retired"
+	ArmMissing   = "missing"
+	ArmAvailable = "available"
 )
+
+// Arms says which congestion controls connections may get, and why not the others.
+type Arms struct {
+	Active  []tcp.CC          `json:"active"`
+	Retired map[tcp.CC]string `json:"retired"` // refused by the kernel on a connection, with the reason
+	Missing map[tcp.CC]string `json:"missing"` // wanted, or offered before, with the reason
+	// Only in the answer of doctor: those that the kernel accepts once they are loaded.
+	Available []tcp.CC `json:"available,omitempty"`
+	// How often the kernel refused each on a connection.
+	Failures map[tcp.CC]uint64 `json:"failures,omitempty"`
+}
+
+// All lists them by name.
+func (a *Arms) All() []tcp.CC {
+	list := slices.Concat(a.Active, a.Available)
+	list = slices.AppendSeq(list, maps.Keys(a.Retired))
+	list = slices.AppendSeq(list, maps.Keys(a.Missing))
+	slices.SortFunc(list, func(a, b tcp.CC) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(list)
+}
+
+// State returns the state of cc, and the reason if it is retired or missing.
+func (a *Arms) State(cc tcp.CC) (state, why string) {
+	if why, ok := a.Missing[cc]; ok {
+		return ArmMissing, why
+	}
+	if why, ok := a.Retired[cc]; ok {
+		return ArmRetired, why
+	}
+	if slices.Contains(a.Active, cc) {
+		return ArmActive, ""
+	}
+	return ArmAvailable, ""
+}
 
 // armStates are the congestion controls that connections may get, and whether they can.
 type armStates struct {
-	offered offers
-	states  map[tcp.CC]*ArmState
-	retired []tcp.CC // refused by the kernel. It is replaced and not changed: decisions hold it
+	offered  offers
+	retired  []tcp.CC          // refused by the kernel. It is replaced and not changed: decisions hold it
+	missing  map[tcp.CC]string // and why
+	failures map[tcp.CC]uint64 // by the kernel's count
 }
 
-func (as *armStates) of(cc tcp.CC) *ArmState {
-	a := as.states[cc]
-	if a == nil {
-		a = &ArmState{CC: cc}
-		as.states[cc] = a
-	}
-	return a
+const (
+	whyRetired    = "the kernel refused it on a connection"
+	whyNotOffered = "the kernel does not offer it"
+)
+
+func newArmStates() armStates {
+	return armStates{missing: map[tcp.CC]string{}, failures: map[tcp.CC]uint64{}}
 }
 
 // offer sets what the kernel offers, and makes retired arms active again; false: it is the same
@@ -96,54 +133,58 @@ func (as *armStates) offer(o offers) bool {
 	if as.offered.list != nil && as.offered.def == o.def && reflect.DeepEqual(as.offered.list, o.list) {
 		return false
 	}
-	as.offered = o
-	for _, a := range as.states {
-		if !slices.Contains(o.all, a.CC) && (a.State != ArmMissing || a.Why == "") {
-			a.State, a.Why = ArmMissing, "the kernel does not offer it"
+	for _, cc := range slices.AppendSeq(slices.Clone(as.offered.all), maps.Keys(as.failures)) {
+		if as.missing[cc] == "" {
+			as.missing[cc] = whyNotOffered
 		}
 	}
 	for _, cc := range o.all {
-		a := as.of(cc)
-		a.State, a.Why = ArmActive, ""
+		delete(as.missing, cc)
 	}
-	as.retired = nil
+	as.offered, as.retired = o, nil
 	return true
 }
 
 // failed notes how often the kernel has refused cc since the maps were created, and reports whether
 // that retires it.
 func (as *armStates) failed(cc tcp.CC, failures uint64) bool {
-	a := as.of(cc)
-	again := failures > a.Failures
-	a.Failures = failures
-	if !again || a.State == ArmRetired {
+	again := failures > as.failures[cc]
+	as.failures[cc] = failures
+	if !again || slices.Contains(as.retired, cc) {
 		return false
 	}
-	a.State, a.Why = ArmRetired, "the kernel refused it on a connection"
+	delete(as.missing, cc)
 	as.retired = append(slices.Clone(as.retired), cc)
 	return true
 }
 
 // revive makes arms active again that the kernel refused, and returns those that it did.
 func (as *armStates) revive(ccs ...tcp.CC) (revived []tcp.CC) {
-	for _, cc := range ccs {
-		if a := as.states[cc]; a != nil && a.State == ArmRetired {
-			a.State, a.Why = ArmActive, ""
+	var left []tcp.CC
+	for _, cc := range as.retired {
+		if slices.Contains(ccs, cc) {
 			revived = append(revived, cc)
+		} else {
+			left = append(left, cc)
 		}
 	}
-	as.retired = slices.DeleteFunc(slices.Clone(as.retired), func(cc tcp.CC) bool { return slices.Contains(ccs, cc) })
+	as.retired = left
 	return revived
 }
 
-// list returns them by name.
-func (as *armStates) list() []ArmState {
-	list := make([]ArmState, 0, len(as.states))
-	for _, a := range as.states {
-		list = append(list, *a)
+// view is a copy for readers.
+func (as *armStates) view() Arms {
+	a := Arms{Active: []tcp.CC{}, Retired: map[tcp.CC]string{}, Missing: maps.Clone(as.missing), Failures: maps.Clone(as.failures)}
+	for _, cc := range as.retired {
+		a.Retired[cc] = whyRetired
 	}
-	slices.SortFunc(list, func(a, b ArmState) int { return cmp.Compare(a.CC.String(), b.CC.String()) })
-	return list
+	for _, cc := range as.offered.all {
+		if _, missing := as.missing[cc]; !missing && !slices.Contains(as.retired, cc) {
+			a.Active = append(a.Active, cc)
+		}
+	}
+	slices.SortFunc(a.Active, func(a, b tcp.CC) int { return bytes.Compare(a[:], b[:]) })
+	return a
 }
 
 // SetOffered sets the list of congestion controls that connections may get, in any
@@ -166,11 +207,10 @@ func (e *Engine) SetOffered(list []congestion.Control, def tcp.CC) {
 func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a := e.arms.of(cc)
-	if a.State == ArmMissing && a.Why == why {
+	if e.arms.missing[cc] == why {
 		return
 	}
-	a.State, a.Why = ArmMissing, why
+	e.arms.missing[cc] = why
 	e.log.Warn("congestion control that the configuration wants is missing", "cc", cc, "error", why)
 }
 
@@ -179,7 +219,7 @@ func (e *Engine) ArmMissing(cc tcp.CC, why string) {
 func (e *Engine) ArmFailedBefore(cc tcp.CC, failures uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.arms.of(cc).Failures = failures
+	e.arms.failures[cc] = failures
 }
 
 // ArmFailed records that the kernel has refused cc failures times since the maps
@@ -189,7 +229,7 @@ func (e *Engine) ArmFailed(cc tcp.CC, failures uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.arms.failed(cc, failures) {
-		e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", e.arms.of(cc).Why)
+		e.log.Warn("arm retired", "cc", cc, "failures", failures, "reason", policy.ArmRetired, "why", whyRetired)
 		e.markAll()
 	}
 }

@@ -88,16 +88,17 @@ func TestOurOwnReplaceTheKernels(t *testing.T) {
 }
 
 func TestStatesOfArms(t *testing.T) {
-	as := armStates{states: map[tcp.CC]*ArmState{}}
+	as := newArmStates()
 	expect := func(when string, want map[tcp.CC]string, retired ...tcp.CC) {
 		t.Helper()
-		for _, a := range as.list() {
-			if a.State != want[a.CC] {
-				t.Errorf("%s: %s is %s", when, a.CC, a.State)
+		v := as.view()
+		for cc, state := range want {
+			if got, _ := v.State(cc); got != state {
+				t.Errorf("%s: %s is %s", when, cc, got)
 			}
 		}
-		if len(as.list()) != len(want) || !slices.Equal(as.retired, retired) {
-			t.Errorf("%s: %v, retired %v", when, as.list(), as.retired)
+		if len(v.All()) != len(want) || !slices.Equal(as.retired, retired) {
+			t.Errorf("%s: %v, retired %v", when, v, as.retired)
 		}
 	}
 	if o := newOffers(offer(cubic, bbr), cubic); !as.offer(o) || as.offer(o) {

@@ -115,7 +115,7 @@ func New(opt Options) *Engine {
 		opt: opt, log: opt.Log,
 		rules:    ruleSet{byClass: map[uint32]*ruleState{}, lastClass: max(opt.FirstClass, 1) - 1},
 		rollouts: rollouts{changed: map[string]override{}},
-		arms:     armStates{states: map[tcp.CC]*ArmState{}},
+		arms:     newArmStates(),
 		yields:   yields{bySysctl: map[string]Yield{}},
 		nodes:    map[key]*node{},
 		cache:    newCache(opt.Limit),

@@ -42,7 +42,7 @@ func TestForget(t *testing.T) {
 	if got := w.run(60, guardedHost, allAlike); count(got, bbr) == 0 {
 		t.Error("no connection has it")
 	}
-	if w.e.ArmFailed(bbr, 4); w.e.arms.states[bbr].State != ArmRetired {
+	if w.e.ArmFailed(bbr, 4); !slices.Contains(w.e.arms.retired, bbr) {
 		t.Error("a new refusal does not retire it")
 	}
 }

@@ -18,7 +18,7 @@ type Snapshot struct {
 	Learner string       `json:"learner"`
 	Mode    string       `json:"mode"` // tune, or observe: nothing is set on any connection
 	Rules   []RuleState  `json:"rules"`
-	Arms    []ArmState   `json:"arms"`
+	Arms    Arms         `json:"arms"`
 	Yields  []Yield      `json:"yields"`
 	Paths   []*PathState `json:"paths"` // most samples first
 	Totals  Totals       `json:"totals"`
@@ -80,14 +80,6 @@ type Setting struct {
 	Why string `json:"why,omitempty"`
 	// Configured is the value as written in the file; only 'tcpilot check' sets it.
 	Configured string `json:"configured,omitempty"`
-}
-
-// ArmState says whether an arm can be used now.
-type ArmState struct {
-	CC       tcp.CC `json:"cc"`
-	State    string `json:"state"` // active, retired, missing; in the answer of doctor also available: the kernel accepts it once it is loaded
-	Why      string `json:"why,omitempty"`
-	Failures uint64 `json:"failures"` // how often setting it failed in the kernel
 }
 
 // Yield is a field that tcpilot no longer sets, because somebody changed the kernel's

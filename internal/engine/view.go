@@ -105,7 +105,7 @@ func (e *Engine) viewNodes(now time.Time) (s *Snapshot, nodes []*node, arms int)
 func (e *Engine) head(now time.Time) *Snapshot {
 	s := &Snapshot{
 		At: now, Started: e.started, Learner: e.opt.Learner.Name(), Mode: e.rollouts.mode(),
-		Rules: make([]RuleState, 0, len(e.rules.states)), Arms: e.arms.list(), Yields: e.yields.list(),
+		Rules: make([]RuleState, 0, len(e.rules.states)), Arms: e.arms.view(), Yields: e.yields.list(),
 	}
 	s.Totals = e.counts.view()
 	s.Totals.Paths, s.Totals.PathLimit = e.cache.byUse.len, e.opt.Limit

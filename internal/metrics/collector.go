@@ -128,9 +128,10 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	for _, y := range snap.Yields {
 		s.one(yields, 1, y.Field, y.Sysctl)
 	}
-	for _, a := range snap.Arms {
+	for _, cc := range snap.Arms.All() {
+		now, _ := snap.Arms.State(cc)
 		for _, state := range []string{engine.ArmActive, engine.ArmRetired, engine.ArmMissing} {
-			s.one(armState, truth(a.State == state), a.CC.String(), state)
+			s.one(armState, truth(state == now), cc.String(), state)
 		}
 	}
 }

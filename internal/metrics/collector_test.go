@@ -51,7 +51,7 @@ func full(paths int) *fake {
 				Rollout: &engine.Rollout{Share: 0.1, Configured: 0.1}, Gain: engine.Gain{Ratio: 1.2, Low: 1.1, High: 1.3}},
 			{Name: "dc", Class: 2, Action: "set"},
 		},
-		Arms:   []engine.ArmState{{CC: cc("bbr"), State: "active"}, {CC: cc("dctcp"), State: "missing"}},
+		Arms:   engine.Arms{Active: []tcp.CC{cc("bbr")}, Missing: map[tcp.CC]string{cc("dctcp"): "no module"}},
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us"}},
 		Totals: engine.Totals{
 			Samples: map[string]uint64{"close": 10, "interval": 3}, Connections: map[string]uint64{"close": 25, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},

@@ -159,8 +159,8 @@ func snapshot() *engine.Snapshot {
 				Objective: "throughput", HoldOut: 0.02, Watch: []string{"rto", "retransmit"}, WatchShare: 0.01, Paths: 2, Samples: 230, Rollout: &engine.Rollout{Share: 1, Configured: 1}},
 			{Name: "loopback", Class: 3, Match: "remote 127.0.0.0/8", Action: "leave"},
 		},
-		Arms: []engine.ArmState{{CC: CC("cubic"), State: "active"}, {CC: CC("bbr"), State: "active"},
-			{CC: CC("dctcp"), State: "retired", Why: "the kernel refused it", Failures: 3}},
+		Arms: engine.Arms{Active: []tcp.CC{CC("bbr"), CC("cubic")}, Retired: map[tcp.CC]string{CC("dctcp"): "the kernel refused it"},
+			Missing: map[tcp.CC]string{}, Failures: map[tcp.CC]uint64{CC("dctcp"): 3}},
 		Yields: []engine.Yield{{Field: "rto_min", Sysctl: "net.ipv4.tcp_rto_min_us", Before: "200000", After: "20000", Since: Now.Add(-time.Hour)}},
 		Paths: []*engine.PathState{
 			{Key: web, Rule: "default", Prefix: web.Prefix.String(), PolicyID: 17, Reason: "learned", Expires: Now.Add(30 * time.Second),
@@ -334,7 +334,7 @@ func Doctor() api.Doctor {
 		},
 		Ready: []api.Readiness{{What: "compression of SACKs", Ready: true, Why: "tcp_comp_sack_nr 44"},
 			{What: "eth0: payload of a page in each packet", Why: "MTU 1500, at least 4168 is needed"}},
-		CCs:        []engine.ArmState{{CC: CC("cubic"), State: engine.ArmActive}, {CC: CC("dctcp"), State: engine.ArmMissing, Why: "no module tcp_dctcp"}},
+		Arms:       engine.Arms{Active: []tcp.CC{CC("cubic")}, Retired: map[tcp.CC]string{}, Missing: map[tcp.CC]string{CC("dctcp"): "no module tcp_dctcp"}},
 		PodDevices: []api.PodDevice{{Device: "veth", Available: true}, {Device: "netkit", Why: "the kernel has no netkit devices: needs Linux 6.7 or later, with CONFIG_NETKIT"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
 			Advice: "stop bpftune: both would choose congestion controls"}},
@@ -387,10 +387,14 @@ func (f *Fake) Unload(_ context.Context, name string) error {
 }
 
 // Loaded implements api.Backend.
-func (f *Fake) Loaded(context.Context) ([]api.Loaded, error) { return f.Programs, f.Err }
+func (f *Fake) Loaded(context.Context) (api.ProgramList, error) {
+	return api.ProgramList{At: Now, Programs: f.Programs}, f.Err
+}
 
 // Controls implements api.Backend.
-func (f *Fake) Controls(context.Context) ([]api.CongestionControl, error) { return f.CCs, f.Err }
+func (f *Fake) Controls(context.Context) (api.ControlList, error) {
+	return api.ControlList{At: Now, Controls: f.CCs}, f.Err
+}
 
 // LoadControl implements api.Backend.
 func (f *Fake) LoadControl(_ context.Context, r api.LoadControlRequest) (api.CongestionControl, error) {
