@@ -78,7 +78,7 @@ func (d *Daemon) openPods(cfg *config.Config) error {
 	d.pods.records, d.pods.own, d.rules.base = podrecord.Dir(cfg.Pods.Dir), own, cfg.Rules
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
-	d.readPods()
+	d.readPods(d.controls.usable)
 	return nil
 }
 
@@ -86,7 +86,7 @@ func (d *Daemon) openPods(cfg *config.Config) error {
 func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
-	d.readPods()
+	d.readPods(d.controls.usable)
 	d.followPodDevices()
 	v := d.pods.view.Load()
 	if err := d.followPods(); err != nil {
@@ -98,16 +98,20 @@ func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
 	return api.PodSync{Pods: v.set.Len(), Refused: v.refused}, nil
 }
 
+// lookUpControls lists the congestion controls that connections may get.
+type lookUpControls func() ([]tcp.CC, error)
+
 // readPods reads the records, and drops those of pods that are gone. The caller has pods.mu.
-func (d *Daemon) readPods() {
+func (d *Daemon) readPods(lookUp lookUpControls) {
 	p := &d.pods
+	controls := func(set *pod.Set) map[uint64]podControl { return podControls(set, lookUp) }
 	records, bad, err := p.records.List()
 	if err != nil { // the pods of before stay
 		if p.failed != err.Error() {
 			d.log.Warn("records of pods not read, the previous pods stay in force", "error", err)
 		}
 		p.failed = err.Error()
-		p.publish(p.now(), d.podControls)
+		p.publish(p.now(), controls)
 		return
 	}
 	p.failed = ""
@@ -144,7 +148,7 @@ func (d *Daemon) readPods() {
 	set := pod.NewSet(here)
 	before := p.view.Load()
 	added, removed := set.Since(p.now())
-	p.publish(set, d.podControls)
+	p.publish(set, controls)
 	d.logPods(before, added, removed)
 }
 
@@ -216,7 +220,7 @@ func (p *pods) observe(s *tcp.Sample) {
 }
 
 // podControls finds what came of policy.ControlAnnotation for each pod that has it.
-func (d *Daemon) podControls(set *pod.Set) map[uint64]podControl {
+func podControls(set *pod.Set, lookUp lookUpControls) map[uint64]podControl {
 	found := map[uint64]podControl{}
 	var usable []tcp.CC
 	var err error
@@ -226,7 +230,7 @@ func (d *Daemon) podControls(set *pod.Set) map[uint64]podControl {
 			continue
 		}
 		if usable == nil && err == nil {
-			usable, err = d.controls.usable()
+			usable, err = lookUp()
 		}
 		cc, wrong := config.ParseCC(value)
 		c := podControl{cc: cc}

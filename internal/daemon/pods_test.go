@@ -62,7 +62,7 @@ func TestStaleRecords(t *testing.T) {
 		"good": put("good", path, own), "other": put("other", path, own+1), "gone": put("gone", filepath.Join(dir, "nothing"), own),
 		"elsewhere": put("elsewhere", filepath.Join(dir, "no", "such", "directory"), own), "file": put("file", "/etc/passwd", own),
 	}
-	d.readPods()
+	d.readPods(d.controls.usable)
 	v := d.pods.view.Load()
 	if v.set.Len() != 1 || v.names[own] != "n/good" {
 		t.Errorf("pods %v", v.names)
@@ -80,13 +80,13 @@ func TestStaleRecords(t *testing.T) {
 	if n != 4 || !strings.Contains(log.String(), `msg="pods read" pods=1`) {
 		t.Errorf("log:\n%s", log)
 	}
-	d.readPods() // what is refused again for the same reason is not logged again
+	d.readPods(d.controls.usable) // what is refused again for the same reason is not logged again
 	if l, _ := d.Pods(ctx); strings.Count(log.String(), "record of a pod not used") != n || len(l.Refused) != 2 || len(l.Pods) != 1 || !slices.Equal(l.Pods[0].Rules, []string{"all"}) {
 		t.Errorf("%+v\n%s", l, log)
 	}
 
 	d.pods.own = own // a record of the daemon's own namespace is no pod's
-	d.readPods()
+	d.readPods(d.controls.usable)
 	if v := d.pods.view.Load(); v.set.Len() != 0 || !exists(files["good"]) {
 		t.Errorf("the daemon's own namespace is that of a pod: %v", v.names)
 	}
@@ -100,7 +100,7 @@ func TestRecordOfMadeInterfaceStays(t *testing.T) {
 	dir := t.TempDir()
 	file := putRecord(t, dir, &pod.Pod{Container: "made", NetNS: filepath.Join(dir, "nothing"), Cookie: 1 << 40, Made: true})
 	d, _ := podDaemon(dir)
-	d.readPods()
+	d.readPods(d.controls.usable)
 	v := d.pods.view.Load()
 	if v.set.Len() != 0 || !exists(file) || len(v.refused) != 1 || v.refused[0].Removed || !strings.Contains(v.refused[0].Why, "(DEL)") {
 		t.Errorf("record exists: %v; %d pods, refused %+v", exists(file), v.set.Len(), v.refused)
@@ -161,7 +161,7 @@ func TestPodControls(t *testing.T) {
 	d, _ := podDaemon("")
 	d.controls = &controls{}
 	set := pod.NewSet([]pod.Pod{asks(1, available[0]), asks(2, "no-such-cc"), asks(3, ""), asks(4, "a b"), asks(5, "tcpilot_nothing"), asks(6, available[0]+" "), {Cookie: 7}})
-	got := d.podControls(set)
+	got := podControls(set, d.controls.usable)
 	want := map[uint64]string{1: "", 2: "no-such-cc is not available here", 3: "cannot be", 4: "cannot be", 5: "cannot be", 6: "cannot be"}
 	if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))) {
 		t.Fatalf("%+v", got)
@@ -175,6 +175,23 @@ func TestPodControls(t *testing.T) {
 	mixed := map[uint64]podControl{1: {cc: tcp.CCOf("reno")}, 2: {cc: tcp.CCOf("bbr")}, 3: {warning: "x"}, 4: {cc: tcp.CCOf("reno")}}
 	if got := wantedControls(mixed); !slices.Equal(got, []tcp.CC{tcp.CCOf("bbr"), tcp.CCOf("reno")}) {
 		t.Errorf("wanted %v", got)
+	}
+}
+
+// The poll of the host offers what the kernel has, and looks annotations up in the same reading of its list.
+func TestAnnotationsAreLookedUpInTheLatestReading(t *testing.T) {
+	c := &controls{here: parseCCs([]string{"cubic", "gone"})}
+	lookUps := 0
+	once := func() ([]tcp.CC, error) {
+		lookUps++
+		return c.usableBefore()
+	}
+	asks := func(cookie uint64, value string) pod.Pod {
+		return pod.Pod{Container: fmt.Sprint(cookie), Cookie: cookie, Annotations: map[string]string{policy.ControlAnnotation: value}}
+	}
+	got := podControls(pod.NewSet([]pod.Pod{asks(1, "gone"), asks(2, "cubic")}), once)
+	if got[1].cc != tcp.CCOf("gone") || got[2].cc != tcp.CCOf("cubic") || lookUps != 1 {
+		t.Errorf("%+v after %d look-ups", got, lookUps)
 	}
 }
 
@@ -223,7 +240,7 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("name %q", name)
 		}
 		value, asks := p.Annotations[policy.ControlAnnotation]
-		c, found := d.podControls(pod.NewSet([]pod.Pod{p}))[p.Cookie]
+		c, found := podControls(pod.NewSet([]pod.Pod{p}), d.controls.usable)[p.Cookie]
 		switch {
 		case found != asks:
 			t.Errorf("%q: found %v", value, found)

@@ -27,7 +27,7 @@ func (d *Daemon) putRules(base []policy.Rule, write func([]policy.Rule) error) e
 	d.rules.writing.Lock()
 	defer d.rules.writing.Unlock()
 	// Not those of the last reading: the configuration may want other congestion controls now.
-	controls := d.podControls(d.pods.now())
+	controls := podControls(d.pods.now(), d.controls.usable)
 	return d.rules.write(base, wantedControls(controls), write)
 }
 
