@@ -73,7 +73,7 @@ const (
 	ArmActive    = "active"
 	ArmRetired   = "retired"
 	ArmMissing   = "missing"
-	ArmAvailable = "available"
+	armAvailable = "available"
 )
 
 // Arms says which congestion controls connections may get, and why not the others.
@@ -107,7 +107,7 @@ func (a *Arms) State(cc tcp.CC) (state, why string) {
 	if slices.Contains(a.Active, cc) {
 		return ArmActive, ""
 	}
-	return ArmAvailable, ""
+	return armAvailable, ""
 }
 
 // armStates are the congestion controls that connections may get, and whether they can.

@@ -125,3 +125,27 @@ func TestReadme(t *testing.T) {
 		t.Errorf("README.md begins with the commands %q, want two, make the first", commands)
 	}
 }
+
+// The recipes of CONTRIBUTING.md name files that exist, and as many as they say.
+func TestRecipes(t *testing.T) {
+	recipes := regexp.MustCompile(`(?m)^\*\*A ([a-z ]+)\.\*\* (\w+) files, [^\n]*\n\n((?:\d\. .*\n)+)`).FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1)
+	numbers := []string{"No", "One", "Two", "Three", "Four", "Five", "Six"}
+	most := map[string]int{"field of the sample": 6, "congestion control": 4, "metric": 2}
+	for _, r := range recipes {
+		name, says, steps := r[1], slices.Index(numbers, r[2]), strings.Split(strings.TrimSpace(r[3]), "\n")
+		if limit, known := most[name]; !known || says > limit || says != len(steps) {
+			t.Errorf("a %s: %s files, %d in the list, at most %d", name, r[2], len(steps), limit)
+		}
+		delete(most, name)
+		for _, step := range steps {
+			_, file, _ := strings.Cut(step, "`")
+			file, _, _ = strings.Cut(file, "`")
+			if all, err := filepath.Glob(filepath.Join(root, strings.ReplaceAll(file, "NAME", "*"))); err != nil || len(all) == 0 {
+				t.Errorf("a %s: there is no %s", name, file)
+			}
+		}
+	}
+	if len(most) > 0 {
+		t.Errorf("no recipe for %v", slices.Sorted(maps.Keys(most)))
+	}
+}
