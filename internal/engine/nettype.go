@@ -20,12 +20,12 @@ type NetworkType struct {
 	AssumedFrom string `json:"assumed_from,omitempty"`
 }
 
-// NetworkTypes lists the words of all types.
-func NetworkTypes() (words []string) {
+// NetworkTypes lists the names of all types.
+func NetworkTypes() (names []string) {
 	for _, t := range estimate.NetworkTypes() {
-		words = append(words, t.String())
+		names = append(names, t.String())
 	}
-	return words
+	return names
 }
 
 // networkType returns the type of network of an address in a class: that of its path or, if too
