@@ -353,7 +353,7 @@ type Pod struct {
 	Control     string            `json:"cc,omitempty"`          // congestion control that its annotation fixes
 	Warning     string            `json:"warning,omitempty"`     // which annotations are not followed, and why
 	Since       time.Time         `json:"since"`                 // when the container runtime added it
-	// Connections have ended since the daemon knows the pod, without those that rules leave alone.
+	// Connections have ended since the daemon read the pod's record, without those that rules leave alone.
 	Connections uint64 `json:"connections"`
 	// Routing is absent unless host routing is configured (pods.host_routing).
 	Routing *PodRouting `json:"host_routing,omitempty"`
@@ -374,7 +374,7 @@ type PodBigTCP struct {
 }
 
 // PodBandwidth is the limit of a pod's bandwidth in one direction, and what has met it since the limit
-// is in force: bytes on the wire and packets as they are there, after segmentation.
+// came into force: bytes on the wire and packets as they are there, after segmentation.
 type PodBandwidth struct {
 	Limit   uint64 `json:"limit_rate_bytes_per_second"`
 	Passed  uint64 `json:"passed_bytes"`

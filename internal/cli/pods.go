@@ -25,14 +25,14 @@ configuration), in the order of their names.
                meets, in the order of matching, and the congestion control that its
                annotation tcpilot.io/congestion-control fixes
   SINCE        when the container runtime added it
-  CONNECTIONS  that have ended since the daemon knows the pod, without those that
-               rules leave alone
+  CONNECTIONS  that have ended since the daemon read the pod's record, without
+               those that rules leave alone
 
 A second table has the limits of bandwidth, if there are some:
 
   LIMIT        on the wire, as the annotations kubernetes.io/egress-bandwidth and
                kubernetes.io/ingress-bandwidth ask, or the container runtime
-  PASSED       bytes since the limit is in force
+  PASSED       bytes since the limit came into force
   MARKED       packets that passed with a mark of congestion (ECN)
   DROPPED      packets beyond the limit
 
@@ -102,7 +102,7 @@ func (a *app) renderPods(w io.Writer, l api.PodList) {
 	}
 }
 
-// renderRouting says what host routing does, where it is on.
+// renderRouting says what host routing does, if it is on.
 func (a *app) renderRouting(w io.Writer, l *api.PodList) {
 	for i := range l.Pods {
 		if p := &l.Pods[i]; p.Routing != nil && !p.Routing.Active {

@@ -40,7 +40,7 @@ type PacketCount struct {
 // PodCount counts the connections of a pod.
 type PodCount struct {
 	Pod         string `json:"pod"`         // namespace/name
-	Connections uint64 `json:"connections"` // that have ended since the daemon knows the pod
+	Connections uint64 `json:"connections"` // that have ended since the daemon read the record of the pod
 }
 
 // BandwidthCount is what the limits of bandwidth of all pods did in one direction, those of pods that are gone
@@ -69,7 +69,7 @@ type LimitCount struct {
 	Active      int     `json:"active"`                                     // of them, those that send now
 	Share       uint64  `json:"share_rate_bytes_per_second,omitempty"`      // most that a connection gets now; absent: as much as it needs
 	Measured    float64 `json:"measured_rate_bytes_per_second"`             // what they send together, retransmissions included
-	Sent        uint64  `json:"sent_bytes"`                                 // since the limit is in force
+	Sent        uint64  `json:"sent_bytes"`                                 // since the limit came into force
 }
 
 // BufferCount counts network namespaces and raises of one limit of buffers.

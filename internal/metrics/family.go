@@ -57,7 +57,7 @@ var (
 	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raised maxima of a sysctl that went back because TCP was short of memory.", "sysctl")
 
 	pods           = gauge("pods", "Pods that are known.")
-	podConnections = gauge("pod_connections", "Connections of the pod that have ended since the daemon knows it, without those that rules leave alone. A gauge, because a pod may enter and leave \"other\".", "pod")
+	podConnections = gauge("pod_connections", "Connections of the pod that have ended since the daemon read its record, without those that rules leave alone. A gauge, because a pod may enter and leave \"other\".", "pod")
 	podLimited     = gauge("pod_bandwidth_limited_pods", "Pods that have a limit of bandwidth, by direction (egress, ingress) as the pod sees it. Absent if there never was one.", "direction")
 	podPassed      = counter("pod_bandwidth_passed_bytes_total", "Bytes on the wire that passed limits of pods, by direction.", "direction")
 	podMarked      = counter("pod_bandwidth_marked_packets_total", "Packets, after segmentation, that passed limits of pods with a mark of congestion (ECN), by direction.", "direction")
