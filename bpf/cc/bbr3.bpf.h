@@ -60,7 +60,6 @@ enum bbr3_mode {		/* draft-ietf-ccwg-bbr 5.1.1 */
 	BBR3_PROBE_REFILL,
 	BBR3_PROBE_UP,
 	BBR3_PROBE_RTT,
-	BBR3_MODES,
 };
 
 enum ack_phase {		/* 2.14 BBR.ack_phase */
@@ -71,7 +70,7 @@ enum ack_phase {		/* 2.14 BBR.ack_phase */
 	ACKS_PROBE_STOPPING,
 };
 
-enum undo_mode {		/* 2.15 BBR.undo_state */
+enum undo_state {		/* 2.15 BBR.undo_state */
 	UNDO_NONE,
 	UNDO_STARTUP,
 	UNDO_UP,

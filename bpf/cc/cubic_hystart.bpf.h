@@ -18,7 +18,6 @@ enum cubic_mode {
 	CUBIC_RENO,		/* Reno-friendly region, RFC 9438 4.3 */
 	CUBIC_CONCAVE,		/* below w_max, RFC 9438 4.4 */
 	CUBIC_CONVEX,		/* above w_max, RFC 9438 4.5 */
-	CUBIC_MODES,
 };
 
 enum {				/* RFC 9406 4.3 */

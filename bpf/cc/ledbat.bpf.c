@@ -40,7 +40,6 @@ enum ledbat_mode {
 	LEDBAT_STEADY,
 	LEDBAT_SLOWDOWN,	/* minimal window: draft-irtf-iccrg-ledbat-plus-plus 4.4 */
 	LEDBAT_REGROW,		/* slow start to the window before the slowdown */
-	LEDBAT_MODES,
 };
 
 struct ledbat {

@@ -18,7 +18,6 @@ enum {
 enum scalable_mode {		/* of every control that includes this file */
 	SCALABLE_SLOW_START,
 	SCALABLE_AVOIDANCE,
-	SCALABLE_MODES,
 };
 
 /* ---- is there ECN ---------------------------------------------------------- */

@@ -375,29 +375,7 @@ struct conn_sample {
 	__u32 loss_rtt_us;	/* track.loss_rtt_us */
 	__u32 delack_max_us;	/* icsk_delack_max */
 	__u32 data_segs_in;
-	__u32 pad;
-};
-
-/* Counters of a socket at one time. A sample has their differences to those of the sample
- * before; only the kernel's side has these. */
-struct totals {
-	__u64 at_ns;
-	__u64 busy_us;
-	__u64 rwnd_limited_us;
-	__u64 sndbuf_limited_us;
-	__u64 bytes_acked;
-	__u64 bytes_received;
-	__u64 bytes_retrans;
-	__u32 segs_out;
-	__u32 segs_in;
-	__u32 data_segs_out;
-	__u32 total_retrans;
-	__u32 delivered;
-	__u32 delivered_ce;
-	__u32 lost;
-	__u32 rtos;
-	__u32 dsacks;
-	__u32 data_segs_in;
+	__u32 pad;		/* not written, and not read */
 };
 
 enum closed_bits {

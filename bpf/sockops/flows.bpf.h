@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Counts the established connections of a path, in the row of flow_counts that its policy
  * names. A connection is counted in the same row at its beginning and at its end, whatever
- * happens to the policy meanwhile. User space corrects what ends that no hook saw leave
- * (Walk in internal/datapath).
+ * happens to the policy meanwhile. If no hook saw a connection end, user space corrects the
+ * count (Walk in internal/datapath).
  */
 #ifndef TCPILOT_FLOWS_BPF_H
 #define TCPILOT_FLOWS_BPF_H

@@ -12,9 +12,6 @@ enum {
 	/* tcp_sock.ecn_flags: TCP_ECN_OK, and TCP_ECN_MODE_ACCECN (Linux 6.18) */
 	TCP_ECN_AGREED = 1 | 16,
 	TCP_ECN_SEEN = 8,
-	CHRONO_BUSY = 0,	/* chrono_stat[], enum tcp_chrono less one */
-	CHRONO_RWND = 1,
-	CHRONO_SNDBUF = 2,
 	TIMED_OUT = 110,	/* ETIMEDOUT, asm-generic/errno.h */
 	SNDBUF_LOCK = 1,	/* sock.sk_userlocks: the application chose the size (SO_SNDBUF) */
 	RCVBUF_LOCK = 2,
@@ -35,54 +32,13 @@ static __always_inline struct counters *counters_here(void)
 	return bpf_map_lookup_elem(&counters, &zero);
 }
 
-/* For what is rare: who counts several things looks up once. */
+/* For what is rare: code that counts several things calls counters_here once instead. */
 static __always_inline void count(enum counter which)
 {
 	struct counters *c = counters_here();
 
 	if (c)
 		c->n[which]++;
-}
-
-static __always_inline __u64 jiffies_us(__u64 jiffies)
-{
-	return jiffies * jiffy_us;
-}
-
-/* Time in a chrono state, as tcp_get_info_chrono_stats counts it: the state that
- * is running now is added up to this moment. */
-static __always_inline __u64 chrono_us(struct tcp_sock *tp, int which)
-{
-	__u32 j = tp->chrono_stat[which];
-
-	/* a bit-field before Linux 6.18 */
-	if (BPF_CORE_READ_BITFIELD(tp, chrono_type) == which + 1)
-		j += (__u32)bpf_jiffies64() - tp->chrono_start;
-	return jiffies_us(j);
-}
-
-static __always_inline void totals_read(struct totals *n, struct tcp_sock *tp, __u64 now)
-{
-	__u64 rwnd = chrono_us(tp, CHRONO_RWND), sndbuf = chrono_us(tp, CHRONO_SNDBUF);
-
-	n->at_ns = now;
-	/* tcpi_busy_time holds the limited times as well. */
-	n->busy_us = chrono_us(tp, CHRONO_BUSY) + rwnd + sndbuf;
-	n->rwnd_limited_us = rwnd;
-	n->sndbuf_limited_us = sndbuf;
-	n->bytes_acked = tp->bytes_acked;
-	n->bytes_received = tp->bytes_received;
-	n->bytes_retrans = tp->bytes_retrans;
-	n->segs_out = tp->segs_out;
-	n->segs_in = tp->segs_in;
-	n->data_segs_out = tp->data_segs_out;
-	n->total_retrans = tp->total_retrans;
-	n->delivered = tp->delivered;
-	n->delivered_ce = tp->delivered_ce;
-	n->lost = tp->lost;
-	n->rtos = tcp_total_rto(tp);
-	n->dsacks = tp->dsack_dups;
-	n->data_segs_in = tp->data_segs_in;
 }
 
 static __always_inline void report_addresses(struct conn_sample *s, struct tcp_sock *tp)
@@ -94,27 +50,6 @@ static __always_inline void report_addresses(struct conn_sample *s, struct tcp_s
 	s->remote_port = bpf_ntohs(c->skc_dport);
 	/* skc_num, the same to begin with, is 0 once the socket is closed */
 	s->local_port = bpf_ntohs(inet->inet_sport);
-}
-
-static __always_inline void report_totals(struct conn_sample *s, const struct totals *n,
-					  const struct totals *l)
-{
-	s->busy_us = n->busy_us - l->busy_us;
-	s->rwnd_limited_us = n->rwnd_limited_us - l->rwnd_limited_us;
-	s->sndbuf_limited_us = n->sndbuf_limited_us - l->sndbuf_limited_us;
-	s->bytes_acked = n->bytes_acked - l->bytes_acked;
-	s->bytes_received = n->bytes_received - l->bytes_received;
-	s->bytes_retrans = n->bytes_retrans - l->bytes_retrans;
-	s->segs_out = n->segs_out - l->segs_out;
-	s->segs_in = n->segs_in - l->segs_in;
-	s->data_segs_out = n->data_segs_out - l->data_segs_out;
-	s->total_retrans = n->total_retrans - l->total_retrans;
-	s->delivered = n->delivered - l->delivered;
-	s->delivered_ce = n->delivered_ce - l->delivered_ce;
-	s->lost = n->lost - l->lost;
-	s->rtos = n->rtos - l->rtos;
-	s->dsacks = n->dsacks - l->dsacks;
-	s->data_segs_in = n->data_segs_in - l->data_segs_in;
 }
 
 /* The state of the path as the socket sees it now. */
@@ -193,17 +128,6 @@ static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_so
 		s->cc_state.flags |= CC_KNOWN;
 }
 
-/* Whether counters are less than before: a tcp_disconnect that no hook saw reset them.
- * The 32-bit ones may also wrap around, but not without data. */
-static __always_inline bool shrank(const struct totals *n, const struct totals *l)
-{
-	__u64 bytes = n->bytes_acked + n->bytes_received - l->bytes_acked - l->bytes_received;
-
-	return n->bytes_acked < l->bytes_acked || n->bytes_received < l->bytes_received ||
-	       n->bytes_retrans < l->bytes_retrans || n->busy_us < l->busy_us ||
-	       ((n->segs_out < l->segs_out || n->segs_in < l->segs_in) && bytes < 1ULL << 31);
-}
-
 /* Sends one sample. If the ring is full, the sample is dropped and counted. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
@@ -259,7 +183,6 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	s->init_lost = last->at_ns ? 0 : t->init_lost;
 	s->flows = flow_active(t->flow);
 	s->loss_rtt_us = t->loss_rtt_us;
-	s->pad = 0;
 	s->max_pacing_rate = sk->sk_max_pacing_rate == ~0UL ? 0 : sk->sk_max_pacing_rate;
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {

@@ -24,6 +24,17 @@ struct {
 	__type(value, __u64);
 } netns_yields SEC(".maps");
 
+/* By class (timeouts.bpf.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, BANKS * MAX_RULES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct timeout_answer);
+} timeout_answers SEC(".maps");
+
+/* ---- maps of this object alone: the programs write ------------------------ */
+
 /* Sockets whose number of SYN retransmissions tcpilot raised for a connect that failed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -31,8 +42,6 @@ struct {
 	__type(key, int);
 	__type(value, __u8);
 } raised_retries SEC(".maps");
-
-/* ---- maps of this object alone: the programs write ------------------------ */
 
 /* By field, then by congestion control. */
 struct {

@@ -10,15 +10,6 @@
 
 #include "remember.bpf.h"
 
-/* By class; user space writes. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, BANKS * MAX_RULES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, struct timeout_answer);
-} timeout_answers SEC(".maps");
-
 /* Whether the connection is one of the share: the same at each call. The lower half of its cookie's product
  * with 2^64 over the golden ratio, because the upper one is keeps_arm's (switch.bpf.h). */
 static __always_inline bool in_timeout_share(__u64 cookie, const struct timeout_answer *a)

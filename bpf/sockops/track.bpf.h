@@ -9,7 +9,7 @@
 #ifndef TCPILOT_TRACK_BPF_H
 #define TCPILOT_TRACK_BPF_H
 
-#include "../include/tcp.bpf.h"
+#include "totals.bpf.h"
 
 #define SLOT_BITS 14
 #define NUM_SLOTS (1 << SLOT_BITS)

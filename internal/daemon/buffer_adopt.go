@@ -17,7 +17,7 @@ func (b *bufferLimits) listSpaces(now int64) error {
 	b.mu.Lock()
 	b.list = list
 	if changed {
-		b.control.Forget(func(cookie uint64) bool { _, ok := space(list, cookie); return ok })
+		b.controller.Forget(func(cookie uint64) bool { _, ok := space(list, cookie); return ok })
 	}
 	b.mu.Unlock()
 	if !changed {
@@ -78,7 +78,7 @@ func (b *bufferLimits) resolve() (adopted bool) {
 			continue
 		}
 		b.mu.Lock()
-		b.control.Adopt(r)
+		b.controller.Adopt(r)
 		b.mu.Unlock()
 		if ns.Own {
 			b.sysctls.inheritedBefore(name, withMaximum(values[name], r.Original))
@@ -106,7 +106,7 @@ func (b *bufferLimits) adoptInherited(ns host.NetNS, now int64) (adopted bool) {
 			continue
 		}
 		b.mu.Lock()
-		b.control.Adopt(buffers.Raised{NetNS: ns.Cookie, Which: r.Which, Original: r.Original, Limit: r.Limit, At: now,
+		b.controller.Adopt(buffers.Raised{NetNS: ns.Cookie, Which: r.Which, Original: r.Original, Limit: r.Limit, At: now,
 			Why: "inherited from the initial network namespace"})
 		b.mu.Unlock()
 		b.sysctls.wrote(ns.Cookie, name, values[name])

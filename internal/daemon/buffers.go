@@ -37,13 +37,13 @@ type bufferLimits struct {
 	unresolved []buffers.Raised // of the journal, whose namespaces are not listed
 	initial    string           // path of the initial network namespace; empty is not known
 
-	mu        sync.Mutex // of what follows
-	control   *buffers.Controller
-	list      []host.NetNS              // as listed last
-	raises    [buffers.NumLimits]uint64 // since the start
-	takenBack [buffers.NumLimits]uint64 // limits that a shortage of memory took back
-	problem   string                    // why nothing can be raised; empty if it can
-	leftOver  string                    // why raises of an earlier tcpilot could not be taken back
+	mu         sync.Mutex // of what follows
+	controller *buffers.Controller
+	list       []host.NetNS              // as listed last
+	raises     [buffers.NumLimits]uint64 // since the start
+	takenBack  [buffers.NumLimits]uint64 // limits that a shortage of memory took back
+	problem    string                    // why nothing can be raised; empty if it can
+	leftOver   string                    // why raises of an earlier tcpilot could not be taken back
 }
 
 // bufferJournal has the raised limits.
@@ -89,7 +89,7 @@ func newBufferLimits(cfg *config.Config, s *sysctls, log *slog.Logger) (*bufferL
 	if err != nil {
 		return nil, err
 	}
-	return &bufferLimits{log: log, sysctls: s, spaces: spaces, seen: map[uint64]bool{}, control: buffers.New(cfg.Buffers.Max),
+	return &bufferLimits{log: log, sysctls: s, spaces: spaces, seen: map[uint64]bool{}, controller: buffers.New(cfg.Buffers.Max),
 		journal: bufferJournal(cfg)}, nil
 }
 
@@ -128,7 +128,7 @@ func (b *bufferLimits) observe(s *tcp.Sample) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.control.Observe(s)
+	b.controller.Observe(s)
 }
 
 // adaptBuffers is the task that raises limits and takes them back.
@@ -145,7 +145,7 @@ func (b *bufferLimits) poll(now int64, observe bool) {
 		return
 	}
 	b.mu.Lock()
-	wanted := b.control.Wanted(now)
+	wanted := b.controller.Wanted(now)
 	b.mu.Unlock()
 	if len(wanted) == 0 {
 		b.setProblem("")
@@ -158,7 +158,7 @@ func (b *bufferLimits) poll(now int64, observe bool) {
 	}
 	current := b.current(wanted)
 	b.mu.Lock()
-	changes, left := b.control.Decide(now, current, short)
+	changes, left := b.controller.Decide(now, current, short)
 	b.mu.Unlock()
 	for _, r := range left {
 		b.log.Info("a buffer limit was changed by an administrator, left alone from now on", "netns", r.NetNS, "sysctl", r.Which.Sysctl(), "raised_to_bytes", r.Limit)
@@ -226,7 +226,7 @@ func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
 		for w := range buffers.NumLimits {
 			value := values[w.Sysctl()]
 			b.mu.Lock()
-			raised := b.control.IsRaised(cookie, w)
+			raised := b.controller.IsRaised(cookie, w)
 			b.mu.Unlock()
 			if raised || !b.sysctls.ownerChose(cookie, w.Sysctl(), value) {
 				l[w] = maximumOf(value)
@@ -270,7 +270,7 @@ func (b *bufferLimits) apply(c buffers.Change, now int64) error {
 	before := b.raised()
 	if c.To > c.From {
 		b.mu.Lock()
-		after := b.control.After(c, now)
+		after := b.controller.After(c, now)
 		b.mu.Unlock()
 		if err := b.journal.write(append(before, after)); err != nil {
 			return err
@@ -285,7 +285,7 @@ func (b *bufferLimits) apply(c buffers.Change, now int64) error {
 		return errors.Join(err, b.journal.write(before))
 	}
 	b.mu.Lock()
-	b.control.Wrote(c, now)
+	b.controller.Wrote(c, now)
 	b.mu.Unlock()
 	b.save()
 	return nil
@@ -295,7 +295,7 @@ func (b *bufferLimits) apply(c buffers.Change, now int64) error {
 func (b *bufferLimits) raised() []buffers.Raised {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append(b.control.Raised(), b.unresolved...)
+	return append(b.controller.Raised(), b.unresolved...)
 }
 
 // write writes a limit in a namespace, if it is still what it was.
@@ -340,7 +340,7 @@ func (b *bufferLimits) restore() (written []buffers.Change, err error) {
 		return nil, err
 	}
 	b.mu.Lock()
-	changes := b.control.RestoreAll()
+	changes := b.controller.RestoreAll()
 	b.mu.Unlock()
 	var errs []error
 	for _, c := range changes {
@@ -357,7 +357,7 @@ func (b *bufferLimits) restore() (written []buffers.Change, err error) {
 			written = append(written, c)
 		}
 		b.mu.Lock()
-		b.control.Wrote(c, 0)
+		b.controller.Wrote(c, 0)
 		b.mu.Unlock()
 	}
 	return written, errors.Join(append(errs, b.journal.write(b.raised()))...)
@@ -367,7 +367,7 @@ func (b *bufferLimits) restore() (written []buffers.Change, err error) {
 func (b *bufferLimits) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.control.Release()
+	b.controller.Release()
 }
 
 // state is what status shows; nil if limits are not adapted.
@@ -378,10 +378,10 @@ func (b *bufferLimits) state() *api.Buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &api.Buffers{Limits: []api.BufferLimit{}}
-	if until := b.control.PausedUntil(); until > time.Now().UnixNano() {
+	if until := b.controller.PausedUntil(); until > time.Now().UnixNano() {
 		s.PausedUntil = time.Unix(0, until)
 	}
-	for _, r := range b.control.Raised() {
+	for _, r := range b.controller.Raised() {
 		s.Limits = append(s.Limits, api.BufferLimit{NetNS: b.nameOf(r.NetNS), Sysctl: r.Which.Sysctl(),
 			Original: r.Original, Limit: r.Limit, Since: time.Unix(0, r.At), Why: r.Why})
 	}
@@ -397,7 +397,7 @@ func (b *bufferLimits) counts() (list []metrics.BufferCount) {
 	defer b.mu.Unlock()
 	for w := range buffers.NumLimits {
 		n := metrics.BufferCount{Sysctl: w.Sysctl(), Raises: b.raises[w], TakenBack: b.takenBack[w]}
-		for _, r := range b.control.Raised() {
+		for _, r := range b.controller.Raised() {
 			if r.Which == w {
 				n.Raised++
 			}

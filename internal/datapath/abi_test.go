@@ -124,13 +124,12 @@ var (
 )
 
 // modesInSource reads the modes from bpf/cc/file, or from a header that it includes. The
-// text is read because enums that no object's data uses are not in its BTF. An enum of modes
-// ends with PREFIX_MODES, their number.
+// text is read because enums that no object's data uses are not in its BTF.
 func modesInSource(t *testing.T, file string) (modes []string) {
 	t.Helper()
 	src, err := os.ReadFile("../../bpf/cc/" + file)
 	must(t, err)
-	for _, enum := range modesOfCC.FindAllStringSubmatch(string(src), -1) {
+	if enum := modesOfCC.FindStringSubmatch(string(src)); enum != nil {
 		prefix := strings.ToUpper(enum[1]) + "_"
 		var names []string
 		for _, v := range enumerator.FindAllStringSubmatch(enum[2], -1) {
@@ -139,9 +138,7 @@ func modesInSource(t *testing.T, file string) (modes []string) {
 			}
 			names = append(names, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v[1], prefix)), "_", "-"))
 		}
-		if last := len(names) - 1; last > 0 && names[last] == "modes" {
-			return names[:last]
-		}
+		return names
 	}
 	for _, include := range includedCC.FindAllStringSubmatch(string(src), -1) {
 		if modes = modesInSource(t, include[1]); modes != nil {

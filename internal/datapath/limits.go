@@ -1,7 +1,6 @@
 package datapath
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -253,8 +253,8 @@ func (d *Datapath) Limits() map[uint64]limit.Limit {
 	return out
 }
 
-// memberSize is the size of struct limit_member.
-const memberSize = 64
+// memberSize is the length of what the iterator writes for one connection.
+const memberSize = int(unsafe.Sizeof(abiLimitMember{}))
 
 // Limited returns the connections that are under a limit, or were.
 func (d *Datapath) Limited() ([]limit.Conn, error) {
@@ -275,17 +275,20 @@ func (d *Datapath) Limited() ([]limit.Conn, error) {
 	}
 	conns := make([]limit.Conn, 0, len(raw)/memberSize)
 	for ; len(raw) >= memberSize; raw = raw[memberSize:] {
-		word := func(i int) uint64 { return binary.LittleEndian.Uint64(raw[8*i:]) }
-		rate := func(i int) uint64 {
-			if word(i) == math.MaxUint64 {
-				return 0
-			}
-			return word(i)
-		}
-		conns = append(conns, limit.Conn{Cookie: word(0), Rule: word(1), Path: word(2), Own: rate(3), Given: rate(4),
-			Since: int64(word(5)), Sent: word(6), Unsent: binary.LittleEndian.Uint32(raw[56:])})
+		var m abiLimitMember
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&m)), memberSize), raw)
+		conns = append(conns, limit.Conn{Cookie: m.Cookie, Rule: m.Rule, Path: m.Path, Own: limitedRate(m.Own), Given: limitedRate(m.Given),
+			Since: int64(m.SinceNs), Sent: m.Sent, Unsent: m.Unsent})
 	}
 	return conns, nil
+}
+
+// limitedRate is a rate of struct limit_member, in bytes per second; 0 is none.
+func limitedRate(bytes uint64) uint64 {
+	if bytes == math.MaxUint64 {
+		return 0
+	}
+	return bytes
 }
 
 // Monotonic is the clock of limit.Conn.

@@ -72,6 +72,23 @@ func TestLicenceOfBPF(t *testing.T) {
 	}
 }
 
+// A map is in the object that owns it, or in maps.bpf.h of a folder whose objects share it.
+func TestPlaceOfMaps(t *testing.T) {
+	found := false
+	for _, file := range files(t) {
+		if ext := path.Ext(file); ext != ".c" && ext != ".h" || !strings.Contains(read(t, file), `SEC(".maps")`) {
+			continue
+		}
+		found = true
+		if !strings.HasSuffix(file, ".bpf.c") && path.Base(file) != "maps.bpf.h" {
+			t.Errorf("%s defines a map: that belongs into the .bpf.c that owns it, or into maps.bpf.h", file)
+		}
+	}
+	if !found {
+		t.Error("there is no map")
+	}
+}
+
 // The version of the compiler is named in one place.
 func TestClangIsPinnedOnce(t *testing.T) {
 	pin := regexp.MustCompile(`clang-[0-9]+`)
