@@ -64,6 +64,11 @@ test-service: ## the unit under systemd itself, in a root and a cgroup of its ow
 	@tools/deps fresh
 	@$(SUDO) tools/test-service
 
+.PHONY: test-kubernetes
+test-kubernetes: ## the manifests, and changes of annotations, with a real API server; the first time it is built
+	@tools/deps test kubernetes
+	@$(SUDO) tools/test-kubernetes
+
 .PHONY: measure
 measure: ## comparisons that depend on the machine: how often each held; ROUNDS=5 MEASURE=regexp
 	@tools/deps test
@@ -133,6 +138,17 @@ install-cni: build ## to DESTDIR and CNI_BIN, the CNI plugin; docs/pods.md has t
 	install -D -m 755 bin/tcpilot-cni $(DESTDIR)$(CNI_BIN)/.tcpilot-cni.new
 	mv -f $(DESTDIR)$(CNI_BIN)/.tcpilot-cni.new $(DESTDIR)$(CNI_BIN)/tcpilot-cni
 	@stat -c '%n: %s bytes' $(DESTDIR)$(CNI_BIN)/tcpilot-cni
+
+# ARCH is for other machines than this one: arm64.
+ARCH  := $(shell go env GOARCH)
+IMAGE := localhost/tcpilot:latest
+
+.PHONY: image
+image: ## bin/tcpilot-image.tar, a container image (OCI) of the daemon and the plugin; IMAGE=NAME ARCH=GOARCH
+	@CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags '-s -w $(if $(VERSION),-X main.release=$(VERSION))' -o bin/image/$(ARCH)/ ./cmd/tcpilot ./cmd/tcpilot-cni
+	@go run ./internal/ociimage -o bin/tcpilot-image.tar -name $(IMAGE) -version '$(VERSION)' -arch $(ARCH) \
+		bin/image/$(ARCH)/tcpilot bin/image/$(ARCH)/tcpilot-cni LICENSE
+	@stat -c '%n: %s bytes' bin/tcpilot-image.tar
 
 .PHONY: uninstall
 uninstall: ## what install, install-lab and install-cni put there, but for /etc/tcpilot, what was learned, and pods

@@ -29,6 +29,8 @@ func environment() cli.Env {
 		Doctor:    doctor,
 		Detach:    detach,
 		Hold:      cc.Hold,
+
+		InstallCNI: installCNI, UninstallCNI: uninstallCNI,
 	}
 }
 

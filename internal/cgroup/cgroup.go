@@ -77,6 +77,29 @@ func ID(path string) (uint64, error) {
 	return idOf(dirOf(root, path))
 }
 
+// IDs are the ids of the cgroups of now that a path names, or that a pattern (path.Match) matches; none if there are none.
+// A backslash alone makes no pattern: names of systemd have some.
+func IDs(pattern string) (ids []uint64) {
+	if !strings.ContainsAny(pattern, "*?[") {
+		if id, err := ID(pattern); err == nil {
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	root, err := Root()
+	if err != nil {
+		return nil
+	}
+	// A bad pattern matches nothing; it is refused where it is read.
+	found, _ := fs.Glob(os.DirFS(root), strings.TrimPrefix(strings.TrimPrefix(pattern, root), "/"))
+	for _, name := range found {
+		if id, err := idOf(filepath.Join(root, name)); err == nil { // no file
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // Dir is the directory of a cgroup given as for ID.
 func Dir(path string) (string, error) {
 	root, err := Root()

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,29 @@ func TestRootCgroup(t *testing.T) {
 		for _, path := range []string{child.Path, rel, strings.TrimPrefix(rel, "/")} {
 			if got, err := cgroup.ID(path); err != nil || got != want {
 				t.Errorf("ID(%q) is %d, %v; want %d", path, got, err, want)
+			}
+		}
+	})
+	t.Run("ids by pattern", func(t *testing.T) {
+		other := parent.Child(t)
+		id := func(path string) uint64 {
+			id, err := cgroup.ID(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		both := []uint64{id(child.Path), id(other.Path)}
+		slices.Sort(both)
+		above := filepath.Dir(rel)
+		for pattern, want := range map[string][]uint64{
+			rel: {id(child.Path)}, above + "/*": both, parent.Path + "/*": both, above + "/*/*": nil, above + "/[": nil, above + "/cgroup.*": nil, above + "/no-such": nil,
+			"/*/" + filepath.Base(rel): {id(child.Path)}, above + "/" + filepath.Base(rel)[:1] + "*": both,
+		} {
+			got := cgroup.IDs(pattern)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("IDs(%q) are %d, want %d", pattern, got, want)
 			}
 		}
 	})

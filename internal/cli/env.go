@@ -37,6 +37,9 @@ type Env struct {
 	// Detach removes what a daemon that no longer runs left in the kernel, and returns
 	// what that was.
 	Detach func(ctx context.Context, o RunOptions) (Detached, error)
+	// InstallCNI adds the CNI plugin to the node's network configuration, and UninstallCNI removes it.
+	InstallCNI   func(o CNIOptions) (CNIChange, error)
+	UninstallCNI func(o CNIOptions) (CNIChange, error)
 	// Hold loads one of tcpilot's congestion controls until release, without a daemon.
 	Hold func(name string) (release func() error, err error)
 }

@@ -64,7 +64,7 @@ func New(env Env) *cobra.Command {
 	)
 	for id, cmds := range map[string][]*cobra.Command{
 		"read":   {a.status(), a.paths(), a.connections(), a.explain(), a.rules(), a.pods(), a.doctor(), a.cc(), a.prog(), a.demo(), a.lab()},
-		"change": {a.run(), a.reload(), a.rollout(), a.detach()},
+		"change": {a.run(), a.reload(), a.rollout(), a.detach(), a.cni()},
 		"file":   {a.check(), a.record(), a.replay()},
 		"":       {console.VersionCommand(a.Output, a.Version)},
 	} {

@@ -95,7 +95,18 @@ type Pods struct {
 	BigTCP      string         `key:"big_tcp" oneof:"off on" doc:"on: TCP packets of pods have up to 192 KB until they leave the host, where they are segmented (BIG TCP); pods.md says what has to support it, and what is changed"`
 	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing and big_tcp; without any only packets from pod to pod of this host are routed"`
 	Networks    []netip.Prefix `key:"networks" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
+	Kubernetes  Kubernetes     `key:"kubernetes" doc:"the API server from which annotations of pods are read, and followed when they change, see kubernetes.md; without one, they are what the container runtime passed when the pod started"`
 }
+
+// Kubernetes configures how the API server is reached.
+type Kubernetes struct {
+	InCluster  string `key:"in_cluster" oneof:"off on" doc:"on: tcpilot runs in a pod of the cluster, and uses its service account"`
+	Kubeconfig string `key:"kubeconfig" is:"path" doc:"kubeconfig file to use instead; empty is none"`
+	Node       string `key:"node" doc:"name of this node; empty is the environment variable NODE_NAME, or the host's name"`
+}
+
+// Used reports whether an API server is to be asked.
+func (k *Kubernetes) Used() bool { return k.InCluster == "on" || k.Kubeconfig != "" }
 
 // LimitsBandwidth reports whether pods get the limits that are asked for.
 func (p *Pods) LimitsBandwidth() bool { return p.Bandwidth == "on" }
@@ -235,7 +246,7 @@ func base() *Config {
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
 		Buffers:      Buffers{Max: 64 << 20},
-		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off", BigTCP: "off"},
+		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off", BigTCP: "off", Kubernetes: Kubernetes{InCluster: "off"}},
 		Host:         Host{NetNS: "own"},
 		Learning: Learning{
 			Learner:      "thompson",

@@ -128,6 +128,7 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"port too large", rule("match: {remote_port: [80, 70000]}", "leave: true"), "3:29", "out of range", "1 to 65535"},
 	{"empty port range", rule("match: {remote_port: 8100-8000}", "leave: true"), "3:24", "empty range", "write 8000-8100"},
 	{"empty list", rule("match: {remote: []}", "leave: true"), "3:19", "list is empty", "remove the key"},
+	{"cgroup pattern", rule("match: {cgroup: '/a/[b'}", "leave: true"), "3:19", "not a pattern of cgroup paths", "close the ["},
 	{"cgroup path", rule("match: {cgroup: system.slice}", "leave: true"), "3:19", "not a cgroup path", "/system.slice"},
 	{"netns", rule("match: {netns: \"a b\"}", "leave: true"), "3:18", "not a network namespace", ""},
 	{"pod of a bad pattern", rule("match: {pod: {name: [web-1, \"web-[\"]}}", "leave: true"), "3:31", `"web-[" is not a pattern`, "web-*"},

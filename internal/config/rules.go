@@ -39,7 +39,7 @@ type fileMatch struct {
 	Local      []netip.Prefix     `key:"local" doc:"the same for the local address"`
 	RemotePort []policy.PortRange `key:"remote_port" doc:"the remote port is one of these, or in one of these ranges, such as [443, 8000-8100]"`
 	LocalPort  []policy.PortRange `key:"local_port" doc:"the same for the local port"`
-	Cgroup     []string           `key:"cgroup" is:"cgroup" doc:"the socket belongs to any of these cgroups or to one below; paths from the root of the cgroup2 hierarchy; one that does not exist yet is waited for"`
+	Cgroup     []string           `key:"cgroup" is:"cgroup" doc:"the socket belongs to any of these cgroups or to one below; paths from the root of the cgroup2 hierarchy, or patterns of them such as /kubepods.slice/*; one that does not exist yet is waited for"`
 	NetNS      []string           `key:"netns" is:"netns" doc:"the socket belongs to any of these network namespaces: a name in /run/netns, an absolute path, or a cookie; one that does not exist yet is waited for"`
 	Pod        *filePod           `key:"pod" doc:"the socket belongs to any of these pods, as the CNI plugin tcpilot-cni recorded them; {} for any pod; together with netns and cgroup all have to hold"`
 	Direction  policy.Direction   `key:"direction" default:"either" oneof:"outgoing incoming" doc:"outgoing: this host called connect; incoming: it accepted"`

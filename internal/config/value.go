@@ -206,6 +206,9 @@ func checkText(s, form string) error {
 		if !path.IsAbs(s) || path.Clean(s) != s {
 			return bad("write a path below the cgroup2 hierarchy's root, such as /system.slice/nginx.service", "%q is not a cgroup path", s)
 		}
+		if _, err := path.Match(s, ""); err != nil && strings.ContainsAny(s, "*?[") {
+			return bad("close the [, and double a \\ that is part of a name", "%q is not a pattern of cgroup paths", s)
+		}
 	case "netns":
 		if !netnsForm.MatchString(s) && (!path.IsAbs(s) || path.Clean(s) != s) {
 			return bad("write a name as in /run/netns, an absolute path, or a cookie (a number)", "%q is not a network namespace", s)

@@ -63,6 +63,7 @@ type Daemon struct {
 	pods       pods
 	podDevices podDevices
 	bigTCP     *bigTCP
+	podAPI     podAPI
 	rules      ruleSet
 	buffers    *bufferLimits
 	profile    *profile

@@ -43,6 +43,7 @@ type podView struct {
 	names    map[uint64]string
 	ended    map[uint64]*atomic.Uint64 // connections that ended
 	controls map[uint64]podControl     // of those whose annotation fixes one
+	profiles map[uint64]string         // what is wrong with those that annotations name
 	refused  []api.RefusedPod
 	failed   string
 }
@@ -104,14 +105,16 @@ type lookUpControls func() ([]tcp.CC, error)
 // readPods reads the records, and drops those of pods that are gone. The caller has pods.mu.
 func (d *Daemon) readPods(lookUp lookUpControls) {
 	p := &d.pods
-	controls := func(set *pod.Set) map[uint64]podControl { return podControls(set, lookUp) }
+	read := func(v *podView) {
+		v.controls, v.profiles = podControls(v.set, lookUp), d.rules.unknownProfiles(v.set)
+	}
 	records, bad, err := p.records.List()
 	if err != nil { // the pods of before stay
 		if p.failed != err.Error() {
 			d.log.Warn("records of pods not read, the previous pods stay in force", "error", err)
 		}
 		p.failed = err.Error()
-		p.publish(p.now(), controls)
+		p.publish(p.now(), read)
 		return
 	}
 	p.failed = ""
@@ -126,6 +129,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 		r := &records[i]
 		gone, err := p.check(&r.Pod, now, checked)
 		if err == nil {
+			d.podAPI.annotate(&r.Pod)
 			here = append(here, r.Pod)
 			continue
 		}
@@ -148,8 +152,9 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 	set := pod.NewSet(here)
 	before := p.view.Load()
 	added, removed := set.Since(p.now())
-	p.publish(set, controls)
+	p.publish(set, read)
 	d.logPods(before, added, removed)
+	d.podAPI.warn(d.pods.view.Load())
 }
 
 // check returns an error unless the path of a pod leads to its network namespace. gone says that
@@ -184,6 +189,22 @@ func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (
 	return false, nil
 }
 
+// warnings say which annotations of a pod are not followed.
+func (v *podView) warnings(p *pod.Pod) []string {
+	_, wrong := p.Limits()
+	return append(wrong, v.unfollowed(p)...)
+}
+
+// unfollowed are the warnings about annotations of tcpilot's own.
+func (v *podView) unfollowed(p *pod.Pod) (list []string) {
+	for _, why := range []string{v.controls[p.Cookie].warning, v.profiles[p.Cookie]} {
+		if why != "" {
+			list = append(list, why)
+		}
+	}
+	return list
+}
+
 // now is the pods of the latest reading.
 func (p *pods) now() *pod.Set {
 	if v := p.view.Load(); v != nil {
@@ -192,10 +213,11 @@ func (p *pods) now() *pod.Set {
 	return nil
 }
 
-// publish makes a view of set. Counters of pods that stay go on.
-func (p *pods) publish(set *pod.Set, controls func(*pod.Set) map[uint64]podControl) {
+// publish makes a view of set; read fills in what its annotations say. Counters of pods that stay go on.
+func (p *pods) publish(set *pod.Set, read func(*podView)) {
 	v := &podView{set: set, names: make(map[uint64]string, set.Len()), ended: make(map[uint64]*atomic.Uint64, set.Len()),
-		controls: controls(set), refused: p.refused, failed: p.failed}
+		refused: p.refused, failed: p.failed}
+	read(v)
 	before := p.view.Load()
 	for _, one := range set.All() {
 		v.names[one.Cookie] = one.FullName()
@@ -291,9 +313,10 @@ func (d *Daemon) logPods(before *podView, added, removed []*pod.Pod) {
 		d.log.Info(message, "pod", p.FullName(), "netns", p.Cookie, "rules", d.rules.ofPod(p), "cc", v.controls[p.Cookie].cc)
 	}
 	for _, p := range v.set.All() {
-		why := v.controls[p.Cookie].warning
-		if why != "" && (before == nil || before.controls[p.Cookie].warning != why) {
-			d.log.Warn("annotation of a pod not followed", "pod", p.FullName(), "why", why)
+		for _, why := range v.unfollowed(p) {
+			if before == nil || !slices.Contains(before.unfollowed(p), why) {
+				d.log.Warn("annotation of a pod not followed", "pod", p.FullName(), "why", why)
+			}
 		}
 	}
 }
@@ -312,6 +335,9 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 		wrong := devices.bandwidthWarnings(p, limits[p.Cookie])
 		if c.warning != "" {
 			wrong = append(wrong, c.warning)
+		}
+		if why := v.profiles[p.Cookie]; why != "" {
+			wrong = append(wrong, why)
 		}
 		l.Pods = append(l.Pods, api.Pod{
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,

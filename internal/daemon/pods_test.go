@@ -205,7 +205,7 @@ func TestShownAnnotations(t *testing.T) {
 
 func TestPodsCountEnds(t *testing.T) {
 	var p pods
-	none := func(*pod.Set) map[uint64]podControl { return nil }
+	none := func(*podView) {}
 	p.observe(&tcp.Sample{Kind: tcp.KindClose, NetNS: 7}) // before the first reading
 	p.publish(pod.NewSet([]pod.Pod{{Cookie: 7}}), none)
 	p.observe(&tcp.Sample{Kind: tcp.KindClose, NetNS: 7, StandsFor: 3})

@@ -49,7 +49,7 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	merged := *old
 	merged.Rules, merged.CongestionControls, merged.Mode = next.Rules, next.CongestionControls, next.Mode
 	merged.Pods = next.Pods
-	merged.Pods.Dir = old.Pods.Dir
+	merged.Pods.Dir, merged.Pods.Kubernetes = old.Pods.Dir, old.Pods.Kubernetes
 	d.cfg.Store(&merged)
 	d.reloadPodDevices()
 	d.file.Store(&file)
@@ -154,6 +154,9 @@ func needRestart(old, next *config.Config) (warnings []string) {
 	}
 	if old.Pods.Dir != next.Pods.Dir {
 		warnings = append(warnings, "pods.dir changed: restart tcpilot for it to take effect")
+	}
+	if old.Pods.Kubernetes != next.Pods.Kubernetes {
+		warnings = append(warnings, "pods.kubernetes changed: restart tcpilot for it to take effect")
 	}
 	return warnings
 }

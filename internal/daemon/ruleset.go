@@ -68,6 +68,20 @@ func (r *ruleSet) ofPod(p *pod.Pod) []string {
 	return names
 }
 
+// unknownProfiles are what is wrong with the profiles that pods name.
+func (r *ruleSet) unknownProfiles(set *pod.Set) map[uint64]string {
+	r.mu.Lock()
+	base := r.base
+	r.mu.Unlock()
+	wrong := map[uint64]string{}
+	for _, p := range set.All() {
+		if why := policy.UnknownProfile(base, p); why != "" {
+			wrong[p.Cookie] = why
+		}
+	}
+	return wrong
+}
+
 // shownAnnotations are the annotations of p that tcpilot or a rule uses. Others may be confidential,
 // and the API does not show them.
 func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {

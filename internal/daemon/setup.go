@@ -52,13 +52,7 @@ func newLearner(c config.Learning) learn.Learner {
 // resolver looks up the kernel's ids of cgroups and namespaces.
 func resolver() policy.Resolver {
 	return policy.Resolver{
-		Cgroup: func(path string) []uint64 {
-			id, err := cgroup.ID(path)
-			if err != nil {
-				return nil // does not exist yet
-			}
-			return []uint64{id}
-		},
+		Cgroup: cgroup.IDs,
 		NetNS: func(name string) (uint64, bool) {
 			if cookie, err := strconv.ParseUint(name, 10, 64); err == nil {
 				return cookie, true

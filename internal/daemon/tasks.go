@@ -61,6 +61,7 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 	if d.profile.wanted() {
 		tasks = append(tasks, task{"host profile", d.holdProfile})
 	}
+	tasks = append(tasks, d.podAPITasks(&cfg.Pods.Kubernetes)...)
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}

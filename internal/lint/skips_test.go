@@ -11,8 +11,10 @@ import (
 // may be missing.
 var mayBeSkipped = map[string]string{
 	"internal/api/peer_test.go":           "runs as a helper of TestRootOtherUsers",
+	"internal/kubeapi/real_test.go":       "TCPILOT_KUBEAPI names no API server",
 	"internal/daemon/memory_root_test.go": "the race detector needs many times the limit",
 	"lab/report/html_test.go":             "takes a browser: TCPILOT_FULL=1",
+	"test/e2e/kubeapi_real_test.go":       "TCPILOT_KUBEAPI names no API server",
 	"test/e2e/links_test.go":              "writes recorded samples: make samples",
 	"test/e2e/samples_test.go":            "writes recorded samples: make samples",
 	"test/vm/vm_test.go":                  "TCPILOT_VM_TESTS names no kernel",

@@ -13,6 +13,24 @@ import (
 // ControlAnnotation is the annotation of a pod that fixes the congestion control of its connections.
 const ControlAnnotation = "tcpilot.io/congestion-control"
 
+// profileAnnotation is the annotation of a pod that names a profile: rules are for it by a condition on its value.
+const profileAnnotation = "tcpilot.io/profile"
+
+// UnknownProfile says what is wrong with the profile that a pod names: no rule with a condition on it is for the
+// pod. It is empty if nothing is, or the pod names none.
+func UnknownProfile(rules []Rule, p *pod.Pod) string {
+	profile, named := p.Annotations[profileAnnotation]
+	if !named {
+		return ""
+	}
+	for i := range rules {
+		if m := rules[i].Match.Pod; m != nil && m.Annotations[profileAnnotation] != "" && m.Match(p) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("annotation %s: no rule for this pod has the profile %.40q", profileAnnotation, profile)
+}
+
 // WithPodControls adds what pods ask for by ControlAnnotation, whose values of now are ccs. Before each
 // rule it puts a variant for each value, which matches the connections of the rule that are of pods with the
 // value: it fixes the congestion control and so learns and adapts nothing, and is like the rule

@@ -164,3 +164,29 @@ func TestVariantsKeepTheOrderOfRules(t *testing.T) {
 		}
 	}
 }
+
+func TestUnknownProfile(t *testing.T) {
+	rules := []Rule{
+		{Name: "all", Match: Match{Pod: &pod.Match{}}},
+		{Name: "bulk", Match: Match{Pod: &pod.Match{Annotations: map[string]string{profileAnnotation: "bulk*"}}}},
+		{Name: "rpc", Match: Match{Pod: &pod.Match{Namespace: []string{"shop"}, Annotations: map[string]string{profileAnnotation: "rpc"}}}},
+		{Name: "rest"},
+	}
+	for profile, known := range map[string]map[string]bool{
+		"bulk": {"shop": true, "other": true}, "bulk-2": {"shop": true}, "rpc": {"shop": true, "other": false}, "": {"shop": false}, "blk": {"shop": false},
+	} {
+		for namespace, want := range known {
+			why := UnknownProfile(rules, &pod.Pod{Namespace: namespace, Annotations: map[string]string{profileAnnotation: profile}})
+			if (why == "") != want {
+				t.Errorf("%s/%s: %q", namespace, profile, why)
+			}
+		}
+	}
+	if why := UnknownProfile(rules, &pod.Pod{Annotations: map[string]string{"a": "b"}}); why != "" {
+		t.Error(why)
+	}
+	long := &pod.Pod{Annotations: map[string]string{profileAnnotation: strings.Repeat("\n", 1000)}}
+	if why := UnknownProfile(nil, long); len(why) > 200 || strings.Contains(why, "\n") {
+		t.Errorf("%q", why)
+	}
+}

@@ -51,7 +51,7 @@ func (r *Rule) RolloutShare() float64 {
 type Match struct {
 	Remote, Local         []netip.Prefix // any of these; masked, never v4-mapped
 	RemotePort, LocalPort []PortRange    // any of these
-	Cgroup                []string       // at or below any of these paths
+	Cgroup                []string       // at or below any of these paths, or of what these patterns match
 	NetNS                 []string       // any of these: name, path, or cookie
 	Pod                   *pod.Match     // of one of these pods; nil: also of none
 	Direction             Direction

@@ -95,7 +95,9 @@ func limitRules(mbits int) string {
 	return fmt.Sprintf("  - {name: lab, match: {remote: [10.77.0.0/16]}, rate_limit: {total: %dMbit/s}}\n", mbits)
 }
 
-// Connections that come and go do not exceed the limit together, and none of them starves.
+// Connections that come and go do not exceed the limit together, and none of them starves. Without a
+// division, their sum would be from 0.5 to 2 times the limit. What was acknowledged in 1.4 s depends on
+// whether the machine stalls; TestMeasureRateLimit has the narrow bounds.
 func TestRootRateLimit(t *testing.T) {
 	t.Parallel()
 	w := newLimitWorld(t)
@@ -103,7 +105,7 @@ func TestRootRateLimit(t *testing.T) {
 	for _, n := range []int{1, 5} {
 		for i, p := range limitRun(t, w, n) {
 			t.Logf("%d connections, phase %d: %+v", n, i+1, p)
-			if p.sum < 0.8*50e6 || p.sum > 1.05*50e6 || p.least < 0.25 {
+			if p.sum < 0.7*50e6 || p.sum > 1.3*50e6 || p.least < 0.25 {
 				t.Errorf("%d connections, phase %d: %.1f Mbit/s, and the slowest had %.2f of its fair share", n, i+1, p.sum/1e6, p.least)
 			}
 		}

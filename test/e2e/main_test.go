@@ -18,6 +18,7 @@ var scratch string
 
 func TestMain(m *testing.M) {
 	load.RunIfAgent()
+	runIfContainer()
 	runIfLive()
 	testenv.PreferOverOthers()
 	os.Exit(run(m))
@@ -49,7 +50,9 @@ var build = sync.OnceValues(func() (string, error) {
 		return filepath.Abs(bin)
 	}
 	bin := filepath.Join(scratch, "tcpilot")
-	out, err := exec.Command("go", "build", "-o", filepath.Dir(bin), "github.com/tcpilot/tcpilot/cmd/...").CombinedOutput()
+	cmd := exec.Command("go", "build", "-o", filepath.Dir(bin), "github.com/tcpilot/tcpilot/cmd/...")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static, as 'make build' makes it
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build tcpilot: %w\n%s", err, out)
 	}

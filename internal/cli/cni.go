@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tcpilot/tcpilot/internal/config"
+	"github.com/tcpilot/tcpilot/internal/console"
+)
+
+// CNIOptions are the flags of cni install and cni uninstall.
+type CNIOptions struct {
+	ConfDir, BinDir string
+	Program         string // of the plugin; empty: as console.FindProgram finds it, or what is in BinDir
+	Records         string
+	Socket          string
+	Force           bool // of uninstall: remove the program also if pods may need it
+}
+
+// CNIChange is what cni install or cni uninstall changed on the node.
+type CNIChange struct {
+	Changed []string `json:"changed"`         // "added tcpilot-cni to /etc/cni/net.d/10-flannel.conflist, behind portmap", ...
+	Stays   string   `json:"stays,omitempty"` // what was not removed, and why
+}
+
+// followInterval is how often cni install --follow looks for a configuration that lost the plugin.
+// A network plugin writes its file anew when it starts, and few pods start in that time.
+const followInterval = 10 * time.Second
+
+func (a *app) cni() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cni",
+		Short: "Add the CNI plugin to this node's network configuration, or remove it",
+		Long: `Add the CNI plugin tcpilot-cni to the network configuration of this node's container
+runtime, behind the plugins that are there, or remove it. docs/pods.md says what the
+plugin does.`,
+		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni uninstall",
+		Args:    console.Args(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.cniInstall(), a.cniUninstall())
+	return cmd
+}
+
+// nodeFlags adds the flags that say where the container runtime looks.
+func nodeFlags(cmd *cobra.Command, o *CNIOptions) {
+	f := cmd.Flags()
+	f.StringVar(&o.ConfDir, "conf-dir", "/etc/cni/net.d", "`DIR` of the container runtime's network configurations")
+	f.StringVar(&o.BinDir, "bin-dir", "/opt/cni/bin", "`DIR` of its plugins")
+	f.StringVar(&o.Records, "pods-dir", config.Default().Pods.Dir, "`DIR` of the records of pods, as pods.dir of the daemon's configuration")
+	for _, name := range []string{"conf-dir", "bin-dir", "pods-dir"} {
+		cobra.CheckErr(cmd.MarkFlagDirname(name))
+	}
+}
+
+func (a *app) cniInstall() *cobra.Command {
+	var o CNIOptions
+	follow := false
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Add the plugin to the network configuration, if the daemon runs",
+		Long: `Copy tcpilot-cni to the plugins of this node, and add it to the network configuration
+that the container runtime uses: the first file by name in --conf-dir. All else in the
+file stays as it is, byte for byte, and the runtime finds the old file or the new one.
+Nothing is changed unless the daemon answers on its socket.
+
+With --follow, the command waits until the daemon runs and a network plugin has written
+its file, and adds the plugin again if that file is replaced, which it looks for
+every 10 s. It ends with SIGINT or SIGTERM, and then leaves the plugin in place: pods
+start without the daemon too.`,
+		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni install --conf-dir /var/lib/rancher/k3s/agent/etc/cni/net.d --bin-dir /var/lib/rancher/k3s/data/cni",
+		Args:    console.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Socket = a.socket
+			if follow {
+				return a.followCNI(cmd.Context(), o)
+			}
+			did, err := a.installCNI(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return console.EmitValue(a.Output, did, func(w io.Writer, c CNIChange) { renderCNI(w, c, "nothing to do: the plugin is installed") })
+		},
+	}
+	nodeFlags(cmd, &o)
+	cmd.Flags().StringVar(&o.Program, "plugin", "", "the plugin's `PROGRAM` (default: tcpilot-cni beside tcpilot or in PATH, or what is in --bin-dir)")
+	cmd.Flags().BoolVar(&follow, "follow", false, "wait for the daemon, and keep the plugin in the configuration")
+	a.JSONFlag(cmd, "write JSON: what was changed")
+	return cmd
+}
+
+// installCNI adds the plugin if the daemon answers the question that the plugin asks it.
+func (a *app) installCNI(ctx context.Context, o CNIOptions) (CNIChange, error) {
+	ctx, cancel := context.WithTimeout(ctx, followInterval)
+	defer cancel()
+	client := a.client()
+	defer client.Close()
+	if _, err := client.SyncPods(ctx); err != nil {
+		return CNIChange{}, fmt.Errorf("the plugin is not installed before the daemon is ready: %w", err)
+	}
+	return a.InstallCNI(o)
+}
+
+// followCNI keeps the plugin installed. A failure is written when it differs from the one before.
+func (a *app) followCNI(ctx context.Context, o CNIOptions) error {
+	for last, wait := "", time.Second; ; {
+		did, err := a.installCNI(ctx, o)
+		if ctx.Err() != nil {
+			return nil
+		}
+		for _, line := range did.Changed {
+			fmt.Fprintln(a.Stdout, line)
+		}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		} else {
+			wait = followInterval
+		}
+		if text != "" && text != last {
+			fmt.Fprintf(a.Stderr, "%s; trying again\n", text)
+		}
+		last = text
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (a *app) cniUninstall() *cobra.Command {
+	var o CNIOptions
+	follow := false
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove the plugin from the network configuration",
+		Long: `Remove tcpilot-cni from all network configurations in --conf-dir, so that each is again
+as it would be if the plugin had never been added. Running pods are not affected.
+
+Then its program is removed, unless pods have been recorded that still run: some
+container runtimes end a pod with the plugins with which they started it. Repeat the
+command later, or remove it with --force. No daemon is needed.
+
+With --follow, the command does not end before SIGINT or SIGTERM, for DaemonSets, whose
+containers are started again when they end.`,
+		Example: "  sudo tcpilot cni uninstall\n  sudo tcpilot cni uninstall --force",
+		Args:    console.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Socket = a.socket
+			did, err := a.UninstallCNI(o)
+			if err == nil {
+				err = console.EmitValue(a.Output, did, func(w io.Writer, c CNIChange) { renderCNI(w, c, "nothing to do: the plugin is not installed") })
+			}
+			if err == nil && follow {
+				<-cmd.Context().Done()
+			}
+			return err
+		},
+	}
+	nodeFlags(cmd, &o)
+	cmd.Flags().BoolVar(&follow, "follow", false, "wait for a signal at the end")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "remove the program also if pods may need it to end")
+	a.JSONFlag(cmd, "write JSON: what was changed")
+	return cmd
+}
+
+func renderCNI(w io.Writer, c CNIChange, nothing string) {
+	lines := c.Changed
+	if c.Stays != "" {
+		lines = append(lines, c.Stays)
+	}
+	if len(lines) == 0 {
+		lines = []string{nothing}
+	}
+	fmt.Fprintln(w, strings.Join(lines, "\n"))
+}

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestCNIInstallNeedsTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	var asked []CNIOptions
+	w.env.InstallCNI = func(o CNIOptions) (CNIChange, error) {
+		asked = append(asked, o)
+		return CNIChange{Changed: []string{"added tcpilot-cni to 10-x.conflist, behind portmap"}}, nil
+	}
+	if r := w.runPlain(t.Context(), "cni", "install", "--socket", t.TempDir()+"/none.sock"); r.code != 3 || asked != nil || !strings.Contains(r.stderr, "not installed before the daemon is ready") {
+		t.Errorf("without a daemon: %+v, asked %+v", r, asked)
+	}
+	r := w.run(t.Context(), "cni", "install", "--conf-dir", "/c", "--bin-dir", "/b")
+	if r.code != 0 || r.stdout != "added tcpilot-cni to 10-x.conflist, behind portmap\n" || len(asked) != 1 {
+		t.Fatalf("%+v, asked %+v", r, asked)
+	}
+	if o := asked[0]; o.ConfDir != "/c" || o.BinDir != "/b" || o.Socket != w.socket || o.Records != "/var/lib/tcpilot/pods" {
+		t.Errorf("asked for %+v", o)
+	}
+	w.env.InstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{Changed: []string{}}, nil }
+	if r := w.run(t.Context(), "cni", "install"); r.stdout != "nothing to do: the plugin is installed\n" {
+		t.Errorf("%+v", r)
+	}
+	if r := w.run(t.Context(), "cni", "install", "--json"); strings.Join(strings.Fields(r.stdout), "") != `{"changed":[]}` {
+		t.Errorf("%+v", r)
+	}
+}
+
+// --follow waits for what is missing, says it once, and goes on after the plugin is installed.
+func TestCNIInstallFollows(t *testing.T) {
+	w := newWorld(t)
+	calls := 0
+	w.env.InstallCNI = func(CNIOptions) (CNIChange, error) {
+		if calls++; calls < 3 {
+			return CNIChange{}, errors.New("no network configuration")
+		}
+		return CNIChange{Changed: []string{"added"}}, nil
+	}
+	r := w.runUntil(t.Context(), "added", 1, "cni", "install", "--follow")
+	if r.code != 0 || calls < 3 || r.stdout != "added\n" || r.stderr != "no network configuration; trying again\n" {
+		t.Errorf("%d calls, %+v", calls, r)
+	}
+}
+
+func TestCNIUninstall(t *testing.T) {
+	w := newWorld(t)
+	var asked CNIOptions
+	w.env.UninstallCNI = func(o CNIOptions) (CNIChange, error) {
+		asked = o
+		return CNIChange{Changed: []string{"removed tcpilot-cni from a"}, Stays: "/opt/cni/bin/tcpilot-cni stays: 2 interfaces"}, nil
+	}
+	r := w.run(t.Context(), "cni", "uninstall", "--force")
+	if r.code != 0 || r.stdout != "removed tcpilot-cni from a\n/opt/cni/bin/tcpilot-cni stays: 2 interfaces\n" || !asked.Force {
+		t.Errorf("%+v, asked %+v", r, asked)
+	}
+	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{}, errors.New("no such directory") }
+	if r := w.run(t.Context(), "cni", "uninstall"); r.code != 1 || !strings.Contains(r.stderr, "no such directory") {
+		t.Errorf("%+v", r)
+	}
+	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{}, nil }
+	if r := w.run(t.Context(), "cni", "uninstall"); r.stdout != "nothing to do: the plugin is not installed\n" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,213 @@
+package cniconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/defaults"
+	"github.com/tcpilot/tcpilot/internal/filelock"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
+)
+
+// Node is where the container runtime of a node looks for network configurations and plugins.
+type Node struct {
+	ConfDir string // of network configurations, /etc/cni/net.d
+	BinDir  string // of plugins, /opt/cni/bin
+	Records string // directory of the records of pods
+	Socket  string // the daemon's, for administrators
+}
+
+// noConfigError means that a node has no network configuration that a plugin could be added to yet.
+type noConfigError struct{ Dir string }
+
+func (e *noConfigError) Error() string {
+	return fmt.Sprintf("no network configuration in %s: a network plugin writes it when it starts, and the container runtime uses the first file by name", e.Dir)
+}
+
+// Install copies program to the plugins of the node, and adds the plugin to the network configuration
+// that the runtime uses. It returns what it changed: nothing if all is in place.
+func (n Node) Install(program string) (did []string, err error) {
+	release, err := n.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := removeTemporaries(n.ConfDir); err != nil {
+		return nil, err
+	}
+	file, c, err := n.inUse()
+	if err != nil {
+		return nil, err
+	}
+	// The program first: from the moment when the file has the entry, pods need it.
+	copied, err := n.copyProgram(program)
+	if err != nil {
+		return nil, err
+	}
+	if copied {
+		did = append(did, "installed "+n.Program())
+	}
+	if c.ours() >= 0 {
+		return did, nil
+	}
+	next := c.with(n.entry())
+	if check, err := parse(next); err != nil || check.ours() != len(c.plugins) {
+		return did, fmt.Errorf("add %s to %s: the result would not be valid: %v", Type, file, err)
+	}
+	if err := replace(file, c.text, next); err != nil {
+		return did, fmt.Errorf("add %s to the network configuration: %w", Type, err)
+	}
+	return append(did, fmt.Sprintf("added %s to %s, behind %s", Type, file, c.plugins[len(c.plugins)-1].kind)), nil
+}
+
+// Uninstall takes the plugin out of all network configurations of the node, and removes its program if
+// no pod has a record, or if force is set. It returns what it changed, and why the program stays.
+func (n Node) Uninstall(force bool) (did []string, stays string, err error) {
+	release, err := n.lock()
+	if err != nil {
+		return nil, "", err
+	}
+	defer release()
+	if err := removeTemporaries(n.ConfDir); err != nil {
+		return nil, "", err
+	}
+	files, err := n.files()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, file := range files {
+		removed, err := removeFrom(file)
+		if err != nil {
+			return did, "", err
+		}
+		if removed {
+			did = append(did, fmt.Sprintf("removed %s from %s", Type, file))
+		}
+	}
+	if _, err := os.Lstat(n.Program()); errors.Is(err, fs.ErrNotExist) {
+		return did, "", nil
+	}
+	records, _, err := podrecord.Dir(n.Records).List()
+	if err != nil {
+		return did, "", err
+	}
+	if len(records) > 0 && !force {
+		return did, fmt.Sprintf("%s stays: %d interfaces of pods were recorded by it, and some runtimes need it to end these pods", n.Program(), len(records)), nil
+	}
+	if err := os.Remove(n.Program()); err != nil {
+		return did, "", fmt.Errorf("remove plugin: %w", err)
+	}
+	return append(did, "removed "+n.Program()), "", nil
+}
+
+// removeFrom takes the plugin out of one file, wherever in the chain it is.
+func removeFrom(file string) (removed bool, err error) {
+	text, err := read(file)
+	if err != nil || !strings.Contains(string(text), Type) {
+		return false, err
+	}
+	c, err := parse(text)
+	if err != nil {
+		return false, fmt.Errorf("%s %w", file, err)
+	}
+	for at := c.ours(); at >= 0; at = c.ours() {
+		if c.plugins[at].makes {
+			return false, fmt.Errorf("%s: %s makes the interfaces of pods there (key ipam), and the node would have no network without it: replace the file by that of another network plugin", file, Type)
+		}
+		if len(c.plugins) == 1 {
+			return false, fmt.Errorf("%s has no other plugin than %s: remove the file", file, Type)
+		}
+		if c, err = parse(c.without(at)); err != nil {
+			return false, fmt.Errorf("%s without %s %w", file, Type, err)
+		}
+		removed = true
+	}
+	if !removed {
+		return false, nil
+	}
+	if err := replace(file, text, c.text); err != nil {
+		return false, fmt.Errorf("remove %s from the network configuration: %w", Type, err)
+	}
+	return true, nil
+}
+
+// inUse is the network configuration that runtimes use: the first one by name.
+func (n Node) inUse() (file string, c chain, err error) {
+	files, err := n.files()
+	if err != nil {
+		return "", c, err
+	}
+	if len(files) == 0 {
+		return "", c, &noConfigError{n.ConfDir}
+	}
+	file = files[0]
+	if filepath.Ext(file) != ".conflist" {
+		return "", c, fmt.Errorf("%s is the configuration of a single plugin, and a second one cannot be added to it: write it as a list (.conflist, with the key plugins)", file)
+	}
+	text, err := read(file)
+	if err != nil {
+		return "", c, err
+	}
+	if c, err = parse(text); err != nil {
+		return "", c, fmt.Errorf("%s %w", file, err)
+	}
+	return file, c, nil
+}
+
+// configExtensions are those of the files that containerd and CRI-O read (libcni.ConfFiles).
+var configExtensions = []string{".conf", ".conflist", ".json"}
+
+// files lists the network configurations in the order of their names.
+func (n Node) files() (files []string, err error) {
+	entries, err := os.ReadDir(n.ConfDir)
+	if err != nil {
+		return nil, fmt.Errorf("list network configurations: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains(configExtensions, filepath.Ext(e.Name())) {
+			files = append(files, filepath.Join(n.ConfDir, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+// entry is the plugin's part of a configuration. Paths are in it only if they are not the default.
+func (n Node) entry() string {
+	// Not a struct, so that keys are in this order and it reads as in the documentation.
+	text := `{"type": "` + Type + `"`
+	for _, o := range []struct{ key, value, standard string }{
+		{"dir", n.Records, defaults.PodsDir}, {"socket", n.Socket, defaults.Socket},
+	} {
+		if o.value != o.standard {
+			value, _ := json.Marshal(o.value) // a string always can
+			text += `, "` + o.key + `": ` + string(value)
+		}
+	}
+	return text + `, "capabilities": {"io.kubernetes.cri.pod-annotations": true, "cgroupPath": true, "bandwidth": true}}`
+}
+
+// Program is the path of the plugin on the node.
+func (n Node) Program() string { return filepath.Join(n.BinDir, Type) }
+
+// lock waits for another process that installs or removes the plugin. The directory has to exist: only
+// the runtime or the network plugin knows where it is.
+func (n Node) lock() (release func(), err error) {
+	dir, err := os.Open(n.ConfDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &noConfigError{n.ConfDir}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock network configurations: %w", err)
+	}
+	if err := filelock.Wait(dir); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("lock network configurations: %w", err)
+	}
+	return func() { dir.Close() }, nil
+}

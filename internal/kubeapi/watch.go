@@ -1,0 +1,310 @@
+package kubeapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options say which pods to follow.
+type Options struct {
+	Kubeconfig string // file; empty: this process is in a pod of the cluster
+	Node       string // name of the node
+	// Changed is called after annotations have changed, and Listed, unless it is nil, when the node's pods are known
+	// for the first time. They must return soon.
+	Changed func()
+	Listed  func(pods int)
+}
+
+// Watcher knows the annotations of a node's pods. Its methods can be called at any time.
+type Watcher struct {
+	opt    Options
+	access access
+	client *http.Client
+	base   *url.URL
+	events chan event
+
+	mu    sync.RWMutex
+	pods  map[string]map[string]string // annotations by UID
+	reads atomic.Bool                  // the list was read at least once
+}
+
+// Open reads how the API server is reached; it does not connect.
+func Open(opt Options) (w *Watcher, err error) {
+	w = &Watcher{opt: opt, events: make(chan event, maxEvents)}
+	if opt.Kubeconfig != "" {
+		w.access, err = fromKubeconfig(opt.Kubeconfig)
+	} else {
+		w.access, err = inCluster()
+	}
+	if err == nil {
+		w.client, w.base, err = w.access.client()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reach the API server of Kubernetes: %w", err)
+	}
+	return w, nil
+}
+
+// Annotations are those of the pod with this UID. Not known: the API server has no such pod on this node, or did not
+// answer yet. What was known stays known while the API server does not answer.
+func (w *Watcher) Annotations(uid string) (annotations map[string]string, known bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	annotations, known = w.pods[uid]
+	return annotations, known
+}
+
+// metadata is the part of an object that is read.
+type metadata struct {
+	Metadata struct {
+		UID             string            `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+}
+
+// configHash is the annotation of a pod of a file on the node, whose UID for the runtime it is: the API server
+// has another one (kubernetes.io/config.hash, pkg/kubelet/types: ConfigHashAnnotationKey).
+const configHash = "kubernetes.io/config.hash"
+
+func (m *metadata) uids() []string {
+	if hash := m.Metadata.Annotations[configHash]; hash != "" {
+		return []string{m.Metadata.UID, hash}
+	}
+	return []string{m.Metadata.UID}
+}
+
+const (
+	// pageSize bounds one answer of a list.
+	pageSize = 500
+	// watchTime is how long the API server keeps one watch open, and watchSlack how much longer it may take.
+	watchTime  = 5 * time.Minute
+	watchSlack = 30 * time.Second
+	maxError   = 4 << 10 // bytes of an answer that is shown
+	// shortWatch is how long a watch lasts at least, unless something between refuses them without saying so.
+	shortWatch = time.Second
+	// gonePause is the least time between two lists at once because changes were forgotten: a server that
+	// forgets more often is asked like one that fails.
+	gonePause = 10 * time.Second
+)
+
+// errGone means that the API server has forgotten the changes since the last one that was read.
+var errGone = errors.New("resource version too old (410)")
+
+// Run follows the pods until ctx ends or an error; then it is to be called again after a pause.
+func (w *Watcher) Run(ctx context.Context) error {
+	var forgot time.Time
+	for {
+		version, err := w.list(ctx)
+		for err == nil {
+			begun := time.Now()
+			if version, err = w.watch(ctx, version); err == nil && time.Since(begun) < shortWatch {
+				err = errors.New("a watch ended at once")
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !errors.Is(err, errGone) || time.Since(forgot) < gonePause {
+			// Not %w: the daemon takes some errors of files for the end of its own handles.
+			return fmt.Errorf("follow pods at the API server of Kubernetes: %v", err)
+		}
+		forgot = time.Now()
+	}
+}
+
+// list reads all pods of the node.
+func (w *Watcher) list(ctx context.Context) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, watchTime)
+	defer cancel()
+	pods := map[string]map[string]string{}
+	next, n := "", 0
+	for {
+		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
+		if next != "" {
+			query.Set("continue", next)
+		}
+		body, err := w.get(ctx, query, "PartialObjectMetadataList")
+		if err != nil {
+			return "", err
+		}
+		var page struct {
+			Metadata struct {
+				ResourceVersion string `json:"resourceVersion"`
+				Continue        string `json:"continue"`
+			} `json:"metadata"`
+			Items []metadata `json:"items"`
+		}
+		err = errors.Join(json.NewDecoder(body).Decode(&page), body.Close())
+		if err != nil {
+			return "", fmt.Errorf("read list: %w", err)
+		}
+		n += len(page.Items)
+		for i := range page.Items {
+			for _, uid := range page.Items[i].uids() {
+				pods[uid] = page.Items[i].Metadata.Annotations
+			}
+		}
+		version, next = page.Metadata.ResourceVersion, page.Metadata.Continue
+		if next == "" {
+			break
+		}
+	}
+	w.mu.Lock()
+	same := maps.EqualFunc(w.pods, pods, maps.Equal[map[string]string])
+	w.pods = pods
+	w.mu.Unlock()
+	first := !w.reads.Swap(true)
+	if first && w.opt.Listed != nil {
+		w.opt.Listed(n)
+	}
+	if first || !same {
+		w.opt.Changed()
+	}
+	return version, nil
+}
+
+// watch follows changes since version until the API server ends the answer.
+func (w *Watcher) watch(ctx context.Context, version string) (next string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, watchTime+watchSlack)
+	defer cancel()
+	body, err := w.get(ctx, url.Values{"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
+		"timeoutSeconds": {strconv.Itoa(int(watchTime / time.Second))}}, "PartialObjectMetadata")
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	for d := json.NewDecoder(body); ; {
+		var e struct {
+			Type   string          `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		err := d.Decode(&e)
+		if errors.Is(err, io.EOF) {
+			return version, nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("read change: %w", err)
+		}
+		if e.Type == "ERROR" {
+			return "", statusError(0, e.Object)
+		}
+		var m metadata
+		if err := json.Unmarshal(e.Object, &m); err != nil {
+			return "", fmt.Errorf("read change: %w", err)
+		}
+		if m.Metadata.ResourceVersion != "" {
+			version = m.Metadata.ResourceVersion
+		}
+		if w.apply(e.Type, &m) {
+			w.opt.Changed()
+		}
+	}
+}
+
+// apply notes one change, and reports whether annotations differ.
+func (w *Watcher) apply(kind string, m *metadata) (changed bool) {
+	if kind == "BOOKMARK" || m.Metadata.UID == "" {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, uid := range m.uids() {
+		before, known := w.pods[uid]
+		if kind == "DELETED" {
+			// Its connections may outlive it; the record of the pod has the annotations that it started with.
+			delete(w.pods, uid)
+			changed = changed || known
+			continue
+		}
+		changed = changed || !known || !maps.Equal(before, m.Metadata.Annotations)
+		w.pods[uid] = m.Metadata.Annotations
+	}
+	return changed
+}
+
+// get asks for the node's pods as objects of a kind that has their metadata only.
+func (w *Watcher) get(ctx context.Context, query url.Values, as string) (io.ReadCloser, error) {
+	query.Set("fieldSelector", "spec.nodeName="+w.opt.Node)
+	return w.do(ctx, http.MethodGet, "/api/v1/pods", query, "application/json;as="+as+";g=meta.k8s.io;v=v1", nil)
+}
+
+// do sends a request with these contents.
+func (w *Watcher) do(ctx context.Context, method, at string, query url.Values, accept string, body []byte) (io.ReadCloser, error) {
+	u := *w.base
+	u.Path, u.RawQuery = path.Join("/", u.Path, at), query.Encode()
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Accept", accept)
+	r.Header.Set("User-Agent", "tcpilot")
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if err := w.access.authorize(r); err != nil {
+		return nil, err
+	}
+	return w.send(r)
+}
+
+// send sends a request, and returns the body of an answer that is no error.
+func (w *Watcher) send(r *http.Request) (io.ReadCloser, error) {
+	answer, err := w.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode/100 == 2 {
+		return answer.Body, nil
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxError))
+	return nil, statusError(answer.StatusCode, text)
+}
+
+// apiError is an answer that says why a request was refused.
+type apiError struct {
+	code    int
+	message string
+}
+
+func (e *apiError) Error() string {
+	switch e.code {
+	case http.StatusUnauthorized:
+		return "the API server does not accept the credentials (401): " + e.message
+	case http.StatusForbidden:
+		return "not allowed (403), the service account needs get, list and watch of pods: " + e.message
+	}
+	return fmt.Sprintf("the API server answers %d: %s", e.code, e.message)
+}
+
+// statusError reads a Status object (k8s.io/apimachinery/pkg/apis/meta/v1); code is that of the answer, 0 if it is in
+// the object.
+func statusError(code int, text []byte) error {
+	var s struct {
+		Message string `json:"message"`
+		Code    int    `json:"code"`
+	}
+	if json.Unmarshal(text, &s) != nil || s.Message == "" {
+		s.Message = fmt.Sprintf("%.200q", text)
+	}
+	if code == 0 {
+		code = s.Code
+	}
+	if code == http.StatusGone {
+		return fmt.Errorf("%w: %s", errGone, s.Message)
+	}
+	return &apiError{code, s.Message}
+}
