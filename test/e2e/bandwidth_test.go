@@ -195,17 +195,18 @@ func TestRootPodBandwidth(t *testing.T) {
 	n := newPodNode(t)
 	p := n.start(t)
 	p.add(t, n.pod, limits("20M", ""))
-	check := func(what string, s delivered) {
+	check := func(what string, s delivered, least float64) {
 		t.Helper()
 		t.Logf("%s: %.2f Mbit/s in the first second, then %.2f", what, s.first/1e6, s.rest/1e6)
-		if s.first > 1.15*20e6 || s.rest > 1.1*20e6 || s.rest < 0.5*20e6 { // TestMeasurePodBandwidth is exact
+		if s.first > 1.15*20e6 || s.rest > 1.1*20e6 || s.rest < least*20e6 { // TestMeasurePodBandwidth is exact
 			t.Errorf("%s: %.2f Mbit/s in the first second, then %.2f, want 20", what, s.first/1e6, s.rest/1e6)
 		}
 	}
+	const half = 0.5
 	for name, to := range map[string]*podHost{"same node": n.peer, "other node": n.far} {
-		check(name+", 1 connection", upload(t, n.pod, to, 1, 3*time.Second))
-		check(name+", 10 connections", upload(t, n.pod, to, 10, 3*time.Second))
-		check(name+", UDP", uploadUDP(t, n.pod, to, 40e6, 3*time.Second))
+		check(name+", 1 connection", upload(t, n.pod, to, 1, 3*time.Second), half)
+		check(name+", 10 connections", upload(t, n.pod, to, 10, 3*time.Second), half)
+		check(name+", UDP", uploadUDP(t, n.pod, to, 40e6, 3*time.Second), half)
 	}
 	if got := n.list(t, p); got.Egress == nil || got.Egress.Limit != 20e6/8 || got.Egress.Passed < 6*2*20e6/8 || got.Egress.Dropped == 0 || got.Ingress != nil || got.Warning != "" {
 		t.Errorf("the pod: %+v, egress %+v", got, got.Egress)
@@ -214,8 +215,10 @@ func TestRootPodBandwidth(t *testing.T) {
 		t.Errorf("explain: %+v", e.RateLimit)
 	}
 	p.add(t, n.pod, limits("", "20M"))
-	check("received", upload(t, n.far, n.pod, 4, 3*time.Second))
-	check("received, UDP", uploadUDP(t, n.peer, n.pod, 40e6, 3*time.Second))
+	// What exceeds an ingress limit is dropped, not queued: a drop may be all that a connection has in flight,
+	// and it then waits for RTO.
+	check("received", upload(t, n.far, n.pod, 4, 3*time.Second), 0.15)
+	check("received, UDP", uploadUDP(t, n.peer, n.pod, 40e6, 3*time.Second), half)
 	if s := upload(t, n.pod, n.far, 1, 1500*time.Millisecond); s.rest < 40e6 {
 		t.Errorf("%.1f Mbit/s after the limit ended", s.rest/1e6)
 	}

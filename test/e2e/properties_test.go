@@ -55,13 +55,15 @@ func TestRootMissingAlgorithmDoesNotStallLearning(t *testing.T) {
 	}
 }
 
+// reno fills the queue and bbr does not; their goodput is the same.
 func TestRootBufferbloatCountsAgainstAnArm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "far")
+	must(t, w.star.Client.SetCongestion("reno"))
 	r := w.remotes[0]
 	reshape(t, w.back, func(s *link.Spec) { s.Delay = 20 * time.Millisecond })
 	reshape(t, r.way, func(s *link.Spec) { s.Rate, s.Queue = 20e6, link.Queue{Packets: 400} })
-	s := newSeries(t, startTcpilot(t, w, settings{objective: "latency"}), r, max(length(), 400*time.Millisecond))
+	s := newSeries(t, startTcpilot(t, w, settings{arms: "reno, bbr", objective: "latency"}), r, max(length(), 400*time.Millisecond))
 	// A full queue takes 240 ms, and a closed connection lives until its last packet is
 	// acknowledged: without a pause, connections would overlap, and trials be rationed.
 	s.pause = 250 * time.Millisecond
