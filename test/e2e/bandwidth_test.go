@@ -236,7 +236,7 @@ func TestRootPodBandwidthChanges(t *testing.T) {
 	begin := load.Now()
 	go func() {
 		defer close(done)
-		r, err := n.pod.agent.Bulk(t.Context(), load.BulkSpec{To: at(n.far.addr), Duration: 6 * time.Second, Sample: 20 * time.Millisecond, Abort: true})
+		r, err := n.pod.agent.Bulk(t.Context(), load.BulkSpec{To: at(n.far.addr), Duration: 10 * time.Second, Sample: 20 * time.Millisecond, Abort: true})
 		if err != nil {
 			t.Error(err)
 		}

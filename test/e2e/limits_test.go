@@ -122,43 +122,48 @@ func TestRootRateLimitOfRunningConnections(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r, err := w.client.Bulk(t.Context(), load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 7 * time.Second, Sample: 20 * time.Millisecond})
+		r, err := w.client.Bulk(t.Context(), load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 12 * time.Second, Sample: 20 * time.Millisecond})
 		if err != nil {
 			t.Error(err)
 		}
 		points = r.Points
 	}()
-	time.Sleep(time.Second) // without a limit
-	reload := func(rules string) {
+	const settle, long = 500 * time.Millisecond, time.Second // after a change, and how long the rate is measured then
+	time.Sleep(time.Second)                                  // without a limit
+	reload := func(rules string) (done load.Time) {
 		p.configure(t, settings{rules: rules})
 		_, err := p.run(t, "reload")
 		must(t, err)
+		return load.Now()
 	}
-	reload(limitRules(50))
-	time.Sleep(1500 * time.Millisecond)
+	limited := reload(limitRules(50))
+	time.Sleep(settle + long)
 	if l := p.status(t).Counters.Limits; len(l) != 1 || l[0].Total != 50e6/8 || l[0].Connections != 1 || l[0].Active != 1 || l[0].Measured > 1.1*50e6/8 || l[0].Measured < 0.5*50e6/8 {
 		t.Errorf("the limit is %+v", l)
 	}
 	if e := ask[api.Explanation](t, p, "explain", w.remotes[0].Addr4.String()); e.RateLimit == nil || e.RateLimit.New < 50e6/8/2-1 || e.RateLimit.New > 50e6/8/2+1 {
 		t.Errorf("one more connection would get %+v, want half of the limit", e.RateLimit)
 	}
-	reload(limitRules(100))
-	time.Sleep(1500 * time.Millisecond)
+	raised := reload(limitRules(100))
+	time.Sleep(settle + long)
 	p.stop(t)
+	stopped := load.Now()
 	<-done
-	rate := func(from, to time.Duration) float64 {
-		start := points[0].At - load.Time(20*time.Millisecond)
-		return 8 * (ackedAt(points, start+load.Time(to)) - ackedAt(points, start+load.Time(from))) / (to - from).Seconds()
+	rate := func(change load.Time) float64 {
+		from := change + load.Time(settle)
+		return 8 * (ackedAt(points, from+load.Time(long)) - ackedAt(points, from)) / long.Seconds()
 	}
-	t.Logf("%.0f, %.0f, %.0f and %.0f Mbit/s", rate(0, time.Second)/1e6, rate(1500*time.Millisecond, 2300*time.Millisecond)/1e6,
-		rate(3500*time.Millisecond, 3900*time.Millisecond)/1e6, rate(5500*time.Millisecond, 6500*time.Millisecond)/1e6)
-	if r := rate(1500*time.Millisecond, 2300*time.Millisecond); r > 1.05*50e6 {
+	if end := points[len(points)-1].At; end < stopped+load.Time(settle+long) {
+		t.Fatalf("the connection ended %v after tcpilot was stopped: this machine is too slow", time.Duration(end-stopped))
+	}
+	t.Logf("%.0f, %.0f and %.0f Mbit/s", rate(limited)/1e6, rate(raised)/1e6, rate(stopped)/1e6)
+	if r := rate(limited); r > 1.05*50e6 {
 		t.Errorf("%.0f Mbit/s, want at most 50", r/1e6)
 	}
-	if r := rate(3500*time.Millisecond, 3900*time.Millisecond); r > 1.05*100e6 || r < 55e6 {
+	if r := rate(raised); r > 1.05*100e6 || r < 55e6 {
 		t.Errorf("%.0f Mbit/s, want up to 100", r/1e6)
 	}
-	if r := rate(5500*time.Millisecond, 6500*time.Millisecond); r < 110e6 {
+	if r := rate(stopped); r < 110e6 {
 		t.Errorf("%.0f Mbit/s once tcpilot is stopped: the limit is still in force", r/1e6)
 	}
 }

@@ -104,15 +104,10 @@ learning:
 	must(t, os.WriteFile(p.config, []byte(text), 0o644))
 }
 
-// start runs the daemon in the client's namespace, so that the sysctls that it
-// watches are the client's, and waits until it answers.
+// start starts the daemon and waits until it answers.
 func (p *tcpilot) start(t testing.TB, args ...string) {
 	t.Helper()
-	p.cmd = exec.Command(p.bin, append([]string{"run", "--config", p.config, "--socket", p.socket}, args...)...)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	must(t, p.w.star.Client.Start(p.cmd))
-	p.exited = make(chan error, 1)
-	go func(cmd *exec.Cmd, exited chan<- error) { exited <- cmd.Wait() }(p.cmd, p.exited)
+	p.launch(t, args...)
 	eventually(t, 15*time.Second, "tcpilot is ready", func() error {
 		select {
 		case err := <-p.exited:
@@ -123,6 +118,17 @@ func (p *tcpilot) start(t testing.TB, args ...string) {
 		_, err := p.run(t, "status", "--json")
 		return err
 	})
+}
+
+// launch starts the daemon in the client's namespace, so that the sysctls that it
+// watches are the client's.
+func (p *tcpilot) launch(t testing.TB, args ...string) {
+	t.Helper()
+	p.cmd = exec.Command(p.bin, append([]string{"run", "--config", p.config, "--socket", p.socket}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	must(t, p.w.star.Client.Start(p.cmd))
+	p.exited = make(chan error, 1)
+	go func(cmd *exec.Cmd, exited chan<- error) { exited <- cmd.Wait() }(p.cmd, p.exited)
 }
 
 // stop stops the daemon with SIGTERM and waits for it.
