@@ -103,11 +103,19 @@ func (r *request) del() (a answer, err error) {
 	args, _ := parseArgs(r.args)
 	a.pod = name(args.Namespace, args.Name, r.key)
 	p, err := r.Dir.Get(r.key)
-	// ADD refuses a configuration whose ipam is wrong, so that without a record there is nothing to remove.
+	// ADD refuses a configuration whose ipam is wrong, so that it has made nothing.
 	_, wrong := r.ipamPlugin()
-	if made := err == nil && p.Made; made || r.main() && wrong == nil {
+	began := r.main() && wrong == nil
+	if err == nil && cmp.Or(p.Network, r.Network) != r.Network {
+		// The interface is of another network's ADD, because of which that of this network has failed.
+		if began {
+			_, err = r.ipam("DEL", r.key, r.netns)
+		}
+		return a, err
+	}
+	if made := err == nil && p.Made; made || began {
 		// The record stays until nothing is left that it could be needed for.
-		if err := r.removeInterface(cmp.Or(p.Network, r.Network), r.key, r.netns); err != nil {
+		if err := r.removeInterface(r.key, r.netns); err != nil {
 			return a, err
 		}
 	}

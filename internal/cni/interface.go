@@ -197,9 +197,9 @@ func ipNet(p netip.Prefix) net.IPNet {
 
 // removeInterface is DEL of an attachment that the main plugin made. It goes on after errors. The
 // address is released last, so that no other pod gets it while the interface is there.
-func (r *request) removeInterface(network string, k pod.Key, netns string) error {
+func (r *request) removeInterface(k pod.Key, netns string) error {
 	device := podnet.HostName(k)
-	err := errors.Join(r.Remove(device), r.Unmasquerade(network, device))
+	err := errors.Join(r.Remove(device), r.Unmasquerade(r.Network, device))
 	if r.main() {
 		if _, released := r.ipam("DEL", k, netns); released != nil {
 			return errors.Join(released, err)
@@ -255,7 +255,7 @@ func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error)
 		if !p.Made || p.Network != r.Network || slices.Contains(valid, p.Key()) {
 			continue
 		}
-		if err := r.removeInterface(p.Network, p.Key(), ""); err != nil {
+		if err := r.removeInterface(p.Key(), ""); err != nil {
 			failed = append(failed, fmt.Errorf("container %s, interface %s: %w", p.Container, p.Interface, err))
 			left = append(left, p.Key())
 		}

@@ -305,6 +305,42 @@ func TestMainDel(t *testing.T) {
 	}
 }
 
+// DEL of one network, after its ADD found the interface of another one, leaves all of the other's alone, and
+// gives back what its own IPAM plugin may have given.
+func TestMainDelOfAnotherNetwork(t *testing.T) {
+	add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
+	add.succeeds(t)
+	before := records(t, add.dir)
+	other := add
+	other.keys = map[string]any{"name": "other", "prevResult": nil, "ipam": raw(`{"type": "other-ipam"}`)}
+	other.fails(t, codeExists, "the interface exists: eth1")
+	add.kernel.calls, add.ipam.calls = nil, nil
+	other.command = "DEL"
+	for _, ipam := range []any{other.keys["ipam"], raw("{}"), nil} { // one that ADD refuses, and that of a chained plugin
+		other.keys["ipam"] = ipam
+		other.succeeds(t)
+	}
+	if after := records(t, add.dir); !reflect.DeepEqual(after, before) || !add.kernel.made[device] || len(add.kernel.calls) != 0 {
+		t.Errorf("left %+v, %v; calls %q", after, add.kernel.made, add.kernel.calls)
+	}
+	if want := []string{"DEL other-ipam c1 /run/netns/blue"}; !slices.Equal(add.ipam.calls, want) {
+		t.Errorf("%q, want %q", add.ipam.calls, want)
+	}
+	other.keys["ipam"] = raw(`{"type": "other-ipam"}`)
+	add.ipam.fails["DEL"] = errors.New("disk")
+	other.fails(t, codeIO, "DEL of IPAM plugin other-ipam: disk")
+	delete(add.ipam.fails, "DEL")
+	// Early records have no network: they are of any.
+	before[0].Network = ""
+	if err := add.dir.Put(&before[0]); err != nil {
+		t.Fatal(err)
+	}
+	other.succeeds(t)
+	if len(add.kernel.made) != 0 || len(records(t, add.dir)) != 0 {
+		t.Errorf("left %v, %d records", add.kernel.made, len(records(t, add.dir)))
+	}
+}
+
 func TestMainCheck(t *testing.T) {
 	add := mainCall(t, "ADD", nil)
 	prev := add.succeeds(t).stdout
