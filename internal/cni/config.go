@@ -104,14 +104,45 @@ func (c *config) runtime() (r runtimeConfig, err error) {
 	return r, decode(c.Runtime, "runtimeConfig", &r)
 }
 
+// validKey is the key of the attachments that GC keeps (section 2: GC).
+const validKey = "cni.dev/valid-attachments"
+
 // validAttachments are those that GC keeps. null is an empty list, but without the key nothing
 // can be said of any attachment.
 func (c *config) validAttachments() (keys []pod.Key, err error) {
-	const key = "cni.dev/valid-attachments"
 	if c.Valid == nil {
-		return nil, fail(codeConfig, "the network configuration has no %s", key)
+		return nil, fail(codeConfig, "the network configuration has no %s", validKey)
 	}
-	return keys, decode(c.Valid, key, &keys)
+	return keys, decode(c.Valid, validKey, &keys)
+}
+
+// withValid returns a network configuration in which more attachments are valid.
+func withValid(conf []byte, more []pod.Key) ([]byte, error) {
+	if len(more) == 0 {
+		return conf, nil
+	}
+	var keys map[string]json.RawMessage
+	if err := decode(conf, "", &keys); err != nil {
+		return nil, err
+	}
+	// The second one is the name of an early text of the specification, which libcni passes as well.
+	for _, key := range []string{validKey, "cni.dev/attachments"} {
+		var list []any
+		if keys[key] == nil {
+			continue
+		}
+		if err := decode(keys[key], key, &list); err != nil {
+			return nil, err
+		}
+		for _, k := range more {
+			list = append(list, k)
+		}
+		var err error
+		if keys[key], err = json.Marshal(list); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(keys)
 }
 
 // main reports whether the plugin makes the interface, and not one before it.

@@ -32,6 +32,7 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 		return nil, nil, ofKernel(err)
 	}
 	var u undo.Stack
+	var stuck error // why the pair could not be removed
 	defer func() {
 		if err == nil {
 			return
@@ -50,7 +51,12 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 		return nil, changed, err
 	}
 	// Section 4: DEL also if ADD of the delegate fails.
-	u.Push("", func() error { _, err := r.ipam("DEL", r.key, r.netns); return err })
+	u.Push("", func() (err error) {
+		if stuck == nil { // otherwise another pod could get the address
+			_, err = r.ipam("DEL", r.key, r.netns)
+		}
+		return err
+	})
 	given, err := r.ipam("ADD", r.key, r.netns)
 	if err != nil {
 		return nil, changed, err
@@ -63,10 +69,12 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 		return nil, changed, err
 	}
 	made, err := r.Make(pair)
+	if !errors.Is(err, podnet.ErrExists) { // otherwise what is there is not of this ADD
+		u.Push("", func() error { stuck = r.Remove(pair.HostName); return stuck })
+	}
 	if err != nil {
 		return nil, changed, ofKernel(err)
 	}
-	u.Push("", func() error { return r.Remove(pair.HostName) })
 	if m.Masquerade {
 		if err := r.Masquerade(r.Network, pair.HostName, m.except); err != nil {
 			return nil, changed, err
@@ -195,12 +203,13 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// removeInterface is DEL of an attachment that the main plugin made. It goes on after errors. The
-// address is released last, so that no other pod gets it while the interface is there.
+// removeInterface is DEL of an attachment that the main plugin made. It goes on after errors, but as long as the
+// interface is there, its address stays allocated, so that no other pod gets it.
 func (r *request) removeInterface(k pod.Key, netns string) error {
 	device := podnet.HostName(k)
-	err := errors.Join(r.Remove(device), r.Unmasquerade(r.Network, device))
-	if r.main() {
+	stuck := r.Remove(device)
+	err := errors.Join(stuck, r.Unmasquerade(r.Network, device))
+	if stuck == nil && r.main() {
 		if _, released := r.ipam("DEL", k, netns); released != nil {
 			return errors.Join(released, err)
 		}
@@ -242,14 +251,8 @@ func (r *request) checkInterface(made pod.Link) error {
 // collectInterfaces is GC of the main plugin: what belongs to attachments that are not valid any more.
 // It goes on after errors, and returns the attachments of which something is left.
 func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error) {
-	var failed []error
-	if r.main() {
-		if _, err := r.ipam("GC", pod.Key{}, ""); err != nil {
-			failed = append(failed, err)
-		}
-	}
 	records, _, err := r.Dir.List() // what is no record has no interface that could be found by it
-	failed = append(failed, err)
+	failed := []error{err}
 	for i := range records {
 		p := &records[i].Pod
 		if !p.Made || p.Network != r.Network || slices.Contains(valid, p.Key()) {
@@ -259,6 +262,9 @@ func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error)
 			failed = append(failed, fmt.Errorf("container %s, interface %s: %w", p.Container, p.Interface, err))
 			left = append(left, p.Key())
 		}
+	}
+	if r.main() && err == nil { // otherwise it is not known which addresses are still in use
+		failed = append(failed, r.collectAddresses(left))
 	}
 	keep := make(map[string]bool, len(valid))
 	for _, k := range valid {

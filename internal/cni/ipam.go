@@ -37,13 +37,18 @@ func delegates(getenv func(string) string, stderr io.Writer) delegate {
 
 // ipam executes a command of the plugin that gives addresses. Its time is its own.
 func (r *request) ipam(command string, k pod.Key, netns string) (result *types100.Result, err error) {
+	return r.ipamWith(r.input, command, k, netns)
+}
+
+// ipamWith is ipam with another network configuration than the runtime's.
+func (r *request) ipamWith(conf []byte, command string, k pod.Key, netns string) (result *types100.Result, err error) {
 	plugin, err := r.ipamPlugin()
 	if err != nil {
 		return nil, err
 	}
 	r.bound.outside(func() {
 		var got types.Result
-		if got, err = r.delegate(command, plugin, r.input, k, netns); err == nil && got != nil {
+		if got, err = r.delegate(command, plugin, conf, k, netns); err == nil && got != nil {
 			result, err = types100.NewResultFromResult(got)
 		}
 	})
@@ -51,6 +56,16 @@ func (r *request) ipam(command string, k pod.Key, netns string) (result *types10
 		return nil, ofDelegate(fmt.Sprintf("%s of IPAM plugin %s", command, plugin), err)
 	}
 	return result, nil
+}
+
+// collectAddresses is GC of the plugin that gives addresses. Attachments of which something is left keep their
+// addresses, as valid ones do.
+func (r *request) collectAddresses(left []pod.Key) error {
+	conf, err := withValid(r.input, left)
+	if err == nil {
+		_, err = r.ipamWith(conf, "GC", pod.Key{}, "")
+	}
+	return err
 }
 
 // ofDelegate is a delegate's error as one of this plugin, with the delegate's code (section 4: "If a delegated

@@ -26,6 +26,7 @@ type fakeIPAM struct {
 	result string
 	held   map[pod.Key]bool
 	calls  []string
+	conf   string           // of the last call
 	fails  map[string]error // by command
 	slow   time.Duration
 }
@@ -41,6 +42,7 @@ func (i *fakeIPAM) execute(command, plugin string, conf []byte, k pod.Key, netns
 	}
 	time.Sleep(i.slow)
 	i.calls = append(i.calls, strings.TrimSpace(fmt.Sprintln(command, plugin, k.Container, netns)))
+	i.conf = string(conf)
 	if err := i.fails[command]; err != nil {
 		return nil, err
 	}
@@ -252,8 +254,32 @@ func TestMainAddIsUndone(t *testing.T) {
 	}
 }
 
-// DEL removes the interface before the address, goes on after errors, and keeps the record until
-// all is gone. Nothing but the attachment is needed.
+// What ADD cannot remove keeps its address and its record, with which DEL finds both.
+func TestMainAddCannotBeUndone(t *testing.T) {
+	for _, fails := range []string{"make", "masquerade"} {
+		add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
+		add.kernel.made[device] = fails == "make" // Make has not undone what it did
+		add.kernel.fails[fails], add.kernel.fails["remove"] = errors.New("boom"), errors.New("stuck")
+		add.kernel.free = true
+		o := add.run(t)
+		if o.failure.Code != codeIO || o.failure.Message != "boom" || o.failure.Details != "undo: stuck" {
+			t.Errorf("%s: %s", fails, o.stdout)
+		}
+		if !add.kernel.made[device] || len(add.ipam.held) != 1 || len(records(t, add.dir)) != 1 {
+			t.Errorf("%s: left %v, %v, %d records", fails, add.kernel.made, add.ipam.held, len(records(t, add.dir)))
+		}
+		delete(add.kernel.fails, "remove")
+		del := add
+		del.command, del.keys = "DEL", map[string]any{"prevResult": nil, "ipam": add.keys["ipam"]}
+		del.succeeds(t)
+		if len(add.kernel.made) != 0 || len(add.ipam.held) != 0 || len(records(t, add.dir)) != 0 {
+			t.Errorf("%s: DEL left %v, %v, %d records", fails, add.kernel.made, add.ipam.held, len(records(t, add.dir)))
+		}
+	}
+}
+
+// DEL removes the interface before the address, which is released only if the interface is gone, and keeps the
+// record until all is gone. Nothing but the attachment is needed.
 func TestMainDel(t *testing.T) {
 	add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
 	add.succeeds(t)
@@ -267,8 +293,8 @@ func TestMainDel(t *testing.T) {
 		if len(records(t, add.dir)) != 1 {
 			t.Errorf("%s failed: no record is left", what)
 		}
-		if len(add.ipam.held) != 0 {
-			t.Errorf("%s failed: the address is held", what)
+		if held := len(add.ipam.held) != 0; held != (what == "remove") || held != add.kernel.made[device] {
+			t.Errorf("%s failed: the address is held: %v; left %v", what, held, add.kernel.made)
 		}
 	}
 	add.ipam.fails["DEL"] = types.NewError(types.ErrTryAgainLater, "locked", "")
@@ -390,6 +416,32 @@ func TestMainGC(t *testing.T) {
 	add.kernel.calls = slices.DeleteFunc(add.kernel.calls, func(s string) bool { return !strings.HasPrefix(s, "masq") })[:2]
 	gc := add
 	gc.command, gc.keys = "GC", map[string]any{"ipam": add.keys["ipam"], "prevResult": nil, "cni.dev/valid-attachments": raw(`[{"containerID": "b", "ifname": "eth1"}]`)}
+	// As long as an interface is there, the IPAM plugin is told that its attachment is valid.
+	gc.keys["cni.dev/attachments"] = gc.keys["cni.dev/valid-attachments"] // libcni passes both
+	add.kernel.fails["remove"], add.ipam.calls = errors.New("boom"), nil
+	gc.fails(t, codeIO, "container a, interface eth1: boom")
+	if want := []string{"GC host-local"}; !slices.Equal(add.ipam.calls, want) || len(add.ipam.held) != 3 || len(records(t, add.dir)) != 3 {
+		t.Errorf("%q, want %q; %d addresses, %d records", add.ipam.calls, want, len(add.ipam.held), len(records(t, add.dir)))
+	}
+	var conf map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(add.ipam.conf), &conf); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+		if want := `[{"containerID":"b","ifname":"eth1"},{"containerID":"a","ifname":"eth1"}]`; string(conf[key]) != want {
+			t.Errorf("%s is %s, want %s", key, conf[key], want)
+		}
+	}
+	if string(conf["name"]) != `"shop-net"` || string(conf["keyOfLater"]) != "[1]" {
+		t.Errorf("IPAM's configuration is %s", add.ipam.conf)
+	}
+	delete(add.kernel.fails, "remove")
+	// Which interfaces there are is not known without the records.
+	blind := gc
+	blind.dir, add.ipam.calls = "/dev/null", nil
+	if blind.fails(t, codeIO, "list records of pods"); len(add.ipam.calls) != 0 {
+		t.Errorf("without records: %q", add.ipam.calls)
+	}
 	add.ipam.fails["DEL"] = errors.New("disk")
 	gc.fails(t, codeIO, "container a, interface eth1: DEL of IPAM plugin host-local: disk")
 	if len(records(t, add.dir)) != 3 {
@@ -397,13 +449,16 @@ func TestMainGC(t *testing.T) {
 	}
 	add.ipam.fails, add.ipam.calls = map[string]error{"GC": types.NewError(types.ErrInternal, "old", "")}, nil
 	gc.fails(t, code(types.ErrInternal), "GC of IPAM plugin host-local: old")
-	if want := []string{"GC host-local", "DEL host-local a"}; !slices.Equal(add.ipam.calls, want) {
+	if want := []string{"DEL host-local a", "GC host-local"}; !slices.Equal(add.ipam.calls, want) {
 		t.Errorf("%q, want %q", add.ipam.calls, want)
 	}
 	delete(add.ipam.fails, "GC")
 	gc.succeeds(t)
 	if !maps.Equal(add.kernel.made, map[string]bool{name("b"): true, name("z"): true}) || len(add.ipam.held) != 2 {
 		t.Errorf("left %v, %v", add.kernel.made, add.ipam.held)
+	}
+	if !strings.Contains(add.ipam.conf, `"cni.dev/valid-attachments": [{"containerID": "b", "ifname": "eth1"}]`) {
+		t.Errorf("IPAM's configuration is %s", add.ipam.conf)
 	}
 	if last := add.kernel.calls[len(add.kernel.calls)-1]; last != "unmasquerade shop-net ["+name("a")+"]" {
 		t.Errorf("%q", last)

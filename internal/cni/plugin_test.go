@@ -68,6 +68,7 @@ type fakeKernel struct {
 	fails map[string]error // by the first word of a call
 	pair  *podnet.Pair     // of Make
 	mtu   int              // of the default route's device
+	free  bool             // CheckFree finds nothing
 }
 
 func newKernel() *fakeKernel {
@@ -91,7 +92,7 @@ func (k *fakeKernel) Find(path, name string) (pod.Link, error) {
 }
 
 func (k *fakeKernel) CheckFree(path, name, hostName string) error {
-	if links[path+" "+name].Index != 0 || k.made[hostName] {
+	if !k.free && (links[path+" "+name].Index != 0 || k.made[hostName]) {
 		return fmt.Errorf("%w: %s", podnet.ErrExists, name)
 	}
 	return k.fails["free"]
@@ -112,8 +113,11 @@ func (k *fakeKernel) Make(p *podnet.Pair) (m podnet.Made, err error) {
 }
 
 func (k *fakeKernel) Remove(hostName string) error {
+	if err := k.call("remove", hostName); err != nil {
+		return err
+	}
 	delete(k.made, hostName)
-	return k.call("remove", hostName)
+	return nil
 }
 
 func (k *fakeKernel) Check(p *podnet.Pair, l pod.Link) error {
