@@ -76,10 +76,43 @@ func (r *request) recordInterface(p *pod.Pod) (result json.RawMessage, warning, 
 		p.Link = link
 	}
 	p.Addresses = r.addresses()
+	if before, err := r.Dir.Get(r.key); err == nil {
+		complete(p, &before)
+	}
+	if p.Index != 0 {
+		warning = nil
+	}
 	if err := r.Dir.Put(p); err != nil {
 		return nil, warning, err
 	}
 	return result, warning, nil
+}
+
+// complete adds to a chained plugin's new record what the one before has: that of an ADD which is repeated, or of
+// the main plugin in front of this one, whose DEL needs it.
+func complete(p, before *pod.Pod) {
+	network := cmp.Or(before.Network, p.Network)
+	same := network == p.Network
+	if before.Made {
+		p.Made, p.Chained, p.Network = true, same, network
+	}
+	if before.Cookie != p.Cookie || !same && !before.Made {
+		return // it is of another pod, or of an interface that is gone
+	}
+	if p.Index == 0 {
+		p.Device, p.Index, p.HostIndex = before.Device, before.Index, before.HostIndex
+	}
+	if !before.Made {
+		return
+	}
+	if before.Index != 0 {
+		p.Link = before.Link // CHECK compares it
+	}
+	p.Namespace, p.Name, p.UID = cmp.Or(p.Namespace, before.Namespace), cmp.Or(p.Name, before.Name), cmp.Or(p.UID, before.UID)
+	p.Cgroup, p.Bandwidth, p.Added = cmp.Or(p.Cgroup, before.Cgroup), cmp.Or(p.Bandwidth, before.Bandwidth), before.Added
+	if len(p.Annotations) == 0 {
+		p.Annotations = before.Annotations
+	}
 }
 
 // netnsCookie is the cookie of CNI_NETNS. The host's namespace is refused, because a record of it
@@ -112,6 +145,9 @@ func (r *request) del() (a answer, err error) {
 			_, err = r.ipam("DEL", r.key, r.netns)
 		}
 		return a, err
+	}
+	if p.Chained && !r.main() {
+		return a, nil // DEL of the main plugin comes after this one, and deletes the record
 	}
 	if made := err == nil && p.Made; made || began {
 		// The record stays until nothing is left that it could be needed for.

@@ -172,6 +172,58 @@ func TestMainSmallMTU(t *testing.T) {
 	c.fails(t, codeConfig, "the MTU of the default route's device is 1279: IPv6 needs at least 1280")
 }
 
+// A chained tcpilot-cni behind the main one completes its record, and leaves what the main one needs to remove
+// the interface, also if its ADD or DEL is repeated.
+func TestMainBehindItself(t *testing.T) {
+	add := mainCall(t, "ADD", map[string]any{"ipMasq": true, "runtimeConfig": raw(`{"cgroupPath": "/kubepods/podf5", "bandwidth": {"ingressRate": 1000}}`)})
+	prev := add.succeeds(t).stdout
+	want := records(t, add.dir)[0]
+	behind := add
+	behind.keys = map[string]any{"prevResult": raw(prev), "runtimeConfig": raw(`{"io.kubernetes.cri.pod-annotations": {"tcpilot.io/profile": "bulk"}}`)}
+	behind.kernel.fails["find"] = errors.New("netlink: interrupted")
+	want.Chained, want.Annotations = true, map[string]string{"tcpilot.io/profile": "bulk"}
+	for range 2 {
+		if o := behind.succeeds(t); strings.Contains(o.stderr, "without its interface") {
+			t.Errorf("said %q", o.stderr)
+		}
+		behind.keys["runtimeConfig"] = nil
+		if got := records(t, add.dir)[0]; !reflect.DeepEqual(got, want) {
+			t.Errorf("recorded %+v, want %+v", got, want)
+		}
+	}
+	behind.command, add.kernel.calls = "DEL", nil
+	for range 2 {
+		behind.succeeds(t)
+		if got := records(t, add.dir); len(got) != 1 || !reflect.DeepEqual(got[0], want) || len(add.kernel.calls) != 0 {
+			t.Errorf("left %+v, want %+v; calls %q", got, want, add.kernel.calls)
+		}
+	}
+	gc := add
+	gc.command, gc.keys = "GC", map[string]any{"prevResult": nil, "ipam": add.keys["ipam"], "cni.dev/valid-attachments": raw("[]")}
+	gc.succeeds(t)
+	if len(add.kernel.made) != 0 || len(add.ipam.held) != 0 || len(records(t, add.dir)) != 0 {
+		t.Errorf("left %v, %v, %d records", add.kernel.made, add.ipam.held, len(records(t, add.dir)))
+	}
+}
+
+// The record of an interface that the main plugin of one network made stays that network's.
+func TestMainRecordKeepsItsNetwork(t *testing.T) {
+	add := mainCall(t, "ADD", nil)
+	add.succeeds(t)
+	want := records(t, add.dir)[0]
+	other := call{command: "ADD", dir: add.dir, kernel: add.kernel, env: add.env, keys: map[string]any{"name": "other"}}
+	other.succeeds(t)
+	if got := records(t, add.dir)[0]; !reflect.DeepEqual(got, want) {
+		t.Errorf("recorded %+v, want %+v", got, want)
+	}
+	// The pod is gone, and the next one has its id.
+	other.env = map[string]string{"CNI_IFNAME": "eth1", "CNI_NETNS": "/run/netns/red"}
+	other.succeeds(t)
+	if got := records(t, add.dir)[0]; !got.Made || got.Network != "shop-net" || got.Cookie != 4106 || got.Index != 0 {
+		t.Errorf("recorded %+v", got)
+	}
+}
+
 // A mistake in a key prevents ADD before anything is made.
 func TestMainErrorsOfConfiguration(t *testing.T) {
 	for _, c := range []struct {

@@ -274,6 +274,25 @@ func TestAddWithoutTheInterface(t *testing.T) {
 	}
 }
 
+// A repeated ADD keeps the interface that the first one found, if it cannot be found now.
+func TestAddAgain(t *testing.T) {
+	c := call{command: "ADD", dir: newDir(t), kernel: newKernel()}
+	c.succeeds(t)
+	want := records(t, c.dir)[0].Link
+	c.kernel.fails["find"] = errors.New("netlink: interrupted")
+	if o := c.succeeds(t); strings.Contains(o.stderr, "without its interface") {
+		t.Errorf("said %q", o.stderr)
+	}
+	if got := records(t, c.dir)[0].Link; !reflect.DeepEqual(got, want) {
+		t.Errorf("recorded %+v, want %+v", got, want)
+	}
+	c.env = map[string]string{"CNI_NETNS": "/run/netns/red"} // the id of another pod by now
+	c.succeeds(t)
+	if got := records(t, c.dir)[0]; got.Index != 0 || got.Cookie != 4106 {
+		t.Errorf("recorded %+v", got)
+	}
+}
+
 // What runtimes leave out, or pass as null, is empty in the record.
 func TestAddWithLittle(t *testing.T) {
 	for _, rc := range []any{nil, raw("null"), raw(`{}`), raw(`{"bandwidth": null, "cgroupPath": null, "io.kubernetes.cri.pod-annotations": null}`)} {

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -61,6 +62,9 @@ func newCluster(t *testing.T, bin, version, keys string, behind ...string) *clus
 			t.Fatal(err)
 		}
 		return list
+	}
+	for i := range behind {
+		behind[i] = strings.ReplaceAll(behind[i], "RECORDS", string(c.records))
 	}
 	c.list, c.plain = parse(append([]string{ours}, behind...)...), parse(ours)
 	c.before = c.state(t)
@@ -242,6 +246,34 @@ func lifeOfMainPods(t *testing.T, c *cluster, v, device string) {
 	c.expectNothing(t)
 	if c.log.Len() > 0 && !strings.Contains(c.log.String(), "tcpilot is not running") {
 		t.Errorf("messages %q", c.log)
+	}
+}
+
+// With a chained tcpilot-cni behind the main one, all commands find one record, which is complete, and DEL leaves
+// nothing.
+func TestRootMainPluginBehindItself(t *testing.T) {
+	testenv.Root(t)
+	ctx := t.Context()
+	c := newCluster(t, buildPlugins(t), "1.1.0", `"ipMasq": true, "device": "veth"`,
+		`{"type": "tcpilot-cni", "dir": "RECORDS", "socket": "/none.sock", "capabilities": {"cgroupPath": true}}`)
+	ns := testenv.NetNS(t)
+	rt := attachment(ns.Path(), "a", "eth0")
+	if _, err := c.AddNetworkList(ctx, c.list, rt); err != nil {
+		t.Fatal(err)
+	}
+	if r := records(t, c.records); len(r) != 1 || !r[0].Made || !r[0].Chained || r[0].HostIndex == 0 || len(r[0].Addresses) != 2 || r[0].Cgroup == "" || r[0].Annotations == nil {
+		t.Errorf("records %+v", r)
+	}
+	valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}}}
+	if err := errors.Join(c.CheckNetworkList(ctx, c.list, rt), c.GCNetworkList(ctx, c.list, valid)); err != nil {
+		t.Error(err)
+	}
+	speaks(t, ns, c.outside, c.wire.V4.String(), 80, 80)
+	for range 2 {
+		if err := c.DelNetworkList(ctx, c.list, rt); err != nil {
+			t.Error(err)
+		}
+		c.expectNothing(t)
 	}
 }
 
