@@ -106,7 +106,7 @@ func complete(p, before *pod.Pod) {
 		return
 	}
 	if before.Index != 0 {
-		p.Link = before.Link // CHECK compares it
+		p.Link, p.Masqueraded = before.Link, before.Masqueraded // CHECK compares them
 	}
 	p.Namespace, p.Name, p.UID = cmp.Or(p.Namespace, before.Namespace), cmp.Or(p.Name, before.Name), cmp.Or(p.UID, before.UID)
 	p.Cgroup, p.Bandwidth, p.Added = cmp.Or(p.Cgroup, before.Cgroup), cmp.Or(p.Bandwidth, before.Bandwidth), before.Added
@@ -183,7 +183,7 @@ func (r *request) check() error {
 			r.key.Container, r.key.Interface, p.Cookie, r.netns, cookie)
 	}
 	if r.main() {
-		return r.checkInterface(p.Link)
+		return r.checkInterface(&p)
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 		}
 		u.Push("", func() error { return r.Unmasquerade(r.Network, pair.HostName) })
 	}
-	p.Link = made.Link
+	p.Link, p.Masqueraded = made.Link, m.Masquerade
 	if err := r.Dir.Put(p); err != nil {
 		return nil, changed, err
 	}
@@ -218,7 +218,7 @@ func (r *request) removeInterface(k pod.Key, netns string) error {
 }
 
 // checkInterface is CHECK of the main plugin, by the result of ADD.
-func (r *request) checkInterface(made pod.Link) error {
+func (r *request) checkInterface(made *pod.Pod) error {
 	_, err := r.ipam("CHECK", r.key, r.netns)
 	if err != nil {
 		return err
@@ -242,7 +242,17 @@ func (r *request) checkInterface(made pod.Link) error {
 			pair.Routes = append(pair.Routes, podnet.Route{Dst: route.Dst, Table: route.Table})
 		}
 	}
-	if err := r.Check(pair, made); err != nil {
+	if err := r.Check(pair, made.Link); err != nil {
+		return fail(codeChanged, "%v", err)
+	}
+	if !made.Masqueraded {
+		return nil
+	}
+	m, err := r.mainConfig(nil)
+	if err != nil {
+		return err
+	}
+	if err := r.CheckMasquerade(r.Network, pair.HostName, m.except); err != nil {
 		return fail(codeChanged, "%v", err)
 	}
 	return nil

@@ -20,6 +20,7 @@ type kernel interface {
 	Forward(v4, v6 bool) (changed []string, err error)
 	Masquerade(network, device string, except []netip.Prefix) error
 	Unmasquerade(network string, devices ...string) error
+	CheckMasquerade(network, device string, except []netip.Prefix) error
 	Masqueraded(network string) (devices []string, err error)
 }
 
@@ -40,6 +41,10 @@ func (linux) Masqueraded(network string) ([]string, error)      { return podnet.
 
 func (linux) Masquerade(network, device string, except []netip.Prefix) error {
 	return podnet.Masquerade(network, device, except)
+}
+
+func (linux) CheckMasquerade(network, device string, except []netip.Prefix) error {
+	return podnet.CheckMasquerade(network, device, except)
 }
 
 func (linux) Unmasquerade(network string, devices ...string) error {

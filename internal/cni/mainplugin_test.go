@@ -81,7 +81,7 @@ func TestMainAdd(t *testing.T) {
 		}
 		addresses := []netip.Prefix{netip.MustParsePrefix("10.1.0.5/32"), netip.MustParsePrefix("fd00::5/128")}
 		p := records(t, c.dir)[0]
-		if want := (pod.Link{Device: pod.Veth, Index: 2, HostIndex: 18, Addresses: addresses}); !p.Made || !reflect.DeepEqual(p.Link, want) || p.Name != "web-1" {
+		if want := (pod.Link{Device: pod.Veth, Index: 2, HostIndex: 18, Addresses: addresses}); !p.Made || !reflect.DeepEqual(p.Link, want) || p.Name != "web-1" || !p.Masqueraded {
 			t.Errorf("%s: recorded %+v, want %+v", v, p, want)
 		}
 		printed, err := version.NewResult(v, []byte(o.stdout))
@@ -449,6 +449,29 @@ func TestMainCheck(t *testing.T) {
 	check.fails(t, codeChanged, "no address")
 	add.ipam.fails["CHECK"] = errors.New("not allocated")
 	check.fails(t, codeIO, "CHECK of IPAM plugin host-local: not allocated")
+}
+
+// CHECK looks at the rules that ADD made, whatever the configuration says of masquerading by then.
+func TestMainCheckMasquerade(t *testing.T) {
+	for _, then := range []bool{true, false} {
+		for _, now := range []bool{true, false} {
+			add := mainCall(t, "ADD", map[string]any{"ipMasq": then, "ipMasqExcept": raw(`["10.0.0.0/8"]`)})
+			check := add
+			prev := add.succeeds(t).stdout
+			check.command, check.keys = "CHECK", map[string]any{"prevResult": raw(prev), "ipam": add.keys["ipam"], "ipMasq": now, "ipMasqExcept": add.keys["ipMasqExcept"]}
+			add.kernel.calls = nil
+			check.succeeds(t)
+			if got := slices.Contains(add.kernel.calls, "check-masquerade shop-net "+device+" [10.0.0.0/8]"); got != then {
+				t.Errorf("ADD with ipMasq %v, CHECK with %v: %q", then, now, add.kernel.calls)
+			}
+			add.kernel.fails["check-masquerade"] = errors.New("no table")
+			if then {
+				check.fails(t, codeChanged, "no table")
+			} else {
+				check.succeeds(t)
+			}
+		}
+	}
 }
 
 // GC removes what belongs to attachments of its network that are not valid, of the IPAM plugin too, and

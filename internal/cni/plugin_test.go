@@ -136,6 +136,10 @@ func (k *fakeKernel) Unmasquerade(network string, devices ...string) error {
 	return k.call("unmasquerade", network, devices)
 }
 
+func (k *fakeKernel) CheckMasquerade(network, device string, except []netip.Prefix) error {
+	return k.call("check-masquerade", network, device, except)
+}
+
 func (k *fakeKernel) Masqueraded(network string) (devices []string, err error) {
 	for _, c := range k.calls {
 		if f := strings.Fields(c); f[0] == "masquerade" && f[1] == network {

@@ -269,6 +269,17 @@ func TestRootMainPluginBehindItself(t *testing.T) {
 		t.Error(err)
 	}
 	speaks(t, ns, c.outside, c.wire.V4.String(), 80, 80)
+	n, err := nftables.New()
+	if err == nil {
+		n.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "tcpilot-shop-net"})
+		err = n.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CheckNetworkList(ctx, c.list, rt); codeOf(err) != codeChanged || !strings.Contains(err.Error(), "the pod is not masqueraded: there is no nftables table inet tcpilot-shop-net") {
+		t.Errorf("CHECK without rules: %v", err)
+	}
 	for range 2 {
 		if err := c.DelNetworkList(ctx, c.list, rt); err != nil {
 			t.Error(err)

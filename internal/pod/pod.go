@@ -28,6 +28,8 @@ type Pod struct {
 	// Made says that tcpilot-cni makes the interface, so that DEL and GC have to remove it; the rest of
 	// Link is zero until it has.
 	Made bool `json:"made,omitempty"`
+	// Masqueraded says that it has made the rules of nftables for it, too.
+	Masqueraded bool `json:"masqueraded,omitempty"`
 	// Chained says that a chained tcpilot-cni behind the one that made the interface has completed the record.
 	Chained bool `json:"chained,omitempty"`
 	Link

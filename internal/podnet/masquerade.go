@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -120,12 +121,15 @@ func (r *rules) content(except []netip.Prefix) map[*nftables.Chain][][]expr.Any 
 	}
 }
 
+// markPrefix begins the comments of all rules.
+const markPrefix = "tcpilot "
+
 // contentVersion is part of markOf: it has to change with content.
 const contentVersion = 1
 
 // markOf is the comment of all rules of a table with these exceptions.
 func markOf(except []netip.Prefix) []byte {
-	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("tcpilot %012x", sum(fmt.Sprint(contentVersion, except))))
+	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf(markPrefix+"%012x", sum(fmt.Sprint(contentVersion, except))))
 }
 
 // areThere reports whether the table has the rules, by their marks and number.
@@ -137,6 +141,68 @@ func (r *rules) areThere(except []netip.Prefix, mark []byte) bool {
 		}
 	}
 	return true
+}
+
+// CheckMasquerade says what is missing of what Masquerade made for a device. The exceptions may be those of another
+// pod by now.
+func CheckMasquerade(network, device string, except []netip.Prefix) error {
+	r, err := openRules(network)
+	if err != nil {
+		return fmt.Errorf("look for the rules that masquerade the pod: %w", err)
+	}
+	// What other pods change meanwhile can make a list incomplete.
+	for range 3 {
+		if err = r.check(device, except); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("the pod is not masqueraded: %w", err)
+}
+
+func (r *rules) check(device string, except []netip.Prefix) error {
+	if _, err := r.ListTableOfFamily(r.table.Name, r.table.Family); isAbsent(err) {
+		return fmt.Errorf("there is no nftables table inet %s", r.table.Name)
+	} else if err != nil {
+		return fmt.Errorf("find nftables table inet %s: %w", r.table.Name, err)
+	}
+	content, mark := r.content(except), markOf(except)
+	for _, chain := range []*nftables.Chain{r.postrouting, r.masquerade} {
+		found, err := r.ListChain(r.table, chain.Name)
+		if err != nil || (found.Hooknum == nil) != (chain.Hooknum == nil) {
+			return fmt.Errorf("nftables table inet %s does not have its chain %s", r.table.Name, chain.Name)
+		}
+		have, err := r.GetRules(r.table, chain)
+		if err != nil {
+			return fmt.Errorf("list rules of chain %s in nftables table inet %s: %w", chain.Name, r.table.Name, err)
+		}
+		if !isWhole(have, len(content[chain]), mark) {
+			return fmt.Errorf("chain %s in nftables table inet %s has other rules, or lacks some", chain.Name, r.table.Name)
+		}
+	}
+	for _, set := range []*nftables.Set{r.pods, r.devices} {
+		have, err := r.members(set)
+		if err != nil || !slices.Contains(have, device) {
+			return fmt.Errorf("%s is not in %s in nftables table inet %s", device, set.Name, r.table.Name)
+		}
+	}
+	return nil
+}
+
+// isWhole reports whether a chain has the number of rules with the mark, or the rules of another pod's exceptions,
+// whose number is not known.
+func isWhole(have []*nftables.Rule, number int, mark []byte) bool {
+	if len(have) == 0 {
+		return false
+	}
+	first := have[0].UserData
+	if slices.ContainsFunc(have, func(h *nftables.Rule) bool { return !bytes.Equal(h.UserData, first) }) {
+		return false
+	}
+	if bytes.Equal(first, mark) {
+		return len(have) == number
+	}
+	comment, _ := userdata.GetString(first, userdata.TypeComment)
+	return strings.HasPrefix(comment, markPrefix)
 }
 
 // Unmasquerade takes devices out of the network's table, and removes the table when it has no
@@ -198,13 +264,22 @@ func Masqueraded(network string) (devices []string, err error) {
 
 // list returns the devices in the table; nil if there is no table.
 func (r *rules) list() ([]string, error) {
-	elements, err := r.GetSetElements(r.devices)
+	devices, err := r.members(r.devices)
 	if err != nil {
 		// The library's error of the list does not tell that there is no table.
 		if _, absent := r.ListTableOfFamily(r.table.Name, r.table.Family); isAbsent(absent) {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("list devices in nftables table %s: %w", r.table.Name, err)
+	}
+	return devices, nil
+}
+
+// members returns the devices in the set or the map.
+func (r *rules) members(set *nftables.Set) ([]string, error) {
+	elements, err := r.GetSetElements(set)
+	if err != nil {
+		return nil, err
 	}
 	devices := make([]string, len(elements))
 	for i, e := range elements {

@@ -351,6 +351,62 @@ func TestRootMasqueradeRewrites(t *testing.T) {
 	}
 }
 
+// CHECK finds whatever is missing of what masquerades a pod, and does not mind the exceptions of a later one.
+func TestRootCheckMasquerade(t *testing.T) {
+	testenv.NetNS(t).Enter(t)
+	r, err := openRules("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, later := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, []netip.Prefix{netip.MustParsePrefix("fd00::/8")}
+	rules := func(chain *nftables.Chain) []*nftables.Rule {
+		list, err := r.GetRules(r.table, chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	to, member := r.elements("tcp1")
+	for _, c := range []struct {
+		want   string
+		change func() error
+	}{
+		{"", func() error { return nil }},
+		{"", func() error { return Masquerade("net", "tcp2", later) }},
+		{"", func() error { return Masquerade("net", "tcp2", nil) }},
+		{"tcp1 is not in pods in nftables table inet tcpilot-net", func() error { return r.SetDeleteElements(r.pods, to) }},
+		{"tcp1 is not in devices in nftables table inet tcpilot-net", func() error { return r.SetDeleteElements(r.devices, member) }},
+		{"tcp1 is not in pods", func() error { r.FlushSet(r.pods); return nil }},
+		{"chain postrouting in nftables table inet tcpilot-net has other rules", func() error { r.FlushChain(r.postrouting); return nil }},
+		{"chain masquerade in nftables table inet tcpilot-net has other rules", func() error { r.FlushChain(r.masquerade); return nil }},
+		{"chain masquerade", func() error { return r.DelRule(rules(r.masquerade)[3]) }},
+		{"chain masquerade", func() error {
+			r.AddRule(&nftables.Rule{Table: r.table, Chain: r.masquerade, Exprs: []expr.Any{&expr.Counter{}}})
+			return nil
+		}},
+		{"chain postrouting", func() error { r.FlushTable(r.table); return nil }},
+		{"does not have its chain postrouting", func() error { r.FlushChain(r.postrouting); r.DelChain(r.postrouting); return nil }},
+		{"does not have its chain masquerade", func() error { r.FlushSet(r.pods); r.FlushChain(r.masquerade); r.DelChain(r.masquerade); return nil }},
+		{"there is no nftables table inet tcpilot-net", func() error { r.DelTable(r.table); return nil }},
+	} {
+		if err := errors.Join(Masquerade("net", "tcp1", mine), c.change(), r.Flush()); err != nil {
+			t.Fatalf("%s: %v", c.want, err)
+		}
+		err := CheckMasquerade("net", "tcp1", mine)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "the pod is not masqueraded: ")) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+		if err := Unmasquerade("net", "tcp1", "tcp2"); err != nil {
+			t.Logf("%s: %v", c.want, err)
+		}
+		r.AddTable(r.table)
+		r.DelTable(r.table)
+		if err := r.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A device that is not in the table is nothing to take out, whether the list of devices is short enough to
 // know that or not, and neither is one of a network whose name no table can have.
 func TestRootUnmasqueradeAbsent(t *testing.T) {
