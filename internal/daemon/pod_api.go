@@ -20,7 +20,7 @@ type podAPI struct {
 	warned  map[podWarning]bool // events that were written; pods.mu protects it
 }
 
-type podWarning struct{ uid, text string }
+type podWarning struct{ uid, text string } // uid is the API server's
 
 // followPause is the shortest time between two readings because of changes at the API server.
 const followPause = 200 * time.Millisecond
@@ -122,7 +122,7 @@ func (a *podAPI) warn(v *podView) {
 	now := map[podWarning]bool{}
 	for _, p := range v.set.All() {
 		for _, text := range v.warnings(p) {
-			key := podWarning{p.UID, text}
+			key := podWarning{w.UID(p), text}
 			if a.warned[key] || w.Warn(p, text) {
 				now[key] = true
 			}

@@ -27,13 +27,14 @@ type event struct {
 }
 
 // Warn writes an event about a pod, later. It is dropped if too many wait already, because the log has it too.
-// It returns whether it will be written.
+// It returns whether it will be written; not before the UID at the API server is known.
 func (w *Watcher) Warn(p *pod.Pod, message string) bool {
-	if p.UID == "" || p.Name == "" || p.Namespace == "" {
+	uid := w.UID(p)
+	if uid == "" || p.Name == "" || p.Namespace == "" {
 		return false
 	}
 	select {
-	case w.events <- event{p.Namespace, p.Name, p.UID, message[:min(len(message), maxMessage)], time.Now()}:
+	case w.events <- event{p.Namespace, p.Name, uid, message[:min(len(message), maxMessage)], time.Now()}:
 		return true
 	default:
 		return false
@@ -71,13 +72,13 @@ func (w *Watcher) WriteEvents(ctx context.Context) error {
 func (w *Watcher) write(ctx context.Context, e *event) error {
 	sum := sha256.Sum256([]byte(e.uid + "\x00" + e.message))
 	at := e.at.UTC().Format(time.RFC3339)
-	type object = map[string]any
-	body, err := json.Marshal(object{
+	type keys = map[string]any
+	body, err := json.Marshal(keys{
 		"apiVersion": "v1", "kind": "Event",
-		"metadata":       object{"namespace": e.namespace, "name": e.name[:min(len(e.name), 200)] + ".tcpilot-" + hex.EncodeToString(sum[:8])},
-		"involvedObject": object{"apiVersion": "v1", "kind": "Pod", "namespace": e.namespace, "name": e.name, "uid": e.uid},
+		"metadata":       keys{"namespace": e.namespace, "name": e.name[:min(len(e.name), 200)] + ".tcpilot-" + hex.EncodeToString(sum[:8])},
+		"involvedObject": keys{"apiVersion": "v1", "kind": "Pod", "namespace": e.namespace, "name": e.name, "uid": e.uid},
 		"type":           "Warning", "reason": eventReason, "message": e.message,
-		"source": object{"component": "tcpilot", "host": w.opt.Node}, "reportingComponent": "tcpilot.io/daemon", "reportingInstance": w.opt.Node,
+		"source": keys{"component": "tcpilot", "host": w.opt.Node}, "reportingComponent": "tcpilot.io/daemon", "reportingInstance": w.opt.Node,
 		"firstTimestamp": at, "lastTimestamp": at, "count": 1,
 	})
 	if err != nil {

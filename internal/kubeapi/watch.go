@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
 // Options say which pods to follow.
@@ -36,8 +38,18 @@ type Watcher struct {
 	events chan event
 
 	mu    sync.RWMutex
-	pods  map[string]map[string]string // annotations by UID
-	reads atomic.Bool                  // the list was read at least once
+	pods  map[string]object // by UID, of the API server and of the runtime
+	reads atomic.Bool       // the list was read at least once
+}
+
+// object is a pod as the API server has it.
+type object struct {
+	uid         string
+	annotations map[string]string
+}
+
+func (o object) equal(p object) bool {
+	return o.uid == p.uid && maps.Equal(o.annotations, p.annotations)
 }
 
 // Open reads how the API server is reached; it does not connect.
@@ -62,8 +74,21 @@ func Open(opt Options) (w *Watcher, err error) {
 func (w *Watcher) Annotations(uid string) (annotations map[string]string, known bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	annotations, known = w.pods[uid]
-	return annotations, known
+	o, known := w.pods[uid]
+	return o.annotations, known
+}
+
+// UID is that of the pod's object at the API server; empty: not known yet.
+func (w *Watcher) UID(p *pod.Pod) string {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if o, known := w.pods[p.UID]; known {
+		return o.uid
+	}
+	if p.Annotations[configHash] == p.UID {
+		return ""
+	}
+	return p.UID
 }
 
 // metadata is the part of an object that is read.
@@ -78,6 +103,8 @@ type metadata struct {
 // configHash is the annotation of a pod of a file on the node, whose UID for the runtime it is: the API server
 // has another one (kubernetes.io/config.hash, pkg/kubelet/types: ConfigHashAnnotationKey).
 const configHash = "kubernetes.io/config.hash"
+
+func (m *metadata) object() object { return object{m.Metadata.UID, m.Metadata.Annotations} }
 
 func (m *metadata) uids() []string {
 	if hash := m.Metadata.Annotations[configHash]; hash != "" {
@@ -129,7 +156,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) list(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
-	pods := map[string]map[string]string{}
+	pods := map[string]object{}
 	next, n := "", 0
 	for {
 		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
@@ -154,7 +181,7 @@ func (w *Watcher) list(ctx context.Context) (version string, err error) {
 		n += len(page.Items)
 		for i := range page.Items {
 			for _, uid := range page.Items[i].uids() {
-				pods[uid] = page.Items[i].Metadata.Annotations
+				pods[uid] = page.Items[i].object()
 			}
 		}
 		version, next = page.Metadata.ResourceVersion, page.Metadata.Continue
@@ -163,7 +190,7 @@ func (w *Watcher) list(ctx context.Context) (version string, err error) {
 		}
 	}
 	w.mu.Lock()
-	same := maps.EqualFunc(w.pods, pods, maps.Equal[map[string]string])
+	same := maps.EqualFunc(w.pods, pods, object.equal)
 	w.pods = pods
 	w.mu.Unlock()
 	first := !w.reads.Swap(true)
@@ -214,7 +241,7 @@ func (w *Watcher) watch(ctx context.Context, version string) (next string, err e
 	}
 }
 
-// apply notes one change, and reports whether annotations differ.
+// apply notes one change, and reports whether annotations or UIDs differ.
 func (w *Watcher) apply(kind string, m *metadata) (changed bool) {
 	if kind == "BOOKMARK" || m.Metadata.UID == "" {
 		return false
@@ -229,8 +256,8 @@ func (w *Watcher) apply(kind string, m *metadata) (changed bool) {
 			changed = changed || known
 			continue
 		}
-		changed = changed || !known || !maps.Equal(before, m.Metadata.Annotations)
-		w.pods[uid] = m.Metadata.Annotations
+		changed = changed || !known || !before.equal(m.object())
+		w.pods[uid] = m.object()
 	}
 	return changed
 }

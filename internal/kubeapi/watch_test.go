@@ -293,6 +293,41 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// The event about a pod of a file on the node has the UID that the API server has of it, by which 'kubectl describe
+// pod' finds it, and waits until that is known.
+func TestEventsOfStaticPods(t *testing.T) {
+	x := start(t, "secret")
+	x.expect(t, "1", "one")
+	go x.w.WriteEvents(t.Context())
+	p := pod.Pod{Namespace: "shop", Name: "web-5", UID: "hash", Annotations: map[string]string{configHash: "hash"}}
+	if x.w.Warn(&p, "too early") {
+		t.Error("a pod whose UID is not known")
+	}
+	static := annotated("5", "static")
+	static.Annotations[configHash] = "hash"
+	x.Put(static)
+	x.expect(t, "hash", "static")
+	// The kubelet replaces the object, for example after somebody has deleted it.
+	for i, uid := range []string{"5", "6"} {
+		if i > 0 {
+			x.Delete("5")
+			x.expect(t, "hash", "")
+			static.UID = uid
+			x.Put(static)
+			x.expect(t, "hash", "static")
+		}
+		if !x.w.Warn(&p, "nonsense") {
+			t.Error("Warn")
+		}
+		for len(x.Events()) <= i {
+			time.Sleep(time.Millisecond)
+		}
+		if got := x.Events()[i].InvolvedObject; got.UID != uid || got.Name != "web-5" {
+			t.Errorf("the event is about %+v, want UID %s", got, uid)
+		}
+	}
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	w := &Watcher{events: make(chan event, maxEvents)}
 	p := pod.Pod{Namespace: "shop", Name: "web-1", UID: "1"}
