@@ -11,7 +11,7 @@ BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname
 KERNELS := 6.1 6.12 6.18 7
 SMOKE   := 6.12
 # Packages whose tests depend on the kernel.
-VM_TESTS := ./internal/datapath ./internal/cc ./internal/host ./internal/poddevice ./internal/podlink ./internal/podnet ./lab/topology ./lab/link ./test/e2e
+VM_TESTS := ./internal/datapath ./internal/cc ./internal/host ./internal/daemon ./internal/poddevice ./internal/podlink ./internal/podnet ./lab/topology ./lab/link ./test/e2e
 
 PREFIX  := /usr/local
 DESTDIR :=

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,6 +33,7 @@ func newRoutedPlace(t *testing.T) *routedPlace {
 	p := &routedPlace{place: newPlace(t), node: testenv.NewNode(t, 1), far: testenv.NewNode(t, 2)}
 	p.a, p.b, p.c = p.node.AddPod(t), p.node.AddPod(t), p.far.AddPod(t)
 	testenv.Wire(t, p.node, p.far)
+	_ = exec.Command("modprobe", "nf_conntrack").Run() // it may be built in
 	p.bpffs = p.path("bpf")
 	if err := os.Mkdir(p.bpffs, 0o700); err != nil {
 		t.Fatal(err)
