@@ -263,16 +263,18 @@ func Masqueraded(network string) (devices []string, err error) {
 }
 
 // list returns the devices in the table; nil if there is no table.
-func (r *rules) list() ([]string, error) {
-	devices, err := r.members(r.devices)
-	if err != nil {
+func (r *rules) list() (devices []string, err error) {
+	for range 10 {
+		if devices, err = r.members(r.devices); err == nil {
+			return devices, nil
+		}
 		// The library's error of the list does not tell that there is no table.
 		if _, absent := r.ListTableOfFamily(r.table.Name, r.table.Family); isAbsent(absent) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("list devices in nftables table %s: %w", r.table.Name, err)
+		// Otherwise there is one now: it may have ended before, and another pod has made it again.
 	}
-	return devices, nil
+	return nil, fmt.Errorf("list devices in nftables table %s: %w", r.table.Name, err)
 }
 
 // members returns the devices in the set or the map.
