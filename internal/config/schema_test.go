@@ -3,8 +3,10 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -81,6 +83,33 @@ func TestShippedFilesFitTheSchema(t *testing.T) {
 		if err := validate(t, s, text); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
+	}
+}
+
+// Blocks of the documentation that begin with a key of the configuration are valid configurations.
+func TestConfigurationsOfTheDocumentation(t *testing.T) {
+	s := compiledSchema(t)
+	pages, err := filepath.Glob(filepath.Join(docs, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?ms)^```yaml\n((?:rules|pods|host|buffers|learning|metrics|mode):.*?)^```$")
+	n := 0
+	for _, page := range pages {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range block.FindAllStringSubmatch(string(data), -1) {
+			n++
+			_, err := Parse(filepath.Base(page), []byte(m[1]))
+			if err = errors.Join(err, validate(t, s, m[1])); err != nil {
+				t.Errorf("%s: %v\n%s", filepath.Base(page), err, m[1])
+			}
+		}
+	}
+	if n < 8 {
+		t.Errorf("only %d configurations were found", n)
 	}
 }
 

@@ -28,6 +28,19 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// The scenario that docs/lab.md shows can be run.
+func TestScenarioOfTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../docs/lab.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```\n")
+	if _, err := Read("docs/lab.md", []byte(text), Options{}); err != nil || text == "" {
+		t.Errorf("%v, in %d bytes", err, len(text))
+	}
+}
+
 // Describe writes what the case does; what all cases share is written once.
 func TestDescribe(t *testing.T) {
 	s := read(t, with("needs: cc:dctcp", "sysctls: {net.ipv4.tcp_ecn: 1}", "cpu_bound: true", "cc: reno", `cases:
