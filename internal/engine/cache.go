@@ -8,7 +8,7 @@ import (
 // Options.Limit bounds the nodes that are kept. What is dropped for lack of room is what was not used
 // for longest, but
 //
-//   - nodes of which little is known (on trial) go before others, unless they are few: a client that
+//   - nodes of which little is known (on probation) go before others, unless they are few: a client that
 //     connects once from each of many networks does not evict paths that are in use;
 //   - a network that has more than its part of the room goes before others: whoever has a large
 //     prefix, or hosts in one, has many paths and can make connections to be known on each of them.
@@ -17,7 +17,7 @@ import (
 // server whose clients are all in one network may know as many of them as fit.
 
 // networkLevels are the lengths of prefix by which nodes are counted. part: a network has at most
-// 1/part of the room, of all nodes and of those on trial, if others need it. /16 and /32 are about
+// 1/part of the room, of all nodes and of those on probation, if others need it. /16 and /32 are about
 // what one provider has (RIPE-738, 5.1.2: /32, up to /29 without justification), /8 and /24 are what
 // contains several allocations of one.
 var networkLevels = [...]struct{ v4, v6, part int }{
@@ -26,8 +26,8 @@ var networkLevels = [...]struct{ v4, v6, part int }{
 }
 
 const (
-	// trialPart: nodes on trial have at least 1/trialPart of the room.
-	trialPart = 8
+	// probationPart: nodes on probation have at least 1/probationPart of the room.
+	probationPart = 8
 	// leastNetwork is the least number of nodes that a network may have.
 	leastNetwork = 8
 	// longUnused is the time in nanoseconds without a connection after which a node has no claim to
@@ -37,13 +37,13 @@ const (
 
 // cache is the nodes that Options.Limit bounds: all but the rules' own roots.
 type cache struct {
-	limit    int
-	byUse    list // least recently used first
-	byTrial  list // the part of byUse that is on trial
-	networks map[key]*network
-	// crowded are networks with more than their part of the room, crowdedTrial those with more than
-	// their part of that of nodes on trial.
-	crowded, crowdedTrial []*network
+	limit     int
+	byUse     list // least recently used first
+	probation list // the part of byUse that is on probation
+	networks  map[key]*network
+	// crowded are networks with more than their part of the room, crowdedProbation those with more than
+	// their part of that of nodes on probation.
+	crowded, crowdedProbation []*network
 }
 
 // network is the nodes of one prefix, of all rules.
@@ -52,23 +52,23 @@ type network struct {
 	level int
 	// nodes are in the order in which they were last passed over (victim). That costs nothing when a
 	// node is used, unlike the order of use.
-	nodes   list
-	onTrial int // of nodes
+	nodes       list
+	onProbation int // of nodes
 }
 
 func newCache(limit int) cache {
-	return cache{limit: limit, networks: map[key]*network{}, byUse: list{which: listUse}, byTrial: list{which: listTrial}}
+	return cache{limit: limit, networks: map[key]*network{}, byUse: list{which: listUse}, probation: list{which: listProbation}}
 }
 
-// add adds a node, which is on trial at first.
+// add adds a node, which is on probation at first.
 func (c *cache) add(n *node) {
 	c.byUse.pushBack(n)
-	c.byTrial.pushBack(n)
+	c.probation.pushBack(n)
 	for level := range networkLevels {
 		if nw := c.network(n.key, level); nw != nil {
 			n.networks[level] = nw
 			nw.nodes.pushBack(n)
-			nw.onTrial++
+			nw.onProbation++
 			c.count(nw)
 		}
 	}
@@ -105,7 +105,7 @@ func (c *cache) count(nw *network) {
 	}
 	part := networkLevels[nw.level].part
 	set(&c.crowded, nw.nodes.len > max(leastNetwork, c.limit/part))
-	set(&c.crowdedTrial, nw.onTrial > max(leastNetwork, c.limit/trialPart/part))
+	set(&c.crowdedProbation, nw.onProbation > max(leastNetwork, c.limit/probationPart/part))
 	if nw.nodes.len == 0 {
 		delete(c.networks, nw.key)
 	}
@@ -123,15 +123,15 @@ func (c *cache) remove(n *node) {
 	n.networks = [len(networkLevels)]*network{}
 }
 
-// admit ends the trial of a node.
+// admit ends the probation of a node.
 func (c *cache) admit(n *node) {
-	if !c.byTrial.has(n) {
+	if !c.probation.has(n) {
 		return
 	}
-	c.byTrial.remove(n)
+	c.probation.remove(n)
 	for _, nw := range n.networks {
 		if nw != nil {
-			nw.onTrial--
+			nw.onProbation--
 			c.count(nw)
 		}
 	}
@@ -140,7 +140,7 @@ func (c *cache) admit(n *node) {
 // touch makes n the most recently used.
 func (c *cache) touch(n *node) {
 	c.byUse.toBack(n)
-	c.byTrial.toBack(n)
+	c.probation.toBack(n)
 }
 
 // victim returns the node to drop next; nil if there is room. A node with children is not dropped
@@ -148,8 +148,8 @@ func (c *cache) touch(n *node) {
 func (c *cache) victim(now int64) *node {
 	for c.byUse.len > c.limit {
 		all, crowded := &c.byUse, c.crowded
-		if c.byTrial.len > c.limit/trialPart {
-			all, crowded = &c.byTrial, c.crowdedTrial
+		if c.probation.len > c.limit/probationPart {
+			all, crowded = &c.probation, c.crowdedProbation
 		}
 		if n := all.first; len(crowded) > 0 && now-n.lastUsed < longUnused {
 			nw := slices.MinFunc(crowded, func(a, b *network) int { return cmp.Compare(a.level, b.level) })

@@ -62,7 +62,7 @@ func (w *world) knows(host netip.Addr) bool {
 func TestOneNetworkDoesNotFillTheCache(t *testing.T) {
 	const limit, known, connections = 1000, 200, 100_000
 	for name, attacker := range ofNetwork {
-		// With few connections to each, the attacker displaces what is on trial; with more, what is known.
+		// With few connections to each, the attacker displaces what is on probation; with more, what is known.
 		for each, batch := range map[int]int{1: 1000, 3: 250, 10: 250} {
 			w := newWorld(t, func(o *Options) { o.Limit, o.Sink = limit, Discard{} })
 			w.meet(5, hosts(elsewhere, 0, known)...)
@@ -136,14 +136,14 @@ func TestCacheCountsNetworks(t *testing.T) {
 		c.add(n)
 	}
 	// At most 1/8 of the room, and 1/4.
-	if len(c.networks) != 2 || len(c.crowded) != 2 || len(c.crowdedTrial) != 2 {
-		t.Errorf("%d networks, %d and %d crowded", len(c.networks), len(c.crowded), len(c.crowdedTrial))
+	if len(c.networks) != 2 || len(c.crowded) != 2 || len(c.crowdedProbation) != 2 {
+		t.Errorf("%d networks, %d and %d crowded", len(c.networks), len(c.crowded), len(c.crowdedProbation))
 	}
 	for _, n := range nodes {
 		c.admit(n)
 	}
-	if len(c.crowded) != 2 || len(c.crowdedTrial) != 0 || c.byTrial.len != 0 {
-		t.Errorf("admitted: %d and %d crowded, %d on trial", len(c.crowded), len(c.crowdedTrial), c.byTrial.len)
+	if len(c.crowded) != 2 || len(c.crowdedProbation) != 0 || c.probation.len != 0 {
+		t.Errorf("admitted: %d and %d crowded, %d on probation", len(c.crowded), len(c.crowdedProbation), c.probation.len)
 	}
 	for i, n := range nodes {
 		c.remove(n)

@@ -3,12 +3,12 @@ package engine
 // Lists that a node may be in. The links are part of the node, so that a list allocates
 // nothing: 10,000 paths do not cost 20,000 objects more.
 const (
-	listUse      = iota // least recently used first
-	listTrial           // the part of listUse that is not admitted yet
-	listWrite           // least recently written first
-	listChildren        // those of one parent, least recently used first
-	listNetwork         // those of one network, of each length in networkLevels
-	numLists     = listNetwork + len(networkLevels)
+	listUse       = iota // least recently used first
+	listProbation        // the part of listUse that is not admitted yet
+	listWrite            // least recently written first
+	listChildren         // those of one parent, least recently used first
+	listNetwork          // those of one network, of each length in networkLevels
+	numLists      = listNetwork + len(networkLevels)
 )
 
 type links struct{ prev, next *node }

@@ -188,7 +188,7 @@ func (e *Engine) makeRoom(n *node, now int64) bool {
 		return true
 	}
 	h := n.children.first
-	if !e.cache.byTrial.has(h) && now-h.lastUsed < idleHost {
+	if !e.cache.probation.has(h) && now-h.lastUsed < idleHost {
 		return false
 	}
 	e.evictNode(h)
@@ -239,7 +239,7 @@ const admittedAt = 3
 // admittedSamples is the same in samples, for paths without outcomes.
 const admittedSamples = 10
 
-// admit ends the trial of n if enough is known of it.
+// admit ends the probation of n if enough is known of it.
 func (e *Engine) admit(n *node) {
 	if n.belief.Count >= admittedAt || n.metrics.RTTs >= admittedSamples || n.children.len > 0 {
 		e.cache.admit(n)
@@ -296,7 +296,7 @@ func (e *Engine) drop(n *node) {
 	// queue and saves keep the node until they are next walked, which can take long for saves. So free its memory now.
 	n.belief, n.comparisons, n.guard, n.retired = learn.Belief{}, comparisons{}, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
-		if e.dropped++; e.dropped > e.opt.Limit/trialPart {
+		if e.dropped++; e.dropped > e.opt.Limit/probationPart {
 			e.dropListed()
 		}
 	}

@@ -45,10 +45,10 @@ const (
 
 	// A clamp ends incastEnds after the latest sample with a queue.
 	incastEnds = time.Minute
-	// If the queue is as long as without a clamp (stillFull of it) after incastTrial, and the rate
+	// If the queue is as long as without a clamp (stillFull of it) after incastTest, and the rate
 	// is less than lostRate of that before, others fill the queue: the clamp ends, and is tried again
 	// after a minute, then two, up to four hours (leastRetry, mostRetry).
-	incastTrial         = 10 * time.Second
+	incastTest          = 10 * time.Second
 	stillFull, lostRate = 0.8, 0.5
 )
 
@@ -132,7 +132,7 @@ func (i *Incast) step(least float64, at int64) {
 	switch {
 	case time.Duration(at-i.QueueAt) > incastEnds:
 		i.Window, i.RetryAt, i.Retry = 0, 0, 0
-	case time.Duration(at-i.Since) > incastTrial && now.RTT > stillFull*i.Before.RTT && now.Rate < lostRate*i.Before.Rate:
+	case time.Duration(at-i.Since) > incastTest && now.RTT > stillFull*i.Before.RTT && now.Rate < lostRate*i.Before.Rate:
 		i.Retry = max(leastRetry, min(i.Retry, mostRetry))
 		i.Window, i.RetryAt = 0, at+int64(i.Retry)*int64(time.Second)
 		i.Retry *= 2

@@ -58,7 +58,7 @@ func TestRecordedLinks(t *testing.T) {
 				if s.Duration > 500e6 {
 					bulk++
 				}
-				if p.Observe(s); p.Policer.State == PolicerTrial && suspected == 0 {
+				if p.Observe(s); p.Policer.State == PolicerSuspected && suspected == 0 {
 					suspected = bulk
 				}
 			}

@@ -34,8 +34,8 @@ const (
 	// alike is the greatest ratio of the rates of the connections that suggest a limit.
 	alike = 1.6
 
-	// pacedLosses is the number of losses that is expected of a trial, had pacing no effect.
-	// Then fewer than leastLosses are lost by chance in 1 of 25,000 trials.
+	// pacedLosses is the number of losses that is expected of a pacing test, had pacing no effect.
+	// Then fewer than leastLosses are lost by chance in 1 of 25,000 tests.
 	pacedLosses = 15
 	// leastLosses is the least number of lost packets that counts: one or two are lost anywhere.
 	leastLosses = 3
@@ -48,9 +48,9 @@ const (
 	// reached to show that the path carries it.
 	usedPart = 0.6
 
-	// trialRise and trialFall are the steps of the pacing rate in a trial, reprobeRise is the
+	// paceRise and paceFall are the steps of the pacing rate in a test, reprobeRise is the
 	// first step when a known limit is tried again.
-	trialRise, trialFall, reprobeRise = 1.25, 0.9, 1.08
+	paceRise, paceFall, reprobeRise = 1.25, 0.9, 1.08
 	// settledGap is the ratio of the least rate with losses to the greatest without at which the
 	// search ends. Then the rate is lowered by settledMargin: near the limit, a few losses cost
 	// more than that (measured: 6 of 7600 packets cost cubic a twentieth).
@@ -63,7 +63,7 @@ const (
 	// on if it was settled, before it is given up.
 	mostFalls = 4
 
-	// A trial that found nothing is repeated after leastRetry, and then after twice as long up
+	// A pacing test that found nothing is repeated after leastRetry, and then after twice as long up
 	// to mostRetry. A limit that was found is tried again in the same way, the first time after
 	// leastReprobe.
 	leastRetry   = 60 // seconds
@@ -75,21 +75,10 @@ const (
 type PolicerState uint8
 
 const (
-	NoPolicer    PolicerState = iota // nothing suggests one
-	PolicerTrial                     // losses suggest one: connections are paced to find out
-	PolicerFound                     // losses end under a rate, and begin again above it
+	NoPolicer        PolicerState = iota // nothing suggests one
+	PolicerSuspected                     // losses suggest one: connections are paced to find out
+	PolicerFound                         // losses end under a rate, and begin again above it
 )
-
-// String returns the word for the API.
-func (s PolicerState) String() string {
-	switch s {
-	case PolicerTrial:
-		return "trial"
-	case PolicerFound:
-		return "found"
-	}
-	return ""
-}
 
 // Policer is what the samples of a path show of a policer on it. Rates are bytes/s of payload, of
 // all connections of the path together. The zero Policer knows nothing.
@@ -115,7 +104,7 @@ type Policer struct {
 	Reached      float32 `json:"reached_bytes_per_second,omitempty"`
 	CleanReached float32 `json:"clean_reached_bytes_per_second,omitempty"`
 
-	// Queued says that a connection of this trial lost packets while a queue was full. One such may
+	// Queued says that a connection of this pacing test lost packets while a queue was full. One such may
 	// have met a delay of the host instead.
 	Queued bool `json:"queued,omitempty"`
 
@@ -158,13 +147,13 @@ func (p *Policer) observe(s *tcp.Sample, at int64) {
 	case s.DataSegsOut < leastPolicedPackets || s.SendLimited() < leastPolicedTime || s.MinRTT < leastPolicedRTT || s.Kind == tcp.KindFailedConnect:
 	case s.MaxPacingRate == 0:
 		p.observeFree(s, at)
-	case p.Pace != 0 && p.inTrial(s):
+	case p.Pace != 0 && p.inTest(s):
 		p.observePaced(s, at)
 	}
 }
 
-// inTrial reports whether a connection began in the present trial, with its rate or a share of it.
-func (p *Policer) inTrial(s *tcp.Sample) bool {
+// inTest reports whether a connection began in the present pacing test, with its rate or a share of it.
+func (p *Policer) inTest(s *tcp.Sample) bool {
 	part := float64(s.MaxPacingRate) / float64(p.Pace)
 	return s.At-int64(s.Duration) >= p.PaceAt && part < 1.02 && (s.Flows > 1 || part > 0.98)
 }
@@ -207,7 +196,7 @@ func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	if int(f.Count) < len(f.Rates) || float64(most) > alike*float64(least) || f.Loss() < policedLoss {
 		return
 	}
-	*p = Policer{State: PolicerTrial, Free: *f, Retry: p.Retry}
+	*p = Policer{State: PolicerSuspected, Free: *f, Retry: p.Retry}
 	p.try(most, at)
 }
 
@@ -227,7 +216,7 @@ func (f *FreeConnections) Rate() uint32 {
 	return uint32(sum)
 }
 
-// try begins a trial of a pacing rate.
+// try begins a test of a pacing rate.
 func (p *Policer) try(rate uint32, at int64) {
 	p.Pace, p.PaceAt, p.PacedSent, p.PacedLost, p.Reached = rate, at, 0, 0, 0
 }
@@ -278,7 +267,7 @@ func (p *Policer) search(at int64) {
 	switch {
 	case p.Excess <= p.Clean:
 		p.Excess = 0
-		p.try(scaled(p.Clean, trialRise), at)
+		p.try(scaled(p.Clean, paceRise), at)
 	case float64(p.Excess) <= settledGap*float64(p.Clean):
 		p.settle(at)
 	default:
@@ -299,7 +288,7 @@ func (p *Policer) settle(at int64) {
 // tooFast: packets are lost at the present rate.
 func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	share := float64(p.PacedLost) / float64(p.PacedSent)
-	queued := p.State == PolicerTrial && stretch(s) > queueless
+	queued := p.State == PolicerSuspected && stretch(s) > queueless
 	switch {
 	case queued && !p.Queued:
 		p.Queued = true
@@ -309,7 +298,7 @@ func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	case p.Clean != 0 && p.Pace > p.Clean:
 		p.State = PolicerFound
 		p.exceeded(at)
-	case p.State == PolicerTrial && share > lessPart*p.Free.Loss(), p.Falls >= mostFalls:
+	case p.State == PolicerSuspected && share > lessPart*p.Free.Loss(), p.Falls >= mostFalls:
 		p.withdraw(at) // pacing does not help
 	case p.RetryAt != 0 && p.Falls == 0: // once may be chance, or connections without pacing
 		p.Falls++
@@ -317,14 +306,14 @@ func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	default:
 		p.Falls++
 		p.Clean, p.Excess, p.RetryAt = 0, p.Pace, 0
-		p.try(scaled(p.Pace, trialFall), at)
+		p.try(scaled(p.Pace, paceFall), at)
 	}
 }
 
 // exceeded: the present rate is higher than the limit, and Clean is not.
 func (p *Policer) exceeded(at int64) {
 	p.Excess = p.Pace
-	if p.From != 0 && p.Excess <= scaled(p.From, trialRise) {
+	if p.From != 0 && p.Excess <= scaled(p.From, paceRise) {
 		p.settle(at) // the limit is where it was
 	} else {
 		p.search(at)

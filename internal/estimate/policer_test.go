@@ -2,7 +2,6 @@ package estimate
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -174,10 +173,9 @@ func TestNoPolicer(t *testing.T) {
 		"short connections, many losses":  func(x *simulated) { x.loss, x.seconds = 0.05, 0.3 },
 		"losses of connections of a min.": func(x *simulated) { x.loss, x.seconds = 0.01, 20 },
 	} {
-		trials := 0
+		paced := 0
 		for seed := range uint64(20) {
 			x := newSimulated(seed, change)
-			paced := 0
 			for range 300 {
 				s := x.connection()
 				if x.path.Observe(s); s.MaxPacingRate != 0 {
@@ -188,9 +186,8 @@ func TestNoPolicer(t *testing.T) {
 					break
 				}
 			}
-			trials += paced
 		}
-		t.Logf("%s: %.1f%% of the connections were paced", name, float64(trials)/60)
+		t.Logf("%s: %.1f%% of the connections were paced", name, float64(paced)/60)
 	}
 }
 
@@ -198,9 +195,9 @@ func TestNoPolicer(t *testing.T) {
 func TestLossesThatEnd(t *testing.T) {
 	for seed := range uint64(50) {
 		x := newSimulated(seed, func(x *simulated) { x.loss = 0.02 })
-		for n := 0; x.path.Policer.State != PolicerTrial; n++ {
+		for n := 0; x.path.Policer.State != PolicerSuspected; n++ {
 			if x.run(1); n > 100 {
-				t.Fatalf("seed %d: no trial after %d connections with losses: %+v", seed, n, x.path.Policer)
+				t.Fatalf("seed %d: no pacing test after %d connections with losses: %+v", seed, n, x.path.Policer)
 			}
 		}
 		x.loss, x.policer, x.bucket, x.free = 0, 1e9, 1e9, 0.1
@@ -239,7 +236,7 @@ func TestPolicerThatChanges(t *testing.T) {
 }
 
 // A path that loses packets at every rate is tried again ever more rarely.
-func TestTrialsOfLossyPathsBecomeRare(t *testing.T) {
+func TestPacingTestsOfLossyPathsBecomeRare(t *testing.T) {
 	x := newSimulated(2, func(x *simulated) { x.loss = 0.02 })
 	paced := [2]int{}
 	for i := range 2 * 3600 {
@@ -253,10 +250,10 @@ func TestTrialsOfLossyPathsBecomeRare(t *testing.T) {
 	}
 }
 
-// Connections that another limit paces, and those that began before the trial, do not count.
-func TestConnectionsOutsideTheTrial(t *testing.T) {
+// Connections that another limit paces, and those that began before the pacing test, are excluded.
+func TestConnectionsOutsideThePacingTest(t *testing.T) {
 	x := newSimulated(3, func(x *simulated) { x.policer, x.bucket = 48e6, 100e3 })
-	for x.path.Policer.State != PolicerTrial {
+	for x.path.Policer.State != PolicerSuspected {
 		x.run(1)
 	}
 	was := x.path.Policer
@@ -288,7 +285,7 @@ func TestPolicerIsStored(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil || back != x.path {
 		t.Errorf("%s: read back %+v: %v", text, back, err)
 	}
-	if _, ok := back.Policer.Limit(); !ok || fmt.Sprint(back.Policer.State) != "found" {
+	if _, ok := back.Policer.Limit(); !ok || back.Policer.State != PolicerFound {
 		t.Errorf("%+v", back.Policer)
 	}
 }

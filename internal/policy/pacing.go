@@ -50,7 +50,7 @@ func WhyRateLimit(m *estimate.Path) string {
 		text += "; at " + mbits(p.Excess) + ", many again"
 	}
 	if p.Pace != p.Clean {
-		text += "; a trial paces at " + mbits(p.Pace)
+		text += "; the pacing test is at " + mbits(p.Pace)
 	}
 	return text
 }

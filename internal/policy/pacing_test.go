@@ -28,14 +28,14 @@ func TestAdaptPacing(t *testing.T) {
 		want    uint32
 	}{
 		{"found", found, Rule{}, 5_800_000},
-		{"a trial", policed(estimate.PolicerTrial, 4_600_000, 0, 0), Rule{}, 4_600_000},
+		{"a pacing test", policed(estimate.PolicerSuspected, 4_600_000, 0, 0), Rule{}, 4_600_000},
 		{"nothing is known", measured(20, 1), Rule{}, 0},
 		{"no metrics", nil, Rule{}, 0},
 		{"old", old, Rule{}, 0},
 		{"below the least", policed(estimate.PolicerFound, 100_000, 100_000, 110_000), Rule{}, 0},
 		{"below the rule's least", found, Rule{Bounds: params(tcp.MaxPacingRate, 6_000_000)}, 0},
 		{"above the rule's least", policed(estimate.PolicerFound, 100_000, 100_000, 110_000), Rule{Bounds: params(tcp.MaxPacingRate, 50_000)}, 100_000},
-		{"more than programs can pass", policed(estimate.PolicerTrial, 1<<32-1, 0, 0), Rule{}, 0},
+		{"more than programs can pass", policed(estimate.PolicerSuspected, 1<<32-1, 0, 0), Rule{}, 0},
 		{"the rule sets it", found, Rule{Set: params(tcp.MaxPacingRate, 1_000_000)}, 0},
 	} {
 		c.rule.Learn, c.rule.Adapt = &Learn{}, []tcp.Field{tcp.MaxPacingRate}
@@ -77,8 +77,8 @@ func TestPacingRatesAreUrgent(t *testing.T) {
 func TestWhyPacing(t *testing.T) {
 	for want, m := range map[string]*estimate.Path{
 		"rate limit 46.4 Mbit/s: connections without pacing lost 3.2% of their packets at 36.0 Mbit/s, while round trips were 1.02 times the least; paced at 46.4 Mbit/s, hardly any; at 48.8 Mbit/s, many again": policed(estimate.PolicerFound, 5_800_000, 5_800_000, 6_100_000),
-		"a rate limit is suspected: connections without pacing lost 3.2% of their packets at 36.0 Mbit/s, while round trips were 1.02 times the least; a trial paces at 36.8 Mbit/s":                              policed(estimate.PolicerTrial, 4_600_000, 0, 0),
-		"paced at 36.8 Mbit/s, hardly any; a trial paces at 46.4 Mbit/s": policed(estimate.PolicerTrial, 5_800_000, 4_600_000, 0),
+		"a rate limit is suspected: connections without pacing lost 3.2% of their packets at 36.0 Mbit/s, while round trips were 1.02 times the least; the pacing test is at 36.8 Mbit/s":                         policed(estimate.PolicerSuspected, 4_600_000, 0, 0),
+		"paced at 36.8 Mbit/s, hardly any; the pacing test is at 46.4 Mbit/s": policed(estimate.PolicerSuspected, 5_800_000, 4_600_000, 0),
 		"rate limit 36.8 Mbit/s": policed(estimate.PolicerFound, 4_968_000, 4_600_000, 0),
 		"a rate limit below 46.4 Mbit/s: connections without pacing lost 3.2% of their pack": policed(estimate.PolicerFound, 5_220_000, 0, 5_800_000),
 	} {
