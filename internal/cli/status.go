@@ -120,7 +120,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	a.renderArms(w, &s.Arms)
 	a.renderPrograms(w, s.Counters.Programs)
 	if len(s.Loaded) > 0 {
-		a.Heading(w, "Own programs")
+		a.Heading(w, "Users' programs")
 		a.renderLoaded(w, s.Loaded, "  ")
 	}
 }

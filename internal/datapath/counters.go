@@ -18,7 +18,8 @@ type Counters struct {
 	SamplesLost uint64 // the ring was full
 	Missed      uint64 // upper bound on ends of connections that the kernel did not show since this process started
 	SamplesBad  uint64 // records that could not be decoded, since this process started
-	// Decisions counts connections by the reason of what they got.
+	// Decisions counts connections by what they got; one that got a policy also counts under
+	// what was done with its congestion control.
 	Decisions   map[string]uint64
 	CCErrors    map[tcp.CC]uint64    // setsockopt errors by congestion control
 	FieldErrors map[tcp.Field]uint64 // and by field; zeros are left out
@@ -41,7 +42,7 @@ type Event struct {
 	Count uint64
 }
 
-// decisionNames are the reasons that the programs count, by counter.
+// decisionNames are the words for what the programs count of decisions, by counter.
 var decisionNames = map[abiCounter]string{
 	abiCounterCOUNT_LEFT:      "left-alone",
 	abiCounterCOUNT_NO_RULE:   "no-rule",

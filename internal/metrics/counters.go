@@ -88,9 +88,10 @@ type ClassCount struct {
 	Incoming uint64 `json:"incoming"`
 }
 
-// ReasonCount counts the connections that were treated for one reason.
+// ReasonCount counts connections by what they got. One that got a policy also counts under
+// what was done with its congestion control.
 type ReasonCount struct {
-	Reason string `json:"reason"` // from a closed list: set, hold-out, no-policy, expired, app-cc...
+	Reason string `json:"reason"` // from a closed list: policy, hold-out, no-policy, lease-expired, cc-set...
 	Count  uint64 `json:"count"`
 }
 

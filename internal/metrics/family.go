@@ -37,7 +37,7 @@ var (
 	buildInfo = gauge("build_info", "Always 1; the labels say what runs.", "version", "learner")
 
 	connections = counter("connections_total", "Connections classified, by rule and direction (outgoing, incoming).", "rule", "direction")
-	decisions   = counter("decisions_total", "Connections, by the reason of the decision about them.", "reason")
+	decisions   = counter("decisions_total", "Connections, by what they got and why (troubleshooting.md lists the reasons); one that got a policy also counts under what was done with its congestion control.", "reason")
 	setErrors   = counter("set_errors_total", "Options that the kernel refused on a connection, by field.", "field")
 	armFailures = counter("arm_failures_total", "Congestion controls that the kernel refused on a connection.", "cc")
 	events      = counter("connection_events_total", "Events (rto, retransmit, state) of the share of connections that a rule watches, and (rto, rto-answered) of those whose timeouts it answers (on_rto).", "rule", "event")
@@ -116,7 +116,7 @@ var (
 	pathMinRTT      = gauge("path_min_rtt_seconds", "Least round-trip time of the path in the 5 to 10 minutes before path_measured_timestamp_seconds.", pathLabels...)
 	pathRate        = gauge("path_delivery_rate_bytes_per_second", "Greatest delivery rate of the path, not limited by the application, in the 1 to 2 minutes before path_measured_timestamp_seconds.", pathLabels...)
 	pathReceiveRate = gauge("path_receive_rate_bytes_per_second", "Greatest rate at which a connection of the path received, in the 1 to 2 minutes before path_measured_timestamp_seconds.", pathLabels...)
-	pathActive      = gauge("path_active_connections", "Established connections of the path now, if they are counted (adapt: [init_cwnd], [max_pacing_rate]).", pathLabels...)
+	pathActive      = gauge("path_active_connections", "Established connections of the path now, if they are counted (adapt: [init_cwnd], [max_pacing_rate] or [cwnd_clamp]).", pathLabels...)
 	pathRateLimit   = gauge("path_rate_limit_bytes_per_second", "Rate limit of a policer on the path: the greatest rate of payload at which the path's paced connections together lost nothing. Absent if none was found.", pathLabels...)
 	pathSsthresh    = gauge("path_ssthresh_packets", "Greatest slow start threshold of the path's connections in the 15 to 30 seconds before path_measured_timestamp_seconds; of those without one, their bandwidth-delay product.", pathLabels...)
 	pathLoss        = gauge("path_loss_ratio", "Share of the path's recent data packets that were lost.", pathLabels...)

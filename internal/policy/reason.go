@@ -1,7 +1,8 @@
 package policy
 
-// Reason says why a connection or a path got what it got. The list is closed: snapshots,
-// metrics and the API use no other values.
+// Reason says why a path or a field got what it got. The list is closed: snapshots, policies'
+// metrics and the API use no other values. What the programs count is in package datapath
+// (Counters.Decisions).
 type Reason uint8
 
 const (
@@ -13,15 +14,12 @@ const (
 	NewPath                        // nothing is known yet: shares as for an unknown path
 	Inherited                      // nothing is known of this prefix: the enclosing prefix's belief is used
 	Exploring                      // arms are still being compared
-	Learned                        // one arm is believed to be the best
+	Learned                        // one arm is in use: it is shown to be better than the default
 	DefaultBest                    // the default is in use: nothing is shown to be better
 	WorseThanDefault               // shown to do worse than the default, which it gets for now
 	ChangeDetected                 // the path changed: arms are compared again
-	HoldOut                        // left at kernel defaults, to compare with
 	YieldedSysctl                  // somebody set the sysctl that gives the kernel's default
-	AppChose                       // the application chose its congestion control
 	ArmRetired                     // the congestion control is missing, or the kernel refused it, or a guard retired it on the path
-	LeaseExpired                   // no daemon has renewed the policy
 	numReasons
 )
 
@@ -38,11 +36,8 @@ var reasonNames = [numReasons]string{
 	DefaultBest:      "default",
 	WorseThanDefault: "worse-than-default",
 	ChangeDetected:   "change-detected",
-	HoldOut:          "hold-out",
 	YieldedSysctl:    "yielded-sysctl",
-	AppChose:         "app-chose",
 	ArmRetired:       "arm-retired",
-	LeaseExpired:     "lease-expired",
 }
 
 // String returns the word for snapshots, metrics and the API.

@@ -239,7 +239,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 		Mode: f.Snap.Mode, Rollouts: api.RolloutsOf(f.Snap.Rules), Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
 		Counters: metrics.Counters{
 			Connections: []metrics.ClassCount{{Class: 0, Incoming: 3}, {Class: 1, Outgoing: 12}, {Class: 2, Outgoing: 230, Incoming: 40}, {Class: 9, Outgoing: 1}},
-			Decisions:   []metrics.ReasonCount{{Reason: "arm", Count: 260}, {Reason: "hold-out", Count: 5}, {Reason: "app-cc", Count: 4}},
+			Decisions:   []metrics.ReasonCount{{Reason: "policy", Count: 264}, {Reason: "cc-set", Count: 260}, {Reason: "hold-out", Count: 5}, {Reason: "app-chose", Count: 4}},
 			Samples:     metrics.SampleCount{Submitted: 245, Dropped: 2, Received: 243, Malformed: 1},
 			SetErrors:   []metrics.FieldCount{{Field: "rto_max", Count: 7}},
 			Limits:      []metrics.LimitCount{limitCount()},
