@@ -89,10 +89,11 @@ func (a *app) progLoad() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load NAME FILE.o --cgroup DIRECTORY",
 		Short: "Attach your own program to a cgroup",
-		Long: `Attach the sock_ops programs of your own eBPF object, as NAME, to a cgroup beside
-tcpilot's. The daemon reads the file, and refuses one that has programs of another
-type; for a congestion control see 'tcpilot cc load'. The programs stay until
-'tcpilot prog unload' or the end of the daemon.`,
+		Long: `Attach the sock_ops program of your own eBPF object, as NAME, to a cgroup beside
+tcpilot's. The daemon reads the file, and refuses one that does not have exactly one
+program, of this type; for a congestion control see 'tcpilot cc load'. The program
+stays until 'tcpilot prog unload', 'tcpilot detach', a normal end of the daemon, or
+a reboot; if the daemon is killed, or run with --keep-attached, it goes on without it.`,
 		Example: "  sudo tcpilot prog load my-iw ./my_iw.bpf.o --cgroup /sys/fs/cgroup/system.slice/nginx.service",
 		Args:    console.Args(2, 2, "NAME or FILE.o"),
 		ValidArgsFunction: func(_ *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
