@@ -317,7 +317,7 @@ func TestStalledReaderIsDisconnected(t *testing.T) {
 		}
 		b.hub.Publish(&tcp.Sample{Kind: tcp.KindClose})
 	}
-	for !strings.Contains(log.String(), "reader of a stream takes nothing") {
+	for !strings.Contains(log.String(), "disconnected a reader of samples") {
 		if time.Now().After(deadline) {
 			t.Fatalf("log %s", log)
 		}

@@ -62,7 +62,7 @@ func (s *Server) samples(ctx context.Context, w http.ResponseWriter, r *http.Req
 		}
 		if err != nil || out.Flush() != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				s.log.Warn("reader of a stream takes nothing, left", "after", s.patience)
+				s.log.Warn("disconnected a reader of samples that read nothing", "after", s.patience)
 			}
 			return
 		}

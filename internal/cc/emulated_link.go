@@ -52,7 +52,7 @@ type packet struct {
 func openEmulatedLink(port uint16, shape shape) (*emulatedLink, error) {
 	tun, err := openTUN()
 	if err != nil {
-		return nil, fmt.Errorf("create a line for the trial: %w", err)
+		return nil, fmt.Errorf("create a link for the test: %w", err)
 	}
 	const room = 4096 // packets; more than buffer and path hold
 	l := &emulatedLink{shape: shape, tun: tun, data: make(chan packet, room), acks: make(chan packet, room)}

@@ -84,7 +84,7 @@ func receive(ctx context.Context, s net.Conn, n int, limit time.Duration) error 
 			return err
 		}
 		if time.Since(begin) > limit {
-			return fmt.Errorf("only %d of %d bytes arrived in %s: it does not use the path", got, n, limit)
+			return fmt.Errorf("only %d of %d bytes arrived in %s: it does not use the link", got, n, limit)
 		}
 		if err := s.SetReadDeadline(time.Now().Add(stallTime)); err != nil {
 			return err

@@ -26,7 +26,7 @@ func TestReceive(t *testing.T) {
 		{"all", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, time.Minute, ""},
 		{"other data", t.Context(), func(w io.Writer) { _, _ = w.Write(make([]byte, n)) }, time.Minute, "differs from what was sent"},
 		{"part", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n/2) }, time.Minute, "nothing arrived for 1.5s after 150000 of 300000 bytes"},
-		{"slowly", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, 0, "does not use the path"},
+		{"slowly", t.Context(), func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, 0, "does not use the link"},
 		{"ended", ended, func(w io.Writer) { _, _ = io.CopyN(w, content(), n) }, time.Minute, "canceled"},
 	} {
 		a, b := net.Pipe()

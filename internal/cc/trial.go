@@ -28,7 +28,7 @@ type trialStep struct {
 // whose window grows reaches an eighth of the line's rate.
 var (
 	loopbackStep = trialStep{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
-	linkStep     = trialStep{name: "on a line of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
+	linkStep     = trialStep{name: "on a link of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
 )
 
 // tryOut registers o under the name Trial and sends data with it in a network namespace
@@ -48,7 +48,7 @@ func (o Control) tryOut(ctx context.Context, log *slog.Logger) error {
 	}
 	defer l.Close()
 	if err := netns.InNew(func() error { return tryStages(ctx, log) }); err != nil {
-		return fmt.Errorf("it failed the trial: %w", err)
+		return fmt.Errorf("it failed the test: %w", err)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func dialer(name string) *net.Dialer {
 
 // bufferedListener has a receive buffer for a window of at least n bytes from the start.
 // A buffer that the kernel adjusts may stay as small as what the line holds, and then
-// even a control that does not answer loss loses little.
+// even a control that does not respond to loss loses little.
 func bufferedListener(n int) *net.ListenConfig {
 	return &net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return onDescriptor(c, func(fd int) error {
@@ -127,7 +127,7 @@ func bufferedListener(n int) *net.ListenConfig {
 
 func (st trialStep) judge(got delivery) error {
 	if got.packets > 0 && float64(got.retrans) > st.maxRetrans*float64(got.packets) {
-		return fmt.Errorf("%d of %d packets were retransmitted, more than %.0f %%: it does not answer loss",
+		return fmt.Errorf("%d of %d packets were retransmitted, more than %.0f %%: it does not respond to loss",
 			got.retrans, got.packets, 100*st.maxRetrans)
 	}
 	return nil

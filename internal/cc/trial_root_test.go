@@ -20,9 +20,9 @@ func TestRootTrial(t *testing.T) {
 	}
 	attempts := []attempt{
 		{"works", plain("tcpilot_test"), ""},
-		{"shut", broken("tcpilot_test", faultShut), "it does not use the path"},
+		{"shut", broken("tcpilot_test", faultShut), "it does not use the link"},
 		{"stall", broken("tcpilot_test", faultStall), "stalled"},
-		{"blind", broken("tcpilot_test", faultBlind), "it does not answer loss"},
+		{"blind", broken("tcpilot_test", faultBlind), "it does not respond to loss"},
 	}
 	for _, o := range embedded() {
 		attempts = append(attempts, attempt{o.name(), o, ""})

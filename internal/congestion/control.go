@@ -24,7 +24,7 @@ type Control struct {
 	// unknown. See Safer.
 	Deployed int
 	// NeedsECN: it relies on ECN marks, and is an arm only on paths that have proved to
-	// mark. Without marks, such controls answer loss like Reno (RFC 8257, 3.5 for DCTCP;
+	// mark. Without marks, such controls respond to loss like Reno (RFC 8257, 3.5 for DCTCP;
 	// RFC 9331 for Prague).
 	NeedsECN bool
 	// IgnoresECN: it negotiates ECN as any connection does, but does not slow down when

@@ -131,7 +131,7 @@ func (d *Datapath) attachSpare() error {
 		return err
 	}
 	d.spare = l
-	d.log.Info("attached a spare program, as the kernel interrupts the first", "missed", d.missed)
+	d.log.Info("attached a second program at the end of connections, because the first missed some", "missed", d.missed)
 	return nil
 }
 

@@ -163,7 +163,7 @@ func (e *Engine) SetObserve(on bool, now int64) {
 	_ = e.rewrite(now, func() error {
 		if e.rollouts.observe != on {
 			e.rollouts.observe = on
-			e.log.Info("mode", "mode", e.rollouts.mode())
+			e.log.Info("mode changed", "mode", e.rollouts.mode())
 			e.markAll()
 		}
 		return nil
