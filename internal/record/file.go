@@ -125,7 +125,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	}
 	version, size, length := le.Uint16(h[8:]), int(le.Uint16(h[10:])), le.Uint32(h[12:])
 	if version != formatVersion {
-		return nil, fmt.Errorf("recording has version %d: this tcpilot reads version %d", version, formatVersion)
+		return nil, fmt.Errorf("recording has version %d, and this tcpilot reads version %d: replay it with the tcpilot that recorded it", version, formatVersion)
 	}
 	if size != Size || length > maxMeta {
 		return nil, fmt.Errorf("header is damaged: records of %d bytes (want %d), %d bytes of description", size, Size, length)

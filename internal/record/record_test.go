@@ -200,9 +200,9 @@ func TestNewReaderRefuses(t *testing.T) {
 	}{
 		"empty":         {nil, true, "too few"},
 		"text":          {[]byte(`{"tcpilot_samples": 1, "more": 2}`), true, "right eight bytes"},
-		"newer":         {edit(func(b []byte) { b[8] = formatVersion + 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", formatVersion+1, formatVersion)},
+		"newer":         {edit(func(b []byte) { b[8] = formatVersion + 1 }), false, fmt.Sprintf("version %d, and this tcpilot reads version %d", formatVersion+1, formatVersion)},
 		"version 0":     {edit(func(b []byte) { b[8] = 0 }), false, "version 0"},
-		"older":         {edit(func(b []byte) { b[8] = formatVersion - 1 }), false, fmt.Sprintf("version %d: this tcpilot reads version %d", formatVersion-1, formatVersion)},
+		"older":         {edit(func(b []byte) { b[8] = formatVersion - 1 }), false, fmt.Sprintf("version %d, and this tcpilot reads version %d", formatVersion-1, formatVersion)},
 		"other size":    {edit(func(b []byte) { b[10] = 1 }), false, "damaged"},
 		"huge meta":     {edit(func(b []byte) { b[15] = 0xff }), false, "damaged"},
 		"cut in meta":   {good[:20], false, "cut short"},
