@@ -19,6 +19,7 @@ func (a *app) prog() *cobra.Command {
 		Short:      "Show, load and unload your own sock_ops programs",
 		SuggestFor: []string{"load", "unload", "loaded"},
 		Long: `Your own eBPF programs of the type sock_ops, attached to a cgroup beside tcpilot's.
+docs/own-programs.md has an example.
 
 A congestion control in BPF is loaded with 'tcpilot cc load' instead.`,
 		Example: `  tcpilot prog list
