@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -172,7 +173,7 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 	var cookie uint64
 	r.ns.Do(t, func() {
 		var err error
-		cookie, err = netnsCookie()
+		cookie, err = netns.Cookie(netns.Own)
 		must(t, err)
 	})
 	mark := func(c socket) int { return sockopt(t, c, unix.SOL_SOCKET, unix.SO_MARK) }

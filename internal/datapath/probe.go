@@ -65,7 +65,7 @@ func probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
 	if err := loopbackUp(); err != nil {
 		return nil, fmt.Errorf("bring loopback up for probe: %w", err)
 	}
-	cookie, err := netnsCookie()
+	cookie, err := netns.Cookie(netns.Own)
 	if err != nil {
 		return nil, err
 	}
@@ -194,18 +194,4 @@ func loopbackUp() error {
 	}
 	ifr.SetUint16(unix.IFF_UP)
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
-}
-
-// netnsCookie is the cookie of the calling thread's network namespace.
-func netnsCookie() (uint64, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("open socket for namespace cookie: %w", err)
-	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0, fmt.Errorf("read namespace cookie: %w", err)
-	}
-	return cookie, nil
 }

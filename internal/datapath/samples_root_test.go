@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -97,7 +98,7 @@ func dialMapped(t testing.TB, ns *testenv.NS, to netip.AddrPort) net.Conn {
 func netnsOf(t testing.TB, ns *testenv.NS) (cookie uint64) {
 	ns.Do(t, func() {
 		var err error
-		cookie, err = netnsCookie()
+		cookie, err = netns.Cookie(netns.Own)
 		must(t, err)
 	})
 	return cookie
