@@ -174,14 +174,14 @@ func (p *profile) poll(now time.Time, observe bool) {
 			problem = fmt.Sprintf("host.sysctls of network namespace %s: %v", cmp.Or(p.nameOf(ns.Cookie), "own"), err)
 		}
 	}
-	var wanting []gift
+	var wanting []sysctlChange
 	for _, ns := range list {
 		if ns.Cookie != p.sysctls.own && !p.all {
 			continue
 		}
-		gifts, err := p.look(ns, now)
+		changes, err := p.look(ns, now)
 		note(ns, err)
-		wanting = append(wanting, gifts...)
+		wanting = append(wanting, changes...)
 	}
 	if err := p.give(wanting, note); err != nil {
 		problem = fmt.Sprintf("host.sysctls: %v", err)
@@ -189,14 +189,14 @@ func (p *profile) poll(now time.Time, observe bool) {
 	p.setProblem(problem)
 }
 
-// gift is a value that a namespace is to get.
-type gift struct {
+// sysctlChange is a value that a namespace is to get.
+type sysctlChange struct {
 	ns host.NetNS
 	given
 }
 
 // look returns what a namespace does not have yet.
-func (p *profile) look(ns host.NetNS, now time.Time) (gifts []gift, err error) {
+func (p *profile) look(ns host.NetNS, now time.Time) (changes []sysctlChange, err error) {
 	values, err := ns.ReadSysctls(p.names)
 	if err != nil {
 		return nil, err
@@ -218,30 +218,30 @@ func (p *profile) look(ns host.NetNS, now time.Time) (gifts []gift, err error) {
 		case value == p.want[name], ns.Cookie != p.sysctls.own && value != p.fresh[name]:
 			p.leave(at)
 		default:
-			gifts = append(gifts, newGift(ns, name, value, p.want[name], now))
+			changes = append(changes, newSysctlChange(ns, name, value, p.want[name], now))
 		}
 	}
-	return gifts, errors.Join(errs...)
+	return changes, errors.Join(errs...)
 }
 
-func newGift(ns host.NetNS, name, original, value string, now time.Time) gift {
-	return gift{ns, given{NetNS: ns.Cookie, Name: name, Original: original, Value: value, At: now.UnixNano()}}
+func newSysctlChange(ns host.NetNS, name, original, value string, now time.Time) sysctlChange {
+	return sysctlChange{ns, given{NetNS: ns.Cookie, Name: name, Original: original, Value: value, At: now.UnixNano()}}
 }
 
 // give writes values, and reports to failed where that fails. They are noted before, because a crash may come
 // next: all together, because the note is one file, and there may be thousands of namespaces.
-func (p *profile) give(gifts []gift, failed func(host.NetNS, error)) error {
-	if len(gifts) == 0 {
+func (p *profile) give(changes []sysctlChange, failed func(host.NetNS, error)) error {
+	if len(changes) == 0 {
 		return nil
 	}
 	noted := p.allGiven()
-	for _, g := range gifts {
+	for _, g := range changes {
 		noted = append(noted, g.given)
 	}
 	if err := p.journal.write(noted); err != nil {
 		return err
 	}
-	for _, g := range gifts {
+	for _, g := range changes {
 		if err := p.write(g.ns, g.Name, g.Original, g.Value); err != nil {
 			failed(g.ns, err)
 			continue

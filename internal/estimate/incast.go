@@ -57,9 +57,9 @@ const (
 type Incast struct {
 	// Window is how many packets all connections of the path may have in flight together; 0: there
 	// is no clamp.
-	Window float32 `json:"window_packets,omitempty"`
-	Before Crowd   `json:"before"` // without a clamp: what the clamp began with
-	Now    Crowd   `json:"now"`    // at the latest step
+	Window float32   `json:"window_packets,omitempty"`
+	Before Aggregate `json:"before"` // without a clamp: what the clamp began with
+	Now    Aggregate `json:"now"`    // at the latest step
 
 	Since   int64  `json:"since_ns,omitempty"`    // when the clamp began, Unix nanoseconds
 	QueueAt int64  `json:"queue_at_ns,omitempty"` // latest step with a queue
@@ -67,19 +67,19 @@ type Incast struct {
 	Retry   uint32 `json:"retry_s,omitempty"`     // the pause after the next failure, seconds
 
 	Peak Window `json:"peak"` // greatest number of the path's connections
-	sums crowdSums
+	sums aggregateSums
 }
 
-// Crowd are connections of one path at a time, as means over their packets.
-type Crowd struct {
+// Aggregate are connections of one path at a time, as means over their packets.
+type Aggregate struct {
 	RTT   float32 `json:"rtt_us,omitempty"`              // smoothed round-trip time, microseconds
 	Loss  float32 `json:"loss,omitempty"`                // share of packets
 	Rate  float32 `json:"rate_packets_per_us,omitempty"` // of all connections together
 	Flows float32 `json:"connections,omitempty"`         // number of connections
 }
 
-// crowdSums are sums over samples since the latest step, weighted by packets. They are not stored.
-type crowdSums struct {
+// aggregateSums are sums over samples since the latest step, weighted by packets. They are not stored.
+type aggregateSums struct {
 	samples                      uint32
 	sent, lost, rtt, rate, flows float64
 }
@@ -102,13 +102,13 @@ func (i *Incast) observe(s *tcp.Sample, least uint64, at int64) {
 	c.rate += sent * sent / max(float64(busy.Microseconds()), float64(least)) * n
 	c.flows += sent * n
 	if c.samples >= stepSamples && c.sent >= stepPackets {
-		i.Now = Crowd{RTT: float32(c.rtt / c.sent), Loss: float32(c.lost / c.sent), Rate: float32(c.rate / c.sent), Flows: float32(c.flows / c.sent)}
-		i.sums = crowdSums{}
+		i.Now = Aggregate{RTT: float32(c.rtt / c.sent), Loss: float32(c.lost / c.sent), Rate: float32(c.rate / c.sent), Flows: float32(c.flows / c.sent)}
+		i.sums = aggregateSums{}
 		i.step(float64(least), at)
 	}
 }
 
-// step follows the latest crowd. least is the least round-trip time in microseconds.
+// step follows the latest means. least is the least round-trip time in microseconds.
 func (i *Incast) step(least float64, at int64) {
 	now, rtt := &i.Now, float64(i.Now.RTT)
 	lossy := now.Loss >= incastLoss

@@ -11,7 +11,7 @@ import (
 // crowded are the metrics of a path whose connections may have window packets in flight together.
 func crowded(window float32) *estimate.Path {
 	m := measured(2, 1)
-	m.Incast = &estimate.Incast{Window: window, Before: estimate.Crowd{RTT: 80_000, Loss: 0.01, Flows: 11}, Now: estimate.Crowd{RTT: 6000, Flows: 9}}
+	m.Incast = &estimate.Incast{Window: window, Before: estimate.Aggregate{RTT: 80_000, Loss: 0.01, Flows: 11}, Now: estimate.Aggregate{RTT: 6000, Flows: 9}}
 	return m
 }
 
