@@ -127,6 +127,9 @@ func TestWhyNetwork(t *testing.T) {
 			}
 		}
 	}
+	if got := leastRTT.unit(3); got != "3µs" {
+		t.Errorf("a round-trip time of 3 us is written as %s", got)
+	}
 	var p Path
 	if got, want := p.WhyNetwork().String(), "no round-trip time is known"; got != want {
 		t.Errorf("nothing known: %q, want %q", got, want)

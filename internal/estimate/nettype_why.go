@@ -127,8 +127,11 @@ func (m measure) unit(v float32) string {
 		return fmt.Sprintf("%.0f %%", 100*v)
 	}
 	d := time.Duration(math.Min(float64(v), 1e12)) * time.Microsecond
-	if d > 10*time.Millisecond {
-		return d.Round(time.Millisecond).String()
+	switch {
+	case d > 10*time.Millisecond:
+		d = d.Round(time.Millisecond)
+	case d > 100*time.Microsecond:
+		d = d.Round(10 * time.Microsecond)
 	}
-	return d.Round(10 * time.Microsecond).String()
+	return d.String()
 }
