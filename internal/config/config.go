@@ -33,7 +33,7 @@ type Config struct {
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
 	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
-	Pods     Pods          `key:"pods" doc:"pods, and the path of their packets through this host"`
+	Pods     Pods          `key:"pods" doc:"pods, and how their packets pass this host"`
 	Host     Host          `key:"host" doc:"sysctls that tcpilot sets while it runs, see host-profile.md"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
 	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
@@ -78,7 +78,7 @@ type Learning struct {
 	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`
 	DrawKey      string        `key:"draw_key" doc:"secret that the hosts of a fleet share, so that at one time they draw the same congestion control for the same network; empty is a random one for each host"`
 	SaveInterval time.Duration `key:"save_interval" min:"5s" max:"1h" doc:"time between two writes of what was learned to state_dir"`
-	Paths        Paths         `key:"paths" doc:"which remote addresses learn together"`
+	Paths        Paths         `key:"paths" doc:"which remote addresses belong to one path"`
 }
 
 // Buffers configures the limits of buffers (package buffers).

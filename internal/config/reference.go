@@ -58,7 +58,7 @@ All rules together may name 8190 remote and 8190 local prefixes, 256 remote and 
 A rule needs a name and at least one of set, learn, rate_limit, on_rto, watch and leave. A rule that can never match is a mistake.
 In a pattern of ` + "`cgroup`" + `, * and ? match within one name, and a \ that is part of a name is doubled. Cgroups that begin later are found within 5 s, and when the plugin tcpilot-cni tells of a pod that starts; a connection costs the same as with paths.
 A rule for pods matches nothing as long as no pod meets its conditions; that is no mistake. A pod's annotation ` + "`tcpilot.io/congestion-control: NAME`" + ` fixes the congestion control of its
-connections, which then learn and adapt nothing; otherwise they get what their rule gives, under a variant of it that is called RULE@NAME in rules and metrics. A rule with ` + "`leave`" + ` leaves them alone all the same.
+connections, for which nothing is learned or adapted then; otherwise they get what their rule gives, under a variant of it that is called RULE@NAME in rules and metrics. A rule with ` + "`leave`" + ` leaves them alone all the same.
 If the name is not available here, the pod follows its rules, and ` + "`tcpilot pods`" + ` says so.
 The annotation ` + "`tcpilot.io/profile: NAME`" + ` is for rules that name it, such as ` + "`match: {pod: {annotation: {tcpilot.io/profile: bulk}}}`" + `: if none does, for this pod, ` + "`tcpilot pods`" + ` says so too.
 A rule for one port on either side is written as two rules, one with ` + "`remote_port`" + ` and one with ` + "`local_port`" + `.

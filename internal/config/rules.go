@@ -65,7 +65,7 @@ type fileLearn struct {
 	Objective     learn.Objective `key:"objective" default:"throughput" oneof:"throughput latency fct realtime" doc:"what the connections want: throughput (goodput while the network is the limit), latency (round-trip time above the least, and retransmits), fct (completion time of connections of one size), realtime (latency and its variation); latency and realtime also have defaults of other keys, see learning.md"`
 	HoldOut       *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included"`
 	SwitchRunning bool            `key:"switch" default:"false" doc:"running connections get a better congestion control too, if theirs is believed to be less than half as fast on their path; those whose application chose one are left alone"`
-	Scope         string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: all network namespaces learn together; netns: each for itself"`
+	Scope         string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: what is learned is for all network namespaces; netns: for each one separately"`
 }
 
 type fileBounds struct {
