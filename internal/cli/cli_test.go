@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -356,11 +357,12 @@ func TestWithoutDaemon(t *testing.T) {
 	}
 	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, nil }
 	w.run(t.Context(), "detach").golden(t, "detach-nothing")
-	broken := errors.New("operation not permitted")
+	broken := fmt.Errorf("create network namespace: %w", fs.ErrPermission)
+	w.env.Run = func(context.Context, RunOptions) error { return broken }
 	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, broken }
 	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) { return api.Doctor{}, broken }
-	for _, cmd := range []string{"detach", "doctor"} {
-		if r := w.run(t.Context(), cmd); r.code != console.ExitError || !strings.Contains(r.stderr, "(no daemon runs): operation not permitted") {
+	for cmd, where := range map[string]string{"detach": "(no daemon runs): ", "doctor": "(no daemon runs): ", "run": "tcpilot: "} {
+		if r := w.run(t.Context(), cmd); r.code != console.ExitError || !strings.Contains(r.stderr, where+broken.Error()+"\nhint: be root (sudo)") {
 			t.Errorf("%s: %+v", cmd, r)
 		}
 	}

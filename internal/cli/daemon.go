@@ -40,7 +40,10 @@ expires, and the next daemon adopts them without a gap.`,
 			if console.Interrupted(cmd.Context(), err) {
 				return nil
 			}
-			return err
+			if err != nil {
+				return rootError{err}
+			}
+			return nil
 		},
 	}
 	f := cmd.Flags()
@@ -134,7 +137,7 @@ Connections of pods are not interrupted.`,
 func (a *app) detachAlone(ctx context.Context, o RunOptions) error {
 	d, err := a.Detach(ctx, o)
 	if err != nil {
-		return fmt.Errorf("detach (no daemon runs): %w", err)
+		return rootError{fmt.Errorf("detach (no daemon runs): %w", err)}
 	}
 	if len(d.Undone) == 0 {
 		d.Undone = []string{}

@@ -51,7 +51,7 @@ that of a container.`,
 func (a *app) doctorAlone(ctx context.Context, config string) error {
 	d, err := a.Doctor(ctx, RunOptions{Config: config, Socket: a.socket})
 	if err != nil {
-		return fmt.Errorf("examine kernel (no daemon runs): %w", err)
+		return rootError{fmt.Errorf("examine kernel (no daemon runs): %w", err)}
 	}
 	if !a.JSON {
 		fmt.Fprintln(a.Stderr, "(no daemon runs: tested by this command)")

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"iter"
 	"time"
 
@@ -83,18 +84,26 @@ func Main(ctx context.Context, env Env, args []string) int {
 	return console.Run(ctx, New(env), env.Stderr, args, explainError)
 }
 
-// explainError returns the exit code and the hint for an error of the daemon, or for a
-// daemon that does not run.
+// rootError is an error of a command that needs root.
+type rootError struct{ error }
+
+func (e rootError) Unwrap() error { return e.error }
+
+// explainError returns the exit code and the hint for an error of the daemon, for a daemon that
+// does not run, or for a command that lacks privileges.
 func explainError(err error) (code int, hint string) {
 	var (
 		missing *api.NotRunningError
 		answer  *api.Error
+		root    rootError
 	)
 	switch {
 	case errors.As(err, &missing):
 		return console.ExitNotRunning, ""
 	case errors.As(err, &answer):
 		return console.ExitError, answer.Hint
+	case errors.As(err, &root) && errors.Is(err, fs.ErrPermission):
+		return console.ExitError, "be root (sudo); a container needs the capabilities that docs/security.md lists"
 	}
 	return console.ExitError, ""
 }
