@@ -22,7 +22,7 @@ type Set [MaxRules / 64]uint64
 // Add puts rule i into the set.
 func (s *Set) Add(i int) { s[i/64] |= 1 << (i % 64) }
 
-// And returns the rules in both sets.
+// and returns the rules in both sets.
 func (s Set) and(t Set) Set {
 	for i := range s {
 		s[i] &= t[i]

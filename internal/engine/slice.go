@@ -67,7 +67,7 @@ func (n *node) overlap() overlap {
 	return ofPath
 }
 
-// life is how long connections of a path last, and how many there are at a time.
+// lifetimes says how long connections of a path last, and how many there are at a time.
 type lifetimes struct {
 	log   float32 // binary logarithm of nanoseconds, mean
 	ms    float32 // milliseconds, mean

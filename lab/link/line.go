@@ -10,7 +10,7 @@ import (
 // forever is later than any packet is due.
 const forever = math.MaxInt64
 
-// held is a packet in the kernel's queue, with its times on the worker's clock.
+// delayed is a packet in the kernel's queue, with its times on the worker's clock.
 type delayed struct {
 	id     uint32
 	delay  uint32 // after the bottleneck, in units of 1024 ns
