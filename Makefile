@@ -108,7 +108,7 @@ lint: ## formatting, vet, staticcheck, functions that nothing uses
 	@tools/dead-code
 
 .PHONY: bench
-bench: build ## what it does for traffic: every lab scenario, reduced, at most 10 minutes
+bench: build ## what it does for traffic: every lab scenario, reduced, some 15 minutes
 	@tools/deps lab cni
 	@$(SUDO) bin/tcpilot lab run --all --quick --overview
 
