@@ -70,7 +70,7 @@ func (a Asked) delayVerdict(s Spread, floor time.Duration) Verdict {
 	// below the middle.
 	ahead := a.overtake(s.Probes)
 	if ahead >= 0.5 {
-		return undecided("half of the probes may have gone without it")
+		return undecided("half of the probes may have passed without the delay")
 	}
 	low := time.Duration(ahead / (1 - ahead) * float64(a.Jitter))
 	off := within(delayOff, delayShare, a.Delay, a.loose) + floor + byChance(medianError/(1-ahead), a.Jitter, s.Probes)
@@ -88,7 +88,7 @@ func (a Asked) jitterVerdict(s Spread, floor time.Duration) Verdict {
 	// not, but further from the middle; the same holds for the ninetieth.
 	ahead := a.overtake(s.Probes)
 	if ahead >= 0.1 {
-		return undecided("a tenth of the probes may have overtaken, without any")
+		return undecided("a tenth of the probes may have overtaken others, without any jitter")
 	}
 	off := within(jitterOff, jitterShare, a.Jitter, a.loose) + floor + byChance(a.jitterError, a.Jitter, s.Probes)
 	wide := time.Duration(ahead / (1 - ahead) * float64(a.Jitter))
@@ -107,7 +107,7 @@ func (d Direction) lossVerdict() Verdict {
 	low, _ := interval(n, asked)
 	_, high := interval(n, max(asked, strayLoss))
 	off := max(strayLoss, lossShareOff*asked)
-	would := fmt.Sprintf("%s to %s would be chance", console.Percent(low), console.Percent(high))
+	would := fmt.Sprintf("chance explains %s to %s", console.Percent(low), console.Percent(high))
 	switch {
 	case d.Loss < low && d.Loss < asked-off:
 		return wrong("too little; " + would)
@@ -126,7 +126,7 @@ func (d Direction) reorderVerdict() Verdict {
 		}
 		return Verdict{}
 	case asked > maxReorder:
-		return undecided("so many went ahead that the order of arrival does not show how many")
+		return undecided("so many packets overtook others that the order of arrival does not show how many")
 	case !d.canReorder:
 		return undecided("the probes were too far apart to overtake")
 	}
@@ -158,7 +158,7 @@ func (d Direction) rateVerdict() Verdict {
 func (d Direction) queueVerdict() Verdict {
 	a := d.Asked
 	if a.overtake(d.Delay.Probes) >= 0.5 {
-		return undecided("half of the packets may have gone without the delay")
+		return undecided("half of the packets may have passed without the delay")
 	}
 	switch {
 	case d.Rate < a.Rate*(1-rateShare*a.loose)*(1-a.Loss): // not full, or the rate is to blame
@@ -187,7 +187,7 @@ func (d Direction) markVerdict() Verdict {
 	case !d.Asked.ECN && d.Marked > 0:
 		return wrong("not asked")
 	case d.Asked.marks && d.filled && d.Marked < 0.5:
-		return wrong("too few, with the queue full")
+		return wrong("too few, although the queue was full")
 	}
 	return Verdict{}
 }

@@ -183,16 +183,16 @@ func (h Host) Sane(l Limits) error {
 	stalled := float64(h.Stalled) / float64(max(1, h.Elapsed))
 	switch {
 	case h.Steal > l.Steal:
-		return fmt.Errorf("other machines took %s of the processors (%s may be): run it when the host is quieter",
+		return fmt.Errorf("other machines took %s of the processors (allowed: %s): run it when the host is quieter",
 			console.Percent(h.Steal), console.Percent(l.Steal))
 	case h.Longest > l.Longest:
-		return fmt.Errorf("the machine stood still for %s (%s may be): run it again",
+		return fmt.Errorf("the machine stood still for %s (allowed: %s): run it again",
 			short(h.Longest), short(l.Longest))
 	case stalled > l.Stalled:
-		return fmt.Errorf("the machine stood still for %s of %s, in %d stalls (%s may be): run it again, or when the host is quieter",
+		return fmt.Errorf("the machine stood still for %s of %s, in %d stalls (allowed: %s): run it again, or when the host is quieter",
 			short(h.Stalled), short(h.Elapsed), h.Stalls, console.Percent(l.Stalled))
 	case h.Busy > l.Busy:
-		return fmt.Errorf("the processors were %s busy (%s may be), so they were the bottleneck: end other programs, or ask for a lower rate",
+		return fmt.Errorf("the processors were %s busy (allowed: %s), so they were the bottleneck: end other programs, or ask for a lower rate",
 			console.Percent(h.Busy), console.Percent(l.Busy))
 	}
 	return nil
