@@ -124,20 +124,27 @@ func Make(p *Pair) (m Made, err error) {
 
 // CheckFree returns ErrExists if the pod has an interface of the name, or the host a device of hostName.
 func CheckFree(ns, name, hostName string) error {
-	for path, name := range map[string]string{ns: name, netns.Own: hostName} {
-		h, err := open(path)
-		if err != nil {
-			return err
-		}
-		_, err = h.LinkByName(name)
-		h.Close()
-		if err == nil {
-			return fmt.Errorf("%w: %s", ErrExists, name)
-		} else if !isNotFound(err) {
-			return fmt.Errorf("find interface %s: %w", name, err)
-		}
+	if err := netns.In(ns, func() error { return isFree(name) }); err != nil {
+		return err
 	}
-	return nil
+	return isFree(hostName)
+}
+
+// isFree binds a socket to the name. For that, the kernel does not take its lock of devices (RTNL), unlike for a
+// request of rtnetlink, which waits while other pods come and go.
+func isFree(name string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	switch err := unix.BindToDevice(fd, name); {
+	case errors.Is(err, unix.ENODEV):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find interface %s: %w", name, err)
+	}
+	return fmt.Errorf("%w: %s", ErrExists, name)
 }
 
 // create makes the devices, in the first mode that the kernel has.
