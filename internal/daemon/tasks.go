@@ -341,7 +341,7 @@ func freeLost(in slots, age time.Duration, log *slog.Logger) {
 		log.Warn("cannot free the state of connections whose end was missed, trying again", "error", err)
 	}
 	if n > 0 {
-		log.Info("freed the state of connections that the kernel no longer lists", "connections", n, "used", used, "of", all)
+		log.Info("freed the state of connections that were in no list of sockets", "connections", n, "used", used, "of", all)
 	}
 }
 
