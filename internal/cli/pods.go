@@ -119,7 +119,7 @@ func (a *app) renderRouting(w io.Writer, l *api.PodList) {
 				parts = append(parts, c.Fate+" "+fmtCount(c.Packets))
 			}
 		}
-		what := map[bool]string{true: "packets routed without the host's stack (netfilter included)", false: "packets left to the host's stack"}[routed]
+		what := map[bool]string{true: "packets routed past the host's stack and netfilter", false: "packets left to the host's stack"}[routed]
 		fmt.Fprintf(w, "%s: %s\n", what, cmp.Or(strings.Join(parts, ", "), console.None))
 	}
 }
