@@ -14,8 +14,8 @@ import (
 // belief takes some 3 KB on its way to the file. Each batch writes the whole file anew.
 const saveBatch = 2048
 
-// remember passes every stored belief to keep, which reports whether a rule uses it.
-func (d *Daemon) remember(keep func(engine.StoredPath) bool) error {
+// loadBeliefs passes every stored belief to keep, which reports whether a rule uses it.
+func (d *Daemon) loadBeliefs(keep func(engine.StoredPath) bool) error {
 	kept, unwanted := 0, 0
 	err := d.store.Load(func(r store.Record) error {
 		var m engine.StoredPath

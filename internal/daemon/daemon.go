@@ -368,7 +368,7 @@ func (d *Daemon) startEngine(cfg *config.Config) error {
 		d.engine.ArmFailedBefore(cc, n)
 	}
 	return d.putRules(cfg.Rules, func(rules []policy.Rule) error {
-		return d.engine.Start(rules, d.resolver(), d.remember, time.Now().UnixNano())
+		return d.engine.Start(rules, d.resolver(), d.loadBeliefs, time.Now().UnixNano())
 	})
 }
 

@@ -57,7 +57,7 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Sto
 	p.made = nil // settle writes them, as it does every other node
 	e.install(p)
 	if load != nil {
-		if err := load(e.remember); err != nil {
+		if err := load(e.restore); err != nil {
 			return nil, err
 		}
 		e.byLastUse()

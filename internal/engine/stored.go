@@ -47,7 +47,7 @@ func (n *node) place() PathID {
 	return PathID{Rule: n.rule.rule.Name, Scope: k.Scope, Prefix: k.Prefix}
 }
 
-func (e *Engine) memory(n *node) StoredPath {
+func (e *Engine) stored(n *node) StoredPath {
 	m := StoredPath{
 		PathID: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
@@ -83,7 +83,7 @@ func (e *Engine) Unsaved(limit int) (changed []StoredPath, forgotten []PathID, m
 	defer e.mu.Unlock()
 	nodes, forgotten, more := e.saves.take(limit)
 	for _, n := range nodes {
-		changed = append(changed, e.memory(n))
+		changed = append(changed, e.stored(n))
 	}
 	return changed, forgotten, more
 }
@@ -101,10 +101,10 @@ func (e *Engine) Saved(at time.Time, err error) {
 	e.totals.LastSaved = at
 }
 
-// remember restores what is stored of a path. It reports whether it did: not if the rule is
+// restore takes over what is stored of a path. It reports whether it did: not if the rule is
 // gone, or has another objective, scope or learner now. That a guard took the rollout of a rule
 // back is restored of all rules that were not edited.
-func (e *Engine) remember(m StoredPath) bool {
+func (e *Engine) restore(m StoredPath) bool {
 	rs := e.rules.named(m.Rule)
 	if rs == nil {
 		return false
@@ -112,15 +112,15 @@ func (e *Engine) remember(m StoredPath) bool {
 	taken := e.rollouts.restore(rs, m.RolledBack)
 	switch l := rs.rule.Learn; {
 	case l == nil: // there are only the comparisons of the rule as a whole
-		return rs.root != nil && m.Prefix.Bits() == 0 && e.rememberComparisons(rs.root, &m) || taken
+		return rs.root != nil && m.Prefix.Bits() == 0 && e.restoreComparisons(rs.root, &m) || taken
 	case l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner:
 		return false
 	case l.OwnScope && m.Scope == 0: // of all namespaces together there is no belief
-		return m.Prefix.Bits() == 0 && e.rememberComparisons(rs.root, &m)
+		return m.Prefix.Bits() == 0 && e.restoreComparisons(rs.root, &m)
 	case l.OwnScope != (m.Scope != 0):
 		return false
 	}
-	n := e.rememberNode(rs, m.PathID)
+	n := e.restoreNode(rs, m.PathID)
 	if n == nil {
 		return false
 	}
@@ -128,14 +128,14 @@ func (e *Engine) remember(m StoredPath) bool {
 	n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
 	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
 	n.retired, n.metrics = m.Retired, m.Metrics
-	e.rememberComparisons(n, &m)
+	e.restoreComparisons(n, &m)
 	n.stored = true
 	return true
 }
 
-// rememberComparisons restores the stored comparisons of n, if there are any, and if they are with
+// restoreComparisons restores the stored comparisons of n, if there are any, and if they are with
 // the present default and about what the rule gives now. It reports whether it did.
-func (e *Engine) rememberComparisons(n *node, m *StoredPath) bool {
+func (e *Engine) restoreComparisons(n *node, m *StoredPath) bool {
 	c := comparisons{m.Compared, m.Failures, m.LeftToDefault}
 	if c == (comparisons{}) || m.Default != e.baseline.now || m.Treatment != e.subject(n) {
 		return false
@@ -144,9 +144,9 @@ func (e *Engine) rememberComparisons(n *node, m *StoredPath) bool {
 	return true
 }
 
-// rememberNode returns the node of a stored prefix; nil if the configuration now asks for
+// restoreNode returns the node of a stored prefix; nil if the configuration now asks for
 // another prefix length.
-func (e *Engine) rememberNode(rs *ruleState, p PathID) *node {
+func (e *Engine) restoreNode(rs *ruleState, p PathID) *node {
 	if !p.Prefix.IsValid() {
 		return nil
 	}
