@@ -288,9 +288,9 @@ type OptionCheck struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// Conflict is another program or setting that changes what tcpilot changes.
+// Conflict is another program that may change what tcpilot changes.
 type Conflict struct {
-	Kind   string `json:"kind"`   // program, sysctl, service
+	Kind   string `json:"kind"`   // program: another sock_ops program, attached to tcpilot's cgroup or above
 	What   string `json:"what"`   // "sock_ops program 42 (bpftune) on /sys/fs/cgroup"
 	Advice string `json:"advice"` // what to do about it, if anything
 }

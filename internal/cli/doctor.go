@@ -22,13 +22,13 @@ func (a *app) doctor() *cobra.Command {
 		Short: "Show what this kernel allows, found by trying it",
 		Long: `Show what tcpilot can do on this kernel: its features, every option at every
 hook with the kernel's answer, the congestion controls, what this host and its
-network cards are ready for, and whoever else changes what tcpilot changes. A
-field is usable if the kernel accepts it at one hook or more: a field that it
-does not accept before a connection is established is set afterwards. Everything
-is found by trying it, never from the kernel's version. If no daemon runs, this
-command does the tests, and needs root. The exit status is 1 if something
-prevents tcpilot from working here, for example a cgroup hierarchy that is only
-that of a container.`,
+network cards are ready for, and other sock_ops programs on tcpilot's cgroup or
+above it. A field is usable if the kernel accepts it at one hook or more: a
+field that it does not accept before a connection is established is set
+afterwards. Everything is found by trying it, never from the kernel's version.
+If no daemon runs, this command does the tests, and needs root. The exit status
+is 1 if something prevents tcpilot from working here, for example a cgroup
+hierarchy that is only that of a container.`,
 		Example: "  sudo tcpilot doctor",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
