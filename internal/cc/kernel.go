@@ -62,15 +62,16 @@ var errNoLinks = errors.New("this kernel cannot register a congestion control by
 // errNoTypes: a kernel without BTF accepts no struct_ops.
 var errNoTypes = errors.New("this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)")
 
-// explainLoad adds why this kernel does not load a control.
-func explainLoad(err error) error {
+// explainLoad adds why this kernel does not load a control. root says whether this process is root.
+func explainLoad(err error, root bool) error {
 	var verifier *ebpf.VerifierError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &verifier):
 		return fmt.Errorf("this kernel's verifier refused it: %w", shorten(verifier))
-	case errors.Is(err, os.ErrPermission):
+	// Without privileges, features of the kernel cannot be tried, and seem to be missing.
+	case errors.Is(err, os.ErrPermission), !root:
 		return fmt.Errorf("needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", err)
 	case strings.Contains(err.Error(), valueType):
 		return fmt.Errorf("this kernel does not support congestion controls in BPF (CONFIG_BPF_JIT): %w", err)

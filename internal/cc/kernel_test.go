@@ -29,7 +29,7 @@ func TestExplainLoad(t *testing.T) {
 		{fmt.Errorf("program x: kfunc y: %w", ebpf.ErrNotSupported), "lacks a feature that it needs: program x", ""},
 		{errors.New("anything else"), "anything else", ""},
 	} {
-		got := explainLoad(c.err)
+		got := explainLoad(c.err, true)
 		if c.err == nil {
 			if got != nil {
 				t.Errorf("nothing went wrong: %v", got)
@@ -43,8 +43,12 @@ func TestExplainLoad(t *testing.T) {
 			t.Errorf("%v is not kept in %v", c.err, got)
 		}
 	}
-	if !errors.Is(explainLoad(fmt.Errorf("map x: map create: %w", unix.EINVAL)), errNoLinks) {
+	if !errors.Is(explainLoad(fmt.Errorf("map x: map create: %w", unix.EINVAL), true), errNoLinks) {
 		t.Error("no errNoLinks for a kernel without links")
+	}
+	// Features that an unprivileged process cannot try seem to be missing.
+	if got := explainLoad(fmt.Errorf("map x: %w", ebpf.ErrNotSupported), false); !strings.Contains(got.Error(), "needs root") {
+		t.Errorf("without root: %v", got)
 	}
 }
 

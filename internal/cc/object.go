@@ -128,7 +128,7 @@ func (o Control) load(kernel string) (*ebpf.Map, error) {
 	}
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
-		return nil, explainLoad(err)
+		return nil, explainLoad(err, unix.Geteuid() == 0)
 	}
 	defer coll.Close()
 	return coll.DetachMap(ops), nil

@@ -228,7 +228,7 @@ If it is loaded already, for example by a daemon, that one is left as it is.`,
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			release, err := a.Hold(argv[0])
 			if err != nil {
-				return err
+				return rootError{err}
 			}
 			err = a.Print([]byte("holding " + argv[0] + " until interrupted\n"))
 			if err == nil {

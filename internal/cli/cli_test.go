@@ -359,10 +359,11 @@ func TestWithoutDaemon(t *testing.T) {
 	w.run(t.Context(), "detach").golden(t, "detach-nothing")
 	broken := fmt.Errorf("create network namespace: %w", fs.ErrPermission)
 	w.env.Run = func(context.Context, RunOptions) error { return broken }
+	w.env.Hold = func(string) (func() error, error) { return nil, broken }
 	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, broken }
 	w.env.Doctor = func(context.Context, RunOptions) (api.Doctor, error) { return api.Doctor{}, broken }
-	for cmd, where := range map[string]string{"detach": "(no daemon runs): ", "doctor": "(no daemon runs): ", "run": "tcpilot: "} {
-		if r := w.run(t.Context(), cmd); r.code != console.ExitError || !strings.Contains(r.stderr, where+broken.Error()+"\nhint: be root (sudo)") {
+	for cmd, where := range map[string]string{"detach": "(no daemon runs): ", "doctor": "(no daemon runs): ", "run": "tcpilot: ", "cc hold tcpilot_cubic": "tcpilot: "} {
+		if r := w.run(t.Context(), strings.Fields(cmd)...); r.code != console.ExitError || !strings.Contains(r.stderr, where+broken.Error()+"\nhint: be root (sudo)") {
 			t.Errorf("%s: %+v", cmd, r)
 		}
 	}
