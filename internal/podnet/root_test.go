@@ -181,6 +181,28 @@ func TestRootPair(t *testing.T) {
 	}
 }
 
+// The first packet to a pod is not lost: its addresses are usable when Make returns.
+func TestRootPairIsUsableAtOnce(t *testing.T) {
+	n := newNode(t)
+	for i := range 40 {
+		p := n.pair(testenv.NetNS(t), fmt.Sprint("a", i), "10.77.0.5", "fd77::5")
+		n.make(p)
+		inside, err := open(p.NetNS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range p.Addresses {
+			if r, err := inside.RouteGet(a.AsSlice()); err != nil || r[0].Type != unix.RTN_LOCAL {
+				t.Errorf("pod %d: %s is not local: %v, %v", i, a, r, err)
+			}
+		}
+		inside.Close()
+		if err := Remove(p.HostName); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // modes are those that the kernel has. Netkit is tried under other kernels (test/vm).
 func modes(t *testing.T) (list []Mode) {
 	testenv.Root(t)
