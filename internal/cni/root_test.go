@@ -320,12 +320,22 @@ func (c *chain) run(ctx context.Context, command, container, ns, config string) 
 	return c.runPlugin(ctx, "tcpilot-cni", command, container, ns, config)
 }
 
+// runPlugin returns when the plugin and all that it has started have ended: an IPAM plugin whose ADD goes on after
+// the kill would allocate an address behind the DEL that follows.
 func (c *chain) runPlugin(ctx context.Context, plugin, command, container, ns, config string) ([]byte, error) {
+	ended, held, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer ended.Close()
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, plugin))
 	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_NETNS=" + ns, "CNI_PATH=" + c.bin,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + container}
-	cmd.Stdin = strings.NewReader(config)
-	return cmd.Output()
+	cmd.Stdin, cmd.ExtraFiles = strings.NewReader(config), []*os.File{held}
+	out, err := cmd.Output()
+	held.Close()
+	io.Copy(io.Discard, ended)
+	return out, err
 }
 
 // The program is killed at random points of ADD and DEL of 50 attachments or more. Readers see whole records
