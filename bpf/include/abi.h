@@ -8,8 +8,8 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 11,	/* in the name of the directory with the pins */
-	NUM_FIELDS = 33,	/* tcp.NumFields */
+	ABI_VERSION = 12,	/* in the name of the directory with the pins */
+	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
 	CC_NAME = 16,		/* TCP_CA_NAME_MAX */
@@ -94,6 +94,7 @@ enum class_flags {
 	CLASS_OWN_SCOPE = 1 << 1,
 	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
 	CLASS_TIMEOUTS = 1 << 3, /* timeouts of its connections are answered: timeout_answers */
+	CLASS_PEER_ANY = 1 << 4, /* the rule names remote addresses: the peer option is sent to all of them */
 };
 
 struct class_entry {		/* the class of the rule that matched */
@@ -208,6 +209,11 @@ enum {
 	FIELD_ACK_DSCP = 32,
 };
 
+/* Its value is RTO_MIN in microseconds towards peers that do not delay ACKs (peer.bpf.h). */
+enum {
+	FIELD_PEER_OPTION = 33,
+};
+
 /* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
  * delack.bpf.h, pacing.bpf.h, clamp.bpf.h), or that an application keeps if it has set them (defaults.bpf.h).
  * If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
@@ -288,7 +294,13 @@ struct track {
 	__u8 delack_max;	/* the same, of 16 ms at most */
 	__u16 clamp;		/* packets; the same of the clamp of the congestion window */
 	__u32 loss_rtt_us;	/* smoothed round-trip time of what was delivered when losses were found; 0: none */
+	__u8 peer_delack_max_ms; /* the longest delay of ACKs that the peer told; 0: none */
+	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
+	__u8 told_ms;		/* what the peer is told: our longest delay of ACKs; 0: nothing */
+	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
+	__u8 pad[4];
 };
+
 
 /* ---- samples ----------------------------------------------------------- */
 
@@ -320,7 +332,9 @@ enum sample_flags {		/* tcp.Flags */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */
 	F_SNDBUF_MAX = 1 << 12,	/* its send buffer has grown to the maximum of tcp_wmem */
 	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */
-	F_SAMPLE = F_MASK | F_RCVBUF_MAX | F_SNDBUF_MAX | F_LATER,
+	F_PEER_SENT = 1 << 14,	/* enum peer_flags */
+	F_PEER_RESENT = 1 << 15,
+	F_SAMPLE = F_MASK | F_RCVBUF_MAX | F_SNDBUF_MAX | F_LATER | F_PEER_SENT | F_PEER_RESENT,
 };
 
 struct conn_sample {
@@ -375,7 +389,8 @@ struct conn_sample {
 	__u32 loss_rtt_us;	/* track.loss_rtt_us */
 	__u32 delack_max_us;	/* icsk_delack_max */
 	__u32 data_segs_in;
-	__u32 pad;		/* not written, and not read */
+	__u32 peer_delack_us;	/* track.peer_delack_max_ms */
+	__u64 peer_receive;	/* bytes, a power of two: track.peer_receive_log2; 0: unknown */
 };
 
 enum closed_bits {
@@ -409,6 +424,10 @@ enum counter {
 	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
 	COUNT_SWITCHED,		/* running connections that got a better arm */
 	COUNT_BACKWARDS,	/* samples dropped because a counter was less than before */
+	COUNT_PEER_SENT,	/* SYNs and SYN-ACKs with the peer option */
+	COUNT_PEER_SEEN,	/* those received */
+	COUNT_PEER_RESENT,	/* connections whose SYN was sent again without it */
+	COUNT_PEER_BLOCKED,	/* connections without it, because the host did not answer one with it */
 	NUM_COUNTERS,
 };
 
@@ -471,8 +490,8 @@ _Static_assert(sizeof(struct timeout_answer) == 24, "abi");
 _Static_assert(sizeof(struct limit) == 32, "abi");
 _Static_assert(sizeof(struct limited) == 64, "abi");
 _Static_assert(sizeof(struct limit_member) == 64, "abi");
-_Static_assert(sizeof(struct track) == 48, "abi");
-_Static_assert(sizeof(struct conn_sample) == 304, "abi");
+_Static_assert(sizeof(struct track) == 56, "abi");
+_Static_assert(sizeof(struct conn_sample) == 312, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 
 #endif

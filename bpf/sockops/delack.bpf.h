@@ -23,7 +23,14 @@ static __always_inline void follow_delack_max(struct tcp_sock *tp, struct track 
 					      const struct runtime_config *cfg,
 					      const struct path_policy *p)
 {
-	t->delack_max = follow_timer(tp, t, cfg, p, FIELD_DELACK_MAX, TCP_BPF_DELACK_MAX,
+	__u32 us = KERNEL_TIMER_US;
+
+	if (p && (p->set & p->adapted & ~cfg->yield & DELACK_MAX_BIT))
+		us = p->value[FIELD_DELACK_MAX];
+	/* The peer was told a bound, from which its RTO_MIN follows. */
+	if (t->told_ms && t->delack_max && us_to_jiffies(us) > t->delack_max)
+		return;
+	t->delack_max = follow_timer(tp, t, cfg, p, us, TCP_BPF_DELACK_MAX,
 				     tp->inet_conn.icsk_delack_max, t->delack_max, true);
 }
 

@@ -18,6 +18,7 @@
 #include "delack.bpf.h"
 #include "ack_marks.bpf.h"
 #include "clamp.bpf.h"
+#include "peer_listen.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -190,6 +191,26 @@ static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
 	follow_share(tp, tp, t, share);
 }
 
+/* A listener gets the flag by which it is asked for the peer option if some rule has that, and loses it if
+ * none has it any more. */
+static __always_inline void follow_listener(struct tcp_sock *tp, const struct runtime_config *cfg)
+{
+	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	bool wanted = cfg->requests & PEER_OPS, ours = bpf_sk_storage_get(&peer_listeners, tp, 0, 0);
+
+	if (wanted)
+		netns_receive_note(tp);
+	if (wanted == ours || (wanted && ((flags & flag) || !attached_to(tp))))
+		return;
+	flags = wanted ? flags | flag : flags & ~flag;
+	if (bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS_OPTION, &flags, sizeof(flags)))
+		return;
+	if (wanted)
+		peer_mark(tp);
+	else
+		bpf_sk_storage_delete(&peer_listeners, tp);
+}
+
 SEC("iter/tcp")
 int tcpilot_live(struct bpf_iter__tcp *ctx)
 {
@@ -204,11 +225,17 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	__u64 ns, cookie;
 	bool moved;
 
-	if (!skc || !(1U << (skc->skc_state & 31) & FLOW_STATES))
+	if (!skc || !(1U << (skc->skc_state & 31) & (FLOW_STATES | 1 << TCP_LISTEN)))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(skc);
 	if (!tp)
 		return 0;
+	if (skc->skc_state == TCP_LISTEN) {
+		cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+		if (cfg && bpf_ktime_get_ns() < cfg->lease_ns)
+			follow_listener(tp, cfg);
+		return 0;
+	}
 	ns = bpf_ktime_get_ns();
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);

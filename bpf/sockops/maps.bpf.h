@@ -141,4 +141,20 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
+/* Listeners that have a flag from tcpilot (peer_listen.bpf.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u8);
+} peer_listeners SEC(".maps");
+
+/* How much sockets of a network namespace can receive at a time, as binary logarithm of bytes, by cookie. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u8);
+} netns_receive SEC(".maps");
+
 #endif

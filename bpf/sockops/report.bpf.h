@@ -107,6 +107,10 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		flags |= F_ECN;
 	if (tp->ecn_flags & TCP_ECN_SEEN)
 		flags |= F_ECN_SEEN;
+	if (t->peer_flags & PEER_SENT)
+		flags |= F_PEER_SENT;
+	if (t->peer_flags & PEER_RESENT)
+		flags |= F_PEER_RESENT;
 	return flags | report_buffers(tcp_sk_sock(tp));
 }
 
@@ -183,6 +187,8 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	s->init_lost = last->at_ns ? 0 : t->init_lost;
 	s->flows = flow_active(t->flow);
 	s->loss_rtt_us = t->loss_rtt_us;
+	s->peer_delack_us = t->peer_delack_max_ms * 1000;
+	s->peer_receive = t->peer_receive_log2 ? 1ULL << (t->peer_receive_log2 & 63) : 0;
 	s->max_pacing_rate = sk->sk_max_pacing_rate == ~0UL ? 0 : sk->sk_max_pacing_rate;
 
 	if (now->at_ns - last_wake_ns > WAKE_INTERVAL_NS) {

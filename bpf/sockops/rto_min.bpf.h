@@ -12,6 +12,48 @@
 #include "timers.bpf.h"
 
 #define RTO_MIN_BIT (1ULL << FIELD_RTO_MIN)
+#define PEER_BIT (1ULL << FIELD_PEER_OPTION)
+
+enum {
+	PEER_LEAST_US = 10000,	/* the least RTO_MIN with which spurious retransmissions are counted */
+};
+
+/* RTO_MIN towards a peer that delays its ACKs by so many milliseconds at most: what the path needs if they are not delayed, that, and
+ * a tick by which either timer may be late. Then it is a value that estimate.RTOMins has, or up to a tick of 5 ms or
+ * 10 ms more, so that its spurious retransmissions are counted for that value. */
+static __always_inline __u32 peer_rto_min(__u32 undelayed_us, __u32 delack_max_ms)
+{
+	__u32 us = undelayed_us + delack_max_ms * 1000 + jiffy_us;
+
+	if (us <= PEER_LEAST_US)
+		return PEER_LEAST_US;
+	if (us <= 20000 || (us > 25000 && us <= 30000) || (us > 50000 && us <= 55000))
+		return us;
+	if (us <= 25000)
+		return 25000;
+	return us <= 50000 ? 50000 : us <= 100000 ? 100000 : KERNEL_TIMER_US;
+}
+
+/* What a connection of the path gets now: the shorter one of what its path shows, and of what its peer told.
+ * mask has the fields that may be set. */
+static __always_inline __u32 rto_min_of(const struct path_policy *p, __u64 mask, const struct track *t)
+{
+	__u64 set = p->set & mask;
+	__u32 us = KERNEL_TIMER_US, peer;
+
+	if (!(mask & RTO_MIN_BIT))
+		return us;
+	if (set & p->adapted & RTO_MIN_BIT)
+		us = p->value[FIELD_RTO_MIN];
+	else if (set & RTO_MIN_BIT)
+		return us;	/* a rule's value, which is not changed */
+	if ((set & PEER_BIT) && t->peer_delack_max_ms) {
+		peer = peer_rto_min(p->value[FIELD_PEER_OPTION], t->peer_delack_max_ms);
+		if (peer < us)
+			us = peer;
+	}
+	return us;
+}
 
 /* What the application (TCP_RTO_MIN_US) or the sysctl chose is kept. Returns track.rto_min. */
 static __always_inline __u32 change_rto_min(void *ctx, struct tcp_sock *tp, __u32 was, __u32 us)
@@ -36,12 +78,27 @@ static __always_inline void check_rto_min(void *ctx, struct tcp_sock *tp, struct
 		t->rto_min = change_rto_min(ctx, tp, t->rto_min, KERNEL_TIMER_US);
 }
 
+/* The handshake of an outgoing connection has shown how long its peer delays ACKs. */
+static __always_inline void peer_shorten_rto_min(void *ctx, struct tcp_sock *tp, struct track *t,
+						 const struct path_policy *p, __u64 mask)
+{
+	__u32 was = t->rto_min ?: us_to_jiffies(KERNEL_TIMER_US), us;
+
+	if (!t->peer_delack_max_ms || !tcp_has_sack(tp))
+		return;
+	us = rto_min_of(p, mask, t);
+	if (us_to_jiffies(us) < was)
+		t->rto_min = change_rto_min(ctx, tp, was, us);
+}
+
 /* Without SACK it is not shortened, as at the beginning. */
 static __always_inline void follow_rto_min(struct tcp_sock *tp, struct track *t,
 					   const struct runtime_config *cfg,
 					   const struct path_policy *p)
 {
-	t->rto_min = follow_timer(tp, t, cfg, p, FIELD_RTO_MIN, TCP_BPF_RTO_MIN,
+	__u32 us = p ? rto_min_of(p, ~cfg->yield, t) : KERNEL_TIMER_US;
+
+	t->rto_min = follow_timer(tp, t, cfg, p, us, TCP_BPF_RTO_MIN,
 				  tp->inet_conn.icsk_rto_min, t->rto_min, tcp_has_sack(tp));
 }
 

@@ -43,6 +43,22 @@ struct {
 	__type(value, __u8);
 } raised_retries SEC(".maps");
 
+/* Between the SYN and the end of the handshake of incoming connections with the option. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct peer_handshake);
+	__type(value, struct peer_request);
+} peer_requests SEC(".maps");
+
+/* By address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32[4]);
+	__type(value, struct peer_host);
+} peer_hosts SEC(".maps");
+
 /* By field, then by congestion control. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -80,6 +96,7 @@ struct {
 #include "delack.bpf.h"
 #include "defaults.bpf.h"
 #include "pacing.bpf.h"
+#include "peer.bpf.h"
 #include "round_trip.bpf.h"
 #include "timeouts.bpf.h"
 #include "ends.bpf.h"
@@ -171,20 +188,23 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 /* Sets the fields of the policy when a connection begins: of an outgoing one, those that affect
  * the handshake. Not inlined: most connections have none. */
 static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
-				   struct track *t, bool outgoing)
+				   struct track *t, const struct conn *c)
 {
 	__u64 set = ctx->policy->set & ~ctx->yield;
+	bool outgoing = c->outgoing;
+	__u32 rto_min;
 
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
 	    (ctx->cfg->requests & OP(TIMEOUT_INIT)))
 		t->flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
-	if (set & ctx->policy->adapted & RTO_MIN_BIT) {
-		set &= ~RTO_MIN_BIT;
-		t->rto_min = lower_rto_min(skops, ctx->tp, ctx->policy->value[FIELD_RTO_MIN],
-					   outgoing);
-	}
+	if (!outgoing && (set & PEER_BIT))
+		peer_accepted(c, t, ctx->now);
+	rto_min = rto_min_of(ctx->policy, ~ctx->yield, t);
+	if (rto_min < KERNEL_TIMER_US)
+		t->rto_min = lower_rto_min(skops, ctx->tp, rto_min, outgoing);
+	set &= ~(ctx->policy->adapted & RTO_MIN_BIT);
 	if (set & ctx->policy->adapted & DELACK_MAX_BIT) {
 		set &= ~DELACK_MAX_BIT;
 		t->delack_max = lower_delack_max(skops, ctx->tp, ctx->policy->value[FIELD_DELACK_MAX]);
@@ -193,6 +213,8 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	/* limit_pacing divides it once the connection is counted */
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 	apply_fields(skops, ctx->policy, set, false);
+	if (outgoing && (set & PEER_BIT))
+		t->told_ms = peer_tells(ctx, c);
 	if (outgoing && !(ctx->policy->set & ~ANSWER_FIELDS))
 		t->flags &= ~F_FIELDS;	/* no look-up after the handshake */
 }
@@ -213,7 +235,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!outgoing)
 		flow_begin(t.flow);
 	if (unlikely(t.flags & F_FIELDS)) {
-		apply_begin(skops, ctx, &t, outgoing);
+		apply_begin(skops, ctx, &t, c);
 		/* Not called there: Linux before 6.5 allows 512 bytes of stack for all frames, each
 		 * rounded up to 32 (check_max_stack_depth). */
 		if (!outgoing)
@@ -230,6 +252,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	if (unlikely(!remember(skops, &t, ctx->counters)))
 		flow_end_of(&t);
+	else if (unlikely(t.told_ms && outgoing))
+		peer_call(skops, true);
 }
 
 /* The handshake of an outgoing connection is over. Returns the connection if there is
@@ -243,6 +267,8 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
 	flow_begin(t->flow);
+	if (unlikely(t->told_ms))
+		peer_answered(skops);
 	if (likely(t->arm >= MAX_CC && !(t->flags & F_FIELDS)))	/* ARM_DEFAULT, or NO_ARM as a hold-out has */
 		return NULL;
 	return t->flags & F_HOLD_OUT ? NULL : t;
@@ -266,6 +292,11 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	__u32 field;
 	__u64 value;
 
+	if (skops->op == BPF_SOCK_OPS_HDR_OPT_LEN_CB) {
+		if (p && ctx->now < p->expires_ns && !request_is_hold_out(ctx, c))
+			peer_reply(skops, ctx, c);
+		return;
+	}
 	/* A program of a cgroup further down, which ran before, has answered. The kernel
 	 * begins with 0 (tcp_call_bpf), and -1 is customary for no answer. */
 	if ((__s32)skops->reply > 0)
@@ -337,7 +368,7 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 enum {
 	/* ops that are always handled; request ops only if some policy answers them */
 	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
-		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB) | OP(RTT_CB),
+		 OP(RTO_CB) | OP(RETRANS_CB) | OP(STATE_CB) | OP(RTT_CB) | OP(HDR_OPT_LEN_CB) | OP(WRITE_HDR_OPT_CB),
 };
 
 /* Classifies the connection and finds its policy. It is called in one place only, so
@@ -373,6 +404,8 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct con
 		apply_established(skops, ctx, late);
 	if (ctx->tp) {
 		check_rto_min(skops, ctx->tp, late);
+		if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
+			peer_shorten_rto_min(skops, ctx->tp, late, ctx->policy, ~ctx->yield);
 		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
 	}
 }
@@ -401,6 +434,18 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		on_round_trip(skops, bpf_ktime_get_ns() < ctx.cfg->lease_ns);
 		return 1;
 	}
+	if (unlikely(op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)) {
+		peer_write(skops);
+		return 1;
+	}
+	if (unlikely(op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)) {
+		if (skops->is_fullsock) {
+			peer_syn(skops);
+			return 1;
+		}
+		if (!peer_asked(skops))
+			return 1;
+	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 	ctx.counters = counters_here();
 	if (!ctx.counters)
@@ -414,6 +459,9 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		if (op == BPF_SOCK_OPS_TCP_CONNECT_CB)
 			restore_syn_retries(skops, ctx.tp);
 	}
+	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB &&
+	    unlikely(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
+		peer_done(skops);	/* it has it from its listener */
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		late = on_active_established(skops, ctx.now);
 		if (!late)
@@ -423,6 +471,10 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (unlikely(ctx.now >= ctx.cfg->lease_ns))
 		return 1;
 
+	if (unlikely(op == BPF_SOCK_OPS_TCP_LISTEN_CB)) {
+		peer_listen(skops);
+		return 1;
+	}
 	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;
 	barrier_var(late);	/* otherwise clang tests op, and the verifier loses track */
 	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late)

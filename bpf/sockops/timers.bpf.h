@@ -29,17 +29,17 @@ static __always_inline __u32 change_timer(void *ctx, struct tcp_sock *tp, int op
 	return us == KERNEL_TIMER_US ? 0 : us_to_jiffies(us);
 }
 
-/* Gives a running connection the value that its path has now: the kernel's if all of its
+/* Gives a running connection the value that its path has now, us: the kernel's if all of its
  * connections are in the hold-out, or if it has no policy any more (p is NULL). given is what
  * struct track remembers; returns what it should remember. */
 static __always_inline __u32 follow_timer(struct tcp_sock *tp, const struct track *t,
 					  const struct runtime_config *cfg, const struct path_policy *p,
-					  int field, int option, __u32 has, __u32 given, bool may_shorten)
+					  __u32 us, int option, __u32 has, __u32 given, bool may_shorten)
 {
-	__u32 was = given ?: us_to_jiffies(KERNEL_TIMER_US), us = KERNEL_TIMER_US, now;
+	__u32 was = given ?: us_to_jiffies(KERNEL_TIMER_US), now;
 
-	if (p && (p->set & p->adapted & ~cfg->yield & (1ULL << field)) && p->hold_out < 1 << 16)
-		us = p->value[field];
+	if (!p || p->hold_out >= 1 << 16)
+		us = KERNEL_TIMER_US;
 	now = us_to_jiffies(us);
 	if (now == was || has != was || (t->flags & (F_HOLD_OUT | F_ADOPTED)))
 		return given;

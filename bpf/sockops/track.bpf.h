@@ -17,6 +17,37 @@
 #define NSEC_PER_MSEC 1000000ULL
 #define NSEC_PER_SEC 1000000000ULL
 
+enum peer_flags {		/* track.peer_flags */
+	PEER_RESERVED = 1 << 0,	/* there is room for the option in the SYN that is made now */
+	PEER_SENT = 1 << 1,	/* the SYN or SYN-ACK had the option */
+	PEER_RESENT = 1 << 2,	/* the SYN was sent again, without it */
+};
+
+struct peer_told {		/* what an option said, valid if delack_max_ms is not 0 */
+	__u8 delack_max_ms;
+	__u8 receive_log2;
+};
+
+struct peer_handshake {		/* key: the connection of a request socket */
+	__u32 remote[4];
+	__u32 local[4];
+	__u16 remote_port;
+	__u16 local_port;
+};
+
+struct peer_request {
+	__u64 at_ns;		/* CLOCK_MONOTONIC; of the SYN */
+	struct peer_told peer;
+	__u8 told_ms;		/* in the SYN-ACK that is made now; 0: nothing */
+	__u8 sent;
+	__u8 pad[4];
+};
+
+struct peer_host {
+	__u64 answered_ns;	/* CLOCK_MONOTONIC; the host answered a SYN with the option */
+	__u64 without_ns;	/* the same; until then SYNs to it are without */
+};
+
 struct live_conn {
 	struct track track;
 	struct totals last;

@@ -38,7 +38,7 @@ const KindLost = "lost"
 // flagNames are the names of tcp.Flags, by bit. Bits without a name are used only in the
 // kernel.
 var flagNames = [...]string{"outgoing", "hold-out", "app-cc", "arm-failed", "cc-changed",
-	"app-limited", "ecn", "ecn-seen", "adopted", "default-arm", "hold-out-slice", "rcvbuf-max", "sndbuf-max", "later"}
+	"app-limited", "ecn", "ecn-seen", "adopted", "default-arm", "hold-out-slice", "rcvbuf-max", "sndbuf-max", "later", "peer-sent", "peer-resent"}
 
 // FromSample returns s as the API writes it.
 func FromSample(s *tcp.Sample) Sample {

@@ -83,7 +83,7 @@ func TestEveryNameIsParsed(t *testing.T) {
 			t.Errorf("endOf(%q) = %v", e, got)
 		}
 	}
-	if tcp.Flags(1<<(len(flagNames)-1)) != tcp.FlagLater {
+	if tcp.Flags(1<<(len(flagNames)-1)) != tcp.FlagPeerResent {
 		t.Error("flagNames does not end with the last flag of package tcp")
 	}
 	l := Sample{Flags: []string{"ecn"}}

@@ -67,6 +67,8 @@ const (
 type Class struct {
 	ID    uint32 // stable while the daemon runs; 0 is no class
 	Leave bool   // touch nothing, report nothing
+	// PeerAny: the peer option is sent to all remote addresses, not only to private ones and the own network.
+	PeerAny bool
 	// OwnScope: each network namespace learns separately.
 	OwnScope bool
 	// Named: the rule names a network namespace, a pod or a cgroup, and so has priority over the

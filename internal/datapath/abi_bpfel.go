@@ -16,8 +16,8 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 11
-	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 33
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 12
+	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
 	abiAbiLimitsCC_NAME          abiAbiLimits = 16
@@ -76,6 +76,7 @@ const (
 	abiClassFlagsCLASS_OWN_SCOPE abiClassFlags = 2
 	abiClassFlagsCLASS_NAMED     abiClassFlags = 4
 	abiClassFlagsCLASS_TIMEOUTS  abiClassFlags = 8
+	abiClassFlagsCLASS_PEER_ANY  abiClassFlags = 16
 )
 
 type abiClosedBits uint32
@@ -139,7 +140,8 @@ type abiConnSample struct {
 	LossRttUs       uint32
 	DelackMaxUs     uint32
 	DataSegsIn      uint32
-	Pad             uint32
+	PeerDelackUs    uint32
+	PeerReceive     uint64
 }
 
 type abiCounter uint32
@@ -167,12 +169,16 @@ const (
 	abiCounterCOUNT_THINNED      abiCounter = 19
 	abiCounterCOUNT_SWITCHED     abiCounter = 20
 	abiCounterCOUNT_BACKWARDS    abiCounter = 21
-	abiCounterNUM_COUNTERS       abiCounter = 22
+	abiCounterCOUNT_PEER_SENT    abiCounter = 22
+	abiCounterCOUNT_PEER_SEEN    abiCounter = 23
+	abiCounterCOUNT_PEER_RESENT  abiCounter = 24
+	abiCounterCOUNT_PEER_BLOCKED abiCounter = 25
+	abiCounterNUM_COUNTERS       abiCounter = 26
 )
 
 type abiCounters struct {
 	_ structs.HostLayout
-	N [22]uint64
+	N [26]uint64
 }
 
 type abiEvent uint32
@@ -264,7 +270,7 @@ type abiPathPolicy struct {
 	NumArms         uint32
 	Arm             [8]uint8
 	Weight          [8]uint32
-	Value           [33]uint64
+	Value           [34]uint64
 	WindowExpiresNs uint64
 	SwitchFrom      uint32
 	SwitchTo        uint32
@@ -281,7 +287,7 @@ const (
 
 type abiProbeResult struct {
 	_     structs.HostLayout
-	Field [33]int32
+	Field [34]int32
 	Cc    [32]int32
 	Hits  uint32
 }
@@ -370,7 +376,9 @@ const (
 	abiSampleFlagsF_RCVBUF_MAX     abiSampleFlags = 2048
 	abiSampleFlagsF_SNDBUF_MAX     abiSampleFlags = 4096
 	abiSampleFlagsF_LATER          abiSampleFlags = 8192
-	abiSampleFlagsF_SAMPLE         abiSampleFlags = 16383
+	abiSampleFlagsF_PEER_SENT      abiSampleFlags = 16384
+	abiSampleFlagsF_PEER_RESENT    abiSampleFlags = 32768
+	abiSampleFlagsF_SAMPLE         abiSampleFlags = 65535
 )
 
 type abiSockOption struct {
@@ -390,22 +398,27 @@ type abiTimeoutAnswer struct {
 }
 
 type abiTrack struct {
-	_         structs.HostLayout
-	Cookie    uint64
-	StartNs   uint64
-	Class     uint32
-	PolicyId  uint32
-	ConnectUs uint32
-	Flags     uint16
-	Arm       uint8
-	Err       uint8
-	Flow      uint32
-	InitCwnd  uint16
-	InitLost  uint16
-	RtoMin    uint8
-	DelackMax uint8
-	Clamp     uint16
-	LossRttUs uint32
+	_               structs.HostLayout
+	Cookie          uint64
+	StartNs         uint64
+	Class           uint32
+	PolicyId        uint32
+	ConnectUs       uint32
+	Flags           uint16
+	Arm             uint8
+	Err             uint8
+	Flow            uint32
+	InitCwnd        uint16
+	InitLost        uint16
+	RtoMin          uint8
+	DelackMax       uint8
+	Clamp           uint16
+	LossRttUs       uint32
+	PeerDelackMaxMs uint8
+	PeerReceiveLog2 uint8
+	ToldMs          uint8
+	PeerFlags       uint8
+	Pad             [4]uint8
 }
 
 // Names of all BPF objects in the ELF.

@@ -72,6 +72,8 @@ func TestABIFlags(t *testing.T) {
 		abiSampleFlagsF_RCVBUF_MAX:     tcp.FlagRcvbufMax,
 		abiSampleFlagsF_SNDBUF_MAX:     tcp.FlagSndbufMax,
 		abiSampleFlagsF_LATER:          tcp.FlagLater,
+		abiSampleFlagsF_PEER_SENT:      tcp.FlagPeerSent,
+		abiSampleFlagsF_PEER_RESENT:    tcp.FlagPeerResent,
 	} {
 		if tcp.Flags(c) != want {
 			t.Errorf("flag %#x is %#x in Go", c, want)
@@ -85,6 +87,7 @@ func TestABIFlags(t *testing.T) {
 	}
 	for c, want := range map[abiClassFlags]class.Class{
 		abiClassFlagsCLASS_LEAVE:     {Leave: true},
+		abiClassFlagsCLASS_PEER_ANY:  {PeerAny: true},
 		abiClassFlagsCLASS_OWN_SCOPE: {OwnScope: true},
 		abiClassFlagsCLASS_NAMED:     {Named: true},
 	} {
@@ -202,7 +205,7 @@ func TestABIHeaderConstants(t *testing.T) {
 		}
 	}
 	for name := range in {
-		if strings.HasPrefix(name, "FIELD_") && len(requestOps) != 5 {
+		if strings.HasPrefix(name, "FIELD_") && len(requestOps) != 6 {
 			t.Errorf("%s: %d request fields in Go", name, len(requestOps))
 		}
 	}

@@ -31,7 +31,16 @@ type Counters struct {
 	Ends        uint64               // ends of short connections while only a share is reported
 	Thinned     uint64               // ends not reported: samples of others stand for them
 	Backwards   uint64               // samples dropped because a counter was less than before
+	Peer        PeerCounters
 	Events      []Event
+}
+
+// PeerCounters count what happened with the peer option.
+type PeerCounters struct {
+	Sent    uint64 // SYNs and SYN-ACKs with the option
+	Seen    uint64 // those received
+	Resent  uint64 // connections whose SYN was sent again without it
+	Without uint64 // connections that began without it, because the host had not answered a SYN with it
 }
 
 // Event counts one kind of callback of a class's connections: of those that are watched, or whose timeouts
@@ -83,6 +92,10 @@ func (d *Datapath) Counters() (*Counters, error) {
 	c.Untracked, c.Forgotten = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_FORGOTTEN]
 	c.Ends = n[abiCounterCOUNT_ENDS]
 	c.Thinned, c.Backwards = n[abiCounterCOUNT_THINNED], n[abiCounterCOUNT_BACKWARDS]
+	c.Peer = PeerCounters{
+		Sent: n[abiCounterCOUNT_PEER_SENT], Seen: n[abiCounterCOUNT_PEER_SEEN],
+		Resent: n[abiCounterCOUNT_PEER_RESENT], Without: n[abiCounterCOUNT_PEER_BLOCKED],
+	}
 	c.Slots, c.Storages = n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
 	return c, errors.Join(d.readFailures(c), d.readEvents(c))
 }

@@ -82,6 +82,9 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		MaxPacingRate: r.MaxPacingRate,
 		LossRTT:       r.LossRttUs,
 
+		PeerDelack:  micros(uint64(r.PeerDelackUs)),
+		PeerReceive: r.PeerReceive,
+
 		CCState: tcp.CCState{
 			BW:         r.CcState.Bw,
 			MinRTT:     r.CcState.MinRttUs,

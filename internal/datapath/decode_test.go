@@ -53,7 +53,7 @@ func TestDecode(t *testing.T) {
 	var got tcp.Sample
 	must(t, decode(&got, record(r), 1000, someCCs(t)))
 	want := tcp.Sample{
-		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: (tcp.FlagSndbufMax<<1-1)&^tcp.FlagDefaultArm | tcp.FlagLater,
+		Kind: tcp.KindClose, End: tcp.EndAborted, Flags: (tcp.FlagSndbufMax<<1-1)&^tcp.FlagDefaultArm | tcp.FlagLater | tcp.FlagPeerSent | tcp.FlagPeerResent,
 		At: int64(r.AtNs) + 1000, Local: netip.MustParseAddrPort("192.0.2.1:443"), Remote: netip.MustParseAddrPort("[2001:db8::1]:50000"),
 		Arm: cc("bbr"), CC: cc("reno"),
 		Retrans: r.TotalRetrans, RwndLtd: micros(r.RwndLimitedUs), SndbufLtd: micros(r.SndbufLimitedUs),
@@ -210,7 +210,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if s.Kind.String() == "unknown" || s.Duration < 0 || s.Busy < 0 || s.RwndLtd < 0 || s.SndbufLtd < 0 ||
-			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags&^tcp.FlagLater >= tcp.FlagSndbufMax<<1 ||
+			!s.Local.IsValid() || s.Remote.Addr().Is4In6() || s.Flags&^(tcp.FlagLater|tcp.FlagPeerSent|tcp.FlagPeerResent) >= tcp.FlagSndbufMax<<1 ||
 			s.CCState.Flags&^tcp.AllCCFlags != 0 {
 			t.Fatalf("impossible sample %+v", s)
 		}

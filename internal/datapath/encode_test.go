@@ -128,7 +128,7 @@ func TestRequestMask(t *testing.T) {
 	for _, c := range []struct{ mask, ops uint64 }{
 		{0, 0}, {1 << tcp.InitCwnd, 0}, {1 << tcp.SynRTO, 1 << 1}, {1 << tcp.SynAckRTO, 1 << 1},
 		{1 << tcp.InitRwnd, 1 << 2}, {1 << tcp.ECN, 1 << 6}, {1 << tcp.BaseRTT, 1 << 7},
-		{1<<tcp.NumFields - 1, 1<<1 | 1<<2 | 1<<6 | 1<<7}, {1 << 63, 0},
+		{1<<tcp.NumFields - 1, 1<<1 | 1<<2 | 1<<6 | 1<<7 | 1<<11}, {1 << 63, 0},
 	} {
 		if got := requestMask(c.mask); uint64(got) != c.ops {
 			t.Errorf("fields %b need ops %b, got %b", c.mask, c.ops, got)

@@ -27,8 +27,10 @@ const (
 	iterMapLimits         = "limits"
 	iterMapLive           = "live"
 	iterMapLocalRules     = "local_rules"
+	iterMapNetnsReceive   = "netns_receive"
 	iterMapNetnsRules     = "netns_rules"
 	iterMapPathPolicies   = "path_policies"
+	iterMapPeerListeners  = "peer_listeners"
 	iterMapPortRules      = "port_rules"
 	iterMapPortSets       = "port_sets"
 	iterMapRemoteRules    = "remote_rules"
@@ -105,8 +107,10 @@ type iterMapSpecs struct {
 	Limits        *ebpf.MapSpec `ebpf:"limits"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
+	PeerListeners *ebpf.MapSpec `ebpf:"peer_listeners"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
@@ -157,8 +161,10 @@ type iterMaps struct {
 	Limits        *ebpf.Map `ebpf:"limits"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
+	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
+	PeerListeners *ebpf.Map `ebpf:"peer_listeners"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
@@ -181,8 +187,10 @@ func (m *iterMaps) Close() error {
 		m.Limits,
 		m.Live,
 		m.LocalRules,
+		m.NetnsReceive,
 		m.NetnsRules,
 		m.PathPolicies,
+		m.PeerListeners,
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,

@@ -26,8 +26,10 @@ const (
 	limitsMapLimits            = "limits"
 	limitsMapLive              = "live"
 	limitsMapLocalRules        = "local_rules"
+	limitsMapNetnsReceive      = "netns_receive"
 	limitsMapNetnsRules        = "netns_rules"
 	limitsMapPathPolicies      = "path_policies"
+	limitsMapPeerListeners     = "peer_listeners"
 	limitsMapPortRules         = "port_rules"
 	limitsMapPortSets          = "port_sets"
 	limitsMapRemoteRules       = "remote_rules"
@@ -100,8 +102,10 @@ type limitsMapSpecs struct {
 	Limits        *ebpf.MapSpec `ebpf:"limits"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
+	PeerListeners *ebpf.MapSpec `ebpf:"peer_listeners"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
@@ -148,8 +152,10 @@ type limitsMaps struct {
 	Limits        *ebpf.Map `ebpf:"limits"`
 	Live          *ebpf.Map `ebpf:"live"`
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
+	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
+	PeerListeners *ebpf.Map `ebpf:"peer_listeners"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
@@ -171,8 +177,10 @@ func (m *limitsMaps) Close() error {
 		m.Limits,
 		m.Live,
 		m.LocalRules,
+		m.NetnsReceive,
 		m.NetnsRules,
 		m.PathPolicies,
+		m.PeerListeners,
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,

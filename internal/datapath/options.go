@@ -44,6 +44,8 @@ var requestOps = map[tcp.Field]uint32{
 	tcp.InitRwnd:  unix.BPF_SOCK_OPS_RWND_INIT,
 	tcp.ECN:       unix.BPF_SOCK_OPS_NEEDS_ECN,
 	tcp.BaseRTT:   unix.BPF_SOCK_OPS_BASE_RTT,
+	// It is asked for by sockets that have a flag: listeners get it when they begin to listen.
+	tcp.PeerOption: unix.BPF_SOCK_OPS_TCP_LISTEN_CB,
 }
 
 // optionTable is the programs' constant table, indexed by field.

@@ -166,6 +166,9 @@ func classEntry(c class.Class) abiClassEntry {
 	if c.Timeouts != (class.Timeouts{}) {
 		e.Flags |= uint32(abiClassFlagsCLASS_TIMEOUTS)
 	}
+	if c.PeerAny {
+		e.Flags |= uint32(abiClassFlagsCLASS_PEER_ANY)
+	}
 	if c.OwnScope {
 		e.Flags |= uint32(abiClassFlagsCLASS_OWN_SCOPE)
 	}

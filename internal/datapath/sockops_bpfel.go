@@ -28,9 +28,13 @@ const (
 	sockopsMapLimits          = "limits"
 	sockopsMapLive            = "live"
 	sockopsMapLocalRules      = "local_rules"
+	sockopsMapNetnsReceive    = "netns_receive"
 	sockopsMapNetnsRules      = "netns_rules"
 	sockopsMapNetnsYields     = "netns_yields"
 	sockopsMapPathPolicies    = "path_policies"
+	sockopsMapPeerHosts       = "peer_hosts"
+	sockopsMapPeerListeners   = "peer_listeners"
+	sockopsMapPeerRequests    = "peer_requests"
 	sockopsMapPortRules       = "port_rules"
 	sockopsMapPortSets        = "port_sets"
 	sockopsMapRaisedRetries   = "raised_retries"
@@ -115,9 +119,13 @@ type sockopsMapSpecs struct {
 	Limits         *ebpf.MapSpec `ebpf:"limits"`
 	Live           *ebpf.MapSpec `ebpf:"live"`
 	LocalRules     *ebpf.MapSpec `ebpf:"local_rules"`
+	NetnsReceive   *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.MapSpec `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.MapSpec `ebpf:"netns_yields"`
 	PathPolicies   *ebpf.MapSpec `ebpf:"path_policies"`
+	PeerHosts      *ebpf.MapSpec `ebpf:"peer_hosts"`
+	PeerListeners  *ebpf.MapSpec `ebpf:"peer_listeners"`
+	PeerRequests   *ebpf.MapSpec `ebpf:"peer_requests"`
 	PortRules      *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets       *ebpf.MapSpec `ebpf:"port_sets"`
 	RaisedRetries  *ebpf.MapSpec `ebpf:"raised_retries"`
@@ -170,9 +178,13 @@ type sockopsMaps struct {
 	Limits         *ebpf.Map `ebpf:"limits"`
 	Live           *ebpf.Map `ebpf:"live"`
 	LocalRules     *ebpf.Map `ebpf:"local_rules"`
+	NetnsReceive   *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.Map `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.Map `ebpf:"netns_yields"`
 	PathPolicies   *ebpf.Map `ebpf:"path_policies"`
+	PeerHosts      *ebpf.Map `ebpf:"peer_hosts"`
+	PeerListeners  *ebpf.Map `ebpf:"peer_listeners"`
+	PeerRequests   *ebpf.Map `ebpf:"peer_requests"`
 	PortRules      *ebpf.Map `ebpf:"port_rules"`
 	PortSets       *ebpf.Map `ebpf:"port_sets"`
 	RaisedRetries  *ebpf.Map `ebpf:"raised_retries"`
@@ -199,9 +211,13 @@ func (m *sockopsMaps) Close() error {
 		m.Limits,
 		m.Live,
 		m.LocalRules,
+		m.NetnsReceive,
 		m.NetnsRules,
 		m.NetnsYields,
 		m.PathPolicies,
+		m.PeerHosts,
+		m.PeerListeners,
+		m.PeerRequests,
 		m.PortRules,
 		m.PortSets,
 		m.RaisedRetries,

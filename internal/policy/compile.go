@@ -91,6 +91,7 @@ func classOf(r *Rule, id uint32) class.Class {
 	c := class.Class{ID: id, Leave: r.Leave}
 	if !r.Leave {
 		c.Named = r.Match.Named()
+		c.PeerAny = len(r.Match.Remote) != 0
 		c.OwnScope = r.Learn != nil && r.Learn.OwnScope
 		c.Watch, c.WatchShare = r.Watch.Events, shareOf(r.Watch.Share)
 		c.Limit = r.LimitKey()

@@ -12,10 +12,10 @@ import (
 )
 
 // formatVersion is the version of the format. No other is read.
-const formatVersion = 6
+const formatVersion = 7
 
 // Size is the length of one encoded sample in bytes.
-const Size = 328
+const Size = 344
 
 // Offsets of a record. Times are nanoseconds; everything is little-endian.
 const (
@@ -52,6 +52,7 @@ const (
 	offLossRTT  = 308 // u32
 	offDataIn   = 312 // u32
 	offDelack   = 316 // i64
+	offPeer     = 324 // i64, u64
 
 	crc = 4 // u32 at the end: CRC-32C of all before it
 )
@@ -107,6 +108,8 @@ func encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint32(b[offLossRTT:], s.LossRTT)
 	le.PutUint32(b[offDataIn:], s.DataSegsIn)
 	le.PutUint64(b[offDelack:], uint64(s.DelackMax))
+	le.PutUint64(b[offPeer:], uint64(s.PeerDelack))
+	le.PutUint64(b[offPeer+8:], s.PeerReceive)
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
@@ -204,6 +207,8 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.LossRTT = le.Uint32(b[offLossRTT:])
 	s.DataSegsIn = le.Uint32(b[offDataIn:])
 	s.DelackMax = time.Duration(le.Uint64(b[offDelack:]))
+	s.PeerDelack = time.Duration(le.Uint64(b[offPeer:]))
+	s.PeerReceive = le.Uint64(b[offPeer+8:])
 }
 
 func put32(b []byte, v0, v1, v2, v3 uint32) {

@@ -41,6 +41,7 @@ const (
 	BaseRTT
 	AckPriority
 	AckDSCP
+	PeerOption
 	NumFields
 )
 
@@ -168,6 +169,8 @@ var Fields = [NumFields]FieldSpec{
 		"queueing priority of the packets of running connections that mostly receive, which are ACKs; an application's own priority is kept"},
 	AckDSCP: {"ack_dscp", Count, 1, 63, AtSample, "IP_TOS, IPV6_TCLASS", "",
 		"DSCP of the packets of running connections that mostly receive, which are ACKs; an application's own is kept (RFC 2474)"},
+	PeerOption: {"peer_option", Microseconds, 1000, 200_000, AtRequest, "BPF_SOCK_OPS_HDR_OPT_LEN_CB", "",
+		"send an experimental TCP option (RFC 6994) by which hosts with tcpilot tell each other by how long they delay ACKs; RTO_MIN becomes this value plus what the peer told"},
 }
 
 // String returns the field's key in the configuration.

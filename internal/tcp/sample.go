@@ -84,7 +84,9 @@ const (
 	FlagRcvbufMax                      // its receive buffer has grown to the maximum of tcp_rmem
 	FlagSndbufMax                      // its send buffer has grown to the maximum of tcp_wmem
 
-	FlagLater Flags = 1 << 13 // an earlier sample has the beginning of the connection
+	FlagLater      Flags = 1 << 13 // an earlier sample has the beginning of the connection
+	FlagPeerSent   Flags = 1 << 14 // its SYN or SYN-ACK had the peer option
+	FlagPeerResent Flags = 1 << 15 // its SYN was sent again, without the peer option
 )
 
 // InfiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h), the Ssthresh of a connection
@@ -148,6 +150,9 @@ type Sample struct {
 
 	MaxPacingRate uint64 `json:"max_pacing_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"limit of the socket's pacing rate, whoever set it; absent: none"`
 	LossRTT       uint32 `json:"loss_rtt_us,omitempty" unit:"us" doc:"smoothed round-trip time of the packets that were delivered when losses were found: of a full queue, if there is one; only if the rule adapts max_pacing_rate"`
+
+	PeerDelack  time.Duration `json:"peer_delack_ns,omitempty" unit:"ns" doc:"longest delay of ACKs that the peer told in the peer option; absent: it told nothing"`
+	PeerReceive uint64        `json:"peer_receive_bytes,omitempty" unit:"bytes" doc:"how much the peer can receive at a time, as it told, rounded down to a power of two; absent: unknown"`
 
 	CCState CCState `json:"-"` // the state that CC reports, if it is one of tcpilot's own
 }

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The peer option: two hosts with tcpilot tell each other in SYN and SYN-ACK by how long they delay ACKs
+ * at most, and how much they can receive at a time. A sender that knows the former may
+ * have a shorter RTO_MIN (docs/design/0023-peer-option.md).
+ *
+ * An experimental option (RFC 6994): other hosts ignore it, and it is only in the first SYN of a
+ * connection and the first answer to that. The kernel calls for it only sockets with
+ * BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG: of an outgoing connection, from its beginning until it is established;
+ * and listeners, whose flag decides for SYN-ACKs (peer_listen.bpf.h). Their children have it
+ * until they are established.
+ *
+ * Needs the maps peer_requests and peer_hosts of the including object.
+ */
+#ifndef TCPILOT_PEER_BPF_H
+#define TCPILOT_PEER_BPF_H
+
+#include "decide.bpf.h"
+#include "remember.bpf.h"
+#include "peer_listen.bpf.h"
+#include "rto_min.bpf.h"
+
+enum {
+	PEER_KIND = 254,	/* for experiments (RFC 4727); bpf_load_hdr_opt finds its identifier too */
+	PEER_EXID = 0x5450,	/* not registered at IANA */
+	PEER_VERSION = 1 << 4,	/* in the upper four bits; the lower ones are 0, and not read */
+	PEER_DELACK_MS = 40,	/* TCP_DELACK_MIN: the kernel's longest delay of an ACK if round trips take less */
+	PEER_MOST_MS = 200,	/* TCP_DELACK_MAX */
+	PEER_MOST_LOG2 = 30,	/* the largest window (RFC 7323, 2.3) */
+	TCP_FLAG_SYN = 2,	/* skb_tcp_flags */
+	PEER_PARSERS = BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG,
+};
+
+/* A handshake takes no longer than this on the side of the server (tcp_synack_retries). */
+#define PEER_HANDSHAKE_NS (64 * NSEC_PER_SEC)
+
+/* For how long a host gets no option once only a SYN without it was answered; and for how long one does that had
+ * answered a SYN with it before, so that the loss was probably an ordinary one. */
+#define PEER_DAY_NS (86400 * NSEC_PER_SEC)
+#define PEER_MINUTE_NS (60 * NSEC_PER_SEC)
+#define PEER_HOUR_NS (3600 * NSEC_PER_SEC)
+
+struct peer_option {		/* on the wire: two words of 32 bits */
+	__u8 kind;
+	__u8 len;
+	__be16 exid;
+	__u8 version;
+	__u8 receive_log2;	/* 0: unknown */
+	__be16 delack_max_ms;
+};
+
+/* ---- the option ---------------------------------------------------------- */
+
+/* Reads the option of the packet at hand, or of the SYN (BPF_LOAD_HDR_OPT_TCP_SYN). What it has that
+ * cannot be is as if there was none. */
+static __always_inline struct peer_told peer_load(struct bpf_sock_ops *skops, __u64 flags)
+{
+	struct peer_option o = { .kind = PEER_KIND, .len = 4, .exid = bpf_htons(PEER_EXID) };
+	struct peer_told t = {};
+	__u16 ms;
+
+	if (bpf_load_hdr_opt(skops, &o, sizeof(o), flags) != sizeof(o) || (o.version & 0xf0) != PEER_VERSION)
+		return t;
+	ms = bpf_ntohs(o.delack_max_ms);
+	if (!ms)
+		return t;
+	t.delack_max_ms = ms > PEER_MOST_MS ? PEER_MOST_MS : ms;
+	t.receive_log2 = o.receive_log2 > PEER_MOST_LOG2 ? PEER_MOST_LOG2 : o.receive_log2;
+	return t;
+}
+
+static __always_inline bool peer_store(struct bpf_sock_ops *skops, __u8 told_ms, __u8 receive_log2)
+{
+	struct peer_option o = {
+		.kind = PEER_KIND,
+		.len = sizeof(o),
+		.exid = bpf_htons(PEER_EXID),
+		.version = PEER_VERSION,
+		.receive_log2 = receive_log2,
+		.delack_max_ms = bpf_htons(told_ms),
+	};
+
+	if (bpf_store_hdr_opt(skops, &o, sizeof(o), 0))
+		return false;
+	count(COUNT_PEER_SENT);
+	return true;
+}
+
+/* How long a connection delays its ACKs at most, if it may by `us`. Longer round trips than PEER_DELACK_MS
+ * make the kernel delay them for longer, but RTO_MIN is not what such connections wait for. */
+static __always_inline __u8 peer_delack_ms(__u64 us)
+{
+	return us >= PEER_DELACK_MS * 1000 ? PEER_DELACK_MS : (us + 999) / 1000;
+}
+
+/* ---- whom it is sent to -------------------------------------------------- */
+
+/* A private or link-local address, or one of the same network as the local one (/24, /64). */
+static __always_inline bool peer_near(const struct conn *c)
+{
+	__u32 a = bpf_ntohl(c->remote[0]), v4;
+
+	if (a || c->remote[1] || c->remote[2] != bpf_htonl(0xffff))
+		return (a & 0xfe000000) == 0xfc000000 || (a & 0xffc00000) == 0xfe800000 ||
+		       (c->remote[0] == c->local[0] && c->remote[1] == c->local[1]);
+	v4 = bpf_ntohl(c->remote[3]);
+	return v4 >> 24 == 10 || v4 >> 24 == 127 || v4 >> 20 == 0xac1 || v4 >> 16 == 0xc0a8 ||
+	       v4 >> 16 == 0xa9fe || v4 >> 22 == 0x6440 >> 6 || /* RFC 1918, RFC 3927, RFC 6598 */
+	       !((c->remote[3] ^ c->local[3]) & bpf_htonl(0xffffff00));
+}
+
+static __always_inline bool peer_wanted(const struct conn_ctx *ctx, const struct conn *c)
+{
+	return (ctx->cls->flags & CLASS_PEER_ANY) || peer_near(c);
+}
+
+/* ---- the client's side --------------------------------------------------- */
+
+/* An outgoing connection begins. Returns track.told_ms. */
+static __always_inline __u8 peer_tells(const struct conn_ctx *ctx, const struct conn *c)
+{
+	const struct peer_host *h;
+
+	if (!peer_wanted(ctx, c) || tcp_is_mptcp(ctx->tp))
+		return 0;
+	h = bpf_map_lookup_elem(&peer_hosts, c->remote);
+	if (h && ctx->now < h->without_ns) {
+		count(COUNT_PEER_BLOCKED);
+		return 0;
+	}
+	return peer_delack_ms(jiffies_us(ctx->tp->inet_conn.icsk_delack_max));
+}
+
+static __always_inline void peer_call(struct bpf_sock_ops *skops, bool on)
+{
+	__u32 flags = skops->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+
+	bpf_sock_ops_cb_flags_set(skops, on ? flags | flag : flags & ~flag);
+}
+
+/* A connection is established, or was before it was noticed. Another program that writes options also
+ * reads them: then the flag is left as it is. */
+__noinline int peer_done(struct bpf_sock_ops *skops)
+{
+	if (!(skops->bpf_sock_ops_cb_flags & PEER_PARSERS))
+		peer_call(skops, false);
+	return 0;
+}
+
+/* A full socket sends something: room is needed in the first SYN only. It must not be taken from data.
+ *
+ * Global functions, so that they are verified once. */
+__noinline int peer_syn(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t;
+
+	if (skops->args[0] == BPF_WRITE_HDR_TCP_CURRENT_MSS)
+		return 0;
+	if (!(skops->skb_tcp_flags & TCP_FLAG_SYN))
+		return peer_done(skops);
+	t = recall(skops);
+	if (!tp || !t || !t->told_ms)
+		return 0;
+	t->peer_flags &= ~PEER_RESERVED;
+	if (tp->total_retrans) {
+		if ((t->peer_flags & PEER_SENT) && !(t->peer_flags & PEER_RESENT)) {
+			t->peer_flags |= PEER_RESENT;
+			count(COUNT_PEER_RESENT);
+		}
+		return 0;
+	}
+	if (!bpf_reserve_hdr_opt(skops, sizeof(struct peer_option), 0))
+		t->peer_flags |= PEER_RESERVED;
+	return 0;
+}
+
+/* Remembers whether hosts answer SYNs with the option. */
+static __always_inline void peer_host_answered(const struct track *t, const __u32 remote[4], __u64 now)
+{
+	const struct peer_host *was = bpf_map_lookup_elem(&peer_hosts, remote);
+	struct peer_host h = {};
+
+	if (was)
+		h = *was;
+	if (t->peer_delack_max_ms || !(t->peer_flags & PEER_RESENT)) {
+		if (h.answered_ns && now - h.answered_ns < PEER_HOUR_NS)
+			return;
+		h.answered_ns = now;
+	} else {
+		h.without_ns = now + (h.answered_ns && now - h.answered_ns < PEER_DAY_NS ? PEER_MINUTE_NS : PEER_DAY_NS);
+	}
+	bpf_map_update_elem(&peer_hosts, remote, &h, BPF_ANY);
+}
+
+/* The SYN-ACK has arrived. */
+__noinline int peer_answered(struct bpf_sock_ops *skops)
+{
+	struct track *t = recall(skops);
+	struct peer_told peer;
+	struct conn c = {};
+
+	if (!t)
+		return 0;
+	peer_done(skops);
+	if (!(t->peer_flags & PEER_SENT))
+		return 0;
+	peer = peer_load(skops, 0);
+	if (peer.delack_max_ms)
+		count(COUNT_PEER_SEEN);
+	t->peer_delack_max_ms = peer.delack_max_ms;
+	t->peer_receive_log2 = peer.receive_log2;
+	conn_read(skops, &c);
+	peer_host_answered(t, c.remote, bpf_ktime_get_ns());
+	return 0;
+}
+
+/* ---- the server's side --------------------------------------------------- */
+
+/* A socket begins to listen, and some rule has the option. */
+__noinline int peer_listen(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct bpf_sock *sk = skops->sk;
+
+	if (!tp || !sk)
+		return 0;
+	netns_receive_note(tp);
+	if (!(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) && peer_mark(sk))
+		peer_call(skops, true);
+	return 0;
+}
+
+static __always_inline void peer_key(struct peer_handshake *k, const struct conn *c)
+{
+	__builtin_memcpy(k->remote, c->remote, sizeof(k->remote));
+	__builtin_memcpy(k->local, c->local, sizeof(k->local));
+	k->remote_port = c->remote_port;
+	k->local_port = c->local_port;
+}
+
+/* What the SYN said to which a request socket answers, as delack_max_ms << 8 | receive_log2. 0: nothing; a SYN
+ * cookie leaves no place to keep it; and the kernel has the SYN only for the first SYN-ACK, unless the application
+ * has it saved. */
+__noinline int peer_asked(struct bpf_sock_ops *skops)
+{
+	struct peer_told t;
+
+	if (skops->args[0])
+		return 0;
+	t = peer_load(skops, BPF_LOAD_HDR_OPT_TCP_SYN);
+	return t.delack_max_ms << 8 | t.receive_log2;
+}
+
+/* Makes room in a SYN-ACK. By how long the connection will delay ACKs follows from its policy. */
+static __always_inline void peer_reply(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
+				       const struct conn *c)
+{
+	__u64 set = ctx->policy->set & ~ctx->yield;
+	struct peer_request r = { .at_ns = ctx->now };
+	struct peer_handshake k = {};
+	struct peer_request *was;
+	__u32 asked;
+
+	if (!(set & PEER_BIT) || !peer_wanted(ctx, c))
+		return;
+	peer_key(&k, c);
+	was = bpf_map_lookup_elem(&peer_requests, &k);
+	if (was && ctx->now - was->at_ns < PEER_HANDSHAKE_NS) {
+		was->told_ms = 0;	/* sent again: without it */
+		return;
+	}
+	asked = peer_asked(skops);
+	r.peer.delack_max_ms = asked >> 8;
+	r.peer.receive_log2 = asked;
+	count(COUNT_PEER_SEEN);
+	if (!bpf_reserve_hdr_opt(skops, sizeof(struct peer_option), 0))
+		r.told_ms = peer_delack_ms(set & DELACK_MAX_BIT ? ctx->policy->value[FIELD_DELACK_MAX] : ~0ULL);
+	bpf_map_update_elem(&peer_requests, &k, &r, BPF_ANY);
+}
+
+/* Writes the option into the SYN or SYN-ACK in which there is room for it. */
+__noinline int peer_write(struct bpf_sock_ops *skops)
+{
+	struct peer_handshake k = {};
+	struct peer_request *r;
+	struct conn c = {};
+	struct track *t;
+
+	if (skops->is_fullsock) {
+		struct tcp_sock *tp = skops_tcp(skops);
+
+		t = recall(skops);
+		if (tp && t && (t->peer_flags & PEER_RESERVED) && peer_store(skops, t->told_ms, receive_log2(tp)))
+			t->peer_flags |= PEER_SENT;
+		return 0;
+	}
+	conn_read(skops, &c);
+	peer_key(&k, &c);
+	r = bpf_map_lookup_elem(&peer_requests, &k);
+	if (r && r->told_ms && !r->sent)
+		r->sent = peer_store(skops, r->told_ms, netns_receive_log2(bpf_get_netns_cookie(skops)));
+	return 0;
+}
+
+/* An incoming connection of a rule with the option is established: t gets what its peer told. */
+static __always_inline void peer_accepted(const struct conn *c, struct track *t, __u64 now)
+{
+	struct peer_handshake k = {};
+	const struct peer_request *r;
+
+	peer_key(&k, c);
+	r = bpf_map_lookup_elem(&peer_requests, &k);
+	if (!r)
+		return;
+	if (now - r->at_ns < PEER_HANDSHAKE_NS) {
+		t->peer_delack_max_ms = r->peer.delack_max_ms;
+		t->peer_receive_log2 = r->peer.receive_log2;
+		if (r->sent) {
+			t->told_ms = r->told_ms;
+			t->peer_flags = PEER_SENT;
+		}
+	}
+	bpf_map_delete_elem(&peer_requests, &k);
+}
+
+#endif
