@@ -46,6 +46,9 @@ struct {
 /* Connections that are in no row and have no policy, found since user space cleared it. */
 __u32 uncounted;
 
+/* Error of the latest flag that could not be given to a listener; 0: none. */
+__s32 listeners_err;
+
 /* ---- adoption ------------------------------------------------------------ */
 
 static __always_inline bool attached_to(struct tcp_sock *tp)
@@ -195,7 +198,7 @@ static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
  * none has it any more. */
 static __always_inline void follow_listener(struct tcp_sock *tp, const struct runtime_config *cfg)
 {
-	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, err;
 	bool wanted = cfg->requests & PEER_OPS, ours = bpf_sk_storage_get(&peer_listeners, tp, 0, 0);
 
 	if (wanted)
@@ -203,8 +206,11 @@ static __always_inline void follow_listener(struct tcp_sock *tp, const struct ru
 	if (wanted == ours || (wanted && ((flags & flag) || !attached_to(tp))))
 		return;
 	flags = wanted ? flags | flag : flags & ~flag;
-	if (bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS_OPTION, &flags, sizeof(flags)))
+	err = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS_OPTION, &flags, sizeof(flags));
+	if (err) {
+		listeners_err = err;
 		return;
+	}
 	if (wanted)
 		peer_mark(tp);
 	else

@@ -142,6 +142,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		if b := p.RTOMinBarred; b != nil {
 			line("rto_min", "%s", fmtBarred(b, a.Now()))
 		}
+		if p.Peer != nil {
+			line("peer", "%s", fmtPeer(p.Peer, a.Now()))
+		}
 		if b := p.LeftToDefault; b != nil {
 			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)
 		}

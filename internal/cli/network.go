@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -31,7 +32,28 @@ func (a *app) renderNetworks(w io.Writer, l api.PathList) {
 			fmt.Fprintf(w, "%s: RTO_MIN %s\n", fmtPrefix(p.Prefix), fmtBarred(b, l.At))
 		}
 	}
+	for _, p := range l.Paths {
+		if p.Peer != nil {
+			fmt.Fprintf(w, "%s: %s\n", fmtPrefix(p.Prefix), fmtPeer(p.Peer, l.At))
+		}
+	}
 	a.renderPathCount(w, &l)
+}
+
+// fmtPeer says what the latest host of a path told in the peer option.
+func fmtPeer(p *engine.PeerTold, now time.Time) string {
+	var told []string
+	if p.Delack != 0 {
+		s := fmt.Sprintf("peer delays ACKs by %s at most", fmtDuration(p.Delack))
+		if p.Receive != 0 {
+			s += fmt.Sprintf(", receives up to %s at a time", fmtBytes(p.Receive))
+		}
+		told = append(told, s+" (told "+fmtAgo(now, p.At)+")")
+	}
+	if !p.LostAt.IsZero() {
+		told = append(told, "a SYN with the peer option was answered only without it ("+fmtAgo(now, p.LostAt)+")")
+	}
+	return strings.Join(told, "; ")
 }
 
 // fmtBarred says which value of RTO_MIN is not used, and for how long.

@@ -105,7 +105,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c := metrics.Counters{Samples: metrics.SampleCount{
 		Submitted: raw.Samples, Dropped: raw.SamplesLost, Malformed: raw.SamplesBad, Received: d.received.Load(),
 	}, Unseen: metrics.UnseenCount{Untracked: raw.Untracked, Forgotten: raw.Forgotten, Missed: raw.Missed,
-		Thinned: raw.Thinned, Backwards: raw.Backwards}}
+		Thinned: raw.Thinned, Backwards: raw.Backwards}, Peer: metrics.PeerCount(raw.Peer)}
 	for reason, n := range raw.Decisions {
 		c.Decisions = append(c.Decisions, metrics.ReasonCount{Reason: reason, Count: n})
 	}

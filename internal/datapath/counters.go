@@ -40,7 +40,7 @@ type PeerCounters struct {
 	Sent    uint64 // SYNs and SYN-ACKs with the option
 	Seen    uint64 // those received
 	Resent  uint64 // connections whose SYN was sent again without it
-	Without uint64 // connections that began without it, because the host had not answered a SYN with it
+	Omitted uint64 // connections that began without it, because the host had not answered a SYN with it
 }
 
 // Event counts one kind of callback of a class's connections: of those that are watched, or whose timeouts
@@ -94,7 +94,7 @@ func (d *Datapath) Counters() (*Counters, error) {
 	c.Thinned, c.Backwards = n[abiCounterCOUNT_THINNED], n[abiCounterCOUNT_BACKWARDS]
 	c.Peer = PeerCounters{
 		Sent: n[abiCounterCOUNT_PEER_SENT], Seen: n[abiCounterCOUNT_PEER_SEEN],
-		Resent: n[abiCounterCOUNT_PEER_RESENT], Without: n[abiCounterCOUNT_PEER_BLOCKED],
+		Resent: n[abiCounterCOUNT_PEER_RESENT], Omitted: n[abiCounterCOUNT_PEER_BLOCKED],
 	}
 	c.Slots, c.Storages = n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
 	return c, errors.Join(d.readFailures(c), d.readEvents(c))

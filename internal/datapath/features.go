@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Feature is a part of the datapath that a kernel may lack.
@@ -21,12 +24,40 @@ const (
 	featureReport  = "tp_btf/tcp_destroy_sock: samples at the end of connections"
 	featureEnds    = "tp_btf/tcp_send_reset, tp_btf/inet_sk_error_report: resets and errors"
 	featureLive    = "iter/tcp: samples of live connections"
+	featureOld     = "TCP_BPF_SOCK_OPS_CB_FLAGS: the peer option of listeners that are older than its rule"
 	featureLimits  = "iter/bpf_sk_storage_map: rate limits are divided by need"
 )
 
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
-	return []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}}
+	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}}
+	if d.wantsPeers() {
+		out = append(out, Feature{featureOld, d.oldListeners()})
+	}
+	return out
+}
+
+// wantsPeers reports whether some rule has the peer option.
+func (d *Datapath) wantsPeers() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config.Requests&requestMask(1<<tcp.PeerOption) != 0
+}
+
+// oldListeners says why listeners that are older than a rule with the peer option do not answer it; nil if
+// they do, or if there was none yet.
+func (d *Datapath) oldListeners() error {
+	if d.live == nil {
+		return d.liveErr
+	}
+	var code int32
+	if err := d.live.objs.ListenersErr.Get(&code); err != nil {
+		return fmt.Errorf("read what the iterator reports: %w", err)
+	}
+	if code == 0 {
+		return nil
+	}
+	return fmt.Errorf("set the flag of a listener: %w (Linux 6.12 has the option); programs that are started again from now on answer", syscall.Errno(-code))
 }
 
 // TryLoad loads every object without attaching it, to find out which ones this kernel

@@ -42,6 +42,7 @@ const (
 	iterProgTcpilotLive   = "tcpilot_live"
 	iterVarAttachedCgroup = "attached_cgroup"
 	iterVarJiffyUs        = "jiffy_us"
+	iterVarListenersErr   = "listeners_err"
 	iterVarSwitchesLeft   = "switches_left"
 	iterVarUncounted      = "uncounted"
 )
@@ -126,6 +127,7 @@ type iterMapSpecs struct {
 type iterVariableSpecs struct {
 	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
+	ListenersErr   *ebpf.VariableSpec `ebpf:"listeners_err"`
 	SwitchesLeft   *ebpf.VariableSpec `ebpf:"switches_left"`
 	Uncounted      *ebpf.VariableSpec `ebpf:"uncounted"`
 }
@@ -207,6 +209,7 @@ func (m *iterMaps) Close() error {
 type iterVariables struct {
 	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
+	ListenersErr   *ebpf.Variable `ebpf:"listeners_err"`
 	SwitchesLeft   *ebpf.Variable `ebpf:"switches_left"`
 	Uncounted      *ebpf.Variable `ebpf:"uncounted"`
 }

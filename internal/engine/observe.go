@@ -128,7 +128,8 @@ func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
 
 // showsPath reports whether a sample shows something that the rule adapts values to.
 func showsPath(rs *ruleState, s *tcp.Sample) bool {
-	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && rs.rule.Adapts(tcp.RTOMin) ||
+	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
+		(s.PeerDelack != 0 || s.Has(tcp.FlagPeerResent)) && rs.rule.Adapts(tcp.PeerOption) ||
 		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)
 }
 
@@ -156,13 +157,14 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	e.touch(n, s.At)
 	n.metrics.Incast = keepIf(n.adapts(tcp.CwndClamp), n.metrics.Incast)
 	n.metrics.Delack = keepIf(n.adapts(tcp.DelackMax), n.metrics.Delack)
+	n.metrics.Peer = keepIf(n.adapts(tcp.PeerOption), n.metrics.Peer)
 	rtoMin, delack := &n.metrics.RTOMin, n.metrics.Delack
 	spurious, costly := rtoMin.Until, int64(0)
 	if delack != nil {
 		costly = delack.Until
 	}
 	n.metrics.Observe(s)
-	if rtoMin.Until != spurious && n.adapts(tcp.RTOMin) {
+	if rtoMin.Until != spurious && (n.adapts(tcp.RTOMin) || n.adapts(tcp.PeerOption)) {
 		e.barred[rtoMin.Barred]++
 		e.logBarred(n, tcp.RTOMin, estimate.RTOMins[rtoMin.Barred], "spurious retransmissions, which the peers reported (DSACK)", rtoMin.For)
 	}

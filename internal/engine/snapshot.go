@@ -141,7 +141,9 @@ type PathMetrics struct {
 	// RTOMinBarred is set while a value of RTO_MIN is not used on the path, because peers reported
 	// spurious retransmissions with it.
 	RTOMinBarred *BarredRTOMin `json:"rto_min_barred,omitempty"`
-	Updated      time.Time     `json:"measured_at,omitzero"` // time of the latest sample; the last minutes are those before it
+	// Peer is what hosts of the path told in the peer option, if the rule has it.
+	Peer    *PeerTold `json:"peer,omitempty"`
+	Updated time.Time `json:"measured_at,omitzero"` // time of the latest sample; the last minutes are those before it
 	// NetworkType is unknown, datacentre, lan, wifi, cellular, long-fat, satellite, policed or bufferbloated.
 	NetworkType string `json:"network_type"`
 	// NetworkWhy has the metrics that led to it, with their bounds; of unknown, what is missing.
@@ -153,6 +155,14 @@ type BarredRTOMin struct {
 	RTOMin time.Duration `json:"rto_min_ns"` // this value and shorter ones are not used ...
 	Until  time.Time     `json:"until"`      // ... until then
 	For    time.Duration `json:"for_ns"`     // the length of that time
+}
+
+// PeerTold is what the latest host of a path told in the peer option.
+type PeerTold struct {
+	Delack  time.Duration `json:"delack_ns,omitempty"`     // longest delay of ACKs; 0: no host told one
+	Receive uint64        `json:"receive_bytes,omitempty"` // how much it can receive at a time, rounded down to a power of two; 0: unknown
+	At      time.Time     `json:"at,omitzero"`             // when it told that
+	LostAt  time.Time     `json:"lost_at,omitzero"`        // when a SYN with the option was sent again without it, and answered then
 }
 
 // PathArm is one arm of a path: what it is believed to be worth.

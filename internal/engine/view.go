@@ -210,8 +210,10 @@ func (v *viewer) path(p *PathState, n *node) {
 		PathMetrics: viewMetrics(&n.metrics),
 		Slice:       from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
 	}
-	if n.adapts(tcp.RTOMin) {
+	if n.adapts(tcp.RTOMin) || n.adapts(tcp.PeerOption) {
 		p.RTOMinBarred = viewBarred(&n.metrics.RTOMin, v.now)
+	}
+	if n.adapts(tcp.RTOMin) {
 		p.RTOMin = cmp.Or(time.Duration(from.policy.adapted.RTOMin), time.Duration(estimate.RTOMins[0])) * time.Millisecond
 	}
 	if v.e.opt.Flows != nil && from == n {
@@ -302,10 +304,25 @@ func viewMetrics(m *estimate.Path) PathMetrics {
 		out.RateLimit = uint64(limit)
 		out.RateLimitWhy = policy.WhyRateLimit(m)
 	}
+	out.Peer = viewPeer(m.Peer)
 	if m.Updated != 0 {
 		out.Updated = time.Unix(0, m.Updated)
 	}
 	out.NetworkType, out.NetworkWhy = m.Network.Type.String(), m.WhyNetwork()
+	return out
+}
+
+func viewPeer(p *estimate.Peer) *PeerTold {
+	if p == nil || *p == (estimate.Peer{}) {
+		return nil
+	}
+	out := &PeerTold{Delack: p.Delack, Receive: p.Receive}
+	if p.At != 0 {
+		out.At = time.Unix(0, p.At)
+	}
+	if p.LostAt != 0 {
+		out.LostAt = time.Unix(0, p.LostAt)
+	}
 	return out
 }
 

@@ -59,6 +59,7 @@ type Path struct {
 	// What only some rules ask for; nil: the path's rule does not.
 	Incast *Incast `json:"incast,omitempty"` // what connections show that fill the queue together
 	Delack *Delack `json:"delack,omitempty"` // what ACKs show of each DELACK_MAX
+	Peer   *Peer   `json:"peer,omitempty"`   // what hosts told in the peer option
 
 	// What only the type of network follows from.
 	Floor   Floor   `json:"floor"`
@@ -79,6 +80,10 @@ func (p *Path) Clone() Path {
 		d := *p.Delack
 		c.Delack = &d
 	}
+	if p.Peer != nil {
+		q := *p.Peer
+		c.Peer = &q
+	}
 	return c
 }
 
@@ -95,6 +100,9 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.RTOMin.observe(s)
 	if p.Delack != nil {
 		p.Delack.observe(s)
+	}
+	if p.Peer != nil {
+		p.Peer.observe(s)
 	}
 	p.Policer.observe(s, at)
 	if p.Incast != nil {

@@ -95,6 +95,15 @@ func (r *RTOMin) BarredAt(now int64) time.Duration {
 	return time.Duration(RTOMins[r.Barred]) * time.Millisecond
 }
 
+// LeastAt is the value above which RTO_MIN has to be at a time, because shorter ones were found too short: the next longer
+// one than the one that is barred; 0: any.
+func (r *RTOMin) LeastAt(now int64) time.Duration {
+	if r.BarredAt(now) == 0 {
+		return 0
+	}
+	return time.Duration(RTOMins[r.Barred-1]) * time.Millisecond
+}
+
 // Allows reports whether a value, an index into RTOMins, may be used, if that of index `was` is in
 // use: it is not barred, and either not shorter, or the next longer one has been shown to cause
 // few spurious retransmissions.

@@ -303,6 +303,10 @@ func (s *scrape) counters(c Counters) {
 	s.one(unseen, float64(c.Unseen.Missed), "missed")
 	s.one(unseen, float64(c.Unseen.Thinned), "thinned")
 	s.one(unseen, float64(c.Unseen.Backwards), "backwards")
+	s.one(peerSent, float64(c.Peer.Sent))
+	s.one(peerSeen, float64(c.Peer.Seen))
+	s.one(peerResent, float64(c.Peer.Resent))
+	s.one(peerWithout, float64(c.Peer.Omitted))
 	for _, n := range c.Limits {
 		if n.Total != 0 {
 			s.one(limitTotal, float64(n.Total), n.Rule)

@@ -88,6 +88,7 @@ func full(paths int) *fake {
 		Packets:   []PacketCount{{"pod-to-pod", true, 7}, {"nat", false, 9}},
 		Bandwidth: []BandwidthCount{{Direction: "egress", Limited: 2, Passed: 1e9, Marked: 3, Dropped: 4}, {Direction: "ingress", Limited: 1}},
 		BigTCP:    &BigTCPCount{Pods: 3, Sent: 40, Received: 50},
+		Peer:      PeerCount{Sent: 1, Seen: 2, Resent: 3, Omitted: 4},
 		Unseen:    UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
 	}}
 }

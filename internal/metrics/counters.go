@@ -27,6 +27,7 @@ type Counters struct {
 	Packets []PacketCount `json:"packets,omitempty"` // of pods; absent unless pods.host_routing is on
 	// Bandwidth is what the limits of all pods did, by direction; absent if there never was a limit.
 	Bandwidth []BandwidthCount `json:"bandwidth,omitempty"`
+	Peer      PeerCount        `json:"peer"`
 	BigTCP    *BigTCPCount     `json:"big_tcp,omitempty"` // absent unless pods.big_tcp is on
 }
 
@@ -143,6 +144,14 @@ type UnseenCount struct {
 	Missed    uint64 `json:"missed"`    // the kernel did not show the end: an upper bound
 	Thinned   uint64 `json:"thinned"`   // there were many: the samples of others stand for them
 	Backwards uint64 `json:"backwards"` // the kernel had wiped their counters
+}
+
+// PeerCount counts what happened with the peer option.
+type PeerCount struct {
+	Sent    uint64 `json:"sent"`    // SYNs and SYN-ACKs with it
+	Seen    uint64 `json:"seen"`    // those that arrived and were read
+	Resent  uint64 `json:"resent"`  // connections whose SYN was sent again without it
+	Omitted uint64 `json:"omitted"` // connections that began without it, because their host had answered a SYN only without it
 }
 
 // Names that stand for a class that has no rule.

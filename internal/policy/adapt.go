@@ -11,10 +11,12 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption}
 
 // ByNameOnly reports whether a rule adapts f only if it names it, and not by `auto`.
-func ByNameOnly(f tcp.Field) bool { return f == tcp.RTOMin || f == tcp.DelackMax || f == tcp.CwndClamp }
+func ByNameOnly(f tcp.Field) bool {
+	return f == tcp.RTOMin || f == tcp.DelackMax || f == tcp.CwndClamp || f == tcp.PeerOption
+}
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -33,6 +35,9 @@ type Adapted struct {
 	// Clamp is how many packets the path's connections may have in flight together. Each gets its
 	// share as clamp of its congestion window.
 	Clamp uint32
+	// Peer is RTO_MIN in milliseconds towards peers that do not delay ACKs: one of undelayed. If it is
+	// not 0, the peer option is sent.
+	Peer uint16
 }
 
 const (
@@ -85,13 +90,17 @@ func (r *Rule) Adapts(f tcp.Field) bool { return slices.Contains(r.Adapt, f) && 
 // connections that begin, and a clamp for those that run, so any other is safer.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
-	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || longer(a.DelackMax, b.DelackMax) ||
+	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || longer(a.DelackMax, b.DelackMax) || longer(a.Peer, b.Peer) ||
 		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate || a.Clamp != b.Clamp
 }
 
 // Adapted computes the values for a path from its metrics and its raised initial windows,
 // which may be nil. was are the values in use, now is in Unix nanoseconds.
 func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
+	if r.Adapts(tcp.PeerOption) {
+		least, _ := r.Bounds.Get(tcp.RTOMin)
+		a.Peer = peerOption(m, was.Peer, least, now)
+	}
 	if m == nil || m.SRTT == 0 || !recent(m.RTTAt, now, metricsAge) {
 		return a
 	}
@@ -185,7 +194,7 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 	}
 	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
 		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), Clamp: uint32(value(tcp.CwndClamp)), RTOMin: uint16(value(tcp.RTOMin) / 1000),
-		DelackMax: uint16(value(tcp.DelackMax) / 1000)}
+		DelackMax: uint16(value(tcp.DelackMax) / 1000), Peer: uint16(value(tcp.PeerOption) / 1000)}
 }
 
 // Value is the value of one of Adaptive, in the field's unit; 0 if there is none.
@@ -203,6 +212,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.RTOMin) * 1000 // microseconds
 	case tcp.DelackMax:
 		return uint64(a.DelackMax) * 1000
+	case tcp.PeerOption:
+		return uint64(a.Peer) * 1000
 	case tcp.MaxPacingRate:
 		return uint64(a.PacingRate)
 	case tcp.CwndClamp:
@@ -220,6 +231,8 @@ func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
 		return whyReceiveWindow(m)
 	case tcp.RTOMin:
 		return whyRTOMin(a, m)
+	case tcp.PeerOption:
+		return whyPeerOption(a, m)
 	case tcp.DelackMax:
 		return whyDelackMax(m)
 	case tcp.MaxPacingRate:

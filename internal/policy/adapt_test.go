@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,9 @@ import (
 const adaptNow = int64(1_700_000_000e9)
 
 // measured are the metrics of a path, of round-trip times in milliseconds.
+// fromMetrics are the fields that have a value only if the metrics of the path lead to one.
+var fromMetrics = slices.DeleteFunc(slices.Clone(Adaptive), func(f tcp.Field) bool { return f == tcp.PeerOption })
+
 func measured(srtt, rttvar float32) *estimate.Path {
 	return &estimate.Path{SRTT: 1000 * srtt, RTTVar: 1000 * rttvar, RTTs: 50, RTTAt: adaptNow - int64(time.Minute)}
 }
@@ -42,7 +46,7 @@ func TestAdaptHandshakeTimeouts(t *testing.T) {
 		{"no round-trip time", &estimate.Path{RTTs: 50, RTTAt: adaptNow}, Adapted{}, Adapted{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Rule{Learn: &Learn{}, Adapt: Adaptive}
+			r := &Rule{Learn: &Learn{}, Adapt: fromMetrics}
 			d := Decide(&Input{Rule: r, Arms: ccs("cubic"), Learner: &fixedLearner{}, Metrics: c.metrics, Adapted: c.was, Now: adaptNow})
 			if got := AdaptedIn(&d.Policy); got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
@@ -66,8 +70,8 @@ func TestAdaptOnlyWhatTheRuleAsksFor(t *testing.T) {
 	}{
 		{Rule{Learn: &Learn{}}, 0, 0},
 		{Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.SynAckRTO}}, 1 << tcp.SynAckRTO, 1 << tcp.SynAckRTO},
-		{Rule{Learn: &Learn{}, Adapt: Adaptive, Set: params(tcp.SynCount, 3)}, 1<<tcp.SynCount | 1<<tcp.SynAckRTO, 1 << tcp.SynAckRTO},
-		{Rule{Learn: &Learn{}, Adapt: Adaptive, Set: params(tcp.SynRTO, 50)}, 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, 1 << tcp.SynAckRTO},
+		{Rule{Learn: &Learn{}, Adapt: fromMetrics, Set: params(tcp.SynCount, 3)}, 1<<tcp.SynCount | 1<<tcp.SynAckRTO, 1 << tcp.SynAckRTO},
+		{Rule{Learn: &Learn{}, Adapt: fromMetrics, Set: params(tcp.SynRTO, 50)}, 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, 1 << tcp.SynAckRTO},
 	} {
 		d := Decide(&Input{Rule: &c.rule, Arms: ccs("cubic"), Learner: &fixedLearner{}, Metrics: measured(10, 1), Now: adaptNow})
 		if d.Policy.Params.Mask() != c.want || d.Policy.Adapted != c.adapted {
@@ -81,7 +85,7 @@ func TestAdaptOnlyWhatTheRuleAsksFor(t *testing.T) {
 
 // In mode observe, and on a path that is left to the default, nothing is adapted.
 func TestAdaptNothingForAHoldOut(t *testing.T) {
-	r := &Rule{Learn: &Learn{}, Adapt: Adaptive}
+	r := &Rule{Learn: &Learn{}, Adapt: fromMetrics}
 	for name, in := range map[string]*Input{"observe": {Observe: true}, "left to the default": {LeftToDefault: true}} {
 		in.Rule, in.Arms, in.Learner, in.Metrics, in.Now = r, ccs("cubic"), &fixedLearner{}, measured(10, 1), adaptNow
 		if d := Decide(in); d.Policy.Params.Mask() != 0 || d.Policy.Adapted != 0 {

@@ -100,7 +100,7 @@ func TestWhyWindow(t *testing.T) {
 func TestAdaptBounds(t *testing.T) {
 	m := holds(400)
 	m.ReceiveRate.Max(adaptNow, 1e9, time.Minute)
-	r := &Rule{Learn: &Learn{}, Adapt: Adaptive}
+	r := &Rule{Learn: &Learn{}, Adapt: fromMetrics}
 	r.Bounds.Set(tcp.InitCwnd, 128)
 	r.Bounds.Set(tcp.InitRwnd, 2000)
 	r.Bounds.Set(tcp.SynRTO, 500)
