@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -358,27 +359,72 @@ func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 	}
 }
 
+// A connection of MPTCP has no room for it, and acknowledges for other subflows.
+func TestRootPeerOptionNotForMPTCP(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, peerOption(2000))
+	c, s := r.multipath(t)
+	if on, err := c.MultipathTCP(); err != nil || !on {
+		testenv.Missing(t, fmt.Sprintf("the kernel has no MPTCP: %v", err))
+	}
+	closeAll(t, c, s)
+	for _, s := range r.countShown(t, 2, func(s *tcp.Sample) bool { return s.Kind == tcp.KindClose }) {
+		if s.Has(tcp.FlagPeerSent) || s.PeerDelack != 0 {
+			t.Errorf("flags %x, peer told %s", s.Flags, s.PeerDelack)
+		}
+	}
+}
+
+// TestMeasurePeerOption is the claim: where both ends have told delays of 8 ms, a lost request takes 30 ms or less.
+func TestMeasurePeerOption(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		p := newPeers(t)
+		for _, c := range []struct {
+			what   string
+			policy func(*path.Policy)
+			median func(ms float64)
+		}{
+			{"with the option", func(q *path.Policy) { peerOption(2000)(q); q.Params.Set(tcp.DelackMax, 2*tick()) },
+				func(ms float64) { testenv.AtMost(m, "lost request, ms", ms, 30) }},
+			{"rto_min: 50 ms", rtoMin(50_000), func(ms float64) { testenv.Between(m, "with an RTO_MIN of 50 ms, ms", ms, 50, 65) }},
+			{"without", nil, func(ms float64) { testenv.AtLeast(m, "without either, ms", ms, 190) }},
+		} {
+			p.policy(t, c.policy)
+			l := p.listen(t, nil)
+			conn := dial(t, p.near.NS, l.Addr().String(), nil)
+			s := accept(t, l)
+			for range 60 {
+				exchange(t, conn, s, 100)
+				exchange(t, s, conn, 100)
+			}
+			restore := meddle(t, p.far, loseRequests())
+			var slow []time.Duration
+			for len(slow) < 15 {
+				began := time.Now()
+				exchange(t, conn, s, 100)
+				if took := time.Since(began); took > 8*time.Millisecond {
+					slow = append(slow, took)
+				}
+				exchange(t, s, conn, 100)
+			}
+			restore()
+			slices.Sort(slow)
+			t.Logf("%s: %v", c.what, slow)
+			c.median(float64(slow[len(slow)/2].Microseconds()) / 1000)
+		}
+	})
+}
+
 // ---- middleboxes -----------------------------------------------------------
 
 // optionAt is where the option begins in a SYN or SYN-ACK over IPv4: after 20 bytes of other options (MSS, SACK, timestamps,
 // window scale).
 const optionAt = 14 + 20 + 20 + 20
 
-// meddle runs a program on what arrives at an end.
-func meddle(t testing.TB, at testenv.End, body asm.Instructions) (restore func()) {
+// meddle runs a program on what arrives at an end. It ends at the label "pass".
+func meddle(t testing.TB, at testenv.End, insns asm.Instructions) (restore func()) {
 	t.Helper()
-	insns := asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadAbs(14+9, asm.Byte), // protocol
-		asm.JNE.Imm(asm.R0, unix.IPPROTO_TCP, "pass"),
-		asm.LoadAbs(14+20+13, asm.Byte), // flags
-		asm.And.Imm(asm.R0, 2),
-		asm.JEq.Imm(asm.R0, 0, "pass"),
-		asm.LoadAbs(optionAt, asm.Word),
-		asm.LoadImm(asm.R1, 0xfe085450, asm.DWord),
-		asm.JNE.Reg(asm.R0, asm.R1, "pass"),
-	}
-	insns = append(insns, body...)
+	insns = append(asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}, insns...)
 	insns = append(insns, asm.Mov.Imm(asm.R0, 0).WithSymbol("pass"), asm.Return())
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress, Instructions: insns, License: "GPL"})
 	must(t, err)
@@ -403,8 +449,33 @@ func meddle(t testing.TB, at testenv.End, body asm.Instructions) (restore func()
 	return restore
 }
 
-func dropOption() asm.Instructions {
-	return asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()} // TCX_DROP
+// withOption runs what follows on SYNs and SYN-ACKs with the option.
+func withOption(body ...asm.Instruction) asm.Instructions {
+	return append(asm.Instructions{
+		asm.LoadAbs(14+9, asm.Byte), // protocol
+		asm.JNE.Imm(asm.R0, unix.IPPROTO_TCP, "pass"),
+		asm.LoadAbs(14+20+13, asm.Byte), // flags
+		asm.And.Imm(asm.R0, 2),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+		asm.LoadAbs(optionAt, asm.Word),
+		asm.LoadImm(asm.R1, 0xfe085450, asm.DWord),
+		asm.JNE.Reg(asm.R0, asm.R1, "pass"),
+	}, body...)
+}
+
+func dropOption() asm.Instructions { return withOption(asm.Mov.Imm(asm.R0, 2), asm.Return()) } // TCX_DROP
+
+// loseRequests drops one packet of eight that has 100 bytes of data.
+func loseRequests() asm.Instructions {
+	return asm.Instructions{
+		asm.LoadAbs(14+2, asm.Half), // length, with timestamps
+		asm.JNE.Imm(asm.R0, 20+32+100, "pass"),
+		asm.FnGetPrandomU32.Call(),
+		asm.And.Imm(asm.R0, 7),
+		asm.JNE.Imm(asm.R0, 0, "pass"),
+		asm.Mov.Imm(asm.R0, 2),
+		asm.Return(),
+	}
 }
 
 func stripOption() asm.Instructions { return replaceOption([]byte{1, 1, 1, 1, 1, 1, 1, 1}) }
@@ -415,7 +486,7 @@ func replaceOption(bytes []byte) asm.Instructions {
 	for i, b := range bytes {
 		word |= int64(b) << (8 * i)
 	}
-	return asm.Instructions{
+	return withOption(
 		asm.LoadImm(asm.R2, word, asm.DWord),
 		asm.StoreMem(asm.RFP, -8, asm.R2, asm.DWord),
 		asm.Mov.Reg(asm.R1, asm.R6),
@@ -425,5 +496,5 @@ func replaceOption(bytes []byte) asm.Instructions {
 		asm.Mov.Imm(asm.R4, 8),
 		asm.Mov.Imm(asm.R5, 0),
 		asm.FnSkbStoreBytes.Call(),
-	}
+	)
 }

@@ -129,7 +129,7 @@ func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
 // showsPath reports whether a sample shows something that the rule adapts values to.
 func showsPath(rs *ruleState, s *tcp.Sample) bool {
 	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
-		(s.PeerDelack != 0 || s.Has(tcp.FlagPeerResent)) && rs.rule.Adapts(tcp.PeerOption) ||
+		s.Has(tcp.FlagPeerSent) && rs.rule.Adapts(tcp.PeerOption) ||
 		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)
 }
 

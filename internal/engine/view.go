@@ -313,7 +313,7 @@ func viewMetrics(m *estimate.Path) PathMetrics {
 }
 
 func viewPeer(p *estimate.Peer) *PeerTold {
-	if p == nil || *p == (estimate.Peer{}) {
+	if p == nil || p.At == 0 && p.LostAt == 0 {
 		return nil
 	}
 	out := &PeerTold{Delack: p.Delack, Receive: p.Receive}

@@ -15,21 +15,29 @@ type Peer struct {
 	Delack  time.Duration `json:"delack_ns"`     // longest delay of ACKs that the latest one told; 0: none did
 	Receive uint64        `json:"receive_bytes"` // how much it can receive at a time; 0: unknown
 	At      int64         `json:"at_ns"`         // Unix nanoseconds: when that was seen
-	LostAt  int64         `json:"lost_at_ns"`    // the same: a SYN with the option was sent again without it, and answered then
+	// AnsweredAt and LostAt are in Unix nanoseconds: when a SYN with the option was answered, with or without one, and
+	// when such a SYN was sent again without it, and answered then.
+	AnsweredAt int64 `json:"answered_at_ns"`
+	LostAt     int64 `json:"lost_at_ns"`
 }
 
 func (p *Peer) observe(s *tcp.Sample) {
-	switch {
-	case s.PeerDelack != 0:
+	if s.PeerDelack != 0 {
 		p.Delack, p.Receive, p.At = s.PeerDelack, s.PeerReceive, s.At
-	case s.Has(tcp.FlagPeerResent) && s.Kind != tcp.KindFailedConnect && !s.Has(tcp.FlagLater):
+	}
+	if !s.Has(tcp.FlagOutgoing|tcp.FlagPeerSent) || s.Kind == tcp.KindFailedConnect || s.Has(tcp.FlagLater) {
+		return
+	}
+	if s.Has(tcp.FlagPeerResent) && s.PeerDelack == 0 {
 		p.LostAt = s.At
+	} else {
+		p.AnsweredAt = s.At
 	}
 }
 
 // WithoutAt reports whether SYNs are sent without the option at a time: one with it was lost within a day, and
-// none with it was answered in the day before. Otherwise it was probably an ordinary loss.
+// none with it was answered in the day before that. Otherwise it was probably an ordinary loss.
 func (p *Peer) WithoutAt(now int64) bool {
 	lost := now - p.LostAt
-	return p.LostAt != 0 && lost >= 0 && lost < int64(withoutPeer) && (p.At == 0 || p.LostAt-p.At > int64(withoutPeer))
+	return p.LostAt != 0 && lost >= 0 && lost < int64(withoutPeer) && (p.AnsweredAt == 0 || p.LostAt-p.AnsweredAt > int64(withoutPeer))
 }

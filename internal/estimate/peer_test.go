@@ -15,13 +15,13 @@ func TestPeer(t *testing.T) {
 		return s
 	}
 	told := func(s *tcp.Sample) {
-		s.Flags, s.PeerDelack, s.PeerReceive = tcp.FlagPeerSent, 8*time.Millisecond, 1<<22
+		s.Flags, s.PeerDelack, s.PeerReceive = tcp.FlagOutgoing|tcp.FlagPeerSent, 8*time.Millisecond, 1<<22
 	}
-	lost := func(s *tcp.Sample) { s.Flags = tcp.FlagPeerSent | tcp.FlagPeerResent }
+	lost := func(s *tcp.Sample) { s.Flags = tcp.FlagOutgoing | tcp.FlagPeerSent | tcp.FlagPeerResent }
 	failed := func(s *tcp.Sample) { lost(s); s.Kind = tcp.KindFailedConnect }
 	p := Path{Peer: new(Peer)}
 	p.Observe(sample(hour, failed))
-	p.Observe(sample(hour, func(s *tcp.Sample) { s.Flags = tcp.FlagPeerSent }))
+	p.Observe(sample(hour, func(s *tcp.Sample) { s.Flags = tcp.FlagPeerSent })) // an incoming one
 	if *p.Peer != (Peer{}) {
 		t.Errorf("without an answer: %+v", p.Peer)
 	}
@@ -33,12 +33,20 @@ func TestPeer(t *testing.T) {
 	}
 	p.Observe(sample(30*hour, told))
 	p.Observe(sample(31*hour, lost))
-	if *p.Peer != (Peer{Delack: 8 * time.Millisecond, Receive: 1 << 22, At: 30 * hour, LostAt: 31 * hour}) || p.Peer.WithoutAt(31*hour) {
+	if *p.Peer != (Peer{Delack: 8 * time.Millisecond, Receive: 1 << 22, At: 30 * hour, AnsweredAt: 30 * hour, LostAt: 31 * hour}) || p.Peer.WithoutAt(31*hour) {
 		t.Errorf("after an answer: %+v", p.Peer)
 	}
+	// hosts without tcpilot answer as well
+	p = Path{Peer: new(Peer)}
+	p.Observe(sample(50*hour, func(s *tcp.Sample) { s.Flags = tcp.FlagOutgoing | tcp.FlagPeerSent }))
+	p.Observe(sample(51*hour, lost))
+	if p.Peer.WithoutAt(51*hour) || p.Peer.AnsweredAt != 50*hour {
+		t.Errorf("after an answer without the option: %+v", p.Peer)
+	}
+	p.Observe(sample(80*hour, told))
 	q := p.Clone()
-	p.Observe(sample(32*hour, told))
-	if q.Peer.At != 30*hour {
+	p.Observe(sample(82*hour, told))
+	if q.Peer.At != 80*hour {
 		t.Error("a clone shares what peers told")
 	}
 }

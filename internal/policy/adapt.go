@@ -98,7 +98,10 @@ func (a Adapted) Safer(b Adapted) bool {
 // which may be nil. was are the values in use, now is in Unix nanoseconds.
 func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
 	if r.Adapts(tcp.PeerOption) {
-		least, _ := r.Bounds.Get(tcp.RTOMin)
+		least := uint64(0)
+		if r.ByObjective&(1<<tcp.RTOMin) == 0 { // otherwise it allows for the delay of ACKs
+			least, _ = r.Bounds.Get(tcp.RTOMin)
+		}
 		a.Peer = peerOption(m, was.Peer, least, now)
 	}
 	if m == nil || m.SRTT == 0 || !recent(m.RTTAt, now, metricsAge) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -40,7 +41,7 @@ func TestAdaptPeerOption(t *testing.T) {
 		{"25 ms is barred", barred, 0, 0, 50},
 		{"a SYN was lost", with(estimate.Peer{LostAt: adaptNow - 1}), 0, 2, 0},
 		{"a SYN was lost a day ago", with(estimate.Peer{LostAt: adaptNow - day}), 0, 0, 2},
-		{"a SYN was lost, but others were answered", with(estimate.Peer{LostAt: adaptNow - 1, At: adaptNow - day/2}), 0, 2, 2},
+		{"a SYN was lost, but others were answered", with(estimate.Peer{LostAt: adaptNow - 1, AnsweredAt: adaptNow - day/2}), 0, 2, 2},
 	} {
 		r := &Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.PeerOption}}
 		if c.least != 0 {
@@ -50,6 +51,15 @@ func TestAdaptPeerOption(t *testing.T) {
 		if got := AdaptedIn(&d.Policy); got != (Adapted{Peer: c.want}) {
 			t.Errorf("%s: %+v, want %d ms", c.name, got, c.want)
 		}
+	}
+}
+
+// The bound that an objective has for rto_min allows for the delay of ACKs, which the peer tells.
+func TestPeerOptionWithObjective(t *testing.T) {
+	r := &Rule{Learn: &Learn{Objective: learn.Realtime}, Adapt: []tcp.Field{tcp.RTOMin, tcp.PeerOption}}
+	r.UseObjective()
+	if got := r.Adapted(steady(1.2, 0.1, 0), nil, Adapted{}, adaptNow); got.Peer != 2 {
+		t.Errorf("%+v", got)
 	}
 }
 
