@@ -108,26 +108,31 @@ static __always_inline bool peer_near(const struct conn *c)
 	       !((c->remote[3] ^ c->local[3]) & bpf_htonl(0xffffff00));
 }
 
-static __always_inline bool peer_wanted(const struct conn_ctx *ctx, const struct conn *c)
+static __always_inline bool peer_wanted(__u32 class_flags, const struct conn *c)
 {
-	return (ctx->cls->flags & CLASS_PEER_ANY) || peer_near(c);
+	return (class_flags & CLASS_PEER_ANY) || peer_near(c);
 }
 
 /* ---- the client's side --------------------------------------------------- */
 
-/* An outgoing connection begins. Returns track.told_ms. */
-static __always_inline __u8 peer_tells(const struct conn_ctx *ctx, const struct conn *c)
+/* An outgoing connection begins. Returns track.told_ms.
+ *
+ * This and the following are global functions, so that they are verified once. */
+__noinline int peer_tells(struct bpf_sock_ops *skops, __u32 class_flags)
 {
+	struct tcp_sock *tp = skops_tcp(skops);
 	const struct peer_host *h;
+	struct conn c = {};
 
-	if (!peer_wanted(ctx, c) || tcp_is_mptcp(ctx->tp))
+	conn_read(skops, &c);
+	if (!tp || !peer_wanted(class_flags, &c) || tcp_is_mptcp(tp))
 		return 0;
-	h = bpf_map_lookup_elem(&peer_hosts, c->remote);
-	if (h && ctx->now < h->without_ns) {
+	h = bpf_map_lookup_elem(&peer_hosts, c.remote);
+	if (h && bpf_ktime_get_ns() < h->without_ns) {
 		count(COUNT_PEER_BLOCKED);
 		return 0;
 	}
-	return peer_delack_ms(jiffies_us(ctx->tp->inet_conn.icsk_delack_max));
+	return peer_delack_ms(jiffies_us(tp->inet_conn.icsk_delack_max));
 }
 
 static __always_inline void peer_call(struct bpf_sock_ops *skops, bool on)
@@ -146,9 +151,7 @@ __noinline int peer_done(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-/* A full socket sends something: room is needed in the first SYN only. It must not be taken from data.
- *
- * Global functions, so that they are verified once. */
+/* A full socket sends something: room is needed in the first SYN only. It must not be taken from data. */
 __noinline int peer_syn(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
@@ -251,31 +254,32 @@ __noinline int peer_asked(struct bpf_sock_ops *skops)
 	return t.delack_max_ms << 8 | t.receive_log2;
 }
 
-/* Makes room in a SYN-ACK. By how long the connection will delay ACKs follows from its policy. */
-static __always_inline void peer_reply(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
-				       const struct conn *c)
+/* Makes room in a SYN-ACK. By how long the connection will delay ACKs, told_ms, follows from its policy. */
+__noinline int peer_reply(struct bpf_sock_ops *skops, __u32 class_flags, __u32 told_ms)
 {
-	__u64 set = ctx->policy->set & ~ctx->yield;
-	struct peer_request r = { .at_ns = ctx->now };
+	struct peer_request r = { .at_ns = bpf_ktime_get_ns() };
 	struct peer_handshake k = {};
 	struct peer_request *was;
+	struct conn c = {};
 	__u32 asked;
 
-	if (!(set & PEER_BIT) || !peer_wanted(ctx, c))
-		return;
-	peer_key(&k, c);
+	conn_read(skops, &c);
+	if (!peer_wanted(class_flags, &c))
+		return 0;
+	peer_key(&k, &c);
 	was = bpf_map_lookup_elem(&peer_requests, &k);
-	if (was && ctx->now - was->at_ns < PEER_HANDSHAKE_NS) {
+	if (was && r.at_ns - was->at_ns < PEER_HANDSHAKE_NS) {
 		was->told_ms = 0;	/* sent again: without it */
-		return;
+		return 0;
 	}
 	asked = peer_asked(skops);
 	r.peer.delack_max_ms = asked >> 8;
 	r.peer.receive_log2 = asked;
 	count(COUNT_PEER_SEEN);
 	if (!bpf_reserve_hdr_opt(skops, sizeof(struct peer_option), 0))
-		r.told_ms = peer_delack_ms(set & DELACK_MAX_BIT ? ctx->policy->value[FIELD_DELACK_MAX] : ~0ULL);
+		r.told_ms = told_ms;
 	bpf_map_update_elem(&peer_requests, &k, &r, BPF_ANY);
+	return 0;
 }
 
 /* Writes the option into the SYN or SYN-ACK in which there is room for it. */
@@ -302,25 +306,32 @@ __noinline int peer_write(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-/* An incoming connection of a rule with the option is established: t gets what its peer told. */
-static __always_inline void peer_accepted(const struct conn *c, struct track *t, __u64 now)
+/* An incoming connection of a rule with the option is established. Returns what its peer told, and in the upper 16 bits
+ * what it was told. */
+__noinline __u32 peer_accepted(struct bpf_sock_ops *skops)
 {
 	struct peer_handshake k = {};
 	const struct peer_request *r;
+	struct conn c = {};
+	__u32 told = 0;
 
-	peer_key(&k, c);
+	conn_read(skops, &c);
+	peer_key(&k, &c);
 	r = bpf_map_lookup_elem(&peer_requests, &k);
 	if (!r)
-		return;
-	if (now - r->at_ns < PEER_HANDSHAKE_NS) {
-		t->peer_delack_max_ms = r->peer.delack_max_ms;
-		t->peer_receive_log2 = r->peer.receive_log2;
-		if (r->sent) {
-			t->told_ms = r->told_ms;
-			t->peer_flags = PEER_SENT;
-		}
-	}
+		return 0;
+	if (bpf_ktime_get_ns() - r->at_ns < PEER_HANDSHAKE_NS)
+		told = r->peer.delack_max_ms << 8 | r->peer.receive_log2 | (r->sent ? r->told_ms : 0) << 16;
 	bpf_map_delete_elem(&peer_requests, &k);
+	return told;
+}
+
+static __always_inline void peer_remember(struct track *t, __u32 told)
+{
+	t->peer_receive_log2 = told;
+	t->peer_delack_max_ms = told >> 8;
+	t->told_ms = told >> 16;
+	t->peer_flags = t->told_ms ? PEER_SENT : 0;
 }
 
 #endif

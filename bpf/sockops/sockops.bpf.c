@@ -188,10 +188,9 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 /* Sets the fields of the policy when a connection begins: of an outgoing one, those that affect
  * the handshake. Not inlined: most connections have none. */
 static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
-				   struct track *t, const struct conn *c)
+				   struct track *t, bool outgoing)
 {
 	__u64 set = ctx->policy->set & ~ctx->yield;
-	bool outgoing = c->outgoing;
 	__u32 rto_min;
 
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
@@ -200,7 +199,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
 	if (!outgoing && (set & PEER_BIT))
-		peer_accepted(c, t, ctx->now);
+		peer_remember(t, peer_accepted(skops));
 	rto_min = rto_min_of(ctx->policy, ~ctx->yield, t);
 	if (rto_min < KERNEL_TIMER_US)
 		t->rto_min = lower_rto_min(skops, ctx->tp, rto_min, outgoing);
@@ -214,7 +213,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 	apply_fields(skops, ctx->policy, set, false);
 	if (outgoing && (set & PEER_BIT))
-		t->told_ms = peer_tells(ctx, c);
+		t->told_ms = peer_tells(skops, ctx->cls->flags);
 	if (outgoing && !(ctx->policy->set & ~ANSWER_FIELDS))
 		t->flags &= ~F_FIELDS;	/* no look-up after the handshake */
 }
@@ -235,7 +234,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!outgoing)
 		flow_begin(t.flow);
 	if (unlikely(t.flags & F_FIELDS)) {
-		apply_begin(skops, ctx, &t, c);
+		apply_begin(skops, ctx, &t, outgoing);
 		/* Not called there: Linux before 6.5 allows 512 bytes of stack for all frames, each
 		 * rounded up to 32 (check_max_stack_depth). */
 		if (!outgoing)
@@ -292,11 +291,6 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	__u32 field;
 	__u64 value;
 
-	if (skops->op == BPF_SOCK_OPS_HDR_OPT_LEN_CB) {
-		if (p && ctx->now < p->expires_ns && !request_is_hold_out(ctx, c))
-			peer_reply(skops, ctx, c);
-		return;
-	}
 	/* A program of a cgroup further down, which ran before, has answered. The kernel
 	 * begins with 0 (tcp_call_bpf), and -1 is customary for no answer. */
 	if ((__s32)skops->reply > 0)
@@ -311,6 +305,9 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	case BPF_SOCK_OPS_NEEDS_ECN:
 		field = FIELD_ECN;
 		break;
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+		field = FIELD_PEER_OPTION;
+		break;
 	default:
 		field = FIELD_BASE_RTT;
 	}
@@ -323,6 +320,11 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	t = full ? recall(skops) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;
+	if (field == FIELD_PEER_OPTION) {
+		value = p->set & ~ctx->yield & DELACK_MAX_BIT ? p->value[FIELD_DELACK_MAX] : ~0ULL;
+		peer_reply(skops, ctx->cls->flags, peer_delack_ms(value));
+		return;
+	}
 	value = p->value[field];
 	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)
 		reply_timeout(skops, value);
