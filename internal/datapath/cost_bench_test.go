@@ -13,6 +13,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // BenchmarkRootCostPieces measures what each piece of the programs costs a connection,
@@ -75,6 +76,36 @@ func BenchmarkRootCostPieces(b *testing.B) {
 }
 
 var oneClass = class.Table{Classes: []class.Class{{ID: 1}}}
+
+// BenchmarkRootPeerOption measures what the peer option costs a connection, both ends, as BenchmarkRootCostPieces does.
+func BenchmarkRootPeerOption(b *testing.B) {
+	r := newRig(b)
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	must(b, err)
+	defer stats.Close()
+	const block = 500
+	cost := map[string][]float64{}
+	for b.Loop() {
+		for name, change := range map[string]func(*path.Policy){"rto-min-us/conn": rtoMin(50_000), "peer-option-us/conn": peerOption(10_000), "neither-us/conn": nil} {
+			r.policy(b, change)
+			fields := uint64(0)
+			if name == "peer-option-us/conn" {
+				fields = 1 << tcp.PeerOption
+			}
+			must(b, r.SetSettings(Settings{Fields: fields, ReportRate: 1}))
+			l := listen(b, r.ns, "127.0.0.1:0", nil)
+			go acceptAll(l)
+			r.connections(b, l.Addr().String(), 40)
+			before := runtimeOf(b, r)
+			r.connections(b, l.Addr().String(), block)
+			cost[name] = append(cost[name], float64(runtimeOf(b, r)-before)/block/1000)
+			must(b, l.Close())
+		}
+	}
+	for name, all := range cost {
+		b.ReportMetric(medianFloat(all), name)
+	}
+}
 
 // sliced is the policy of one arm, with slices and both kinds of hold-out, none of which
 // is ever drawn.

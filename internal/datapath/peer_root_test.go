@@ -435,7 +435,7 @@ func meddle(t testing.TB, at testenv.End, insns asm.Instructions) (restore func(
 		must(t, err)
 		l, err = link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: prog, Attach: ebpf.AttachTCXIngress})
 		if err != nil {
-			testenv.Missing(t, fmt.Sprintf("tcx: %v", err))
+			testenv.Missing(t, fmt.Sprintf("the kernel has no tcx links: %v", err))
 		}
 	})
 	closed := false
