@@ -250,7 +250,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 		if d.keep() {
 			return d.dp.Close()
 		}
-		return errors.Join(d.undoLimits(), d.dp.Detach())
+		return errors.Join(d.undoLimits(), d.undoListeners(), d.dp.Detach())
 	})
 	return nil
 }

@@ -1,12 +1,19 @@
 package daemon
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // A rule with the peer option: both ends of connections send it, and what they told is shown.
@@ -31,5 +38,89 @@ func TestRootPeerOption(t *testing.T) {
 	}
 	if !slices.ContainsFunc(e.Fields, func(f api.FieldWhy) bool { return f.Field == "peer_option" && f.Applied }) {
 		t.Errorf("fields are %+v", e.Fields)
+	}
+}
+
+// Listeners that are older than the daemon are asked for the option while it runs, and not any more after it.
+func TestRootListenersLoseTheirFlag(t *testing.T) {
+	p := newPlace(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	connect := func() {
+		t.Helper()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		s.Close()
+	}
+	asked := countOptionCalls(t, p.cgroup.Path)
+	connect()
+	if n := asked(); n != 0 {
+		t.Fatalf("before the daemon, options were asked for %d times", n)
+	}
+	p.rules(t, "interval: 1s\n"+`rules: [{name: all, match: {remote: [127.0.0.0/8], direction: incoming}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
+	d := p.start(t)
+	for end := time.Now().Add(20 * time.Second); asked() == 0; time.Sleep(50 * time.Millisecond) {
+		connect()
+		if s := d.status(t); slices.ContainsFunc(s.Features, func(f api.Feature) bool { return !f.Active && f.Why != "" && f.Wanted }) {
+			d.stop(t)
+			testenv.Missing(t, "TCP_BPF_SOCK_OPS_CB_FLAGS (Linux 6.12)")
+		}
+		if time.Now().After(end) {
+			t.Fatal("the listener is not asked for options")
+		}
+	}
+	d.stop(t)
+	before := asked()
+	connect()
+	if n := asked(); n != before {
+		t.Errorf("after the daemon, options were asked for %d times", n-before)
+	}
+}
+
+// countOptionCalls attaches a program that counts BPF_SOCK_OPS_HDR_OPT_LEN_CB to a cgroup.
+func countOptionCalls(t *testing.T, cgroup string) (calls func() uint64) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	must(err)
+	t.Cleanup(func() { m.Close() })
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "GPL", Instructions: asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // bpf_sock_ops.op
+		asm.JNE.Imm(asm.R2, unix.BPF_SOCK_OPS_HDR_OPT_LEN_CB, "done"),
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+		asm.LoadMapPtr(asm.R1, m.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "done"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, 1).WithSymbol("done"),
+		asm.Return(),
+	}})
+	must(err)
+	defer prog.Close()
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
+	must(err)
+	t.Cleanup(func() { l.Close() })
+	return func() (n uint64) {
+		t.Helper()
+		must(m.Lookup(uint32(0), &n))
+		return n
 	}
 }

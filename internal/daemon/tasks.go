@@ -238,7 +238,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 	var next, last time.Time
 	return everyOr(ctx, interval, d.switches, func(asked bool) error {
 		start := time.Now()
-		found := d.intervals.Load() != seen || start.Sub(last) >= quietWalk
+		found := d.dp.WantsWalk() || d.intervals.Load() != seen || start.Sub(last) >= quietWalk
 		if !found {
 			if found, err = d.dp.HasAged(interval, interval+lostAfter); err != nil {
 				return err

@@ -59,6 +59,7 @@ type Datapath struct {
 	attachedAt                     time.Time
 	ccs                            ccTable
 	badSamples                     counter
+	listeners                      listeners
 
 	loading sync.Mutex // one user's object at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it

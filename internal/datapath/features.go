@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-
-	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // Feature is a part of the datapath that a kernel may lack.
@@ -31,33 +28,10 @@ const (
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
 	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}}
-	if d.wantsPeers() {
+	if d.AsksListeners() {
 		out = append(out, Feature{featureOld, d.oldListeners()})
 	}
 	return out
-}
-
-// wantsPeers reports whether some rule has the peer option.
-func (d *Datapath) wantsPeers() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.config.Requests&requestMask(1<<tcp.PeerOption) != 0
-}
-
-// oldListeners says why listeners that are older than a rule with the peer option do not answer it; nil if
-// they do, or if there was none yet.
-func (d *Datapath) oldListeners() error {
-	if d.live == nil {
-		return d.liveErr
-	}
-	var code int32
-	if err := d.live.objs.ListenersErr.Get(&code); err != nil {
-		return fmt.Errorf("read what the iterator reports: %w", err)
-	}
-	if code == 0 {
-		return nil
-	}
-	return fmt.Errorf("set the flag of a listener: %w (Linux 6.12 has the option); programs that are started again from now on answer", syscall.Errno(-code))
 }
 
 // TryLoad loads every object without attaching it, to find out which ones this kernel

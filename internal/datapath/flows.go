@@ -237,6 +237,7 @@ const switchesPerWalk = 100
 // were counted too many, or too few.
 func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int, err error) {
 	f := &d.flows
+	d.listeners.pending.Store(false)
 	if d.live == nil {
 		_, err := walk()
 		return 0, 0, err

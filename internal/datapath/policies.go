@@ -147,6 +147,7 @@ const yieldCC = 1 << 63 // YIELD_CC of bpf/include/abi.h
 func (d *Datapath) SetSettings(s Settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.listeners.changed(d.config.Requests, requestMask(s.Fields))
 	d.config.Requests = requestMask(s.Fields)
 	union, err := d.putYields(s.Yields)
 	if err != nil {

@@ -148,10 +148,10 @@ type UnseenCount struct {
 
 // PeerCount counts what happened with the peer option.
 type PeerCount struct {
-	Sent    uint64 `json:"sent"`    // SYNs and SYN-ACKs with it
-	Seen    uint64 `json:"seen"`    // those that arrived and were read
-	Resent  uint64 `json:"resent"`  // connections whose SYN was sent again without it
-	Omitted uint64 `json:"omitted"` // connections that began without it, because their host had answered a SYN only without it
+	Sent    uint64 `json:"sent_packets"` // SYNs and SYN-ACKs with it
+	Seen    uint64 `json:"seen_packets"` // those that arrived and were read
+	Resent  uint64 `json:"resent"`       // connections whose SYN was sent again without it
+	Omitted uint64 `json:"omitted"`      // connections that began without it, because their host had answered a SYN only without it
 }
 
 // Names that stand for a class that has no rule.
