@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -67,7 +69,10 @@ func TestRootListenersLoseTheirFlag(t *testing.T) {
 	if n := asked(); n != 0 {
 		t.Fatalf("before the daemon, options were asked for %d times", n)
 	}
-	p.rules(t, "interval: 1s\n"+`rules: [{name: all, match: {remote: [127.0.0.0/8], direction: incoming}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
+	p.rules(t, `rules: [{name: all, match: {remote: [127.0.0.0/8], direction: incoming}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
+	text, err := os.ReadFile(p.config)
+	must(t, err)
+	must(t, os.WriteFile(p.config, bytes.Replace(text, []byte("interval: 0"), []byte("interval: 1s"), 1), 0o600)) // walks
 	d := p.start(t)
 	for end := time.Now().Add(20 * time.Second); asked() == 0; time.Sleep(50 * time.Millisecond) {
 		connect()
@@ -87,17 +92,18 @@ func TestRootListenersLoseTheirFlag(t *testing.T) {
 	}
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // countOptionCalls attaches a program that counts BPF_SOCK_OPS_HDR_OPT_LEN_CB to a cgroup.
 func countOptionCalls(t *testing.T, cgroup string) (calls func() uint64) {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	must(err)
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "GPL", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // bpf_sock_ops.op
@@ -113,14 +119,14 @@ func countOptionCalls(t *testing.T, cgroup string) (calls func() uint64) {
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("done"),
 		asm.Return(),
 	}})
-	must(err)
+	must(t, err)
 	defer prog.Close()
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
-	must(err)
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return func() (n uint64) {
 		t.Helper()
-		must(m.Lookup(uint32(0), &n))
+		must(t, m.Lookup(uint32(0), &n))
 		return n
 	}
 }
