@@ -199,7 +199,7 @@ static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
 static __always_inline void follow_listener(struct tcp_sock *tp, const struct runtime_config *cfg)
 {
 	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, err;
-	bool wanted = cfg->requests & PEER_OPS, ours = bpf_sk_storage_get(&peer_listeners, tp, 0, 0);
+	bool wanted = cfg->requests & PEER_OPS, ours = bpf_sk_storage_get(&peer_callbacks, tp, 0, 0);
 
 	if (wanted)
 		netns_receive_note(tp);
@@ -214,7 +214,7 @@ static __always_inline void follow_listener(struct tcp_sock *tp, const struct ru
 	if (wanted)
 		peer_mark(tp);
 	else
-		bpf_sk_storage_delete(&peer_listeners, tp);
+		bpf_sk_storage_delete(&peer_callbacks, tp);
 }
 
 SEC("iter/tcp")

@@ -141,13 +141,14 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-/* Listeners that have a flag from tcpilot (peer_listen.bpf.h). */
+/* Sockets that have their callback for header options from tcpilot (peer_listen.bpf.h), and not from another
+ * program. Children of listeners inherit both. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
 	__type(value, __u8);
-} peer_listeners SEC(".maps");
+} peer_callbacks SEC(".maps");
 
 /* How much sockets of a network namespace can receive at a time, as binary logarithm of bytes, by cookie. */
 struct {

@@ -135,19 +135,27 @@ __noinline int peer_tells(struct bpf_sock_ops *skops, __u32 class_flags)
 	return peer_delack_ms(jiffies_us(tp->inet_conn.icsk_delack_max));
 }
 
-static __always_inline void peer_call(struct bpf_sock_ops *skops, bool on)
+/* Asks for the calls, unless another program has: its flag is not tcpilot's to take away. */
+static __always_inline void peer_call(struct bpf_sock_ops *skops)
 {
 	__u32 flags = skops->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	struct bpf_sock *sk = skops->sk;
 
-	bpf_sock_ops_cb_flags_set(skops, on ? flags | flag : flags & ~flag);
+	if (sk && !(flags & flag) && peer_mark(sk))
+		bpf_sock_ops_cb_flags_set(skops, flags | flag);
 }
 
-/* A connection is established, or was before it was noticed. Another program that writes options also
- * reads them: then the flag is left as it is. */
+/* A connection is established, or was before it was noticed. If another program reads options, it may have asked to
+ * write them, too, after tcpilot did: then the flag is left as it is. */
 __noinline int peer_done(struct bpf_sock_ops *skops)
 {
-	if (!(skops->bpf_sock_ops_cb_flags & PEER_PARSERS))
-		peer_call(skops, false);
+	__u32 flags = skops->bpf_sock_ops_cb_flags;
+	struct bpf_sock *sk = skops->sk;
+
+	if (!sk || bpf_sk_storage_delete(&peer_callbacks, sk))
+		return 0;
+	if (!(flags & PEER_PARSERS))
+		bpf_sock_ops_cb_flags_set(skops, flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	return 0;
 }
 
@@ -223,13 +231,11 @@ __noinline int peer_answered(struct bpf_sock_ops *skops)
 __noinline int peer_listen(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
-	struct bpf_sock *sk = skops->sk;
 
-	if (!tp || !sk)
+	if (!tp)
 		return 0;
 	netns_receive_note(tp);
-	if (!(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) && peer_mark(sk))
-		peer_call(skops, true);
+	peer_call(skops);
 	return 0;
 }
 

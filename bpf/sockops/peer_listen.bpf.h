@@ -46,10 +46,10 @@ static __always_inline void netns_receive_note(struct tcp_sock *tp)
 		bpf_map_update_elem(&netns_receive, &netns, &now, BPF_ANY);
 }
 
-/* Marks a listener, so that its flag can be taken back. */
+/* Marks a socket that gets the flag, so that it can be taken back. */
 static __always_inline bool peer_mark(void *sk)
 {
-	return bpf_sk_storage_get(&peer_listeners, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	return bpf_sk_storage_get(&peer_callbacks, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
 #endif

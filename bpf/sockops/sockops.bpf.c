@@ -252,7 +252,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (unlikely(!remember(skops, &t, ctx->counters)))
 		flow_end_of(&t);
 	else if (unlikely(t.told_ms && outgoing))
-		peer_call(skops, true);
+		peer_call(skops);
 }
 
 /* The handshake of an outgoing connection is over. Returns the connection if there is
@@ -463,7 +463,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	}
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB &&
 	    unlikely(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
-		peer_done(skops);	/* it has it from its listener */
+		peer_done(skops);	/* it may have it from its listener */
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		late = on_active_established(skops, ctx.now);
 		if (!late)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -40,6 +41,36 @@ func TestRootPeerOption(t *testing.T) {
 	}
 	if !slices.ContainsFunc(e.Fields, func(f api.FieldWhy) bool { return f.Field == "peer_option" && f.Applied }) {
 		t.Errorf("fields are %+v", e.Fields)
+	}
+}
+
+// Once a connection is established, neither of its ends is asked for options any more.
+func TestRootPeerOptionOnlyInHandshakes(t *testing.T) {
+	p := newPlace(t)
+	p.rules(t, `rules: [{name: all, match: {remote: [127.0.0.0/8]}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
+	asked := countOptionCalls(t, p.cgroup.Path)
+	p.start(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	must(t, err)
+	defer c.Close()
+	s, err := l.Accept()
+	must(t, err)
+	defer s.Close()
+	established := asked()
+	for range 50 {
+		for _, ends := range [][2]net.Conn{{c, s}, {s, c}} {
+			_, err := ends[0].Write([]byte("hello"))
+			must(t, err)
+			_, err = io.ReadFull(ends[1], make([]byte, 5))
+			must(t, err)
+		}
+	}
+	// The first packet of an end may come before the program is told that it is established.
+	if n := asked() - established; established < 2 || n > 2 {
+		t.Errorf("options were asked for %d times in the handshake, and %d times after it", established, n)
 	}
 }
 

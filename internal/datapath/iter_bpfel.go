@@ -30,7 +30,7 @@ const (
 	iterMapNetnsReceive   = "netns_receive"
 	iterMapNetnsRules     = "netns_rules"
 	iterMapPathPolicies   = "path_policies"
-	iterMapPeerListeners  = "peer_listeners"
+	iterMapPeerCallbacks  = "peer_callbacks"
 	iterMapPortRules      = "port_rules"
 	iterMapPortSets       = "port_sets"
 	iterMapRemoteRules    = "remote_rules"
@@ -111,7 +111,7 @@ type iterMapSpecs struct {
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
-	PeerListeners *ebpf.MapSpec `ebpf:"peer_listeners"`
+	PeerCallbacks *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
@@ -166,7 +166,7 @@ type iterMaps struct {
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
-	PeerListeners *ebpf.Map `ebpf:"peer_listeners"`
+	PeerCallbacks *ebpf.Map `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
@@ -192,7 +192,7 @@ func (m *iterMaps) Close() error {
 		m.NetnsReceive,
 		m.NetnsRules,
 		m.PathPolicies,
-		m.PeerListeners,
+		m.PeerCallbacks,
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,

@@ -29,7 +29,7 @@ const (
 	limitsMapNetnsReceive      = "netns_receive"
 	limitsMapNetnsRules        = "netns_rules"
 	limitsMapPathPolicies      = "path_policies"
-	limitsMapPeerListeners     = "peer_listeners"
+	limitsMapPeerCallbacks     = "peer_callbacks"
 	limitsMapPortRules         = "port_rules"
 	limitsMapPortSets          = "port_sets"
 	limitsMapRemoteRules       = "remote_rules"
@@ -105,7 +105,7 @@ type limitsMapSpecs struct {
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
-	PeerListeners *ebpf.MapSpec `ebpf:"peer_listeners"`
+	PeerCallbacks *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
@@ -155,7 +155,7 @@ type limitsMaps struct {
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
-	PeerListeners *ebpf.Map `ebpf:"peer_listeners"`
+	PeerCallbacks *ebpf.Map `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
@@ -180,7 +180,7 @@ func (m *limitsMaps) Close() error {
 		m.NetnsReceive,
 		m.NetnsRules,
 		m.PathPolicies,
-		m.PeerListeners,
+		m.PeerCallbacks,
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,

@@ -32,8 +32,8 @@ const (
 	sockopsMapNetnsRules      = "netns_rules"
 	sockopsMapNetnsYields     = "netns_yields"
 	sockopsMapPathPolicies    = "path_policies"
+	sockopsMapPeerCallbacks   = "peer_callbacks"
 	sockopsMapPeerHosts       = "peer_hosts"
-	sockopsMapPeerListeners   = "peer_listeners"
 	sockopsMapPeerRequests    = "peer_requests"
 	sockopsMapPortRules       = "port_rules"
 	sockopsMapPortSets        = "port_sets"
@@ -123,8 +123,8 @@ type sockopsMapSpecs struct {
 	NetnsRules     *ebpf.MapSpec `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.MapSpec `ebpf:"netns_yields"`
 	PathPolicies   *ebpf.MapSpec `ebpf:"path_policies"`
+	PeerCallbacks  *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PeerHosts      *ebpf.MapSpec `ebpf:"peer_hosts"`
-	PeerListeners  *ebpf.MapSpec `ebpf:"peer_listeners"`
 	PeerRequests   *ebpf.MapSpec `ebpf:"peer_requests"`
 	PortRules      *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets       *ebpf.MapSpec `ebpf:"port_sets"`
@@ -182,8 +182,8 @@ type sockopsMaps struct {
 	NetnsRules     *ebpf.Map `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.Map `ebpf:"netns_yields"`
 	PathPolicies   *ebpf.Map `ebpf:"path_policies"`
+	PeerCallbacks  *ebpf.Map `ebpf:"peer_callbacks"`
 	PeerHosts      *ebpf.Map `ebpf:"peer_hosts"`
-	PeerListeners  *ebpf.Map `ebpf:"peer_listeners"`
 	PeerRequests   *ebpf.Map `ebpf:"peer_requests"`
 	PortRules      *ebpf.Map `ebpf:"port_rules"`
 	PortSets       *ebpf.Map `ebpf:"port_sets"`
@@ -215,8 +215,8 @@ func (m *sockopsMaps) Close() error {
 		m.NetnsRules,
 		m.NetnsYields,
 		m.PathPolicies,
+		m.PeerCallbacks,
 		m.PeerHosts,
-		m.PeerListeners,
 		m.PeerRequests,
 		m.PortRules,
 		m.PortSets,

@@ -18,11 +18,13 @@ const (
 	opActiveEstablished = 4 // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB
 	opRTT               = 12
 	flagRTT             = 1 << 3 // BPF_SOCK_OPS_RTT_CB_FLAG
+	opHeaderOptions     = 14     // BPF_SOCK_OPS_HDR_OPT_LEN_CB
+	flagHeaderOptions   = 1 << 6 // BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG
 )
 
-// rttCounter is a sock_ops program that does not belong to tcpilot: it asks for RTT
-// callbacks when a connection is established, and counts them.
-func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
+// callbackCounter is a sock_ops program that does not belong to tcpilot: it asks for callbacks
+// when a connection is established, and counts them.
+func callbackCounter(t testing.TB, cgroup string, op, flag int32) (calls func() uint64) {
 	t.Helper()
 	count, err := ebpf.NewMap(&ebpf.MapSpec{Name: "other_calls", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	must(t, err)
@@ -32,14 +34,14 @@ func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
 		Instructions: asm.Instructions{
 			asm.Mov.Reg(asm.R6, asm.R1),
 			asm.LoadMem(asm.R7, asm.R6, sockOpsOp, asm.Word),
-			asm.JEq.Imm(asm.R7, opRTT, "rtt"),
+			asm.JEq.Imm(asm.R7, op, "count"),
 			asm.JNE.Imm(asm.R7, opActiveEstablished, "exit"),
 			asm.LoadMem(asm.R2, asm.R6, sockOpsCBFlags, asm.Word),
-			asm.Or.Imm(asm.R2, flagRTT),
+			asm.Or.Imm(asm.R2, flag),
 			asm.Mov.Reg(asm.R1, asm.R6),
 			asm.FnSockOpsCbFlagsSet.Call(),
 			asm.Ja.Label("exit"),
-			asm.StoreImm(asm.RFP, -4, 0, asm.Word).WithSymbol("rtt"),
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word).WithSymbol("count"),
 			asm.LoadMapPtr(asm.R1, count.FD()),
 			asm.Mov.Reg(asm.R2, asm.RFP),
 			asm.Add.Imm(asm.R2, -4),
@@ -70,20 +72,27 @@ func TestRootCallbacksOfOtherProgramsSurvive(t *testing.T) {
 			// Every callback that tcpilot can ask for, on every connection.
 			s := settings{rules: "  - name: lab\n    match: {remote: [10.77.0.0/16]}\n    set: {cc: reno}\n" +
 				"    watch: {events: [rto, retransmit, state], share: 100%}\n"}
-			var calls func() uint64
+			var rtts, options func() uint64
+			attach := func() {
+				rtts = callbackCounter(t, w.cgroup.Path, opRTT, flagRTT)
+				options = callbackCounter(t, w.cgroup.Path, opHeaderOptions, flagHeaderOptions)
+			}
 			if first == "other" {
-				calls = rttCounter(t, w.cgroup.Path)
+				attach()
 				startTcpilot(t, w, s)
 			} else {
 				startTcpilot(t, w, s)
-				calls = rttCounter(t, w.cgroup.Path)
+				attach()
 			}
 			r := bulk(t, w.client, load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 200 * time.Millisecond})
 			if r.CCStart != "reno" {
 				t.Errorf("connection starts with %s: tcpilot's program did not run", r.CCStart)
 			}
-			if n := calls(); n < 3 { // one per round trip, at most 50 ms each
-				t.Errorf("the other program got %d RTT callbacks of a connection of 200 ms", n)
+			if n := rtts(); n < 3 { // one per round trip, at most 50 ms each
+				t.Errorf("another program got %d RTT callbacks of a connection of 200 ms", n)
+			}
+			if n := options(); n < 100 { // one per packet
+				t.Errorf("another program got %d callbacks for header options of a connection of 200 ms", n)
 			}
 		})
 	}
