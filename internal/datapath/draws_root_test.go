@@ -173,7 +173,7 @@ func TestRootHoldOutSlicesFromTheHandshake(t *testing.T) {
 // beside opens another datapath that handles the same connections.
 func (r *rig) beside(t *testing.T, key [16]byte) *rig {
 	t.Helper()
-	o := &rig{ns: r.ns, cg: r.cg, opt: r.opt}
+	o := &rig{ns: r.ns, cg: r.cg, opt: r.opt, wait: r.wait}
 	o.opt.BPFFS, o.opt.SliceKey = mountBPFFS(t), key
 	o.open(t)
 	t.Cleanup(func() {

@@ -35,6 +35,7 @@ type rig struct {
 	ns  *testenv.NS
 
 	noSpare bool
+	wait    pauses // of the reader; not as long as the daemon's, because tests wait for samples
 
 	mu      sync.Mutex
 	samples []tcp.Sample
@@ -44,7 +45,7 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	testenv.Root(t)
-	r := &rig{ns: testenv.NetNS(t)}
+	r := &rig{ns: testenv.NetNS(t), wait: pauses{time.Millisecond, 5 * time.Millisecond}}
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_congestion_control", "cubic")
 	r.cg = testenv.Cgroup(t)
 	r.opt = Options{Cgroup: r.cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
@@ -75,7 +76,7 @@ func (r *rig) open(t testing.TB) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- d.Read(ctx, func(s *tcp.Sample) {
+		done <- d.read(ctx, r.wait, func(s *tcp.Sample) {
 			r.mu.Lock()
 			r.samples = append(r.samples, *s)
 			r.mu.Unlock()

@@ -23,10 +23,17 @@ const batchPause = 50 * time.Millisecond
 // between adding a sample and the wake-up.
 const safetyPoll = 5 * time.Second
 
+// pauses are the times that a reader waits: after a batch, and at most for a wake-up.
+type pauses struct{ batch, poll time.Duration }
+
 // Read calls observe for each sample until ctx ends, and idle whenever it has
 // caught up. The sample is valid during the call only. Records that cannot be
 // read are counted.
 func (d *Datapath) Read(ctx context.Context, observe func(*tcp.Sample), idle func()) error {
+	return d.read(ctx, pauses{batchPause, safetyPoll}, observe, idle)
+}
+
+func (d *Datapath) read(ctx context.Context, wait pauses, observe func(*tcp.Sample), idle func()) error {
 	r, err := ringbuf.NewReader(d.maps.Samples)
 	if err != nil {
 		return fmt.Errorf("open sample ring: %w", err)
@@ -39,8 +46,8 @@ func (d *Datapath) Read(ctx context.Context, observe func(*tcp.Sample), idle fun
 	var s tcp.Sample
 	offset := wallOffset()
 	for {
-		r.SetDeadline(time.Now().Truncate(safetyPoll).Add(safetyPoll)) // together with other periodic work
-		err := r.ReadInto(&rec)                                        // blocks until there is a batch
+		r.SetDeadline(time.Now().Truncate(wait.poll).Add(wait.poll)) // together with other periodic work
+		err := r.ReadInto(&rec)                                      // blocks until there is a batch
 		for err == nil {
 			if decode(&s, rec.RawSample, offset, &d.ccs) == nil {
 				observe(&s)
@@ -61,7 +68,7 @@ func (d *Datapath) Read(ctx context.Context, observe func(*tcp.Sample), idle fun
 		idle()
 		offset = wallOffset()
 		if err == nil {
-			time.Sleep(batchPause)
+			time.Sleep(wait.batch)
 		}
 	}
 }

@@ -81,6 +81,23 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 	}
 }
 
+// TestRootSamplesAreRead: with the daemon's own pauses, all samples of single connections and of
+// bursts are read long before the reader looks without a wake-up.
+func TestRootSamplesAreRead(t *testing.T) {
+	r := newRig(t)
+	r.crash(t)
+	r.wait = pauses{batchPause, safetyPoll}
+	r.open(t)
+	r.policy(t, nil)
+	for _, n := range []int{1, 40, 1, 1, 40} {
+		begun := time.Now()
+		r.churn(t, n)
+		if took := time.Since(begun); took > safetyPoll/2 {
+			t.Errorf("samples of %d connections are read after %v", n, took)
+		}
+	}
+}
+
 // dialMapped connects an IPv6 socket to an IPv4 address.
 func dialMapped(t testing.TB, ns *testenv.NS, to netip.AddrPort) net.Conn {
 	t.Helper()

@@ -324,21 +324,21 @@ func TestRootPartsRunTogether(t *testing.T) {
 // Parts with the same end stop together, whatever their connections would take.
 func TestRootPartsEndTogether(t *testing.T) {
 	f := newFleet(t, topology.Dumbbell(2, 2))
-	const end, long = time.Second, time.Minute
+	const each, end, long = 300 * time.Millisecond, 3 * time.Second, time.Minute
 	r := run(t, f,
-		Spec{Name: "ours", Kind: Bulk, From: "sender1", To: "receiver1", Duration: 300 * time.Millisecond, Count: 200, End: end},
+		Spec{Name: "ours", Kind: Bulk, From: "sender1", To: "receiver1", Duration: each, Count: 200, End: end},
 		Spec{Name: "theirs", Kind: Bulk, From: "sender2", To: "receiver2", Duration: long, End: end},
 	)
 	last, n := map[string]time.Duration{}, map[string]int{}
 	for _, c := range r.Connections {
 		last[c.Group] = max(last[c.Group], c.Start+c.Elapsed)
 		n[c.Group]++
-		if c.Group == "ours" && c.Elapsed < 300*time.Millisecond && c.Start+c.Elapsed < end {
+		if c.Group == "ours" && c.Elapsed < each && c.Start+c.Elapsed < end {
 			t.Errorf("cut short before the end: %+v", c)
 		}
 	}
-	if n["theirs"] != 1 || n["ours"] < 2 || n["ours"] > 4 { // 200 would take a minute
-		t.Errorf("connections: %v, want 1 of theirs and 4 of ours", n)
+	if most := int(end/each) + 1; n["theirs"] != 1 || n["ours"] < 2 || n["ours"] > most { // 200 would take a minute
+		t.Errorf("connections: %v, want 1 of theirs and at most %d of ours", n, most)
 	}
 	for group, at := range last {
 		if at < end || at > long/2 {

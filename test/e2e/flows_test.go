@@ -277,7 +277,10 @@ func countFlows(t *testing.T, n int) {
 
 // The number of connections of a path is exact, however they end, and over restarts of the
 // daemon.
-func TestRootFlowCountsAreExact(t *testing.T) { countFlows(t, 10_000) }
+func TestRootFlowCountsAreExact(t *testing.T) {
+	t.Parallel()
+	countFlows(t, 10_000)
+}
 
 // TestMeasureFlowCounts is the claim: exact after 100,000 connections and three restarts.
 func TestMeasureFlowCounts(t *testing.T) {

@@ -170,7 +170,8 @@ func TestRootLabKilled(t *testing.T) {
 	must(t, err)
 	before := traces(t)
 	// Subjects that have a daemon and its programs, and a link with a queue.
-	cmd := exec.Command(bin, "lab", "run", labFile(t, labScenario), "--subject", "tcpilot")
+	alone := strings.NewReplacer("baseline: cubic", "baseline: tcpilot", "[cubic, bbr, tcpilot]", "[tcpilot]").Replace(labScenario)
+	cmd := exec.Command(bin, "lab", "run", labFile(t, alone))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, cmd.Start())
 	killed := false
