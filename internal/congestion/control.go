@@ -60,7 +60,7 @@ var scalableModes = []string{"slow-start", "avoidance"}
 // connections. tcpilot_cubic works like cubic, but does not end slow start at a burst: it is
 // 0.16 ahead where cubic ends slow start early, and not ahead in long flows, so most paths
 // lie between. Where many connections overflow a queue together it is a little behind, so that
-// cubic stays an arm beside it (docs/benchmarks.md). tcpilot_ledbat gives way to all other traffic, and so
+// cubic stays an arm beside it (docs/design/0026-own-congestion-controls.md). tcpilot_ledbat gives way to all other traffic, and so
 // would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate
 // ECN.
 var catalogue = []Control{
