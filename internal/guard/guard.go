@@ -32,8 +32,8 @@ func (k Kind) String() string {
 
 const (
 	// An arm's mean reward has collapsed if it lies below the hold-out's by collapse, a
-	// factor of 2, plus certain standard deviations of the difference. Three are not many,
-	// because the check runs after every connection.
+	// factor of 2, plus `certain` standard deviations of the difference. Fewer than three would
+	// cause false alarms, because the check runs after every connection.
 	collapse = math.Ln2
 	certain  = 3
 	// goodputCollapse is the same for goodput, a factor of 4, because other objectives may
@@ -43,7 +43,7 @@ const (
 	// is known; it counts as expectedN outcomes (learn.ThompsonOptions' Noise and NoiseN).
 	expectedNoise = 0.4
 	expectedN     = 4
-	// Least numbers of ended connections for a comparison.
+	// Least numbers of closed connections for a comparison.
 	leastCollapse = 10 // of the arm, for either collapse
 	leastStorm    = 20 // of the arm: a single burst of losses is not a storm
 	leastHoldOut  = 5  // of the hold-out, for each comparison
@@ -80,8 +80,8 @@ func New(now int64, changes uint64) *State { return &State{aged: now, changes: c
 // Current reports whether the path has not changed since g began; false for nil.
 func (g *State) Current(changes uint64) bool { return g != nil && g.changes == changes }
 
-// Add adds a connection's outcomes: by the rule's objective, and by goodput (without weight
-// if there is none, or if it is the objective). It returns the arm; nil is the hold-out.
+// Add adds a connection's outcomes: by the rule's objective, and by goodput (its weight is 0
+// if there is none, or if goodput is the objective). It returns the arm; nil is the hold-out.
 func (g *State) Add(s *tcp.Sample, reward, goodput learn.Outcome) *Arm {
 	old := s.At-g.aged > halfLife
 	if old {
@@ -96,7 +96,7 @@ func (g *State) Add(s *tcp.Sample, reward, goodput learn.Outcome) *Arm {
 	}
 	a := g.arm(s.Arm)
 	a.add(s, reward, goodput)
-	a.unmarked.meet(s)
+	a.unmarked.observe(s)
 	return a
 }
 

@@ -7,14 +7,14 @@ import (
 )
 
 // MarksLost: an arm that needs ECN responds to marks, and is worse than Reno without them. A
-// path with proof of marks may stop marking: its route changes to a queue that drops
-// instead, or the peer stops negotiating ECN.
+// path that has been shown to mark may stop: its route changes to a queue that drops instead, or
+// the peer stops negotiating ECN.
 
 const (
-	// unmarkedMost is how many connections in a row may lose packets without a mark, or
-	// be made without ECN, before the path's proof of ECN is given up.
+	// unmarkedMost is the number of connections in a row, each with lost packets and no mark or
+	// established without ECN, from which the path counts as one that does not mark.
 	unmarkedMost = 8
-	// unmarkedApart is how many of them must be sequential.
+	// unmarkedApart is how many of them must not overlap in time.
 	unmarkedApart = 3
 )
 
@@ -23,8 +23,9 @@ const (
 type unmarked struct {
 	n       int
 	without int // of these, without ECN
-	// apart of them each began after the one before had ended, the latest at end (Unix
-	// ns): one burst may overflow any queue.
+	// apart is how many of them began after the one counted before had ended: connections that
+	// overlap may all lose packets in one burst, which overflows any queue. end is when the
+	// latest of them ended, Unix ns.
 	apart int
 	end   int64
 }
@@ -39,8 +40,8 @@ func (u *unmarked) add(s *tcp.Sample) {
 
 func (u *unmarked) tooMany() bool { return u.n >= unmarkedMost && u.apart >= unmarkedApart }
 
-// meet counts connections that lose packets without a mark.
-func (u *unmarked) meet(s *tcp.Sample) {
+// observe counts a connection that lost packets without a mark. A mark ends the row.
+func (u *unmarked) observe(s *tcp.Sample) {
 	switch {
 	case s.DeliveredCE > 0:
 		*u = unmarked{}

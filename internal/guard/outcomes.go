@@ -40,7 +40,7 @@ type series struct {
 	m2     float64 // sum of squared deviations from it
 }
 
-// add adds an outcome, weighted by its novelty among those of its slice.
+// add adds an outcome. The later one comes in its slice, the less it weighs (learn.SliceWeight).
 func (v *series) add(s *tcp.Sample, out learn.Outcome) {
 	if !(out.Weight > 0) {
 		return
@@ -77,7 +77,7 @@ func (v *series) fade(old bool) {
 	}
 }
 
-// variance of the mean.
+// variance of the mean. The expected noise counts as expectedN outcomes.
 func (v *series) variance() float64 {
 	one := (expectedN*expectedNoise*expectedNoise + v.m2) / (expectedN + max(0, v.weight-1))
 	return one / v.weight

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// An arm is retired for shortest, the next time for twice as long, and so on. If as much
-	// time passes without a retirement, it starts over.
+	// An arm is retired for `shortest`, the next time for twice as long, and so on up to
+	// `longest`. If it has then been used for as long as it was retired, the next retirement
+	// takes `shortest` again.
 	shortest = int64(10 * time.Minute)
 	longest  = int64(24 * time.Hour)
 )
@@ -20,7 +21,7 @@ type Retirement struct {
 	Guard string `json:"guard"`    // Kind
 	Why   string `json:"why"`      // with figures
 	Since int64  `json:"since_ns"` // Unix ns
-	Until int64  `json:"until_ns"` // Unix ns; later it is an arm again
+	Until int64  `json:"until_ns"` // Unix ns; from then on it is used again
 }
 
 // Retirements are those of a path, including those that have ended. There are few.

@@ -15,11 +15,11 @@ const (
 	// times the hold-out's.
 	storm       = 0.05
 	stormFactor = 2
-	// together is the greatest number of independent packets that one connection counts
+	// mostIndependent is the greatest number of independent packets that one connection counts
 	// as; a connection of that many packets counts as half of it (as learn's halfPackets). By
 	// Kish's design effect this is a correlation of 1/50 between the losses of a connection.
 	// If the observed correlation is greater, scatter corrects for it.
-	together = 50
+	mostIndependent = 50
 	// holdOutPackets packets with the common share of retransmits are added to the
 	// hold-out's, as learn's lossPackets are to a connection's: a few packets without loss do
 	// not prove a share of 0.
@@ -31,10 +31,10 @@ const (
 
 // packets are sums over connections, each weighted as above.
 type packets struct {
-	sent  float64 // data packets, retransmits included
-	again float64
-	// Sums of sent squared, sent times again, and again squared: how much connections differ.
-	sent2, both, again2 float64
+	sent    float64 // data packets, retransmits included
+	retrans float64 // retransmits
+	// Sums of sent squared, sent times retrans, and retrans squared: how much connections differ.
+	sent2, sentRetrans, retrans2 float64
 }
 
 func (p *packets) add(s *tcp.Sample) {
@@ -42,21 +42,21 @@ func (p *packets) add(s *tcp.Sample) {
 	if s.Kind == tcp.KindInterval {
 		w = liveWeight
 	}
-	worth := together / (together + float64(max(s.DataSegsOut, s.Retrans))) // of each
-	sent, again := worth*float64(max(s.DataSegsOut, s.Retrans)), worth*float64(s.Retrans)
+	perPacket := mostIndependent / (mostIndependent + float64(max(s.DataSegsOut, s.Retrans))) // what one packet counts as
+	sent, retrans := perPacket*float64(max(s.DataSegsOut, s.Retrans)), perPacket*float64(s.Retrans)
 	p.sent += w * sent
-	p.again += w * again
+	p.retrans += w * retrans
 	p.sent2 += w * sent * sent
-	p.both += w * sent * again
-	p.again2 += w * again * again
+	p.sentRetrans += w * sent * retrans
+	p.retrans2 += w * retrans * retrans
 }
 
 func (p *packets) fade() {
 	p.sent /= 2
-	p.again /= 2
+	p.retrans /= 2
 	p.sent2 /= 2
-	p.both /= 2
-	p.again2 /= 2
+	p.sentRetrans /= 2
+	p.retrans2 /= 2
 }
 
 // share is the share of the packets that were retransmitted.
@@ -64,7 +64,7 @@ func (p *packets) share() float64 {
 	if p.sent == 0 {
 		return 0
 	}
-	return p.again / p.sent
+	return p.retrans / p.sent
 }
 
 // scatter is the sum over connections of the squared difference between their retransmits
@@ -72,7 +72,7 @@ func (p *packets) share() float64 {
 // independent.
 func (p *packets) scatter() float64 {
 	r := p.share()
-	return max(0, p.again2-2*r*p.both+r*r*p.sent2)
+	return max(0, p.retrans2-2*r*p.sentRetrans+r*r*p.sent2)
 }
 
 func (p *packets) chance() float64 {
@@ -88,12 +88,12 @@ func stormy(arm, holdOut *packets) bool {
 	}
 	// How many packets count as one, over arm and hold-out together: a hold-out without
 	// losses does not show how losses are correlated.
-	alike := 1.0
+	designEffect := 1.0
 	if chance := arm.chance() + holdOut.chance(); chance > 0 {
-		alike = max(1, (arm.scatter()+holdOut.scatter())/chance)
+		designEffect = max(1, (arm.scatter()+holdOut.scatter())/chance)
 	}
-	both := (arm.again + holdOut.again) / (arm.sent + holdOut.sent)
-	a, h := arm.share(), (holdOut.again+holdOutPackets*both)/(holdOut.sent+holdOutPackets)
-	deviation := math.Sqrt(both * (1 - both) * alike * (1/arm.sent + 1/holdOut.sent))
+	common := (arm.retrans + holdOut.retrans) / (arm.sent + holdOut.sent)
+	a, h := arm.share(), (holdOut.retrans+holdOutPackets*common)/(holdOut.sent+holdOutPackets)
+	deviation := math.Sqrt(common * (1 - common) * designEffect * (1/arm.sent + 1/holdOut.sent))
 	return a > h+storm && a > stormFactor*h && a-h > certain*deviation
 }

@@ -16,7 +16,7 @@ func named(name string) (cc tcp.CC) {
 }
 
 // loses returns how many packets a connection sends, and how many of them are retransmits.
-type loses func(r *rand.Rand, held bool) (sent, again uint32)
+type loses func(r *rand.Rand, held bool) (sent, retrans uint32)
 
 // stormAfter is the number of connections, a random quarter of them in the hold-out, after
 // which the guard retired the arm; 0 if it did not within n.
@@ -44,13 +44,13 @@ func stormAfter(t *testing.T, r *rand.Rand, n int, l loses) int {
 }
 
 // atRandom loses packets independently.
-func atRandom(r *rand.Rand, sent uint32, share float64) (again uint32) {
+func atRandom(r *rand.Rand, sent uint32, share float64) (retrans uint32) {
 	for range sent {
 		if r.Float64() < share {
-			again++
+			retrans++
 		}
 	}
-	return again
+	return retrans
 }
 
 // An arm that loses as much as the hold-out is not retired, however often it is checked.
@@ -61,16 +61,16 @@ func TestNoStormByChance(t *testing.T) {
 		most float64 // share of runs in which the arm may be retired
 		loses
 	}{
-		{"each packet by itself", 0.001, func(r *rand.Rand, _ bool) (sent, again uint32) {
+		{"each packet by itself", 0.001, func(r *rand.Rand, _ bool) (sent, retrans uint32) {
 			return 20, atRandom(r, 20, 0.1)
 		}},
-		{"half of a connection or nothing", 0.005, func(r *rand.Rand, _ bool) (sent, again uint32) {
+		{"half of a connection or nothing", 0.005, func(r *rand.Rand, _ bool) (sent, retrans uint32) {
 			if r.IntN(5) == 0 {
 				return 20, 10
 			}
 			return 20, 0
 		}},
-		{"large connections, good and bad times", 0.005, func(r *rand.Rand, _ bool) (sent, again uint32) {
+		{"large connections, good and bad times", 0.005, func(r *rand.Rand, _ bool) (sent, retrans uint32) {
 			sent = 20 << r.IntN(10)
 			return sent, uint32(0.2 * r.Float64() * float64(sent))
 		}},
@@ -95,7 +95,7 @@ func TestStormIsSeen(t *testing.T) {
 		r, most, sum := rand.New(rand.NewPCG(5, 6)), 0, 0
 		const runs = 200
 		for range runs {
-			n := stormAfter(t, r, 300, func(r *rand.Rand, held bool) (sent, again uint32) {
+			n := stormAfter(t, r, 300, func(r *rand.Rand, held bool) (sent, retrans uint32) {
 				if held {
 					return packets, 0
 				}
@@ -119,7 +119,7 @@ func TestStormPackets(t *testing.T) {
 	for range 5 {
 		few.add(&tcp.Sample{Kind: tcp.KindClose, DataSegsOut: 10_000, Retrans: 1000})
 	}
-	if few.sent > 5*together || few.share() < 0.099 || few.share() > 0.101 {
+	if few.sent > 5*mostIndependent || few.share() < 0.099 || few.share() > 0.101 {
 		t.Errorf("5 connections count for %v packets, share %v", few.sent, few.share())
 	}
 	for range 500 {
