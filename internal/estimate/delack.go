@@ -18,8 +18,8 @@ const (
 	// extraACKs is how many more segments without data may be sent with a shorter value, per
 	// segment with data that is received.
 	extraACKs = 0.1
-	// extraPrior is a number of received segments without any that is added, so that a few
-	// connections do not bar a value.
+	// extraPrior is a number of received segments without extra ACKs that is added to the counts,
+	// so that a few connections do not bar a value.
 	extraPrior = 500
 	// leastReceived is the number of received segments from which a number of ACKs is known.
 	leastReceived = 100
@@ -78,7 +78,7 @@ func (d *Delack) observe(s *tcp.Sample) {
 		d.Received = delackMemory
 	}
 	if d.IsBarred(i, at) {
-		return // it began before
+		return // the connection began before the value was barred
 	}
 	c := &d.Counts[i][large(s)]
 	c.Received += received
@@ -89,7 +89,7 @@ func (d *Delack) observe(s *tcp.Sample) {
 	}
 	if extra, of := d.Extra(i); i > 0 && extra > extraACKs*(of+extraPrior) {
 		d.bar(i, at)
-		clear(d.Counts[i:]) // they are counted anew afterwards
+		clear(d.Counts[i:]) // they are counted from 0 when the values are used again
 	}
 }
 
@@ -136,13 +136,13 @@ func ShowsWaits(s *tcp.Sample) bool {
 // answer. A message of one segment is acknowledged by the answer. If the answer takes longer
 // than the delay, there is an ACK without data, but not more segments than answers.
 //
-// If the ACKs were not delayed, all of that takes less time than the delays would.
+// A connection that is shorter than the delays of so many ACKs would be did not wait for them.
 func waits(s *tcp.Sample) float32 {
 	if s.DataSegsIn < leastWaited || s.DataSegsOut == 0 || s.DataSegsIn <= s.DataSegsOut || large(s) == 1 {
 		return 0
 	}
 	n := min(acks(s), float32(s.DataSegsOut), float32(s.DataSegsIn-s.DataSegsOut))
-	// The kernel's timers end within the last jiffy of their time, or before.
+	// Half of the delay is asked for, because timers of the kernel may expire up to a jiffy early.
 	if delay := min(s.DelackMax, KernelDelay) / 2; n*float32(delay) > float32(s.Duration) {
 		return 0
 	}
@@ -171,7 +171,7 @@ func large(s *tcp.Sample) int {
 // rounds up to its clock, and to two ticks at least: with 250 Hz, 4 ms is 8 ms.
 func delackIndex(value time.Duration) int {
 	for i, ms := range DelackMaxes {
-		// A jiffy of a third of a centisecond is reported as 3333 us.
+		// v/1000: with CONFIG_HZ=300, a jiffy of 3333.3 us is reported as 3333 us.
 		if v := time.Duration(ms) * time.Millisecond; value >= v-v/1000 && value <= v+tick {
 			return i
 		}

@@ -12,8 +12,8 @@ const (
 	// share. leastNear and mostNear bound it, in microseconds: interrupts of the hosts and
 	// departure times of paced packets (recorded: 0.2 ms) do not depend on the path's length.
 	floorNear, leastNear, mostNear = 0.05, 300, 1000
-	// floorClose is the difference of connections that came close to the floor, in that of
-	// those that met it.
+	// floorClose is the greatest difference of connections that came close to the floor, as a
+	// multiple of the greatest difference of those that met it (near).
 	floorClose = 6
 	// manyFloors is the number of connections at which the counts are halved, so that the
 	// latest ones count most.
@@ -57,7 +57,7 @@ func (f *Floor) observe(rtt, path float32) {
 	case f.RTT == 0 || path > f.RTT+floorClose*near: // unknown, or the path became longer
 		*f = Floor{RTT: rtt, All: 1}
 		return
-	case rtt < f.RTT-near/2: // the connections before this one did not meet the new floor
+	case rtt < f.RTT-near/2: // a new floor, which the connections before this one did not meet
 		if rtt < f.RTT-floorClose*near {
 			f.Close = 0
 		}
@@ -74,9 +74,9 @@ func (f *Floor) observe(rtt, path float32) {
 	}
 }
 
-// sharpOdds is the natural logarithm of the likelihood of the counts for a connection that met
-// the floor, and apartOdds for one that only came close: if the delay is fixed, over if it
-// varies.
+// sharpOdds and apartOdds are what one connection adds to the natural logarithm of the likelihood
+// ratio of a fixed delay to one that varies: sharpOdds if it met the floor, apartOdds if it only
+// came close.
 var sharpOdds, apartOdds = float32(math.Log(fixedShare / varyingShare)), float32(math.Log((1 - fixedShare) / (1 - varyingShare)))
 
 // decided reports whether the counts tell if the delay is fixed or varies.

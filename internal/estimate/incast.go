@@ -6,38 +6,37 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Many connections that send to one host at a time fill the queue before it (incast). Each of them
-// grows until packets are lost, and then some wait for timeouts. A clamp of their windows keeps the
-// queue short. What all connections of all hosts may have in flight together is the bandwidth-delay
-// product and a short queue. A sender does not know the others. But in the time in which a packet
-// passes the path with the short queue, its own connections deliver their part of that: their rate
-// times this time. So each host follows its own rate, and the sum is right whatever the number of
-// hosts is.
+// Many connections that send to one host at a time fill the queue in front of it (incast). Each of
+// them grows until packets are lost, and then some wait for timeouts. A clamp of their windows keeps
+// the queue short. What all connections of all hosts may have in flight together is the
+// bandwidth-delay product plus a short queue. A sender does not know the other hosts, but it knows the
+// rate of its own connections. Their part of the sum is this rate times the round-trip time with the
+// short queue. If each host computes its part in this way, the sum is right for any number of hosts.
 
 const (
 	// MostIncastRTT is the greatest least round-trip time of paths with a clamp, microseconds: incast
 	// is a matter of hosts that are close, and on longer paths a clamp that is too small costs more.
 	MostIncastRTT = 10_000
-	// incastStretch and incastSlack make the round-trip time that is aimed at: the least one, times
-	// the one, and microseconds that hosts and network cards take to handle packets. A queue of two
+	// The round-trip time that is aimed at is incastStretch times the least one, plus incastSlack
+	// microseconds, which hosts and network cards take to handle packets. The queue of two
 	// bandwidth-delay products absorbs requests that begin together.
 	incastStretch, incastSlack = 3, 100
-	// incastBegins is the ratio of the round-trip time to the one aimed at from which a queue is
-	// clamped that loses nothing. If packets are lost, incastBeginsLossy, and the ratio to the least
-	// round-trip time above which there is a queue at all.
+	// A clamp begins when the round-trip time is at least incastBegins times the one aimed at. If
+	// packets are lost, it begins when the round-trip time is at least incastBeginsLossy times the
+	// least one, the ratio from which there is a queue at all.
 	incastBegins, incastBeginsLossy = 2, 1.5
-	// incastLoss is the share of lost packets from which they are lost in the queue, and the aim
-	// is lowered to incastShorter of the present round-trip time, but not below incastLeast times the
-	// least one.
+	// incastLoss is the share of lost packets from which the queue counts as lossy. Then the
+	// round-trip time aimed at is at most incastShorter times the present one, but not less than
+	// incastLeast times the least one.
 	incastLoss, incastShorter, incastLeast = 0.002, 0.7, 1.25
-	// incastFlows is the least number of connections of the path that are clamped. One alone, or
-	// its congestion control, is the only one that suffers from its queue.
+	// incastFlows is the least number of connections of the path that are clamped. A connection
+	// that is alone fills its own queue only, which is left to its congestion control.
 	incastFlows = 2
 
-	// A step takes stepPackets packets of stepSamples samples. A sample with fewer than
-	// leastIncastPackets packets shows no rate.
+	// A step is made after at least stepSamples samples with at least stepPackets packets
+	// together. A sample with fewer than leastIncastPackets packets shows no rate.
 	stepPackets, stepSamples, leastIncastPackets = 200, 3, 10
-	// incastGain is the weight of a step.
+	// incastGain is the weight of a step in the exponentially weighted mean of the clamp.
 	incastGain = 0.5
 	// peakWindow is for how long the greatest number of connections is remembered: connections
 	// that end together each report how many are left.
@@ -45,9 +44,9 @@ const (
 
 	// A clamp ends incastEnds after the latest sample with a queue.
 	incastEnds = time.Minute
-	// If the queue is as long as without a clamp (stillFull of it) after incastTest, and the rate
-	// is less than lostRate of that before, others fill the queue: the clamp ends, and is tried again
-	// after a minute, then two, up to four hours (leastRetry, mostRetry).
+	// If, after incastTest, the round-trip time is more than stillFull times that without a clamp,
+	// and the rate less than lostRate times, then other hosts fill the queue: the clamp ends, and is
+	// tried again after a minute, then two, up to four hours (leastRetry, mostRetry).
 	incastTest          = 10 * time.Second
 	stillFull, lostRate = 0.8, 0.5
 )
@@ -70,7 +69,7 @@ type Incast struct {
 	sums aggregateSums
 }
 
-// Aggregate are connections of one path at a time, as means over their packets.
+// Aggregate describes the connections of one path at a time by means over their packets.
 type Aggregate struct {
 	RTT   float32 `json:"rtt_us,omitempty"`              // smoothed round-trip time, microseconds
 	Loss  float32 `json:"loss,omitempty"`                // share of packets

@@ -86,18 +86,19 @@ const (
 	fixedShare, varyingShare = 0.9, 1. / floorClose
 	// sharpFloor is the share from which a fixed delay is the more likely one of the two.
 	sharpFloor = 0.6
-	// leastSpread is the spread from which a delay varies, and leastSpreadShare the same in
-	// floors. On emulated radio links the share was 0.06 to 0.35, on wired ones without a queue
+	// leastSpread is the spread from which a delay varies, and leastSpreadShare the same divided by
+	// the floor. On emulated radio links the share was 0.06 to 0.35, on wired ones without a queue
 	// less than 0.02.
 	leastSpread, leastSpreadShare = 500, 0.03
 	// cellularSpread is the mean wait for a frame of 802.11 that is being sent: half of the
-	// longest (aPPDUMaxTime, 5484 us). LTE sends again after 8 ms.
+	// longest (aPPDUMaxTime, 5484 us). LTE retransmits (HARQ) after 8 ms.
 	cellularSpread = 5484 / 2
 	// cellularQueue: H. Jiang et al., "Tackling Bufferbloat in 3G/4G Networks", IMC 2012, have
 	// queues of several hundred milliseconds in the networks of four carriers.
 	cellularQueue = 200e3
-	// bloatedQueue is the delay from which the test of waveform.com grades a path C, and bloatedShare
-	// the same in floors: the queue in a buffer of one bandwidth-delay product has at most 1.
+	// bloatedQueue is the delay from which the bufferbloat test of waveform.com gives the grade C.
+	// bloatedShare is a bound of the queue divided by the floor, which is at most 1 in a buffer of
+	// one bandwidth-delay product.
 	bloatedQueue, bloatedShare = 60e3, 2
 
 	// leastRTTs is the number of samples from which a least round-trip time is believed.
@@ -111,7 +112,8 @@ const (
 	leastSmall = 4
 )
 
-// measure is a quantity that rules compare with a bound. No bound fits one that is not known.
+// measure is a quantity that rules compare with a bound. One that is not known satisfies no
+// condition.
 type measure uint8
 
 const (
@@ -119,9 +121,9 @@ const (
 	leastRTT                   // least round-trip time, microseconds
 	sharpness                  // share of the connections close to the floor that met it
 	spread                     // typical difference of round-trip times within a small connection, microseconds
-	spreadShare                // the same in floors
+	spreadShare                // spread divided by the least round-trip time
 	queue                      // greatest standing queue, microseconds
-	queueShare                 // the same in floors
+	queueShare                 // queue divided by the least round-trip time
 	inFlight                   // bandwidth-delay product, bits
 
 	numMeasures
@@ -134,7 +136,7 @@ type condition struct {
 	bound   float32
 }
 
-// networkRules are tried in this order; the first one applies whose conditions all hold.
+// networkRules are tried in this order. The first one whose conditions all hold applies.
 var networkRules = [...]struct {
 	is         NetworkType
 	conditions []condition
@@ -222,16 +224,16 @@ func (p *Path) measures(policed uint64) measures {
 // some time.
 type Network struct {
 	Type  NetworkType `json:"type"`
-	From  int64       `json:"from_ns"`            // Unix nanoseconds since which it has been so; 0 is always
+	From  int64       `json:"from_ns"`            // since when the path has had it, Unix nanoseconds; 0 is always
 	Next  NetworkType `json:"next,omitempty"`     // what the latest samples show instead; only if Shown is not 0
 	Shown uint16      `json:"shown,omitempty"`    // number of the latest samples that show Next
 	Since int64       `json:"since_ns,omitempty"` // Unix nanoseconds of the first of these
 }
 
-// A type changes after samples have shown another one for half of the time that it lasted, but at least
-// leastTime and at most mostTime. So a first guess is soon corrected, and the usual
-// variation of a metric near its bound changes nothing. There must be as many samples as such
-// times at one each leastTime, and at least leastShown.
+// A type changes after samples have shown another one for half of the time that it lasted, but at
+// least leastTime and at most mostTime. So a first guess is soon corrected, and the usual
+// variation of a metric near its bound changes nothing. At least leastShown samples are needed, and
+// at least one for each leastTime of that time.
 const (
 	leastShown, leastTime = 4, time.Second
 	mostTime              = 10 * time.Second

@@ -10,7 +10,7 @@ import (
 // NetworkReason says why a path has its type of network. It is kept as figures, and written only if
 // somebody asks for it: a snapshot has one for each path.
 type NetworkReason struct {
-	text     string // if it was read
+	text     string // if it was read by UnmarshalText
 	network  Network
 	measures measures
 	floor    Floor

@@ -192,8 +192,8 @@ func receiveRate(s *tcp.Sample) uint64 {
 }
 
 // ssthresh is the window in packets at which the connection left slow start; 0 if it did not.
-// A congestion control that models the path, as bbr, leaves the slow start threshold alone.
-// If it lost packets, what it had in flight counts.
+// A congestion control that models the path, such as bbr, does not set the slow start threshold.
+// If its connection lost packets, what that had in flight counts.
 func ssthresh(s *tcp.Sample) uint64 {
 	window := uint64(s.Ssthresh)
 	if s.Ssthresh == 0 || s.Ssthresh >= tcp.InfiniteSsthresh {
@@ -217,8 +217,8 @@ func delivered(s *tcp.Sample) uint64 {
 	return uint64(min(float64(deliveryRate(s))*float64(s.MinRTT)/1e6/float64(s.MSS), tcp.InfiniteSsthresh))
 }
 
-// mostFlows bounds the number of connections that are assumed to have carried as much as one:
-// idle ones are counted as well.
+// mostFlows bounds the number of connections that are assumed to have carried as much as the
+// sampled one, because tcp.Sample.Flows also counts idle ones.
 const mostFlows = 8
 
 // carried is a number of packets that the connections of the path have had in flight together,

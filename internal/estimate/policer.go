@@ -28,7 +28,8 @@ const (
 	// leastPolicedRTT is the least round-trip time of paths on which a queue can be told from
 	// delays of the host, microseconds.
 	leastPolicedRTT = 1000
-	// leastPolicedTime and leastPolicedPackets are the least of a connection that shows a rate.
+	// leastPolicedTime and leastPolicedPackets are the least send-limited time and the least number
+	// of packets of a connection that shows a rate.
 	leastPolicedTime    = 100 * time.Millisecond
 	leastPolicedPackets = 100
 	// alike is the greatest ratio of the rates of the connections that suggest a limit.
@@ -44,8 +45,8 @@ const (
 	cleanPart, cleanLoss = 0.1, 0.002
 	// lessPart is the part up to which losses count as fewer.
 	lessPart = 0.5
-	// usedPart is the least part of its pacing rate that a connection without losses must have
-	// reached to show that the path carries it.
+	// usedPart is the part of its pacing rate that a connection without losses must have
+	// reached to show that the path carries that rate.
 	usedPart = 0.6
 
 	// paceRise and paceFall are the steps of the pacing rate in a test, reprobeRise is the
@@ -59,8 +60,7 @@ const (
 	// goneRise is by how much connections must exceed a limit without losses until it counts
 	// as gone.
 	goneRise = 2
-	// mostFalls is how often in succession packets may be lost at a rate, which is lowered from the second time
-	// on if it was settled, before it is given up.
+	// mostFalls is the greatest Policer.Falls: then the limit is given up.
 	mostFalls = 4
 
 	// A pacing test that found nothing is repeated after leastRetry, and then after twice as long up
@@ -84,7 +84,9 @@ const (
 // all connections of the path together. The zero Policer knows nothing.
 type Policer struct {
 	State PolicerState `json:"state,omitempty"`
-	Falls uint8        `json:"falls,omitempty"` // how often in succession Pace was lowered
+	// Falls is how often in succession packets were lost at Pace, or at a rate from which it was
+	// lowered. After the end of a search, the first loss is counted and does not lower Pace.
+	Falls uint8 `json:"falls,omitempty"`
 	// Pace is the rate at which new connections should be paced now, to find the limit or to
 	// stay under it; 0 is none.
 	Pace uint32 `json:"pace_bytes_per_second,omitempty"`
@@ -100,7 +102,8 @@ type Policer struct {
 	PaceAt    int64  `json:"pace_at_ns,omitempty"`
 	PacedSent uint32 `json:"paced_sent_packets,omitempty"`
 	PacedLost uint32 `json:"paced_lost_packets,omitempty"`
-	// Reached is the mean rate that they had, and CleanReached that of those with Clean, bytes/s.
+	// Reached is the mean rate that they had, and CleanReached the mean rate of those that were paced
+	// at Clean, bytes/s.
 	Reached      float32 `json:"reached_bytes_per_second,omitempty"`
 	CleanReached float32 `json:"clean_reached_bytes_per_second,omitempty"`
 
@@ -226,7 +229,7 @@ func (p *Policer) observePaced(s *tcp.Sample, at int64) {
 	most := min(cleanLoss, cleanPart*p.Free.Loss()) // greatest share of losses under the limit
 	few := s.Lost < leastLosses || float64(s.Lost) <= most*float64(s.DataSegsOut)
 	if few && rateOf(s) < usedPart*float64(s.MaxPacingRate) {
-		return // it did not use what it had
+		return // it sent less than its pacing rate allows, and so shows nothing
 	}
 	p.PacedSent += min(s.DataSegsOut, math.MaxUint32-p.PacedSent)
 	p.Reached += (float32(rateOf(s)*atOnce(s)) - p.Reached) * float32(s.DataSegsOut) / float32(p.PacedSent)
@@ -294,7 +297,7 @@ func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 		p.Queued = true
 		p.try(p.Pace, at)
 	case queued:
-		p.withdraw(at) // what is too fast waits: a link, and its queue
+		p.withdraw(at) // packets above the rate wait in a queue: it is a link, not a policer
 	case p.Clean != 0 && p.Pace > p.Clean:
 		p.State = PolicerFound
 		p.exceeded(at)
@@ -310,7 +313,7 @@ func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	}
 }
 
-// exceeded: the present rate is higher than the limit, and Clean is not.
+// exceeded: the present rate is above the limit, and Clean is not.
 func (p *Policer) exceeded(at int64) {
 	p.Excess = p.Pace
 	if p.From != 0 && p.Excess <= scaled(p.From, paceRise) {
@@ -320,7 +323,7 @@ func (p *Policer) exceeded(at int64) {
 	}
 }
 
-// withdraw ends the pacing, and the search for a time that doubles.
+// withdraw ends the pacing, and pauses the search: each time for twice as long.
 func (p *Policer) withdraw(at int64) {
 	retry := max(p.Retry, leastRetry)
 	*p = Policer{RetryAt: at + int64(retry)*1e9, Retry: min(2*retry, mostRetry)}

@@ -13,8 +13,8 @@ var RTOMins = [...]uint16{200, 100, 50, 25, 10}
 const (
 	// spuriousMost is the share of data packets that may be spurious retransmissions.
 	spuriousMost = 0.001
-	// spuriousProof is the number of spurious retransmissions that are added before a value
-	// counts as safe: so it needs 2000 packets without any.
+	// spuriousProof is a number of spurious retransmissions that is added before a value counts
+	// as safe, so that it needs at least 2000 packets.
 	spuriousProof = 2
 	// spuriousTime is for how long a value has to be in use before it counts as safe: a fast
 	// path sends that many packets in no time.
@@ -60,7 +60,7 @@ func (r *RTOMin) observe(s *tcp.Sample) {
 	}
 	at := max(s.At, r.At)
 	if r.IsBarred(i, at) {
-		return // it began before
+		return // the connection began before the value was barred
 	}
 	if r.At != 0 && at > r.At {
 		k := keep(time.Duration(at-r.At), spuriousHalfLife)
@@ -83,7 +83,7 @@ func (r *RTOMin) observe(s *tcp.Sample) {
 	}
 	if i > 0 && c.DSACKs > spuriousMost*(c.Sent+spuriousPrior) {
 		r.bar(i, at)
-		clear(r.Counts[i:]) // they are counted anew afterwards
+		clear(r.Counts[i:]) // they are counted from 0 when the values are used again
 	}
 }
 
@@ -95,8 +95,8 @@ func (r *RTOMin) BarredAt(now int64) time.Duration {
 	return time.Duration(RTOMins[r.Barred]) * time.Millisecond
 }
 
-// LeastAt is the value above which RTO_MIN has to be at a time, because shorter ones were found too short: the next longer
-// one than the one that is barred; 0: any.
+// LeastAt is the least RTO_MIN that is allowed at a time, because shorter ones were found too short: the
+// next value above the barred one; 0: any is allowed.
 func (r *RTOMin) LeastAt(now int64) time.Duration {
 	if r.BarredAt(now) == 0 {
 		return 0
@@ -126,7 +126,7 @@ func ShowsTimeouts(s *tcp.Sample) bool {
 // rtoMinIndex is the index into RTOMins of a connection's RTO_MIN, or -1.
 func rtoMinIndex(value time.Duration) int {
 	for i, ms := range RTOMins {
-		// A jiffy of a third of a centisecond is reported as 3333 us.
+		// v/1000: with CONFIG_HZ=300, a jiffy of 3333.3 us is reported as 3333 us.
 		if v := time.Duration(ms) * time.Millisecond; value >= v-v/1000 && value <= v+tick {
 			return i
 		}
