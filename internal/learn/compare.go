@@ -20,7 +20,7 @@ func boundary(n, alpha float64) float64 {
 const mixture = 1
 
 // Group is the time that the connections of one group took, as moments of
-// (time/reference)^aversion over observations.
+// (time/reference)^aversion over observations (tail.go says why).
 type Group struct {
 	N    float64 `json:"n"` // observations
 	Mean float64 `json:"mean"`
@@ -117,7 +117,7 @@ func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 		c.Treated.add(e, o.Slice)
 	}
 	holdOut := max(c.Slices.N, c.Connections.N)
-	if c.biased() { // they are many, and would halve the few slices before there are enough of these
+	if c.biased() { // single connections are many: counted here, they would halve the groups before there are enough slices
 		holdOut = c.Slices.N
 	}
 	if min(c.Treated.N, holdOut) > comparedMemory || c.Treated.N+holdOut > mostCompared {
@@ -275,8 +275,8 @@ func (c *Comparison) Gain() Gain {
 
 // Harm is the gain by which guards act, and whether it is significantly below 1. Single
 // connections of the hold-out count only if they did not share their path with treated ones.
-// Where connections overlap, the gain by them is shown and not acted on: a default that takes
-// from the treated connections beside it looks better than it is.
+// If connections overlap, the gain by single ones is shown but guards do not act on it: a default
+// that takes capacity from the treated connections beside it looks better than it is.
 func (c *Comparison) Harm() (Gain, bool) {
 	g := c.Gain()
 	if !bool(g.BySlice) && c.biased() {
@@ -312,8 +312,8 @@ func gainRatio(treated, holdOut *Group) float64 {
 
 // bounds is the interval of the gain. Often most observations are fast and a few are slow.
 // A group that happens to contain no slow one underestimates both mean and variance. So each
-// group has at least the pooled variance, and the difference of the means is compared, by
-// which a small mean does not count as more certain than a great one. A group that happens
+// group has at least the pooled variance, and the difference of the means is compared, so that
+// a small mean does not count as more certain than a great one. A group that happens
 // to contain more slow ones than usual overestimates the mean: then the difference of the
 // logarithms is more conservative. The wider of the two intervals is used.
 func bounds(treated, holdOut *Group) (low, high float64) {
@@ -322,8 +322,9 @@ func bounds(treated, holdOut *Group) (low, high float64) {
 	pooled := (vt*treated.N + vh*holdOut.N) / n
 	off := boundary(1/(1/treated.N+1/holdOut.N), alpha) *
 		math.Sqrt(max(vt, pooled)/treated.N+max(vh, pooled)/holdOut.N)
-	// The least x by which the ratio of the means may be smaller than seen: where
-	// 1 - x is off standard errors of what they are together, or ln x is.
+	// least is the factor x, at most 1, by which the true ratio of the means may be smaller than
+	// the observed one: the lesser of exp(-off), by the difference of the logarithms, and the x
+	// with 1 - x = off (a + b x)/n, by the difference of the means relative to their common mean.
 	least := func(a, b float64) float64 {
 		x := min(math.Exp(-off), (1-off*a/n)/(1+off*b/n))
 		return math.Pow(max(x, math.Exp(-aversion*comparedClip)), 1./aversion)

@@ -20,7 +20,7 @@ const (
 	mostUnproven = 0.5
 	mostPooled   = 0.1
 	// mostOverlapping is the greatest share of one arm that is neither shown to be better nor
-	// believed to be worse, if connections overlap. Measured with bbr for the default, five
+	// believed to be worse, if connections overlap. Measured with bbr as the default, five
 	// at a time: tcpilot_cubic looked better by chance, got 54 of 200 connections, and made
 	// their 95th percentile worse.
 	mostOverlapping = 0.2
@@ -37,8 +37,8 @@ const (
 
 	// mostUnknown is the greatest share of all arms together that were not tried yet, if
 	// connections overlap, and mostUnknownMany the same if many do. Measured with 20 at a
-	// time: with bbr for the default, a slice of cubic took ten times as long as the others;
-	// with cubic for the default, a slice of tcpilot_bbr3 starved the connections beside it.
+	// time: with bbr as the default, a slice of cubic took ten times as long as the others;
+	// with cubic as the default, a slice of tcpilot_bbr3 starved the connections beside it.
 	// One connection in a hundred changes a 99th percentile.
 	mostUnknown     = 1. / 100
 	mostUnknownMany = 1. / 400
@@ -78,7 +78,7 @@ func (t thompson) defaultFirst(w []float64, cs []candidate, base int, chance []f
 		c.mistakesLoss = search.excludes(c)
 		// It replaces the default, but not an arm that is better than both.
 		if c.replacesDefault = c.variant && !c.mistakesLoss && (best == base || best == i); c.replacesDefault {
-			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit do not know that it is a variant
+			mix(w, i, t.sharpened(normal(c.lead/c.leadSD))) // shares by merit were computed as if it were any other arm
 		}
 	}
 	t.limits(most, harm, cs, base, best, b, search)

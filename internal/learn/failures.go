@@ -8,8 +8,8 @@ import "math"
 // Failures come together: a peer that is down fails all connections of that time. So the
 // connections of one slice of time are one observation, and what is compared are ratios of
 // sums over slices, with the variance between slices (W. Cochran, "Sampling Techniques",
-// 3rd ed. 1977, section 9A.1). A failure that is the peer's meets both groups alike, because
-// slices are drawn at random.
+// 3rd ed. 1977, section 9A.1). A failure of the peer affects both groups alike, because slices
+// are drawn at random.
 //
 // The share of the hold-out differs from path to path, and falls with time. Each connection
 // therefore counts in inverse proportion to the probability of its group (D. Horvitz and

@@ -36,9 +36,9 @@ func ParseObjective(s string) (Objective, error) {
 type Outcome struct {
 	At     int64   // Unix nanoseconds
 	Reward float64 // natural log; greater is better
-	// Price is the part of Reward that others pay for, 0 or more: packets sent twice,
-	// and the queue. Reward+Price is what the connection's own user waited for, and
-	// what is compared with the default.
+	// Price, 0 or more, is what was subtracted from Reward for costs to other connections:
+	// packets sent twice, and the queue. Reward+Price is the speed for the connection's own
+	// user, which is compared with the default's.
 	Price  float64
 	Weight float64 // evidence, above 0; 1 is one informative connection
 	MinRTT uint32  // microseconds; 0 is unknown
@@ -49,10 +49,7 @@ type Outcome struct {
 	// ACKs add, ln((srtt-rttvar)/min_rtt), how full the queue was: it tells random loss from
 	// an overflowing queue.
 	Sent, Again, Stretch, Queue float64
-	// Size is the class of how much was sent, from 1; 0 where the reward does not
-	// depend on it. See AdjustSize.
-	Size   uint8
-	Greedy bool // the arm was the best known when it was taken
+	Greedy                      bool // the arm was the best known when it was drawn
 	// Slice is the slice of time that the outcome belongs to, as the time at which the slice
 	// began (Unix nanoseconds). Connections of a slice share an arm and the path: together
 	// they are one observation. 0: this outcome is an observation by itself.
@@ -126,7 +123,7 @@ func (b *Belief) manyOverlap() bool { return b.AtOnce >= manyOverlapping }
 type ArmBelief struct {
 	CC     tcp.CC `json:"cc"`
 	Count  uint64 `json:"count"`                 // outcomes
-	Greedy uint64 `json:"greedy"`                // the part of Count from when the arm was the best known
+	Greedy uint64 `json:"greedy"`                // outcomes with Outcome.Greedy
 	Last   int64  `json:"last_ns"`               // Unix ns of the latest outcome
 	SeenAt uint64 `json:"seen_at"`               // Belief.Count at the latest outcome
 	Rate   uint64 `json:"rate_bytes_per_second"` // bytes/s; 0 is unknown
@@ -252,11 +249,10 @@ type Learner interface {
 }
 
 // ObserveParent folds an outcome of a connection of the path child, which the
-// child has observed already, into the belief of an enclosing prefix. It is to
-// be preferred to l.Observe(parent, ...): a learner with support for hierarchies
-// subtracts the child's own level first. Otherwise an arm would look good only because
-// fast paths use it. It returns the evidence that the outcome gave to the parent, in
-// outcomes.
+// child has observed already, into the belief of an enclosing prefix. Use it instead of
+// l.Observe(parent, ...): a learner with support for hierarchies subtracts the child's own
+// level first. Otherwise an arm would look good only because fast paths use it. It returns
+// the evidence that the outcome gave to the parent, in outcomes.
 func ObserveParent(l Learner, child, parent *Belief, cc tcp.CC, o Outcome) float64 {
 	if p, ok := l.(interface {
 		pool(child, parent *Belief, cc tcp.CC, o Outcome) float64

@@ -53,8 +53,9 @@ const (
 	stallTime = 200 * time.Millisecond
 	stallRTTs = 8 // and so many round trips
 
-	// limitedShare is the share of the busy time limited by something else from which a
-	// sample says nothing about the path's throughput. Below it, weight falls in proportion.
+	// limitedShare is the share of the busy time from which on, if the receiver's window or the
+	// send buffer was the limit for so long, a sample says nothing about the path's throughput.
+	// Below it, the weight falls in proportion.
 	limitedShare = 0.9
 	// appLimitedShare is the share of path-limited time in a connection's life below which an
 	// application-limited connection is not scored.
@@ -119,7 +120,7 @@ const (
 // above 1 MiB: so neither small nor large responses drown the other.
 //
 // Weight is packets/(packets+50), halved for samples of live connections, and,
-// where a busy time is used, times busy/(busy+4 ms) for the kernel's clock; 0 to 1.
+// if a busy time is used, times busy/(busy+4 ms) for the resolution of the kernel's clock; 0 to 1.
 func Reward(o Objective, s *tcp.Sample, minRTT uint32) (Outcome, Ignored) {
 	if why := unattributable(s); why != Scored {
 		return Outcome{}, why

@@ -332,7 +332,7 @@ const (
 	leastTry  = 0.1 // least share of a trial, so that it ends
 	verifyTry = 0.1 // share of a trial against the parent's belief
 	// quiet is the number of gaps (Belief.Gap) without an outcome after which the arm on
-	// trial is assumed to yield none, for example because all its connections are too small:
+	// trial is assumed to give none, for example because all its connections are too small:
 	// then its share falls to quietTry.
 	quiet    = 20
 	quietTry = 0.25

@@ -2,7 +2,7 @@ package learn
 
 import "math"
 
-// Users wait for time, and they notice the slow connections. So arms are not compared by
+// Users wait, and they notice the slow connections. So arms are not compared by
 // the mean of the logarithm of speed, in which a connection that takes half as long
 // compensates for one that takes twice as long. They are compared by the mean of the cube
 // of the time:
@@ -12,7 +12,7 @@ import "math"
 // the entropic (exponential) utility of -ln(time) with risk aversion 3 (Howard and
 // Matheson, "Risk-Sensitive Markov Decision Processes", Management Science 18, 1972).
 // Aversion 0 is the mean of logarithms, 1 the mean of times (a harmonic mean of speeds).
-// docs/design/0009-default-first.md derives why 3.
+// docs/design/0009-default-first.md explains why it is 3.
 
 const (
 	// aversion to risk: the power of the time.

@@ -98,7 +98,7 @@ const (
 	reopened = 0.5
 	hinted   = 5
 	// huber bounds the influence of one outcome on a settled mean, in standard
-	// deviations: an outlier may have other causes than the arm, as a stalled virtual machine.
+	// deviations: an outlier may have other causes than the arm, such as a stalled virtual machine.
 	huber = 3.5
 	// leastNoise is the least standard deviation believed of an outcome.
 	leastNoise = 0.05

@@ -19,8 +19,8 @@ const (
 // Result is what a run cost.
 type Result struct {
 	// Regret is the sum, over connections that the learner decided, of the share of
-	// goodput (by the mean of times) lost against the path's best arm: 1 is one connection
-	// lost whole.
+	// goodput (by the mean of times) lost against the path's best arm: 1 is the goodput of one
+	// connection.
 	Regret float64
 	// Connections is the number of connections that the learner decided.
 	Connections int

@@ -76,7 +76,7 @@ var (
 // Scenarios are what learners are compared on.
 var Scenarios = []Scenario{
 	{
-		Name: "steady", Doc: "a lossy path: one arm is worth three of the others; 1 s connections, one at a time",
+		Name: "steady", Doc: "a lossy path: one arm is three times as fast as the others; 1 s connections, one at a time",
 		Arms: three, Gap: time.Second,
 		Groups: one(200, still(Arm{100 * mbit, 0.4, 0.01, 0, 1}, Arm{300 * mbit, 0.4, 0.01, 0, 1}, Arm{90 * mbit, 0.4, 0.01, 0, 1})),
 	}, {
@@ -162,7 +162,7 @@ var Scenarios = []Scenario{
 		Arms: []string{"cubic", "tcpilot_bbr3", "reno"}, Gap: 200 * time.Millisecond,
 		Groups: one(2000, still(Arm{17 * mbit, 0.05, 0.001, 1. / 6, 2.3}, Arm{16.5 * mbit, 0.08, 0.002, 0, 1}, Arm{16 * mbit, 0.1, 0.001, 1. / 6, 2.3})),
 	}, {
-		Name: "slow-start-other", Doc: "the default does not, but what retransmits less does, and is as fast in the mean",
+		Name: "slow-start-other", Doc: "another arm leaves slow start too early in one of six connections; it retransmits less than the default, and its mean time is the same",
 		Arms: []string{"bbr", "cubic", "tcpilot_bbr3"}, Gap: 200 * time.Millisecond,
 		Groups: one(2000, still(Arm{14.5 * mbit, 0.08, 0.12, 0, 1}, Arm{17 * mbit, 0.05, 0.02, 1. / 6, 2.3}, Arm{14.8 * mbit, 0.08, 0.03, 0, 1})),
 	}, {
