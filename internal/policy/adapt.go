@@ -43,14 +43,15 @@ type Adapted struct {
 const (
 	// metricsAge is the age from which the metrics of a path are not used any more.
 	metricsAge = 10 * time.Minute
-	// clockSlack is how far in the future metrics may be: farther, the clock was set back.
+	// clockSlack is how far in the future the time of metrics may be. If it is farther, the clock
+	// was set back after they were taken.
 	clockSlack = time.Minute
 	// metricsSamples is the number of samples from which they are used.
 	metricsSamples = 10
 
 	// synMargin is the least ratio of a timeout of the handshake to the bound of the
 	// round-trip time (rttBound), and synMarginToLower the same for a timeout that is less
-	// than the one in use, so that timeouts do not change to and fro.
+	// than the one in use, so that timeouts do not alternate between two values.
 	synMargin        = 2
 	synMarginToLower = 2.5
 )
@@ -85,9 +86,9 @@ func (r *Rule) MayAdapt(f tcp.Field) bool {
 // Adapts reports whether the rule has f computed for its paths.
 func (r *Rule) Adapts(f tcp.Field) bool { return slices.Contains(r.Adapt, f) && r.MayAdapt(f) }
 
-// Safer reports whether a value of b is too bold now: a has a longer timeout or a smaller
-// window, or leaves the field to the kernel. A pacing rate is too high or too low for all
-// connections that begin, and a clamp for those that run, so any other is safer.
+// Safer reports whether any value of a is safer than that of b, which is in use: a has a longer
+// timeout or a smaller window, or leaves the field to the kernel. A wrong pacing rate or clamp
+// affects all connections, whether it is too high or too low, so a different one is always safer.
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
 	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || longer(a.DelackMax, b.DelackMax) || longer(a.Peer, b.Peer) ||
@@ -99,7 +100,7 @@ func (a Adapted) Safer(b Adapted) bool {
 func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
 	if r.Adapts(tcp.PeerOption) {
 		least := uint64(0)
-		if r.ByObjective&(1<<tcp.RTOMin) == 0 { // otherwise it allows for the delay of ACKs
+		if r.ByObjective&(1<<tcp.RTOMin) == 0 { // the bound of an objective allows for delayed ACKs, and Peer does not
 			least, _ = r.Bounds.Get(tcp.RTOMin)
 		}
 		a.Peer = peerOption(m, was.Peer, least, now)
@@ -108,7 +109,7 @@ func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now i
 		return a
 	}
 	for _, f := range r.Adapt {
-		if !r.MayAdapt(f) || m.RTTs < metricsSamples && f != tcp.MaxPacingRate { // whose search counts for itself
+		if !r.MayAdapt(f) || m.RTTs < metricsSamples && f != tcp.MaxPacingRate { // the search for a policer counts its own packets
 			continue
 		}
 		switch f {

@@ -45,7 +45,7 @@ func clamp(m *estimate.Path, was uint32, now int64) uint32 {
 // whyClamp explains a clamp by what connections have shown without it and with it.
 func whyClamp(m *estimate.Path) string {
 	if m.Incast == nil {
-		return "the value in use; what showed it is not known any more"
+		return "the value in use; the samples that it was computed from are no longer known"
 	}
 	before, now, least := &m.Incast.Before, &m.Incast.Now, float32(max(1, m.MinRTT.Least()))
 	return fmt.Sprintf("%.0f connections filled the queue: round trips took %.1f times the least, and %.1f%% of their packets were lost; now %.0f, %.1f times, %.1f%%; "+

@@ -35,8 +35,8 @@ type Waiting struct {
 
 // Compile turns rules into the table that the datapath executes. ids are the
 // class ids by rule. Names that do not exist yet are returned, and are not an error:
-// compile again when they appear. That a rule selects no pods now is as usual as that it selects
-// some: it matches nothing then, and is not returned.
+// compile again when they appear. A rule that selects no pods now matches nothing. That is usual, so
+// it is not returned.
 func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, error) {
 	if len(rules) > class.MaxRules {
 		return nil, nil, fmt.Errorf("compile rules: %d rules, at most %d fit", len(rules), class.MaxRules)

@@ -201,8 +201,8 @@ func (in *Input) learned(d *Decision) Reason {
 	d.Policy.Slice = in.Slice
 	d.Best = best
 	if in.Rule.Learn.SwitchRunning {
-		// Not best: while the default does badly, nearly all new connections may have another
-		// arm before that is shown to be better for good.
+		// Not `best`: while the default does badly, nearly all new connections may get another
+		// arm before that arm is shown to be better.
 		if to := usual(d.Policy.Arms[:len(arms)]); to >= 0 && to != base && !congestion.Of(arms[to]).NeedsECN {
 			d.Policy.SwitchFrom, d.Policy.SwitchTo = learn.Replaced(in.Learner, arms, base, to, b, in.Now), uint8(to)
 		}

@@ -19,13 +19,13 @@ const (
 	// leastDelackMax is the least value in microseconds, unless the rule has another bound.
 	// With a clock of 250 Hz, 8 ms is the least value that the kernel takes.
 	leastDelackMax = 8000
-	// leastWaits is how often peers have to wait for a delayed ACK, per segment that is received
-	// with data: at least as often as the bound of additional ACKs. leastWaitsKept is for a
-	// value that is in use.
+	// leastWaits is how often peers must have waited for a delayed ACK, per segment that is received
+	// with data, for a value to be set: as often as additional ACKs may be sent (estimate's
+	// extraACKs). leastWaitsKept is the same for a value that is in use.
 	leastWaits     = 0.1
 	leastWaitsKept = 0.05
-	// tripMarginKept is the ratio of a round trip to a value that is in use, up to which that is
-	// not replaced by a longer one.
+	// tripMarginKept is the ratio of the round trip to the next longer value from which that
+	// replaces the value in use.
 	tripMarginKept = 1.25
 )
 
@@ -64,7 +64,7 @@ func delackMax(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
 func whyDelackMax(m *estimate.Path) string {
 	d := m.Delack
 	if d == nil {
-		return "the value in use; what showed it is not known any more"
+		return "the value in use; the samples that it was computed from are no longer known"
 	}
 	text := fmt.Sprintf("of %.0f segments that peers sent, they sent %.0f only after they had waited for a delayed ACK; the least round trip takes %s", d.Received, d.Waits, micros(float32(m.MinRTT.Least())))
 	for i, ms := range estimate.DelackMaxes[1:] {

@@ -74,9 +74,9 @@ func filled(m *estimate.Path, was uint32) bool {
 // WindowExpires is when what the path has shown is too old, Unix nanoseconds.
 func WindowExpires(m *estimate.Path) int64 { return m.CarriedAt + int64(windowAge) }
 
-// WindowRenewed reports whether a window that expires at the one time is worth writing again,
-// because by now it expires at the other.
-func WindowRenewed(expires, now int64) bool { return now-expires > int64(windowAge)/2 }
+// WindowRenewed reports whether a window that was written with one time of expiry is worth
+// writing again with the present one; both are in Unix nanoseconds.
+func WindowRenewed(written, present int64) bool { return present-written > int64(windowAge)/2 }
 
 // whyWindow explains the adapted initial window.
 func whyWindow(a Adapted, m *estimate.Path) string {

@@ -28,8 +28,8 @@ const (
 	firstWindowPrior = 128
 	// windowPause is how long no window is raised after even a small one was lossy.
 	windowPause = time.Minute
-	// windowGrowth is by which part of itself, and at least by one packet, the bound grows
-	// in growthPause with connections that used it without losses.
+	// The bound grows by 1/windowGrowth of itself, and at least by one packet, after each
+	// growthPause in which a connection has used it without losses.
 	windowGrowth = 16
 	growthPause  = time.Second
 	// endWindow is the greatest initial window of any rule: the bound ends there.
@@ -54,7 +54,7 @@ func (f *FirstWindows) Observe(s *tcp.Sample) {
 	begun := s.At - int64(s.Duration)
 	switch {
 	case lost > 0 && f.lost > (lossyWindow+f.usualLoss())*(f.sent+firstWindowPrior):
-		if begun >= f.cutAt { // otherwise it had the window of before
+		if begun >= f.cutAt { // otherwise it had the window that was cut
 			f.halve(s)
 		}
 	case lost == 0 && f.most != 0 && sent >= uint32(f.most) && begun >= f.changedAt && s.At-f.changedAt >= int64(growthPause):

@@ -13,8 +13,8 @@ import (
 
 const (
 	// leastPacingRate is the least rate of a path to which its connections are paced, bytes/s,
-	// unless the rule has another bound: 1 Mbit/s. Below, a wrong finding would cost much, and a
-	// connection sends but a few packets a round trip.
+	// unless the rule has another bound: 1 Mbit/s. Below it, a wrong result would cost much, and a
+	// connection sends only a few packets in a round trip.
 	leastPacingRate = 125_000
 	// mostPacingRate is the greatest rate that programs can pass to SO_MAX_PACING_RATE.
 	mostPacingRate = 1<<32 - 2

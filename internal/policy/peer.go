@@ -8,8 +8,8 @@ import (
 )
 
 // With the peer option, two hosts tell each other by how long they delay ACKs at most. Then RTO_MIN
-// need not allow for the 40 ms of any host, but for what this peer told: a program adds that to
-// the value of here, which is what the path needs if ACKs are not delayed.
+// need not allow for the 40 ms that any Linux host may take, only for what this peer told. The value
+// computed here is what the path needs if ACKs are not delayed; a BPF program adds the peer's delay.
 
 // undelayed are the values that a path may have, in milliseconds. Few of them, so that policies
 // rarely change; the last one leaves RTO_MIN to the kernel.

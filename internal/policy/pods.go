@@ -31,11 +31,11 @@ func UnknownProfile(rules []Rule, p *pod.Pod) string {
 	return fmt.Sprintf("annotation %s: no rule for this pod has the profile %.40q", profileAnnotation, profile)
 }
 
-// WithPodControls adds what pods ask for by ControlAnnotation, whose values of now are ccs. Before each
-// rule it puts a variant for each value, which matches the connections of the rule that are of pods with the
-// value: it fixes the congestion control and so learns and adapts nothing, and is like the rule
-// otherwise. Connections of these pods that no rule matches get a rule at the end. Rules that leave
-// their connections alone have no variants.
+// WithPodControls adds what pods ask for by ControlAnnotation; ccs are the values that pods have now.
+// Before each rule it puts a variant for each value, which matches those connections of the rule whose
+// pod has the value. A variant fixes the congestion control, so it learns and adapts nothing; otherwise
+// it is like the rule. Connections of these pods that no rule matches get a rule at the end. Rules that
+// leave their connections alone have no variants.
 //
 // The name of a variant is that of the rule, an @, and the congestion control: no rule of a file
 // has an @ in its name.

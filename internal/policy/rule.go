@@ -53,7 +53,7 @@ type Match struct {
 	RemotePort, LocalPort []PortRange    // any of these
 	Cgroup                []string       // at or below any of these paths, or of what these patterns match
 	NetNS                 []string       // any of these: name, path, or cookie
-	Pod                   *pod.Match     // of one of these pods; nil: also of none
+	Pod                   *pod.Match     // of one of these pods; nil: of any pod or of none
 	Direction             Direction
 	Same                  Same
 }
