@@ -45,7 +45,7 @@ func checkPrefixes(rows []PrefixSet) error {
 	for i, r := range rows {
 		switch {
 		case r.Prefix != r.Prefix.Masked() || r.Prefix.Addr().Is4In6():
-			return fmt.Errorf("%s is not masked, or v4-mapped", r.Prefix)
+			return fmt.Errorf("%s has bits set beyond its length, or is v4-mapped", r.Prefix)
 		case i > 0 && ComparePrefix(rows[i-1].Prefix, r.Prefix) >= 0:
 			return fmt.Errorf("%s is out of order", r.Prefix)
 		case r.Prefix.Bits() == 0:

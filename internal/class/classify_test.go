@@ -162,7 +162,7 @@ func TestCheck(t *testing.T) {
 		{"514 port ranges", func(t *Table) { t.LocalPort = make([]PortRange, MaxPortRanges+1) }},
 		{"no row for every address", func(t *Table) { t.Remote = t.Remote[1:] }},
 		{"out of order", func(t *Table) { t.Local = []PrefixSet{t.Local[1], t.Local[0]} }},
-		{"not masked", func(t *Table) { t.Local = []PrefixSet{{Prefix: prefix("10.0.0.1/8")}} }},
+		{"bits set beyond", func(t *Table) { t.Local = []PrefixSet{{Prefix: prefix("10.0.0.1/8")}} }},
 		{"v4-mapped", func(t *Table) { t.Local = []PrefixSet{{Prefix: prefix("::ffff:0:0/96")}} }},
 		{"want one from 0", func(t *Table) { t.RemotePort = t.RemotePort[1:] }},
 		{"ranges end at 443", func(t *Table) { t.LocalPort = t.LocalPort[:2] }},

@@ -67,7 +67,8 @@ const (
 type Class struct {
 	ID    uint32 // stable while the daemon runs; 0 is no class
 	Leave bool   // touch nothing, report nothing
-	// PeerAny: the peer option is sent to all remote addresses, not only to private ones and the own network.
+	// PeerAny: the peer option is sent to all remote addresses, not only to near ones (peer_near in
+	// bpf/sockops/peer.bpf.h).
 	PeerAny bool
 	// OwnScope: each network namespace learns separately.
 	OwnScope bool
@@ -77,14 +78,14 @@ type Class struct {
 	// Watch has the bits of the events that are counted for a share of connections.
 	Watch      uint8
 	WatchShare uint32 // share of connections watched, in 1/65536
-	// Timeouts answers repeated retransmission timeouts of the class's connections.
+	// Timeouts says what connections get after repeated retransmission timeouts.
 	Timeouts Timeouts
 	// Limit is the key of the rule's rate limit, the same over reloads and restarts; 0 is none.
 	Limit uint64
 }
 
 // Timeouts is the congestion control that a share of connections get once their retransmission timer
-// has expired a number of times. The zero Timeouts answers none.
+// has expired a number of times. The zero Timeouts changes nothing.
 type Timeouts struct {
 	CC    [16]byte // name, as in the kernel (TCP_CA_NAME_MAX)
 	After uint32   // timeouts, at least 1
@@ -124,7 +125,7 @@ type SamePrefix struct {
 }
 
 // Table is a compiled list of rules. In every dimension, each set includes the rules that do
-// not match on this dimension, so that each look-up yields one set. A dimension whose bit is
+// not match on this dimension, so that each look-up returns one set. A dimension whose bit is
 // not in Dims is never looked up.
 type Table struct {
 	Dims    Dim
@@ -139,7 +140,8 @@ type Table struct {
 	// of its own cgroup and of every ancestor, and AnyCgroup.
 	Cgroup    map[uint64]Set
 	AnyCgroup Set
-	// NetNS maps a namespace cookie to the rules it satisfies; others AnyNetNS.
+	// NetNS maps a namespace cookie to the rules that it satisfies. A namespace that is not in it
+	// satisfies AnyNetNS.
 	NetNS    map[uint64]Set
 	AnyNetNS Set
 	Outgoing Set // rules that an outgoing connection satisfies

@@ -19,9 +19,8 @@ func Prefix(v float64) (scaled float64, prefix string) {
 	return v, ""
 }
 
-// amount writes a quantity as somebody has written it: 625 kB, 1.5 Mbit/s. It has three
-// significant digits, without zeros at the end. dustin/go-humanize has neither three
-// significant digits without zeros at the end, nor bit/s.
+// amount writes a quantity with three significant digits, without zeros at the end: 625 kB,
+// 1.5 Mbit/s. dustin/go-humanize writes neither such digits nor bit/s.
 func amount(v float64, unit string) string {
 	v, prefix := Prefix(v)
 	return Digits(v) + " " + prefix + unit

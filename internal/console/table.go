@@ -11,7 +11,7 @@ import (
 // None stands for a number that is not known.
 const None = "-"
 
-// Span writes a time that something has lasted: 3h12m, 2d4h, 12s.
+// Span writes a duration in its two greatest units: 3h12m, 2d4h, 12s.
 func Span(d time.Duration) string {
 	d = max(0, d.Round(time.Second))
 	days, hours, minutes, seconds := int(d/(24*time.Hour)), int(d.Hours())%24, int(d.Minutes())%60, int(d.Seconds())%60

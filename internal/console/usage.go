@@ -37,7 +37,7 @@ func (e Silent) Unwrap() error { return e.Err }
 // Root makes cmd the root of a command line: arguments are checked, mistyped commands get a
 // suggestion, --version prints the version, and Run prints errors.
 func Root(cmd *cobra.Command, version string) {
-	cmd.Version = version // written by cobra: with a template of ours, text/template would keep the methods of all types in the binary
+	cmd.Version = version // cobra writes it; with SetVersionTemplate, the linker would keep the methods of all types for text/template
 	cmd.Args = rootArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.SuggestionsMinimumDistance = 2 // the edit distance

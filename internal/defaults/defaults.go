@@ -1,4 +1,4 @@
-// Package defaults is where tcpilot's programs find each other if no configuration says otherwise.
+// Package defaults has the paths at which tcpilot's programs find each other if no configuration says otherwise.
 //
 // It refuses to know more than paths: what else has a default is a key of package config.
 package defaults

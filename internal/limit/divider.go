@@ -21,7 +21,7 @@ type Conn struct {
 type Limit struct {
 	Rate       uint64 // bytes/s, of all of them; 0: only each is limited
 	Connection uint64 // bytes/s, of each; 0: no bound
-	Ended      uint64 // bytes that connections have sent that are over
+	Ended      uint64 // bytes that connections sent that have ended
 }
 
 // State is what a limit does now.
@@ -32,7 +32,8 @@ type State struct {
 	Level       uint64  // bytes/s; the most that one connection gets; 0: as much as it needs
 	Sent        uint64  // bytes, by all connections so far; never less than before
 	Measured    float64 // bytes/s, retransmissions included, in about the last second
-	// Base is among how many connections that begin later the limit is shared already.
+	// Base is the number of equal shares that the limit is divided into already: the next connection
+	// that begins, and wants as much as it can get, finds Rate/(Base+1) as its fair share.
 	Base float64
 }
 
@@ -46,7 +47,7 @@ type Result struct {
 }
 
 const (
-	// usedPart is the part of its share from which a connection with data to send counts as held
+	// usedPart is the part of its share from which on a connection with data to send counts as held
 	// back by the share.
 	usedPart = 0.8
 	// ramp is by how much a connection that sends less than its share, although it has data to
@@ -56,6 +57,8 @@ const (
 	burst = 1.1
 	// measured is how long Measured averages.
 	measured = time.Second
+	// aboveShare is the ratio above which a connection counts as sending more than its share.
+	aboveShare = 1.1
 	// mostShare is the greatest rate that programs can pass to SO_MAX_PACING_RATE.
 	mostShare = math.MaxUint32 - 1
 )
@@ -179,7 +182,7 @@ func (d *Divider) need(c *Conn, took time.Duration) need {
 // behind reports whether a connection has sent at well more than its share of the division before.
 func (d *Divider) behind(c *Conn, took time.Duration) bool {
 	share, sent := float64(d.shares[c.Cookie]), d.sent[c.Cookie]
-	return share != 0 && c.Since < d.at && float64(c.Given) > 1.1*share && float64(c.Sent-min(sent, c.Sent)) > 1.1*share*took.Seconds()
+	return share != 0 && c.Since < d.at && float64(c.Given) > aboveShare*share && float64(c.Sent-min(sent, c.Sent)) > aboveShare*share*took.Seconds()
 }
 
 // measure smooths the rate of a limit's connections.

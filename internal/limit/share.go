@@ -18,7 +18,7 @@ type need struct {
 
 // divide divides a rate among connections: each gets what it needs, but at most the level, which is
 // the same for all (max-min fairness, water-filling: Bertsekas and Gallager, "Data Networks",
-// 6.5.2). It writes the shares to out. Their sum is at most (1+Slack) times the rate. level is
+// 6.5.2). It writes the shares to out. Their sum is at most (1+slack) times the rate. level is
 // +Inf if nobody wants more than it gets.
 func divide(rate float64, needs []need, out []float64) (level float64) {
 	level = fairLevel(rate, needs)
@@ -68,8 +68,8 @@ func fairLevel(rate float64, needs []need) float64 {
 	return math.Inf(1)
 }
 
-// among is by how many connections a limit is shared, so that one more that wants as much as it
-// can get finds its fair share as the rate divided by that and itself.
+// among returns the number of equal shares n that a limit is divided into: the fair share of one more
+// connection that wants as much as it can get is rate/(n+1).
 func among(rate float64, needs []need) float64 {
 	level := fairLevel(rate, append(slices.Clone(needs), need{math.Inf(1), math.Inf(1)}))
 	if !(level > 0) {

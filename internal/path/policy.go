@@ -21,9 +21,9 @@ type Arm struct {
 // nothing. It is comparable: two equal policies need no write.
 type Policy struct {
 	Params tcp.Params // values of fields
-	// Window is how many packets in flight the path has shown to hold, until WindowExpires
-	// (Unix nanoseconds). If init_cwnd is adapted, a connection gets as initial window its
-	// share among the connections of the path, at most the field's value.
+	// Window is how many packets the path has been shown to hold in flight. It is valid until
+	// WindowExpires (Unix nanoseconds). If init_cwnd is adapted, the initial window of a
+	// connection is its share of Window among the connections of the path, at most the field's value.
 	Window        uint32
 	WindowExpires int64
 	// SwitchFrom has the bit 1<<i for each of Arms whose running connections are switched to

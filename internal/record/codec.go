@@ -62,7 +62,7 @@ var (
 	le         = binary.LittleEndian
 
 	errChecksum = errors.New("checksum does not match: the record is damaged")
-	errZero     = errors.New("bytes that this version leaves zero are not")
+	errZero     = errors.New("reserved bytes are not zero")
 )
 
 // encode writes s to b. A zone of an address is not kept: no sample has one.

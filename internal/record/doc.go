@@ -5,6 +5,6 @@
 // records of fixed size, little-endian, each with a checksum. There is no
 // index and no trailer: a file that was cut short is readable up to the cut.
 //
-// It refuses to guess: a file of another version, a damaged record or a torn last one is
-// an error that says where.
+// It refuses to guess: a file of another version, a damaged record or an incomplete last one is
+// an error with its position.
 package record

@@ -13,8 +13,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// magic opens every file: not text, so that no editor's conversion survives it
-// unnoticed (the idea of PNG's signature).
+// magic begins every file. Its bytes are not text, so that a conversion of line ends or characters
+// is noticed (as with PNG's signature).
 var magic = [8]byte{0x89, 'T', 'C', 'P', 'I', '\r', '\n', 0x1a}
 
 const (

@@ -18,8 +18,8 @@ var bootID = func() (string, error) { return sysctl.Read("kernel.random.boot_id"
 
 // Open opens the belief file at path, or creates an empty one. A file that is damaged,
 // foreign or of another schema is moved aside, which moved reports; the store then starts
-// empty. Records of a single network namespace are dropped after a reboot. Until Close, a
-// lock file beside it excludes other processes.
+// empty. Records of a single network namespace are dropped after a reboot, because its cookie is
+// used for another one. Until Close, a lock file beside it excludes other processes.
 func Open(path string) (s *Store, moved string, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, "", fmt.Errorf("open beliefs: %w", err)

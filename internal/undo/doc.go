@@ -1,3 +1,3 @@
-// Package undo keeps the steps that undo a task, whether it is finished or not. It refuses to
+// Package undo keeps the steps that undo a task, complete or not. It refuses to
 // stop at the first step that fails.
 package undo

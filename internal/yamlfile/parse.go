@@ -22,12 +22,12 @@ func (d *Decoder) Read(data []byte, maxBytes int) (root *Node) {
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if at, ok := notText(data); ok {
-		d.Fail(at, "a byte that is no text (UTF-8)", "remove it")
+		d.Fail(at, "a byte that is not text in UTF-8", "remove it")
 		return nil
 	}
 	defer func() {
-		// The parser is a library. If it panics because of a file, that must not stop a
-		// running daemon from going on with its old rules.
+		// The parser is a library. If it panics because of a file, a running daemon must
+		// continue with its old rules.
 		if r := recover(); r != nil {
 			root = nil
 			d.Fail(start, fmt.Sprintf("the file cannot be parsed as YAML: %v", r), "simplify it")
