@@ -253,7 +253,7 @@ func (c *Client) SyncPods(ctx context.Context) (PodSync, error) {
 
 // DetachPods makes the daemon remove its programs from the devices of pods.
 func (c *Client) DetachPods(ctx context.Context) error {
-	_, err := c.do(ctx, http.MethodPost, pathPodFree, nil)
+	_, err := c.do(ctx, http.MethodPost, pathPodDetach, nil)
 	return err
 }
 

@@ -16,24 +16,24 @@ import (
 
 // The API's paths. Within v1 fields are added, never removed or changed.
 const (
-	pathStatus   = "/v1/status"
-	pathSnapshot = "/v1/snapshot"
-	pathPaths    = "/v1/paths"
-	pathRules    = "/v1/rules"
-	pathExplain  = "/v1/explain"
-	pathDoctor   = "/v1/doctor"
-	pathSamples  = "/v1/samples"
-	pathReload   = "/v1/reload"
-	pathDetach   = "/v1/detach"
-	pathRollout  = "/v1/rollout"
-	pathLoaded   = "/v1/programs"
-	pathControls = "/v1/cc"
-	pathPods     = "/v1/pods"
-	pathPodSync  = "/v1/pods/sync"
-	pathPodFree  = "/v1/pods/detach"
+	pathStatus    = "/v1/status"
+	pathSnapshot  = "/v1/snapshot"
+	pathPaths     = "/v1/paths"
+	pathRules     = "/v1/rules"
+	pathExplain   = "/v1/explain"
+	pathDoctor    = "/v1/doctor"
+	pathSamples   = "/v1/samples"
+	pathReload    = "/v1/reload"
+	pathDetach    = "/v1/detach"
+	pathRollout   = "/v1/rollout"
+	pathLoaded    = "/v1/programs"
+	pathControls  = "/v1/cc"
+	pathPods      = "/v1/pods"
+	pathPodSync   = "/v1/pods/sync"
+	pathPodDetach = "/v1/pods/detach"
 )
 
-// query reads the parameters of one request; the first error sticks.
+// query reads the parameters of one request, and keeps the first error.
 type query struct {
 	values url.Values
 	err    *Error
@@ -192,7 +192,7 @@ func (r PathQuery) skip(l *PathList) error {
 	switch {
 	case err1 != nil || err2 != nil:
 		return malformed("after %q: want what an earlier answer has as next", r.After)
-	case r.Sort != SortPrefix: // its place went with it
+	case r.Sort != SortPrefix: // the path is gone, and so is its place in the order
 		return (&Error{Code: http.StatusGone, Message: "after " + r.After + ": the path was forgotten"}).
 			WithHint("begin again, or use sort=prefix, in which no path is missed")
 	}

@@ -22,8 +22,8 @@ const (
 	stopTimeout   = 2 * time.Second // for answers in progress when the daemon stops
 	maxHeader     = 16 << 10        // bytes
 	maxBody       = 64 << 10        // bytes
-	// streamPatience is how long a reader of a stream may stop reading. Its buffers are full
-	// then, and it has lost samples all that time.
+	// streamPatience is the longest time for which a reader of a stream may stop reading after its
+	// buffers are full. It loses samples during that time.
 	streamPatience = 15 * time.Second
 )
 
@@ -109,7 +109,7 @@ func (s *Server) Handler(ctx context.Context) http.Handler {
 	}))
 	mux.HandleFunc("GET "+pathPods, answer(askTimeout, s.pods))
 	change("POST "+pathPodSync, answer(workTimeout, s.syncPods))
-	change("POST "+pathPodFree, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
+	change("POST "+pathPodDetach, answer(workTimeout, func(ctx context.Context, _ *http.Request) (struct{}, error) {
 		return struct{}{}, b.DetachPods(ctx)
 	}))
 	mux.HandleFunc("GET "+pathControls, answer(workTimeout, s.controls))

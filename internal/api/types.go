@@ -73,7 +73,7 @@ type Buffers struct {
 type HostSysctl struct {
 	NetNS    string    `json:"netns,omitempty"` // name or cookie; absent is the daemon's own
 	Sysctl   string    `json:"sysctl"`
-	Original string    `json:"original"` // comes back at the end
+	Original string    `json:"original"` // restored at the end
 	Value    string    `json:"value"`
 	Since    time.Time `json:"since"`
 }
@@ -174,7 +174,7 @@ type RuleList struct {
 	Rules []engine.RuleState `json:"rules"`
 }
 
-// ExplainRequest is a connection, real or imagined.
+// ExplainRequest is a connection, which need not exist.
 type ExplainRequest struct {
 	Remote     netip.Addr `json:"remote"`
 	RemotePort uint16     `json:"remote_port,omitempty"`
@@ -193,7 +193,7 @@ type Explanation struct {
 	Rule    string         `json:"rule"`          // empty when none matches
 	Class   uint32         `json:"class"`
 	Match   string         `json:"match,omitempty"`  // the rule's conditions
-	Action  string         `json:"action,omitempty"` // leave, set, learn, set+learn
+	Action  string         `json:"action,omitempty"` // leave, set, learn, set+learn, limit, on_rto, watch or none
 	// Reason is the decision's reason, from a closed list; Why is the same as a sentence.
 	Reason string `json:"reason"`
 	Why    string `json:"why"`
@@ -208,7 +208,7 @@ type Explanation struct {
 	Rollout *engine.Rollout `json:"rollout,omitempty"`
 	// RateLimit is what the rate limit of the rule, or else of the pod, gives; absent if there is none.
 	RateLimit *RateLimit `json:"rate_limit,omitempty"`
-	// OnRTO is how the rule answers repeated retransmission timeouts; absent if it does not.
+	// OnRTO is what the rule gives after repeated retransmission timeouts; absent: nothing.
 	OnRTO *engine.OnRTO `json:"on_rto,omitempty"`
 	// Path is what is known of the exact path of the remote address, if anything.
 	Path *engine.PathState `json:"path,omitempty"`
@@ -353,7 +353,8 @@ type Pod struct {
 	Control     string            `json:"cc,omitempty"`          // congestion control that its annotation fixes
 	Warning     string            `json:"warning,omitempty"`     // which annotations are not followed, and why
 	Since       time.Time         `json:"since"`                 // when the container runtime added it
-	// Connections have ended since the daemon read the pod's record, without those that rules leave alone.
+	// Connections is the number of those that have ended since the daemon read the pod's record, without
+	// those that rules leave alone.
 	Connections uint64 `json:"connections"`
 	// Routing is absent unless host routing is configured (pods.host_routing).
 	Routing *PodRouting `json:"host_routing,omitempty"`
@@ -373,8 +374,8 @@ type PodBigTCP struct {
 	Received uint64 `json:"received_packets"`
 }
 
-// PodBandwidth is the limit of a pod's bandwidth in one direction, and what has met it since the limit
-// came into force: bytes on the wire and packets as they are there, after segmentation.
+// PodBandwidth is the limit of a pod's bandwidth in one direction, and what it was applied to since it
+// came into force: bytes on the wire, and packets after segmentation.
 type PodBandwidth struct {
 	Limit   uint64 `json:"limit_rate_bytes_per_second"`
 	Passed  uint64 `json:"passed_bytes"`

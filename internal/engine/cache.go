@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Options.Limit bounds the nodes that are kept. What is dropped for lack of room is what was not used
-// for longest, but
+// Options.Limit bounds the nodes that are kept. If there are more, the least recently used node is
+// dropped, but
 //
-//   - nodes of which little is known (on probation) go before others, unless they are few: a client that
-//     connects once from each of many networks does not evict paths that are in use;
-//   - a network that has more than its part of the room goes before others: whoever has a large
-//     prefix, or hosts in one, has many paths and can make connections to be known on each of them.
+//   - nodes of which little is known (on probation) are dropped before others, unless they are few: a
+//     client that connects once from each of many networks does not evict paths that are in use;
+//   - nodes of a network that has more than its part of the room are dropped before others: whoever has
+//     a large prefix, or hosts in one, has many paths, and can end the probation of each by connections.
 //
-// The latter is no bound as long as there is room, and what nobody has used for a day goes first: a
-// server whose clients are all in one network may know as many of them as fit.
+// The second exception does not apply as long as there is room, or nodes that nobody has used for a day:
+// a server whose clients are all in one network may know as many of them as fit.
 
 // networkLevels are the lengths of prefix by which nodes are counted. part: a network has at most
 // 1/part of the room, of all nodes and of those on probation, if others need it. /16 and /32 are about
@@ -50,8 +50,8 @@ type cache struct {
 type network struct {
 	key
 	level int
-	// nodes are in the order in which they were last passed over (victim). That costs nothing when a
-	// node is used, unlike the order of use.
+	// nodes are in the order in which victim last passed them over. Unlike the order of use, this
+	// order does not have to be updated when a node is used.
 	nodes       list
 	onProbation int // of nodes
 }

@@ -84,8 +84,8 @@ func (e *Engine) comparable(rs *ruleState, s *tcp.Sample) bool {
 		!e.baseline.predates(s)
 }
 
-// baseline is the default that connections are compared with, the last one that was known, and the
-// one before it.
+// baseline has the default that connections are compared with, which is the last one that was known,
+// and the one before it.
 type baseline struct{ now, former tcp.CC }
 
 // set notes the host's default; zero: not known. It reports whether the default is another one than
@@ -103,8 +103,8 @@ func (b *baseline) predates(s *tcp.Sample) bool {
 	return s.CC == b.former && s.CC != (tcp.CC{}) && s.Flags&(tcp.FlagHoldOut|tcp.FlagDefaultArm) != 0
 }
 
-// endComparisons ends the comparisons of some nodes, with what followed from them: what is
-// compared is not the same any more. It is called for
+// endComparisons ends the comparisons of some nodes, and what followed from them, because what is
+// compared has changed. It is called for
 //
 //   - all nodes, if the default changes;
 //   - the nodes of a rule (ruleState.has), if what it gives changes;

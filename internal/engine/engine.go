@@ -150,8 +150,8 @@ func (e *Engine) Rules() []policy.Rule {
 }
 
 // Fields has the bit 1<<f for each field that some rule sets or adapts: none in mode observe. An
-// adapted initial receive window is not among them: it is set before the SYN, and the kernel's
-// question for it, which would cost a look-up at both ends, is not answered with it.
+// adapted initial receive window is not among them: programs set it when a connection begins, and do
+// not answer BPF_SOCK_OPS_RWND_INIT with it, which would cost a look-up at both ends.
 func (e *Engine) Fields() (mask uint64) {
 	if e.Mode() == ModeObserve {
 		return 0

@@ -9,9 +9,9 @@ import (
 )
 
 // A connection that fails has no outcome: it was never established, or says nothing of speed.
-// So how many fail is compared with the hold-out on its own, of the rule and of each path on
-// which a connection failed. All ends but an orderly one count, whoever caused them: what is not
-// tcpilot's doing meets the hold-out as well.
+// So the share that fails is compared with the hold-out's separately, for the rule and for each path
+// on which a connection failed. All ends but an orderly one count, whoever caused them: what tcpilot
+// does not cause affects the hold-out as well.
 
 // compareFailures updates the comparison of failures by a connection that ended. leaf is its
 // path, or the root of its rule if that has no path.
@@ -44,8 +44,8 @@ func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 			m.failures.Add(failed, by, weight, slice, atOnce)
 			e.saves.add(m)
 		case failed:
-			// Most paths need no memory for this. Counting begins after the first failure, because
-			// that of a failure which began it would be biased.
+			// Most paths need no memory for this. The first failure begins the count, and is not
+			// counted itself, because that would bias it.
 			m.failures = &learn.Failures{}
 			e.saves.add(m)
 		}

@@ -141,9 +141,9 @@ func (e *Engine) host(n *node, addr netip.Addr) *node {
 	return e.nodes[hostKey(n, addr)]
 }
 
-// makeHost is host for a connection that is to be scored: it creates the node, unless the path
-// has no room for another host: then it returns nil. At the second host of a path, it moves what
-// the path has learned so far to the first host.
+// makeHost is host for a connection that is to be scored: it creates the node. It returns nil if the
+// path has no room for another host. At the second host of a path, it moves what the path has
+// learned so far to the first host.
 func (e *Engine) makeHost(n *node, addr netip.Addr, now int64) *node {
 	if n.key.bits == hostBits {
 		return nil
@@ -167,7 +167,7 @@ func (e *Engine) makeHost(n *node, addr netip.Addr, now int64) *node {
 	return e.newNode(k, n.rule, n)
 }
 
-// Hosts of one path share its part of Options.Limit, so that one network cannot displace what is
+// The hosts of one path have a bounded part of Options.Limit, so that one network cannot evict what is
 // known of others, however many of its addresses connect, and however often.
 const (
 	// hostPart: a path has nodes for 1/hostPart of Options.Limit hosts at most: 256 by default,
@@ -232,12 +232,12 @@ func (e *Engine) toBack(n *node) {
 	}
 }
 
-// admittedAt is the number of observations from which a path is evicted last: a client
-// that connects once from each of many networks does not evict paths that are in use.
-const admittedAt = 3
-
-// admittedSamples is the same in samples, for paths without outcomes.
-const admittedSamples = 10
+const (
+	// admittedAt is the number of observations that end the probation of a path (cache.go).
+	admittedAt = 3
+	// admittedSamples is the same in samples with a round-trip time, for paths without outcomes.
+	admittedSamples = 10
+)
 
 // admit ends the probation of n if enough is known of it.
 func (e *Engine) admit(n *node) {
@@ -293,7 +293,7 @@ func (e *Engine) drop(n *node) {
 	}
 	e.cache.remove(n)
 	n.gone = true
-	// queue and saves keep the node until they are next walked, which can take long for saves. So free its memory now.
+	// The lists of queue and saves may contain the node for long. So free its memory now.
 	n.belief, n.comparisons, n.guard, n.retired = learn.Belief{}, comparisons{}, nil, nil
 	if n.dirty || n.queued || n.deferred || n.changed {
 		if e.dropped++; e.dropped > e.opt.Limit/probationPart {

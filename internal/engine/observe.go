@@ -151,7 +151,8 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 	}
 }
 
-// noteSample is note for one node.
+// noteSample updates what every sample of a node updates: its metrics and counts, the time of its last
+// use, the losses of raised initial windows, and whether the path marks.
 func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.samples++
 	e.touch(n, s.At)
@@ -192,7 +193,8 @@ func (e *Engine) logBarred(n *node, f tcp.Field, ms uint16, why string, length t
 		"path", n.key.path().Prefix, "why", why, "for", length)
 }
 
-// keepIf is what only some rules ask for: p, or a new one, if the rule wants it, and else nil.
+// keepIf is for metrics that only some rules ask for: it returns p, or a new T if p is nil; nil if
+// they are not wanted.
 func keepIf[T any](wanted bool, p *T) *T {
 	switch {
 	case !wanted:
@@ -283,7 +285,7 @@ func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		}
 		switch {
 		case leaf.hosts && m.isRoot():
-			continue // the path's other hosts tell enough
+			continue // the hosts with nodes show the rule enough of this path
 		case leaf.hosts: // as the first connection of a host
 			learn.ObserveParent(e.opt.Learner, &learn.Belief{}, &m.belief, arm, out)
 		case m == leaf:

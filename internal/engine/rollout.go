@@ -111,8 +111,8 @@ func (r *rollouts) stored(rule string) *StoredRollBack {
 	return nil
 }
 
-// restore restores what is stored of the override of a rule, unless the rule was edited, and
-// reports whether it did.
+// restore restores the override that a guard made, unless the rule was edited since, and reports
+// whether it did.
 func (r *rollouts) restore(rs *ruleState, b *StoredRollBack) bool {
 	if b == nil || b.Rule != rs.fingerprint {
 		return false
@@ -170,8 +170,8 @@ func (e *Engine) SetObserve(on bool, now int64) {
 	})
 }
 
-// SetRollout changes the rollout of a rule, 0 to 1, until rules are loaded again. If a guard took
-// it back, it is as configured then.
+// SetRollout changes the rollout of a rule, 0 to 1, until rules are loaded again. Then the configured
+// rollout applies, even if a guard had taken it back before SetRollout.
 func (e *Engine) SetRollout(rule string, share float64, now int64) error {
 	if !(share >= 0 && share <= 1) {
 		return fmt.Errorf("set rollout of rule %s: %g is not a share", rule, share)

@@ -34,14 +34,14 @@ type ruleState struct {
 	// changes.
 	params     tcp.Params
 	paramStamp uint32
-	// The root's row was written since copiedAt, Unix ns, when the paths that copy its arms were
-	// last decided on (updateCopies).
+	// copiesDue: the root's row was written after copiedAt (Unix ns), when the paths that copy its
+	// arms were last decided on (updateCopies).
 	copiesDue   bool
 	copiedAt    int64
 	treatment   string // policy.Rule.Treatment
 	fingerprint string // policy.Rule.Fingerprint
-	// changed says that the rule was edited, and kept its name and what it learns; the others, that
-	// treatment and fingerprint are not what they were before that.
+	// changed says that the rule was edited, and kept its name and what it learns. The other two say
+	// that its treatment, or its fingerprint, differs from that of the former version.
 	changed, treatmentChanged, fingerprintChanged bool
 }
 
@@ -84,8 +84,8 @@ func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, er
 	return p, nil
 }
 
-// register assigns samples of new classes to a rule, of edited rules to the old
-// version: the first samples may arrive before SetRules ends.
+// register assigns the samples of new classes to their rules, and those of an edited rule to its
+// former version, because the first samples may arrive before SetRules ends.
 func (r *ruleSet) register(p *plan) {
 	for _, rs := range p.states {
 		if r.byClass[rs.class] != nil {
@@ -177,8 +177,8 @@ func (r *ruleSet) plan(rules []policy.Rule, found names) (*plan, error) {
 	return p, err
 }
 
-// maxFormer is the number of former classes that a rule remembers. Samples of connections
-// that began more changes of the rule ago are not attributed.
+// maxFormer is the number of former classes that a rule remembers. If the rule has been changed more
+// often since a connection began, the connection's samples are not attributed to it.
 const maxFormer = 8
 
 // paramsOf returns the stamp of the fixed fields of a policy of the rule.

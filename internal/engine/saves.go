@@ -2,11 +2,11 @@ package engine
 
 import "slices"
 
-// saves are what the store does not have.
+// saves are the changes that the store does not have yet.
 type saves struct {
-	changed   []*node  // about which the store has something else, or nothing
+	changed   []*node  // nodes whose record in the store is old or missing
 	forgotten []PathID // to be deleted from the store
-	// On the way to the store, not confirmed.
+	// What take returned, until confirm or putBack.
 	saving     []*node
 	forgetting []PathID
 }

@@ -17,9 +17,9 @@ import (
 // (docs/design/0007-switchback.md).
 //
 // A partial rollout of a rule that learns nothing is drawn in slices of time as well. Such a rule
-// has no paths, so that connections count as overlapping if any of the rule do. It compares two
-// equal groups for a long time, and not a default with few trials: slices are twice as long, for
-// less of what a connection does to others to reach into the next slice.
+// has no paths, so connections count as overlapping if any connections of the rule do. It compares
+// two groups for a long time, and not a default with a few trials. So its slices are twice as long:
+// then fewer connections affect those of the next slice.
 
 const (
 	leastSlice   = 26 // 2^26 ns, 67 ms: a few round trips of most paths
@@ -28,8 +28,8 @@ const (
 
 	lifeMemory = 32 // connections over which the length is averaged
 	lifeLeast  = 4  // least connections from which a length is computed
-	// lifeSlack is how far, in powers of two, the length must be from that of the slice for
-	// the slice to change. Rounding alone would change it at half a power.
+	// lifeSlack is how far, in binary logarithms, the length of connections must be from that of
+	// the slice for the slice to change. Rounding alone would change it at 0.5.
 	lifeSlack = 0.75
 
 	// From manyFrom concurrent connections on, a path counts as one with many, until there
@@ -44,8 +44,9 @@ const (
 	edgeShift = 3
 )
 
-// overlap says from how many concurrent connections on slices are long, and until how few, and
-// how much longer they are, as a power of two. Zero: connections that overlap share no path.
+// overlap says when slices are long: from how many concurrent connections on, and until there are fewer
+// than how many (hysteresis). They are 1<<shift times as long. The zero overlap is for nodes whose
+// connections do not share a path: their slices are never long.
 type overlap struct {
 	from, until float64
 	shift       int

@@ -29,7 +29,7 @@ type RuleState struct {
 	Name      string    `json:"name"`
 	Class     uint32    `json:"class"`
 	Match     string    `json:"match"`               // for people: "remote 10.0.0.0/8, local port 443"
-	Action    string    `json:"action"`              // leave, set, learn, set+learn
+	Action    string    `json:"action"`              // leave, set, learn, set+learn, limit, on_rto, watch or none
 	Set       []Setting `json:"set,omitempty"`       // fixed fields
 	CC        tcp.CC    `json:"cc,omitzero"`         // fixed congestion control
 	Arms      []tcp.CC  `json:"arms,omitempty"`      // what is learned among
@@ -40,7 +40,7 @@ type RuleState struct {
 	AdaptBounds []Setting `json:"adapt_bounds,omitempty"`
 	// RateLimit bounds the rate of the rule's connections; absent: nothing does.
 	RateLimit *RateLimit `json:"rate_limit,omitempty"`
-	// OnRTO answers repeated retransmission timeouts; absent: nothing does.
+	// OnRTO is what connections get after repeated retransmission timeouts; absent: nothing.
 	OnRTO         *OnRTO   `json:"on_rto,omitempty"`
 	SwitchRunning bool     `json:"switch,omitempty"`  // running connections are switched to a much better arm
 	Rollout       *Rollout `json:"rollout,omitempty"` // nil: the rule leaves its connections alone
@@ -165,13 +165,13 @@ type PeerTold struct {
 	LostAt  time.Time     `json:"lost_at,omitzero"`        // when a SYN with the option was sent again without it, and answered then
 }
 
-// PathArm is one arm of a path: what it is believed to be worth.
+// PathArm is one arm of a path, with the belief in its reward.
 type PathArm struct {
 	CC      tcp.CC  `json:"cc"`
 	Default bool    `json:"default,omitempty"` // what connections get without tcpilot
 	Weight  float64 `json:"weight"`            // share of the next slices of time, 0 to 1
 	Count   uint64  `json:"count"`             // connections that were scored
-	Greedy  uint64  `json:"greedy"`            // the part of count from when it was the best known
+	Greedy  uint64  `json:"greedy"`            // the part of count that was drawn while it was the best known
 	Mean    float64 `json:"mean"`              // believed reward, in the objective's unit (natural log)
 	StdDev  float64 `json:"std_dev"`           // of that belief; 0 if the learner has none
 	MinRTT  uint32  `json:"min_rtt_us"`        // microseconds, least recent; 0 is unknown
@@ -229,10 +229,10 @@ type Totals struct {
 	Retired      map[string]uint64 `json:"retired"`             // arms retired on a path, by guard
 	RTOMinBarred map[string]uint64 `json:"rto_min_barred"`      // values of RTO_MIN found too short for a path, by value in seconds
 	Paths        int               `json:"paths"`               // beliefs in memory
-	PathLimit    int               `json:"path_limit"`          //
+	PathLimit    int               `json:"path_limit"`          // greatest number of beliefs in memory
 	Evicted      uint64            `json:"evicted"`             // beliefs dropped because of the path limit
 	RolledBack   uint64            `json:"rolled_back"`         // rollouts that guards set to 0
-	Ticks        uint64            `json:"ticks"`               //
+	Ticks        uint64            `json:"ticks"`               // rounds of decisions
 	TickTime     time.Duration     `json:"tick_ns"`             // time spent deciding and writing
 	Writes       uint64            `json:"writes"`              // policies written
 	WriteErrors  uint64            `json:"write_errors"`        // policies that could not be written

@@ -102,8 +102,8 @@ func (e *Engine) Saved(at time.Time, err error) {
 }
 
 // restore takes over what is stored of a path. It reports whether it did: not if the rule is
-// gone, or has another objective, scope or learner now. That a guard took the rollout of a rule
-// back is restored of all rules that were not edited.
+// gone, or has another objective, scope or learner now. A rollout that a guard took back is restored
+// for every rule that was not edited.
 func (e *Engine) restore(m StoredPath) bool {
 	rs := e.rules.named(m.Rule)
 	if rs == nil {

@@ -22,8 +22,8 @@ const (
 	// tickPause is the longest pause between two ticks that renewals allow for.
 	tickPause = time.Second
 
-	// copyPace is the least time between two such decisions about the paths that copy the arms
-	// of their rule's root: there may be many.
+	// copyPace is the least time between two decisions about the paths that copy the arms of
+	// their rule's root (updateCopies), because there may be many.
 	copyPace = int64(10 * time.Second)
 )
 
@@ -80,8 +80,8 @@ func (e *Engine) renew(now int64) {
 	}
 }
 
-// updateCopies decides again on paths that have a row of their own, because values are adapted to
-// them, and no observations of arms: their arms are a copy of the root's.
+// updateCopies asks for decisions about the paths without observations that have a row of their own,
+// for adapted values: their arms are a copy of the root's, whose row was written since.
 func (e *Engine) updateCopies(now int64) {
 	var due []*ruleState
 	for _, rs := range e.rules.states {

@@ -27,7 +27,7 @@ func (d Default) String() string {
 type yields struct {
 	bySysctl map[string]Yield
 	cc       bool   // the congestion control
-	fields   uint64 // by bit
+	fields   uint64 // 1<<f for each field
 }
 
 // add adds a yield, and reports whether it is new.
@@ -46,7 +46,7 @@ func (ys *yields) add(y Yield, d Default) bool {
 	return true
 }
 
-// list returns them by sysctl.
+// list returns them in the order of their sysctls' names.
 func (ys *yields) list() []Yield {
 	list := slices.AppendSeq(make([]Yield, 0, len(ys.bySysctl)), maps.Values(ys.bySysctl))
 	slices.SortFunc(list, func(a, b Yield) int { return cmp.Compare(a.Sysctl, b.Sysctl) })

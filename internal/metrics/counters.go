@@ -8,12 +8,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
-// Counters is what the datapath counted since its maps were made. Every number
-// only grows while the daemon lives.
+// Counters is what the datapath counted since its maps were made. Counts only grow while the
+// daemon runs, except numbers of what there is now: connections under limits and those that use a
+// congestion control, raised limits, pods.
 type Counters struct {
 	Connections []ClassCount   `json:"connections"`  // connections classified
 	Decisions   []ReasonCount  `json:"decisions"`    // what was done with them
-	Samples     SampleCount    `json:"samples"`      //
+	Samples     SampleCount    `json:"samples"`      // samples on their way from the kernel
 	SetErrors   []FieldCount   `json:"set_errors"`   // options that the kernel refused
 	ArmFailures []ArmCount     `json:"arm_failures"` // congestion controls that it refused
 	Events      []EventCount   `json:"events"`       // of watched connections
@@ -23,7 +24,7 @@ type Counters struct {
 	// Limits are the rate limits of rules that are in force.
 	Limits  []LimitCount  `json:"limits,omitempty"`
 	Buffers []BufferCount `json:"buffers,omitempty"` // raised limits; absent unless buffers.adapt is on
-	Pods    []PodCount    `json:"pods,omitempty"`    // pods of now
+	Pods    []PodCount    `json:"pods,omitempty"`    // present pods
 	Packets []PacketCount `json:"packets,omitempty"` // of pods; absent unless pods.host_routing is on
 	// Bandwidth is what the limits of all pods did, by direction; absent if there never was a limit.
 	Bandwidth []BandwidthCount `json:"bandwidth,omitempty"`
@@ -41,14 +42,14 @@ type PacketCount struct {
 // PodCount counts the connections of a pod.
 type PodCount struct {
 	Pod         string `json:"pod"`         // namespace/name
-	Connections uint64 `json:"connections"` // that have ended since the daemon read the record of the pod
+	Connections uint64 `json:"connections"` // those that have ended since the daemon read the record of the pod
 }
 
 // BandwidthCount is what the limits of bandwidth of all pods did in one direction, those of pods that are gone
 // included.
 type BandwidthCount struct {
 	Direction string `json:"direction"` // egress, ingress: as the pod sees it
-	Limited   int    `json:"limited"`   // pods of now that have a limit
+	Limited   int    `json:"limited"`   // present pods that have a limit
 	Passed    uint64 `json:"passed_bytes"`
 	Marked    uint64 `json:"marked_packets"`
 	Dropped   uint64 `json:"dropped_packets"`
@@ -56,7 +57,7 @@ type BandwidthCount struct {
 
 // BigTCPCount counts packets of pods above 64 KB, before segmentation, those of pods that are gone included.
 type BigTCPCount struct {
-	Pods     int    `json:"pods"` // of now that can have some
+	Pods     int    `json:"pods"` // present ones that can have some
 	Sent     uint64 `json:"sent_packets"`
 	Received uint64 `json:"received_packets"`
 }
@@ -78,7 +79,7 @@ type BufferCount struct {
 	Sysctl    string `json:"sysctl"`
 	Raised    int    `json:"raised"`     // namespaces in which it is raised now
 	Raises    uint64 `json:"raises"`     // since the start
-	TakenBack uint64 `json:"taken_back"` // limits that went back because TCP was short of memory
+	TakenBack uint64 `json:"taken_back"` // raises that were taken back because TCP was short of memory
 }
 
 // ClassCount counts the connections of one class.
@@ -143,7 +144,7 @@ type UnseenCount struct {
 	Forgotten uint64 `json:"forgotten"` // their socket began another connection
 	Missed    uint64 `json:"missed"`    // the kernel did not show the end: an upper bound
 	Thinned   uint64 `json:"thinned"`   // there were many: the samples of others stand for them
-	Backwards uint64 `json:"backwards"` // the kernel had wiped their counters
+	Backwards uint64 `json:"backwards"` // the kernel had reset their counters (tcp_disconnect)
 }
 
 // PeerCount counts what happened with the peer option.

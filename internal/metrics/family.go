@@ -69,11 +69,11 @@ var (
 	podRouted = counter("pod_packets_routed_total", "Packets of pods that were routed without the host's stack, by way (pod-to-pod, pod-to-wire, wire-to-pod); one of several segments counts once. Absent unless pods.host_routing is on.", "way")
 	podLeft   = counter("pod_packets_left_total", "Packets of pods that host routing left to the host's stack, by reason (pods.md lists them). Absent unless pods.host_routing is on.", "reason")
 
-	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the kernel side put into the ring buffer.")
+	ringSubmitted = counter("ring_samples_submitted_total", "Samples that the BPF programs put into the ring buffer.")
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
 	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are not samples of this version.")
-	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them), backwards (the kernel had wiped their counters).", "reason")
+	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them), backwards (the kernel had reset their counters).", "reason")
 
 	samples      = counter("samples_total", "Samples seen by the engine, by kind (close, interval, failed-connect).", "kind")
 	sampled      = counter("sampled_connections_total", "Connections that the samples stand for, by kind: if a host ends thousands a second, one sample stands for several.", "kind")
@@ -147,8 +147,8 @@ var (
 )
 
 var (
-	// pathLabels name a path. scope is the network namespace's cookie, empty where
-	// all share what is learned.
+	// pathLabels name a path. scope is the network namespace's cookie, empty if all
+	// namespaces share what is learned.
 	pathLabels = []string{"rule", "prefix", "scope"}
 	armLabels  = append(slices.Clone(pathLabels), "cc")
 )
