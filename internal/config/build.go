@@ -163,7 +163,7 @@ func (d *decoder) watch(w *fileWatch) policy.Watch {
 	return p
 }
 
-// defaultAfter is the number of timeouts from which they are answered by default.
+// defaultAfter is the default of on_rto.after.
 const defaultAfter = 3
 
 func (d *decoder) onRTO(o *fileOnRTO) policy.OnRTO {

@@ -24,7 +24,7 @@ const DefaultFile = "/etc/tcpilot/tcpilot.yaml"
 type Config struct {
 	Cgroup   string        `key:"cgroup" is:"path" doc:"cgroup2 directory whose sockets, and those below it, are tuned; empty is the root of the cgroup2 hierarchy, wherever it is mounted"`
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
-	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that keeps a second daemon away"`
+	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that prevents a second daemon"`
 	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
 	Mode     string        `key:"mode" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
 	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
@@ -120,7 +120,7 @@ func (p *Pods) HasBigTCP() bool { return p.BigTCP == "on" }
 // Host configures the host profile.
 type Host struct {
 	NetNS   string      `key:"netns" oneof:"own all" doc:"own: in the daemon's network namespace; all: in every one, except where its owner has set a value"`
-	Sysctls HostSysctls `key:"sysctls" doc:"value by name; what was there before comes back at the end"`
+	Sysctls HostSysctls `key:"sysctls" doc:"value by name; the original values are restored at the end"`
 }
 
 // Paths defines which remote addresses form a path.

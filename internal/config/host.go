@@ -18,7 +18,7 @@ type hostSysctl struct {
 	Doc  string
 }
 
-// hostSysctlSpecs lists all. None of them is one that new network namespaces inherit from the initial one
+// hostSysctlSpecs lists all of them. New network namespaces inherit none of them from the initial one
 // (tcp_sk_init in net/ipv4/tcp_ipv4.c).
 var hostSysctlSpecs = []hostSysctl{
 	{"net.ipv4.tcp_comp_sack_delay_ns", 100_000_000, "SACKs of packets out of order wait this long for more, in nanoseconds, but at most a twentieth of the round-trip time; the kernel's value is 1000000"},

@@ -35,7 +35,7 @@ Editors complete and check keys with [config.schema.json](config.schema.json), a
 | size | ` + "`64KiB` or `64Ki` (of 1024: KiB MiB GiB TiB), `1.5MB` (of 1000: kB MB GB TB), `1500000B` (bytes)" + ` |
 | rate | ` + "`100Mbit/s` (of 1000: bit/s kbit/s Mbit/s Gbit/s Tbit/s), `12.5MB/s` (of 1000: B/s kB/s MB/s GB/s; of 1024: KiB/s MiB/s GiB/s)" + ` |
 | share | ` + "`2%` or `0.02`" + ` |
-| prefix | ` + "`10.0.0.0/8`, `2001:db8::/32`" + `, or an address; no bits may be set behind the prefix length |
+| prefix | ` + "`10.0.0.0/8`, `2001:db8::/32`" + `, or an address; no bits may be set beyond the prefix length |
 | ports | ` + "`443` or `8000-8100`" + ` |
 | list | ` + "`[a, b]`" + `, or one value alone |
 
@@ -56,7 +56,7 @@ A file without rules has one: ` + "`{name: default, learn: {arms: auto, objectiv
 There may be 256 rules, the built-in ones included; their number does not change what a connection costs.
 All rules together may name 8190 remote and 8190 local prefixes, 256 remote and 256 local port ranges that do not touch, and 8 lengths of same_prefix.
 A rule needs a name and at least one of set, learn, rate_limit, on_rto, watch and leave. A rule that can never match is a mistake.
-In a pattern of ` + "`cgroup`" + `, * and ? match within one name, and a \ that is part of a name is doubled. Cgroups that begin later are found within 5 s, and when the plugin tcpilot-cni tells of a pod that starts; a connection costs the same as with paths.
+In a pattern of ` + "`cgroup`" + `, * and ? match within one name, and a \ that is part of a name is doubled. Cgroups that begin later are found within 5 s, and when the plugin tcpilot-cni reports that a pod starts; a connection costs the same as with paths.
 A rule for pods matches nothing as long as no pod meets its conditions; that is no mistake. A pod's annotation ` + "`tcpilot.io/congestion-control: NAME`" + ` fixes the congestion control of its
 connections, for which nothing is learned or adapted then; otherwise they get what their rule gives, under a variant of it that is called RULE@NAME in rules and metrics. A rule with ` + "`leave`" + ` leaves them alone all the same.
 If the name is not available here, the pod follows its rules, and ` + "`tcpilot pods`" + ` says so.
@@ -69,7 +69,7 @@ const referenceFields = `
 
 What ` + "`set:`" + ` can give to a connection. A field that is not named is left to the kernel; 0 never means "default".
 Fields of packets and plain numbers take a bare number, all others a unit. ` + "`cc`" + ` fixes the congestion control (and excludes ` + "`learn`" + `); a connection whose application chose its own keeps it.
-When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field on the host. In another network namespace, a value that its owner has set holds unless a rule names the namespace, its pod or a cgroup. ` + "`tcpilot doctor`" + ` shows which fields this kernel takes.
+When somebody changes the sysctl of a field while tcpilot runs, tcpilot no longer sets the field on the host. In another network namespace, a value that its owner has set holds unless a rule names the namespace, its pod or a cgroup. ` + "`tcpilot doctor`" + ` shows which fields this kernel accepts.
 
 | key | value | range | applied | kernel | sysctl | meaning |
 |---|---|---|---|---|---|---|

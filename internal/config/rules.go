@@ -30,7 +30,7 @@ type fileRule struct {
 	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
 	Limit   *fileLimit `key:"rate_limit" doc:"bounds of the rate at which the rule's connections send, payload with retransmissions, see rate-limits.md; also for connections that learn, hold_out and rollout leave at kernel defaults"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`
-	OnRTO   *fileOnRTO `key:"on_rto" doc:"answer to repeated retransmission timeouts of a running connection, see learning.md"`
+	OnRTO   *fileOnRTO `key:"on_rto" doc:"what a running connection gets after repeated retransmission timeouts, see learning.md"`
 	Watch   *fileWatch `key:"watch" doc:"count events of a share of the connections"`
 }
 
@@ -75,7 +75,7 @@ type fileBounds struct {
 	SynAckRTO time.Duration `key:"synack_rto" default:"250ms" min:"250ms" max:"500ms" doc:"least timeout of a SYN-ACK"`
 	RTOMin    time.Duration `key:"rto_min" default:"50ms" min:"10ms" max:"100ms" doc:"least RTO_MIN"`
 	DelackMax time.Duration `key:"delack_max" default:"8ms" min:"4ms" max:"16ms" doc:"least DELACK_MAX"`
-	Pacing    rate          `key:"max_pacing_rate" default:"1Mbit/s" min:"100kbit/s" max:"34Gbit/s" doc:"least sum of the pacing rates of a path's connections: lower rate limits are not answered"`
+	Pacing    rate          `key:"max_pacing_rate" default:"1Mbit/s" min:"100kbit/s" max:"34Gbit/s" doc:"least sum of the pacing rates of a path's connections: lower rate limits are ignored"`
 	CwndClamp int           `key:"cwnd_clamp" default:"4" min:"2" max:"1000" doc:"least clamp of the congestion window of a connection, packets"`
 }
 
@@ -89,7 +89,7 @@ type rate uint64
 
 type fileWatch struct {
 	Events []string `key:"events" oneof:"rto retransmit state" doc:"retransmission timeouts, retransmitted segments, changes of state"`
-	Share  *float64 `key:"share" default:"1%" min:"0" max:"1" doc:"share of connections to watch; each call costs some 100 ns"`
+	Share  *float64 `key:"share" default:"1%" min:"0" max:"1" doc:"share of connections to watch; each call costs about 100 ns"`
 }
 
 type fileOnRTO struct {

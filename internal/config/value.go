@@ -145,7 +145,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, bad("write it as IPv4; it matches v4-mapped addresses too", "%s is a v4-mapped prefix", s)
 	case p != p.Masked():
 		return netip.Prefix{}, bad(fmt.Sprintf("write %s, or %s/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen()),
-			"%s has bits set behind its prefix length", s)
+			"%s has bits set beyond its prefix length", s)
 	}
 	return p, nil
 }
@@ -171,8 +171,8 @@ func parsePorts(s string) (policy.PortRange, error) {
 
 var ccForm = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// ParseCC reads the name of a congestion control: any of the form that the kernel takes, but of
-// names that begin as tcpilot's own do only those that exist.
+// ParseCC reads the name of a congestion control. A name that begins as those of tcpilot's own do has
+// to be one of them; any other name that the kernel accepts is valid.
 func ParseCC(s string) (tcp.CC, error) {
 	cc, ok := tcp.ParseCC(s)
 	if !ok || !ccForm.MatchString(s) {
@@ -234,7 +234,7 @@ func checkText(s, form string) error {
 
 func checkGlob(s string) error {
 	if err := pod.CheckGlob(s); err != nil {
-		return bad(`write a pattern such as web-* or [a-c]?; a \ before a character takes its meaning away`, "%v", err)
+		return bad(`write a pattern such as web-* or [a-c]?; a \ before *, ? or [ makes it an ordinary character`, "%v", err)
 	}
 	return nil
 }
