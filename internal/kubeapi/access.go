@@ -1,7 +1,6 @@
 package kubeapi
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -159,7 +158,7 @@ func (a *access) client() (*http.Client, *url.URL, error) {
 			return &pair, err
 		}
 	}
-	// A peer that is gone without a word is noticed after 10 + 3 * 5 s.
+	// A peer that is gone without closing the connection is detected after 10 + 3 * 5 s.
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	return &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: conf,
@@ -190,5 +189,5 @@ func NodeName() (string, error) {
 		return name, nil
 	}
 	name, err := os.Hostname()
-	return strings.ToLower(cmp.Or(name, "")), err
+	return strings.ToLower(name), err
 }

@@ -41,7 +41,8 @@ func (w *Watcher) Warn(p *pod.Pod, message string) bool {
 	}
 }
 
-// WriteEvents writes events until ctx ends or an error; then it is to be called again after a pause.
+// WriteEvents writes events until ctx ends, or until an error. After an error the caller waits, and calls it
+// again.
 func (w *Watcher) WriteEvents(ctx context.Context) error {
 	for {
 		select {
@@ -61,14 +62,14 @@ func (w *Watcher) WriteEvents(ctx context.Context) error {
 				return nil
 			}
 		}
-		select { // so that a node of pods with mistakes is no load for the API server
+		select { // so that many pods with mistakes do not load the API server
 		case <-ctx.Done():
 		case <-time.After(eventPause):
 		}
 	}
 }
 
-// write writes one event. Its name is made from its contents, so that a daemon that starts again does not repeat it.
+// write writes one event. Its name is a hash of its contents, so that a daemon that starts again does not repeat it.
 func (w *Watcher) write(ctx context.Context, e *event) error {
 	sum := sha256.Sum256([]byte(e.uid + "\x00" + e.message))
 	at := e.at.UTC().Format(time.RFC3339)
@@ -97,7 +98,8 @@ func (w *Watcher) write(ctx context.Context, e *event) error {
 	return err
 }
 
-// refusedForever reports whether the API server would refuse the same event again: others shall not wait behind it.
+// refusedForever reports whether the API server would refuse the same event again. Such an event is dropped, so that
+// others do not wait behind it.
 func refusedForever(err error) bool {
 	var refused *apiError
 	return errors.As(err, &refused) && (refused.code == http.StatusBadRequest || refused.code == http.StatusUnprocessableEntity)

@@ -69,8 +69,8 @@ func Open(opt Options) (w *Watcher, err error) {
 	return w, nil
 }
 
-// Annotations are those of the pod with this UID. Not known: the API server has no such pod on this node, or did not
-// answer yet. What was known stays known while the API server does not answer.
+// Annotations are those of the pod with this UID. known is false if the API server has no such pod on this node, or
+// has not answered yet. If it stops answering, what it reported before is kept.
 func (w *Watcher) Annotations(uid string) (annotations map[string]string, known bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -100,8 +100,8 @@ type metadata struct {
 	} `json:"metadata"`
 }
 
-// configHash is the annotation of a pod of a file on the node, whose UID for the runtime it is: the API server
-// has another one (kubernetes.io/config.hash, pkg/kubelet/types: ConfigHashAnnotationKey).
+// configHash is the annotation of a static pod, which the kubelet starts from a file, that has its UID for the
+// container runtime. At the API server the pod has another UID (pkg/kubelet/types: ConfigHashAnnotationKey).
 const configHash = "kubernetes.io/config.hash"
 
 func (m *metadata) object() object { return object{m.Metadata.UID, m.Metadata.Annotations} }
@@ -119,18 +119,19 @@ const (
 	// watchTime is how long the API server keeps one watch open, and watchSlack how much longer it may take.
 	watchTime  = 5 * time.Minute
 	watchSlack = 30 * time.Second
-	maxError   = 4 << 10 // bytes of an answer that is shown
-	// shortWatch is how long a watch lasts at least, unless something between refuses them without saying so.
+	maxError   = 4 << 10 // bytes read of an answer that refuses a request
+	// shortWatch is the least duration of a watch. One that ends earlier without an error was probably refused
+	// by a proxy, and counts as failed.
 	shortWatch = time.Second
-	// gonePause is the least time between two lists at once because changes were forgotten: a server that
-	// forgets more often is asked like one that fails.
+	// gonePause is the least time between two lists that are read without a pause because the API server has
+	// forgotten changes. If it forgets them more often, Run returns an error as for other failures.
 	gonePause = 10 * time.Second
 )
 
 // errGone means that the API server has forgotten the changes since the last one that was read.
 var errGone = errors.New("resource version too old (410)")
 
-// Run follows the pods until ctx ends or an error; then it is to be called again after a pause.
+// Run follows the pods until ctx ends, or until an error. After an error the caller waits, and calls it again.
 func (w *Watcher) Run(ctx context.Context) error {
 	var forgot time.Time
 	for {
@@ -145,7 +146,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		}
 		if !errors.Is(err, errGone) || time.Since(forgot) < gonePause {
-			// Not %w: the daemon takes some errors of files for the end of its own handles.
+			// Not %w: the daemon's supervisor ends the daemon on os.ErrClosed, which it takes for a
+			// closed handle of its own.
 			return fmt.Errorf("follow pods at the API server of Kubernetes: %v", err)
 		}
 		forgot = time.Now()
@@ -251,7 +253,7 @@ func (w *Watcher) apply(kind string, m *metadata) (changed bool) {
 	for _, uid := range m.uids() {
 		before, known := w.pods[uid]
 		if kind == "DELETED" {
-			// Its connections may outlive it; the record of the pod has the annotations that it started with.
+			// Its connections may outlive it. They get the annotations of the pod's record, with which it started.
 			delete(w.pods, uid)
 			changed = changed || known
 			continue
@@ -312,7 +314,7 @@ func (e *apiError) Error() string {
 	case http.StatusUnauthorized:
 		return "the API server does not accept the credentials (401): " + e.message
 	case http.StatusForbidden:
-		return "not allowed (403), the service account needs get, list and watch of pods: " + e.message
+		return "not allowed (403), the service account has to get, list and watch pods, and to create events: " + e.message
 	}
 	return fmt.Sprintf("the API server answers %d: %s", e.code, e.message)
 }

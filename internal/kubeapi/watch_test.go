@@ -232,6 +232,9 @@ func TestEventsThatAreRefused(t *testing.T) {
 		if (err != nil) != want.fails || refusedForever(err) != want.forever {
 			t.Errorf("%d: %v", status, err)
 		}
+		if status == http.StatusForbidden && !strings.Contains(err.Error(), "create events") {
+			t.Errorf("a refused event does not name the permission for events: %v", err)
+		}
 	}
 }
 
