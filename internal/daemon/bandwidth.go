@@ -13,7 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/podlink"
 )
 
-// bandwidths are the limits of the pods of now that have some, by cookie (design note 21). In mode
+// bandwidths are the limits of the present pods that have some, by cookie (design note 21). In mode
 // observe there are none.
 func (d *Daemon) bandwidths() map[uint64]pod.Bandwidth {
 	limits := map[uint64]pod.Bandwidth{}
@@ -28,8 +28,8 @@ func (d *Daemon) bandwidths() map[uint64]pod.Bandwidth {
 	return limits
 }
 
-// payload is the part of a pod's egress limit that its TCP connections may use for payload: so
-// much are 1428 bytes of payload of 1514 bytes on the wire, which is an Ethernet frame of TCP over IPv6 with timestamps.
+// payload is the part of a pod's egress limit that its TCP connections may use for payload: an
+// Ethernet frame of 1514 bytes, without FCS, has 1428 bytes of payload of TCP over IPv6 with timestamps.
 const payload = 1428. / 1514
 
 // egressLimits are the rate limits of the TCP connections of pods. Their keys are the pods' cookies
@@ -64,7 +64,7 @@ func (d *Daemon) putLimits() error {
 	return nil
 }
 
-// showBandwidth adds the limits of a pod that are in force, and what met them.
+// showBandwidth adds the limits of a pod that are in force, and what they were applied to.
 func (v *podDevicesView) showBandwidth(p *pod.Pod, limits pod.Bandwidth, to *api.Pod) {
 	var m podlink.Meters
 	if v.links != nil {

@@ -17,19 +17,19 @@ import (
 	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
-// bigTCP gives devices larger packets, and what they had before back (design note 25). Whoever changes
-// one while tcpilot runs has the last word. Its methods need pods.mu.
+// bigTCP makes network devices accept larger packets, and restores their sizes at the end (design note 25).
+// A device that somebody else changes while tcpilot runs is left alone. Its methods need pods.mu.
 type bigTCP struct {
 	log     *slog.Logger
 	journal journal[resized]
 	list    []resized              // in force, in the order in which they were set; as in the journal
 	left    map[deviceAt]string    // left alone, and why
 	looked  map[deviceAt]time.Time // when those of list were last read
-	path    bigtcp.Path            // of now
-	refused error                  // why there is none
+	path    bigtcp.Path            // as found last
+	refused error                  // why there is no path
 }
 
-// deviceAt is a network device: of a namespace, by its cookie.
+// deviceAt identifies a network device by the cookie of its network namespace and by its index.
 type deviceAt struct {
 	NetNS uint64 `json:"netns"`
 	Index int    `json:"ifindex"`
@@ -53,7 +53,7 @@ type target struct {
 	goal bigtcp.Goal
 }
 
-// lookAgainAtDevices is how often the sizes of a device are read that has what it should have.
+// lookAgainAtDevices is how often the sizes of a device that has the wanted ones are read again.
 const lookAgainAtDevices = time.Minute
 
 func newBigTCP(cfg *config.Config, log *slog.Logger) *bigTCP {
@@ -91,7 +91,8 @@ func (b *bigTCP) adopt() error {
 	return nil
 }
 
-// follow has these devices, in this order, and no others have larger packets. It returns which do not, and why.
+// follow makes these devices accept larger packets, in this order, and restores all others. It returns the
+// devices that do not accept them, and why.
 func (b *bigTCP) follow(targets []target, now time.Time) map[deviceAt]error {
 	failed := map[deviceAt]error{}
 	wanted := func(r *resized) bool {
@@ -149,7 +150,7 @@ func (b *bigTCP) look(t target, now time.Time) (*resized, error) {
 	b.looked[t.deviceAt] = now
 	next := resized{deviceAt: t.deviceAt, Path: t.path, Device: d.Name, Original: values, Was: values}
 	switch {
-	case have == nil, adopted && values == have.Original: // a process that was killed had noted it only
+	case have == nil, adopted && values == have.Original: // an earlier process was killed between journal and change
 	case values == have.Value, adopted && values == have.Was:
 		next.Original = have.Original
 	default:
@@ -182,12 +183,12 @@ func (b *bigTCP) drop(which func(*resized) bool) {
 
 func (b *bigTCP) save() {
 	if err := b.journal.write(b.list); err != nil {
-		b.log.Warn("sizes of packets of devices not noted: after a crash they would not be taken back", "error", err)
+		b.log.Warn("sizes of packets of devices not written to the journal: after a crash they would not be taken back", "error", err)
 	}
 }
 
-// give sets sizes. They are noted before, because a crash may come next: all together, because the note is one
-// file, and there may be thousands of pods.
+// give sets sizes. The journal is written before, because the daemon may crash in between: once for all sizes,
+// because it is one file, and there may be thousands of pods.
 func (b *bigTCP) give(wanting []resized, now time.Time, failed map[deviceAt]error) {
 	if len(wanting) == 0 {
 		return
@@ -204,7 +205,7 @@ func (b *bigTCP) give(wanting []resized, now time.Time, failed map[deviceAt]erro
 			failed[r.deviceAt] = err
 			if r.Was == r.Original {
 				b.drop(func(in *resized) bool { return in.deviceAt == r.deviceAt })
-			} else { // the note has the value of before, which is in force
+			} else { // the journal still has the former value, which is in force
 				b.find(r.deviceAt).Value = r.Was
 			}
 		}
@@ -223,7 +224,7 @@ func (b *bigTCP) give(wanting []resized, now time.Time, failed map[deviceAt]erro
 	}
 }
 
-// set sets the sizes of one device, or nothing.
+// set sets the sizes of one device. If that fails, the device keeps its original ones.
 func (b *bigTCP) set(r *resized) error {
 	err := netns.InSame(r.Path, r.NetNS, func() error {
 		err := bigtcp.Set(r.Index, r.Value)
@@ -245,22 +246,22 @@ func (b *bigTCP) set(r *resized) error {
 // isGone reports whether a device or its network namespace does not exist any more.
 func isGone(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist) }
 
-// restore gives devices back what they had, the last one first, except where somebody else has changed it.
-// What fails stays noted.
+// restore restores the sizes of devices, the last one first, except those that somebody else has changed.
+// Devices for which it fails stay in the journal.
 func (b *bigTCP) restore(which func(*resized) bool) error {
 	if !slices.ContainsFunc(b.list, func(r resized) bool { return which(&r) }) {
 		return nil
 	}
 	var errs []error
 	done := map[deviceAt]bool{}
-	spaces := laterNetNS{}
+	namespaces := lazyNetNSList{}
 	for _, r := range slices.Backward(b.list) {
 		if !which(&r) {
 			continue
 		}
 		err := restoreDevice(&r, netns.InSame)
-		if errors.Is(err, fs.ErrNotExist) { // unless it only cannot be reached by that path any more
-			err = restoreDevice(&r, spaces.in)
+		if errors.Is(err, fs.ErrNotExist) { // the namespace is gone, or can only be reached by another path
+			err = restoreDevice(&r, namespaces.in)
 		}
 		if err != nil && !isGone(err) {
 			errs = append(errs, fmt.Errorf("device %s%s: %w", r.Device, ofNetNS(r.Path), err))
@@ -272,7 +273,7 @@ func (b *bigTCP) restore(which func(*resized) bool) error {
 		}
 	}
 	b.drop(func(r *resized) bool { return done[r.deviceAt] })
-	return errors.Join(append(errs, spaces.close(), b.journal.write(b.list))...)
+	return errors.Join(append(errs, namespaces.close(), b.journal.write(b.list))...)
 }
 
 func restoreDevice(r *resized, in func(path string, cookie uint64, f func() error) error) error {
@@ -293,31 +294,31 @@ func restoreDevice(r *resized, in func(path string, cookie uint64, f func() erro
 	})
 }
 
-// laterNetNS finds network namespaces by their cookies. It lists them when the first one is asked for.
-type laterNetNS struct {
-	spaces *host.NetNSList
-	list   []host.NetNS
+// lazyNetNSList finds network namespaces by their cookies. It lists them when the first one is asked for.
+type lazyNetNSList struct {
+	netNSList *host.NetNSList
+	list      []host.NetNS
 }
 
-func (l *laterNetNS) in(_ string, cookie uint64, f func() error) (err error) {
-	if l.spaces == nil {
-		if l.spaces, err = host.NewNetNSList(); err != nil {
+func (l *lazyNetNSList) in(_ string, cookie uint64, f func() error) (err error) {
+	if l.netNSList == nil {
+		if l.netNSList, err = host.NewNetNSList(); err != nil {
 			return err
 		}
-		if l.list, _, err = l.spaces.Poll(); err != nil {
+		if l.list, _, err = l.netNSList.Poll(); err != nil {
 			return err
 		}
 	}
-	ns, ok := space(l.list, cookie)
+	ns, ok := netNSByCookie(l.list, cookie)
 	if !ok {
 		return fs.ErrNotExist
 	}
 	return ns.In(f)
 }
 
-func (l *laterNetNS) close() error {
-	if l.spaces == nil {
+func (l *lazyNetNSList) close() error {
+	if l.netNSList == nil {
 		return nil
 	}
-	return l.spaces.Close()
+	return l.netNSList.Close()
 }

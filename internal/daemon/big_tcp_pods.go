@@ -55,8 +55,8 @@ func (d *Daemon) wantsBig(p *pod.Pod) bool {
 	return d.wantsBigTCP() && d.bigTCP.refused == nil && (!asks || value == "on")
 }
 
-// followBigTCP has the devices of the pods that are wanted, and those by which their packets leave, accept
-// packets above 64 KB, and no others. The caller has pods.mu.
+// followBigTCP makes the devices of the wanted pods, and those by which their packets leave, accept packets
+// above 64 KB, and no others. The caller has pods.mu.
 func (d *Daemon) followBigTCP(w *podlink.Wanted, v *podDevicesView, before *bigTCPView) (now bigTCPView) {
 	b := d.bigTCP
 	now = bigTCPView{wanted: d.wantsBigTCP(), failed: b.refused, size: b.path.Size, pods: map[uint64]error{}}
@@ -108,7 +108,8 @@ func podEnd(p *pod.Pod) deviceAt              { return deviceAt{p.Cookie, p.Inde
 // outerGoal is what a device that leads to other hosts is to have.
 func outerGoal(p *bigtcp.Path) bigtcp.Goal { return bigtcp.Goal{Size: p.Size, Forwards: true} }
 
-// bothEnds returns why a pod does not have it. If one end was left alone, or refused, the other one goes back too.
+// bothEnds returns why a pod does not have BIG TCP. If one end of its pair was left alone, or refused, the sizes
+// of the other end are restored, too.
 func (b *bigTCP) bothEnds(host, inside deviceAt, failed map[deviceAt]error) error {
 	err := cmp.Or(failed[host], failed[inside])
 	for _, at := range []deviceAt{host, inside} {
@@ -138,7 +139,7 @@ func (d *Daemon) checkBig(p *pod.Pod) (mtu uint32, err error) {
 	return d.bigTCP.path.PodMTU(host), d.bigTCP.path.CheckPair(host, inside)
 }
 
-// bigTCPFeature is the part of the features.
+// bigTCPFeature describes BIG TCP of pods as a feature.
 func (d *Daemon) bigTCPFeature() api.Feature {
 	v, cfg := d.podDevices.view(), d.cfg.Load()
 	f := api.Feature{Name: featureBigTCP, Wanted: true, Active: v.big.wanted && v.big.failed == nil}
@@ -154,7 +155,7 @@ func (d *Daemon) bigTCPFeature() api.Feature {
 // featureBigTCP is the feature's name in status and doctor.
 const featureBigTCP = "BIG TCP: packets of pods above 64 KB"
 
-// triedBigTCP says whether this kernel can do it, found by trying.
+// triedBigTCP says whether this kernel supports BIG TCP for pods, found by trying.
 func triedBigTCP(wanted bool) api.Feature {
 	f := api.Feature{Name: featureBigTCP, Wanted: wanted, Active: wanted}
 	if err := bigtcp.Try(); err != nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/tcpilot/tcpilot/internal/host"
 )
 
-// listSpaces lists the network namespaces, forgets those that are gone, and takes over what new
+// listNetNS lists the network namespaces, forgets those that are gone, and takes over what new
 // ones have inherited.
-func (b *bufferLimits) listSpaces(now int64) error {
-	list, changed, err := b.spaces.Poll()
+func (b *bufferLimits) listNetNS(now int64) error {
+	list, changed, err := b.netNSList.Poll()
 	if err != nil {
 		return err
 	}
 	b.mu.Lock()
 	b.list = list
 	if changed {
-		b.controller.Forget(func(cookie uint64) bool { _, ok := space(list, cookie); return ok })
+		b.controller.Forget(func(cookie uint64) bool { _, ok := netNSByCookie(list, cookie); return ok })
 	}
 	b.mu.Unlock()
 	if !changed {
@@ -30,7 +30,7 @@ func (b *bufferLimits) listSpaces(now int64) error {
 			b.seen[ns.Cookie] = true
 		}
 	}
-	maps.DeleteFunc(b.seen, func(cookie uint64, _ bool) bool { _, ok := space(list, cookie); return !ok })
+	maps.DeleteFunc(b.seen, func(cookie uint64, _ bool) bool { _, ok := netNSByCookie(list, cookie); return !ok })
 	if adopted {
 		b.save()
 	}
@@ -44,7 +44,7 @@ func (b *bufferLimits) adopt() error {
 		b.log.Warn("raised buffer limits of an earlier tcpilot are not known", "error", err)
 		return b.journal.setAside()
 	}
-	list, _, err := b.spaces.Poll()
+	list, _, err := b.netNSList.Poll()
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (b *bufferLimits) resolve() (adopted bool) {
 	waiting := b.unresolved
 	b.unresolved = nil
 	for _, r := range waiting {
-		ns, ok := space(b.list, r.NetNS)
+		ns, ok := netNSByCookie(b.list, r.NetNS)
 		if !ok {
 			b.unresolved = append(b.unresolved, r)
 			continue
@@ -72,8 +72,8 @@ func (b *bufferLimits) resolve() (adopted bool) {
 			b.unresolved = append(b.unresolved, r)
 			continue
 		}
-		// A raise of which only the journal was written, and one that an administrator has
-		// changed since, are not in force.
+		// A raise that an earlier process wrote to the journal but not to the kernel, and one
+		// that an administrator has changed since, are not in force.
 		if maximumOf(values[name]) != r.Limit {
 			continue
 		}
@@ -92,7 +92,7 @@ func (b *bufferLimits) resolve() (adopted bool) {
 // adoptInherited takes over the limits of a new namespace that began with raised ones of the
 // initial namespace (tcp_sk_init, net/ipv4/tcp_ipv4.c), so that they are taken back too.
 func (b *bufferLimits) adoptInherited(ns host.NetNS, now int64) (adopted bool) {
-	own, _ := space(b.list, b.sysctls.own)
+	own, _ := netNSByCookie(b.list, b.sysctls.own)
 	if ns.Own || own.Path != b.initial {
 		return false
 	}

@@ -31,8 +31,8 @@ type bufferLimits struct {
 	journal journal[buffers.Raised]
 	adapt   bool // buffers.adapt
 
-	// Of the task, and of the start and the end.
-	spaces     *host.NetNSList
+	// Used by the task, and before and after it runs.
+	netNSList  *host.NetNSList
 	seen       map[uint64]bool  // namespaces that were listed before, by cookie
 	unresolved []buffers.Raised // of the journal, whose namespaces are not listed
 	initial    string           // path of the initial network namespace; empty is not known
@@ -51,14 +51,14 @@ func bufferJournal(cfg *config.Config) journal[buffers.Raised] {
 	return journalOf[buffers.Raised](cfg, "buffers.json", "raised buffer limits")
 }
 
-// openBuffers takes over what an earlier process raised. If the configuration does not want
-// raised limits any more, they are taken back at once.
+// openBuffers takes over what an earlier process raised. If the configuration does not ask for
+// raised limits, they are taken back at once.
 func (d *Daemon) openBuffers(cfg *config.Config, u *undo.Stack) error {
 	b, err := newBufferLimits(cfg, d.sysctls, d.log)
 	if err != nil {
 		return err
 	}
-	u.Push("close list of network namespaces", b.spaces.Close)
+	u.Push("close list of network namespaces", b.netNSList.Close)
 	d.buffers = b
 	b.adapt = cfg.Buffers.Adapt
 	if !b.adapt && !b.journal.exists() {
@@ -85,11 +85,11 @@ func (d *Daemon) openBuffers(cfg *config.Config, u *undo.Stack) error {
 }
 
 func newBufferLimits(cfg *config.Config, s *sysctls, log *slog.Logger) (*bufferLimits, error) {
-	spaces, err := host.NewNetNSList()
+	namespaces, err := host.NewNetNSList()
 	if err != nil {
 		return nil, err
 	}
-	return &bufferLimits{log: log, sysctls: s, spaces: spaces, seen: map[uint64]bool{}, controller: buffers.New(cfg.Buffers.Max),
+	return &bufferLimits{log: log, sysctls: s, netNSList: namespaces, seen: map[uint64]bool{}, controller: buffers.New(cfg.Buffers.Max),
 		journal: bufferJournal(cfg)}, nil
 }
 
@@ -106,7 +106,7 @@ func restoreBuffers(cfg *config.Config) (undone []string, err error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	defer func() { err = errors.Join(err, b.spaces.Close(), s.close()) }()
+	defer func() { err = errors.Join(err, b.netNSList.Close(), s.close()) }()
 	if err := b.adopt(); err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func restoreBuffers(cfg *config.Config) (undone []string, err error) {
 	return undone, err
 }
 
-// observe passes a sample on.
+// observe passes a sample of a connection that has reached a limit on.
 func (b *bufferLimits) observe(s *tcp.Sample) {
 	if !b.adapt || !s.Has(tcp.FlagRcvbufMax) && !s.Has(tcp.FlagSndbufMax) {
 		return
@@ -140,7 +140,7 @@ func (d *Daemon) adaptBuffers(ctx context.Context) error {
 }
 
 func (b *bufferLimits) poll(now int64, observe bool) {
-	if err := b.listSpaces(now); err != nil {
+	if err := b.listNetNS(now); err != nil {
 		b.log.Debug("network namespaces not listed", "error", err)
 		return
 	}
@@ -213,7 +213,7 @@ func changeAttrs(c buffers.Change) []any {
 func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
 	limits := make(map[uint64]buffers.Limits, len(wanted))
 	for _, cookie := range wanted {
-		ns, ok := space(b.list, cookie)
+		ns, ok := netNSByCookie(b.list, cookie)
 		if !ok {
 			continue
 		}
@@ -239,8 +239,8 @@ func (b *bufferLimits) current(wanted []uint64) map[uint64]buffers.Limits {
 
 var bufferSysctls = []string{buffers.Receive.Sysctl(), buffers.Send.Sysctl()}
 
-func space(spaces []host.NetNS, cookie uint64) (host.NetNS, bool) {
-	for _, ns := range spaces {
+func netNSByCookie(namespaces []host.NetNS, cookie uint64) (host.NetNS, bool) {
+	for _, ns := range namespaces {
 		if ns.Cookie == cookie {
 			return ns, true
 		}
@@ -261,9 +261,9 @@ func maximumOf(value string) uint64 {
 	return n
 }
 
-// apply writes a change. A raise is noted before, because a crash may come next.
+// apply writes a change. The journal is written before a raise, because the daemon may crash in between.
 func (b *bufferLimits) apply(c buffers.Change, now int64) error {
-	ns, ok := space(b.list, c.NetNS)
+	ns, ok := netNSByCookie(b.list, c.NetNS)
 	if !ok {
 		return errors.New("the network namespace is gone")
 	}
@@ -275,7 +275,7 @@ func (b *bufferLimits) apply(c buffers.Change, now int64) error {
 		if err := b.journal.write(append(before, after)); err != nil {
 			return err
 		}
-		if ns.Own { // older namespaces have the value of before the first raise
+		if ns.Own { // existing namespaces inherited the value from before the first raise
 			if now, err := sysctl.Read(c.Which.Sysctl()); err == nil {
 				b.sysctls.inheritedBefore(c.Which.Sysctl(), withMaximum(now, after.Original))
 			}
@@ -330,13 +330,13 @@ func withMaximum(value string, limit uint64) string {
 
 func (b *bufferLimits) save() {
 	if err := b.journal.write(b.raised()); err != nil {
-		b.log.Warn("raised buffer limits not noted: after a crash they would not be taken back", "error", err)
+		b.log.Warn("raised buffer limits not written to the journal: after a crash they would not be taken back", "error", err)
 	}
 }
 
 // restore takes back all raises, and returns those that it wrote.
 func (b *bufferLimits) restore() (written []buffers.Change, err error) {
-	if err := b.listSpaces(time.Now().UnixNano()); err != nil {
+	if err := b.listNetNS(time.Now().UnixNano()); err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
@@ -344,13 +344,13 @@ func (b *bufferLimits) restore() (written []buffers.Change, err error) {
 	b.mu.Unlock()
 	var errs []error
 	for _, c := range changes {
-		ns, ok := space(b.list, c.NetNS)
+		ns, ok := netNSByCookie(b.list, c.NetNS)
 		if !ok {
 			continue
 		}
 		err := b.write(ns, c)
 		if err != nil && !errors.Is(err, errLimitChanged) && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("network namespace %s: %w", spaceName(ns), err))
+			errs = append(errs, fmt.Errorf("network namespace %s: %w", netNSName(ns), err))
 			continue
 		}
 		if err == nil {
@@ -412,8 +412,8 @@ func (b *bufferLimits) nameOf(cookie uint64) string {
 	if cookie == b.sysctls.own {
 		return ""
 	}
-	if ns, ok := space(b.list, cookie); ok {
-		return spaceName(ns)
+	if ns, ok := netNSByCookie(b.list, cookie); ok {
+		return netNSName(ns)
 	}
 	return strconv.FormatUint(cookie, 10)
 }

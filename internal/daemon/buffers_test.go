@@ -74,10 +74,10 @@ func TestRootRestoreBuffers(t *testing.T) {
 	cfg.StateDir = t.TempDir()
 	const tail = "4096 16384 "
 	var raised []buffers.Raised
-	spaces := map[string]*testenv.NS{}
+	namespaces := map[string]*testenv.NS{}
 	for name, now := range map[string]string{"a": "8388608", "b": "4194304", "c": "5000000"} {
 		ns := testenv.NetNS(t)
-		spaces[name] = ns
+		namespaces[name] = ns
 		cookie, err := netns.Cookie(ns.Path())
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func TestRootRestoreBuffers(t *testing.T) {
 		t.Errorf("undone %q, %v", undone, err)
 	}
 	for name, want := range map[string]string{"a": "4194304", "b": "4194304", "c": "5000000"} {
-		spaces[name].Do(t, func() {
+		namespaces[name].Do(t, func() {
 			if got, err := sysctl.Read("net.ipv4.tcp_wmem"); err != nil || !strings.HasSuffix(got, want) {
 				t.Errorf("%s: %q, %v, want %s", name, got, err, want)
 			}

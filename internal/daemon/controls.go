@@ -25,7 +25,7 @@ import (
 
 // controls are the congestion controls in BPF: tcpilot's own that the configuration
 // wants, and users' own. A control is loaded before the engine offers it, and unloaded
-// after no policy names it any more.
+// after the last policy that names it is gone.
 type controls struct {
 	*cc.Catalogue
 
@@ -36,7 +36,7 @@ type controls struct {
 	leaving   map[tcp.CC]bool               // about to be unloaded
 	failed    map[tcp.CC]error              // wanted, and not loaded
 	modules   map[tcp.CC]error              // named by rules, but the kernel has no module for them
-	here      []tcp.CC                      // what the kernel had at the last poll
+	inKernel  []tcp.CC                      // what the kernel had at the last poll
 }
 
 // controlPins is the directory of the catalogue's pins, beside the datapath's versions.
@@ -81,7 +81,7 @@ func (c *controls) retryLoads(ctx context.Context) {
 	c.mu.Lock()
 	var gone []tcp.CC
 	for name, err := range c.failed {
-		if errors.Is(err, unix.EEXIST) && !slices.Contains(c.here, name) {
+		if errors.Is(err, unix.EEXIST) && !slices.Contains(c.inKernel, name) {
 			gone = append(gone, name)
 		}
 	}
@@ -148,8 +148,8 @@ func (c *controls) version(name tcp.CC) string {
 	return ""
 }
 
-// unloadAll removes all of them from the kernel. What another process holds as well
-// stays.
+// unloadAll removes all of them from the kernel. A control that another process also holds stays
+// registered.
 func (c *controls) unloadAll(log *slog.Logger) error {
 	rows, err := c.Loaded()
 	for _, row := range rows {
@@ -164,7 +164,7 @@ func (c *controls) unloadAll(log *slog.Logger) error {
 func (c *controls) poll() error {
 	names, err := kernelcc.Available()
 	if err == nil {
-		c.here = parseCCs(names)
+		c.inKernel = parseCCs(names)
 	}
 	return err
 }
@@ -185,7 +185,7 @@ func (c *controls) offer(e *engine.Engine) error {
 	e.SetOffered(c.offers(), usual)
 	for _, missing := range []map[tcp.CC]error{c.failed, c.modules} {
 		for name, err := range missing {
-			if !slices.Contains(c.here, name) {
+			if !slices.Contains(c.inKernel, name) {
 				e.ArmMissing(name, err.Error())
 			}
 		}
@@ -193,14 +193,14 @@ func (c *controls) offer(e *engine.Engine) error {
 	return nil
 }
 
-// offers lists the controls that the kernel has and that may be used. One of tcpilot's
-// own may be registered but not wanted: another process uses it, or a user's is on trial.
-// One that is wanted may be registered although it could not be loaded here, for the same
-// reason. A control that is neither Linux's nor known is only for rules that name it: it
-// may belong to another process.
+// offers lists the controls that the kernel has and that may be used. A control with the name
+// of one of tcpilot's own may be registered but not wanted: another process uses it, or a
+// user's object is being tested under that name. One that is wanted may be registered although
+// it could not be loaded here, for the same reason. A control that is neither Linux's nor known
+// is only for rules that name it: it may belong to another process.
 func (c *controls) offers() []congestion.Control {
-	list := make([]congestion.Control, 0, len(c.here))
-	for _, name := range c.here {
+	list := make([]congestion.Control, 0, len(c.inKernel))
+	for _, name := range c.inKernel {
 		o := congestion.Of(name)
 		if user, ok := c.users[name]; ok {
 			o = user
@@ -290,7 +290,7 @@ func (c *controls) features() []api.Feature {
 	var out []api.Feature
 	for _, name := range c.wanted {
 		err := c.failed[name]
-		if slices.Contains(c.here, name) {
+		if slices.Contains(c.inKernel, name) {
 			err = nil // another process has loaded it
 		}
 		out = append(out, controlFeature(name, err))
@@ -316,8 +316,8 @@ func whyAbsent(rows []cc.Control, name tcp.CC) error {
 	return nil
 }
 
-// counts are for the metrics: sockets by congestion control. A control that cannot be read
-// does not keep the others from being counted.
+// counts are for the metrics: sockets by congestion control. If one control cannot be read, the
+// others are counted.
 func (c *controls) counts(log *slog.Logger) map[string]int {
 	rows, err := c.Loaded()
 	if err != nil {
@@ -392,7 +392,7 @@ func (d *Daemon) LoadControl(ctx context.Context, r api.LoadControlRequest) (api
 		return api.CongestionControl{}, api.NotFound("tcpilot has no congestion control %q of its own", r.Name).
 			WithHint("see 'tcpilot cc list'; to load your own, name its file: tcpilot cc load NAME FILE")
 	case r.File == "":
-		err, hint = d.controls.loadRequested(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel takes"
+		err, hint = d.controls.loadRequested(ctx, parsed, r.Auto), "'tcpilot doctor' shows what this kernel accepts"
 	default:
 		if err = d.dp.RoomForCC(parsed); err == nil {
 			err = d.controls.LoadUser(ctx, r.Name, r.File, r.Auto)
@@ -407,7 +407,7 @@ func (d *Daemon) LoadControl(ctx context.Context, r api.LoadControlRequest) (api
 	}
 	after, err := d.controls.One(r.Name)
 	if err == nil && before != "" && before != after.Version {
-		d.engine.Forget(parsed) // what was learned is about the version before
+		d.engine.Forget(parsed) // what was learned is about the former version
 	}
 	if err := errors.Join(err, d.offerControls()); err != nil {
 		return api.CongestionControl{}, err

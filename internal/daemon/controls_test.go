@@ -20,7 +20,7 @@ func TestOffers(t *testing.T) {
 		users:     map[tcp.CC]congestion.Control{named("mine"): {CC: named("mine"), NeedsECN: true, ByName: true}},
 		leaving:   map[tcp.CC]bool{named("gone"): true},
 	}
-	c.here = parseCCs([]string{"cubic", "dctcp", "gone", "mine", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp",
+	c.inKernel = parseCCs([]string{"cubic", "dctcp", "gone", "mine", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp",
 		"tcpilot_ledbat", cc.Trial})
 	want := []congestion.Control{
 		{CC: named("cubic")},
@@ -49,7 +49,7 @@ func TestWantedControls(t *testing.T) {
 	if f := c.features(); len(f) != 1 || f[0].Active || !f[0].Wanted || f[0].Why != "no such thing" {
 		t.Errorf("%+v", f)
 	}
-	c.here = c.wanted // by another process
+	c.inKernel = c.wanted // by another process
 	if f := c.features(); len(f) != 1 || !f[0].Active || f[0].Why != "" {
 		t.Errorf("%+v", f)
 	}

@@ -130,7 +130,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	}
 	d.ran = true
 	debug.FreeOSMemory() // the kernel's BTF, which only loading needs
-	shedText()
+	releaseTextPages()
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
 	d.notify(systemd.SdNotifyReady)
@@ -344,7 +344,7 @@ func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 	if err := d.dp.DeletePoliciesExcept(func(class uint32) bool { return class > last }); err != nil {
 		return err
 	}
-	if err := d.controls.trim(); err != nil { // no policy names the rest any more
+	if err := d.controls.trim(); err != nil { // no policy names the others
 		d.log.Warn("congestion controls stay loaded", "error", err)
 	}
 	if err := d.putSettings(); err != nil {

@@ -119,7 +119,7 @@ func (k *diagnoses) latest(again bool, rules []policy.Rule) (api.Doctor, error) 
 		k.last = &doc
 	}
 	doc := *k.last
-	doc.Arms.Missing = maps.Clone(doc.Arms.Missing) // extended below
+	doc.Arms.Missing = maps.Clone(doc.Arms.Missing) // addControls extends it
 	return doc, nil
 }
 
@@ -165,7 +165,7 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	return doc, nil
 }
 
-// addControls adds those in BPF that are not registered.
+// addControls adds the congestion controls in BPF that are not registered.
 func addControls(doc *api.Doctor, rows []cc.Control) {
 	for _, row := range rows {
 		switch {

@@ -35,7 +35,7 @@ func (j journal[T]) exists() bool {
 
 type journalRecord[T any] struct {
 	Boot    string `json:"boot"`   // cookies of network namespaces are of one boot
-	Changes []T    `json:"raised"` // as buffers.json has always called them
+	Changes []T    `json:"raised"` // one key for all journals: that of raised buffer limits
 }
 
 // read returns the changes of this boot.
@@ -45,11 +45,11 @@ func (j journal[T]) read() ([]T, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read note of %s: %w", j.of, err)
+		return nil, fmt.Errorf("read journal of %s: %w", j.of, err)
 	}
 	var r journalRecord[T]
 	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("read note of %s: %s: %w", j.of, j.file, err)
+		return nil, fmt.Errorf("read journal of %s: %s: %w", j.of, j.file, err)
 	}
 	boot, err := sysctl.Read("kernel.random.boot_id")
 	if err != nil || r.Boot != boot {
@@ -61,7 +61,7 @@ func (j journal[T]) read() ([]T, error) {
 // write replaces the journal; without changes there is none.
 func (j journal[T]) write(changes []T) error {
 	if err := j.replace(changes); err != nil {
-		return fmt.Errorf("note %s: %w", j.of, err)
+		return fmt.Errorf("write journal of %s: %w", j.of, err)
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func (j journal[T]) replace(changes []T) error {
 	if err != nil {
 		return err
 	}
-	// No sync: a journal that the machine lost in a crash is of an earlier boot.
+	// No sync: if the machine crashes, the changes in the kernel are lost with the journal.
 	next := j.file + ".new"
 	if err := os.WriteFile(next, data, 0o600); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (j journal[T]) replace(changes []T) error {
 // setAside renames a journal that cannot be read, so that it is not overwritten.
 func (j journal[T]) setAside() error {
 	if err := os.Rename(j.file, j.file+".damaged"); err != nil {
-		return fmt.Errorf("set aside the note of %s: %w", j.of, err)
+		return fmt.Errorf("set aside journal of %s: %w", j.of, err)
 	}
 	return nil
 }

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// limitInterval is how often limits are divided while connections are under them. What
-	// begins or wakes up in between gets its share in the kernel, within a round trip.
+	// limitInterval is how often limits are divided while connections are under them. A connection
+	// that begins, or sends again, in between gets its share from programs, within a round trip.
 	limitInterval = 250 * time.Millisecond
 	// limitBudget is the part of one CPU, as 1/limitBudget, that this may take.
 	limitBudget = 50
-	// limitIdle is how often it is looked for connections under limits, if there are limits.
+	// limitIdle is how often the daemon looks for connections under limits while it found none.
 	limitIdle = time.Second
 	// limitFollow is the least time between two walks for connections that do not notice their share.
 	limitFollow = 5 * time.Second
@@ -103,7 +103,7 @@ func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit) (
 	return len(conns), r.Behind > 0, d.dp.WriteShares(&r)
 }
 
-// followLimits brings the connections of all network namespaces in line with the limits of now.
+// followLimits brings the connections of all network namespaces in line with the present limits.
 func (d *Daemon) followLimits(list *host.NetNSList) {
 	if _, err := d.inAll(list, d.dp.FollowLimits); err != nil {
 		d.log.Warn("running connections follow rate limits when they send next", "error", err)
@@ -136,8 +136,8 @@ func (d *Daemon) limitCounts() (list []metrics.LimitCount) {
 	return list
 }
 
-// limitCount is what the rate limit of a rule does now, and among how many connections it is shared
-// for one that begins; false: the rule has none in force.
+// limitCount is what the rate limit of a rule does now, and its limit.State.Base; false: the rule has
+// none in force.
 func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.LimitCount, base float64, ok bool) {
 	key := rule.LimitKey()
 	if key == 0 || cfg.Mode == engine.ModeObserve {
@@ -147,8 +147,7 @@ func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.Li
 	return n, d.countLimit(key, &n), true
 }
 
-// countLimit fills in what the limit of a key does now, and among how many connections it is shared for
-// one that begins.
+// countLimit fills in what the limit of a key does now, and returns its limit.State.Base.
 func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (base float64) {
 	if r := d.limits.latest.Load(); r != nil {
 		s := r.Limits[key]

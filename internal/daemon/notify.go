@@ -14,11 +14,11 @@ func (d *Daemon) notify(state string) {
 	}
 }
 
-// watchdogShare: the watchdog is fed after 1/watchdogShare of its timeout, so that two
-// messages may be late.
+// watchdogShare: the service manager's watchdog is notified after 1/watchdogShare of its timeout,
+// so that two messages may be late.
 const watchdogShare = 3
 
-// leaseInterval is the time between two renewals of the lease. Each one also feeds the
+// leaseInterval is the time between two renewals of the lease. Each one also notifies the
 // watchdog, so that a daemon that cannot renew is restarted.
 func leaseInterval(lease time.Duration) time.Duration {
 	interval := min(tickInterval, lease/4)

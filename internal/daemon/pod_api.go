@@ -12,8 +12,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// podAPI is what the API server of Kubernetes says about pods. Nothing waits for it: what it says takes effect when
-// it comes, and until then pods have the annotations of their records.
+// podAPI is what the API server of Kubernetes reports about pods. Nothing waits for it: until it answers, pods have
+// the annotations of their records.
 type podAPI struct {
 	watcher atomic.Pointer[kubeapi.Watcher] // nil until the access was read
 	changed chan struct{}
@@ -62,11 +62,11 @@ func (a *podAPI) follow(ctx context.Context, cfg *config.Kubernetes, log *slog.L
 	return w.Run(ctx)
 }
 
-// tell says that annotations have changed.
+// tell notifies followAnnotations that annotations have changed.
 func (a *podAPI) tell() {
 	select {
 	case a.changed <- struct{}{}:
-	default: // it is said already
+	default: // it is notified already
 	}
 }
 
@@ -101,8 +101,8 @@ func (d *Daemon) followAnnotations(ctx context.Context) error {
 	}
 }
 
-// annotate gives a pod the annotations that it has at the API server, if that knows it. A pod is known by its UID
-// alone: the next one of a StatefulSet has the name of the one before.
+// annotate gives a pod the annotations that it has at the API server, if that knows the pod. Only the UID identifies
+// a pod: the next pod of a StatefulSet has the name of the one before.
 func (a *podAPI) annotate(p *pod.Pod) {
 	w := a.watcher.Load()
 	if w == nil || p.UID == "" {

@@ -29,9 +29,9 @@ const routingAnnotation = "tcpilot.io/host-routing"
 type podDevices struct {
 	links    *podlink.Links // nil as long as nothing is wanted, or they are not available
 	detached bool           // on request, until the configuration is read again
-	// Until then it is not tried again.
+	// Until the configuration is read again, what failed is not tried again.
 	failed    error // why there are no programs
-	noRouting error // why these cannot route
+	noRouting error // why the programs cannot route
 	shown     atomic.Pointer[podDevicesView]
 }
 
@@ -79,7 +79,7 @@ func (d *Daemon) openPodDevices(u *undo.Stack) {
 	d.followPodDevices()
 }
 
-// closePodDevices ends the use of pods' devices; with keep all stays as it is.
+// closePodDevices ends the use of pods' devices; with keep, programs and sizes stay.
 func (d *Daemon) closePodDevices(keep bool) (err error) {
 	if !keep {
 		err = d.bigTCP.restore(func(*resized) bool { return true })
@@ -107,7 +107,7 @@ func (d *Daemon) routesPods() bool {
 	return cfg.Pods.RoutesHost() && cfg.Mode != engine.ModeObserve && !d.podDevices.detached
 }
 
-// wantedOfPods is what should be at the devices of the pods of now; nil for nothing. The caller has
+// wantedOfPods is what should be at the devices of the present pods; nil for nothing. The caller has
 // pods.mu.
 func (d *Daemon) wantedOfPods() *podlink.Wanted {
 	if d.podDevices.detached {
@@ -132,8 +132,8 @@ func (d *Daemon) wantedOfPods() *podlink.Wanted {
 	return w
 }
 
-// followPodDevices has programs at the devices of the pods of now, and nowhere else. The caller has
-// pods.mu.
+// followPodDevices attaches programs at the devices of the present pods, and removes them elsewhere. The
+// caller has pods.mu.
 func (d *Daemon) followPodDevices() {
 	p := &d.podDevices
 	before := p.view()
@@ -238,7 +238,7 @@ func (d *Daemon) logMissing(before, now *podlink.Missing) {
 	}
 }
 
-// routingFeature is the part of the features.
+// routingFeature describes host routing of pods as a feature.
 func (d *Daemon) routingFeature() api.Feature {
 	v, cfg := d.podDevices.view(), d.cfg.Load()
 	f := api.Feature{Name: featureRouting, Wanted: cfg.Pods.RoutesHost(), Active: v.wanted && v.links != nil && v.failed == nil}
@@ -261,7 +261,7 @@ func (d *Daemon) routingFeature() api.Feature {
 // featureRouting is the feature's name in status and doctor.
 const featureRouting = "tcx: packets of pods are routed without the host's stack"
 
-// triedRouting says whether this kernel can do it, found by trying.
+// triedRouting says whether this kernel supports host routing, found by trying.
 func triedRouting(wanted bool) api.Feature {
 	f := api.Feature{Name: featureRouting, Wanted: wanted, Active: wanted}
 	if err := podlink.Try(); err != nil {

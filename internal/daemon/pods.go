@@ -60,7 +60,8 @@ type podPlace struct {
 	cookie uint64
 }
 
-// podCheck is when a path was last seen to lead to the cookie, and by which file.
+// podCheck is when a path was last seen to lead to the network namespace of the cookie, and the file that
+// it referred to.
 type podCheck struct {
 	dev, ino uint64
 	at       time.Time
@@ -109,7 +110,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 		v.controls, v.profiles = podControls(v.set, lookUp), d.rules.unknownProfiles(v.set)
 	}
 	records, bad, err := p.records.List()
-	if err != nil { // the pods of before stay
+	if err != nil { // the previous pods stay
 		if p.failed != err.Error() {
 			d.log.Warn("records of pods not read, the previous pods stay in force", "error", err)
 		}
@@ -136,7 +137,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 		bad := api.RefusedPod{Record: r.File, Pod: r.FullName(), Why: err.Error()}
 		switch {
 		case gone && r.Made:
-			bad.Why += "; tcpilot-cni removes the record when the container runtime ends the pod (DEL) or lists those that there are (GC)"
+			bad.Why += "; tcpilot-cni removes the record when the container runtime ends the pod (DEL), or lists the existing pods (GC)"
 		case gone:
 			if err := p.records.Remove(r); err != nil {
 				bad.Why += "; " + err.Error()
@@ -158,7 +159,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 }
 
 // check returns an error unless the path of a pod leads to its network namespace. gone says that
-// the pod certainly is no more.
+// the pod certainly does not exist.
 func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (gone bool, err error) {
 	if r.Cookie == p.own {
 		return false, errors.New("its network namespace is the daemon's own")
@@ -173,11 +174,11 @@ func (p *pods) check(r *pod.Pod, now time.Time, checked map[podPlace]podCheck) (
 	cookie, err := netns.Cookie(r.NetNS)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// If the directory is not there either, this may be another view of the file system than
-		// that of the container runtime.
+		// If the directory does not exist either, this process may see another file system than the
+		// container runtime does.
 		_, err := os.Stat(filepath.Dir(r.NetNS))
 		return err == nil, fmt.Errorf("its network namespace %s does not exist", r.NetNS)
-	case err != nil && known: // such as too many open files: it is looked at again the next time
+	case err != nil && known: // such as too many open files: it is tried again at the next reading
 		checked[at] = before
 		return false, nil
 	case err != nil:
@@ -213,7 +214,7 @@ func (p *pods) now() *pod.Set {
 	return nil
 }
 
-// publish makes a view of set; read fills in what its annotations say. Counters of pods that stay go on.
+// publish makes a view of set; read fills in what annotations ask for. Pods that stay keep their counters.
 func (p *pods) publish(set *pod.Set, read func(*podView)) {
 	v := &podView{set: set, names: make(map[uint64]string, set.Len()), ended: make(map[uint64]*atomic.Uint64, set.Len()),
 		refused: p.refused, failed: p.failed}
@@ -241,7 +242,7 @@ func (p *pods) observe(s *tcp.Sample) {
 	}
 }
 
-// podControls finds what came of policy.ControlAnnotation for each pod that has it.
+// podControls reads policy.ControlAnnotation of each pod that has it.
 func podControls(set *pod.Set, lookUp lookUpControls) map[uint64]podControl {
 	found := map[uint64]podControl{}
 	var usable []tcp.CC
@@ -358,7 +359,7 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 // PodName implements api.Backend.
 func (d *Daemon) PodName(netns uint64) string { return d.pods.view.Load().names[netns] }
 
-// podStatus is the part of the status; nil without pods.
+// podStatus is what the status says of pods; nil without pods.
 func (d *Daemon) podStatus() *api.PodStatus {
 	l, _ := d.Pods(context.Background())
 	return l.Status(d.pods.view.Load().failed)

@@ -180,7 +180,7 @@ func TestPodControls(t *testing.T) {
 
 // The poll of the host offers what the kernel has, and looks annotations up in the same reading of its list.
 func TestAnnotationsAreLookedUpInTheLatestReading(t *testing.T) {
-	c := &controls{here: parseCCs([]string{"cubic", "gone"})}
+	c := &controls{inKernel: parseCCs([]string{"cubic", "gone"})}
 	lookUps := 0
 	once := func() ([]tcp.CC, error) {
 		lookUps++

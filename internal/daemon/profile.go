@@ -20,10 +20,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
-// profile gives network namespaces the sysctls that the configuration names (host.sysctls), and what they
-// had before back at the end. In the daemon's own namespace the configuration decides; in another one, a value
-// that new namespaces do not have is its owner's, and stays (design note 8). Whoever changes one
-// while tcpilot runs has the last word.
+// profile sets the sysctls that the configuration names (host.sysctls) in network namespaces, and restores
+// them at the end. In the daemon's own namespace the configuration decides; in another one, a value that new
+// namespaces do not have is its owner's, and stays (design note 8). A sysctl that somebody else changes while
+// tcpilot runs is left alone.
 type profile struct {
 	log     *slog.Logger
 	sysctls *sysctls
@@ -32,11 +32,11 @@ type profile struct {
 	names   []string // of want
 	all     bool     // namespaces, not only the daemon's own
 
-	// Of the task, and of the start and the end.
-	spaces *host.NetNSList
-	listed func() (list []host.NetNS, changed bool, err error) // spaces.Poll
-	fresh  map[string]string                                   // what new namespaces have, if all
-	polls  int
+	// Used by the task, and before and after it runs.
+	netNSList *host.NetNSList
+	listed    func() (list []host.NetNS, changed bool, err error) // namespaces.Poll
+	fresh     map[string]string                                   // what new namespaces have, if all
+	polls     int
 
 	mu       sync.Mutex // of what follows
 	list     []host.NetNS
@@ -70,7 +70,7 @@ func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
 	if err != nil {
 		return err
 	}
-	u.Push("close list of network namespaces", p.spaces.Close)
+	u.Push("close list of network namespaces", p.netNSList.Close)
 	d.profile = p
 	if p.journal.exists() {
 		if _, err := p.adoptAndRestore(); err != nil {
@@ -98,11 +98,11 @@ func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
 }
 
 func newProfile(cfg *config.Config, s *sysctls, log *slog.Logger) (*profile, error) {
-	spaces, err := host.NewNetNSList()
+	namespaces, err := host.NewNetNSList()
 	if err != nil {
 		return nil, err
 	}
-	return &profile{log: log, sysctls: s, spaces: spaces, listed: spaces.Poll, journal: profileJournal(cfg),
+	return &profile{log: log, sysctls: s, netNSList: namespaces, listed: namespaces.Poll, journal: profileJournal(cfg),
 		want: cfg.Host.Sysctls, names: cfg.Host.Sysctls.Names(), all: cfg.Host.NetNS == "all",
 		given: map[sysctlIn]given{}, left: map[sysctlIn]bool{}, due: true}, nil
 }
@@ -125,7 +125,7 @@ func restoreProfile(cfg *config.Config) (undone []string, err error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	defer func() { err = errors.Join(err, p.spaces.Close(), s.close()) }()
+	defer func() { err = errors.Join(err, p.netNSList.Close(), s.close()) }()
 	written, err := p.adoptAndRestore()
 	for _, g := range written {
 		undone = append(undone, fmt.Sprintf("%s in network namespace %s, from %s back to %s", g.Name, cmp.Or(p.nameOf(g.NetNS), "own"), g.Value, g.Original))
@@ -228,8 +228,9 @@ func newSysctlChange(ns host.NetNS, name, original, value string, now time.Time)
 	return sysctlChange{ns, given{NetNS: ns.Cookie, Name: name, Original: original, Value: value, At: now.UnixNano()}}
 }
 
-// give writes values, and reports to failed where that fails. They are noted before, because a crash may come
-// next: all together, because the note is one file, and there may be thousands of namespaces.
+// give writes values, and calls failed for namespaces in which that fails. The journal is written before, because
+// the daemon may crash in between: once for all values, because it is one file, and there may be thousands of
+// namespaces.
 func (p *profile) give(changes []sysctlChange, failed func(host.NetNS, error)) error {
 	if len(changes) == 0 {
 		return nil
@@ -257,7 +258,7 @@ func (p *profile) give(changes []sysctlChange, failed func(host.NetNS, error)) e
 	return nil
 }
 
-// write writes a sysctl of a namespace if it is what it was.
+// write writes a sysctl of a namespace if its value is `from`.
 func (p *profile) write(ns host.NetNS, name, from, to string) error {
 	return p.sysctls.write(ns.Cookie, name, func() (string, error) {
 		return to, ns.In(func() error {
@@ -285,10 +286,10 @@ func (p *profile) leave(at sysctlIn) {
 	}
 }
 
-// forgetGone forgets namespaces that do not exist any more.
+// forgetGone forgets namespaces that do not exist.
 func (p *profile) forgetGone() {
 	p.mu.Lock()
-	gone := func(cookie uint64) bool { _, ok := space(p.list, cookie); return !ok }
+	gone := func(cookie uint64) bool { _, ok := netNSByCookie(p.list, cookie); return !ok }
 	n := len(p.given)
 	maps.DeleteFunc(p.given, func(at sysctlIn, _ given) bool { return gone(at.netns) })
 	maps.DeleteFunc(p.left, func(at sysctlIn, _ bool) bool { return gone(at.netns) })
@@ -301,7 +302,7 @@ func (p *profile) forgetGone() {
 
 func (p *profile) save(list []given) {
 	if err := p.journal.write(list); err != nil {
-		p.log.Warn("sysctls of the host profile not noted: after a crash they would not be taken back", "error", err)
+		p.log.Warn("sysctls of the host profile not written to the journal: after a crash they would not be taken back", "error", err)
 	}
 }
 
@@ -318,8 +319,8 @@ func (p *profile) adoptAndRestore() ([]given, error) {
 	return p.restore()
 }
 
-// restore gives back what there was before, except where someone else has changed it, and returns what it wrote.
-// What fails stays in the journal.
+// restore restores the original values, except those that someone else has changed, and returns what it wrote.
+// Sysctls for which it fails stay in the journal.
 func (p *profile) restore() (written []given, err error) {
 	p.mu.Lock()
 	p.due = true
@@ -328,7 +329,7 @@ func (p *profile) restore() (written []given, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	p.spaces.Rescan() // one whose process has moved would not be found
+	p.netNSList.Rescan() // an old list has the path of a process that may have left its namespace since
 	list, _, err := p.listed()
 	if err != nil {
 		return nil, err
@@ -339,7 +340,7 @@ func (p *profile) restore() (written []given, err error) {
 	var errs []error
 	var stay []given
 	for _, g := range all {
-		ns, ok := space(list, g.NetNS)
+		ns, ok := netNSByCookie(list, g.NetNS)
 		if !ok {
 			continue
 		}
@@ -351,7 +352,7 @@ func (p *profile) restore() (written []given, err error) {
 			stay = append(stay, g)
 		case !errors.Is(err, errLimitChanged):
 			stay = append(stay, g)
-			errs = append(errs, fmt.Errorf("network namespace %s: %w", spaceName(ns), err))
+			errs = append(errs, fmt.Errorf("network namespace %s: %w", netNSName(ns), err))
 		}
 	}
 	p.mu.Lock()
@@ -363,7 +364,8 @@ func (p *profile) restore() (written []given, err error) {
 	return written, errors.Join(append(errs, p.journal.write(stay))...)
 }
 
-// release gives the profile again where it was left to the administrator: the configuration was read again.
+// release lets the profile set sysctls again that were left to the administrator, because the configuration
+// was read again.
 func (p *profile) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -379,7 +381,7 @@ func (p *profile) takeDue() bool {
 	return due
 }
 
-// givenAt is what a sysctl has from the profile: of an earlier configuration, if that could not be taken back.
+// givenAt is what the profile gave to a sysctl; by an earlier configuration, if that could not be taken back.
 func (p *profile) givenAt(at sysctlIn) (given, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -418,8 +420,8 @@ func (p *profile) nameOf(cookie uint64) string {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ns, ok := space(p.list, cookie); ok {
-		return spaceName(ns)
+	if ns, ok := netNSByCookie(p.list, cookie); ok {
+		return netNSName(ns)
 	}
 	return fmt.Sprint(cookie)
 }

@@ -65,7 +65,7 @@ func newProfileIn(t *testing.T, cfg *config.Config, ns *testenv.NS) (p *profile)
 		if p, err = newProfile(cfg, s, s.log); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = p.spaces.Close() })
+		t.Cleanup(func() { _ = p.netNSList.Close() })
 	})
 	all := p.listed
 	p.listed = func() (list []host.NetNS, changed bool, err error) { // not those of other tests

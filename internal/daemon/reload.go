@@ -65,7 +65,7 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	if err := d.putLimits(); err != nil {
 		result.Warnings = append(result.Warnings, err.Error()+": some rate limits may not be in force")
 	}
-	if offered == nil { // no policy names the other congestion controls any more
+	if offered == nil { // no policy names the other congestion controls
 		if err := d.controls.trim(); err != nil {
 			result.Warnings = append(result.Warnings, err.Error())
 		}

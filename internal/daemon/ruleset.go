@@ -26,7 +26,7 @@ type ruleSet struct {
 func (d *Daemon) putRules(base []policy.Rule, write func([]policy.Rule) error) error {
 	d.rules.writing.Lock()
 	defer d.rules.writing.Unlock()
-	// Not those of the last reading: the configuration may want other congestion controls now.
+	// Not those of the last reading: the configuration may ask for other congestion controls now.
 	controls := podControls(d.pods.now(), d.controls.usable)
 	return d.rules.write(base, wantedControls(controls), write)
 }
@@ -104,8 +104,8 @@ func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {
 	return shown
 }
 
-// followPods puts the rules and rate limits for the pods of now into force; nothing is written if
-// they are.
+// followPods puts the rules and rate limits for the present pods into force. It writes nothing if they
+// are in force already.
 func (d *Daemon) followPods() error {
 	if err := d.followPodRules(); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (d *Daemon) followPodRules() error {
 // recompile looks up again what rules depend on. The caller has rules.writing.
 func (d *Daemon) recompile() error { return d.engine.Recompile(d.resolver()) }
 
-// resolver is resolver with the pods of now.
+// resolver is the function of that name, with the present pods.
 func (d *Daemon) resolver() policy.Resolver {
 	r := resolver()
 	r.Pods = func(m *pod.Match) []uint64 { return d.pods.now().Cookies(m) }

@@ -114,14 +114,14 @@ func timeoutProblems(rules []policy.Rule, countsAll func() (bool, error)) (list 
 			continue
 		}
 		if all, err := countsAll(); err != nil || all {
-			return nil // what cannot be tested is no problem yet
+			return nil // an untested kernel is not reported as a problem
 		}
 		list = append(list, fmt.Sprintf("rule %s: on_rto counts timeouts in succession only, because this kernel has no total of a connection's timeouts (Linux 6.7 and later has)", rules[i].Name))
 	}
 	return list
 }
 
-// countsTimeouts is tcpinfo.CountsTimeouts, which always says the same.
+// countsTimeouts is tcpinfo.CountsTimeouts, whose answer does not change.
 var countsTimeouts = sync.OnceValues(tcpinfo.CountsTimeouts)
 
 func parseCCs(names []string) []tcp.CC {

@@ -5,8 +5,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/path"
 )
 
-// sink is the datapath. It asks for a walk when a path begins to have its running connections
-// switched, which a walk does.
+// sink is the datapath. When a policy begins to switch running connections, it asks for a walk,
+// which switches them.
 type sink struct {
 	*datapath.Datapath
 	switches  chan<- struct{}
@@ -27,7 +27,7 @@ func (s *sink) WritePolicies(entries []path.Entry) error {
 			s.switching[k] = from
 			select {
 			case s.switches <- struct{}{}:
-			default: // it is asked already
+			default: // a walk is asked for already
 			}
 		}
 	}

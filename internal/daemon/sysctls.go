@@ -33,7 +33,7 @@ type sysctls struct {
 	mu sync.Mutex
 	// inherited are the values that new namespaces have, the latest last.
 	inherited map[string][]string
-	spaces    *host.NetNSList
+	netNSList *host.NetNSList
 	turns     turns
 	names     []string // sysctls that were read last time
 	owned     map[uint64][]engine.Yield
@@ -57,14 +57,14 @@ func newSysctls(log *slog.Logger) (*sysctls, error) {
 		return nil, err
 	}
 	s.watch = host.NewSysctlWatch(sysctl.Root, names)
-	if s.spaces, err = host.NewNetNSList(); err != nil {
+	if s.netNSList, err = host.NewNetNSList(); err != nil {
 		return nil, err
 	}
 	s.refresh()
 	return s, nil
 }
 
-func (s *sysctls) close() error { return s.spaces.Close() }
+func (s *sysctls) close() error { return s.netNSList.Close() }
 
 // refresh adds the current values of a new namespace, and of the daemon's own, to the
 // inherited ones.
@@ -115,7 +115,7 @@ func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 			changed = true
 		}
 	}
-	return s.pollSpaces(e) || changed
+	return s.pollNetNS(e) || changed
 }
 
 // Namespaces are visited in turn, because a visit costs 0.12 ms of a CPU
@@ -123,8 +123,8 @@ func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 const (
 	// lookAgain is the number of polls in which each namespace is visited at least once: a minute.
 	lookAgain = 12
-	// lookBudget is the time that visits at one poll may take beyond that, if rules set fields: a
-	// 500th of a CPU. With less than some 80 namespaces, each is visited at each poll.
+	// lookBudget is the time that visits at one poll may take beyond that, if rules set fields: 1/500
+	// of a CPU. With fewer than about 80 namespaces, each is visited at each poll.
 	lookBudget = watchInterval / 500
 )
 
@@ -133,13 +133,13 @@ type turns struct {
 	next uint64 // cookie of the first one that was not visited last time
 }
 
-// visit calls look for namespaces, those first whose turn it is: for at least one of lookAgain,
-// for more as long as more says so, and for each that must be visited. spaces are sorted by cookie.
-func (t *turns) visit(spaces []host.NetNS, must func(host.NetNS) bool, more func() bool, look func(host.NetNS)) {
-	first, _ := slices.BinarySearchFunc(spaces, t.next, func(ns host.NetNS, cookie uint64) int { return cmp.Compare(ns.Cookie, cookie) })
-	least, inTurn := (len(spaces)+lookAgain-1)/lookAgain, true
-	for i := range spaces {
-		ns := spaces[(first+i)%len(spaces)]
+// visit calls look for namespaces in turn, from next on: for at least 1/lookAgain of them, for more as
+// long as more returns true, and for each that must be visited. namespaces are sorted by cookie.
+func (t *turns) visit(namespaces []host.NetNS, must func(host.NetNS) bool, more func() bool, look func(host.NetNS)) {
+	first, _ := slices.BinarySearchFunc(namespaces, t.next, func(ns host.NetNS, cookie uint64) int { return cmp.Compare(ns.Cookie, cookie) })
+	least, inTurn := (len(namespaces)+lookAgain-1)/lookAgain, true
+	for i := range namespaces {
+		ns := namespaces[(first+i)%len(namespaces)]
 		if inTurn && i >= least && !more() {
 			inTurn, t.next = false, ns.Cookie
 		}
@@ -149,25 +149,25 @@ func (t *turns) visit(spaces []host.NetNS, must func(host.NetNS) bool, more func
 	}
 }
 
-// pollSpaces reads the sysctls of other network namespaces than the daemon's own.
-func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
-	spaces, _, err := s.spaces.Poll()
+// pollNetNS reads the sysctls of other network namespaces than the daemon's own.
+func (s *sysctls) pollNetNS(e *engine.Engine) (changed bool) {
+	namespaces, _, err := s.netNSList.Poll()
 	if err != nil {
 		s.log.Debug("network namespaces not listed", "error", err)
 		return false
 	}
-	spaces = slices.DeleteFunc(slices.Clone(spaces), func(ns host.NetNS) bool { return ns.Own })
+	namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(ns host.NetNS) bool { return ns.Own })
 	names := s.wanted(e)
 	all := !slices.Equal(names, s.names)
 	s.names = names
 	before := s.owned
-	s.owned = make(map[uint64][]engine.Yield, len(spaces))
-	for _, ns := range spaces {
+	s.owned = make(map[uint64][]engine.Yield, len(namespaces))
+	for _, ns := range namespaces {
 		s.owned[ns.Cookie] = before[ns.Cookie]
 	}
 	isField := func(name string) bool { return !s.defaults[name].CC }
 	fields, start := slices.ContainsFunc(names, isField), time.Now()
-	s.turns.visit(spaces, func(ns host.NetNS) bool {
+	s.turns.visit(namespaces, func(ns host.NetNS) bool {
 		_, known := before[ns.Cookie]
 		return all || !known
 	}, func() bool { return fields && time.Since(start) < lookBudget }, func(ns host.NetNS) {
@@ -183,7 +183,7 @@ func (s *sysctls) pollSpaces(e *engine.Engine) (changed bool) {
 	})
 	maps.DeleteFunc(s.ours, func(cookie uint64, _ map[string]string) bool {
 		_, here := s.owned[cookie]
-		_, known := before[cookie] // else another list of namespaces has seen it first
+		_, known := before[cookie] // a cookie that is not known yet comes from another list of namespaces
 		return known && !here
 	})
 	for cookie, was := range before {
@@ -222,7 +222,7 @@ func (s *sysctls) look(ns host.NetNS, names []string, was []engine.Yield) (owned
 		if !has || !s.foreign(ns.Cookie, name, value) {
 			continue
 		}
-		y := engine.Yield{NetNS: spaceName(ns), Sysctl: name, Field: s.defaults[name].String(), After: value, Since: time.Now()}
+		y := engine.Yield{NetNS: netNSName(ns), Sysctl: name, Field: s.defaults[name].String(), After: value, Since: time.Now()}
 		if len(list) > 0 {
 			y.Before = list[len(list)-1]
 		}
@@ -244,8 +244,8 @@ func (s *sysctls) anyOwned(netns uint64, names []string, values map[string]strin
 	})
 }
 
-// write has a sysctl of a network namespace written by f, which returns the value. Nothing else
-// looks at sysctls meanwhile, so that the value is no change by an administrator.
+// write calls f, which writes a sysctl of a network namespace and returns the value. Nothing else
+// looks at sysctls meanwhile, so that the value does not count as a change by an administrator.
 func (s *sysctls) write(netns uint64, name string, f func() (value string, err error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,8 +274,8 @@ func (s *sysctls) note(netns uint64, name, value string) {
 	s.ours[netns][name] = value
 }
 
-// inheritedBefore makes a value known that new namespaces had before tcpilot wrote another one
-// into the initial namespace: older namespaces have it.
+// inheritedBefore notes a value that new namespaces had before tcpilot wrote another one into the
+// initial namespace: namespaces from that time have it, and did not choose it.
 func (s *sysctls) inheritedBefore(name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +299,7 @@ func (s *sysctls) foreign(netns uint64, name, value string) bool {
 	return s.ours[netns][name] != value && s.before[name] != value && !slices.Contains(s.inherited[name], value)
 }
 
-func spaceName(ns host.NetNS) string {
+func netNSName(ns host.NetNS) string {
 	if ns.Name != "" {
 		return ns.Name
 	}

@@ -10,9 +10,9 @@ import (
 // As many namespaces as the budget allows are visited at a poll, the same number of times each,
 // and each within a minute without any budget. A new one is visited at once.
 func TestNamespacesAreVisitedInTurn(t *testing.T) {
-	var spaces []host.NetNS
+	var namespaces []host.NetNS
 	for i := range 100 {
-		spaces = append(spaces, host.NetNS{Cookie: uint64(10 + 3*i)})
+		namespaces = append(namespaces, host.NetNS{Cookie: uint64(10 + 3*i)})
 	}
 	for name, tc := range map[string]struct{ budget, polls, each int }{
 		"all":       {1000, 1, 1},
@@ -23,12 +23,12 @@ func TestNamespacesAreVisitedInTurn(t *testing.T) {
 		visited := map[uint64]int{}
 		for range tc.polls {
 			n := 0
-			s.visit(spaces, func(host.NetNS) bool { return false }, func() bool { return n < tc.budget }, func(ns host.NetNS) {
+			s.visit(namespaces, func(host.NetNS) bool { return false }, func() bool { return n < tc.budget }, func(ns host.NetNS) {
 				visited[ns.Cookie]++
 				n++
 			})
 		}
-		for _, ns := range spaces {
+		for _, ns := range namespaces {
 			if n := visited[ns.Cookie]; n < tc.each || n > tc.each+1 {
 				t.Errorf("%s: %d was visited %d times in %d polls, want %d", name, ns.Cookie, n, tc.polls, tc.each)
 			}
@@ -38,13 +38,13 @@ func TestNamespacesAreVisitedInTurn(t *testing.T) {
 	var s turns
 	var visited []uint64
 	fresh := uint64(10 + 3*70)
-	s.visit(spaces, func(ns host.NetNS) bool { return ns.Cookie == fresh }, func() bool { return false }, func(ns host.NetNS) { visited = append(visited, ns.Cookie) })
-	if want := (len(spaces) + lookAgain - 1) / lookAgain; len(visited) != want+1 || !slices.Contains(visited, fresh) {
+	s.visit(namespaces, func(ns host.NetNS) bool { return ns.Cookie == fresh }, func() bool { return false }, func(ns host.NetNS) { visited = append(visited, ns.Cookie) })
+	if want := (len(namespaces) + lookAgain - 1) / lookAgain; len(visited) != want+1 || !slices.Contains(visited, fresh) {
 		t.Errorf("visited %v", visited)
 	}
 	s.next = 11 // the one whose turn it is has gone
 	visited = nil
-	s.visit(spaces[1:2], nil, func() bool { return false }, func(ns host.NetNS) { visited = append(visited, ns.Cookie) })
+	s.visit(namespaces[1:2], nil, func() bool { return false }, func(ns host.NetNS) { visited = append(visited, ns.Cookie) })
 	s.visit(nil, nil, nil, nil)
 	if !slices.Equal(visited, []uint64{13}) {
 		t.Errorf("visited %v", visited)

@@ -186,7 +186,7 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 		now := time.Now()
 		d.engine.Tick(now.UnixNano())
 		if d.engine.DropSnapshot(now) && now.Sub(freed) > freeInterval {
-			debug.FreeOSMemory() // nothing else allocates: the next collection would be long after
+			debug.FreeOSMemory() // little else allocates, so the next collection may be far off
 			freed = now
 		}
 		return nil
@@ -266,17 +266,18 @@ const (
 	// walkBudget is the part of one CPU, as 1/walkBudget, that walks may take.
 	walkBudget = 500
 	// lostAfter, beyond the interval, is the age from which a connection that walks did not find
-	// probably ended unseen. Connections that live but are not found by walks are younger: those
+	// has probably ended without a report. Live connections that walks do not find are younger: those
 	// in their handshake, and those that were reset and not closed by their process yet. Those of
 	// a network namespace that is not listed may be older.
 	lostAfter = 10 * time.Minute
-	// scarce is the part of the slots in use from which the slots of such connections are freed:
+	// scarce is the share of slots in use from which the slots of such connections are freed:
 	// then a quarter of all connections find both of their slots taken, and get socket storage,
 	// which costs 1.2 us more (docs/design/0001-slots.md).
 	scarce = 0.5
 )
 
-// walkAndCheck is walk, and corrects the numbers of connections of paths by what it found.
+// walkAndCheck walks the connections of all network namespaces, and corrects the numbers of connections of
+// paths by what it found.
 func (d *Daemon) walkAndCheck(list *host.NetNSList) (all bool, err error) {
 	tooMany, tooFew, err := d.dp.Walk(func() (bool, error) {
 		all, err = d.inAll(list, d.dp.SampleLive)
@@ -306,14 +307,14 @@ func inAllNetNS(list *host.NetNSList, f func() error) (errs error) {
 	return errors.Join(errs, err)
 }
 
-// eachNetNS calls f in every network namespace, and failed where it fails, unless the namespace is
+// eachNetNS calls f in every network namespace. If f fails, it calls failed, unless the namespace is
 // gone.
 func eachNetNS(list *host.NetNSList, f func() error, failed func(host.NetNS, error)) error {
-	spaces, _, err := list.Poll()
+	namespaces, _, err := list.Poll()
 	if err != nil {
 		return err
 	}
-	for _, ns := range spaces {
+	for _, ns := range namespaces {
 		if err := inNetNS(ns, f); err != nil && !errors.Is(err, os.ErrNotExist) {
 			failed(ns, err)
 		}
@@ -373,8 +374,7 @@ func every(ctx context.Context, interval time.Duration, f func() error) error {
 	return everyOr(ctx, interval, nil, func(bool) error { return f() })
 }
 
-// everyOr is every, and calls f also when it is asked to, at most once a second. Nobody asks if ask
-// is nil.
+// everyOr is every, and also calls f after a receive from ask, at most once a second. ask may be nil.
 func everyOr(ctx context.Context, interval time.Duration, ask <-chan struct{}, f func(asked bool) error) error {
 	for isAsked := false; ; {
 		if err := f(isAsked); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// shortOfMemory reports whether the memory of all TCP sockets is nearer to the kernel's
-// pressure threshold, from which it shrinks windows, than to the amount below which it does not
-// care (tcp_mem in ip-sysctl.rst).
+// shortOfMemory reports whether the memory of all TCP sockets is nearer to the threshold `pressure`
+// of the kernel, from which it shrinks windows, than to `low`, below which it does not limit it
+// (tcp_mem in ip-sysctl.rst).
 func (b *bufferLimits) shortOfMemory() (bool, error) {
 	thresholds, err := b.tcpMem()
 	if err != nil {

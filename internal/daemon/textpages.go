@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shedText releases the pages of this program's file: the start (reading BTF, loading
+// releaseTextPages releases the pages of this program's file: the start (reading BTF, loading
 // programs, checking the store) touches most of them, and running needs few. Pages that are
 // needed again come from the page cache. Errors are ignored, because this only saves memory.
-func shedText() {
+func releaseTextPages() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return
