@@ -87,7 +87,7 @@ func (a *app) ccShow() *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show one congestion control, with the cost of its programs",
 		Long: `Show a congestion control: what it was written from, its version, whether this kernel
-takes it, which rules name it, how many sockets use it, and how often and how long
+accepts it, which rules name it, how many sockets use it, and how often and how long
 its programs ran, if the kernel counts that.`,
 		Example:           "  tcpilot cc show tcpilot_bbr3",
 		Args:              console.Args(1, 1, "NAME"),
@@ -113,7 +113,7 @@ func (a *app) renderControl(w io.Writer, c api.CongestionControl) {
 	line("source", "%s", c.Source)
 	version := c.Version
 	if c.Outdated {
-		version += ": the daemon has another one, which its next reload puts in place"
+		version += ": the daemon has another one, which it loads at its next reload"
 	}
 	line("version", "%s", version)
 	line("wanted", "%s", wantedWord(&c))

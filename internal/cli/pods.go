@@ -25,8 +25,8 @@ configuration), in the order of their names.
                meets, in the order of matching, and the congestion control that its
                annotation tcpilot.io/congestion-control fixes
   SINCE        when the container runtime added it
-  CONNECTIONS  that have ended since the daemon read the pod's record, without
-               those that rules leave alone
+  CONNECTIONS  number of those that have ended since the daemon read the pod's
+               record, without those that rules leave alone
 
 A second table has the limits of bandwidth, if there are some:
 
@@ -63,7 +63,8 @@ that needs root, or membership in the group that socket.admins names.`,
 	return cmd
 }
 
-// syncPods has the records read, and says which were removed: the list does not have them.
+// syncPods makes the daemon read the records, and writes which were removed, because the list does not
+// have them.
 func (a *app) syncPods(ctx context.Context) error {
 	r, err := a.client().SyncPods(ctx)
 	if err != nil {
@@ -144,7 +145,7 @@ func (a *app) renderBandwidth(w io.Writer, pods []api.Pod) {
 	t.Write(w, a.Paint, "  ")
 }
 
-// renderBigTCP shows the pods that have packets above 64 KB, where that is on, and why others have none.
+// renderBigTCP shows the pods that have packets above 64 KB, if that is on, and why others have none.
 func (a *app) renderBigTCP(w io.Writer, pods []api.Pod) {
 	t, rows := console.NewTable("POD", ">LARGEST PACKET", ">SENT ABOVE 64 KB", ">RECEIVED"), 0
 	var without []string
@@ -203,7 +204,8 @@ func (a *app) renderPodStatus(line func(name, format string, args ...any), p *ap
 	}
 }
 
-// hasPods reports whether the daemon knows pods. One that does not answer, or is older than pods, has none.
+// hasPods reports whether the daemon knows pods. A daemon that does not answer, or whose version has no pods,
+// counts as one without.
 func (a *app) hasPods(ctx context.Context) bool {
 	l, err := a.client().Pods(ctx)
 	return err == nil && len(l.Pods) > 0

@@ -94,7 +94,7 @@ func (a *app) progLoad() *cobra.Command {
 tcpilot's. The daemon reads the file, and refuses one that does not have exactly one
 program, of this type; for a congestion control see 'tcpilot cc load'. The program
 stays until 'tcpilot prog unload', 'tcpilot detach', a normal end of the daemon, or
-a reboot; if the daemon is killed, or run with --keep-attached, it goes on without it.`,
+a reboot. If the daemon is killed, or run with --keep-attached, the program stays.`,
 		Example: "  sudo tcpilot prog load my-iw ./my_iw.bpf.o --cgroup /sys/fs/cgroup/system.slice/nginx.service",
 		Args:    console.Args(2, 2, "NAME or FILE.o"),
 		ValidArgsFunction: func(_ *cobra.Command, argv []string, _ string) ([]string, cobra.ShellCompDirective) {
