@@ -106,7 +106,7 @@ func (p *bigPlace) have(t *testing.T, big bool, when string) {
 		}
 	}
 	if _, err := os.Stat(p.path("state", "big-tcp.json")); (err == nil) != big {
-		t.Errorf("%s: note: %v", when, err)
+		t.Errorf("%s: journal: %v", when, err)
 	}
 }
 
@@ -287,8 +287,8 @@ func TestRootBigTCPDevices(t *testing.T) {
 	}
 }
 
-// A daemon that is killed between its note and the change, or between two changes, leaves what the next
-// one takes back.
+// After a daemon is killed between the write of its journal and the change, or between two changes, the
+// next one restores the old values.
 func TestRootBigTCPCrash(t *testing.T) {
 	p := newBigPlace(t)
 	d := p.spawn(t, p.node.NS)
@@ -345,8 +345,8 @@ func TestRootBigTCPCrash(t *testing.T) {
 	}
 }
 
-// Where a part of the path cannot have packets above 64 KB, nothing is changed, status says why, and
-// what was changed before comes back.
+// If a device of the path cannot have packets above 64 KB, nothing is changed, status says why, and
+// the values from before an earlier change are restored.
 func TestRootBigTCPRefused(t *testing.T) {
 	p := newBigPlace(t)
 	d := p.spawn(t, p.node.NS)

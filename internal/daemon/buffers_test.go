@@ -66,8 +66,8 @@ func TestBufferJournal(t *testing.T) {
 	}
 }
 
-// A daemon that no longer runs may have raised a limit (a), have noted a raise that it did not
-// write (b), or an administrator may have changed one since (c).
+// An earlier daemon may have raised a limit (a), or have written a raise to the journal but not to the
+// kernel (b), or an administrator may have changed one since (c).
 func TestRootRestoreBuffers(t *testing.T) {
 	testenv.Root(t)
 	cfg := config.Default()

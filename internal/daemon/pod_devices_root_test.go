@@ -248,7 +248,7 @@ func hasInactive(s api.Status, feature, why string) bool {
 	return false
 }
 
-// What cannot be had is said, of pods and of devices, and the rest is done.
+// Pods and devices without host routing are reported with the reason, and the others have it.
 func TestRootHostRoutingPartly(t *testing.T) {
 	p := newRoutedPlace(t)
 	p.node.IP(t, "link set wire down\nlink set wire name cable")

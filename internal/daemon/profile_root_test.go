@@ -76,8 +76,8 @@ func newProfileIn(t *testing.T, cfg *config.Config, ns *testenv.NS) (p *profile)
 	return p
 }
 
-// The profile is given to all namespaces, except where the owner has set a value; what was there before comes
-// back, except where someone has changed it meanwhile.
+// The profile is given to all namespaces, except where the owner has set a value; the old value is
+// restored afterwards, unless someone has changed it meanwhile.
 func TestRootHostProfile(t *testing.T) {
 	testenv.Root(t)
 	cfg := config.Default()
@@ -153,8 +153,8 @@ func TestRootHostProfileOfAnotherKernel(t *testing.T) {
 	}
 }
 
-// The process of a namespace's path moves to another namespace: neither is written by the other's name, and what
-// is noted of the first stays noted.
+// The process of a namespace's path moves to another namespace: neither is written by the other's name, and the
+// journal keeps the entries of the first.
 func TestRootHostProfileOfAMovedProcess(t *testing.T) {
 	testenv.Root(t)
 	cfg := config.Default()

@@ -122,7 +122,7 @@ func TestOnlyAnnotationsAreChanges(t *testing.T) {
 	}
 }
 
-// A pod of a file on the node has another UID for the runtime.
+// A static pod (from a manifest file on the node) has another UID in the container runtime than in the API server.
 func TestStaticPods(t *testing.T) {
 	x := start(t, "secret")
 	p := annotated("5", "static")
@@ -296,8 +296,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// The event about a pod of a file on the node has the UID that the API server has of it, by which 'kubectl describe
-// pod' finds it, and waits until that is known.
+// The event about a static pod has the UID of the pod in the API server, by which 'kubectl describe pod' finds the
+// event. It is not written before that UID is known.
 func TestEventsOfStaticPods(t *testing.T) {
 	x := start(t, "secret")
 	x.expect(t, "1", "one")

@@ -163,7 +163,7 @@ func TestRandomLossExcludesArmsThatTakeItForCongestion(t *testing.T) {
 	b := &Belief{Last: start}
 	feedSlices(b, "cubic", 12, 5, 10, func(o *Outcome) { o.Again, o.Queue = 1, 0.05 })
 	if w := beside(t, []string{"cubic", "bbr", "reno", "tcpilot_cubic"}, b); w[1] < 0.3 || w[2] > mostWorse+1e-9 {
-		t.Errorf("with cubic for the default: %v", w)
+		t.Errorf("with cubic as the default: %v", w)
 	}
 }
 

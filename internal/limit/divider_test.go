@@ -171,7 +171,7 @@ func TestDividerKeepsBounds(t *testing.T) {
 	}
 }
 
-// State says how many connections there are and what they send, those that are over included.
+// State says how many connections there are and what they send, those that have ended included.
 func TestDividerMeasures(t *testing.T) {
 	w := &world{limits: map[uint64]Limit{1: {Rate: 1e6}}, now: 1}
 	w.begin(math.Inf(1))

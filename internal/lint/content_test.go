@@ -81,7 +81,7 @@ func TestPlaceOfMaps(t *testing.T) {
 		}
 		found = true
 		if !strings.HasSuffix(file, ".bpf.c") && path.Base(file) != "maps.bpf.h" {
-			t.Errorf("%s defines a map: that belongs into the .bpf.c that owns it, or into maps.bpf.h", file)
+			t.Errorf("%s defines a map: that belongs in the .bpf.c that owns it, or in maps.bpf.h", file)
 		}
 	}
 	if !found {

@@ -12,10 +12,10 @@ import (
 
 const adaptNow = int64(1_700_000_000e9)
 
-// measured are the metrics of a path, of round-trip times in milliseconds.
 // fromMetrics are the fields that have a value only if the metrics of the path lead to one.
 var fromMetrics = slices.DeleteFunc(slices.Clone(Adaptive), func(f tcp.Field) bool { return f == tcp.PeerOption })
 
+// measured returns the metrics of a path with these round-trip times, in milliseconds.
 func measured(srtt, rttvar float32) *estimate.Path {
 	return &estimate.Path{SRTT: 1000 * srtt, RTTVar: 1000 * rttvar, RTTs: 50, RTTAt: adaptNow - int64(time.Minute)}
 }
@@ -94,7 +94,7 @@ func TestAdaptNothingForAHoldOut(t *testing.T) {
 	}
 }
 
-// A timeout does not change to and fro while the round-trip time varies by a tenth.
+// A timeout does not alternate between two values while the round-trip time varies by a tenth.
 func TestAdaptIsSteady(t *testing.T) {
 	r := &Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.SynRTO}}
 	for srtt := float32(5); srtt < 300; srtt += 0.5 {

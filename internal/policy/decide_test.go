@@ -135,7 +135,7 @@ func TestRolloutIsDrawnInSlices(t *testing.T) {
 }
 
 // auto means tcpilot_bbr3 in place of bbr, as long as it can be used on the path.
-func TestStandIn(t *testing.T) {
+func TestAutoReplacesTheKernelsControl(t *testing.T) {
 	for _, c := range []struct{ rule, byName, retired, want string }{
 		{"", "", "", "cubic tcpilot_bbr3"},
 		{"", "", "tcpilot_bbr3", "cubic bbr"},

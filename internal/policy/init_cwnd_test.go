@@ -72,7 +72,7 @@ func TestAdaptInitialWindow(t *testing.T) {
 	}
 }
 
-// A ratio of round-trip times that varies around a bound does not write policies to and fro.
+// A ratio of round-trip times that varies around a bound does not make the policy alternate.
 func TestAdaptInitialWindowIsSteady(t *testing.T) {
 	for ratio := float32(1); ratio < 2; ratio += 0.05 {
 		was, changes := Adapted{}, 0

@@ -7,13 +7,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// transfer is a connection of n packets that began with a raised window, of which packets were
-// lost. It began at the time of the latest one and took a tenth of a second.
+// transfers gives samples of connections to FirstWindows. Each takes 100 ms and begins when the
+// one before ends; now is the end of the latest, in nanoseconds.
 type transfers struct {
 	now int64
 	f   FirstWindows
 }
 
+// add observes a connection that sent n packets, began with an initial window of window packets,
+// and lost some of these.
 func (x *transfers) add(window uint16, n, lost uint32) {
 	x.now += int64(100 * time.Millisecond)
 	x.f.Observe(&tcp.Sample{

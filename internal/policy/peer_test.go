@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// The option is sent on every path of the rule; RTO_MIN is lowered only where round trips are known to vary little.
+// The option is sent on every path of the rule; RTO_MIN is lowered only if round-trip times are known to vary little.
 func TestAdaptPeerOption(t *testing.T) {
 	barred := steady(0.3, 0.02, 0)
 	barred.RTOMin.Barred, barred.RTOMin.Until = 3, adaptNow+int64(time.Minute)

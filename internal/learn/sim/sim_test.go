@@ -143,7 +143,7 @@ func TestFarWorseArmsAfterAChange(t *testing.T) {
 	}
 }
 
-// Where arms tie, trials cost the first 200 connections at most 1 % in the mean, and 3 % of the
+// If arms tie, trials cost the first 200 connections at most 1 % in the mean, and 3 % at the
 // 95th percentile.
 func TestTrialsOfArmsThatTieCostLittle(t *testing.T) {
 	for _, name := range []string{"clean-tie", "near-tie", "limited", "lockstep"} {
