@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
@@ -33,8 +34,9 @@ func (w *Watcher) Warn(p *pod.Pod, message string) bool {
 	if uid == "" || p.Name == "" || p.Namespace == "" {
 		return false
 	}
+	message = strings.ToValidUTF8(message[:min(len(message), maxMessage)], "") // no part of a character at the end
 	select {
-	case w.events <- event{p.Namespace, p.Name, uid, message[:min(len(message), maxMessage)], time.Now()}:
+	case w.events <- event{p.Namespace, p.Name, uid, message, time.Now()}:
 		return true
 	default:
 		return false

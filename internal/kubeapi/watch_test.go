@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tcpilot/tcpilot/internal/kubeapi/kubeapitest"
 	"github.com/tcpilot/tcpilot/internal/pod"
@@ -342,6 +343,16 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	if n != maxEvents || len((<-w.events).message) != maxMessage {
 		t.Errorf("%d events wait", n)
+	}
+}
+
+func TestALongMessageIsNotCutWithinACharacter(t *testing.T) {
+	w := &Watcher{events: make(chan event, 1)}
+	if !w.Warn(&pod.Pod{Namespace: "shop", Name: "web-1", UID: "1"}, "x"+strings.Repeat("é", maxMessage)) {
+		t.Fatal("Warn")
+	}
+	if got := (<-w.events).message; !utf8.ValidString(got) || len(got) != maxMessage-1 {
+		t.Errorf("%d bytes, which end in %q", len(got), got[len(got)-3:])
 	}
 }
 
