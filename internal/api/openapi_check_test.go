@@ -168,7 +168,7 @@ func TestChangesAreForAdministrators(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, request(t, r))
 		if refused := w.Code == http.StatusForbidden; refused != r.change {
-			t.Errorf("%s %s: status %d to a stranger", r.method, r.path, w.Code)
+			t.Errorf("%s %s: status %d to a user without permission", r.method, r.path, w.Code)
 		}
 	}
 }

@@ -301,9 +301,9 @@ func TestRootBigTCPCrash(t *testing.T) {
 			}
 		})
 	}
-	set(p.node.NS, p.a.HostIndex, p.before["a"]) // as if only noted
+	set(p.node.NS, p.a.HostIndex, p.before["a"]) // as if only the journal were written
 	d = p.spawn(t, p.node.NS)
-	p.have(t, true, "noted only")
+	p.have(t, true, "only in the journal")
 	d.kill()
 	other := bigtcp.Values{Sizes: rtnetlink.Sizes{GSO: 100000, GRO: bigtcp.Size, GSO4: 120000, GRO4: bigtcp.Size}, MTU6: 1492}
 	set(p.a.NS, p.a.Index, other) // by somebody else

@@ -78,7 +78,7 @@ func TestMarksLost(t *testing.T) {
 	w.now += int64(10 * time.Minute)
 	w.e.Tick(w.now)
 	if got := w.run(40, insideHost, g, marked); count(got, dctcp) == 0 {
-		t.Error("marks again, and it does not come back")
+		t.Error("marks again, and it is not back after ten minutes")
 	}
 }
 

@@ -398,9 +398,9 @@ func (w *world) compared(rule string, paths bool) (n int) {
 	return n
 }
 
-// What is known of a rule as a whole, with its variants and in each network namespace, ends when
-// another share of its connections, or other connections, get what it gives. What is known of its
-// paths stays. It does not come back with a restart.
+// What is known of a rule as a whole, with its variants and in each network namespace, is dropped
+// when the rule applies to another share of connections, or to other ones. What is known of its
+// paths stays. A restart does not restore what was dropped.
 func TestComparisonsOfARuleEndTogether(t *testing.T) {
 	base := learnRule("web", func(r *policy.Rule) { r.Rollout, r.Learn.HoldOut, r.Learn.OwnScope = 0.5, 0.1, true })
 	edited := base

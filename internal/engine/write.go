@@ -11,7 +11,7 @@ import (
 
 // Everything is written to the sink here. Decisions are made under Engine.mu
 // and written without it, so that samples do not wait for the kernel. The writer holds
-// Engine.writing from the decision until the result of the write is noted.
+// Engine.writing from the decision until the result of the write is recorded.
 
 // writer is the batch that is written.
 type writer struct {
