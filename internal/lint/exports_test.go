@@ -59,8 +59,8 @@ func load(t *testing.T) (all []source, loaded []*gopackages.Package) {
 	return all, loaded
 }
 
-// place identifies an object in all variants of its package: it is type-checked once more for tests, and
-// what an import has of it is positions without columns.
+// place identifies an object by file, line and name. A package is type-checked again with its tests, which
+// makes other objects, and the positions of imported objects have no columns.
 func (s *source) place(o types.Object) string {
 	at := s.fset.Position(o.Pos())
 	return fmt.Sprintf("%s:%d: %s", at.Filename, at.Line, o.Name())
@@ -211,7 +211,7 @@ func implements(m *types.Func, known map[string][]*types.Interface) bool {
 	})
 }
 
-// A name is exported only if another package uses it, or a method of its is called through an interface.
+// A name is exported only if another package uses it, or if it is a method that is called through an interface.
 func TestExportedNamesAreUsed(t *testing.T) {
 	all, loaded := load(t)
 	known := interfaces(loaded)
@@ -244,7 +244,7 @@ func TestExportedNamesAreUsed(t *testing.T) {
 	}
 	for name := range exportedAnyway {
 		if !found[name] {
-			t.Errorf("%s is not such a name (any more)", name)
+			t.Errorf("%s is used by another package, or not exported: remove it from exportedAnyway", name)
 		}
 	}
 }

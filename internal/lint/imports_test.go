@@ -179,10 +179,10 @@ func TestImportGraph(t *testing.T) {
 		}
 		target = strings.TrimPrefix(target, "internal/")
 		allowed := mayImport[im.pkg]
-		if helper := path.Dir(im.pkg); strings.HasSuffix(im.pkg, "test") && within(target, helper) {
+		if tested := path.Dir(im.pkg); strings.HasSuffix(im.pkg, "test") && within(target, tested) {
 			continue // api/apitest is part of api's tests
 		} else if strings.HasSuffix(im.pkg, "test") {
-			allowed = append(slices.Clone(mayImport[helper]), "path")
+			allowed = append(slices.Clone(mayImport[tested]), "path")
 		}
 		if target == "testenv" {
 			t.Errorf("%s imports testenv, which is for tests only", im.file)
@@ -192,7 +192,7 @@ func TestImportGraph(t *testing.T) {
 	}
 }
 
-// The lab imports nothing of the product but what is open to it.
+// The lab imports only those packages of the product that openToLab names.
 func TestOpenToLab(t *testing.T) {
 	used := make(map[string]bool)
 	for _, im := range imports(t) {
@@ -300,7 +300,7 @@ func TestOwnersOfModules(t *testing.T) {
 func TestCoreIsPure(t *testing.T) {
 	for _, im := range imports(t) {
 		if slices.Contains(pure, im.pkg) && slices.Contains(notInPure, im.path) {
-			t.Errorf("%s: package %s is core, and takes what %s gives as an argument", im.file, im.pkg, im.path)
+			t.Errorf("%s: package %s is core, which takes as an argument what %s would give", im.file, im.pkg, im.path)
 		}
 	}
 }
