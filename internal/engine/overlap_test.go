@@ -21,9 +21,9 @@ type overlapping struct {
 	live  []*transfer
 	n     map[tcp.CC]int // connections ended
 	lossy bool           // packets are lost at random, so that the queue is short
-	// greedy takes four times as much as others from the same queue, and wastes an eighth of the
+	// aggressive takes four times as much as others from the same queue, and wastes an eighth of the
 	// link on retransmits; zero: bbr.
-	greedy tcp.CC
+	aggressive tcp.CC
 }
 
 type transfer struct {
@@ -48,14 +48,14 @@ func (c *overlapping) run(size int, d time.Duration) {
 		}
 		want, wasted := 0.0, 0.0
 		for _, t := range c.live {
-			want += c.greed(t.CC)
-			if t.CC == c.greediest() {
-				wasted += c.greed(t.CC) / 8
+			want += c.demand(t.CC)
+			if t.CC == c.mostAggressive() {
+				wasted += c.demand(t.CC) / 8
 			}
 		}
 		c.now += int64(step)
 		c.live = slices.DeleteFunc(c.live, func(t *transfer) bool {
-			t.left -= linkBps * step.Seconds() * (1 - wasted/want) * c.greed(t.CC) / want
+			t.left -= linkBps * step.Seconds() * (1 - wasted/want) * c.demand(t.CC) / want
 			if t.left > 0 {
 				return false
 			}
@@ -79,18 +79,19 @@ func (c *overlapping) end(t *transfer) {
 	c.n[t.CC]++
 }
 
-func (c *overlapping) greed(cc tcp.CC) float64 {
-	if cc == c.greediest() {
+// demand is what a connection takes of the link, relative to the others.
+func (c *overlapping) demand(cc tcp.CC) float64 {
+	if cc == c.mostAggressive() {
 		return 4
 	}
 	return 1
 }
 
-func (c *overlapping) greediest() tcp.CC {
-	if c.greedy == (tcp.CC{}) {
+func (c *overlapping) mostAggressive() tcp.CC {
+	if c.aggressive == (tcp.CC{}) {
 		return bbr
 	}
-	return c.greedy
+	return c.aggressive
 }
 
 // An arm that takes from the connections of the neighbouring slices is not better for
@@ -136,7 +137,7 @@ func TestGuardsIgnoreSingleHoldOutsAmongOverlappingConnections(t *testing.T) {
 		w.now += int64(i) * 977 * second
 		w.e.SetOffered(offer(cubic, bbr), cubic)
 		w.e.Settle(w.now)
-		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}, greedy: cubic}
+		c := &overlapping{world: w, to: ip("203.0.113.9"), n: map[tcp.CC]int{}, aggressive: cubic}
 		for range 40 {
 			c.run(20, 3*time.Minute)
 			p := w.path("203.0.113.0/24")

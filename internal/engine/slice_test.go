@@ -59,7 +59,7 @@ func TestSliceIgnoresLiveConnections(t *testing.T) {
 func (w *world) share(to netip.Addr) (flooding int) {
 	var batch []*tcp.Sample
 	total := 0.0
-	greed := func(c tcp.CC) float64 {
+	demand := func(c tcp.CC) float64 {
 		if c == reno {
 			return 3
 		}
@@ -68,13 +68,13 @@ func (w *world) share(to netip.Addr) (flooding int) {
 	for range 4 {
 		s := w.connect(to, goods{cubic: 1, reno: 1})
 		batch = append(batch, s)
-		total += greed(s.CC)
+		total += demand(s.CC)
 	}
 	const lasting = 1 << leastSlice
 	w.now += lasting
 	for _, s := range batch {
 		s.At, s.Duration, s.Busy = w.now, lasting, lasting
-		s.BytesAcked = uint64(1e9 * greed(s.CC) / total * s.Busy.Seconds())
+		s.BytesAcked = uint64(1e9 * demand(s.CC) / total * s.Busy.Seconds())
 		s.DataSegsOut = uint32(s.BytesAcked / mss)
 		if s.CC == reno {
 			s.Retrans = s.DataSegsOut / 33

@@ -7,15 +7,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// crowd is what connections of a path have at a time.
+// crowd is a group of concurrent connections of a path, all with the same measurements.
 type crowd struct {
-	flows, sent, lost uint32 // of each
-	rtt               uint32 // microseconds
-	busy              time.Duration
-	flags             tcp.Flags
+	flows      uint32 // number of connections
+	sent, lost uint32 // packets of each connection
+	rtt        uint32 // microseconds
+	busy       time.Duration
+	flags      tcp.Flags
 }
 
-// passes lets the connections of a crowd report, n times, one second apart.
+// passes gives p the samples of all connections, n times, one second apart.
 func (c crowd) passes(p *Path, at int64, n int) int64 {
 	for range n {
 		at += int64(time.Second)

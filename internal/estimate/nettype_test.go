@@ -17,7 +17,7 @@ type wire struct {
 	jitter float64 // of each packet, uniform, added in both directions
 	queue  float64 // greatest queue, which bulk connections fill and leave to drain in turn
 	rate   float64 // Mbit/s
-	loss   int     // packets of a bulk connection
+	loss   int     // packets that a bulk connection loses
 }
 
 // traffic is a second of small connections, ten of them, and one bulk connection. The queue is

@@ -373,8 +373,8 @@ func TestVariantDoesNotDelayASearch(t *testing.T) {
 	}
 }
 
-// Two slices of bad luck do not rule out a variant of the default.
-func TestBadLuckOfAVariant(t *testing.T) {
+// Two slices with low rewards by chance do not rule out a variant of the default.
+func TestTwoBadSlicesDoNotRuleOutAVariant(t *testing.T) {
 	b := &Belief{Last: start}
 	feedSlices(b, "tcpilot_cubic", 2, 3, 9.6, nil)
 	feedSlices(b, "cubic", 6, 4, 10, func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) })

@@ -23,9 +23,9 @@ const (
 	// shorter one, a round trip saved is little, and switches with shallow buffers are usual.
 	leastWindowRTT = time.Millisecond
 
-	// filledRTT is the ratio of the smoothed round-trip time to the least one from which
-	// connections fill the path, and below filledEnds they do not any more. filledLoss is the
-	// same for the share of lost packets.
+	// Connections fill the path from a ratio filledRTT of the smoothed round-trip time to the
+	// least one on, until the ratio is below filledEnds. At a share of lost packets from
+	// filledLoss on, they fill it too.
 	filledRTT, filledEnds = 1.25, 1.15
 	filledLoss            = 0.002
 
