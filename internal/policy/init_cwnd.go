@@ -23,9 +23,9 @@ const (
 	// shorter one, a round trip saved is little, and switches with shallow buffers are usual.
 	leastWindowRTT = time.Millisecond
 
-	// Connections fill the path from a ratio filledRTT of the smoothed round-trip time to the
-	// least one on, until the ratio is below filledEnds. At a share of lost packets from
-	// filledLoss on, they fill it too.
+	// Connections fill the path if the smoothed round-trip time is at least filledRTT times the
+	// least one, filledEnds times while no window is in use, so that a window does not come
+	// and go; or if the share of lost packets is at least filledLoss.
 	filledRTT, filledEnds = 1.25, 1.15
 	filledLoss            = 0.002
 
@@ -61,7 +61,7 @@ func shortPath(m *estimate.Path) bool {
 	return time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT
 }
 
-// filled reports whether connections fill the path.
+// filled reports whether connections fill the path. was is the window in use; 0: none.
 func filled(m *estimate.Path, was uint32) bool {
 	most := filledRTT
 	if was == 0 {
