@@ -53,7 +53,7 @@ func TestCheckNamesEachDeviation(t *testing.T) {
 		{"marks from nowhere", "marks backward", func(m *Measured) {
 			m.Backward.Asked.Rate, m.Backward.Offered, m.Backward.Rate, m.Backward.Marked = 1e6, 1.2e6, 1e6, 0.1
 		}},
-		{"the host as well", "meanwhile other machines", func(m *Measured) { m.Forward.Loss, m.Host.Steal = 0.04, 0.5 }},
+		{"the host as well", "meanwhile other virtual machines", func(m *Measured) { m.Forward.Loss, m.Host.Steal = 0.04, 0.5 }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := good()

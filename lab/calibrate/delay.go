@@ -30,15 +30,16 @@ func spread(times []time.Duration) Spread {
 // tenth and ninetieth percentiles.
 func (s Spread) jitter() time.Duration { return (s.P90 - s.P10) * 5 / 8 }
 
-// round is the times of one set of probes: of the whole round trip, and of each direction.
-// There includes probes that were lost on the way back.
+// round is the result of one set of probes: the times of the whole round trip, and of each
+// direction. Those of there include probes that were lost on the way back.
 type round struct {
 	sent              int
 	trip, there, back Spread
 }
 
-// probe sends packets to a socket for a while, space apart; each is sent back at once. It
-// waits for late ones, but not longer than linger. It is not an error if none arrives.
+// probe sends packets to a socket for the time within, one every space; each is sent back
+// at once. It waits for late ones, but not longer than linger. It is not an error if none
+// arrives.
 func probe(ctx context.Context, number uint32, from, to *socket, within, space, linger time.Duration) (round, error) {
 	var failed error
 	var trips, theres, backs []time.Duration
@@ -64,7 +65,8 @@ func probe(ctx context.Context, number uint32, from, to *socket, within, space, 
 	return round{sent, spread(trips), spread(theres), spread(backs)}, err
 }
 
-// worst is how long a packet may take, with a reserve for delays of the machine.
+// worst is the longest time that a packet may take, with a reserve of 300 ms for delays of
+// the machine.
 func (a Asked) worst() time.Duration {
 	return a.Delay + 2*a.Jitter + a.Queue + packetLen*a.perByte + 300*time.Millisecond
 }

@@ -18,7 +18,7 @@ const (
 	longFill = 4 * time.Second
 	// settle is extra time for the queue to become completely full.
 	settle = 100 * time.Millisecond
-	// enough is how many packets are needed to measure a rate.
+	// enough is the number of packets that are needed to measure a rate.
 	enough = 100
 	// reached is the share of a flood that must have been sent for its queue to count as
 	// filled.
@@ -35,28 +35,28 @@ type flood struct {
 // easyBits is a rate of full frames, in bit/s, that the machine carries easily.
 func (w *direction) easyBits() float64 { return w.easy * 8 * (packetLen + ethernetHead) }
 
-// plan makes a flood that lasts hold once the queue is full.
+// plan makes a flood that goes on for the time hold after the queue is full.
 func (w *direction) plan(number uint32, hold time.Duration) flood {
 	a := w.asked
 	payload := packetLen - (w.overhead - ethernetHead)
 	pps := a.Rate / 8 / (packetLen + ethernetHead)
 	// By how much the rate is exceeded, as a share of it: first to fill the queue, then
 	// to keep it full.
-	hot, warm, before := over, over, time.Duration(0)
+	filling, holding, before := over, over, time.Duration(0)
 	switch {
 	case a.policed:
-		hot, warm = overPolicer, overPolicer
-		before = time.Duration(float64(a.bucket) * 8e9 / a.Rate / hot)
+		filling, holding = overPolicer, overPolicer
+		before = time.Duration(float64(a.bucket) * 8e9 / a.Rate / filling)
 	case a.Queue > 0:
-		hot = max(over, min(float64(a.Queue)/float64(fill), max(1, w.easyBits()/a.Rate)))
-		before = time.Duration(float64(a.Queue) / hot)
+		filling = max(over, min(float64(a.Queue)/float64(fill), max(1, w.easyBits()/a.Rate)))
+		before = time.Duration(float64(a.Queue) / filling)
 	}
 	pps /= 1 - min(a.Loss, 0.9) // loss may come before the limit
 	f := flood{fills: before <= longFill}
 	f.before = min(before, longFill) + settle
 	hold = max(hold, min(longFill, time.Duration(enough/pps*1e9)))
 	f.stream = stream{number: number, payload: payload, group: 1,
-		segments: []segment{{f.before, (1 + hot) * pps}, {hold, (1 + warm) * pps}}}
+		segments: []segment{{f.before, (1 + filling) * pps}, {hold, (1 + holding) * pps}}}
 	f.burst = int(max(8, pps/20)) // enough to fill the queue again after a late wake-up
 	if a.offload {
 		f.group = int(min(maxGroup, max(1, pps/1000)))

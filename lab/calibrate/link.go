@@ -52,8 +52,8 @@ var (
 	quick  = probeTimes{delay: 500 * time.Millisecond, loss: time.Second, rate: 500 * time.Millisecond}
 )
 
-// Minimum numbers of probes that measure a delay, and a jitter: they run longer if they
-// must be far apart.
+// Minimum numbers of probes that measure a delay, and a jitter. If the probes must be far
+// apart, they run for longer to reach these numbers.
 const (
 	delayProbes  = 5
 	jitterProbes = 50
@@ -103,8 +103,8 @@ func Link(ctx context.Context, l *topology.Layout, from, to *topology.Host, want
 }
 
 // easyMost is the maximum number of packets per second in each direction if nothing else
-// limits them: more add no information. A slow machine sends one packet in the time that
-// one takes to a socket and back, most of which is waiting.
+// limits them: more add no information. A slow machine sends fewer: one in the time that a
+// packet takes to a socket and back.
 const easyMost = 10_000
 
 // path is both directions of the measured path.
@@ -151,7 +151,7 @@ func (a Asked) space() time.Duration {
 }
 
 // floorTries is how often the floor is measured until a probe comes back: an emulated
-// machine that waits for its host may send none in the given time.
+// machine may send none in the given time, while it waits for a processor of its host.
 const floorTries = 5
 
 // floor is the round trip between two sockets of one host.

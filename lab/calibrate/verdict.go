@@ -7,14 +7,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-// Tolerances of links. On an emulated machine, all but that of loss are wider by slack,
-// because its clock and its processors stop for milliseconds.
+// Tolerances of links. On an emulated machine, all but that of loss are wider by the factor
+// slack, because its clock and its processors stop for milliseconds.
 const (
 	slack        = 5
-	delayOff     = 500 * time.Microsecond // or
+	delayOff     = 500 * time.Microsecond // or delayShare, if that is more
 	delayShare   = 0.05
-	jitterOff    = 500 * time.Microsecond // or
-	jitterShare  = 0.10                   // and what is chance with so many probes
+	jitterOff    = 500 * time.Microsecond // or jitterShare, if that is more
+	jitterShare  = 0.10                   // plus what chance explains with so many probes
 	lossShareOff = 0.05
 	// strayLoss is the share of packets that the kernel may drop by itself if no loss was
 	// configured, for example because of a full backlog after a stall.
@@ -29,7 +29,7 @@ const (
 	// for example because the scheduler moves the sender to another processor.
 	strayReorder = 0.01
 	rateShare    = 0.03
-	queueOff     = 2 * time.Millisecond // or
+	queueOff     = 2 * time.Millisecond // or queueShare, if that is more
 	queueShare   = 0.10
 )
 
@@ -56,14 +56,15 @@ func within(off time.Duration, share float64, asked time.Duration, loose float64
 	return time.Duration(loose * max(float64(off), share*float64(asked)))
 }
 
-// overtake is the greatest share of so many probes that may, by chance, have gone without
+// overtake is the greatest share of so many probes that may, by chance, have passed without
 // the delay.
 func (a Asked) overtake(probes int) float64 {
 	_, high := interval(float64(probes), a.Reorder)
 	return high
 }
 
-// delayVerdict compares a median with what was asked; sending may add to it.
+// delayVerdict compares a median with what was asked; the time to send the packet is
+// allowed on top.
 func (a Asked) delayVerdict(s Spread, floor time.Duration) Verdict {
 	// If a share overtakes, the median of all is below the median of the others: at their
 	// quantile (1/2 - ahead) / (1 - ahead), which in a uniform distribution is this far

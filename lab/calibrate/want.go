@@ -57,7 +57,8 @@ type Asked struct {
 	marks     bool   // packets are certainly marked when the queue is full
 	policed   bool   // Rate is a policer's
 	bucket    uint64 // bytes that the policer lets pass at first
-	// burst is how many bytes, and packets, fit into the smallest queue.
+	// burstBytes and burstPackets are how many bytes, and packets, fit into the smallest
+	// queue.
 	burstBytes, burstPackets float64
 	perByte                  time.Duration // time to send a byte, over all links
 	offload                  bool          // all links carry aggregates

@@ -101,7 +101,7 @@ func (h *Host) slept(d time.Duration) {
 	h.Stalled += late
 }
 
-// userTick is USER_HZ's period, in which the kernel tells times of processors (proc_stat(5)).
+// userTick is the unit of processor times in /proc/stat: 1/USER_HZ (proc_stat(5)).
 const userTick = time.Second / 100
 
 // processor is a line of /proc/stat, in ticks.
@@ -117,7 +117,7 @@ func processors() []processor {
 	return parseStat(string(stat))
 }
 
-// spent is the time that was neither idle nor another machine's.
+// spent is the time that was neither idle nor taken by another virtual machine (steal).
 func (p processor) spent() time.Duration {
 	return time.Duration(p.all-p.idle-p.steal) * userTick
 }
@@ -183,7 +183,7 @@ func (h Host) Sane(l Limits) error {
 	stalled := float64(h.Stalled) / float64(max(1, h.Elapsed))
 	switch {
 	case h.Steal > l.Steal:
-		return fmt.Errorf("other machines took %s of the processors (allowed: %s): run it when the host is quieter",
+		return fmt.Errorf("other virtual machines took %s of the processors (allowed: %s): run it when the host is quieter",
 			console.Percent(h.Steal), console.Percent(l.Steal))
 	case h.Longest > l.Longest:
 		return fmt.Errorf("the machine stood still for %s (allowed: %s): run it again",

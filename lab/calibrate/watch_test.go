@@ -16,7 +16,7 @@ func TestSharesOfProcessors(t *testing.T) {
 	const after = "cpu  120 0 110 850 10 2 8 10 5 0\ncpu0 70 0 60 400 0 2 8 10 5 0\ncpu1 50 0 50 450 10 0 0 0 0 0\nintr 1 2 3\n"
 	var h Host
 	h.account(parseStat(before), parseStat(after))
-	// 110 ticks: 60 idle, 10 stolen, 10 in interrupts; the second processor did nothing.
+	// 110 ticks: 60 idle, 10 of steal, 10 in interrupts; the second processor did nothing.
 	for name, v := range map[string][2]float64{
 		"busy": {h.Busy, 50. / 110}, "steal": {h.Steal, 10. / 110}, "softirq": {h.Softirq, 10. / 110}, "busiest": {h.Busiest, 1},
 	} {
@@ -47,10 +47,10 @@ func TestSane(t *testing.T) {
 		t.Errorf("within limits: %v", err)
 	}
 	for want, change := range map[string]func(*Host){
-		"91 % busy":               func(h *Host) { h.Busy = 0.91 },
-		"other machines took 6 %": func(h *Host) { h.Steal = 0.06 },
-		"stood still for 501ms":   func(h *Host) { h.Longest = 501 * time.Millisecond },
-		"600ms of 10s, in 9":      func(h *Host) { h.Stalled, h.Stalls = 600*time.Millisecond, 9 },
+		"91 % busy":                       func(h *Host) { h.Busy = 0.91 },
+		"other virtual machines took 6 %": func(h *Host) { h.Steal = 0.06 },
+		"stood still for 501ms":           func(h *Host) { h.Longest = 501 * time.Millisecond },
+		"600ms of 10s, in 9":              func(h *Host) { h.Stalled, h.Stalls = 600*time.Millisecond, 9 },
 	} {
 		h := quiet
 		change(&h)

@@ -21,7 +21,8 @@ const (
 	bootTime = 5 * time.Minute
 )
 
-// kernels are those of --kernel, for completion; the scripts decide which exist.
+// kernels are the values of --kernel that help and completion list; the scripts of test/vm
+// decide which exist.
 var kernels = []string{"6.1", "6.12", "6.18", "7"}
 
 // inside is the command line that runs the same command inside the emulated machine.

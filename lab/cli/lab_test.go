@@ -20,8 +20,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/scenario"
 )
 
-// fakeLab is a Lab whose runs take no time: each subject of each case has five
-// rounds of the same goodput.
+// fakeLab makes the world's runs take no time: each subject of each case has five rounds of
+// the same goodput.
 func fakeLab(w *world) {
 	w.env.Run = func(_ context.Context, o experiment.Options, about report.Run) error {
 		if err := o.Out.Run(about); err != nil {

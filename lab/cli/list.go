@@ -68,7 +68,7 @@ func scenarios() (list []scenarioLine, err error) {
 	return list, nil
 }
 
-// takes is about how long a scenario takes here.
+// takes estimates how long a scenario takes on this machine.
 func takes(s *scenario.Scenario) (time.Duration, error) {
 	return experiment.Options{Scenarios: []*scenario.Scenario{s}}.Estimate()
 }

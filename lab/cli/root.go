@@ -17,7 +17,7 @@ type Env struct {
 	console.Streams
 	Version string
 
-	// Tcpilot finds the program that is measured.
+	// Tcpilot finds the program tcpilot, which experiments start.
 	Tcpilot func() (string, error)
 	// Demo shows in a network of its own what the program tcpilot does.
 	Demo func(ctx context.Context, tcpilot string) error

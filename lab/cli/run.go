@@ -46,11 +46,12 @@ func (a *app) run() *cobra.Command {
 meaningful figures, a machine with nothing else to do.
 
 Every link is measured first. A case is refused if its link is not what the scenario
-asks for, a round if the processors were saturated, stolen or stalled: the report
-lists refused ones and excludes them from the figures. Subjects take turns (A B C,
-B C A, ...); those that learn have warm-up rounds first. Ratios are of rounds of the
-same turn, with confidence intervals from five rounds on. The exit status is 1 if a
-subject failed or no round counts.
+asks for. A round is refused if the processors were saturated, if other virtual
+machines took them, or if the machine stalled. The report lists refused cases and
+rounds and excludes them from the figures. Subjects take turns (A B C, B C A, ...);
+those that learn have warm-up rounds first. Ratios are of rounds of the same turn,
+with confidence intervals from five rounds on. The exit status is 1 if a subject
+failed or no round counts.
 
 With --kernel everything runs in a QEMU machine with that Debian kernel and emulated
 processors: slow, so that scenarios use lower rates there.`,

@@ -168,8 +168,7 @@ rules:
 	}
 }
 
-// path is the part of the server's path that the demo reads from `tcpilot paths --json`:
-// of engine.PathState.
+// path has the fields of engine.PathState that the demo reads from `tcpilot paths --json`.
 type path struct {
 	Prefix string `json:"prefix"`
 	Arms   []arm  `json:"arms"`

@@ -25,7 +25,7 @@ func (s *screen) printf(format string, args ...any) { fmt.Fprintf(s.out, format,
 func (s *screen) bold(text string) string { return s.paint.Bold(text) }
 func (s *screen) dim(text string) string  { return s.paint.Paint(console.Faint, text) }
 
-// tones are those of the demo's congestion controls; reno is plain.
+// tones are the colours of the demo's congestion controls; reno has none.
 var tones = map[string]console.Tone{"cubic": console.Warn, "bbr": console.Good}
 
 // connection writes one connection's line; note may be empty.

@@ -61,10 +61,10 @@ func calibrateCase(ctx context.Context, j job, o Options, tell func(Calibration)
 	})
 }
 
-// paths measures a path through every link that does something, with few paths:
-// from each sender to each receiver whose path has such a link that no path
-// before had, and at least one. IPv6 is measured if the traffic is IPv6. A path of a pod is
-// measured at its node, because nothing has connected the pod yet.
+// paths measures as few paths as are needed to cross every link that does something: the
+// first path, and then each path with such a link that no earlier path has. IPv6 is
+// measured if the traffic is IPv6. A path of a pod is measured at its node, because nothing
+// has connected the pod yet.
 func (n *network) paths(ctx context.Context, tell func(Calibration)) error {
 	seen := map[string]bool{}
 	for _, sender := range n.layout.Senders {
@@ -107,7 +107,7 @@ func (n *network) path(ctx context.Context, from, to *topology.Host, tell func(C
 		return err
 	}
 	c := Calibration{From: from.Name, To: to.Name, Measured: &m}
-	// Check says itself what the host was up to.
+	// Check's error contains the load of the host.
 	if err := cmp.Or(m.Check(), m.Host.Sane(calibrationLimits())); err != nil && !n.anyHost {
 		c.Refused = err.Error()
 	}
@@ -115,20 +115,21 @@ func (n *network) path(ctx context.Context, from, to *topology.Host, tell func(C
 	return nil
 }
 
-// asked is what a wire does at a round's begin.
+// asked is what a wire does at the beginning of a round.
 func (n *network) asked(wire string) (forward, backward link.Spec) {
 	l := n.links[wire]
 	return l.Forward, l.Backward
 }
 
-// calibrationPauses are those before each try of a calibration; the later ones are for a
-// busy host.
+// calibrationPauses are the pauses before each try of a calibration.
 var calibrationPauses = []time.Duration{0, 0, 0, 10 * time.Second, 30 * time.Second}
 
+// calibrationsIfQuiet is the number of tries if the host was not disturbed in the last one.
 const calibrationsIfQuiet = 3
 
-// calibrate measures the paths before a case, and refuses it if one is not what
-// was asked. What the machine's neighbours may have caused gets another try.
+// calibrate measures the paths before a case, and refuses the case if one is not what was
+// asked. It tries up to three times, and up to two more times if other load on the machine
+// may be the cause.
 func (n *network) calibrate(ctx context.Context, about *report.Case) error {
 	var seen []Calibration
 	for i, pause := range calibrationPauses {
@@ -159,7 +160,7 @@ func (n *network) calibrate(ctx context.Context, about *report.Case) error {
 	return err
 }
 
-// disturbed reports whether the host was too busy with something else for one of them.
+// disturbed reports whether the host was too busy during one of the measurements.
 func disturbed(seen []Calibration) bool {
 	return slices.ContainsFunc(seen, func(c Calibration) bool {
 		return c.Measured != nil && c.Measured.Host.Sane(calibrationLimits()) != nil

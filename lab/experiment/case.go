@@ -100,7 +100,7 @@ func (j job) linkDescriptions() (list []string) {
 // lacking describes the first need of a scenario that this machine does not meet; empty if
 // it meets all.
 func lacking(needs, controls []string) string {
-	const elsewhere = "another kernel may: --kernel"
+	const elsewhere = "another kernel may have it: see --kernel"
 	for _, need := range needs {
 		kind, name, _ := strings.Cut(need, ":")
 		switch kind {

@@ -7,8 +7,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/subject"
 )
 
-// Estimate is about how long Run takes. Cases that will be refused count, because that is
-// not known before they run; subjects that are not installed do not.
+// Estimate is about how long Run takes. Cases that will be refused are included, because
+// that is not known before they run; subjects that are not installed are not.
 func (o Options) Estimate() (time.Duration, error) { return o.sum(o.estimate) }
 
 // EstimateCalibration is about how long Calibrate takes.

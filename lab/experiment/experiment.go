@@ -18,7 +18,8 @@ import (
 type Options struct {
 	Scenarios []*scenario.Scenario
 	// Cases and Subjects choose among those of the scenarios by name; empty is all. A
-	// subject that a scenario does not list is added if a word alone stands for it.
+	// subject that a scenario does not list is added if it needs no settings
+	// (subject.Named).
 	Cases, Subjects []string
 	Repeat          int  // rounds that count, instead of the scenarios' own; 0 leaves those
 	Quick           bool // calibrate for a shorter time
@@ -129,7 +130,7 @@ func (o Options) cases() (todo []job, err error) {
 	}
 	for _, want := range o.Subjects {
 		if !slices.Contains(subjects, want) {
-			return nil, fmt.Errorf("no subject %q; there are %q, and what a word alone stands for: %q", want,
+			return nil, fmt.Errorf("no subject %q; there are %q, and those that need no settings: %q", want,
 				slices.Compact(slices.Sorted(slices.Values(subjects))), subject.Names())
 		}
 	}

@@ -26,7 +26,7 @@ type network struct {
 	quick, emulated, ipv6 bool
 	fleet                 *workload.Fleet
 	undo                  undo.Stack // before net.Close
-	anyHost               bool       // as of Options
+	anyHost               bool       // of Options
 }
 
 // duplex is an emulated link, both directions.
@@ -67,7 +67,7 @@ func build(ctx context.Context, c scenario.Case, b link.Backend) (_ *network, er
 	for _, w := range n.layout.Wires {
 		l, ok := c.Links[w.Name]
 		if !ok && len(c.Graph.Pods) > 0 {
-			continue // as it is, with its offloads, so that what connects pods is what differs
+			continue // left as it is, with its offloads: only what connects the pods differs between subjects
 		}
 		if err := n.shape(w, l); err != nil {
 			return nil, fmt.Errorf("make link %s: %w", w.Name, err)

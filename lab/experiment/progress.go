@@ -10,14 +10,14 @@ type Progress struct {
 	Remains time.Duration // estimated
 }
 
-// pace estimates the remaining time: by the durations in the scenarios, corrected by the time
-// that the finished part took.
+// pace estimates the remaining time: from the durations in the scenarios, scaled by the ratio
+// of the real to the estimated time of the finished part.
 type pace struct {
 	tell         func(Progress)
 	estimate     func(job) time.Duration
 	began        time.Time
 	total        time.Duration // as estimated
-	before       time.Duration // of total: cases that are over
+	before       time.Duration // of total: finished cases
 	title        string        // of this case
 	length       time.Duration // of this case, as estimated
 	steps, taken int           // of this case
@@ -31,7 +31,7 @@ func newPace(jobs []job, o Options) *pace {
 	return p
 }
 
-// begin starts a case; the one before is over.
+// begin starts a case; the previous one has finished.
 func (p *pace) begin(j job) {
 	p.before += p.length
 	p.title, p.length = j.title(), p.estimate(j)

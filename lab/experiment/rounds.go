@@ -23,7 +23,8 @@ type caseRun struct {
 	order int // of the next round
 }
 
-// tries is how often a round is made at most, if checks of the host or links fail.
+// tries is the maximum number of times that a round is made if checks of the host or links
+// fail.
 const tries = 3
 
 // run first warms up the subjects that learn and keep what they learned. Then it makes the
@@ -31,16 +32,16 @@ const tries = 3
 // the first.
 func (r *caseRun) run(ctx context.Context, list subjectList) error {
 	r.pace.expect(r.steps(list))
-	out := map[subject.Subject]error{} // subjects that failed
+	failures := map[subject.Subject]error{} // a subject that failed gets no more rounds
 	runUnlessFailed := func(e subject.Subject, n, warmup int) error {
-		if out[e] != nil {
+		if failures[e] != nil {
 			return nil
 		}
 		err := r.turn(ctx, e, n, warmup)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		out[e] = fmt.Errorf("%s: %w", e.Name(), err)
+		failures[e] = fmt.Errorf("%s: %w", e.Name(), err)
 		return r.failed(e, n, err)
 	}
 	for _, e := range list {
@@ -62,7 +63,7 @@ func (r *caseRun) run(ctx context.Context, list subjectList) error {
 			}
 		}
 	}
-	return errors.Join(slices.Collect(maps.Values(out))...)
+	return errors.Join(slices.Collect(maps.Values(failures))...)
 }
 
 // failed writes that a subject failed. It gets no more rounds; the other subjects do.
@@ -82,7 +83,7 @@ func (r *caseRun) record(e subject.Subject, n int) report.Round {
 	}
 }
 
-// steps is how many rounds there will be.
+// steps is the number of rounds, with those of the warm-ups.
 func (r *caseRun) steps(list subjectList) (n int) {
 	for _, e := range list {
 		n += r.job.Repeat
@@ -98,7 +99,8 @@ func (r *caseRun) steps(list subjectList) (n int) {
 }
 
 // turn makes a subject's round number n, or only its warm-up if n is 0. In a fresh case, the
-// subject is started again for each try, without what it learned in the first.
+// subject is started again for each try, so that nothing stays of what it learned in an
+// earlier try.
 func (r *caseRun) turn(ctx context.Context, e subject.Subject, n, warmup int) error {
 	starts, each := 1, tries
 	if r.job.Fresh {
