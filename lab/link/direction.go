@@ -15,8 +15,8 @@ func (e Ends) String() string {
 	return fmt.Sprintf("%s of %s to %s", e.From.Device, e.From.Host.Name, e.To.Host.Name)
 }
 
-// Direction is one direction of a wire that does to packets what its Spec says.
-// Its methods may be called from any goroutine.
+// Direction is one direction of a wire, on which packets get the delays, losses and limits
+// of its Spec. Its methods may be called from any goroutine.
 type Direction struct {
 	ends    Ends
 	backend Backend

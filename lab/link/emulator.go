@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emulator holds packets that arrive at a device until the time that the model
-// wrote into their marks. They wait in an NFQUEUE of the kernel; only their numbers
-// and marks come up to this process, which releases them in batches.
+// emulator holds packets that arrive at a device until the time that the model wrote into
+// their marks and priorities. They wait in an NFQUEUE of the kernel. This process gets only
+// their ids, marks and priorities, and releases them in batches.
 type emulator struct {
 	end   *topology.End
 	queue *nfqueue
@@ -53,7 +53,7 @@ func newEmulator(end *topology.End) (*emulator, error) {
 	return e, nil
 }
 
-// rules adds (-I) or deletes (-D) the rules that bring packets into the queue.
+// rules adds (-A) or deletes (-D) the rules that bring packets into the queue.
 func (e *emulator) rules(verb string) error {
 	var errs []error
 	for _, tables := range []string{"iptables-legacy", "ip6tables-legacy"} {
@@ -95,7 +95,7 @@ func (e *emulator) set(s Spec) (modelLinkConfig, error) {
 	return s.delaying(now), nil
 }
 
-// count adds what went wrong.
+// count adds the packets that the emulation dropped or released late.
 func (e *emulator) count(c *Counters) error {
 	drops, err := e.queue.drops()
 	c.Failed += drops

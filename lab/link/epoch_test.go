@@ -71,8 +71,8 @@ func TestEpochsLatest(t *testing.T) {
 }
 
 // A change of the departure times keeps delays and order.
-func TestLineChange(t *testing.T) {
-	var l line
+func TestFifoChange(t *testing.T) {
+	var l fifo
 	l.put(delayed{id: 1, leaves: 50, delay: 1})
 	l.put(delayed{id: 2, leaves: 100, delay: 3}) // packets behind it are not due before it
 	l.put(delayed{id: 3, leaves: 200, delay: 2})

@@ -113,7 +113,7 @@ func (m *model) count() (sum Counters, err error) {
 
 func (m *model) close() error { return errors.Join(m.detach(), m.objs.Close()) }
 
-// instant is the part of a Spec that needs no waiting: loss and the policer.
+// instant is the part of a Spec that makes no packet wait: loss and the policer.
 func (s Spec) instant() modelLinkConfig {
 	c := modelLinkConfig{
 		Loss:     chance(s.Loss),
@@ -122,7 +122,7 @@ func (s Spec) instant() modelLinkConfig {
 		LossBad:  chance(s.Bursts.LossBad),
 		LossGood: chance(s.Bursts.LossGood),
 	}
-	if s.Bursts.ToBad == 0 { // if an earlier Spec left the channel bad, it turns good, and until then loses as if good
+	if s.Bursts.ToBad == 0 { // a channel that an earlier Spec left in the bad state turns good with the next packet, and loses as in the good state until then
 		c.ToGood, c.LossBad = always, c.LossGood
 	}
 	if p := s.Policer; p.Rate > 0 {

@@ -107,7 +107,7 @@ func (n *netem) set(s Spec) (modelLinkConfig, error) {
 	return s.instant(), nil
 }
 
-// netem returns the Spec as commands that make qdiscs.
+// netem returns the commands that make the qdiscs of the Spec.
 func (s Spec) netem(device string) (tree netemTree) {
 	delay := "delay " + micros(s.Delay)
 	if s.Jitter > 0 {
@@ -132,8 +132,8 @@ func (s Spec) netem(device string) (tree netemTree) {
 	}
 	set(0, "root handle 1: netem limit %d %s rate %dbit", netemLimit, delay, uint64(unlimited))
 	set(1, "parent 1:1 handle 2: tbf rate %dbit burst %d limit %d", rate, bucket(rate), redLimit)
-	// With thresholds one byte apart red marks by the depth alone; packets that cannot
-	// be marked it queues unmarked (nodrop).
+	// With thresholds one byte apart, red marks by the depth alone. It queues packets that
+	// cannot be marked without a mark (nodrop).
 	set(2, "parent 2:1 handle 3: red limit %d min %d max %d avpkt 1500 burst %d bandwidth 10gbit probability 1 ecn nodrop",
 		redLimit, threshold, threshold+1, threshold/1500+1)
 	set(3, "parent 3:1 %s", fifo)

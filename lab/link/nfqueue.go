@@ -110,8 +110,8 @@ func (q *nfqueue) ask(m netlinkMessage) error {
 	return nil
 }
 
-// drops is the number of packets that the queue dropped because it, or its socket, was
-// full.
+// drops is the number of packets that the queue dropped because it was full, or because its
+// socket was.
 func (q *nfqueue) drops() (n uint64, err error) {
 	var table []byte
 	err = q.host.Do(func() (err error) {

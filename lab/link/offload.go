@@ -53,7 +53,7 @@ func readOffloads(e Ends) (*offloads, error) {
 	return o, nil
 }
 
-// set leaves them as they were before, or turns them off.
+// set restores the state from before, or turns them off.
 func (o *offloads) set(asBefore bool) error {
 	if asBefore {
 		return o.restore()

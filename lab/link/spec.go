@@ -26,8 +26,8 @@ type Spec struct {
 // by packet (E. O. Elliott, Bell System Technical Journal 42, 1963). The zero
 // value has none.
 type Bursts struct {
-	ToBad, ToGood     float64 // chance of the change, each packet
-	LossBad, LossGood float64 // chance of loss in the state
+	ToBad, ToGood     float64 // probability of the change, for each packet
+	LossBad, LossGood float64 // probability of loss in the state
 }
 
 // Queue limits the packets that wait for Rate. If both limits are set, the first one
@@ -45,7 +45,7 @@ type Policer struct {
 	Burst uint64 // bytes
 }
 
-// Backend is the means that delays packets and limits their rate.
+// Backend is what delays packets and limits their rate.
 type Backend string
 
 // The backends.

@@ -7,17 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// worker releases an emulator's packets when they are due. It runs on a thread of
-// its own and hardly allocates.
+// worker releases an emulator's packets when they are due. It runs on a thread of its own,
+// and allocates memory only to let its queues grow.
 type worker struct {
 	*emulator
 	clock clock
 	inbox inbox
-	// Packets wait in two lines: those that keep the order, and those that overtake
-	// them.
-	ordered, overtaking line
+	// Packets wait in two queues: those that keep the order, and those that overtake them.
+	ordered, overtaking fifo
 	batch, single       verdict
-	epochs              epochs // those that the lines' times are computed with
+	epochs              epochs // those that the times of waiting packets are computed with
 }
 
 const (
@@ -82,9 +81,9 @@ func (w *worker) until(now int64) int64 {
 	return due
 }
 
-// release releases all packets that are due until then. One batch verdict does for
-// the ordered ones. It also accepts overtaking packets with lower ids, but those were
-// due long ago.
+// release releases all packets that are due until then. One batch verdict releases all
+// ordered ones. It also accepts overtaking packets with lower ids, but those were due long
+// ago.
 func (w *worker) release(now, until int64) {
 	for {
 		h, ok := w.overtaking.take(until)

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// Account is the sending kernel's account of a connection.
+// Account has what the kernel of the sending host recorded of a connection: tcp_info, and
+// congestion controls.
 type Account struct {
-	// CCStart and CCEnd are the congestion control once the connection was
+	// CCStart and CCEnd are the congestion controls right after the connection was
 	// established, and at the end.
 	CCStart, CCEnd string
 	BytesAcked     uint64
@@ -37,7 +38,7 @@ const (
 	maxPoints = 1 << 16
 )
 
-// observer keeps the account of a connection that other goroutines use.
+// observer keeps the account of a connection while other goroutines use the connection.
 type observer struct {
 	c    *net.TCPConn
 	a    Account

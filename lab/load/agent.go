@@ -23,7 +23,7 @@ type Placer interface {
 	Put(cmd *exec.Cmd)
 }
 
-// Agent is a process that makes load. Its methods may be called concurrently: orders to
+// Agent is a process that makes load. Its methods may be called concurrently: requests to
 // one agent run at the same time.
 type Agent struct {
 	cmd   *exec.Cmd
@@ -41,7 +41,7 @@ type Agent struct {
 
 // request and response are the lines between an agent and its parent process.
 type request struct {
-	ID   uint64 // for cancel, the ID of the order to end
+	ID   uint64 // for cancel, the ID of the request to end
 	Op   string
 	Spec json.RawMessage
 }
@@ -114,7 +114,7 @@ func (a *Agent) receive(stdout io.Reader) {
 	close(a.gone)
 }
 
-// call sends an order and waits for its end. If ctx ends first, it cancels the order.
+// call sends a request and waits for its result. If ctx ends first, it cancels the request.
 func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -149,12 +149,12 @@ func (a *Agent) call(ctx context.Context, op string, spec, result any) error {
 	}
 }
 
-// cancel ends an order whose answer is no longer needed.
+// cancel ends a request whose answer is not needed any more.
 func (a *Agent) cancel(id uint64) {
 	a.mu.Lock()
 	delete(a.pending, id)
 	a.mu.Unlock()
-	a.send(request{ID: id, Op: "cancel"}) // an error means that the agent is gone, and the order with it
+	a.send(request{ID: id, Op: "cancel"}) // an error means that the agent is gone, and the request with it
 }
 
 // send writes a request. The pipe may be full until the agent's answers are read. take reads

@@ -70,7 +70,7 @@ func TestAgentReportsErrors(t *testing.T) {
 	}
 }
 
-func TestAgentThatDiesEndsItsOrders(t *testing.T) {
+func TestAgentThatDiesEndsItsRequests(t *testing.T) {
 	a := newAgent(t)
 	server := newServer(t)
 	failed := make(chan error)
@@ -85,17 +85,17 @@ func TestAgentThatDiesEndsItsOrders(t *testing.T) {
 	select {
 	case err := <-failed:
 		if err == nil {
-			t.Error("an order of a dead agent succeeded")
+			t.Error("a request to a dead agent succeeded")
 		}
 	case <-time.After(5 * time.Second):
-		t.Error("an order of a dead agent goes on")
+		t.Error("a request to a dead agent goes on")
 	}
 	if err := a.Close(); err == nil {
 		t.Error("closing a killed agent says nothing")
 	}
 }
 
-func TestAgentOrderEndsWithContext(t *testing.T) {
+func TestAgentRequestEndsWithContext(t *testing.T) {
 	a := newAgent(t)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -15,7 +15,8 @@ type BulkSpec struct {
 	Duration time.Duration // of sending
 	// End is when sending ends even if Duration is not over; 0 is none.
 	End Time
-	// CC is the application's own choice of congestion control; empty is no choice.
+	// CC is the congestion control that the application sets itself (TCP_CONGESTION); empty
+	// is none.
 	CC string
 	// Download makes the server send.
 	Download bool
@@ -39,8 +40,8 @@ type BulkResult struct {
 	Cookie        uint64        // of the client's socket (SO_COOKIE)
 	Connect       time.Duration // until connect returned; 0 if it did not
 	Elapsed       time.Duration // of sending
-	// Account is the account of an upload at the end of sending. For a download it has
-	// only the congestion control that the server's socket began with.
+	// Account is that of an upload at the end of sending. For a download it has only the
+	// congestion control with which the server's socket began.
 	Account
 	// Received is how many bytes the receiving application had read by the end of
 	// sending, and Goodput the same in bits per second. For an aborted upload both count
@@ -116,7 +117,7 @@ func (r *BulkResult) receive(c *net.TCPConn, s BulkSpec) error {
 
 // send is the client's side of an upload.
 func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
-	book, err := observe(c, s.Sample)
+	obs, err := observe(c, s.Sample)
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (r *BulkResult) send(c *net.TCPConn, s BulkSpec, order []byte) error {
 	}
 	r.Elapsed = time.Since(start)
 	var aerr error
-	r.Account, aerr = book.end()
+	r.Account, aerr = obs.end()
 	r.setReceived(r.BytesAcked, s.Duration)
 	r.Arrived, r.Took = r.BytesAcked, r.Elapsed
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // one reply, and closes.
 type ChurnSpec struct {
 	To []string // literal addresses and ports of load servers, in turn
-	// CC and ServerCC are the connecting and the serving application's own choice of
-	// congestion control; empty is no choice.
+	// CC and ServerCC are the congestion controls that the connecting and the serving
+	// application set themselves; empty is none.
 	CC, ServerCC string
 	Duration     time.Duration
 	// Count is the maximum number of connections; 0 is no maximum.
@@ -34,8 +34,8 @@ type ChurnSpec struct {
 	// Reset ends one connection in so many with a RST instead of a FIN; 0 is none.
 	Reset int
 	// Keep is the number of connections, evenly chosen, that are recorded; 0 is none.
-	// Account is the number of the first one's account, those of the others count up from
-	// it; not 0.
+	// Account is the number of the first one's account; the accounts of the others have the
+	// following numbers. It must not be 0.
 	Keep    int
 	Account uint64
 }
@@ -45,7 +45,7 @@ const (
 	maxKeep = 100_000
 	// maxServers is the maximum length of ChurnSpec.To.
 	maxServers = 1 << 16
-	// maxWorkers bounds the connections of one order that are open at a time.
+	// maxWorkers is the maximum number of connections of one spec that are open at a time.
 	maxWorkers = 4096
 )
 
@@ -74,7 +74,7 @@ const churnTimeout = 5 * time.Second
 
 type churner struct {
 	spec     ChurnSpec
-	planned  uint64        // number of connections; unreachably high if only Duration ends them
+	planned  uint64        // number of connections; the highest uint64 if only Duration ends them
 	overtime time.Duration // after Duration, for connections that are due
 	begin    Time
 	next     atomic.Uint64 // number of the next connection
@@ -156,7 +156,7 @@ func (s ChurnSpec) planned() uint64 {
 	return n
 }
 
-// clientSends says on which side the data is.
+// clientSends reports whether the client sends the larger part of the data.
 func (s ChurnSpec) clientSends() bool { return s.Request > s.Reply }
 
 func (s ChurnSpec) order() order {
@@ -164,7 +164,7 @@ func (s ChurnSpec) order() order {
 		cc: toName(s.ServerCC)}
 }
 
-// work makes one connection after the other until the order is complete.
+// work makes one connection after the other until all are made.
 func (c *churner) work(ctx context.Context) {
 	request := make([]byte, c.spec.Request)
 	reply := make([]byte, min(c.spec.Reply, chunk))
@@ -256,9 +256,9 @@ func (c *churner) connection(ctx context.Context, to string, request, reply []by
 	defer context.AfterFunc(ctx, func() { abort(conn) })()
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	r.Connect = since(r.Begin)
-	var book *observer
+	var obs *observer
 	if r.Account != 0 && c.spec.clientSends() {
-		if book, err = observe(conn, 0); err != nil {
+		if obs, err = observe(conn, 0); err != nil {
 			return err
 		}
 	}
@@ -267,8 +267,8 @@ func (c *churner) connection(ctx context.Context, to string, request, reply []by
 		return err
 	}
 	r.Bytes, r.Delivered = uint64(max(c.spec.Request, c.spec.Reply)), true
-	if book != nil {
-		a, err := book.end()
+	if obs != nil {
+		a, err := obs.end()
 		if err != nil {
 			return err
 		}

@@ -35,8 +35,8 @@ type Exchange struct {
 const (
 	// connectTimeout outlasts four SYNs: the initial RTO is 1 s (RFC 6298, section 2).
 	connectTimeout = 10 * time.Second
-	// overtime is how long connections begun within an order's duration may go on after
-	// it.
+	// overtime is how long connections that began within the duration of their spec may go
+	// on after it.
 	overtime = 10 * time.Second
 )
 
@@ -48,7 +48,7 @@ type clientConn struct {
 	release func() bool
 }
 
-// connect makes a connection; Close it.
+// connect makes a connection, which the caller must Close.
 func connect(ctx context.Context, to, cc string, end time.Time) (*clientConn, error) {
 	c, err := dial(ctx, to, cc, min(connectTimeout, time.Until(end)))
 	if err != nil {

@@ -17,7 +17,7 @@ func (c CPU) Sum() time.Duration { return c.User + c.System }
 // Sub returns the time used since before.
 func (c CPU) Sub(before CPU) CPU { return CPU{c.User - before.User, c.System - before.System} }
 
-// ownCPU is the processor time of this process. The call cannot fail for one's own.
+// ownCPU is the processor time of this process. The call cannot fail for the own process.
 func ownCPU() CPU {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)

@@ -16,16 +16,16 @@ import (
 // ask, receive all, close.
 type FlowsSpec struct {
 	To      string
-	CC      string // the serving application's own choice; empty is no choice
-	Account uint64 // number of the first flow's account, those of others count up; not 0
+	CC      string // the congestion control that the serving application sets itself; empty is none
+	Account uint64 // number of the first flow's account; the others have the following numbers; not 0
 	Flows   []Flow
 	// Concurrency is the number of flows at a time, each of which begins at least Gap
 	// after the previous one (closed loop). 0 is an open loop: flows begin at their At,
 	// however many are running.
 	Concurrency int
 	Gap         time.Duration
-	// Duration is when the last flow begins at the latest. Repeat starts over with the
-	// first flow until then.
+	// Duration is the time after which no flow begins. With Repeat, the flows begin again
+	// with the first one until then.
 	Duration time.Duration
 	Repeat   bool
 	Sample   time.Duration // between points; 0 is none
@@ -36,7 +36,7 @@ type FlowsSpec struct {
 
 // Flow is one transfer.
 type Flow struct {
-	At   time.Duration // after the order's begin; open loop only
+	At   time.Duration // after the start of the FlowsSpec; open loop only
 	Size uint32        // bytes, at least 1
 }
 
@@ -47,7 +47,7 @@ type FlowsResult struct {
 	Connections []Connection
 }
 
-// MaxFlows of one order.
+// MaxFlows is the maximum number of flows of one FlowsSpec.
 const MaxFlows = 200_000
 
 func (s FlowsSpec) check() error {

@@ -15,7 +15,7 @@ import (
 // replies are interleaved.
 type MuxSpec struct {
 	To      string
-	CC      string // the serving application's own choice; empty is no choice
+	CC      string // the congestion control that the serving application sets itself; empty is none
 	Account uint64 // the number of the server's account; not 0
 	Request int    // bytes, at least MinMuxRequest
 	// Sizes are the sizes of the replies, in bytes, one request after the other; after
@@ -24,7 +24,7 @@ type MuxSpec struct {
 	// Concurrency is the number of requests of a burst; at most MaxConcurrency.
 	Concurrency int
 	Count       int // of bursts; 0 is as many as Duration allows
-	// Duration is when the last burst begins at the latest.
+	// Duration is the time after which no burst begins.
 	Duration time.Duration
 	Think    time.Duration // from the end of a burst to the next; at most MaxThink
 	Sample   time.Duration // between points; 0 is none
@@ -37,11 +37,11 @@ const muxHead = 8
 const (
 	// MinMuxRequest is the least size of a mux request in bytes.
 	MinMuxRequest = muxHead
-	// MaxConcurrency of a burst. The server queues this many requests without sending,
-	// so that a client may send all of them before it reads.
+	// MaxConcurrency is the maximum number of requests of a burst. The server can queue
+	// this many without sending, so that a client may send all of them before it reads.
 	MaxConcurrency = 1024
-	// frame is the default maximum frame size of HTTP/2 (RFC 9113, section 6.5.2), in
-	// bytes.
+	// frame is the maximum size of a frame in bytes: the default of HTTP/2 (RFC 9113,
+	// section 6.5.2).
 	frame = 16 << 10
 )
 
@@ -78,7 +78,7 @@ func multiplex(ctx context.Context, s MuxSpec) (r RPCResult, err error) {
 	return r, nil
 }
 
-// muxClient is one connection's reading side.
+// muxClient is the client's side of a mux connection.
 type muxClient struct {
 	*clientConn
 	in      *bufio.Reader

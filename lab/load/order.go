@@ -19,7 +19,7 @@ const (
 	mux      kind = 5 // interleaved replies, see mux.go
 )
 
-// Limits of every order, so that no load goes on without end.
+// Limits of every order and spec, so that no load goes on without end.
 const (
 	MaxDuration = 10 * time.Minute
 	MaxMessage  = 1 << 30 // bytes of one request or reply
@@ -36,8 +36,8 @@ type order struct {
 	// with a point every sample; 0 is no account.
 	account uint64
 	sample  time.Duration
-	// cc is the serving application's own choice of congestion control for the
-	// connection; empty is no choice.
+	// cc is the congestion control that the serving application sets on the connection;
+	// empty is none.
 	cc ccName
 }
 
@@ -96,12 +96,12 @@ func (o order) check() error {
 	return nil
 }
 
-// tally is the count of the receiving side of a bulk stream; the server sends it to the
-// client of an upload.
+// tally is what the receiving side of a bulk stream counted. The server sends it to the
+// client at the end of an upload, and at the beginning of a download with only CC set.
 type tally struct {
 	Bytes   uint64        // in the order's duration
 	Total   uint64        // until the end
-	Elapsed time.Duration // from the first byte, at most the order's duration
+	Elapsed time.Duration // from the start of counting to the last byte, at most the order's duration
 	CC      ccName        // of the server's socket
 }
 

@@ -11,20 +11,20 @@ import (
 // reply.
 type RPCSpec struct {
 	To string
-	// CC is the own choice of congestion control of the application that sends the larger
-	// messages; empty is no choice.
+	// CC is the congestion control that the application which sends the larger messages
+	// sets itself; empty is none.
 	CC      string
 	Account uint64 // the number of the server's account; not 0
 	Request int    // bytes, at least MinRequest
 	Reply   int    // bytes
 	Count   int    // of requests; 0 is as many as Duration allows
-	// Duration is when the last request begins at the latest.
+	// Duration is the time after which no request begins.
 	Duration time.Duration
 	Think    time.Duration // from a reply to the next request; at most MaxThink
 	Sample   time.Duration // between points of the larger side; 0 is none
 }
 
-// MaxThink is short enough that a resting connection does not count as dead (idle).
+// MaxThink is short enough that a connection between two requests is not closed as idle.
 const MaxThink = idle / 2
 
 // RPCResult is the result of an RPC or mux connection.
@@ -38,7 +38,7 @@ type RPCResult struct {
 // percentile, and 10 MB in the agent's answer.
 const maxExchanges = 100_000
 
-// clientSends says on which side the data is.
+// clientSends reports whether the client sends the larger part of the data.
 func (s RPCSpec) clientSends() bool { return s.Request > s.Reply }
 
 func (s RPCSpec) order() order {
@@ -83,23 +83,23 @@ func (r *RPCResult) rpc(ctx context.Context, s RPCSpec) error {
 	defer c.Close()
 	r.Connect = since(r.Begin)
 	if s.clientSends() {
-		book, err := observe(c.TCPConn, s.Sample)
+		obs, err := observe(c.TCPConn, s.Sample)
 		if err != nil {
 			return err
 		}
 		defer func() {
-			if a, err := book.end(); err == nil {
+			if a, err := obs.end(); err == nil {
 				r.Own = &a
 			}
 		}()
 	}
-	err = r.converse(ctx, c, s, end)
+	err = r.exchangeAll(ctx, c, s, end)
 	r.Delivered = err == nil
 	return err
 }
 
-// converse exchanges requests and replies.
-func (r *RPCResult) converse(ctx context.Context, c *clientConn, s RPCSpec, end time.Time) error {
+// exchangeAll sends requests and receives replies, one after the other.
+func (r *RPCResult) exchangeAll(ctx context.Context, c *clientConn, s RPCSpec, end time.Time) error {
 	kept := thinned[Exchange]{limit: maxExchanges}
 	defer func() { r.Kept = kept.all() }()
 	first := make([]byte, min(s.Request, chunk))

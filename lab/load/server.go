@@ -14,7 +14,8 @@ import (
 type ListenSpec struct {
 	// Address is a literal address and port; [::]:0 is dual-stack.
 	Address string
-	// CC is the application's own choice of congestion control; empty is no choice.
+	// CC is the congestion control that the application sets on the listener; empty is
+	// none.
 	CC string
 	// Network is tcp4 or tcp6 for a single family; empty is both at a wildcard address.
 	Network string
@@ -39,8 +40,8 @@ type server struct {
 // chunk is the size of one read or write of a bulk stream, in bytes.
 const chunk = 128 << 10
 
-// idle limits how long a connection may be silent, so that the connection of a dead
-// client ends.
+// idle is the longest time without data after which a connection is closed, so that the
+// connection of a dead client ends.
 const idle = 30 * time.Second
 
 // maxAccounts limits the memory of a server.
@@ -90,11 +91,11 @@ func (s *server) handle(c *net.TCPConn) {
 		return // the client's read fails
 	}
 	if o.account != 0 {
-		book, err := observe(c, o.sample)
+		obs, err := observe(c, o.sample)
 		if err != nil {
 			return
 		}
-		defer s.keep(o.account, book)
+		defer s.keep(o.account, obs)
 	}
 	switch o.kind {
 	case upload:
@@ -117,8 +118,8 @@ func (s *server) closed(c *net.TCPConn) {
 	delete(s.open, c)
 }
 
-func (s *server) keep(account uint64, book *observer) {
-	a, err := book.end()
+func (s *server) keep(account uint64, obs *observer) {
+	a, err := obs.end()
 	if err != nil {
 		return // the client's record then has no account
 	}
@@ -142,8 +143,8 @@ func (s *server) collect(deadline time.Time, all map[uint64]Account) error {
 	return err
 }
 
-// end returns the number of open connections. force resets them; their accounts are still
-// kept.
+// end returns the number of open connections. With force it resets them; their accounts are
+// kept nevertheless.
 func (s *server) end(force bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,7 +36,7 @@ func congestion(c syscall.Conn) (name string, err error) {
 	return name, err
 }
 
-// tcpInfo reads the kernel's account of a connection.
+// tcpInfo reads the kernel's tcp_info of a connection.
 func tcpInfo(c syscall.Conn) (info *unix.TCPInfo, err error) {
 	err = control(c, func(fd int) (err error) {
 		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -54,8 +54,8 @@ func cookie(c syscall.Conn) (n uint64, err error) {
 	return n, err
 }
 
-// setCongestion is for net.Dialer.Control and net.ListenConfig.Control: the
-// application's own choice, made before the connection starts.
+// setCongestion is for net.Dialer.Control and net.ListenConfig.Control: it sets the
+// congestion control as an application does, before the connection starts.
 func setCongestion(cc string) func(_, _ string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		if cc == "" {

@@ -199,11 +199,11 @@ func TestCollectForcesConnectionsToEnd(t *testing.T) {
 	}
 }
 
-func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
+func TestCancelEndsRequestsOfAllKinds(t *testing.T) {
 	client := newAgent(t)
 	defer client.Close()
 	const long = time.Minute
-	for name, order := range map[string]func(ctx context.Context, to string) error{
+	for name, request := range map[string]func(ctx context.Context, to string) error{
 		"bulk": func(ctx context.Context, to string) error {
 			_, err := client.Bulk(ctx, BulkSpec{To: to, Duration: long})
 			return err
@@ -226,7 +226,7 @@ func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The server reads and answers nothing, so no order ends by itself.
+			// The server reads and answers nothing, so no request ends by itself.
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -235,17 +235,17 @@ func TestCancelEndsOrdersOfAllKinds(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			ended := make(chan error, 1)
-			go func() { ended <- order(ctx, l.Addr().String()) }()
+			go func() { ended <- request(ctx, l.Addr().String()) }()
 			l.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
 			c, err := l.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			time.Sleep(100 * time.Millisecond) // until the order is running
+			time.Sleep(100 * time.Millisecond) // until the request is served
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Errorf("order ended with %v", err)
+				t.Errorf("request ended with %v", err)
 			}
 			c.SetReadDeadline(time.Now().Add(2 * time.Second))
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {

@@ -12,7 +12,7 @@ type Metric struct {
 	Doc    string
 	Better int // +1: higher is better, -1: lower is
 
-	// of computes it; false if the records do not have what it needs.
+	// of computes the metric; false if the records do not have what it needs.
 	of func(*traffic) (float64, bool)
 }
 
@@ -35,7 +35,7 @@ var Metrics = []Metric{
 	{"machine_per_byte", "s/B", "processor time of the whole machine, per byte of payload", -1, machinePerByte},
 	{"machine_per_request", "s", "processor time of the whole machine, per request (or connection, if there are no requests)", -1, machinePerRequest},
 	{"late", "share", "requests that took longer than their deadline", -1, late},
-	{"stalled", "share", "time by which a connection's requests exceeded their deadline, among the time of the round's traffic, mean of connections: how long a player stands still that has one chunk in advance", -1, stalled},
+	{"stalled", "share", "time by which a connection's requests exceeded their deadline, over the time of the round's traffic, mean of connections: how long a player that has one chunk in advance stalls", -1, stalled},
 	{"errors", "share", "requests (or connections, if there are no requests) that failed, among those tried", -1, failed},
 	{"rtos", "", "retransmission timeouts of all connections", -1, timeouts},
 }

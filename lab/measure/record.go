@@ -10,13 +10,13 @@ type Result struct {
 	Requests    []Request
 	Points      []Point
 	// Errors counts connections and requests that failed; FirstError is the error of the
-	// first.
+	// first failure.
 	Errors     uint64
 	FirstError string
 	// NoRTOs says that the kernel does not count RTOs (before Linux 6.7), so that zeros
 	// mean nothing.
 	NoRTOs bool
-	// CPU is what the processes that made the traffic spent, by host.
+	// CPU is the processor time of the processes that made the traffic, by host.
 	CPU map[string]CPU
 	// Machine is the processor time of the whole machine meanwhile, the kernel's included that
 	// belongs to no process; 0 is unknown.
@@ -91,7 +91,7 @@ type Request struct {
 	Start   time.Duration `json:"start_ns"`
 	Elapsed time.Duration `json:"elapsed_ns"` // first byte of the request to last of the reply
 	Bytes   uint64        `json:"bytes"`      // of the larger of request and reply
-	// Deadline is how long it may take for a user not to notice; 0 is none.
+	// Deadline is the longest time that a user does not notice; 0 is none.
 	Deadline time.Duration `json:"deadline_ns,omitempty"`
 }
 

@@ -25,10 +25,10 @@ func quantileSorted(sorted []float64, p float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
-// Median is NaN if there are no values.
+// Median returns the median, NaN if there are no values.
 func Median(values []float64) float64 { return quantile(values, 0.5) }
 
-// Quartiles are NaN if there are no values.
+// Quartiles returns the first and the third quartile, NaN if there are no values.
 func Quartiles(values []float64) (first, third float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	return quantileSorted(sorted, 0.25), quantileSorted(sorted, 0.75)

@@ -212,8 +212,8 @@ func machinePerRequest(t *traffic) (float64, bool) {
 	return t.machine.Seconds() / float64(t.done), t.machine > 0 && t.done > 0
 }
 
-// overdue is how many requests have a deadline, how many of them missed it, by how long
-// altogether, and on how many connections they were.
+// overdue returns how many requests have a deadline, how many of these missed it, by how
+// much in sum, and on how many connections the requests were.
 func (t *traffic) overdue() (all, missed int, by time.Duration, connections int) {
 	seen := map[int]bool{}
 	for _, r := range t.requests {

@@ -9,9 +9,9 @@
  * The mark says when the packet leaves the bottleneck, the priority how long it is
  * delayed after that; user space holds it until then.
  *
- * Each packet is one random draw, also an aggregate of several segments. For loss
- * of single segments the sender's offloads must be off; aggregates are counted, so
- * that one can check it.
+ * There is one random draw for each packet, also for an aggregate of several segments.
+ * For loss of single segments the sender's offloads must be off. Aggregates are
+ * counted, so that user space can check that.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -57,8 +57,8 @@ struct link_config {
 /* A byte is 8 bits: (ns << BITS_SHIFT) / cost is bits. */
 #define BITS_SHIFT (COST_SHIFT + 3)
 
-/* The longest wait, in ns, that a mark may say, of the 18 minutes that it can. When the
- * rate falls a backlog may get this long; a Spec itself allows only Go's maxHold. */
+/* The longest wait, in ns, that is written into a mark, which can express 18 minutes. When
+ * the rate falls, a backlog may get this long; a Spec itself allows only Go's maxHold. */
 #define LONGEST (1ULL << 39)
 
 struct link_counters {
@@ -203,8 +203,8 @@ static __always_inline enum fate bottleneck(struct link_state *s, const struct l
 }
 
 /* police takes the packet's bytes out of the bucket, or drops the packet. The bucket is
- * kept as the time when it is full again: now + burst if it is empty. A time later than
- * that was set by an earlier policer, and is cut to it. */
+ * stored as the time when it is full again: now + burst if it is empty. A later time
+ * was set by an earlier policer with a larger bucket, and is reduced to that. */
 static __always_inline bool police(struct link_state *s, const struct link_config *c, const struct packet *p)
 {
 	__u64 full = s->policed_until;

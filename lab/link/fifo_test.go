@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestLineKeepsOrder(t *testing.T) {
-	var l line
+func TestFifoKeepsOrder(t *testing.T) {
+	var l fifo
 	rng := rand.New(rand.NewPCG(1, 2))
 	var id, next uint32
 	now, last := int64(0), int64(0)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forever is later than any packet is due.
+// forever is a time at which no packet is due.
 const forever = math.MaxInt64
 
 // delayed is a packet in the kernel's queue, with its times on the worker's clock.
@@ -18,15 +18,16 @@ type delayed struct {
 	due    int64
 }
 
-// line is a queue of packets in the order in which they leave, kept in a ring that grows.
-type line struct {
+// fifo is a queue of packets in the order in which they leave, kept in a ring buffer that
+// grows.
+type fifo struct {
 	ring       []delayed // its length is a power of two, or 0
 	head, tail uint
 	last       int64 // when the last is due
 }
 
-// put appends a packet; it is not due before the one before it.
-func (l *line) put(h delayed) {
+// put appends a packet. It is not due before its predecessor.
+func (l *fifo) put(h delayed) {
 	if l.tail-l.head == uint(len(l.ring)) {
 		l.grow()
 	}
@@ -37,7 +38,7 @@ func (l *line) put(h delayed) {
 }
 
 // change computes anew when the packets that wait leave the bottleneck.
-func (l *line) change(departure func(leaves int64) int64) {
+func (l *fifo) change(departure func(leaves int64) int64) {
 	l.last = 0
 	for i := l.head; i != l.tail; i++ {
 		h := &l.ring[i%uint(len(l.ring))]
@@ -47,7 +48,7 @@ func (l *line) change(departure func(leaves int64) int64) {
 	}
 }
 
-func (l *line) grow() {
+func (l *fifo) grow() {
 	bigger := make([]delayed, max(1024, 2*len(l.ring)))
 	n := uint(0)
 	for ; l.head != l.tail; l.head++ {
@@ -58,7 +59,7 @@ func (l *line) grow() {
 }
 
 // first is when the first packet is due; forever if none waits.
-func (l *line) first() int64 {
+func (l *fifo) first() int64 {
 	if l.head == l.tail {
 		return forever
 	}
@@ -66,7 +67,7 @@ func (l *line) first() int64 {
 }
 
 // take removes the first packet if it is due.
-func (l *line) take(now int64) (h delayed, ok bool) {
+func (l *fifo) take(now int64) (h delayed, ok bool) {
 	if l.first() > now || l.head == l.tail {
 		return h, false
 	}
@@ -75,8 +76,8 @@ func (l *line) take(now int64) (h delayed, ok bool) {
 	return h, true
 }
 
-// clock is CLOCK_MONOTONIC in nanoseconds, the clock of the model's marks, read
-// the fast way.
+// clock is CLOCK_MONOTONIC in nanoseconds, the clock of the model's marks. It is read
+// through Go's time, which needs no system call (vDSO).
 type clock struct {
 	began time.Time
 	at    int64
