@@ -14,8 +14,8 @@ type Verdict string
 
 // The verdicts. Better and Worse describe B, by the metric's direction.
 const (
-	// Agree: the confidence intervals of the medians overlap, or the medians differ
-	// by less than negligible.
+	// Agree: the confidence intervals of the medians overlap, or the medians differ by less
+	// than the share negligible.
 	Agree   Verdict = "agree"
 	Better  Verdict = "better"
 	Worse   Verdict = "worse"
@@ -101,7 +101,7 @@ func differences(a, b *Run) []string {
 func caseDifferences(a, b *Case) []string {
 	var all compared
 	all.add("link", a.Link, b.Link)
-	all.add("links by", a.Backend, b.Backend)
+	all.add("backend", a.Backend, b.Backend)
 	all.add("first metric", a.Primary, b.Primary)
 	all.add("baseline", a.Baseline, b.Baseline)
 	return all

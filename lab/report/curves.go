@@ -118,9 +118,10 @@ func newRegretPlots(c *CaseRounds, s *CaseSummary) []regretPlot {
 	return plots
 }
 
-// choicePlot shows which congestion controls a subject's connections began with, by
-// the number of the connection, in bins. As in regret, connections of refused rounds
-// are excluded. So are connections whose applications choose their congestion control.
+// choicePlot shows with which congestion controls a subject's connections began, by the
+// number of the connection, in bins. As in regret, connections of refused rounds are
+// excluded. So are the groups whose congestion control does not depend on the subject
+// (tunedGroups).
 type choicePlot struct {
 	Subject     int         `json:"s"`
 	Connections int         `json:"count"`

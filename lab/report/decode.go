@@ -12,7 +12,7 @@ type decoder struct {
 	report Report
 	cases  map[[2]string]*openCase
 	line   []byte
-	// names holds each name once, because tens of thousands of connections share them.
+	// names has each name once, so that tens of thousands of connections share the strings.
 	names map[string]string
 }
 
@@ -177,8 +177,8 @@ func (d *decoder) intern(names ...*string) {
 	}
 }
 
-// finish reports what is missing. Data without their round are of one that was cut off,
-// which is valid only at the end of a file.
+// finish reports what is missing. Data without the line of their round are of a round that
+// was cut off, which is valid only at the end of a file.
 func (d *decoder) finish(lines int) (*Report, error) {
 	if lines == 0 {
 		return nil, errors.New("the report is empty")

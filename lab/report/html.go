@@ -122,7 +122,7 @@ func names(reports []*Report) []string {
 	return all
 }
 
-// load reads the embedded files; they are trusted, so they are not escaped.
+// load reads the embedded files. They are part of the program, so they are not escaped.
 func (p *page) load() error {
 	var texts [5]string
 	for i, name := range []string{"page.css", "uplot/uPlot.min.css", "uplot/uPlot.iife.min.js", "draw.js", "page.js"} {

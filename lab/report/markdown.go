@@ -8,7 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-// Markdown writes a report for docs: one section per case.
+// Markdown writes a report as Markdown: one section per case.
 func Markdown(w io.Writer, r *Report) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "%s\n", console.Escape(runLine(r)))

@@ -31,7 +31,7 @@ func Overview(w io.Writer, cases []CaseSummary, s Style, columns ...string) erro
 	return b.Flush()
 }
 
-// OverviewMarkdown is Overview for docs.
+// OverviewMarkdown writes the same table as Markdown.
 func OverviewMarkdown(w io.Writer, cases []CaseSummary, columns ...string) error {
 	b := bufio.NewWriter(w)
 	g := overviewGrid(cases, columns)

@@ -85,7 +85,7 @@ func typical(c *CaseRounds, s *CaseSummary, subject string) *RoundData {
 	return best
 }
 
-// familiar congestion controls have the same colour on every page. Colour 0 is for
+// familiar are congestion controls that have the same colour on every page. Colour 0 is for
 // subjects that learn.
 var familiar = map[string]int{"cubic": 1, "bbr": 2, "reno": 3, "dctcp": 4, "htcp": 5}
 

@@ -10,7 +10,8 @@ import (
 // version is the version of the schema. It is raised if readers of the previous version
 // would misread the new one.
 //
-// 2: round-trip times are in microseconds (min_rtt_us, srtt_us, mean_rtt_us).
+//	2: round-trip times are in microseconds (min_rtt_us, srtt_us, mean_rtt_us)
+//	3: names of fields say the unit (goodput_bits_per_second)
 const version = 3
 
 // record is one line of a report. Exactly one of the pointers is set, the one

@@ -32,8 +32,8 @@ func (c *CaseRounds) addRegret(s *CaseSummary) {
 	}
 }
 
-// speeds are the primary metrics for which the oracle has the most goodput. An oracle by
-// another metric, such as round trips, may have less goodput than others, so that a
+// speeds are the primary metrics by which the oracle also has the most goodput. An oracle
+// by another metric, such as round trips, may have less goodput than others, so that a
 // comparison of goodput would not show regret.
 var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p95", "fct_p99"}
 

@@ -102,7 +102,7 @@ func newRoundPlot(subject int, r *RoundData, budget int, ccs map[string]int) *ro
 	return plot
 }
 
-// stepOf is the time of a column: never shorter than the interval between points.
+// stepOf is the duration of a step: never shorter than the median interval between points.
 func stepOf(end time.Duration, columns int, connections [][]*measure.Point) time.Duration {
 	step := end/time.Duration(columns) + 1
 	var gaps []float64
@@ -117,7 +117,7 @@ func stepOf(end time.Duration, columns int, connections [][]*measure.Point) time
 	return step
 }
 
-// size is how many columns the connections take.
+// size is how many points of the page the connections take, one for each step.
 func size(connections [][]*measure.Point, step time.Duration) int {
 	n := 0
 	for _, points := range connections {

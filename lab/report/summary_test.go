@@ -248,7 +248,7 @@ func TestComparedCasesThatDiffer(t *testing.T) {
 	a.Cases[0].Backend, b.Cases[0].Backend = "emulator", "netem"
 	b.Cases[0].Primary, b.Cases[0].Baseline = "rtt", ""
 	want := []CaseDifferences{{"test", "", []string{
-		"link: 10 Mbit/s in A, 20 Mbit/s in B", "links by: emulator in A, netem in B",
+		"link: 10 Mbit/s in A, 20 Mbit/s in B", "backend: emulator in A, netem in B",
 		"first metric: goodput in A, rtt in B", "baseline: cubic in A, none in B",
 	}}}
 	if c := Compared(a, b); !reflect.DeepEqual(c.Cases, want) {

@@ -90,7 +90,8 @@ func (r *reader) check(n *node, c *Case) {
 	c.Metrics = append([]string{c.Primary}, slices.DeleteFunc(c.Metrics, func(m string) bool { return m == c.Primary })...)
 }
 
-// connects checks that subjects connect pods if there are some, and otherwise none does.
+// connects checks that every subject connects pods if the network has pods, and that no
+// subject does otherwise.
 func (r *reader) connects(at *node, c *Case) {
 	for i, s := range c.Subjects {
 		in := at
@@ -103,7 +104,7 @@ func (r *reader) connects(at *node, c *Case) {
 		case !is && len(c.Graph.Pods) > 0:
 			r.Fail(in.Place, fmt.Sprintf("subject %s does not connect the network's pods", s.Name), "write pods: veth, or cni: and a list of plugins, beside its other keys")
 		case s.Join == topology.JoinHost && (len(c.Graph.Pods) != 2 || len(c.Links) > 0):
-			r.Fail(in.Place, "pods: host joins two pods without the links between", "use it in a case with two pods and without links")
+			r.Fail(in.Place, "pods: host joins two pods directly, without links between them", "use it in a case with two pods and without links")
 		}
 	}
 }
@@ -168,7 +169,8 @@ func (r *reader) tuned(n *node, g topology.Graph) (hosts []string) {
 	return hosts
 }
 
-// hostsBy finds the hosts, except routers, that a word stands for: all, a role or a name.
+// hostsBy finds the hosts, except routers, that a word selects: all, a role in the plural,
+// or a name.
 func hostsBy(word string, g topology.Graph) (hosts, all []string) {
 	for _, h := range g.Nodes {
 		if h.Role == topology.Router {

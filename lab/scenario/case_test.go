@@ -272,7 +272,7 @@ func TestPlugins(t *testing.T) {
 func TestSubjectsConnectPods(t *testing.T) {
 	for subject, want := range map[string]string{
 		"cubic":                           "does not connect",
-		"{name: a, pods: host}":           "without the links",
+		"{name: a, pods: host}":           "without links between",
 		"{name: a, route: {initcwnd: 3}}": "does not connect",
 	} {
 		_, err := Read("x.yaml", []byte(with("topology: {kind: pods, nodes: 2}", "links: {wire: {rtt: 1ms}}", "subjects: ["+subject+"]", "baseline: "+map[bool]string{true: "cubic", false: "a"}[subject == "cubic"])), Options{})

@@ -13,7 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// Describe writes for people what the scenario is: why it exists, and what each case
+// Describe writes a description for people: why the scenario exists, and what each case
 // does. What all cases share is written once.
 func (s *Scenario) Describe(w io.Writer) error {
 	var b strings.Builder

@@ -99,7 +99,7 @@ func (r *reader) both(n *node, forward, backward *direction, own field) {
 // product gives: two full Ethernet frames.
 const minQueue = 2 * 1514
 
-// direction reads what one direction of a link does.
+// direction reads the keys of one direction of a link.
 type direction struct {
 	r    *reader
 	spec *link.Spec

@@ -30,10 +30,10 @@ var shapes = map[string]struct {
 	"pod-server": {nil, func(map[string]int) topology.Graph { return topology.PodServer() }},
 }
 
-// kinds of topology, in the order of messages.
+// kinds are the kinds of topology, in the order in which messages list them.
 var kinds = []string{"dumbbell", "incast", "chain", "gateway", "pods", "pod-server"}
 
-// most are the greatest sizes of shapes, 100 if not here.
+// most are the maximum values of these keys; the others have 100.
 var most = map[string]int{"nodes": 2}
 
 // topology reads a network: one of the shapes, or hosts and links by name. It returns
@@ -116,8 +116,8 @@ func (r *reader) edges(n *node, g *topology.Graph) {
 	}
 }
 
-// rttThrough is the longest round trip, by delay, of the paths from a sender to a
-// receiver through an edge, or of all paths if none crosses it.
+// rttThrough is the longest round trip, by the delays of the links, of the paths from a
+// sender to a receiver that cross an edge, or of all paths if none crosses it.
 func rttThrough(g topology.Graph, links map[string]Link, edge string) time.Duration {
 	var through, all time.Duration
 	for _, way := range ways(g) {

@@ -38,8 +38,8 @@ type Case struct {
 	Repeat   int           // rounds that count, for each subject
 	Warmup   int           // rounds before, for subjects that learn
 	Pause    time.Duration // between rounds
-	// CPUBound says that the processors are the intended bottleneck: saturated
-	// processors then do not invalidate a round.
+	// CPUBound says that the processors are the intended bottleneck, so that saturated
+	// processors do not invalidate a round.
 	CPUBound bool
 	Sysctls  map[string]string // net.* of all hosts, such as net.ipv4.tcp_ecn
 	// Fresh makes subjects that learn begin each round without anything learned.

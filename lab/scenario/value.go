@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// Upper limits of values: larger ones are taken for typing errors.
+// Upper limits of values: larger ones are refused as typing errors.
 const (
 	maxDelay    = 10 * time.Second
 	maxDuration = time.Hour

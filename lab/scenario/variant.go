@@ -121,7 +121,7 @@ func inherit(own, common *node, sections []*node) *node {
 	return &merged
 }
 
-// keep removes the cases that a variant's only does not name.
+// keep removes the cases that the key only of a variant does not name.
 func (r *reader) keep(s *Scenario, lists []*node) {
 	var names []string
 	for _, c := range s.Cases {
