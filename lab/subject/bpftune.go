@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	// BpftuneEnv is the environment variable that names bpftune, or a program that
-	// runs it with the arguments that it gets, instead of those that are found.
+	// BpftuneEnv is the environment variable that names bpftune, or a program that passes
+	// its arguments on to it. It comes before the places in which FindBpftune looks.
 	BpftuneEnv = "TCPILOT_LAB_BPFTUNE"
 	// BpftuneCacheEnv is the environment variable that says where tools/bpftune-root
 	// makes its root directory.
 	BpftuneCacheEnv = "TCPILOT_BPFTUNE_CACHE"
-	// Its other tuners load once it chooses congestion controls, and it does not say when it
-	// is ready. It is waited for until it uses less than bpftuneIdle of a CPU over
-	// bpftuneSettle, but not for longer than bpftuneLoads: what it uses then is its cost.
+	// bpftune does not report when it is ready, and some of its tuners load after that of
+	// congestion controls is attached. The lab waits until bpftune uses less than
+	// bpftuneIdle of a CPU over bpftuneSettle, but not longer than bpftuneLoads: what it
+	// still uses after that is its cost.
 	bpftuneSettle = time.Second
 	bpftuneIdle   = 0.05
 	bpftuneLoads  = 2 * time.Minute
@@ -97,7 +98,8 @@ func newBpftune(_ Spec, w World) (*bpftune, error) {
 	b := &bpftune{at: at, sites: all}
 	err = b.supported()
 	if err != nil && at.Root != "" {
-		// If it does not run by itself, some of its tuners may: see tools/bpftune-root.
+		// If it does not run as it is, it may run with the preloaded functions: see
+		// tools/bpftune-root.
 		b.preload = true
 		if preloaded := b.supported(); preloaded != nil {
 			err = errors.Join(err, fmt.Errorf("with %s: %w", bpftunePreload, preloaded))
@@ -122,11 +124,11 @@ func (b *bpftune) supported() error {
 	return nil
 }
 
-// command is bpftune on a site, to be put into the site's cgroup. bpftune mounts
-// cgroup2 over the cgroup's directory and leaves that there: in a mount namespace
-// of its own that goes with it. Newer versions mount before they open the
-// directory, and so tune all that the hierarchy's root has: in a cgroup namespace
-// of its own that root is the site's cgroup.
+// command is bpftune on a site. The caller puts it into the site's cgroup. bpftune mounts
+// cgroup2 over the cgroup's directory and does not unmount it, so it gets a mount namespace
+// of its own. Newer versions mount before they open the directory, so that they tune the
+// root of the hierarchy. Therefore it also gets a cgroup namespace of its own, in which
+// that root is the site's cgroup.
 func (b *bpftune) command(s *site, more ...string) *exec.Cmd {
 	args := append([]string{b.at.Binary, "-s", "-c", s.cgroup.Path}, more...)
 	if b.at.Root != "" {
@@ -141,8 +143,8 @@ func (b *bpftune) command(s *site, more ...string) *exec.Cmd {
 	return cmd
 }
 
-// enterRoot runs a command in a root directory, with what the kernel shows of
-// itself there: the mount namespace is the command's own.
+// enterRoot runs a command in a root directory, in which it mounts /sys, /proc, /dev and
+// the kernel's modules. The mount namespace is the command's own.
 const enterRoot = `root=$1 preload=$2
 shift 2
 for dir in sys proc dev; do mount --rbind "/$dir" "$root/$dir"; done
@@ -182,10 +184,11 @@ func (b *bpftune) begin(ctx context.Context, u *undo.Stack) error {
 	if err := b.sites.settle(ctx); err != nil {
 		return err
 	}
-	return attached() // it may have detached what it only tried the kernel with
+	return attached() // bpftune may have detached a program that it had attached only to probe the kernel
 }
 
-// settle waits until what runs in the sites' cgroups has loaded.
+// settle waits until the processes in the sites' cgroups are idle: then bpftune has loaded
+// its tuners.
 func (all sites) settle(ctx context.Context) error {
 	most := time.Now().Add(bpftuneLoads)
 	for idle := false; !idle && time.Now().Before(most); {
@@ -209,9 +212,9 @@ func (all sites) settle(ctx context.Context) error {
 
 func (b *bpftune) log() string { return b.sites.text() }
 
-// hooks are where bpftune attaches programs to a cgroup: its connection tuner, and
-// its sysctl tuner, which watches what is written (bpf_prog_attach in its
-// src/*_tuner.c). None is a link that would end with it.
+// hooks are where bpftune attaches programs to a cgroup: its connection tuner, and its
+// sysctl tuner, which watches what is written (bpf_prog_attach in its src/*_tuner.c). It
+// does not use links, so the programs stay attached if it is killed.
 var hooks = []ebpf.AttachType{ebpf.AttachCGroupSockOps, ebpf.AttachCGroupSysctl}
 
 // attached is a program at a hook.
@@ -220,7 +223,7 @@ type attached struct {
 	id ebpf.ProgramID
 }
 
-// programs are those of a cgroup.
+// programs are the programs at the hooks of a cgroup.
 type programs map[attached]bool
 
 func programsOf(cgroup string) (programs, error) {
@@ -242,7 +245,7 @@ func programsOf(cgroup string) (programs, error) {
 	return all, nil
 }
 
-// tunes is an error while a cgroup has no other sock_ops program than these.
+// tunes returns an error while a cgroup has no other sock_ops program than these.
 func (before programs) tunes(cgroup string) error {
 	now, err := programsOf(cgroup)
 	if err != nil {
@@ -280,7 +283,7 @@ func (before programs) detachOthers(cgroup string) error {
 func (p attached) detach(cgroup *os.File) error {
 	program, err := ebpf.NewProgramFromID(p.id)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // it went meanwhile
+		return nil // it was detached meanwhile
 	}
 	if err == nil {
 		err = link.RawDetachProgram(link.RawDetachProgramOptions{

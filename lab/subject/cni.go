@@ -38,7 +38,8 @@ const (
 	cniLimit = time.Minute
 )
 
-// validPlugin is what the name of a program may be; it is looked for in the directories of plugins.
+// validPlugin matches valid names of plugins. A plugin is a program of that name in one of the
+// directories of plugins.
 var validPlugin = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // setKeys are what the subject sets in a plugin's configuration.
@@ -46,7 +47,7 @@ var setKeys = []string{"type", "ipam", "capabilities", "dir", "socket", "cniVers
 
 func (p Plugin) check() error {
 	if !validPlugin.MatchString(p.Type) {
-		return fmt.Errorf("cni: %q is no name of a plugin", p.Type)
+		return fmt.Errorf("cni: %q is not a valid name of a plugin", p.Type)
 	}
 	for _, key := range setKeys {
 		if _, ok := p.Keys[key]; ok {
@@ -66,7 +67,8 @@ type chain struct {
 	log    *tail    // what they write on standard error
 }
 
-// newChain finds the plugins; ErrUnavailable says which one is missing, and what to do.
+// newChain finds the plugins. If one is missing, the error (ErrUnavailable) says which, and
+// what to do.
 func newChain(s Spec, w World, h *home) (*chain, error) {
 	c := &chain{spec: s, layout: w.Layout, home: h, log: &tail{}}
 	c.path = append(pluginDirs(), filepath.Dir(w.Binary), systemPlugins)
@@ -101,7 +103,8 @@ func (c *chain) find(name string) (string, error) {
 		name, strings.Join(c.path, ", "), what, CNIEnv)
 }
 
-// pluginDirs are the directory that the environment names, and that of tools/deps cni.
+// pluginDirs are the directory that the environment names, and that into which `tools/deps
+// cni` builds.
 func pluginDirs() (dirs []string) {
 	if dir := os.Getenv(CNIEnv); dir != "" {
 		dirs = append(dirs, dir)
@@ -121,9 +124,9 @@ func (c *chain) begin(ctx context.Context, u *undo.Stack) error {
 	return nil
 }
 
-// add adds a pod. DEL follows also if ADD failed, as a runtime does it.
+// add runs ADD for a pod. DEL follows also after a failed ADD, as with container runtimes.
 func (c *chain) add(ctx context.Context, p *topology.Pod, u *undo.Stack) error {
-	dir, err := c.home.of(p.Node.Name)
+	dir, err := c.home.hostDir(p.Node.Name)
 	if err != nil {
 		return err
 	}
@@ -166,13 +169,13 @@ func (c *chain) add(ctx context.Context, p *topology.Pod, u *undo.Stack) error {
 		return err
 	}
 	if !addr4.IsValid() || !addr6.IsValid() {
-		return errors.New("the plugins gave it no address of IPv4, or none of IPv6")
+		return errors.New("the plugins must give it an IPv4 and an IPv6 address")
 	}
-	p.Connected(addr4, addr6)
+	p.SetAddrs(addr4, addr6)
 	return nil
 }
 
-// addresses are the first of each family.
+// addresses returns the first address of each family.
 func addresses(r *types100.Result) (addr4, addr6 netip.Addr) {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
@@ -186,7 +189,7 @@ func addresses(r *types100.Result) (addr4, addr6 netip.Addr) {
 	return addr4, addr6
 }
 
-// attachment says what a runtime says of a pod.
+// attachment is what a container runtime tells the plugins about a pod.
 func (c *chain) attachment(p *topology.Pod) *libcni.RuntimeConf {
 	own := c.spec.Annotations
 	if own == nil {
@@ -201,8 +204,8 @@ func (c *chain) attachment(p *topology.Pod) *libcni.RuntimeConf {
 	}
 }
 
-// configure writes the configuration of a node: what the scenario says of each plugin, and the
-// addresses and directories, which are of this run.
+// configure writes the network configuration of a node: the keys that the scenario has for
+// each plugin, and the addresses and directories of this run.
 func (c *chain) configure(p *topology.Pod, dir string) ([]byte, error) {
 	f := files{dir: dir} // those of the daemon, if there is one
 	var all []map[string]any

@@ -13,13 +13,13 @@ import (
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
 
-// settle is how soon a command that cannot run at all shows that.
+// settle is the time within which a command that cannot run at all ends.
 var settle = 300 * time.Millisecond
 
 // commandLimit is how long Begin with an End, and End, may take.
 const commandLimit = time.Minute
 
-// command has a shell tune each host.
+// command tunes each host by a shell command.
 type command struct {
 	none
 	spec  Spec
@@ -64,8 +64,8 @@ func (c *command) begin(ctx context.Context, u *undo.Stack) error {
 	return errors.Join(errs...)
 }
 
-// beginAndEnd runs Begin to its end, and End at Stop, also if Begin failed: it
-// may have done half of its work.
+// beginAndEnd runs Begin to its end, and End at Stop. End runs also if Begin failed,
+// because Begin may have done part of its work.
 func (c *command) beginAndEnd(ctx context.Context, u *undo.Stack) error {
 	for _, s := range c.sites {
 		out, err := s.log.pipe()
@@ -111,7 +111,7 @@ func (c *command) run(ctx context.Context, s *site, name, script string, out *pi
 }
 
 func (c *command) shell(s *site, script string) (*exec.Cmd, error) {
-	dir, err := c.home.of(s.host.Name)
+	dir, err := c.home.hostDir(s.host.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
-// OwnKeys of tcpilot's configuration are the subject's to set, and no scenario's.
+// OwnKeys are the keys of tcpilot's configuration that the subject sets. Scenarios must not
+// set them.
 var OwnKeys = []string{"cgroup", "bpffs", "run_dir", "state_dir", "socket", "metrics"}
 
 // readConfig reads a part of a configuration; nil is an empty one.
@@ -44,8 +45,8 @@ func checkConfig(text string) error {
 	return nil
 }
 
-// configLearns reports whether tcpilot learns by a part of a configuration: a rule
-// of it does, or it has none and so tcpilot's own, which does.
+// configLearns reports whether tcpilot learns with this part of a configuration: a rule
+// learns, or there are no rules, so that tcpilot's default rules apply, which learn.
 func configLearns(text string) bool {
 	root, err := readConfig(text)
 	rules := root.Get("rules")
@@ -53,8 +54,9 @@ func configLearns(text string) bool {
 		slices.ContainsFunc(rules.Items, func(rule *yamlfile.Node) bool { return rule.Get("learn") != nil })
 }
 
-// drawAlike adds the key of draws to a configuration, if it has none, because daemons whose
-// connections share a queue should draw the same. Other lines do not change.
+// drawAlike adds the key of draws (learning.draw_key) to a configuration that has none,
+// because daemons whose connections share a queue should draw the same arms. Other lines do
+// not change.
 func drawAlike(text, key string) (string, error) {
 	return withEntry(text, "learning", "draw_key", key)
 }

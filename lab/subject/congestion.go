@@ -15,14 +15,14 @@ import (
 )
 
 // linuxControls are the congestion controls of Linux, all of which may be modules, and bbr3
-// and prague, which some kernels are patched with.
+// and prague, which some patched kernels have.
 var linuxControls = slices.Sorted(slices.Values(append(names(congestion.Linux()), "bbr3", "prague")))
 
 // knownControls are those of Linux and tcpilot's own.
 var knownControls = slices.Concat(linuxControls, ownControls())
 
-// Controls lists the congestion controls that this kernel has, the modules of
-// the known ones included, which it loads.
+// Controls lists the congestion controls that this kernel has. It loads the modules of the
+// known ones.
 func Controls() ([]string, error) {
 	for _, name := range linuxControls {
 		if err := tryModule(name); err != nil && !errors.Is(err, ErrUnavailable) {
@@ -45,8 +45,8 @@ func names(list []congestion.Control) (names []string) {
 
 func isOurs(name string) bool { return slices.Contains(ownControls(), name) }
 
-// tryCongestion checks that this kernel has a congestion control, or takes it if it
-// is one of tcpilot's own.
+// tryCongestion checks that this kernel has a congestion control. One of tcpilot's own is
+// loaded and released again.
 func (w *World) tryCongestion(name string) error {
 	if !isOurs(name) {
 		return tryModule(name)
@@ -91,8 +91,7 @@ func tryModule(name string) error {
 	return err
 }
 
-// setCongestion gives all hosts the default congestion control that they begin
-// with.
+// setCongestion sets the default congestion control with which each host begins.
 func (s *subject) setCongestion(ctx context.Context) error {
 	own, err := kernelcc.Default()
 	if err != nil {
@@ -130,7 +129,7 @@ func (s *subject) setCongestion(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Also if it is right already: a tuner may change it.
+		// Also if the value is right already, because a tuner may change it.
 		s.undo.Push("", func() error { return h.SetCongestion(before) })
 		if err := h.SetCongestion(name); err != nil {
 			return err
@@ -139,7 +138,7 @@ func (s *subject) setCongestion(ctx context.Context) error {
 	return nil
 }
 
-// hosts are all of the layout and the tuned ones.
+// hosts returns all hosts of the layout and the tuned ones.
 func (s *subject) hosts() []*topology.Host {
 	all := slices.Clone(s.world.Tuned)
 	if s.world.Layout == nil {

@@ -6,7 +6,7 @@ import "slices"
 // own.
 const KernelOnly = "tcpilot-kernel"
 
-// Named returns the subject that a name alone stands for.
+// Named returns the subject of a name that needs no settings.
 func Named(name string) (s Spec, ok bool) {
 	s.Name = name
 	switch k := Kind(name); {
@@ -22,7 +22,7 @@ func Named(name string) (s Spec, ok bool) {
 	return s, true
 }
 
-// Names lists what Named knows.
+// Names lists the names that Named accepts.
 func Names() []string {
 	return append([]string{string(Default), string(Tcpilot), KernelOnly, string(Bpftune)}, knownControls...)
 }

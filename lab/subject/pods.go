@@ -20,7 +20,7 @@ type pods struct {
 	spec   Spec
 	layout *topology.Layout
 	home   *home    // the daemon's, if there is one
-	chain  *chain   // of plugins; nil if the pods are joined without
+	chain  *chain   // of plugins; nil if the pods are connected without plugins
 	daemon *tcpilot // on each node; nil if there is none
 }
 
@@ -51,7 +51,8 @@ func newPods(s Spec, w World) (*pods, error) {
 	return p, nil
 }
 
-// newDaemon has tcpilot run on the nodes of pods, whose cgroups contain those of the pods.
+// newDaemon makes a tcpilot that runs on the nodes of pods. The cgroups of nodes contain
+// those of their pods.
 func newDaemon(s Spec, w World) (*tcpilot, error) {
 	w.Tuned = nil
 	for _, p := range w.Layout.Pods {

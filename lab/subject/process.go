@@ -32,14 +32,14 @@ type process struct {
 
 	cmd    *exec.Cmd
 	exited chan struct{}
-	err    error // of its end; once exited is closed
+	err    error // how it ended; set when exited is closed
 
 	mu     sync.Mutex
 	reaped bool // its id may be another's
 }
 
-// start starts cmd on a host, in a cgroup if that is not nil. It writes to the
-// log unless cmd says otherwise.
+// start starts cmd on a host, in a cgroup if that is not nil. Its output goes to the log
+// unless cmd.Stdout is set.
 func (p *process) start(h *topology.Host, cg *topology.Cgroup, cmd *exec.Cmd) error {
 	p.cmd, p.exited = cmd, make(chan struct{})
 	if cmd.Stdout == nil {

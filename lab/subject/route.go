@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// route sets initial windows on every route of the main table, of both families:
-// whichever way a host takes to another has them.
+// route sets initial windows on every route of the main table, of both families, so that
+// they apply to all destinations.
 type route struct {
 	none
 	spec  Spec

@@ -87,18 +87,19 @@ func (all sites) text() string {
 	return b.String()
 }
 
-// home is a directory of the run that stays from Start to Start, made when it is
-// first used.
+// home is a directory of the run that stays from one Start to the next. It is made when it
+// is first used.
 type home struct {
 	net  *topology.Net
 	name string // of the subject
 	path string
 }
 
-// of makes the part of a host.
-func (h *home) of(host string) (string, error) {
+// hostDir returns the directory of a host in it, and makes it if it does not exist.
+func (h *home) hostDir(host string) (string, error) {
 	if h.path == "" {
-		// A name may hold anything, and a socket's path has at most 107 bytes.
+		// A hash, because a name may have any characters, and the path of a Unix socket at
+		// most 107 bytes (sun_path of unix(7)).
 		hash := fnv.New32a()
 		hash.Write([]byte(h.name))
 		path, err := h.net.Dir(fmt.Sprintf("subject-%08x", hash.Sum32()))

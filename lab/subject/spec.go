@@ -11,15 +11,15 @@ import (
 )
 
 var (
-	// validName keeps names fit for a table, and for part of a file's name.
+	// validName matches names that fit into a table and into the name of a file.
 	validName = regexp.MustCompile(`^[\w][\w .+=/()-]{0,39}$`)
 	// validCC is what TCP_CA_NAME_MAX (include/net/tcp.h) allows, in the letters that
 	// congestion controls use.
 	validCC = regexp.MustCompile(`^[a-z0-9_]{1,15}$`)
 )
 
-// maxWindow is the most packets of an initial window: more than a 32-bit window
-// of 64 KB packets could hold says that another unit was meant.
+// maxWindow is the maximum of an initial window in packets. With packets of 64 KB it fills
+// a 32-bit window, so a larger number was meant in another unit.
 const maxWindow = 65535
 
 // Check finds mistakes that do not depend on the machine.
@@ -33,7 +33,7 @@ func (s Spec) Check() error {
 	return nil
 }
 
-// checkKind checks what its kind needs.
+// checkKind checks that what the kind needs is set.
 func (s Spec) checkKind() error {
 	switch s.Kind {
 	case Default, Bpftune:
@@ -77,7 +77,7 @@ func (s Spec) checkCC() error {
 	return nil
 }
 
-// checkOthers finds what belongs to another kind, and would do nothing.
+// checkOthers finds settings of other kinds, which would have no effect.
 func (s Spec) checkOthers() error {
 	var errs []error
 	for _, f := range []struct {

@@ -28,7 +28,7 @@ func TestCheck(t *testing.T) {
 		{Spec{Name: "a", Kind: Pods, Join: "veth", Plugins: []Plugin{{Type: "ptp"}}}, "needs either pods"},
 		{Spec{Name: "a", Kind: Pods, Join: "magic"}, "it is one of"},
 		{Spec{Name: "a", Kind: Pods, Join: "veth", Annotations: map[string]string{"a": "b"}}, "passed to plugins"},
-		{Spec{Name: "a", Kind: Pods, Plugins: []Plugin{{Type: "../ptp"}}}, "no name of a plugin"},
+		{Spec{Name: "a", Kind: Pods, Plugins: []Plugin{{Type: "../ptp"}}}, "not a valid name of a plugin"},
 		{Spec{Name: "a", Kind: Pods, Plugins: []Plugin{{Type: "ptp", Keys: map[string]json.RawMessage{"ipam": nil}}}}, "sets ipam itself"},
 		{Spec{Name: "a", Kind: Pods, Join: "veth", Config: "pods: {dir: /x}"}, "pods.dir may not be set"},
 		{Spec{Name: "a", Kind: Fixed, CC: "bbr", Join: "veth"}, "join is for kind pods"},

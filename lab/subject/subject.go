@@ -27,7 +27,9 @@ const (
 type Spec struct {
 	Name string // in reports, unique within a scenario
 	Kind Kind
-	CC   string // Fixed; of the others, the default that they begin with: the scenario's baseline's if empty
+	// CC is the congestion control of Fixed. For other kinds it is the default congestion
+	// control at the start; empty is World.CC.
+	CC string
 	// Route.
 	InitCwnd, InitRwnd int // packets; 0 leaves the route's
 	// Pods: either one of the ways without plugins, or a chain of CNI plugins.
@@ -52,8 +54,8 @@ type Spec struct {
 type World struct {
 	Net    *topology.Net
 	Layout *topology.Layout
-	// Tuned are the hosts that the subject tunes, Cgroups theirs, by host name, and those of
-	// the nodes of pods.
+	// Tuned are the hosts that the subject tunes. Cgroups are the cgroups of these and of
+	// the nodes of pods, by host name.
 	Tuned   []*topology.Host
 	Cgroups map[string]*topology.Cgroup
 	Binary  string // tcpilot
@@ -64,7 +66,8 @@ type World struct {
 	Default string
 	// Fresh has tcpilot forget at each Stop what it learned.
 	Fresh bool
-	// Others are the congestion controls that the traffic asks for by itself.
+	// Others are the congestion controls that the applications of the traffic set
+	// themselves.
 	Others []string
 }
 
@@ -72,12 +75,12 @@ type World struct {
 // Start to the next until Close, unless Forgets is true.
 type Subject interface {
 	Name() string
-	// Learns reports whether it needs warm-up rounds before the measured ones.
+	// Learns reports whether the subject needs warm-up rounds before the measured ones.
 	Learns() bool
 	// Forgets reports whether Stop drops what it learned, so that it needs a warm-up after
 	// every Start.
 	Forgets() bool
-	// Start returns once the subject tunes. If it fails, it has undone its changes.
+	// Start returns when the subject is ready. If it fails, it has undone its changes.
 	Start(ctx context.Context) error
 	// Stop undoes Start, also if ctx has ended. A process that does not end within a minute
 	// of SIGTERM is killed. That is an error, and so is a process that ended before. Without
@@ -85,28 +88,26 @@ type Subject interface {
 	Stop(ctx context.Context) error
 	// Close stops the subject and removes what it kept between rounds.
 	Close() error
-	// State is what the subject says of itself, for the report (JSON); nil if
-	// nothing. Only while it is started.
+	// State is what the subject reports about itself, as JSON; nil if it reports nothing or
+	// is not started.
 	State(ctx context.Context) ([]byte, error)
 	// Log is what its processes wrote: the last 64 KiB of each host's.
 	Log() string
 }
 
-// ErrUnavailable says that this machine cannot run a subject: its error holds
-// why.
+// ErrUnavailable is wrapped by errors that say why this machine cannot run a subject.
 var ErrUnavailable = errors.New("not available here")
 
 // tuner is the part of a subject that its kind makes.
 type tuner interface {
-	// begin starts tuning; what it did so far is in the undo list also when it
-	// fails.
+	// begin starts tuning. The steps that undo what it did are in u, also if it fails.
 	begin(ctx context.Context, u *undo.Stack) error
 	state(ctx context.Context) ([]byte, error)
 	log() string
 	close() error
 }
 
-// New makes a subject and checks whether it can run, without changing a thing.
+// New makes a subject and checks whether it can run here. It changes nothing.
 func New(s Spec, w World) (Subject, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func newTuner(s Spec, w World) (tuner, error) {
 	case Pods:
 		return newPods(s, w)
 	}
-	return none{}, nil // the congestion control is all
+	return none{}, nil // only the congestion control is set
 }
 
 // none tunes nothing.
@@ -150,8 +151,8 @@ func (none) state(context.Context) ([]byte, error)    { return nil, nil }
 func (none) log() string                              { return "" }
 func (none) close() error                             { return nil }
 
-// subject is a tuner with what all kinds have: the congestion control that the
-// hosts begin with, and the undoing.
+// subject is a tuner with what all kinds have: the congestion control with which hosts
+// begin, and the steps to undo.
 type subject struct {
 	spec    Spec
 	world   World
@@ -162,7 +163,7 @@ type subject struct {
 
 func (s *subject) Name() string { return s.spec.Name }
 
-// Learns of a command is true since nobody knows.
+// Learns is true for a command, because it is not known whether it learns.
 func (s *subject) Learns() bool {
 	switch s.spec.Kind {
 	case Tcpilot:
@@ -173,7 +174,8 @@ func (s *subject) Learns() bool {
 	return s.spec.Kind == Bpftune || s.spec.Kind == Command
 }
 
-// Forgets of a command is true since nobody knows; bpftune's maps end with it.
+// Forgets is true for bpftune, whose maps end with its process, and for a command, because
+// it is not known what it keeps.
 func (s *subject) Forgets() bool {
 	return s.spec.Kind == Bpftune || s.spec.Kind == Command || s.world.Fresh
 }

@@ -16,11 +16,13 @@ import (
 // sysctlRoot shows the sysctls of the network namespace of the calling thread.
 const sysctlRoot = sysctl.Root + "/net"
 
-// sysctls are values of a namespace's sysctls, by file, without the default
-// congestion control: setCongestion undoes that, for which a write may not do.
+// sysctls are values of a namespace's sysctls, by file. The default congestion control is
+// not among them: setCongestion restores it, because the kernel may refuse a plain write
+// (see topology.Host.SetCongestion).
 type sysctls map[string]string
 
-// readSysctls reads all that can be written: a tuner may change any.
+// readSysctls reads all sysctls that can be written, because a tuner may change any of
+// them.
 func readSysctls(h *topology.Host) (sysctls, error) {
 	all := sysctls{}
 	err := h.Do(func() error {
@@ -30,7 +32,7 @@ func readSysctls(h *topology.Host) (sysctls, error) {
 			}
 			info, err := e.Info()
 			if err != nil || info.Mode()&0o600 != 0o600 {
-				return nil // a device that goes, or nothing to change
+				return nil // its device was removed meanwhile, or it cannot be written
 			}
 			if value, err := os.ReadFile(path); err == nil { // some have no value yet
 				all[path] = string(value)
@@ -65,7 +67,8 @@ func (before sysctls) restore(h *topology.Host) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// keepSysctls has the sysctls of all sites restored: not every tuner does.
+// keepSysctls lets u restore the sysctls of all sites, because not every tuner restores
+// what it changed.
 func (all sites) keepSysctls(u *undo.Stack) error {
 	for _, s := range all {
 		before, err := readSysctls(s.host)

@@ -38,7 +38,7 @@ func (t *tail) String() string {
 	return string(t.text)
 }
 
-// end is what an error quotes: whole lines, if they are not too long.
+// end is the part that an error quotes: whole lines, if they are not too long.
 func (t *tail) end() string {
 	s := strings.TrimSpace(t.String())
 	if len(s) <= errorLimit {
@@ -51,7 +51,7 @@ func (t *tail) end() string {
 	return s
 }
 
-// pipe is a way into a log for programs that outlive the one that started them.
+// pipe is a pipe to a log, for programs that outlive the shell that started them.
 type pipe struct {
 	*os.File
 	read   *os.File
@@ -91,7 +91,7 @@ func (p *pipe) copy(t *tail) {
 	}
 }
 
-// flush waits until all that was written until now is in the log.
+// flush waits until everything that was written before the call is in the log.
 func (p *pipe) flush() {
 	if _, err := p.Write([]byte{mark}); err != nil {
 		return
@@ -103,7 +103,8 @@ func (p *pipe) flush() {
 	}
 }
 
-// Close reads what is left. Who still holds the pipe then can write no more.
+// Close reads what is left. After that, processes that still have the pipe open cannot
+// write to it.
 func (p *pipe) Close() error {
 	err := p.File.Close()
 	select {

@@ -33,7 +33,7 @@ type tcpilot struct {
 	binary string
 	config string // what all daemons have in common
 	fresh  bool
-	pods   bool // the sites are nodes of pods, whose records are in a directory of each
+	pods   bool // the sites are nodes of pods; each has a directory with the records of its pods
 	sites  sites
 	home   home
 }
@@ -113,7 +113,7 @@ func (t *tcpilot) begin(ctx context.Context, u *undo.Stack) error {
 // prepare writes a site's configuration and mounts a BPF file system for it. Unmounting that
 // removes the pins that a killed daemon leaves.
 func (t *tcpilot) prepare(s *site, u *undo.Stack) (files, error) {
-	dir, err := t.home.of(s.host.Name)
+	dir, err := t.home.hostDir(s.host.Name)
 	if err != nil {
 		return files{}, err
 	}
@@ -145,14 +145,14 @@ func (t *tcpilot) prepare(s *site, u *undo.Stack) (files, error) {
 	return f, nil
 }
 
-// state is `tcpilot paths --json` of each tuned host, by its name.
+// state returns the output of `tcpilot paths --json` of each tuned host, by its name.
 func (t *tcpilot) state(ctx context.Context) ([]byte, error) { return t.ask(ctx, "paths") }
 
-// ask is what a command says with --json of each tuned host, by its name.
+// ask returns the output of a command with --json for each tuned host, by its name.
 func (t *tcpilot) ask(ctx context.Context, command string) ([]byte, error) {
 	all := map[string]json.RawMessage{}
 	for _, s := range t.sites {
-		dir, err := t.home.of(s.host.Name)
+		dir, err := t.home.hostDir(s.host.Name)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ func (n *Net) Cgroup(name string) (*Cgroup, error) {
 	return n.addCgroup(filepath.Join(root, n.id.name(name)))
 }
 
-// Child makes a cgroup in the cgroup, as that of a pod is in one of its node.
+// Child makes a cgroup in the cgroup, as a pod's is in its node's.
 func (c *Cgroup) Child(n *Net, name string) (*Cgroup, error) {
 	return n.addCgroup(filepath.Join(c.Path, name))
 }

@@ -30,8 +30,8 @@ type Edge struct {
 	From, To string // names of nodes
 }
 
-// Graph is a network to build. Routes are shortest paths, the same in both
-// directions; of equally long ones the one is taken that avoids the later edges.
+// Graph is a network to build. Routes are shortest paths, the same in both directions; of
+// equally long ones, the one without the later edges is used (see cost).
 type Graph struct {
 	Nodes []Node
 	Edges []Edge
@@ -40,7 +40,7 @@ type Graph struct {
 	Pods []Place
 }
 
-// maxEdges is how many links the third byte of IPv4 addresses can number.
+// maxEdges is the number of links that the third byte of IPv4 addresses can distinguish.
 const maxEdges = 256
 
 // names matches names that are valid for a device, a namespace and a sysctl: IFNAMSIZ

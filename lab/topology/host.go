@@ -28,7 +28,7 @@ type Host struct {
 // Netlink returns a netlink handle of the namespace.
 func (h *Host) Netlink() *netlink.Handle { return h.link }
 
-// Path is a file by which any process can open the namespace.
+// Path is the file through which any process can open the namespace.
 func (h *Host) Path() string { return filepath.Join(netns.Dir, h.Namespace) }
 
 // Do runs f in the namespace, on another thread. Goroutines that f starts run outside of
@@ -52,7 +52,7 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr.Setpgid = true
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	name := filepath.Base(cmd.Path)
-	if err := h.parent(cmd.Start); err != nil {
+	if err := h.onStartThread(cmd.Start); err != nil {
 		return fmt.Errorf("start %s in %s: %w", name, h.Name, err)
 	}
 	process := cmd.Process // keeps no reference to cmd, which may hold the output

@@ -34,7 +34,8 @@ const (
 	bridgeDevice = "pods0"
 )
 
-// Gateways of routed pods: addresses of nobody, which permanent neighbour entries resolve.
+// Gateways of routed pods: addresses that no device has. Permanent neighbour entries
+// resolve them.
 var gateways = []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")}
 
 // Addresses within a node's network: that of the bridge, and of the first pod.
@@ -56,12 +57,12 @@ func (l *Layout) Join(how Join) error {
 		if err := join(); err != nil {
 			return fmt.Errorf("connect pod %s by %s: %w", p.Name, how, err)
 		}
-		p.Connected(nth(p.Net4, firstPodHost+p.number).Addr(), nth(p.Net6, firstPodHost+p.number).Addr())
+		p.SetAddrs(nth(p.Net4, firstPodHost+p.number).Addr(), nth(p.Net6, firstPodHost+p.number).Addr())
 	}
 	return nil
 }
 
-// joinDirectly joins two pods as two hosts are.
+// joinDirectly joins two pods by one veth pair, as a wire joins two hosts.
 func (l *Layout) joinDirectly() error {
 	if len(l.Pods) != 2 {
 		return fmt.Errorf("connect pods directly: there are %d, want 2", len(l.Pods))
@@ -69,9 +70,10 @@ func (l *Layout) joinDirectly() error {
 	var ends [2]EndSpec
 	for i, p := range l.Pods {
 		a4, a6 := nth(p.Net4, firstPodHost+p.number), nth(p.Net6, firstPodHost+p.number)
-		// With the length of the network of all pods, so that each is on the other's link.
+		// With the prefix length of the network of all pods, so that each finds the other
+		// on the link.
 		ends[i] = EndSpec{p.Host, podDevice, netip.PrefixFrom(a4.Addr(), podNet4.Bits()), netip.PrefixFrom(a6.Addr(), podNet6.Bits())}
-		p.Connected(a4.Addr(), a6.Addr())
+		p.SetAddrs(a4.Addr(), a6.Addr())
 	}
 	_, _, err := l.Net.Wire(ends[0], ends[1])
 	return err
@@ -80,7 +82,7 @@ func (l *Layout) joinDirectly() error {
 // hostDevice is the name of the node's end.
 func (p *Pod) hostDevice() string { return fmt.Sprint("pod", p.number) }
 
-// pair makes the pair of devices, whose ends are up, and returns both.
+// pair makes the pair of devices, sets both ends up, and returns them.
 func (p *Pod) pair(pair netlink.Link) (inner, outer netlink.Link, err error) {
 	if err := p.Node.link.LinkAdd(pair); err != nil {
 		return nil, nil, fmt.Errorf("add %s: %w", pair.Type(), err)
@@ -218,7 +220,7 @@ func (p *Pod) address(inner netlink.Link, a netip.Prefix) error {
 	return nil
 }
 
-// nth is an address of a network, with its length.
+// nth is address number n, at most 255, of a network, with the network's prefix length.
 func nth(network netip.Prefix, n int) netip.Prefix {
 	all := network.Addr().AsSlice()
 	all[len(all)-1] = byte(n)
@@ -226,8 +228,8 @@ func nth(network netip.Prefix, n int) netip.Prefix {
 	return netip.PrefixFrom(addr, network.Bits())
 }
 
-// KeepLinks remembers the devices of pods and nodes. restore removes those that came later, with
-// their addresses, routes and neighbours, and says that no pod is connected.
+// KeepLinks remembers the devices of pods and nodes. restore removes those that were added
+// later, with their addresses, routes and neighbours, and clears the addresses of the pods.
 func (l *Layout) KeepLinks() (restore func() error, err error) {
 	before := map[*Host][]int{}
 	for _, p := range l.Pods {
@@ -243,7 +245,7 @@ func (l *Layout) KeepLinks() (restore func() error, err error) {
 	}
 	return func() error {
 		for _, p := range l.Pods {
-			p.Connected(netip.Addr{}, netip.Addr{})
+			p.SetAddrs(netip.Addr{}, netip.Addr{})
 		}
 		var errs []error
 		for h, kept := range before {
@@ -264,7 +266,7 @@ func (h *Host) removeLinks(keep []int) error {
 		if slices.Contains(keep, link.Attrs().Index) {
 			continue
 		}
-		// The other end of a pair may have taken it along.
+		// It may be gone already, because removing one end of a pair removes the other.
 		if err := h.link.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("remove %s of %s: %w", link.Attrs().Name, h.Name, err))
 		}
@@ -272,7 +274,7 @@ func (h *Host) removeLinks(keep []int) error {
 	return errors.Join(errs...)
 }
 
-// links lists the host's devices, again if one came or went meanwhile.
+// links lists the host's devices. It repeats that if a device came or went meanwhile.
 func (h *Host) links() (list []netlink.Link, err error) {
 	for range 10 {
 		if list, err = h.link.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -288,7 +290,8 @@ func (h *Host) links() (list []netlink.Link, err error) {
 const (
 	reachTry  = 200 * time.Millisecond
 	reachWait = 10 * time.Second
-	// discard is a port at which nothing of the lab listens.
+	// discard is the port of the discard service (RFC 863), at which nothing of the lab
+	// listens.
 	discard = 9
 )
 

@@ -94,12 +94,12 @@ func (l *Layout) route(h *Host) error {
 	return nil
 }
 
-// routers adds a route for a prefix towards a host to every router except but, the
-// last one, which is on the host's link and needs none.
-func (l *Layout) routers(h, but *Host, to netip.Prefix) error {
+// routers adds a route for a prefix towards a host to every router. The router except, if
+// not nil, is on the host's link and needs none.
+func (l *Layout) routers(h, except *Host, to netip.Prefix) error {
 	for name, step := range l.Graph.toward(h.Name) {
 		router := l.Hosts[name]
-		if router == but || !l.isRouter(router) {
+		if router == except || !l.isRouter(router) {
 			continue
 		}
 		_, gateway := l.hop(step).ends()

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Place says on which node, a router of the graph, a pod is.
+// Place is a pod and the node that it is on, which is a router of the graph.
 type Place struct{ Pod, Node string }
 
 // Pod is a sender or a receiver that has no link of its own. A subject connects it to its node,
-// and says with which addresses.
+// and sets its addresses (SetAddrs).
 type Pod struct {
 	*Host
 	Node *Host
@@ -28,7 +28,8 @@ var (
 	podNet6 = netip.MustParsePrefix("fd78::/32")
 )
 
-// maxNodes is how many nodes the third byte of the pods' IPv4 addresses can number.
+// maxNodes is the number of nodes that the third byte of the pods' IPv4 addresses can
+// distinguish.
 const maxNodes = 256
 
 // checkPods checks the places of pods; links has the number of links of each node of the graph.
@@ -53,7 +54,8 @@ func (g Graph) checkPods(links map[string]int) error {
 
 func (g Graph) isPod(name string) bool { return g.place(name) != name }
 
-// place is the node that a pod is on; of others it is themselves.
+// place is the node that a pod is on; for a node of the graph that is no pod, it is that
+// node itself.
 func (g Graph) place(name string) string {
 	for _, p := range g.Pods {
 		if p.Pod == name {
@@ -108,7 +110,7 @@ func (l *Layout) pod(h *Host) *Pod {
 	return nil
 }
 
-// Place returns the node that a pod is on; another host itself.
+// Place returns the node that a pod is on; for a host that is no pod, the host itself.
 func (l *Layout) Place(h *Host) *Host {
 	if p := l.pod(h); p != nil {
 		return p.Node
@@ -116,9 +118,9 @@ func (l *Layout) Place(h *Host) *Host {
 	return h
 }
 
-// Connected says by which addresses others reach the pod from now on; invalid ones if it is
-// not connected.
-func (p *Pod) Connected(addr4, addr6 netip.Addr) { p.addr4, p.addr6 = addr4, addr6 }
+// SetAddrs sets the addresses at which others reach the pod; invalid ones if it is not
+// connected.
+func (p *Pod) SetAddrs(addr4, addr6 netip.Addr) { p.addr4, p.addr6 = addr4, addr6 }
 
 func (p *Pod) addr(ipv6 bool) netip.Addr {
 	if ipv6 {

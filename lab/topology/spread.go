@@ -26,8 +26,8 @@ func SpreadAddr(i int, ipv6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 128 + byte(i>>8), byte(i), 1})
 }
 
-// Spread gives a sender or receiver every address of 10.128.0.0/9 and fd78::/32,
-// so that one host stands for many paths. Only one host of a layout may be spread. It
+// Spread gives a sender or receiver every address of 10.128.0.0/9 and fd78::/32, so that
+// one host is the remote end of many paths. Only one host of a layout may be spread. It
 // answers from the address that was contacted.
 func (l *Layout) Spread(h *Host) error {
 	for _, all := range []netip.Prefix{spread4, spread6} {

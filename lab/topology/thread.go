@@ -7,16 +7,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/thread"
 )
 
-// parent runs start, which starts a process, in the namespace, on the one thread that
-// starts all processes. The kernel sends Pdeathsig when the thread that started the
-// process ends, so that thread must live as long as this process.
-func (h *Host) parent(start func() error) error {
+// onStartThread runs start, which starts a process, in the namespace. It runs on the one
+// thread that starts all processes. The kernel sends Pdeathsig when the thread that started
+// the process ends, so that thread must live as long as this process.
+func (h *Host) onStartThread(start func() error) error {
 	done := make(chan error)
 	startThread() <- func() {
 		leave, err := netns.Enter(int(h.ns))
 		if err == nil {
 			err = start()
-			_ = leave() // a thread that cannot leave stays there, and enters the next namespace from there
+			_ = leave() // if it cannot leave, the thread enters the next namespace from this one
 		}
 		done <- err
 	}
