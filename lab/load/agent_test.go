@@ -111,11 +111,11 @@ func TestAgentRequestEndsWithContext(t *testing.T) {
 // A parent that sends a large request while the agent sends a large answer does not
 // deadlock, although both pipes are full.
 func TestPipesBothFull(t *testing.T) {
-	toAgent, fromMaster := io.Pipe()
-	toMaster, fromAgent := io.Pipe()
+	toAgent, fromParent := io.Pipe()
+	toParent, fromAgent := io.Pipe()
 	go serveRequests(toAgent, fromAgent)
-	a := &Agent{pending: map[uint64]chan response{}, gone: make(chan struct{}), out: json.NewEncoder(fromMaster)}
-	go a.take(toMaster)
+	a := &Agent{pending: map[uint64]chan response{}, gone: make(chan struct{}), out: json.NewEncoder(fromParent)}
+	go a.take(toParent)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	var calls sync.WaitGroup
@@ -128,5 +128,5 @@ func TestPipesBothFull(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	fromMaster.Close()
+	fromParent.Close()
 }

@@ -119,7 +119,7 @@ func script(ctx context.Context, name string, args []string, stdout, stderr io.W
 	return exit, nil
 }
 
-// check returns an error, with what to do, if the machine cannot start.
+// check returns an error that says what to do if the machine cannot start.
 func (m Machine) check() error {
 	kernels, err := Kernels(m.Scripts)
 	if err != nil {

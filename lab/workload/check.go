@@ -14,7 +14,8 @@ import (
 const (
 	maxCount   = load.MaxFlows // of requests, flows, connections: for each host of From
 	maxStreams = 1000
-	// maxPlaces bounds the concurrency of one agent, by its file descriptors.
+	// maxPlaces is the maximum concurrency of one agent, which needs a file descriptor for
+	// each connection.
 	maxPlaces = 4096
 	// maxPoints bounds the points of one connection: 10 minutes each 10 ms.
 	maxPoints = 60_000
@@ -47,7 +48,7 @@ var fields = []field{
 	{"sample", func(s Spec) bool { return s.Sample != 0 }, []Kind{Bulk, RPC, Flows, Mux, Iperf3}},
 }
 
-// kinds are all there are.
+// kinds are all kinds of traffic.
 var kinds = []Kind{Bulk, RPC, Flows, Churn, Mux, Iperf3, Wrk, Web}
 
 // mistakes collects lines "FIELD: what is wrong".
@@ -91,7 +92,7 @@ func (s Spec) Check() error {
 func (m *mistakes) sample(s Spec) {
 	least := load.MinSample
 	if s.Kind == Iperf3 {
-		least = 100 * time.Millisecond // of its -i
+		least = 100 * time.Millisecond // the minimum of its option -i
 	}
 	m.unless(s.Sample == 0 || s.Sample >= least, "sample", "%s is less than %s", s.Sample, least)
 	m.unless(s.Sample <= 0 || s.Duration/s.Sample <= maxPoints, "sample",
@@ -132,7 +133,7 @@ func (m *mistakes) size(s Size) {
 		"want 1 <= scale < max <= %d, not %.0f and %.0f", load.MaxMessage, s.Scale, s.Max)
 }
 
-// kind checks what the kinds demand.
+// kind checks what the kind needs.
 func (m *mistakes) kind(s Spec) {
 	switch s.Kind {
 	case Bulk:

@@ -14,9 +14,9 @@ var sound = map[string]struct {
 	Spec
 	length time.Duration
 }{
-	"4 bulk streams of 10s":             {Spec{Kind: Bulk, Streams: 4, Duration: 10 * time.Second}, 10 * time.Second},
-	"1 line of 8 bulk streams of 500ms": {Spec{Kind: Bulk, Count: 8, Duration: 500 * time.Millisecond}, 4 * time.Second},
-	"1 line of 4 bulk streams of 1s, from 1s on, until 4.5s": {
+	"4 bulk streams of 10s":                 {Spec{Kind: Bulk, Streams: 4, Duration: 10 * time.Second}, 10 * time.Second},
+	"1 sequence of 8 bulk streams of 500ms": {Spec{Kind: Bulk, Count: 8, Duration: 500 * time.Millisecond}, 4 * time.Second},
+	"1 sequence of 4 bulk streams of 1s, from 1s on, until 4.5s": {
 		Spec{Kind: Bulk, Count: 4, Duration: time.Second, Start: time.Second, End: 4500 * time.Millisecond}, 4500 * time.Millisecond},
 	"1 bulk stream of 1s, until 2s": {Spec{Kind: Bulk, Duration: time.Second, End: 2 * time.Second}, time.Second},
 	"1 iperf3 stream of 3s, IPv6":   {Spec{Kind: Iperf3, Duration: 3 * time.Second, IPv6: true}, 3 * time.Second},

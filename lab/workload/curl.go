@@ -13,16 +13,16 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// curlFormat has curl tell of each request once it is over, on stderr, which it
-// does not buffer. Times are in seconds. A line of its progress may be there already:
-// some versions write it in spite of --silent.
+// curlFormat makes curl write a line about each request when it ends, to stderr, because
+// curl does not buffer that. Times are in seconds. It begins with a newline, because some
+// versions of curl write progress to stderr in spite of --silent.
 const curlFormat = `%{stderr}\ntcpilot %{local_port} %{time_connect} %{time_total} %{size_download} %{http_code} %{errormsg}\n`
 
-// webCurl has curl make the requests. "Connection: close" makes it and nginx use
-// a connection for one request only.
+// webCurl lets curl make the requests. "Connection: close" makes curl and nginx use each
+// connection for one request only.
 func (l *hostPair) webCurl(ctx context.Context, at string) ([]load.Connection, error) {
-	var told curlReport
-	p, err := l.startWith(&told, l.to, "curl", "--silent", "--parallel", "--parallel-immediate",
+	var report curlReport
+	p, err := l.startWith(&report, l.to, "curl", "--silent", "--parallel", "--parallel-immediate",
 		"--parallel-max", strconv.Itoa(l.places()), "--max-time", strconv.Itoa(int(l.bound().Seconds())),
 		"--header", "Connection: close", "--output", "/dev/null", "--write-out", curlFormat,
 		fmt.Sprintf("http://%s%s?[1-%d]", at, webFile, l.Count))
@@ -30,16 +30,16 @@ func (l *hostPair) webCurl(ctx context.Context, at string) ([]load.Connection, e
 		return nil, err
 	}
 	defer p.stop()
-	err = p.wait(ctx, l.bound()+witnessOvertime)
-	list := told.connections(l.Size.Fixed)
+	err = p.wait(ctx, l.bound()+programOvertime)
+	list := report.connections(l.Size.Fixed)
 	if len(list) == l.Count {
-		err = nil // curl's exit code is of any request that failed, which the list tells
+		err = nil // the exit code says that a request failed, and the list says which
 	}
 	return list, err
 }
 
-// curlReport takes in what curl writes, with the time of each line: curl reports how
-// long a request took, but not when it began.
+// curlReport collects what curl writes, with the time of each line, because curl reports
+// how long a request took, but not when it began.
 type curlReport struct {
 	mu    sync.Mutex
 	rest  []byte
@@ -66,7 +66,7 @@ func (r *curlReport) Write(b []byte) (int, error) {
 	}
 }
 
-// connections are those that curl told of, by begin.
+// connections are those that curl reported, in the order in which they began.
 func (r *curlReport) connections(size uint64) (list []load.Connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *curlReport) connections(size uint64) (list []load.Connection) {
 	return list
 }
 
-// connection reads a line; false if it is none of curlFormat's.
+// connection reads a line; false if it does not have curlFormat.
 func (line curlLine) connection(size uint64) (c load.Connection, ok bool) {
 	var connect, total float64
 	var code int

@@ -32,7 +32,8 @@ func (s Spec) openLoop() bool { return s.Rate > 0 || len(s.Trace) > 0 }
 // endless reports whether only the duration ends the part.
 func (s Spec) endless() bool { return s.Count == 0 && s.Duration > 0 }
 
-// times is the count; otherwise if a duration bounds the part instead.
+// times is the count, or otherwise if there is no count and a duration bounds the part, or
+// 1.
 func (s Spec) times(otherwise int) int {
 	switch {
 	case s.Count > 0:
@@ -54,8 +55,8 @@ func or[T comparable](v, otherwise T) T {
 	return v
 }
 
-// Length is about how long the part takes, from the round's begin: exact if it has a
-// duration, a lower bound if it has only a count.
+// Length is about how long the part takes, from the beginning of the round: exact if it has
+// a duration, a lower bound if it has only a count.
 func (s Spec) Length() time.Duration {
 	var takes time.Duration
 	n := time.Duration(s.times(0))
@@ -104,9 +105,9 @@ func (s Spec) String() string {
 func (s Spec) what() string {
 	switch s.Kind {
 	case Bulk:
-		return s.lines(s.streams(), "bulk stream")
+		return s.sequences(s.streams(), "bulk stream")
 	case Iperf3:
-		return s.lines(s.streams(), "iperf3 stream")
+		return s.sequences(s.streams(), "iperf3 stream")
 	case RPC:
 		return fmt.Sprintf("%s of %s and %s back on %s", s.amount("request"), console.Bytes(float64(s.request())),
 			console.Bytes(float64(s.reply())), several(s.streams(), "connection"))
@@ -128,10 +129,10 @@ func (s Spec) what() string {
 	return fmt.Sprintf("traffic of kind %q", s.Kind)
 }
 
-// lines are streams, one after the other in each line.
-func (s Spec) lines(n int, what string) string {
+// sequences describes streams: Count of them one after the other in each of n sequences.
+func (s Spec) sequences(n int, what string) string {
 	if s.Count > 1 {
-		return fmt.Sprintf("%s of %d %ss of %s", several(n, "line"), s.Count, what, s.Duration)
+		return fmt.Sprintf("%s of %d %ss of %s", several(n, "sequence"), s.Count, what, s.Duration)
 	}
 	return fmt.Sprintf("%s of %s", several(n, what), s.Duration)
 }

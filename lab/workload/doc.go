@@ -1,6 +1,6 @@
-// Package workload is the traffic of a lab scenario: who sends what to whom, made
-// by load agents in a built topology, or by outside programs (iperf3, nginx and
-// wrk) as witnesses, and what came of it as measure.Result.
+// Package workload is the traffic of a lab scenario: who sends what to whom. Load agents
+// make it in a built topology, or other programs (iperf3, nginx, wrk and curl), with which
+// the agents are compared. The result is a measure.Result.
 //
 // It refuses unbounded traffic: every piece has a duration or a count, and a limit to
 // both.

@@ -21,7 +21,7 @@ type Fleet struct {
 	layout *topology.Layout
 	place  func(host string) load.Placer
 	agents map[string]*load.Agent // by host
-	dir    string                 // of files for witnesses, made when there is one
+	dir    string                 // for files of other programs; made when one needs it
 }
 
 // Start starts an agent on each sender and receiver. place returns the cgroup of a host's
@@ -47,8 +47,9 @@ func Start(ctx context.Context, l *topology.Layout, place func(host string) load
 }
 
 // Run makes one round of traffic: all parts at the same time, each from its Start on.
-// Failures of connections are recorded in the result, and are not errors. An error is that
-// of an impossible part, or of ctx, whose end stops all traffic at once. One round at a time.
+// Failures of connections are recorded in the result; they are not errors. It returns an
+// error if a part is impossible, or if ctx ended, which stops all traffic at once. Only one
+// round may run at a time.
 func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 	r := &round{Fleet: f, accounts: map[uint64]load.Account{}}
 	if err := r.plan(parts); err != nil {
@@ -68,7 +69,7 @@ func (f *Fleet) Run(ctx context.Context, parts []Spec) (measure.Result, error) {
 		return measure.Result{}, r.abandon(err)
 	}
 	r.collect(ctx)
-	r.spend(before, r.cpu(ctx))
+	r.addAgentsCPU(before, r.cpu(ctx))
 	return r.finish(), ctx.Err()
 }
 
@@ -144,8 +145,8 @@ func (r *round) open(ctx context.Context) error {
 	return nil
 }
 
-// grace is how long a server waits for the end of connections that its clients have closed:
-// three times the RTO of a path of 200 ms that has lost a FIN and its first retransmit.
+// grace is how long a server waits for the end of connections that its clients have closed.
+// It is enough for a path of 200 ms that loses a FIN and its first retransmit.
 const grace = 3 * time.Second
 
 // collect ends the servers and takes their accounts.
@@ -177,7 +178,7 @@ func (r *round) abandon(err error) error {
 	return err
 }
 
-// programs finds the outside programs that a part needs.
+// programs checks that the other programs that a part needs are installed.
 func (s Spec) programs() error {
 	needed := map[Kind][]string{Iperf3: {"iperf3"}, Wrk: {"wrk", "nginx"}, Web: {"nginx"}}[s.Kind]
 	if s.Client == Curl {

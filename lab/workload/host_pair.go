@@ -11,7 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// hostPair is a part's traffic between two hosts.
+// hostPair is the traffic of a part between two hosts.
 type hostPair struct {
 	*round
 	Spec
@@ -20,7 +20,7 @@ type hostPair struct {
 	from, to *topology.Host
 }
 
-// run makes the hostPair's traffic.
+// run makes the traffic of the pair.
 func (l *hostPair) run(ctx context.Context) {
 	if !load.Pause(ctx, l.Start) {
 		return
@@ -58,7 +58,8 @@ func (l *hostPair) address(h *topology.Host) string {
 	return netip.AddrPortFrom(l.layout.Addr(h, l.IPv6), loadPort).String()
 }
 
-// connection begins a record; reverse is data that goes against the hostPair.
+// connection begins a record. With reverse, the data flows from the host to to the host
+// from.
 func (l *hostPair) connection(reverse bool) measure.Connection {
 	c := measure.Connection{Group: l.group(), From: l.from.Name, To: l.to.Name}
 	if reverse {
@@ -67,7 +68,7 @@ func (l *hostPair) connection(reverse bool) measure.Connection {
 	return c
 }
 
-// bulk is one line of connections, one after the other.
+// bulk makes one sequence of connections, one after the other.
 func (l *hostPair) bulk(ctx context.Context, _ int) {
 	s := load.BulkSpec{To: l.address(l.to), Duration: l.Duration, CC: l.CC, Sample: l.Sample, Drain: drain}
 	if l.End > 0 {
@@ -96,16 +97,16 @@ func (l *hostPair) bulk(ctx context.Context, _ int) {
 	}
 }
 
-// drain is how long a bulk connection's last bytes may be on the way before it is
-// aborted, so that they do not disturb the next round: the send buffer's default
-// largest, 4 MB, at 10 Mbit/s.
+// drain is how long a bulk connection's last bytes may be in flight before it is aborted,
+// so that they do not disturb the next round: the time of 4 MB, the default maximum of the
+// send buffer (tcp_wmem), at 10 Mbit/s.
 const drain = 4 * time.Second
 
 func (l *hostPair) rpc(ctx context.Context, _ int) {
 	s := load.RPCSpec{To: l.address(l.to), CC: l.CC, Account: l.block(), Request: l.request(), Reply: l.reply(),
 		Count: l.times(0), Duration: l.bound(), Think: l.Think, Sample: l.Sample}
 	r, err := l.agents[l.from.Name].RPC(ctx, s)
-	l.conversation(ctx, r, err, s.Reply >= s.Request)
+	l.recordRequests(ctx, r, err, s.Reply >= s.Request)
 }
 
 func (l *hostPair) mux(ctx context.Context, stream int) {
@@ -117,11 +118,11 @@ func (l *hostPair) mux(ctx context.Context, stream int) {
 	}
 	s.Sizes = l.sizes(l.pair*maxStreams+stream, sizes)
 	r, err := l.agents[l.to.Name].Mux(ctx, s)
-	l.conversation(ctx, r, err, false)
+	l.recordRequests(ctx, r, err, false)
 }
 
-// conversation records a connection with many requests.
-func (l *hostPair) conversation(ctx context.Context, r load.RPCResult, err error, reverse bool) {
+// recordRequests records a connection with many requests.
+func (l *hostPair) recordRequests(ctx context.Context, r load.RPCResult, err error, reverse bool) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -180,7 +181,7 @@ func (l *hostPair) transfers(ctx context.Context) {
 	}
 }
 
-// keep is how many of churn's connections are recorded one by one.
+// keep is how many connections of churn are recorded one by one.
 const keep = 10_000
 
 func (l *hostPair) churn(ctx context.Context) {

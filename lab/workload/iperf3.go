@@ -12,7 +12,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// iperf3 has the witness of bulk run, as often as the part's count.
+// iperf3 runs iperf3, with which the agents' bulk streams are compared, as often as the
+// part's count says.
 func (l *hostPair) iperf3(ctx context.Context) {
 	for range max(l.Count, 1) {
 		if err := l.iperf3Once(ctx); err != nil && ctx.Err() == nil {
@@ -22,7 +23,7 @@ func (l *hostPair) iperf3(ctx context.Context) {
 }
 
 func (l *hostPair) iperf3Once(ctx context.Context) error {
-	port := witnessPort + l.number
+	port := programPort + l.number
 	server, err := l.start(l.to, "iperf3", "-s", "-1", "-p", strconv.Itoa(port))
 	if err != nil {
 		return err
@@ -34,7 +35,7 @@ func (l *hostPair) iperf3Once(ctx context.Context) error {
 	args := []string{"-J", "-c", l.layout.Addr(l.to, l.IPv6).String(), "-p", strconv.Itoa(port),
 		"-t", strconv.Itoa(int(l.Duration / time.Second)), "-P", strconv.Itoa(l.streams()),
 		"-i", strconv.FormatFloat(l.Sample.Seconds(), 'f', -1, 64),
-		"--connect-timeout", strconv.Itoa(int(witnessOvertime / 2 / time.Millisecond))}
+		"--connect-timeout", strconv.Itoa(int(programOvertime / 2 / time.Millisecond))}
 	if l.CC != "" {
 		args = append(args, "-C", l.CC)
 	}
@@ -44,13 +45,13 @@ func (l *hostPair) iperf3Once(ctx context.Context) error {
 		return err
 	}
 	defer client.stop()
-	err = client.wait(ctx, l.Duration+witnessOvertime)
+	err = client.wait(ctx, l.Duration+programOvertime)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	entries, perr := parseIperf3(client.out.Bytes())
 	if perr != nil {
-		return perr // it says more than the exit code
+		return perr // it is more specific than the exit code
 	}
 	if err != nil {
 		return err
@@ -67,8 +68,8 @@ func (l *hostPair) iperf3Once(ctx context.Context) error {
 	return nil
 }
 
-// iperf3Report is what iperf3 says with -J, as far as it is used. Round trips are
-// in microseconds, sampled once an interval; the window is in bytes.
+// iperf3Report is the part of iperf3's output with -J that is used. Round trips are in
+// microseconds, sampled once an interval; the window is in bytes.
 type iperf3Report struct {
 	Error string
 	Start struct {
@@ -100,8 +101,8 @@ type iperf3Report struct {
 	}
 }
 
-// parseIperf3 makes connections of a client's report. iperf3 counts no segments:
-// there are as many as its bytes make, and the retransmits.
+// parseIperf3 makes connections of a client's report. iperf3 does not count segments, so
+// they are computed: the bytes over the MSS, plus the retransmits.
 func parseIperf3(raw []byte) ([]entry, error) {
 	var r iperf3Report
 	if err := json.Unmarshal(raw, &r); err != nil {

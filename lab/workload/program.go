@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// witnessPort is the first hostPair's server's, the others count up.
-	witnessPort = 5300
-	// witnessOvertime is how long a witness may take beyond its duration, to
-	// connect, to have its last bytes acknowledged, and to tell.
-	witnessOvertime = 20 * time.Second
+	// programPort is the port of the server of the first host pair. Those of the others
+	// have the following ports.
+	programPort = 5300
+	// programOvertime is how long a program may take beyond its duration: to connect, to
+	// have its last bytes acknowledged, and to write its report.
+	programOvertime = 20 * time.Second
 )
 
-// program is an outside program that runs on a host.
+// program is a program other than the load agent that runs on a host.
 type program struct {
 	hostPair  *hostPair
 	host      *topology.Host
 	cmd       *exec.Cmd
-	out, says bytes.Buffer
+	out, errs bytes.Buffer
 	ended     chan struct{}
 	err       error
 }
 
-// start starts a program on a host, in the host's cgroup. Whoever starts it
-// calls stop.
+// start starts a program on a host, in the host's cgroup. The caller must call stop.
 func (l *hostPair) start(h *topology.Host, name string, args ...string) (*program, error) {
 	return l.startWith(nil, h, name, args...)
 }
@@ -45,7 +45,7 @@ func (l *hostPair) start(h *topology.Host, name string, args ...string) (*progra
 func (l *hostPair) startWith(stderr io.Writer, h *topology.Host, name string, args ...string) (*program, error) {
 	p := &program{hostPair: l, host: h, cmd: exec.Command(name, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LC_ALL=C")
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.says
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errs
 	if stderr != nil {
 		p.cmd.Stderr = stderr
 	}
@@ -62,7 +62,7 @@ func (l *hostPair) startWith(stderr io.Writer, h *topology.Host, name string, ar
 	return p, nil
 }
 
-// wait waits for its end, at most for d.
+// wait waits until the program ends, at most for d.
 func (p *program) wait(ctx context.Context, d time.Duration) error {
 	late := time.NewTimer(d)
 	defer late.Stop()
@@ -74,13 +74,13 @@ func (p *program) wait(ctx context.Context, d time.Duration) error {
 		return fmt.Errorf("run %s: no end after %s", p.cmd.Args[0], d)
 	}
 	if p.err != nil {
-		return fmt.Errorf("run %s: %w: %s", p.cmd.Args[0], p.err, strings.TrimSpace(p.says.String()))
+		return fmt.Errorf("run %s: %w: %s", p.cmd.Args[0], p.err, strings.TrimSpace(p.errs.String()))
 	}
 	return nil
 }
 
-// end has it end by itself after SIGTERM, which lets it wait for its own processes
-// and so have their time counted; stop comes after d.
+// end sends SIGTERM and waits up to d, so that the program can wait for its own processes,
+// whose CPU time is then counted. Then it calls stop.
 func (p *program) end(d time.Duration) {
 	p.cmd.Process.Signal(unix.SIGTERM)
 	select {
@@ -90,16 +90,17 @@ func (p *program) end(d time.Duration) {
 	p.stop()
 }
 
-// stop ends it and its process group, if it runs, and counts what it spent.
+// stop kills the program and its process group, if it runs, and counts the CPU time that it
+// spent.
 func (p *program) stop() {
 	select {
-	case <-p.ended: // its id may be another's
+	case <-p.ended: // its process id may have been reused
 	default:
 		unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
 		<-p.ended
 	}
 	s := p.cmd.ProcessState
-	p.hostPair.cost(p.host.Name, load.CPU{User: s.UserTime(), System: s.SystemTime()})
+	p.hostPair.addCPU(p.host.Name, load.CPU{User: s.UserTime(), System: s.SystemTime()})
 }
 
 // serving waits until the program listens on a port.
@@ -113,7 +114,7 @@ func (p *program) serving(ctx context.Context, port int) error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("start %s: %w: %s%s", p.cmd.Args[0], errors.Join(p.err), p.says.String(), p.out.String())
+			return fmt.Errorf("start %s: %w: %s%s", p.cmd.Args[0], errors.Join(p.err), p.errs.String(), p.out.String())
 		default:
 		}
 		if !load.Pause(ctx, 10*time.Millisecond) {
@@ -123,8 +124,8 @@ func (p *program) serving(ctx context.Context, port int) error {
 	return fmt.Errorf("start %s: it does not listen on port %d after 5 s", p.cmd.Args[0], port)
 }
 
-// listens looks for a listener in a table of sockets as proc shows it: its state
-// is 0A (TCP_LISTEN), its local address ends with the port.
+// listens looks for a listener in a table of sockets (proc_pid_net(5)): its state is 0A
+// (TCP_LISTEN), its local address ends with the port.
 func listens(table string, port int) bool {
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)

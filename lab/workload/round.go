@@ -31,7 +31,7 @@ type entry struct {
 	account   uint64        // the number of the server's account of it
 	own       *load.Account // or the client's, if the client sent the data
 	exchanges []load.Exchange
-	points    []measure.Point // from an outside program
+	points    []measure.Point // from another program
 	requests  []measure.Request
 	deadline  time.Duration // of each exchange; 0 is none
 }
@@ -45,7 +45,7 @@ func (r *round) block() uint64 {
 	return r.blocks << 32
 }
 
-// at is a time relative to the begin of the round, as in the result.
+// at is a time relative to the beginning of the round, as in the result.
 func (r *round) at(m load.Time) time.Duration { return m.Sub(r.begin) }
 
 func (r *round) add(e entry) {
@@ -95,14 +95,15 @@ func (r *round) cpu(ctx context.Context) map[string]load.CPU {
 	return spent
 }
 
-// spend adds the CPU time of the agents since before.
-func (r *round) spend(before, after map[string]load.CPU) {
+// addAgentsCPU adds the CPU time of the agents since before.
+func (r *round) addAgentsCPU(before, after map[string]load.CPU) {
 	for host, c := range after {
-		r.cost(host, c.Sub(before[host]))
+		r.addCPU(host, c.Sub(before[host]))
 	}
 }
 
-func (r *round) cost(host string, c load.CPU) {
+// addCPU adds CPU time that a program spent on a host.
+func (r *round) addCPU(host string, c load.CPU) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.result.CPU == nil {
@@ -114,7 +115,7 @@ func (r *round) cost(host string, c load.CPU) {
 	r.result.CPU[host] = sum
 }
 
-// finish numbers the connections by their begin and makes the result.
+// finish numbers the connections in the order in which they began and makes the result.
 func (r *round) finish() measure.Result {
 	slices.SortStableFunc(r.entries, func(a, b entry) int { return int(a.Start - b.Start) })
 	out := &r.result
@@ -129,7 +130,7 @@ func (r *round) finish() measure.Result {
 		}
 		if e.own != nil {
 			e.points = r.points(e.Start, e.own.Points)
-			e.take(e.own)
+			e.complete(e.own)
 		}
 		out.Connections = append(out.Connections, e.Connection)
 		for _, x := range e.exchanges {
@@ -147,8 +148,8 @@ func (r *round) finish() measure.Result {
 	return *out
 }
 
-// take completes the record by the counters of the sender's kernel.
-func (e *entry) take(a *load.Account) {
+// complete adds what the sender's kernel recorded.
+func (e *entry) complete(a *load.Account) {
 	e.CC = a.CCStart
 	if a.CCEnd != a.CCStart {
 		e.CCEnd = a.CCEnd
@@ -164,7 +165,8 @@ func (e *entry) take(a *load.Account) {
 	}
 }
 
-// points are the bytes acknowledged between the points of a connection, from its start on.
+// points converts a connection's points. Goodput is that of the bytes acknowledged since
+// the previous point, or since the start of the connection.
 func (r *round) points(start time.Duration, all []load.Point) []measure.Point {
 	points := make([]measure.Point, len(all))
 	before, acked := start, uint64(0)

@@ -8,7 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// Mean is the distribution's, in bytes: of a bounded Pareto
+// Mean is the mean of the distribution in bytes. For a bounded Pareto distribution it is
 //
 //	L^a / (1 - (L/H)^a) * a/(a-1) * (1/L^(a-1) - 1/H^(a-1))
 //
@@ -27,8 +27,7 @@ func (s Size) Mean() float64 {
 	return math.Pow(l, a) / (1 - math.Pow(l/h, a)) * a / (a - 1) * (math.Pow(l, 1-a) - math.Pow(h, 1-a))
 }
 
-// draw takes a size from the distribution by inverting its distribution
-// function.
+// draw draws a size by inverting the distribution function.
 func (s Size) draw(r *rand.Rand) uint32 {
 	if s.Fixed > 0 {
 		return uint32(s.Fixed)
@@ -39,8 +38,8 @@ func (s Size) draw(r *rand.Rand) uint32 {
 	return uint32(min(math.Round(x), s.Max))
 }
 
-// sizes draws n of them. The same part of traffic has the same for every
-// subject, and each pair of hosts its own.
+// sizes draws n sizes. A part of the traffic has the same sizes with every subject; each
+// pair of hosts has its own.
 func (s Spec) sizes(pair, n int) []uint32 {
 	r := rand.New(rand.NewPCG(uint64(s.Seed), uint64(2*pair)))
 	sizes := make([]uint32, n)
@@ -50,8 +49,9 @@ func (s Spec) sizes(pair, n int) []uint32 {
 	return sizes
 }
 
-// cycle is how many sizes are drawn if it is not known how many it takes; then
-// they come again. Enough for the mean of a heavy tail to settle.
+// cycle is how many sizes are drawn if it is not known how many are needed. After the last
+// one, the first is used again. It is large enough that the mean of a heavy-tailed
+// distribution is nearly that of the whole distribution.
 const cycle = 1 << 14
 
 // flows draws the part's flows for a pair of hosts.
@@ -73,8 +73,9 @@ func (s Spec) flows(pair int) (flows []load.Flow) {
 	return flows
 }
 
-// poisson draws when flows begin: gaps are exponential with mean 1/Rate. Without
-// a count there are as many as begin in time; with one, fewer if time is short.
+// poisson draws when flows begin: gaps are exponential with mean 1/Rate. Without a count
+// there are as many flows as begin within the duration. With a count there may be fewer, if
+// the duration ends first.
 func (s Spec) poisson(pair, n int) (at []time.Duration) {
 	r := rand.New(rand.NewPCG(uint64(s.Seed), uint64(2*pair+1)))
 	if s.endless() {

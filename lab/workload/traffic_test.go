@@ -119,7 +119,7 @@ func TestRootBulk(t *testing.T) {
 		r := run(t, f, Spec{Name: "b", Kind: Bulk, Duration: 300 * time.Millisecond, Count: 2, Streams: 2, CC: "reno",
 			Sample: 20 * time.Millisecond, IPv6: ipv6, Start: 100 * time.Millisecond})
 		if len(r.Connections) != 2*2*2 {
-			t.Errorf("%d connections, want 2 senders' with 2 lines of 2", len(r.Connections))
+			t.Errorf("%d connections, want 2 senders' with 2 sequences of 2", len(r.Connections))
 		}
 		hosts := map[string]int{}
 		for _, c := range r.Connections {

@@ -11,7 +11,7 @@ import (
 // webFile is what nginx serves, as a path of a URL.
 const webFile = "/file"
 
-// web has nginx at the sender and a client at the receiver make the part's
+// web runs nginx at the sender and a client at the receiver, which makes the part's
 // requests.
 func (l *hostPair) web(ctx context.Context) {
 	if err := l.webOnce(ctx); err != nil && ctx.Err() == nil {
@@ -25,11 +25,11 @@ func (l *hostPair) webOnce(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	book, err := openLedger(l.from, int(at.Port()))
+	accounts, err := newSocketMonitor(l.from, int(at.Port()))
 	if err != nil {
 		return err
 	}
-	defer book.close()
+	defer accounts.close()
 	get := l.webGo
 	if l.Client == Curl {
 		get = l.webCurl
@@ -38,10 +38,10 @@ func (l *hostPair) webOnce(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The server's last FIN may be lost, as a connection's last bytes in collect.
+	// The last FIN may be lost, so that the account comes late (see grace).
 	deadline := time.Now().Add(grace)
 	for i, c := range list {
-		if a, ok := book.account(ctx, c.Port, deadline); ok {
+		if a, ok := accounts.account(ctx, c.Port, deadline); ok {
 			c.Own = &a
 		}
 		l.webRequest(i, c)
@@ -49,7 +49,7 @@ func (l *hostPair) webOnce(ctx context.Context) error {
 	return err
 }
 
-// webGo has the load agent make the requests.
+// webGo lets the load agent make the requests.
 func (l *hostPair) webGo(ctx context.Context, at string) ([]load.Connection, error) {
 	s := load.FlowsSpec{To: at, HTTP: webFile, Account: l.block(), Duration: l.bound(), Concurrency: l.places()}
 	for range l.Count {

@@ -16,9 +16,9 @@ import (
 	"github.com/tcpilot/tcpilot/lab/measure"
 )
 
-// nginxConf is what a distribution's nginx does for files: a worker for each
-// processor, sendfile. The verbs are a directory and a port. Temporary files have a place of their own: those of
-// the package belong to the machine's nginx.
+// nginxConf configures nginx as distributions do for files: a worker for each processor, sendfile. Its two
+// format verbs are a directory and a port. Temporary files go to that directory, because the default
+// directories belong to the machine's nginx.
 const nginxConf = `daemon off;
 worker_processes auto;
 pid %[1]s/pid;
@@ -41,11 +41,11 @@ http {
 }
 `
 
-// nginxPatience is what its workers get to end after SIGTERM.
+// nginxPatience is how long the workers of nginx may take to end after SIGTERM.
 const nginxPatience = 2 * time.Second
 
-// wrkScript has wrk print its whole distribution of latencies: a line of
-// microseconds and count for each value.
+// wrkScript makes wrk print the whole distribution of latencies: a line with microseconds
+// and count for each value.
 const wrkScript = `done = function(s, latency, requests)
 	local e = s.errors
 	io.write(string.format("tcpilot %d %d %d %d %d %d %d\n", s.requests, s.duration,
@@ -57,8 +57,8 @@ const wrkScript = `done = function(s, latency, requests)
 end
 `
 
-// wrk has the witnesses of flows run: nginx at the sender, wrk at the receiver, a
-// connection for each request.
+// wrk runs nginx at the sender and wrk at the receiver, with a connection for each request:
+// the agents' flows are compared with that.
 func (l *hostPair) wrk(ctx context.Context) {
 	if err := l.wrkOnce(ctx); err != nil && ctx.Err() == nil {
 		l.fail(err)
@@ -73,26 +73,26 @@ func (l *hostPair) wrkOnce(ctx context.Context) error {
 	defer stop()
 	begin := load.Now()
 	wrk, err := l.start(l.to, "wrk", "-t", "1", "-c", strconv.Itoa(l.places()), "-d", strconv.Itoa(int(l.Duration/time.Second)),
-		"--timeout", strconv.Itoa(int(witnessOvertime/2/time.Second)), "-H", "Connection: close",
+		"--timeout", strconv.Itoa(int(programOvertime/2/time.Second)), "-H", "Connection: close",
 		"-s", filepath.Join(dir, "done.lua"), fmt.Sprintf("http://%s/file", at))
 	if err != nil {
 		return err
 	}
 	defer wrk.stop()
-	if err := wrk.wait(ctx, l.Duration+witnessOvertime); err != nil {
+	if err := wrk.wait(ctx, l.Duration+programOvertime); err != nil {
 		return err
 	}
 	w, err := parseWrk(wrk.out.String())
 	if err != nil {
 		return err
 	}
-	l.witness(w, l.at(begin))
+	l.recordWrk(w, l.at(begin))
 	return nil
 }
 
-// nginx starts nginx at the sender, in a directory of its own.
+// nginx starts nginx at the sender. Its files are in a directory of its own.
 func (l *hostPair) nginx(ctx context.Context) (dir string, at netip.AddrPort, stop func(), err error) {
-	port := witnessPort + l.number
+	port := programPort + l.number
 	if dir, err = l.files(port); err != nil {
 		return "", at, nil, err
 	}
@@ -141,14 +141,14 @@ func (l *hostPair) files(port int) (dir string, err error) {
 	return dir, nil
 }
 
-// wrkReport is what wrk says of all its connections together.
+// wrkReport is what wrk reports of all its connections together.
 type wrkReport struct {
 	requests uint64
 	elapsed  time.Duration
 	errors   [5]uint64 // connect, read, write, status, timeout
-	// latencies are from the request's first byte to the reply's last; the
-	// connecting before is not in them. wrk adds those that its closed loop kept
-	// from being asked (coordinated omission).
+	// latencies are from the first byte of the request to the last byte of the reply. The
+	// time to connect is not included. wrk adds latencies for requests that it would have
+	// sent while it waited for a slow reply (its correction for coordinated omission).
 	latencies []latency
 }
 
@@ -179,8 +179,8 @@ func parseWrk(text string) (r wrkReport, err error) {
 	return r, nil
 }
 
-// quantiles are n values that have the distribution of all; fewer if there are
-// fewer.
+// quantiles returns n values that have the distribution of all latencies, or fewer if there
+// are fewer latencies.
 func (r wrkReport) quantiles(n int) (values []time.Duration) {
 	var total uint64
 	for _, l := range r.latencies {
@@ -197,9 +197,9 @@ func (r wrkReport) quantiles(n int) (values []time.Duration) {
 	return values
 }
 
-// witness records what wrk says: one connection stands for all, since it says
-// nothing of each; requests have its latencies, but not its times.
-func (l *hostPair) witness(r wrkReport, start time.Duration) {
+// recordWrk records what wrk reports. One connection stands for all, because wrk does not
+// report single ones. Requests have the latencies, but all the same start.
+func (l *hostPair) recordWrk(r wrkReport, start time.Duration) {
 	var failed uint64
 	for _, n := range r.errors {
 		failed += n
