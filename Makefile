@@ -1,8 +1,8 @@
 # make help lists the targets.
 
 # Compiles the BPF programs. This line is the only place that names a version: generated
-# objects are committed, and CI compares them byte for byte. The headers of
-# linux-libc-dev need a directory that clang only knows for its own machine.
+# objects are committed, and CI compares them byte for byte. Headers of linux-libc-dev
+# are in a directory of the architecture, which clang does not search for the target bpf.
 CLANG        := clang-19
 # mcpu=v3 has the atomic compare-and-swap that bpf/sockops/slots.bpf.h needs (Linux 5.12).
 BPF_CFLAGS   := -O2 -mcpu=v3 -Wall -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
@@ -26,7 +26,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 .DEFAULT_GOAL := build
 
 .PHONY: help
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: build
@@ -38,7 +38,7 @@ run: build ## start the daemon on this host until ^C; ARGS="--config FILE"
 	@$(SUDO) bin/tcpilot run $(ARGS)
 
 .PHONY: demo
-demo: build ## what it does for a lossy path, in a minute, in namespaces of its own
+demo: build ## show in a minute what tcpilot does for a lossy path, in namespaces of its own
 	@tools/deps lab
 	@$(SUDO) bin/tcpilot demo
 
@@ -48,7 +48,7 @@ test: ## all tests that this machine can run; root tests too if you are root
 	@tools/test $(ARGS)
 
 .PHONY: samples
-samples: ## record anew the kernel's samples that tests replay (committed)
+samples: ## record again the samples of real connections that tests replay (committed)
 	@tools/deps test
 	@TCPILOT_SAMPLES=$(CURDIR)/test/samples/kernel.tcpilot go test -count 1 -v -run '^TestRecordSamples$$' ./test/e2e
 	@go test ./internal/cli ./internal/daemon -run '^TestReplay' -update
@@ -70,7 +70,7 @@ test-kubernetes: ## the manifests, and changes of annotations, with a real API s
 	@$(SUDO) tools/test-kubernetes
 
 .PHONY: measure
-measure: ## comparisons that depend on the machine: how often each held; ROUNDS=5 MEASURE=regexp
+measure: ## comparisons whose results depend on the machine, and how often each held; ROUNDS=5 MEASURE=regexp
 	@tools/deps test
 	@$(SUDO) tools/measure $(or $(ROUNDS),5) $(MEASURE)
 
@@ -100,7 +100,7 @@ fmt: ## format Go
 	@gofmt -w cmd internal lab test
 
 .PHONY: lint
-lint: ## formatting, vet, staticcheck, functions that nothing uses
+lint: ## formatting, vet, staticcheck, functions that no program uses
 	@unformatted=$$(gofmt -l cmd internal lab test); \
 		if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
 	@go vet ./...
@@ -108,7 +108,7 @@ lint: ## formatting, vet, staticcheck, functions that nothing uses
 	@tools/dead-code
 
 .PHONY: bench
-bench: build ## what it does for traffic: every lab scenario, reduced, some 15 minutes
+bench: build ## what tcpilot does for traffic: every lab scenario, reduced, some 15 minutes
 	@tools/deps lab cni
 	@$(SUDO) bin/tcpilot lab run --all --quick --overview
 
@@ -139,7 +139,7 @@ install-cni: build ## to DESTDIR and CNI_BIN, the CNI plugin; docs/pods.md has t
 	mv -f $(DESTDIR)$(CNI_BIN)/.tcpilot-cni.new $(DESTDIR)$(CNI_BIN)/tcpilot-cni
 	@stat -c '%n: %s bytes' $(DESTDIR)$(CNI_BIN)/tcpilot-cni
 
-# ARCH is for other machines than this one: arm64.
+# ARCH builds for another architecture than that of this machine: arm64.
 ARCH  := $(shell go env GOARCH)
 IMAGE := localhost/tcpilot:latest
 
@@ -151,7 +151,7 @@ image: ## bin/tcpilot-image.tar, a container image (OCI) of the daemon and the p
 	@stat -c '%n: %s bytes' bin/tcpilot-image.tar
 
 .PHONY: uninstall
-uninstall: ## what install, install-lab and install-cni put there, but for /etc/tcpilot, what was learned, and pods
+uninstall: ## remove what install, install-lab and install-cni installed; /etc/tcpilot, what was learned, and pods stay
 	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot-lab $(DESTDIR)$(UNITDIR)/tcpilot.service
 	rm -f $(DESTDIR)$(CNI_BIN)/tcpilot-cni
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
@@ -159,5 +159,5 @@ uninstall: ## what install, install-lab and install-cni put there, but for /etc/
 	rm -rf $(DESTDIR)$(PREFIX)/share/tcpilot
 
 .PHONY: clean
-clean: ## what was built
+clean: ## remove what was built
 	@rm -rf bin

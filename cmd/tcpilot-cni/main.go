@@ -1,5 +1,6 @@
-// Command tcpilot-cni is the CNI plugin that tells tcpilot which pods there are. Container
-// runtimes run it.
+// Command tcpilot-cni is a CNI plugin, which container runtimes run. It records pods for
+// tcpilot. With the key ipam it also makes their network; without, it is chained behind a
+// plugin that does.
 package main
 
 import (

@@ -12,7 +12,8 @@ import (
 
 func findLab() (string, error) { return console.FindProgram("tcpilot-lab", "install-lab") }
 
-// execLab replaces this process by tcpilot-lab, which so gets the terminal and all signals.
+// execLab replaces this process by tcpilot-lab, so that tcpilot-lab gets the terminal and
+// all signals.
 func execLab(args []string) error {
 	lab, err := findLab()
 	if err != nil {
