@@ -34,7 +34,8 @@ type Host struct {
 	// Spent is the processor time of the whole machine, without Steal. It is counted in ticks.
 	Spent time.Duration `json:"spent_ns,omitempty"`
 	// Stalls counts how often a thread with priority over all ordinary ones woke more than
-	// 20 ms late: the machine itself stood still, not only a thread for lack of a processor.
+	// 20 ms late (stallOver): then the machine itself stalled, not only a thread that waited
+	// for a processor.
 	Stalls  int           `json:"stalls"`
 	Longest time.Duration `json:"longest_ns"` // longest stall
 	Stalled time.Duration `json:"stalled_ns"` // sum of all stalls
@@ -186,10 +187,10 @@ func (h Host) Sane(l Limits) error {
 		return fmt.Errorf("other virtual machines took %s of the processors (allowed: %s): run it when the host is quieter",
 			console.Percent(h.Steal), console.Percent(l.Steal))
 	case h.Longest > l.Longest:
-		return fmt.Errorf("the machine stood still for %s (allowed: %s): run it again",
+		return fmt.Errorf("the machine stalled for %s (allowed: %s): run it again",
 			short(h.Longest), short(l.Longest))
 	case stalled > l.Stalled:
-		return fmt.Errorf("the machine stood still for %s of %s, in %d stalls (allowed: %s): run it again, or when the host is quieter",
+		return fmt.Errorf("the machine stalled for %s of %s, in %d stalls (allowed: %s): run it again, or when the host is quieter",
 			short(h.Stalled), short(h.Elapsed), h.Stalls, console.Percent(l.Stalled))
 	case h.Busy > l.Busy:
 		return fmt.Errorf("the processors were %s busy (allowed: %s), so they were the bottleneck: end other programs, or ask for a lower rate",

@@ -49,7 +49,7 @@ func TestSane(t *testing.T) {
 	for want, change := range map[string]func(*Host){
 		"91 % busy":                       func(h *Host) { h.Busy = 0.91 },
 		"other virtual machines took 6 %": func(h *Host) { h.Steal = 0.06 },
-		"stood still for 501ms":           func(h *Host) { h.Longest = 501 * time.Millisecond },
+		"stalled for 501ms":               func(h *Host) { h.Longest = 501 * time.Millisecond },
 		"600ms of 10s, in 9":              func(h *Host) { h.Stalled, h.Stalls = 600*time.Millisecond, 9 },
 	} {
 		h := quiet

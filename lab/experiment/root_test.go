@@ -178,8 +178,8 @@ func TestRootSchedule(t *testing.T) {
 	}
 }
 
-// A run that is stopped ends soon and says so. That it leaves nothing is for
-// TestMain, which counts descriptors, and for test/e2e.
+// A run that is stopped ends soon and reports that. That it leaves nothing is for TestMain,
+// which counts descriptors, and for test/e2e.
 func TestRootStopped(t *testing.T) {
 	testenv.Root(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -197,7 +197,7 @@ func TestRootStopped(t *testing.T) {
 	}
 }
 
-// A subject that fails is out; the others have their rounds.
+// A subject that fails gets no more rounds; the others have theirs.
 func TestRootSubjectFails(t *testing.T) {
 	testenv.Root(t)
 	text := strings.Replace(two, "[cubic, reno]", "[cubic, {name: broken, begin: exit 7}]", 1)

@@ -10,7 +10,7 @@ import (
 const (
 	cdfSteps   = 180 // steps of the logarithm of time
 	curveSteps = 300 // steps of a curve over connections
-	choiceBins = 200
+	choiceBins = 200 // maximum number of bins over connections
 )
 
 // cdfPlot is the distribution of completion times of one group's requests, over all

@@ -15,7 +15,8 @@ const (
 	// Points of one round: with fewer a plot shows nothing, more cannot be distinguished.
 	minPoints = 300
 	maxPoints = 6000
-	// Steps of time; halved down to minColumns before connections are left out.
+	// Numbers of steps of time (columns) of a plot. They are halved from maxColumns down to
+	// minColumns before connections are left out.
 	maxColumns = 320
 	minColumns = 40
 )

@@ -49,8 +49,8 @@ type Bpftuned struct {
 }
 
 const (
-	// bpftuneLayout is that of tools/bpftune-root: Root has the package bpftune and
-	// bpftunePreload.
+	// bpftuneLayout is the version of the layout that tools/bpftune-root makes: Root has
+	// the package bpftune, with bpftuneBinary, and bpftunePreload.
 	bpftuneLayout  = "1"
 	bpftuneBinary  = "/usr/sbin/bpftune"
 	bpftunePreload = "/usr/lib/bpftune-preload.so"

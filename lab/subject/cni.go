@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// CNIEnv is the environment variable that names a directory of CNI plugins, in which
-	// those of tools/deps cni are looked for first.
+	// CNIEnv is the environment variable that names a directory of CNI plugins, which is
+	// searched first.
 	CNIEnv = "TCPILOT_LAB_CNI"
 	// systemPlugins is where container runtimes look for plugins.
 	systemPlugins = "/opt/cni/bin"
@@ -30,7 +30,7 @@ const (
 	ownPlugin  = "tcpilot-cni"
 	ipamPlugin = "host-local"
 
-	cniVersion  = "1.0.0"
+	cniVersion  = "1.0.0" // of the CNI specification
 	cniNetwork  = "lab"
 	annotations = "io.kubernetes.cri.pod-annotations" // the capability's name, as containerd's
 	podDevice   = "eth0"

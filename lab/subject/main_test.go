@@ -121,7 +121,7 @@ func look(t *testing.T, w World) (lines []string) {
 	return lines
 }
 
-// unchanged fails if something is not as before.
+// unchanged fails the test if something differs from before.
 func unchanged(t *testing.T, w World, before []string) {
 	t.Helper()
 	after := look(t, w)

@@ -30,8 +30,8 @@ const (
 var Joins = []Join{JoinHost, JoinVeth, JoinNetkit, JoinBridge}
 
 const (
-	podDevice    = "eth0"
-	bridgeDevice = "pods0"
+	podDevice    = "eth0"  // a pod's end of its pair
+	bridgeDevice = "pods0" // the bridge of a node
 )
 
 // Gateways of routed pods: addresses that no device has. Permanent neighbour entries
@@ -288,8 +288,8 @@ func (h *Host) links() (list []netlink.Link, err error) {
 }
 
 const (
-	reachTry  = 200 * time.Millisecond
-	reachWait = 10 * time.Second
+	reachTry  = 200 * time.Millisecond // timeout of one connect
+	reachWait = 10 * time.Second       // of all tries together
 	// discard is the port of the discard service (RFC 863), at which nothing of the lab
 	// listens.
 	discard = 9

@@ -38,8 +38,8 @@ func (n *Net) ID() string { return n.id.String() }
 // may call while the network is being built.
 var errClosed = errors.New("the network is closed")
 
-// onClose adds a step to those that Close runs. If the network is closed already, the
-// step runs at once and the error says that what it undoes no longer exists.
+// onClose adds a step to those that Close runs. If the network is closed already, the step
+// runs at once, and the error says that the network is closed.
 func (n *Net) onClose(f func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

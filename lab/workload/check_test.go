@@ -8,8 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// sound are parts without a mistake, with what they are in words and their
-// length.
+// sound are parts without a mistake, with their description and their length.
 var sound = map[string]struct {
 	Spec
 	length time.Duration
@@ -112,7 +111,7 @@ func TestMistakesAreNamedByField(t *testing.T) {
 	}
 }
 
-// Whatever a check lets through has words, a length, and flows within bounds.
+// A part that passes Check has a description, a length, and flows within bounds.
 func FuzzCheck(f *testing.F) {
 	f.Add(uint8(2), int64(1), int64(0), 10, 5, 0.8, 2000.0, 104e3, uint64(0), 0.0)
 	f.Add(uint8(2), int64(1), int64(time.Second), 0, 0, 0.8, 2000.0, 104e3, uint64(0), 100.0)

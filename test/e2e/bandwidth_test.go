@@ -176,7 +176,7 @@ func uploadUDP(t testing.TB, from, to *podHost, rate float64, d time.Duration) (
 	return delivered{8 * bytes[0], 8 * bytes[1] / (d - time.Second).Seconds()}
 }
 
-// pod is what tcpilot says of the pod.
+// list is how tcpilot lists the pod.
 func (n *podNode) list(t testing.TB, p *tcpilot) api.Pod {
 	t.Helper()
 	for _, one := range ask[api.PodList](t, p, "pods").Pods {
@@ -224,8 +224,8 @@ func TestRootPodBandwidth(t *testing.T) {
 	}
 }
 
-// A limit changes for connections that run, without a burst; one that is wrong is none, and everybody
-// is told.
+// A limit changes for running connections, too, without a burst. An invalid limit is no limit, and
+// the pod, status and log report it.
 func TestRootPodBandwidthChanges(t *testing.T) {
 	t.Parallel()
 	n := newPodNode(t)

@@ -54,14 +54,15 @@ func (r *remote) serve(t testing.TB, a answering) (address string) {
 			}
 			all.Go(func() {
 				defer c.Close()
-				a.converse(c.(*net.TCPConn))
+				a.answerAll(c.(*net.TCPConn))
 			})
 		}
 	})
 	return l.Addr().String()
 }
 
-func (a answering) converse(c *net.TCPConn) {
+// answerAll answers requests until the client closes the connection.
+func (a answering) answerAll(c *net.TCPConn) {
 	request, piece := make([]byte, asked), make([]byte, answered/a.writes)
 	if c.SetNoDelay(!a.nagle) != nil {
 		return

@@ -132,7 +132,7 @@ func (c *counted) known() {
 	})
 }
 
-// alive begins connections that live until the test ends them, and are not idle.
+// alive begins connections that are not idle and stay open until the test ends them.
 func (c *counted) alive(n int) (end func()) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -236,7 +236,7 @@ func countFlows(t *testing.T, n int) {
 	var ended []func()
 	ended = append(ended, c.alive(10)) // all of these time out in the end
 	c.agree("first", 15*time.Second)
-	time.Sleep(6 * time.Second) // until the paths are saved: a kill loses what was learned since
+	time.Sleep(6 * time.Second) // until the paths are saved: a kill loses what was learned after that
 
 	c.during(n/4, func() {
 		c.p.kill()

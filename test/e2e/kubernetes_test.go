@@ -148,7 +148,8 @@ func TestRootDaemonSet(t *testing.T) {
 		}
 		return nil
 	})
-	// A congestion control that another test's daemon has unloaded just now is loaded soon.
+	// If another test's daemon has just unloaded a congestion control, it is loaded again
+	// soon.
 	eventually(t, 20*time.Second, "tcpilot is not degraded", func() error {
 		if d := n.status(t).Degraded; len(d) > 0 {
 			return fmt.Errorf("degraded: %q", d)

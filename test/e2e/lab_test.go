@@ -82,7 +82,7 @@ func labRun(t *testing.T, file, out string, args ...string) *report.Report {
 
 // disturbed reports whether a case or a round was refused because of other load on the host.
 func disturbed(why string) bool {
-	return strings.Contains(why, "quieter") || strings.Contains(why, "stood still") || strings.Contains(why, "the processors were")
+	return strings.Contains(why, "quieter") || strings.Contains(why, "machine stalled") || strings.Contains(why, "the processors were")
 }
 
 // A complete run by the command line: it writes the records, the page and the comparison,

@@ -38,8 +38,8 @@ func (p *tcpilot) plugin(t *testing.T, command string, h *topology.Host, pod str
 	return string(out)
 }
 
-// What the plugin was told of a pod decides about its connections from the first one on, and about
-// nobody else's.
+// What the runtime tells the plugin about a pod applies to the pod's connections from the first
+// one on, and to no others.
 func TestRootPodsRules(t *testing.T) {
 	t.Parallel()
 	w := newPlainWorld(t, "far", "pod")
@@ -79,7 +79,8 @@ func TestRootPodsRules(t *testing.T) {
 	expect("after the second DEL", "cubic")
 }
 
-// A rule for a pattern of cgroups is for those that begin later too, from the moment when the plugin tells of their pod.
+// A rule for a pattern of cgroups also applies to cgroups that are made later, as soon as the plugin has
+// reported their pod.
 func TestRootRulesForPatternsOfCgroups(t *testing.T) {
 	t.Parallel()
 	w := newPlainWorld(t, "far", "pod")
