@@ -150,3 +150,23 @@ func TestRootBuildTwiceIsRefused(t *testing.T) {
 		t.Errorf("built over another: %v", err)
 	}
 }
+
+// A host with the addresses of Spread would otherwise take packets to pods and wires for its own.
+func TestSpreadAddressesAreOfNoPodOrWire(t *testing.T) {
+	for _, spread := range []netip.Prefix{spread4, spread6} {
+		for _, other := range []netip.Prefix{podNet4, podNet6, v4(0, 0), v4(maxEdges-1, 0), v6(0, 0), v6(maxEdges-1, 0)} {
+			if spread.Overlaps(other) {
+				t.Errorf("%s overlaps %s", spread, other)
+			}
+		}
+	}
+}
+
+// No link leads to a pod, so that routers could not have routes to its addresses.
+func TestSpreadRefusesPods(t *testing.T) {
+	h := &Host{Name: "sender1"}
+	l := &Layout{Pods: []*Pod{{Host: h}}}
+	if err := l.Spread(h); err == nil || !strings.Contains(err.Error(), "pod") {
+		t.Errorf("Spread() of a pod: %v", err)
+	}
+}
