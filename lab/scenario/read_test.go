@@ -101,6 +101,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"bad change", with("links: {bottleneck: {schedule: [{at: 2s, jitter: 1ms}]}}"), "6:50",
 		"links.bottleneck.schedule[0].jitter", "0 to the delay", ""},
 
+	{"rate too high", with("links: {bottleneck: {rate: 200Gbit/s}}"), "6:28", "links.bottleneck.rate", "out of range", "at most 100Gbit/s"},
 	// Traffic.
 	{"no kind", with("traffic: {bulk: {duration: 1s}}"), "7:17", "traffic.bulk", "traffic without a kind", "bulk, rpc"},
 	{"kind", with("traffic: {b: {kind: bulc}}"), "7:21", "traffic.b.kind", "unknown kind of traffic", `"bulk"?`},
@@ -111,6 +112,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"pareto", with("traffic: {b: {kind: flows, count: 1, size: {alpha: 1}}}"), "7:44", "traffic.b.size", "bounded Pareto", "{alpha: 0.8"},
 	{"trace", with("traffic: {b: {kind: flows, trace: [{at: 2s, size: 1kB}, {at: 1s, size: 1kB}]}}"), "7:57", "traffic.b.trace[1]", "earlier", "order"},
 
+	{"too long", with("traffic: {bulk: {kind: bulk, duration: 20m}}"), "7:40", "traffic.bulk.duration", "out of range", "to 10m0s"},
 	// Subjects.
 	{"subject", with("subjects: [cubik]"), "8:12", "subjects[0]", `unknown subject "cubik"`, `"cubic"?`},
 	{"unlike any subject", with("subjects: [mine]"), "8:12", "subjects[0]", `unknown subject "mine"`, "{name: mine, cc: mine}"},

@@ -13,9 +13,9 @@ import (
 // Upper limits of values: larger ones are refused as typing errors.
 const (
 	maxDelay    = 10 * time.Second
-	maxDuration = time.Hour
-	maxRate     = 400e9   // bit/s
-	maxSize     = 1 << 40 // bytes
+	maxDuration = 10 * time.Minute // load.MaxDuration, of a round's traffic
+	maxRate     = 100e9            // bit/s; the maximum of link.Spec
+	maxSize     = 1 << 40          // bytes
 	maxCount    = 1e7
 )
 
@@ -87,7 +87,7 @@ func (r *reader) size(to *uint64) func(*node) {
 
 // rate reads bit/s.
 func (r *reader) rate(to *uint64) func(*node) {
-	return parsed(r, to, parseBits, func(v uint64) bool { return v <= maxRate }, "at most 400Gbit/s")
+	return parsed(r, to, parseBits, func(v uint64) bool { return v <= maxRate }, "at most 100Gbit/s")
 }
 
 func parseBits(s string) (uint64, error) {
