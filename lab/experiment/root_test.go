@@ -178,8 +178,8 @@ func TestRootSchedule(t *testing.T) {
 	}
 }
 
-// A run that is stopped ends soon and reports that. That it leaves nothing is for TestMain,
-// which counts descriptors, and for test/e2e.
+// A run that is stopped ends soon and reports that. TestMain, which counts descriptors, and
+// test/e2e check that it leaves nothing.
 func TestRootStopped(t *testing.T) {
 	testenv.Root(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

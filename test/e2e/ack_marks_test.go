@@ -141,8 +141,8 @@ func (u *uplink) besideUploads(t *testing.T, w *world, client *load.Agent) (d do
 	return d, up
 }
 
-// TestMeasureACKMarks is the claim: the ACKs of a download beside uploads, over a slow uplink, come back at
-// least 100 ms earlier if they do not wait for the uploads' packets.
+// TestMeasureACKMarks measures the documented claim: the ACKs of a download beside uploads, over a slow uplink,
+// come back at least 100 ms earlier if they do not wait for the uploads' packets.
 func TestMeasureACKMarks(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, u := range uplinks {

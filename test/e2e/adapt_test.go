@@ -88,7 +88,7 @@ func TestRootLostSYNOnAKnownPath(t *testing.T) {
 	}
 }
 
-// TestMeasureLostSYN is the claim: at most 150 ms on a path of 10 ms.
+// TestMeasureLostSYN measures the documented claim: at most 150 ms on a path of 10 ms.
 func TestMeasureLostSYN(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		w, _ := newKnownPath(t)
@@ -152,7 +152,7 @@ func newServed(t *testing.T, rules string, forward link.Spec) (*served, *tcpilot
 	return &served{world: w, to: at.String(), account: 1, samples: p.follow(t)}, p
 }
 
-// objects transfers n objects, so many at a time, and returns their completion times.
+// objects transfers n objects, concurrency at a time, and returns their completion times.
 func (s *served) objects(t *testing.T, n int, size uint32, concurrency int) (took []time.Duration) {
 	t.Helper()
 	flows := make([]load.Flow, n)
@@ -242,7 +242,8 @@ func TestMeasureHalvedBottleneck(t *testing.T) {
 	})
 }
 
-// older makes what tcpilot has stored, while it is stopped, older: all of its times.
+// older moves all times in the state that tcpilot has stored into the past, while tcpilot
+// is stopped.
 func (p *tcpilot) older(t *testing.T, by time.Duration) {
 	t.Helper()
 	db, _, err := store.Open(filepath.Join(p.dir, "state", "beliefs.db"))

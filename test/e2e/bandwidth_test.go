@@ -269,8 +269,8 @@ func TestRootPodBandwidthChanges(t *testing.T) {
 	}
 }
 
-// TestMeasurePodBandwidth is the claim: within 3 % of the limit for any number of connections, and below
-// 1.1 of it in the first second.
+// TestMeasurePodBandwidth measures the documented claim: within 3 % of the limit for any number of connections,
+// and below 1.1 of it in the first second.
 func TestMeasurePodBandwidth(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		n := newPodNode(t)
@@ -333,8 +333,8 @@ func requestsBeside(t testing.TB, from, to *podHost) time.Duration {
 	return all[len(all)*99/100]
 }
 
-// TestMeasurePodBandwidthLatency is the claim: requests beside a bulk connection of the same pod
-// wait a fifth at most of what they wait in the queue of a token bucket.
+// TestMeasurePodBandwidthLatency measures the documented claim: requests beside a bulk connection of the same
+// pod wait a fifth at most of what they wait in the queue of a token bucket.
 func TestMeasurePodBandwidthLatency(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, mbits := range []int{20, 200} {

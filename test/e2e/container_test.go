@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// container is what a container runtime makes of a container of a manifest: its root with the mounts, its capabilities, its
-// command. The network and the processes are the host's.
+// container is what a container runtime makes of a container in a manifest: a root with mounts, capabilities,
+// and a command. The network and the processes are those of the host.
 type container struct {
 	Root         string
 	Mounts       []mount

@@ -106,9 +106,10 @@ func block(b *testing.B, w *world, server *load.Agent, to []string, d time.Durat
 }
 
 // BenchmarkCostPairs compares connections with and without tcpilot, which runs all the time: with a
-// congestion control set on each connection, in the default configuration, which learns, and with
-// a rule that leaves the connections alone, which is what classification costs. The benchmark none
-// compares without tcpilot, and so shows what the method itself finds between equals.
+// congestion control set on each connection, in the default configuration, which learns, and with a
+// rule that leaves the connections alone, which is what classification costs. The benchmark none
+// compares two times without tcpilot, and so shows what the method itself finds if there is no
+// difference.
 func BenchmarkCostPairs(b *testing.B) {
 	b.Run("none", func(b *testing.B) { costPairs(b, "") })
 	b.Run("set", func(b *testing.B) { costPairs(b, bothEnds) })

@@ -236,8 +236,8 @@ func (f *tail) acksOf(from int) (short, usual acknowledged) {
 	return short, usual
 }
 
-// TestMeasureDelayedACKs is the claim: an answer in two pieces takes a third of the time or less, at
-// the 95th percentile too. Answers in one piece and downloads take as long, with as many ACKs.
+// TestMeasureDelayedACKs measures the documented claim: an answer in two pieces takes a third of the time or
+// less, at the 95th percentile too. Answers in one piece and downloads take as long, with as many ACKs.
 func TestMeasureDelayedACKs(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		w, p, pieces := newWaitingWorld(t)

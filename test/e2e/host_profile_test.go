@@ -18,8 +18,9 @@ const (
 	hostProfile = "host: {sysctls: {" + sackNr + ": 7, net.ipv4.tcp_notsent_lowat: 1048576}}\n"
 )
 
-// The sysctls of the host profile are set while tcpilot runs. They go back at the end, after a crash at the next
-// start, and by detach, but not one that an administrator has changed. They are no reason to yield a field.
+// The sysctls of the host profile are set while tcpilot runs. They go back at the end, after a crash at the
+// next start, and by detach, but not one that an administrator has changed. tcpilot does not yield fields
+// because of them.
 func TestRootHostProfile(t *testing.T) {
 	t.Parallel()
 	w := newPlainWorld(t, "far")

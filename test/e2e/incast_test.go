@@ -34,8 +34,8 @@ repeat: 3
 warmup: 2
 `
 
-// TestMeasureIncast is the claim: at most half the p99 of 10 KB RPCs up to X = 8, with hardly any
-// retransmits, and less at X = 16, where the fixed clamp fails.
+// TestMeasureIncast measures the documented claim: at most half the p99 of 10 KB RPCs up to X = 8, with hardly
+// any retransmits, and less at X = 16, where the fixed clamp fails.
 func TestMeasureIncast(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, x := range []int{1, 2, 4, 8, 16, 32} {

@@ -168,7 +168,7 @@ func TestRootRateLimitOfRunningConnections(t *testing.T) {
 	}
 }
 
-// TestMeasureRateLimit is the claim: the sum is within 5 % of the limit half a second after
+// TestMeasureRateLimit measures the documented claim: the sum is within 5 % of the limit half a second after
 // connections have begun or ended, and nobody has less than half of the fair share.
 func TestMeasureRateLimit(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {

@@ -108,8 +108,8 @@ func (n *mainNode) left(t *testing.T) (names []string) {
 	return names
 }
 
-// podChurn adds and deletes pods, 8 at a time. Of each fifth, the plugin is killed during ADD or DEL, and the
-// runtime forgets the pod. It returns how long ADD took where nothing was killed.
+// podChurn adds and deletes pods, 8 at a time. For every fifth pod, the plugin is killed during ADD or DEL,
+// and the runtime forgets the pod. It returns how long the other ADDs took.
 func (n *mainNode) podChurn(t *testing.T, pods int) (took []time.Duration, killed int) {
 	t.Helper()
 	const workers = 8

@@ -115,8 +115,8 @@ func TestRootPolicerIsFound(t *testing.T) {
 	}
 }
 
-// TestMeasurePolicer is the claim: found within 10 connections, 90 % fewer retransmits, 0.9 of the
-// limit.
+// TestMeasurePolicer measures the documented claim: found within 10 connections, 90 % fewer retransmits, 0.9 of
+// the limit.
 func TestMeasurePolicer(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		found, before, paced, _ := policerRun(t, 20, 2*time.Second)

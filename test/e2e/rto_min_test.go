@@ -151,7 +151,7 @@ func askAll(t testing.TB, w *world, r *remote, d time.Duration) {
 	wg.Wait()
 }
 
-// TestMeasureSpuriousUnderJitter is the claim: at most 0.1 % of segments.
+// TestMeasureSpuriousUnderJitter measures the documented claim: at most 0.1 % of segments.
 func TestMeasureSpuriousUnderJitter(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, j := range jitteryLinks {
@@ -285,7 +285,7 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestMeasureLostRequest is the claim: at most 65 ms on a path of 1 ms.
+// TestMeasureLostRequest measures the documented claim: at most 65 ms on a path of 1 ms.
 func TestMeasureLostRequest(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		w, _ := newSteadyWorld(t, adaptRTOMin, 50_000)
