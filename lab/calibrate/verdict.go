@@ -151,7 +151,7 @@ func (d Direction) rateVerdict() Verdict {
 	case d.Rate >= a.Rate*(1-a.Loss)*(1-rateShare*a.loose): // loss may come after the limit
 		return Verdict{}
 	case d.Offered < a.Rate*(1+over/2):
-		return wrong(fmt.Sprintf("this machine sends only %s, too little to tell", bits(d.Offered)))
+		return wrong(fmt.Sprintf("this machine sends only %s, too little to measure the rate", bits(d.Offered)))
 	}
 	return wrong("too slow")
 }

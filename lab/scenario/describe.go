@@ -82,7 +82,7 @@ func (c Case) lines() (lines []string) {
 		say("sysctl    %s = %s", key, c.Sysctls[key])
 	}
 	if c.CPUBound {
-		say("limit     the processors, intended")
+		say("limit     the processors (intended)")
 	}
 	return lines
 }

@@ -59,7 +59,7 @@ func TestDescribe(t *testing.T) {
 		"subjects  cubic (baseline), tcpilot\n":                                                           1,
 		"net.ipv4.tcp_ecn = 1":                                                                            1,
 		"case \"calm\", about ":                                                                           1, "case \"rough\", about ": 1,
-		"processors, intended": 1, "control reno": 1,
+		"processors (intended)": 1, "control reno": 1,
 	} {
 		if n := strings.Count(got, want); n != times {
 			t.Errorf("%q occurs %d times, want %d", want, n, times)
