@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The ABI's types for bpf2go, in one object that is never loaded: a typed value
- * on the ring buffer itself would make other loaders refuse the real ones. */
+/* The types of abi.h for bpf2go, in an object that is never loaded. The type of the samples is here too,
+ * and not a __type of the ring buffer: some loaders refuse a ring buffer with one. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "abi.h"

@@ -132,7 +132,10 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 hold_out;		/* share of connections in the hold-out, in 1/65536 */
-	__u32 adapted;		/* bit per field of set: computed from the path's metrics, or a default of the objective; not set by a rule. FIELD_MAX_PACING_RATE also if it may be: see note_loss */
+	/* Bit per field of set: computed from the path's metrics, or a default of the objective; not set
+	 * by a rule. FIELD_MAX_PACING_RATE also if the rule lets it be computed, so that losses are
+	 * watched (watches_losses in pacing.bpf.h). */
+	__u32 adapted;
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
 	__u32 num_arms;
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
@@ -161,27 +164,27 @@ struct flow_count {
 struct limit {
 	__u64 rate;		/* bytes per second, of all of them; 0: only each is limited */
 	__u64 connection;	/* bytes per second, of each; 0: no bound */
-	__u32 base;		/* 1/256: among how many a connection that begins now shares it */
-	__u32 fresh;		/* by programs: how many have begun, or have become active, since */
+	__u32 base;		/* connections, in 1/256: among how many a connection that begins now shares it */
+	__u32 fresh;		/* by programs: connections that have begun, or have become active, in this epoch */
 	__u32 epoch;		/* not 0 */
 	__u32 pad;
 };
 
-/* What a connection has of the limits that it is under: socket storage, by programs. */
+/* A connection under limits: socket storage, written by programs. */
 struct limited {
 	__u64 rule;		/* key of limits, of its rule; 0: none */
 	__u64 path;		/* key of limits, of its path or network namespace; 0: none */
 	__u64 own;		/* bytes per second; limit that the application or a rule set; ~0: none */
-	__u64 given;		/* bytes per second; what the socket has by us; ~0: none; 0: it is new */
-	__u64 since_ns;		/* CLOCK_MONOTONIC; since when it has that */
+	__u64 given;		/* bytes per second; limit that tcpilot set on the socket; ~0: none; 0: it is new */
+	__u64 since_ns;		/* CLOCK_MONOTONIC; since when given has this value */
 	__u64 sent;		/* bytes sent before it came under the limit */
 	__u32 share;		/* bytes per second, by user space; 0: none */
-	__u32 epoch;		/* of the limits that share is of */
-	__u32 fresh;		/* counted in limit.fresh of that epoch */
+	__u32 epoch;		/* limit.epoch for which share was read */
+	__u32 fresh;		/* 1: counted in limit.fresh of that epoch */
 	__u32 pad;
 };
 
-/* One of them, as user space reads them. */
+/* A connection under limits, as user space reads it. */
 struct limit_member {
 	__u64 cookie;
 	__u64 rule;
@@ -191,7 +194,7 @@ struct limit_member {
 	__u64 since_ns;
 	__u64 sent;		/* bytes, retransmissions included, since it came under the limit */
 	__u32 unsent;		/* bytes that wait to be sent */
-	__u32 state;		/* of TCP */
+	__u32 state;		/* TCP state (include/net/tcp_states.h) */
 };
 
 /* Fields that are answers to request ops (tcp.Field); the others are options. */
@@ -209,14 +212,16 @@ enum {
 	FIELD_ACK_DSCP = 32,
 };
 
-/* Its value is RTO_MIN in microseconds towards peers that do not delay ACKs (peer.bpf.h). */
+/* The value of this field is the RTO_MIN that the path needs towards a peer that does not delay ACKs,
+ * in microseconds (peer.bpf.h). */
 enum {
 	FIELD_PEER_OPTION = 33,
 };
 
-/* Options that, if adapted, depend on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
- * delack.bpf.h, pacing.bpf.h, clamp.bpf.h), or that an application keeps if it has set them (defaults.bpf.h).
- * If FIELD_INIT_RWND is adapted, it is not an answer (init_rwnd.bpf.h). */
+/* Options whose value, if adapted, depends on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
+ * delack.bpf.h, pacing.bpf.h, clamp.bpf.h); FIELD_NOTSENT_LOWAT is left as it is if the application
+ * has set it (defaults.bpf.h). If FIELD_INIT_RWND is adapted, it is set as an option, not given as
+ * an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
 	FIELD_CWND_CLAMP = 1,
@@ -286,21 +291,22 @@ struct track {
 	__u32 connect_us;
 	__u16 flags;		/* enum sample_flags */
 	__u8 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
-	__u8 err;		/* latest sk_err: reading it clears it in the socket */
+	__u8 err;		/* latest sk_err: the socket loses it when the application reads it (SO_ERROR) */
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
-	__u8 rto_min;		/* jiffies, of 100 ms at most; given, because it was computed from the path's metrics; 0: none */
-	__u8 delack_max;	/* the same, of 16 ms at most */
-	__u16 clamp;		/* packets; the same of the clamp of the congestion window */
-	__u32 loss_rtt_us;	/* smoothed round-trip time of what was delivered when losses were found; 0: none */
-	__u8 peer_delack_max_ms; /* the longest delay of ACKs that the peer told; 0: none */
+	/* Values that were computed from the path's metrics and set on the socket; 0: none. */
+	__u8 rto_min;		/* jiffies, 100 ms at most */
+	__u8 delack_max;	/* jiffies, 16 ms at most */
+	__u16 clamp;		/* packets; the clamp of the congestion window */
+
+	__u32 loss_rtt_us;	/* smoothed round-trip time of the packets that were delivered when losses were found; 0: none */
+	__u8 peer_delack_max_ms; /* the longest delay of ACKs, as the peer option told; 0: none */
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
 	__u8 told_ms;		/* what the peer is told: our longest delay of ACKs; 0: nothing */
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
 	__u8 pad[4];
 };
-
 
 /* ---- samples ----------------------------------------------------------- */
 
@@ -326,14 +332,14 @@ enum sample_flags {		/* tcp.Flags */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_WATCH_RETRANS = 1 << 13, /* a rule counts its retransmissions */
-	F_SYN_HALVED = 3 << 14,	/* a number: how often the timeout of the SYN was halved */
+	F_SYN_HALVED = 3 << 14,	/* a number of two bits: how often the timeout of the SYN was halved */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */
 	F_SNDBUF_MAX = 1 << 12,	/* its send buffer has grown to the maximum of tcp_wmem */
 	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */
-	F_PEER_SENT = 1 << 14,	/* enum peer_flags */
-	F_PEER_RESENT = 1 << 15,
+	F_PEER_SENT = 1 << 14,	/* PEER_SENT of enum peer_flags */
+	F_PEER_RESENT = 1 << 15, /* PEER_RESENT */
 	F_SAMPLE = F_MASK | F_RCVBUF_MAX | F_SNDBUF_MAX | F_LATER | F_PEER_SENT | F_PEER_RESENT,
 };
 
@@ -425,9 +431,9 @@ enum counter {
 	COUNT_SWITCHED,		/* running connections that got a better arm */
 	COUNT_BACKWARDS,	/* samples dropped because a counter was less than before */
 	COUNT_PEER_SENT,	/* SYNs and SYN-ACKs with the peer option */
-	COUNT_PEER_SEEN,	/* those received */
+	COUNT_PEER_SEEN,	/* SYNs and SYN-ACKs received with it */
 	COUNT_PEER_RESENT,	/* connections whose SYN was sent again without it */
-	COUNT_PEER_BLOCKED,	/* connections without it, because the host did not answer one with it */
+	COUNT_PEER_BLOCKED,	/* connections without it, because the host did not answer a SYN with it */
 	NUM_COUNTERS,
 };
 
@@ -469,7 +475,7 @@ enum probe_hook {
 };
 
 enum {
-	PROBE_UNTRIED = 1,	/* no errno is positive */
+	PROBE_UNTRIED = 1,	/* the option was not tried; results of bpf_setsockopt are 0 or negative */
 };
 
 struct probe_result {

@@ -23,6 +23,7 @@
 #define IPV6_TCLASS 67
 #define TCP_SYNCNT 7
 #define TCP_CONGESTION 13
+#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008	/* since Linux 6.12; older headers lack it */
 
 enum {				/* include/net/tcp_states.h */
 	TCP_ESTABLISHED = 1,
@@ -171,7 +172,7 @@ struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
-	__u8 icsk_syn_retries;	/* by TCP_SYNCNT; 0: the sysctl counts */
+	__u8 icsk_syn_retries;	/* set by TCP_SYNCNT; 0: the sysctl applies */
 	__u8 icsk_retransmits;	/* retransmission timeouts without an answer */
 	__u8 icsk_probes_out;	/* keepalive or zero-window probes without an answer */
 	struct {
@@ -194,7 +195,7 @@ struct tcp_options_received {
 };
 
 struct tcp_rack {
-	__u32 rtt_us;		/* of the packet that was sent last, of those delivered */
+	__u32 rtt_us;		/* of the packet that was sent last among those delivered */
 };
 
 struct tcp_sock {
@@ -316,9 +317,9 @@ static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
 	return ca_ops_name(net->ipv4.tcp_congestion_control);
 }
 
-/* Whether this is a congestion control of tcpilot's, by the first word of its name,
- * "tcpilot_" (little-endian, like everything compiled here): its private state begins
- * with struct cc_state. */
+/* Whether this is one of tcpilot's own congestion controls, whose private state begins with
+ * struct cc_state. The number is the first word of its name, "tcpilot_", in the little-endian
+ * byte order of all objects here. */
 static __always_inline bool cc_ours(struct cc_words name)
 {
 	return name.w[0] == 0x5f746f6c69706374ULL;

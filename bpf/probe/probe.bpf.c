@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Asks the kernel which options the kernel accepts, by hook, on connections of one
- * network namespace that was made for the purpose.
+/* Tries which options the kernel accepts at each hook, on connections of a network namespace
+ * that was made for the purpose.
  */
 #include "../include/tcp.bpf.h"
 

@@ -112,7 +112,7 @@ static __noinline void mark_acks(struct tcp_sock *tp, struct live_conn *l, const
 
 	if (t->flags & (F_HOLD_OUT | F_ADOPTED))
 		return;
-	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	/* Under newer rules, the connection may have another class, or be left alone. */
 	if (p && p->hold_out < 1 << 16 && t->start_ns >= cfg->rules_ns && mostly_receives(l, now))
 		set = p->set & ~cfg->yield;
 	if (set & (1ULL << FIELD_ACK_PRIORITY))

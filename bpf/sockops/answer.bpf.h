@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Answers to the kernel's question for the timeout of a SYN or SYN-ACK. */
+/* Answers to BPF_SOCK_OPS_TIMEOUT_INIT: the timeout of a SYN or SYN-ACK. */
 #ifndef TCPILOT_ANSWER_BPF_H
 #define TCPILOT_ANSWER_BPF_H
 
 #include "remember.bpf.h"
 #include "syn.bpf.h"
 
-/* In jiffies. */
+/* Answers with a timeout, rounded up to the jiffies that the kernel expects (tcp_timeout_init). */
 static __always_inline void reply_timeout(struct bpf_sock_ops *skops, __u64 ms)
 {
 	skops->reply = (ms * 1000 + jiffy_us - 1) / jiffy_us;
 }
 
-/* A connection whose timeout of the SYN was adapted gets it, without another look-up of its
- * policy. Returns the timeout in milliseconds; 0: it was not adapted.
+/* Answers for a connection whose SYN timeout was adapted, without another look-up of its policy.
+ * Returns the timeout in milliseconds; 0: it was not adapted.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int syn_timeout_answered(struct bpf_sock_ops *skops)

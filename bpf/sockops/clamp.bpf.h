@@ -33,10 +33,10 @@ static __always_inline __u32 clamp_share(const struct flow_count *n)
 	return share < MOST_CLAMP ? share : MOST_CLAMP;
 }
 
-/* Gives a connection its present share, or lifts its clamp (0). ctx is the context of sock_ops or,
- * in the iterator, the socket. A clamp that is not tcpilot's, but that of a route (RTAX_CWND), is
- * kept. The option also sets the slow start threshold, by which a recovery is ending: so not in
- * one. */
+/* Gives a connection its present share, or lifts its clamp if share is 0. ctx is the context of
+ * sock_ops or, in the iterator, the socket. A clamp that tcpilot did not set (a route's, RTAX_CWND) is
+ * kept. TCP_BPF_SNDCWND_CLAMP also sets the slow start threshold, which the kernel needs in a
+ * recovery: so the clamp changes only in TCP_CA_Open. */
 static __always_inline void follow_share(void *ctx, struct tcp_sock *tp, struct track *t,
 					 __u32 share)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Finds the class of a connection.
  *
- * Each dimension yields the set of rules that match the connection in it. The sets
+ * For each dimension there is the set of the rules that match the connection in it. The sets
  * are intersected, and the first remaining rule wins. A dimension without conditions
  * costs nothing, and the cost does not depend on the number of rules.
  */
@@ -18,7 +18,7 @@ struct conn {
 	bool outgoing;
 };
 
-/* cgroup v2 trees deeper than this match by their first levels only. */
+/* Of a deeper cgroup, only its first levels are compared with rules. */
 #define MAX_CGROUP_LEVELS 16
 
 /* volatile: clang would merge reads of different members into one at a computed offset, which the
@@ -119,8 +119,8 @@ static __always_inline bool under(const __u32 addr[4], const struct masked_prefi
 		 ((addr[2] ^ a[2]) & m[2]) | ((addr[3] ^ a[3]) & m[3]));
 }
 
-/* A few prefixes are compared in line, because each step in a trie is a cache miss on
- * a busy host. Both forms contain /0 of both families. So if no prefix is found, the
+/* Up to MAX_FEW_PREFIX prefixes are compared one by one, because each step in a trie is a cache miss
+ * on a busy host; more are in a trie. Both contain /0 of both families. So if no prefix is found, the
  * table is not written yet, and nothing matches. */
 static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32 bank,
 				       const struct rule_bank *b, int which, const __u32 addr[4])
@@ -148,7 +148,7 @@ static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32
 		__builtin_memset(rules, 0, sizeof(*rules));
 }
 
-/* which: 0 remote, 1 local. Each port has the index of a set. */
+/* which: 0 remote, 1 local. port_rules has an index into port_sets for each port. */
 static __always_inline void and_port(struct rule_set *rules, const struct rule_bank *b,
 				     __u32 bank, __u32 which, __u16 port)
 {

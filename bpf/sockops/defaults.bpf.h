@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Fields that have their value from a rule's objective. The operator has not named them, so that
- * an application that has set one keeps its own.
+/* Fields whose value is the default of a rule's objective. Because the operator has not named them,
+ * an application that has set one keeps its value.
  */
 #ifndef TCPILOT_DEFAULTS_BPF_H
 #define TCPILOT_DEFAULTS_BPF_H
@@ -9,8 +9,8 @@
 
 #define NOTSENT_LOWAT_BIT (1ULL << FIELD_NOTSENT_LOWAT)
 
-/* A connection begins. Returns set without the fields that the application, or that of the
- * listener, has set. 0 is the sysctl (tcp_notsent_lowat in include/net/tcp.h). */
+/* A connection begins. Returns set without the fields that the application has set on the socket or on
+ * its listener. notsent_lowat 0 stands for the sysctl (tcp_notsent_lowat in include/net/tcp.h). */
 static __always_inline __u64 without_own(struct tcp_sock *tp, __u64 set, __u64 defaults)
 {
 	if ((set & defaults & NOTSENT_LOWAT_BIT) && tp->notsent_lowat)

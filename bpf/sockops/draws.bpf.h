@@ -83,10 +83,11 @@ static __always_inline __u64 cookie_draw(__u64 cookie, __u64 key)
 
 /* The draw of one slice of time for one network (/24, or /48 of IPv6). It is the same on
  * all hosts with the same key and correct clocks, because connections of several hosts may
- * share a queue: then an arm must not gain at the expense of another one. */
+ * share a queue: then an arm must not gain at the expense of another one. Both members are uniform in
+ * 0..65535, and independent of each other: they are different bits of one hash. */
 struct slice {
-	__u32 arm;	/* 0..65535, uniform, and independent of each other: */
-	__u32 hold_out;	/* other bits of the same hash */
+	__u32 arm;
+	__u32 hold_out;
 };
 
 static __always_inline struct slice slice_draw(const struct conn *c, const __u64 key[2],

@@ -38,56 +38,56 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 
 /* Above runtime_config.report_rate ends a second, over all CPUs, one of `stands_for` ends is
  * reported, drawn at random. Its sample counts for that many, so that sums over samples
- * are unbiased. stands_for follows from the rate of the last window (pace_share). A CPU adds
- * to the shared count once in PACE_BATCH ends, without a lock. If two CPUs close a window at
+ * are unbiased. stands_for follows from the rate of the last window (thin_share). A CPU adds
+ * to the shared count once in THIN_BATCH ends, without a lock. If two CPUs close a window at
  * once, only one succeeds. */
-#define PACE_WINDOW_NS (100 * NSEC_PER_MSEC)
-#define PACE_BATCH 16	/* a power of two */
-#define PACE_FLOOR 4	/* at least report_rate / PACE_FLOOR ends a second are reported */
+#define THIN_WINDOW_NS (100 * NSEC_PER_MSEC)
+#define THIN_BATCH 16	/* a power of two */
+#define THIN_FLOOR 4	/* at least report_rate / THIN_FLOOR ends a second are reported */
 
 static struct {
 	__u64 begun_ns;		/* of the window */
 	__u64 ends;		/* in it */
 	__u64 stands_for;	/* 0, 1: all are reported */
-} pace;
+} thinning;
 
-/* Of how many ends one is reported, if there are `ends` a second. Twice as many ends, half the
- * reports, because a report is the most expensive piece: rate * rate / ends a second, down to
- * the floor. Rounded up. */
-static __always_inline __u64 pace_share(__u64 ends, __u64 rate)
+/* Returns the number of ends for which one is reported, if there are `ends` a second; rounded up. A
+ * report is the most expensive part of an end. So twice as many ends get half as many reports:
+ * rate * rate / ends a second, but at least rate / THIN_FLOOR. */
+static __always_inline __u64 thin_share(__u64 ends, __u64 rate)
 {
-	__u64 bounded_ends = ends > PACE_FLOOR * rate ? PACE_FLOOR * rate : ends;
+	__u64 bounded_ends = ends > THIN_FLOOR * rate ? THIN_FLOOR * rate : ends;
 
 	return (ends * bounded_ends + rate * rate - 1) / (rate * rate);
 }
 
 /* A window also closes after a number of ends, so that a burst counts within milliseconds. */
-static __always_inline void pace_close(__u64 now, __u32 rate)
+static __always_inline void thin_close(__u64 now, __u32 rate)
 {
-	__u64 begun = pace.begun_ns, took = now - begun, ends = pace.ends;
+	__u64 begun = thinning.begun_ns, took = now - begun, ends = thinning.ends;
 
-	if (!took || (took < PACE_WINDOW_NS && ends < rate / 16))
+	if (!took || (took < THIN_WINDOW_NS && ends < rate / 16))
 		return;
-	if (!__sync_bool_compare_and_swap(&pace.begun_ns, begun, now))
+	if (!__sync_bool_compare_and_swap(&thinning.begun_ns, begun, now))
 		return;
-	__sync_fetch_and_add(&pace.ends, -ends);
-	pace.stands_for = pace_share(ends * NSEC_PER_SEC / took, rate ?: 1);
+	__sync_fetch_and_add(&thinning.ends, -ends);
+	thinning.stands_for = thin_share(ends * NSEC_PER_SEC / took, rate ?: 1);
 }
 
 /* How many ends this one stands for; 0: it is not reported. */
-static __always_inline __u32 pace_draw(struct counters *c, __u64 now, __u64 draw, __u32 rate)
+static __always_inline __u32 thin_draw(struct counters *c, __u64 now, __u64 draw, __u32 rate)
 {
 	__u64 k;
 
 	if (!rate)
 		return 1;
-	if (!(++c->n[COUNT_ENDS] & (PACE_BATCH - 1))) {
-		__sync_fetch_and_add(&pace.ends, PACE_BATCH);
-		pace_close(now, rate);
-	} else if (now - pace.begun_ns >= PACE_WINDOW_NS) {
-		pace_close(now, rate);	/* also what a burst left, when it is over */
+	if (!(++c->n[COUNT_ENDS] & (THIN_BATCH - 1))) {
+		__sync_fetch_and_add(&thinning.ends, THIN_BATCH);
+		thin_close(now, rate);
+	} else if (now - thinning.begun_ns >= THIN_WINDOW_NS) {
+		thin_close(now, rate);	/* so that the share of a burst does not outlast it */
 	}
-	k = pace.stands_for;
+	k = thinning.stands_for;
 	if (k <= 1)
 		return 1;
 	return (draw >> 32) * k >> 32 ? 0 : k;
@@ -101,7 +101,7 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return 1;
 	/* The time of the last tick is accurate enough, and cheaper to read. */
-	return pace_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC,
+	return thin_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC,
 			 cookie_draw(k->track->cookie, cfg->draw_key[1]), cfg->report_rate);
 }
 
@@ -125,14 +125,14 @@ static __noinline int limit_end(struct tcp_sock *tp)
 	limit_unfresh(m);
 	limit_add_sent(m->rule, tp->bytes_sent - m->sent);
 	limit_add_sent(m->path, tp->bytes_sent - m->sent);
-	m->rule = m->path = 0;	/* several programs may see the end */
+	m->rule = m->path = 0;	/* another program may see the same end */
 	return 0;
 }
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* A function of its own, because a host with many ends reports few of them: the others do not
- * prepare its memory. */
+/* Not inlined: a host with many ends reports few of them, and the others need not clear this
+ * function's stack. */
 static __noinline void report_end(struct known *k, struct tcp_sock *tp, __u32 closed,
 				  __u32 stands_for, const struct runtime_config *cfg)
 {
@@ -235,7 +235,7 @@ int tcpilot_error(__u64 *ctx)
 	if (!tp || !known_find(&k, sk))
 		return 0;
 	if (k.track->flags & F_ESTABLISHED) {
-		k.track->err = err;	/* all errno of TCP fit 8 bits */
+		k.track->err = err;	/* every errno of TCP fits into 8 bits */
 		/* Its socket may stay open for long. Before Linux 6.10, a timeout is reported
 		 * before the state changes. */
 		if (sk->__sk_common.skc_state == TCP_CLOSE || err == TIMED_OUT)

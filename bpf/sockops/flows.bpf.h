@@ -9,6 +9,7 @@
 
 #include "maps.bpf.h"
 
+/* flow is the index of a row; 0: the connection is not counted. */
 static __always_inline struct flow_count *flow_row(__u32 flow)
 {
 	return flow ? bpf_map_lookup_elem(&flow_counts, &flow) : NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* An initial window from what the path has shown to hold, shared among its connections
- * (Hung, Zhang and Lu, "Fine-Grained TCP Tuning": ssthresh / flow_count).
+/* An initial congestion window that is computed from the packets in flight that the path has shown to
+ * hold, divided by its connections (Hung, Zhang and Lu, "Fine-Grained TCP Tuning":
+ * ssthresh / flow_count).
  */
 #ifndef TCPILOT_INIT_CWND_BPF_H
 #define TCPILOT_INIT_CWND_BPF_H
@@ -13,10 +14,10 @@ enum {
 	TCP_CA_RECOVERY = 3,		/* enum tcp_ca_state; CA_Loss is the next */
 };
 
-/* Turns pacing on: a limit of the rate does that, and it stays on without the limit
- * (sk_setsockopt). Then the kernel spreads each window of slow start over half a round trip
- * (tcp_pacing_ss_ratio); a connection that connect opened has its rate for the kernel's window
- * until the first ACK. An application that chose a limit is paced anyway. */
+/* Turns pacing on: setting a limit of the rate does that, and pacing stays on when the limit is
+ * removed (sk_setsockopt). Then the kernel spreads each window of slow start over half a round trip
+ * (tcp_pacing_ss_ratio). Until the first ACK, an outgoing connection is paced at the rate that was
+ * computed for the kernel's window. An application that chose a limit is paced anyway. */
 static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
 	__u32 most = ~1U, none = ~0U;	/* bytes per second; no limit */
@@ -26,10 +27,10 @@ static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tc
 		bpf_setsockopt(skops, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
 }
 
-/* Takes packets from what all connections of a path may be given: its window, which is full
- * again after a round trip, and fills evenly meanwhile (a token bucket). So not more than a
- * window is given at once. Returns how many packets there are, at most `want`. If another CPU is
- * faster, none: a connection without them begins as usual. */
+/* Takes packets from the path's token bucket, which bounds the initial windows of all its connections
+ * together: it holds the path's window, and fills within a round trip. Returns how many packets were
+ * taken, at most `want`. 0: the bucket has no more than the kernel's initial window, or another CPU
+ * changed it meanwhile; then the connection begins with the kernel's window. */
 static __always_inline __u32 take_packets(struct flow_count *n, const struct path_policy *p,
 					  __u64 now, __u32 srtt_us, __u32 want)
 {
@@ -41,7 +42,7 @@ static __always_inline __u32 take_packets(struct flow_count *n, const struct pat
 		since = ms;
 		given = 0;
 	} else {
-		/* Time that is less than a packet is not lost. */
+		/* `since` moves on by whole packets only, so that no fraction is lost. */
 		back = us * p->window / (srtt_us ?: 1);
 		since += back * srtt_us / (p->window ?: 1) / 1000;
 		given -= back < given ? back : given;
@@ -56,10 +57,11 @@ static __always_inline __u32 take_packets(struct flow_count *n, const struct pat
 	return __sync_bool_compare_and_swap(both, was, is) ? want : 0;
 }
 
-/* Raises the initial window of a connection. Returns the window; 0: it is not changed. It is not if the route or the application chose another one than the
- * kernel's, if the handshake lost a packet (RFC 5681, 3.1), if its round-trip time is unknown
- * (TCP Fast Open, SYN cookies), or if the connection is counted in another row than the
- * policy's. The threshold and the clamp of the kernel's own metrics of the route are bounds.
+/* Raises the initial window of a connection. Returns the window; 0: it is not changed. It stays if
+ * the route or the application chose another one than the kernel's, if the handshake lost a packet
+ * (RFC 5681, 3.1), if the round-trip time is unknown (TCP Fast Open, SYN cookies), or if the
+ * connection is counted in another row than the policy's. The slow start threshold and the clamp
+ * that the kernel has for the route are upper bounds.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 now,
@@ -95,16 +97,16 @@ __noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_pol
 	return want;
 }
 
-/* Packets are sent again. Counts those of a raised initial window. */
+/* Packets are retransmitted. Counts those of a raised initial window. */
 static __always_inline void first_window_lost(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 					      struct track *t)
 {
-	/* number of the first byte among those that the connection sent (with the SYN, if it
-	 * sent one) */
+	/* Offset of the first retransmitted byte (args[0]) in what the connection has sent. The SYN
+	 * of an outgoing connection counts as one byte. */
 	__u32 offset = skops->args[0] - tp->snd_una + (__u32)tp->bytes_acked;
 	__u32 lost = t->init_lost + skops->args[1];
 
-	/* A tail loss probe need not follow a loss. */
+	/* Not in TCP_CA_Open and TCP_CA_Disorder: a tail loss probe does not mean that packets were lost. */
 	if (offset < t->init_cwnd * tp->mss_cache && !skops->args[2] &&
 	    BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
 		t->init_lost = lost < t->init_cwnd ? lost : t->init_cwnd;

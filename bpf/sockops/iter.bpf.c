@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Samples of live connections, one walk over the opener's network namespace.
+/* Samples of live connections: one walk over the sockets of the network namespace of the thread that
+ * opened the iterator.
  *
  * A connection that has lived for an interval moves from its slot to socket
  * storage, which also keeps the counters of its last sample, so that each
- * sample is a delta. A connection that is older than tcpilot is adopted: it is reported
- * from now on, but has no class, because it is not known which end opened it.
+ * sample is a delta. A connection that is older than tcpilot is adopted: it is sampled from then
+ * on, but has no class, because it is not known which end opened it.
  *
- * A connection whose path has a much better congestion control by now is switched to it, and
- * one whose path has another adapted RTO_MIN, DELACK_MAX or clamp of the congestion window gets that.
- * Connections that mostly receive are marked, if the rule asks for it.
+ * Settings of live connections follow their path: a much better congestion control (switch.bpf.h), the
+ * adapted values of RTO_MIN, DELACK_MAX and the clamp of the congestion window, and the marks of
+ * ACKs (ack_marks.bpf.h).
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
@@ -43,10 +44,10 @@ struct {
 	__type(value, __u64);
 } flows_found SEC(".maps");
 
-/* Connections that are in no row and have no policy, found since user space cleared it. */
+/* Connections without a policy that no row of flow_counts counts, found since user space cleared it. */
 __u32 uncounted;
 
-/* Error of the latest flag that could not be given to a listener; 0: none. */
+/* Error of the latest listener whose flag could not be set (follow_listener); 0: none. */
 __s32 listeners_err;
 
 /* ---- adoption ------------------------------------------------------------ */
@@ -74,8 +75,8 @@ static __always_inline bool attached_to(struct tcp_sock *tp)
 	return false;
 }
 
-/* Some rule matches the connection, whichever end opened it, and no rule that may match
- * has the action leave. */
+/* Whether a connection is to be adopted: a rule matches it as incoming or as outgoing, and neither of
+ * the two rules has the action leave. */
 static __always_inline bool wanted(struct tcp_sock *tp, __u32 bank)
 {
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
@@ -113,7 +114,8 @@ static __always_inline void adopt(struct tcp_sock *tp, __u64 cookie, __u64 now)
 	totals_read(&l->last, tp, now);
 }
 
-static __always_inline struct live_conn *settle(struct tcp_sock *tp, struct track *t)
+/* Moves the state of a connection from its slot to socket storage. */
+static __always_inline struct live_conn *move_to_storage(struct tcp_sock *tp, struct track *t)
 {
 	struct live_conn *l = bpf_sk_storage_get(&live, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
@@ -124,8 +126,8 @@ static __always_inline struct live_conn *settle(struct tcp_sock *tp, struct trac
 	return l;
 }
 
-/* Data may flow, at least in one direction. */
 enum {
+	/* in which data may flow at least in one direction */
 	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
 		      1 << TCP_CLOSE_WAIT,
 	/* in which a connection counts as one of its path: until its socket is unhashed */
@@ -176,8 +178,8 @@ static __always_inline void flow_found(const struct track *t)
 		__sync_fetch_and_add(n, 1);
 }
 
-/* A connection may be older than the clamp of its path; then it gets no call each round trip. p is
- * NULL if the path has no policy any more. */
+/* Gives a connection its share of the clamp also if it is older than the clamp, because then it has no
+ * call each round trip (clamp.bpf.h). p is NULL if the path has no policy any more. */
 static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
 					 const struct runtime_config *cfg,
 					 const struct path_policy *p)
@@ -187,15 +189,15 @@ static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
 
 	if (share == t->clamp)
 		return;
-	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	/* Under newer rules, the connection may have another class, or be left alone. */
 	if (!t->clamp && (t->start_ns < cfg->rules_ns || (cfg->yield & CLAMP_BIT) ||
 			  (t->flags & (F_HOLD_OUT | F_ADOPTED))))
 		return;
 	follow_share(tp, tp, t, share);
 }
 
-/* A listener gets the flag by which it is asked for the peer option if some rule has that, and loses it if
- * none has it any more. */
+/* Sets the flag by which the kernel asks a listener for the options of SYN-ACKs if some rule has the peer
+ * option, and takes it back if none has it any more (peer_listen.bpf.h). */
 static __always_inline void follow_listener(struct tcp_sock *tp, const struct runtime_config *cfg)
 {
 	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, err;
@@ -206,7 +208,7 @@ static __always_inline void follow_listener(struct tcp_sock *tp, const struct ru
 	if (wanted == ours || (wanted && ((flags & flag) || !attached_to(tp))))
 		return;
 	flags = wanted ? flags | flag : flags & ~flag;
-	err = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS_OPTION, &flags, sizeof(flags));
+	err = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 	if (err) {
 		listeners_err = err;
 		return;
@@ -229,7 +231,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	struct track *t;
 	__u32 zero = 0;
 	__u64 ns, cookie;
-	bool moved;
+	bool active;
 
 	if (!skc || !(1U << (skc->skc_state & 31) & (FLOW_STATES | 1 << TCP_LISTEN)))
 		return 0;
@@ -271,23 +273,23 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		}
 		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < cfg->interval_ns)
 			return 0;
-		l = settle(tp, t);
+		l = move_to_storage(tp, t);
 		if (!l)
 			return 0;
 		if (!l->track.flow)
 			uncounted++;
 	}
 	totals_read(&now, tp, ns);
-	/* Not of an idle one: there is nothing new about the path. */
-	moved = now.bytes_acked != l->last.bytes_acked || now.total_retrans != l->last.total_retrans ||
-		now.bytes_received != l->last.bytes_received;
-	if (moved)
+	/* An idle connection is not sampled: it shows nothing new about the path. */
+	active = now.bytes_acked != l->last.bytes_acked || now.total_retrans != l->last.total_retrans ||
+		 now.bytes_received != l->last.bytes_received;
+	if (active)
 		report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
-	/* after the sample, which is of the values until now */
+	/* After the sample, which has the values that were in use during its interval. */
 	follow_rto_min(tp, &l->track, cfg, p);
 	follow_delack_max(tp, &l->track, cfg, p);
 	follow_clamp(tp, &l->track, cfg, p);
-	if (!moved)
+	if (!active)
 		return 0;
 	if (p)
 		switch_cc(tp, &l->track, cfg, p);
@@ -320,9 +322,9 @@ static __always_inline __u32 class_now(struct tcp_sock *tp, __u32 bank, __u32 fl
 	return id;
 }
 
-/* Counts connections that no hook counted: those that are older than tcpilot, and those whose
- * path had no row as long as their class existed, which each daemon makes anew. A program of
- * its own, because it is rarely needed. */
+/* Counts connections that no hook counted: those that are older than tcpilot, and those that began
+ * when their path had no row. It classifies them again, because classes of an earlier daemon do not
+ * exist any more. A separate program, because it is rarely needed. */
 SEC("iter/tcp")
 int tcpilot_join(struct bpf_iter__tcp *ctx)
 {

@@ -7,7 +7,6 @@
 #include "slots.bpf.h"
 #include "limits.bpf.h"
 
-#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008	/* since Linux 6.12 */
 
 struct seq_file;
 
@@ -27,8 +26,8 @@ struct bpf_iter__tcp {
 	struct sock_common *sk_common;
 } __attribute__((preserve_access_index));
 
-/* Lists all of them, of all network namespaces. It takes no locks. If the reader's buffer is
- * full, a connection is shown again, so nothing is changed here. */
+/* Lists the connections under limits, of all network namespaces. It does not hold the sockets' locks. If the
+ * reader's buffer is full, the kernel runs it again for the same connection: so it changes nothing. */
 SEC("iter/bpf_sk_storage_map")
 int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
@@ -55,9 +54,9 @@ int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* A running connection whose rule has a limit now. The direction is known, because a hook has
- * seen it begin. */
-static __always_inline void enrol(struct tcp_sock *tp, const struct track *t, __u32 bank)
+/* Puts a running connection under the limit that its rule has by now. Adopted connections are left out,
+ * because it is not known which end opened them. */
+static __always_inline void join_later(struct tcp_sock *tp, const struct track *t, __u32 bank)
 {
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
 	const struct rule_bank *b = rules_of(bank);
@@ -82,12 +81,12 @@ static __always_inline void enrol(struct tcp_sock *tp, const struct track *t, __
 	if (!m)
 		return;
 	limit_follow(tp, tp, m);
-	/* Without it, the connection takes over its share at each walk only. */
+	/* Without the flag, the connection reads its share only at each walk. */
 	flags = tp->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG;
 	bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 }
 
-/* Brings running connections, also idle ones, in line with the limits of now. */
+/* Brings running connections, also idle ones, in line with the limits in force. */
 SEC("iter/tcp")
 int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 {
@@ -110,12 +109,12 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	if (m)
 		limit_follow(tp, tp, m);
 	if (m && limit_find(m->rule))
-		return 0;	/* else its rule may have another limit now, or one besides its path's */
+		return 0;	/* otherwise its rule may have got a limit, or another one */
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
 	if (t && bpf_ktime_get_ns() < cfg->lease_ns)
-		enrol(tp, t, cfg->bank & 1);
+		join_later(tp, t, cfg->bank & 1);
 	return 0;
 }
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Rate limits of connections together: of a rule or a network namespace, and of a path that has a
- * policer.
+/* Rate limits that several connections are under together: those of a rule or a network namespace, or
+ * those of a path that has a policer.
  *
  * Each connection is paced at its share. User space divides a limit a few times a second among
  * the connections that need it (internal/limit), and writes each share by cookie. A connection
- * takes over its share when an ACK shows a round-trip time, which the kernel reports once a round
- * trip (tcp_rtt_estimator). There it also makes room for those that have begun since: these have
- * no share, and get what is left of the limit by their number. A connection that was idle has no
- * share either: when it sends again, it counts as one that begins.
+ * reads its share at the callback BPF_SOCK_OPS_RTT_CB, once a round trip (tcp_rtt_estimator).
+ * A connection that has begun since the division is fresh: it has no share yet, and gets the limit
+ * divided by the number of connections. Connections with a share are bounded by the same quotient
+ * as long as there are fresh ones. A connection that was idle has no share either: when it sends again,
+ * it is fresh.
  */
 #ifndef TCPILOT_LIMITS_BPF_H
 #define TCPILOT_LIMITS_BPF_H
@@ -15,15 +16,15 @@
 #include "maps.bpf.h"
 
 #define NO_RATE (~0ULL)		/* sk_max_pacing_rate: no limit */
-#define MOST_RATE 0xfffffffeU	/* the greatest that bpf_setsockopt can set: ~0 is none */
+#define MOST_RATE 0xfffffffeU	/* bytes per second; the greatest that bpf_setsockopt can set, whose ~0 is no limit */
 
 static __always_inline struct limit *limit_find(__u64 key)
 {
 	return key ? bpf_map_lookup_elem(&limits, &key) : NULL;
 }
 
-/* Adds the limit of the connection's network namespace: in the place of that of a path, if the
- * rule has a limit as well. */
+/* Puts the key of the connection's network namespace in place of LIMIT_OF_NETNS. If the rule has another
+ * limit, the namespace's is added as the second one, unless the connection is under a path's. */
 static __always_inline void limit_keys(struct tcp_sock *tp, __u64 *rule, __u64 *path)
 {
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
@@ -40,8 +41,8 @@ static __always_inline void limit_count(struct limit *l, __s32 by)
 		__sync_fetch_and_add(&l->fresh, by);
 }
 
-/* The most of one connection, bytes per second. A connection with a share, which was computed
- * for base, gets less only if others have begun since. */
+/* The greatest rate of one connection under a limit, in bytes per second. A connection with a share is
+ * bounded by the number of connections only if others have begun since the division. */
 static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
 {
 	__u64 most = NO_RATE, sum, among;
@@ -53,7 +54,7 @@ static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
 		most = l->connection;
 	sum = l->rate;
 	fresh = l->fresh;
-	if (fresh < 0)		/* replaced at the same time */
+	if (fresh < 0)		/* user space replaced the limit at the same time */
 		fresh = 0;
 	if (!sum || (has_share && !fresh))
 		return most;
@@ -64,8 +65,8 @@ static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
 	return sum < most ? sum : most;
 }
 
-/* Gives the socket a limit. One that is lower, of the application or of a rule's fixed value,
- * stays, also if it was set meanwhile. */
+/* Gives the socket a limit. A lower one that the application set, or a rule as a fixed value, stays,
+ * also if it was set after tcpilot's. */
 static __always_inline void limit_set(void *ctx, struct tcp_sock *tp, struct limited *m, __u64 want)
 {
 	__u64 is = tcp_sk_sock(tp)->sk_max_pacing_rate;
@@ -78,7 +79,7 @@ static __always_inline void limit_set(void *ctx, struct tcp_sock *tp, struct lim
 	else if (m->own < ~0U)
 		value = m->own;
 	want = value == ~0U ? NO_RATE : value;
-	/* An application's limit of more than 32 bits cannot be set again. */
+	/* An application's limit of more than 32 bits cannot be set again: it is left as it is. */
 	if (want != is && !(want == NO_RATE && is == m->own) &&
 	    bpf_setsockopt(ctx, SOL_SOCKET, SO_MAX_PACING_RATE, &value, sizeof(value)))
 		return;
@@ -87,7 +88,7 @@ static __always_inline void limit_set(void *ctx, struct tcp_sock *tp, struct lim
 	m->given = tcp_sk_sock(tp)->sk_max_pacing_rate;
 }
 
-/* The connection is not counted as fresh any more. */
+/* Ends that the connection is counted as fresh. */
 static __always_inline void limit_unfresh(struct limited *m)
 {
 	struct limit *rule = limit_find(m->rule), *path = limit_find(m->path);
@@ -101,8 +102,8 @@ static __always_inline void limit_unfresh(struct limited *m)
 		limit_count(path, -1);
 }
 
-/* Paces the connection at its present share. Without limits, or after the lease, it gets back
- * what it had. */
+/* Paces the connection at its present share. If its limits have ended, or after the lease, it gets back
+ * the limit that it had of its own. */
 static __noinline int limit_follow(void *ctx, struct tcp_sock *tp, struct limited *m)
 {
 	struct limit *rule = limit_find(m->rule), *path = limit_find(m->path), *any;

@@ -96,7 +96,7 @@ struct {
 	__type(value, struct limited);
 } limited SEC(".maps");
 
-/* Bytes that the connections of each limit have sent that are over. User space adds the keys. */
+/* Bytes sent by connections that have ended, by key of limits. User space adds the keys. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -112,7 +112,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads all of them */
+	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads and frees them */
 	__uint(max_entries, NUM_SLOTS);
 	__type(key, __u32);
 	__type(value, struct track);
@@ -141,8 +141,8 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-/* Sockets that have their callback for header options from tcpilot (peer_listen.bpf.h), and not from another
- * program. Children of listeners inherit both. */
+/* Sockets on which tcpilot, and not another program, set the flag for the callback of header options
+ * (peer_listen.bpf.h). Children of listeners inherit the flag and this entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);

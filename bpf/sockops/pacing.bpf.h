@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A limit of the pacing rate, just under the rate limit that the path was found to have. It is
- * divided among its connections like the rate limit of a rule (limits.bpf.h).
+/* A limit of the pacing rate, just below the rate at which the path's policer was found to drop. It is
+ * divided among the path's connections like the rate limit of a rule (limits.bpf.h).
  */
 #ifndef TCPILOT_PACING_BPF_H
 #define TCPILOT_PACING_BPF_H
@@ -20,15 +20,17 @@ static __always_inline void limit_pacing(struct bpf_sock_ops *skops, const struc
 		limit_begin(skops, 0, n->path);
 }
 
-/* Whether samples are to tell a policer, which drops without a queue, from a queue. */
+/* Whether losses are to be noted (note_loss), so that samples tell a policer, which drops without a
+ * queue, from a full queue. */
 static __always_inline bool watches_losses(const struct path_policy *p, __u64 now)
 {
 	return p && now < p->expires_ns && (p->adapted & (1U << FIELD_MAX_PACING_RATE));
 }
 
-/* Packets are sent again. If they were lost in a full queue, those that were delivered just now
- * have been in it (Flach et al., "An Internet-Wide Analysis of Traffic Policing", SIGCOMM 2016:
- * losses without a longer round-trip time). */
+/* Packets are retransmitted. Smooths the round-trip time of the packets that were delivered last, by
+ * eighths: if the lost ones were dropped by a full queue, these have waited in it. Losses without a longer
+ * round-trip time come from a policer (Flach et al., "An Internet-Wide Analysis of Traffic Policing",
+ * SIGCOMM 2016). */
 static __always_inline void note_loss(struct tcp_sock *tp, struct track *t)
 {
 	__u32 rtt = tp->rack.rtt_us, was = t->loss_rtt_us;

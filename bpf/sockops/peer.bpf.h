@@ -3,11 +3,11 @@
  * at most, and how much they can receive at a time. A sender that knows the former may
  * have a shorter RTO_MIN (docs/design/0023-peer-option.md).
  *
- * An experimental option (RFC 6994): other hosts ignore it, and it is only in the first SYN of a
- * connection and the first answer to that. The kernel calls for it only sockets with
- * BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG: of an outgoing connection, from its beginning until it is established;
- * and listeners, whose flag decides for SYN-ACKs (peer_listen.bpf.h). Their children have it
- * until they are established.
+ * It is an experimental option (RFC 6994), which other hosts ignore. Only the first SYN of a
+ * connection and the first SYN-ACK have it. The kernel asks for options only on sockets with
+ * BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG. An outgoing connection has this flag from its beginning until it is
+ * established. A listener has it for its SYN-ACKs (peer_listen.bpf.h); its children inherit it, and lose
+ * it when they are established.
  *
  * Needs the maps peer_requests and peer_hosts of the including object.
  */
@@ -20,21 +20,24 @@
 #include "rto_min.bpf.h"
 
 enum {
-	PEER_KIND = 254,	/* for experiments (RFC 4727); bpf_load_hdr_opt finds its identifier too */
-	PEER_EXID = 0x5450,	/* not registered at IANA */
-	PEER_VERSION = 1 << 4,	/* in the upper four bits; the lower ones are 0, and not read */
-	PEER_DELACK_MS = 40,	/* TCP_DELACK_MIN: the kernel's longest delay of an ACK if round trips take less */
-	PEER_MOST_MS = 200,	/* TCP_DELACK_MAX */
+	PEER_KIND = 254,	/* for experiments (RFC 4727); bpf_load_hdr_opt compares the identifier as well */
+	PEER_EXID = 0x5450,	/* experiment identifier (RFC 6994, 3.1); not registered at IANA */
+	PEER_VERSION = 1 << 4,	/* in the upper four bits; the lower ones are sent as 0, and ignored */
+	PEER_DELACK_MS = 40,	/* TCP_DELACK_MIN: the longest delay of an ACK, unless round trips take longer */
+	PEER_MOST_MS = 200,	/* TCP_DELACK_MAX: the longest delay that is believed */
 	PEER_MOST_LOG2 = 30,	/* the largest window (RFC 7323, 2.3) */
-	TCP_FLAG_SYN = 2,	/* skb_tcp_flags */
+	TCP_FLAG_SYN = 2,	/* of bpf_sock_ops.skb_tcp_flags */
+	/* flags of programs that read options */
 	PEER_PARSERS = BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG,
 };
 
-/* A handshake takes no longer than this on the side of the server (tcp_synack_retries). */
+/* A handshake takes no longer than this on the side of the server: 63 s with 5 retransmissions
+ * (tcp_synack_retries). */
 #define PEER_HANDSHAKE_NS (64 * NSEC_PER_SEC)
 
-/* For how long a host gets no option once only a SYN without it was answered; and for how long one does that had
- * answered a SYN with it before, so that the loss was probably an ordinary one. */
+/* If a host answers only the SYN that was sent again without the option, its SYNs have no option for a
+ * day; for a minute if it answered one with the option within the last day, because then the SYN was
+ * probably lost by chance. That it answers is noted once an hour. */
 #define PEER_DAY_NS (86400 * NSEC_PER_SEC)
 #define PEER_MINUTE_NS (60 * NSEC_PER_SEC)
 #define PEER_HOUR_NS (3600 * NSEC_PER_SEC)
@@ -50,8 +53,9 @@ struct peer_option {		/* on the wire: two words of 32 bits */
 
 /* ---- the option ---------------------------------------------------------- */
 
-/* Reads the option of the packet at hand, or of the SYN (BPF_LOAD_HDR_OPT_TCP_SYN). What it has that
- * cannot be is as if there was none. */
+/* Reads the option of the packet that is being processed, or of the SYN (BPF_LOAD_HDR_OPT_TCP_SYN). An option
+ * of another length or version, or with a delay of 0, counts as none; values that are too large are
+ * bounded. */
 static __always_inline struct peer_told peer_load(struct bpf_sock_ops *skops, __u64 flags)
 {
 	struct peer_option o = { .kind = PEER_KIND, .len = 4, .exid = bpf_htons(PEER_EXID) };
@@ -85,8 +89,9 @@ static __always_inline bool peer_store(struct bpf_sock_ops *skops, __u8 told_ms,
 	return true;
 }
 
-/* How long a connection delays its ACKs at most, if it may by `us`. Longer round trips than PEER_DELACK_MS
- * make the kernel delay them for longer, but RTO_MIN is not what such connections wait for. */
+/* The longest delay of ACKs to tell the peer, in milliseconds, if DELACK_MAX is `us`. With round trips
+ * longer than PEER_DELACK_MS the kernel delays ACKs for longer; but then the retransmission timeout does
+ * not depend on RTO_MIN. */
 static __always_inline __u8 peer_delack_ms(__u64 us)
 {
 	return us >= PEER_DELACK_MS * 1000 ? PEER_DELACK_MS : (us + 999) / 1000;
@@ -94,7 +99,8 @@ static __always_inline __u8 peer_delack_ms(__u64 us)
 
 /* ---- whom it is sent to -------------------------------------------------- */
 
-/* A private or link-local address, or one of the same network as the local one (/24, /64). */
+/* Whether the remote address is private, loopback or link-local, or in the same network as the local one
+ * (/24, /64). */
 static __always_inline bool peer_near(const struct conn *c)
 {
 	__u32 a = bpf_ntohl(c->remote[0]), v4;
@@ -104,7 +110,7 @@ static __always_inline bool peer_near(const struct conn *c)
 		       (c->remote[0] == c->local[0] && c->remote[1] == c->local[1]);
 	v4 = bpf_ntohl(c->remote[3]);
 	return v4 >> 24 == 10 || v4 >> 24 == 127 || v4 >> 20 == 0xac1 || v4 >> 16 == 0xc0a8 ||
-	       v4 >> 16 == 0xa9fe || v4 >> 22 == 0x6440 >> 6 || /* RFC 1918, RFC 3927, RFC 6598 */
+	       v4 >> 16 == 0xa9fe || v4 >> 22 == 0x6440 >> 6 || /* RFC 1918, 1122, 3927, 6598 */
 	       !((c->remote[3] ^ c->local[3]) & bpf_htonl(0xffffff00));
 }
 
@@ -117,7 +123,7 @@ static __always_inline bool peer_wanted(__u32 class_flags, const struct conn *c)
 
 /* An outgoing connection begins. Returns track.told_ms.
  *
- * This and the following are global functions, so that they are verified once. */
+ * This and the following __noinline functions are global, so that they are verified once. */
 __noinline int peer_tells(struct bpf_sock_ops *skops, __u32 class_flags)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
@@ -135,7 +141,7 @@ __noinline int peer_tells(struct bpf_sock_ops *skops, __u32 class_flags)
 	return peer_delack_ms(jiffies_us(tp->inet_conn.icsk_delack_max));
 }
 
-/* Asks for the calls, unless another program has: its flag is not tcpilot's to take away. */
+/* Sets the flag, unless another program has set it: that program's flag must not be taken back later. */
 static __always_inline void peer_call(struct bpf_sock_ops *skops)
 {
 	__u32 flags = skops->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
@@ -145,8 +151,8 @@ static __always_inline void peer_call(struct bpf_sock_ops *skops)
 		bpf_sock_ops_cb_flags_set(skops, flags | flag);
 }
 
-/* A connection is established, or was before it was noticed. If another program reads options, it may have asked to
- * write them, too, after tcpilot did: then the flag is left as it is. */
+/* A connection is established, or sends something else than a SYN. Takes the flag back if tcpilot set it,
+ * unless another program reads options: that one may rely on the flag by now. */
 __noinline int peer_done(struct bpf_sock_ops *skops)
 {
 	__u32 flags = skops->bpf_sock_ops_cb_flags;
@@ -159,7 +165,8 @@ __noinline int peer_done(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-/* A full socket sends something: room is needed in the first SYN only. It must not be taken from data. */
+/* A full socket (not a request socket) is about to send. Reserves room in the first SYN, and in no other
+ * packet: it would be taken from data. */
 __noinline int peer_syn(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
@@ -185,7 +192,7 @@ __noinline int peer_syn(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-/* Remembers whether hosts answer SYNs with the option. */
+/* Remembers whether a host answers SYNs with the option. */
 static __always_inline void peer_host_answered(const struct track *t, const __u32 remote[4], __u64 now)
 {
 	const struct peer_host *was = bpf_map_lookup_elem(&peer_hosts, remote);
@@ -247,9 +254,9 @@ static __always_inline void peer_key(struct peer_handshake *k, const struct conn
 	k->local_port = c->local_port;
 }
 
-/* What the SYN said to which a request socket answers, as delack_max_ms << 8 | receive_log2. 0: nothing; a SYN
- * cookie leaves no place to keep it; and the kernel has the SYN only for the first SYN-ACK, unless the application
- * has it saved. */
+/* What the option of the SYN told that a request socket answers, as delack_max_ms << 8 | receive_log2; 0:
+ * nothing. args[0] is not 0 for a SYN cookie, with which nothing can be kept. The kernel has the SYN only for
+ * the first SYN-ACK, unless the application has it saved (TCP_SAVE_SYN). */
 __noinline int peer_asked(struct bpf_sock_ops *skops)
 {
 	struct peer_told t;
@@ -260,7 +267,7 @@ __noinline int peer_asked(struct bpf_sock_ops *skops)
 	return t.delack_max_ms << 8 | t.receive_log2;
 }
 
-/* Makes room in a SYN-ACK. By how long the connection will delay ACKs, told_ms, follows from its policy. */
+/* Reserves room in a SYN-ACK for the option, with the delay told_ms, which follows from the policy. */
 __noinline int peer_reply(struct bpf_sock_ops *skops, __u32 class_flags, __u32 told_ms)
 {
 	struct peer_request r = { .at_ns = bpf_ktime_get_ns() };
@@ -312,8 +319,8 @@ __noinline int peer_write(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-/* An incoming connection of a rule with the option is established. Returns what its peer told, and in the upper 16 bits
- * what it was told. */
+/* An incoming connection of a rule with the option is established. Returns what its peer told, as peer_asked
+ * does, and in the upper 16 bits what the peer was told, in milliseconds. */
 __noinline __u32 peer_accepted(struct bpf_sock_ops *skops)
 {
 	struct peer_handshake k = {};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Listeners that may answer with the peer option (peer.bpf.h): the kernel asks for the options of a SYN-ACK only if
- * the listener has BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG. New listeners get it when they begin to listen; older
- * ones by the walk over all sockets, on kernels with TCP_BPF_SOCK_OPS_CB_FLAGS (Linux 6.12). As soon as no rule has
- * the option, the walk takes it back.
+ * the listener has BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG. New listeners get the flag when they begin to listen. Older
+ * ones get it from the walk over all sockets, on kernels with TCP_BPF_SOCK_OPS_CB_FLAGS (Linux 6.12). When no rule
+ * has the option any more, the walk takes the flag back.
  */
 #ifndef TCPILOT_PEER_LISTEN_BPF_H
 #define TCPILOT_PEER_LISTEN_BPF_H
@@ -11,9 +11,6 @@
 
 #define PEER_OPS (1U << BPF_SOCK_OPS_TCP_LISTEN_CB)	/* in runtime_config.requests: some rule has the option */
 
-#ifndef TCP_BPF_SOCK_OPS_CB_FLAGS_OPTION
-#define TCP_BPF_SOCK_OPS_CB_FLAGS_OPTION 1008	/* TCP_BPF_SOCK_OPS_CB_FLAGS, which older headers lack */
-#endif
 
 /* How much a socket can receive at a time, as binary logarithm of bytes, rounded down. The kernel tunes buffers
  * that the application has not set up to tcp_rmem. */
@@ -29,7 +26,8 @@ static __always_inline __u8 receive_log2(struct tcp_sock *tp)
 	return 31 - __builtin_clz(bytes | 1);
 }
 
-/* A request socket does not lead to tcp_rmem of its namespace: listeners keep it here, by the namespace's cookie. */
+/* From a request socket, a program cannot reach tcp_rmem of its namespace: so the receive_log2 of listeners is kept
+ * by the namespace's cookie. 0: unknown. */
 static __always_inline __u8 netns_receive_log2(__u64 netns)
 {
 	const __u8 *v = bpf_map_lookup_elem(&netns_receive, &netns);
@@ -46,7 +44,7 @@ static __always_inline void netns_receive_note(struct tcp_sock *tp)
 		bpf_map_update_elem(&netns_receive, &netns, &now, BPF_ANY);
 }
 
-/* Marks a socket that gets the flag, so that it can be taken back. */
+/* Marks a socket on which tcpilot sets the flag, so that it can be taken back. */
 static __always_inline bool peer_mark(void *sk)
 {
 	return bpf_sk_storage_get(&peer_callbacks, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);

@@ -58,6 +58,7 @@ static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *
 	}
 }
 
+/* The state of a socket's connection; NULL if there is none. */
 static __always_inline struct track *recall(struct bpf_sock_ops *skops)
 {
 	struct track *t = slot_find(bpf_get_socket_cookie(skops));

@@ -97,7 +97,7 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
 	} else if (tcp_ca_chosen(tp) || (arm == ARM_DEFAULT && !tcp_ca_default(tp))) {
-		flags |= F_APP_CC;	/* nothing was set, so it was not us */
+		flags |= F_APP_CC;	/* tcpilot set nothing, so the application or the route did */
 	}
 	if (arm == ARM_DEFAULT)
 		flags |= F_DEFAULT_ARM;
@@ -114,9 +114,9 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 	return flags | report_buffers(tcp_sk_sock(tp));
 }
 
-/* The state of a congestion control of tcpilot's, if one is in use. It is valid until the
- * end: tcp_destroy_sock, and the reset that tcp_disconnect sends, come before its release.
- * Before a connection is established there is no state yet. */
+/* Copies the state of one of tcpilot's own congestion controls, if one is in use. The state is valid
+ * until the last sample: tcp_destroy_sock, and the reset that tcp_disconnect sends, come before the
+ * control's release. Before a connection is established there is no state yet. */
 static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_sock *tp,
 					    struct cc_words cc)
 {
@@ -174,9 +174,9 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 		s->closed |= CLOSED_FIN_SEEN;
 	if (tp->snd_una == tp->write_seq)
 		s->closed |= CLOSED_ALL_ACKED;
-	/* The application is woken before the tracepoint for its error, and may have read
-	 * (and cleared) sk_err by then. So a connection that ended without FIN or RST and
-	 * with unanswered probes or retransmits counts as timed out. */
+	/* The kernel wakes the application before the tracepoint inet_sk_error_report, so that the
+	 * application may have read (and cleared) sk_err by then. So a connection that ended without
+	 * FIN or RST and with unanswered probes or retransmissions counts as timed out. */
 	if (kind == SAMPLE_CLOSE && !s->err && !(s->closed & (CLOSED_FIN_SEEN | CLOSED_RST_SENT)) &&
 	    (tp->inet_conn.icsk_probes_out || tp->inet_conn.icsk_retransmits))
 		s->err = TIMED_OUT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The clamp of a connection's congestion window at its beginning and at each round trip: functions of
- * sock_ops.
+/* The clamp of a connection's congestion window, set by sock_ops at its beginning and at each round
+ * trip.
  */
 #ifndef TCPILOT_ROUND_TRIP_BPF_H
 #define TCPILOT_ROUND_TRIP_BPF_H
@@ -8,7 +8,7 @@
 #include "clamp.bpf.h"
 #include "remember.bpf.h"
 
-/* A connection is established whose path has a clamp. Returns its share; 0: none.
+/* A connection whose path has a clamp is established. Returns its share in packets; 0: none.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *p, __u32 flow)
@@ -25,8 +25,8 @@ __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *
 	return t.clamp;
 }
 
-/* A round trip is over. Other programs of the cgroup may have asked for this call as well. If the
- * lease is over, the clamp is lifted. */
+/* A round trip is over (BPF_SOCK_OPS_RTT_CB). Another program of the cgroup may have asked for the
+ * call. Without a lease the clamp is lifted. */
 __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 {
 	struct tcp_sock *tp = skops_tcp(skops);

@@ -15,12 +15,13 @@
 #define PEER_BIT (1ULL << FIELD_PEER_OPTION)
 
 enum {
-	PEER_LEAST_US = 10000,	/* the least RTO_MIN with which spurious retransmissions are counted */
+	PEER_LEAST_US = 10000,	/* the least value of estimate.RTOMins */
 };
 
-/* RTO_MIN towards a peer that delays its ACKs by so many milliseconds at most: what the path needs if they are not delayed, that, and
- * a tick by which either timer may be late. Then it is a value that estimate.RTOMins has, or up to a tick of 5 ms or
- * 10 ms more, so that its spurious retransmissions are counted for that value. */
+/* RTO_MIN towards a peer that delays its ACKs by at most delack_max_ms: the sum of what the path needs if ACKs
+ * are not delayed, that delay, and a tick by which either timer may be late. The sum is rounded up to a value of
+ * estimate.RTOMins, for which spurious retransmissions are counted. A sum up to 5 ms above 25 or 50 ms, or up to
+ * 10 ms above 10 ms, is not rounded: such a connection counts for the value below. */
 static __always_inline __u32 peer_rto_min(__u32 undelayed_us, __u32 delack_max_ms)
 {
 	__u32 us = undelayed_us + delack_max_ms * 1000 + jiffy_us;
@@ -34,8 +35,9 @@ static __always_inline __u32 peer_rto_min(__u32 undelayed_us, __u32 delack_max_m
 	return us <= 50000 ? 50000 : us <= 100000 ? 100000 : KERNEL_TIMER_US;
 }
 
-/* What a connection of the path gets now: the shorter one of what its path shows, and of what its peer told.
- * mask has the fields that may be set. */
+/* RTO_MIN for a connection of the path, in microseconds: the lesser of the value that is adapted to the path and the
+ * one that follows from what the peer told; KERNEL_TIMER_US if there is neither. mask has the fields that may be
+ * set. */
 static __always_inline __u32 rto_min_of(const struct path_policy *p, __u64 mask, const struct track *t)
 {
 	__u64 set = p->set & mask;
@@ -55,14 +57,14 @@ static __always_inline __u32 rto_min_of(const struct path_policy *p, __u64 mask,
 	return us;
 }
 
-/* What the application (TCP_RTO_MIN_US) or the sysctl chose is kept. Returns track.rto_min. */
+/* A value that the application (TCP_RTO_MIN_US) or the sysctl chose is kept. Returns track.rto_min. */
 static __always_inline __u32 change_rto_min(void *ctx, struct tcp_sock *tp, __u32 was, __u32 us)
 {
 	return change_timer(ctx, tp, TCP_BPF_RTO_MIN, tp->inet_conn.icsk_rto_min, was, us);
 }
 
-/* A connection begins. If it is outgoing, the value is set before the handshake, so that the
- * first round-trip time does not begin with the kernel's. */
+/* A connection begins. If it is outgoing, the value is set before the handshake, so that the first
+ * retransmission timeout is computed with it. */
 static __always_inline __u32 lower_rto_min(void *ctx, struct tcp_sock *tp, __u32 us, bool outgoing)
 {
 	if (!outgoing && !tcp_has_sack(tp))

@@ -14,8 +14,8 @@ const volatile struct sock_option options[NUM_FIELDS];
 
 /* ---- maps of this object alone: user space writes ------------------------ */
 
-/* What each network namespace owns, by cookie. Read only if runtime_config.yield has the
- * field. */
+/* What each network namespace owns (fields and YIELD_CC), by its cookie. Read only if
+ * runtime_config.yield is not 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -24,7 +24,7 @@ struct {
 	__type(value, __u64);
 } netns_yields SEC(".maps");
 
-/* By class (timeouts.bpf.h). */
+/* Answers to repeated timeouts, by class (timeouts.bpf.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, BANKS * MAX_RULES);
@@ -35,7 +35,8 @@ struct {
 
 /* ---- maps of this object alone: the programs write ------------------------ */
 
-/* Sockets whose number of SYN retransmissions tcpilot raised for a connect that failed. */
+/* Sockets whose number of SYN retransmissions tcpilot raised for a connect that failed (syn.bpf.h):
+ * that number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -43,7 +44,7 @@ struct {
 	__type(value, __u8);
 } raised_retries SEC(".maps");
 
-/* Between the SYN and the end of the handshake of incoming connections with the option. */
+/* Incoming connections in their handshake whose SYN had the peer option (peer.bpf.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -51,7 +52,7 @@ struct {
 	__type(value, struct peer_request);
 } peer_requests SEC(".maps");
 
-/* By address. */
+/* Whether hosts answer SYNs with the peer option, by their address (peer.bpf.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -59,7 +60,7 @@ struct {
 	__type(value, struct peer_host);
 } peer_hosts SEC(".maps");
 
-/* By field, then by congestion control. */
+/* Calls of bpf_setsockopt that failed: by field, then by congestion control. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, NUM_FIELDS + MAX_CC);
@@ -134,7 +135,8 @@ static __always_inline const struct path_policy *path_policy_find(struct bpf_soc
 	return bpf_map_lookup_elem(&path_policies, &key);
 }
 
-/* Returns a flag to remember. */
+/* Asks for the callbacks that the rule counts, for a share of its connections. Returns flags for
+ * track.flags. */
 static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
 {
 	if (likely(!cls->cb_flags) || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
@@ -291,7 +293,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	__u32 field;
 	__u64 value;
 
-	/* A program of a cgroup further down, which ran before, has answered. The kernel
+	/* A program of a cgroup further down ran before this one and has answered. The kernel
 	 * begins with 0 (tcp_call_bpf), and -1 is customary for no answer. */
 	if ((__s32)skops->reply > 0)
 		return;
@@ -341,7 +343,7 @@ static __always_inline void count_event(__u32 class, __u32 op)
 	if (n)
 		(*n)++;
 	else
-		/* if another CPU was faster, its count is on its own CPU */
+		/* Each CPU has its own count: nothing is lost if another CPU made the entry meanwhile. */
 		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
 }
 
@@ -463,7 +465,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	}
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB &&
 	    unlikely(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
-		peer_done(skops);	/* it may have it from its listener */
+		peer_done(skops);	/* it may have inherited the flag from its listener */
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		late = on_active_established(skops, ctx.now);
 		if (!late)

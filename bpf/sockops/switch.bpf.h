@@ -11,8 +11,9 @@
  * a wrong belief does not change all connections at once. */
 __u32 switches_left;
 
-/* One connection in 16 keeps its arm, so that the arm is still observed: the upper four bits
- * of its cookie, which is given in sequence, times 2^64 over the golden ratio. */
+/* One connection in 16 keeps its arm, so that the arm is still observed: those with 0 in the upper four
+ * bits of a multiplicative hash of the cookie (2^64 / golden ratio), which spreads sequential cookies
+ * evenly. */
 static __always_inline bool keeps_arm(const struct track *t)
 {
 	return !(t->cookie * 0x9e3779b97f4a7c15ULL >> 60);
@@ -27,8 +28,8 @@ static __always_inline bool replaces(const struct path_policy *p, __u8 arm)
 	return false;
 }
 
-/* Whether the congestion control is still the one that tcpilot gave, or left: an
- * application's own choice is respected. */
+/* Whether the congestion control is still the arm that tcpilot set, or the default that it left: an
+ * application's choice is kept. */
 static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *t,
 				       const struct runtime_config *cfg)
 {
@@ -45,7 +46,7 @@ static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,
 {
 	__u32 to;
 
-	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	/* Under newer rules, the connection may have another class, or be left alone. */
 	if (!switches_left || t->arm == NO_ARM || keeps_arm(t) || t->start_ns < cfg->rules_ns ||
 	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED | F_ADOPTED)) ||
 	    (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
@@ -61,7 +62,7 @@ static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,
 		return;
 	}
 	t->arm = to;
-	t->flags |= F_CC_CHANGED;	/* its samples are of no arm alone */
+	t->flags |= F_CC_CHANGED;	/* its samples belong to two arms */
 	switches_left--;
 	count(COUNT_SWITCHED);
 }

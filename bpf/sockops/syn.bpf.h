@@ -4,8 +4,8 @@
  *
  * It must not make a connect fail earlier. So the SYN is retransmitted once more for each time
  * that the timeout was halved. The kernel keeps that number (icsk_syn_retries) when the socket
- * begins another connection; the map raised_retries says that it is ours. Needs that map of
- * the including object.
+ * begins another connection; the map raised_retries of the including object remembers that tcpilot set
+ * it.
  */
 #ifndef TCPILOT_SYN_BPF_H
 #define TCPILOT_SYN_BPF_H
@@ -18,7 +18,7 @@ enum {
 	SYN_HALVED_MAX = F_SYN_HALVED >> SYN_HALVED_SHIFT,
 };
 
-/* The number of retransmissions that sockets of the namespace have by default. */
+/* The number of SYN retransmissions that sockets of the namespace have by default. */
 static __always_inline __u8 usual_syn_retries(struct tcp_sock *tp)
 {
 	return tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_syn_retries;

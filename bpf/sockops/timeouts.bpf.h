@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Repeated retransmission timeouts of a connection are answered by another congestion control, if its rule says so.
  *
- * A timeout takes the window of a control that slows down for each loss to one packet; one that models the
- * rate of the path does not need to grow it again. The flow hash needs no answer: the kernel changes it
- * at each timeout (tcp_write_timeout, sk_rethink_txhash) unless net.core.txrehash or SO_TXREHASH is 0.
+ * After a timeout, a loss-based congestion control begins again with a window of one packet. One that models
+ * the rate of the path returns to that rate. The flow hash is left alone: the kernel changes it at each
+ * timeout (tcp_write_timeout, sk_rethink_txhash) unless net.core.txrehash or SO_TXREHASH is 0.
  */
 #ifndef TCPILOT_TIMEOUTS_BPF_H
 #define TCPILOT_TIMEOUTS_BPF_H
 
 #include "remember.bpf.h"
 
-/* Whether the connection is one of the share: the same at each call. The lower half of its cookie's product
- * with 2^64 over the golden ratio, because the upper one is keeps_arm's (switch.bpf.h). */
+/* Whether the connection is one of the share; the result is the same at each call. It takes other bits of the
+ * cookie's hash than keeps_arm (switch.bpf.h), so that the two draws are independent. */
 static __always_inline bool in_timeout_share(__u64 cookie, const struct timeout_answer *a)
 {
 	return ((cookie * 0x9e3779b97f4a7c15ULL >> 32) & 0xffff) < a->share;
@@ -29,14 +29,15 @@ __noinline int await_timeouts(struct bpf_sock_ops *skops, __u32 class)
 	return 0;
 }
 
-/* How many timeouts the connection has had with this one, which the kernel counts after the call. Before Linux 6.7
- * only those in succession are known. */
+/* How many timeouts the connection has had, including this one, which the kernel counts after the call. Before
+ * Linux 6.7 only those in succession are known. */
 static __always_inline __u32 timeouts(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
 	return 1 + (bpf_core_field_exists(tp->total_rto) ? tp->total_rto : skops->args[0]);
 }
 
-/* Whether the application has not chosen a congestion control, and has what tcpilot gave it or left to it. */
+/* Whether the congestion control is the arm that tcpilot set, or the default that it left: an application's choice
+ * is kept. */
 static __always_inline bool cc_replaceable(struct tcp_sock *tp, const struct track *t,
 					   const struct runtime_config *cfg)
 {
@@ -70,7 +71,7 @@ __noinline int answer_timeout(struct bpf_sock_ops *skops)
 		t->flags |= F_CC_CHANGED;	/* not tried again */
 		return 0;
 	}
-	t->flags |= F_CC_CHANGED;	/* its samples are of no arm alone */
+	t->flags |= F_CC_CHANGED;	/* its samples belong to two arms */
 	return 1;
 }
 

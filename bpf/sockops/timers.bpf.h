@@ -18,9 +18,9 @@ static __always_inline __u32 us_to_jiffies(__u32 us)
 	return ((__u64)us * (USEC_PER_SEC / jiffy_us) + USEC_PER_SEC - 1) / USEC_PER_SEC;
 }
 
-/* Sets a timer, which has `has` jiffies, to `us` if it still is `was` jiffies: what others chose is
- * kept. Not for MPTCP, whose subflows retransmit and acknowledge for each other. Returns the
- * jiffies to remember in struct track. */
+/* Sets a timer to `us` if its value, `has` jiffies, still is the expected one, `was` jiffies: a value that
+ * others chose is kept. Not for MPTCP, whose subflows retransmit and acknowledge for each other.
+ * Returns the jiffies to remember in struct track; 0: the kernel's, or a value that others chose. */
 static __always_inline __u32 change_timer(void *ctx, struct tcp_sock *tp, int option, __u32 has,
 					  __u32 was, __u32 us)
 {
@@ -29,9 +29,9 @@ static __always_inline __u32 change_timer(void *ctx, struct tcp_sock *tp, int op
 	return us == KERNEL_TIMER_US ? 0 : us_to_jiffies(us);
 }
 
-/* Gives a running connection the value that its path has now, us: the kernel's if all of its
- * connections are in the hold-out, or if it has no policy any more (p is NULL). given is what
- * struct track remembers; returns what it should remember. */
+/* Gives a running connection the value `us` of its path: the kernel's if all connections of the path
+ * are in the hold-out, or if the path has no policy any more (p is NULL). given is what struct track
+ * remembers, in jiffies; returns what it should remember. */
 static __always_inline __u32 follow_timer(struct tcp_sock *tp, const struct track *t,
 					  const struct runtime_config *cfg, const struct path_policy *p,
 					  __u32 us, int option, __u32 has, __u32 given, bool may_shorten)
@@ -43,7 +43,7 @@ static __always_inline __u32 follow_timer(struct tcp_sock *tp, const struct trac
 	now = us_to_jiffies(us);
 	if (now == was || has != was || (t->flags & (F_HOLD_OUT | F_ADOPTED)))
 		return given;
-	/* Under rules that are newer, the connection may have another class, or be left alone. */
+	/* Under newer rules, the connection may have another class, or be left alone. */
 	if (now < was && (t->start_ns < cfg->rules_ns || !may_shorten))
 		return given;
 	return change_timer(tp, tp, option, has, was, us);

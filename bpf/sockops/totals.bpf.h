@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The counters of a socket, and what a sample has of them: their increase since the sample
- * before. User space does not see struct totals; but it is in a pinned map (live, in
- * maps.bpf.h), so that a change of it raises ABI_VERSION too.
+/* The counters of a socket. A sample has their increase since the previous sample. User space does not see
+ * struct totals; but it is in a pinned map (live, in maps.bpf.h), so a change of it must raise
+ * ABI_VERSION too.
  */
 #ifndef TCPILOT_TOTALS_BPF_H
 #define TCPILOT_TOTALS_BPF_H
@@ -14,7 +14,7 @@ enum {				/* chrono_stat[], enum tcp_chrono less one */
 	CHRONO_SNDBUF = 2,
 };
 
-struct totals {			/* at one time */
+struct totals {			/* values at one time */
 	__u64 at_ns;
 	__u64 busy_us;
 	__u64 rwnd_limited_us;

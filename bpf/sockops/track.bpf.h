@@ -18,7 +18,7 @@
 #define NSEC_PER_SEC 1000000000ULL
 
 enum peer_flags {		/* track.peer_flags */
-	PEER_RESERVED = 1 << 0,	/* there is room for the option in the SYN that is made now */
+	PEER_RESERVED = 1 << 0,	/* there is room for the option in the SYN that is being built */
 	PEER_SENT = 1 << 1,	/* the SYN or SYN-ACK had the option */
 	PEER_RESENT = 1 << 2,	/* the SYN was sent again, without it */
 };
@@ -28,7 +28,7 @@ struct peer_told {		/* what an option said, valid if delack_max_ms is not 0 */
 	__u8 receive_log2;
 };
 
-struct peer_handshake {		/* key: the connection of a request socket */
+struct peer_handshake {		/* key of peer_requests: the connection of a request socket */
 	__u32 remote[4];
 	__u32 local[4];
 	__u16 remote_port;
@@ -36,16 +36,16 @@ struct peer_handshake {		/* key: the connection of a request socket */
 };
 
 struct peer_request {
-	__u64 at_ns;		/* CLOCK_MONOTONIC; of the SYN */
-	struct peer_told peer;
-	__u8 told_ms;		/* in the SYN-ACK that is made now; 0: nothing */
-	__u8 sent;
+	__u64 at_ns;		/* CLOCK_MONOTONIC; when the SYN was answered first */
+	struct peer_told peer;	/* by the SYN */
+	__u8 told_ms;		/* for the SYN-ACK that is being built; 0: it has no option */
+	__u8 sent;		/* 1: a SYN-ACK had the option */
 	__u8 pad[4];
 };
 
 struct peer_host {
-	__u64 answered_ns;	/* CLOCK_MONOTONIC; the host answered a SYN with the option */
-	__u64 without_ns;	/* the same; until then SYNs to it are without */
+	__u64 answered_ns;	/* CLOCK_MONOTONIC; when the host answered a SYN with the option */
+	__u64 without_ns;	/* CLOCK_MONOTONIC; until then, SYNs to the host have no option */
 };
 
 struct live_conn {
