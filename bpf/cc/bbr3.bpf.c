@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* BBRv3, from draft-ietf-ccwg-bbr. Sections are those of its editors' copy after -06.
- * ProbeRTT comes every 5 s with a filter of its own (probe_rtt_min) as in -05 and Google's
- * v3, so that it drains the queue together with flows of these; the copy has 10 s, and says
- * that each flow MUST use that (5.3.4.2). The draft asks that marks be answered as
- * congestion and leaves open how (3.7): here as in Google's v3 for Linux, with its
+/* BBRv3, from draft-ietf-ccwg-bbr. Sections are those of the editors' copy of the draft after
+ * version -06. ProbeRTT comes every 5 s with a filter of its own (probe_rtt_min) as in version -05
+ * and Google's v3, so that flows of this control drain the queue at the same time as flows of those;
+ * the copy has 10 s, and says that each flow MUST use that (5.3.4.2). The draft asks that ECN marks be
+ * answered as congestion and leaves open how (3.7): here as in Google's v3 for Linux, with its
  * constants.
  *
  * Where it departs, and why:
@@ -21,11 +21,11 @@
  *   10 % or more in all count. Losses without a queue count at all because a policer may
  *   cause them. For the same reason a share above 5 % is learned only when the rate has been
  *   reduced to what the path delivered. See tolerate_random_loss and bbr3_loss.bpf.h.
- * - More than a quarter lost, in at least six places, is a flood: a policer's bucket ran
- *   empty, or a small buffer overflowed. It ends Startup at once; the draft waits for the
- *   end of the round. The rate becomes what was delivered, at once; the draft takes four
- *   rounds of BBR.Beta to come down from the bucket's rate to the policer's, and remembers
- *   the bucket's rate for the next probe.
+ * - If more than a quarter of the packets is lost, in at least six places, the loss is severe: a
+ *   policer's bucket ran empty, or a small buffer overflowed. Severe loss ends Startup at
+ *   once; the draft waits for the end of the round. It sets the rate to what was delivered,
+ *   at once; the draft takes four rounds of BBR.Beta to come down from the bucket's rate to
+ *   the policer's, and remembers the bucket's rate for the next probe.
  * - With a queue (smoothed RTT half above the smallest), Down and Cruise forget rates older
  *   than 10 to 20 rounds, about what tcp_bbr.c remembers. In the draft a rate lasts for one
  *   to two cycles, 2 to 6 s. Beside a loss-based flow that fills the buffer, the old rate
@@ -69,8 +69,8 @@
 const volatile bool trace_transitions = false;
 
 /* Losses that a link causes by itself are not answered. Off: every loss is answered as the
- * draft says, (1 - loss)^63 of the rate before each probe. A flood is answered as described
- * above in both cases. */
+ * draft says, so that (1 - loss)^63 of the rate is left before each probe. Severe loss is answered as
+ * described above in both cases. */
 const volatile bool tolerate_random_loss = true;
 
 /* ---- maps ---------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* BBRv3: constants, state, and the model of the path that follows from the state.
- * bbr3.bpf.c names the sources; numbers are sections of the draft. "ours"
- * is a choice of this implementation.
+ * bbr3.bpf.c names the sources; numbers are sections of the draft. "ours" marks
+ * a choice of this implementation.
  */
 #ifndef TCPILOT_BBR3_BPF_H
 #define TCPILOT_BBR3_BPF_H
@@ -28,11 +28,11 @@ enum bbr3_constants {
 	LOSS_THRESH = 20,		/* 2.8 BBR.LossThresh 2 %, in 1/1024 */
 	BETA = 717,			/* 2.8 BBR.Beta 0.7, in 1/1024 */
 	HEAVY_LOSS = 102,		/* ours: 10 %, answered even without a queue */
-	FLOOD_LOSS = 256,		/* ours: 25 %, the rate itself is far too high */
+	SEVERE_LOSS = 256,		/* ours: 25 %, the rate itself is far too high */
 	FREE_LOSS = 51,			/* ours: 5 %, learned even if it may be a policer's */
 	MAX_RANDOM_LOSS = 255,		/* ours: 25 %, what 8 bits hold */
-	ECHO_ROUNDS = 3,		/* ours: after these the losses of a probe are known */
-	FLOOR_ROUNDS = 2,		/* ours: so are losses of what was sent before a bound */
+	ECHO_ROUNDS = 3,		/* ours: rounds until the losses of a probe are known */
+	FLOOR_ROUNDS = 2,		/* ours: rounds until losses of what was sent before a bound are known */
 	QUEUE_SEEN = 9,			/* ours: smoothed RTT in eighths of the smallest */
 	QUEUE_HALF = 12,		/* ours: a queue of half a BDP */
 	QUEUE_DEEP = 18,		/* ours: 1.25 BDP: above 1 because it is smoothed */
@@ -137,7 +137,7 @@ struct bbr3_more {
 	__u32 undo_bw_lo;
 	__u32 undo_inflight_lo;
 	__u32 undo_inflight_hi;
-	__u32 undo_max_bw;		/* before a flood reset it; 0: no flood */
+	__u32 undo_max_bw;		/* before severe loss reset it; 0: it did not */
 };
 
 struct ack {			/* the draft's RS and what else one ACK needs */
@@ -182,7 +182,7 @@ static __always_inline bool is_probing_bw(const struct bbr3 *b)
 /* ---- the queue --------------------------------------------------------------- */
 
 /* Whether the smoothed RTT is above this many eighths of the smallest: packets wait in a
- * queue, ours or others'. The smallest is the kernel's, because after 10 s cc.min_rtt_us
+ * queue, of this flow or of others. The smallest is the kernel's, because after 10 s cc.min_rtt_us
  * includes the queue of a competitor. A path with very variable RTT always shows a queue,
  * and so does one that became longer in the last 300 s: its losses are answered as the
  * draft says, and its probes may have to wait for the clock. */
@@ -191,7 +191,7 @@ static __always_inline bool rtt_above(struct tcp_sock *tp, __u32 eighths)
 	return tp->srtt_us > (__u64)tcp_min_rtt(tp) * eighths;
 }
 
-/* Whether about a BDP waits in a queue, ours or others'. Then the path is full, and its
+/* Whether about a BDP waits in a queue, of this flow or of others. Then the path is full, and its
  * buffer is too shallow for a loss-based flow to take more than half of the path. Below
  * 1 ms the queue is the hosts' own batches. */
 static __always_inline bool queue_of_bdp(struct tcp_sock *tp)

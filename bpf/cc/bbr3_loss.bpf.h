@@ -118,16 +118,16 @@ static __always_inline void leave_startup(struct tcp_sock *tp, struct bbr3 *b, s
 
 /* Whether a large share was lost, and in many places of the round. The cause is on the
  * path: a policer whose bucket is empty, or a buffer much smaller than the burst. */
-static __always_inline bool flooded(const struct bbr3 *b, __u32 lost, __u32 all)
+static __always_inline bool severe_loss(const struct bbr3 *b, __u32 lost, __u32 all)
 {
-	return b->loss_events >= FULL_LOSS_COUNT && (__u64)lost << 10 > (__u64)all * FLOOD_LOSS;
+	return b->loss_events >= FULL_LOSS_COUNT && (__u64)lost << 10 > (__u64)all * SEVERE_LOSS;
 }
 
 /* 5.5.10.2 NoteLoss, HandleLostPacket */
 static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 {
 	struct bbr3 *b = bbr3_get(tp);
-	bool too_high, flood;
+	bool too_high, severe;
 	struct bbr3_more *m;
 
 	if (!b->loss_in_round)
@@ -138,9 +138,9 @@ static __noinline void handle_losses(struct tcp_sock *tp, struct ack *a)
 	if (b->loss_events < 15)
 		b->loss_events++;
 	too_high = b->probe_sample && inflight_too_high(b, a);
-	flood = !b->probe_sample && b->cc.mode == BBR3_STARTUP &&
-		flooded(b, a->lost, a->tx_in_flight);
-	if (!too_high && !flood)
+	severe = !b->probe_sample && b->cc.mode == BBR3_STARTUP &&
+		 severe_loss(b, a->lost, a->tx_in_flight);
+	if (!too_high && !severe)
 		return;
 	m = bbr3_more_get(tp);
 	if (!m)
@@ -173,14 +173,14 @@ static __noinline void handle_marks(struct tcp_sock *tp, struct ack *a)
 		leave_startup(tp, b, m, BBR3_HIGH_ECN);
 }
 
-/* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. After a flood
+/* 5.5.10.3 AdaptLowerBoundsFromCongestion, with Google's answer to marks. After severe loss
  * what was delivered becomes the bound at once, not after four rounds. The caller does not
- * set flood if the application limited that rate. */
+ * set severe if the application limited that rate. */
 static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 *b,
 					       struct bbr3_more *m, bool ecn, bool loss,
-					       bool flood)
+					       bool severe)
 {
-	__u32 keep = flood ? 0 : BETA;
+	__u32 keep = severe ? 0 : BETA;
 	__u32 ecn_lo = CC_NO_BOUND;
 
 	if (is_probing_bw(b) || !(ecn || loss))
@@ -194,7 +194,7 @@ static __always_inline void adapt_lower_bounds(struct tcp_sock *tp, struct bbr3 
 			b->bw_lo = max_filter_get(&b->max_bw);
 		b->bw_lo = max_u32(b->bw_latest, (__u64)b->bw_lo * keep >> 10);
 		b->bw_lo = max_u32(b->bw_lo, 1);
-		if (flood) {
+		if (severe) {
 			m->undo_max_bw = max_u32(m->undo_max_bw, max_filter_get(&b->max_bw));
 			max_filter_reset(&b->max_bw, b->bw_lo);
 		}
@@ -226,21 +226,22 @@ static __always_inline __u32 update_alpha(struct tcp_sock *tp, struct bbr3 *b,
 /* Learns how much the path loses by itself, from rounds in Cruise without a queue. A
  * policer drops without a queue too, but only what exceeds its rate. So a share that a
  * policer may have caused is learned only if as much is still lost after the rate has come
- * down to what was delivered. It is then learned quickly if each round costs a cut.
+ * down to what was delivered. It is then learned quickly if each round causes a cut (excess:
+ * losses beyond chance).
  *
  * At first the share is at least LOSS_THRESH: otherwise, with the queue that Startup
  * leaves, each random loss would cause a cut that lasts until a probe. This minimum ends
  * with the first probe, or when a queue is seen after Startup's is gone, because that is
  * another flow's. */
 static __always_inline void learn_random_loss(struct bbr3 *b, struct bbr3_more *m, __u32 share,
-					      bool odd)
+					      bool excess)
 {
 	__u32 eighths = 1;
 
 	if (b->cc.mode != BBR3_PROBE_CRUISE || m->rounds_since_probe <= ECHO_ROUNDS)
 		return;
 	if (m->floor_rounds >= FLOOR_ROUNDS) {
-		eighths = odd ? 4 : 1;
+		eighths = excess ? 4 : 1;
 	} else if (share > FREE_LOSS) {
 		if (b->random_loss >= FREE_LOSS)
 			return;
@@ -259,22 +260,22 @@ static __always_inline void count_floor_rounds(struct bbr3 *b, struct bbr3_more 
 		m->floor_rounds++;
 }
 
-/* Whether the losses of the loss round that ends show that too much is in flight. */
+/* Whether the losses of the loss round that is ending show that too much is in flight. */
 static __always_inline bool losses_count(struct tcp_sock *tp, struct bbr3 *b,
 					 struct bbr3_more *m, __u32 lost, __u32 all)
 {
 	__u32 share = all ? ((__u64)lost << 10) / all : 0;
-	bool odd = beyond_chance(lost, all, b->random_loss);
+	bool excess = beyond_chance(lost, all, b->random_loss);
 
 	if (b->queue_in_round) {
 		if (b->cc.mode == BBR3_PROBE_CRUISE && m->rounds_since_probe > ECHO_ROUNDS)
 			end_allowance(b, m);
-		return odd;
+		return excess;
 	}
-	odd = odd && share > loss_thresh(b, false);
+	excess = excess && share > loss_thresh(b, false);
 	if (!queue_seen(tp))
-		learn_random_loss(b, m, share, odd);
-	return odd;
+		learn_random_loss(b, m, share, excess);
+	return excess;
 }
 
 /* 5.3.1.3 CheckStartupHighLoss. Losses without a queue end Startup only if the rate has
@@ -302,7 +303,7 @@ static __noinline void end_loss_round(struct tcp_sock *tp, struct ack *a)
 	loss = losses_count(tp, b, m, lost, all) && b->loss_in_round;
 	if (b->cc.flags & CC_ECN)
 		share = update_alpha(tp, b, m);
-	adapt_lower_bounds(tp, b, m, share, loss, flooded(b, lost, all) && !a->app_limited);
+	adapt_lower_bounds(tp, b, m, share, loss, severe_loss(b, lost, all) && !a->app_limited);
 	count_floor_rounds(b, m, loss);
 	if (b->cc.mode == BBR3_STARTUP && startup_lossy(tp, b, a))
 		leave_startup(tp, b, m, BBR3_HIGH_LOSS);

@@ -32,8 +32,8 @@ enum {				/* include/net/tcp.h, enum tcp_ca_event */
 	CA_EVENT_CWND_RESTART,	/* window cut after idling */
 	CA_EVENT_COMPLETE_CWR,	/* recovery over */
 	CA_EVENT_LOSS,		/* retransmission timeout */
-	CA_EVENT_ECN_NO_CE,	/* data came unmarked */
-	CA_EVENT_ECN_IS_CE,	/* data came marked */
+	CA_EVENT_ECN_NO_CE,	/* an unmarked packet arrived */
+	CA_EVENT_ECN_IS_CE,	/* a marked packet arrived */
 };
 
 enum {				/* in_ack_event's flags */
@@ -201,7 +201,7 @@ static __always_inline __u32 tcp_now_1024us(struct tcp_sock *tp)
 	return tp->tcp_mstamp >> 10;
 }
 
-/* Bytes per second, at most what SO_MAX_PACING_RATE allows. */
+/* Sets the pacing rate, in bytes per second, to at most what SO_MAX_PACING_RATE allows. */
 static __always_inline void tcp_pace(struct tcp_sock *tp, __u64 rate)
 {
 	struct sock *sk = tcp_sk_sock(tp);

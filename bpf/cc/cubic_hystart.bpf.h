@@ -6,6 +6,7 @@
 #include "cc.bpf.h"
 #include "trace.h"
 
+/* Which is followed if the kernel's cubic and the RFCs differ: see the table in cubic.bpf.c. */
 const volatile bool like_kernel = true;
 
 /* Every change of mode in slow start is written to cubic_transitions. Off: that ring stays
@@ -36,7 +37,7 @@ enum {				/* RFC 9406 4.3 */
 enum {				/* hystart_* parameters of the kernel's cubic */
 	HYSTART_LOW_WINDOW = 16,	/* packets */
 	HYSTART_ACK_DELTA_US = 2000,	/* between ACKs of one train */
-	HYSTART_ACK_DELAY_US = 1000,	/* most that large aggregates add to a train */
+	HYSTART_ACK_DELAY_US = 1000,	/* the most that large GSO packets add to a train (hystart_ack_delay) */
 };
 
 enum {
@@ -57,8 +58,8 @@ struct cubic {
 	__u32 undo_w_max;
 	__u32 cnt;		/* packets to acknowledge per packet of growth */
 	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
-	__u32 last_cwnd;	/* when cnt was computed */
-	__u32 last_time;
+	__u32 last_cwnd;	/* packets; when cnt was computed */
+	__u32 last_time;	/* 1024 us; when cnt was computed */
 	/* slow start; RFC 9406 4.2 */
 	__u32 round_end;	/* sequence number */
 	__u32 round_min_us;	/* ~0: no sample */
@@ -72,7 +73,7 @@ struct cubic {
 	};
 	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
 	__u8 css_left;		/* rounds */
-	bool probing;		/* w_max is not the window of a loss */
+	bool probing;		/* w_max is not the window of a loss: at least PROBE_GROWTH */
 	bool undo_probing;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* tcpilot_ledbat: a scavenger, which uses spare capacity and yields to other traffic.
+/* tcpilot_ledbat: a scavenger, which uses spare capacity and gives way to other traffic.
  * LEDBAT (RFC 6817) with the corrections of LEDBAT++
  * (draft-irtf-iccrg-ledbat-plus-plus-01, "++" below).
  *

@@ -9,9 +9,9 @@
  * What it has:
  * - the window has fractions, so that small answers to few marks add up
  * - it grows with each packet that came unmarked, also in the round trip after marks
- * - below a round trip of 25 ms it grows, and answers marks, as if it had 25 ms (after
- *   500 rounds, so that short transfers are not slowed): rates do not depend on how
- *   near the other end is. Within a datacentre this is slow: use dctcp there
+ * - with a round trip below 25 ms it grows, and answers marks, as if it had 25 ms (after
+ *   500 rounds, so that short transfers are not slowed): so rates do not depend on the
+ *   round trip. Within a datacentre this is slow: use dctcp there
  * - it paces at cwnd / srtt, twice that in slow start
  * - losses halve the window, as with Reno, marks of the same round trip included
  * - without ECN it changes to the kernel's reno
@@ -23,8 +23,8 @@
  *   accepts the flags TCP_CONG_NEEDS_ACCECN | TCP_CONG_ECT_1_NEGOTIATION (4 | 8), which
  *   put ECT(1) on SYN and SYN-ACK and leave data at ECT(0) (seen on the wire). So an
  *   L4S bottleneck treats it as Classic traffic. At other bottlenecks that mark, it
- *   takes more than a Classic control would: use it only where ECN is known to be a
- *   step threshold
+ *   takes more than a Classic control would: use it only on paths whose bottleneck is known
+ *   to mark from a fixed, low queue length on
  * - accurate ECN (9331 4.2): with flag 4, 6.18.44 negotiates it, although it refuses
  *   sysctl tcp_ecn=3, and this control works with it (tried). The flag is not set,
  *   because older kernels refuse a control with flags that they do not know. Without
@@ -79,7 +79,7 @@ static __always_inline __u32 prague_packets(const struct prague *ca)
 	return (ca->cwnd + (1 << CWND_BITS) - 1) >> CWND_BITS;
 }
 
-/* The kernel sets snd_cwnd too: after a timeout, an undo, idling. */
+/* Takes over snd_cwnd if the kernel has set it: after a timeout, an undo, or idling. */
 static __always_inline void prague_adopt(struct prague *ca, struct tcp_sock *tp)
 {
 	if (prague_packets(ca) != tp->snd_cwnd)

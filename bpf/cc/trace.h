@@ -24,13 +24,14 @@ struct bbr3_transition {
 	__u8 from;		/* enum bbr3_mode */
 	__u8 to;
 	__u8 why;		/* enum bbr3_why */
-	__u8 random_loss;	/* share of the path's own losses, as assumed, 1/1024 */
+	__u8 random_loss;	/* bbr3.random_loss, 1/1024 */
 	__u16 local_port;
 	__u16 remote_port;
 };
 
 enum bbr3_why {
 	BBR3_INIT,
+	/* after the colon: the modes that end for this reason */
 	BBR3_FULL_BW,		/* bandwidth has stopped growing: Startup, Up */
 	BBR3_HIGH_LOSS,		/* too many losses: Startup, Up */
 	BBR3_HIGH_ECN,		/* too many marks: Startup, Up */
@@ -38,12 +39,12 @@ enum bbr3_why {
 	BBR3_PROBE_TIME,	/* time to probe by the clock: Down, Cruise */
 	BBR3_RENO_TIME,		/* time to probe by Reno's rounds: Down, Cruise */
 	BBR3_REFILLED,		/* one round in Refill */
-	BBR3_MIN_RTT_OLD,	/* into ProbeRTT */
-	BBR3_PROBED_RTT,	/* out of ProbeRTT */
+	BBR3_MIN_RTT_OLD,	/* time to measure the smallest RTT again: any but ProbeRTT */
+	BBR3_PROBED_RTT,	/* the smallest RTT was measured: ProbeRTT */
 	BBR3_PRECAUTION,	/* in flight reached a bound that was too high before: Up */
-	BBR3_PROBE_SAFE,	/* nothing was lost at that bound: Down to Refill at once */
-	BBR3_SPURIOUS,		/* losses were spurious */
-	BBR3_DRAIN_TIME,	/* three rounds in Drain were not enough: Down */
+	BBR3_PROBE_SAFE,	/* nothing was lost at that bound, so Refill comes at once: Down */
+	BBR3_SPURIOUS,		/* losses were spurious: any but ProbeRTT */
+	BBR3_DRAIN_TIME,	/* three rounds in Drain were not enough: Drain */
 };
 
 struct cubic_transition {	/* of slow start */
@@ -61,15 +62,15 @@ struct cubic_transition {	/* of slow start */
 	__u8 from;		/* enum cubic_mode */
 	__u8 to;
 	__u8 why;		/* enum cubic_why */
-	__u8 css_rounds;	/* begun since then */
+	__u8 css_rounds;	/* rounds of CSS that have begun */
 };
 
 enum cubic_why {
 	CUBIC_DELAY,		/* round trips became longer: slow start, CSS */
 	CUBIC_TRAIN,		/* a train of ACKs as long as the path: slow start, CSS */
-	CUBIC_SPURIOUS,		/* there is no queue, or no longer: CSS to slow start */
-	CUBIC_ROUNDS,		/* CSS_ROUNDS are over */
-	CUBIC_LOSS,		/* or a mark */
+	CUBIC_SPURIOUS,		/* the round trips are as short as before: CSS to slow start */
+	CUBIC_ROUNDS,		/* CSS_ROUNDS are over: CSS */
+	CUBIC_LOSS,		/* a loss or a mark: slow start, CSS */
 };
 
 _Static_assert(sizeof(struct bbr3_transition) == 80, "trace");
