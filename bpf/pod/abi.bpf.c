@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The types of pod_abi.h for bpf2go, in one object that is never loaded. */
+/* The types of pod_abi.h for bpf2go, in an object that is never loaded. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "pod_abi.h"

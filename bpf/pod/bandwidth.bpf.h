@@ -2,12 +2,13 @@
 /* Limits of the bandwidth of a pod, in each direction.
  *
  * Each direction has a virtual clock: the time at which all that has passed would have been sent
- * at the limit. A packet moves it on by the time that its bytes take. If the clock is ahead of the
- * time of day by more than a bound, the pod sends too fast: packets are marked or dropped. There is
- * no queue, so that nothing waits behind somebody else's packets, and no lock.
+ * at the limit (the theoretical arrival time of GCRA, ITU-T I.371). A packet moves it on by the time that
+ * its bytes take. If the clock is ahead of CLOCK_MONOTONIC by more than a bound, the pod sends too fast:
+ * packets are marked or dropped. There is no queue, so that nothing waits behind somebody else's packets,
+ * and no lock.
  *
- * The pod's own TCP is paced just below the limit (sockops/limits.bpf.h), and seldom gets here
- * ahead of the clock. The clock is for everything else.
+ * The pod's own TCP is paced just below the limit (sockops/limits.bpf.h), so its packets are seldom
+ * marked or dropped here. The clock is for everything else.
  */
 #ifndef TCPILOT_BANDWIDTH_BPF_H
 #define TCPILOT_BANDWIDTH_BPF_H
@@ -20,9 +21,9 @@
 #include <bpf/bpf_helpers.h>
 #include "maps.bpf.h"
 
-/* How far ahead of the time of day, in nanoseconds, a clock may be before packets of transports
- * that understand marks are marked (RFC 3168), and before packets are dropped. The second also bounds
- * by how much a pod exceeds its limit after it was idle: MOST_AHEAD at its limit, once.
+/* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
+ * ECN are marked (RFC 3168), and before packets are dropped. MOST_AHEAD is also the burst of a pod that
+ * was idle: as many bytes as its limit has in that time.
  * Measured: docs/design/0021-bandwidth.md. */
 #define MARK_AHEAD (5 * 1000 * 1000)
 #define MOST_AHEAD (50 * 1000 * 1000)
@@ -30,7 +31,8 @@
 #define IPPROTO_HOPOPTS 0	/* include/uapi/linux/in6.h */
 #define NSEC_PER_SEC 1000000000ULL
 
-/* How often a packet tries to move the clock on before it adds its time without looking. */
+/* How often a packet tries to move the clock on by compare-and-swap before it adds its time
+ * unconditionally, and passes. */
 #define CLOCK_TRIES 4
 
 /* The bytes of the headers of each packet that a GSO packet becomes; 0 if they are not known. */
@@ -63,8 +65,9 @@ static __always_inline __u32 gso_headers(struct __sk_buff *skb)
 	return at + (byte >> 4) * 4;
 }
 
-/* The bytes that a packet has on the wire, with Ethernet's header and without its preamble, checksum and gap:
- * as qdisc_pkt_len_init has it for qdiscs such as TBF. packets is how many there are of it. */
+/* The bytes that a packet has on the wire, with the Ethernet header and without preamble, checksum and gap,
+ * as qdisc_pkt_len_init computes them for qdiscs such as TBF. packets becomes the number of packets after
+ * segmentation. */
 static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
 {
 	__u32 len = skb->len, size = skb->gso_size, headers;
@@ -79,8 +82,8 @@ static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
 	return len + (*packets - 1) * headers;
 }
 
-/* Moves the clock on by cost, unless it is too far ahead. It returns how far ahead of now it was. Two CPUs that
- * meet here do not lose the time of either's packet. */
+/* Moves the clock on by cost, unless it is too far ahead. Returns how far ahead of now it was, in nanoseconds.
+ * If two CPUs do this at the same time, the time of both packets counts. */
 static __always_inline __u64 clock_advance(__u64 *clock, __u64 now, __u64 cost)
 {
 	for (int i = 0; i < CLOCK_TRIES; i++) {

@@ -29,8 +29,8 @@ struct {
 	__type(value, __u32);
 } pod_addresses SEC(".maps");
 
-/* What pods reach, and are reached from, without NAT. The value is the network's family (AF_INET, AF_INET6): ::/0
- * contains all mapped addresses, and must not count for IPv4. */
+/* The networks that pods reach, and are reached from, without NAT. The value is the network's family (AF_INET,
+ * AF_INET6): ::/0 contains all mapped addresses, and must not match IPv4. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -39,7 +39,8 @@ struct {
 	__type(value, __u8);
 } pod_networks SEC(".maps");
 
-/* Of the pods that have a limit, or packets above 64 KB, by the index of their device. User space adds the keys. */
+/* Meters of the pods that have a limit, or may have packets above 64 KB, by the index of their device on the
+ * host. User space adds the keys. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

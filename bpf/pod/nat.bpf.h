@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Whether the host translates addresses or ports of a connection. Such packets need the stack in both
- * directions: also those whose own addresses look as if they did not, such as the answers of a pod
- * that was reached through a service's address. */
+/* Whether the host translates addresses or ports of a connection (NAT). All packets of such a connection
+ * need the host's stack, in both directions: also the answers of a pod that was reached through a
+ * service's address, although their own addresses are the pod's and the client's. */
 #ifndef TCPILOT_POD_NAT_BPF_H
 #define TCPILOT_POD_NAT_BPF_H
 
@@ -52,23 +52,24 @@ extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_
 					 struct bpf_ct_opts *opts, __u32 opts__sz) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
 
-/* Whether these functions are there. Not the address of one: the loader cannot give that of a
- * module's. Without them the verifier does not look at the calls. */
+/* Whether the kernel has these functions. User space sets it, because the loader cannot resolve the address
+ * of a module's function for a test in the program. If it is false, the verifier skips the calls as dead
+ * code. */
 const volatile bool has_conntrack;
 
-static __always_inline bool is_other(const union nf_inet_addr *a, const union nf_inet_addr *b)
+static __always_inline bool differ(const union nf_inet_addr *a, const union nf_inet_addr *b)
 {
 	return a->all[0] != b->all[0] || a->all[1] != b->all[1] || a->all[2] != b->all[2] || a->all[3] != b->all[3];
 }
 
-/* Whether answers come from, or go to, another address or port than the packets go to, or come from. Not
- * IPS_NAT_MASK of the status: IPVS translates without these bits (ip_vs_update_conntrack). */
+/* Whether the addresses and ports of the answers are other ones than those of the first packet, exchanged. The
+ * bits IPS_NAT_MASK of the status do not show that: IPVS translates without them (ip_vs_update_conntrack). */
 static __always_inline bool is_asymmetric(const struct nf_conn *ct)
 {
 	const struct nf_conntrack_tuple *first = &ct->tuplehash[0].tuple, *answers = &ct->tuplehash[1].tuple;
 
 	return first->src.u.all != answers->dst.u.all || first->dst.u.all != answers->src.u.all ||
-	       is_other(&first->src.u3, &answers->dst.u3) || is_other(&first->dst.u3, &answers->src.u3);
+	       differ(&first->src.u3, &answers->dst.u3) || differ(&first->dst.u3, &answers->src.u3);
 }
 
 static __always_inline bool is_translated(struct __sk_buff *skb, const struct packet *p)
@@ -79,7 +80,7 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
 	bool translated;
 
 	if (!has_conntrack)
-		return true;	/* it cannot be found out: user space does not switch routing on */
+		return true;	/* unknown; user space does not turn routing on then */
 	if (p->family == AF_INET) {
 		tuple.ipv4.saddr = p->source.word[3];
 		tuple.ipv4.daddr = p->destination.word[3];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What host routing must know of a packet. All packets that it does not understand are left to the
+/* Parses what host routing must know of a packet. Packets that it does not understand are left to the
  * host's stack. */
 #ifndef TCPILOT_POD_PACKET_BPF_H
 #define TCPILOT_POD_PACKET_BPF_H
@@ -46,12 +46,12 @@ struct packet {
 	struct ports ports;
 	__u8 transport;		/* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 family;
-	bool by_router;		/* an ICMP error, and not of the connection's own end */
+	bool by_router;		/* it is an ICMP error that another host than the connection's end sent */
 	/* The packet's own header. */
 	__u8 protocol;
 	__u8 ttl;
 	__sum16 check;		/* IPv4 */
-	__u16 length;		/* from the IP header on, of the longest segment */
+	__u16 length;		/* bytes from the IP header on, of the longest packet after segmentation */
 	struct bpf_fib_lookup fib;
 };
 
@@ -87,9 +87,9 @@ static __always_inline bool has_ports(__u8 protocol)
  * why it is left to the stack. */
 #define UNDERSTOOD NUM_POD_COUNTS
 
-/* The packet that an ICMP error at offset is about. Only its connection is wanted: in the opposite
- * direction, so that addresses and ports are exchanged. What is checked of the connection holds for the
- * error itself, because an error goes to the sender of the packet (RFC 792; RFC 4443, section 2.2). */
+/* Parses the packet that an ICMP error is about, at offset, to find its connection. Addresses and ports are
+ * exchanged, because the error goes to the sender of that packet (RFC 792; RFC 4443, section 2.2). For the
+ * same reason, checks of the connection hold for the error. */
 static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 offset, struct packet *p)
 {
 	union address sender, receiver;
@@ -193,8 +193,8 @@ static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct pac
 	return parse_transport(skb, ETH_HLEN + sizeof(ip), p);
 }
 
-/* A packet above 64 KB (BIG TCP) carries its length in an option of 8 bytes (RFC 2675), which it
- * does not have on the wire. */
+/* A packet above 64 KB (BIG TCP) has its length in a hop-by-hop option header of 8 bytes (RFC 2675), which
+ * the kernel removes at segmentation. */
 static __always_inline bool has_jumbo_option(struct __sk_buff *skb, __u32 offset, __u8 *next)
 {
 	struct {
@@ -225,7 +225,7 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 	p->ttl = ip.hop_limit;
 	copy_v6(&p->source, &ip.saddr);
 	copy_v6(&p->destination, &ip.daddr);
-	/* Our maps have IPv4 addresses so; a packet must not (ip6_rcv_core drops it). */
+	/* The maps hold IPv4 addresses in this form. A packet must not have it (ip6_rcv_core drops such packets). */
 	if (is_v4(&p->source) || is_v4(&p->destination))
 		return LEFT_MALFORMED;
 	__builtin_memcpy(p->fib.ipv6_src, &ip.saddr, sizeof(ip.saddr));

@@ -5,8 +5,8 @@
  * the host's stack sends to the pod leaves by the egress of that end. Packets from other hosts arrive
  * at the ingress of an outer device.
  *
- * All other programs and filters of these devices that come before ours see packets as ever. A packet
- * that is left to the stack goes on to those behind ours.
+ * Programs and filters of others that run before these see packets unchanged. A packet that is left to the
+ * stack goes on to those that run after these.
  */
 #include "maps.bpf.h"
 #include "bandwidth.bpf.h"

@@ -33,7 +33,7 @@ enum pod_direction {
 	POD_INGRESS,
 };
 
-/* What met the limit of one direction, and the packets above 64 KB. */
+/* Counts of one direction: of packets under a limit, and of packets above 64 KB. */
 struct pod_meter {
 	__u64 clock_ns;		/* CLOCK_MONOTONIC: when all that has passed would have been sent at the limit */
 	__u64 bytes;		/* passed, on the wire */
@@ -69,14 +69,14 @@ enum pod_count {
 	LEFT_DESTINATION,	/* neither a pod's address nor of the networks without NAT; an ICMP error that does
 				 * not go to the sender of the packet that it is about */
 	LEFT_NAT,		/* its connection is translated */
-	LEFT_NOT_FORWARDED,	/* the route is local, or none */
+	LEFT_NOT_FORWARDED,	/* the route is local, or there is none */
 	LEFT_NO_FORWARDING,	/* forwarding is off */
 	LEFT_BLACKHOLE,
 	LEFT_UNREACHABLE,
 	LEFT_PROHIBIT,
 	LEFT_ENCAP,		/* the route encapsulates */
 	LEFT_TOO_LONG,		/* for the route's MTU: the stack fragments, or answers */
-	LEFT_DEVICE,		/* the route leads to another device than ours */
+	LEFT_DEVICE,		/* the route leads to a device that is not in pod_devices, or back */
 	LEFT_LOOKUP,		/* the route could not be looked up */
 	NUM_POD_COUNTS,
 };

@@ -8,7 +8,8 @@
 #include "maps.bpf.h"
 #include "nat.bpf.h"
 
-/* struct bpf_fib_lookup has the mark, an input, where it later has MAC addresses (Linux 6.10). */
+/* BPF_FIB_LOOKUP_MARK (Linux 6.10): the mark is passed where struct bpf_fib_lookup has the MAC addresses of
+ * the result. */
 #define FIB_LOOKUP_MARK (1U << 5)
 
 static __always_inline int pass(enum pod_count why)
@@ -78,7 +79,7 @@ static __always_inline long decrease_ttl(struct __sk_buff *skb, const struct pac
 	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &v4, sizeof(v4), 0);
 }
 
-/* Writes the MAC addresses that the pod's device expects: all zero on one without. */
+/* Writes the MAC addresses that the pod's device expects; they are zero if it has none (netkit, L3). */
 static __always_inline long address_frame(struct __sk_buff *skb, const struct device *d)
 {
 	struct {
@@ -94,10 +95,12 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct packet *p
 {
 	int verdict;
 
-	/* These fail only if memory is short. The stack would decrease the TTL again. */
+	/* These fail only if memory is short. The TTL comes last: if it was decreased and the packet
+	 * went to the stack, the stack would decrease it again. */
 	if (address_frame(skb, to) || decrease_ttl(skb, p))
 		return pass(LEFT_LOOKUP);
-	/* After that: a mark of congestion changes the checksum, which decrease_ttl has from the packet as it came. */
+	/* After decrease_ttl, which uses the checksum that the packet arrived with: a mark of congestion changes
+	 * it. */
 	verdict = to_pod(skb, to);
 	if (verdict != TCX_NEXT)
 		return verdict;
@@ -164,7 +167,7 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	if (p.fib.ifindex == skb->ifindex)
 		return pass(LEFT_DEVICE);
 	if (to->flags & DEVICE_OUTER) {
-		/* A pod's address that has a route to elsewhere counts as those of other hosts. */
+		/* A pod's address whose route leads to another host is treated as an address of that host. */
 		if (there && !without_nat(&p.destination, p.family))
 			return pass(LEFT_DESTINATION);
 		return send(skb, &p);
@@ -183,7 +186,7 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 	enum pod_count why;
 
 	if (parse(skb, &p) != UNDERSTOOD)
-		return TCX_NEXT;	/* most are the host's own: none are counted */
+		return TCX_NEXT;	/* not counted: most are the host's own packets */
 	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
 	if (!there)
 		return TCX_NEXT;
