@@ -32,8 +32,7 @@ func dscp(t testing.TB, c socket, v6 bool) int {
 	return sockopt(t, c, unix.IPPROTO_IP, unix.IP_TOS) >> 2
 }
 
-// A connection that mostly receives is marked when it is sampled, and no longer once it sends. Its peer
-// is not.
+// A connection that mostly receives is marked when it is sampled, until it sends. Its peer is not marked.
 func TestRootAckMarks(t *testing.T) {
 	for _, x := range []struct {
 		address        string
@@ -80,9 +79,9 @@ func TestRootAckMarks(t *testing.T) {
 	}
 }
 
-// What an application has chosen is kept: before the connection was marked, or while it is. So are
-// the kernel's values of the hold-out.
-func TestRootAckMarksAreNotFor(t *testing.T) {
+// A priority or DSCP that the application chose is kept, whether it did so before or after the
+// connection was marked. The hold-out keeps the kernel's values.
+func TestRootOtherMarksAreKept(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	receive := func(name string, change func(*path.Policy), before, marked func(fd int) error, priority, wantDSCP int) {

@@ -20,8 +20,8 @@ const (
 	sparePin   = "spare_link"
 )
 
-// attach puts the programs in force. A pinned attachment to the same cgroup gets
-// the new program in place, so that no connection is missed.
+// attach puts the programs in force. The program of a pinned link to the same cgroup is
+// replaced in place, so that no connection is missed.
 func (d *Datapath) attach(cgroup string) error {
 	if err := d.attachSockops(cgroup); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (d *Datapath) attach(cgroup string) error {
 	d.reset, resetErr = d.attachTracepoint(d.objs.TcpilotReset, resetPin)
 	d.errors, errorErr = d.attachTracepoint(d.objs.TcpilotError, errorPin)
 	if d.endsErr = errors.Join(resetErr, errorErr); d.endsErr != nil {
-		d.log.Warn("how a connection ended is unknown for some", "error", d.endsErr)
+		d.log.Warn("of some connections it is unknown how they ended", "error", d.endsErr)
 	}
 	d.attachedAt = time.Now()
 	return nil

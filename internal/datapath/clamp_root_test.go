@@ -44,8 +44,8 @@ func shareBecomes(t *testing.T, what string, c, s net.Conn, want uint32) {
 	t.Errorf("%s: the clamp is %d, want %d", what, ssthreshOf(t, c), want)
 }
 
-// A connection begins with its share, and follows the number of connections and what they may have
-// together.
+// A connection begins with its share of the path's clamp. The share follows the number of connections and
+// the clamp.
 func TestRootAdaptedClamp(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, clamped(100))
@@ -99,7 +99,8 @@ func TestRootAdaptedClampBoundsTheWindow(t *testing.T) {
 	}
 }
 
-// These have no clamp: the hold-out, connections that are not counted, and none of the path.
+// Connections of the hold-out, connections that are not counted, and those of a path without a clamp have
+// no clamp.
 func TestRootAdaptedClampLeavesOthers(t *testing.T) {
 	r := newRig(t)
 	for name, policy := range map[string]func(*path.Policy){
@@ -117,7 +118,7 @@ func TestRootAdaptedClampLeavesOthers(t *testing.T) {
 	}
 }
 
-// A connection that is older than the clamp gets it from the walk over all of them.
+// A connection that is older than the clamp gets its share from the walk over all connections.
 func TestRootAdaptedClampOfOlderConnections(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, unclamped)

@@ -16,7 +16,7 @@ import (
 type Counters struct {
 	Samples     uint64 // submitted to the ring
 	SamplesLost uint64 // the ring was full
-	Missed      uint64 // upper bound on ends of connections that the kernel did not show since this process started
+	Missed      uint64 // upper bound on ends of connections at which the kernel ran no program, since this process started
 	SamplesBad  uint64 // records that could not be decoded, since this process started
 	// Decisions counts connections by what they got; one that got a policy also counts under
 	// what was done with its congestion control.
@@ -24,9 +24,9 @@ type Counters struct {
 	CCErrors    map[tcp.CC]uint64    // setsockopt errors by congestion control
 	FieldErrors map[tcp.Field]uint64 // and by field; zeros are left out
 	Replies     uint64               // request ops answered
-	Untracked   uint64               // connections that could not be remembered
-	Slots       uint64               // remembered in a slot
-	Storages    uint64               // remembered in socket storage
+	Untracked   uint64               // connections without room for their state
+	Slots       uint64               // connections whose state is in a slot
+	Storages    uint64               // connections whose state is in socket storage from the beginning
 	Forgotten   uint64               // connections whose socket began another one before a sample was sent
 	Ends        uint64               // ends of short connections while only a share is reported
 	Thinned     uint64               // ends not reported: samples of others stand for them
@@ -38,7 +38,7 @@ type Counters struct {
 // PeerCounters count what happened with the peer option.
 type PeerCounters struct {
 	Sent    uint64 // SYNs and SYN-ACKs with the option
-	Seen    uint64 // those received
+	Seen    uint64 // SYNs and SYN-ACKs received with it
 	Resent  uint64 // connections whose SYN was sent again without it
 	Omitted uint64 // connections that began without it, because the host had not answered a SYN with it
 }
@@ -51,19 +51,18 @@ type Event struct {
 	Count uint64
 }
 
-// decisionNames are the words for what the programs count of decisions, by counter.
+// decisionNames are the keys of Counters.Decisions, by counter of the programs.
 var decisionNames = map[abiCounter]string{
-	abiCounterCOUNT_LEFT:      "left-alone",
-	abiCounterCOUNT_NO_RULE:   "no-rule",
-	abiCounterCOUNT_NO_POLICY: "no-policy",
-	abiCounterCOUNT_EXPIRED:   "lease-expired",
-	abiCounterCOUNT_HOLD_OUT:  "hold-out",
-	abiCounterCOUNT_SET:       "policy",
-	abiCounterCOUNT_APP_CC:    "app-chose",
-	abiCounterCOUNT_CC_SET:    "cc-set",
-	abiCounterCOUNT_CC_SAME:   "cc-same",
-	abiCounterCOUNT_CC_FAILED: "cc-failed",
-
+	abiCounterCOUNT_LEFT:       "left-alone",
+	abiCounterCOUNT_NO_RULE:    "no-rule",
+	abiCounterCOUNT_NO_POLICY:  "no-policy",
+	abiCounterCOUNT_EXPIRED:    "lease-expired",
+	abiCounterCOUNT_HOLD_OUT:   "hold-out",
+	abiCounterCOUNT_SET:        "policy",
+	abiCounterCOUNT_APP_CC:     "app-chose",
+	abiCounterCOUNT_CC_SET:     "cc-set",
+	abiCounterCOUNT_CC_SAME:    "cc-same",
+	abiCounterCOUNT_CC_FAILED:  "cc-failed",
 	abiCounterCOUNT_CC_DEFAULT: "cc-default",
 	abiCounterCOUNT_SWITCHED:   "switched",
 }
@@ -177,7 +176,7 @@ func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
 	return sum, nil
 }
 
-// Programs lists the programs in force.
+// Programs lists the programs in force, with their run-time statistics.
 func (d *Datapath) Programs() ([]progstats.Stats, error) {
 	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport, d.objs.TcpilotReset, d.objs.TcpilotError}
 	if d.live != nil {

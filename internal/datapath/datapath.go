@@ -54,14 +54,14 @@ type Datapath struct {
 	sockops, report, reset, errors link.Link
 	spare                          link.Link // nil as long as it is not needed
 	missed                         uint64    // ends of connections missed before there was a spare
-	cgroupID                       uint64    // that we are attached to
+	cgroupID                       uint64    // of the cgroup that sockops is attached to
 	adopted                        bool
 	attachedAt                     time.Time
 	ccs                            ccTable
 	badSamples                     counter
 	listeners                      listeners
 
-	loading sync.Mutex // one user's object at a time; lock it before mu
+	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
 	flows   flows
@@ -70,9 +70,8 @@ type Datapath struct {
 	closed  bool
 }
 
-// Open loads the programs, takes over maps and attachments that an earlier
-// process left pinned, and attaches. Until the first SetLease the programs touch
-// nothing.
+// Open loads the programs, takes over maps and links that an earlier process left
+// pinned, and attaches the programs. Until the first SetLease they do nothing.
 func Open(opt Options) (*Datapath, error) {
 	d := &Datapath{log: opt.Log, dir: filepath.Join(PinDir(opt.BPFFS), pinVersion), user: map[string]*userObject{}}
 	d.maps = &d.objs.sockopsMaps

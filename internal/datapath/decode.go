@@ -119,7 +119,7 @@ func end(kind tcp.Kind, err syscall.Errno, closed abiClosedBits) tcp.End {
 	case err == syscall.ECONNREFUSED:
 		return tcp.EndRefused
 	case kind == tcp.KindFailedConnect && err == syscall.ECONNRESET:
-		return tcp.EndAborted // tcp_disconnect in SYN_SENT; a RST would have refused
+		return tcp.EndAborted // tcp_disconnect in SYN_SENT; a RST would have given ECONNREFUSED
 	case err == syscall.ECONNRESET || err == syscall.EPIPE:
 		return tcp.EndReset
 	case err == syscall.ETIMEDOUT:

@@ -48,8 +48,8 @@ func TestRootAdaptedDelackMax(t *testing.T) {
 	}
 }
 
-// These keep the kernel's.
-func TestRootAdaptedDelackMaxIsNotFor(t *testing.T) {
+// Connections without an adapted value, of the hold-out, or of MPTCP, keep the kernel's DELACK_MAX.
+func TestRootOtherDelackMaxIsKept(t *testing.T) {
 	r := newRig(t)
 	for name, change := range map[string]func(*path.Policy){
 		"no value": nil,
@@ -101,8 +101,8 @@ func twoPieces(t *testing.T, c, s net.Conn) time.Duration {
 	return time.Since(begun)
 }
 
-// A peer with Nagle's algorithm waits for the delayed ACK: as long as the adapted value says. Its
-// samples have the counters from which that is found out.
+// A peer with Nagle's algorithm waits for the delayed ACK, for as long as the adapted value says. Its
+// samples have the counters that show it.
 func TestRootPeerWaitsForDelayedACK(t *testing.T) {
 	r := newRig(t)
 	const exchanges = 40
@@ -160,7 +160,7 @@ func TestRootRunningConnectionsFollowDelackMax(t *testing.T) {
 		{"all are in the hold-out", func(p *path.Policy) { delackMax(8000)(p); p.HoldOut = 1 << 16 }, kernelDelackMax},
 	} {
 		policy(x.policy)
-		for range 3 { // a sample has the value of before the walk
+		for range 3 { // a sample has the value from before the walk
 			exchange(t, c, s, 1000)
 			exchange(t, out, outPeer, 1000)
 			time.Sleep(15 * time.Millisecond)

@@ -8,8 +8,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// mapped returns the prefix as the programs see it: a v4-mapped IPv6 address,
-// and its length in bits of that.
+// mapped returns the prefix as the programs see it: an IPv6 address, v4-mapped for IPv4
+// (RFC 4291, 2.5.5.2), and the length in bits of that address.
 func mapped(p netip.Prefix) (addr [16]byte, bits uint32) {
 	bits = uint32(p.Bits())
 	if p.Addr().Is4() {
@@ -30,7 +30,7 @@ func encodeKey(k path.Key) (abiPathKey, error) {
 const pathFixedBits = 96
 
 // encodePolicy gives arms their numbers and turns shares into cumulative
-// weights. monoOffset is what to subtract from Unix nanoseconds.
+// weights. monoOffset is wallOffset.
 func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy, error) {
 	p := abiPathPolicy{
 		ExpiresNs: uint64(max(0, e.Expires-monoOffset)),

@@ -167,7 +167,7 @@ func kernelLacks(f tcp.Field) bool {
 	return unix.SetsockoptInt(fd, int(o.Level), int(o.Name), int(probeValues[f])) == unix.ENOPROTOOPT
 }
 
-// TestRootNothingIsSetWithoutPolicy compares with a connection of another cgroup.
+// TestRootHoldOutAndYieldSetNothing compares with a connection that is older than the policies.
 func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 	r := newRig(t)
 	base, _ := plainPair(t, r, false)

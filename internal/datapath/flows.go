@@ -27,15 +27,15 @@ type flows struct {
 	of   map[uint64]uint32     // rows by flowID
 	used []uint16              // number of keys, by row
 	next uint32                // rows from here on were never given
-	look uint32                // where to look for a row without connections
+	look uint32                // latest row that was looked at for one without connections
 
-	counts []abiFlowCount // the map's memory
-	found  []uint64       // that of the iterator's map; nil without an iterator
-	off    []int32        // by row, what the last check found: connections too many or too few
+	counts []abiFlowCount // memory of the map flow_counts
+	found  []uint64       // memory of the iterator's map flows_found; nil without an iterator
+	off    []int32        // by row, the error that the last check left: connections too many or, negative, too few
 	given  uint64         // how often a policy was given a row
 
-	// Of join; only the caller of Walk uses them.
-	joining  bool // SampleLive counts what is not counted
+	// For join; only the caller of Walk uses them.
+	joining  bool // SampleLive counts connections that no hook counted
 	joined   joinState
 	joinedAt int64 // monotonic nanoseconds
 }
@@ -126,8 +126,8 @@ func (f *flows) unused() uint32 {
 	return 0
 }
 
-// release notes that the policy of a path was deleted. It returns the row if no policy uses it
-// any more; else 0.
+// release notes that the policy of a path was deleted. It returns the path's row if no policy
+// uses that any more, otherwise 0.
 func (f *flows) release(k *abiPathKey) uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +150,7 @@ func (f *flows) drop(k *abiPathKey) uint32 {
 	return row
 }
 
-// clamp puts the clamp of a path into its row, for connections that run as well.
+// clamp puts the clamp of a path into its row, where running connections find it too.
 func (f *flows) clamp(row uint32, p *path.Policy) {
 	if row == 0 {
 		return
@@ -172,7 +172,8 @@ func (f *flows) setClamp(row, all, least uint32) {
 	atomic.StoreUint32(&f.counts[row].Clamp, all)
 }
 
-// releaseExcept is release for the policies of all classes for which keep returns false.
+// releaseExcept is release for the policies of all classes for which keep returns false. It
+// returns the rows that no policy uses any more.
 func (f *flows) releaseExcept(keep func(class uint32) bool) (unused []uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,7 +204,7 @@ func (f *flows) active(row uint32) uint32 {
 	return uint32(max(0, int32(now.Begun-now.Ended)))
 }
 
-// load reads a row. An end that is counted between the two reads is not missed.
+// load reads a row. Because it reads Begun first, the difference may be too small, but never too large.
 func load(c *abiFlowCount) abiFlowCount {
 	begun := atomic.LoadUint32(&c.Begun)
 	return abiFlowCount{Begun: begun, Ended: atomic.LoadUint32(&c.Ended)}
@@ -305,17 +306,18 @@ func (d *Datapath) join(walk func() (bool, error)) (all bool, err error) {
 	return walk()
 }
 
-// joinState is when it is worth to look for uncounted connections again: if it has changed.
+// joinState is what join saw the last time. If it has changed, another walk may find
+// connections that can be counted.
 type joinState struct {
 	uncounted uint32 // connections
 	given     uint64 // flows.given
 }
 
-// check returns how many connections a row counts too many; negative: too few. before is what
-// it was before a walk.
+// check returns by how many connections a row is to be corrected: positive if it counts too many,
+// negative if too few. before is the row as it was before a walk.
 func (f *flows) check(row int, before abiFlowCount) (fix int32) {
 	now, found := load(&f.counts[row]), uint32(atomic.LoadUint64(&f.found[row]))
-	// What began during the walk may have been found or not, and so may what ended.
+	// The walk may or may not have found connections that began or ended during it.
 	most := int32(found + now.Begun - before.Begun)
 	least := int32(found - (now.Ended - before.Ended))
 	active := int32(now.Begun - now.Ended)
@@ -326,8 +328,8 @@ func (f *flows) check(row int, before abiFlowCount) (fix int32) {
 	return fix
 }
 
-// mapMemory maps the values of an array map. Atomic operations on it count for programs as
-// well, which those on ebpf.Memory do not.
+// mapMemory maps the values of an array map. Unlike ebpf.Memory, which copies, it allows
+// operations that are atomic for programs as well.
 func mapMemory[T abiFlowCount | abiTrack | uint64](m *ebpf.Map) ([]T, error) {
 	n, size := int(m.MaxEntries()), int(unsafe.Sizeof(*new(T)))
 	mem, err := unix.Mmap(m.FD(), 0, n*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -62,8 +62,8 @@ func TestFlowRowsAreReusedWhenEmpty(t *testing.T) {
 	}
 }
 
-// Whatever begins and ends during walks, and whenever a walk finds it, right counts are not
-// changed; wrong ones are right after two walks without traffic.
+// A correct count is not changed, whatever connections begin and end during walks; a wrong one is
+// correct after two walks without traffic.
 func TestFlowsAreCheckedAgainstWalks(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

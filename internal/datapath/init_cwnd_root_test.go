@@ -16,8 +16,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// window is a policy with an adapted initial window: each connection's share of held, at most
-// most.
+// window is a policy with an adapted initial window: each connection gets its share of held packets,
+// at most most.
 func window(most, held uint64, left time.Duration) func(*path.Policy) {
 	return func(p *path.Policy) {
 		p.Params.Set(tcp.InitCwnd, most)
@@ -116,25 +116,25 @@ func TestRootFlowCounts(t *testing.T) {
 	r := newRig(t)
 	root := path.Root(1, 0)
 	r.policy(t, window(64, 1000, time.Minute))
-	r.settled(t, root, 0)
+	r.awaitFlows(t, root, 0)
 	c1, s1 := r.pair(t, "127.0.0.1:0")
 	c2, s2 := r.pair(t, "127.0.0.1:0")
-	r.settled(t, root, 4)
+	r.awaitFlows(t, root, 4)
 	closeAll(t, c1, s1)
-	r.settled(t, root, 2)
+	r.awaitFlows(t, root, 2)
 	must(t, c2.(*net.TCPConn).SetLinger(0))
 	closeAll(t, c2) // sends a RST: s2 is over, though its process has it open
-	r.settled(t, root, 0)
+	r.awaitFlows(t, root, 0)
 	closeAll(t, s2)
-	r.settled(t, root, 0)
+	r.awaitFlows(t, root, 0)
 	if _, err := dialErr(t, r.ns, "", "127.0.0.1:1", nil); err == nil {
 		t.Error("connected to a closed port")
 	}
-	r.settled(t, root, 0)
+	r.awaitFlows(t, root, 0)
 }
 
-// settled waits until a path has the given number of connections: ends are asynchronous.
-func (r *rig) settled(t *testing.T, k path.Key, want uint32) {
+// awaitFlows waits until a path has the given number of connections: ends are asynchronous.
+func (r *rig) awaitFlows(t *testing.T, k path.Key, want uint32) {
 	t.Helper()
 	n := uint32(0)
 	for range 1000 {
@@ -146,8 +146,8 @@ func (r *rig) settled(t *testing.T, k path.Key, want uint32) {
 	t.Fatalf("%d connections are counted, want %d", n, want)
 }
 
-// Counts stay exact over restarts: rows belong to a rule's paths, and not to classes, of which
-// each process has new ones. What a walk finds agrees with them.
+// Counts stay exact over restarts, because rows belong to a rule's paths, and not to classes, which each
+// process numbers anew. A walk finds as many connections.
 func TestRootFlowCountsOverRestarts(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -168,7 +168,7 @@ func TestRootFlowCountsOverRestarts(t *testing.T) {
 			must(t, c.(*net.TCPConn).SetLinger(0)) // a RST: both ends are over at once
 			closeAll(t, c, s)
 		}
-		r.settled(t, k, uint32(len(live)))
+		r.awaitFlows(t, k, uint32(len(live)))
 		tooMany, tooFew, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
 		if tooMany+tooFew != 0 || err != nil {
 			t.Errorf("a walk found %d too many, %d too few: %v", tooMany, tooFew, err)
@@ -179,7 +179,7 @@ func TestRootFlowCountsOverRestarts(t *testing.T) {
 }
 
 // Connections that are older than the programs are counted by the first walk that finds them, if
-// their class does not depend on which end opened them. So are those of a class that is gone.
+// their class does not depend on which end opened them. So are those whose class does not exist any more.
 func TestRootOlderConnectionsAreCounted(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -204,7 +204,7 @@ func TestRootOlderConnectionsAreCounted(t *testing.T) {
 	walk(2, 4)
 	walk(2, 4)
 	closeAll(t, young, youngPeer)
-	r.settled(t, path.Root(2, 0), 2)
+	r.awaitFlows(t, path.Root(2, 0), 2)
 	closeAll(t, c, s)
-	r.settled(t, path.Root(2, 0), 0)
+	r.awaitFlows(t, path.Root(2, 0), 0)
 }

@@ -25,28 +25,27 @@ import (
 // a policer.
 type limits struct {
 	mu    sync.Mutex
-	rules map[uint64]limit.Limit // by key
+	rules map[uint64]limit.Limit // by key of the map limits
 	paths map[uint64]limit.Limit
 	epoch uint32              // of the latest division
-	bases map[uint64]uint32   // limit.base of it
-	given map[uint64]struct{} // cookies in the map of shares
-	count map[uint64]struct{} // keys in the map of ended bytes
+	bases map[uint64]uint32   // limit.base of the latest division, by key
+	given map[uint64]struct{} // cookies in the map limit_shares
+	count map[uint64]struct{} // keys in the map limit_ended
 
 	objs limitsObjects
-	list *link.Iter // nil: connections cannot be listed
-	walk *link.Iter
-	err  error // why it is not
+	list *link.Iter // lists the connections under limits; nil: they cannot be listed
+	walk *link.Iter // brings connections in line with the limits; nil: see err
+	err  error      // why list and walk are not available
 }
 
 // loadLimits loads the programs that list and change connections under limits, and removes the
-// limits of an earlier process. Connections of these that are under a limit that is set again come
-// under it at once. If the programs cannot be loaded, limits are divided by the number of
-// connections.
+// limits of an earlier process. If one of these is set again, its connections are under it at once.
+// If the programs cannot be loaded, limits are divided by the number of connections.
 func (d *Datapath) loadLimits() {
 	l := &d.limits
 	l.rules, l.paths, l.bases = map[uint64]limit.Limit{}, map[uint64]limit.Limit{}, map[uint64]uint32{}
 	l.given, l.count = map[uint64]struct{}{}, map[uint64]struct{}{}
-	// Not that of an earlier process: what it gave to connections is not valid any more.
+	// Another epoch than those of an earlier process, so that the shares it gave are not used any more.
 	l.epoch = uint32(monotonic()>>20) | 1
 	l.err = errors.Join(
 		deleteWhere(d.maps.Limits, func(*uint64) bool { return true }),
@@ -132,8 +131,8 @@ func pacedRate(p *path.Policy) uint64 {
 	return rate
 }
 
-// limitPath limits the connections that a row of the counts belongs to; 0 is no limit. It is called
-// with the lock held.
+// limitPath sets the rate limit, in bytes per second, of the path that a row of flow_counts belongs to;
+// 0 is no limit. d.mu must be locked.
 func (d *Datapath) limitPath(row uint32, rate uint64) error {
 	key := d.flows.path(row)
 	if key == 0 {
@@ -164,10 +163,10 @@ func (d *Datapath) limitPath(row uint32, rate uint64) error {
 	return nil
 }
 
-// putLimit writes one limit, and begins to count what its connections send.
+// putLimit writes one limit, and makes the programs count what its connections have sent when they end.
 func (d *Datapath) putLimit(key uint64, x limit.Limit) error {
 	if d.config.Limits == 0 {
-		d.config.Limits = 1 // ends are noticed from now on
+		d.config.Limits = 1 // programs look at connections under limits from now on
 		if err := d.putConfig(); err != nil {
 			return err
 		}
@@ -181,7 +180,7 @@ func (d *Datapath) putLimit(key uint64, x limit.Limit) error {
 		}
 		l.count[key] = struct{}{}
 	}
-	l.nextEpoch() // the number of those that have begun is counted again
+	l.nextEpoch() // writeLimit sets the number of fresh connections to 0
 	return d.writeLimit(key, x)
 }
 
@@ -238,7 +237,7 @@ func (d *Datapath) EndLimits() error {
 	return err
 }
 
-// Limits returns the rate limits in force, with what connections have sent under each that are over.
+// Limits returns the rate limits in force, with the bytes that ended connections have sent under each.
 func (d *Datapath) Limits() map[uint64]limit.Limit {
 	l := &d.limits
 	l.mu.Lock()
@@ -256,7 +255,7 @@ func (d *Datapath) Limits() map[uint64]limit.Limit {
 // memberSize is the length of what the iterator writes for one connection.
 const memberSize = int(unsafe.Sizeof(abiLimitMember{}))
 
-// Limited returns the connections that are under a limit, or were.
+// Limited returns the connections that are, or were, under a limit.
 func (d *Datapath) Limited() ([]limit.Conn, error) {
 	l := &d.limits
 	l.mu.Lock()
@@ -300,7 +299,7 @@ func (d *Datapath) WriteShares(r *limit.Result) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	cookies := slices.Collect(maps.Keys(r.Shares))
-	cookies = cookies[:min(len(cookies), int(d.maps.LimitShares.MaxEntries()))] // the others share what is left
+	cookies = cookies[:min(len(cookies), int(d.maps.LimitShares.MaxEntries()))] // the others are fresh (limits.bpf.h)
 	kept := make(map[uint64]struct{}, len(cookies))
 	for _, c := range cookies {
 		kept[c] = struct{}{}
@@ -337,8 +336,8 @@ func (d *Datapath) WriteShares(r *limit.Result) error {
 	return nil
 }
 
-// ReleaseLimits ends the limits that a process left which is gone, and gives connections back what
-// they had before. walk must call its argument in all network namespaces.
+// ReleaseLimits ends the limits of a process that is gone, and gives connections back the pacing rates
+// that they had before. walk must call its argument in all network namespaces.
 func ReleaseLimits(bpffs string, walk func(func() error) error) error {
 	dir := filepath.Join(PinDir(bpffs), pinVersion)
 	if _, err := os.Stat(filepath.Join(dir, "limits")); errors.Is(err, os.ErrNotExist) {
@@ -375,7 +374,7 @@ func ReleaseLimits(bpffs string, walk func(func() error) error) error {
 }
 
 // FollowLimits brings the connections of the calling thread's network namespace in line with the
-// limits of now: also those that are idle, and those whose rule had no limit when they began.
+// limits in force: also those that are idle, and those whose rule had no limit when they began.
 func (d *Datapath) FollowLimits() error {
 	l := &d.limits
 	l.mu.Lock()

@@ -54,7 +54,7 @@ func follow(t *testing.T, client, server net.Conn) {
 	}
 }
 
-// Connections share a limit as they begin, also those that began before the others.
+// Connections share a limit as soon as they begin: those that began earlier get less then.
 func TestRootLimitIsSharedByConnectionsThatBegin(t *testing.T) {
 	r := limitRig(t, limit.Limit{Rate: 12e6})
 	var conns [][2]net.Conn
@@ -110,7 +110,7 @@ func dialIn(t *testing.T, ns *testenv.NS) net.Conn {
 	return dial(t, ns, listen(t, ns, "127.0.0.1:0", nil).Addr().String(), nil)
 }
 
-// Of a limit that is divided by need, idle connections get nothing; they get a share again when they send.
+// Idle connections have no share of a limit that is divided by need; they get one when they send again.
 func TestRootLimitIsDividedByNeed(t *testing.T) {
 	r := limitRig(t, limit.Limit{Rate: 8e6})
 	idle, idleServer := r.pair(t, "127.0.0.1:0")
@@ -133,8 +133,8 @@ func TestRootLimitIsDividedByNeed(t *testing.T) {
 	}
 }
 
-// What the application chose stays if it is lower, and comes back when the limit ends; so does no
-// limit at all. Idle connections get it by a walk.
+// A lower limit of the application stays. When the limit of the rule ends, connections get back what the
+// application had chosen, which may be no limit; idle ones get it at a walk.
 func TestRootLimitIsUndone(t *testing.T) {
 	r := limitRig(t, limit.Limit{Rate: 8e6, Connection: 3e6})
 	chosen := func(rate int) control {
@@ -201,7 +201,7 @@ func TestRootLimitSurvivesARestart(t *testing.T) {
 	}
 }
 
-// What a daemon left that is gone is undone without it, also on idle connections.
+// The limits that a daemon left when it ended are undone without it, also on idle connections.
 func TestRootLimitIsUndoneWithoutADaemon(t *testing.T) {
 	r := limitRig(t, limit.Limit{Rate: 4e6})
 	client, server := r.pair(t, "127.0.0.1:0")

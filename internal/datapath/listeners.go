@@ -8,17 +8,17 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// listeners is what walks have to do with listening sockets: if some rule has the peer option, they have a
-// flag by which the kernel asks for the options of a SYN-ACK (bpf/sockops/peer_listen.bpf.h).
+// listeners notes whether walks have to change the flag of listening sockets by which the kernel asks for
+// the options of a SYN-ACK: they have it if some rule has the peer option (bpf/sockops/peer_listen.bpf.h).
 type listeners struct {
 	set     bool        // SetSettings was called
 	pending atomic.Bool // the next walk has flags to give, or to take back
 }
 
-// changed notes whether walks have something to do after SetSettings: requests were those of before.
+// changed is called by SetSettings with the request ops that policies answered before, and answer now.
 func (l *listeners) changed(before, now uint32) {
 	op := requestMask(1 << tcp.PeerOption)
-	// an earlier process may have left listeners without the flag that began to listen after its lease
+	// Listeners that began to listen after the lease of an earlier process had expired lack the flag.
 	if (before^now)&op != 0 || !l.set && now&op != 0 {
 		l.pending.Store(true)
 	}
@@ -35,8 +35,8 @@ func (d *Datapath) AsksListeners() bool {
 // WantsWalk reports whether a walk should come soon, because listeners have to be given a flag, or to lose it.
 func (d *Datapath) WantsWalk() bool { return d.listeners.pending.Load() }
 
-// oldListeners says why listeners that are older than a rule with the peer option do not answer it; nil if
-// they do, or if there was none yet.
+// oldListeners returns why listeners that are older than a rule with the peer option do not answer it; nil if
+// they do, or if there was no such listener yet.
 func (d *Datapath) oldListeners() error {
 	if d.live == nil {
 		return d.liveErr

@@ -19,12 +19,13 @@ type liveIterator struct {
 	objs iterObjects
 }
 
-// loadLive loads the iterator with the maps of the hooks. If it fails, the rest works.
+// loadLive loads the iterator with the maps of the hooks. Without it, connections are sampled only
+// at their end.
 func (d *Datapath) loadLive() {
 	it, err := newLiveIterator(d.maps, d.cgroupID)
 	if err != nil {
 		d.liveErr = err
-		d.log.Warn("long-lived connections report at their end only", "error", err)
+		d.log.Warn("long-lived connections are sampled at their end only", "error", err)
 		return
 	}
 	d.live = it
@@ -76,8 +77,9 @@ func (it *liveIterator) Close() error {
 	return errors.Join(it.join.Close(), it.iter.Close(), it.objs.Close())
 }
 
-// SampleLive reports the long-lived connections of the calling thread's network
-// namespace. It does nothing if the kernel has no TCP iterator.
+// SampleLive samples the long-lived connections of the calling thread's network
+// namespace; during join (see Walk) it only counts them. It does nothing if the kernel has
+// no TCP iterator.
 func (d *Datapath) SampleLive() error {
 	if d.live == nil {
 		return nil

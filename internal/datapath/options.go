@@ -44,7 +44,7 @@ var requestOps = map[tcp.Field]uint32{
 	tcp.InitRwnd:  unix.BPF_SOCK_OPS_RWND_INIT,
 	tcp.ECN:       unix.BPF_SOCK_OPS_NEEDS_ECN,
 	tcp.BaseRTT:   unix.BPF_SOCK_OPS_BASE_RTT,
-	// It is asked for by sockets that have a flag: listeners get it when they begin to listen.
+	// The kernel asks only sockets with a flag, which listeners get at this op (peer_listen.bpf.h).
 	tcp.PeerOption: unix.BPF_SOCK_OPS_TCP_LISTEN_CB,
 }
 

@@ -26,8 +26,8 @@ func pacingOf(t *testing.T, c net.Conn) uint32 {
 	return uint32(sockopt(t, c, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE))
 }
 
-// An adapted pacing rate is shared by the path's connections. One that the application chose, or
-// that the rule sets, is left, and so is the hold-out.
+// An adapted pacing rate is shared by the path's connections. A rate that the application chose, or
+// that the rule sets, stays, and the hold-out is not paced.
 func TestRootAdaptedPacing(t *testing.T) {
 	r := newRig(t)
 	const none = 1<<32 - 1
@@ -109,7 +109,7 @@ func TestRootAdaptedPacingIsARate(t *testing.T) {
 	for tcpInfo(t, c).Bytes_acked < bytes {
 		time.Sleep(time.Millisecond)
 	}
-	// It is never early, but for what is sent before pacing begins (tcp_update_pacing_rate).
+	// Data is never early, except for what is sent before pacing begins (tcp_update_pacing_rate).
 	if took, want := time.Since(begun), time.Duration(bytes/rate*1e9); took < want*8/10 {
 		t.Errorf("%g bytes at %g bytes/s took %v, want %v", bytes, rate, took, want)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// kernelDelack is how long the kernel delays ACKs at most, if round trips take less (TCP_DELACK_MIN).
+// kernelDelack is the longest delay of the kernel's ACKs, unless round trips take longer (TCP_DELACK_MIN).
 const kernelDelack = 40 * time.Millisecond
 
 // peerOption is a policy with the peer option: RTO_MIN, in microseconds, towards peers that do not delay ACKs.
@@ -168,7 +168,8 @@ func TestRootPeerOptionOfOneEnd(t *testing.T) {
 	p.connect(t, "the server has another rule", l, asked, untold)
 }
 
-// A middlebox drops SYNs, or SYN-ACKs, with the option: the second one has none. The host gets none from then on.
+// A middlebox drops SYNs, or SYN-ACKs, with the option. The SYN that is sent again has no option, and later
+// SYNs to this host have none either.
 func TestRootPeerOptionDropped(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -230,7 +231,7 @@ func TestRootPeerOptionDropped(t *testing.T) {
 	})
 }
 
-// A middlebox replaces the option by padding: the connection is as one with a host without tcpilot.
+// A middlebox replaces the option by padding: the connection is like one to a host without tcpilot.
 func TestRootPeerOptionStripped(t *testing.T) {
 	p := newPeers(t)
 	p.policy(t, peerOption(2000))
@@ -242,7 +243,7 @@ func TestRootPeerOptionStripped(t *testing.T) {
 	p.connect(t, "SYN-ACK stripped", l, asked, told(kernelDelack, 50_000))
 }
 
-// What is not an option of this version is ignored.
+// An option of another length or version is ignored.
 func TestRootPeerOptionOfAnotherVersion(t *testing.T) {
 	p := newPeers(t)
 	p.policy(t, peerOption(2000))
@@ -359,7 +360,8 @@ func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 	}
 }
 
-// A connection of MPTCP has no room for it, and acknowledges for other subflows.
+// Connections of MPTCP do not have the option: there is no room for it, and subflows acknowledge for each
+// other.
 func TestRootPeerOptionNotForMPTCP(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, peerOption(2000))

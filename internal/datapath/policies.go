@@ -33,7 +33,7 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 			return err
 		}
 		if entries[i].Policy.CountFlows {
-			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0, if there is no room, raises no window
+			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0 if there is no room: not counted, no initial window is raised
 		}
 		if err := d.limitPath(values[i].Flow, pacedRate(&entries[i].Policy)); err != nil {
 			return err
@@ -96,9 +96,9 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 	return nil
 }
 
-// SetLease lets the programs act for the given time from now. They stop by themselves if it
-// is not renewed. Because it is called periodically, it also checks whether the kernel skips
-// runs of programs.
+// SetLease lets the programs act for the given time from now. If the lease is not renewed, they
+// do nothing for new connections after that. Because it is called periodically, it also checks
+// whether the kernel skips runs of the program at the end of connections.
 func (d *Datapath) SetLease(lease time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *Datapath) SetLease(lease time.Duration) error {
 	return d.putConfig()
 }
 
-// Settings apply to all connections.
+// Settings are what the programs need beside rules and policies.
 type Settings struct {
 	// Fields has the bit 1<<f for every field that some policy may set; the
 	// programs answer only the request ops that these need.

@@ -30,7 +30,7 @@ var hooks = [abiProbeHookNUM_HOOKS]Hook{HookConnect, HookActiveEstablished, Hook
 // Verdict is the kernel's result for one option at one hook.
 type Verdict struct {
 	Option string // field, or congestion control
-	Kernel string // kernel's name: TCP_BPF_IW, TCP_CONGESTION=cubic
+	Kernel string // the kernel's name of it: TCP_BPF_IW, TCP_CONGESTION=cubic
 	Hook   Hook
 	Err    error // nil: accepted
 }
@@ -38,8 +38,8 @@ type Verdict struct {
 // errNoAnswer stands for a hook that did not run.
 var errNoAnswer = errors.New("the hook did not run")
 
-// probeValues are harmless values of each option. For some options the least valid value
-// would be refused or do harm.
+// probeValues are harmless values of each option. FieldSpec.Min cannot be used, because the
+// kernel refuses the least value of some options, or it would do harm.
 var probeValues = map[tcp.Field]uint64{
 	tcp.InitCwnd: 10, tcp.CwndClamp: 1000, tcp.RTOMin: 100_000, tcp.RTOMax: 60_000, tcp.DelackMax: 40_000,
 	tcp.Sndbuf: 1 << 20, tcp.Rcvbuf: 1 << 20, tcp.WindowClamp: 1 << 20, tcp.NotsentLowat: 1 << 17, tcp.RcvLowat: 1,

@@ -177,10 +177,10 @@ func (r *rig) find(t testing.TB, what string, is func(*tcp.Sample) bool) tcp.Sam
 	}
 }
 
-// unshown is how many of n ends of connections a test may miss. A softirq may end a
-// connection in the context of any process, and some kernels run no tracing programs in
-// the context of some processes (seen on 6.18, with the first process of a virtual
-// machine).
+// unshown is how many of n ends of connections a test may miss, because the kernel ran no
+// program at them. A softirq may end a connection in the context of any process, and some
+// kernels run no tracing programs in the context of some processes (seen on 6.18, with the
+// first process of a virtual machine).
 func unshown(n int) int { return 1 + n/1000 }
 
 // count waits until n samples satisfy is, and returns all that do.
@@ -195,7 +195,7 @@ func (r *rig) countShown(t testing.TB, n int, is func(*tcp.Sample) bool) []tcp.S
 	return r.await(t, n, n-unshown(n), is)
 }
 
-// caughtUp waits until the reader, which pauses after each batch, has all samples of before.
+// caughtUp waits until the reader, which pauses after each batch, has all samples that were sent before the call.
 func (r *rig) caughtUp(t testing.TB) {
 	t.Helper()
 	c, err := r.Counters()
@@ -213,7 +213,7 @@ func (r *rig) caughtUp(t testing.TB) {
 	}
 }
 
-// await accepts `least` samples once it has waited for n long enough.
+// await waits for n samples; after a time limit, it is content with `least`.
 func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out []tcp.Sample) {
 	t.Helper()
 	for try := range 10_000 {

@@ -65,8 +65,9 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 	r.checkRTOMin(t, "10 ms", c, 10_000)
 }
 
-// These keep the kernel's RTO_MIN, or their own.
-func TestRootAdaptedRTOMinIsNotFor(t *testing.T) {
+// Connections without an adapted value, of the hold-out, without SACK, of MPTCP, or whose application or
+// namespace chose a value, keep their RTO_MIN.
+func TestRootOtherRTOMinIsKept(t *testing.T) {
 	r := newRig(t)
 	plain := func(change func(*path.Policy)) func() net.Conn {
 		return func() net.Conn {
@@ -166,7 +167,7 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 	policy(func(p *path.Policy) { rtoMin(50_000)(p); p.HoldOut = 1 << 16 })
 	out, outPeer := r.pair(t, "127.0.0.1:0")
 	isC, isOut := intervalOf(c), intervalOf(out)
-	// walk lets tcpilot see all connections; a sample has the value of before the walk.
+	// walk lets tcpilot see all connections; a sample has the value from before the walk.
 	walk := func() {
 		t.Helper()
 		for range 3 {
@@ -201,7 +202,7 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 	}
 }
 
-// Segments that the peer received twice are in the sample of their sender.
+// The sender's sample counts the segments that its peer reported as received twice.
 func TestRootSamplesCountDSACKs(t *testing.T) {
 	r := newRig(t)
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))

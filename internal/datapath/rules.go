@@ -45,7 +45,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		AnySame: ruleSet(t.AnySame),
 		Dims:    uint32(t.Dims), NumSame: uint32(len(t.Same)),
 	}
-	if t.Dims&class.DimDirection == 0 { // the programs always read it
+	if t.Dims&class.DimDirection == 0 { // the programs always read these sets
 		all := ruleSet(class.Full(len(t.Classes)))
 		b.Outgoing, b.Incoming = all, all
 	}
@@ -138,8 +138,8 @@ func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {
 	return nil
 }
 
-// writeTimeouts replaces the answers to timeouts, which both banks share: they are found by class. An
-// answer that changes counts at once, also for running connections.
+// writeTimeouts replaces the answers to timeouts. Both banks share them, because they are found by class.
+// A changed answer takes effect at once, also for running connections.
 func (d *Datapath) writeTimeouts(classes []class.Class) error {
 	answered := map[uint32]bool{}
 	for _, c := range classes {

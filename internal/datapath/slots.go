@@ -15,9 +15,9 @@ const (
 	slotsARead = 1024
 )
 
-// HasAged reports whether a connection that has no socket storage yet is older than age, so
-// that a walk has something to do. One that is older than lost does not count: earlier walks did
-// not find it.
+// HasAged reports whether a walk has something to do: whether a connection in a slot is older
+// than age, so that a walk moves it to socket storage. One that is older than lost is ignored,
+// because earlier walks did not find it.
 func (d *Datapath) HasAged(age, lost time.Duration) (bool, error) {
 	now := monotonic()
 	for s, err := range d.usedSlots() {
@@ -43,11 +43,11 @@ func (d *Datapath) UsedSlots() (used, all int, err error) {
 }
 
 // FreeLost frees the slots of connections that are older than age, and returns how many. It
-// must be called after walks of all network namespaces: those moved live connections to
-// socket storage, so the kernel did not report the ends of the ones that are left. A connection
-// that lives in a namespace without a walk is not reported at its end any more.
+// must be called after walks of all network namespaces: these moved live connections to
+// socket storage, so the connections that are left in slots have ended, and no program saw it.
+// A connection that lives in a namespace without a walk has no sample at its end then.
 func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
-	if d.live == nil { // without the iterator nothing moves them to socket storage
+	if d.live == nil { // without the iterator live connections stay in slots
 		return 0, nil
 	}
 	slots, err := mapMemory[abiTrack](d.maps.Slots)
@@ -93,8 +93,8 @@ func (s *usedSlot) olderThan(age time.Duration, now int64) bool {
 	return s.StartNs < uint64(max(0, now-int64(age)))
 }
 
-// usedSlots are the slots in use. It reads the mapped memory: copying the slots by system calls
-// takes a hundred times as long.
+// usedSlots iterates over the slots in use. It reads the mapped memory, because reading the slots
+// by system calls takes a hundred times as long.
 func (d *Datapath) usedSlots() iter.Seq2[usedSlot, error] {
 	return func(yield func(usedSlot, error) bool) {
 		mem, err := d.maps.Slots.Memory()

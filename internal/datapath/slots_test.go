@@ -2,8 +2,8 @@ package datapath
 
 import "testing"
 
-// A slot is freed only for the connection that had it when it was read. Meanwhile that may have
-// ended, and its slot belong to another one, or to a later one of the same socket.
+// A slot is freed only if it still belongs to the connection that had it when it was read. That
+// connection may have ended meanwhile, and another one, even one of the same socket, may have the slot.
 func TestFreeSlot(t *testing.T) {
 	read := abiTrack{Cookie: 7, StartNs: 100, Class: 1, Flags: 3, LossRttUs: 9}
 	for name, tc := range map[string]struct {

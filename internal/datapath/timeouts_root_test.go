@@ -37,8 +37,8 @@ func (r *rig) timedOut(t *testing.T, n int, prepare func(net.Conn)) net.Conn {
 	return c
 }
 
-// timeoutsOf is how many timeouts a connection has had whose peer does not answer any more: those in succession,
-// because Linux before 6.7 does not count them all.
+// timeoutsOf is how many timeouts in succession a connection has had. All timeouts are counted only by Linux 6.7 and
+// later.
 func timeoutsOf(t *testing.T, c net.Conn) int { return int(tcpInfo(t, c).Retransmits) }
 
 func (r *rig) events(t *testing.T, name string) (n uint64) {
@@ -82,8 +82,8 @@ func TestRootTimeoutsAreAnswered(t *testing.T) {
 	}
 }
 
-// These keep what they have: connections whose application chose, of the hold-out, of a share of 0, and all
-// once the lease is over.
+// Connections keep their congestion control if the application chose it, in the hold-out, with a share of 0, and
+// when the lease is over.
 func TestRootTimeoutsAreNotAnswered(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -119,8 +119,8 @@ func TestRootTimeoutsAreNotAnswered(t *testing.T) {
 	}
 }
 
-// The kernel chooses another flow hash at each timeout by itself, unless the connection's rule turns that off: so there
-// is nothing to answer with.
+// The kernel chooses another flow hash at each timeout by itself, unless the connection's rule turns that off: so
+// tcpilot need not do it.
 func TestRootKernelChangesTheHashAtTimeouts(t *testing.T) {
 	for value, least := range map[uint64]int{1: 2, 0: 0} {
 		r := newRig(t)

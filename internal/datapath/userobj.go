@@ -76,12 +76,11 @@ func (u *userObject) describe() {
 	u.info.Program = progstats.Of(u.info.ID).Name
 }
 
-// maxObject limits the size of a user's object, in bytes: tcpilot's largest is a
-// hundredth of it.
+// maxObject limits the size of a user's object, in bytes. tcpilot's own have less than 300 KB.
 const maxObject = 16 << 20
 
 // LoadUser loads the sock_ops program of an object file and attaches it to cgroup, beside
-// our own. Other kinds of objects are refused with the reason.
+// tcpilot's own. Other kinds of objects are refused with the reason.
 //
 // Reading a file, verifying and attaching can take long: d.mu is not locked meanwhile,
 // because renewing the lease needs it.
@@ -128,7 +127,7 @@ func (d *Datapath) hasUser(name string) bool {
 	return d.user[name] != nil
 }
 
-// keepUser pins what was attached, unless the datapath was closed meanwhile.
+// keepUser pins the object's link, unless the datapath was closed meanwhile.
 func (d *Datapath) keepUser(u *userObject) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -169,7 +168,7 @@ func (d *Datapath) UnloadUser(name string) error {
 	return u.close()
 }
 
-// UserObjects lists what is loaded, by name.
+// UserObjects lists the loaded objects of users, by name.
 func (d *Datapath) UserObjects() []UserObject {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -207,7 +206,7 @@ func onlySockops(spec *ebpf.CollectionSpec) (string, error) {
 	panic("unreachable")
 }
 
-// validName keeps pins within their directory.
+// validName checks a name that becomes the name of a pin: it must not lead out of the directory.
 func validName(name string) error {
 	if name == "" || name[0] == '.' || strings.ContainsAny(name, "/. ") || len(name) > 64 {
 		return fmt.Errorf("name %q: want 1 to 64 characters without dot, slash or space", name)
