@@ -10,10 +10,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// DefaultKey is the sysctl with the default of new sockets, of one network namespace.
+// DefaultKey is the sysctl with the congestion control of new sockets, of one network namespace.
 const DefaultKey = "net.ipv4.tcp_congestion_control"
 
-// Available lists what the kernel offers without loading a module.
+// Available lists the congestion controls that the kernel has without loading a module.
 func Available() ([]string, error) {
 	names, err := sysctl.Read("net.ipv4.tcp_available_congestion_control")
 	if err != nil {
@@ -22,7 +22,7 @@ func Available() ([]string, error) {
 	return strings.Fields(names), nil
 }
 
-// Default is the default of new sockets in the calling thread's network namespace.
+// Default is the congestion control of new sockets in the calling thread's network namespace.
 func Default() (string, error) {
 	name, err := sysctl.Read(DefaultKey)
 	if err != nil {

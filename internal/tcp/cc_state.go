@@ -6,12 +6,12 @@ package tcp
 type CCState struct {
 	BW         uint64  // bytes per second
 	MinRTT     uint32  // microseconds, the control's own estimate; Sample.MinRTT is the kernel's
-	InflightHi uint32  // packets that the path holds; NoBound
-	InflightLo uint32  // packets that are safe for now; NoBound
+	InflightHi uint32  // packets in flight that the path holds (BBR's inflight_hi); NoBound
+	InflightLo uint32  // packets in flight that are safe at present (BBR's inflight_lo); NoBound
 	Alpha      uint32  // share of packets marked, smoothed, in 1/AlphaOne
 	WMax       uint32  // packets; the window before the last reduction
 	Mode       uint8   // by control: see congestion.ModeName
-	Flags      CCFlags // 0: there is no state
+	Flags      CCFlags // 0: no state was reported
 }
 
 // CCFlags are the yes/no facts of a CCState. The bits are part of the ABI
@@ -21,9 +21,9 @@ type CCFlags uint8
 const (
 	CCFlagECN      CCFlags = 1 << 0 // marks are answered
 	CCFlagFullPipe CCFlags = 1 << 1 // the start is over: the path has been filled once
-	CCFlagKnown    CCFlags = 1 << 7 // there is a state
+	CCFlagKnown    CCFlags = 1 << 7 // the other fields are valid
 
-	// AllCCFlags has every bit that means something.
+	// AllCCFlags has every bit that is defined.
 	AllCCFlags = CCFlagECN | CCFlagFullPipe | CCFlagKnown
 )
 
@@ -34,7 +34,7 @@ const (
 	AlphaOne = 1024
 )
 
-// Known reports whether there is a state.
+// Known reports whether the congestion control has reported a state.
 func (c *CCState) Known() bool { return c.Flags&CCFlagKnown != 0 }
 
 // Has reports whether every bit of f is set.

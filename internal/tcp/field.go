@@ -45,7 +45,7 @@ const (
 	NumFields
 )
 
-// When tells when in a connection's life a field can be applied.
+// When is the time in a connection's life at which a field is applied.
 type When uint8
 
 const (
@@ -70,10 +70,10 @@ type FieldSpec struct {
 	Max    uint64 // greatest value that the kernel takes, in Unit
 	When   When
 	Kernel string // what it is in the kernel
-	// Sysctl sets the kernel's default. If it is changed while tcpilot runs, the field is
-	// no longer set. Empty if there is none.
+	// Sysctl gives the kernel's default of the field; empty if there is none. If somebody
+	// changes it while tcpilot runs, tcpilot stops setting the field (yield).
 	Sysctl string
-	Doc    string
+	Doc    string // one phrase for the documentation
 }
 
 // Unit is the base unit of a field's value.

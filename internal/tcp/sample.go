@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Kind tells when in a connection's life a sample was taken.
+// Kind is the time in a connection's life at which a sample was taken.
 type Kind uint8
 
 const (
-	// KindClose is the one sample of a connection that was established and ended.
-	// Its counters cover the time since the connection's last interval sample
-	// (its whole life if there was none).
+	// KindClose is the sample at the end of a connection that was established. Its
+	// counters cover the time since the connection's last interval sample, or its
+	// whole life if there was none.
 	KindClose Kind = 1 + iota
 	// KindInterval is a sample of a live connection; counters are deltas since the previous
 	// sample.
@@ -33,7 +33,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// End tells how a connection ended, as far as its socket shows it.
+// End is how a connection ended, as far as its socket shows it.
 type End uint8
 
 const (
@@ -74,17 +74,17 @@ const (
 	FlagHoldOut                        // left at kernel defaults, to compare with
 	FlagAppCC                          // the application, or its route, chose the congestion control
 	FlagArmFailed                      // the kernel refused the arm's congestion control
-	FlagCCChanged                      // the congestion control at the end is not the arm that was set
+	FlagCCChanged                      // the congestion control in use is not the arm that was set
 	FlagAppLimited                     // DeliveryRate was measured while the application sent too little
 	FlagECN                            // ECN was negotiated
 	FlagECNSeen                        // a packet with an ECT codepoint arrived
 	FlagAdopted                        // older than tcpilot: seen first by the iterator
 	FlagDefaultArm                     // the arm drawn was the default: nothing was set, Arm is CC
-	FlagHoldOutSlice                   // with FlagHoldOut: the whole slice of time was held out
+	FlagHoldOutSlice                   // with FlagHoldOut: the whole slice of time is in the hold-out
 	FlagRcvbufMax                      // its receive buffer has grown to the maximum of tcp_rmem
 	FlagSndbufMax                      // its send buffer has grown to the maximum of tcp_wmem
 
-	FlagLater      Flags = 1 << 13 // an earlier sample has the beginning of the connection
+	FlagLater      Flags = 1 << 13 // not the connection's first sample: counters are deltas
 	FlagPeerSent   Flags = 1 << 14 // its SYN or SYN-ACK had the peer option
 	FlagPeerResent Flags = 1 << 15 // its SYN was sent again, without the peer option
 )

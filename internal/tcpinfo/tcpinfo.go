@@ -1,5 +1,5 @@
-// Package tcpinfo knows what the running kernel says of a connection (struct tcp_info), which differs between
-// versions. It refuses to read that of any connection.
+// Package tcpinfo finds out which fields struct tcp_info of the running kernel has. It refuses to read the values
+// of any connection.
 package tcpinfo
 
 import (
