@@ -23,7 +23,7 @@ type Catalogue struct {
 	dir string // of pins; in a BPF file system
 	log *slog.Logger
 
-	trial sync.Mutex // held for seconds while a user's control is tried; mu never is
+	testing sync.Mutex // locked for seconds while a user's control is tested; mu never is
 
 	mu         sync.Mutex
 	known      []Control                // tcpilot's own
@@ -62,8 +62,8 @@ func (c *Catalogue) Close() error {
 	return errors.Join(errs...)
 }
 
-// adopt opens what is pinned. It removes what cannot be used, and tcpilot's own controls
-// that tcpilot no longer has.
+// adopt opens what is pinned. It removes what cannot be used, and controls of an earlier
+// tcpilot that this one does not have.
 func (c *Catalogue) adopt() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Catalogue) adopt() error {
 		path := filepath.Join(c.dir, entry.Name())
 		r, err := adopt(path)
 		if err == nil && !r.User && find(c.known, r.name()) == nil {
-			err = errors.Join(errors.New("tcpilot no longer has a congestion control of this name"), r.close())
+			err = errors.Join(errors.New("this version of tcpilot has no congestion control of this name"), r.close())
 		}
 		if err != nil {
 			c.log.Warn("removed a congestion control that cannot be adopted", "cc", entry.Name(), "error", err)
@@ -105,7 +105,7 @@ func (c *Catalogue) Load(ctx context.Context, name string) error {
 		return err
 	}
 	err := c.ensure(*o)
-	if !errors.Is(err, unix.EEXIST) { // another process's: then the kernel does accept it
+	if !errors.Is(err, unix.EEXIST) { // otherwise another process has registered it: the kernel accepts it
 		c.tried[name] = err
 	}
 	if err != nil {
@@ -237,8 +237,8 @@ func (c *Catalogue) describeWhole(r *registration) (row Control, err error) {
 	return row, err
 }
 
-// notLoaded describes one of tcpilot's own that this catalogue has not registered; there
-// reports that another process has.
+// notLoaded describes one of tcpilot's own that this catalogue has not registered; there says
+// that another process has registered it.
 func (c *Catalogue) notLoaded(o Control, there bool) Control {
 	if there {
 		o.State, o.Version, o.Why = Elsewhere, "", "another process has registered it, in an unknown version"

@@ -24,13 +24,13 @@ const (
 // Connections is the kernel's count of references to the version in force. Beside
 // sockets, it counts one for each network namespace whose default the control is. It also
 // counts one forever each time that the kernel refused the control as default of a
-// namespace other than the first (tcp_set_default_congestion_control of Linux 6.18 does
-// not release that one). Sockets that keep a version from before an upgrade are not
+// namespace other than the initial one, because tcp_set_default_congestion_control of Linux
+// 6.18 does not release that reference. Sockets that keep a version from before an upgrade are not
 // counted.
 type Control struct {
 	congestion.Control // for a user's: only its name, NeedsECN and ByName
 
-	Source  string // document that specifies it; file of a user's
+	Source  string // document that specifies it, or the file of a user's
 	User    bool   // a user's control
 	Version string // the first 12 hexadecimal digits of the SHA-256 of the code; empty if Elsewhere
 
@@ -44,9 +44,9 @@ type Control struct {
 	Programs    []progstats.Stats // programs in the kernel, if it is loaded; not set by Loaded
 }
 
-// Trial is the name of a user's control during its trial: the kernel lists it then, and
-// nothing else should use it.
-const Trial = congestion.Prefix + "trial"
+// TestName is the name under which a user's control is registered while it is tested (see
+// LoadUser). The kernel lists it then, and nothing else should use it.
+const TestName = congestion.Prefix + "trial"
 
 // maxName is TCP_CA_NAME_MAX (include/net/tcp.h) without its closing NUL.
 const maxName = 15

@@ -12,23 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shape is what a line does to packets.
+// shape is what an emulated link does to packets.
 type shape struct {
 	rate   int           // bytes per second, of the bottleneck
 	delay  time.Duration // each way
 	buffer int           // bytes before the bottleneck
 }
 
-// trialShape is a path on which a broken control is noticed; over loopback it is not. It
-// is long enough that a window of one packet gets only 1.5 % of the rate. Its buffer is
-// one BDP.
-var trialShape = shape{rate: 5_000_000, delay: 10 * time.Millisecond, buffer: 100_000}
+// testShape is a path that shows faults which loopback does not show. Its round trip is so
+// long that a window of one packet gets only 1.5 % of the rate. Its buffer is one BDP.
+var testShape = shape{rate: 5_000_000, delay: 10 * time.Millisecond, buffer: 100_000}
 
-// Addresses on the line: a packet to lineThere comes back as sent from there. Both are in
-// the range for benchmarks (RFC 2544, C.2.2), in a network namespace of the trial.
+// Addresses on the link: a packet to remoteAddress comes back as sent from there. Both are in
+// the range for benchmarks (RFC 2544, C.2.2), in a network namespace of the test.
 const (
-	lineHere  = "198.18.0.1"
-	lineThere = "198.18.0.2"
+	localAddress  = "198.18.0.1"
+	remoteAddress = "198.18.0.2"
 )
 
 // emulatedLink is a TUN device that returns each packet with its addresses exchanged. So both
@@ -47,8 +46,8 @@ type packet struct {
 	bytes []byte
 }
 
-// openEmulatedLink creates the line in the calling thread's network namespace. Packets to port
-// pass the bottleneck.
+// openEmulatedLink creates the link in the calling thread's network namespace. Packets to port
+// pass the bottleneck; all others are only delayed.
 func openEmulatedLink(port uint16, shape shape) (*emulatedLink, error) {
 	tun, err := openTUN()
 	if err != nil {
@@ -69,7 +68,7 @@ func (l *emulatedLink) close() error {
 	return err
 }
 
-// read returns packets until the device is closed.
+// read passes packets on to the queues until the device is closed.
 func (l *emulatedLink) read(port uint16) {
 	defer l.done.Done()
 	defer close(l.data)
@@ -130,7 +129,7 @@ func (l *emulatedLink) write(from <-chan packet) {
 	}
 }
 
-// openTUN creates an interface with the address lineHere in the calling thread's network
+// openTUN creates an interface with the address localAddress in the calling thread's network
 // namespace. Closing it removes the interface.
 func openTUN() (*os.File, error) {
 	fd, err := openNode(tunNode)
@@ -170,7 +169,7 @@ func openOwnNode() (int, error) {
 }
 
 func setUpTUN(fd int) error {
-	const name = "trial"
+	const name = "test"
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {
 		return err

@@ -9,10 +9,11 @@ import (
 )
 
 // Hold registers one of tcpilot's own for experiments and tests, until release or the end
-// of the process: it is pinned nowhere, so the kernel drops it if the process is killed. If the control is already registered, for example
-// by a daemon, that one is used, and release leaves it. Its version may then differ from
-// the one of this process: a caller that must know checks List for Elsewhere before. If
-// several processes hold the same control, the first should release it last.
+// of the process: it is pinned nowhere, so the kernel drops it if the process is killed.
+// If the control is already registered, for example by a daemon, that registration is used, and
+// release leaves it. Its version may then differ from the one of this process: a caller
+// that must know checks List for Elsewhere before. If several processes hold the same
+// control, the first should release it last.
 func Hold(name string) (release func() error, err error) {
 	o := find(embedded(), name)
 	if o == nil {

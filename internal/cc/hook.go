@@ -8,8 +8,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// txStart is the hook that since Linux 7.1 reports sending after idling. Before,
-// cwnd_event reported it: a control has a program for each.
+// txStart is the hook by which Linux 7.1 and later report that a socket sends again after
+// nothing was in flight. Earlier kernels report it by cwnd_event: a control has a program for
+// each.
 const txStart = "cwnd_event_tx_start"
 
 // dropTxStart removes the program of txStart from an object if the kernel has no such

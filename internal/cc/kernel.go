@@ -70,7 +70,7 @@ func explainLoad(err error, root bool) error {
 		return nil
 	case errors.As(err, &verifier):
 		return fmt.Errorf("this kernel's verifier refused it: %w", shorten(verifier))
-	// Without privileges, features of the kernel cannot be tried, and seem to be missing.
+	// Without privileges, cilium/ebpf cannot probe features of the kernel, and they seem to be missing.
 	case errors.Is(err, os.ErrPermission), !root:
 		return fmt.Errorf("needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", err)
 	case strings.Contains(err.Error(), valueType):

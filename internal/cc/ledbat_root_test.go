@@ -15,26 +15,26 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// bench is a line for tests to send on.
+// bench is an emulated link for tests to send on.
 type bench struct {
-	t    testing.TB
-	l    *net.TCPListener
-	to   string
-	line *emulatedLink
+	t        testing.TB
+	l        *net.TCPListener
+	to       string
+	emulated *emulatedLink
 }
 
-// onLine runs f in a namespace with a line in it.
-func onLine(t testing.TB, sh shape, f func(b *bench)) {
+// onLink runs f in a namespace with an emulated link in it.
+func onLink(t testing.TB, sh shape, f func(b *bench)) {
 	t.Helper()
 	testenv.NetNS(t).Do(t, func() {
 		l, err := net.Listen("tcp4", "0.0.0.0:0")
 		must(t, err)
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).Port
-		line, err := openEmulatedLink(uint16(port), sh)
+		emulated, err := openEmulatedLink(uint16(port), sh)
 		must(t, err)
-		defer func() { must(t, line.close()) }()
-		f(&bench{t, l.(*net.TCPListener), net.JoinHostPort(lineThere, fmt.Sprint(port)), line})
+		defer func() { must(t, emulated.close()) }()
+		f(&bench{t, l.(*net.TCPListener), net.JoinHostPort(remoteAddress, fmt.Sprint(port)), emulated})
 	})
 }
 
@@ -82,7 +82,7 @@ func (f *flow) watch(t testing.TB, d time.Duration) (rate float64, infos []*unix
 	return float64(f.arrived.Load()-before) / time.Since(begin).Seconds(), infos
 }
 
-// bloated is a line whose buffer is more than three times the delay that tcpilot_ledbat
+// bloated is a link whose buffer is more than three times the delay that tcpilot_ledbat
 // may add.
 var bloated = shape{rate: 2_500_000, delay: 10 * time.Millisecond, buffer: 500_000}
 
@@ -107,7 +107,7 @@ func TestMeasureLedbatAlone(t *testing.T) {
 }
 
 func ledbatAlone(t *testing.T, ledbat string) (share float64, queue time.Duration) {
-	onLine(t, bloated, func(b *bench) {
+	onLink(t, bloated, func(b *bench) {
 		f := b.flow(ledbat)
 		f.watch(t, 3*time.Second) // slow start and the first slowdown
 		rate, infos := f.watch(t, 2*time.Second)
@@ -117,28 +117,28 @@ func ledbatAlone(t *testing.T, ledbat string) (share float64, queue time.Duratio
 	return share, queue
 }
 
-// TestRootLedbatYields: it backs off when another connection comes. Two connections of
+// TestRootLedbatGivesWay: it backs off when another connection begins. Two connections of
 // the same control would share equally.
-func TestRootLedbatYields(t *testing.T) {
+func TestRootLedbatGivesWay(t *testing.T) {
 	ledbat := registerLedbat(t)
-	foreground, background := ledbatYields(t, ledbat)
+	foreground, background := ledbatGivesWay(t, ledbat)
 	t.Logf("foreground has %.2f of the rate, background %.2f", foreground, background)
 	if background > foreground/2 {
 		t.Errorf("the foreground has %.2f of the rate, the background still %.2f", foreground, background)
 	}
 }
 
-// TestMeasureLedbatYields: it backs off to its smallest window.
-func TestMeasureLedbatYields(t *testing.T) {
+// TestMeasureLedbatGivesWay: it backs off to its smallest window.
+func TestMeasureLedbatGivesWay(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		foreground, background := ledbatYields(t, registerLedbat(t))
+		foreground, background := ledbatGivesWay(t, registerLedbat(t))
 		testenv.AtLeast(m, "foreground's share", foreground, 0.8)
 		testenv.AtMost(m, "background's share", background, 0.05)
 	})
 }
 
-func ledbatYields(t *testing.T, ledbat string) (foreground, background float64) {
-	onLine(t, bloated, func(b *bench) {
+func ledbatGivesWay(t *testing.T, ledbat string) (foreground, background float64) {
+	onLink(t, bloated, func(b *bench) {
 		behind := b.flow(ledbat)
 		behind.watch(t, time.Second)
 		front := b.flow("cubic")

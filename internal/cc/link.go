@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cilium/ebpf v0.22 has no calls for links that register a control: this file uses
-// bpf(2).
+// cilium/ebpf v0.22 can create a link that registers a control, but can neither update it
+// nor read which map it registers: update and registers call bpf(2).
 
 // attach registers a loaded control.
 func attach(ops *ebpf.Map) (link.Link, error) {
@@ -46,7 +46,7 @@ func registers(l link.Link) (ebpf.MapID, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The start of struct bpf_link_info (include/uapi/linux/bpf.h).
+	// The start of struct bpf_link_info (include/uapi/linux/bpf.h); ops is struct_ops.map_id.
 	var info struct{ kind, id, program, _, ops, _ uint32 }
 	attr := struct {
 		fd, size uint32

@@ -15,7 +15,7 @@ import (
 // name is the name that users, rules and the kernel use.
 func (o Control) name() string { return o.CC.String() }
 
-// forAuto reports whether it is a user's, and available to rules that do not name it.
+// forAuto reports whether it is a user's control that rules use which do not name it (arms: auto).
 func (o Control) forAuto() bool { return o.User && !o.ByName }
 
 // The kernel's types of a congestion control, and of the value of its map.
@@ -79,8 +79,9 @@ func member(m *ebpf.MapSpec, name string) ([]byte, error) {
 	return nil, fmt.Errorf("its struct %s has no member %s", opsType, name)
 }
 
-// specFor returns the object as it is loaded: named kernel, and adapted to this kernel.
-func (o Control) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, err error) {
+// specFor returns the object as it is loaded: under the name registered, adapted to this kernel.
+// ops is the name of the map with the control's struct.
+func (o Control) specFor(registered string) (spec *ebpf.CollectionSpec, ops string, err error) {
 	if spec, err = o.spec(); err != nil {
 		return nil, "", err
 	}
@@ -93,7 +94,7 @@ func (o Control) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, 
 		return nil, "", err
 	}
 	clear(name)
-	copy(name[:maxName], kernel)
+	copy(name[:maxName], registered)
 	m.Flags |= unix.BPF_F_LINK // without the flag a registration would not end with its link
 	for _, other := range spec.Maps {
 		other.Pinning = ebpf.PinNone // all maps are freed with the control
@@ -120,9 +121,9 @@ func (o Control) specFor(kernel string) (spec *ebpf.CollectionSpec, ops string, 
 }
 
 // load loads the programs and returns the filled map of the control, which keeps all of
-// them loaded.
-func (o Control) load(kernel string) (*ebpf.Map, error) {
-	spec, ops, err := o.specFor(kernel)
+// them loaded. It does not register the control, which gets the name registered.
+func (o Control) load(registered string) (*ebpf.Map, error) {
+	spec, ops, err := o.specFor(registered)
 	if err != nil {
 		return nil, err
 	}

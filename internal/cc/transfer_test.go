@@ -91,7 +91,7 @@ func TestOnDescriptor(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	st := trialStep{maxRetrans: 0.25}
+	st := stage{maxRetrans: 0.25}
 	if err := st.judge(delivery{packets: 1000, retrans: 250}); err != nil {
 		t.Error(err)
 	}

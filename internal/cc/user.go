@@ -17,18 +17,17 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// maxObject limits the size of a user's object, in bytes: tcpilot's largest is a
-// hundredth of it.
+// maxObject limits the size of a user's object, in bytes. tcpilot's own have less than 110 KB.
 const maxObject = 16 << 20
 
-// LoadUser checks the congestion control in an object file, tries it in a network
+// LoadUser checks the congestion control in an object file, tests it in a network
 // namespace of its own, and registers it as name. This takes seconds; it stops when ctx
 // ends. With auto the control is available to all rules, not only to those that name it.
 // If the same object is already registered, only auto is changed; another object of the
 // same name is replaced in place, as by Load.
 func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) error {
-	c.trial.Lock()
-	defer c.trial.Unlock()
+	c.testing.Lock()
+	defer c.testing.Unlock()
 	o, err := readUser(name, file)
 	if err == nil {
 		o.ByName = !auto
@@ -47,7 +46,7 @@ func (c *Catalogue) LoadUser(ctx context.Context, name, file string, auto bool) 
 	return nil
 }
 
-// admit tries o unless it is registered: then it passed its trial before.
+// admit tests o, unless this version is registered: then it passed the test before.
 func (c *Catalogue) admit(ctx context.Context, o Control) error {
 	c.mu.Lock()
 	r := c.registered[o.name()]
@@ -158,7 +157,7 @@ func nameIsFree(name string) error {
 // removed: a grace period of RCU, and a run of a work queue.
 const unregisterTimeout = 2 * time.Second
 
-// waitUnregistered waits until a name is not registered any more.
+// waitUnregistered waits until the name is not registered any more.
 func waitUnregistered(name string) error {
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		here, err := isRegistered(name)

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestRootTrial: a control that works passes within seconds, and each fault of the plain
+// TestRootTryOut: a control that works passes within seconds, and each fault of the plain
 // control is found by its effect.
-func TestRootTrial(t *testing.T) {
+func TestRootTryOut(t *testing.T) {
 	requireControls(t)
 	type attempt struct {
 		name string
@@ -38,13 +38,13 @@ func TestRootTrial(t *testing.T) {
 		if took > 30*time.Second {
 			t.Errorf("%s: took %s", c.name, took)
 		}
-		if registered(t, Trial) {
-			t.Errorf("%s: the trial's name is still registered", c.name)
+		if registered(t, TestName) {
+			t.Errorf("%s: the name in tests is still registered", c.name)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := broken("tcpilot_test", faultShut).tryOut(ctx, slog.Default()); err == nil {
-		t.Error("a trial outlives its context")
+		t.Error("a test outlives its context")
 	}
 }

@@ -14,27 +14,27 @@ import (
 	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
-// trialStep is one transfer of a trial.
-type trialStep struct {
+// stage is one transfer of the test of a user's control.
+type stage struct {
 	name    string
 	bytes   int
 	minRate float64 // bytes per second
 	// maxRetrans is the largest share of retransmitted packets. Slow start loses a
-	// tenth when it fills the line's buffer for the first time.
+	// tenth when it fills the link's buffer for the first time.
 	maxRetrans float64
 }
 
-// Loopback shows faults at high rates, the line shows faults on a long path. Any control
-// whose window grows reaches an eighth of the line's rate.
+// Loopback shows faults at high rates, the emulated link shows faults on a long path. Any
+// control whose window grows reaches an eighth of the link's rate.
 var (
-	loopbackStep = trialStep{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
-	linkStep     = trialStep{name: "on a link of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(trialShape.rate) / 8, maxRetrans: 0.25}
+	loopbackStage = stage{name: "over loopback", bytes: 16 << 20, minRate: 4 << 20, maxRetrans: 0.25}
+	linkStage     = stage{name: "on a link of 40 Mbit/s and 20 ms", bytes: 4 << 20, minRate: float64(testShape.rate) / 8, maxRetrans: 0.25}
 )
 
-// tryOut registers o under the name Trial and sends data with it in a network namespace
+// tryOut registers o under the name TestName and sends data with it in a network namespace
 // that nothing else uses. It is not pinned: the registration ends with the process.
 func (o Control) tryOut(ctx context.Context, log *slog.Logger) error {
-	ops, err := o.load(Trial)
+	ops, err := o.load(TestName)
 	if err != nil {
 		return err
 	}
@@ -63,26 +63,26 @@ func tryStages(ctx context.Context, log *slog.Logger) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer here.Close()
-	if err := loopbackStep.run(ctx, log, here, here.Addr().String()); err != nil {
+	if err := loopbackStage.run(ctx, log, here, here.Addr().String()); err != nil {
 		return err
 	}
-	there, err := bufferedListener(linkStep.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
+	there, err := bufferedListener(linkStage.bytes).Listen(ctx, "tcp4", "0.0.0.0:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer there.Close()
 	port := there.Addr().(*net.TCPAddr).Port
-	line, err := openEmulatedLink(uint16(port), trialShape)
+	emulated, err := openEmulatedLink(uint16(port), testShape)
 	if err != nil {
 		return err
 	}
-	err = linkStep.run(ctx, log, there, net.JoinHostPort(lineThere, fmt.Sprint(port)))
-	return errors.Join(err, line.close())
+	err = linkStage.run(ctx, log, there, net.JoinHostPort(remoteAddress, fmt.Sprint(port)))
+	return errors.Join(err, emulated.close())
 }
 
-// run dials the address to, which must lead to l, and sends with the control under trial.
-func (st trialStep) run(ctx context.Context, log *slog.Logger, l net.Listener, to string) error {
-	c, err := dialer(Trial).DialContext(ctx, "tcp4", to)
+// run dials the address to, which must lead to l, and sends with the control that is tested.
+func (st stage) run(ctx context.Context, log *slog.Logger, l net.Listener, to string) error {
+	c, err := dialer(TestName).DialContext(ctx, "tcp4", to)
 	if err != nil {
 		return fmt.Errorf("%s: connect: %w", st.name, err)
 	}
@@ -115,7 +115,7 @@ func dialer(name string) *net.Dialer {
 }
 
 // bufferedListener has a receive buffer for a window of at least n bytes from the start.
-// A buffer that the kernel adjusts may stay as small as what the line holds, and then
+// A buffer that the kernel adjusts may stay as small as what the link holds, and then
 // even a control that does not respond to loss loses little.
 func bufferedListener(n int) *net.ListenConfig {
 	return &net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -125,7 +125,7 @@ func bufferedListener(n int) *net.ListenConfig {
 	}}
 }
 
-func (st trialStep) judge(got delivery) error {
+func (st stage) judge(got delivery) error {
 	if got.packets > 0 && float64(got.retrans) > st.maxRetrans*float64(got.packets) {
 		return fmt.Errorf("%d of %d packets were retransmitted, more than %.0f %%: it does not respond to loss",
 			got.retrans, got.packets, 100*st.maxRetrans)
