@@ -18,13 +18,14 @@ type Control struct {
 	// InLinux: it is part of Linux (net/ipv4/tcp_*.c), whether or not this kernel has it: a
 	// module may be loaded later.
 	InLinux bool
-	// Preferred: it is kept if there are more controls than a policy holds. See Compare.
+	// Preferred: it is among the first to be kept if there are more controls than a policy can
+	// have as arms. See Compare.
 	Preferred bool
 	// Deployed is its rank by how much of the Internet uses it, 1 is the most; 0: little, or
 	// unknown. See Safer.
 	Deployed int
-	// NeedsECN: it relies on ECN marks, and is an arm only on paths that have proved to
-	// mark. Without marks, such controls respond to loss like Reno (RFC 8257, 3.5 for DCTCP;
+	// NeedsECN: it relies on ECN marks, and is an arm only on paths on which marks have been
+	// seen. Without marks, such controls respond to loss like Reno (RFC 8257, 3.5 for DCTCP;
 	// RFC 9331 for Prague).
 	NeedsECN bool
 	// IgnoresECN: it negotiates ECN as any connection does, but does not slow down when
@@ -38,8 +39,8 @@ type Control struct {
 	ByName bool
 	// InsteadOf is a control of Linux that arms: auto excludes if this one is loaded.
 	InsteadOf tcp.CC
-	// VariantOf is a control from which it differs only in a few improvements. It is
-	// expected to be better by ExpectedLead, a natural logarithm of speed; 0 is as good.
+	// VariantOf is a control from which it differs only in a few improvements. Its reward is
+	// expected to be higher by ExpectedLead (natural logarithm of speed); 0 is as good.
 	VariantOf    tcp.CC
 	ExpectedLead float64
 	// Modes are the names of the modes that it reports, by number (enum NAME_mode
@@ -56,13 +57,13 @@ var scalableModes = []string{"slow-start", "avoidance"}
 //
 // Deployed: cubic is the default of Linux (RFC 9438), reno is the standard (RFC 5681).
 //
-// tcpilot_bbr3 works like bbr, with a third of its retransmits, and leaves more to other
-// connections. tcpilot_cubic works like cubic, but does not end slow start at a burst: it is
-// 0.16 ahead where cubic ends slow start early, and not ahead in long flows, so most paths
-// lie between. Where many connections overflow a queue together it is a little behind, so that
-// cubic stays an arm beside it (docs/design/0026-own-congestion-controls.md). tcpilot_ledbat gives way to all other traffic, and so
-// would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate
-// ECN.
+// tcpilot_bbr3 works like bbr, with a third of its retransmissions, and leaves more to other
+// connections. tcpilot_cubic works like cubic, but does not end slow start at a burst of another
+// connection. Its reward is 0.16 higher if cubic ends slow start early, and the same in long
+// flows, so most paths lie between. If many connections overflow a queue together, its reward is a
+// little lower, so that cubic stays an arm beside it
+// (docs/design/0026-own-congestion-controls.md). tcpilot_ledbat gives way to all other traffic, and so
+// would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate ECN.
 var catalogue = []Control{
 	{CC: tcp.CCOf("cubic"), InLinux: true, Preferred: true, Deployed: 1},
 	{CC: tcp.CCOf("bbr"), InLinux: true, Preferred: true, Deployed: 3, LossTolerant: true, IgnoresECN: true},
@@ -109,7 +110,7 @@ func Of(cc tcp.CC) Control {
 	return Control{CC: cc}
 }
 
-// Own lists tcpilot's own (bpf/cc), by name. The caller must not change the list.
+// Own lists tcpilot's own controls (bpf/cc), by name. The caller must not change the list.
 func Own() []Control { return own }
 
 // Linux lists the controls of Linux, by name. The caller must not change the list.
@@ -136,10 +137,10 @@ func byName(a, b Control) int { return slices.Compare(a.CC[:], b.CC[:]) }
 // kernel has it.
 func IsLinux(cc tcp.CC) bool { return index(cc) >= 0 && !HasOwnName(cc) }
 
-// IsOwn reports whether cc is one of tcpilot's own.
+// IsOwn reports whether cc is one of tcpilot's own controls.
 func IsOwn(cc tcp.CC) bool { return HasOwnName(cc) && index(cc) >= 0 }
 
-// HasOwnName reports whether the name of cc is reserved for tcpilot's own, whether or not
+// HasOwnName reports whether the name of cc is reserved for tcpilot's own controls, whether or not
 // such a control exists.
 func HasOwnName(cc tcp.CC) bool { return bytes.HasPrefix(cc[:], []byte(Prefix)) }
 
@@ -153,8 +154,9 @@ func rank(cc tcp.CC) int {
 	return len(catalogue)
 }
 
-// Safer orders arms of which nothing was learned yet: first those that most of the Internet
-// uses, then others, last those that need ECN marks from the network (RFC 8257 for dctcp).
+// Safer reports whether a is to be tried before b if nothing was learned yet of either: first
+// those that most of the Internet uses, then others, last those that need ECN marks from the
+// network (RFC 8257 for dctcp).
 func Safer(a, b *Control) bool {
 	if x, y := a.risk(), b.risk(); x != y {
 		return x < y

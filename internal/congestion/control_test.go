@@ -42,11 +42,11 @@ func TestCatalogueIsThatOfTheSource(t *testing.T) {
 	}
 	for _, name := range []string{"cubic", "tcpilot_trial"} {
 		if IsOwn(tcp.CCOf(name)) {
-			t.Errorf("%s is one of ours", name)
+			t.Errorf("%s is one of tcpilot's own", name)
 		}
 	}
 	if HasOwnName(tcp.CCOf("tcpilot")) || !HasOwnName(tcp.CCOf("tcpilot_trial")) {
-		t.Error("ours are told by their prefix")
+		t.Error("the prefix does not decide which names are tcpilot's own")
 	}
 }
 

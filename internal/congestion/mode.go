@@ -10,7 +10,7 @@ import (
 // unnamedMode is the prefix of the name of a mode that this version does not know.
 const unnamedMode = "mode-"
 
-// ModeName is the name of the mode that cc reports; empty if s is not a state.
+// ModeName is the name of the mode that cc reports in s; empty if it has reported no state.
 func ModeName(cc tcp.CC, s *tcp.CCState) string {
 	if !s.Known() {
 		return ""
@@ -21,7 +21,7 @@ func ModeName(cc tcp.CC, s *tcp.CCState) string {
 	return unnamedMode + strconv.Itoa(int(s.Mode))
 }
 
-// ParseMode is the number of a mode of cc.
+// ParseMode is the number of the mode of cc with this name; it reverses ModeName.
 func ParseMode(cc tcp.CC, name string) (mode uint8, ok bool) {
 	for i, n := range modes(cc) {
 		if n == name {
