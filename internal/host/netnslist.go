@@ -19,15 +19,15 @@ import (
 
 // NetNS is a network namespace that this process can find.
 type NetNS struct {
-	Inode  uint64 // of nsfs; may be reused once the namespace is gone
-	Cookie uint64 // as BPF sees it
-	Name   string // last part of its bind mount; empty if it has none
-	Path   string // of a mount or a process: see In
+	Inode  uint64 // in nsfs; may be reused once the namespace is gone
+	Cookie uint64 // SO_NETNS_COOKIE; not reused until reboot
+	Name   string // last part of the path of its bind mount; empty if it has none
+	Path   string // of its bind mount, or of a process in it (/proc/PID/ns/net): see In
 	Own    bool   // the namespace of this process
 }
 
-// In runs f on a thread in the namespace. It fails with fs.ErrNotExist if Path is not of that namespace any more:
-// because it is gone, or because the process of Path has moved, which Poll may not know yet.
+// In runs f on a thread in the namespace. It fails with fs.ErrNotExist if Path leads to another namespace by now:
+// because this one is gone, or because the process of Path has moved, which Poll may not know yet.
 func (ns NetNS) In(f func() error) error { return netns.InSame(ns.Path, ns.Cookie, f) }
 
 // NetNSList lists the network namespaces that a process is in or that are bind mounted.
@@ -39,7 +39,7 @@ type NetNSList struct {
 	stamp     string
 	mounts    map[int]netNSMount // by mount id
 	procs     map[int]netNSProc  // by process id
-	young     int                // entries of procs that may not have settled
+	young     int                // entries of procs that are not settled
 	list      []NetNS
 }
 
@@ -73,9 +73,9 @@ func NewNetNSList() (*NetNSList, error) {
 // Close closes the file that the list keeps open.
 func (l *NetNSList) Close() error { return l.mountinfo.Close() }
 
-// Poll lists the namespaces by cookie, and reports whether the list differs from the last
-// call. It does next to nothing as long as no process and no mount came or went. The
-// caller must not change the list.
+// Poll lists the namespaces in the order of their cookies, and reports whether the list differs
+// from that of the last call. It does next to nothing as long as no process and no mount came or
+// went. The caller must not change the list.
 func (l *NetNSList) Poll() (list []NetNS, changed bool, err error) {
 	// Taken before the scan: the next poll then finds processes that start during the
 	// scan.
@@ -107,7 +107,7 @@ func (l *NetNSList) Poll() (list []NetNS, changed bool, err error) {
 // Rescan has the next Poll read every process again.
 func (l *NetNSList) Rescan() { l.polls = 0 }
 
-// processStamp differs whenever a process or thread came or went. It consists of two
+// processStamp changes whenever a process or thread came or went. It consists of two
 // fields of /proc/loadavg: the number of threads, and the latest id. Ids are given out in
 // sequence: if the latest id is the same, no thread came, and if the number is the same
 // too, none went.
@@ -227,8 +227,8 @@ func (l *NetNSList) build(mounts map[int]netNSMount, procs map[int]netNSProc) []
 	return list
 }
 
-// knownCookies are the cookies of namespaces with a process or mount that was there at
-// the last poll and still is. Otherwise the inode number may have been reused.
+// knownCookies are the cookies, by inode, of namespaces with a process or mount that was there
+// at the last poll and still is. Of other namespaces the inode number may have been reused.
 func (l *NetNSList) knownCookies(mounts map[int]netNSMount, procs map[int]netNSProc) map[uint64]uint64 {
 	lasted := make(map[uint64]bool)
 	for id, m := range mounts {

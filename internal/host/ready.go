@@ -17,15 +17,16 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// Ready says whether this host can do something that tcpilot does not do by itself, because it needs the
+// Ready says whether this host is ready for a feature that tcpilot does not turn on, because that takes the
 // application, routes or the network card.
 type Ready struct {
-	What  string
+	What  string // the feature
 	Ready bool
-	Why   string // what was found
+	Why   string // what was found, and what has to be done
 }
 
-// CheckReady tests what the kernel and the network cards of this network namespace are ready for.
+// CheckReady finds out which of these features the kernel and the network cards of this network namespace are
+// ready for.
 func CheckReady() []Ready {
 	list := []Ready{sackCompression(), zeroCopyReceive(), usecTimestamps()}
 	return append(list, cards(classNet)...)
@@ -69,7 +70,7 @@ func zeroCopyReceive() Ready {
 	return r
 }
 
-// usecTimestamps tries the feature of a route, in a network namespace that is gone afterwards.
+// usecTimestamps tries to add a route with the feature tcp_usec_ts, in a network namespace that is gone afterwards.
 func usecTimestamps() Ready {
 	r := Ready{What: "timestamps in microseconds"}
 	err := netns.InNew(tryUsecRoute)
@@ -86,7 +87,7 @@ const (
 	rtaxFeatureUsecTS = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS, Linux 6.7
 )
 
-// tryUsecRoute adds a route that needs no link: one that drops all.
+// tryUsecRoute adds a blackhole route, because that needs no link.
 func tryUsecRoute() error {
 	body := make([]byte, unix.SizeofRtMsg)
 	copy(body, []byte{unix.AF_INET, 32, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_BLACKHOLE})
@@ -99,11 +100,11 @@ func tryUsecRoute() error {
 // classNet has a directory for each network device.
 const classNet = "/sys/class/net"
 
-// pageMTU is the least MTU of packets with 4096 bytes of payload: headers of IPv6 and TCP, and timestamps.
-// A packet that carries SACK blocks as well holds less.
+// pageMTU is the least MTU, in bytes, for 4096 bytes of payload in a packet: headers of IPv6 (40) and TCP (20), and
+// timestamps (12). A packet that carries SACK blocks as well holds less.
 const pageMTU = 4096 + 40 + 20 + 12
 
-// cards looks at the network cards: devices with hardware behind them.
+// cards looks at the network cards: the devices in dir with hardware behind them.
 func cards(dir string) (list []Ready) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -24,8 +24,9 @@ type SysctlWatch struct {
 	last  map[string]string
 }
 
-// NewSysctlWatch reads the sysctls below root, sysctl.Root. One that the kernel does not
-// have is not an error; if it appears later, its first value is not a change.
+// NewSysctlWatch reads the sysctls below root, which is sysctl.Root except in tests. One that
+// the kernel does not have is not an error; if it appears later, its first value is not a
+// change.
 func NewSysctlWatch(root string, names []string) *SysctlWatch {
 	w := &SysctlWatch{root: root, names: names, last: make(map[string]string, len(names))}
 	w.Poll()
@@ -53,15 +54,15 @@ func (w *SysctlWatch) Poll() []Change {
 	return changes
 }
 
-// Expect makes a value known that this process wrote: it is not a change.
+// Expect notes a value that this process wrote, so that Poll does not report it as a change.
 func (w *SysctlWatch) Expect(name, value string) {
 	if _, seen := w.last[name]; seen {
 		w.last[name] = value
 	}
 }
 
-// ReadSysctls reads the sysctls in a network namespace (path or name, as netns.Path
-// takes it). What the kernel does not have there is left out.
+// ReadSysctls reads the sysctls in a network namespace (path or name, as for netns.Path).
+// Sysctls that the kernel does not have there are left out.
 func ReadSysctls(ns string, names []string) (values map[string]string, err error) {
 	err = netns.In(ns, func() error {
 		values = readSysctls(names)
@@ -79,8 +80,8 @@ func (ns NetNS) ReadSysctls(names []string) (values map[string]string, err error
 	return values, err
 }
 
-// NewNetNSSysctls reads what a network namespace has from its creation, by creating one.
-// Most of it is the kernel's default, some is inherited from the initial namespace.
+// NewNetNSSysctls reads the values that a new network namespace has, by creating one. Most
+// are the kernel's defaults, some are inherited from the initial namespace.
 func NewNetNSSysctls(names []string) (values map[string]string, err error) {
 	err = netns.InNew(func() error {
 		values = readSysctls(names)
