@@ -26,12 +26,12 @@ const (
 	// (minRsrc and maxRsrc in pkg/util/bandwidth).
 	leastBandwidth = 1e3
 	mostBandwidth  = 1e15
-	// maxQuantity is the length of the longest text that is read as a quantity, bytes.
+	// maxQuantity is the length in bytes of the longest text that is read as a quantity.
 	maxQuantity = 64
 )
 
-// Limits returns the bandwidth that the pod is to have: by its annotations or, for a direction without
-// one, as the runtime asked. A limit that cannot be followed is none; wrong says why.
+// Limits returns the bandwidth limits of the pod: from its annotations or, for a direction without
+// one, as the runtime asked. A limit that is not valid is left out; wrong says why.
 func (p *Pod) Limits() (limits Bandwidth, wrong []string) {
 	limit := func(annotation string, asked uint64) uint64 {
 		source := "annotation " + annotation
@@ -76,7 +76,7 @@ func checkBandwidth(v float64) error {
 	return nil
 }
 
-// multipliers are the suffixes of quantities that are not exponents.
+// multipliers are the factors of the suffixes of quantities, except exponents.
 var multipliers = map[string]float64{
 	"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
 	"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60,

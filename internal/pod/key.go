@@ -22,7 +22,7 @@ const (
 	maxInterface = 15 // bytes: IFNAMSIZ - 1
 )
 
-// CheckContainer says what is wrong with a container id (CNI 1.1, section 2: CNI_CONTAINERID).
+// CheckContainer returns what is wrong with a container id (CNI 1.1, section 2: CNI_CONTAINERID).
 func CheckContainer(id string) error {
 	switch {
 	case id == "":
@@ -47,8 +47,8 @@ func IsIdentifier(s string) bool {
 	return s != ""
 }
 
-// CheckInterface says what is wrong with an interface's name (the kernel's dev_valid_name, and
-// neither control characters nor invalid UTF-8, which JSON does not keep).
+// CheckInterface returns what is wrong with an interface's name. Beside what the kernel refuses
+// (dev_valid_name), control characters and invalid UTF-8 are refused, because JSON does not keep them.
 func CheckInterface(name string) error {
 	switch {
 	case name == "":
@@ -69,7 +69,7 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// Check says what is wrong with the attachment's names.
+// Check returns what is wrong with the attachment's names.
 func (k Key) Check() error {
 	if err := CheckContainer(k.Container); err != nil {
 		return err

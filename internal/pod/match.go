@@ -29,8 +29,8 @@ func (m *Match) Match(p *Pod) bool {
 	return true
 }
 
-// Covers reports whether m certainly selects every pod that o selects: conditions are compared by
-// their text.
+// Covers reports whether m certainly selects every pod that o selects. It compares conditions by
+// their text, so that false does not mean that there is such a pod.
 func (m *Match) Covers(o *Match) bool {
 	globs := func(m, o []string) bool {
 		return len(m) == 0 || slices.Contains(m, "*") ||
@@ -66,7 +66,7 @@ func (m *Match) String() string {
 	return text
 }
 
-// CheckGlob says what is wrong with a glob of Match.
+// CheckGlob returns what is wrong with a glob of Match.
 func CheckGlob(g string) error {
 	if g == "" {
 		return errors.New("the pattern is empty")

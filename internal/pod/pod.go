@@ -25,10 +25,10 @@ type Pod struct {
 	Cgroup      string            `json:"cgroup,omitempty"` // capability cgroupPath
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Bandwidth   Bandwidth         `json:"bandwidth,omitzero"` // capability bandwidth
-	// Made says that tcpilot-cni makes the interface, so that DEL and GC have to remove it; the rest of
-	// Link is zero until it has.
+	// Made says that tcpilot-cni is the plugin that makes the interface, so that DEL and GC have to
+	// remove it. Link is zero until the interface is made.
 	Made bool `json:"made,omitempty"`
-	// Masqueraded says that it has made the rules of nftables for it, too.
+	// Masqueraded says that tcpilot-cni has also made the nftables rules that masquerade the pod.
 	Masqueraded bool `json:"masqueraded,omitempty"`
 	// Chained says that a chained tcpilot-cni behind the one that made the interface has completed the record.
 	Chained bool `json:"chained,omitempty"`
@@ -41,8 +41,9 @@ type Link struct {
 	Device Device `json:"device,omitempty"`
 	Index  int    `json:"ifindex,omitempty"` // in the pod's network namespace
 	// HostIndex is the index of the pair's other end in the host's network namespace; 0 if the
-	// interface is not one of a pair, or the other end is in a third namespace. Indexes are used
-	// again: what it finds is the pod's only if its peer has Index and is in the pod's namespace.
+	// interface is not one of a pair, or the other end is in a third namespace. The kernel uses
+	// indexes again: the device with HostIndex is the pod's only if its peer has Index and is in the
+	// pod's namespace.
 	HostIndex int            `json:"host_ifindex,omitempty"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 }
@@ -82,7 +83,7 @@ func (l *Link) check() error {
 // Key identifies the pod's attachment.
 func (p *Pod) Key() Key { return Key{p.Container, p.Interface} }
 
-// maxName is the most that a name in Kubernetes has, bytes (RFC 1123 subdomain).
+// maxName is the length in bytes of the longest name in Kubernetes (RFC 1123 subdomain).
 const maxName = 253
 
 // IsName reports whether a name of a pod, or of the namespace that it is in, can be shown in a
@@ -91,7 +92,7 @@ func IsName(s string) bool {
 	return len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || !unicode.IsPrint(r) })
 }
 
-// Check says what is wrong with a record.
+// Check returns what is wrong with the record.
 func (p *Pod) Check() error {
 	switch {
 	case p.Cookie == 0:

@@ -15,16 +15,16 @@ func (p *Pod) FullName() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// Set is the pods of one time, by cookie. It is immutable: readers share it without locks. Its zero
-// value, and nil, have no pods.
+// Set is the pods that there are at one time, by the cookie of their network namespace. It is
+// immutable: readers share it without locks. Its zero value, and nil, have no pods.
 type Set struct {
 	pods   []*Pod // in the order of namespace, name, cookie
 	cookie map[uint64]*Pod
 	name   map[string]*Pod
 }
 
-// NewSet returns the pods of these records. If several records have one cookie, because a pod has
-// several interfaces, the one with the first interface by name counts.
+// NewSet returns the pods of these records. A pod with several interfaces has several records with
+// one cookie: of these, the one with the first interface by name is in the set.
 func NewSet(records []Pod) *Set {
 	s := &Set{cookie: make(map[uint64]*Pod, len(records)), name: make(map[string]*Pod, len(records))}
 	for i := range records {
@@ -40,7 +40,7 @@ func NewSet(records []Pod) *Set {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Cookie, b.Cookie))
 	})
 	for _, p := range s.pods {
-		// Of a pod that was replaced under its name and is not removed yet, the later one counts.
+		// If a pod was replaced by one of the same name and is not removed yet, the name is the new pod's.
 		if had := s.name[p.FullName()]; had == nil || !p.Added.Before(had.Added) {
 			s.name[p.FullName()] = p
 		}
@@ -91,8 +91,8 @@ func (s *Set) Cookies(m *Match) (cookies []uint64) {
 	return cookies
 }
 
-// Since compares s with an earlier set: the pods that were added, and those that were removed. A pod
-// whose record changed is in both.
+// Since compares s with an earlier set. It returns the pods that were added, and those that were
+// removed. A pod whose record changed is in both lists.
 func (s *Set) Since(old *Set) (added, removed []*Pod) {
 	missing := func(from, in *Set) (list []*Pod) {
 		for _, p := range from.All() {

@@ -11,10 +11,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
-// Support says whether the kernel has a kind of device, and if not, why.
+// Support says whether the kernel can make pairs of a kind of device.
 type Support struct {
 	Device pod.Device
-	Err    error
+	Err    error // why it cannot; nil if it can
 }
 
 // Try makes a pair of each kind, in a namespace that ends with the attempt.
@@ -26,7 +26,7 @@ func Try() []Support {
 	return list
 }
 
-// needs is what a kernel without the kind lacks.
+// needs is what a kernel must have for pairs of a kind.
 var needs = map[pod.Device]string{pod.Veth: "CONFIG_VETH", pod.Netkit: "Linux 6.7 or later, with CONFIG_NETKIT"}
 
 // Make makes a pair with default names in the network namespace of the calling thread.

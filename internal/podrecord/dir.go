@@ -19,8 +19,8 @@ import (
 
 // Dir is the directory of the records: one file for each attachment, CONTAINER@INTERFACE.json. Its users
 // need no common lock: there is no index that two processes could write at the same time, and each
-// record is put in its place by rename(2), so that a reader, and whoever comes after a process that
-// was killed, finds a whole record or none.
+// record is put in its place by rename(2), so that readers find a whole record or none, even if the
+// writer was killed.
 //
 // Records are not synced to disk. A crash of the host ends all network namespaces, and with them
 // what records are about; until then the page cache has them. Waiting for the disk would delay
@@ -45,8 +45,8 @@ func (d Dir) Put(p *pod.Pod) error {
 	return nil
 }
 
-// withTemporary writes a file of mode 0600 and calls f, after which the file is gone from its
-// path. Should the process be killed before that, Delete and Keep remove the file.
+// withTemporary writes a file of mode 0600 and calls f, which moves it to another path or removes it. If
+// the process is killed before that, Delete and Keep remove the file.
 func (d Dir) withTemporary(file string, data []byte, f func(path string) error) error {
 	t, err := d.createTemporary(file)
 	if err != nil {
@@ -62,8 +62,8 @@ func (d Dir) withTemporary(file string, data []byte, f func(path string) error) 
 	return nil
 }
 
-// createTemporary creates a file and locks it, which tells others that this process lives. One that
-// is not locked yet may be removed by them.
+// createTemporary creates a file and locks it, which tells others that this process lives. Until the
+// file is locked, others may remove it: then another one is created.
 func (d Dir) createTemporary(file string) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(string(d), 0o700); err != nil {
@@ -112,8 +112,8 @@ func (d Dir) Get(k pod.Key) (p pod.Pod, err error) {
 	return r.Pod, nil
 }
 
-// Delete removes the record of an attachment, and what a process that was killed while it wrote it
-// has left. It is not an error if there is none; removed says whether there was one.
+// Delete removes the record of an attachment, and the temporary files of a process that was killed while it
+// wrote the record. It is not an error if there is no record; removed says whether there was one.
 func (d Dir) Delete(k pod.Key) (removed bool, err error) {
 	if err := k.Check(); err != nil {
 		return false, fmt.Errorf("delete record of pod: %w", err)
@@ -187,8 +187,8 @@ func (d Dir) Remove(r *Record) error {
 	return nil
 }
 
-// Keep deletes the records of a network except those of valid attachments, and what processes that
-// were killed have left of any network. It goes on after errors; removed counts the records.
+// Keep deletes the records of a network except those of valid attachments, and the temporary files that
+// killed processes have left, of any network. It goes on after errors; removed counts the records.
 func (d Dir) Keep(network string, valid []pod.Key) (removed int, err error) {
 	keep := make(map[pod.Key]bool, len(valid))
 	for _, k := range valid {
@@ -225,8 +225,8 @@ func (d Dir) Keep(network string, valid []pod.Key) (removed int, err error) {
 	return removed, nil
 }
 
-// Writable says why no record can be written, by writing a file and removing it. It creates the
-// directory.
+// Writable returns why no record can be written; nil if one can. It writes a file and removes it, and
+// creates the directory.
 func (d Dir) Writable() error {
 	if err := d.withTemporary("status", []byte("tcpilot\n"), os.Remove); err != nil {
 		return fmt.Errorf("write into directory of pods: %w", err)
@@ -248,10 +248,10 @@ func (d Dir) files() (names []string, err error) {
 	return names, err
 }
 
-// read reads one record. An empty file is none: a crash of the host can leave one.
+// read reads one record. An empty file, which a crash of the host can leave, counts as none.
 func (d Dir) read(file string) (r Record, err error) {
 	path := d.path(file)
-	// Before the file is read: should another one take its place in between, Remove finds it.
+	// Before the file is read: if another one takes its place in between, Remove notices.
 	if r.info, err = os.Lstat(path); err != nil {
 		return r, err
 	}
@@ -310,7 +310,7 @@ func remove(path string) error {
 	return nil
 }
 
-// joinFirst joins the first errors of a list that may be as long as the directory.
+// joinFirst joins the first eight errors of a list that may be as long as the directory.
 func joinFirst(all []error) error {
 	const most = 8
 	if len(all) <= most {
