@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Meter is what met the limit of a pod in one direction since it is in force, and its packets above 64 KB.
+// Meter counts the traffic of a pod in one direction since its limit is in force, and its packets above 64 KB.
 type Meter struct {
 	Passed  uint64 // bytes on the wire
 	Marked  uint64 // packets, after segmentation, that passed with a mark of congestion (ECN)
@@ -16,7 +16,7 @@ type Meter struct {
 	Big     uint64 // packets above 64 KB, before segmentation, that passed; only of Pod.Big
 }
 
-// Meters are the directions of a pod, as it sees them.
+// Meters are the meters of a pod's two directions, as the pod sees them.
 type Meters struct{ Egress, Ingress Meter }
 
 func (m *Meters) add(raw *abiPodMeters) {
@@ -30,7 +30,8 @@ func (m *Meters) add(raw *abiPodMeters) {
 	m.Ingress.Big += raw.Ingress.Big
 }
 
-// meters is the map of meters. Its keys are the devices of pods with a limit, or packets above 64 KB.
+// meters is the map of meters. Its keys are the devices of pods with a limit, or whose packets above 64 KB
+// are counted.
 type meters struct {
 	mu   sync.Mutex
 	m    *ebpf.Map
@@ -85,7 +86,7 @@ func (t *meters) trim(keep map[uint32]bool) error {
 	return nil
 }
 
-// Meters are the meters of the pod whose device has the index on the host; zero without a limit or packets above 64 KB.
+// Meters are the meters of the pod whose device has the index on the host; zero if the pod has none.
 func (l *Links) Meters(ifindex int) (m Meters) {
 	l.reading.RLock()
 	defer l.reading.RUnlock()

@@ -80,14 +80,14 @@ func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(
 	return arrived, took
 }
 
-// limitTo wants limits for the pods a and b, and nothing else.
+// limitTo is what is wanted with limits for the pods a and b, and nothing else.
 func (r *rig) limitTo(a, b pod.Bandwidth, route bool) *Wanted {
 	r.t.Helper()
 	return &Wanted{Pods: []Pod{{Pod: record(r.t, r.a), Route: route, Limits: a}, {Pod: record(r.t, r.b), Route: route, Limits: b}}}
 }
 
-// What passes is the limit over any time, and most of 50 ms of it at the start, whichever way packets take; the
-// meter counts what arrives, with the headers of each segment.
+// At most the limit passes over any time, plus a burst of 50 ms of it at the start, whether packets are routed or
+// take the stack. The meter counts what arrives, with the headers of each segment.
 func TestRootBandwidth(t *testing.T) {
 	const rate = 20e6 / 8 // bytes per second
 	limit := pod.Bandwidth{Egress: 20e6}
@@ -160,7 +160,8 @@ func TestRootBandwidthMarks(t *testing.T) {
 	}
 }
 
-// What is marked on the way to a pod arrives, whichever way it takes: a mark changes the checksum of IPv4.
+// Packets that are marked on the way to a pod arrive, whether they are routed or take the stack: a mark changes the
+// checksum of IPv4.
 func TestRootBandwidthMarksArrive(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -196,8 +197,8 @@ func TestRootBandwidthMarksArrive(t *testing.T) {
 	}
 }
 
-// A limit changes without a burst and without losing counts, in a process that comes after as well; totals
-// keep what pods had that are gone.
+// A limit changes without a burst and without losing counts, also in the next process. Totals include pods that are
+// gone.
 func TestRootBandwidthChanges(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -224,7 +225,7 @@ func TestRootBandwidthChanges(t *testing.T) {
 	}
 }
 
-// Packets that two CPUs handle at one time take all of their time from the clock.
+// If two CPUs handle packets at the same time, the clock moves on by the time of all of them.
 func TestRootBandwidthLosesNoTime(t *testing.T) {
 	r := newRig(t)
 	r.open()

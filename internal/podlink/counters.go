@@ -2,7 +2,8 @@ package podlink
 
 import "fmt"
 
-// Count is a number of packets of pods that had one fate. A packet of several segments (GSO) is one.
+// Count is the number of packets of pods that were routed in one way, or left to the host's stack for one reason.
+// A packet of several segments (GSO) counts as one.
 type Count struct {
 	Name   string
 	Routed bool // by the programs; otherwise left to the host's stack, for the reason Name

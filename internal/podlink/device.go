@@ -16,11 +16,11 @@ import (
 type pair struct{ host, pod rtnetlink.Link }
 
 // find finds the devices of a pod. It returns them only if the kernel says that the recorded device
-// of the host is the other end of the recorded one in the pod's network namespace. An index alone may be that of
-// another device by now.
+// on the host is the other end of the recorded one in the pod's network namespace, because an index may be
+// that of another device by now.
 func find(p *pod.Pod) (pair, error) {
 	if p.HostIndex == 0 || p.Index == 0 {
-		return pair{}, errors.New("its record does not say which device it has: it was started by an older tcpilot-cni, or its device has no end on the host")
+		return pair{}, errors.New("its record does not say which device it has: an older tcpilot-cni wrote it, or the device has no end on the host")
 	}
 	ns, err := os.Open(p.NetNS)
 	if err != nil {
@@ -34,7 +34,7 @@ func find(p *pod.Pod) (pair, error) {
 	return found, nil
 }
 
-// Pair is the host's end of a pod's pair of devices, and the pod's, verified.
+// Pair returns the host's end of a pod's pair of devices, and the pod's end, both verified as by find.
 func Pair(p *pod.Pod) (host, inside rtnetlink.Link, err error) {
 	found, err := find(p)
 	return found.host, found.pod, err
@@ -58,7 +58,7 @@ func findIn(ns int, p *pod.Pod) (found pair, err error) {
 	if err != nil {
 		return found, err
 	}
-	id, err := rtnetlink.NetNSID(ns) // after the link: reading that makes the kernel number the namespace
+	id, err := rtnetlink.NetNSID(ns) // after the link, because reading the link makes the kernel number the namespace
 	if err != nil {
 		return found, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// program is one that is attached to devices.
+// program is a program that is attached to devices.
 type program struct {
 	name string // in the kernel, and in the names of pins
 	at   ebpf.AttachType
@@ -21,12 +21,12 @@ type program struct {
 	id   ebpf.ProgramID
 }
 
-// programs are those of pods' devices, and the one of outer devices.
+// programs are the two programs of pods' devices, and the one of outer devices (which lead to other hosts).
 type programs struct{ podOut, podIn, wireIn program }
 
 func (p *programs) all() []*program { return []*program{&p.podOut, &p.podIn, &p.wireIn} }
 
-// named are the programs without the loaded ones.
+// named are the programs before they are loaded: their names and attach types.
 func named() programs {
 	return programs{
 		podOut: program{name: "tcpilot_pod_out", at: ebpf.AttachTCXIngress},
@@ -39,9 +39,9 @@ func named() programs {
 // differs from build to build; its name alone could be anybody's.
 const marker = "pod_devices"
 
-// attach has the program attached to a device by a pinned link. One of an earlier process gets the
-// program in place, so that no packet is missed, also if its pin is not to be seen, because another
-// BPF file system was mounted meanwhile. Programs of others stay where they are.
+// attach makes sure that the program is attached to a device by a pinned link. The program of an earlier
+// process is replaced in place, so that no packet is missed. It is found even if its pin is hidden, because
+// another BPF file system was mounted over it. Programs of others stay.
 func (l *Links) attach(p *program, ifindex int) error {
 	ours, inForce, err := p.attached(ifindex)
 	if err != nil {
@@ -69,8 +69,8 @@ func (l *Links) attach(p *program, ifindex int) error {
 	return detachAll(ours) // which could not be adopted
 }
 
-// attached lists the links by which programs of this name, of earlier processes of tcpilot, are attached to a device.
-// inForce says that this process's own is.
+// attached lists the links by which programs of this name of earlier processes of tcpilot are attached to a device.
+// inForce says that the program of this process is attached.
 func (p *program) attached(ifindex int) (ours []link.ID, inForce bool, err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: p.at})
 	if err != nil {
@@ -139,8 +139,9 @@ func detachAll(ids []link.ID) (errs error) {
 	return errs
 }
 
-// repin pins a link, in place of another one that may have its path. At each time there is one of the
-// two pins: without any, the program would end with the process.
+// repin pins a link at a path, in place of another link if there is one. It pins the link under another
+// name first and then renames the pin, so that at any time one of the two links has a pin: without any, the
+// program would be detached when the process ends.
 func repin(l link.Link, path string) error {
 	next := path + "-next" // a name with a dot is refused
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +160,7 @@ func (l *Links) pin(p *program, ifindex int) string {
 	return filepath.Join(l.linkPins(), fmt.Sprintf("%s-%d", p.name, ifindex))
 }
 
-// unpin removes all pins but these, which detaches programs.
+// unpin removes all pins except those in keep, which detaches their programs.
 func (l *Links) unpin(keep map[string]bool) (errs error) {
 	pins, err := os.ReadDir(l.linkPins())
 	if err != nil {
@@ -183,7 +184,8 @@ func (l *Links) unpin(keep map[string]bool) (errs error) {
 }
 
 // eachAttached calls f for each hook of a device of this network namespace that has programs of earlier
-// processes of tcpilot. Their pins may be out of sight, in a BPF file system that was mounted over.
+// processes of tcpilot. It asks the devices, because the pins may be hidden by a BPF file system that was mounted
+// over them.
 func (p *programs) eachAttached(f func(p *program, ifindex int, ours []link.ID)) error {
 	devices, err := net.Interfaces()
 	if err != nil {
@@ -192,7 +194,7 @@ func (p *programs) eachAttached(f func(p *program, ifindex int, ours []link.ID))
 	for _, d := range devices {
 		for _, one := range p.all() {
 			ours, _, err := one.attached(d.Index)
-			if err == nil && len(ours) > 0 { // else a kernel without tcx, or the device is gone
+			if err == nil && len(ours) > 0 { // an error: the kernel has no tcx, or the device is gone
 				f(one, d.Index, ours)
 			}
 		}
@@ -200,7 +202,8 @@ func (p *programs) eachAttached(f func(p *program, ifindex int, ours []link.ID))
 	return nil
 }
 
-// removeEarlier detaches, once, what earlier processes left at devices that are not wanted any more.
+// removeEarlier detaches the programs that earlier processes left at devices without a pin in keep. It does so
+// once for each process.
 func (l *Links) removeEarlier(keep map[string]bool) error {
 	if l.swept {
 		return nil

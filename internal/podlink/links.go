@@ -31,9 +31,9 @@ type Links struct {
 	addresses table[[16]byte, uint32]
 	networks  table[abiNetwork, uint8]
 	meters    meters
-	found     map[place]pair // that were verified
+	found     map[place]pair // verified pairs of devices
 	adopted   bool           // programs of an earlier process were taken over
-	swept     bool           // and the others of it removed
+	swept     bool           // removeEarlier is done
 	// noConntrack says why the kernel cannot be asked whether it translates a connection.
 	noConntrack error
 }
@@ -85,8 +85,8 @@ func (l *Links) open() error {
 	return l.meters.open(l.objs.PodMeters)
 }
 
-// load loads the programs; pins is the directory of their maps, empty for none. Without the kernel's functions for
-// connection tracking they are loaded too, and cannot route.
+// load loads the programs; pins is the directory of their maps, empty for none. If the kernel lacks the functions for
+// connection tracking, it loads programs that cannot route.
 func (l *Links) load(pins string) error {
 	tried := l.loadWith(pins, true)
 	if tried == nil {
@@ -141,8 +141,8 @@ func (l *Links) loadWith(pins string, conntrack bool) error {
 // Pod is what is wanted for a pod.
 type Pod struct {
 	*pod.Pod
-	Route  bool          // its packets need not climb the host's stack
-	Limits pod.Bandwidth // in force for all its packets
+	Route  bool          // its packets may be routed without the host's stack
+	Limits pod.Bandwidth // of all its packets
 	Big    bool          // its packets above 64 KB are counted
 }
 
@@ -150,13 +150,13 @@ type Pod struct {
 type Wanted struct {
 	Pods     []Pod
 	Devices  []string       // names of the devices that lead to other hosts
-	Networks []netip.Prefix // which pods reach without NAT
+	Networks []netip.Prefix // that pods reach without NAT
 }
 
-// Missing is what of Wanted is not in force, and why.
+// Missing is the part of Wanted that is not in force, and why.
 type Missing struct {
 	Pods    map[uint64]error // by cookie
-	Devices map[string]error
+	Devices map[string]error // by name
 }
 
 // goal is what the maps and the directory of pins should contain.
@@ -169,15 +169,15 @@ type goal struct {
 	found     map[place]pair
 }
 
-// Set puts what is wanted into force, and only that. Programs are attached after the maps have what
-// they need; the rows that nothing needs any more go at last.
+// Set puts what is wanted into force, and only that. Programs are attached after the maps have the rows
+// that they need; rows that nothing needs any more are deleted last.
 func (l *Links) Set(w *Wanted) (Missing, error) {
 	missing := Missing{map[uint64]error{}, map[string]error{}}
 	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[uint32]bool{}, map[string]bool{}, map[place]pair{}}
 	for _, n := range w.Networks {
 		g.networks[networkOf(n)] = familyOf(n)
 	}
-	// Without a network's row, its packets take the host's stack. So rows can go first, to make room.
+	// Without a network's row, its packets take the host's stack. So old rows can be deleted first, to make room.
 	errNetworks := errors.Join(l.networks.trim(g.networks), l.networks.add(g.networks))
 	for _, name := range w.Devices {
 		if err := l.setOuter(&g, name); err != nil {
@@ -208,8 +208,8 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 	}
 	where := place{p.Cookie, p.HostIndex, p.Index}
 	devices, known := l.found[where]
-	// An attached program shows that the index still is that of the device which was verified, because a link ends
-	// with its device.
+	// If the program is attached, the index still belongs to the device that was verified, because a link ends with
+	// its device.
 	if _, attached, err := l.programs.podOut.attached(p.HostIndex); err != nil || !attached || !known {
 		if devices, err = find(p.Pod); err != nil {
 			return err
@@ -244,8 +244,8 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 	return l.addresses.add(rows)
 }
 
-// setDevice attaches programs to a device. It is in the goal only if all of them are, so that both
-// directions of a connection take one way.
+// setDevice attaches programs to a device. The device is in the goal only if all of them are attached, so that
+// both directions of a connection are treated alike.
 func (l *Links) setDevice(g *goal, ifindex int, d abiDevice, programs ...*program) error {
 	row := map[uint32]abiDevice{uint32(ifindex): d}
 	if err := l.devices.add(row); err != nil {
@@ -309,13 +309,13 @@ func (l *Links) Detach() error {
 	return errors.Join(err, removed)
 }
 
-// errNoConntrack: without these functions, which came with Linux 6.0, the programs cannot ask.
+// errNoConntrack: the kernel lacks bpf_skb_ct_lookup (Linux 6.0), by which the programs ask.
 var errNoConntrack = errors.New("programs cannot ask this kernel whether it translates addresses of a connection (is the kernel module nf_conntrack loaded, and has it BTF?)")
 
-// CanRoute says why packets cannot be routed without the host's stack; nil if they can.
+// CanRoute returns why packets cannot be routed without the host's stack; nil if they can.
 func (l *Links) CanRoute() error { return l.noConntrack }
 
-// Try says why this kernel cannot have programs on pods' devices, or cannot route by them; nil if it can.
+// Try returns why this kernel cannot have programs on pods' devices, or cannot route by them; nil if it can.
 func Try() error {
 	l := Links{programs: named()}
 	err := l.load("")

@@ -55,7 +55,7 @@ func foreign(t *testing.T, ifindex int, name string) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// An earlier process's programs are replaced in place, whether their pins are to be seen or not; so
+// An earlier process's programs are replaced in place, whether their pins are visible or hidden; so
 // connections go on without the host's stack, and other programs stay.
 func TestRootAdopt(t *testing.T) {
 	for _, remounted := range []bool{false, true} {
@@ -102,7 +102,7 @@ func TestRootAdopt(t *testing.T) {
 	}
 }
 
-// Without a process, Remove finds programs whose pins are out of sight.
+// Without a process, Remove finds programs whose pins are hidden.
 func TestRootRemove(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -122,8 +122,8 @@ func TestRootRemove(t *testing.T) {
 	}
 }
 
-// A process that is killed after it wrote rows and before it attached programs leaves nothing that counts:
-// the next one has only the rows that it wants, and until then packets take the stack.
+// A process that is killed after it wrote rows and before it attached programs leaves nothing that has an effect:
+// packets take the stack, and the next process deletes the rows that it does not want.
 func TestRootKilledBeforeAttaching(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -158,7 +158,8 @@ func TestRootKilledBeforeAttaching(t *testing.T) {
 	}
 }
 
-// What an earlier process left at a device that is not wanted any more goes, also if its pin is out of sight.
+// Programs that an earlier process left at a device that is not wanted any more are detached, also if their pins
+// are hidden.
 func TestRootEarlier(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -182,7 +183,7 @@ func TestRootEarlier(t *testing.T) {
 	}
 }
 
-// Programs are only at the devices of the pods of now, and maps have only their rows.
+// Programs are attached only to devices of present pods, and maps have only rows of these.
 func TestRootFollow(t *testing.T) {
 	r := newRig(t)
 	r.open()

@@ -68,11 +68,11 @@ func (r *rig) arrives(p *program, device string, ip []byte) map[string]uint64 {
 	})
 }
 
-func (r *rig) expect(what string, got map[string]uint64, fate string) {
+func (r *rig) expect(what string, got map[string]uint64, outcome string) {
 	r.t.Helper()
 	want := map[string]uint64{}
-	if fate != "" {
-		want[fate] = 1
+	if outcome != "" {
+		want[outcome] = 1
 	}
 	if !maps.Equal(got, want) {
 		r.t.Errorf("%s: %v, want %v", what, got, want)
@@ -89,8 +89,8 @@ func (r *rig) defaultRoutes() {
 	r.node.IP(r.t, "route add 0.0.0.0/0 via 10.2.0.2\nroute add ::/0 via fd02::2")
 }
 
-// An ICMP error is routed only if its own addresses are as good as those of the connection that it is about: a pod
-// can write any packet into it.
+// An ICMP error is routed only if its own addresses are allowed like those of the connection that it is about,
+// because a pod can write any packet into it.
 func TestRootICMPErrors(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -133,7 +133,8 @@ func TestRootNetworksFamily(t *testing.T) {
 	r.expect("IPv4, as a network", r.arrives(out, r.a.Host, datagram(r.a.V4, elsewhere4)), "pod-to-wire")
 }
 
-// The address of a pod that has a route to another host is one of other hosts: it has to be in a network.
+// A pod's address whose route leads to another host is treated as an address of that host: packets to it are routed
+// only if it is in one of the networks.
 func TestRootPodElsewhere(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -141,9 +142,9 @@ func TestRootPodElsewhere(t *testing.T) {
 	r.set(w)
 	r.node.IP(t, fmt.Sprintf("route change %s via 10.2.0.2\nroute change %s via fd02::2", r.b.V4, r.b.V6))
 	out := &r.links.programs.podOut
-	for i, fate := range []string{"destination", "pod-to-wire"} {
-		r.expect("IPv4", r.arrives(out, r.a.Host, datagram(r.a.V4, r.b.V4)), fate)
-		r.expect("IPv6", r.arrives(out, r.a.Host, datagram(r.a.V6, r.b.V6)), fate)
+	for i, outcome := range []string{"destination", "pod-to-wire"} {
+		r.expect("IPv4", r.arrives(out, r.a.Host, datagram(r.a.V4, r.b.V4)), outcome)
+		r.expect("IPv6", r.arrives(out, r.a.Host, datagram(r.a.V6, r.b.V6)), outcome)
 		if i == 0 {
 			w.Networks = append(w.Networks, r.node.V4, r.node.V6)
 			r.set(w)
@@ -151,7 +152,7 @@ func TestRootPodElsewhere(t *testing.T) {
 	}
 }
 
-// More networks than there is room for beside those of before replace them.
+// New networks replace the old ones, even if the map has no room for both at the same time.
 func TestRootNetworksReplaced(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -167,7 +168,7 @@ func TestRootNetworksReplaced(t *testing.T) {
 	}
 }
 
-// A device that has the index of one that is gone is not taken for it.
+// A device that got the index of a pod's device that is gone is not mistaken for the pod's.
 func TestRootIndexAgain(t *testing.T) {
 	r := newRig(t)
 	r.open()

@@ -89,7 +89,7 @@ func (r *rig) set(w *Wanted) {
 	}
 }
 
-// counts are the packets since the maps were made, by fate.
+// counts are the packets since the maps were made, by outcome.
 func (r *rig) counts() map[string]uint64 {
 	r.t.Helper()
 	counts, err := r.links.Counters()

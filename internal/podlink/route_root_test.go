@@ -74,7 +74,7 @@ func TestRootKindsOfDevices(t *testing.T) {
 	}
 }
 
-// Each host on the way takes one from the TTL, also without its stack, and the packet is intact.
+// Each host on the way decreases the TTL by one, also without its stack, and the packet is intact.
 func TestRootTTL(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -165,7 +165,7 @@ func answer(t *testing.T, from *testenv.NS, to netip.Addr, option, value int, wi
 	return err
 }
 
-// What the host's stack must answer, or must not forward, it gets, and does.
+// Packets that the host's stack must answer, or must not forward, are left to it, and it does so.
 func TestRootLeft(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -239,7 +239,7 @@ func sendFragments(t *testing.T, from, to *testenv.NS, address netip.Addr) {
 	}
 }
 
-// A packet from an address that is not the pod's is the stack's to judge.
+// A packet from an address that is not the pod's is left to the stack.
 func TestRootSource(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -296,7 +296,7 @@ func TestRootMTU(t *testing.T) {
 	}
 }
 
-// Rules for policy routing count, as for packets that the stack forwards.
+// Rules of policy routing apply as to packets that the stack forwards.
 func TestRootPolicyRouting(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -355,9 +355,9 @@ func TestRootNAT(t *testing.T) {
 	}
 }
 
-// Masquerading is by the networks: the first packet of a connection that would be masqueraded is not known to
-// connection tracking, and is routed with the pod's address if it goes to one of the networks (docs/pods.md). A
-// connection that was masqueraded before stays so.
+// Whether a new connection is masqueraded depends on the networks: connection tracking does not know its first
+// packet yet, which is routed with the pod's address if it goes to one of the networks (docs/pods.md). A connection
+// that is masqueraded stays so when its destination becomes one of the networks.
 func TestRootMasquerade(t *testing.T) {
 	r := newRig(t)
 	r.open()

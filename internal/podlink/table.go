@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// table is a map of the programs, and the rows that it has. Only user space writes it.
+// table is a map of the programs that only user space writes, with a copy of its rows.
 type table[K, V comparable] struct {
 	m    *ebpf.Map
 	rows map[K]V
@@ -42,7 +42,7 @@ func (t *table[K, V]) add(rows map[K]V) error {
 	return nil
 }
 
-// trim deletes all rows but these.
+// trim deletes all rows whose keys are not in rows.
 func (t *table[K, V]) trim(rows map[K]V) error {
 	for k := range t.rows {
 		if _, keep := rows[k]; keep {
