@@ -12,8 +12,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// Check says what is missing of what Make made: the pair, addresses and routes. Chained plugins may
-// have added more, and have changed what Pair does not name.
+// Check returns what is missing of what Make made: the pair, addresses and routes. Chained plugins may
+// have added more, and may have changed what Pair does not name.
 func Check(p *Pair, made pod.Link) error {
 	inside, err := open(p.NetNS)
 	if err != nil {
@@ -118,7 +118,7 @@ func contains(list []netlink.Route, dst netip.Prefix) bool {
 	return false
 }
 
-// listed repeats a list that changed while it was read.
+// listed reads a list, and again, up to ten times, if it changed while it was read.
 func listed[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -18,8 +18,8 @@ func apply(device string, settings []setting) error {
 	for _, s := range settings {
 		// In a name of a sysctl, a slash stands for a dot.
 		name := fmt.Sprintf("net.%s.conf.%s.%s", s.family, strings.ReplaceAll(device, ".", "/"), s.name)
-		// Writing is expensive when pods come and go: the kernel tries again, without sleeping, as long as
-		// another process changes devices (rtnl_trylock, restart_syscall).
+		// Write only what differs. Writing is expensive when pods come and go: the kernel restarts the system call,
+		// without sleeping, as long as another process changes devices (rtnl_trylock, restart_syscall).
 		if value, err := sysctl.Read(name); err == nil && value == s.value {
 			continue
 		}
@@ -85,8 +85,8 @@ func (p *Pair) configureHost(host *handle, outer netlink.Link) error {
 	return nil
 }
 
-// addRoutes joins the pod's addresses to the host's routes, and the pod to the host. Neighbours are
-// permanent, so that neither side asks for the other.
+// addRoutes adds the host's routes to the pod's addresses, and the pod's routes. If l2, it adds permanent
+// neighbour entries, so that neither side sends ARP requests or neighbour solicitations.
 func (p *Pair) addRoutes(inside *handle, inner netlink.Link, host *handle, outer netlink.Link, l2 bool) error {
 	in, out := inner.Attrs(), outer.Attrs()
 	for _, a := range p.Addresses {

@@ -13,8 +13,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// Find describes the interface of a name in the pod's network namespace, without its addresses. It is
-// zero if there is none.
+// Find describes the interface of a name in the pod's network namespace (ns, a path), without its
+// addresses. It is zero if there is none.
 func Find(ns, name string) (l pod.Link, err error) {
 	inside, err := open(ns)
 	if err != nil {
@@ -74,9 +74,9 @@ func (h *handle) Close() {
 	h.ns.Close()
 }
 
-// peerIsAt reports whether the other end of a pair is in the namespace at path. The kernel names
-// that by an id which is valid in the namespace of the handle (IFLA_LINK_NETNSID); without the
-// attribute, both ends are in one namespace.
+// peerIsAt reports whether the other end of a pair is in the namespace at path. The kernel gives the
+// other end's namespace as an id that is valid in the namespace of the handle (IFLA_LINK_NETNSID);
+// without the attribute, both ends are in one namespace.
 func (h *handle) peerIsAt(path string, link netlink.Link) (bool, error) {
 	a := link.Attrs()
 	if a.NetNsID < 0 || a.ParentIndex == 0 {

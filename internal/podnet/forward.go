@@ -17,12 +17,12 @@ const (
 )
 
 // Forward makes the host forward packets of the families, if it does not yet, and returns what it
-// changed, such as "net.ipv4.ip_forward=1". Nothing changes it back: other programs may rely on
-// forwarding by then, because they found it on.
+// changed, such as "net.ipv4.ip_forward=1". The change is never undone, because other programs may
+// rely on forwarding by then.
 //
-// A host that forwards IPv6 forgets the routers that it knows from advertisements (kernel:
-// rt6_purge_dflt_routers), unless accept_ra is 2. So devices with 1 get 2 before, which means the
-// same on a host that forwards as 1 on one that does not.
+// When a host begins to forward IPv6, it forgets the routers that it knows from advertisements (kernel:
+// rt6_purge_dflt_routers), unless accept_ra is 2. So accept_ra 1 becomes 2 before: on a host that
+// forwards, 2 has the meaning that 1 has on a host that does not.
 func Forward(v4, v6 bool) (changed []string, err error) {
 	set := func(name, value string) error {
 		if err := sysctl.Write(name, value); err != nil {
@@ -66,20 +66,20 @@ func Forward(v4, v6 bool) (changed []string, err error) {
 	return changed, set(forward6, "1")
 }
 
-// Addresses in the networks for documentation (RFC 5737, RFC 3849): what leads to them is the
-// default route.
+// Addresses in the networks for documentation (RFC 5737, RFC 3849): only the default route leads to
+// them.
 var (
 	outside4 = netip.MustParseAddr("192.0.2.1")
 	outside6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// defaultMTU is of a host without a default route (Ethernet).
+// defaultMTU is the MTU, in bytes, for a host without a default route (Ethernet).
 const defaultMTU = 1500
 
 // loopback is the index of lo in each network namespace (kernel: LOOPBACK_IFINDEX).
 const loopback = 1
 
-// MTU is the smaller one of the devices of the default routes of the families.
+// MTU is the least MTU, in bytes, of the devices of the default routes of the families.
 func MTU(v4, v6 bool) (int, error) {
 	host, err := open(netns.Own)
 	if err != nil {

@@ -27,10 +27,11 @@ import (
 //		}
 //	}
 //
-// An element is a device, whose name is that of one attachment. So DEL needs to know no address, and an
-// address that was given to another pod is not affected. Both have the same elements: a map tells
-// which packets begin here, and the set which end here. Each goto counts as a use of the chain, so that
-// the kernel refuses to delete it as long as there is a pod.
+// The elements are the names of the pods' devices on the host, each of which belongs to one attachment. So
+// DEL needs to know no address, and an address that another pod has got meanwhile is not affected. Map and
+// set have the same elements: the map selects packets that come from pods, the set those that go to pods.
+// Each goto counts as a use of the chain, so that the kernel refuses to delete the chain as long as there is
+// a pod.
 type rules struct {
 	*nftables.Conn
 	table                   *nftables.Table
@@ -61,8 +62,8 @@ func openRules(network string) (*rules, error) {
 // Masquerade gives what a pod sends to other hosts the address of the device by which it leaves, except to
 // destinations that know the pod's address. device is the pair's end on the host.
 //
-// It is one transaction, which makes the table if there is none. It writes the rules anew if they are not those of
-// this call, because the exceptions are those of the network's latest pod.
+// It is one transaction, which makes the table if there is none. It writes the rules anew if they differ from those
+// of this call: the exceptions of the network's latest pod apply to all of its pods.
 func Masquerade(network, device string, except []netip.Prefix) error {
 	r, err := openRules(network)
 	if err != nil {
@@ -124,7 +125,7 @@ func (r *rules) content(except []netip.Prefix) map[*nftables.Chain][][]expr.Any 
 // markPrefix begins the comments of all rules.
 const markPrefix = "tcpilot "
 
-// contentVersion is part of markOf: it has to change with content.
+// contentVersion is part of markOf: it must be increased whenever content changes.
 const contentVersion = 1
 
 // markOf is the comment of all rules of a table with these exceptions.
@@ -143,8 +144,8 @@ func (r *rules) areThere(except []netip.Prefix, mark []byte) bool {
 	return true
 }
 
-// CheckMasquerade says what is missing of what Masquerade made for a device. The exceptions may be those of another
-// pod by now.
+// CheckMasquerade returns what is missing of what Masquerade made for a device. The rules may have the exceptions of
+// another pod by now.
 func CheckMasquerade(network, device string, except []netip.Prefix) error {
 	r, err := openRules(network)
 	if err != nil {
@@ -188,8 +189,8 @@ func (r *rules) check(device string, except []netip.Prefix) error {
 	return nil
 }
 
-// isWhole reports whether a chain has the number of rules with the mark, or the rules of another pod's exceptions,
-// whose number is not known.
+// isWhole reports whether a chain has this number of rules with this mark, or rules with the one mark of another
+// pod's exceptions, whose number is not known.
 func isWhole(have []*nftables.Rule, number int, mark []byte) bool {
 	if len(have) == 0 {
 		return false
@@ -208,8 +209,8 @@ func isWhole(have []*nftables.Rule, number int, mark []byte) bool {
 // Unmasquerade takes devices out of the network's table, and removes the table when it has no
 // devices any more. It is not an error if there is nothing to take out.
 //
-// It asks before it changes something: a transaction that the kernel refuses is expensive, because it
-// waits for all processors (synchronize_rcu in __nf_tables_abort) while the other pods' transactions wait for it.
+// It reads the table before it changes something, because a transaction that the kernel refuses is expensive: it
+// waits for all processors (synchronize_rcu in __nf_tables_abort), and other pods' transactions wait for it.
 func Unmasquerade(network string, devices ...string) error {
 	r, err := openRules(network)
 	if isAbsent(err) {
@@ -238,7 +239,7 @@ func Unmasquerade(network string, devices ...string) error {
 		return err
 	}
 	r.FlushChain(r.postrouting)
-	r.DelChain(r.masquerade) // is refused, and with it the transaction, if there is a pod by now
+	r.DelChain(r.masquerade) // the kernel refuses this, and with it the transaction, if there is a pod by now
 	r.DelTable(r.table)
 	if err := r.Flush(); err != nil && !isAbsent(err) && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("end masquerading: remove nftables table %s: %w", r.table.Name, err)
@@ -246,8 +247,8 @@ func Unmasquerade(network string, devices ...string) error {
 	return nil
 }
 
-// maxExact is the length of a list that the kernel certainly reads in one go: it writes 28 bytes for a device,
-// into messages of a page. A longer one may lack a device because others were taken out meanwhile.
+// maxExact is the number of devices that the kernel certainly lists in one message: a device takes 28 bytes of a
+// message of at least a page. A longer list may lack a device, because others were taken out between two messages.
 const maxExact = 100
 
 // Masqueraded lists the devices in the network's table.
@@ -290,8 +291,8 @@ func (r *rules) members(set *nftables.Set) ([]string, error) {
 	return devices, nil
 }
 
-// isAbsent reports whether there is nothing of that name, also because no table can have it (ERANGE: it is
-// too long), or the kernel has no nftables.
+// isAbsent reports whether an error says that there is no object of the name: also because the name is too long for
+// a table (ERANGE), or because the kernel has no nftables.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// HostName is the name of the end on the host of an attachment's pair: "tcp" and 48 bits of a hash, so
-// that it fits into IFNAMSIZ. It belongs to this attachment and to no other.
+// HostName is the name of the host's end of an attachment's pair: "tcp" and 48 bits of a hash of the
+// attachment, so that it fits into IFNAMSIZ.
 func HostName(k pod.Key) string { return fmt.Sprintf("tcp%012x", sum(k.Container+"@"+k.Interface)) }
 
-// addressesOf are the MAC addresses of a pair, made from the host end's name. Addresses that are set are left
-// alone by systemd-udevd, which replaces random ones (MACAddressPolicy=persistent) while the other end has
-// them as permanent neighbours; and they tell a pair of this plugin from another device of that name.
+// addressesOf are the MAC addresses of a pair, computed from the name of the host's end. They are set for two
+// reasons. systemd-udevd leaves them alone, while it replaces random addresses (MACAddressPolicy=persistent),
+// which the other end already has in permanent neighbour entries. And they distinguish a pair of this plugin from
+// another device of that name.
 func addressesOf(host string) (inner, outer net.HardwareAddr) {
 	return address("pod " + host), address("host " + host)
 }
@@ -26,7 +27,7 @@ func address(of string) net.HardwareAddr {
 	return b
 }
 
-// sum has 48 bits.
+// sum is a hash of 48 bits (FNV-1a, folded).
 func sum(s string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(s))

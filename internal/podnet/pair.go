@@ -29,7 +29,7 @@ type Mode struct {
 	L2     bool // packets have Ethernet headers; those of veth always have
 }
 
-// The modes that there are.
+// The modes of a pair.
 var (
 	Veth     = Mode{pod.Veth, true}
 	Netkit   = Mode{pod.Netkit, false}
@@ -39,15 +39,15 @@ var (
 // Pair is a pod's interface and its other end, on the host.
 type Pair struct {
 	NetNS     string // path of the pod's network namespace
-	Name      string // of the end in it
-	HostName  string // of the other one: HostName of the attachment
+	Name      string // of the pod's end
+	HostName  string // of the host's end: HostName of the attachment
 	Modes     []Mode // the first that the kernel has is used
-	MTU       int
+	MTU       int    // bytes
 	Addresses []netip.Addr
 	Routes    []Route // of the pod; the next hop is always the host
 }
 
-// Route is a route of a pod. Zero is the kernel's default of each but Dst.
+// Route is a route of a pod. Zero stands for the kernel's default in all members except Dst.
 type Route struct {
 	Dst                          netip.Prefix
 	MTU, AdvMSS, Priority, Table int
@@ -56,21 +56,21 @@ type Route struct {
 // Made is what Make has made.
 type Made struct {
 	pod.Link
-	MAC, HostMAC net.HardwareAddr // all zero, or none, if packets have no Ethernet headers
+	MAC, HostMAC net.HardwareAddr // all zero, or empty, if packets have no Ethernet headers
 }
 
 // ErrExists says that the pod has an interface of that name, or the host has one of the other end's name.
 var ErrExists = errors.New("the interface exists")
 
-// ErrNoDevice says that the kernel has none of the modes.
+// ErrNoDevice says that the kernel supports none of the modes.
 var ErrNoDevice = errors.New("the kernel has no such device")
 
-// upTimeout is how long the kernel may take to notice that both ends are up, and to make an IPv6 address local,
-// which it does in workers (linkwatch, addrconf_dad_work). Packets sent before are lost.
+// upTimeout is the longest time that is waited for the kernel to notice that both ends are up, and to make an IPv6
+// address local, which it does in workers (linkwatch, addrconf_dad_work). Packets sent before are lost.
 const upTimeout = 500 * time.Millisecond
 
-// Make makes the pair, or nothing: it undoes what it has done if a step fails. Both ends, their names
-// and namespaces come into being by one request, so that a process that is killed leaves a whole pair or none.
+// Make makes the pair, or nothing: it undoes what it has done if a step fails. One request creates both ends with
+// their names in their namespaces, so that a process that is killed leaves a whole pair or none.
 func Make(p *Pair) (m Made, err error) {
 	inside, err := open(p.NetNS)
 	if err != nil {
@@ -133,8 +133,9 @@ func CheckFree(ns, name, hostName string) error {
 	return isFree(hostName)
 }
 
-// isFree binds a socket to the name. For that, the kernel does not take its lock of devices (RTNL), unlike for a
-// request of rtnetlink, which waits while other pods come and go.
+// isFree returns ErrExists if the calling thread's namespace has a device of the name. It tries to bind a socket to
+// the device: for that, unlike for a request of rtnetlink, the kernel does not take the lock RTNL, which other pods
+// that come and go hold.
 func isFree(name string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -166,7 +167,7 @@ func (p *Pair) create(host, inside *handle) (mode Mode, outer netlink.Link, err 
 	if err != nil {
 		return mode, nil, fmt.Errorf("make a pair of devices: %w", err)
 	}
-	if outer.Attrs().Index == 0 { // LinkAdd has asked for it, but ignores an error
+	if outer.Attrs().Index == 0 { // LinkAdd asks for the index, but ignores an error
 		if outer, err = host.LinkByName(p.HostName); err != nil {
 			return mode, nil, fmt.Errorf("find the new device %s: %w", p.HostName, err)
 		}
@@ -221,8 +222,8 @@ func awaitUp(h *handle, name string) error {
 	}
 }
 
-// awaitLocal waits until packets to the pod's IPv6 addresses are the pod's. Without duplicate address detection,
-// too, the kernel inserts the local route only when its worker has run; measured: up to 20 ms later.
+// awaitLocal waits until the pod's IPv6 addresses are local in the pod. Even without duplicate address detection,
+// the kernel inserts the local route only when its worker has run: up to 20 ms later (measured).
 func (p *Pair) awaitLocal(inside *handle) error {
 	end := time.Now().Add(upTimeout)
 	for _, a := range p.Addresses {
@@ -242,7 +243,7 @@ func (p *Pair) awaitLocal(inside *handle) error {
 	return nil
 }
 
-// whole is the address as a prefix that contains nothing else.
+// whole is the prefix that contains only the address: /32 or /128.
 func whole(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func ipNet(p netip.Prefix) *net.IPNet {
@@ -257,7 +258,7 @@ func Gateway(a netip.Addr) netip.Addr {
 	return gateway6
 }
 
-// Families says which the pod has addresses of.
+// Families reports whether the pod has addresses of IPv4, and of IPv6.
 func (p *Pair) Families() (v4, v6 bool) {
 	return slices.ContainsFunc(p.Addresses, netip.Addr.Is4), slices.ContainsFunc(p.Addresses, netip.Addr.Is6)
 }

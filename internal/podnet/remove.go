@@ -12,9 +12,9 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// Remove deletes the pair whose end on the host has the name, with all routes and neighbours. It is not an
-// error if it is gone, or another device has its name. It does not look into the pod's namespace, whose path, and the name of the
-// interface in it, may belong to another pod by now.
+// Remove deletes the pair whose end on the host has the name; the kernel deletes its routes and neighbours. It is
+// not an error if the pair is gone, or if another device has its name. It does not look into the pod's namespace,
+// because its path, and the name of the interface in it, may belong to another pod by now.
 func Remove(hostName string) error {
 	host, err := open(netns.Own)
 	if err != nil {
@@ -34,8 +34,8 @@ func Remove(hostName string) error {
 	return remove(host, l)
 }
 
-// isOurs tells a device that has the name of a pair's end from one that another program made. Netkit
-// without Ethernet headers has no address.
+// isOurs reports whether a device that has the name of a pair's end was made by Make. A veth device is recognized
+// by its MAC address; netkit without Ethernet headers has none.
 func isOurs(l netlink.Link) bool {
 	a := l.Attrs()
 	switch deviceOf(l) {
