@@ -10,8 +10,8 @@ import (
 // podArgs is what CNI_ARGS says of the pod; it is empty for a container that is not of Kubernetes.
 type podArgs struct{ Namespace, Name, UID string }
 
-// parseArgs reads CNI_ARGS: KEY=VALUE;KEY=VALUE. A key that it does not know is an error unless
-// IgnoreUnknown is true, as in the CNI library.
+// parseArgs reads CNI_ARGS: KEY=VALUE;KEY=VALUE. An unknown key is an error unless IgnoreUnknown is
+// true, as in the CNI library.
 func parseArgs(text string) (a podArgs, err error) {
 	var unknown string
 	ignore := false

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// bound is the context of a command: it ends when the command has taken too long, without the time
-// during which another plugin did its part.
+// bound is the context of a command: it ends when the command has taken too long. The time that other
+// plugins take does not count.
 type bound struct {
 	context.Context
 	cancel context.CancelCauseFunc

@@ -10,7 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// do executes a command other than VERSION. An error that is not a *failure has codeIO.
+// do executes a command other than VERSION. An error that is not a *failure is printed with codeIO.
 func (r *request) do() (answer, error) {
 	switch r.command {
 	case "ADD":
@@ -65,8 +65,8 @@ func (r *request) add() (a answer, err error) {
 	return a, err
 }
 
-// recordInterface is ADD of the chained plugin: the interface is another plugin's. That it cannot be
-// found does not keep the pod from starting.
+// recordInterface is ADD of the chained plugin: another plugin has made the interface. If that cannot be
+// found, there is only a warning, so that the pod starts.
 func (r *request) recordInterface(p *pod.Pod) (result json.RawMessage, warning, err error) {
 	if result, err = r.result(); err != nil {
 		return nil, nil, err
@@ -88,8 +88,8 @@ func (r *request) recordInterface(p *pod.Pod) (result json.RawMessage, warning, 
 	return result, warning, nil
 }
 
-// complete adds to a chained plugin's new record what the one before has: that of an ADD which is repeated, or of
-// the main plugin in front of this one, whose DEL needs it.
+// complete adds to a chained plugin's new record what the previous record of the attachment has. That may be the
+// record of an ADD that is repeated, or of the main plugin before this one in the chain, whose DEL needs it.
 func complete(p, before *pod.Pod) {
 	network := cmp.Or(before.Network, p.Network)
 	same := network == p.Network
@@ -97,7 +97,7 @@ func complete(p, before *pod.Pod) {
 		p.Made, p.Chained, p.Network = true, same, network
 	}
 	if before.Cookie != p.Cookie || !same && !before.Made {
-		return // it is of another pod, or of an interface that is gone
+		return // the previous record is of another pod, or of an interface that is gone
 	}
 	if p.Index == 0 {
 		p.Device, p.Index, p.HostIndex = before.Device, before.Index, before.HostIndex
@@ -136,11 +136,11 @@ func (r *request) del() (a answer, err error) {
 	args, _ := parseArgs(r.args)
 	a.pod = name(args.Namespace, args.Name, r.key)
 	p, err := r.Dir.Get(r.key)
-	// ADD refuses a configuration whose ipam is wrong, so that it has made nothing.
+	// With a configuration whose ipam is wrong, ADD has made nothing: it refuses that.
 	_, wrong := r.ipamPlugin()
 	began := r.main() && wrong == nil
 	if err == nil && cmp.Or(p.Network, r.Network) != r.Network {
-		// The interface is of another network's ADD, because of which that of this network has failed.
+		// The interface is another network's: because of it, ADD of this network has failed.
 		if began {
 			_, err = r.ipam("DEL", r.key, r.netns)
 		}
@@ -150,7 +150,7 @@ func (r *request) del() (a answer, err error) {
 		return a, nil // DEL of the main plugin comes after this one, and deletes the record
 	}
 	if made := err == nil && p.Made; made || began {
-		// The record stays until nothing is left that it could be needed for.
+		// The record stays until all that it describes is removed.
 		if err := r.removeInterface(r.key, r.netns); err != nil {
 			return a, err
 		}
@@ -161,7 +161,8 @@ func (r *request) del() (a answer, err error) {
 	return a, nil
 }
 
-// check finds the record, and that it is of the namespace; the chained plugin makes nothing else.
+// check checks that there is a record, and that it is of this network namespace. The chained plugin makes nothing
+// else.
 func (r *request) check() error {
 	if err := r.hasPrevResult(); err != nil {
 		return err
@@ -196,14 +197,14 @@ func (r *request) collect() (a answer, err error) {
 	}
 	a.pod = "network " + r.Network
 	kept, err := r.collectInterfaces(valid)
-	// The record of what could not be removed is needed the next time.
+	// The records of interfaces that could not be removed are kept for the next GC.
 	removed, failed := r.Dir.Keep(r.Network, append(valid, kept...))
 	a.changed = removed > 0
 	return a, errors.Join(err, failed)
 }
 
-// status says whether ADD can write a record, and has a plugin that gives addresses. The daemon does
-// not matter for that.
+// status returns why ADD could not write a record or get addresses from the IPAM plugin. The daemon is
+// not needed for that.
 func (r *request) status() error {
 	if err := r.Dir.Writable(); err != nil {
 		return fail(codeUnavailable, "%v", err)

@@ -18,14 +18,14 @@ import (
 
 const (
 	defaultTimeout = time.Second
-	maxTimeout     = 10 * time.Second // and the main plugin's default: a busy kernel makes it slow, and an ADD that fails helps no one
-	maxConfig      = 4 << 20          // bytes: annotations, and the results of other plugins
+	maxTimeout     = 10 * time.Second // also the main plugin's default, because it is slow on a busy kernel
+	maxConfig      = 4 << 20          // bytes: annotations and the results of other plugins are large
 )
 
 // versions are the versions of the specification in which the plugin answers. Chains exist since 0.3.0.
 var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// since is the version in which a command came, if that is not the first one.
+// since is the first version that has a command, if that is not the first of all.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
 func knows(version, command string) bool {
@@ -46,11 +46,11 @@ type config struct {
 	// DEL.
 	Runtime    json.RawMessage `json:"runtimeConfig"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	IPAM       json.RawMessage `json:"ipam"` // with it, this is the main plugin
+	IPAM       json.RawMessage `json:"ipam"` // if set, this is the main plugin
 	Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
 
-	timeout time.Duration // Timeout
-	wait    time.Duration // for the daemon, within timeout
+	timeout time.Duration // of the command: Timeout, or the default
+	wait    time.Duration // for the daemon, as a part of timeout
 }
 
 // parseConfig reads the network configuration. With an error, what could be read is returned too.
@@ -116,7 +116,7 @@ func (c *config) validAttachments() (keys []pod.Key, err error) {
 	return keys, decode(c.Valid, validKey, &keys)
 }
 
-// withValid returns a network configuration in which more attachments are valid.
+// withValid returns a network configuration with more attachments in its list of valid ones.
 func withValid(conf []byte, more []pod.Key) ([]byte, error) {
 	if len(more) == 0 {
 		return conf, nil
@@ -125,7 +125,7 @@ func withValid(conf []byte, more []pod.Key) ([]byte, error) {
 	if err := decode(conf, "", &keys); err != nil {
 		return nil, err
 	}
-	// The second one is the name of an early text of the specification, which libcni passes as well.
+	// The second key is from an early draft of the specification; libcni passes both.
 	for _, key := range []string{validKey, "cni.dev/attachments"} {
 		var list []any
 		if keys[key] == nil {
@@ -145,12 +145,12 @@ func withValid(conf []byte, more []pod.Key) ([]byte, error) {
 	return json.Marshal(keys)
 }
 
-// main reports whether the plugin makes the interface, and not one before it.
+// main reports whether this is the main plugin, which makes the interface, and not a chained one.
 func (c *config) main() bool { return isSet(c.IPAM) }
 
 func isSet(m json.RawMessage) bool { return m != nil && string(m) != "null" }
 
-// hasPrevResult says what is wrong if there is no previous result.
+// hasPrevResult returns what is wrong if there is no previous result.
 func (c *config) hasPrevResult() error {
 	if isSet(c.PrevResult) {
 		return nil
@@ -162,7 +162,7 @@ func (c *config) hasPrevResult() error {
 		because("docs/pods.md has both configurations")
 }
 
-// checkPlace says what is wrong with the plugin's place among others, for ADD.
+// checkPlace returns what is wrong with the plugin's place in the chain, for ADD.
 func (c *config) checkPlace() error {
 	if !c.main() {
 		return c.hasPrevResult()
@@ -173,7 +173,7 @@ func (c *config) checkPlace() error {
 	return nil
 }
 
-// result is the result that a chained plugin was given, and gives on unchanged but for its
+// result is the result that a chained plugin was given, and returns unchanged except for the
 // version, which has to be the configuration's (section 5: ADD Success).
 func (c *config) result() (json.RawMessage, error) {
 	var keys map[string]json.RawMessage
@@ -189,8 +189,8 @@ func (c *config) result() (json.RawMessage, error) {
 	return json.Marshal(keys)
 }
 
-// addresses are those that prevResult has for the interface. What another plugin may have written in a
-// form of its own is not an error: the record is without them.
+// addresses are those that prevResult has for the interface. It is not an error if another plugin wrote
+// the result in a form of its own: then the record has no addresses.
 func (r *request) addresses() (list []netip.Prefix) {
 	var result struct {
 		Interfaces []struct{ Name, Sandbox string }
@@ -232,7 +232,7 @@ func decode(data []byte, prefix string, to any) error {
 	return fail(codeConfig, "the network configuration's %s is %s, want %s", key, article(mistyped.Value), wanted(mistyped.Type))
 }
 
-// article makes of "string", which is encoding/json's word, "a string".
+// article adds an article to the name that encoding/json has for a kind of value: "a string".
 func article(kind string) string {
 	switch {
 	case kind == "bool":

@@ -3,10 +3,10 @@
 // makes the pod's interface. It records each pod in the directory of package podrecord and makes the
 // daemon read it. The section numbers in comments are those of the specification, version 1.1.0.
 //
-// Of the CNI library it uses what executes other plugins, and the results of all versions. It does not use
-// the skeleton, which requires CNI_PATH of commands for which the specification calls it optional,
-// can print an error behind a result, and waits for its input without a limit; and it does not
-// decode prevResult to pass it on, so that keys that no version knows pass through as well.
+// Of the CNI library it uses the packages that execute other plugins and that convert results between
+// versions. It does not use the package skel, which requires CNI_PATH for commands for which the
+// specification calls it optional, can print an error after a result, and waits for its input without a
+// limit. It does not decode prevResult to pass it on, so that unknown keys pass through as well.
 //
 // It refuses to fail because the daemon is down or slow.
 package cni

@@ -38,13 +38,13 @@ func fail(c code, format string, a ...any) *failure {
 	return &failure{Code: c, Message: fmt.Sprintf(format, a...)}
 }
 
-// because adds what to do about it, or why.
+// because adds what to do about it, or why it happened.
 func (f *failure) because(format string, a ...any) *failure {
 	f.Details = fmt.Sprintf(format, a...)
 	return f
 }
 
-// asFailure makes any error one that a command can print.
+// asFailure converts any error to one that a command can print.
 func asFailure(err error) *failure {
 	if known := (*failure)(nil); errors.As(err, &known) {
 		f := *known

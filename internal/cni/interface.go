@@ -21,13 +21,13 @@ import (
 // makeInterface is ADD of the main plugin. Before it returns an error, it undoes what it has done.
 //
 // The record is written before anything is made, and deleted after everything is undone. So DEL and
-// GC find all that a process which was killed has left.
+// GC find everything that a killed process has left.
 func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []string, err error) {
 	m, err := r.mainConfig(p.Annotations)
 	if err != nil {
 		return nil, nil, err
 	}
-	// First, because it may be that of an ADD before, of which nothing is to be undone.
+	// First, because an existing interface may be that of an earlier ADD, which must not be undone.
 	if err := r.CheckFree(r.netns, r.key.Interface, podnet.HostName(r.key)); err != nil {
 		return nil, nil, ofKernel(err)
 	}
@@ -89,7 +89,7 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 	return result, changed, err
 }
 
-// ofKernel is an error of podnet as one of this plugin.
+// ofKernel converts an error of podnet to one of this plugin.
 func ofKernel(err error) error {
 	switch {
 	case errors.Is(err, podnet.ErrExists):
@@ -100,7 +100,7 @@ func ofKernel(err error) error {
 	return err
 }
 
-// pair is the interface for the addresses that the IPAM plugin gave.
+// pair describes the interface to make, with the addresses that the IPAM plugin gave.
 func (r *request) pair(m *mainConfig, given *types100.Result) (*podnet.Pair, error) {
 	p := &podnet.Pair{NetNS: r.netns, Name: r.key.Interface, HostName: podnet.HostName(r.key), Modes: m.modes, MTU: m.MTU}
 	for _, ip := range given.IPs {
@@ -203,8 +203,8 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// removeInterface is DEL of an attachment that the main plugin made. It goes on after errors, but as long as the
-// interface is there, its address stays allocated, so that no other pod gets it.
+// removeInterface is DEL of an attachment that the main plugin made. It goes on after errors; but if the interface
+// cannot be removed, its address stays allocated, so that no other pod gets it.
 func (r *request) removeInterface(k pod.Key, netns string) error {
 	device := podnet.HostName(k)
 	stuck := r.Remove(device)
@@ -217,7 +217,7 @@ func (r *request) removeInterface(k pod.Key, netns string) error {
 	return err
 }
 
-// checkInterface is CHECK of the main plugin, by the result of ADD.
+// checkInterface is CHECK of the main plugin: it compares with the result of ADD.
 func (r *request) checkInterface(made *pod.Pod) error {
 	_, err := r.ipam("CHECK", r.key, r.netns)
 	if err != nil {
@@ -258,10 +258,10 @@ func (r *request) checkInterface(made *pod.Pod) error {
 	return nil
 }
 
-// collectInterfaces is GC of the main plugin: what belongs to attachments that are not valid any more.
+// collectInterfaces is GC of the main plugin: it removes what belongs to attachments that are not valid any more.
 // It goes on after errors, and returns the attachments of which something is left.
 func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error) {
-	records, _, err := r.Dir.List() // what is no record has no interface that could be found by it
+	records, _, err := r.Dir.List() // refused files do not say which interface they are about
 	failed := []error{err}
 	for i := range records {
 		p := &records[i].Pod

@@ -35,7 +35,7 @@ func delegates(getenv func(string) string, stderr io.Writer) delegate {
 	}
 }
 
-// ipam executes a command of the plugin that gives addresses. Its time is its own.
+// ipam executes a command of the plugin that gives addresses. The time that it takes does not count (bound).
 func (r *request) ipam(command string, k pod.Key, netns string) (result *types100.Result, err error) {
 	return r.ipamWith(r.input, command, k, netns)
 }
@@ -68,7 +68,7 @@ func (r *request) collectAddresses(left []pod.Key) error {
 	return err
 }
 
-// ofDelegate is a delegate's error as one of this plugin, with the delegate's code (section 4: "If a delegated
+// ofDelegate converts a delegate's error to one of this plugin, with the delegate's code (section 4: "If a delegated
 // plugin fails, the error should be returned by the upper plugin").
 func ofDelegate(what string, err error) error {
 	var its *types.Error

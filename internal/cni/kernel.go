@@ -24,7 +24,7 @@ type kernel interface {
 	Masqueraded(network string) (devices []string, err error)
 }
 
-// linux is the running one.
+// linux is the running kernel.
 type linux struct{}
 
 func (linux) Cookie(path string) (uint64, error)       { return netns.Cookie(path) }

@@ -26,8 +26,8 @@ type mainConfig struct {
 	except []netip.Prefix // Except
 }
 
-// devices are the values of device and of deviceAnnotation. Netkit has fewer steps for each packet;
-// without Ethernet headers it has none of neighbours either.
+// devices are the values of device and of deviceAnnotation. Netkit does less for each packet than veth;
+// without Ethernet headers it needs no neighbour entries either.
 var devices = map[string][]podnet.Mode{
 	"auto":      {podnet.Netkit, podnet.Veth},
 	"veth":      {podnet.Veth},
@@ -41,7 +41,7 @@ const (
 	maxMTU  = 65535 // bytes: ETH_MAX_MTU
 )
 
-// mainConfig reads the keys of the main plugin, and what the pod's annotations say in their place.
+// mainConfig reads the keys of the main plugin; an annotation of the pod may replace device.
 func (r *request) mainConfig(annotations map[string]string) (*mainConfig, error) {
 	var m mainConfig
 	if err := decode(r.input, "", &m); err != nil {
@@ -75,10 +75,11 @@ func (r *request) mainConfig(annotations map[string]string) (*mainConfig, error)
 	return &m, nil
 }
 
-// maxMasqueraded is the most that fits into an nftables table's name behind a prefix (NFT_NAME_MAXLEN).
+// maxMasqueraded is the longest name of a network, in bytes, that fits into the name of an nftables table after its
+// prefix (NFT_NAME_MAXLEN is 256).
 const maxMasqueraded = 200
 
-// ipamPlugin is the name of the program that gives addresses. DEL needs no other key.
+// ipamPlugin is the name of the program that gives addresses. Of the main plugin's keys, DEL needs only this one.
 func (c *config) ipamPlugin() (string, error) {
 	var ipam struct {
 		Type string `json:"type"`

@@ -21,7 +21,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/podnet"
 )
 
-// fakeIPAM gives the addresses of a result, and knows who holds them.
+// fakeIPAM gives the addresses of a result, and remembers which attachments have them.
 type fakeIPAM struct {
 	result string
 	held   map[pod.Key]bool
@@ -114,7 +114,7 @@ func TestMainAdd(t *testing.T) {
 	}
 }
 
-// What the configuration and the annotation say of the device, the MTU, the routes and DNS.
+// The configuration and the annotation decide on the device, the MTU, the routes and DNS.
 func TestMainKeys(t *testing.T) {
 	for _, c := range []struct {
 		keys       string
@@ -165,15 +165,15 @@ func TestMainEmptyDNS(t *testing.T) {
 	}
 }
 
-// The MTU of the default route's device is not the configuration's mistake.
+// If the MTU of the default route's device is too small, the error does not blame the configuration.
 func TestMainSmallMTU(t *testing.T) {
 	c := mainCall(t, "ADD", nil)
 	c.kernel.mtu = 1279
 	c.fails(t, codeConfig, "the MTU of the default route's device is 1279: IPv6 needs at least 1280")
 }
 
-// A chained tcpilot-cni behind the main one completes its record, and leaves what the main one needs to remove
-// the interface, also if its ADD or DEL is repeated.
+// A chained tcpilot-cni behind the main one completes its record, and keeps what the main one needs to remove
+// the interface, also if ADD or DEL of the chained one is repeated.
 func TestMainBehindItself(t *testing.T) {
 	add := mainCall(t, "ADD", map[string]any{"ipMasq": true, "runtimeConfig": raw(`{"cgroupPath": "/kubepods/podf5", "bandwidth": {"ingressRate": 1000}}`)})
 	prev := add.succeeds(t).stdout
@@ -306,7 +306,7 @@ func TestMainAddIsUndone(t *testing.T) {
 	}
 }
 
-// What ADD cannot remove keeps its address and its record, with which DEL finds both.
+// An interface that ADD cannot remove keeps its address and its record, by which DEL finds both.
 func TestMainAddCannotBeUndone(t *testing.T) {
 	for _, fails := range []string{"make", "masquerade"} {
 		add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
@@ -330,8 +330,8 @@ func TestMainAddCannotBeUndone(t *testing.T) {
 	}
 }
 
-// DEL removes the interface before the address, which is released only if the interface is gone, and keeps the
-// record until all is gone. Nothing but the attachment is needed.
+// DEL removes the interface, then releases the address, and then deletes the record; each step only if the one
+// before succeeded. It needs nothing but the attachment.
 func TestMainDel(t *testing.T) {
 	add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
 	add.succeeds(t)
@@ -383,8 +383,8 @@ func TestMainDel(t *testing.T) {
 	}
 }
 
-// DEL of one network, after its ADD found the interface of another one, leaves all of the other's alone, and
-// gives back what its own IPAM plugin may have given.
+// DEL of one network, after its ADD found the interface of another one, leaves everything of the other alone, and
+// releases the address that its own IPAM plugin may have given.
 func TestMainDelOfAnotherNetwork(t *testing.T) {
 	add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
 	add.succeeds(t)
@@ -552,7 +552,7 @@ func TestMainStatus(t *testing.T) {
 	c.fails(t, codeLimited, "few addresses")
 }
 
-// The time that the IPAM plugin takes is not the plugin's.
+// The time that the IPAM plugin takes does not count for the timeout of the plugin.
 func TestIPAMHasItsOwnTime(t *testing.T) {
 	c := mainCall(t, "ADD", map[string]any{"timeout": "200ms"})
 	c.ipam.slow = 400 * time.Millisecond
@@ -571,8 +571,8 @@ func TestMainDoesNotWaitLong(t *testing.T) {
 	}
 }
 
-// What the plugin changes of the host, it says.
-func TestForwardingIsSaid(t *testing.T) {
+// The plugin reports each setting of the host that it changed.
+func TestForwardingIsReported(t *testing.T) {
 	c := mainCall(t, "ADD", nil)
 	p := c.plugin(nil, nil)
 	var stdout, stderr strings.Builder

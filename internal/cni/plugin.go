@@ -30,22 +30,20 @@ type plugin struct {
 	Process
 	kernel
 	delegate delegate
-	// patience is how long the plugin waits for its input, which says how long the rest may take.
+	// patience is how long the plugin waits for its input. The timeout of the command is in the input.
 	patience time.Duration
 }
 
 // answer is the outcome of a command.
 type answer struct {
-	output  json.RawMessage // nothing, or for standard output
-	changed bool            // the daemon should read the records again, also after an error
-	pod     string          // for messages
-	// settings of the host that were changed, also if there is an error
-	settings []string
-	// warning is why the pod's interface could not be found
-	warning error
+	output   json.RawMessage // for standard output; nil: nothing
+	changed  bool            // the daemon should read the records again, also after an error
+	pod      string          // for messages
+	settings []string        // settings of the host that were changed, also if there is an error
+	warning  error           // why the pod's interface could not be found
 }
 
-// request is a command with all that was passed.
+// request is a command with everything that the runtime passed.
 type request struct {
 	environment
 	config
@@ -62,7 +60,7 @@ func (p *plugin) run() (exit int) {
 		return p.fail(err, "")
 	}
 	if e.command == "VERSION" {
-		p.patience = min(p.patience, defaultTimeout) // a person may not know of the input
+		p.patience = min(p.patience, defaultTimeout) // a person who runs the program may give no input
 		data, _ := p.input()
 		return p.print(versionInfo(data))
 	}
@@ -101,7 +99,7 @@ func (p *plugin) run() (exit int) {
 		defer cancel()
 		_, err := within(wait, func() (struct{}, error) { return struct{}{}, syncPods(wait, c.Socket) })
 		if err != nil {
-			// The record is what counts: the daemon reads it when it starts, and every 5 s.
+			// Not an error: the daemon reads the records when it starts, and every 5 s.
 			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v\n", e.command, a.pod, explainSync(e.command, c.Socket, err))
 		}
 	}
@@ -182,8 +180,8 @@ type versionDocument struct {
 	Supported []string `json:"supportedVersions"`
 }
 
-// versionInfo answers in the version of the request, which people who call the program by hand
-// leave out.
+// versionInfo answers in the version of the request; in the newest one if the request has none, because
+// a person runs the program.
 func versionInfo(data []byte) versionDocument {
 	var asked struct {
 		Version string `json:"cniVersion"`
@@ -194,7 +192,7 @@ func versionInfo(data []byte) versionDocument {
 	return versionDocument{asked.Version, versions}
 }
 
-// name is how messages call the attachment's pod.
+// name is the name of the attachment's pod in messages.
 func name(namespace, name string, key pod.Key) string {
 	if name == "" {
 		return "container " + key.Container

@@ -30,7 +30,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
-// prevResult is of an earlier plugin: with keys that no version knows, and white space.
+// prevResult is the result of an earlier plugin: with keys that no version knows, and white space.
 const prevResult = `{ "cniVersion": "VERSION",  "ips": [{"address": "10.1.0.5/16", "interface": 0, "version": "4"}],
 	"interfaces": [{"name": "eth0", "sandbox": "/run/netns/blue", "later": [1e400]}], "dns": {} }`
 
@@ -297,7 +297,7 @@ func TestAddAgain(t *testing.T) {
 	}
 }
 
-// What runtimes leave out, or pass as null, is empty in the record.
+// Values that runtimes leave out, or pass as null, are empty in the record.
 func TestAddWithLittle(t *testing.T) {
 	for _, rc := range []any{nil, raw("null"), raw(`{}`), raw(`{"bandwidth": null, "cgroupPath": null, "io.kubernetes.cri.pod-annotations": null}`)} {
 		d := newDir(t)
@@ -612,7 +612,7 @@ func TestDaemonIsAsked(t *testing.T) {
 	}
 }
 
-// Whatever the daemon does, ADD and DEL succeed in time, and one line tells what it means.
+// Whatever the daemon does, ADD and DEL succeed in time, and print one line that says what it means.
 func TestDaemonFails(t *testing.T) {
 	hang := make(chan struct{})
 	var answers atomic.Value
@@ -687,7 +687,7 @@ type blocked struct {
 
 func (b blocked) Cookie(string) (uint64, error) { <-b.until; return 0, errors.New("end of test") }
 
-// Nothing that blocks holds the command up.
+// A command ends within its timeout, whatever blocks.
 func TestTimeout(t *testing.T) {
 	never := make(chan struct{})
 	t.Cleanup(func() { close(never) })

@@ -15,14 +15,14 @@ import (
 
 const maxAnswer = 64 << 10 // bytes
 
-// syncRequest is HTTP/1.0 so that the answer ends with the connection. The host is the daemon at
-// the other end of the socket, whatever its name.
+// syncRequest is HTTP/1.0, so that the answer ends with the connection. The header Host may have any
+// value.
 const syncRequest = "POST /v1/pods/sync HTTP/1.0\r\nHost: tcpilot\r\nContent-Length: 0\r\n\r\n"
 
 // syncPods makes the daemon at a socket read the records, and waits until rules hold for them.
 //
-// It does without net/http, which makes this program, of which a pod's start and end run three,
-// more than twice as large.
+// It does without net/http, which would make this program more than twice as large: the start and the end of
+// a pod run it three times.
 func syncPods(ctx context.Context, socket string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -60,7 +60,7 @@ func syncPods(ctx context.Context, socket string) error {
 	return errors.New(answer.Error)
 }
 
-// explainSync says what an error of syncPods means.
+// explainSync returns what an error of syncPods means, and what follows from it.
 func explainSync(command, socket string, err error) string {
 	why := fmt.Sprintf("tcpilot at %s has not read the records: %v", socket, err)
 	switch {

@@ -12,7 +12,7 @@ import (
 // Type is the name of the plugin's program, and the type of its entry.
 const Type = "tcpilot-cni"
 
-// chain is where the plugins of a network configuration list are in its text (CNI 1.1, section 1).
+// chain is the text of a network configuration list (CNI 1.1, section 1), and where its plugins are in it.
 type chain struct {
 	text    []byte
 	plugins []entry
@@ -22,7 +22,7 @@ type chain struct {
 type entry struct {
 	start, end int
 	kind       string
-	makes      bool // the pod's interface: it has the key ipam
+	makes      bool // it makes the pod's interface: it has the key ipam
 }
 
 // parse finds the plugins. The text is valid JSON if there is no error.
@@ -42,7 +42,7 @@ func parse(text []byte) (c chain, err error) {
 		if err != nil {
 			return c, err
 		}
-		if key != "plugins" { // as libcni compares it
+		if key != "plugins" { // libcni compares the case as well
 			var skipped json.RawMessage
 			if err := d.Decode(&skipped); err != nil {
 				return c, err
@@ -100,8 +100,8 @@ func (c *chain) ours() int {
 	return -1
 }
 
-// with returns the text with an entry behind the last plugin: on a line of its own if that plugin
-// begins one.
+// with returns the text with an entry after the last plugin: on a line of its own if that plugin
+// begins a line.
 func (c *chain) with(entry string) []byte {
 	last := c.plugins[len(c.plugins)-1]
 	line := c.text[bytes.LastIndexByte(c.text[:last.start], '\n')+1 : last.start]
@@ -112,7 +112,7 @@ func (c *chain) with(entry string) []byte {
 	return splice(c.text, last.end, last.end, between+entry)
 }
 
-// without returns the text without the entry at i: what with returned becomes what it was given.
+// without returns the text without the entry at i. It reverses with.
 func (c *chain) without(i int) []byte {
 	if i == 0 {
 		return splice(c.text, c.plugins[0].start, c.plugins[1].start, "")

@@ -18,15 +18,15 @@ const (
 	maxProgram = 64 << 20 // bytes of the plugin
 )
 
-// temporarySuffix ends the names of files that are being written. Runtimes do not read them, because it is
-// none of configExtensions, and their names begin with a dot.
+// temporarySuffix ends the names of files that are being written. Runtimes do not read them, because the suffix is
+// not one of configExtensions.
 const temporarySuffix = ".tcpilot-new"
 
 func temporary(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+temporarySuffix)
 }
 
-// removeTemporaries removes what a process that was killed has left. The caller has the lock.
+// removeTemporaries removes the temporary files of processes that were killed. The caller has the lock.
 func removeTemporaries(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -37,8 +37,8 @@ func removeTemporaries(dir string) error {
 	return err
 }
 
-// read reads a network configuration. It is not changed through a symbolic link, because runtimes watch the
-// directory that they read: they would not notice.
+// read reads a network configuration. It refuses a symbolic link, because runtimes watch only the directory of
+// the link, and would not notice that its target was changed.
 func read(file string) ([]byte, error) {
 	if info, err := os.Lstat(file); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return nil, fmt.Errorf("%s is a symbolic link: put the file itself there", file)
@@ -50,8 +50,8 @@ func read(file string) ([]byte, error) {
 	return text, nil
 }
 
-// replace writes next in place of a file whose contents were before. Owner and mode stay. Whoever reads
-// the file finds the one or the other, also after a crash of the host. It fails if the file was changed meanwhile.
+// replace writes next in place of a file whose contents were before. Owner and mode stay. Readers find the old
+// or the new contents, also after a crash of the host. It fails if the file was changed meanwhile.
 func replace(file string, before, next []byte) error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -74,7 +74,7 @@ func replace(file string, before, next []byte) error {
 	return syncDir(filepath.Dir(file))
 }
 
-// write writes a new file with the mode and the owner of another one to the disk.
+// write writes a new file with the mode and the owner of another one, and syncs it to the disk.
 func write(path string, data []byte, like fs.FileInfo) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -87,8 +87,8 @@ func write(path string, data []byte, like fs.FileInfo) error {
 	return errors.Join(err, f.Chmod(like.Mode().Perm()), f.Sync(), f.Close())
 }
 
-// copyProgram puts the plugin's program in place, unless that is there already. A runtime may run it at
-// any moment: it finds the old one or the new one.
+// copyProgram installs the plugin's program, unless the same one is installed already. A runtime may run it
+// at any moment: it finds the old program or the new one.
 func (n Node) copyProgram(from string) (copied bool, err error) {
 	if from == n.Program() {
 		return false, nil
@@ -120,7 +120,7 @@ func (n Node) copyProgram(from string) (copied bool, err error) {
 	return true, syncDir(n.BinDir)
 }
 
-// executable is a file as it is installed: for all to run, and owned by the process.
+// executable is the mode and owner of an installed program: everybody may run it, and this process owns it.
 type executable struct{ fs.FileInfo }
 
 func (executable) Mode() fs.FileMode { return 0o755 }

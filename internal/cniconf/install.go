@@ -45,7 +45,7 @@ func (n Node) Install(program string) (did []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The program first: from the moment when the file has the entry, pods need it.
+	// The program first: as soon as the file has the entry, pods need the program.
 	copied, err := n.copyProgram(program)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (n Node) Install(program string) (did []string, err error) {
 }
 
 // Uninstall takes the plugin out of all network configurations of the node, and removes its program if
-// no pod has a record, or if force is set. It returns what it changed, and why the program stays.
+// no pod has a record, or if force is set. It returns what it changed, and if the program stays, why.
 func (n Node) Uninstall(force bool) (did []string, stays string, err error) {
 	release, err := n.lock()
 	if err != nil {
@@ -106,7 +106,7 @@ func (n Node) Uninstall(force bool) (did []string, stays string, err error) {
 	return append(did, "removed "+n.Program()), "", nil
 }
 
-// removeFrom takes the plugin out of one file, wherever in the chain it is.
+// removeFrom takes the plugin out of one file, also if it occurs several times in the chain.
 func removeFrom(file string) (removed bool, err error) {
 	text, err := read(file)
 	if err != nil || !strings.Contains(string(text), Type) {
@@ -177,9 +177,9 @@ func (n Node) files() (files []string, err error) {
 	return files, nil
 }
 
-// entry is the plugin's part of a configuration. Paths are in it only if they are not the default.
+// entry is the plugin's entry in a configuration. It has only those paths that are not the default.
 func (n Node) entry() string {
-	// Not a struct, so that keys are in this order and it reads as in the documentation.
+	// Not marshalled from a struct, so that it has the spaces of the documentation's examples.
 	text := `{"type": "` + Type + `"`
 	for _, o := range []struct{ key, value, standard string }{
 		{"dir", n.Records, defaults.PodsDir}, {"socket", n.Socket, defaults.Socket},
