@@ -20,9 +20,9 @@ type Path struct {
 	MTU     uint32 // the least of the devices and of the routes that were looked up; 0 without any
 }
 
-// PodMTU is the greatest MTU of IPv6 for a pod whose device on the host is given, in bytes. Segments of the pod, and those that
-// others send to it because it announces this MTU, leave room for the extension header of packets above 64 KB,
-// so that the host's stack forwards these (see Goal.Forwards).
+// PodMTU is the greatest MTU of IPv6, in bytes, for a pod whose device on the host is given. Segments of the pod, and
+// segments that others send to it because its MSS follows from this MTU, leave room for the extension header of
+// packets above 64 KB, so that the host's stack forwards these (see Goal.Forwards).
 func (p *Path) PodMTU(host rtnetlink.Link) uint32 {
 	mtu := host.MTU
 	if p.MTU != 0 {
@@ -31,17 +31,18 @@ func (p *Path) PodMTU(host rtnetlink.Link) uint32 {
 	return mtu - min(mtu, jumbo)
 }
 
-// elsewhere are addresses of documentation (RFC 5737, RFC 3849), which stand for all those that only a default
-// route has.
+// elsewhere are addresses for documentation (RFC 5737, RFC 3849). They stand for all addresses to which only a
+// default route leads.
 var elsewhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
-// tunnels are kinds of devices with Ethernet headers that put packets into others: these have at most 64 KB.
+// tunnels are kinds of devices with Ethernet headers that encapsulate packets; encapsulated packets have at most
+// 64 KB.
 var tunnels = []string{"vxlan", "geneve", "gretap", "ip6gretap", "erspan", "ip6erspan", "bareudp"}
 
 // stacked are kinds of devices that send by the device below them.
 var stacked = []string{"vlan", "macvlan", "ipvlan", "macsec"}
 
-// unfit are kinds of devices with others below, which need not all have the sizes.
+// unfit are kinds of devices with several devices below, of which some may not support the sizes.
 var unfit = []string{"bridge", "openvswitch"}
 
 // FindPath finds the way of packets of pods to other hosts: by the devices with these names, and by those of the host's
@@ -56,7 +57,7 @@ func FindPath(names []string, networks []netip.Prefix) (Path, error) {
 	for _, name := range names {
 		d, err := rtnetlink.LinkByName(name)
 		if errors.Is(err, unix.ENODEV) {
-			continue // not yet: it is found when it has come
+			continue // not there yet: a later call finds it
 		}
 		if err == nil {
 			err = p.add(d)
@@ -89,7 +90,7 @@ func (p *Path) addRoute(a netip.Addr) error {
 		return fmt.Errorf("the route to %s encapsulates packets, and these have at most 64 KB then", a)
 	}
 	d, err := rtnetlink.LinkByIndex(r.Device)
-	if err == nil && d.Hardware != unix.ARPHRD_LOOPBACK { // else it is the host's own
+	if err == nil && d.Hardware != unix.ARPHRD_LOOPBACK { // by loopback: the address is the host's own
 		p.atMost(r.MTU)
 		err = p.add(d)
 	}

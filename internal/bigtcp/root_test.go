@@ -35,7 +35,7 @@ func device(t *testing.T, name string) rtnetlink.Link {
 	return d
 }
 
-// Each value gets what is asked for, also where the kernel couples two of them, and all come back.
+// Each value becomes what is asked for, also if the kernel couples two of them, and all are restored.
 func TestRootSizes(t *testing.T) {
 	need(t)
 	a, b := testenv.NetNS(t), testenv.NetNS(t)
@@ -78,7 +78,7 @@ func TestRootSizes(t *testing.T) {
 	}
 }
 
-// A device that cannot carry packets above 64 KB is refused by its name, wherever on the path it is.
+// A device that cannot carry packets above 64 KB is named in the error, wherever on the path it is.
 func TestRootPath(t *testing.T) {
 	need(t)
 	a, b := testenv.NetNS(t), testenv.NetNS(t)

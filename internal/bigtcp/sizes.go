@@ -15,15 +15,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
-// Size is the largest packet that is asked for, in bytes. The kernel's limit is 512 KB (GSO_MAX_SIZE); a
-// packet of 192 KB keeps within the fragments that each kernel has in a packet (MAX_SKB_FRAGS is 17 at
-// least) also if these have only 12 KB each, and carries answers of 80 KB in one.
+// Size is the largest packet that is asked for, in bytes. The kernel's limit is 512 KB (GSO_MAX_SIZE). A
+// packet of 192 KB fits into the page fragments of an skb on all kernels (MAX_SKB_FRAGS is at least 17), even
+// if these have only 12 KB each, and it can carry an answer of 80 KB whole.
 const Size = 192 << 10
 
 // legacy is the largest packet without BIG TCP, in bytes (GSO_LEGACY_MAX_SIZE).
 const legacy = 65536
 
-// ErrIgnored says that the kernel accepted sizes and has other ones.
+// ErrIgnored says that the kernel accepted sizes, but did not set them.
 var ErrIgnored = errors.New("the kernel accepted other sizes of packets, but does not have them: BIG TCP for IPv4 and IPv6 needs Linux 6.3")
 
 // jumbo is the length of the extension header that the kernel puts into IPv6 packets above 64 KB, and takes out when it
@@ -33,14 +33,14 @@ const jumbo = 8
 // minMTU is the least MTU of IPv6, in bytes (IPV6_MIN_MTU).
 const minMTU = 1280
 
-// Values are the sizes of packets of a device, and its MTU of IPv6 (net.ipv6.conf.DEVICE.mtu), in bytes; that is 0 if
-// it has no IPv6, or is not of interest.
+// Values are the sizes of packets of a device, and its MTU of IPv6 (net.ipv6.conf.DEVICE.mtu), in bytes. MTU6 is 0 if
+// the device has no IPv6, or if it is not to be set.
 type Values struct {
 	rtnetlink.Sizes
 	MTU6 uint32 `json:"ipv6_mtu,omitempty"`
 }
 
-// Of are the values of a device that are of interest for others.
+// Of returns v with those values only that others has, to compare the two.
 func (v Values) Of(others Values) Values {
 	if others.MTU6 == 0 {
 		v.MTU6 = 0
@@ -69,18 +69,17 @@ func mtuOf(device string) string {
 	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".mtu"
 }
 
-// Goal is what the devices of a pod, or one that leads to other hosts, are to have.
+// Goal is what a device of a pod, or one that leads to other hosts, is to have.
 type Goal struct {
-	Size uint32
-	// MTU6 is the greatest MTU of IPv6, 0 for any: see Path.PodMTU.
-	MTU6 uint32
-	// Forwards says that IPv6 packets that arrive here may be others' and are forwarded. The kernel refuses to forward
-	// those above 64 KB that fill the MTU, because it counts the extension header that they do not have on the wire
-	// (ip6_pkt_too_big, skb_gso_validate_network_len). So none may be made of what arrives.
+	Size uint32 // largest packet, in bytes
+	MTU6 uint32 // greatest MTU of IPv6, in bytes (see Path.PodMTU); 0: any
+	// Forwards says that the host forwards IPv6 packets that arrive at the device. The kernel refuses to forward packets
+	// above 64 KB whose segments fill the MTU, because it counts the extension header that they do not have on the wire
+	// (ip6_pkt_too_big, skb_gso_validate_network_len). So GRO of IPv6 must not make such packets.
 	Forwards bool
 }
 
-// Of is what a device has with the goal that had v: what is larger already stays.
+// Of returns the values that a device with the values v gets for the goal. Larger sizes stay.
 func (g Goal) Of(v Values) Values {
 	to := Values{rtnetlink.Sizes{GSO: max(v.GSO, g.Size), GRO: max(v.GRO, g.Size), GSO4: max(v.GSO4, g.Size), GRO4: max(v.GRO4, g.Size)}, v.MTU6}
 	if g.Forwards {
@@ -92,8 +91,8 @@ func (g Goal) Of(v Values) Values {
 	return to
 }
 
-// Set gives a device of the calling thread's network namespace its values, and reads them back. The MTU is
-// never too large for packets above 64 KB meanwhile.
+// Set gives a device of the calling thread's network namespace its values, and reads them back. It lowers the MTU
+// before it sets the sizes, and raises it after that, so that the MTU is never too large for packets above 64 KB.
 func Set(index int, v Values) error {
 	d, now, err := Read(index)
 	if err != nil {
@@ -123,8 +122,8 @@ func Set(index int, v Values) error {
 	return nil
 }
 
-// Restored is what a device has after a change was taken back: what it had before, except where it
-// does not have what it was given any more, because somebody else has changed it.
+// Restored returns the values that a device is to have when a change is taken back: those from before the
+// change, except that values which somebody else has changed since stay.
 func Restored(now, given, before Values) Values {
 	one := func(now, given, before uint32) uint32 {
 		if now == given {
@@ -136,7 +135,7 @@ func Restored(now, given, before Values) Values {
 		GSO4: one(now.GSO4, given.GSO4, before.GSO4), GRO4: one(now.GRO4, given.GRO4, before.GRO4)}, one(now.MTU6, given.MTU6, before.MTU6)}
 }
 
-// CheckPair says why a pod's pair of devices cannot have packets of the size; nil if it can.
+// CheckPair returns why a pod's pair of devices cannot have packets of Path.Size; nil if it can.
 func (p *Path) CheckPair(host, inside rtnetlink.Link) error {
 	if host.Master != 0 {
 		master, err := rtnetlink.LinkByIndex(host.Master)
@@ -158,7 +157,7 @@ func (p *Path) CheckPair(host, inside rtnetlink.Link) error {
 	return nil
 }
 
-// Try says why this kernel does not have it; nil if it does. It sets the sizes of a pair of devices in a
+// Try returns why this kernel does not support BIG TCP; nil if it does. It sets the sizes of a pair of devices in a
 // namespace that ends with the attempt.
 func Try() error {
 	return netns.InNew(func() error {

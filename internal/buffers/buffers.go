@@ -26,7 +26,7 @@ func (w Which) Sysctl() string {
 	return "net.ipv4.tcp_rmem"
 }
 
-// Limits are the maxima of a namespace in bytes, as they are now, by Which; 0 is unknown.
+// Limits are the present maxima of a namespace in bytes, by Which; 0 is unknown.
 type Limits [NumLimits]uint64
 
 const (
@@ -36,17 +36,18 @@ const (
 	// evidenceAge is how long a sample counts.
 	evidenceAge = time.Minute
 	// receiveShare is the least product of receive rate and least round-trip time, as a share
-	// of the receive limit, with which a connection needs more: half of the buffer is overhead
-	// (tcp_adv_win_scale; since Linux 6.6, the measured ratio), and the rate of a sample
-	// contains idle time.
+	// of the receive limit, with which a connection needs more. It is far below 1, because half
+	// of the buffer is overhead (tcp_adv_win_scale; since Linux 6.6, the measured ratio), and
+	// because the rate of a sample contains idle time.
 	receiveShare = 1. / 4
-	// sendShare is the same of send rate and smoothed round-trip time for the send limit, of
-	// which a connection that is bound has between two thirds (sk_stream_min_wspace) and all in
-	// flight while it sends.
+	// sendShare is the least product of send rate and smoothed round-trip time, as a share of
+	// the send limit. A connection that the limit bounds has between two thirds
+	// (sk_stream_min_wspace) and all of it in flight while it sends.
 	sendShare = 0.4
-	// windowRoom is by how much the congestion window must exceed what is in flight: then
-	// something else bounds the connection. The kernel's own measure, the time limited by the
-	// send buffer, is 0 to 18 % for connections at a third of the rate that the path has.
+	// windowRoom is the least ratio of the congestion window to what is in flight that shows
+	// that something else bounds the connection. The kernel's own measure, the time limited by
+	// the send buffer, does not show it: it is 0 to 18 % for connections at a third of the
+	// path's rate.
 	windowRoom = 1.4
 	// step is the factor of one raise: as much as the kernel's autotuning grows in a round trip.
 	step = 2
@@ -94,17 +95,18 @@ type key struct {
 
 type limit struct {
 	raised Raised // Limit is 0 if it was not raised
-	left   bool   // to the administrator, who changed it
-	// needs are the greatest bytes in flight of bound connections since the limit changed, the
-	// greatest first: one sample for each. at is the time of the latest, Unix nanoseconds.
+	left   bool   // left to the administrator, who changed it
+	// needs are the greatest numbers of bytes in flight in samples of bound connections since
+	// the limit changed, the greatest first.
 	needs [evidence]uint64
-	at    int64
+	at    int64 // Unix nanoseconds of the latest such sample
 }
 
 // clear forgets the evidence.
 func (l *limit) clear() { l.needs = [evidence]uint64{} }
 
-// need is what as many connections as evidence asks for have in flight; 0 if there are fewer.
+// need is the number of bytes that at least `evidence` samples had in flight; 0 if there are
+// fewer samples.
 func (l *limit) need() uint64 { return l.needs[evidence-1] }
 
 // New returns a controller that raises limits up to max bytes.
@@ -112,8 +114,8 @@ func New(max uint64) *Controller {
 	return &Controller{max: max, limits: make(map[key]*limit)}
 }
 
-// Observe notes whether a connection is bound by its buffers. Samples of connections that are
-// not bound cost next to nothing.
+// Observe notes the need of a connection that is bound by its buffers. For other connections it
+// does next to nothing.
 func (c *Controller) Observe(s *tcp.Sample) {
 	if !s.Has(tcp.FlagRcvbufMax) && !s.Has(tcp.FlagSndbufMax) || s.MinRTT == 0 || s.Kind == tcp.KindFailedConnect {
 		return
@@ -203,7 +205,7 @@ func (c *Controller) Decide(now int64, current map[uint64]Limits, short bool) (c
 	return changes, left
 }
 
-// shortage begins a pause, a longer one if the latest has not been over for as long.
+// shortage begins a pause: twice as long as the one before if that ended less than lastPause ago.
 func (c *Controller) shortage(now int64) {
 	switch {
 	case now < c.until:
@@ -238,14 +240,14 @@ func (c *Controller) raise(now int64, current map[uint64]Limits) (changes []Chan
 		if have < least || to <= have || need < needed(k.which, have) {
 			continue
 		}
-		l.clear() // it is of the limit that was
+		l.clear() // it was evidence for the old limit
 		changes = append(changes, Change{NetNS: k.netns, Which: k.which, From: have, To: to, Why: fmt.Sprintf(
 			"connections are bound by it with %.1f MB in flight", float64(need)/1e6)})
 	}
 	return changes
 }
 
-// needed is how much a connection must have in flight to need more than a limit.
+// needed is how many bytes a connection must have in flight to need a higher limit.
 func needed(w Which, limit uint64) uint64 {
 	if w == Send {
 		return uint64(sendShare * float64(limit))
@@ -267,7 +269,7 @@ func (c *Controller) Wrote(ch Change, now int64) {
 	l.raised = c.After(ch, now)
 }
 
-// After is the raised limit as it will be after a change.
+// After is the record of the raised limit as it will be after a change.
 func (c *Controller) After(ch Change, now int64) Raised {
 	r := Raised{NetNS: ch.NetNS, Which: ch.Which, Original: ch.From, Limit: ch.To, At: now, Why: ch.Why}
 	if l := c.limits[key{ch.NetNS, ch.Which}]; l != nil && l.raised.Limit != 0 {
@@ -294,7 +296,7 @@ func (c *Controller) IsRaised(netns uint64, w Which) bool {
 	return l != nil && l.raised.Limit != 0
 }
 
-// RestoreAll returns the changes that take back every raise, for the end.
+// RestoreAll returns the changes that take back every raise when tcpilot stops.
 func (c *Controller) RestoreAll() []Change { return c.restore("tcpilot stops") }
 
 // Raised lists the limits that are raised now, in order.
@@ -319,7 +321,7 @@ func (c *Controller) Forget(exists func(netns uint64) bool) {
 	}
 }
 
-// Release lets limits be raised again that were left to the administrator.
+// Release ends that limits are left to the administrator: they may be raised again.
 func (c *Controller) Release() {
 	for k, l := range c.limits {
 		if l.left {

@@ -20,7 +20,7 @@ func upload(at int64) *tcp.Sample {
 		BytesAcked: 100e6, MinRTT: 200_000, SRTT: 200_000, Cwnd: 5800, MSS: 1448}
 }
 
-// download is one that receives as much.
+// download is a connection that receives as much.
 func download(at int64) *tcp.Sample {
 	return &tcp.Sample{Kind: tcp.KindInterval, At: at, NetNS: here, Flags: tcp.FlagRcvbufMax, Duration: 8 * time.Second,
 		BytesReceived: 100e6, MinRTT: 200_000, SRTT: 200_000, Cwnd: 10, MSS: 1448}
@@ -138,7 +138,7 @@ func TestSecondGreatestNeedCounts(t *testing.T) {
 	}
 }
 
-// Without memory nothing stays raised, and nothing is raised for a while, longer each time.
+// When TCP is short of memory, nothing stays raised, and nothing is raised for a while, longer each time.
 func TestShortageOfMemory(t *testing.T) {
 	c, now := New(64*mib), t0
 	raise := func() []Change {
@@ -169,7 +169,7 @@ func TestShortageOfMemory(t *testing.T) {
 	}
 }
 
-// What an administrator writes stays, until the configuration is read again.
+// A limit that an administrator changes stays as it is, until the configuration is read again.
 func TestAdministratorWins(t *testing.T) {
 	c := New(64 * mib)
 	c.Observe(upload(t0))

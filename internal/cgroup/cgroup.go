@@ -25,8 +25,8 @@ func Root() (string, error) {
 	return wholeBeforePart(mounts, isCgroup2)
 }
 
-// wholeBeforePart prefers a mount of the whole hierarchy to a bind mount of a part, and
-// ignores mounts that another one hides.
+// wholeBeforePart returns the mount point of a mount of the whole hierarchy; if there is none, of a
+// bind mount of a part. It ignores mounts that another one hides.
 func wholeBeforePart(mounts []*mountinfo.Info, visible func(dir string) bool) (string, error) {
 	part := ""
 	for _, m := range mounts {
@@ -51,9 +51,9 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &s) == nil && int64(s.Type) == unix.CGROUP2_SUPER_MAGIC
 }
 
-// IsWhole reports whether the directory of a cgroup is the root of the whole
-// hierarchy. In a cgroup namespace of its own a process sees only a part. The directory
-// of that looks like the root, but has files that the root does not have.
+// IsWhole reports whether the directory of a cgroup is the root of the whole hierarchy.
+// A process in a cgroup namespace of its own sees only a part of the hierarchy, at whose top is
+// a directory that looks like the root, but has files that the root does not have.
 func IsWhole(dir string) (bool, error) {
 	if _, err := idOf(dir); err != nil {
 		return false, err
@@ -67,7 +67,7 @@ func IsWhole(dir string) (bool, error) {
 	return false, err
 }
 
-// ID is the id of a cgroup as BPF sees it (kn->id). It is given as a directory below the mount or, as in
+// ID is the id of a cgroup as BPF programs see it (kn->id). path is its directory below the mount or, as in
 // /proc/PID/cgroup, below the hierarchy's root.
 func ID(path string) (uint64, error) {
 	root, err := Root()
@@ -77,8 +77,8 @@ func ID(path string) (uint64, error) {
 	return idOf(dirOf(root, path))
 }
 
-// IDs are the ids of the cgroups of now that a path names, or that a pattern (path.Match) matches; none if there are none.
-// A backslash alone makes no pattern: names of systemd have some.
+// IDs are the ids of the existing cgroups that a path names, or that a pattern (path.Match) matches. Without any of
+// *, ? and [ it is a path: a backslash alone does not make a pattern, because names of systemd units have some.
 func IDs(pattern string) (ids []uint64) {
 	if !strings.ContainsAny(pattern, "*?[") {
 		if id, err := ID(pattern); err == nil {
@@ -90,10 +90,10 @@ func IDs(pattern string) (ids []uint64) {
 	if err != nil {
 		return nil
 	}
-	// A bad pattern matches nothing; it is refused where it is read.
+	// A bad pattern matches nothing; the configuration refuses it.
 	found, _ := fs.Glob(os.DirFS(root), strings.TrimPrefix(strings.TrimPrefix(pattern, root), "/"))
 	for _, name := range found {
-		if id, err := idOf(filepath.Join(root, name)); err == nil { // no file
+		if id, err := idOf(filepath.Join(root, name)); err == nil { // an error: it is a file, or has gone
 			ids = append(ids, id)
 		}
 	}

@@ -330,8 +330,8 @@ func TestMainAddCannotBeUndone(t *testing.T) {
 	}
 }
 
-// DEL removes the interface, then releases the address, and then deletes the record; each step only if the one
-// before succeeded. It needs nothing but the attachment.
+// DEL releases the address only if the interface is gone, and deletes the record only if nothing else is left. It
+// needs nothing but the attachment.
 func TestMainDel(t *testing.T) {
 	add := mainCall(t, "ADD", map[string]any{"ipMasq": true})
 	add.succeeds(t)

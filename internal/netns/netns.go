@@ -16,12 +16,12 @@ import (
 // Dir is where ip-netns(8) and CNI runtimes keep named namespaces.
 const Dir = "/run/netns"
 
-// Own is the namespace of the calling thread. /proc/self/ns/net is that of the main
-// thread, which may be in another one.
+// Own is the file of the calling thread's namespace. /proc/self/ns/net is that of the main
+// thread, which may be in another namespace.
 const Own = "/proc/thread-self/ns/net"
 
-// Path is the file of a namespace that is given by path, by name, or as "" for the
-// calling thread's own.
+// Path is the file of a namespace that is given by its path, by its name in Dir, or as "" for
+// the calling thread's own.
 func Path(name string) string {
 	switch {
 	case name == "":
@@ -43,9 +43,9 @@ func In(name string, f func() error) error {
 	return Do(ns, f)
 }
 
-// InSame is In for the namespace that has a cookie. A path in /proc refers to another one once its process
-// has moved, or once its id is that of another process, and a name to an empty file once it is
-// unmounted: then f does not run, and the error is fs.ErrNotExist.
+// InSame is In for a namespace whose cookie is known. If name leads to another namespace by now, f does not
+// run, and the error is fs.ErrNotExist. A path in /proc does so when its process has moved, or when another
+// process has its id; a name leads to an empty file when it is unmounted.
 func InSame(name string, cookie uint64, f func() error) error {
 	err := In(name, func() error {
 		now, err := ownCookie()
@@ -82,7 +82,7 @@ func do(ns int, f func() error) error {
 		return err
 	}
 	err = f()
-	_ = leave() // the thread stays locked and ends with this goroutine
+	_ = leave() // after an error the thread stays locked, and ends with this goroutine
 	return err
 }
 
@@ -122,8 +122,8 @@ func InNew(f func() error) error {
 	})
 }
 
-// Cookie is the number that identifies a namespace in BPF (path or name, as for Path).
-// It is not used again until reboot.
+// Cookie is the number that identifies a namespace (path or name, as for Path), as
+// bpf_get_netns_cookie returns it. It is not used again until reboot.
 func Cookie(name string) (cookie uint64, err error) {
 	err = In(name, func() error {
 		cookie, err = ownCookie()

@@ -13,10 +13,10 @@ type Link struct {
 	Hardware uint16 // ARPHRD_ETHER, ...
 	MAC      [6]byte
 	Kind     string // veth, netkit, ...; empty for a physical device
-	Below    int    // index of the other end of a pair, or of the device that this one sends by; 0 if it has none
-	BelowNS  int32  // id of the network namespace of Below, as this one numbers them
+	Below    int    // IFLA_LINK: index of the other end of a pair, or of the device that this one sends by; 0: none
+	BelowNS  int32  // IFLA_LINK_NETNSID: id of the network namespace of Below, valid in the calling thread's; SameNS
 	Master   int    // index of the bridge, bond, ... that it belongs to; 0 if to none
-	MTU      uint32
+	MTU      uint32 // bytes
 	Sizes
 	MaxSize uint32 // the most that GSO sizes can be (tso_max_size), bytes; 0 before Linux 5.19
 }
@@ -30,7 +30,7 @@ type Sizes struct {
 	GRO4 uint32 `json:"gro_ipv4_max_size"`
 }
 
-// SameNS is the id of the network namespace itself: IFLA_LINK_NETNSID is missing then.
+// SameNS stands for the id of the same network namespace: IFLA_LINK_NETNSID is missing then.
 const SameNS = -1
 
 // LinkByIndex reads a device of the calling thread's network namespace.
@@ -38,7 +38,7 @@ func LinkByIndex(index int) (Link, error) {
 	return readLink(index, nil)
 }
 
-// LinkByName is LinkByIndex by the device's name.
+// LinkByName is LinkByIndex for a device's name.
 func LinkByName(name string) (Link, error) {
 	return readLink(0, Attribute(unix.IFLA_IFNAME, append([]byte(name), 0)))
 }
@@ -103,9 +103,10 @@ func (d *Link) number(kind uint16, n uint32) {
 	}
 }
 
-// SetSizes sets the largest packets of a device by one request. The kernel reads those of IPv6 first, whatever
-// the order in the message, and sets those of IPv4 to the same if they are at most 64 KB (netif_set_gso_max_size);
-// so the result is what is asked for. A kernel that does not know a value ignores it: read it back.
+// SetSizes sets the largest packets of a device by one request. Sizes of 0 stay as they are. The kernel sets the sizes
+// of IPv6 first, whatever their order in the message, and with them those of IPv4 if they are at most 64 KB
+// (netif_set_gso_max_size); then it sets the sizes of IPv4 that were asked for. A kernel that does not know a value
+// ignores it: read it back.
 func SetSizes(index int, s Sizes) error {
 	body := linkHeader(index)
 	for _, a := range []struct {
@@ -119,8 +120,8 @@ func SetSizes(index int, s Sizes) error {
 	return Set(unix.RTM_SETLINK, 0, body)
 }
 
-// NetNSID is the number that the calling thread's network namespace has for another one, given by a
-// descriptor; negative if it has none.
+// NetNSID is the id that the calling thread's network namespace has for another one, given by a
+// descriptor; negative if it has none (RTM_GETNSID).
 func NetNSID(ns int) (id int32, err error) {
 	const family = 4 // struct rtgenmsg, padded
 	fd := binary.NativeEndian.AppendUint32(nil, uint32(ns))

@@ -10,12 +10,13 @@ import (
 
 // Route is the way of packets to an address.
 type Route struct {
-	MTU          uint32 // of the route; 0 if it has none of its own
+	MTU          uint32 // of the route, in bytes; 0 if it has none of its own
 	Device       int    // index of the device by which they leave; 0 if there is no route
 	Encapsulates bool   // the route adds headers (lwtunnel)
 }
 
-// RouteTo looks an address up in the tables of the calling thread's network namespace, as for a packet of its own.
+// RouteTo looks up the route to an address in the calling thread's network namespace, as for a packet that the host
+// itself sends.
 func RouteTo(a netip.Addr) (r Route, err error) {
 	header := make([]byte, unix.SizeofRtMsg)
 	header[0], header[1] = unix.AF_INET6, uint8(a.BitLen())

@@ -13,8 +13,8 @@ import (
 // errShort is the error of an answer that ends too early.
 var errShort = errors.New("rtnetlink: an answer that is too short")
 
-// get makes a request that has one answer, and returns that without its header. An error of the kernel
-// is a unix.Errno.
+// get makes a request that has one answer, and returns the answer without its header. An error of the
+// kernel is a unix.Errno.
 func get(kind uint16, body []byte) ([]byte, error) {
 	answered, answer, err := exchange(unix.NETLINK_ROUTE, kind, 0, body)
 	if err != nil {
@@ -49,11 +49,11 @@ func exchange(protocol int, kind, flags uint16, body []byte) (answered uint16, a
 	request := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	request = binary.NativeEndian.AppendUint16(request, kind)
 	request = binary.NativeEndian.AppendUint16(request, flags|unix.NLM_F_REQUEST)
-	request = append(append(request, make([]byte, 8)...), body...) // sequence and port: one request a socket
+	request = append(append(request, make([]byte, 8)...), body...) // sequence and port are 0: each socket has one request
 	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, nil, fmt.Errorf("rtnetlink: %w", os.NewSyscallError("sendto", err))
 	}
-	// A device with many virtual functions has the longest answer, of which only the beginning counts.
+	// An answer has a few KB: without RTEXT_FILTER_VF, that for a device lacks its virtual functions.
 	answer = make([]byte, 64<<10)
 	n, _, err := unix.Recvfrom(fd, answer, 0)
 	if err != nil {

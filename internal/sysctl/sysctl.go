@@ -18,11 +18,11 @@ func PathBelow(root, name string) string {
 	return filepath.Join(root, strings.NewReplacer(".", "/", "/", ".").Replace(name))
 }
 
-// Read returns the value without the newline at its end.
+// Read returns the value of a sysctl, without the newline at its end.
 func Read(name string) (string, error) {
 	value, err := os.ReadFile(Path(name))
 	return strings.TrimSuffix(string(value), "\n"), err
 }
 
-// Write sets the value.
+// Write sets the value of a sysctl.
 func Write(name, value string) error { return os.WriteFile(Path(name), []byte(value), 0) }

@@ -18,7 +18,7 @@ import (
 // CG is a cgroup v2 directory that lives as long as its test.
 type CG struct {
 	Path string // absolute
-	ID   uint64 // kn->id, as in BPF
+	ID   uint64 // kn->id, as BPF programs see it
 }
 
 var cgroups atomic.Uint32

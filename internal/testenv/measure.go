@@ -12,14 +12,14 @@ import (
 // of each. make measure sets it.
 const roundsVar = "TCPILOT_MEASURE"
 
-// Measurement is a number of comparisons that are repeated. Their results depend on the load
-// of the machine, so they never fail a test.
+// Measurement is a set of comparisons that are repeated. Their results depend on the load of the
+// machine, so they never fail a test.
 type Measurement struct {
 	rows  []*comparison
 	print func(row string)
 }
 
-// comparison is one line of the table.
+// comparison is one row of the table.
 type comparison struct {
 	what    string
 	want    string

@@ -135,8 +135,8 @@ func (n *NS) Dial(t testing.TB, network, address string) net.Conn {
 }
 
 // Speak sends a line over TCP to a server in another namespace, checks that it comes back, and returns
-// the address that the server sees. The server listens on listen; the client connects to connect, or if
-// that is empty to where the server listens, within the time limit.
+// the client's address as the server sees it. The server listens on the address listen. The client
+// connects to the address connect, or to the server's own if that is empty, within the time limit.
 func (n *NS) Speak(t testing.TB, server *NS, listen, connect string, limit time.Duration) netip.Addr {
 	t.Helper()
 	l := server.Listen(t, "tcp", listen)

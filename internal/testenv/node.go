@@ -19,16 +19,16 @@ type Node struct {
 	V4, V6       netip.Prefix // of its pods: 10.1.N.0/24 and fd01:N::/64
 }
 
-// Pod is a pod of a node: a veth pair, addresses of full length, and a gateway that is found by a
-// permanent neighbour entry.
+// Pod is a pod of a node: a pair of devices, host addresses (/32, /128), and with veth devices a gateway
+// with a permanent neighbour entry.
 type Pod struct {
 	*NS
 	V4, V6           netip.Addr
 	Host             string // name of the host's end
-	HostIndex, Index int
+	HostIndex, Index int    // of the host's end and the pod's
 }
 
-// NewNode makes the node of a number, 1 to 250.
+// NewNode makes the node with a number, 1 to 250.
 func NewNode(t testing.TB, number int) *Node {
 	t.Helper()
 	n := &Node{NS: NetNS(t), number: number}
@@ -75,8 +75,8 @@ func (n *Node) AddNetkitPod(t testing.TB) *Pod {
 	})
 }
 
-// addPod adds a pod whose pair join makes, in the node's namespace. join returns commands of ip(8) for the
-// pod's.
+// addPod adds a pod. join makes its pair, in the node's namespace, and returns commands of ip(8) for the pod's
+// namespace.
 func (n *Node) addPod(t testing.TB, join func(*Pod) string) *Pod {
 	t.Helper()
 	n.pods++
@@ -108,7 +108,7 @@ func (n *NS) index(t testing.TB, device string) (index int) {
 }
 
 // Wire joins two nodes by a veth pair that is called wire at both ends, with routes to each other's
-// pods. The nodes have 10.2.0.N and fd02::N there.
+// pods. The nodes have the addresses 10.2.0.N and fd02::N there.
 func Wire(t testing.TB, a, b *Node) {
 	t.Helper()
 	a.Do(t, func() {
@@ -124,17 +124,18 @@ func Wire(t testing.TB, a, b *Node) {
 	}
 }
 
-// wireV4 is the node's address at a Wire, with the length of its network.
+// wireV4 is the node's address on a Wire, with the prefix length.
 func (n *Node) wireV4() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 2, 0, byte(n.number)}), 24)
 }
 
-// wireV6 is wireV4 of IPv6.
+// wireV6 is wireV4 for IPv6.
 func (n *Node) wireV6() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 2, 15: byte(n.number)}), 64)
 }
 
-// noDAD makes link-local addresses of devices usable at once: neighbours are asked for from them.
+// noDAD turns duplicate address detection off, so that link-local addresses, from which neighbour solicitations
+// are sent, are usable at once.
 func noDAD(t testing.TB, n *NS) { Sysctl(t, n, "net.ipv6.conf.default.accept_dad", "0") }
 
 // IP runs commands of ip(8) in the namespace, one a line.

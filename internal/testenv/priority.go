@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PreferOverOthers gives the tests of root a priority above that of other work on the machine: many
-// check times, which a delay of the scheduler would change. What they start has the same. It starts the
-// program again, because a process of several threads cannot change the priority of all at once.
+// PreferOverOthers gives tests that run as root a priority above that of other work on the machine, because many
+// of them check times, which a delay of the scheduler would change. Processes that they start inherit the
+// priority. It executes the program again, because a process with several threads cannot change the priority of
+// all of them at once.
 func PreferOverOthers() {
 	const nice = -10
 	// The system call returns 20 - nice (getpriority(2)).

@@ -35,7 +35,7 @@ func Missing(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// known reports whether reason matches what the kernel is known to lack.
+// known reports whether the reason matches what the kernel is known to lack.
 func known(why string) bool {
 	lacks := os.Getenv(lacksVar)
 	return lacks != "" && regexp.MustCompile(lacks).MatchString(why)
