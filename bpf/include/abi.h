@@ -303,7 +303,7 @@ struct track {
 	__u32 loss_rtt_us;	/* smoothed round-trip time of the packets that were delivered when losses were found; 0: none */
 	__u8 peer_delack_max_ms; /* the longest delay of ACKs, as the peer option told; 0: none */
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
-	__u8 told_ms;		/* what the peer is told: our longest delay of ACKs; 0: nothing */
+	__u8 told_ms;		/* the longest delay of this side's ACKs, as the peer is told; 0: it is told nothing */
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
 	__u8 pad[4];
 };

@@ -123,7 +123,7 @@ func Set(index int, v Values) error {
 }
 
 // Restored returns the values that a device is to have when a change is taken back: those from before the
-// change, except that values which somebody else has changed since stay.
+// change. Values that somebody else has changed meanwhile stay.
 func Restored(now, given, before Values) Values {
 	one := func(now, given, before uint32) uint32 {
 		if now == given {

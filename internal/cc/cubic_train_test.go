@@ -16,8 +16,8 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// The arrivals of ACKs decide whether slow start ends by a train: the tests observe them by
-// the kernel's own tracepoint, because a machine that pauses breaks trains, and then a
+// The times at which ACKs arrive decide whether a train ends slow start. The tests observe
+// them by the kernel's own tracepoint, because a machine that pauses breaks trains, and then a
 // control that ends slow start later is right.
 
 // arrival is an ACK as it reaches its connection.
@@ -44,16 +44,16 @@ func (a arrivals) marked(before uint64) (n uint32) {
 // after reports whether sequence number a comes after b.
 func after(a, b uint32) bool { return int32(a-b) > 0 }
 
-// train is a series of ACKs from the begin of a round on.
+// train is a series of ACKs that begins with a round.
 type train struct {
 	From, To uint64 // ns
 }
 
 func (t train) lasts() time.Duration { return time.Duration(t.To - t.From) }
 
-// trains calls each with the train that every ACK continues, until each returns false. At
-// most gap is between two ACKs of a train. A round ends with the first ACK for data
-// that was sent after it began, and a broken train does not resume in its round:
+// trains calls each for every ACK of a train, with the train up to that ACK, until each
+// returns false. Two ACKs of a train are at most gap apart. A round ends with the first ACK
+// for data that was sent after it began, and a broken train does not resume in its round:
 // hystart_update and hystart_reset of the kernel's tcp_cubic.c.
 func (a arrivals) trains(gap time.Duration, each func(train) bool) {
 	const lowWindow = 16 // packets: hystart_low_window

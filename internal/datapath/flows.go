@@ -281,8 +281,8 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 	return tooMany, tooFew, nil
 }
 
-// joinPause is the least time between two walks that find the same number of uncounted
-// connections: most of those that a walk did not count are of paths whose policies do not count.
+// joinPause is the least time between two joins as long as the number of uncounted connections is
+// the same: most of these belong to paths whose policies do not count connections.
 const joinPause = time.Minute
 
 // join walks once more, if there are connections that no hook counted and policies that count

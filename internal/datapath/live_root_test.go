@@ -333,7 +333,7 @@ func (r *rig) slots(cookie uint64) [2]uint32 {
 }
 
 // TestRootIteratorSharesMaps: the iterator reads and writes the maps of the hooks, and
-// has none of its own but for its variables.
+// has no others except flows_found and its variables.
 func TestRootIteratorSharesMaps(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
