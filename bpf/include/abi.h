@@ -132,9 +132,8 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 hold_out;		/* share of connections in the hold-out, in 1/65536 */
-	/* Bit per field of set: computed from the path's metrics, or a default of the objective; not set
-	 * by a rule. FIELD_MAX_PACING_RATE also if the rule lets it be computed, so that losses are
-	 * watched (watches_losses in pacing.bpf.h). */
+	/* Bit per field of set that no rule sets: computed from the path's metrics, or a default of the objective.
+	 * FIELD_MAX_PACING_RATE also if it may be computed: then losses are watched (pacing.bpf.h). */
 	__u32 adapted;
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
 	__u32 num_arms;
@@ -148,11 +147,11 @@ struct path_policy {		/* what most connections need first, in one cache line */
 
 /* Established connections of one path: begun less ended. */
 struct flow_count {
-	__u64 path;		/* by user space: which one; 0: none */
+	__u64 path;		/* by user space: id of the path (flowID in internal/datapath); 0: none */
 	__u32 begun;
 	__u32 ended;
-	__u32 given_ms;		/* CLOCK_MONOTONIC: since then, initial windows ... */
-	__u32 given;		/* ... of that many packets were given */
+	__u32 given_ms;		/* CLOCK_MONOTONIC; update of the token bucket of initial windows (init_cwnd.bpf.h) */
+	__u32 given;		/* packets that are missing in that bucket */
 	__u32 clamp;		/* by user space: packets that its connections may have in flight together; 0: no clamp */
 	__u32 least_clamp;	/* by user space: packets; the least share of a connection */
 };
@@ -212,8 +211,7 @@ enum {
 	FIELD_ACK_DSCP = 32,
 };
 
-/* The value of this field is the RTO_MIN that the path needs towards a peer that does not delay ACKs,
- * in microseconds (peer.bpf.h). */
+/* Its value is the RTO_MIN, in microseconds, for a peer that does not delay ACKs (peer.bpf.h). */
 enum {
 	FIELD_PEER_OPTION = 33,
 };
@@ -295,11 +293,10 @@ struct track {
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets */
-	/* Values that were computed from the path's metrics and set on the socket; 0: none. */
+	/* Three values that were computed from the path's metrics and set on the socket; 0: none. */
 	__u8 rto_min;		/* jiffies, 100 ms at most */
 	__u8 delack_max;	/* jiffies, 16 ms at most */
 	__u16 clamp;		/* packets; the clamp of the congestion window */
-
 	__u32 loss_rtt_us;	/* smoothed round-trip time of the packets that were delivered when losses were found; 0: none */
 	__u8 peer_delack_max_ms; /* the longest delay of ACKs, as the peer option told; 0: none */
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
