@@ -5,10 +5,10 @@
  * Each connection is paced at its share. User space divides a limit a few times a second among
  * the connections that need it (internal/limit), and writes each share by cookie. A connection
  * reads its share at the callback BPF_SOCK_OPS_RTT_CB, once a round trip (tcp_rtt_estimator).
- * A connection that has begun since the division is fresh: it has no share yet, and gets the limit
- * divided by the number of connections. Connections with a share are bounded by the same quotient
- * as long as there are fresh ones. A connection that was idle has no share either: when it sends again,
- * it is fresh.
+ * A connection that has begun since the division is fresh: it has no share yet, and gets
+ * rate / (base + fresh) of struct limit. As long as there are fresh connections, those with a share
+ * get no more than this quotient either. A connection that was idle has no share: when it sends again, it
+ * is fresh.
  */
 #ifndef TCPILOT_LIMITS_BPF_H
 #define TCPILOT_LIMITS_BPF_H
@@ -42,7 +42,7 @@ static __always_inline void limit_count(struct limit *l, __s32 by)
 }
 
 /* The greatest rate of one connection under a limit, in bytes per second. A connection with a share is
- * bounded by the number of connections only if others have begun since the division. */
+ * bounded by the quotient only if others have begun since the division. */
 static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
 {
 	__u64 most = NO_RATE, sum, among;
@@ -88,7 +88,7 @@ static __always_inline void limit_set(void *ctx, struct tcp_sock *tp, struct lim
 	m->given = tcp_sk_sock(tp)->sk_max_pacing_rate;
 }
 
-/* Ends that the connection is counted as fresh. */
+/* Takes the connection out of the number of fresh ones. */
 static __always_inline void limit_unfresh(struct limited *m)
 {
 	struct limit *rule = limit_find(m->rule), *path = limit_find(m->path);
