@@ -81,7 +81,7 @@ func (c *Catalogue) adopt() error {
 				return err
 			}
 			if err := waitUnregistered(entry.Name()); err != nil {
-				c.log.Warn("cannot remove the pins of a congestion control", "cc", entry.Name(), "error", err)
+				c.log.Warn("a congestion control that was removed is still registered", "cc", entry.Name(), "error", err)
 			}
 			continue
 		}

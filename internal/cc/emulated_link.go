@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -183,8 +184,8 @@ func setUpTUN(fd int) error {
 		request uint
 		address []byte
 	}{
-		{"address", unix.SIOCSIFADDR, []byte{198, 18, 0, 1}},
-		{"mask", unix.SIOCSIFNETMASK, []byte{255, 255, 255, 0}},
+		{"address", unix.SIOCSIFADDR, net.ParseIP(localAddress).To4()},
+		{"mask", unix.SIOCSIFNETMASK, net.CIDRMask(24, 32)},
 	} {
 		if ifr, err = unix.NewIfreq(name); err == nil {
 			err = ifr.SetInet4Addr(a.address)

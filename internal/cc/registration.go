@@ -23,12 +23,13 @@ import (
 //	VERSION/ecn      -> "needed"
 //	VERSION/auto     -> "yes"
 //
-// Pinning the link puts the first version in force, and updating the link another one,
-// each with one call. adopt removes what was created before that call, or remained after
-// it. A BPF file system has symbolic links, but no files.
+// One system call puts a version in force: the first by pinning the link, another one by
+// updating the link. If the process is killed before or after that call, versions that are
+// not in force may be left; adopt removes them. Facts are symbolic links, because a BPF file
+// system cannot hold regular files.
 type registration struct {
-	Control // in force
-	path    string
+	Control        // in force
+	path    string // its directory
 	link    link.Link
 	ops     *ebpf.Map
 }
