@@ -20,9 +20,9 @@ type Path struct {
 	MTU     uint32 // the least of the devices and of the routes that were looked up; 0 without any
 }
 
-// PodMTU is the greatest MTU of IPv6, in bytes, for a pod whose device on the host is given. Segments of the pod, and
-// segments that others send to it because its MSS follows from this MTU, leave room for the extension header of
-// packets above 64 KB, so that the host's stack forwards these (see Goal.Forwards).
+// PodMTU is the greatest MTU of IPv6, in bytes, for a pod whose device on the host is given. With this MTU, the
+// segments that the pod sends and receives (its MSS follows from the MTU) leave room for the extension header of
+// packets above 64 KB, so that the host's stack forwards such packets (see Goal.Forwards).
 func (p *Path) PodMTU(host rtnetlink.Link) uint32 {
 	mtu := host.MTU
 	if p.MTU != 0 {

@@ -52,8 +52,8 @@ func isCgroup2(dir string) bool {
 }
 
 // IsWhole reports whether the directory of a cgroup is the root of the whole hierarchy.
-// A process in a cgroup namespace of its own sees only a part of the hierarchy, at whose top is
-// a directory that looks like the root, but has files that the root does not have.
+// A process in a cgroup namespace of its own sees only a part of the hierarchy. The top directory
+// of that part looks like the root, but has files that the root does not have.
 func IsWhole(dir string) (bool, error) {
 	if _, err := idOf(dir); err != nil {
 		return false, err

@@ -15,9 +15,9 @@ import (
 // pair is a pod's device, as seen from the host, and the other end, in the pod.
 type pair struct{ host, pod rtnetlink.Link }
 
-// find finds the devices of a pod. It returns them only if the kernel says that the recorded device
-// on the host is the other end of the recorded one in the pod's network namespace, because an index may be
-// that of another device by now.
+// find finds the devices of a pod by their recorded indexes, which may be those of other devices by now. It
+// returns the devices only if the kernel says that the one on the host and the one in the pod's network
+// namespace are the two ends of one pair.
 func find(p *pod.Pod) (pair, error) {
 	if p.HostIndex == 0 || p.Index == 0 {
 		return pair{}, errors.New("its record does not say which device it has: an older tcpilot-cni wrote it, or the device has no end on the host")

@@ -11,7 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
 
-// Every attachment has a device's name and addresses of its own, which the kernel takes.
+// Every attachment has its own device name and MAC addresses, which the kernel accepts.
 func TestNames(t *testing.T) {
 	seen := map[string]pod.Key{}
 	for i := range 20000 {
@@ -33,7 +33,7 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	// Part of the interface between versions: another version has to find the device.
+	// The name must not change between versions, because another version has to find the device.
 	if got, want := HostName(pod.Key{Container: "c1", Interface: "eth0"}), "tcpb3e6dbbf0bbd"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

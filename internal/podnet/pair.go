@@ -65,8 +65,8 @@ var ErrExists = errors.New("the interface exists")
 // ErrNoDevice says that the kernel supports none of the modes.
 var ErrNoDevice = errors.New("the kernel has no such device")
 
-// upTimeout is the longest time that is waited for the kernel to notice that both ends are up, and to make an IPv6
-// address local, which it does in workers (linkwatch, addrconf_dad_work). Packets sent before are lost.
+// upTimeout bounds the wait until workers of the kernel have noticed that both ends are up (linkwatch), and have made
+// IPv6 addresses local (addrconf_dad_work). Packets sent before are lost.
 const upTimeout = 500 * time.Millisecond
 
 // Make makes the pair, or nothing: it undoes what it has done if a step fails. One request creates both ends with

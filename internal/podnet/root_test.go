@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// The other end of a pair counts only if it is in the host's namespace, and the device under a
-// macvlan is not another end.
+// The other end of a pair is found only if it is in the host's namespace, and the device below a
+// macvlan is not taken for an other end.
 func TestRootFind(t *testing.T) {
 	host, inside, third := testenv.NetNS(t), testenv.NetNS(t), testenv.NetNS(t)
 	host.Enter(t)
@@ -122,8 +122,8 @@ func (n *node) make(p *Pair) Made {
 	return m
 }
 
-// speaks sends a line over TCP from one namespace to an address of another, at once: nothing is to
-// be waited for. It returns the address that the server sees.
+// speaks sends a line over TCP from one namespace to an address of another, without waiting for
+// anything first. It returns the client's address as the server sees it.
 func (n *node) speaks(from, to *testenv.NS, address string) netip.Addr {
 	n.Helper()
 	return from.Speak(n, to, net.JoinHostPort(address, "0"), "", 900*time.Millisecond) // a SYN is sent again after a second
@@ -252,8 +252,8 @@ func state(t *testing.T, ns *testenv.NS) string {
 	return b.String()
 }
 
-// What pods send to other hosts has the host's address; to each other, to exceptions and from pods without
-// masquerading, their own. The table ends with its last pod.
+// Packets of pods to other hosts have the host's address. Those to pods and to exceptions, and those of pods without
+// masquerading, have the pod's. The table is removed with its last pod.
 func TestRootMasquerade(t *testing.T) {
 	n := newNode(t)
 	before := state(t, n.host)
@@ -316,8 +316,8 @@ func TestRootMasquerade(t *testing.T) {
 	}
 }
 
-// The rules are written anew only if they are not those that are wanted, because another pod's exceptions, or
-// another program, changed them.
+// The rules are written anew only if they differ from the wanted ones, because another pod's exceptions are in force,
+// or because another program changed them.
 func TestRootMasqueradeRewrites(t *testing.T) {
 	host := testenv.NetNS(t)
 	host.Enter(t)
@@ -373,7 +373,7 @@ func TestRootMasqueradeRewrites(t *testing.T) {
 	}
 }
 
-// CHECK finds whatever is missing of what masquerades a pod, and does not mind the exceptions of a later one.
+// CHECK notices if any part of the table that masquerades a pod is missing, and accepts the exceptions of a later pod.
 func TestRootCheckMasquerade(t *testing.T) {
 	testenv.NetNS(t).Enter(t)
 	r, err := openRules("net")
@@ -429,8 +429,8 @@ func TestRootCheckMasquerade(t *testing.T) {
 	}
 }
 
-// A device that is not in the table is nothing to take out, whether the list of devices is short enough to
-// know that or not, and neither is one of a network whose name no table can have.
+// It is no error to take out a device that is not in the table, whether the list of devices is short enough to know
+// that or not, or a device of a network whose name is too long for a table.
 func TestRootUnmasqueradeAbsent(t *testing.T) {
 	testenv.NetNS(t).Enter(t)
 	if err := Unmasquerade(strings.Repeat("n", 300), "tcp0"); err != nil {
@@ -462,8 +462,8 @@ func TestRootUnmasqueradeAbsent(t *testing.T) {
 	}
 }
 
-// The tables of other programs, and of other networks, are not touched, and 8 pods that come and go at a time
-// find each other's table, or make it.
+// Tables of other programs and of other networks are not touched. When eight pods come and go at the same time, each
+// finds the table of the others, or makes it.
 func TestRootMasqueradeAtOnce(t *testing.T) {
 	n := newNode(t)
 	if err := Masquerade("other", "tcp000000000000", nil); err != nil {
@@ -495,8 +495,8 @@ func TestRootMasqueradeAtOnce(t *testing.T) {
 	}
 }
 
-// Forward turns on what is off, says it, and keeps the router that the host knows from an
-// advertisement, which the kernel forgets otherwise.
+// Forward turns forwarding on where it is off, and reports that. It keeps the router that the host knows from
+// an advertisement, which the kernel would forget.
 func TestRootForward(t *testing.T) {
 	for _, careful := range []bool{true, false} {
 		host, router := testenv.NetNS(t), testenv.NetNS(t)
@@ -576,7 +576,7 @@ func TestRootMTU(t *testing.T) {
 	}
 }
 
-// CHECK finds what is missing, and does not mind what another plugin has added.
+// CHECK notices what is missing, and accepts what another plugin has added.
 func TestRootCheck(t *testing.T) {
 	n := newNode(t)
 	a := testenv.NetNS(t)

@@ -24,9 +24,9 @@ type End struct {
 // may have ends of several pairs.
 var pairs atomic.Uint32
 
-// Veth joins two namespaces by a veth pair, up on both sides, with the
-// addresses 10.N.N.1 and .2 in a /24 and fd00:N::1 and ::2 in a /64, where N
-// differs for each pair of the process.
+// Veth joins two namespaces by a veth pair that is up on both sides. a has the
+// addresses 10.N.N.1/24 and fd00:N::1/64, b those that end in 2. N differs for
+// each pair of the process.
 func Veth(t testing.TB, a, b *NS) (End, End) {
 	t.Helper()
 	n := pairs.Add(1)
