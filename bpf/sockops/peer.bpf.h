@@ -142,7 +142,7 @@ __noinline int peer_tells(struct bpf_sock_ops *skops, __u32 class_flags)
 }
 
 /* Sets the flag, unless another program has set it: that program's flag must not be taken back later. */
-static __always_inline void peer_call(struct bpf_sock_ops *skops)
+static __always_inline void peer_set_flag(struct bpf_sock_ops *skops)
 {
 	__u32 flags = skops->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	struct bpf_sock *sk = skops->sk;
@@ -153,7 +153,7 @@ static __always_inline void peer_call(struct bpf_sock_ops *skops)
 
 /* A connection is established, or sends something else than a SYN. Takes the flag back if tcpilot set it,
  * unless another program reads options: that one may rely on the flag by now. */
-__noinline int peer_done(struct bpf_sock_ops *skops)
+__noinline int peer_clear_flag(struct bpf_sock_ops *skops)
 {
 	__u32 flags = skops->bpf_sock_ops_cb_flags;
 	struct bpf_sock *sk = skops->sk;
@@ -167,7 +167,7 @@ __noinline int peer_done(struct bpf_sock_ops *skops)
 
 /* A full socket (not a request socket) is about to send. Reserves room in the first SYN, and in no other
  * packet: it would be taken from data. */
-__noinline int peer_syn(struct bpf_sock_ops *skops)
+__noinline int peer_reserve(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
 	struct track *t;
@@ -175,7 +175,7 @@ __noinline int peer_syn(struct bpf_sock_ops *skops)
 	if (skops->args[0] == BPF_WRITE_HDR_TCP_CURRENT_MSS)
 		return 0;
 	if (!(skops->skb_tcp_flags & TCP_FLAG_SYN))
-		return peer_done(skops);
+		return peer_clear_flag(skops);
 	t = recall(skops);
 	if (!tp || !t || !t->told_ms)
 		return 0;
@@ -219,7 +219,7 @@ __noinline int peer_answered(struct bpf_sock_ops *skops)
 
 	if (!t)
 		return 0;
-	peer_done(skops);
+	peer_clear_flag(skops);
 	if (!(t->peer_flags & PEER_SENT))
 		return 0;
 	peer = peer_load(skops, 0);
@@ -242,7 +242,7 @@ __noinline int peer_listen(struct bpf_sock_ops *skops)
 	if (!tp)
 		return 0;
 	netns_receive_note(tp);
-	peer_call(skops);
+	peer_set_flag(skops);
 	return 0;
 }
 

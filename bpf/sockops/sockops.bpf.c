@@ -254,7 +254,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (unlikely(!remember(skops, &t, ctx->counters)))
 		flow_end_of(&t);
 	else if (unlikely(t.told_ms && outgoing))
-		peer_call(skops);
+		peer_set_flag(skops);
 }
 
 /* The handshake of an outgoing connection is over. Returns the connection if there is
@@ -444,7 +444,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	}
 	if (unlikely(op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)) {
 		if (skops->is_fullsock) {
-			peer_syn(skops);
+			peer_reserve(skops);
 			return 1;
 		}
 		if (!peer_asked(skops))
@@ -465,7 +465,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	}
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB &&
 	    unlikely(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
-		peer_done(skops);	/* it may have inherited the flag from its listener */
+		peer_clear_flag(skops);	/* it may have inherited the flag from its listener */
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		late = on_active_established(skops, ctx.now);
 		if (!late)
