@@ -21,7 +21,7 @@ func TestOffers(t *testing.T) {
 		leaving:   map[tcp.CC]bool{named("gone"): true},
 	}
 	c.inKernel = parseCCs([]string{"cubic", "dctcp", "gone", "mine", "tcpilot_bbr3", "tcpilot_cubic", "tcpilot_dctcp",
-		"tcpilot_ledbat", cc.Trial})
+		"tcpilot_ledbat", cc.TestName})
 	want := []congestion.Control{
 		{CC: named("cubic")},
 		{CC: named("dctcp"), NeedsECN: true},
