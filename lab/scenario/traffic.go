@@ -41,16 +41,16 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"start", r.duration(&s.Start, 0, maxDuration)},
 		field{"duration", r.duration(&s.Duration, time.Millisecond, maxDuration)},
 		field{"end", r.duration(&s.End, 0, maxDuration)},
-		field{"count", r.count(&s.Count, 1, maxCount)},
-		field{"streams", r.count(&s.Streams, 1, 10_000)},
+		field{"count", r.count(&s.Count, 1, workload.MaxCount)},
+		field{"streams", r.count(&s.Streams, 1, workload.MaxStreams)},
 		field{"cc", r.text(&s.CC)},
 		field{"request", r.size(&s.Request)},
 		field{"reply", r.size(&s.Reply)},
 		field{"think", r.duration(&s.Think, 0, maxDuration)},
 		field{"deadline", r.duration(&s.Deadline, 0, maxDuration)},
-		field{"concurrency", r.count(&s.Concurrency, 1, 10_000)},
+		field{"concurrency", r.count(&s.Concurrency, 1, workload.MaxConcurrency)},
 		field{"client", oneOf(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
-		field{"first", r.count(&s.First, 1, maxCount)},
+		field{"first", r.count(&s.First, 1, workload.MaxCount)},
 		field{"gap", r.duration(&s.Gap, 0, maxDuration)},
 		field{"rate", r.number(&s.Rate, 1e6)},
 		field{"size", r.sizes(&s.Size)},
@@ -58,7 +58,7 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"paths", r.count(&s.Paths, 1, topology.MaxSpread)},
 		field{"seed", func(n *node) {
 			var seed int
-			r.count(&seed, 0, maxCount)(n)
+			r.count(&seed, 0, maxSeed)(n)
 			s.Seed = int64(seed)
 		}},
 		field{"sample", r.duration(&s.Sample, 0, time.Minute)},

@@ -16,7 +16,7 @@ const (
 	maxDuration = 10 * time.Minute // load.MaxDuration, of a round's traffic
 	maxRate     = 100e9            // bit/s; the maximum of link.Spec
 	maxSize     = 1 << 40          // bytes
-	maxCount    = 1e7
+	maxSeed     = 1e7
 )
 
 // Each of these returns the reader of one kind of value, which leaves the

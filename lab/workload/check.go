@@ -12,11 +12,11 @@ import (
 
 // Limits of a part.
 const (
-	maxCount   = load.MaxFlows // of requests, flows, connections: for each host of From
-	maxStreams = 1000
-	// maxPlaces is the maximum concurrency of one agent, which needs a file descriptor for
+	MaxCount   = load.MaxFlows // of requests, flows, connections: for each host of From
+	MaxStreams = 1000
+	// MaxConcurrency is the maximum concurrency of one agent, which needs a file descriptor for
 	// each connection.
-	maxPlaces = 4096
+	MaxConcurrency = 4096
 	// maxPoints bounds the points of one connection: 10 minutes each 10 ms.
 	maxPoints = 60_000
 )
@@ -75,8 +75,8 @@ func (s Spec) Check() error {
 	m.unless(0 <= s.Duration && s.Duration <= load.MaxDuration, "duration", "%s is not in 0 to %s", s.Duration, load.MaxDuration)
 	m.unless(s.End == 0 || s.Start < s.End && s.End <= load.MaxDuration, "end",
 		"%s is not after the start, %s, and at most %s", s.End, s.Start, load.MaxDuration)
-	m.unless(0 <= s.Count && s.Count <= maxCount, "count", "%d is not in 0 to %d", s.Count, maxCount)
-	m.unless(0 <= s.Streams && s.Streams <= maxStreams, "streams", "%d is not in 0 to %d", s.Streams, maxStreams)
+	m.unless(0 <= s.Count && s.Count <= MaxCount, "count", "%d is not in 0 to %d", s.Count, MaxCount)
+	m.unless(0 <= s.Streams && s.Streams <= MaxStreams, "streams", "%d is not in 0 to %d", s.Streams, MaxStreams)
 	m.unless(0 <= s.Think && s.Think <= load.MaxThink, "think", "%s is not in 0 to %s", s.Think, load.MaxThink)
 	m.unless(0 <= s.Deadline && s.Deadline <= load.MaxDuration, "deadline", "%s is not in 0 to %s", s.Deadline, load.MaxDuration)
 	m.unless(0 <= s.Gap && s.Gap <= load.MaxThink, "gap", "%s is not in 0 to %s", s.Gap, load.MaxThink)
@@ -116,7 +116,7 @@ func (m *mistakes) messages(s Spec) {
 		m.unless(0 <= a.At && a.At <= load.MaxDuration, "trace", "arrival %d is at %s, not in 0 to %s", i, a.At, load.MaxDuration)
 		m.unless(i == 0 || a.At >= s.Trace[max(i, 1)-1].At, "trace", "arrival %d is before the one above it", i)
 	}
-	m.unless(len(s.Trace) <= maxCount, "trace", "%d arrivals, at most %d", len(s.Trace), maxCount)
+	m.unless(len(s.Trace) <= MaxCount, "trace", "%d arrivals, at most %d", len(s.Trace), MaxCount)
 	if s.Size != (Size{}) {
 		m.size(s.Size)
 	}
@@ -150,19 +150,19 @@ func (m *mistakes) kind(s Spec) {
 	case Web:
 		m.unless(s.Count > 0, "count", "web needs an end: a count")
 		m.unless(s.Size.Fixed > 0, "size", "a file has a fixed size")
-		m.unless(s.Concurrency >= 0 && s.Concurrency <= maxPlaces, "concurrency", "%d is not in 0 to %d", s.Concurrency, maxPlaces)
+		m.unless(s.Concurrency >= 0 && s.Concurrency <= MaxConcurrency, "concurrency", "%d is not in 0 to %d", s.Concurrency, MaxConcurrency)
 		m.unless(0 <= s.First && (s.First == 0 || s.First < s.Count), "first", "%d is not less than the count, %d", s.First, s.Count)
 		m.unless(slices.Contains([]Client{"", OwnClient, Curl}, s.Client), "client", "%q is neither %s nor %s", s.Client, OwnClient, Curl)
 	case Iperf3, Wrk:
 		m.unless(s.Duration >= time.Second && s.Duration%time.Second == 0, "duration", "%s takes whole seconds, at least one", s.Kind)
 		m.unless(s.Streams <= 128, "streams", "iperf3 takes at most 128") // its MAX_STREAMS
 		m.unless(s.Kind != Wrk || s.Size.Fixed > 0, "size", "wrk asks for a file of fixed size")
-		m.unless(s.Concurrency >= 0 && s.Concurrency <= maxPlaces, "concurrency", "%d is not in 0 to %d", s.Concurrency, maxPlaces)
+		m.unless(s.Concurrency >= 0 && s.Concurrency <= MaxConcurrency, "concurrency", "%d is not in 0 to %d", s.Concurrency, MaxConcurrency)
 	}
 }
 
 func (m *mistakes) flows(s Spec) {
-	m.unless(s.Concurrency >= 0 && s.Concurrency <= maxPlaces, "concurrency", "%d is not in 0 to %d", s.Concurrency, maxPlaces)
+	m.unless(s.Concurrency >= 0 && s.Concurrency <= MaxConcurrency, "concurrency", "%d is not in 0 to %d", s.Concurrency, MaxConcurrency)
 	m.unless(len(s.Trace) == 0 || s.Size == Size{}, "size", "the trace has the sizes")
 	m.unless(len(s.Trace) == 0 || s.Count == 0, "count", "the trace has its own")
 	m.unless(len(s.Trace) == 0 || s.Rate == 0, "rate", "the trace has the times")
@@ -170,6 +170,6 @@ func (m *mistakes) flows(s Spec) {
 	m.unless(!s.openLoop() || s.Concurrency == 0, "concurrency", "flows begin by rate or trace, however many go on")
 	m.unless(!s.openLoop() || s.Gap == 0, "gap", "flows begin by rate or trace")
 	if s.Count == 0 {
-		m.unless(s.Rate*s.Duration.Seconds() <= maxCount/2, "rate", "%v a second for %s is more than %d flows", s.Rate, s.Duration, maxCount/2)
+		m.unless(s.Rate*s.Duration.Seconds() <= MaxCount/2, "rate", "%v a second for %s is more than %d flows", s.Rate, s.Duration, MaxCount/2)
 	}
 }

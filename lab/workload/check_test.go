@@ -72,7 +72,7 @@ func TestMistakesAreNamedByField(t *testing.T) {
 		"too long":         {with(bulk, func(s *Spec) { s.Duration = load.MaxDuration + 1 }), []string{"duration", "count"}},
 		"itself":           {with(bulk, func(s *Spec) { s.From, s.To = "a", "a" }), []string{"to"}},
 		"bulk of a size":   {with(bulk, func(s *Spec) { s.Size.Fixed, s.Gap = 1, 1 }), []string{"gap", "size"}},
-		"many streams":     {with(bulk, func(s *Spec) { s.Streams = maxStreams + 1 }), []string{"streams"}},
+		"many streams":     {with(bulk, func(s *Spec) { s.Streams = MaxStreams + 1 }), []string{"streams"}},
 		"fine points":      {with(bulk, func(s *Spec) { s.Sample = 999 * time.Microsecond }), []string{"sample"}},
 		"long cc":          {with(bulk, func(s *Spec) { s.CC = "sixteen-letters-" }), []string{"cc"}},
 		"short request":    {Spec{Kind: RPC, Count: 1, Request: 10}, []string{"request"}},

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,15 +17,15 @@ const (
 	defaultReply   = 256
 )
 
-func (s Spec) request() int { return int(or(s.Request, defaultRequest)) }
-func (s Spec) reply() int   { return int(or(s.Reply, defaultReply)) }
-func (s Spec) streams() int { return or(s.Streams, 1) }
+func (s Spec) request() int { return int(cmp.Or(s.Request, defaultRequest)) }
+func (s Spec) reply() int   { return int(cmp.Or(s.Reply, defaultReply)) }
+func (s Spec) streams() int { return cmp.Or(s.Streams, 1) }
 
 // places is the concurrency of a closed loop.
-func (s Spec) places() int { return or(s.Concurrency, 1) }
+func (s Spec) places() int { return cmp.Or(s.Concurrency, 1) }
 
 // bound is the time after which the part is ended, if it has not ended by itself.
-func (s Spec) bound() time.Duration { return or(s.Duration, load.MaxDuration) }
+func (s Spec) bound() time.Duration { return cmp.Or(s.Duration, load.MaxDuration) }
 
 // openLoop reports whether flows begin at set times, whether or not others have ended.
 func (s Spec) openLoop() bool { return s.Rate > 0 || len(s.Trace) > 0 }
@@ -45,15 +46,7 @@ func (s Spec) times(otherwise int) int {
 }
 
 // group is the name of the part's connections.
-func (s Spec) group() string { return or(s.Name, string(s.Kind)) }
-
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
+func (s Spec) group() string { return cmp.Or(s.Name, string(s.Kind)) }
 
 // Length is about how long the part takes, from the beginning of the round: exact if it has
 // a duration, a lower bound if it has only a count.
@@ -63,7 +56,7 @@ func (s Spec) Length() time.Duration {
 	switch s.Kind {
 	case Bulk, Iperf3:
 		takes = s.Start + max(n, 1)*s.Duration
-		return min(takes, or(s.End, takes))
+		return min(takes, cmp.Or(s.End, takes))
 	case RPC, Mux:
 		takes = n * s.Think
 	case Flows:

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,11 +94,11 @@ func (r *round) plan(parts []Spec) error {
 		if err := s.programs(); err != nil {
 			return fmt.Errorf("%s: %w", s.group(), err)
 		}
-		from, err := r.hosts(or(s.From, "senders"))
+		from, err := r.hosts(cmp.Or(s.From, "senders"))
 		if err != nil {
 			return fmt.Errorf("%s: from: %w", s.group(), err)
 		}
-		to, err := r.hosts(or(s.To, "receivers"))
+		to, err := r.hosts(cmp.Or(s.To, "receivers"))
 		if err != nil {
 			return fmt.Errorf("%s: to: %w", s.group(), err)
 		}

@@ -116,7 +116,7 @@ func (l *hostPair) mux(ctx context.Context, stream int) {
 	if s.Count > 0 {
 		sizes = min(sizes, s.Count*s.Concurrency)
 	}
-	s.Sizes = l.sizes(l.pair*maxStreams+stream, sizes)
+	s.Sizes = l.sizes(l.pair*MaxStreams+stream, sizes)
 	r, err := l.agents[l.to.Name].Mux(ctx, s)
 	l.recordRequests(ctx, r, err, false)
 }
