@@ -113,6 +113,7 @@ var mistakes = []struct{ name, file, at, key, problem, fix string }{
 	{"trace", with("traffic: {b: {kind: flows, trace: [{at: 2s, size: 1kB}, {at: 1s, size: 1kB}]}}"), "7:57", "traffic.b.trace[1]", "earlier", "order"},
 
 	{"too long", with("traffic: {bulk: {kind: bulk, duration: 20m}}"), "7:40", "traffic.bulk.duration", "out of range", "to 10m0s"},
+	{"too many streams", with("traffic: {bulk: {kind: bulk, duration: 2s, streams: 1001}}"), "7:53", "traffic.bulk.streams", "out of range", "1 to 1000"},
 	// Subjects.
 	{"subject", with("subjects: [cubik]"), "8:12", "subjects[0]", `unknown subject "cubik"`, `"cubic"?`},
 	{"unlike any subject", with("subjects: [mine]"), "8:12", "subjects[0]", `unknown subject "mine"`, "{name: mine, cc: mine}"},
