@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"testing"
 	"time"
@@ -17,11 +18,12 @@ type largest struct {
 	text       []byte
 	most, size int
 	keep       bool
+	deadline   time.Time // of writes
 }
 
-func (l *largest) Header() http.Header              { return l.h }
-func (l *largest) WriteHeader(int)                  {}
-func (l *largest) SetWriteDeadline(time.Time) error { return nil }
+func (l *largest) Header() http.Header                { return l.h }
+func (l *largest) WriteHeader(int)                    {}
+func (l *largest) SetWriteDeadline(d time.Time) error { l.deadline = d; return nil }
 func (l *largest) Write(b []byte) (int, error) {
 	l.most, l.size = max(l.most, len(b)), l.size+len(b)
 	if l.keep {
@@ -62,5 +64,16 @@ func TestPathsOneByOneAreTheSameDocument(t *testing.T) {
 				t.Errorf("%T of %d paths: %v\n got %s\nwant %s", v, n, err, w.text, want)
 			}
 		}
+	}
+}
+
+// A client that does not read an answer does not block the server.
+func TestAnswersHaveADeadline(t *testing.T) {
+	s := NewServer(&stub{}, -1, slog.New(slog.DiscardHandler))
+	w := &largest{h: http.Header{}}
+	r, _ := http.NewRequest("GET", pathRules, nil)
+	s.Handler(t.Context()).ServeHTTP(w, r)
+	if left := time.Until(w.deadline); w.size == 0 || left <= 0 || left > askTimeout {
+		t.Errorf("an answer of %d bytes has %v", w.size, left)
 	}
 }

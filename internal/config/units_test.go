@@ -117,6 +117,11 @@ func TestParseField(t *testing.T) {
 				t.Errorf("%s: %d: %v", field, v, err)
 			}
 		}
+		if bare := strconv.FormatUint(spec.Max, 10); spec.Unit != tcp.Count && spec.Unit != tcp.Packets {
+			if v, err := parseField(field, bare); err == nil {
+				t.Errorf("%s: %s without a unit is taken as %d %s", field, bare, v, spec.Unit)
+			}
+		}
 	}
 }
 

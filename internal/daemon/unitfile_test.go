@@ -81,3 +81,18 @@ func TestUnitIsValid(t *testing.T) {
 		}
 	}
 }
+
+// The settings that confine the daemon, feed its watchdog and keep its programs attached across a
+// restart are in the unit. Whether systemd enforces them is tested by make test-service.
+func TestUnitIsConfined(t *testing.T) {
+	unit := unitFile(t, "/bin")
+	for _, want := range []string{
+		"Type=notify", "WatchdogSec=", "ExecStart=/bin/tcpilot run --keep-attached", "ProtectControlGroups=yes",
+		"ProtectSystem=strict", "ReadOnlyPaths=/sys -/proc/sys ", "ReadWritePaths=/sys/fs/bpf\n",
+		"RestrictNamespaces=net\n", "SystemCallFilter=@system-service ", "DevicePolicy=closed", "MemoryMax=",
+	} {
+		if !strings.Contains(unit, "\n"+want) {
+			t.Errorf("no %s", strings.TrimSpace(want))
+		}
+	}
+}

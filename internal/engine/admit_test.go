@@ -4,10 +4,13 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // nth is the first host of the n-th /24 of 10.0.0.0/8 and up.
@@ -18,22 +21,30 @@ func nth(n int) netip.Addr {
 }
 
 // Many connections of one network, from one host or from all of its hosts, do not decide
-// with which arm every other network starts.
+// with which arm every other network starts. The network gets the default and another arm in
+// turn, so that each outcome would be evidence about both.
 func TestOneNetworkDoesNotDecideForAll(t *testing.T) {
 	for _, hosts := range []int{1, 250} {
 		w := newWorld(t, nil)
 		w.e.SetOffered(offer(cubic, bbr, reno), cubic)
 		w.e.Settle(w.now)
-		w.gap = second / 10
 		for i := range 40 { // others, of which each connects a few times
 			w.run(4, nth(i), goods{cubic: 100, bbr: 60, reno: 90})
 		}
+		root, g := w.e.rules.states[0].root, goods{cubic: 10, bbr: 200, reno: 10}
 		for i := range 3000 {
-			w.run(1, netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i%hosts)}), goods{cubic: 10, bbr: 200, reno: 10})
+			s := w.connect(netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i%hosts)}), g)
+			s.Flags &^= tcp.FlagHoldOut | tcp.FlagHoldOutSlice
+			s.Arm = []tcp.CC{cubic, bbr}[i/hosts%2]
+			w.transfer(s, g)
+			w.now += w.gap
+			s.At = w.now
+			w.e.Observe(s)
+			w.e.Tick(w.now)
 		}
 		row, ok := w.sink.lookup(w.sink.table.Classes[0].ID, 0, ip("198.51.100.1"))
-		if !ok {
-			t.Fatal("no policy for the unknown")
+		if !ok || !slices.ContainsFunc(root.belief.Arms, func(a learn.ArmBelief) bool { return a.CC == bbr && a.Mean > 0 }) {
+			t.Fatalf("%d hosts: no policy for the unknown, or the network told the others nothing: %+v", hosts, root.belief.Arms)
 		}
 		for _, a := range row.Policy.Arms[:row.Policy.NumArms] {
 			if a.CC == bbr && a.Weight > policy.One/4 {

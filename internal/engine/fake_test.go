@@ -174,7 +174,7 @@ type goods map[tcp.CC]float64
 func (w *world) connect(to netip.Addr, g goods, change ...func(*tcp.Sample)) *tcp.Sample {
 	w.t.Helper()
 	s := w.sample(to, change...)
-	i := w.sink.table.Classify(&class.Conn{Remote: to, NetNS: s.NetNS, Outgoing: true})
+	i := w.sink.table.Classify(&class.Conn{Remote: to, Local: s.Local.Addr(), NetNS: s.NetNS, Outgoing: true})
 	if i < 0 {
 		return s
 	}

@@ -28,15 +28,17 @@ func TestMarksMustBeProved(t *testing.T) {
 		host      string
 		marked    int
 		arms      []tcp.CC // of the rule
+		same      int      // first bits that the rule wants to be those of the local address
 		want, bbr bool     // whether dctcp, and bbr, is used afterwards
 	}{
-		{"one mark", "10.0.113.9", 1, nil, false, true},
-		{"several", "10.0.113.9", provenMarks, nil, true, false},
-		{"several, from the Internet", "203.0.113.9", provenMarks, nil, false, false},
-		{"several, and the rule names it", "203.0.113.9", provenMarks, []tcp.CC{cubic, bbr, dctcp}, true, false},
+		{"one mark", "10.0.113.9", 1, nil, 0, false, true},
+		{"several", "10.0.113.9", provenMarks, nil, 0, true, false},
+		{"several, from the Internet", "203.0.113.9", provenMarks, nil, 0, false, false},
+		{"several, and the rule names it", "203.0.113.9", provenMarks, []tcp.CC{cubic, bbr, dctcp}, 0, true, false},
+		{"several, and the rule is for near hosts", "192.0.2.9", provenMarks, nil, 24, true, false},
 	} {
 		w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
-			learnRule("all", func(r *policy.Rule) { r.Learn.Arms = c.arms }))
+			learnRule("all", func(r *policy.Rule) { r.Learn.Arms, r.Match.Same.IPv4 = c.arms, c.same }))
 		w.e.SetOffered([]congestion.Control{congestion.Of(cubic), congestion.Of(bbr), congestion.Of(dctcp)}, tcp.CC{})
 		w.e.Settle(w.now)
 		w.run(c.marked, ip(c.host), g, marks)
