@@ -83,7 +83,7 @@ func TestUnitIsValid(t *testing.T) {
 }
 
 // The settings that confine the daemon, feed its watchdog and keep its programs attached across a
-// restart are in the unit. Whether systemd enforces them is tested by make test-service.
+// restart are in the unit.
 func TestUnitIsConfined(t *testing.T) {
 	unit := unitFile(t, "/bin")
 	for _, want := range []string{

@@ -126,6 +126,23 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+// CI runs the README's commands before it installs anything of its own, because a new user's machine
+// has none of that.
+func TestCIBeginsWithTheReadme(t *testing.T) {
+	run := read(t, ".ci/run")
+	last := 0
+	for _, step := range []string{"\ntools/try-run\n", "\nmake -s demo\n", "\nmake -s test ", "\nmake -s deps\n", "\nmake -s test-fresh\n"} {
+		at := strings.Index(run, step)
+		if at < last {
+			t.Errorf(".ci/run: %q is not there, or not in this order", strings.TrimSpace(step))
+		}
+		last = max(last, at)
+	}
+	if at := regexp.MustCompile(`(?m)^[^#\n]*(apt-get|tools/deps)`).FindString(run); at != "" {
+		t.Errorf(".ci/run: %q: only make deps installs anything", at)
+	}
+}
+
 // The recipes of CONTRIBUTING.md name files that exist, and as many as they say.
 func TestRecipes(t *testing.T) {
 	recipes := regexp.MustCompile(`(?m)^\*\*A ([a-z ]+)\.\*\* (\w+) files, [^\n]*\n\n((?:\d\. .*\n)+)`).FindAllStringSubmatch(read(t, "CONTRIBUTING.md"), -1)
