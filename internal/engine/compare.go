@@ -174,7 +174,7 @@ func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 	if n.left != nil {
 		last = *n.left
 	}
-	length := guard.Length(last.Since, last.Until, now)
+	length := guard.Length(last.Until-last.Since, n.usedSince(last.Until, now))
 	n.left = &StoredLeftToDefault{Why: why, Since: now, Until: now + length}
 	n.compared, n.failures = &learn.Comparison{}, nil
 	e.retirements[guard.WorseThanDefault]++
@@ -213,6 +213,19 @@ func (n *node) within(around *node) bool {
 		}
 	}
 	return false
+}
+
+// usedSince is how long, of the time from until to now (Unix ns), no ancestor of n was left to the
+// default, in nanoseconds. A rule with a single path has the same evidence as the path, and is often
+// left to the default right after it. If that time counted, neither would be left for longer.
+func (n *node) usedSince(until, now int64) int64 {
+	used := now - until
+	for a := n.above(); a != nil; a = a.above() {
+		if a.left != nil {
+			used -= max(0, min(a.left.Until, now)-max(a.left.Since, until))
+		}
+	}
+	return used
 }
 
 // leftNow is why a path, or an ancestor of it, is left to the default now; nil if it is not.

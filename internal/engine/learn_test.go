@@ -301,6 +301,24 @@ func TestHarmBacksOff(t *testing.T) {
 	}
 }
 
+// That is so too if it is the only path of its rule, which is left to the default for the same harm.
+func TestHarmBacksOffOnASinglePath(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
+		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.1 }))
+	w.e.SetOffered(offer(cubic, bbr, reno), cubic)
+	w.e.Settle(w.now)
+	times, last := 0, int64(0)
+	for end := w.now + 6*3600*second; w.now < end; {
+		w.run(1, ip("203.0.113.9"), goods{cubic: 100, bbr: 50, reno: 50})
+		if left := w.path("203.0.113.0/24").LeftToDefault; left != nil && left.Since.UnixNano() != last {
+			times, last = times+1, left.Since.UnixNano()
+		}
+	}
+	if times < 3 || times > 12 {
+		t.Errorf("left to the default %d times within 6 hours of harm", times)
+	}
+}
+
 // Comparing after every outcome must not find harm if there is none.
 func TestTheDefaultGuardSeldomErrs(t *testing.T) {
 	wrong := 0

@@ -35,7 +35,7 @@ func (rs *Retirements) Add(cc tcp.CC, which Kind, why string, now int64) (until 
 		*rs = append(*rs, Retirement{CC: cc})
 	}
 	r := &(*rs)[i]
-	*r = Retirement{CC: cc, Guard: which.String(), Why: why, Since: now, Until: now + Length(r.Since, r.Until, now)}
+	*r = Retirement{CC: cc, Guard: which.String(), Why: why, Since: now, Until: now + Length(r.Until-r.Since, now-r.Until)}
 	return r.Until
 }
 
@@ -49,10 +49,11 @@ func (rs Retirements) Until(cc tcp.CC) int64 {
 	return 0
 }
 
-// Length is for how long a guard acts now, nanoseconds, after it acted from since to until
-// (both 0 if it did not): twice as long, or shortest if as much time has passed since.
-func Length(since, until, now int64) int64 {
-	if last := until - since; last > 0 && now-until < last {
+// Length is for how long a guard acts now, nanoseconds, if it acted for last before, and what it
+// acted on was in use for used since (both 0 if it did not act before): twice as long, or
+// shortest if it was in use for as long as the guard had acted.
+func Length(last, used int64) int64 {
+	if last > 0 && used < last {
 		return min(2*last, longest)
 	}
 	return shortest
