@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
 // shape is what an emulated link does to packets.
@@ -197,19 +199,7 @@ func setUpTUN(fd int) error {
 			return fmt.Errorf("set %s of TUN device: %w", a.what, err)
 		}
 	}
-	return linkUp(name)
-}
-
-func linkUp(name string) error {
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_UP)
-	if err := onSocket(unix.SIOCSIFFLAGS, ifr); err != nil {
-		return fmt.Errorf("set %s up: %w", name, err)
-	}
-	return nil
+	return rtnetlink.SetUp(name)
 }
 
 // onSocket sends an ioctl request about an interface (netdevice(7)).

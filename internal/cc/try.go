@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
 // stage is one transfer of the test of a user's control.
@@ -55,7 +56,7 @@ func (o Control) tryOut(ctx context.Context, log *slog.Logger) error {
 
 // tryStages must run in a network namespace of its own.
 func tryStages(ctx context.Context, log *slog.Logger) error {
-	if err := linkUp("lo"); err != nil {
+	if err := rtnetlink.SetUp("lo"); err != nil {
 		return err
 	}
 	here, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -9,9 +9,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -62,8 +62,8 @@ func Probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
 
 // probe is for a network namespace of its own.
 func probe(cgroup string, ccs []tcp.CC) ([]Verdict, error) {
-	if err := loopbackUp(); err != nil {
-		return nil, fmt.Errorf("bring loopback up for probe: %w", err)
+	if err := rtnetlink.SetUp("lo"); err != nil {
+		return nil, fmt.Errorf("prepare probe: %w", err)
 	}
 	cookie, err := netns.Cookie(netns.Own)
 	if err != nil {
@@ -180,18 +180,4 @@ func connectOnce(addr string) error {
 		return err
 	}
 	return s.Close()
-}
-
-func loopbackUp() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_UP)
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }

@@ -36,8 +36,8 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"bigtcp":    {"netns", "pod", "poddevice", "rtnetlink", "sysctl"},
-	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular"},
-	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular"},
+	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular", "rtnetlink"},
+	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular", "rtnetlink"},
 	"cni":       {"defaults", "netns", "pod", "podnet", "podrecord", "undo"},
 	"cniconf":   {"defaults", "filelock", "podrecord", "regular"},
 	"cgroup":    {},

@@ -2,6 +2,7 @@ package rtnetlink
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,7 +41,11 @@ func LinkByIndex(index int) (Link, error) {
 
 // LinkByName is LinkByIndex for a device's name.
 func LinkByName(name string) (Link, error) {
-	return readLink(0, Attribute(unix.IFLA_IFNAME, append([]byte(name), 0)))
+	return readLink(0, nameAttribute(name))
+}
+
+func nameAttribute(name string) []byte {
+	return Attribute(unix.IFLA_IFNAME, append([]byte(name), 0))
 }
 
 func linkHeader(index int) []byte {
@@ -118,6 +123,17 @@ func SetSizes(index int, s Sizes) error {
 		}
 	}
 	return Set(unix.RTM_SETLINK, 0, body)
+}
+
+// SetUp brings a device of the calling thread's network namespace up.
+func SetUp(name string) error {
+	header := linkHeader(0)
+	binary.NativeEndian.PutUint32(header[8:], unix.IFF_UP)  // flags
+	binary.NativeEndian.PutUint32(header[12:], unix.IFF_UP) // which of them change
+	if err := Set(unix.RTM_SETLINK, 0, append(header, nameAttribute(name)...)); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
 }
 
 // NetNSID is the id that the calling thread's network namespace has for another one, given by a
