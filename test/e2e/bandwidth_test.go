@@ -1,13 +1,9 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -67,23 +63,7 @@ func (n *podNode) start(t testing.TB) *tcpilot {
 // add records a pod with annotations by the CNI plugin; more replaces its annotations.
 func (p *tcpilot) add(t testing.TB, h *podHost, annotations map[string]string) {
 	t.Helper()
-	config, err := json.Marshal(map[string]any{
-		"cniVersion": "1.0.0", "name": "net", "type": "tcpilot-cni", "dir": filepath.Join(p.dir, "pods"), "socket": p.socket, "timeout": "5s",
-		"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": annotations},
-		"prevResult":    map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": h.Name, "sandbox": h.Path()}}},
-	})
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(p.bin), "tcpilot-cni"))
-	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+h.Name, "CNI_IFNAME="+h.Name, "CNI_PATH="+filepath.Dir(p.bin),
-		"CNI_NETNS="+h.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+h.Name)
-	cmd.Stdin = strings.NewReader(string(config))
-	cmd.Env = slices.Clip(cmd.Env)
-	if err := p.w.star.Client.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("ADD: %v", err)
-	}
+	p.chained(t, "ADD", h.Host, h.Name, h.Name, annotations)
 }
 
 // limits are the annotations of limits; an empty one is left out.

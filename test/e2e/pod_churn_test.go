@@ -2,9 +2,9 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -46,32 +46,13 @@ func newMainNode(t *testing.T) *mainNode {
 	return n
 }
 
-// cni executes a command of the plugin. The end of ctx kills it with SIGKILL.
-func (n *mainNode) cni(ctx context.Context, command, container, netns string, keys map[string]any) error {
-	conf := map[string]any{
-		"cniVersion": "1.1.0", "name": "net", "type": "tcpilot-cni", "dir": filepath.Join(n.dir, "pods"), "socket": n.socket, "timeout": "10s", "ipMasq": true,
-		"ipam": map[string]any{"type": "host-local", "dataDir": n.leases, "ranges": []any{[]any{map[string]string{"subnet": "10.88.0.0/16"}}}},
-	}
-	for k, v := range keys {
-		conf[k] = v
-	}
-	stdin, err := json.Marshal(conf)
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(n.bin), "tcpilot-cni"))
-	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_NETNS=" + netns, "CNI_PATH=" + n.dir,
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + container}
-	cmd.Stdin = strings.NewReader(string(stdin))
-	var out strings.Builder
-	cmd.Stdout = &out
-	if err := n.star.Client.Start(cmd); err != nil {
-		return err
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", command, container, err, out.String())
-	}
-	return nil
+// main is cni as the main plugin, which makes eth0 of the pod.
+func (n *mainNode) main(ctx context.Context, command, pod, netns string, keys map[string]any) error {
+	conf := map[string]any{"ipMasq": true,
+		"ipam": map[string]any{"type": "host-local", "dataDir": n.leases, "ranges": []any{[]any{map[string]string{"subnet": "10.88.0.0/16"}}}}}
+	maps.Copy(conf, keys)
+	_, _, err := n.cni(ctx, command, pod, "eth0", netns, conf)
+	return err
 }
 
 // left is what pods have left on the node: devices, routes, tables and addresses, records, and pinned programs.
@@ -127,7 +108,7 @@ func (n *mainNode) podChurn(t *testing.T, pods int) (took []time.Duration, kille
 				if i%5 == 4 {
 					for _, command := range []string{"ADD", "DEL"}[:1+random.IntN(2)] {
 						ctx, stop := context.WithTimeout(t.Context(), time.Duration(random.IntN(120))*time.Millisecond)
-						if err := n.cni(ctx, command, container, ns.Path(), keys); err != nil && ctx.Err() == nil {
+						if err := n.main(ctx, command, container, ns.Path(), keys); err != nil && ctx.Err() == nil {
 							t.Error(err)
 						} else if err != nil {
 							mu.Lock()
@@ -140,10 +121,10 @@ func (n *mainNode) podChurn(t *testing.T, pods int) (took []time.Duration, kille
 					continue
 				}
 				begin := time.Now()
-				err := n.cni(t.Context(), "ADD", container, ns.Path(), keys)
+				err := n.main(t.Context(), "ADD", container, ns.Path(), keys)
 				added := time.Since(begin)
 				if err == nil {
-					err = n.cni(t.Context(), "DEL", container, ns.Path(), keys)
+					err = n.main(t.Context(), "DEL", container, ns.Path(), keys)
 				}
 				if err != nil {
 					t.Error(err)
@@ -172,7 +153,7 @@ func TestRootPodsComeAndGo(t *testing.T) {
 	n.start(t)
 	stays, err := n.net.Host("stays")
 	must(t, err)
-	must(t, n.cni(t.Context(), "ADD", "stays", stays.Path(), nil))
+	must(t, n.main(t.Context(), "ADD", "stays", stays.Path(), nil))
 	withOne := n.left(t)
 
 	flow := startExchange(t, stays, n.remotes[0].Host, n.remotes[0].Addr4)
@@ -207,7 +188,7 @@ func TestRootPodsComeAndGo(t *testing.T) {
 	t.Logf("its %d turns took %v at most", flow.turns, flow.longest)
 
 	gc := map[string]any{"cni.dev/valid-attachments": []any{map[string]string{"containerID": "stays", "ifname": "eth0"}}}
-	must(t, n.cni(t.Context(), "GC", "", "", gc))
+	must(t, n.main(t.Context(), "GC", "", "", gc))
 	expect := func(when string, want []string) {
 		t.Helper()
 		eventually(t, 15*time.Second, when, func() error {
@@ -221,7 +202,7 @@ func TestRootPodsComeAndGo(t *testing.T) {
 	if list := ask[api.PodList](t, n.tcpilot, "pods").Pods; len(list) != 1 || list[0].Name != "stays" {
 		t.Errorf("pods %+v", list)
 	}
-	must(t, n.cni(t.Context(), "DEL", "stays", stays.Path(), nil))
+	must(t, n.main(t.Context(), "DEL", "stays", stays.Path(), nil))
 	n.stop(t)
 	expect("nothing is left", before)
 }

@@ -1,11 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,27 +11,10 @@ import (
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
-// plugin runs a command of tcpilot-cni for the network namespace of a host, as a container runtime
-// does, and returns what it prints. The UID of a pod is uid- and its name.
-func (p *tcpilot) plugin(t *testing.T, command string, h *topology.Host, pod string, annotations map[string]string) string {
+// plugin is chained for a pod whose host has no interface of the name eth0.
+func (p *tcpilot) plugin(t testing.TB, command string, h *topology.Host, pod string, annotations map[string]string) string {
 	t.Helper()
-	config, err := json.Marshal(map[string]any{
-		"cniVersion": "1.0.0", "name": "net", "type": "tcpilot-cni", "dir": filepath.Join(p.dir, "pods"), "socket": p.socket,
-		"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": annotations},
-		"prevResult":    map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": "eth0", "sandbox": h.Path()}}},
-	})
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(p.bin), "tcpilot-cni"))
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID=of-"+pod, "CNI_IFNAME=eth0", "CNI_PATH="+filepath.Dir(p.bin),
-		"CNI_NETNS="+h.Path(), "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+pod+";K8S_POD_UID=uid-"+pod)
-	cmd.Stdin = strings.NewReader(string(config))
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil || stderr.Len() > 0 {
-		t.Fatalf("%s: %v\n%s%s", command, err, out, &stderr)
-	}
-	return string(out)
+	return p.chained(t, command, h, "eth0", pod, annotations)
 }
 
 // What the runtime tells the plugin about a pod applies to the pod's connections from the first
