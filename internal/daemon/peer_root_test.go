@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -48,7 +45,7 @@ func TestRootPeerOption(t *testing.T) {
 func TestRootPeerOptionOnlyInHandshakes(t *testing.T) {
 	p := newPlace(t)
 	p.rules(t, `rules: [{name: all, match: {remote: [127.0.0.0/8]}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
-	asked := countOptionCalls(t, p.cgroup.Path)
+	asked := testenv.CountCallbacks(t, p.cgroup.Path, unix.BPF_SOCK_OPS_HDR_OPT_LEN_CB, 0)
 	p.start(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -95,7 +92,7 @@ func TestRootListenersLoseTheirFlag(t *testing.T) {
 		c.Close()
 		s.Close()
 	}
-	asked := countOptionCalls(t, p.cgroup.Path)
+	asked := testenv.CountCallbacks(t, p.cgroup.Path, unix.BPF_SOCK_OPS_HDR_OPT_LEN_CB, 0)
 	connect()
 	if n := asked(); n != 0 {
 		t.Fatalf("before the daemon, options were asked for %d times", n)
@@ -127,37 +124,5 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// countOptionCalls attaches a program that counts BPF_SOCK_OPS_HDR_OPT_LEN_CB to a cgroup.
-func countOptionCalls(t *testing.T, cgroup string) (calls func() uint64) {
-	t.Helper()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "GPL", Instructions: asm.Instructions{
-		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // bpf_sock_ops.op
-		asm.JNE.Imm(asm.R2, unix.BPF_SOCK_OPS_HDR_OPT_LEN_CB, "done"),
-		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
-		asm.LoadMapPtr(asm.R1, m.FD()),
-		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "done"),
-		asm.Mov.Imm(asm.R1, 1),
-		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-		asm.Mov.Imm(asm.R0, 1).WithSymbol("done"),
-		asm.Return(),
-	}})
-	must(t, err)
-	defer prog.Close()
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	return func() (n uint64) {
-		t.Helper()
-		must(t, m.Lookup(uint32(0), &n))
-		return n
 	}
 }

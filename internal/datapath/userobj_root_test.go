@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -136,10 +134,10 @@ func TestRootCallbackFlags(t *testing.T) {
 		if first {
 			r.stop()
 			must(t, r.Detach())
-			calls = rttCounter(t, r.cg.Path)
+			calls = testenv.CountCallbacks(t, r.cg.Path, unix.BPF_SOCK_OPS_RTT_CB, unix.BPF_SOCK_OPS_RTT_CB_FLAG)
 			r.open(t)
 		} else {
-			calls = rttCounter(t, r.cg.Path)
+			calls = testenv.CountCallbacks(t, r.cg.Path, unix.BPF_SOCK_OPS_RTT_CB, unix.BPF_SOCK_OPS_RTT_CB_FLAG)
 		}
 		tab := compileRules([]rule{{}}, 1)
 		tab.Classes[0].Watch, tab.Classes[0].WatchShare = 7, 1<<16
@@ -166,53 +164,6 @@ func TestRootCallbackFlags(t *testing.T) {
 			}
 			return errors.New("tcpilot's callbacks did not come")
 		})
-	}
-}
-
-// rttCounter is a sock_ops program that is not tcpilot's: it requests RTT callbacks when
-// a connection is established, and counts them.
-func rttCounter(t testing.TB, cgroup string) (calls func() uint64) {
-	t.Helper()
-	const (
-		ctxOp, ctxFlags        = 0, 84 // struct bpf_sock_ops
-		established, rtt       = 4, 12 // BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, RTT_CB
-		flagRTT          int32 = 1 << 3
-	)
-	count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	must(t, err)
-	t.Cleanup(func() { count.Close() })
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "other", Type: ebpf.SockOps, License: "GPL",
-		Instructions: asm.Instructions{
-			asm.Mov.Reg(asm.R6, asm.R1),
-			asm.LoadMem(asm.R7, asm.R6, ctxOp, asm.Word),
-			asm.JEq.Imm(asm.R7, rtt, "rtt"),
-			asm.JNE.Imm(asm.R7, established, "out"),
-			asm.LoadMem(asm.R2, asm.R6, ctxFlags, asm.Word),
-			asm.Or.Imm(asm.R2, flagRTT),
-			asm.Mov.Reg(asm.R1, asm.R6),
-			asm.FnSockOpsCbFlagsSet.Call(),
-			asm.Ja.Label("out"),
-			asm.StoreImm(asm.RFP, -4, 0, asm.Word).WithSymbol("rtt"),
-			asm.LoadMapPtr(asm.R1, count.FD()),
-			asm.Mov.Reg(asm.R2, asm.RFP),
-			asm.Add.Imm(asm.R2, -4),
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, "out"),
-			asm.Mov.Imm(asm.R1, 1),
-			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
-			asm.Mov.Imm(asm.R0, 1).WithSymbol("out"),
-			asm.Return(),
-		},
-	})
-	must(t, err)
-	t.Cleanup(func() { prog.Close() })
-	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: prog})
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	return func() (n uint64) {
-		must(t, count.Lookup(uint32(0), &n))
-		return n
 	}
 }
 

@@ -117,7 +117,7 @@ var openToLab = map[string]string{
 var onlyIn = map[string][]string{
 	"github.com/vishvananda/netlink":          {"testenv", "podnet", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "podnet", "lab/topology"},
-	"github.com/cilium/ebpf":                  {"datapath", "cc", "podlink", "progstats", "lab/link", "lab/subject"},
+	"github.com/cilium/ebpf":                  {"datapath", "cc", "podlink", "progstats", "testenv", "lab/link", "lab/subject"},
 	"github.com/goccy/go-yaml":                {"yamlfile"},
 	"github.com/spf13/cobra":                  {"cli", "console", "lab/cli"},
 	"github.com/prometheus/client_golang":     {"metrics"},
