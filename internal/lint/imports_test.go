@@ -244,6 +244,85 @@ func TestDrawingsShowEveryPackage(t *testing.T) {
 	}
 }
 
+// Each arrow of these drawings is an import.
+func TestArrowsOfDrawings(t *testing.T) {
+	used := make(map[[2]string]bool)
+	for _, im := range imports(t) {
+		if target, ours := strings.CutPrefix(im.path, module+"/"); ours {
+			used[[2]string{im.pkg, strings.TrimPrefix(target, "internal/")}] = true
+		}
+	}
+	_, house, _ := strings.Cut(read(t, "docs/ARCHITECTURE.md"), "## The house")
+	for i, block := range strings.Split(house, "```")[:4] {
+		all := arrows(block)
+		if i%2 == 1 && len(all) < 10 {
+			t.Errorf("a drawing of docs/ARCHITECTURE.md has the arrows %q only", all)
+		}
+		for _, a := range all {
+			for j, name := range a {
+				if _, ok := mayImport["lab/"+name]; ok && i == 3 {
+					a[j] = "lab/" + name
+				}
+			}
+			if !used[a] && !strings.HasPrefix(a[1], "bpf/") {
+				t.Errorf("docs/ARCHITECTURE.md draws an arrow from %q to %q, which is no import", a[0], a[1])
+			}
+		}
+	}
+}
+
+// arrows lists the arrows of a drawing. An arrow begins at the name to its left, or at that above its branch,
+// and ends at the names to its right, which are separated by commas and end with two spaces.
+func arrows(drawing string) (all [][2]string) {
+	var rows [][]rune
+	for row := range strings.Lines(drawing) {
+		rows = append(rows, []rune(strings.TrimRight(row, "\n")))
+	}
+	at := func(y, x int) rune {
+		if y < 0 || x < 0 || x >= len(rows[y]) {
+			return ' '
+		}
+		return rows[y][x]
+	}
+	isName := func(r rune) bool { return r < 0x80 && r != ' ' }
+	for y, row := range rows {
+		for head, r := range row {
+			if r != '▶' {
+				continue
+			}
+			fromY, x := y, head-1
+			for strings.ContainsRune("─┬", at(y, x)) {
+				x--
+			}
+			if strings.ContainsRune("├└", at(y, x)) {
+				for fromY--; strings.ContainsRune("│├", at(fromY, x)); fromY-- {
+				}
+			}
+			for fromY >= 0 && x > 0 && !isName(at(fromY, x)) {
+				x--
+			}
+			begin, end := x, x
+			for isName(at(fromY, begin-1)) {
+				begin--
+			}
+			for isName(at(fromY, end)) {
+				end++
+			}
+			from := ""
+			if fromY >= 0 {
+				from = string(rows[fromY][begin:end])
+			}
+			list, _, _ := strings.Cut(string(row[head+1:]), "  ")
+			list, _, _ = strings.Cut(list, " ─")
+			list, _, _ = strings.Cut(list, " (")
+			for _, to := range strings.Split(list, ",") {
+				all = append(all, [2]string{from, strings.TrimSpace(to)})
+			}
+		}
+	}
+	return all
+}
+
 // The table of docs/ARCHITECTURE.md is mayImport, one row for each package.
 func TestArchitectureTable(t *testing.T) {
 	rows := make(map[string]string)
