@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/httpserver"
 )
 
 // Limits of the server: all of its clients are on this host.
@@ -64,22 +65,8 @@ func (s *Server) serve(ctx context.Context, l net.Listener, readOnly bool) error
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	stopStreams()
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	err := srv.Shutdown(stop)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = srv.Close()
-	}
-	<-done
-	return err
+	srv.RegisterOnShutdown(stopStreams)
+	return httpserver.Serve(ctx, srv, l, stopTimeout)
 }
 
 // Handler routes the requests; streams end when ctx does.
