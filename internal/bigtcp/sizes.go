@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
@@ -64,9 +63,9 @@ func Read(index int) (d rtnetlink.Link, v Values, err error) {
 	return d, v, err
 }
 
-// mtuOf names a sysctl. In its name, a slash stands for a dot.
+// mtuOf names a sysctl.
 func mtuOf(device string) string {
-	return "net.ipv6.conf." + strings.ReplaceAll(device, ".", "/") + ".mtu"
+	return "net.ipv6.conf." + sysctl.Part(device) + ".mtu"
 }
 
 // Goal is what a device of a pod, or one that leads to other hosts, is to have.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
 const fixesAll = "rules: [{name: all, set: {cc: reno, user_timeout: 12345ms, syn_rto: 100ms, init_rwnd: 40}}]"
@@ -64,7 +65,7 @@ func decided(s api.Status, reason string) (n uint64) {
 // In mode observe the kernel changes no connection, but samples are reported. A reload
 // starts tuning, and another one ends it. A rollout applies to its share.
 func TestRootObserveAndRollout(t *testing.T) {
-	if def, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control"); err != nil || strings.TrimSpace(string(def)) == "reno" {
+	if def, err := sysctl.Read("net.ipv4.tcp_congestion_control"); err != nil || def == "reno" {
 		t.Fatalf("default %s, %v", def, err)
 	}
 	p := newPlace(t)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -211,7 +212,7 @@ func TestRootPendingConnectKeepsItsTimeout(t *testing.T) {
 }
 
 func sysctlExists(name string) bool {
-	_, err := os.Stat("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+	_, err := os.Stat(sysctl.Path(name))
 	return err == nil
 }
 

@@ -130,7 +130,7 @@ func TestRootOtherRTOMinIsKept(t *testing.T) {
 		r.checkRTOMin(t, "application", c, 120_000)
 	})
 	t.Run("chosen by the sysctl", func(t *testing.T) {
-		if !exists("/proc/sys/net/ipv4/tcp_rto_min_us") {
+		if !sysctlExists("net.ipv4.tcp_rto_min_us") {
 			testenv.Missing(t, "tcp_rto_min_us (Linux 6.11)")
 		}
 		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_rto_min_us", "120000")

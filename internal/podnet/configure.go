@@ -2,7 +2,6 @@ package podnet
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,8 +15,7 @@ type setting struct{ family, name, value string }
 
 func apply(device string, settings []setting) error {
 	for _, s := range settings {
-		// In a name of a sysctl, a slash stands for a dot.
-		name := fmt.Sprintf("net.%s.conf.%s.%s", s.family, strings.ReplaceAll(device, ".", "/"), s.name)
+		name := fmt.Sprintf("net.%s.conf.%s.%s", s.family, sysctl.Part(device), s.name)
 		// Write only what differs. Writing is expensive when pods come and go: the kernel restarts the system call,
 		// without sleeping, as long as another process changes devices (rtnl_trylock, restart_syscall).
 		if value, err := sysctl.Read(name); err == nil && value == s.value {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
@@ -53,7 +52,7 @@ func Forward(v4, v6 bool) (changed []string, err error) {
 		return changed, fmt.Errorf("list devices with IPv6: %w", err)
 	}
 	for _, d := range devices {
-		name := devices6 + "." + strings.ReplaceAll(d.Name(), ".", "/") + ".accept_ra"
+		name := devices6 + "." + sysctl.Part(d.Name()) + ".accept_ra"
 		if d.Name() == "all" || d.Name() == "default" {
 			continue
 		}

@@ -18,6 +18,9 @@ func PathBelow(root, name string) string {
 	return filepath.Join(root, strings.NewReplacer(".", "/", "/", ".").Replace(name))
 }
 
+// Part is the name of a device as a part of a sysctl's name: see PathBelow.
+func Part(device string) string { return strings.ReplaceAll(device, ".", "/") }
+
 // Read returns the value of a sysctl, without the newline at its end.
 func Read(name string) (string, error) {
 	value, err := os.ReadFile(Path(name))

@@ -18,6 +18,12 @@ func TestPath(t *testing.T) {
 	}
 }
 
+func TestPart(t *testing.T) {
+	if got, want := Path("net.ipv4.conf."+Part("eth0.1")+".rp_filter"), "/proc/sys/net/ipv4/conf/eth0.1/rp_filter"; got != want {
+		t.Errorf("the sysctl of a device is %q, want %q", got, want)
+	}
+}
+
 func TestRead(t *testing.T) {
 	if got, err := Read("kernel.ostype"); got != "Linux" || err != nil {
 		t.Errorf("kernel.ostype is %q, %v", got, err)
