@@ -26,6 +26,10 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
+// valid is for how long the lease and the policies of a test are valid: longer than a test takes, also
+// with emulated processors.
+const valid = 10 * time.Minute
+
 // rig is a datapath attached to a cgroup of the test's own, with this process in
 // it, a network namespace to make connections in, and a reader of all samples.
 type rig struct {
@@ -72,7 +76,7 @@ func (r *rig) open(t testing.TB) {
 		d.mu.Unlock()
 		must(t, err)
 	}
-	must(t, d.SetLease(time.Minute))
+	must(t, d.SetLease(valid))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -122,7 +126,7 @@ var lastPolicy uint32
 // policy gives every path of class 1 a policy, and returns its id.
 func (r *rig) policy(t testing.TB, change func(*path.Policy)) uint32 {
 	t.Helper()
-	return r.policyOf(t, path.Root(1, 0), time.Now().Add(time.Minute), change)
+	return r.policyOf(t, path.Root(1, 0), time.Now().Add(valid), change)
 }
 
 func (r *rig) policyOf(t testing.TB, k path.Key, expires time.Time, change func(*path.Policy)) uint32 {
