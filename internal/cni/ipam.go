@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
@@ -35,6 +36,10 @@ func delegates(getenv func(string) string, stderr io.Writer) delegate {
 	}
 }
 
+// delegateEnds is how long a command waits for the delegate of one that was killed. A delegate goes on when
+// the plugin that started it is killed: DEL of its address would come too early.
+const delegateEnds = 5 * time.Second
+
 // ipam executes a command of the plugin that gives addresses. The time that it takes does not count (bound).
 func (r *request) ipam(command string, k pod.Key, netns string) (result *types100.Result, err error) {
 	return r.ipamWith(r.input, command, k, netns)
@@ -47,6 +52,14 @@ func (r *request) ipamWith(conf []byte, command string, k pod.Key, netns string)
 		return nil, err
 	}
 	r.bound.outside(func() {
+		if k != (pod.Key{}) {
+			var release func()
+			if release, err = r.Dir.Hold(k, delegateEnds); err != nil {
+				err = fail(codeTryAgain, "that of an earlier command still runs: %v", err)
+				return
+			}
+			defer release()
+		}
 		var got types.Result
 		if got, err = r.delegate(command, plugin, conf, k, netns); err == nil && got != nil {
 			result, err = types100.NewResultFromResult(got)

@@ -330,6 +330,26 @@ func TestMainAddCannotBeUndone(t *testing.T) {
 	}
 }
 
+// An IPAM plugin goes on when the ADD that started it is killed. DEL waits for it: otherwise the address would be given
+// after its release.
+func TestMainDelWaitsForTheDelegateOfADD(t *testing.T) {
+	add := mainCall(t, "ADD", nil)
+	add.succeeds(t)
+	release, err := add.dir.Hold(records(t, add.dir)[0].Key(), 0) // as such a plugin does
+	if err != nil {
+		t.Fatal(err)
+	}
+	const runs = 200 * time.Millisecond
+	begun := time.Now()
+	time.AfterFunc(runs, release)
+	del := add
+	del.command, del.keys = "DEL", map[string]any{"prevResult": nil, "ipam": add.keys["ipam"]}
+	del.succeeds(t)
+	if took := time.Since(begun); took < runs || len(add.ipam.held) != 0 || len(records(t, add.dir)) != 0 {
+		t.Errorf("after %v, %v is held, and there are the records %v", took, add.ipam.held, records(t, add.dir))
+	}
+}
+
 // DEL releases the address only if the interface is gone, and deletes the record only if nothing else is left. It
 // needs nothing but the attachment.
 func TestMainDel(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,6 +108,17 @@ func Wait(file *os.File) error {
 		return fmt.Errorf("lock %s: %w", file.Name(), err)
 	}
 	return nil
+}
+
+// WaitAtMost is Wait for a limited time. If another process still holds the lock then, the error is
+// a HeldError.
+func WaitAtMost(file *os.File, limit time.Duration) error {
+	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		err := try(file)
+		if held := (*HeldError)(nil); !errors.As(err, &held) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func flock(file *os.File, how int) error {

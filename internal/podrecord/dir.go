@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -110,6 +111,29 @@ func (d Dir) Get(k pod.Key) (p pod.Pod, err error) {
 		return p, fmt.Errorf("read record of pod: %w", err)
 	}
 	return r.Pod, nil
+}
+
+// Hold locks the record of an attachment against other processes, until release. Processes that this one
+// starts meanwhile inherit the lock: if this one is killed, they hold it until they end. Hold waits for the lock
+// at most for limit. Without a record it does nothing.
+func (d Dir) Hold(k pod.Key, limit time.Duration) (release func(), err error) {
+	if err := k.Check(); err != nil {
+		return nil, fmt.Errorf("lock record of pod: %w", err)
+	}
+	f, err := os.Open(d.path(fileOf(k)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock record of pod: %w", err)
+	}
+	if err = filelock.WaitAtMost(f, limit); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_SETFD, 0) // without FD_CLOEXEC
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock record of pod: %w", errors.Join(err, f.Close()))
+	}
+	return func() { f.Close() }, nil
 }
 
 // Delete removes the record of an attachment, and the temporary files of a process that was killed while it

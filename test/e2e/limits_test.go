@@ -117,6 +117,8 @@ func TestRootRateLimit(t *testing.T) {
 func TestRootRateLimitOfRunningConnections(t *testing.T) {
 	t.Parallel()
 	w := newLimitWorld(t)
+	// So that little is in flight when a limit begins: at several Gbit/s, a busy host delivers it for seconds.
+	reshape(t, w.remotes[0].way, func(s *link.Spec) { s.Rate, s.Queue = 300e6, link.Queue{Bytes: 400_000} })
 	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, set: {nodelay: true}}\n"})
 	var points []load.Point
 	done := make(chan struct{})
