@@ -130,6 +130,7 @@ func TestRootPods(t *testing.T) {
 		l, err := d.Pods(ctx)
 		return err == nil && len(l.Pods) == 0
 	})
+	sync(0) // the rules follow right after the list
 	expect("gone", def, def)
 	if want := fmt.Sprintf(`msg="pod removed" pod=shop/web-1 netns=%d rules=[web]`, cookieA); !strings.Contains(d.log.String(), want) {
 		t.Errorf("log lacks %s:\n%s", want, d.log)
