@@ -36,8 +36,8 @@ func delegates(getenv func(string) string, stderr io.Writer) delegate {
 	}
 }
 
-// delegateEnds is how long a command waits for the delegate of one that was killed. A delegate goes on when
-// the plugin that started it is killed: DEL of its address would come too early.
+// delegateEnds is how long a command waits for an IPAM plugin that an earlier command started. That plugin goes on
+// when the earlier command is killed, and may allocate an address after this command has released it.
 const delegateEnds = 5 * time.Second
 
 // ipam executes a command of the plugin that gives addresses. The time that it takes does not count (bound).
@@ -52,16 +52,8 @@ func (r *request) ipamWith(conf []byte, command string, k pod.Key, netns string)
 		return nil, err
 	}
 	r.bound.outside(func() {
-		if k != (pod.Key{}) {
-			var release func()
-			if release, err = r.Dir.Hold(k, delegateEnds); err != nil {
-				err = fail(codeTryAgain, "that of an earlier command still runs: %v", err)
-				return
-			}
-			defer release()
-		}
 		var got types.Result
-		if got, err = r.delegate(command, plugin, conf, k, netns); err == nil && got != nil {
+		if got, err = r.delegateAlone(command, plugin, conf, k, netns); err == nil && got != nil {
 			result, err = types100.NewResultFromResult(got)
 		}
 	})
@@ -69,6 +61,18 @@ func (r *request) ipamWith(conf []byte, command string, k pod.Key, netns string)
 		return nil, ofDelegate(fmt.Sprintf("%s of IPAM plugin %s", command, plugin), err)
 	}
 	return result, nil
+}
+
+// delegateAlone executes a command of another plugin when none runs for the same attachment.
+func (r *request) delegateAlone(command, plugin string, conf []byte, k pod.Key, netns string) (types.Result, error) {
+	if k != (pod.Key{}) { // STATUS and GC are about no attachment
+		release, err := r.Dir.Hold(k, delegateEnds)
+		if err != nil {
+			return nil, fail(codeTryAgain, "it still runs for an earlier command: %v", err)
+		}
+		defer release()
+	}
+	return r.delegate(command, plugin, conf, k, netns)
 }
 
 // collectAddresses is GC of the plugin that gives addresses. Attachments of which something is left keep their

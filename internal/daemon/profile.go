@@ -34,7 +34,7 @@ type profile struct {
 
 	// Used by the task, and before and after it runs.
 	netNSList *host.NetNSList
-	listed    func() (list []host.NetNS, changed bool, err error) // namespaces.Poll
+	listed    func() (list []host.NetNS, changed bool, err error) // netNSList.Poll
 	fresh     map[string]string                                   // what new namespaces have, if all
 	polls     int
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -281,21 +282,29 @@ func TestWorseThanDefaultIsLeftToIt(t *testing.T) {
 	}
 }
 
-// A path on which tuning does harm again and again is left to the default for longer and longer.
-func TestHarmBacksOff(t *testing.T) {
+// harmed has connections for d on a path on which the default is twice as fast as other arms, and on paths beside it
+// on which all are alike. It returns for how long the path was left to the default, each time.
+func harmed(t *testing.T, d time.Duration, beside ...netip.Addr) (lengths []time.Duration) {
 	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
 		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.1 }))
 	w.e.SetOffered(offer(cubic, bbr, reno), cubic)
 	w.e.Settle(w.now)
-	var lengths []time.Duration
-	for end := w.now + 5*3600*second; w.now < end; {
-		w.run(1, nth(1), allAlike) // other paths have no harm, so the rule has none
-		w.run(1, nth(2), allAlike)
+	var last time.Time
+	for end := w.now + int64(d); w.now < end; {
+		for _, other := range beside {
+			w.run(1, other, allAlike)
+		}
 		w.run(1, ip("203.0.113.9"), goods{cubic: 100, bbr: 50, reno: 50})
-		if left := w.path("203.0.113.0/24").LeftToDefault; left != nil && left.Since.UnixNano() > w.now-3*second {
-			lengths = append(lengths, left.Until.Sub(left.Since))
+		if left := w.path("203.0.113.0/24").LeftToDefault; left != nil && !left.Since.Equal(last) {
+			lengths, last = append(lengths, left.Until.Sub(left.Since)), left.Since
 		}
 	}
+	return lengths
+}
+
+// A path on which tuning does harm again and again is left to the default for longer and longer.
+func TestHarmBacksOff(t *testing.T) {
+	lengths := harmed(t, 5*time.Hour, nth(1), nth(2)) // the other paths have no harm, so the rule has none
 	if n := len(lengths); n < 3 || n > 8 || lengths[0] != 10*time.Minute || lengths[n-1] < 80*time.Minute {
 		t.Errorf("left to the default for %v, want longer each time", lengths)
 	}
@@ -303,18 +312,7 @@ func TestHarmBacksOff(t *testing.T) {
 
 // That is so too if it is the only path of its rule, which is left to the default for the same harm.
 func TestHarmBacksOffOnASinglePath(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} },
-		learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut = 0.1 }))
-	w.e.SetOffered(offer(cubic, bbr, reno), cubic)
-	w.e.Settle(w.now)
-	times, last := 0, int64(0)
-	for end := w.now + 6*3600*second; w.now < end; {
-		w.run(1, ip("203.0.113.9"), goods{cubic: 100, bbr: 50, reno: 50})
-		if left := w.path("203.0.113.0/24").LeftToDefault; left != nil && left.Since.UnixNano() != last {
-			times, last = times+1, left.Since.UnixNano()
-		}
-	}
-	if times < 3 || times > 12 {
+	if times := len(harmed(t, 6*time.Hour)); times < 3 || times > 12 {
 		t.Errorf("left to the default %d times within 6 hours of harm", times)
 	}
 }

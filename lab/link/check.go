@@ -11,7 +11,7 @@ import (
 // Bounds of a Spec.
 const (
 	minRate = 8_000           // bit/s: a frame takes 1.5 s
-	maxRate = 100_000_000_000 // bit/s: 1/2^20 ns a byte still resolves it to 10^-5
+	MaxRate = 100_000_000_000 // bit/s: 1/2^20 ns a byte still resolves it to 10^-5
 	// maxHold is how long a packet may wait: well within the 18 minutes ahead that
 	// the 31 bits of a mark can express.
 	maxHold = 5 * time.Minute
@@ -105,8 +105,8 @@ func (s Spec) checkPolicer() error {
 }
 
 func checkRate(field string, r uint64) error {
-	if r < minRate || r > maxRate {
-		return fmt.Errorf("%s: %d bit/s is not in %d to %d", field, r, minRate, maxRate)
+	if r < minRate || r > MaxRate {
+		return fmt.Errorf("%s: %d bit/s is not in %d to %d", field, r, minRate, MaxRate)
 	}
 	return nil
 }

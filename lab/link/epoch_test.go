@@ -9,7 +9,7 @@ import (
 // What the bottleneck could have sent is rate times time, for any length of time.
 func TestEpochServed(t *testing.T) {
 	const second = 1_000_000_000
-	for _, rate := range []uint64{minRate, 1e6, 123_456_789, 10e9, maxRate} {
+	for _, rate := range []uint64{minRate, 1e6, 123_456_789, 10e9, MaxRate} {
 		for _, seconds := range []int64{0, 1, 300, 30 * 24 * 3600} {
 			e := epoch{cost: cost(rate), since: 5 * second, served: 7}
 			got := new(big.Int).SetUint64(e.next(1, (5+seconds)*second).served - 7)
@@ -49,7 +49,7 @@ func TestEpochDeparture(t *testing.T) {
 			t.Errorf("leaving at %d in epoch %d becomes %d, want %d", c.leaves, c.index, got, c.want)
 		}
 	}
-	slow, fast := epoch{1, cost(minRate), 1000, 0}, epoch{0, cost(maxRate), 0, 0}
+	slow, fast := epoch{1, cost(minRate), 1000, 0}, epoch{0, cost(MaxRate), 0, 0}
 	if got := slow.departure(fast, int64(maxHold)); got != 1000+longest {
 		t.Errorf("the longest wait is until %d", got)
 	}

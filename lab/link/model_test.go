@@ -8,7 +8,7 @@ import (
 
 // The costs of a second's packets add up to a second.
 func TestCost(t *testing.T) {
-	for _, rate := range []uint64{minRate, 1e6, 20e6, 123_456_789, 1e9, 10e9, maxRate} {
+	for _, rate := range []uint64{minRate, 1e6, 20e6, 123_456_789, 1e9, 10e9, MaxRate} {
 		bytes := new(big.Int).SetUint64(rate / 8)
 		ns := new(big.Int).Rsh(bytes.Mul(bytes, new(big.Int).SetUint64(cost(rate))), 20)
 		if got := float64(ns.Uint64()); math.Abs(got-1e9) > 1e4 {

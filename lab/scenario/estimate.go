@@ -59,7 +59,7 @@ func (c Case) transfer(p workload.Spec) time.Duration {
 	if p.Duration > 0 {
 		takes = min(takes, p.Duration.Seconds())
 	}
-	return time.Duration(min(takes, maxDuration.Seconds()) * float64(time.Second))
+	return time.Duration(min(takes, workload.MaxDuration.Seconds()) * float64(time.Second))
 }
 
 // numSenders is how many hosts run this part.

@@ -10,6 +10,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/topology"
+	"github.com/tcpilot/tcpilot/lab/workload"
 )
 
 // links reads what the links do. A queue in multiples of the bandwidth-delay product
@@ -51,7 +52,7 @@ func (r *reader) link(n *node, rtt time.Duration) Link {
 			c.Forward, c.Backward = l.Schedule[k-1].Forward, l.Schedule[k-1].Backward
 		}
 		forward.spec, backward.spec = &c.Forward, &c.Backward
-		r.both(item, &forward, &backward, field{"at", r.duration(&c.At, 0, maxDuration)})
+		r.both(item, &forward, &backward, field{"at", r.duration(&c.At, 0, workload.MaxDuration)})
 		switch {
 		case item.Kind == yamlfile.Mapping && item.Get("at") == nil:
 			r.Fail(item.Place, "a change without a time", "write at: and its time in the round, such as 10s")

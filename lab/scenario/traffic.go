@@ -38,20 +38,20 @@ func (r *reader) part(name string, n *node, g topology.Graph) workload.Spec {
 		field{"from", r.hosts(&s.From, g)},
 		field{"to", r.hosts(&s.To, g)},
 		field{"ipv6", r.bool(&s.IPv6)},
-		field{"start", r.duration(&s.Start, 0, maxDuration)},
-		field{"duration", r.duration(&s.Duration, time.Millisecond, maxDuration)},
-		field{"end", r.duration(&s.End, 0, maxDuration)},
+		field{"start", r.duration(&s.Start, 0, workload.MaxDuration)},
+		field{"duration", r.duration(&s.Duration, time.Millisecond, workload.MaxDuration)},
+		field{"end", r.duration(&s.End, 0, workload.MaxDuration)},
 		field{"count", r.count(&s.Count, 1, workload.MaxCount)},
 		field{"streams", r.count(&s.Streams, 1, workload.MaxStreams)},
 		field{"cc", r.text(&s.CC)},
 		field{"request", r.size(&s.Request)},
 		field{"reply", r.size(&s.Reply)},
-		field{"think", r.duration(&s.Think, 0, maxDuration)},
-		field{"deadline", r.duration(&s.Deadline, 0, maxDuration)},
+		field{"think", r.duration(&s.Think, 0, workload.MaxDuration)},
+		field{"deadline", r.duration(&s.Deadline, 0, workload.MaxDuration)},
 		field{"concurrency", r.count(&s.Concurrency, 1, workload.MaxConcurrency)},
 		field{"client", oneOf(r, "client", &s.Client, workload.OwnClient, workload.Curl)},
 		field{"first", r.count(&s.First, 1, workload.MaxCount)},
-		field{"gap", r.duration(&s.Gap, 0, maxDuration)},
+		field{"gap", r.duration(&s.Gap, 0, workload.MaxDuration)},
 		field{"rate", r.number(&s.Rate, 1e6)},
 		field{"size", r.sizes(&s.Size)},
 		field{"trace", r.trace(&s.Trace)},
@@ -131,7 +131,7 @@ func (r *reader) trace(to *[]workload.Arrival) func(*node) {
 		}
 		for _, item := range n.Items {
 			var a workload.Arrival
-			r.fields(item, field{"at", r.duration(&a.At, 0, maxDuration)}, field{"size", r.size(&a.Size)})
+			r.fields(item, field{"at", r.duration(&a.At, 0, workload.MaxDuration)}, field{"size", r.size(&a.Size)})
 			if k := len(*to); k > 0 && a.At < (*to)[k-1].At {
 				r.Fail(item.Place, "earlier than the previous arrival", "put arrivals in the order of time")
 			}

@@ -8,15 +8,14 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
+	"github.com/tcpilot/tcpilot/lab/link"
 )
 
 // Upper limits of values: larger ones are refused as typing errors.
 const (
-	maxDelay    = 10 * time.Second
-	maxDuration = 10 * time.Minute // load.MaxDuration, of a round's traffic
-	maxRate     = 100e9            // bit/s; the maximum of link.Spec
-	maxSize     = 1 << 40          // bytes
-	maxSeed     = 1e7
+	maxDelay = 10 * time.Second
+	maxSize  = 1 << 40 // bytes
+	maxSeed  = 1e7
 )
 
 // Each of these returns the reader of one kind of value, which leaves the
@@ -87,7 +86,7 @@ func (r *reader) size(to *uint64) func(*node) {
 
 // rate reads bit/s.
 func (r *reader) rate(to *uint64) func(*node) {
-	return parsed(r, to, parseBits, func(v uint64) bool { return v <= maxRate }, "at most 100Gbit/s")
+	return parsed(r, to, parseBits, func(v uint64) bool { return v <= link.MaxRate }, "at most 100Gbit/s")
 }
 
 func parseBits(s string) (uint64, error) {

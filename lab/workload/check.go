@@ -14,6 +14,8 @@ import (
 const (
 	MaxCount   = load.MaxFlows // of requests, flows, connections: for each host of From
 	MaxStreams = 1000
+	// MaxDuration is the maximum time of a part, from the beginning of the round.
+	MaxDuration = load.MaxDuration
 	// MaxConcurrency is the maximum concurrency of one agent, which needs a file descriptor for
 	// each connection.
 	MaxConcurrency = 4096
@@ -71,14 +73,14 @@ func (s Spec) Check() error {
 		m.unless(!f.set(s) || slices.Contains(f.of, s.Kind), f.name, "%s traffic has none", s.Kind)
 	}
 	m.unless(s.From == "" || s.To == "" || s.From != s.To, "to", "%s has no traffic with itself", s.To)
-	m.unless(0 <= s.Start && s.Start <= load.MaxDuration, "start", "%s is not in 0 to %s", s.Start, load.MaxDuration)
-	m.unless(0 <= s.Duration && s.Duration <= load.MaxDuration, "duration", "%s is not in 0 to %s", s.Duration, load.MaxDuration)
-	m.unless(s.End == 0 || s.Start < s.End && s.End <= load.MaxDuration, "end",
-		"%s is not after the start, %s, and at most %s", s.End, s.Start, load.MaxDuration)
+	m.unless(0 <= s.Start && s.Start <= MaxDuration, "start", "%s is not in 0 to %s", s.Start, MaxDuration)
+	m.unless(0 <= s.Duration && s.Duration <= MaxDuration, "duration", "%s is not in 0 to %s", s.Duration, MaxDuration)
+	m.unless(s.End == 0 || s.Start < s.End && s.End <= MaxDuration, "end",
+		"%s is not after the start, %s, and at most %s", s.End, s.Start, MaxDuration)
 	m.unless(0 <= s.Count && s.Count <= MaxCount, "count", "%d is not in 0 to %d", s.Count, MaxCount)
 	m.unless(0 <= s.Streams && s.Streams <= MaxStreams, "streams", "%d is not in 0 to %d", s.Streams, MaxStreams)
 	m.unless(0 <= s.Think && s.Think <= load.MaxThink, "think", "%s is not in 0 to %s", s.Think, load.MaxThink)
-	m.unless(0 <= s.Deadline && s.Deadline <= load.MaxDuration, "deadline", "%s is not in 0 to %s", s.Deadline, load.MaxDuration)
+	m.unless(0 <= s.Deadline && s.Deadline <= MaxDuration, "deadline", "%s is not in 0 to %s", s.Deadline, MaxDuration)
 	m.unless(0 <= s.Gap && s.Gap <= load.MaxThink, "gap", "%s is not in 0 to %s", s.Gap, load.MaxThink)
 	m.unless(0 <= s.Rate && s.Rate <= 1e6, "rate", "%v is not in 0 to a million a second", s.Rate)
 	m.unless(0 <= s.Paths && s.Paths <= topology.MaxSpread, "paths", "%d is not in 0 to %d", s.Paths, topology.MaxSpread)
@@ -113,7 +115,7 @@ func (m *mistakes) messages(s Spec) {
 	}
 	for i, a := range s.Trace {
 		m.unless(0 < a.Size && a.Size <= load.MaxMessage, "trace", "arrival %d has %d bytes, want 1 to %d", i, a.Size, load.MaxMessage)
-		m.unless(0 <= a.At && a.At <= load.MaxDuration, "trace", "arrival %d is at %s, not in 0 to %s", i, a.At, load.MaxDuration)
+		m.unless(0 <= a.At && a.At <= MaxDuration, "trace", "arrival %d is at %s, not in 0 to %s", i, a.At, MaxDuration)
 		m.unless(i == 0 || a.At >= s.Trace[max(i, 1)-1].At, "trace", "arrival %d is before the one above it", i)
 	}
 	m.unless(len(s.Trace) <= MaxCount, "trace", "%d arrivals, at most %d", len(s.Trace), MaxCount)
@@ -138,7 +140,7 @@ func (m *mistakes) kind(s Spec) {
 	switch s.Kind {
 	case Bulk:
 		m.unless(s.Duration > 0, "duration", "a bulk connection must end")
-		m.unless(max(s.Count, 1) <= int(load.MaxDuration/max(s.Duration, 1)), "count", "%d times %s is more than %s", s.Count, s.Duration, load.MaxDuration)
+		m.unless(max(s.Count, 1) <= int(MaxDuration/max(s.Duration, 1)), "count", "%d times %s is more than %s", s.Count, s.Duration, MaxDuration)
 	case Flows:
 		m.flows(s)
 	case Churn:

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/console"
-	"github.com/tcpilot/tcpilot/lab/load"
 )
 
 // Defaults of Spec in bytes: a small request and its reply.
@@ -25,7 +24,7 @@ func (s Spec) streams() int { return cmp.Or(s.Streams, 1) }
 func (s Spec) places() int { return cmp.Or(s.Concurrency, 1) }
 
 // bound is the time after which the part is ended, if it has not ended by itself.
-func (s Spec) bound() time.Duration { return cmp.Or(s.Duration, load.MaxDuration) }
+func (s Spec) bound() time.Duration { return cmp.Or(s.Duration, MaxDuration) }
 
 // openLoop reports whether flows begin at set times, whether or not others have ended.
 func (s Spec) openLoop() bool { return s.Rate > 0 || len(s.Trace) > 0 }
