@@ -39,6 +39,9 @@
  *   of this control beside two of Cubic probe every second or more often, and leave Cubic a
  *   quarter. In a deeper queue loss-based flows have more than their half anyway, and the
  *   draft's times are used.
+ * - While Startup sees no queue, its window may be 2.89 BDP as in tcp_bbr.c; the draft's 2 BDP
+ *   hold it back: they are computed from the mean rate of a round trip during which the rate
+ *   doubles.
  * - Losses are seen once per ACK, not once per packet; each ACK with losses counts as one
  *   lost range (BBRStartupFullLossCnt).
  * - A connection without SACK is treated like any other.
@@ -113,6 +116,14 @@ static __always_inline __u32 cwnd_cap(const struct bbr3 *b)
 	return max_u32(cap, MIN_PIPE_CWND);
 }
 
+/* 5.6.1: the window as a multiple of the BDP, in 1/256 */
+static __always_inline __u32 window_gain(struct tcp_sock *tp, const struct bbr3 *b)
+{
+	if (b->cc.mode == BBR3_STARTUP && !b->full_bw_count && !rtt_above(tp, QUEUE_SEEN))
+		return STARTUP_CWND_GAIN;
+	return cwnd_gain[b->cc.mode & 7];
+}
+
 /* 5.6.4.6 SetCwnd */
 static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, const struct ack *a)
 {
@@ -120,7 +131,7 @@ static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, const 
 	__u32 inflight;
 
 	if (a->acked) {
-		inflight = bdp_multiple(b, bbr3_bw(b), cwnd_gain[b->cc.mode & 7]);
+		inflight = bdp_multiple(b, bbr3_bw(b), window_gain(tp, b));
 		inflight += b->extra_acked[0] > b->extra_acked[1] ? b->extra_acked[0] :
 								    b->extra_acked[1];
 		inflight = b->cc.min_rtt_us < HOST_RTT_US ?
