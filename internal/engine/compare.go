@@ -29,6 +29,7 @@ type StoredLeftToDefault struct {
 // comparisons compare the connections of a node with those held out.
 type comparisons struct {
 	compared *learn.Comparison    // by how long they take; nil before the first sample
+	slices   *learn.SliceTest     // by slices of time, of a path on which many connections overlap; nil of others
 	failures *learn.Failures      // by how many fail; nil before the first one failed
 	left     *StoredLeftToDefault // nil unless the node was once left to the default
 }
@@ -49,6 +50,7 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		leaf.compared = &learn.Comparison{}
 	}
 	by := assignmentOf(s)
+	out.Oversampled = e.oversampled(leaf)
 	first := by == learn.Treated && leaf.belief.FirstTrial(s.Arm, out)
 	leaveOut := first
 	for m := leaf.above(); m != nil; m = m.above() {
@@ -67,14 +69,49 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		by = learn.OnTrial
 	}
 	leaf.compared.Add(out, by)
+	from := leaf
+	if leaf.longSlices() {
+		if e.testSlices(leaf, s, out) {
+			return
+		}
+		from = leaf.above()
+	}
 	if !s.Has(tcp.FlagHoldOut) {
 		return // judging at outcomes of the hold-out alone is often enough
 	}
-	for m := leaf; m != nil; m = m.above() {
+	for m := from; m != nil; m = m.above() {
 		if e.judgeDefault(m, s.At) {
 			return
 		}
 	}
+}
+
+// testSlices tests by an outcome whether a path with many connections at a time is slower than in the
+// slices held out, and reports whether the path is left to the default for that.
+func (e *Engine) testSlices(leaf *node, s *tcp.Sample, out learn.Outcome) (worse bool) {
+	if leaf.slices == nil {
+		leaf.slices = &learn.SliceTest{}
+	}
+	if by := assignmentOf(s); by != learn.HoldOutConnection && leaf.midSlice(s) {
+		leaf.slices.Add(out, by == learn.HoldOutSlice, leaf.heldSlices())
+	}
+	if worse = leaf.slices.Worse(); worse {
+		e.backToDefault(leaf, whySlower(leaf.slices), s.At)
+	}
+	return worse
+}
+
+// heldSlices is the share of slices that the kernel holds out on a path now.
+func (n *node) heldSlices() float64 { return float64(n.policyNode().policy.slices) / policy.One }
+
+// oversampled is learn.Outcome.Oversampled of a path: by what factor the share of its slices that are
+// held out is above the configured one.
+func (e *Engine) oversampled(leaf *node) float64 {
+	usual := 1 - e.rollouts.share(leaf.rule.rule)*(1-leaf.rule.rule.Learn.HoldOut)
+	if leaf.slices == nil || usual == 0 {
+		return 1
+	}
+	return leaf.heldSlices() / usual
 }
 
 // comparable reports whether the connection of a sample was assigned to a group by the rule as it
@@ -176,7 +213,7 @@ func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 	}
 	length := guard.Length(last.Until-last.Since, n.usedSince(last.Until, now))
 	n.left = &StoredLeftToDefault{Why: why, Since: now, Until: now + length}
-	n.compared, n.failures = &learn.Comparison{}, nil
+	n.compared, n.slices, n.failures = &learn.Comparison{}, nil, nil
 	e.retirements[guard.WorseThanDefault]++
 	e.log.Warn("left to the default", "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", policy.WorseThanDefault, "why", n.left.Why, "for", time.Duration(length))
@@ -192,6 +229,11 @@ func (e *Engine) leaveToDefault(n *node, why string, now int64) {
 func whyWorse(g learn.Gain) string {
 	return fmt.Sprintf("connections were %.2f times as fast as with the default (95 %%: %.2f to %.2f), over %.0f slices of time and %.0f %s held out",
 		g.Ratio, g.Low, g.High, g.Treated, g.HeldOut, g.BySlice)
+}
+
+func whySlower(t *learn.SliceTest) string {
+	return fmt.Sprintf("connections were %.2f times as fast as with the default, over %.0f slices of time and %.0f slices held out, with an error of at most 5 %%",
+		t.Ratio(), t.Treated.N, t.HeldOut.N)
 }
 
 // above is the node that n is part of: its parent or, of a namespace's root, the rule's own.

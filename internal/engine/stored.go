@@ -30,10 +30,11 @@ type StoredPath struct {
 	Host          netip.Addr           `json:"host,omitzero"`
 	Hosts         bool                 `json:"hosts,omitempty"`
 	Compared      *learn.Comparison    `json:"compared,omitempty"`
+	SliceTest     *learn.SliceTest     `json:"slice_test,omitempty"`
 	Failures      *learn.Failures      `json:"failures,omitempty"`
 	LeftToDefault *StoredLeftToDefault `json:"left_to_default,omitempty"`
 	Retired       guard.Retirements    `json:"retired,omitempty"`
-	// Default and Treatment are what Compared, Failures and LeftToDefault are about: the default, and
+	// Default and Treatment are what Compared, SliceTest, Failures and LeftToDefault are about: the default, and
 	// what the rule gave (policy.Rule.Treatment; of a rule as a whole, its Fingerprint and rollout).
 	Default   tcp.CC `json:"default,omitzero"`
 	Treatment string `json:"treatment,omitempty"`
@@ -56,6 +57,10 @@ func (e *Engine) stored(n *node) StoredPath {
 	if n.compared != nil {
 		compared := *n.compared
 		m.Compared = &compared
+	}
+	if n.slices != nil {
+		test := *n.slices
+		m.SliceTest = &test
 	}
 	if n.failures != nil {
 		failures := *n.failures
@@ -136,7 +141,7 @@ func (e *Engine) restore(m StoredPath) bool {
 // restoreComparisons restores the stored comparisons of n, if there are any, and if they are with
 // the present default and about what the rule gives now. It reports whether it did.
 func (e *Engine) restoreComparisons(n *node, m *StoredPath) bool {
-	c := comparisons{m.Compared, m.Failures, m.LeftToDefault}
+	c := comparisons{m.Compared, m.SliceTest, m.Failures, m.LeftToDefault}
 	if c == (comparisons{}) || m.Default != e.baseline.now || m.Treatment != e.subject(n) {
 		return false
 	}

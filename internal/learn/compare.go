@@ -1,6 +1,7 @@
 package learn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -31,6 +32,8 @@ type Group struct {
 	Slice int64   `json:"slice_ns,omitempty"`
 	Sum   float64 `json:"sum,omitempty"`
 	Count float64 `json:"count,omitempty"`
+	// Weight is that of the open slice as an observation; 0 is 1.
+	Weight float64 `json:"weight,omitempty"`
 }
 
 // Comparison compares the connections that tcpilot treats with the hold-out, which keeps the
@@ -107,14 +110,14 @@ func (c *Comparison) add(x float64, o Outcome, by Assignment) {
 	e := math.Exp(aversion * min(max(c.Reference-x, -comparedClip), comparedClip))
 	switch by {
 	case HoldOutSlice:
-		c.Slices.add(e, o.Slice)
+		c.Slices.add(e, o.Slice, 1/max(1, o.Oversampled))
 	case HoldOutConnection:
-		c.Connections.add(e, 0)
+		c.Connections.add(e, 0, 1)
 		if o.AtOnce >= Overlapping {
 			c.Shared++
 		}
 	case Treated:
-		c.Treated.add(e, o.Slice)
+		c.Treated.add(e, o.Slice, 1)
 	}
 	holdOut := max(c.Slices.N, c.Connections.N)
 	if c.biased() { // single connections are many: counted here, they would halve the groups before there are enough slices
@@ -154,14 +157,14 @@ func (c *Comparison) age() {
 	c.Shared /= 2
 }
 
-func (g *Group) add(e float64, slice int64) {
+func (g *Group) add(e float64, slice int64, weight float64) {
 	if slice == 0 {
-		g.observe(e)
+		g.observe(e, weight)
 		return
 	}
 	if !SameSlice(g.Slice, slice) {
 		g.close()
-		g.Slice = slice
+		g.Slice, g.Weight = slice, weight
 	}
 	g.Sum += e
 	g.Count++
@@ -170,16 +173,16 @@ func (g *Group) add(e float64, slice int64) {
 // close ends the open slice.
 func (g *Group) close() {
 	if g.Count > 0 {
-		g.observe(g.Sum / g.Count)
+		g.observe(g.Sum/g.Count, cmp.Or(g.Weight, 1))
 	}
-	g.Slice, g.Sum, g.Count = 0, 0, 0
+	g.Slice, g.Sum, g.Count, g.Weight = 0, 0, 0, 0
 }
 
-func (g *Group) observe(e float64) {
-	g.N++
+func (g *Group) observe(e, weight float64) {
+	g.N += weight
 	d := e - g.Mean
-	g.Mean += d / g.N
-	g.M2 += d * (e - g.Mean)
+	g.Mean += d * weight / g.N
+	g.M2 += weight * d * (e - g.Mean)
 	g.Most = max(g.Most, e)
 }
 

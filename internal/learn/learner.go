@@ -57,6 +57,9 @@ type Outcome struct {
 	// AtOnce is the mean number of concurrent connections of the path, by Little's law. If
 	// the path is a host, it is that of the network whose hosts share a draw. 0 is unknown.
 	AtOnce float64
+	// Oversampled is by what factor the path holds out more slices than usual. A slice held out counts
+	// for less in a Comparison then, so that both groups cover the same time. Below 1 is 1.
+	Oversampled float64
 }
 
 // LogSpeed is the natural log of how fast the connection was for its own user: bytes

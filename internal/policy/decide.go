@@ -51,6 +51,11 @@ type Input struct {
 	Observe      bool
 	NotRolledOut float64
 
+	// Many says that many connections of the path overlap: then its hold-out is drawn in slices only.
+	// MoreHeldOut is by what factor the hold-out is to be larger than usual.
+	Many        bool
+	MoreHeldOut float64
+
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
 	shares  [path.MaxArms]float64
@@ -109,12 +114,16 @@ const (
 	// that after newObservations, and never below the configured share.
 	newHoldOut      = 0.1
 	newObservations = 25
+	// mostHeldOut bounds the share if recent slices say that the default is better: two groups are told
+	// apart soonest if each has half.
+	mostHeldOut = 0.5
 )
 
 // holdOut sets the shares of the hold-out. For a rule that learns, half of the configured
 // share is drawn by connection, and the rest in whole slices of time, which are the unbiased
 // comparison (learn.Comparison). If the rule clamps windows, all of it is: one connection without a
-// clamp among others fills the queue for all of them, and gets more than its share. What a partial
+// clamp among others fills the queue for all of them, and gets more than its share. If many connections
+// overlap, all of it is as well: single ones would be compared with those beside them. What a partial
 // rollout leaves out is also drawn in slices, whether the rule learns or not. If everything is in the hold-out, request ops are not answered
 // either: the kernel asks them before a connection is classified as hold-out.
 func (in *Input) holdOut(p *path.Policy) {
@@ -126,9 +135,10 @@ func (in *Input) holdOut(p *path.Policy) {
 		share, single = l.HoldOut, l.HoldOut/2
 		if p.Slice != 0 {
 			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
-			if in.Rule.Adapts(tcp.CwndClamp) {
+			if in.Rule.Adapts(tcp.CwndClamp) || in.Many {
 				single = 0
 			}
+			share = max(share, min(share*in.MoreHeldOut, mostHeldOut))
 		}
 	}
 	tuned := (1 - in.NotRolledOut) * (1 - share)

@@ -134,6 +134,31 @@ func TestRolloutIsDrawnInSlices(t *testing.T) {
 	}
 }
 
+// If many connections overlap, the hold-out is drawn in slices only. It grows while slices say that the
+// default is better, to half of them at most, unless the rule has none.
+func TestHoldOutIfManyOverlap(t *testing.T) {
+	known := &learn.Belief{Count: 1e6}
+	for _, c := range []struct {
+		holdOut        float64
+		many           bool
+		more           float64
+		single, slices uint32
+	}{
+		{0.02, false, 0, One / 100, 662}, // 662 of 65536: 1 % of those that are not drawn one by one
+		{0.02, true, 1, 0, One / 50},
+		{0.02, true, 5, 0, One / 10},
+		{0.02, true, 1000, 0, One / 2},
+		{0.5, true, 1000, 0, One / 2},
+		{0, true, 1000, 0, 0},
+	} {
+		r := &Rule{Learn: &Learn{HoldOut: c.holdOut}}
+		p := Decide(&Input{Rule: r, Arms: ccs("cubic"), Learner: &fixedLearner{}, Belief: known, Now: adaptNow, Slice: 33, Many: c.many, MoreHeldOut: c.more}).Policy
+		if math.Abs(float64(p.HoldOut)-float64(c.single)) > 1 || math.Abs(float64(p.HoldSlices)-float64(c.slices)) > 1 {
+			t.Errorf("%+v: hold-out %d of connections, %d of slices", c, p.HoldOut, p.HoldSlices)
+		}
+	}
+}
+
 // auto means tcpilot_bbr3 in place of bbr, as long as it can be used on the path.
 func TestAutoReplacesTheKernelsControl(t *testing.T) {
 	for _, c := range []struct{ rule, byName, retired, want string }{
