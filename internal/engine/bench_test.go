@@ -117,7 +117,7 @@ func BenchmarkSnapshot(b *testing.B) {
 
 // TestBytesPerPath keeps 10,000 paths within the memory that the daemon may have.
 func TestBytesPerPath(t *testing.T) {
-	const paths, most = 10_000, 3100
+	const paths, most = 10_000, 2600
 	w := newWorld(t, func(o *Options) { o.Sink = Discard{} })
 	// A host to each /24: as many nodes as paths.
 	fill := func() {

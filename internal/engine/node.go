@@ -207,7 +207,7 @@ func (e *Engine) split(n *node) {
 	}
 	h.guard, h.retired, n.guard, n.retired = n.guard, n.retired, nil, nil
 	h.compared, h.slices, h.left, n.compared, n.slices, n.left = n.compared, n.slices, n.left, nil, nil, nil // failures have no level: they stay the path's
-	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.HoldOut}
+	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.Clone().HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.admit(h)
 	e.beliefChanged(n, tcp.CC{})

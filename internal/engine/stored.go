@@ -51,7 +51,7 @@ func (n *node) place() PathID {
 func (e *Engine) stored(n *node) StoredPath {
 	m := StoredPath{
 		PathID: n.place(), Learner: e.opt.Learner.Name(),
-		Belief: n.belief, Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
+		Belief: n.belief.Clone(), Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
 		LeftToDefault: n.left, Retired: slices.Clone(n.retired), Metrics: n.metrics.Clone(),
 	}
 	if n.compared != nil {
@@ -72,7 +72,6 @@ func (e *Engine) stored(n *node) StoredPath {
 	if n == n.rule.root {
 		m.RolledBack = e.rollouts.stored(n.rule.rule.Name)
 	}
-	m.Belief.Arms = slices.Clone(n.belief.Arms)
 	if l := n.rule.rule.Learn; l != nil {
 		m.Objective = l.Objective.String()
 	}
@@ -129,8 +128,7 @@ func (e *Engine) restore(m StoredPath) bool {
 	if n == nil {
 		return false
 	}
-	n.belief, n.samples, n.lastUsed = m.Belief, m.Samples, m.LastUsed
-	n.belief.Arms = append(make([]learn.ArmBelief, 0, len(m.Belief.Arms)), m.Belief.Arms...)
+	n.belief, n.samples, n.lastUsed = m.Belief.Clone(), m.Samples, m.LastUsed
 	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
 	n.retired, n.metrics = m.Retired, m.Metrics
 	e.restoreComparisons(n, &m)

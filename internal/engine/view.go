@@ -349,8 +349,10 @@ func RTOMinLabel(v time.Duration) string { return strconv.FormatFloat(v.Seconds(
 func holdOut(n, from *node) PathHoldOut {
 	slices := float64(from.policy.slices) / policy.One
 	h := PathHoldOut{
-		Share: slices + (1-slices)*float64(from.policy.holdOut)/policy.One, Slices: slices, Count: n.belief.HoldOut.Count,
-		Recent: n.recent(&n.belief.HoldOut),
+		Share: slices + (1-slices)*float64(from.policy.holdOut)/policy.One, Slices: slices,
+	}
+	if held := n.belief.HoldOut; held != nil {
+		h.Count, h.Recent = held.Count, n.recent(held)
 	}
 	if n.compared != nil {
 		h.Gain = n.compared.Gain()

@@ -47,7 +47,7 @@ func (e epsilonGreedy) ObserveHoldOut(b *Belief, o Outcome) {
 		return
 	}
 	b.Last = max(b.Last, o.At)
-	h := &b.HoldOut
+	h := b.heldOut()
 	h.Count++
 	h.Last = max(h.Last, o.At)
 	// Not in the published algorithm: a plain mean of the reward, so that the gain

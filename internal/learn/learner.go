@@ -3,6 +3,7 @@ package learn
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -80,7 +81,7 @@ func (o *Outcome) usable() bool {
 // what the store keeps.
 type Belief struct {
 	Arms    []ArmBelief `json:"arms"`
-	HoldOut ArmBelief   `json:"hold_out"`              // connections left at kernel defaults
+	HoldOut *ArmBelief  `json:"hold_out,omitempty"`    // connections left at kernel defaults; nil: there were none
 	MinRTT  uint32      `json:"min_rtt_us"`            // microseconds, lowest recent value of any arm; 0 is unknown
 	Rate    uint64      `json:"rate_bytes_per_second"` // bytes/s, greatest recent of any arm; 0 is unknown
 	Last    int64       `json:"last_ns"`               // Unix ns of the latest outcome
@@ -106,6 +107,26 @@ type Belief struct {
 	// Pooled says that the belief is about many paths: its means are relative to
 	// each path's own level, and its spread is the spread between paths.
 	Pooled bool `json:"pooled,omitempty"`
+}
+
+// heldOut is what is known about connections left at kernel defaults. Most paths have few connections, and
+// none of them held out.
+func (b *Belief) heldOut() *ArmBelief {
+	if b.HoldOut == nil {
+		b.HoldOut = &ArmBelief{}
+	}
+	return b.HoldOut
+}
+
+// Clone returns a copy that shares nothing with b.
+func (b *Belief) Clone() Belief {
+	c := *b
+	c.Arms = slices.Clone(b.Arms)
+	if b.HoldOut != nil {
+		h := *b.HoldOut
+		c.HoldOut = &h
+	}
+	return c
 }
 
 const (

@@ -1,6 +1,7 @@
 package learn
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"testing"
@@ -55,7 +56,7 @@ func TestObserveLeavesOutWhatCannotBeStored(t *testing.T) {
 			l.ObserveHoldOut(b, o)
 			ObserveParent(l, b, b, cc, o)
 		}
-		if len(b.Arms) != 0 || b.HoldOut.Count != 0 {
+		if len(b.Arms) != 0 || b.HoldOut != nil {
 			t.Errorf("%s: observed %+v", l.Name(), b)
 		}
 	}
@@ -110,5 +111,22 @@ func TestObserveDoesNotAllocateOnceAnArmIsKnown(t *testing.T) {
 		if n := testing.AllocsPerRun(100, step); n != 0 {
 			t.Errorf("%s: %v allocations", l.Name(), n)
 		}
+	}
+}
+
+// A copy of a belief shares nothing with it: what is stored must not change while it is written.
+func TestClone(t *testing.T) {
+	l := DefaultThompson()
+	var b Belief
+	out := Outcome{At: second, Weight: 1, Reward: 1}
+	l.Observe(&b, cubic, out)
+	l.ObserveHoldOut(&b, out)
+	c := b.Clone()
+	before, _ := json.Marshal(c)
+	out.At, out.Reward = 2*second, 2
+	l.Observe(&b, cubic, out)
+	l.ObserveHoldOut(&b, out)
+	if after, _ := json.Marshal(c); !bytes.Equal(before, after) || b.HoldOut.Count != 2 {
+		t.Errorf("before %s, after %s, of %+v", before, after, b)
 	}
 }

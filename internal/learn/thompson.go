@@ -184,7 +184,7 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 	if !o.usable() {
 		return
 	}
-	h := &b.HoldOut
+	h := b.heldOut()
 	t.age(h, o.At)
 	o.Weight = min(o.Weight, 1)
 	h.Mean, h.Weight, h.M2 = fold(h.Mean, h.Weight, h.M2, o.Reward, o.Weight, t.opt.Memory)
