@@ -58,7 +58,7 @@ func TestRootMemory(t *testing.T) {
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector needs many times the limit")
 	}
-	const paths, most = 10_000, 52 << 10 // KB
+	const paths, most = 10_000, 50 << 10 // KB
 	p := newPlace(t)
 	text, _ := os.ReadFile(p.config)
 	if err := os.WriteFile(p.config, []byte(strings.Replace(string(text), "limit: 256", "limit: 16384", 1)), 0o644); err != nil {
