@@ -39,9 +39,9 @@
  *   of this control beside two of Cubic probe every second or more often, and leave Cubic a
  *   quarter. In a deeper queue loss-based flows have more than their half anyway, and the
  *   draft's times are used.
- * - While Startup sees no queue, its window may be 2.89 BDP as in tcp_bbr.c; the draft's 2 BDP
- *   hold it back: they are computed from the mean rate of a round trip during which the rate
- *   doubles.
+ * - While Startup sees no queue, its gains are 2.89 as in tcp_bbr.c. The draft's are 2.77 for the
+ *   rate and 2 for the window, which hold it back: the window is computed from the mean rate of
+ *   a round trip during which the rate doubles.
  * - Losses are seen once per ACK, not once per packet; each ACK with losses counts as one
  *   lost range (BBRStartupFullLossCnt).
  * - A connection without SACK is treated like any other.
@@ -94,6 +94,12 @@ struct {
 
 /* ---- control parameters ------------------------------------------------------------ */
 
+/* Whether Startup sees no end yet: no queue, and the rate grows. */
+static __always_inline bool startup_open(struct tcp_sock *tp, const struct bbr3 *b)
+{
+	return b->cc.mode == BBR3_STARTUP && !b->full_bw_count && !rtt_above(tp, QUEUE_SEEN);
+}
+
 /* 5.6.2 SetPacingRateWithGain */
 static __always_inline void set_pacing_rate(struct tcp_sock *tp, struct bbr3 *b, __u32 gain)
 {
@@ -116,22 +122,15 @@ static __always_inline __u32 cwnd_cap(const struct bbr3 *b)
 	return max_u32(cap, MIN_PIPE_CWND);
 }
 
-/* 5.6.1: the window as a multiple of the BDP, in 1/256 */
-static __always_inline __u32 window_gain(struct tcp_sock *tp, const struct bbr3 *b)
-{
-	if (b->cc.mode == BBR3_STARTUP && !b->full_bw_count && !rtt_above(tp, QUEUE_SEEN))
-		return STARTUP_CWND_GAIN;
-	return cwnd_gain[b->cc.mode & 7];
-}
-
 /* 5.6.4.6 SetCwnd */
-static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, const struct ack *a)
+static __always_inline void set_cwnd(struct tcp_sock *tp, struct bbr3 *b, const struct ack *a,
+				     __u32 gain)
 {
 	__u32 cwnd = tp->snd_cwnd;
 	__u32 inflight;
 
 	if (a->acked) {
-		inflight = bdp_multiple(b, bbr3_bw(b), window_gain(tp, b));
+		inflight = bdp_multiple(b, bbr3_bw(b), gain);
 		inflight += b->extra_acked[0] > b->extra_acked[1] ? b->extra_acked[0] :
 								    b->extra_acked[1];
 		inflight = b->cc.min_rtt_us < HOST_RTT_US ?
@@ -221,6 +220,7 @@ void bbr3_main(unsigned long long *ctx)
 	const struct rate_sample *rs = cong_control_rs(ctx);
 	struct bbr3 *b = bbr3_get(tp);
 	struct ack a = {};
+	bool open;
 
 	/* The ACK of a SYN comes before bbr3_init (tcp_rcv_synsent_state_process). */
 	if (!b->probe_rtt_min_us)
@@ -241,8 +241,9 @@ void bbr3_main(unsigned long long *ctx)
 		handle_probe_rtt(tp, &a, false);
 	if (rs->delivered > 0)
 		b->idle_restart = 0;
-	set_pacing_rate(tp, b, pacing_gain[b->cc.mode & 7]);
-	set_cwnd(tp, b, &a);
+	open = startup_open(tp, b);
+	set_pacing_rate(tp, b, open ? OPEN_PACING_GAIN : pacing_gain[b->cc.mode & 7]);
+	set_cwnd(tp, b, &a, open ? OPEN_CWND_GAIN : cwnd_gain[b->cc.mode & 7]);
 }
 
 /* ---- other events ---------------------------------------------------------------------- */

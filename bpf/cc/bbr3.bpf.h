@@ -14,7 +14,8 @@ enum bbr3_constants {
 	RATE_ONE = 1024,		/* of a bandwidth */
 	MIN_PIPE_CWND = 4,		/* 2.8 BBR.MinPipeCwnd, packets */
 	INITIAL_CWND = 10,		/* C.InitialCwnd: RFC 6928 */
-	STARTUP_CWND_GAIN = 739,	/* tcp_bbr.c: bbr_high_gain 2/ln(2), in 1/256; without a queue */
+	OPEN_CWND_GAIN = 739,		/* tcp_bbr.c: bbr_high_gain 2/ln(2), in 1/256 ... */
+	OPEN_PACING_GAIN = 2925,	/* ... and in 1/1024, less 1 % */
 	FULL_BW_ROUNDS = 3,		/* 5.3.1.2 */
 	FULL_LOSS_COUNT = 6,		/* 5.3.1.3 BBRStartupFullLossCnt */
 	FULL_ECN_COUNT = 8,		/* ours: packets; N_RTT_SAMPLE of RFC 9406 4.2 */
