@@ -574,8 +574,8 @@ func TestMainStatus(t *testing.T) {
 
 // The time that the IPAM plugin takes does not count for the timeout of the plugin.
 func TestIPAMHasItsOwnTime(t *testing.T) {
-	c := mainCall(t, "ADD", map[string]any{"timeout": "200ms"})
-	c.ipam.slow = 400 * time.Millisecond
+	c := mainCall(t, "ADD", map[string]any{"timeout": "2s"})
+	c.ipam.slow = 2500 * time.Millisecond
 	c.succeeds(t)
 }
 

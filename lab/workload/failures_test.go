@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
 
@@ -75,10 +77,52 @@ func TestRootNoProcessIsLeft(t *testing.T) {
 	}
 }
 
+// opened is how many TCP connections were ever established in the namespace of a process.
+func opened(pid int) (n int, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/snmp", pid))
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if f[0] != "Tcp:" {
+			continue
+		}
+		if names == nil {
+			names = f
+			continue
+		}
+		for i, name := range names {
+			if name == "ActiveOpens" || name == "PassiveOpens" {
+				more, _ := strconv.Atoi(f[i])
+				n += more
+			}
+		}
+	}
+	return n, err
+}
+
+// killDuring kills an agent when so many more connections were established in its namespace.
+func killDuring(t *testing.T, a *load.Agent, connections int) {
+	t.Helper()
+	before, err := opened(a.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			if n, err := opened(a.Pid()); err != nil { // it has ended
+				return
+			} else if n >= before+connections {
+				syscall.Kill(a.Pid(), syscall.SIGKILL)
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+}
+
 func TestRootVanishedServer(t *testing.T) {
 	f := newFleet(t, topology.Incast(2))
-	server := f.agents["sender1"]
-	time.AfterFunc(800*time.Millisecond, func() { syscall.Kill(server.Pid(), syscall.SIGKILL) })
+	killDuring(t, f.agents["sender1"], 20)
 	s := Spec{Kind: Flows, Duration: 2400 * time.Millisecond, Size: Size{Fixed: 10_000}, Concurrency: 2, Gap: 10 * time.Millisecond}
 	r, err := f.Run(t.Context(), []Spec{s})
 	if err != nil {
@@ -98,8 +142,7 @@ func TestRootVanishedServer(t *testing.T) {
 
 func TestRootVanishedClient(t *testing.T) {
 	f := newFleet(t, topology.Dumbbell(1, 1))
-	client := f.agents["sender1"]
-	time.AfterFunc(500*time.Millisecond, func() { syscall.Kill(client.Pid(), syscall.SIGKILL) })
+	killDuring(t, f.agents["sender1"], 1)
 	r, err := f.Run(t.Context(), []Spec{{Kind: Bulk, Duration: 2 * time.Second}})
 	if err != nil || r.Errors == 0 || !strings.Contains(r.FirstError, "agent ended") {
 		t.Errorf("%d errors, first %q, %v", r.Errors, r.FirstError, err)

@@ -59,15 +59,12 @@ func rateLimit(t *testing.T, p *tcpilot) (rate uint64, why string) {
 	return 0, ""
 }
 
-// policerRun makes connections through a policer: without tcpilot, until the limit is found, and
-// then more.
-func policerRun(t *testing.T, later int, long time.Duration) (found int, before, paced, heldOut sums) {
+// policerRun makes connections through a policer: until the limit is found, and then until so many more
+// were paced, each followed by one without tcpilot.
+func policerRun(t *testing.T, later int, long time.Duration) (found int, plain, paced sums) {
 	t.Helper()
 	w := newPolicedPath(t)
 	r := w.remotes[0]
-	for range 4 {
-		before.add(bulk(t, w.beside, load.BulkSpec{To: at(r.Addr4), Duration: long}))
-	}
 	p := startTcpilot(t, w, settings{rules: paceRules})
 	samples := p.follow(t)
 	one := func() (load.BulkResult, api.Sample) {
@@ -84,34 +81,36 @@ func policerRun(t *testing.T, later int, long time.Duration) (found int, before,
 			found = n
 		}
 	}
-	for n := range later {
+	var heldOut sums
+	for n := 0; found > 0 && len(paced.goodputs) < later && n < 10*later; n++ {
 		c, s := one()
 		time.Sleep(100 * time.Millisecond)
-		sum := &paced
-		if slices.Contains(s.Flags, "hold-out") {
-			if sum = &heldOut; s.MaxPacingRate != 0 {
-				t.Errorf("a connection of the hold-out is paced at %d bytes/s", s.MaxPacingRate)
-			}
-		}
-		sum.add(c)
 		_, why := rateLimit(t, p)
 		t.Logf("later %d: %.1f Mbit/s, paced at %.1f, %d of %d retransmitted: %s", n, c.Goodput/1e6, float64(s.MaxPacingRate)*8/1e6, c.Retrans, c.Segments, why)
+		if slices.Contains(s.Flags, "hold-out") {
+			if heldOut.add(c); s.MaxPacingRate != 0 {
+				t.Errorf("a connection of the hold-out is paced at %d bytes/s", s.MaxPacingRate)
+			}
+			continue
+		}
+		paced.add(c)
+		plain.add(bulk(t, w.beside, load.BulkSpec{To: at(r.Addr4), Duration: long}))
 	}
-	t.Logf("found after %d connections; before: %s; later: %s; hold-out: %s", found, &before, &paced, &heldOut)
+	t.Logf("found after %d connections; later: %s; hold-out: %s; without tcpilot: %s", found, &paced, &heldOut, &plain)
 	t.Logf("%+v", ask[api.Explanation](t, p, "explain", r.Addr4.String()).Fields)
-	return found, before, paced, heldOut
+	return found, plain, paced
 }
 
 // A policer is found, and connections are paced just under its rate: they lose hardly anything and
-// are not slower.
+// are not slower. Connections that a machine stalls are; TestMeasurePolicer has the narrow bound.
 func TestRootPolicerIsFound(t *testing.T) {
 	t.Parallel()
-	found, before, paced, _ := policerRun(t, 6, time.Second)
+	found, plain, paced := policerRun(t, 6, time.Second)
 	if found == 0 {
 		t.Fatal("the rate limit was not found")
 	}
-	if paced.share() > before.share()/2 || mean(paced.goodputs) < mean(before.goodputs) {
-		t.Errorf("later connections: %s, want fewer retransmits and as much goodput as %s", &paced, &before)
+	if len(paced.goodputs) == 0 || paced.share() > plain.share()/2 || median(paced.goodputs) < 0.8*median(plain.goodputs) {
+		t.Errorf("later connections: %s, want fewer retransmits and as much goodput as %s", &paced, &plain)
 	}
 }
 
@@ -119,10 +118,10 @@ func TestRootPolicerIsFound(t *testing.T) {
 // the limit.
 func TestMeasurePolicer(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
-		found, before, paced, _ := policerRun(t, 20, 2*time.Second)
+		found, plain, paced := policerRun(t, 20, 2*time.Second)
 		testenv.AtLeast(m, "found", found, 1)
 		testenv.AtMost(m, "connections until it was found", found, 10)
-		testenv.AtMost(m, "share of retransmits, of that without tcpilot", paced.share()/before.share(), 0.1)
+		testenv.AtMost(m, "share of retransmits, of that without tcpilot", paced.share()/plain.share(), 0.1)
 		testenv.AtLeast(m, "goodput, of the policer's payload", mean(paced.goodputs)/policedPayload, 0.9)
 	})
 }
