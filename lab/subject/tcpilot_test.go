@@ -90,7 +90,7 @@ func TestRootTcpilotKeepsWhatItLearned(t *testing.T) {
 	must(t, s.Start(t.Context()))
 	traffic(t, w, 10)
 	var learned map[string]uint64
-	for range 50 { // the daemon reads samples in batches
+	for range 300 { // the daemon reads samples in batches
 		if learned = sampled(t, s); learned["sender1"] == 10 && learned["sender2"] == 10 {
 			break
 		}
@@ -128,7 +128,7 @@ func TestRootTcpilotFresh(t *testing.T) {
 	}
 	must(t, s.Start(t.Context()))
 	traffic(t, w, 5)
-	for range 50 { // the daemon reads samples in batches
+	for range 300 { // the daemon reads samples in batches
 		if learned := sampled(t, s); learned["sender1"] == 5 && learned["sender2"] == 5 {
 			break
 		}

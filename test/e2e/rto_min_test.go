@@ -247,7 +247,8 @@ func lostRequests(t testing.TB, w *world, client *load.Agent) time.Duration {
 	w.setLoss(t, r, 0.02)
 	defer w.setLoss(t, r, 0)
 	var slow []time.Duration
-	for n := uint64(1); n <= 4; n++ {
+	n := uint64(1)
+	for ; n <= 4 || len(slow) < 10 && n <= 20; n++ { // 6 of each 300 are lost, about
 		got, err := client.RPC(t.Context(), load.RPCSpec{To: at(r.Addr4), Account: 1e9 + n, Request: 150, Reply: 100, Count: 300, Duration: 20 * time.Second})
 		must(t, err)
 		for _, e := range got.Kept {
@@ -257,7 +258,7 @@ func lostRequests(t testing.TB, w *world, client *load.Agent) time.Duration {
 		}
 	}
 	if len(slow) < 10 {
-		t.Fatalf("%d of 1200 requests were lost, want about 24", len(slow))
+		t.Fatalf("%d of %d requests were lost, want about a fiftieth", len(slow), 300*(n-1))
 	}
 	slices.Sort(slow)
 	return slow[len(slow)/2]
@@ -283,7 +284,7 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 	go func() { done <- stalls.run(ctx, w.remotes[0].way) }()
 	before := rtoMinSetting(t, p, w.remotes[0]).Value
 	w.reportSpurious(t, w.remotes[0], "1")
-	eventually(t, 30*time.Second, "RTO_MIN is longer than before", func() error {
+	eventually(t, time.Minute, "RTO_MIN is longer than before", func() error {
 		askSome(t, w, w.remotes[0], time.Second)
 		if s := rtoMinSetting(t, p, w.remotes[0]); s.Value != 0 && s.Value <= before {
 			return fmt.Errorf("it is %+v, path %+v", s, p.path(t, "10.77.1.0/24"))
