@@ -209,7 +209,7 @@ func (c *counted) during(n int, f func()) {
 func (c *counted) timeOut(n int) {
 	c.t.Helper()
 	end := c.alive(n)
-	c.agree("before they time out", 15*time.Second)
+	c.agree("before they time out", 30*time.Second)
 	was := c.open(c.star.Client)
 	blackhole := func(command string) {
 		_, err := c.star.Gateway.Run("ip", "route", command, "blackhole", netip.PrefixFrom(c.remotes[0].Addr4, 32).String())
@@ -235,8 +235,8 @@ func countFlows(t *testing.T, n int) {
 	c.known()
 	var ended []func()
 	ended = append(ended, c.alive(10)) // all of these time out in the end
-	c.agree("first", 15*time.Second)
-	time.Sleep(6 * time.Second) // until the paths are saved: a kill loses what was learned after that
+	c.agree("first", 30*time.Second)
+	time.Sleep(10 * time.Second) // until the paths are saved, which is done every 5 s: a kill loses what was learned after that
 
 	c.during(n/4, func() {
 		c.p.kill()
@@ -244,24 +244,24 @@ func countFlows(t *testing.T, n int) {
 		ended = append(ended, c.alive(5))   // no hook sees these begin
 		c.p.start(t, "--keep-attached")
 	})
-	c.agree("after a kill", 15*time.Second)
+	c.agree("after a kill", 30*time.Second)
 
 	c.during(n/4, func() {
 		c.p.stop(t)
 		ended = append(ended, c.alive(5))
 		c.p.start(t)
 	})
-	c.agree("after a stop that keeps the programs attached", 15*time.Second)
+	c.agree("after a stop that keeps the programs attached", 30*time.Second)
 
 	c.during(n/4, func() {
 		c.p.stop(t)
 		ended = append(ended, c.alive(5))
 		c.p.start(t)
 	})
-	c.agree("after a stop that detaches", 15*time.Second)
+	c.agree("after a stop that detaches", 30*time.Second)
 
 	c.traffic(n / 4)
-	c.agree("after more connections", 15*time.Second)
+	c.agree("after more connections", 30*time.Second)
 	c.timeOut(10)
 	c.agree("after timeouts", 45*time.Second) // the server's ends are silent for 30 s at most
 	for _, wait := range ended {

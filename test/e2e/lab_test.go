@@ -181,7 +181,7 @@ primary: requests_per_second
 func TestRootLabKilled(t *testing.T) {
 	testenv.Root(t)
 	for _, c := range []struct{ when, scenario, trace string }{
-		{"a link with a queue is measured", labScenario, "/environ"}, // of an agent
+		{"a link with a queue is made", labScenario, "/environ"}, // of an agent
 		{"tcpilot runs", labPods, " tcpilot_sockops"},
 	} {
 		t.Run(c.when, func(t *testing.T) { killLab(t, c.scenario, c.trace) })
