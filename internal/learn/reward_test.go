@@ -23,6 +23,14 @@ func with(s tcp.Sample, f func(*tcp.Sample)) *tcp.Sample {
 	return &s
 }
 
+// appLimitedStalled is a connection of a second at 30,000 bytes/s on a machine that stalled, as it was
+// recorded, with so many retransmissions that its peer did not need.
+func appLimitedStalled(s *tcp.Sample, spurious uint32) {
+	s.Duration, s.Busy, s.BytesAcked, s.DataSegsOut, s.Delivered = 1547*time.Millisecond, 1216*time.Millisecond, 28558, 192, 194
+	s.MinRTT, s.SRTT, s.RTTVar, s.Cwnd, s.Ssthresh, s.DeliveryRate = 5038, 37529, 48867, 10, tcp.InfiniteSsthresh, 30987
+	s.Retrans, s.DSACKs = 1, spurious
+}
+
 func TestRewardIgnores(t *testing.T) {
 	big := bulk(1e6)
 	for _, c := range []struct {
@@ -56,6 +64,8 @@ func TestRewardIgnores(t *testing.T) {
 		{"window never filled", Throughput, AppLimited, func(s *tcp.Sample) {
 			s.Flags, s.Cwnd = tcp.FlagAppLimited, 1000
 		}},
+		{"window never filled, and a stalled machine sent a segment twice", Throughput, AppLimited, func(s *tcp.Sample) { appLimitedStalled(s, 1) }},
+		{"window never filled, and a segment was lost", Throughput, Scored, func(s *tcp.Sample) { appLimitedStalled(s, 0) }},
 		{"window filled", Throughput, Scored, func(s *tcp.Sample) { s.Flags, s.Cwnd = tcp.FlagAppLimited, 20 }},
 		{"slow reader", Throughput, ReceiverLimited, func(s *tcp.Sample) { s.RwndLtd = 950 * time.Millisecond }},
 		{"slow reader", FCT, ReceiverLimited, func(s *tcp.Sample) { s.RwndLtd = 950 * time.Millisecond }},
