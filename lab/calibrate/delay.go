@@ -54,15 +54,15 @@ func probe(ctx context.Context, number uint32, from, to *socket, within, space, 
 		backs = append(backs, a.at-readHead(payload[headLen:]).sent)
 	})
 	s := stream{number: number, payload: 2 * headLen, burst: 1, group: 1, segments: []segment{{within, 1 / space.Seconds()}}}
-	sent, err := s.send(ctx, from, to)
+	d, err := s.send(ctx, from, to)
 	if err != nil {
 		linger = 0
 	}
-	err = errors.Join(err, stop(ctx, sent, linger), stopEcho(ctx, 0, 0))
+	err = errors.Join(err, stop(ctx, d.sent, linger), stopEcho(ctx, 0, 0))
 	if err = errors.Join(err, failed); err == nil {
 		err = ctx.Err() // ctx ended the wait early
 	}
-	return round{sent, spread(trips), spread(theres), spread(backs)}, err
+	return round{d.sent, spread(trips), spread(theres), spread(backs)}, err
 }
 
 // worst is the longest time that a packet may take, with a reserve of 300 ms for delays of

@@ -20,6 +20,9 @@ const (
 	settle = 100 * time.Millisecond
 	// enough is the number of packets that are needed to measure a rate.
 	enough = 100
+	// restarts is how often a flood begins again because the machine stalled, which lets the queue run
+	// empty. The last one is measured, whatever happens.
+	restarts = 5
 	// reached is the share of a flood that must have been sent for its queue to count as
 	// filled.
 	reached = 0.97
@@ -55,7 +58,7 @@ func (w *direction) plan(number uint32, hold time.Duration) flood {
 	f := flood{fills: before <= longFill}
 	f.before = min(before, longFill) + settle
 	hold = max(hold, min(longFill, time.Duration(enough/pps*1e9)))
-	f.stream = stream{number: number, payload: payload, group: 1,
+	f.stream = stream{number: number, payload: payload, group: 1, restarts: restarts,
 		segments: []segment{{f.before, (1 + filling) * pps}, {hold, (1 + holding) * pps}}}
 	f.burst = int(max(8, pps/20)) // enough to fill the queue again after a late wake-up
 	if a.offload {

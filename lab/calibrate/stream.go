@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,8 @@ type stream struct {
 	// group is how many packets are sent as one aggregate, for links that carry
 	// aggregates.
 	group int
+	// restarts is how often the stream begins again when the sender is late by more than a burst.
+	restarts int
 }
 
 // tick is the interval at which a stream sends the packets that are due.
@@ -46,8 +49,15 @@ func (s stream) due(elapsed time.Duration) (packets int, more bool) {
 	return int(sum), false
 }
 
+// departed is what was sent of a stream.
+type departed struct {
+	began   time.Duration // for the last time
+	sent    int           // since then
+	earlier int           // before
+}
+
 // send sends the stream from a thread of its own, whose timers are exact.
-func (s stream) send(ctx context.Context, from, to *socket) (sent int, err error) {
+func (s stream) send(ctx context.Context, from, to *socket) (d departed, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -56,13 +66,13 @@ func (s stream) send(ctx context.Context, from, to *socket) (sent int, err error
 		// If other threads get the processor first, a short queue runs empty. The error is
 		// ignored: without the privilege that may happen, and the measurement shows it.
 		unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
-		sent, err = s.pace(ctx, from, to)
+		d, err = s.pace(ctx, from, to)
 	}()
 	<-done
-	return sent, err
+	return d, err
 }
 
-func (s stream) pace(ctx context.Context, from, to *socket) (sent int, err error) {
+func (s stream) pace(ctx context.Context, from, to *socket) (d departed, err error) {
 	buf := make([]byte, s.payload*s.group)
 	var oob []byte
 	if s.group > 1 {
@@ -70,24 +80,30 @@ func (s stream) pace(ctx context.Context, from, to *socket) (sent int, err error
 	}
 	skipped := 0
 	sleep := unix.NsecToTimespec(tick.Nanoseconds())
-	for began := now(); ; unix.Nanosleep(&sleep, nil) {
-		due, more := s.due(now() - began)
-		if err := ctx.Err(); err != nil || !more {
-			return sent, err
+	for d.began = now(); ; unix.Nanosleep(&sleep, nil) {
+		due, more := s.due(now() - d.began)
+		most := max(s.burst, s.group)
+		behind := due - skipped - d.sent
+		if behind > most && s.restarts > 0 {
+			s.restarts--
+			d, skipped = departed{began: now(), earlier: d.earlier + d.sent}, 0
+			continue
 		}
-		behind := due - skipped - sent
-		if most := max(s.burst, s.group); behind > most {
+		if err := ctx.Err(); err != nil || !more {
+			return d, err
+		}
+		if behind > most {
 			skipped += behind - most
 			behind = most
 		}
 		for ; behind >= s.group; behind -= s.group {
 			for i := range s.group {
-				head{s.number, uint32(sent + i), now()}.put(buf[i*s.payload:])
+				head{s.number, uint32(d.earlier + d.sent + i), now()}.put(buf[i*s.payload:])
 			}
 			if err := from.write(buf, oob, to); err != nil {
-				return sent, err
+				return d, err
 			}
-			sent += s.group
+			d.sent += s.group
 		}
 	}
 }
@@ -138,7 +154,7 @@ type direction struct {
 	easy     float64 // rate that the machine carries easily, packets/s
 }
 
-// received is the received part of a stream.
+// received is the received part of a stream, since it began for the last time.
 type received struct {
 	began, ended time.Duration // sending
 	sent         int
@@ -148,17 +164,16 @@ type received struct {
 // run sends a stream and collects the packets that arrive.
 func (w *direction) run(ctx context.Context, s stream) (c received, err error) {
 	stop := w.to.collect(s.number, func(a arrival, _ []byte) { c.arrivals = append(c.arrivals, a) })
-	began := now()
-	sent, err := s.send(ctx, w.from, w.to)
-	ended := now()
+	d, err := s.send(ctx, w.from, w.to)
+	c.began, c.ended, c.sent = d.began, now(), d.sent
 	linger := w.asked.worst()
 	if err != nil {
 		linger = 0
 	}
-	err = errors.Join(err, stop(ctx, sent, linger))
+	err = errors.Join(err, stop(ctx, d.earlier+d.sent, linger))
 	if err == nil {
 		err = ctx.Err() // ctx ended the wait early
 	}
-	c.began, c.ended, c.sent = began, ended, sent
+	c.arrivals = slices.DeleteFunc(c.arrivals, func(a arrival) bool { return a.sent < d.began })
 	return c, err
 }
