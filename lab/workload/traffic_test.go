@@ -294,7 +294,7 @@ func TestRootMux(t *testing.T) {
 // Equal replies that share a connection end together.
 func TestRootMuxInterleaves(t *testing.T) {
 	f := newFleet(t, topology.Dumbbell(1, 1))
-	r := run(t, f, Spec{Kind: Mux, Concurrency: 4, Size: Size{Fixed: 100_000_000}})
+	r := run(t, f, Spec{Kind: Mux, Concurrency: 4, Size: Size{Fixed: 300_000_000}})
 	first, last := r.Requests[0].Elapsed, r.Requests[3].Elapsed
 	if first < last/2 { // one after the other it would be a quarter
 		t.Errorf("the first reply took %s, the last %s", first, last)
