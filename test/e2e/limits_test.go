@@ -160,15 +160,15 @@ func TestRootRateLimitOfRunningConnections(t *testing.T) {
 	}
 	limited := reload(limitRules(50))
 	time.Sleep(settle + long)
-	eventually(t, 10*time.Second, "the limit as status shows it", func() error { // what is measured is of the last interval
+	eventually(t, 10*time.Second, "the limit as status and explain show it", func() error { // they show the last interval
 		if l := p.status(t).Counters.Limits; len(l) != 1 || l[0].Total != 50e6/8 || l[0].Connections != 1 || l[0].Active != 1 || l[0].Measured > 1.1*50e6/8 || l[0].Measured < 0.5*50e6/8 {
-			return fmt.Errorf("it is %+v", l)
+			return fmt.Errorf("the limit is %+v", l)
+		}
+		if e := ask[api.Explanation](t, p, "explain", w.remotes[0].Addr4.String()); e.RateLimit == nil || e.RateLimit.New < 50e6/8/2-1 || e.RateLimit.New > 50e6/8/2+1 {
+			return fmt.Errorf("one more connection would get %+v, want half of the limit", e.RateLimit)
 		}
 		return nil
 	})
-	if e := ask[api.Explanation](t, p, "explain", w.remotes[0].Addr4.String()); e.RateLimit == nil || e.RateLimit.New < 50e6/8/2-1 || e.RateLimit.New > 50e6/8/2+1 {
-		t.Errorf("one more connection would get %+v, want half of the limit", e.RateLimit)
-	}
 	raised := reload(limitRules(100))
 	time.Sleep(settle + long)
 	p.stop(t)
