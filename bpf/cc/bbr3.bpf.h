@@ -224,7 +224,7 @@ static __always_inline void init_pacing_rate(struct tcp_sock *tp, struct bbr3 *b
 	__u32 bw = sat_u32(((__u64)tp->snd_cwnd << BW_SHIFT) / (rtt ?: 1000));
 
 	b->has_rtt = rtt != 0;
-	tcp_pace(tp, bw_to_rate(tp, bw, pacing_gain[BBR3_STARTUP]));
+	tcp_pace(tp, bw_to_rate(tp, bw, OPEN_PACING_GAIN));
 }
 
 static __always_inline __u32 bdp_of(__u32 bw, __u32 min_rtt_us, __u32 gain)
