@@ -112,7 +112,11 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		line("rollout", "%s", fmtRollout(r, a.Now()))
 	}
 	if e.HoldOut > 0 {
-		line("hold-out", "%s of connections get kernel defaults, to compare with", fmtShare(e.HoldOut))
+		more := ""
+		if e.Path != nil && e.Path.HoldOut.More > 1 {
+			more = "; more than usual, because recent slices of time that had them were faster"
+		}
+		line("hold-out", "%s of connections get kernel defaults, to compare with%s", fmtShare(e.HoldOut), more)
 	}
 	if l := e.RateLimit; l != nil {
 		line("limit", "%s; a new connection gets %s: %s", limits(l.Total, l.Connection), fmtRate(float64(l.New)), l.Why)

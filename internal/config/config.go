@@ -72,7 +72,7 @@ type Log struct {
 // Learning configures the learner.
 type Learning struct {
 	Learner      string        `key:"learner" oneof:"thompson epsilon-greedy" doc:"algorithm that shares connections among arms; epsilon-greedy is the published one, kept for comparison"`
-	HoldOut      float64       `key:"hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, to compare the others with; a rule can have its own"`
+	HoldOut      float64       `key:"hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, to compare the others with; more on a new path, and where the default looks better, see learning.md; a rule can have its own"`
 	Lease        time.Duration `key:"lease" min:"2s" max:"5m" doc:"how long the kernel uses policies if no daemon renews them"`
 	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long the kernel uses a path's policy that is not renewed; the daemon renews each after half of that"`
 	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`

@@ -63,7 +63,7 @@ type fileSame struct {
 type fileLearn struct {
 	Arms          armList         `key:"arms" default:"auto" doc:"congestion controls to choose among, at most 8; auto is what the kernel has of Linux's own, and those of tcpilot's own that are loaded, such as tcpilot_bbr3 instead of bbr; congestion-controls.md lists them"`
 	Objective     learn.Objective `key:"objective" default:"throughput" oneof:"throughput latency fct realtime" doc:"what the connections want: throughput (goodput while the network is the limit), latency (round-trip time above the least, and retransmits), fct (completion time of connections of one size), realtime (latency and its variation); latency and realtime also have defaults of other keys, see learning.md"`
-	HoldOut       *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included"`
+	HoldOut       *float64        `key:"hold_out" default:"learning.hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, the rule's fixed values included; more on a new path, and where the default looks better, see learning.md"`
 	SwitchRunning bool            `key:"switch" default:"false" doc:"running connections get a better congestion control too, if theirs is believed to be less than half as fast on their path; those whose application chose one are left alone"`
 	Scope         string          `key:"scope" default:"shared" oneof:"shared netns" doc:"shared: what is learned is for all network namespaces; netns: for each one separately"`
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // TestRootPeerOptionAmongOthers sends SYNs with options at random: valid ones, damaged ones, and bytes that are
-// none. The SYN-ACK has the peer option if the SYN had a valid one, as another parser says, and otherwise has none.
+// no options. The SYN-ACK has the peer option if the SYN had a valid one, by parseOptions, and otherwise has none.
 func TestRootPeerOptionAmongOthers(t *testing.T) {
 	p := newPeers(t)
 	p.policy(t, peerOption(2000))

@@ -15,7 +15,7 @@ import (
 // default is significantly better, the path gets the default again, for a time that
 // doubles if the same happens again soon.
 //
-// An arm's first trials on a path are not compared: those of a bad arm would otherwise leave
+// An arm's first trials on a path are not compared by how long they take, unless slices are tested (testSlices): those of a bad arm would otherwise leave
 // a new path to the default before a good arm is found. Their cost is bounded, because they
 // are few. A prefix or a rule leaves them out until it has tried the arm twice itself.
 
@@ -74,7 +74,9 @@ func (e *Engine) compare(leaf *node, s *tcp.Sample, out learn.Outcome) {
 		if e.testSlices(leaf, s, out) {
 			return
 		}
-		from = leaf.above()
+		if leaf.slices.Follows(out.Slice, leaf.drawnFor()) {
+			from = leaf.above()
+		}
 	}
 	if !s.Has(tcp.FlagHoldOut) {
 		return // judging at outcomes of the hold-out alone is often enough
@@ -104,14 +106,24 @@ func (e *Engine) testSlices(leaf *node, s *tcp.Sample, out learn.Outcome) (worse
 // heldSlices is the share of slices that the kernel holds out on a path now.
 func (n *node) heldSlices() float64 { return float64(n.policyNode().policy.slices) / policy.One }
 
-// oversampled is learn.Outcome.Oversampled of a path: by what factor the share of its slices that are
-// held out is above the configured one.
-func (e *Engine) oversampled(leaf *node) float64 {
-	usual := 1 - e.rollouts.share(leaf.rule.rule)*(1-leaf.rule.rule.Learn.HoldOut)
-	if leaf.slices == nil || usual == 0 {
+// moreHeldOut is policy.Input.MoreHeldOut of a path. The hosts of a network share the draws of its slices, so
+// that they have one share: if more were held out of one host, its slices held out would be
+// others' treated ones.
+func (n *node) moreHeldOut() float64 {
+	if n.slices == nil || !n.longSlices() || n.sliceLifetimes() != &n.lifetimes {
 		return 1
 	}
-	return leaf.heldSlices() / usual
+	return n.slices.More()
+}
+
+// oversampled is learn.Outcome.Oversampled of a path: at most by what factor more of its slices are held
+// out than are configured.
+func (e *Engine) oversampled(leaf *node) float64 {
+	usual := 1 - e.rollouts.share(leaf.rule.rule)*(1-leaf.rule.rule.Learn.HoldOut)
+	if usual == 0 {
+		return 1
+	}
+	return min(leaf.moreHeldOut(), leaf.heldSlices()/usual)
 }
 
 // comparable reports whether the connection of a sample was assigned to a group by the rule as it
@@ -232,8 +244,12 @@ func whyWorse(g learn.Gain) string {
 }
 
 func whySlower(t *learn.SliceTest) string {
-	return fmt.Sprintf("connections were %.2f times as fast as with the default, over %.0f slices of time and %.0f slices held out, with an error of at most 5 %%",
-		t.Ratio(), t.Treated.N, t.HeldOut.N)
+	const how = "slices of time were slower than those held out, by a test with an error of at most 5 %"
+	if t.HeldOut.N < 5 || t.Ratio() >= 1 { // small differences over a long time: the latest slices do not show them
+		return how
+	}
+	return fmt.Sprintf("connections were %.2f times as fast as with the default in the last %.0f slices, of which %.0f were held out: %s",
+		t.Ratio(), t.Treated.N+t.HeldOut.N, t.HeldOut.N, how)
 }
 
 // above is the node that n is part of: its parent or, of a namespace's root, the rule's own.

@@ -13,7 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-var harmPaths = flag.Int("paths", 5, "paths of each kind on which the guard is simulated")
+var harmPaths = flag.Int("paths", 2, "paths of each kind on which the guard is simulated")
 
 // untilHarm has 20 connections at a time for two hours on a path whose arm in use, bbr, is as good as the
 // default, cubic, and then for up to 8 hours more with connections that take what takes says. It returns
@@ -82,7 +82,7 @@ func TestHarmAmongOverlappingConnections(t *testing.T) {
 				if p := w.path("203.0.113.0/24"); h == 0 || c.most == 0 && p.LeftToDefault != nil {
 					wrong++
 					t.Logf("left to the default: %s", p.LeftToDefault.Why)
-				} else if c.most != 0 && (p.LeftToDefault == nil || !strings.Contains(p.LeftToDefault.Why, "slices held out")) {
+				} else if c.most != 0 && (p.LeftToDefault == nil || !strings.Contains(p.LeftToDefault.Why, "those held out")) {
 					t.Errorf("%+v", p.LeftToDefault)
 				}
 			}
@@ -127,5 +127,31 @@ func TestSliceTestOutlivesTheProcess(t *testing.T) {
 	rule.Set.Set(tcp.InitCwnd, 20)
 	if v, _ := revive(t, nil, kept, rule); test(v) != nil {
 		t.Errorf("another value is set: %+v", test(v))
+	}
+}
+
+// More is held out of a path only while many of its connections overlap, and not of one of several hosts
+// that share the draws of slices.
+func TestMoreIsHeldOutOnlyWhereSlicesAreTested(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Learn.Arms = []tcp.CC{bbr} }))
+	c := &overlapping{world: w, to: guardedHost, n: map[tcp.CC]int{}, step: 50 * time.Millisecond, takes: alike}
+	c.run(20, 10*time.Minute)
+	n := w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, guardedHost, 24)]
+	n.slices.Recent = 2
+	if more := w.e.input(n, w.now).MoreHeldOut; more != 8 {
+		t.Errorf("%g times as many", more)
+	}
+	if more := w.path("203.0.113.0/24").HoldOut.More; more != 8 {
+		t.Errorf("%g times as many are shown", more)
+	}
+	n.lifetimes.many = false
+	if more := w.e.input(n, w.now).MoreHeldOut; more != 1 {
+		t.Errorf("few connections overlap: %g times as many", more)
+	}
+	n.lifetimes.many = true
+	network := &node{hosts: true, lifetimes: n.lifetimes}
+	host := &node{parent: network, rule: n.rule, comparisons: n.comparisons, lifetimes: n.lifetimes}
+	if more := host.moreHeldOut(); more != 1 {
+		t.Errorf("one of several hosts: %g times as many", more)
 	}
 }

@@ -150,8 +150,8 @@ func (lastArm) Weights(w []float64, arms []tcp.CC, _ int, _, _ *learn.Belief, _ 
 
 // A default that takes from the connections beside it looks better in single connections that
 // are held out, and is worse in whole slices of time. If many connections overlap, only slices are held
-// out, and guards act on those only.
-func TestGuardsIgnoreSingleHoldOutsAmongOverlappingConnections(t *testing.T) {
+// out, and the better arm is not left.
+func TestOnlySlicesAreHeldOutAmongOverlappingConnections(t *testing.T) {
 	for i, holdOut := range []float64{0.02, 0.02, 0.02, 0.05, 0.1} {
 		w := newWorld(t, func(o *Options) { o.Learner = lastArm{learn.DefaultThompson()} },
 			learnRule("all", func(r *policy.Rule) { r.Learn.HoldOut, r.Learn.Arms = holdOut, []tcp.CC{bbr} }))

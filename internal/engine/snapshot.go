@@ -206,7 +206,9 @@ type ArmRetirement struct {
 type PathHoldOut struct {
 	Share  float64 `json:"share"`  // of connections held out, in slices of time or one by one
 	Slices float64 `json:"slices"` // the part of share that is whole slices of time
-	Count  uint64  `json:"count"`  // connections held out that were scored
+	// More is by what factor more slices are held out than usual, because recent ones were faster; absent if no more are.
+	More  float64 `json:"more,omitempty"`
+	Count uint64  `json:"count"` // connections held out that were scored
 	Recent
 	// Gain is by what factor the other connections are faster, with its interval.
 	Gain learn.Gain `json:"gain"`

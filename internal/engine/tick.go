@@ -196,10 +196,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	if in.Now, in.Slice = now, 0; e.slices || n.fixed() {
 		in.Slice = n.sliceShift()
 	}
-	in.Many, in.MoreHeldOut = n.longSlices(), 1
-	if n.slices != nil {
-		in.MoreHeldOut = n.slices.More()
-	}
+	in.Many, in.MoreHeldOut = n.longSlices(), n.moreHeldOut()
 	e.addRollout(in, n.rule)
 	return in
 }

@@ -351,6 +351,9 @@ func holdOut(n, from *node) PathHoldOut {
 	h := PathHoldOut{
 		Share: slices + (1-slices)*float64(from.policy.holdOut)/policy.One, Slices: slices,
 	}
+	if more := from.moreHeldOut(); more > 1 {
+		h.More = more
+	}
 	if held := n.belief.HoldOut; held != nil {
 		h.Count, h.Recent = held.Count, n.recent(held)
 	}

@@ -26,13 +26,15 @@ type Group struct {
 	N    float64 `json:"n"` // observations
 	Mean float64 `json:"mean"`
 	M2   float64 `json:"m2"`             // sum of squared deviations from Mean
-	Most float64 `json:"most,omitempty"` // the slowest observation
+	Most float64 `json:"most,omitempty"` // the slowest observation ...
+	// ... and its weight; 0 is 1.
+	MostWeight float64 `json:"most_weight,omitempty"`
 
 	// The open slice of time: its connections are one observation.
 	Slice int64   `json:"slice_ns,omitempty"`
 	Sum   float64 `json:"sum,omitempty"`
 	Count float64 `json:"count,omitempty"`
-	// Weight is that of the open slice as an observation; 0 is 1.
+	// Weight is that of the open slice as an observation: the greatest of its outcomes'. 0 is 1.
 	Weight float64 `json:"weight,omitempty"`
 }
 
@@ -164,10 +166,11 @@ func (g *Group) add(e float64, slice int64, weight float64) {
 	}
 	if !SameSlice(g.Slice, slice) {
 		g.close()
-		g.Slice, g.Weight = slice, weight
+		g.Slice = slice
 	}
-	g.Sum += e
-	g.Count++
+	g.Sum += weight * e
+	g.Count += weight
+	g.Weight = max(g.Weight, weight)
 }
 
 // close ends the open slice.
@@ -183,7 +186,9 @@ func (g *Group) observe(e, weight float64) {
 	d := e - g.Mean
 	g.Mean += d * weight / g.N
 	g.M2 += weight * d * (e - g.Mean)
-	g.Most = max(g.Most, e)
+	if e > g.Most {
+		g.Most, g.MostWeight = e, weight
+	}
 }
 
 // withoutMost is the group without its slowest observation.
@@ -191,9 +196,10 @@ func (g Group) withoutMost() Group {
 	if g.Most == 0 || g.N <= 1 {
 		return g
 	}
-	mean := (g.N*g.Mean - g.Most) / (g.N - 1)
-	g.M2 = max(0, g.M2-(g.Most-g.Mean)*(g.Most-mean))
-	g.N, g.Mean, g.Most = g.N-1, mean, 0
+	weight := cmp.Or(g.MostWeight, 1)
+	mean := (g.N*g.Mean - weight*g.Most) / (g.N - weight)
+	g.M2 = max(0, g.M2-weight*(g.Most-g.Mean)*(g.Most-mean))
+	g.N, g.Mean, g.Most = g.N-weight, mean, 0
 	return g
 }
 

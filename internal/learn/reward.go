@@ -236,8 +236,8 @@ func goodput(out *Outcome, s *tcp.Sample, pkts float64) Ignored {
 // neverFilledWindow reports whether nothing has made the connection slow down. Then only the used
 // share of its window shows whether it ever filled the path. The kernel's flag is not
 // enough: it is about the latest round trip, which is often not application-limited when
-// the connection ends with its last request. Retransmissions that the peer did not need, for
-// example because a machine stalled, do not slow a connection down: the kernel undoes that.
+// the connection ends with its last request. A tail loss probe that the peer did not need, because a
+// machine stalled, does not slow a connection down either.
 func neverFilledWindow(s *tcp.Sample) bool {
 	return s.Ssthresh >= tcp.InfiniteSsthresh && s.Retrans <= s.DSACKs && s.Lost == 0
 }

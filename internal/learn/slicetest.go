@@ -21,9 +21,9 @@ import "math"
 // became worse counts as much as what came later (docs/design/0028-slices-held-out.md).
 type SliceTest struct {
 	Wealth [len(stakes)]float64 `json:"wealth"` // of each stake; together they begin with a half
-	// Recent is the wealth of the greatest stake had its bets begun with 1 at the best time so far, at least 1
-	// (E. Page, "Continuous Inspection Schemes", Biometrika 41, 1954). Treated and HeldOut are the slices
-	// since then.
+	// Recent is the wealth of the greatest stake had its bets begun with 1 at the best time so far (E. Page,
+	// "Continuous Inspection Schemes", Biometrika 41, 1954): if a bet leaves 1 or less, the next one begins
+	// with 1 again. Treated and HeldOut are the slices since then.
 	Recent  float64   `json:"recent"`
 	Treated SliceMean `json:"treated,omitzero"`
 	HeldOut SliceMean `json:"held_out,omitzero"`
@@ -42,12 +42,12 @@ type SliceMean struct {
 
 // OpenSlice is a slice whose connections have not all ended.
 type OpenSlice struct {
-	At      int64   `json:"at_ns,omitempty"` // its beginning, Unix ns; 0: none
-	HeldOut bool    `json:"held_out,omitempty"`
-	Share   float64 `json:"share,omitempty"`     // of slices that were held out then
-	Fast    float64 `json:"reference,omitempty"` // Outcome.LogSpeed of the first connection
-	Sum     float64 `json:"sum,omitempty"`       // of (time/reference)^aversion
-	N       float64 `json:"n,omitempty"`         // connections
+	At        int64   `json:"at_ns,omitempty"` // its beginning, Unix ns; 0: none
+	HeldOut   bool    `json:"held_out,omitempty"`
+	Share     float64 `json:"share,omitempty"`     // of slices that were held out then
+	Reference float64 `json:"reference,omitempty"` // Outcome.LogSpeed of the first connection
+	Sum       float64 `json:"sum,omitempty"`       // of (time/reference)^aversion
+	N         float64 `json:"n,omitempty"`         // connections
 }
 
 // stakes are the parts of their wealth that bets risk: the least finds small differences among
@@ -69,24 +69,31 @@ func (c *SliceTest) Add(o Outcome, heldOut bool, share float64) {
 	if !o.usable() || math.IsNaN(x) || o.Slice == 0 || !(share > 0 && share < 1) {
 		return
 	}
+	if c.Open[0].At-o.Slice > late {
+		c.Open = [2]OpenSlice{} // the clock was set back
+	}
 	if o.Slice > c.Open[0].At {
 		c.close(&c.Open[1])
-		c.Open[1], c.Open[0] = c.Open[0], OpenSlice{At: o.Slice, HeldOut: heldOut, Share: share, Fast: x}
+		c.Open[1], c.Open[0] = c.Open[0], OpenSlice{At: o.Slice, HeldOut: heldOut, Share: share, Reference: x}
 	}
 	for i := range c.Open {
 		if s := &c.Open[i]; s.At == o.Slice && s.HeldOut == heldOut {
-			s.Sum += math.Exp(aversion * min(max(s.Fast-x, -comparedClip), comparedClip))
+			s.Sum += math.Exp(aversion * min(max(s.Reference-x, -comparedClip), comparedClip))
 			s.N++
 		}
 	}
 }
+
+// Follows reports whether the test has had connections of a slice, or of the 16 before it. Slices have a length
+// of 1<<shift ns.
+func (c *SliceTest) Follows(slice int64, shift uint8) bool { return slice-c.Open[0].At <= 16<<shift }
 
 // close bets on a slice.
 func (c *SliceTest) close(s *OpenSlice) {
 	if s.N == 0 {
 		return
 	}
-	log := math.Log(s.Sum/s.N)/aversion - s.Fast
+	log := math.Log(s.Sum/s.N)/aversion - s.Reference
 	if c.Slices++; c.Slices == 1 {
 		c.Level = log
 		for i := range c.Wealth {

@@ -130,6 +130,40 @@ func TestSliceTestLateConnections(t *testing.T) {
 	}
 }
 
+// If the clock was set forward and back, the test goes on with the slices of now.
+func TestSliceTestOfAClockSetBack(t *testing.T) {
+	var c SliceTest
+	for _, at := range []int64{1000, 5000, 1010, 1020} {
+		c.Add(Outcome{Weight: 1, Slice: at * second}, false, 0.1)
+	}
+	if c.Open[0].At != 1020*second || c.Open[1].At != 1010*second {
+		t.Errorf("%+v", c.Open)
+	}
+	const shift = 33 // 8.6 s
+	if !c.Follows(1100*second, shift) || c.Follows(1200*second, shift) || (&SliceTest{}).Follows(1020*second, shift) {
+		t.Error("a slice long ago counts as one of late")
+	}
+}
+
+// A slow slice that counts for little does not count in full when it is left out.
+func TestComparisonWithoutASlowOversampledSlice(t *testing.T) {
+	var c Comparison
+	for i := range int64(400) {
+		o := Outcome{Weight: 1, Slice: (i + 1) * second, Oversampled: 1}
+		if i == 200 {
+			o.Reward, o.Oversampled = -math.Ln2, 25
+		}
+		by := Treated
+		if i%40 == 0 {
+			by = HoldOutSlice
+		}
+		c.Add(o, by)
+	}
+	if g := c.Gain(); !(g.Low > 0.6 && g.High > 1) { // not NaN
+		t.Errorf("%+v", g)
+	}
+}
+
 // While more slices than usual are held out, each counts for less: the two groups of a comparison
 // would cover different times otherwise.
 func TestComparisonOfOversampledSlices(t *testing.T) {
