@@ -20,7 +20,7 @@ const (
 	settle = 100 * time.Millisecond
 	// enough is the number of packets that are needed to measure a rate.
 	enough = 100
-	// restarts is how often a flood begins again because the machine stalled, which lets the queue run
+	// restarts is how often at most a flood begins again because the machine stalled, which lets the queue run
 	// empty. The last one is measured, whatever happens.
 	restarts = 5
 	// reached is the share of a flood that must have been sent for its queue to count as

@@ -30,7 +30,7 @@ type stream struct {
 	// group is how many packets are sent as one aggregate, for links that carry
 	// aggregates.
 	group int
-	// restarts is how often the stream begins again when the sender is late by more than a burst.
+	// restarts is how often at most the stream begins again when the sender is late by more than a burst.
 	restarts int
 }
 

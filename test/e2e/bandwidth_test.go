@@ -184,7 +184,7 @@ func TestRootPodBandwidth(t *testing.T) {
 		t.Helper()
 		t.Logf("%s: %.2f Mbit/s in the first second, then %.2f", what, s.first/1e6, s.rest/1e6)
 		if s.first > 1.15*20e6 || s.all > 1.1*20e6 || s.rest < least*20e6 { // TestMeasurePodBandwidth is exact
-			t.Errorf("%s: %.2f Mbit/s in the first second, then %.2f, want 20", what, s.first/1e6, s.rest/1e6)
+			t.Errorf("%s: %.2f Mbit/s in the first second, then %.2f, %.2f in all, want 20", what, s.first/1e6, s.rest/1e6, s.all/1e6)
 		}
 	}
 	const half = 0.5

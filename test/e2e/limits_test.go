@@ -21,7 +21,7 @@ const settled = 500 * time.Millisecond
 type limitPhase struct {
 	conns int
 	sum   float64 // bit/s
-	usual float64 // the same, in the median of the phase's slices: without the times in which the machine stalled
+	usual float64 // bit/s, the median of slices of 100 ms: without the times in which the machine stalled
 	least float64 // rate of the slowest, as a part of the fair share
 }
 
@@ -87,8 +87,8 @@ func rateOf(conns []load.BulkResult, from, to load.Time) (rate float64) {
 	return rate
 }
 
-// usualRate is the median of that over slices of 100 ms. It does not change if the machine stalls for less
-// than half of the time.
+// usualRate is the median of the rate over slices of 100 ms, bit/s. It does not change if the machine stalls for
+// less than half of the time.
 func usualRate(conns []load.BulkResult, from, to load.Time) float64 {
 	const slice = load.Time(100 * time.Millisecond)
 	var rates []float64
@@ -146,7 +146,7 @@ func TestRootRateLimitOfRunningConnections(t *testing.T) {
 	go func() {
 		defer close(done)
 		var err error
-		if conns[0], err = w.client.Bulk(t.Context(), load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 16 * time.Second, Sample: 20 * time.Millisecond, Abort: true}); err != nil {
+		if conns[0], err = w.client.Bulk(t.Context(), load.BulkSpec{To: at(w.remotes[0].Addr4), Duration: 30 * time.Second, Sample: 20 * time.Millisecond, Abort: true}); err != nil {
 			t.Error(err)
 		}
 	}()
