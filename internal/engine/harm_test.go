@@ -67,7 +67,7 @@ func TestHarmAmongOverlappingConnections(t *testing.T) {
 				return 1 / 2.1, 0
 			}
 			return 1, 0
-		}, 1.6, 4},
+		}, 1.6, 5},
 		{"alike", alike, 0, 0},
 		{"better by a tenth, and the default takes from it", arm(0.25, -0.1), 0, 0},
 		{"1.3 times as fast", arm(1, -0.3), 0, 0},
