@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -256,16 +254,10 @@ func TestRootSynAckRTO(t *testing.T) {
 func synRetrans(t testing.TB, ns *testenv.NS) (n int) {
 	t.Helper()
 	ns.Do(t, func() {
-		raw, err := os.ReadFile("/proc/thread-self/net/netstat")
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
 		must(t, err)
-		lines := strings.Split(string(raw), "\n")
-		names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
-		for i := range names {
-			if names[i] == "TCPSynRetrans" {
-				n, err = strconv.Atoi(values[i])
-				must(t, err)
-			}
-		}
+		n, err = testenv.NetCounter(string(text), "TCPSynRetrans")
+		must(t, err)
 	})
 	return n
 }

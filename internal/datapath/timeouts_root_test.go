@@ -4,9 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -132,23 +129,10 @@ func TestRootKernelChangesTheHashAtTimeouts(t *testing.T) {
 			text, err = os.ReadFile("/proc/thread-self/net/netstat")
 			must(t, err)
 		})
-		if n := netstat(t, string(text), "TcpTimeoutRehash"); n < least || least == 0 && n != 0 {
+		n, err := testenv.NetCounter(string(text), "TcpTimeoutRehash")
+		must(t, err)
+		if n < least || least == 0 && n != 0 {
 			t.Errorf("tx_rehash %d: %d changes after 3 timeouts", value, n)
 		}
 	}
-}
-
-// netstat is a counter of /proc/net/netstat: each group has a line of names and one of values.
-func netstat(t *testing.T, text, name string) int {
-	t.Helper()
-	lines := strings.Split(text, "\n")
-	for i := 0; i+1 < len(lines); i += 2 {
-		if at := slices.Index(strings.Fields(lines[i]), name); at >= 0 {
-			n, err := strconv.Atoi(strings.Fields(lines[i+1])[at])
-			must(t, err)
-			return n
-		}
-	}
-	t.Fatalf("no counter %s in %s", name, text)
-	return 0
 }

@@ -2,7 +2,6 @@ package link
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -201,22 +200,8 @@ func ceMarks(t *testing.T, h *topology.Host) (n int) {
 	t.Helper()
 	out, err := h.Run("cat", "/proc/self/net/netstat")
 	must(t, err)
-	var names []string
-	for line := range strings.Lines(out) {
-		values := strings.Fields(line)
-		if values[0] != "IpExt:" {
-			continue
-		}
-		if names == nil {
-			names = values
-			continue
-		}
-		for i, name := range names {
-			if name == "InCEPkts" {
-				fmt.Sscan(values[i], &n)
-			}
-		}
-	}
+	n, err = testenv.NetCounter(out, "InCEPkts")
+	must(t, err)
 	return n
 }
 

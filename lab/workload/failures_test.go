@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -77,30 +78,23 @@ func TestRootNoProcessIsLeft(t *testing.T) {
 	}
 }
 
-// opened is how many TCP connections were ever established in the namespace of a process.
+// opened is how many TCP connections were ever begun or accepted in the namespace of a process.
 func opened(pid int) (n int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/snmp", pid))
-	var names []string
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if f[0] != "Tcp:" {
-			continue
-		}
-		if names == nil {
-			names = f
-			continue
-		}
-		for i, name := range names {
-			if name == "ActiveOpens" || name == "PassiveOpens" {
-				more, _ := strconv.Atoi(f[i])
-				n += more
-			}
-		}
+	if err != nil {
+		return 0, err
 	}
-	return n, err
+	for _, name := range []string{"ActiveOpens", "PassiveOpens"} {
+		more, err := testenv.NetCounter(string(text), name)
+		if err != nil {
+			return 0, err
+		}
+		n += more
+	}
+	return n, nil
 }
 
-// killDuring kills an agent when so many more connections were established in its namespace.
+// killDuring kills an agent when so many more connections were begun or accepted in its namespace.
 func killDuring(t *testing.T, a *load.Agent, connections int) {
 	t.Helper()
 	before, err := opened(a.Pid())

@@ -1,11 +1,11 @@
 package workload
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -69,9 +69,9 @@ func TestRootWebRetransmits(t *testing.T) {
 	if err != nil || r.Errors > 0 || len(r.Connections) != 20 {
 		t.Fatalf("%v, %d errors (%s), %d connections", err, r.Errors, r.FirstError, len(r.Connections))
 	}
-	var sum uint64
+	sum := 0
 	for _, c := range r.Connections {
-		sum += uint64(c.Retrans)
+		sum += int(c.Retrans)
 	}
 	if want := retransmits(t, sender) - before; sum == 0 || sum > want || sum+want/50+3 < want {
 		t.Errorf("connections retransmitted %d segments, the host %d", sum, want)
@@ -87,17 +87,14 @@ func limit(t *testing.T, f *Fleet, dev, tbf string) {
 }
 
 // retransmits is RetransSegs of a host.
-func retransmits(t *testing.T, h *topology.Host) (n uint64) {
+func retransmits(t *testing.T, h *topology.Host) (n int) {
 	t.Helper()
-	out, err := h.Run("grep", "^Tcp:", "/proc/self/net/snmp")
+	out, err := h.Run("cat", "/proc/self/net/snmp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, values, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	for i, name := range strings.Fields(head) {
-		if name == "RetransSegs" {
-			fmt.Sscan(strings.Fields(values)[i], &n)
-		}
+	if n, err = testenv.NetCounter(out, "RetransSegs"); err != nil {
+		t.Fatal(err)
 	}
 	return n
 }

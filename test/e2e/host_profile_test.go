@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -64,24 +62,13 @@ func TestRootHostProfile(t *testing.T) {
 }
 
 // segmentsOut are those that the client's namespace has sent.
-func (w *world) segmentsOut(t *testing.T) uint64 {
+func (w *world) segmentsOut(t *testing.T) int {
 	t.Helper()
 	text, err := w.star.Client.Run("cat", "/proc/net/snmp")
 	must(t, err)
-	var names []string
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		switch {
-		case f[0] == "Tcp:" && names == nil:
-			names = f
-		case f[0] == "Tcp:":
-			n, err := strconv.ParseUint(f[slices.Index(names, "OutSegs")], 10, 64)
-			must(t, err)
-			return n
-		}
-	}
-	t.Fatalf("no counters of TCP in %s", text)
-	return 0
+	n, err := testenv.NetCounter(text, "OutSegs")
+	must(t, err)
+	return n
 }
 
 // TestMeasureSackCompression compares values of the host profile at a receiver: ACKs for each megabyte that arrives, and
