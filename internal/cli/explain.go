@@ -114,7 +114,7 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	if e.HoldOut > 0 {
 		more := ""
 		if e.Path != nil && e.Path.HoldOut.More > 1 {
-			more = "; more than usual, because recent slices of time that had them were faster"
+			more = "; more than usual, because connections were faster in recent slices of time that got the defaults"
 		}
 		line("hold-out", "%s of connections get kernel defaults, to compare with%s", fmtShare(e.HoldOut), more)
 	}

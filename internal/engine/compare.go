@@ -15,9 +15,10 @@ import (
 // default is significantly better, the path gets the default again, for a time that
 // doubles if the same happens again soon.
 //
-// An arm's first trials on a path are not compared by how long they take, unless slices are tested (testSlices): those of a bad arm would otherwise leave
-// a new path to the default before a good arm is found. Their cost is bounded, because they
-// are few. A prefix or a rule leaves them out until it has tried the arm twice itself.
+// An arm's first trials on a path are not compared by how long they take, unless slices are
+// tested (testSlices): those of a bad arm would otherwise leave a new path to the default before a
+// good arm is found. Their cost is bounded, because they are few. A prefix or a rule leaves them out
+// until it has tried the arm twice itself.
 
 // StoredLeftToDefault is a path, or a rule, that is left to the default.
 type StoredLeftToDefault struct {
@@ -119,11 +120,15 @@ func (n *node) moreHeldOut() float64 {
 // oversampled is learn.Outcome.Oversampled of a path: at most by what factor more of its slices are held
 // out than are configured.
 func (e *Engine) oversampled(leaf *node) float64 {
+	more := leaf.moreHeldOut()
+	if more == 1 {
+		return 1 // as on most paths
+	}
 	usual := 1 - e.rollouts.share(leaf.rule.rule)*(1-leaf.rule.rule.Learn.HoldOut)
 	if usual == 0 {
 		return 1
 	}
-	return min(leaf.moreHeldOut(), leaf.heldSlices()/usual)
+	return min(more, leaf.heldSlices()/usual)
 }
 
 // comparable reports whether the connection of a sample was assigned to a group by the rule as it
@@ -244,12 +249,12 @@ func whyWorse(g learn.Gain) string {
 }
 
 func whySlower(t *learn.SliceTest) string {
-	const how = "slices of time were slower than those held out, by a test with an error of at most 5 %"
+	const why = "slices of time were slower than those held out (error at most 5 %)"
 	if t.HeldOut.N < 5 || t.Ratio() >= 1 { // small differences over a long time: the latest slices do not show them
-		return how
+		return why
 	}
-	return fmt.Sprintf("connections were %.2f times as fast as with the default in the last %.0f slices, of which %.0f were held out: %s",
-		t.Ratio(), t.Treated.N+t.HeldOut.N, t.HeldOut.N, how)
+	return fmt.Sprintf("%s: %.2f times as fast in the last %.0f, of which %.0f were held out",
+		why, t.Ratio(), t.Treated.N+t.HeldOut.N, t.HeldOut.N)
 }
 
 // above is the node that n is part of: its parent or, of a namespace's root, the rule's own.
