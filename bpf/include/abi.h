@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 12,	/* in the name of the directory with the pins */
+	ABI_VERSION = 13,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -74,7 +74,7 @@ enum {				/* index into rule_bank.few */
 	FEW_LOCAL,
 };
 
-struct rule_bank {		/* the rest of one rule table */
+struct rule_bank {		/* the rest of one rule table; what most connections need first, in one cache line */
 	__u32 dims;
 	__u32 num_same;
 	__u32 num_few[2];	/* 0: too many prefixes, they are in the trie */
@@ -82,8 +82,9 @@ struct rule_bank {		/* the rest of one rule table */
 	__u32 pad;
 	struct rule_set outgoing;
 	struct rule_set incoming;
-	struct masked_prefix few[2][MAX_FEW_PREFIX];	/* longest first */
 	struct rule_set any_cgroup;
+	__u64 pad_few;
+	struct masked_prefix few[2][MAX_FEW_PREFIX];	/* longest first; a cache line each */
 	struct rule_set any_netns;
 	struct rule_set any_same;
 	struct same_prefix same[MAX_SAME_PREFIX];
@@ -103,6 +104,7 @@ struct class_entry {		/* the class of the rule that matched */
 	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
 	__u32 watch_share;	/* share of connections watched, in 1/65536 */
 	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none; or LIMIT_OF_NETNS */
+	__u64 pad;
 };
 
 struct timeout_answer {		/* to repeated retransmission timeouts of a connection */
@@ -233,22 +235,22 @@ enum {
 
 #define YIELD_CC (1ULL << 63)
 
-struct runtime_config {
+struct runtime_config {		/* what each connection needs first, in one cache line */
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; programs do nothing after it */
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
-	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
-	__u64 rules_ns;		/* CLOCK_MONOTONIC; when the rule table came into force */
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
-	__u32 num_cc;
+	__u32 limits;		/* not 0: some connections may be in the map limited */
 	__u32 report_rate;	/* approximate number of ends reported a second, at most; 0: all */
 	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */
-	__u64 slice_key[2];	/* key of the draw of each slice; hosts may share it */
-	__u8 cc[MAX_CC][CC_NAME];
 	__u32 num_inherited;	/* 0: every default may be replaced */
-	__u32 limits;		/* not 0: some connections may be in the map limited */
+	__u32 num_cc;
+	__u64 slice_key[2];	/* key of the draw of each slice; hosts may share it */
+	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
+	__u64 rules_ns;		/* CLOCK_MONOTONIC; when the rule table came into force */
 	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults of new network namespaces */
+	__u8 cc[MAX_CC][CC_NAME];
 };
 
 /* ---- congestion controls ------------------------------------------------- */
@@ -302,7 +304,7 @@ struct track {
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
 	__u8 told_ms;		/* the longest delay of this side's ACKs, as the peer is told; 0: it is told nothing */
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
-	__u8 pad[4];
+	__u8 pad[12];		/* a slot is one cache line */
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -405,26 +407,28 @@ enum closed_bits {
 /* ---- counters ---------------------------------------------------------- */
 
 enum counter {
+	/* Of most connections, in one cache line. */
+	COUNT_SET,		/* policy applied */
+	COUNT_CC_DEFAULT,	/* the default was drawn: not changed */
+	COUNT_SLOT,		/* state is in a slot */
+	COUNT_ENDS,		/* of short connections, while only a share is reported */
+	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
 	COUNT_SAMPLES,		/* submitted to the ring */
+	COUNT_APP_CC,		/* congestion control left to the application */
+	COUNT_HOLD_OUT,
+	/* Of some. */
 	COUNT_SAMPLES_LOST,	/* the ring was full */
 	COUNT_LEFT,		/* connections of rules with action leave */
 	COUNT_NO_RULE,		/* no rule matched */
 	COUNT_NO_POLICY,	/* class without a policy for the path */
 	COUNT_EXPIRED,		/* policy's lease was over */
-	COUNT_HOLD_OUT,
-	COUNT_SET,		/* policy applied */
-	COUNT_APP_CC,		/* congestion control left to the application */
 	COUNT_CC_SET,
 	COUNT_CC_SAME,		/* arm was already in use */
 	COUNT_CC_FAILED,
-	COUNT_CC_DEFAULT,	/* the default was drawn: not changed */
 	COUNT_REPLIES,		/* request ops answered */
 	COUNT_UNTRACKED,	/* no room for the state of the connection */
-	COUNT_SLOT,		/* state is in a slot */
 	COUNT_STORAGE,		/* state is in socket storage */
 	COUNT_FORGOTTEN,	/* socket began another connection before a sample was sent */
-	COUNT_ENDS,		/* of short connections, while only a share is reported */
-	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
 	COUNT_SWITCHED,		/* running connections that got a better arm */
 	COUNT_BACKWARDS,	/* samples dropped because a counter was less than before */
 	COUNT_PEER_SENT,	/* SYNs and SYN-ACKs with the peer option */
@@ -434,13 +438,14 @@ enum counter {
 	NUM_COUNTERS,
 };
 
-struct counters {		/* of one CPU */
-	__u64 n[NUM_COUNTERS];
-};
-
-struct class_count {		/* connections classified; index is class % MAX_CLASS_COUNTS */
+struct class_count {		/* connections classified */
 	__u64 outgoing;
 	__u64 incoming;
+};
+
+struct counters {		/* of one CPU, in cache lines of its own */
+	__u64 n[(NUM_COUNTERS + 7) / 8 * 8];
+	struct class_count classes[MAX_CLASS_COUNTS];	/* by class % MAX_CLASS_COUNTS */
 };
 
 struct event_key {		/* watched events */
@@ -488,12 +493,13 @@ _Static_assert(sizeof(struct path_key) == 32, "abi");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 32, "abi");
-_Static_assert(sizeof(struct class_entry) == 24, "abi");
+_Static_assert(sizeof(struct rule_bank) % 64 == 0 && sizeof(struct class_entry) == 32, "abi");
 _Static_assert(sizeof(struct timeout_answer) == 24, "abi");
 _Static_assert(sizeof(struct limit) == 32, "abi");
 _Static_assert(sizeof(struct limited) == 64, "abi");
 _Static_assert(sizeof(struct limit_member) == 64, "abi");
-_Static_assert(sizeof(struct track) == 56, "abi");
+_Static_assert(sizeof(struct track) == 64, "abi");
+_Static_assert(sizeof(struct counters) % 64 == 0, "abi");
 _Static_assert(sizeof(struct conn_sample) == 312, "abi");
 _Static_assert(sizeof(struct sock_option) == 8, "abi");
 

@@ -254,6 +254,7 @@ struct tcp_sock {
 	struct tcp_options_received rx_opt;
 	__u16 total_rto;
 	bool is_mptcp;
+	void *fastopen_rsk;
 };
 
 #pragma clang attribute pop
@@ -268,6 +269,16 @@ static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
 	struct bpf_sock *sk = skops->sk;
 
 	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+}
+
+/* The time at which the kernel began to process the segment that completes a handshake: it has just
+ * read CLOCK_MONOTONIC (tcp_mstamp_refresh in tcp_rcv_state_process). An incoming connection that a SYN with
+ * data opens has the time of its listener instead (tcp_fastopen_create_child). */
+static __always_inline __u64 established_ns(struct tcp_sock *tp, bool outgoing)
+{
+	if (!outgoing && unlikely(tp->fastopen_rsk))
+		return bpf_ktime_get_ns();
+	return tp->tcp_clock_cache;
 }
 
 /* MPTCP counts retransmissions and windows over all subflows. */

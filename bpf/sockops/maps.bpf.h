@@ -10,8 +10,10 @@
 
 /* ---- maps that user space writes --------------------------------------- */
 
+/* BPF_F_MMAPABLE where cache lines matter: the values of such an array begin at a page. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct runtime_config);
@@ -27,6 +29,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, BANKS);
 	__type(key, __u32);
 	__type(value, struct rule_bank);
@@ -34,6 +37,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, BANKS * MAX_RULES);
 	__type(key, __u32);
 	__type(value, struct class_entry);
@@ -134,8 +138,11 @@ struct {
 	__type(value, struct live_conn);
 } live SEC(".maps");
 
+/* By number of the CPU; user space sets how many there are. A per-CPU array would need another read of memory
+ * for each look-up, to find its values. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);	/* user space reads them */
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct counters);

@@ -27,9 +27,9 @@ static __u64 last_wake_ns;
 /* The counters of this CPU; never NULL in practice, but the verifier does not know. */
 static __always_inline struct counters *counters_here(void)
 {
-	__u32 zero = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 
-	return bpf_map_lookup_elem(&counters, &zero);
+	return bpf_map_lookup_elem(&counters, &cpu);
 }
 
 /* For what is rare: code that counts several things calls counters_here once instead. */

@@ -6,12 +6,13 @@
 #include "maps.bpf.h"
 
 /* The kernel gives cookies in sequence, to each CPU 4,096 at a time (COOKIE_LOCAL_BATCH in
- * include/linux/cookie.h). The first of a connection's two slots is one of 256 for each such
- * batch, so that connections that begin on one CPU use the same few cache lines again and again.
+ * include/linux/cookie.h). The first of a connection's two slots is one of 32 for each such
+ * batch, so that connections that begin on one CPU use the same few cache lines again and again: with 256, the
+ * connections between two uses of a slot push it out of the CPU's own caches.
  * The second may be any slot, so that many connections find room as well. */
 enum {
 	SLOT_BATCH_SHIFT = 12,
-	SLOTS_PER_BATCH = 256,
+	SLOTS_PER_BATCH = 32,
 };
 
 static __always_inline __u32 first_slot(__u64 cookie)

@@ -69,13 +69,6 @@ struct {
 } set_failures SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MAX_CLASS_COUNTS);
-	__type(key, __u32);
-	__type(value, struct class_count);
-} class_counts SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -146,13 +139,10 @@ static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct clas
 	return cls->cb_flags & BPF_SOCK_OPS_RETRANS_CB_FLAG ? F_WATCH_RETRANS : 0;
 }
 
-static __always_inline void count_class(__u32 class, bool outgoing)
+static __always_inline void count_class(struct counters *c, __u32 class, bool outgoing)
 {
-	__u32 i = class % MAX_CLASS_COUNTS;
-	struct class_count *n = bpf_map_lookup_elem(&class_counts, &i);
+	struct class_count *n = &c->classes[class % MAX_CLASS_COUNTS];
 
-	if (!n)
-		return;
 	if (outgoing)
 		n->outgoing++;
 	else
@@ -382,7 +372,7 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 {
 	ctx->cls = conn_class(skops, ctx->cfg->bank & 1, ctx->tp, c);
 	if (begins)
-		count_class(ctx->cls ? ctx->cls->id : 0, c->outgoing);
+		count_class(ctx->counters, ctx->cls ? ctx->cls->id : 0, c->outgoing);
 	if (unlikely(!ctx->cls || !ctx->cls->id)) {
 		if (begins)
 			count(COUNT_NO_RULE);
@@ -451,11 +441,19 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 			return 1;
 	}
 	begins = op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	ctx.tp = skops_tcp(skops);
+	if (ctx.tp && (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB))
+		ctx.now = established_ns(ctx.tp, op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB);
+	else
+		ctx.now = bpf_ktime_get_ns();
+	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
+		late = on_active_established(skops, ctx.now);
+		if (!late)
+			return 1;
+	}
 	ctx.counters = counters_here();
 	if (!ctx.counters)
 		return 1;
-	ctx.now = bpf_ktime_get_ns();
-	ctx.tp = skops_tcp(skops);
 	if (begins && ctx.tp) {
 		forget(skops, ctx.tp);
 		if (unlikely(ctx.cfg->limits))
@@ -466,11 +464,6 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB &&
 	    unlikely(skops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
 		peer_clear_flag(skops);	/* it may have inherited the flag from its listener */
-	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
-		late = on_active_established(skops, ctx.now);
-		if (!late)
-			return 1;
-	}
 	/* Without a daemon the lease expires: then connections keep kernel defaults. */
 	if (unlikely(ctx.now >= ctx.cfg->lease_ns))
 		return 1;

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"runtime"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cli"
@@ -10,6 +12,11 @@ import (
 )
 
 func runDaemon(ctx context.Context, o cli.RunOptions) error {
+	// One thread of Go code at a time is enough for some thousand samples a second. With more, Go spends as much
+	// CPU time on spreading that work as the work takes.
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
+	}
 	return daemon.Run(ctx, daemon.Options{
 		Config: o.Config, Socket: o.Socket, KeepAttached: o.KeepAttached, Version: version(),
 	})

@@ -144,12 +144,12 @@ func (d *Daemon) classCounts(c *metrics.Counters) error {
 	for _, r := range d.engine.Summary(time.Now()).Rules {
 		classes = append(classes, r.Class)
 	}
-	for _, id := range classes {
-		out, in, err := d.dp.ClassCount(id)
-		if err != nil {
-			return err
-		}
-		c.Connections = append(c.Connections, metrics.ClassCount{Class: id, Outgoing: out, Incoming: in})
+	counts, err := d.dp.ClassCounts(classes)
+	if err != nil {
+		return err
+	}
+	for i, n := range counts {
+		c.Connections = append(c.Connections, metrics.ClassCount{Class: classes[i], Outgoing: n.Outgoing, Incoming: n.Incoming})
 	}
 	return nil
 }

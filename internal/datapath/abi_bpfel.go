@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 12
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 13
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -67,6 +67,7 @@ type abiClassEntry struct {
 	CbFlags    uint32
 	WatchShare uint32
 	Limit      uint64
+	Pad        uint64
 }
 
 type abiClassFlags uint32
@@ -147,26 +148,26 @@ type abiConnSample struct {
 type abiCounter uint32
 
 const (
-	abiCounterCOUNT_SAMPLES      abiCounter = 0
-	abiCounterCOUNT_SAMPLES_LOST abiCounter = 1
-	abiCounterCOUNT_LEFT         abiCounter = 2
-	abiCounterCOUNT_NO_RULE      abiCounter = 3
-	abiCounterCOUNT_NO_POLICY    abiCounter = 4
-	abiCounterCOUNT_EXPIRED      abiCounter = 5
-	abiCounterCOUNT_HOLD_OUT     abiCounter = 6
-	abiCounterCOUNT_SET          abiCounter = 7
-	abiCounterCOUNT_APP_CC       abiCounter = 8
-	abiCounterCOUNT_CC_SET       abiCounter = 9
-	abiCounterCOUNT_CC_SAME      abiCounter = 10
-	abiCounterCOUNT_CC_FAILED    abiCounter = 11
-	abiCounterCOUNT_CC_DEFAULT   abiCounter = 12
-	abiCounterCOUNT_REPLIES      abiCounter = 13
-	abiCounterCOUNT_UNTRACKED    abiCounter = 14
-	abiCounterCOUNT_SLOT         abiCounter = 15
-	abiCounterCOUNT_STORAGE      abiCounter = 16
-	abiCounterCOUNT_FORGOTTEN    abiCounter = 17
-	abiCounterCOUNT_ENDS         abiCounter = 18
-	abiCounterCOUNT_THINNED      abiCounter = 19
+	abiCounterCOUNT_SET          abiCounter = 0
+	abiCounterCOUNT_CC_DEFAULT   abiCounter = 1
+	abiCounterCOUNT_SLOT         abiCounter = 2
+	abiCounterCOUNT_ENDS         abiCounter = 3
+	abiCounterCOUNT_THINNED      abiCounter = 4
+	abiCounterCOUNT_SAMPLES      abiCounter = 5
+	abiCounterCOUNT_APP_CC       abiCounter = 6
+	abiCounterCOUNT_HOLD_OUT     abiCounter = 7
+	abiCounterCOUNT_SAMPLES_LOST abiCounter = 8
+	abiCounterCOUNT_LEFT         abiCounter = 9
+	abiCounterCOUNT_NO_RULE      abiCounter = 10
+	abiCounterCOUNT_NO_POLICY    abiCounter = 11
+	abiCounterCOUNT_EXPIRED      abiCounter = 12
+	abiCounterCOUNT_CC_SET       abiCounter = 13
+	abiCounterCOUNT_CC_SAME      abiCounter = 14
+	abiCounterCOUNT_CC_FAILED    abiCounter = 15
+	abiCounterCOUNT_REPLIES      abiCounter = 16
+	abiCounterCOUNT_UNTRACKED    abiCounter = 17
+	abiCounterCOUNT_STORAGE      abiCounter = 18
+	abiCounterCOUNT_FORGOTTEN    abiCounter = 19
 	abiCounterCOUNT_SWITCHED     abiCounter = 20
 	abiCounterCOUNT_BACKWARDS    abiCounter = 21
 	abiCounterCOUNT_PEER_SENT    abiCounter = 22
@@ -177,8 +178,9 @@ const (
 )
 
 type abiCounters struct {
-	_ structs.HostLayout
-	N [26]uint64
+	_       structs.HostLayout
+	N       [32]uint64
+	Classes [1024]abiClassCount
 }
 
 type abiEvent uint32
@@ -301,8 +303,9 @@ type abiRuleBank struct {
 	Pad       uint32
 	Outgoing  abiRuleSet
 	Incoming  abiRuleSet
-	Few       [2][8]abiMaskedPrefix
 	AnyCgroup abiRuleSet
+	PadFew    uint64
+	Few       [2][8]abiMaskedPrefix
 	AnyNetns  abiRuleSet
 	AnySame   abiRuleSet
 	Same      [8]abiSamePrefix
@@ -331,19 +334,19 @@ type abiRuntimeConfig struct {
 	_            structs.HostLayout
 	LeaseNs      uint64
 	Yield        uint64
-	IntervalNs   uint64
 	WallOffsetNs uint64
-	RulesNs      uint64
 	Bank         uint32
 	Requests     uint32
-	NumCc        uint32
+	Limits       uint32
 	ReportRate   uint32
 	DrawKey      [2]uint64
-	SliceKey     [2]uint64
-	Cc           [32][16]uint8
 	NumInherited uint32
-	Limits       uint32
+	NumCc        uint32
+	SliceKey     [2]uint64
+	IntervalNs   uint64
+	RulesNs      uint64
 	Inherited    [4][16]uint8
+	Cc           [32][16]uint8
 }
 
 type abiSamePrefix struct {
@@ -418,7 +421,7 @@ type abiTrack struct {
 	PeerReceiveLog2 uint8
 	ToldMs          uint8
 	PeerFlags       uint8
-	Pad             [4]uint8
+	Pad             [12]uint8
 }
 
 // Names of all BPF objects in the ELF.

@@ -302,7 +302,7 @@ func TestABIMaps(t *testing.T) {
 	}
 	for name, size := range map[string]int{
 		"port_rules": 2 * 2 * numPorts, "port_sets": 2 * 2 * maxPortSets, "classes": 2 * class.MaxRules,
-		"counters": 1, "set_failures": int(tcp.NumFields) + maxCC,
+		"set_failures": int(tcp.NumFields) + maxCC,
 	} {
 		if got := hooks.Maps[name].MaxEntries; int(got) != size {
 			t.Errorf("%s has %d entries, want %d", name, got, size)

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -70,15 +71,18 @@ var decisionNames = map[abiCounter]string{
 // Counters reads all counters.
 func (d *Datapath) Counters() (*Counters, error) {
 	c := &Counters{Decisions: map[string]uint64{}, SamplesBad: d.badSamples.Load()}
-	var perCPU []abiCounters
-	if err := d.maps.Counters.Lookup(uint32(0), &perCPU); err != nil {
-		return nil, fmt.Errorf("read counters: %w", err)
+	cpus, err := mapMemory[abiCounters](d.maps.Counters)
+	if err != nil {
+		return nil, fmt.Errorf("map counters: %w", err)
 	}
 	var n [abiCounterNUM_COUNTERS]uint64
-	for _, cpu := range perCPU {
-		for i, v := range cpu.N {
-			n[i] += v
+	for i := range n {
+		for cpu := range cpus {
+			n[i] += atomic.LoadUint64(&cpus[cpu].N[i])
 		}
+	}
+	if err := unmapMemory(cpus); err != nil {
+		return nil, fmt.Errorf("unmap counters: %w", err)
 	}
 	for i, name := range decisionNames {
 		c.Decisions[name] = n[i]
@@ -129,18 +133,24 @@ func (d *Datapath) CCErrors() (map[tcp.CC]uint64, error) {
 	return out, nil
 }
 
-// ClassCount returns how many connections were put into a class. Numbers are
-// shared by classes whose ids are equal modulo 1024.
-func (d *Datapath) ClassCount(class uint32) (outgoing, incoming uint64, err error) {
-	var perCPU []abiClassCount
-	if err := d.maps.ClassCounts.Lookup(class%uint32(abiAbiLimitsMAX_CLASS_COUNTS), &perCPU); err != nil {
-		return 0, 0, fmt.Errorf("read count of class %d: %w", class, err)
+// ClassCount is the number of connections that were put into a class.
+type ClassCount struct{ Outgoing, Incoming uint64 }
+
+// ClassCounts returns the counts of classes. Classes whose ids are equal modulo 1024 share a count.
+func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {
+	cpus, err := mapMemory[abiCounters](d.maps.Counters)
+	if err != nil {
+		return nil, fmt.Errorf("map counters: %w", err)
 	}
-	for _, n := range perCPU {
-		outgoing += n.Outgoing
-		incoming += n.Incoming
+	out := make([]ClassCount, len(classes))
+	for i, id := range classes {
+		for cpu := range cpus {
+			n := &cpus[cpu].Classes[id%uint32(abiAbiLimitsMAX_CLASS_COUNTS)]
+			out[i].Outgoing += atomic.LoadUint64(&n.Outgoing)
+			out[i].Incoming += atomic.LoadUint64(&n.Incoming)
+		}
 	}
-	return outgoing, incoming, nil
+	return out, unmapMemory(cpus)
 }
 
 var eventNames = map[uint32]string{

@@ -127,6 +127,11 @@ func (d *Datapath) load(maxPolicies int) error {
 			m.Pinning = ebpf.PinByName
 		}
 	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	spec.Maps["counters"].MaxEntries = uint32(cpus)
 	if maxPolicies > 0 {
 		spec.Maps["path_policies"].MaxEntries = uint32(maxPolicies)
 		spec.Maps["flow_counts"].MaxEntries = uint32(maxPolicies) + 1 // row 0 is not used

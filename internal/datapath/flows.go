@@ -330,7 +330,7 @@ func (f *flows) check(row int, before abiFlowCount) (fix int32) {
 
 // mapMemory maps the values of an array map. Unlike ebpf.Memory, which copies, it allows
 // operations that are atomic for programs as well.
-func mapMemory[T abiFlowCount | abiTrack | uint64](m *ebpf.Map) ([]T, error) {
+func mapMemory[T abiFlowCount | abiTrack | abiCounters | uint64](m *ebpf.Map) ([]T, error) {
 	n, size := int(m.MaxEntries()), int(unsafe.Sizeof(*new(T)))
 	mem, err := unix.Mmap(m.FD(), 0, n*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -339,7 +339,7 @@ func mapMemory[T abiFlowCount | abiTrack | uint64](m *ebpf.Map) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))), n), nil
 }
 
-func unmapMemory[T abiFlowCount | abiTrack | uint64](values []T) error {
+func unmapMemory[T abiFlowCount | abiTrack | abiCounters | uint64](values []T) error {
 	if values == nil {
 		return nil
 	}

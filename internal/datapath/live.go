@@ -44,6 +44,7 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	if err := spec.Variables[iterVarAttachedCgroup].Set(cgroup); err != nil {
 		return nil, fmt.Errorf("set cgroup: %w", err)
 	}
+	spec.Maps["counters"].MaxEntries = m.Counters.MaxEntries()
 	spec.Maps["path_policies"].MaxEntries = m.PathPolicies.MaxEntries()
 	spec.Maps["flow_counts"].MaxEntries = m.FlowCounts.MaxEntries()
 	spec.Maps["flows_found"].MaxEntries = m.FlowCounts.MaxEntries()

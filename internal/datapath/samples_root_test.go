@@ -76,8 +76,8 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 	if got.Decisions["policy"] < 10 || got.Decisions["cc-set"] < 10 || got.Slots < 10 || got.Untracked+got.SamplesLost+got.SamplesBad+got.Forgotten != 0 {
 		t.Errorf("counters are %+v", got)
 	}
-	if out, in, err := r.ClassCount(1); err != nil || out != 5 || in != 5 {
-		t.Errorf("class 1 has %d outgoing and %d incoming, %v", out, in, err)
+	if n, err := r.ClassCounts([]uint32{1}); err != nil || n[0] != (ClassCount{Outgoing: 5, Incoming: 5}) {
+		t.Errorf("class 1 has %+v, %v", n, err)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	sockopsMapCgroupRules     = "cgroup_rules"
-	sockopsMapClassCounts     = "class_counts"
 	sockopsMapClasses         = "classes"
 	sockopsMapCounters        = "counters"
 	sockopsMapEvents          = "events"
@@ -108,7 +107,6 @@ type sockopsProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockopsMapSpecs struct {
 	CgroupRules    *ebpf.MapSpec `ebpf:"cgroup_rules"`
-	ClassCounts    *ebpf.MapSpec `ebpf:"class_counts"`
 	Classes        *ebpf.MapSpec `ebpf:"classes"`
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
@@ -167,7 +165,6 @@ func (o *sockopsObjects) Close() error {
 // It can be passed to loadSockopsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockopsMaps struct {
 	CgroupRules    *ebpf.Map `ebpf:"cgroup_rules"`
-	ClassCounts    *ebpf.Map `ebpf:"class_counts"`
 	Classes        *ebpf.Map `ebpf:"classes"`
 	Counters       *ebpf.Map `ebpf:"counters"`
 	Events         *ebpf.Map `ebpf:"events"`
@@ -200,7 +197,6 @@ type sockopsMaps struct {
 func (m *sockopsMaps) Close() error {
 	return _SockopsClose(
 		m.CgroupRules,
-		m.ClassCounts,
 		m.Classes,
 		m.Counters,
 		m.Events,
