@@ -29,6 +29,8 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := listen(t, r.ns, c.listen, nil)
+			time.Sleep(20 * time.Millisecond)
+			begun := time.Now()
 			port := netip.MustParseAddrPort(l.Addr().String()).Port()
 			to := netip.AddrPortFrom(netip.MustParseAddr(c.dial), port)
 			var client net.Conn
@@ -38,11 +40,14 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 				client = dial(t, r.ns, to.String(), nil)
 			}
 			server := accept(t, l)
+			accepted := time.Now()
 			isClient, isServer := ofConn(client), ofConn(server)
 			cc, sc := ccOf(t, client), ccOf(t, server)
 			exchange(t, client, server, 300_000)
 			exchange(t, server, client, 1000)
+			least := time.Since(accepted)
 			closeAll(t, client, server)
+			most := time.Since(begun)
 			a, b := r.find(t, "client", isClient), r.find(t, "server", isServer)
 			for _, s := range []tcp.Sample{a, b} {
 				if s.Kind != tcp.KindClose || s.End != tcp.EndFin || s.Class != 1 || s.PolicyID != id || s.Arm.String() != "reno" ||
@@ -50,8 +55,8 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 					s.MinRTT == 0 || s.Cwnd == 0 || s.DeliveryRate == 0 {
 					t.Errorf("unexpected sample %+v", s)
 				}
-				if d := time.Since(time.Unix(0, s.At)); d < 0 || d > 20*time.Second || s.Duration <= 0 || s.Duration > 20*time.Second {
-					t.Errorf("taken %v ago, after %v", d, s.Duration)
+				if d := time.Since(time.Unix(0, s.At)); d < 0 || d > 20*time.Second || s.Duration < least-time.Millisecond || s.Duration > most {
+					t.Errorf("taken %v ago, after %v, want %v to %v", d, s.Duration, least, most)
 				}
 			}
 			if cc != "reno" || sc != "reno" {
@@ -325,7 +330,8 @@ func TestRootNoRuleAndLeave(t *testing.T) {
 	}
 }
 
-// TestRootFastOpen sends data with the SYN.
+// TestRootFastOpen sends data with the SYN. The kernel has not read the clock for the accepted socket when it
+// begins: its duration must not begin with the listener's.
 func TestRootFastOpen(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -334,6 +340,8 @@ func TestRootFastOpen(t *testing.T) {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, 16)
 	})
 	for range 2 {
+		time.Sleep(50 * time.Millisecond)
+		begun := time.Now()
 		c := dial(t, r.ns, l.Addr().String(), func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
 		})
@@ -347,8 +355,17 @@ func TestRootFastOpen(t *testing.T) {
 		if ccOf(t, c) != "reno" || ccOf(t, s) != "reno" {
 			t.Errorf("%s and %s", ccOf(t, c), ccOf(t, s))
 		}
+		accepted := time.Now()
+		time.Sleep(20 * time.Millisecond)
+		least := time.Since(accepted)
 		closeAll(t, c, s)
+		most := time.Since(begun)
 		a, b := r.find(t, "client", isClient), r.find(t, "server", isServer)
+		for _, s := range []tcp.Sample{a, b} {
+			if s.Duration < least-time.Millisecond || s.Duration > most {
+				t.Errorf("duration %v, want %v to %v", s.Duration, least, most)
+			}
+		}
 		if a.End != tcp.EndFin || b.End != tcp.EndFin || a.Kind != tcp.KindClose || b.Kind != tcp.KindClose || b.BytesReceived < 500 || a.Connect <= 0 {
 			t.Errorf("%+v\n%+v", a, b)
 		}
