@@ -8,7 +8,7 @@
 #include "report.bpf.h"
 #include "slots.bpf.h"
 
-/* Stores the connection's state in a slot, or in socket storage if both are in use; false:
+/* Stores the connection's state in a slot, or in socket storage if its slots are in use; false:
  * there is no room. */
 static __always_inline bool remember(struct bpf_sock_ops *skops, const struct track *t,
 				     struct counters *n)

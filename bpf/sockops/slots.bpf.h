@@ -6,37 +6,40 @@
 #include "maps.bpf.h"
 
 /* The kernel gives cookies in sequence, to each CPU 4,096 at a time (COOKIE_LOCAL_BATCH in
- * include/linux/cookie.h). The first of a connection's two slots is one of 32 for each such
- * batch, so that connections that begin on one CPU use the same few cache lines again and again: with 256, the
- * connections between two uses of a slot push it out of the CPU's own caches.
- * The second may be any slot, so that many connections find room as well. */
+ * include/linux/cookie.h). A connection has three slots to choose from: one of the first 32 of its batch, another one
+ * of the 256 of its batch, and one of all. With up to some 20 connections at a time on a CPU, most get one of the same
+ * 32, which stay in its own caches. The other two are for hosts with more. */
 enum {
 	SLOT_BATCH_SHIFT = 12,
-	SLOTS_PER_BATCH = 32,
+	SLOTS_PER_BATCH = 256,
+	NEAR_SLOTS = 32,
+	SLOT_CHOICES = 3,
 };
 
-static __always_inline __u32 first_slot(__u64 cookie)
+static __always_inline __u32 slot_choice(__u64 cookie, int choice)
 {
-	return ((cookie >> SLOT_BATCH_SHIFT) * SLOTS_PER_BATCH | (cookie & (SLOTS_PER_BATCH - 1))) &
-	       (NUM_SLOTS - 1);
-}
+	__u64 batch = (cookie >> SLOT_BATCH_SHIFT) * SLOTS_PER_BATCH;
+	__u32 i = cookie & (SLOTS_PER_BATCH - 1);
 
-static __always_inline __u32 second_slot(__u64 cookie)
-{
+	if (choice == 0)
+		return (batch | (cookie & (NEAR_SLOTS - 1))) & (NUM_SLOTS - 1);
+	if (choice == 1) {
+		if (i < NEAR_SLOTS)	/* not the first choice once more */
+			i += NEAR_SLOTS * (1 + (cookie / SLOTS_PER_BATCH & 3));
+		return (batch | i) & (NUM_SLOTS - 1);
+	}
 	return cookie & (NUM_SLOTS - 1);
 }
 
 static __always_inline struct track *slot_find(__u64 cookie)
 {
-	__u32 i = first_slot(cookie);
-	struct track *t = bpf_map_lookup_elem(&slots, &i);
+	for (int choice = 0; choice < SLOT_CHOICES; choice++) {
+		__u32 i = slot_choice(cookie, choice);
+		struct track *t = bpf_map_lookup_elem(&slots, &i);
 
-	if (likely(t && t->cookie == cookie))
-		return t;
-	i = second_slot(cookie);
-	t = bpf_map_lookup_elem(&slots, &i);
-	if (t && t->cookie == cookie)
-		return t;
+		if (likely(t && t->cookie == cookie))
+			return t;
+	}
 	return NULL;
 }
 
@@ -46,15 +49,13 @@ static __always_inline struct track *slot_find(__u64 cookie)
  * the latter, after walks of all connections. */
 static __always_inline struct track *slot_take(__u64 cookie)
 {
-	__u32 i = first_slot(cookie);
-	struct track *t = bpf_map_lookup_elem(&slots, &i);
+	for (int choice = 0; choice < SLOT_CHOICES; choice++) {
+		__u32 i = slot_choice(cookie, choice);
+		struct track *t = bpf_map_lookup_elem(&slots, &i);
 
-	if (likely(t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie)))
-		return t;
-	i = second_slot(cookie);
-	t = bpf_map_lookup_elem(&slots, &i);
-	if (t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie))
-		return t;
+		if (likely(t && !t->cookie && __sync_bool_compare_and_swap(&t->cookie, 0, cookie)))
+			return t;
+	}
 	return NULL;
 }
 

@@ -255,7 +255,9 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 
 	if (!t)
 		return NULL;
-	t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
+	/* The kernel has not read the clock for a connection that TCP_REPAIR restores: it has no handshake. */
+	if (likely(now > t->start_ns))
+		t->connect_us = (now - t->start_ns) / NSEC_PER_USEC;
 	t->flags |= F_ESTABLISHED;
 	flow_begin(t->flow);
 	if (unlikely(t->told_ms))

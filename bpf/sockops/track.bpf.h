@@ -2,8 +2,8 @@
 /* Where the state of a connection (struct track) is between its start and its end.
  *
  * Creating socket storage costs 1.2 us a socket, twice as much as a report.
- * So the state of a young connection is in one of two slots, chosen by
- * its cookie. It is in socket storage if both slots are in use, or once the iterator
+ * So the state of a young connection is in one of three slots, chosen by
+ * its cookie. It is in socket storage if all three are in use, or once the iterator
  * finds the connection.
  */
 #ifndef TCPILOT_TRACK_BPF_H

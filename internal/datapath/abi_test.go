@@ -295,8 +295,11 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 
 // TestABIMaps: the sizes of maps are those that Go assumes.
 func TestABIMaps(t *testing.T) {
-	hooks, err := loadSockops()
+	hooks, err := sockopsSpec()
 	must(t, err)
+	if cpus, err := ebpf.PossibleCPU(); err != nil || hooks.Maps["counters"].MaxEntries != uint32(cpus) {
+		t.Errorf("counters for %d CPUs, want %d (%v)", hooks.Maps["counters"].MaxEntries, cpus, err)
+	}
 	if want := uint32(2 * class.MaxPrefixes); hooks.Maps["remote_rules"].MaxEntries != want || hooks.Maps["local_rules"].MaxEntries != want {
 		t.Error("class.MaxPrefixes is not half of remote_rules and local_rules")
 	}

@@ -71,7 +71,7 @@ var decisionNames = map[abiCounter]string{
 // Counters reads all counters.
 func (d *Datapath) Counters() (*Counters, error) {
 	c := &Counters{Decisions: map[string]uint64{}, SamplesBad: d.badSamples.Load()}
-	cpus, err := mapMemory[abiCounters](d.maps.Counters)
+	cpus, err := mapMemory[abiCounters](d.maps.Counters, unix.PROT_READ)
 	if err != nil {
 		return nil, fmt.Errorf("map counters: %w", err)
 	}
@@ -138,7 +138,7 @@ type ClassCount struct{ Outgoing, Incoming uint64 }
 
 // ClassCounts returns the counts of classes. Classes whose ids are equal modulo 1024 share a count.
 func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {
-	cpus, err := mapMemory[abiCounters](d.maps.Counters)
+	cpus, err := mapMemory[abiCounters](d.maps.Counters, unix.PROT_READ)
 	if err != nil {
 		return nil, fmt.Errorf("map counters: %w", err)
 	}

@@ -127,11 +127,6 @@ func (d *Datapath) load(maxPolicies int) error {
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
-	}
-	spec.Maps["counters"].MaxEntries = uint32(cpus)
 	if maxPolicies > 0 {
 		spec.Maps["path_policies"].MaxEntries = uint32(maxPolicies)
 		spec.Maps["flow_counts"].MaxEntries = uint32(maxPolicies) + 1 // row 0 is not used
@@ -152,7 +147,7 @@ func (d *Datapath) load(maxPolicies int) error {
 // (.rodata, .bss) belong to one build alone.
 func shared(name string) bool { return name[0] != '.' }
 
-// sockopsSpec is the embedded object with its knobs set.
+// sockopsSpec is the embedded object with its knobs set, and counters for each CPU.
 func sockopsSpec() (*ebpf.CollectionSpec, error) {
 	spec, err := loadSockops()
 	if err != nil {
@@ -164,6 +159,11 @@ func sockopsSpec() (*ebpf.CollectionSpec, error) {
 	if err := spec.Variables[sockopsVarJiffyUs].Set(jiffyMicros()); err != nil {
 		return nil, fmt.Errorf("set jiffy: %w", err)
 	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count CPUs: %w", err)
+	}
+	spec.Maps["counters"].MaxEntries = uint32(cpus)
 	return spec, nil
 }
 

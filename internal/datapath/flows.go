@@ -46,11 +46,11 @@ func (d *Datapath) openFlows() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
-	if f.counts, err = mapMemory[abiFlowCount](d.maps.FlowCounts); err != nil {
+	if f.counts, err = mapMemory[abiFlowCount](d.maps.FlowCounts, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return fmt.Errorf("map flow counts: %w", err)
 	}
 	if d.live != nil {
-		if f.found, err = mapMemory[uint64](d.live.objs.FlowsFound); err != nil {
+		if f.found, err = mapMemory[uint64](d.live.objs.FlowsFound, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 			return fmt.Errorf("map counts of the iterator: %w", err)
 		}
 	}
@@ -329,10 +329,10 @@ func (f *flows) check(row int, before abiFlowCount) (fix int32) {
 }
 
 // mapMemory maps the values of an array map. Unlike ebpf.Memory, which copies, it allows
-// operations that are atomic for programs as well.
-func mapMemory[T abiFlowCount | abiTrack | abiCounters | uint64](m *ebpf.Map) ([]T, error) {
+// operations that are atomic for programs as well. protection is PROT_READ, or with PROT_WRITE.
+func mapMemory[T abiFlowCount | abiTrack | abiCounters | uint64](m *ebpf.Map, protection int) ([]T, error) {
 	n, size := int(m.MaxEntries()), int(unsafe.Sizeof(*new(T)))
-	mem, err := unix.Mmap(m.FD(), 0, n*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(m.FD(), 0, n*size, protection, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}

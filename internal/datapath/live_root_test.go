@@ -191,7 +191,7 @@ func TestRootAdoption(t *testing.T) {
 // noSocket is a cookie that no socket has.
 const noSocket = 1 << 60
 
-// TestRootSlotsFull: if both slots of a connection are taken, nothing is lost.
+// TestRootSlotsFull: if all slots of a connection are taken, nothing is lost.
 func TestRootSlotsFull(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, arms(arm("reno", 1<<16)))
@@ -242,7 +242,7 @@ func TestRootSlotIsKept(t *testing.T) {
 	old := max(monotonic()-day, 1)
 	l := listen(t, r.ns, "127.0.0.1:0", nil)
 	fd := -1
-	var of [2]uint32
+	var of [3]uint32
 	for range 1 << 20 {
 		var err error
 		r.ns.Do(t, func() { fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) })
@@ -325,11 +325,13 @@ func TestRootLostSlotsAreFreed(t *testing.T) {
 	}
 }
 
-// slots are the two slots that a connection may have: first_slot and second_slot of
-// bpf/sockops/slots.bpf.h.
-func (r *rig) slots(cookie uint64) [2]uint32 {
-	mask := r.maps.Slots.MaxEntries() - 1
-	return [2]uint32{uint32(cookie>>12<<8|cookie&255) & mask, uint32(cookie) & mask}
+// slots are the slots that a connection may have (slot_choice of bpf/sockops/slots.bpf.h).
+func (r *rig) slots(cookie uint64) [3]uint32 {
+	mask, batch, other := r.maps.Slots.MaxEntries()-1, cookie>>12<<8, cookie&255
+	if other < 32 {
+		other += 32 * (1 + cookie>>8&3)
+	}
+	return [3]uint32{uint32(batch|cookie&31) & mask, uint32(batch|other) & mask, uint32(cookie) & mask}
 }
 
 // TestRootIteratorSharesMaps: the iterator reads and writes the maps of the hooks, and

@@ -372,6 +372,24 @@ func TestRootFastOpen(t *testing.T) {
 	}
 }
 
+// TestRootRepairedConnection: a connection that TCP_REPAIR restores has no handshake, and begins at a time at
+// which the kernel has not read the clock for its socket.
+func TestRootRepairedConnection(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, nil)
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	begun := time.Now()
+	c := dial(t, r.ns, l.Addr().String(), func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
+	})
+	is := ofConn(c)
+	must(t, c.Close())
+	most := time.Since(begun)
+	if s := r.find(t, "repaired", is); s.Connect != 0 || s.Duration <= 0 || s.Duration > most {
+		t.Errorf("connect %v, duration %v, want 0 and at most %v", s.Connect, s.Duration, most)
+	}
+}
+
 // TestRootMultipath has MPTCP connections: each subflow is a connection.
 func TestRootMultipath(t *testing.T) {
 	r := newRig(t)

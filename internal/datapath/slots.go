@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -50,7 +52,7 @@ func (d *Datapath) FreeLost(age time.Duration) (n int, err error) {
 	if d.live == nil { // without the iterator live connections stay in slots
 		return 0, nil
 	}
-	slots, err := mapMemory[abiTrack](d.maps.Slots)
+	slots, err := mapMemory[abiTrack](d.maps.Slots, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return 0, fmt.Errorf("map slots: %w", err)
 	}
