@@ -486,21 +486,15 @@ struct probe_result {
 	__u32 hits;		/* times that the hook ran */
 };
 
-_Static_assert(sizeof(struct cc_state) == 32, "abi");
-_Static_assert(sizeof(struct rule_prefix) == 24, "abi");
-_Static_assert(sizeof(struct rule_id) == 16, "abi");
-_Static_assert(sizeof(struct path_key) == 32, "abi");
+_Static_assert(sizeof(struct cc_state) == 32 && sizeof(struct path_key) == 32, "abi");
+_Static_assert(sizeof(struct rule_prefix) == 24 && sizeof(struct rule_id) == 16, "abi");
+_Static_assert(sizeof(struct rule_bank) % 64 == 0 && sizeof(struct class_entry) == 32, "cache lines");
+_Static_assert(sizeof(struct counters) % 64 == 0 && sizeof(struct track) == 64, "cache lines");
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
-_Static_assert(sizeof(struct flow_count) == 32, "abi");
-_Static_assert(sizeof(struct rule_bank) % 64 == 0 && sizeof(struct class_entry) == 32, "abi");
-_Static_assert(sizeof(struct timeout_answer) == 24, "abi");
-_Static_assert(sizeof(struct limit) == 32, "abi");
-_Static_assert(sizeof(struct limited) == 64, "abi");
+_Static_assert(sizeof(struct flow_count) == 32 && sizeof(struct timeout_answer) == 24, "abi");
+_Static_assert(sizeof(struct limit) == 32 && sizeof(struct limited) == 64, "abi");
 _Static_assert(sizeof(struct limit_member) == 64, "abi");
-_Static_assert(sizeof(struct track) == 64, "abi");
-_Static_assert(sizeof(struct counters) % 64 == 0, "abi");
-_Static_assert(sizeof(struct conn_sample) == 312, "abi");
-_Static_assert(sizeof(struct sock_option) == 8, "abi");
+_Static_assert(sizeof(struct conn_sample) == 312 && sizeof(struct sock_option) == 8, "abi");
 
 #endif
