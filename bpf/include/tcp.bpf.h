@@ -273,7 +273,8 @@ static __always_inline struct tcp_sock *skops_tcp(struct bpf_sock_ops *skops)
 
 /* The time at which the kernel began to process the segment that completes a handshake: it has just
  * read CLOCK_MONOTONIC (tcp_mstamp_refresh in tcp_rcv_state_process). An incoming connection that a SYN with
- * data opens has the time of its listener instead (tcp_fastopen_create_child). */
+ * data opens has the time of its listener instead (tcp_fastopen_create_child). An outgoing one that TCP_REPAIR
+ * restores has an old time or 0 (tcp_connect). */
 static __always_inline __u64 established_ns(struct tcp_sock *tp, bool outgoing)
 {
 	if (!outgoing && unlikely(tp->fastopen_rsk))

@@ -67,10 +67,7 @@ func (l *limits) load(find func(*ebpf.CollectionSpec) (map[string]*ebpf.Map, err
 	if err != nil {
 		return err
 	}
-	for name, m := range shared {
-		spec.Maps[name].MaxEntries = m.MaxEntries() // some depend on the configuration
-	}
-	if err := spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+	if err := spec.LoadAndAssign(&l.objs, withMaps(spec, shared)); err != nil {
 		return explainLoad("limits", err)
 	}
 	if l.list, err = link.AttachIter(link.IterOptions{Program: l.objs.TcpilotLimited, Map: l.objs.Limited}); err != nil {

@@ -44,12 +44,9 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	if err := spec.Variables[iterVarAttachedCgroup].Set(cgroup); err != nil {
 		return nil, fmt.Errorf("set cgroup: %w", err)
 	}
-	spec.Maps["counters"].MaxEntries = m.Counters.MaxEntries()
-	spec.Maps["path_policies"].MaxEntries = m.PathPolicies.MaxEntries()
-	spec.Maps["flow_counts"].MaxEntries = m.FlowCounts.MaxEntries()
 	spec.Maps["flows_found"].MaxEntries = m.FlowCounts.MaxEntries()
 	it := &liveIterator{}
-	if err = spec.LoadAndAssign(&it.objs, &ebpf.CollectionOptions{MapReplacements: m.replacements(spec)}); err != nil {
+	if err = spec.LoadAndAssign(&it.objs, withMaps(spec, m.replacements(spec))); err != nil {
 		return nil, explainLoad("iter", err)
 	}
 	it.prog = it.objs.TcpilotLive
@@ -71,6 +68,15 @@ func (m *sockopsMaps) replacements(spec *ebpf.CollectionSpec) map[string]*ebpf.M
 		}
 	}
 	return shared
+}
+
+// withMaps are options with which spec is loaded with maps that exist already. It gives the maps of spec their
+// sizes, some of which depend on the host or on the configuration.
+func withMaps(spec *ebpf.CollectionSpec, existing map[string]*ebpf.Map) *ebpf.CollectionOptions {
+	for name, m := range existing {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	return &ebpf.CollectionOptions{MapReplacements: existing}
 }
 
 func (it *liveIterator) Close() error {
