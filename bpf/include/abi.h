@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 13,	/* in the name of the directory with the pins */
+	ABI_VERSION = 14,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -96,6 +96,7 @@ enum class_flags {
 	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
 	CLASS_TIMEOUTS = 1 << 3, /* timeouts of its connections are answered: timeout_answers */
 	CLASS_PEER_ANY = 1 << 4, /* the rule names remote addresses: the peer option is sent to all of them */
+	CLASS_FOLLOW_ALL = 1 << 5, /* the rule changes running connections: all of them are followed (follow.bpf.h) */
 };
 
 struct class_entry {		/* the class of the rule that matched */
@@ -205,17 +206,13 @@ enum request_field {
 	FIELD_INIT_RWND = 28,
 	FIELD_ECN = 29,
 	FIELD_BASE_RTT = 30,
+	FIELD_PEER_OPTION = 33,	/* value: the RTO_MIN, in microseconds, for a peer that does not delay ACKs (peer.bpf.h) */
 };
 
 /* Fields that the iterator sets on connections that mostly receive (ack_marks.bpf.h). */
 enum {
 	FIELD_ACK_PRIORITY = 31,
 	FIELD_ACK_DSCP = 32,
-};
-
-/* Its value is the RTO_MIN, in microseconds, for a peer that does not delay ACKs (peer.bpf.h). */
-enum {
-	FIELD_PEER_OPTION = 33,
 };
 
 /* Options whose value, if adapted, depends on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
@@ -304,7 +301,8 @@ struct track {
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
 	__u8 told_ms;		/* the longest delay of this side's ACKs, as the peer is told; 0: it is told nothing */
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
-	__u8 pad[12];		/* a slot is one cache line */
+	__u32 stands_for;	/* connections, itself included, if that was drawn at its beginning; else 0 */
+	__u8 pad[8];		/* a slot is one cache line */
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -413,10 +411,11 @@ enum counter {
 	COUNT_SLOT,		/* state is in a slot */
 	COUNT_ENDS,		/* of short connections, while only a share is reported */
 	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
+	COUNT_NOT_FOLLOWED,	/* connections not followed: samples of others stand for them */
 	COUNT_SAMPLES,		/* submitted to the ring */
 	COUNT_APP_CC,		/* congestion control left to the application */
-	COUNT_HOLD_OUT,
 	/* Of some. */
+	COUNT_HOLD_OUT,
 	COUNT_SAMPLES_LOST,	/* the ring was full */
 	COUNT_LEFT,		/* connections of rules with action leave */
 	COUNT_NO_RULE,		/* no rule matched */

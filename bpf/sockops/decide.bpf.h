@@ -35,15 +35,14 @@ static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct
 	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
 }
 
-/* Whether the connection is a hold-out by itself. A request socket has no cookie yet: if
- * policies answer requests, the draw of an incoming connection is one that both sockets have. */
-static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c,
-					     __u64 cookie)
+/* Whether the connection is a hold-out by itself; number is for conn_draw. If policies
+ * answer requests, the draw of an incoming connection is one that the request socket has, too. */
+static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c, __u64 number)
 {
 	__u32 share = ctx->policy->hold_out;
 
 	return share && (c->outgoing || likely(!ctx->cfg->requests) ?
-				 cookie_draw(cookie, ctx->cfg->draw_key[0]) >> 48 :
+				 conn_draw(number, ctx->cfg->draw_key[0]) >> 48 :
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
 
@@ -67,8 +66,7 @@ static __always_inline bool cc_owned(const struct conn_ctx *ctx)
 }
 
 /* Draws what a connection gets and stores it in t. */
-static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
-				   const struct conn *c)
+static __always_inline void decide(const struct conn_ctx *ctx, struct track *t, const struct conn *c, __u64 number)
 {
 	struct slice slice = {};
 
@@ -89,7 +87,7 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t,
 	/* The slice first: all connections that begin in a hold-out slice belong to it. */
 	if (slice_is_hold_out(ctx, slice))
 		t->flags |= F_HOLD_OUT | F_HOLD_OUT_SLICE;
-	else if (conn_is_hold_out(ctx, c, t->cookie))
+	else if (conn_is_hold_out(ctx, c, number))
 		t->flags |= F_HOLD_OUT;
 	if (unlikely(t->flags & F_HOLD_OUT)) {
 		count(COUNT_HOLD_OUT);

@@ -69,16 +69,23 @@ static __always_inline __u32 incoming_draw(const struct conn *c, const __u64 key
 		       (__u64)c->remote_port << 16 | c->local_port) & 0xffff;
 }
 
-/* The draw of one connection, from its cookie: the finalizer of MurmurHash3 (Appleby, public
- * domain). It takes 2 ns, a tenth of bpf_get_prandom_u32. No peer chooses or learns cookies. Draws
- * with different keys are independent. */
-static __always_inline __u64 cookie_draw(__u64 cookie, __u64 key)
+/* The draw of one connection, from a number that no other connection has and no peer chooses: the finalizer of
+ * MurmurHash3 (Appleby, public domain). It takes 2 ns, a tenth of bpf_get_prandom_u32. Draws with different
+ * keys are independent. */
+static __always_inline __u64 conn_draw(__u64 number, __u64 key)
 {
-	__u64 x = cookie ^ key;
+	__u64 x = number ^ key;
 
 	x = (x ^ x >> 33) * 0xff51afd7ed558ccdULL;
 	x = (x ^ x >> 33) * 0xc4ceb9fe1a85ec53ULL;
 	return x ^ x >> 33;
+}
+
+/* A number for conn_draw of a connection that begins, and that may have no cookie yet: the time in nanoseconds, which
+ * no two connections of one host to one remote port have in common. */
+static __always_inline __u64 begin_number(__u64 now, const struct conn *c)
+{
+	return now ^ (__u64)c->remote_port << 48 ^ (__u64)c->local_port << 32;
 }
 
 /* The draw of one slice of time for one network (/24, or /48 of IPv6). It is the same on

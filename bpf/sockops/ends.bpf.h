@@ -5,7 +5,7 @@
 #ifndef TCPILOT_ENDS_BPF_H
 #define TCPILOT_ENDS_BPF_H
 
-#include "draws.bpf.h"
+#include "thinning.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "syn.bpf.h"
@@ -34,75 +34,21 @@ static __always_inline bool known_find(struct known *k, struct sock *sk)
 	return true;
 }
 
-/* ---- thinning ------------------------------------------------------------ */
-
-/* Above runtime_config.report_rate ends a second, over all CPUs, one of `stands_for` ends is
- * reported, drawn at random. Its sample counts for that many, so that sums over samples
- * are unbiased. stands_for follows from the rate of the last window (thin_share). A CPU adds
- * to the shared count once in THIN_BATCH ends, without a lock. If two CPUs close a window at
- * once, only one succeeds. */
-#define THIN_WINDOW_NS (100 * NSEC_PER_MSEC)
-#define THIN_BATCH 16	/* a power of two */
-#define THIN_FLOOR 4	/* at least report_rate / THIN_FLOOR ends a second are reported */
-
-static struct {
-	__u64 begun_ns;		/* of the window */
-	__u64 ends;		/* in it */
-	__u64 stands_for;	/* 0, 1: all are reported */
-} thinning;
-
-/* Returns the number of ends for which one is reported, if there are `ends` a second; rounded up. A
- * report is the most expensive part of an end. So twice as many ends get half as many reports:
- * rate * rate / ends a second, but at least rate / THIN_FLOOR. */
-static __always_inline __u64 thin_share(__u64 ends, __u64 rate)
-{
-	__u64 bounded_ends = ends > THIN_FLOOR * rate ? THIN_FLOOR * rate : ends;
-
-	return (ends * bounded_ends + rate * rate - 1) / (rate * rate);
-}
-
-/* A window also closes after a number of ends, so that a burst counts within milliseconds. */
-static __always_inline void thin_close(__u64 now, __u32 rate)
-{
-	__u64 begun = thinning.begun_ns, took = now - begun, ends = thinning.ends;
-
-	if (!took || (took < THIN_WINDOW_NS && ends < rate / 16))
-		return;
-	if (!__sync_bool_compare_and_swap(&thinning.begun_ns, begun, now))
-		return;
-	__sync_fetch_and_add(&thinning.ends, -ends);
-	thinning.stands_for = thin_share(ends * NSEC_PER_SEC / took, rate ?: 1);
-}
-
-/* How many ends this one stands for; 0: it is not reported. */
-static __always_inline __u32 thin_draw(struct counters *c, __u64 now, __u64 draw, __u32 rate)
-{
-	__u64 k;
-
-	if (!rate)
-		return 1;
-	if (!(++c->n[COUNT_ENDS] & (THIN_BATCH - 1))) {
-		__sync_fetch_and_add(&thinning.ends, THIN_BATCH);
-		thin_close(now, rate);
-	} else if (now - thinning.begun_ns >= THIN_WINDOW_NS) {
-		thin_close(now, rate);	/* so that the share of a burst does not outlast it */
-	}
-	k = thinning.stands_for;
-	if (k <= 1)
-		return 1;
-	return (draw >> 32) * k >> 32 ? 0 : k;
-}
-
 /* A failed arm is always reported, because the policy may have to change. So is the
  * last sample of a connection with earlier ones, because samples are deltas. */
 static __always_inline __u32 end_stands_for(const struct known *k, const struct runtime_config *cfg,
 					    struct counters *c)
 {
+	__u32 drawn = k->track->stands_for;
+
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
-		return 1;
-	/* The time of the last tick is accurate enough, and cheaper to read. */
-	return thin_draw(c, jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC,
-			 cookie_draw(k->track->cookie, cfg->draw_key[1]), cfg->report_rate);
+		return drawn ?: 1;
+	if (drawn > 1)
+		return drawn;
+	if (!drawn && cfg->report_rate)
+		thin_count(c, cfg->report_rate);
+	/* Also if it began when there were few: many that have long been idle may end at once. */
+	return thin_draw(conn_draw(k->track->cookie, cfg->draw_key[1]), cfg->report_rate);
 }
 
 /* ---- rate limits --------------------------------------------------------- */

@@ -44,6 +44,10 @@ struct {
 	__type(value, __u64);
 } flows_found SEC(".maps");
 
+/* Whether connections without state are adopted. User space sets it before each walk: on a busy host, most of
+ * them are not followed (follow.bpf.h). */
+__u32 adopts = 1;
+
 /* Connections without a policy that no row of flow_counts counts, found since user space cleared it. */
 __u32 uncounted;
 
@@ -265,7 +269,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 
 	if (!l) {
 		if (!t) {
-			if (attached_to(tp) && wanted(tp, cfg->bank & 1)) {
+			if (adopts && attached_to(tp) && wanted(tp, cfg->bank & 1)) {
 				adopt(tp, bpf_get_socket_cookie(tp), ns);
 				uncounted++;
 			}
@@ -284,7 +288,8 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	active = now.bytes_acked != l->last.bytes_acked || now.total_retrans != l->last.total_retrans ||
 		 now.bytes_received != l->last.bytes_received;
 	if (active)
-		report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0, 1);
+		report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0,
+		       l->track.stands_for ?: 1);
 	/* After the sample, which has the values that were in use during its interval. */
 	follow_rto_min(tp, &l->track, cfg, p);
 	follow_delack_max(tp, &l->track, cfg, p);

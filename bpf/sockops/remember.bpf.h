@@ -33,6 +33,12 @@ static __always_inline bool remember(struct bpf_sock_ops *skops, const struct tr
 	return true;
 }
 
+/* Whether a hook has asked for the cookie of a socket. Without one, there is no state of its connection. */
+static __always_inline bool has_cookie(struct tcp_sock *tp)
+{
+	return tp && tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
+}
+
 /* A socket begins a connection. Removes the state of an earlier one whose end no hook
  * saw (a tcp_disconnect that sends nothing). */
 static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)

@@ -93,6 +93,7 @@ struct {
 #include "peer.bpf.h"
 #include "round_trip.bpf.h"
 #include "timeouts.bpf.h"
+#include "follow.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -217,15 +218,19 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 {
 	bool outgoing = c->outgoing;
 	struct track t = { .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id };
+	__u64 number;
 
 	if (!ctx->tp)
 		return;
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
+	number = begin_number(ctx->now, c);
+	decide(ctx, &t, c, number);
+	if (!follows(ctx, &t, number))
+		return;
 	t.cookie = bpf_get_socket_cookie(skops);
-	decide(ctx, &t, c);
 	if (!outgoing)
 		flow_begin(t.flow);
-	if (unlikely(t.flags & F_FIELDS)) {
+	if (unlikely((t.flags & F_FIELDS) && ctx->policy)) {	/* F_FIELDS implies a policy, which the verifier does not know */
 		apply_begin(skops, ctx, &t, outgoing);
 		/* Not called there: Linux before 6.5 allows 512 bytes of stack for all frames, each
 		 * rounded up to 32 (check_max_stack_depth). */
@@ -249,9 +254,10 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 
 /* The handshake of an outgoing connection is over. Returns the connection if there is
  * something left to set. */
-static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, __u64 now)
+static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, struct tcp_sock *tp,
+							   __u64 now)
 {
-	struct track *t = recall(skops);
+	struct track *t = has_cookie(tp) ? recall(skops) : NULL;
 
 	if (!t)
 		return NULL;
@@ -449,7 +455,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	else
 		ctx.now = bpf_ktime_get_ns();
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
-		late = on_active_established(skops, ctx.now);
+		late = on_active_established(skops, ctx.tp, ctx.now);
 		if (!late)
 			return 1;
 	}

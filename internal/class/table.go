@@ -70,6 +70,9 @@ type Class struct {
 	// PeerAny: the peer option is sent to all remote addresses, not only to near ones (peer_near in
 	// bpf/sockops/peer.bpf.h).
 	PeerAny bool
+	// FollowAll: the rule changes running connections, so that none is left without state
+	// (bpf/sockops/follow.bpf.h).
+	FollowAll bool
 	// OwnScope: each network namespace learns separately.
 	OwnScope bool
 	// Named: the rule names a network namespace, a pod or a cgroup, and so has priority over the

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 13
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 14
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -73,11 +73,12 @@ type abiClassEntry struct {
 type abiClassFlags uint32
 
 const (
-	abiClassFlagsCLASS_LEAVE     abiClassFlags = 1
-	abiClassFlagsCLASS_OWN_SCOPE abiClassFlags = 2
-	abiClassFlagsCLASS_NAMED     abiClassFlags = 4
-	abiClassFlagsCLASS_TIMEOUTS  abiClassFlags = 8
-	abiClassFlagsCLASS_PEER_ANY  abiClassFlags = 16
+	abiClassFlagsCLASS_LEAVE      abiClassFlags = 1
+	abiClassFlagsCLASS_OWN_SCOPE  abiClassFlags = 2
+	abiClassFlagsCLASS_NAMED      abiClassFlags = 4
+	abiClassFlagsCLASS_TIMEOUTS   abiClassFlags = 8
+	abiClassFlagsCLASS_PEER_ANY   abiClassFlags = 16
+	abiClassFlagsCLASS_FOLLOW_ALL abiClassFlags = 32
 )
 
 type abiClosedBits uint32
@@ -153,28 +154,29 @@ const (
 	abiCounterCOUNT_SLOT         abiCounter = 2
 	abiCounterCOUNT_ENDS         abiCounter = 3
 	abiCounterCOUNT_THINNED      abiCounter = 4
-	abiCounterCOUNT_SAMPLES      abiCounter = 5
-	abiCounterCOUNT_APP_CC       abiCounter = 6
-	abiCounterCOUNT_HOLD_OUT     abiCounter = 7
-	abiCounterCOUNT_SAMPLES_LOST abiCounter = 8
-	abiCounterCOUNT_LEFT         abiCounter = 9
-	abiCounterCOUNT_NO_RULE      abiCounter = 10
-	abiCounterCOUNT_NO_POLICY    abiCounter = 11
-	abiCounterCOUNT_EXPIRED      abiCounter = 12
-	abiCounterCOUNT_CC_SET       abiCounter = 13
-	abiCounterCOUNT_CC_SAME      abiCounter = 14
-	abiCounterCOUNT_CC_FAILED    abiCounter = 15
-	abiCounterCOUNT_REPLIES      abiCounter = 16
-	abiCounterCOUNT_UNTRACKED    abiCounter = 17
-	abiCounterCOUNT_STORAGE      abiCounter = 18
-	abiCounterCOUNT_FORGOTTEN    abiCounter = 19
-	abiCounterCOUNT_SWITCHED     abiCounter = 20
-	abiCounterCOUNT_BACKWARDS    abiCounter = 21
-	abiCounterCOUNT_PEER_SENT    abiCounter = 22
-	abiCounterCOUNT_PEER_SEEN    abiCounter = 23
-	abiCounterCOUNT_PEER_RESENT  abiCounter = 24
-	abiCounterCOUNT_PEER_BLOCKED abiCounter = 25
-	abiCounterNUM_COUNTERS       abiCounter = 26
+	abiCounterCOUNT_NOT_FOLLOWED abiCounter = 5
+	abiCounterCOUNT_SAMPLES      abiCounter = 6
+	abiCounterCOUNT_APP_CC       abiCounter = 7
+	abiCounterCOUNT_HOLD_OUT     abiCounter = 8
+	abiCounterCOUNT_SAMPLES_LOST abiCounter = 9
+	abiCounterCOUNT_LEFT         abiCounter = 10
+	abiCounterCOUNT_NO_RULE      abiCounter = 11
+	abiCounterCOUNT_NO_POLICY    abiCounter = 12
+	abiCounterCOUNT_EXPIRED      abiCounter = 13
+	abiCounterCOUNT_CC_SET       abiCounter = 14
+	abiCounterCOUNT_CC_SAME      abiCounter = 15
+	abiCounterCOUNT_CC_FAILED    abiCounter = 16
+	abiCounterCOUNT_REPLIES      abiCounter = 17
+	abiCounterCOUNT_UNTRACKED    abiCounter = 18
+	abiCounterCOUNT_STORAGE      abiCounter = 19
+	abiCounterCOUNT_FORGOTTEN    abiCounter = 20
+	abiCounterCOUNT_SWITCHED     abiCounter = 21
+	abiCounterCOUNT_BACKWARDS    abiCounter = 22
+	abiCounterCOUNT_PEER_SENT    abiCounter = 23
+	abiCounterCOUNT_PEER_SEEN    abiCounter = 24
+	abiCounterCOUNT_PEER_RESENT  abiCounter = 25
+	abiCounterCOUNT_PEER_BLOCKED abiCounter = 26
+	abiCounterNUM_COUNTERS       abiCounter = 27
 )
 
 type abiCounters struct {
@@ -421,7 +423,8 @@ type abiTrack struct {
 	PeerReceiveLog2 uint8
 	ToldMs          uint8
 	PeerFlags       uint8
-	Pad             [12]uint8
+	StandsFor       uint32
+	Pad             [8]uint8
 }
 
 // Names of all BPF objects in the ELF.

@@ -30,7 +30,8 @@ type Counters struct {
 	Storages    uint64               // connections whose state is in socket storage from the beginning
 	Forgotten   uint64               // connections whose socket began another one before a sample was sent
 	Ends        uint64               // ends of short connections while only a share is reported
-	Thinned     uint64               // ends not reported: samples of others stand for them
+	Thinned     uint64               // connections not reported: samples of others stand for them
+	NotFollowed uint64               // of these, connections without state
 	Backwards   uint64               // samples dropped because a counter was less than before
 	Peer        PeerCounters
 	Events      []Event
@@ -71,18 +72,9 @@ var decisionNames = map[abiCounter]string{
 // Counters reads all counters.
 func (d *Datapath) Counters() (*Counters, error) {
 	c := &Counters{Decisions: map[string]uint64{}, SamplesBad: d.badSamples.Load()}
-	cpus, err := mapMemory[abiCounters](d.maps.Counters, unix.PROT_READ)
+	n, err := d.counterSums()
 	if err != nil {
-		return nil, fmt.Errorf("map counters: %w", err)
-	}
-	var n [abiCounterNUM_COUNTERS]uint64
-	for i := range n {
-		for cpu := range cpus {
-			n[i] += atomic.LoadUint64(&cpus[cpu].N[i])
-		}
-	}
-	if err := unmapMemory(cpus); err != nil {
-		return nil, fmt.Errorf("unmap counters: %w", err)
+		return nil, err
 	}
 	for i, name := range decisionNames {
 		c.Decisions[name] = n[i]
@@ -94,13 +86,31 @@ func (d *Datapath) Counters() (*Counters, error) {
 	c.Replies = n[abiCounterCOUNT_REPLIES]
 	c.Untracked, c.Forgotten = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_FORGOTTEN]
 	c.Ends = n[abiCounterCOUNT_ENDS]
-	c.Thinned, c.Backwards = n[abiCounterCOUNT_THINNED], n[abiCounterCOUNT_BACKWARDS]
+	c.NotFollowed, c.Backwards = n[abiCounterCOUNT_NOT_FOLLOWED], n[abiCounterCOUNT_BACKWARDS]
+	c.Thinned = n[abiCounterCOUNT_THINNED] + c.NotFollowed
 	c.Peer = PeerCounters{
 		Sent: n[abiCounterCOUNT_PEER_SENT], Seen: n[abiCounterCOUNT_PEER_SEEN],
 		Resent: n[abiCounterCOUNT_PEER_RESENT], Omitted: n[abiCounterCOUNT_PEER_BLOCKED],
 	}
 	c.Slots, c.Storages = n[abiCounterCOUNT_SLOT], n[abiCounterCOUNT_STORAGE]
 	return c, errors.Join(d.readFailures(c), d.readEvents(c))
+}
+
+// counterSums returns the programs' counters, by number.
+func (d *Datapath) counterSums() (n [abiCounterNUM_COUNTERS]uint64, err error) {
+	cpus, err := mapMemory[abiCounters](d.maps.Counters, unix.PROT_READ)
+	if err != nil {
+		return n, fmt.Errorf("map counters: %w", err)
+	}
+	for i := range n {
+		for cpu := range cpus {
+			n[i] += atomic.LoadUint64(&cpus[cpu].N[i])
+		}
+	}
+	if err := unmapMemory(cpus); err != nil {
+		return n, fmt.Errorf("unmap counters: %w", err)
+	}
+	return n, nil
 }
 
 func (d *Datapath) readFailures(c *Counters) error {

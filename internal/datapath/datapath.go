@@ -59,6 +59,7 @@ type Datapath struct {
 	attachedAt                     time.Time
 	ccs                            ccTable
 	badSamples                     counter
+	adoption                       adoption
 	listeners                      listeners
 
 	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu

@@ -246,6 +246,10 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 	if err := d.live.objs.SwitchesLeft.Set(uint32(switchesPerWalk)); err != nil {
 		return 0, 0, fmt.Errorf("set how many connections may be switched: %w", err)
 	}
+	adopted, err := d.beginAdoption()
+	if err != nil {
+		return 0, 0, err
+	}
 	f.mu.Lock()
 	before := make([]abiFlowCount, f.next)
 	for i := range before {
@@ -259,6 +263,7 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 	if all, err := walk(); err != nil || !all {
 		return 0, 0, err
 	}
+	adopted()
 	if all, err := d.join(walk); err != nil || !all {
 		return 0, 0, err
 	}

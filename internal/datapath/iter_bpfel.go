@@ -40,6 +40,7 @@ const (
 	iterMapSlots          = "slots"
 	iterProgTcpilotJoin   = "tcpilot_join"
 	iterProgTcpilotLive   = "tcpilot_live"
+	iterVarAdopts         = "adopts"
 	iterVarAttachedCgroup = "attached_cgroup"
 	iterVarJiffyUs        = "jiffy_us"
 	iterVarListenersErr   = "listeners_err"
@@ -125,6 +126,7 @@ type iterMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterVariableSpecs struct {
+	Adopts         *ebpf.VariableSpec `ebpf:"adopts"`
 	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
 	ListenersErr   *ebpf.VariableSpec `ebpf:"listeners_err"`
@@ -207,6 +209,7 @@ func (m *iterMaps) Close() error {
 //
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterVariables struct {
+	Adopts         *ebpf.Variable `ebpf:"adopts"`
 	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
 	ListenersErr   *ebpf.Variable `ebpf:"listeners_err"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -57,6 +58,31 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.iter.Close(), it.objs.Close())
 	}
 	return it, nil
+}
+
+// adoption tells in which walks connections without state are adopted. As long as all connections are followed,
+// in all; on a busy host, where most have no state for good (bpf/sockops/follow.bpf.h), in one complete walk after
+// there may be some that the programs should have followed.
+type adoption struct {
+	wanted atomic.Uint64 // how often there may have been some
+	done   uint64        // wanted, before the latest complete walk that adopted; only the caller of Walk uses it
+}
+
+// beginAdoption tells the iterator whether the walk that follows adopts connections. done is to be called if it
+// was complete.
+func (d *Datapath) beginAdoption() (done func(), err error) {
+	n, err := d.counterSums()
+	if err != nil {
+		return nil, err
+	}
+	wanted, adopts := d.adoption.wanted.Load(), uint32(0)
+	if wanted != d.adoption.done || n[abiCounterCOUNT_NOT_FOLLOWED] == 0 {
+		adopts = 1
+	}
+	if err := d.live.objs.Adopts.Set(adopts); err != nil {
+		return nil, fmt.Errorf("set whether connections are adopted: %w", err)
+	}
+	return func() { d.adoption.done = wanted }, nil
 }
 
 // replacements are the maps that spec shares with the hooks, by their names in C.

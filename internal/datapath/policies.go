@@ -107,7 +107,11 @@ func (d *Datapath) SetLease(lease time.Duration) error {
 			return err
 		}
 	}
-	d.config.LeaseNs = uint64(monotonic() + int64(lease))
+	now := monotonic()
+	if uint64(now) >= d.config.LeaseNs { // the programs have seen no connection since then
+		d.adoption.wanted.Add(1)
+	}
+	d.config.LeaseNs = uint64(now + int64(lease))
 	return d.putConfig()
 }
 
@@ -126,7 +130,8 @@ type Settings struct {
 	Interval time.Duration
 	// ReportRate is about how many ends of connections are reported a second at most. If there
 	// are more, each sample stands for several: twice as many ends, half the samples, down to a
-	// quarter of ReportRate. 0 is all.
+	// quarter of ReportRate; and of connections that get nothing, only those that will be reported
+	// have state. 0 is all.
 	ReportRate uint32
 }
 

@@ -32,6 +32,7 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 		d.config.Bank = 1 - bank
 		return fmt.Errorf("switch rules: %w", err)
 	}
+	d.adoption.wanted.Add(1)
 	return nil
 }
 
@@ -168,6 +169,9 @@ func classEntry(c class.Class) abiClassEntry {
 	}
 	if c.PeerAny {
 		e.Flags |= uint32(abiClassFlagsCLASS_PEER_ANY)
+	}
+	if c.FollowAll {
+		e.Flags |= uint32(abiClassFlagsCLASS_FOLLOW_ALL)
 	}
 	if c.OwnScope {
 		e.Flags |= uint32(abiClassFlagsCLASS_OWN_SCOPE)

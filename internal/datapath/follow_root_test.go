@@ -1,0 +1,180 @@
+package datapath
+
+import (
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// sumOf adds up how many connections samples stand for, and the variance of that sum.
+func sumOf(samples []tcp.Sample, is func(*tcp.Sample) bool) (sum, variance float64) {
+	for i := range samples {
+		if is(&samples[i]) {
+			k := float64(samples[i].StandsFor)
+			sum += k
+			variance += k * (k - 1)
+		}
+	}
+	return sum, variance
+}
+
+// rateOf measures how many ends a second there are if open opens n connections.
+func rateOf(n int, open func(n int)) uint32 {
+	begun := time.Now()
+	open(n)
+	return uint32(2 * float64(n) / time.Since(begun).Seconds())
+}
+
+func each(*tcp.Sample) bool { return true }
+
+// TestRootNotFollowed: of many connections that get nothing, most have no state. The samples of the others stand
+// for them, hold-outs included, and counters are exact.
+func TestRootNotFollowed(t *testing.T) {
+	const n, first = 6000, 500
+	r := newRig(t)
+	rate := rateOf(first, func(n int) { r.churnAll(t, n) }) // without a policy
+	before := r.ends(t, first)
+	r.policy(t, func(p *path.Policy) {
+		arms(theDefault(1 << 16))(p)
+		p.HoldOut = 1 << 14
+	})
+	must(t, r.SetSettings(Settings{ReportRate: rate / 8}))
+	r.churnAll(t, n)
+	c := r.ends(t, first+n)
+	samples := r.count(t, int(c.Samples-before.Samples), func(s *tcp.Sample) bool { return s.PolicyID != 0 })
+	sum, variance := sumOf(samples, each)
+	held, heldVariance := sumOf(samples, func(s *tcp.Sample) bool { return s.Has(tcp.FlagHoldOut) })
+	t.Logf("%d samples stand for %.0f ± %.0f connections, and for %.0f ± %.0f hold-outs; %d were not followed, %d in slots",
+		len(samples), sum, math.Sqrt(variance), held, math.Sqrt(heldVariance), c.NotFollowed, c.Slots)
+	if math.Abs(sum-2*n) > 4.5*math.Sqrt(variance)+float64(unshown(2*n)) {
+		t.Errorf("the samples stand for %g connections, there were %d", sum, 2*n)
+	}
+	if got := float64(c.Decisions["hold-out"]); math.Abs(held-got) > 4.5*math.Sqrt(heldVariance)+float64(unshown(2*n)) ||
+		math.Abs(got-n/2) > 4.5*math.Sqrt(n/2*0.75) {
+		t.Errorf("the samples stand for %g hold-outs, there were %g of %d connections, want a quarter", held, got, 2*n)
+	}
+	if c.NotFollowed < n || c.Thinned < c.NotFollowed || c.Thinned > c.NotFollowed+n/10 || c.Slots+c.Storages+c.NotFollowed != 2*(first+n) {
+		t.Errorf("%d not followed, %d thinned, %d in slots, %d in storage", c.NotFollowed, c.Thinned, c.Slots, c.Storages)
+	}
+	classes, err := r.ClassCounts([]uint32{1})
+	must(t, err)
+	if classes[0] != (ClassCount{first + n, first + n}) || c.Decisions["policy"]+c.Decisions["hold-out"] != 2*n || c.Ends != 2*n {
+		t.Errorf("%+v connections of the class, %v, %d ends", classes[0], c.Decisions, c.Ends)
+	}
+	for i := range samples {
+		if s := &samples[i]; s.Class != 1 || s.StandsFor == 0 || s.Has(tcp.FlagOutgoing) && s.Connect == 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// TestRootFollowed: connections that get something, that are counted, or that the rule may change later, are all
+// followed, however many there are.
+func TestRootFollowed(t *testing.T) {
+	def := arms(theDefault(1 << 16))
+	for name, c := range map[string]struct {
+		class  class.Class
+		policy func(*path.Policy)
+	}{
+		"get nothing":          {class.Class{}, def},
+		"an arm":               {class.Class{}, arms(arm("reno", 1<<16))},
+		"a field":              {class.Class{}, set(tcp.InitCwnd, 20)},
+		"hold-outs of a field": {class.Class{}, func(p *path.Policy) { p.HoldOut = 1 << 16; p.Params.Set(tcp.SynRTO, 500) }},
+		"counted":              {class.Class{}, func(p *path.Policy) { def(p); p.CountFlows = true }},
+		"losses are watched":   {class.Class{}, func(p *path.Policy) { def(p); p.WatchLosses = true }},
+		"may change later":     {class.Class{FollowAll: true}, def},
+		"watched":              {class.Class{Watch: class.WatchRTO, WatchShare: 1}, def},
+		"timeouts answered":    {class.Class{Timeouts: class.Timeouts{CC: [16]byte{'r', 'e', 'n', 'o'}, After: 3, Share: 1}}, def},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			c.class.ID = 1
+			r.rules(t, class.Table{Classes: []class.Class{c.class}})
+			r.policy(t, c.policy)
+			must(t, r.SetSettings(Settings{ReportRate: 100}))
+			r.churnAll(t, 1000)
+			n := r.ends(t, 1000)
+			if nothing := name == "get nothing"; (n.NotFollowed > 0) != nothing || n.Thinned < 200 {
+				t.Errorf("%d not followed, %d thinned", n.NotFollowed, n.Thinned)
+			}
+		})
+	}
+}
+
+// TestRootLongLivedNotFollowed: connections that are not followed are not adopted either, so that each sample of
+// the others, also while they live, stands for them. They are adopted under new rules.
+func TestRootLongLivedNotFollowed(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	const n = 400
+	rules := class.Table{Classes: []class.Class{{ID: 1}}}
+	r.rules(t, rules)
+	r.policy(t, arms(theDefault(1<<16)))
+	var clients, servers []net.Conn
+	open := func(n int) {
+		for range n {
+			c, s := r.pair(t, "127.0.0.1:0")
+			clients, servers = append(clients, c), append(servers, s)
+		}
+	}
+	rate := rateOf(100, open)
+	must(t, r.SetSettings(Settings{ReportRate: rate / 2, Interval: time.Millisecond}))
+	walk := func() {
+		t.Helper()
+		_, _, err := r.Walk(func() (all bool, err error) {
+			r.ns.Do(t, func() { err = r.SampleLive() })
+			return true, err
+		})
+		must(t, err)
+		r.caughtUp(t)
+	}
+	walk() // it adopts, because the rules are new
+	open(n - 100)
+	before, err := r.Counters()
+	must(t, err)
+	if before.NotFollowed < n/4 {
+		t.Fatalf("%d not followed: too few to show anything", before.NotFollowed)
+	}
+	intervals := func(adopted bool) (out []tcp.Sample) {
+		t.Helper()
+		r.caughtUp(t)
+		r.mu.Lock()
+		earlier := len(r.samples)
+		r.mu.Unlock()
+		for i := range clients {
+			exchange(t, clients[i], servers[i], 1000)
+		}
+		time.Sleep(2 * time.Millisecond)
+		walk()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, s := range r.samples[earlier:] {
+			if s.Kind == tcp.KindInterval && s.Has(tcp.FlagAdopted) == adopted {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	for round := range 2 {
+		followed := intervals(false)
+		sum, variance := sumOf(followed, each)
+		t.Logf("round %d: %d samples stand for %.0f ± %.0f", round, len(followed), sum, math.Sqrt(variance))
+		if math.Abs(sum-2*n) > 4.5*math.Sqrt(variance) {
+			t.Errorf("round %d: %d samples stand for %g connections, there are %d", round, len(followed), sum, 2*n)
+		}
+	}
+	followed := len(intervals(false))
+	if a := intervals(true); len(a) != 0 {
+		t.Errorf("%d connections adopted", len(a))
+	}
+	r.rules(t, rules)
+	intervals(true) // the walk that adopts: samples are of what follows
+	if a := intervals(true); followed+len(a) != 2*n {
+		t.Errorf("%d followed, %d adopted under new rules, want %d together", followed, len(a), 2*n)
+	}
+}
