@@ -82,7 +82,7 @@ static __always_inline __u64 conn_draw(__u64 number, __u64 key)
 }
 
 /* A number for conn_draw of a connection that begins, and that may have no cookie yet: the time in nanoseconds, which
- * no two connections of one host to one remote port have in common. */
+ * hardly any two connections of one host to one remote port have in common. */
 static __always_inline __u64 begin_number(__u64 now, const struct conn *c)
 {
 	return now ^ (__u64)c->remote_port << 48 ^ (__u64)c->local_port << 32;

@@ -10,13 +10,21 @@
 #include "report.bpf.h"
 #include "thinning.bpf.h"
 
+/* Whether all connections that the policy now treats get the default. While other arms are drawn as well, all
+ * connections are followed: the arms could not be compared if another share of the long-lived ones were
+ * sampled of each. */
+static __always_inline bool only_default(const struct path_policy *p)
+{
+	return !p->num_arms || (p->arm[0] == ARM_DEFAULT && p->weight[0] >= 1 << 16);
+}
+
 /* Whether a connection stays as it would be without tcpilot as long as it lives. Nothing is counted for it
  * either, except that it is one. */
 static __always_inline bool gets_nothing(const struct conn_ctx *ctx, const struct track *t)
 {
 	const struct path_policy *p = ctx->policy;
 
-	if (t->arm < MAX_CC || t->flow || (p && (p->set | p->adapted)))
+	if (t->arm < MAX_CC || t->flow || (p && ((p->set | p->adapted) || !only_default(p))))
 		return false;
 	return !(ctx->cls->flags & (CLASS_FOLLOW_ALL | CLASS_TIMEOUTS)) && !ctx->cls->cb_flags &&
 	       !ctx->cls->limit && !ctx->cfg->limits;

@@ -83,6 +83,7 @@ func TestRootFollowed(t *testing.T) {
 	}{
 		"get nothing":          {class.Class{}, def},
 		"an arm":               {class.Class{}, arms(arm("reno", 1<<16))},
+		"one of two arms":      {class.Class{}, arms(theDefault(1<<15), arm("reno", 1<<15))},
 		"a field":              {class.Class{}, set(tcp.InitCwnd, 20)},
 		"hold-outs of a field": {class.Class{}, func(p *path.Policy) { p.HoldOut = 1 << 16; p.Params.Set(tcp.SynRTO, 500) }},
 		"counted":              {class.Class{}, func(p *path.Policy) { def(p); p.CountFlows = true }},
