@@ -96,7 +96,7 @@ enum class_flags {
 	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
 	CLASS_TIMEOUTS = 1 << 3, /* timeouts of its connections are answered: timeout_answers */
 	CLASS_PEER_ANY = 1 << 4, /* the rule names remote addresses: the peer option is sent to all of them */
-	CLASS_FOLLOW_ALL = 1 << 5, /* the rule changes running connections: all of them are followed (follow.bpf.h) */
+	CLASS_FOLLOW_ALL = 1 << 5, /* all connections of the rule are followed (follow.bpf.h) */
 };
 
 struct class_entry {		/* the class of the rule that matched */
@@ -409,7 +409,7 @@ enum counter {
 	COUNT_SET,		/* policy applied */
 	COUNT_CC_DEFAULT,	/* the default was drawn: not changed */
 	COUNT_SLOT,		/* state is in a slot */
-	COUNT_ENDS,		/* of short connections, while only a share is reported */
+	COUNT_ENDS,		/* of connections that a sample may stand for; of some, their beginning */
 	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
 	COUNT_NOT_FOLLOWED,	/* connections not followed: samples of others stand for them */
 	COUNT_SAMPLES,		/* submitted to the ring */

@@ -18,7 +18,7 @@ static __always_inline void reply_timeout(struct bpf_sock_ops *skops, __u64 ms)
  * A global function, so that it is verified once and not at every call. */
 __noinline int syn_timeout_answered(struct bpf_sock_ops *skops)
 {
-	__u32 given = syn_timeout_given(recall(skops));
+	__u32 given = syn_timeout_given(recall(skops, skops_tcp(skops)));
 
 	if (given && (__s32)skops->reply <= 0) {
 		reply_timeout(skops, given);

@@ -45,7 +45,7 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 		return drawn ?: 1;
 	if (drawn > 1)
 		return drawn;
-	if (!drawn && cfg->report_rate)
+	if (!drawn)
 		thin_count(c, cfg->report_rate);
 	/* Also if it began when there were few: many that have long been idle may end at once. */
 	return thin_draw(conn_draw(k->track->cookie, cfg->draw_key[1]), cfg->report_rate);

@@ -26,8 +26,7 @@ static __always_inline bool gets_nothing(const struct conn_ctx *ctx, const struc
 
 	if (t->arm < MAX_CC || t->flow || (p && ((p->set | p->adapted) || !only_default(p))))
 		return false;
-	return !(ctx->cls->flags & (CLASS_FOLLOW_ALL | CLASS_TIMEOUTS)) && !ctx->cls->cb_flags &&
-	       !ctx->cls->limit && !ctx->cfg->limits;
+	return !(ctx->cls->flags & CLASS_FOLLOW_ALL) && !ctx->cfg->limits;
 }
 
 /* Whether a connection that begins is to be followed. */
@@ -35,8 +34,7 @@ static __always_inline bool follows(const struct conn_ctx *ctx, struct track *t,
 {
 	if (unlikely(!gets_nothing(ctx, t)))
 		return true;
-	if (ctx->cfg->report_rate)
-		thin_count(ctx->counters, ctx->cfg->report_rate);
+	thin_count(ctx->counters, ctx->cfg->report_rate);
 	t->stands_for = thin_draw(conn_draw(number, ctx->cfg->draw_key[1]), ctx->cfg->report_rate);
 	if (likely(t->stands_for))
 		return true;

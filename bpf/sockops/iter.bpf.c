@@ -4,8 +4,8 @@
  *
  * A connection that has lived for an interval moves from its slot to socket
  * storage, which also keeps the counters of its last sample, so that each
- * sample is a delta. A connection that is older than tcpilot is adopted: it is sampled from then
- * on, but has no class, because it is not known which end opened it.
+ * sample is a delta. A connection that is older than tcpilot is adopted, and sometimes one that was
+ * not followed (adopts): it is sampled from then on, but has no class, because it is not known which end opened it.
  *
  * Settings of live connections follow their path: a much better congestion control (switch.bpf.h), the
  * adapted values of RTO_MIN, DELACK_MAX and the clamp of the congestion window, and the marks of

@@ -176,7 +176,7 @@ __noinline int peer_reserve(struct bpf_sock_ops *skops)
 		return 0;
 	if (!(skops->skb_tcp_flags & TCP_FLAG_SYN))
 		return peer_clear_flag(skops);
-	t = recall(skops);
+	t = recall(skops, tp);
 	if (!tp || !t || !t->told_ms)
 		return 0;
 	t->peer_flags &= ~PEER_RESERVED;
@@ -213,7 +213,7 @@ static __always_inline void peer_host_answered(const struct track *t, const __u3
 /* The SYN-ACK has arrived. */
 __noinline int peer_answered(struct bpf_sock_ops *skops)
 {
-	struct track *t = recall(skops);
+	struct track *t = recall(skops, skops_tcp(skops));
 	struct peer_told peer;
 	struct conn c = {};
 
@@ -306,7 +306,7 @@ __noinline int peer_write(struct bpf_sock_ops *skops)
 	if (skops->is_fullsock) {
 		struct tcp_sock *tp = skops_tcp(skops);
 
-		t = recall(skops);
+		t = recall(skops, tp);
 		if (tp && t && (t->peer_flags & PEER_RESERVED) && peer_store(skops, t->told_ms, receive_log2(tp)))
 			t->peer_flags |= PEER_SENT;
 		return 0;

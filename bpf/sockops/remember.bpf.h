@@ -33,12 +33,6 @@ static __always_inline bool remember(struct bpf_sock_ops *skops, const struct tr
 	return true;
 }
 
-/* Whether a hook has asked for the cookie of a socket. Without one, there is no state of its connection. */
-static __always_inline bool has_cookie(struct tcp_sock *tp)
-{
-	return tp && tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
-}
-
 /* A socket begins a connection. Removes the state of an earlier one whose end no hook
  * saw (a tcp_disconnect that sends nothing). */
 static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)
@@ -64,12 +58,17 @@ static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *
 	}
 }
 
-/* The state of a socket's connection; NULL if there is none. */
-static __always_inline struct track *recall(struct bpf_sock_ops *skops)
+/* The state of a socket's connection; NULL if there is none. It does not give the socket a cookie: without one, there
+ * is no state. */
+static __always_inline struct track *recall(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
-	struct track *t = slot_find(bpf_get_socket_cookie(skops));
+	__u64 cookie = tp ? tcp_sk_sock(tp)->__sk_common.skc_cookie.counter : 0;
 	struct live_conn *l;
+	struct track *t;
 
+	if (!cookie)
+		return NULL;
+	t = slot_find(cookie);
 	if (likely(t) || !skops->sk)
 		return t;
 	l = bpf_sk_storage_get(&live, skops->sk, 0, 0);

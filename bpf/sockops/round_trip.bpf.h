@@ -30,7 +30,7 @@ __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *
 __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
-	struct track *t = recall(skops);
+	struct track *t = recall(skops, tp);
 	struct flow_count *n = t && t->clamp ? flow_row(t->flow) : NULL;
 
 	if (tp && n)

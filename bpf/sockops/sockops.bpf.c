@@ -230,7 +230,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	t.cookie = bpf_get_socket_cookie(skops);
 	if (!outgoing)
 		flow_begin(t.flow);
-	if (unlikely((t.flags & F_FIELDS) && ctx->policy)) {	/* F_FIELDS implies a policy, which the verifier does not know */
+	/* The verifier does not know that fields come from a policy. */
+	if (unlikely((t.flags & F_FIELDS) && ctx->policy)) {
 		apply_begin(skops, ctx, &t, outgoing);
 		/* Not called there: Linux before 6.5 allows 512 bytes of stack for all frames, each
 		 * rounded up to 32 (check_max_stack_depth). */
@@ -257,7 +258,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 static __always_inline struct track *on_active_established(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 							   __u64 now)
 {
-	struct track *t = has_cookie(tp) ? recall(skops) : NULL;
+	struct track *t = recall(skops, tp);
 
 	if (!t)
 		return NULL;
@@ -317,7 +318,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 		return;		/* not a bound: raise_init_rwnd */
 	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)))
 		return;		/* syn_timeout_answered */
-	t = full ? recall(skops) : NULL;
+	t = full ? recall(skops, ctx->tp) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;
 	if (field == FIELD_PEER_OPTION) {
@@ -347,7 +348,8 @@ static __always_inline void count_event(__u32 class, __u32 op)
 
 static __always_inline void on_event(struct bpf_sock_ops *skops)
 {
-	struct track *t = recall(skops);
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t = recall(skops, tp);
 	__u32 op = skops->op;
 
 	if (!t)
@@ -355,8 +357,6 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 	if (op == BPF_SOCK_OPS_RTO_CB && answer_timeout(skops))
 		count_event(t->class, EVENT_ANSWERED);
 	if (op == BPF_SOCK_OPS_RETRANS_CB) {
-		struct tcp_sock *tp = skops_tcp(skops);
-
 		if (tp && t->init_cwnd)
 			first_window_lost(skops, tp, t);
 		if (tp)

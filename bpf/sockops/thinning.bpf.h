@@ -16,7 +16,7 @@
 
 static struct {
 	__u64 begun_ns;		/* of the window */
-	__u64 ends;		/* in it */
+	__u64 ends;		/* counted in it */
 	__u64 stands_for;	/* 0, 1: all are reported */
 } thinning;
 
@@ -49,11 +49,14 @@ static __always_inline __u64 thin_clock(void)
 	return jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC;
 }
 
-/* Counts one connection, once in its life. */
+/* Counts one connection, once in its life: at its beginning or at its end. */
 static __always_inline void thin_count(struct counters *c, __u32 rate)
 {
-	__u64 now = thin_clock();
+	__u64 now;
 
+	if (!rate)
+		return;
+	now = thin_clock();
 	if (!(++c->n[COUNT_ENDS] & (THIN_BATCH - 1))) {
 		__sync_fetch_and_add(&thinning.ends, THIN_BATCH);
 		thin_close(now, rate);

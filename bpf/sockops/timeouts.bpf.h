@@ -52,7 +52,7 @@ static __always_inline bool cc_replaceable(struct tcp_sock *tp, const struct tra
 __noinline int answer_timeout(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
-	struct track *t = recall(skops);
+	struct track *t = recall(skops, tp);
 	const struct timeout_answer *a;
 	const struct runtime_config *cfg;
 	__u32 zero = 0;

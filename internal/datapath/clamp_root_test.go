@@ -142,8 +142,7 @@ func TestRootAdaptedClampOfOlderConnections(t *testing.T) {
 				exchange(t, c, s, 1000)
 			}
 			must(t, r.SetSettings(Settings{Fields: 1 << tcp.CwndClamp, Interval: time.Nanosecond}))
-			_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
-			must(t, err)
+			r.completeWalk(t)
 		}
 	}
 }

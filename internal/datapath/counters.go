@@ -29,7 +29,7 @@ type Counters struct {
 	Slots       uint64               // connections whose state is in a slot
 	Storages    uint64               // connections whose state is in socket storage from the beginning
 	Forgotten   uint64               // connections whose socket began another one before a sample was sent
-	Ends        uint64               // ends of short connections while only a share is reported
+	Ends        uint64               // of connections that a sample may stand for; of some, their beginning
 	Thinned     uint64               // connections not reported: samples of others stand for them
 	NotFollowed uint64               // of these, connections without state
 	Backwards   uint64               // samples dropped because a counter was less than before

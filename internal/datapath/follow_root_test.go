@@ -127,11 +127,7 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	must(t, r.SetSettings(Settings{ReportRate: rate / 2, Interval: time.Millisecond}))
 	walk := func() {
 		t.Helper()
-		_, _, err := r.Walk(func() (all bool, err error) {
-			r.ns.Do(t, func() { err = r.SampleLive() })
-			return true, err
-		})
-		must(t, err)
+		r.completeWalk(t)
 		r.caughtUp(t)
 	}
 	walk() // it adopts, because the rules are new

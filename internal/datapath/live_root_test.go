@@ -21,6 +21,14 @@ func (r *rig) walk(t testing.TB, ns *testenv.NS) {
 	ns.Do(t, func() { must(t, r.SampleLive()) })
 }
 
+// completeWalk is a walk that also corrects the counts of connections, by how many it returns.
+func (r *rig) completeWalk(t testing.TB) (tooMany, tooFew int) {
+	t.Helper()
+	tooMany, tooFew, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
+	must(t, err)
+	return tooMany, tooFew
+}
+
 func (r *rig) needLive(t testing.TB) {
 	t.Helper()
 	for _, f := range r.Features() {

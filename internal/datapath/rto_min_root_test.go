@@ -174,8 +174,7 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 			exchange(t, c, s, 1000)
 			exchange(t, out, outPeer, 1000)
 			time.Sleep(15 * time.Millisecond)
-			_, _, err := r.Walk(func() (bool, error) { r.walk(t, r.ns); return true, nil })
-			must(t, err)
+			r.completeWalk(t)
 			r.caughtUp(t)
 		}
 	}

@@ -45,9 +45,10 @@ func TestRootEndsThinned(t *testing.T) {
 	r.churnAll(t, n)
 	took := time.Since(begun)
 	c := r.ends(t, n)
-	samples := r.count(t, int(c.Samples), func(*tcp.Sample) bool { return true })
+	samples := r.count(t, int(c.Samples), each)
 
-	var sum, variance, thinned, largest float64
+	sum, variance := sumOf(samples, func(s *tcp.Sample) bool { return !s.Has(tcp.FlagArmFailed) })
+	var thinned, largest float64
 	byArm := map[tcp.CC]float64{}
 	for i := range samples {
 		s := &samples[i]
@@ -59,8 +60,6 @@ func TestRootEndsThinned(t *testing.T) {
 			}
 			continue
 		}
-		sum += k
-		variance += k * (k - 1)
 		thinned++
 		largest = max(largest, k)
 	}

@@ -78,7 +78,7 @@ const (
 	FlagAppLimited                     // DeliveryRate was measured while the application sent too little
 	FlagECN                            // ECN was negotiated
 	FlagECNSeen                        // a packet with an ECT codepoint arrived
-	FlagAdopted                        // older than tcpilot: seen first by the iterator
+	FlagAdopted                        // its beginning was not seen, or not kept: found by the iterator
 	FlagDefaultArm                     // the arm drawn was the default: nothing was set, Arm is CC
 	FlagHoldOutSlice                   // with FlagHoldOut: the whole slice of time is in the hold-out
 	FlagRcvbufMax                      // its receive buffer has grown to the maximum of tcp_rmem
