@@ -290,6 +290,8 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (active)
 		report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0,
 		       l->track.stands_for ?: 1);
+	if (adopts && l->track.stands_for)
+		l->track.stands_for = 1;	/* the others have state of their own now */
 	/* After the sample, which has the values that were in use during its interval. */
 	follow_rto_min(tp, &l->track, cfg, p);
 	follow_delack_max(tp, &l->track, cfg, p);

@@ -143,7 +143,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	struct conn_sample *s;
 	struct cc_words cc;
 
-	if (shrank(now, last)) {
+	if (shrank(now, last) || (kind == SAMPLE_CLOSE && !sk->__sk_common.skc_dport)) {
 		count(COUNT_BACKWARDS);
 		return;
 	}

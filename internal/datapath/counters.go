@@ -196,9 +196,14 @@ func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
 	return sum, nil
 }
 
+// hooks are the programs that are always attached.
+func (o *sockopsPrograms) hooks() []*ebpf.Program {
+	return []*ebpf.Program{o.TcpilotSockops, o.TcpilotReport, o.TcpilotReset, o.TcpilotError}
+}
+
 // Programs lists the programs in force, with their run-time statistics.
 func (d *Datapath) Programs() ([]progstats.Stats, error) {
-	progs := []*ebpf.Program{d.objs.TcpilotSockops, d.objs.TcpilotReport, d.objs.TcpilotReset, d.objs.TcpilotError}
+	progs := d.objs.hooks()
 	if d.live != nil {
 		progs = append(progs, d.live.prog)
 	}

@@ -75,7 +75,7 @@ func (d *Datapath) beginAdoption() (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, adopts := d.adoption.wanted.Load(), uint32(0)
+	wanted, adopts := d.adoption.wanted.Load()+n[abiCounterCOUNT_UNTRACKED], uint32(0)
 	if wanted != d.adoption.done || n[abiCounterCOUNT_NOT_FOLLOWED] == 0 {
 		adopts = 1
 	}

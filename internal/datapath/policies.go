@@ -107,12 +107,16 @@ func (d *Datapath) SetLease(lease time.Duration) error {
 			return err
 		}
 	}
-	now := monotonic()
-	if uint64(now) >= d.config.LeaseNs { // the programs have seen no connection since then
+	before := d.config.LeaseNs
+	d.config.LeaseNs = uint64(monotonic() + int64(lease))
+	if err := d.putConfig(); err != nil {
+		d.config.LeaseNs = before
+		return err
+	}
+	if uint64(monotonic()) >= before { // the programs saw no connection begin between the two leases
 		d.adoption.wanted.Add(1)
 	}
-	d.config.LeaseNs = uint64(now + int64(lease))
-	return d.putConfig()
+	return nil
 }
 
 // Settings are what the programs need beside rules and policies.
@@ -159,6 +163,9 @@ func (d *Datapath) SetSettings(s Settings) error {
 		return err
 	}
 	d.config.Yield, d.config.NumInherited = union, uint32(copy(d.config.Inherited[:], inherited(s.Inherited)))
+	if s.Interval > 0 && d.config.IntervalNs == 0 { // until now, walks adopted none
+		d.adoption.wanted.Add(1)
+	}
 	d.config.IntervalNs = uint64(max(0, s.Interval))
 	d.config.ReportRate = s.ReportRate
 	return d.putConfig()

@@ -15,7 +15,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -236,7 +235,7 @@ func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out 
 	}
 	counters, _ := r.Counters()
 	var missed []uint64
-	for _, p := range []*ebpf.Program{r.objs.TcpilotSockops, r.objs.TcpilotReport, r.objs.TcpilotReset, r.objs.TcpilotError} {
+	for _, p := range r.objs.hooks() {
 		if st, err := p.Stats(); err == nil {
 			missed = append(missed, st.RecursionMisses)
 		}
