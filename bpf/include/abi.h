@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 14,	/* in the name of the directory with the pins */
+	ABI_VERSION = 15,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -97,6 +97,7 @@ enum class_flags {
 	CLASS_TIMEOUTS = 1 << 3, /* timeouts of its connections are answered: timeout_answers */
 	CLASS_PEER_ANY = 1 << 4, /* the rule names remote addresses: the peer option is sent to all of them */
 	CLASS_FOLLOW_ALL = 1 << 5, /* all connections of the rule are followed (follow.bpf.h) */
+	CLASS_SWITCH = 1 << 6,	/* running connections of the rule may get another congestion control (switch.bpf.h) */
 };
 
 struct class_entry {		/* the class of the rule that matched */
@@ -278,8 +279,7 @@ enum cc_flags {
 
 /* ---- live connections --------------------------------------------------- */
 
-/* State of a connection between its start and its end, in a slot or in socket storage.
- * User space reads all slots, and frees those of connections whose end was missed. */
+/* State of a connection, in a slot or in socket storage. User space frees slots whose end was missed. */
 struct track {
 	__u64 cookie;		/* 0: slot is free */
 	__u64 start_ns;		/* CLOCK_MONOTONIC */
@@ -302,7 +302,8 @@ struct track {
 	__u8 told_ms;		/* the longest delay of this side's ACKs, as the peer is told; 0: it is told nothing */
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
 	__u32 stands_for;	/* connections, itself included, if that was drawn at its beginning; else 0 */
-	__u8 pad[8];		/* a slot is one cache line */
+	__u32 looked_at;	/* jiffies; when it looked for a better congestion control, or began; 0: its rule switches none */
+	__u8 pad[4];		/* a slot is one cache line */
 };
 
 /* ---- samples ----------------------------------------------------------- */

@@ -7,19 +7,18 @@
  * sample is a delta. A connection that is older than tcpilot is adopted, and sometimes one that was
  * not followed (adopts): it is sampled from then on, but has no class, because it is not known which end opened it.
  *
- * Settings of live connections follow their path: a much better congestion control (switch.bpf.h), the
- * adapted values of RTO_MIN, DELACK_MAX and the clamp of the congestion window, and the marks of
- * ACKs (ack_marks.bpf.h).
+ * Settings of live connections follow their path: the adapted values of RTO_MIN, DELACK_MAX and the clamp of
+ * the congestion window, and the marks of ACKs (ack_marks.bpf.h).
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
-#include "switch.bpf.h"
 #include "rto_min.bpf.h"
 #include "delack.bpf.h"
 #include "ack_marks.bpf.h"
 #include "clamp.bpf.h"
 #include "peer_listen.bpf.h"
+#include "policy.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -138,26 +137,6 @@ enum {
 	FLOW_STATES = LIVE_STATES | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING |
 		      1 << TCP_SYN_RECV, /* TCP Fast Open */
 };
-
-/* The policy that a connection of the class would get if it began now. */
-static __always_inline const struct path_policy *conn_policy(struct tcp_sock *tp, __u32 class,
-							     __u64 now)
-{
-	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = class };
-	const struct path_policy *p;
-	struct conn c = {};
-
-	conn_read_sock(tp, &c);
-	__builtin_memcpy(key.addr, c.remote, sizeof(key.addr));
-	/* first a policy of its namespace alone */
-	key.scope = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
-	p = bpf_map_lookup_elem(&path_policies, &key);
-	if (!p) {
-		key.scope = 0;
-		p = bpf_map_lookup_elem(&path_policies, &key);
-	}
-	return p && now < p->expires_ns ? p : NULL;
-}
 
 /* Counts a connection in the row of its present policy: the path may have had none of its own
  * when the connection began. */
@@ -298,8 +277,6 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	follow_clamp(tp, &l->track, cfg, p);
 	if (!active)
 		return 0;
-	if (p)
-		switch_cc(tp, &l->track, cfg, p);
 	if (l->marks || (p && (p->set & ACK_MARK_BITS)))
 		mark_acks(tp, l, &now, cfg, p);
 	l->last = now;

@@ -92,8 +92,9 @@ struct {
 #include "pacing.bpf.h"
 #include "peer.bpf.h"
 #include "round_trip.bpf.h"
-#include "timeouts.bpf.h"
+#include "switch.bpf.h"
 #include "follow.bpf.h"
+#include "events.bpf.h"
 #include "ends.bpf.h"
 
 /* ---- helpers ------------------------------------------------------------ */
@@ -245,6 +246,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	t.flags |= watch(skops, ctx->cls);
 	if (unlikely(ctx->cls->flags & CLASS_TIMEOUTS))
 		await_timeouts(skops, ctx->cls->id);
+	if (unlikely(ctx->cls->flags & CLASS_SWITCH))
+		await_switch(skops, &t);
 	if (unlikely(watches_losses(ctx->policy, ctx->now)))
 		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	if (unlikely(!remember(skops, &t, ctx->counters)))
@@ -334,39 +337,6 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	count(COUNT_REPLIES);
 }
 
-static __always_inline void count_event(__u32 class, __u32 op)
-{
-	struct event_key key = { .class = class, .op = op };
-	__u64 one = 1, *n = bpf_map_lookup_elem(&events, &key);
-
-	if (n)
-		(*n)++;
-	else
-		/* Each CPU has its own count: nothing is lost if another CPU made the entry meanwhile. */
-		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
-}
-
-static __always_inline void on_event(struct bpf_sock_ops *skops)
-{
-	struct tcp_sock *tp = skops_tcp(skops);
-	struct track *t = recall(skops, tp);
-	__u32 op = skops->op;
-
-	if (!t)
-		return;
-	if (op == BPF_SOCK_OPS_RTO_CB && answer_timeout(skops))
-		count_event(t->class, EVENT_ANSWERED);
-	if (op == BPF_SOCK_OPS_RETRANS_CB) {
-		if (tp && t->init_cwnd)
-			first_window_lost(skops, tp, t);
-		if (tp)
-			note_loss(tp, t);
-		if (!(t->flags & F_WATCH_RETRANS))
-			return;
-	}
-	count_event(t->class, op);
-}
-
 enum {
 	/* ops that are always handled; request ops only if some policy answers them */
 	ALWAYS = OP(TCP_CONNECT_CB) | OP(PASSIVE_ESTABLISHED_CB) | OP(ACTIVE_ESTABLISHED_CB) |
@@ -419,7 +389,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	struct track *late = NULL;
 	struct conn_ctx ctx = {};
 	struct conn c = {};
-	bool begins;
+	bool begins, leased;
 
 	/* Most calls of a connection end here. */
 	ctx.cfg = bpf_map_lookup_elem(&runtime_config, &zero);
@@ -432,8 +402,11 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT && skops->is_fullsock && syn_timeout_answered(skops))
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
+		leased = bpf_ktime_get_ns() < ctx.cfg->lease_ns;
 		limit_rtt(skops);
-		on_round_trip(skops, bpf_ktime_get_ns() < ctx.cfg->lease_ns);
+		on_round_trip(skops, leased);
+		if (leased)
+			switch_running(skops);
 		return 1;
 	}
 	if (unlikely(op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)) {

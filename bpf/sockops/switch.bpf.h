@@ -1,15 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Gives running connections a better congestion control than the one that they began with, if
- * the policy of their path says so. Called by the iterator, which holds the socket's lock.
+ * the policy of their path says so: at the end of a round trip (BPF_SOCK_OPS_RTT_CB), which does not wait for
+ * a walk over all sockets.
  */
 #ifndef TCPILOT_SWITCH_BPF_H
 #define TCPILOT_SWITCH_BPF_H
 
+#include "policy.bpf.h"
+#include "remember.bpf.h"
 #include "report.bpf.h"
 
-/* How many more connections may be switched. User space sets it before each walk, so that
- * a wrong belief does not change all connections at once. */
-__u32 switches_left;
+/* How often a connection looks for its policy, at most. */
+#define SWITCH_LOOK_US (100 * 1000)
+
+/* How many connections are switched at most, so that a wrong belief does not change all of them
+ * at once. */
+#define SWITCHES_A_SECOND 20
+
+static struct {
+	__u64 begun_ns;		/* of a second */
+	__u64 n;		/* switched in it */
+} switches;
+
+static __always_inline bool switches_left(__u64 now)
+{
+	__u64 begun = switches.begun_ns;
+
+	if (now - begun >= NSEC_PER_SEC && __sync_bool_compare_and_swap(&switches.begun_ns, begun, now))
+		switches.n = 0;
+	return __sync_fetch_and_add(&switches.n, 1) < SWITCHES_A_SECOND;
+}
 
 /* One connection in 16 keeps its arm, so that the arm is still observed: those with 0 in the upper four
  * bits of a multiplicative hash of the cookie (2^64 / golden ratio), which spreads sequential cookies
@@ -40,31 +60,59 @@ static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *
 	return bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]);
 }
 
-static __always_inline void switch_cc(struct tcp_sock *tp, struct track *t,
-				      const struct runtime_config *cfg,
-				      const struct path_policy *p)
+/* A connection begins whose rule switches running ones. */
+static __always_inline void await_switch(struct bpf_sock_ops *skops, struct track *t)
 {
-	__u32 to;
+	t->looked_at = (__u32)bpf_jiffies64() ?: 1;
+	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
+}
 
+/* Whether a connection is to look for its policy now. */
+static __always_inline bool looks_now(struct track *t, const struct runtime_config *cfg)
+{
+	__u32 jiffies = bpf_jiffies64();
+
+	if (!t->looked_at || jiffies_us(jiffies - t->looked_at) < SWITCH_LOOK_US)
+		return false;
 	/* Under newer rules, the connection may have another class, or be left alone. */
-	if (!switches_left || t->arm == NO_ARM || keeps_arm(t) || t->start_ns < cfg->rules_ns ||
-	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED | F_ADOPTED)) ||
-	    (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
-		return;
-	if (!p->switch_from || !replaces(p, t->arm) || !cc_is_ours(tp, t, cfg))
-		return;
+	if (t->arm == NO_ARM || keeps_arm(t) || t->start_ns < cfg->rules_ns ||
+	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
+		return false;
+	t->looked_at = jiffies ?: 1;
+	return true;
+}
+
+/* A round trip of a connection is over. Another program of the cgroup, or a clamp, may have asked for the call.
+ *
+ * A global function, so that it is verified once. */
+__noinline int switch_running(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t = recall(skops, tp);
+	const struct path_policy *p;
+	struct runtime_config *cfg;
+	__u32 zero = 0, to;
+	__u64 now;
+
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!tp || !t || !cfg || !looks_now(t, cfg) || (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
+		return 0;
+	now = bpf_ktime_get_ns();
+	p = conn_policy(tp, t->class, now);
+	if (!p || !p->switch_from || !replaces(p, t->arm) || !cc_is_ours(tp, t, cfg))
+		return 0;
 	to = p->switch_to;
-	if (!bounded(to, MAX_CC))
-		return;
-	if (bpf_setsockopt(tp, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[to], CC_NAME)) {
+	if (!bounded(to, MAX_CC) || !switches_left(now))
+		return 0;
+	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[to], CC_NAME)) {
 		t->flags |= F_ARM_FAILED;	/* not tried again */
 		count(COUNT_CC_FAILED);
-		return;
+		return 0;
 	}
 	t->arm = to;
 	t->flags |= F_CC_CHANGED;	/* its samples belong to two arms */
-	switches_left--;
 	count(COUNT_SWITCHED);
+	return 0;
 }
 
 #endif

@@ -73,6 +73,8 @@ type Class struct {
 	// FollowAll: the rule changes running connections, so that none is left without state
 	// (bpf/sockops/follow.bpf.h).
 	FollowAll bool
+	// Switch: running connections may get another congestion control (path.Policy.SwitchFrom).
+	Switch bool
 	// OwnScope: each network namespace learns separately.
 	OwnScope bool
 	// Named: the rule names a network namespace, a pod or a cgroup, and so has priority over the

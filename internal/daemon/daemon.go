@@ -25,7 +25,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/filelock"
 	"github.com/tcpilot/tcpilot/internal/host"
-	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/store"
 	"github.com/tcpilot/tcpilot/internal/undo"
@@ -72,7 +71,6 @@ type Daemon struct {
 	diagnoses  diagnoses
 	reloads    chan reloadRequest
 	hup        chan os.Signal
-	switches   chan struct{} // a policy says that running connections are to be switched
 	received   atomic.Uint64 // samples
 	intervals  atomic.Uint64 // the part of received that is of live connections
 	found      bool          // an earlier process left its programs attached
@@ -102,7 +100,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 	if opt.Socket != "" {
 		cfg.Socket.Path = opt.Socket
 	}
-	d := &Daemon{opt: opt, log: opt.Log, started: time.Now(), reloads: make(chan reloadRequest), hup: make(chan os.Signal, 1), switches: make(chan struct{}, 1)}
+	d := &Daemon{opt: opt, log: opt.Log, started: time.Now(), reloads: make(chan reloadRequest), hup: make(chan os.Signal, 1)}
 	d.limits.changed = make(chan struct{}, 1)
 	if d.log == nil {
 		d.log = newLogger(os.Stderr, cfg.Log)
@@ -333,7 +331,7 @@ func (d *Daemon) openEngine(cfg *config.Config, u *undo.Stack) error {
 	u.Push("close list of network namespaces", d.sysctls.close)
 	d.engine = engine.New(engine.Options{
 		Learner: newLearner(cfg.Learning), Bits: cfg.Learning.Paths.Bits, Limit: cfg.Learning.Paths.Limit,
-		TTL: cfg.Learning.PolicyTTL, Sink: &sink{d.dp, d.switches, map[path.Key]uint8{}}, Flows: d.dp.Flows, Log: d.log, Clock: time.Now,
+		TTL: cfg.Learning.PolicyTTL, Sink: d.dp, Flows: d.dp.Flows, Log: d.log, Clock: time.Now,
 		FirstClass: last + 1, Now: d.started.UnixNano(),
 	})
 	d.engine.SetObserve(cfg.Mode == engine.ModeObserve, d.started.UnixNano())

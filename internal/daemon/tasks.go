@@ -253,7 +253,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 	defer list.Close()
 	var seen uint64
 	var next, last time.Time
-	return everyOr(ctx, interval, d.switches, func(asked bool) error {
+	return every(ctx, interval, func() error {
 		start := time.Now()
 		found := d.dp.WantsWalk() || d.intervals.Load() != seen || start.Sub(last) >= quietWalk
 		if !found {
@@ -261,7 +261,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 				return err
 			}
 		}
-		if !found || !asked && start.Before(next) {
+		if !found || start.Before(next) {
 			return nil
 		}
 		seen, last = d.intervals.Load(), start
@@ -388,33 +388,15 @@ func (d *Daemon) serveReloads(ctx context.Context) error {
 // every calls f at once and then at each multiple of interval of the wall clock, until ctx
 // ends or f fails. So tasks with the same interval wake up together.
 func every(ctx context.Context, interval time.Duration, f func() error) error {
-	return everyOr(ctx, interval, nil, func(bool) error { return f() })
-}
-
-// everyOr is every, and also calls f after a receive from ask, at most once a second. ask may be nil.
-func everyOr(ctx context.Context, interval time.Duration, ask <-chan struct{}, f func(asked bool) error) error {
-	for isAsked := false; ; {
-		if err := f(isAsked); err != nil {
+	for {
+		if err := f(); err != nil {
 			return err
 		}
 		now := time.Now()
-		due := time.After(now.Truncate(interval).Add(interval).Sub(now))
-		var pause <-chan time.Time
-		if ask != nil {
-			pause = time.After(time.Second)
-		}
-		var asked <-chan struct{} // ask, after the pause
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-pause:
-				asked = ask
-			case <-asked:
-				isAsked, waiting = true, false
-			case <-due:
-				isAsked, waiting = false, false
-			}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(now.Truncate(interval).Add(interval).Sub(now)):
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,33 +40,6 @@ func TestEvery(t *testing.T) {
 	if err := every(context.Background(), time.Hour, func() error { return os.ErrClosed }); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("error %v", err)
 	}
-}
-
-// A walk that is asked for takes place soon, but not more than once a second.
-func TestEveryOr(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		ask, n := make(chan struct{}, 1), 0
-		go func() {
-			_ = everyOr(ctx, time.Minute, ask, func(bool) error { n++; return nil })
-		}()
-		ask <- struct{}{}
-		calls := func(after time.Duration, want int) {
-			t.Helper()
-			time.Sleep(after)
-			synctest.Wait()
-			if n != want {
-				t.Errorf("%d calls, want %d", n, want)
-			}
-		}
-		calls(900*time.Millisecond, 1)
-		calls(200*time.Millisecond, 2)
-		calls(5*time.Second, 2)
-		ask <- struct{}{}
-		calls(time.Millisecond, 3)
-		calls(time.Minute, 4)
-		cancel()
-	})
 }
 
 func TestDiffRules(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 14
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 15
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -79,6 +79,7 @@ const (
 	abiClassFlagsCLASS_TIMEOUTS   abiClassFlags = 8
 	abiClassFlagsCLASS_PEER_ANY   abiClassFlags = 16
 	abiClassFlagsCLASS_FOLLOW_ALL abiClassFlags = 32
+	abiClassFlagsCLASS_SWITCH     abiClassFlags = 64
 )
 
 type abiClosedBits uint32
@@ -424,7 +425,8 @@ type abiTrack struct {
 	ToldMs          uint8
 	PeerFlags       uint8
 	StandsFor       uint32
-	Pad             [8]uint8
+	LookedAt        uint32
+	Pad             [4]uint8
 }
 
 // Names of all BPF objects in the ELF.

@@ -86,11 +86,12 @@ func TestABIFlags(t *testing.T) {
 		t.Errorf("F_MASK is %#x", abiSampleFlagsF_MASK)
 	}
 	for c, want := range map[abiClassFlags]class.Class{
-		abiClassFlagsCLASS_LEAVE:      {Leave: true},
-		abiClassFlagsCLASS_PEER_ANY:   {PeerAny: true},
-		abiClassFlagsCLASS_OWN_SCOPE:  {OwnScope: true},
-		abiClassFlagsCLASS_NAMED:      {Named: true},
-		abiClassFlagsCLASS_FOLLOW_ALL: {FollowAll: true},
+		abiClassFlagsCLASS_LEAVE:                                  {Leave: true},
+		abiClassFlagsCLASS_PEER_ANY:                               {PeerAny: true},
+		abiClassFlagsCLASS_OWN_SCOPE:                              {OwnScope: true},
+		abiClassFlagsCLASS_NAMED:                                  {Named: true},
+		abiClassFlagsCLASS_FOLLOW_ALL:                             {FollowAll: true},
+		abiClassFlagsCLASS_SWITCH | abiClassFlagsCLASS_FOLLOW_ALL: {Switch: true},
 	} {
 		if got := classEntry(want).Flags; got != uint32(c) {
 			t.Errorf("%+v has flags %#x, want %#x", want, got, c)

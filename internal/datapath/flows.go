@@ -227,10 +227,6 @@ func (d *Datapath) Flows(k path.Key) (n uint32, ok bool) {
 	return f.active(row), true
 }
 
-// switchesPerWalk bounds how many running connections one walk switches to another congestion
-// control.
-const switchesPerWalk = 100
-
 // Walk runs walk, which must call SampleLive in all network namespaces and report whether it
 // could; a second time if there are connections that no hook counted. Then it compares the counts
 // of connections with what was found. A row is corrected if it was wrong after the walk before as
@@ -242,9 +238,6 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 	if d.live == nil {
 		_, err := walk()
 		return 0, 0, err
-	}
-	if err := d.live.objs.SwitchesLeft.Set(uint32(switchesPerWalk)); err != nil {
-		return 0, 0, fmt.Errorf("set how many connections may be switched: %w", err)
 	}
 	adopted, err := d.beginAdoption()
 	if err != nil {

@@ -44,7 +44,6 @@ const (
 	iterVarAttachedCgroup = "attached_cgroup"
 	iterVarJiffyUs        = "jiffy_us"
 	iterVarListenersErr   = "listeners_err"
-	iterVarSwitchesLeft   = "switches_left"
 	iterVarUncounted      = "uncounted"
 )
 
@@ -130,7 +129,6 @@ type iterVariableSpecs struct {
 	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
 	ListenersErr   *ebpf.VariableSpec `ebpf:"listeners_err"`
-	SwitchesLeft   *ebpf.VariableSpec `ebpf:"switches_left"`
 	Uncounted      *ebpf.VariableSpec `ebpf:"uncounted"`
 }
 
@@ -213,7 +211,6 @@ type iterVariables struct {
 	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
 	ListenersErr   *ebpf.Variable `ebpf:"listeners_err"`
-	SwitchesLeft   *ebpf.Variable `ebpf:"switches_left"`
 	Uncounted      *ebpf.Variable `ebpf:"uncounted"`
 }
 

@@ -170,7 +170,10 @@ func classEntry(c class.Class) abiClassEntry {
 	if c.PeerAny {
 		e.Flags |= uint32(abiClassFlagsCLASS_PEER_ANY)
 	}
-	if c.FollowAll || c.Timeouts != (class.Timeouts{}) || c.Watch != 0 || c.Limit != 0 {
+	if c.Switch {
+		e.Flags |= uint32(abiClassFlagsCLASS_SWITCH)
+	}
+	if c.FollowAll || c.Switch || c.Timeouts != (class.Timeouts{}) || c.Watch != 0 || c.Limit != 0 {
 		e.Flags |= uint32(abiClassFlagsCLASS_FOLLOW_ALL)
 	}
 	if c.OwnScope {

@@ -10,18 +10,15 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// Running connections get the better congestion control at the next walk, if theirs is one that
+// switchLook is longer than the time between two looks of a connection for its policy (SWITCH_LOOK_US).
+const switchLook = 120 * time.Millisecond
+
+// Running connections get the better congestion control with one of the next round trips, if theirs is one that
 // the policy replaces. An application's own choice, the hold-out, and a share of the others
 // keep theirs.
 func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	r := newRig(t)
-	r.needLive(t)
-	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-	walk := func() {
-		t.Helper()
-		time.Sleep(15 * time.Millisecond)
-		r.completeWalk(t)
-	}
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}}})
 	both := func(from uint8) func(*path.Policy) {
 		return func(p *path.Policy) {
 			p.NumArms = 3
@@ -34,7 +31,6 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	policy := func(change func(*path.Policy)) {
 		t.Helper()
 		r.policy(t, change)
-		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 	}
 	// pair has both ends outside or inside the share that is not switched.
 	pair := func(kept bool) (c, s net.Conn) {
@@ -63,6 +59,7 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	usual, usualPeer := pair(false)
 	send := func() {
 		t.Helper()
+		time.Sleep(switchLook)
 		exchange(t, c, s, 1000)
 		exchange(t, chosen, chosenPeer, 1000)
 		exchange(t, kept, keptPeer, 1000)
@@ -78,22 +75,19 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 		}
 	}
 	send()
-	walk()
 	check("nothing to replace", "reno", "cubic", "reno", "cubic", "cubic")
 	policy(both(1 << 1))
 	send()
-	walk()
 	check("reno is replaced", "bbr", "cubic", "reno", "cubic", "cubic")
 	policy(both(1<<0 | 1<<1))
 	send()
-	walk()
 	check("the default as well", "bbr", "cubic", "reno", "cubic", "bbr")
 	later, laterPeer := pair(false)
-	r.rules(t, class.Table{Classes: []class.Class{{ID: 1}}}) // the connection may be another rule's by now
-	exchange(t, later, laterPeer, 1000)
-	walk()
-	exchange(t, later, laterPeer, 1000)
-	walk()
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}}}) // the connection may be another rule's by now
+	for range 2 {
+		time.Sleep(switchLook)
+		exchange(t, later, laterPeer, 1000)
+	}
 	if got := ccOf(t, later); got != "reno" {
 		t.Errorf("a connection from before the latest rules has %s, want reno", got)
 	}
@@ -110,17 +104,57 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	}
 }
 
+// At most 20 connections are switched in a second (SWITCHES_A_SECOND).
+func TestRootSwitchesAreBounded(t *testing.T) {
+	const each, most = 16, 20
+	r := newRig(t)
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}}})
+	arms := func(from uint8) func(*path.Policy) {
+		return func(p *path.Policy) {
+			p.NumArms = 2
+			p.Arms[0] = path.Arm{CC: cc("reno"), Weight: 1 << 16}
+			p.Arms[1] = path.Arm{CC: cc("cubic")}
+			p.SwitchFrom, p.SwitchTo = from, 1
+		}
+	}
+	r.policy(t, arms(0))
+	var ends []net.Conn
+	for range each {
+		c, s := r.pair(t, "127.0.0.1:0")
+		ends = append(ends, c, s)
+	}
+	r.policy(t, arms(1<<0))
+	time.Sleep(switchLook)
+	send := func() (took time.Duration, switched uint64) {
+		begun := time.Now()
+		for i := 0; i < len(ends); i += 2 {
+			exchange(t, ends[i], ends[i+1], 1000)
+			exchange(t, ends[i+1], ends[i], 1000)
+		}
+		n, err := r.Counters()
+		must(t, err)
+		return time.Since(begun), n.Decisions["switched"]
+	}
+	took, first := send()
+	if first == 0 || took < time.Second && first > most {
+		t.Errorf("%d connections were switched in %s, want 1 to %d", first, took, most)
+	}
+	time.Sleep(time.Second + switchLook)
+	if _, n := send(); n <= first {
+		t.Errorf("%d connections were switched, then %d", first, n)
+	}
+}
+
 // A switch that the kernel refuses is counted, and not tried again on that connection.
 func TestRootRefusedSwitch(t *testing.T) {
 	r := newRig(t)
-	r.needLive(t)
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}}})
 	r.policy(t, func(p *path.Policy) {
 		p.NumArms = 2
 		p.Arms[0] = path.Arm{CC: cc("reno"), Weight: 1 << 16}
 		p.Arms[1] = path.Arm{CC: cc("no_such_cc")}
 		p.SwitchFrom, p.SwitchTo = 1<<0, 1
 	})
-	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 	kept := func(c net.Conn) bool { return cookieOf(c)*0x9e3779b97f4a7c15>>60 == 0 }
 	c, s := r.pair(t, "127.0.0.1:0")
 	for kept(c) || kept(s) { // of the share that is not switched
@@ -133,9 +167,9 @@ func TestRootRefusedSwitch(t *testing.T) {
 	}
 	var first uint64
 	for i := range 3 {
+		time.Sleep(switchLook)
 		exchange(t, c, s, 1000)
-		time.Sleep(15 * time.Millisecond)
-		r.completeWalk(t)
+		exchange(t, s, c, 1000)
 		if i == 1 { // both ends
 			first = failed()
 		}

@@ -131,7 +131,6 @@ func TestCompileFollowsAllThatMayChange(t *testing.T) {
 		{"learns", Rule{Learn: &Learn{}}, false},
 		{"fixed", Rule{Set: params(tcp.InitCwnd, 40)}, false},
 		{"adapts", Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.RTOMin}}, true},
-		{"switches", Rule{Learn: &Learn{SwitchRunning: true}}, true},
 		{"leaves", Rule{Leave: true, Adapt: []tcp.Field{tcp.RTOMin}}, false},
 	} {
 		if got := classOf(&c.rule, 1).FollowAll; got != c.want {

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Events of connections, which rules may count.
+ *
+ * Needs the map events of the including object.
+ */
+#ifndef TCPILOT_EVENTS_BPF_H
+#define TCPILOT_EVENTS_BPF_H
+
+#include "init_cwnd.bpf.h"
+#include "pacing.bpf.h"
+#include "timeouts.bpf.h"
+
+static __always_inline void count_event(__u32 class, __u32 op)
+{
+	struct event_key key = { .class = class, .op = op };
+	__u64 one = 1, *n = bpf_map_lookup_elem(&events, &key);
+
+	if (n)
+		(*n)++;
+	else
+		/* Each CPU has its own count: nothing is lost if another CPU made the entry meanwhile. */
+		bpf_map_update_elem(&events, &key, &one, BPF_ANY);
+}
+
+/* A timeout, a retransmission, or another state. Features that need one ask for it too, and so may other programs
+ * of the cgroup. */
+static __always_inline void on_event(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t = recall(skops, tp);
+	__u32 op = skops->op;
+
+	if (!t)
+		return;
+	if (op == BPF_SOCK_OPS_RTO_CB && answer_timeout(skops))
+		count_event(t->class, EVENT_ANSWERED);
+	if (op == BPF_SOCK_OPS_RETRANS_CB) {
+		if (tp && t->init_cwnd)
+			first_window_lost(skops, tp, t);
+		if (tp)
+			note_loss(tp, t);
+		if (!(t->flags & F_WATCH_RETRANS))
+			return;
+	}
+	count_event(t->class, op);
+}
+
+#endif
