@@ -13,7 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-var harmPaths = flag.Int("paths", 2, "paths of each kind on which the guard is simulated")
+var harmPaths = flag.Int("paths", 3, "paths of each kind on which the guard is simulated")
 
 // untilHarm has 20 connections at a time for two hours on a path whose arm in use, bbr, is as good as the
 // default, cubic, and then for up to 8 hours more with connections that take what takes says. It returns

@@ -21,12 +21,12 @@ type Signal struct {
 
 const (
 	// slack, in standard deviations: half the least shift that is looked for. With
-	// limit 6 a one-sided CUSUM of Normal values runs about 40000 outcomes before it
+	// limit 6.7 a one-sided CUSUM of Normal values runs about 120000 outcomes before it
 	// raises a false alarm (Siegmund 1985: (exp(2kh')-1-2kh')/(2k^2), h' = h+1.166),
-	// and finds a shift of 1.7 deviations in about 6. Baselines of a few outcomes
-	// make false alarms more frequent than that.
+	// and finds a shift of 1.7 deviations in about 7. Baselines of a few outcomes, and other distributions,
+	// make false alarms more frequent than that. Three extreme outcomes (clip) are enough.
 	slack = 0.75
-	limit = 6
+	limit = 6.7
 	// clip bounds the influence of one outcome: two outcomes alone never raise an alarm.
 	clip = 3
 	// runRate is the least weight of the latest outcome in a run's mean, because a run

@@ -2,6 +2,7 @@ package learn
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -133,5 +134,86 @@ func TestAnArmThatBecameBetterUnseenIsBelieved(t *testing.T) {
 	}
 	if w, _ := shares(t, trio, b, nil, b.Last); w[1] < 0.9 {
 		t.Errorf("shares %v", w)
+	}
+}
+
+// alarms plays outcomes to an arm, and returns how many of them made an alarm; only the first if once.
+func alarms(n int, weight float64, once bool, reward func(i int) float64) (at []int) {
+	l, b := DefaultThompson(), &Belief{}
+	for i := range n {
+		o := outcome(int64(i), reward(i))
+		o.Weight, o.Slice = weight, int64(i+1)*second
+		was := b.Changes
+		l.Observe(b, ccs("cubic")[0], o)
+		if b.Changes > was {
+			at = append(at, i)
+			if once {
+				return at
+			}
+		}
+	}
+	return at
+}
+
+// A fall to less than a quarter is noticed also if little was seen before it, and if connections are short. It must not make
+// itself look usual.
+func TestChangesAreNoticedAfterFewOutcomes(t *testing.T) {
+	for _, c := range []struct {
+		before        int
+		weight, noise float64
+		least, within int // of 100 paths, outcomes
+	}{
+		{5, 1, 0.4, 90, 8},
+		{10, 1, 0.4, 95, 8},
+		{10, 1, 0.6, 85, 8},
+		{10, 0.5, 0.4, 85, 10},
+		{20, 0.5, 0.4, 95, 10},
+		{20, 0.25, 0.2, 95, 8},
+	} {
+		noticed := 0
+		for seed := range uint64(100) {
+			rng := seeded(seed)
+			at := alarms(c.before+c.within, c.weight, true, func(i int) float64 {
+				mean := 15.3
+				if i >= c.before {
+					mean -= 1.5
+				}
+				return mean + c.noise*rng.NormFloat64()
+			})
+			if len(at) == 1 && at[0] >= c.before {
+				noticed++
+			}
+		}
+		if noticed < c.least {
+			t.Errorf("after %d outcomes of weight %g, noise %g: %d of 100 noticed within %d, want %d", c.before, c.weight, c.noise, noticed, c.within, c.least)
+		}
+	}
+}
+
+// Alarms are rare on paths that stay as they are, also if some outcomes are far slower than the others.
+func TestFalseAlarmsAreRare(t *testing.T) {
+	for name, c := range map[string]struct {
+		noise func(*rand.Rand) float64
+		most  int // of 60,000 outcomes on 200 paths
+	}{
+		"normal":      {func(r *rand.Rand) float64 { return 0.4 * r.NormFloat64() }, 10},
+		"exponential": {func(r *rand.Rand) float64 { return -0.5 * r.ExpFloat64() }, 45},
+		"one in six left slow start early": {func(r *rand.Rand) float64 {
+			x := 0.1 * r.NormFloat64()
+			if r.Float64() < 1./6 {
+				x -= 0.85
+			}
+			return x
+		}, 60},
+	} {
+		n := 0
+		for seed := range uint64(200) {
+			rng := seeded(seed)
+			n += len(alarms(300, 1, false, func(int) float64 { return 15.3 + c.noise(rng) }))
+		}
+		if n > c.most {
+			t.Errorf("%s: %d false alarms, want at most %d", name, n, c.most)
+		}
+		t.Logf("%s: %d false alarms", name, n)
 	}
 }

@@ -166,11 +166,14 @@ type ArmBelief struct {
 	Loss Signal `json:"loss"`
 	// Scatter is the variance of outcomes within one observation; M2 is of
 	// observations.
-	Scatter float64 `json:"scatter"`
+	Scatter float32 `json:"scatter"`
 	// Within is the variance within observations of two outcomes or more. Beyond counts the
 	// outcomes after the first of each observation, discounted.
 	Within float32 `json:"within,omitempty"`
 	Beyond float32 `json:"beyond,omitempty"`
+	// Calm is the variance of observations before Up or Down began to grow: a change must not raise the
+	// noise by which it is judged.
+	Calm float32 `json:"calm,omitempty"`
 	// Given is the evidence, discounted as of Last, that this path gave to the enclosing
 	// prefix. It is subtracted from the prefix's evidence, so as not to count twice.
 	Given float32 `json:"given"`

@@ -18,8 +18,8 @@ type slice struct {
 
 // evidence is the part of an arm's belief that an open observation changes.
 type evidence struct {
-	mean, weight, m2, trials, scatter float64
-	within, beyond                    float32
+	mean, weight, m2, trials float64
+	scatter, within, beyond  float32
 }
 
 // next begins a new observation.

@@ -21,7 +21,7 @@ func TestSliceIsOneObservation(t *testing.T) {
 	if b.Count != 1 || a.Count != 8 || a.Trials != 1 {
 		t.Errorf("%d observations, %d outcomes, %g trials; want 1, 8, 1", b.Count, a.Count, a.Trials)
 	}
-	if math.Abs(a.Weight-1) > 1e-9 || math.Abs(a.Mean-3.5) > 1e-9 || math.Abs(a.Scatter-5.25) > 1e-9 || a.M2 != 0 {
+	if math.Abs(a.Weight-1) > 1e-9 || math.Abs(a.Mean-3.5) > 1e-9 || a.Scatter != 5.25 || a.M2 != 0 {
 		t.Errorf("mean %g of weight %g, scatter %g, m2 %g; want 3.5 of 1, 5.25, 0", a.Mean, a.Weight, a.Scatter, a.M2)
 	}
 	l.Observe(&b, cubic, Outcome{At: start + 9*ms, Reward: 3.5, Weight: 1, Slice: 6})

@@ -91,7 +91,7 @@ func (a *ArmBelief) tailPenalty(all Tail, mean float64) (penalty, noise float64)
 	if a != nil && a.Scatter > 0 {
 		// An observation of several outcomes says more than one outcome, by as much as its
 		// mean scatters less.
-		noise *= mean / (mean + a.Scatter)
+		noise *= mean / (mean + float64(a.Scatter))
 	}
 	return penalty, max(noise, mean)
 }

@@ -147,7 +147,7 @@ func (t thompson) isOutlier(a *ArmBelief, o Outcome, v float64) bool {
 // one is the variance of a single outcome around the believed mean; v is the variance of an
 // observation.
 func one(a *ArmBelief, o Outcome, v float64) float64 {
-	return v*(1/o.Weight+1/a.Weight) + a.Scatter/o.Weight
+	return v*(1/o.Weight+1/a.Weight) + float64(a.Scatter)/o.Weight
 }
 
 // fold adds the open observation to a's belief, which must not contain it yet.
@@ -159,7 +159,7 @@ func (t thompson) fold(a *ArmBelief, v float64) {
 	}
 	a.Mean, a.Weight, a.M2 = fold(a.Mean, a.Weight, a.M2, x, w, t.opt.Memory)
 	a.Trials += trialOf(w)
-	a.Scatter += (a.open.m2/a.open.total - a.Scatter) * w / a.Weight
+	a.Scatter += float32((a.open.m2/a.open.total - float64(a.Scatter)) * w / a.Weight)
 	if more := float32(a.open.n - 1); more > 0 {
 		n := float32(a.open.n)
 		a.Beyond += more - a.Beyond*min(1, more/scatterMemory)
@@ -310,7 +310,10 @@ func (t thompson) changed(a *ArmBelief, o Outcome, v float64) bool {
 	reward, loss := false, false
 	novelty := SliceWeight(a.open.n + 1)
 	if a.Trials >= settled && a.Weight >= baseline {
-		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, math.Sqrt(one(a, o, v)), novelty)
+		if a.Calm == 0 || a.Up.Sum == 0 && a.Down.Sum == 0 {
+			a.Calm = float32(v)
+		}
+		reward = watch(&a.Up, &a.Down, o.Reward, a.Mean, math.Sqrt(one(a, o, float64(a.Calm))), novelty)
 	}
 	if o.Loss >= 0 {
 		loss = a.Loss.observe(min(o.Loss, 1), o.Weight*novelty, t.opt.Memory)
