@@ -9,7 +9,7 @@ import (
 // Replaced returns the arms whose running connections are better off with arms[to], the arm that
 // nearly all new connections get, as the bit 1<<i for arms[i]: those that are believed to be less
 // than half as fast on this path, by evidence of the path itself since it was first seen or
-// changed. base is as for Weights. A learner that does not support it replaces none.
+// changed; of a variant of the default also that of the default, and the other way round. base is as for Weights. A learner that does not support it replaces none.
 func Replaced(l Learner, arms []tcp.CC, base, to int, b *Belief, now int64) uint8 {
 	if r, ok := l.(interface {
 		replaced(arms []tcp.CC, base, to int, b *Belief, now int64) uint8
@@ -33,12 +33,28 @@ func (t thompson) replaced(arms []tcp.CC, base, to int, b *Belief, now int64) (m
 	if better.trials() < settled {
 		return 0
 	}
-	for i := range cs {
-		c := &cs[i]
+	worse := func(c *candidate) bool {
 		gap := better.value() - c.value()
-		if i != to && c.trials() >= tried && gap > t.opt.HarmGap && gap > certain*math.Hypot(better.post.sd, c.post.sd) {
+		return gap > t.opt.HarmGap && gap > certain*math.Hypot(better.post.sd, c.post.sd)
+	}
+	for i := range cs {
+		switch c := &cs[i]; {
+		case i == to:
+		case c.trials() >= tried && worse(c), c.arm != nil && c.trials() < tried && c.value() < better.value() && relativeFails(cs, c, worse):
 			mask |= 1 << i
 		}
 	}
 	return mask
+}
+
+// relativeFails reports whether an arm of which c is a variant, or which is a variant of c, was tried and is
+// worse. After a change of the path new connections may get a variant of the default before the default itself.
+func relativeFails(cs []candidate, c *candidate, worse func(*candidate) bool) bool {
+	for i := range cs {
+		r := &cs[i]
+		if (r.VariantOf == c.CC || c.VariantOf == r.CC) && r.trials() >= tried && worse(r) {
+			return true
+		}
+	}
+	return false
 }

@@ -8,7 +8,7 @@ import (
 
 func TestReplaced(t *testing.T) {
 	l := DefaultThompson()
-	arms := []tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("tcpilot_bbr3"), tcp.CCOf("reno")}
+	arms := []tcp.CC{tcp.CCOf("cubic"), tcp.CCOf("tcpilot_bbr3"), tcp.CCOf("reno"), tcp.CCOf("tcpilot_cubic")}
 	now := int64(1e18)
 	observe := func(b *Belief, arm int, n int, reward float64) {
 		for range n {
@@ -25,6 +25,17 @@ func TestReplaced(t *testing.T) {
 		{"both others", func(b *Belief) { observe(b, 0, 10, 1); observe(b, 2, 10, 0.8); observe(b, 1, 10, 2.1) }, 1<<0 | 1<<2},
 		{"cubic a quarter slower", func(b *Belief) { observe(b, 0, 10, 1.8); observe(b, 1, 10, 2.1) }, 0},
 		{"the better arm was tried once", func(b *Belief) { observe(b, 0, 10, 1); observe(b, 1, 1, 2.1) }, 0},
+		{"cubic was not tried since the path changed", func(b *Belief) {
+			observe(b, 0, 10, 2)
+			observe(b, 3, 10, 2)
+			for b.Changes == 0 {
+				observe(b, 3, 1, 0.5)
+			}
+			observe(b, 1, 10, 2.1)
+			if n := b.arm(arms[0]).Trials; n != 0 {
+				t.Errorf("cubic was tried %g times", n)
+			}
+		}, 1<<0 | 1<<3},
 		{"cubic was never tried", func(b *Belief) { observe(b, 1, 10, 2.1) }, 0},
 		{"nothing is known", func(*Belief) {}, 0},
 	} {
