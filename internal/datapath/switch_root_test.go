@@ -140,7 +140,7 @@ func TestRootSwitchesAreBounded(t *testing.T) {
 		t.Errorf("%d connections were switched in %s, want 1 to %d", first, took, most)
 	}
 	time.Sleep(time.Second + switchLook)
-	if _, n := send(); n <= first {
+	if _, n := send(); took < time.Second && n <= first {
 		t.Errorf("%d connections were switched, then %d", first, n)
 	}
 }
