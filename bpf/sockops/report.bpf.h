@@ -143,6 +143,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	struct conn_sample *s;
 	struct cc_words cc;
 
+	/* A socket that tcp_disconnect has reset has no remote port. */
 	if (shrank(now, last) || (kind == SAMPLE_CLOSE && !sk->__sk_common.skc_dport)) {
 		count(COUNT_BACKWARDS);
 		return;

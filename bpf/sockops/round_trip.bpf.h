@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The clamp of a connection's congestion window, set by sock_ops at its beginning and at each round
- * trip.
+/* What follows the path at each round trip of a connection: the clamp of its congestion window, and its congestion
+ * control (switch.bpf.h).
  */
 #ifndef TCPILOT_ROUND_TRIP_BPF_H
 #define TCPILOT_ROUND_TRIP_BPF_H
 
 #include "clamp.bpf.h"
 #include "remember.bpf.h"
+#include "switch.bpf.h"
 
 /* A connection whose path has a clamp is established. Returns its share in packets; 0: none.
  *
@@ -26,15 +27,20 @@ __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *
 }
 
 /* A round trip is over (BPF_SOCK_OPS_RTT_CB). Another program of the cgroup may have asked for the
- * call. Without a lease the clamp is lifted. */
+ * call. Without a lease the clamp is lifted, and nothing is switched. */
 __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
 	struct track *t = recall(skops, tp);
-	struct flow_count *n = t && t->clamp ? flow_row(t->flow) : NULL;
+	struct flow_count *n;
 
-	if (tp && n)
+	if (!tp || !t)
+		return 0;
+	n = t->clamp ? flow_row(t->flow) : NULL;
+	if (n)
 		follow_share(skops, tp, t, leased ? clamp_share(n) : 0);
+	if (leased)
+		switch_running(skops, tp, t);
 	return 0;
 }
 

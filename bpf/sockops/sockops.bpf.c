@@ -92,7 +92,7 @@ struct {
 #include "pacing.bpf.h"
 #include "peer.bpf.h"
 #include "round_trip.bpf.h"
-#include "switch.bpf.h"
+#include "policy.bpf.h"
 #include "follow.bpf.h"
 #include "events.bpf.h"
 #include "ends.bpf.h"
@@ -108,26 +108,6 @@ static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops 
 		return NULL;
 	conn_read(skops, c);
 	return classify(c, b, bank, tp, unlikely(b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0);
-}
-
-/* Longest match of the remote address among the class's paths. A namespace with its own
- * scope starts with the policy of scope 0. */
-static __always_inline const struct path_policy *path_policy_find(struct bpf_sock_ops *skops,
-								  const struct class_entry *cls,
-								  const __u32 remote[4])
-{
-	struct path_key key = { .prefixlen = PATH_FIXED_BITS + 128, .class = cls->id };
-	const struct path_policy *p;
-
-	__builtin_memcpy(key.addr, remote, sizeof(key.addr));
-	if (unlikely(cls->flags & CLASS_OWN_SCOPE)) {
-		key.scope = bpf_get_netns_cookie(skops);
-		p = bpf_map_lookup_elem(&path_policies, &key);
-		if (p)
-			return p;
-		key.scope = 0;
-	}
-	return bpf_map_lookup_elem(&path_policies, &key);
 }
 
 /* Asks for the callbacks that the rule counts, for a share of its connections. Returns flags for
@@ -361,7 +341,8 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 			count(COUNT_LEFT);
 		return false;
 	}
-	ctx->policy = path_policy_find(skops, ctx->cls, c->remote);
+	ctx->policy = path_policy_find(ctx->cls->id, c->remote,
+				       unlikely(ctx->cls->flags & CLASS_OWN_SCOPE) ? bpf_get_netns_cookie(skops) : 0);
 	ctx->yield = owned(skops, ctx);
 	return true;
 }
@@ -389,7 +370,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	struct track *late = NULL;
 	struct conn_ctx ctx = {};
 	struct conn c = {};
-	bool begins, leased;
+	bool begins;
 
 	/* Most calls of a connection end here. */
 	ctx.cfg = bpf_map_lookup_elem(&runtime_config, &zero);
@@ -402,11 +383,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT && skops->is_fullsock && syn_timeout_answered(skops))
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
-		leased = bpf_ktime_get_ns() < ctx.cfg->lease_ns;
 		limit_rtt(skops);
-		on_round_trip(skops, leased);
-		if (leased)
-			switch_running(skops);
+		on_round_trip(skops, bpf_ktime_get_ns() < ctx.cfg->lease_ns);
 		return 1;
 	}
 	if (unlikely(op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)) {

@@ -7,7 +7,6 @@
 #define TCPILOT_SWITCH_BPF_H
 
 #include "policy.bpf.h"
-#include "remember.bpf.h"
 #include "report.bpf.h"
 
 /* How often a connection looks for its policy, at most. */
@@ -82,37 +81,32 @@ static __always_inline bool looks_now(struct track *t, const struct runtime_conf
 	return true;
 }
 
-/* A round trip of a connection is over. Another program of the cgroup, or a clamp, may have asked for the call.
- *
- * A global function, so that it is verified once. */
-__noinline int switch_running(struct bpf_sock_ops *skops)
+/* A round trip of a connection is over. */
+static __always_inline void switch_running(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
-	struct tcp_sock *tp = skops_tcp(skops);
-	struct track *t = recall(skops, tp);
 	const struct path_policy *p;
 	struct runtime_config *cfg;
 	__u32 zero = 0, to;
 	__u64 now;
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	if (!tp || !t || !cfg || !looks_now(t, cfg) || (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
-		return 0;
+	if (!cfg || !looks_now(t, cfg) || (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
+		return;
 	now = bpf_ktime_get_ns();
 	p = conn_policy(tp, t->class, now);
 	if (!p || !p->switch_from || !replaces(p, t->arm) || !cc_is_ours(tp, t, cfg))
-		return 0;
+		return;
 	to = p->switch_to;
 	if (!bounded(to, MAX_CC) || !switches_left(now))
-		return 0;
+		return;
 	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)cfg->cc[to], CC_NAME)) {
 		t->flags |= F_ARM_FAILED;	/* not tried again */
 		count(COUNT_CC_FAILED);
-		return 0;
+		return;
 	}
 	t->arm = to;
 	t->flags |= F_CC_CHANGED;	/* its samples belong to two arms */
 	count(COUNT_SWITCHED);
-	return 0;
 }
 
 #endif

@@ -96,8 +96,7 @@ static __always_inline void report_totals(struct conn_sample *s, const struct to
 	s->data_segs_in = n->data_segs_in - l->data_segs_in;
 }
 
-/* Whether counters are less than before: a tcp_disconnect that no hook saw reset them (it clears the remote
- * port as well).
+/* Whether counters are less than before: a tcp_disconnect that no hook saw reset them.
  * The 32-bit ones may also wrap around, but not without data. */
 static __always_inline bool shrank(const struct totals *n, const struct totals *l)
 {

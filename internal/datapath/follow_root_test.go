@@ -182,7 +182,7 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 			adopted[s.Cookie] = true
 		}
 	}
-	// Before Linux 6.17, the kernel's iterator may skip a socket.
+	// Under Linux 6.12, one run in ten or so never adopts one or two of the 800; the cause is not known.
 	if all := followed + len(adopted); all > 2*n || all < 2*n*99/100 {
 		t.Errorf("%d followed, %d adopted under new rules, want %d together", followed, len(adopted), 2*n)
 	}

@@ -64,8 +64,8 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 // in all; on a busy host, where most have no state for good (bpf/sockops/follow.bpf.h), in one complete walk after
 // there may be some that the programs should have followed.
 type adoption struct {
-	wanted atomic.Uint64 // how often there may have been some
-	done   uint64        // wanted, before the latest complete walk that adopted; only the caller of Walk uses it
+	wanted atomic.Uint64 // how often there may have been some, beside those for which there was no room (COUNT_UNTRACKED)
+	done   uint64        // the sum of both, before the latest complete walk that adopted; only the caller of Walk uses it
 }
 
 // beginAdoption tells the iterator whether the walk that follows adopts connections. done is to be called if it

@@ -137,7 +137,7 @@ func TestAnArmThatBecameBetterUnseenIsBelieved(t *testing.T) {
 	}
 }
 
-// alarms plays outcomes to an arm, and returns how many of them made an alarm; only the first if once.
+// alarms plays outcomes to an arm, and returns the numbers of those that made an alarm; only the first if once.
 func alarms(n int, weight float64, once bool, reward func(i int) float64) (at []int) {
 	l, b := DefaultThompson(), &Belief{}
 	for i := range n {

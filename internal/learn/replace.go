@@ -9,7 +9,8 @@ import (
 // Replaced returns the arms whose running connections are better off with arms[to], the arm that
 // nearly all new connections get, as the bit 1<<i for arms[i]: those that are believed to be less
 // than half as fast on this path, by evidence of the path itself since it was first seen or
-// changed; of a variant of the default also that of the default, and the other way round. base is as for Weights. A learner that does not support it replaces none.
+// changed. An arm that was seen, but not since the change, is also replaced if a variant of it is. base is as for
+// Weights. A learner that does not support it replaces none.
 func Replaced(l Learner, arms []tcp.CC, base, to int, b *Belief, now int64) uint8 {
 	if r, ok := l.(interface {
 		replaced(arms []tcp.CC, base, to int, b *Belief, now int64) uint8
@@ -38,17 +39,22 @@ func (t thompson) replaced(arms []tcp.CC, base, to int, b *Belief, now int64) (m
 		return gap > t.opt.HarmGap && gap > certain*math.Hypot(better.post.sd, c.post.sd)
 	}
 	for i := range cs {
-		switch c := &cs[i]; {
-		case i == to:
-		case c.trials() >= tried && worse(c), c.arm != nil && c.trials() < tried && c.value() < better.value() && relativeFails(cs, c, worse):
+		c, fails := &cs[i], false
+		switch {
+		case i == to, c.arm == nil:
+		case c.trials() >= tried:
+			fails = worse(c)
+		default:
+			fails = c.value() < better.value() && relativeFails(cs, c, worse)
+		}
+		if fails {
 			mask |= 1 << i
 		}
 	}
 	return mask
 }
 
-// relativeFails reports whether an arm of which c is a variant, or which is a variant of c, was tried and is
-// worse. After a change of the path new connections may get a variant of the default before the default itself.
+// relativeFails reports whether a variant of c, or the arm of which c is a variant, was tried and is worse. After a change of the path new connections may get a variant of the default before the default itself.
 func relativeFails(cs []candidate, c *candidate, worse func(*candidate) bool) bool {
 	for i := range cs {
 		r := &cs[i]
