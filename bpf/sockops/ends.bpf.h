@@ -165,8 +165,9 @@ int tcpilot_reset(__u64 *ctx)
 	return 0;
 }
 
-/* The socket got an error, which the application is about to read. If connect failed,
- * the connection is over, and its socket may begin another one. */
+/* The socket got an error, which the application is about to read. A connection that is over with it
+ * is reported now: its socket may stay open for long, and a call of connect that returns the error
+ * resets addresses and counters first (tcp_disconnect); the socket may then begin another connection. */
 SEC("tp_btf/inet_sk_error_report")
 int tcpilot_error(__u64 *ctx)
 {
@@ -180,16 +181,16 @@ int tcpilot_error(__u64 *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp || !known_find(&k, sk))
 		return 0;
-	if (k.track->flags & F_ESTABLISHED) {
-		k.track->err = err;	/* every errno of TCP fits into 8 bits */
-		/* Its socket may stay open for long. Before Linux 6.10, a timeout is reported
-		 * before the state changes. */
-		if (sk->__sk_common.skc_state == TCP_CLOSE || err == TIMED_OUT)
-			flow_end_of(k.track);
+	if (!(k.track->flags & F_ESTABLISHED)) {
+		note_syn_retries(sk, tp, k.track);
+		connection_over(&k, sk, 0);
 		return 0;
 	}
-	note_syn_retries(sk, tp, k.track);
-	connection_over(&k, sk, 0);
+	k.track->err = err;	/* every errno of TCP fits into 8 bits */
+	if (sk->__sk_common.skc_state == TCP_CLOSE)
+		connection_over(&k, sk, 0);
+	else if (err == TIMED_OUT)	/* before Linux 6.10, the state changes after this */
+		flow_end_of(k.track);
 	return 0;
 }
 

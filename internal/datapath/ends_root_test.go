@@ -211,6 +211,39 @@ func awaitErr(t testing.TB, c net.Conn, want error) {
 	}
 }
 
+// TestRootResetBeforeConnectReturns resets a connection before its call of connect returns, which
+// then resets the socket's addresses and counters. The socket stays open.
+func TestRootResetBeforeConnectReturns(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(arm("reno", 1<<16)))
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	to := addrPort(l.Addr())
+	sa := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	var fd int
+	r.ns.Do(t, func() {
+		var err error
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		must(t, err)
+		if err := unix.Connect(fd, sa); err != unix.EINPROGRESS {
+			t.Fatalf("connect: %v", err)
+		}
+	})
+	t.Cleanup(func() { must(t, unix.Close(fd)) })
+	s := accept(t, l)
+	must(t, s.(*net.TCPConn).SetLinger(0))
+	must(t, s.Close())
+	if err := unix.Connect(fd, sa); err != unix.ECONNRESET {
+		t.Errorf("connect again: %v", err)
+	}
+	got := r.find(t, "client", func(s *tcp.Sample) bool { return s.Remote == to })
+	if got.Kind != tcp.KindClose || got.End != tcp.EndReset || got.Arm.String() != "reno" || !got.Has(tcp.FlagOutgoing) {
+		t.Errorf("%+v", got)
+	}
+	if n, err := r.Counters(); err != nil || n.Backwards != 0 {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
 func TestRootFailedConnects(t *testing.T) {
 	r := newRig(t)
 	far := testenv.NetNS(t)

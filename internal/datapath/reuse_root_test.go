@@ -12,10 +12,10 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// resetByServer is a client's connection with an interval sample of 200 kB or more that its server
-// has reset. A disconnect of its socket now sends nothing, so that no hook sees it. The
-// socket can begin another connection.
-func (r *rig) resetByServer(t *testing.T) (fd int, l net.Listener) {
+// disconnected is a socket whose connection had an interval sample of 200 kB or more, and then sent
+// 50 kB. It was disconnected after the server had reset it, or else in repair mode, which no hook sees.
+// The socket can begin another connection.
+func (r *rig) disconnected(t *testing.T, reset bool) (fd int, l net.Listener) {
 	t.Helper()
 	l = listen(t, r.ns, "127.0.0.1:0", nil)
 	fd = r.connectTo(t, l, -1)
@@ -27,18 +27,27 @@ func (r *rig) resetByServer(t *testing.T) (fd int, l net.Listener) {
 	r.walk(t, r.ns)
 	r.find(t, "live connection", isInterval)
 	exchange(t, c, s, 50_000)
+	exchange(t, s, c, 1) // acknowledges them
 	must(t, s.(*net.TCPConn).SetLinger(0))
-	must(t, s.Close())
-	eventually(t, func() error {
-		_, err := c.Write([]byte{1})
-		if err == nil {
-			return unix.EAGAIN
-		}
-		return nil
-	})
+	if reset {
+		must(t, s.Close())
+		eventually(t, func() error {
+			_, err := c.Write([]byte{1})
+			if err == nil {
+				return unix.EAGAIN
+			}
+			return nil
+		})
+	} else {
+		setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_REPAIR, unix.TCP_REPAIR_ON)
+	}
 	must(t, c.Close())
 	if errno := connectUnspec(fd); errno != 0 {
 		t.Fatal(errno)
+	}
+	if !reset {
+		must(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, unix.TCP_REPAIR_OFF_NO_WP))
+		must(t, s.Close())
 	}
 	return fd, l
 }
@@ -90,7 +99,7 @@ func TestRootSocketReused(t *testing.T) {
 			r.needLive(t)
 			id := r.policy(t, arms(arm("reno", 1<<16)))
 			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-			fd, l := r.resetByServer(t)
+			fd, l := r.disconnected(t, false)
 			id2 := r.policy(t, arms(arm("reno", 1<<16)))
 			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
 			if without {
@@ -144,15 +153,37 @@ func (r *rig) samplesOf(cookie uint64) (out []tcp.Sample) {
 	return out
 }
 
+// TestRootResetThenDisconnected: the sample of a connection that was reset is taken then, before a disconnect
+// resets the counters.
+func TestRootResetThenDisconnected(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, nil)
+	must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+	fd, _ := r.disconnected(t, true)
+	defer func() { must(t, unix.Close(fd)) }()
+	s := r.find(t, "end of the client's connection", func(s *tcp.Sample) bool { return s.Kind == tcp.KindClose && s.Has(tcp.FlagOutgoing) })
+	var sum uint64
+	for _, x := range r.samplesOf(s.Cookie) {
+		sum += x.BytesAcked
+	}
+	if s.End != tcp.EndReset || !s.Has(tcp.FlagLater) || sum < 250_000 || sum > 250_100 {
+		t.Errorf("%d bytes acknowledged, %+v", sum, s)
+	}
+	if n, err := r.Counters(); err != nil || n.Backwards != 0 {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
 // TestRootCountersThatShrank: if the kernel reset the counters before the end, no sample
 // is sent, and this is counted.
 func TestRootCountersThatShrank(t *testing.T) {
-	t.Run("disconnected", func(t *testing.T) {
+	t.Run("disconnected in repair mode", func(t *testing.T) {
 		r := newRig(t)
 		r.needLive(t)
 		r.policy(t, nil)
 		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-		fd, _ := r.resetByServer(t)
+		fd, _ := r.disconnected(t, false)
 		must(t, unix.Close(fd))
 		r.shrank(t)
 		r.awaitPlausible(t, 2)

@@ -251,7 +251,7 @@ func TestRootRingOverflow(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if ends := int(got.Samples + got.SamplesLost); ends > 2*n || ends < 2*n-unshown(2*n) || got.SamplesLost < 500 || got.Samples > uint64(capacity) || got.Samples < uint64(capacity)-1 {
+	if ends := int(got.Samples + got.SamplesLost); ends > 2*n || ends < 2*n-unshown(2*n) || got.SamplesLost < 500 || got.Samples > uint64(capacity) || got.Samples < uint64(capacity)-1 || got.Backwards != 0 {
 		t.Errorf("%d ends of connections, %d samples for a ring of %d, %d lost: %+v", 2*n, got.Samples, capacity, got.SamplesLost, got)
 	}
 	// Reading makes room.
