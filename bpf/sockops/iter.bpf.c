@@ -9,6 +9,9 @@
  *
  * Settings of live connections follow their path: the adapted values of RTO_MIN, DELACK_MAX and the clamp of
  * the congestion window, and the marks of ACKs (ack_marks.bpf.h).
+ *
+ * Linux 6.12 omits the connections of the first bucket of its hash table (one of thousands) in a namespace without
+ * a listening socket: tcp_seek_last_pos, which then decrements an offset of 0.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"

@@ -121,6 +121,7 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	rules := class.Table{Classes: []class.Class{{ID: 1}}}
 	r.rules(t, rules)
 	r.policy(t, arms(theDefault(1<<16)))
+	listen(t, r.ns, "127.0.0.1:0", nil) // without a listener, walks under Linux 6.12 omit a bucket (iter.bpf.c)
 	var clients, servers []net.Conn
 	open := func(n int) {
 		for range n {
@@ -170,20 +171,23 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 			t.Errorf("round %d: %d samples stand for %g connections, there are %d", round, len(followed), sum, 2*n)
 		}
 	}
-	followed := len(intervals(false))
 	if a := intervals(true); len(a) != 0 {
 		t.Errorf("%d connections adopted", len(a))
 	}
 	r.rules(t, rules)
-	intervals(true) // the walk that adopts: samples are of what follows
-	adopted := map[uint64]bool{}
-	for range 2 { // one that did nothing since the walk before has no sample
-		for _, s := range intervals(true) {
+	for range 3 {
+		intervals(true) // in the first, nothing is adopted before its walk
+	}
+	// One of which no ACK came since the walk before has no sample of a walk, so all walks count.
+	followed, adopted := map[uint64]bool{}, map[uint64]bool{}
+	for _, s := range r.count(t, 1, func(*tcp.Sample) bool { return true }) {
+		if s.Has(tcp.FlagAdopted) {
 			adopted[s.Cookie] = true
+		} else {
+			followed[s.Cookie] = true
 		}
 	}
-	// Under Linux 6.12, one run in ten or so never adopts one or two of the 800; the cause is not known.
-	if all := followed + len(adopted); all > 2*n || all < 2*n*99/100 {
-		t.Errorf("%d followed, %d adopted under new rules, want %d together", followed, len(adopted), 2*n)
+	if len(followed)+len(adopted) != 2*n {
+		t.Errorf("%d followed, %d adopted under new rules, want %d together", len(followed), len(adopted), 2*n)
 	}
 }
