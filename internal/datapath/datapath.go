@@ -241,10 +241,11 @@ func (d *Datapath) Close() error {
 	return errors.Join(errs...)
 }
 
-// Detach removes everything from the kernel and closes.
+// Detach removes everything from the kernel and closes. Pins are removed first: the kernel detaches a link at
+// once if it is closed last, and later, by a work queue, if it is unpinned last (bpf_link_put).
 func (d *Datapath) Detach() error {
 	base := filepath.Dir(d.dir)
-	return errors.Join(d.Close(), Remove(filepath.Dir(base)))
+	return errors.Join(Remove(filepath.Dir(base)), d.Close())
 }
 
 // Remove removes everything that any version of tcpilot has pinned under bpffs, to detach

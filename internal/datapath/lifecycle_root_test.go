@@ -184,6 +184,12 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 	}
 	r.stop()
 	must(t, r.Detach())
+	cgroup, err := os.Open(r.opt.Cgroup)
+	must(t, err)
+	defer cgroup.Close()
+	if on, err := link.QueryPrograms(link.QueryOptions{Target: int(cgroup.Fd()), Attach: ebpf.AttachCGroupSockOps}); err != nil || len(on.Programs) != 0 {
+		t.Errorf("still in force: %+v, %v", on, err)
+	}
 	eventually(t, gone)
 	if left, err := os.ReadDir(filepath.Join(r.opt.BPFFS, "tcpilot")); err != nil || len(left) != 0 {
 		t.Errorf("pins are left: %v, %v", left, err)
