@@ -85,11 +85,10 @@ func Open(opt Options) (*Datapath, error) {
 		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
 	if err := d.start(opt); err != nil {
-		err = errors.Join(err, d.Close())
 		if first { // otherwise programs of an earlier process still use these maps
-			err = errors.Join(err, os.RemoveAll(d.dir))
+			err = errors.Join(err, os.RemoveAll(d.dir)) // before Close, as in Detach
 		}
-		return nil, err
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
